@@ -1,0 +1,13 @@
+import { defineConfig } from "vitest/config"
+
+// Tests read the sources through the package's own name, so that they see what a user sees.
+const conditions = ["source"]
+
+export default defineConfig({
+  resolve: { conditions },
+  ssr: { resolve: { conditions } },
+  test: {
+    include: ["test/**/*.test.ts"],
+    testTimeout: 30_000
+  }
+})
