@@ -1,1 +1,3 @@
-export {}
+/**
+ * The public modules of Heddle, each as a namespace.
+ */

@@ -1,1 +1,3 @@
-export {}
+/**
+ * The adapters to model providers, one module per wire protocol.
+ */

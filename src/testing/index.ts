@@ -1,1 +1,3 @@
-export {}
+/**
+ * The test kit: a scripted model, and suites that any implementation of a service can be held to.
+ */

@@ -1,0 +1,174 @@
+/**
+ * Holds the sources to the rules of `support/architecture.ts`, and each rule to its word: a rule counts only because a
+ * module planted to break it is found.
+ */
+import { assert, describe, it } from "@effect/vitest"
+import { order, type Rule, ruleNames, rules, stableModules, violations } from "./support/architecture.ts"
+import { readSources, type SourceText } from "./support/source.ts"
+
+const stable = stableModules(readSources("node_modules/effect/src"))
+
+const plant = (path: string, ...lines: ReadonlyArray<string>): SourceText => ({
+  path,
+  text: ["/** What the module is for. */", ...lines, ""].join("\n")
+})
+
+/** For each rule, modules that break it in one line each, with what is said about them. */
+const faults: Record<Rule, ReadonlyArray<readonly [source: SourceText, message: string]>> = {
+  listed: [[plant("src/Stray.ts"), "Stray has no place in the order"]],
+  order: [
+    [plant("src/Tool.ts", "import * as Event from \"./Event.ts\""), "imports Event, which does not stand before it"],
+    [
+      plant("src/Tool.ts", "import type * as Event from \"./Event.ts\""),
+      "imports Event, which does not stand before it"
+    ],
+    [
+      plant("src/Tool.ts", "import { type Event } from \"./Event.ts\""),
+      "imports Event, which does not stand before it"
+    ],
+    [
+      plant("src/Tool.ts", "type Event = import(\"./Event.ts\").Event"),
+      "imports Event, which does not stand before it"
+    ],
+    [plant("src/Tool.ts", "export * as Event from \"./Event.ts\""), "imports Event, which does not stand before it"],
+    [
+      plant("src/Tool.ts", "export type { Event } from \"./Event.ts\""),
+      "imports Event, which does not stand before it"
+    ],
+    [plant("src/Tool.ts", "import * as Self from \"./Tool.ts\""), "imports Tool, which does not stand before it"],
+    [plant("src/Tool.ts", "import * as Stray from \"./Stray.ts\""), "imports Stray, which does not stand before it"]
+  ],
+  internal: [
+    [plant("src/internal/pipeline.ts", "import * as Tool from \"../Tool.ts\""), "imports Tool as a value"],
+    [plant("src/internal/pipeline.ts", "import { type Any, make } from \"../Tool.ts\""), "imports Tool as a value"],
+    [plant("src/internal/pipeline.ts", "import \"../Tool.ts\""), "imports Tool as a value"],
+    [plant("src/internal/pipeline.ts", "export { make } from \"../Tool.ts\""), "imports Tool as a value"]
+  ],
+  outward: [
+    [plant("src/Chat.ts", "import * as Script from \"./testing/Script.ts\""), "imports src/testing/Script.ts"],
+    [
+      plant("src/internal/pipeline.ts", "import type * as OpenAiChat from \"../adapters/OpenAiChat.ts\""),
+      "imports src/adapters/OpenAiChat.ts"
+    ],
+    [
+      plant("src/adapters/OpenAiChat.ts", "import * as Script from \"../testing/Script.ts\""),
+      "imports src/testing/Script.ts"
+    ],
+    [plant("src/index.ts", "export * as Script from \"./testing/Script.ts\""), "imports src/testing/Script.ts"]
+  ],
+  barrel: [
+    [plant("src/testing/Script.ts", "import { Tool } from \"../index.ts\""), "imports src/index.ts"],
+    [plant("src/adapters/OpenAiChat.ts", "import type { Other } from \"./index.ts\""), "imports src/adapters/index.ts"]
+  ],
+  index: [
+    [plant("src/index.ts", "export { make } from \"./Tool.ts\""), "not export * as Name from \"./Name.ts\""],
+    [plant("src/index.ts", "export * from \"./Tool.ts\""), "not export * as Name from \"./Name.ts\""],
+    [plant("src/index.ts", "export * as Tools from \"./Tool.ts\""), "not export * as Name from \"./Name.ts\""],
+    [plant("src/testing/index.ts", "export const answer = 42"), "not export * as Name from \"./Name.ts\""]
+  ],
+  stable: [
+    [plant("src/Tool.ts", "import * as AiTool from \"effect/ai/Tool\""), "imports effect/ai/Tool"],
+    [plant("src/Tool.ts", "import type * as Graph from \"effect/Graph\""), "imports effect/Graph"],
+    [plant("src/Tool.ts", "import { Effect } from \"effect\""), "imports effect"],
+    [plant("src/internal/sse.ts", "import * as Sse from \"effect/encoding/Sse\""), "imports effect/encoding/Sse"]
+  ],
+  packages: [
+    [plant("src/Chat.ts", "import * as fs from \"node:fs\""), "imports node:fs"],
+    [plant("src/adapters/OpenAiChat.ts", "import * as http from \"node:http\""), "imports node:http"],
+    [plant("src/testing/Script.ts", "import { it } from \"@effect/vitest\""), "imports @effect/vitest"],
+    [plant("src/Chat.ts", "import * as effective from \"effective\""), "imports effective"]
+  ],
+  length: [[plant("src/Chat.ts", ...Array.from({ length: 400 }, () => ""), "export {}"), "402 lines"]],
+  runtime: [
+    [plant("src/Chat.ts", "const run = async () => 1"), "async function"],
+    [plant("src/Chat.ts", "export async function* run() {}"), "async function"],
+    [plant("src/Chat.ts", "const value = await run"), "await"],
+    [plant("src/Chat.ts", "for await (const value of values) {}"), "await"],
+    [plant("src/Chat.ts", "const now = Date.now()"), "Date"],
+    [plant("src/Chat.ts", "const date = { Date }"), "Date"],
+    [plant("src/Chat.ts", "const at = (date: Date) => date"), "Date"],
+    [plant("src/Chat.ts", "const later = `${setTimeout(run, 1)}`"), "setTimeout"],
+    [plant("src/Chat.ts", "globalThis.setTimeout(run, 1)"), "setTimeout"],
+    [plant("src/Chat.ts", "const chance = Math\n  .random()"), "Math.random"],
+    [plant("src/Chat.ts", "const chance = Math[\"random\"]"), "Math.random"]
+  ],
+  header: [
+    [{ path: "src/Chat.ts", text: "export const answer = 42\n" }, "does not open with a comment"],
+    [{ path: "src/internal/pipeline.ts", text: "" }, "does not open with a comment"]
+  ]
+}
+
+describe("architecture", () => {
+  const found = violations(readSources("src"), stable)
+
+  for (const rule of ruleNames) {
+    it(`${rule}: ${rules[rule].demand}`, () => {
+      const broken = found.filter((violation) => violation.rule === rule)
+      assert.deepStrictEqual(broken.map(({ message, place }) => `${place} ${message}`), [])
+    })
+  }
+
+  for (const rule of ruleNames) {
+    it(`${rule}: breaking it is found`, () => {
+      assert.isNotEmpty(faults[rule])
+      for (const [source, message] of faults[rule]) {
+        const messages = violations([source], stable).filter((violation) => violation.rule === rule)
+          .map((violation) => violation.message)
+        assert.deepStrictEqual(messages, [message], source.text)
+      }
+    })
+  }
+
+  it("modules that break no rule are left alone, whatever their comments and strings say", () => {
+    const sources = [
+      plant("src/index.ts", "export * as Tool from \"./Tool.ts\""),
+      plant(
+        "src/Tool.ts",
+        "import * as Schema from \"effect/Schema\"",
+        "import * as TestClock from \"effect/testing/TestClock\"",
+        "import * as Message from \"./Message.ts\"",
+        "import * as pipeline from \"./internal/pipeline.ts\"",
+        "// async Date setTimeout import(\"./Event.ts\") Math.random()",
+        "export const text = \"async Date setTimeout(1) Math.random()\" + Schema.Date + pipeline.Date",
+        "export const quoted = { Date: `setTimeout(${text}, ${Message.text})`, pattern: /Date/u }",
+        "export interface Stamp { readonly Date: string; readonly setTimeout: () => void }"
+      ),
+      plant(
+        "src/internal/pipeline.ts",
+        "import type * as Tool from \"../Tool.ts\"",
+        "import * as admission from \"./admission.ts\"",
+        "export type Chat = import(\"../Chat.ts\").Chat"
+      ),
+      plant("src/adapters/index.ts", "export * as OpenAiChat from \"./OpenAiChat.ts\""),
+      plant(
+        "src/adapters/OpenAiChat.ts",
+        "import * as HttpClient from \"effect/http/HttpClient\"",
+        "import * as Chat from \"../Chat.ts\"",
+        "import * as sse from \"../internal/sse.ts\"",
+        "import * as Other from \"./Other.ts\""
+      ),
+      plant("src/testing/Script.ts", "import * as fs from \"node:fs\"", "import * as Adapter from \"../Adapter.ts\"")
+    ]
+    assert.deepStrictEqual(violations(sources, stable), [])
+  })
+
+  it("a violation names its line", () => {
+    const places = violations([plant("src/Chat.ts", "", "const now = Date.now()")], stable).map(({ place }) => place)
+    assert.deepStrictEqual(places, ["src/Chat.ts:3"])
+  })
+
+  it("stable modules are read from the installed effect", () => {
+    for (const name of ["Effect", "Stream", "Schema", "Scope", "ManagedRuntime", "testing/TestClock"]) {
+      assert.isTrue(stable.has(`effect/${name}`), name)
+    }
+    for (const name of ["Graph", "TextDiff", "ai/Tool", "http/HttpClient", "index", "testing/index", "internal/core"]) {
+      assert.isFalse(stable.has(`effect/${name}`), name)
+    }
+    assert.isAbove(stable.size, 100)
+  })
+
+  it("the order holds every module once", () => {
+    assert.strictEqual(new Set(order).size, order.length)
+    assert.strictEqual(order.length, 16)
+  })
+})

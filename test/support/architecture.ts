@@ -1,0 +1,257 @@
+/**
+ * The rules that the sources obey as a whole, as functions over texts, so that the same functions judge the real tree
+ * and modules that are planted to break them. A rule looks at syntax, never at words: comments and strings cannot
+ * break it, and a name cannot hide from it by formatting.
+ */
+import { parseSync, type StaticExport, type StaticImport } from "oxc-parser"
+import { lineAt, type Node, type SourceText, walk } from "./source.ts"
+
+/** The public modules of the core in the order in which they are read: each may import only what stands before it. */
+export const order: ReadonlyArray<string> = [
+  "Message",
+  "Response",
+  "Thread",
+  "Tool",
+  "Event",
+  "Policy",
+  "Limits",
+  "Adapter",
+  "Collector",
+  "Executor",
+  "Encoder",
+  "ToolRunner",
+  "Step",
+  "Chat",
+  "Session",
+  "StreamingToolExecutor"
+]
+
+export interface Violation {
+  readonly rule: Rule
+  readonly place: string
+  readonly message: string
+}
+
+/** All violations of all rules, file by file. `stable` holds the stable modules of effect, such as `effect/Stream`. */
+export const violations = (
+  sources: ReadonlyArray<SourceText>,
+  stable: ReadonlySet<string>
+): ReadonlyArray<Violation> =>
+  sources.flatMap((source) => {
+    const file = inspect(source, stable)
+    return ruleNames.flatMap((rule) =>
+      rules[rule].faults(file).map(({ message, offset }) => ({
+        rule,
+        place: `${source.path}:${lineAt(source.text, offset)}`,
+        message
+      }))
+    )
+  })
+
+/**
+ * The modules of effect marked stable, by their import paths. A module's mark stands in its first doc comment; index
+ * files mark what they export, not themselves, so that importing one is importing no stable module.
+ */
+export const stableModules = (effectSources: ReadonlyArray<SourceText>): ReadonlySet<string> =>
+  new Set(
+    effectSources.flatMap(({ path, text }) => {
+      const mark = /@stability (\w+)/.exec(/\/\*\*[^]*?\*\//.exec(text)?.[0] ?? "")?.[1]
+      const isPublic = !path.includes("/internal/") && !isIndex(path)
+      return isPublic && mark === "stable" ? [path.replace(/^.*?\/src\//, "effect/").replace(/\.ts$/, "")] : []
+    })
+  )
+
+interface Fault {
+  readonly offset: number
+  readonly message: string
+}
+
+interface Import {
+  readonly specifier: string
+  /** The path of the imported file, if it is one of ours. */
+  readonly target: string | undefined
+  readonly isType: boolean
+  readonly offset: number
+}
+
+interface File {
+  readonly path: string
+  readonly area: Area
+  readonly text: string
+  readonly body: Node
+  readonly imports: ReadonlyArray<Import>
+  readonly opensWithComment: boolean
+  readonly stable: ReadonlySet<string>
+}
+
+type Area = "index" | "core" | "internal" | "adapters" | "testing"
+
+const maximumLines = 400
+const forbiddenGlobals = new Set(["Date", "setTimeout", "setInterval", "setImmediate", "performance"])
+
+const listed = (file: File): ReadonlyArray<Fault> =>
+  file.area !== "core" || order.includes(moduleName(file.path))
+    ? []
+    : [{ offset: 0, message: `${moduleName(file.path)} has no place in the order` }]
+
+const ordered = (file: File): ReadonlyArray<Fault> =>
+  file.area !== "core" ?
+    [] :
+    importsIn(file, "core").flatMap(({ name, offset }) =>
+      order.includes(name) && order.indexOf(name) < order.indexOf(moduleName(file.path))
+        ? []
+        : [{ offset, message: `imports ${name}, which does not stand before it` }]
+    )
+
+const internalTypes = (file: File): ReadonlyArray<Fault> =>
+  file.area !== "internal" ?
+    [] :
+    importsIn(file, "core").flatMap(({ isType, name, offset }) =>
+      isType ? [] : [{ offset, message: `imports ${name} as a value` }]
+    )
+
+const outward = (file: File): ReadonlyArray<Fault> =>
+  (["adapters", "testing"] as const).filter((area) => area !== file.area).flatMap((area) =>
+    importsIn(file, area).map(({ offset, target }) => ({ offset, message: `imports ${target}` }))
+  )
+
+const barrels = (file: File): ReadonlyArray<Fault> =>
+  file.imports.flatMap(({ offset, target }) =>
+    target !== undefined && isIndex(target) ? [{ offset, message: `imports ${target}` }] : []
+  )
+
+const indexes = (file: File): ReadonlyArray<Fault> =>
+  !isIndex(file.path) ? [] : (file.body.body as ReadonlyArray<Node>).flatMap((statement) => {
+    const exported = statement.exported as Node | null | undefined
+    const from = statement.source as Node | null | undefined
+    const isNamespace = exported !== null && exported !== undefined && from?.value === `./${String(exported.name)}.ts`
+    return isNamespace ? [] : [{ offset: statement.start, message: "not export * as Name from \"./Name.ts\"" }]
+  })
+
+const stableOnly = (file: File): ReadonlyArray<Fault> =>
+  file.area !== "core" && file.area !== "internal" ?
+    [] :
+    file.imports.flatMap(({ offset, specifier }) =>
+      isEffect(specifier) && !file.stable.has(specifier) ? [{ offset, message: `imports ${specifier}` }] : []
+    )
+
+const packages = (file: File): ReadonlyArray<Fault> =>
+  file.imports.flatMap(({ offset, specifier, target }) => {
+    const isAllowed = target !== undefined || isEffect(specifier) ||
+      (specifier.startsWith("node:") && file.area === "testing")
+    return isAllowed ? [] : [{ offset, message: `imports ${specifier}` }]
+  })
+
+const tooLong = (file: File): ReadonlyArray<Fault> => {
+  const length = file.text.trimEnd().split("\n").length
+  return length > maximumLines ? [{ offset: 0, message: `${length} lines` }] : []
+}
+
+const runtime = (file: File): ReadonlyArray<Fault> => {
+  const faults: Array<Fault> = []
+  walk(file.body, (node, parent) => {
+    if (node.async === true) faults.push({ offset: node.start, message: "async function" })
+    if (node.type === "AwaitExpression" || node.await === true) faults.push({ offset: node.start, message: "await" })
+    const name = globalName(node, parent)
+    if (name !== undefined) faults.push({ offset: node.start, message: name })
+  })
+  return faults
+}
+
+const header = (file: File): ReadonlyArray<Fault> =>
+  file.opensWithComment ? [] : [{ offset: 0, message: "does not open with a comment" }]
+
+/** What each rule demands, and how its faults are found. */
+export const rules = {
+  listed: { demand: "every public module of the core has a place in the order", faults: listed },
+  order: { demand: "a public module imports only internal ones and those that stand before it", faults: ordered },
+  internal: { demand: "internal modules import public ones as types only", faults: internalTypes },
+  outward: { demand: "adapters and testing are imported by nothing outside themselves", faults: outward },
+  barrel: { demand: "nothing imports an index file", faults: barrels },
+  index: { demand: "an index re-exports modules of its folder as namespaces, and nothing else", faults: indexes },
+  stable: { demand: "the core imports only modules of effect marked stable, by their own paths", faults: stableOnly },
+  packages: { demand: "effect is the only package imported; Node's modules only in testing", faults: packages },
+  length: { demand: `no file is longer than ${maximumLines} lines`, faults: tooLong },
+  runtime: { demand: "no async, await, Date, timers or Math.random: these come from Effect", faults: runtime },
+  header: { demand: "a file opens with a comment that says what it is for", faults: header }
+} as const
+
+export type Rule = keyof typeof rules
+
+/** The names of all rules. */
+export const ruleNames = Object.keys(rules) as ReadonlyArray<Rule>
+
+const inspect = (source: SourceText, stable: ReadonlySet<string>): File => {
+  const { comments, errors, module, program } = parseSync(source.path, source.text, { sourceType: "module" })
+  if (errors.length > 0) throw new Error(`${source.path} does not parse: ${errors[0]!.message}`)
+  const body = program as unknown as Node
+  return {
+    path: source.path,
+    area: areaOf(source.path),
+    text: source.text,
+    body,
+    imports: importsOf(source.path, module.staticImports, module.staticExports, body),
+    opensWithComment: comments[0]?.start === 0,
+    stable
+  }
+}
+
+const importsIn = (file: File, area: Area) =>
+  file.imports.flatMap((item) =>
+    item.target !== undefined && areaOf(item.target) === area ? [{ ...item, name: moduleName(item.target) }] : []
+  )
+
+const globalName = (node: Node, parent: Node | undefined): string | undefined => {
+  if (node.type === "MemberExpression") {
+    const object = node.object as Node
+    const property = node.property as Node
+    const name = String(node.computed === true ? property.value : property.name)
+    if (object.name === "Math" && name === "random") return "Math.random"
+    return object.name === "globalThis" && forbiddenGlobals.has(name) ? name : undefined
+  }
+  if (node.type !== "Identifier" || !forbiddenGlobals.has(String(node.name))) return undefined
+  return isPropertyName(node, parent) ? undefined : String(node.name)
+}
+
+// `Schema.Date`, `{ Date: 1 }` and `readonly Date: string` name a property, not the global.
+const isPropertyName = (node: Node, parent: Node | undefined): boolean => {
+  if (parent === undefined || parent.computed === true) return false
+  if (parent.type === "TSQualifiedName") return parent.right === node
+  return parent.property === node || parent.key === node
+}
+
+const importsOf = (
+  path: string,
+  imports: ReadonlyArray<StaticImport>,
+  exports: ReadonlyArray<StaticExport>,
+  body: Node
+): ReadonlyArray<Import> => {
+  const found: Array<Import> = []
+  const add = (specifier: string, isType: boolean, offset: number) => {
+    const target = specifier.startsWith(".") ? new URL(specifier, `file:///${path}`).pathname.slice(1) : undefined
+    found.push({ specifier, target, isType, offset })
+  }
+  for (const { entries, moduleRequest, start } of imports) {
+    add(moduleRequest.value, entries.length > 0 && entries.every((entry) => entry.isType), start)
+  }
+  for (const { isType, moduleRequest, start } of exports.flatMap((statement) => statement.entries)) {
+    if (moduleRequest !== null) add(moduleRequest.value, isType, start)
+  }
+  walk(body, (node) => {
+    if (node.type !== "TSImportType" && node.type !== "ImportExpression") return
+    add(String((node.source as Node).value), node.type === "TSImportType", node.start)
+  })
+  return found
+}
+
+const areaOf = (path: string): Area => {
+  const folder = /^src\/(adapters|testing|internal)\//.exec(path)?.[1]
+  if (folder !== undefined) return folder as Area
+  return isIndex(path) ? "index" : "core"
+}
+
+const isIndex = (path: string): boolean => path.endsWith("/index.ts")
+
+const isEffect = (specifier: string): boolean => specifier === "effect" || specifier.startsWith("effect/")
+
+const moduleName = (path: string): string => path.slice(path.lastIndexOf("/") + 1).replace(/\.ts$/, "")
