@@ -1,0 +1,108 @@
+/**
+ * The seam that writes a value as the text a model reads. An encoder is pure: the same value always gives the same
+ * text. Whatever it fails or dies with makes the call an `encoding_failed` error and nothing more.
+ *
+ * @since 0.1.0
+ */
+import * as Context from "effect/Context"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Json from "./internal/json.ts"
+import * as Outcomes from "./internal/outcome.ts"
+import * as Tool from "./Tool.ts"
+
+/**
+ * An encoder.
+ *
+ * @category services
+ * @since 0.1.0
+ */
+export interface Service {
+  readonly encode: (value: unknown) => Effect.Effect<string, unknown>
+}
+
+/** What stands in the error envelope for a reported reason: its message, or a readable rendering. */
+const describe = (reason: unknown): string => {
+  if (typeof reason === "object" && reason !== null && "message" in reason && typeof reason.message === "string") {
+    return reason.message === "" && "_tag" in reason ? String(reason._tag) : reason.message
+  }
+  return Json.render(reason)
+}
+
+const errorEnvelope = (reason: unknown): unknown =>
+  reason instanceof Tool.ToolError
+    ? { error: reason.message, code: reason.reason }
+    : { error: describe(reason) }
+
+const stringify = (value: unknown): string => {
+  if (typeof value === "string") return value
+  const text = JSON.stringify(value ?? null)
+  if (text === undefined) throw new TypeError(`a ${typeof value} has no JSON form`)
+  return text
+}
+
+const encodeWith = (envelope: (reason: unknown) => unknown): Service => ({
+  encode: (value) =>
+    Effect.try({
+      try: () => {
+        if (!Outcomes.isBranded(value)) return stringify(value)
+        if (value._tag === "Ok") return stringify({ ok: value.value })
+        return value._tag === "Error" ? stringify(envelope(value.error)) : stringify(value)
+      },
+      catch: (cause) => cause
+    })
+})
+
+/**
+ * The default: strings as they are, everything else as JSON; `undefined` is written as `null`. `Tool.ok(x)` becomes
+ * `{"ok": x}`, and `Tool.error(reason)` an envelope `{"error": message}`, with a `code` where the runtime made the
+ * error. Functions, symbols and cycles fail.
+ *
+ * **Example** (What a model reads)
+ *
+ * ```ts import.meta.vitest
+ * import { Encoder, Tool } from "heddle"
+ * import * as Effect from "effect/Effect"
+ *
+ * Effect.runSync(Encoder.json.encode("as it is")) // => "as it is"
+ * Effect.runSync(Encoder.json.encode({ celsius: 7 })) // => '{"celsius":7}'
+ * Effect.runSync(Encoder.json.encode(Tool.error("no such city"))) // => '{"error":"no such city"}'
+ * ```
+ *
+ * @category constructors
+ * @since 0.1.0
+ */
+export const json: Service = encodeWith(errorEnvelope)
+
+/** A reason as ALLM's inspection writes it: identifiers (symbols here) get a leading colon. */
+const inspect = (reason: unknown): string => {
+  if (typeof reason === "symbol") return `:${reason.description ?? ""}`
+  return reason instanceof Tool.ToolError ? `${reason.message} ${JSON.stringify(Json.toJson(reason))}` : describe(reason)
+}
+
+/**
+ * The encoder that writes errors as ALLM does: a debug rendering of the reason, with `:name` for an identifier
+ * (`Symbol.for("name")`).
+ *
+ * @category constructors
+ * @since 0.1.0
+ */
+export const allm: Service = encodeWith((reason) => ({ error: inspect(reason) }))
+
+/**
+ * The encoder of a run. A Context reference: without a layer it is {@link json}.
+ *
+ * @category references
+ * @since 0.1.0
+ */
+export const Encoder: Context.Reference<Service> = Context.Reference<Service>("heddle/Encoder", {
+  defaultValue: () => json
+})
+
+/**
+ * Replaces the encoder.
+ *
+ * @category layers
+ * @since 0.1.0
+ */
+export const layer = (service: Service): Layer.Layer<never> => Layer.succeed(Encoder, service)

@@ -1,0 +1,319 @@
+/**
+ * Everything a run emits, as one closed union of plain data, and the results those events fold into. An adapter emits
+ * the model's part, the runner the tools', a step ends in exactly one `StepCompleted` and a chat in exactly one
+ * `ChatCompleted`. Events are literals: nothing validates them on the way, and all of them round-trip through JSON.
+ *
+ * @since 0.1.0
+ */
+import * as Schema from "effect/Schema"
+import * as Json from "./internal/json.ts"
+import * as Message from "./Message.ts"
+import * as Response from "./Response.ts"
+import * as Thread from "./Thread.ts"
+import type * as Tool from "./Tool.ts"
+
+/**
+ * How a turn or a run was ended by a tool: a question, a halt of the tool's own, or a failure under
+ * `onToolError: "halt"`.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export const Halt = Schema.Union([
+  Schema.Struct({
+    haltedReason: Schema.Literal("ask_user"),
+    pendingQuestion: Schema.String,
+    pendingToolCallId: Schema.String,
+    askUserOpts: Schema.Array(Json.Opaque)
+  }),
+  Schema.Struct({
+    haltedReason: Schema.Literal("tool_error"),
+    haltToolCallId: Schema.String,
+    onToolErrorException: Schema.optionalKey(Json.Opaque)
+  }),
+  Schema.Struct({ haltedReason: Schema.String, haltToolCallId: Schema.String, haltResult: Json.Opaque })
+])
+
+/**
+ * @see {@link Halt}
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type Halt =
+  | {
+    readonly haltedReason: "ask_user"
+    readonly pendingQuestion: string
+    readonly pendingToolCallId: string
+    readonly askUserOpts: ReadonlyArray<unknown>
+  }
+  | { readonly haltedReason: "tool_error"; readonly haltToolCallId: string; readonly onToolErrorException?: unknown }
+  | { readonly haltedReason: string; readonly haltToolCallId: string; readonly haltResult: unknown }
+
+const Mode = Schema.Literals(["auto", "manual"])
+
+/**
+ * One step: the thread after it, the model's response, the answers to its calls in call order. `done` says that the
+ * model has nothing more to do; a halt stands in the optional fields, `manualToolCalls` are the caller's to answer.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export const StepResult = Schema.Struct({
+  thread: Thread.Thread,
+  response: Response.Response,
+  toolResults: Schema.Array(Message.Message),
+  done: Schema.Boolean,
+  mode: Schema.optionalKey(Schema.Literal("manual")),
+  manualToolCalls: Schema.optionalKey(Schema.Array(Message.ToolCall)),
+  haltedReason: Schema.optionalKey(Schema.String),
+  pendingQuestion: Schema.optionalKey(Schema.String),
+  pendingToolCallId: Schema.optionalKey(Schema.String),
+  askUserOpts: Schema.optionalKey(Schema.Array(Json.Opaque)),
+  haltToolCallId: Schema.optionalKey(Schema.String),
+  haltResult: Schema.optionalKey(Json.Opaque),
+  onToolErrorException: Schema.optionalKey(Json.Opaque),
+  metadata: Json.Metadata
+})
+
+/**
+ * @see {@link StepResult}
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type StepResult = (typeof StepResult)["Type"]
+
+/**
+ * Why a run ended, with what belongs to it. `Failed` is a run that broke after it had begun: its `error` is the value
+ * that broke it.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export const Outcome = Schema.Union([
+  Schema.TaggedStruct("Completed", {}),
+  Schema.TaggedStruct("MaxTurns", { maxTurns: Schema.Int }),
+  Schema.TaggedStruct("HaltWhen", { haltWhenStepIndex: Schema.Int }),
+  Schema.TaggedStruct("AskUser", {
+    pendingQuestion: Schema.String,
+    pendingToolCallId: Schema.String,
+    askUserOpts: Schema.Array(Json.Opaque)
+  }),
+  Schema.TaggedStruct("ToolFailed", {
+    haltToolCallId: Schema.String,
+    onToolErrorException: Schema.optionalKey(Json.Opaque)
+  }),
+  Schema.TaggedStruct("Halted", { reason: Schema.String, haltToolCallId: Schema.String, haltResult: Json.Opaque }),
+  Schema.TaggedStruct("ManualToolCalls", {
+    manualTurnIndex: Schema.Int,
+    manualToolCalls: Schema.optionalKey(Schema.Array(Message.ToolCall))
+  }),
+  Schema.TaggedStruct("Cancelled", {}),
+  Schema.TaggedStruct("Failed", { error: Json.Opaque })
+])
+
+/**
+ * @see {@link Outcome}
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type Outcome = (typeof Outcome)["Type"]
+
+/**
+ * A handler that refused to stop: the run settled without it after the grace period and dropped its late value.
+ * `ageMillis` is how long it had been running by then.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export const Abandoned = Schema.Struct({ id: Schema.String, name: Schema.String, ageMillis: Schema.Finite })
+
+/**
+ * @see {@link Abandoned}
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type Abandoned = (typeof Abandoned)["Type"]
+
+/**
+ * A whole run. `outcome` is what a caller matches on, `haltedReason` the same as one word; `usage` is the sum over all
+ * steps, each step's own stands in its response. `structuredFinalize` tells how the tool loop ended when a last,
+ * structured answer was asked for.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export const ChatResult = Schema.Struct({
+  thread: Thread.Thread,
+  finalResponse: Schema.NullOr(Response.Response),
+  steps: Schema.Array(StepResult),
+  outcome: Outcome,
+  haltedReason: Schema.String,
+  pendingQuestion: Schema.optionalKey(Schema.String),
+  pendingToolCallId: Schema.optionalKey(Schema.String),
+  usage: Schema.NullOr(Response.Usage),
+  structuredFinalize: Schema.optionalKey(
+    Schema.Struct({ pass1Halted: Schema.String, pass2Error: Schema.optionalKey(Json.Opaque) })
+  ),
+  abandoned: Schema.optionalKey(Schema.Array(Abandoned)),
+  metadata: Json.Metadata
+})
+
+/**
+ * @see {@link ChatResult}
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type ChatResult = (typeof ChatResult)["Type"]
+
+const ToolOutcome = Schema.Union([
+  Schema.TaggedStruct("Ok", { value: Json.Opaque }),
+  Schema.TaggedStruct("Error", { error: Json.Opaque }),
+  Schema.TaggedStruct("AskUser", { question: Schema.String, opts: Schema.Array(Json.Opaque) }),
+  Schema.TaggedStruct("Halt", { reason: Schema.String, result: Json.Opaque })
+]) satisfies Schema.Schema<Tool.Outcome>
+
+const adapterEvents = [
+  Schema.TaggedStruct("MessageStarted", { message: Message.Message }),
+  Schema.TaggedStruct("TextDelta", { id: Schema.NullOr(Schema.String), delta: Schema.String }),
+  Schema.TaggedStruct("TextCompleted", { id: Schema.NullOr(Schema.String), text: Schema.String }),
+  Schema.TaggedStruct("ReasoningDelta", { id: Schema.NullOr(Schema.String), delta: Schema.String }),
+  Schema.TaggedStruct("ToolCallStarted", { id: Schema.String, name: Schema.String }),
+  Schema.TaggedStruct("ToolCallDelta", { id: Schema.String, argumentsDelta: Schema.String }),
+  Schema.TaggedStruct("ToolCallCompleted", {
+    id: Schema.String,
+    name: Schema.String,
+    arguments: Schema.Record(Schema.String, Json.Opaque),
+    rawArguments: Schema.String,
+    argumentsLost: Schema.optionalKey(Message.ArgumentsLost),
+    providerExecuted: Schema.optionalKey(Schema.Boolean),
+    metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))
+  }),
+  Schema.TaggedStruct("MessageCompleted", {
+    message: Message.Message,
+    finishReason: Schema.NullOr(Response.FinishReason),
+    rawFinishReason: Schema.optionalKey(Schema.String),
+    metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))
+  }),
+  Schema.TaggedStruct("RawChunk", { chunk: Json.Opaque }),
+  Schema.TaggedStruct("Error", { error: Json.Opaque })
+] as const
+
+/**
+ * What an adapter may emit: the model's message from `MessageStarted` to `MessageCompleted`. `RawChunk` carries what
+ * the provider sent besides; the one form the runtime reads is `{ usage: { … } }`. `MessageCompleted.metadata` may
+ * name `usage`, `responseId` and `model`.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export const AdapterEvent = Schema.Union(adapterEvents).pipe(Schema.toTaggedUnion("_tag"))
+
+/**
+ * @see {@link AdapterEvent}
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type AdapterEvent = (typeof AdapterEvent)["Type"]
+
+const runnerEvents = [
+  Schema.TaggedStruct("ToolExecutionStarted", {
+    id: Schema.String,
+    name: Schema.String,
+    arguments: Schema.Record(Schema.String, Json.Opaque)
+  }),
+  Schema.TaggedStruct("ToolProgress", { id: Schema.String, name: Schema.String, progress: Json.Opaque }),
+  Schema.TaggedStruct("ToolExecutionCompleted", { id: Schema.String, name: Schema.String, result: ToolOutcome }),
+  Schema.TaggedStruct("ToolResultEncoded", {
+    id: Schema.String,
+    content: Schema.String,
+    isError: Schema.optionalKey(Schema.Boolean),
+    originalLength: Schema.optionalKey(Schema.Int)
+  }),
+  Schema.TaggedStruct("AskUserRequested", {
+    toolCallId: Schema.String,
+    toolName: Schema.String,
+    question: Schema.String,
+    opts: Schema.Array(Json.Opaque)
+  }),
+  Schema.TaggedStruct("ToolHalt", {
+    toolCallId: Schema.String,
+    reason: Schema.String,
+    result: Json.Opaque,
+    content: Schema.optionalKey(Schema.String),
+    onToolErrorException: Schema.optionalKey(Json.Opaque)
+  })
+] as const
+
+const stepEvents = [
+  Schema.TaggedStruct("StepCompleted", {
+    response: Response.Response,
+    thread: Thread.Thread,
+    mode: Mode,
+    manualToolCalls: Schema.Array(Message.ToolCall),
+    done: Schema.optionalKey(Schema.Boolean),
+    halt: Schema.optionalKey(Halt)
+  }),
+  Schema.TaggedStruct("ChatCompleted", { result: ChatResult })
+] as const
+
+/**
+ * Every event. Per tool call: `ToolExecutionStarted` when its handler starts, `ToolProgress` while it runs,
+ * `ToolExecutionCompleted` with the raw outcome, and one of `ToolResultEncoded`, `AskUserRequested` or `ToolHalt`
+ * last. A call that cannot be run is answered without a start.
+ *
+ * **Example** (Matching on events)
+ *
+ * ```ts import.meta.vitest
+ * import { Event } from "heddle"
+ *
+ * const event: Event.Event = { _tag: "TextDelta", id: null, delta: "Hello" }
+ *
+ * Event.guards.TextDelta(event) && event.delta // => "Hello"
+ * ```
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export const Event = Schema.Union([...adapterEvents, ...runnerEvents, ...stepEvents]).pipe(
+  Schema.toTaggedUnion("_tag")
+)
+
+/**
+ * @see {@link Event}
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type Event = (typeof Event)["Type"]
+
+/**
+ * The event with the given tag.
+ *
+ * @category utility types
+ * @since 0.1.0
+ */
+export type Of<Tag extends Event["_tag"]> = Extract<Event, { readonly _tag: Tag }>
+
+/**
+ * One guard per tag. A guard reads the tag alone: events are trusted, not validated again.
+ *
+ * @category guards
+ * @since 0.1.0
+ */
+export const guards = Object.fromEntries(
+  Event.discriminants.map((tag) => [tag, (event: { readonly _tag: string }) => event._tag === tag])
+) as { readonly [Tag in Event["_tag"]]: (event: { readonly _tag: string }) => event is Of<Tag> }
+
+/**
+ * Handles every tag; the compiler names the ones that are missing.
+ *
+ * @category matching
+ * @since 0.1.0
+ */
+export const match: typeof Event.match = Event.match

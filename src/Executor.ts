@@ -1,0 +1,111 @@
+/**
+ * The seam that runs one tool call, in a scope of its own. Whatever goes wrong inside the handler becomes an outcome;
+ * only a caller's mistake is a defect, and interruption of the caller stays interruption. An executor neither retries
+ * nor times out: that is the runner's.
+ *
+ * @since 0.1.0
+ */
+import * as Cause from "effect/Cause"
+import * as Context from "effect/Context"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Result from "effect/Result"
+import * as Handlers from "./internal/handler.ts"
+import * as Outcomes from "./internal/outcome.ts"
+import * as Tool from "./Tool.ts"
+
+/**
+ * An executor. `args` are the call's arguments, already decoded by the tool's parameters; `call` reaches the handler
+ * as it is.
+ *
+ * @category services
+ * @since 0.1.0
+ */
+export interface Service {
+  readonly execute: <T extends Tool.Any>(
+    tool: T,
+    args: unknown,
+    call: Tool.CallContext
+  ) => Effect.Effect<Tool.Outcome<T>, never, Tool.Services<T>>
+}
+
+const failed = (
+  tool: Tool.Any,
+  reason: "handler_raised" | "handler_exit" | "invalid_return" | "not_found",
+  cause?: unknown
+): Tool.Error<Tool.ToolError> => ({
+  _tag: "Error",
+  error: new Tool.ToolError({ reason, toolName: tool.name, ...(cause === undefined ? {} : { cause }) })
+})
+
+const crashed = (tool: Tool.Any, cause: Cause.Cause<unknown>): Tool.Outcome => {
+  const reported = Cause.findError(cause)
+  if (Result.isSuccess(reported)) return { _tag: "Error", error: reported.success }
+  const defect = Cause.findDefect(cause)
+  if (Result.isFailure(defect)) return failed(tool, "handler_exit", Cause.squash(cause))
+  const thrown = defect.success
+  return failed(tool, "handler_raised", thrown instanceof globalThis.Error ? thrown : { _tag: "Thrown", value: thrown })
+}
+
+/** A value of the handler's own is a result; an outcome it returned counts only if it is well formed. */
+const returned = (tool: Tool.Any, value: unknown): Tool.Outcome => {
+  if (!Outcomes.isBranded(value)) return { _tag: "Ok", value }
+  return Outcomes.isWellFormed(value) ? value : failed(tool, "invalid_return", value)
+}
+
+const run = (tool: Tool.Any, handler: Handlers.Handler, args: unknown, call: Tool.CallContext) =>
+  Effect.suspend(() => {
+    const result = handler(args, call)
+    if (!Effect.isEffect(result)) return Effect.succeed(failed(tool, "invalid_return", result))
+    return Effect.map(result, (value) => returned(tool, value))
+  }).pipe(Effect.scoped, Effect.catchCause((cause) => Effect.succeed(crashed(tool, cause))))
+
+const executeAny = (tool: Tool.Any, args: unknown, call: Tool.CallContext): Effect.Effect<Tool.Outcome, never, any> => {
+  const handler: unknown = tool.handler
+  if (handler === undefined) return Effect.succeed(failed(tool, "not_found"))
+  const mistake = Handlers.misuse(tool.name, handler)
+  return mistake === undefined ? run(tool, handler as Handlers.Handler, args, call) : Effect.die(mistake)
+}
+
+/**
+ * The default executor: it calls the handler.
+ *
+ * @category constructors
+ * @since 0.1.0
+ */
+export const direct: Service = { execute: executeAny as Service["execute"] }
+
+/**
+ * The executor of a run. A Context reference: without a layer it is {@link direct}.
+ *
+ * @category references
+ * @since 0.1.0
+ */
+export const Executor: Context.Reference<Service> = Context.Reference<Service>("heddle/Executor", {
+  defaultValue: () => direct
+})
+
+/**
+ * Replaces the executor.
+ *
+ * **Example** (A dry run)
+ *
+ * ```ts import.meta.vitest
+ * import { Executor, Message, Tool, ToolRunner } from "heddle"
+ * import * as Effect from "effect/Effect"
+ *
+ * const remove = Tool.make("remove", { parameters: {}, handler: () => Effect.die("must not run") })
+ * const dryRun = Executor.layer({
+ *   execute: (tool) => Effect.succeed(Tool.ok(`would run ${tool.name}`)) as any
+ * })
+ * const result = await Effect.runPromise(
+ *   ToolRunner.run([Message.toolCall("c0", "remove")], [remove]).pipe(Effect.provide(dryRun))
+ * )
+ *
+ * result.messages[0]?.content // => "would run remove"
+ * ```
+ *
+ * @category layers
+ * @since 0.1.0
+ */
+export const layer = (service: Service): Layer.Layer<never> => Layer.succeed(Executor, service)

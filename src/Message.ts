@@ -1,0 +1,237 @@
+/**
+ * The messages exchanged with a model, and the tool calls inside them. Everything here is immutable plain data that
+ * round-trips through JSON; what the runtime knows about a message stands in typed fields, `metadata` is the caller's.
+ *
+ * @since 0.1.0
+ */
+import * as Schema from "effect/Schema"
+import { FinishReason } from "./internal/finishReason.ts"
+import * as Json from "./internal/json.ts"
+
+/**
+ * Who speaks: `system` instructs, `user` asks, `assistant` is the model, `tool` answers one tool call.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export const Role = Schema.Literals(["system", "user", "assistant", "tool"])
+
+/**
+ * @see {@link Role}
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type Role = (typeof Role)["Type"]
+
+/**
+ * Why a call's arguments cannot be trusted: the text was no JSON, no fragment of a promised text arrived, the text
+ * was cut off by the token limit, or it was JSON but no object. Such a call is answered and never run.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export const ArgumentsLost = Schema.Literals(["json_decode_error", "missing_fragments", "truncated", "not_an_object"])
+
+/**
+ * @see {@link ArgumentsLost}
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type ArgumentsLost = (typeof ArgumentsLost)["Type"]
+
+/**
+ * One request of the model to run a tool. `arguments` is the parsed object, `rawArguments` the text it came from.
+ * `argumentsLost` marks a call whose arguments did not arrive whole; `providerExecuted` one that ran at the provider
+ * and is listed only.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export const ToolCall = Schema.Struct({
+  id: Schema.String,
+  name: Schema.String,
+  arguments: Schema.Record(Schema.String, Json.Opaque),
+  rawArguments: Schema.optionalKey(Schema.String),
+  argumentsLost: Schema.optionalKey(ArgumentsLost),
+  providerExecuted: Schema.optionalKey(Schema.Boolean),
+  metadata: Json.Metadata
+})
+
+/**
+ * @see {@link ToolCall}
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type ToolCall = (typeof ToolCall)["Type"]
+
+/**
+ * A piece of a message: text, an image or a file (by `url` or inline base64 `data`), or reasoning that has to be sent
+ * back unchanged with the `signature` the provider gave it.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export const Part = Schema.Union([
+  Schema.Struct({ type: Schema.Literal("text"), text: Schema.String }),
+  Schema.Struct({
+    type: Schema.Literal("image"),
+    url: Schema.optionalKey(Schema.String),
+    data: Schema.optionalKey(Schema.String),
+    mediaType: Schema.optionalKey(Schema.String)
+  }),
+  Schema.Struct({
+    type: Schema.Literal("file"),
+    url: Schema.optionalKey(Schema.String),
+    data: Schema.optionalKey(Schema.String),
+    mediaType: Schema.optionalKey(Schema.String),
+    filename: Schema.optionalKey(Schema.String)
+  }),
+  Schema.Struct({
+    type: Schema.Literal("reasoning"),
+    text: Schema.String,
+    signature: Schema.optionalKey(Schema.String)
+  })
+])
+
+/**
+ * @see {@link Part}
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type Part = (typeof Part)["Type"]
+
+/**
+ * One message. A `tool` message carries the `toolCallId` it answers, and `isError` when the answer tells of a failure.
+ * An assistant message of the runtime carries `finishReason`, the `toolCalls` it made, and the reasoning to send back;
+ * `askUser` marks the question of a tool that waits for the user.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export const Message = Schema.Struct({
+  role: Role,
+  content: Schema.Union([Schema.String, Schema.Array(Part)]),
+  name: Schema.optionalKey(Schema.String),
+  toolCallId: Schema.optionalKey(Schema.String),
+  isError: Schema.optionalKey(Schema.Boolean),
+  finishReason: Schema.optionalKey(Schema.NullOr(FinishReason)),
+  toolCalls: Schema.optionalKey(Schema.Array(ToolCall)),
+  reasoning: Schema.optionalKey(Schema.Array(Part)),
+  askUser: Schema.optionalKey(Schema.Boolean),
+  metadata: Json.Metadata
+})
+
+/**
+ * @see {@link Message}
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type Message = (typeof Message)["Type"]
+
+/**
+ * A message as a caller may write it: `metadata` can be left out.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type Input = Omit<Message, "metadata"> & { readonly metadata?: Message["metadata"] }
+
+/**
+ * The content of a message: a text, or parts.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type Content = Message["content"]
+
+/**
+ * A system message.
+ *
+ * @category constructors
+ * @since 0.1.0
+ */
+export const system = (content: Content): Message => ({ role: "system", content, metadata: {} })
+
+/**
+ * A user message.
+ *
+ * **Example** (Asking with a picture)
+ *
+ * ```ts import.meta.vitest
+ * import { Message } from "heddle"
+ *
+ * const message = Message.user([
+ *   { type: "text", text: "What is this?" },
+ *   { type: "image", url: "https://example.com/cat.png" }
+ * ])
+ *
+ * Message.text(message) // => "What is this?"
+ * ```
+ *
+ * @category constructors
+ * @since 0.1.0
+ */
+export const user = (content: Content): Message => ({ role: "user", content, metadata: {} })
+
+/**
+ * An assistant message, with the tool calls it made, if any.
+ *
+ * @category constructors
+ * @since 0.1.0
+ */
+export const assistant = (content: Content, toolCalls: ReadonlyArray<ToolCall> = []): Message => ({
+  role: "assistant",
+  content,
+  ...(toolCalls.length === 0 ? {} : { toolCalls }),
+  metadata: {}
+})
+
+/**
+ * The answer to one tool call.
+ *
+ * @category constructors
+ * @since 0.1.0
+ */
+export const tool = (toolCallId: string, content: Content): Message => ({
+  role: "tool",
+  toolCallId,
+  content,
+  metadata: {}
+})
+
+/**
+ * A tool call with its arguments.
+ *
+ * **Example** (A call as a model makes it)
+ *
+ * ```ts import.meta.vitest
+ * import { Message } from "heddle"
+ *
+ * Message.toolCall("call_1", "get_weather", { city: "Oslo" }).arguments // => { city: "Oslo" }
+ * ```
+ *
+ * @category constructors
+ * @since 0.1.0
+ */
+export const toolCall = (id: string, name: string, args: ToolCall["arguments"] = {}): ToolCall => ({
+  id,
+  name,
+  arguments: args,
+  metadata: {}
+})
+
+/**
+ * The text of a message: its content, or its text parts joined.
+ *
+ * @category getters
+ * @since 0.1.0
+ */
+export const text = (message: Pick<Message, "content">): string =>
+  typeof message.content === "string"
+    ? message.content
+    : message.content.flatMap((part) => part.type === "text" ? [part.text] : []).join("")

@@ -1,0 +1,132 @@
+/**
+ * The knobs in which tool loops differ, and their presets. No policy switches a law off: every call is answered once,
+ * nothing outlives a run and history stays valid under all of them.
+ *
+ * @since 0.1.0
+ */
+import * as Context from "effect/Context"
+import type * as Duration from "effect/Duration"
+import * as Schema from "effect/Schema"
+import type * as Tool from "./Tool.ts"
+
+/**
+ * How a run decides.
+ *
+ * - `start`: when a tool may start; `"afterTurn"` waits until the model's reply has ended.
+ * - `resultOrder`: the order of tool events in the stream. Threads are always in call order.
+ * - `toolEvents`: `"live"` shows a start when it happens, `"grouped"` holds a call's events back until it has ended.
+ * - `unknownTool`: a call of a tool that does not exist is answered with an error, or fails the turn before any tool
+ *   runs.
+ * - `toolTurn`: whether the presence of calls makes a turn a tool turn, or the provider's finish reason alone.
+ * - `badArguments`: calls whose arguments were lost are answered with an error, or run with what there is.
+ * - `haltPrecedence`: which of several halts in one turn decides: the first call, or the first to complete.
+ * - `adapterErrors`: whether an error inside a reply stays (`"sticky"`) or a later finish reason replaces it.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export const Policy = Schema.Struct({
+  start: Schema.Literals(["afterTurn"]),
+  resultOrder: Schema.Literals(["request", "completion"]),
+  toolEvents: Schema.Literals(["live", "grouped"]),
+  unknownTool: Schema.Literals(["answer", "failTurn"]),
+  toolTurn: Schema.Literals(["presence", "finishReason"]),
+  badArguments: Schema.Literals(["answer", "runWithHeaderArguments"]),
+  haltPrecedence: Schema.Literals(["request", "completion"]),
+  adapterErrors: Schema.Literals(["sticky", "lastWins"])
+})
+
+/**
+ * @see {@link Policy}
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type Policy = (typeof Policy)["Type"]
+
+/**
+ * The default: every call is answered, calls decide whether tools run, the first call in the turn decides a halt.
+ *
+ * **Example** (Changing one knob)
+ *
+ * ```ts import.meta.vitest
+ * import { Policy } from "heddle"
+ *
+ * const ordered: Policy.Policy = { ...Policy.standard, resultOrder: "request" }
+ *
+ * ordered.unknownTool // => "answer"
+ * ```
+ *
+ * @category constants
+ * @since 0.1.0
+ */
+export const standard: Policy = {
+  start: "afterTurn",
+  resultOrder: "completion",
+  toolEvents: "live",
+  unknownTool: "answer",
+  toolTurn: "presence",
+  badArguments: "answer",
+  haltPrecedence: "request",
+  adapterErrors: "sticky"
+}
+
+/**
+ * ALLM's behaviour where its laws allow it: an unknown tool fails the turn, the finish reason alone decides whether
+ * tools run, arguments that were lost are replaced by those of the call's header, tool events come in groups.
+ *
+ * @category constants
+ * @since 0.1.0
+ */
+export const allm: Policy = {
+  start: "afterTurn",
+  resultOrder: "completion",
+  toolEvents: "grouped",
+  unknownTool: "failTurn",
+  toolTurn: "finishReason",
+  badArguments: "runWithHeaderArguments",
+  haltPrecedence: "request",
+  adapterErrors: "lastWins"
+}
+
+/**
+ * What a run uses where its options are silent. An option that is given, and not `null`, wins; `context` is replaced,
+ * never merged; tools of the same name are replaced in place, others added.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Defaults {
+  readonly policy?: Policy
+  readonly model?: string
+  readonly temperature?: number
+  readonly maxTokens?: number
+  readonly tools?: ReadonlyArray<Tool.Tool<string, any, any, any, never>>
+  readonly context?: Readonly<Record<string, unknown>>
+  readonly maxTurns?: number
+  readonly maxConcurrency?: number
+  readonly toolTimeout?: Duration.Input
+  readonly grace?: Duration.Input
+  readonly finalizePrompt?: string
+}
+
+/**
+ * The defaults of an application, as a Context reference: provide them once at the edge.
+ *
+ * **Example** (Two turns at most, wherever nothing else is said)
+ *
+ * ```ts import.meta.vitest
+ * import { Policy } from "heddle"
+ * import * as Layer from "effect/Layer"
+ *
+ * const layer = Layer.succeed(Policy.Defaults, { maxTurns: 2 })
+ *
+ * Layer.isLayer(layer) // => true
+ * ```
+ *
+ * @category references
+ * @since 0.1.0
+ */
+export const Defaults: Context.Reference<Defaults> = Context.Reference<Defaults>("heddle/Policy/Defaults", {
+  defaultValue: () => ({})
+})

@@ -1,0 +1,220 @@
+/**
+ * The conversation: an immutable list of messages that only grows. Validation names everything that is wrong with a
+ * thread at once, so that a caller mends it in one go; a thread that a run hands out is always valid.
+ *
+ * @since 0.1.0
+ */
+import * as Result from "effect/Result"
+import * as Schema from "effect/Schema"
+import * as Json from "./internal/json.ts"
+import * as Message from "./Message.ts"
+
+/**
+ * A conversation and what the caller attached to it.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export const Thread = Schema.Struct({
+  messages: Schema.Array(Message.Message),
+  metadata: Json.Metadata
+})
+
+/**
+ * @see {@link Thread}
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type Thread = (typeof Thread)["Type"]
+
+/**
+ * What a run can start from: a prompt, messages, or a thread.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type Input = string | ReadonlyArray<Message.Input> | { readonly messages: ReadonlyArray<Message.Input> }
+
+/**
+ * One thing that is wrong with an input: where it stands and what would be right.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export const Issue = Schema.Struct({ path: Schema.String, reason: Schema.String })
+
+/**
+ * @see {@link Issue}
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type Issue = (typeof Issue)["Type"]
+
+/**
+ * An input that cannot be used. `errors` lists every issue, not the first only; the message tells their number.
+ *
+ * @category errors
+ * @since 0.1.0
+ */
+export class ValidationError extends Schema.TaggedError<ValidationError>("heddle/Thread/ValidationError")(
+  "ValidationError",
+  {
+    reason: Schema.Literals(["invalid_thread", "invalid_request"]),
+    errors: Schema.Array(Issue)
+  }
+) {
+  override get message(): string {
+    const issues = this.errors.map((issue) => `${issue.path}: ${issue.reason}`).join("; ")
+    return `${this.reason}: ${this.errors.length} ${this.errors.length === 1 ? "error" : "errors"}: ${issues}`
+  }
+}
+
+/**
+ * A thread of the given messages.
+ *
+ * @category constructors
+ * @since 0.1.0
+ */
+export const fromMessages = (messages: ReadonlyArray<Message.Input>): Thread => ({
+  messages: messages.map((message) =>
+    message.metadata === undefined ? { ...message, metadata: {} } : message as Message.Message
+  ),
+  metadata: {}
+})
+
+/**
+ * A thread without messages.
+ *
+ * @category constructors
+ * @since 0.1.0
+ */
+export const empty: Thread = fromMessages([])
+
+/**
+ * The thread with messages added at its end. The given thread is not changed.
+ *
+ * **Example** (Growing a conversation)
+ *
+ * ```ts import.meta.vitest
+ * import { Message, Thread } from "heddle"
+ *
+ * const asked = Thread.append(Thread.empty, [Message.user("Is it raining?")])
+ *
+ * Thread.append(asked, [Message.assistant("No.")]).messages.length // => 2
+ * asked.messages.length // => 1
+ * ```
+ *
+ * @category combinators
+ * @since 0.1.0
+ */
+export const append = (thread: Thread, messages: ReadonlyArray<Message.Message>): Thread => ({
+  messages: [...thread.messages, ...messages],
+  metadata: thread.metadata
+})
+
+/**
+ * The last message, if there is one.
+ *
+ * @category getters
+ * @since 0.1.0
+ */
+export const lastMessage = (thread: Thread): Message.Message | undefined => thread.messages.at(-1)
+
+/**
+ * The tool calls that no message has answered yet, in the order in which they were made. An answer counts for the
+ * latest assistant message before it.
+ *
+ * **Example** (What a provider would still wait for)
+ *
+ * ```ts import.meta.vitest
+ * import { Message, Thread } from "heddle"
+ *
+ * const calls = [Message.toolCall("a", "read"), Message.toolCall("b", "read")]
+ * const thread = Thread.fromMessages([
+ *   Message.user("go"),
+ *   Message.assistant("", calls),
+ *   Message.tool("a", "done")
+ * ])
+ *
+ * Thread.unanswered(thread).map((call) => call.id) // => ["b"]
+ * ```
+ *
+ * @category getters
+ * @since 0.1.0
+ */
+export const unanswered = (thread: Thread): ReadonlyArray<Message.ToolCall> => {
+  const settled: Array<Message.ToolCall> = []
+  let open: Array<Message.ToolCall> = []
+  for (const message of thread.messages) {
+    if (message.role === "assistant" && message.toolCalls !== undefined) {
+      settled.push(...open)
+      open = message.toolCalls.filter((call) => call.providerExecuted !== true)
+    } else if (message.role === "tool") {
+      const answered = open.findIndex((call) => call.id === message.toolCallId)
+      if (answered >= 0) open.splice(answered, 1)
+    }
+  }
+  return [...settled, ...open]
+}
+
+const isRole = Schema.is(Message.Role)
+const isParts = Schema.is(Schema.Array(Message.Part))
+
+const messageIssues = (message: unknown, path: string): ReadonlyArray<Issue> => {
+  if (!Json.isObject(message)) return [{ path, reason: "must be a message object with a role and content" }]
+  const issues: Array<Issue> = []
+  if (!isRole(message["role"])) {
+    issues.push({
+      path: `${path}.role`,
+      reason: `must be one of system, user, assistant, tool; got ${Json.render(message["role"])}`
+    })
+  }
+  if (typeof message["content"] !== "string" && !isParts(message["content"])) {
+    issues.push({ path: `${path}.content`, reason: "must be a string or a list of parts" })
+  }
+  if (message["role"] === "tool" && (typeof message["toolCallId"] !== "string" || message["toolCallId"] === "")) {
+    issues.push({ path: `${path}.toolCallId`, reason: "a tool message must name the call it answers" })
+  }
+  return issues
+}
+
+const rawMessages = (input: unknown): ReadonlyArray<unknown> | undefined => {
+  if (Array.isArray(input)) return input
+  if (Json.isObject(input) && Array.isArray(input["messages"])) return input["messages"]
+  return undefined
+}
+
+/**
+ * The thread that an input stands for, or every issue it has: a role outside the closed set, content that is neither
+ * a string nor parts, a tool message without a call id.
+ *
+ * **Example** (All issues at once)
+ *
+ * ```ts import.meta.vitest
+ * import { Thread } from "heddle"
+ * import * as Result from "effect/Result"
+ *
+ * const result = Thread.validate([{ role: "robot", content: "hi" }, { role: "tool", content: "42" }])
+ *
+ * Result.isFailure(result) && result.failure.errors.map((issue) => issue.path)
+ * // => ["messages[0].role", "messages[1].toolCallId"]
+ * ```
+ *
+ * @category combinators
+ * @since 0.1.0
+ */
+export const validate = (input: unknown): Result.Result<Thread, ValidationError> => {
+  if (typeof input === "string") return Result.succeed(fromMessages([Message.user(input)]))
+  const messages = rawMessages(input)
+  if (messages === undefined) {
+    const errors = [{ path: "input", reason: "must be a string, a list of messages or a thread" }]
+    return Result.fail(new ValidationError({ reason: "invalid_thread", errors }))
+  }
+  const errors = messages.flatMap((message, index) => messageIssues(message, `messages[${index}]`))
+  if (errors.length > 0) return Result.fail(new ValidationError({ reason: "invalid_thread", errors }))
+  const thread = fromMessages(messages as ReadonlyArray<Message.Input>)
+  const metadata = Json.isObject(input) && Json.isObject(input["metadata"]) ? input["metadata"] : {}
+  return Result.succeed({ messages: thread.messages, metadata })
+}

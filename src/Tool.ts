@@ -1,0 +1,413 @@
+/**
+ * Tools: what a model may ask for, how it is run, and what a call can come to. A tool's handler is an Effect; what it
+ * needs shows in the run's requirements, what it reports is data, and what crashes it becomes a `ToolError`.
+ *
+ * @since 0.1.0
+ */
+import * as Duration from "effect/Duration"
+import type * as Effect from "effect/Effect"
+import type * as JsonSchema from "effect/JsonSchema"
+import * as Result from "effect/Result"
+import type * as Schedule from "effect/Schedule"
+import * as Schema from "effect/Schema"
+import * as Json from "./internal/json.ts"
+import * as Outcomes from "./internal/outcome.ts"
+import * as Parameters from "./internal/parameters.ts"
+import type * as Message from "./Message.ts"
+
+/**
+ * What the runtime says of a call that went wrong without the handler reporting it. `cause` keeps what was thrown (a
+ * thrown value that is no `Error` stands as `{ _tag: "Thrown", value }`), `detail` is safe to show to a model.
+ *
+ * - `handler_raised`, `handler_exit`: the handler threw, or ended by interruption of its own
+ * - `timeout`: it took longer than its limit
+ * - `invalid_return`: it returned something that is no result
+ * - `not_found`: the tool has no handler
+ * - `encoding_failed`: its result cannot be written as text
+ * - `unknown_tool`, `invalid_arguments`, `truncated_arguments`: the call itself cannot be run
+ * - `cancelled`: the call was answered without having been run to its end
+ *
+ * @category errors
+ * @since 0.1.0
+ */
+export class ToolError extends Schema.TaggedError<ToolError>("heddle/Tool/ToolError")("ToolError", {
+  reason: Schema.Literals([
+    "handler_raised",
+    "handler_exit",
+    "timeout",
+    "invalid_return",
+    "not_found",
+    "encoding_failed",
+    "unknown_tool",
+    "invalid_arguments",
+    "truncated_arguments",
+    "cancelled"
+  ]),
+  toolName: Schema.optionalKey(Schema.String),
+  toolCallId: Schema.optionalKey(Schema.String),
+  detail: Schema.optionalKey(Schema.String),
+  cause: Schema.optionalKey(Json.Opaque),
+  metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))
+}) {
+  override get message(): string {
+    const subject = this.toolName === undefined ? "tool error" : `tool error (${this.toolName})`
+    return `${subject}: ${this.reason}${this.detail === undefined ? "" : `: ${this.detail}`}`
+  }
+}
+
+/**
+ * The handler produced a value.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Ok<out A = unknown> {
+  readonly _tag: "Ok"
+  readonly value: A
+}
+
+/**
+ * The call failed: with the handler's own reason as it reported it, or with a {@link ToolError}.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Error<out E = unknown> {
+  readonly _tag: "Error"
+  readonly error: E
+}
+
+/**
+ * The handler asks the user; the run ends and waits for the answer.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface AskUser {
+  readonly _tag: "AskUser"
+  readonly question: string
+  readonly opts: ReadonlyArray<unknown>
+}
+
+/**
+ * The handler ends the run with a reason of its own and a last result.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Halt<out A = unknown> {
+  readonly _tag: "Halt"
+  readonly reason: string
+  readonly result: A
+}
+
+/**
+ * What a call came to. Exactly one per call.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type Outcome<T extends Any = Any> = Ok<Success<T>> | Error<Failure<T> | ToolError> | AskUser | Halt
+
+/**
+ * What a handler is told about the call it serves. It is handed on as it is; `context` is the caller's, replaced and
+ * never merged. `progress` reports to the consumer at once (never fails, may be coalesced); `promise` runs a Promise
+ * API: interruption fires its signal and waits until the promise has settled.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface CallContext {
+  readonly id: string
+  readonly name: string
+  /** Position of the call in its turn, from 0. */
+  readonly index: number
+  /** Position of the turn in its run, from 0. */
+  readonly stepIndex: number
+  /** 1 for the first start, one more for each retry. */
+  readonly attempt: number
+  /** The same for every attempt at this call, different for every other call. */
+  readonly idempotencyKey: string
+  readonly requestId: string | null
+  readonly sessionId: string | null
+  readonly context: Json.JsonObject
+  readonly toolCall: Message.ToolCall
+  readonly progress: (value: unknown) => Effect.Effect<void>
+  readonly promise: <A>(run: (signal: AbortSignal) => PromiseLike<A>) => Effect.Effect<A>
+}
+
+/**
+ * `"shared"` calls may overlap, an `"exclusive"` call runs alone.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type Concurrency = "shared" | "exclusive"
+
+/**
+ * A tool: `Params` is what its handler receives, `Success` what it produces, `Failure` what it reports, `R` the
+ * services it needs.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Tool<Name extends string, Params, Success, Failure, R> {
+  readonly name: Name
+  readonly description: string
+  readonly parameters: Parameters.Parameters<Params, R>
+  readonly encodeSuccess?: (value: unknown) => Effect.Effect<unknown, unknown, R>
+  readonly handler?: (args: Params, call: CallContext) => Effect.Effect<Success | AskUser | Halt, Failure, R>
+  readonly readOnly: boolean
+  readonly destructive: boolean
+  readonly idempotent: boolean
+  readonly openWorld: boolean
+  readonly concurrency: Concurrency | ((args: Params) => Concurrency)
+  readonly interrupt: "cancel" | "block"
+  readonly timeout?: Duration.Duration
+  readonly manual: boolean
+  readonly retry?: Schedule.Schedule<unknown, unknown, never, R>
+  readonly maxResultChars?: number
+  readonly summary?: string
+  readonly compact: boolean
+  readonly metadata: Json.JsonObject
+}
+
+/**
+ * Any tool.
+ *
+ * @category utility types
+ * @since 0.1.0
+ */
+export type Any = Tool<string, any, any, any, any>
+
+/**
+ * What the tool's handler receives.
+ *
+ * @category utility types
+ * @since 0.1.0
+ */
+export type Params<T> = T extends Tool<any, infer P, any, any, any> ? P : never
+
+/**
+ * What the tool produces.
+ *
+ * @category utility types
+ * @since 0.1.0
+ */
+export type Success<T> = T extends Tool<any, any, infer A, any, any> ? A : never
+
+/**
+ * What the tool reports when it fails.
+ *
+ * @category utility types
+ * @since 0.1.0
+ */
+export type Failure<T> = T extends Tool<any, any, any, infer E, any> ? E : never
+
+/**
+ * The services the tool needs, and so every run that offers it.
+ *
+ * @category utility types
+ * @since 0.1.0
+ */
+export type Services<T> = T extends Tool<any, any, any, any, infer R> ? R : never
+
+/**
+ * How a tool is declared.
+ *
+ * - `parameters`: struct fields, any Schema, or a raw JSON Schema object; `{}` for none. Arguments that do not fit are
+ *   answered as `invalid_arguments`, and the handler is not called. Raw JSON Schema is sent as it is, not checked.
+ * - `success`: encodes the result before it is written for the model.
+ * - `readOnly`, `destructive`, `idempotent`, `openWorld`: MCP's hints, by their MCP names.
+ * - `concurrency`: `"shared"` (default), `"exclusive"`, or decided from the arguments.
+ * - `interrupt`: `"block"` lets the handler finish (within the grace period) when the run stops.
+ * - `timeout`: for this tool alone; `Duration.infinity` for none.
+ * - `manual`: calls are handed to the caller and never run.
+ * - `retry`: repeats a failed handler within the call's timeout; each attempt counts in `call.attempt`.
+ * - `maxResultChars`: cuts the encoded result, in UTF-16 code units, and says so; errors are never cut.
+ * - `compact`, `summary`: the model is offered one line, and asks the `tool_help` tool for the schema.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Options<P, S extends Schema.Constraint, E, R> {
+  readonly description?: string
+  readonly parameters: P
+  readonly success?: S
+  readonly handler?: (
+    args: Parameters.Type<P>,
+    call: CallContext
+  ) => Effect.Effect<S["Type"] | AskUser | Halt, E, R>
+  readonly readOnly?: boolean
+  readonly destructive?: boolean
+  readonly idempotent?: boolean
+  readonly openWorld?: boolean
+  readonly concurrency?: Concurrency | ((args: Parameters.Type<P>) => Concurrency)
+  readonly interrupt?: "cancel" | "block"
+  readonly timeout?: Duration.Input
+  readonly manual?: boolean
+  readonly retry?: Schedule.Schedule<unknown, unknown, never, R>
+  readonly maxResultChars?: number
+  readonly summary?: string
+  readonly compact?: boolean
+  readonly metadata?: Json.JsonObject
+}
+
+const namePattern = /^[A-Za-z0-9_-]{1,64}$/
+const reservedNames: ReadonlyArray<string> = ["auto", "none", "required"]
+const flags = ["readOnly", "destructive", "idempotent", "openWorld", "manual", "compact"] as const
+
+const misuse = (name: string, problem: string): never => {
+  throw new TypeError(`Tool.make(${JSON.stringify(name)}): ${problem}`)
+}
+
+const checkOptions = (name: string, options: Readonly<Record<string, unknown>>): void => {
+  if (!namePattern.test(name)) misuse(name, "a name has 1 to 64 letters, digits, _ or -")
+  if (reservedNames.includes(name)) misuse(name, "auto, none and required are tool choices, not names")
+  for (const flag of flags) {
+    if (flag in options && typeof options[flag] !== "boolean") misuse(name, `${flag} must be true or false`)
+  }
+}
+
+/**
+ * A tool. Throws a `TypeError` that names the option for a name, a flag, parameters or a timeout that cannot be used.
+ *
+ * **Example** (A tool with a typed handler)
+ *
+ * ```ts import.meta.vitest
+ * import { Tool } from "heddle"
+ * import * as Effect from "effect/Effect"
+ * import * as Schema from "effect/Schema"
+ *
+ * const double = Tool.make("double", {
+ *   description: "Twice a number",
+ *   parameters: { n: Schema.Finite },
+ *   handler: ({ n }) => Effect.succeed(n * 2)
+ * })
+ *
+ * double.name // => "double"
+ * ```
+ *
+ * @category constructors
+ * @since 0.1.0
+ */
+export const make = <
+  const Name extends string,
+  const P extends Parameters.Input,
+  S extends Schema.Constraint = Schema.Unknown,
+  E = never,
+  R = never
+>(
+  name: Name,
+  options: Options<P, S, E, R>
+): Tool<Name, Parameters.Type<P>, S["Type"], E, R | Parameters.Services<P> | S["EncodingServices"]> => {
+  checkOptions(name, options as unknown as Readonly<Record<string, unknown>>)
+  const { parameters, success, timeout, ...declared } = options
+  const made = Parameters.make(parameters)
+  const decoded = Duration.fromInput(timeout ?? Duration.infinity)
+  if (decoded._tag === "None") return misuse(name, `timeout must be a duration; got: ${Json.render(timeout)}`)
+  return {
+    description: "",
+    readOnly: false,
+    destructive: false,
+    idempotent: false,
+    openWorld: false,
+    concurrency: "shared",
+    interrupt: "cancel",
+    manual: false,
+    compact: false,
+    metadata: {},
+    ...declared,
+    name,
+    parameters: Result.isSuccess(made) ? made.success : misuse(name, made.failure),
+    ...(success === undefined ? {} : { encodeSuccess: Parameters.successEncoder(success) }),
+    ...(timeout === undefined ? {} : { timeout: decoded.value })
+  } as Tool<Name, Parameters.Type<P>, S["Type"], E, R | Parameters.Services<P> | S["EncodingServices"]>
+}
+
+/**
+ * The outcome of a handler that produced a value.
+ *
+ * @category constructors
+ * @since 0.1.0
+ */
+export const ok = <A>(value: A): Ok<A> => Outcomes.brand({ _tag: "Ok", value })
+
+/**
+ * The outcome of a handler that reports a failure.
+ *
+ * @category constructors
+ * @since 0.1.0
+ */
+export const error = <E>(reason: E): Error<E> => Outcomes.brand({ _tag: "Error", error: reason })
+
+/**
+ * What a handler succeeds with to ask the user a question. The run ends with outcome `AskUser` once the other calls of
+ * the turn have been answered.
+ *
+ * @category constructors
+ * @since 0.1.0
+ */
+export const askUser = (question: string, opts: ReadonlyArray<unknown> = []): AskUser =>
+  Outcomes.brand({ _tag: "AskUser", question, opts })
+
+/**
+ * What a handler succeeds with to end the run. `reason` is the run's halt reason; those of the runtime itself
+ * (`completed`, `max_turns`, …) are reserved. `result` is written for the model like any other.
+ *
+ * @category constructors
+ * @since 0.1.0
+ */
+export const halt = <A>(reason: string, result: A): Halt<A> => Outcomes.brand({ _tag: "Halt", reason, result })
+
+/**
+ * What an `onToolError` function decides: go on with a replacement result, end the run as a tool error, or fail the
+ * run with a typed error of its own.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type ErrorDecision<E = never> =
+  | { readonly _tag: "Continue"; readonly replacement: unknown }
+  | { readonly _tag: "Halt" }
+  | { readonly _tag: "Fail"; readonly error: E }
+
+/**
+ * The three decisions.
+ *
+ * @category constructors
+ * @since 0.1.0
+ */
+export const ErrorDecision: {
+  readonly continue: (replacement: unknown) => ErrorDecision
+  readonly halt: ErrorDecision
+  readonly fail: <E>(error: E) => ErrorDecision<E>
+} = {
+  continue: (replacement) => ({ _tag: "Continue", replacement }),
+  halt: { _tag: "Halt" },
+  fail: (failure) => ({ _tag: "Fail", error: failure })
+}
+
+/**
+ * A tool as a model is told of it.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Definition {
+  readonly name: string
+  readonly description: string
+  readonly parameters: JsonSchema.JsonSchema
+}
+
+/**
+ * The definition of a tool: its name, description and the JSON Schema of its parameters.
+ *
+ * @category getters
+ * @since 0.1.0
+ */
+export const definition = (tool: Any): Definition => ({
+  name: tool.name,
+  description: tool.description,
+  parameters: tool.parameters.jsonSchema
+})

@@ -1,0 +1,83 @@
+/**
+ * JSON as it crosses the borders of a run. Model output is hostile input, so parsing drops `__proto__` members;
+ * values that were never meant to be JSON (errors, handler results) are rendered without throwing.
+ */
+import * as Effect from "effect/Effect"
+import * as Inspectable from "effect/Inspectable"
+import * as Option from "effect/Option"
+import * as Result from "effect/Result"
+import * as Schema from "effect/Schema"
+import * as SchemaGetter from "effect/SchemaGetter"
+
+export type JsonObject = Readonly<Record<string, unknown>>
+
+/** `__proto__` in any spelling that JSON allows: each of its letters may be escaped. */
+const suspicious = /__proto__|\\u00/i
+
+const dropProto = (key: string, value: unknown): unknown => key === "__proto__" ? undefined : value
+
+const parseUnsafe = (text: string): unknown =>
+  suspicious.test(text) ? JSON.parse(text, dropProto) : JSON.parse(text)
+
+export const parse = (text: string): Result.Result<unknown, unknown> =>
+  Result.try(() => parseUnsafe(text))
+
+export const isObject = (value: unknown): value is JsonObject =>
+  typeof value === "object" && value !== null && !Array.isArray(value)
+
+/** A tool's arguments: an object, or nothing. An empty text is a call without parameters. */
+export const parseObject = (text: string): Option.Option<JsonObject> => {
+  if (text.trim() === "") return Option.some({})
+  return Option.filter(Result.getSuccess(parse(text)), isObject)
+}
+
+/** A text for any value: strings as they are, errors by their message, the rest as readable JSON. */
+export const render = (value: unknown): string => {
+  if (typeof value === "string") return value
+  if (value instanceof Error) return value.message
+  return typeof value === "object" && value !== null ? Inspectable.toStringUnknown(value, 0) : String(value)
+}
+
+/** What an `Error` holds, as data: its own fields, and the name and message that JSON would lose. */
+const errorFields = (error: Error): Record<string, unknown> => ({
+  ...("_tag" in error ? {} : { name: error.name }),
+  ...error,
+  message: error.message,
+  ...(error.cause === undefined ? {} : { cause: error.cause })
+})
+
+const toJsonValue = (value: unknown, seen: ReadonlyArray<unknown>): Schema.Json => {
+  if (value === null || typeof value === "string" || typeof value === "boolean") return value
+  if (typeof value === "number") return Number.isFinite(value) ? value : String(value)
+  if (value === undefined) return null
+  if (typeof value !== "object") return String(value)
+  if (seen.includes(value)) return "[Circular]"
+  const path = [...seen, value]
+  if (Array.isArray(value)) return value.map((item) => toJsonValue(item, path))
+  if ("toJSON" in value && typeof value.toJSON === "function" && !(value instanceof Error)) {
+    return toJsonValue(value.toJSON(), path)
+  }
+  const entries = Object.entries(value instanceof Error ? errorFields(value) : value)
+  return Object.fromEntries(
+    entries.filter(([, member]) => member !== undefined).map(([key, member]) => [key, toJsonValue(member, path)])
+  )
+}
+
+/** Any value as JSON. Total: cycles, functions and errors are rendered. */
+export const toJson = (value: unknown): Schema.Json => toJsonValue(value, [])
+
+/**
+ * A value that the caller or a provider chose. It is kept as it is in memory, becomes JSON when it is encoded and
+ * comes back as plain data.
+ */
+export const Opaque: Schema.Codec<unknown, Schema.Json> = Schema.Json.pipe(
+  Schema.decodeTo(Schema.Unknown, {
+    decode: SchemaGetter.passthrough({ strict: false }),
+    encode: SchemaGetter.transform(toJson)
+  })
+)
+
+/** What a caller attaches to a value of ours. */
+export const Metadata = Schema.Record(Schema.String, Opaque).pipe(
+  Schema.withDecodingDefaultKey(Effect.succeed({}), { encodingStrategy: "passthrough" })
+)
