@@ -8,6 +8,8 @@ export default defineConfig({
   ssr: { resolve: { conditions } },
   test: {
     include: ["test/**/*.test.ts"],
-    testTimeout: 30_000
+    testTimeout: 30_000,
+    // The examples of the documentation are written there as programs, and are read like tests.
+    server: { deps: { inline: [/heddle-examples/] } }
   }
 })

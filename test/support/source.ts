@@ -52,5 +52,6 @@ export const walk = (
   }
 }
 
-const isNode = (value: unknown): value is Node =>
+/** Whether a value found in a tree is a node of it. */
+export const isNode = (value: unknown): value is Node =>
   typeof value === "object" && value !== null && "type" in value && typeof value.type === "string"

@@ -1,0 +1,197 @@
+/**
+ * Runs and type-checks the examples of doc comments and of the README, each as a test of its own, and holds the public
+ * exports to being documented.
+ */
+import { assert, describe, it } from "@effect/vitest"
+import { execFileSync } from "node:child_process"
+import * as fs from "node:fs"
+import * as path from "node:path"
+import { undocumentedIn } from "./support/documentation.ts"
+import { type Example, examplesOf, programOf, unmarkedIn } from "./support/examples.ts"
+import { readSource, readSources, root, type SourceText } from "./support/source.ts"
+
+const sources = readSources("src")
+const readme = readSource("README.md")
+const folder = path.join(root, "node_modules/.cache/heddle-examples")
+
+interface Written {
+  readonly place: string
+  readonly run: () => Promise<unknown>
+}
+
+/** Writes the programs of examples to a folder. One that cannot be made into a program fails where it is run. */
+const write = (name: string, examples: ReadonlyArray<Example>): ReadonlyArray<Written> => {
+  const target = path.join(folder, name)
+  fs.rmSync(target, { recursive: true, force: true })
+  fs.mkdirSync(target, { recursive: true })
+  return examples.map((example) => {
+    const file = path.join(target, `${example.place.replaceAll(/[^\w]+/g, "-")}.ts`)
+    try {
+      fs.writeFileSync(file, programOf(example))
+      return { place: example.place, run: () => import(file) }
+    } catch (error) {
+      return { place: example.place, run: () => Promise.reject(error) }
+    }
+  })
+}
+
+/** What the compiler says against the files of a folder, under the settings of the package. */
+const typeErrors = (name: string): string => {
+  const project = path.join(folder, name, "tsconfig.json")
+  const compilerOptions = {
+    noEmit: true,
+    composite: false,
+    declarationMap: false,
+    incremental: false,
+    noUnusedLocals: false,
+    types: ["node"]
+  }
+  const settings = { extends: path.join(root, "tsconfig.json"), include: ["*.ts"], exclude: [], references: [] }
+  fs.writeFileSync(project, JSON.stringify({ ...settings, compilerOptions }))
+  try {
+    execFileSync(process.execPath, [path.join(root, "node_modules/typescript/bin/tsc"), "-p", project])
+    return ""
+  } catch (error) {
+    return String((error as { stdout: unknown }).stdout)
+  }
+}
+
+/** Runs the programs of planted examples and says how each ended. */
+const outcomes = (name: string, codes: ReadonlyArray<string>): Promise<ReadonlyArray<string>> =>
+  Promise.all(
+    write(name, codes.map((code, index) => ({ place: `planted:${index + 1}`, code }))).map(({ run }) =>
+      run().then(() => "passed", (error: unknown) => (error as Error).message)
+    )
+  )
+
+/** Examples that hold: what they assert is true. */
+const right = [
+  "1 + 1 // => 2",
+  "const sum = 1 + 1 // => 2",
+  "const [first] = [1]\nfirst // => 1",
+  "const list = [\n  1,\n  2\n]\nlist\n  .map((item) => item + 1)\n// => [2, 3]",
+  "({ a: 1, b: [2] })\n// => {\n//   a: 1,\n//   b: [2]\n// }\n// and a remark",
+  "for (const item of [1, 2]) {\n  item > 0 // => true\n}",
+  "await Promise.resolve(\"late\") // => \"late\"",
+  "import * as Option from \"effect/Option\"\nOption.some({ a: 1 }) // => Option.some({ a: 1 })",
+  "import * as Heddle from \"heddle\"\ntypeof Heddle // => \"object\"",
+  "const text = \"1 // => 2\""
+]
+
+/** Examples that do not hold, each with the start of what is said about it. */
+const wrong: ReadonlyArray<readonly [code: string, message: string]> = [
+  ["1 + 1 // => 3", "expected 2 to deeply equal 3"],
+  ["const sum = 1 + 1 // => 3", "expected 2 to deeply equal 3"],
+  ["const list = [1]\nlist\n// => [\n//   2\n// ]", "expected [ 1 ] to deeply equal [ 2 ]"],
+  ["let called = 0\nconst call = () => {\n  called++ // => 1\n}\ncall()", "expected +0 to deeply equal 1"],
+  ["throw new Error(\"thrown\")", "thrown"],
+  ["// => 3", "planted:6: the assertion in line 1 follows no expression or constant"],
+  ["1 + 1\n\n// => 2", "planted:7: the assertion in line 3 follows no expression or constant"],
+  ["1 + 1 // => two of them", "planted:8: the assertion in line 1 has a value that does not parse"],
+  ["const = 1", "planted:9: the example does not parse"]
+]
+
+describe("examples", () => {
+  const examples = write("all", [...sources, readme].flatMap(examplesOf))
+
+  for (const { place, run } of examples) it(place, run)
+
+  it("have the types they show", () => {
+    assert.strictEqual(typeErrors("all"), "")
+  })
+
+  it("of the README are all run", () => {
+    assert.deepStrictEqual(unmarkedIn(readme), [])
+  })
+
+  it("are found in doc comments and in Markdown, at their lines", () => {
+    const comment = [
+      "/** Head. */",
+      "",
+      "/**",
+      " * ```ts import.meta.vitest",
+      " * first",
+      " *   second",
+      " * ```",
+      " */"
+    ]
+    const markdown = [
+      "Text",
+      "  ```ts import.meta.vitest",
+      "  first",
+      "",
+      "    second",
+      "  ```",
+      "```ts",
+      "other",
+      "```"
+    ]
+    const source = { path: "src/Tool.ts", text: comment.join("\n") }
+    const page = { path: "README.md", text: markdown.join("\n") }
+    assert.deepStrictEqual(examplesOf(source), [{ place: "src/Tool.ts:5", code: "first\n  second" }])
+    assert.deepStrictEqual(examplesOf(page), [{ place: "README.md:3", code: "first\n\n  second" }])
+    assert.deepStrictEqual(unmarkedIn(page), ["README.md:8"])
+    assert.throws(() => examplesOf({ path: "README.md", text: "```ts import.meta.vitest\nfirst" }), "README.md:1")
+  })
+
+  it("pass when every assertion holds", async () => {
+    assert.deepStrictEqual(await outcomes("right", right), right.map(() => "passed"))
+  })
+
+  it("fail when an assertion does not hold or has no place", async () => {
+    const messages = await outcomes("wrong", wrong.map(([code]) => code))
+    for (const [index, [code, message]] of wrong.entries()) {
+      assert.strictEqual(messages[index]?.slice(0, message.length), message, code)
+    }
+  })
+
+  it("fail when their types do not hold", () => {
+    write("mistyped", [{ place: "README.md:1", code: "import { Nothing } from \"heddle\"\nNothing.at.all" }])
+    assert.include(typeErrors("mistyped"), "has no exported member 'Nothing'")
+  })
+})
+
+describe("documentation", () => {
+  const undocumented = (...lines: ReadonlyArray<string>) =>
+    undocumentedIn({ path: "src/Tool.ts", text: ["/** The module. */", ...lines].join("\n") })
+
+  it("every public export has a doc comment", () => {
+    const isPublic = ({ path }: SourceText) => !path.startsWith("src/internal/") && !path.endsWith("/index.ts")
+    assert.deepStrictEqual(sources.filter(isPublic).flatMap(undocumentedIn), [])
+  })
+
+  it("an export without one is found", () => {
+    assert.deepStrictEqual(undocumented("export const make = 1"), ["src/Tool.ts:2 make"])
+    assert.deepStrictEqual(undocumented("export const { make, other: [renamed] } = 1"), [
+      "src/Tool.ts:2 make",
+      "src/Tool.ts:2 renamed"
+    ])
+    assert.deepStrictEqual(undocumented("// A remark.", "export interface Any {}"), ["src/Tool.ts:3 Any"])
+    assert.deepStrictEqual(undocumented("/** Doc. */", "const other = 1", "export class Tool {}"), [
+      "src/Tool.ts:4 Tool"
+    ])
+    assert.deepStrictEqual(undocumented("const make = 1", "export { make as of }"), ["src/Tool.ts:3 of"])
+    assert.deepStrictEqual(undocumented("export * from \"./Other.ts\""), ["src/Tool.ts:2 *"])
+    assert.deepStrictEqual(undocumented("export * as Other from \"./Other.ts\""), ["src/Tool.ts:2 Other"])
+  })
+
+  it("one comment serves a name in all its roles", () => {
+    const lines = [
+      "/** Doc. */",
+      "export interface Tool {}",
+      "export const Tool = 1",
+      "/** Doc. */",
+      "export function make(): void",
+      "export function make(name?: string): void {}",
+      "/** Doc. */",
+      "const catchTag = 1",
+      "export {",
+      "  catchTag as catch,",
+      "  /** Doc. */",
+      "  hidden",
+      "}",
+      "const hidden = 1"
+    ]
+    assert.deepStrictEqual(undocumented(...lines), [])
+  })
+})

@@ -1,0 +1,64 @@
+/**
+ * Finds the public exports that no doc comment explains.
+ */
+import { parseSync } from "oxc-parser"
+import { isNode, lineAt, type Node, type SourceText, walk } from "./source.ts"
+
+/**
+ * The exports of a module without a doc comment, each as `src/Tool.ts:12 make`. A name that is exported as a value and
+ * as a type, or with overloads, needs one comment; the comment that opens the file is the module's and serves no export.
+ */
+export const undocumentedIn = (source: SourceText): ReadonlyArray<string> => {
+  const { comments, program } = parseSync(source.path, source.text, { sourceType: "module" })
+  const hasDoc = (node: Node): boolean =>
+    comments.some(({ end, start, type, value }) =>
+      start > 0 && type === "Block" && value.startsWith("*") && source.text.slice(end, node.start).trim() === ""
+    )
+  const exported = new Map<string, Exported>()
+  const documented = new Set<string>()
+  for (const statement of program.body as unknown as ReadonlyArray<Node>) {
+    for (const item of exportsOf(statement)) if (!exported.has(item.name)) exported.set(item.name, item)
+    for (const name of declaredBy(statement)) if (hasDoc(statement)) documented.add(name)
+  }
+  return [...exported.values()].filter(({ local, node }) => !documented.has(local) && !hasDoc(node))
+    .map(({ name, node }) => `${source.path}:${lineAt(source.text, node.start)} ${name}`)
+}
+
+interface Exported {
+  readonly name: string
+  /** The name it has inside the module. */
+  readonly local: string
+  readonly node: Node
+}
+
+const exportsOf = (statement: Node): ReadonlyArray<Exported> => {
+  if (statement.type === "ExportAllDeclaration") {
+    const name = statement.exported === null ? "*" : nameOf(statement.exported)
+    return [{ name, local: name, node: statement }]
+  }
+  if (statement.type !== "ExportNamedDeclaration") return []
+  return [
+    ...declaredBy(statement).map((name) => ({ name, local: name, node: statement })),
+    ...(statement.specifiers as ReadonlyArray<Node>).map((node) => ({
+      name: nameOf(node.exported),
+      local: nameOf(node.local),
+      node
+    }))
+  ]
+}
+
+/** The names that a statement declares, exported or not. */
+const declaredBy = (statement: Node): ReadonlyArray<string> => {
+  const declaration = (statement.type === "ExportNamedDeclaration" ? statement.declaration : statement) as Node | null
+  if (declaration === null) return []
+  if (declaration.type !== "VariableDeclaration") return isNode(declaration.id) ? [nameOf(declaration.id)] : []
+  const names: Array<string> = []
+  for (const declarator of declaration.declarations as ReadonlyArray<Node>) {
+    walk(declarator.id as Node, (node, parent) => {
+      if (node.type === "Identifier" && (parent?.type !== "Property" || parent.value === node)) names.push(nameOf(node))
+    })
+  }
+  return names
+}
+
+const nameOf = (node: unknown): string => String((node as Node).name)
