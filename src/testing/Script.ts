@@ -1,0 +1,234 @@
+/**
+ * The scripted adapter: a model that says what a test wrote down. A script is plain data, one list of entries per model
+ * call; it is played on the runtime clock, in the order it was written, whatever the request asks for. One adapter has
+ * one cursor: each open plays the next call, and an open past the last one fails.
+ *
+ * @since 0.1.0
+ */
+/**
+ * The scripted adapter: a model that says what a test wrote down. A script is plain data, one list of entries per model
+ * call; it is played on the runtime clock, in the order it was written, whatever the request asks for. One adapter has
+ * one cursor: each open plays the next call, and an open past the last one fails.
+ *
+ * @since 0.1.0
+ */
+import * as Channel from "effect/Channel"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Stream from "effect/Stream"
+import * as Adapter from "../Adapter.ts"
+import * as Collector from "../Collector.ts"
+import type * as Event from "../Event.ts"
+import type * as Response from "../Response.ts"
+import type { Entry } from "./internal/entry.ts"
+import * as Plan from "./internal/plan.ts"
+import * as Playback from "./internal/playback.ts"
+
+/**
+ * The entries of a script and their constructors.
+ */
+export * from "./internal/entry.ts"
+
+/**
+ * Which call of a script is played next. `next` gives the position and moves on; a cursor of your own may play calls
+ * in any order.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Cursor {
+  readonly next: Effect.Effect<number>
+  readonly position: Effect.Effect<number>
+}
+
+/**
+ * A cursor at the first call, to be shared by several adapters or kept over rebuilds of a layer.
+ *
+ * @category constructors
+ * @since 0.1.0
+ */
+export const makeCursor: Effect.Effect<Cursor> = Effect.sync(() => {
+  let position = 0
+  return { next: Effect.sync(() => position++), position: Effect.sync(() => position) }
+})
+
+/**
+ * How an adapter is scripted.
+ *
+ * - `script`: one call; `scripts`: a list of calls. Giving both is a defect.
+ * - `streamScript`: for `stream` alone, and stronger there; a flat list is one call. `generate` does not see it.
+ * - `usage`: replaces the usage of every call.
+ * - `requestId`: stands in the response of `generate`.
+ * - `cursor`: shared with other adapters; each adapter has its own otherwise.
+ * - `retryUntilCall`: the first calls fail as `rate_limited` and play nothing; call number `n` is the first to play.
+ * - `chunkSize`: how many events the stream emits at once, at most; as many as there are, up to the next delay,
+ *   otherwise.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Options {
+  readonly script?: ReadonlyArray<Entry>
+  readonly scripts?: ReadonlyArray<ReadonlyArray<Entry>>
+  readonly streamScript?: ReadonlyArray<Entry> | ReadonlyArray<ReadonlyArray<Entry>>
+  readonly usage?: Partial<Response.Usage>
+  readonly requestId?: string
+  readonly cursor?: Cursor
+  readonly retryUntilCall?: number
+  readonly chunkSize?: number
+}
+
+/**
+ * What an adapter is made from: the entries of one call, a list of calls, or options.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type Input = ReadonlyArray<Entry> | ReadonlyArray<ReadonlyArray<Entry>> | Options
+
+/**
+ * A scripted adapter with what a test wants to know of it.
+ *
+ * **Details**
+ *
+ * A call is opened when its stream is pulled for the first time, or when `generate` is run; `stream(request)` alone
+ * does nothing. Each open moves the cursor on by one, also an open that fails, as one past the last call or on a
+ * preflight error does. A script that cannot be used is a defect at its first open.
+ *
+ * - `generate`: the same call awaited as a whole: the fold of its events, with finish reason `"stop"` where the script
+ *   has none. A scripted error fails it; the response to an empty script says so in `metadata.emptyScript`.
+ * - `layer`: this adapter, with its cursor where it stands.
+ * - `opens`: how many calls were opened, those that failed included.
+ * - `cleanups`: how many opened streams have ended, at their end or because their reader left.
+ * - `requests`: what was asked, one request per open.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Scripted {
+  readonly stream: Adapter.Adapter["Service"]["stream"]
+  readonly generate: (request: Adapter.Request) => Effect.Effect<Response.Response, Adapter.AdapterError>
+  readonly layer: Layer.Layer<Adapter.Adapter>
+  readonly opens: Effect.Effect<number>
+  readonly cleanups: Effect.Effect<number>
+  readonly requests: Effect.Effect<ReadonlyArray<Adapter.Request>>
+}
+
+/**
+ * A scripted adapter. Two adapters never share a cursor unless they were given one.
+ *
+ * **Example** (What the model was asked)
+ *
+ * ```ts import.meta.vitest
+ * import { Adapter, Message } from "heddle"
+ * import { Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ * import * as Stream from "effect/Stream"
+ *
+ * const program = Effect.gen(function*() {
+ *   const model = yield* Script.make([Script.text("Hel"), Script.text("lo"), Script.finish("stop")])
+ *   const request: Adapter.Request = { messages: [Message.user("Say hello")], tools: [] }
+ *   const events = yield* Stream.runCollect(model.stream(request))
+ *   const [asked] = yield* model.requests
+ *   return { tags: events.map((event) => event._tag), asked: asked?.messages.map(Message.text) }
+ * })
+ * const { asked, tags } = await Effect.runPromise(program)
+ *
+ * tags // => ["MessageStarted", "TextDelta", "TextDelta", "TextCompleted", "MessageCompleted"]
+ * asked // => ["Say hello"]
+ * ```
+ *
+ * @category constructors
+ * @since 0.1.0
+ */
+export const make = (input: Input): Effect.Effect<Scripted> =>
+  Effect.gen(function*() {
+    const options = Plan.options(input)
+    const cursor = options.cursor ?? (yield* makeCursor)
+    const checked = yield* Effect.cached(Plan.check(options))
+    const requests: Array<Adapter.Request> = []
+    let cleanups = 0
+    const open = Effect.fnUntraced(function*(request: Adapter.Request, calls: typeof Plan.streamCalls) {
+      requests.push(request)
+      yield* checked
+      if (requests.length < (options.retryUntilCall ?? 1)) return yield* refused()
+      const entries = calls(options)[yield* cursor.next]
+      if (entries === undefined) return yield* exhausted()
+      return entries[0]?._tag === "PreflightError" ? yield* Playback.failure(entries[0]) : entries
+    })
+    const close = Effect.sync(() => {
+      cleanups++
+    })
+    const stream = (request: Adapter.Request) =>
+      afterFirstPull(Channel.acquireUseRelease(
+        open(request, Plan.streamCalls),
+        (entries) => Stream.toChannel(Playback.play(entries, options, "emit")),
+        () => close
+      ))
+    return {
+      stream,
+      generate: (request) =>
+        Effect.acquireUseRelease(
+          open(request, Plan.awaitedCalls),
+          (entries) =>
+            Effect.map(Stream.runCollect(Playback.play(entries, options, "fail")), toResponse(entries, options)),
+          () => close
+        ),
+      layer: Layer.succeed(Adapter.Adapter, { stream }),
+      opens: Effect.sync(() => requests.length),
+      cleanups: Effect.sync(() => cleanups),
+      requests: Effect.sync(() => requests.slice())
+    }
+  })
+
+const refused = () =>
+  new Adapter.AdapterError({ reason: "rate_limited", detail: "scripted error", retryAfterMillis: 0 })
+
+const exhausted = () => new Adapter.AdapterError({ reason: "no_scripted_response", detail: "no scripted response" })
+
+/** A channel acquires when it is started; a stream of ours does nothing before it is pulled. */
+const afterFirstPull = <A, E>(channel: Stream.Stream<A, E>["channel"]): Stream.Stream<A, E> =>
+  Stream.unwrap(Effect.succeed(Stream.fromChannel(channel)))
+
+const toResponse =
+  (entries: ReadonlyArray<Entry>, { requestId }: Options) =>
+  (events: ReadonlyArray<Event.AdapterEvent>): Response.Response => {
+    const response = Collector.toResponse(
+      Collector.applyAll(Collector.initial({ requestId: requestId ?? null }), events)
+    )
+    const metadata = entries.length === 0 ? { ...response.metadata, emptyScript: true } : response.metadata
+    return { ...response, finishReason: response.finishReason ?? "stop", metadata }
+  }
+
+/**
+ * A layer with a scripted adapter of its own. It starts at the first call each time the layer is built; for one that
+ * goes on, or to ask it what it saw, use {@link make} and its `layer`.
+ *
+ * **Example** (A model that calls a tool and then answers)
+ *
+ * ```ts import.meta.vitest
+ * import { Chat, Tool } from "heddle"
+ * import { Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ * import * as Schema from "effect/Schema"
+ *
+ * const double = Tool.make("double", {
+ *   parameters: { n: Schema.Finite },
+ *   handler: ({ n }) => Effect.succeed(n * 2)
+ * })
+ * const model = Script.layer([
+ *   [Script.toolCall("c0", "double", { n: 21 }), Script.finish("tool_calls")],
+ *   [Script.text("It is 42."), Script.finish("stop")]
+ * ])
+ * const program = Chat.run("Twice 21?", { tools: [double] }).pipe(Effect.provide(model))
+ * const result = await Effect.runPromise(program)
+ *
+ * result.steps[0]?.toolResults[0]?.content // => "42"
+ * result.finalResponse?.outputText // => "It is 42."
+ * ```
+ *
+ * @category layers
+ * @since 0.1.0
+ */
+export const layer = (input: Input): Layer.Layer<Adapter.Adapter> =>
+  Layer.effect(Adapter.Adapter, Effect.map(make(input), ({ stream }) => ({ stream })))

@@ -1,0 +1,122 @@
+/** What options mean: which calls `stream` and `generate` play, and what is wrong with options that mean nothing. */
+import * as Effect from "effect/Effect"
+import * as Result from "effect/Result"
+import * as Schema from "effect/Schema"
+import * as Adapter from "../../Adapter.ts"
+import * as Event from "../../Event.ts"
+import * as Message from "../../Message.ts"
+import * as Response from "../../Response.ts"
+import type * as Script from "../Script.ts"
+
+type Calls = ReadonlyArray<ReadonlyArray<Script.Entry>>
+
+const isCalls = (list: ReadonlyArray<unknown>): list is Calls => list.length > 0 && list.every(Array.isArray)
+
+/** A flat list is one call, and so is an empty one. */
+const toCalls = (list: ReadonlyArray<Script.Entry> | Calls): Calls =>
+  isCalls(list) ? list : [list as ReadonlyArray<Script.Entry>]
+
+const isList = (input: Script.Input): input is Exclude<Script.Input, Script.Options> => Array.isArray(input)
+
+/** The options that an input stands for. */
+export const options = (input: Script.Input): Script.Options => isList(input) ? { scripts: toCalls(input) } : input
+
+/** The calls that `stream` plays. */
+export const streamCalls = (options: Script.Options): Calls =>
+  options.streamScript === undefined ? awaitedCalls(options) : toCalls(options.streamScript)
+
+/** The calls that `generate` plays. */
+export const awaitedCalls = ({ script, scripts }: Script.Options): Calls =>
+  scripts ?? (script === undefined ? [] : [script])
+
+const Data = Schema.Record(Schema.String, Schema.Unknown)
+
+const usageNames = Object.keys(Response.Usage.fields)
+
+const Usage = Data.check(
+  Schema.makeFilter((usage) =>
+    Object.keys(usage).every((name) => usageNames.includes(name)) || `only the names ${usageNames.join(", ")}`
+  )
+)
+
+const Details = Schema.Struct({
+  detail: Schema.optionalKey(Schema.String),
+  provider: Schema.optionalKey(Schema.String),
+  status: Schema.optionalKey(Schema.Int),
+  retryAfterMillis: Schema.optionalKey(Schema.Finite),
+  requestId: Schema.optionalKey(Schema.String),
+  cause: Schema.optionalKey(Schema.Unknown),
+  metadata: Schema.optionalKey(Data)
+})
+
+const frame: ReadonlyArray<string> = ["MessageStarted", "TextCompleted", "MessageCompleted"]
+
+const Inner = Schema.toType(Event.AdapterEvent).check(
+  Schema.makeFilter((event) => !frame.includes(event._tag) || `none of ${frame.join(", ")}: the script writes these`)
+)
+
+const Entry = Schema.Union([
+  Schema.TaggedStruct("Text", { text: Schema.String }),
+  Schema.TaggedStruct("Reasoning", { text: Schema.String }),
+  Schema.TaggedStruct("ToolCall", {
+    id: Schema.String,
+    name: Schema.String,
+    arguments: Data,
+    rawArguments: Schema.optionalKey(Schema.String),
+    argumentsLost: Schema.optionalKey(Message.ArgumentsLost),
+    providerExecuted: Schema.optionalKey(Schema.Boolean),
+    metadata: Schema.optionalKey(Data)
+  }),
+  Schema.TaggedStruct("ToolCallDelta", { id: Schema.String, argumentsDelta: Schema.String }),
+  Schema.TaggedStruct("Usage", { usage: Usage }),
+  Schema.TaggedStruct("RawChunk", { chunk: Schema.Unknown }),
+  Schema.TaggedStruct("Event", { event: Inner }),
+  Schema.TaggedStruct("Delay", { millis: Schema.Number.check(Schema.isGreaterThanOrEqualTo(0)) }),
+  Schema.TaggedStruct("Error", { error: Schema.Unknown, details: Schema.optionalKey(Details) }),
+  Schema.TaggedStruct("ErrorThenContinue", { error: Schema.Unknown, details: Schema.optionalKey(Details) }),
+  Schema.TaggedStruct("StreamError", { reason: Adapter.AdapterError.fields.reason, details: Details }),
+  Schema.TaggedStruct("PreflightError", { reason: Adapter.AdapterError.fields.reason, details: Details }),
+  Schema.TaggedStruct("Finish", {
+    reason: Schema.NullOr(Response.FinishReason),
+    rawFinishReason: Schema.optionalKey(Schema.String),
+    metadata: Schema.optionalKey(Data)
+  })
+])
+
+const decode = Schema.decodeUnknownResult(Schema.toType(Entry))
+
+/** What is wrong with the entries of one call, in words that name the entry. */
+const issueOfCall = (entries: unknown, call: number): string | undefined => {
+  if (!Array.isArray(entries)) return `call ${call} must be a list of entries; got: ${typeof entries}`
+  for (const [index, entry] of entries.entries()) {
+    const result = decode(entry)
+    if (Result.isFailure(result)) return `entry ${index} of call ${call}: ${result.failure.message}`
+    if (result.success._tag === "PreflightError" && index > 0) {
+      return `entry ${index} of call ${call}: a preflight error must be the first entry of its call`
+    }
+  }
+  return undefined
+}
+
+const isCount = Schema.is(Schema.Int.check(Schema.isGreaterThanOrEqualTo(1)))
+const isUsage = Schema.is(Usage)
+
+const issueOf = (options: Script.Options): string | undefined => {
+  const { chunkSize, retryUntilCall, script, scripts, streamScript, usage } = options
+  if (script !== undefined && scripts !== undefined) return "script and scripts cannot be given together"
+  for (const [name, list] of Object.entries({ script, scripts, streamScript })) {
+    if (list !== undefined && !Array.isArray(list)) return `${name} must be a list; got: ${typeof list}`
+  }
+  for (const [name, count] of Object.entries({ chunkSize, retryUntilCall })) {
+    if (count !== undefined && !isCount(count)) return `${name} must be a positive integer; got: ${String(count)}`
+  }
+  if (usage !== undefined && !isUsage(usage)) return "usage must have names of Response.Usage"
+  return [...awaitedCalls(options), ...streamCalls(options)].map(issueOfCall).find((issue) => issue !== undefined)
+}
+
+/** Dies if the options cannot be played. */
+export const check = (options: Script.Options): Effect.Effect<void> =>
+  Effect.suspend(() => {
+    const issue = issueOf(options)
+    return issue === undefined ? Effect.void : Effect.die(new TypeError(`Script: ${issue}`))
+  })
