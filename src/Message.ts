@@ -5,7 +5,7 @@
  * @since 0.1.0
  */
 import * as Schema from "effect/Schema"
-import { FinishReason } from "./internal/finishReason.ts"
+import * as FinishReasons from "./internal/finishReason.ts"
 import * as Json from "./internal/json.ts"
 
 /**
@@ -118,7 +118,7 @@ export const Message = Schema.Struct({
   name: Schema.optionalKey(Schema.String),
   toolCallId: Schema.optionalKey(Schema.String),
   isError: Schema.optionalKey(Schema.Boolean),
-  finishReason: Schema.optionalKey(Schema.NullOr(FinishReason)),
+  finishReason: Schema.optionalKey(Schema.NullOr(FinishReasons.FinishReason)),
   toolCalls: Schema.optionalKey(Schema.Array(ToolCall)),
   reasoning: Schema.optionalKey(Schema.Array(Part)),
   askUser: Schema.optionalKey(Schema.Boolean),

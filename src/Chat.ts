@@ -1,0 +1,333 @@
+/**
+ * Steps repeated until an outcome. Its stream is every event of every step in order and then exactly one
+ * `ChatCompleted`; a run is its fold. When it ends, for whatever reason, no handler, timer or model call of it is alive.
+ *
+ * @since 0.1.0
+ */
+import type * as Arr from "effect/Array"
+import * as Cause from "effect/Cause"
+import * as Channel from "effect/Channel"
+import * as Effect from "effect/Effect"
+import * as Pull from "effect/Pull"
+import type * as Scope from "effect/Scope"
+import * as Stream from "effect/Stream"
+import * as Collector from "./Collector.ts"
+import type * as Event from "./Event.ts"
+import * as Ending from "./internal/ending.ts"
+import type { Running } from "./internal/running.ts"
+import * as Settings from "./internal/settings.ts"
+import * as Message from "./Message.ts"
+import * as Policy from "./Policy.ts"
+import * as Step from "./Step.ts"
+import * as Thread from "./Thread.ts"
+import type * as Tool from "./Tool.ts"
+
+/**
+ * Why a run could not be started. Once its first model call has begun, a run always ends in a result.
+ *
+ * @category errors
+ * @since 0.1.0
+ */
+export type ChatError = Step.StepError
+
+/**
+ * How a run is driven.
+ *
+ * - `maxTurns` (8): model calls, the last one included.
+ * - `haltWhen`: asked after each step that does not end the run by itself; what it throws fails the run as a defect.
+ * - `structuredFinalize`: with a `responseFormat`, runs the tools without the format, and then makes one more call
+ *   without tools and with the format, led in by `finalizePrompt` (a default text; `""` for none). That call does not
+ *   count as a turn.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Options<Tools extends ReadonlyArray<Tool.Any> = ReadonlyArray<Tool.Any>, E = never, R = never>
+  extends Step.Options<Tools, E, R>
+{
+  readonly maxTurns?: number | null
+  readonly haltWhen?: ((step: Event.StepResult) => boolean | Effect.Effect<boolean, never, R>) | null
+  readonly structuredFinalize?: boolean
+  readonly finalizePrompt?: string
+}
+
+const defaultMaxTurns = 8
+const defaultFinalizePrompt = "Now provide your final structured response."
+
+type Events = Arr.NonEmptyReadonlyArray<Event.Event>
+
+/** What a loop of steps runs by. */
+interface Plan<E, R> {
+  readonly prepared: Step.Prepared<E, R>
+  readonly maxTurns: number
+  readonly haltWhen: Options<ReadonlyArray<Tool.Any>, E, R>["haltWhen"]
+  /** The index of the first step, so that the steps of a run are numbered through. */
+  readonly firstStep: number
+}
+
+/** A run that is driven by pulls: it opens the next step only when somebody asks for what comes after the last one. */
+class Loop<E, R> {
+  private readonly plan: Plan<E, R>
+  private readonly scope: Scope.Scope
+  private readonly end: (result: Event.ChatResult) => Effect.Effect<Ended<E, R>, never, R>
+  private thread: Thread.Thread
+  private steps: Array<Event.StepResult> = []
+  private phase: Effect.Effect<Events, Failure<E> | Cause.Done, R>
+
+  constructor(plan: Plan<E, R>, scope: Scope.Scope, end: Loop<E, R>["end"]) {
+    this.plan = plan
+    this.scope = scope
+    this.end = end
+    this.thread = plan.prepared.thread
+    this.phase = this.opening()
+  }
+
+  readonly pull: Pull.Pull<Events, Failure<E>, void, R> = Effect.suspend(() => this.phase)
+
+  private opening(): typeof this.phase {
+    return Effect.suspend(() => {
+      const index = this.plan.firstStep + this.steps.length
+      return Effect.flatMap(Step.open(this.plan.prepared.run, this.thread, index, this.scope), (step) => {
+        this.phase = this.stepping(step)
+        return this.phase
+      })
+    })
+  }
+
+  private stepping(step: Step.Active<E>): typeof this.phase {
+    return Pull.catchDone(step.pull, () => {
+      const error = step.startError()
+      return error === undefined ? this.stepped() : this.notStarted(error)
+    })
+  }
+
+  /** A later model call could not be made: the run ends with what it has. */
+  private notStarted(error: unknown): typeof this.phase {
+    this.phase = this.ending({ _tag: "Failed", error })
+    return Effect.succeed([{ _tag: "Error", error }])
+  }
+
+  private stepped(): typeof this.phase {
+    const step = Collector.toStepResult(this.plan.prepared.run.state)
+    this.steps.push(step)
+    this.thread = step.thread
+    return Effect.flatMap(this.outcome(step), (outcome) => {
+      this.phase = outcome === undefined ? this.opening() : this.ending(outcome)
+      return this.phase
+    })
+  }
+
+  private outcome(step: Event.StepResult): Effect.Effect<Event.Outcome | undefined, never, R> {
+    const stepIndex = this.steps.length - 1
+    const own = Ending.ofStep(step, stepIndex)
+    if (own !== undefined) return Effect.succeed(own)
+    const { haltWhen, maxTurns } = this.plan
+    const last: Event.Outcome | undefined = stepIndex + 1 >= maxTurns ? { _tag: "MaxTurns", maxTurns } : undefined
+    if (haltWhen === undefined || haltWhen === null) return Effect.succeed(last)
+    return Effect.suspend(() => {
+      const answer = haltWhen(step)
+      return Effect.isEffect(answer) ? answer : Effect.succeed(answer)
+    }).pipe(Effect.map((isHalted) => isHalted ? { _tag: "HaltWhen", haltWhenStepIndex: stepIndex } : last))
+  }
+
+  private ending(outcome: Event.Outcome): typeof this.phase {
+    return Effect.suspend(() => {
+      const thread = outcome._tag === "AskUser" ? withQuestion(this.thread, outcome) : this.thread
+      return Effect.flatMap(this.end(Collector.chatResult({ thread, steps: this.steps, outcome })), (ended) => {
+        this.phase = ended.next
+        return ended.next
+      })
+    })
+  }
+}
+
+type Failure<E> = Step.StepError | E
+
+/** What follows a loop: the pull that goes on from there. */
+interface Ended<E, R> {
+  readonly next: Pull.Pull<Events, Failure<E>, void, R>
+}
+
+/** The question stands in the result's thread, so that the user's reply follows it. */
+const withQuestion = (thread: Thread.Thread, outcome: Extract<Event.Outcome, { readonly _tag: "AskUser" }>): Thread.Thread =>
+  Thread.append(thread, [{
+    ...Message.assistant(outcome.pendingQuestion),
+    askUser: true,
+    toolCallId: outcome.pendingToolCallId
+  }])
+
+/** The last event. Handlers that run on are waited for first, so that the result can name those that refuse to stop. */
+const completed = <E, R>(running: Running, result: Event.ChatResult): Ended<E, R> => {
+  let isOut = false
+  return {
+    next: Effect.suspend(() => {
+      if (isOut) return Cause.done()
+      isOut = true
+      return Effect.map(running.stop, (abandoned): Events => [{
+        _tag: "ChatCompleted",
+        result: abandoned.length === 0 ? result : { ...result, abandoned }
+      }])
+    })
+  }
+}
+
+const finalized: ReadonlyArray<Event.Outcome["_tag"]> = ["Completed", "MaxTurns", "HaltWhen"]
+
+/** The second pass of a structured run: one call, without tools, in the format that was asked for. */
+const finalPass = <E, R>(
+  first: Event.ChatResult,
+  { run }: Step.Prepared<E, R>,
+  prompt: string,
+  scope: Scope.Scope
+): Ended<E, R> => {
+  const { toolChoice: _, ...template } = run.template
+  const thread = prompt === "" ? first.thread : Thread.append(first.thread, [Message.user(prompt)])
+  const second: Plan<E, R> = {
+    prepared: { thread, run: { ...run, tools: new Map(), template: { ...template, tools: [] } } },
+    maxTurns: 1,
+    haltWhen: undefined,
+    firstStep: first.steps.length
+  }
+  const loop = new Loop(second, scope, (result) => Effect.succeed(completed<E, R>(run.running, merge(first, result))))
+  return { next: loop.pull }
+}
+
+/** The first pass runs the tools; the format is for the answer alone. */
+const withoutFormat = <E, R>({ thread, run }: Step.Prepared<E, R>): Step.Prepared<E, R> => {
+  const { responseFormat: _, ...template } = run.template
+  return { thread, run: { ...run, template } }
+}
+
+const merge = (first: Event.ChatResult, second: Event.ChatResult): Event.ChatResult => {
+  const pass1Halted = first.haltedReason
+  if (second.steps.length === 0 && second.outcome._tag === "Failed") {
+    return { ...first, structuredFinalize: { pass1Halted, pass2Error: second.outcome.error } }
+  }
+  const steps = [...first.steps, ...second.steps]
+  return {
+    ...Collector.chatResult({ thread: second.thread, steps, outcome: second.outcome }),
+    structuredFinalize: { pass1Halted }
+  }
+}
+
+const start = <Tools extends ReadonlyArray<Tool.Any>, E, R>(
+  input: Thread.Input,
+  options: Options<Tools, E, R>,
+  scope: Scope.Scope
+): Effect.Effect<Pull.Pull<Events, Failure<E>, void, R>, Failure<E>, R> =>
+  Effect.gen(function*() {
+    const defaults = yield* Policy.Defaults
+    const maxTurns = Settings.positiveInteger("max_turns", options.maxTurns ?? defaults.maxTurns ?? defaultMaxTurns)
+    const prepared = yield* Step.prepare(input, options, scope, "heddle.chat")
+    const { running, template } = prepared.run
+    const isTwoPass = options.structuredFinalize === true && template.responseFormat !== undefined
+    const plan: Plan<E, R> = {
+      prepared: isTwoPass ? withoutFormat(prepared) : prepared,
+      maxTurns,
+      haltWhen: options.haltWhen,
+      firstStep: 0
+    }
+    const prompt = options.finalizePrompt ?? defaults.finalizePrompt ?? defaultFinalizePrompt
+    const loop = new Loop(plan, scope, (result) => {
+      if (!isTwoPass) return Effect.succeed(completed<E, R>(running, result))
+      return Effect.succeed(
+        finalized.includes(result.outcome._tag)
+          ? finalPass(result, prepared, prompt, scope)
+          : completed<E, R>(running, { ...result, structuredFinalize: { pass1Halted: result.haltedReason } })
+      )
+    })
+    return loop.pull
+  })
+
+const observed = <E, R>(
+  pull: Pull.Pull<Events, E, void, R>,
+  onEvent: Options<ReadonlyArray<Tool.Any>, E, R>["onEvent"]
+): Pull.Pull<Events, E, void, R> =>
+  onEvent === undefined ? pull : Effect.tap(pull, (events) => {
+    const last = events[events.length - 1]
+    return last?._tag === "ChatCompleted" ? onEvent(last) ?? Effect.void : Effect.void
+  })
+
+/**
+ * The events of a run: every step's, and then one `ChatCompleted`.
+ *
+ * **Details**
+ *
+ * Cold: nothing runs before the first pull, and the next model call is made only when the reader goes past
+ * `StepCompleted`. Leaving the stream (`Stream.take`, interruption) ends the run: the connection is closed, handlers
+ * are stopped within the grace period, and there is no `ChatCompleted`. The stream fails only when the run cannot be
+ * started, or with the error that `onToolError` decided on.
+ *
+ * **Example** (Reading a run as it happens)
+ *
+ * ```ts import.meta.vitest
+ * import { Chat } from "heddle"
+ * import { Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ * import * as Stream from "effect/Stream"
+ *
+ * const model = Script.layer([[Script.text("Hello"), Script.finish("stop")]])
+ * const tags = await Effect.runPromise(
+ *   Chat.stream("Hi").pipe(Stream.map((event) => event._tag), Stream.runCollect, Effect.provide(model))
+ * )
+ *
+ * tags.slice(-2) // => ["StepCompleted", "ChatCompleted"]
+ * ```
+ *
+ * @category running
+ * @since 0.1.0
+ */
+export const stream = <const Tools extends ReadonlyArray<Tool.Any> = [], E = never, R = never>(
+  input: Thread.Input,
+  options: Options<Tools, E, R> = {}
+): Stream.Stream<Event.Event, ChatError | E, R | Step.Services<Tools>> =>
+  Stream.fromChannel(Channel.fromTransformBracket((_upstream, _scope, scope) =>
+    Effect.map(start(input, options, scope), (pull) => observed(pull, options.onEvent))
+  ))
+
+/**
+ * A run, awaited: the fold of {@link stream}.
+ *
+ * **Details**
+ *
+ * It succeeds with a result whatever the model and the tools do; `outcome` says how it ended. Under
+ * `unknownTool: "failTurn"` it fails when the first turn calls a tool that does not exist.
+ *
+ * **Example** (Matching the outcome)
+ *
+ * ```ts import.meta.vitest
+ * import { Chat, Tool } from "heddle"
+ * import { Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ * import * as Schema from "effect/Schema"
+ *
+ * const weather = Tool.make("weather", {
+ *   parameters: { city: Schema.String },
+ *   handler: ({ city }) => city === "?" ? Effect.succeed(Tool.askUser("Which city?")) : Effect.succeed({ celsius: 7 })
+ * })
+ * const model = Script.layer([[Script.toolCall("c0", "weather", { city: "?" }), Script.finish("tool_calls")]])
+ * const result = await Effect.runPromise(Chat.run("Weather?", { tools: [weather] }).pipe(Effect.provide(model)))
+ *
+ * result.outcome._tag // => "AskUser"
+ * result.pendingQuestion // => "Which city?"
+ * ```
+ *
+ * @category running
+ * @since 0.1.0
+ */
+export const run = <const Tools extends ReadonlyArray<Tool.Any> = [], E = never, R = never>(
+  input: Thread.Input,
+  options: Options<Tools, E, R> = {}
+): Effect.Effect<Event.ChatResult, ChatError | E, R | Step.Services<Tools>> =>
+  Effect.gen(function*() {
+    let last: Event.Event | undefined
+    yield* Stream.runForEachArray(stream(input, options), (events) =>
+      Effect.sync(() => {
+        last = events[events.length - 1]
+      }))
+    const result = Collector.toChatResult(Collector.applyAll(Collector.initial(), last === undefined ? [] : [last]))
+    const isFirst = result.steps.length === 1 && result.outcome._tag === "Failed"
+    return isFirst && result.steps[0]?.response.error instanceof Step.EngineError
+      ? yield* result.steps[0].response.error
+      : result
+  })

@@ -1,0 +1,375 @@
+/**
+ * One model turn and its tools: the primitive of the loop, and of callers that drive a loop of their own. Its stream is
+ * the adapter's events, then the tools', then exactly one `StepCompleted`.
+ *
+ * @since 0.1.0
+ */
+import type * as Arr from "effect/Array"
+import * as Cause from "effect/Cause"
+import * as Channel from "effect/Channel"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Option from "effect/Option"
+import * as Pull from "effect/Pull"
+import * as Scope from "effect/Scope"
+import * as Stream from "effect/Stream"
+import * as Adapter from "./Adapter.ts"
+import * as Collector from "./Collector.ts"
+import type * as Event from "./Event.ts"
+import type { Batch } from "./internal/batch.ts"
+import * as EngineErrors from "./internal/engineError.ts"
+import * as Plan from "./internal/plan.ts"
+import * as Request from "./internal/request.ts"
+import { Running } from "./internal/running.ts"
+import * as Settings from "./internal/settings.ts"
+import * as Telemetry from "./internal/telemetry.ts"
+import * as Turn from "./internal/turn.ts"
+import type * as Message from "./Message.ts"
+import * as Policy from "./Policy.ts"
+import * as Response from "./Response.ts"
+import * as Thread from "./Thread.ts"
+import type * as Tool from "./Tool.ts"
+import * as ToolRunner from "./ToolRunner.ts"
+
+/**
+ * The run cannot be driven as asked.
+ *
+ * @category errors
+ * @since 0.1.0
+ */
+export const EngineError = EngineErrors.EngineError
+
+/**
+ * @see {@link EngineError}
+ *
+ * @category errors
+ * @since 0.1.0
+ */
+export type EngineError = EngineErrors.EngineError
+
+/**
+ * Why a step could not be started. What goes wrong after the model's first event is told in the step's result.
+ *
+ * @category errors
+ * @since 0.1.0
+ */
+export type StepError = Thread.ValidationError | EngineError | Adapter.AdapterError
+
+/**
+ * How a step is run: what concerns the model, its tools, and what the consumer sees.
+ *
+ * - `mode: "manual"` hands every call to the caller and runs none.
+ * - `system` is put in front of the messages of the request and kept out of the thread.
+ * - `emitTextDeltas`, `emitToolDeltas` (true), `includeRawChunks` (false): what the stream shows; the result is the
+ *   same whatever they say. Raw chunks that report usage are always shown.
+ * - `onEvent` sees every event before that filter, in order; the run waits for the effect it may return.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Options<Tools extends ReadonlyArray<Tool.Any> = ReadonlyArray<Tool.Any>, E = never, R = never>
+  extends Settings.RunnerOptions<E, R>, Request.ModelOptions, Turn.View<R>
+{
+  readonly tools?: Tools
+  readonly mode?: "auto" | "manual"
+}
+
+/**
+ * What a run with these tools needs.
+ *
+ * @category utility types
+ * @since 0.1.0
+ */
+export type Services<Tools extends ReadonlyArray<Tool.Any>> = Adapter.Adapter | Tool.Services<Tools[number]>
+
+/**
+ * A run that has been checked and not started: its thread, and what its steps share.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Prepared<E, R> {
+  readonly thread: Thread.Thread
+  readonly run: Turn.Run<E, R>
+}
+
+/**
+ * Checks the input and the options, and makes what the steps of a run share. Handlers that are alive when `scope`
+ * closes are stopped.
+ *
+ * @category running
+ * @since 0.1.0
+ */
+export const prepare = <Tools extends ReadonlyArray<Tool.Any>, E, R>(
+  input: Thread.Input,
+  options: Options<Tools, E, R>,
+  scope: Scope.Scope,
+  spanName: string
+): Effect.Effect<Prepared<E, R>, Thread.ValidationError | EngineError> =>
+  Effect.gen(function*() {
+    const defaults = yield* Policy.Defaults
+    const settings = Settings.resolve(options, defaults, Policy.standard, yield* Settings.mintRequestId)
+    const given: ReadonlyArray<Tool.Any> = options.tools ?? []
+    const tools = Settings.toolsByName(defaults.tools ?? [], given)
+    const adapter = yield* Effect.serviceOption(Adapter.Adapter)
+    if (Option.isNone(adapter)) return yield* missingAdapter()
+    const thread = yield* Effect.fromResult(Thread.validate(input))
+    const template = Request.template(options, defaults, tools)
+    const errors = Request.issues(thread, template, given, tools)
+    if (errors.length > 0) return yield* new Thread.ValidationError({ reason: "invalid_request", errors })
+    const running = new Running(settings.graceMillis)
+    yield* Scope.addFinalizer(scope, running.stop)
+    const within = yield* Telemetry.spanOf(scope, spanName, () => ({ "heddle.request.id": settings.requestId }))
+    const state = Collector.initial({ thread, policy: settings.policy, requestId: settings.requestId })
+    const { system, mode } = options
+    return {
+      thread,
+      run: { adapter: adapter.value, system, mode: mode ?? "auto", settings, template, tools, view: options, running, state, within }
+    }
+  })
+
+const missingAdapter = (): EngineError =>
+  new EngineError({ reason: "missing_adapter", detail: "there is no Adapter: provide one with a Layer" })
+
+type Events = Arr.NonEmptyReadonlyArray<Event.Event>
+
+/**
+ * A step in progress. `pull` gives its events and is done after `StepCompleted`; when a later step of a run cannot be
+ * started, it is done without one and `startError` says why.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Active<E> {
+  readonly pull: Pull.Pull<Events, Adapter.AdapterError | E>
+  readonly startError: () => Adapter.AdapterError | undefined
+}
+
+/**
+ * Opens a step on a thread. Nothing happens before the first pull. The adapter's connection and the batch live in a
+ * scope below `parent` that closes with the step.
+ *
+ * @category running
+ * @since 0.1.0
+ */
+export const open = <E, R>(
+  run: Turn.Run<E, R>,
+  thread: Thread.Thread,
+  stepIndex: number,
+  parent: Scope.Scope
+): Effect.Effect<Active<E>, never, R> =>
+  Effect.gen(function*() {
+    const scope = yield* Scope.fork(parent)
+    const within = yield* run.within(Telemetry.spanOf(scope, "heddle.step", () => ({ "heddle.step.index": stepIndex })))
+    const machine = new Machine(run, thread, stepIndex, scope)
+    return { pull: within(machine.pull) as Active<E>["pull"], startError: () => machine.startError }
+  })
+
+/** The phases of a step: the model speaks, the tools run, the step is told. */
+class Machine<E, R> {
+  startError: Adapter.AdapterError | undefined
+  private readonly run: Turn.Run<E, R>
+  private readonly thread: Thread.Thread
+  private readonly stepIndex: number
+  private readonly scope: Scope.Closeable
+  private phase: Effect.Effect<ReadonlyArray<Event.Event>, Adapter.AdapterError | E | Cause.Done, R>
+
+  constructor(run: Turn.Run<E, R>, thread: Thread.Thread, stepIndex: number, scope: Scope.Closeable) {
+    this.run = run
+    this.thread = thread
+    this.stepIndex = stepIndex
+    this.scope = scope
+    this.phase = this.opening()
+  }
+
+  /** The next events that are shown. */
+  readonly pull: Pull.Pull<Events, Adapter.AdapterError | E, void, R> = Effect.suspend(() =>
+    Effect.flatMap(this.phase, (events) => {
+      Collector.applyAllUnsafe(this.run.state, events)
+      const visible = Turn.shown(this.run.view, events)
+      const next = isNonEmpty(visible) ? Effect.succeed(visible) : this.pull
+      return this.run.view.onEvent === undefined ? next : Effect.andThen(observe(this.run.view, events), next)
+    })
+  )
+
+  /** The model's first events. Until they are there, a failure is the step's; afterwards it is told in the stream. */
+  private opening(): typeof this.phase {
+    return Effect.gen({ self: this }, function*() {
+      const { adapter, template, system } = this.run
+      const connection = yield* Scope.fork(this.scope)
+      const messages = Request.messages(system, this.thread.messages)
+      const model = yield* Stream.toPull(adapter.stream({ ...template, messages })).pipe(Scope.provide(connection))
+      const exit = yield* Effect.exit(model)
+      if (Exit.isSuccess(exit)) {
+        this.phase = this.speaking(model, connection)
+        return exit.value
+      }
+      if (Pull.isDoneCause(exit.cause)) return yield* this.spoken(connection)
+      const error = Cause.findErrorOption(exit.cause as Cause.Cause<Adapter.AdapterError>)
+      if (this.stepIndex === 0 || Option.isNone(error)) return yield* Effect.failCause(exit.cause)
+      this.startError = error.value
+      yield* Scope.close(this.scope, Exit.void)
+      return yield* Cause.done()
+    })
+  }
+
+  private speaking(
+    model: Pull.Pull<Arr.NonEmptyReadonlyArray<Event.AdapterEvent>, Adapter.AdapterError>,
+    connection: Scope.Closeable
+  ): typeof this.phase {
+    return Effect.matchCauseEffect(model, {
+      onSuccess: Effect.succeed,
+      onFailure: (cause) => {
+        if (Pull.isDoneCause(cause)) return this.spoken(connection)
+        const error = Cause.findErrorOption(cause as Cause.Cause<Adapter.AdapterError>)
+        if (Option.isNone(error)) return Effect.failCause(cause)
+        this.phase = this.spoken(connection)
+        return Effect.succeed([{ _tag: "Error", error: error.value } as const])
+      }
+    })
+  }
+
+  /** The reply has ended, well or not: the connection is closed before any tool starts. */
+  private spoken(connection: Scope.Closeable): typeof this.phase {
+    return Effect.gen({ self: this }, function*() {
+      yield* Scope.close(connection, Exit.void)
+      const response = Collector.toResponse(this.run.state)
+      const unknown = this.failingCall(response)
+      if (unknown !== undefined) {
+        this.phase = this.completed({ ...response, finishReason: "error", error: unknown }, [], [])
+        return [{ _tag: "Error", error: unknown } as const]
+      }
+      const manual = this.manualCalls(response)
+      const jobs = yield* this.jobs(response, manual)
+      if (jobs.length === 0) return yield* this.completed(response, manual, Response.actionableCalls(response))
+      const { settings, running } = this.run
+      const batch = yield* ToolRunner.open(jobs, settings, this.stepIndex, running, this.scope)
+      this.phase = this.working(batch, response, manual)
+      return yield* this.phase
+    })
+  }
+
+  /** Under a policy that fails the turn, one unknown name keeps every tool of the turn from running. */
+  private failingCall(response: Response.Response): EngineError | undefined {
+    const { policy } = this.run.settings
+    if (policy.unknownTool !== "failTurn" || !Collector.isToolTurn(policy, response)) return undefined
+    return ToolRunner.unknownTool(Response.actionableCalls(response), this.run.tools)
+  }
+
+  /** The calls that are the caller's to answer. Lost arguments are answered here: there is nothing to hand over. */
+  private manualCalls(response: Response.Response): ReadonlyArray<Message.ToolCall> {
+    const { settings, tools, mode } = this.run
+    if (mode === "manual" || !Collector.isToolTurn(settings.policy, response)) return []
+    return Response.actionableCalls(response).filter((call) =>
+      tools.get(call.name)?.manual === true && call.argumentsLost === undefined
+    )
+  }
+
+  private jobs(
+    response: Response.Response,
+    manual: ReadonlyArray<Message.ToolCall>
+  ): Effect.Effect<ReadonlyArray<Plan.Job>, never, R> {
+    const { settings, tools, mode } = this.run
+    const calls = Response.actionableCalls(response)
+    if (!Collector.isToolTurn(settings.policy, response)) {
+      const detail = `not run: the reply ended with ${response.finishReason ?? "no finish reason"}`
+      return Effect.succeed(calls.map((call, index) => ({ _tag: "Cancel", index, call, tool: undefined, detail })))
+    }
+    if (mode === "manual") return Effect.succeed([])
+    const own = manual.length === 0 ? calls : calls.filter((call) => !manual.includes(call))
+    return Effect.forEach(own, (call, index) => Plan.plan(index, call, tools, settings.policy))
+  }
+
+  private working(
+    batch: Batch<E>,
+    response: Response.Response,
+    manual: ReadonlyArray<Message.ToolCall>
+  ): typeof this.phase {
+    return Pull.catchDone(batch.pull, () => this.completed(response, manual, Response.actionableCalls(response)))
+  }
+
+  private completed(
+    response: Response.Response,
+    manualToolCalls: ReadonlyArray<Message.ToolCall>,
+    toolCalls: ReadonlyArray<Message.ToolCall>
+  ): typeof this.phase {
+    return Effect.gen({ self: this }, function*() {
+      const { state, settings, mode } = this.run
+      const halt = Collector.halt(state)
+      const message = Turn.assistantMessage(response, toolCalls, response.message?.reasoning)
+      yield* Scope.close(this.scope, Exit.void)
+      this.phase = Cause.done()
+      return [{
+        _tag: "StepCompleted",
+        response,
+        thread: Thread.append(this.thread, [message, ...Collector.answers(state)]),
+        mode,
+        manualToolCalls,
+        done: halt !== undefined || Collector.isDone(settings.policy, response),
+        ...(halt === undefined ? {} : { halt })
+      } as const]
+    })
+  }
+}
+
+const isNonEmpty = (events: ReadonlyArray<Event.Event>): events is Events => events.length > 0
+
+const observe = <R>(view: Turn.View<R>, events: ReadonlyArray<Event.Event>): Effect.Effect<void, never, R> =>
+  Effect.forEach(events, (event) => view.onEvent?.(event) ?? Effect.void, { discard: true })
+
+/**
+ * The events of one step. Cold: nothing runs before the first pull. Leaving it closes the connection and stops every
+ * handler.
+ *
+ * @category running
+ * @since 0.1.0
+ */
+export const stream = <const Tools extends ReadonlyArray<Tool.Any> = [], E = never, R = never>(
+  input: Thread.Input,
+  options: Options<Tools, E, R> = {}
+): Stream.Stream<Event.Event, StepError | E, R | Services<Tools>> =>
+  Stream.fromChannel(Channel.fromTransformBracket((_upstream, _scope, scope) =>
+    Effect.gen(function*() {
+      const { run, thread } = yield* prepare(input, options, scope, "heddle.step.run")
+      const step = yield* open(run, thread, 0, scope)
+      return Pull.catchDone(step.pull, () => Effect.andThen(run.running.stop, Cause.done()))
+    })
+  ))
+
+/**
+ * One step, awaited: the fold of {@link stream}. Under `unknownTool: "failTurn"` a call that names no tool fails it.
+ *
+ * **Example** (One turn with a tool)
+ *
+ * ```ts import.meta.vitest
+ * import { Message, Step, Tool } from "heddle"
+ * import { Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ *
+ * const ping = Tool.make("ping", { parameters: {}, handler: () => Effect.succeed("pong") })
+ * const model = Script.layer([[Script.toolCall("c0", "ping"), Script.finish("tool_calls")]])
+ * const step = await Effect.runPromise(
+ *   Step.run([Message.user("go")], { tools: [ping] }).pipe(Effect.provide(model))
+ * )
+ *
+ * step.done // => false
+ * step.toolResults.map((message) => message.content) // => ["pong"]
+ * ```
+ *
+ * @category running
+ * @since 0.1.0
+ */
+export const run = <const Tools extends ReadonlyArray<Tool.Any> = [], E = never, R = never>(
+  input: Thread.Input,
+  options: Options<Tools, E, R> = {}
+): Effect.Effect<Event.StepResult, StepError | E, R | Services<Tools>> =>
+  Effect.gen(function*() {
+    const state = Collector.initial({
+      thread: Thread.empty,
+      policy: options.policy ?? (yield* Policy.Defaults).policy ?? Policy.standard
+    })
+    yield* Stream.runForEachArray(stream(input, options), (events) =>
+      Effect.sync(() => Collector.applyAllUnsafe(state, events)))
+    const result = Collector.toStepResult(state)
+    return result.response.error instanceof EngineError ? yield* result.response.error : result
+  })

@@ -1,0 +1,257 @@
+/**
+ * Runs the tool calls of a turn. Every call is answered exactly once, whatever happens to it; handlers are fibers the
+ * run owns, bounded in number and in time, and none is alive when the run has ended.
+ *
+ * @since 0.1.0
+ */
+import type * as Arr from "effect/Array"
+import * as Cause from "effect/Cause"
+import * as Channel from "effect/Channel"
+import * as Clock from "effect/Clock"
+import * as Effect from "effect/Effect"
+import * as Pull from "effect/Pull"
+import * as Scope from "effect/Scope"
+import * as Stream from "effect/Stream"
+import * as Encoder from "./Encoder.ts"
+import type * as Event from "./Event.ts"
+import * as Executor from "./Executor.ts"
+import type * as Answer from "./internal/answer.ts"
+import { Batch } from "./internal/batch.ts"
+import { EngineError } from "./internal/engineError.ts"
+import * as Plan from "./internal/plan.ts"
+import { Running } from "./internal/running.ts"
+import * as Settings from "./internal/settings.ts"
+import type * as Message from "./Message.ts"
+import * as Policy from "./Policy.ts"
+import type * as Tool from "./Tool.ts"
+
+/**
+ * What happens after a call failed: `"continue"` hands the error to the model, `"halt"` ends the run, and a function
+ * `(call, error)` decides by `Tool.ErrorDecision`. It is asked once per failing call, outside the call's timeout, and
+ * gets what the handler reported or a `Tool.ToolError`.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type OnToolError<E = never, R = never> = Answer.OnToolError<E, R>
+
+/**
+ * How calls are run.
+ *
+ * - `toolTimeout` (30 s): per call, from the start of its handler; a tool's own `timeout` wins; `"infinity"` for none.
+ * - `maxConcurrency`: handlers at once; by default twice the number of cores, at most one per call.
+ * - `context`: what handlers get as `call.context`; replaces the application's.
+ * - `grace` (5 s): how long a handler may take to stop before it is abandoned.
+ * - `requestId`, `sessionId`: handed to handlers; a request id is made when none is given.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Options<E = never, R = never> extends Settings.RunnerOptions<E, R> {
+  readonly stepIndex?: number
+}
+
+/**
+ * The answers in the order of the calls, one per call, and the halt that decides, if a tool halted. `abandoned` names
+ * handlers that refused to stop.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Result {
+  readonly messages: ReadonlyArray<Message.Message>
+  readonly halt?: Event.Halt
+  readonly abandoned?: ReadonlyArray<Event.Abandoned>
+}
+
+/** A call as a provider or a caller may write it. */
+type Call = Omit<Message.ToolCall, "arguments" | "metadata"> & {
+  readonly arguments?: Message.ToolCall["arguments"] | null
+  readonly metadata?: Message.ToolCall["metadata"]
+}
+
+type ServicesOf<Tools extends ReadonlyArray<Tool.Any>> = Tool.Services<Tools[number]>
+
+/**
+ * The first call that names no tool, as the error of a turn that must not run then.
+ *
+ * @category combinators
+ * @since 0.1.0
+ */
+export const unknownTool = (
+  calls: ReadonlyArray<Pick<Message.ToolCall, "name">>,
+  tools: ReadonlyMap<string, Tool.Any>
+): EngineError | undefined => {
+  const unknown = calls.find((call) => !tools.has(call.name))
+  if (unknown === undefined) return undefined
+  return new EngineError({
+    reason: "unknown_tool",
+    detail: `tool ${unknown.name} not in engine.tools`,
+    metadata: { toolName: unknown.name }
+  })
+}
+
+/**
+ * A batch of jobs inside a run: what a step opens for its turn. Its handlers belong to `running`; the batch itself is
+ * closed with the scope.
+ *
+ * @category running
+ * @since 0.1.0
+ */
+export const open = <E, R>(
+  jobs: ReadonlyArray<Plan.Job>,
+  settings: Settings.Settings<E, R>,
+  stepIndex: number,
+  running: Running,
+  scope: Scope.Scope
+): Effect.Effect<Batch<E>, never, R> =>
+  Effect.gen(function*() {
+    const services = yield* Effect.context<R>()
+    const encoder = yield* Encoder.Encoder
+    const batch = new Batch<E>(jobs, {
+      settings: { ...settings, bound: settings.maxConcurrency ?? Settings.defaultBound(jobs.length), stepIndex },
+      executor: yield* Executor.Executor,
+      desk: { encoder, onToolError: settings.onToolError },
+      running,
+      services
+    }, yield* Clock.Clock)
+    yield* Scope.addFinalizer(scope, Effect.sync(() => batch.close()))
+    return batch
+  })
+
+interface Prepared<E, R> {
+  readonly settings: Settings.Settings<E, R>
+  readonly tools: ReadonlyMap<string, Tool.Any>
+  readonly calls: ReadonlyArray<Message.ToolCall>
+  readonly unknown: EngineError | undefined
+}
+
+const toCall = (call: Call): Message.ToolCall => ({ ...call, arguments: call.arguments ?? {}, metadata: call.metadata ?? {} })
+
+const prepare = <E, R>(
+  calls: ReadonlyArray<Call>,
+  tools: ReadonlyArray<Tool.Any>,
+  options: Options<E, R>
+): Effect.Effect<Prepared<E, R>> =>
+  Effect.gen(function*() {
+    const defaults = yield* Policy.Defaults
+    const settings = Settings.resolve(options, defaults, Policy.standard, yield* Settings.mintRequestId)
+    const byName = Settings.toolsByName(defaults.tools ?? [], tools)
+    const normalised = calls.map(toCall)
+    const unknown = settings.policy.unknownTool === "failTurn" ? unknownTool(normalised, byName) : undefined
+    return { settings, tools: byName, calls: normalised, unknown }
+  })
+
+/** The batch of a run of its own, whose handlers are stopped when the scope closes. */
+const openAlone = <E, R>(
+  prepared: Prepared<E, R>,
+  stepIndex: number,
+  scope: Scope.Scope
+): Effect.Effect<{ readonly batch: Batch<E>; readonly running: Running }, never, R> =>
+  Effect.gen(function*() {
+    const { settings, tools, calls } = prepared
+    const running = new Running(settings.graceMillis)
+    yield* Scope.addFinalizer(scope, running.stop)
+    const jobs = yield* Effect.forEach(calls, (call, index) => Plan.plan(index, call, tools, settings.policy))
+    return { batch: yield* open(jobs, settings, stepIndex, running, scope), running }
+  })
+
+/**
+ * The events of a batch. Nothing starts before the first pull; from then on no handler waits for the reader. Leaving
+ * the stream stops every handler. Under `unknownTool: "failTurn"` a call that names no tool gives one `Error` event.
+ *
+ * **Example** (Events of one call)
+ *
+ * ```ts import.meta.vitest
+ * import { Message, Tool, ToolRunner } from "heddle"
+ * import * as Effect from "effect/Effect"
+ * import * as Schema from "effect/Schema"
+ * import * as Stream from "effect/Stream"
+ *
+ * const echo = Tool.make("echo", {
+ *   parameters: { x: Schema.Finite },
+ *   handler: (args) => Effect.succeed(args)
+ * })
+ * const events = await Effect.runPromise(
+ *   Stream.runCollect(ToolRunner.stream([Message.toolCall("c0", "echo", { x: 1 })], [echo]))
+ * )
+ *
+ * events.map((event) => event._tag)
+ * // => ["ToolExecutionStarted", "ToolExecutionCompleted", "ToolResultEncoded"]
+ * ```
+ *
+ * @category running
+ * @since 0.1.0
+ */
+export const stream = <const Tools extends ReadonlyArray<Tool.Any>, E = never, R = never>(
+  calls: ReadonlyArray<Call>,
+  tools: Tools,
+  options: Options<E, R> = {}
+): Stream.Stream<Event.Event, E, R | ServicesOf<Tools>> =>
+  Stream.fromChannel(Channel.fromTransformBracket((_upstream, _scope, scope) =>
+    Effect.gen(function*() {
+      const prepared = yield* prepare(calls, tools, options)
+      if (prepared.unknown !== undefined) return single({ _tag: "Error", error: prepared.unknown })
+      const { batch, running } = yield* openAlone(prepared, options.stepIndex ?? 0, scope)
+      return Pull.catchDone(batch.pull, () => Effect.andThen(running.stop, Cause.done()))
+    })
+  ))
+
+const single = (event: Event.Event): Pull.Pull<Arr.NonEmptyReadonlyArray<Event.Event>> => {
+  let isOut = false
+  return Effect.suspend(() => {
+    if (isOut) return Cause.done()
+    isOut = true
+    return Effect.succeed([event] as const)
+  })
+}
+
+/**
+ * Runs a batch and awaits its answers, in call order. It drives the same batch as {@link stream}.
+ *
+ * **Example** (Two calls at once)
+ *
+ * ```ts import.meta.vitest
+ * import { Message, Tool, ToolRunner } from "heddle"
+ * import * as Effect from "effect/Effect"
+ * import * as Schema from "effect/Schema"
+ *
+ * const double = Tool.make("double", {
+ *   parameters: { n: Schema.Finite },
+ *   handler: ({ n }) => Effect.succeed(n * 2)
+ * })
+ * const result = await Effect.runPromise(ToolRunner.run(
+ *   [Message.toolCall("a", "double", { n: 2 }), Message.toolCall("b", "double", { n: "two" })],
+ *   [double]
+ * ))
+ *
+ * result.messages[0]?.content // => "4"
+ * result.messages[1]?.isError // => true
+ * ```
+ *
+ * @category running
+ * @since 0.1.0
+ */
+export const run = <const Tools extends ReadonlyArray<Tool.Any>, E = never, R = never>(
+  calls: ReadonlyArray<Call>,
+  tools: Tools,
+  options: Options<E, R> = {}
+): Effect.Effect<Result, EngineError | E, R | ServicesOf<Tools>> =>
+  Effect.scopedWith((scope) =>
+    Effect.gen(function*() {
+      const prepared = yield* prepare(calls, tools, options)
+      if (prepared.unknown !== undefined) return yield* prepared.unknown
+      const { batch, running } = yield* openAlone(prepared, options.stepIndex ?? 0, scope)
+      yield* drain(batch.pull)
+      const abandoned = yield* running.stop
+      const { halt } = batch
+      return {
+        messages: batch.answers.map((answer) => answer.message),
+        ...(halt === undefined ? {} : { halt }),
+        ...(abandoned.length === 0 ? {} : { abandoned })
+      }
+    })
+  )
+
+const drain = <E>(pull: Pull.Pull<unknown, E>): Effect.Effect<void, E> =>
+  Pull.catchDone(Effect.forever(pull, { disableYield: true }), () => Effect.void)

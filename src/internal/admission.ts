@@ -1,0 +1,70 @@
+/**
+ * Who may run next: a pure state machine. Calls are admitted first come, first served; shared calls overlap up to a
+ * bound, an exclusive call waits until nothing runs and holds back everything behind it. Handlers that run on outside of
+ * this queue (they were given up, or are left from an earlier turn) keep exclusive calls out until they are gone.
+ */
+
+export interface Ticket {
+  readonly index: number
+  readonly isExclusive: boolean
+}
+
+export interface Admission {
+  readonly bound: number
+  readonly queue: ReadonlyArray<Ticket>
+  /** How many of the queue have been admitted: the queue is never copied. */
+  readonly admitted: number
+  readonly shared: number
+  readonly isExclusiveRunning: boolean
+  readonly outsiders: number
+}
+
+export const make = (bound: number, queue: ReadonlyArray<Ticket>): Admission => ({
+  bound,
+  queue,
+  admitted: 0,
+  shared: 0,
+  isExclusiveRunning: false,
+  outsiders: 0
+})
+
+const isIdle = (state: Admission): boolean => state.shared === 0 && !state.isExclusiveRunning
+
+const fits = (state: Admission, ticket: Ticket): boolean =>
+  ticket.isExclusive
+    ? isIdle(state) && state.outsiders === 0
+    : !state.isExclusiveRunning && state.shared < state.bound
+
+/** Admits the longest startable run of tickets from the head of the queue. */
+export const admit = (state: Admission): readonly [ReadonlyArray<Ticket>, Admission] => {
+  const started: Array<Ticket> = []
+  let next = state
+  for (;;) {
+    const ticket = next.queue[next.admitted]
+    if (ticket === undefined || !fits(next, ticket)) return [started, next]
+    started.push(ticket)
+    next = {
+      ...next,
+      admitted: next.admitted + 1,
+      shared: next.shared + (ticket.isExclusive ? 0 : 1),
+      isExclusiveRunning: ticket.isExclusive
+    }
+  }
+}
+
+/** A call has ended and left its place. */
+export const release = (state: Admission, ticket: Ticket): Admission =>
+  ticket.isExclusive ? { ...state, isExclusiveRunning: false } : { ...state, shared: state.shared - 1 }
+
+/** How many handlers run that hold no place here. */
+export const outsiders = (state: Admission, count: number): Admission =>
+  state.outsiders === count ? state : { ...state, outsiders: count }
+
+/** The head of the queue, when only outsiders keep it out: it would wait for something that may never end. */
+export const stuck = (state: Admission): Ticket | undefined => {
+  const head = state.queue[state.admitted]
+  return head?.isExclusive === true && isIdle(state) && state.outsiders > 0 ? head : undefined
+}
+
+/** Takes the head out of the queue without running it. */
+export const skip = (state: Admission): Admission => ({ ...state, admitted: state.admitted + 1 })

@@ -1,0 +1,230 @@
+/**
+ * From an outcome to the one answer of a call: the text the model reads, the raw result the consumer sees, and the halt
+ * it may cause. Failures go through the caller's error policy exactly once, whatever their origin; only `fail` of that
+ * policy leaves as an error.
+ */
+import * as Cause from "effect/Cause"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import type * as Encoder from "../Encoder.ts"
+import type * as Event from "../Event.ts"
+import type * as Message from "../Message.ts"
+import type * as Tool from "../Tool.ts"
+import * as Json from "./json.ts"
+import * as Outcomes from "./outcome.ts"
+import { toolError } from "./toolError.ts"
+
+export type OnToolError<E, R> =
+  | "continue"
+  | "halt"
+  | ((call: Message.ToolCall, error: unknown) => Effect.Effect<Tool.ErrorDecision<E>, never, R>)
+
+export interface Desk<E, R> {
+  readonly encoder: Encoder.Service
+  readonly onToolError: OnToolError<E, R>
+}
+
+export interface Answer {
+  readonly raw: Tool.Outcome
+  readonly message: Message.Message
+  readonly tail: Event.Event
+  readonly halt?: Event.Halt
+}
+
+/** The call an answer belongs to. A call of an unknown tool has none. */
+export interface Subject {
+  readonly call: Message.ToolCall
+  readonly tool: Tool.Any | undefined
+}
+
+const message = (call: Message.ToolCall, content: string, isError: boolean): Message.Message => ({
+  role: "tool",
+  toolCallId: call.id,
+  content,
+  ...(isError ? { isError: true } : {}),
+  metadata: {}
+})
+
+const result = (call: Message.ToolCall, raw: Tool.Outcome, text: Text, isError: boolean): Answer => ({
+  raw,
+  message: message(call, text.content, isError),
+  tail: { _tag: "ToolResultEncoded", id: call.id, ...text, ...(isError ? { isError: true } : {}) }
+})
+
+interface Text {
+  readonly content: string
+  readonly originalLength?: number
+}
+
+/** Cuts a text to `limit` UTF-16 units without splitting a surrogate pair, and says so behind the cut. */
+export const cut = (content: string, limit: number | undefined): Text => {
+  if (limit === undefined || limit <= 0 || content.length <= limit) return { content }
+  const end = /[\uD800-\uDBFF]/.test(content.charAt(limit - 1)) ? limit - 1 : limit
+  return {
+    content: `${content.slice(0, end)}\n[truncated: ${content.length} characters in all, ${end} shown]`,
+    originalLength: content.length
+  }
+}
+
+/** Encodes a value; whatever goes wrong is a ToolError. */
+const encode = <E, R>(desk: Desk<E, R>, subject: Subject, value: unknown): Effect.Effect<string, Tool.ToolError, any> =>
+  Effect.suspend(() => {
+    const encoded = subject.tool?.encodeSuccess?.(value)
+    return encoded === undefined ? desk.encoder.encode(value) : Effect.flatMap(encoded, desk.encoder.encode)
+  }).pipe(
+    Effect.catchCause((cause) =>
+      Effect.fail(toolError("encoding_failed", subject.call, { cause: Cause.squash(cause) }))
+    )
+  )
+
+const literalError = (reason: unknown): string => JSON.stringify({ error: Json.render(reason) })
+
+/** What the model reads of a failure. An encoder that failed on the result is not asked to encode its failure. */
+const errorContent = <E, R>(desk: Desk<E, R>, reason: unknown): Effect.Effect<string> => {
+  if (isEncodingFailure(reason)) return Effect.succeed(literalError(reason.cause))
+  const isException = reason instanceof Error && !("_tag" in reason)
+  const told = Outcomes.brand({ _tag: "Error", error: isException ? reason.message : reason })
+  return Effect.suspend(() => desk.encoder.encode(told)).pipe(
+    Effect.catchCause(() => Effect.succeed(literalError(reason)))
+  )
+}
+
+const isEncodingFailure = (reason: unknown): reason is Tool.ToolError =>
+  Json.isObject(reason) && reason["_tag"] === "ToolError" && reason["reason"] === "encoding_failed"
+
+const continued = <E, R>(desk: Desk<E, R>, subject: Subject, reason: unknown): Effect.Effect<Answer> =>
+  Effect.map(
+    errorContent(desk, reason),
+    (content) => result(subject.call, { _tag: "Error", error: reason }, { content }, true)
+  )
+
+const halted = <E, R>(
+  desk: Desk<E, R>,
+  subject: Subject,
+  reason: unknown,
+  exception: { readonly onToolErrorException?: unknown } = {}
+): Effect.Effect<Answer> =>
+  Effect.map(errorContent(desk, reason), (content) => ({
+    raw: { _tag: "Error", error: reason },
+    message: message(subject.call, content, true),
+    tail: { _tag: "ToolHalt", toolCallId: subject.call.id, reason: "tool_error", result: reason, content, ...exception },
+    halt: { haltedReason: "tool_error", haltToolCallId: subject.call.id, ...exception }
+  }))
+
+/** The caller's function broke: the run halts, and the exception is told next to the tool error. */
+const broken = <E, R>(desk: Desk<E, R>, subject: Subject, cause: Cause.Cause<unknown>): Effect.Effect<Answer> => {
+  const exception = Cause.squash(cause)
+  const error = toolError("invalid_return", subject.call, {
+    detail: "onToolError threw",
+    cause: exception,
+    metadata: { onToolErrorRaised: true, onToolErrorException: exception }
+  })
+  return halted(desk, subject, error, { onToolErrorException: exception })
+}
+
+const decided = <E, R>(
+  desk: Desk<E, R>,
+  subject: Subject,
+  reason: unknown,
+  decision: unknown
+): Effect.Effect<Answer, E, R> => {
+  const tag = Json.isObject(decision) ? decision["_tag"] : undefined
+  const known = decision as Tool.ErrorDecision<E>
+  if (tag === "Halt") return halted(desk, subject, reason)
+  if (tag === "Fail" && known._tag === "Fail") return Effect.fail(known.error)
+  if (tag === "Continue" && known._tag === "Continue") {
+    const { replacement } = known
+    return Effect.suspend(() => desk.encoder.encode(replacement)).pipe(
+      Effect.map((content) => result(subject.call, { _tag: "Ok", value: replacement }, { content }, false)),
+      Effect.catchCause((cause) =>
+        halted(desk, subject, toolError("encoding_failed", subject.call, { cause: Cause.squash(cause) }))
+      )
+    )
+  }
+  const error = toolError("invalid_return", subject.call, {
+    detail: "onToolError must decide by Tool.ErrorDecision",
+    cause: decision,
+    metadata: { onToolErrorInvalid: true }
+  })
+  return halted(desk, subject, error)
+}
+
+/** The answer to a failure: the caller's policy decides, and is asked once. */
+export const failed = <E, R>(desk: Desk<E, R>, subject: Subject, reason: unknown): Effect.Effect<Answer, E, R> => {
+  const { onToolError } = desk
+  if (onToolError === "continue") return continued(desk, subject, reason)
+  if (onToolError === "halt") return halted(desk, subject, reason)
+  return Effect.suspend(() => onToolError(subject.call, reason)).pipe(
+    Effect.exit,
+    Effect.flatMap((exit) =>
+      Exit.isSuccess(exit) ? decided(desk, subject, reason, exit.value) : broken(desk, subject, exit.cause)
+    )
+  )
+}
+
+const asked = (subject: Subject, raw: Tool.AskUser): Answer => {
+  const { call } = subject
+  return {
+    raw,
+    message: message(call, Outcomes.awaitingAnswer, false),
+    tail: {
+      _tag: "AskUserRequested",
+      toolCallId: call.id,
+      toolName: call.name,
+      question: raw.question,
+      opts: raw.opts
+    },
+    halt: {
+      haltedReason: "ask_user",
+      pendingQuestion: raw.question,
+      pendingToolCallId: call.id,
+      askUserOpts: raw.opts
+    }
+  }
+}
+
+/** A halt is kept even when its result cannot be encoded: it is then written as it can be. */
+const stopped = <E, R>(desk: Desk<E, R>, subject: Subject, raw: Tool.Halt): Effect.Effect<Answer, never, R> => {
+  const { call } = subject
+  return Effect.suspend(() => desk.encoder.encode(raw.result)).pipe(
+    Effect.catchCause(() => Effect.succeed(JSON.stringify(Json.toJson(raw.result)))),
+    Effect.map((encoded) => cut(encoded, subject.tool?.maxResultChars).content),
+    Effect.map((content) => ({
+      raw,
+      message: message(call, content, false),
+      tail: { _tag: "ToolHalt", toolCallId: call.id, reason: raw.reason, result: raw.result, content },
+      halt: { haltedReason: raw.reason, haltToolCallId: call.id, haltResult: raw.result }
+    }))
+  )
+}
+
+const reserved = (subject: Subject, raw: Tool.Halt): Tool.ToolError =>
+  toolError("invalid_return", subject.call, {
+    detail: `the halt reason "${raw.reason}" is reserved`,
+    cause: raw,
+    metadata: { reservedHaltAtom: raw.reason }
+  })
+
+/** The answer to what an executor yielded. */
+export const fromOutcome = <E, R>(desk: Desk<E, R>, subject: Subject, raw: unknown): Effect.Effect<Answer, E, R> => {
+  if (!Outcomes.isWellFormed(raw)) return failed(desk, subject, toolError("invalid_return", subject.call, { cause: raw }))
+  switch (raw._tag) {
+    case "Ok":
+      return encode(desk, subject, raw.value).pipe(
+        Effect.map((content) => result(subject.call, raw, cut(content, subject.tool?.maxResultChars), false)),
+        Effect.catch((error) => failed(desk, subject, error))
+      )
+    case "Error":
+      return failed(desk, subject, raw.error)
+    case "AskUser":
+      return Effect.succeed(asked(subject, raw))
+    case "Halt":
+      return Outcomes.reservedHaltReasons.has(raw.reason)
+        ? failed(desk, subject, reserved(subject, raw))
+        : stopped(desk, subject, raw)
+  }
+}
+
+/** The answer to a call that was not run to its end. It tells so, and is no failure that a policy is asked about. */
+export const cancelled = <E, R>(desk: Desk<E, R>, subject: Subject, detail: string): Effect.Effect<Answer> =>
+  continued(desk, subject, toolError("cancelled", subject.call, { detail }))

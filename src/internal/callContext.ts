@@ -1,0 +1,41 @@
+/** What a handler is told about its call. */
+import * as Effect from "effect/Effect"
+import type * as Tool from "../Tool.ts"
+import type { Settings } from "./batch.ts"
+import type * as Plan from "./plan.ts"
+
+/**
+ * Runs a Promise API. Interruption fires the signal and then waits until the promise has settled, so that nothing of it
+ * is alive when the call has ended.
+ */
+const promise = <A>(run: (signal: AbortSignal) => PromiseLike<A>): Effect.Effect<A> =>
+  Effect.callback<A>((resume) => {
+    const controller = new AbortController()
+    const settled = Promise.resolve(run(controller.signal)).then(
+      (value) => resume(Effect.succeed(value)),
+      (cause: unknown) => resume(Effect.die(cause))
+    )
+    return Effect.suspend(() => {
+      controller.abort()
+      return Effect.promise(() => settled)
+    })
+  })
+
+export const callContext = (
+  job: Plan.Run,
+  settings: Settings,
+  progress: (value: unknown) => void
+): Tool.CallContext => ({
+  id: job.call.id,
+  name: job.call.name,
+  index: job.index,
+  stepIndex: settings.stepIndex,
+  attempt: 1,
+  idempotencyKey: `${settings.requestId}:${settings.stepIndex}:${job.index}:${job.call.id}`,
+  requestId: settings.requestId,
+  sessionId: settings.sessionId,
+  context: settings.context,
+  toolCall: job.call,
+  progress: (value) => Effect.sync(() => progress(value)),
+  promise
+})

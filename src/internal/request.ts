@@ -1,0 +1,112 @@
+/**
+ * The request of a model call: what the options say of the model, and nothing of how the run is driven. Everything
+ * that is wrong with it is found before the adapter is touched.
+ */
+import type * as Adapter from "../Adapter.ts"
+import type * as Message from "../Message.ts"
+import type * as Policy from "../Policy.ts"
+import type * as Thread from "../Thread.ts"
+import type * as Tool from "../Tool.ts"
+import * as Compact from "./compact.ts"
+import * as Json from "./json.ts"
+
+/** The options that concern the model. */
+export interface ModelOptions {
+  readonly system?: string
+  readonly model?: string
+  readonly temperature?: number | null
+  readonly maxTokens?: number | null
+  readonly toolChoice?: Adapter.ToolChoice | null
+  readonly responseFormat?: Adapter.ResponseFormat | null
+  readonly options?: Readonly<Record<string, unknown>>
+}
+
+/** The part of a request that is the same for every turn of a run. */
+export type Template = Omit<Adapter.Request, "messages">
+
+const given = <K extends string, V>(key: K, value: V | null | undefined): { readonly [P in K]?: V } =>
+  (value === null || value === undefined ? {} : { [key]: value }) as { readonly [P in K]?: V }
+
+const forcedTool = (choice: ModelOptions["toolChoice"]): string | undefined =>
+  typeof choice === "object" && choice !== null ? choice.name : undefined
+
+export const template = (
+  options: ModelOptions,
+  defaults: Policy.Defaults,
+  tools: ReadonlyMap<string, Tool.Any>
+): Template => ({
+  tools: Compact.definitions(tools.values(), forcedTool(options.toolChoice)),
+  ...given("model", options.model ?? defaults.model),
+  ...given("temperature", options.temperature ?? defaults.temperature),
+  ...given("maxTokens", options.maxTokens ?? defaults.maxTokens),
+  ...given("toolChoice", options.toolChoice),
+  ...given("responseFormat", options.responseFormat),
+  ...given("options", options.options)
+})
+
+export const messages = (
+  system: string | undefined,
+  thread: ReadonlyArray<Message.Message>
+): ReadonlyArray<Message.Message> =>
+  system === undefined ? thread : [{ role: "system", content: system, metadata: {} }, ...thread]
+
+type Issues = ReadonlyArray<Thread.Issue>
+
+const when = (isWrong: boolean, path: string, reason: string): Issues => isWrong ? [{ path, reason }] : []
+
+const isNumber = (value: unknown): value is number => typeof value === "number"
+
+const samplingIssues = ({ temperature, maxTokens }: Template): Issues => [
+  ...when(
+    temperature !== undefined && !(isNumber(temperature) && temperature >= 0 && temperature <= 2),
+    "temperature",
+    `must be a number from 0 to 2; got: ${Json.render(temperature)}`
+  ),
+  ...when(
+    maxTokens !== undefined && !(isNumber(maxTokens) && Number.isInteger(maxTokens) && maxTokens > 0),
+    "maxTokens",
+    `must be a positive integer; got: ${Json.render(maxTokens)}`
+  )
+]
+
+const formatTypes: ReadonlyArray<unknown> = ["text", "json_object", "json_schema"]
+
+const formatIssues = (format: unknown): Issues => {
+  if (format === undefined) return []
+  if (!Json.isObject(format) || !formatTypes.includes(format["type"])) {
+    return [{ path: "responseFormat", reason: "must have type text, json_object or json_schema" }]
+  }
+  if (format["type"] !== "json_schema") return []
+  return [
+    ...when(typeof format["name"] !== "string" || format["name"] === "", "responseFormat.name", "must name the schema"),
+    ...when(!Json.isObject(format["schema"]), "responseFormat.schema", "must be a JSON Schema object")
+  ]
+}
+
+const choiceIssues = (choice: unknown, tools: ReadonlyMap<string, Tool.Any>): Issues => {
+  if (choice === undefined || choice === "auto" || choice === "none" || choice === "required") return []
+  if (!Json.isObject(choice) || typeof choice["name"] !== "string") {
+    return [{ path: "toolChoice", reason: `must be "auto", "none", "required" or { name }` }]
+  }
+  return when(!tools.has(choice["name"]), "toolChoice.name", `there is no tool "${choice["name"]}"`)
+}
+
+const duplicateNames = (tools: ReadonlyArray<Tool.Any>): Issues => {
+  const names = tools.map((tool) => tool.name)
+  const repeated = new Set(names.filter((name, index) => names.indexOf(name) !== index))
+  return Array.from(repeated, (name) => ({ path: "tools", reason: `two tools are named "${name}"` }))
+}
+
+/** Everything that is wrong with a request. */
+export const issues = (
+  thread: Thread.Thread,
+  request: Template,
+  given: ReadonlyArray<Tool.Any>,
+  tools: ReadonlyMap<string, Tool.Any>
+): Issues => [
+  ...when(thread.messages.length === 0, "messages", "must not be empty"),
+  ...duplicateNames(given),
+  ...samplingIssues(request),
+  ...formatIssues(request.responseFormat),
+  ...choiceIssues(request.toolChoice, tools)
+]

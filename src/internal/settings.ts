@@ -1,0 +1,117 @@
+/**
+ * From what a caller said to what a run uses: an option that is given wins over the application's defaults, and these
+ * over ours. An option that cannot be used is the caller's mistake and throws before anything has started.
+ */
+import * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import * as Random from "effect/Random"
+import type * as Policy from "../Policy.ts"
+import type * as Tool from "../Tool.ts"
+import type * as Answer from "./answer.ts"
+import * as Handler from "./handler.ts"
+
+/** The options that concern the running of tools. */
+export interface RunnerOptions<E, R> {
+  readonly onToolError?: Answer.OnToolError<E, R> | null
+  readonly toolTimeout?: Duration.Input | null
+  readonly maxConcurrency?: number | null
+  readonly context?: Readonly<Record<string, unknown>> | null
+  readonly requestId?: string | null
+  readonly sessionId?: string | null
+  readonly policy?: Policy.Policy | null
+  readonly grace?: Duration.Input | null
+}
+
+/** What a run uses. */
+export interface Settings<E, R> {
+  readonly policy: Policy.Policy
+  readonly onToolError: Answer.OnToolError<E, R>
+  readonly timeoutMillis: number
+  readonly graceMillis: number
+  readonly maxConcurrency: number | undefined
+  readonly context: Readonly<Record<string, unknown>>
+  readonly requestId: string
+  readonly sessionId: string | null
+}
+
+const defaultToolTimeout = "30 seconds"
+const defaultGrace = "5 seconds"
+
+const show = (value: unknown): string =>
+  typeof value === "function" ? `a function of ${value.length} arguments` : JSON.stringify(value) ?? String(value)
+
+export const positiveInteger = (name: string, value: unknown): number => {
+  if (typeof value === "number" && Number.isInteger(value) && value > 0) return value
+  throw new RangeError(`${name} must be a positive integer; got: ${show(value)}`)
+}
+
+const millis = (name: string, value: unknown): number => {
+  if (value === "infinity") return Infinity
+  const duration = Duration.fromInput(value as Duration.Input)
+  const result = duration._tag === "Some" ? Duration.toMillis(duration.value) : Number.NaN
+  if (result > 0) return result
+  throw new RangeError(`${name} must be a duration above zero (milliseconds, "30 seconds", "infinity"); got: ${show(value)}`)
+}
+
+/**
+ * A function that declares no parameters cannot misread them; one with another number of them was written for
+ * something else.
+ */
+const onToolError = <E, R>(value: unknown): Answer.OnToolError<E, R> => {
+  if (value === null || value === undefined) return "continue"
+  if (value === "continue" || value === "halt") return value
+  if (typeof value !== "function") {
+    throw new TypeError(`onToolError must be "continue", "halt" or a function (tool_call, error); got: ${show(value)}`)
+  }
+  if (value.length === 2 || value.length === 0) return value as Answer.OnToolError<E, R>
+  throw new TypeError(`onToolError must be a function (tool_call, error) of arity 2; got: ${show(value)}`)
+}
+
+/** Throws for an option that cannot be used. */
+export const resolve = <E, R>(
+  options: RunnerOptions<E, R>,
+  defaults: Policy.Defaults,
+  standard: Policy.Policy,
+  requestId: string
+): Settings<E, R> => {
+  const maxConcurrency = options.maxConcurrency ?? defaults.maxConcurrency
+  return {
+    policy: options.policy ?? defaults.policy ?? standard,
+    onToolError: onToolError(options.onToolError),
+    timeoutMillis: millis("toolTimeout", options.toolTimeout ?? defaults.toolTimeout ?? defaultToolTimeout),
+    graceMillis: millis("grace", options.grace ?? defaults.grace ?? defaultGrace),
+    maxConcurrency: maxConcurrency === undefined ? undefined : positiveInteger("maxConcurrency", maxConcurrency),
+    context: options.context ?? defaults.context ?? {},
+    requestId: options.requestId ?? requestId,
+    sessionId: options.sessionId ?? null
+  }
+}
+
+const cores = (): number =>
+  typeof navigator === "undefined" ? 4 : navigator.hardwareConcurrency ?? 4
+
+/** How many calls of a batch may run at once when nobody said so. */
+export const defaultBound = (calls: number): number => Math.max(1, Math.min(calls, 2 * cores()))
+
+const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+
+/** 22 URL-safe characters, as many as 16 random bytes need. */
+export const mintRequestId: Effect.Effect<string> = Effect.map(Random.Random, (random) => {
+  let id = ""
+  while (id.length < 22) id += alphabet.charAt(Math.floor(random.nextDoubleUnsafe() * 64))
+  return id
+})
+
+/**
+ * The tools of a run by name: the application's, replaced in place by the caller's, and then the others. Throws for a
+ * handler that cannot be called.
+ */
+export const toolsByName = (...lists: ReadonlyArray<ReadonlyArray<Tool.Any>>): ReadonlyMap<string, Tool.Any> => {
+  const tools = new Map<string, Tool.Any>()
+  for (const tool of lists.flat()) {
+    const mistake = Handler.misuse(tool.name, tool.handler)
+    if (mistake !== undefined) throw mistake
+    tools.set(tool.name, tool)
+  }
+  return tools
+}

@@ -1,0 +1,72 @@
+/**
+ * What all steps of one run share. It is made once, before anything starts, and owned by the pull that drives the run.
+ */
+import type * as Adapter from "../Adapter.ts"
+import type * as Collector from "../Collector.ts"
+import type * as Event from "../Event.ts"
+import type * as Effect from "effect/Effect"
+import type * as Message from "../Message.ts"
+import type * as Tool from "../Tool.ts"
+import type * as Request from "./request.ts"
+import type { Running } from "./running.ts"
+import type * as Settings from "./settings.ts"
+import type * as Telemetry from "./telemetry.ts"
+
+/** What a consumer wants to see of the stream. The fold sees everything. */
+export interface View<R> {
+  readonly emitTextDeltas?: boolean
+  readonly emitToolDeltas?: boolean
+  readonly includeRawChunks?: boolean
+  readonly onEvent?: (event: Event.Event) => Effect.Effect<void, never, R> | void
+}
+
+export interface Run<E, R> {
+  readonly adapter: Adapter.Adapter["Service"]
+  readonly system: string | undefined
+  readonly mode: "auto" | "manual"
+  readonly settings: Settings.Settings<E, R>
+  readonly template: Request.Template
+  readonly tools: ReadonlyMap<string, Tool.Any>
+  readonly view: View<R>
+  readonly running: Running
+  readonly state: Collector.State
+  readonly within: Telemetry.Within
+}
+
+const isUsage = (event: Event.Of<"RawChunk">): boolean =>
+  typeof event.chunk === "object" && event.chunk !== null && "usage" in event.chunk
+
+/** Whether an event is shown. Hiding changes nothing about what the run does with it. */
+const isShown = <R>(view: View<R>) => (event: Event.Event): boolean => {
+  switch (event._tag) {
+    case "TextDelta":
+    case "ReasoningDelta":
+      return view.emitTextDeltas !== false
+    case "ToolCallDelta":
+      return view.emitToolDeltas !== false
+    case "RawChunk":
+      return view.includeRawChunks === true || isUsage(event)
+    default:
+      return true
+  }
+}
+
+/** The events a consumer sees. Without a filter to apply the array is handed on as it is. */
+export const shown = <R>(view: View<R>, events: ReadonlyArray<Event.Event>): ReadonlyArray<Event.Event> => {
+  const isVisible = isShown(view)
+  return events.every(isVisible) ? events : events.filter(isVisible)
+}
+
+/** The assistant message of a turn: what was streamed, not what the provider repeats at the end. */
+export const assistantMessage = (
+  response: { readonly outputText: string | null; readonly finishReason: Message.Message["finishReason"] },
+  toolCalls: ReadonlyArray<Message.ToolCall>,
+  reasoning: Message.Message["reasoning"]
+): Message.Message => ({
+  role: "assistant",
+  content: response.outputText ?? "",
+  finishReason: response.finishReason ?? null,
+  ...(toolCalls.length === 0 ? {} : { toolCalls }),
+  ...(reasoning === undefined ? {} : { reasoning }),
+  metadata: {}
+})
