@@ -1,0 +1,183 @@
+/**
+ * A recorder for tests: what a stream emitted and what handlers did, in one log, each with the time of the runtime
+ * clock at which it happened. It changes nothing about what it watches.
+ *
+ * @since 0.1.0
+ */
+import * as Cause from "effect/Cause"
+import * as Clock from "effect/Clock"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Latch from "effect/Latch"
+import * as Stream from "effect/Stream"
+import type * as Event from "../Event.ts"
+import type * as Tool from "../Tool.ts"
+
+/**
+ * One thing that happened, `at` milliseconds after the recorder was made: an event was emitted, or a tracked effect
+ * started, ended in one of three ways, or had its finalizer run.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type Entry =
+  | { readonly _tag: "Emitted"; readonly at: number; readonly event: Event.Event }
+  | { readonly _tag: Mark; readonly at: number; readonly name: string }
+
+/**
+ * What is noted of a tracked effect. Each run is `Started` first, then exactly one of `Succeeded`, `Failed` (which a
+ * defect is, too) and `Interrupted`, then `Finalized`.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type Mark = "Started" | "Succeeded" | "Failed" | "Interrupted" | "Finalized"
+
+/**
+ * What became of tracked effects: how many started, how many of them are `live` now and were at the `peak`, how many
+ * ended by themselves, how many were interrupted, and how often their finalizer ran.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Counts {
+  readonly starts: number
+  readonly live: number
+  readonly peak: number
+  readonly ends: number
+  readonly interrupts: number
+  readonly finalizers: number
+}
+
+/**
+ * A recorder.
+ *
+ * - `tap`: the same stream, with its events recorded as they pass.
+ * - `track`: the same effect, recorded under a name each time it runs.
+ * - `handler`: the same handler, each call recorded under the name of its tool.
+ * - `events`: what passed `tap`; `timeline`: the tags of these, with their times; `at`: the times of one tag.
+ * - `log`: everything, in the order in which it happened.
+ * - `counts`: what became of tracked effects, of one name or of all.
+ * - `started`: waits until that many effects of a name have started. A test that moves a test clock waits for the
+ *   sleepers first.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Recorder {
+  readonly tap: <A extends Event.Event, E, R>(stream: Stream.Stream<A, E, R>) => Stream.Stream<A, E, R>
+  readonly track: (name: string) => <A, E, R>(effect: Effect.Effect<A, E, R>) => Effect.Effect<A, E, R>
+  readonly handler: <Args, A, E, R>(
+    handler: (args: Args, call: Tool.CallContext) => Effect.Effect<A, E, R>
+  ) => (args: Args, call: Tool.CallContext) => Effect.Effect<A, E, R>
+  readonly events: Effect.Effect<ReadonlyArray<Event.Event>>
+  readonly timeline: Effect.Effect<ReadonlyArray<readonly [at: number, tag: Event.Event["_tag"]]>>
+  readonly at: (tag: Event.Event["_tag"]) => Effect.Effect<ReadonlyArray<number>>
+  readonly log: Effect.Effect<ReadonlyArray<Entry>>
+  readonly counts: (name?: string) => Effect.Effect<Counts>
+  readonly started: (name: string, times?: number) => Effect.Effect<void>
+}
+
+/**
+ * A recorder whose time starts now.
+ *
+ * **Example** (Started once, stopped once, nothing alive)
+ *
+ * ```ts import.meta.vitest
+ * import { Message, Tool, ToolRunner } from "heddle"
+ * import { Recorder } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ * import * as Fiber from "effect/Fiber"
+ *
+ * const program = Effect.gen(function*() {
+ *   const recorder = yield* Recorder.make
+ *   const wait = Tool.make("wait", { parameters: {}, handler: recorder.handler(() => Effect.never) })
+ *   const run = yield* Effect.forkChild(ToolRunner.run([Message.toolCall("c0", "wait")], [wait]))
+ *   yield* recorder.started("wait")
+ *   yield* Fiber.interrupt(run)
+ *   return yield* recorder.counts("wait")
+ * })
+ *
+ * await Effect.runPromise(program)
+ * // => { starts: 1, live: 0, peak: 1, ends: 0, interrupts: 1, finalizers: 1 }
+ * ```
+ *
+ * @category constructors
+ * @since 0.1.0
+ */
+export const make: Effect.Effect<Recorder> = Effect.map(Clock.currentTimeMillis, (zero) => {
+  const log: Array<Entry> = []
+  const waiting = new Set<{ readonly name: string; readonly times: number; readonly latch: Latch.Latch }>()
+  const now = Effect.map(Clock.currentTimeMillis, (time) => time - zero)
+  const mark = (name: string, tag: Mark) =>
+    Effect.map(now, (at) => {
+      log.push({ _tag: tag, at, name })
+      for (const waiter of waiting) if (hasStarted(log, waiter.name, waiter.times)) Latch.openUnsafe(waiter.latch)
+    })
+  const track = (name: string) => tracked((tag) => mark(name, tag))
+  const emitted = Effect.sync(() => log.flatMap((entry) => entry._tag === "Emitted" ? [entry] : []))
+  return {
+    tap: Stream.mapArrayEffect((events) =>
+      Effect.map(now, (at) => {
+        for (const event of events) log.push({ _tag: "Emitted", at, event })
+        return events
+      })
+    ),
+    track,
+    handler:
+      <Args, A, E, R>(handler: (args: Args, call: Tool.CallContext) => Effect.Effect<A, E, R>) =>
+      (args: Args, call: Tool.CallContext) => track(call.name)(Effect.suspend(() => handler(args, call))),
+    events: Effect.map(emitted, (entries) => entries.map(({ event }) => event)),
+    timeline: Effect.map(emitted, (entries) => entries.map(({ at, event }) => [at, event._tag])),
+    at: (tag) =>
+      Effect.map(emitted, (entries) => entries.filter(({ event }) => event._tag === tag).map(({ at }) => at)),
+    log: Effect.sync(() => log.slice()),
+    counts: (name) => Effect.sync(() => count(marksOf(log, name))),
+    started: (name, times = 1) =>
+      Effect.suspend(() => {
+        if (hasStarted(log, name, times)) return Effect.void
+        const waiter = { name, times, latch: Latch.makeUnsafe() }
+        waiting.add(waiter)
+        return Effect.ensuring(waiter.latch.await, Effect.sync(() => waiting.delete(waiter)))
+      })
+  }
+})
+
+const markOf = (exit: Exit.Exit<unknown, unknown>): Mark =>
+  Exit.isSuccess(exit) ? "Succeeded" : Cause.hasInterruptsOnly(exit.cause) ? "Interrupted" : "Failed"
+
+/** Nothing can come between a start and the marks that follow it: only the effect itself can be interrupted. */
+const tracked =
+  (mark: (tag: Mark) => Effect.Effect<void>) => <A, E, R>(effect: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
+    Effect.uninterruptibleMask((restore) =>
+      mark("Started").pipe(
+        Effect.andThen(restore(effect)),
+        Effect.onExit((exit) => mark(markOf(exit))),
+        Effect.ensuring(mark("Finalized"))
+      )
+    )
+
+const marksOf = (log: ReadonlyArray<Entry>, name: string | undefined): ReadonlyArray<Mark> =>
+  log.flatMap((entry) => entry._tag !== "Emitted" && (name === undefined || entry.name === name) ? [entry._tag] : [])
+
+const hasStarted = (log: ReadonlyArray<Entry>, name: string, times: number): boolean =>
+  marksOf(log, name).filter((mark) => mark === "Started").length >= times
+
+const count = (marks: ReadonlyArray<Mark>): Counts => {
+  const of = (...wanted: ReadonlyArray<Mark>) => marks.filter((mark) => wanted.includes(mark)).length
+  let live = 0
+  let peak = 0
+  for (const mark of marks) {
+    if (mark === "Finalized") continue
+    live += mark === "Started" ? 1 : -1
+    peak = Math.max(peak, live)
+  }
+  return {
+    starts: of("Started"),
+    live,
+    peak,
+    ends: of("Succeeded", "Failed"),
+    interrupts: of("Interrupted"),
+    finalizers: of("Finalized")
+  }
+}
