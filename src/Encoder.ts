@@ -35,7 +35,6 @@ const errorEnvelope = (reason: unknown): unknown =>
     : { error: describe(reason) }
 
 const stringify = (value: unknown): string => {
-  if (typeof value === "string") return value
   const text = JSON.stringify(value ?? null)
   if (text === undefined) throw new TypeError(`a ${typeof value} has no JSON form`)
   return text
@@ -45,8 +44,10 @@ const encodeWith = (envelope: (reason: unknown) => unknown): Service => ({
   encode: (value) =>
     Effect.try({
       try: () => {
+        if (typeof value === "string") return value
         if (!Outcomes.isBranded(value)) return stringify(value)
-        if (value._tag === "Ok") return stringify({ ok: value.value })
+        // Written around its value, since a member without a JSON form would vanish unnoticed.
+        if (value._tag === "Ok") return `{"ok":${stringify(value.value)}}`
         return value._tag === "Error" ? stringify(envelope(value.error)) : stringify(value)
       },
       catch: (cause) => cause
@@ -77,7 +78,9 @@ export const json: Service = encodeWith(errorEnvelope)
 /** A reason as ALLM's inspection writes it: identifiers (symbols here) get a leading colon. */
 const inspect = (reason: unknown): string => {
   if (typeof reason === "symbol") return `:${reason.description ?? ""}`
-  return reason instanceof Tool.ToolError ? `${reason.message} ${JSON.stringify(Json.toJson(reason))}` : describe(reason)
+  return reason instanceof Tool.ToolError
+    ? `${reason.message} ${JSON.stringify(Json.toJson(reason))}`
+    : describe(reason)
 }
 
 /**
