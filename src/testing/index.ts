@@ -1,5 +1,9 @@
 /**
  * The test kit: a scripted model, a recorder, and suites that any implementation of a service can be held to.
  */
+export * as AdapterSuite from "./AdapterSuite.ts"
+export * as Conformance from "./Conformance.ts"
+export * as EncoderSuite from "./EncoderSuite.ts"
+export * as ExecutorSuite from "./ExecutorSuite.ts"
 export * as Recorder from "./Recorder.ts"
 export * as Script from "./Script.ts"

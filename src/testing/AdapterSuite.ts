@@ -1,0 +1,253 @@
+/**
+ * The contract of adapters as runnable cases: the frame of a reply, the order inside it, and what an adapter owes the
+ * connection it opens. One suite is for an adapter that answers, one for an adapter that cannot.
+ *
+ * @since 0.1.0
+ */
+import * as Deferred from "effect/Deferred"
+import * as Effect from "effect/Effect"
+import * as Fiber from "effect/Fiber"
+import * as Schema from "effect/Schema"
+import * as Stream from "effect/Stream"
+import * as Adapter from "../Adapter.ts"
+import * as Event from "../Event.ts"
+import * as Json from "../internal/json.ts"
+import * as Message from "../Message.ts"
+import * as Conformance from "./Conformance.ts"
+
+/**
+ * What a suite asks.
+ *
+ * - `request`: what is sent in each case; a question of one word by default. For the cases on tool calls, ask for some.
+ * - `connections`: how many connections were opened and closed since the layer was built. Without it, the cases that
+ *   watch the connection are not in the suite: whether an adapter is cold cannot be seen from its events.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Options<out R = never> {
+  readonly request?: Adapter.Request
+  readonly connections?: Effect.Effect<{ readonly opened: number; readonly closed: number }, never, R>
+}
+
+type Events = ReadonlyArray<Event.AdapterEvent>
+
+const question: Adapter.Request = { messages: [Message.user("Hello")], tools: [] }
+
+const ask = (request: Adapter.Request) => Adapter.Adapter.useSync((adapter) => adapter.stream(request))
+
+const isOf =
+  <Tag extends Event.AdapterEvent["_tag"]>(tag: Tag) =>
+  (event: Event.AdapterEvent): event is Extract<Event.AdapterEvent, { readonly _tag: Tag }> => event._tag === tag
+
+const textOf = (events: Events): string => events.filter(isOf("TextDelta")).map((event) => event.delta).join("")
+
+const frame = (events: Events) =>
+  Effect.gen(function*() {
+    const tags = events.map((event) => event._tag)
+    yield* Conformance.equals("the first event", tags[0], "MessageStarted")
+    yield* Conformance.equals("the last event", tags.at(-1), "MessageCompleted")
+    yield* Conformance.equals("how often a message started", tags.filter((tag) => tag === "MessageStarted").length, 1)
+    yield* Conformance.equals("how often a message ended", tags.filter((tag) => tag === "MessageCompleted").length, 1)
+  })
+
+const adapterTags: ReadonlyArray<string> = Event.AdapterEvent.discriminants
+
+const onlyAdapterTags = (events: Events) =>
+  Effect.forEach(
+    events,
+    (event) => Conformance.holds(`${event._tag} is an event that an adapter may emit`, adapterTags.includes(event._tag))
+  )
+
+const encodeEvent = Schema.encodeUnknownEffect(Event.AdapterEvent)
+const decodeEvent = Schema.decodeUnknownEffect(Event.AdapterEvent)
+
+const plainData = (events: Events) =>
+  Effect.forEach(events, (event) =>
+    Effect.gen(function*() {
+      const encoded = yield* encodeEvent(event)
+      const restored = yield* decodeEvent(JSON.parse(JSON.stringify(encoded)))
+      yield* Conformance.equals(`${event._tag} after a journey through JSON`, yield* encodeEvent(restored), encoded)
+    }))
+
+const wholeText = (events: Events) =>
+  Effect.gen(function*() {
+    const texts = events.filter(isOf("TextCompleted"))
+    const hasDeltas = events.some(isOf("TextDelta"))
+    yield* Conformance.equals("how often the text was completed", texts.length, hasDeltas ? 1 : 0)
+    const expected = textOf(events)
+    if (hasDeltas) yield* Conformance.equals("the completed text", texts[0]?.text, expected)
+    const last = events.find(isOf("MessageCompleted"))
+    yield* Conformance.equals("the text of the message", last && Message.text(last.message), expected)
+    const end = events.findIndex(isOf("TextCompleted"))
+    yield* Conformance.holds(
+      "no text follows the completed text",
+      !hasDeltas || !events.slice(end).some(isOf("TextDelta"))
+    )
+  })
+
+type CallEvent = Extract<Event.AdapterEvent, { readonly _tag: `ToolCall${string}` }>
+
+const isCallEvent = (event: Event.AdapterEvent): event is CallEvent => event._tag.startsWith("ToolCall")
+
+const byCall = (events: Events): ReadonlyMap<string, ReadonlyArray<CallEvent>> => {
+  const calls = new Map<string, ReadonlyArray<CallEvent>>()
+  for (const event of events.filter(isCallEvent)) calls.set(event.id, [...calls.get(event.id) ?? [], event])
+  return calls
+}
+
+const ordered = (events: Events) =>
+  Effect.forEach(byCall(events), ([id, ofCall]) =>
+    Effect.gen(function*() {
+      const tags = ofCall.map((event) => event._tag)
+      yield* Conformance.equals(`the first event of call ${id}`, tags[0], "ToolCallStarted")
+      yield* Conformance.equals(`the last start of call ${id}`, tags.lastIndexOf("ToolCallStarted"), 0)
+      const completed = tags.indexOf("ToolCallCompleted")
+      yield* Conformance.holds(
+        `nothing follows the completion of call ${id}`,
+        completed === -1 || completed === tags.length - 1
+      )
+    }))
+
+const wholeArguments = (events: Events) =>
+  Effect.forEach(byCall(events), ([id, ofCall]) =>
+    Effect.gen(function*() {
+      const fragments = ofCall.flatMap((event) => event._tag === "ToolCallDelta" ? [event.argumentsDelta] : [])
+      const completed = ofCall.find((event) => event._tag === "ToolCallCompleted")
+      if (completed === undefined || completed.argumentsLost !== undefined) return
+      if (fragments.length > 0) {
+        yield* Conformance.equals(`the arguments' text of call ${id}`, completed.rawArguments, fragments.join(""))
+      }
+      const parsed = Json.parseObject(completed.rawArguments)
+      yield* Conformance.equals(
+        `the arguments of call ${id}`,
+        completed.arguments,
+        parsed._tag === "Some" ? parsed.value : "lost"
+      )
+    }))
+
+/** The cases on what a reply consists of. */
+const reply = (request: Adapter.Request): Conformance.Suite<Adapter.Adapter> => {
+  const events = Effect.flatMap(ask(request), Stream.runCollect)
+  const of = (name: string, check: (events: Events) => Effect.Effect<unknown, unknown>) =>
+    Conformance.make(name, Effect.flatMap(events, check))
+  return [
+    of("frame: a reply starts with MessageStarted, ends with MessageCompleted, and has one of each", frame),
+    of("tags: an adapter emits the model's part and nothing else", onlyAdapterTags),
+    of("data: events are well formed and survive JSON", plainData),
+    of("text: the completed text and the message are the deltas joined", wholeText),
+    of("order: started, then fragments, then completed, for each call", ordered),
+    of("arguments: they are what the fragments say", wholeArguments)
+  ]
+}
+
+/** The cases on the connection of a reply. */
+const connection = <R>(
+  request: Adapter.Request,
+  connections: NonNullable<Options<R>["connections"]>
+): Conformance.Suite<Adapter.Adapter | R> => {
+  const counted = (detail: string, expected: number) =>
+    Effect.flatMap(connections, (actual) => Conformance.equals(detail, actual, { opened: expected, closed: expected }))
+  return [
+    Conformance.make(
+      "cold: nothing is opened before the first pull",
+      Effect.gen(function*() {
+        yield* Effect.scoped(Effect.flatMap(ask(request), Stream.toPull))
+        yield* counted("connections of a stream that was never pulled", 0)
+      })
+    ),
+    Conformance.make(
+      "cold: each run of the same stream has a connection of its own",
+      Effect.gen(function*() {
+        const stream = yield* ask(request)
+        yield* Stream.runDrain(stream)
+        yield* Stream.runDrain(stream)
+        yield* counted("connections after two runs", 2)
+      })
+    ),
+    Conformance.make(
+      "release: a drained stream has closed its connection once",
+      Effect.andThen(Effect.flatMap(ask(request), Stream.runDrain), counted("connections after a drain", 1))
+    ),
+    Conformance.make(
+      "release: a reader that leaves after the first event closes the connection",
+      Effect.andThen(Effect.flatMap(ask(request), Stream.runHead), counted("connections after one event", 1))
+    ),
+    Conformance.make(
+      "release: a reader that is interrupted closes the connection",
+      Effect.gen(function*() {
+        const seen = yield* Deferred.make<void>()
+        const reader = Stream.runForEach(
+          yield* ask(request),
+          () => Effect.andThen(Deferred.succeed(seen, undefined), Effect.never)
+        )
+        const fiber = yield* Effect.forkChild(reader)
+        yield* Deferred.await(seen)
+        yield* Fiber.interrupt(fiber)
+        yield* counted("connections after an interruption", 1)
+      })
+    )
+  ]
+}
+
+/**
+ * The contract of an adapter that answers. The layer under test is built for each case, which sends the request once or
+ * twice.
+ *
+ * **Example** (A scripted adapter)
+ *
+ * ```ts import.meta.vitest
+ * import { AdapterSuite, Conformance, Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ *
+ * const layer = Script.layer([Script.text("Hello"), Script.finish("stop")])
+ *
+ * await Effect.runPromise(Conformance.failures(AdapterSuite.answering(), layer)) // => []
+ * ```
+ *
+ * @category suites
+ * @since 0.1.0
+ */
+export const answering = <R = never>(options: Options<R> = {}): Conformance.Suite<Adapter.Adapter | R> => {
+  const { connections, request = question } = options
+  return connections === undefined ? reply(request) : [...reply(request), ...connection(request, connections)]
+}
+
+/**
+ * The contract of an adapter that cannot answer: wrong key, no server. Its stream fails with an `AdapterError` before
+ * its first event, and leaves no connection open.
+ *
+ * @category suites
+ * @since 0.1.0
+ */
+export const failing = <R = never>(options: Options<R> = {}): Conformance.Suite<Adapter.Adapter | R> => {
+  const { connections, request = question } = options
+  const attempt = Effect.gen(function*() {
+    const seen: Array<string> = []
+    const stream = yield* ask(request)
+    const error = yield* stream.pipe(
+      Stream.runForEach((event) => Effect.sync(() => seen.push(event._tag))),
+      Effect.as(undefined),
+      Effect.catch((error): Effect.Effect<unknown> => Effect.succeed(error))
+    )
+    return { seen, error }
+  })
+  return [
+    Conformance.make(
+      "failure: the stream fails with an AdapterError, before any event",
+      Effect.gen(function*() {
+        const { error, seen } = yield* attempt
+        yield* Conformance.equals("events before the failure", seen, [])
+        yield* Conformance.holds("the stream fails with an AdapterError", error instanceof Adapter.AdapterError)
+      })
+    ),
+    ...(connections === undefined ? [] : [Conformance.make(
+      "failure: no connection stays open",
+      Effect.gen(function*() {
+        yield* attempt
+        const { closed, opened } = yield* connections
+        yield* Conformance.equals("connections closed", closed, opened)
+      })
+    )])
+  ]
+}

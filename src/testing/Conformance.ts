@@ -1,0 +1,154 @@
+/**
+ * What the conformance suites are made of. A suite is a list of named cases, each an Effect that needs the service under
+ * test and fails when that breaks its contract; no test runner is needed, and any can be used.
+ *
+ * @since 0.1.0
+ */
+import * as Cause from "effect/Cause"
+import * as Effect from "effect/Effect"
+import * as Equal from "effect/Equal"
+import * as Exit from "effect/Exit"
+import * as Fiber from "effect/Fiber"
+import type * as Layer from "effect/Layer"
+import * as Schema from "effect/Schema"
+import * as Json from "../internal/json.ts"
+
+/**
+ * An implementation breaks its contract: which case shows it, and how. `expected` and `actual` are given where two
+ * values were compared, `cause` where the implementation failed or died instead of answering.
+ *
+ * @category errors
+ * @since 0.1.0
+ */
+export class ConformanceError
+  extends Schema.TaggedError<ConformanceError>("heddle/testing/Conformance/ConformanceError")(
+    "ConformanceError",
+    {
+      detail: Schema.String,
+      case: Schema.optionalKey(Schema.String),
+      expected: Schema.optionalKey(Json.Opaque),
+      actual: Schema.optionalKey(Json.Opaque),
+      cause: Schema.optionalKey(Json.Opaque)
+    }
+  )
+{
+  override get message(): string {
+    const compared = "expected" in this
+      ? `; expected ${Json.render(this.expected)}, got ${Json.render(this.actual)}`
+      : ""
+    return `${this.case === undefined ? "" : `${this.case}: `}${this.detail}${compared}`
+  }
+}
+
+/**
+ * One thing that a contract asks for. `R` is the service under test; a service that is a Context reference does not
+ * show there.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Case<out R = never> {
+  readonly name: string
+  readonly run: Effect.Effect<void, ConformanceError, R>
+}
+
+/**
+ * The cases of one contract.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type Suite<R = never> = ReadonlyArray<Case<R>>
+
+/**
+ * A case from its body. The body runs in a fiber of its own, so that whatever it ends with is a `ConformanceError` of
+ * the case, also an implementation that interrupts or breaks the fiber that called it.
+ *
+ * @category constructors
+ * @since 0.1.0
+ */
+export const make = <E, R>(name: string, body: Effect.Effect<unknown, E, R>): Case<R> => ({
+  name,
+  run: Effect.scoped(Effect.gen(function*() {
+    const fiber = yield* Effect.forkScoped(body)
+    const exit = yield* Fiber.await(fiber)
+    if (Exit.isFailure(exit)) return yield* found(name, exit.cause)
+  }))
+})
+
+const found = (name: string, cause: Cause.Cause<unknown>): ConformanceError => {
+  const error = Cause.squash(cause)
+  if (!(error instanceof ConformanceError)) {
+    return new ConformanceError({ case: name, detail: Cause.pretty(cause), cause: error })
+  }
+  const compared = "expected" in error ? { expected: error.expected, actual: error.actual } : {}
+  return new ConformanceError({ case: name, detail: error.detail, ...compared })
+}
+
+/**
+ * Fails unless the condition holds. For the body of a case.
+ *
+ * @category assertions
+ * @since 0.1.0
+ */
+export const holds = (detail: string, condition: boolean): Effect.Effect<void, ConformanceError> =>
+  condition ? Effect.void : Effect.fail(new ConformanceError({ detail }))
+
+/**
+ * Fails unless the two values are structurally equal. For the body of a case.
+ *
+ * @category assertions
+ * @since 0.1.0
+ */
+export const equals = (detail: string, actual: unknown, expected: unknown): Effect.Effect<void, ConformanceError> =>
+  Equal.equals(actual, expected) ? Effect.void : Effect.fail(new ConformanceError({ detail, actual, expected }))
+
+/**
+ * Hands every case to a test runner: `it` of vitest, `test` of `node:test`, or anything that takes a name and a function
+ * that returns a Promise. The layer is built anew for each case.
+ *
+ * **Example** (In a test file)
+ *
+ * ```ts import.meta.vitest
+ * import { Encoder } from "heddle"
+ * import { Conformance, EncoderSuite } from "heddle/testing"
+ *
+ * const results: Array<Promise<void>> = []
+ * const it = (_name: string, run: () => Promise<void>) => results.push(run())
+ *
+ * Conformance.register(EncoderSuite.json, Encoder.layer(Encoder.json), it)
+ *
+ * (await Promise.all(results)).length === EncoderSuite.json.length // => true
+ * ```
+ *
+ * @category running
+ * @since 0.1.0
+ */
+export const register = <R, E>(
+  suite: Suite<R>,
+  layer: Layer.Layer<NoInfer<R>, E>,
+  it: (name: string, run: () => Promise<void>) => unknown
+): void => {
+  for (const { name, run } of suite) it(name, () => Effect.runPromise(Effect.provide(run, layer)))
+}
+
+/**
+ * Runs every case and gives the failures, so that a program of yours can report all of them at once. The layer is built
+ * anew for each case.
+ *
+ * @category running
+ * @since 0.1.0
+ */
+export const failures = <R, E>(
+  suite: Suite<R>,
+  layer: Layer.Layer<NoInfer<R>, E>
+): Effect.Effect<ReadonlyArray<ConformanceError>, E> =>
+  Effect.map(
+    Effect.forEach(suite, ({ run }) =>
+      run.pipe(
+        Effect.as([]),
+        Effect.catchTag("ConformanceError", (error) => Effect.succeed([error])),
+        Effect.provide(layer, { local: true })
+      )),
+    (found) => found.flat()
+  )

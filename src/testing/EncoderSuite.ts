@@ -1,0 +1,144 @@
+/**
+ * The contract of encoders as runnable cases: what every encoder owes its callers, and what the JSON encoder writes.
+ *
+ * @since 0.1.0
+ */
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Encoder from "../Encoder.ts"
+import * as Tool from "../Tool.ts"
+import * as Conformance from "./Conformance.ts"
+
+const encode = (value: unknown) => Effect.flatMap(Encoder.Encoder, (encoder) => encoder.encode(value))
+
+/** Values of every kind that a tool may produce, made anew each time. */
+const samples = (): ReadonlyArray<unknown> => [
+  "",
+  "text",
+  null,
+  42,
+  -0.5,
+  true,
+  [],
+  [1, "two", null],
+  {},
+  { b: 1, a: { nested: [true] } },
+  Tool.ok({ x: 1 }),
+  Tool.error("nope"),
+  Tool.error({ code: 7 }),
+  Tool.error(new Tool.ToolError({ reason: "timeout", toolName: "slow" }))
+]
+
+/**
+ * What every encoder owes its callers, whatever it writes.
+ *
+ * @category suites
+ * @since 0.1.0
+ */
+export const contract: Conformance.Suite = [
+  Conformance.make(
+    "every JSON value, result and error has a text",
+    Effect.forEach(
+      samples(),
+      (value, index) =>
+        Effect.flatMap(
+          encode(value),
+          (text) => Conformance.holds(`sample ${index} is encoded as a ${typeof text}`, typeof text === "string")
+        )
+    )
+  ),
+  Conformance.make(
+    "the same value always has the same text",
+    Effect.gen(function*() {
+      const first = yield* Effect.forEach(samples(), encode)
+      const backwards = yield* Effect.forEach(samples().toReversed(), encode)
+      yield* Conformance.equals("a second run in another order", backwards.toReversed(), first)
+    })
+  ),
+  Conformance.make(
+    "a value is left as it is",
+    Effect.gen(function*() {
+      const values = samples()
+      yield* Effect.forEach(values, encode)
+      yield* Conformance.equals("the values after encoding", values, samples())
+    })
+  ),
+  Conformance.make(
+    "nothing is encoded before the effect is run",
+    Effect.gen(function*() {
+      let reads = 0
+      const value = {
+        get x() {
+          reads++
+          return 1
+        }
+      }
+      const encoder = yield* Encoder.Encoder
+      const effect = encoder.encode(value)
+      yield* Conformance.equals("reads of the value before the run", reads, 0)
+      yield* effect
+    })
+  )
+]
+
+const writes = (name: string, rows: ReadonlyArray<readonly [value: unknown, text: string]>) =>
+  Conformance.make(
+    name,
+    Effect.forEach(rows, ([value, text]) =>
+      Effect.flatMap(encode(value), (actual) => Conformance.equals("the text", actual, text)))
+  )
+
+const cyclic = (): unknown => {
+  const value: Record<string, unknown> = {}
+  value["self"] = value
+  return value
+}
+
+/** What a text stands for as JSON, or `undefined`. */
+const parsed = (text: string): Effect.Effect<unknown> =>
+  Effect.orElseSucceed(Effect.try(() => JSON.parse(text) as unknown), () => undefined)
+
+/**
+ * What the JSON encoder writes, row by row, after {@link contract}.
+ *
+ * @category suites
+ * @since 0.1.0
+ */
+export const json: Conformance.Suite = [
+  ...contract,
+  writes("a string stands as it is, byte for byte", [["", ""], ["a \"quoted\"\n→ text", "a \"quoted\"\n→ text"], [
+    "{}",
+    "{}"
+  ]]),
+  writes("ok(x) is wrapped", [[Tool.ok({ x: 1 }), "{\"ok\":{\"x\":1}}"], [Tool.ok(null), "{\"ok\":null}"]]),
+  writes("error(text) is wrapped", [[Tool.error("nope"), "{\"error\":\"nope\"}"]]),
+  Conformance.make(
+    "error(anything else) is wrapped in a readable rendering",
+    Effect.forEach(
+      [Symbol.for("not_found"), { code: 7 }, new Error("broken"), null, cyclic()],
+      (reason) =>
+        Effect.gen(function*() {
+          const envelope = yield* Effect.flatMap(encode(Tool.error(reason)), parsed)
+          const error = typeof envelope === "object" && envelope !== null && "error" in envelope ? envelope.error : null
+          yield* Conformance.holds(`the envelope of ${String(reason)} has an error text`, typeof error === "string")
+          yield* Conformance.holds(`the error text of ${String(reason)} is not empty`, error !== "")
+        })
+    )
+  ),
+  writes("objects and arrays are JSON", [[{ b: 1, a: [true, null] }, "{\"b\":1,\"a\":[true,null]}"], [
+    [1, 2],
+    "[1,2]"
+  ]]),
+  writes("null, numbers and booleans are JSON", [[null, "null"], [42, "42"], [true, "true"]]),
+  Conformance.make(
+    "a function, a symbol and a cycle have no text",
+    Effect.forEach(
+      [() => 1, Symbol.for("x"), cyclic(), Tool.ok(() => 1)],
+      (value) =>
+        Effect.flatMap(
+          Effect.exit(encode(value)),
+          (exit) => Conformance.holds(`a ${typeof value} without JSON is refused`, Exit.isFailure(exit))
+        )
+    )
+  )
+]

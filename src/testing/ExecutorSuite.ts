@@ -1,0 +1,256 @@
+/**
+ * The contract of executors as runnable cases: what each thing that a handler can do comes to, and what an executor
+ * must not do on its own.
+ *
+ * @since 0.1.0
+ */
+import * as Cause from "effect/Cause"
+import * as Context from "effect/Context"
+import * as Deferred from "effect/Deferred"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Fiber from "effect/Fiber"
+import * as Executor from "../Executor.ts"
+import * as Message from "../Message.ts"
+import * as Tool from "../Tool.ts"
+import * as Conformance from "./Conformance.ts"
+
+/** What a third party's handler may be, types or no types. */
+type AnyHandler = (args: any, call: Tool.CallContext) => unknown
+
+const toolOf = (handler: AnyHandler | undefined): Tool.Any =>
+  Tool.make("subject", { parameters: {}, ...(handler === undefined ? {} : { handler: handler as any }) })
+
+const callContext: Tool.CallContext = {
+  id: "call_1",
+  name: "subject",
+  index: 0,
+  stepIndex: 0,
+  attempt: 1,
+  idempotencyKey: "key_1",
+  requestId: "request_1",
+  sessionId: null,
+  context: { a: 1 },
+  toolCall: Message.toolCall("call_1", "subject"),
+  progress: () => Effect.void,
+  promise: (run) => Effect.promise((signal) => Promise.resolve(run(signal)))
+}
+
+const execute = (handler: AnyHandler | undefined, args: unknown = {}) =>
+  Effect.flatMap(
+    Executor.Executor,
+    (executor): Effect.Effect<unknown> => executor.execute(toolOf(handler), args, callContext) as Effect.Effect<unknown>
+  )
+
+const field = (value: unknown, name: string): unknown =>
+  typeof value === "object" && value !== null && name in value ? (value as Record<string, unknown>)[name] : undefined
+
+/** A case: the handler's outcome is the one given, compared by its fields. */
+const yields = (name: string, handler: AnyHandler, expected: Readonly<Record<string, unknown>>) =>
+  Conformance.make(
+    name,
+    Effect.gen(function*() {
+      const outcome = yield* execute(handler)
+      for (const key of Object.keys(expected)) {
+        yield* Conformance.equals(`${key} of the outcome`, field(outcome, key), expected[key])
+      }
+    })
+  )
+
+/** Fails unless the outcome is a `ToolError` of the tool with the given reason; gives the error. */
+const toolError = (outcome: unknown, reason: Tool.ToolError["reason"]) =>
+  Effect.gen(function*() {
+    yield* Conformance.equals("_tag of the outcome", field(outcome, "_tag"), "Error")
+    const error = field(outcome, "error")
+    yield* Conformance.holds("the error is a ToolError", error instanceof Tool.ToolError)
+    yield* Conformance.equals("reason of the error", field(error, "reason"), reason)
+    yield* Conformance.equals("toolName of the error", field(error, "toolName"), "subject")
+    return error as Tool.ToolError
+  })
+
+const boom = new Error("kaboom")
+
+const reported = new Error("no such user")
+
+/** A service that a handler needs. */
+class Greeting extends Context.Service<Greeting, string>()("heddle/testing/ExecutorSuite/Greeting") {}
+
+/** The defect that executing a tool with this handler dies with; a case of its own fails if there is none. */
+const defect = (handler: unknown): Effect.Effect<unknown, Conformance.ConformanceError> =>
+  Effect.gen(function*() {
+    const exit = yield* Effect.exit(execute(handler as AnyHandler))
+    yield* Conformance.holds("the execution dies", Exit.isFailure(exit) && Cause.hasDies(exit.cause))
+    return Exit.isFailure(exit) ? Cause.squash(exit.cause) : undefined
+  })
+
+const results: Conformance.Suite = [
+  yields("ok: what a handler succeeds with is its value", () => Effect.succeed({ x: 1 }), {
+    _tag: "Ok",
+    value: { x: 1 }
+  }),
+  yields("ok: null is a value", () => Effect.succeed(null), { _tag: "Ok", value: null }),
+  yields("error: what a handler reports passes as it is", () => Effect.fail("nope"), { _tag: "Error", error: "nope" }),
+  yields("error: null is a report", () => Effect.fail(null), { _tag: "Error", error: null }),
+  Conformance.make(
+    "error: a reported exception is not wrapped",
+    Effect.gen(function*() {
+      const outcome = yield* execute(() => Effect.fail(reported))
+      yield* Conformance.equals("_tag of the outcome", field(outcome, "_tag"), "Error")
+      yield* Conformance.holds("the error is the very one reported", field(outcome, "error") === reported)
+    })
+  ),
+  yields("ask-user: a question without options", () => Effect.succeed(Tool.askUser("Which city?")), {
+    _tag: "AskUser",
+    question: "Which city?",
+    opts: []
+  }),
+  yields("ask-user: a question with options", () => Effect.succeed(Tool.askUser("Which city?", [{ kind: "pick" }])), {
+    _tag: "AskUser",
+    question: "Which city?",
+    opts: [{ kind: "pick" }]
+  }),
+  yields("halt: a reason and a last result", () => Effect.succeed(Tool.halt("done_early", { v: 1 })), {
+    _tag: "Halt",
+    reason: "done_early",
+    result: { v: 1 }
+  })
+]
+
+const crashes: Conformance.Suite = [
+  Conformance.make(
+    "raise: an exception is handler_raised, with the exception as its cause",
+    Effect.gen(function*() {
+      const died = yield* toolError(yield* execute(() => Effect.die(boom)), "handler_raised")
+      yield* Conformance.holds("the cause is the very exception", died.cause === boom)
+      const thrown = execute(() => {
+        throw boom
+      })
+      const error = yield* toolError(yield* thrown, "handler_raised")
+      yield* Conformance.holds(
+        "the cause is the very exception, thrown before there was an Effect",
+        error.cause === boom
+      )
+    })
+  ),
+  Conformance.make(
+    "exit: a handler that ends by interruption of its own is handler_exit",
+    Effect.flatMap(execute(() => Effect.interrupt), (outcome) => toolError(outcome, "handler_exit"))
+  ),
+  Conformance.make(
+    "throw: a thrown value that is no exception is handler_raised, and told apart from one",
+    Effect.gen(function*() {
+      const error = yield* toolError(yield* execute(() => Effect.die("x")), "handler_raised")
+      yield* Conformance.equals("the cause", error.cause, { _tag: "Thrown", value: "x" })
+    })
+  ),
+  Conformance.make(
+    "invalid return: what is no Effect is refused",
+    Effect.gen(function*() {
+      const error = yield* toolError(yield* execute(() => 42), "invalid_return")
+      yield* Conformance.equals("the cause", error.cause, 42)
+    })
+  ),
+  Conformance.make(
+    "invalid return: a malformed question or halt is refused",
+    Effect.forEach([
+      Tool.askUser(123 as any),
+      Tool.askUser("Which city?", "no list" as any),
+      Tool.halt(123 as any, null),
+      Tool.halt("", null)
+    ], (outcome) =>
+      Effect.gen(function*() {
+        const error = yield* toolError(yield* execute(() => Effect.succeed(outcome)), "invalid_return")
+        yield* Conformance.holds("the cause is the value returned", error.cause === outcome)
+      }))
+  ),
+  Conformance.make(
+    "no handler: not_found",
+    Effect.flatMap(execute(undefined), (outcome) => toolError(outcome, "not_found"))
+  ),
+  Conformance.make(
+    "misuse: a handler of the wrong arity, or none that is a function, is a defect of either kind",
+    Effect.gen(function*() {
+      const arity = yield* defect((_args: unknown, _call: unknown, _more: unknown) => Effect.void)
+      const kind = yield* defect({ module: "m", function: "f" })
+      yield* Conformance.holds("the two defects differ in kind", field(arity, "name") !== field(kind, "name"))
+    })
+  )
+]
+
+const conduct: Conformance.Suite = [
+  Conformance.make(
+    "context: the handler gets the arguments and the call context as they are",
+    Effect.gen(function*() {
+      const args = { n: 1 }
+      const seen: Array<unknown> = []
+      yield* execute((...given) => Effect.sync(() => seen.push(...given)), args)
+      yield* Conformance.equals("how much the handler got", seen.length, 2)
+      yield* Conformance.holds("the arguments are the very ones given", seen[0] === args)
+      yield* Conformance.holds("the call context is the very one given", seen[1] === callContext)
+    })
+  ),
+  Conformance.make(
+    "services: the handler runs with the services of the caller",
+    Effect.gen(function*() {
+      const outcome = yield* execute(() => Greeting).pipe(Effect.provideService(Greeting, "hello"))
+      yield* Conformance.equals("value of the outcome", field(outcome, "value"), "hello")
+    })
+  ),
+  Conformance.make(
+    "once: the handler is called when the execution is run, and not a second time after a failure",
+    Effect.gen(function*() {
+      let calls = 0
+      const execution = execute(() => {
+        calls++
+        return Effect.fail("nope")
+      })
+      yield* Conformance.equals("calls before the run", calls, 0)
+      yield* execution
+      yield* Conformance.equals("calls after the run", calls, 1)
+    })
+  ),
+  Conformance.make(
+    "scope: what the handler opened is closed once, before its outcome is there",
+    Effect.gen(function*() {
+      let closed = 0
+      const close = Effect.sync(() => {
+        closed++
+      })
+      yield* Effect.scoped(Effect.gen(function*() {
+        yield* execute(() => Effect.addFinalizer(() => close))
+        yield* Conformance.equals("finalizers after the outcome", closed, 1)
+      }))
+      yield* Conformance.equals("finalizers after the caller's scope", closed, 1)
+    })
+  ),
+  Conformance.make(
+    "interruption: interrupting the caller interrupts the handler, and is no outcome",
+    Effect.gen(function*() {
+      const started = yield* Deferred.make<void>()
+      let stopped = 0
+      const handler = () =>
+        Deferred.succeed(started, undefined).pipe(
+          Effect.andThen(Effect.never),
+          Effect.onInterrupt(() => Effect.sync(() => stopped++))
+        )
+      const fiber = yield* Effect.forkChild(execute(handler))
+      yield* Deferred.await(started)
+      yield* Fiber.interrupt(fiber)
+      const exit = yield* Fiber.await(fiber)
+      yield* Conformance.equals("times the handler was stopped", stopped, 1)
+      yield* Conformance.holds(
+        "the execution is interrupted",
+        Exit.isFailure(exit) && Cause.hasInterruptsOnly(exit.cause)
+      )
+    })
+  )
+]
+
+/**
+ * The contract of executors. Run it with the layer of yours:
+ * `Conformance.register(ExecutorSuite.suite, Executor.layer(mine), it)`.
+ *
+ * @category suites
+ * @since 0.1.0
+ */
+export const suite: Conformance.Suite = [...results, ...crashes, ...conduct]
