@@ -1,0 +1,297 @@
+/**
+ * The text a model reads: what the encoders write of values, results and errors, and what a run makes of encoders that
+ * fail.
+ */
+import { assert, describe, it } from "@effect/vitest"
+import * as Data from "effect/Data"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Schema from "effect/Schema"
+import { Encoder, Message, Tool, ToolRunner } from "heddle"
+
+const notFound = Symbol.for("not_found")
+const kaboom = new Error("kaboom")
+
+const cyclic: Record<string, unknown> = { a: 1 }
+cyclic["self"] = cyclic
+
+class NoSuchUser extends Data.TaggedError("NoSuchUser")<{ readonly id: number }> {}
+
+class Broken extends Data.TaggedError("Broken")<{ readonly message: string }> {}
+
+const timeout = new Tool.ToolError({ reason: "timeout", toolName: "slow", toolCallId: "c0" })
+
+/** Rows of R-031 that both encoders write alike. */
+const rows: ReadonlyArray<readonly [value: unknown, text: string]> = [
+  ["", ""],
+  ["as it is", "as it is"],
+  ["\"quoted\" \\ \u0000 \ud83d\ude00", "\"quoted\" \\ \u0000 \ud83d\ude00"],
+  [Tool.ok({ x: 1 }), "{\"ok\":{\"x\":1}}"],
+  [Tool.ok("text"), "{\"ok\":\"text\"}"],
+  [Tool.ok(undefined), "{\"ok\":null}"],
+  [Tool.error("nope"), "{\"error\":\"nope\"}"],
+  [Tool.error(""), "{\"error\":\"\"}"],
+  [Tool.error({ code: 7 }), "{\"error\":\"{\\\"code\\\":7}\"}"],
+  [Tool.error(kaboom), "{\"error\":\"kaboom\"}"],
+  [Tool.error(new Broken({ message: "no ink" })), "{\"error\":\"no ink\"}"],
+  [Tool.error(new NoSuchUser({ id: 7 })), "{\"error\":\"NoSuchUser\"}"],
+  [Tool.error(null), "{\"error\":\"null\"}"],
+  [Tool.error(undefined), "{\"error\":\"undefined\"}"],
+  [{ b: 1, a: [true, { c: null }] }, "{\"b\":1,\"a\":[true,{\"c\":null}]}"],
+  [[], "[]"],
+  [null, "null"],
+  [undefined, "null"],
+  [42, "42"],
+  [-0.5, "-0.5"],
+  [true, "true"],
+  [{ _tag: "Ok", value: 1 }, "{\"_tag\":\"Ok\",\"value\":1}"]
+]
+
+const encoders = { json: Encoder.json, allm: Encoder.allm }
+
+for (const [name, encoder] of Object.entries(encoders)) {
+  describe(`Encoder.${name}`, () => {
+    it.effect("S-09, R-031: every row of the table", () =>
+      Effect.gen(function*() {
+        for (const [value, text] of rows) assert.strictEqual(yield* encoder.encode(value), text)
+      }))
+
+    it.effect("S-09, R-031: what has no JSON form is refused, wrapped or not", () =>
+      Effect.gen(function*() {
+        for (
+          const value of [() => 1, notFound, cyclic, 1n, Tool.ok(() => 1), Tool.ok(cyclic), {
+            toJSON: () => {
+              throw kaboom
+            }
+          }]
+        ) {
+          assert.instanceOf(yield* Effect.flip(encoder.encode(value)), Error)
+        }
+      }))
+
+    it.effect("R-031: an error is always told, whatever its reason is", () =>
+      Effect.gen(function*() {
+        for (const reason of [() => 1, notFound, cyclic, 1n, { message: 42 }, [kaboom]]) {
+          const envelope = JSON.parse(yield* encoder.encode(Tool.error(reason))) as { readonly error: string }
+          assert.isString(envelope.error)
+          assert.isNotEmpty(envelope.error)
+        }
+      }))
+
+    it.effect.prop(
+      "S-09, R-030, R-037: the same value has the same text, and leaves the value alone",
+      [Schema.Json],
+      ([value]) =>
+        Effect.gen(function*() {
+          const before = structuredClone(value)
+          for (const wrap of [(inner: unknown) => inner, Tool.ok, Tool.error]) {
+            const first = yield* encoder.encode(wrap(value))
+            assert.strictEqual(yield* encoder.encode(wrap(structuredClone(value))), first)
+          }
+          assert.deepStrictEqual(value, before)
+        })
+    )
+
+    it.effect.prop(
+      "R-031: JSON reads back as the value it was written from",
+      [Schema.Json],
+      ([value]) =>
+        Effect.gen(function*() {
+          const text = yield* encoder.encode(value)
+          if (typeof value === "string") assert.strictEqual(text, value)
+          else assert.deepStrictEqual(JSON.parse(text), JSON.parse(JSON.stringify(value)))
+        })
+    )
+  })
+}
+
+describe("Encoder: errors of the runtime", () => {
+  it.effect("R-036: json writes a stable envelope of message and code", () =>
+    Effect.gen(function*() {
+      const text = yield* Encoder.json.encode(Tool.error(timeout))
+      assert.deepStrictEqual(JSON.parse(text), { error: "tool error (slow): timeout", code: "timeout" })
+      const detailed = new Tool.ToolError({
+        reason: "invalid_return",
+        detail: "odd",
+        cause: kaboom,
+        metadata: { a: 1 }
+      })
+      assert.deepStrictEqual(JSON.parse(yield* Encoder.json.encode(Tool.error(detailed))), {
+        error: "tool error: invalid_return: odd",
+        code: "invalid_return"
+      })
+    }))
+
+  it.effect("R-031, R-036: allm writes a debug rendering, with a colon before an identifier", () =>
+    Effect.gen(function*() {
+      assert.strictEqual(yield* Encoder.allm.encode(Tool.error(notFound)), "{\"error\":\":not_found\"}")
+      const { error } = JSON.parse(yield* Encoder.allm.encode(Tool.error(timeout))) as { readonly error: string }
+      assert.match(error, /^tool error \(slow\): timeout \{.*"toolCallId":"c0"/)
+      const nested = new Tool.ToolError({ reason: "handler_raised", cause: cyclic })
+      assert.include(yield* Encoder.allm.encode(Tool.error(nested)), "[Circular]")
+    }))
+})
+
+const toolOf = (name: string, handler: () => Effect.Effect<unknown, unknown>) =>
+  Tool.make(name, { parameters: {}, handler: handler as () => Effect.Effect<unknown> })
+
+const answerTo = (
+  handler: () => Effect.Effect<unknown, unknown>,
+  options: { readonly encoder?: Encoder.Service; readonly run?: ToolRunner.Options } = {}
+) =>
+  ToolRunner.run([Message.toolCall("c0", "subject")], [toolOf("subject", handler)], options.run).pipe(
+    Effect.provideService(Encoder.Encoder, options.encoder ?? Encoder.json),
+    Effect.map(({ halt, messages }) => ({ content: messages[0]?.content, isError: messages[0]?.isError, halt }))
+  )
+
+/** An encoder that keeps what it was asked to encode. */
+const spying = (encode: Encoder.Service["encode"] = Encoder.json.encode) => {
+  const seen: Array<unknown> = []
+  const encoder: Encoder.Service = {
+    encode: (value) =>
+      Effect.suspend(() => {
+        seen.push(value)
+        return encode(value)
+      })
+  }
+  return { encoder, seen }
+}
+
+describe("Encoder: in a run", () => {
+  it.effect("S-10, R-032: the value of a result is written, not its wrapper", () =>
+    Effect.gen(function*() {
+      for (const value of [{ x: 1 }, Tool.ok({ x: 1 })]) {
+        const { encoder, seen } = spying()
+        const answer = yield* answerTo(() => Effect.succeed(value), { encoder })
+        assert.deepStrictEqual(answer, { content: "{\"x\":1}", isError: undefined, halt: undefined })
+        assert.deepStrictEqual(seen, [{ x: 1 }])
+      }
+    }))
+
+  it.effect("R-012: the nearest encoder writes, json where nothing is provided", () =>
+    Effect.gen(function*() {
+      const run = ToolRunner.run([Message.toolCall("c0", "subject")], [toolOf("subject", () => Effect.succeed([1]))])
+      const written = Effect.map(run, ({ messages }) => messages[0]?.content)
+      const says = (text: string) => Encoder.layer({ encode: () => Effect.succeed(text) })
+      assert.strictEqual(yield* written, "[1]")
+      assert.strictEqual(yield* Effect.provide(written, says("app")), "app")
+      assert.strictEqual(yield* written.pipe(Effect.provide(says("call")), Effect.provide(says("app"))), "call")
+      assert.strictEqual(yield* Encoder.Encoder, Encoder.json)
+    }))
+
+  it.effect("R-033, R-034: whatever an encoder fails or dies with is encoding_failed, routed like any failure", () =>
+    Effect.gen(function*() {
+      const broken: ReadonlyArray<() => unknown> = [
+        () => Effect.fail("no ink"),
+        () => Effect.die(kaboom),
+        () => Effect.interrupt,
+        () => {
+          throw kaboom
+        }
+      ]
+      for (const encode of broken) {
+        const asked: Array<unknown> = []
+        const onToolError: ToolRunner.OnToolError = (call, error) =>
+          Effect.sync(() => {
+            asked.push([call.id, error])
+            return Tool.ErrorDecision.halt
+          })
+        const answer = yield* answerTo(() => Effect.succeed(1), {
+          encoder: { encode: encode as Encoder.Service["encode"] },
+          run: { onToolError }
+        })
+        const [[id, error]] = asked as [[string, Tool.ToolError]]
+        assert.lengthOf(asked, 1)
+        assert.strictEqual(id, "c0")
+        assert.deepInclude(error, { reason: "encoding_failed", toolName: "subject", toolCallId: "c0" })
+        assert.deepStrictEqual(answer.halt, { haltedReason: "tool_error", haltToolCallId: "c0" })
+        assert.isTrue(answer.isError)
+      }
+    }))
+
+  it.effect("R-034: an encoder that breaks on one result costs no other call", () =>
+    Effect.gen(function*() {
+      const encoder: Encoder.Service = {
+        encode: (value) => value === "bad" ? Effect.die(kaboom) : Encoder.json.encode(value)
+      }
+      const tools = ["good", "bad", "fine"].map((name) => toolOf(name, () => Effect.succeed(name)))
+      const { messages } = yield* ToolRunner.run(tools.map((tool) => Message.toolCall(tool.name, tool.name)), tools)
+        .pipe(
+          Effect.provideService(Encoder.Encoder, encoder)
+        )
+      assert.deepStrictEqual(messages.map((message) => message.content), ["good", "{\"error\":\"kaboom\"}", "fine"])
+    }))
+
+  it.effect("R-033: a result that its success schema cannot encode is encoding_failed, too", () =>
+    Effect.gen(function*() {
+      const tool = Tool.make("typed", {
+        parameters: {},
+        success: Schema.Struct({ celsius: Schema.Finite }),
+        handler: () => Effect.succeed({ celsius: "warm" } as never)
+      })
+      const { messages } = yield* ToolRunner.run([Message.toolCall("c0", "typed")], [tool])
+      assert.match(messages[0]?.content as string, /^\{"error":".*celsius/s)
+      assert.isTrue(messages[0]?.isError)
+    }))
+
+  it.effect("R-035: (a) a failed encoding is told without asking the encoder again", () =>
+    Effect.gen(function*() {
+      const { encoder, seen } = spying(() => Effect.fail(kaboom))
+      const answer = yield* answerTo(() => Effect.succeed({ x: 1 }), { encoder })
+      assert.strictEqual(answer.content, "{\"error\":\"kaboom\"}")
+      assert.deepStrictEqual(seen, [{ x: 1 }])
+      const odd = yield* answerTo(() => Effect.succeed({ x: 1 }), {
+        encoder: { encode: () => Effect.fail({ code: 7 }) }
+      })
+      assert.deepStrictEqual(JSON.parse(odd.content as string), { error: "{\"code\":7}" })
+    }))
+
+  it.effect("R-035: (b) another error of the runtime is encoded as an error", () =>
+    Effect.gen(function*() {
+      const { encoder, seen } = spying()
+      const answer = yield* answerTo(() => Effect.die(kaboom), { encoder })
+      const told = seen as ReadonlyArray<Tool.Error<Tool.ToolError>>
+      assert.lengthOf(told, 1)
+      assert.deepInclude(told[0], { _tag: "Error" })
+      assert.deepInclude(told[0]?.error, { reason: "handler_raised", cause: kaboom })
+      assert.deepStrictEqual(JSON.parse(answer.content as string), {
+        error: "tool error (subject): handler_raised",
+        code: "handler_raised"
+      })
+    }))
+
+  it.effect("R-035: (c) a reported exception is encoded as an error with its message, (d) any other reason as it is", () =>
+    Effect.gen(function*() {
+      for (const [reason, told] of [[kaboom, "kaboom"], [notFound, notFound], [{ code: 7 }, { code: 7 }]] as const) {
+        const { encoder, seen } = spying()
+        const answer = yield* answerTo(() => Effect.fail(reason), { encoder })
+        assert.deepStrictEqual(seen, [{ _tag: "Error", error: told }])
+        assert.isTrue(answer.isError)
+      }
+      assert.strictEqual(
+        (yield* answerTo(() => Effect.fail(notFound), { encoder: Encoder.allm })).content,
+        "{\"error\":\":not_found\"}"
+      )
+    }))
+
+  it.effect("R-035: an encoder that cannot encode an error is replaced by a literal one", () =>
+    Effect.gen(function*() {
+      for (const encode of [() => Effect.fail("no ink"), () => Effect.die("no ink"), () => Effect.interrupt]) {
+        const reported = yield* answerTo(() => Effect.fail("nope"), { encoder: { encode } })
+        assert.strictEqual(reported.content, "{\"error\":\"nope\"}")
+        const crashed = yield* answerTo(() => Effect.die(kaboom), { encoder: { encode } })
+        assert.strictEqual(crashed.content, "{\"error\":\"tool error (subject): handler_raised\"}")
+      }
+    }))
+
+  it.effect("R-030: an encoder runs once per answer", () =>
+    Effect.gen(function*() {
+      const { encoder, seen } = spying()
+      yield* answerTo(() => Effect.succeed(Tool.halt("done", { v: 1 })), { encoder })
+      yield* answerTo(() => Effect.succeed(Tool.askUser("Which city?")), { encoder })
+      assert.deepStrictEqual(seen, [{ v: 1 }])
+      const exit = yield* Effect.exit(answerTo(() => Effect.fail("nope"), { encoder }))
+      assert.isTrue(Exit.isSuccess(exit))
+      assert.lengthOf(seen, 2)
+    }))
+})
