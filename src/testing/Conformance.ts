@@ -117,8 +117,9 @@ export const equals = (detail: string, actual: unknown, expected: unknown): Effe
  * const it = (_name: string, run: () => Promise<void>) => results.push(run())
  *
  * Conformance.register(EncoderSuite.json, Encoder.layer(Encoder.json), it)
+ * const passed = await Promise.all(results)
  *
- * (await Promise.all(results)).length === EncoderSuite.json.length // => true
+ * passed.length === EncoderSuite.json.length // => true
  * ```
  *
  * @category running

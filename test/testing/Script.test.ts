@@ -9,10 +9,11 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
 import * as Layer from "effect/Layer"
+import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import * as TestClock from "effect/testing/TestClock"
-import { Adapter, Collector, type Event, Message, Policy, Response } from "heddle"
-import { Script } from "heddle/testing"
+import { Adapter, Chat, Collector, type Event, Message, Policy, Response, Tool } from "heddle"
+import { Recorder, Script } from "heddle/testing"
 
 const request: Adapter.Request = { messages: [Message.user("go")], tools: [] }
 
@@ -551,5 +552,72 @@ describe("Script: when it plays", () => {
       assert.deepStrictEqual(yield* chunks(), [3, 3])
       assert.deepStrictEqual(yield* chunks(2), [2, 1, 2, 1])
       assert.deepStrictEqual(yield* chunks(1), [1, 1, 1, 1, 1, 1])
+    }))
+})
+
+describe("Script: in a run", () => {
+  const echo = Tool.make("echo", { parameters: { x: Schema.Finite }, handler: (args) => Effect.succeed(args) })
+
+  it.effect("R-257: the reference trace of a call and its answer has fourteen events", () =>
+    Effect.gen(function*() {
+      const model = yield* Script.make([
+        [Script.toolCall("c0", "echo", { x: 1 }), Script.finish("tool_calls")],
+        [Script.text("done"), Script.finish("stop")]
+      ])
+      const events = yield* Chat.stream("go", { tools: [echo] }).pipe(Stream.runCollect, Effect.provide(model.layer))
+      assert.deepStrictEqual(events.map((event) => event._tag), [
+        "MessageStarted",
+        "ToolCallStarted",
+        "ToolCallCompleted",
+        "MessageCompleted",
+        "ToolExecutionStarted",
+        "ToolExecutionCompleted",
+        "ToolResultEncoded",
+        "StepCompleted",
+        "MessageStarted",
+        "TextDelta",
+        "TextCompleted",
+        "MessageCompleted",
+        "StepCompleted",
+        "ChatCompleted"
+      ])
+      const requests = yield* model.requests
+      assert.deepStrictEqual(requests.map((asked) => asked.messages.map((message) => message.role)), [
+        ["user"],
+        ["user", "assistant", "tool"]
+      ])
+      assert.deepStrictEqual([yield* model.opens, yield* model.cleanups], [2, 2])
+    }))
+
+  it.effect("R-243, R-244: a run that asks too often is told that nothing is scripted", () =>
+    Effect.gen(function*() {
+      const calls = [Script.toolCall("c0", "echo", { x: 1 }), Script.finish("tool_calls")]
+      const model = yield* Script.make([calls])
+      const result = yield* Chat.run("go", { tools: [echo] }).pipe(Effect.provide(model.layer))
+      assert.strictEqual(result.outcome._tag, "Failed")
+      assert.deepInclude((result.outcome as { readonly error: object }).error, { reason: "no_scripted_response" })
+      assert.strictEqual(yield* model.opens, 2)
+    }))
+
+  it.effect("R-258: virtual time drives a whole run", () =>
+    Effect.gen(function*() {
+      const recorder = yield* Recorder.make
+      const slow = Tool.make("slow", {
+        parameters: {},
+        handler: recorder.handler(() => Effect.as(Effect.sleep("20 seconds"), "slept"))
+      })
+      const model = Script.layer([
+        [Script.delay("1 second"), Script.toolCall("c0", "slow"), Script.finish("tool_calls")],
+        [Script.delay("2 seconds"), Script.text("done"), Script.finish("stop")]
+      ])
+      const events = recorder.tap(Chat.stream("go", { tools: [slow] }))
+      const run = yield* Effect.forkChild(Effect.provide(Stream.runDrain(events), model), { startImmediately: true })
+      yield* TestClock.adjust("1 minute")
+      yield* Fiber.join(run)
+      assert.deepStrictEqual(yield* recorder.at("ToolExecutionStarted"), [1000])
+      assert.deepStrictEqual(yield* recorder.at("ToolResultEncoded"), [21_000])
+      assert.deepStrictEqual(yield* recorder.at("MessageStarted"), [0, 21_000])
+      assert.deepStrictEqual(yield* recorder.at("ChatCompleted"), [23_000])
+      assert.deepInclude(yield* recorder.counts("slow"), { starts: 1, ends: 1, live: 0, finalizers: 1 })
     }))
 })
