@@ -1,3 +1,4 @@
 /**
  * The adapters to model providers, one module per wire protocol.
  */
+export * as OpenAiChat from "./OpenAiChat.ts"

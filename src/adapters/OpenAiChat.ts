@@ -1,0 +1,381 @@
+/**
+ * OpenAI's Chat Completions protocol, streamed, as OpenAI and the many servers that speak it really write it: Azure,
+ * OpenRouter, Ollama, vLLM, llama.cpp, Mistral, DeepSeek, Groq and others. The reply is read by what it holds, not by
+ * what its finish word says of it, and arguments that did not arrive whole are marked as lost.
+ *
+ * @since 0.1.0
+ */
+import * as Config from "effect/Config"
+import * as Effect from "effect/Effect"
+import * as HttpClient from "effect/http/HttpClient"
+import * as Layer from "effect/Layer"
+import * as Option from "effect/Option"
+import * as Redacted from "effect/Redacted"
+import * as Result from "effect/Result"
+import * as Stream from "effect/Stream"
+import * as Adapter from "../Adapter.ts"
+import type * as Event from "../Event.ts"
+import * as Json from "../internal/json.ts"
+import * as Message from "../Message.ts"
+import * as Response from "../Response.ts"
+import type * as Tool from "../Tool.ts"
+import type * as Answer from "./internal/answer.ts"
+import * as CallFragments from "./internal/callFragments.ts"
+import * as Messages from "./internal/chatMessages.ts"
+import * as Connection from "./internal/connection.ts"
+import * as Errors from "./internal/errors.ts"
+import type * as Sse from "./internal/sse.ts"
+import * as Usage from "./internal/usage.ts"
+
+/**
+ * How a server is reached and spoken to. Without `baseUrl` it is OpenAI's own.
+ *
+ * - `model`: what is asked for unless a request names another model.
+ * - `apiKey`: sent as a bearer token; leave it out for servers that want none.
+ * - `maxTokensField`: under which name a request's `maxTokens` is sent. By default `max_completion_tokens` to OpenAI's
+ *   own servers and for its reasoning models (`o1`, `gpt-5`, …) anywhere, which refuse the other name, and `max_tokens`
+ *   to everybody else.
+ * - `includeUsage`: asks for usage with `stream_options`; on by default, off for servers that refuse it.
+ * - `sendReasoningAs`: the field in which reasoning goes back with an assistant message; by default it stays here.
+ * - `options`: sent with every request as they are; a request's own `options` win.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Options extends Connection.Options {
+  readonly model: string
+  readonly apiKey?: Redacted.Redacted<string>
+  readonly maxTokensField?: "max_tokens" | "max_completion_tokens"
+  readonly includeUsage?: boolean
+  readonly sendReasoningAs?: "reasoning_content" | "reasoning"
+  readonly options?: Readonly<Record<string, unknown>>
+}
+
+const defaultProvider = "openai"
+const defaultBaseUrl = "https://api.openai.com/v1"
+
+// ---------------------------------------------------------------------------------------------------------------------
+// request
+
+const requestBody = (options: Options, request: Adapter.Request): Json.JsonObject => {
+  const model = request.model ?? options.model
+  return {
+    model,
+    messages: Messages.write(request.messages, options.sendReasoningAs),
+    ...(request.tools.length === 0 ? {} : { tools: request.tools.map(tool), ...toolChoice(request.toolChoice) }),
+    ...responseFormat(request.responseFormat),
+    ...(request.temperature === undefined ? {} : { temperature: request.temperature }),
+    ...(request.maxTokens === undefined ? {} : { [maxTokensField(options, model)]: request.maxTokens }),
+    ...(options.includeUsage === false ? {} : { stream_options: { include_usage: true } }),
+    ...options.options,
+    ...request.options,
+    stream: true
+  }
+}
+
+const maxTokensField = (options: Options, model: string): string => {
+  if (options.maxTokensField !== undefined) return options.maxTokensField
+  const isOwn = /^https:\/\/([^/]+\.)?openai\.com(\/|$)/.test(options.baseUrl ?? defaultBaseUrl)
+  return isOwn || /(^|\/)(o\d|gpt-5)/.test(model) ? "max_completion_tokens" : "max_tokens"
+}
+
+const tool = ({ description, name, parameters }: Tool.Definition): Json.JsonObject => ({
+  type: "function",
+  function: { name, ...(description === "" ? {} : { description }), parameters }
+})
+
+const toolChoice = (choice: Adapter.ToolChoice | undefined): Json.JsonObject => {
+  if (choice === undefined) return {}
+  return { tool_choice: typeof choice === "string" ? choice : { type: "function", function: { name: choice.name } } }
+}
+
+const responseFormat = (format: Adapter.ResponseFormat | undefined): Json.JsonObject => {
+  if (format === undefined || format.type === "text") return {}
+  const { type, ...json_schema } = format
+  return { response_format: type === "json_schema" ? { type, json_schema } : { type } }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// stream
+
+class Reader implements Answer.Reader {
+  isDone = false
+  failure: Adapter.AdapterError | undefined
+  private readonly origin: Errors.Origin
+  private readonly calls: CallFragments.CallFragments
+  private text = ""
+  private reasoning = ""
+  private refusal = ""
+  private finishWord: string | undefined
+  private usage: Response.Usage | null = null
+  private id: string | undefined
+  private model: string | undefined
+  private hasChunks = false
+  private hasFinished = false
+  private isWhole = false
+
+  constructor(origin: Errors.Origin, makeId: () => string) {
+    this.origin = origin
+    this.calls = new CallFragments.CallFragments(makeId)
+  }
+
+  get isComplete(): boolean {
+    return this.isDone || this.isWhole || this.finishWord !== undefined
+  }
+
+  read({ data, name }: Sse.SseEvent, out: Array<Event.AdapterEvent>): void {
+    if (this.isDone || data.trim() === "") return
+    if (data.trim() === "[DONE]") {
+      if (this.failure === undefined) this.finish(out)
+      this.isDone = true
+      return
+    }
+    const parsed = Json.parse(data)
+    if (Result.isSuccess(parsed) && Json.isObject(parsed.success)) this.chunk(parsed.success, name === "error", out)
+    else if (name === "error") this.chunk({ error: data }, true, out)
+    else this.fail("malformed_response", `the stream holds an event that is no JSON object (${data.length} characters)`)
+  }
+
+  end(stray: string, out: Array<Event.AdapterEvent>): void {
+    if (this.hasFinished) return
+    this.document(stray, out)
+    if (this.failure === undefined && this.isComplete) return this.finish(out)
+    if (this.usage !== null) out.push({ _tag: "RawChunk", chunk: { usage: this.usage } })
+    if (this.hasChunks) this.fail("network_error", "the connection was closed before the reply was complete")
+    else this.fail("malformed_response", `the answer holds no reply: ${Errors.describe(stray)}`)
+  }
+
+  /** A body that is no stream of events may be a whole reply, or an error that broke the stream off. */
+  private document(stray: string, out: Array<Event.AdapterEvent>): void {
+    const parsed = stray === "" ? undefined : Result.getOrUndefined(Json.parse(stray))
+    const body: unknown = Array.isArray(parsed) ? parsed[0] : parsed
+    if (!Json.isObject(body)) return
+    const choices = Messages.list(body["choices"])
+    this.isWhole = choices.some((choice) => Json.isObject(choice["message"]))
+    this.chunk(body, choices.length === 0 && !this.hasChunks, out)
+  }
+
+  private fail(reason: Errors.Reason, detail: string): void {
+    this.failure ??= Errors.make(this.origin, reason, detail)
+  }
+
+  private chunk(chunk: Json.JsonObject, isError: boolean, out: Array<Event.AdapterEvent>): void {
+    this.hasChunks = true
+    const reported = chunk["usage"] ?? Messages.object(chunk["x_groq"])["usage"]
+    if (Json.isObject(reported)) this.usage = Usage.merge(this.usage, usage(reported))
+    if (this.failure !== undefined) return
+    this.id ??= Messages.string(chunk["id"])
+    this.model ??= Messages.string(chunk["model"])
+    const choice = Messages.list(chunk["choices"]).find(({ index }) => index === undefined || index === 0)
+    if (choice !== undefined) this.choice(choice, out)
+    this.failure ??= Option.getOrUndefined(Errors.fromChunk(this.origin, chunk, isError))
+  }
+
+  private choice(choice: Json.JsonObject, out: Array<Event.AdapterEvent>): void {
+    const message = this.isWhole || !Json.isObject(choice["delta"]) ? choice["message"] : choice["delta"]
+    const { fragments, refusal, text, thought } = Messages.read(Messages.object(message))
+    if (thought !== "") {
+      this.reasoning += thought
+      out.push({ _tag: "ReasoningDelta", id: null, delta: thought })
+    }
+    if (text !== "") {
+      this.text += text
+      out.push({ _tag: "TextDelta", id: null, delta: text })
+    }
+    this.refusal += refusal
+    for (const fragment of fragments) {
+      if (this.calls.add(fragment, out)) continue
+      this.fail("malformed_response", "the stream goes on with a tool call that it had completed")
+    }
+    const word = typeof choice["finish_reason"] === "string" ? choice["finish_reason"] : undefined
+    // Between the chunks of a stream an empty word means that the end is not there yet.
+    if (word !== undefined && (word !== "" || this.isWhole)) this.finishWord = word
+    const reason = finishReason(word, false)
+    if (reason === "stop" || reason === "tool_calls") this.calls.closeAll(out)
+  }
+
+  private finish(out: Array<Event.AdapterEvent>): void {
+    if (this.text !== "") out.push({ _tag: "TextCompleted", id: null, text: this.text })
+    this.calls.end(finishReason(this.finishWord, false) === "length", out)
+    const toolCalls = this.calls.toolCalls
+    const reason = finishReason(this.finishWord, toolCalls.length > 0)
+    const reasoning = this.reasoning === "" ? {} : { reasoning: [{ type: "reasoning", text: this.reasoning } as const] }
+    const { refusal, usage } = this
+    out.push({
+      _tag: "MessageCompleted",
+      message: { ...Message.assistant(this.text, toolCalls), finishReason: reason, ...reasoning },
+      finishReason: reason,
+      ...(this.finishWord === undefined ? {} : { rawFinishReason: this.finishWord }),
+      metadata: {
+        ...(usage === null ? {} : { usage }),
+        ...(this.id === undefined ? {} : { responseId: this.id }),
+        ...(this.model === undefined ? {} : { model: this.model }),
+        ...(refusal === "" ? {} : { refusal })
+      }
+    })
+    this.hasFinished = true
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// finish
+
+const finishReasons: { readonly [word: string]: Response.FinishReason } = {
+  stop: "stop",
+  completed: "stop",
+  end_turn: "stop",
+  eos: "stop",
+  tool_calls: "tool_calls",
+  tool_use: "tool_calls",
+  function_call: "tool_calls",
+  length: "length",
+  max_tokens: "length",
+  max_output_tokens: "length",
+  model_length: "length",
+  content_filter: "content_filter",
+  error: "error",
+  cancelled: "error"
+}
+
+/** The word of the wire in the vocabulary of all providers. Servers say `stop` of replies that call tools. */
+const finishReason = (word: string | undefined, hasCalls: boolean): Response.FinishReason | null => {
+  if (word === undefined || word === "") return null
+  const reason = Object.hasOwn(finishReasons, word) ? finishReasons[word] ?? "other" : "other"
+  return reason === "stop" && hasCalls ? "tool_calls" : reason
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// usage
+
+/** Input includes what came from the cache, output the reasoning (not at xAI): the wire's own numbers, without sums. */
+const usage = (wire: Json.JsonObject): Response.Usage => {
+  const { completion_tokens, cost, prompt_tokens, total_tokens, ...others } = wire
+  const { cached_tokens, prompt_cache_hit_tokens, reasoning_tokens, ...rest } = others
+  const { completion_tokens_details, prompt_tokens_details, ...extra } = rest
+  const { cache_write_tokens, cached_tokens: cached, ...input } = Messages.object(prompt_tokens_details)
+  const { reasoning_tokens: reasoning, ...output } = Messages.object(completion_tokens_details)
+  return Response.usage({
+    inputTokens: prompt_tokens,
+    outputTokens: completion_tokens,
+    totalTokens: total_tokens,
+    cachedInputTokens: cached ?? cached_tokens ?? prompt_cache_hit_tokens,
+    cacheWriteInputTokens: cache_write_tokens,
+    reasoningTokens: reasoning ?? reasoning_tokens,
+    totalCost: Json.isObject(cost) ? cost["total_cost"] : cost,
+    extra: {
+      ...extra,
+      ...(Json.isObject(cost) ? { cost } : {}),
+      ...(Object.keys(input).length === 0 ? {} : { prompt_tokens_details: input }),
+      ...(Object.keys(output).length === 0 ? {} : { completion_tokens_details: output })
+    }
+  })
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// errors
+
+const refused = (options: Options, detail: string): Stream.Stream<never, Adapter.AdapterError> =>
+  Stream.fail(
+    new Adapter.AdapterError({ reason: "unsupported_feature", detail, provider: options.provider ?? defaultProvider })
+  )
+
+// ---------------------------------------------------------------------------------------------------------------------
+// layer
+
+const make = (options: Options): Effect.Effect<Adapter.Adapter["Service"], never, HttpClient.HttpClient> => {
+  const settings = Connection.settings("OpenAiChat.layer", options)
+  if (typeof options.model !== "string" || options.model === "") {
+    return Connection.misuse("OpenAiChat.layer", "model must be the name of a model")
+  }
+  const key = options.apiKey === undefined ? [] : [options.apiKey]
+  return Effect.map(HttpClient.HttpClient, (client) => ({
+    stream: (request) => {
+      const problem = Messages.unsupported(request.messages)
+      return problem !== undefined ? refused(options, problem) : Connection.stream({
+        client,
+        settings,
+        provider: options.provider ?? defaultProvider,
+        url: Connection.endpoint(options.baseUrl ?? defaultBaseUrl, "/chat/completions"),
+        headers: {
+          ...Object.fromEntries(key.map((value) => ["authorization", Connection.bearer(value)])),
+          ...options.headers
+        },
+        secrets: key,
+        body: requestBody(options, request),
+        makeReader: (origin) => Effect.map(CallFragments.idMaker, (makeId) => new Reader(origin, makeId))
+      })
+    }
+  }))
+}
+
+/**
+ * The adapter. It needs an `HttpClient`; requests are sent by whichever one is provided.
+ *
+ * **Details**
+ *
+ * A request that fails before its first event is tried again with growing delays when that may help: the server could
+ * not be reached, was busy or asked for patience. After the first event nothing is repeated. A reply whose end is
+ * missing, and an error inside a reply, fail the stream. Under finish reason `length` the last call is marked as
+ * `truncated` even if its arguments parse, because the wire never closed it; the calls before it count.
+ *
+ * **Gotchas**
+ *
+ * A throwing `TypeError` names an option that cannot be used.
+ *
+ * **Example** (A model behind an HTTP client)
+ *
+ * ```ts import.meta.vitest
+ * import { Adapter } from "heddle"
+ * import { OpenAiChat } from "heddle/adapters"
+ * import * as FetchHttpClient from "effect/http/FetchHttpClient"
+ * import * as Layer from "effect/Layer"
+ * import * as Redacted from "effect/Redacted"
+ *
+ * const model: Layer.Layer<Adapter.Adapter> = OpenAiChat.layer({
+ *   model: "gpt-5-mini",
+ *   apiKey: Redacted.make("sk-…")
+ * }).pipe(Layer.provide(FetchHttpClient.layer))
+ *
+ * Layer.isLayer(model) // => true
+ * ```
+ *
+ * @category layers
+ * @since 0.1.0
+ */
+export const layer = (options: Options): Layer.Layer<Adapter.Adapter, never, HttpClient.HttpClient> =>
+  Layer.effect(Adapter.Adapter, make(options))
+
+/**
+ * The adapter with what the environment says: `OPENAI_MODEL`, `OPENAI_API_KEY` and `OPENAI_BASE_URL`, read through
+ * Effect's `Config`. `defaults` stand in for what it does not say; a model has to be named by one of the two, and
+ * OpenAI's own servers want a key.
+ *
+ * @category layers
+ * @since 0.1.0
+ */
+export const layerConfig = (
+  defaults: Partial<Options> = {}
+): Layer.Layer<Adapter.Adapter, Config.ConfigError, HttpClient.HttpClient> =>
+  Layer.unwrap(Effect.map(environment(defaults), layer))
+
+/** A setting of the environment; an empty one is none. */
+const setting = (name: string): Config.Config<Option.Option<string>> =>
+  Config.option(Config.String(name)).pipe(
+    Config.map((value) => Option.filter(Option.map(value, (text) => text.trim()), (text) => text !== ""))
+  )
+
+/** Fails with the name of the setting if there is nothing to stand in for it. */
+const required = (name: string, value: string | undefined): Config.Config<string> =>
+  value === undefined || value === "" ? Config.NonEmptyString(name) : Config.succeed(value)
+
+const environment = (defaults: Partial<Options>): Config.Config<Options> =>
+  Config.all({ model: setting("OPENAI_MODEL"), baseUrl: setting("OPENAI_BASE_URL"), key: setting("OPENAI_API_KEY") })
+    .pipe(Config.flatMap((found) => {
+      const baseUrl = Option.getOrUndefined(found.baseUrl) ?? defaults.baseUrl ?? defaultBaseUrl
+      const apiKey = Option.getOrUndefined(Option.map(found.key, (key) => Redacted.make(key))) ?? defaults.apiKey
+      const hasAccess = baseUrl !== defaultBaseUrl || apiKey !== undefined || defaults.headers !== undefined
+      return Config.all({
+        model: required("OPENAI_MODEL", Option.getOrUndefined(found.model) ?? defaults.model),
+        access: required("OPENAI_API_KEY", hasAccess ? "given" : undefined)
+      }).pipe(Config.map(({ model }) => ({ ...defaults, model, baseUrl, ...(apiKey === undefined ? {} : { apiKey }) })))
+    }))

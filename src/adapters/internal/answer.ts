@@ -1,0 +1,140 @@
+/**
+ * The body of a streamed answer as events: one network read becomes one array of events, in the order of the wire. An
+ * answer ends when its body ends, soon after its own last word, or when the server has been silent for too long; what
+ * was read before a failure is handed out before it.
+ */
+import type * as Arr from "effect/Array"
+import * as Cause from "effect/Cause"
+import * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import * as Pull from "effect/Pull"
+import * as Stream from "effect/Stream"
+import type * as Adapter from "../../Adapter.ts"
+import type * as Event from "../../Event.ts"
+import * as Message from "../../Message.ts"
+import * as Errors from "./errors.ts"
+import * as Sse from "./sse.ts"
+
+/** Reads the events of one answer. Its marks are looked at after every read. */
+export interface Reader {
+  readonly read: (event: Sse.SseEvent, out: Array<Event.AdapterEvent>) => void
+  /** The body has ended; `stray` is what was no event. Emits what is still to be said. */
+  readonly end: (stray: string, out: Array<Event.AdapterEvent>) => void
+  /** The answer's own word for its end was seen: what is cut off now is not missed. */
+  readonly isComplete: boolean
+  /** Nothing more is to come but the end of the body. */
+  readonly isDone: boolean
+  /** What broke the answer; the reader goes on to read what belongs to a broken answer, such as its cost. */
+  readonly failure: Adapter.AdapterError | undefined
+}
+
+export interface Limits {
+  readonly idleTimeout: Duration.Duration
+  readonly maxEventLength: number
+}
+
+type Chunk = Arr.NonEmptyReadonlyArray<Event.AdapterEvent>
+
+/** How long the body's end is waited for after the last event: its cost may follow, and the connection be kept. */
+const afterLast = Duration.seconds(1)
+/** After the word for the end, a server that keeps the connection open is not waited for as long as before it. */
+const afterFinish = Duration.seconds(10)
+
+class Answer {
+  private readonly bytes: Pull.Pull<Arr.NonEmptyReadonlyArray<Uint8Array>, unknown>
+  private readonly origin: Errors.Origin
+  private readonly reader: Reader
+  private readonly limits: Limits
+  private readonly parser: Sse.Parser
+  private hasStarted = false
+  private hasEnded = false
+  private failure: Adapter.AdapterError | undefined
+
+  constructor(
+    bytes: Pull.Pull<Arr.NonEmptyReadonlyArray<Uint8Array>, unknown>,
+    origin: Errors.Origin,
+    reader: Reader,
+    limits: Limits
+  ) {
+    this.bytes = bytes
+    this.origin = origin
+    this.reader = reader
+    this.limits = limits
+    this.parser = new Sse.Parser(limits.maxEventLength)
+  }
+
+  readonly pull: Pull.Pull<Chunk, Adapter.AdapterError> = Effect.suspend(() => {
+    if (!this.hasStarted) {
+      this.hasStarted = true
+      return Effect.succeed([{ _tag: "MessageStarted", message: Message.assistant("") }])
+    }
+    if (this.hasEnded) return this.close
+    return Effect.flatMap(this.read, (events) => isNonEmpty(events) ? Effect.succeed(events) : this.pull)
+  })
+
+  private get close(): Pull.Pull<never, Adapter.AdapterError> {
+    const failure = this.reader.failure ?? this.failure
+    return failure === undefined ? Cause.done() : Effect.fail(failure)
+  }
+
+  /** One read of the network, and what it means. */
+  private get read(): Effect.Effect<ReadonlyArray<Event.AdapterEvent>> {
+    const patience = this.patience
+    return this.bytes.pipe(
+      Pull.matchEffect({
+        onSuccess: (chunks) => Effect.sync(() => this.take(chunks)),
+        onDone: () => Effect.sync(() => this.end(undefined)),
+        onFailure: (cause) =>
+          Cause.hasInterrupts(cause)
+            ? Effect.failCause(cause as Cause.Cause<never>)
+            : Effect.sync(() => this.end(["network_error", "the connection was lost before the reply was complete"]))
+      }),
+      Effect.timeoutOrElse({
+        duration: patience,
+        orElse: () => Effect.sync(() => this.end(["timeout", `the server was silent for ${Duration.format(patience)}`]))
+      })
+    )
+  }
+
+  private get patience(): Duration.Duration {
+    if (this.reader.isDone || this.reader.failure !== undefined) return afterLast
+    return this.reader.isComplete ? Duration.min(afterFinish, this.limits.idleTimeout) : this.limits.idleTimeout
+  }
+
+  private take(chunks: ReadonlyArray<Uint8Array>): ReadonlyArray<Event.AdapterEvent> {
+    const out: Array<Event.AdapterEvent> = []
+    for (const chunk of chunks) {
+      for (const event of this.parser.feed(chunk)) this.reader.read(event, out)
+      if (!this.parser.isTooLong) continue
+      const detail = `the answer holds an event of more than ${this.limits.maxEventLength} characters`
+      this.failure = Errors.make(this.origin, "malformed_response", detail)
+      this.hasEnded = true
+      break
+    }
+    return out
+  }
+
+  /** The body has ended, for the given reason if it was not by itself. */
+  private end(
+    problem: readonly [reason: Errors.Reason, detail: string] | undefined
+  ): ReadonlyArray<Event.AdapterEvent> {
+    const out: Array<Event.AdapterEvent> = []
+    this.hasEnded = true
+    for (const event of this.parser.end()) this.reader.read(event, out)
+    const isCut = problem !== undefined && !this.reader.isComplete && this.reader.failure === undefined
+    if (isCut) this.failure = Errors.make(this.origin, ...problem)
+    else this.reader.end(this.parser.stray, out)
+    return out
+  }
+}
+
+const isNonEmpty = (events: ReadonlyArray<Event.AdapterEvent>): events is Chunk => events.length > 0
+
+/** The events of a body. Closing the stream closes the body. */
+export const events = (
+  body: Stream.Stream<Uint8Array, unknown>,
+  origin: Errors.Origin,
+  reader: Reader,
+  limits: Limits
+): Stream.Stream<Event.AdapterEvent, Adapter.AdapterError> =>
+  Stream.transformPull(body, (bytes) => Effect.sync(() => new Answer(bytes, origin, reader, limits).pull))

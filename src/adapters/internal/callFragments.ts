@@ -1,0 +1,232 @@
+/**
+ * Tool calls out of the fragments in which a reply streams them: which call a fragment belongs to, and what a call's
+ * arguments come to. Texts are only appended to and parsed at most three times, so that the work is linear in the fragments.
+ * Every call gets an id that no other call of the reply has, and is completed exactly once.
+ */
+import * as Clock from "effect/Clock"
+import * as Effect from "effect/Effect"
+import * as Option from "effect/Option"
+import * as Random from "effect/Random"
+import * as Result from "effect/Result"
+import type * as Event from "../../Event.ts"
+import * as Json from "../../internal/json.ts"
+import type * as Message from "../../Message.ts"
+
+/** A piece of a call as the wire sends it; empty strings and nulls stand as `undefined`, but an empty text as `""`. */
+export interface Fragment {
+  /** The call's place on the wire: a key that may repeat or skip, never a position. */
+  readonly index: number | string | undefined
+  readonly id: string | undefined
+  readonly name: string | undefined
+  readonly text: string | undefined
+  readonly metadata: Json.JsonObject
+}
+
+interface Call {
+  id: string
+  wireId: string | undefined
+  name: string
+  text: string
+  isObserved: boolean
+  isTried: boolean
+  metadata: Json.JsonObject
+  completed: Message.ToolCall | undefined
+}
+
+type Events = Array<Event.AdapterEvent>
+
+const hexadecimal = (value: number, digits: number): string => value.toString(16).padStart(digits, "0")
+
+/** Makes ids for calls that came without one: `call_` and a UUID of version 7. */
+export const idMaker: Effect.Effect<() => string> = Effect.gen(function*() {
+  const time = hexadecimal(yield* Clock.currentTimeMillis, 12)
+  const high = hexadecimal(yield* Random.nextIntBetween(0x8000, 0xbfff), 4)
+  const low = yield* Random.nextIntBetween(0, 2 ** 48 - 1)
+  let count = 0
+  return () => {
+    const serial = `7${hexadecimal(count % 4096, 3)}-${high}-${hexadecimal((low + count) % 2 ** 48, 12)}`
+    count++
+    return `call_${time.slice(0, 8)}-${time.slice(8)}-${serial}`
+  }
+})
+
+/** The arguments in a text. Some servers write `null` where a call has none. */
+const parse = (text: string): Option.Option<Json.JsonObject> =>
+  text.trim() === "null" ? Option.some({}) : Json.parseObject(text)
+
+export class CallFragments {
+  private readonly makeId: () => string
+  private readonly calls: Array<Call> = []
+  private readonly byIndex = new Map<number | string, Call>()
+  private readonly byWireId = new Map<string, Call>()
+  /** By id: how many calls have wanted it. */
+  private readonly ids = new Map<string, number>()
+  /** The calls that the wire has not said to be finished. */
+  private readonly unfinished = new Set<Call>()
+
+  constructor(makeId: () => string) {
+    this.makeId = makeId
+  }
+
+  /** The completed calls, in the order in which the wire opened them. */
+  get toolCalls(): ReadonlyArray<Message.ToolCall> {
+    return this.calls.flatMap((call) => call.completed === undefined ? [] : [call.completed])
+  }
+
+  /** Adds a fragment. False if it goes on with a call that had been closed, which no order of events can tell. */
+  add(fragment: Fragment, out: Events): boolean {
+    const call = this.find(fragment, out)
+    if (call === undefined) return true
+    if (call.completed !== undefined) {
+      const text = fragment.text ?? ""
+      return text.trim() === "" || text === call.text
+    }
+    if (hasEntries(fragment.metadata)) call.metadata = { ...call.metadata, ...fragment.metadata }
+    if (call.name === "" && fragment.name !== undefined) this.start(call, fragment.name, out)
+    if (fragment.text !== undefined) this.append(call, fragment.text, out)
+    return true
+  }
+
+  private append(call: Call, text: string, out: Events): void {
+    call.isObserved = true
+    if (text === "") return
+    call.text += text
+    if (call.name !== "") out.push({ _tag: "ToolCallDelta", id: call.id, argumentsDelta: text })
+  }
+
+  /** Fragments that came before the name still count. */
+  private start(call: Call, name: string, out: Events): void {
+    call.name = name
+    call.id = this.uniqueId(call)
+    out.push({ _tag: "ToolCallStarted", id: call.id, name })
+    if (call.text !== "") out.push({ _tag: "ToolCallDelta", id: call.id, argumentsDelta: call.text })
+  }
+
+  private uniqueId(call: Call): string {
+    const wanted = call.wireId ?? this.makeId()
+    let count = (this.ids.get(wanted) ?? 0) + 1
+    const numbered = (): string => count === 1 ? wanted : `${wanted}_${count}`
+    while (count > 1 && this.ids.has(numbered())) count++
+    const id = numbered()
+    this.ids.set(wanted, count)
+    if (id !== wanted) {
+      this.ids.set(id, 1)
+      call.metadata = { ...call.metadata, duplicateOf: wanted }
+    }
+    return id
+  }
+
+  /**
+   * The call of a fragment: by index if it has one, else by id, else the last one. A new id with a name on a used index
+   * is another call, because servers send all their calls with index 0; so is a second whole call without any id.
+   */
+  private find(fragment: Fragment, out: Events): Call | undefined {
+    const { id, index, name } = fragment
+    const current = index === undefined ? this.calls.at(-1) : this.byIndex.get(index)
+    if (id === undefined && name === undefined) {
+      return current ?? (fragment.text === undefined || fragment.text === "" ? undefined : this.open(fragment, out))
+    }
+    const known = id === undefined ? undefined : this.byWireId.get(id)
+    const sameId = known !== undefined && (name === undefined || name === known.name) ? known : undefined
+    if (index === undefined) return sameId ?? this.open(fragment, out)
+    if (current === undefined) return (name === undefined ? sameId : undefined) ?? this.open(fragment, out)
+    if (id === undefined || current.wireId === undefined) {
+      if (this.isNext(current, fragment, out)) return this.open(fragment, out)
+      return this.adopt(current, id)
+    }
+    if (current.wireId === id && (name === undefined || current.name === "" || name === current.name)) return current
+    return sameId ?? (name === undefined ? current : this.open(fragment, out))
+  }
+
+  /** An id that comes after the call was named tells later fragments apart, and stays out of the events. */
+  private adopt(call: Call, id: string | undefined): Call {
+    if (id !== undefined) {
+      call.wireId = id
+      this.byWireId.set(id, call)
+    }
+    return call
+  }
+
+  private isNext(current: Call, fragment: Fragment, out: Events): boolean {
+    if (fragment.name === undefined || current.name === "") return false
+    if (fragment.name !== current.name) return true
+    const isWhole = current.completed !== undefined || this.tryClose(current, out)
+    return isWhole && fragment.text?.trimStart().startsWith("{") === true
+  }
+
+  private open(fragment: Fragment, out: Events): Call {
+    this.closeLast(out)
+    const call: Call = {
+      id: "",
+      wireId: fragment.id,
+      name: "",
+      text: "",
+      isObserved: false,
+      isTried: false,
+      metadata: {},
+      completed: undefined
+    }
+    this.calls.push(call)
+    this.unfinished.add(call)
+    if (fragment.index !== undefined) this.byIndex.set(fragment.index, call)
+    if (fragment.id !== undefined) this.byWireId.set(fragment.id, call)
+    return call
+  }
+
+  /** The wire has moved on: the call that was opened last is complete, unless its text shows that more is to come. */
+  private closeLast(out: Events): void {
+    const last = this.calls.at(-1)
+    if (last !== undefined && last.completed === undefined) this.tryClose(last, out)
+  }
+
+  /** The wire says that the calls are made: those whose text is whole are complete. */
+  closeAll(out: Events): void {
+    for (const call of this.unfinished) {
+      call.isTried = false
+      if (call.completed === undefined) this.tryClose(call, out)
+    }
+    this.unfinished.clear()
+  }
+
+  private tryClose(call: Call, out: Events): boolean {
+    if (call.isTried || call.name === "" || call.text.trim() === "") return false
+    call.isTried = true
+    const parsed = parse(call.text)
+    if (Option.isSome(parsed)) this.complete(call, { arguments: parsed.value }, out)
+    return Option.isSome(parsed)
+  }
+
+  /**
+   * Completes what is open when the reply has ended. If the token limit ended it, the last call was cut, even when its
+   * text parses: servers are known to mend a cut text. A call before it counts if its text is whole.
+   */
+  end(isTruncated: boolean, out: Events): void {
+    const last = this.calls.at(-1)
+    for (const call of this.calls) {
+      if (call.completed !== undefined || call.name === "") continue
+      const isCut = isTruncated && (call === last || call.text.trim() === "")
+      this.complete(call, isCut ? lost("truncated") : finalArguments(call, isTruncated), out)
+    }
+  }
+
+  private complete(call: Call, args: Arguments, out: Events): void {
+    const common = { id: call.id, name: call.name, rawArguments: call.text, ...args }
+    call.completed = { ...common, metadata: call.metadata }
+    const metadata = hasEntries(call.metadata) ? { metadata: call.metadata } : {}
+    out.push({ _tag: "ToolCallCompleted", ...common, ...metadata })
+  }
+}
+
+const hasEntries = (record: Json.JsonObject): boolean => Object.keys(record).length > 0
+
+type Arguments = Pick<Message.ToolCall, "arguments" | "argumentsLost">
+
+const lost = (reason: Message.ArgumentsLost): Arguments => ({ arguments: {}, argumentsLost: reason })
+
+const finalArguments = (call: Call, isTruncated: boolean): Arguments => {
+  if (!call.isObserved) return lost("missing_fragments")
+  const parsed = parse(call.text)
+  if (Option.isSome(parsed)) return { arguments: parsed.value }
+  if (isTruncated) return lost("truncated")
+  return lost(Result.isSuccess(Json.parse(call.text)) ? "not_an_object" : "json_decode_error")
+}

@@ -1,0 +1,197 @@
+/**
+ * The messages of Chat Completions, both ways: how a thread is written, and what the delta of a streamed reply, or the
+ * message of a whole one, says. Reading is total: whatever has another form than expected is not there.
+ */
+import * as Option from "effect/Option"
+import * as Json from "../../internal/json.ts"
+import * as Message from "../../Message.ts"
+import type * as CallFragments from "./callFragments.ts"
+
+export const string = (value: unknown): string | undefined =>
+  typeof value === "string" && value !== "" ? value : undefined
+
+export const object = (value: unknown): Json.JsonObject => Json.isObject(value) ? value : {}
+
+export const list = (value: unknown): ReadonlyArray<Json.JsonObject> =>
+  Array.isArray(value) ? value.filter(Json.isObject) : []
+
+// ---------------------------------------------------------------------------------------------------------------------
+// writing
+
+/** What a tool's answer cannot hold here, such as an image, follows the answers of its turn in a user message. */
+export const write = (
+  messages: ReadonlyArray<Message.Message>,
+  reasoningField: string | undefined
+): ReadonlyArray<Json.JsonObject> => {
+  const written: Array<Json.JsonObject> = []
+  let attached: Array<Json.JsonObject> = []
+  const flush = (): void => {
+    if (attached.length > 0) written.push({ role: "user", content: attached })
+    attached = []
+  }
+  for (const message of messages) {
+    if (message.role !== "tool") flush()
+    written.push(messageBody(message, reasoningField))
+    const media = message.role === "tool" ? attachments(message.content) : []
+    if (media.length > 0) attached.push(text(`From the tool call ${message.toolCallId}:`), ...media)
+  }
+  flush()
+  return written
+}
+
+const messageBody = (message: Message.Message, reasoningField: string | undefined): Json.JsonObject => {
+  const name = message.name === undefined ? {} : { name: message.name }
+  switch (message.role) {
+    case "system":
+      return { role: "system", content: Message.text(message), ...name }
+    case "user":
+      return { role: "user", content: parts(message.content), ...name }
+    case "assistant":
+      return { role: "assistant", ...name, ...assistantBody(message, reasoningField) }
+    case "tool":
+      return { role: "tool", tool_call_id: message.toolCallId, content: Message.text(message) }
+  }
+}
+
+const assistantBody = (message: Message.Message, reasoningField: string | undefined): Json.JsonObject => {
+  const calls = (message.toolCalls ?? []).filter((call) => call.providerExecuted !== true)
+  const said = Message.text(message)
+  const thought = ofMessage(message).flatMap((part) => part.type === "reasoning" ? [part.text] : []).join("")
+  return {
+    content: said === "" && calls.length > 0 ? null : said,
+    ...(calls.length === 0 ? {} : { tool_calls: calls.map(toolCall) }),
+    ...(reasoningField === undefined || thought === "" ? {} : { [reasoningField]: thought })
+  }
+}
+
+/** A text that is no JSON object is not sent back: many servers parse it, and refuse the whole history. */
+const toolCall = (call: Message.ToolCall): Json.JsonObject => {
+  const { rawArguments = "" } = call
+  const isWhole = rawArguments.trim() !== "" && Option.isSome(Json.parseObject(rawArguments))
+  const extra = call.metadata["extra_content"]
+  return {
+    id: call.id,
+    type: "function",
+    function: { name: call.name, arguments: isWhole ? rawArguments : JSON.stringify(call.arguments) },
+    ...(extra === undefined ? {} : { extra_content: extra })
+  }
+}
+
+type Media = Extract<Message.Part, { readonly type: "image" | "file" }>
+
+const isMedia = (value: Message.Part): value is Media => value.type === "image" || value.type === "file"
+
+const isImage = (media: Media): boolean => media.type === "image" || media.mediaType?.startsWith("image/") === true
+
+/** All parts of a message, the reasoning that is kept beside its content first. */
+const ofMessage = (message: Message.Message): ReadonlyArray<Message.Part> => [
+  ...(message.reasoning ?? []),
+  ...(typeof message.content === "string" ? [] : message.content)
+]
+
+const text = (value: string): Json.JsonObject => ({ type: "text", text: value })
+
+/** The content of a user message. */
+const parts = (content: Message.Content): string | ReadonlyArray<Json.JsonObject> =>
+  typeof content === "string" ? content : content.flatMap(part)
+
+/** What a tool's answer cannot hold, and has to follow it. */
+const attachments = (content: Message.Content): ReadonlyArray<Json.JsonObject> =>
+  typeof content === "string" ? [] : content.filter(isMedia).flatMap(part)
+
+const part = (value: Message.Part): ReadonlyArray<Json.JsonObject> => {
+  if (value.type === "text") return [text(value.text)]
+  if (value.type === "reasoning") return []
+  const { data, mediaType, url } = value
+  if (isImage(value)) return [{ type: "image_url", image_url: { url: url ?? dataUri(value) } }]
+  if (mediaType?.startsWith("audio/") === true && data !== undefined) {
+    return [{ type: "input_audio", input_audio: { data, format: mediaType.includes("wav") ? "wav" : "mp3" } }]
+  }
+  if (url?.startsWith("file-") === true) return [{ type: "file", file: { file_id: url } }]
+  const filename = value.type === "file" && value.filename !== undefined ? { filename: value.filename } : {}
+  return [{ type: "file", file: { ...filename, file_data: url ?? dataUri(value) } }]
+}
+
+const dataUri = (media: Media): string => {
+  const fallback = media.type === "image" ? "image/png" : "application/octet-stream"
+  return `data:${media.mediaType ?? fallback};base64,${media.data}`
+}
+
+/** The first thing that the protocol has no words for. */
+export const unsupported = (messages: ReadonlyArray<Message.Message>): string | undefined => {
+  for (const message of messages) {
+    for (const media of ofMessage(message).filter(isMedia)) {
+      if (message.role === "system" || message.role === "assistant") {
+        return `a ${message.role} message cannot hold ${media.type} parts`
+      }
+      if (media.url === undefined && media.data === undefined) return `the ${media.type} part has neither url nor data`
+      if (!isImage(media) && media.url !== undefined && !/^(data:|file-)/.test(media.url)) {
+        return "a file cannot be sent by its URL: send its data, or the id of an uploaded file"
+      }
+    }
+  }
+  return undefined
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// reading
+
+/** What a delta says. */
+export interface Said {
+  readonly text: string
+  readonly thought: string
+  readonly refusal: string
+  readonly fragments: ReadonlyArray<CallFragments.Fragment>
+}
+
+export const read = (delta: Json.JsonObject): Said => {
+  const content = delta["content"]
+  const parts = list(content)
+  return {
+    text: string(content) ?? joined(parts, "text"),
+    thought: parts.length === 0 ? reasoning(delta) : thinking(parts),
+    refusal: string(delta["refusal"]) ?? "",
+    fragments: fragments(delta)
+  }
+}
+
+const joined = (items: ReadonlyArray<Json.JsonObject>, key: string): string =>
+  items.length === 0 ? "" : items.map((item) => string(item[key]) ?? "").join("")
+
+/** Mistral writes its reasoning as parts of the content. */
+const thinking = (parts: ReadonlyArray<Json.JsonObject>): string =>
+  parts.map(({ thinking }) => string(thinking) ?? joined(list(thinking), "text")).join("")
+
+/** The same reasoning may stand in several fields: they are alternatives, and never added up. */
+const reasoning = (delta: Json.JsonObject): string => {
+  const plain = string(delta["reasoning_content"]) ?? string(delta["reasoning"])
+  if (plain !== undefined) return plain
+  const details = list(delta["reasoning_details"])
+  return joined(details, "text") || joined(details, "summary")
+}
+
+const fragments = (delta: Json.JsonObject): ReadonlyArray<CallFragments.Fragment> => {
+  const calls = list(delta["tool_calls"])
+  const legacy = delta["function_call"]
+  if (calls.length === 0 && !Json.isObject(legacy)) return []
+  const own = calls.map(({ function: called, id, index, type: _type, ...metadata }) => ({
+    ...fragment(object(called)),
+    index: typeof index === "number" ? index : undefined,
+    id: string(id),
+    metadata: Object.fromEntries(Object.entries(metadata).filter(([, value]) => isSaid(value)))
+  }))
+  if (calls.length > 0 || !Json.isObject(legacy)) return own
+  return [{ ...fragment(legacy), index: "function_call", id: undefined, metadata: {} }]
+}
+
+/** Some servers write what is not there as `null`, an empty string or an empty object. */
+const isSaid = (value: unknown): boolean =>
+  value !== null && value !== "" && !(Json.isObject(value) && Object.keys(value).length === 0)
+
+const fragment = (called: Json.JsonObject) => {
+  const args = called["arguments"]
+  return {
+    name: string(called["name"]),
+    text: typeof args === "string" ? args : Json.isObject(args) ? JSON.stringify(args) : undefined
+  }
+}

@@ -1,0 +1,275 @@
+/**
+ * A streamed HTTP exchange with a model. Nothing happens before the first pull; closing the stream's scope aborts the
+ * request. Before the first event a failed request is tried again, after it never. No error that leaves here holds the
+ * request or its secrets, and traces hold none of its headers' values.
+ */
+import * as Clock from "effect/Clock"
+import * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Headers from "effect/http/Headers"
+import * as HttpClient from "effect/http/HttpClient"
+import type * as HttpClientError from "effect/http/HttpClientError"
+import * as HttpClientRequest from "effect/http/HttpClientRequest"
+import type * as HttpClientResponse from "effect/http/HttpClientResponse"
+import * as Random from "effect/Random"
+import * as Redacted from "effect/Redacted"
+import * as Result from "effect/Result"
+import * as Schedule from "effect/Schedule"
+import * as Scope from "effect/Scope"
+import * as Stream from "effect/Stream"
+import type * as Adapter from "../../Adapter.ts"
+import type * as Event from "../../Event.ts"
+import * as Json from "../../internal/json.ts"
+import * as Answer from "./answer.ts"
+import * as Errors from "./errors.ts"
+
+type HeaderValues = Readonly<Record<string, string | Redacted.Redacted<string>>>
+
+/** How a server is reached, the same for every protocol. */
+export interface Options {
+  /** Where the protocol's paths start. A query string is kept. */
+  readonly baseUrl?: string
+  /** Further headers; they win over the adapter's own. Their values stay out of errors and traces. */
+  readonly headers?: HeaderValues
+  /** What errors call the provider. */
+  readonly provider?: string
+  /** How often a request that failed before its first event is tried again. Default: 2. */
+  readonly retries?: number
+  /** The delay before the first retry, doubled before each further one. Default: 500 ms, and up to 250 ms of jitter. */
+  readonly retryDelay?: Duration.Input
+  /** The longest delay between two tries, whatever the server asks for. Default: 30 seconds. */
+  readonly maxRetryDelay?: Duration.Input
+  /** How long the server may be silent, before its answer and between two reads. Default: 5 minutes. */
+  readonly idleTimeout?: Duration.Input
+  /** The longest single event that is read, in UTF-16 code units. Default: 16 Mi. */
+  readonly maxEventLength?: number
+}
+
+/** The options as they are used. */
+export interface Settings extends Answer.Limits {
+  readonly retries: number
+  readonly retryDelay: Duration.Duration
+  readonly maxRetryDelay: Duration.Duration
+}
+
+/** One request, and how its answer is read. */
+export interface Exchange {
+  readonly client: HttpClient.HttpClient
+  readonly settings: Settings
+  readonly provider: string
+  readonly url: string
+  readonly headers: HeaderValues
+  readonly secrets: ReadonlyArray<Redacted.Redacted<string>>
+  readonly body: Json.JsonObject
+  readonly makeReader: (origin: Errors.Origin) => Effect.Effect<Answer.Reader>
+}
+
+interface Failure {
+  readonly error: Adapter.AdapterError
+  readonly isWorthRetrying: boolean
+}
+
+const jitterMillis = 250
+const longestErrorBody = 64 * 1024
+const errorBodyTimeout = Duration.seconds(10)
+const requestIdHeaders = ["x-request-id", "request-id", "apim-request-id"] as const
+const secretNames = /auth|key|token|secret|cookie/i
+
+/** Throws what a caller's mistake is answered with. */
+export const misuse = (name: string, problem: string): never => {
+  throw new TypeError(`${name}: ${problem}`)
+}
+
+const duration = (name: string, option: string, input: Duration.Input): Duration.Duration => {
+  const decoded = Duration.fromInput(input)
+  return decoded._tag === "Some"
+    ? decoded.value
+    : misuse(name, `${option} must be a duration; got: ${Json.render(input)}`)
+}
+
+const count = (name: string, option: string, value: number, least: number): number =>
+  Number.isSafeInteger(value) && value >= least
+    ? value
+    : misuse(name, `${option} must be an integer of at least ${least}; got: ${Json.render(value)}`)
+
+/** The options with their defaults. Throws a `TypeError` that names the one that cannot be used. */
+export const settings = (name: string, options: Options): Settings => ({
+  retries: count(name, "retries", options.retries ?? 2, 0),
+  retryDelay: duration(name, "retryDelay", options.retryDelay ?? "500 millis"),
+  maxRetryDelay: duration(name, "maxRetryDelay", options.maxRetryDelay ?? "30 seconds"),
+  idleTimeout: duration(name, "idleTimeout", options.idleTimeout ?? "5 minutes"),
+  maxEventLength: count(name, "maxEventLength", options.maxEventLength ?? 16 * 1024 * 1024, 1)
+})
+
+/** The events that answer a request. Each run of the stream sends it anew. */
+export const stream = (exchange: Exchange): Stream.Stream<Event.AdapterEvent, Adapter.AdapterError> =>
+  Stream.unwrap(Effect.gen(function*() {
+    const request = yield* Effect.fromResult(makeRequest(exchange))
+    const response = yield* open(exchange, request)
+    const origin = originOf(exchange, response.headers)
+    const reader = yield* exchange.makeReader(origin)
+    return Answer.events(response.stream, origin, reader, exchange.settings)
+  }))
+
+const secretsOf = (exchange: Exchange): ReadonlyArray<Redacted.Redacted<string>> => [
+  ...exchange.secrets,
+  ...Object.entries(exchange.headers).flatMap(([name, value]) => {
+    if (Redacted.isRedacted(value)) return [value]
+    return secretNames.test(name) ? [Redacted.make(value)] : []
+  })
+]
+
+const originOf = (exchange: Exchange, headers: Readonly<Record<string, string | undefined>>): Errors.Origin => ({
+  provider: exchange.provider,
+  secrets: secretsOf(exchange),
+  requestId: requestIdHeaders.map((name) => headers[name]).find((id) => id !== undefined && id !== "")
+})
+
+// ---------------------------------------------------------------------------------------------------------------------
+// the request
+
+type Made<A> = Result.Result<A, Adapter.AdapterError>
+
+const makeRequest = (exchange: Exchange): Made<HttpClientRequest.HttpClientRequest> =>
+  Result.mapError(
+    Result.gen(function*() {
+      const url = yield* checkUrl(exchange.url)
+      const headers = yield* checkHeaders(exchange.headers)
+      const body = yield* Result.mapError(
+        Result.try(() => JSON.stringify(exchange.body)),
+        (problem) => `the request cannot be written as JSON: ${Json.render(problem)}`
+      )
+      return HttpClientRequest.post(url).pipe(
+        HttpClientRequest.setHeaders({ accept: "text/event-stream", ...headers }),
+        HttpClientRequest.bodyText(body, "application/json")
+      )
+    }),
+    (problem) => Errors.make(originOf(exchange, {}), "invalid_request", problem)
+  )
+
+/** The value of an authorization header. */
+export const bearer = (key: Redacted.Redacted<string>): Redacted.Redacted<string> =>
+  Redacted.make(`Bearer ${Redacted.value(key).trim()}`)
+
+/** The URL of a path under a base URL, whose query string is kept. */
+export const endpoint = (baseUrl: string, path: string): string => {
+  const query = baseUrl.indexOf("?")
+  const base = query < 0 ? baseUrl : baseUrl.slice(0, query)
+  return `${base.trim().replace(/\/+$/, "")}${path}${query < 0 ? "" : baseUrl.slice(query)}`
+}
+
+const checkUrl = (text: string): Result.Result<URL, string> =>
+  Result.try(() => new URL(text)).pipe(
+    Result.mapError(() => `the base URL is no URL: ${text}`),
+    Result.flatMap((url) => {
+      if (url.protocol !== "http:" && url.protocol !== "https:") {
+        return Result.fail(`the base URL must start with http:// or https://: ${text}`)
+      }
+      return url.username === "" && url.password === ""
+        ? Result.succeed(url)
+        : Result.fail("the base URL must not hold a user or a password; send them in a header")
+    })
+  )
+
+const checkHeaders = (headers: HeaderValues): Result.Result<Readonly<Record<string, string>>, string> => {
+  const values = Object.entries(headers).map(([name, value]) =>
+    [name, (Redacted.isRedacted(value) ? Redacted.value(value) : value).trim()] as const
+  )
+  const unusable = values.find(([, value]) => !/^[\t\x20-\x7e\x80-\xff]*$/.test(value))
+  return unusable === undefined
+    ? Result.succeed(Object.fromEntries(values))
+    : Result.fail(`the header ${unusable[0]} holds characters that no header can carry`)
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// the answer's head
+
+/** The answer's head once the server has accepted the request, which is tried again while that makes sense. */
+const open = (exchange: Exchange, request: HttpClientRequest.HttpClientRequest) =>
+  attempt(exchange, request).pipe(
+    Effect.retry({ schedule: schedule(exchange.settings), while: (failure) => failure.isWorthRetrying }),
+    Effect.mapError((failure) => failure.error)
+  )
+
+const schedule = (settings: Settings): Schedule.Schedule<number, Failure> =>
+  Schedule.recurs(settings.retries).pipe(
+    Schedule.setInputType<Failure>(),
+    Schedule.modifyDelay(({ attempt, input }) =>
+      Effect.map(Random.nextBetween(0, jitterMillis), (jitter) => {
+        const asked = input.error.retryAfterMillis ?? Duration.toMillis(settings.retryDelay) * 2 ** (attempt - 1)
+        return Duration.millis(Math.min(asked, Duration.toMillis(settings.maxRetryDelay)) + jitter)
+      })
+    )
+  )
+
+/** One try. Its connection is closed at once if it fails, and else with the stream. */
+const attempt = (
+  exchange: Exchange,
+  request: HttpClientRequest.HttpClientRequest
+): Effect.Effect<HttpClientResponse.HttpClientResponse, Failure, Scope.Scope> =>
+  Effect.gen(function*() {
+    const scope = yield* Scope.fork(yield* Effect.scope)
+    return yield* HttpClient.withScope(exchange.client).execute(request).pipe(
+      Effect.updateService(Headers.CurrentRedactedNames, (names) => [...names, ...Object.keys(exchange.headers)]),
+      Effect.mapError((error) => notSent(exchange, request, error)),
+      Effect.timeoutOrElse({
+        duration: exchange.settings.idleTimeout,
+        orElse: () => Effect.fail(silent(exchange))
+      }),
+      Effect.flatMap((response) => accepted(exchange, response)),
+      Scope.provide(scope),
+      Effect.onExit((exit) => Exit.isFailure(exit) ? Scope.close(scope, exit) : Effect.void)
+    )
+  })
+
+const silent = (exchange: Exchange): Failure => {
+  const detail = `the server did not answer within ${Duration.format(exchange.settings.idleTimeout)}`
+  return { error: Errors.make(originOf(exchange, {}), "timeout", detail), isWorthRetrying: true }
+}
+
+const notSent = (
+  exchange: Exchange,
+  request: HttpClientRequest.HttpClientRequest,
+  error: HttpClientError.HttpClientError
+): Failure => {
+  const url = new URL(request.url)
+  const isTransport = error.reason._tag === "TransportError"
+  const detail = `cannot reach ${url.origin}${url.pathname}: ${innermost(error.reason.cause ?? error.reason._tag)}`
+  const reason = isTransport ? "network_error" : "invalid_request"
+  return { error: Errors.make(originOf(exchange, {}), reason, detail), isWorthRetrying: isTransport }
+}
+
+/** What a transport says at the bottom of its causes: above it stands only that the request failed. */
+const innermost = (cause: unknown, depth = 0): string => {
+  const inner = cause instanceof AggregateError ? cause.errors[0] : cause instanceof Error ? cause.cause : undefined
+  if (inner instanceof Error && depth < 8) return innermost(inner, depth + 1)
+  if (!(cause instanceof Error)) return String(cause)
+  return cause.message === "" && "code" in cause ? String(cause.code) : cause.message
+}
+
+const accepted = (
+  exchange: Exchange,
+  response: HttpClientResponse.HttpClientResponse
+): Effect.Effect<HttpClientResponse.HttpClientResponse, Failure> =>
+  response.status >= 200 && response.status < 300
+    ? Effect.succeed(response)
+    : Effect.gen(function*() {
+      const body = yield* errorBody(response)
+      const now = yield* Clock.currentTimeMillis
+      const error = Errors.fromResponse(originOf(exchange, response.headers), response, body, now)
+      return yield* Effect.fail({ error, isWorthRetrying: Errors.isWorthRetrying(error, response.headers) })
+    })
+
+/** The beginning of an error's body. Whatever goes wrong with it, the status alone says enough. */
+const errorBody = (response: HttpClientResponse.HttpClientResponse): Effect.Effect<string> =>
+  Effect.suspend(() => {
+    let length = 0
+    return response.stream.pipe(
+      Stream.takeUntil((bytes) => (length += bytes.length) >= longestErrorBody),
+      Stream.decodeText(),
+      Stream.mkString,
+      Effect.timeout(errorBodyTimeout),
+      Effect.orElseSucceed(() => "")
+    )
+  })

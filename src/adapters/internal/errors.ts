@@ -1,0 +1,210 @@
+/**
+ * What providers say when something is wrong, as one error. The HTTP status decides before the body is looked at; the
+ * body may be JSON in any of the shapes that providers use, a page of HTML, or nothing. Whatever is quoted from a
+ * provider has the secrets of the request taken out, because servers are known to quote them back.
+ */
+import * as DateTime from "effect/DateTime"
+import * as Option from "effect/Option"
+import * as Redacted from "effect/Redacted"
+import * as Result from "effect/Result"
+import * as Adapter from "../../Adapter.ts"
+import * as Json from "../../internal/json.ts"
+
+export type Reason = Adapter.AdapterError["reason"]
+
+/** Where an error came from, as far as it is known without reading its body. */
+export interface Origin {
+  readonly provider: string
+  readonly secrets: ReadonlyArray<Redacted.Redacted<string>>
+  readonly requestId: string | undefined
+}
+
+/** What a body says: the provider's words, whatever shape they came in. */
+interface Said {
+  readonly message: string | undefined
+  readonly type: string | undefined
+  readonly code: string | undefined
+  readonly status: number | undefined
+  readonly retryAfterMillis: number | undefined
+  readonly error: Json.JsonObject | undefined
+}
+
+const nothingSaid: Said = {
+  message: undefined,
+  type: undefined,
+  code: undefined,
+  status: undefined,
+  retryAfterMillis: undefined,
+  error: undefined
+}
+
+const longestDetail = 1000
+
+/** A text with the secrets of the request taken out. */
+const redact = (text: string, secrets: ReadonlyArray<Redacted.Redacted<string>>): string =>
+  secrets.map((secret) => Redacted.value(secret).trim()).filter((secret) => secret !== "")
+    .reduce((clean, secret) => clean.replaceAll(secret, "<redacted>"), text)
+
+/** An error of this side's own finding: its detail is written here and quotes nobody. */
+export const make = (origin: Origin, reason: Reason, detail: string): Adapter.AdapterError =>
+  new Adapter.AdapterError({
+    reason,
+    detail: redact(detail, origin.secrets),
+    provider: origin.provider,
+    ...(origin.requestId === undefined ? {} : { requestId: origin.requestId })
+  })
+
+const fromSaid = (origin: Origin, said: Said, reason: Reason, detail: string): Adapter.AdapterError => {
+  const words = Object.entries({ type: said.type, code: said.code }).filter(([, word]) => word !== undefined)
+  return new Adapter.AdapterError({
+    reason,
+    detail: detail.slice(0, longestDetail),
+    provider: origin.provider,
+    ...(origin.requestId === undefined ? {} : { requestId: origin.requestId }),
+    ...(said.status === undefined ? {} : { status: said.status }),
+    ...(said.retryAfterMillis === undefined ? {} : { retryAfterMillis: said.retryAfterMillis }),
+    ...(said.error === undefined ? {} : { cause: said.error }),
+    ...(words.length === 0 ? {} : { metadata: Object.fromEntries(words) })
+  })
+}
+
+/** The error that an HTTP answer stands for. `now` is the time that a date in its headers is compared with. */
+export const fromResponse = (
+  origin: Origin,
+  response: { readonly status: number; readonly headers: Readonly<Record<string, string>> },
+  body: string,
+  now: number
+): Adapter.AdapterError => {
+  const text = redact(body, origin.secrets)
+  const said = read(text)
+  const detail = said.message ?? (said.error === undefined ? describe(text) : JSON.stringify(said.error))
+  const { headers, status } = response
+  const retryAfterMillis = canHeal(status) ? retryAfter(headers, now) ?? said.retryAfterMillis : undefined
+  return fromSaid(
+    origin,
+    { ...said, status, retryAfterMillis },
+    reasonOf(status, said),
+    `HTTP ${status}${detail === "" ? "" : `: ${detail}`}`
+  )
+}
+
+/** The error that a piece of a stream carries, or nothing. `isError` says that the wire marked the piece as one. */
+export const fromChunk = (
+  origin: Origin,
+  chunk: Json.JsonObject,
+  isError: boolean
+): Option.Option<Adapter.AdapterError> => {
+  const error = chunk["error"]
+  const isSaid = error !== undefined && error !== null && error !== ""
+  if (!isError && !isSaid && chunk["object"] !== "error") return Option.none()
+  const said = read(redact(JSON.stringify(chunk), origin.secrets))
+  return Option.some(fromSaid(origin, said, reasonOf(said.status, said), said.message ?? JSON.stringify(said.error)))
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// reading
+
+const string = (value: unknown): string | undefined => {
+  if (typeof value === "number") return String(value)
+  return typeof value === "string" && value !== "" ? value : undefined
+}
+
+/** The object that holds the words: under `error`, or the body itself, or the first of a list. */
+const read = (text: string): Said => {
+  const parsed = Result.getOrUndefined(Json.parse(text))
+  const body: unknown = Array.isArray(parsed) ? parsed[0] : parsed
+  if (!Json.isObject(body)) return nothingSaid
+  const error = Json.isObject(body["error"]) ? body["error"] : body
+  return {
+    message: string(error["message"]) ?? string(body["error"]) ?? string(error["detail"]) ?? string(body["message"]),
+    type: string(error["type"]),
+    code: string(error["code"]),
+    status: [error["status_code"], error["status"], error["code"], body["status_code"], body["code"]].map(Number)
+      .find((number) => number >= 400 && number < 600),
+    retryAfterMillis: retryDelay(error["details"]),
+    error
+  }
+}
+
+/** The delay that some providers state in the body only. */
+const retryDelay = (details: unknown): number | undefined => {
+  if (!Array.isArray(details)) return undefined
+  const delay: unknown = details.find((detail) => Json.isObject(detail) && "retryDelay" in detail)?.retryDelay
+  return typeof delay === "string" ? positive(Number.parseFloat(delay) * 1000) : undefined
+}
+
+/** A body that is no JSON, in one line: the title of a page, or the beginning of a text. */
+export const describe = (text: string): string => {
+  const title = /<title[^>]*>([^<]*)<\/title>/i.exec(text)?.[1]
+  return (title ?? text.replaceAll(/<[^>]*>/g, " ")).replaceAll(/\s+/g, " ").trim().slice(0, 200)
+}
+
+const positive = (value: number): number | undefined => Number.isFinite(value) && value > 0 ? value : undefined
+
+const retryAfter = (headers: Readonly<Record<string, string>>, now: number): number | undefined => {
+  const millis = positive(Number(headers["retry-after-ms"]))
+  const after = headers["retry-after"]
+  if (millis !== undefined || after === undefined) return millis
+  const seconds = Number(after)
+  if (!Number.isNaN(seconds)) return positive(seconds * 1000)
+  return Option.match(DateTime.make(after), {
+    onNone: () => undefined,
+    onSome: (time) => positive(DateTime.toEpochMillis(time) - now)
+  })
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// reasons
+
+/** Whether a status may be gone at the next try, and a header that names a delay is meant for this answer. */
+const canHeal = (status: number): boolean => status === 408 || status === 409 || status === 429 || status >= 500
+
+/** Whether the same request is worth another try. The provider's own word on it outweighs the status. */
+export const isWorthRetrying = (
+  error: Adapter.AdapterError,
+  headers: Readonly<Record<string, string>>
+): boolean => {
+  const word = headers["x-should-retry"]
+  if (word === "true" || word === "false") return word === "true"
+  return canHeal(error.status ?? 0) && !isQuota(error.metadata?.["code"]) && !isQuota(error.metadata?.["type"])
+}
+
+/** A quota that is used up is reported like a rate limit, and does not come back by waiting. */
+const isQuota = (word: unknown): boolean => word === "insufficient_quota"
+
+const contextCodes = /context_length|context_size|too_many_prompt_tokens/i
+const contextWords = /context (length|window|size)|prompt (is )?too long|too many tokens|maximum context/i
+const filterWords = /content_filter|content_policy|content management policy|ResponsibleAIPolicy/i
+const keyWords = /(incorrect|invalid|missing) api[ _]?key|api[ _]?key (is )?(not valid|invalid|missing)/i
+
+const byStatus: { readonly [status: number]: Reason } = {
+  401: "authentication_failed",
+  402: "authentication_failed",
+  403: "authentication_failed",
+  408: "timeout",
+  409: "provider_unavailable",
+  429: "rate_limited"
+}
+
+const byWord: ReadonlyArray<readonly [words: RegExp, reason: Reason]> = [
+  [/rate_limit|RateLimit|RESOURCE_EXHAUSTED|insufficient_quota/, "rate_limited"],
+  [/authentication|permission|invalid_api_key|UNAUTHENTICATED/, "authentication_failed"],
+  [/overloaded|server_error|api_error|unavailable|UNAVAILABLE|INTERNAL/, "provider_unavailable"],
+  [/timeout|DEADLINE_EXCEEDED/, "timeout"],
+  [/invalid|not_found|tool_use_failed|Bad Request|BadRequest/, "invalid_request"]
+]
+
+const reasonOf = (status: number | undefined, said: Said): Reason => {
+  const words = `${said.type ?? ""} ${said.code ?? ""}`
+  const text = `${words} ${said.message ?? ""}`
+  const isRefused = status === undefined || (status >= 400 && status < 500 && status !== 401 && status !== 403)
+  // A rate limit may speak of too many tokens, too.
+  if (isRefused && (status === 429 ? contextCodes.test(words) : contextCodes.test(words) || contextWords.test(text))) {
+    return "context_length_exceeded"
+  }
+  if (isRefused && filterWords.test(text)) return "content_filter"
+  if (status === undefined) return byWord.find(([pattern]) => pattern.test(words))?.[1] ?? "unknown"
+  if (status === 400 && keyWords.test(text)) return "authentication_failed"
+  if (status >= 500) return "provider_unavailable"
+  return byStatus[status] ?? (status >= 400 ? "invalid_request" : "unknown")
+}

@@ -1,0 +1,379 @@
+/**
+ * What a streamed reply says: text, reasoning, calls out of fragments, truncation and the finish word. The replies come
+ * from a server on the loopback interface, over the real HTTP client.
+ */
+import { assert, describe, it } from "@effect/vitest"
+import * as Effect from "effect/Effect"
+import { Collector, type Event, Message, type Response } from "heddle"
+import {
+  body,
+  call,
+  calls,
+  chunk,
+  finish,
+  interleaved,
+  interleavedCalls,
+  of,
+  outcomeOf,
+  said
+} from "../support/openAiChat.ts"
+
+const tagsOf = (events: ReadonlyArray<Event.AdapterEvent>) => events.map((event) => event._tag)
+
+const completed = (events: ReadonlyArray<Event.AdapterEvent>) => of(events, "MessageCompleted")[0]!
+
+/** What the events fold into. */
+const responseOf = (events: ReadonlyArray<Event.AdapterEvent>) =>
+  Collector.toResponse(Collector.applyAll(Collector.initial(), events))
+
+describe("text", () => {
+  it.effect("R-334: text is streamed, joined, and framed by the message's start and end", () =>
+    Effect.gen(function*() {
+      const { error, events } = yield* outcomeOf(
+        body(said("Hel"), said(""), chunk({ content: null }), said("lo"), finish("stop"))
+      )
+      assert.isUndefined(error)
+      assert.deepStrictEqual(events, [
+        { _tag: "MessageStarted", message: Message.assistant("") },
+        { _tag: "TextDelta", id: null, delta: "Hel" },
+        { _tag: "TextDelta", id: null, delta: "lo" },
+        { _tag: "TextCompleted", id: null, text: "Hello" },
+        {
+          _tag: "MessageCompleted",
+          message: { ...Message.assistant("Hello"), finishReason: "stop" },
+          finishReason: "stop",
+          rawFinishReason: "stop",
+          metadata: { responseId: "chatcmpl-1", model: "test-model" }
+        }
+      ])
+    }))
+
+  it.effect("R-334: reasoning is kept apart, and its alternative fields are not added up", () =>
+    Effect.gen(function*() {
+      const details = [{ type: "reasoning.text", text: "b" }]
+      const { events } = yield* outcomeOf(body(
+        chunk({ reasoning_content: "a" }),
+        chunk({ reasoning: "b", reasoning_details: details }),
+        chunk({ reasoning_details: [{ type: "reasoning.summary", summary: "c" }] }),
+        chunk({
+          content: [{ type: "thinking", thinking: [{ type: "text", text: "d" }] }, { type: "text", text: "Hi" }]
+        }),
+        finish("stop")
+      ))
+      assert.deepStrictEqual(of(events, "ReasoningDelta").map((event) => event.delta), ["a", "b", "c", "d"])
+      assert.deepStrictEqual(of(events, "TextCompleted").map((event) => event.text), ["Hi"])
+      assert.deepStrictEqual(completed(events).message.reasoning, [{ type: "reasoning", text: "abcd" }])
+    }))
+
+  it.effect("R-333: a reply without anything is a message without text and calls", () =>
+    Effect.gen(function*() {
+      const { error, events } = yield* outcomeOf(body(chunk({ role: "assistant", content: "" })))
+      assert.isUndefined(error)
+      assert.deepStrictEqual(tagsOf(events), ["MessageStarted", "MessageCompleted"])
+      assert.isNull(completed(events).finishReason)
+      assert.isNull(responseOf(events).outputText)
+    }))
+
+  it.effect("R-334: only the first of several choices is read, and a refusal is told in the metadata", () =>
+    Effect.gen(function*() {
+      const { events } = yield* outcomeOf(body(
+        chunk({ content: "other" }, { index: 1 }),
+        chunk({ refusal: "I can" }),
+        chunk({ refusal: "not" }),
+        chunk({}, { index: 1, finish_reason: "length" }),
+        finish("stop")
+      ))
+      assert.deepStrictEqual(of(events, "TextDelta"), [])
+      assert.strictEqual(completed(events).metadata?.["refusal"], "I cannot")
+      assert.strictEqual(completed(events).finishReason, "stop")
+    }))
+})
+
+describe("calls", () => {
+  it.effect("R-335, R-337, R-356: two interleaved calls keep their fragments apart, and show each of them", () =>
+    Effect.gen(function*() {
+      const { events } = yield* outcomeOf(interleaved)
+      assert.deepStrictEqual(calls(events), interleavedCalls)
+      assert.deepStrictEqual(tagsOf(events).filter((tag) => tag.startsWith("ToolCall")), [
+        "ToolCallStarted",
+        "ToolCallStarted",
+        "ToolCallDelta",
+        "ToolCallDelta",
+        "ToolCallDelta",
+        "ToolCallDelta",
+        "ToolCallCompleted",
+        "ToolCallCompleted"
+      ])
+      assert.strictEqual(tagsOf(events).at(-1), "MessageCompleted")
+      assert.deepStrictEqual(
+        of(events, "ToolCallDelta").filter(({ id }) => id === "call_b").map((event) => event.argumentsDelta),
+        ["{\"path\":\"a", ".txt\"}"]
+      )
+      assert.deepStrictEqual(completed(events).message.toolCalls?.map(({ id }) => id), ["call_a", "call_b"])
+    }))
+
+  it.effect("R-349: a call is complete as soon as the next one opens, before the reply has ended", () =>
+    Effect.gen(function*() {
+      const { events } = yield* outcomeOf(body(
+        call({ index: 0, id: "a", name: "search", arguments: "{\"q\":1}" }),
+        call({ index: 1, id: "b", name: "search", arguments: "{\"q\":2}" }),
+        said("later"),
+        finish("tool_calls"),
+        said("last")
+      ))
+      assert.deepStrictEqual(tagsOf(events).slice(1), [
+        "ToolCallStarted",
+        "ToolCallDelta",
+        "ToolCallCompleted",
+        "ToolCallStarted",
+        "ToolCallDelta",
+        "TextDelta",
+        "ToolCallCompleted",
+        "TextDelta",
+        "TextCompleted",
+        "MessageCompleted"
+      ])
+      assert.strictEqual(responseOf(events).outputText, "laterlast")
+    }))
+
+  it.effect("R-343: calls that all have index 0 are told apart by their ids, whichever id a fragment names", () =>
+    Effect.gen(function*() {
+      const { events } = yield* outcomeOf(body(
+        call({ index: 0, id: "a", name: "search", arguments: "{\"q\":" }),
+        call({ index: 0, id: "b", name: "search", arguments: "{\"q\":2}" }),
+        call({ index: 0, id: "a", arguments: "1}" }),
+        call({ index: 0, id: "c", name: "search", arguments: "{\"q\":3" }),
+        call({ index: 0, arguments: "}" }),
+        finish("stop")
+      ))
+      assert.deepStrictEqual(calls(events), [
+        { id: "b", name: "search", arguments: { q: 2 } },
+        { id: "a", name: "search", arguments: { q: 1 } },
+        { id: "c", name: "search", arguments: { q: 3 } }
+      ])
+      assert.deepStrictEqual(responseOf(events).toolCalls.map(({ id }) => id), ["a", "b", "c"])
+    }))
+
+  it.effect("R-343: ids and names that are repeated, null or empty in later fragments say nothing new", () =>
+    Effect.gen(function*() {
+      const { events } = yield* outcomeOf(body(
+        call({ index: 1, id: null, type: "", name: null, arguments: "" }),
+        call({ index: 1, id: "0", type: "function", name: "version", arguments: null }),
+        call({ index: 1, id: "0", type: "function", name: "version", arguments: "{" }),
+        call({ index: 1, id: "", type: "", name: "", arguments: "\"v\":" }),
+        call({ index: 1, id: null, name: null, arguments: null }),
+        call({ index: 1, id: "0", name: "version", arguments: "1}" }),
+        finish("tool_calls")
+      ))
+      assert.deepStrictEqual(calls(events), [{ id: "0", name: "version", arguments: { v: 1 } }])
+    }))
+
+  it.effect("R-336: a call without id gets one of its own, and a call without a name is none", () =>
+    Effect.gen(function*() {
+      const { events } = yield* outcomeOf(body(
+        call({ index: 0, name: "search", arguments: "{\"q\":1}" }),
+        call({ index: 0, name: "search", arguments: "{\"q\":2}" }),
+        call({ index: 0, id: "", name: "read", arguments: "{}" }),
+        call({ name: "read", arguments: "{\"p\":1}" }),
+        call({ name: "read", arguments: "{\"p\":" }),
+        call({ arguments: "2}" }),
+        call({ index: 7, arguments: "{\"lost\":true}" }),
+        finish("stop")
+      ))
+      const found = of(events, "ToolCallCompleted")
+      assert.deepStrictEqual(
+        found.map(({ arguments: args, name }) => [name, args]),
+        [["search", { q: 1 }], ["search", { q: 2 }], ["read", {}], ["read", { p: 1 }], ["read", { p: 2 }]]
+      )
+      assert.strictEqual(new Set(found.map(({ id }) => id)).size, 5)
+      for (const { id } of found) {
+        assert.match(id, /^call_[\da-f]{8}-[\da-f]{4}-7[\da-f]{3}-[89ab][\da-f]{3}-[\da-f]{12}$/)
+      }
+      assert.deepStrictEqual(found.map(({ id }) => id), of(events, "ToolCallStarted").map(({ id }) => id))
+    }))
+
+  it.effect("R-297, R-336: an id that two calls share belongs to the first, and the second gets another", () =>
+    Effect.gen(function*() {
+      const { events } = yield* outcomeOf(body(
+        call({ index: 0, id: "x", name: "search", arguments: "{\"q\":1}" }),
+        call({ index: 1, id: "x", name: "search", arguments: "{\"q\":" }),
+        call({ index: 1, arguments: "2}" }),
+        finish("tool_calls")
+      ))
+      assert.deepStrictEqual(calls(events), [
+        { id: "x", name: "search", arguments: { q: 1 } },
+        { id: "x_2", name: "search", arguments: { q: 2 } }
+      ])
+      assert.deepStrictEqual(of(events, "ToolCallCompleted")[1]!.metadata, { duplicateOf: "x" })
+    }))
+
+  it.effect("R-338: fragments before the name count, and are shown once it is there", () =>
+    Effect.gen(function*() {
+      const { events } = yield* outcomeOf(body(
+        call({ index: 0, arguments: "{\"q\"" }),
+        call({ index: 0, id: "a", name: "search", arguments: ":1" }),
+        call({ index: 0, arguments: "}" }),
+        finish("tool_calls")
+      ))
+      assert.deepStrictEqual(calls(events), [{ id: "a", name: "search", arguments: { q: 1 } }])
+      assert.deepStrictEqual(of(events, "ToolCallDelta").map((event) => event.argumentsDelta), ["{\"q\"", ":1", "}"])
+    }))
+
+  it.effect("R-340: no arguments are the empty object, unless the wire never wrote any", () =>
+    Effect.gen(function*() {
+      const { events } = yield* outcomeOf(body(
+        call({ index: 0, id: "empty", name: "now", arguments: "" }),
+        call({ index: 1, id: "blank", name: "now", arguments: " " }),
+        call({ index: 2, id: "null", name: "now", arguments: "null" }),
+        call({ index: 3, id: "never", name: "now" }),
+        finish("tool_calls")
+      ))
+      const byId = Object.fromEntries(of(events, "ToolCallCompleted").map((event) => [event.id, event.argumentsLost]))
+      assert.deepStrictEqual(byId, { empty: undefined, blank: undefined, null: undefined, never: "missing_fragments" })
+    }))
+
+  it.effect("R-339, R-359: a text that is no JSON object is lost, is kept as text, and spoils no other call", () =>
+    Effect.gen(function*() {
+      const { events } = yield* outcomeOf(body(
+        call({ index: 0, id: "a", name: "search", arguments: "{\"a\":" }),
+        call({ index: 1, id: "b", name: "search", arguments: "[1]" }),
+        call({ index: 2, id: "c", name: "search", arguments: "{\"c\":3}" }),
+        finish("tool_calls")
+      ))
+      const found = Object.fromEntries(of(events, "ToolCallCompleted").map((event) => [event.id, event]))
+      assert.deepStrictEqual([found["a"]!.arguments, found["a"]!.argumentsLost], [{}, "json_decode_error"])
+      assert.deepStrictEqual([found["b"]!.arguments, found["b"]!.argumentsLost], [{}, "not_an_object"])
+      assert.deepStrictEqual([found["c"]!.arguments, found["c"]!.argumentsLost], [{ c: 3 }, undefined])
+      assert.strictEqual(found["a"]!.rawArguments, "{\"a\":")
+    }))
+
+  it.effect("R-339: __proto__ among the arguments does not get through", () =>
+    Effect.gen(function*() {
+      const text = "{\"__proto__\":{\"admin\":true},\"q\":{\"\\u005f_proto__\":1}}"
+      const { events } = yield* outcomeOf(
+        body(call({ index: 0, id: "a", name: "search", arguments: text }), finish("stop"))
+      )
+      const args = of(events, "ToolCallCompleted")[0]!.arguments
+      assert.deepStrictEqual(Object.getOwnPropertyNames(args), ["q"])
+      assert.strictEqual(Object.getPrototypeOf(args), Object.prototype)
+      assert.deepStrictEqual(Object.getOwnPropertyNames(args["q"]), [])
+      assert.isUndefined((args as { admin?: unknown }).admin)
+    }))
+
+  it.effect("R-342: what the wire attaches to a call is kept with it", () =>
+    Effect.gen(function*() {
+      const extra = { google: { thought_signature: "abc" } }
+      const { events } = yield* outcomeOf(body(
+        call({ index: 0, id: "a", name: "search", arguments: "{}", extra_content: extra, custom: {}, padding: null }),
+        finish("tool_calls")
+      ))
+      assert.deepStrictEqual(of(events, "ToolCallCompleted")[0]!.metadata, { extra_content: extra })
+    }))
+
+  it.effect("R-349: a call of the legacy kind, and the zero value of one, are read as what they are", () =>
+    Effect.gen(function*() {
+      const legacy = yield* outcomeOf(body(
+        chunk({ function_call: { name: "search", arguments: "{\"q\":" } }),
+        chunk({ function_call: { arguments: "1}" } }),
+        finish("function_call")
+      ))
+      assert.deepStrictEqual(of(legacy.events, "ToolCallCompleted").map((event) => event.arguments), [{ q: 1 }])
+      assert.strictEqual(completed(legacy.events).finishReason, "tool_calls")
+      const zero = yield* outcomeOf(
+        body(chunk({ content: "Hi", function_call: { name: "", arguments: "" } }), finish("stop"))
+      )
+      assert.deepStrictEqual(tagsOf(zero.events), ["MessageStarted", "TextDelta", "TextCompleted", "MessageCompleted"])
+    }))
+
+  it.effect("R-349: a call that goes on after it was complete breaks the reply, a repetition of it does not", () =>
+    Effect.gen(function*() {
+      const opening = [
+        call({ index: 0, id: "a", name: "search", arguments: "{\"q\":1}" }),
+        call({ index: 1, id: "b", name: "search", arguments: "{\"q\":2}" })
+      ]
+      const repeated = yield* outcomeOf(body(...opening, call({ index: 0, arguments: "{\"q\":1}" }), finish("stop")))
+      assert.deepStrictEqual([repeated.error, calls(repeated.events).length], [undefined, 2])
+      const broken = yield* outcomeOf(body(...opening, call({ index: 0, arguments: "{\"q\":3}" }), finish("stop")))
+      assert.strictEqual(broken.error?.reason, "malformed_response")
+    }))
+})
+
+describe("truncation", () => {
+  const first = call({ index: 0, id: "a", name: "note", arguments: "{\"text\":\"whole\"}" })
+
+  it.effect("R-357: a call that the token limit cut is lost as truncated", () =>
+    Effect.gen(function*() {
+      const cut = call({ index: 1, id: "b", name: "note", arguments: "{\"text\":\"The" })
+      const { events } = yield* outcomeOf(body(first, cut, finish("length")))
+      assert.deepStrictEqual(calls(events), [
+        { id: "a", name: "note", arguments: { text: "whole" } },
+        { id: "b", name: "note", arguments: {}, argumentsLost: "truncated" }
+      ])
+      assert.strictEqual(completed(events).finishReason, "length")
+    }))
+
+  it.effect("R-357: the last call is truncated although its text parses, since a mended text parses too", () =>
+    Effect.gen(function*() {
+      const { events } = yield* outcomeOf(body(first, finish("length")))
+      assert.deepStrictEqual(calls(events), [{ id: "a", name: "note", arguments: {}, argumentsLost: "truncated" }])
+      assert.strictEqual(of(events, "ToolCallCompleted")[0]!.rawArguments, "{\"text\":\"whole\"}")
+    }))
+
+  it.effect("R-357: a call that was opened and never filled is truncated, wherever it stands", () =>
+    Effect.gen(function*() {
+      const { events } = yield* outcomeOf(body(
+        call({ index: 0, id: "a", name: "note", arguments: "" }),
+        call({ index: 1, id: "b", name: "note", arguments: "" }),
+        call({ index: 1, arguments: "{}" }),
+        finish("length")
+      ))
+      assert.deepStrictEqual(of(events, "ToolCallCompleted").map((event) => event.argumentsLost), [
+        "truncated",
+        "truncated"
+      ])
+    }))
+
+  it.effect("R-357: a call that is cut although the word is tool_calls is lost", () =>
+    Effect.gen(function*() {
+      const { events } = yield* outcomeOf(
+        body(call({ index: 0, id: "a", name: "note", arguments: "{\"t" }), finish("tool_calls"))
+      )
+      assert.deepStrictEqual(of(events, "ToolCallCompleted").map((event) => event.argumentsLost), ["json_decode_error"])
+    }))
+})
+
+describe("finish", () => {
+  it.effect("R-344, R-348: stop with calls means tool_calls, and the word of the wire is kept", () =>
+    Effect.gen(function*() {
+      const { events } = yield* outcomeOf(
+        body(call({ index: 0, id: "a", name: "now", arguments: "{}" }), finish("stop"))
+      )
+      assert.deepInclude(completed(events), { finishReason: "tool_calls", rawFinishReason: "stop" })
+    }))
+
+  const words: ReadonlyArray<readonly [string, Response.FinishReason]> = [
+    ...["stop", "completed", "end_turn", "eos"].map((word) => [word, "stop"] as const),
+    ...["tool_calls", "tool_use", "function_call"].map((word) => [word, "tool_calls"] as const),
+    ...["length", "max_tokens", "max_output_tokens", "model_length"].map((word) => [word, "length"] as const),
+    ["content_filter", "content_filter"],
+    ["error", "error"],
+    ["cancelled", "error"],
+    ...["incomplete", "wobbly", "toString"].map((word) => [word, "other"] as const)
+  ]
+
+  it.effect("R-347, R-348: every word has its reason, an unknown one is other", () =>
+    Effect.forEach(words, ([word, reason]) =>
+      Effect.gen(function*() {
+        const { events } = yield* outcomeOf(body(said("x"), finish(word)))
+        assert.deepInclude(completed(events), { finishReason: reason, rawFinishReason: word })
+      })))
+
+  it.effect("R-346: the last word counts, a missing or empty one takes nothing back", () =>
+    Effect.gen(function*() {
+      const { events } = yield* outcomeOf(body(finish("stop"), finish("length"), chunk({}), finish("")))
+      assert.deepInclude(completed(events), { finishReason: "length", rawFinishReason: "length" })
+      const wordless = yield* outcomeOf(body(said("x"), finish("")))
+      assert.isNull(completed(wordless.events).finishReason)
+      assert.isUndefined(wordless.error)
+    }))
+})

@@ -1,0 +1,290 @@
+/**
+ * How a reply travels: bodies cut anywhere and written in every way that servers are known to write them, usage wherever
+ * it stands, work that is linear in what arrives, and connections that end with their streams.
+ */
+import { assert, describe, it } from "@effect/vitest"
+import * as Context from "effect/Context"
+import * as Effect from "effect/Effect"
+import * as Fiber from "effect/Fiber"
+import * as FetchHttpClient from "effect/http/FetchHttpClient"
+import * as Latch from "effect/Latch"
+import * as Layer from "effect/Layer"
+import * as Stream from "effect/Stream"
+import type { Event } from "heddle"
+import { AdapterSuite, Conformance } from "heddle/testing"
+import * as Chunks from "../support/openAiChat.ts"
+import * as Server from "../support/server.ts"
+
+const { body, call, calls, chunk, finish, interleaved, of, outcomeOf, said } = Chunks
+
+const textOf = (events: ReadonlyArray<Event.AdapterEvent>) => of(events, "TextCompleted").map((event) => event.text)
+
+const metadataOf = (events: ReadonlyArray<Event.AdapterEvent>) => of(events, "MessageCompleted")[0]?.metadata
+
+/** A client whose answer arrives in reads of exactly the given pieces, which no network would grant. */
+const reading = (pieces: ReadonlyArray<Uint8Array>) =>
+  Stream.provideService(FetchHttpClient.Fetch, () => {
+    let next = 0
+    const source = new ReadableStream<Uint8Array>({
+      pull: (controller) => next < pieces.length ? controller.enqueue(pieces[next++]!) : controller.close()
+    })
+    return Promise.resolve(new Response(source))
+  })
+
+const cutInto = (text: string, size: number) =>
+  Chunks.outcome(Chunks.stream("http://model.test").pipe(reading(Server.pieces(text, size))))
+
+describe("reads", () => {
+  const reference = Effect.map(outcomeOf(interleaved), ({ events }) => events)
+
+  it.effect("R-349: a body that is written in pieces of any size says the same, over HTTP", () =>
+    Effect.gen(function*() {
+      const expected = yield* reference
+      for (const size of [1, 7, 100]) {
+        const { error, events } = yield* outcomeOf({ pieces: Server.pieces(interleaved, size) })
+        assert.isUndefined(error)
+        assert.deepStrictEqual(events, expected)
+      }
+    }))
+
+  it.effect("R-349: reads of one byte, which cut lines, line ends and code points, say the same", () =>
+    Effect.gen(function*() {
+      const expected = yield* reference
+      for (const ends of ["\n", "\r\n", "\r"]) {
+        const text = interleaved.replaceAll("\n", ends)
+        for (const size of [1, 2, 3, 5, 1000]) {
+          const { error, events } = yield* cutInto(text, size)
+          assert.isUndefined(error)
+          assert.deepStrictEqual(events, expected, `${JSON.stringify(ends)}, reads of ${size}`)
+        }
+      }
+    }))
+
+  it.effect("R-125, R-349: one read of the network comes out as one array of events", () =>
+    Effect.gen(function*() {
+      const words = Array.from({ length: 30 }, (_, index) => said(String(index)))
+      const [first, second] = [words.slice(0, 20), words.slice(20)].map((part) =>
+        Buffer.from(body(...part).replace("data: [DONE]\n\n", ""))
+      )
+      const sizes: Array<number> = []
+      yield* Chunks.stream("http://model.test").pipe(
+        reading([first!, second!, Buffer.from(body(finish("stop")))]),
+        Stream.runForEachArray((events) => Effect.sync(() => sizes.push(events.length)))
+      )
+      assert.deepStrictEqual(sizes, [1, 20, 10, 2])
+    }))
+
+  it.effect("R-334: comments, fields of no meaning and a byte order mark are passed over", () =>
+    Effect.gen(function*() {
+      const noise = ": PROCESSING\n\nid: 1\nretry: 10\nevent: message\n"
+      const text = `\ufeff${noise}${
+        body(said("a"), said("b"), finish("stop")).replaceAll("data: ", `: x\ndata:`)
+      }: bye\n\n`
+      const { error, events } = yield* outcomeOf(text)
+      assert.isUndefined(error)
+      assert.deepStrictEqual(textOf(events), ["ab"])
+    }))
+
+  it.effect("R-334: the data lines of an event are joined, and the last event needs no blank line", () =>
+    Effect.gen(function*() {
+      const pretty = JSON.stringify(said("a"), null, 2).split("\n").map((line) => `data: ${line}`).join("\n")
+      const last = JSON.stringify(chunk({ content: "b" }, { finish_reason: "stop" }))
+      const { error, events } = yield* outcomeOf(`${pretty}\n\ndata: ${last}`)
+      assert.isUndefined(error)
+      assert.deepStrictEqual(textOf(events), ["ab"])
+    }))
+
+  it.effect("R-330: a stream without [DONE] is complete by its finish word, one without either is not", () =>
+    Effect.gen(function*() {
+      const withWord = yield* outcomeOf(body(said("a"), finish("stop")).replace("data: [DONE]\n\n", ""))
+      assert.deepStrictEqual([textOf(withWord.events), withWord.error], [["a"], undefined])
+      const without = yield* outcomeOf(body(said("a")).replace("data: [DONE]\n\n", ""))
+      assert.deepStrictEqual(without.events.map(({ _tag }) => _tag), ["MessageStarted", "TextDelta"])
+      assert.strictEqual(without.error?.reason, "network_error")
+    }))
+
+  it.effect("R-349: a server that answers with a whole reply instead of a stream is understood", () =>
+    Effect.gen(function*() {
+      const message = {
+        role: "assistant",
+        content: "Hi",
+        tool_calls: [{ id: "a", function: { name: "now", arguments: {} } }]
+      }
+      const whole = { id: "1", choices: [{ index: 0, message, finish_reason: "stop" }], usage: { prompt_tokens: 3 } }
+      const { error, events } = yield* outcomeOf({
+        headers: { "content-type": "application/json" },
+        pieces: [JSON.stringify(whole, null, 2)]
+      })
+      assert.isUndefined(error)
+      assert.deepStrictEqual(textOf(events), ["Hi"])
+      assert.deepStrictEqual(calls(events), [{ id: "a", name: "now", arguments: {} }])
+      assert.strictEqual((metadataOf(events)?.["usage"] as { inputTokens: number }).inputTokens, 3)
+    }))
+})
+
+describe("usage", () => {
+  const usageOf = (...chunks: ReadonlyArray<Readonly<Record<string, unknown>>>) =>
+    Effect.map(outcomeOf(body(said("x"), ...chunks)), ({ events }) => metadataOf(events)?.["usage"])
+
+  it.effect("R-303, R-350: figures are named alike, and unknown ones are kept", () =>
+    Effect.gen(function*() {
+      const found = yield* usageOf(
+        finish("stop"),
+        Chunks.usage({
+          prompt_tokens: 100,
+          completion_tokens: 20,
+          total_tokens: 120,
+          prompt_tokens_details: { cached_tokens: 64, audio_tokens: 1, cache_write_tokens: 3 },
+          completion_tokens_details: { reasoning_tokens: 8 },
+          cost: 0.25,
+          queue_time: 0.5
+        })
+      )
+      assert.deepInclude(found as object, {
+        inputTokens: 100,
+        outputTokens: 20,
+        totalTokens: 120,
+        cachedInputTokens: 64,
+        cacheWriteInputTokens: 3,
+        reasoningTokens: 8,
+        totalCost: 0.25,
+        extra: { queue_time: 0.5, prompt_tokens_details: { audio_tokens: 1 } }
+      })
+    }))
+
+  it.effect("R-350: the latest figure counts, wherever it stands; nothing and zero take none back", () =>
+    Effect.gen(function*() {
+      const found = yield* usageOf(
+        { ...chunk({}), x_groq: { usage: { prompt_tokens: 10, completion_tokens: 0 } } },
+        { ...finish("stop"), usage: { completion_tokens: 5 } },
+        Chunks.usage({ prompt_tokens: 0, completion_tokens: 7 }),
+        { ...chunk({}), usage: null }
+      )
+      assert.deepInclude(found as object, {
+        inputTokens: 10,
+        outputTokens: 7,
+        totalTokens: 17,
+        cachedInputTokens: null
+      })
+    }))
+})
+
+describe("work", () => {
+  it.effect("R-353: 50,000 fragments of one byte are parsed once each, and their text as often as one would be", () =>
+    Effect.gen(function*() {
+      const text = JSON.stringify({ text: "x".repeat(49_989) })
+      assert.strictEqual(text.length, 50_000)
+      const answer = body(
+        call({ index: 0, id: "a", name: "note", arguments: "" }),
+        ...[...text].map((letter) => call({ index: 0, arguments: letter })),
+        finish("tool_calls")
+      )
+      const parse = JSON.parse
+      let parsed = 0
+      JSON.parse = (source: string, reviver?: Parameters<typeof parse>[1]) => {
+        parsed += source.length
+        return parse(source, reviver)
+      }
+      const { events } = yield* cutInto(answer, 64 * 1024).pipe(
+        Effect.ensuring(Effect.sync(() => {
+          JSON.parse = parse
+        }))
+      )
+      assert.strictEqual(of(events, "ToolCallDelta").length, 50_000)
+      assert.strictEqual(of(events, "ToolCallCompleted")[0]!.rawArguments, text)
+      assert.isAtMost(parsed, answer.length + 3 * text.length)
+    }))
+
+  it.effect("R-353: an event longer than allowed ends the reply instead of filling the memory", () =>
+    Effect.gen(function*() {
+      const options = { maxEventLength: 1000 }
+      const endless = `data: ${"x".repeat(5000)}`
+      for (const text of [endless, `${endless}\n\n`, "data: y\n".repeat(900), "stray\n".repeat(900)]) {
+        const { error, events } = yield* outcomeOf(
+          { pieces: [body(said("a")).replace("data: [DONE]\n\n", ""), text] },
+          options
+        )
+        assert.strictEqual(error?.reason, "malformed_response", text.slice(0, 20))
+        assert.include(error?.message, "1000 characters")
+        assert.deepStrictEqual(of(events, "TextDelta").length, 1)
+      }
+    }))
+})
+
+describe("connections", () => {
+  const waiting: Server.Answer = { pieces: [body(said("a")).replace("data: [DONE]\n\n", "")], ending: "open" }
+
+  it.effect("R-125: nothing is sent before the first pull, and each run sends a request of its own", () =>
+    Effect.scoped(Effect.gen(function*() {
+      const server = yield* Server.serve(() => ({ pieces: [interleaved] }))
+      const stream = Chunks.stream(server.url)
+      yield* Effect.scoped(Stream.toPull(stream))
+      assert.strictEqual(server.requests.length, 0)
+      yield* Stream.runDrain(stream)
+      yield* Stream.runDrain(stream)
+      assert.strictEqual(server.requests.length, 2)
+      assert.deepStrictEqual(yield* server.settled, { answered: 2, left: 0 })
+    })))
+
+  it.effect("R-144: a reader that leaves closes the socket, and the server sees it", () =>
+    Effect.scoped(Effect.gen(function*() {
+      const server = yield* Server.serve(() => waiting)
+      const seen = yield* Stream.runCollect(Stream.take(Chunks.stream(server.url), 2))
+      assert.deepStrictEqual(seen.map(({ _tag }) => _tag), ["MessageStarted", "TextDelta"])
+      assert.deepStrictEqual(yield* server.settled, { answered: 1, left: 1 })
+    })))
+
+  it.effect("R-144: a reader that is interrupted closes the socket, before the answer and within it", () =>
+    Effect.scoped(Effect.gen(function*() {
+      const arrived = yield* Latch.make()
+      const server = yield* Server.serve((_, index) => {
+        if (index === 0) return waiting
+        arrived.openUnsafe()
+        return { pieces: [], ending: "open" }
+      })
+      const started = yield* Latch.make()
+      const within = yield* Effect.forkChild(
+        Stream.runForEach(Chunks.stream(server.url), (event) => event._tag === "TextDelta" ? started.open : Effect.void)
+      )
+      yield* started.await
+      yield* Fiber.interrupt(within)
+      const before = yield* Effect.forkChild(Stream.runDrain(Chunks.stream(server.url)))
+      yield* arrived.await
+      yield* Fiber.interrupt(before)
+      assert.deepStrictEqual(yield* server.settled, { answered: 2, left: 2 })
+    })))
+
+  it.effect("R-355: a connection that is lost in the middle of a call fails the reply, one lost after its end does not", () =>
+    Effect.gen(function*() {
+      const half = call({ index: 0, id: "a", name: "search", arguments: "{\"q\":" })
+      const cut = body(said("a"), half).replace("data: [DONE]\n\n", "")
+      const dropped = yield* outcomeOf({ pieces: [cut], ending: "drop" })
+      assert.strictEqual(dropped.error?.reason, "network_error")
+      assert.deepStrictEqual(dropped.events.map(({ _tag }) => _tag), [
+        "MessageStarted",
+        "TextDelta",
+        "ToolCallStarted",
+        "ToolCallDelta"
+      ])
+      const complete = yield* outcomeOf({ pieces: [body(said("a"), finish("stop"))], ending: "drop" })
+      assert.deepStrictEqual([textOf(complete.events), complete.error], [["a"], undefined])
+    }))
+
+  class ModelServer extends Context.Service<ModelServer, Server.Server>()("test/ModelServer") {}
+
+  const served = Layer.effect(ModelServer, Server.serve(() => ({ pieces: Server.pieces(interleaved, 50) })))
+
+  Conformance.register(
+    AdapterSuite.answering({
+      request: { ...Chunks.request, tools: [{ name: "search", description: "", parameters: {} }] },
+      connections: Effect.flatMap(
+        ModelServer,
+        (server) => Effect.map(server.settled, ({ answered }) => ({ opened: server.requests.length, closed: answered }))
+      )
+    }),
+    Layer.provideMerge(Layer.unwrap(Effect.map(ModelServer, (server) => Chunks.layer(server.url))), served),
+    (name, run) => {
+      it(`R-334, R-337, ${name}`, run)
+    }
+  )
+})
