@@ -75,6 +75,8 @@ describe("Script: what entries play", () => {
       const response = yield* generated(script)
       assert.strictEqual(response.finishReason, "stop")
       assert.strictEqual(response.outputText, "a")
+      const empty = yield* play([Script.text("")])
+      assert.deepStrictEqual(tagsOf(empty), ["MessageStarted", "TextDelta", "TextCompleted", "MessageCompleted"])
     }))
 
   it.effect("F-02, R-248: an empty script is an empty message", () =>
