@@ -299,7 +299,7 @@ describe("Executor: in a run", () => {
           throw kaboom
         }],
         ["handler_exit", () => Effect.interrupt],
-        ["handler_exit", () => 42]
+        ["invalid_return", () => 42]
       ]
       const calls = [call("c0", "echo", { x: 0 }), call("c1", "echo", { x: 1 }), call("c2", "echo", { x: 2 })]
       for (const [reason, broken] of breaks) {
