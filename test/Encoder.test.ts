@@ -187,7 +187,9 @@ describe("Encoder: in a run", () => {
         () => Effect.interrupt,
         () => {
           throw kaboom
-        }
+        },
+        () => "no Effect",
+        () => Effect.succeed(42)
       ]
       for (const encode of broken) {
         const asked: Array<unknown> = []
