@@ -7,12 +7,14 @@
  */
 import type * as Event from "./Event.ts"
 import * as Calls from "./internal/calls.ts"
+import * as Ending from "./internal/ending.ts"
 import * as Json from "./internal/json.ts"
-import * as Outcomes from "./internal/outcome.ts"
-import * as Message from "./Message.ts"
+import * as Payload from "./internal/payload.ts"
+import * as ToolEvents from "./internal/toolEvents.ts"
+import type * as Message from "./Message.ts"
 import * as Policy from "./Policy.ts"
 import * as Response from "./Response.ts"
-import * as Thread from "./Thread.ts"
+import type * as Thread from "./Thread.ts"
 
 /**
  * What the fold knows. Read it through {@link toResponse}, {@link toStepResult} and {@link toChatResult}.
@@ -30,11 +32,13 @@ export interface State {
   message: Message.Message | null
   finishReason: Response.FinishReason | null
   rawFinishReason: string | null
+  responseId: string | null
+  model: string | null
   usage: Response.Usage | null
   error: { readonly value: unknown } | undefined
   metadata: Readonly<Record<string, unknown>>
   answers: Array<Message.Message>
-  halts: Array<{ readonly id: string; readonly halt: Event.Halt }>
+  halts: Array<ToolEvents.CallHalt>
   steps: Array<Event.StepResult>
   chatResult: Event.ChatResult | undefined
 }
@@ -51,7 +55,7 @@ export interface Options {
   readonly requestId?: string | null
 }
 
-/** The part of a state that belongs to one step. */
+/** The part of a state that belongs to one step. The metadata of messages is kept from step to step. */
 const freshStep = () => ({
   text: null,
   reasoning: "",
@@ -59,9 +63,10 @@ const freshStep = () => ({
   message: null,
   finishReason: null,
   rawFinishReason: null,
+  responseId: null,
+  model: null,
   usage: null,
   error: undefined,
-  metadata: {},
   answers: [],
   halts: []
 })
@@ -77,6 +82,7 @@ export const initial = (options: Options = {}): State => ({
   requestId: options.requestId ?? null,
   thread: options.thread,
   ...freshStep(),
+  metadata: {},
   steps: [],
   chatResult: undefined
 })
@@ -133,129 +139,85 @@ export const applyAllUnsafe = (state: State, events: ReadonlyArray<Event.Event>)
 }
 
 /** Deltas of text replace a string and leave every list alone. */
-const isDelta = (event: Event.Event): boolean => event._tag === "TextDelta" || event._tag === "ReasoningDelta"
-
-const isString = (value: unknown): value is string => typeof value === "string"
+const isDelta = (event: unknown): boolean =>
+  Json.isObject(event) && (event["_tag"] === "TextDelta" || event["_tag"] === "ReasoningDelta")
 
 const fold = (state: State, event: Event.Event): boolean => {
+  if (!Payload.isFoldable(event)) return false
   switch (event._tag) {
     case "TextDelta":
-      if (!isString(event.delta) || event.delta === "") return false
       state.text = (state.text ?? "") + event.delta
       return true
     case "TextCompleted":
-      if (!isString(event.text)) return false
       state.text = event.text
       return true
     case "ReasoningDelta":
-      if (!isString(event.delta)) return false
       state.reasoning += event.delta
       return true
     case "ToolCallStarted":
-      return isString(event.id) && isString(event.name) && state.calls.started(event.id, event.name)
+      return state.calls.started(event.id, event.name)
     case "ToolCallDelta":
-      if (!isString(event.id) || !isString(event.argumentsDelta)) return false
-      state.calls.delta(event.id, event.argumentsDelta)
-      return true
-    case "ToolCallCompleted":
-      if (!isString(event.id) || !isString(event.name)) return false
-      state.calls.completed(event)
-      return true
+      return state.calls.delta(event.id, event.argumentsDelta)
     default:
-      return foldRest(state, event)
+      foldRest(state, event)
+      return true
   }
 }
 
-const foldRest = (state: State, event: Event.Event): boolean => {
+const foldRest = (state: State, event: Event.Event): void => {
   switch (event._tag) {
+    case "ToolCallCompleted":
+      return state.calls.completed(event)
     case "MessageCompleted":
       return foldMessage(state, event)
     case "RawChunk":
-      if (!Json.isObject(event.chunk) || !Json.isObject(event.chunk["usage"])) return false
-      state.usage = Response.usage(event.chunk["usage"])
-      return true
+      state.usage = Response.usage((event.chunk as { readonly usage: Json.JsonObject }).usage)
+      return
     case "Error":
-      if (!("error" in event)) return false
       state.error = { value: event.error }
       state.finishReason = "error"
-      return true
+      return
     case "ToolResultEncoded":
-      if (!isString(event.id) || !isString(event.content)) return false
-      return answer(state, event.id, event.content, event.isError === true)
+      state.answers.push(ToolEvents.answer(event))
+      return
     case "AskUserRequested":
-      return foldQuestion(state, event)
     case "ToolHalt":
-      return foldHalt(state, event)
+      state.answers.push(ToolEvents.answer(event))
+      state.halts.push(ToolEvents.halt(event))
+      return
     case "StepCompleted":
       return foldStep(state, event)
     case "ChatCompleted":
-      if (!Json.isObject(event.result)) return false
       state.chatResult = event.result
-      return true
-    default:
-      return false
   }
 }
 
-const foldMessage = (state: State, event: Event.Of<"MessageCompleted">): boolean => {
-  if (!Json.isObject(event.message)) return false
-  const { usage, ...metadata } = event.metadata ?? {}
+const finishReasons: ReadonlyArray<string> = Response.FinishReason.literals
+
+/** The word of an adapter that is no finish reason of ours ends the message all the same. */
+const normalised = (reason: Response.FinishReason | null): Response.FinishReason | null =>
+  reason === null || reason === undefined || finishReasons.includes(reason) ? reason ?? null : "other"
+
+const foldMessage = (state: State, event: Event.Of<"MessageCompleted">): void => {
+  const { usage, responseId, model, ...metadata } = event.metadata ?? {}
   state.message = event.message
   const isErrorKept = state.error !== undefined && state.policy.adapterErrors === "sticky"
-  if (!isErrorKept) state.finishReason = event.finishReason ?? state.finishReason
+  if (!isErrorKept) state.finishReason = normalised(event.finishReason) ?? state.finishReason
   state.rawFinishReason = event.rawFinishReason ?? event.finishReason ?? state.rawFinishReason
   if (Json.isObject(usage)) state.usage = Response.usage(usage)
+  if (typeof responseId === "string") state.responseId = responseId
+  if (typeof model === "string") state.model = model
   state.metadata = { ...state.metadata, ...metadata }
-  return true
 }
 
-const answer = (state: State, id: string, content: string, isError: boolean): boolean => {
-  const message = Message.tool(id, content)
-  state.answers.push(isError ? { ...message, isError: true } : message)
-  return true
-}
-
-const foldQuestion = (state: State, event: Event.Of<"AskUserRequested">): boolean => {
-  if (!isString(event.toolCallId) || !isString(event.question)) return false
-  state.halts.push({
-    id: event.toolCallId,
-    halt: {
-      haltedReason: "ask_user",
-      pendingQuestion: event.question,
-      pendingToolCallId: event.toolCallId,
-      askUserOpts: event.opts ?? []
-    }
-  })
-  return answer(state, event.toolCallId, Outcomes.awaitingAnswer, false)
-}
-
-const foldHalt = (state: State, event: Event.Of<"ToolHalt">): boolean => {
-  if (!isString(event.toolCallId) || !isString(event.reason)) return false
-  const exception = "onToolErrorException" in event ? { onToolErrorException: event.onToolErrorException } : {}
-  state.halts.push({
-    id: event.toolCallId,
-    halt: event.reason === "tool_error"
-      ? { haltedReason: "tool_error", haltToolCallId: event.toolCallId, ...exception }
-      : { haltedReason: event.reason, haltToolCallId: event.toolCallId, haltResult: event.result }
-  })
-  return answer(state, event.toolCallId, event.content ?? Json.render(event.result), event.reason === "tool_error")
-}
-
-const foldStep = (state: State, event: Event.Of<"StepCompleted">): boolean => {
-  if (!Json.isObject(event.response) || !Json.isObject(event.thread)) return false
+const foldStep = (state: State, event: Event.Of<"StepCompleted">): void => {
   state.steps.push(stepResult(state, event))
   state.thread = event.thread
   Object.assign(state, freshStep())
-  return true
 }
 
-/** By the order in which the model made the calls: what completed first must not show. */
-const inCallOrder = <A>(state: State, items: ReadonlyArray<A>, id: (item: A) => string | undefined): ReadonlyArray<A> => {
-  if (items.length < 2) return items
-  const order = state.calls.order()
-  const position = (item: A): number => order.get(id(item) ?? "") ?? order.size
-  return items.toSorted((left, right) => position(left) - position(right))
-}
+const answersInOrder = (state: State, ids: ReadonlyArray<string>): ReadonlyArray<Message.Message> =>
+  ToolEvents.inCallOrder(ids, state.answers, (message) => message.toolCallId)
 
 /**
  * The answers to the calls of the step in progress, in call order.
@@ -263,8 +225,7 @@ const inCallOrder = <A>(state: State, items: ReadonlyArray<A>, id: (item: A) => 
  * @category getters
  * @since 0.1.0
  */
-export const answers = (state: State): ReadonlyArray<Message.Message> =>
-  inCallOrder(state, state.answers, (message) => message.toolCallId)
+export const answers = (state: State): ReadonlyArray<Message.Message> => answersInOrder(state, state.calls.ids)
 
 /**
  * The halt that decides the step in progress, if a tool halted it: the first call's, or, under
@@ -274,7 +235,10 @@ export const answers = (state: State): ReadonlyArray<Message.Message> =>
  * @since 0.1.0
  */
 export const halt = (state: State): Event.Halt | undefined =>
-  (state.policy.haltPrecedence === "request" ? inCallOrder(state, state.halts, (item) => item.id) : state.halts)[0]?.halt
+  (state.policy.haltPrecedence === "request"
+    ? ToolEvents.inCallOrder(state.calls.ids, state.halts, (item) => item.id)
+    : state.halts)[0]
+    ?.halt
 
 const toToolCalls = (state: State): ReadonlyArray<Message.ToolCall> =>
   state.calls.toToolCalls({
@@ -300,11 +264,10 @@ const effectiveFinish = (state: State, toolCalls: ReadonlyArray<Message.ToolCall
  */
 export const toResponse = (state: State): Response.Response => {
   const toolCalls = toToolCalls(state)
-  const { model, responseId, ...metadata } = state.metadata
   return {
-    id: isString(responseId) ? responseId : null,
+    id: state.responseId,
     requestId: state.requestId,
-    model: isString(model) ? model : null,
+    model: state.model,
     outputText: state.text,
     reasoning: state.reasoning,
     toolCalls,
@@ -313,7 +276,7 @@ export const toResponse = (state: State): Response.Response => {
     rawFinishReason: state.rawFinishReason,
     usage: state.usage,
     ...(state.error === undefined ? {} : { error: state.error.value }),
-    metadata
+    metadata: state.metadata
   }
 }
 
@@ -350,7 +313,7 @@ const stepResult = (state: State, event: Event.Of<"StepCompleted">): Event.StepR
   return {
     thread: event.thread,
     response: event.response,
-    toolResults: answers(state),
+    toolResults: answersInOrder(state, event.response.toolCalls.map((call) => call.id)),
     done: event.done ?? (decided !== undefined || isDone(state.policy, event.response)),
     ...(isManual ? { mode: "manual" } : {}),
     ...(manualToolCalls.length === 0 || decided !== undefined ? {} : { manualToolCalls }),
@@ -396,22 +359,13 @@ export const toChatResult = (state: State): Event.ChatResult => {
   const outcome: Event.Outcome = state.error === undefined
     ? { _tag: "Cancelled" }
     : { _tag: "Failed", error: state.error.value }
-  const hasPartial = state.text !== null || state.calls.size > 0 || state.message !== null || state.error !== undefined
-  const partial = hasPartial && state.steps.length === 0 ? { finalResponse: toResponse(state) } : {}
+  const partial = hasPartial(state) && state.steps.length === 0 ? { finalResponse: toResponse(state) } : {}
   return chatResult({ thread, steps: state.steps, outcome, ...partial })
 }
 
-const haltedReasons: { readonly [Tag in Event.Outcome["_tag"]]: (outcome: Event.Outcome) => string } = {
-  Completed: () => "completed",
-  MaxTurns: () => "max_turns",
-  HaltWhen: () => "halt_when",
-  AskUser: () => "ask_user",
-  ToolFailed: () => "tool_error",
-  Halted: (outcome) => outcome._tag === "Halted" ? outcome.reason : "",
-  ManualToolCalls: () => "manual_tool_calls",
-  Cancelled: () => "cancelled",
-  Failed: () => "error"
-}
+const hasPartial = (state: State): boolean =>
+  state.text !== null || state.reasoning !== "" || state.calls.ids.length > 0 || state.message !== null ||
+  state.error !== undefined
 
 /**
  * A chat result from its parts: what the loop and the fold of a cut stream both build theirs with.
@@ -429,7 +383,7 @@ export const chatResult = (parts: {
   finalResponse: parts.steps.at(-1)?.response ?? parts.finalResponse ?? null,
   steps: [...parts.steps],
   outcome: parts.outcome,
-  haltedReason: haltedReasons[parts.outcome._tag](parts.outcome),
+  haltedReason: Ending.haltedReason(parts.outcome),
   ...(parts.outcome._tag === "AskUser"
     ? { pendingQuestion: parts.outcome.pendingQuestion, pendingToolCallId: parts.outcome.pendingToolCallId }
     : {}),

@@ -79,7 +79,7 @@ export class ValidationError extends Schema.TaggedError<ValidationError>("heddle
  */
 export const fromMessages = (messages: ReadonlyArray<Message.Input>): Thread => ({
   messages: messages.map((message) =>
-    message.metadata === undefined ? { ...message, metadata: {} } : message as Message.Message
+    message.metadata ? message as Message.Message : { ...message, metadata: {} }
   ),
   metadata: {}
 })

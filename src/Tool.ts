@@ -4,13 +4,14 @@
  *
  * @since 0.1.0
  */
-import * as Duration from "effect/Duration"
+import type * as Duration from "effect/Duration"
 import type * as Effect from "effect/Effect"
 import type * as JsonSchema from "effect/JsonSchema"
 import * as Result from "effect/Result"
 import type * as Schedule from "effect/Schedule"
 import type * as Schema from "effect/Schema"
-import * as Json from "./internal/json.ts"
+import * as Declaration from "./internal/declaration.ts"
+import type * as Json from "./internal/json.ts"
 import * as Outcomes from "./internal/outcome.ts"
 import * as Parameters from "./internal/parameters.ts"
 import * as ToolErrors from "./internal/toolError.ts"
@@ -230,22 +231,6 @@ export interface Options<P, S extends Schema.Constraint, E, R> {
   readonly metadata?: Json.JsonObject
 }
 
-const namePattern = /^[A-Za-z0-9_-]{1,64}$/
-const reservedNames: ReadonlyArray<string> = ["auto", "none", "required"]
-const flags = ["readOnly", "destructive", "idempotent", "openWorld", "manual", "compact"] as const
-
-const misuse = (name: string, problem: string): never => {
-  throw new TypeError(`Tool.make(${JSON.stringify(name)}): ${problem}`)
-}
-
-const checkOptions = (name: string, options: Readonly<Record<string, unknown>>): void => {
-  if (!namePattern.test(name)) misuse(name, "a name has 1 to 64 letters, digits, _ or -")
-  if (reservedNames.includes(name)) misuse(name, "auto, none and required are tool choices, not names")
-  for (const flag of flags) {
-    if (flag in options && typeof options[flag] !== "boolean") misuse(name, `${flag} must be true or false`)
-  }
-}
-
 /**
  * A tool. Throws a `TypeError` that names the option for a name, a flag, parameters or a timeout that cannot be used.
  *
@@ -278,11 +263,9 @@ export const make = <
   name: Name,
   options: Options<P, S, E, R>
 ): Tool<Name, Parameters.Type<P>, S["Type"], E, R | Parameters.Services<P> | S["EncodingServices"]> => {
-  checkOptions(name, options as unknown as Readonly<Record<string, unknown>>)
+  Declaration.check(name, options as unknown as Readonly<Record<string, unknown>>)
   const { parameters, success, timeout, ...declared } = options
   const made = Parameters.make(parameters)
-  const decoded = Duration.fromInput(timeout ?? Duration.infinity)
-  if (decoded._tag === "None") return misuse(name, `timeout must be a duration; got: ${Json.render(timeout)}`)
   return {
     description: "",
     readOnly: false,
@@ -296,9 +279,9 @@ export const make = <
     metadata: {},
     ...declared,
     name,
-    parameters: Result.isSuccess(made) ? made.success : misuse(name, made.failure),
+    parameters: Result.isSuccess(made) ? made.success : Declaration.misuse(name, made.failure),
     ...(success === undefined ? {} : { encodeSuccess: Parameters.successEncoder(success) }),
-    ...(timeout === undefined ? {} : { timeout: decoded.value })
+    ...(timeout === undefined ? {} : { timeout: Declaration.timeout(name, timeout) })
   } as Tool<Name, Parameters.Type<P>, S["Type"], E, R | Parameters.Services<P> | S["EncodingServices"]>
 }
 

@@ -9,6 +9,8 @@ import * as Json from "./json.ts"
 
 interface Entry {
   readonly id: string
+  /** The id on the wire, which another call may have as well. */
+  readonly wireId: string
   name: string
   arguments: Json.JsonObject
   raw: string
@@ -37,31 +39,42 @@ export interface Reading {
 }
 
 export class Calls {
-  /** By the id on the wire: the entry that its next fragment belongs to. */
-  private readonly current = new Map<string, Entry>()
   private readonly entries: Array<Entry> = []
+  private readonly taken = new Set<string>()
+  /** The calls of each id on the wire, which is one unless a provider used it again. */
+  private readonly sharers = new Map<string, Array<Entry>>()
+  /** By the id on the wire: the call that its next fragment belongs to. */
+  private readonly current = new Map<string, Entry>()
 
-  get size(): number {
-    return this.entries.length
-  }
-
-  /** The position of each call, by its id. */
-  order(): ReadonlyMap<string, number> {
-    return new Map(this.entries.map((entry, index) => [entry.id, index]))
+  /** The ids of the calls, in the order in which they were opened. */
+  get ids(): ReadonlyArray<string> {
+    return this.entries.map((entry) => entry.id)
   }
 
   copy(): Calls {
     const copy = new Calls()
-    const copies = new Map(this.entries.map((entry) => [entry, { ...entry }]))
-    copies.forEach((entry) => copy.entries.push(entry))
-    this.current.forEach((entry, id) => copy.current.set(id, copies.get(entry) ?? entry))
+    const copies = new Map<Entry, Entry>()
+    for (const entry of this.entries) {
+      const twin = { ...entry }
+      copies.set(entry, twin)
+      copy.enter(twin)
+    }
+    this.current.forEach((entry, wireId) => copy.current.set(wireId, copies.get(entry) ?? entry))
     return copy
   }
 
-  private open(id: string, name: string): Entry {
-    const first = this.current.get(id)
+  private enter(entry: Entry): void {
+    this.entries.push(entry)
+    this.taken.add(entry.id)
+    const sharers = this.sharers.get(entry.wireId)
+    if (sharers === undefined) this.sharers.set(entry.wireId, [entry])
+    else sharers.push(entry)
+  }
+
+  private open(wireId: string, name: string): Entry {
     const entry: Entry = {
-      id: first === undefined ? id : this.freshId(id),
+      id: this.taken.has(wireId) ? this.freshId(wireId) : wireId,
+      wireId,
       name,
       arguments: {},
       raw: "",
@@ -69,44 +82,58 @@ export class Calls {
       isCompleted: false,
       argumentsLost: undefined,
       providerExecuted: false,
-      metadata: first === undefined ? {} : { duplicateOf: id }
+      metadata: {}
     }
-    this.entries.push(entry)
-    this.current.set(id, entry)
+    this.enter(entry)
+    this.current.set(wireId, entry)
     return entry
   }
 
-  private freshId(id: string): string {
-    let count = 2
-    while (this.entries.some((entry) => entry.id === `${id}_${count}`)) count++
-    return `${id}_${count}`
+  private freshId(wireId: string): string {
+    let count = Math.max(2, (this.sharers.get(wireId)?.length ?? 0) + 1)
+    while (this.taken.has(`${wireId}_${count}`)) count++
+    return `${wireId}_${count}`
   }
 
-  started(id: string, name: string): boolean {
-    const entry = this.current.get(id)
-    if (entry === undefined || entry.isCompleted || (entry.name !== "" && entry.name !== name)) this.open(id, name)
-    else if (entry.name === "") entry.name = name
-    else return false
+  /** The latest call of an id that may go by that name and is, or is not, completed. */
+  private find(wireId: string, name: string, isCompleted: boolean): Entry | undefined {
+    return this.sharers.get(wireId)?.findLast((entry) =>
+      entry.isCompleted === isCompleted && (entry.name === name || entry.name === "")
+    )
+  }
+
+  /** A header. It is new, or sent again for a call that is still open; then the next fragments are that call's. */
+  started(wireId: string, name: string): boolean {
+    const entry = this.find(wireId, name, false)
+    if (entry === undefined) {
+      this.open(wireId, name)
+      return true
+    }
+    if (entry.name === name && entry === this.current.get(wireId)) return false
+    entry.name = name
+    this.current.set(wireId, entry)
     return true
   }
 
-  delta(id: string, fragment: string): void {
-    const entry = this.current.get(id) ?? this.open(id, "")
+  delta(wireId: string, fragment: string): boolean {
+    const entry = this.current.get(wireId) ?? this.open(wireId, "")
+    if (entry.isCompleted) return false
     entry.raw += fragment
     entry.fragments++
+    return true
   }
 
   completed(call: Completed): void {
-    const known = this.current.get(call.id)
-    const isOther = known !== undefined && known.name !== "" && known.name !== call.name
-    const entry = known === undefined || isOther ? this.open(call.id, call.name) : known
-    entry.name = call.name
-    entry.arguments = call.arguments ?? {}
+    const { id, name } = call
+    const entry = this.find(id, name, false) ?? this.find(id, name, true) ?? this.open(id, name)
+    const isLost = call.arguments !== null && call.arguments !== undefined && !Json.isObject(call.arguments)
+    entry.name = name
+    entry.arguments = isLost ? {} : call.arguments ?? {}
     entry.raw = call.rawArguments ?? entry.raw
     entry.isCompleted = true
-    entry.argumentsLost = call.argumentsLost
-    entry.providerExecuted = call.providerExecuted ?? false
-    entry.metadata = { ...entry.metadata, ...call.metadata }
+    entry.argumentsLost = isLost ? "not_an_object" : call.argumentsLost
+    entry.providerExecuted = call.providerExecuted === true
+    entry.metadata = Json.isObject(call.metadata) ? call.metadata : {}
   }
 
   toToolCalls(reading: Reading): ReadonlyArray<Message.ToolCall> {
@@ -141,6 +168,6 @@ const toToolCall = (entry: Entry, reading: Reading): Message.ToolCall => {
     ...args,
     ...(entry.raw === "" ? {} : { rawArguments: entry.raw }),
     ...(entry.providerExecuted ? { providerExecuted: true } : {}),
-    metadata: entry.metadata
+    metadata: entry.id === entry.wireId ? entry.metadata : { duplicateOf: entry.wireId, ...entry.metadata }
   }
 }

@@ -8,7 +8,9 @@ export const ofStep = (step: Event.StepResult, stepIndex: number): Event.Outcome
   if (manualToolCalls.length > 0) return { _tag: "ManualToolCalls", manualTurnIndex: stepIndex, manualToolCalls }
   if (step.mode === "manual") return { _tag: "ManualToolCalls", manualTurnIndex: stepIndex }
   if (!step.done) return undefined
-  return step.response.finishReason === "error" ? { _tag: "Failed", error: step.response.error ?? null } : { _tag: "Completed" }
+  return step.response.finishReason === "error"
+    ? { _tag: "Failed", error: step.response.error ?? null }
+    : { _tag: "Completed" }
 }
 
 const ofHalt = (step: Event.StepResult, haltedReason: string): Event.Outcome => {
@@ -21,3 +23,18 @@ const ofHalt = (step: Event.StepResult, haltedReason: string): Event.Outcome => 
     ? { _tag: "ToolFailed", haltToolCallId, onToolErrorException: step.onToolErrorException }
     : { _tag: "ToolFailed", haltToolCallId }
 }
+
+const words: { readonly [Tag in Exclude<Event.Outcome["_tag"], "Halted">]: string } = {
+  Completed: "completed",
+  MaxTurns: "max_turns",
+  HaltWhen: "halt_when",
+  AskUser: "ask_user",
+  ToolFailed: "tool_error",
+  ManualToolCalls: "manual_tool_calls",
+  Cancelled: "cancelled",
+  Failed: "error"
+}
+
+/** An outcome as one word; a tool that halted chose its own. */
+export const haltedReason = (outcome: Event.Outcome): string =>
+  outcome._tag === "Halted" ? outcome.reason : words[outcome._tag]

@@ -16,11 +16,9 @@ const suspicious = /__proto__|\\u00/i
 
 const dropProto = (key: string, value: unknown): unknown => key === "__proto__" ? undefined : value
 
-const parseUnsafe = (text: string): unknown =>
-  suspicious.test(text) ? JSON.parse(text, dropProto) : JSON.parse(text)
+const parseUnsafe = (text: string): unknown => suspicious.test(text) ? JSON.parse(text, dropProto) : JSON.parse(text)
 
-export const parse = (text: string): Result.Result<unknown, unknown> =>
-  Result.try(() => parseUnsafe(text))
+export const parse = (text: string): Result.Result<unknown, unknown> => Result.try(() => parseUnsafe(text))
 
 export const isObject = (value: unknown): value is JsonObject =>
   typeof value === "object" && value !== null && !Array.isArray(value)
@@ -52,7 +50,11 @@ const toJsonValue = (value: unknown, seen: ReadonlyArray<unknown>): Schema.Json 
   if (value === undefined) return null
   if (typeof value !== "object") return String(value)
   if (seen.includes(value)) return "[Circular]"
-  const path = [...seen, value]
+  return Result.getOrElse(Result.try(() => membersToJson(value, [...seen, value])), () => "[Unreadable]")
+}
+
+/** May throw: a getter or a `toJSON` is somebody else's code. */
+const membersToJson = (value: object, path: ReadonlyArray<unknown>): Schema.Json => {
   if (Array.isArray(value)) return value.map((item) => toJsonValue(item, path))
   if ("toJSON" in value && typeof value.toJSON === "function" && !(value instanceof Error)) {
     return toJsonValue(value.toJSON(), path)
@@ -63,7 +65,7 @@ const toJsonValue = (value: unknown, seen: ReadonlyArray<unknown>): Schema.Json 
   )
 }
 
-/** Any value as JSON. Total: cycles, functions and errors are rendered. */
+/** Any value as JSON. Total: cycles, functions, errors and what throws when it is read are rendered. */
 export const toJson = (value: unknown): Schema.Json => toJsonValue(value, [])
 
 /**

@@ -2,10 +2,11 @@
  * A tool's parameters in the three forms a caller may give them: struct fields, a Schema, or a raw JSON Schema. All
  * become one pair of a JSON Schema for the model and a decoder for what the model sends; both are made once per tool.
  */
-import type * as Effect from "effect/Effect"
+import * as Effect from "effect/Effect"
 import type * as JsonSchema from "effect/JsonSchema"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
+import * as SchemaAST from "effect/SchemaAST"
 import * as Json from "./json.ts"
 
 /** The forms in which a caller declares parameters. */
@@ -28,11 +29,18 @@ export interface Parameters<A, R> {
 
 const isFields = (input: Json.JsonObject): input is Schema.Struct.Fields => Object.values(input).every(Schema.isSchema)
 
+const localReference = /^#\/\$defs\/([^/]+)$/
+
+/** Providers want the object itself at the root: a schema with a name of its own is not left behind a reference. */
+const atRoot = (schema: JsonSchema.JsonSchema, definitions: JsonSchema.Definitions): JsonSchema.JsonSchema => {
+  const [, name] = localReference.exec(String(schema["$ref"])) ?? []
+  const { $ref: _, ...beside } = schema
+  return name === undefined || definitions[name] === undefined ? schema : { ...definitions[name], ...beside }
+}
+
 const jsonSchemaOf = (schema: Schema.Constraint): JsonSchema.JsonSchema => {
-  const document = Schema.toJsonSchemaDocument(schema)
-  return Object.keys(document.definitions).length === 0
-    ? document.schema
-    : { ...document.schema, $defs: document.definitions }
+  const { definitions, schema: root } = Schema.toJsonSchemaDocument(schema)
+  return Object.keys(definitions).length === 0 ? root : { ...atRoot(root, definitions), $defs: definitions }
 }
 
 /** The value of `make`, computed at the first read: a tool that is declared and never offered costs nothing. */
@@ -54,13 +62,23 @@ const fromSchema = (schema: Schema.Constraint): Parameters<unknown, unknown> => 
 
 const objects = Schema.decodeUnknownEffect(Schema.Record(Schema.String, Schema.Unknown))
 
+/** A struct without fields: to Schema it is any value but null, to a model and a handler an object without members. */
+const isEmpty = ({ ast }: Schema.Constraint): boolean =>
+  SchemaAST.isObjects(ast) && ast.propertySignatures.length === 0 && ast.indexSignatures.length === 0 &&
+  ast.checks === undefined && ast.encoding === undefined
+
+const none: Parameters<{}, never> = {
+  jsonSchema: { type: "object", properties: {} },
+  decode: (input) => Effect.map(objects(input), () => ({}))
+}
+
 /** The parameters, or why they cannot be used. */
 export const make = (input: unknown): Result.Result<Parameters<any, any>, string> => {
-  if (Schema.isSchema(input)) return Result.succeed(fromSchema(input))
+  if (Schema.isSchema(input)) return Result.succeed(isEmpty(input) ? none : fromSchema(input))
   if (!Json.isObject(input)) {
     return Result.fail("parameters must be struct fields, a Schema or a JSON Schema object; use {} for none")
   }
-  if (isFields(input)) return Result.succeed(fromSchema(Schema.Struct(input)))
+  if (isFields(input)) return make(Schema.Struct(input))
   return Result.succeed({ jsonSchema: input, decode: objects })
 }
 

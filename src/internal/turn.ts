@@ -1,12 +1,13 @@
 /**
  * What all steps of one run share. It is made once, before anything starts, and owned by the pull that drives the run.
  */
+import type * as Effect from "effect/Effect"
 import type * as Adapter from "../Adapter.ts"
 import type * as Collector from "../Collector.ts"
 import type * as Event from "../Event.ts"
-import type * as Effect from "effect/Effect"
 import type * as Message from "../Message.ts"
 import type * as Tool from "../Tool.ts"
+import * as Payload from "./payload.ts"
 import type * as Request from "./request.ts"
 import type { Running } from "./running.ts"
 import type * as Settings from "./settings.ts"
@@ -33,9 +34,6 @@ export interface Run<E, R> {
   readonly within: Telemetry.Within
 }
 
-const isUsage = (event: Event.Of<"RawChunk">): boolean =>
-  typeof event.chunk === "object" && event.chunk !== null && "usage" in event.chunk
-
 /** Whether an event is shown. Hiding changes nothing about what the run does with it. */
 const isShown = <R>(view: View<R>) => (event: Event.Event): boolean => {
   switch (event._tag) {
@@ -45,7 +43,7 @@ const isShown = <R>(view: View<R>) => (event: Event.Event): boolean => {
     case "ToolCallDelta":
       return view.emitToolDeltas !== false
     case "RawChunk":
-      return view.includeRawChunks === true || isUsage(event)
+      return view.includeRawChunks === true || Payload.isUsage(event)
     default:
       return true
   }

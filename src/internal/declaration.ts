@@ -1,0 +1,35 @@
+/** What a tool may be declared as. Anything else is the caller's mistake and throws, naming the tool and the option. */
+import * as Duration from "effect/Duration"
+import * as Json from "./json.ts"
+
+const namePattern = /^[A-Za-z0-9_-]{1,64}$/
+const reservedNames: ReadonlyArray<string> = ["auto", "none", "required"]
+const flags = ["readOnly", "destructive", "idempotent", "openWorld", "manual", "compact"] as const
+
+export const misuse = (name: string, problem: string): never => {
+  throw new TypeError(`Tool.make(${JSON.stringify(name)}): ${problem}`)
+}
+
+/** Throws for options that no tool can be made of. */
+export const check = (name: string, options: Readonly<Record<string, unknown>>): void => {
+  if (!namePattern.test(name)) misuse(name, "a name has 1 to 64 letters, digits, _ or -")
+  if (reservedNames.includes(name)) misuse(name, "auto, none and required are tool choices, not names")
+  for (const flag of flags) {
+    if (flag in options && typeof options[flag] !== "boolean") misuse(name, `${flag} must be true or false`)
+  }
+  const { concurrency = "shared", interrupt = "cancel", maxResultChars = 0 } = options
+  if (concurrency !== "shared" && concurrency !== "exclusive" && typeof concurrency !== "function") {
+    misuse(name, `concurrency must be "shared", "exclusive" or a function of the arguments`)
+  }
+  if (interrupt !== "cancel" && interrupt !== "block") misuse(name, `interrupt must be "cancel" or "block"`)
+  if (!Number.isInteger(maxResultChars) || Number(maxResultChars) < 0) {
+    misuse(name, "maxResultChars must be a whole number, 0 for no limit")
+  }
+}
+
+export const timeout = (name: string, input: Duration.Input): Duration.Duration => {
+  const duration = Duration.fromInput(input)
+  return duration._tag === "Some" && Duration.isPositive(duration.value)
+    ? duration.value
+    : misuse(name, `timeout must be a duration above zero; got: ${Json.render(input)}`)
+}

@@ -1,0 +1,50 @@
+/**
+ * Which events say something to the fold: those whose payload has what the fold reads of it. Events come from adapters
+ * and from storage, so that nothing about them is sure; what is not well formed is passed over.
+ */
+import type * as Event from "../Event.ts"
+import * as Json from "./json.ts"
+
+type Payload = { readonly [name: string]: unknown }
+
+const isString = (value: unknown): value is string => typeof value === "string"
+
+const isNonEmpty = (value: unknown): boolean => isString(value) && value !== ""
+
+const isOptional = (value: unknown, is: (value: unknown) => boolean): boolean =>
+  value === undefined || value === null || is(value)
+
+const hasUsage = (chunk: unknown): boolean => Json.isObject(chunk) && Json.isObject(chunk["usage"])
+
+/** A map, so that a tag like `constructor` finds nothing. */
+const checks = new Map<unknown, (event: Payload) => boolean>(Object.entries(
+  {
+    TextDelta: (event) => isNonEmpty(event["delta"]),
+    TextCompleted: (event) => isString(event["text"]),
+    ReasoningDelta: (event) => isNonEmpty(event["delta"]),
+    ToolCallStarted: (event) => isString(event["id"]) && isString(event["name"]),
+    ToolCallDelta: (event) => isString(event["id"]) && isString(event["argumentsDelta"]),
+    ToolCallCompleted: (event) => isString(event["id"]) && isString(event["name"]),
+    MessageCompleted: (event) =>
+      Json.isObject(event["message"]) && isOptional(event["finishReason"], isString) &&
+      isOptional(event["metadata"], Json.isObject),
+    RawChunk: (event) => hasUsage(event["chunk"]),
+    Error: (event) => "error" in event,
+    ToolResultEncoded: (event) => isString(event["id"]) && isString(event["content"]),
+    AskUserRequested: (event) =>
+      isString(event["toolCallId"]) && isString(event["question"]) && isOptional(event["opts"], Array.isArray),
+    ToolHalt: (event) =>
+      isString(event["toolCallId"]) && isString(event["reason"]) && isOptional(event["content"], isString),
+    StepCompleted: ({ manualToolCalls, response, thread }) =>
+      Json.isObject(response) && Array.isArray(response["toolCalls"]) &&
+      Json.isObject(thread) && Array.isArray(thread["messages"]) && isOptional(manualToolCalls, Array.isArray),
+    ChatCompleted: ({ result }) =>
+      Json.isObject(result) && Array.isArray(result["steps"]) && Json.isObject(result["outcome"])
+  } satisfies { readonly [Tag in Event.Event["_tag"]]?: (event: Payload) => boolean }
+))
+
+export const isFoldable = (event: unknown): event is Event.Event =>
+  Json.isObject(event) && checks.get(event["_tag"])?.(event) === true
+
+/** A raw chunk that reports usage: the one kind that is always shown, and folded. */
+export const isUsage = (event: Event.Of<"RawChunk">): boolean => hasUsage(event.chunk)

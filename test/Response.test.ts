@@ -1,0 +1,117 @@
+/**
+ * Responses and usage: figures that are not reported stay apart from zero, odd reports never fail, sums add up.
+ */
+import { assert, describe, it } from "@effect/vitest"
+import * as Schema from "effect/Schema"
+import { Message, Response } from "heddle"
+
+const none = {
+  inputTokens: null,
+  outputTokens: null,
+  cachedInputTokens: null,
+  cacheWriteInputTokens: null,
+  reasoningTokens: null,
+  totalTokens: null,
+  inputCost: null,
+  outputCost: null,
+  totalCost: null,
+  toolUsage: {},
+  extra: {}
+}
+
+describe("Response.usage", () => {
+  it("what is not reported is null, and zero is zero", () => {
+    assert.deepStrictEqual(Response.usage({}), none)
+    assert.deepStrictEqual(Response.usage({ inputTokens: 0, outputTokens: null }), { ...none, inputTokens: 0 })
+  })
+
+  it("R-303: unknown keys and figures that are no numbers go to extra", () => {
+    const usage = Response.usage({ inputTokens: 3, outputTokens: "many", totalTokens: Number.NaN, audio_tokens: 5 })
+    assert.deepStrictEqual(usage, {
+      ...none,
+      inputTokens: 3,
+      extra: { outputTokens: "many", totalTokens: Number.NaN, audio_tokens: 5 }
+    })
+  })
+
+  it("R-303: extra of the report is kept beside what is added to it, toolUsage only if it is an object", () => {
+    const usage = Response.usage({ extra: { a: 1 }, b: 2, toolUsage: { search: 1 } })
+    assert.deepStrictEqual(usage, { ...none, toolUsage: { search: 1 }, extra: { a: 1, b: 2 } })
+    assert.deepStrictEqual(Response.usage({ toolUsage: 4, extra: 5 }), { ...none, extra: { toolUsage: 4, extra: 5 } })
+  })
+
+  it("R-303: a hostile key changes no prototype", () => {
+    const usage = Response.usage(JSON.parse("{\"__proto__\":{\"polluted\":true}}"))
+    assert.strictEqual(Object.getPrototypeOf(usage.extra), Object.prototype)
+    assert.notProperty({}, "polluted")
+  })
+
+  it("usage survives JSON, and figures that are left out decode to null", () => {
+    const usage = Response.usage({ inputTokens: 1, totalCost: 0.5, extra: { a: [1] }, toolUsage: { b: 1 } })
+    const json = JSON.parse(JSON.stringify(Schema.encodeUnknownSync(Response.Usage)(usage)))
+    assert.deepStrictEqual(Schema.decodeUnknownSync(Response.Usage)(json), usage)
+    assert.deepStrictEqual(Schema.decodeUnknownSync(Response.Usage)({ inputTokens: 7 }), { ...none, inputTokens: 7 })
+  })
+})
+
+describe("Response.sumUsage", () => {
+  it("R-204: adds what was reported, and leaves null what no turn reported", () => {
+    const sum = Response.sumUsage([
+      Response.usage({ inputTokens: 1, outputTokens: 2, toolUsage: { a: 1 }, extra: { x: 1 } }),
+      null,
+      Response.usage({ inputTokens: 10, totalTokens: 0, toolUsage: { b: 1 }, extra: { x: 2 } })
+    ])
+    assert.deepStrictEqual(sum, {
+      ...none,
+      inputTokens: 11,
+      outputTokens: 2,
+      totalTokens: 0,
+      toolUsage: { a: 1, b: 1 },
+      extra: { x: 2 }
+    })
+  })
+
+  it("R-204: no report at all is null", () => {
+    assert.isNull(Response.sumUsage([]))
+    assert.isNull(Response.sumUsage([null, null]))
+  })
+})
+
+describe("Response getters", () => {
+  it("text is what was streamed, else the message's text, else null", () => {
+    const message = Message.assistant("whole")
+    assert.strictEqual(Response.text({ outputText: "streamed", message }), "streamed")
+    assert.strictEqual(Response.text({ outputText: "", message }), "")
+    assert.strictEqual(Response.text({ outputText: null, message }), "whole")
+    assert.isNull(Response.text({ outputText: null, message: null }))
+  })
+
+  it("calls that ran at the provider are not ours to answer", () => {
+    const mine = Message.toolCall("a", "read")
+    const theirs = { ...Message.toolCall("b", "search"), providerExecuted: true }
+    assert.deepStrictEqual(Response.actionableCalls({ toolCalls: [theirs, mine] }), [mine])
+    assert.deepStrictEqual(Response.actionableCalls({ toolCalls: [mine] }), [mine])
+  })
+
+  it("a response survives JSON, its error as plain data", () => {
+    const response: Response.Response = {
+      id: "r",
+      requestId: null,
+      model: "m",
+      outputText: null,
+      reasoning: "",
+      toolCalls: [Message.toolCall("a", "read", { path: "x" })],
+      message: Message.assistant(""),
+      finishReason: "error",
+      rawFinishReason: "boom",
+      usage: Response.usage({ inputTokens: 1 }),
+      error: new Error("lost"),
+      metadata: { a: 1 }
+    }
+    const json = JSON.parse(JSON.stringify(Schema.encodeUnknownSync(Response.Response)(response)))
+    assert.deepStrictEqual(Schema.decodeUnknownSync(Response.Response)(json), {
+      ...response,
+      error: { name: "Error", message: "lost" }
+    })
+  })
+})

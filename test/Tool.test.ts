@@ -1,0 +1,185 @@
+/**
+ * Declaring tools: every option that cannot be used is refused when the tool is made, and names itself.
+ */
+import { assert, describe, it } from "@effect/vitest"
+import * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Schema from "effect/Schema"
+import { Tool } from "heddle"
+
+/** What making a tool is refused with. */
+const refusal = (name: unknown, options: unknown): string => {
+  try {
+    Tool.make(name as string, options as { readonly parameters: {} })
+  } catch (error) {
+    assert.instanceOf(error, TypeError)
+    return (error as TypeError).message
+  }
+  throw new Error(`the tool must be refused: ${String(name)}`)
+}
+
+const made = (options: object) => Tool.make("tool", { parameters: {}, ...options })
+
+describe("Tool.make", () => {
+  it("a tool that says nothing is shared, can be stopped, and has no hints", () => {
+    const tool = Tool.make("tool", { parameters: {} })
+    assert.deepInclude(tool, {
+      name: "tool",
+      description: "",
+      readOnly: false,
+      destructive: false,
+      idempotent: false,
+      openWorld: false,
+      manual: false,
+      compact: false,
+      concurrency: "shared",
+      interrupt: "cancel",
+      metadata: {}
+    })
+    for (const key of ["handler", "timeout", "encodeSuccess", "retry", "summary", "maxResultChars"]) {
+      assert.notProperty(tool, key)
+    }
+  })
+
+  it("names have 1 to 64 letters, digits, underscores and dashes", () => {
+    for (const name of ["", "a b", "a.b", "ä", "a".repeat(65), "a\n"]) {
+      assert.include(refusal(name, { parameters: {} }), "a name has 1 to 64", JSON.stringify(name))
+    }
+    for (const name of ["a", "A-b_9", "a".repeat(64)]) {
+      assert.strictEqual(Tool.make(name, { parameters: {} }).name, name)
+    }
+  })
+
+  it("names that are tool choices are reserved", () => {
+    for (const name of ["auto", "none", "required"]) {
+      assert.include(refusal(name, { parameters: {} }), "are tool choices, not names")
+    }
+  })
+
+  it("flags are true or false, and null is neither", () => {
+    for (const flag of ["readOnly", "destructive", "idempotent", "openWorld", "manual", "compact"]) {
+      for (const value of [null, undefined, 1, "true"]) {
+        assert.include(refusal("tool", { parameters: {}, [flag]: value }), `${flag} must be true or false`)
+      }
+      assert.isTrue(made({ [flag]: true })[flag as "manual"])
+    }
+  })
+
+  it("parameters are required, and have one of three forms", () => {
+    for (const parameters of [undefined, null, 42, "string", []]) {
+      assert.include(
+        refusal("tool", { parameters }),
+        "parameters must be struct fields, a Schema or a JSON Schema object"
+      )
+    }
+  })
+
+  it("concurrency and interrupt have two words each", () => {
+    assert.include(refusal("tool", { parameters: {}, concurrency: "serial" }), "concurrency must be")
+    assert.include(refusal("tool", { parameters: {}, concurrency: null }), "concurrency must be")
+    assert.include(refusal("tool", { parameters: {}, interrupt: "never" }), "interrupt must be")
+    assert.strictEqual(made({ concurrency: "exclusive" }).concurrency, "exclusive")
+    assert.isFunction(made({ concurrency: () => "shared" }).concurrency)
+    assert.strictEqual(made({ interrupt: "block" }).interrupt, "block")
+  })
+
+  it("R-055: a timeout is a duration above zero", () => {
+    for (const timeout of ["soon", Number.NaN, {}, 0, -1, "0 seconds"]) {
+      assert.include(
+        refusal("tool", { parameters: {}, timeout }),
+        "timeout must be a duration above zero",
+        String(timeout)
+      )
+    }
+    assert.strictEqual(Duration.toMillis(made({ timeout: "5 seconds" }).timeout!), 5000)
+    assert.strictEqual(Duration.toMillis(made({ timeout: 250 }).timeout!), 250)
+    assert.isFalse(Duration.isFinite(made({ timeout: Duration.infinity }).timeout!))
+  })
+
+  it("J-23: a limit of result characters is a whole number, zero for none", () => {
+    for (const maxResultChars of [-1, 1.5, Number.NaN, "10"]) {
+      assert.include(refusal("tool", { parameters: {}, maxResultChars }), "maxResultChars must be a whole number")
+    }
+    assert.strictEqual(made({ maxResultChars: 0 }).maxResultChars, 0)
+  })
+})
+
+describe("Tool.definition", () => {
+  it("struct fields and a Schema give the same JSON Schema, a raw one is sent as it is", () => {
+    const fields = { city: Schema.String, days: Schema.optionalKey(Schema.Int) }
+    const raw = { type: "object", properties: { city: { type: "string" } }, "x-mine": true } as const
+    const schemaOf = (parameters: any) => Tool.definition(Tool.make("t", { parameters })).parameters
+    assert.deepStrictEqual(schemaOf(fields), schemaOf(Schema.Struct(fields)))
+    assert.deepInclude(schemaOf(fields), { type: "object", required: ["city"] })
+    assert.strictEqual(schemaOf(raw), raw)
+  })
+
+  it("a schema that refers to itself carries its definitions", () => {
+    interface Tree {
+      readonly children: ReadonlyArray<Tree>
+    }
+    const Tree = Schema.Struct({
+      children: Schema.Array(Schema.suspend((): Schema.Codec<Tree> => Tree))
+    }).annotate({ identifier: "Tree" })
+    const { parameters } = Tool.definition(Tool.make("t", { parameters: { tree: Tree } }))
+    assert.deepStrictEqual(Object.keys(parameters["$defs"] as object), ["Tree"])
+  })
+
+  it("name and description are told, and the empty parameters are an object", () => {
+    const definition = Tool.definition(Tool.make("t", { description: "what", parameters: {} }))
+    assert.deepInclude(definition, { name: "t", description: "what" })
+    assert.strictEqual(definition.parameters["type"], "object")
+  })
+})
+
+describe("Tool parameters", () => {
+  const decode = (parameters: any, input: unknown) =>
+    Effect.runSyncExit(Tool.make("t", { parameters }).parameters.decode(input) as Effect.Effect<unknown>)
+
+  it("decode what fits, from JSON", () => {
+    const exit = decode({ at: Schema.Date, n: Schema.Finite }, { at: "1970-01-01T00:00:00.000Z", n: 1 })
+    assert.deepStrictEqual(exit, Exit.succeed({ at: new Date(0), n: 1 }))
+  })
+
+  it("refuse what does not fit, naming every place", () => {
+    const exit = decode({ a: Schema.String, b: Schema.Finite }, { a: 1, b: "x" })
+    assert.isTrue(Exit.isFailure(exit))
+    const text = String((exit as Exit.Failure<never, never>).cause)
+    assert.include(text, "a")
+    assert.include(text, "b")
+  })
+
+  it("of a raw JSON Schema are any object, and nothing but an object", () => {
+    assert.deepStrictEqual(decode({ type: "object" }, { any: [1] }), Exit.succeed({ any: [1] }))
+    assert.isTrue(Exit.isFailure(decode({ type: "object" }, [1])))
+    assert.isTrue(Exit.isFailure(decode({ type: "object" }, "x")))
+  })
+})
+
+describe("Tool outcomes", () => {
+  it("R-009: the constructors give plain data that carries an invisible mark", () => {
+    assert.deepStrictEqual({ ...Tool.askUser("Which?") }, { _tag: "AskUser", question: "Which?", opts: [] })
+    assert.deepStrictEqual({ ...Tool.halt("done", 1) }, { _tag: "Halt", reason: "done", result: 1 })
+    assert.deepStrictEqual({ ...Tool.ok(1) }, { _tag: "Ok", value: 1 })
+    assert.deepStrictEqual({ ...Tool.error("no") }, { _tag: "Error", error: "no" })
+    assert.deepStrictEqual(Object.keys(Tool.ok(1)), ["_tag", "value"])
+    assert.strictEqual(JSON.stringify(Tool.halt("done", 1)), "{\"_tag\":\"Halt\",\"reason\":\"done\",\"result\":1}")
+  })
+
+  it("the three decisions of an error policy", () => {
+    assert.deepStrictEqual(Tool.ErrorDecision.continue(1), { _tag: "Continue", replacement: 1 })
+    assert.deepStrictEqual(Tool.ErrorDecision.halt, { _tag: "Halt" })
+    assert.deepStrictEqual(Tool.ErrorDecision.fail("e"), { _tag: "Fail", error: "e" })
+  })
+
+  it("a tool error reads as the contract words it", () => {
+    assert.strictEqual(new Tool.ToolError({ reason: "timeout" }).message, "tool error: timeout")
+    assert.strictEqual(new Tool.ToolError({ reason: "timeout", toolName: "t" }).message, "tool error (t): timeout")
+    assert.strictEqual(
+      new Tool.ToolError({ reason: "timeout", toolName: "t", detail: "late" }).message,
+      "tool error (t): timeout: late"
+    )
+    assert.throws(() => new Tool.ToolError({ reason: "eaten" as "timeout" }))
+  })
+})
