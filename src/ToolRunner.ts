@@ -113,8 +113,9 @@ export const open = <E, R>(
       executor: yield* Executor.Executor,
       desk: { encoder, onToolError: settings.onToolError },
       running,
-      services
-    }, yield* Clock.Clock)
+      services,
+      clock: yield* Clock.Clock
+    })
     yield* Scope.addFinalizer(scope, Effect.sync(() => batch.close()))
     return batch
   })
@@ -126,7 +127,11 @@ interface Prepared<E, R> {
   readonly unknown: EngineError | undefined
 }
 
-const toCall = (call: Call): Message.ToolCall => ({ ...call, arguments: call.arguments ?? {}, metadata: call.metadata ?? {} })
+const toCall = (call: Call): Message.ToolCall => ({
+  ...call,
+  arguments: call.arguments ?? {},
+  metadata: call.metadata ?? {}
+})
 
 const prepare = <E, R>(
   calls: ReadonlyArray<Call>,

@@ -35,6 +35,15 @@ const fits = (state: Admission, ticket: Ticket): boolean =>
     ? isIdle(state) && state.outsiders === 0
     : !state.isExclusiveRunning && state.shared < state.bound
 
+const admitted = (state: Admission, ticket: Ticket): Admission => ({
+  bound: state.bound,
+  queue: state.queue,
+  admitted: state.admitted + 1,
+  shared: state.shared + (ticket.isExclusive ? 0 : 1),
+  isExclusiveRunning: ticket.isExclusive,
+  outsiders: state.outsiders
+})
+
 /** Admits the longest startable run of tickets from the head of the queue. */
 export const admit = (state: Admission): readonly [ReadonlyArray<Ticket>, Admission] => {
   const started: Array<Ticket> = []
@@ -43,12 +52,7 @@ export const admit = (state: Admission): readonly [ReadonlyArray<Ticket>, Admiss
     const ticket = next.queue[next.admitted]
     if (ticket === undefined || !fits(next, ticket)) return [started, next]
     started.push(ticket)
-    next = {
-      ...next,
-      admitted: next.admitted + 1,
-      shared: next.shared + (ticket.isExclusive ? 0 : 1),
-      isExclusiveRunning: ticket.isExclusive
-    }
+    next = admitted(next, ticket)
   }
 }
 

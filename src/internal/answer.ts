@@ -6,6 +6,7 @@
 import * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
+import * as Result from "effect/Result"
 import type * as Encoder from "../Encoder.ts"
 import type * as Event from "../Event.ts"
 import type * as Message from "../Message.ts"
@@ -22,6 +23,11 @@ export type OnToolError<E, R> =
 export interface Desk<E, R> {
   readonly encoder: Encoder.Service
   readonly onToolError: OnToolError<E, R>
+  /** Bounds the time that writing a result may take. */
+  readonly limit: <S>(
+    subject: Subject,
+    work: () => Effect.Effect<unknown, unknown, S>
+  ) => Effect.Effect<unknown, unknown, S>
 }
 
 export interface Answer {
@@ -58,58 +64,84 @@ interface Text {
 
 /** Cuts a text to `limit` UTF-16 units without splitting a surrogate pair, and says so behind the cut. */
 export const cut = (content: string, limit: number | undefined): Text => {
-  if (limit === undefined || limit <= 0 || content.length <= limit) return { content }
-  const end = /[\uD800-\uDBFF]/.test(content.charAt(limit - 1)) ? limit - 1 : limit
+  const most = Math.floor(limit ?? 0)
+  if (!(most > 0) || content.length <= most) return { content }
+  const end = /[\uD800-\uDBFF]/.test(content.charAt(most - 1)) ? most - 1 : most
   return {
     content: `${content.slice(0, end)}\n[truncated: ${content.length} characters in all, ${end} shown]`,
     originalLength: content.length
   }
 }
 
-/** Encodes a value; whatever goes wrong is a ToolError. */
-const encode = <E, R>(desk: Desk<E, R>, subject: Subject, value: unknown): Effect.Effect<string, Tool.ToolError, any> =>
-  Effect.suspend(() => {
-    const encoded = subject.tool?.encodeSuccess?.(value)
-    return encoded === undefined ? desk.encoder.encode(value) : Effect.flatMap(encoded, desk.encoder.encode)
-  }).pipe(
-    Effect.catchCause((cause) =>
-      Effect.fail(toolError("encoding_failed", subject.call, { cause: Cause.squash(cause) }))
-    )
+/** Asks the encoder. What it yields goes to the model, so it must be a text. */
+const write = <E, R>(desk: Desk<E, R>, subject: Subject, value: unknown): Effect.Effect<string, unknown> =>
+  Effect.flatMap(
+    desk.limit(subject, () => desk.encoder.encode(value)),
+    (text) =>
+      typeof text === "string" ? Effect.succeed(text) : Effect.fail(new TypeError("the encoder yielded no text"))
   )
 
-const literalError = (reason: unknown): string => JSON.stringify({ error: Json.render(reason) })
+const encodingFailed = (subject: Subject, cause: Cause.Cause<unknown>): Tool.ToolError =>
+  toolError("encoding_failed", subject.call, { cause: Cause.squash(cause) })
+
+/** Encodes a result, first by the tool's own schema; whatever goes wrong is a ToolError. */
+const encode = <E, R>(
+  desk: Desk<E, R>,
+  subject: Subject,
+  value: unknown
+): Effect.Effect<string, Tool.ToolError, any> => {
+  const encodeSuccess = subject.tool?.encodeSuccess
+  const written = encodeSuccess === undefined
+    ? write(desk, subject, value)
+    : Effect.flatMap(desk.limit(subject, () => encodeSuccess(value)), (plain) => write(desk, subject, plain))
+  return Effect.catchCause(written, (cause) => Effect.fail(encodingFailed(subject, cause)))
+}
+
+/** The last resort, which cannot fail: a value may break even while it is being rendered. */
+const literalError = (reason: unknown): string =>
+  Result.getOrElse(
+    Result.try(() => JSON.stringify({ error: Json.render(reason) })),
+    () => "{\"error\":\"the error cannot be shown\"}"
+  )
+
+const literalValue = (value: unknown): string =>
+  Result.getOrElse(Result.try(() => JSON.stringify(Json.toJson(value))), () => "\"the result cannot be shown\"")
 
 /** What the model reads of a failure. An encoder that failed on the result is not asked to encode its failure. */
-const errorContent = <E, R>(desk: Desk<E, R>, reason: unknown): Effect.Effect<string> => {
-  if (isEncodingFailure(reason)) return Effect.succeed(literalError(reason.cause))
-  const isException = reason instanceof Error && !("_tag" in reason)
-  const told = Outcomes.brand({ _tag: "Error", error: isException ? reason.message : reason })
-  return Effect.suspend(() => desk.encoder.encode(told)).pipe(
-    Effect.catchCause(() => Effect.succeed(literalError(reason)))
-  )
-}
+const errorContent = <E, R>(desk: Desk<E, R>, subject: Subject, reason: unknown): Effect.Effect<string> =>
+  Effect.suspend(() => {
+    if (isEncodingFailure(reason)) return Effect.succeed(literalError(reason.cause))
+    const isException = reason instanceof Error && !("_tag" in reason)
+    return write(desk, subject, Outcomes.brand({ _tag: "Error", error: isException ? reason.message : reason }))
+  }).pipe(Effect.catchCause(() => Effect.succeed(literalError(reason))))
 
 const isEncodingFailure = (reason: unknown): reason is Tool.ToolError =>
   Json.isObject(reason) && reason["_tag"] === "ToolError" && reason["reason"] === "encoding_failed"
 
 const continued = <E, R>(desk: Desk<E, R>, subject: Subject, reason: unknown): Effect.Effect<Answer> =>
-  Effect.map(
-    errorContent(desk, reason),
-    (content) => result(subject.call, { _tag: "Error", error: reason }, { content }, true)
-  )
+  Effect.map(errorContent(desk, subject, reason), (content) => told(subject, reason, content))
+
+const told = (subject: Subject, reason: unknown, content: string): Answer =>
+  result(subject.call, { _tag: "Error", error: reason }, { content }, true)
+
+interface Exception {
+  readonly onToolErrorException?: unknown
+}
 
 const halted = <E, R>(
   desk: Desk<E, R>,
   subject: Subject,
   reason: unknown,
-  exception: { readonly onToolErrorException?: unknown } = {}
+  exception: Exception = {}
 ): Effect.Effect<Answer> =>
-  Effect.map(errorContent(desk, reason), (content) => ({
-    raw: { _tag: "Error", error: reason },
-    message: message(subject.call, content, true),
-    tail: { _tag: "ToolHalt", toolCallId: subject.call.id, reason: "tool_error", result: reason, content, ...exception },
-    halt: { haltedReason: "tool_error", haltToolCallId: subject.call.id, ...exception }
-  }))
+  Effect.map(errorContent(desk, subject, reason), (content) => toldHalt(subject, reason, content, exception))
+
+const toldHalt = (subject: Subject, reason: unknown, content: string, exception: Exception): Answer => ({
+  raw: { _tag: "Error", error: reason },
+  message: message(subject.call, content, true),
+  tail: { _tag: "ToolHalt", toolCallId: subject.call.id, reason: "tool_error", result: reason, content, ...exception },
+  halt: { haltedReason: "tool_error", haltToolCallId: subject.call.id, ...exception }
+})
 
 /** The caller's function broke: the run halts, and the exception is told next to the tool error. */
 const broken = <E, R>(desk: Desk<E, R>, subject: Subject, cause: Cause.Cause<unknown>): Effect.Effect<Answer> => {
@@ -134,11 +166,9 @@ const decided = <E, R>(
   if (tag === "Fail" && known._tag === "Fail") return Effect.fail(known.error)
   if (tag === "Continue" && known._tag === "Continue") {
     const { replacement } = known
-    return Effect.suspend(() => desk.encoder.encode(replacement)).pipe(
+    return write(desk, subject, replacement).pipe(
       Effect.map((content) => result(subject.call, { _tag: "Ok", value: replacement }, { content }, false)),
-      Effect.catchCause((cause) =>
-        halted(desk, subject, toolError("encoding_failed", subject.call, { cause: Cause.squash(cause) }))
-      )
+      Effect.catchCause((cause) => halted(desk, subject, encodingFailed(subject, cause)))
     )
   }
   const error = toolError("invalid_return", subject.call, {
@@ -154,7 +184,10 @@ export const failed = <E, R>(desk: Desk<E, R>, subject: Subject, reason: unknown
   const { onToolError } = desk
   if (onToolError === "continue") return continued(desk, subject, reason)
   if (onToolError === "halt") return halted(desk, subject, reason)
-  return Effect.suspend(() => onToolError(subject.call, reason)).pipe(
+  return Effect.suspend((): Effect.Effect<unknown, never, R> => {
+    const decision: unknown = onToolError(subject.call, reason)
+    return Effect.isEffect(decision) ? decision as Effect.Effect<unknown, never, R> : Effect.succeed(decision)
+  }).pipe(
     Effect.exit,
     Effect.flatMap((exit) =>
       Exit.isSuccess(exit) ? decided(desk, subject, reason, exit.value) : broken(desk, subject, exit.cause)
@@ -186,8 +219,8 @@ const asked = (subject: Subject, raw: Tool.AskUser): Answer => {
 /** A halt is kept even when its result cannot be encoded: it is then written as it can be. */
 const stopped = <E, R>(desk: Desk<E, R>, subject: Subject, raw: Tool.Halt): Effect.Effect<Answer, never, R> => {
   const { call } = subject
-  return Effect.suspend(() => desk.encoder.encode(raw.result)).pipe(
-    Effect.catchCause(() => Effect.succeed(JSON.stringify(Json.toJson(raw.result)))),
+  return write(desk, subject, raw.result).pipe(
+    Effect.catchCause(() => Effect.succeed(literalValue(raw.result))),
     Effect.map((encoded) => cut(encoded, subject.tool?.maxResultChars).content),
     Effect.map((content) => ({
       raw,
@@ -206,8 +239,13 @@ const reserved = (subject: Subject, raw: Tool.Halt): Tool.ToolError =>
   })
 
 /** The answer to what an executor yielded. */
-export const fromOutcome = <E, R>(desk: Desk<E, R>, subject: Subject, raw: unknown): Effect.Effect<Answer, E, R> => {
-  if (!Outcomes.isWellFormed(raw)) return failed(desk, subject, toolError("invalid_return", subject.call, { cause: raw }))
+export const fromOutcome = <E, R>(desk: Desk<E, R>, subject: Subject, raw: unknown): Effect.Effect<Answer, E, R> =>
+  Effect.suspend(() => answerTo(desk, subject, raw))
+
+const answerTo = <E, R>(desk: Desk<E, R>, subject: Subject, raw: unknown): Effect.Effect<Answer, E, R> => {
+  if (!Outcomes.isWellFormed(raw)) {
+    return failed(desk, subject, toolError("invalid_return", subject.call, { cause: raw }))
+  }
   switch (raw._tag) {
     case "Ok":
       return encode(desk, subject, raw.value).pipe(
@@ -228,3 +266,16 @@ export const fromOutcome = <E, R>(desk: Desk<E, R>, subject: Subject, raw: unkno
 /** The answer to a call that was not run to its end. It tells so, and is no failure that a policy is asked about. */
 export const cancelled = <E, R>(desk: Desk<E, R>, subject: Subject, detail: string): Effect.Effect<Answer> =>
   continued(desk, subject, toolError("cancelled", subject.call, { detail }))
+
+/**
+ * The answer when writing one broke off: a fiber was interrupted from outside, or a value could not even be looked at.
+ * The error policy is not asked, for it may have been asked before.
+ */
+export const lost = <E, R>(desk: Desk<E, R>, subject: Subject, cause: Cause.Cause<unknown>): Answer => {
+  const error = toolError(Cause.hasInterruptsOnly(cause) ? "handler_exit" : "encoding_failed", subject.call, {
+    detail: "the answer could not be written",
+    cause: Cause.squash(cause)
+  })
+  const content = literalError(error)
+  return desk.onToolError === "continue" ? told(subject, error, content) : toldHalt(subject, error, content, {})
+}

@@ -1,10 +1,11 @@
 /**
  * The calls of one turn while they run. Each runs in a fiber that the run owns, takes a permit while its handler is
  * alive, and is answered exactly once, by its outcome or by its timeout. The reader pulls events; nothing here waits
- * for the reader.
+ * for the reader. Code of the caller's may end the run while it runs, so that every step here looks again whether the
+ * batch is over.
  */
 import * as Cause from "effect/Cause"
-import * as Clock from "effect/Clock"
+import type * as Clock from "effect/Clock"
 import type * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -12,6 +13,7 @@ import * as Exit from "effect/Exit"
 import type * as Fiber from "effect/Fiber"
 import type * as Pull from "effect/Pull"
 import * as Semaphore from "effect/Semaphore"
+import type * as Tracer from "effect/Tracer"
 import type * as Event from "../Event.ts"
 import type * as Executor from "../Executor.ts"
 import type * as Message from "../Message.ts"
@@ -19,11 +21,13 @@ import type * as Policy from "../Policy.ts"
 import type * as Tool from "../Tool.ts"
 import * as Admission from "./admission.ts"
 import * as Answer from "./answer.ts"
-import { callContext } from "./callContext.ts"
 import * as Emission from "./emission.ts"
+import * as Execution from "./execution.ts"
+import { type Helper, Helpers } from "./helpers.ts"
+import { limited } from "./limit.ts"
 import { Mailbox } from "./mailbox.ts"
-import type * as Plan from "./plan.ts"
-import type { Running } from "./running.ts"
+import * as Plan from "./plan.ts"
+import type { Running, Task } from "./running.ts"
 import * as Telemetry from "./telemetry.ts"
 import { toolError } from "./toolError.ts"
 
@@ -42,9 +46,10 @@ export interface Settings {
 export interface Workshop<E> {
   readonly settings: Settings
   readonly executor: Executor.Service
-  readonly desk: Answer.Desk<E, any>
+  readonly desk: Omit<Answer.Desk<E, any>, "limit">
   readonly running: Running
   readonly services: Context.Context<any>
+  readonly clock: Clock.Clock
 }
 
 /**
@@ -56,47 +61,51 @@ interface Active {
   phase: "waiting" | "handler" | "answering" | "expired"
   hasPlace: boolean
   isForked: boolean
-  timer: Fiber.Fiber<unknown, unknown> | undefined
-  fiber: Fiber.Fiber<unknown, unknown> | undefined
+  timer: Helper | undefined
+  task: Task | undefined
+  span: Tracer.Span | undefined
 }
 
 export class Batch<E> {
   private readonly jobs: ReadonlyArray<Plan.Job>
   private readonly workshop: Workshop<E>
-  private readonly clock: Clock.Clock
+  private readonly desk: Answer.Desk<E, any>
   private readonly mailbox = new Mailbox<E>()
   private readonly emission: Emission.Emission
   private readonly permits: Semaphore.Semaphore
+  private readonly isTraced: boolean
   private readonly answered: Array<Answer.Answer | undefined>
   private readonly completed: Array<Answer.Answer> = []
-  private readonly helpers = new Set<Fiber.Fiber<unknown, unknown>>()
+  private readonly helpers: Helpers
   private readonly unsubscribe: () => void
+  private decided: ReadonlyArray<Plan.Decided> = []
   private admission: Admission.Admission
   private holding = 0
   private hasBegun = false
-  private isClosed = false
+  private isOver = false
   private isAdmitting = false
   private hasRoom = false
-  private patience: Fiber.Fiber<unknown, unknown> | undefined
+  private patience: Helper | undefined
 
-  constructor(jobs: ReadonlyArray<Plan.Job>, workshop: Workshop<E>, clock: Clock.Clock) {
-    const { settings } = workshop
+  constructor(jobs: ReadonlyArray<Plan.Job>, workshop: Workshop<E>) {
+    const { settings, running, desk, services } = workshop
     this.jobs = jobs
     this.workshop = workshop
-    this.clock = clock
-    this.emission = Emission.make(settings.policy, jobs.length, (events) => this.mailbox.offer(events))
+    this.desk = { ...desk, limit: (subject, work) => this.limit(subject, work, () => this.late(subject)) }
+    this.emission = Emission.make(settings.policy, jobs.length, this.mailbox)
     this.permits = Semaphore.makeUnsafe(settings.bound)
+    this.helpers = new Helpers(services)
+    this.isTraced = Telemetry.isTraced(services)
     this.answered = Array.from(jobs, () => undefined)
-    this.admission = Admission.make(settings.bound, jobs.filter((job) => job._tag === "Run"))
-    this.unsubscribe = workshop.running.onEnd(() => this.admit())
+    this.admission = Admission.make(settings.bound, [])
+    this.unsubscribe = running.onEnd(() => this.admit())
   }
 
   /** The events, in the order the policy asks for; it ends when every call has been answered. */
   readonly pull: Pull.Pull<readonly [Event.Event, ...Array<Event.Event>], E> = Effect.suspend(() => {
     this.begin()
     if (this.mailbox.isEmpty && this.completed.length === this.jobs.length) return Cause.done()
-    return Effect.flatMap(this.mailbox.take, (events) =>
-      isNonEmpty(events) ? Effect.succeed(events) : this.pull)
+    return Effect.flatMap(this.mailbox.take, (events) => isNonEmpty(events) ? Effect.succeed(events) : this.pull)
   })
 
   /** The answers so far, in call order. */
@@ -110,43 +119,99 @@ export class Batch<E> {
     return order.find((answer) => answer.halt !== undefined)?.halt
   }
 
-  /** Ends timers and error policies that still run. Handlers belong to the run and are stopped with it. */
+  /** Ends the timers; nothing starts any more. What runs belongs to the run and is stopped with it. */
   close(): void {
-    this.isClosed = true
+    this.isOver = true
     this.unsubscribe()
-    for (const fiber of this.helpers) fiber.interruptUnsafe()
+    this.helpers.close()
   }
 
   private begin(): void {
     if (this.hasBegun) return
     this.hasBegun = true
-    const { desk } = this.workshop
-    for (const job of this.jobs) {
-      if (job._tag === "Refuse") this.respond(job, Answer.fromOutcome(desk, job, job.outcome))
-      if (job._tag === "Cancel") this.respond(job, Answer.cancelled(desk, job, job.detail))
+    if (this.jobs.length === 0) return
+    this.helpers.when(
+      Effect.forEach(this.jobs, (job) => this.decide(job), { concurrency: this.workshop.settings.bound }),
+      (decided) => this.open(decided)
+    )
+  }
+
+  private decide(job: Plan.Job): Effect.Effect<Plan.Decided, never, any> {
+    return job._tag === "Decode"
+      ? Plan.decide(job, (decode, late) => this.limit(job, decode, late))
+      : Effect.succeed(job)
+  }
+
+  /** What is to be done with every call is known: those that cannot run are answered first. */
+  private open(decided: ReadonlyArray<Plan.Decided>): void {
+    this.decided = decided
+    for (const job of decided) {
+      if (job._tag === "Refuse") this.respond(job, Answer.fromOutcome(this.desk, job, job.outcome))
+      if (job._tag === "Cancel") this.respond(job, Answer.cancelled(this.desk, job, job.detail))
     }
+    this.admission = Admission.make(this.workshop.settings.bound, decided.filter((job) => job._tag === "Run"))
     this.admit()
   }
 
-  /** Forks work that is not a handler: it is interrupted when the batch closes, and never waited for. */
-  private help<A>(effect: Effect.Effect<A, E, any>): Fiber.Fiber<A, E> {
-    const fiber = Effect.runForkWith(this.workshop.services)(effect)
-    if (fiber.pollUnsafe() === undefined) {
-      this.helpers.add(fiber)
-      fiber.addObserver(() => this.helpers.delete(fiber))
+  /** Puts a fiber into the run's care, before it has run any code of the caller's. */
+  private own(call: Message.ToolCall, fiber: Fiber.Fiber<unknown, unknown>, handlerOf?: Tool.Any): Task {
+    const task: Task = {
+      id: call.id,
+      name: call.name,
+      startedAt: this.workshop.clock.currentTimeMillisUnsafe(),
+      isHandler: handlerOf !== undefined,
+      isBlocking: handlerOf?.interrupt === "block",
+      fiber
     }
-    return fiber
+    this.workshop.running.add(task)
+    return task
   }
 
-  private respond(job: Plan.Job, answer: Effect.Effect<Answer.Answer, E, any>): void {
-    this.help(Effect.onExit(this.settling(job, answer), (exit) => Effect.sync(() => this.failWith(exit))))
+  private watch(call: Message.ToolCall, fiber: Fiber.Fiber<unknown, unknown>): void {
+    const task = this.own(call, fiber)
+    fiber.addObserver(() => this.workshop.running.remove(task))
   }
 
-  private settling(job: Plan.Job, answer: Effect.Effect<Answer.Answer, E, any>): Effect.Effect<void, E, any> {
+  private limit<A, S>(
+    subject: Answer.Subject,
+    work: () => Effect.Effect<A, unknown, S>,
+    late: () => unknown
+  ): Effect.Effect<A, unknown, S> {
+    const millis = this.millisFor(subject.tool)
+    return limited(work, { millis, own: (fiber) => this.watch(subject.call, fiber), late })
+  }
+
+  private late(subject: Answer.Subject): Error {
+    return new Error(`writing the result took longer than ${this.millisFor(subject.tool)} ms`)
+  }
+
+  private millisFor(tool: Tool.Any | undefined): number {
+    return tool?.timeout === undefined ? this.workshop.settings.timeoutMillis : Duration.toMillis(tool.timeout)
+  }
+
+  /** Answers a call in a fiber of its own. */
+  private respond(
+    job: Answer.Subject & { readonly index: number },
+    answer: Effect.Effect<Answer.Answer, E, any>
+  ): void {
+    if (this.isOver) return
+    const fiber = Effect.runForkWith(this.workshop.services)(
+      Effect.withFiber((fiber) => {
+        this.watch(job.call, fiber)
+        return this.settling(job, answer)
+      })
+    )
+    fiber.addObserver((exit) => this.answerEnded(job, exit))
+  }
+
+  private settling(
+    job: Answer.Subject & { readonly index: number },
+    answer: Effect.Effect<Answer.Answer, E, any>
+  ): Effect.Effect<void, E, any> {
     return Effect.map(answer, (value) => this.settle(job, value))
   }
 
-  private settle(job: Plan.Job, answer: Answer.Answer): void {
+  private settle(job: Answer.Subject & { readonly index: number }, answer: Answer.Answer): void {
     this.answered[job.index] = answer
     this.completed.push(answer)
     const { id, name } = job.call
@@ -154,21 +219,25 @@ export class Batch<E> {
     if (this.completed.length === this.jobs.length) this.mailbox.wake()
   }
 
-  private failWith(exit: Exit.Exit<unknown, E>): void {
-    if (Exit.isFailure(exit) && !this.isClosed) this.mailbox.fail(exit.cause)
+  /** What the caller's policy failed with is the run's failure. Any other end without an answer costs this one call. */
+  private answerEnded(job: Answer.Subject & { readonly index: number }, exit: Exit.Exit<unknown, E>): void {
+    if (Exit.isSuccess(exit) || this.isOver || this.answered[job.index] !== undefined) return
+    if (!Cause.hasFails(exit.cause)) return this.settle(job, Answer.lost(this.desk, job, exit.cause))
+    this.isOver = true
+    this.mailbox.fail(exit.cause)
   }
 
   /** Starts whoever may start. Handlers that end at once make room while this runs, so it loops and never nests. */
   private admit(): void {
     this.hasRoom = true
-    if (this.isAdmitting || !this.hasBegun || this.isClosed) return
+    if (this.isAdmitting) return
     this.isAdmitting = true
-    while (this.hasRoom) {
+    while (this.hasRoom && !this.isOver) {
       this.hasRoom = false
       this.admission = Admission.outsiders(this.admission, this.workshop.running.size - this.holding)
       const [tickets, next] = Admission.admit(this.admission)
       this.admission = next
-      for (const ticket of tickets) this.start(this.jobs[ticket.index] as Plan.Run)
+      for (const ticket of tickets) this.start(this.decided[ticket.index] as Plan.Run)
     }
     this.isAdmitting = false
     if (this.patience === undefined && Admission.stuck(this.admission) !== undefined) this.waitForOutsiders()
@@ -176,49 +245,41 @@ export class Batch<E> {
 
   /** An exclusive call waits one grace period for handlers that were given up, then it is answered without a start. */
   private waitForOutsiders(): void {
-    this.patience = this.help(
-      Effect.map(Effect.sleep(this.workshop.running.graceMillis), () => {
-        this.patience = undefined
-        const ticket = Admission.stuck(this.admission)
-        if (ticket !== undefined) this.refuseExclusive(this.jobs[ticket.index] as Plan.Run)
-        this.admit()
-      })
-    )
+    this.patience = this.helpers.after(this.workshop.running.graceMillis, () => {
+      this.patience = undefined
+      const ticket = Admission.stuck(this.admission)
+      if (ticket !== undefined) this.refuseExclusive(this.decided[ticket.index] as Plan.Run)
+      this.admit()
+    })
   }
 
   private refuseExclusive(job: Plan.Run): void {
     this.admission = Admission.skip(this.admission)
     const detail = "not started: an earlier tool refused to stop and is still running"
-    this.respond(job, Answer.cancelled(this.workshop.desk, job, detail))
+    this.respond(job, Answer.cancelled(this.desk, job, detail))
   }
 
   private start(job: Plan.Run): void {
+    if (this.isOver) return
     const active: Active = {
       job,
       phase: "waiting",
       hasPlace: true,
       isForked: false,
       timer: undefined,
-      fiber: undefined
+      task: undefined,
+      span: undefined
     }
     this.holding++
-    const fiber = Effect.runForkWith(this.workshop.services)(this.body(active))
-    active.fiber = fiber
+    const fiber = Effect.runForkWith(this.workshop.services)(
+      Effect.withFiber((fiber) => {
+        active.task = this.own(job.call, fiber, job.tool)
+        return this.body(active)
+      })
+    )
     active.isForked = true
-    if (fiber.pollUnsafe() === undefined) this.track(active, fiber)
     if (active.phase === "handler") this.arm(active)
     fiber.addObserver((exit) => this.ended(active, exit))
-  }
-
-  private track(active: Active, fiber: Fiber.Fiber<unknown, unknown>): void {
-    const { call, tool } = active.job
-    this.workshop.running.add({
-      id: call.id,
-      name: call.name,
-      startedAt: this.clock.currentTimeMillisUnsafe(),
-      isBlocking: tool.interrupt === "block",
-      fiber
-    })
   }
 
   /** The whole life of a call: permit, handler, answer. A timeout takes the answer away from it. */
@@ -226,10 +287,11 @@ export class Batch<E> {
     const { job } = active
     return Effect.flatMap(this.permits.take(1), () => {
       this.handlerStarts(active)
-      return Effect.flatMap(this.execute(job), (outcome) => {
+      return Effect.flatMap(this.execute(active), (outcome) => {
         if (active.phase !== "handler") return Effect.void
         this.disarm(active)
-        return this.settling(job, Answer.fromOutcome(this.workshop.desk, job, outcome))
+        this.endSpan(active, Exit.void, Execution.outcomeName(outcome))
+        return this.settling(job, Answer.fromOutcome(this.desk, job, outcome))
       })
     })
   }
@@ -241,28 +303,37 @@ export class Batch<E> {
     if (active.isForked) this.arm(active)
   }
 
-  private execute(job: Plan.Run): Effect.Effect<unknown, never, any> {
-    const { tool, call, args } = job
-    const context = callContext(job, this.workshop.settings, (value) => this.progress(job, value))
-    const once = (attempt: number) =>
-      this.workshop.executor.execute(tool, args, attempt === 1 ? context : { ...context, attempt })
-    return (tool.retry === undefined ? Effect.suspend(() => once(1)) : retrying(tool.retry, once)).pipe(
-      Effect.catchCause((cause) => Effect.succeed(crashed(call, cause))),
-      (effect) => Telemetry.withSpan(effect, `execute_tool ${call.name}`, () => spanAttributes(job, this.workshop.settings))
+  private execute(active: Active): Effect.Effect<unknown, never, any> {
+    const { job } = active
+    const { settings, executor } = this.workshop
+    const execution = Execution.execute(job, settings, executor, (value) => this.progress(job, value))
+    if (!this.isTraced) return execution
+    const { call } = job
+    return Telemetry.underSpan(
+      execution,
+      `execute_tool ${call.name}`,
+      Execution.spanAttributes(call, settings),
+      (span) => {
+        active.span = span
+      }
     )
   }
 
+  private endSpan(active: Active, exit: Exit.Exit<unknown, unknown>, outcome: string): void {
+    active.span?.attribute("heddle.tool.outcome", outcome)
+    Telemetry.end(active.span, exit, this.workshop.clock, this.workshop.services)
+    active.span = undefined
+  }
+
   private progress(job: Plan.Run, value: unknown): void {
-    if (this.answered[job.index] !== undefined || this.isClosed) return
+    if (this.answered[job.index] !== undefined || this.isOver) return
     const { id, name } = job.call
-    this.mailbox.offerProgress(job.index, { _tag: "ToolProgress", id, name, progress: value })
+    this.emission.progress(job.index, { _tag: "ToolProgress", id, name, progress: value })
   }
 
   private arm(active: Active): void {
-    const { tool } = active.job
-    const millis = tool.timeout === undefined ? this.workshop.settings.timeoutMillis : Duration.toMillis(tool.timeout)
-    if (!Number.isFinite(millis)) return
-    active.timer = this.help(Effect.map(Effect.sleep(millis), () => this.expire(active)))
+    const millis = this.millisFor(active.job.tool)
+    if (Number.isFinite(millis)) active.timer = this.helpers.after(millis, () => this.expire(active))
   }
 
   private disarm(active: Active): void {
@@ -272,16 +343,21 @@ export class Batch<E> {
 
   /** The time is up: the call is answered now, whatever its handler does about the interruption. */
   private expire(active: Active): void {
-    if (active.phase !== "handler") return
+    const { job, task } = active
+    if (active.phase !== "handler" || task === undefined) return
     active.phase = "expired"
-    active.fiber?.interruptUnsafe()
-    this.respond(active.job, Answer.failed(this.workshop.desk, active.job, toolError("timeout", active.job.call)))
-    if (active.fiber?.pollUnsafe() !== undefined) return
-    this.help(Effect.map(Effect.sleep(this.workshop.running.graceMillis), () => this.giveUp(active)))
+    const error = toolError("timeout", job.call)
+    this.endSpan(active, Exit.fail(error), "timeout")
+    task.fiber.interruptUnsafe()
+    this.respond(job, Answer.failed(this.desk, job, error))
+    if (task.fiber.pollUnsafe() === undefined) {
+      this.helpers.after(this.workshop.running.graceMillis, () => this.giveUp(active, task))
+    }
   }
 
   /** A handler that outlived its grace period gives up its place; it still keeps exclusive calls out. */
-  private giveUp(active: Active): void {
+  private giveUp(active: Active, task: Task): void {
+    this.workshop.running.giveUp(task)
     this.vacate(active)
     this.admit()
   }
@@ -291,51 +367,23 @@ export class Batch<E> {
     active.hasPlace = false
     this.holding--
     this.admission = Admission.release(this.admission, active.job)
-    Effect.runSync(this.permits.release(1))
+    Effect.runForkWith(this.workshop.services)(this.permits.release(1))
   }
 
   private ended(active: Active, exit: Exit.Exit<unknown, E>): void {
-    if (active.phase === "handler" && !this.isClosed) {
+    const { job } = active
+    this.endSpan(active, exit, "interrupted")
+    if (active.phase === "handler" && !this.isOver) {
       this.disarm(active)
       const cause = Exit.isFailure(exit) ? Cause.squash(exit.cause) : undefined
-      const error = toolError("handler_exit", active.job.call, { cause })
-      this.respond(active.job, Answer.failed(this.workshop.desk, active.job, error))
+      this.respond(job, Answer.failed(this.desk, job, toolError("handler_exit", job.call, { cause })))
     } else if (active.phase === "answering") {
-      this.failWith(exit)
+      this.answerEnded(job, exit)
     }
     this.vacate(active)
-    this.admit()
+    if (active.task !== undefined) this.workshop.running.remove(active.task)
   }
 }
 
 const isNonEmpty = (events: ReadonlyArray<Event.Event>): events is readonly [Event.Event, ...Array<Event.Event>] =>
   events.length > 0
-
-/** An executor that dies or fails against its contract costs this one call. */
-const crashed = (call: Message.ToolCall, cause: Cause.Cause<unknown>): Tool.Outcome => ({
-  _tag: "Error",
-  error: toolError(Cause.hasInterruptsOnly(cause) ? "handler_exit" : "handler_raised", call, {
-    cause: Cause.squash(cause)
-  })
-})
-
-/** Repeats a failed attempt as the tool's schedule says; the last failure is the outcome. */
-const retrying = (
-  schedule: NonNullable<Tool.Any["retry"]>,
-  once: (attempt: number) => Effect.Effect<Tool.Outcome, never, any>
-): Effect.Effect<Tool.Outcome, never, any> => {
-  let attempt = 0
-  return Effect.suspend(() => once(++attempt)).pipe(
-    Effect.flatMap((outcome) => outcome._tag === "Error" ? Effect.fail(outcome) : Effect.succeed(outcome)),
-    Effect.retry(schedule),
-    Effect.catch(Effect.succeed)
-  )
-}
-
-const spanAttributes = (job: Plan.Run, settings: Settings): Telemetry.Attributes => ({
-  "gen_ai.operation.name": "execute_tool",
-  "gen_ai.tool.name": job.call.name,
-  "gen_ai.tool.call.id": job.call.id,
-  "heddle.request.id": settings.requestId,
-  "heddle.step.index": settings.stepIndex
-})

@@ -13,7 +13,8 @@ const requiredOf = (tool: Tool.Any): ReadonlyArray<string> => {
   return Array.isArray(required) ? required : []
 }
 
-const argumentNames = (tool: Tool.Any): ReadonlyArray<string> => Object.keys(tool.parameters.jsonSchema["properties"] ?? {})
+const argumentNames = (tool: Tool.Any): ReadonlyArray<string> =>
+  Object.keys(tool.parameters.jsonSchema["properties"] ?? {})
 
 const usage = (tool: Tool.Any): string =>
   `usage of ${tool.name}: ${tool.description}\n${JSON.stringify(tool.parameters.jsonSchema)}`
@@ -40,11 +41,12 @@ const helpTool: Tool.Definition = {
   }
 }
 
-/** What the model is told of the tools. A tool that is forced by name is told in full. */
+/** What the model is told of the tools. A tool that is forced by name is told in full; one named like ours is theirs. */
 export const definitions = (tools: Iterable<Tool.Any>, forced: string | undefined): ReadonlyArray<Tool.Definition> => {
   const list = Array.from(tools)
   const told = list.map((tool) => tool.compact && tool.name !== forced ? stub(tool) : full(tool))
-  return list.some((tool) => tool.compact) ? [...told, helpTool] : told
+  const needsHelp = list.some((tool) => tool.compact) && !list.some((tool) => tool.name === helpName)
+  return needsHelp ? [...told, helpTool] : told
 }
 
 /** The answer to a call of `tool_help`, when there is a compact tool to help with. */
@@ -54,7 +56,10 @@ export const help = (call: Message.ToolCall, tools: ReadonlyMap<string, Tool.Any
   const { names } = call.arguments
   const wanted = Array.isArray(names) ? compact.filter((tool) => names.includes(tool.name)) : compact
   return wanted.length === 0
-    ? { _tag: "Error", error: `there is no help for that; ask for one of ${compact.map((tool) => tool.name).join(", ")}` }
+    ? {
+      _tag: "Error",
+      error: `there is no help for that; ask for one of ${compact.map((tool) => tool.name).join(", ")}`
+    }
     : { _tag: "Ok", value: wanted.map(full) }
 }
 

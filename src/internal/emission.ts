@@ -1,16 +1,26 @@
 /**
  * In which order a batch shows what happens. Starts and progress are shown at once; results as they come, or held back
- * until those of all earlier calls are out. Grouped, a call's start is held back as well, until its result is shown.
+ * until those of all earlier calls are out. Grouped, a call's start and progress are held back as well, until its result
+ * is shown. Progress that nobody has read is bounded: beyond a few the latest takes the place of the one before it.
  */
 import type * as Event from "../Event.ts"
 import type * as Policy from "../Policy.ts"
 
 export interface Emission {
   readonly started: (index: number, event: Event.Event) => void
+  readonly progress: (index: number, event: Event.Event) => void
   readonly settled: (index: number, events: ReadonlyArray<Event.Event>) => void
 }
 
-type Offer = (events: ReadonlyArray<Event.Event>) => void
+/** Where events go. */
+export interface Outlet {
+  readonly offer: (events: ReadonlyArray<Event.Event>) => void
+  readonly offerProgress: (index: number, event: Event.Event) => void
+}
+
+type Offer = Outlet["offer"]
+
+export const unreadProgressLimit = 16
 
 /** Passes groups on in call order. */
 const inOrder = (count: number, offer: Offer): Emission["settled"] => {
@@ -25,20 +35,34 @@ const inOrder = (count: number, offer: Offer): Emission["settled"] => {
   }
 }
 
-export const make = (policy: Policy.Policy, count: number, offer: Offer): Emission => {
-  const settled = policy.resultOrder === "request"
-    ? inOrder(count, offer)
-    : (_index: number, events: ReadonlyArray<Event.Event>) => offer(events)
-  if (policy.toolEvents === "live") return { started: (_index, event) => offer([event]), settled }
-  const starts = new Map<number, Event.Event>()
+/** Holds back what a call shows before its result. */
+const grouped = (settled: Emission["settled"]): Emission => {
+  const held = new Map<number, Array<Event.Event>>()
+  const hold = (index: number, event: Event.Event): void => {
+    const events = held.get(index)
+    if (events === undefined) held.set(index, [event])
+    else if (events.length <= unreadProgressLimit) events.push(event)
+    else events[unreadProgressLimit] = event
+  }
   return {
-    started: (index, event) => {
-      starts.set(index, event)
-    },
+    started: hold,
+    progress: hold,
     settled: (index, events) => {
-      const start = starts.get(index)
-      starts.delete(index)
-      settled(index, start === undefined ? events : [start, ...events])
+      const before = held.get(index)
+      held.delete(index)
+      settled(index, before === undefined ? events : [...before, ...events])
     }
+  }
+}
+
+export const make = (policy: Policy.Policy, count: number, outlet: Outlet): Emission => {
+  const settled = policy.resultOrder === "request"
+    ? inOrder(count, (events) => outlet.offer(events))
+    : (_index: number, events: ReadonlyArray<Event.Event>) => outlet.offer(events)
+  if (policy.toolEvents === "grouped") return grouped(settled)
+  return {
+    started: (_index, event) => outlet.offer([event]),
+    progress: (index, event) => outlet.offerProgress(index, event),
+    settled
   }
 }

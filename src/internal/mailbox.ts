@@ -7,33 +7,35 @@ import type * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
 import * as Latch from "effect/Latch"
 import type * as Event from "../Event.ts"
+import { type Outlet, unreadProgressLimit } from "./emission.ts"
 
-const unreadProgressLimit = 16
-
-export class Mailbox<E> {
+export class Mailbox<E> implements Outlet {
   private events: Array<Event.Event> = []
-  private readonly unreadProgress = new Map<number, number>()
+  /** By the index of the call, for ids may repeat: how much of its progress is unread, and where the last one is. */
+  private readonly unreadProgress = new Map<number, { readonly count: number; readonly last: number }>()
   private failure: Cause.Cause<E> | undefined
   private readonly latch = Latch.makeUnsafe(false)
 
   offer(events: ReadonlyArray<Event.Event>): void {
+    if (this.failure !== undefined) return
     for (const event of events) this.events.push(event)
     this.latch.openUnsafe()
   }
 
   /** Progress of one call: once too many are unread, the latest takes the place of the one before it. */
-  offerProgress(index: number, event: Event.Of<"ToolProgress">): void {
-    const unread = this.unreadProgress.get(index) ?? 0
-    if (unread < unreadProgressLimit) {
-      this.unreadProgress.set(index, unread + 1)
+  offerProgress(index: number, event: Event.Event): void {
+    if (this.failure !== undefined) return
+    const unread = this.unreadProgress.get(index)
+    if (unread === undefined || unread.count < unreadProgressLimit) {
+      this.unreadProgress.set(index, { count: (unread?.count ?? 0) + 1, last: this.events.length })
       this.events.push(event)
     } else {
-      const last = this.events.findLastIndex((old) => old._tag === "ToolProgress" && old.id === event.id)
-      this.events[last] = event
+      this.events[unread.last] = event
     }
     this.latch.openUnsafe()
   }
 
+  /** The failure comes after what was left before it, and nothing comes after the failure. */
   fail(cause: Cause.Cause<E>): void {
     this.failure ??= cause
     this.latch.openUnsafe()

@@ -1,15 +1,24 @@
 /**
  * What to do with each call of a turn, decided before any of them runs: run it with these arguments, alone or shared,
- * or answer it without running it because it names no tool, its arguments are unusable or the answer is known.
+ * or answer it without running it because it names no tool, its arguments are unusable or the answer is known. What
+ * needs no code of the caller's is planned when the turn is opened; arguments are decoded when it begins.
  */
+import * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
-import * as Cause from "effect/Cause"
 import type * as Message from "../Message.ts"
 import type * as Policy from "../Policy.ts"
 import type * as Tool from "../Tool.ts"
 import * as Compact from "./compact.ts"
-import { toolError } from "./toolError.ts"
+import { ToolError, toolError } from "./toolError.ts"
+
+/** A call of a tool that exists. Whether its arguments fit shows when they are decoded. */
+export interface Decode {
+  readonly _tag: "Decode"
+  readonly index: number
+  readonly call: Message.ToolCall
+  readonly tool: Tool.Any
+}
 
 export interface Run {
   readonly _tag: "Run"
@@ -37,7 +46,11 @@ export interface Cancel {
   readonly detail: string
 }
 
-export type Job = Run | Refuse | Cancel
+/** A call as a turn is opened with it. */
+export type Job = Decode | Refuse | Cancel
+
+/** A call as it is acted on. */
+export type Decided = Run | Refuse | Cancel
 
 const lostReasons: { readonly [Reason in Message.ArgumentsLost]: string } = {
   json_decode_error: "the arguments are not valid JSON",
@@ -55,27 +68,45 @@ const lostArguments = (call: Message.ToolCall, reason: Message.ArgumentsLost): T
   toolError(reason === "truncated" ? "truncated_arguments" : "invalid_arguments", call, { detail: lostReasons[reason] })
 
 /** Exclusiveness may depend on the arguments. A function that throws is taken as exclusive: that is always safe. */
-const isExclusive = (tool: Tool.Any, args: unknown): Effect.Effect<boolean> => {
+const runnable = (job: Decode, args: unknown): Effect.Effect<Run> => {
+  const { index, call, tool } = job
   const { concurrency } = tool
-  if (typeof concurrency === "string") return Effect.succeed(concurrency === "exclusive")
-  return Effect.sync(() => concurrency(args) === "exclusive").pipe(
+  const run = (isExclusive: boolean): Run => ({ _tag: "Run", index, call, tool, args, isExclusive })
+  if (typeof concurrency === "string") return Effect.succeed(run(concurrency === "exclusive"))
+  return Effect.sync(() => run(concurrency(args) === "exclusive")).pipe(
     Effect.catchCause((cause) =>
-      Effect.as(Effect.logWarning(`concurrency of tool "${tool.name}" threw; the call runs alone`, cause), true)
+      Effect.as(Effect.logWarning(`concurrency of tool "${tool.name}" threw; the call runs alone`, cause), run(true))
     )
   )
 }
 
-const decoded = (index: number, call: Message.ToolCall, tool: Tool.Any): Effect.Effect<Job, never, any> =>
-  Effect.exit(tool.parameters.decode(call.arguments ?? {})).pipe(
-    Effect.flatMap((exit): Effect.Effect<Job> => {
-      if (Exit.isSuccess(exit)) {
-        const args = exit.value
-        return Effect.map(isExclusive(tool, args), (alone) => ({ _tag: "Run", index, call, tool, args, isExclusive: alone }))
-      }
-      const detail = Cause.prettyErrors(exit.cause)[0]?.message ?? "the arguments do not fit the parameters"
-      return Effect.succeed(refuse(index, call, tool, toolError("invalid_arguments", call, { detail })))
-    })
-  )
+/** What the call came to by its arguments. Decoding may need services and time; `limit` bounds it. */
+export const decide = (
+  job: Decode,
+  limit: (
+    decode: () => Effect.Effect<unknown, unknown, any>,
+    late: () => Tool.ToolError
+  ) => Effect.Effect<unknown, unknown, any>
+): Effect.Effect<Decided, never, any> => {
+  const { call, tool } = job
+  const late = () => toolError("timeout", call, { detail: "decoding the arguments took too long" })
+  const decoding = limit(() => tool.parameters.decode(call.arguments ?? {}), late)
+  return Exit.isExit(decoding)
+    ? decided(job, decoding)
+    : Effect.flatMap(Effect.exit(decoding), (exit) => decided(job, exit))
+}
+
+const decided = (job: Decode, exit: Exit.Exit<unknown, unknown>): Effect.Effect<Decided> =>
+  Exit.isSuccess(exit)
+    ? runnable(job, exit.value)
+    : Effect.succeed(refuse(job.index, job.call, job.tool, undecodable(job.call, exit.cause)))
+
+const undecodable = (call: Message.ToolCall, cause: Cause.Cause<unknown>): Tool.ToolError => {
+  const error = Cause.squash(cause)
+  if (error instanceof ToolError) return error
+  const detail = Cause.prettyErrors(cause)[0]?.message ?? "the arguments do not fit the parameters"
+  return toolError("invalid_arguments", call, { detail })
+}
 
 const refuse = (index: number, call: Message.ToolCall, tool: Tool.Any | undefined, error: unknown): Refuse => ({
   _tag: "Refuse",
@@ -91,19 +122,24 @@ export const plan = (
   call: Message.ToolCall,
   tools: ReadonlyMap<string, Tool.Any>,
   policy: Policy.Policy
-): Effect.Effect<Job, never, any> => {
+): Effect.Effect<Job> => Effect.sync(() => planned(index, call, tools, policy))
+
+const planned = (
+  index: number,
+  call: Message.ToolCall,
+  tools: ReadonlyMap<string, Tool.Any>,
+  policy: Policy.Policy
+): Job => {
   const tool = tools.get(call.name)
   if (tool === undefined) {
     const help = Compact.help(call, tools)
-    return Effect.succeed(
-      help === undefined
-        ? refuse(index, call, undefined, unknownTool(call, tools))
-        : { _tag: "Refuse", index, call, tool: undefined, outcome: help }
-    )
+    return help === undefined
+      ? refuse(index, call, undefined, unknownTool(call, tools))
+      : { _tag: "Refuse", index, call, tool: undefined, outcome: help }
   }
   if (call.argumentsLost !== undefined && policy.badArguments === "answer") {
-    return Effect.succeed(refuse(index, call, tool, lostArguments(call, call.argumentsLost)))
+    return refuse(index, call, tool, lostArguments(call, call.argumentsLost))
   }
   const usage = Compact.missing(call, tool)
-  return usage === undefined ? decoded(index, call, tool) : Effect.succeed(refuse(index, call, tool, usage))
+  return usage === undefined ? { _tag: "Decode", index, call, tool } : refuse(index, call, tool, usage)
 }

@@ -1,6 +1,7 @@
 /**
- * The handlers of one run that are alive. Each is a fiber of the run; when the run ends they are told to stop, get a
- * grace period, and those that refuse are named and left behind: what they yield later is dropped.
+ * What is alive in one run: the fibers in which the code of tools and of the caller's hooks runs. When the run ends they
+ * are told to stop and get one grace period; those that refuse are named and left behind, and what they yield later is
+ * dropped. A fiber is taken in before any of that code has run, so that no code can end the run and live on.
  */
 import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
@@ -8,10 +9,12 @@ import type * as Fiber from "effect/Fiber"
 import * as Latch from "effect/Latch"
 import type * as Event from "../Event.ts"
 
-export interface Handler {
+export interface Task {
   readonly id: string
   readonly name: string
   readonly startedAt: number
+  /** A handler keeps exclusive calls out while it is alive. Whatever else runs for a call does not. */
+  readonly isHandler: boolean
   readonly isBlocking: boolean
   readonly fiber: Fiber.Fiber<unknown, unknown>
 }
@@ -19,22 +22,44 @@ export interface Handler {
 export class Running {
   readonly graceMillis: number
   private readonly listeners = new Set<() => void>()
-  private readonly live = new Set<Handler>()
-  private readonly idle = Latch.makeUnsafe(true)
+  private readonly tasks = new Set<Task>()
+  /** Those of the tasks that have had their grace period. Nobody waits for them any more. */
+  private readonly lost = new Set<Task>()
+  private idle: Latch.Latch | undefined
+  private handlers = 0
+  private deadline: number | undefined
 
   constructor(graceMillis: number) {
     this.graceMillis = graceMillis
   }
 
-  /** Takes a handler that has not ended yet. */
-  add(handler: Handler): void {
-    this.live.add(handler)
-    this.idle.closeUnsafe()
-    handler.fiber.addObserver(() => {
-      this.live.delete(handler)
-      if (this.live.size === 0) this.idle.openUnsafe()
-      for (const listener of this.listeners) listener()
-    })
+  /** Takes in a task, which is to be removed when its fiber has ended. */
+  add(task: Task): void {
+    this.tasks.add(task)
+    if (task.isHandler) this.handlers++
+    this.idle?.closeUnsafe()
+    if (this.deadline !== undefined && !task.isBlocking) task.fiber.interruptUnsafe()
+  }
+
+  remove(task: Task): void {
+    this.tasks.delete(task)
+    this.lost.delete(task)
+    if (this.isIdle) this.idle?.openUnsafe()
+    if (!task.isHandler) return
+    this.handlers--
+    for (const listener of this.listeners) listener()
+  }
+
+  /** A task that refused to stop for a whole grace period. The end of the run does not give it another. */
+  giveUp(task: Task): void {
+    if (!this.tasks.has(task)) return
+    this.lost.add(task)
+    if (this.isIdle) this.idle?.openUnsafe()
+  }
+
+  /** Whether nothing is alive that is to be waited for. */
+  private get isIdle(): boolean {
+    return this.tasks.size === this.lost.size
   }
 
   /** Calls `listener` after a handler has ended, until the returned function is called. */
@@ -43,34 +68,46 @@ export class Running {
     return () => this.listeners.delete(listener)
   }
 
+  /** How many handlers are alive, given up or not. */
   get size(): number {
-    return this.live.size
+    return this.handlers
   }
 
-  /** Stops every handler and waits for them, within the grace period. What is still alive then is given up. */
+  /** Stops every task and waits for them, within the grace period. What is still alive then is given up. */
   readonly stop: Effect.Effect<ReadonlyArray<Event.Abandoned>> = Effect.suspend(() => {
-    if (this.size === 0) return Effect.succeed([])
-    for (const handler of this.live) {
-      if (!handler.isBlocking) handler.fiber.interruptUnsafe()
-    }
-    return this.idle.await.pipe(
-      Effect.timeoutOption(this.graceMillis),
-      Effect.flatMap(() => this.giveUp())
-    )
+    if (this.tasks.size === 0) return Effect.succeed([])
+    return Effect.flatMap(Clock.currentTimeMillis, (now) => {
+      this.deadline ??= now + this.graceMillis
+      for (const task of this.tasks) {
+        if (!task.isBlocking) task.fiber.interruptUnsafe()
+      }
+      if (this.isIdle) return this.abandon
+      this.idle ??= Latch.makeUnsafe(false)
+      return this.idle.await.pipe(
+        Effect.timeoutOption(Math.max(0, this.deadline - now)),
+        Effect.andThen(this.abandon)
+      )
+    })
   })
 
   /** Blocking handlers have had their time, too: they are told to stop as well, and given one turn to do so. */
-  private giveUp(): Effect.Effect<ReadonlyArray<Event.Abandoned>> {
-    for (const handler of this.live) handler.fiber.interruptUnsafe()
+  private readonly abandon: Effect.Effect<ReadonlyArray<Event.Abandoned>> = Effect.suspend(() => {
+    if (this.tasks.size === 0) return Effect.succeed([])
+    for (const task of this.tasks) task.fiber.interruptUnsafe()
     return Effect.yieldNow.pipe(
       Effect.andThen(Clock.currentTimeMillis),
-      Effect.map((now) =>
-        Array.from(this.live, (handler) => ({ id: handler.id, name: handler.name, ageMillis: now - handler.startedAt }))
-      ),
-      Effect.tap(() => Effect.sync(() => this.live.clear())),
+      Effect.map((now) => {
+        const abandoned = Array.from(
+          this.tasks,
+          ({ id, name, startedAt }) => ({ id, name, ageMillis: now - startedAt })
+        )
+        this.tasks.clear()
+        this.lost.clear()
+        return abandoned
+      }),
       Effect.tap((abandoned) => abandoned.length === 0 ? Effect.void : report(abandoned))
     )
-  }
+  })
 }
 
 const report = (abandoned: ReadonlyArray<Event.Abandoned>): Effect.Effect<void> =>

@@ -9,17 +9,18 @@ import type * as Policy from "../Policy.ts"
 import type * as Tool from "../Tool.ts"
 import type * as Answer from "./answer.ts"
 import * as Handler from "./handler.ts"
+import * as Json from "./json.ts"
 
 /** The options that concern the running of tools. */
 export interface RunnerOptions<E, R> {
   readonly onToolError?: Answer.OnToolError<E, R> | null
-  readonly toolTimeout?: Duration.Input | null
+  readonly toolTimeout?: Duration.Input | "infinity" | null
   readonly maxConcurrency?: number | null
   readonly context?: Readonly<Record<string, unknown>> | null
   readonly requestId?: string | null
   readonly sessionId?: string | null
   readonly policy?: Policy.Policy | null
-  readonly grace?: Duration.Input | null
+  readonly grace?: Duration.Input | "infinity" | null
 }
 
 /** What a run uses. */
@@ -38,7 +39,7 @@ const defaultToolTimeout = "30 seconds"
 const defaultGrace = "5 seconds"
 
 const show = (value: unknown): string =>
-  typeof value === "function" ? `a function of ${value.length} arguments` : JSON.stringify(value) ?? String(value)
+  typeof value === "function" ? `a function of ${value.length} arguments` : JSON.stringify(Json.toJson(value))
 
 export const positiveInteger = (name: string, value: unknown): number => {
   if (typeof value === "number" && Number.isInteger(value) && value > 0) return value
@@ -50,7 +51,9 @@ const millis = (name: string, value: unknown): number => {
   const duration = Duration.fromInput(value as Duration.Input)
   const result = duration._tag === "Some" ? Duration.toMillis(duration.value) : Number.NaN
   if (result > 0) return result
-  throw new RangeError(`${name} must be a duration above zero (milliseconds, "30 seconds", "infinity"); got: ${show(value)}`)
+  throw new RangeError(
+    `${name} must be a duration above zero (milliseconds, "30 seconds", "infinity"); got: ${show(value)}`
+  )
 }
 
 /**
@@ -87,8 +90,7 @@ export const resolve = <E, R>(
   }
 }
 
-const cores = (): number =>
-  typeof navigator === "undefined" ? 4 : navigator.hardwareConcurrency ?? 4
+const cores = (): number => typeof navigator === "undefined" ? 4 : navigator.hardwareConcurrency ?? 4
 
 /** How many calls of a batch may run at once when nobody said so. */
 export const defaultBound = (calls: number): number => Math.max(1, Math.min(calls, 2 * cores()))

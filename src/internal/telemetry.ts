@@ -2,27 +2,42 @@
  * Spans, where somebody listens. Without a tracer of its own or a span around it, a run makes none: they cost more than
  * the steps they describe. Attributes name things and never carry arguments, results or keys.
  */
-import type * as Context from "effect/Context"
+import type * as Clock from "effect/Clock"
+import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
+import type * as Exit from "effect/Exit"
+import * as References from "effect/References"
 import * as Scope from "effect/Scope"
 import * as Tracer from "effect/Tracer"
 
 export type Attributes = Readonly<Record<string, unknown>>
 
-const isTraced = (context: Context.Context<never>): boolean =>
+/** Whether somebody listens. */
+export const isTraced = (context: Context.Context<never>): boolean =>
   context.mapUnsafe.has(Tracer.TracerKey) || context.mapUnsafe.has(Tracer.ParentSpanKey)
 
-/** Runs an effect in a span of its own. */
-export const withSpan = <A, E, R>(
+/** Runs an effect under a new span, which whoever gets it ends. */
+export const underSpan = <A, E, R>(
   effect: Effect.Effect<A, E, R>,
   name: string,
-  attributes: () => Attributes
+  attributes: Attributes,
+  onSpan: (span: Tracer.Span) => void
 ): Effect.Effect<A, E, R> =>
-  Effect.contextWith((context: Context.Context<never>) =>
-    isTraced(context)
-      ? Effect.withSpan(effect, name, { attributes: attributes() }) as Effect.Effect<A, E, R>
-      : effect
-  )
+  Effect.flatMap(Effect.makeSpan(name, { attributes }), (span) => {
+    onSpan(span)
+    return Effect.withParentSpan(effect, span) as Effect.Effect<A, E, R>
+  })
+
+/** Ends a span now, unless it has ended. */
+export const end = (
+  span: Tracer.Span | undefined,
+  exit: Exit.Exit<unknown, unknown>,
+  clock: Clock.Clock,
+  context: Context.Context<never>
+): void => {
+  if (span === undefined || span.status._tag === "Ended") return
+  span.end(Context.get(context, References.TracerTimingEnabled) ? clock.currentTimeNanosUnsafe() : 0n, exit)
+}
 
 /** Puts effects under a span. */
 export type Within = <A, E, R>(effect: Effect.Effect<A, E, R>) => Effect.Effect<A, E, R>

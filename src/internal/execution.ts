@@ -1,0 +1,76 @@
+/**
+ * One call's handler, from its first attempt to its outcome: the executor with what the handler is told, repeated as the
+ * tool's schedule says. An executor that breaks its contract costs this one call.
+ */
+import * as Cause from "effect/Cause"
+import * as Effect from "effect/Effect"
+import type * as Executor from "../Executor.ts"
+import type * as Message from "../Message.ts"
+import type * as Tool from "../Tool.ts"
+import type { Settings } from "./batch.ts"
+import { callContext } from "./callContext.ts"
+import * as Json from "./json.ts"
+import type * as Plan from "./plan.ts"
+import { toolError } from "./toolError.ts"
+
+export const execute = (
+  job: Plan.Run,
+  settings: Settings,
+  executor: Executor.Service,
+  progress: (value: unknown) => void
+): Effect.Effect<unknown, never, any> => {
+  const { tool, call, args } = job
+  const context = callContext(job, settings, progress)
+  const once = (attempt: number): Effect.Effect<unknown, never, any> => {
+    const outcome: unknown = executor.execute(tool, args, attempt === 1 ? context : { ...context, attempt })
+    return Effect.isEffect(outcome) ? outcome as Effect.Effect<unknown, never, any> : Effect.succeed(outcome)
+  }
+  return Effect.catchCause(
+    tool.retry === undefined ? Effect.suspend(() => once(1)) : retrying(tool.retry, once),
+    (cause) => Effect.succeed(crashed(call, cause))
+  )
+}
+
+const crashed = (call: Message.ToolCall, cause: Cause.Cause<unknown>): Tool.Outcome => ({
+  _tag: "Error",
+  error: toolError(Cause.hasInterruptsOnly(cause) ? "handler_exit" : "handler_raised", call, {
+    cause: Cause.squash(cause)
+  })
+})
+
+const isFailure = (outcome: unknown): outcome is Tool.Error =>
+  Json.isObject(outcome) && outcome["_tag"] === "Error" && "error" in outcome
+
+/** Repeats a failed attempt as the tool's schedule says, which sees what failed; the last failure is the outcome. */
+const retrying = (
+  schedule: NonNullable<Tool.Any["retry"]>,
+  once: (attempt: number) => Effect.Effect<unknown, never, any>
+): Effect.Effect<unknown, never, any> => {
+  let attempt = 0
+  return Effect.suspend(() => once(++attempt)).pipe(
+    Effect.flatMap((outcome) => isFailure(outcome) ? Effect.fail(outcome.error) : Effect.succeed(outcome)),
+    Effect.retry(schedule),
+    Effect.catch((error) => Effect.succeed({ _tag: "Error", error }))
+  )
+}
+
+export const spanAttributes = (call: Message.ToolCall, settings: Settings): Readonly<Record<string, unknown>> => ({
+  "gen_ai.operation.name": "execute_tool",
+  "gen_ai.tool.name": call.name,
+  "gen_ai.tool.call.id": call.id,
+  "heddle.request.id": settings.requestId,
+  "heddle.step.index": settings.stepIndex
+})
+
+/** An outcome in one word, for a span. */
+export const outcomeName = (outcome: unknown): string => {
+  const tag = Json.isObject(outcome) ? outcome["_tag"] : undefined
+  return names.get(tag) ?? "invalid"
+}
+
+const names: ReadonlyMap<unknown, string> = new Map([
+  ["Ok", "ok"],
+  ["Error", "error"],
+  ["AskUser", "ask_user"],
+  ["Halt", "halt"]
+])

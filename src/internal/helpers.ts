@@ -1,0 +1,43 @@
+/**
+ * What waits on behalf of a batch: for a time to be up, for arguments to be decoded. It holds no resources and runs none
+ * of the caller's code itself; when it is closed it stops waiting, and nothing it was to do happens any more.
+ */
+import type * as Context from "effect/Context"
+import * as Effect from "effect/Effect"
+import type * as Fiber from "effect/Fiber"
+
+export type Helper = Fiber.Fiber<unknown>
+
+export class Helpers {
+  private readonly services: Context.Context<any>
+  private readonly fibers = new Set<Helper>()
+  private isClosed = false
+
+  constructor(services: Context.Context<any>) {
+    this.services = services
+  }
+
+  /** Waits for something and then does something, unless it is closed by then. */
+  when<A>(waiting: Effect.Effect<A, never, any>, then: (value: A) => void): Helper | undefined {
+    if (this.isClosed) return undefined
+    const fiber = Effect.runForkWith(this.services)(
+      Effect.map(waiting, (value) => {
+        if (!this.isClosed) then(value)
+      })
+    )
+    if (fiber.pollUnsafe() !== undefined) return fiber
+    this.fibers.add(fiber)
+    fiber.addObserver(() => this.fibers.delete(fiber))
+    if (this.isClosed) fiber.interruptUnsafe()
+    return fiber
+  }
+
+  after(millis: number, then: () => void): Helper | undefined {
+    return this.when(Effect.sleep(millis), then)
+  }
+
+  close(): void {
+    this.isClosed = true
+    for (const fiber of this.fibers) fiber.interruptUnsafe()
+  }
+}
