@@ -1,0 +1,93 @@
+/**
+ * What went wrong, in one line each: for the person who runs the agent, not for the one who wrote it.
+ */
+import * as CliError from "effect/cli/CliError"
+import * as Formatter from "effect/Formatter"
+import * as Option from "effect/Option"
+import { isPlatformError } from "effect/PlatformError"
+import * as Schema from "effect/Schema"
+import { Adapter, type Event, Message } from "heddle"
+import type * as Settings from "./settings.ts"
+import type * as Tools from "./tools.ts"
+
+const maxLength = 300
+
+/** How a failed call is told to the model. */
+const Envelope = Schema.fromJsonString(Schema.Struct({ error: Schema.String }))
+
+/** A text on one line, without control characters, and not longer than one can take in. */
+const oneLine = (text: string): string => {
+  const line = text.replaceAll(/[\s\p{Cc}]+/gu, " ").trim()
+  return line.length <= maxLength ? line : `${line.slice(0, maxLength)} …`
+}
+
+const messageOf = (error: unknown): string => {
+  if (typeof error === "string") return error
+  const isTold = typeof error === "object" && error !== null && "message" in error && error.message !== ""
+  return isTold ? String(error.message) : Formatter.format(error)
+}
+
+const ofAdapter = (error: Adapter.AdapterError, model: Settings.Model): string => {
+  const server = model._tag === "Server" ? `the model server at ${model.baseUrl}` : "the embedded model"
+  const detail = error.detail === undefined ? "" : `: ${error.detail.replace(/^cannot reach \S+: /, "")}`
+  switch (error.reason) {
+    case "network_error":
+      return `cannot reach ${server}${detail}`
+    case "authentication_failed":
+      return `${server} refuses the key; check OPENAI_API_KEY${detail}`
+    case "rate_limited":
+      return `${server} wants fewer requests; try again later${detail}`
+    case "timeout":
+      return `${server} did not answer in time${detail}`
+    default:
+      return `${server} cannot answer (${error.reason})${detail}`
+  }
+}
+
+/** One line for whatever ended the agent. */
+export const line = (error: unknown, model: Settings.Model): string => {
+  if (error instanceof Adapter.AdapterError) return oneLine(ofAdapter(error, model))
+  if (CliError.isCliError(error) && error._tag === "ShowHelp") {
+    return oneLine(`${error.errors.map(messageOf).join("; ")} (see --help)`)
+  }
+  if (isPlatformError(error) && error.reason.module === "Terminal") return "nobody reads the output any more"
+  return oneLine(messageOf(error))
+}
+
+const ofOutcome = (outcome: Event.Outcome, model: Settings.Model): string | undefined => {
+  switch (outcome._tag) {
+    case "Completed":
+    case "AskUser":
+      return undefined
+    case "Failed":
+      return line(outcome.error, model)
+    case "MaxTurns":
+      return `there was no answer after ${outcome.maxTurns} turns`
+    default:
+      return `the run ended without an answer (${outcome._tag})`
+  }
+}
+
+/** An answer that was given although every call before it had failed rests on nothing. */
+const ofLastCalls = (steps: Event.ChatResult["steps"]): string | undefined => {
+  const answers = steps.findLast((step) => step.toolResults.length > 0)?.toolResults ?? []
+  const [first] = answers
+  if (first === undefined || !answers.every((answer) => answer.isError === true)) return undefined
+  const envelope = Schema.decodeUnknownOption(Envelope)(Message.text(first))
+  return oneLine(Option.match(envelope, { onNone: () => Message.text(first), onSome: ({ error }) => error }))
+}
+
+/** The files that were left out because the system refuses them; an answer without them may be wrong. */
+const ofUnreadable = (files: ReadonlyArray<Tools.Unreadable>): string | undefined => {
+  const [first, ...others] = files.filter((file, index) => files.findIndex(({ path }) => path === file.path) === index)
+  if (first === undefined) return undefined
+  const more = others.length === 0 ? "" : ` (and ${others.length} more)`
+  return oneLine(`cannot read ${first.path}: ${first.reason}${more}`)
+}
+
+/** What stands in the way of a whole answer in a run that ended, if anything does. A question to the user does not. */
+export const ofResult = (
+  { outcome, steps }: Pick<Event.ChatResult, "outcome" | "steps">,
+  unreadable: ReadonlyArray<Tools.Unreadable>,
+  model: Settings.Model
+): string | undefined => ofOutcome(outcome, model) ?? ofUnreadable(unreadable) ?? ofLastCalls(steps)

@@ -1,0 +1,184 @@
+/**
+ * An agent that answers a question about a folder of files: `npm start -- "Where are tool timeouts enforced?"`. It is
+ * Heddle's main example: real tools, a real adapter, a view of what runs while it runs, and Ctrl-C stops everything.
+ * Without a key it runs on an embedded model, which is no language model and says so.
+ */
+import * as NodeRuntime from "@effect/platform-node/NodeRuntime"
+import * as NodeServices from "@effect/platform-node/NodeServices"
+import * as Cause from "effect/Cause"
+import * as Argument from "effect/cli/Argument"
+import * as CliOutput from "effect/cli/CliOutput"
+import * as Command from "effect/cli/Command"
+import * as Flag from "effect/cli/Flag"
+import * as Prompt from "effect/cli/Prompt"
+import * as Console from "effect/Console"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as FetchHttpClient from "effect/http/FetchHttpClient"
+import * as Layer from "effect/Layer"
+import * as Option from "effect/Option"
+import * as Stdio from "effect/Stdio"
+import * as Stream from "effect/Stream"
+import { isQuitError } from "effect/Terminal"
+import { Chat, type Event, Message, Response, Thread } from "heddle"
+import { OpenAiChat } from "heddle/adapters"
+import { createRequire } from "node:module"
+import { resolve } from "node:path"
+import * as Failure from "./failure.ts"
+import * as Server from "./model/server.ts"
+import * as Settings from "./settings.ts"
+import * as Tools from "./tools.ts"
+import * as Terminal from "./view/terminal.ts"
+import * as Workspace from "./workspace.ts"
+
+const repository = resolve(import.meta.dirname, "../..")
+const defaultQuestion = "Where are tool timeouts enforced?"
+const maxTurns = 12
+
+const system = "You answer questions about a folder of files. Use the tools: search first, then read around what you " +
+  "found, and only then answer. Quote the lines that matter and name their place as path:line. If the files do not " +
+  "answer the question, say so. Ask the user only what the files cannot tell."
+
+/** The adapter: the same for both, since the embedded model is reached like any other server. */
+const adapterLayer = (model: Settings.Model) => {
+  const client = FetchHttpClient.layer
+  if (model._tag === "Server") {
+    const key = Option.match(model.key, { onNone: () => ({}), onSome: (apiKey) => ({ apiKey }) })
+    return OpenAiChat.layer({ model: model.name, baseUrl: model.baseUrl, ...key }).pipe(Layer.provide(client))
+  }
+  return Layer.unwrap(
+    Effect.map(Server.Endpoint, ({ baseUrl }) => OpenAiChat.layer({ model: Settings.embedded, baseUrl }))
+  ).pipe(Layer.provide([client, Server.layer({ pause: "15 millis" })]))
+}
+
+const titleOf = (model: Settings.Model): string =>
+  model._tag === "Embedded" ? "the embedded model (rules, no language model)" : `${model.name} at ${model.baseUrl}`
+
+/** One run, shown as it goes. */
+const show = (input: Thread.Input, view: Terminal.View) =>
+  Effect.gen(function*() {
+    yield* view.begin
+    yield* Stream.runForEach(Chat.stream(input, { tools: Tools.all, system, maxTurns }), view.onEvent)
+    const { result } = yield* view.run
+    return result ?? (yield* Effect.die(new Error("the run ended without a result")))
+  })
+
+const isInteractive = Stdio.Stdio.use((stdio) =>
+  Effect.zipWith(stdio.stdinIsTerminal, stdio.stdoutIsTerminal, (a, b) => a && b)
+)
+
+/** Runs until there is an outcome. What a tool asks the user is asked in a terminal, and the conversation goes on. */
+const converse = (question: string, view: Terminal.View) =>
+  Effect.gen(function*() {
+    const canAsk = yield* isInteractive
+    const usages: Array<Event.ChatResult["usage"]> = []
+    let input: Thread.Input = question
+    while (true) {
+      const result: Event.ChatResult = yield* show(input, view)
+      usages.push(result.usage)
+      const { outcome } = result
+      if (outcome._tag !== "AskUser" || !canAsk) return { result, usage: Response.sumUsage(usages) }
+      yield* view.pause
+      const reply: string = yield* Prompt.run(Prompt.String({ message: outcome.pendingQuestion }))
+      input = Thread.append(result.thread, [Message.user(reply)])
+    }
+  })
+
+interface Request {
+  readonly question: string
+  readonly folder: string
+  readonly model: Settings.Model
+}
+
+/** Answers one question. Yields what stands in the way of a whole answer, if anything does. */
+const answer = ({ folder, model, question }: Request) =>
+  Effect.gen(function*() {
+    const unit = model._tag === "Embedded" ? "word" : "token"
+    const view = yield* Terminal.make
+    yield* view.headline(`${folder} · ${titleOf(model)}\n> ${question}`)
+    const { result, usage } = yield* converse(question, view).pipe(
+      Effect.onInterrupt(() => Effect.ignore(view.interrupted(unit)))
+    )
+    yield* view.finish(usage, unit)
+    const { unreadable } = yield* view.run
+    if (result.outcome._tag === "AskUser") yield* Console.log(`It asks: ${result.outcome.pendingQuestion}`)
+    return Failure.ofResult(result, unreadable, model)
+  }).pipe(Effect.scoped)
+
+const questionFrom = (words: ReadonlyArray<string>) =>
+  Effect.gen(function*() {
+    const question = words.join(" ").trim()
+    if (question !== "") return question
+    if (!(yield* isInteractive)) return defaultQuestion
+    yield* Console.log(`Ask about the files. Just enter asks: ${defaultQuestion}`)
+    const typed = yield* Prompt.run(Prompt.String({ message: "Question" }))
+    return typed.trim() === "" ? defaultQuestion : typed.trim()
+  })
+
+const complain = (line: string) => Effect.as(Console.error(`agent: ${line}`), 1)
+
+/** The command line. Its result is the exit code. */
+const command = (onExit: (code: number) => void) =>
+  Command.make("agent", {
+    question: Argument.String("question").pipe(
+      Argument.withDescription("What to find out; asked for, or a default, if left out"),
+      Argument.variadic()
+    ),
+    dir: Flag.String("dir").pipe(
+      Flag.withDescription("The folder to look in"),
+      Flag.withDefault(repository)
+    ),
+    model: Flag.String("model").pipe(
+      Flag.withDescription("The model of the server, or embedded"),
+      Flag.optional
+    ),
+    notes: Flag.String("notes").pipe(
+      Flag.withDescription("The folder for notes; .notes in the folder if left out"),
+      Flag.optional
+    )
+  }, ({ dir, model: flag, notes, question: words }) =>
+    Effect.gen(function*() {
+      const model = yield* Effect.flatMap(
+        Settings.environment,
+        (environment) => Settings.chooseModel(environment, flag)
+      )
+      const workspace = Workspace.layer({ folder: dir, notes })
+      const problem = yield* Effect.gen(function*() {
+        const { root } = yield* Workspace.Workspace
+        const question = yield* questionFrom(words)
+        return yield* answer({ question, folder: root, model }).pipe(Effect.provide(adapterLayer(model)))
+      }).pipe(
+        Effect.provide(workspace),
+        Effect.catch((error) =>
+          isQuitError(error)
+            ? Effect.andThen(Console.log(), Effect.interrupt)
+            : Effect.succeed(Failure.line(error, model))
+        )
+      )
+      onExit(problem === undefined ? 0 : yield* complain(problem))
+    })).pipe(Command.withDescription("Answers a question about a folder of files."))
+
+/** A wrong invocation gets one line; the help is there for the asking. */
+const presenter = CliOutput.layerPresenter({
+  present: (event) => event._tag === "InvalidInvocation" ? Effect.void : CliOutput.defaultPresenter.present(event)
+})
+
+const { version } = createRequire(import.meta.url)("heddle/package.json") as { readonly version: string }
+
+// A reader that has gone away, such as `| head`, fails the next write; without a listener it would end the process.
+process.stdout.on("error", () => {})
+
+const program = Effect.gen(function*() {
+  let code = 0
+  yield* Command.run(command((own) => code = own), { version }).pipe(
+    Effect.catch((error) => Effect.map(complain(Failure.line(error, { _tag: "Embedded" })), (own) => code = own))
+  )
+  return code
+}).pipe(Effect.provide([NodeServices.layer, presenter]))
+
+NodeRuntime.runMain(program, {
+  teardown: (exit, onExit) => {
+    if (Exit.isSuccess(exit)) return onExit(typeof exit.value === "number" ? exit.value : 0)
+    onExit(Cause.hasInterruptsOnly(exit.cause) ? 130 : 1)
+  }
+})

@@ -1,0 +1,186 @@
+/**
+ * The view at work. On a terminal it redraws the lines that still change, everywhere else it appends plain lines; what
+ * it shows is decided by pure functions, and only here is anything written. The cursor is given back whatever happens.
+ */
+import * as Clock from "effect/Clock"
+import * as Config from "effect/Config"
+import * as Effect from "effect/Effect"
+import * as Option from "effect/Option"
+import type * as PlatformError from "effect/PlatformError"
+import * as Schedule from "effect/Schedule"
+import type * as Scope from "effect/Scope"
+import * as Semaphore from "effect/Semaphore"
+import * as Stdio from "effect/Stdio"
+import * as Terminal from "effect/Terminal"
+import type { Event, Response } from "heddle"
+import * as Lines from "./lines.ts"
+import * as Paint from "./paint.ts"
+import * as Picture from "./picture.ts"
+import * as Run from "./run.ts"
+
+type Written = Effect.Effect<void, PlatformError.PlatformError>
+
+/** What is shown of a conversation, from its question to its picture. */
+export interface View {
+  /** Says what is about to be done. */
+  readonly headline: (text: string) => Written
+  /** Starts the clock, or lets it go on after the user's reply. */
+  readonly begin: Written
+  readonly onEvent: (event: Event.Event) => Written
+  /** Leaves what has been shown as it is, so that something else can be written below it. */
+  readonly pause: Written
+  /** Draws the picture. `unit` is what the usage counts. */
+  readonly finish: (usage: Response.Usage | null, unit: string) => Written
+  /** The same for a run that was broken off; says which calls were stopped. */
+  readonly interrupted: (unit: string) => Written
+  /** What can be told of the run so far. */
+  readonly run: Effect.Effect<Run.Run>
+}
+
+/** Where and how it is written. */
+interface Sheet {
+  readonly write: (text: string) => Written
+  readonly isLive: boolean
+  readonly columns: number
+  readonly rows: number
+  readonly paint: Paint.Paint
+}
+
+const tick = "80 millis"
+const betweenDraws = 30
+const clearBelow = "\r\u001b[J"
+const hideCursor = "\u001b[?25l"
+const showCursor = "\u001b[?25h"
+const beginUpdate = "\u001b[?2026h"
+const endUpdate = "\u001b[?2026l"
+
+const joined = (lines: ReadonlyArray<string>): string => lines.map((line) => `${line}\n`).join("")
+
+/** Whether there is a terminal that may be drawn on, and how large it is. */
+const openSheet = Effect.gen(function*() {
+  const terminal = yield* Terminal.Terminal
+  const stdio = yield* Stdio.Stdio
+  const environment = yield* Config.all({
+    noColor: Config.option(Config.String("NO_COLOR")),
+    term: Config.option(Config.String("TERM"))
+  }).pipe(Effect.orDie)
+  const isBare = Option.exists(environment.noColor, (value) => value !== "") ||
+    Option.contains(environment.term, "dumb")
+  const isLive = (yield* stdio.stdoutIsTerminal) && !isBare
+  return {
+    write: terminal.display,
+    isLive,
+    columns: Math.max(20, (yield* terminal.columns) || 80) - 1,
+    rows: Math.max(4, (yield* terminal.rows) || 24),
+    paint: isLive ? Paint.ansi : Paint.none
+  } satisfies Sheet
+})
+
+/** Keeps the state of what is on the screen. One writer at a time: the semaphore holds the others back. */
+class Screen {
+  private readonly sheet: Sheet
+  private readonly gate = Semaphore.makeUnsafe(1)
+  state: Run.Run | undefined
+  /** Time that passed while nobody worked, such as waiting for the user. */
+  private pausedAt = 0
+  private skipped = 0
+  private settled = 0
+  private drawn = 0
+  private drawnAt = 0
+  isDrawing = false
+
+  constructor(sheet: Sheet) {
+    this.sheet = sheet
+  }
+
+  readonly now = Effect.map(Clock.currentTimeMillis, (millis) => millis - this.skipped)
+
+  /** Brings the screen up to date: new settled lines once, then what still changes. */
+  readonly draw = Effect.suspend(() =>
+    Effect.flatMap(this.now, (now) => {
+      if (this.state === undefined || !this.isDrawing) return Effect.void
+      const { columns, paint, rows, write } = this.sheet
+      const frame = Lines.frame(this.state, now, columns, paint)
+      const fresh = frame.settled.slice(this.settled)
+      const live = frame.live.slice(-(rows - 1))
+      const up = this.drawn === 0 ? "" : `\u001b[${this.drawn}A`
+      this.settled = frame.settled.length
+      this.drawn = live.length
+      this.drawnAt = now
+      return write(`${beginUpdate}${up}${clearBelow}${joined(fresh)}${joined(live)}${endUpdate}`)
+    })
+  ).pipe(this.gate.withPermit)
+
+  readonly begin = Effect.flatMap(Clock.currentTimeMillis, (millis) => {
+    if (this.pausedAt !== 0) this.skipped += millis - this.pausedAt
+    this.pausedAt = 0
+    const now = millis - this.skipped
+    this.state = this.state === undefined ? Run.begin(now) : Run.resume(this.state, now)
+    this.isDrawing = this.sheet.isLive
+    return this.sheet.isLive ? Effect.andThen(this.sheet.write(hideCursor), this.draw) : Effect.void
+  })
+
+  readonly onEvent = (event: Event.Event) =>
+    Effect.flatMap(this.now, (now) => {
+      const before = this.state ?? Run.begin(now)
+      const after = Run.step(before, event, now)
+      this.state = after
+      if (this.sheet.isLive) return now - this.drawnAt >= betweenDraws ? this.draw : Effect.void
+      const lines = Lines.append(before, after, event, now)
+      return lines.length === 0 ? Effect.void : this.sheet.write(joined(lines))
+    })
+
+  /** Draws once more and lets go of the lines. */
+  readonly settle = Effect.suspend(() =>
+    Effect.flatMap(this.draw, () =>
+      Effect.flatMap(Clock.currentTimeMillis, (millis) => {
+        this.isDrawing = false
+        this.settled += this.drawn
+        this.drawn = 0
+        this.pausedAt = millis
+        return this.sheet.isLive ? this.sheet.write(showCursor) : Effect.void
+      }))
+  )
+}
+
+const pictureOf = (run: Run.Run, usage: Response.Usage | null, unit: string, sheet: Sheet): string =>
+  joined([
+    ...!sheet.isLive && run.items.at(-1)?._tag === "Said" ? [] : [""],
+    ...Picture.bars(run, sheet.columns, sheet.paint),
+    "",
+    Picture.caption(run, usage, unit, sheet.paint)
+  ])
+
+const stoppedText = (run: Run.Run): string => {
+  const names = Run.calls(run).filter((call) => call.standing === "stopped").map((call) => call.name)
+  return names.length === 0 ? "Stopped; no call was running." : `Stopped while running: ${names.join(", ")}.`
+}
+
+/** The view of this process. It ends with its scope. */
+export const make: Effect.Effect<View, never, Scope.Scope | Stdio.Stdio | Terminal.Terminal> = Effect.gen(function*() {
+  const sheet = yield* openSheet
+  const screen = new Screen(sheet)
+  const now = yield* screen.now
+  const state = (): Run.Run => screen.state ?? Run.begin(now)
+  if (sheet.isLive) {
+    yield* Effect.addFinalizer(() => Effect.ignore(sheet.write(showCursor)))
+    yield* screen.draw.pipe(Effect.repeat(Schedule.spaced(tick)), Effect.ignore, Effect.forkScoped)
+  }
+  return {
+    headline: (text) => sheet.write(`${sheet.paint("dim", text)}\n\n`),
+    begin: screen.begin,
+    onEvent: screen.onEvent,
+    pause: screen.settle,
+    finish: (usage, unit) =>
+      Effect.andThen(screen.settle, Effect.suspend(() => sheet.write(pictureOf(state(), usage, unit, sheet)))),
+    interrupted: (unit) =>
+      Effect.flatMap(screen.now, (now) => {
+        const before = state()
+        screen.state = Run.stop(before, now)
+        const rest = sheet.isLive ? [] : [...Lines.remaining(before), ...Lines.stopped(state())]
+        const told = joined([...rest, "", stoppedText(state())])
+        return Effect.andThen(screen.settle, sheet.write(`${told}${pictureOf(state(), null, unit, sheet)}`))
+      }),
+    run: Effect.sync(state)
+  }
+})
