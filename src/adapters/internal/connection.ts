@@ -211,17 +211,32 @@ const attempt = (
   Effect.gen(function*() {
     const scope = yield* Scope.fork(yield* Effect.scope)
     return yield* HttpClient.withScope(exchange.client).execute(request).pipe(
+      Effect.provideService(HttpClient.TracerDisabledWhen, () => true),
       Effect.updateService(Headers.CurrentRedactedNames, (names) => [...names, ...Object.keys(exchange.headers)]),
       Effect.mapError((error) => notSent(exchange, request, error)),
       Effect.timeoutOrElse({
         duration: exchange.settings.idleTimeout,
         orElse: () => Effect.fail(silent(exchange))
       }),
+      Effect.tap((response) => Effect.annotateCurrentSpan("http.response.status_code", response.status)),
       Effect.flatMap((response) => accepted(exchange, response)),
+      // A span keeps what it ends with, and an answer its request with all headers: so does the client's own span.
+      Effect.map(Redacted.make),
+      Effect.withSpan("POST", {
+        kind: "client",
+        attributes: { "http.request.method": "POST", "url.full": visibleUrl(request.url) }
+      }),
+      Effect.map(Redacted.value),
       Scope.provide(scope),
       Effect.onExit((exit) => Exit.isFailure(exit) ? Scope.close(scope, exit) : Effect.void)
     )
   })
+
+/** An address without its query string, where some servers want their key. */
+const visibleUrl = (text: string): string => {
+  const url = new URL(text)
+  return `${url.origin}${url.pathname}`
+}
 
 const silent = (exchange: Exchange): Failure => {
   const detail = `the server did not answer within ${Duration.format(exchange.settings.idleTimeout)}`
@@ -233,9 +248,8 @@ const notSent = (
   request: HttpClientRequest.HttpClientRequest,
   error: HttpClientError.HttpClientError
 ): Failure => {
-  const url = new URL(request.url)
   const isTransport = error.reason._tag === "TransportError"
-  const detail = `cannot reach ${url.origin}${url.pathname}: ${innermost(error.reason.cause ?? error.reason._tag)}`
+  const detail = `cannot reach ${visibleUrl(request.url)}: ${innermost(error.reason.cause ?? error.reason._tag)}`
   const reason = isTransport ? "network_error" : "invalid_request"
   return { error: Errors.make(originOf(exchange, {}), reason, detail), isWorthRetrying: isTransport }
 }
