@@ -16,15 +16,15 @@ import * as Stream from "effect/Stream"
 import * as Adapter from "./Adapter.ts"
 import * as Collector from "./Collector.ts"
 import type * as Event from "./Event.ts"
-import type { Batch } from "./internal/batch.ts"
+import * as Compact from "./internal/compact.ts"
+import * as Division from "./internal/division.ts"
 import * as EngineErrors from "./internal/engineError.ts"
-import * as Plan from "./internal/plan.ts"
+import type * as Plan from "./internal/plan.ts"
 import * as Request from "./internal/request.ts"
 import { Running } from "./internal/running.ts"
 import * as Settings from "./internal/settings.ts"
 import * as Telemetry from "./internal/telemetry.ts"
 import * as Turn from "./internal/turn.ts"
-import type * as Message from "./Message.ts"
 import * as Policy from "./Policy.ts"
 import * as Response from "./Response.ts"
 import * as Thread from "./Thread.ts"
@@ -118,13 +118,24 @@ export const prepare = <Tools extends ReadonlyArray<Tool.Any>, E, R>(
     const errors = Request.issues(thread, template, given, tools)
     if (errors.length > 0) return yield* new Thread.ValidationError({ reason: "invalid_request", errors })
     const running = new Running(settings.graceMillis)
-    yield* Scope.addFinalizer(scope, running.stop)
     const within = yield* Telemetry.spanOf(scope, spanName, () => ({ "heddle.request.id": settings.requestId }))
+    yield* Scope.addFinalizer(scope, running.stop)
     const state = Collector.initial({ thread, policy: settings.policy, requestId: settings.requestId })
     const { system, mode } = options
     return {
       thread,
-      run: { adapter: adapter.value, system, mode: mode ?? "auto", settings, template, tools, view: options, running, state, within }
+      run: {
+        adapter: adapter.value,
+        system,
+        mode: mode ?? "auto",
+        settings,
+        template,
+        tools,
+        view: options,
+        running,
+        state,
+        within
+      }
     }
   })
 
@@ -160,14 +171,18 @@ export const open = <E, R>(
 ): Effect.Effect<Active<E>, never, R> =>
   Effect.gen(function*() {
     const scope = yield* Scope.fork(parent)
-    const within = yield* run.within(Telemetry.spanOf(scope, "heddle.step", () => ({ "heddle.step.index": stepIndex })))
+    const attributes = { "heddle.request.id": run.settings.requestId, "heddle.step.index": stepIndex }
+    const within = yield* run.within(Telemetry.spanOf(scope, "heddle.step", () => attributes))
     const machine = new Machine(run, thread, stepIndex, scope)
+    yield* Scope.addFinalizer(scope, Effect.suspend(() => machine.isOver ? Effect.void : run.running.stop))
     return { pull: within(machine.pull) as Active<E>["pull"], startError: () => machine.startError }
   })
 
 /** The phases of a step: the model speaks, the tools run, the step is told. */
 class Machine<E, R> {
   startError: Adapter.AdapterError | undefined
+  /** Whether it ended by itself. Handlers that outlive such a step are the run's; those of one that was left are stopped. */
+  isOver = false
   private readonly run: Turn.Run<E, R>
   private readonly thread: Thread.Thread
   private readonly stepIndex: number
@@ -188,7 +203,7 @@ class Machine<E, R> {
       Collector.applyAllUnsafe(this.run.state, events)
       const visible = Turn.shown(this.run.view, events)
       const next = isNonEmpty(visible) ? Effect.succeed(visible) : this.pull
-      return this.run.view.onEvent === undefined ? next : Effect.andThen(observe(this.run.view, events), next)
+      return this.run.view.onEvent === undefined ? next : Effect.andThen(Turn.observed(this.run.view, events), next)
     })
   )
 
@@ -208,7 +223,7 @@ class Machine<E, R> {
       const error = Cause.findErrorOption(exit.cause as Cause.Cause<Adapter.AdapterError>)
       if (this.stepIndex === 0 || Option.isNone(error)) return yield* Effect.failCause(exit.cause)
       this.startError = error.value
-      yield* Scope.close(this.scope, Exit.void)
+      yield* this.close
       return yield* Cause.done()
     })
   }
@@ -236,86 +251,82 @@ class Machine<E, R> {
       const response = Collector.toResponse(this.run.state)
       const unknown = this.failingCall(response)
       if (unknown !== undefined) {
-        this.phase = this.completed({ ...response, finishReason: "error", error: unknown }, [], [])
+        this.phase = this.completed({ ...response, finishReason: "error", error: unknown }, uncommitted)
         return [{ _tag: "Error", error: unknown } as const]
       }
-      const manual = this.manualCalls(response)
-      const jobs = yield* this.jobs(response, manual)
-      if (jobs.length === 0) return yield* this.completed(response, manual, Response.actionableCalls(response))
-      const { settings, running } = this.run
-      const batch = yield* ToolRunner.open(jobs, settings, this.stepIndex, running, this.scope)
-      this.phase = this.working(batch, response, manual)
-      return yield* this.phase
+      const division = yield* this.divide(response)
+      if (division.jobs.length === 0) return yield* this.completed(response, division)
+      return yield* this.work(division.jobs, () => this.worked(response, division))
     })
+  }
+
+  private isToolTurn(response: Response.Response): boolean {
+    return Collector.isToolTurn(this.run.settings.policy, response)
   }
 
   /** Under a policy that fails the turn, one unknown name keeps every tool of the turn from running. */
   private failingCall(response: Response.Response): EngineError | undefined {
-    const { policy } = this.run.settings
-    if (policy.unknownTool !== "failTurn" || !Collector.isToolTurn(policy, response)) return undefined
-    return ToolRunner.unknownTool(Response.actionableCalls(response), this.run.tools)
+    const { mode, settings, tools } = this.run
+    if (settings.policy.unknownTool !== "failTurn" || mode === "manual" || !this.isToolTurn(response)) return undefined
+    const calls = Response.actionableCalls(response).filter((call) => Compact.help(call, tools) === undefined)
+    return ToolRunner.unknownTool(calls, tools)
   }
 
-  /** The calls that are the caller's to answer. Lost arguments are answered here: there is nothing to hand over. */
-  private manualCalls(response: Response.Response): ReadonlyArray<Message.ToolCall> {
-    const { settings, tools, mode } = this.run
-    if (mode === "manual" || !Collector.isToolTurn(settings.policy, response)) return []
-    return Response.actionableCalls(response).filter((call) =>
-      tools.get(call.name)?.manual === true && call.argumentsLost === undefined
-    )
-  }
-
-  private jobs(
-    response: Response.Response,
-    manual: ReadonlyArray<Message.ToolCall>
-  ): Effect.Effect<ReadonlyArray<Plan.Job>, never, R> {
-    const { settings, tools, mode } = this.run
+  private divide(response: Response.Response): Effect.Effect<Division.Division, never, R> {
     const calls = Response.actionableCalls(response)
-    if (!Collector.isToolTurn(settings.policy, response)) {
-      const detail = `not run: the reply ended with ${response.finishReason ?? "no finish reason"}`
-      return Effect.succeed(calls.map((call, index) => ({ _tag: "Cancel", index, call, tool: undefined, detail })))
-    }
-    if (mode === "manual") return Effect.succeed([])
-    const own = manual.length === 0 ? calls : calls.filter((call) => !manual.includes(call))
-    return Effect.forEach(own, (call, index) => Plan.plan(index, call, tools, settings.policy))
+    return this.isToolTurn(response)
+      ? Division.acting(calls, this.run)
+      : Effect.succeed(Division.passing(calls, response.finishReason))
   }
 
-  private working(
-    batch: Batch<E>,
-    response: Response.Response,
-    manual: ReadonlyArray<Message.ToolCall>
-  ): typeof this.phase {
-    return Pull.catchDone(batch.pull, () => this.completed(response, manual, Response.actionableCalls(response)))
+  /** Runs a batch to its end, and goes on. */
+  private work(jobs: ReadonlyArray<Plan.Job>, next: () => typeof this.phase): typeof this.phase {
+    const { settings, running } = this.run
+    return Effect.flatMap(ToolRunner.open(jobs, settings, this.stepIndex, running, this.scope), (batch) => {
+      this.phase = Pull.catchDone(batch.pull, next)
+      return this.phase
+    })
   }
 
-  private completed(
-    response: Response.Response,
-    manualToolCalls: ReadonlyArray<Message.ToolCall>,
-    toolCalls: ReadonlyArray<Message.ToolCall>
-  ): typeof this.phase {
+  /** A run that a tool ended hands nothing over: what would have been the caller's is answered like the rest. */
+  private worked(response: Response.Response, division: Division.Division): typeof this.phase {
+    const { manual } = division
+    const complete = () => this.completed(response, division)
+    if (manual.length === 0 || Collector.halt(this.run.state) === undefined) return complete()
+    return this.work(Division.cancelled(manual, "not handed over: another call of the turn ended the run"), complete)
+  }
+
+  private readonly close: Effect.Effect<void> = Effect.suspend(() => {
+    this.isOver = true
+    return Scope.close(this.scope, Exit.void)
+  })
+
+  private completed(response: Response.Response, division: Division.Division): typeof this.phase {
     return Effect.gen({ self: this }, function*() {
       const { state, settings, mode } = this.run
       const halt = Collector.halt(state)
-      const message = Turn.assistantMessage(response, toolCalls, response.message?.reasoning)
-      yield* Scope.close(this.scope, Exit.void)
+      const message = Turn.assistantMessage(response, division.calls, response.message?.reasoning)
+      yield* this.close
       this.phase = Cause.done()
-      return [{
-        _tag: "StepCompleted",
-        response,
-        thread: Thread.append(this.thread, [message, ...Collector.answers(state)]),
-        mode,
-        manualToolCalls,
-        done: halt !== undefined || Collector.isDone(settings.policy, response),
-        ...(halt === undefined ? {} : { halt })
-      } as const]
+      return [
+        {
+          _tag: "StepCompleted",
+          response,
+          thread: Thread.append(this.thread, [message, ...Collector.answers(state)]),
+          mode,
+          manualToolCalls: division.manual,
+          done: halt !== undefined || Collector.isDone(settings.policy, response),
+          ...(halt === undefined ? {} : { halt })
+        } as const
+      ]
     })
   }
 }
 
-const isNonEmpty = (events: ReadonlyArray<Event.Event>): events is Events => events.length > 0
+/** The calls of a turn that failed are not committed: nobody will answer them. */
+const uncommitted: Division.Division = { calls: [], manual: [], jobs: [] }
 
-const observe = <R>(view: Turn.View<R>, events: ReadonlyArray<Event.Event>): Effect.Effect<void, never, R> =>
-  Effect.forEach(events, (event) => view.onEvent?.(event) ?? Effect.void, { discard: true })
+const isNonEmpty = (events: ReadonlyArray<Event.Event>): events is Events => events.length > 0
 
 /**
  * The events of one step. Cold: nothing runs before the first pull. Leaving it closes the connection and stops every

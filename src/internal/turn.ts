@@ -1,7 +1,7 @@
 /**
  * What all steps of one run share. It is made once, before anything starts, and owned by the pull that drives the run.
  */
-import type * as Effect from "effect/Effect"
+import * as Effect from "effect/Effect"
 import type * as Adapter from "../Adapter.ts"
 import type * as Collector from "../Collector.ts"
 import type * as Event from "../Event.ts"
@@ -53,6 +53,14 @@ const isShown = <R>(view: View<R>) => (event: Event.Event): boolean => {
 export const shown = <R>(view: View<R>, events: ReadonlyArray<Event.Event>): ReadonlyArray<Event.Event> => {
   const isVisible = isShown(view)
   return events.every(isVisible) ? events : events.filter(isVisible)
+}
+
+/** Shows events to the caller's observer, one after the other. The run goes on when it is done with them. */
+export const observed = <R>(view: View<R>, events: ReadonlyArray<Event.Event>): Effect.Effect<void, never, R> => {
+  const { onEvent } = view
+  return onEvent === undefined
+    ? Effect.void
+    : Effect.forEach(events, (event) => onEvent(event) ?? Effect.void, { discard: true })
 }
 
 /** The assistant message of a turn: what was streamed, not what the provider repeats at the end. */
