@@ -1,0 +1,207 @@
+/**
+ * The laws of a run as checks on what it left behind: the events of its stream, the result it gave, the thread it
+ * handed out, the log of its handlers. A check is pure and gives every violation there is; a lawful run gives none. The
+ * laws hold under every policy, so that a check needs to know nothing of how the run was driven.
+ *
+ * @since 0.1.0
+ */
+import type * as Event from "../Event.ts"
+import type * as Policy from "../Policy.ts"
+import type * as Thread from "../Thread.ts"
+import * as Answers from "./internal/answers.ts"
+import * as Folding from "./internal/folding.ts"
+import * as Handlers from "./internal/handlers.ts"
+import * as Histories from "./internal/history.ts"
+import type * as Recorder from "./Recorder.ts"
+
+/**
+ * What a check found: the law that is broken and how. `index` is the position of the event, the message or the log entry
+ * that shows it.
+ *
+ * - `"answers"`: every tool call of an assistant message is answered exactly once, or pending in a suspended run.
+ * - `"starts"`: a handler starts at most once per call.
+ * - `"lifetime"`: nothing outlives the run, and every finalizer runs exactly once.
+ * - `"concurrency"`: executing calls are shared and within the bound, or one and exclusive.
+ * - `"order"`: per call started, progress, completed, tail, and nothing after the tail.
+ * - `"frame"`: one `StepCompleted` per step, one `ChatCompleted`, at the end.
+ * - `"fold"`: what is awaited is what the stream folds to.
+ * - `"history"`: a thread can be sent to any provider as it is.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Violation {
+  readonly law: "answers" | "starts" | "lifetime" | "concurrency" | "order" | "frame" | "fold" | "history"
+  readonly message: string
+  readonly index?: number
+}
+
+/**
+ * What is known of the run whose events are checked.
+ *
+ * - `policy`: the one it ran under, `Policy.standard` by default; the fold depends on it.
+ * - `result`: what `Chat.run` gave for the same input, the same script and the same `requestId`.
+ * - `isCut`: the reader left, or the stream failed; what is there must be lawful, but need not be whole.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Options {
+  readonly policy?: Policy.Policy
+  readonly result?: Event.ChatResult
+  readonly isCut?: boolean
+}
+
+/**
+ * Holds the events of `Chat.stream` to the laws that events can show: answers, starts, order, frame, fold and history.
+ *
+ * **Example** (A run of your own)
+ *
+ * ```ts import.meta.vitest
+ * import { Chat, Tool } from "heddle"
+ * import { Laws, Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ * import * as Stream from "effect/Stream"
+ *
+ * const ping = Tool.make("ping", { parameters: {}, handler: () => Effect.succeed("pong") })
+ * const model = Script.layer([
+ *   [Script.toolCall("c0", "ping"), Script.toolCall("c1", "pong"), Script.finish("tool_calls")],
+ *   [Script.text("Done."), Script.finish("stop")]
+ * ])
+ * const events = await Effect.runPromise(
+ *   Chat.stream("go", { tools: [ping] }).pipe(Stream.runCollect, Effect.provide(model))
+ * )
+ *
+ * Laws.check(events) // => []
+ * Laws.check(events.filter((event) => event._tag !== "ToolResultEncoded")).map(({ law }) => law).includes("answers")
+ * // => true
+ * ```
+ *
+ * @category checks
+ * @since 0.1.0
+ */
+export const check = (events: ReadonlyArray<Event.Event>, options: Options = {}): ReadonlyArray<Violation> => [
+  ...order(events, options),
+  ...answers(events),
+  ...frame(events, options),
+  ...fold(events, options),
+  ...histories(events)
+]
+
+/**
+ * Starts and order of the tool events of any stream: of a batch, of a step, of a run.
+ *
+ * @category checks
+ * @since 0.1.0
+ */
+export const order = (
+  events: ReadonlyArray<Event.Event>,
+  options: Pick<Options, "isCut"> = {}
+): ReadonlyArray<Violation> => Answers.order(events, options.isCut === true)
+
+/**
+ * One answer per call, for every step that was completed: the calls of its assistant message are those of the model,
+ * and each has one tail event or is the caller's.
+ *
+ * @category checks
+ * @since 0.1.0
+ */
+export const answers = (events: ReadonlyArray<Event.Event>): ReadonlyArray<Violation> => Answers.answers(events)
+
+/**
+ * The frame of a run: as many `StepCompleted` as steps in the result, nothing but the error of a step that could not be
+ * started behind the last one, and one `ChatCompleted` at the end.
+ *
+ * @category checks
+ * @since 0.1.0
+ */
+export const frame = (
+  events: ReadonlyArray<Event.Event>,
+  options: Pick<Options, "isCut"> = {}
+): ReadonlyArray<Violation> => Folding.frame(events, options.isCut === true)
+
+/**
+ * The result of a run is the fold of its events: the same steps, the thread and the response of the last one, the sum
+ * of their usage, and an outcome that agrees with them. With `result`, that is the same as well.
+ *
+ * @category checks
+ * @since 0.1.0
+ */
+export const fold = (events: ReadonlyArray<Event.Event>, options: Options = {}): ReadonlyArray<Violation> =>
+  Folding.fold(events, options)
+
+/**
+ * Where in a thread the check starts, and which calls of its last turn may be open.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface HistoryOptions {
+  readonly from?: number
+  readonly pending?: ReadonlyArray<string>
+}
+
+/**
+ * Whether a thread can be sent as it is: it validates, names and ids of calls can be sent, every call is answered once
+ * and in call order right behind its message, except those that are `pending`, and no answer lacks its call.
+ *
+ * **Example** (A thread that no provider takes)
+ *
+ * ```ts import.meta.vitest
+ * import { Message, Thread } from "heddle"
+ * import { Laws } from "heddle/testing"
+ *
+ * const calls = [Message.toolCall("a", "read"), Message.toolCall("b", "read")]
+ * const thread = Thread.fromMessages([Message.assistant("", calls), Message.tool("a", "done")])
+ *
+ * Laws.history(thread).map((violation) => violation.message) // => ["call \"b\" is not answered"]
+ * Laws.history(thread, { pending: ["b"] }) // => []
+ * ```
+ *
+ * @category checks
+ * @since 0.1.0
+ */
+export const history = (thread: Thread.Thread, options: HistoryOptions = {}): ReadonlyArray<Violation> =>
+  Histories.history(thread, options)
+
+/** Every thread that the events hand out. What the caller put in front of the first step is the caller's. */
+const histories = (events: ReadonlyArray<Event.Event>): ReadonlyArray<Violation> => {
+  const steps = events.filter((event) => event._tag === "StepCompleted")
+  const from = steps[0] === undefined ? Infinity : Answers.turnStart(steps[0].thread)
+  const ofSteps = steps.flatMap((step) => Histories.history(step.thread, { from, pending: Answers.pendingOf(step) }))
+  const last = steps.at(-1)
+  const pending = last === undefined ? [] : Answers.pendingOf(last)
+  const ofResults = events.flatMap((event) =>
+    event._tag === "ChatCompleted" ? Histories.history(event.result.thread, { from, pending }) : []
+  )
+  return [...ofSteps, ...ofResults]
+}
+
+/**
+ * What is known of recorded handlers.
+ *
+ * - `bound`: how many may run at once; any number by default.
+ * - `isExclusive`: whether the handlers of a name run alone; none do by default.
+ * - `abandoned`: names of handlers that the run gave up and reported. They may still be alive, keep exclusive ones out
+ *   and take no place of others.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface HandlerOptions {
+  readonly bound?: number
+  readonly isExclusive?: (name: string) => boolean
+  readonly abandoned?: ReadonlyArray<string>
+}
+
+/**
+ * Lifetime and concurrency of handlers, from the log of a {@link Recorder.Recorder} whose `handler` or `track` wrapped
+ * them, read after the run has ended.
+ *
+ * @category checks
+ * @since 0.1.0
+ */
+export const handlers = (
+  log: ReadonlyArray<Recorder.Entry>,
+  options: HandlerOptions = {}
+): ReadonlyArray<Violation> => Handlers.handlers(log, options)

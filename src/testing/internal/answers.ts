@@ -1,0 +1,139 @@
+/** What tool events say of calls: that each starts once, in order, and is answered once. */
+import type * as Event from "../../Event.ts"
+import type * as Message from "../../Message.ts"
+import * as Response from "../../Response.ts"
+import type * as Thread from "../../Thread.ts"
+import type { Violation } from "../Laws.ts"
+
+type Found = ReadonlyArray<Violation>
+
+type Tail = Event.Of<"ToolResultEncoded" | "AskUserRequested" | "ToolHalt">
+type ToolEvent = Event.Of<"ToolExecutionStarted" | "ToolProgress" | "ToolExecutionCompleted"> | Tail
+
+const isTail = (event: Event.Event): event is Tail =>
+  event._tag === "ToolResultEncoded" || event._tag === "AskUserRequested" || event._tag === "ToolHalt"
+
+const isToolEvent = (event: Event.Event): event is ToolEvent =>
+  event._tag === "ToolExecutionStarted" || event._tag === "ToolProgress" || event._tag === "ToolExecutionCompleted" ||
+  isTail(event)
+
+const callOf = (event: ToolEvent): string => "toolCallId" in event ? event.toolCallId : event.id
+
+const actionable = (calls: ReadonlyArray<Message.ToolCall> = []): ReadonlyArray<string> =>
+  Response.actionableCalls({ toolCalls: calls }).map((call) => call.id)
+
+/** Where the turn that a step added to its thread begins. */
+export const turnStart = (thread: Thread.Thread): number =>
+  thread.messages.findLastIndex((message) => message.role === "assistant")
+
+/** The calls of a completed step that the caller has to answer. A run that was halted leaves none to it. */
+export const pendingOf = (step: Event.Of<"StepCompleted">): ReadonlyArray<string> => {
+  if (step.halt !== undefined) return []
+  const last = step.thread.messages.at(-1)
+  return step.mode === "manual" && last?.role === "assistant"
+    ? actionable(last.toolCalls)
+    : actionable(step.manualToolCalls)
+}
+
+/** What one step has shown of one call. */
+interface Call {
+  isStarted: boolean
+  result: Event.Of<"ToolExecutionCompleted">["result"] | undefined
+  isAnswered: boolean
+}
+
+const fits = (result: NonNullable<Call["result"]>, tail: Tail): boolean => {
+  switch (result._tag) {
+    case "Ok":
+      return tail._tag === "ToolResultEncoded" && tail.isError !== true
+    case "Error":
+      return tail._tag === "ToolHalt"
+        ? tail.reason === "tool_error"
+        : tail._tag === "ToolResultEncoded" && tail.isError === true
+    case "AskUser":
+      return tail._tag === "AskUserRequested"
+    case "Halt":
+      return tail._tag === "ToolHalt" && tail.reason === result.reason
+  }
+}
+
+/** What is wrong with a tool event, given what its call has shown so far. */
+const misplaced = (call: Call, event: ToolEvent): Pick<Violation, "law" | "message"> | undefined => {
+  const id = callOf(event)
+  if (event._tag === "ToolExecutionStarted" && call.isStarted) {
+    return { law: "starts", message: `call "${id}" started twice` }
+  }
+  if (isTail(event) && call.isAnswered) return { law: "answers", message: `call "${id}" is answered twice` }
+  if (call.isAnswered) return { law: "order", message: `${event._tag} of call "${id}" comes after its answer` }
+  if (isTail(event)) {
+    if (call.result === undefined) return { law: "order", message: `call "${id}" is answered before it has completed` }
+    return fits(call.result, event)
+      ? undefined
+      : { law: "order", message: `${event._tag} of call "${id}" does not fit its result, ${call.result._tag}` }
+  }
+  if (call.result !== undefined) {
+    return { law: "order", message: `${event._tag} of call "${id}" comes after its completion` }
+  }
+  return event._tag === "ToolProgress" && !call.isStarted
+    ? { law: "order", message: `call "${id}" makes progress before its start` }
+    : undefined
+}
+
+const advance = (call: Call, event: ToolEvent): void => {
+  if (event._tag === "ToolExecutionStarted") call.isStarted = true
+  if (event._tag === "ToolExecutionCompleted") call.result = event.result
+  if (isTail(event)) call.isAnswered = true
+}
+
+const unanswered = (calls: ReadonlyMap<string, Call>, index: number): Found =>
+  Array.from(calls).flatMap(([id, call]) =>
+    call.isAnswered ? [] : [{ law: "answers", message: `call "${id}" is left without an answer`, index }]
+  )
+
+export const order = (events: ReadonlyArray<Event.Event>, isCut: boolean): Found => {
+  const found: Array<Violation> = []
+  const calls = new Map<string, Call>()
+  events.forEach((event, index) => {
+    if (event._tag === "StepCompleted") {
+      found.push(...unanswered(calls, index))
+      calls.clear()
+    }
+    if (!isToolEvent(event)) return
+    const call = calls.get(callOf(event)) ?? { isStarted: false, result: undefined, isAnswered: false }
+    calls.set(callOf(event), call)
+    const problem = misplaced(call, event)
+    if (problem !== undefined) found.push({ ...problem, index })
+    advance(call, event)
+  })
+  return isCut ? found : [...found, ...unanswered(calls, events.length)]
+}
+
+export const answers = (events: ReadonlyArray<Event.Event>): Found => {
+  const found: Array<Violation> = []
+  let tails: Array<string> = []
+  events.forEach((event, index) => {
+    if (isTail(event)) tails.push(callOf(event))
+    if (event._tag !== "StepCompleted") return
+    found.push(...ofStep(event, tails).map((message): Violation => ({ law: "answers", message, index })))
+    tails = []
+  })
+  return found
+}
+
+const ofStep = (step: Event.Of<"StepCompleted">, tails: ReadonlyArray<string>): ReadonlyArray<string> => {
+  const asked = actionable(step.response.toolCalls)
+  const committed = actionable(step.thread.messages[turnStart(step.thread)]?.toolCalls)
+  const pending = pendingOf(step)
+  const isGivenUp = committed.length === 0 && step.response.finishReason === "error"
+  const lost = isGivenUp ? [] : asked.filter((id) => !committed.includes(id))
+  const made = committed.filter((id) => !asked.includes(id))
+  return [
+    ...lost.map((id) => `call "${id}" of the model is not in the assistant message`),
+    ...made.map((id) => `call "${id}" of the assistant message was not made by the model`),
+    ...tails.filter((id) => !committed.includes(id)).map((id) => `the answer to "${id}" has no call`),
+    ...Array.from(new Set(committed)).flatMap((id) => {
+      const count = [...tails, ...pending].filter((other) => other === id).length
+      return count === 1 ? [] : [`call "${id}" is answered or pending ${count} times`]
+    })
+  ]
+}

@@ -1,0 +1,90 @@
+/** Whether the result of a run is what its stream folds to, and the stream has the frame of a run. */
+import * as Collector from "../../Collector.ts"
+import type * as Event from "../../Event.ts"
+import * as Json from "../../internal/json.ts"
+import * as Thread from "../../Thread.ts"
+import type { Options, Violation } from "../Laws.ts"
+
+type Found = ReadonlyArray<Violation>
+
+const counted = (events: ReadonlyArray<Event.Event>, tag: Event.Event["_tag"]): number =>
+  events.filter((event) => event._tag === tag).length
+
+export const frame = (events: ReadonlyArray<Event.Event>, isCut: boolean): Found => {
+  const end = events.findIndex((event) => event._tag === "ChatCompleted")
+  if (end < 0) return isCut ? [] : [{ law: "frame", message: "there is no ChatCompleted", index: events.length }]
+  const completed = events[end]
+  const lastStep = events.findLastIndex((event) => event._tag === "StepCompleted")
+  const behind = events.slice(lastStep + 1, end).filter((event) => event._tag !== "Error")
+  const messages: Array<string> = []
+  if (end < events.length - 1) messages.push(`${events.length - 1 - end} events come after ChatCompleted`)
+  if (behind.length > 0) messages.push(`${behind[0]?._tag} belongs to no completed step`)
+  if (completed?._tag === "ChatCompleted" && completed.result.steps.length !== counted(events, "StepCompleted")) {
+    const steps = completed.result.steps.length
+    messages.push(`the result has ${steps} steps, the stream ${counted(events, "StepCompleted")} StepCompleted`)
+  }
+  return messages.map((message) => ({ law: "frame", message, index: end }))
+}
+
+const isSame = (left: unknown, right: unknown): boolean =>
+  JSON.stringify(Json.toJson(left)) === JSON.stringify(Json.toJson(right))
+
+/** The fields in which two records differ. */
+const differing = (left: object, right: object): ReadonlyArray<string> => {
+  const fields = new Set([...Object.keys(left), ...Object.keys(right)])
+  const value = (record: object, field: string): unknown => (record as Readonly<Record<string, unknown>>)[field]
+  return Array.from(fields).filter((field) => !isSame(value(left, field), value(right, field)))
+}
+
+export const fold = (events: ReadonlyArray<Event.Event>, { policy, result }: Options): Found => {
+  const told = events.find((event) => event._tag === "ChatCompleted")
+  if (told === undefined) return []
+  const initial = Collector.initial({ thread: Thread.empty, ...(policy === undefined ? {} : { policy }) })
+  const { steps } = Collector.applyAll(initial, events.filter((event) => event !== told))
+  const messages = [
+    ...steps.flatMap((step, index) =>
+      differing(step, told.result.steps[index] ?? {}).map((field) => `step ${index} of the result has another ${field}`)
+    ),
+    ...ofParts(told.result),
+    ...(result === undefined
+      ? []
+      : differing(told.result, result).map((field) => `the awaited result has another ${field}`))
+  ]
+  return messages.map((message) => ({ law: "fold", message }))
+}
+
+/** Whether the parts of a result agree with its steps. */
+const ofParts = (result: Event.ChatResult): ReadonlyArray<string> => {
+  const { outcome, steps } = result
+  const last = steps.at(-1)
+  if (last === undefined) return []
+  const { metadata: _, thread: __, ...expected } = Collector.chatResult({ thread: last.thread, steps, outcome })
+  const fields = Object.entries(expected).filter(([field, value]) =>
+    !isSame(value, result[field as keyof typeof result])
+  )
+  return [
+    ...fields.map(([field]) => `the result's ${field} is not that of its steps`),
+    ...(isEnd(last, outcome) ? [] : [`the last step does not end in ${outcome._tag}`]),
+    ...(isContinued(last, result) ? [] : ["the result's thread is not that of its last step"])
+  ]
+}
+
+/** Whether a run can end with an outcome when its last step was this one. */
+const isEnd = (step: Event.StepResult, outcome: Event.Outcome): boolean => {
+  if (outcome._tag === "Cancelled") return true
+  if (step.haltedReason === "ask_user") return outcome._tag === "AskUser"
+  if (step.haltedReason === "tool_error") return outcome._tag === "ToolFailed"
+  if (step.haltedReason !== undefined) return outcome._tag === "Halted" && outcome.reason === step.haltedReason
+  if (step.mode === "manual" || step.manualToolCalls !== undefined) return outcome._tag === "ManualToolCalls"
+  if (step.done) return outcome._tag === (step.response.finishReason === "error" ? "Failed" : "Completed")
+  return outcome._tag === "MaxTurns" || outcome._tag === "HaltWhen" || outcome._tag === "Failed"
+}
+
+/** A question to the user stands behind the thread of its step; everything else ends where its last step ended. */
+const isContinued = (step: Event.StepResult, { outcome, thread }: Event.ChatResult): boolean => {
+  const question = thread.messages.at(-1)
+  const isAsked = outcome._tag === "AskUser" && question?.askUser === true &&
+    question.toolCallId === outcome.pendingToolCallId && question.content === outcome.pendingQuestion
+  return isSame(step.thread.messages, isAsked ? thread.messages.slice(0, -1) : thread.messages) &&
+    isAsked === (outcome._tag === "AskUser")
+}

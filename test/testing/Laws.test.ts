@@ -1,0 +1,306 @@
+/**
+ * The checks of the laws on what was planted: a lawful run gives nothing, and every way to break a law that a check
+ * knows of is found, under the name of its law and in words that say where.
+ */
+import { assert, describe, it } from "@effect/vitest"
+import * as Effect from "effect/Effect"
+import * as Stream from "effect/Stream"
+import { Chat, type Event, Message, Thread, Tool } from "heddle"
+import { Laws, type Recorder, Script } from "heddle/testing"
+
+const report = Tool.make("report", {
+  parameters: {},
+  handler: (_, call) => Effect.as(call.progress("half"), "done")
+})
+const fail = Tool.make("fail", { parameters: {}, handler: () => Effect.fail("no such city") })
+const ask = Tool.make("ask", { parameters: {}, handler: () => Effect.succeed(Tool.askUser("Which city?")) })
+const sign = Tool.make("sign", { parameters: {}, manual: true })
+
+const played = (...calls: ReadonlyArray<string>) => {
+  const entries = calls.map((name, index) => Script.toolCall(`c${index}`, name))
+  const model = Script.layer([
+    [...entries, Script.usage({ inputTokens: 3 }), Script.finish("tool_calls")],
+    [Script.text("done"), Script.finish("stop")]
+  ])
+  const options = { tools: [report, fail, ask, sign], requestId: "request" }
+  return Chat.stream("go", options).pipe(Stream.runCollect, Effect.provide(model))
+}
+
+type Events = ReadonlyArray<Event.Event>
+
+const run: Events = await Effect.runPromise(played("report", "fail"))
+const asked: Events = await Effect.runPromise(played("report", "ask"))
+const manual: Events = await Effect.runPromise(played("report", "sign"))
+
+const isOf = (id: string, ...tags: ReadonlyArray<Event.Event["_tag"]>) => (event: Event.Event): boolean =>
+  tags.includes(event._tag) && ("id" in event ? event.id === id : "toolCallId" in event && event.toolCallId === id)
+
+const without = (events: Events, is: (event: Event.Event) => boolean): Events => events.filter((event) => !is(event))
+
+const twice = (events: Events, is: (event: Event.Event) => boolean): Events =>
+  events.flatMap((event) => is(event) ? [event, event] : [event])
+
+/** The events with those that `is` names put right behind those that `behind` names. */
+const moved = (events: Events, is: (event: Event.Event) => boolean, behind: (event: Event.Event) => boolean): Events =>
+  without(events, is).flatMap((event) => behind(event) ? [event, ...events.filter(is)] : [event])
+
+const changed = <Tag extends Event.Event["_tag"]>(
+  events: Events,
+  tag: Tag,
+  change: (event: Event.Of<Tag>, index: number) => Event.Event
+): Events => {
+  let index = 0
+  return events.map((event) => event._tag === tag ? change(event as Event.Of<Tag>, index++) : event)
+}
+
+const withResult = (
+  change: Partial<Event.ChatResult> | ((result: Event.ChatResult) => Partial<Event.ChatResult>)
+): Events =>
+  changed(run, "ChatCompleted", ({ result }) => ({
+    _tag: "ChatCompleted",
+    result: { ...result, ...(typeof change === "function" ? change(result) : change) }
+  }))
+
+/** The thread of the first step, changed where the step hands it out. */
+const withThread = (change: (messages: ReadonlyArray<Message.Message>) => ReadonlyArray<Message.Message>): Events =>
+  changed(
+    run,
+    "StepCompleted",
+    (event, index) =>
+      index > 0 ? event : { ...event, thread: { ...event.thread, messages: change(event.thread.messages) } }
+  )
+
+const resultOf = (events: Events): Event.ChatResult => {
+  const last = events.at(-1)
+  return last?._tag === "ChatCompleted" ? last.result : assert.fail("the run has no result")
+}
+
+const completed = (event: Event.Event): boolean => event._tag === "ChatCompleted"
+const says = (violations: ReadonlyArray<Laws.Violation>): ReadonlyArray<string> =>
+  violations.map(({ law, message }) => `${law}: ${message}`)
+
+/** Each planted violation, with one thing that has to be said about it. */
+const planted: { readonly [name: string]: readonly [violations: ReadonlyArray<Laws.Violation>, said: string] } = {
+  "an answer is missing": [
+    Laws.check(without(run, isOf("c0", "ToolResultEncoded"))),
+    "answers: call \"c0\" is left without an answer"
+  ],
+  "an answer that is missing, as the step sees it": [
+    Laws.answers(without(run, isOf("c0", "ToolResultEncoded"))),
+    "answers: call \"c0\" is answered or pending 0 times"
+  ],
+  "a batch ends with an answer missing": [
+    Laws.order(without(run, (event) => isOf("c1", "ToolResultEncoded")(event) || event._tag === "StepCompleted")),
+    "answers: call \"c1\" is left without an answer"
+  ],
+  "a call is answered twice": [
+    Laws.check(twice(run, isOf("c1", "ToolResultEncoded"))),
+    "answers: call \"c1\" is answered twice"
+  ],
+  "a call is answered and pending": [
+    Laws.check(changed(run, "StepCompleted", (event) => ({ ...event, manualToolCalls: event.response.toolCalls }))),
+    "answers: call \"c0\" is answered or pending 2 times"
+  ],
+  "a manual call is not handed over": [
+    Laws.check(changed(manual, "StepCompleted", (event) => ({ ...event, manualToolCalls: [] }))),
+    "answers: call \"c1\" is answered or pending 0 times"
+  ],
+  "a call of the model is forgotten": [
+    Laws.check(
+      withThread((messages) =>
+        messages.map((message) =>
+          message.role === "assistant" ? { ...message, toolCalls: message.toolCalls?.slice(1) ?? [] } : message
+        )
+      )
+    ),
+    "answers: call \"c0\" of the model is not in the assistant message"
+  ],
+  "a call is made up": [
+    Laws.check(
+      withThread((messages) =>
+        messages.map((message) =>
+          message.role === "assistant"
+            ? { ...message, toolCalls: [...message.toolCalls ?? [], Message.toolCall("x", "report")] }
+            : message
+        )
+      )
+    ),
+    "answers: call \"x\" of the assistant message was not made by the model"
+  ],
+  "an answer without a call": [
+    Laws.check(
+      twice(run, isOf("c1", "ToolResultEncoded")).map((event, index) =>
+        isOf("c1", "ToolResultEncoded")(event) && index % 2 === 0 ? { ...event, id: "x" } as Event.Event : event
+      )
+    ),
+    "answers: the answer to \"x\" has no call"
+  ],
+  "a handler starts twice": [
+    Laws.check(twice(run, isOf("c0", "ToolExecutionStarted"))),
+    "starts: call \"c0\" started twice"
+  ],
+  "progress in front of the start": [
+    Laws.check(without(run, isOf("c0", "ToolExecutionStarted"))),
+    "order: call \"c0\" makes progress before its start"
+  ],
+  "progress behind the completion": [
+    Laws.check(moved(run, isOf("c0", "ToolProgress"), isOf("c0", "ToolExecutionCompleted"))),
+    "order: ToolProgress of call \"c0\" comes after its completion"
+  ],
+  "progress behind the answer": [
+    Laws.check(moved(run, isOf("c0", "ToolProgress"), isOf("c0", "ToolResultEncoded"))),
+    "order: ToolProgress of call \"c0\" comes after its answer"
+  ],
+  "an answer without a completion": [
+    Laws.check(without(run, isOf("c0", "ToolExecutionCompleted"))),
+    "order: call \"c0\" is answered before it has completed"
+  ],
+  "an answer that says something else": [
+    Laws.check(changed(run, "ToolExecutionCompleted", (event) => ({ ...event, result: Tool.ok("fine") }))),
+    "order: ToolResultEncoded of call \"c1\" does not fit its result, Ok"
+  ],
+  "a question that was none": [
+    Laws.check(changed(asked, "ToolExecutionCompleted", (event) => ({ ...event, result: Tool.ok("fine") }))),
+    "order: AskUserRequested of call \"c1\" does not fit its result, Ok"
+  ],
+  "a run without an end": [Laws.check(without(run, completed)), "frame: there is no ChatCompleted"],
+  "an event behind the end": [Laws.check([...run, run[0]!]), "frame: 1 events come after ChatCompleted"],
+  "two ends": [Laws.check(twice(run, completed)), "frame: 1 events come after ChatCompleted"],
+  "a step without an end": [
+    Laws.check(run.filter((event, index) => event._tag !== "StepCompleted" || index < run.length - 2)),
+    "frame: MessageStarted belongs to no completed step"
+  ],
+  "a step that the result does not know": [
+    Laws.check(withResult(({ steps }) => ({ steps: steps.slice(1) }))),
+    "frame: the result has 1 steps, the stream 2 StepCompleted"
+  ],
+  "a step that is not the fold of its events": [
+    Laws.check(withResult(({ steps }) => ({ steps: steps.map((step) => ({ ...step, toolResults: [] })) }))),
+    "fold: step 0 of the result has another toolResults"
+  ],
+  "a usage that is no sum": [
+    Laws.check(withResult({ usage: null })),
+    "fold: the result's usage is not that of its steps"
+  ],
+  "a response that is not the last": [
+    Laws.check(withResult(({ steps }) => ({ finalResponse: steps[0]!.response }))),
+    "fold: the result's finalResponse is not that of its steps"
+  ],
+  "a reason that is not the outcome's": [
+    Laws.check(withResult({ haltedReason: "max_turns" })),
+    "fold: the result's haltedReason is not that of its steps"
+  ],
+  "an outcome that the last step does not give": [
+    Laws.check(withResult({ outcome: { _tag: "MaxTurns", maxTurns: 2 } })),
+    "fold: the last step does not end in MaxTurns"
+  ],
+  "a thread that is not the last step's": [
+    Laws.check(withResult(({ steps }) => ({ thread: steps[0]!.thread }))),
+    "fold: the result's thread is not that of its last step"
+  ],
+  "a question that is not in the thread": [
+    Laws.check(changed(asked, "ChatCompleted", ({ result }) => ({
+      _tag: "ChatCompleted",
+      result: { ...result, thread: { ...result.thread, messages: result.thread.messages.slice(0, -1) } }
+    }))),
+    "fold: the result's thread is not that of its last step"
+  ],
+  "an awaited result that is another": [
+    Laws.check(run, { result: { ...resultOf(run), metadata: { late: true } } }),
+    "fold: the awaited result has another metadata"
+  ],
+  "a thread that no provider takes": [
+    Laws.check(withThread((messages) => messages.slice(0, -1))),
+    "history: call \"c1\" is not answered"
+  ]
+}
+
+const call = (id: string, name = "read") => Message.toolCall(id, name)
+const pair = Message.assistant("", [call("a"), call("b")])
+
+const threads: { readonly [said: string]: ReadonlyArray<Message.Message> } = {
+  "call \"a\" is not answered": [Message.assistant("", [call("a")])],
+  "call \"b\" is not answered": [pair, Message.tool("a", ""), Message.user("go on"), Message.tool("b", "")],
+  "the answer to \"b\" has no open call": [pair, Message.tool("a", ""), Message.user("go on"), Message.tool("b", "")],
+  "the answer to \"a\" has no open call": [
+    Message.assistant("", [call("a")]),
+    Message.tool("a", ""),
+    Message.tool("a", "")
+  ],
+  "the answer to \"x\" has no open call": [Message.tool("x", "")],
+  "the answers to a, b are not in call order": [pair, Message.tool("b", ""), Message.tool("a", "")],
+  "two calls have the id \"a\"": [
+    Message.assistant("", [call("a"), call("a")]),
+    Message.tool("a", ""),
+    Message.tool("a", "")
+  ],
+  "a call has no id": [Message.assistant("", [call("")])],
+  "call \"a\" has the name \"\"": [Message.assistant("", [call("a", "")]), Message.tool("a", "")],
+  "call \"a\" has the name \"read file\"": [Message.assistant("", [call("a", "read file")]), Message.tool("a", "")],
+  "messages[0].role: must be one of system, user, assistant, tool; got robot": [
+    { ...Message.user("hi"), role: "robot" as "user" }
+  ]
+}
+
+const entry = (tag: Recorder.Mark, name: string): Recorder.Entry => ({ _tag: tag, at: 0, name })
+const whole = (name: string) => [entry("Started", name), entry("Succeeded", name), entry("Finalized", name)]
+const both = [entry("Started", "a"), entry("Started", "b"), ...whole("a").slice(1), ...whole("b").slice(1)]
+const alone = (name: string): boolean => name === "b"
+
+const logs: { readonly [said: string]: ReadonlyArray<Laws.Violation> } = {
+  "lifetime: 1 of \"a\" are alive after the run": Laws.handlers([entry("Started", "a")]),
+  "lifetime: \"a\" ended 1 times and was finalized 2 times": Laws.handlers([...whole("a"), entry("Finalized", "a")]),
+  "lifetime: \"a\" ended 1 times and was finalized 0 times": Laws.handlers(whole("a").slice(0, 2)),
+  "concurrency: \"b\" is number 2 to run, the bound is 1": Laws.handlers(both, { bound: 1 }),
+  "concurrency: exclusive \"b\" starts while others run": Laws.handlers(both, { isExclusive: alone }),
+  "concurrency: \"a\" starts while an exclusive one runs": Laws.handlers(
+    [entry("Started", "b"), ...whole("a"), ...whole("b").slice(1)],
+    { isExclusive: alone }
+  )
+}
+
+describe("Laws", () => {
+  it("lawful runs give nothing: answered, suspended by a question, handed to the caller, cut at any event", () => {
+    for (const events of [run, asked, manual]) {
+      assert.deepStrictEqual(Laws.check(events, { result: resultOf(events) }), [])
+      for (let length = 0; length < events.length; length++) {
+        assert.deepStrictEqual(Laws.check(events.slice(0, length), { isCut: true }), [], `cut after ${length}`)
+      }
+    }
+  })
+
+  for (const [name, [violations, said]] of Object.entries(planted)) {
+    it(`finds ${name}`, () => assert.include(says(violations), said))
+  }
+
+  for (const [said, messages] of Object.entries(threads)) {
+    it(`finds in a thread: ${said}`, () =>
+      assert.include(Laws.history({ messages, metadata: {} }).map(({ message }) => message), said))
+  }
+
+  it("a pending call may be open in the last turn only, and what stands in front of `from` is not judged", () => {
+    const open = Thread.fromMessages([pair, Message.tool("a", "")])
+    assert.deepStrictEqual(Laws.history(open, { pending: ["b"] }), [])
+    assert.deepStrictEqual(says(Laws.history(Thread.append(open, [Message.user("go on")]), { pending: ["b"] })), [
+      "history: call \"b\" is not answered"
+    ])
+    assert.deepStrictEqual(Laws.history(Thread.append(open, [Message.user("go on")]), { from: 2 }), [])
+  })
+
+  for (const [said, violations] of Object.entries(logs)) {
+    it(`finds in a log of handlers: ${said}`, () => assert.deepStrictEqual(says(violations), [said]))
+  }
+
+  it("handlers that were given up may be alive, take no place, and keep exclusive ones out", () => {
+    const left = [entry("Started", "a"), ...whole("b")]
+    assert.deepStrictEqual(Laws.handlers(left, { abandoned: ["a"], bound: 1 }), [])
+    assert.deepStrictEqual(says(Laws.handlers(left, { abandoned: ["a"], isExclusive: alone })), [
+      "concurrency: exclusive \"b\" starts while others run"
+    ])
+  })
+
+  it("handlers may follow each other, and overlap within the bound", () => {
+    assert.deepStrictEqual(Laws.handlers([...whole("a"), ...whole("b")], { bound: 1, isExclusive: alone }), [])
+    assert.deepStrictEqual(Laws.handlers(both, { bound: 2 }), [])
+  })
+})
