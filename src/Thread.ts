@@ -34,7 +34,10 @@ export type Thread = (typeof Thread)["Type"]
  * @category models
  * @since 0.1.0
  */
-export type Input = string | ReadonlyArray<Message.Input> | { readonly messages: ReadonlyArray<Message.Input> }
+export type Input = string | ReadonlyArray<Message.Input> | {
+  readonly messages: ReadonlyArray<Message.Input>
+  readonly metadata?: Thread["metadata"]
+}
 
 /**
  * One thing that is wrong with an input: where it stands and what would be right.
@@ -78,9 +81,7 @@ export class ValidationError extends Schema.TaggedError<ValidationError>("heddle
  * @since 0.1.0
  */
 export const fromMessages = (messages: ReadonlyArray<Message.Input>): Thread => ({
-  messages: messages.map((message) =>
-    message.metadata ? message as Message.Message : { ...message, metadata: {} }
-  ),
+  messages: messages.map((message) => message.metadata ? message as Message.Message : { ...message, metadata: {} }),
   metadata: {}
 })
 

@@ -1,0 +1,182 @@
+/**
+ * What the compiler knows of a tool: the arguments of its handler from any form of parameters, what it may produce, and
+ * what it reports and needs.
+ */
+import * as Context from "effect/Context"
+import * as Effect from "effect/Effect"
+import * as Schema from "effect/Schema"
+import { Tool } from "heddle"
+import { describe, expect, test } from "tstyche"
+
+class Weather extends Context.Service<Weather, { readonly celsius: (city: string) => Effect.Effect<number> }>()(
+  "test/Weather"
+) {}
+
+class NoSuchCity {
+  readonly _tag = "NoSuchCity"
+}
+
+const weather = Tool.make("weather", {
+  parameters: { city: Schema.NonEmptyString, days: Schema.optionalKey(Schema.FiniteFromString) },
+  success: Schema.Struct({ celsius: Schema.FiniteFromString }),
+  handler: ({ city }) =>
+    Effect.gen(function*() {
+      if (city === "?") return Tool.askUser("Which city?")
+      if (city === "stop") return Tool.halt("done_early", { celsius: 0 })
+      if (city === "Atlantis") return yield* Effect.fail(new NoSuchCity())
+      return { celsius: yield* (yield* Weather).celsius(city) }
+    })
+})
+
+type Args = { readonly city: string; readonly days?: number }
+
+describe("Tool.make", () => {
+  test("a tool's types are its name, parameters, success, failure and services", () => {
+    expect(weather).type.toBe<Tool.Tool<"weather", Args, { readonly celsius: number }, NoSuchCity, Weather>>()
+    expect<Tool.Params<typeof weather>>().type.toBe<Args>()
+    expect<Tool.Success<typeof weather>>().type.toBe<{ readonly celsius: number }>()
+    expect<Tool.Failure<typeof weather>>().type.toBe<NoSuchCity>()
+    expect<Tool.Services<typeof weather>>().type.toBe<Weather>()
+    expect<Tool.Outcome<typeof weather>>().type.toBe<
+      Tool.Ok<{ readonly celsius: number }> | Tool.Error<NoSuchCity | Tool.ToolError> | Tool.AskUser | Tool.Halt
+    >()
+    expect(weather).type.toBeAssignableTo<Tool.Any>()
+  })
+
+  test("struct fields are the arguments", () => {
+    Tool.make("t", {
+      parameters: { city: Schema.String, days: Schema.optionalKey(Schema.Finite) },
+      handler: (args) => {
+        expect(args).type.toBe<Args>()
+        return Effect.void
+      }
+    })
+  })
+
+  test("a schema is decoded: the handler has its type, not what the model sends", () => {
+    Tool.make("t", {
+      parameters: Schema.Struct({ at: Schema.FiniteFromString }),
+      handler: (args) => {
+        expect(args).type.toBe<{ readonly at: number }>()
+        return Effect.void
+      }
+    })
+    class Query extends Schema.Class<Query>("Query")({ text: Schema.String }) {}
+    Tool.make("t", {
+      parameters: Query,
+      handler: (args) => {
+        expect(args).type.toBe<Query>()
+        return Effect.void
+      }
+    })
+  })
+
+  test("a JSON Schema gives a record of what nobody has checked", () => {
+    Tool.make("t", {
+      parameters: { type: "object", properties: { city: { type: "string" } }, required: ["city"] },
+      handler: (args) => {
+        expect(args).type.toBe<Readonly<Record<string, unknown>>>()
+        return Effect.void
+      }
+    })
+  })
+
+  test("no parameters are no arguments", () => {
+    const none = Tool.make("none", { parameters: {}, handler: () => Effect.succeed(1) })
+    expect<Tool.Params<typeof none>>().type.toBe<{}>()
+    expect<Tool.Success<typeof none>>().type.toBe<unknown>()
+    expect<Tool.Failure<typeof none>>().type.toBe<never>()
+    expect<Tool.Services<typeof none>>().type.toBe<never>()
+  })
+
+  test("a handler whose arguments do not fit the schema does not compile", () => {
+    Tool.make("t", {
+      parameters: { city: Schema.String },
+      // @ts-expect-error Type 'string' is not assignable to type 'number'
+      handler: (args: { readonly city: number }) => Effect.succeed(args)
+    })
+    Tool.make("t", {
+      parameters: { city: Schema.String },
+      // @ts-expect-error Property 'town' does not exist
+      handler: ({ town }) => Effect.succeed(town)
+    })
+    Tool.make("t", {
+      parameters: Schema.Struct({ at: Schema.FiniteFromString }),
+      // @ts-expect-error Type 'number' is not assignable to type 'string'
+      handler: (args: { readonly at: string }) => Effect.succeed(args)
+    })
+  })
+
+  test("a success schema holds the handler to its type", () => {
+    Tool.make("t", {
+      parameters: {},
+      success: Schema.Struct({ celsius: Schema.Finite }),
+      // @ts-expect-error Type 'string' is not assignable to type 'number'
+      handler: () => Effect.succeed({ celsius: "7" })
+    })
+    Tool.make("t", {
+      parameters: {},
+      success: Schema.FiniteFromString,
+      handler: () => Effect.succeed(7)
+    })
+  })
+
+  test("a handler is an effect of its arguments and its call", () => {
+    Tool.make("t", {
+      parameters: {},
+      // @ts-expect-error Type 'number' is not assignable to type 'Effect
+      handler: () => 42
+    })
+    Tool.make("t", {
+      parameters: {},
+      handler: (_, call) => {
+        expect(call).type.toBe<Tool.CallContext>()
+        expect(call.progress({ stage: "lookup" })).type.toBe<Effect.Effect<void>>()
+        expect(call.promise((signal) => fetch("https://example.com", { signal }))).type.toBe<Effect.Effect<Response>>()
+        return Effect.void
+      }
+    })
+  })
+
+  test("services of the schemas are services of the tool", () => {
+    interface Lookup extends Schema.Codec<{ readonly id: string }, { readonly id: string }, Weather, NoSuchCity> {}
+    const parameters = null as unknown as Lookup
+    const tool = Tool.make("t", { parameters, handler: () => Effect.void })
+    expect<Tool.Services<typeof tool>>().type.toBe<Weather>()
+    const written = Tool.make("t", { parameters: {}, success: parameters, handler: () => Effect.succeed({ id: "1" }) })
+    expect<Tool.Services<typeof written>>().type.toBe<NoSuchCity>()
+  })
+
+  test("concurrency may look at the arguments", () => {
+    Tool.make("t", {
+      parameters: { path: Schema.String },
+      concurrency: (args) => {
+        expect(args).type.toBe<{ readonly path: string }>()
+        return args.path === "/" ? "exclusive" : "shared"
+      },
+      handler: () => Effect.void
+    })
+    Tool.make("t", {
+      parameters: {},
+      // @ts-expect-error Type '"sometimes"' is not assignable
+      concurrency: "sometimes",
+      handler: () => Effect.void
+    })
+  })
+
+  test("what a run of several tools needs and reports is the union", () => {
+    const other = Tool.make("other", { parameters: {}, handler: () => Effect.fail("other" as const) })
+    type Tools = typeof weather | typeof other
+    expect<Tool.Services<Tools>>().type.toBe<Weather>()
+    expect<Tool.Failure<Tools>>().type.toBe<NoSuchCity | "other">()
+  })
+})
+
+describe("Tool.ErrorDecision", () => {
+  test("only fail has an error", () => {
+    expect(Tool.ErrorDecision.fail(new NoSuchCity())).type.toBe<Tool.ErrorDecision<NoSuchCity>>()
+    expect(Tool.ErrorDecision.halt).type.toBe<Tool.ErrorDecision>()
+    expect(Tool.ErrorDecision.continue({ any: "thing" })).type.toBe<Tool.ErrorDecision>()
+    expect(Tool.ErrorDecision.halt).type.toBeAssignableTo<Tool.ErrorDecision<NoSuchCity>>()
+  })
+})
