@@ -104,7 +104,7 @@ export class Batch<E> {
   /** The events, in the order the policy asks for; it ends when every call has been answered. */
   readonly pull: Pull.Pull<readonly [Event.Event, ...Array<Event.Event>], E> = Effect.suspend(() => {
     this.begin()
-    if (this.mailbox.isEmpty && this.completed.length === this.jobs.length) return Cause.done()
+    if (this.mailbox.isEmpty && (this.isOver || this.completed.length === this.jobs.length)) return Cause.done()
     return Effect.flatMap(this.mailbox.take, (events) => isNonEmpty(events) ? Effect.succeed(events) : this.pull)
   })
 

@@ -1,11 +1,11 @@
 /**
  * Where tool fibers leave their events for the one pull that reads them. It is bounded by design: a call leaves at most
  * three events, and its unread progress is coalesced to the latest beyond a few. Offering never waits, so a slow reader
- * holds nothing up.
+ * holds nothing up; and it never runs the reader, which goes on in a turn of its own, so that what is left together is
+ * read together.
  */
 import type * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
-import * as Latch from "effect/Latch"
 import type * as Event from "../Event.ts"
 import { type Outlet, unreadProgressLimit } from "./emission.ts"
 
@@ -14,12 +14,12 @@ export class Mailbox<E> implements Outlet {
   /** By the index of the call, for ids may repeat: how much of its progress is unread, and where the last one is. */
   private readonly unreadProgress = new Map<number, { readonly count: number; readonly last: number }>()
   private failure: Cause.Cause<E> | undefined
-  private readonly latch = Latch.makeUnsafe(false)
+  private resumeReader: (() => void) | undefined
 
   offer(events: ReadonlyArray<Event.Event>): void {
     if (this.failure !== undefined) return
     for (const event of events) this.events.push(event)
-    this.latch.openUnsafe()
+    this.wake()
   }
 
   /** Progress of one call: once too many are unread, the latest takes the place of the one before it. */
@@ -32,35 +32,38 @@ export class Mailbox<E> implements Outlet {
     } else {
       this.events[unread.last] = event
     }
-    this.latch.openUnsafe()
+    this.wake()
   }
 
   /** The failure comes after what was left before it, and nothing comes after the failure. */
   fail(cause: Cause.Cause<E>): void {
     this.failure ??= cause
-    this.latch.openUnsafe()
+    this.wake()
   }
 
   /** Lets the reader look again, although there may be no event. */
   wake(): void {
-    this.latch.openUnsafe()
+    this.resumeReader?.()
+    this.resumeReader = undefined
   }
 
-  /** Everything there is now, which may be nothing; waits only when nothing has happened since the last look. */
-  readonly take: Effect.Effect<ReadonlyArray<Event.Event>, E> = Effect.suspend(() =>
-    this.hasNews ? this.drain() : Effect.flatMap(this.latch.await, () => this.drain())
-  )
+  /** Everything there is now; waits only when there is nothing, and may then have been woken for nothing. */
+  readonly take: Effect.Effect<ReadonlyArray<Event.Event>, E> = Effect.withFiber((reader) => {
+    if (!this.isEmpty) return this.drain()
+    return Effect.callback((resume) => {
+      const next = Effect.suspend(() => this.drain())
+      this.resumeReader = () => reader.currentDispatcher.scheduleTask(() => resume(next), 0)
+      return Effect.sync(() => {
+        this.resumeReader = undefined
+      })
+    })
+  })
 
   get isEmpty(): boolean {
-    return !this.hasNews
-  }
-
-  private get hasNews(): boolean {
-    return this.events.length > 0 || this.failure !== undefined
+    return this.events.length === 0 && this.failure === undefined
   }
 
   private drain(): Effect.Effect<ReadonlyArray<Event.Event>, E> {
-    this.latch.closeUnsafe()
     const events = this.events
     this.events = []
     this.unreadProgress.clear()
