@@ -74,6 +74,7 @@ class World {
     currentTimeNanosUnsafe: () => this.nanos,
     currentTimeNanos: Effect.sync(() => this.nanos),
     monotonicTimeNanosUnsafe: () => this.nanos,
+    monotonicTimeNanos: Effect.sync(() => this.nanos),
     sleep: (duration) => this.sleep(Duration.toMillis(duration))
   }
 
