@@ -46,9 +46,14 @@ export class Mailbox<E> implements Outlet {
     this.latch.openUnsafe()
   }
 
-  /** Everything there is now, which may be nothing; waits only when nothing has happened since the last look. */
+  /**
+   * Everything there is now, which may be nothing; waits only when nothing has happened since the last look. A reader
+   * that waited comes back by the scheduler: opening the latch would otherwise run it inside the code that offers.
+   */
   readonly take: Effect.Effect<ReadonlyArray<Event.Event>, E> = Effect.suspend(() =>
-    this.hasNews ? this.drain() : Effect.flatMap(this.latch.await, () => this.drain())
+    this.hasNews
+      ? this.drain()
+      : Effect.flatMap(Effect.andThen(this.latch.await, Effect.yieldNow), () => this.drain())
   )
 
   get isEmpty(): boolean {
