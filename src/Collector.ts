@@ -56,10 +56,10 @@ export interface Options {
 }
 
 /** The part of a state that belongs to one step. The metadata of messages is kept from step to step. */
-const freshStep = () => ({
+const freshStep = (thread: Thread.Thread | undefined) => ({
   text: null,
   reasoning: "",
-  calls: new Calls.Calls(),
+  calls: new Calls.Calls(thread?.messages.length),
   message: null,
   finishReason: null,
   rawFinishReason: null,
@@ -81,7 +81,7 @@ export const initial = (options: Options = {}): State => ({
   policy: options.policy ?? Policy.standard,
   requestId: options.requestId ?? null,
   thread: options.thread,
-  ...freshStep(),
+  ...freshStep(options.thread),
   metadata: {},
   steps: [],
   chatResult: undefined
@@ -213,7 +213,7 @@ const foldMessage = (state: State, event: Event.Of<"MessageCompleted">): void =>
 const foldStep = (state: State, event: Event.Of<"StepCompleted">): void => {
   state.steps.push(stepResult(state, event))
   state.thread = event.thread
-  Object.assign(state, freshStep())
+  Object.assign(state, freshStep(event.thread))
 }
 
 const answersInOrder = (state: State, ids: ReadonlyArray<string>): ReadonlyArray<Message.Message> =>
@@ -246,12 +246,11 @@ const toToolCalls = (state: State): ReadonlyArray<Message.ToolCall> =>
     isTruncated: state.finishReason === "length"
   })
 
-const isActionable = (call: Message.ToolCall): boolean => call.providerExecuted !== true
 
 /** Calls that are there outweigh a finish reason that does not mention them. */
 const effectiveFinish = (state: State, toolCalls: ReadonlyArray<Message.ToolCall>): Response.FinishReason | null => {
   const isVague = state.finishReason === null || state.finishReason === "stop" || state.finishReason === "other"
-  return state.policy.toolTurn === "presence" && isVague && toolCalls.some(isActionable)
+  return state.policy.toolTurn === "presence" && isVague && toolCalls.some(Response.isActionable)
     ? "tool_calls"
     : state.finishReason
 }
@@ -293,7 +292,7 @@ export const isToolTurn = (policy: Policy.Policy, response: Response.Response): 
   policy.toolTurn === "finishReason"
     ? response.finishReason === "tool_calls"
     : response.finishReason !== "error" && response.finishReason !== "content_filter" &&
-      response.toolCalls.some(isActionable)
+      response.toolCalls.some(Response.isActionable)
 
 /**
  * Whether the model has nothing more to do after a response that is not halted.

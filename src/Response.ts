@@ -159,12 +159,18 @@ export const text = (response: Pick<Response, "outputText" | "message">): string
   response.outputText ?? (response.message === null ? null : Message.text(response.message))
 
 /**
- * The calls that this side has to answer: all but those that ran at the provider.
+ * Whether this side has to answer a call: not if it ran at the provider, and not if its name never arrived.
+ *
+ * @category guards
+ * @since 0.1.0
+ */
+export const isActionable = (call: Message.ToolCall): boolean => call.providerExecuted !== true && call.name !== ""
+
+/**
+ * The calls that this side has to answer.
  *
  * @category getters
  * @since 0.1.0
  */
 export const actionableCalls = (response: Pick<Response, "toolCalls">): ReadonlyArray<Message.ToolCall> =>
-  response.toolCalls.some((call) => call.providerExecuted === true)
-    ? response.toolCalls.filter((call) => call.providerExecuted !== true)
-    : response.toolCalls
+  response.toolCalls.every(isActionable) ? response.toolCalls : response.toolCalls.filter(isActionable)

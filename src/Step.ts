@@ -117,7 +117,7 @@ export const prepare = <Tools extends ReadonlyArray<Tool.Any>, E, R>(
     const template = Request.template(options, defaults, tools)
     const errors = Request.issues(thread, template, given, tools)
     if (errors.length > 0) return yield* new Thread.ValidationError({ reason: "invalid_request", errors })
-    const running = new Running(settings.graceMillis)
+    const running = new Running(settings.graceMillis, yield* Effect.context<never>())
     const within = yield* Telemetry.spanOf(scope, spanName, () => ({ "heddle.request.id": settings.requestId }))
     yield* Scope.addFinalizer(scope, running.stop)
     const state = Collector.initial({ thread, policy: settings.policy, requestId: settings.requestId })
@@ -255,8 +255,7 @@ class Machine<E, R> {
         return [{ _tag: "Error", error: unknown } as const]
       }
       const division = yield* this.divide(response)
-      if (division.jobs.length === 0) return yield* this.completed(response, division)
-      return yield* this.work(division.jobs, () => this.worked(response, division))
+      return yield* this.work(division.jobs, (halt) => this.worked(response, division, halt))
     })
   }
 
@@ -279,21 +278,28 @@ class Machine<E, R> {
       : Effect.succeed(Division.passing(calls, response.finishReason))
   }
 
-  /** Runs a batch to its end, and goes on. */
-  private work(jobs: ReadonlyArray<Plan.Job>, next: () => typeof this.phase): typeof this.phase {
+  /** Runs a batch to its end, and goes on with the halt that it decided on. */
+  private work(
+    jobs: ReadonlyArray<Plan.Job>,
+    next: (halt: Event.Halt | undefined) => typeof this.phase
+  ): typeof this.phase {
+    if (jobs.length === 0) return next(undefined)
     const { settings, running } = this.run
-    return Effect.flatMap(ToolRunner.open(jobs, settings, this.stepIndex, running, this.scope), (batch) => {
-      this.phase = Pull.catchDone(batch.pull, next)
+    return Effect.flatMap(ToolRunner.open<E, R>(jobs, settings, this.stepIndex, running, this.scope), (batch) => {
+      this.phase = Pull.catchDone(batch.pull, () => next(batch.halt))
       return this.phase
     })
   }
 
   /** A run that a tool ended hands nothing over: what would have been the caller's is answered like the rest. */
-  private worked(response: Response.Response, division: Division.Division): typeof this.phase {
-    const { manual } = division
-    const complete = () => this.completed(response, division)
-    if (manual.length === 0 || Collector.halt(this.run.state) === undefined) return complete()
-    return this.work(Division.cancelled(manual, "not handed over: another call of the turn ended the run"), complete)
+  private worked(
+    response: Response.Response,
+    division: Division.Division,
+    halt: Event.Halt | undefined
+  ): typeof this.phase {
+    const handedOver = halt === undefined ? [] : division.manual
+    const detail = "not handed over: another call of the turn ended the run"
+    return this.work(Division.cancelled(handedOver, detail), () => this.completed(response, division, halt))
   }
 
   private readonly close: Effect.Effect<void> = Effect.suspend(() => {
@@ -301,10 +307,13 @@ class Machine<E, R> {
     return Scope.close(this.scope, Exit.void)
   })
 
-  private completed(response: Response.Response, division: Division.Division): typeof this.phase {
+  private completed(
+    response: Response.Response,
+    division: Division.Division,
+    halt?: Event.Halt
+  ): typeof this.phase {
     return Effect.gen({ self: this }, function*() {
       const { state, settings, mode } = this.run
-      const halt = Collector.halt(state)
       const message = Turn.assistantMessage(response, division.calls, response.message?.reasoning)
       yield* this.close
       this.phase = Cause.done()

@@ -155,7 +155,7 @@ const openAlone = <E, R>(
 ): Effect.Effect<{ readonly batch: Batch<E>; readonly running: Running }, never, R> =>
   Effect.gen(function*() {
     const { settings, tools, calls } = prepared
-    const running = new Running(settings.graceMillis)
+    const running = new Running(settings.graceMillis, yield* Effect.context<never>())
     yield* Scope.addFinalizer(scope, running.stop)
     const jobs = yield* Effect.forEach(calls, (call, index) => Plan.plan(index, call, tools, settings.policy))
     return { batch: yield* open(jobs, settings, stepIndex, running, scope), running }

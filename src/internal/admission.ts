@@ -1,13 +1,26 @@
 /**
  * Who may run next: a pure state machine. Calls are admitted first come, first served; shared calls overlap up to a
  * bound, an exclusive call waits until nothing runs and holds back everything behind it. Handlers that run on outside of
- * this queue (they were given up, or are left from an earlier turn) keep exclusive calls out until they are gone.
+ * this queue (left from an earlier turn, or given up) count as long as they are alive: none runs beside an exclusive
+ * one, and those that still have their grace period take up room.
  */
 
 export interface Ticket {
   readonly index: number
   readonly isExclusive: boolean
 }
+
+/** Handlers of the run that hold no place in the queue. */
+export interface Outsiders {
+  /** Those that are alive. They keep exclusive calls out. */
+  readonly alive: number
+  /** Those of them that have not been given up. They count towards the bound. */
+  readonly occupying: number
+  /** Those of them that are exclusive. They keep everything out. */
+  readonly exclusive: number
+}
+
+export const nobody: Outsiders = { alive: 0, occupying: 0, exclusive: 0 }
 
 export interface Admission {
   readonly bound: number
@@ -16,7 +29,7 @@ export interface Admission {
   readonly admitted: number
   readonly shared: number
   readonly isExclusiveRunning: boolean
-  readonly outsiders: number
+  readonly outsiders: Outsiders
 }
 
 export const make = (bound: number, queue: ReadonlyArray<Ticket>): Admission => ({
@@ -25,15 +38,16 @@ export const make = (bound: number, queue: ReadonlyArray<Ticket>): Admission => 
   admitted: 0,
   shared: 0,
   isExclusiveRunning: false,
-  outsiders: 0
+  outsiders: nobody
 })
 
 const isIdle = (state: Admission): boolean => state.shared === 0 && !state.isExclusiveRunning
 
 const fits = (state: Admission, ticket: Ticket): boolean =>
   ticket.isExclusive
-    ? isIdle(state) && state.outsiders === 0
-    : !state.isExclusiveRunning && state.shared < state.bound
+    ? isIdle(state) && state.outsiders.alive === 0
+    : !state.isExclusiveRunning && state.outsiders.exclusive === 0 &&
+      state.shared + state.outsiders.occupying < state.bound
 
 const admitted = (state: Admission, ticket: Ticket): Admission => ({
   bound: state.bound,
@@ -60,14 +74,13 @@ export const admit = (state: Admission): readonly [ReadonlyArray<Ticket>, Admiss
 export const release = (state: Admission, ticket: Ticket): Admission =>
   ticket.isExclusive ? { ...state, isExclusiveRunning: false } : { ...state, shared: state.shared - 1 }
 
-/** How many handlers run that hold no place here. */
-export const outsiders = (state: Admission, count: number): Admission =>
-  state.outsiders === count ? state : { ...state, outsiders: count }
+/** Who runs outside of the queue now. */
+export const withOutsiders = (state: Admission, outsiders: Outsiders): Admission => ({ ...state, outsiders })
 
 /** The head of the queue, when only outsiders keep it out: it would wait for something that may never end. */
 export const stuck = (state: Admission): Ticket | undefined => {
   const head = state.queue[state.admitted]
-  return head?.isExclusive === true && isIdle(state) && state.outsiders > 0 ? head : undefined
+  return head !== undefined && isIdle(state) && !fits(state, head) ? head : undefined
 }
 
 /** Takes the head out of the queue without running it. */

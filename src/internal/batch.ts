@@ -98,7 +98,7 @@ export class Batch<E> {
     this.isTraced = Telemetry.isTraced(services)
     this.answered = Array.from(jobs, () => undefined)
     this.admission = Admission.make(settings.bound, [])
-    this.unsubscribe = running.onEnd(() => this.admit())
+    this.unsubscribe = running.onChange(() => this.admit())
   }
 
   /** The events, in the order the policy asks for; it ends when every call has been answered. */
@@ -154,13 +154,14 @@ export class Batch<E> {
   }
 
   /** Puts a fiber into the run's care, before it has run any code of the caller's. */
-  private own(call: Message.ToolCall, fiber: Fiber.Fiber<unknown, unknown>, handlerOf?: Tool.Any): Task {
+  private own(call: Message.ToolCall, fiber: Fiber.Fiber<unknown, unknown>, run?: Plan.Run): Task {
     const task: Task = {
       id: call.id,
       name: call.name,
       startedAt: this.workshop.clock.currentTimeMillisUnsafe(),
-      isHandler: handlerOf !== undefined,
-      isBlocking: handlerOf?.interrupt === "block",
+      isHandler: run !== undefined,
+      isExclusive: run?.isExclusive === true,
+      isBlocking: run?.tool.interrupt === "block",
       fiber
     }
     this.workshop.running.add(task)
@@ -234,8 +235,8 @@ export class Batch<E> {
     this.isAdmitting = true
     while (this.hasRoom && !this.isOver) {
       this.hasRoom = false
-      this.admission = Admission.outsiders(this.admission, this.workshop.running.size - this.holding)
-      const [tickets, next] = Admission.admit(this.admission)
+      const outsiders = this.workshop.running.outsiders(this.holding, this.admission.isExclusiveRunning)
+      const [tickets, next] = Admission.admit(Admission.withOutsiders(this.admission, outsiders))
       this.admission = next
       for (const ticket of tickets) this.start(this.decided[ticket.index] as Plan.Run)
     }
@@ -243,17 +244,19 @@ export class Batch<E> {
     if (this.patience === undefined && Admission.stuck(this.admission) !== undefined) this.waitForOutsiders()
   }
 
-  /** An exclusive call waits one grace period for handlers that were given up, then it is answered without a start. */
+  /** A call waits one grace period for handlers that do not end, and is then answered without a start. */
   private waitForOutsiders(): void {
     this.patience = this.helpers.after(this.workshop.running.graceMillis, () => {
       this.patience = undefined
-      const ticket = Admission.stuck(this.admission)
-      if (ticket !== undefined) this.refuseExclusive(this.decided[ticket.index] as Plan.Run)
+      for (let ticket = Admission.stuck(this.admission); ticket !== undefined;) {
+        this.refuse(this.decided[ticket.index] as Plan.Run)
+        ticket = Admission.stuck(this.admission)
+      }
       this.admit()
     })
   }
 
-  private refuseExclusive(job: Plan.Run): void {
+  private refuse(job: Plan.Run): void {
     this.admission = Admission.skip(this.admission)
     const detail = "not started: an earlier tool refused to stop and is still running"
     this.respond(job, Answer.cancelled(this.desk, job, detail))
@@ -273,7 +276,7 @@ export class Batch<E> {
     this.holding++
     const fiber = Effect.runForkWith(this.workshop.services)(
       Effect.withFiber((fiber) => {
-        active.task = this.own(job.call, fiber, job.tool)
+        active.task = this.own(job.call, fiber, job)
         return this.body(active)
       })
     )
@@ -350,18 +353,10 @@ export class Batch<E> {
     this.endSpan(active, Exit.fail(error), "timeout")
     task.fiber.interruptUnsafe()
     this.respond(job, Answer.failed(this.desk, job, error))
-    if (task.fiber.pollUnsafe() === undefined) {
-      this.helpers.after(this.workshop.running.graceMillis, () => this.giveUp(active, task))
-    }
+    this.workshop.running.expect(task, () => this.vacate(active))
   }
 
-  /** A handler that outlived its grace period gives up its place; it still keeps exclusive calls out. */
-  private giveUp(active: Active, task: Task): void {
-    this.workshop.running.giveUp(task)
-    this.vacate(active)
-    this.admit()
-  }
-
+  /** A handler that ended, or that outlived its grace period, gives up its place. */
   private vacate(active: Active): void {
     if (!active.hasPlace) return
     active.hasPlace = false

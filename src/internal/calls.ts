@@ -45,6 +45,12 @@ export class Calls {
   private readonly sharers = new Map<string, Array<Entry>>()
   /** By the id on the wire: the call that its next fragment belongs to. */
   private readonly current = new Map<string, Entry>()
+  private readonly turn: number
+
+  /** `turn` tells the ids that are made up here from those of other turns of the conversation. */
+  constructor(turn = 0) {
+    this.turn = turn
+  }
 
   /** The ids of the calls, in the order in which they were opened. */
   get ids(): ReadonlyArray<string> {
@@ -52,7 +58,7 @@ export class Calls {
   }
 
   copy(): Calls {
-    const copy = new Calls()
+    const copy = new Calls(this.turn)
     const copies = new Map<Entry, Entry>()
     for (const entry of this.entries) {
       const twin = { ...entry }
@@ -73,7 +79,7 @@ export class Calls {
 
   private open(wireId: string, name: string): Entry {
     const entry: Entry = {
-      id: this.taken.has(wireId) ? this.freshId(wireId) : wireId,
+      id: wireId === "" || this.taken.has(wireId) ? this.freshId(wireId) : wireId,
       wireId,
       name,
       arguments: {},
@@ -90,9 +96,10 @@ export class Calls {
   }
 
   private freshId(wireId: string): string {
-    let count = Math.max(2, (this.sharers.get(wireId)?.length ?? 0) + 1)
-    while (this.taken.has(`${wireId}_${count}`)) count++
-    return `${wireId}_${count}`
+    const base = wireId === "" ? `call_${this.turn}` : wireId
+    let count = Math.max(wireId === "" ? 1 : 2, (this.sharers.get(wireId)?.length ?? 0) + 1)
+    while (this.taken.has(`${base}_${count}`)) count++
+    return `${base}_${count}`
   }
 
   /** The latest call of an id that may go by that name and is, or is not, completed. */
@@ -168,6 +175,6 @@ const toToolCall = (entry: Entry, reading: Reading): Message.ToolCall => {
     ...args,
     ...(entry.raw === "" ? {} : { rawArguments: entry.raw }),
     ...(entry.providerExecuted ? { providerExecuted: true } : {}),
-    metadata: entry.id === entry.wireId ? entry.metadata : { duplicateOf: entry.wireId, ...entry.metadata }
+    metadata: entry.id === entry.wireId || entry.wireId === "" ? entry.metadata : { duplicateOf: entry.wireId, ...entry.metadata }
   }
 }

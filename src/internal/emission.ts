@@ -28,10 +28,12 @@ const inOrder = (count: number, offer: Offer): Emission["settled"] => {
   let next = 0
   return (index, events) => {
     held[index] = events
+    const due: Array<Event.Event> = []
     for (let group = held[next]; group !== undefined; group = held[++next]) {
       held[next] = undefined
-      offer(group)
+      for (const event of group) due.push(event)
     }
+    if (due.length > 0) offer(due)
   }
 }
 

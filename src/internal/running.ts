@@ -4,17 +4,21 @@
  * dropped. A fiber is taken in before any of that code has run, so that no code can end the run and live on.
  */
 import * as Clock from "effect/Clock"
+import type * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import type * as Fiber from "effect/Fiber"
 import * as Latch from "effect/Latch"
 import type * as Event from "../Event.ts"
+import type { Outsiders } from "./admission.ts"
+import { Helpers } from "./helpers.ts"
 
 export interface Task {
   readonly id: string
   readonly name: string
   readonly startedAt: number
-  /** A handler keeps exclusive calls out while it is alive. Whatever else runs for a call does not. */
+  /** A handler counts for admission while it is alive. Whatever else runs for a call does not. */
   readonly isHandler: boolean
+  readonly isExclusive: boolean
   readonly isBlocking: boolean
   readonly fiber: Fiber.Fiber<unknown, unknown>
 }
@@ -26,35 +30,58 @@ export class Running {
   /** Those of the tasks that have had their grace period. Nobody waits for them any more. */
   private readonly lost = new Set<Task>()
   private idle: Latch.Latch | undefined
+  /** Handlers alive, those of them that were given up, and those that are exclusive. */
   private handlers = 0
+  private lostHandlers = 0
+  private exclusives = 0
   private deadline: number | undefined
+  private readonly helpers: Helpers
 
-  constructor(graceMillis: number) {
+  constructor(graceMillis: number, services: Context.Context<never>) {
     this.graceMillis = graceMillis
+    this.helpers = new Helpers(services as Context.Context<any>)
   }
 
   /** Takes in a task, which is to be removed when its fiber has ended. */
   add(task: Task): void {
     this.tasks.add(task)
     if (task.isHandler) this.handlers++
+    if (task.isExclusive) this.exclusives++
     this.idle?.closeUnsafe()
     if (this.deadline !== undefined && !task.isBlocking) task.fiber.interruptUnsafe()
   }
 
   remove(task: Task): void {
-    this.tasks.delete(task)
-    this.lost.delete(task)
+    if (!this.tasks.delete(task)) return
+    if (this.lost.delete(task) && task.isHandler) this.lostHandlers--
     if (this.isIdle) this.idle?.openUnsafe()
     if (!task.isHandler) return
     this.handlers--
+    if (task.isExclusive) this.exclusives--
+    this.notify()
+  }
+
+  private notify(): void {
     for (const listener of this.listeners) listener()
   }
 
-  /** A task that refused to stop for a whole grace period. The end of the run does not give it another. */
-  giveUp(task: Task): void {
+  /** A task that was told to stop has a grace period for it, then it is given up. */
+  expect(task: Task, onGivenUp: () => void): void {
     if (!this.tasks.has(task)) return
+    const timer = this.helpers.after(this.graceMillis, () => {
+      onGivenUp()
+      this.giveUp(task)
+    })
+    if (timer !== undefined) task.fiber.addObserver(() => timer.interruptUnsafe())
+  }
+
+  /** A task that refused to stop for a whole grace period. The end of the run does not give it another. */
+  private giveUp(task: Task): void {
+    if (!this.tasks.has(task) || this.lost.has(task)) return
     this.lost.add(task)
+    if (task.isHandler) this.lostHandlers++
     if (this.isIdle) this.idle?.openUnsafe()
+    this.notify()
   }
 
   /** Whether nothing is alive that is to be waited for. */
@@ -62,19 +89,24 @@ export class Running {
     return this.tasks.size === this.lost.size
   }
 
-  /** Calls `listener` after a handler has ended, until the returned function is called. */
-  onEnd(listener: () => void): () => void {
+  /** Calls `listener` after a handler has ended or was given up, until the returned function is called. */
+  onChange(listener: () => void): () => void {
     this.listeners.add(listener)
     return () => this.listeners.delete(listener)
   }
 
-  /** How many handlers are alive, given up or not. */
-  get size(): number {
-    return this.handlers
+  /** Handlers other than the `holding` ones of a queue, of which `isExclusive` may be one. */
+  outsiders(holding: number, isExclusive: boolean): Outsiders {
+    return {
+      alive: this.handlers - holding,
+      occupying: this.handlers - this.lostHandlers - holding,
+      exclusive: this.exclusives - (isExclusive ? 1 : 0)
+    }
   }
 
   /** Stops every task and waits for them, within the grace period. What is still alive then is given up. */
   readonly stop: Effect.Effect<ReadonlyArray<Event.Abandoned>> = Effect.suspend(() => {
+    this.helpers.close()
     if (this.tasks.size === 0) return Effect.succeed([])
     return Effect.flatMap(Clock.currentTimeMillis, (now) => {
       this.deadline ??= now + this.graceMillis

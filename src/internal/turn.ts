@@ -63,6 +63,12 @@ export const observed = <R>(view: View<R>, events: ReadonlyArray<Event.Event>): 
     : Effect.forEach(events, (event) => onEvent(event) ?? Effect.void, { discard: true })
 }
 
+/** Names that every provider takes back: a model may have made up one that none would. */
+const sendable = (call: Message.ToolCall): Message.ToolCall =>
+  /^[A-Za-z0-9_-]{1,64}$/.test(call.name)
+    ? call
+    : { ...call, name: call.name.replaceAll(/[^A-Za-z0-9_-]/g, "_").slice(0, 64) }
+
 /** The assistant message of a turn: what was streamed, not what the provider repeats at the end. */
 export const assistantMessage = (
   response: { readonly outputText: string | null; readonly finishReason: Message.Message["finishReason"] },
@@ -72,7 +78,7 @@ export const assistantMessage = (
   role: "assistant",
   content: response.outputText ?? "",
   finishReason: response.finishReason ?? null,
-  ...(toolCalls.length === 0 ? {} : { toolCalls }),
+  ...(toolCalls.length === 0 ? {} : { toolCalls: toolCalls.map(sendable) }),
   ...(reasoning === undefined ? {} : { reasoning }),
   metadata: {}
 })

@@ -1,0 +1,117 @@
+/**
+ * Shows that a result does not depend on order. A program names the points at which it waits; the explorer runs it once
+ * for every order in which these waits can end, each time in a simulation, and compares what comes out.
+ *
+ * @since 0.1.0
+ */
+import * as Cause from "effect/Cause"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Json from "../internal/json.ts"
+import * as Simulation from "./Simulation.ts"
+
+/**
+ * One result, and every order of the points that led to it: `[2, 0, 1]` is point 2 first, then 0, then 1.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Finding {
+  readonly result: unknown
+  readonly orders: ReadonlyArray<ReadonlyArray<number>>
+}
+
+/**
+ * What an exploration found: how many orders were run and which different results there were. One finding means that
+ * the result does not depend on the order.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Report {
+  readonly runs: number
+  readonly findings: ReadonlyArray<Finding>
+}
+
+/** Every order of `count` points, or, beyond `limit`, as many of them, spread evenly over all. */
+const orders = (count: number, limit: number): ReadonlyArray<ReadonlyArray<number>> => {
+  const total = Array.from({ length: count }, (_, index) => index + 1).reduce((all, next) => all * next, 1)
+  const stride = Math.max(1, Math.ceil(total / limit))
+  return Array.from({ length: Math.ceil(total / stride) }, (_, index) => permutation(count, index * stride))
+}
+
+/** The permutation with the given number, in lexicographic order. */
+const permutation = (count: number, number: number): ReadonlyArray<number> => {
+  const left = Array.from({ length: count }, (_, index) => index)
+  const picked: Array<number> = []
+  let rest = number
+  for (let size = count; size > 0; size--) {
+    const block = Array.from({ length: size - 1 }, (_, index) => index + 1).reduce((all, next) => all * next, 1)
+    picked.push(...left.splice(Math.floor(rest / block), 1))
+    rest %= block
+  }
+  return picked
+}
+
+const stepMillis = 10
+
+/** What an exit came to, as data that can be compared. */
+const told = (exit: Exit.Exit<unknown, unknown> | undefined): unknown => {
+  if (exit === undefined) return { _tag: "Stuck" }
+  return Exit.isSuccess(exit) ? exit.value : { _tag: "Failure", cause: Cause.pretty(exit.cause) }
+}
+
+/**
+ * Runs a program for every order of its points.
+ *
+ * **Details**
+ *
+ * `point(i)` waits until it is the turn of point `i`: point 3 ends before point 1 in every order in which it stands
+ * before it, whenever both are waiting. Up to 5,040 orders (seven points) are run; beyond `limit`, that many, spread
+ * evenly. What is compared is what the program succeeds with, as JSON: leave out what may differ, like times and ids.
+ *
+ * **Example** (A race is found)
+ *
+ * ```ts import.meta.vitest
+ * import { Explorer } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ *
+ * const racy = Explorer.explore(2, (point) =>
+ *   Effect.gen(function*() {
+ *     const order: Array<string> = []
+ *     yield* Effect.all(
+ *       ["a", "b"].map((name, index) => Effect.andThen(point(index), Effect.sync(() => order.push(name)))),
+ *       { concurrency: "unbounded" }
+ *     )
+ *     return order
+ *   }))
+ * const report = await Effect.runPromise(racy)
+ *
+ * report.runs // => 2
+ * report.findings.map((finding) => finding.result) // => [["a", "b"], ["b", "a"]]
+ * ```
+ *
+ * @category running
+ * @since 0.1.0
+ */
+export const explore = <A, E, R>(
+  points: number,
+  program: (point: (index: number) => Effect.Effect<void>) => Effect.Effect<A, E, R>,
+  options: { readonly limit?: number } = {}
+): Effect.Effect<Report, never, R> =>
+  Effect.gen(function*() {
+    const found = new Map<string, { readonly result: unknown; readonly orders: Array<ReadonlyArray<number>> }>()
+    const all = orders(points, options.limit ?? 5040)
+    for (const order of all) {
+      const rank = new Map(order.map((point, index) => [point, index + 1]))
+      const report = yield* Simulation.run(
+        Effect.suspend(() => program((index) => Effect.sleep(stepMillis * (rank.get(index) ?? 0))))
+      )
+      const result = told(report.exit)
+      const key = JSON.stringify(Json.toJson(result))
+      const finding = found.get(key) ?? { result, orders: [] }
+      finding.orders.push(order)
+      found.set(key, finding)
+    }
+    return { runs: all.length, findings: Array.from(found.values()) }
+  })
