@@ -274,10 +274,8 @@ const usage = (wire: Json.JsonObject): Response.Usage => {
 // ---------------------------------------------------------------------------------------------------------------------
 // errors
 
-const refused = (options: Options, detail: string): Stream.Stream<never, Adapter.AdapterError> =>
-  Stream.fail(
-    new Adapter.AdapterError({ reason: "unsupported_feature", detail, provider: options.provider ?? defaultProvider })
-  )
+const refused = (provider: string, detail: string): Stream.Stream<never, Adapter.AdapterError> =>
+  Stream.fail(new Adapter.AdapterError({ reason: "unsupported_feature", detail, provider }))
 
 // ---------------------------------------------------------------------------------------------------------------------
 // layer
@@ -287,24 +285,23 @@ const make = (options: Options): Effect.Effect<Adapter.Adapter["Service"], never
   if (typeof options.model !== "string" || options.model === "") {
     return Connection.misuse("OpenAiChat.layer", "model must be the name of a model")
   }
-  const key = options.apiKey === undefined ? [] : [options.apiKey]
+  const { apiKey, baseUrl = defaultBaseUrl, provider = defaultProvider } = options
+  const authorization = apiKey === undefined ? {} : { authorization: Connection.bearer(apiKey) }
   return Effect.map(HttpClient.HttpClient, (client) => ({
-    stream: (request) => {
-      const problem = Messages.unsupported(request.messages)
-      return problem !== undefined ? refused(options, problem) : Connection.stream({
-        client,
-        settings,
-        provider: options.provider ?? defaultProvider,
-        url: Connection.endpoint(options.baseUrl ?? defaultBaseUrl, "/chat/completions"),
-        headers: {
-          ...Object.fromEntries(key.map((value) => ["authorization", Connection.bearer(value)])),
-          ...options.headers
-        },
-        secrets: key,
-        body: requestBody(options, request),
-        makeReader: (origin) => Effect.map(CallFragments.idMaker, (makeId) => new Reader(origin, makeId))
+    stream: (request) =>
+      Stream.suspend(() => {
+        const problem = Messages.unsupported(request.messages)
+        return problem !== undefined ? refused(provider, problem) : Connection.stream({
+          client,
+          settings,
+          provider,
+          url: Connection.endpoint(baseUrl, "/chat/completions"),
+          headers: { ...authorization, ...options.headers },
+          secrets: apiKey === undefined ? [] : [apiKey],
+          body: () => requestBody(options, request),
+          makeReader: (origin) => Effect.map(CallFragments.idMaker, (makeId) => new Reader(origin, makeId))
+        })
       })
-    }
   }))
 }
 
@@ -317,10 +314,7 @@ const make = (options: Options): Effect.Effect<Adapter.Adapter["Service"], never
  * not be reached, was busy or asked for patience. After the first event nothing is repeated. A reply whose end is
  * missing, and an error inside a reply, fail the stream. Under finish reason `length` the last call is marked as
  * `truncated` even if its arguments parse, because the wire never closed it; the calls before it count.
- *
- * **Gotchas**
- *
- * A throwing `TypeError` names an option that cannot be used.
+ * An option that cannot be used throws a `TypeError` that names it.
  *
  * **Example** (A model behind an HTTP client)
  *

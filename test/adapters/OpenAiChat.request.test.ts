@@ -278,8 +278,15 @@ describe("messages", () => {
       }
       const cyclic: Record<string, unknown> = {}
       cyclic["self"] = cyclic
-      const { error } = yield* Chunks.outcome(Chunks.stream(server.url, {}, { ...Chunks.request, options: cyclic }))
-      assert.strictEqual(error?.reason, "invalid_request")
+      const unwritable: ReadonlyArray<Partial<Adapter.Request>> = [
+        { options: cyclic },
+        { messages: [Message.assistant("", [Message.toolCall("a", "search", { q: 1n })])] }
+      ]
+      for (const request of unwritable) {
+        const { error } = yield* Chunks.outcome(Chunks.stream(server.url, {}, { ...Chunks.request, ...request }))
+        assert.strictEqual(error?.reason, "invalid_request")
+        assert.match(error?.message ?? "", /cannot be written as JSON/)
+      }
       assert.strictEqual(server.requests.length, 0)
     })))
 })

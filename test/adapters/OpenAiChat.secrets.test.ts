@@ -83,6 +83,9 @@ describe("secrets", () => {
   it.effect("R-122: no error, log or span shows them when the server cannot be reached", () =>
     Effect.flatMap(Server.unreachable, (url) => check(Chunks.outcome(Chunks.stream(url, options)), 1)))
 
+  it.effect("R-122: a key that was given with a line end is found without it", () =>
+    check(Chunks.outcomeOf(refusal(quoted), { ...options, apiKey: Redacted.make(`${secrets[0]}\n`) }), 1))
+
   it.effect("R-122: a key that no header can carry is refused unseen", () =>
     check(Chunks.outcomeOf("", { ...options, apiKey: Redacted.make(`${secrets[0]}\u2603`) }), 0))
 

@@ -61,7 +61,7 @@ export interface Exchange {
   readonly url: string
   readonly headers: HeaderValues
   readonly secrets: ReadonlyArray<Redacted.Redacted<string>>
-  readonly body: Json.JsonObject
+  readonly body: () => Json.JsonObject
   readonly makeReader: (origin: Errors.Origin) => Effect.Effect<Answer.Reader>
 }
 
@@ -120,6 +120,8 @@ const secretsOf = (exchange: Exchange): ReadonlyArray<Redacted.Redacted<string>>
   })
 ]
 
+const namesOf = (headers: HeaderValues): ReadonlyArray<string> => Object.keys(headers).map((name) => name.toLowerCase())
+
 const originOf = (exchange: Exchange, headers: Readonly<Record<string, string | undefined>>): Errors.Origin => ({
   provider: exchange.provider,
   secrets: secretsOf(exchange),
@@ -137,7 +139,7 @@ const makeRequest = (exchange: Exchange): Made<HttpClientRequest.HttpClientReque
       const url = yield* checkUrl(exchange.url)
       const headers = yield* checkHeaders(exchange.headers)
       const body = yield* Result.mapError(
-        Result.try(() => JSON.stringify(exchange.body)),
+        Result.try(() => JSON.stringify(exchange.body())),
         (problem) => `the request cannot be written as JSON: ${Json.render(problem)}`
       )
       return HttpClientRequest.post(url).pipe(
@@ -212,7 +214,7 @@ const attempt = (
     const scope = yield* Scope.fork(yield* Effect.scope)
     return yield* HttpClient.withScope(exchange.client).execute(request).pipe(
       Effect.provideService(HttpClient.TracerDisabledWhen, () => true),
-      Effect.updateService(Headers.CurrentRedactedNames, (names) => [...names, ...Object.keys(exchange.headers)]),
+      Effect.updateService(Headers.CurrentRedactedNames, (names) => [...names, ...namesOf(exchange.headers)]),
       Effect.mapError((error) => notSent(exchange, request, error)),
       Effect.timeoutOrElse({
         duration: exchange.settings.idleTimeout,
