@@ -16,6 +16,7 @@ import type * as Event from "./Event.ts"
 import * as Ending from "./internal/ending.ts"
 import type { Running } from "./internal/running.ts"
 import * as Settings from "./internal/settings.ts"
+import * as Turn from "./internal/turn.ts"
 import * as Message from "./Message.ts"
 import * as Policy from "./Policy.ts"
 import * as Step from "./Step.ts"
@@ -104,7 +105,8 @@ class Loop<E, R> {
   /** A later model call could not be made: the run ends with what it has. */
   private notStarted(error: unknown): typeof this.phase {
     this.phase = this.ending({ _tag: "Failed", error })
-    return Effect.succeed([{ _tag: "Error", error }])
+    const events: Events = [{ _tag: "Error", error }]
+    return Effect.as(Turn.observed(this.plan.prepared.run.view, events), events)
   }
 
   private stepped(): typeof this.phase {
@@ -118,11 +120,12 @@ class Loop<E, R> {
   }
 
   private outcome(step: Event.StepResult): Effect.Effect<Event.Outcome | undefined, never, R> {
-    const stepIndex = this.steps.length - 1
+    const { firstStep, haltWhen, maxTurns } = this.plan
+    const turns = this.steps.length
+    const stepIndex = firstStep + turns - 1
     const own = Ending.ofStep(step, stepIndex)
     if (own !== undefined) return Effect.succeed(own)
-    const { haltWhen, maxTurns } = this.plan
-    const last: Event.Outcome | undefined = stepIndex + 1 >= maxTurns ? { _tag: "MaxTurns", maxTurns } : undefined
+    const last: Event.Outcome | undefined = turns >= maxTurns ? { _tag: "MaxTurns", maxTurns } : undefined
     if (haltWhen === undefined || haltWhen === null) return Effect.succeed(last)
     return Effect.suspend(() => {
       const answer = haltWhen(step)
@@ -149,7 +152,10 @@ interface Ended<E, R> {
 }
 
 /** The question stands in the result's thread, so that the user's reply follows it. */
-const withQuestion = (thread: Thread.Thread, outcome: Extract<Event.Outcome, { readonly _tag: "AskUser" }>): Thread.Thread =>
+const withQuestion = (
+  thread: Thread.Thread,
+  outcome: Extract<Event.Outcome, { readonly _tag: "AskUser" }>
+): Thread.Thread =>
   Thread.append(thread, [{
     ...Message.assistant(outcome.pendingQuestion),
     askUser: true,
@@ -239,14 +245,11 @@ const start = <Tools extends ReadonlyArray<Tool.Any>, E, R>(
     return loop.pull
   })
 
-const observed = <E, R>(
-  pull: Pull.Pull<Events, E, void, R>,
-  onEvent: Options<ReadonlyArray<Tool.Any>, E, R>["onEvent"]
-): Pull.Pull<Events, E, void, R> =>
-  onEvent === undefined ? pull : Effect.tap(pull, (events) => {
-    const last = events[events.length - 1]
-    return last?._tag === "ChatCompleted" ? onEvent(last) ?? Effect.void : Effect.void
-  })
+/** The events of steps have been shown to the observer by then; the end of the run has not. */
+const observed = <E, R>(pull: Pull.Pull<Events, E, void, R>, view: Turn.View<R>): Pull.Pull<Events, E, void, R> =>
+  view.onEvent === undefined
+    ? pull
+    : Effect.tap(pull, (events) => events[0]._tag === "ChatCompleted" ? Turn.observed(view, events) : Effect.void)
 
 /**
  * The events of a run: every step's, and then one `ChatCompleted`.
@@ -281,9 +284,11 @@ export const stream = <const Tools extends ReadonlyArray<Tool.Any> = [], E = nev
   input: Thread.Input,
   options: Options<Tools, E, R> = {}
 ): Stream.Stream<Event.Event, ChatError | E, R | Step.Services<Tools>> =>
-  Stream.fromChannel(Channel.fromTransformBracket((_upstream, _scope, scope) =>
-    Effect.map(start(input, options, scope), (pull) => observed(pull, options.onEvent))
-  ))
+  Stream.fromChannel(
+    Channel.fromTransformBracket((_upstream, _scope, scope) =>
+      Effect.map(start(input, options, scope), (pull) => observed(pull, options))
+    )
+  )
 
 /**
  * A run, awaited: the fold of {@link stream}.
