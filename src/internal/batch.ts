@@ -351,9 +351,9 @@ export class Batch<E> {
     active.phase = "expired"
     const error = toolError("timeout", job.call)
     this.endSpan(active, Exit.fail(error), "timeout")
-    task.fiber.interruptUnsafe()
+    const { running, clock } = this.workshop
+    running.interrupt(task, clock.currentTimeMillisUnsafe(), () => this.vacate(active))
     this.respond(job, Answer.failed(this.desk, job, error))
-    this.workshop.running.expect(task, () => this.vacate(active))
   }
 
   /** A handler that ended, or that outlived its grace period, gives up its place. */

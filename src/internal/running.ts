@@ -34,7 +34,9 @@ export class Running {
   private handlers = 0
   private lostHandlers = 0
   private exclusives = 0
-  private deadline: number | undefined
+  /** When a task was told to stop: its grace period began then, and it gets no other. */
+  private readonly told = new Map<Task, number>()
+  private isStopping = false
   private readonly helpers: Helpers
 
   constructor(graceMillis: number, services: Context.Context<never>) {
@@ -48,10 +50,17 @@ export class Running {
     if (task.isHandler) this.handlers++
     if (task.isExclusive) this.exclusives++
     this.idle?.closeUnsafe()
-    if (this.deadline !== undefined && !task.isBlocking) task.fiber.interruptUnsafe()
+    if (this.isStopping) this.tell(task, task.startedAt)
+  }
+
+  /** A blocking handler is told by nothing but the time that passes. */
+  private tell(task: Task, now: number): void {
+    if (!this.told.has(task)) this.told.set(task, now)
+    if (!task.isBlocking) task.fiber.interruptUnsafe()
   }
 
   remove(task: Task): void {
+    this.told.delete(task)
     if (!this.tasks.delete(task)) return
     if (this.lost.delete(task) && task.isHandler) this.lostHandlers--
     if (this.isIdle) this.idle?.openUnsafe()
@@ -65,8 +74,11 @@ export class Running {
     for (const listener of this.listeners) listener()
   }
 
-  /** A task that was told to stop has a grace period for it, then it is given up. */
-  expect(task: Task, onGivenUp: () => void): void {
+  /** Tells a task to stop. It has its grace period for that, then it is given up. */
+  interrupt(task: Task, now: number, onGivenUp: () => void): void {
+    if (!this.tasks.has(task)) return
+    this.told.set(task, now)
+    task.fiber.interruptUnsafe()
     if (!this.tasks.has(task)) return
     const timer = this.helpers.after(this.graceMillis, () => {
       onGivenUp()
@@ -106,21 +118,25 @@ export class Running {
 
   /** Stops every task and waits for them, within the grace period. What is still alive then is given up. */
   readonly stop: Effect.Effect<ReadonlyArray<Event.Abandoned>> = Effect.suspend(() => {
+    this.isStopping = true
     this.helpers.close()
-    if (this.tasks.size === 0) return Effect.succeed([])
-    return Effect.flatMap(Clock.currentTimeMillis, (now) => {
-      this.deadline ??= now + this.graceMillis
-      for (const task of this.tasks) {
-        if (!task.isBlocking) task.fiber.interruptUnsafe()
-      }
-      if (this.isIdle) return this.abandon
-      this.idle ??= Latch.makeUnsafe(false)
-      return this.idle.await.pipe(
-        Effect.timeoutOption(Math.max(0, this.deadline - now)),
-        Effect.andThen(this.abandon)
-      )
-    })
+    return this.tasks.size === 0
+      ? Effect.succeed([])
+      : Effect.flatMap(Clock.currentTimeMillis, (now) => this.stopAt(now))
   })
+
+  private stopAt(now: number): Effect.Effect<ReadonlyArray<Event.Abandoned>> {
+    for (const task of this.tasks) this.tell(task, now)
+    let remaining = 0
+    for (const [task, since] of this.told) {
+      const left = since + this.graceMillis - now
+      if (left <= 0) this.lost.add(task)
+      remaining = Math.max(remaining, left)
+    }
+    if (this.isIdle) return this.abandon
+    this.idle ??= Latch.makeUnsafe(false)
+    return this.idle.await.pipe(Effect.timeoutOption(remaining), Effect.andThen(this.abandon))
+  }
 
   /** Blocking handlers have had their time, too: they are told to stop as well, and given one turn to do so. */
   private readonly abandon: Effect.Effect<ReadonlyArray<Event.Abandoned>> = Effect.suspend(() => {
@@ -134,6 +150,7 @@ export class Running {
           ({ id, name, startedAt }) => ({ id, name, ageMillis: now - startedAt })
         )
         this.tasks.clear()
+        this.told.clear()
         this.lost.clear()
         return abandoned
       }),
