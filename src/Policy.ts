@@ -12,7 +12,9 @@ import type * as Tool from "./Tool.ts"
 /**
  * How a run decides.
  *
- * - `start`: when a tool may start; `"afterTurn"` waits until the model's reply has ended.
+ * - `start`: when a tool may start. `"afterTurn"` waits until the model's reply has ended. `"readOnly"` starts tools that
+ *   are declared `readOnly` as soon as their arguments are final, `"onCallReady"` all of them; if the reply then ends
+ *   badly (cut off, filtered, in an error), those still running are stopped and answered as cancelled.
  * - `resultOrder`: the order of tool events in the stream. Threads are always in call order.
  * - `toolEvents`: `"live"` shows a start when it happens, `"grouped"` holds a call's events back until it has ended.
  * - `unknownTool`: a call of a tool that does not exist is answered with an error, or fails the turn before any tool
@@ -26,7 +28,7 @@ import type * as Tool from "./Tool.ts"
  * @since 0.1.0
  */
 export const Policy = Schema.Struct({
-  start: Schema.Literals(["afterTurn"]),
+  start: Schema.Literals(["afterTurn", "readOnly", "onCallReady"]),
   resultOrder: Schema.Literals(["request", "completion"]),
   toolEvents: Schema.Literals(["live", "grouped"]),
   unknownTool: Schema.Literals(["answer", "failTurn"]),
@@ -45,7 +47,8 @@ export const Policy = Schema.Struct({
 export type Policy = (typeof Policy)["Type"]
 
 /**
- * The default: every call is answered, calls decide whether tools run, the first call in the turn decides a halt.
+ * The default: every call is answered, calls decide whether tools run, read-only tools start while the model still
+ * speaks, the first call in the turn decides a halt.
  *
  * **Example** (Changing one knob)
  *
@@ -61,7 +64,7 @@ export type Policy = (typeof Policy)["Type"]
  * @since 0.1.0
  */
 export const standard: Policy = {
-  start: "afterTurn",
+  start: "readOnly",
   resultOrder: "completion",
   toolEvents: "live",
   unknownTool: "answer",

@@ -16,8 +16,9 @@ import * as Stream from "effect/Stream"
 import * as Adapter from "./Adapter.ts"
 import * as Collector from "./Collector.ts"
 import type * as Event from "./Event.ts"
-import * as Compact from "./internal/compact.ts"
+import type { Batch } from "./internal/batch.ts"
 import * as Division from "./internal/division.ts"
+import { Overlap } from "./internal/overlap.ts"
 import * as EngineErrors from "./internal/engineError.ts"
 import type * as Plan from "./internal/plan.ts"
 import * as Request from "./internal/request.ts"
@@ -188,12 +189,14 @@ class Machine<E, R> {
   private readonly stepIndex: number
   private readonly scope: Scope.Closeable
   private phase: Effect.Effect<ReadonlyArray<Event.Event>, Adapter.AdapterError | E | Cause.Done, R>
+  private readonly overlap: Overlap<E, R>
 
   constructor(run: Turn.Run<E, R>, thread: Thread.Thread, stepIndex: number, scope: Scope.Closeable) {
     this.run = run
     this.thread = thread
     this.stepIndex = stepIndex
     this.scope = scope
+    this.overlap = new Overlap(run)
     this.phase = this.opening()
   }
 
@@ -202,7 +205,9 @@ class Machine<E, R> {
     Effect.flatMap(this.phase, (events) => {
       Collector.applyAllUnsafe(this.run.state, events)
       const visible = Turn.shown(this.run.view, events)
-      const next = isNonEmpty(visible) ? Effect.succeed(visible) : this.pull
+      const after = isNonEmpty(visible) ? Effect.succeed(visible) : this.pull
+      const ready = this.overlap.ready(events)
+      const next = ready.length === 0 ? after : Effect.andThen(this.startEarly(ready), after)
       return this.run.view.onEvent === undefined ? next : Effect.andThen(Turn.observed(this.run.view, events), next)
     })
   )
@@ -216,6 +221,7 @@ class Machine<E, R> {
       const model = yield* Stream.toPull(adapter.stream({ ...template, messages })).pipe(Scope.provide(connection))
       const exit = yield* Effect.exit(model)
       if (Exit.isSuccess(exit)) {
+        this.overlap.begin({ model, connection })
         this.phase = this.speaking(model, connection)
         return exit.value
       }
@@ -228,16 +234,26 @@ class Machine<E, R> {
     })
   }
 
+  private readonly openBatch = (calls: number): Effect.Effect<Batch<E>, never, R> =>
+    ToolRunner.open<E, R>(calls, this.run.settings, this.stepIndex, this.run.running, this.scope)
+
+  /** From the first early call on, the model is read beside the tools. */
+  private startEarly(jobs: ReadonlyArray<Plan.Decode>): Effect.Effect<void, never, R> {
+    return Effect.map(this.overlap.start(jobs, this.openBatch), (reply) => {
+      if (reply !== undefined) this.phase = this.speaking(reply.model, reply.connection)
+    })
+  }
+
   private speaking(
-    model: Pull.Pull<Arr.NonEmptyReadonlyArray<Event.AdapterEvent>, Adapter.AdapterError>,
+    model: Effect.Effect<ReadonlyArray<Event.Event>, Adapter.AdapterError | E | Cause.Done>,
     connection: Scope.Closeable
   ): typeof this.phase {
     return Effect.matchCauseEffect(model, {
       onSuccess: Effect.succeed,
       onFailure: (cause) => {
         if (Pull.isDoneCause(cause)) return this.spoken(connection)
-        const error = Cause.findErrorOption(cause as Cause.Cause<Adapter.AdapterError>)
-        if (Option.isNone(error)) return Effect.failCause(cause)
+        const error = Cause.findErrorOption(cause)
+        if (Option.isNone(error) || !(error.value instanceof Adapter.AdapterError)) return Effect.failCause(cause)
         this.phase = this.spoken(connection)
         return Effect.succeed([{ _tag: "Error", error: error.value } as const])
       }
@@ -249,7 +265,9 @@ class Machine<E, R> {
     return Effect.gen({ self: this }, function*() {
       yield* Scope.close(connection, Exit.void)
       const response = Collector.toResponse(this.run.state)
-      const unknown = this.failingCall(response)
+      this.overlap.end(response.finishReason)
+      const isActedOn = Collector.isToolTurn(this.run.settings.policy, response)
+      const unknown = isActedOn ? Division.failing(Response.actionableCalls(response), this.run) : undefined
       if (unknown !== undefined) {
         this.phase = this.completed({ ...response, finishReason: "error", error: unknown }, uncommitted)
         return [{ _tag: "Error", error: unknown } as const]
@@ -259,23 +277,15 @@ class Machine<E, R> {
     })
   }
 
-  private isToolTurn(response: Response.Response): boolean {
-    return Collector.isToolTurn(this.run.settings.policy, response)
-  }
-
-  /** Under a policy that fails the turn, one unknown name keeps every tool of the turn from running. */
-  private failingCall(response: Response.Response): EngineError | undefined {
-    const { mode, settings, tools } = this.run
-    if (settings.policy.unknownTool !== "failTurn" || mode === "manual" || !this.isToolTurn(response)) return undefined
-    const calls = Response.actionableCalls(response).filter((call) => Compact.help(call, tools) === undefined)
-    return ToolRunner.unknownTool(calls, tools)
-  }
-
+  /** What becomes of the calls that have not been started yet. */
   private divide(response: Response.Response): Effect.Effect<Division.Division, never, R> {
     const calls = Response.actionableCalls(response)
-    return this.isToolTurn(response)
-      ? Division.acting(calls, this.run)
-      : Effect.succeed(Division.passing(calls, response.finishReason))
+    const position = Division.positions(response.toolCalls)
+    const open = calls.filter((call) => !this.run.state.calls.isTaken(position(call)))
+    const division = Collector.isToolTurn(this.run.settings.policy, response)
+      ? Division.acting(open, position, this.run)
+      : Effect.succeed(Division.passing(open, position, response.finishReason))
+    return Effect.map(division, (divided) => ({ ...divided, calls }))
   }
 
   /** Runs a batch to its end, and goes on with the halt that it decided on. */
@@ -283,9 +293,12 @@ class Machine<E, R> {
     jobs: ReadonlyArray<Plan.Job>,
     next: (halt: Event.Halt | undefined) => typeof this.phase
   ): typeof this.phase {
-    if (jobs.length === 0) return next(undefined)
-    const { settings, running } = this.run
-    return Effect.flatMap(ToolRunner.open<E, R>(jobs, settings, this.stepIndex, running, this.scope), (batch) => {
+    const early = this.overlap.handOver()
+    if (early === undefined && jobs.length === 0) return next(undefined)
+    const opened = early === undefined ? this.openBatch(jobs.length) : Effect.succeed(early)
+    return Effect.flatMap(opened, (batch) => {
+      batch.add(jobs)
+      batch.seal()
       this.phase = Pull.catchDone(batch.pull, () => next(batch.halt))
       return this.phase
     })
@@ -299,7 +312,8 @@ class Machine<E, R> {
   ): typeof this.phase {
     const handedOver = halt === undefined ? [] : division.manual
     const detail = "not handed over: another call of the turn ended the run"
-    return this.work(Division.cancelled(handedOver, detail), () => this.completed(response, division, halt))
+    const position = Division.positions(response.toolCalls)
+    return this.work(Division.cancelled(handedOver, position, detail), () => this.completed(response, division, halt))
   }
 
   private readonly close: Effect.Effect<void> = Effect.suspend(() => {
@@ -317,24 +331,15 @@ class Machine<E, R> {
       const message = Turn.assistantMessage(response, division.calls, response.message?.reasoning)
       yield* this.close
       this.phase = Cause.done()
-      return [
-        {
-          _tag: "StepCompleted",
-          response,
-          thread: Thread.append(this.thread, [message, ...Collector.answers(state)]),
-          mode,
-          manualToolCalls: division.manual,
-          done: halt !== undefined || Collector.isDone(settings.policy, response),
-          ...(halt === undefined ? {} : { halt })
-        } as const
-      ]
+      const thread = Thread.append(this.thread, [message, ...Collector.answers(state)])
+      const told = { response, thread, mode, manualToolCalls: division.manual }
+      return [Turn.stepCompleted(told, Collector.isDone(settings.policy, response), halt)]
     })
   }
 }
 
 /** The calls of a turn that failed are not committed: nobody will answer them. */
 const uncommitted: Division.Division = { calls: [], manual: [], jobs: [] }
-
 const isNonEmpty = (events: ReadonlyArray<Event.Event>): events is Events => events.length > 0
 
 /**

@@ -17,7 +17,7 @@ import type * as Event from "./Event.ts"
 import * as Executor from "./Executor.ts"
 import type * as Answer from "./internal/answer.ts"
 import { Batch } from "./internal/batch.ts"
-import { EngineError } from "./internal/engineError.ts"
+import { type EngineError, unknownTool } from "./internal/engineError.ts"
 import * as Plan from "./internal/plan.ts"
 import { Running } from "./internal/running.ts"
 import * as Settings from "./internal/settings.ts"
@@ -73,33 +73,14 @@ type Call = Omit<Message.ToolCall, "arguments" | "metadata"> & {
 type ServicesOf<Tools extends ReadonlyArray<Tool.Any>> = Tool.Services<Tools[number]>
 
 /**
- * The first call that names no tool, as the error of a turn that must not run then.
- *
- * @category combinators
- * @since 0.1.0
- */
-export const unknownTool = (
-  calls: ReadonlyArray<Pick<Message.ToolCall, "name">>,
-  tools: ReadonlyMap<string, Tool.Any>
-): EngineError | undefined => {
-  const unknown = calls.find((call) => !tools.has(call.name))
-  if (unknown === undefined) return undefined
-  return new EngineError({
-    reason: "unknown_tool",
-    detail: `tool ${unknown.name} not in engine.tools`,
-    metadata: { toolName: unknown.name }
-  })
-}
-
-/**
- * A batch of jobs inside a run: what a step opens for its turn. Its handlers belong to `running`; the batch itself is
- * closed with the scope.
+ * A batch of calls inside a run: what a step opens for its turn. `calls` is how many are expected at most, `Infinity`
+ * when nobody knows. Its handlers belong to `running`; the batch itself is closed with the scope.
  *
  * @category running
  * @since 0.1.0
  */
 export const open = <E, R>(
-  jobs: ReadonlyArray<Plan.Job>,
+  calls: number,
   settings: Settings.Settings<E, R>,
   stepIndex: number,
   running: Running,
@@ -108,8 +89,8 @@ export const open = <E, R>(
   Effect.gen(function*() {
     const services = yield* Effect.context<R>()
     const encoder = yield* Encoder.Encoder
-    const batch = new Batch<E>(jobs, {
-      settings: { ...settings, bound: settings.maxConcurrency ?? Settings.defaultBound(jobs.length), stepIndex },
+    const batch = new Batch<E>({
+      settings: { ...settings, bound: settings.maxConcurrency ?? Settings.defaultBound(calls), stepIndex },
       executor: yield* Executor.Executor,
       desk: { encoder, onToolError: settings.onToolError },
       running,
@@ -158,7 +139,10 @@ const openAlone = <E, R>(
     const running = new Running(settings.graceMillis, yield* Effect.context<never>())
     yield* Scope.addFinalizer(scope, running.stop)
     const jobs = yield* Effect.forEach(calls, (call, index) => Plan.plan(index, call, tools, settings.policy))
-    return { batch: yield* open(jobs, settings, stepIndex, running, scope), running }
+    const batch = yield* open<E, R>(jobs.length, settings, stepIndex, running, scope)
+    batch.add(jobs)
+    batch.seal()
+    return { batch, running }
   })
 
 /**

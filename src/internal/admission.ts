@@ -32,7 +32,7 @@ export interface Admission {
   readonly outsiders: Outsiders
 }
 
-export const make = (bound: number, queue: ReadonlyArray<Ticket>): Admission => ({
+export const make = (bound: number, queue: ReadonlyArray<Ticket> = []): Admission => ({
   bound,
   queue,
   admitted: 0,
@@ -74,6 +74,13 @@ export const admit = (state: Admission): readonly [ReadonlyArray<Ticket>, Admiss
 export const release = (state: Admission, ticket: Ticket): Admission =>
   ticket.isExclusive ? { ...state, isExclusiveRunning: false } : { ...state, shared: state.shared - 1 }
 
+/** Calls that have come up join the end of the queue. */
+export const enqueue = (state: Admission, tickets: ReadonlyArray<Ticket>): Admission => ({
+  ...state,
+  queue: [...state.queue.slice(state.admitted), ...tickets],
+  admitted: 0
+})
+
 /** Who runs outside of the queue now. */
 export const withOutsiders = (state: Admission, outsiders: Outsiders): Admission => ({ ...state, outsiders })
 
@@ -85,3 +92,9 @@ export const stuck = (state: Admission): Ticket | undefined => {
 
 /** Takes the head out of the queue without running it. */
 export const skip = (state: Admission): Admission => ({ ...state, admitted: state.admitted + 1 })
+
+/** Those that have not been admitted yet. */
+export const waiting = (state: Admission): ReadonlyArray<Ticket> => state.queue.slice(state.admitted)
+
+/** Takes everybody out of the queue who has not been admitted. */
+export const clear = (state: Admission): Admission => ({ ...state, queue: [], admitted: 0 })

@@ -13,7 +13,6 @@ import * as Exit from "effect/Exit"
 import type * as Fiber from "effect/Fiber"
 import type * as Pull from "effect/Pull"
 import * as Semaphore from "effect/Semaphore"
-import type * as Tracer from "effect/Tracer"
 import type * as Event from "../Event.ts"
 import type * as Executor from "../Executor.ts"
 import type * as Message from "../Message.ts"
@@ -22,14 +21,13 @@ import type * as Tool from "../Tool.ts"
 import * as Admission from "./admission.ts"
 import * as Answer from "./answer.ts"
 import * as Emission from "./emission.ts"
-import * as Execution from "./execution.ts"
+import { Handling, type Host } from "./handling.ts"
 import { type Helper, Helpers } from "./helpers.ts"
 import { limited } from "./limit.ts"
 import { Mailbox } from "./mailbox.ts"
 import * as Plan from "./plan.ts"
 import type { Running, Task } from "./running.ts"
 import * as Telemetry from "./telemetry.ts"
-import { toolError } from "./toolError.ts"
 
 export interface Settings {
   readonly policy: Policy.Policy
@@ -52,61 +50,112 @@ export interface Workshop<E> {
   readonly clock: Clock.Clock
 }
 
-/**
- * One call that runs. `handler`: its handler is alive and unanswered; `answering`: its own fiber writes the answer;
- * `expired`: the time was up first, and whatever its fiber still does is of no account.
- */
-interface Active {
-  readonly job: Plan.Run
-  phase: "waiting" | "handler" | "answering" | "expired"
-  hasPlace: boolean
-  isForked: boolean
-  timer: Helper | undefined
-  task: Task | undefined
-  span: Tracer.Span | undefined
-}
-
-export class Batch<E> {
-  private readonly jobs: ReadonlyArray<Plan.Job>
+export class Batch<E> implements Host<E> {
+  private readonly jobs: Array<Plan.Job> = []
   private readonly workshop: Workshop<E>
-  private readonly desk: Answer.Desk<E, any>
+  readonly desk: Answer.Desk<E, any>
   private readonly mailbox = new Mailbox<E>()
-  private readonly emission: Emission.Emission
-  private readonly permits: Semaphore.Semaphore
-  private readonly isTraced: boolean
-  private readonly answered: Array<Answer.Answer | undefined>
+  readonly emission: Emission.Emission
+  readonly permits: Semaphore.Semaphore
+  readonly isTraced: boolean
+  /** By the position of the call. */
+  private readonly answered: Array<Answer.Answer | undefined> = []
   private readonly completed: Array<Answer.Answer> = []
-  private readonly helpers: Helpers
+  readonly helpers: Helpers
   private readonly unsubscribe: () => void
-  private decided: ReadonlyArray<Plan.Decided> = []
+  private readonly runs = new Map<number, Plan.Run>()
+  private readonly handlings = new Set<Handling<E>>()
+  private undecided: ReadonlyArray<Plan.Job> = []
+  private isDeciding = false
+  private cancellation: string | undefined
+  private isSealed = false
   private admission: Admission.Admission
   private holding = 0
   private hasBegun = false
-  private isOver = false
+  isOver = false
   private isAdmitting = false
   private hasRoom = false
   private patience: Helper | undefined
 
-  constructor(jobs: ReadonlyArray<Plan.Job>, workshop: Workshop<E>) {
+  constructor(workshop: Workshop<E>) {
     const { settings, running, desk, services } = workshop
-    this.jobs = jobs
     this.workshop = workshop
     this.desk = { ...desk, limit: (subject, work) => this.limit(subject, work, () => this.late(subject)) }
-    this.emission = Emission.make(settings.policy, jobs.length, this.mailbox)
+    this.emission = Emission.make(settings.policy, this.mailbox)
     this.permits = Semaphore.makeUnsafe(settings.bound)
     this.helpers = new Helpers(services)
     this.isTraced = Telemetry.isTraced(services)
-    this.answered = Array.from(jobs, () => undefined)
-    this.admission = Admission.make(settings.bound, [])
+    this.admission = Admission.make(settings.bound)
     this.unsubscribe = running.onChange(() => this.admit())
   }
 
-  /** The events, in the order the policy asks for; it ends when every call has been answered. */
+  /** Calls that have come up. They are numbered by their position in the turn, and start in the order they come in. */
+  add(jobs: ReadonlyArray<Plan.Job>): void {
+    for (const job of jobs) this.jobs.push(job)
+    this.undecided = [...this.undecided, ...jobs]
+    if (this.hasBegun) this.decideNext()
+  }
+
+  /** Starts the calls that have come up, without waiting for a reader. */
+  begin(): void {
+    if (this.hasBegun) return
+    this.hasBegun = true
+    this.decideNext()
+  }
+
+  /** There are no more calls. */
+  seal(): void {
+    this.isSealed = true
+    this.emission.sealed(this.jobs.map((job) => job.index))
+    this.mailbox.wake()
+  }
+
+  /** The events, in the order the policy asks for; it ends when there are no more calls and each has been answered. */
   readonly pull: Pull.Pull<readonly [Event.Event, ...Array<Event.Event>], E> = Effect.suspend(() => {
-    this.begin()
-    if (this.mailbox.isEmpty && (this.isOver || this.completed.length === this.jobs.length)) return Cause.done()
-    return Effect.flatMap(this.mailbox.take, (events) => isNonEmpty(events) ? Effect.succeed(events) : this.pull)
+    if (this.mailbox.isEmpty && (this.isOver || this.isSettled)) return Cause.done()
+    return Effect.flatMap(this.take, (events) => isNonEmpty(events) ? Effect.succeed(events) : this.pull)
   })
+
+  /** What there is now, which may be nothing; waits only when there is nothing. The first one starts the calls. */
+  readonly take: Effect.Effect<ReadonlyArray<Event.Event>, E> = Effect.suspend(() => {
+    this.begin()
+    return this.mailbox.take
+  })
+
+  get isEmpty(): boolean {
+    return this.mailbox.isEmpty
+  }
+
+  /** Lets a reader that waits in `take` look again. */
+  wake(): void {
+    this.mailbox.wake()
+  }
+
+  /** Whether every call has been answered. Those that were cancelled are waited for, too. */
+  private get isSettled(): boolean {
+    return this.isSealed && this.completed.length === this.jobs.length &&
+      (this.cancellation === undefined || this.holding === 0)
+  }
+
+  /**
+   * Stops what has been started and answers it, and whatever has not been: the turn they belong to is not to be acted
+   * on. Handlers that block interruption finish, and their result counts.
+   */
+  cancel(cause: string): void {
+    this.cancellation = `not run: ${cause}`
+    for (const { index } of Admission.waiting(this.admission)) {
+      this.abort(this.runs.get(index) as Plan.Run, this.cancellation)
+    }
+    this.admission = Admission.clear(this.admission)
+    for (const handling of this.handlings) {
+      if (handling.job.tool.interrupt === "cancel") handling.cancel(`interrupted: ${cause}`)
+    }
+    this.mailbox.wake()
+  }
+
+  private abort(job: Plan.Run, detail: string): void {
+    this.respond(job, Answer.cancelled(this.desk, job, detail))
+  }
 
   /** The answers so far, in call order. */
   get answers(): ReadonlyArray<Answer.Answer> {
@@ -126,13 +175,19 @@ export class Batch<E> {
     this.helpers.close()
   }
 
-  private begin(): void {
-    if (this.hasBegun) return
-    this.hasBegun = true
-    if (this.jobs.length === 0) return
+  /** Decides on what has come up, group after group, so that nobody overtakes a call whose arguments take time. */
+  private decideNext(): void {
+    if (this.isDeciding || this.undecided.length === 0) return
+    this.isDeciding = true
+    const jobs = this.undecided
+    this.undecided = []
     this.helpers.when(
-      Effect.forEach(this.jobs, (job) => this.decide(job), { concurrency: this.workshop.settings.bound }),
-      (decided) => this.open(decided)
+      Effect.forEach(jobs, (job) => this.decide(job), { concurrency: this.workshop.settings.bound }),
+      (decided) => {
+        this.isDeciding = false
+        this.open(decided)
+        this.decideNext()
+      }
     )
   }
 
@@ -144,17 +199,20 @@ export class Batch<E> {
 
   /** What is to be done with every call is known: those that cannot run are answered first. */
   private open(decided: ReadonlyArray<Plan.Decided>): void {
-    this.decided = decided
+    const runs = decided.filter((job) => job._tag === "Run")
     for (const job of decided) {
       if (job._tag === "Refuse") this.respond(job, Answer.fromOutcome(this.desk, job, job.outcome))
       if (job._tag === "Cancel") this.respond(job, Answer.cancelled(this.desk, job, job.detail))
     }
-    this.admission = Admission.make(this.workshop.settings.bound, decided.filter((job) => job._tag === "Run"))
+    for (const run of runs) this.runs.set(run.index, run)
+    const { cancellation } = this
+    if (cancellation !== undefined) return runs.forEach((run) => this.abort(run, cancellation))
+    this.admission = Admission.enqueue(this.admission, runs)
     this.admit()
   }
 
   /** Puts a fiber into the run's care, before it has run any code of the caller's. */
-  private own(call: Message.ToolCall, fiber: Fiber.Fiber<unknown, unknown>, run?: Plan.Run): Task {
+  own(call: Message.ToolCall, fiber: Fiber.Fiber<unknown, unknown>, run?: Plan.Run): Task {
     const task: Task = {
       id: call.id,
       name: call.name,
@@ -186,12 +244,12 @@ export class Batch<E> {
     return new Error(`writing the result took longer than ${this.millisFor(subject.tool)} ms`)
   }
 
-  private millisFor(tool: Tool.Any | undefined): number {
+  millisFor(tool: Tool.Any | undefined): number {
     return tool?.timeout === undefined ? this.workshop.settings.timeoutMillis : Duration.toMillis(tool.timeout)
   }
 
   /** Answers a call in a fiber of its own. */
-  private respond(
+  respond(
     job: Answer.Subject & { readonly index: number },
     answer: Effect.Effect<Answer.Answer, E, any>
   ): void {
@@ -205,7 +263,7 @@ export class Batch<E> {
     fiber.addObserver((exit) => this.answerEnded(job, exit))
   }
 
-  private settling(
+  settling(
     job: Answer.Subject & { readonly index: number },
     answer: Effect.Effect<Answer.Answer, E, any>
   ): Effect.Effect<void, E, any> {
@@ -217,11 +275,11 @@ export class Batch<E> {
     this.completed.push(answer)
     const { id, name } = job.call
     this.emission.settled(job.index, [{ _tag: "ToolExecutionCompleted", id, name, result: answer.raw }, answer.tail])
-    if (this.completed.length === this.jobs.length) this.mailbox.wake()
+    if (this.isSettled) this.mailbox.wake()
   }
 
   /** What the caller's policy failed with is the run's failure. Any other end without an answer costs this one call. */
-  private answerEnded(job: Answer.Subject & { readonly index: number }, exit: Exit.Exit<unknown, E>): void {
+  answerEnded(job: Answer.Subject & { readonly index: number }, exit: Exit.Exit<unknown, E>): void {
     if (Exit.isSuccess(exit) || this.isOver || this.answered[job.index] !== undefined) return
     if (!Cause.hasFails(exit.cause)) return this.settle(job, Answer.lost(this.desk, job, exit.cause))
     this.isOver = true
@@ -238,7 +296,7 @@ export class Batch<E> {
       const outsiders = this.workshop.running.outsiders(this.holding, this.admission.isExclusiveRunning)
       const [tickets, next] = Admission.admit(Admission.withOutsiders(this.admission, outsiders))
       this.admission = next
-      for (const ticket of tickets) this.start(this.decided[ticket.index] as Plan.Run)
+      for (const ticket of tickets) this.start(this.runs.get(ticket.index) as Plan.Run)
     }
     this.isAdmitting = false
     if (this.patience === undefined && Admission.stuck(this.admission) !== undefined) this.waitForOutsiders()
@@ -249,7 +307,7 @@ export class Batch<E> {
     this.patience = this.helpers.after(this.workshop.running.graceMillis, () => {
       this.patience = undefined
       for (let ticket = Admission.stuck(this.admission); ticket !== undefined;) {
-        this.refuse(this.decided[ticket.index] as Plan.Run)
+        this.refuse(this.runs.get(ticket.index) as Plan.Run)
         ticket = Admission.stuck(this.admission)
       }
       this.admit()
@@ -258,125 +316,24 @@ export class Batch<E> {
 
   private refuse(job: Plan.Run): void {
     this.admission = Admission.skip(this.admission)
-    const detail = "not started: an earlier tool refused to stop and is still running"
-    this.respond(job, Answer.cancelled(this.desk, job, detail))
+    this.abort(job, "not started: an earlier tool refused to stop and is still running")
   }
 
   private start(job: Plan.Run): void {
     if (this.isOver) return
-    const active: Active = {
-      job,
-      phase: "waiting",
-      hasPlace: true,
-      isForked: false,
-      timer: undefined,
-      task: undefined,
-      span: undefined
-    }
+    const handling = new Handling<E>(job, this.workshop, this)
     this.holding++
-    const fiber = Effect.runForkWith(this.workshop.services)(
-      Effect.withFiber((fiber) => {
-        active.task = this.own(job.call, fiber, job)
-        return this.body(active)
-      })
-    )
-    active.isForked = true
-    if (active.phase === "handler") this.arm(active)
-    fiber.addObserver((exit) => this.ended(active, exit))
+    this.handlings.add(handling)
+    handling.start()
   }
 
-  /** The whole life of a call: permit, handler, answer. A timeout takes the answer away from it. */
-  private body(active: Active): Effect.Effect<void, E, any> {
-    const { job } = active
-    return Effect.flatMap(this.permits.take(1), () => {
-      this.handlerStarts(active)
-      return Effect.flatMap(this.execute(active), (outcome) => {
-        if (active.phase !== "handler") return Effect.void
-        this.disarm(active)
-        this.endSpan(active, Exit.void, Execution.outcomeName(outcome))
-        return this.settling(job, Answer.fromOutcome(this.desk, job, outcome))
-      })
-    })
-  }
-
-  private handlerStarts(active: Active): void {
-    const { id, name, arguments: args } = active.job.call
-    active.phase = "handler"
-    this.emission.started(active.job.index, { _tag: "ToolExecutionStarted", id, name, arguments: args ?? {} })
-    if (active.isForked) this.arm(active)
-  }
-
-  private execute(active: Active): Effect.Effect<unknown, never, any> {
-    const { job } = active
-    const { settings, executor } = this.workshop
-    const execution = Execution.execute(job, settings, executor, (value) => this.progress(job, value))
-    if (!this.isTraced) return execution
-    const { call } = job
-    return Telemetry.underSpan(
-      execution,
-      `execute_tool ${call.name}`,
-      Execution.spanAttributes(call, settings),
-      (span) => {
-        active.span = span
-      }
-    )
-  }
-
-  private endSpan(active: Active, exit: Exit.Exit<unknown, unknown>, outcome: string): void {
-    active.span?.attribute("heddle.tool.outcome", outcome)
-    Telemetry.end(active.span, exit, this.workshop.clock, this.workshop.services)
-    active.span = undefined
-  }
-
-  private progress(job: Plan.Run, value: unknown): void {
-    if (this.answered[job.index] !== undefined || this.isOver) return
-    const { id, name } = job.call
-    this.emission.progress(job.index, { _tag: "ToolProgress", id, name, progress: value })
-  }
-
-  private arm(active: Active): void {
-    const millis = this.millisFor(active.job.tool)
-    if (Number.isFinite(millis)) active.timer = this.helpers.after(millis, () => this.expire(active))
-  }
-
-  private disarm(active: Active): void {
-    active.phase = "answering"
-    active.timer?.interruptUnsafe()
-  }
-
-  /** The time is up: the call is answered now, whatever its handler does about the interruption. */
-  private expire(active: Active): void {
-    const { job, task } = active
-    if (active.phase !== "handler" || task === undefined) return
-    active.phase = "expired"
-    const error = toolError("timeout", job.call)
-    this.endSpan(active, Exit.fail(error), "timeout")
-    const { running, clock } = this.workshop
-    running.interrupt(task, clock.currentTimeMillisUnsafe(), () => this.vacate(active))
-    this.respond(job, Answer.failed(this.desk, job, error))
-  }
-
-  /** A handler that ended, or that outlived its grace period, gives up its place. */
-  private vacate(active: Active): void {
-    if (!active.hasPlace) return
-    active.hasPlace = false
+  /** A handler ended, or outlived its grace period: its place is free. */
+  vacated(handling: Handling<E>): void {
+    this.handlings.delete(handling)
     this.holding--
-    this.admission = Admission.release(this.admission, active.job)
+    this.admission = Admission.release(this.admission, handling.job)
     Effect.runForkWith(this.workshop.services)(this.permits.release(1))
-  }
-
-  private ended(active: Active, exit: Exit.Exit<unknown, E>): void {
-    const { job } = active
-    this.endSpan(active, exit, "interrupted")
-    if (active.phase === "handler" && !this.isOver) {
-      this.disarm(active)
-      const cause = Exit.isFailure(exit) ? Cause.squash(exit.cause) : undefined
-      this.respond(job, Answer.failed(this.desk, job, toolError("handler_exit", job.call, { cause })))
-    } else if (active.phase === "answering") {
-      this.answerEnded(job, exit)
-    }
-    this.vacate(active)
-    if (active.task !== undefined) this.workshop.running.remove(active.task)
+    if (this.isSettled) this.mailbox.wake()
   }
 }
 

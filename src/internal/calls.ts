@@ -16,6 +16,8 @@ interface Entry {
   raw: string
   fragments: number
   isCompleted: boolean
+  /** Whether it was handed out to be run: what it was run with stands. */
+  isTaken: boolean
   argumentsLost: Message.ArgumentsLost | undefined
   providerExecuted: boolean
   metadata: Json.JsonObject
@@ -86,6 +88,7 @@ export class Calls {
       raw: "",
       fragments: 0,
       isCompleted: false,
+      isTaken: false,
       argumentsLost: undefined,
       providerExecuted: false,
       metadata: {}
@@ -130,9 +133,30 @@ export class Calls {
     return true
   }
 
+  /** A call whose arguments are final, to be run before the message has ended, and its position. Once per call. */
+  take(wireId: string): { readonly index: number; readonly call: Message.ToolCall } | undefined {
+    const index = this.entries.findLastIndex((entry) => entry.wireId === wireId && entry.isCompleted)
+    const entry = this.entries[index]
+    if (entry === undefined || entry.isTaken) return undefined
+    entry.isTaken = true
+    return { index, call: toToolCall(entry, { parse: false, isTruncated: false }) }
+  }
+
+  /** Gives a call back that was taken and not run. */
+  giveBack(index: number): void {
+    const entry = this.entries[index]
+    if (entry !== undefined) entry.isTaken = false
+  }
+
+  isTaken(index: number): boolean {
+    return this.entries[index]?.isTaken === true
+  }
+
   completed(call: Completed): void {
     const { id, name } = call
-    const entry = this.find(id, name, false) ?? this.find(id, name, true) ?? this.open(id, name)
+    const known = this.find(id, name, false) ?? this.find(id, name, true)
+    if (known?.isTaken === true && known.raw === (call.rawArguments ?? known.raw)) return
+    const entry = known === undefined || known.isTaken ? this.open(id, name) : known
     const isLost = call.arguments !== null && call.arguments !== undefined && !Json.isObject(call.arguments)
     entry.name = name
     entry.arguments = isLost ? {} : call.arguments ?? {}

@@ -5,6 +5,8 @@
 import * as Effect from "effect/Effect"
 import type * as Message from "../Message.ts"
 import type * as Response from "../Response.ts"
+import * as Compact from "./compact.ts"
+import { type EngineError, unknownTool } from "./engineError.ts"
 import * as Plan from "./plan.ts"
 import type * as Turn from "./turn.ts"
 
@@ -17,8 +19,17 @@ export interface Division {
   readonly jobs: ReadonlyArray<Plan.Job>
 }
 
-export const cancelled = (calls: Calls, detail: string): ReadonlyArray<Plan.Cancel> =>
-  calls.map((call, index) => ({ _tag: "Cancel", index, call, tool: undefined, detail }))
+/** The position of a call in its turn. */
+export type Position = (call: Message.ToolCall) => number
+
+/** The positions of the calls of a response. */
+export const positions = (calls: Calls): Position => {
+  const known = new Map(calls.map((call, index) => [call.id, index]))
+  return (call) => known.get(call.id) ?? -1
+}
+
+export const cancelled = (calls: Calls, position: Position, detail: string): ReadonlyArray<Plan.Cancel> =>
+  calls.map((call) => ({ _tag: "Cancel", index: position(call), call, tool: undefined, detail }))
 
 /** Calls of manual tools. Where lost arguments are answered, a call that lost them is not worth handing over. */
 const manualCalls = <E, R>(calls: Calls, { settings, tools }: Turn.Run<E, R>): Calls =>
@@ -27,20 +38,38 @@ const manualCalls = <E, R>(calls: Calls, { settings, tools }: Turn.Run<E, R>): C
     (call.argumentsLost === undefined || settings.policy.badArguments !== "answer")
   )
 
+/** Under a policy that fails the turn, one unknown name keeps every tool of the turn from running. */
+export const failing = <E, R>(calls: Calls, { mode, tools, settings }: Turn.Run<E, R>): EngineError | undefined =>
+  mode === "manual" || settings.policy.unknownTool === "answer"
+    ? undefined
+    : unknownTool(calls.filter((call) => Compact.help(call, tools) === undefined), tools)
+
 /** Divides the calls of a reply that is acted on. */
-export const acting = <E, R>(calls: Calls, run: Turn.Run<E, R>): Effect.Effect<Division, never, R> => {
+export const acting = <E, R>(
+  calls: Calls,
+  position: Position,
+  run: Turn.Run<E, R>
+): Effect.Effect<Division, never, R> => {
   if (run.mode === "manual") return Effect.succeed({ calls, manual: [], jobs: [] })
   const manual = manualCalls(calls, run)
   const own = manual.length === 0 ? calls : calls.filter((call) => !manual.includes(call))
   return Effect.map(
-    Effect.forEach(own, (call, index) => Plan.plan(index, call, run.tools, run.settings.policy)),
+    Effect.forEach(own, (call) => Plan.plan(position(call), call, run.tools, run.settings.policy)),
     (jobs) => ({ calls, manual, jobs })
   )
 }
 
 /** Divides the calls of a reply that ended in a way that forbids to act on it. */
-export const passing = (calls: Calls, finishReason: Response.FinishReason | null): Division => ({
+export const passing = (
+  calls: Calls,
+  position: Position,
+  finishReason: Response.FinishReason | null
+): Division => ({
   calls,
   manual: [],
-  jobs: cancelled(calls, `not run: the reply ended with ${finishReason ?? "no finish reason"}`)
+  jobs: cancelled(calls, position, `not run: ${ending(finishReason)}`)
 })
+
+/** Why a call of a reply that ended badly has no result. */
+export const ending = (finishReason: Response.FinishReason | null): string =>
+  `the reply ended with ${finishReason ?? "no finish reason"}`

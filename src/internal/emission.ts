@@ -10,6 +10,8 @@ export interface Emission {
   readonly started: (index: number, event: Event.Event) => void
   readonly progress: (index: number, event: Event.Event) => void
   readonly settled: (index: number, events: ReadonlyArray<Event.Event>) => void
+  /** These are the positions of all calls; there will be no others. */
+  readonly sealed: (indexes: ReadonlyArray<number>) => void
 }
 
 /** Where events go. */
@@ -22,23 +24,43 @@ type Offer = Outlet["offer"]
 
 export const unreadProgressLimit = 16
 
-/** Passes groups on in call order. */
-const inOrder = (count: number, offer: Offer): Emission["settled"] => {
-  const held: Array<ReadonlyArray<Event.Event> | undefined> = Array.from({ length: count }, () => undefined)
+/**
+ * Passes groups on in call order. A position at which no call has come up yet holds back what is behind it until it is
+ * certain that none will.
+ */
+const inOrder = (offer: Offer): Pick<Emission, "settled" | "sealed"> => {
+  const held = new Map<number, ReadonlyArray<Event.Event>>()
   let next = 0
-  return (index, events) => {
-    held[index] = events
+  let indexes: ReadonlyArray<number> | undefined
+  const flush = (): void => {
     const due: Array<Event.Event> = []
-    for (let group = held[next]; group !== undefined; group = held[++next]) {
-      held[next] = undefined
+    for (let index = at(next); index !== undefined; index = at(next)) {
+      const group = held.get(index)
+      if (group === undefined) break
+      held.delete(index)
+      next++
       for (const event of group) due.push(event)
     }
     if (due.length > 0) offer(due)
   }
+  const at = (position: number): number | undefined => indexes === undefined ? position : indexes[position]
+  return {
+    settled: (index, events) => {
+      held.set(index, events)
+      flush()
+    },
+    sealed: (all) => {
+      const sorted = all.toSorted((left, right) => left - right)
+      const shown = next
+      indexes = sorted
+      next = sorted.filter((index) => index < shown).length
+      flush()
+    }
+  }
 }
 
 /** Holds back what a call shows before its result. */
-const grouped = (settled: Emission["settled"]): Emission => {
+const grouped = ({ settled, sealed }: Pick<Emission, "settled" | "sealed">): Emission => {
   const held = new Map<number, Array<Event.Event>>()
   const hold = (index: number, event: Event.Event): void => {
     const events = held.get(index)
@@ -53,18 +75,23 @@ const grouped = (settled: Emission["settled"]): Emission => {
       const before = held.get(index)
       held.delete(index)
       settled(index, before === undefined ? events : [...before, ...events])
-    }
+    },
+    sealed
   }
 }
 
-export const make = (policy: Policy.Policy, count: number, outlet: Outlet): Emission => {
-  const settled = policy.resultOrder === "request"
-    ? inOrder(count, (events) => outlet.offer(events))
-    : (_index: number, events: ReadonlyArray<Event.Event>) => outlet.offer(events)
-  if (policy.toolEvents === "grouped") return grouped(settled)
+const asTheyCome = (offer: Offer): Pick<Emission, "settled" | "sealed"> => ({
+  settled: (_index, events) => offer(events),
+  sealed: () => {}
+})
+
+export const make = (policy: Policy.Policy, outlet: Outlet): Emission => {
+  const offer: Offer = (events) => outlet.offer(events)
+  const results = policy.resultOrder === "request" ? inOrder(offer) : asTheyCome(offer)
+  if (policy.toolEvents === "grouped") return grouped(results)
   return {
     started: (_index, event) => outlet.offer([event]),
     progress: (index, event) => outlet.offerProgress(index, event),
-    settled
+    ...results
   }
 }

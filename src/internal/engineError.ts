@@ -1,5 +1,7 @@
 /** The error of a run that cannot be driven as asked. Public as `Step.EngineError`. */
 import * as Schema from "effect/Schema"
+import type * as Message from "../Message.ts"
+import type * as Tool from "../Tool.ts"
 import * as Json from "./json.ts"
 
 /**
@@ -17,4 +19,18 @@ export class EngineError extends Schema.TaggedError<EngineError>("heddle/Step/En
   override get message(): string {
     return this.detail ?? `engine error: ${this.reason}`
   }
+}
+
+/** The first call that names no tool, as the error of a turn that must not run then. */
+export const unknownTool = (
+  calls: ReadonlyArray<Pick<Message.ToolCall, "name">>,
+  tools: ReadonlyMap<string, Tool.Any>
+): EngineError | undefined => {
+  const unknown = calls.find((call) => !tools.has(call.name))
+  if (unknown === undefined) return undefined
+  return new EngineError({
+    reason: "unknown_tool",
+    detail: `tool ${unknown.name} not in engine.tools`,
+    metadata: { toolName: unknown.name }
+  })
 }

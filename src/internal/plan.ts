@@ -124,7 +124,8 @@ export const plan = (
   policy: Policy.Policy
 ): Effect.Effect<Job> => Effect.sync(() => planned(index, call, tools, policy))
 
-const planned = (
+/** The job for one call, at once. */
+export const planned = (
   index: number,
   call: Message.ToolCall,
   tools: ReadonlyMap<string, Tool.Any>,

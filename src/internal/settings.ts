@@ -70,6 +70,12 @@ const onToolError = <E, R>(value: unknown): Answer.OnToolError<E, R> => {
   throw new TypeError(`onToolError must be a function (tool_call, error) of arity 2; got: ${show(value)}`)
 }
 
+/** A turn that fails as a whole has no tool running, which cannot be promised once one has started. */
+const usable = (policy: Policy.Policy): Policy.Policy => {
+  if (policy.unknownTool !== "failTurn" || policy.start === "afterTurn") return policy
+  throw new TypeError(`policy: unknownTool "failTurn" needs start "afterTurn"; got: ${show(policy.start)}`)
+}
+
 /** Throws for an option that cannot be used. */
 export const resolve = <E, R>(
   options: RunnerOptions<E, R>,
@@ -79,7 +85,7 @@ export const resolve = <E, R>(
 ): Settings<E, R> => {
   const maxConcurrency = options.maxConcurrency ?? defaults.maxConcurrency
   return {
-    policy: options.policy ?? defaults.policy ?? standard,
+    policy: usable(options.policy ?? defaults.policy ?? standard),
     onToolError: onToolError(options.onToolError),
     timeoutMillis: millis("toolTimeout", options.toolTimeout ?? defaults.toolTimeout ?? defaultToolTimeout),
     graceMillis: millis("grace", options.grace ?? defaults.grace ?? defaultGrace),

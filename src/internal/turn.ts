@@ -82,3 +82,15 @@ export const assistantMessage = (
   ...(reasoning === undefined ? {} : { reasoning }),
   metadata: {}
 })
+
+/** The last event of a step. A turn that a tool halted is done, whatever the model meant to do. */
+export const stepCompleted = (
+  step: Pick<Event.Of<"StepCompleted">, "response" | "thread" | "mode" | "manualToolCalls">,
+  isDone: boolean,
+  halt: Event.Halt | undefined
+): Event.Of<"StepCompleted"> => ({
+  _tag: "StepCompleted",
+  ...step,
+  done: halt !== undefined || isDone,
+  ...(halt === undefined ? {} : { halt })
+})
