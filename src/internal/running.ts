@@ -87,13 +87,17 @@ export class Running {
     if (timer !== undefined) task.fiber.addObserver(() => timer.interruptUnsafe())
   }
 
-  /** A task that refused to stop for a whole grace period. The end of the run does not give it another. */
   private giveUp(task: Task): void {
+    this.lose(task)
+    if (this.isIdle) this.idle?.openUnsafe()
+    this.notify()
+  }
+
+  /** A task that refused to stop for a whole grace period. The end of the run does not give it another. */
+  private lose(task: Task): void {
     if (!this.tasks.has(task) || this.lost.has(task)) return
     this.lost.add(task)
     if (task.isHandler) this.lostHandlers++
-    if (this.isIdle) this.idle?.openUnsafe()
-    this.notify()
   }
 
   /** Whether nothing is alive that is to be waited for. */
@@ -130,7 +134,7 @@ export class Running {
     let remaining = 0
     for (const [task, since] of this.told) {
       const left = since + this.graceMillis - now
-      if (left <= 0) this.lost.add(task)
+      if (left <= 0) this.lose(task)
       remaining = Math.max(remaining, left)
     }
     if (this.isIdle) return this.abandon
