@@ -204,6 +204,31 @@ export const tool = (toolCallId: string, content: Content): Message => ({
   metadata: {}
 })
 
+const isParts = Schema.is(Schema.Array(Part))
+
+/**
+ * The answer to a call that the caller runs itself: texts and lists of parts as they are, objects as JSON, everything
+ * else as it reads. A run's own encoder is not asked.
+ *
+ * **Example** (Answering a manual call)
+ *
+ * ```ts import.meta.vitest
+ * import { Message } from "heddle"
+ *
+ * Message.answer("call_1", "approved").content // => "approved"
+ * Message.answer("call_1", { approved: true }).content // => '{"approved":true}'
+ * Message.answer("call_1", 42).content // => "42"
+ * ```
+ *
+ * @category constructors
+ * @since 0.1.0
+ */
+export const answer = (toolCallId: string, value: unknown): Message => {
+  if (typeof value === "string") return tool(toolCallId, value)
+  if (Array.isArray(value) && value.length > 0 && isParts(value)) return tool(toolCallId, value)
+  return tool(toolCallId, Json.isObject(value) ? JSON.stringify(Json.toJson(value)) : Json.render(value))
+}
+
 /**
  * A tool call with its arguments.
  *

@@ -24,6 +24,20 @@ describe("Message", () => {
     assert.deepStrictEqual(Message.assistant("", [call]).toolCalls, [call])
   })
 
+  it("R-038, L-19: what a caller answers is told as it is, objects as JSON, the rest as it reads", () => {
+    const content = (value: unknown) => Message.answer("c0", value).content
+    const parts: ReadonlyArray<Message.Part> = [{ type: "text", text: "seen" }]
+    assert.strictEqual(content("s"), "s")
+    assert.strictEqual(content("{\"not\": encoded again}"), "{\"not\": encoded again}")
+    assert.deepStrictEqual(content(parts), parts)
+    assert.strictEqual(content({ a: 1 }), "{\"a\":1}")
+    assert.strictEqual(content(42), "42")
+    assert.strictEqual(content(null), "null")
+    assert.strictEqual(content([1, 2]), "[1,2]")
+    assert.strictEqual(content([]), "[]")
+    assert.deepStrictEqual(Message.answer("c0", "s"), Message.tool("c0", "s"))
+  })
+
   it("a tool call has empty arguments unless some are given", () => {
     assert.deepStrictEqual(Message.toolCall("c0", "echo"), { id: "c0", name: "echo", arguments: {}, metadata: {} })
   })
