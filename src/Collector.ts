@@ -246,7 +246,6 @@ const toToolCalls = (state: State): ReadonlyArray<Message.ToolCall> =>
     isTruncated: state.finishReason === "length"
   })
 
-
 /** Calls that are there outweigh a finish reason that does not mention them. */
 const effectiveFinish = (state: State, toolCalls: ReadonlyArray<Message.ToolCall>): Response.FinishReason | null => {
   const isVague = state.finishReason === null || state.finishReason === "stop" || state.finishReason === "other"

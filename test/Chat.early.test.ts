@@ -6,8 +6,11 @@ import * as Stream from "effect/Stream"
 import { Chat, Policy, Step, Thread, Tool } from "heddle"
 import { Recorder, Script, Simulation } from "heddle/testing"
 
-const readOnly = (name: string, body: Effect.Effect<unknown>, more: Partial<Tool.Options<{}, any, never, never>> = {}) =>
-  Tool.make(name, { parameters: {}, readOnly: true, handler: () => body, ...more })
+const readOnly = (
+  name: string,
+  body: Effect.Effect<unknown>,
+  more: Partial<Tool.Options<{}, any, never, never>> = {}
+) => Tool.make(name, { parameters: {}, readOnly: true, handler: () => body, ...more })
 
 const succeeded = <A, E>(report: Simulation.Report<A, E>): A => {
   if (report.exit !== undefined && Exit.isSuccess(report.exit)) return report.exit.value
@@ -16,8 +19,9 @@ const succeeded = <A, E>(report: Simulation.Report<A, E>): A => {
 
 /** Events with the virtual time at which they were read. */
 const timed = <E, R>(stream: Stream.Stream<{ readonly _tag: string }, E, R>) =>
-  Stream.runCollect(Stream.mapEffect(stream, (event) =>
-    Effect.map(Clock.currentTimeMillis, (at) => [at, event._tag] as const)))
+  Stream.runCollect(
+    Stream.mapEffect(stream, (event) => Effect.map(Clock.currentTimeMillis, (at) => [at, event._tag] as const))
+  )
 
 const at = (log: ReadonlyArray<readonly [number, string]>, tag: string): ReadonlyArray<number> =>
   log.filter(([, name]) => name === tag).map(([time]) => time)
@@ -132,7 +136,13 @@ describe("early start", () => {
       let runs = 0
       const look = readOnly("look", Effect.sync(() => ++runs))
       const model = Script.layer([
-        [Script.toolCall("a", "look"), Script.delay(5), Script.toolCall("a", "look"), Script.delay(5), Script.finish("stop")],
+        [
+          Script.toolCall("a", "look"),
+          Script.delay(5),
+          Script.toolCall("a", "look"),
+          Script.delay(5),
+          Script.finish("stop")
+        ],
         [Script.text("done"), Script.finish("stop")]
       ])
       const report = yield* Simulation.run(Effect.provide(Chat.run("go", { tools: [look] }), model))
@@ -255,7 +265,13 @@ describe("leaving a reply while tools of it run", () => {
           Chat.run("go", { tools: [look] }),
           Script.layer({
             scripts: [
-              [Script.toolCall("a", "look"), Script.delay(10), Script.toolCall("b", "look"), Script.delay(50), Script.finish("stop")],
+              [
+                Script.toolCall("a", "look"),
+                Script.delay(10),
+                Script.toolCall("b", "look"),
+                Script.delay(50),
+                Script.finish("stop")
+              ],
               [Script.text("done"), Script.finish("stop")]
             ],
             chunkSize: 1

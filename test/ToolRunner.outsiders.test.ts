@@ -148,7 +148,11 @@ describe("order of results", () => {
         handler: (_args, call) => Effect.as(Effect.sleep(call.index === 0 ? 30 : 1), Tool.halt(`h${call.index}`, 1))
       })
       const policy: Policy.Policy = { ...Policy.standard, resultOrder: "request", haltPrecedence: "completion" }
-      const model = Script.layer([[Script.toolCall("a", "stop"), Script.toolCall("b", "stop"), Script.finish("tool_calls")]])
+      const model = Script.layer([[
+        Script.toolCall("a", "stop"),
+        Script.toolCall("b", "stop"),
+        Script.finish("tool_calls")
+      ]])
       const report = yield* Simulation.run(Effect.provide(Chat.run("go", { tools: [stop], policy }), model))
       assert.strictEqual(succeeded(report).haltedReason, "h1")
     }))
@@ -158,7 +162,9 @@ describe("calls that no provider would take back", () => {
   const ping = Tool.make("ping", { parameters: {}, handler: () => Effect.succeed("pong") })
   const threadOf = (...entries: ReadonlyArray<Script.Entry>) =>
     Chat.run("go", { tools: [ping] }).pipe(
-      Effect.provide(Script.layer([[...entries, Script.finish("tool_calls")], [Script.text("x"), Script.finish("stop")]])),
+      Effect.provide(
+        Script.layer([[...entries, Script.finish("tool_calls")], [Script.text("x"), Script.finish("stop")]])
+      ),
       Effect.map((result) => result.thread)
     )
 

@@ -63,7 +63,7 @@ interface Text {
 }
 
 /** Cuts a text to `limit` UTF-16 units without splitting a surrogate pair, and says so behind the cut. */
-export const cut = (content: string, limit: number | undefined): Text => {
+const cut = (content: string, limit: number | undefined): Text => {
   const most = Math.floor(limit ?? 0)
   if (!(most > 0) || content.length <= most) return { content }
   const end = /[\uD800-\uDBFF]/.test(content.charAt(most - 1)) ? most - 1 : most

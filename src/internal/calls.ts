@@ -199,6 +199,8 @@ const toToolCall = (entry: Entry, reading: Reading): Message.ToolCall => {
     ...args,
     ...(entry.raw === "" ? {} : { rawArguments: entry.raw }),
     ...(entry.providerExecuted ? { providerExecuted: true } : {}),
-    metadata: entry.id === entry.wireId || entry.wireId === "" ? entry.metadata : { duplicateOf: entry.wireId, ...entry.metadata }
+    metadata: entry.id === entry.wireId || entry.wireId === ""
+      ? entry.metadata
+      : { duplicateOf: entry.wireId, ...entry.metadata }
   }
 }

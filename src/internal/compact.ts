@@ -6,7 +6,7 @@
 import type * as Message from "../Message.ts"
 import type * as Tool from "../Tool.ts"
 
-export const helpName = "tool_help"
+const helpName = "tool_help"
 
 const requiredOf = (tool: Tool.Any): ReadonlyArray<string> => {
   const { required } = tool.parameters.jsonSchema

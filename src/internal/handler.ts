@@ -8,7 +8,9 @@ export type Handler = (args: unknown, call: Tool.CallContext) => Effect.Effect<u
 export const misuse = (name: string, handler: unknown): Error | undefined => {
   if (handler === undefined) return undefined
   if (typeof handler !== "function") {
-    return new TypeError(`the handler of tool "${name}" must be a function (args, call) => Effect; got: ${typeof handler}`)
+    return new TypeError(
+      `the handler of tool "${name}" must be a function (args, call) => Effect; got: ${typeof handler}`
+    )
   }
   if (handler.length > 2) {
     return new RangeError(

@@ -2,8 +2,8 @@
  * Telling an outcome from data that merely looks like one. Outcomes that handlers return are marked by an invisible
  * property, so that a handler may return any object of its own; what an executor yields is checked by shape.
  */
-import * as Json from "./json.ts"
 import type * as Tool from "../Tool.ts"
+import * as Json from "./json.ts"
 
 const mark = Symbol.for("heddle/Tool/Outcome")
 

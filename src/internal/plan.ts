@@ -29,7 +29,7 @@ export interface Run {
   readonly isExclusive: boolean
 }
 
-export interface Refuse {
+interface Refuse {
   readonly _tag: "Refuse"
   readonly index: number
   readonly call: Message.ToolCall

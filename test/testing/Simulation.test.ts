@@ -26,7 +26,9 @@ describe("Simulation", () => {
 
   it.effect("shows a fiber that outlives the effect", () =>
     Effect.gen(function*() {
-      const report = yield* Simulation.run(Effect.asVoid(Effect.forkDetach(Effect.sleep(50), { startImmediately: true })))
+      const report = yield* Simulation.run(
+        Effect.asVoid(Effect.forkDetach(Effect.sleep(50), { startImmediately: true }))
+      )
       assert.strictEqual(report.sleeping, 1)
     }))
 
@@ -77,7 +79,12 @@ describe("Explorer", () => {
       const report = yield* Explorer.explore(3, (point) =>
         Effect.map(Effect.all([point(0), point(1), point(2)], { concurrency: "unbounded" }), () => "same"))
       assert.strictEqual(report.runs, 6)
-      assert.deepStrictEqual(report.findings.map((finding) => finding.result), ["same"])
+      assert.deepStrictEqual(
+        report.findings.map((finding) =>
+          finding.result
+        ),
+        ["same"]
+      )
     }))
 
   it.effect("tells which orders lead to which result", () =>
