@@ -87,6 +87,7 @@ class Loop<E, R> {
 
   private opening(): typeof this.phase {
     return Effect.suspend(() => {
+      if (this.plan.prepared.run.cancellation?.isRequested === true) return this.ending({ _tag: "Cancelled" })
       const index = this.plan.firstStep + this.steps.length
       return Effect.flatMap(Step.open(this.plan.prepared.run, this.thread, index, this.scope), (step) => {
         this.phase = this.stepping(step)
@@ -98,7 +99,7 @@ class Loop<E, R> {
   private stepping(step: Step.Active<E>): typeof this.phase {
     return Pull.catchDone(step.pull, () => {
       const error = step.startError()
-      return error === undefined ? this.stepped() : this.notStarted(error)
+      return error === undefined ? this.stepped(step.isCut()) : this.notStarted(error)
     })
   }
 
@@ -109,11 +110,15 @@ class Loop<E, R> {
     return Effect.as(Turn.observed(this.plan.prepared.run.view, events), events)
   }
 
-  private stepped(): typeof this.phase {
+  /** A step that a cancellation cut short ends the run, whatever else it came to. */
+  private stepped(isCut: boolean): typeof this.phase {
     const step = Collector.toStepResult(this.plan.prepared.run.state)
     this.steps.push(step)
     this.thread = step.thread
-    return Effect.flatMap(this.outcome(step), (outcome) => {
+    const outcome: ReturnType<typeof this.outcome> = isCut
+      ? Effect.succeed({ _tag: "Cancelled" })
+      : this.outcome(step)
+    return Effect.flatMap(outcome, (outcome) => {
       this.phase = outcome === undefined ? this.opening() : this.ending(outcome)
       return this.phase
     })

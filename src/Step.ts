@@ -17,10 +17,11 @@ import * as Adapter from "./Adapter.ts"
 import * as Collector from "./Collector.ts"
 import type * as Event from "./Event.ts"
 import type { Batch } from "./internal/batch.ts"
+import * as Cancellation from "./internal/cancellation.ts"
 import * as Division from "./internal/division.ts"
 import * as EngineErrors from "./internal/engineError.ts"
-import { Overlap } from "./internal/overlap.ts"
 import type * as Plan from "./internal/plan.ts"
+import { Reply } from "./internal/reply.ts"
 import * as Request from "./internal/request.ts"
 import { Running } from "./internal/running.ts"
 import * as Settings from "./internal/settings.ts"
@@ -106,7 +107,7 @@ export const prepare = <Tools extends ReadonlyArray<Tool.Any>, E, R>(
   options: Options<Tools, E, R>,
   scope: Scope.Scope,
   spanName: string
-): Effect.Effect<Prepared<E, R>, Thread.ValidationError | EngineError> =>
+): Effect.Effect<Prepared<E, R>, Thread.ValidationError | EngineError, R> =>
   Effect.gen(function*() {
     const defaults = yield* Policy.Defaults
     const settings = Settings.resolve(options, defaults, Policy.standard, yield* Settings.mintRequestId)
@@ -121,6 +122,7 @@ export const prepare = <Tools extends ReadonlyArray<Tool.Any>, E, R>(
     const running = new Running(settings.graceMillis, yield* Effect.context<never>())
     const within = yield* Telemetry.spanOf(scope, spanName, () => ({ "heddle.request.id": settings.requestId }))
     yield* Scope.addFinalizer(scope, running.stop)
+    const cancellation = yield* Cancellation.listen(options.cancel, scope)
     const state = Collector.initial({ thread, policy: settings.policy, requestId: settings.requestId })
     const { system, mode } = options
     return {
@@ -134,6 +136,7 @@ export const prepare = <Tools extends ReadonlyArray<Tool.Any>, E, R>(
         tools,
         view: options,
         running,
+        cancellation,
         state,
         within
       }
@@ -147,7 +150,7 @@ type Events = Arr.NonEmptyReadonlyArray<Event.Event>
 
 /**
  * A step in progress. `pull` gives its events and is done after `StepCompleted`; when a later step of a run cannot be
- * started, it is done without one and `startError` says why.
+ * started, it is done without one and `startError` says why. `isCut` says whether the run was cancelled before its end.
  *
  * @category models
  * @since 0.1.0
@@ -155,6 +158,7 @@ type Events = Arr.NonEmptyReadonlyArray<Event.Event>
 export interface Active<E> {
   readonly pull: Pull.Pull<Events, Adapter.AdapterError | E>
   readonly startError: () => Adapter.AdapterError | undefined
+  readonly isCut: () => boolean
 }
 
 /**
@@ -176,7 +180,8 @@ export const open = <E, R>(
     const within = yield* run.within(Telemetry.spanOf(scope, "heddle.step", () => attributes))
     const machine = new Machine(run, thread, stepIndex, scope)
     yield* Scope.addFinalizer(scope, Effect.suspend(() => machine.isOver ? Effect.void : run.running.stop))
-    return { pull: within(machine.pull) as Active<E>["pull"], startError: () => machine.startError }
+    const pull = within(machine.pull) as Active<E>["pull"]
+    return { pull, startError: () => machine.startError, isCut: () => machine.isCut }
   })
 
 /** The phases of a step: the model speaks, the tools run, the step is told. */
@@ -184,19 +189,21 @@ class Machine<E, R> {
   startError: Adapter.AdapterError | undefined
   /** Whether it ended by itself. Handlers that outlive such a step are the run's; those of one that was left are stopped. */
   isOver = false
+  /** Whether the run was cancelled before the step had ended. */
+  isCut = false
   private readonly run: Turn.Run<E, R>
   private readonly thread: Thread.Thread
   private readonly stepIndex: number
   private readonly scope: Scope.Closeable
   private phase: Effect.Effect<ReadonlyArray<Event.Event>, Adapter.AdapterError | E | Cause.Done, R>
-  private readonly overlap: Overlap<E, R>
+  private readonly reply: Reply<E, R>
 
   constructor(run: Turn.Run<E, R>, thread: Thread.Thread, stepIndex: number, scope: Scope.Closeable) {
     this.run = run
     this.thread = thread
     this.stepIndex = stepIndex
     this.scope = scope
-    this.overlap = new Overlap(run)
+    this.reply = new Reply(run, Scope.forkUnsafe(scope), this.openBatch)
     this.phase = this.opening()
   }
 
@@ -206,75 +213,64 @@ class Machine<E, R> {
       Collector.applyAllUnsafe(this.run.state, events)
       const visible = Turn.shown(this.run.view, events)
       const after = isNonEmpty(visible) ? Effect.succeed(visible) : this.pull
-      const ready = this.overlap.ready(events)
-      const next = ready.length === 0 ? after : Effect.andThen(this.startEarly(ready), after)
+      const ready = this.reply.ready(events)
+      const next = ready.length === 0 ? after : Effect.andThen(this.reply.start(ready), after)
       return this.run.view.onEvent === undefined ? next : Effect.andThen(Turn.observed(this.run.view, events), next)
     })
   )
 
-  /** The model's first events. Until they are there, a failure is the step's; afterwards it is told in the stream. */
+  private readonly openBatch = (calls: number): Effect.Effect<Batch<E>, never, R> => {
+    const { settings, running, cancellation } = this.run
+    return ToolRunner.open<E, R>(calls, settings, this.stepIndex, running, cancellation, this.scope)
+  }
+
   private opening(): typeof this.phase {
-    return Effect.gen({ self: this }, function*() {
+    return Effect.suspend(() => {
       const { adapter, template, system } = this.run
-      const connection = yield* Scope.fork(this.scope)
       const messages = Request.messages(system, this.thread.messages)
-      const model = yield* Stream.toPull(adapter.stream({ ...template, messages })).pipe(Scope.provide(connection))
-      const exit = yield* Effect.exit(model)
-      if (Exit.isSuccess(exit)) {
-        this.overlap.begin({ model, connection })
-        this.phase = this.speaking(model, connection)
-        return exit.value
-      }
-      if (Pull.isDoneCause(exit.cause)) return yield* this.spoken(connection)
-      const error = Cause.findErrorOption(exit.cause as Cause.Cause<Adapter.AdapterError>)
-      if (this.stepIndex === 0 || Option.isNone(error)) return yield* Effect.failCause(exit.cause)
-      this.startError = error.value
-      yield* this.close
-      return yield* Cause.done()
+      this.phase = this.speaking()
+      return Effect.andThen(this.reply.connect(adapter.stream({ ...template, messages })), this.phase)
     })
   }
 
-  private readonly openBatch = (calls: number): Effect.Effect<Batch<E>, never, R> =>
-    ToolRunner.open<E, R>(calls, this.run.settings, this.stepIndex, this.run.running, this.scope)
-
-  /** From the first early call on, the model is read beside the tools. */
-  private startEarly(jobs: ReadonlyArray<Plan.Decode>): Effect.Effect<void, never, R> {
-    return Effect.map(this.overlap.start(jobs, this.openBatch), (reply) => {
-      if (reply !== undefined) this.phase = this.speaking(reply.model, reply.connection)
+  private speaking(): typeof this.phase {
+    return Effect.flatMap(this.reply.next, (signal) => {
+      if (signal._tag === "Events") return Effect.succeed(signal.events)
+      return signal._tag === "Ended" ? this.spoken() : this.broken(signal.error, signal.hasBegun)
     })
   }
 
-  private speaking(
-    model: Effect.Effect<ReadonlyArray<Event.Event>, Adapter.AdapterError | E | Cause.Done>,
-    connection: Scope.Closeable
-  ): typeof this.phase {
-    return Effect.matchCauseEffect(model, {
-      onSuccess: Effect.succeed,
-      onFailure: (cause) => {
-        if (Pull.isDoneCause(cause)) return this.spoken(connection)
-        const error = Cause.findErrorOption(cause)
-        if (Option.isNone(error) || !(error.value instanceof Adapter.AdapterError)) return Effect.failCause(cause)
-        this.phase = this.spoken(connection)
-        return Effect.succeed([{ _tag: "Error", error: error.value } as const])
-      }
-    })
+  /** Before its first event a failure is the step's, or that of a run that has come further; then it is an event. */
+  private broken(error: Adapter.AdapterError, hasBegun: boolean): typeof this.phase {
+    if (hasBegun) {
+      this.phase = this.spoken()
+      return Effect.succeed([{ _tag: "Error", error } as const])
+    }
+    if (this.stepIndex === 0) return Effect.fail(error)
+    this.startError = error
+    return Effect.andThen(this.close, Cause.done())
   }
 
-  /** The reply has ended, well or not: the connection is closed before any tool starts. */
-  private spoken(connection: Scope.Closeable): typeof this.phase {
+  /** The reply has ended, well or not: the connection is closed before any other tool starts. */
+  private spoken(): typeof this.phase {
     return Effect.gen({ self: this }, function*() {
-      yield* Scope.close(connection, Exit.void)
-      const response = Collector.toResponse(this.run.state)
-      this.overlap.end(response.finishReason)
-      const isActedOn = Collector.isToolTurn(this.run.settings.policy, response)
+      yield* this.reply.close
+      const response = Turn.heard(Collector.toResponse(this.run.state), this.run)
+      const isActedOn = this.isActedOn(response)
       const unknown = isActedOn ? Division.failing(Response.actionableCalls(response), this.run) : undefined
       if (unknown !== undefined) {
         this.phase = this.completed({ ...response, finishReason: "error", error: unknown }, uncommitted)
         return [{ _tag: "Error", error: unknown } as const]
       }
       const division = yield* this.divide(response)
-      return yield* this.work(division.jobs, (halt) => this.worked(response, division, halt))
+      const early = this.reply.handOver(response.finishReason)
+      return yield* this.work(division.jobs, (halt) => this.worked(response, division, halt), early)
     })
+  }
+
+  private isActedOn(response: Response.Response): boolean {
+    const { settings, cancellation } = this.run
+    return cancellation?.isRequested !== true && Collector.isToolTurn(settings.policy, response)
   }
 
   /** What becomes of the calls that have not been started yet. */
@@ -282,7 +278,7 @@ class Machine<E, R> {
     const calls = Response.actionableCalls(response)
     const position = Division.positions(response.toolCalls)
     const open = calls.filter((call) => !this.run.state.calls.isTaken(position(call)))
-    const division = Collector.isToolTurn(this.run.settings.policy, response)
+    const division = this.isActedOn(response)
       ? Division.acting(open, position, this.run)
       : Effect.succeed(Division.passing(open, position, response.finishReason))
     return Effect.map(division, (divided) => ({ ...divided, calls }))
@@ -291,9 +287,9 @@ class Machine<E, R> {
   /** Runs a batch to its end, and goes on with the halt that it decided on. */
   private work(
     jobs: ReadonlyArray<Plan.Job>,
-    next: (halt: Event.Halt | undefined) => typeof this.phase
+    next: (halt: Event.Halt | undefined) => typeof this.phase,
+    early?: Batch<E>
   ): typeof this.phase {
-    const early = this.overlap.handOver()
     if (early === undefined && jobs.length === 0) return next(undefined)
     const opened = early === undefined ? this.openBatch(jobs.length) : Effect.succeed(early)
     return Effect.flatMap(opened, (batch) => {
@@ -329,11 +325,13 @@ class Machine<E, R> {
     return Effect.gen({ self: this }, function*() {
       const { state, settings, mode } = this.run
       const message = Turn.assistantMessage(response, division.calls, response.message?.reasoning)
+      this.isCut = this.run.cancellation?.isRequested === true
       yield* this.close
       this.phase = Cause.done()
-      const thread = Thread.append(this.thread, [message, ...Collector.answers(state)])
+      const said = this.isCut && Turn.isEmpty(message) ? [] : [message]
+      const thread = Thread.append(this.thread, [...said, ...Collector.answers(state)])
       const told = { response, thread, mode, manualToolCalls: division.manual }
-      return [Turn.stepCompleted(told, Collector.isDone(settings.policy, response), halt)]
+      return [Turn.stepCompleted(told, this.isCut || Collector.isDone(settings.policy, response), halt)]
     })
   }
 }

@@ -17,6 +17,7 @@ import type * as Event from "./Event.ts"
 import * as Executor from "./Executor.ts"
 import type * as Answer from "./internal/answer.ts"
 import { Batch } from "./internal/batch.ts"
+import * as Cancellation from "./internal/cancellation.ts"
 import { type EngineError, unknownTool } from "./internal/engineError.ts"
 import * as Plan from "./internal/plan.ts"
 import { Running } from "./internal/running.ts"
@@ -43,6 +44,8 @@ export type OnToolError<E = never, R = never> = Answer.OnToolError<E, R>
  * - `context`: what handlers get as `call.context`; replaces the application's.
  * - `grace` (5 s): how long a handler may take to stop before it is abandoned.
  * - `requestId`, `sessionId`: handed to handlers; a request id is made when none is given.
+ * - `cancel`: an `AbortSignal`, or an effect that succeeds, to stop softly: nothing starts any more, running handlers are
+ *   interrupted (those with `interrupt: "block"` finish), and every call is answered.
  *
  * @category models
  * @since 0.1.0
@@ -84,6 +87,7 @@ export const open = <E, R>(
   settings: Settings.Settings<E, R>,
   stepIndex: number,
   running: Running,
+  cancellation: Cancellation.Cancellation | undefined,
   scope: Scope.Scope
 ): Effect.Effect<Batch<E>, never, R> =>
   Effect.gen(function*() {
@@ -94,6 +98,7 @@ export const open = <E, R>(
       executor: yield* Executor.Executor,
       desk: { encoder, onToolError: settings.onToolError },
       running,
+      cancellation,
       services,
       clock: yield* Clock.Clock
     })
@@ -131,7 +136,7 @@ const prepare = <E, R>(
 /** The batch of a run of its own, whose handlers are stopped when the scope closes. */
 const openAlone = <E, R>(
   prepared: Prepared<E, R>,
-  stepIndex: number,
+  options: Options<E, R>,
   scope: Scope.Scope
 ): Effect.Effect<{ readonly batch: Batch<E>; readonly running: Running }, never, R> =>
   Effect.gen(function*() {
@@ -139,7 +144,8 @@ const openAlone = <E, R>(
     const running = new Running(settings.graceMillis, yield* Effect.context<never>())
     yield* Scope.addFinalizer(scope, running.stop)
     const jobs = yield* Effect.forEach(calls, (call, index) => Plan.plan(index, call, tools, settings.policy))
-    const batch = yield* open<E, R>(jobs.length, settings, stepIndex, running, scope)
+    const cancellation = yield* Cancellation.listen(options.cancel, scope)
+    const batch = yield* open<E, R>(jobs.length, settings, options.stepIndex ?? 0, running, cancellation, scope)
     batch.add(jobs)
     batch.seal()
     return { batch, running }
@@ -181,7 +187,7 @@ export const stream = <const Tools extends ReadonlyArray<Tool.Any>, E = never, R
     Effect.gen(function*() {
       const prepared = yield* prepare(calls, tools, options)
       if (prepared.unknown !== undefined) return single({ _tag: "Error", error: prepared.unknown })
-      const { batch, running } = yield* openAlone(prepared, options.stepIndex ?? 0, scope)
+      const { batch, running } = yield* openAlone(prepared, options, scope)
       return Pull.catchDone(batch.pull, () => Effect.andThen(running.stop, Cause.done()))
     })
   ))
@@ -230,7 +236,7 @@ export const run = <const Tools extends ReadonlyArray<Tool.Any>, E = never, R = 
     Effect.gen(function*() {
       const prepared = yield* prepare(calls, tools, options)
       if (prepared.unknown !== undefined) return yield* prepared.unknown
-      const { batch, running } = yield* openAlone(prepared, options.stepIndex ?? 0, scope)
+      const { batch, running } = yield* openAlone(prepared, options, scope)
       yield* drain(batch.pull)
       const abandoned = yield* running.stop
       const { halt } = batch

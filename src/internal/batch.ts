@@ -20,6 +20,7 @@ import type * as Policy from "../Policy.ts"
 import type * as Tool from "../Tool.ts"
 import * as Admission from "./admission.ts"
 import * as Answer from "./answer.ts"
+import * as Cancellation from "./cancellation.ts"
 import * as Emission from "./emission.ts"
 import { Handling, type Host } from "./handling.ts"
 import { type Helper, Helpers } from "./helpers.ts"
@@ -46,6 +47,7 @@ export interface Workshop<E> {
   readonly executor: Executor.Service
   readonly desk: Omit<Answer.Desk<E, any>, "limit">
   readonly running: Running
+  readonly cancellation: Cancellation.Cancellation | undefined
   readonly services: Context.Context<any>
   readonly clock: Clock.Clock
 }
@@ -62,7 +64,8 @@ export class Batch<E> implements Host<E> {
   private readonly answered: Array<Answer.Answer | undefined> = []
   private readonly completed: Array<Answer.Answer> = []
   readonly helpers: Helpers
-  private readonly unsubscribe: () => void
+  readonly services: Context.Context<any>
+  private readonly unsubscribe: ReadonlyArray<() => void>
   private readonly runs = new Map<number, Plan.Run>()
   private readonly handlings = new Set<Handling<E>>()
   private undecided: ReadonlyArray<Plan.Job> = []
@@ -78,7 +81,7 @@ export class Batch<E> implements Host<E> {
   private patience: Helper | undefined
 
   constructor(workshop: Workshop<E>) {
-    const { settings, running, desk, services } = workshop
+    const { settings, running, cancellation, desk, services } = workshop
     this.workshop = workshop
     this.desk = { ...desk, limit: (subject, work) => this.limit(subject, work, () => this.late(subject)) }
     this.emission = Emission.make(settings.policy, this.mailbox)
@@ -86,7 +89,11 @@ export class Batch<E> implements Host<E> {
     this.helpers = new Helpers(services)
     this.isTraced = Telemetry.isTraced(services)
     this.admission = Admission.make(settings.bound)
-    this.unsubscribe = running.onChange(() => this.admit())
+    this.services = services
+    this.unsubscribe = [
+      running.onChange(() => this.admit()),
+      cancellation?.onRequest(() => this.cancel(Cancellation.cause)) ?? (() => {})
+    ]
   }
 
   /** Calls that have come up. They are numbered by their position in the turn, and start in the order they come in. */
@@ -171,7 +178,7 @@ export class Batch<E> implements Host<E> {
   /** Ends the timers; nothing starts any more. What runs belongs to the run and is stopped with it. */
   close(): void {
     this.isOver = true
-    this.unsubscribe()
+    for (const unsubscribe of this.unsubscribe) unsubscribe()
     this.helpers.close()
   }
 

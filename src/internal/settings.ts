@@ -8,6 +8,7 @@ import * as Random from "effect/Random"
 import type * as Policy from "../Policy.ts"
 import type * as Tool from "../Tool.ts"
 import type * as Answer from "./answer.ts"
+import type * as Cancellation from "./cancellation.ts"
 import * as Handler from "./handler.ts"
 import * as Json from "./json.ts"
 
@@ -21,6 +22,7 @@ export interface RunnerOptions<E, R> {
   readonly sessionId?: string | null
   readonly policy?: Policy.Policy | null
   readonly grace?: Duration.Input | "infinity" | null
+  readonly cancel?: Cancellation.Source<R> | null
 }
 
 /** What a run uses. */

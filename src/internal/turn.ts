@@ -6,7 +6,9 @@ import type * as Adapter from "../Adapter.ts"
 import type * as Collector from "../Collector.ts"
 import type * as Event from "../Event.ts"
 import type * as Message from "../Message.ts"
+import type * as Response from "../Response.ts"
 import type * as Tool from "../Tool.ts"
+import type { Cancellation } from "./cancellation.ts"
 import * as Payload from "./payload.ts"
 import type * as Request from "./request.ts"
 import type { Running } from "./running.ts"
@@ -30,6 +32,7 @@ export interface Run<E, R> {
   readonly tools: ReadonlyMap<string, Tool.Any>
   readonly view: View<R>
   readonly running: Running
+  readonly cancellation: Cancellation | undefined
   readonly state: Collector.State
   readonly within: Telemetry.Within
 }
@@ -82,6 +85,15 @@ export const assistantMessage = (
   ...(reasoning === undefined ? {} : { reasoning }),
   metadata: {}
 })
+
+/** What was heard of a reply. One that was cut short by a cancellation says so. */
+export const heard = <E, R>(response: Response.Response, { cancellation, state }: Run<E, R>): Response.Response =>
+  cancellation?.isRequested === true && state.message === null && response.error === undefined
+    ? { ...response, finishReason: "other", rawFinishReason: "cancelled" }
+    : response
+
+/** Whether a message says nothing. */
+export const isEmpty = (message: Message.Message): boolean => message.content === "" && message.toolCalls === undefined
 
 /** The last event of a step. A turn that a tool halted is done, whatever the model meant to do. */
 export const stepCompleted = (

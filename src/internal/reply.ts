@@ -1,0 +1,175 @@
+/**
+ * A model's reply while it is read, and the tools that run beside it. A call starts early when the wire has called its
+ * arguments final and the policy lets its tool go; tool events are then passed on as they come, also while the model is
+ * silent. The model is read only when somebody asks, and never more than one read ahead. A reply that ends badly calls
+ * back what was started on its word.
+ */
+import type * as Arr from "effect/Array"
+import * as Cause from "effect/Cause"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Fiber from "effect/Fiber"
+import * as Option from "effect/Option"
+import * as Pull from "effect/Pull"
+import * as Scope from "effect/Scope"
+import * as Stream from "effect/Stream"
+import type * as Adapter from "../Adapter.ts"
+import type * as Event from "../Event.ts"
+import type * as Response from "../Response.ts"
+import type * as Tool from "../Tool.ts"
+import type { Batch } from "./batch.ts"
+import * as Division from "./division.ts"
+import * as Plan from "./plan.ts"
+import type * as Turn from "./turn.ts"
+
+/** What a reply comes to next: events, its end, or what broke it and whether it had begun by then. */
+export type Signal =
+  | { readonly _tag: "Events"; readonly events: ReadonlyArray<Event.Event> }
+  | { readonly _tag: "Ended" }
+  | { readonly _tag: "Broken"; readonly error: Adapter.AdapterError; readonly hasBegun: boolean }
+
+const ended: Signal = { _tag: "Ended" }
+
+/** Ends of a reply that call back what was started on its word. */
+const badEndings: ReadonlyArray<Response.FinishReason | null> = ["length", "content_filter", "error"]
+
+/** Events after which nothing more is worth starting early: what follows decides on all calls at once. */
+const isEnding = (event: Event.Event): boolean => event._tag === "MessageCompleted" || event._tag === "Error"
+
+type ModelPull = Pull.Pull<Arr.NonEmptyReadonlyArray<Event.AdapterEvent>, Adapter.AdapterError>
+
+export class Reply<E, R> {
+  private readonly run: Turn.Run<E, R>
+  private readonly connection: Scope.Closeable
+  private readonly openBatch: (calls: number) => Effect.Effect<Batch<E>, never, R>
+  private batch: Batch<E> | undefined
+  private hasBegun = false
+  private isOver = false
+  private model: Effect.Effect<Signal> = Effect.succeed(ended)
+  private fiber: Fiber.Fiber<Signal> | undefined
+  private read: Exit.Exit<Signal> | undefined
+
+  constructor(run: Turn.Run<E, R>, connection: Scope.Closeable, openBatch: Reply<E, R>["openBatch"]) {
+    this.run = run
+    this.connection = connection
+    this.openBatch = openBatch
+  }
+
+  /** Connects to the model. Nothing is asked of it before the first read. A run that can be cancelled reads beside. */
+  connect(stream: Stream.Stream<Event.AdapterEvent, Adapter.AdapterError>): Effect.Effect<void, never, R> {
+    return Effect.gen({ self: this }, function*() {
+      this.model = this.signalled(yield* Scope.provide(Stream.toPull(stream), this.connection))
+      if (this.run.cancellation !== undefined) yield* this.beside()
+    })
+  }
+
+  private signalled(pull: ModelPull): Effect.Effect<Signal> {
+    return Effect.matchCauseEffect(pull, {
+      onSuccess: (events) => {
+        this.hasBegun = true
+        return Effect.succeed<Signal>({ _tag: "Events", events })
+      },
+      onFailure: (cause) => {
+        if (Pull.isDoneCause(cause)) return Effect.succeed(ended)
+        const error = Cause.findErrorOption(cause as Cause.Cause<Adapter.AdapterError>)
+        return Option.isNone(error)
+          ? Effect.failCause(cause as Cause.Cause<never>)
+          : Effect.succeed<Signal>({ _tag: "Broken", error: error.value, hasBegun: this.hasBegun })
+      }
+    })
+  }
+
+  /** What comes next, of the model or of the tools beside it. */
+  readonly next: Effect.Effect<Signal, E> = Effect.suspend(() =>
+    this.batch === undefined ? this.model : this.besideModel(this.batch)
+  )
+
+  private besideModel(batch: Batch<E>): Effect.Effect<Signal, E> {
+    if (!batch.isEmpty) return toolEvents(batch.take)
+    if (this.run.cancellation?.isRequested === true) return Effect.succeed(ended)
+    this.listen(batch)
+    const { read } = this
+    if (read === undefined) {
+      return Effect.flatMap(
+        batch.take,
+        (events) => events.length === 0 ? this.next : toolEvents(Effect.succeed(events))
+      )
+    }
+    this.read = undefined
+    return read
+  }
+
+  private listen(batch: Batch<E>): void {
+    if (this.fiber !== undefined || this.read !== undefined) return
+    const fiber = Effect.runForkWith(batch.services)(this.model)
+    this.read = fiber.pollUnsafe()
+    if (this.read !== undefined) return
+    this.fiber = fiber
+    fiber.addObserver((exit) => {
+      this.fiber = undefined
+      this.read = exit
+      batch.wake()
+    })
+  }
+
+  /** Calls that became final with these events and may start now. They have been folded already. */
+  ready(events: ReadonlyArray<Event.Event>): ReadonlyArray<Plan.Decode> {
+    const { settings, mode } = this.run
+    if (this.isOver || settings.policy.start === "afterTurn" || mode === "manual" || events.some(isEnding)) return []
+    return events.flatMap((event) => event._tag === "ToolCallCompleted" ? this.decodable(event) : [])
+  }
+
+  private decodable(event: Event.Of<"ToolCallCompleted">): ReadonlyArray<Plan.Decode> {
+    const { tools, settings, state } = this.run
+    const tool = tools.get(event.name)
+    if (tool === undefined || event.providerExecuted === true || !this.mayStart(tool)) return []
+    const taken = state.calls.take(event.id)
+    if (taken === undefined) return []
+    const job = Plan.planned(taken.index, taken.call, tools, settings.policy)
+    if (job._tag === "Decode" && taken.call.argumentsLost === undefined) return [job]
+    state.calls.giveBack(taken.index)
+    return []
+  }
+
+  private mayStart(tool: Tool.Any): boolean {
+    return !tool.manual && (this.run.settings.policy.start === "onCallReady" || tool.readOnly)
+  }
+
+  /** Starts calls. From the first one on the model is read beside the tools. */
+  start(jobs: ReadonlyArray<Plan.Decode>): Effect.Effect<void, never, R> {
+    return Effect.map(this.beside(), (batch) => {
+      batch.add(jobs)
+      batch.begin()
+    })
+  }
+
+  private beside(): Effect.Effect<Batch<E>, never, R> {
+    return Effect.gen({ self: this }, function*() {
+      if (this.batch !== undefined) return this.batch
+      this.batch = yield* this.openBatch(Infinity)
+      yield* Scope.addFinalizer(this.connection, this.stopReading)
+      return this.batch
+    })
+  }
+
+  private readonly stopReading: Effect.Effect<void> = Effect.suspend(() =>
+    this.fiber === undefined ? Effect.void : Fiber.interrupt(this.fiber)
+  )
+
+  /** The reply has been read: its connection is closed, and nothing starts early any more. */
+  readonly close: Effect.Effect<void> = Effect.suspend(() => {
+    this.isOver = true
+    return Scope.close(this.connection, Exit.void)
+  })
+
+  /** The batch of the early calls, for the rest of the turn to join. Those of a bad reply are called back. */
+  handOver(finishReason: Response.FinishReason | null): Batch<E> | undefined {
+    const { batch } = this
+    this.batch = undefined
+    if (badEndings.includes(finishReason)) batch?.cancel(Division.ending(finishReason))
+    return batch
+  }
+}
+
+const toolEvents = <E>(events: Effect.Effect<ReadonlyArray<Event.Event>, E>): Effect.Effect<Signal, E> =>
+  Effect.map(events, (some): Signal => ({ _tag: "Events", events: some }))
