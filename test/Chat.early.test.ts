@@ -225,6 +225,36 @@ describe("a reply that ends badly after a tool has started", () => {
       }))
   }
 
+  it.effect("R-357, P-17: a call that was whole runs after a cut, whether or not a neighbour had started", () =>
+    Effect.gen(function*() {
+      const look = readOnly("look", Effect.sleep(40))
+      const write = Tool.make("write", { parameters: {}, handler: () => Effect.succeed("written") })
+      for (const before of [[], [Script.toolCall("a", "look"), Script.delay(5)]]) {
+        const model = Script.layer([[
+          ...before,
+          Script.toolCall("b", "write"),
+          Script.delay(5),
+          Script.finish("length")
+        ]])
+        const step = succeeded(yield* Simulation.run(Effect.provide(Step.run("go", { tools: [look, write] }), model)))
+        assert.strictEqual(step.toolResults.at(-1)?.content, "written")
+        assert.isFalse(step.done)
+      }
+    }))
+
+  it.effect("law 1: two calls of one id in one read are kept apart, and only the read-only one starts early", () =>
+    Effect.gen(function*() {
+      const starts: Array<string> = []
+      const look = readOnly("look", Effect.sync(() => starts.push("look")))
+      const write = Tool.make("write", { parameters: {}, handler: () => Effect.sync(() => starts.push("write")) })
+      const model = Script.layer([
+        [Script.toolCall("d", "look"), Script.toolCall("d", "write"), Script.delay(50), Script.error("network_error")]
+      ])
+      const step = succeeded(yield* Simulation.run(Effect.provide(Step.run("go", { tools: [look, write] }), model)))
+      assert.deepStrictEqual(starts, ["look"])
+      assert.deepStrictEqual(Thread.unanswered(step.thread), [])
+    }))
+
   it.effect("R-398: a handler that blocks interruption finishes, and its result counts", () =>
     Effect.gen(function*() {
       const look = readOnly("look", Effect.as(Effect.sleep(50), "whole"), { interrupt: "block" })

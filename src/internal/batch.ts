@@ -71,6 +71,7 @@ export class Batch<E> implements Host<E> {
   private undecided: ReadonlyArray<Plan.Job> = []
   private isDeciding = false
   private cancellation: string | undefined
+  private isAwaited = false
   private isSealed = false
   private admission: Admission.Admission
   private holding = 0
@@ -138,20 +139,26 @@ export class Batch<E> implements Host<E> {
     this.mailbox.wake()
   }
 
-  /** Whether every call has been answered. Those that were cancelled are waited for, too. */
+  /** Whether every call has been answered. Those that were called back are waited for, too. */
   private get isSettled(): boolean {
     return this.isSealed && this.completed.length === this.jobs.length &&
-      (this.cancellation === undefined || this.holding === 0)
+      (!this.isAwaited || this.holding === 0)
+  }
+
+  /** Stops what has come up, and whatever still may: the turn they belong to is not to be acted on. */
+  cancel(cause: string): void {
+    this.cancellation = `not run: ${cause}`
+    this.callBack(cause)
   }
 
   /**
-   * Stops what has been started and answers it, and whatever has not been: the turn they belong to is not to be acted
-   * on. Handlers that block interruption finish, and their result counts.
+   * Stops what has come up so far, and answers it. Handlers that block interruption finish, and their result counts. The
+   * batch does not end before all of them have stopped or had their grace period.
    */
-  cancel(cause: string): void {
-    this.cancellation = `not run: ${cause}`
+  callBack(cause: string): void {
+    this.isAwaited = true
     for (const { index } of Admission.waiting(this.admission)) {
-      this.abort(this.runs.get(index) as Plan.Run, this.cancellation)
+      this.abort(this.runs.get(index) as Plan.Run, `not run: ${cause}`)
     }
     this.admission = Admission.clear(this.admission)
     for (const handling of this.handlings) {

@@ -11,6 +11,7 @@ interface Entry {
   readonly id: string
   /** The id on the wire, which another call may have as well. */
   readonly wireId: string
+  readonly index: number
   name: string
   arguments: Json.JsonObject
   raw: string
@@ -83,6 +84,7 @@ export class Calls {
     const entry: Entry = {
       id: wireId === "" || this.taken.has(wireId) ? this.freshId(wireId) : wireId,
       wireId,
+      index: this.entries.length,
       name,
       arguments: {},
       raw: "",
@@ -133,13 +135,15 @@ export class Calls {
     return true
   }
 
-  /** A call whose arguments are final, to be run before the message has ended, and its position. Once per call. */
-  take(wireId: string): { readonly index: number; readonly call: Message.ToolCall } | undefined {
-    const index = this.entries.findLastIndex((entry) => entry.wireId === wireId && entry.isCompleted)
-    const entry = this.entries[index]
-    if (entry === undefined || entry.isTaken) return undefined
+  /** The call that an event has made final, to be run before the message has ended, and its position. Once per call. */
+  take(event: Completed): { readonly index: number; readonly call: Message.ToolCall } | undefined {
+    const entry = this.sharers.get(event.id)?.findLast((one) =>
+      one.isCompleted && !one.isTaken && !one.providerExecuted && one.name === event.name &&
+      one.raw === (event.rawArguments ?? one.raw)
+    )
+    if (entry === undefined) return undefined
     entry.isTaken = true
-    return { index, call: toToolCall(entry, { parse: false, isTruncated: false }) }
+    return { index: entry.index, call: toToolCall(entry, { parse: false, isTruncated: false }) }
   }
 
   /** Gives a call back that was taken and not run. */

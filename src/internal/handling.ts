@@ -77,7 +77,7 @@ export class Handling<E> {
     return Effect.flatMap(this.host.permits.take(1), () => {
       this.handlerStarts()
       return Effect.flatMap(this.execute(), (outcome) => {
-        if (this.phase !== "handler") return Effect.void
+        if (this.phase !== "handler" || this.host.isOver) return Effect.void
         this.disarm()
         this.endSpan(Exit.void, Execution.outcomeName(outcome))
         return this.host.settling(this.job, Answer.fromOutcome(this.host.desk, this.job, outcome))

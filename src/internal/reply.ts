@@ -30,9 +30,6 @@ export type Signal =
 
 const ended: Signal = { _tag: "Ended" }
 
-/** Ends of a reply that call back what was started on its word. */
-const badEndings: ReadonlyArray<Response.FinishReason | null> = ["length", "content_filter", "error"]
-
 /** Events after which nothing more is worth starting early: what follows decides on all calls at once. */
 const isEnding = (event: Event.Event): boolean => event._tag === "MessageCompleted" || event._tag === "Error"
 
@@ -122,8 +119,8 @@ export class Reply<E, R> {
   private decodable(event: Event.Of<"ToolCallCompleted">): ReadonlyArray<Plan.Decode> {
     const { tools, settings, state } = this.run
     const tool = tools.get(event.name)
-    if (tool === undefined || event.providerExecuted === true || !this.mayStart(tool)) return []
-    const taken = state.calls.take(event.id)
+    if (tool === undefined || !this.mayStart(tool)) return []
+    const taken = state.calls.take(event)
     if (taken === undefined) return []
     const job = Plan.planned(taken.index, taken.call, tools, settings.policy)
     if (job._tag === "Decode" && taken.call.argumentsLost === undefined) return [job]
@@ -162,11 +159,15 @@ export class Reply<E, R> {
     return Scope.close(this.connection, Exit.void)
   })
 
-  /** The batch of the early calls, for the rest of the turn to join. Those of a bad reply are called back. */
+  /**
+   * The batch of the early calls, for the rest of the turn to join. Those of a reply that was cut off, filtered or
+   * broken are called back; after the latter two the rest is not to run either.
+   */
   handOver(finishReason: Response.FinishReason | null): Batch<E> | undefined {
     const { batch } = this
     this.batch = undefined
-    if (badEndings.includes(finishReason)) batch?.cancel(Division.ending(finishReason))
+    if (finishReason === "length") batch?.callBack(Division.ending(finishReason))
+    if (finishReason === "content_filter" || finishReason === "error") batch?.cancel(Division.ending(finishReason))
     return batch
   }
 }
