@@ -267,6 +267,12 @@ const answerTo = <E, R>(desk: Desk<E, R>, subject: Subject, raw: unknown): Effec
 export const cancelled = <E, R>(desk: Desk<E, R>, subject: Subject, detail: string): Effect.Effect<Answer> =>
   continued(desk, subject, toolError("cancelled", subject.call, { detail }))
 
+/** The answer to a call that nobody waits for any more. Nothing of the caller's is asked, for nothing is waited for. */
+export const unfinished = (subject: Subject, detail: string): Answer => {
+  const error = toolError("cancelled", subject.call, { detail })
+  return told(subject, error, literalError(error))
+}
+
 /**
  * The answer when writing one broke off: a fiber was interrupted from outside, or a value could not even be looked at.
  * The error policy is not asked, for it may have been asked before.

@@ -152,8 +152,8 @@ export class Batch<E> implements Host<E> {
   }
 
   /**
-   * Stops what has come up so far, and answers it. Handlers that block interruption finish, and their result counts. The
-   * batch does not end before all of them have stopped or had their grace period.
+   * Stops what has come up so far, and answers it. Handlers that block interruption may finish, and their result counts.
+   * The batch does not end before all of them have stopped or had their grace period; nothing is waited for longer.
    */
   callBack(cause: string): void {
     this.isAwaited = true
@@ -164,7 +164,21 @@ export class Batch<E> implements Host<E> {
     for (const handling of this.handlings) {
       if (handling.job.tool.interrupt === "cancel") handling.cancel(`interrupted: ${cause}`)
     }
+    const jobs = this.jobs.slice()
+    const since = this.workshop.clock.currentTimeMillisUnsafe()
+    this.helpers.after(this.workshop.running.graceMillis, () => this.conclude(jobs, `interrupted: ${cause}`, since))
     this.mailbox.wake()
+  }
+
+  /** Whatever is not answered by now is answered without it: a blocking handler, a policy, a decoder, an encoder. */
+  private conclude(jobs: ReadonlyArray<Plan.Job>, detail: string, since: number): void {
+    const indexes = new Set(jobs.map((job) => job.index))
+    const handlings = Array.from(this.handlings).filter(({ job }) => indexes.has(job.index))
+    for (const handling of handlings) handling.cancel(detail, since)
+    for (const job of jobs) {
+      if (this.answered[job.index] === undefined) this.settle(job, Answer.unfinished(job, detail))
+    }
+    for (const handling of handlings) handling.leave(since)
   }
 
   private abort(job: Plan.Run, detail: string): void {
@@ -213,8 +227,9 @@ export class Batch<E> implements Host<E> {
 
   /** What is to be done with every call is known: those that cannot run are answered first. */
   private open(decided: ReadonlyArray<Plan.Decided>): void {
-    const runs = decided.filter((job) => job._tag === "Run")
-    for (const job of decided) {
+    const open = decided.filter((job) => this.answered[job.index] === undefined)
+    const runs = open.filter((job) => job._tag === "Run")
+    for (const job of open) {
       if (job._tag === "Refuse") this.respond(job, Answer.fromOutcome(this.desk, job, job.outcome))
       if (job._tag === "Cancel") this.respond(job, Answer.cancelled(this.desk, job, job.detail))
     }
@@ -285,6 +300,7 @@ export class Batch<E> implements Host<E> {
   }
 
   private settle(job: Answer.Subject & { readonly index: number }, answer: Answer.Answer): void {
+    if (this.answered[job.index] !== undefined) return
     this.answered[job.index] = answer
     this.completed.push(answer)
     const { id, name } = job.call

@@ -136,20 +136,28 @@ export class Handling<E> {
   }
 
   /** The call is answered as cancelled now, and its handler told to stop, unless its answer is already being written. */
-  cancel(detail: string): void {
+  cancel(detail: string, since?: number): void {
     const answer = () => Answer.cancelled(this.host.desk, this.job, detail)
-    this.overrule(toolError("cancelled", this.job.call), answer)
+    this.overrule(toolError("cancelled", this.job.call), answer, since)
   }
 
-  private overrule(error: Tool.ToolError, answer: () => Effect.Effect<Answer.Answer, E, any>): void {
-    const { task } = this
-    if (this.phase === "answering" || this.phase === "expired" || task === undefined) return
+  /** It was given time since then, and that is over: whatever it is still doing is stopped, and nobody waits for it. */
+  leave(since: number): void {
+    this.interrupt(since)
+    this.vacate()
+  }
+
+  private overrule(error: Tool.ToolError, answer: () => Effect.Effect<Answer.Answer, E, any>, since?: number): void {
+    if (this.phase === "answering" || this.phase === "expired" || this.task === undefined) return
     this.phase = "expired"
     this.timer?.interruptUnsafe()
     this.endSpan(Exit.fail(error), error.reason)
-    const { running, clock } = this.workshop
-    running.interrupt(task, clock.currentTimeMillisUnsafe(), () => this.vacate())
+    this.interrupt(since)
     this.host.respond(this.job, answer())
+  }
+
+  private interrupt(since = this.workshop.clock.currentTimeMillisUnsafe()): void {
+    if (this.task !== undefined) this.workshop.running.interrupt(this.task, since, () => this.vacate())
   }
 
   private vacate(): void {

@@ -74,10 +74,10 @@ export class Running {
     for (const listener of this.listeners) listener()
   }
 
-  /** Tells a task to stop. It has its grace period for that, then it is given up. */
-  interrupt(task: Task, now: number, onGivenUp: () => void): void {
+  /** Tells a task to stop. It has its grace period for that, which began at `since`; then it is given up. */
+  interrupt(task: Task, since: number, onGivenUp: () => void): void {
     if (!this.tasks.has(task)) return
-    this.told.set(task, now)
+    this.told.set(task, Math.min(since, this.told.get(task) ?? since))
     task.fiber.interruptUnsafe()
     if (!this.tasks.has(task)) return
     const timer = this.helpers.after(this.graceMillis, () => {

@@ -1,0 +1,125 @@
+/**
+ * The soft stop of a batch, bounded: every call is answered within the grace period, whatever is still at work on it.
+ */
+import { assert, describe, it } from "@effect/vitest"
+import * as Effect from "effect/Effect"
+import { Encoder, Message, Tool, ToolRunner } from "heddle"
+import { Recorder } from "heddle/testing"
+import { elapsed } from "./support/runs.ts"
+import * as Tools from "./support/tools.ts"
+
+const call = Message.toolCall
+
+const calling = (...names: ReadonlyArray<string>) => names.map((name, index) => call(`c${index}`, name))
+
+const grace = 100
+
+/** Runs calls that are cancelled after 10 ms. */
+const cancelled = (
+  calls: ReadonlyArray<Message.ToolCall>,
+  tools: ReadonlyArray<Tool.Any>,
+  options: ToolRunner.Options = {}
+) => elapsed(ToolRunner.run(calls, tools, { cancel: Effect.sleep(10), grace, toolTimeout: "infinity", ...options }))
+
+const isCancelled = ({ messages }: ToolRunner.Result) => {
+  for (const { content, isError } of messages) {
+    assert.match(String(content), /cancelled: (interrupted|not run): Execution cancelled by parent abort signal/)
+    assert.isTrue(isError)
+  }
+}
+
+describe("ToolRunner: a soft stop", () => {
+  it.effect("R-398, law 11: a blocking handler may finish within the grace, and is answered without it afterwards", () =>
+    Effect.gen(function*() {
+      for (const [millis, at, interrupts] of [[60, 60, 0], [5_000, 110, 1]] as const) {
+        const recorder = yield* Recorder.make
+        const save = Tool.make("save", {
+          parameters: {},
+          interrupt: "block",
+          handler: recorder.handler(() => Effect.as(Effect.sleep(millis), "saved"))
+        })
+        const run = yield* cancelled(calling("save", "save"), [save])
+        assert.strictEqual(run.at, at)
+        if (interrupts === 0) {
+          assert.deepStrictEqual(run.value.messages.map(({ content }) => content), ["saved", "saved"])
+        } else isCancelled(run.value)
+        assert.notProperty(run.value, "abandoned")
+        assert.deepInclude(yield* recorder.counts(), { interrupts: 2 * interrupts, live: 0, finalizers: 2 })
+      }
+    }))
+
+  it.effect("law 11: one that refuses is answered, left behind and named after one grace", () =>
+    Effect.gen(function*() {
+      for (const interrupt of ["block", "cancel"] as const) {
+        const deaf = Tool.make("deaf", {
+          parameters: {},
+          interrupt,
+          handler: () => Effect.uninterruptible(Effect.never)
+        })
+        const { at, value } = yield* cancelled(calling("deaf", "echo"), [deaf, Tools.echo], { maxConcurrency: 1 })
+        assert.strictEqual(at, 10 + grace)
+        isCancelled(value)
+        assert.strictEqual(value.messages.length, 2)
+        assert.deepStrictEqual(value.abandoned, [{ id: "c0", name: "deaf", ageMillis: 10 + grace }])
+      }
+    }))
+
+  it.effect("law 11, R-075: an error policy that never decides is waited for no longer than the grace", () =>
+    Effect.gen(function*() {
+      const never = Tool.make("never", { parameters: {}, timeout: 5, handler: () => Effect.never })
+      for (const [stuck, isLeft] of [[Effect.never, false], [Effect.uninterruptible(Effect.never), true]] as const) {
+        for (const name of ["boom", "never", "ghost"]) {
+          const recorder = yield* Recorder.make
+          const onToolError = (_call: Message.ToolCall, _error: unknown) => recorder.track("policy")(stuck)
+          const { at, value } = yield* cancelled(calling(name, "echo"), [Tools.boom, never, Tools.echo], {
+            onToolError
+          })
+          assert.strictEqual(value.messages[1]?.content, "{}")
+          isCancelled({ messages: value.messages.slice(0, 1) })
+          assert.isUndefined(value.halt)
+          assert.isAtMost(at, 10 + 2 * grace)
+          assert.strictEqual((yield* recorder.counts("policy")).live, isLeft ? 1 : 0)
+          assert.strictEqual(value.abandoned?.length, isLeft ? 1 : undefined)
+        }
+      }
+    }))
+
+  it.effect("law 1: a policy that decides within the grace is heard, one that decides later is not", () =>
+    Effect.gen(function*() {
+      for (const [millis, expected] of [[50, "decided"], [105, undefined]] as const) {
+        const onToolError = (_call: Message.ToolCall, _error: unknown) =>
+          Effect.uninterruptible(Effect.as(Effect.sleep(millis), Tool.ErrorDecision.continue("decided")))
+        const calls = calling("boom", "boom")
+        const { value } = yield* cancelled(calls, [Tools.boom], { onToolError, cancel: Effect.sleep(1) })
+        assert.strictEqual(value.messages.length, 2)
+        if (expected === undefined) isCancelled(value)
+        else assert.deepStrictEqual(value.messages.map(({ content }) => content), [expected, expected])
+      }
+    }))
+
+  it.effect("law 11: a decoder or an encoder that never returns is waited for no longer than the grace", () =>
+    Effect.gen(function*() {
+      const stuck: Tool.Any = {
+        ...Tools.echo,
+        name: "stuck",
+        parameters: { jsonSchema: {}, decode: () => Effect.never }
+      }
+      const decoding = yield* cancelled(calling("stuck", "echo", "ghost"), [stuck, Tools.echo])
+      assert.strictEqual(decoding.at, 10 + grace)
+      isCancelled(decoding.value)
+      assert.strictEqual(decoding.value.messages.length, 3)
+      const encoding = yield* cancelled(calling("echo", "slow"), [Tools.echo, Tools.slow(50)]).pipe(
+        Effect.provide(Encoder.layer({ encode: () => Effect.never }))
+      )
+      assert.strictEqual(encoding.at, 10 + grace)
+      isCancelled(encoding.value)
+    }))
+
+  it.effect("law 1: answers that were there stay, and calls that come to an end by themselves end the batch", () =>
+    Effect.gen(function*() {
+      const { at, value } = yield* cancelled(calling("echo", "slow"), [Tools.echo, Tools.slow(50)])
+      assert.strictEqual(at, 10)
+      assert.strictEqual(value.messages[0]?.content, "{}")
+      isCancelled({ messages: value.messages.slice(1) })
+    }))
+})
