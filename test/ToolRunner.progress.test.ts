@@ -198,6 +198,26 @@ describe("ToolRunner: slow readers", () => {
       assert.deepInclude(yield* recorder.counts("never"), { starts: 2, interrupts: 2, finalizers: 2, live: 0 })
     }))
 
+  it.effect("R-111: the end of the stream is the end of what runs: it waits for handlers that are stopping", () =>
+    Effect.gen(function*() {
+      const recorder = yield* Recorder.make
+      const reluctant = Tool.make("reluctant", {
+        parameters: {},
+        timeout: 50,
+        handler: recorder.handler(() => Effect.onInterrupt(Effect.never, () => Effect.sleep(30)))
+      })
+      const { pull } = yield* opened(ToolRunner.stream(calling("reluctant"), [reluctant]))
+      yield* pull
+      yield* TestClock.adjust(50)
+      yield* pull
+      const end = yield* Effect.forkChild(Effect.flip(Effect.sandbox(pull)), { startImmediately: true })
+      yield* TestClock.adjust(29)
+      assert.isUndefined(end.pollUnsafe())
+      yield* TestClock.adjust(1)
+      assert.isTrue(Pull.isDoneCause(yield* Fiber.join(end)))
+      assert.deepInclude(yield* recorder.counts(), { live: 0, finalizers: 1 })
+    }))
+
   it.effect("R-111: giving up a pull is leaving: what runs is stopped, and the next pull is the end", () =>
     Effect.gen(function*() {
       const recorder = yield* Recorder.make

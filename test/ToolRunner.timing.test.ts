@@ -129,15 +129,19 @@ describe("ToolRunner: timeouts", () => {
       const decodings = [recorder.track("decode")(Effect.never), Effect.uninterruptible(Effect.never)]
       for (const [index, decode] of decodings.entries()) {
         const stuck: Tool.Any = { ...Tools.echo, name: "stuck", parameters: { jsonSchema: {}, decode: () => decode } }
-        const calls = calling("stuck", "echo", "stuck")
-        const { at, value } = yield* elapsed(ToolRunner.run(calls, [stuck, Tools.echo], { toolTimeout: 50, grace: 7 }))
-        assert.strictEqual(at, index === 0 ? 50 : 57)
+        const calls = calling("stuck", "slow", "stuck")
+        const { at, value } = yield* elapsed(
+          ToolRunner.run(calls, [stuck, Tools.slow(40)], { toolTimeout: 50, grace: 7 })
+        )
+        assert.strictEqual(at, 90)
         assert.strictEqual(value.abandoned?.length, index === 0 ? undefined : 2)
         const late =
           "{\"error\":\"tool error (stuck): timeout: decoding the arguments took too long\",\"code\":\"timeout\"}"
-        assert.deepStrictEqual(contents(value), [["c0", late], ["c1", "{}"], ["c2", late]])
+        assert.deepStrictEqual(contents(value), [["c0", late], ["c1", "slow"], ["c2", late]])
       }
-      assert.deepInclude(yield* recorder.counts(), { starts: 2, interrupts: 2, finalizers: 2, live: 0 })
+      const stops = (yield* recorder.log).flatMap((entry) => entry._tag === "Interrupted" ? [entry.at] : [])
+      assert.deepStrictEqual(stops, [50, 50])
+      assert.deepInclude(yield* recorder.counts(), { starts: 2, finalizers: 2, live: 0 })
     }))
 
   it.effect("R-058: decoding that dies is an invalid argument of that call alone", () =>

@@ -255,9 +255,12 @@ export class Batch<E> implements Host<E> {
     return task
   }
 
-  private watch(call: Message.ToolCall, fiber: Fiber.Fiber<unknown, unknown>): void {
+  /** Takes in a fiber that is no handler, and returns what stops it. */
+  private watch(call: Message.ToolCall, fiber: Fiber.Fiber<unknown, unknown>): () => void {
+    const { running, clock } = this.workshop
     const task = this.own(call, fiber)
-    fiber.addObserver(() => this.workshop.running.remove(task))
+    fiber.addObserver(() => running.remove(task))
+    return () => running.interrupt(task, clock.currentTimeMillisUnsafe(), () => {})
   }
 
   private limit<A, S>(

@@ -8,8 +8,8 @@ import type * as Fiber from "effect/Fiber"
 
 export interface Limit<E> {
   readonly millis: number
-  /** Takes over the fiber of work that has not ended at once. */
-  readonly own: (fiber: Fiber.Fiber<unknown, unknown>) => void
+  /** Takes over the fiber of work that has not ended at once, and returns what stops it. */
+  readonly own: (fiber: Fiber.Fiber<unknown, unknown>) => () => void
   /** What the waiting fails with when the time is up. */
   readonly late: () => E
 }
@@ -32,10 +32,10 @@ const attempt = <A, E, R>(work: () => Effect.Effect<A, E, R>): Effect.Effect<A, 
 }
 
 const inTime = <A, E>(fiber: Fiber.Fiber<A, E>, limit: Limit<E>): Effect.Effect<A, E> => {
-  limit.own(fiber)
+  const stop = limit.own(fiber)
   const end = Effect.callback<A, E>((resume) => {
     fiber.addObserver(resume)
-    return Effect.sync(() => fiber.interruptUnsafe())
+    return Effect.sync(stop)
   })
   if (!Number.isFinite(limit.millis)) return end
   return Effect.timeoutOrElse(end, { duration: limit.millis, orElse: () => Effect.fail(limit.late()) })
