@@ -43,11 +43,15 @@ export type ChatError = Step.StepError
  * @category models
  * @since 0.1.0
  */
-export interface Options<Tools extends ReadonlyArray<Tool.Any> = ReadonlyArray<Tool.Any>, E = never, R = never>
-  extends Step.Options<Tools, E, R>
-{
+export interface Options<
+  Tools extends ReadonlyArray<Tool.Any> = ReadonlyArray<Tool.Any>,
+  E = never,
+  R = never,
+  RHalt = R,
+  REvent = R
+> extends Step.Options<Tools, E, R, REvent> {
   readonly maxTurns?: number | null
-  readonly haltWhen?: ((step: Event.StepResult) => boolean | Effect.Effect<boolean, never, R>) | null
+  readonly haltWhen?: ((step: Event.StepResult) => boolean | Effect.Effect<boolean, never, RHalt>) | null
   readonly structuredFinalize?: boolean
   readonly finalizePrompt?: string
 }
@@ -285,13 +289,19 @@ const observed = <E, R>(pull: Pull.Pull<Events, E, void, R>, view: Turn.View<R>)
  * @category running
  * @since 0.1.0
  */
-export const stream = <const Tools extends ReadonlyArray<Tool.Any> = [], E = never, R = never>(
+export const stream = <
+  const Tools extends ReadonlyArray<Tool.Any> = [],
+  E = never,
+  R = never,
+  RHalt = never,
+  REvent = never
+>(
   input: Thread.Input,
-  options: Options<Tools, E, R> = {}
-): Stream.Stream<Event.Event, ChatError | E, R | Step.Services<Tools>> =>
+  options: Options<Tools, E, R, RHalt, REvent> = {}
+): Stream.Stream<Event.Event, ChatError | E, R | RHalt | REvent | Step.Services<Tools>> =>
   Stream.fromChannel(
     Channel.fromTransformBracket((_upstream, _scope, scope) =>
-      Effect.map(start(input, options, scope), (pull) => observed(pull, options))
+      Effect.map(start<Tools, E, R | RHalt | REvent>(input, options, scope), (pull) => observed(pull, options))
     )
   )
 
@@ -325,10 +335,16 @@ export const stream = <const Tools extends ReadonlyArray<Tool.Any> = [], E = nev
  * @category running
  * @since 0.1.0
  */
-export const run = <const Tools extends ReadonlyArray<Tool.Any> = [], E = never, R = never>(
+export const run = <
+  const Tools extends ReadonlyArray<Tool.Any> = [],
+  E = never,
+  R = never,
+  RHalt = never,
+  REvent = never
+>(
   input: Thread.Input,
-  options: Options<Tools, E, R> = {}
-): Effect.Effect<Event.ChatResult, ChatError | E, R | Step.Services<Tools>> =>
+  options: Options<Tools, E, R, RHalt, REvent> = {}
+): Effect.Effect<Event.ChatResult, ChatError | E, R | RHalt | REvent | Step.Services<Tools>> =>
   Effect.gen(function*() {
     let last: Event.Event | undefined
     yield* Stream.runForEachArray(stream(input, options), (events) =>

@@ -69,9 +69,12 @@ export type StepError = Thread.ValidationError | EngineError | Adapter.AdapterEr
  * @category models
  * @since 0.1.0
  */
-export interface Options<Tools extends ReadonlyArray<Tool.Any> = ReadonlyArray<Tool.Any>, E = never, R = never>
-  extends Settings.RunnerOptions<E, R>, Request.ModelOptions, Turn.View<R>
-{
+export interface Options<
+  Tools extends ReadonlyArray<Tool.Any> = ReadonlyArray<Tool.Any>,
+  E = never,
+  R = never,
+  REvent = R
+> extends Settings.RunnerOptions<E, R>, Request.ModelOptions, Turn.View<REvent> {
   readonly tools?: Tools
   readonly mode?: "auto" | "manual"
 }
@@ -259,7 +262,7 @@ class Machine<E, R> {
       const isActedOn = this.isActedOn(response)
       const unknown = isActedOn ? Division.failing(Response.actionableCalls(response), this.run) : undefined
       if (unknown !== undefined) {
-        this.phase = this.completed({ ...response, finishReason: "error", error: unknown }, uncommitted)
+        this.phase = this.completed({ ...response, finishReason: "error", error: unknown }, Division.uncommitted)
         return [{ _tag: "Error", error: unknown } as const]
       }
       const division = yield* this.divide(response)
@@ -336,8 +339,6 @@ class Machine<E, R> {
   }
 }
 
-/** The calls of a turn that failed are not committed: nobody will answer them. */
-const uncommitted: Division.Division = { calls: [], manual: [], jobs: [] }
 const isNonEmpty = (events: ReadonlyArray<Event.Event>): events is Events => events.length > 0
 
 /**
@@ -347,13 +348,13 @@ const isNonEmpty = (events: ReadonlyArray<Event.Event>): events is Events => eve
  * @category running
  * @since 0.1.0
  */
-export const stream = <const Tools extends ReadonlyArray<Tool.Any> = [], E = never, R = never>(
+export const stream = <const Tools extends ReadonlyArray<Tool.Any> = [], E = never, R = never, REvent = never>(
   input: Thread.Input,
-  options: Options<Tools, E, R> = {}
-): Stream.Stream<Event.Event, StepError | E, R | Services<Tools>> =>
+  options: Options<Tools, E, R, REvent> = {}
+): Stream.Stream<Event.Event, StepError | E, R | REvent | Services<Tools>> =>
   Stream.fromChannel(Channel.fromTransformBracket((_upstream, _scope, scope) =>
     Effect.gen(function*() {
-      const { run, thread } = yield* prepare(input, options, scope, "heddle.step.run")
+      const { run, thread } = yield* prepare<Tools, E, R | REvent>(input, options, scope, "heddle.step.run")
       const step = yield* open(run, thread, 0, scope)
       return Pull.catchDone(step.pull, () => Effect.andThen(run.running.stop, Cause.done()))
     })
@@ -382,10 +383,10 @@ export const stream = <const Tools extends ReadonlyArray<Tool.Any> = [], E = nev
  * @category running
  * @since 0.1.0
  */
-export const run = <const Tools extends ReadonlyArray<Tool.Any> = [], E = never, R = never>(
+export const run = <const Tools extends ReadonlyArray<Tool.Any> = [], E = never, R = never, REvent = never>(
   input: Thread.Input,
-  options: Options<Tools, E, R> = {}
-): Effect.Effect<Event.StepResult, StepError | E, R | Services<Tools>> =>
+  options: Options<Tools, E, R, REvent> = {}
+): Effect.Effect<Event.StepResult, StepError | E, R | REvent | Services<Tools>> =>
   Effect.gen(function*() {
     const state = Collector.initial({
       thread: Thread.empty,

@@ -10,6 +10,7 @@ import type * as JsonSchema from "effect/JsonSchema"
 import * as Result from "effect/Result"
 import type * as Schedule from "effect/Schedule"
 import type * as Schema from "effect/Schema"
+import type * as Scope from "effect/Scope"
 import * as Declaration from "./internal/declaration.ts"
 import type * as Json from "./internal/json.ts"
 import * as Outcomes from "./internal/outcome.ts"
@@ -262,7 +263,13 @@ export const make = <
 >(
   name: Name,
   options: Options<P, S, E, R>
-): Tool<Name, Parameters.Type<P>, S["Type"], E, R | Parameters.Services<P> | S["EncodingServices"]> => {
+): Tool<
+  Name,
+  Parameters.Type<P>,
+  S["Type"],
+  E,
+  Exclude<R, Scope.Scope> | Parameters.Services<P> | S["EncodingServices"]
+> => {
   Declaration.check(name, options as unknown as Readonly<Record<string, unknown>>)
   const { parameters, success, timeout, ...declared } = options
   const made = Parameters.make(parameters)
@@ -282,7 +289,13 @@ export const make = <
     parameters: Result.isSuccess(made) ? made.success : Declaration.misuse(name, made.failure),
     ...(success === undefined ? {} : { encodeSuccess: Parameters.successEncoder(success) }),
     ...(timeout === undefined ? {} : { timeout: Declaration.timeout(name, timeout) })
-  } as Tool<Name, Parameters.Type<P>, S["Type"], E, R | Parameters.Services<P> | S["EncodingServices"]>
+  } as Tool<
+    Name,
+    Parameters.Type<P>,
+    S["Type"],
+    E,
+    Exclude<R, Scope.Scope> | Parameters.Services<P> | S["EncodingServices"]
+  >
 }
 
 /**

@@ -73,3 +73,6 @@ export const passing = (
 /** Why a call of a reply that ended badly has no result. */
 export const ending = (finishReason: Response.FinishReason | null): string =>
   `the reply ended with ${finishReason ?? "no finish reason"}`
+
+/** The calls of a turn that failed are not committed: nobody will answer them. */
+export const uncommitted: Division = { calls: [], manual: [], jobs: [] }

@@ -164,6 +164,11 @@ describe("Tool.make", () => {
     })
   })
 
+  test("a handler's scope is the call's own, not the run's", () => {
+    const scoped = Tool.make("t", { parameters: {}, handler: () => Effect.addFinalizer(() => Effect.void) })
+    expect<Tool.Services<typeof scoped>>().type.toBe<never>()
+  })
+
   test("what a run of several tools needs and reports is the union", () => {
     const other = Tool.make("other", { parameters: {}, handler: () => Effect.fail("other" as const) })
     type Tools = typeof weather | typeof other
