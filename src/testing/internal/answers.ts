@@ -22,9 +22,17 @@ const callOf = (event: ToolEvent): string => "toolCallId" in event ? event.toolC
 const actionable = (calls: ReadonlyArray<Message.ToolCall> = []): ReadonlyArray<string> =>
   Response.actionableCalls({ toolCalls: calls }).map((call) => call.id)
 
-/** Where the turn that a step added to its thread begins. */
-export const turnStart = (thread: Thread.Thread): number =>
-  thread.messages.findLastIndex((message) => message.role === "assistant")
+/**
+ * Where the turn that a step added begins, if `from` messages were there before: a turn that was cut short may have said
+ * nothing. Without `from`, the last thing that the model said since the user spoke.
+ */
+export const turnStart = ({ messages }: Thread.Thread, from?: number): number => {
+  const lastOf = (role: Message.Role): number => messages.findLastIndex((message) => message.role === role)
+  const start = from === undefined
+    ? lastOf("assistant")
+    : messages.findIndex((message, index) => index >= from && message.role === "assistant")
+  return start < 0 || (from === undefined && start < lastOf("user")) ? messages.length : start
+}
 
 /** The calls of a completed step that the caller has to answer. A run that was halted leaves none to it. */
 export const pendingOf = (step: Event.Of<"StepCompleted">): ReadonlyArray<string> => {
@@ -111,18 +119,25 @@ export const order = (events: ReadonlyArray<Event.Event>, isCut: boolean): Found
 export const answers = (events: ReadonlyArray<Event.Event>): Found => {
   const found: Array<Violation> = []
   let tails: Array<string> = []
+  let from: number | undefined
   events.forEach((event, index) => {
     if (isTail(event)) tails.push(callOf(event))
     if (event._tag !== "StepCompleted") return
-    found.push(...ofStep(event, tails).map((message): Violation => ({ law: "answers", message, index })))
+    const turn = event.thread.messages[turnStart(event.thread, from)]
+    found.push(...ofStep(event, turn, tails).map((message): Violation => ({ law: "answers", message, index })))
     tails = []
+    from = event.thread.messages.length
   })
   return found
 }
 
-const ofStep = (step: Event.Of<"StepCompleted">, tails: ReadonlyArray<string>): ReadonlyArray<string> => {
+const ofStep = (
+  step: Event.Of<"StepCompleted">,
+  turn: Message.Message | undefined,
+  tails: ReadonlyArray<string>
+): ReadonlyArray<string> => {
   const asked = actionable(step.response.toolCalls)
-  const committed = actionable(step.thread.messages[turnStart(step.thread)]?.toolCalls)
+  const committed = actionable(turn?.toolCalls)
   const pending = pendingOf(step)
   const isGivenUp = committed.length === 0 && step.response.finishReason === "error"
   const lost = isGivenUp ? [] : asked.filter((id) => !committed.includes(id))

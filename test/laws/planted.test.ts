@@ -1,0 +1,197 @@
+/**
+ * What the laws suite is worth: runs that are broken on purpose, by an executor that breaks its contract, by a handler
+ * that leaves something behind or by a trace that was tampered with, are found by the law that they break.
+ */
+import { assert, describe, it } from "@effect/vitest"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import { type Event, Executor, Policy, Tool } from "heddle"
+import type { Call, Case } from "../support/cases.ts"
+import * as Lawful from "../support/lawful.ts"
+import { play, simulate, type Trace } from "../support/worlds.ts"
+
+const call = (change: Partial<Call> = {}): Call => ({
+  kind: "ok",
+  latency: 20,
+  isExclusive: false,
+  isReadOnly: false,
+  progress: 0,
+  gap: 0,
+  delivery: "whole",
+  id: null,
+  ...change
+})
+
+const turn = (...calls: ReadonlyArray<Call>): Case["turns"][number] => ({
+  text: null,
+  calls,
+  ending: "tool_calls",
+  pause: 0
+})
+
+const caseOf = (...turns: Case["turns"]): Case => ({
+  turns,
+  driving: {
+    policy: Policy.standard,
+    onToolError: "continue",
+    decisionLatency: 0,
+    encoder: "json",
+    maxConcurrency: 2,
+    maxTurns: 8,
+    mode: "auto",
+    haltAt: null,
+    isStructured: false,
+    hidesDeltas: false,
+    readerPause: 0,
+    cancelAt: null
+  }
+})
+
+/** An executor that does something else with each call. */
+const broken = (
+  change: (execution: Effect.Effect<Tool.Outcome, never, any>) => Effect.Effect<Tool.Outcome, never, any>
+): Executor.Service => ({
+  execute:
+    ((tool: Tool.Any, args: unknown, context: Tool.CallContext) =>
+      change(Executor.direct.execute(tool, args, context))) as Executor.Service["execute"]
+})
+
+const detached = broken((execution) => Effect.as(Effect.forkDetach(execution), Tool.ok("started")))
+const doubled = broken((execution) => Effect.andThen(execution, execution))
+const cheerful = broken(Effect.map(() => Tool.ok("all is well")))
+const clocked = broken((execution) =>
+  Effect.andThen(execution, Effect.clockWith((clock) => Effect.map(clock.currentTimeMillis, (now) => Tool.ok(now))))
+)
+
+const two = caseOf(turn(call(), call()))
+const failing = caseOf(turn(call({ kind: "fail" })))
+const lawfulRun = (played: Case): Effect.Effect<Trace> => play(played, "stream")
+
+const finds = (problems: ReadonlyArray<string>, pattern: RegExp): void =>
+  assert.isTrue(problems.some((problem) => pattern.test(problem)), `${pattern} in ${JSON.stringify(problems)}`)
+
+describe("planted violations", () => {
+  it.effect("law 2: an executor that runs each call twice", () =>
+    Effect.gen(function*() {
+      finds(Lawful.starts(yield* play(two, "stream", null, doubled)), /was started twice/)
+      assert.deepStrictEqual(Lawful.starts(yield* lawfulRun(two)), [])
+    }))
+
+  it.effect("law 2: an attempt that nobody granted", () =>
+    Effect.gen(function*() {
+      const trace = yield* lawfulRun(two)
+      finds(Lawful.starts({ ...trace, starts: ["request:0:0:c0_0 attempt 2"] }), /before the attempt in front of it/)
+    }))
+
+  it.effect("law 3: an executor that lets handlers run on, and a handler that leaves a fiber behind", () =>
+    Effect.gen(function*() {
+      const slow = caseOf(turn(call({ latency: 40 })))
+      const leaky = caseOf(turn(call({ kind: "leak" })))
+      const problems = Lawful.lifetime(yield* play(slow, "stream", null, detached), slow)
+      finds(problems, /"shared ok 0.0" is alive after the run/)
+      const leaking = Lawful.lifetime(yield* lawfulRun(leaky), leaky)
+      finds(leaking, /1 fibers are alive after the run/)
+      finds(leaking, /1 timers are set after the run/)
+      finds(Lawful.remains(yield* simulate(leaky), leaky), /1 fibers are asleep after the run/)
+      assert.deepStrictEqual(Lawful.lifetime(yield* lawfulRun(two), two), [])
+      assert.deepStrictEqual(Lawful.remains(yield* simulate(two), two), [])
+    }))
+
+  it.effect("law 3: a model request that is not closed, a run that does not end", () =>
+    Effect.gen(function*() {
+      const trace = yield* lawfulRun(two)
+      finds(Lawful.lifetime({ ...trace, openRequests: 1 }, two), /1 model requests were not closed/)
+      finds(Lawful.lifetime({ ...trace, exit: undefined }, two), /does not end/)
+      finds(Lawful.lifetime({ ...trace, leftLater: { fibers: 1, timers: 1 } }, two), /1 fibers never end/)
+    }))
+
+  it.effect("law 4: an executor that lets go of the place of a call that runs", () =>
+    Effect.gen(function*() {
+      const many = caseOf(turn(call(), call(), call()))
+      finds(Lawful.concurrency(many, yield* play(many, "stream", null, detached)), /is number 3 to run, the bound is 2/)
+      assert.deepStrictEqual(Lawful.concurrency(many, yield* lawfulRun(many)), [])
+      const barred = caseOf(turn(call(), call({ isExclusive: true }), call()))
+      const problems = Lawful.concurrency(barred, yield* play(barred, "stream", null, detached))
+      finds(problems, /exclusive "alone ok 0.1" starts while others run/)
+      finds(problems, /"shared ok 0.2" starts while an exclusive one runs/)
+      assert.deepStrictEqual(Lawful.concurrency(barred, yield* lawfulRun(barred)), [])
+    }))
+
+  it.effect("CF-3: a tool that starts before its policy lets it", () =>
+    Effect.gen(function*() {
+      const slow = caseOf({ ...turn(call({ isReadOnly: true }), call()), pause: 10 })
+      const early = caseOf({ ...turn(call({ isReadOnly: true }), call({ gap: 10 })) })
+      const told: Case = { ...early, driving: { ...early.driving, policy: { ...Policy.standard, start: "afterTurn" } } }
+      const trace = yield* lawfulRun(early)
+      finds(Lawful.startsInTime(told, trace), /call "c0_0" started before the reply had ended/)
+      assert.deepStrictEqual(Lawful.startsInTime(early, trace), [])
+      assert.deepStrictEqual(Lawful.startsInTime(slow, yield* lawfulRun(slow)), [])
+    }))
+
+  it.effect("law 7: an executor whose results tell the time", () =>
+    Effect.gen(function*() {
+      const sooner = caseOf(turn(call({ latency: 10 }), call()))
+      const first = yield* play(two, "run", null, clocked)
+      finds(Lawful.decisions(first, yield* play(sooner, "run", null, clocked)), /"content":"20"/)
+      assert.deepStrictEqual(Lawful.decisions(yield* play(two, "run"), yield* play(sooner, "run")), [])
+    }))
+
+  it.effect("law 8: an executor that hides failures, and a run that dies of a tool", () =>
+    Effect.gen(function*() {
+      finds(Lawful.failures(failing, yield* play(failing, "stream", null, cheerful)), /came to Ok instead of reported/)
+      const trace = yield* lawfulRun(failing)
+      assert.deepStrictEqual(Lawful.failures(failing, trace), [])
+      finds(Lawful.ending({ ...trace, exit: Exit.die(new Error("broken")) }, false), /the run ends with Error: broken/)
+      finds(Lawful.ending({ ...trace, exit: Exit.interrupt(1) }, false), /the run ends with/)
+      assert.deepStrictEqual(Lawful.ending({ ...trace, exit: Exit.interrupt(1) }, true), [])
+    }))
+
+  it.effect("law 9: a request that no provider takes", () =>
+    Effect.gen(function*() {
+      const trace = yield* lawfulRun(two)
+      const requests = trace.requests.map((request) => ({ ...request, messages: request.messages.slice(0, 3) }))
+      finds(Lawful.history({ ...trace, requests }), /call "c0_1" is not answered/)
+      assert.deepStrictEqual(Lawful.history(trace), [])
+    }))
+
+  it.effect("law 10: a tool that runs later because of its reader", () =>
+    Effect.gen(function*() {
+      const trace = yield* lawfulRun(two)
+      const late = {
+        ...trace,
+        log: trace.log.map((entry, index) => index === 0 ? entry : { ...entry, at: entry.at + 5 })
+      }
+      finds(Lawful.times(trace, late), /shared ok 0.0 Succeeded 25/)
+      assert.deepStrictEqual(Lawful.times(trace, trace), [])
+    }))
+
+  it.effect("law 11: a run that takes its time to stop, and a handler that is left behind without a word", () =>
+    Effect.gen(function*() {
+      const stubborn = caseOf(turn(call({ kind: "refuse" })))
+      const trace = yield* play(stubborn, "stream", { at: 10 })
+      assert.deepStrictEqual(Lawful.stopping(trace, { at: 10 }, stubborn), [])
+      finds(Lawful.stopping({ ...trace, endedAt: 36 }, { at: 10 }, stubborn), /stopped at 10, over at 36/)
+      finds(
+        Lawful.stopping({ ...trace, abandoned: [] }, { at: 10 }, stubborn),
+        /1 handlers were left behind, 0 are named/
+      )
+      const ended = yield* lawfulRun(stubborn)
+      assert.deepStrictEqual(Lawful.stopping(ended, { take: 99 }, stubborn), [])
+      const silent = ended.events.map((event): Event.Event =>
+        event._tag === "ChatCompleted" ? { ...event, result: { ...event.result, abandoned: [] } } : event
+      )
+      finds(Lawful.stopping({ ...ended, events: silent }, { take: 99 }, stubborn), /1 are named, 0 are in the result/)
+    }))
+
+  it.effect("law 11: a soft stop that takes its time, or ends without a word", () =>
+    Effect.gen(function*() {
+      const asked: Case = { ...two, driving: { ...two.driving, cancelAt: 10 } }
+      const trace = yield* lawfulRun(asked)
+      assert.deepStrictEqual(Lawful.softStop(trace, 10, asked), [])
+      finds(Lawful.softStop({ ...trace, endedAt: 36 }, 10, asked), /asked to stop at 10, over at 36/)
+      finds(
+        Lawful.softStop({ ...trace, events: trace.events.slice(0, -1) }, 10, asked),
+        /the stream ends in StepCompleted/
+      )
+    }))
+})

@@ -1,0 +1,119 @@
+/**
+ * Laws 7 and 10 on generated runs: the same outcomes at other times, in another order, with another bound or under a slow
+ * reader, give the same decisions; and no tool runs at other times because somebody reads slowly.
+ */
+import { describe, it } from "@effect/vitest"
+import * as Arbitrary from "effect/Arbitrary"
+import * as Effect from "effect/Effect"
+import type { Policy } from "heddle"
+import { type Call, type Case, cases, latency, oneOf } from "../support/cases.ts"
+import * as Lawful from "../support/lawful.ts"
+import { play } from "../support/worlds.ts"
+
+const options = { arbitrary: { runs: 1000, size: 10 }, timeout: 60_000 }
+
+const lawful = (problems: ReadonlyArray<string>) => problems.length === 0 ? Effect.void : Effect.fail(problems)
+
+/** Everything about a case that is a matter of time. */
+interface Times {
+  readonly latencies: ReadonlyArray<number>
+  readonly pauses: ReadonlyArray<number>
+  readonly gaps: ReadonlyArray<number>
+  readonly decisionLatency: number
+  readonly maxConcurrency: number | null
+  readonly readerPause: number
+  readonly encoder: "json" | "slow"
+}
+
+const times: Arbitrary.Arbitrary<Times> = Arbitrary.all({
+  latencies: Arbitrary.array(latency, { minLength: 24, maxLength: 24 }),
+  pauses: Arbitrary.array(oneOf(0, 10, 20), { minLength: 4, maxLength: 4 }),
+  gaps: Arbitrary.array(oneOf(0, 0, 10, 20), { minLength: 24, maxLength: 24 }),
+  decisionLatency: oneOf(0, 10, 30),
+  maxConcurrency: oneOf(null, 1, 2, 3),
+  readerPause: oneOf(0, 100),
+  encoder: oneOf("json", "slow")
+})
+
+/** The case without what makes an outcome itself depend on time. */
+const settled = ({ driving, turns }: Case): Case => ({
+  turns: turns.map((turn) => ({ ...turn, calls: turn.calls.map(prompt) })),
+  driving: {
+    ...driving,
+    cancelAt: null,
+    policy: { ...driving.policy, start: startOf(turns, driving.policy), haltPrecedence: "request" },
+    encoder: driving.encoder === "slow" ? "json" : driving.encoder
+  }
+})
+
+/** A reply that is not acted on calls back what was started on its word, unless it has ended by then. */
+const startOf = (turns: Case["turns"], { start }: Policy.Policy): Policy.Policy["start"] =>
+  turns.every((turn) => turn.ending === "tool_calls") ? start : "afterTurn"
+
+/** Handlers that refuse to stop keep exclusive ones out for as long as they take: these stop. */
+const prompt = (call: Call): Call => call.kind === "refuse" || call.kind === "late" ? { ...call, kind: "never" } : call
+
+const shifted = ({ driving, turns }: Case, shift: Times): Case => ({
+  turns: turns.map((turn, index) => ({
+    ...turn,
+    pause: shift.pauses[index] ?? 0,
+    calls: turn.calls.map((call, position) => ({
+      ...call,
+      latency: shift.latencies[index * 6 + position] ?? 0,
+      gap: shift.gaps[index * 6 + position] ?? 0
+    }))
+  })),
+  driving: {
+    ...driving,
+    decisionLatency: shift.decisionLatency,
+    maxConcurrency: shift.maxConcurrency,
+    readerPause: shift.readerPause,
+    encoder: driving.encoder === "json" ? shift.encoder : driving.encoder
+  }
+})
+
+/**
+ * A run that fails is over when its reader hears of it, and a reply is read when its reader asks: neither is a matter of
+ * the tools.
+ */
+const apart = ({ driving, turns }: Case): Case => ({
+  turns,
+  driving: {
+    ...driving,
+    policy: { ...driving.policy, start: "afterTurn" },
+    onToolError: driving.onToolError === "fail" ? "continue" : driving.onToolError
+  }
+})
+
+const readEvery = (readerPause: number, played: Case): Case => ({
+  ...played,
+  driving: { ...played.driving, readerPause }
+})
+
+describe("laws of time", () => {
+  it.effect.prop(
+    "law 7, U-7, X-04: decisions do not depend on timing",
+    [cases, times],
+    ([any, shift]) =>
+      Effect.gen(function*() {
+        const played = settled(any)
+        const first = yield* play(played, "run")
+        const second = yield* play(shifted(played, shift), "run")
+        yield* lawful(Lawful.decisions(first, second))
+      }),
+    options
+  )
+
+  it.effect.prop(
+    "law 10, X-06: tools run at the same times under a slow reader",
+    [cases],
+    ([any]) =>
+      Effect.gen(function*() {
+        const played = apart(settled(any))
+        const fast = yield* play(readEvery(0, played), "stream")
+        const slow = yield* play(readEvery(1000, played), "stream")
+        yield* lawful(Lawful.times(fast, slow))
+      }),
+    options
+  )
+})

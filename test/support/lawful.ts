@@ -1,0 +1,307 @@
+/**
+ * The laws on what a played case left behind, where events alone do not show them: each function names what is wrong,
+ * and says nothing of a lawful trace.
+ */
+import * as Cause from "effect/Cause"
+import * as Exit from "effect/Exit"
+import * as Schema from "effect/Schema"
+import { Adapter, Collector, Event, type Message, Response, Step, Thread, Tool } from "heddle"
+import { Laws, type Recorder } from "heddle/testing"
+import type { Call, Case, Stop } from "./cases.ts"
+import { Decided, grace, type Remains, type Trace } from "./worlds.ts"
+
+type Problems = ReadonlyArray<string>
+
+const when = (isWrong: boolean, problem: string): Problems => isWrong ? [problem] : []
+
+export const told = (violations: ReadonlyArray<Laws.Violation>): Problems =>
+  violations.map(({ index, law, message }) => `${law}: ${message}${index === undefined ? "" : ` (at ${index})`}`)
+
+/** What the checks say of the laws with these names. */
+export const of = (
+  violations: ReadonlyArray<Laws.Violation>,
+  ...laws: ReadonlyArray<Laws.Violation["law"]>
+): Problems => told(violations.filter((violation) => laws.includes(violation.law)))
+
+/** Whether a handler of this name does not stop when it is told to. */
+const isStubborn = (name: string): boolean => / (refuse|late) /.test(name)
+
+/** The handlers that were alive when the run ended. */
+const outlived = ({ endedAt, log }: Trace): ReadonlyArray<string> => alive(log.filter(({ at }) => at <= endedAt))
+
+/** The handlers that are alive at the end of a log. */
+const alive = (log: ReadonlyArray<Recorder.Entry>): ReadonlyArray<string> => {
+  const names: Array<string> = []
+  for (const entry of log) {
+    if (entry._tag === "Emitted") continue
+    if (entry._tag === "Started") names.push(entry.name)
+    else if (entry._tag !== "Finalized") names.splice(names.indexOf(entry.name), 1)
+  }
+  return names
+}
+
+/** Law 2: one start for each attempt that a call was granted, and attempts in order. */
+export const starts = (trace: Trace): Problems => {
+  const repeated = trace.starts.filter((start, index) => trace.starts.indexOf(start) !== index)
+  const early = trace.starts.filter((start, index) => {
+    const [call, attempt] = start.split(" attempt ")
+    return Number(attempt) > 1 && !trace.starts.slice(0, index).includes(`${call} attempt ${Number(attempt) - 1}`)
+  })
+  return [
+    ...of(Laws.order(trace.events, { isCut: true }), "starts"),
+    ...repeated.map((start) => `${start} was started twice`),
+    ...early.map((start) => `${start} was started before the attempt in front of it`)
+  ]
+}
+
+/**
+ * How many hooks of the caller may be left behind. A run that calls back what it started lets answers be finished for
+ * as long as the grace lasts, and settles without those that are not.
+ */
+const spared = ({ driving }: Case, abandoned: ReadonlyArray<Event.Abandoned>): number =>
+  driving.policy.start === "afterTurn" && driving.cancelAt === null ? 0 : abandoned.length
+
+/** Law 3: what is alive after the run is what refused to stop in time and was named, and nothing else. */
+export const lifetime = (trace: Trace, played: Case): Problems => {
+  if (trace.exit === undefined || trace.left === undefined) return ["the run does not end"]
+  const left = outlived(trace)
+  const hooks = spared(played, trace.abandoned)
+  const timers = left.filter((name) => name.includes(" late ")).length + hooks
+  return [
+    ...left.filter((name) => !isStubborn(name)).map((name) => `"${name}" is alive after the run`),
+    ...when(left.length + hooks === 0 && trace.left.fibers > 0, `${trace.left.fibers} fibers are alive after the run`),
+    ...when(trace.left.timers > timers, `${trace.left.timers} timers are set after the run`),
+    ...when(!left.some(isStubborn) && trace.leftLater.fibers > 0, `${trace.leftLater.fibers} fibers never end`),
+    ...when(trace.leftLater.timers > 0, `${trace.leftLater.timers} timers are set in the end`),
+    ...when(trace.openRequests !== 0, `${trace.openRequests} model requests were not closed`),
+    ...of(Laws.handlers(trace.log, { abandoned: left }), "lifetime")
+  ]
+}
+
+/** Law 3, for a simulated run. */
+export const remains = ({ abandoned, log, openRequests, report }: Remains, played: Case): Problems => {
+  if (report.exit === undefined) return ["the run does not end"]
+  const left = alive(log)
+  const sleeping = left.filter((name) => name.includes(" late ")).length + spared(played, abandoned)
+  return [
+    ...left.filter((name) => !isStubborn(name)).map((name) => `"${name}" is alive after the run`),
+    ...when(report.sleeping > sleeping, `${report.sleeping} fibers are asleep after the run`),
+    ...when(openRequests !== 0, `${openRequests} model requests were not closed`),
+    ...of(Laws.handlers(log, { abandoned: left }), "lifetime")
+  ]
+}
+
+/** Law 4: the bound and the barrier. Handlers that refuse to stop hold no place of others when their grace is over. */
+export const concurrency = ({ driving, turns }: Case, trace: Trace): Problems => {
+  const calls = Math.max(...turns.map((turn) => turn.calls.length))
+  const bound = driving.maxConcurrency ?? Math.min(calls, 2 * navigator.hardwareConcurrency)
+  const names = trace.log.flatMap((entry) => entry._tag === "Started" && isStubborn(entry.name) ? [entry.name] : [])
+  const isExclusive = (name: string): boolean => name.startsWith("alone")
+  return of(Laws.handlers(trace.log, { bound, isExclusive, abandoned: names }), "concurrency")
+}
+
+/** Law 11: an interrupted run is over within the grace period, and names what it left behind. */
+export const stopping = (trace: Trace, stop: Stop, played: Case): Problems => {
+  const named = trace.abandoned
+  const left = outlived(trace).length
+  const most = Math.max(left, spared(played, named))
+  const last = trace.events.at(-1)
+  const reported = last?._tag === "ChatCompleted" ? last.result.abandoned ?? [] : trace.abandoned
+  return [
+    ...when(
+      "at" in stop && trace.endedAt > stop.at + grace,
+      `stopped at ${"at" in stop && stop.at}, over at ${trace.endedAt}`
+    ),
+    ...when(named.length < left || named.length > most, `${left} handlers were left behind, ${named.length} are named`),
+    ...when(reported.length !== named.length, `${named.length} are named, ${reported.length} are in the result`)
+  ]
+}
+
+/**
+ * Law 11: a soft stop is over within the grace period, too, and its stream ends as any other. Answers that are being
+ * written may be finished meanwhile; those that are not are told to stop then, and have a grace period for that.
+ */
+export const softStop = (trace: Trace, at: number, { driving }: Case): Problems => {
+  const isEnded = trace.exit?._tag === "Failure" || trace.events.at(-1)?._tag === "ChatCompleted"
+  const hasHooks = driving.encoder === "slow" || driving.decisionLatency > 0
+  return [
+    ...when(!isEnded, `the stream ends in ${trace.events.at(-1)?._tag}`),
+    ...when(trace.endedAt > at + grace * (hasHooks ? 2 : 1), `asked to stop at ${at}, over at ${trace.endedAt}`)
+  ]
+}
+
+const isTyped = (error: unknown): boolean =>
+  error instanceof Decided || error instanceof Adapter.AdapterError || error instanceof Step.EngineError
+
+const isExpected = (cause: Cause.Cause<unknown>, isStopped: boolean): boolean =>
+  (isStopped && Cause.hasInterruptsOnly(cause)) ||
+  cause.reasons.every((reason) => reason._tag === "Fail" && isTyped(reason.error))
+
+/** Law 8, for the run: it ends in a result or a typed failure, and dies of nothing that a tool or a model does. */
+export const ending = (trace: Trace, isStopped: boolean): Problems => {
+  if (trace.exit === undefined) return ["the run does not end"]
+  if (Exit.isSuccess(trace.exit) || isExpected(trace.exit.cause, isStopped)) return []
+  return [`the run ends with ${Cause.pretty(trace.exit.cause)}`]
+}
+
+const lostReason = (call: Message.ToolCall): string | undefined =>
+  call.argumentsLost === undefined
+    ? undefined
+    : call.argumentsLost === "truncated"
+    ? "truncated_arguments"
+    : "invalid_arguments"
+
+/** What a call comes to, by what its handler does. A failure that the handler reports has no reason of ours. */
+const expected: { readonly [Kind in Call["kind"]]: string } = {
+  ok: "Ok",
+  object: "Ok",
+  nothing: "Ok",
+  child: "Ok",
+  retry: "Ok",
+  block: "Ok",
+  leak: "Ok",
+  fail: "reported",
+  die: "handler_raised",
+  throw: "handler_raised",
+  exit: "handler_exit",
+  invalid: "invalid_return",
+  ask: "AskUser",
+  halt: "Halt",
+  reserved: "invalid_return",
+  unencodable: "encoding_failed",
+  never: "timeout",
+  slowStop: "timeout",
+  late: "timeout",
+  refuse: "timeout",
+  unknown: "unknown_tool",
+  misnamed: "unknown_tool",
+  manual: "Ok",
+  badArguments: "invalid_arguments"
+}
+
+const toWord = (outcome: Tool.Outcome): string =>
+  outcome._tag === "Error" ? outcome.error instanceof Tool.ToolError ? outcome.error.reason : "reported" : outcome._tag
+
+/** What a call comes to if it is run, or refused for what it says. */
+const runOf = (call: Message.ToolCall, spec: Call, { driving }: Case): string => {
+  if (spec.kind === "unknown" || spec.kind === "misnamed") return expected.unknown
+  const lost = lostReason(call)
+  if (driving.policy.badArguments === "answer" && lost !== undefined) return lost
+  return spec.delivery === "whole" || (spec.delivery === "fragments" && driving.policy.badArguments === "answer")
+    ? expected[spec.kind]
+    : "invalid_arguments"
+}
+
+/** Whether a call may have been started before the reply had ended. */
+const mayBeEarly = ({ delivery, isReadOnly, kind }: Call, { driving }: Case): boolean => {
+  const { start } = driving.policy
+  const isLook = isReadOnly && !["block", "retry", "unknown", "misnamed"].includes(kind)
+  return kind !== "manual" && delivery === "whole" && (start === "onCallReady" || (start === "readOnly" && isLook))
+}
+
+const badEndings: ReadonlyArray<unknown> = ["length", "content_filter", "error"]
+
+/** All that a call may come to, by when its reply ended and how. */
+const possible = (
+  call: Message.ToolCall,
+  spec: Call,
+  played: Case,
+  { halt, response }: Event.Of<"StepCompleted">
+): ReadonlyArray<string> => {
+  const isEarly = mayBeEarly(spec, played)
+  if (!Collector.isToolTurn(played.driving.policy, response)) {
+    return isEarly ? ["cancelled", runOf(call, spec, played)] : ["cancelled"]
+  }
+  if (spec.kind === "manual" && (call.argumentsLost === undefined || played.driving.policy.badArguments !== "answer")) {
+    return halt === undefined ? [] : ["cancelled"]
+  }
+  const isCalledBack = isEarly && badEndings.includes(response.finishReason)
+  return isCalledBack ? ["cancelled", runOf(call, spec, played)] : [runOf(call, spec, played)]
+}
+
+/** Law 8, for calls: each failure is of its own kind. For cases whose failures go on as they are. */
+export const failures = (played: Case, trace: Trace): Problems => {
+  const steps = trace.events.filter((event) => event._tag === "StepCompleted")
+  const stubborn = trace.log.flatMap((entry) => entry._tag === "Started" && isStubborn(entry.name) ? [entry.name] : [])
+  const isHeldUp = (spec: Call): boolean => stubborn.some((name) => spec.isExclusive || name.startsWith("alone"))
+  return steps.flatMap((step, turn) => {
+    const specs = played.turns[turn]?.calls ?? []
+    return Response.actionableCalls(step.response).flatMap((call) => {
+      const spec = specs[Number(/^c\d+_(\d)$/.exec(call.id)?.[1] ?? Number.NaN)]
+      const outcome = resultOf(trace.events, step, call.id)
+      if (spec === undefined || spec.id !== null || outcome === undefined) return []
+      const wanted = possible(call, spec, played, step)
+      const isTold = wanted.includes(toWord(outcome)) || (toWord(outcome) === "cancelled" && isHeldUp(spec))
+      return when(!isTold, `call "${call.id}" came to ${toWord(outcome)} instead of ${wanted.join(" or ")}`)
+    })
+  })
+}
+
+/** The raw result that a step showed of a call. */
+const resultOf = (
+  events: ReadonlyArray<Event.Event>,
+  step: Event.Of<"StepCompleted">,
+  id: string
+): Tool.Outcome | undefined => {
+  const seen = events.slice(0, events.indexOf(step)).findLast((event) =>
+    event._tag === "ToolExecutionCompleted" && event.id === id
+  )
+  return seen?._tag === "ToolExecutionCompleted" ? seen.result : undefined
+}
+
+/** No call starts before its policy lets it: until the reply has ended, only those that may be early. */
+export const startsInTime = (played: Case, trace: Trace): Problems => {
+  let turn = 0
+  let hasEnded = false
+  return trace.events.flatMap((event) => {
+    if (event._tag === "MessageCompleted" || event._tag === "Error") hasEnded = true
+    if (event._tag === "StepCompleted") [turn, hasEnded] = [turn + 1, false]
+    if (event._tag !== "ToolExecutionStarted" || hasEnded) return []
+    const spec = played.turns[turn]?.calls.find((_, index) => event.arguments["place"] === `${turn}.${index}`)
+    return when(
+      spec === undefined || !mayBeEarly(spec, played),
+      `call "${event.id}" started before the reply had ended`
+    )
+  })
+}
+
+/** Law 9: every thread that was handed out, and every one that was sent, can be sent. */
+export const history = (trace: Trace): Problems => [
+  ...of(Laws.check(trace.events, { isCut: true }), "history"),
+  ...trace.requests.flatMap(({ messages }) => of(Laws.history(Thread.fromMessages(messages)), "history"))
+]
+
+const encode = Schema.encodeUnknownSync(Schema.Union([Event.ChatResult, Event.StepResult]))
+
+/** What was decided: the whole result as data, or with what the run failed. */
+const decided = ({ exit }: Trace): unknown => {
+  if (exit === undefined) return "the run does not end"
+  return Exit.isSuccess(exit) && exit.value !== undefined ? encode(exit.value) : exit
+}
+
+/** Law 7: both runs decided the same. */
+export const decisions = (first: Trace, second: Trace): Problems => {
+  const [one, other] = [JSON.stringify(decided(first)), JSON.stringify(decided(second))]
+  return one === other ? [] : [one, other]
+}
+
+/** When each handler started and ended, from the first start of its step on. */
+const timeline = ({ log }: Trace): ReadonlyArray<string> => {
+  const zero = new Map<string, number>()
+  return log.flatMap((entry) => {
+    if (entry._tag === "Emitted") return []
+    const step = /(\d+)\.\d+$/.exec(entry.name)?.[1] ?? ""
+    const start = zero.get(step) ?? entry.at
+    zero.set(step, start)
+    return [`${entry.name} ${entry._tag} ${entry.at - start}`]
+  })
+}
+
+/** Law 10: in the second run, handlers start and end when they did in the first. */
+export const times = (first: Trace, second: Trace): Problems => {
+  const [expected, actual] = [timeline(first), timeline(second)]
+  return [
+    ...actual.filter((line) => !expected.includes(line)),
+    ...expected.filter((line) => !actual.includes(line)).map((line) => `not: ${line}`)
+  ]
+}
