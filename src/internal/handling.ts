@@ -119,6 +119,7 @@ export class Handling<E> {
     this.host.emission.progress(this.job.index, { _tag: "ToolProgress", id, name, progress: value })
   }
 
+  /** The timeout of a tool is enforced from here: it runs from the start of the handler, not while the call waits. */
   private arm(): void {
     const millis = this.host.millisFor(this.job.tool)
     if (Number.isFinite(millis)) this.timer = this.host.helpers.after(millis, () => this.expire())

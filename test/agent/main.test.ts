@@ -166,7 +166,8 @@ describe("Main job", { concurrent: true }, () => {
         assert.deepStrictEqual([ended.code, ended.signal, ended.stderr], [130, null, ""])
         assert.match(ended.stdout, /■ search_text {2}Where is the particular lamp\? - stopped( at \d+\/3001 files)? \(/)
         assert.match(ended.stdout, /Stopped while running: search_text/)
-        assert.match(ended.stdout, /\nStopped · 1 turn · 2 calls · /)
+        // The search is read-only and starts while the model still speaks: the other call may not have come up yet.
+        assert.match(ended.stdout, /\nStopped · \d turns? · [12] calls? · /)
         assert.notInclude(ended.stdout, "Completed")
       }))
 
