@@ -63,15 +63,14 @@ describe("what a run needs", () => {
   })
 
   test("what callbacks need shows as well", () => {
-    const deciding = () =>
+    const run = () =>
       Chat.run("go", {
         tools: [weather],
         onToolError: (call) =>
-          Effect.as(Effect.flatMap(Audit, (audit) => audit.note(call.name)), Tool.ErrorDecision.halt)
+          Effect.as(Effect.flatMap(Audit, (audit) => audit.note(call.name)), Tool.ErrorDecision.halt),
+        haltWhen: () => Effect.flatMap(Rules, (rules) => rules.enough)
       })
-    expect<Effect.Services<ReturnType<typeof deciding>>>().type.toBe<Adapter.Adapter | Weather | Audit>()
-    const halting = () => Chat.run("go", { haltWhen: () => Effect.flatMap(Rules, (rules) => rules.enough) })
-    expect<Effect.Services<ReturnType<typeof halting>>>().type.toBe<Adapter.Adapter | Rules>()
+    expect<Effect.Services<ReturnType<typeof run>>>().type.toBe<Adapter.Adapter | Weather | Audit | Rules>()
     const observed = () =>
       Chat.run("go", { onEvent: (event) => Effect.flatMap(Audit, (audit) => audit.note(event._tag)) })
     expect<Effect.Services<ReturnType<typeof observed>>>().type.toBe<Adapter.Adapter | Audit>()
