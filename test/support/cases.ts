@@ -7,7 +7,7 @@ import * as Schema from "effect/Schema"
 import { Policy } from "heddle"
 
 /** What a handler does. The first is the simplest: shrinking goes there. */
-export const kinds = [
+const kinds = [
   "ok",
   "object",
   "nothing",
@@ -54,7 +54,7 @@ const endings = [
 ] as const
 
 /** The ids of some calls are taken from here, so that they repeat and get in each other's way. */
-export const ids = ["d", "d_2", ""] as const
+const ids = ["d", "d_2", ""] as const
 
 export interface Call {
   readonly kind: Kind

@@ -14,7 +14,7 @@ type Problems = ReadonlyArray<string>
 
 const when = (isWrong: boolean, problem: string): Problems => isWrong ? [problem] : []
 
-export const told = (violations: ReadonlyArray<Laws.Violation>): Problems =>
+const told = (violations: ReadonlyArray<Laws.Violation>): Problems =>
   violations.map(({ index, law, message }) => `${law}: ${message}${index === undefined ? "" : ` (at ${index})`}`)
 
 /** What the checks say of the laws with these names. */

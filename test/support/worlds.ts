@@ -17,14 +17,14 @@ import { type Adapter, Chat, Encoder, type Event, Executor, Step, Tool } from "h
 import { Recorder, Script, Simulation } from "heddle/testing"
 import type { Call, Case, Driving, Kind, Stop, Turn } from "./cases.ts"
 
-export const toolTimeout = 45
+const toolTimeout = 45
 export const grace = 25
 
 /** What is run: a chat or one step, streamed or awaited. */
 export type How = "stream" | "run" | "stepStream" | "step"
 
 /** What is left of a run: fibers that have not ended, and timers that are set. */
-export interface Left {
+interface Left {
   readonly fibers: number
   readonly timers: number
 }
