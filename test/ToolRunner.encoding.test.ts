@@ -123,6 +123,15 @@ describe("ToolRunner: encoding", () => {
         assert.match(String(messages[0]?.content), /^\{"error":"/)
         assert.isTrue(messages[0]?.isError)
         assert.deepStrictEqual(spy.asked, ["break", "fine"])
+        const reasons: Array<string> = []
+        const onToolError = (_call: Message.ToolCall, error: unknown) =>
+          Effect.sync(() => {
+            reasons.push((error as Tool.ToolError).reason)
+            return Tool.ErrorDecision.continue("replaced")
+          })
+        const replaced = yield* spy.provide(ToolRunner.run(calls, [breaking, giving("fine")], { onToolError }))
+        assert.deepStrictEqual(replaced.messages.map(({ content }) => content), ["replaced", "fine"])
+        assert.deepStrictEqual(reasons, ["encoding_failed"])
       }
     }))
 
@@ -156,13 +165,12 @@ describe("ToolRunner: encoding", () => {
         Symbol("s")
       ]
       for (const value of values) {
-        for (
-          const handler of [() => Effect.succeed(value), () =>
-            Effect.fail(value), () =>
-            Effect.succeed(Tool.halt("done", value))]
-        ) {
+        const halting = () => Effect.succeed(Tool.halt("done", value))
+        for (const handler of [() => Effect.succeed(value), () => Effect.fail(value), halting]) {
           const hostile = Tool.make("hostile", { parameters: {}, handler })
-          const { messages } = yield* ToolRunner.run(calling("hostile", "give"), [hostile, giving("fine")])
+          const { messages, halt } = yield* ToolRunner.run(calling("hostile", "give"), [hostile, giving("fine")])
+          assert.strictEqual(halt?.haltedReason, handler === halting ? "done" : undefined)
+          assert.notInclude(String(messages[0]?.content), "the answer could not be written")
           assert.strictEqual(messages.length, 2)
           assert.doesNotThrow(() => {
             JSON.parse(String(messages[0]?.content))
