@@ -18,8 +18,6 @@ export const echo = Tool.make("echo", { parameters: anything, handler: (args) =>
 
 export const fail = Tool.make("fail", { parameters: {}, handler: () => Effect.fail(Symbol.for("not_found")) })
 
-export const failS = Tool.make("failS", { parameters: {}, handler: () => Effect.fail("nope") })
-
 export const kaboom = new Error("kaboom")
 
 export const boom = Tool.make("boom", {
@@ -50,7 +48,7 @@ export const slow = (name: string, millis: number, haltReason?: string) =>
     handler: () => Effect.as(Effect.sleep(millis), haltReason === undefined ? "slow" : Tool.halt(haltReason, name))
   })
 
-export type AnyTool = Tool.Tool<string, any, any, any, never>
+type AnyTool = Tool.Tool<string, any, any, any, never>
 export type ChatOptions = Chat.Options<ReadonlyArray<AnyTool>, never, never>
 export type StepOptions = Step.Options<ReadonlyArray<AnyTool>, never, never>
 
@@ -86,7 +84,7 @@ const encodeChat = Schema.encodeUnknownSync(Event.ChatResult)
 export const start = Thread.fromMessages([Message.user("go")])
 
 /** Every call of the thread has one answer, except those that are the caller's. */
-export const assertAnswered = (thread: Thread.Thread, pending: ReadonlyArray<Message.ToolCall>): void => {
+const assertAnswered = (thread: Thread.Thread, pending: ReadonlyArray<Message.ToolCall>): void => {
   assert.deepStrictEqual(
     Thread.unanswered(thread).map((call) => call.id),
     pending.map((call) => call.id),

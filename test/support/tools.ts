@@ -52,6 +52,4 @@ export const fn = Tool.make("fn", { parameters: anything, handler: () => Effect.
 /** The name the contract gives it, `none`, is a tool choice and so taken. */
 export const none = Tool.make("no_handler", { parameters: anything })
 
-export const appr = Tool.make("appr", { parameters: anything, manual: true, handler: (args) => Effect.succeed(args) })
-
 export const big = Tool.make("big", { parameters: anything, handler: () => Effect.succeed("0123456789") })
