@@ -352,8 +352,6 @@ export const run = <
         last = events[events.length - 1]
       }))
     const result = Collector.toChatResult(Collector.applyAll(Collector.initial(), last === undefined ? [] : [last]))
-    const isFirst = result.steps.length === 1 && result.outcome._tag === "Failed"
-    return isFirst && result.steps[0]?.response.error instanceof Step.EngineError
-      ? yield* result.steps[0].response.error
-      : result
+    const error = result.steps[0]?.response.error
+    return error instanceof Step.EngineError ? yield* error : result
   })
