@@ -33,6 +33,8 @@ const ended: Signal = { _tag: "Ended" }
 /** Events after which nothing more is worth starting early: what follows decides on all calls at once. */
 const isEnding = (event: Event.Event): boolean => event._tag === "MessageCompleted" || event._tag === "Error"
 
+const isCompletedCall = (event: Event.Event): boolean => event._tag === "ToolCallCompleted"
+
 type ModelPull = Pull.Pull<Arr.NonEmptyReadonlyArray<Event.AdapterEvent>, Adapter.AdapterError>
 
 export class Reply<E, R> {
@@ -111,8 +113,9 @@ export class Reply<E, R> {
 
   /** Calls that became final with these events and may start now. They have been folded already. */
   ready(events: ReadonlyArray<Event.Event>): ReadonlyArray<Plan.Decode> {
+    if (this.isOver || !events.some(isCompletedCall)) return []
     const { settings, mode } = this.run
-    if (this.isOver || settings.policy.start === "afterTurn" || mode === "manual" || events.some(isEnding)) return []
+    if (settings.policy.start === "afterTurn" || mode === "manual" || events.some(isEnding)) return []
     return events.flatMap((event) => event._tag === "ToolCallCompleted" ? this.decodable(event) : [])
   }
 

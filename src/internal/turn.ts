@@ -38,7 +38,7 @@ export interface Run<E, R> {
 }
 
 /** Whether an event is shown. Hiding changes nothing about what the run does with it. */
-const isShown = <R>(view: View<R>) => (event: Event.Event): boolean => {
+const isShown = <R>(view: View<R>, event: Event.Event): boolean => {
   switch (event._tag) {
     case "TextDelta":
     case "ReasoningDelta":
@@ -53,10 +53,8 @@ const isShown = <R>(view: View<R>) => (event: Event.Event): boolean => {
 }
 
 /** The events a consumer sees. Without a filter to apply the array is handed on as it is. */
-export const shown = <R>(view: View<R>, events: ReadonlyArray<Event.Event>): ReadonlyArray<Event.Event> => {
-  const isVisible = isShown(view)
-  return events.every(isVisible) ? events : events.filter(isVisible)
-}
+export const shown = <R>(view: View<R>, events: ReadonlyArray<Event.Event>): ReadonlyArray<Event.Event> =>
+  events.every((event) => isShown(view, event)) ? events : events.filter((event) => isShown(view, event))
 
 /** Shows events to the caller's observer, one after the other. The run goes on when it is done with them. */
 export const observed = <R>(view: View<R>, events: ReadonlyArray<Event.Event>): Effect.Effect<void, never, R> => {
