@@ -8,6 +8,8 @@ export default defineConfig({
   ssr: { resolve: { conditions } },
   test: {
     include: ["test/**/*.test.ts"],
+    // Tests share nothing that a file could change for another, and loading the library once per file took most of the time.
+    isolate: false,
     testTimeout: 30_000,
     // The examples of the documentation are written there as programs, and are read like tests.
     server: { deps: { inline: [/heddle-examples/] } }
