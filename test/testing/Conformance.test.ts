@@ -246,6 +246,17 @@ describe("EncoderSuite", () => {
 
   it.effect("R-037: each case is failed by an encoder that breaks it", () =>
     assertEachFails(EncoderSuite.json, mutants, (encode) => Encoder.layer({ encode })))
+
+  it.effect("R-037: an encoder that changes its values does not spoil the suite for the next one", () =>
+    Effect.gen(function*() {
+      const changing = (value: unknown) =>
+        Effect.tap(json(value), () =>
+          Effect.sync(() => {
+            if (Array.isArray(value)) value.push("mark")
+          }))
+      yield* Conformance.failures(EncoderSuite.json, Encoder.layer({ encode: changing }))
+      assert.deepStrictEqual(yield* Conformance.failures(EncoderSuite.json, Encoder.layer(Encoder.json)), [])
+    }))
 })
 
 const text = (delta: string): Event.AdapterEvent => ({ _tag: "TextDelta", id: null, delta })
