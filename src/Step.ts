@@ -356,7 +356,7 @@ export const stream = <const Tools extends ReadonlyArray<Tool.Any> = [], E = nev
     Effect.gen(function*() {
       const { run, thread } = yield* prepare<Tools, E, R | REvent>(input, options, scope, "heddle.step.run")
       const step = yield* open(run, thread, 0, scope)
-      return Pull.catchDone(step.pull, () => Effect.andThen(run.running.stop, Cause.done()))
+      return step.pull
     })
   ))
 

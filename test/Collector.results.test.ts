@@ -74,6 +74,8 @@ describe("Collector: answers", () => {
     const bare = { _tag: "ToolHalt", toolCallId: "a", reason: "r", result: { v: 1 } }
     assert.deepStrictEqual(contents(fold([completed("a", "echo"), bare])), [["a", "{\"v\":1}"]])
     assert.deepStrictEqual(contents(fold([completed("a", "echo"), { ...bare, result: "text" }])), [["a", "text"]])
+    const broken = { ...bare, result: new Error("broken") }
+    assert.deepStrictEqual(contents(fold([completed("a", "echo"), broken])), [["a", "broken"]])
   })
 
   it("R-313, R-192: a tool error halts without a result, with the exception of the policy if there was one", () => {

@@ -31,7 +31,6 @@ export const parseObject = (text: string): Option.Option<JsonObject> => {
 
 /** A text for any value: strings as they are, errors by their message, the rest as readable JSON. */
 export const render = (value: unknown): string => {
-  if (typeof value === "string") return value
   if (value instanceof Error) return value.message
   return typeof value === "object" && value !== null ? Inspectable.toStringUnknown(value, 0) : String(value)
 }
