@@ -18,6 +18,7 @@ import * as Executor from "./Executor.ts"
 import type * as Answer from "./internal/answer.ts"
 import { Batch } from "./internal/batch.ts"
 import * as Cancellation from "./internal/cancellation.ts"
+import * as Compact from "./internal/compact.ts"
 import { type EngineError, unknownTool } from "./internal/engineError.ts"
 import * as Plan from "./internal/plan.ts"
 import { Running } from "./internal/running.ts"
@@ -129,7 +130,8 @@ const prepare = <E, R>(
     const settings = Settings.resolve(options, defaults, Policy.standard, yield* Settings.mintRequestId)
     const byName = Settings.toolsByName(defaults.tools ?? [], tools)
     const normalised = calls.map(toCall)
-    const unknown = settings.policy.unknownTool === "failTurn" ? unknownTool(normalised, byName) : undefined
+    const named = normalised.filter((call) => Compact.help(call, byName) === undefined)
+    const unknown = settings.policy.unknownTool === "failTurn" ? unknownTool(named, byName) : undefined
     return { settings, tools: byName, calls: normalised, unknown }
   })
 

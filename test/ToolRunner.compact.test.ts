@@ -5,7 +5,7 @@ import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Schema from "effect/Schema"
-import { Adapter, Executor, Message, Step, Tool, ToolRunner } from "heddle"
+import { Adapter, Executor, Message, Policy, Step, Tool, ToolRunner } from "heddle"
 import { Recorder, Script } from "heddle/testing"
 import { contents, only, watched } from "./support/runs.ts"
 import * as Tools from "./support/tools.ts"
@@ -48,6 +48,14 @@ const offered = (given: ReadonlyArray<Tool.Any>, options: Pick<Step.Options, "to
   })
 
 describe("ToolRunner: compact tools", () => {
+  it.effect("R-079, R-053: under allm, too, help is no unknown tool", () =>
+    Effect.gen(function*() {
+      const calls = [call("c0", "tool_help", { names: ["weather"] }), call("c1", "echo", { x: 1 })]
+      const result = yield* ToolRunner.run(calls, tools, { policy: Policy.allm })
+      assert.deepStrictEqual(result.messages.map((message) => message.toolCallId), ["c0", "c1"])
+      assert.include(String(result.messages[0]?.content), "Weather of a city")
+    }))
+
   it.effect("R-079: help is answered from the tools, without the executor, a start or the error policy", () =>
     Effect.gen(function*() {
       const executed: Array<string> = []
