@@ -189,8 +189,8 @@ export const stream = <const Tools extends ReadonlyArray<Tool.Any>, E = never, R
     Effect.gen(function*() {
       const prepared = yield* prepare(calls, tools, options)
       if (prepared.unknown !== undefined) return single({ _tag: "Error", error: prepared.unknown })
-      const { batch, running } = yield* openAlone(prepared, options, scope)
-      return Pull.catchDone(batch.pull, () => Effect.andThen(running.stop, Cause.done()))
+      const { batch } = yield* openAlone(prepared, options, scope)
+      return batch.pull
     })
   ))
 

@@ -3,8 +3,8 @@
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
-import { Encoder, Message, Tool, ToolRunner } from "heddle"
-import { Recorder } from "heddle/testing"
+import { Chat, Encoder, Message, Tool, ToolRunner } from "heddle"
+import { Recorder, Script } from "heddle/testing"
 import { elapsed } from "./support/runs.ts"
 import * as Tools from "./support/tools.ts"
 
@@ -38,7 +38,14 @@ describe("ToolRunner: a soft stop", () => {
           interrupt: "block",
           handler: recorder.handler(() => Effect.as(Effect.sleep(millis), "saved"))
         })
-        const run = yield* cancelled(calling("save", "save"), [save])
+        const asked: Array<unknown> = []
+        const onToolError = (_call: Message.ToolCall, error: unknown) =>
+          Effect.sync(() => {
+            asked.push(error)
+            return Tool.ErrorDecision.continue("replaced")
+          })
+        const run = yield* cancelled(calling("save", "save"), [save], { onToolError })
+        assert.deepStrictEqual(asked, [])
         assert.strictEqual(run.at, at)
         if (interrupts === 0) {
           assert.deepStrictEqual(run.value.messages.map(({ content }) => content), ["saved", "saved"])
@@ -113,6 +120,49 @@ describe("ToolRunner: a soft stop", () => {
       )
       assert.strictEqual(encoding.at, 10 + grace)
       isCancelled(encoding.value)
+    }))
+
+  it.effect("law 11: whoever has had his grace is not waited for beside one who has not", () =>
+    Effect.gen(function*() {
+      const deaf = Tool.make("deaf", {
+        parameters: {},
+        interrupt: "block",
+        handler: () => Effect.uninterruptible(Effect.never)
+      })
+      const onToolError = (_call: Message.ToolCall, _error: unknown) =>
+        Effect.onInterrupt(Effect.never, () => Effect.sleep(7))
+      const { at, value } = yield* cancelled(calling("deaf", "ghost"), [deaf], { onToolError })
+      assert.strictEqual(at, 10 + grace + 7)
+      assert.deepStrictEqual(value.abandoned?.map(({ id }) => id), ["c0"])
+    }))
+
+  it.effect("law 1: what ends after a call was answered without it changes nothing", () =>
+    Effect.gen(function*() {
+      const recorder = yield* Recorder.make
+      const base = { readOnly: true, parameters: Tools.anything }
+      const decode = () => Effect.uninterruptible(Effect.as(Effect.sleep(150), {}))
+      const late: Tool.Any = {
+        ...Tool.make("late", { ...base, handler: recorder.handler(() => Effect.succeed("late")) }),
+        parameters: { jsonSchema: {}, decode }
+      }
+      const boom = Tool.make("boom", { ...base, handler: () => Effect.fail("boom") })
+      const slow = Tool.make("slow", { ...base, handler: () => Effect.as(Effect.sleep(300), "slow") })
+      const onToolError = (_call: Message.ToolCall, _error: unknown) =>
+        Effect.uninterruptible(Effect.as(Effect.sleep(200), Tool.ErrorDecision.continue("decided")))
+      for (const name of ["late", "boom"]) {
+        const model = Script.layer([
+          [Script.toolCall("c0", name), Script.delay(1), Script.toolCall("c1", "slow"), Script.finish("length")],
+          [Script.text("done"), Script.finish("stop")]
+        ])
+        const tools = [late, boom, slow]
+        const run = Chat.run("go", { tools, onToolError, grace, toolTimeout: "infinity" }).pipe(Effect.provide(model))
+        const { value } = yield* elapsed(run)
+        const answers = value.thread.messages.filter(({ role }) => role === "tool")
+        assert.deepStrictEqual(answers.map(({ toolCallId }) => toolCallId), ["c0", "c1"])
+        assert.match(String(answers[0]?.content), /cancelled: interrupted/)
+        assert.strictEqual(answers[1]?.content, "slow")
+      }
+      assert.strictEqual((yield* recorder.counts("late")).starts, 0)
     }))
 
   it.effect("law 1: answers that were there stay, and calls that come to an end by themselves end the batch", () =>

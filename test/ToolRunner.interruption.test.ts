@@ -116,6 +116,18 @@ describe("ToolRunner: code that must not outlive the run", () => {
       assert.strictEqual((yield* timed(Fiber.interrupt(fiber))).at, 7)
       assert.deepInclude(yield* isOver(recorder, "encode"), { interrupts: 2, finalizers: 2 })
     }))
+
+  it.effect("R-034, R-111: what a blocking handler's result is written with is stopped with the run", () =>
+    Effect.gen(function*() {
+      const recorder = yield* Recorder.make
+      const block = { ...Tools.slow(20), interrupt: "block" as const }
+      const encode = () => recorder.track("encode")(Effect.never)
+      const run = ToolRunner.run(calling("slow"), [block]).pipe(Effect.provide(Encoder.layer({ encode })))
+      const fiber = yield* Effect.forkChild(run, { startImmediately: true })
+      yield* TestClock.adjust(10)
+      assert.strictEqual((yield* timed(Fiber.interrupt(fiber))).at, 10)
+      yield* isOver(recorder, "encode")
+    }))
 })
 
 describe("ToolRunner: code that ends its own run", () => {

@@ -2,6 +2,7 @@
  * Progress and slow readers: progress is bounded and never costs a result, and whoever does not read holds nothing up.
  */
 import { assert, describe, it } from "@effect/vitest"
+import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
@@ -146,12 +147,15 @@ describe("ToolRunner: progress", () => {
             }
           }))
       })
-      const { line } = yield* watched(ToolRunner.stream(calling("deaf"), [deaf], { toolTimeout: 50 }))
-      assert.deepStrictEqual(line.slice(1), [
+      const tools = [{ ...deaf, timeout: Duration.millis(50) }, Tools.slow(150)]
+      const { line } = yield* watched(ToolRunner.stream(calling("deaf", "slow"), tools))
+      assert.deepStrictEqual(line.slice(2), [
         [20, "ToolProgress", "c0"],
         [40, "ToolProgress", "c0"],
         [50, "ToolExecutionCompleted", "c0"],
-        [50, "ToolResultEncoded", "c0"]
+        [50, "ToolResultEncoded", "c0"],
+        [150, "ToolExecutionCompleted", "c1"],
+        [150, "ToolResultEncoded", "c1"]
       ])
     }))
 })
@@ -185,6 +189,27 @@ describe("ToolRunner: slow readers", () => {
       yield* TestClock.adjust(50)
       assert.deepInclude(yield* recorder.counts("never"), { interrupts: 1, finalizers: 1, live: 0 })
       assert.deepStrictEqual((yield* pull).map((event) => event._tag), ["ToolExecutionCompleted", "ToolResultEncoded"])
+    }))
+
+  it.effect("R-075: a failure comes after what was left before it, and nothing comes after the failure", () =>
+    Effect.gen(function*() {
+      const fails = Tool.make("fails", {
+        parameters: {},
+        handler: () => Effect.andThen(Effect.sleep(10), Effect.fail("no"))
+      })
+      const onToolError = (_call: Message.ToolCall, _error: unknown) =>
+        Effect.succeed(Tool.ErrorDecision.fail("fatal" as const))
+      const calls = calling("slow", "fails", "later", "reporting")
+      const tools = [Tools.slow(5), fails, Tools.slow(20, "later"), reporting(30, Effect.sleep(1))]
+      const { pull } = yield* opened(ToolRunner.stream(calls, tools, { onToolError }))
+      yield* pull
+      yield* TestClock.adjust(25)
+      const rest = yield* pull
+      assert.deepStrictEqual(rest.filter((event) => event._tag === "ToolResultEncoded").map((event) => idOf(event)), [
+        "c0"
+      ])
+      assert.strictEqual(stepsOf(rest, 3).at(-1), 10)
+      assert.strictEqual(yield* Effect.flip(pull), "fatal")
     }))
 
   it.effect("R-111: leaving without having read the rest stops what runs", () =>

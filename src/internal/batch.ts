@@ -308,7 +308,6 @@ export class Batch<E> implements Host<E> {
     this.completed.push(answer)
     const { id, name } = job.call
     this.emission.settled(job.index, [{ _tag: "ToolExecutionCompleted", id, name, result: answer.raw }, answer.tail])
-    if (this.isSettled) this.mailbox.wake()
   }
 
   /** What the caller's policy failed with is the run's failure. Any other end without an answer costs this one call. */
@@ -324,7 +323,7 @@ export class Batch<E> implements Host<E> {
     this.hasRoom = true
     if (this.isAdmitting) return
     this.isAdmitting = true
-    while (this.hasRoom && !this.isOver) {
+    while (this.hasRoom) {
       this.hasRoom = false
       const outsiders = this.workshop.running.outsiders(this.holding, this.admission.isExclusiveRunning)
       const [tickets, next] = Admission.admit(Admission.withOutsiders(this.admission, outsiders))

@@ -77,7 +77,7 @@ export class Running {
   /** Tells a task to stop. It has its grace period for that, which began at `since`; then it is given up. */
   interrupt(task: Task, since: number, onGivenUp: () => void): void {
     if (!this.tasks.has(task)) return
-    this.told.set(task, Math.min(since, this.told.get(task) ?? since))
+    this.told.set(task, since)
     task.fiber.interruptUnsafe()
     if (!this.tasks.has(task)) return
     const timer = this.helpers.after(this.graceMillis, () => {
