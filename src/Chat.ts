@@ -91,7 +91,7 @@ class Loop<E, R> {
 
   private opening(): typeof this.phase {
     return Effect.suspend(() => {
-      if (this.plan.prepared.run.cancellation?.isRequested === true) return this.ending({ _tag: "Cancelled" })
+      if (this.plan.prepared.run.ambient.cancellation?.isRequested === true) return this.ending({ _tag: "Cancelled" })
       const index = this.plan.firstStep + this.steps.length
       return Effect.flatMap(Step.open(this.plan.prepared.run, this.thread, index, this.scope), (step) => {
         this.phase = this.stepping(step)

@@ -16,6 +16,7 @@ import type * as Json from "./internal/json.ts"
 import * as Outcomes from "./internal/outcome.ts"
 import * as Parameters from "./internal/parameters.ts"
 import * as ToolErrors from "./internal/toolError.ts"
+import type * as Declared from "./internal/toolOptions.ts"
 import type * as Message from "./Message.ts"
 
 /**
@@ -89,9 +90,12 @@ export interface Halt<out A = unknown> {
 export type Outcome<T extends Any = Any> = Ok<Success<T>> | Error<Failure<T> | ToolError> | AskUser | Halt
 
 /**
- * What a handler is told about the call it serves. It is handed on as it is; `context` is the caller's, replaced and
- * never merged. `progress` reports to the consumer at once (never fails, may be coalesced); `promise` runs a Promise
- * API: interruption fires its signal and waits until the promise has settled.
+ * What a handler is told about the call it serves. `context` is the caller's, as it was when the step began.
+ *
+ * - `progress` reports to the consumer at once (never fails, may be coalesced).
+ * - `updateContext` adds to the context of the steps that follow. Updates count when the handler succeeds, and are merged
+ *   in the order of the calls, whatever finished first.
+ * - `promise` runs a Promise API: interruption fires its signal and waits until the promise has settled.
  *
  * @category models
  * @since 0.1.0
@@ -112,6 +116,7 @@ export interface CallContext {
   readonly context: Json.JsonObject
   readonly toolCall: Message.ToolCall
   readonly progress: (value: unknown) => Effect.Effect<void>
+  readonly updateContext: (values: Json.JsonObject) => Effect.Effect<void>
   readonly promise: <A>(run: (signal: AbortSignal) => PromiseLike<A>) => Effect.Effect<A>
 }
 
@@ -122,6 +127,14 @@ export interface CallContext {
  * @since 0.1.0
  */
 export type Concurrency = "shared" | "exclusive"
+
+/**
+ * Whether a handler is interrupted when others stop, or may finish within the grace period.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type Interrupt = "cancel" | "block"
 
 /**
  * A tool: `Params` is what its handler receives, `Success` what it produces, `Failure` what it reports, `R` the
@@ -140,8 +153,11 @@ export interface Tool<Name extends string, Params, Success, Failure, R> {
   readonly destructive: boolean
   readonly idempotent: boolean
   readonly openWorld: boolean
-  readonly concurrency: Concurrency | ((args: Params) => Concurrency)
-  readonly interrupt: "cancel" | "block"
+  readonly validate?: Declared.Gate<Params, Declared.Validation, R>
+  readonly authorize?: Declared.Gate<Params, Declared.Authorization, R>
+  readonly concurrency?: Concurrency | ((args: Params) => Concurrency)
+  readonly interrupt?: Interrupt
+  readonly limits?: ReadonlyArray<Declared.Limit<Params>>
   readonly timeout?: Duration.Duration
   readonly manual: boolean
   readonly retry?: Schedule.Schedule<unknown, unknown, never, R>
@@ -198,8 +214,14 @@ export type Services<T> = T extends Tool<any, any, any, any, infer R> ? R : neve
  *   answered as `invalid_arguments`, and the handler is not called. Raw JSON Schema is sent as it is, not checked.
  * - `success`: encodes the result before it is written for the model.
  * - `readOnly`, `destructive`, `idempotent`, `openWorld`: MCP's hints, by their MCP names.
- * - `concurrency`: `"shared"` (default), `"exclusive"`, or decided from the arguments.
- * - `interrupt`: `"block"` lets the handler finish (within the grace period) when the run stops.
+ * - `validate`, `authorize`: decide from the arguments, in this order, whether a call may run; both are asked before
+ *   every handler, count as running, and are skipped by nothing. A denial is an answer (`denied`), which the error policy
+ *   is not asked about; what a gate fails with, throws or takes too long for is a denial.
+ * - `concurrency`: `"shared"`, `"exclusive"`, or decided from the arguments; without it the policy's, which is `"shared"`.
+ * - `interrupt`: `"block"` lets the handler finish (within the grace period) when the run or its siblings stop; without
+ *   it the policy's, which is `"cancel"`.
+ * - `limits`: how many handlers may run at once under a key, over all runs that share `Limits.Keyed`. A call waits for
+ *   its permits in its place among its siblings, and its timeout starts after that.
  * - `timeout`: for this tool alone; `Duration.infinity` for none.
  * - `manual`: calls are handed to the caller and never run.
  * - `retry`: repeats a failed handler within the call's timeout; each attempt counts in `call.attempt`.
@@ -209,28 +231,7 @@ export type Services<T> = T extends Tool<any, any, any, any, infer R> ? R : neve
  * @category models
  * @since 0.1.0
  */
-export interface Options<P, S extends Schema.Constraint, E, R> {
-  readonly description?: string
-  readonly parameters: P
-  readonly success?: S
-  readonly handler?: (
-    args: Parameters.Type<P>,
-    call: CallContext
-  ) => Effect.Effect<S["Type"] | AskUser | Halt, E, R>
-  readonly readOnly?: boolean
-  readonly destructive?: boolean
-  readonly idempotent?: boolean
-  readonly openWorld?: boolean
-  readonly concurrency?: Concurrency | ((args: Parameters.Type<P>) => Concurrency)
-  readonly interrupt?: "cancel" | "block"
-  readonly timeout?: Duration.Input
-  readonly manual?: boolean
-  readonly retry?: Schedule.Schedule<unknown, unknown, never, R>
-  readonly maxResultChars?: number
-  readonly summary?: string
-  readonly compact?: boolean
-  readonly metadata?: Json.JsonObject
-}
+export type Options<P, S extends Schema.Constraint, E, R> = Declared.Options<P, S, E, R>
 
 /**
  * A tool. Throws a `TypeError` that names the option for a name, a flag, parameters or a timeout that cannot be used.
@@ -279,8 +280,6 @@ export const make = <
     destructive: false,
     idempotent: false,
     openWorld: false,
-    concurrency: "shared",
-    interrupt: "cancel",
     manual: false,
     compact: false,
     metadata: {},

@@ -2,6 +2,7 @@
 import * as Effect from "effect/Effect"
 import type * as Tool from "../Tool.ts"
 import type { Settings } from "./batch.ts"
+import * as Json from "./json.ts"
 import type * as Plan from "./plan.ts"
 
 /**
@@ -21,11 +22,18 @@ const promise = <A>(run: (signal: AbortSignal) => PromiseLike<A>): Effect.Effect
     })
   })
 
-export const callContext = (
-  job: Plan.Run,
-  settings: Settings,
-  progress: (value: unknown) => void
-): Tool.CallContext => ({
+/** What a handler may tell while it runs. */
+export interface Reports {
+  readonly progress: (value: unknown) => void
+  readonly updateContext: (values: Json.JsonObject) => void
+}
+
+const update = (reports: Reports, values: unknown): void => {
+  if (!Json.isObject(values)) throw new TypeError("call.updateContext takes an object of context values")
+  reports.updateContext(values)
+}
+
+export const callContext = (job: Plan.Run, settings: Settings, reports: Reports): Tool.CallContext => ({
   id: job.call.id,
   name: job.call.name,
   index: job.index,
@@ -36,6 +44,7 @@ export const callContext = (
   sessionId: settings.sessionId,
   context: settings.context,
   toolCall: job.call,
-  progress: (value) => Effect.sync(() => progress(value)),
+  progress: (value) => Effect.sync(() => reports.progress(value)),
+  updateContext: (values) => Effect.sync(() => update(reports, values)),
   promise
 })

@@ -8,7 +8,7 @@ import type * as Event from "../Event.ts"
 import type * as Message from "../Message.ts"
 import type * as Response from "../Response.ts"
 import type * as Tool from "../Tool.ts"
-import type { Cancellation } from "./cancellation.ts"
+import type { Ambient } from "./ambient.ts"
 import * as Payload from "./payload.ts"
 import type * as Request from "./request.ts"
 import type { Running } from "./running.ts"
@@ -32,7 +32,7 @@ export interface Run<E, R> {
   readonly tools: ReadonlyMap<string, Tool.Any>
   readonly view: View<R>
   readonly running: Running
-  readonly cancellation: Cancellation | undefined
+  readonly ambient: Ambient
   readonly state: Collector.State
   readonly within: Telemetry.Within
 }
@@ -85,8 +85,8 @@ export const assistantMessage = (
 })
 
 /** What was heard of a reply. One that was cut short by a cancellation says so. */
-export const heard = <E, R>(response: Response.Response, { cancellation, state }: Run<E, R>): Response.Response =>
-  cancellation?.isRequested === true && state.message === null && response.error === undefined
+export const heard = <E, R>(response: Response.Response, { ambient, state }: Run<E, R>): Response.Response =>
+  ambient.cancellation?.isRequested === true && state.message === null && response.error === undefined
     ? { ...response, finishReason: "other", rawFinishReason: "cancelled" }
     : response
 
