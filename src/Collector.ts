@@ -367,6 +367,7 @@ export const chatResult = (parts: {
   readonly steps: ReadonlyArray<Event.StepResult>
   readonly outcome: Event.Outcome
   readonly finalResponse?: Response.Response
+  readonly finalized?: Event.ChatResult["finalized"] | undefined
 }): Event.ChatResult => ({
   thread: parts.thread,
   finalResponse: parts.steps.at(-1)?.response ?? parts.finalResponse ?? null,
@@ -377,6 +378,7 @@ export const chatResult = (parts: {
     ? { pendingQuestion: parts.outcome.pendingQuestion, pendingToolCallId: parts.outcome.pendingToolCallId }
     : {}),
   usage: Response.sumUsage(parts.steps.map((step) => step.response.usage)),
+  ...(parts.finalized === undefined ? {} : { finalized: parts.finalized }),
   ...ToolEvents.mergeUpdates(parts.steps.map((step) => step.contextUpdate)),
   metadata: {}
 })

@@ -2,7 +2,7 @@
  * The time by which a run has ended. Its tools have to be done a little earlier, so that a last answer of the model
  * still fits; runs that a tool starts have until then and no longer.
  */
-import * as Duration from "effect/Duration"
+import type * as Duration from "effect/Duration"
 
 /** From the start of the run; `reserve` is what is kept for the last answer. */
 export type Input = Duration.Input | { readonly after: Duration.Input; readonly reserve?: Duration.Input }

@@ -32,6 +32,9 @@ export interface Limit<in Args> {
   readonly permits: number
 }
 
+/** Whether a handler is interrupted when its siblings or the run stop, or may finish within the grace period. */
+export type Interrupt = "cancel" | "block"
+
 /** What every tool may declare besides its handler. */
 export interface Declarations<P, R> {
   readonly description?: string
@@ -43,7 +46,7 @@ export interface Declarations<P, R> {
   readonly idempotent?: boolean
   readonly openWorld?: boolean
   readonly concurrency?: Tool.Concurrency | ((args: Parameters.Type<P>) => Tool.Concurrency)
-  readonly interrupt?: Tool.Interrupt
+  readonly interrupt?: Interrupt
   readonly timeout?: Duration.Input
   readonly retry?: Schedule.Schedule<unknown, unknown, never, R>
   readonly limits?: ReadonlyArray<Limit<Parameters.Type<P>>>

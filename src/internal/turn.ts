@@ -37,6 +37,20 @@ export interface Run<E, R> {
   readonly within: Telemetry.Within
 }
 
+/** The run as its last step is made: the model is to answer, and calls it makes all the same are answered unrun. */
+export const closing = <E, R>(run: Run<E, R>): Run<E, R> => ({
+  ...run,
+  tools: new Map(),
+  template: run.template.tools.length === 0 ? run.template : { ...run.template, toolChoice: "none" },
+  settings: { ...run.settings, policy: { ...run.settings.policy, unknownTool: "answer" } }
+})
+
+/** The run with what its handlers added to the context. */
+export const withContext = <E, R>(run: Run<E, R>, update: Readonly<Record<string, unknown>>): Run<E, R> => ({
+  ...run,
+  settings: { ...run.settings, context: { ...run.settings.context, ...update } }
+})
+
 /** Whether an event is shown. Hiding changes nothing about what the run does with it. */
 const isShown = <R>(view: View<R>, event: Event.Event): boolean => {
   switch (event._tag) {
