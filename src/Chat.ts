@@ -102,19 +102,15 @@ class Loop<E, R> {
     return Effect.suspend(() => {
       if (this.run.ambient.cancellation?.isRequested === true) return this.ending({ _tag: "Cancelled" })
       const index = this.plan.firstStep + this.steps.length
-      return this.run.ambient.deadline === undefined
-        ? this.opened(index)
-        : Effect.andThen(this.hurry, this.opened(index))
+      const opened = Effect.suspend(() => Step.open(this.run, this.thread, index, this.scope))
+      return Effect.flatMap(
+        this.run.ambient.deadline === undefined ? opened : Effect.andThen(this.hurry, opened),
+        (step) => {
+          this.phase = this.stepping(step)
+          return this.phase
+        }
+      )
     })
-  }
-
-  private opened(index: number): typeof this.phase {
-    return Effect.suspend(() =>
-      Effect.flatMap(Step.open(this.run, this.thread, index, this.scope), (step) => {
-        this.phase = this.stepping(step)
-        return this.phase
-      })
-    )
   }
 
   /** Where the deadline leaves no time for tools, the model is to answer now. */
