@@ -147,9 +147,14 @@ export class Batch<E> implements Host<E> {
   }
 
   /** Whether every call has been answered. Those that were called back are waited for, too. */
-  private get isSettled(): boolean {
+  get isSettled(): boolean {
     return this.isSealed && this.completed.length === this.jobs.length &&
       (!this.isAwaited || this.queue.holding === 0)
+  }
+
+  /** Whether a call has not been answered. */
+  get isBusy(): boolean {
+    return this.completed.length < this.jobs.length
   }
 
   /** Stops what has come up, and whatever still may: the turn they belong to is not to be acted on. */
