@@ -13,7 +13,7 @@ import type * as Message from "../Message.ts"
 import type * as Tool from "../Tool.ts"
 import * as Json from "./json.ts"
 import * as Outcomes from "./outcome.ts"
-import { toolError } from "./toolError.ts"
+import { ToolError, toolError } from "./toolError.ts"
 
 export type OnToolError<E, R> =
   | "continue"
@@ -35,12 +35,22 @@ export interface Answer {
   readonly message: Message.Message
   readonly tail: Event.Event
   readonly halt?: Event.Halt
+  /** Whether the handler reported a failure or crashed. A call that was not run to its end has done neither. */
+  readonly failure?: "reported" | "crashed"
+  /** What a handler that succeeded adds to the context. */
+  readonly contextUpdate?: Json.JsonObject
 }
 
 /** The call an answer belongs to. A call of an unknown tool has none. */
 export interface Subject {
   readonly call: Message.ToolCall
   readonly tool: Tool.Any | undefined
+}
+
+/** A call of a batch, by its position. One that never runs is neither shared nor exclusive. */
+export interface Numbered extends Subject {
+  readonly index: number
+  readonly isExclusive?: boolean
 }
 
 const message = (call: Message.ToolCall, content: string, isError: boolean): Message.Message => ({
@@ -121,8 +131,24 @@ const isEncodingFailure = (reason: unknown): reason is Tool.ToolError =>
 const continued = <E, R>(desk: Desk<E, R>, subject: Subject, reason: unknown): Effect.Effect<Answer> =>
   Effect.map(errorContent(desk, subject, reason), (content) => told(subject, reason, content))
 
-const told = (subject: Subject, reason: unknown, content: string): Answer =>
-  result(subject.call, { _tag: "Error", error: reason }, { content }, true)
+const told = (subject: Subject, reason: unknown, content: string): Answer => ({
+  ...result(subject.call, { _tag: "Error", error: reason }, { content }, true),
+  ...failure(reason)
+})
+
+/** Reasons for which a call was not run, or not to its end. */
+const unrun: ReadonlySet<Tool.ToolError["reason"]> = new Set([
+  "unknown_tool",
+  "invalid_arguments",
+  "truncated_arguments",
+  "denied",
+  "cancelled"
+])
+
+const failure = (reason: unknown): Pick<Answer, "failure"> => {
+  if (!(reason instanceof ToolError)) return { failure: "reported" }
+  return unrun.has(reason.reason) ? {} : { failure: "crashed" }
+}
 
 interface Exception {
   readonly onToolErrorException?: unknown
@@ -140,7 +166,8 @@ const toldHalt = (subject: Subject, reason: unknown, content: string, exception:
   raw: { _tag: "Error", error: reason },
   message: message(subject.call, content, true),
   tail: { _tag: "ToolHalt", toolCallId: subject.call.id, reason: "tool_error", result: reason, content, ...exception },
-  halt: { haltedReason: "tool_error", haltToolCallId: subject.call.id, ...exception }
+  halt: { haltedReason: "tool_error", haltToolCallId: subject.call.id, ...exception },
+  ...failure(reason)
 })
 
 /** The caller's function broke: the run halts, and the exception is told next to the tool error. */
@@ -262,6 +289,14 @@ const answerTo = <E, R>(desk: Desk<E, R>, subject: Subject, raw: unknown): Effec
         : stopped(desk, subject, raw)
   }
 }
+
+/** The answer to a call that its tool's gates did not let run. It is a result like any other, and no failure. */
+export const denied = <E, R>(desk: Desk<E, R>, subject: Subject, error: Tool.ToolError): Effect.Effect<Answer> =>
+  continued(desk, subject, error)
+
+/** An answer with what its handler adds to the context. What failed adds nothing. */
+export const updating = (answer: Answer, contextUpdate: Json.JsonObject | undefined): Answer =>
+  contextUpdate === undefined || answer.raw._tag === "Error" ? answer : { ...answer, contextUpdate }
 
 /** The answer to a call that was not run to its end. It tells so, and is no failure that a policy is asked about. */
 export const cancelled = <E, R>(desk: Desk<E, R>, subject: Subject, detail: string): Effect.Effect<Answer> =>

@@ -27,6 +27,7 @@ export interface Run {
   readonly tool: Tool.Any
   readonly args: unknown
   readonly isExclusive: boolean
+  readonly isBlocking: boolean
 }
 
 interface Refuse {
@@ -68,10 +69,11 @@ const lostArguments = (call: Message.ToolCall, reason: Message.ArgumentsLost): T
   toolError(reason === "truncated" ? "truncated_arguments" : "invalid_arguments", call, { detail: lostReasons[reason] })
 
 /** Exclusiveness may depend on the arguments. A function that throws is taken as exclusive: that is always safe. */
-const runnable = (job: Decode, args: unknown): Effect.Effect<Run> => {
+const runnable = (job: Decode, args: unknown, policy: Policy.Policy): Effect.Effect<Run> => {
   const { index, call, tool } = job
-  const { concurrency } = tool
-  const run = (isExclusive: boolean): Run => ({ _tag: "Run", index, call, tool, args, isExclusive })
+  const { concurrency = policy.concurrency, interrupt = policy.interrupt } = tool
+  const isBlocking = interrupt === "block"
+  const run = (isExclusive: boolean): Run => ({ _tag: "Run", index, call, tool, args, isExclusive, isBlocking })
   if (typeof concurrency === "string") return Effect.succeed(run(concurrency === "exclusive"))
   return Effect.sync(() => run(concurrency(args) === "exclusive")).pipe(
     Effect.catchCause((cause) =>
@@ -83,6 +85,7 @@ const runnable = (job: Decode, args: unknown): Effect.Effect<Run> => {
 /** What the call came to by its arguments. Decoding may need services and time; `limit` bounds it. */
 export const decide = (
   job: Decode,
+  policy: Policy.Policy,
   limit: (
     decode: () => Effect.Effect<unknown, unknown, any>,
     late: () => Tool.ToolError
@@ -92,13 +95,17 @@ export const decide = (
   const late = () => toolError("timeout", call, { detail: "decoding the arguments took too long" })
   const decoding = limit(() => tool.parameters.decode(call.arguments ?? {}), late)
   return Exit.isExit(decoding)
-    ? decided(job, decoding)
-    : Effect.flatMap(Effect.exit(decoding), (exit) => decided(job, exit))
+    ? decided(job, policy, decoding)
+    : Effect.flatMap(Effect.exit(decoding), (exit) => decided(job, policy, exit))
 }
 
-const decided = (job: Decode, exit: Exit.Exit<unknown, unknown>): Effect.Effect<Decided> =>
+const decided = (
+  job: Decode,
+  policy: Policy.Policy,
+  exit: Exit.Exit<unknown, unknown>
+): Effect.Effect<Decided> =>
   Exit.isSuccess(exit)
-    ? runnable(job, exit.value)
+    ? runnable(job, exit.value, policy)
     : Effect.succeed(refuse(job.index, job.call, job.tool, undecodable(job.call, exit.cause)))
 
 const undecodable = (call: Message.ToolCall, cause: Cause.Cause<unknown>): Tool.ToolError => {
