@@ -165,7 +165,9 @@ export class Running {
         this.lost.clear()
         return abandoned
       }),
-      Effect.tap((abandoned) => abandoned.length === 0 ? Effect.void : report(abandoned))
+      Effect.tap((abandoned) => abandoned.length === 0 ? Effect.void : report(abandoned)),
+      // Who has been given up is named: nobody else knows of them any more.
+      Effect.uninterruptible
     )
   })
 }
