@@ -7,6 +7,7 @@
 import * as Clock from "effect/Clock"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
 import * as Layer from "effect/Layer"
 import * as Scheduler from "effect/Scheduler"
 import type * as Scope from "effect/Scope"
@@ -71,8 +72,9 @@ export interface Options<Out = never, In = never> {
  *
  * The laws are those of `Laws`, and two more:
  *
- * - `"stop"`: no handler starts and no model is asked after the stop, and the run is over within its grace period. With
- *   `maxOpsBeforeYield`, what is on its way at that instant may still start, and is stopped then.
+ * - `"stop"`: no handler starts and no model is asked after the stop, and the run is over within its grace period, with
+ *   its result or interrupted. With `maxOpsBeforeYield`, what is on its way at that instant may still start, and is
+ *   stopped then.
  * - `"repeatable"`: the run takes the same steps each time. One that does not cannot be stopped at each of them.
  *
  * @category models
@@ -129,19 +131,35 @@ const drained = <R>(run: Run<R>, recorder: Recorder.Recorder): Effect.Effect<unk
 
 const usualOps = 2048
 
+/** With fewer a fiber would do nothing but make room. */
+const fewestOps = 3
+
 /** The world of an attempt starts at zero, and so do its recorders, which are made before it. */
 const atZero = <A>(effect: Effect.Effect<A>): Effect.Effect<A> =>
   Effect.clockWith((clock) =>
     Effect.provideService(effect, Clock.Clock, { ...clock, currentTimeMillis: Effect.succeed(0) })
   )
 
-/** One attempt: the run in a world of its own, with its seams watched, stopped as planned. */
+/** The run of one attempt, closed, with its seams watched. */
+const watched = <R, Out, In>(
+  make: Make<R>,
+  given: Attempt,
+  watch: Watching.Watch,
+  { layer = Layer.empty as Layer.Layer<any>, maxOpsBeforeYield = usualOps }: Options<Out, In>
+) =>
+  Effect.suspend(() => drained(make(given), given.recorder)).pipe(
+    Effect.provideService(Scheduler.MaxOpsBeforeYield, maxOpsBeforeYield),
+    Effect.updateContext(Watching.services(watch)<R>),
+    Effect.provide(layer as Layer.Layer<Out, unknown, In>),
+    Effect.scoped
+  )
+
+/** One attempt: the run in a world of its own, stopped as planned. */
 const attempt = <R, Out, In>(make: Make<R>, options: Options<Out, In>, plan: Plan) =>
   Effect.gen(function*() {
     const cancel = new Cancel()
-    const watch = yield* atZero(Watching.make)
+    const watch = yield* atZero(Watching.make(options.policy?.concurrency ?? "shared"))
     const recorder = yield* atZero(Recorder.make)
-    const { layer = Layer.empty as Layer.Layer<any>, maxOpsBeforeYield = usualOps } = options
     let clock: Clock.Clock | undefined
     let stopped: Verdict.Stopped | undefined
     const given: Attempt = {
@@ -152,13 +170,8 @@ const attempt = <R, Out, In>(make: Make<R>, options: Options<Out, In>, plan: Pla
     }
     const run = Effect.clockWith((own) => {
       clock = own
-      return drained(make(given), recorder)
-    }).pipe(
-      Effect.provideService(Scheduler.MaxOpsBeforeYield, maxOpsBeforeYield),
-      Effect.updateContext(Watching.services(watch)<R>),
-      Effect.provide(layer as Layer.Layer<Out, unknown, In>),
-      Effect.scoped
-    )
+      return watched(make, given, watch, options)
+    })
     const onStep = (step: number): void => {
       if (plan.how === "none" || step < plan.step || stopped !== undefined) return
       const millis = clock?.currentTimeMillisUnsafe() ?? 0
@@ -166,16 +179,8 @@ const attempt = <R, Out, In>(make: Make<R>, options: Options<Out, In>, plan: Pla
       if (plan.how === "soft") cancel.controller.abort()
     }
     const report = yield* Simulation.run(run, { onStep, ...(plan.how === "hard" ? { interruptAt: plan.step } : {}) })
-    const tried: Tried = {
-      plan,
-      takesCancel: cancel.isRead,
-      report,
-      watch,
-      handlers: yield* watch.recorder.log,
-      log: yield* recorder.log,
-      events: yield* recorder.events,
-      stopped
-    }
+    const [handlers, log, events] = yield* Effect.all([watch.recorder.log, recorder.log, recorder.events])
+    const tried: Tried = { plan, takesCancel: cancel.isRead, report, watch, handlers, log, events, stopped }
     return tried
   })
 
@@ -193,13 +198,14 @@ const violations = ({ plan, ...attempted }: Tried, known: Verdict.Known): Readon
     message
   }))
 
-/** A run that takes other steps when it is run again is not one run. */
+/** A run that takes other steps when it is run again, or comes to another end, is not one run. */
 const repeatable = (first: Tried, second: Tried): ReadonlyArray<Violation> => {
-  const [steps, again] = [first.report.steps, second.report.steps]
-  return steps === again
-    ? []
-    : [{ stop: "none", law: "repeatable", message: `the run took ${steps} steps, and ${again} when it was run again` }]
+  const [before, after] = [course(first), course(second)]
+  return before === after ? [] : [{ stop: "none", law: "repeatable", message: `${before} became ${after}` }]
 }
+
+const course = ({ report: { exit, steps }, watch: { requests, starts } }: Tried): string =>
+  `${steps} steps, ${starts.length} handlers, ${requests.length} requests and ${exit?._tag ?? "no end"}`
 
 const defaultGrace = "5 seconds"
 
@@ -246,6 +252,10 @@ export const everyStep = <R, Out = never, In = never>(
   options: Options<Out, In> = {}
 ): Effect.Effect<Report, never, Exclude<Exclude<R, Out>, Scope.Scope> | In> =>
   Effect.gen(function*() {
+    const { maxOpsBeforeYield = usualOps } = options
+    if (maxOpsBeforeYield < fewestOps) {
+      throw new RangeError(`everyStep: maxOpsBeforeYield must be ${fewestOps} at least; got: ${maxOpsBeforeYield}`)
+    }
     const make: Make<R> = typeof run === "function" && !Effect.isEffect(run) ? run : () => run as Run<R>
     const count = { attempts: 0, handlers: 0, requests: 0 }
     const attemptOnce = (how: Plan["how"], step: number) =>
@@ -259,8 +269,9 @@ export const everyStep = <R, Out = never, In = never>(
     const known: Verdict.Known = {
       bound: options.bound ?? Infinity,
       graceMillis: Duration.toMillis(options.grace ?? defaultGrace),
-      isFine: (options.maxOpsBeforeYield ?? usualOps) < usualOps,
+      isFine: maxOpsBeforeYield < usualOps,
       isChat: whole.events.some((event) => event._tag === "ChatCompleted"),
+      isSound: whole.report.exit !== undefined && Exit.isSuccess(whole.report.exit),
       ...(options.policy === undefined ? {} : { policy: options.policy })
     }
     const found = [...violations(whole, known), ...repeatable(whole, yield* attemptOnce("none", 0))]

@@ -1,6 +1,8 @@
 /** What one attempt at a run has to answer for: each law on what it left behind. */
+import * as Cause from "effect/Cause"
 import * as Exit from "effect/Exit"
 import type * as Event from "../../Event.ts"
+import * as Json from "../../internal/json.ts"
 import * as Thread from "../../Thread.ts"
 import * as Laws from "../Laws.ts"
 import type * as Recorder from "../Recorder.ts"
@@ -33,11 +35,13 @@ export interface Known extends Pick<Laws.Options, "policy"> {
   readonly isFine: boolean
   /** Whether the run was seen to end in `ChatCompleted` when nobody stopped it. */
   readonly isChat: boolean
+  /** Whether the run succeeded when nobody stopped it. */
+  readonly isSound: boolean
 }
 
-export type Law = Laws.Violation["law"] | "stop" | "repeatable"
+type Law = Laws.Violation["law"] | "stop" | "repeatable"
 
-export interface Finding {
+interface Finding {
   readonly law: Law
   readonly message: string
 }
@@ -63,20 +67,27 @@ const starts = (all: ReadonlyArray<Start>): Findings => {
 const isMark = (entry: Recorder.Entry): entry is Exclude<Recorder.Entry, { readonly _tag: "Emitted" }> =>
   entry._tag !== "Emitted"
 
-/** Lifetime and concurrency of the handlers, run by run: those of a sub-agent do not compete with the one around them. */
-const handlers = ({ handlers, watch }: Attempted, { bound }: Known): Findings => {
-  const isLost = ({ call }: Start): boolean => watch.abandoned.some(({ id, name }) => id === call.id && name === call.name)
-  return Array.from(new Set(watch.starts.map(({ group }) => group))).flatMap((group) => {
-    const members = watch.starts.filter((start) => start.group === group)
+/** Lifetime and barriers, run by run: the handlers of a sub-agent do not keep out the one that it runs in. */
+const handlers = ({ handlers, watch }: Attempted): Findings => {
+  const { abandoned, starts } = watch
+  const isLost = ({ call }: Start): boolean => abandoned.some(({ id, name }) => id === call.id && name === call.name)
+  return Array.from(new Set(starts.map(({ group }) => group))).flatMap((group) => {
+    const members = starts.filter((start) => start.group === group)
     const names = new Set(members.map(({ name }) => name))
     const exclusive = new Set(members.filter((start) => start.isExclusive).map(({ name }) => name))
-    const abandoned = members.filter(isLost).map(({ name }) => name)
     return Laws.handlers(handlers.filter((entry) => isMark(entry) && names.has(entry.name)), {
-      bound,
       isExclusive: (name) => exclusive.has(name),
-      abandoned
+      abandoned: members.filter(isLost).map(({ name }) => name)
     })
   })
+}
+
+/** One bound holds for the whole tree of runs. A handler in which a run lives takes no place of others. */
+const bound = ({ handlers, watch }: Attempted, { bound }: Known): Findings => {
+  const parents = new Set([...watch.starts, ...watch.requests].map(({ inside }) => inside))
+  const lost = watch.abandoned.map(({ id, name }) => `${name} (call ${id})`)
+  const leaves = handlers.filter((entry) => isMark(entry) && !parents.has(entry.name))
+  return Laws.handlers(leaves, { bound, abandoned: lost }).filter(({ law }) => law === "concurrency")
 }
 
 /** What is alive after the run. Of handlers that refused to stop and were named, nobody knows what they hold. */
@@ -93,19 +104,32 @@ const lifetime = ({ log, report, watch }: Attempted): Findings => {
 }
 
 /**
- * Nothing starts after the stop, and the run is over within its grace period. Where fibers are made to pause between any
- * two operations, one that was on its way to a start when the run was stopped may still come to it, at that instant.
+ * Nothing starts after the stop. Where fibers are made to pause between any two operations, one that was on its way to a
+ * start when the run was stopped may still come to it, at that instant.
  */
-const stop = ({ report, stopped, watch }: Attempted, { graceMillis, isFine }: Known): Findings => {
-  if (stopped === undefined) return []
+const starting = ({ starts, requests }: Watch, stopped: Stopped, isFine: boolean): Findings => {
   const isLate = ({ at }: { readonly at: number }): boolean => !isFine || at > stopped.millis
-  const late = watch.starts.slice(stopped.starts).filter(isLate)
-  const requests = watch.requests.slice(stopped.requests).filter(isLate).length
-  const took = report.millis - stopped.millis
+  const asked = requests.slice(stopped.requests).filter(isLate).length
   return [
-    ...late.map(({ name }): Finding => ({ law: "stop", message: `${name} was started after the run was stopped` })),
-    ...when(requests > 0, "stop", `${requests} model requests were made after the run was stopped`),
-    ...when(took > graceMillis, "stop", `the run took ${took} ms to stop, and has ${graceMillis} for it`)
+    ...starts.slice(stopped.starts).filter(isLate).map(({ name }): Finding => ({
+      law: "stop",
+      message: `${name} was started after the run was stopped`
+    })),
+    ...when(asked > 0, "stop", `${asked} model requests were made after the run was stopped`)
+  ]
+}
+
+/** A run that was stopped ends within its grace period: with its result, or interrupted if it was stopped hard. */
+const stop = ({ report: { exit, millis }, stopped, watch }: Attempted, known: Known): Findings => {
+  if (stopped === undefined) return []
+  const { graceMillis, isFine, isSound } = known
+  const took = millis - stopped.millis
+  const cause = isSound && exit !== undefined && Exit.isFailure(exit) ? exit.cause : Cause.empty
+  const isWrong = cause.reasons.length > 0 && !(stopped.how === "hard" && Cause.hasInterruptsOnly(cause))
+  return [
+    ...starting(watch, stopped, isFine),
+    ...when(took > graceMillis, "stop", `the run took ${took} ms to stop, and has ${graceMillis} for it`),
+    ...when(isWrong, "stop", `the run was stopped and ends with ${Cause.pretty(cause)}`)
   ]
 }
 
@@ -130,15 +154,27 @@ const shown = (value: unknown): ReadonlyArray<Event.Event> => {
   return isResult(value) ? [...value.steps.map(toStepCompleted), { _tag: "ChatCompleted", result: value }] : []
 }
 
-/** Every thread that was handed out or sent: in the result, and in all requests but the first, which is the caller's. */
+/**
+ * The threads that runs sent when they went on, each with the length of what their callers had put in front: a request
+ * that goes on from none before it is the first of a run, and its caller's.
+ */
+const continued = (requests: Watch["requests"]) => {
+  const seen: Array<{ readonly messages: ReadonlyArray<string>; readonly from: number }> = []
+  return requests.flatMap(({ request }) => {
+    const messages = request.messages.map((message) => JSON.stringify(Json.toJson(message)))
+    const earlier = seen.findLast((other) => other.messages.every((message, index) => messages[index] === message))
+    const from = earlier?.from ?? messages.length
+    seen.push({ messages, from })
+    return earlier === undefined ? [] : [{ thread: Thread.fromMessages(request.messages), from }]
+  })
+}
+
+/** Every thread that was handed out or sent: in the result and in the requests. */
 const histories = ({ report, watch }: Attempted): Findings => {
   const value = report.exit !== undefined && Exit.isSuccess(report.exit) ? report.exit.value : undefined
-  const from = watch.requests[0]?.request.messages.length ?? 0
   return [
     ...Laws.check(shown(value), { isCut: true }).filter(({ law }) => law === "history"),
-    ...watch.requests.slice(1).flatMap(({ request }) =>
-      Laws.history(Thread.fromMessages(request.messages), { from })
-    )
+    ...continued(watch.requests).flatMap(({ from, thread }) => Laws.history(thread, { from }))
   ]
 }
 
@@ -153,7 +189,8 @@ const events = ({ events, report, stopped }: Attempted, { isChat, policy }: Know
 /** Everything that is against the attempt. */
 export const of = (attempted: Attempted, known: Known): Findings => [
   ...starts(attempted.watch.starts),
-  ...handlers(attempted, known),
+  ...handlers(attempted),
+  ...bound(attempted, known),
   ...lifetime(attempted),
   ...stop(attempted, known),
   ...events(attempted, known),

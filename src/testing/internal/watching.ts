@@ -22,15 +22,25 @@ export interface Start {
   readonly name: string
   /** Starts with one group belong to one run; the run of a sub-agent is not that of the handler that it runs in. */
   readonly group: string
+  /** The name of the handler that this one runs in, if it does. */
+  readonly inside: string
   readonly call: Tool.CallContext
   readonly isExclusive: boolean
 }
 
-/** What was seen of an attempt. */
+/** One request that was opened. */
+interface Asked {
+  readonly at: number
+  readonly request: Adapter.Request
+  readonly inside: string
+}
+
+/** What was seen of an attempt. `usual` is how tools are taken that say nothing about their concurrency. */
 export interface Watch {
+  readonly usual: Tool.Concurrency
   readonly recorder: Recorder.Recorder
   readonly starts: Array<Start>
-  readonly requests: Array<{ readonly at: number; readonly request: Adapter.Request }>
+  readonly requests: Array<Asked>
   readonly abandoned: Array<Event.Abandoned>
   closed: number
 }
@@ -38,10 +48,11 @@ export interface Watch {
 /** The handler that is being run, by name, and nothing outside of handlers. */
 const Inside = Context.Reference<string>("heddle/testing/EveryStep/Inside", { defaultValue: () => "" })
 
-export const make: Effect.Effect<Watch> = Effect.map(
-  Recorder.make,
-  (recorder) => ({ recorder, starts: [], requests: [], abandoned: [], closed: 0 })
-)
+export const make = (usual: Tool.Concurrency): Effect.Effect<Watch> =>
+  Effect.map(
+    Recorder.make,
+    (recorder) => ({ usual, recorder, starts: [], requests: [], abandoned: [], closed: 0 })
+  )
 
 const describe = (call: Tool.CallContext, inside: string): string => {
   const own = `${call.name} (call ${call.id}${call.attempt > 1 ? `, attempt ${call.attempt}` : ""})`
@@ -49,8 +60,8 @@ const describe = (call: Tool.CallContext, inside: string): string => {
 }
 
 /** As the runtime decides it: a function that throws makes the call exclusive. */
-const isExclusive = ({ concurrency }: Tool.Any, args: unknown): boolean => {
-  if (typeof concurrency !== "function") return concurrency === "exclusive"
+const isExclusive = ({ concurrency }: Tool.Any, args: unknown, usual: Tool.Concurrency): boolean => {
+  if (typeof concurrency !== "function") return (concurrency ?? usual) === "exclusive"
   try {
     return concurrency(args) === "exclusive"
   } catch {
@@ -73,8 +84,9 @@ const watched = (watch: Watch, tool: Tool.Any, handler: Handler, inside: string,
       key: `${inside} ${call.idempotencyKey} ${call.attempt}`,
       name,
       group: `${inside} ${call.requestId}`,
+      inside,
       call,
-      isExclusive: isExclusive(tool, args)
+      isExclusive: isExclusive(tool, args, watch.usual)
     })
   const result = handler(args, call)
   if (!Effect.isEffect(result)) {
@@ -102,14 +114,14 @@ const executor = (watch: Watch, inner: Executor.Service): Executor.Service => ({
 
 /** A request is opened by the first pull, and closed once for each time that it was opened. */
 const adapter = (watch: Watch, { stream }: Adapter.Adapter["Service"]): Adapter.Adapter["Service"] => ({
-  stream: (request) =>
-    Stream.unwrap(Effect.sync(() =>
-      Stream.fromChannel(Channel.acquireUseRelease(
-        Effect.map(Clock.currentTimeMillis, (at) => watch.requests.push({ at, request })),
-        () => Stream.toChannel(stream(request)),
-        () => Effect.sync(() => watch.closed++)
-      ))
-    ))
+  stream: (request) => {
+    const asked = Effect.gen(function*() {
+      watch.requests.push({ at: yield* Clock.currentTimeMillis, request, inside: yield* Inside })
+    })
+    const closed = Effect.sync(() => watch.closed++)
+    const watched = Channel.acquireUseRelease(asked, () => Stream.toChannel(stream(request)), () => closed)
+    return Stream.unwrap(Effect.succeed(Stream.fromChannel(watched)))
+  }
 })
 
 const isAbandoned = (value: unknown): value is Event.Abandoned =>
