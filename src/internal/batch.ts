@@ -30,7 +30,7 @@ import * as Limits from "./limits.ts"
 import { Mailbox } from "./mailbox.ts"
 import * as Plan from "./plan.ts"
 import { Queue } from "./queue.ts"
-import type { Running, Task } from "./running.ts"
+import type { Owner, Running, Task } from "./running.ts"
 import * as Siblings from "./siblings.ts"
 import * as Telemetry from "./telemetry.ts"
 
@@ -253,7 +253,7 @@ export class Batch<E> implements Host<E> {
     call: Message.ToolCall,
     fiber: Fiber.Fiber<unknown, unknown>,
     run?: Plan.Run,
-    onStop?: () => void
+    owner?: Owner
   ): Task {
     const task: Task = {
       id: call.id,
@@ -263,7 +263,7 @@ export class Batch<E> implements Host<E> {
       isExclusive: run?.isExclusive === true,
       isBlocking: run?.isBlocking === true,
       fiber,
-      onStop
+      owner
     }
     this.workshop.running.add(task)
     return task
