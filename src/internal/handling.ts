@@ -21,6 +21,7 @@ import type { Helper, Helpers } from "./helpers.ts"
 import type { Holding } from "./holding.ts"
 import type * as Json from "./json.ts"
 import * as Limits from "./limits.ts"
+import * as Now from "./now.ts"
 import type * as Plan from "./plan.ts"
 import * as ResultObject from "./resultObject.ts"
 import type { Owner, Task } from "./running.ts"
@@ -116,11 +117,11 @@ export class Handling<E> implements Owner {
       this.disarm()
       const counted = this.counted(outcome)
       this.endSpan(Exit.void, Execution.outcomeName(counted))
-      const answer = Answer.fromOutcome(this.host.desk, this.job, counted)
+      const answer = Answer.answerTo(this.host.desk, this.job, counted)
       const { updates } = this
       return this.host.settling(
         this.job,
-        updates === undefined ? answer : Effect.map(answer, (value) => Answer.updating(value, updates))
+        updates === undefined ? answer : Now.map(answer, (value) => Answer.updating(value, updates))
       )
     })
   }
