@@ -28,9 +28,10 @@ import * as KeyedPermits from "./keyedPermits.ts"
 import { limited } from "./limit.ts"
 import * as Limits from "./limits.ts"
 import { Mailbox } from "./mailbox.ts"
+import * as Now from "./now.ts"
 import * as Plan from "./plan.ts"
 import { Queue } from "./queue.ts"
-import type { Running, Task } from "./running.ts"
+import type { Owner, Running, Task } from "./running.ts"
 import * as Siblings from "./siblings.ts"
 import * as Telemetry from "./telemetry.ts"
 
@@ -219,14 +220,16 @@ export class Batch<E> implements Host<E> {
     this.isDeciding = true
     const jobs = this.undecided
     this.undecided = []
-    this.helpers.when(
-      Effect.forEach(jobs, (job) => this.decide(job), { concurrency: this.workshop.settings.bound }),
-      (decided) => {
-        this.isDeciding = false
-        this.open(decided)
-        this.decideNext()
-      }
-    )
+    const deciding = jobs.map((job) => this.decide(job))
+    if (deciding.every(isDecided)) return this.decided(deciding.map((exit) => exit.value))
+    const { bound: concurrency } = this.workshop.settings
+    this.helpers.when(Effect.all(deciding, { concurrency }), (decided) => this.decided(decided))
+  }
+
+  private decided(decided: ReadonlyArray<Plan.Decided>): void {
+    this.isDeciding = false
+    this.open(decided)
+    this.decideNext()
   }
 
   private decide(job: Plan.Job): Effect.Effect<Plan.Decided, never, any> {
@@ -253,7 +256,7 @@ export class Batch<E> implements Host<E> {
     call: Message.ToolCall,
     fiber: Fiber.Fiber<unknown, unknown>,
     run?: Plan.Run,
-    onStop?: () => void
+    owner?: Owner
   ): Task {
     const task: Task = {
       id: call.id,
@@ -263,7 +266,7 @@ export class Batch<E> implements Host<E> {
       isExclusive: run?.isExclusive === true,
       isBlocking: run?.isBlocking === true,
       fiber,
-      onStop
+      owner
     }
     this.workshop.running.add(task)
     return task
@@ -282,8 +285,10 @@ export class Batch<E> implements Host<E> {
     work: () => Effect.Effect<A, unknown, S>,
     late: () => unknown
   ): Effect.Effect<A, unknown, S> {
+    const begun = Now.attempt(work)
+    if (Exit.isExit(begun)) return begun
     const millis = this.millisFor(subject.tool)
-    return limited(work, { millis, own: (fiber) => this.watch(subject.call, fiber), late })
+    return limited(begun, { millis, own: (fiber) => this.watch(subject.call, fiber), late })
   }
 
   private late(subject: Answer.Subject): Error {
@@ -313,7 +318,7 @@ export class Batch<E> implements Host<E> {
     job: Answer.Numbered,
     answer: Effect.Effect<Answer.Answer, E, any>
   ): Effect.Effect<void, E, any> {
-    return Effect.map(answer, (value) => this.settle(job, value))
+    return Now.map(answer, (value) => this.settle(job, value))
   }
 
   private settle(job: Answer.Numbered, answer: Answer.Answer): void {
@@ -376,6 +381,9 @@ export class Batch<E> implements Host<E> {
     if (this.isSettled) this.mailbox.wake()
   }
 }
+
+const isDecided = (effect: Effect.Effect<Plan.Decided, never, any>): effect is Exit.Success<Plan.Decided> =>
+  Exit.isExit(effect) && Exit.isSuccess(effect)
 
 const isNonEmpty = (events: ReadonlyArray<Event.Event>): events is readonly [Event.Event, ...Array<Event.Event>] =>
   events.length > 0

@@ -21,9 +21,10 @@ import type { Helper, Helpers } from "./helpers.ts"
 import type { Holding } from "./holding.ts"
 import type * as Json from "./json.ts"
 import * as Limits from "./limits.ts"
+import * as Now from "./now.ts"
 import type * as Plan from "./plan.ts"
 import * as ResultObject from "./resultObject.ts"
-import type { Task } from "./running.ts"
+import type { Owner, Task } from "./running.ts"
 import * as Telemetry from "./telemetry.ts"
 import { toolError } from "./toolError.ts"
 
@@ -41,7 +42,7 @@ export interface Host<E> {
     call: Message.ToolCall,
     fiber: Fiber.Fiber<unknown, unknown>,
     run: Plan.Run,
-    onStop: () => void
+    owner: Owner
   ) => Task
   readonly respond: (job: Answer.Numbered, answer: Effect.Effect<Answer.Answer, E, any>) => void
   readonly settling: (job: Answer.Numbered, answer: Effect.Effect<Answer.Answer, E, any>) => Effect.Effect<void, E, any>
@@ -49,7 +50,7 @@ export interface Host<E> {
   readonly vacated: (handling: Handling<E>) => void
 }
 
-export class Handling<E> {
+export class Handling<E> implements Owner {
   readonly job: Plan.Run
   private readonly workshop: Workshop<E>
   private readonly host: Host<E>
@@ -83,7 +84,7 @@ export class Handling<E> {
     const services = Context.add(this.workshop.services, Limits.CurrentHolding, this.holding)
     const fiber = Effect.runForkWith(services)(
       Effect.withFiber((fiber) => {
-        this.task = this.host.own(this.job.call, fiber, this.job, () => this.holding.stop())
+        this.task = this.host.own(this.job.call, fiber, this.job, this)
         return this.body()
       })
     )
@@ -116,11 +117,11 @@ export class Handling<E> {
       this.disarm()
       const counted = this.counted(outcome)
       this.endSpan(Exit.void, Execution.outcomeName(counted))
-      const answer = Answer.fromOutcome(this.host.desk, this.job, counted)
+      const answer = Answer.answerTo(this.host.desk, this.job, counted)
       const { updates } = this
       return this.host.settling(
         this.job,
-        updates === undefined ? answer : Effect.map(answer, (value) => Answer.updating(value, updates))
+        updates === undefined ? answer : Now.map(answer, (value) => Answer.updating(value, updates))
       )
     })
   }
@@ -214,6 +215,14 @@ export class Handling<E> {
     this.endSpan(Exit.fail(error), error.reason)
     this.interrupt(since)
     this.host.respond(this.job, answer())
+  }
+
+  isStopping(): void {
+    this.holding.stop()
+  }
+
+  isAbandoned(): void {
+    this.endSpan(Exit.void, "abandoned")
   }
 
   private interrupt(since = this.workshop.clock.currentTimeMillisUnsafe()): void {

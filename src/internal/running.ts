@@ -21,12 +21,19 @@ export interface Task {
   readonly isExclusive: boolean
   readonly isBlocking: boolean
   readonly fiber: Fiber.Fiber<unknown, unknown>
-  /** Called before it is interrupted, for what no interruption reaches. */
-  readonly onStop?: (() => void) | undefined
+  readonly owner?: Owner | undefined
+}
+
+/** Who a task belongs to. */
+export interface Owner {
+  /** It is about to be interrupted: what no interruption reaches is to end, too. */
+  readonly isStopping: () => void
+  /** It refused to stop and is left behind. */
+  readonly isAbandoned: () => void
 }
 
 const interruptTask = (task: Task): void => {
-  task.onStop?.()
+  task.owner?.isStopping()
   task.fiber.interruptUnsafe()
 }
 
@@ -160,6 +167,7 @@ export class Running {
           this.tasks,
           ({ id, name, startedAt }) => ({ id, name, ageMillis: now - startedAt })
         )
+        for (const task of this.tasks) task.owner?.isAbandoned()
         this.tasks.clear()
         this.told.clear()
         this.lost.clear()
