@@ -354,16 +354,14 @@ export class Batch<E> implements Host<E> {
     this.mailbox.fail(exit.cause)
   }
 
-  /** The permits of the tree, and those of the tool's keys before them: who has one of the tree's waits for nothing. */
+  /** The permits of the tree, and those of the tool's keys. */
   hold(run: Plan.Run, call: Tool.CallContext): Holding {
-    const { ambient: { permits }, services } = this.workshop
-    const bound = permits.takeScoped(1)
+    const { ambient: { pool }, services } = this.workshop
     const { limits } = run.tool
-    if (limits === undefined) return new Holding(bound, services)
-    const keyed = Effect.suspend(() =>
-      Context.get(services, Limits.Keyed).takeAll(KeyedPermits.wanted(limits, run.args, call))
-    )
-    return new Holding(Effect.andThen(keyed, bound), services)
+    const keyed = limits === undefined
+      ? undefined
+      : Effect.suspend(() => Context.get(services, Limits.Keyed).takeAll(KeyedPermits.wanted(limits, run.args, call)))
+    return new Holding(pool, keyed, services)
   }
 
   private start(run: Plan.Run): void {

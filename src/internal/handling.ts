@@ -94,8 +94,11 @@ export class Handling<E> implements Owner {
   }
 
   /** Permits, gates, handler, answer. A timeout or a cancellation takes the answer away from it. */
-  private body(): Effect.Effect<void, E, any> {
-    return Effect.flatMap(this.holding.take, () => Gates.isGated(this.job.tool) ? this.gated() : this.handled())
+  private body(): Effect.Effect<unknown, E, any> {
+    return Effect.flatMap(
+      Effect.flatMap(this.holding.take, () => Gates.isGated(this.job.tool) ? this.gated() : this.handled()),
+      () => this.holding.giveBack
+    )
   }
 
   private gated(): Effect.Effect<void, E, any> {
