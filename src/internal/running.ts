@@ -26,6 +26,8 @@ export interface Task {
 
 /** Who a task belongs to. */
 export interface Owner {
+  /** Whether its handler has ended and its answer is being written, which blocks nothing. */
+  readonly isAnswering: boolean
   /** It is about to be interrupted: what no interruption reaches is to end, too. */
   readonly isStopping: () => void
   /** It refused to stop and is left behind. */
