@@ -47,6 +47,12 @@ const alive = (log: ReadonlyArray<Recorder.Entry>): ReadonlyArray<string> => {
   return names
 }
 
+/** Laws 1 and 5: one answer per call, in order, in the frame of a run. */
+export const events = ({ events, exit }: Trace): Problems => {
+  const isCut = exit?._tag === "Failure"
+  return told([...Laws.order(events, { isCut }), ...Laws.answers(events), ...Laws.frame(events, { isCut })])
+}
+
 /** Law 2: one start for each attempt that a call was granted, and attempts in order. */
 export const starts = (trace: Trace): Problems => {
   const repeated = trace.starts.filter((start, index) => trace.starts.indexOf(start) !== index)
@@ -242,8 +248,8 @@ export const startsInTime = (played: Case, trace: Trace): Problems => {
 
 /** Law 9: every thread that was handed out, and every one that was sent, can be sent. */
 export const history = (trace: Trace): Problems => [
-  ...of(Laws.check(trace.events, { isCut: true }), "history"),
-  ...trace.requests.flatMap(({ messages }) => of(Laws.history(Thread.fromMessages(messages)), "history"))
+  ...told(Laws.histories(trace.events)),
+  ...trace.requests.flatMap(({ messages }) => told(Laws.history(Thread.fromMessages(messages))))
 ]
 
 const encode = Schema.encodeUnknownSync(Schema.Union([Event.ChatResult, Event.StepResult]))

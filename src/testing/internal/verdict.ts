@@ -173,7 +173,7 @@ const continued = (requests: Watch["requests"]) => {
 const histories = ({ report, watch }: Attempted): Findings => {
   const value = report.exit !== undefined && Exit.isSuccess(report.exit) ? report.exit.value : undefined
   return [
-    ...Laws.check(shown(value), { isCut: true }).filter(({ law }) => law === "history"),
+    ...Laws.histories(shown(value)),
     ...continued(watch.requests).flatMap(({ from, thread }) => Laws.history(thread, { from }))
   ]
 }
