@@ -6,7 +6,7 @@ import * as Layer from "effect/Layer"
 import * as Stream from "effect/Stream"
 import { Adapter, Chat, type Event, Message, Response, Thread } from "heddle"
 import { OpenAiChat } from "heddle/adapters"
-import type * as Conversation from "../../scratchpad/agent/model/conversation.ts"
+import * as Conversation from "../../scratchpad/agent/model/conversation.ts"
 import * as Intent from "../../scratchpad/agent/model/intent.ts"
 import * as Reply from "../../scratchpad/agent/model/reply.ts"
 import * as Server from "../../scratchpad/agent/model/server.ts"
@@ -22,20 +22,25 @@ interface Told {
 }
 
 /** Lets the model talk with the real tools until it makes no more calls; nothing but its function is in between. */
-const ask = (root: string, question: string, tools: ReadonlyArray<string> = offered): Effect.Effect<Told, any, any> =>
+const ask = (
+  root: string,
+  question: string,
+  { notes, tools = offered }: { readonly notes?: string; readonly tools?: ReadonlyArray<string> } = {}
+): Effect.Effect<Told, any, any> =>
   Effect.gen(function*() {
     const messages: Array<Conversation.Message> = [user(question)]
     const turns: Array<Conversation.Reply> = []
     while (turns.length < 6) {
       const reply = Reply.reply({ messages, tools })
       turns.push(reply)
-      if (reply.calls.length === 0) return { turns, text: reply.text }
-      const calls = reply.calls.map((call, index) =>
+      const text = Conversation.textOf(reply)
+      if (Conversation.callsOf(reply).length === 0) return { turns, text }
+      const calls = Conversation.callsOf(reply).map((call, index) =>
         Message.toolCall(`call_${turns.length}_${index}`, call.name, call.arguments)
       )
       const asked = calls.map((call) => ({ id: call.id, name: call.name, arguments: JSON.stringify(call.arguments) }))
-      const { answers } = yield* Agent.run(root, calls)
-      messages.push({ role: "assistant", content: reply.text, calls: asked, answers: undefined })
+      const { answers } = yield* Agent.run(root, calls, notes)
+      messages.push({ role: "assistant", content: text, calls: asked, answers: undefined })
       messages.push(...calls.map((call, index) => ({
         role: "tool",
         content: JSON.stringify(answers[index]),
@@ -46,7 +51,8 @@ const ask = (root: string, question: string, tools: ReadonlyArray<string> = offe
     return { turns, text: "" }
   })
 
-const names = (reply: Conversation.Reply | undefined) => reply?.calls.map((call) => call.name)
+const names = (reply: Conversation.Reply | undefined) =>
+  reply === undefined ? [] : Conversation.callsOf(reply).map((call) => call.name)
 
 const shop = {
   "README.md": "# Shop\n\nSells lamps to sailors.\n",
@@ -64,8 +70,8 @@ describe("Embedded model", () => {
       Effect.gen(function*() {
         const root = yield* Agent.folder(shop)
         const { text, turns } = yield* ask(root, "Where is the tax rate defined?")
-        assert.deepStrictEqual(turns.map(names), [["search_text", "list_files"], ["read_file"], []])
-        assert.match(turns[0]!.text, /no language model.*"tax".*"rate"/)
+        assert.deepStrictEqual(turns.map(names), [["search_text", "list_files"], ["read_file", "write_note"], []])
+        assert.match(Conversation.textOf(turns[0]!), /no language model.*"tax".*"rate"/)
         assert.match(text, /^The best match is src\/billing\.ts:3:/)
         assert.match(text, /^ {2}3 {2}export const taxRate = 0\.2$/m)
       }))
@@ -158,13 +164,36 @@ describe("Embedded model", () => {
         )
       }))
 
-    it.effect("main job: it keeps a note, and finds it again", () =>
+    it.effect("main job: it keeps a note where the user has a place for it, and finds it again", () =>
       Effect.gen(function*() {
         const root = yield* Agent.folder(shop)
-        const noted = yield* ask(root, "Remember that the lighthouse keeper is called Ada")
-        assert.strictEqual(noted.text, `I wrote it down in ${root}/.notes/notes.md.`)
+        const asked = "Remember that the lighthouse keeper is called Ada"
+        const said = () => Effect.map(ask(root, asked, { notes: "kept" }), ({ text }) => text)
+        assert.strictEqual(yield* said(), `I wrote it down in ${root}/kept/notes.md.`)
+        assert.strictEqual(yield* said(), `I wrote it down before, in ${root}/kept/notes.md.`)
         const { text } = yield* ask(root, "Who is the lighthouse keeper?")
-        assert.match(text, /\.notes\/notes\.md:1:\n\n {2}1 {2}- the lighthouse keeper is called Ada/)
+        assert.match(text, /kept\/notes\.md:1:\n\n {2}1 {2}- the lighthouse keeper is called Ada/)
+        const planned = yield* ask(root, asked)
+        assert.match(
+          planned.text,
+          /^I did not write it down: .*\(--notes\)\..*\n\n {2}- the lighthouse keeper is called Ada$/
+        )
+      }))
+
+    it.effect("main job: a note of what was found does not answer the question that it was made for", () =>
+      Effect.gen(function*() {
+        const fs = yield* FileSystem.FileSystem
+        const root = yield* Agent.folder(shop)
+        for (const question of ["Where is the tax rate defined?", "Who reserves?"]) {
+          const first = yield* ask(root, question, { notes: "kept" })
+          const second = yield* ask(root, question, { notes: "kept" })
+          assert.strictEqual(second.text.split("\n")[0], first.text.split("\n")[0])
+          assert.notInclude(second.text, "kept/notes.md")
+        }
+        assert.strictEqual(
+          yield* fs.readFileString(`${root}/kept/notes.md`),
+          "- \"Where is the tax rate defined?\": src/billing.ts:3\n- \"Who reserves?\": src/stock.ts:1\n"
+        )
       }))
 
     it.effect("main job: a question without a word to look for is asked back, and the reply answers it", () =>
@@ -175,7 +204,7 @@ describe("Embedded model", () => {
           user("What is this?"),
           {
             role: "assistant",
-            content: first.text,
+            content: Conversation.textOf(first),
             calls: [{ id: "c", name: "ask_user", arguments: "{}" }],
             answers: undefined
           },
@@ -185,7 +214,7 @@ describe("Embedded model", () => {
         ]
         const second = Reply.reply({ messages: after, tools: offered })
         assert.deepStrictEqual(names(second), ["search_text", "list_files"])
-        assert.match(second.text, /"lamps"/)
+        assert.match(Conversation.textOf(second), /"lamps"/)
       }))
 
     it.effect("main job: a failed call is told, not hidden", () =>
@@ -202,7 +231,7 @@ describe("Embedded model", () => {
     it.effect("main job: without the tools it needs it says so and calls nothing", () =>
       Effect.gen(function*() {
         const root = yield* Agent.folder(shop)
-        const { text, turns } = yield* ask(root, "Where is the tax rate?", ["list_files"])
+        const { text, turns } = yield* ask(root, "Where is the tax rate?", { tools: ["list_files"] })
         assert.strictEqual(turns.length, 1)
         assert.match(text, /I would need search_text to answer/)
       }))
@@ -225,7 +254,7 @@ describe("Embedded model", () => {
             ],
             tools: offered
           })
-          assert.isString(reply.text, content)
+          assert.isString(Conversation.textOf(reply), content)
         }
       }))
 
@@ -237,7 +266,7 @@ describe("Embedded model", () => {
         assert.strictEqual(tag("Do you remember the tax rate?"), "Search")
         assert.strictEqual(tag("note: buy bread"), "Note")
         assert.strictEqual(tag("How long is README.md?"), "CountLines")
-        assert.strictEqual(tag("What is in the src folder?"), "ListFiles")
+        assert.strictEqual(tag("What is in the src folder?"), "Look")
         assert.strictEqual(tag("Give me an overview of the repository"), "Overview")
         assert.strictEqual(tag("hm?"), "Search")
         assert.strictEqual(tag(""), "Unclear")
@@ -247,7 +276,7 @@ describe("Embedded model", () => {
 
 const adapter = Layer.unwrap(
   Effect.map(Server.Endpoint, ({ baseUrl }) => OpenAiChat.layer({ model: "embedded", baseUrl, retries: 0 }))
-).pipe(Layer.provide(FetchHttpClient.layer), Layer.provideMerge(Server.layer({ pause: "1 millis" })))
+).pipe(Layer.provide(FetchHttpClient.layer), Layer.provideMerge(Server.layer({ pace: Effect.void })))
 
 describe("Embedded model over HTTP", () => {
   layer(Layer.merge(adapter, Agent.services), { excludeTestServices: true })((it) => {
@@ -265,7 +294,7 @@ describe("Embedded model over HTTP", () => {
         assert.include(finalResponse?.outputText, "src/billing.ts:3")
         assert.deepStrictEqual(
           steps.map((step) => Response.actionableCalls(step.response).map((call) => call.name)),
-          [["search_text", "list_files"], ["read_file"], []]
+          [["search_text", "list_files"], ["read_file", "write_note"], []]
         )
         assert.strictEqual(Thread.validate(thread)._tag, "Success")
         assert.isAbove(usage?.inputTokens ?? 0, 50)
@@ -306,7 +335,7 @@ describe("Embedded model over HTTP", () => {
     it.effect("main job: the server is on the loopback interface, and gone with its scope", () =>
       Effect.gen(function*() {
         const baseUrl = yield* Server.Endpoint.use(({ baseUrl }) => Effect.succeed(baseUrl)).pipe(
-          Effect.provide(Layer.fresh(Server.layer({ pause: "1 millis" })))
+          Effect.provide(Layer.fresh(Server.layer({ pace: Effect.void })))
         )
         assert.match(baseUrl, /^http:\/\/127\.0\.0\.1:\d+\/v1$/)
         const model = OpenAiChat.layer({ model: "embedded", baseUrl, retries: 0 }).pipe(

@@ -115,7 +115,7 @@ describe("Terminal", () => {
       }
       assert.match(screen.text, /■ read_file {2}f11\.ts +stopped +100 ms/)
       assert.match(screen.text, /Stopped while running: read_file\./)
-      assert.match(screen.text, /Stopped · 0 turns|Stopped · 1 turn/)
+      assert.match(screen.text, /Stopped at once · 1 turn · 12 calls/)
       assert.notMatch(screen.text, /[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏]/)
     }).pipe(
       Effect.scoped,
@@ -157,7 +157,7 @@ describe("Terminal", () => {
       yield* TestClock.adjust("1 second")
       yield* view.onEvent(turn)
       yield* view.finish(null, "word")
-      assert.match(screen.text, /model, turn 2 .* 1\.00 s/)
+      assert.match(screen.text, /turn 2 +1\.00 s ─+ 2\.00 s\n +model .* 1\.00 s$/m)
       assert.match(screen.text, /2 turns · 0 calls · 2\.00 s$/m)
     }).pipe(Effect.scoped, Effect.provide(services(screen, true)))
   })

@@ -1,10 +1,10 @@
 import { assert, describe, it } from "@effect/vitest"
 import { type Event, Message, Response, Thread, type Tool } from "heddle"
+import { FileProblem } from "../../scratchpad/agent/problem.ts"
 import * as Lines from "../../scratchpad/agent/view/lines.ts"
 import * as Paint from "../../scratchpad/agent/view/paint.ts"
 import * as Picture from "../../scratchpad/agent/view/picture.ts"
 import * as Run from "../../scratchpad/agent/view/run.ts"
-import { FileProblem } from "../../scratchpad/agent/workspace.ts"
 
 type Timed = readonly [at: number, event: Event.Event]
 
@@ -119,7 +119,10 @@ describe("View", () => {
     assert.deepStrictEqual(standing(3020), ["done", "failed"])
     const [search] = Run.calls(until(3020))
     assert.deepStrictEqual([search?.startedAt, search?.endedAt, search?.outcome], [310, 2300, "2 matches in 40 files"])
-    assert.deepStrictEqual(until(3020).turns, [{ startedAt: 0, endedAt: 300 }, { startedAt: 2310, endedAt: 3000 }])
+    assert.deepStrictEqual(until(3020).turns, [
+      { startedAt: 0, spokeAt: 100, endedAt: 300, isWhole: true },
+      { startedAt: 2310, spokeAt: 2500, endedAt: 3000, isWhole: true }
+    ])
     assert.deepStrictEqual(until(3020).unreadable, [{ path: "src/x.ts", reason: "no" }])
   })
 
@@ -186,7 +189,11 @@ describe("View", () => {
       [2, asked("a", `read_file${hostile}`, { path: hostile })],
       [3, completed("a", { _tag: "Error", error: new Error(hostile) })]
     ])
-    const written = [...shown(run, 5), ...Picture.bars(run, 80, Paint.none), ...Lines.stopped(Run.stop(run, 6))].join(
+    const written = [
+      ...shown(run, 5),
+      ...Picture.timeline(Run.stop(run, 6), 80, Paint.none),
+      ...Lines.stopped(Run.stop(run, 6), 6)
+    ].join(
       "\n"
     )
     assert.notMatch(written, /[^\P{Cc}\n]|\p{Bidi_Control}/u)
@@ -235,26 +242,11 @@ describe("View", () => {
 
   it("main job: a run that is broken off names what was stopped, and when", () => {
     const run = Run.stop(until(1700), 2000)
-    assert.deepStrictEqual(Lines.stopped(run), ["  ■ search_text  lamp - stopped at 30/40 files (1.69 s)"])
+    assert.deepStrictEqual(Lines.stopped(run, 2000), ["  ■ search_text  lamp - stopped at 30/40 files (1.69 s)"])
     assert.isFalse(run.isThinking)
-    assert.match(Picture.bars(run, 80, Paint.none)[2] ?? "", /search_text lamp .*▒+ .*1\.69 s$/)
-    assert.match(Picture.caption(run, null, "word", Paint.none), /^Stopped · 1 turn · 2 calls · 2\.00 s$/)
-    assert.deepStrictEqual(Lines.stopped(Run.stop(until(250), 260)), ["  ■ search_text  lamp - never started"])
-  })
-
-  it("main job: the picture has a bar per call on one axis, and fits", () => {
-    const run = until(3020)
-    assert.deepStrictEqual(Picture.bars(run, 80, Paint.none), [
-      "                             0 s ─────────────────────────────── 3.00 s",
-      "  model, turn 1              ░░░░                                         300 ms",
-      "  search_text lamp               ████████████████████████████             1.99 s",
-      "  read_file src/x.ts:3           ▓▓▓                                      180 ms",
-      "  model, turn 2                                              ░░░░░░░░░░   690 ms"
-    ])
-    for (const columns of [19, 30, 40, 60, 79, 80, 200]) {
-      const widths = Picture.bars(run, columns, Paint.none).map(Paint.width)
-      assert.isAtMost(Math.max(...widths), Math.min(80, columns))
-    }
+    assert.match(Picture.caption(run, null, "word", Paint.none), /^Stopped at once · 1 turn · 2 calls · 2\.00 s$/)
+    const early = Run.stop(until(250), 260)
+    assert.deepStrictEqual(Lines.stopped(early, 260), ["  ■ search_text  lamp - never started"])
   })
 
   it("main job: the picture ends with the outcome and the usage", () => {
@@ -272,13 +264,14 @@ describe("View", () => {
       { _tag: "AskUser", pendingQuestion: "?", pendingToolCallId: "a", askUserOpts: [] },
       { _tag: "Halted", reason: "done", haltToolCallId: "a", haltResult: 1 },
       { _tag: "ToolFailed", haltToolCallId: "a" },
-      { _tag: "Failed", error: "x" },
-      { _tag: "Cancelled" }
+      { _tag: "Failed", error: "x" }
     ]
     for (const outcome of outcomes) {
       const line = Picture.caption(play([[3020, ended(outcome)]], until(3000)), null, "token", Paint.none)
       assert.notMatch(line, /^(Completed|Stopped)|undefined/)
     }
+    const cancelled = play([[3020, ended({ _tag: "Cancelled" })]], until(3000))
+    assert.match(Picture.caption(cancelled, null, "token", Paint.none), /^Stopped · /)
   })
 
   it("main job: colour is only added where it is wanted, and changes no width", () => {

@@ -27,14 +27,16 @@ export const folder = (files: Files) =>
     return root
   })
 
-/** The workspace of a folder. */
+/** The workspace of a folder. Notes are kept where it says, if it says so. */
 export const workspace = (root: string, notes?: string) =>
   Workspace.layer({ folder: root, notes: Option.fromUndefinedOr(notes) })
 
 /** Runs calls of the agent's tools, as a model would make them: the answers in call order, and every event. */
-export const run = (root: string, calls: ReadonlyArray<Message.ToolCall>) =>
+export const run = (root: string, calls: ReadonlyArray<Message.ToolCall>, notes?: string) =>
   Effect.gen(function*() {
-    const events = yield* Stream.runCollect(ToolRunner.stream(calls, Tools.all)).pipe(Effect.provide(workspace(root)))
+    const events = yield* Stream.runCollect(ToolRunner.stream(calls, Tools.all)).pipe(
+      Effect.provide(workspace(root, notes))
+    )
     const encoded = events.filter(Event.guards.ToolResultEncoded)
     const answers = calls.map((call): any =>
       JSON.parse(encoded.find((event) => event.id === call.id)?.content ?? "null")
