@@ -27,6 +27,17 @@ export const folder = (files: Files) =>
     return root
   })
 
+/** A small shop: three languages, a document, and something to find in each of them. */
+export const shop = {
+  "README.md": "# Shop\n\nSells lamps to sailors.\n",
+  "src/billing.ts":
+    "import { net } from \"./net.ts\"\n\nexport const taxRate = 0.2\n\nexport const gross = (item) =>\n" +
+    "  net(item) * (1 + taxRate)\n",
+  "src/mail.py": "def send_welcome(user):\n    smtp.deliver(user.address, WELCOME)\n\n\ndef send_invoice(user):\n" +
+    "    smtp.deliver(user.address, INVOICE)\n",
+  "src/stock.ts": "export function reserve(lamp) {\n  if (lamp.count === 0) throw new Error(\"sold out\")\n}\n"
+}
+
 /** The workspace of a folder. Notes are kept where it says, if it says so. */
 export const workspace = (root: string, notes?: string) =>
   Workspace.layer({ folder: root, notes: Option.fromUndefinedOr(notes) })

@@ -54,15 +54,16 @@ const asksSize = /\bhow (?:long|big|large)\b|\b(?:length|size) of\b/i
 const asksToSee =
   /^\W*(?:please\s+)?(?:(?:can|could|would|will)\s+you\s+)?(?:please\s+)?(?:show|open|read|print|cat|display|view|summari[sz]e|describe|explain|list|ls)\b/i
 const asksWhat = /\bwhat(?:'s|\s+(?:is|are|does|do|stands?))\b/i
+const asksForAll = /\b(?:overview|summary|project|repo|repository|codebase|program|library|package|folder|directory)\b/i
 const listsFiles = /\bfiles?\b/i
 const inPlace =
   /\b(?:in|under|inside|within|of)\s+(?:the\s+)?[`']?([\w.-]+)[`']?(?:\s+(?:file|folder|directory))?\s*(?:have|has)?\s*[?.!]*$/i
 
 /** Names that people say without their endings, in any spelling. */
 const documents: ReadonlyArray<readonly [form: RegExp, name: string]> = [
-  [/\bread[\s_-]?me\b/gi, "README"],
-  [/\bchange[\s_-]?log\b/gi, "CHANGELOG"],
-  [/\blicen[sc]e\b/gi, "LICENSE"]
+  [/\bread[\s_-]?me\b(?!\.\w)/gi, "README"],
+  [/\bchange[\s_-]?log\b(?!\.\w)/gi, "CHANGELOG"],
+  [/\blicen[sc]e\b(?!\.\w)/gi, "LICENSE"]
 ]
 const known = new Set(
   "authors changelog codeowners contributing copying dockerfile license makefile notice readme security".split(" ")
@@ -103,8 +104,8 @@ const ofSight = (question: string): Intent | undefined => {
   const [target, ...others] = targets
   if (others.length > 0) return undefined
   if (target === undefined) {
-    const isList = glob !== undefined || listsFiles.test(question)
-    return isList ? { _tag: "ListFiles", path: undefined, glob } : { _tag: "Overview" }
+    if (glob !== undefined || listsFiles.test(question)) return { _tag: "ListFiles", path: undefined, glob }
+    return asksForAll.test(question) ? { _tag: "Overview" } : undefined
   }
   const isPlace = inPlace.exec(question)?.[1] === target
   if (glob !== undefined && (isPlace || isPath(target)) && !/\.\w+$/.test(target)) {

@@ -119,13 +119,15 @@ const legend = (stretches: ReadonlyArray<Timeline.Stretch>, columns: number): Re
 }
 
 /** As many of them on a line as fit. */
-const inLines = (items: ReadonlyArray<string>, columns: number): ReadonlyArray<string> =>
-  items.reduce<ReadonlyArray<string>>((lines, item) => {
+const inLines = (items: ReadonlyArray<string>, columns: number): ReadonlyArray<string> => {
+  const lines: Array<string> = []
+  for (const item of items) {
     const longer = `${lines.at(-1)}   ${item}`
-    return lines.length > 0 && Paint.width(longer) <= columns
-      ? [...lines.slice(0, -1), longer]
-      : [...lines, Paint.cut(`  ${item}`, columns)]
-  }, [])
+    if (lines.length > 0 && Paint.width(longer) <= columns) lines[lines.length - 1] = longer
+    else lines.push(Paint.cut(`  ${item}`, columns))
+  }
+  return lines
+}
 
 /** The turns, one below the other, and what their marks mean. */
 export const timeline = (run: Run.Run, columns: number, paint: Paint.Paint): ReadonlyArray<string> => {

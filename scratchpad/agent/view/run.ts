@@ -239,14 +239,16 @@ const completed = (run: Run, result: Event.ChatResult, at: number): Run => {
 }
 
 /** Handlers that refused to stop: they were answered before, and ran on until nobody waited any more. */
-const abandoned = (run: Run, left: NonNullable<Event.ChatResult["abandoned"]>, at: number): Run =>
-  left.reduce((run, { id }) => {
-    const index = run.items.findLastIndex((item) => item._tag === "Call" && item.id === id)
-    const call = run.items[index]
-    return call?._tag === "Call"
-      ? { ...run, items: run.items.with(index, { ...call, standing: "abandoned", endedAt: at }) }
-      : run
-  }, run)
+const abandoned = (run: Run, left: NonNullable<Event.ChatResult["abandoned"]>, at: number): Run => {
+  const last = (id: string) => run.items.findLastIndex((item) => item._tag === "Call" && item.id === id)
+  const indexes = new Set(left.map(({ id }) => last(id)))
+  return {
+    ...run,
+    items: run.items.map((item, index) =>
+      item._tag === "Call" && indexes.has(index) ? { ...item, standing: "abandoned", endedAt: at } : item
+    )
+  }
+}
 
 /** The run as it stands when it was broken off: what had not ended was stopped. */
 export const stop = (run: Run, at: number): Run => ({

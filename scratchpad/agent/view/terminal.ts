@@ -90,6 +90,8 @@ class Screen {
   private settled = 0
   private drawn = 0
   private drawnAt = 0
+  /** Where lines are appended: the last one is blank, and another would be one too many. */
+  private hasGap = false
   isDrawing = false
 
   constructor(sheet: Sheet) {
@@ -129,14 +131,19 @@ class Screen {
       const after = Run.step(before, event, now)
       this.state = after
       if (this.sheet.isLive) return now - this.drawnAt >= betweenDraws ? this.draw : Effect.void
-      const lines = Lines.append(before, after, event, now)
-      return lines.length === 0 ? Effect.void : this.sheet.write(joined(lines))
+      return this.append(Lines.append(before, after, event, now))
     })
+
+  private append(lines: ReadonlyArray<string>): Written {
+    const kept = lines.filter((line, index) => line !== "" || (index === 0 ? !this.hasGap : lines[index - 1] !== ""))
+    this.hasGap = lines.length === 0 ? this.hasGap : lines.at(-1) === ""
+    return kept.length === 0 ? Effect.void : this.sheet.write(joined(kept))
+  }
 
   readonly stopping = Effect.suspend(() => {
     if (this.state === undefined || this.state.isStopping || this.state.result !== undefined) return Effect.void
     this.state = Run.stopping(this.state)
-    return this.sheet.isLive ? this.draw : this.sheet.write(`\n${Lines.stoppingText}\n\n`)
+    return this.sheet.isLive ? this.draw : this.append(["", Lines.stoppingText, ""])
   })
 
   /** Draws once more and lets go of the lines. */

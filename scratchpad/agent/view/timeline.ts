@@ -44,14 +44,15 @@ export const lane = (run: Run.Run, call: Run.Call, now: number): Lane => {
   const { askedAt, endedAt, startedAt } = call
   const until = startedAt ?? endedAt ?? now
   const free = Math.max(askedAt, Math.min(run.turns[call.turn]?.endedAt ?? until, until))
-  const blocking = siblings(run, call.turn).filter((other) =>
-    other !== call && other.startedAt !== undefined && other.startedAt < until && (other.endedAt ?? until) > free
-  )
+  const isBlocking = (other: Run.Call): boolean =>
+    other !== call && other.startedAt !== undefined && (startedAt === undefined || other.startedAt < startedAt) &&
+    (other.endedAt ?? Infinity) > free
+  const blocking = siblings(run, call.turn).filter(isBlocking)
   const isBarrier = blocking.length > 0 && [call, ...blocking].some(({ name }) => Tools.isBarrier(name))
   return {
     call,
     waitsForReply: call.isEarly ? undefined : span(askedAt, free),
-    waitsAtBarrier: isBarrier ? span(free, until) : undefined,
+    waitsAtBarrier: isBarrier ? { from: free, to: until } : undefined,
     runs: startedAt === undefined ? undefined : { from: startedAt, to: endedAt ?? now }
   }
 }
