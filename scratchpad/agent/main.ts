@@ -14,6 +14,7 @@ import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import * as FetchHttpClient from "effect/http/FetchHttpClient"
 import * as Layer from "effect/Layer"
+import * as Logger from "effect/Logger"
 import * as Option from "effect/Option"
 import * as Stdio from "effect/Stdio"
 import * as Stream from "effect/Stream"
@@ -67,7 +68,8 @@ const show = (input: Thread.Input, view: Terminal.View) =>
     yield* Stream.runForEach(Chat.stream(input, options), view.onEvent)
     const { result } = yield* view.run
     return result ?? (yield* Effect.die(new Error("the run ended without a result")))
-  }).pipe(Effect.scoped)
+    // What the library would log is in the picture, and a line from elsewhere would tear it.
+  }).pipe(Effect.provide(Logger.layer([])), Effect.scoped)
 
 const isInteractive = Stdio.Stdio.use((stdio) =>
   Effect.zipWith(stdio.stdinIsTerminal, stdio.stdoutIsTerminal, (a, b) => a && b)

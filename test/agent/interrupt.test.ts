@@ -1,12 +1,12 @@
 import { assert, describe, layer } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as FileSystem from "effect/FileSystem"
-import { resolve } from "node:path"
+import { fileURLToPath } from "node:url"
 import * as Agent from "../support/agent.ts"
 import { agent, type Ended } from "../support/process.ts"
 import * as Server from "../support/server.ts"
 
-const stubborn = resolve(import.meta.dirname, "../support/stubborn.ts")
+const stubborn = fileURLToPath(new URL("../support/stubborn.ts", import.meta.url))
 /** How long the agent lets its tools take to stop, and the time that the process itself needs. */
 const longest = 2000 + 1500
 

@@ -240,6 +240,44 @@ describe("View", () => {
     assert.deepStrictEqual(Run.calls(run).map((call) => call.standing), ["done", "running"])
   })
 
+  const barrier: ReadonlyArray<Timed> = [
+    [10, text("I look.")],
+    [20, asked("a", "search_text", { query: "lamp" })],
+    [21, started("a", "search_text")],
+    [30, text(" And on.")],
+    [40, asked("b", "write_note", { note: "lamp" })],
+    [60, said("tool_calls")],
+    [90, completed("a", { _tag: "Ok", value: { matches: [], searched: 2 } })],
+    [91, started("b", "write_note")],
+    [95, completed("b", { _tag: "Ok", value: { note: "- lamp", isWritten: true, path: "/n.md" } })]
+  ]
+
+  it("main job: a call says what it waits for, and whether it started early or waited at the barrier", () => {
+    const at = (time: number) =>
+      shown(play(barrier.filter(([each]) => each <= time)), time, 60).find((line) => line.includes("write_note"))
+    assert.strictEqual(at(40), "  · write_note  lamp            waits for the reply")
+    assert.strictEqual(at(60), " ‖· write_note  lamp          waits for search_text")
+    assert.strictEqual(at(91), " ‖⠙ write_note  lamp                                  < 1 ms")
+    assert.deepStrictEqual(shown(play(barrier), 95, 60).slice(2, 5), [
+      " »✓ search_text  lamp          0 matches in 2 files    69 ms",
+      "",
+      "And on."
+    ])
+    assert.deepStrictEqual(appended(barrier), [
+      "I look.",
+      "",
+      " »▸ search_text  lamp",
+      "",
+      "And on.",
+      "",
+      " ‖· write_note  lamp - waits for search_text",
+      " »✓ search_text  lamp - 0 matches in 2 files (69 ms)",
+      " ‖▸ write_note  lamp",
+      " ‖✓ write_note  lamp - written to /n.md (4 ms)"
+    ])
+    assert.deepStrictEqual(play(barrier).notes, [{ note: "- lamp", isWritten: true, path: "/n.md" }])
+  })
+
   it("main job: a run that is broken off names what was stopped, and when", () => {
     const run = Run.stop(until(1700), 2000)
     assert.deepStrictEqual(Lines.stopped(run, 2000), ["  ■ search_text  lamp - stopped at 30/40 files (1.69 s)"])

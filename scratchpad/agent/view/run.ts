@@ -253,6 +253,7 @@ const abandoned = (run: Run, left: NonNullable<Event.ChatResult["abandoned"]>, a
 /** The run as it stands when it was broken off: what had not ended was stopped. */
 export const stop = (run: Run, at: number): Run => ({
   ...closeTurn(run, at),
+  isStopping: false,
   items: closeText(run).items.map((item) =>
     item._tag === "Call" && !hasEnded(item) ? { ...item, standing: "stopped", endedAt: at } : item
   )

@@ -161,12 +161,13 @@ class Screen {
 
 const pictureOf = (run: Run.Run, usage: Response.Usage | null, unit: string, sheet: Sheet): string => {
   const wrapped = (lines: ReadonlyArray<string>) => lines.flatMap((line) => Paint.wrap(line, sheet.columns))
+  const timeline = Picture.timeline(run, sheet.columns, sheet.paint)
   const kept = wrapped(Kept.ofStopped(run))
   const planned = wrapped(Kept.ofPlanned(run))
   return joined([
     ...!sheet.isLive && run.items.at(-1)?._tag === "Said" ? [] : [""],
-    ...Picture.timeline(run, sheet.columns, sheet.paint),
-    "",
+    ...timeline,
+    ...timeline.length === 0 ? [] : [""],
     Picture.caption(run, usage, unit, sheet.paint),
     ...kept,
     ...planned.length === 0 ? [] : ["", ...planned]

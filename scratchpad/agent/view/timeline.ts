@@ -43,12 +43,14 @@ const siblings = (run: Run.Run, turn: number): ReadonlyArray<Run.Call> =>
 export const lane = (run: Run.Run, call: Run.Call, now: number): Lane => {
   const { askedAt, endedAt, startedAt } = call
   const until = startedAt ?? endedAt ?? now
-  const free = Math.max(askedAt, Math.min(run.turns[call.turn]?.endedAt ?? until, until))
+  const replyEnd = run.turns[call.turn]?.endedAt
+  const free = Math.max(askedAt, Math.min(replyEnd ?? until, until))
   const isBlocking = (other: Run.Call): boolean =>
     other !== call && other.startedAt !== undefined && (startedAt === undefined || other.startedAt < startedAt) &&
     (other.endedAt ?? Infinity) > free
   const blocking = siblings(run, call.turn).filter(isBlocking)
-  const isBarrier = blocking.length > 0 && [call, ...blocking].some(({ name }) => Tools.isBarrier(name))
+  const isBarrier = replyEnd !== undefined && blocking.length > 0 &&
+    [call, ...blocking].some(({ name }) => Tools.isBarrier(name))
   return {
     call,
     waitsForReply: call.isEarly ? undefined : span(askedAt, free),
