@@ -73,6 +73,17 @@ describe("Ctrl-C", { concurrent: true }, () => {
         )
       }))
 
+    it.effect("main job, U-4: the embedded model is left and gone, too", () =>
+      Effect.gen(function*() {
+        const root = yield* large
+        const ended = yield* agent(["Where is the particular lamp?", "--dir", root], { interruptAt: [/▸ search_text/] })
+        assertStopped(ended)
+        assert.match(ended.stdout, /^ »■ search_text {2}Where is the particular lamp\? - stopped/m)
+        // The other call of the reply may not have come up yet.
+        assert.match(ended.stdout, /\nStopped · 1 turn · [12] calls? · /)
+        assert.match(ended.stdout, /\nNot kept: search_text \(stopped after .+\)/)
+      }))
+
     it.effect("main job, U-4: a note that waits at the barrier is not begun", () =>
       Effect.gen(function*() {
         const fs = yield* FileSystem.FileSystem

@@ -142,6 +142,18 @@ describe("Picture", () => {
       ])
     }))
 
+  it.effect("main job: what started just before the end of a long reply, and just after it, are told apart", () =>
+    Effect.gen(function*() {
+      const last = [call("a", "read_file", 1), Script.delay(1), call("b", "write_note", 1), Script.finish("tool_calls")]
+      const run = yield* record([[Script.delay(10_000), ...last], answer])
+      assert.deepStrictEqual(drawn(run).slice(0, 4), [
+        "  turn 1                      0 s ────────────────────────────── 10.0 s",
+        "     model                    ·······································░    10.0 s",
+        "  »✓ read_file                                                       █│     1 ms",
+        "   ✓ write_note                                                       █     1 ms"
+      ])
+    }))
+
   it.effect("main job: a soft stop shows what was stopped, and what of it never started", () =>
     Effect.gen(function*() {
       const run = yield* record([early, answer], { stopAt: 800 })
