@@ -144,13 +144,19 @@ describe("Picture", () => {
 
   it.effect("main job: what started just before the end of a long reply, and just after it, are told apart", () =>
     Effect.gen(function*() {
-      const last = [call("a", "read_file", 1), Script.delay(1), call("b", "write_note", 1), Script.finish("tool_calls")]
-      const run = yield* record([[Script.delay(10_000), ...last], answer])
+      const last = [
+        call("a", "read_file", 1),
+        Script.delay(1),
+        call("b", "count_lines", 1),
+        Script.finish("tool_calls")
+      ]
+      const late = instead(lasting("count_lines", { readOnly: false }))
+      const run = yield* record([[Script.delay(10_000), ...last], answer], { tools: late })
       assert.deepStrictEqual(drawn(run).slice(0, 4), [
         "  turn 1                      0 s ────────────────────────────── 10.0 s",
         "     model                    ·······································░    10.0 s",
         "  »✓ read_file                                                       █│     1 ms",
-        "   ✓ write_note                                                       █     1 ms"
+        "   ✓ count_lines                                                      █     1 ms"
       ])
     }))
 
