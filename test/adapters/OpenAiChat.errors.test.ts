@@ -244,7 +244,8 @@ describe("retries", () => {
         assert.strictEqual((yield* trying(() => json(status, {}))).requests, 1)
       }
       const quota = { error: { message: "no money", type: "insufficient_quota", code: "insufficient_quota" } }
-      assert.strictEqual((yield* trying(() => json(429, quota))).requests, 1)
+      const spent = yield* trying(() => json(429, quota))
+      assert.deepStrictEqual([spent.requests, spent.error?.reason], [1, "quota_exceeded"])
       assert.strictEqual((yield* trying(() => json(500, {}, { "x-should-retry": "false" }))).requests, 1)
       assert.strictEqual((yield* trying(() => json(400, {}, { "x-should-retry": "true" }))).requests, 3)
       for (const status of [408, 409, 429, 502, 529]) {

@@ -24,7 +24,10 @@ interface Said {
   readonly message: string | undefined
   readonly type: string | undefined
   readonly code: string | undefined
+  /** A status in words, next to the number. */
+  readonly statusWord: string | undefined
   readonly status: number | undefined
+  readonly requestId: string | undefined
   readonly retryAfterMillis: number | undefined
   readonly error: Json.JsonObject | undefined
 }
@@ -33,7 +36,9 @@ const nothingSaid: Said = {
   message: undefined,
   type: undefined,
   code: undefined,
+  statusWord: undefined,
   status: undefined,
+  requestId: undefined,
   retryAfterMillis: undefined,
   error: undefined
 }
@@ -55,12 +60,14 @@ export const make = (origin: Origin, reason: Reason, detail: string): Adapter.Ad
   })
 
 const fromSaid = (origin: Origin, said: Said, reason: Reason, detail: string): Adapter.AdapterError => {
-  const words = Object.entries({ type: said.type, code: said.code }).filter(([, word]) => word !== undefined)
+  const words = Object.entries({ type: said.type, code: said.code, status: said.statusWord })
+    .filter(([, word]) => word !== undefined)
+  const requestId = origin.requestId ?? said.requestId
   return new Adapter.AdapterError({
     reason,
     detail: detail.slice(0, longestDetail),
     provider: origin.provider,
-    ...(origin.requestId === undefined ? {} : { requestId: origin.requestId }),
+    ...(requestId === undefined ? {} : { requestId }),
     ...(said.status === undefined ? {} : { status: said.status }),
     ...(said.retryAfterMillis === undefined ? {} : { retryAfterMillis: said.retryAfterMillis }),
     ...(said.error === undefined ? {} : { cause: said.error }),
@@ -109,6 +116,9 @@ const string = (value: unknown): string | undefined => {
   return typeof value === "string" && value !== "" ? value : undefined
 }
 
+/** What is said in letters: a text that is no number. */
+const word = (value: unknown): string | undefined => typeof value === "string" && /[a-z]/i.test(value) ? value : undefined
+
 /** The object that holds the words: under `error`, or the body itself, or the first of a list. */
 const read = (text: string): Said => {
   const parsed = Result.getOrUndefined(Json.parse(text))
@@ -119,6 +129,8 @@ const read = (text: string): Said => {
     message: string(error["message"]) ?? string(body["error"]) ?? string(error["detail"]) ?? string(body["message"]),
     type: string(error["type"]),
     code: string(error["code"]),
+    statusWord: word(error["status"]),
+    requestId: word(body["request_id"]),
     status: [error["status_code"], error["status"], error["code"], body["status_code"], body["code"]].map(Number)
       .find((number) => number >= 400 && number < 600),
     retryAfterMillis: retryDelay(error["details"]),
@@ -166,20 +178,21 @@ export const isWorthRetrying = (
 ): boolean => {
   const word = headers["x-should-retry"]
   if (word === "true" || word === "false") return word === "true"
-  return canHeal(error.status ?? 0) && !isQuota(error.metadata?.["code"]) && !isQuota(error.metadata?.["type"])
+  return canHeal(error.status ?? 0) && error.reason !== "quota_exceeded"
 }
 
-/** A quota that is used up is reported like a rate limit, and does not come back by waiting. */
-const isQuota = (word: unknown): boolean => word === "insufficient_quota"
-
-const contextCodes = /context_length|context_size|too_many_prompt_tokens/i
-const contextWords = /context (length|window|size)|prompt (is )?too long|too many tokens|maximum context/i
+/** A quota that is used up is reported like a rate limit or a bad request, and does not come back by waiting. */
+const quotaCodes = /insufficient_(user_)?quota|billing|insufficient_(balance|credits|funds)|credits?_exhausted/i
+const quotaWords = /credit balance is too low|insufficient (balance|credits?|funds)|(used|exceeded) (all|your) .*credits/i
+const contextCodes = /context_length|context_size|context_window|too_many_prompt_tokens/i
+const contextWords =
+  /context (length|window|size)|prompt (is )?too long|too many tokens|maximum context|exceeds the maximum number of (input )?tokens/i
 const filterWords = /content_filter|content_policy|content management policy|ResponsibleAIPolicy/i
 const keyWords = /(incorrect|invalid|missing) api[ _]?key|api[ _]?key (is )?(not valid|invalid|missing)/i
 
 const byStatus: { readonly [status: number]: Reason } = {
   401: "authentication_failed",
-  402: "authentication_failed",
+  402: "quota_exceeded",
   403: "authentication_failed",
   408: "timeout",
   409: "provider_unavailable",
@@ -187,16 +200,17 @@ const byStatus: { readonly [status: number]: Reason } = {
 }
 
 const byWord: ReadonlyArray<readonly [words: RegExp, reason: Reason]> = [
-  [/rate_limit|RateLimit|RESOURCE_EXHAUSTED|insufficient_quota/, "rate_limited"],
-  [/authentication|permission|invalid_api_key|UNAUTHENTICATED/, "authentication_failed"],
-  [/overloaded|server_error|api_error|unavailable|UNAVAILABLE|INTERNAL/, "provider_unavailable"],
+  [/rate_limit|RateLimit|RESOURCE_EXHAUSTED/, "rate_limited"],
+  [/authentication|permission|invalid_api_key|UNAUTHENTICATED|PERMISSION_DENIED/, "authentication_failed"],
+  [/overloaded|server_error|api_error|unavailable|UNAVAILABLE|INTERNAL|CANCELLED/, "provider_unavailable"],
   [/timeout|DEADLINE_EXCEEDED/, "timeout"],
-  [/invalid|not_found|tool_use_failed|Bad Request|BadRequest/, "invalid_request"]
+  [/invalid|not_found|tool_use_failed|Bad Request|BadRequest|INVALID_ARGUMENT|NOT_FOUND/, "invalid_request"]
 ]
 
 const reasonOf = (status: number | undefined, said: Said): Reason => {
-  const words = `${said.type ?? ""} ${said.code ?? ""}`
+  const words = `${said.type ?? ""} ${said.code ?? ""} ${said.statusWord ?? ""}`
   const text = `${words} ${said.message ?? ""}`
+  if (quotaCodes.test(words) || quotaWords.test(said.message ?? "")) return "quota_exceeded"
   const isRefused = status === undefined || (status >= 400 && status < 500 && status !== 401 && status !== 403)
   // A rate limit may speak of too many tokens, too.
   if (isRefused && (status === 429 ? contextCodes.test(words) : contextCodes.test(words) || contextWords.test(text))) {
