@@ -12,6 +12,7 @@ import * as Stream from "effect/Stream"
 import type * as Adapter from "../../Adapter.ts"
 import type * as Event from "../../Event.ts"
 import * as Message from "../../Message.ts"
+import type * as Documents from "./documents.ts"
 import * as Errors from "./errors.ts"
 import * as Sse from "./sse.ts"
 
@@ -26,6 +27,8 @@ export interface Reader {
   readonly isDone: boolean
   /** What broke the answer; the reader goes on to read what belongs to a broken answer, such as its cost. */
   readonly failure: Adapter.AdapterError | undefined
+  /** Finds the JSON objects that stand outside of events, so that they are read as events, too. */
+  readonly documents?: Documents.Documents
 }
 
 export interface Limits {
@@ -60,7 +63,7 @@ class Answer {
     this.origin = origin
     this.reader = reader
     this.limits = limits
-    this.parser = new Sse.Parser(limits.maxEventLength)
+    this.parser = new Sse.Parser(limits.maxEventLength, reader.documents)
   }
 
   readonly pull: Pull.Pull<Chunk, Adapter.AdapterError> = Effect.suspend(() => {
