@@ -311,8 +311,9 @@ const protocol: Protocol.Protocol<Options> = {
  * import { Adapter } from "heddle"
  * import { OpenAiChat } from "heddle/adapters"
  * import * as FetchHttpClient from "effect/http/FetchHttpClient"
- * import type * as Layer from "effect/Layer"
- *  *
+ * import * as Layer from "effect/Layer"
+ * import * as Redacted from "effect/Redacted"
+ *
  * const model: Layer.Layer<Adapter.Adapter> = OpenAiChat.layer({
  *   model: "gpt-5-mini",
  *   apiKey: Redacted.make("sk-…")
