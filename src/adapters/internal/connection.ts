@@ -156,11 +156,12 @@ const makeRequest = (exchange: Exchange): Made<HttpClientRequest.HttpClientReque
 export const bearer = (key: Redacted.Redacted<string>): Redacted.Redacted<string> =>
   Redacted.make(`Bearer ${Redacted.value(key).trim()}`)
 
-/** The URL of a path under a base URL, whose query string is kept. */
+/** The URL of a path under a base URL, whose query string is kept, after the path's own if it has one. */
 export const endpoint = (baseUrl: string, path: string): string => {
   const query = baseUrl.indexOf("?")
   const base = query < 0 ? baseUrl : baseUrl.slice(0, query)
-  return `${base.trim().replace(/\/+$/, "")}${path}${query < 0 ? "" : baseUrl.slice(query)}`
+  const kept = query < 0 ? "" : `${path.includes("?") ? "&" : "?"}${baseUrl.slice(query + 1)}`
+  return `${base.trim().replace(/\/+$/, "")}${path}${kept}`
 }
 
 const checkUrl = (text: string): Result.Result<URL, string> =>
