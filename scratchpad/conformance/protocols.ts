@@ -4,7 +4,7 @@
 import type * as HttpClient from "effect/http/HttpClient"
 import type * as Layer from "effect/Layer"
 import type { Adapter } from "heddle"
-import { OpenAiChat } from "heddle/adapters"
+import { Gemini, OpenAiChat } from "heddle/adapters"
 
 /** Where a session is replayed, and for which model it was recorded. */
 export interface Target {
@@ -21,7 +21,12 @@ const openAiChat: Protocol = {
   adapter: ({ baseUrl, model }) => OpenAiChat.layer({ baseUrl, model, retries: 0 })
 }
 
+const gemini: Protocol = {
+  adapter: ({ baseUrl, model }) => Gemini.layer({ baseUrl, model, retries: 0 })
+}
+
 const protocols: ReadonlyMap<string, Protocol> = new Map([
+  ["gemini", gemini],
   ["openai-chat", openAiChat]
 ])
 
