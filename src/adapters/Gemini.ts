@@ -114,6 +114,7 @@ class Reader implements Answer.Reader {
   private id: string | undefined
   private model: string | undefined
   private hasChunks = false
+  private hasToolParts = false
 
   constructor(origin: Errors.Origin, makeId: () => string, request: Adapter.Request) {
     this.origin = origin
@@ -192,6 +193,7 @@ class Reader implements Answer.Reader {
     if (kind !== undefined && Json.isObject(value) && serverParts.includes(kind)) {
       if (kind === "functionResponse") this.calls.answered(Wire.string(value["name"]) ?? "", out)
       this.calls.execute(kind, value, out)
+      this.hasToolParts ||= kind === "toolCall"
     }
     if (part["thought"] !== true) this.media.push(...Contents.media(part))
     if (Object.keys(part).length > 0) this.turn.raw(part)
@@ -200,6 +202,7 @@ class Reader implements Answer.Reader {
   private finish(out: Array<Event.AdapterEvent>): void {
     const { details: { all: details }, finishWord, media, text, usage } = this
     if (text !== "") out.push({ _tag: "TextCompleted", id: null, text })
+    for (const hosted of this.hasToolParts ? [] : this.details.hosted) this.calls.execute(...hosted, out)
     this.calls.end(finishReasons[finishWord ?? ""] === "length", out)
     const { own, toolCalls } = this.calls
     const reasoning = this.turn.reasoning(own)

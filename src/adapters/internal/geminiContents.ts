@@ -88,7 +88,7 @@ const answerPart = (answer: Message.Message, call: Message.ToolCall | undefined)
 const response = (answer: Message.Message): Json.JsonObject => {
   const text = Message.text(answer)
   const told = isExact(text) ? Option.getOrUndefined(Json.parseObject(text)) : undefined
-  if (answer.isError === true) return { error: told ?? text }
+  if (answer.isError === true) return told !== undefined && "error" in told ? told : { error: told ?? text }
   return told ?? { result: text }
 }
 

@@ -38,6 +38,18 @@ export class Details {
     return isNew
   }
 
+  /** The hosted tools that show in nothing but what they found, by the names that requests have for them. */
+  get hosted(): ReadonlyArray<readonly [name: string, args: Json.JsonObject]> {
+    const { webSearchQueries } = Wire.object(this.members.get("groundingMetadata"))
+    const queries = Array.isArray(webSearchQueries) ? webSearchQueries.filter((query) => query !== "") : []
+    const urls = Wire.list(Wire.object(this.members.get("urlContextMetadata"))["urlMetadata"])
+      .flatMap(({ retrievedUrl }) => typeof retrievedUrl === "string" ? [retrievedUrl] : [])
+    return [
+      ...(queries.length === 0 ? [] : [["googleSearch", { queries }] as const]),
+      ...(urls.length === 0 ? [] : [["urlContext", { urls }] as const])
+    ]
+  }
+
   /** All of it. */
   get all(): Json.JsonObject {
     const gathered = Array.from(this.members, ([name, value]) => {

@@ -41,21 +41,16 @@ const mapped = (schemas: Json.JsonObject, convert: (schema: unknown) => unknown)
 // ---------------------------------------------------------------------------------------------------------------------
 // OpenAPI
 
-const kept = [
-  "title",
-  "description",
-  "nullable",
-  "minItems",
-  "maxItems",
-  "minimum",
-  "maximum",
-  "minLength",
-  "maxLength",
-  "minProperties",
-  "maxProperties",
-  "pattern",
-  "propertyOrdering"
-]
+const always = ["title", "description", "nullable"]
+
+/** What may be said of a type besides. */
+const ofType: { readonly [type: string]: ReadonlyArray<string> } = {
+  STRING: ["minLength", "maxLength", "pattern"],
+  NUMBER: ["minimum", "maximum"],
+  INTEGER: ["minimum", "maximum"],
+  ARRAY: ["minItems", "maxItems"],
+  OBJECT: ["minProperties", "maxProperties", "propertyOrdering"]
+}
 
 const formats: { readonly [type: string]: ReadonlyArray<unknown> } = {
   STRING: ["date-time"],
@@ -79,12 +74,14 @@ const converted = (input: unknown, place: Place): Json.JsonObject => {
     const { anyOf: _, oneOf: __, type: ___, ...rest } = schema
     return { ...converted({ ...rest, ...only }, inside), ...nullable }
   }
-  const common = Object.fromEntries(Object.entries(schema).filter(([key]) => kept.includes(key)))
-  if (variants.length > 0) {
-    return { ...common, ...nullable, anyOf: variants.map((variant) => converted(variant, inside)) }
-  }
-  return { ...common, ...nullable, ...typed(schema, inside) }
+  const common = { ...picked(schema, always), ...nullable }
+  return variants.length > 0
+    ? { ...common, anyOf: variants.map((variant) => converted(variant, inside)) }
+    : { ...common, ...typed(schema, inside) }
 }
+
+const picked = (schema: Json.JsonObject, names: ReadonlyArray<string>): Json.JsonObject =>
+  Object.fromEntries(Object.entries(schema).filter(([name]) => names.includes(name)))
 
 /** A reference is what it refers to; one to a schema that it stands in is cut. Parts that all hold are one schema. */
 const resolved = (
@@ -134,7 +131,8 @@ const alternatives = (
 const typed = (schema: Json.JsonObject, place: Place): Json.JsonObject => {
   const type = typeOf(schema)
   const format = formats[type]?.includes(schema["format"]) === true ? { format: schema["format"] } : {}
-  return { type, ...format, ...choices(schema, type), ...bounds(schema, type), ...members(schema, type, place) }
+  const said = { ...picked(schema, ofType[type] ?? []), ...choices(schema, type), ...bounds(schema, type) }
+  return { type, ...format, ...said, ...members(schema, type, place) }
 }
 
 /** A schema has to have a type; one that says nothing is most safely a text. */
@@ -157,6 +155,7 @@ const choices = (schema: Json.JsonObject, type: string): Json.JsonObject => {
 /** A bound that is not included is the next whole number, or itself. */
 const bounds = (schema: Json.JsonObject, type: string): Json.JsonObject => {
   const { exclusiveMaximum, exclusiveMinimum } = schema
+  if (type !== "INTEGER" && type !== "NUMBER") return {}
   const next = type === "INTEGER" ? 1 : 0
   return {
     ...(typeof exclusiveMinimum === "number" ? { minimum: exclusiveMinimum + next } : {}),
