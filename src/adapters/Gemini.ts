@@ -125,10 +125,11 @@ class Reader implements Answer.Reader {
     return this.finishWord !== undefined || this.blockReason !== undefined
   }
 
-  read({ data }: Sse.SseEvent, out: Array<Event.AdapterEvent>): void {
+  read({ data, name }: Sse.SseEvent, out: Array<Event.AdapterEvent>): void {
     if (data.trim() === "" || data.trim() === "[DONE]") return
     const parsed = Result.getOrUndefined(Json.parse(data))
     const chunks = Json.isObject(parsed) ? [parsed] : Wire.list(parsed)
+    if (chunks.length === 0 && name === "error") this.chunk({ error: data }, out)
     for (const chunk of chunks) this.chunk(chunk, out)
     if (chunks.length > 0 || Array.isArray(parsed)) return
     this.fail("malformed_response", `the stream holds an event that is no JSON object (${data.length} characters)`)
