@@ -129,7 +129,8 @@ export const differences = (expected: Fixtures.Expected, status: number, reading
     ...asserted(expected.finishReason, (value) => differs("finishReason", value, response.finishReason)),
     ...asserted(
       expected.finishReasonRaw,
-      (value) => differs("rawFinishReason", value, response.rawFinishReason ?? failure?.metadata?.["finishReason"])
+      (value) =>
+        differs("rawFinishReason", value, response.rawFinishReason ?? failure?.metadata?.["finishReason"] ?? null)
     ),
     ...asserted(expected.stopSequence, (value) => differs("stopSequence", value, response.metadata["stopSequence"])),
     ...asserted(expected.blockReason, (value) => differs("blockReason", value, response.metadata["blockReason"])),
