@@ -10,7 +10,7 @@ import type * as HttpClient from "effect/http/HttpClient"
 import type * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
 import * as Result from "effect/Result"
-import * as Adapter from "../Adapter.ts"
+import type * as Adapter from "../Adapter.ts"
 import type * as Event from "../Event.ts"
 import * as Json from "../internal/json.ts"
 import * as Message from "../Message.ts"
@@ -159,7 +159,7 @@ class Reader implements Answer.Reader {
     const candidate = Wire.list(candidates).find(({ index }) => index === undefined || index === 0)
     if (candidate !== undefined) this.candidate(candidate, out)
     const error = Option.getOrUndefined(Errors.fromChunk(this.origin, chunk, !isReply && !this.hasChunks))
-    this.failure = error === undefined ? undefined : afterWord(error, this.finishWord)
+    this.failure = error === undefined ? undefined : Errors.ended(error, this.finishWord)
     this.hasChunks = true
   }
 
@@ -287,12 +287,6 @@ const usage = (previous: Response.Usage | null, wire: Json.JsonObject): Response
 
 // ---------------------------------------------------------------------------------------------------------------------
 // errors
-
-/** An error after the word for the end keeps that word. */
-const afterWord = (error: Adapter.AdapterError, finishReason: string | undefined): Adapter.AdapterError =>
-  finishReason === undefined
-    ? error
-    : new Adapter.AdapterError({ ...error, metadata: { ...error.metadata, finishReason } })
 
 const errors: Errors.Words = [
   [/PerDay/, "quota_exceeded"],

@@ -137,7 +137,8 @@ class Reader implements Answer.Reader {
     this.document(stray, out)
     if (this.failure === undefined && this.isComplete) return this.finish(out)
     if (this.usage !== null) out.push({ _tag: "RawChunk", chunk: { usage: this.usage } })
-    if (this.hasChunks) this.fail("network_error", "the connection was closed before the reply was complete")
+    if (this.failure !== undefined) this.failure = Errors.ended(this.failure, this.finishWord)
+    else if (this.hasChunks) this.fail("network_error", "the connection was closed before the reply was complete")
     else this.fail("malformed_response", `the answer holds no reply: ${Errors.describe(stray)}`)
   }
 
@@ -159,15 +160,23 @@ class Reader implements Answer.Reader {
     this.hasChunks = true
     const reported = chunk["usage"] ?? Wire.object(chunk["x_groq"])["usage"]
     if (Json.isObject(reported)) this.usage = Usage.merge(this.usage, usage(reported))
+    const choice = Wire.list(chunk["choices"]).find(({ index }) => index === undefined || index === 0)
+    const word = choice === undefined ? undefined : this.takeWord(choice["finish_reason"])
     if (this.failure !== undefined) return
     this.id ??= Wire.string(chunk["id"])
     this.model ??= Wire.string(chunk["model"])
-    const choice = Wire.list(chunk["choices"]).find(({ index }) => index === undefined || index === 0)
-    if (choice !== undefined) this.choice(choice, out)
+    if (choice !== undefined) this.choice(choice, word, out)
     this.failure ??= Option.getOrUndefined(Errors.fromChunk(this.origin, chunk, isError))
   }
 
-  private choice(choice: Json.JsonObject, out: Array<Event.AdapterEvent>): void {
+  /** Between the chunks of a stream an empty word means that the end is not there yet. */
+  private takeWord(word: unknown): string | undefined {
+    if (typeof word !== "string") return undefined
+    if (word !== "" || this.isWhole) this.finishWord = word
+    return word
+  }
+
+  private choice(choice: Json.JsonObject, word: string | undefined, out: Array<Event.AdapterEvent>): void {
     const message = this.isWhole || !Json.isObject(choice["delta"]) ? choice["message"] : choice["delta"]
     const { fragments, refusal, text, thought } = Messages.read(Wire.object(message))
     if (thought !== "") {
@@ -183,9 +192,6 @@ class Reader implements Answer.Reader {
       if (this.calls.add(fragment, out)) continue
       this.fail("malformed_response", "the stream goes on with a tool call that it had completed")
     }
-    const word = typeof choice["finish_reason"] === "string" ? choice["finish_reason"] : undefined
-    // Between the chunks of a stream an empty word means that the end is not there yet.
-    if (word !== undefined && (word !== "" || this.isWhole)) this.finishWord = word
     const reason = finishReason(word, false)
     if (reason === "stop" || reason === "tool_calls") this.calls.closeAll(out)
   }
