@@ -351,6 +351,24 @@ describe("connections", () => {
       assert.deepStrictEqual([textOf(complete.events), complete.error], [["a"], undefined])
     }))
 
+  it.effect("R-355: wherever a body is cut, the reply fails as cut and what came before is handed on; after the end it does not", () =>
+    Effect.gen(function*() {
+      const complete = Buffer.from(body(said("a"), stop))
+      for (const text of [body(said("a"), said("ø")), array(said("a"), said("ø"))]) {
+        const bytes = Buffer.from(text)
+        const start = bytes.indexOf("responseId") + 30
+        for (let size = start; size < bytes.length - 3; size += 17) {
+          for (const ending of ["drop", "end"] as const) {
+            const { error, events } = yield* outcomeOf({ pieces: [bytes.subarray(0, size)], ending })
+            assert.strictEqual(error?.reason, "network_error", `${size} bytes, ${ending}`)
+            assert.strictEqual(events[0]?._tag, "MessageStarted")
+          }
+          const after = yield* outcomeOf({ pieces: [complete, bytes.subarray(0, size)], ending: "drop" })
+          assert.isUndefined(after.error, `${size} bytes after the end`)
+        }
+      }
+    }))
+
   class ModelServer extends Context.Service<ModelServer, Server.Server>()("test/ModelServer") {}
 
   const served = Layer.effect(ModelServer, Server.serve(() => ({ pieces: Server.pieces(body(...mixed), 50) })))
