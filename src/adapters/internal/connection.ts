@@ -7,11 +7,13 @@ import * as Clock from "effect/Clock"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
+import * as FetchHttpClient from "effect/http/FetchHttpClient"
 import * as Headers from "effect/http/Headers"
 import * as HttpClient from "effect/http/HttpClient"
 import type * as HttpClientError from "effect/http/HttpClientError"
 import * as HttpClientRequest from "effect/http/HttpClientRequest"
 import type * as HttpClientResponse from "effect/http/HttpClientResponse"
+import * as Option from "effect/Option"
 import * as Random from "effect/Random"
 import * as Redacted from "effect/Redacted"
 import * as Result from "effect/Result"
@@ -215,7 +217,10 @@ const attempt = (
 ): Effect.Effect<HttpClientResponse.HttpClientResponse, Failure, Scope.Scope> =>
   Effect.gen(function*() {
     const scope = yield* Scope.fork(yield* Effect.scope)
+    const init = yield* Effect.serviceOption(FetchHttpClient.RequestInit)
     return yield* HttpClient.withScope(exchange.client).execute(request).pipe(
+      // Whoever a server redirects to was not meant to see the key.
+      Effect.provideService(FetchHttpClient.RequestInit, { redirect: "manual", ...Option.getOrUndefined(init) }),
       Effect.provideService(HttpClient.TracerDisabledWhen, () => true),
       Effect.updateService(Headers.CurrentRedactedNames, (names) => [...names, ...namesOf(exchange.headers)]),
       Effect.mapError((error) => notSent(exchange, request, error)),
@@ -274,11 +279,19 @@ const accepted = (
   response.status >= 200 && response.status < 300
     ? Effect.succeed(response)
     : Effect.gen(function*() {
-      const body = yield* errorBody(response)
+      const body = movedTo(exchange, response) ?? (yield* errorBody(response))
       const now = yield* Clock.currentTimeMillis
       const error = Errors.fromResponse(originOf(exchange, response.headers), response, body, now)
       return yield* Effect.fail({ error, isWorthRetrying: Errors.isWorthRetrying(error, response.headers) })
     })
+
+/** Where a server sends a request on to, which does not go there. */
+const movedTo = (exchange: Exchange, response: HttpClientResponse.HttpClientResponse): string | undefined => {
+  const { location } = response.headers
+  if (response.status >= 400 || location === undefined) return undefined
+  const target = Result.getOrUndefined(Result.try(() => new URL(location, exchange.url)))
+  return `redirected${target === undefined ? "" : ` to ${visibleUrl(target.href)}`}`
+}
 
 /** The beginning of an error's body. Whatever goes wrong with it, the status alone says enough. */
 const errorBody = (response: HttpClientResponse.HttpClientResponse): Effect.Effect<string> =>

@@ -245,5 +245,5 @@ const reasonOf = (origin: Origin, status: number | undefined, said: Said): Reaso
   if (status === undefined) return firstReason(byWord, words) ?? "unknown"
   if (status === 400 && keyWords.test(text)) return "authentication_failed"
   if (status >= 500) return "provider_unavailable"
-  return byStatus[status] ?? (status >= 400 ? "invalid_request" : "unknown")
+  return byStatus[status] ?? (status >= 300 ? "invalid_request" : "unknown")
 }
