@@ -6,6 +6,7 @@ import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Random from "effect/Random"
+import * as Redacted from "effect/Redacted"
 import { type Adapter, Message, Step } from "heddle"
 import type { Gemini } from "heddle/adapters"
 import * as WaitingClock from "../support/clock.ts"
@@ -114,6 +115,24 @@ describe("HTTP errors", () => {
       ])
       assert.strictEqual((yield* errorOf(json(404, ""))).detail, "HTTP 404")
     }))
+})
+
+describe("redirects", () => {
+  it.effect("R-122: a redirect is an error, and nobody else gets to see the key", () =>
+    Effect.scoped(Effect.gen(function*() {
+      const stranger = yield* Server.serve(() => ({ pieces: [body(said("gotcha"), stop)] }))
+      for (const status of [301, 302, 303, 307, 308]) {
+        const headers = { location: `${stranger.url}/other?key=secret-9` }
+        const { error, events } = yield* outcomeOf({ status, headers, pieces: [] }, { apiKey: Redacted.make("k") })
+        assert.deepStrictEqual(
+          [error?.reason, error?.detail, error?.status, events],
+          ["invalid_request", `HTTP ${status}: redirected to ${stranger.url}/other`, status, []]
+        )
+      }
+      assert.deepStrictEqual(stranger.requests, [])
+      const nowhere = yield* errorOf({ status: 302, headers: { location: "http://[" }, pieces: [] })
+      assert.strictEqual(nowhere.detail, "HTTP 302: redirected")
+    })))
 })
 
 describe("retries", () => {
