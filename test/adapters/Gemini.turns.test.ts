@@ -264,7 +264,13 @@ describe("turns", () => {
     ],
     [
       "code that ran there, and an image",
-      [chunk([signed(code, "s"), { text: "" }]), chunk([result]), said("It is"), chunk([signed(image, "t")]), stop],
+      [
+        chunk([signed(code, "s"), { ...image, thought: true }]),
+        chunk([result]),
+        said("It is"),
+        chunk([signed(image, "t")]),
+        stop
+      ],
       [signed(code, "s"), result, { text: "It is" }, signed(image, "t")]
     ],
     [

@@ -21,9 +21,8 @@ export interface Call {
   /** The arguments, once they are final. */
   text: string | undefined
   isFinal: boolean
-  /** Its place among the calls of this side, once it was told of. */
+  /** Its place among the calls of this side, once it was told of. A call that ran at the provider has none. */
   place: number | undefined
-  isExecuted: boolean
 }
 
 /** A call that ran at the provider, and how many calls of this side had been told of by then. */
@@ -87,7 +86,7 @@ export class Calls {
     }
     this.close(out)
     const metadata = { ...Wire.given("id", wireId), ...Wire.given("thoughtSignature", signature) }
-    const call = { name, wireId, metadata, text: undefined, isFinal: false, place: undefined, isExecuted: false }
+    const call = { name, wireId, metadata, text: undefined, isFinal: false, place: undefined }
     this.hold(call)
     this.begin(call, value, out)
     return call
@@ -165,7 +164,6 @@ export class Calls {
   answered(name: string, out: Events): void {
     const [call] = this.heldByName.get(name) ?? []
     if (call === undefined || !call.isFinal) return
-    call.isExecuted = true
     this.letGo(call)
     this.execute(name, Option.getOrElse(Json.parseObject(call.text ?? ""), () => ({})), out)
     this.tell(out)

@@ -62,7 +62,7 @@ export class Turn {
   /** Unsigned text, then calls: what a message says without any help. */
   private get isPlain(): boolean {
     return this.items.every((item, index) =>
-      item._tag === "Call" ? !item.call.isExecuted : item._tag === "Text" && item.signature === undefined && index === 0
+      item._tag === "Call" || (item._tag === "Text" && item.signature === undefined && index === 0)
     )
   }
 }
