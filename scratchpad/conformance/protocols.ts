@@ -35,8 +35,20 @@ const readers: Readonly<Record<string, Protocol["read"]>> = {
   gemini: GeminiRequests.read
 }
 
+/** Vendors that are spoken to in words of their own, which their addresses do not tell here. */
+const chatVendors: Readonly<Record<string, OpenAiChat.Options["vendor"]>> = {
+  azure: "azure",
+  deepseek: "deepseek",
+  mistral: "mistral",
+  openai: "openai",
+  openrouter: "openrouter",
+  snowflake: "snowflake",
+  zai: "zai"
+}
+
 const adapters: Readonly<Record<string, MakeAdapter>> = {
-  "openai-chat": ({ baseUrl, model }) => OpenAiChat.layer({ baseUrl, model, retries: 0 }),
+  "openai-chat": ({ baseUrl, model, vendor }) =>
+    OpenAiChat.layer({ baseUrl, model, retries: 0, vendor: chatVendors[vendor] ?? "generic" }),
   gemini: ({ baseUrl, model }) => Gemini.layer({ baseUrl, model, retries: 0 })
 }
 
