@@ -90,7 +90,7 @@ const path = (options: Options, request: Adapter.Request): string => {
 }
 
 /** Since its third generation the first call of every turn has to be signed; an alias may stand for any. */
-const isSigned = (model: string): boolean => /gemini-([3-9]|\d{2})|-latest$/.test(model)
+const isSigned = (model: string): boolean => /gemini-([3-9]|\d{2}|[a-z].*-latest$)/.test(model)
 
 // ---------------------------------------------------------------------------------------------------------------------
 // stream

@@ -168,7 +168,7 @@ describe("contents", () => {
       for (const model of ["gemini-3-flash-preview", "gemini-3.1-pro", "gemini-12-nano", "gemini-flash-latest"]) {
         assert.deepStrictEqual(yield* signaturesOf(model), ["skip_thought_signature_validator", undefined, "s"], model)
       }
-      for (const model of ["gemini-2.5-pro", "gemma-3"]) {
+      for (const model of ["gemini-2.5-pro", "gemini-1.5-flash-latest", "gemma-3"]) {
         assert.deepStrictEqual(yield* signaturesOf(model), [undefined, undefined, "s"], model)
       }
     }))
