@@ -205,7 +205,8 @@ describe("errors inside a reply", () => {
 
   it.effect("R-145: an error after the word for the end outweighs it, keeps it, and no call of the reply is run", () =>
     Effect.scoped(Effect.gen(function*() {
-      const text = body(chunk([{ text: "a" }, call("now", {})], { finishReason: "STOP" })) + JSON.stringify(cancelled, null, 2)
+      const text = body(chunk([{ text: "a" }, call("now", {})], { finishReason: "STOP" })) +
+        JSON.stringify(cancelled, null, 2)
       const server = yield* Server.serve(() => ({ pieces: [text] }))
       const { response } = yield* Effect.provide(Step.run([Message.user("go")]), Chunks.layer(server.url))
       const error = response.error as Adapter.AdapterError

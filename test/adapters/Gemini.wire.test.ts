@@ -6,10 +6,8 @@ import { assert, describe, it } from "@effect/vitest"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
-import * as FetchHttpClient from "effect/http/FetchHttpClient"
 import * as Latch from "effect/Latch"
 import * as Layer from "effect/Layer"
-import * as Random from "effect/Random"
 import * as Stream from "effect/Stream"
 import type { Event, Response } from "heddle"
 import { AdapterSuite, Conformance } from "heddle/testing"
@@ -29,21 +27,10 @@ const usageOf = (...chunks: ReadonlyArray<Readonly<Record<string, unknown>>>) =>
     ({ events }) => of(events, "MessageCompleted")[0]!.metadata?.["usage"] as Response.Usage
   )
 
-/** A client whose answer arrives in reads of exactly the given pieces, which no network would grant. */
-const reading = (pieces: ReadonlyArray<Uint8Array>) =>
-  Stream.provideService(FetchHttpClient.Fetch, () => {
-    let next = 0
-    const source = new ReadableStream<Uint8Array>({
-      pull: (controller) => next < pieces.length ? controller.enqueue(pieces[next++]!) : controller.close()
-    })
-    return Promise.resolve(new globalThis.Response(source))
-  })
-
-/** The same numbers for every run, so that the ids that are made up are the same. */
-const steady = Effect.provideService(Random.Random, { nextDoubleUnsafe: () => 0.5, nextIntUnsafe: () => 7 })
-
 const cutInto = (text: string, size: number) =>
-  steady(outcome(Chunks.stream("http://model.test", {}, offering("search")).pipe(reading(Server.pieces(text, size)))))
+  Chunks.steady(
+    outcome(Chunks.stream("http://model.test", {}, offering("search")).pipe(Chunks.reading(Server.pieces(text, size))))
+  )
 
 /** The bodies in which servers write the same reply. */
 const bodies: ReadonlyArray<readonly [name: string, text: string]> = [

@@ -5,6 +5,7 @@
 import * as Effect from "effect/Effect"
 import * as FetchHttpClient from "effect/http/FetchHttpClient"
 import * as Layer from "effect/Layer"
+import * as Random from "effect/Random"
 import * as Stream from "effect/Stream"
 import { Adapter } from "heddle"
 import { Gemini } from "heddle/adapters"
@@ -94,3 +95,16 @@ export const offering = (...names: ReadonlyArray<string>): Adapter.Request => ({
   ...request,
   tools: names.map((name) => ({ name, description: "", parameters: { type: "object" } }))
 })
+
+/** A client whose answer arrives in reads of exactly the given pieces, which no network would grant. */
+export const reading = (pieces: ReadonlyArray<Uint8Array>) =>
+  Stream.provideService(FetchHttpClient.Fetch, () => {
+    let next = 0
+    const source = new ReadableStream<Uint8Array>({
+      pull: (controller) => next < pieces.length ? controller.enqueue(pieces[next++]!) : controller.close()
+    })
+    return Promise.resolve(new Response(source))
+  })
+
+/** The same numbers for every run, so that the ids that are made up are the same. */
+export const steady = Effect.provideService(Random.Random, { nextDoubleUnsafe: () => 0.5, nextIntUnsafe: () => 7 })
