@@ -27,7 +27,7 @@ const usageOf = (...chunks: ReadonlyArray<Readonly<Record<string, unknown>>>) =>
     ({ events }) => of(events, "MessageCompleted")[0]!.metadata?.["usage"] as Response.Usage
   )
 
-const cutInto = (text: string, size: number) =>
+const cutInto = (text: string | Uint8Array, size: number) =>
   Chunks.steady(
     outcome(Chunks.stream("http://model.test", {}, offering("search")).pipe(Chunks.reading(Server.pieces(text, size))))
   )
@@ -98,17 +98,29 @@ describe("reads", () => {
       }
     }))
 
-  it.effect("R-334: comments, other fields, a byte order mark, broken code points and [DONE] are passed over", () =>
+  it.effect("R-334: comments, other fields, a byte order mark and [DONE] are passed over", () =>
     Effect.gen(function*() {
       const noise = "\ufeff: PROCESSING\r\n\r\nid: 1\r\nretry: 10\r\nevent: message\r\n"
       const text = noise + body(said("a")) + ":\n".repeat(1000) + body(said("b"), stop) + "data: [DONE]\n\ndata:\n\n"
       const { error, events } = yield* outcomeOf(text)
       assert.isUndefined(error)
       assert.deepStrictEqual(textOf(events), ["ab"])
-      const broken = Buffer.from(body(said("xyz"), stop))
-      broken[broken.indexOf("y")] = 0xff
-      const replaced = yield* outcomeOf({ pieces: [broken] })
-      assert.deepStrictEqual(textOf(replaced.events), ["x\ufffdz"])
+    }))
+
+  it.effect("R-349: bytes that are no UTF-8 end the reply, in either framing, and are not guessed at", () =>
+    Effect.gen(function*() {
+      for (const text of [body(said("a"), said("xyz"), stop), array(said("a"), said("xyz"), stop)]) {
+        const broken = Buffer.from(text)
+        broken[broken.indexOf("xyz") + 1] = 0xff
+        for (const size of [1, 7, 10_000]) {
+          const { error, events } = yield* cutInto(broken, size)
+          assert.deepStrictEqual([error?.reason, error?.detail], [
+            "malformed_response",
+            "the answer holds bytes that are no UTF-8"
+          ])
+          assert.deepStrictEqual(of(events, "TextDelta").map(({ delta }) => delta), ["a"])
+        }
+      }
     }))
 })
 

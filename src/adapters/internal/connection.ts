@@ -4,6 +4,7 @@
  * request or its secrets, and traces hold none of its headers' values.
  */
 import * as Clock from "effect/Clock"
+import * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
@@ -52,6 +53,8 @@ export interface Options {
   readonly idleTimeout?: Duration.Input
   /** The longest single event that is read, in UTF-16 code units. Default: 16 Mi. */
   readonly maxEventLength?: number
+  /** The longest answer that is read, in bytes. Default: 256 Mi. */
+  readonly maxAnswerLength?: number
 }
 
 /** The options as they are used. */
@@ -82,6 +85,7 @@ interface Failure {
   readonly isWorthRetrying: boolean
 }
 
+const mebi = 1024 * 1024
 const longestErrorBody = 64 * 1024
 const errorBodyTimeout = Duration.seconds(10)
 const requestIdHeaders = ["x-request-id", "request-id", "apim-request-id"] as const
@@ -114,7 +118,8 @@ export const settings = (name: string, options: Options): Settings => {
     connectTimeout: duration(name, "connectTimeout", options.connectTimeout ?? idleTimeout),
     firstChunkTimeout: duration(name, "firstChunkTimeout", options.firstChunkTimeout ?? idleTimeout),
     idleTimeout,
-    maxEventLength: count(name, "maxEventLength", options.maxEventLength ?? 16 * 1024 * 1024, 1)
+    maxEventLength: count(name, "maxEventLength", options.maxEventLength ?? 16 * mebi, 1),
+    maxAnswerLength: count(name, "maxAnswerLength", options.maxAnswerLength ?? 256 * mebi, 1)
   }
 }
 
@@ -265,12 +270,19 @@ const attempt = (
     )
   })
 
+/** A redirect would take the key to wherever it leads. A client that is not made of `fetch` has its own mind on it. */
+const withoutRedirects = <A, E, R>(self: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
+  Effect.updateContext(self, (context: Context.Context<R>) => {
+    const own = Context.getOption(context, FetchHttpClient.RequestInit)
+    return Context.add(context, FetchHttpClient.RequestInit, { ...Option.getOrUndefined(own), redirect: "manual" })
+  })
+
 const head = (
   exchange: Exchange,
   request: HttpClientRequest.HttpClientRequest
 ): Effect.Effect<HttpClientResponse.HttpClientResponse, Failure, Scope.Scope> =>
   HttpClient.withScope(exchange.client).execute(request).pipe(
-    unredirected,
+    withoutRedirects,
     Effect.provideService(HttpClient.TracerDisabledWhen, () => true),
     Effect.updateService(Headers.CurrentRedactedNames, (names) => [...names, ...namesOf(exchange.headers)]),
     Effect.mapError((error) => notSent(exchange, request, error)),
@@ -281,17 +293,6 @@ const head = (
     Effect.tap((response) => Effect.annotateCurrentSpan("http.response.status_code", response.status)),
     Effect.flatMap((response) => accepted(exchange, response))
   )
-
-/** Whoever a server redirects to was not meant to see the key, which `fetch` would hand on in any header but one. */
-const unredirected = <A, E, R>(effect: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
-  Effect.flatMap(
-    Effect.serviceOption(FetchHttpClient.RequestInit),
-    (init) =>
-      Effect.provideService(effect, FetchHttpClient.RequestInit, {
-        redirect: "manual",
-        ...Option.getOrUndefined(init)
-      })
-  ) as Effect.Effect<A, E, R>
 
 /** An answer that breaks before it has said anything is like one that never came. */
 const begun = (
@@ -344,19 +345,11 @@ const accepted = (
   response.status >= 200 && response.status < 300
     ? Effect.succeed(response)
     : Effect.gen(function*() {
-      const body = movedTo(exchange, response) ?? (yield* errorBody(response))
+      const body = yield* errorBody(response)
       const now = yield* Clock.currentTimeMillis
       const error = Errors.fromResponse(originOf(exchange, response.headers), response, body, now)
       return yield* Effect.fail({ error, isWorthRetrying: Errors.isWorthRetrying(error, response.headers) })
     })
-
-/** Where a server sends a request on to, which does not go there. */
-const movedTo = (exchange: Exchange, response: HttpClientResponse.HttpClientResponse): string | undefined => {
-  const { location } = response.headers
-  if (response.status >= 400 || location === undefined) return undefined
-  const target = Result.getOrUndefined(Result.try(() => new URL(location, exchange.url)))
-  return `redirected${target === undefined ? "" : ` to ${visibleUrl(target.href)}`}`
-}
 
 /** The beginning of an error's body. Whatever goes wrong with it, the status alone says enough. */
 const errorBody = (response: HttpClientResponse.HttpClientResponse): Effect.Effect<string> =>

@@ -92,8 +92,9 @@ export const fromResponse = (
 ): Adapter.AdapterError => {
   const text = redact(body, origin.secrets)
   const said = read(text)
-  const detail = said.message ?? (said.error === undefined ? describe(text) : JSON.stringify(said.error))
   const { headers, status } = response
+  const told = said.message ?? (said.error === undefined ? describe(text) : JSON.stringify(said.error))
+  const detail = status >= 300 && status < 400 ? redirected(headers["location"]) : told
   const retryAfterMillis = canHeal(status) ? retryAfter(headers, now) ?? said.retryAfterMillis : undefined
   return fromSaid(
     origin,
@@ -102,6 +103,10 @@ export const fromResponse = (
     `HTTP ${status}${detail === "" ? "" : `: ${detail}`}`
   )
 }
+
+/** An address without its query string, which may hold what is nobody's business. */
+const redirected = (location: string | undefined): string =>
+  `the server redirects${location === undefined ? "" : ` to ${location.replace(/[?#].*$/s, "")}`}; change the base URL`
 
 /** The error that a piece of a stream carries, or nothing. `isError` says that the wire marked the piece as one. */
 export const fromChunk = (

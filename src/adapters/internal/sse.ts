@@ -4,6 +4,7 @@
  * a stream off with a bare JSON document; whoever asks for it gets such documents as events, as they come.
  */
 import type * as Documents from "./documents.ts"
+import * as Utf8 from "./utf8.ts"
 
 /** One event: its name, if it has one, and its data lines joined. */
 export interface SseEvent {
@@ -20,7 +21,7 @@ export class Parser {
   stray = ""
   private readonly maximum: number
   private readonly documents: Documents.Documents | undefined
-  private readonly decoder = new TextDecoder()
+  private readonly decoder = new Utf8.Decoder()
   private line = ""
   private name: string | undefined
   private data: string | undefined
@@ -35,14 +36,19 @@ export class Parser {
     this.documents = documents
   }
 
+  /** Whether there were bytes that are no UTF-8; nothing is read from there on. */
+  get isInvalid(): boolean {
+    return this.decoder.isInvalid
+  }
+
   /** The events that are complete with these bytes. */
   feed(bytes: Uint8Array): ReadonlyArray<SseEvent> {
-    return this.read(this.decoder.decode(bytes, { stream: true }))
+    return this.read(this.decoder.decode(bytes))
   }
 
   /** The event that was still open: the last one counts although the blank line after it is missing. */
   end(): ReadonlyArray<SseEvent> {
-    const events: Array<SseEvent> = [...this.read(this.decoder.decode())]
+    const events: Array<SseEvent> = []
     if (this.line !== "") this.endLine("", events)
     this.dispatch(events)
     this.stray += this.documents?.held ?? ""
