@@ -1,4 +1,5 @@
 /**
  * The adapters to model providers, one module per wire protocol.
  */
+export * as Gemini from "./Gemini.ts"
 export * as OpenAiChat from "./OpenAiChat.ts"
