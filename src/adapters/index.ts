@@ -1,4 +1,5 @@
 /**
  * The adapters to model providers, one module per wire protocol.
  */
+export * as Anthropic from "./Anthropic.ts"
 export * as OpenAiChat from "./OpenAiChat.ts"
