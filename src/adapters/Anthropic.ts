@@ -15,10 +15,10 @@ import type * as Event from "../Event.ts"
 import * as Json from "../internal/json.ts"
 import * as Message from "../Message.ts"
 import * as Response from "../Response.ts"
-import type * as Tool from "../Tool.ts"
 import type * as Answer from "./internal/answer.ts"
 import * as Blocks from "./internal/anthropicBlocks.ts"
 import * as Messages from "./internal/anthropicMessages.ts"
+import * as Settings from "./internal/anthropicSettings.ts"
 import * as Turn from "./internal/anthropicTurn.ts"
 import * as Connection from "./internal/connection.ts"
 import * as Errors from "./internal/errors.ts"
@@ -26,18 +26,6 @@ import * as Protocol from "./internal/protocol.ts"
 import type * as Sse from "./internal/sse.ts"
 import * as Usage from "./internal/usage.ts"
 import * as Wire from "./internal/wire.ts"
-
-/**
- * How a model may think. `maxTokens` is a budget, at least 1024 and less than the limit of the whole answer. Without
- * it the model decides for itself, which models before Claude 4.6 do not. `effort` is how much work it puts in, with
- * or without thinking; `"none"` turns thinking off. `display` says whether the thoughts can be read.
- *
- * @category models
- * @since 0.1.0
- */
-export interface Reasoning extends Protocol.Reasoning {
-  readonly display?: "summarized" | "omitted"
-}
 
 /**
  * How a server is reached and spoken to. Without `baseUrl` it is Anthropic's own.
@@ -48,10 +36,13 @@ export interface Reasoning extends Protocol.Reasoning {
  * - `version`, `betas`: the headers `anthropic-version` and `anthropic-beta`.
  * - `maxTokens`: the limit of an answer for requests that name none, since the protocol wants one. By default what all
  *   models of the family can do, and the thinking budget on top.
- * - `reasoning`: how the model may think. It is left out where the protocol forbids it: when a tool is forced, and, for
- *   a budget, when a turn goes on that began without a thought of this protocol's. With it, no temperature is sent.
+ * - `reasoning`: how the model may think. `maxTokens` is a budget, from 1024 to less than the limit of the answer;
+ *   without one the model decides for itself, which those before Claude 4.6 do not. `effort` is how much work it puts
+ *   into all of its answer, `"none"` turns thinking off, `display` says whether thoughts can be read. Thinking is left
+ *   out where the protocol forbids it: when a tool is forced, and, with a budget, when a turn goes on that began without
+ *   a thought of this protocol's. With it no temperature is sent.
  * - `parallelToolCalls`: `false` keeps the model to one call a turn.
- * - `strict`: holds the model to the schemas of tools.
+ * - `strict`: holds the model to the schemas of tools, as far as the provider can. Off by default.
  * - `cache`: marks the ends of the tools, the system text and the last two user messages, so that a thread that grows is
  *   read from the provider's cache. Writing to the cache costs extra, so it is off by default; `ttl` is how long it lasts.
  * - `vertex`: the paths and the version of Vertex AI, where `baseUrl` ends in `/publishers/anthropic/models`.
@@ -65,7 +56,7 @@ export interface Options extends Protocol.Options {
   readonly version?: string
   readonly betas?: ReadonlyArray<string>
   readonly maxTokens?: number
-  readonly reasoning?: Reasoning
+  readonly reasoning?: Protocol.Reasoning & { readonly display?: "summarized" | "omitted" }
   readonly cache?: boolean | { readonly ttl: "5m" | "1h" }
   readonly vertex?: boolean
 }
@@ -78,97 +69,32 @@ const vertexVersion = "vertex-2023-10-16"
 
 const requestBody = (options: Options, request: Adapter.Request): Json.JsonObject => {
   const model = request.model ?? options.model
-  const { output_config, tools: hosted, ...rest } = { ...options.options, ...request.options }
+  const { output_config, tools: own, ...rest } = { ...options.options, ...request.options }
   const { container, messages, system } = Messages.write(request.messages)
-  const tools = toolsOf(options, request, Wire.list(hosted))
-  const thinking = thinkingOf(options, request)
-  const config = { ...effort(options.reasoning), ...format(request.responseFormat), ...Wire.object(output_config) }
+  const hosted = Wire.list(own)
+  const tools = Settings.tools(options, request, hosted)
+  const thinking = Settings.thinking(options, request)
+  const output = { ...Settings.output(options, request), ...Wire.object(output_config) }
   const mark = cacheMark(options.cache)
   return {
     ...(options.vertex === true ? { anthropic_version: options.version ?? vertexVersion } : { model }),
-    max_tokens: request.maxTokens ?? maxTokens(options, model, thinking),
-    ...members("tools", mark === undefined ? tools : Messages.markedLast(tools, mark)),
-    ...members("system", mark === undefined ? system : Messages.markedLast(system, mark)),
-    messages: mark === undefined ? messages : Messages.marked(messages, mark),
-    ...toolChoice(options, request, tools, Wire.list(hosted)),
+    max_tokens: Settings.maxTokens(options, request, model, thinking),
+    ...(tools.length === 0 ? {} : { tools: Messages.markedLast(tools, mark) }),
+    ...(system.length === 0 ? {} : { system: Messages.markedLast(system, mark) }),
+    messages: Messages.marked(messages, mark),
+    ...Settings.toolChoice(options, request, hosted),
     ...Wire.given("thinking", thinking),
-    ...(Object.keys(config).length === 0 ? {} : { output_config: config }),
-    ...(isThinking(thinking) ? {} : Wire.given("temperature", request.temperature)),
+    ...(Object.keys(output).length === 0 ? {} : { output_config: output }),
+    ...Settings.temperature(request, thinking),
     ...Wire.given("container", container),
     ...rest,
     stream: true
   }
 }
 
-const members = (name: string, values: ReadonlyArray<Json.JsonObject>): Json.JsonObject =>
-  values.length === 0 ? {} : { [name]: values }
-
 const cacheMark = (cache: Options["cache"]): Json.JsonObject | undefined => {
   if (cache === undefined || cache === false) return undefined
   return { type: "ephemeral", ...(cache === true ? {} : { ttl: cache.ttl }) }
-}
-
-/** A thread with calls is refused when no tools are declared: then those that it calls are, and none may be called. */
-const toolsOf = (
-  options: Options,
-  { messages, tools }: Adapter.Request,
-  hosted: ReadonlyArray<Json.JsonObject>
-): ReadonlyArray<Json.JsonObject> =>
-  tools.length > 0 || hosted.length > 0
-    ? [...tools.map((definition) => tool(options, definition)), ...hosted]
-    : Messages.calledNames(messages).map((name) => ({ name, input_schema: { type: "object" } }))
-
-const tool = ({ strict }: Options, { description, name, parameters }: Tool.Definition): Json.JsonObject => ({
-  name,
-  ...(description === "" ? {} : { description }),
-  input_schema: { type: "object", ...parameters },
-  ...(strict === true ? { strict } : {})
-})
-
-const choices = { auto: "auto", none: "none", required: "any" } as const
-
-const toolChoice = (
-  options: Options,
-  request: Adapter.Request,
-  tools: ReadonlyArray<Json.JsonObject>,
-  hosted: ReadonlyArray<Json.JsonObject>
-): Json.JsonObject => {
-  if (tools.length === 0) return {}
-  const choice = request.tools.length === 0 && hosted.length === 0 ? "none" : request.toolChoice
-  const isOne = options.parallelToolCalls === false && choice !== "none"
-  if (choice === undefined && !isOne) return {}
-  const chosen = typeof choice === "object" ? { type: "tool", name: choice.name } : { type: choices[choice ?? "auto"] }
-  return { tool_choice: { ...chosen, ...(isOne ? { disable_parallel_tool_use: true } : {}) } }
-}
-
-const isForced = (choice: Adapter.ToolChoice | undefined): boolean =>
-  choice === "required" || typeof choice === "object"
-
-const thinkingOf = ({ reasoning }: Options, request: Adapter.Request): Json.JsonObject | undefined => {
-  if (reasoning === undefined || isForced(request.toolChoice)) return undefined
-  const { display, effort, maxTokens } = reasoning
-  if (effort === "none") return { type: "disabled" }
-  const shown = Wire.given("display", display)
-  if (maxTokens === undefined) return { type: "adaptive", ...shown }
-  return Messages.isThoughtless(request.messages) ? undefined : { type: "enabled", budget_tokens: maxTokens, ...shown }
-}
-
-const isThinking = (thinking: Json.JsonObject | undefined): boolean =>
-  thinking !== undefined && thinking["type"] !== "disabled"
-
-const effort = (reasoning: Reasoning | undefined): Json.JsonObject =>
-  reasoning?.effort === undefined || reasoning.effort === "none" ? {} : { effort: reasoning.effort }
-
-const format = (format: Adapter.ResponseFormat | undefined): Json.JsonObject =>
-  format?.type === "json_schema" ? { format: { type: "json_schema", schema: format.schema } } : {}
-
-const maxTokens = (options: Options, model: string, thinking: Json.JsonObject | undefined): number =>
-  options.maxTokens ?? Math.max(longestAnswer(model), Number(thinking?.["budget_tokens"] ?? 0) + 4096)
-
-/** What every model of a family can do, without asking for more than some of them allow. */
-const longestAnswer = (model: string): number => {
-  if (/claude-(3-(opus|sonnet|haiku)|2|instant)/.test(model)) return 4096
-  return /claude-3-5/.test(model) || !model.includes("claude") ? 8192 : 32_000
 }
 
 const unsupported = ({ messages, responseFormat }: Adapter.Request): string | undefined =>
@@ -188,7 +114,8 @@ class Reader implements Answer.Reader {
   private usage: Response.Usage | null = null
   private id: string | undefined
   private model: string | undefined
-  private remarks: Json.JsonObject = {}
+  private stopSequence: string | undefined
+  private readonly remarks: Record<string, unknown> = {}
   private hasChunks = false
   private hasFinished = false
   private isWhole = false
@@ -284,15 +211,14 @@ class Reader implements Answer.Reader {
   /** What is said of the end; nothing takes nothing back. */
   private remark(said: Json.JsonObject): void {
     this.word = Wire.string(said["stop_reason"]) ?? this.word
-    const names = ["stop_sequence", "stop_details", "container", "context_management"] as const
-    const remarks = names.filter((name) => said[name] !== undefined && said[name] !== null)
-    if (remarks.length > 0) {
-      this.remarks = { ...this.remarks, ...Object.fromEntries(remarks.map((name) => [name, said[name]])) }
+    this.stopSequence = Wire.string(said["stop_sequence"]) ?? this.stopSequence
+    for (const name of ["stop_details", "container", "context_management"]) {
+      if (said[name] !== undefined && said[name] !== null) this.remarks[name] = said[name]
     }
   }
 
   private finish(out: Array<Event.AdapterEvent>): void {
-    const { blocks, id, model, remarks, usage, word } = this
+    const { blocks, id, model, remarks, stopSequence, usage, word } = this
     if (blocks.text !== "") out.push({ _tag: "TextCompleted", id: null, text: blocks.text })
     blocks.end(finishReason(word, false) === "length", out)
     const { citations, toolCalls } = blocks
@@ -312,6 +238,7 @@ class Reader implements Answer.Reader {
         ...(usage === null ? {} : { usage }),
         ...Wire.given("responseId", id),
         ...Wire.given("model", model),
+        ...Wire.given("stopSequence", stopSequence),
         ...(Object.keys(own).length === 0 ? {} : { [Turn.key]: own })
       }
     })

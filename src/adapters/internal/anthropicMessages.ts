@@ -217,15 +217,18 @@ export const calledNames = (messages: ReadonlyArray<Message.Message>): ReadonlyA
 // caching
 
 /** Marks the ends of the last two user messages: what the last request wrote is found, and what this one adds is kept. */
-export const marked = (messages: Blocks, mark: Json.JsonObject): Blocks => {
+export const marked = (messages: Blocks, mark: Json.JsonObject | undefined): Blocks => {
   const last = messages.flatMap((message, index) => message["role"] === "user" ? [index] : []).slice(-2)
   return messages.map((message, index) =>
     last.includes(index) ? { ...message, content: markedLast(message["content"] as Blocks, mark) } : message
   )
 }
 
-export const markedLast = (blocks: Blocks, mark: Json.JsonObject): Blocks =>
-  blocks.map((block, index) => index === blocks.length - 1 ? { ...block, cache_control: mark } : block)
+/** Marks the end of a list, if there is a mark. */
+export const markedLast = (blocks: Blocks, mark: Json.JsonObject | undefined): Blocks =>
+  blocks.map((block, index) =>
+    mark !== undefined && index === blocks.length - 1 ? { ...block, cache_control: mark } : block
+  )
 
 // ---------------------------------------------------------------------------------------------------------------------
 // what cannot be said

@@ -73,16 +73,19 @@ export const keep = ({ container, pieces }: Turn): ReadonlyArray<Message.Part> =
 // restoring
 
 /** The block that a reasoning part stands for; that of another protocol stands for none. */
-const blockOf = ({ metadata, signature, text }: Reasoning): Json.JsonObject | undefined => {
+const blockOf = ({ metadata, signature, text }: Reasoning, isOthers: boolean): Json.JsonObject | undefined => {
   const own = metadata?.[key]
   if (Json.isObject(own)) {
     return own["type"] === "thinking"
       ? { ...own, thinking: text, signature: signature ?? "" }
       : own
   }
-  const isUnclaimed = metadata === undefined || Object.keys(metadata).length === 0
-  return isUnclaimed && string(signature) !== undefined ? { type: "thinking", thinking: text, signature } : undefined
+  return isOthers || string(signature) === undefined ? undefined : { type: "thinking", thinking: text, signature }
 }
+
+/** A signature alone does not say whose it is; what stands beside it may. */
+const isForeign = (parts: ReadonlyArray<Reasoning>): boolean =>
+  parts.some(({ metadata = {} }) => Object.keys(metadata).length > 0 && metadata[key] === undefined)
 
 const isReasoning = (value: Message.Part): value is Reasoning => value.type === "reasoning"
 
@@ -94,7 +97,9 @@ const reasoningOf = (message: Message.Message): ReadonlyArray<Reasoning> => [
 
 /** The turn that an assistant message stands for. What ran at a provider is in the blocks, or was another's. */
 export const restore = (message: Message.Message): Turn => {
-  const own = reasoningOf(message).map(blockOf).filter((block) => block !== undefined)
+  const parts = reasoningOf(message)
+  const isOthers = isForeign(parts)
+  const own = parts.map((part) => blockOf(part, isOthers)).filter((block) => block !== undefined)
   const order = own.find((block) => block["type"] === "order")
   const blocks = own.filter((block) => block !== order)
   const calls = (message.toolCalls ?? []).filter((call) => call.providerExecuted !== true)
