@@ -117,6 +117,7 @@ class Reader implements Answer.Reader {
   private stopSequence: string | undefined
   private readonly remarks: Record<string, unknown> = {}
   private hasChunks = false
+  private hasStarted = false
   private hasFinished = false
   private isWhole = false
 
@@ -190,13 +191,13 @@ class Reader implements Answer.Reader {
     }
   }
 
-  /** Two messages in one stream cannot be told apart: their blocks have the same indices. */
+  /** Two replies in one stream cannot be told apart: their blocks have the same indices. */
   private start(message: Json.JsonObject): void {
     const id = Wire.string(message["id"])
-    if (this.id !== undefined && this.id !== id) {
-      return this.fail("malformed_response", "the stream starts a second reply")
-    }
-    this.id = id
+    const isSame = id === undefined || this.id === undefined ? !this.blocks.hasBegun : id === this.id
+    if (this.hasStarted && !isSame) return this.fail("malformed_response", "the stream starts a second reply")
+    this.hasStarted = true
+    this.id ??= id
     this.model ??= Wire.string(message["model"])
     this.remark(message)
   }

@@ -91,6 +91,10 @@ export class Blocks {
     this.makeId = makeId
   }
 
+  get hasBegun(): boolean {
+    return this.blocks.length > 0
+  }
+
   /** The calls of the turn, in the order in which the wire opened them. */
   get toolCalls(): ReadonlyArray<Message.ToolCall> {
     return this.blocks.flatMap((block) =>
