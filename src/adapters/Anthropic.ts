@@ -311,7 +311,7 @@ const protocol: Protocol.Protocol<Options> = {
   environment: { model: "ANTHROPIC_MODEL", apiKey: ["ANTHROPIC_API_KEY"], baseUrl: "ANTHROPIC_BASE_URL" },
   path: (options, request) => {
     if (options.vertex === true) return `/${request.model ?? options.model}:streamRawPredict`
-    return /\/v1\/*(\?|$)/.test(options.baseUrl ?? "") ? "/messages" : "/v1/messages"
+    return /^[^?]*\/v1\/*(\?|$)/.test(options.baseUrl ?? "") ? "/messages" : "/v1/messages"
   },
   headers: ({ apiKey, betas = [], version = defaultVersion, vertex }) => ({
     ...(vertex === true ? {} : { "anthropic-version": version }),
