@@ -124,7 +124,9 @@ describe("ids", () => {
         Message.user("go"),
         ...turn("functions.look:0", "functions_look_0", "call_0"),
         ...turn("call_0", "call_0_2"),
-        ...turn("call_0", "æ")
+        ...turn("call_0", "æ"),
+        ...turn("x_2", "x"),
+        ...turn("x")
       )
       const idsOf = (key: string) =>
         messages.flatMap(({ content }) => content.flatMap((block: any) => block[key] ?? []))
@@ -135,7 +137,10 @@ describe("ids", () => {
         "call_0_2",
         "call_0_2_2",
         "call_0_3",
-        "_"
+        "_",
+        "x_2",
+        "x",
+        "x_3"
       ]
       assert.deepStrictEqual(idsOf("id"), written)
       assert.deepStrictEqual(idsOf("tool_use_id"), written)
@@ -143,7 +148,19 @@ describe("ids", () => {
         messages.filter(({ role }) => role === "user").flatMap(({ content }) =>
           content.map((block: any) => block.content)
         ),
-        [undefined, "functions.look:0", "functions_look_0", "call_0", "call_0", "call_0_2", "call_0", "æ"]
+        [
+          undefined,
+          "functions.look:0",
+          "functions_look_0",
+          "call_0",
+          "call_0",
+          "call_0_2",
+          "call_0",
+          "æ",
+          "x_2",
+          "x",
+          "x"
+        ]
       )
     }))
 })
@@ -386,9 +403,13 @@ describe("what goes back", () => {
         Wire.called(3, "toolu_a", "look", "")
       ], "tool_use"))
       const { message } = Wire.completed(events)
-      const changed = { ...message, content: "Three", toolCalls: [Message.toolCall("toolu_b", "look")] }
+      const changed = { ...message, content: "Something else", toolCalls: [Message.toolCall("toolu_b", "look")] }
       const [, assistant] = yield* messagesOf(Message.user("go"), changed, Message.tool("toolu_b", "1"))
-      assert.deepStrictEqual(assistant.content, [said("Three"), thought("hm", "sig_a"), used("toolu_b", "look")])
+      assert.deepStrictEqual(assistant.content, [
+        said("Something else"),
+        thought("hm", "sig_a"),
+        used("toolu_b", "look")
+      ])
     }))
 
   it.effect("R-358: reasoning of another protocol is left out; a signature that nothing claims is taken for ours", () =>

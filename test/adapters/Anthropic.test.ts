@@ -169,6 +169,29 @@ describe("calls", () => {
       )
     }))
 
+  it.effect("R-349: a call that went on while another block was open is complete when its own is closed", () =>
+    Effect.gen(function*() {
+      const { events } = yield* outcomeOf(body(
+        start(),
+        call(0, "a", "search"),
+        args(0, "{\"q\":"),
+        opened(1, { type: "text", text: "Hi" }),
+        args(0, "1}"),
+        closed(0),
+        delta(1, { type: "text_delta", text: "!" }),
+        closed(1),
+        ...ended("tool_use")
+      ))
+      assert.deepStrictEqual(tagsOf(events).slice(-5), [
+        "ToolCallDelta",
+        "ToolCallCompleted",
+        "TextDelta",
+        "TextCompleted",
+        "MessageCompleted"
+      ])
+      assert.deepStrictEqual(calls(events), [{ id: "a", name: "search", arguments: { q: 1 } }])
+    }))
+
   it.effect("I-05, R-340: an empty fragment is a call without arguments, no fragment at all is a call that lost them", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(reply([
@@ -219,10 +242,14 @@ describe("calls", () => {
         args(1, "{}"),
         closed(1),
         args(7, "{\"lost\":true}"),
+        call(0, "late", "late"),
+        args(0, "{}"),
+        closed(0),
         ...ended("tool_use")
       ))
-      const [found, ...others] = of(events, "ToolCallCompleted")
+      const [found, late, ...others] = of(events, "ToolCallCompleted")
       assert.deepStrictEqual([found?.name, found?.arguments, others], ["early", { a: 1 }, []])
+      assert.deepStrictEqual([late?.id, late?.rawArguments], ["late", "{}"])
       assert.match(found!.id, /^call_[\da-f]{8}-/)
     }))
 
@@ -473,8 +500,11 @@ describe("finish", () => {
     Effect.gen(function*() {
       const withWord = yield* outcomeOf(body(start(), ...text(0, "a"), Wire.stopped("end_turn")))
       assert.deepStrictEqual([textsOf(withWord.events), withWord.error], [["a"], undefined])
-      const withMore = yield* outcomeOf(`${reply([text(0, "a")], "end_turn")}data: [DONE]\n\n${body(...text(1, "b"))}`)
-      assert.deepStrictEqual([textsOf(withMore.events), withMore.error], [["a"], undefined])
+      const withDone = yield* outcomeOf(`${body(start(), ...text(0, "a"), Wire.stopped("end_turn"))}data: [DONE]\n\n`)
+      assert.deepStrictEqual([textsOf(withDone.events), withDone.error], [["a"], undefined])
+      const withMore = yield* outcomeOf(`${reply([text(0, "a")], "end_turn")}${body(...text(1, "b"))}`)
+      assert.deepStrictEqual(tagsOf(withMore.events).slice(1), ["TextDelta", "TextCompleted", "MessageCompleted"])
+      assert.isUndefined(withMore.error)
       const without = yield* outcomeOf(body(start(), ...text(0, "a")))
       assert.deepStrictEqual(tagsOf(without.events), ["MessageStarted", "TextDelta", "RawChunk"])
       assert.strictEqual(without.error?.reason, "network_error")

@@ -319,12 +319,11 @@ export class Blocks {
     if (Option.isSome(parsed)) this.complete(call, { arguments: parsed.value }, out)
   }
 
-  /** Completes what is open when the turn has ended. If the token limit ended it, what was not closed was cut. */
+  /** Completes what is open when the turn has ended. If the token limit did that, what is not closed or empty was cut. */
   end(isTruncated: boolean, out: Events): void {
-    const last = this.blocks.at(-1)
     for (const call of this.blocks) {
       if (call.kind !== "call" || call.completed !== undefined) continue
-      const isCut = isTruncated && (!call.isClosed || (call === last && call.text.trim() === ""))
+      const isCut = isTruncated && (!call.isClosed || call.text.trim() === "")
       if (!isCut) this.seed(call, out)
       this.complete(call, isCut ? lost("truncated") : finalArguments(call, isTruncated), out)
     }
