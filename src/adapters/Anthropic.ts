@@ -36,6 +36,8 @@ import * as Wire from "./internal/wire.ts"
  * - `version`, `betas`: the headers `anthropic-version` and `anthropic-beta`.
  * - `maxTokens`: the limit of an answer for requests that name none, since the protocol wants one. By default what all
  *   models of the family can do, and the thinking budget on top.
+ * - `inlineSystem`: whether system messages within a thread keep their place, which leaves the cache of what comes before
+ *   them alone. By default where the model is known to take them; else all of them come first.
  * - `reasoning`: how the model may think. `maxTokens` is a budget, from 1024 to less than the limit of the answer;
  *   without one the model decides for itself, which those before Claude 4.6 do not. `effort` is how much work it puts
  *   into all of its answer, `"none"` turns thinking off, `display` says whether thoughts can be read. Thinking is left
@@ -56,6 +58,7 @@ export interface Options extends Protocol.Options {
   readonly version?: string
   readonly betas?: ReadonlyArray<string>
   readonly maxTokens?: number
+  readonly inlineSystem?: boolean
   readonly reasoning?: Protocol.Reasoning & { readonly display?: "summarized" | "omitted" }
   readonly cache?: boolean | { readonly ttl: "5m" | "1h" }
   readonly vertex?: boolean
@@ -70,7 +73,10 @@ const vertexVersion = "vertex-2023-10-16"
 const requestBody = (options: Options, request: Adapter.Request): Json.JsonObject => {
   const model = request.model ?? options.model
   const { output_config, tools: own, ...rest } = { ...options.options, ...request.options }
-  const { container, messages, system } = Messages.write(request.messages)
+  const { container, messages, system } = Messages.write(
+    request.messages,
+    options.inlineSystem ?? Settings.takesInlineSystem(model)
+  )
   const hosted = Wire.list(own)
   const tools = Settings.tools(options, request, hosted)
   const thinking = Settings.thinking(options, request)

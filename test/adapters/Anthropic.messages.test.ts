@@ -7,16 +7,17 @@ import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import { Chat, Message, Thread, Tool } from "heddle"
+import type { Anthropic } from "heddle/adapters"
 import * as Wire from "../support/anthropic.ts"
 import * as Chunks from "../support/openAiChat.ts"
 import * as Server from "../support/server.ts"
 
 const answered = Wire.reply([Wire.text(0, "ok")], "end_turn")
 
-const bodyOf = (messages: ReadonlyArray<Message.Message>) =>
+const bodyOf = (messages: ReadonlyArray<Message.Message>, options: Partial<Anthropic.Options> = {}) =>
   Effect.scoped(Effect.gen(function*() {
     const server = yield* Server.serve(() => ({ pieces: [answered] }))
-    yield* Stream.runDrain(Wire.stream(server.url, {}, { messages, tools: [] }))
+    yield* Stream.runDrain(Wire.stream(server.url, options, { messages, tools: [] }))
     return server.requests[0]!.body
   }))
 
@@ -82,7 +83,58 @@ describe("turns", () => {
       )
     }))
 
-  it.effect("R-146: system texts are apart, wherever they stand", () =>
+  it.effect("R-146: system texts keep their place where the model takes them, after a user's and before the model's", () =>
+    Effect.gen(function*() {
+      const call = Message.toolCall("a", "look")
+      const thread = [
+        Message.system("First."),
+        Message.user("go"),
+        Message.assistant("", [call]),
+        Message.system("Early."),
+        Message.tool("a", "1"),
+        Message.assistant("One."),
+        Message.system("Now."),
+        Message.system("And."),
+        Message.user("on"),
+        Message.assistant(""),
+        Message.system(""),
+        Message.user("and on"),
+        Message.assistant("Two."),
+        Message.system("Late.")
+      ]
+      const body = yield* bodyOf(thread, { model: "claude-opus-4-8" })
+      assert.deepStrictEqual(body.system, [said("First."), said("Late.")])
+      assert.deepStrictEqual(body.messages, [
+        { role: "user", content: [said("go")] },
+        { role: "assistant", content: [used("a", "look")] },
+        { role: "user", content: [result("a", "1")] },
+        { role: "system", content: [said("Early.")] },
+        { role: "assistant", content: [said("One.")] },
+        { role: "user", content: [said("on"), said("and on")] },
+        { role: "system", content: [said("Now."), said("And.")] },
+        { role: "assistant", content: [said("Two.")] }
+      ])
+      const last = yield* bodyOf([Message.user("go"), Message.system("Now.")], { inlineSystem: true })
+      assert.deepStrictEqual(last.messages.at(-1), { role: "system", content: [said("Now.")] })
+      assert.notProperty(last, "system")
+      const taking = [
+        "claude-opus-4-8",
+        "anthropic.claude-opus-4-9-v1",
+        "claude-opus-5",
+        "claude-fable-5",
+        "claude-opus-5-5"
+      ]
+      const refusing = ["claude-opus-4-7", "claude-sonnet-4-6", "claude-opus-4-20250514", "claude-haiku-4-5", "kimi-k2"]
+      const systems = (models: ReadonlyArray<string>) =>
+        Effect.forEach(
+          models,
+          (model) => Effect.map(bodyOf([Message.user("go"), Message.system("Now.")], { model }), ({ system }) => system)
+        )
+      assert.deepStrictEqual(yield* systems(taking), taking.map(() => undefined))
+      assert.deepStrictEqual(yield* systems(refusing), refusing.map(() => [said("Now.")]))
+    }))
+
+  it.effect("R-146: system texts are apart, wherever they stand, where the model wants them so", () =>
     Effect.gen(function*() {
       const body = yield* bodyOf([
         Message.system("One."),

@@ -20,8 +20,9 @@ export interface Written {
   readonly container: string | undefined
 }
 
-export const write = (messages: ReadonlyArray<Message.Message>): Written => {
-  const writer = new Writer(messages)
+/** `isInline` says that the model takes system texts within the thread, too. Else they all come first. */
+export const write = (messages: ReadonlyArray<Message.Message>, isInline: boolean): Written => {
+  const writer = new Writer(messages, isInline)
   for (const [index, message] of messages.entries()) writer.add(message, index)
   return writer.written
 }
@@ -51,12 +52,15 @@ const serverCallId = (block: Json.JsonObject): string | undefined =>
   String(block["type"]).endsWith("_tool_use") ? string(block["id"]) : undefined
 
 interface Exchange {
-  readonly role: "user" | "assistant"
+  readonly role: "user" | "assistant" | "system"
   readonly content: Array<Json.JsonObject>
 }
 
 class Writer {
+  private readonly isInline: boolean
   private readonly system: Array<Json.JsonObject> = []
+  /** System texts that wait for their place, which is after a user message and before an assistant's. */
+  private waiting: Array<Json.JsonObject> = []
   private readonly exchanges: Array<Exchange> = []
   private readonly ids = new Ids()
   /** The server-side calls that were written, whose results may be written too. */
@@ -67,7 +71,8 @@ class Writer {
   private readonly opening: number
   private container: string | undefined
 
-  constructor(messages: ReadonlyArray<Message.Message>) {
+  constructor(messages: ReadonlyArray<Message.Message>, isInline: boolean) {
+    this.isInline = isInline
     this.opening = messages.findLastIndex((message) => message.role === "user") + 1
     this.served = new Set(
       messages.filter((message) => message.role === "assistant").flatMap((message) =>
@@ -79,6 +84,8 @@ class Writer {
   }
 
   get written(): Written {
+    this.instruct()
+    this.system.push(...this.waiting)
     const messages = this.exchanges.map(({ content, role }) => ({
       role,
       content: [...content.filter(isResult), ...content.filter((block) => !isResult(block))]
@@ -89,15 +96,30 @@ class Writer {
   add(message: Message.Message, index: number): void {
     switch (message.role) {
       case "system":
-        this.system.push(...contentBlocks(message.content))
-        return
+        return this.hear(contentBlocks(message.content))
       case "user":
         return this.say("user", contentBlocks(message.content))
       case "tool":
         return this.say("user", this.result(message))
       case "assistant":
-        return this.say("assistant", withoutLastThoughts(this.turn(message, index >= this.opening)))
+        return this.reply(withoutLastThoughts(this.turn(message, index >= this.opening)))
     }
+  }
+
+  private reply(content: Blocks): void {
+    if (content.length > 0) this.instruct()
+    this.say("assistant", content)
+  }
+
+  private hear(content: Blocks): void {
+    const texts = this.isInline && this.exchanges.length > 0 ? this.waiting : this.system
+    texts.push(...content)
+  }
+
+  private instruct(): void {
+    if (this.exchanges.at(-1)?.role !== "user") return
+    this.say("system", this.waiting)
+    this.waiting = []
   }
 
   private say(role: Exchange["role"], content: Blocks): void {

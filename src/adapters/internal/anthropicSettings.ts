@@ -100,3 +100,6 @@ const longestAnswer = (model: string): number => {
   if (/claude-(3-(opus|sonnet|haiku)|2|instant)/.test(model)) return 4096
   return /claude-3-5/.test(model) || !model.includes("claude") ? 8192 : 32_000
 }
+
+/** Whether a model is known to take system messages after the first user message: Claude Opus from 4.8 on, and above. */
+export const takesInlineSystem = (model: string): boolean => /claude-(opus-(4-[89]|[5-9])|fable|mythos)/.test(model)
