@@ -24,7 +24,7 @@ export interface Written {
 export const write = (messages: ReadonlyArray<Message.Message>, isInline: boolean): Written => {
   const writer = new Writer(messages, isInline)
   for (const [index, message] of messages.entries()) writer.add(message, index)
-  return writer.written
+  return writer.end()
 }
 
 /** A text in blocks: blank ones are refused, so they are none. */
@@ -83,7 +83,7 @@ class Writer {
     )
   }
 
-  get written(): Written {
+  end(): Written {
     this.instruct()
     this.system.push(...this.waiting)
     const messages = this.exchanges.map(({ content, role }) => ({
