@@ -35,7 +35,7 @@ import * as Wire from "./internal/wire.ts"
  *   header.
  * - `version`, `betas`: the headers `anthropic-version` and `anthropic-beta`.
  * - `maxTokens`: the limit of an answer for requests that name none, since the protocol wants one. By default what all
- *   models of the family can do, and the thinking budget on top.
+ *   models of the family can do, and in any case more than the thinking budget.
  * - `inlineSystem`: whether system messages within a thread keep their place, which leaves the cache of what comes before
  *   them alone. By default where the model is known to take them; else all of them come first.
  * - `reasoning`: how the model may think. `maxTokens` is a budget, from 1024 to less than the limit of the answer;
@@ -348,11 +348,12 @@ const protocol: Protocol.Protocol<Options> = {
  * **Example** (A model that thinks, behind an HTTP client)
  *
  * ```ts import.meta.vitest
- * import type { Adapter } from "heddle"
+ * import { Adapter } from "heddle"
  * import { Anthropic } from "heddle/adapters"
  * import * as FetchHttpClient from "effect/http/FetchHttpClient"
  * import * as Layer from "effect/Layer"
- *  *
+ * import * as Redacted from "effect/Redacted"
+ *
  * const model: Layer.Layer<Adapter.Adapter> = Anthropic.layer({
  *   model: "claude-sonnet-4-6",
  *   apiKey: Redacted.make("sk-ant-…"),
