@@ -310,6 +310,31 @@ describe("run", () => {
       }])
     })))
 
+  it.effect("R-347: a turn that the provider paused is gone on with by sending its thread again", () =>
+    Effect.scoped(Effect.gen(function*() {
+      const search = { type: "server_tool_use", id: "srvtoolu_1", name: "web_search", input: { query: "sky" } }
+      const found = { type: "web_search_tool_result", tool_use_id: "srvtoolu_1", content: [] }
+      const turns = [
+        Wire.reply([[Wire.opened(0, search), Wire.closed(0)]], "pause_turn"),
+        Wire.reply([[Wire.opened(0, found), Wire.closed(0)], Wire.text(1, "Blue.")], "end_turn"),
+        Wire.reply([Wire.text(0, "Bye.")], "end_turn")
+      ]
+      const server = yield* Server.serve((_, index) => ({ pieces: [turns[index]!] }))
+      const run = (input: Thread.Input) => Effect.provide(Chat.run(input), Wire.layer(server.url))
+      const paused = yield* run("What colour is it?")
+      assert.deepStrictEqual(
+        [paused.finalResponse?.finishReason, paused.finalResponse?.rawFinishReason, server.requests.length],
+        ["other", "pause_turn", 1]
+      )
+      const done = yield* run(paused.thread)
+      assert.deepStrictEqual(server.requests[1]!.body.messages.at(-1), { role: "assistant", content: [search] })
+      yield* run(Thread.append(done.thread, [Message.user("bye")]))
+      assert.deepStrictEqual(server.requests[2]!.body.messages.slice(1), [
+        { role: "assistant", content: [search, found, said("Blue.")] },
+        { role: "user", content: [said("bye")] }
+      ])
+    })))
+
   it.effect("R-345, I-18: a call that the limit cut is answered and not run, and the thread can be sent on", () =>
     Effect.scoped(Effect.gen(function*() {
       const turns = [
