@@ -1,0 +1,352 @@
+/**
+ * The output items of a Responses reply while they stream: which item an event belongs to, the texts in it, its calls,
+ * and what of it has to go back with the next request. Servers repeat everything up to four times and leave out any of
+ * the four: fragments are shown as they come, a repetition adds what they left out and outweighs them. Every text is
+ * compared with its own repetitions only, so that the work is linear in what arrives.
+ */
+import * as Option from "effect/Option"
+import type * as Event from "../../Event.ts"
+import * as Json from "../../internal/json.ts"
+import type * as Message from "../../Message.ts"
+import type * as CallFragments from "./callFragments.ts"
+import * as Wire from "./wire.ts"
+
+/** Under this key stands what has to go back to a server of this protocol, and to no other. */
+export const metadataKey = "openaiResponses"
+
+/** What a text is to a reader. */
+export type Kind = "text" | "refusal" | "thought"
+
+interface Piece {
+  readonly kind: Kind
+  text: string
+}
+
+interface Item {
+  readonly position: number
+  readonly type: string
+  id: string | undefined
+  /** The item as the wire last told it; nothing for one whose header is missing. */
+  wire: Json.JsonObject | undefined
+  readonly pieces: Map<string, Piece>
+  hasText: boolean
+  isDone: boolean
+}
+
+type Events = Array<Event.AdapterEvent>
+
+/** What a whole reply holds. */
+export interface Said {
+  readonly text: string
+  readonly refusal: string
+  readonly reasoning: ReadonlyArray<Message.Part>
+  readonly annotations: ReadonlyArray<Json.JsonObject>
+}
+
+const kinds: { readonly [type: string]: Kind } = {
+  output_text: "text",
+  text: "text",
+  refusal: "refusal",
+  reasoning_text: "thought",
+  summary_text: "thought"
+}
+
+const kindOf = (part: Json.JsonObject): Kind | undefined => {
+  const type = Wire.string(part["type"])
+  return type !== undefined && Object.hasOwn(kinds, type) ? kinds[type] : undefined
+}
+
+const ownTypes: ReadonlyArray<string> = ["message", "reasoning", "function_call"]
+
+/** Whether an item tells of what the provider did, or wants done, besides answering and calling functions. */
+const isHosted = (item: Item): boolean => !ownTypes.includes(item.type)
+
+export class Output {
+  private readonly calls: CallFragments.CallFragments
+  private readonly items: Array<Item> = []
+  private readonly byIndex = new Map<unknown, Item>()
+  private readonly byId = new Map<string, Item>()
+  private readonly byType = new Map<string, Array<Item>>()
+  private readonly annotations = new Map<string, Json.JsonObject>()
+
+  constructor(calls: CallFragments.CallFragments) {
+    this.calls = calls
+  }
+
+  // -------------------------------------------------------------------------------------------------------------------
+  // items
+
+  /** An item has begun. It is a new one, unless an event of it came before its header. */
+  added(event: Json.JsonObject, out: Events): void {
+    const wire = Wire.object(event["item"])
+    const type = typeOf(wire)
+    const id = Wire.string(wire["id"])
+    const placed = this.byIndex.get(event["output_index"])
+    const isKnown = placed?.type === type && !placed.isDone && (placed.wire === undefined || placed.id === id)
+    const item = isKnown ? placed : this.open(type, event["output_index"])
+    this.head(item, wire, out)
+  }
+
+  /** An item is complete. */
+  done(event: Json.JsonObject, out: Events): void {
+    const wire = Wire.object(event["item"])
+    const type = typeOf(wire)
+    const found = this.find(type, event["output_index"], Wire.string(wire["id"]))
+    if (found?.isDone === true && isSame(found, wire)) return
+    this.complete(found === undefined || found.isDone ? this.open(type, event["output_index"]) : found, wire, out)
+  }
+
+  /** The whole output, as the last event or a document has it. What was streamed is known by its type and order. */
+  whole(output: ReadonlyArray<Json.JsonObject>, out: Events): void {
+    const seen = new Map<string, number>()
+    for (const [position, wire] of output.entries()) {
+      const type = typeOf(wire)
+      const count = seen.get(type) ?? 0
+      seen.set(type, count + 1)
+      const item = this.byType.get(type)?.[count] ?? this.open(type, position)
+      if (!item.isDone) this.complete(item, wire, out)
+    }
+  }
+
+  private open(type: string, index: unknown): Item {
+    const position = this.items.length
+    const item: Item = {
+      position,
+      type,
+      id: undefined,
+      wire: undefined,
+      pieces: new Map(),
+      hasText: false,
+      isDone: false
+    }
+    this.items.push(item)
+    if (index !== undefined) this.byIndex.set(index, item)
+    const alike = this.byType.get(type)
+    if (alike === undefined) this.byType.set(type, [item])
+    else alike.push(item)
+    return item
+  }
+
+  /**
+   * The item of an event. Its place outweighs its id, because there are servers that make up a new id for every event;
+   * but an id that is known outweighs a place that is another item's, because there are servers without places.
+   */
+  private find(type: string, index: unknown, id: string | undefined): Item | undefined {
+    const placed = this.byIndex.get(index)
+    const named = id === undefined ? undefined : this.byId.get(id)
+    if (placed?.type === type && (placed.id === id || named?.type !== type)) return placed
+    return named?.type === type ? named : index === undefined ? this.byType.get(type)?.at(-1) : undefined
+  }
+
+  private itemOf(type: string, event: Json.JsonObject): Item {
+    const index = event["output_index"]
+    return this.find(type, index, Wire.string(event["item_id"])) ?? this.open(type, index)
+  }
+
+  /** The first id counts. */
+  private head(item: Item, wire: Json.JsonObject, out: Events): void {
+    item.id ??= Wire.string(wire["id"])
+    if (item.id !== undefined) this.byId.set(item.id, item)
+    if (item.type === "function_call") this.call(item, wire, out)
+    item.wire = { ...item.wire, ...wire, ...Wire.given("id", item.id) }
+  }
+
+  private complete(item: Item, wire: Json.JsonObject, out: Events): void {
+    this.head(item, wire, out)
+    item.isDone = true
+    if (item.type === "function_call") {
+      this.calls.replace(item.position, argumentsOf(wire), out)
+      return this.calls.close(item.position, wire["status"] === "incomplete", out)
+    }
+    if (isHosted(item)) return this.list(item, wire, out)
+    if (typeof wire["content"] === "string") this.tell(item, "content:0", "text", wire["content"], out)
+    for (const [position, part] of Wire.list(wire["summary"]).entries()) this.part(item, "summary", position, part, out)
+    for (const [position, part] of Wire.list(wire["content"]).entries()) this.part(item, "content", position, part, out)
+  }
+
+  // -------------------------------------------------------------------------------------------------------------------
+  // calls
+
+  private call(item: Item, wire: Json.JsonObject, out: Events): void {
+    const { arguments: _, call_id, item_id: _id, name, output_index: _index, status: _status, type: _type, ...rest } =
+      wire
+    const metadata = { index: item.position, ...sayings(rest), ...Wire.given("id", item.id) }
+    const isKnown = Wire.string(item.wire?.["name"]) !== undefined
+    const header = isKnown ? { id: undefined, name: undefined } : { id: Wire.string(call_id), name: Wire.string(name) }
+    this.calls.add({ index: item.position, ...header, text: undefined, metadata }, out)
+  }
+
+  /** A fragment of a call's arguments. False if the call had been completed. */
+  argumentsDelta(event: Json.JsonObject, out: Events): boolean {
+    const text = Wire.string(event["delta"])
+    if (text === undefined) return true
+    const item = this.itemOf("function_call", event)
+    item.hasText = true
+    return this.calls.add({ index: item.position, id: undefined, name: undefined, text, metadata: {} }, out)
+  }
+
+  argumentsDone(event: Json.JsonObject, out: Events): void {
+    const item = this.itemOf("function_call", event)
+    item.hasText = true
+    this.calls.replace(item.position, argumentsOf(event), out)
+  }
+
+  private list(item: Item, wire: Json.JsonObject, out: Events): void {
+    const isNamed = item.type === "custom_tool_call"
+    const called = {
+      id: item.id ?? Wire.string(wire["call_id"]),
+      name: (isNamed ? Wire.string(wire["name"]) : undefined) ?? item.type,
+      arguments: inputOf(wire)
+    }
+    this.calls.list(called, { index: item.position, item: sayings(item.wire ?? wire) }, out)
+  }
+
+  // -------------------------------------------------------------------------------------------------------------------
+  // texts
+
+  /** A fragment of a text. */
+  delta(kind: Kind, place: Place, event: Json.JsonObject, out: Events): void {
+    const delta = Wire.string(event["delta"])
+    if (delta === undefined) return
+    const piece = this.piece(this.itemOf(typeOfKind(kind), event), keyOf(place, event), kind)
+    piece.text += delta
+    emit(kind, delta, out)
+  }
+
+  /** The whole of a text. */
+  settle(kind: Kind, place: Place, event: Json.JsonObject, out: Events): void {
+    const whole = Wire.string(event["text"]) ?? Wire.string(event["refusal"]) ?? ""
+    this.tell(this.itemOf(typeOfKind(kind), event), keyOf(place, event), kind, whole, out)
+  }
+
+  /** A part of an item, empty when it begins and whole when it ends. */
+  settlePart(place: Place, event: Json.JsonObject, out: Events): void {
+    const part = Wire.object(event["part"])
+    const kind = kindOf(part)
+    if (kind === undefined) return
+    const item = this.itemOf(typeOfKind(kind), event)
+    this.part(item, place, indexOf(place, event), part, out)
+  }
+
+  private part(item: Item, place: Place, index: unknown, part: Json.JsonObject, out: Events): void {
+    for (const annotation of Wire.list(part["annotations"])) this.annotate(annotation)
+    const kind = kindOf(part)
+    if (kind === undefined) return
+    const whole = Wire.string(part["text"]) ?? Wire.string(part["refusal"]) ?? ""
+    this.tell(item, `${place}:${String(index)}`, kind, whole, out)
+  }
+
+  private piece(item: Item, key: string, kind: Kind): Piece {
+    const known = item.pieces.get(key)
+    if (known !== undefined) return known
+    const piece: Piece = { kind, text: "" }
+    item.pieces.set(key, piece)
+    return piece
+  }
+
+  private tell(item: Item, key: string, kind: Kind, whole: string, out: Events): void {
+    if (whole === "") return
+    const piece = this.piece(item, key, kind)
+    if (whole.length >= piece.text.length && whole.startsWith(piece.text)) {
+      const rest = whole.slice(piece.text.length)
+      if (rest !== "") emit(kind, rest, out)
+    }
+    piece.text = whole
+  }
+
+  /** A source of what is said. Servers tell it beside the text and in it. */
+  annotate(annotation: Json.JsonObject): void {
+    const text = JSON.stringify(annotation)
+    if (!this.annotations.has(text)) this.annotations.set(text, annotation)
+  }
+
+  // -------------------------------------------------------------------------------------------------------------------
+  // the end
+
+  /** The reply has ended: what is still open is completed. */
+  end(isTruncated: boolean, out: Events): Said {
+    for (const item of this.items.filter((one) => !one.isDone)) {
+      if (item.type === "function_call" && !item.hasText) {
+        const text = argumentsOf(item.wire ?? {})
+        if (text !== "") this.calls.replace(item.position, text, out)
+      }
+      if (isHosted(item)) this.list(item, item.wire ?? {}, out)
+    }
+    this.calls.end(isTruncated, out)
+    return {
+      text: this.joined("text"),
+      refusal: this.joined("refusal"),
+      reasoning: this.kept(),
+      annotations: [...this.annotations.values()]
+    }
+  }
+
+  private joined(kind: Kind): string {
+    return this.items.map((item) => textOf(item, kind)).join("")
+  }
+
+  /** What goes back beside text and calls: reasoning, what the provider did, and how the text was divided. */
+  private kept(): ReadonlyArray<Message.Part> {
+    const messages = this.items.filter((item) => item.type === "message")
+    const firstCall = this.byType.get("function_call")?.[0]?.position ?? Infinity
+    const isDivided = this.items.some((item) => item.type === "reasoning" || isHosted(item)) || messages.length > 1 ||
+      messages.some((item) => item.wire?.["phase"] !== undefined || item.position > firstCall)
+    return this.items.flatMap((item): ReadonlyArray<Message.Part> => {
+      if (item.type === "function_call" || (item.type === "message" && !isDivided)) return []
+      const content = item.type === "message" ? { message: divisionOf(item) } : { item: sayings(item.wire ?? {}) }
+      const text = item.type === "reasoning" ? textOf(item, "thought") : ""
+      const isWhole = item.isDone || item.type === "message"
+      const metadata = isWhole ? { metadata: { [metadataKey]: { index: item.position, ...content } } } : {}
+      return isWhole || text !== "" ? [{ type: "reasoning", text, ...metadata }] : []
+    })
+  }
+}
+
+type Place = "content" | "summary"
+
+const typeOf = (wire: Json.JsonObject): string => Wire.string(wire["type"]) ?? "message"
+
+/** Whether an item that is complete is told again. */
+const isSame = (item: Item, wire: Json.JsonObject): boolean =>
+  item.id === Wire.string(wire["id"]) && item.wire?.["call_id"] === wire["call_id"]
+
+const typeOfKind = (kind: Kind): string => kind === "thought" ? "reasoning" : "message"
+
+const indexOf = (place: Place, event: Json.JsonObject): unknown =>
+  (place === "summary" ? event["summary_index"] : event["content_index"]) ?? 0
+
+const keyOf = (place: Place, event: Json.JsonObject): string => `${place}:${String(indexOf(place, event))}`
+
+const emit = (kind: Kind, delta: string, out: Events): void => {
+  if (kind === "text") out.push({ _tag: "TextDelta", id: null, delta })
+  if (kind === "thought") out.push({ _tag: "ReasoningDelta", id: null, delta })
+}
+
+const textOf = (item: Item, kind: Kind): string =>
+  [...item.pieces.values()].filter((piece) => piece.kind === kind).map((piece) => piece.text).join("")
+
+/** A record without the members that say nothing. */
+const sayings = (wire: Json.JsonObject): Json.JsonObject =>
+  Object.fromEntries(Object.entries(wire).filter(([, value]) => value !== null && value !== undefined))
+
+/** Of which part of the reply's text a message consists, and what else it has to go back with. */
+const divisionOf = (item: Item): Json.JsonObject => ({
+  ...Wire.given("id", item.id),
+  ...Wire.given("phase", Wire.string(item.wire?.["phase"])),
+  length: textOf(item, "text").length,
+  ...Wire.given("refusal", Wire.string(textOf(item, "refusal")))
+})
+
+const argumentsOf = (wire: Json.JsonObject): string => {
+  const given = wire["arguments"]
+  return typeof given === "string" ? given : Json.isObject(given) ? JSON.stringify(given) : ""
+}
+
+/** What a hosted tool was asked: in the member that its kind of item has for it. */
+const inputOf = (wire: Json.JsonObject): Json.JsonObject => {
+  const given = wire["arguments"] ?? wire["action"] ?? wire["operation"] ?? wire["input"]
+  if (Json.isObject(given)) return given
+  const parsed = typeof given === "string" && given !== "" ? Json.parseObject(given) : Option.none()
+  const asked = Object.entries(wire).filter(([name]) => ["input", "code", "queries"].includes(name))
+  return Option.getOrElse(parsed, () => Object.fromEntries(asked))
+}
