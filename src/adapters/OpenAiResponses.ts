@@ -122,41 +122,20 @@ const reasoning = ({ reasoning: wanted }: Options): Json.JsonObject => ({
 
 type Events = Array<Event.AdapterEvent>
 
-/** What the kinds of events say. Kinds that are not here say nothing that another one does not say, too. */
-const readers: { readonly [type: string]: (reader: Reader, event: Json.JsonObject, out: Events) => void } = {
-  "response.created": (reader, event) => reader.head(Wire.object(event["response"])),
-  "response.in_progress": (reader, event) => reader.head(Wire.object(event["response"])),
-  "response.completed": (reader, event, out) => reader.last(event, "completed", out),
-  "response.incomplete": (reader, event, out) => reader.last(event, "incomplete", out),
-  "response.cancelled": (reader, event, out) => reader.last(event, "cancelled", out),
-  "response.failed": (reader, event, out) => reader.last(event, "failed", out),
-  "response.output_item.added": ({ output }, event, out) => output.added(event, out),
-  "response.output_item.done": ({ output }, event, out) => output.done(event, out),
-  "response.content_part.added": ({ output }, event, out) => output.settlePart("content", event, out),
-  "response.content_part.done": ({ output }, event, out) => output.settlePart("content", event, out),
-  "response.output_text.delta": ({ output }, event, out) => output.delta("text", "content", event, out),
-  "response.output_text.done": ({ output }, event, out) => output.settle("text", "content", event, out),
-  "response.output_text.annotation.added": ({ output }, event) => output.annotate(Wire.object(event["annotation"])),
-  "response.refusal.delta": ({ output }, event, out) => output.delta("refusal", "content", event, out),
-  "response.refusal.done": ({ output }, event, out) => output.settle("refusal", "content", event, out),
-  "response.reasoning_text.delta": ({ output }, event, out) => output.delta("thought", "content", event, out),
-  "response.reasoning_text.done": ({ output }, event, out) => output.settle("thought", "content", event, out),
-  "response.reasoning_summary_part.added": ({ output }, event, out) => output.settlePart("summary", event, out),
-  "response.reasoning_summary_part.done": ({ output }, event, out) => output.settlePart("summary", event, out),
-  "response.reasoning_summary_text.delta": ({ output }, event, out) => output.delta("thought", "summary", event, out),
-  "response.reasoning_summary_text.done": ({ output }, event, out) => output.settle("thought", "summary", event, out),
-  "response.function_call_arguments.delta": (reader, event, out) => reader.fragment(event, out),
-  "response.function_call_arguments.done": ({ output }, event, out) => output.argumentsDone(event, out),
-  error: (reader, event) => reader.error(event)
-}
+/** The events that end a reply, and the status that each means. */
+const endings: ReadonlyMap<string, string> = new Map([
+  ["response.completed", "completed"],
+  ["response.incomplete", "incomplete"],
+  ["response.cancelled", "cancelled"],
+  ["response.failed", "failed"]
+])
 
 class Reader implements Answer.Reader {
   isDone = false
-  isComplete = false
   failure: Adapter.AdapterError | undefined
-  readonly output: Output.Output
   private readonly origin: Errors.Origin
   private readonly calls: CallFragments.CallFragments
+  private readonly output: Output.Output
   private usage: Response.Usage | null = null
   private id: string | undefined
   private model: string | undefined
@@ -166,6 +145,10 @@ class Reader implements Answer.Reader {
     this.origin = origin
     this.calls = new CallFragments.CallFragments(makeId, Output.metadataKey)
     this.output = new Output.Output(this.calls)
+  }
+
+  get isComplete(): boolean {
+    return this.isDone
   }
 
   read({ data, name }: Sse.SseEvent, out: Events): void {
@@ -192,7 +175,7 @@ class Reader implements Answer.Reader {
     if (!Json.isObject(body)) return
     if (Array.isArray(body["output"])) {
       this.hasEvents = true
-      return this.last({ response: body }, "completed", out)
+      return this.last(body, undefined, out)
     }
     this.error(body, !this.hasEvents)
   }
@@ -200,57 +183,58 @@ class Reader implements Answer.Reader {
   private event(event: Json.JsonObject, name: string | undefined, out: Events): void {
     this.hasEvents = true
     const type = Wire.string(event["type"]) ?? name ?? ""
-    const isRead = Object.hasOwn(readers, type) && (this.failure === undefined || endings.has(type))
-    if (isRead) readers[type]?.(this, event, out)
-    else if (name === "error" || Json.isObject(event["error"])) this.error(event)
+    const read = Output.readers.get(type)
+    if (endings.has(type)) this.last(Wire.object(event["response"]), endings.get(type), out)
+    else if (type === "error" || name === "error" || Json.isObject(event["error"])) this.error(event)
+    else if (type === "response.created") this.head(Wire.object(event["response"]))
+    else if (this.failure === undefined && read !== undefined) read(this.output, event, out)
+    if (this.output.problem !== undefined) this.fail("malformed_response", this.output.problem)
   }
 
-  fail(reason: Errors.Reason, detail: string): void {
+  private fail(reason: Errors.Reason, detail: string): void {
     this.failure ??= Errors.make(this.origin, reason, detail)
   }
 
   /** An error stands under its own name, or is the event itself if that is marked as one. The first one counts. */
-  error(event: Json.JsonObject, isMarked = true): void {
+  private error(event: Json.JsonObject, isMarked = true): void {
     const { sequence_number: _, type, ...rest } = event
     const error = event["error"] ?? (type === "error" ? rest : isMarked ? event : undefined)
     this.failure ??= Option.getOrUndefined(Errors.fromChunk(this.origin, { error }, false))
   }
 
-  head(response: Json.JsonObject): void {
+  private head(response: Json.JsonObject): void {
     this.id ??= Wire.string(response["id"])
     this.model ??= Wire.string(response["model"])
     if (Json.isObject(response["usage"])) this.usage = Usage.merge(this.usage, usage(response["usage"]))
   }
 
-  fragment(event: Json.JsonObject, out: Events): void {
-    if (this.output.argumentsDelta(event, out)) return
-    this.fail("malformed_response", "the stream goes on with a tool call that it had completed")
-  }
-
-  /** The reply's own word for its end. */
-  last(event: Json.JsonObject, word: string, out: Events): void {
-    const response = Wire.object(event["response"])
+  /** The reply's own word for its end. After an error it may still tell what the reply has cost. */
+  private last(response: Json.JsonObject, word: string | undefined, out: Events): void {
     this.head(response)
-    const status = Wire.string(response["status"]) ?? word
     if (this.failure !== undefined) return
-    if (status === "failed" || Json.isObject(response["error"])) {
+    const said = Wire.string(response["status"])
+    const isOpen = said === "queued" || said === "in_progress"
+    const status = said === undefined || (isOpen && word !== undefined) ? word ?? "completed" : said
+    if (status === "failed" || word === "failed" || Json.isObject(response["error"])) {
       return this.error({ error: response["error"] ?? { message: "the provider says that the reply failed" } })
     }
-    if (status === "queued" || status === "in_progress") {
+    if (isOpen && word === undefined) {
       return this.fail("malformed_response", `the answer is a reply that is not complete: ${status}`)
     }
-    this.output.whole(Wire.list(response["output"]), out)
-    this.isComplete = true
     this.isDone = true
     const reason = Wire.string(Wire.object(response["incomplete_details"])["reason"])
-    this.finish(status, status === "incomplete" ? reason : undefined, out)
+    this.finish(status, status === "incomplete" ? reason : undefined, Wire.list(response["output"]), out)
   }
 
-  private finish(status: string, reason: string | undefined, out: Events): void {
-    const { annotations, reasoning, refusal, text } = this.output.end(
-      finishReason(status, reason, false) === "length",
-      out
-    )
+  private finish(
+    status: string,
+    reason: string | undefined,
+    output: ReadonlyArray<Json.JsonObject>,
+    out: Events
+  ): void {
+    const isTruncated = finishReason(status, reason, false) === "length"
+    this.output.whole(output, isTruncated, out)
+    const { annotations, reasoning, refusal, text } = this.output.end(isTruncated, out)
     const toolCalls = this.calls.toolCalls
     const finish = finishReason(status, reason, toolCalls.some((call) => call.providerExecuted !== true))
     if (text !== "") out.push({ _tag: "TextCompleted", id: null, text })
@@ -273,9 +257,6 @@ class Reader implements Answer.Reader {
     })
   }
 }
-
-/** Events that are read after an error, too: they may tell what the reply has cost. */
-const endings = new Set(["response.completed", "response.incomplete", "response.failed", "response.cancelled"])
 
 // ---------------------------------------------------------------------------------------------------------------------
 // finish

@@ -9,29 +9,11 @@ import type * as Event from "../../Event.ts"
 import * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
 import type * as CallFragments from "./callFragments.ts"
+import { type Item, Items, type Kind, type Piece, typeOf } from "./responsesItems.ts"
 import * as Wire from "./wire.ts"
 
 /** Under this key stands what has to go back to a server of this protocol, and to no other. */
 export const metadataKey = "openaiResponses"
-
-/** What a text is to a reader. */
-export type Kind = "text" | "refusal" | "thought"
-
-interface Piece {
-  readonly kind: Kind
-  text: string
-}
-
-interface Item {
-  readonly position: number
-  readonly type: string
-  id: string | undefined
-  /** The item as the wire last told it; nothing for one whose header is missing. */
-  wire: Json.JsonObject | undefined
-  readonly pieces: Map<string, Piece>
-  hasText: boolean
-  isDone: boolean
-}
 
 type Events = Array<Event.AdapterEvent>
 
@@ -61,12 +43,17 @@ const ownTypes: ReadonlyArray<string> = ["message", "reasoning", "function_call"
 /** Whether an item tells of what the provider did, or wants done, besides answering and calling functions. */
 const isHosted = (item: Item): boolean => !ownTypes.includes(item.type)
 
+/** Whether a hosted item is a call: what a call came to is an item of its own. */
+const isCall = (item: Item): boolean => !item.type.endsWith("_output") && item.type !== "compaction"
+
+/** Where in an item a text stands. */
+type Place = "content" | "summary"
+
 export class Output {
+  /** Why what was read cannot be trusted, if it cannot. */
+  problem: string | undefined
   private readonly calls: CallFragments.CallFragments
-  private readonly items: Array<Item> = []
-  private readonly byIndex = new Map<unknown, Item>()
-  private readonly byId = new Map<string, Item>()
-  private readonly byType = new Map<string, Array<Item>>()
+  private readonly items = new Items()
   private readonly annotations = new Map<string, Json.JsonObject>()
 
   constructor(calls: CallFragments.CallFragments) {
@@ -76,87 +63,45 @@ export class Output {
   // -------------------------------------------------------------------------------------------------------------------
   // items
 
-  /** An item has begun. It is a new one, unless an event of it came before its header. */
+  /** An item has begun. */
   added(event: Json.JsonObject, out: Events): void {
     const wire = Wire.object(event["item"])
-    const type = typeOf(wire)
-    const id = Wire.string(wire["id"])
-    const placed = this.byIndex.get(event["output_index"])
-    const isKnown = placed?.type === type && !placed.isDone && (placed.wire === undefined || placed.id === id)
-    const item = isKnown ? placed : this.open(type, event["output_index"])
-    this.head(item, wire, out)
+    this.head(this.items.begun(wire, event["output_index"]), wire, out)
   }
 
   /** An item is complete. */
   done(event: Json.JsonObject, out: Events): void {
     const wire = Wire.object(event["item"])
-    const type = typeOf(wire)
-    const found = this.find(type, event["output_index"], Wire.string(wire["id"]))
-    if (found?.isDone === true && isSame(found, wire)) return
-    this.complete(found === undefined || found.isDone ? this.open(type, event["output_index"]) : found, wire, out)
+    const item = this.items.ended(wire, event["output_index"])
+    if (item !== undefined) this.complete(item, wire, out)
   }
 
   /** The whole output, as the last event or a document has it. What was streamed is known by its type and order. */
-  whole(output: ReadonlyArray<Json.JsonObject>, out: Events): void {
+  whole(output: ReadonlyArray<Json.JsonObject>, isTruncated: boolean, out: Events): void {
     const seen = new Map<string, number>()
-    for (const [position, wire] of output.entries()) {
+    for (const [index, wire] of output.entries()) {
       const type = typeOf(wire)
       const count = seen.get(type) ?? 0
       seen.set(type, count + 1)
-      const item = this.byType.get(type)?.[count] ?? this.open(type, position)
-      if (!item.isDone) this.complete(item, wire, out)
+      const item = this.items.ofType(type)[count] ?? this.items.open(type, index)
+      if (!item.isDone) this.complete(item, wire, out, isTruncated && wire["status"] !== "completed")
     }
   }
 
-  private open(type: string, index: unknown): Item {
-    const position = this.items.length
-    const item: Item = {
-      position,
-      type,
-      id: undefined,
-      wire: undefined,
-      pieces: new Map(),
-      hasText: false,
-      isDone: false
-    }
-    this.items.push(item)
-    if (index !== undefined) this.byIndex.set(index, item)
-    const alike = this.byType.get(type)
-    if (alike === undefined) this.byType.set(type, [item])
-    else alike.push(item)
-    return item
-  }
-
-  /**
-   * The item of an event. Its place outweighs its id, because there are servers that make up a new id for every event;
-   * but an id that is known outweighs a place that is another item's, because there are servers without places.
-   */
-  private find(type: string, index: unknown, id: string | undefined): Item | undefined {
-    const placed = this.byIndex.get(index)
-    const named = id === undefined ? undefined : this.byId.get(id)
-    if (placed?.type === type && (placed.id === id || named?.type !== type)) return placed
-    return named?.type === type ? named : index === undefined ? this.byType.get(type)?.at(-1) : undefined
-  }
-
-  private itemOf(type: string, event: Json.JsonObject): Item {
-    const index = event["output_index"]
-    return this.find(type, index, Wire.string(event["item_id"])) ?? this.open(type, index)
-  }
-
-  /** The first id counts. */
   private head(item: Item, wire: Json.JsonObject, out: Events): void {
-    item.id ??= Wire.string(wire["id"])
-    if (item.id !== undefined) this.byId.set(item.id, item)
-    if (item.type === "function_call") this.call(item, wire, out)
-    item.wire = { ...item.wire, ...wire, ...Wire.given("id", item.id) }
+    const isNamed = Wire.string(item.wire?.["name"]) !== undefined
+    this.items.tell(item, wire)
+    if (item.type === "function_call") this.call(item, wire, isNamed, out)
   }
 
-  private complete(item: Item, wire: Json.JsonObject, out: Events): void {
+  /** A call that may have been cut is left open: whether it was, its text and its place will tell. */
+  private complete(item: Item, wire: Json.JsonObject, out: Events, mayBeCut = false): void {
     this.head(item, wire, out)
     item.isDone = true
     if (item.type === "function_call") {
       this.calls.replace(item.position, argumentsOf(wire), out)
-      return this.calls.close(item.position, wire["status"] === "incomplete", out)
+      const isCut = wire["status"] === "incomplete"
+      return isCut || !mayBeCut ? this.calls.close(item.position, isCut, out) : undefined
     }
     if (isHosted(item)) return this.list(item, wire, out)
     if (typeof wire["content"] === "string") this.tell(item, "content:0", "text", wire["content"], out)
@@ -167,31 +112,32 @@ export class Output {
   // -------------------------------------------------------------------------------------------------------------------
   // calls
 
-  private call(item: Item, wire: Json.JsonObject, out: Events): void {
+  private call(item: Item, wire: Json.JsonObject, isNamed: boolean, out: Events): void {
     const { arguments: _, call_id, item_id: _id, name, output_index: _index, status: _status, type: _type, ...rest } =
       wire
     const metadata = { index: item.position, ...sayings(rest), ...Wire.given("id", item.id) }
-    const isKnown = Wire.string(item.wire?.["name"]) !== undefined
-    const header = isKnown ? { id: undefined, name: undefined } : { id: Wire.string(call_id), name: Wire.string(name) }
+    const header = isNamed ? { id: undefined, name: undefined } : { id: Wire.string(call_id), name: Wire.string(name) }
     this.calls.add({ index: item.position, ...header, text: undefined, metadata }, out)
   }
 
-  /** A fragment of a call's arguments. False if the call had been completed. */
-  argumentsDelta(event: Json.JsonObject, out: Events): boolean {
+  /** A fragment of a call's arguments. */
+  argumentsDelta(event: Json.JsonObject, out: Events): void {
     const text = Wire.string(event["delta"])
-    if (text === undefined) return true
-    const item = this.itemOf("function_call", event)
+    if (text === undefined) return
+    const item = this.items.of("function_call", event)
     item.hasText = true
-    return this.calls.add({ index: item.position, id: undefined, name: undefined, text, metadata: {} }, out)
+    if (this.calls.add({ index: item.position, id: undefined, name: undefined, text, metadata: {} }, out)) return
+    this.problem ??= "the stream goes on with a tool call that it had completed"
   }
 
   argumentsDone(event: Json.JsonObject, out: Events): void {
-    const item = this.itemOf("function_call", event)
+    const item = this.items.of("function_call", event)
     item.hasText = true
     this.calls.replace(item.position, argumentsOf(event), out)
   }
 
   private list(item: Item, wire: Json.JsonObject, out: Events): void {
+    if (!isCall(item)) return
     const isNamed = item.type === "custom_tool_call"
     const called = {
       id: item.id ?? Wire.string(wire["call_id"]),
@@ -208,7 +154,7 @@ export class Output {
   delta(kind: Kind, place: Place, event: Json.JsonObject, out: Events): void {
     const delta = Wire.string(event["delta"])
     if (delta === undefined) return
-    const piece = this.piece(this.itemOf(typeOfKind(kind), event), keyOf(place, event), kind)
+    const piece = this.piece(this.items.of(typeOfKind(kind), event), keyOf(place, event), kind)
     piece.text += delta
     emit(kind, delta, out)
   }
@@ -216,7 +162,7 @@ export class Output {
   /** The whole of a text. */
   settle(kind: Kind, place: Place, event: Json.JsonObject, out: Events): void {
     const whole = Wire.string(event["text"]) ?? Wire.string(event["refusal"]) ?? ""
-    this.tell(this.itemOf(typeOfKind(kind), event), keyOf(place, event), kind, whole, out)
+    this.tell(this.items.of(typeOfKind(kind), event), keyOf(place, event), kind, whole, out)
   }
 
   /** A part of an item, empty when it begins and whole when it ends. */
@@ -224,7 +170,7 @@ export class Output {
     const part = Wire.object(event["part"])
     const kind = kindOf(part)
     if (kind === undefined) return
-    const item = this.itemOf(typeOfKind(kind), event)
+    const item = this.items.of(typeOfKind(kind), event)
     this.part(item, place, indexOf(place, event), part, out)
   }
 
@@ -265,7 +211,7 @@ export class Output {
 
   /** The reply has ended: what is still open is completed. */
   end(isTruncated: boolean, out: Events): Said {
-    for (const item of this.items.filter((one) => !one.isDone)) {
+    for (const item of this.items.all.filter((one) => !one.isDone)) {
       if (item.type === "function_call" && !item.hasText) {
         const text = argumentsOf(item.wire ?? {})
         if (text !== "") this.calls.replace(item.position, text, out)
@@ -282,16 +228,17 @@ export class Output {
   }
 
   private joined(kind: Kind): string {
-    return this.items.map((item) => textOf(item, kind)).join("")
+    return this.items.all.map((item) => textOf(item, kind)).join("")
   }
 
   /** What goes back beside text and calls: reasoning, what the provider did, and how the text was divided. */
   private kept(): ReadonlyArray<Message.Part> {
-    const messages = this.items.filter((item) => item.type === "message")
-    const firstCall = this.byType.get("function_call")?.[0]?.position ?? Infinity
-    const isDivided = this.items.some((item) => item.type === "reasoning" || isHosted(item)) || messages.length > 1 ||
+    const messages = this.items.ofType("message")
+    const firstCall = this.items.ofType("function_call")[0]?.position ?? Infinity
+    const isDivided = this.items.all.some((item) => item.type === "reasoning" || isHosted(item)) ||
+      messages.length > 1 ||
       messages.some((item) => item.wire?.["phase"] !== undefined || item.position > firstCall)
-    return this.items.flatMap((item): ReadonlyArray<Message.Part> => {
+    return this.items.all.flatMap((item): ReadonlyArray<Message.Part> => {
       if (item.type === "function_call" || (item.type === "message" && !isDivided)) return []
       const content = item.type === "message" ? { message: divisionOf(item) } : { item: sayings(item.wire ?? {}) }
       const text = item.type === "reasoning" ? textOf(item, "thought") : ""
@@ -302,13 +249,35 @@ export class Output {
   }
 }
 
-type Place = "content" | "summary"
+type Read = (output: Output, event: Json.JsonObject, out: Events) => void
 
-const typeOf = (wire: Json.JsonObject): string => Wire.string(wire["type"]) ?? "message"
+/** The kinds of texts: what they are to a reader, and where in an item they stand. */
+const texts: ReadonlyArray<readonly [name: string, kind: Kind, place: Place]> = [
+  ["output_text", "text", "content"],
+  ["refusal", "refusal", "content"],
+  ["reasoning_text", "thought", "content"],
+  ["reasoning_summary_text", "thought", "summary"]
+]
 
-/** Whether an item that is complete is told again. */
-const isSame = (item: Item, wire: Json.JsonObject): boolean =>
-  item.id === Wire.string(wire["id"]) && item.wire?.["call_id"] === wire["call_id"]
+const contentPart: Read = (output, event, out) => output.settlePart("content", event, out)
+const summaryPart: Read = (output, event, out) => output.settlePart("summary", event, out)
+
+/** What the events of a reply's output say. Kinds that are not here say nothing that another one does not say, too. */
+export const readers: ReadonlyMap<string, Read> = new Map<string, Read>([
+  ["response.output_item.added", (output, event, out) => output.added(event, out)],
+  ["response.output_item.done", (output, event, out) => output.done(event, out)],
+  ["response.content_part.added", contentPart],
+  ["response.content_part.done", contentPart],
+  ["response.reasoning_summary_part.added", summaryPart],
+  ["response.reasoning_summary_part.done", summaryPart],
+  ["response.output_text.annotation.added", (output, event) => output.annotate(Wire.object(event["annotation"]))],
+  ["response.function_call_arguments.delta", (output, event, out) => output.argumentsDelta(event, out)],
+  ["response.function_call_arguments.done", (output, event, out) => output.argumentsDone(event, out)],
+  ...texts.flatMap(([name, kind, place]): ReadonlyArray<readonly [string, Read]> => [
+    [`response.${name}.delta`, (output, event, out) => output.delta(kind, place, event, out)],
+    [`response.${name}.done`, (output, event, out) => output.settle(kind, place, event, out)]
+  ])
+])
 
 const typeOfKind = (kind: Kind): string => kind === "thought" ? "reasoning" : "message"
 
