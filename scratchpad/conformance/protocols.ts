@@ -4,7 +4,7 @@
 import type * as HttpClient from "effect/http/HttpClient"
 import type * as Layer from "effect/Layer"
 import type { Adapter } from "heddle"
-import { OpenAiChat } from "heddle/adapters"
+import { OpenAiChat, OpenAiResponses } from "heddle/adapters"
 
 /** Where a session is replayed, and for which model it was recorded. */
 export interface Target {
@@ -21,8 +21,13 @@ const openAiChat: Protocol = {
   adapter: ({ baseUrl, model }) => OpenAiChat.layer({ baseUrl, model, retries: 0 })
 }
 
+const openAiResponses: Protocol = {
+  adapter: ({ baseUrl, model }) => OpenAiResponses.layer({ baseUrl, model, retries: 0 })
+}
+
 const protocols: ReadonlyMap<string, Protocol> = new Map([
-  ["openai-chat", openAiChat]
+  ["openai-chat", openAiChat],
+  ["openai-responses", openAiResponses]
 ])
 
 export const find = (name: string): Protocol | undefined => protocols.get(name)
