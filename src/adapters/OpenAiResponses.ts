@@ -25,6 +25,7 @@ import * as Protocol from "./internal/protocol.ts"
 import * as Input from "./internal/responsesInput.ts"
 import * as Output from "./internal/responsesOutput.ts"
 import type * as Sse from "./internal/sse.ts"
+import * as StrictSchema from "./internal/strictSchema.ts"
 import * as Usage from "./internal/usage.ts"
 import * as Wire from "./internal/wire.ts"
 
@@ -95,13 +96,28 @@ const names = (value: unknown): ReadonlyArray<unknown> => Array.isArray(value) ?
 const filled = (key: string, value: object): Json.JsonObject => Object.keys(value).length === 0 ? {} : { [key]: value }
 
 /** Not to say whether a schema is strict would have the provider rewrite it. */
-const tool = ({ description, name, parameters }: Tool.Definition, options: Options): Json.JsonObject => ({
-  type: "function",
-  name,
-  ...(description === "" ? {} : { description }),
-  parameters,
-  strict: options.strict === true
-})
+const tool = (definition: Tool.Definition, options: Options): Json.JsonObject => {
+  const { description, name, parameters } = definition
+  const schema = strictSchema(definition, options)
+  return {
+    type: "function",
+    name,
+    ...(description === "" ? {} : { description }),
+    parameters: Option.match(schema, { onNone: () => parameters, onSome: (strict) => strict.schema }),
+    strict: Option.isSome(schema)
+  }
+}
+
+/** The form of a tool's schema that the model can be held to, if that is wanted and there is one. */
+const strictSchema = ({ parameters }: Tool.Definition, options: Options): Option.Option<StrictSchema.Strict> =>
+  options.strict === true ? StrictSchema.rewrite(parameters, StrictSchema.openAi) : Option.none()
+
+/** Arguments as the tool was declared with them, out of what the model wrote under the strict form of its schema. */
+const restore = (request: Adapter.Request, options: Options): CallFragments.Restore => (name, args) => {
+  const definition = request.tools.find((one) => one.name === name)
+  const strict = definition === undefined ? Option.none() : strictSchema(definition, options)
+  return Option.match(strict, { onNone: () => args, onSome: (schema) => schema.restore(args) })
+}
 
 const toolChoice = (choice: Adapter.ToolChoice | undefined): Json.JsonObject => {
   if (choice === undefined) return {}
@@ -141,9 +157,9 @@ class Reader implements Answer.Reader {
   private model: string | undefined
   private hasEvents = false
 
-  constructor(origin: Errors.Origin, makeId: () => string) {
+  constructor(origin: Errors.Origin, makeId: () => string, restore: CallFragments.Restore) {
     this.origin = origin
-    this.calls = new CallFragments.CallFragments(makeId, Output.metadataKey)
+    this.calls = new CallFragments.CallFragments(makeId, Output.metadataKey, restore)
     this.output = new Output.Output(this.calls)
   }
 
@@ -321,7 +337,7 @@ const protocol: Protocol.Protocol<Options> = {
   body: requestBody,
   unsupported: ({ messages }) => Input.unsupported(messages),
   errors,
-  reader: (origin, makeId) => new Reader(origin, makeId)
+  reader: (origin, makeId, request, options) => new Reader(origin, makeId, restore(request, options))
 }
 
 /**
