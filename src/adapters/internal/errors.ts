@@ -114,6 +114,13 @@ export const fromChunk = (
   )
 }
 
+/** An error of a reply that had named its end all the same: the provider's word for it is kept. */
+export const ended = (error: Adapter.AdapterError, word: string | undefined): Adapter.AdapterError => {
+  if (word === undefined) return error
+  const cause = error.cause === undefined ? {} : { cause: error.cause }
+  return new Adapter.AdapterError({ ...error, ...cause, metadata: { ...error.metadata, finishReason: word } })
+}
+
 // ---------------------------------------------------------------------------------------------------------------------
 // reading
 
