@@ -69,8 +69,10 @@ const requestBody = (options: Options, request: Adapter.Request): Json.JsonObjec
     model,
     ...Wire.given("instructions", instructions),
     input: items,
-    ...(tools.length === 0 ? {} : { ...toolChoice(request.toolChoice) }),
-    ...Wire.given("parallel_tool_calls", options.parallelToolCalls),
+    ...(tools.length === 0 ? {} : {
+      ...toolChoice(request.toolChoice),
+      ...Wire.given("parallel_tool_calls", options.parallelToolCalls)
+    }),
     ...Wire.given("temperature", request.temperature),
     ...Wire.given("max_output_tokens", request.maxTokens),
     ...Wire.given("prompt_cache_key", options.cache?.key),
@@ -96,27 +98,15 @@ const names = (value: unknown): ReadonlyArray<unknown> => Array.isArray(value) ?
 const filled = (key: string, value: object): Json.JsonObject => Object.keys(value).length === 0 ? {} : { [key]: value }
 
 /** Not to say whether a schema is strict would have the provider rewrite it. */
-const tool = (definition: Tool.Definition, options: Options): Json.JsonObject => {
-  const { description, name, parameters } = definition
-  const schema = strictSchema(definition, options)
+const tool = ({ description, name, parameters }: Tool.Definition, options: Options): Json.JsonObject => {
+  const strict = options.strict === true ? StrictSchema.rewrite(parameters, StrictSchema.openAi) : Option.none()
   return {
     type: "function",
     name,
     ...(description === "" ? {} : { description }),
-    parameters: Option.match(schema, { onNone: () => parameters, onSome: (strict) => strict.schema }),
-    strict: Option.isSome(schema)
+    parameters: Option.match(strict, { onNone: () => parameters, onSome: ({ schema }) => schema }),
+    strict: Option.isSome(strict)
   }
-}
-
-/** The form of a tool's schema that the model can be held to, if that is wanted and there is one. */
-const strictSchema = ({ parameters }: Tool.Definition, options: Options): Option.Option<StrictSchema.Strict> =>
-  options.strict === true ? StrictSchema.rewrite(parameters, StrictSchema.openAi) : Option.none()
-
-/** Arguments as the tool was declared with them, out of what the model wrote under the strict form of its schema. */
-const restore = (request: Adapter.Request, options: Options): CallFragments.Restore => (name, args) => {
-  const definition = request.tools.find((one) => one.name === name)
-  const strict = definition === undefined ? Option.none() : strictSchema(definition, options)
-  return Option.match(strict, { onNone: () => args, onSome: (schema) => schema.restore(args) })
 }
 
 const toolChoice = (choice: Adapter.ToolChoice | undefined): Json.JsonObject => {
@@ -124,8 +114,14 @@ const toolChoice = (choice: Adapter.ToolChoice | undefined): Json.JsonObject => 
   return { tool_choice: typeof choice === "string" ? choice : { type: "function", name: choice.name } }
 }
 
-const format = (wanted: Adapter.ResponseFormat | undefined): Json.JsonObject =>
-  wanted === undefined || wanted.type === "text" ? {} : { format: wanted }
+/** The form of the answer. A schema that the model is held to is rewritten like that of a tool, if it can be. */
+const format = (wanted: Adapter.ResponseFormat | undefined): Json.JsonObject => {
+  if (wanted === undefined || wanted.type === "text") return {}
+  const strict = wanted.type === "json_schema" && wanted.strict === true
+    ? StrictSchema.rewrite(wanted.schema, StrictSchema.openAi)
+    : Option.none()
+  return { format: Option.match(strict, { onNone: () => wanted, onSome: ({ schema }) => ({ ...wanted, schema }) }) }
+}
 
 const reasoning = ({ reasoning: wanted }: Options): Json.JsonObject => ({
   ...Wire.given("effort", wanted?.effort),
@@ -157,7 +153,7 @@ class Reader implements Answer.Reader {
   private model: string | undefined
   private hasEvents = false
 
-  constructor(origin: Errors.Origin, makeId: () => string, restore: CallFragments.Restore) {
+  constructor(origin: Errors.Origin, makeId: () => string, restore: CallFragments.Restore | undefined) {
     this.origin = origin
     this.calls = new CallFragments.CallFragments(makeId, Output.metadataKey, restore)
     this.output = new Output.Output(this.calls)
@@ -227,12 +223,15 @@ class Reader implements Answer.Reader {
   /** The reply's own word for its end. After an error it may still tell what the reply has cost. */
   private last(response: Json.JsonObject, word: string | undefined, out: Events): void {
     this.head(response)
-    if (this.failure !== undefined) return
     const said = Wire.string(response["status"])
     const isOpen = said === "queued" || said === "in_progress"
     const status = said === undefined || (isOpen && word !== undefined) ? word ?? "completed" : said
     if (status === "failed" || word === "failed" || Json.isObject(response["error"])) {
-      return this.error({ error: response["error"] ?? { message: "the provider says that the reply failed" } })
+      this.error({ error: response["error"] ?? { message: "the provider says that the reply failed" } })
+    }
+    if (this.failure !== undefined) {
+      this.failure = Errors.ended(this.failure, status)
+      return
     }
     if (isOpen && word === undefined) {
       return this.fail("malformed_response", `the answer is a reply that is not complete: ${status}`)
@@ -337,7 +336,8 @@ const protocol: Protocol.Protocol<Options> = {
   body: requestBody,
   unsupported: ({ messages }) => Input.unsupported(messages),
   errors,
-  reader: (origin, makeId, request, options) => new Reader(origin, makeId, restore(request, options))
+  reader: (origin, makeId, { tools }, { strict }) =>
+    new Reader(origin, makeId, strict === true ? StrictSchema.restore(tools, StrictSchema.openAi) : undefined)
 }
 
 /**

@@ -88,7 +88,11 @@ describe("errors inside a reply", () => {
       assert.deepStrictEqual(events.map(({ _tag }) => _tag), ["MessageStarted", "TextDelta", "RawChunk"])
       assert.deepInclude((Chunks.of(events, "RawChunk")[0]!.chunk as { usage: object }).usage, { inputTokens: 12 })
       assert.deepInclude({ ...error }, { reason: "quota_exceeded", detail: "You exceeded your quota." })
-      assert.deepInclude(error?.metadata, { type: "insufficient_quota", code: "insufficient_quota" })
+      assert.deepStrictEqual(error?.metadata, {
+        type: "insufficient_quota",
+        code: "insufficient_quota",
+        finishReason: "failed"
+      })
       assert.deepStrictEqual(error?.cause, quota)
     }))
 

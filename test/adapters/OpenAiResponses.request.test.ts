@@ -96,7 +96,7 @@ describe("body", () => {
     Effect.gen(function*() {
       const body = yield* bodyOf(
         { toolChoice: "required", responseFormat: { type: "text" }, options: { stream: false } },
-        { store: true }
+        { store: true, parallelToolCalls: false }
       )
       assert.deepStrictEqual(body, {
         model: "test-model",
@@ -172,6 +172,11 @@ describe("body", () => {
         },
         { type: "function", name: "open", parameters: open.parameters, strict: false }
       ])
+      const schema = weather.parameters
+      const answer = yield* bodyOf({ responseFormat: { type: "json_schema", name: "answer", schema, strict: true } })
+      assert.deepStrictEqual(answer.text.format.schema, tools[0].parameters)
+      const loose = yield* bodyOf({ responseFormat: { type: "json_schema", name: "answer", schema } })
+      assert.deepStrictEqual(loose.text.format, { type: "json_schema", name: "answer", schema })
     }))
 })
 
