@@ -16,7 +16,6 @@ import type * as Event from "../Event.ts"
 import * as Json from "../internal/json.ts"
 import * as Message from "../Message.ts"
 import * as Response from "../Response.ts"
-import type * as Tool from "../Tool.ts"
 import type * as Answer from "./internal/answer.ts"
 import * as CallFragments from "./internal/callFragments.ts"
 import * as Connection from "./internal/connection.ts"
@@ -24,6 +23,7 @@ import * as Errors from "./internal/errors.ts"
 import * as Protocol from "./internal/protocol.ts"
 import * as Input from "./internal/responsesInput.ts"
 import * as Output from "./internal/responsesOutput.ts"
+import * as Tools from "./internal/responsesTools.ts"
 import type * as Sse from "./internal/sse.ts"
 import * as StrictSchema from "./internal/strictSchema.ts"
 import * as Usage from "./internal/usage.ts"
@@ -41,7 +41,7 @@ import * as Wire from "./internal/wire.ts"
  * - `cache`: under which key prompts that begin alike find each other in the provider's cache, and how long they stay.
  * - `options`: sent with every request as they are; a request's own options win. `tools` (the provider's own, such as
  *   `{ type: "web_search" }`) and `include` come in addition to what the adapter sends, `text` and `reasoning` are
- *   joined with it.
+ *   joined with it. One of type `custom` stands in for the tool of its name, which gets what the model wrote as `input`.
  *
  * @category models
  * @since 0.1.0
@@ -57,37 +57,35 @@ export interface Options extends Protocol.Options {
 
 const requestBody = (options: Options, request: Adapter.Request): Json.JsonObject => {
   const model = request.model ?? options.model
-  const given: Json.JsonObject = { ...options.options, ...request.options }
+  const given = givenOptions(options, request)
   const store = given["store"] ?? options.store ?? false
   const { instructions, items } = Input.write(request.messages, store === true)
-  const tools = [...request.tools.map((one) => tool(one, options)), ...Wire.list(given["tools"])]
-  const include = [
-    ...(store === true || !mayReason.test(model) ? [] : [encryptedReasoning]),
-    ...names(given["include"])
-  ]
+  const tools = Tools.write(request, Wire.list(given["tools"]), options)
+  const isEncrypted = store !== true && mayReason.test(model)
+  const include = [...(isEncrypted ? ["reasoning.encrypted_content"] : []), ...names(given["include"])]
   return {
     model,
     ...Wire.given("instructions", instructions),
     input: items,
-    ...(tools.length === 0 ? {} : {
-      ...toolChoice(request.toolChoice),
-      ...Wire.given("parallel_tool_calls", options.parallelToolCalls)
-    }),
     ...Wire.given("temperature", request.temperature),
     ...Wire.given("max_output_tokens", request.maxTokens),
     ...Wire.given("prompt_cache_key", options.cache?.key),
     ...Wire.given("prompt_cache_retention", options.cache?.retention),
+    ...tools,
     ...given,
-    ...filled("tools", tools),
+    ...filled("tools", names(tools["tools"])),
     ...filled("include", [...new Set(include)]),
-    ...filled("text", { ...format(request.responseFormat), ...Wire.object(given["text"]) }),
+    ...filled("text", { ...Tools.format(request.responseFormat), ...Wire.object(given["text"]) }),
     ...filled("reasoning", { ...reasoning(options), ...Wire.object(given["reasoning"]) }),
     store,
     stream: true
   }
 }
 
-const encryptedReasoning = "reasoning.encrypted_content"
+const givenOptions = (options: Options, request: Adapter.Request): Json.JsonObject => ({
+  ...options.options,
+  ...request.options
+})
 
 /** Models that do not reason refuse to encrypt what they have not. */
 const mayReason = /^(?!(.*\/)?(chatgpt-|gpt-3|gpt-4|gpt-5[^/]*-chat))/
@@ -96,32 +94,6 @@ const names = (value: unknown): ReadonlyArray<unknown> => Array.isArray(value) ?
 
 /** A member that is left out when there is nothing in it. */
 const filled = (key: string, value: object): Json.JsonObject => Object.keys(value).length === 0 ? {} : { [key]: value }
-
-/** Not to say whether a schema is strict would have the provider rewrite it. */
-const tool = ({ description, name, parameters }: Tool.Definition, options: Options): Json.JsonObject => {
-  const strict = options.strict === true ? StrictSchema.rewrite(parameters, StrictSchema.openAi) : Option.none()
-  return {
-    type: "function",
-    name,
-    ...(description === "" ? {} : { description }),
-    parameters: Option.match(strict, { onNone: () => parameters, onSome: ({ schema }) => schema }),
-    strict: Option.isSome(strict)
-  }
-}
-
-const toolChoice = (choice: Adapter.ToolChoice | undefined): Json.JsonObject => {
-  if (choice === undefined) return {}
-  return { tool_choice: typeof choice === "string" ? choice : { type: "function", name: choice.name } }
-}
-
-/** The form of the answer. A schema that the model is held to is rewritten like that of a tool, if it can be. */
-const format = (wanted: Adapter.ResponseFormat | undefined): Json.JsonObject => {
-  if (wanted === undefined || wanted.type === "text") return {}
-  const strict = wanted.type === "json_schema" && wanted.strict === true
-    ? StrictSchema.rewrite(wanted.schema, StrictSchema.openAi)
-    : Option.none()
-  return { format: Option.match(strict, { onNone: () => wanted, onSome: ({ schema }) => ({ ...wanted, schema }) }) }
-}
 
 const reasoning = ({ reasoning: wanted }: Options): Json.JsonObject => ({
   ...Wire.given("effort", wanted?.effort),
@@ -153,10 +125,14 @@ class Reader implements Answer.Reader {
   private model: string | undefined
   private hasEvents = false
 
-  constructor(origin: Errors.Origin, makeId: () => string, restore: CallFragments.Restore | undefined) {
+  constructor(
+    origin: Errors.Origin,
+    calls: CallFragments.CallFragments,
+    custom: ReadonlySet<string> | undefined
+  ) {
     this.origin = origin
-    this.calls = new CallFragments.CallFragments(makeId, Output.metadataKey, restore)
-    this.output = new Output.Output(this.calls)
+    this.calls = calls
+    this.output = new Output.Output(calls, custom)
   }
 
   get isComplete(): boolean {
@@ -336,8 +312,11 @@ const protocol: Protocol.Protocol<Options> = {
   body: requestBody,
   unsupported: ({ messages }) => Input.unsupported(messages),
   errors,
-  reader: (origin, makeId, { tools }, { strict }) =>
-    new Reader(origin, makeId, strict === true ? StrictSchema.restore(tools, StrictSchema.openAi) : undefined)
+  reader: (origin, makeId, request, options) => {
+    const restore = options.strict === true ? StrictSchema.restore(request.tools, StrictSchema.openAi) : undefined
+    const calls = new CallFragments.CallFragments(makeId, Output.metadataKey, restore)
+    return new Reader(origin, calls, Tools.custom(Wire.list(givenOptions(options, request)["tools"])))
+  }
 }
 
 /**

@@ -5,6 +5,7 @@
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import type { Event } from "heddle"
+import type { OpenAiResponses } from "heddle/adapters"
 import { calls, of } from "../support/openAiChat.ts"
 import * as Replies from "../support/openAiResponses.ts"
 
@@ -252,5 +253,75 @@ describe("calls", () => {
       ]])
       assert.strictEqual(hosted?.providerExecuted, true)
       assert.isUndefined(({} as Record<string, unknown>)["polluted"])
+    }))
+})
+
+describe("calls with a text", () => {
+  const custom = (input: string, rest: Replies.Json = {}) => ({
+    type: "custom_tool_call",
+    id: "ctc_1",
+    call_id: "c1",
+    name: "run_sql",
+    input,
+    status: "completed",
+    ...rest
+  })
+  const declared = { options: { tools: [{ type: "custom", name: "run_sql" }] } }
+  const hosted = { options: { tools: [{ type: "x_search" }] } }
+
+  const callsOf = (options: Partial<OpenAiResponses.Options>, ...parts: ReadonlyArray<Replies.Json>) =>
+    Effect.map(
+      outcomeOf(body(...parts, completed()), options),
+      ({ events }) =>
+        of(events, "ToolCallCompleted").map((event) => [
+          event.id,
+          event.name,
+          event.arguments,
+          event.argumentsLost ?? event.providerExecuted === true
+        ])
+    )
+
+  it.effect("R-332, R-337: one that was declared is a call whose input is the text, whatever follows it", () =>
+    Effect.gen(function*() {
+      const streamed = [
+        added(0, custom("", { status: "in_progress" })),
+        delta("custom_tool_call_input", 0, "select"),
+        done(0, custom("select 1")),
+        said("Running it.", 1)
+      ]
+      assert.deepStrictEqual(yield* callsOf(declared, ...streamed), [["c1", "run_sql", { input: "select 1" }, false]])
+      const cut = yield* outcomeOf(
+        body(done(0, custom("sel", { status: "incomplete" })), incomplete("max_output_tokens")),
+        declared
+      )
+      assert.deepInclude(calls(cut.events)[0] as object, { id: "c1", argumentsLost: "truncated" })
+      const open = yield* outcomeOf(body(added(0, custom("sel")), incomplete("max_output_tokens")), declared)
+      assert.deepInclude(calls(open.events)[0] as object, { id: "c1", argumentsLost: "truncated" })
+      assert.strictEqual(last(cut.events).finishReason, "length")
+    }))
+
+  it.effect("R-332: one that was not declared ran at the provider, where its own tools were declared", () =>
+    Effect.gen(function*() {
+      assert.deepStrictEqual(yield* callsOf(hosted, done(0, custom("{\"q\":1}"))), [[
+        "ctc_1",
+        "run_sql",
+        { q: 1 },
+        true
+      ]])
+      const { events } = yield* outcomeOf(body(done(0, custom("select 1")), completed()), hosted)
+      assert.strictEqual(last(events).finishReason, "stop")
+    }))
+
+  it.effect("R-332: where nothing is known of what was declared, it ran at the provider if the model went on to speak", () =>
+    Effect.gen(function*() {
+      assert.deepStrictEqual(yield* callsOf({}, done(0, custom("{\"q\":1}")), said("So.", 1)), [
+        ["ctc_1", "run_sql", { q: 1 }, true]
+      ])
+      assert.deepStrictEqual(yield* callsOf({}, said("So.", 0), done(1, custom("{\"q\":1}"))), [
+        ["c1", "run_sql", { q: 1 }, false]
+      ])
+      assert.deepStrictEqual(yield* callsOf({}, done(0, custom("select 1"))), [
+        ["c1", "run_sql", {}, "json_decode_error"]
+      ])
     }))
 })

@@ -329,4 +329,38 @@ describe("run", () => {
       assert.deepInclude(output, { type: "function_call_output", call_id: "a" })
       assert.notInclude(output.output, "about x")
     })))
+
+  it.effect("R-136, R-342: a tool that takes a text is declared, called and answered as one", () =>
+    Effect.scoped(Effect.gen(function*() {
+      const item = {
+        type: "custom_tool_call",
+        id: "ctc_1",
+        call_id: "c1",
+        name: "run_sql",
+        input: "select 1",
+        status: "completed"
+      }
+      const replies = [body(completed({ output: [reasoning("rs_1"), item] })), body(said("One."), completed())]
+      const server = yield* Server.serve((_, index) => ({ pieces: [replies[index]!] }))
+      const runSql = Tool.make("run_sql", {
+        parameters: { input: Schema.String },
+        handler: ({ input }) => Effect.succeed(`ran: ${input}`)
+      })
+      const declaration = { type: "custom", name: "run_sql", description: "SQL" }
+      const result = yield* Chat.run("Go", { tools: [runSql, lookUp], toolChoice: { name: "run_sql" } }).pipe(
+        Effect.provide(Replies.layer(server.url, { options: { tools: [declaration] } }))
+      )
+      assert.strictEqual(result.finalResponse?.outputText, "One.")
+      const [first, second] = server.requests.map((request) => request.body)
+      assert.deepStrictEqual(first.tools.map(({ name, type }: any) => [type, name]), [
+        ["function", "look_up"],
+        ["custom", "run_sql"]
+      ])
+      assert.deepStrictEqual(first.tool_choice, { type: "custom", name: "run_sql" })
+      assert.deepStrictEqual(second.input.slice(1), [
+        reasoning("rs_1"),
+        item,
+        { type: "custom_tool_call_output", call_id: "c1", output: "ran: select 1" }
+      ])
+    })))
 })

@@ -36,19 +36,22 @@ const itemsOf = (message: Message.Message, ids: CallIds, isStored: boolean): Rea
     case "assistant":
       return assistantItems(message, ids, isStored)
     case "tool": {
-      const call_id = ids.get(message.toolCallId ?? "")
-      return [{ type: "function_call_output", call_id, output: outputOf(message) }]
+      const id = message.toolCallId ?? ""
+      return [{ type: `${ids.typeOf(id)}_output`, call_id: ids.get(id), output: outputOf(message) }]
     }
   }
 }
 
-/** Ids of calls as this protocol takes them: those of other protocols may be too long for it. */
+/** Ids of calls as this protocol takes them, those of other protocols may be too long for it; and what they are of. */
 class CallIds {
   private readonly ids = new Map<string, string>()
+  private readonly types = new Map<string, string>()
 
   constructor(messages: ReadonlyArray<Message.Message>) {
     const taken = new Set<string>()
     for (const { id, metadata } of messages.flatMap((message) => message.toolCalls ?? [])) {
+      const type = Wire.string(Wire.object(Wire.object(metadata[metadataKey])["item"])["type"])
+      if (type !== undefined) this.types.set(id, type)
       if (this.ids.has(id)) continue
       const base = id.length <= longestId || metadata[metadataKey] !== undefined ? id : id.slice(0, longestId)
       let fresh = base
@@ -60,6 +63,10 @@ class CallIds {
 
   get(id: string): string {
     return this.ids.get(id) ?? id
+  }
+
+  typeOf(id: string): string {
+    return this.types.get(id) ?? "function_call"
   }
 }
 
@@ -159,13 +166,13 @@ const assistantItems = (
   const calls = (message.toolCalls ?? []).filter((call) => call.providerExecuted !== true).map((call) =>
     callItem(call, ids)
   )
-  const items = kept.flatMap((one): ReadonlyArray<Placed> => {
+  const items = answered(kept).flatMap((one): ReadonlyArray<Placed> => {
     const item = Json.isObject(one["item"]) ? backItem(one["item"], isStored) : undefined
     return item === undefined ? [] : [{ place: placeOf(one), item }]
   })
   const texts = textItems(Message.text(message), kept, Math.min(...calls.map(({ place }) => place)))
   const placed = [...items, ...texts, ...calls].sort((left, right) => compare(left.place, right.place))
-  return followed(answered(placed.map(({ item }) => item)))
+  return followed(placed.map(({ item }) => item))
 }
 
 /** Places may be infinite, whose difference is no number. */
@@ -174,19 +181,13 @@ const compare = (left: number, right: number): number => left === right ? 0 : le
 /** A text that is no JSON object is not sent back: servers parse it, and refuse the whole history. */
 const callItem = (call: Message.ToolCall, ids: CallIds): Placed => {
   const { rawArguments = "" } = call
-  const kept = Wire.object(call.metadata[metadataKey])
-  const { index: _, ...rest } = kept
+  const { index: _, item, ...rest } = Wire.object(call.metadata[metadataKey])
+  const place = placeOf(Wire.object(call.metadata[metadataKey]))
+  const call_id = ids.get(call.id)
+  if (Json.isObject(item)) return { place, item: { ...item, call_id } }
   const isWhole = rawArguments.trim() !== "" && Option.isSome(Json.parseObject(rawArguments))
-  return {
-    place: placeOf(kept),
-    item: {
-      ...rest,
-      type: "function_call",
-      call_id: ids.get(call.id),
-      name: call.name,
-      arguments: isWhole ? rawArguments : JSON.stringify(call.arguments)
-    }
-  }
+  const args = isWhole ? rawArguments : JSON.stringify(call.arguments)
+  return { place, item: { ...rest, type: "function_call", call_id, name: call.name, arguments: args } }
 }
 
 /**
@@ -248,11 +249,14 @@ const waiting: ReadonlyArray<unknown> = [
 ]
 
 /** Without the calls that wait for an answer of a kind that no tool can give. */
-const answered = (items: ReadonlyArray<Json.JsonObject>): ReadonlyArray<Json.JsonObject> =>
-  items.filter((item) =>
-    !waiting.includes(item["type"]) ||
-    items.some((other) => other["call_id"] === item["call_id"] && other["type"] === `${String(item["type"])}_output`)
-  )
+const answered = (kept: ReadonlyArray<Json.JsonObject>): ReadonlyArray<Json.JsonObject> => {
+  const items = kept.map((one) => Wire.object(one["item"]))
+  return kept.filter((_, index) => {
+    const { call_id, type } = items[index] ?? {}
+    if (!waiting.includes(type)) return true
+    return items.some((other) => other["call_id"] === call_id && other["type"] === `${String(type)}_output`)
+  })
+}
 
 /** Without the reasoning at the end, which belongs to what is not there. */
 const followed = (items: ReadonlyArray<Json.JsonObject>): ReadonlyArray<Json.JsonObject> =>

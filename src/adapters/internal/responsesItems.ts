@@ -24,6 +24,8 @@ export interface Item {
   readonly pieces: Map<string, Piece>
   /** Whether the arguments of a call were told beside it. */
   hasText: boolean
+  /** Whether it is of a kind that the provider runs, and yet a call for this side. */
+  isOwn: boolean
   isDone: boolean
 }
 
@@ -51,6 +53,7 @@ export class Items {
       wire: undefined,
       pieces: new Map(),
       hasText: false,
+      isOwn: false,
       isDone: false
     }
     this.all.push(item)

@@ -38,6 +38,8 @@ const kindOf = (part: Json.JsonObject): Kind | undefined => {
   return type !== undefined && Object.hasOwn(kinds, type) ? kinds[type] : undefined
 }
 
+const customType = "custom_tool_call"
+
 const ownTypes: ReadonlyArray<string> = ["message", "reasoning", "function_call"]
 
 /** Whether an item tells of what the provider did, or wants done, besides answering and calling functions. */
@@ -53,11 +55,14 @@ export class Output {
   /** Why what was read cannot be trusted, if it cannot. */
   problem: string | undefined
   private readonly calls: CallFragments.CallFragments
+  private readonly custom: ReadonlySet<string> | undefined
   private readonly items = new Items()
   private readonly annotations = new Map<string, Json.JsonObject>()
 
-  constructor(calls: CallFragments.CallFragments) {
+  /** `custom`: the tools that were declared to take a text, if any tools of the provider's kinds were declared. */
+  constructor(calls: CallFragments.CallFragments, custom: ReadonlySet<string> | undefined) {
     this.calls = calls
+    this.custom = custom
   }
 
   // -------------------------------------------------------------------------------------------------------------------
@@ -103,7 +108,8 @@ export class Output {
       const isCut = wire["status"] === "incomplete"
       return isCut || !mayBeCut ? this.calls.close(item.position, isCut, out) : undefined
     }
-    if (isHosted(item)) return this.list(item, wire, out)
+    if (item.type === customType) return
+    if (isHosted(item)) return this.list(item, out)
     if (typeof wire["content"] === "string") this.tell(item, "content:0", "text", wire["content"], out)
     for (const [position, part] of Wire.list(wire["summary"]).entries()) this.part(item, "summary", position, part, out)
     for (const [position, part] of Wire.list(wire["content"]).entries()) this.part(item, "content", position, part, out)
@@ -136,15 +142,37 @@ export class Output {
     this.calls.replace(item.position, argumentsOf(event), out)
   }
 
-  private list(item: Item, wire: Json.JsonObject, out: Events): void {
+  /** A call that ran at the provider. */
+  private list(item: Item, out: Events): void {
     if (!isCall(item)) return
-    const isNamed = item.type === "custom_tool_call"
-    const called = {
-      id: item.id ?? Wire.string(wire["call_id"]),
-      name: (isNamed ? Wire.string(wire["name"]) : undefined) ?? item.type,
-      arguments: inputOf(wire)
+    const wire = item.wire ?? {}
+    const name = (item.type === customType ? Wire.string(wire["name"]) : undefined) ?? item.type
+    const called = { id: item.id ?? Wire.string(wire["call_id"]), name, arguments: inputOf(wire) }
+    this.calls.list(called, { index: item.position, item: sayings(wire) }, out)
+  }
+
+  /**
+   * Calls with a text instead of arguments are this side's to answer if it declared such tools. If nothing is known of
+   * what was declared, those after which the model went on to speak ran at the provider. The text stands under `input`
+   * for a tool that was declared to take one, and else for the arguments.
+   */
+  private customCalls(isTruncated: boolean, out: Events): void {
+    const lastText = this.items.all.findLastIndex((item) => textOf(item, "text") !== "")
+    for (const item of this.items.ofType(customType)) {
+      const wire = item.wire ?? {}
+      const name = Wire.string(wire["name"])
+      const isOwn = this.custom === undefined ? item.position > lastText : name !== undefined && this.custom.has(name)
+      if (name === undefined || !isOwn) {
+        this.list(item, out)
+        continue
+      }
+      item.isOwn = true
+      const input = Wire.string(wire["input"]) ?? ""
+      const text = this.custom !== undefined ? JSON.stringify({ input }) : input
+      const metadata = { index: item.position, item: sayings(wire) }
+      this.calls.add({ index: item.position, id: Wire.string(wire["call_id"]), name, text, metadata }, out)
+      this.calls.close(item.position, wire["status"] === "incomplete" || (isTruncated && !item.isDone), out)
     }
-    this.calls.list(called, { index: item.position, item: sayings(item.wire ?? wire) }, out)
   }
 
   // -------------------------------------------------------------------------------------------------------------------
@@ -216,8 +244,9 @@ export class Output {
         const text = argumentsOf(item.wire ?? {})
         if (text !== "") this.calls.replace(item.position, text, out)
       }
-      if (isHosted(item)) this.list(item, item.wire ?? {}, out)
+      if (isHosted(item) && item.type !== customType) this.list(item, out)
     }
+    this.customCalls(isTruncated, out)
     this.calls.end(isTruncated, out)
     return {
       text: this.joined("text"),
@@ -235,11 +264,11 @@ export class Output {
   private kept(): ReadonlyArray<Message.Part> {
     const messages = this.items.ofType("message")
     const firstCall = this.items.ofType("function_call")[0]?.position ?? Infinity
-    const isDivided = this.items.all.some((item) => item.type === "reasoning" || isHosted(item)) ||
+    const isDivided = this.items.all.some((item) => item.type === "reasoning" || (isHosted(item) && !item.isOwn)) ||
       messages.length > 1 ||
-      messages.some((item) => item.wire?.["phase"] !== undefined || item.position > firstCall)
+      messages.some((item) => Wire.string(item.wire?.["phase"]) !== undefined || item.position > firstCall)
     return this.items.all.flatMap((item): ReadonlyArray<Message.Part> => {
-      if (item.type === "function_call" || (item.type === "message" && !isDivided)) return []
+      if (item.type === "function_call" || item.isOwn || (item.type === "message" && !isDivided)) return []
       const content = item.type === "message" ? { message: divisionOf(item) } : { item: sayings(item.wire ?? {}) }
       const text = item.type === "reasoning" ? textOf(item, "thought") : ""
       const isWhole = item.isDone || item.type === "message"
@@ -251,12 +280,14 @@ export class Output {
 
 type Read = (output: Output, event: Json.JsonObject, out: Events) => void
 
-/** The kinds of texts: what they are to a reader, and where in an item they stand. */
+/** The kinds of texts, by new and old names: what they are to a reader, and where in an item they stand. */
 const texts: ReadonlyArray<readonly [name: string, kind: Kind, place: Place]> = [
   ["output_text", "text", "content"],
   ["refusal", "refusal", "content"],
   ["reasoning_text", "thought", "content"],
-  ["reasoning_summary_text", "thought", "summary"]
+  ["reasoning", "thought", "content"],
+  ["reasoning_summary_text", "thought", "summary"],
+  ["reasoning_summary", "thought", "summary"]
 ]
 
 const contentPart: Read = (output, event, out) => output.settlePart("content", event, out)
