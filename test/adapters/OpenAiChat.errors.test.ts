@@ -281,16 +281,38 @@ describe("retries", () => {
       assert.deepStrictEqual([good.requests, good.waits], [1, []])
     }))
 
+  const broken = "data: {\"error\":{\"message\":\"busy\",\"code\":503}}\n\n"
+
   it.effect("R-122: after the first event nothing is tried again", () =>
     Effect.gen(function*() {
+      const spoken = body(said("ok")).replace("data: [DONE]\n\n", "")
       const answers: ReadonlyArray<Server.Answer> = [
-        { pieces: [": nothing yet\n\n"], ending: "drop" },
-        { pieces: ["data: {\"error\":{\"message\":\"busy\",\"code\":503}}\n\n"] }
+        { pieces: [spoken], ending: "drop" },
+        { pieces: [spoken, broken] },
+        { pieces: [body(chunk({ reasoning_content: "hm" })).replace("data: [DONE]\n\n", broken)] }
       ]
       for (const answer of answers) {
         const found = yield* trying(() => answer)
-        assert.deepStrictEqual([found.requests, found.events.length, found.error?.isRetryable], [1, 1, true])
+        assert.deepStrictEqual([found.requests, found.events.length, found.error?.isRetryable], [1, 2, true])
       }
+    }))
+
+  it.effect("R-122: an answer that breaks before it has said anything is like one that never came", () =>
+    Effect.gen(function*() {
+      const answers: ReadonlyArray<Server.Answer> = [
+        { pieces: [": nothing yet\n\n"], ending: "drop" },
+        { pieces: [broken] },
+        { pieces: [body(chunk({ role: "assistant", content: "" })).replace("data: [DONE]\n\n", broken)] }
+      ]
+      for (const answer of answers) {
+        const healed = yield* trying((index) => index === 0 ? answer : { pieces: [answered] })
+        assert.deepStrictEqual([healed.requests, healed.waits, healed.error], [2, [600], undefined])
+        const found = yield* trying(() => answer)
+        assert.deepStrictEqual([found.requests, found.events.length, found.error?.isRetryable], [3, 0, true])
+      }
+      const refused = "data: {\"error\":{\"message\":\"no\",\"code\":400}}\n\n"
+      assert.strictEqual((yield* trying(() => ({ pieces: [refused] }))).requests, 1)
+      assert.strictEqual((yield* trying(() => ({ pieces: ["<html>"] }))).requests, 1)
     }))
 })
 
@@ -331,6 +353,34 @@ describe("silence", () => {
       )
       assert.deepStrictEqual([error?.reason, error?.detail], ["timeout", "the server did not answer within 7s"])
       assert.strictEqual(clock.waits.filter((millis) => millis === 7000).length, 3)
+    })))
+
+  it.effect("R-122: the head of an answer, its first bytes and the rest have limits of their own", () =>
+    Effect.scoped(Effect.gen(function*() {
+      const limits: Partial<OpenAiChat.Options> = {
+        retries: 0,
+        connectTimeout: "2 minutes",
+        firstChunkTimeout: "3 minutes",
+        idleTimeout: "4 minutes"
+      }
+      /** What a server comes to that answers these pieces and then nothing. */
+      const silentAfter = (pieces: ReadonlyArray<string>, millis: number) =>
+        Effect.gen(function*() {
+          const server = yield* Server.serve(() => ({ pieces, ending: "open" }))
+          const clock = WaitingClock.make((wait) => wait === millis)
+          const found = yield* WaitingClock.by(clock)(Chunks.outcome(Chunks.stream(server.url, limits)))
+          return [found.error?.reason, found.error?.detail, clock.waits.filter((wait) => wait >= 120_000)]
+        })
+      assert.deepStrictEqual(yield* silentAfter([], 180_000), [
+        "timeout",
+        "the server was silent for 3m",
+        [120_000, 180_000]
+      ])
+      assert.deepStrictEqual(yield* silentAfter([": a comment\n\n"], 240_000), [
+        "timeout",
+        "the server was silent for 4m",
+        [120_000, 180_000, 240_000]
+      ])
     })))
 
   it.effect("R-122: a server that falls silent within a reply fails it; one that only stays does not", () =>

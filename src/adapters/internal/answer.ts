@@ -8,6 +8,7 @@ import * as Cause from "effect/Cause"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Pull from "effect/Pull"
+import type * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import type * as Adapter from "../../Adapter.ts"
 import type * as Event from "../../Event.ts"
@@ -29,6 +30,7 @@ export interface Reader {
 }
 
 export interface Limits {
+  readonly firstChunkTimeout: Duration.Duration
   readonly idleTimeout: Duration.Duration
   readonly maxEventLength: number
 }
@@ -46,7 +48,7 @@ class Answer {
   private readonly reader: Reader
   private readonly limits: Limits
   private readonly parser: Sse.Parser
-  private hasStarted = false
+  private hasRead = false
   private hasEnded = false
   private failure: Adapter.AdapterError | undefined
 
@@ -64,10 +66,6 @@ class Answer {
   }
 
   readonly pull: Pull.Pull<Chunk, Adapter.AdapterError> = Effect.suspend(() => {
-    if (!this.hasStarted) {
-      this.hasStarted = true
-      return Effect.succeed([{ _tag: "MessageStarted", message: Message.assistant("") }])
-    }
     if (this.hasEnded) return this.close
     return Effect.flatMap(this.read, (events) => isNonEmpty(events) ? Effect.succeed(events) : this.pull)
   })
@@ -97,12 +95,14 @@ class Answer {
   }
 
   private get patience(): Duration.Duration {
+    if (!this.hasRead) return this.limits.firstChunkTimeout
     if (this.reader.isDone || this.reader.failure !== undefined) return afterLast
     return this.reader.isComplete ? Duration.min(afterFinish, this.limits.idleTimeout) : this.limits.idleTimeout
   }
 
   private take(chunks: ReadonlyArray<Uint8Array>): ReadonlyArray<Event.AdapterEvent> {
     const out: Array<Event.AdapterEvent> = []
+    this.hasRead = true
     for (const chunk of chunks) {
       for (const event of this.parser.feed(chunk)) this.reader.read(event, out)
       if (!this.parser.isTooLong) continue
@@ -130,11 +130,26 @@ class Answer {
 
 const isNonEmpty = (events: ReadonlyArray<Event.AdapterEvent>): events is Chunk => events.length > 0
 
-/** The events of a body. Closing the stream closes the body. */
-export const events = (
+const started: Chunk = [{ _tag: "MessageStarted", message: Message.assistant("") }]
+
+/**
+ * The events of a body, once the first of them are there; it fails if the body breaks before that. Closing the scope
+ * closes the body.
+ */
+export const begin = (
   body: Stream.Stream<Uint8Array, unknown>,
   origin: Errors.Origin,
   reader: Reader,
   limits: Limits
-): Stream.Stream<Event.AdapterEvent, Adapter.AdapterError> =>
-  Stream.transformPull(body, (bytes) => Effect.sync(() => new Answer(bytes, origin, reader, limits).pull))
+): Effect.Effect<Stream.Stream<Event.AdapterEvent, Adapter.AdapterError>, Adapter.AdapterError, Scope.Scope> =>
+  Effect.gen(function*() {
+    const answer = new Answer(yield* Stream.toPull(body), origin, reader, limits)
+    const first = yield* Pull.catchDone(answer.pull, () => Effect.succeed([]))
+    const heads = [started, first].filter(isNonEmpty)
+    return Stream.fromPull(Effect.sync(() =>
+      Effect.suspend(() => {
+        const head = heads.shift()
+        return head === undefined ? answer.pull : Effect.succeed(head)
+      })
+    ))
+  })
