@@ -220,6 +220,8 @@ describe("what goes back", () => {
       const told = reasoning("rs_1", { status: "completed", content: [], encrypted_content: "E", note: null })
       const [first] = yield* backOf(body(completed({ output: [told, message("Hi")] })))
       assert.deepStrictEqual(first, { type: "reasoning", id: "rs_1", summary: [], encrypted_content: "E" })
+      const hollow = reasoning("rs_1", { encrypted_content: "" })
+      assert.strictEqual((yield* backOf(body(completed({ output: [hollow, message("Hi")] })))).length, 1)
     }))
 
   it.effect("R-342: a text that was changed goes back changed, in front of the calls", () =>
@@ -232,6 +234,28 @@ describe("what goes back", () => {
         reasoning("rs_1"),
         { role: "assistant", content: "My key is ***, see." },
         call("a", "now", "{}")
+      ])
+    }))
+
+  it.effect("R-343: ids that begin anew with every turn go out as different ones, each with its answer", () =>
+    Effect.gen(function*() {
+      const turn = (answer: string) => [
+        Message.assistant("", [Message.toolCall("call_0", "now"), Message.toolCall("call_1", "now")]),
+        Message.tool("call_1", `${answer}1`),
+        Message.tool("call_0", `${answer}0`)
+      ]
+      const input = yield* inputOf([...turn("a"), ...turn("b"), ...turn("c").slice(0, 1)])
+      assert.deepStrictEqual(input.map((item) => [item["call_id"], item["output"]]), [
+        ["call_0", undefined],
+        ["call_1", undefined],
+        ["call_1", "a1"],
+        ["call_0", "a0"],
+        ["call_0_2", undefined],
+        ["call_1_2", undefined],
+        ["call_1_2", "b1"],
+        ["call_0_2", "b0"],
+        ["call_0_3", undefined],
+        ["call_1_3", undefined]
       ])
     }))
 

@@ -104,6 +104,67 @@ describe("reads", () => {
     }))
 })
 
+describe("servers", () => {
+  type Vary = (event: Replies.Json) => ReadonlyArray<Replies.Json>
+
+  const without = (pattern: RegExp): Vary => (event) => pattern.test(String(event["type"])) ? [] : [event]
+
+  const item = (event: Replies.Json, change: (item: Replies.Json) => Replies.Json): Replies.Json =>
+    event["item"] === undefined ? event : { ...event, item: change(event["item"] as Replies.Json) }
+
+  let ids = 0
+  const renamed: Vary = (event) => [item({ ...event, item_id: `x${ids++}` }, (one) => ({ ...one, id: `x${ids++}` }))]
+  const nameless: Vary = (event) => [item({ ...event, item_id: null }, (one) => ({ ...one, id: undefined }))]
+  const named: Vary = (event) => {
+    const ids = ["rs_1", "msg_1", "fc_call_a", "fc_call_b"]
+    const id = ids[Number(event["output_index"])]
+    return [{ ...event, output_index: 0, ...(id === undefined ? {} : { item_id: id }) }]
+  }
+  const bare: Vary = (event) => [event["type"] === "response.completed" ? completed({ usage: Replies.usage }) : event]
+
+  const varieties: ReadonlyArray<readonly [name: string, ...varies: ReadonlyArray<Vary>]> = [
+    ["sends no fragments", without(/delta$/)],
+    ["sends fragments only", without(/done$/), bare],
+    ["tells only complete items", without(/delta$|added$|text.done$|arguments.done$/), bare],
+    ["tells items only in the end", without(/^(?!response\.completed)/)],
+    ["announces no items", without(/added$/)],
+    ["repeats nothing in the end", bare],
+    ["makes up an id for every event", renamed],
+    ["makes up an id for every event and repeats nothing", renamed, bare],
+    ["has no ids", nameless],
+    ["gives every item the same index", named],
+    ["gives every item the same index and repeats nothing", named, bare]
+  ]
+
+  /** What a reply comes to, however it was told. */
+  const sum = (events: Chunks.Outcome["events"]) => {
+    const { finishReason, message, metadata } = Replies.last(events)
+    return {
+      shown: of(events, "TextDelta").map(({ delta }) => delta).join(""),
+      thought: of(events, "ReasoningDelta").map(({ delta }) => delta).join(""),
+      content: message.content,
+      reasoning: message.reasoning?.map((part) => part.type === "reasoning" && part.text),
+      calls: Chunks.calls(events),
+      usage: metadata?.["usage"],
+      finishReason
+    }
+  }
+
+  for (const [name, ...varies] of varieties) {
+    it.effect(`R-343, R-349: a server that ${name} says the same`, () =>
+      Effect.gen(function*() {
+        const told = varies.reduce<ReadonlyArray<Replies.Json>>(
+          (all, vary) => all.flatMap(vary),
+          Replies.interleavedEvents
+        )
+        const { error, events } = yield* cutInto(body(...told), 4096)
+        assert.isUndefined(error)
+        const reference = yield* cutInto(interleaved, 4096)
+        assert.deepStrictEqual(sum(events), sum(reference.events))
+      }))
+  }
+})
+
 /** Counts the characters that are parsed as JSON meanwhile. */
 const parsing = <A, E>(effect: Effect.Effect<A, E>): Effect.Effect<readonly [A, number], E> =>
   Effect.suspend(() => {

@@ -81,18 +81,20 @@ export const incomplete = (reason: string | null, rest: Json = {}): Json =>
 export const body = (...events: ReadonlyArray<Json>): string =>
   events.map((item) => `event: ${String(item["type"])}\ndata: ${JSON.stringify(item)}\n\n`).join("")
 
+const thought: Json = {
+  type: "reasoning",
+  id: "rs_1",
+  encrypted_content: "gAAA",
+  summary: [{ type: "summary_text", text: "Let me see." }]
+}
+
 /** A reply with reasoning, text and two calls whose fragments take turns; it is not ASCII. */
-export const interleaved = body(
+export const interleavedEvents: ReadonlyArray<Json> = [
   created,
   added(0, { type: "reasoning", id: "rs_1", summary: [] }),
   delta("reasoning_summary_text", 0, "Let me", { summary_index: 0 }),
   delta("reasoning_summary_text", 0, " see.", { summary_index: 0 }),
-  done(0, {
-    type: "reasoning",
-    id: "rs_1",
-    encrypted_content: "gAAA",
-    summary: [{ type: "summary_text", text: "Let me see." }]
-  }),
+  done(0, thought),
   added(1, message("")),
   said("Høj ", 1),
   said("sky 🌤", 1),
@@ -106,8 +108,18 @@ export const interleaved = body(
   event("function_call_arguments.done", { output_index: 2, arguments: "{\"query\":\"tøj\"}" }),
   done(2, call("call_a", "search", "{\"query\":\"tøj\"}")),
   done(3, call("call_b", "read", "{\"path\":\"a.txt\"}")),
-  completed({ usage })
-)
+  completed({
+    usage,
+    output: [
+      thought,
+      message("Høj sky 🌤"),
+      call("call_a", "search", "{\"query\":\"tøj\"}"),
+      call("call_b", "read", "{\"path\":\"a.txt\"}")
+    ]
+  })
+]
+
+export const interleaved = body(...interleavedEvents)
 
 /** The calls in it. */
 export const interleavedCalls = [

@@ -18,7 +18,7 @@ export interface Input {
 
 /** The system messages a thread begins with are its instructions; without anything else they are its input. */
 export const write = (messages: ReadonlyArray<Message.Message>, isStored: boolean): Input => {
-  const ids = new CallIds(messages)
+  const ids = new CallIds()
   const first = messages.findIndex((message) => message.role !== "system")
   const leading = first < 0 ? [] : messages.slice(0, first)
   return {
@@ -35,38 +35,39 @@ const itemsOf = (message: Message.Message, ids: CallIds, isStored: boolean): Rea
       return [{ role: "user", content: typeof message.content === "string" ? message.content : parts(message.content) }]
     case "assistant":
       return assistantItems(message, ids, isStored)
-    case "tool": {
-      const id = message.toolCallId ?? ""
-      return [{ type: `${ids.typeOf(id)}_output`, call_id: ids.get(id), output: outputOf(message) }]
-    }
+    case "tool":
+      return [ids.answer(message)]
   }
 }
 
-/** Ids of calls as this protocol takes them, those of other protocols may be too long for it; and what they are of. */
+/**
+ * Ids of calls as this protocol takes them, and what they are of. Those of other protocols may be too long for it, and
+ * there are servers that begin anew with every turn: an id that an earlier call of the thread has becomes another one.
+ */
 class CallIds {
-  private readonly ids = new Map<string, string>()
-  private readonly types = new Map<string, string>()
+  private readonly taken = new Set<string>()
+  private readonly counts = new Map<string, number>()
+  private readonly latest = new Map<string, { readonly id: string; readonly type: string }>()
 
-  constructor(messages: ReadonlyArray<Message.Message>) {
-    const taken = new Set<string>()
-    for (const { id, metadata } of messages.flatMap((message) => message.toolCalls ?? [])) {
-      const type = Wire.string(Wire.object(Wire.object(metadata[metadataKey])["item"])["type"])
-      if (type !== undefined) this.types.set(id, type)
-      if (this.ids.has(id)) continue
-      const base = id.length <= longestId || metadata[metadataKey] !== undefined ? id : id.slice(0, longestId)
-      let fresh = base
-      for (let count = 2; taken.has(fresh); count++) fresh = `${base.slice(0, longestId - 8)}_${count}`
-      taken.add(fresh)
-      this.ids.set(id, fresh)
-    }
+  /** The id under which a call goes out. Answers that follow are answers to this call. */
+  open(call: Message.ToolCall): string {
+    const kept = call.metadata[metadataKey]
+    const base = call.id.length <= longestId || kept !== undefined ? call.id : call.id.slice(0, longestId)
+    let count = this.counts.get(base) ?? 1
+    let id = base
+    while (this.taken.has(id)) id = `${base.slice(0, longestId - 8)}_${++count}`
+    this.counts.set(base, count)
+    this.taken.add(id)
+    this.latest.set(call.id, {
+      id,
+      type: Wire.string(Wire.object(Wire.object(kept)["item"])["type"]) ?? "function_call"
+    })
+    return id
   }
 
-  get(id: string): string {
-    return this.ids.get(id) ?? id
-  }
-
-  typeOf(id: string): string {
-    return this.types.get(id) ?? "function_call"
+  answer(message: Message.Message): Json.JsonObject {
+    const { id, type } = this.latest.get(message.toolCallId ?? "") ?? { id: message.toolCallId, type: "function_call" }
+    return { type: `${type}_output`, call_id: id, output: outputOf(message) }
   }
 }
 
@@ -183,7 +184,7 @@ const callItem = (call: Message.ToolCall, ids: CallIds): Placed => {
   const { rawArguments = "" } = call
   const { index: _, item, ...rest } = Wire.object(call.metadata[metadataKey])
   const place = placeOf(Wire.object(call.metadata[metadataKey]))
-  const call_id = ids.get(call.id)
+  const call_id = ids.open(call)
   if (Json.isObject(item)) return { place, item: { ...item, call_id } }
   const isWhole = rawArguments.trim() !== "" && Option.isSome(Json.parseObject(rawArguments))
   const args = isWhole ? rawArguments : JSON.stringify(call.arguments)
@@ -233,10 +234,16 @@ const messageItem = (part: Json.JsonObject, text: string): Json.JsonObject | und
  */
 const backItem = (item: Json.JsonObject, isStored: boolean): Json.JsonObject | undefined => {
   if (item["type"] !== "reasoning") return item
-  const { content, status: _, summary = [], ...rest } = item
+  const { content, encrypted_content, status: _, summary = [], ...rest } = item
   const isEmpty = (value: unknown): boolean => !Array.isArray(value) || value.length === 0
-  if (!isStored && item["encrypted_content"] === undefined && isEmpty(summary) && isEmpty(content)) return undefined
-  return { ...rest, summary, ...(isEmpty(content) ? {} : { content }) }
+  const isEncrypted = Wire.string(encrypted_content) !== undefined
+  if (!isStored && !isEncrypted && isEmpty(summary) && isEmpty(content)) return undefined
+  return {
+    ...rest,
+    summary,
+    ...(isEmpty(content) ? {} : { content }),
+    ...(isEncrypted ? { encrypted_content } : {})
+  }
 }
 
 /** Calls of hosted kinds that are the client's to run. */
