@@ -33,6 +33,7 @@ export interface Limits {
   readonly firstChunkTimeout: Duration.Duration
   readonly idleTimeout: Duration.Duration
   readonly maxEventLength: number
+  readonly maxAnswerLength: number
 }
 
 type Chunk = Arr.NonEmptyReadonlyArray<Event.AdapterEvent>
@@ -49,6 +50,7 @@ class Answer {
   private readonly limits: Limits
   private readonly parser: Sse.Parser
   private hasRead = false
+  private length = 0
   private hasEnded = false
   private failure: Adapter.AdapterError | undefined
 
@@ -105,13 +107,22 @@ class Answer {
     this.hasRead = true
     for (const chunk of chunks) {
       for (const event of this.parser.feed(chunk)) this.reader.read(event, out)
-      if (!this.parser.isTooLong) continue
-      const detail = `the answer holds an event of more than ${this.limits.maxEventLength} characters`
-      this.failure = Errors.make(this.origin, "malformed_response", detail)
+      this.length += chunk.length
+      const problem = this.problem
+      if (problem === undefined) continue
+      this.failure = Errors.make(this.origin, "malformed_response", problem)
       this.hasEnded = true
       break
     }
     return out
+  }
+
+  /** Why no more of the answer is read, if so. */
+  private get problem(): string | undefined {
+    const { maxAnswerLength, maxEventLength } = this.limits
+    if (this.parser.isTooLong) return `the answer holds an event of more than ${maxEventLength} characters`
+    if (this.parser.isInvalid) return "the answer holds bytes that are no UTF-8"
+    return this.length > maxAnswerLength ? `the answer is longer than ${maxAnswerLength} bytes` : undefined
   }
 
   /** The body has ended, for the given reason if it was not by itself. */

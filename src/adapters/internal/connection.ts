@@ -4,15 +4,18 @@
  * request or its secrets, and traces hold none of its headers' values.
  */
 import * as Clock from "effect/Clock"
+import * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Hash from "effect/Hash"
+import * as FetchHttpClient from "effect/http/FetchHttpClient"
 import * as Headers from "effect/http/Headers"
 import * as HttpClient from "effect/http/HttpClient"
 import type * as HttpClientError from "effect/http/HttpClientError"
 import * as HttpClientRequest from "effect/http/HttpClientRequest"
 import type * as HttpClientResponse from "effect/http/HttpClientResponse"
+import * as Option from "effect/Option"
 import * as Random from "effect/Random"
 import * as Redacted from "effect/Redacted"
 import * as Result from "effect/Result"
@@ -50,6 +53,8 @@ export interface Options {
   readonly idleTimeout?: Duration.Input
   /** The longest single event that is read, in UTF-16 code units. Default: 16 Mi. */
   readonly maxEventLength?: number
+  /** The longest answer that is read, in bytes. Default: 256 Mi. */
+  readonly maxAnswerLength?: number
 }
 
 /** The options as they are used. */
@@ -80,6 +85,7 @@ interface Failure {
   readonly isWorthRetrying: boolean
 }
 
+const mebi = 1024 * 1024
 const longestErrorBody = 64 * 1024
 const errorBodyTimeout = Duration.seconds(10)
 const requestIdHeaders = ["x-request-id", "request-id", "apim-request-id"] as const
@@ -112,7 +118,8 @@ export const settings = (name: string, options: Options): Settings => {
     connectTimeout: duration(name, "connectTimeout", options.connectTimeout ?? idleTimeout),
     firstChunkTimeout: duration(name, "firstChunkTimeout", options.firstChunkTimeout ?? idleTimeout),
     idleTimeout,
-    maxEventLength: count(name, "maxEventLength", options.maxEventLength ?? 16 * 1024 * 1024, 1)
+    maxEventLength: count(name, "maxEventLength", options.maxEventLength ?? 16 * mebi, 1),
+    maxAnswerLength: count(name, "maxAnswerLength", options.maxAnswerLength ?? 256 * mebi, 1)
   }
 }
 
@@ -262,11 +269,19 @@ const attempt = (
     )
   })
 
+/** A redirect would take the key to wherever it leads. A client that is not made of `fetch` has its own mind on it. */
+const withoutRedirects = <A, E, R>(self: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
+  Effect.updateContext(self, (context: Context.Context<R>) => {
+    const own = Context.getOption(context, FetchHttpClient.RequestInit)
+    return Context.add(context, FetchHttpClient.RequestInit, { ...Option.getOrUndefined(own), redirect: "manual" })
+  })
+
 const head = (
   exchange: Exchange,
   request: HttpClientRequest.HttpClientRequest
 ): Effect.Effect<HttpClientResponse.HttpClientResponse, Failure, Scope.Scope> =>
   HttpClient.withScope(exchange.client).execute(request).pipe(
+    withoutRedirects,
     Effect.provideService(HttpClient.TracerDisabledWhen, () => true),
     Effect.updateService(Headers.CurrentRedactedNames, (names) => [...names, ...namesOf(exchange.headers)]),
     Effect.mapError((error) => notSent(exchange, request, error)),

@@ -88,8 +88,9 @@ export const fromResponse = (
 ): Adapter.AdapterError => {
   const text = redact(body, origin.secrets)
   const said = read(text)
-  const detail = said.message ?? (said.error === undefined ? describe(text) : JSON.stringify(said.error))
   const { headers, status } = response
+  const told = said.message ?? (said.error === undefined ? describe(text) : JSON.stringify(said.error))
+  const detail = status >= 300 && status < 400 ? redirected(headers["location"]) : told
   const retryAfterMillis = canHeal(status) ? retryAfter(headers, now) ?? said.retryAfterMillis : undefined
   return fromSaid(
     origin,
@@ -98,6 +99,10 @@ export const fromResponse = (
     `HTTP ${status}${detail === "" ? "" : `: ${detail}`}`
   )
 }
+
+/** An address without its query string, which may hold what is nobody's business. */
+const redirected = (location: string | undefined): string =>
+  `the server redirects${location === undefined ? "" : ` to ${location.replace(/[?#].*$/s, "")}`}; change the base URL`
 
 /** The error that a piece of a stream carries, or nothing. `isError` says that the wire marked the piece as one. */
 export const fromChunk = (
@@ -236,5 +241,5 @@ const reasonOf = (origin: Origin, status: number | undefined, said: Said): Reaso
   if (status === undefined) return firstReason(byWord, words) ?? "unknown"
   if (status === 400 && keyWords.test(text)) return "authentication_failed"
   if (status >= 500) return "provider_unavailable"
-  return byStatus[status] ?? (status >= 400 ? "invalid_request" : "unknown")
+  return byStatus[status] ?? (status >= 300 ? "invalid_request" : "unknown")
 }

@@ -3,6 +3,7 @@
  * CRLF or a code point. What it holds is bounded. Lines that are no field are kept, because servers are known to break
  * a stream off with a bare JSON document.
  */
+import * as Utf8 from "./utf8.ts"
 
 /** One event: its name, if it has one, and its data lines joined. */
 export interface SseEvent {
@@ -18,7 +19,7 @@ export class Parser {
   /** The lines that were no field of an event. */
   stray = ""
   private readonly maximum: number
-  private readonly decoder = new TextDecoder()
+  private readonly decoder = new Utf8.Decoder()
   private line = ""
   private name: string | undefined
   private data: string | undefined
@@ -29,14 +30,19 @@ export class Parser {
     this.maximum = maximum
   }
 
+  /** Whether there were bytes that are no UTF-8; nothing is read from there on. */
+  get isInvalid(): boolean {
+    return this.decoder.isInvalid
+  }
+
   /** The events that are complete with these bytes. */
   feed(bytes: Uint8Array): ReadonlyArray<SseEvent> {
-    return this.read(this.decoder.decode(bytes, { stream: true }))
+    return this.read(this.decoder.decode(bytes))
   }
 
   /** The event that was still open: the last one counts although the blank line after it is missing. */
   end(): ReadonlyArray<SseEvent> {
-    const events: Array<SseEvent> = [...this.read(this.decoder.decode())]
+    const events: Array<SseEvent> = []
     if (this.line !== "") this.endLine("", events)
     this.dispatch(events)
     return events
