@@ -198,11 +198,13 @@ describe("replies that are none", () => {
       assert.strictEqual(refused.reason, "content_filter")
     }))
 
-  it.effect("R-122: invalid UTF-8 is read as what it is, a text with a hole", () =>
+  it.effect("R-122: a reply that is no UTF-8 fails instead of being acted on", () =>
     Effect.gen(function*() {
-      const [before, after] = body(said("a|b"), completed()).split("|").map((part) => Buffer.from(part))
-      const { error, events } = yield* outcomeOf({ pieces: [before!, Buffer.from([0xff, 0xfe]), after!] })
-      assert.isUndefined(error)
-      assert.deepStrictEqual(Chunks.of(events, "TextCompleted").map(({ text }) => text), ["a\ufffd\ufffdb"])
+      const [before, after] = body(done(0, call("a", "now", "{\"q\":\"|\"}")), completed()).split("|")
+      const { error, events } = yield* outcomeOf({
+        pieces: [Buffer.from(before!), Buffer.from([0xff, 0xfe]), Buffer.from(after!)]
+      })
+      assert.strictEqual(error?.reason, "malformed_response")
+      assert.deepStrictEqual(Chunks.of(events, "MessageCompleted"), [])
     }))
 })
