@@ -58,7 +58,8 @@ export interface Request {
 const retryable: ReadonlyArray<string> = ["rate_limited", "provider_unavailable", "timeout", "network_error"]
 
 /**
- * What went wrong between this side and the model. `retryAfterMillis` is what the provider asked for, in
+ * What went wrong between this side and the model. `quota_exceeded` is a limit that waiting does not lift: money or a
+ * plan is used up, which providers report like a rate limit. `retryAfterMillis` is what the provider asked for, in
  * milliseconds; `status` the HTTP status; `requestId` the provider's name for the request.
  *
  * @category errors
@@ -67,6 +68,7 @@ const retryable: ReadonlyArray<string> = ["rate_limited", "provider_unavailable"
 export class AdapterError extends Schema.TaggedError<AdapterError>("heddle/Adapter/AdapterError")("AdapterError", {
   reason: Schema.Literals([
     "rate_limited",
+    "quota_exceeded",
     "authentication_failed",
     "invalid_request",
     "provider_unavailable",

@@ -62,7 +62,10 @@ describe("text", () => {
       ))
       assert.deepStrictEqual(of(events, "ReasoningDelta").map((event) => event.delta), ["a", "b", "c", "d"])
       assert.deepStrictEqual(of(events, "TextCompleted").map((event) => event.text), ["Hi"])
-      assert.deepStrictEqual(completed(events).message.reasoning, [{ type: "reasoning", text: "abcd" }])
+      const kept = [...details, { type: "reasoning.summary", summary: "c" }]
+      assert.deepStrictEqual(completed(events).message.reasoning, [
+        { type: "reasoning", text: "abcd", metadata: { openaiChat: { reasoning_details: kept } } }
+      ])
     }))
 
   it.effect("R-333: a reply without anything is a message without text and calls", () =>
@@ -267,7 +270,7 @@ describe("calls", () => {
         call({ index: 0, id: "a", name: "search", arguments: "{}", extra_content: extra, custom: {}, padding: null }),
         finish("tool_calls")
       ))
-      assert.deepStrictEqual(of(events, "ToolCallCompleted")[0]!.metadata, { extra_content: extra })
+      assert.deepStrictEqual(of(events, "ToolCallCompleted")[0]!.metadata, { openaiChat: { extra_content: extra } })
     }))
 
   it.effect("R-349: a call of the legacy kind, and the zero value of one, are read as what they are", () =>

@@ -29,6 +29,9 @@ interface Call {
   text: string
   isObserved: boolean
   isTried: boolean
+  /** Whether it ran at the provider. */
+  isExecuted: boolean
+  duplicateOf: string | undefined
   metadata: Json.JsonObject
   completed: Message.ToolCall | undefined
 }
@@ -54,8 +57,13 @@ export const idMaker: Effect.Effect<() => string> = Effect.gen(function*() {
 const parse = (text: string): Option.Option<Json.JsonObject> =>
   text.trim() === "null" ? Option.some({}) : Json.parseObject(text)
 
+/** The arguments that a tool was declared with, out of those that a provider's rewritten schema led to. */
+export type Restore = (name: string, args: Json.JsonObject) => Json.JsonObject
+
 export class CallFragments {
   private readonly makeId: () => string
+  private readonly metadataKey: string
+  private readonly restore: Restore
   private readonly calls: Array<Call> = []
   private readonly byIndex = new Map<number | string, Call>()
   private readonly byWireId = new Map<string, Call>()
@@ -64,8 +72,11 @@ export class CallFragments {
   /** The calls that the wire has not said to be finished. */
   private readonly unfinished = new Set<Call>()
 
-  constructor(makeId: () => string) {
+  /** `metadataKey` names the protocol: under it a call keeps what its fragments said besides. */
+  constructor(makeId: () => string, metadataKey: string, restore: Restore = (_name, args) => args) {
     this.makeId = makeId
+    this.metadataKey = metadataKey
+    this.restore = restore
   }
 
   /** The completed calls, in the order in which the wire opened them. */
@@ -85,6 +96,38 @@ export class CallFragments {
     if (call.name === "" && fragment.name !== undefined) this.start(call, fragment.name, out)
     if (fragment.text !== undefined) this.append(call, fragment.text, out)
     return true
+  }
+
+  /** The wire repeats the whole text of a call: it says what the fragments left out, and outweighs them. */
+  replace(index: number | string, text: string, out: Events): void {
+    const call = this.byIndex.get(index)
+    if (call === undefined || call.completed !== undefined) return
+    if (text === "" || (text.length >= call.text.length && text.startsWith(call.text))) {
+      return this.append(call, text.slice(call.text.length), out)
+    }
+    call.text = text
+  }
+
+  /** The wire says that a call has ended: whole, or cut off. */
+  close(index: number | string, isCut: boolean, out: Events): void {
+    const call = this.byIndex.get(index)
+    if (call === undefined || call.completed !== undefined || call.name === "") return
+    this.complete(call, isCut ? lost("truncated") : finalArguments(call, false), out)
+  }
+
+  /** A call that ran at the provider: it is listed in its place, whole at once, and nobody here runs it. */
+  list(
+    called: { readonly id: string | undefined; readonly name: string; readonly arguments: Json.JsonObject },
+    metadata: Json.JsonObject,
+    out: Events
+  ): void {
+    const { arguments: args, id, name } = called
+    const call = this.open({ index: undefined, id, name, text: undefined, metadata }, out)
+    call.isExecuted = true
+    call.metadata = metadata
+    this.start(call, name, out)
+    this.append(call, JSON.stringify(args), out)
+    this.complete(call, { arguments: args }, out)
   }
 
   private append(call: Call, text: string, out: Events): void {
@@ -111,7 +154,7 @@ export class CallFragments {
     this.ids.set(wanted, count)
     if (id !== wanted) {
       this.ids.set(id, 1)
-      call.metadata = { ...call.metadata, duplicateOf: wanted }
+      call.duplicateOf = wanted
     }
     return id
   }
@@ -163,6 +206,8 @@ export class CallFragments {
       text: "",
       isObserved: false,
       isTried: false,
+      isExecuted: false,
+      duplicateOf: undefined,
       metadata: {},
       completed: undefined
     }
@@ -210,10 +255,21 @@ export class CallFragments {
   }
 
   private complete(call: Call, args: Arguments, out: Events): void {
-    const common = { id: call.id, name: call.name, rawArguments: call.text, ...args }
-    call.completed = { ...common, metadata: call.metadata }
-    const metadata = hasEntries(call.metadata) ? { metadata: call.metadata } : {}
-    out.push({ _tag: "ToolCallCompleted", ...common, ...metadata })
+    const isOwn = args.argumentsLost === undefined && !call.isExecuted
+    const common = {
+      id: call.id,
+      name: call.name,
+      rawArguments: call.text,
+      ...args,
+      arguments: isOwn ? this.restore(call.name, args.arguments) : args.arguments,
+      ...(call.isExecuted ? { providerExecuted: true } : {})
+    }
+    const metadata = {
+      ...(call.duplicateOf === undefined ? {} : { duplicateOf: call.duplicateOf }),
+      ...(hasEntries(call.metadata) ? { [this.metadataKey]: call.metadata } : {})
+    }
+    call.completed = { ...common, metadata }
+    out.push({ _tag: "ToolCallCompleted", ...common, ...(hasEntries(metadata) ? { metadata } : {}) })
   }
 }
 
