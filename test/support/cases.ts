@@ -19,6 +19,7 @@ import {
 } from "./dimensions/dimension.ts"
 import { type Driving, drivingDimensions } from "./dimensions/driving.ts"
 import { endings } from "./dimensions/endings.ts"
+import { gates } from "./dimensions/gates.ts"
 import { type KindName, kindNames } from "./dimensions/kinds.ts"
 
 /** Times are multiples of ten, and limits are not, so that nothing depends on who is first at the same instant. */
@@ -27,6 +28,7 @@ export const latencies: Dimension<number> = among<number>(0, 10, 20, 30, 40)
 const callDimensions = {
   kind: dimension<KindName>("ok", oneOf<KindName>(...kindNames, "ok", "ok", "object", "fail")),
   latency: latencies,
+  gate: rarelyNamesOf(gates),
   isExclusive: rarely<boolean>(false, true),
   isReadOnly: among<boolean>(false, true),
   progress: among<number>(0, 0, 1, 3),

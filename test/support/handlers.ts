@@ -9,6 +9,7 @@ import * as Schema from "effect/Schema"
 import { Tool } from "heddle"
 import type { Recorder } from "heddle/testing"
 import type { Call } from "./cases.ts"
+import { type GateName, gateOf } from "./dimensions/gates.ts"
 import { type KindName, kinds } from "./dimensions/kinds.ts"
 
 /** What the handlers of one run share. */
@@ -22,24 +23,26 @@ export interface World {
 export const World = Context.Reference<World | undefined>("heddle/test/World", { defaultValue: () => undefined })
 
 /** A call says no more than what it is to do, so that nothing of a result depends on how long it takes. */
-const args = { place: Schema.String, kind: Schema.String, isExclusive: Schema.Boolean }
+const args = { place: Schema.String, kind: Schema.String, gate: Schema.String, isExclusive: Schema.Boolean }
 
 type Args = Schema.Struct<typeof args>["Type"]
 
-export const argumentsOf = ({ isExclusive, kind }: Call, place: string): Readonly<Record<string, unknown>> => ({
+export const argumentsOf = ({ gate, isExclusive, kind }: Call, place: string): Readonly<Record<string, unknown>> => ({
   place: kind === "badArguments" ? 1 : place,
   kind,
+  gate,
   isExclusive
 })
 
-/** The name that a handler is recorded under says what is to be expected of it. */
-export const nameOf = ({ isExclusive, kind }: Call, place: string): string =>
-  `${isExclusive ? "alone" : "shared"} ${kind} ${place}`
-
-const kindIn = (name: string): KindName => name.split(" ")[1] as KindName
+/** The name that a handler or a gate is recorded under says what is to be expected of it. */
+const nameOf = (isExclusive: boolean, what: KindName | "gate", place: string): string =>
+  `${isExclusive ? "alone" : "shared"} ${what} ${place}`
 
 /** Whether a handler of this name does not stop when it is told to, and whether it ends at all. */
-export const refuses = (name: string): "late" | "never" | undefined => kinds[kindIn(name)].refuses
+export const refuses = (name: string): "late" | "never" | undefined => {
+  const what = name.split(" ")[1] as KindName | "gate"
+  return what === "gate" ? undefined : kinds[what].refuses
+}
 
 export const isExclusive = (name: string): boolean => name.startsWith("alone ")
 
@@ -49,16 +52,18 @@ const waiting = ({ kind, latency }: Call): Effect.Effect<void> =>
 const doing = ({ kind }: Call, attempt: number): Effect.Effect<unknown, unknown> =>
   Effect.suspend(() => kinds[kind].does?.(attempt) ?? Effect.succeed("ok"))
 
+const inWorld = <A, E>(use: (world: World) => Effect.Effect<A, E>): Effect.Effect<A, E> =>
+  Effect.flatMap(World, (world) => world === undefined ? Effect.die("there is no world around") : use(world))
+
 const work = (place: string, context: Tool.CallContext): Effect.Effect<unknown, unknown> =>
-  Effect.flatMap(World, (world) => {
-    if (world === undefined) return Effect.die("the handler runs in no world")
+  inWorld((world) => {
     const call = world.callAt(place)
     world.starts.push(`${context.idempotencyKey} attempt ${context.attempt}`)
     const reports = Array.from({ length: call.progress }, (_, n) => n)
     return Effect.forEach(reports, context.progress, { discard: true }).pipe(
       Effect.andThen(waiting(call)),
       Effect.andThen(doing(call, context.attempt)),
-      world.recorder.track(nameOf(call, place))
+      world.recorder.track(nameOf(call.isExclusive, call.kind, place))
     )
   })
 
@@ -69,13 +74,40 @@ const handler = ({ kind, place }: Args, context: Tool.CallContext): Effect.Effec
 
 const concurrency = ({ isExclusive }: Args): Tool.Concurrency => isExclusive ? "exclusive" : "shared"
 
+/** Gates run in the place of their handler, and are recorded like one. */
+const asked = (name: "validate" | "authorize") => ({ gate, isExclusive, place }: Args) =>
+  inWorld(({ recorder }) =>
+    Effect.map(
+      recorder.track(nameOf(isExclusive, "gate", place))(gateOf(gate as GateName)[name] ?? Effect.succeed(true)),
+      (verdict) => verdict as boolean
+    )
+  )
+
+const plain = { parameters: args, concurrency, handler }
+
+/** What is run here may have gates. */
+const run = {
+  work: plain,
+  look: { ...plain, readOnly: true },
+  block: { ...plain, interrupt: "block" },
+  retry: { ...plain, retry: Schedule.recurs(2) }
+} as const
+
+const gated = { validate: asked("validate"), authorize: asked("authorize") }
+
 export const tools = [
-  Tool.make("work", { parameters: args, concurrency, handler }),
-  Tool.make("look", { parameters: args, concurrency, handler, readOnly: true }),
-  Tool.make("block", { parameters: args, concurrency, handler, interrupt: "block" }),
-  Tool.make("retry", { parameters: args, concurrency, handler, retry: Schedule.recurs(2) }),
-  Tool.make("manual", { parameters: args, concurrency, handler, manual: true })
-] as const
+  Tool.make("manual", { ...plain, manual: true }),
+  ...Object.entries(run).flatMap(([name, options]) => [
+    Tool.make(name, options),
+    Tool.make(`gated_${name}`, { ...options, ...gated })
+  ])
+]
+
+/** Whether a call names a tool that is read-only. */
+export const isLook = ({ isReadOnly, kind }: Call): boolean => kinds[kind].tool === undefined && isReadOnly
 
 /** The tool that a call names. */
-export const toolOf = ({ isReadOnly, kind }: Call): string => kinds[kind].tool ?? (isReadOnly ? "look" : "work")
+export const toolOf = (call: Call): string => {
+  const name = kinds[call.kind].tool ?? (isLook(call) ? "look" : "work")
+  return call.gate === "none" || !(name in run) ? name : `gated_${name}`
+}

@@ -11,7 +11,8 @@ import type { Call, Case, Stop } from "./cases.ts"
 import { deliveries } from "./dimensions/deliveries.ts"
 import { Decided } from "./dimensions/driving.ts"
 import { kinds, type Word } from "./dimensions/kinds.ts"
-import { isExclusive, refuses, toolOf } from "./handlers.ts"
+import { gateOf } from "./dimensions/gates.ts"
+import { isExclusive, isLook, refuses } from "./handlers.ts"
 import { grace, type Remains, type Trace } from "./worlds.ts"
 
 type Problems = ReadonlyArray<string>
@@ -172,13 +173,14 @@ const runOf = (call: Message.ToolCall, spec: Call, { driving: { policy } }: Case
   const lost = lostReason(call)
   if (becomes === "unknown_tool") return becomes
   if (policy.badArguments === "answer" && lost !== undefined) return lost
-  return deliveries[spec.delivery].isWhole(policy) ? becomes : "invalid_arguments"
+  if (becomes === "invalid_arguments" || !deliveries[spec.delivery].isWhole(policy)) return "invalid_arguments"
+  return spec.kind !== "manual" && gateOf(spec.gate).denies === true ? "denied" : becomes
 }
 
 /** Whether a call may have been started before the reply had ended. */
 const mayBeEarly = (spec: Call, { driving: { policy: { start } } }: Case): boolean =>
   spec.kind !== "manual" && deliveries[spec.delivery].isFinal &&
-  (start === "onCallReady" || (start === "readOnly" && toolOf(spec) === "look"))
+  (start === "onCallReady" || (start === "readOnly" && isLook(spec)))
 
 const badEndings: ReadonlyArray<unknown> = ["length", "content_filter", "error"]
 
