@@ -117,7 +117,8 @@ const string = (value: unknown): string | undefined => {
 }
 
 /** What is said in letters: a text that is no number. */
-const word = (value: unknown): string | undefined => typeof value === "string" && /[a-z]/i.test(value) ? value : undefined
+const word = (value: unknown): string | undefined =>
+  typeof value === "string" && /[a-z]/i.test(value) ? value : undefined
 
 /** The object that holds the words: under `error`, or the body itself, or the first of a list. */
 const read = (text: string): Said => {
@@ -183,7 +184,8 @@ export const isWorthRetrying = (
 
 /** A quota that is used up is reported like a rate limit or a bad request, and does not come back by waiting. */
 const quotaCodes = /insufficient_(user_)?quota|billing|insufficient_(balance|credits|funds)|credits?_exhausted/i
-const quotaWords = /credit balance is too low|insufficient (balance|credits?|funds)|(used|exceeded) (all|your) .*credits/i
+const quotaWords =
+  /credit balance is too low|insufficient (balance|credits?|funds)|(used|exceeded) (all|your) .*credits/i
 const contextCodes = /context_length|context_size|context_window|too_many_prompt_tokens/i
 const contextWords =
   /context (length|window|size)|prompt (is )?too long|too many tokens|maximum context|exceeds the maximum number of (input )?tokens/i
