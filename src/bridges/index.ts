@@ -3,3 +3,4 @@
  * `heddle/bridges/ai-sdk` and `heddle/bridges/effect-ai`, and none needs the packages of the others.
  */
 export * as AiSdk from "./AiSdk.ts"
+export * as EffectAi from "./EffectAi.ts"

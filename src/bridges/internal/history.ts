@@ -3,7 +3,7 @@
  * and ids that the provider can read. A call keeps the id its provider gave it; the ids of others are written in the
  * letters that every provider takes.
  */
-import * as Message from "../../Message.ts"
+import type * as Message from "../../Message.ts"
 import * as Layout from "./layout.ts"
 
 /** An answer, and the call it belongs to as it is sent. */

@@ -163,7 +163,7 @@ export class Reader {
     const made = this.blocks.flatMap((block): ReadonlyArray<Message.Part> => {
       if (block.kind !== "file" || block.file.isReasoning) return []
       const { data, mediaType, url } = block.file
-      const source = data === undefined ? { ...(url === undefined ? {} : { url }) } : { data }
+      const source = data === undefined ? (url === undefined ? {} : { url }) : { data }
       return [{ type: mediaType.startsWith("image/") ? "image" : "file", mediaType, ...source }]
     })
     if (made.length === 0) return this.text
