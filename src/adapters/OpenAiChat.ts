@@ -5,15 +5,12 @@
  *
  * @since 0.1.0
  */
-import * as Config from "effect/Config"
-import * as Effect from "effect/Effect"
-import * as HttpClient from "effect/http/HttpClient"
-import * as Layer from "effect/Layer"
+import type * as Config from "effect/Config"
+import type * as HttpClient from "effect/http/HttpClient"
+import type * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
-import * as Redacted from "effect/Redacted"
 import * as Result from "effect/Result"
-import * as Stream from "effect/Stream"
-import * as Adapter from "../Adapter.ts"
+import type * as Adapter from "../Adapter.ts"
 import type * as Event from "../Event.ts"
 import * as Json from "../internal/json.ts"
 import * as Message from "../Message.ts"
@@ -24,8 +21,10 @@ import * as CallFragments from "./internal/callFragments.ts"
 import * as Messages from "./internal/chatMessages.ts"
 import * as Connection from "./internal/connection.ts"
 import * as Errors from "./internal/errors.ts"
+import * as Protocol from "./internal/protocol.ts"
 import type * as Sse from "./internal/sse.ts"
 import * as Usage from "./internal/usage.ts"
+import * as Wire from "./internal/wire.ts"
 
 /**
  * How a server is reached and spoken to. Without `baseUrl` it is OpenAI's own.
@@ -42,17 +41,14 @@ import * as Usage from "./internal/usage.ts"
  * @category models
  * @since 0.1.0
  */
-export interface Options extends Connection.Options {
-  readonly model: string
-  readonly apiKey?: Redacted.Redacted<string>
+export interface Options extends Protocol.Options {
   readonly maxTokensField?: "max_tokens" | "max_completion_tokens"
   readonly includeUsage?: boolean
   readonly sendReasoningAs?: "reasoning_content" | "reasoning"
-  readonly options?: Readonly<Record<string, unknown>>
 }
 
-const defaultProvider = "openai"
-const defaultBaseUrl = "https://api.openai.com/v1"
+/** Under this key stands what has to go back to a server of this protocol, and to no other. */
+const metadataKey = "openaiChat"
 
 // ---------------------------------------------------------------------------------------------------------------------
 // request
@@ -75,7 +71,7 @@ const requestBody = (options: Options, request: Adapter.Request): Json.JsonObjec
 
 const maxTokensField = (options: Options, model: string): string => {
   if (options.maxTokensField !== undefined) return options.maxTokensField
-  const isOwn = /^https:\/\/([^/]+\.)?openai\.com(\/|$)/.test(options.baseUrl ?? defaultBaseUrl)
+  const isOwn = /^https:\/\/([^/]+\.)?openai\.com(\/|$)/.test(options.baseUrl ?? protocol.baseUrl)
   return isOwn || /(^|\/)(o\d|gpt-5)/.test(model) ? "max_completion_tokens" : "max_tokens"
 }
 
@@ -116,7 +112,7 @@ class Reader implements Answer.Reader {
 
   constructor(origin: Errors.Origin, makeId: () => string) {
     this.origin = origin
-    this.calls = new CallFragments.CallFragments(makeId)
+    this.calls = new CallFragments.CallFragments(makeId, metadataKey)
   }
 
   get isComplete(): boolean {
@@ -141,7 +137,8 @@ class Reader implements Answer.Reader {
     this.document(stray, out)
     if (this.failure === undefined && this.isComplete) return this.finish(out)
     if (this.usage !== null) out.push({ _tag: "RawChunk", chunk: { usage: this.usage } })
-    if (this.hasChunks) this.fail("network_error", "the connection was closed before the reply was complete")
+    if (this.failure !== undefined) this.failure = Errors.ended(this.failure, this.finishWord)
+    else if (this.hasChunks) this.fail("network_error", "the connection was closed before the reply was complete")
     else this.fail("malformed_response", `the answer holds no reply: ${Errors.describe(stray)}`)
   }
 
@@ -150,7 +147,7 @@ class Reader implements Answer.Reader {
     const parsed = stray === "" ? undefined : Result.getOrUndefined(Json.parse(stray))
     const body: unknown = Array.isArray(parsed) ? parsed[0] : parsed
     if (!Json.isObject(body)) return
-    const choices = Messages.list(body["choices"])
+    const choices = Wire.list(body["choices"])
     this.isWhole = choices.some((choice) => Json.isObject(choice["message"]))
     this.chunk(body, choices.length === 0 && !this.hasChunks, out)
   }
@@ -161,19 +158,27 @@ class Reader implements Answer.Reader {
 
   private chunk(chunk: Json.JsonObject, isError: boolean, out: Array<Event.AdapterEvent>): void {
     this.hasChunks = true
-    const reported = chunk["usage"] ?? Messages.object(chunk["x_groq"])["usage"]
+    const reported = chunk["usage"] ?? Wire.object(chunk["x_groq"])["usage"]
     if (Json.isObject(reported)) this.usage = Usage.merge(this.usage, usage(reported))
+    const choice = Wire.list(chunk["choices"]).find(({ index }) => index === undefined || index === 0)
+    const word = choice === undefined ? undefined : this.takeWord(choice["finish_reason"])
     if (this.failure !== undefined) return
-    this.id ??= Messages.string(chunk["id"])
-    this.model ??= Messages.string(chunk["model"])
-    const choice = Messages.list(chunk["choices"]).find(({ index }) => index === undefined || index === 0)
-    if (choice !== undefined) this.choice(choice, out)
+    this.id ??= Wire.string(chunk["id"])
+    this.model ??= Wire.string(chunk["model"])
+    if (choice !== undefined) this.choice(choice, word, out)
     this.failure ??= Option.getOrUndefined(Errors.fromChunk(this.origin, chunk, isError))
   }
 
-  private choice(choice: Json.JsonObject, out: Array<Event.AdapterEvent>): void {
+  /** Between the chunks of a stream an empty word means that the end is not there yet. */
+  private takeWord(word: unknown): string | undefined {
+    if (typeof word !== "string") return undefined
+    if (word !== "" || this.isWhole) this.finishWord = word
+    return word
+  }
+
+  private choice(choice: Json.JsonObject, word: string | undefined, out: Array<Event.AdapterEvent>): void {
     const message = this.isWhole || !Json.isObject(choice["delta"]) ? choice["message"] : choice["delta"]
-    const { fragments, refusal, text, thought } = Messages.read(Messages.object(message))
+    const { fragments, refusal, text, thought } = Messages.read(Wire.object(message))
     if (thought !== "") {
       this.reasoning += thought
       out.push({ _tag: "ReasoningDelta", id: null, delta: thought })
@@ -187,9 +192,6 @@ class Reader implements Answer.Reader {
       if (this.calls.add(fragment, out)) continue
       this.fail("malformed_response", "the stream goes on with a tool call that it had completed")
     }
-    const word = typeof choice["finish_reason"] === "string" ? choice["finish_reason"] : undefined
-    // Between the chunks of a stream an empty word means that the end is not there yet.
-    if (word !== undefined && (word !== "" || this.isWhole)) this.finishWord = word
     const reason = finishReason(word, false)
     if (reason === "stop" || reason === "tool_calls") this.calls.closeAll(out)
   }
@@ -252,8 +254,8 @@ const usage = (wire: Json.JsonObject): Response.Usage => {
   const { completion_tokens, cost, prompt_tokens, total_tokens, ...others } = wire
   const { cached_tokens, prompt_cache_hit_tokens, reasoning_tokens, ...rest } = others
   const { completion_tokens_details, prompt_tokens_details, ...extra } = rest
-  const { cache_write_tokens, cached_tokens: cached, ...input } = Messages.object(prompt_tokens_details)
-  const { reasoning_tokens: reasoning, ...output } = Messages.object(completion_tokens_details)
+  const { cache_write_tokens, cached_tokens: cached, ...input } = Wire.object(prompt_tokens_details)
+  const { reasoning_tokens: reasoning, ...output } = Wire.object(completion_tokens_details)
   return Response.usage({
     inputTokens: prompt_tokens,
     outputTokens: completion_tokens,
@@ -274,35 +276,28 @@ const usage = (wire: Json.JsonObject): Response.Usage => {
 // ---------------------------------------------------------------------------------------------------------------------
 // errors
 
-const refused = (provider: string, detail: string): Stream.Stream<never, Adapter.AdapterError> =>
-  Stream.fail(new Adapter.AdapterError({ reason: "unsupported_feature", detail, provider }))
+const errors: Errors.Words = [
+  [/insufficient_(user_)?quota|billing/, "quota_exceeded"],
+  [/context_length|context_size|context_window|too_many_prompt_tokens/i, "context_length_exceeded"],
+  [/content_filter|content_policy|ResponsibleAIPolicy/i, "content_filter"],
+  [/tool_use_failed/, "invalid_request"],
+  [/RateLimitReached|rate_limit_exceeded/, "rate_limited"]
+]
 
 // ---------------------------------------------------------------------------------------------------------------------
 // layer
 
-const make = (options: Options): Effect.Effect<Adapter.Adapter["Service"], never, HttpClient.HttpClient> => {
-  const settings = Connection.settings("OpenAiChat.layer", options)
-  if (typeof options.model !== "string" || options.model === "") {
-    return Connection.misuse("OpenAiChat.layer", "model must be the name of a model")
-  }
-  const { apiKey, baseUrl = defaultBaseUrl, provider = defaultProvider } = options
-  const authorization = apiKey === undefined ? {} : { authorization: Connection.bearer(apiKey) }
-  return Effect.map(HttpClient.HttpClient, (client) => ({
-    stream: (request) =>
-      Stream.suspend(() => {
-        const problem = Messages.unsupported(request.messages)
-        return problem !== undefined ? refused(provider, problem) : Connection.stream({
-          client,
-          settings,
-          provider,
-          url: Connection.endpoint(baseUrl, "/chat/completions"),
-          headers: { ...authorization, ...options.headers },
-          secrets: apiKey === undefined ? [] : [apiKey],
-          body: () => requestBody(options, request),
-          makeReader: (origin) => Effect.map(CallFragments.idMaker, (makeId) => new Reader(origin, makeId))
-        })
-      })
-  }))
+const protocol: Protocol.Protocol<Options> = {
+  name: "OpenAiChat",
+  provider: "openai",
+  baseUrl: "https://api.openai.com/v1",
+  environment: { model: "OPENAI_MODEL", apiKey: ["OPENAI_API_KEY"], baseUrl: "OPENAI_BASE_URL" },
+  path: () => "/chat/completions",
+  headers: ({ apiKey }) => apiKey === undefined ? {} : { authorization: Connection.bearer(apiKey) },
+  body: requestBody,
+  unsupported: ({ messages }) => Messages.unsupported(messages),
+  errors,
+  reader: (origin, makeId) => new Reader(origin, makeId)
 }
 
 /**
@@ -337,7 +332,7 @@ const make = (options: Options): Effect.Effect<Adapter.Adapter["Service"], never
  * @since 0.1.0
  */
 export const layer = (options: Options): Layer.Layer<Adapter.Adapter, never, HttpClient.HttpClient> =>
-  Layer.effect(Adapter.Adapter, make(options))
+  Protocol.layer(protocol, options)
 
 /**
  * The adapter with what the environment says: `OPENAI_MODEL`, `OPENAI_API_KEY` and `OPENAI_BASE_URL`, read through
@@ -349,27 +344,4 @@ export const layer = (options: Options): Layer.Layer<Adapter.Adapter, never, Htt
  */
 export const layerConfig = (
   defaults: Partial<Options> = {}
-): Layer.Layer<Adapter.Adapter, Config.ConfigError, HttpClient.HttpClient> =>
-  Layer.unwrap(Effect.map(environment(defaults), layer))
-
-/** A setting of the environment; an empty one is none. */
-const setting = (name: string): Config.Config<Option.Option<string>> =>
-  Config.option(Config.String(name)).pipe(
-    Config.map((value) => Option.filter(Option.map(value, (text) => text.trim()), (text) => text !== ""))
-  )
-
-/** Fails with the name of the setting if there is nothing to stand in for it. */
-const required = (name: string, value: string | undefined): Config.Config<string> =>
-  value === undefined || value === "" ? Config.NonEmptyString(name) : Config.succeed(value)
-
-const environment = (defaults: Partial<Options>): Config.Config<Options> =>
-  Config.all({ model: setting("OPENAI_MODEL"), baseUrl: setting("OPENAI_BASE_URL"), key: setting("OPENAI_API_KEY") })
-    .pipe(Config.flatMap((found) => {
-      const baseUrl = Option.getOrUndefined(found.baseUrl) ?? defaults.baseUrl ?? defaultBaseUrl
-      const apiKey = Option.getOrUndefined(Option.map(found.key, (key) => Redacted.make(key))) ?? defaults.apiKey
-      const hasAccess = baseUrl !== defaultBaseUrl || apiKey !== undefined || defaults.headers !== undefined
-      return Config.all({
-        model: required("OPENAI_MODEL", Option.getOrUndefined(found.model) ?? defaults.model),
-        access: required("OPENAI_API_KEY", hasAccess ? "given" : undefined)
-      }).pipe(Config.map(({ model }) => ({ ...defaults, model, baseUrl, ...(apiKey === undefined ? {} : { apiKey }) })))
-    }))
+): Layer.Layer<Adapter.Adapter, Config.ConfigError, HttpClient.HttpClient> => Protocol.layerConfig(protocol, defaults)

@@ -129,6 +129,7 @@ describe("errors inside a reply", () => {
       assert.deepInclude(usage, { inputTokens: 3, outputTokens: 1 })
       assert.deepInclude({ ...found.error }, { reason: "provider_unavailable", status: 502 })
       assert.deepStrictEqual(found.error?.cause, error)
+      assert.strictEqual(found.error?.metadata?.["finishReason"], "stop")
     }))
 
   it.effect("R-145: an error event, a flat error and an error that is a text are errors all the same", () =>

@@ -267,7 +267,7 @@ describe("calls", () => {
         call({ index: 0, id: "a", name: "search", arguments: "{}", extra_content: extra, custom: {}, padding: null }),
         finish("tool_calls")
       ))
-      assert.deepStrictEqual(of(events, "ToolCallCompleted")[0]!.metadata, { extra_content: extra })
+      assert.deepStrictEqual(of(events, "ToolCallCompleted")[0]!.metadata, { openaiChat: { extra_content: extra } })
     }))
 
   it.effect("R-349: a call of the legacy kind, and the zero value of one, are read as what they are", () =>

@@ -29,6 +29,7 @@ interface Call {
   text: string
   isObserved: boolean
   isTried: boolean
+  duplicateOf: string | undefined
   metadata: Json.JsonObject
   completed: Message.ToolCall | undefined
 }
@@ -54,8 +55,13 @@ export const idMaker: Effect.Effect<() => string> = Effect.gen(function*() {
 const parse = (text: string): Option.Option<Json.JsonObject> =>
   text.trim() === "null" ? Option.some({}) : Json.parseObject(text)
 
+/** The arguments that a tool was declared with, out of those that a provider's rewritten schema led to. */
+export type Restore = (name: string, args: Json.JsonObject) => Json.JsonObject
+
 export class CallFragments {
   private readonly makeId: () => string
+  private readonly metadataKey: string
+  private readonly restore: Restore
   private readonly calls: Array<Call> = []
   private readonly byIndex = new Map<number | string, Call>()
   private readonly byWireId = new Map<string, Call>()
@@ -64,8 +70,11 @@ export class CallFragments {
   /** The calls that the wire has not said to be finished. */
   private readonly unfinished = new Set<Call>()
 
-  constructor(makeId: () => string) {
+  /** `metadataKey` names the protocol: under it a call keeps what its fragments said besides. */
+  constructor(makeId: () => string, metadataKey: string, restore: Restore = (_name, args) => args) {
     this.makeId = makeId
+    this.metadataKey = metadataKey
+    this.restore = restore
   }
 
   /** The completed calls, in the order in which the wire opened them. */
@@ -111,7 +120,7 @@ export class CallFragments {
     this.ids.set(wanted, count)
     if (id !== wanted) {
       this.ids.set(id, 1)
-      call.metadata = { ...call.metadata, duplicateOf: wanted }
+      call.duplicateOf = wanted
     }
     return id
   }
@@ -163,6 +172,7 @@ export class CallFragments {
       text: "",
       isObserved: false,
       isTried: false,
+      duplicateOf: undefined,
       metadata: {},
       completed: undefined
     }
@@ -210,10 +220,14 @@ export class CallFragments {
   }
 
   private complete(call: Call, args: Arguments, out: Events): void {
-    const common = { id: call.id, name: call.name, rawArguments: call.text, ...args }
-    call.completed = { ...common, metadata: call.metadata }
-    const metadata = hasEntries(call.metadata) ? { metadata: call.metadata } : {}
-    out.push({ _tag: "ToolCallCompleted", ...common, ...metadata })
+    const restored = args.argumentsLost === undefined ? this.restore(call.name, args.arguments) : args.arguments
+    const common = { id: call.id, name: call.name, rawArguments: call.text, ...args, arguments: restored }
+    const metadata = {
+      ...(call.duplicateOf === undefined ? {} : { duplicateOf: call.duplicateOf }),
+      ...(hasEntries(call.metadata) ? { [this.metadataKey]: call.metadata } : {})
+    }
+    call.completed = { ...common, metadata }
+    out.push({ _tag: "ToolCallCompleted", ...common, ...(hasEntries(metadata) ? { metadata } : {}) })
   }
 }
 

@@ -6,14 +6,7 @@ import * as Option from "effect/Option"
 import * as Json from "../../internal/json.ts"
 import * as Message from "../../Message.ts"
 import type * as CallFragments from "./callFragments.ts"
-
-export const string = (value: unknown): string | undefined =>
-  typeof value === "string" && value !== "" ? value : undefined
-
-export const object = (value: unknown): Json.JsonObject => Json.isObject(value) ? value : {}
-
-export const list = (value: unknown): ReadonlyArray<Json.JsonObject> =>
-  Array.isArray(value) ? value.filter(Json.isObject) : []
+import { list, object, string } from "./wire.ts"
 
 // ---------------------------------------------------------------------------------------------------------------------
 // writing
@@ -68,7 +61,7 @@ const assistantBody = (message: Message.Message, reasoningField: string | undefi
 const toolCall = (call: Message.ToolCall): Json.JsonObject => {
   const { rawArguments = "" } = call
   const isWhole = rawArguments.trim() !== "" && Option.isSome(Json.parseObject(rawArguments))
-  const extra = call.metadata["extra_content"]
+  const extra = object(call.metadata["openaiChat"])["extra_content"]
   return {
     id: call.id,
     type: "function",

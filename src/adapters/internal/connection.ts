@@ -24,7 +24,7 @@ import * as Json from "../../internal/json.ts"
 import * as Answer from "./answer.ts"
 import * as Errors from "./errors.ts"
 
-type HeaderValues = Readonly<Record<string, string | Redacted.Redacted<string>>>
+export type HeaderValues = Readonly<Record<string, string | Redacted.Redacted<string>>>
 
 /** How a server is reached, the same for every protocol. */
 export interface Options {
@@ -61,6 +61,7 @@ export interface Exchange {
   readonly url: string
   readonly headers: HeaderValues
   readonly secrets: ReadonlyArray<Redacted.Redacted<string>>
+  readonly errorWords: Errors.Words
   readonly body: () => Json.JsonObject
   readonly makeReader: (origin: Errors.Origin) => Effect.Effect<Answer.Reader>
 }
@@ -126,6 +127,7 @@ const namesOf = (headers: HeaderValues): ReadonlyArray<string> => Object.keys(he
 const originOf = (exchange: Exchange, headers: Readonly<Record<string, string | undefined>>): Errors.Origin => ({
   provider: exchange.provider,
   secrets: secretsOf(exchange),
+  words: exchange.errorWords,
   requestId: requestIdHeaders.map((name) => headers[name]).find((id) => id !== undefined && id !== "")
 })
 

@@ -12,11 +12,15 @@ import * as Json from "../../internal/json.ts"
 
 export type Reason = Adapter.AdapterError["reason"]
 
+/** A protocol's own words for errors, as they stand in its types, codes and statuses. They outweigh a status below 500. */
+export type Words = ReadonlyArray<readonly [words: RegExp, reason: Reason]>
+
 /** Where an error came from, as far as it is known without reading its body. */
 export interface Origin {
   readonly provider: string
   readonly secrets: ReadonlyArray<Redacted.Redacted<string>>
   readonly requestId: string | undefined
+  readonly words: Words
 }
 
 /** What a body says: the provider's words, whatever shape they came in. */
@@ -90,7 +94,7 @@ export const fromResponse = (
   return fromSaid(
     origin,
     { ...said, status, retryAfterMillis },
-    reasonOf(status, said),
+    reasonOf(origin, status, said),
     `HTTP ${status}${detail === "" ? "" : `: ${detail}`}`
   )
 }
@@ -105,7 +109,16 @@ export const fromChunk = (
   const isSaid = error !== undefined && error !== null && error !== ""
   if (!isError && !isSaid && chunk["object"] !== "error") return Option.none()
   const said = read(redact(JSON.stringify(chunk), origin.secrets))
-  return Option.some(fromSaid(origin, said, reasonOf(said.status, said), said.message ?? JSON.stringify(said.error)))
+  return Option.some(
+    fromSaid(origin, said, reasonOf(origin, said.status, said), said.message ?? JSON.stringify(said.error))
+  )
+}
+
+/** An error of a reply that had named its end all the same: the provider's word for it is kept. */
+export const ended = (error: Adapter.AdapterError, word: string | undefined): Adapter.AdapterError => {
+  if (word === undefined) return error
+  const cause = error.cause === undefined ? {} : { cause: error.cause }
+  return new Adapter.AdapterError({ ...error, ...cause, metadata: { ...error.metadata, finishReason: word } })
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -182,14 +195,11 @@ export const isWorthRetrying = (
   return canHeal(error.status ?? 0) && error.reason !== "quota_exceeded"
 }
 
-/** A quota that is used up is reported like a rate limit or a bad request, and does not come back by waiting. */
-const quotaCodes = /insufficient_(user_)?quota|billing|insufficient_(balance|credits|funds)|credits?_exhausted/i
-const quotaWords =
-  /credit balance is too low|insufficient (balance|credits?|funds)|(used|exceeded) (all|your) .*credits/i
-const contextCodes = /context_length|context_size|context_window|too_many_prompt_tokens/i
 const contextWords =
   /context (length|window|size)|prompt (is )?too long|too many tokens|maximum context|exceeds the maximum number of (input )?tokens/i
-const filterWords = /content_filter|content_policy|content management policy|ResponsibleAIPolicy/i
+const quotaWords =
+  /credit balance is too low|insufficient (balance|credits?|funds)|(used|exceeded) (all|your) .*credits/i
+const filterWords = /content_filter|content_policy|content management policy/i
 const keyWords = /(incorrect|invalid|missing) api[ _]?key|api[ _]?key (is )?(not valid|invalid|missing)/i
 
 const byStatus: { readonly [status: number]: Reason } = {
@@ -201,25 +211,29 @@ const byStatus: { readonly [status: number]: Reason } = {
   429: "rate_limited"
 }
 
-const byWord: ReadonlyArray<readonly [words: RegExp, reason: Reason]> = [
-  [/rate_limit|RateLimit|RESOURCE_EXHAUSTED/, "rate_limited"],
-  [/authentication|permission|invalid_api_key|UNAUTHENTICATED|PERMISSION_DENIED/, "authentication_failed"],
-  [/overloaded|server_error|api_error|unavailable|UNAVAILABLE|INTERNAL|CANCELLED/, "provider_unavailable"],
-  [/timeout|DEADLINE_EXCEEDED/, "timeout"],
-  [/invalid|not_found|tool_use_failed|Bad Request|BadRequest|INVALID_ARGUMENT|NOT_FOUND/, "invalid_request"]
+/** What an error inside a stream is, which has no HTTP status to tell. */
+const byWord: Words = [
+  [/rate_limit/i, "rate_limited"],
+  [/authentication|permission|invalid_api_key/i, "authentication_failed"],
+  [/overloaded|server_error|api_error|unavailable|internal/i, "provider_unavailable"],
+  [/timeout/i, "timeout"],
+  [/invalid|not_found|bad ?request/i, "invalid_request"]
 ]
 
-const reasonOf = (status: number | undefined, said: Said): Reason => {
+const firstReason = (table: Words, words: string): Reason | undefined =>
+  table.find(([pattern]) => pattern.test(words))?.[1]
+
+const reasonOf = (origin: Origin, status: number | undefined, said: Said): Reason => {
   const words = `${said.type ?? ""} ${said.code ?? ""} ${said.statusWord ?? ""}`
   const text = `${words} ${said.message ?? ""}`
-  if (quotaCodes.test(words) || quotaWords.test(said.message ?? "")) return "quota_exceeded"
+  const own = status !== undefined && status >= 500 ? undefined : firstReason(origin.words, words)
+  if (own !== undefined) return own
+  if (status !== 401 && quotaWords.test(text)) return "quota_exceeded"
   const isRefused = status === undefined || (status >= 400 && status < 500 && status !== 401 && status !== 403)
   // A rate limit may speak of too many tokens, too.
-  if (isRefused && (status === 429 ? contextCodes.test(words) : contextCodes.test(words) || contextWords.test(text))) {
-    return "context_length_exceeded"
-  }
+  if (isRefused && status !== 429 && contextWords.test(text)) return "context_length_exceeded"
   if (isRefused && filterWords.test(text)) return "content_filter"
-  if (status === undefined) return byWord.find(([pattern]) => pattern.test(words))?.[1] ?? "unknown"
+  if (status === undefined) return firstReason(byWord, words) ?? "unknown"
   if (status === 400 && keyWords.test(text)) return "authentication_failed"
   if (status >= 500) return "provider_unavailable"
   return byStatus[status] ?? (status >= 400 ? "invalid_request" : "unknown")
