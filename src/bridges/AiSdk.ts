@@ -22,6 +22,7 @@ import * as AiSdkErrors from "./internal/aiSdkErrors.ts"
 import * as AiSdkParts from "./internal/aiSdkParts.ts"
 import * as AiSdkPrompt from "./internal/aiSdkPrompt.ts"
 import type * as Layout from "./internal/layout.ts"
+import * as Origin from "./internal/origin.ts"
 import type * as Part from "./internal/part.ts"
 import * as Reply from "./internal/reply.ts"
 
@@ -105,11 +106,7 @@ const refusal = (origin: Errors.Origin, detail: string): Adapter.AdapterError =>
 
 const originOf = (options: Options): Errors.Origin => {
   const values = Object.values(options.headers ?? {}).flatMap((value) => Redacted.isRedacted(value) ? [value] : [])
-  return {
-    provider: options.provider ?? options.model.provider,
-    secrets: [...options.secrets ?? [], ...values],
-    requestId: undefined
-  }
+  return Origin.make(options.provider ?? options.model.provider, [...options.secrets ?? [], ...values])
 }
 
 /** The model that a request is for. */

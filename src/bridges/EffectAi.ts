@@ -19,6 +19,7 @@ import * as Connection from "../adapters/internal/connection.ts"
 import type * as Tool from "../Tool.ts"
 import * as EffectAiModel from "./internal/effectAiModel.ts"
 import * as EffectAiTools from "./internal/effectAiTools.ts"
+import * as Origin from "./internal/origin.ts"
 import * as Reply from "./internal/reply.ts"
 
 /**
@@ -60,7 +61,7 @@ const make = (options: Options, settings: Connection.Settings) =>
       strict: options.strict ?? false,
       providerTools: options.providerTools ?? [],
       owner: { key: metadataKey, provider },
-      origin: { provider, secrets: options.secrets ?? [], requestId: undefined }
+      origin: Origin.make(provider, options.secrets ?? [])
     }
     const { origin, owner } = bridge
     return Adapter.Adapter.of({
