@@ -35,7 +35,8 @@ export class Calls {
   private readonly owner: Layout.Owner
   private readonly makeId: () => string
   private readonly calls: Array<Call> = []
-  private readonly ids = new Set<string>()
+  /** By id: how many calls have wanted it. */
+  private readonly ids = new Map<string, number>()
   /** By the id that the library uses, which it may use again: the latest call. */
   private readonly latest = new Map<string, Call>()
   /** Made and whole, and completed as soon as the reply goes on. */
@@ -128,9 +129,12 @@ export class Calls {
 
   private uniqueId(wireId: string): string {
     const wanted = wireId === "" ? this.makeId() : wireId
-    let id = wanted
-    for (let count = 2; this.ids.has(id); count++) id = `${wanted}_${count}`
-    this.ids.add(id)
+    let count = (this.ids.get(wanted) ?? 0) + 1
+    const numbered = (): string => count === 1 ? wanted : `${wanted}_${count}`
+    while (count > 1 && this.ids.has(numbered())) count++
+    this.ids.set(wanted, count)
+    const id = numbered()
+    if (id !== wanted) this.ids.set(id, 1)
     return id
   }
 
