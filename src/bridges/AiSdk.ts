@@ -5,25 +5,19 @@
  *
  * @since 0.1.0
  */
-import * as Cause from "effect/Cause"
-import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
 import type * as Layer from "effect/Layer"
-import type * as Pull from "effect/Pull"
 import * as Redacted from "effect/Redacted"
 import * as Result from "effect/Result"
-import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import * as Adapter from "../Adapter.ts"
 import * as Connection from "../adapters/internal/connection.ts"
 import * as Errors from "../adapters/internal/errors.ts"
 import * as Json from "../internal/json.ts"
-import * as AiSdkErrors from "./internal/aiSdkErrors.ts"
-import * as AiSdkParts from "./internal/aiSdkParts.ts"
+import * as AiSdkModel from "./internal/aiSdkModel.ts"
 import * as AiSdkPrompt from "./internal/aiSdkPrompt.ts"
 import type * as Layout from "./internal/layout.ts"
 import * as Origin from "./internal/origin.ts"
-import type * as Part from "./internal/part.ts"
 import * as Reply from "./internal/reply.ts"
 
 /**
@@ -164,72 +158,6 @@ const joined = (left: unknown, right: unknown): unknown => {
 // ---------------------------------------------------------------------------------------------------------------------
 // stream
 
-type Started = Effect.Success<ReturnType<typeof start>>
-
-/** Asks the model. One that answers after nobody waits any more has its stream taken from it at once. */
-const start = (model: LanguageModel, options: Json.JsonObject, controller: AbortController, origin: Errors.Origin) =>
-  Effect.callback<{ readonly stream: ReadableStream<unknown> }, Connection.Failure>((resume) => {
-    let isLeft = false
-    Promise.resolve().then(() => model.doStream({ ...options, abortSignal: controller.signal } as never)).then(
-      (started) => isLeft ? discard(started.stream) : resume(Effect.succeed(started)),
-      (rejection: unknown) => resume(rejected(origin, rejection))
-    )
-    return Effect.sync(() => {
-      isLeft = true
-      controller.abort()
-    })
-  })
-
-const discard = (stream: ReadableStream<unknown>): void => {
-  stream.cancel().then(ignore, ignore)
-}
-
-const ignore = (): void => {}
-
-const rejected = (origin: Errors.Origin, rejection: unknown): Effect.Effect<never, Connection.Failure> =>
-  Effect.flatMap(Clock.currentTimeMillis, (now) => Effect.fail(AiSdkErrors.fromRejection(origin, rejection, now)))
-
-/** How long a stream may take to let go of what it holds. */
-const letGo = "1 second"
-
-const open = (
-  model: LanguageModel,
-  options: Json.JsonObject,
-  origin: Errors.Origin
-): Effect.Effect<Reply.PartPull, Connection.Failure, Scope.Scope> =>
-  Effect.gen(function*() {
-    const controller = new AbortController()
-    const scope = yield* Effect.scope
-    const { stream }: Started = yield* start(model, options, controller, origin)
-    const reader = stream.getReader()
-    yield* Scope.addFinalizer(
-      scope,
-      Effect.suspend(() => {
-        controller.abort()
-        return Effect.timeoutOption(Effect.promise(() => reader.cancel().then(ignore, ignore)), letGo)
-      })
-    )
-    return pull(reader, origin)
-  })
-
-/** One read. A part that tells of an error is read with the time it came at. */
-const pull = (
-  reader: ReadableStreamDefaultReader<unknown>,
-  origin: Errors.Origin
-): Pull.Pull<ReadonlyArray<Part.Part>, Adapter.AdapterError> =>
-  Effect.callback<ReadonlyArray<Part.Part>, Adapter.AdapterError | Cause.Done>((resume) => {
-    reader.read().then(
-      ({ done, value }) => resume(done ? Cause.done() : parts(value, origin)),
-      (rejection: unknown) => resume(Effect.mapError(rejected(origin, rejection), ({ error }) => error))
-    )
-  })
-
-const parts = (value: unknown, origin: Errors.Origin): Effect.Effect<ReadonlyArray<Part.Part>> =>
-  Effect.map(
-    Clock.currentTimeMillis,
-    (now) => AiSdkParts.read(value, (error) => AiSdkErrors.fromUnknown(origin, error, now))
-  )
-
 const stream = (
   options: Options,
   settings: Connection.Settings,
@@ -246,7 +174,7 @@ const stream = (
     const call = yield* Effect.fromResult(
       Result.mapError(made, (detail) => Errors.make(origin, "invalid_request", detail))
     )
-    return Reply.stream({ owner, origin, settings, open: open(model, call, origin) })
+    return Reply.stream({ owner, origin, settings, open: AiSdkModel.open(model, call, origin) })
   }))
 
 // ---------------------------------------------------------------------------------------------------------------------

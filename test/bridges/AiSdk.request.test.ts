@@ -68,7 +68,10 @@ describe("on the wire", () => {
           logit_bias: { 1: 2 },
           stream: true
         })
-        assert.deepStrictEqual(body.messages, [{ role: "system", content: "Be brief" }, { role: "user", content: "Hi" }])
+        assert.deepStrictEqual(body.messages, [{ role: "system", content: "Be brief" }, {
+          role: "user",
+          content: "Hi"
+        }])
         assert.deepStrictEqual(body.tools, [{
           type: "function",
           function: { name: "now", description: "The time", parameters: { type: "object", properties: {} } }
@@ -137,7 +140,10 @@ describe("call options", () => {
 
   it.effect("a tool of the provider is called by its version's word, and stands for the tool of its name", () =>
     Effect.gen(function*() {
-      const providerTools = [{ id: "acme.search", name: "search", args: { limit: 3 } }, { id: "acme.run", name: "run" }] as const
+      const providerTools = [{ id: "acme.search", name: "search", args: { limit: 3 } }, {
+        id: "acme.run",
+        name: "run"
+      }] as const
       const tools = ["search", "now"].map((name) => ({ name, description: "", parameters: {} }))
       for (const version of versions) {
         const options = yield* called({ tools }, version, { providerTools })
@@ -306,7 +312,9 @@ describe("prompts", () => {
 
   it.effect("R-122: a part that holds nothing usable is refused before the model is asked", () =>
     Effect.gen(function*() {
-      for (const part of [{ type: "image" }, { type: "file", url: "nowhere" }, { type: "file", url: "data:,%" }] as const) {
+      for (
+        const part of [{ type: "image" }, { type: "file", url: "nowhere" }, { type: "file", url: "data:,%" }] as const
+      ) {
         const [reason, detail] = yield* refused({ messages: [Message.user([part])] })
         assert.strictEqual(reason, "invalid_request")
         assert.include(detail, part.type)
@@ -320,7 +328,10 @@ describe("prompts", () => {
         Message.assistant(""),
         Message.user("")
       ])
-      assert.deepStrictEqual(prompt.map((message: any) => [message.role, message.content.length]), [["user", 1], ["user", 1]])
+      assert.deepStrictEqual(prompt.map((message: any) => [message.role, message.content.length]), [["user", 1], [
+        "user",
+        1
+      ]])
       assert.deepStrictEqual(prompt[1].content, [{ type: "text", text: "" }])
     }))
 
@@ -333,7 +344,11 @@ describe("prompts", () => {
           ...Message.assistant("Look", [
             { ...Message.toolCall("functions.read:0", "read"), metadata: { aiSdk: foreign } },
             { ...Message.toolCall("functions/read:0", "read"), metadata: {} },
-            { ...Message.toolCall("ws_1", "web_search"), providerExecuted: true, metadata: { aiSdk: { ...foreign, result: { value: 1 } } } }
+            {
+              ...Message.toolCall("ws_1", "web_search"),
+              providerExecuted: true,
+              metadata: { aiSdk: { ...foreign, result: { value: 1 } } }
+            }
           ]),
           reasoning: [
             { type: "reasoning", text: "hm", metadata: { aiSdk: foreign } },

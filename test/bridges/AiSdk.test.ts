@@ -40,13 +40,18 @@ describe("replies", () => {
 
     it.effect(`R-334: reasoning is kept apart from text in version ${version}, and goes back as it was`, () =>
       Effect.scoped(Effect.gen(function*() {
-        const answer = body(chunk({ reasoning_content: "Let me " }), chunk({ reasoning_content: "see" }), said("Yes"), finish("stop"))
+        const answer = body(
+          chunk({ reasoning_content: "Let me " }),
+          chunk({ reasoning_content: "see" }),
+          said("Yes"),
+          finish("stop")
+        )
         const server = yield* Server.serve(() => ({ pieces: [answer] }))
         const adapter = Models.layer(server.url, version)
         const { thread } = yield* Chat.run("Is it?", {}).pipe(Effect.provide(adapter))
         assert.strictEqual(thread.messages[1]?.content, "Yes")
         yield* Chat.run(Thread.append(thread, [Message.user("Sure?")])).pipe(Effect.provide(adapter))
-        const [, assistant] = server.requests[1]?.body.messages
+        const [, assistant] = server.requests[1]!.body.messages
         assert.strictEqual(assistant.reasoning_content, "Let me see")
         assert.strictEqual(assistant.content, "Yes")
       })))
@@ -70,7 +75,12 @@ describe("replies", () => {
 
     it.effect(`R-348: the finish words of version ${version} are Heddle's, and the provider's own is kept`, () =>
       Effect.gen(function*() {
-        for (const [word, reason] of [["stop", "stop"], ["length", "length"], ["content_filter", "content_filter"]] as const) {
+        for (
+          const [word, reason] of [["stop", "stop"], ["length", "length"], [
+            "content_filter",
+            "content_filter"
+          ]] as const
+        ) {
           const last = completed((yield* outcomeOf(body(said("a"), finish(word)), version)).events)
           assert.strictEqual(last.finishReason, reason)
           assert.strictEqual(last.rawFinishReason, version === "v2" ? word.replace("_", "-") : word)

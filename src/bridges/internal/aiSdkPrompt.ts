@@ -88,7 +88,9 @@ const assistantParts = (
     case "reasoning":
       return Result.succeed([{ type: "reasoning", text: piece.text, ...given("providerOptions", piece.options) }])
     case "call":
-      return Result.succeed(toolCall(piece, idOf(piece.call)))
+      return Result.succeed([toolCall(piece.call, idOf(piece.call), piece.options)])
+    case "executed":
+      return Result.succeed(executed(piece))
     case "media":
       return Result.map(Media.source(piece.media), (source) => [file(writing, source)])
     case "file":
@@ -100,26 +102,28 @@ const assistantParts = (
   }
 }
 
-const toolCall = (piece: Extract<Layout.Piece, { readonly kind: "call" }>, id: string): ReadonlyArray<Part> => {
-  const { call, options, result } = piece
-  const written = {
-    type: "tool-call",
-    toolCallId: id,
-    toolName: call.name,
-    input: call.arguments,
-    ...(result === undefined ? {} : { providerExecuted: true }),
-    ...given("providerOptions", options)
-  }
-  return result === undefined ? [written] : [written, {
-    type: "tool-result",
-    toolCallId: id,
-    toolName: call.name,
-    output: executed(result),
-    ...given("providerOptions", result.options)
-  }]
-}
+const toolCall = ({ arguments: input, name }: Layout.ExecutedCall, id: string, words?: Json.JsonObject): Part => ({
+  type: "tool-call",
+  toolCallId: id,
+  toolName: name,
+  input,
+  ...given("providerOptions", words)
+})
 
-const executed = ({ isError, value }: Layout.ExecutedResult): Part => {
+const executed = (
+  { call, options: words, result }: Extract<Layout.Piece, { readonly kind: "executed" }>
+): ReadonlyArray<Part> => [
+  { ...toolCall(call, call.id, words), providerExecuted: true },
+  {
+    type: "tool-result",
+    toolCallId: call.id,
+    toolName: call.name,
+    output: executedOutput(result),
+    ...given("providerOptions", result.options)
+  }
+]
+
+const executedOutput = ({ isError, value }: Layout.ExecutedResult): Part => {
   if (isError) return { type: "error-json", value }
   return typeof value === "string" ? { type: "text", value } : { type: "json", value }
 }

@@ -52,9 +52,18 @@ export class Calls {
     return this.calls.flatMap((call) => call.completed === undefined ? [] : [call.completed])
   }
 
-  /** Where the calls stand among the pieces of the reply. */
-  get places(): ReadonlyArray<{ readonly at: number; readonly isExecuted: boolean }> {
-    return this.calls
+  /** Where this side's calls stand among the pieces of the reply. */
+  get places(): ReadonlyArray<number> {
+    return this.calls.flatMap((call) => call.isExecuted ? [] : [call.at])
+  }
+
+  /** The calls that the provider ran, with what they came to. */
+  get executed(): ReadonlyArray<Layout.Block> {
+    return this.calls.flatMap(({ at, completed, options, result }): ReadonlyArray<Layout.Block> => {
+      if (completed === undefined || result === undefined) return []
+      const { arguments: args, id, name } = completed
+      return [{ kind: "executed", at, call: { id, name, arguments: args }, result, options }]
+    })
   }
 
   /** An announcement or a fragment. Fragments of a call that is made, or was never announced, say nothing. */

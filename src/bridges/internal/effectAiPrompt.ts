@@ -86,7 +86,9 @@ const assistantParts = (
     case "reasoning":
       return Result.succeed([Prompt.makePart("reasoning", { text: piece.text, options: optionsOf(piece.options) })])
     case "call":
-      return Result.succeed(toolCall(piece, idOf(piece.call)))
+      return Result.succeed([toolCall(piece.call, idOf(piece.call), false, piece.options)])
+    case "executed":
+      return Result.succeed(executed(piece))
     case "media":
       return Result.map(Media.source(piece.media), (source) => [file(source)])
     case "file": {
@@ -100,19 +102,26 @@ const assistantParts = (
 }
 
 const toolCall = (
-  { call: { arguments: params, name }, options, result }: Extract<Layout.Piece, { readonly kind: "call" }>,
-  id: string
-): ReadonlyArray<Prompt.AssistantMessagePart> => {
-  const providerExecuted = result !== undefined
-  const call = Prompt.makePart("tool-call", { id, name, params, providerExecuted, options: optionsOf(options) })
-  if (result === undefined) return [call]
-  const { isError: isFailure, value } = result
-  const options_ = optionsOf(result.options)
-  return [
-    call,
-    Prompt.makePart("tool-result", { id, name, isFailure, result: value, providerExecuted, options: options_ })
-  ]
-}
+  { arguments: params, name }: Layout.ExecutedCall,
+  id: string,
+  providerExecuted: boolean,
+  options: Json.JsonObject | undefined
+): Prompt.ToolCallPart =>
+  Prompt.makePart("tool-call", { id, name, params, providerExecuted, options: optionsOf(options) })
+
+const executed = (
+  { call, options, result }: Extract<Layout.Piece, { readonly kind: "executed" }>
+): ReadonlyArray<Prompt.AssistantMessagePart> => [
+  toolCall(call, call.id, true, options),
+  Prompt.makePart("tool-result", {
+    id: call.id,
+    name: call.name,
+    isFailure: result.isError,
+    result: result.value,
+    providerExecuted: true,
+    options: optionsOf(result.options)
+  })
+]
 
 /** The answer to a call. One with images in it has content for the model, and stands as its text for everybody else. */
 const toolResult = (

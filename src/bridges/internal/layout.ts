@@ -35,6 +35,16 @@ export type Block =
     readonly name: string
     readonly options: Json.JsonObject | undefined
   }
+  | {
+    readonly kind: "executed"
+    readonly at: number
+    readonly call: ExecutedCall
+    readonly result: ExecutedResult
+    readonly options: Json.JsonObject | undefined
+  }
+
+/** A call that the provider ran. A run does not keep it among the calls of its message, which are this side's. */
+export type ExecutedCall = Pick<Message.ToolCall, "id" | "name" | "arguments">
 
 export interface MadeFile {
   readonly mediaType: string
@@ -47,11 +57,12 @@ export interface MadeFile {
 export type Piece =
   | { readonly kind: "text"; readonly text: string; readonly options: Json.JsonObject | undefined }
   | { readonly kind: "reasoning"; readonly text: string; readonly options: Json.JsonObject | undefined }
+  | { readonly kind: "call"; readonly call: Message.ToolCall; readonly options: Json.JsonObject | undefined }
   | {
-    readonly kind: "call"
-    readonly call: Message.ToolCall
+    readonly kind: "executed"
+    readonly call: ExecutedCall
+    readonly result: ExecutedResult
     readonly options: Json.JsonObject | undefined
-    readonly result: ExecutedResult | undefined
   }
   | { readonly kind: "file"; readonly file: MadeFile; readonly options: Json.JsonObject | undefined }
   | { readonly kind: "custom"; readonly name: string; readonly options: Json.JsonObject | undefined }
@@ -92,11 +103,11 @@ export const mark = (owner: Owner, at: number, fields: Json.JsonObject): Json.Js
   [owner.key]: Json.toJson(defined({ provider: owner.provider, at, ...fields }))
 })
 
-/** What a message keeps as its reasoning. */
+/** What a message keeps as its reasoning. `calls` are the places of this side's own. */
 export const keep = (
   owner: Owner,
   blocks: ReadonlyArray<Block>,
-  calls: ReadonlyArray<{ readonly at: number; readonly isExecuted: boolean }>
+  calls: ReadonlyArray<number>
 ): ReadonlyArray<Message.Part> => {
   const isTextKept = !isPlain(blocks, calls)
   return blocks.flatMap((block): ReadonlyArray<Message.Part> => {
@@ -111,6 +122,8 @@ export const keep = (
         return [carrier(owner, at, { kind, file: defined({ ...block.file }), options })]
       case "custom":
         return [carrier(owner, at, { kind, name: block.name, options })]
+      case "executed":
+        return [carrier(owner, at, { kind, call: block.call, result: defined({ ...block.result }), options })]
     }
   })
 }
@@ -122,15 +135,12 @@ const carrier = (owner: Owner, at: number, fields: Json.JsonObject): Message.Par
 })
 
 /** Reasoning, then text, then calls: the order in which a message is read without being told. */
-const isPlain = (
-  blocks: ReadonlyArray<Block>,
-  calls: ReadonlyArray<{ readonly at: number; readonly isExecuted: boolean }>
-): boolean => {
+const isPlain = (blocks: ReadonlyArray<Block>, calls: ReadonlyArray<number>): boolean => {
   const texts = blocks.filter((block) => block.kind === "text")
   if (texts.some((block) => block.options !== undefined)) return false
-  const first = Math.min(...texts.map((block) => block.at))
-  const last = Math.max(...texts.map((block) => block.at))
-  return blocks.every((block) => block.kind === "text" || block.at < first) && calls.every((call) => call.at > last)
+  const first = texts[0]?.at ?? Infinity
+  const last = texts.at(-1)?.at ?? -1
+  return blocks.every((block) => block.kind === "text" || block.at < first) && calls.every((at) => at > last)
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -160,7 +170,7 @@ interface Placed {
 
 /**
  * The pieces of an assistant message. Reasoning of another provider is left out, and so is a call that a provider ran,
- * unless it was this one and its result is known.
+ * unless it was this one and its result was kept.
  */
 export const pieces = (owner: Owner, message: Message.Message): ReadonlyArray<Piece> => {
   const calls = (message.toolCalls ?? []).flatMap((call) => callPiece(owner, call))
@@ -186,14 +196,23 @@ const keptPiece = (owner: Owner, part: Message.Part): ReadonlyArray<Kept> => {
   const found = marked(owner, part.metadata)
   const at = found?.["at"]
   if (found === undefined || typeof at !== "number") return []
-  const { file, kind, length, name } = found
+  const { call, file, kind, length, name, result } = found
   const options = objectOf(found["options"])
   const keptAs = (piece: Piece): ReadonlyArray<Kept> => [{ at, length: undefined, options, piece }]
   if (kind === undefined) return keptAs({ kind: "reasoning", text: part.text, options })
   if (kind === "file" && isMadeFile(file)) return keptAs({ kind: "file", file, options })
   if (kind === "custom" && typeof name === "string") return keptAs({ kind: "custom", name, options })
+  if (kind === "executed" && isExecutedCall(call) && Json.isObject(result)) {
+    const { isError, value } = result
+    const known = { value, isError: isError === true, options: objectOf(result["options"]) }
+    return keptAs({ kind: "executed", call, result: known, options })
+  }
   return kind === "text" && typeof length === "number" ? [{ at, length, options, piece: undefined }] : []
 }
+
+const isExecutedCall = (value: unknown): value is ExecutedCall =>
+  Json.isObject(value) && typeof value["id"] === "string" && typeof value["name"] === "string" &&
+  Json.isObject(value["arguments"])
 
 const isMadeFile = (value: unknown): value is MadeFile => Json.isObject(value) && typeof value["mediaType"] === "string"
 
@@ -223,12 +242,8 @@ const mediaPieces = (message: Message.Message, firstCall: number): ReadonlyArray
     : message.content.filter(isMedia).map((media) => ({ at: beforeCalls(firstCall), piece: { kind: "media", media } }))
 
 const callPiece = (owner: Owner, call: Message.ToolCall): ReadonlyArray<Placed> => {
+  if (call.providerExecuted === true) return []
   const found = marked(owner, call.metadata)
   const at = typeof found?.["at"] === "number" ? found["at"] : Infinity
-  const options = objectOf(found?.["options"])
-  const result = objectOf(found?.["result"])
-  if (call.providerExecuted !== true) return [{ at, piece: { kind: "call", call, options, result: undefined } }]
-  if (result === undefined) return []
-  const known = { value: result["value"], isError: result["isError"] === true, options: objectOf(result["options"]) }
-  return [{ at, piece: { kind: "call", call, options, result: known } }]
+  return [{ at, piece: { kind: "call", call, options: objectOf(found?.["options"]) } }]
 }

@@ -143,7 +143,8 @@ export class Reader {
     this.calls.end(part.reason === "length", out)
     const { toolCalls } = this.calls
     const reason = part.reason === "stop" && toolCalls.some(Response.isActionable) ? "tool_calls" : part.reason
-    const reasoning = Layout.keep(this.owner, this.blocks, this.calls.places)
+    const blocks = [...this.blocks, ...this.calls.executed].sort((left, right) => left.at - right.at)
+    const reasoning = Layout.keep(this.owner, blocks, this.calls.places)
     out.push({
       _tag: "MessageCompleted",
       message: {
