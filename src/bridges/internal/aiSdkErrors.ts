@@ -30,9 +30,15 @@ const byName: { readonly [name: string]: Errors.Reason } = {
 /** What a provider rejected with. `now` is the time that a date in its headers is compared with. */
 export const fromRejection = (origin: Errors.Origin, rejection: unknown, now: number): Connection.Failure => {
   const error = fromUnknown(origin, rejection, now)
-  const word = Json.isObject(rejection) ? rejection["isRetryable"] : undefined
-  const isWorthRetrying = typeof word === "boolean" ? word && error.reason !== "quota_exceeded" : error.isRetryable
-  return { error, isWorthRetrying }
+  return { error, isWorthRetrying: isWorthRetrying(error, Json.isObject(rejection) ? rejection : {}) }
+}
+
+/** The server's own word on it outweighs the provider's, and that what the error is taken for. */
+const isWorthRetrying = (error: Adapter.AdapterError, rejection: Json.JsonObject): boolean => {
+  const word = headers(rejection["responseHeaders"])["x-should-retry"]
+  if (word === "true" || word === "false") return word === "true"
+  const { isRetryable } = rejection
+  return typeof isRetryable === "boolean" ? isRetryable && error.reason !== "quota_exceeded" : error.isRetryable
 }
 
 /** The error that a rejection, or an error among the parts of a reply, stands for. */

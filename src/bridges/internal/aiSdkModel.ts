@@ -17,6 +17,10 @@ import * as AiSdkParts from "./aiSdkParts.ts"
 import type * as Part from "./part.ts"
 import type * as Reply from "./reply.ts"
 
+interface Started {
+  readonly stream: ReadableStream<unknown>
+}
+
 /** What is held of a model: its signal from the start, and its stream once it has answered. */
 class Held {
   readonly controller = new AbortController()
@@ -56,7 +60,7 @@ export const open = (
     yield* Effect.addFinalizer(() => held.leave)
     const call = { ...options, abortSignal: held.controller.signal }
     const ahead = yield* Effect.callback<Ahead, Connection.Failure>((resume) => {
-      Promise.resolve().then(() => model.doStream(call as never)).then(({ stream }) => {
+      new Promise<Started>((resolve) => resolve(model.doStream(call as never))).then(({ stream }) => {
         const taken = held.take(stream)
         if (taken !== undefined) resume(Effect.succeed(taken))
       }).then(ignore, (rejection: unknown) => resume(rejected(origin, rejection)))
