@@ -52,8 +52,7 @@ const thinking = (index: number, text: string, signature: string) =>
     { type: "signature_delta", signature }
   )
 
-const said = (index: number, text: string) =>
-  block(index, { type: "text", text: "" }, { type: "text_delta", text })
+const said = (index: number, text: string) => block(index, { type: "text", text: "" }, { type: "text_delta", text })
 
 const used = (index: number, id: string, name: string, ...fragments: ReadonlyArray<string>) =>
   block(
@@ -101,7 +100,9 @@ describe("replies", () => {
           9
         )
       }))
-      const { error, events } = yield* Chunks.outcome(stream(adapter(server.url), { ...Chunks.request, tools: [Tool.definition(celsius)] }))
+      const { error, events } = yield* Chunks.outcome(
+        stream(adapter(server.url), { ...Chunks.request, tools: [Tool.definition(celsius)] })
+      )
       assert.isUndefined(error)
       assert.deepStrictEqual(of(events, "ReasoningDelta").map(({ delta }) => delta), ["hm"])
       assert.deepStrictEqual(calls(events), [{ id: "toolu_1", name: "celsius", arguments: { city: "Oslo" } }])
@@ -135,7 +136,10 @@ describe("replies", () => {
       const before = yield* Chunks.outcome(stream(adapter(server.url)))
       assert.deepStrictEqual([before.error?.reason, before.events], ["provider_unavailable", []])
       const within = yield* Chunks.outcome(stream(adapter(server.url)))
-      assert.deepStrictEqual([within.error?.reason, within.error?.detail], ["provider_unavailable", "HTTP 529: Overloaded"])
+      assert.deepStrictEqual([within.error?.reason, within.error?.detail], [
+        "provider_unavailable",
+        "HTTP 529: Overloaded"
+      ])
       assert.deepStrictEqual(tagsOf(within.events).slice(0, 2), ["MessageStarted", "TextDelta"])
     })))
 })
@@ -208,7 +212,10 @@ describe("what goes back", () => {
       assert.deepInclude(messages[1].content[1], { id: "srvtoolu_1", name: "web_search", input: { query: "x" } })
       assert.deepStrictEqual(messages[1].content[2].content[0].encrypted_content, "secret")
       assert.deepStrictEqual(messages[1].content[3], { type: "thinking", thinking: "second", signature: "sig2" })
-      assert.deepStrictEqual(tools.map((tool: Json) => tool["type"] ?? tool["name"]), ["celsius", "web_search_20250305"])
+      assert.deepStrictEqual(tools.map((tool: Json) => tool["type"] ?? tool["name"]), [
+        "celsius",
+        "web_search_20250305"
+      ])
     }))
 
   it.effect("R-123: a mark for prompt caching on a message reaches the wire", () =>

@@ -256,7 +256,15 @@ describe("what goes back", () => {
       const parts: ReadonlyArray<Models.Part> = [
         text("Looking. "),
         call("s", "search", { q: "x" }, { providerExecuted: true, metadata: { acme: { itemId: "ws" } } }),
-        { type: "tool-result", id: "s", name: "search", result: { hits: 0 }, isFailure: false, providerExecuted: true, preliminary: true },
+        {
+          type: "tool-result",
+          id: "s",
+          name: "search",
+          result: { hits: 0 },
+          isFailure: false,
+          providerExecuted: true,
+          preliminary: true
+        },
         { type: "tool-result", id: "s", name: "search", result: { hits: 1 }, isFailure: false, providerExecuted: true },
         text("Found.", "1"),
         finish("stop")
@@ -267,12 +275,15 @@ describe("what goes back", () => {
       assert.deepStrictEqual([only?.providerExecuted, only?.arguments], [true, { q: "x" }])
       assert.strictEqual(completed(events).finishReason, "stop")
       const [assistant] = yield* sentBack(parts, options)
-      assert.deepStrictEqual(assistant.content.map(({ type, ...rest }: any) => [type, rest.text ?? rest.result ?? rest.params]), [
-        ["text", "Looking. "],
-        ["tool-call", { q: "x" }],
-        ["tool-result", { hits: 1 }],
-        ["text", "Found."]
-      ])
+      assert.deepStrictEqual(
+        assistant.content.map(({ type, ...rest }: any) => [type, rest.text ?? rest.result ?? rest.params]),
+        [
+          ["text", "Looking. "],
+          ["tool-call", { q: "x" }],
+          ["tool-result", { hits: 1 }],
+          ["text", "Found."]
+        ]
+      )
       assert.deepInclude(assistant.content[1], { providerExecuted: true, options: { acme: { itemId: "ws" } } })
     }))
 

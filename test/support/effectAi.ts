@@ -95,7 +95,9 @@ const ask = (url: string, options: LanguageModel.ProviderOptions): Stream.Stream
 
 /** The parts of a reply that does not stream. */
 const whole = (parts: ReadonlyArray<Part>): Array<AiResponse.PartEncoded> =>
-  parts.flatMap((part): ReadonlyArray<any> => part.type === "text-delta" ? [{ type: "text", text: part.delta }] : [part])
+  parts.flatMap((part): ReadonlyArray<any> =>
+    part.type === "text-delta" ? [{ type: "text", text: part.delta }] : [part]
+  )
 
 /** The model behind a server. */
 export const model = (url: string): Layer.Layer<LanguageModel.LanguageModel> =>
@@ -183,7 +185,10 @@ export const scripted = (
 ): Layer.Layer<Adapter.Adapter> =>
   EffectAi.layer({ retries: 0, ...options }).pipe(Layer.provide(Layer.effect(
     LanguageModel.LanguageModel,
-    LanguageModel.make({ streamText: parts, generateText: (asked) => Effect.map(Stream.runCollect(parts(asked)), whole) })
+    LanguageModel.make({
+      streamText: parts,
+      generateText: (asked) => Effect.map(Stream.runCollect(parts(asked)), whole)
+    })
   )))
 
 /** What a model that answers with the given parts comes to. */

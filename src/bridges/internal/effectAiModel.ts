@@ -5,7 +5,7 @@
 import type * as AiError from "effect/ai/AiError"
 import type * as LanguageModel from "effect/ai/LanguageModel"
 import type * as Prompt from "effect/ai/Prompt"
-import type * as AiResponse from "effect/ai/Response"
+import * as AiResponse from "effect/ai/Response"
 import type * as AiTool from "effect/ai/Tool"
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
@@ -96,15 +96,31 @@ const whole = (
       schema: schema as Schema.Codec<unknown, Record<string, any>>,
       ...(format.type === "json_schema" ? { objectName: format.name } : {})
     }).pipe(
-      Effect.map(({ content, value }) => {
-        const first = content.findIndex(({ type }) => type === "text")
-        return content.flatMap((part, index): ReadonlyArray<AiResponse.AnyPart> => {
-          if (part.type !== "text") return [part]
-          return index === first ? [{ ...part, text: JSON.stringify(value) }] : []
-        })
-      })
+      Effect.map(({ content, value }) => valueAsText(content, value)),
+      Effect.catchReason("AiError", "StructuredOutputError", (reason, error) =>
+        reason.responseText === "" ? Effect.fail(error) : Effect.succeed(asWritten(reason)))
     )
   )
+
+const valueAsText = (content: ReadonlyArray<AiResponse.AnyPart>, value: unknown): ReadonlyArray<AiResponse.AnyPart> => {
+  const first = content.findIndex(({ type }) => type === "text")
+  return content.flatMap((part, index): ReadonlyArray<AiResponse.AnyPart> => {
+    if (part.type !== "text") return [part]
+    return index === first ? [{ ...part, text: JSON.stringify(value) }] : []
+  })
+}
+
+/** An answer that does not fit is the caller's to judge, as it is with every adapter. Little else is known of it. */
+const asWritten = ({ responseText, usage }: AiError.StructuredOutputError): ReadonlyArray<AiResponse.AnyPart> => [
+  AiResponse.makePart("text", { text: responseText }),
+  AiResponse.makePart("finish", {
+    reason: "unknown",
+    usage: new AiResponse.Usage({
+      inputTokens: { total: usage?.promptTokens },
+      outputTokens: { total: usage?.completionTokens }
+    })
+  })
+]
 
 /** The parts, and their failure as an error of an adapter. */
 const answer = (bridge: Bridge, request: Adapter.Request): Result.Result<
