@@ -7,6 +7,7 @@
 import type * as Arr from "effect/Array"
 import * as Cause from "effect/Cause"
 import * as Channel from "effect/Channel"
+import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
 import * as Pull from "effect/Pull"
 import type * as Scope from "effect/Scope"
@@ -34,7 +35,9 @@ export type ChatError = Step.StepError
 /**
  * How a run is driven.
  *
- * - `maxTurns` (8): model calls, the last one included.
+ * - `maxTurns` (8): model calls, the last one included. Under `onMaxTurns: "finalize"` one more follows, without tools.
+ * - `deadline`: tools get until a little before it, then the model answers without them; what is not done by then is
+ *   stopped softly (outcome `Cancelled`).
  * - `haltWhen`: asked after each step that does not end the run by itself; what it throws fails the run as a defect.
  * - `structuredFinalize`: with a `responseFormat`, runs the tools without the format, and then makes one more call
  *   without tools and with the format, led in by `finalizePrompt` (a default text; `""` for none). That call does not
@@ -68,6 +71,8 @@ interface Plan<E, R> {
   readonly haltWhen: Options<ReadonlyArray<Tool.Any>, E, R>["haltWhen"]
   /** The index of the first step, so that the steps of a run are numbered through. */
   readonly firstStep: number
+  /** Whether one more model call, without tools, answers what the turns did not come to. */
+  readonly isClosedByAnswer: boolean
 }
 
 /** A run that is driven by pulls: it opens the next step only when somebody asks for what comes after the last one. */
@@ -75,14 +80,18 @@ class Loop<E, R> {
   private readonly plan: Plan<E, R>
   private readonly scope: Scope.Scope
   private readonly end: (result: Event.ChatResult) => Effect.Effect<Ended<E, R>, never, R>
+  private run: Turn.Run<E, R>
   private thread: Thread.Thread
   private steps: Array<Event.StepResult> = []
+  /** Why the step in progress is the last, which the model is to answer in without tools. */
+  private closing: Event.ChatResult["finalized"]
   private phase: Effect.Effect<Events, Failure<E> | Cause.Done, R>
 
   constructor(plan: Plan<E, R>, scope: Scope.Scope, end: Loop<E, R>["end"]) {
     this.plan = plan
     this.scope = scope
     this.end = end
+    this.run = plan.prepared.run
     this.thread = plan.prepared.thread
     this.phase = this.opening()
   }
@@ -91,13 +100,28 @@ class Loop<E, R> {
 
   private opening(): typeof this.phase {
     return Effect.suspend(() => {
-      if (this.plan.prepared.run.cancellation?.isRequested === true) return this.ending({ _tag: "Cancelled" })
+      if (this.run.ambient.cancellation?.isRequested === true) return this.ending({ _tag: "Cancelled" })
       const index = this.plan.firstStep + this.steps.length
-      return Effect.flatMap(Step.open(this.plan.prepared.run, this.thread, index, this.scope), (step) => {
-        this.phase = this.stepping(step)
-        return this.phase
-      })
+      const opened = Effect.suspend(() => Step.open(this.run, this.thread, index, this.scope))
+      return Effect.flatMap(
+        this.run.ambient.deadline === undefined ? opened : Effect.andThen(this.hurry, opened),
+        (step) => {
+          this.phase = this.stepping(step)
+          return this.phase
+        }
+      )
     })
+  }
+
+  /** Where the deadline leaves no time for tools, the model is to answer now. */
+  private readonly hurry: Effect.Effect<void> = Effect.map(Clock.currentTimeMillis, (now) => {
+    const { ambient: { deadline }, tools } = this.run
+    if (deadline !== undefined && now >= deadline.toolsUntil && tools.size > 0) this.close("deadline")
+  })
+
+  private close(reason: Event.ChatResult["finalized"]): void {
+    this.closing ??= reason
+    this.run = Turn.closing(this.run)
   }
 
   private stepping(step: Step.Active<E>): typeof this.phase {
@@ -111,14 +135,15 @@ class Loop<E, R> {
   private notStarted(error: unknown): typeof this.phase {
     this.phase = this.ending({ _tag: "Failed", error })
     const events: Events = [{ _tag: "Error", error }]
-    return Effect.as(Turn.observed(this.plan.prepared.run.view, events), events)
+    return Effect.as(Turn.observed(this.run.view, events), events)
   }
 
   /** A step that a cancellation cut short ends the run, whatever else it came to. */
   private stepped(isCut: boolean): typeof this.phase {
-    const step = Collector.toStepResult(this.plan.prepared.run.state)
+    const step = Collector.toStepResult(this.run.state)
     this.steps.push(step)
     this.thread = step.thread
+    if (step.contextUpdate !== undefined) this.run = Turn.withContext(this.run, step.contextUpdate)
     const outcome: ReturnType<typeof this.outcome> = isCut
       ? Effect.succeed({ _tag: "Cancelled" })
       : this.outcome(step)
@@ -134,18 +159,31 @@ class Loop<E, R> {
     const stepIndex = firstStep + turns - 1
     const own = Ending.ofStep(step, stepIndex)
     if (own !== undefined) return Effect.succeed(own)
-    const last: Event.Outcome | undefined = turns >= maxTurns ? { _tag: "MaxTurns", maxTurns } : undefined
-    if (haltWhen === undefined || haltWhen === null) return Effect.succeed(last)
+    if (haltWhen === undefined || haltWhen === null) return Effect.sync(() => this.bounded(turns, maxTurns))
     return Effect.suspend(() => {
       const answer = haltWhen(step)
       return Effect.isEffect(answer) ? answer : Effect.succeed(answer)
-    }).pipe(Effect.map((isHalted) => isHalted ? { _tag: "HaltWhen", haltWhenStepIndex: stepIndex } : last))
+    }).pipe(
+      Effect.map((isHalted) =>
+        isHalted ? { _tag: "HaltWhen", haltWhenStepIndex: stepIndex } : this.bounded(turns, maxTurns)
+      )
+    )
+  }
+
+  /** The end that the bounds of the run bring. A model that calls tools when it was to answer gets no further turn. */
+  private bounded(turns: number, maxTurns: number): Event.Outcome | undefined {
+    if (this.closing === "deadline") return { _tag: "Cancelled" }
+    if (turns < maxTurns) return undefined
+    if (this.closing !== undefined || !this.plan.isClosedByAnswer) return { _tag: "MaxTurns", maxTurns }
+    this.close("max_turns")
+    return undefined
   }
 
   private ending(outcome: Event.Outcome): typeof this.phase {
     return Effect.suspend(() => {
       const thread = outcome._tag === "AskUser" ? withQuestion(this.thread, outcome) : this.thread
-      return Effect.flatMap(this.end(Collector.chatResult({ thread, steps: this.steps, outcome })), (ended) => {
+      const { closing: finalized, steps } = this
+      return Effect.flatMap(this.end(Collector.chatResult({ thread, steps, outcome, finalized })), (ended) => {
         this.phase = ended.next
         return ended.next
       })
@@ -201,7 +239,8 @@ const finalPass = <E, R>(
     prepared: { thread, run: { ...run, tools: new Map(), template: { ...template, tools: [] } } },
     maxTurns: 1,
     haltWhen: undefined,
-    firstStep: first.steps.length
+    firstStep: first.steps.length,
+    isClosedByAnswer: false
   }
   const loop = new Loop(second, scope, (result) => Effect.succeed(completed<E, R>(run.running, merge(first, result))))
   return { next: loop.pull }
@@ -232,15 +271,17 @@ const start = <Tools extends ReadonlyArray<Tool.Any>, E, R>(
 ): Effect.Effect<Pull.Pull<Events, Failure<E>, void, R>, Failure<E>, R> =>
   Effect.gen(function*() {
     const defaults = yield* Policy.Defaults
-    const maxTurns = Settings.positiveInteger("max_turns", options.maxTurns ?? defaults.maxTurns ?? defaultMaxTurns)
+    const { maxTurns: usual = defaultMaxTurns } = options.policy ?? defaults.policy ?? Policy.standard
+    const maxTurns = Settings.positiveInteger("max_turns", options.maxTurns ?? defaults.maxTurns ?? usual)
     const prepared = yield* Step.prepare(input, options, scope, "heddle.chat")
-    const { running, template } = prepared.run
+    const { running, settings, template } = prepared.run
     const isTwoPass = options.structuredFinalize === true && template.responseFormat !== undefined
     const plan: Plan<E, R> = {
       prepared: isTwoPass ? withoutFormat(prepared) : prepared,
       maxTurns,
       haltWhen: options.haltWhen,
-      firstStep: 0
+      firstStep: 0,
+      isClosedByAnswer: !isTwoPass && settings.policy.onMaxTurns === "finalize"
     }
     const prompt = options.finalizePrompt ?? defaults.finalizePrompt ?? defaultFinalizePrompt
     const loop = new Loop(plan, scope, (result) => {

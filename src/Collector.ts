@@ -37,8 +37,7 @@ export interface State {
   usage: Response.Usage | null
   error: { readonly value: unknown } | undefined
   metadata: Readonly<Record<string, unknown>>
-  answers: Array<Message.Message>
-  halts: Array<ToolEvents.CallHalt>
+  tools: ToolEvents.ToolEvents
   steps: Array<Event.StepResult>
   chatResult: Event.ChatResult | undefined
 }
@@ -67,8 +66,7 @@ const freshStep = (thread: Thread.Thread | undefined) => ({
   model: null,
   usage: null,
   error: undefined,
-  answers: [],
-  halts: []
+  tools: new ToolEvents.ToolEvents()
 })
 
 /**
@@ -118,8 +116,7 @@ export const applyAll = (state: State, events: ReadonlyArray<Event.Event>): Stat
   const next = events.every(isDelta) ? { ...state } : {
     ...state,
     calls: state.calls.copy(),
-    answers: [...state.answers],
-    halts: [...state.halts],
+    tools: state.tools.copy(),
     steps: [...state.steps]
   }
   return applyAllUnsafe(next, events) ? next : state
@@ -177,14 +174,12 @@ const foldRest = (state: State, event: Event.Event): void => {
       state.error = { value: event.error }
       state.finishReason = "error"
       return
+    case "ToolExecutionCompleted":
+      return state.tools.updated(event)
     case "ToolResultEncoded":
-      state.answers.push(ToolEvents.answer(event))
-      return
     case "AskUserRequested":
     case "ToolHalt":
-      state.answers.push(ToolEvents.answer(event))
-      state.halts.push(ToolEvents.halt(event))
-      return
+      return state.tools.ended(event)
     case "StepCompleted":
       return foldStep(state, event)
     case "ChatCompleted":
@@ -216,16 +211,13 @@ const foldStep = (state: State, event: Event.Of<"StepCompleted">): void => {
   Object.assign(state, freshStep(event.thread))
 }
 
-const answersInOrder = (state: State, ids: ReadonlyArray<string>): ReadonlyArray<Message.Message> =>
-  ToolEvents.inCallOrder(ids, state.answers, (message) => message.toolCallId)
-
 /**
  * The answers to the calls of the step in progress, in call order.
  *
  * @category getters
  * @since 0.1.0
  */
-export const answers = (state: State): ReadonlyArray<Message.Message> => answersInOrder(state, state.calls.ids)
+export const answers = (state: State): ReadonlyArray<Message.Message> => state.tools.answersInOrder(state.calls.ids)
 
 /**
  * The halt that decides the step in progress, if a tool halted it: the first call's, or, under
@@ -235,10 +227,7 @@ export const answers = (state: State): ReadonlyArray<Message.Message> => answers
  * @since 0.1.0
  */
 export const halt = (state: State): Event.Halt | undefined =>
-  (state.policy.haltPrecedence === "request"
-    ? ToolEvents.inCallOrder(state.calls.ids, state.halts, (item) => item.id)
-    : state.halts)[0]
-    ?.halt
+  state.tools.deciding(state.calls.ids, state.policy.haltPrecedence)
 
 const toToolCalls = (state: State): ReadonlyArray<Message.ToolCall> =>
   state.calls.toToolCalls({
@@ -308,14 +297,16 @@ const stepResult = (state: State, event: Event.Of<"StepCompleted">): Event.StepR
   const decided = event.done === undefined ? halt(state) : event.halt
   const manualToolCalls = event.manualToolCalls ?? []
   const isManual = event.mode === "manual" && isToolTurn(state.policy, event.response)
+  const ids = event.response.toolCalls.map((call) => call.id)
   return {
     thread: event.thread,
     response: event.response,
-    toolResults: answersInOrder(state, event.response.toolCalls.map((call) => call.id)),
+    toolResults: state.tools.answersInOrder(ids),
     done: event.done ?? (decided !== undefined || isDone(state.policy, event.response)),
     ...(isManual ? { mode: "manual" } : {}),
     ...(manualToolCalls.length === 0 || decided !== undefined ? {} : { manualToolCalls }),
     ...decided,
+    ...state.tools.contextUpdate(ids),
     metadata: {}
   }
 }
@@ -376,6 +367,7 @@ export const chatResult = (parts: {
   readonly steps: ReadonlyArray<Event.StepResult>
   readonly outcome: Event.Outcome
   readonly finalResponse?: Response.Response
+  readonly finalized?: Event.ChatResult["finalized"] | undefined
 }): Event.ChatResult => ({
   thread: parts.thread,
   finalResponse: parts.steps.at(-1)?.response ?? parts.finalResponse ?? null,
@@ -386,5 +378,7 @@ export const chatResult = (parts: {
     ? { pendingQuestion: parts.outcome.pendingQuestion, pendingToolCallId: parts.outcome.pendingToolCallId }
     : {}),
   usage: Response.sumUsage(parts.steps.map((step) => step.response.usage)),
+  ...(parts.finalized === undefined ? {} : { finalized: parts.finalized }),
+  ...ToolEvents.mergeUpdates(parts.steps.map((step) => step.contextUpdate)),
   metadata: {}
 })

@@ -50,11 +50,14 @@ export type Halt =
   | { readonly haltedReason: "tool_error"; readonly haltToolCallId: string; readonly onToolErrorException?: unknown }
   | { readonly haltedReason: string; readonly haltToolCallId: string; readonly haltResult: unknown }
 
+const ContextUpdate = Schema.Record(Schema.String, Json.Opaque)
+
 const Mode = Schema.Literals(["auto", "manual"])
 
 /**
  * One step: the thread after it, the model's response, the answers to its calls in call order. `done` says that the
- * model has nothing more to do; a halt stands in the optional fields, `manualToolCalls` are the caller's to answer.
+ * model has nothing more to do; a halt stands in the optional fields, `manualToolCalls` are the caller's to answer,
+ * `contextUpdate` is what the handlers added to the context of the next step, merged in call order.
  *
  * @category schemas
  * @since 0.1.0
@@ -73,6 +76,7 @@ export const StepResult = Schema.Struct({
   haltToolCallId: Schema.optionalKey(Schema.String),
   haltResult: Schema.optionalKey(Json.Opaque),
   onToolErrorException: Schema.optionalKey(Json.Opaque),
+  contextUpdate: Schema.optionalKey(ContextUpdate),
   metadata: Json.Metadata
 })
 
@@ -141,7 +145,8 @@ export type Abandoned = (typeof Abandoned)["Type"]
 /**
  * A whole run. `outcome` is what a caller matches on, `haltedReason` the same as one word; `usage` is the sum over all
  * steps, each step's own stands in its response. `structuredFinalize` tells how the tool loop ended when a last,
- * structured answer was asked for.
+ * structured answer was asked for, `finalized` why the tool loop was closed by an answer without tools. `contextUpdate`
+ * is what all steps added to the context.
  *
  * @category schemas
  * @since 0.1.0
@@ -158,6 +163,8 @@ export const ChatResult = Schema.Struct({
   structuredFinalize: Schema.optionalKey(
     Schema.Struct({ pass1Halted: Schema.String, pass2Error: Schema.optionalKey(Json.Opaque) })
   ),
+  finalized: Schema.optionalKey(Schema.Literals(["max_turns", "deadline"])),
+  contextUpdate: Schema.optionalKey(ContextUpdate),
   abandoned: Schema.optionalKey(Schema.Array(Abandoned)),
   metadata: Json.Metadata
 })
@@ -228,7 +235,12 @@ const runnerEvents = [
     arguments: Schema.Record(Schema.String, Json.Opaque)
   }),
   Schema.TaggedStruct("ToolProgress", { id: Schema.String, name: Schema.String, progress: Json.Opaque }),
-  Schema.TaggedStruct("ToolExecutionCompleted", { id: Schema.String, name: Schema.String, result: ToolOutcome }),
+  Schema.TaggedStruct("ToolExecutionCompleted", {
+    id: Schema.String,
+    name: Schema.String,
+    result: ToolOutcome,
+    contextUpdate: Schema.optionalKey(ContextUpdate)
+  }),
   Schema.TaggedStruct("ToolResultEncoded", {
     id: Schema.String,
     content: Schema.String,

@@ -9,6 +9,8 @@ import type * as Duration from "effect/Duration"
 import * as Schema from "effect/Schema"
 import type * as Tool from "./Tool.ts"
 
+const Siblings = Schema.Literals(["drain", "abortCancelable", "abortAll"])
+
 /**
  * How a run decides.
  *
@@ -23,6 +25,17 @@ import type * as Tool from "./Tool.ts"
  * - `badArguments`: calls whose arguments were lost are answered with an error, or run with what there is.
  * - `haltPrecedence`: which of several halts in one turn decides: the first call, or the first to complete.
  * - `adapterErrors`: whether an error inside a reply stays (`"sticky"`) or a later finish reason replaces it.
+ * - `siblings`: what a halt (`onHalt`) and a failed call (`onToolError`) do to the other calls of the turn. `"drain"` lets
+ *   them run to their end, `"abortCancelable"` interrupts those that run beside it unless they block interruption,
+ *   `"abortAll"` these as well; interrupted calls are answered as cancelled at once. `queued` says whether calls that
+ *   wait by then still run or are skipped, and `trigger` whether only crashes count as failures or what handlers report,
+ *   too. Calls that never ran (refused, denied, cancelled) trigger nothing, and a failed exclusive call has no siblings.
+ * - `concurrency`, `interrupt`: how tools that say nothing about it are taken.
+ * - `results`: whether what a handler returns is its result (`"plain"`), or is read as `{ success, data, error,
+ *   contextUpdate }` where it has one of the first three fields (`"resultObject"`).
+ * - `maxConcurrency`, `maxTurns`: what a run uses where neither its options nor the application's defaults say.
+ * - `onMaxTurns`: whether a run that used up its turns ends as it is, or makes one more model call without tools, so that
+ *   it ends in an answer.
  *
  * @category schemas
  * @since 0.1.0
@@ -35,7 +48,19 @@ export const Policy = Schema.Struct({
   toolTurn: Schema.Literals(["presence", "finishReason"]),
   badArguments: Schema.Literals(["answer", "runWithHeaderArguments"]),
   haltPrecedence: Schema.Literals(["request", "completion"]),
-  adapterErrors: Schema.Literals(["sticky", "lastWins"])
+  adapterErrors: Schema.Literals(["sticky", "lastWins"]),
+  siblings: Schema.Struct({
+    onHalt: Siblings,
+    onToolError: Siblings,
+    queued: Schema.Literals(["run", "skip"]),
+    trigger: Schema.Literals(["crashed", "crashedOrReported"])
+  }),
+  concurrency: Schema.Literals(["shared", "exclusive"]),
+  interrupt: Schema.Literals(["cancel", "block"]),
+  results: Schema.Literals(["plain", "resultObject"]),
+  maxConcurrency: Schema.optionalKey(Schema.Int),
+  maxTurns: Schema.optionalKey(Schema.Int),
+  onMaxTurns: Schema.Literals(["halt", "finalize"])
 })
 
 /**
@@ -71,7 +96,12 @@ export const standard: Policy = {
   toolTurn: "presence",
   badArguments: "answer",
   haltPrecedence: "request",
-  adapterErrors: "sticky"
+  adapterErrors: "sticky",
+  siblings: { onHalt: "drain", onToolError: "drain", queued: "run", trigger: "crashed" },
+  concurrency: "shared",
+  interrupt: "cancel",
+  results: "plain",
+  onMaxTurns: "halt"
 }
 
 /**
@@ -82,14 +112,34 @@ export const standard: Policy = {
  * @since 0.1.0
  */
 export const allm: Policy = {
+  ...standard,
   start: "afterTurn",
-  resultOrder: "completion",
   toolEvents: "grouped",
   unknownTool: "failTurn",
   toolTurn: "finishReason",
   badArguments: "runWithHeaderArguments",
-  haltPrecedence: "request",
   adapterErrors: "lastWins"
+}
+
+/**
+ * falai's behaviour where its laws allow it: tools start as soon as their arguments are final, run alone and block
+ * interruption unless they say otherwise, results come in request order, a failure interrupts the calls beside it, and
+ * five follow-ups are closed by an answer.
+ *
+ * @category constants
+ * @since 0.1.0
+ */
+export const falai: Policy = {
+  ...standard,
+  start: "onCallReady",
+  resultOrder: "request",
+  siblings: { onHalt: "drain", onToolError: "abortCancelable", queued: "run", trigger: "crashedOrReported" },
+  concurrency: "exclusive",
+  interrupt: "block",
+  results: "resultObject",
+  maxConcurrency: 10,
+  maxTurns: 6,
+  onMaxTurns: "finalize"
 }
 
 /**

@@ -16,8 +16,8 @@ import * as Stream from "effect/Stream"
 import * as Adapter from "./Adapter.ts"
 import * as Collector from "./Collector.ts"
 import type * as Event from "./Event.ts"
+import * as Ambient from "./internal/ambient.ts"
 import type { Batch } from "./internal/batch.ts"
-import * as Cancellation from "./internal/cancellation.ts"
 import * as Division from "./internal/division.ts"
 import * as EngineErrors from "./internal/engineError.ts"
 import type * as Plan from "./internal/plan.ts"
@@ -125,7 +125,7 @@ export const prepare = <Tools extends ReadonlyArray<Tool.Any>, E, R>(
     const running = new Running(settings.graceMillis, yield* Effect.context<never>())
     const within = yield* Telemetry.spanOf(scope, spanName, () => ({ "heddle.request.id": settings.requestId }))
     yield* Scope.addFinalizer(scope, running.stop)
-    const cancellation = yield* Cancellation.listen(options.cancel, scope)
+    const ambient = yield* Ambient.enter(settings, options.cancel, scope)
     const state = Collector.initial({ thread, policy: settings.policy, requestId: settings.requestId })
     const { system, mode } = options
     return {
@@ -139,7 +139,7 @@ export const prepare = <Tools extends ReadonlyArray<Tool.Any>, E, R>(
         tools,
         view: options,
         running,
-        cancellation,
+        ambient,
         state,
         within
       }
@@ -223,8 +223,8 @@ class Machine<E, R> {
   )
 
   private readonly openBatch = (calls: number): Effect.Effect<Batch<E>, never, R> => {
-    const { settings, running, cancellation } = this.run
-    return ToolRunner.open<E, R>(calls, settings, this.stepIndex, running, cancellation, this.scope)
+    const { settings, running, ambient } = this.run
+    return ToolRunner.open<E, R>(calls, settings, this.stepIndex, running, ambient, this.scope)
   }
 
   private opening(): typeof this.phase {
@@ -272,8 +272,8 @@ class Machine<E, R> {
   }
 
   private isActedOn(response: Response.Response): boolean {
-    const { settings, cancellation } = this.run
-    return cancellation?.isRequested !== true && Collector.isToolTurn(settings.policy, response)
+    const { settings, ambient } = this.run
+    return ambient.cancellation?.isRequested !== true && Collector.isToolTurn(settings.policy, response)
   }
 
   /** What becomes of the calls that have not been started yet. */
@@ -328,7 +328,7 @@ class Machine<E, R> {
     return Effect.gen({ self: this }, function*() {
       const { state, settings, mode } = this.run
       const message = Turn.assistantMessage(response, division.calls, response.message?.reasoning)
-      this.isCut = this.run.cancellation?.isRequested === true
+      this.isCut = this.run.ambient.cancellation?.isRequested === true
       yield* this.close
       this.phase = Cause.done()
       const said = this.isCut && Turn.isEmpty(message) ? [] : [message]

@@ -11,28 +11,34 @@ import * as Result from "effect/Result"
 import type * as Schedule from "effect/Schedule"
 import type * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
+import type * as CallContexts from "./internal/callContext.ts"
 import * as Declaration from "./internal/declaration.ts"
 import type * as Json from "./internal/json.ts"
 import * as Outcomes from "./internal/outcome.ts"
 import * as Parameters from "./internal/parameters.ts"
-import * as ToolErrors from "./internal/toolError.ts"
-import type * as Message from "./Message.ts"
+import * as SubAgent from "./internal/subAgent.ts"
+import type { ToolError } from "./internal/toolError.ts"
+import type * as Declared from "./internal/toolOptions.ts"
 
-/**
- * What the runtime says of a call that went wrong without its handler reporting it.
- *
- * @category errors
- * @since 0.1.0
- */
-export const ToolError = ToolErrors.ToolError
+export {
+  /**
+   * What a tool made by {@link fromChat} reports when its run did not come to an answer.
+   *
+   * @category errors
+   * @since 0.1.0
+   */
+  ChatFailed
+} from "./internal/subAgent.ts"
 
-/**
- * @see {@link ToolError}
- *
- * @category errors
- * @since 0.1.0
- */
-export type ToolError = ToolErrors.ToolError
+export {
+  /**
+   * What the runtime says of a call that went wrong without its handler reporting it.
+   *
+   * @category errors
+   * @since 0.1.0
+   */
+  ToolError
+} from "./internal/toolError.ts"
 
 /**
  * The handler produced a value.
@@ -89,31 +95,12 @@ export interface Halt<out A = unknown> {
 export type Outcome<T extends Any = Any> = Ok<Success<T>> | Error<Failure<T> | ToolError> | AskUser | Halt
 
 /**
- * What a handler is told about the call it serves. It is handed on as it is; `context` is the caller's, replaced and
- * never merged. `progress` reports to the consumer at once (never fails, may be coalesced); `promise` runs a Promise
- * API: interruption fires its signal and waits until the promise has settled.
+ * What a handler is told about the call it serves. `context` is the caller's, as it was when the step began.
  *
  * @category models
  * @since 0.1.0
  */
-export interface CallContext {
-  readonly id: string
-  readonly name: string
-  /** Position of the call in its turn, from 0. */
-  readonly index: number
-  /** Position of the turn in its run, from 0. */
-  readonly stepIndex: number
-  /** 1 for the first start, one more for each retry. */
-  readonly attempt: number
-  /** The same for every attempt at this call, different for every other call. */
-  readonly idempotencyKey: string
-  readonly requestId: string | null
-  readonly sessionId: string | null
-  readonly context: Json.JsonObject
-  readonly toolCall: Message.ToolCall
-  readonly progress: (value: unknown) => Effect.Effect<void>
-  readonly promise: <A>(run: (signal: AbortSignal) => PromiseLike<A>) => Effect.Effect<A>
-}
+export type CallContext = CallContexts.CallContext
 
 /**
  * `"shared"` calls may overlap, an `"exclusive"` call runs alone.
@@ -140,8 +127,11 @@ export interface Tool<Name extends string, Params, Success, Failure, R> {
   readonly destructive: boolean
   readonly idempotent: boolean
   readonly openWorld: boolean
-  readonly concurrency: Concurrency | ((args: Params) => Concurrency)
-  readonly interrupt: "cancel" | "block"
+  readonly validate?: Declared.Gate<Params, Declared.Validation, R>
+  readonly authorize?: Declared.Gate<Params, Declared.Authorization, R>
+  readonly concurrency?: Concurrency | ((args: Params) => Concurrency)
+  readonly interrupt?: Declared.Interrupt
+  readonly limits?: ReadonlyArray<Declared.Limit<Params>>
   readonly timeout?: Duration.Duration
   readonly manual: boolean
   readonly retry?: Schedule.Schedule<unknown, unknown, never, R>
@@ -191,6 +181,15 @@ export type Failure<T> = T extends Tool<any, any, any, infer E, any> ? E : never
  */
 export type Services<T> = T extends Tool<any, any, any, any, infer R> ? R : never
 
+/** What `make` gives: the scope of a call is the runtime's. */
+type Made<Name extends string, P, A, E, R> = Tool<
+  Name,
+  Parameters.Type<P>,
+  A,
+  E,
+  Exclude<R, Scope.Scope> | Parameters.Services<P>
+>
+
 /**
  * How a tool is declared.
  *
@@ -198,8 +197,14 @@ export type Services<T> = T extends Tool<any, any, any, any, infer R> ? R : neve
  *   answered as `invalid_arguments`, and the handler is not called. Raw JSON Schema is sent as it is, not checked.
  * - `success`: encodes the result before it is written for the model.
  * - `readOnly`, `destructive`, `idempotent`, `openWorld`: MCP's hints, by their MCP names.
- * - `concurrency`: `"shared"` (default), `"exclusive"`, or decided from the arguments.
- * - `interrupt`: `"block"` lets the handler finish (within the grace period) when the run stops.
+ * - `validate`, `authorize`: decide from the arguments, in this order, whether a call may run; both are asked before
+ *   every handler, count as running, and are skipped by nothing. A denial is an answer (`denied`), which the error policy
+ *   is not asked about; what a gate fails with, throws or takes too long for is a denial.
+ * - `concurrency`: `"shared"`, `"exclusive"`, or decided from the arguments; without it the policy's, which is `"shared"`.
+ * - `interrupt`: `"block"` lets the handler finish (within the grace period) when the run or its siblings stop; without
+ *   it the policy's, which is `"cancel"`.
+ * - `limits`: how many handlers may run at once under a key, over all runs that share `Limits.Keyed`. A call waits for
+ *   its permits in its place among its siblings, and its timeout starts after that.
  * - `timeout`: for this tool alone; `Duration.infinity` for none.
  * - `manual`: calls are handed to the caller and never run.
  * - `retry`: repeats a failed handler within the call's timeout; each attempt counts in `call.attempt`.
@@ -209,28 +214,7 @@ export type Services<T> = T extends Tool<any, any, any, any, infer R> ? R : neve
  * @category models
  * @since 0.1.0
  */
-export interface Options<P, S extends Schema.Constraint, E, R> {
-  readonly description?: string
-  readonly parameters: P
-  readonly success?: S
-  readonly handler?: (
-    args: Parameters.Type<P>,
-    call: CallContext
-  ) => Effect.Effect<S["Type"] | AskUser | Halt, E, R>
-  readonly readOnly?: boolean
-  readonly destructive?: boolean
-  readonly idempotent?: boolean
-  readonly openWorld?: boolean
-  readonly concurrency?: Concurrency | ((args: Parameters.Type<P>) => Concurrency)
-  readonly interrupt?: "cancel" | "block"
-  readonly timeout?: Duration.Input
-  readonly manual?: boolean
-  readonly retry?: Schedule.Schedule<unknown, unknown, never, R>
-  readonly maxResultChars?: number
-  readonly summary?: string
-  readonly compact?: boolean
-  readonly metadata?: Json.JsonObject
-}
+export type Options<P, S extends Schema.Constraint, E, R> = Declared.Options<P, S, E, R>
 
 /**
  * A tool. Throws a `TypeError` that names the option for a name, a flag, parameters or a timeout that cannot be used.
@@ -263,13 +247,7 @@ export const make = <
 >(
   name: Name,
   options: Options<P, S, E, R>
-): Tool<
-  Name,
-  Parameters.Type<P>,
-  S["Type"],
-  E,
-  Exclude<R, Scope.Scope> | Parameters.Services<P> | S["EncodingServices"]
-> => {
+): Made<Name, P, S["Type"], E, R | S["EncodingServices"]> => {
   Declaration.check(name, options as unknown as Readonly<Record<string, unknown>>)
   const { parameters, success, timeout, ...declared } = options
   const made = Parameters.make(parameters)
@@ -279,8 +257,6 @@ export const make = <
     destructive: false,
     idempotent: false,
     openWorld: false,
-    concurrency: "shared",
-    interrupt: "cancel",
     manual: false,
     compact: false,
     metadata: {},
@@ -289,14 +265,52 @@ export const make = <
     parameters: Result.isSuccess(made) ? made.success : Declaration.misuse(name, made.failure),
     ...(success === undefined ? {} : { encodeSuccess: Parameters.successEncoder(success) }),
     ...(timeout === undefined ? {} : { timeout: Declaration.timeout(name, timeout) })
-  } as Tool<
-    Name,
-    Parameters.Type<P>,
-    S["Type"],
-    E,
-    Exclude<R, Scope.Scope> | Parameters.Services<P> | S["EncodingServices"]
-  >
+  } as unknown as Made<Name, P, S["Type"], E, R | S["EncodingServices"]>
 }
+
+/**
+ * A tool whose handler is a run of its own: a sub-agent. `chat` gives the run's stream, `result` what the call comes to
+ * by it: without one the text it ended with, or a {@link ChatFailed}. The run's events are the call's progress
+ * (`ToolProgress` with the event as its `progress`), nested under the call's id; what a slow reader misses of them is
+ * dropped like other progress. The run is interrupted with the call and shares the permits and the deadline around it;
+ * while it is alive the call holds no permit. A halt ends nothing but the run itself. By itself it has no timeout.
+ *
+ * **Example** (A researcher for a writer)
+ *
+ * ```ts import.meta.vitest
+ * import { Chat, Tool } from "heddle"
+ * import { Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ * import * as Schema from "effect/Schema"
+ *
+ * const research = Tool.fromChat("research", {
+ *   parameters: { topic: Schema.String },
+ *   chat: ({ topic }) => Chat.stream(`Find out about ${topic}`)
+ * })
+ * const model = Script.layer([
+ *   [Script.toolCall("c0", "research", { topic: "looms" }), Script.finish("tool_calls")],
+ *   [Script.text("A heddle lifts the warp."), Script.finish("stop")],
+ *   [Script.text("Looms have heddles."), Script.finish("stop")]
+ * ])
+ * const result = await Effect.runPromise(Chat.run("Write", { tools: [research] }).pipe(Effect.provide(model)))
+ *
+ * result.steps[0]?.toolResults[0]?.content // => "A heddle lifts the warp."
+ * ```
+ *
+ * @category constructors
+ * @since 0.1.0
+ */
+export const fromChat = <
+  const Name extends string,
+  const P extends Parameters.Input,
+  A = string,
+  E = never,
+  R = never
+>(
+  name: Name,
+  options: Declared.ChatOptions<P, A, E, R>
+): Made<Name, P, A, E | SubAgent.ChatFailed, R> =>
+  make(name, SubAgent.options(options) as unknown as Options<P, Schema.Codec<A>, E | SubAgent.ChatFailed, R>)
 
 /**
  * The outcome of a handler that produced a value.

@@ -15,14 +15,15 @@ import * as Stream from "effect/Stream"
 import * as Encoder from "./Encoder.ts"
 import type * as Event from "./Event.ts"
 import * as Executor from "./Executor.ts"
+import * as Ambient from "./internal/ambient.ts"
 import type * as Answer from "./internal/answer.ts"
 import { Batch } from "./internal/batch.ts"
-import * as Cancellation from "./internal/cancellation.ts"
 import * as Compact from "./internal/compact.ts"
 import { type EngineError, unknownTool } from "./internal/engineError.ts"
 import * as Plan from "./internal/plan.ts"
 import { Running } from "./internal/running.ts"
 import * as Settings from "./internal/settings.ts"
+import * as ToolEvents from "./internal/toolEvents.ts"
 import type * as Message from "./Message.ts"
 import * as Policy from "./Policy.ts"
 import type * as Tool from "./Tool.ts"
@@ -45,6 +46,8 @@ export type OnToolError<E = never, R = never> = Answer.OnToolError<E, R>
  * - `context`: what handlers get as `call.context`; replaces the application's.
  * - `grace` (5 s): how long a handler may take to stop before it is abandoned.
  * - `requestId`, `sessionId`: handed to handlers; a request id is made when none is given.
+ * - `deadline`: by when the run has ended, from its start (`Limits.DeadlineInput`); the earlier of it and what a run
+ *   around this one has left counts.
  * - `cancel`: an `AbortSignal`, or an effect that succeeds, to stop softly: nothing starts any more, running handlers are
  *   interrupted (those with `interrupt: "block"` finish), and every call is answered.
  *
@@ -56,8 +59,8 @@ export interface Options<E = never, R = never> extends Settings.RunnerOptions<E,
 }
 
 /**
- * The answers in the order of the calls, one per call, and the halt that decides, if a tool halted. `abandoned` names
- * handlers that refused to stop.
+ * The answers in the order of the calls, one per call, and the halt that decides, if a tool halted. `contextUpdate` is
+ * what handlers added to the context, merged in call order; `abandoned` names handlers that refused to stop.
  *
  * @category models
  * @since 0.1.0
@@ -65,6 +68,7 @@ export interface Options<E = never, R = never> extends Settings.RunnerOptions<E,
 export interface Result {
   readonly messages: ReadonlyArray<Message.Message>
   readonly halt?: Event.Halt
+  readonly contextUpdate?: Readonly<Record<string, unknown>>
   readonly abandoned?: ReadonlyArray<Event.Abandoned>
 }
 
@@ -88,18 +92,18 @@ export const open = <E, R>(
   settings: Settings.Settings<E, R>,
   stepIndex: number,
   running: Running,
-  cancellation: Cancellation.Cancellation | undefined,
+  ambient: Ambient.Ambient,
   scope: Scope.Scope
 ): Effect.Effect<Batch<E>, never, R> =>
   Effect.gen(function*() {
-    const services = yield* Effect.context<R>()
+    const services = Ambient.forHandlers(yield* Effect.context<R>(), ambient)
     const encoder = yield* Encoder.Encoder
     const batch = new Batch<E>({
       settings: { ...settings, bound: settings.maxConcurrency ?? Settings.defaultBound(calls), stepIndex },
       executor: yield* Executor.Executor,
       desk: { encoder, onToolError: settings.onToolError },
       running,
-      cancellation,
+      ambient,
       services,
       clock: yield* Clock.Clock
     })
@@ -146,8 +150,8 @@ const openAlone = <E, R>(
     const running = new Running(settings.graceMillis, yield* Effect.context<never>())
     yield* Scope.addFinalizer(scope, running.stop)
     const jobs = yield* Effect.forEach(calls, (call, index) => Plan.plan(index, call, tools, settings.policy))
-    const cancellation = yield* Cancellation.listen(options.cancel, scope)
-    const batch = yield* open<E, R>(jobs.length, settings, options.stepIndex ?? 0, running, cancellation, scope)
+    const ambient = yield* Ambient.enter(settings, options.cancel, scope)
+    const batch = yield* open<E, R>(jobs.length, settings, options.stepIndex ?? 0, running, ambient, scope)
     batch.add(jobs)
     batch.seal()
     return { batch, running }
@@ -245,6 +249,7 @@ export const run = <const Tools extends ReadonlyArray<Tool.Any>, E = never, R = 
       return {
         messages: batch.answers.map((answer) => answer.message),
         ...(halt === undefined ? {} : { halt }),
+        ...ToolEvents.mergeUpdates(batch.answers.map((answer) => answer.contextUpdate)),
         ...(abandoned.length === 0 ? {} : { abandoned })
       }
     })

@@ -291,7 +291,7 @@ describe("Collector: work", () => {
     const next = Collector.applyEvent(state, delta("a"))
     assert.notStrictEqual(next, state)
     assert.strictEqual(next.calls, state.calls)
-    assert.strictEqual(next.answers, state.answers)
+    assert.strictEqual(next.tools, state.tools)
     assert.strictEqual(next.steps, state.steps)
   })
 })

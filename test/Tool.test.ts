@@ -22,7 +22,7 @@ const refusal = (name: unknown, options: unknown): string => {
 const made = (options: object) => Tool.make("tool", { parameters: {}, ...options })
 
 describe("Tool.make", () => {
-  it("a tool that says nothing is shared, can be stopped, and has no hints", () => {
+  it("a tool that says nothing has no hints, and leaves to the policy whether it is shared and can be stopped", () => {
     const tool = Tool.make("tool", { parameters: {} })
     assert.deepInclude(tool, {
       name: "tool",
@@ -33,11 +33,23 @@ describe("Tool.make", () => {
       openWorld: false,
       manual: false,
       compact: false,
-      concurrency: "shared",
-      interrupt: "cancel",
       metadata: {}
     })
-    for (const key of ["handler", "timeout", "encodeSuccess", "retry", "summary", "maxResultChars"]) {
+    for (
+      const key of [
+        "concurrency",
+        "interrupt",
+        "validate",
+        "authorize",
+        "limits",
+        "handler",
+        "timeout",
+        "encodeSuccess",
+        "retry",
+        "summary",
+        "maxResultChars"
+      ]
+    ) {
       assert.notProperty(tool, key)
     }
   })

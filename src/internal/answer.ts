@@ -12,8 +12,9 @@ import type * as Event from "../Event.ts"
 import type * as Message from "../Message.ts"
 import type * as Tool from "../Tool.ts"
 import * as Json from "./json.ts"
+import * as Now from "./now.ts"
 import * as Outcomes from "./outcome.ts"
-import { toolError } from "./toolError.ts"
+import { ToolError, toolError } from "./toolError.ts"
 
 export type OnToolError<E, R> =
   | "continue"
@@ -35,12 +36,22 @@ export interface Answer {
   readonly message: Message.Message
   readonly tail: Event.Event
   readonly halt?: Event.Halt
+  /** Whether the handler reported a failure or crashed. A call that was not run to its end has done neither. */
+  readonly failure?: "reported" | "crashed"
+  /** What a handler that succeeded adds to the context. */
+  readonly contextUpdate?: Json.JsonObject
 }
 
 /** The call an answer belongs to. A call of an unknown tool has none. */
 export interface Subject {
   readonly call: Message.ToolCall
   readonly tool: Tool.Any | undefined
+}
+
+/** A call of a batch, by its position. One that never runs is neither shared nor exclusive. */
+export interface Numbered extends Subject {
+  readonly index: number
+  readonly isExclusive?: boolean
 }
 
 const message = (call: Message.ToolCall, content: string, isError: boolean): Message.Message => ({
@@ -75,7 +86,7 @@ const cut = (content: string, limit: number | undefined): Text => {
 
 /** Asks the encoder. What it yields goes to the model, so it must be a text. */
 const write = <E, R>(desk: Desk<E, R>, subject: Subject, value: unknown): Effect.Effect<string, unknown> =>
-  Effect.flatMap(
+  Now.flatMap(
     desk.limit(subject, () => desk.encoder.encode(value)),
     (text) =>
       typeof text === "string" ? Effect.succeed(text) : Effect.fail(new TypeError("the encoder yielded no text"))
@@ -93,8 +104,8 @@ const encode = <E, R>(
   const encodeSuccess = subject.tool?.encodeSuccess
   const written = encodeSuccess === undefined
     ? write(desk, subject, value)
-    : Effect.flatMap(desk.limit(subject, () => encodeSuccess(value)), (plain) => write(desk, subject, plain))
-  return Effect.catchCause(written, (cause) => Effect.fail(encodingFailed(subject, cause)))
+    : Now.flatMap(desk.limit(subject, () => encodeSuccess(value)), (plain) => write(desk, subject, plain))
+  return Now.catchCause(written, (cause) => Effect.fail(encodingFailed(subject, cause)))
 }
 
 /** The last resort, which cannot fail: a value may break even while it is being rendered. */
@@ -121,8 +132,24 @@ const isEncodingFailure = (reason: unknown): reason is Tool.ToolError =>
 const continued = <E, R>(desk: Desk<E, R>, subject: Subject, reason: unknown): Effect.Effect<Answer> =>
   Effect.map(errorContent(desk, subject, reason), (content) => told(subject, reason, content))
 
-const told = (subject: Subject, reason: unknown, content: string): Answer =>
-  result(subject.call, { _tag: "Error", error: reason }, { content }, true)
+const told = (subject: Subject, reason: unknown, content: string): Answer => ({
+  ...result(subject.call, { _tag: "Error", error: reason }, { content }, true),
+  ...failure(reason)
+})
+
+/** Reasons for which a call was not run, or not to its end. */
+const unrun: ReadonlySet<Tool.ToolError["reason"]> = new Set([
+  "unknown_tool",
+  "invalid_arguments",
+  "truncated_arguments",
+  "denied",
+  "cancelled"
+])
+
+const failure = (reason: unknown): Pick<Answer, "failure"> => {
+  if (!(reason instanceof ToolError)) return { failure: "reported" }
+  return unrun.has(reason.reason) ? {} : { failure: "crashed" }
+}
 
 interface Exception {
   readonly onToolErrorException?: unknown
@@ -140,7 +167,8 @@ const toldHalt = (subject: Subject, reason: unknown, content: string, exception:
   raw: { _tag: "Error", error: reason },
   message: message(subject.call, content, true),
   tail: { _tag: "ToolHalt", toolCallId: subject.call.id, reason: "tool_error", result: reason, content, ...exception },
-  halt: { haltedReason: "tool_error", haltToolCallId: subject.call.id, ...exception }
+  halt: { haltedReason: "tool_error", haltToolCallId: subject.call.id, ...exception },
+  ...failure(reason)
 })
 
 /** The caller's function broke: the run halts, and the exception is told next to the tool error. */
@@ -238,19 +266,23 @@ const reserved = (subject: Subject, raw: Tool.Halt): Tool.ToolError =>
     metadata: { reservedHaltAtom: raw.reason }
   })
 
-/** The answer to what an executor yielded. */
+/** The answer to what an executor yielded, when it is asked for. */
 export const fromOutcome = <E, R>(desk: Desk<E, R>, subject: Subject, raw: unknown): Effect.Effect<Answer, E, R> =>
   Effect.suspend(() => answerTo(desk, subject, raw))
 
-const answerTo = <E, R>(desk: Desk<E, R>, subject: Subject, raw: unknown): Effect.Effect<Answer, E, R> => {
+/** The answer to what an executor yielded. It is at hand where nothing has to be waited for. */
+export const answerTo = <E, R>(desk: Desk<E, R>, subject: Subject, raw: unknown): Effect.Effect<Answer, E, R> => {
   if (!Outcomes.isWellFormed(raw)) {
     return failed(desk, subject, toolError("invalid_return", subject.call, { cause: raw }))
   }
   switch (raw._tag) {
     case "Ok":
-      return encode(desk, subject, raw.value).pipe(
-        Effect.map((content) => result(subject.call, raw, cut(content, subject.tool?.maxResultChars), false)),
-        Effect.catch((error) => failed(desk, subject, error))
+      return Now.catchCause(
+        Now.map(
+          encode(desk, subject, raw.value),
+          (content) => result(subject.call, raw, cut(content, subject.tool?.maxResultChars), false)
+        ),
+        (cause) => failed(desk, subject, Cause.squash(cause))
       )
     case "Error":
       return failed(desk, subject, raw.error)
@@ -262,6 +294,14 @@ const answerTo = <E, R>(desk: Desk<E, R>, subject: Subject, raw: unknown): Effec
         : stopped(desk, subject, raw)
   }
 }
+
+/** The answer to a call that its tool's gates did not let run. It is a result like any other, and no failure. */
+export const denied = <E, R>(desk: Desk<E, R>, subject: Subject, error: Tool.ToolError): Effect.Effect<Answer> =>
+  continued(desk, subject, error)
+
+/** An answer with what its handler adds to the context. What failed adds nothing. */
+export const updating = (answer: Answer, contextUpdate: Json.JsonObject | undefined): Answer =>
+  contextUpdate === undefined || answer.raw._tag === "Error" ? answer : { ...answer, contextUpdate }
 
 /** The answer to a call that was not run to its end. It tells so, and is no failure that a policy is asked about. */
 export const cancelled = <E, R>(desk: Desk<E, R>, subject: Subject, detail: string): Effect.Effect<Answer> =>

@@ -6,28 +6,33 @@
  */
 import * as Cause from "effect/Cause"
 import type * as Clock from "effect/Clock"
-import type * as Context from "effect/Context"
+import * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import type * as Fiber from "effect/Fiber"
 import type * as Pull from "effect/Pull"
-import * as Semaphore from "effect/Semaphore"
 import type * as Event from "../Event.ts"
 import type * as Executor from "../Executor.ts"
 import type * as Message from "../Message.ts"
 import type * as Policy from "../Policy.ts"
 import type * as Tool from "../Tool.ts"
-import * as Admission from "./admission.ts"
+import type { Ambient } from "./ambient.ts"
 import * as Answer from "./answer.ts"
-import * as Cancellation from "./cancellation.ts"
+import * as Deadline from "./deadline.ts"
 import * as Emission from "./emission.ts"
 import { Handling, type Host } from "./handling.ts"
-import { type Helper, Helpers } from "./helpers.ts"
+import { Helpers } from "./helpers.ts"
+import { Holding } from "./holding.ts"
+import * as KeyedPermits from "./keyedPermits.ts"
 import { limited } from "./limit.ts"
+import * as Limits from "./limits.ts"
 import { Mailbox } from "./mailbox.ts"
+import * as Now from "./now.ts"
 import * as Plan from "./plan.ts"
-import type { Running, Task } from "./running.ts"
+import { Queue } from "./queue.ts"
+import type { Owner, Running, Task } from "./running.ts"
+import * as Siblings from "./siblings.ts"
 import * as Telemetry from "./telemetry.ts"
 
 export interface Settings {
@@ -47,7 +52,7 @@ export interface Workshop<E> {
   readonly executor: Executor.Service
   readonly desk: Omit<Answer.Desk<E, any>, "limit">
   readonly running: Running
-  readonly cancellation: Cancellation.Cancellation | undefined
+  readonly ambient: Ambient
   readonly services: Context.Context<any>
   readonly clock: Clock.Clock
 }
@@ -58,43 +63,46 @@ export class Batch<E> implements Host<E> {
   readonly desk: Answer.Desk<E, any>
   private readonly mailbox = new Mailbox<E>()
   readonly emission: Emission.Emission
-  readonly permits: Semaphore.Semaphore
   readonly isTraced: boolean
   /** By the position of the call. */
   private readonly answered: Array<Answer.Answer | undefined> = []
   private readonly completed: Array<Answer.Answer> = []
   readonly helpers: Helpers
   readonly services: Context.Context<any>
-  private readonly unsubscribe: ReadonlyArray<() => void>
-  private readonly runs = new Map<number, Plan.Run>()
+  private readonly unsubscribe: (() => void) | undefined
+  private readonly queue: Queue
   private readonly handlings = new Set<Handling<E>>()
   private undecided: ReadonlyArray<Plan.Job> = []
   private isDeciding = false
   private cancellation: string | undefined
   private isAwaited = false
   private isSealed = false
-  private admission: Admission.Admission
-  private holding = 0
   private hasBegun = false
+  /** What keeps calls from running: a halt for the rest of the turn, a failure for as long as others run beside it. */
+  private skipping: Siblings.Consequence | undefined
   isOver = false
-  private isAdmitting = false
-  private hasRoom = false
-  private patience: Helper | undefined
 
   constructor(workshop: Workshop<E>) {
-    const { settings, running, cancellation, desk, services } = workshop
+    const { ambient: { cancellation, deadline }, desk, running, services, settings } = workshop
     this.workshop = workshop
     this.desk = { ...desk, limit: (subject, work) => this.limit(subject, work, () => this.late(subject)) }
     this.emission = Emission.make(settings.policy, this.mailbox)
-    this.permits = Semaphore.makeUnsafe(settings.bound)
     this.helpers = new Helpers(services)
     this.isTraced = Telemetry.isTraced(services)
-    this.admission = Admission.make(settings.bound)
     this.services = services
-    this.unsubscribe = [
-      running.onChange(() => this.admit()),
-      cancellation?.onRequest(() => this.cancel(Cancellation.cause)) ?? (() => {})
-    ]
+    this.queue = new Queue(settings.bound, running, this.helpers, {
+      start: (run) => this.start(run),
+      refuse: (run) => this.abort(run, "not started: an earlier tool refused to stop and is still running")
+    })
+    this.unsubscribe = cancellation?.onRequest(() => this.cancel(cancellation.cause))
+    if (deadline !== undefined) this.stopAt(deadline.toolsUntil)
+  }
+
+  /** Tools have to be done by then; what comes up later does not run. */
+  private stopAt(millis: number): void {
+    const left = millis - this.workshop.clock.currentTimeMillisUnsafe()
+    if (left <= 0) this.cancel(Deadline.toolsCause)
+    else this.helpers.after(left, () => this.cancel(Deadline.toolsCause))
   }
 
   /** Calls that have come up. They are numbered by their position in the turn, and start in the order they come in. */
@@ -140,14 +148,19 @@ export class Batch<E> implements Host<E> {
   }
 
   /** Whether every call has been answered. Those that were called back are waited for, too. */
-  private get isSettled(): boolean {
+  get isSettled(): boolean {
     return this.isSealed && this.completed.length === this.jobs.length &&
-      (!this.isAwaited || this.holding === 0)
+      (!this.isAwaited || this.queue.holding === 0)
+  }
+
+  /** Whether a call has not been answered. */
+  get isBusy(): boolean {
+    return this.completed.length < this.jobs.length
   }
 
   /** Stops what has come up, and whatever still may: the turn they belong to is not to be acted on. */
   cancel(cause: string): void {
-    this.cancellation = `not run: ${cause}`
+    this.cancellation = cause
     this.callBack(cause)
   }
 
@@ -157,12 +170,9 @@ export class Batch<E> implements Host<E> {
    */
   callBack(cause: string): void {
     this.isAwaited = true
-    for (const { index } of Admission.waiting(this.admission)) {
-      this.abort(this.runs.get(index) as Plan.Run, `not run: ${cause}`)
-    }
-    this.admission = Admission.clear(this.admission)
+    for (const run of this.queue.clear()) this.abort(run, `not run: ${cause}`)
     for (const handling of this.handlings) {
-      if (handling.job.tool.interrupt === "cancel") handling.cancel(`interrupted: ${cause}`)
+      if (!handling.job.isBlocking) handling.cancel(`interrupted: ${cause}`)
     }
     const jobs = this.jobs.slice()
     const since = this.workshop.clock.currentTimeMillisUnsafe()
@@ -199,7 +209,8 @@ export class Batch<E> implements Host<E> {
   /** Ends the timers; nothing starts any more. What runs belongs to the run and is stopped with it. */
   close(): void {
     this.isOver = true
-    for (const unsubscribe of this.unsubscribe) unsubscribe()
+    this.unsubscribe?.()
+    this.queue.close()
     this.helpers.close()
   }
 
@@ -209,19 +220,21 @@ export class Batch<E> implements Host<E> {
     this.isDeciding = true
     const jobs = this.undecided
     this.undecided = []
-    this.helpers.when(
-      Effect.forEach(jobs, (job) => this.decide(job), { concurrency: this.workshop.settings.bound }),
-      (decided) => {
-        this.isDeciding = false
-        this.open(decided)
-        this.decideNext()
-      }
-    )
+    const deciding = jobs.map((job) => this.decide(job))
+    if (deciding.every(isDecided)) return this.decided(deciding.map((exit) => exit.value))
+    const { bound: concurrency } = this.workshop.settings
+    this.helpers.when(Effect.all(deciding, { concurrency }), (decided) => this.decided(decided))
+  }
+
+  private decided(decided: ReadonlyArray<Plan.Decided>): void {
+    this.isDeciding = false
+    this.open(decided)
+    this.decideNext()
   }
 
   private decide(job: Plan.Job): Effect.Effect<Plan.Decided, never, any> {
     return job._tag === "Decode"
-      ? Plan.decide(job, (decode, late) => this.limit(job, decode, late))
+      ? Plan.decide(job, this.workshop.settings.policy, (decode, late) => this.limit(job, decode, late))
       : Effect.succeed(job)
   }
 
@@ -233,23 +246,27 @@ export class Batch<E> implements Host<E> {
       if (job._tag === "Refuse") this.respond(job, Answer.fromOutcome(this.desk, job, job.outcome))
       if (job._tag === "Cancel") this.respond(job, Answer.cancelled(this.desk, job, job.detail))
     }
-    for (const run of runs) this.runs.set(run.index, run)
-    const { cancellation } = this
-    if (cancellation !== undefined) return runs.forEach((run) => this.abort(run, cancellation))
-    this.admission = Admission.enqueue(this.admission, runs)
-    this.admit()
+    const detail = this.cancellation ?? this.skipping?.detail
+    if (detail !== undefined) return runs.forEach((run) => this.abort(run, `not run: ${detail}`))
+    this.queue.add(runs)
   }
 
   /** Puts a fiber into the run's care, before it has run any code of the caller's. */
-  own(call: Message.ToolCall, fiber: Fiber.Fiber<unknown, unknown>, run?: Plan.Run): Task {
+  own(
+    call: Message.ToolCall,
+    fiber: Fiber.Fiber<unknown, unknown>,
+    run?: Plan.Run,
+    owner?: Owner
+  ): Task {
     const task: Task = {
       id: call.id,
       name: call.name,
       startedAt: this.workshop.clock.currentTimeMillisUnsafe(),
       isHandler: run !== undefined,
       isExclusive: run?.isExclusive === true,
-      isBlocking: run?.tool.interrupt === "block",
-      fiber
+      isBlocking: run?.isBlocking === true,
+      fiber,
+      owner
     }
     this.workshop.running.add(task)
     return task
@@ -268,8 +285,10 @@ export class Batch<E> implements Host<E> {
     work: () => Effect.Effect<A, unknown, S>,
     late: () => unknown
   ): Effect.Effect<A, unknown, S> {
+    const begun = Now.attempt(work)
+    if (Exit.isExit(begun)) return begun
     const millis = this.millisFor(subject.tool)
-    return limited(work, { millis, own: (fiber) => this.watch(subject.call, fiber), late })
+    return limited(begun, { millis, own: (fiber) => this.watch(subject.call, fiber), late })
   }
 
   private late(subject: Answer.Subject): Error {
@@ -282,7 +301,7 @@ export class Batch<E> implements Host<E> {
 
   /** Answers a call in a fiber of its own. */
   respond(
-    job: Answer.Subject & { readonly index: number },
+    job: Answer.Numbered,
     answer: Effect.Effect<Answer.Answer, E, any>
   ): void {
     if (this.isOver) return
@@ -296,65 +315,58 @@ export class Batch<E> implements Host<E> {
   }
 
   settling(
-    job: Answer.Subject & { readonly index: number },
+    job: Answer.Numbered,
     answer: Effect.Effect<Answer.Answer, E, any>
   ): Effect.Effect<void, E, any> {
-    return Effect.map(answer, (value) => this.settle(job, value))
+    return Now.map(answer, (value) => this.settle(job, value))
   }
 
-  private settle(job: Answer.Subject & { readonly index: number }, answer: Answer.Answer): void {
+  private settle(job: Answer.Numbered, answer: Answer.Answer): void {
     if (this.answered[job.index] !== undefined) return
     this.answered[job.index] = answer
     this.completed.push(answer)
     const { id, name } = job.call
-    this.emission.settled(job.index, [{ _tag: "ToolExecutionCompleted", id, name, result: answer.raw }, answer.tail])
+    const { contextUpdate, raw, tail } = answer
+    const update = contextUpdate === undefined ? {} : { contextUpdate }
+    this.emission.settled(job.index, [{ _tag: "ToolExecutionCompleted", id, name, result: raw, ...update }, tail])
+    this.tellSiblings(job, answer)
+  }
+
+  /** A halt or a failure may stop the calls beside it, and keep those from running that wait. */
+  private tellSiblings(job: Answer.Numbered, answer: Answer.Answer): void {
+    const { siblings } = this.workshop.settings.policy
+    const consequence = Siblings.consequence(siblings, answer, job.isExclusive === true)
+    if (consequence === undefined) return
+    for (const handling of Array.from(this.handlings)) {
+      const isReached = consequence.isForAll || !handling.job.isBlocking
+      if (handling.job.index !== job.index && isReached) handling.cancel(`interrupted: ${consequence.detail}`)
+    }
+    if (!consequence.isSkipping || (!consequence.isHalt && this.queue.holding === 0)) return
+    this.skipping = this.skipping?.isHalt === true ? this.skipping : consequence
+    for (const run of this.queue.clear()) this.abort(run, `not run: ${consequence.detail}`)
   }
 
   /** What the caller's policy failed with is the run's failure. Any other end without an answer costs this one call. */
-  answerEnded(job: Answer.Subject & { readonly index: number }, exit: Exit.Exit<unknown, E>): void {
+  answerEnded(job: Answer.Numbered, exit: Exit.Exit<unknown, E>): void {
     if (Exit.isSuccess(exit) || this.isOver || this.answered[job.index] !== undefined) return
     if (!Cause.hasFails(exit.cause)) return this.settle(job, Answer.lost(this.desk, job, exit.cause))
     this.isOver = true
     this.mailbox.fail(exit.cause)
   }
 
-  /** Starts whoever may start. Handlers that end at once make room while this runs, so it loops and never nests. */
-  private admit(): void {
-    this.hasRoom = true
-    if (this.isAdmitting) return
-    this.isAdmitting = true
-    while (this.hasRoom) {
-      this.hasRoom = false
-      const outsiders = this.workshop.running.outsiders(this.holding, this.admission.isExclusiveRunning)
-      const [tickets, next] = Admission.admit(Admission.withOutsiders(this.admission, outsiders))
-      this.admission = next
-      for (const ticket of tickets) this.start(this.runs.get(ticket.index) as Plan.Run)
-    }
-    this.isAdmitting = false
-    if (this.patience === undefined && Admission.stuck(this.admission) !== undefined) this.waitForOutsiders()
+  /** The permits of the tree, and those of the tool's keys. */
+  hold(run: Plan.Run, call: Tool.CallContext): Holding {
+    const { ambient: { pool }, services } = this.workshop
+    const { limits } = run.tool
+    const keyed = limits === undefined
+      ? undefined
+      : Effect.suspend(() => Context.get(services, Limits.Keyed).takeAll(KeyedPermits.wanted(limits, run.args, call)))
+    return new Holding(pool, keyed, services)
   }
 
-  /** A call waits one grace period for handlers that do not end, and is then answered without a start. */
-  private waitForOutsiders(): void {
-    this.patience = this.helpers.after(this.workshop.running.graceMillis, () => {
-      this.patience = undefined
-      for (let ticket = Admission.stuck(this.admission); ticket !== undefined;) {
-        this.refuse(this.runs.get(ticket.index) as Plan.Run)
-        ticket = Admission.stuck(this.admission)
-      }
-      this.admit()
-    })
-  }
-
-  private refuse(job: Plan.Run): void {
-    this.admission = Admission.skip(this.admission)
-    this.abort(job, "not started: an earlier tool refused to stop and is still running")
-  }
-
-  private start(job: Plan.Run): void {
+  private start(run: Plan.Run): void {
     if (this.isOver) return
-    const handling = new Handling<E>(job, this.workshop, this)
-    this.holding++
+    const handling = new Handling<E>(run, this.workshop, this)
     this.handlings.add(handling)
     handling.start()
   }
@@ -362,12 +374,14 @@ export class Batch<E> implements Host<E> {
   /** A handler ended, or outlived its grace period: its place is free. */
   vacated(handling: Handling<E>): void {
     this.handlings.delete(handling)
-    this.holding--
-    this.admission = Admission.release(this.admission, handling.job)
-    Effect.runForkWith(this.workshop.services)(this.permits.release(1))
+    this.queue.release(handling.job)
+    if (this.queue.holding === 0 && this.skipping?.isHalt === false) this.skipping = undefined
     if (this.isSettled) this.mailbox.wake()
   }
 }
+
+const isDecided = (effect: Effect.Effect<Plan.Decided, never, any>): effect is Exit.Success<Plan.Decided> =>
+  Exit.isExit(effect) && Exit.isSuccess(effect)
 
 const isNonEmpty = (events: ReadonlyArray<Event.Event>): events is readonly [Event.Event, ...Array<Event.Event>] =>
   events.length > 0

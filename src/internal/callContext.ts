@@ -1,7 +1,8 @@
 /** What a handler is told about its call. */
 import * as Effect from "effect/Effect"
-import type * as Tool from "../Tool.ts"
+import type * as Message from "../Message.ts"
 import type { Settings } from "./batch.ts"
+import * as Json from "./json.ts"
 import type * as Plan from "./plan.ts"
 
 /**
@@ -21,11 +22,45 @@ const promise = <A>(run: (signal: AbortSignal) => PromiseLike<A>): Effect.Effect
     })
   })
 
-export const callContext = (
-  job: Plan.Run,
-  settings: Settings,
-  progress: (value: unknown) => void
-): Tool.CallContext => ({
+/** What a handler is told. Public as `Tool.CallContext`. */
+export interface CallContext {
+  readonly id: string
+  readonly name: string
+  /** Position of the call in its turn, from 0. */
+  readonly index: number
+  /** Position of the turn in its run, from 0. */
+  readonly stepIndex: number
+  /** 1 for the first start, one more for each retry. */
+  readonly attempt: number
+  /** The same for every attempt at this call, different for every other call. */
+  readonly idempotencyKey: string
+  readonly requestId: string | null
+  readonly sessionId: string | null
+  readonly context: Json.JsonObject
+  readonly toolCall: Message.ToolCall
+  /** Reports to the consumer at once. It never fails, and may be coalesced when nobody reads. */
+  readonly progress: (value: unknown) => Effect.Effect<void>
+  /**
+   * Adds to the context of the steps that follow. Updates count when the handler succeeds, and are merged in the order
+   * of the calls, whatever finished first.
+   */
+  readonly updateContext: (values: Json.JsonObject) => Effect.Effect<void>
+  /** Runs a Promise API: interruption fires its signal and waits until the promise has settled. */
+  readonly promise: <A>(run: (signal: AbortSignal) => PromiseLike<A>) => Effect.Effect<A>
+}
+
+/** What a handler may tell while it runs. */
+export interface Reports {
+  readonly progress: (value: unknown) => void
+  readonly updateContext: (values: Json.JsonObject) => void
+}
+
+const update = (reports: Reports, values: unknown): void => {
+  if (!Json.isObject(values)) throw new TypeError("call.updateContext takes an object of context values")
+  reports.updateContext(values)
+}
+
+export const callContext = (job: Plan.Run, settings: Settings, reports: Reports): CallContext => ({
   id: job.call.id,
   name: job.call.name,
   index: job.index,
@@ -36,6 +71,7 @@ export const callContext = (
   sessionId: settings.sessionId,
   context: settings.context,
   toolCall: job.call,
-  progress: (value) => Effect.sync(() => progress(value)),
+  progress: (value) => Effect.sync(() => reports.progress(value)),
+  updateContext: (values) => Effect.sync(() => update(reports, values)),
   promise
 })

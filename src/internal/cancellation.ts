@@ -2,6 +2,7 @@
  * The soft stop of a run: a request that is made once and stays made. Whoever asks later learns of it as well as whoever
  * listened before, so that nothing that starts in between is missed.
  */
+import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import * as Scope from "effect/Scope"
@@ -9,9 +10,11 @@ import * as Scope from "effect/Scope"
 /** What a caller may stop a run with: a signal, or an effect that stops it when it succeeds. */
 export type Source<R> = AbortSignal | Effect.Effect<unknown, never, R>
 
-export const cause = "Execution cancelled by parent abort signal"
+const abortCause = "Execution cancelled by parent abort signal"
 
 export class Cancellation {
+  /** Why it was requested. */
+  cause = abortCause
   private hasBeenRequested = false
   private readonly listeners = new Set<() => void>()
 
@@ -19,9 +22,10 @@ export class Cancellation {
     return this.hasBeenRequested
   }
 
-  request(): void {
+  request(cause = abortCause): void {
     if (this.hasBeenRequested) return
     this.hasBeenRequested = true
+    this.cause = cause
     for (const listener of this.listeners) listener()
     this.listeners.clear()
   }
@@ -34,18 +38,38 @@ export class Cancellation {
   }
 }
 
-/** Listens to a source until the scope closes. Without a source there is nothing to ask. */
+/** Listens to a source until the scope closes. */
 export const listen = <R>(
-  source: Source<R> | null | undefined,
+  source: Source<R>,
+  cancellation: Cancellation,
   scope: Scope.Scope
-): Effect.Effect<Cancellation | undefined, never, R> => {
-  if (source === null || source === undefined) return Effect.succeed(undefined)
-  const cancellation = new Cancellation()
-  const listening = Effect.isEffect(source)
+): Effect.Effect<void, never, R> =>
+  Effect.isEffect(source)
     ? listenToEffect(source, cancellation, scope)
     : listenToSignal(source, cancellation, scope)
-  return Effect.as(listening, cancellation)
+
+/** Is requested when the other one is, for the same reason. */
+export const follow = (
+  parent: Cancellation,
+  cancellation: Cancellation,
+  scope: Scope.Scope
+): Effect.Effect<void> => {
+  const unsubscribe = parent.onRequest(() => cancellation.request(parent.cause))
+  return Scope.addFinalizer(scope, Effect.sync(unsubscribe))
 }
+
+/** Is requested at a time of the clock. */
+export const expire = (
+  at: number,
+  cause: string,
+  cancellation: Cancellation,
+  scope: Scope.Scope
+): Effect.Effect<void> =>
+  Effect.flatMap(Clock.currentTimeMillis, (now) => {
+    if (at <= now) return Effect.sync(() => cancellation.request(cause))
+    const waiting = Effect.map(Effect.sleep(at - now), () => cancellation.request(cause))
+    return listenToEffect(waiting, cancellation, scope)
+  })
 
 const listenToSignal = (
   signal: AbortSignal,

@@ -21,9 +21,36 @@ export const check = (name: string, options: Readonly<Record<string, unknown>>):
   if (concurrency !== "shared" && concurrency !== "exclusive" && typeof concurrency !== "function") {
     misuse(name, `concurrency must be "shared", "exclusive" or a function of the arguments`)
   }
+  checkGates(name, options)
+  checkLimits(name, options["limits"])
   if (interrupt !== "cancel" && interrupt !== "block") misuse(name, `interrupt must be "cancel" or "block"`)
   if (!Number.isInteger(maxResultChars) || Number(maxResultChars) < 0) {
     misuse(name, "maxResultChars must be a whole number, 0 for no limit")
+  }
+}
+
+/** A call that is handed over is not run here, so a gate on it would be one that nobody passes. */
+const checkGates = (name: string, options: Readonly<Record<string, unknown>>): void => {
+  for (const gate of ["validate", "authorize"]) {
+    const value = options[gate]
+    if (value === undefined) continue
+    if (typeof value !== "function") misuse(name, `${gate} must be a function (args, call)`)
+    if (options["manual"] === true) {
+      misuse(name, `${gate} is asked before a handler runs, and a manual tool has none: ask where its calls are run`)
+    }
+  }
+}
+
+const checkLimits = (name: string, limits: unknown): void => {
+  if (limits === undefined) return
+  const isUsable = (limit: unknown): boolean =>
+    Json.isObject(limit) && (typeof limit["key"] === "function" || typeof limit["key"] === "string") &&
+    Number.isInteger(limit["permits"]) && Number(limit["permits"]) > 0
+  if (!Array.isArray(limits) || !limits.every(isUsable)) {
+    misuse(
+      name,
+      "limits must be a list of { key, permits }: a text or a function (args, call), and a whole number above 0"
+    )
   }
 }
 

@@ -8,20 +8,19 @@ import type * as Executor from "../Executor.ts"
 import type * as Message from "../Message.ts"
 import type * as Tool from "../Tool.ts"
 import type { Settings } from "./batch.ts"
-import { callContext } from "./callContext.ts"
 import * as Json from "./json.ts"
 import type * as Plan from "./plan.ts"
 import { toolError } from "./toolError.ts"
 
 export const execute = (
   job: Plan.Run,
-  settings: Settings,
+  context: Tool.CallContext,
   executor: Executor.Service,
-  progress: (value: unknown) => void
+  onRetry: () => void
 ): Effect.Effect<unknown, never, any> => {
   const { tool, call, args } = job
-  const context = callContext(job, settings, progress)
   const once = (attempt: number): Effect.Effect<unknown, never, any> => {
+    if (attempt > 1) onRetry()
     const outcome: unknown = executor.execute(tool, args, attempt === 1 ? context : { ...context, attempt })
     return Effect.isEffect(outcome) ? outcome as Effect.Effect<unknown, never, any> : Effect.succeed(outcome)
   }

@@ -1,27 +1,32 @@
 /**
- * One call while it runs: it waits for its permit, its handler runs against the clock, and it is answered by what came
- * of that, or by its timeout or cancellation, whichever is first. It holds its place until its fiber has ended or its
- * grace period is over, whatever it was answered with.
+ * One call while it runs: it waits for its permits, passes its tool's gates, its handler runs against the clock, and it
+ * is answered by what came of that, or by its timeout or cancellation, whichever is first. It holds its place until its
+ * fiber has ended or its grace period is over, whatever it was answered with.
  */
 import * as Cause from "effect/Cause"
+import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import type * as Fiber from "effect/Fiber"
-import type * as Semaphore from "effect/Semaphore"
 import type * as Tracer from "effect/Tracer"
 import type * as Message from "../Message.ts"
 import type * as Tool from "../Tool.ts"
 import * as Answer from "./answer.ts"
 import type { Workshop } from "./batch.ts"
+import { callContext } from "./callContext.ts"
 import type * as Emission from "./emission.ts"
 import * as Execution from "./execution.ts"
+import * as Gates from "./gates.ts"
 import type { Helper, Helpers } from "./helpers.ts"
+import type { Holding } from "./holding.ts"
+import type * as Json from "./json.ts"
+import * as Limits from "./limits.ts"
+import * as Now from "./now.ts"
 import type * as Plan from "./plan.ts"
-import type { Task } from "./running.ts"
+import * as ResultObject from "./resultObject.ts"
+import type { Owner, Task } from "./running.ts"
 import * as Telemetry from "./telemetry.ts"
 import { toolError } from "./toolError.ts"
-
-type Numbered = Answer.Subject & { readonly index: number }
 
 /** The batch a call belongs to. */
 export interface Host<E> {
@@ -30,59 +35,106 @@ export interface Host<E> {
   readonly desk: Answer.Desk<E, any>
   readonly emission: Emission.Emission
   readonly helpers: Helpers
-  readonly permits: Semaphore.Semaphore
+  /** The permits of the tree and of the tool's keys. */
+  readonly hold: (run: Plan.Run, call: Tool.CallContext) => Holding
   readonly millisFor: (tool: Tool.Any | undefined) => number
-  readonly own: (call: Message.ToolCall, fiber: Fiber.Fiber<unknown, unknown>, run: Plan.Run) => Task
-  readonly respond: (job: Numbered, answer: Effect.Effect<Answer.Answer, E, any>) => void
-  readonly settling: (job: Numbered, answer: Effect.Effect<Answer.Answer, E, any>) => Effect.Effect<void, E, any>
-  readonly answerEnded: (job: Numbered, exit: Exit.Exit<unknown, E>) => void
+  readonly own: (
+    call: Message.ToolCall,
+    fiber: Fiber.Fiber<unknown, unknown>,
+    run: Plan.Run,
+    owner: Owner
+  ) => Task
+  readonly respond: (job: Answer.Numbered, answer: Effect.Effect<Answer.Answer, E, any>) => void
+  readonly settling: (job: Answer.Numbered, answer: Effect.Effect<Answer.Answer, E, any>) => Effect.Effect<void, E, any>
+  readonly answerEnded: (job: Answer.Numbered, exit: Exit.Exit<unknown, E>) => void
   readonly vacated: (handling: Handling<E>) => void
 }
 
-export class Handling<E> {
+export class Handling<E> implements Owner {
   readonly job: Plan.Run
   private readonly workshop: Workshop<E>
   private readonly host: Host<E>
+  private readonly holding: Holding
+  private readonly context: Tool.CallContext
   /**
-   * `handler`: its handler is alive and unanswered; `answering`: its own fiber writes the answer; `expired`: it was
-   * answered over its head, and whatever its fiber still does is of no account.
+   * `waiting`: for its permits; `gating`: its tool's gates are asked; `handler`: its handler is alive and unanswered;
+   * `answering`: its own fiber writes the answer; `expired`: it was answered over its head, and whatever its fiber still
+   * does is of no account.
    */
-  private phase: "waiting" | "handler" | "answering" | "expired" = "waiting"
+  private phase: "waiting" | "gating" | "handler" | "answering" | "expired" = "waiting"
   private hasPlace = true
   private isForked = false
   private timer: Helper | undefined
   private task: Task | undefined
   private span: Tracer.Span | undefined
+  private updates: Json.JsonObject | undefined
 
   constructor(job: Plan.Run, workshop: Workshop<E>, host: Host<E>) {
     this.job = job
     this.workshop = workshop
     this.host = host
+    this.context = callContext(job, workshop.settings, {
+      progress: (value) => this.progress(value),
+      updateContext: (values) => this.update(values)
+    })
+    this.holding = host.hold(job, this.context)
   }
 
   start(): void {
-    const fiber = Effect.runForkWith(this.workshop.services)(
+    const services = Context.add(this.workshop.services, Limits.CurrentHolding, this.holding)
+    const fiber = Effect.runForkWith(services)(
       Effect.withFiber((fiber) => {
-        this.task = this.host.own(this.job.call, fiber, this.job)
+        this.task = this.host.own(this.job.call, fiber, this.job, this)
         return this.body()
       })
     )
     this.isForked = true
-    if (this.phase === "handler") this.arm()
+    if (this.phase === "gating" || this.phase === "handler") this.arm()
     fiber.addObserver((exit) => this.ended(exit))
   }
 
-  /** Permit, handler, answer. A timeout or a cancellation takes the answer away from it. */
-  private body(): Effect.Effect<void, E, any> {
-    return Effect.flatMap(this.host.permits.take(1), () => {
-      this.handlerStarts()
-      return Effect.flatMap(this.execute(), (outcome) => {
-        if (this.phase !== "handler" || this.host.isOver) return Effect.void
-        this.disarm()
-        this.endSpan(Exit.void, Execution.outcomeName(outcome))
-        return this.host.settling(this.job, Answer.fromOutcome(this.host.desk, this.job, outcome))
-      })
+  /** Permits, gates, handler, answer. A timeout or a cancellation takes the answer away from it. */
+  private body(): Effect.Effect<unknown, E, any> {
+    return Effect.flatMap(
+      Effect.flatMap(this.holding.take, () => Gates.isGated(this.job.tool) ? this.gated() : this.handled()),
+      () => this.holding.giveBack
+    )
+  }
+
+  private gated(): Effect.Effect<void, E, any> {
+    this.phase = "gating"
+    if (this.isForked) this.arm()
+    return Effect.flatMap(Gates.denial(this.job, this.context), (error) => {
+      if (this.phase !== "gating" || this.host.isOver) return Effect.void
+      this.timer?.interruptUnsafe()
+      if (error === undefined) return this.handled()
+      this.disarm()
+      return this.host.settling(this.job, Answer.denied(this.host.desk, this.job, error))
     })
+  }
+
+  private handled(): Effect.Effect<void, E, any> {
+    this.handlerStarts()
+    return Effect.flatMap(this.execute(), (outcome) => {
+      if (this.phase !== "handler" || this.host.isOver) return Effect.void
+      this.disarm()
+      const counted = this.counted(outcome)
+      this.endSpan(Exit.void, Execution.outcomeName(counted))
+      const answer = Answer.answerTo(this.host.desk, this.job, counted)
+      const { updates } = this
+      return this.host.settling(
+        this.job,
+        updates === undefined ? answer : Now.map(answer, (value) => Answer.updating(value, updates))
+      )
+    })
+  }
+
+  /** What an outcome counts as under the policy. */
+  private counted(outcome: unknown): unknown {
+    if (this.workshop.settings.policy.results === "plain") return outcome
+    const { contextUpdate, outcome: counted } = ResultObject.read(outcome)
+    if (contextUpdate !== undefined) this.updates = { ...this.updates, ...contextUpdate }
+    return counted
   }
 
   private handlerStarts(): void {
@@ -94,7 +146,9 @@ export class Handling<E> {
 
   private execute(): Effect.Effect<unknown, never, any> {
     const { settings, executor } = this.workshop
-    const execution = Execution.execute(this.job, settings, executor, (value) => this.progress(value))
+    const execution = Execution.execute(this.job, this.context, executor, () => {
+      this.updates = undefined
+    })
     if (!this.host.isTraced) return execution
     const { call } = this.job
     return Telemetry.underSpan(
@@ -119,6 +173,10 @@ export class Handling<E> {
     this.host.emission.progress(this.job.index, { _tag: "ToolProgress", id, name, progress: value })
   }
 
+  private update(values: Json.JsonObject): void {
+    if (this.phase === "handler") this.updates = { ...this.updates, ...values }
+  }
+
   /** The timeout of a tool is enforced from here: it runs from the start of the handler, not while the call waits. */
   private arm(): void {
     const millis = this.host.millisFor(this.job.tool)
@@ -132,7 +190,12 @@ export class Handling<E> {
 
   /** The time is up: the call is answered now, whatever its handler does about the interruption. */
   private expire(): void {
-    const error = toolError("timeout", this.job.call)
+    const { call, tool } = this.job
+    if (this.phase === "gating") {
+      const late = Gates.late(call, this.host.millisFor(tool))
+      return this.overrule(late, () => Answer.denied(this.host.desk, this.job, late))
+    }
+    const error = toolError("timeout", call)
     this.overrule(error, () => Answer.failed(this.host.desk, this.job, error))
   }
 
@@ -157,6 +220,14 @@ export class Handling<E> {
     this.host.respond(this.job, answer())
   }
 
+  isStopping(): void {
+    this.holding.stop()
+  }
+
+  isAbandoned(): void {
+    this.endSpan(Exit.void, "abandoned")
+  }
+
   private interrupt(since = this.workshop.clock.currentTimeMillisUnsafe()): void {
     if (this.task !== undefined) this.workshop.running.interrupt(this.task, since, () => this.vacate())
   }
@@ -164,20 +235,27 @@ export class Handling<E> {
   private vacate(): void {
     if (!this.hasPlace) return
     this.hasPlace = false
+    this.holding.release()
     this.host.vacated(this)
   }
 
   private ended(exit: Exit.Exit<unknown, E>): void {
     const { job, host } = this
     this.endSpan(exit, "interrupted")
-    if (this.phase === "handler" && !host.isOver) {
+    if (this.phase !== "answering" && this.phase !== "expired" && !host.isOver) {
       this.disarm()
-      const cause = Exit.isFailure(exit) ? Cause.squash(exit.cause) : undefined
-      host.respond(job, Answer.failed(host.desk, job, toolError("handler_exit", job.call, { cause })))
+      host.respond(job, Answer.failed(host.desk, job, brokenOff(job.call, exit)))
     } else if (this.phase === "answering") {
       host.answerEnded(job, exit)
     }
     this.vacate()
     if (this.task !== undefined) this.workshop.running.remove(this.task)
   }
+}
+
+/** What is said of a call whose fiber has ended without an answer. */
+const brokenOff = (call: Message.ToolCall, exit: Exit.Exit<unknown, unknown>): Tool.ToolError => {
+  if (Exit.isSuccess(exit)) return toolError("handler_exit", call)
+  const reason = Cause.hasInterruptsOnly(exit.cause) ? "handler_exit" : "handler_raised"
+  return toolError(reason, call, { cause: Cause.squash(exit.cause) })
 }

@@ -30,6 +30,7 @@ const checks = new Map<unknown, (event: Payload) => boolean>(Object.entries(
       isOptional(event["metadata"], Json.isObject),
     RawChunk: (event) => hasUsage(event["chunk"]),
     Error: (event) => "error" in event,
+    ToolExecutionCompleted: (event) => isString(event["id"]) && Json.isObject(event["contextUpdate"]),
     ToolResultEncoded: (event) => isString(event["id"]) && isString(event["content"]),
     AskUserRequested: (event) =>
       isString(event["toolCallId"]) && isString(event["question"]) && isOptional(event["opts"], Array.isArray),

@@ -10,6 +10,7 @@ import type * as Message from "../Message.ts"
 import type * as Policy from "../Policy.ts"
 import type * as Tool from "../Tool.ts"
 import * as Compact from "./compact.ts"
+import * as Now from "./now.ts"
 import { ToolError, toolError } from "./toolError.ts"
 
 /** A call of a tool that exists. Whether its arguments fit shows when they are decoded. */
@@ -27,6 +28,7 @@ export interface Run {
   readonly tool: Tool.Any
   readonly args: unknown
   readonly isExclusive: boolean
+  readonly isBlocking: boolean
 }
 
 interface Refuse {
@@ -68,21 +70,24 @@ const lostArguments = (call: Message.ToolCall, reason: Message.ArgumentsLost): T
   toolError(reason === "truncated" ? "truncated_arguments" : "invalid_arguments", call, { detail: lostReasons[reason] })
 
 /** Exclusiveness may depend on the arguments. A function that throws is taken as exclusive: that is always safe. */
-const runnable = (job: Decode, args: unknown): Effect.Effect<Run> => {
+const runnable = (job: Decode, args: unknown, policy: Policy.Policy): Effect.Effect<Run> => {
   const { index, call, tool } = job
-  const { concurrency } = tool
-  const run = (isExclusive: boolean): Run => ({ _tag: "Run", index, call, tool, args, isExclusive })
+  const { concurrency = policy.concurrency, interrupt = policy.interrupt } = tool
+  const isBlocking = interrupt === "block"
+  const run = (isExclusive: boolean): Run => ({ _tag: "Run", index, call, tool, args, isExclusive, isBlocking })
   if (typeof concurrency === "string") return Effect.succeed(run(concurrency === "exclusive"))
-  return Effect.sync(() => run(concurrency(args) === "exclusive")).pipe(
-    Effect.catchCause((cause) =>
+  const decided = Now.attempt(() => Effect.succeed(run(concurrency(args) === "exclusive")))
+  return Now.catchCause(
+    decided,
+    (cause) =>
       Effect.as(Effect.logWarning(`concurrency of tool "${tool.name}" threw; the call runs alone`, cause), run(true))
-    )
   )
 }
 
 /** What the call came to by its arguments. Decoding may need services and time; `limit` bounds it. */
 export const decide = (
   job: Decode,
+  policy: Policy.Policy,
   limit: (
     decode: () => Effect.Effect<unknown, unknown, any>,
     late: () => Tool.ToolError
@@ -92,13 +97,17 @@ export const decide = (
   const late = () => toolError("timeout", call, { detail: "decoding the arguments took too long" })
   const decoding = limit(() => tool.parameters.decode(call.arguments ?? {}), late)
   return Exit.isExit(decoding)
-    ? decided(job, decoding)
-    : Effect.flatMap(Effect.exit(decoding), (exit) => decided(job, exit))
+    ? decided(job, policy, decoding)
+    : Effect.flatMap(Effect.exit(decoding), (exit) => decided(job, policy, exit))
 }
 
-const decided = (job: Decode, exit: Exit.Exit<unknown, unknown>): Effect.Effect<Decided> =>
+const decided = (
+  job: Decode,
+  policy: Policy.Policy,
+  exit: Exit.Exit<unknown, unknown>
+): Effect.Effect<Decided> =>
   Exit.isSuccess(exit)
-    ? runnable(job, exit.value)
+    ? runnable(job, exit.value, policy)
     : Effect.succeed(refuse(job.index, job.call, job.tool, undecodable(job.call, exit.cause)))
 
 const undecodable = (call: Message.ToolCall, cause: Cause.Cause<unknown>): Tool.ToolError => {

@@ -58,7 +58,7 @@ export class Reply<E, R> {
   connect(stream: Stream.Stream<Event.AdapterEvent, Adapter.AdapterError>): Effect.Effect<void, never, R> {
     return Effect.gen({ self: this }, function*() {
       this.model = this.signalled(yield* Scope.provide(Stream.toPull(stream), this.connection))
-      if (this.run.cancellation !== undefined) yield* this.beside()
+      if (this.run.ambient.cancellation !== undefined) yield* this.beside()
     })
   }
 
@@ -85,7 +85,7 @@ export class Reply<E, R> {
 
   private besideModel(batch: Batch<E>): Effect.Effect<Signal, E> {
     if (!batch.isEmpty) return toolEvents(batch.take)
-    if (this.run.cancellation?.isRequested === true) return Effect.succeed(ended)
+    if (this.run.ambient.cancellation?.isRequested === true) return Effect.succeed(ended)
     this.listen(batch)
     const { read } = this
     if (read === undefined) {

@@ -21,6 +21,20 @@ export interface Task {
   readonly isExclusive: boolean
   readonly isBlocking: boolean
   readonly fiber: Fiber.Fiber<unknown, unknown>
+  readonly owner?: Owner | undefined
+}
+
+/** Who a task belongs to. */
+export interface Owner {
+  /** It is about to be interrupted: what no interruption reaches is to end, too. */
+  readonly isStopping: () => void
+  /** It refused to stop and is left behind. */
+  readonly isAbandoned: () => void
+}
+
+const interruptTask = (task: Task): void => {
+  task.owner?.isStopping()
+  task.fiber.interruptUnsafe()
 }
 
 export class Running {
@@ -56,7 +70,7 @@ export class Running {
   /** A blocking handler is told by nothing but the time that passes. */
   private tell(task: Task, now: number): void {
     if (!this.told.has(task)) this.told.set(task, now)
-    if (!task.isBlocking) task.fiber.interruptUnsafe()
+    if (!task.isBlocking) interruptTask(task)
   }
 
   remove(task: Task): void {
@@ -78,7 +92,7 @@ export class Running {
   interrupt(task: Task, since: number, onGivenUp: () => void): void {
     if (!this.tasks.has(task)) return
     this.told.set(task, since)
-    task.fiber.interruptUnsafe()
+    interruptTask(task)
     if (!this.tasks.has(task)) return
     const timer = this.helpers.after(this.graceMillis, () => {
       onGivenUp()
@@ -145,7 +159,7 @@ export class Running {
   /** Blocking handlers have had their time, too: they are told to stop as well, and given one turn to do so. */
   private readonly abandon: Effect.Effect<ReadonlyArray<Event.Abandoned>> = Effect.suspend(() => {
     if (this.tasks.size === 0) return Effect.succeed([])
-    for (const task of this.tasks) task.fiber.interruptUnsafe()
+    for (const task of this.tasks) interruptTask(task)
     return Effect.yieldNow.pipe(
       Effect.andThen(Clock.currentTimeMillis),
       Effect.map((now) => {
@@ -153,6 +167,7 @@ export class Running {
           this.tasks,
           ({ id, name, startedAt }) => ({ id, name, ageMillis: now - startedAt })
         )
+        for (const task of this.tasks) task.owner?.isAbandoned()
         this.tasks.clear()
         this.told.clear()
         this.lost.clear()

@@ -9,6 +9,7 @@ import type * as Policy from "../Policy.ts"
 import type * as Tool from "../Tool.ts"
 import type * as Answer from "./answer.ts"
 import type * as Cancellation from "./cancellation.ts"
+import type * as Deadline from "./deadline.ts"
 import * as Handler from "./handler.ts"
 import * as Json from "./json.ts"
 
@@ -23,6 +24,7 @@ export interface RunnerOptions<E, R> {
   readonly policy?: Policy.Policy | null
   readonly grace?: Duration.Input | "infinity" | null
   readonly cancel?: Cancellation.Source<R> | null
+  readonly deadline?: Deadline.Input | null
 }
 
 /** What a run uses. */
@@ -32,6 +34,7 @@ export interface Settings<E, R> {
   readonly timeoutMillis: number
   readonly graceMillis: number
   readonly maxConcurrency: number | undefined
+  readonly deadline: Deadline.Wish | undefined
   readonly context: Readonly<Record<string, unknown>>
   readonly requestId: string
   readonly sessionId: string | null
@@ -78,6 +81,19 @@ const usable = (policy: Policy.Policy): Policy.Policy => {
   throw new TypeError(`policy: unknownTool "failTurn" needs start "afterTurn"; got: ${show(policy.start)}`)
 }
 
+const hasReserve = (input: Deadline.Input): input is Extract<Deadline.Input, { readonly after: Duration.Input }> =>
+  Json.isObject(input) && "after" in input
+
+const wish = (input: Deadline.Input | null | undefined): Deadline.Wish | undefined => {
+  if (input === null || input === undefined) return undefined
+  if (!hasReserve(input)) return { afterMillis: millis("deadline", input), reserveMillis: undefined }
+  const { after, reserve } = input
+  return {
+    afterMillis: millis("deadline.after", after),
+    reserveMillis: reserve === undefined ? undefined : millis("deadline.reserve", reserve)
+  }
+}
+
 /** Throws for an option that cannot be used. */
 export const resolve = <E, R>(
   options: RunnerOptions<E, R>,
@@ -85,13 +101,15 @@ export const resolve = <E, R>(
   standard: Policy.Policy,
   requestId: string
 ): Settings<E, R> => {
-  const maxConcurrency = options.maxConcurrency ?? defaults.maxConcurrency
+  const policy = usable({ ...standard, ...(options.policy ?? defaults.policy) })
+  const maxConcurrency = options.maxConcurrency ?? defaults.maxConcurrency ?? policy.maxConcurrency
   return {
-    policy: usable(options.policy ?? defaults.policy ?? standard),
+    policy,
     onToolError: onToolError(options.onToolError),
     timeoutMillis: millis("toolTimeout", options.toolTimeout ?? defaults.toolTimeout ?? defaultToolTimeout),
     graceMillis: millis("grace", options.grace ?? defaults.grace ?? defaultGrace),
     maxConcurrency: maxConcurrency === undefined ? undefined : positiveInteger("maxConcurrency", maxConcurrency),
+    deadline: wish(options.deadline),
     context: options.context ?? defaults.context ?? {},
     requestId: options.requestId ?? requestId,
     sessionId: options.sessionId ?? null
@@ -100,8 +118,11 @@ export const resolve = <E, R>(
 
 const cores = (): number => typeof navigator === "undefined" ? 4 : navigator.hardwareConcurrency ?? 4
 
+/** How many handlers of a tree of runs may run at once when nobody said so. */
+export const widest = (): number => 2 * cores()
+
 /** How many calls of a batch may run at once when nobody said so. */
-export const defaultBound = (calls: number): number => Math.max(1, Math.min(calls, 2 * cores()))
+export const defaultBound = (calls: number): number => Math.max(1, Math.min(calls, widest()))
 
 const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 

@@ -13,6 +13,7 @@ import * as Json from "./json.ts"
  * - `not_found`: the tool has no handler
  * - `encoding_failed`: its result cannot be written as text
  * - `unknown_tool`, `invalid_arguments`, `truncated_arguments`: the call itself cannot be run
+ * - `denied`: its tool's `validate` or `authorize` did not let it run; `metadata.gate` names which
  * - `cancelled`: the call was answered without having been run to its end
  *
  * @category errors
@@ -29,6 +30,7 @@ export class ToolError extends Schema.TaggedError<ToolError>("heddle/Tool/ToolEr
     "unknown_tool",
     "invalid_arguments",
     "truncated_arguments",
+    "denied",
     "cancelled"
   ]),
   toolName: Schema.optionalKey(Schema.String),

@@ -1,13 +1,67 @@
-/** What the last event of a call says to the fold: the answer to the call, and the halt it may be. */
+/**
+ * What the tool events of a turn say to the fold: the answers to its calls, the halts some of them are, and what their
+ * handlers add to the context. Each is told in the order of the calls, whatever finished first.
+ */
 import type * as Event from "../Event.ts"
 import type * as Message from "../Message.ts"
 import * as Json from "./json.ts"
 import * as Outcomes from "./outcome.ts"
 
-/** A call's halt; which of several decides is the policy's. */
-export interface CallHalt {
+/** Something that belongs to one call. */
+interface Entry<A> {
   readonly id: string
-  readonly halt: Event.Halt
+  readonly value: A
+}
+
+type Tail = Event.Of<"ToolResultEncoded"> | Event.Of<"AskUserRequested"> | Event.Of<"ToolHalt">
+
+export class ToolEvents {
+  readonly answers: Array<Entry<Message.Message>> = []
+  private readonly halts: Array<Entry<Event.Halt>> = []
+  private readonly updates: Array<Entry<Json.JsonObject>> = []
+
+  copy(): ToolEvents {
+    const copied = new ToolEvents()
+    copied.answers.push(...this.answers)
+    copied.halts.push(...this.halts)
+    copied.updates.push(...this.updates)
+    return copied
+  }
+
+  updated(event: Event.Of<"ToolExecutionCompleted">): void {
+    if (event.contextUpdate !== undefined) this.updates.push({ id: event.id, value: event.contextUpdate })
+  }
+
+  ended(event: Tail): void {
+    const id = event._tag === "ToolResultEncoded" ? event.id : event.toolCallId
+    this.answers.push({ id, value: answer(event) })
+    if (event._tag !== "ToolResultEncoded") this.halts.push({ id, value: halt(event) })
+  }
+
+  answersInOrder(ids: ReadonlyArray<string>): ReadonlyArray<Message.Message> {
+    return inCallOrder(ids, this.answers)
+  }
+
+  /** The halt that decides: the first call's, or, where the order of completion counts, the first there was. */
+  deciding(ids: ReadonlyArray<string>, precedence: "request" | "completion"): Event.Halt | undefined {
+    return precedence === "request" ? inCallOrder(ids, this.halts)[0] : this.halts[0]?.value
+  }
+
+  contextUpdate(ids: ReadonlyArray<string>): ContextUpdate {
+    return mergeUpdates(inCallOrder(ids, this.updates))
+  }
+}
+
+interface ContextUpdate {
+  readonly contextUpdate?: Json.JsonObject
+}
+
+/** Updates one over the other, in the given order. Without any there is no update. */
+export const mergeUpdates = (updates: ReadonlyArray<Json.JsonObject | undefined>): ContextUpdate => {
+  const given = updates.filter((update) => update !== undefined)
+  return given.length === 0
+    ? {}
+    : { contextUpdate: Object.fromEntries(given.flatMap((update) => Object.entries(update))) }
 }
 
 const message = (toolCallId: string, content: string, isError: boolean): Message.Message => ({
@@ -18,9 +72,7 @@ const message = (toolCallId: string, content: string, isError: boolean): Message
   ...(isError ? { isError: true } : {})
 })
 
-export const answer = (
-  event: Event.Of<"ToolResultEncoded"> | Event.Of<"AskUserRequested"> | Event.Of<"ToolHalt">
-): Message.Message => {
+const answer = (event: Tail): Message.Message => {
   switch (event._tag) {
     case "ToolResultEncoded":
       return message(event.id, event.content, event.isError === true)
@@ -31,30 +83,23 @@ export const answer = (
   }
 }
 
-export const halt = (event: Event.Of<"AskUserRequested"> | Event.Of<"ToolHalt">): CallHalt => {
+const halt = (event: Exclude<Tail, Event.Of<"ToolResultEncoded">>): Event.Halt => {
   const id = event.toolCallId
   if (event._tag === "AskUserRequested") {
     const { opts, question } = event
-    return {
-      id,
-      halt: { haltedReason: "ask_user", pendingQuestion: question, pendingToolCallId: id, askUserOpts: opts ?? [] }
-    }
+    return { haltedReason: "ask_user", pendingQuestion: question, pendingToolCallId: id, askUserOpts: opts ?? [] }
   }
   if (event.reason !== "tool_error") {
-    return { id, halt: { haltedReason: event.reason, haltToolCallId: id, haltResult: event.result } }
+    return { haltedReason: event.reason, haltToolCallId: id, haltResult: event.result }
   }
   const exception = "onToolErrorException" in event ? { onToolErrorException: event.onToolErrorException } : {}
-  return { id, halt: { haltedReason: "tool_error", haltToolCallId: id, ...exception } }
+  return { haltedReason: "tool_error", haltToolCallId: id, ...exception }
 }
 
 /** By the order in which the model made the calls: what completed first must not show. */
-export const inCallOrder = <A>(
-  ids: ReadonlyArray<string>,
-  items: ReadonlyArray<A>,
-  id: (item: A) => string | undefined
-): ReadonlyArray<A> => {
-  if (items.length < 2) return items
-  const order = new Map(ids.map((callId, index) => [callId, index]))
-  const position = (item: A): number => order.get(id(item) ?? "") ?? order.size
-  return items.toSorted((left, right) => position(left) - position(right))
+const inCallOrder = <A>(ids: ReadonlyArray<string>, entries: ReadonlyArray<Entry<A>>): ReadonlyArray<A> => {
+  if (entries.length < 2) return entries.map((entry) => entry.value)
+  const order = new Map(ids.map((id, index) => [id, index]))
+  const position = (entry: Entry<A>): number => order.get(entry.id) ?? order.size
+  return entries.toSorted((left, right) => position(left) - position(right)).map((entry) => entry.value)
 }

@@ -8,7 +8,7 @@ import type * as Event from "../Event.ts"
 import type * as Message from "../Message.ts"
 import type * as Response from "../Response.ts"
 import type * as Tool from "../Tool.ts"
-import type { Cancellation } from "./cancellation.ts"
+import type { Ambient } from "./ambient.ts"
 import * as Payload from "./payload.ts"
 import type * as Request from "./request.ts"
 import type { Running } from "./running.ts"
@@ -32,10 +32,24 @@ export interface Run<E, R> {
   readonly tools: ReadonlyMap<string, Tool.Any>
   readonly view: View<R>
   readonly running: Running
-  readonly cancellation: Cancellation | undefined
+  readonly ambient: Ambient
   readonly state: Collector.State
   readonly within: Telemetry.Within
 }
+
+/** The run as its last step is made: the model is to answer, and calls it makes all the same are answered unrun. */
+export const closing = <E, R>(run: Run<E, R>): Run<E, R> => ({
+  ...run,
+  tools: new Map(),
+  template: run.template.tools.length === 0 ? run.template : { ...run.template, toolChoice: "none" },
+  settings: { ...run.settings, policy: { ...run.settings.policy, unknownTool: "answer" } }
+})
+
+/** The run with what its handlers added to the context. */
+export const withContext = <E, R>(run: Run<E, R>, update: Readonly<Record<string, unknown>>): Run<E, R> => ({
+  ...run,
+  settings: { ...run.settings, context: { ...run.settings.context, ...update } }
+})
 
 /** Whether an event is shown. Hiding changes nothing about what the run does with it. */
 const isShown = <R>(view: View<R>, event: Event.Event): boolean => {
@@ -85,8 +99,8 @@ export const assistantMessage = (
 })
 
 /** What was heard of a reply. One that was cut short by a cancellation says so. */
-export const heard = <E, R>(response: Response.Response, { cancellation, state }: Run<E, R>): Response.Response =>
-  cancellation?.isRequested === true && state.message === null && response.error === undefined
+export const heard = <E, R>(response: Response.Response, { ambient, state }: Run<E, R>): Response.Response =>
+  ambient.cancellation?.isRequested === true && state.message === null && response.error === undefined
     ? { ...response, finishReason: "other", rawFinishReason: "cancelled" }
     : response
 

@@ -33,6 +33,7 @@ const callContext: Tool.CallContext = {
   context: { a: 1 },
   toolCall: Message.toolCall("call_1", "subject"),
   progress: () => Effect.void,
+  updateContext: () => Effect.void,
   promise: (run) => Effect.promise((signal) => Promise.resolve(run(signal)))
 }
 

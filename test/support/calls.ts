@@ -17,6 +17,7 @@ export const callOf = (name: string, more: Partial<Tool.CallContext> = {}): Tool
   context: {},
   toolCall: Message.toolCall("c0", name),
   progress: () => Effect.void,
+  updateContext: () => Effect.void,
   promise: (run) => Effect.promise((signal) => Promise.resolve(run(signal))),
   ...more
 })

@@ -1,0 +1,103 @@
+/**
+ * What a whole tree of runs has to share: permits, a deadline, permits by name. They are Context references, so that a
+ * run which a handler starts takes them over through the handler's fiber and nobody passes them along. A handler that
+ * waits for a run it started holds no permit, so that a tree never waits for itself.
+ *
+ * @since 0.1.0
+ */
+import * as Clock from "effect/Clock"
+import type * as Context from "effect/Context"
+import * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Semaphore from "effect/Semaphore"
+import type * as Deadlines from "./internal/deadline.ts"
+import { KeyedPermits } from "./internal/keyedPermits.ts"
+import * as References from "./internal/limits.ts"
+
+/**
+ * How many handlers may run at once, over all runs below whoever provides it. Without one, the outermost run makes its
+ * own, of its `maxConcurrency`.
+ *
+ * @category references
+ * @since 0.1.0
+ */
+export const Permits: Context.Reference<Semaphore.Semaphore | undefined> = References.Permits
+
+/**
+ * The time of the clock, in milliseconds since 1970, by which whatever runs here has to be done. A handler reads what
+ * is left of its run's deadline, without what is kept for a last answer of the model.
+ *
+ * @category references
+ * @since 0.1.0
+ */
+export const Deadline: Context.Reference<number | undefined> = References.Deadline
+
+/**
+ * A deadline as an option: a time from the start of the run, of which `reserve` is kept for a last answer (a quarter of
+ * what there is, at most ten seconds).
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type DeadlineInput = Deadlines.Input
+
+/**
+ * The permits by name that `Tool.Options.limits` speaks of. Without a layer there is one set of names for the process.
+ *
+ * @category references
+ * @since 0.1.0
+ */
+export const Keyed: Context.Reference<KeyedPermits> = References.Keyed
+
+/**
+ * The time that is left until {@link Deadline}: `Duration.infinity` without one, zero once it has passed.
+ *
+ * **Example** (What a handler has left)
+ *
+ * ```ts import.meta.vitest
+ * import { Limits } from "heddle"
+ * import * as Duration from "effect/Duration"
+ * import * as Effect from "effect/Effect"
+ *
+ * const left = await Effect.runPromise(Limits.remaining)
+ *
+ * Duration.isFinite(left) // => false
+ * ```
+ *
+ * @category getters
+ * @since 0.1.0
+ */
+export const remaining: Effect.Effect<Duration.Duration> = Effect.flatMap(
+  Deadline,
+  (deadline) =>
+    deadline === undefined
+      ? Effect.succeed(Duration.infinity)
+      : Effect.map(Clock.currentTimeMillis, (now) => Duration.millis(Math.max(0, deadline - now)))
+)
+
+/**
+ * One bound for all runs that are given this layer, and a set of names of their own for keyed permits.
+ *
+ * **Example** (Eight handlers at once, whatever runs)
+ *
+ * ```ts import.meta.vitest
+ * import { Limits } from "heddle"
+ * import * as Layer from "effect/Layer"
+ *
+ * Layer.isLayer(Limits.layer({ permits: 8 })) // => true
+ * ```
+ *
+ * @category layers
+ * @since 0.1.0
+ */
+export const layer = (options: { readonly permits: number }): Layer.Layer<never> =>
+  Layer.merge(
+    Layer.effect(Permits, Semaphore.make(positive(options.permits))),
+    Layer.sync(Keyed, () => new KeyedPermits())
+  )
+
+const positive = (permits: number): number => {
+  if (Number.isInteger(permits) && permits > 0) return permits
+  throw new RangeError(`Limits.layer: permits must be a positive integer; got: ${String(permits)}`)
+}

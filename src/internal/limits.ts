@@ -1,0 +1,33 @@
+/**
+ * What a whole tree of runs shares, as Context references: it reaches a run that a handler starts through the handler's
+ * fiber, without anybody passing it along. Public as `Limits`, apart from the two that only runs read.
+ */
+import * as Context from "effect/Context"
+import type * as Semaphore from "effect/Semaphore"
+import type { Cancellation } from "./cancellation.ts"
+import type { Holding } from "./holding.ts"
+import { KeyedPermits } from "./keyedPermits.ts"
+
+export const Permits: Context.Reference<Semaphore.Semaphore | undefined> = Context.Reference<
+  Semaphore.Semaphore | undefined
+>("heddle/Limits/Permits", { defaultValue: () => undefined })
+
+export const Deadline: Context.Reference<number | undefined> = Context.Reference<number | undefined>(
+  "heddle/Limits/Deadline",
+  { defaultValue: () => undefined }
+)
+
+export const Keyed: Context.Reference<KeyedPermits> = Context.Reference<KeyedPermits>("heddle/Limits/Keyed", {
+  defaultValue: () => new KeyedPermits()
+})
+
+/** The permits of the handler that this code runs in. */
+export const CurrentHolding: Context.Reference<Holding | undefined> = Context.Reference<Holding | undefined>(
+  "heddle/internal/Holding",
+  { defaultValue: () => undefined }
+)
+
+/** The soft stop of the run whose handler this code runs in. */
+export const ParentCancellation: Context.Reference<Cancellation | undefined> = Context.Reference<
+  Cancellation | undefined
+>("heddle/internal/ParentCancellation", { defaultValue: () => undefined })

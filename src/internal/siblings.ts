@@ -1,0 +1,35 @@
+/** What one call's end does to the calls beside it: who is interrupted, and whether those that wait still run. */
+import type * as Policy from "../Policy.ts"
+import type * as Answer from "./answer.ts"
+
+export interface Consequence {
+  /** Whether handlers that block interruption are interrupted as well. */
+  readonly isForAll: boolean
+  readonly isSkipping: boolean
+  /** A halt ends the turn; a failure concerns those that run beside it. */
+  readonly isHalt: boolean
+  readonly detail: string
+}
+
+type Siblings = Policy.Policy["siblings"]
+
+const isTrigger = (siblings: Siblings, answer: Answer.Answer): boolean =>
+  answer.failure === "crashed" || (answer.failure === "reported" && siblings.trigger === "crashedOrReported")
+
+/** The consequence of an answer, if it has one. An exclusive call that failed ran alone, so nobody is beside it. */
+export const consequence = (
+  siblings: Siblings,
+  answer: Answer.Answer,
+  isExclusive: boolean
+): Consequence | undefined => {
+  const onHalt = answer.halt === undefined ? "drain" : siblings.onHalt
+  const onFailure = isTrigger(siblings, answer) && !isExclusive ? siblings.onToolError : "drain"
+  if (onHalt === "drain" && onFailure === "drain") return undefined
+  const isHalt = onHalt !== "drain"
+  return {
+    isForAll: onHalt === "abortAll" || onFailure === "abortAll",
+    isSkipping: siblings.queued === "skip",
+    isHalt,
+    detail: isHalt ? "another call of the turn ended it" : "a call beside it failed"
+  }
+}

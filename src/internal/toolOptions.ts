@@ -1,0 +1,71 @@
+/**
+ * How a tool is declared, in whole. Public as `Tool.Options` and, for a tool that is a run of its own, as
+ * `Tool.ChatOptions`.
+ */
+import type * as Duration from "effect/Duration"
+import type * as Effect from "effect/Effect"
+import type * as Schedule from "effect/Schedule"
+import type * as Schema from "effect/Schema"
+import type * as Stream from "effect/Stream"
+import type * as Event from "../Event.ts"
+import type * as Tool from "../Tool.ts"
+import type * as Json from "./json.ts"
+import type * as Parameters from "./parameters.ts"
+
+/** What `validate` decides. Anything but `true` or `valid: true` is a denial. */
+export type Validation = boolean | { readonly valid: boolean; readonly error?: string }
+
+/** What `authorize` decides. Anything but `true` or `allowed: true` is a denial; `canOverride` is told with it. */
+export type Authorization =
+  | boolean
+  | { readonly allowed: boolean; readonly reason?: string; readonly canOverride?: boolean }
+
+/** Decides from the arguments whether a call may run. What it fails with or throws is a denial. */
+export type Gate<Args, Verdict, R> = (
+  args: Args,
+  call: Tool.CallContext
+) => Verdict | Effect.Effect<Verdict, unknown, R>
+
+/** At most `permits` handlers run at once under one key, which names a resource, a tenant or the tool itself. */
+export interface Limit<in Args> {
+  readonly key: string | ((args: Args, call: Tool.CallContext) => string)
+  readonly permits: number
+}
+
+/** Whether a handler is interrupted when its siblings or the run stop, or may finish within the grace period. */
+export type Interrupt = "cancel" | "block"
+
+/** What every tool may declare besides its handler. */
+export interface Declarations<P, R> {
+  readonly description?: string
+  readonly parameters: P
+  readonly validate?: Gate<Parameters.Type<P>, Validation, R>
+  readonly authorize?: Gate<Parameters.Type<P>, Authorization, R>
+  readonly readOnly?: boolean
+  readonly destructive?: boolean
+  readonly idempotent?: boolean
+  readonly openWorld?: boolean
+  readonly concurrency?: Tool.Concurrency | ((args: Parameters.Type<P>) => Tool.Concurrency)
+  readonly interrupt?: Interrupt
+  readonly timeout?: Duration.Input
+  readonly retry?: Schedule.Schedule<unknown, unknown, never, R>
+  readonly limits?: ReadonlyArray<Limit<Parameters.Type<P>>>
+  readonly maxResultChars?: number
+  readonly summary?: string
+  readonly compact?: boolean
+  readonly metadata?: Json.JsonObject
+}
+
+export interface Options<P, S extends Schema.Constraint, E, R> extends Declarations<P, R> {
+  readonly success?: S
+  readonly handler?: (
+    args: Parameters.Type<P>,
+    call: Tool.CallContext
+  ) => Effect.Effect<S["Type"] | Tool.AskUser | Tool.Halt, E, R>
+  readonly manual?: boolean
+}
+
+export interface ChatOptions<P, A, E, R> extends Declarations<P, R> {
+  readonly chat: (args: Parameters.Type<P>, call: Tool.CallContext) => Stream.Stream<Event.Event, E, R>
+  readonly result?: (result: Event.ChatResult) => Effect.Effect<A | Tool.AskUser | Tool.Halt, E, R>
+}
