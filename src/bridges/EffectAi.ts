@@ -16,6 +16,7 @@ import * as Option from "effect/Option"
 import type * as Redacted from "effect/Redacted"
 import * as Adapter from "../Adapter.ts"
 import * as Connection from "../adapters/internal/connection.ts"
+import type * as Declared from "../internal/toolOptions.ts"
 import type * as Tool from "../Tool.ts"
 import * as EffectAiModel from "./internal/effectAiModel.ts"
 import * as EffectAiTools from "./internal/effectAiTools.ts"
@@ -123,13 +124,26 @@ export const layer = (options: Options = {}): Layer.Layer<Adapter.Adapter, never
  * @category utility types
  * @since 0.1.0
  */
-export type ToolOf<T extends AiTool.Any> = Tool.Tool<
+export type ToolOf<T extends AiTool.Any, R = never> = Tool.Tool<
   AiTool.Name<T>,
   AiTool.Parameters<T>,
   AiTool.Success<T>,
   AiTool.Failure<T> | AiError.AiError,
-  AiTool.HandlerServices<T> | AiTool.ParametersEncodingServices<T>
+  AiTool.HandlerServices<T> | AiTool.ParametersEncodingServices<T> | R
 >
+
+/**
+ * What is to be done about tools that need an approval.
+ *
+ * - `approve`: asked before such a tool is run, as its `authorize`. A tool that decides from its arguments whether it
+ *   needs one is asked first; it is not told the conversation.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface ToolsOptions<R = never> {
+  readonly approve?: Declared.Gate<unknown, Declared.Authorization, R>
+}
 
 /**
  * The tools of a toolkit, run by its handlers.
@@ -138,9 +152,10 @@ export type ToolOf<T extends AiTool.Any> = Tool.Tool<
  *
  * Schemas and annotations are taken over: `Readonly`, `Destructive`, `Idempotent` and `OpenWorld` are Heddle's hints of
  * the same names, with effect/ai's defaults. Preliminary results are the call's progress. What a handler fails with is
- * reported in both failure modes; a result that does not fit its schema is a crash. A tool that needs an approval, or
- * may need one, is `manual`: its calls are handed to the caller, who runs them with `{ ...tool, manual: false }` once
- * they are approved. A tool that the provider runs itself is refused with a `TypeError`: {@link layer} takes it.
+ * reported in both failure modes; a result that does not fit its schema is a crash. Without somebody to `approve`, a
+ * tool that needs an approval, or may need one, is `manual`: its calls are handed to the caller, who runs them with
+ * `{ ...tool, manual: false }` once they are approved. A tool that the provider runs itself is refused with a
+ * `TypeError`: {@link layer} takes it.
  *
  * **Example** (A toolkit in a run)
  *
@@ -168,10 +183,11 @@ export type ToolOf<T extends AiTool.Any> = Tool.Tool<
  * @category constructors
  * @since 0.1.0
  */
-export const tools = <Tools extends Record<string, AiTool.Any>, E = never, R = never>(
-  toolkit: Toolkit.WithHandler<Tools> | Effect.Effect<Toolkit.WithHandler<Tools>, E, R>
-): Effect.Effect<ReadonlyArray<{ readonly [Name in keyof Tools]: ToolOf<Tools[Name]> }[keyof Tools]>, E, R> =>
+export const tools = <Tools extends Record<string, AiTool.Any>, E = never, R = never, RA = never>(
+  toolkit: Toolkit.WithHandler<Tools> | Effect.Effect<Toolkit.WithHandler<Tools>, E, R>,
+  options: ToolsOptions<RA> = {}
+): Effect.Effect<ReadonlyArray<{ readonly [Name in keyof Tools]: ToolOf<Tools[Name], RA> }[keyof Tools]>, E, R> =>
   Effect.map(
     Effect.isEffect(toolkit) ? toolkit : Effect.succeed(toolkit),
-    (made) => EffectAiTools.made(made as unknown as EffectAiTools.Handlers) as any
+    (made) => EffectAiTools.made(made as unknown as EffectAiTools.Handlers, options.approve) as any
   )

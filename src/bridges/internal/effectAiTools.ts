@@ -14,6 +14,7 @@ import * as Schema from "effect/Schema"
 import * as SchemaAST from "effect/SchemaAST"
 import * as Stream from "effect/Stream"
 import * as Tracer from "effect/Tracer"
+import type * as Declared from "../../internal/toolOptions.ts"
 import * as Tool from "../../Tool.ts"
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -60,11 +61,13 @@ export type Handlers = Toolkit.WithHandler<Record<string, AiTool.Any>>
 /** More preliminary results than these are not kept waiting: the handler waits until they were told. */
 const waitingResults = 16
 
-/** The tools of a toolkit. Throws for one that Heddle cannot run. */
-export const made = (toolkit: Handlers): ReadonlyArray<Tool.Any> =>
-  Object.values(toolkit.tools).map((tool) => make(tool, toolkit))
+export type Approve = Declared.Gate<unknown, Declared.Authorization, any>
 
-const make = (tool: AiTool.Any, toolkit: Handlers): Tool.Any => {
+/** The tools of a toolkit. Throws for one that Heddle cannot run. */
+export const made = (toolkit: Handlers, approve: Approve | undefined): ReadonlyArray<Tool.Any> =>
+  Object.values(toolkit.tools).map((tool) => make(tool, toolkit, approve))
+
+const make = (tool: AiTool.Any, toolkit: Handlers, approve: Approve | undefined): Tool.Any => {
   if (AiTool.isProviderDefined(tool) && !tool.requiresHandler) {
     throw new TypeError(
       `the tool "${tool.name}" is run by its provider: give it to EffectAi.layer as one of its providerTools`
@@ -80,7 +83,7 @@ const make = (tool: AiTool.Any, toolkit: Handlers): Tool.Any => {
     destructive: !readOnly && Context.get(tool.annotations, AiTool.Destructive),
     idempotent: Context.get(tool.annotations, AiTool.Idempotent),
     openWorld: Context.get(tool.annotations, AiTool.OpenWorld),
-    manual: needsApproval,
+    ...(needsApproval && approve !== undefined ? { authorize: authorize(tool, approve) } : { manual: needsApproval }),
     metadata: { effectAi: notes(tool, needsApproval) },
     handler: (args: unknown, call) => handle(tool, toolkit, args, call)
   })
@@ -92,6 +95,21 @@ const modelOutput = (heddle: Tool.Any, { toModelOutput }: AiTool.Any): Tool.Any 
   toModelOutput === undefined
     ? heddle
     : { ...heddle, encodeSuccess: (value) => Effect.sync(() => Prompt.toolModelOutputToText(toModelOutput(value))) }
+
+/** Asks for an approval where the tool needs one. A tool that cannot tell is not run. */
+const authorize = ({ needsApproval }: AiTool.Any, approve: Approve): Approve => (args, call) => {
+  const asked = Effect.suspend(() => {
+    const verdict = approve(args, call)
+    return Effect.isEffect(verdict) ? verdict : Effect.succeed(verdict)
+  })
+  const needed = typeof needsApproval === "function"
+    ? needsApproval(args, { toolCallId: call.id, messages: [] })
+    : needsApproval === true
+  return Effect.flatMap(
+    Effect.isEffect(needed) ? needed : Effect.succeed(needed),
+    (isNeeded) => isNeeded ? asked : Effect.succeed(true)
+  )
+}
 
 const isAnything = (schema: Schema.Constraint): boolean =>
   SchemaAST.isUnknown(schema.ast) || SchemaAST.isAny(schema.ast)
@@ -126,28 +144,32 @@ const handle = (
 ): Effect.Effect<unknown, unknown, any> =>
   Effect.gen(function*() {
     let last: AiTool.HandlerResult<AiTool.Any> | undefined
-    const results = yield* toolkit.handle(tool.name, yield* encoded(tool, args), call.id)
-    yield* Stream.runForEach(results, (result) => {
-      if (result.preliminary) return call.progress(result.encodedResult)
-      last = result
-      return Effect.void
-    })
+    yield* toolkit.handle(tool.name, yield* encoded(tool, args), call.id).pipe(
+      Effect.flatMap(Stream.runForEach((result) => {
+        if (result.preliminary) return call.progress(result.encodedResult)
+        last = result
+        return Effect.void
+      })),
+      Effect.catchCause((cause) => reported(tool, cause))
+    )
     if (last === undefined) return yield* Effect.die(new Error(`the handler of "${tool.name}" came to no result`))
     return last.isFailure ? yield* failed(tool, last.result, last.failureOrigin ?? "result") : last.result
   }).pipe(
-    Effect.catchCause((cause) => {
-      const error = Cause.findErrorOption(cause)
-      return Option.isNone(error)
-        ? Effect.failCause(cause)
-        : failed(tool, error.value, Context.get(Cause.annotations(cause), Toolkit.FailureOrigin))
-    }),
     Effect.updateService(Toolkit.PreliminaryBuffer, (size) => size === "unbounded" ? waitingResults : size),
     untold
   )
 
+/** A toolkit tells with its failures whose they are. */
+const reported = (tool: AiTool.Any, cause: Cause.Cause<unknown>): Effect.Effect<never, unknown> => {
+  const error = Cause.findErrorOption(cause)
+  return Option.isNone(error)
+    ? Effect.failCause(cause)
+    : failed(tool, error.value, Context.get(Cause.annotations(cause), Toolkit.FailureOrigin))
+}
+
 /** What the handler reports is data; a result that does not fit its schema is a crash of the tool. */
 const failed = (tool: AiTool.Any, error: unknown, origin: AiTool.FailureOrigin): Effect.Effect<never, unknown> => {
-  if (error instanceof Tool.ToolError || origin === "handler") return Effect.fail(error)
+  if (origin === "handler") return Effect.fail(error)
   if (origin === "result") return Effect.die(error)
   const detail = AiError.isAiError(error) ? error.reason.message : String(error)
   return Effect.fail(new Tool.ToolError({ reason: "invalid_arguments", toolName: tool.name, detail }))
@@ -164,6 +186,10 @@ const untold = <A, E, R>(effect: Effect.Effect<A, E, R>): Effect.Effect<A, E, R>
   )
 
 const withoutArguments = (span: Tracer.Span): Tracer.Span =>
-  Object.assign(Object.create(span) as Tracer.Span, {
-    attribute: (key: string, value: unknown) => key === "parameters" ? undefined : span.attribute(key, value)
+  new Proxy(span, {
+    get: (target, key) =>
+      key === "attribute"
+        ? (name: string, value: unknown) => name === "parameters" ? undefined : target.attribute(name, value)
+        // Read from the span itself, which makes some of its members at the first read.
+        : Reflect.get(target, key, target)
   })
