@@ -108,7 +108,7 @@ export const scripted = (
 }
 
 /** A stream of parts, which are handed out one by one. */
-export const streamOf = (parts: ReadonlyArray<unknown>): ReadableStream<unknown> => {
+const streamOf = (parts: ReadonlyArray<unknown>): ReadableStream<unknown> => {
   let next = 0
   return new ReadableStream({
     pull: (controller) => next < parts.length ? controller.enqueue(parts[next++]) : controller.close()

@@ -100,7 +100,7 @@ const whole = (parts: ReadonlyArray<Part>): Array<AiResponse.PartEncoded> =>
   )
 
 /** The model behind a server. */
-export const model = (url: string): Layer.Layer<LanguageModel.LanguageModel> =>
+const model = (url: string): Layer.Layer<LanguageModel.LanguageModel> =>
   Layer.effect(
     LanguageModel.LanguageModel,
     LanguageModel.make({

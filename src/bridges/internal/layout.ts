@@ -46,7 +46,7 @@ export type Block =
 /** A call that the provider ran. A run does not keep it among the calls of its message, which are this side's. */
 export type ExecutedCall = Pick<Message.ToolCall, "id" | "name" | "arguments">
 
-export interface MadeFile {
+interface MadeFile {
   readonly mediaType: string
   readonly data: string | undefined
   readonly url: string | undefined

@@ -55,7 +55,7 @@ export interface File {
 }
 
 /** Content that only its provider understands. */
-export interface Custom {
+interface Custom {
   readonly type: "custom"
   readonly kind: string
   readonly options: Options
@@ -71,7 +71,7 @@ export interface About {
   readonly notes?: Readonly<Record<string, ReadonlyArray<unknown>>>
 }
 
-export interface Raw {
+interface Raw {
   readonly type: "raw"
   readonly chunk: unknown
 }
