@@ -312,10 +312,12 @@ describe("retries", () => {
       assert.deepStrictEqual([spoken.requests, spoken.error?.reason], [1, "provider_unavailable"])
     }))
 
-  it.effect("the connections of tries that failed are closed", () =>
+  it.effect("the connection of a try that failed is closed before the next one", () =>
     Effect.scoped(Effect.gen(function*() {
       const signals: Array<AbortSignal> = []
+      const closed: Array<boolean> = []
       const model = scripted((call, index) => {
+        closed.push(...signals.map(({ aborted }) => aborted))
         signals.push(call.abortSignal)
         return index === 0 ? [{ type: "error", error: { type: "overloaded_error" } }] : [Models.finish("stop")]
       })
@@ -325,6 +327,7 @@ describe("retries", () => {
         yield* Effect.promise(() => new Promise((resolve) => setImmediate(resolve)))
       }
       assert.isUndefined((yield* Fiber.join(fiber)).error)
+      assert.deepStrictEqual(closed, [true])
       assert.deepStrictEqual(signals.map(({ aborted }) => aborted), [true, true])
     })))
 })

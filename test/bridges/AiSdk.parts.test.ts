@@ -261,6 +261,24 @@ describe("provider tools", () => {
       assert.isFalse(content.some((part: any) => part.toolCallId === "c"))
     }))
 
+  it.effect("a result makes a call the provider's, unless the call is this side's already", () =>
+    Effect.gen(function*() {
+      const result = (toolCallId: string) => ({ type: "tool-result", toolCallId, toolName: "search", result: 1 })
+      const { events } = yield* outcomeOfParts(
+        call("a", "search", "{}"),
+        call("b", "search", "{}"),
+        result("a"),
+        result("b"),
+        finish("tool-calls")
+      )
+      const made = completed(events).message
+      assert.deepStrictEqual(made.toolCalls?.map(({ id, providerExecuted }) => [id, providerExecuted]), [
+        ["a", undefined],
+        ["b", true]
+      ])
+      assert.strictEqual(made.reasoning?.length, 1)
+    }))
+
   it.effect("what the provider asks an approval for is told in the metadata", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOfParts(
@@ -326,6 +344,12 @@ describe("marks", () => {
           ["reasoning", "again", undefined]
         ]
       )
+    }))
+
+  it.effect("a provider gets its own ids back as it wrote them", () =>
+    Effect.gen(function*() {
+      const [called] = yield* sentBack([call("functions.now:0", "now", "{}"), finish("tool-calls")])
+      assert.strictEqual(called.toolCallId, "functions.now:0")
     }))
 
   it.effect("a text that was changed since goes back whole, before the calls", () =>

@@ -64,7 +64,7 @@ const fromReason = (
   const retryAfterMillis = retryAfter === undefined ? answer?.retryAfterMillis : Duration.toMillis(retryAfter)
   const { cause, requestId, status } = answer ?? {}
   return new Adapter.AdapterError({
-    reason: isVague || (known !== "malformed_response" && exact.includes(words.reason)) ? words.reason : known,
+    reason: isVague || exact.includes(words.reason) ? words.reason : known,
     detail: Errors.make(origin, known, detail).detail ?? "",
     provider: origin.provider,
     ...(status === undefined ? {} : { status }),
