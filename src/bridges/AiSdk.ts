@@ -14,6 +14,7 @@ import * as Adapter from "../Adapter.ts"
 import * as Connection from "../adapters/internal/connection.ts"
 import * as Errors from "../adapters/internal/errors.ts"
 import * as Json from "../internal/json.ts"
+import * as AiSdkFiles from "./internal/aiSdkFiles.ts"
 import * as AiSdkModel from "./internal/aiSdkModel.ts"
 import * as AiSdkPrompt from "./internal/aiSdkPrompt.ts"
 import type * as Layout from "./internal/layout.ts"
@@ -31,6 +32,9 @@ export interface LanguageModel {
   readonly specificationVersion: "v2" | "v3" | "v4"
   readonly provider: string
   readonly modelId: string
+  readonly supportedUrls?:
+    | Readonly<Record<string, ReadonlyArray<RegExp>>>
+    | PromiseLike<Readonly<Record<string, ReadonlyArray<RegExp>>>>
   doStream(options: never): PromiseLike<{ readonly stream: ReadableStream<unknown> }>
 }
 
@@ -55,6 +59,8 @@ export interface ProviderTool {
  * - `reasoning`: how much the model is to think, for models of version 4.
  * - `strict`: whether arguments must follow the tools' schemas exactly, for models of version 3 and 4.
  * - `providerTools`: offered with every request; one takes the place of the tool of its name.
+ * - `download`: loads a file from an address that the model does not read itself. Without it addresses are handed on as
+ *   they are, and the provider refuses what it cannot read. Threads may name any address: load from those you trust.
  * - `headers`: sent with every request; what is `Redacted` stays out of errors.
  * - `secrets`: texts that errors must not hold, such as the provider's key, if a server is known to quote it.
  * - `options`: further settings of the SDK's calls (`topP`, `stopSequences`, `providerOptions`, …), sent with every
@@ -72,6 +78,9 @@ export interface Options
   readonly reasoning?: { readonly effort?: "none" | "minimal" | "low" | "medium" | "high" | "xhigh" | "max" }
   readonly strict?: boolean
   readonly providerTools?: ReadonlyArray<ProviderTool>
+  readonly download?: (
+    url: URL
+  ) => Effect.Effect<{ readonly data: Uint8Array | string; readonly mediaType?: string }, unknown>
   readonly secrets?: ReadonlyArray<Redacted.Redacted<string>>
   readonly options?: Readonly<Record<string, unknown>>
 }
@@ -170,7 +179,10 @@ const stream = (
     const problem = unsupported(options, version)
     if (problem !== undefined) return yield* Effect.fail(refusal(origin, problem))
     const owner: Layout.Owner = { key: metadataKey, provider: model.provider }
-    const made = callOptions(options, request, { owner, version, loaded: new Map() })
+    const loaded = options.download === undefined
+      ? new Map()
+      : yield* AiSdkFiles.load(model, options.download, request.messages, origin)
+    const made = callOptions(options, request, { owner, version, loaded })
     const call = yield* Effect.fromResult(
       Result.mapError(made, (detail) => Errors.make(origin, "invalid_request", detail))
     )

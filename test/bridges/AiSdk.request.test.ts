@@ -310,6 +310,40 @@ describe("prompts", () => {
       assert.deepStrictEqual(prompt[0].content[5].data, { type: "data", data: Buffer.from("høj").toString("base64") })
     }))
 
+  it.effect("a file at an address that the model does not read is loaded, and every other is left to it", () =>
+    Effect.gen(function*() {
+      const model = Object.assign(scripted([Models.finish("stop")]), {
+        supportedUrls: Promise.resolve({ "image/*": [/^https:\/\/images\./g], "*": [/^https:\/\/any\./] })
+      })
+      const asked: Array<string> = []
+      const download = (url: URL) => {
+        asked.push(url.href)
+        return url.pathname === "/gone"
+          ? Effect.fail("gone")
+          : Effect.succeed({ data: new Uint8Array([37, 80, 68, 70]), mediaType: "application/pdf" })
+      }
+      const urls = ["https://images.test/a.png", "https://any.test/b", "https://other.test/c?key=hidden", "gs://x/d"]
+      const parts = urls.map((url) => ({ type: "file", url } as const))
+      const asking = (messages: ReadonlyArray<Message.Message>) =>
+        Chunks.outcome(stream(AiSdk.layer({ model, download, retries: 0 }), { ...Chunks.request, messages }))
+      yield* asking([Message.user(parts), Message.user(parts.slice(2))])
+      assert.deepStrictEqual(asked, ["https://other.test/c?key=hidden"])
+      const loaded = { type: "file", mediaType: "application/pdf", data: { type: "data", data: "JVBERg==" } }
+      assert.deepStrictEqual(model.calls[0].prompt[0].content, [
+        { type: "file", mediaType: "image/png", data: { type: "url", url: new URL(urls[0]!) } },
+        { type: "file", mediaType: "application/octet-stream", data: { type: "url", url: new URL(urls[1]!) } },
+        loaded,
+        { type: "file", mediaType: "application/octet-stream", data: { type: "url", url: new URL(urls[3]!) } }
+      ])
+      assert.deepStrictEqual(model.calls[0].prompt[1].content[0], loaded)
+      const { error } = yield* asking([Message.user([{ type: "image", url: "https://other.test/gone?key=hidden" }])])
+      assert.deepStrictEqual([error?.reason, error?.detail], [
+        "invalid_request",
+        "the file at https://other.test/gone cannot be loaded"
+      ])
+      assert.strictEqual(model.calls.length, 1)
+    }))
+
   it.effect("R-122: a part that holds nothing usable is refused before the model is asked", () =>
     Effect.gen(function*() {
       for (
