@@ -35,7 +35,18 @@ export interface LanguageModel {
   readonly supportedUrls?:
     | Readonly<Record<string, ReadonlyArray<RegExp>>>
     | PromiseLike<Readonly<Record<string, ReadonlyArray<RegExp>>>>
-  doStream(options: never): PromiseLike<{ readonly stream: ReadableStream<unknown> }>
+  doStream(options: never): PromiseLike<Started>
+}
+
+/**
+ * What a model answers with: the stream of its parts, and the headers of the provider's answer.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Started {
+  readonly stream: ReadableStream<unknown>
+  readonly response?: { readonly headers?: Readonly<Record<string, string>> }
 }
 
 /**

@@ -244,6 +244,15 @@ describe("errors inside a reply", () => {
       }
     }))
 
+  it.effect("R-122: an error inside a reply tells the request that it belongs to", () =>
+    Effect.gen(function*() {
+      const { error } = yield* outcomeOf({
+        headers: { "content-type": "text/event-stream", "x-request-id": "req_1" },
+        pieces: [body(said("a"), { error: { message: "busy", type: "overloaded_error" } })]
+      })
+      assert.deepStrictEqual([error?.reason, error?.requestId], ["provider_unavailable", "req_1"])
+    }))
+
   it.effect("what comes after an error is not acted on", () =>
     Effect.gen(function*() {
       const { error, events } = yield* outcomeOfParts(

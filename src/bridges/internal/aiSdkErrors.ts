@@ -107,7 +107,8 @@ const headers = (value: unknown): Readonly<Record<string, string>> =>
     Object.entries(value).flatMap(([name, text]) => typeof text === "string" ? [[name.toLowerCase(), text]] : [])
   )
 
-const requestId = (value: unknown): string | undefined => {
+/** The provider's name for a request, by the headers of its answer. */
+export const requestId = (value: unknown): string | undefined => {
   const found = headers(value)
   return ["x-request-id", "request-id", "apim-request-id"].map((name) => found[name]).find((id) => id !== undefined)
 }

@@ -17,10 +17,6 @@ import * as AiSdkParts from "./aiSdkParts.ts"
 import type * as Part from "./part.ts"
 import type * as Reply from "./reply.ts"
 
-interface Started {
-  readonly stream: ReadableStream<unknown>
-}
-
 /** What is held of a model: its signal from the start, and its stream once it has answered. */
 class Held {
   readonly controller = new AbortController()
@@ -59,13 +55,13 @@ export const open = (
     const held = new Held()
     yield* Effect.addFinalizer(() => held.leave)
     const call = { ...options, abortSignal: held.controller.signal }
-    const ahead = yield* Effect.callback<Ahead, Connection.Failure>((resume) => {
-      new Promise<Started>((resolve) => resolve(model.doStream(call as never))).then(({ stream }) => {
+    return yield* Effect.callback<Reply.PartPull, Connection.Failure>((resume) => {
+      new Promise<AiSdk.Started>((resolve) => resolve(model.doStream(call as never))).then(({ response, stream }) => {
         const taken = held.take(stream)
-        if (taken !== undefined) resume(Effect.succeed(taken))
+        const requestId = AiSdkErrors.requestId(response?.headers)
+        if (taken !== undefined) resume(Effect.succeed(pull(taken, { ...origin, requestId })))
       }).then(ignore, (rejection: unknown) => resume(rejected(origin, rejection)))
     })
-    return pull(ahead, origin)
   })
 
 const rejected = (origin: Errors.Origin, rejection: unknown): Effect.Effect<never, Connection.Failure> =>
