@@ -31,7 +31,10 @@ interface Subject {
 const question = [Message.user("go on")]
 
 /** Reads one answer, runs no tool, and goes on once with an answer to every call, to see what goes back. */
-const readTurn = ({ fixture, protocol, turn }: Subject, cut: Cuts.Cut) =>
+const readTurn = (
+  { fixture, protocol, turn }: Subject,
+  cut: Cuts.Cut
+): Effect.Effect<Reading, never, Server.Server> =>
   Effect.gen(function*() {
     const replies = [{ answer: turn.answer, sizes: cut.sizes }]
     const session = (yield* Server.Server).open(replies)
@@ -53,7 +56,8 @@ const readTurn = ({ fixture, protocol, turn }: Subject, cut: Cuts.Cut) =>
         events,
         response,
         error: response.error as Adapter.AdapterError | undefined,
-        next: thread.messages.length > 1 ? session.requests[1] : undefined
+        message: thread.messages[question.length],
+        next: session.requests[1]
       }
     }).pipe(Effect.provide(adapter))
   })
@@ -61,15 +65,21 @@ const readTurn = ({ fixture, protocol, turn }: Subject, cut: Cuts.Cut) =>
 const readingOf = (events: ReadonlyArray<Event.Event>, error: Adapter.AdapterError | undefined) => {
   const all: ReadonlyArray<Event.Event> = [...events, { _tag: "Error", error }]
   const response = Collector.toResponse(Collector.applyAll(Collector.initial(), all))
-  return { events, response, error, next: undefined as string | undefined }
+  return { events, response, error, message: undefined, next: undefined }
 }
 
-const roundTripProblems = ({ protocol, turn }: Subject, response: Response.Response, next: string | undefined) => {
+interface Reading extends Compare.Reading {
+  readonly message: Message.Message | undefined
+  /** The request after it. */
+  readonly next: string | undefined
+}
+
+const roundTripProblems = ({ protocol, turn }: Subject, { message, next, response }: Reading) => {
   if (next === undefined || response.error !== undefined) return []
   const sent = Session.read(protocol, next)
   return sent === undefined
     ? ["the next request is no JSON"]
-    : RoundTrip.differences(turn.expected, response, next, sent)
+    : RoundTrip.differences(turn.expected, response, message, next, sent)
 }
 
 /** Ids that were made up differ from reading to reading. */
@@ -89,7 +99,7 @@ const replayTurn = (subject: Subject, index: number) =>
       const problems = [
         ...Compare.differences(turn.expected, turn.answer.status, reading),
         ...(isDeepStrictEqual(first, events) ? [] : ["the events differ from those of another cut"]),
-        ...roundTripProblems(subject, reading.response, reading.next)
+        ...roundTripProblems(subject, reading)
       ]
       const place = fixture.isExchange ? `[turn ${index}, ${cut.name}]` : `[${cut.name}]`
       if (problems.length > 0) return problems.map((problem) => `${place} ${problem}`)

@@ -2,7 +2,7 @@
  * What has to go back after a turn: the model's own words and calls, an answer to each of them, and what a provider
  * signed, unchanged. It is looked for in the request that follows.
  */
-import { Response } from "heddle"
+import { type Message, Response } from "heddle"
 import { isDeepStrictEqual } from "node:util"
 import * as Conversation from "./conversation.ts"
 import type * as Fixtures from "./fixtures.ts"
@@ -16,12 +16,26 @@ const objectsIn = (value: unknown): ReadonlyArray<Conversation.Json> => {
 const isWithin = (part: Conversation.Json, whole: Conversation.Json): boolean =>
   Object.entries(part).every(([key, value]) => isDeepStrictEqual(value, whole[key]))
 
+/** A block as it stands on the wire, where a thought is no text. */
+const wireBlock = (block: Conversation.Json): Conversation.Json => {
+  if (block["type"] !== "thinking") return block
+  const { text, ...rest } = block
+  return { ...rest, thinking: text }
+}
+
 const blockProblems = (expected: Fixtures.Expected, sent: ReadonlyArray<Conversation.Json>): ReadonlyArray<string> =>
-  (expected.reasoningBlocks ?? []).filter((block) => !sent.some((object) => isWithin(block, object)))
+  (expected.reasoningBlocks ?? []).map(wireBlock).filter((block) => !sent.some((object) => isWithin(block, object)))
     .map((block) => `reasoning block does not go back: ${JSON.stringify(block).slice(0, 100)}`)
 
-/** An item goes back with its encrypted content, or, where there is none, by its id or its text. */
-const itemProblems = (expected: Fixtures.Expected, sent: ReadonlyArray<Conversation.Json>): ReadonlyArray<string> => {
+/**
+ * An item goes back with its encrypted content. One without any is known to a provider by its id, if to anybody: it is
+ * enough that the message keeps it.
+ */
+const itemProblems = (
+  expected: Fixtures.Expected,
+  sent: ReadonlyArray<Conversation.Json>,
+  kept: string
+): ReadonlyArray<string> => {
   const items = sent.filter((object) => object["type"] === "reasoning")
   const isBack = (item: Conversation.Json) =>
     items.some((found) => {
@@ -32,7 +46,8 @@ const itemProblems = (expected: Fixtures.Expected, sent: ReadonlyArray<Conversat
       return isSame && isSummary &&
         (item["encrypted"] !== true || Conversation.string(found["encrypted_content"]) !== "")
     })
-  return (expected.reasoningItems ?? []).filter((item) => !isBack(item))
+  const isKept = (item: Conversation.Json) => item["encrypted"] !== true && kept.includes(JSON.stringify(item["id"]))
+  return (expected.reasoningItems ?? []).filter((item) => !isBack(item) && !isKept(item))
     .map((item) => `reasoning item does not go back: ${JSON.stringify(item).slice(0, 100)}`)
 }
 
@@ -69,10 +84,11 @@ const turnProblems = (response: Response.Response, sent: Conversation.Conversati
   ]
 }
 
-/** What is missing in the request after a turn. */
+/** What is missing in the request after a turn, whose message is `kept`. */
 export const differences = (
   expected: Fixtures.Expected,
   response: Response.Response,
+  kept: Message.Message | undefined,
   body: string,
   sent: Conversation.Conversation
 ): ReadonlyArray<string> => {
@@ -80,7 +96,7 @@ export const differences = (
   return [
     ...turnProblems(response, sent),
     ...blockProblems(expected, objects),
-    ...itemProblems(expected, objects),
+    ...itemProblems(expected, objects, JSON.stringify(kept ?? null)),
     ...signatureProblems(expected, body)
   ]
 }

@@ -15,81 +15,82 @@ import type * as Event from "../Event.ts"
 import * as Json from "../internal/json.ts"
 import * as Message from "../Message.ts"
 import * as Response from "../Response.ts"
-import type * as Tool from "../Tool.ts"
 import type * as Answer from "./internal/answer.ts"
 import * as CallFragments from "./internal/callFragments.ts"
 import * as Messages from "./internal/chatMessages.ts"
+import * as Tools from "./internal/chatTools.ts"
+import * as Vendors from "./internal/chatVendors.ts"
 import * as Connection from "./internal/connection.ts"
 import * as Errors from "./internal/errors.ts"
 import * as Protocol from "./internal/protocol.ts"
+import { ReasoningDetails } from "./internal/reasoningDetails.ts"
 import type * as Sse from "./internal/sse.ts"
+import * as StrictSchema from "./internal/strictSchema.ts"
 import * as Usage from "./internal/usage.ts"
 import * as Wire from "./internal/wire.ts"
 
 /**
  * How a server is reached and spoken to. Without `baseUrl` it is OpenAI's own.
  *
- * - `model`: what is asked for unless a request names another model.
- * - `apiKey`: sent as a bearer token; leave it out for servers that want none.
+ * - `vendor`: which of the servers it is that want to be told things in words of their own; known by its address unless
+ *   it is said here, as for a server behind a proxy.
+ * - `reasoning`: how much the model may think, in the vendor's own form.
+ * - `strict`: holds the model to the schemas of tools, which are rewritten for it; one that cannot be is sent as it is.
+ * - `cache`: under which key prompts that begin alike find each other in the provider's cache, and how long they stay.
  * - `maxTokensField`: under which name a request's `maxTokens` is sent. By default `max_completion_tokens` to OpenAI's
  *   own servers and for its reasoning models (`o1`, `gpt-5`, …) anywhere, which refuse the other name, and `max_tokens`
  *   to everybody else.
- * - `includeUsage`: asks for usage with `stream_options`; on by default, off for servers that refuse it.
- * - `sendReasoningAs`: the field in which reasoning goes back with an assistant message; by default it stays here.
+ * - `includeUsage`: asks for usage with `stream_options`; on by default except for vendors that refuse it.
+ * - `sendReasoningAs`: the form in which reasoning goes back with an assistant message, by default the vendor's own; to
+ *   a server that nothing is known of it does not go back.
+ * - `systemRole`: the role of instructions, `system` by default.
  * - `options`: sent with every request as they are; a request's own `options` win.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Options extends Protocol.Options {
+  readonly vendor?: Vendors.Name
+  readonly reasoning?: Vendors.Reasoning
+  readonly cache?: { readonly key?: string; readonly retention?: string }
   readonly maxTokensField?: "max_tokens" | "max_completion_tokens"
   readonly includeUsage?: boolean
-  readonly sendReasoningAs?: "reasoning_content" | "reasoning"
+  readonly sendReasoningAs?: Vendors.ReasoningForm
+  readonly systemRole?: "system" | "developer"
 }
-
-/** Under this key stands what has to go back to a server of this protocol, and to no other. */
-const metadataKey = "openaiChat"
 
 // ---------------------------------------------------------------------------------------------------------------------
 // request
 
+const vendorOf = ({ baseUrl = protocol.baseUrl, vendor }: Options): Vendors.Vendor => Vendors.find(vendor, baseUrl)
+
 const requestBody = (options: Options, request: Adapter.Request): Json.JsonObject => {
+  const vendor = vendorOf(options)
   const model = request.model ?? options.model
+  const { cache, includeUsage = vendor.includeUsage, reasoning } = options
   return {
     model,
-    messages: Messages.write(request.messages, options.sendReasoningAs),
-    ...(request.tools.length === 0 ? {} : { tools: request.tools.map(tool), ...toolChoice(request.toolChoice) }),
-    ...responseFormat(request.responseFormat),
-    ...(request.temperature === undefined ? {} : { temperature: request.temperature }),
-    ...(request.maxTokens === undefined ? {} : { [maxTokensField(options, model)]: request.maxTokens }),
-    ...(options.includeUsage === false ? {} : { stream_options: { include_usage: true } }),
+    messages: Messages.write(request.messages, {
+      systemRole: options.systemRole ?? "system",
+      sendReasoningAs: options.sendReasoningAs ?? vendor.sendReasoningAs,
+      isReasoningOfLoop: options.sendReasoningAs === undefined && vendor.isReasoningOfLoop
+    }),
+    ...Tools.write(request, vendor, options),
+    ...Tools.responseFormat(request.responseFormat),
+    ...(reasoning === undefined ? {} : vendor.reasoning(reasoning)),
+    ...Wire.given("temperature", request.temperature),
+    ...Wire.given(maxTokensField(options, vendor, model), request.maxTokens),
+    ...Wire.given("prompt_cache_key", cache?.key),
+    ...Wire.given("prompt_cache_retention", cache?.retention),
+    ...(includeUsage ? { stream_options: { include_usage: true } } : {}),
     ...options.options,
     ...request.options,
     stream: true
   }
 }
 
-const maxTokensField = (options: Options, model: string): string => {
-  if (options.maxTokensField !== undefined) return options.maxTokensField
-  const isOwn = /^https:\/\/([^/]+\.)?openai\.com(\/|$)/.test(options.baseUrl ?? protocol.baseUrl)
-  return isOwn || /(^|\/)(o\d|gpt-5)/.test(model) ? "max_completion_tokens" : "max_tokens"
-}
-
-const tool = ({ description, name, parameters }: Tool.Definition): Json.JsonObject => ({
-  type: "function",
-  function: { name, ...(description === "" ? {} : { description }), parameters }
-})
-
-const toolChoice = (choice: Adapter.ToolChoice | undefined): Json.JsonObject => {
-  if (choice === undefined) return {}
-  return { tool_choice: typeof choice === "string" ? choice : { type: "function", function: { name: choice.name } } }
-}
-
-const responseFormat = (format: Adapter.ResponseFormat | undefined): Json.JsonObject => {
-  if (format === undefined || format.type === "text") return {}
-  const { type, ...json_schema } = format
-  return { response_format: type === "json_schema" ? { type, json_schema } : { type } }
-}
+const maxTokensField = (options: Options, vendor: Vendors.Vendor, model: string): string =>
+  options.maxTokensField ?? (/(^|\/)(o\d|gpt-5)/.test(model) ? "max_completion_tokens" : vendor.maxTokensField)
 
 // ---------------------------------------------------------------------------------------------------------------------
 // stream
@@ -101,6 +102,7 @@ class Reader implements Answer.Reader {
   private readonly calls: CallFragments.CallFragments
   private text = ""
   private reasoning = ""
+  private readonly details = new ReasoningDetails()
   private refusal = ""
   private finishWord: string | undefined
   private usage: Response.Usage | null = null
@@ -110,9 +112,9 @@ class Reader implements Answer.Reader {
   private hasFinished = false
   private isWhole = false
 
-  constructor(origin: Errors.Origin, makeId: () => string) {
+  constructor(origin: Errors.Origin, makeId: () => string, restore: CallFragments.Restore | undefined) {
     this.origin = origin
-    this.calls = new CallFragments.CallFragments(makeId, metadataKey)
+    this.calls = new CallFragments.CallFragments(makeId, Messages.metadataKey, restore)
   }
 
   get isComplete(): boolean {
@@ -178,7 +180,8 @@ class Reader implements Answer.Reader {
 
   private choice(choice: Json.JsonObject, word: string | undefined, out: Array<Event.AdapterEvent>): void {
     const message = this.isWhole || !Json.isObject(choice["delta"]) ? choice["message"] : choice["delta"]
-    const { fragments, refusal, text, thought } = Messages.read(Wire.object(message))
+    const { details, fragments, refusal, text, thought } = Messages.read(Wire.object(message))
+    this.details.add(details)
     if (thought !== "") {
       this.reasoning += thought
       out.push({ _tag: "ReasoningDelta", id: null, delta: thought })
@@ -196,16 +199,22 @@ class Reader implements Answer.Reader {
     if (reason === "stop" || reason === "tool_calls") this.calls.closeAll(out)
   }
 
+  private get thoughts(): Pick<Message.Message, "reasoning"> {
+    const { list } = this.details
+    if (this.reasoning === "" && list.length === 0) return {}
+    const metadata = list.length === 0 ? {} : { metadata: { [Messages.metadataKey]: { reasoning_details: list } } }
+    return { reasoning: [{ type: "reasoning", text: this.reasoning, ...metadata }] }
+  }
+
   private finish(out: Array<Event.AdapterEvent>): void {
     if (this.text !== "") out.push({ _tag: "TextCompleted", id: null, text: this.text })
     this.calls.end(finishReason(this.finishWord, false) === "length", out)
     const toolCalls = this.calls.toolCalls
     const reason = finishReason(this.finishWord, toolCalls.length > 0)
-    const reasoning = this.reasoning === "" ? {} : { reasoning: [{ type: "reasoning", text: this.reasoning } as const] }
     const { refusal, usage } = this
     out.push({
       _tag: "MessageCompleted",
-      message: { ...Message.assistant(this.text, toolCalls), finishReason: reason, ...reasoning },
+      message: { ...Message.assistant(this.text, toolCalls), finishReason: reason, ...this.thoughts },
       finishReason: reason,
       ...(this.finishWord === undefined ? {} : { rawFinishReason: this.finishWord }),
       metadata: {
@@ -287,17 +296,26 @@ const errors: Errors.Words = [
 // ---------------------------------------------------------------------------------------------------------------------
 // layer
 
+const headers = (options: Options): Connection.HeaderValues => {
+  const { keyHeader } = vendorOf(options)
+  if (options.apiKey === undefined) return {}
+  return keyHeader === undefined
+    ? { authorization: Connection.bearer(options.apiKey) }
+    : { [keyHeader]: options.apiKey }
+}
+
 const protocol: Protocol.Protocol<Options> = {
   name: "OpenAiChat",
   provider: "openai",
   baseUrl: "https://api.openai.com/v1",
   environment: { model: "OPENAI_MODEL", apiKey: ["OPENAI_API_KEY"], baseUrl: "OPENAI_BASE_URL" },
   path: () => "/chat/completions",
-  headers: ({ apiKey }) => apiKey === undefined ? {} : { authorization: Connection.bearer(apiKey) },
+  headers,
   body: requestBody,
   unsupported: ({ messages }) => Messages.unsupported(messages),
   errors,
-  reader: (origin, makeId) => new Reader(origin, makeId)
+  reader: (origin, makeId, { tools }, { strict }) =>
+    new Reader(origin, makeId, strict === true ? StrictSchema.restore(tools, StrictSchema.openAi) : undefined)
 }
 
 /**

@@ -312,6 +312,8 @@ describe("layer", () => {
     assert.throws(make({ maxEventLength: 0 }), TypeError, "maxEventLength")
     assert.throws(make({ idleTimeout: "soon" }), TypeError, "idleTimeout must be a duration; got: soon")
     assert.throws(make({ retryDelay: "x" }), TypeError, "retryDelay")
+    assert.throws(make({ connectTimeout: "x" }), TypeError, "connectTimeout must be a duration; got: x")
+    assert.throws(make({ firstChunkTimeout: "x" }), TypeError, "firstChunkTimeout must be a duration; got: x")
   })
 
   /** What a server receives from an adapter that the environment describes, or the error that describes it wrongly. */

@@ -62,7 +62,10 @@ describe("text", () => {
       ))
       assert.deepStrictEqual(of(events, "ReasoningDelta").map((event) => event.delta), ["a", "b", "c", "d"])
       assert.deepStrictEqual(of(events, "TextCompleted").map((event) => event.text), ["Hi"])
-      assert.deepStrictEqual(completed(events).message.reasoning, [{ type: "reasoning", text: "abcd" }])
+      const kept = [...details, { type: "reasoning.summary", summary: "c" }]
+      assert.deepStrictEqual(completed(events).message.reasoning, [
+        { type: "reasoning", text: "abcd", metadata: { openaiChat: { reasoning_details: kept } } }
+      ])
     }))
 
   it.effect("R-333: a reply without anything is a message without text and calls", () =>

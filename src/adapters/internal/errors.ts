@@ -9,6 +9,7 @@ import * as Redacted from "effect/Redacted"
 import * as Result from "effect/Result"
 import * as Adapter from "../../Adapter.ts"
 import * as Json from "../../internal/json.ts"
+import * as Wire from "./wire.ts"
 
 export type Reason = Adapter.AdapterError["reason"]
 
@@ -32,6 +33,8 @@ interface Said {
   readonly statusWord: string | undefined
   readonly status: number | undefined
   readonly requestId: string | undefined
+  /** The reasons that the details give: names of quotas, and why a key was refused. */
+  readonly reasons: string
   readonly retryAfterMillis: number | undefined
   readonly error: Json.JsonObject | undefined
 }
@@ -43,6 +46,7 @@ const nothingSaid: Said = {
   statusWord: undefined,
   status: undefined,
   requestId: undefined,
+  reasons: "",
   retryAfterMillis: undefined,
   error: undefined
 }
@@ -88,8 +92,9 @@ export const fromResponse = (
 ): Adapter.AdapterError => {
   const text = redact(body, origin.secrets)
   const said = read(text)
-  const detail = said.message ?? (said.error === undefined ? describe(text) : JSON.stringify(said.error))
   const { headers, status } = response
+  const told = said.message ?? (said.error === undefined ? describe(text) : JSON.stringify(said.error))
+  const detail = status >= 300 && status < 400 ? redirected(headers["location"]) : told
   const retryAfterMillis = canHeal(status) ? retryAfter(headers, now) ?? said.retryAfterMillis : undefined
   return fromSaid(
     origin,
@@ -98,6 +103,10 @@ export const fromResponse = (
     `HTTP ${status}${detail === "" ? "" : `: ${detail}`}`
   )
 }
+
+/** An address without its query string, which may hold what is nobody's business. */
+const redirected = (location: string | undefined): string =>
+  `the server redirects${location === undefined ? "" : ` to ${location.replace(/[?#].*$/s, "")}`}; change the base URL`
 
 /** The error that a piece of a stream carries, or nothing. `isError` says that the wire marked the piece as one. */
 export const fromChunk = (
@@ -147,10 +156,15 @@ const read = (text: string): Said => {
     requestId: word(body["request_id"]),
     status: [error["status_code"], error["status"], error["code"], body["status_code"], body["code"]].map(Number)
       .find((number) => number >= 400 && number < 600),
+    reasons: reasonsOf(Wire.list(error["details"])),
     retryAfterMillis: retryDelay(error["details"]),
     error
   }
 }
+
+const reasonsOf = (details: ReadonlyArray<Json.JsonObject>): string =>
+  details.flatMap(({ reason, violations }) => [reason, ...Wire.list(violations).map(({ quotaId }) => quotaId)])
+    .map(word).filter((reason) => reason !== undefined).join(" ")
 
 /** The delay that some providers state in the body only. */
 const retryDelay = (details: unknown): number | undefined => {
@@ -224,7 +238,7 @@ const firstReason = (table: Words, words: string): Reason | undefined =>
   table.find(([pattern]) => pattern.test(words))?.[1]
 
 const reasonOf = (origin: Origin, status: number | undefined, said: Said): Reason => {
-  const words = `${said.type ?? ""} ${said.code ?? ""} ${said.statusWord ?? ""}`
+  const words = `${said.type ?? ""} ${said.code ?? ""} ${said.statusWord ?? ""} ${said.reasons}`
   const text = `${words} ${said.message ?? ""}`
   const own = status !== undefined && status >= 500 ? undefined : firstReason(origin.words, words)
   if (own !== undefined) return own
@@ -236,5 +250,5 @@ const reasonOf = (origin: Origin, status: number | undefined, said: Said): Reaso
   if (status === undefined) return firstReason(byWord, words) ?? "unknown"
   if (status === 400 && keyWords.test(text)) return "authentication_failed"
   if (status >= 500) return "provider_unavailable"
-  return byStatus[status] ?? (status >= 400 ? "invalid_request" : "unknown")
+  return byStatus[status] ?? (status >= 300 ? "invalid_request" : "unknown")
 }

@@ -90,6 +90,7 @@ const make = <O extends Options>(
           client,
           settings,
           provider,
+          model: request.model ?? options.model,
           url: Connection.endpoint(baseUrl, protocol.path(options, request)),
           headers: { ...protocol.headers(options), ...options.headers },
           secrets: apiKey === undefined ? [] : [apiKey],
