@@ -3,6 +3,7 @@
  * another form than expected says nothing, and one of an unknown type is handed on raw.
  */
 import * as Base64 from "effect/encoding/Base64"
+import * as Wire from "../../adapters/internal/wire.ts"
 import * as Json from "../../internal/json.ts"
 import * as Response from "../../Response.ts"
 import * as Layout from "./layout.ts"
@@ -11,11 +12,7 @@ import type * as Part from "./part.ts"
 /** What is to be made of the errors among the parts. */
 export type ReadError = (error: unknown) => Part.Failure["error"]
 
-const string = (value: unknown): string => typeof value === "string" ? value : ""
-
-const stated = (value: unknown): string | undefined => typeof value === "string" && value !== "" ? value : undefined
-
-const object = (value: unknown): Json.JsonObject => Json.isObject(value) ? value : {}
+const string = (value: unknown): string => Wire.string(value) ?? ""
 
 const optionsOf = (part: Json.JsonObject): Json.JsonObject | undefined => Layout.spoken(part["providerMetadata"])
 
@@ -53,7 +50,7 @@ const about = (type: string, part: Json.JsonObject): ReadonlyArray<Part.Part> =>
     case "stream-start":
       return noted("warnings", part["warnings"])
     case "response-metadata":
-      return [{ type: "about", id: stated(part["id"]), model: stated(part["modelId"]) }]
+      return [{ type: "about", id: Wire.string(part["id"]), model: Wire.string(part["modelId"]) }]
     case "source":
       return noted("sources", [part])
     case "tool-approval-request":
@@ -113,7 +110,7 @@ const result = (part: Json.JsonObject): ReadonlyArray<Part.Result> =>
   }]
 
 const file = (part: Json.JsonObject, isReasoning: boolean): ReadonlyArray<Part.File> => {
-  const tagged = object(part["data"])
+  const tagged = Wire.object(part["data"])
   const content = tagged["type"] === "data" ? tagged["data"] : tagged["type"] === "url" ? tagged["url"] : part["data"]
   const common = { type: "file", mediaType: string(part["mediaType"]), isReasoning, options: optionsOf(part) } as const
   if (typeof content === "string") return [{ ...common, data: content, url: undefined }]
@@ -136,12 +133,12 @@ const finishReasons: { readonly [word: string]: Response.FinishReason | null } =
 
 const finish = (part: Json.JsonObject): Part.Finish => {
   const stands = part["finishReason"]
-  const unified = typeof stands === "string" ? stands : string(object(stands)["unified"])
+  const unified = typeof stands === "string" ? stands : string(Wire.object(stands)["unified"])
   return {
     type: "finish",
     reason: Object.hasOwn(finishReasons, unified) ? finishReasons[unified] ?? null : "other",
-    word: stated(object(stands)["raw"]) ?? stated(unified),
-    usage: usage(object(part["usage"])),
+    word: Wire.string(Wire.object(stands)["raw"]) ?? Wire.string(unified),
+    usage: usage(Wire.object(part["usage"])),
     isCut: unified === "interrupted",
     options: optionsOf(part)
   }
@@ -154,8 +151,8 @@ const finish = (part: Json.JsonObject): Part.Finish => {
 const usage = (wire: Json.JsonObject): Response.Usage => {
   const { inputTokens, outputTokens, ...rest } = wire
   if (!Json.isObject(inputTokens) && !Json.isObject(outputTokens)) return Response.usage(defined(wire))
-  const input = object(inputTokens)
-  const output = object(outputTokens)
+  const input = Wire.object(inputTokens)
+  const output = Wire.object(outputTokens)
   const total = Number(input["total"]) + Number(output["total"])
   return Response.usage(defined({
     ...rest,

@@ -4,6 +4,7 @@
  */
 import * as Result from "effect/Result"
 import type * as Adapter from "../../Adapter.ts"
+import * as Wire from "../../adapters/internal/wire.ts"
 import type * as Json from "../../internal/json.ts"
 import * as Message from "../../Message.ts"
 import * as History from "./history.ts"
@@ -55,14 +56,12 @@ export const write = (
   })
 
 const options = (writing: Writing, message: Message.Message): Part =>
-  given("providerOptions", Layout.messageOptions(writing.owner, message))
-
-const given = (key: string, value: unknown): Part => value === undefined ? {} : { [key]: value }
+  Wire.given("providerOptions", Layout.messageOptions(writing.owner, message))
 
 const text = (value: string, words?: Json.JsonObject): Part => ({
   type: "text",
   text: value,
-  ...given("providerOptions", words)
+  ...Wire.given("providerOptions", words)
 })
 
 /** An empty text is left out where something else is said. */
@@ -86,7 +85,7 @@ const assistantParts = (
     case "text":
       return Result.succeed(piece.text === "" && piece.options === undefined ? [] : [text(piece.text, piece.options)])
     case "reasoning":
-      return Result.succeed([{ type: "reasoning", text: piece.text, ...given("providerOptions", piece.options) }])
+      return Result.succeed([{ type: "reasoning", text: piece.text, ...Wire.given("providerOptions", piece.options) }])
     case "call":
       return Result.succeed([toolCall(piece.call, idOf(piece.call), piece.options)])
     case "executed":
@@ -96,7 +95,7 @@ const assistantParts = (
     case "file":
       return Result.succeed(madeFile(writing, piece))
     case "custom": {
-      const custom = { type: "custom", kind: piece.name, ...given("providerOptions", piece.options) }
+      const custom = { type: "custom", kind: piece.name, ...Wire.given("providerOptions", piece.options) }
       return Result.succeed(writing.version === "v4" ? [custom] : [])
     }
   }
@@ -107,7 +106,7 @@ const toolCall = ({ arguments: input, name }: Layout.ExecutedCall, id: string, w
   toolCallId: id,
   toolName: name,
   input,
-  ...given("providerOptions", words)
+  ...Wire.given("providerOptions", words)
 })
 
 const executed = (
@@ -119,7 +118,7 @@ const executed = (
     toolCallId: call.id,
     toolName: call.name,
     output: executedOutput(result),
-    ...given("providerOptions", result.options)
+    ...Wire.given("providerOptions", result.options)
   }
 ]
 
@@ -142,7 +141,7 @@ const loaded = (writing: Writing, source: Media.Source): Media.Source => {
 
 const file = (writing: Writing, source: Media.Source): Part => {
   const { content, filename, mediaType } = loaded(writing, source)
-  return { type: "file", mediaType, data: fileData(writing, content), ...given("filename", filename) }
+  return { type: "file", mediaType, data: fileData(writing, content), ...Wire.given("filename", filename) }
 }
 
 const madeFile = (
@@ -155,7 +154,7 @@ const madeFile = (
     type: isReasoning ? "reasoning-file" : "file",
     mediaType,
     data: fileData(writing, content),
-    ...given("providerOptions", options)
+    ...Wire.given("providerOptions", options)
   }]
 }
 
@@ -195,7 +194,12 @@ const resultFile = (writing: Writing, source: Media.Source): Part => {
   }
   const kind = mediaType.startsWith("image/") ? "image" : "file"
   if (typeof content !== "string") return { type: `${kind}-url`, url: content.href }
-  return { type: `${kind}-data`, data: content, mediaType, ...(kind === "file" ? given("filename", filename) : {}) }
+  return {
+    type: `${kind}-data`,
+    data: content,
+    mediaType,
+    ...(kind === "file" ? Wire.given("filename", filename) : {})
+  }
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -222,7 +226,7 @@ export const tools = (
       name,
       ...(description === "" ? {} : { description }),
       inputSchema: parameters,
-      ...given("strict", strict)
+      ...Wire.given("strict", strict)
     })),
     ...own.map(({ args = {}, id, name }) => ({
       type: version === "v2" ? "provider-defined" : "provider",
