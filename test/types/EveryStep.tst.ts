@@ -3,7 +3,7 @@ import * as Context from "effect/Context"
 import type * as Effect from "effect/Effect"
 import type * as Layer from "effect/Layer"
 import { type Adapter, Chat, Tool } from "heddle"
-import { everyStep, type EveryStep, Script } from "heddle/testing"
+import { type EveryStep, everyStep, Script } from "heddle/testing"
 import { expect, test } from "tstyche"
 
 class Weather extends Context.Service<Weather, { readonly celsius: number }>()("test/Weather") {}
