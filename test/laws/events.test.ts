@@ -33,8 +33,8 @@ describe("laws of a run that ends by itself", () => {
     "law 8, U-8: each failure of a call is of its own kind, and interruption is none of them",
     Arbitrary.all([cases, stops]),
     ([played, stop]) => {
-      const plain = { onToolError: "continue", encoder: "json", isStructured: false, cancelAt: null } as const
-      const told: Case = { ...played, driving: { ...played.driving, ...plain } }
+      const plain = { onToolError: "continue", encoder: "json", isStructured: false, cancelAt: null, deadline: null }
+      const told: Case = { ...played, driving: { ...played.driving, ...plain } as Case["driving"] }
       return Effect.map(
         play(told, "stream", stop),
         (trace) => [...Lawful.failures(told, trace), ...Lawful.ending(trace, true)]

@@ -5,7 +5,7 @@
 import { describe } from "@effect/vitest"
 import * as Arbitrary from "effect/Arbitrary"
 import * as Effect from "effect/Effect"
-import type { Policy } from "heddle"
+import { Policy } from "heddle"
 import { type Call, type Case, cases, latencies } from "../support/cases.ts"
 import { oneOf } from "../support/dimensions/dimension.ts"
 import * as Lawful from "../support/lawful.ts"
@@ -39,7 +39,13 @@ const settled = ({ driving, turns }: Case): Case => ({
   driving: {
     ...driving,
     cancelAt: null,
-    policy: { ...driving.policy, start: startOf(turns, driving.policy), haltPrecedence: "request" },
+    deadline: null,
+    policy: {
+      ...driving.policy,
+      start: startOf(turns, driving.policy),
+      haltPrecedence: "request",
+      siblings: Policy.standard.siblings
+    },
     encoder: driving.encoder === "slow" ? "json" : driving.encoder
   }
 })

@@ -16,10 +16,7 @@ import type { Case, Stop, Turn } from "./cases.ts"
 import { deliveries } from "./dimensions/deliveries.ts"
 import { around, optionsOf } from "./dimensions/driving.ts"
 import { isRefused, replied } from "./dimensions/endings.ts"
-import { argumentsOf, toolOf, tools, World } from "./handlers.ts"
-
-const toolTimeout = 45
-export const grace = 25
+import { argumentsOf, grace, toolOf, tools, toolTimeout, World } from "./handlers.ts"
 
 /** What is run: a chat or one step, streamed or awaited. */
 export type How = "stream" | "run" | "stepStream" | "step"
@@ -68,9 +65,14 @@ const scriptsOf = ({ turns }: Case): ReadonlyArray<ReadonlyArray<Script.Entry>> 
   return [...turns.map(toScript), done, done]
 }
 
-const worldOf = ({ turns }: Case, recorder: Recorder.Recorder): World => {
+const worldOf = ({ driving, turns }: Case, recorder: Recorder.Recorder): World => {
   const calls = new Map(turns.flatMap((turn, step) => turn.calls.map((call, index) => [`${step}.${index}`, call])))
-  return { recorder, starts: [], callAt: (place) => calls.get(place)! }
+  return {
+    recorder,
+    starts: [],
+    callAt: (place) => calls.get(place)!,
+    isBlocking: driving.policy.interrupt === "block"
+  }
 }
 
 /** A run, streamed or awaited, with the events that it showed. */

@@ -3,9 +3,11 @@ import * as Arbitrary from "effect/Arbitrary"
 import { Policy } from "heddle"
 import { type Dimension, dimension, oneOf } from "./dimension.ts"
 
-const presets = [Policy.standard, Policy.allm] as const
+const presets = [Policy.standard, Policy.allm, Policy.falai] as const
 
 type Knobs = { readonly [Name in keyof Policy.Policy]?: Arbitrary.Arbitrary<Policy.Policy[Name]> }
+
+const consequences = ["drain", "abortCancelable", "abortAll"] as const
 
 const knobs: Knobs = {
   start: oneOf("afterTurn", "readOnly", "onCallReady"),
@@ -15,7 +17,15 @@ const knobs: Knobs = {
   toolTurn: oneOf("presence", "finishReason"),
   badArguments: oneOf("answer", "runWithHeaderArguments"),
   haltPrecedence: oneOf("request", "completion"),
-  adapterErrors: oneOf("sticky", "lastWins")
+  adapterErrors: oneOf("sticky", "lastWins"),
+  siblings: Arbitrary.all({
+    onHalt: oneOf(...consequences),
+    onToolError: oneOf(...consequences),
+    queued: oneOf("run", "skip"),
+    trigger: oneOf("crashed", "crashedOrReported")
+  }),
+  interrupt: oneOf("cancel", "block"),
+  onMaxTurns: oneOf("halt", "finalize")
 }
 
 const names = Object.keys(knobs) as ReadonlyArray<keyof Policy.Policy>
