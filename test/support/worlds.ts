@@ -124,11 +124,9 @@ const settle = Effect.forEach([1, 2, 3, 4, 5], () => Effect.yieldNow, { discard:
 /** Counts fibers as they start and end, and timers while they are set. */
 const counting = (clock: Clock.Clock) => {
   const count = { fibers: 0, timers: 0 }
-  const sleep = (duration: Duration.Duration) =>
-    Effect.suspend(() => {
-      count.timers++
-      return Effect.ensuring(clock.sleep(duration), Effect.sync(() => count.timers--))
-    })
+  const set = Effect.sync(() => count.timers++)
+  const over = Effect.sync(() => count.timers--)
+  const sleep = (duration: Duration.Duration) => Effect.acquireUseRelease(set, () => clock.sleep(duration), () => over)
   const metrics = { recordFiberStart: () => count.fibers++, recordFiberEnd: () => count.fibers-- }
   return { count, clock: { ...clock, sleep }, metrics }
 }

@@ -1,6 +1,7 @@
 /** How a run is driven: its options, its services and its reader. */
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
+import * as Scheduler from "effect/Scheduler"
 import { type Chat, Encoder, type Event, Limits, Tool } from "heddle"
 import { among, type Dimension, type Point, rarely, rarelyNamesOf } from "./dimension.ts"
 import { policies } from "./policies.ts"
@@ -50,6 +51,9 @@ const decisions: { readonly [name: string]: (latency: number) => Options["onTool
   mixed: asked(({ id }) => Effect.succeed(id.endsWith("1") ? Tool.ErrorDecision.halt : replaced))
 }
 
+/** After how many operations a fiber makes room by itself. */
+export const usualOps = 2048
+
 /** Permits by name that are shared with nobody. */
 const ownKeys = Layer.effect(
   Limits.Keyed,
@@ -97,6 +101,12 @@ export const drivingDimensions = {
   ),
   /** How long the reader of the stream takes for each event. */
   readerPause: rarely<number>(0, 0, 100),
+  /** After how many operations a fiber makes room for others: with a few, anything may come between any two of them. */
+  maxOps: knob(
+    rarely<number>(usualOps, usualOps, 3, 7, 31),
+    undefined,
+    (maxOps) => Effect.provideService(Scheduler.MaxOpsBeforeYield, maxOps)
+  ),
   /** When the run has to be done. */
   deadline: knob(
     rarely<number | null>(null, 55, 115),
