@@ -142,8 +142,8 @@ class World {
   }
 }
 
-/** How often a world in which nothing moves is looked at again before it counts as stuck. */
-const patience = 8
+/** How often a world in which nothing moves is looked at again before it counts as stuck, or as over. */
+const patience = { stuck: 8, over: 2 }
 
 /**
  * Promises belong to no scheduler: whenever nothing is left to do at an instant, those that are ready settle, before the
@@ -155,7 +155,8 @@ const drive = <A, E>(world: World, fiber: Fiber.Fiber<A, E>, options: Options): 
     let reached = -1
     let isInterrupted = false
     let idle = 0
-    while (idle < patience && world.steps < maxSteps) {
+    while (world.steps < maxSteps) {
+      if (idle >= (fiber.pollUnsafe() === undefined ? patience.stuck : patience.over)) return
       // What is due may be another thing after this.
       if (reached < world.steps) {
         reached = world.steps

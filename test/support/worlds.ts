@@ -146,14 +146,11 @@ const watched = (run: Fiber.Fiber<unknown, unknown>, clock: Clock.Clock, count: 
       Effect.andThen(Effect.sync(() => left = { fibers: count.fibers, timers: left?.timers ?? 0 })),
       Effect.forkChild
     )
-    yield* settle
     if (stop !== null && "at" in stop) {
       yield* Effect.sleep(stop.at)
       run.interruptUnsafe()
-      yield* settle
     }
     yield* Effect.sleep("1 hour")
-    yield* settle
     return { left, endedAt, leftLater: { ...count } }
   })
 

@@ -1,6 +1,5 @@
 /** How a run is driven: its options, its services and its reader. */
 import * as Effect from "effect/Effect"
-import * as Layer from "effect/Layer"
 import * as Scheduler from "effect/Scheduler"
 import { type Chat, Encoder, type Event, Limits, Tool } from "heddle"
 import { among, type Dimension, type Point, rarely, rarelyNamesOf } from "./dimension.ts"
@@ -54,12 +53,6 @@ const decisions: { readonly [name: string]: (latency: number) => Options["onTool
 /** After how many operations a fiber makes room by itself. */
 export const usualOps = 2048
 
-/** Permits by name that are shared with nobody. */
-const ownKeys = Layer.effect(
-  Limits.Keyed,
-  Effect.provide(Limits.Keyed, Limits.layer({ permits: 1 }), { local: true })
-)
-
 const encoders = {
   json: Encoder.json,
   slow: { encode: (value) => Effect.andThen(pause(10), Encoder.json.encode(value)) },
@@ -80,11 +73,11 @@ export const drivingDimensions = {
     (name) => Effect.provideService(Encoder.Encoder, encoders[name])
   ),
   maxConcurrency: knob(among<number | null>(null, 1, 2, 3), (maxConcurrency) => ({ maxConcurrency })),
-  /** How many handlers the caller lets run at once, over all runs. Permits by name are the run's own. */
+  /** How many handlers the caller lets run at once, over all runs. */
   permits: knob(
     rarely<number | null>(null, 1, 2),
     undefined,
-    (permits) => Effect.provide(permits === null ? ownKeys : Limits.layer({ permits }), { local: true })
+    (permits) => permits === null ? (run) => run : Effect.provide(Limits.layer({ permits }), { local: true })
   ),
   maxTurns: knob(rarely<number>(8, 1, 2), (maxTurns) => ({ maxTurns })),
   mode: knob(rarely<"auto" | "manual">("auto", "auto", "manual"), (mode) => ({ mode })),
