@@ -4,3 +4,4 @@
 export * as Anthropic from "./Anthropic.ts"
 export * as Gemini from "./Gemini.ts"
 export * as OpenAiChat from "./OpenAiChat.ts"
+export * as OpenAiResponses from "./OpenAiResponses.ts"

@@ -23,7 +23,7 @@ import * as Plan from "./plan.ts"
 import type * as Turn from "./turn.ts"
 
 /** What a reply comes to: its end, or what broke it and whether it had begun by then. */
-export type Ending =
+type Ending =
   | { readonly _tag: "Ended" }
   | { readonly _tag: "Broken"; readonly error: Adapter.AdapterError; readonly hasBegun: boolean }
 

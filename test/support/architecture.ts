@@ -84,7 +84,7 @@ interface File {
   readonly stable: ReadonlySet<string>
 }
 
-type Area = "index" | "core" | "internal" | "adapters" | "testing"
+type Area = "index" | "core" | "internal" | "adapters" | "bridges" | "testing"
 
 const maximumLines = 400
 const forbiddenGlobals = new Set(["Date", "setTimeout", "setInterval", "setImmediate", "performance"])
@@ -111,9 +111,16 @@ const internalTypes = (file: File): ReadonlyArray<Fault> =>
     )
 
 const outward = (file: File): ReadonlyArray<Fault> =>
-  (["adapters", "testing"] as const).filter((area) => area !== file.area).flatMap((area) =>
-    importsIn(file, area).map(({ offset, target }) => ({ offset, message: `imports ${target}` }))
+  (["adapters", "bridges", "testing"] as const).filter((area) => area !== file.area).flatMap((area) =>
+    importsIn(file, area).filter(({ target }) => !isShared(file, target)).map(({ offset, target }) => ({
+      offset,
+      message: `imports ${target}`
+    }))
   )
+
+/** A bridge is an adapter whose wire is another library: what adapters share it shares too. */
+const isShared = (file: File, target: string | undefined): boolean =>
+  file.area === "bridges" && target?.startsWith("src/adapters/internal/") === true
 
 const barrels = (file: File): ReadonlyArray<Fault> =>
   file.imports.flatMap(({ offset, target }) =>
@@ -166,7 +173,11 @@ export const rules = {
   listed: { demand: "every public module of the core has a place in the order", faults: listed },
   order: { demand: "a public module imports only internal ones and those that stand before it", faults: ordered },
   internal: { demand: "internal modules import public ones as types only", faults: internalTypes },
-  outward: { demand: "adapters and testing are imported by nothing outside themselves", faults: outward },
+  outward: {
+    demand:
+      "adapters, bridges and testing are imported by nothing outside themselves, but bridges share what adapters do",
+    faults: outward
+  },
   barrel: { demand: "nothing imports an index file", faults: barrels },
   index: { demand: "an index re-exports modules of its folder as namespaces, and nothing else", faults: indexes },
   stable: { demand: "the core imports only modules of effect marked stable, by their own paths", faults: stableOnly },
@@ -245,7 +256,7 @@ const importsOf = (
 }
 
 const areaOf = (path: string): Area => {
-  const folder = /^src\/(adapters|testing|internal)\//.exec(path)?.[1]
+  const folder = /^src\/(adapters|bridges|testing|internal)\//.exec(path)?.[1]
   if (folder !== undefined) return folder as Area
   return isIndex(path) ? "index" : "core"
 }

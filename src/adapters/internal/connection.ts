@@ -80,7 +80,8 @@ export interface Exchange {
   readonly makeReader: (origin: Errors.Origin) => Effect.Effect<Answer.Reader>
 }
 
-interface Failure {
+/** What a try came to, and whether the same request is worth another one. */
+export interface Failure {
   readonly error: Adapter.AdapterError
   readonly isWorthRetrying: boolean
 }
@@ -238,7 +239,8 @@ const pauseOf = (settings: Settings, error: Adapter.AdapterError): Duration.Dura
   return pause === undefined || !error.isRetryable ? undefined : Duration.min(pause, settings.maxRetryDelay)
 }
 
-const schedule = (settings: Settings): Schedule.Schedule<number, Failure> =>
+/** When a request that failed is tried again: after growing delays, or after the one that was asked for. */
+export const schedule = (settings: Settings): Schedule.Schedule<number, Failure> =>
   Schedule.recurs(settings.retries).pipe(
     Schedule.setInputType<Failure>(),
     Schedule.modifyDelay(({ attempt, input }) =>
