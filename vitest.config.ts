@@ -10,6 +10,8 @@ export default defineConfig({
     include: ["test/**/*.test.ts"],
     // Tests share nothing that a file could change for another, and loading the library once per file took most of the time.
     isolate: false,
+    // The laws take most of the time, and nothing but the processor.
+    maxWorkers: "100%",
     testTimeout: 30_000,
     server: {
       deps: {
