@@ -9,7 +9,7 @@ import * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
 import type * as Redacted from "effect/Redacted"
 import type { Adapter } from "heddle"
-import { Anthropic, Gemini, OpenAiChat } from "heddle/adapters"
+import { Anthropic, Gemini, OpenAiChat, OpenAiResponses } from "heddle/adapters"
 import * as EmbeddedServer from "./model/server.ts"
 import * as Provider from "./provider.ts"
 import * as Settings from "./settings.ts"
@@ -22,14 +22,14 @@ interface Options {
 
 type Make = (options: Options) => Layer.Layer<Adapter.Adapter, never, HttpClient.HttpClient>
 
-/** How each provider is spoken to at its own address; the same is said of it by whoever stands in for it. */
+/** How each provider's own servers are spoken to, and whoever stands in for them. */
 const own: Readonly<Record<Provider.Name, Make>> = {
-  openai: OpenAiChat.layer,
+  openai: OpenAiResponses.layer,
   anthropic: Anthropic.layer,
   gemini: Gemini.layer
 }
 
-/** How those are spoken to who stand in for a provider, where that differs. */
+/** How those who stand in for a provider are spoken to where that differs: most of them know the older protocol only. */
 const compatible: Partial<Record<Provider.Name, Make>> = {
   openai: OpenAiChat.layer
 }

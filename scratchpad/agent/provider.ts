@@ -20,7 +20,7 @@ export const providers = {
     baseUrl: "OPENAI_BASE_URL",
     model: "OPENAI_MODEL",
     ownBaseUrl: "https://api.openai.com/v1",
-    // Later ones take tools over Chat Completions only from those who switch reasoning off.
+    // It takes tools in both of OpenAI's protocols. Later ones do so over Chat Completions only if they may not reason.
     defaultModel: "gpt-5.4-mini"
   },
   anthropic: {
