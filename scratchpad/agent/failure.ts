@@ -38,7 +38,7 @@ const detailOf = ({ detail, reason }: Adapter.AdapterError): string => {
 }
 
 /** What only a server can say, and which settings may mend it. */
-const ofServer = ({ reason, status }: Adapter.AdapterError, model: Settings.Server): string | undefined => {
+const ofServer = ({ metadata, reason, status }: Adapter.AdapterError, model: Settings.Server): string | undefined => {
   const { baseUrl, keys, model: modelVariable } = Provider.providers[model.provider]
   if (reason === "authentication_failed") {
     return Option.match(model.key, {
@@ -46,7 +46,7 @@ const ofServer = ({ reason, status }: Adapter.AdapterError, model: Settings.Serv
       onSome: ({ variable }) => `refuses the key; check ${variable}`
     })
   }
-  const isUnknown = reason === "invalid_request" && status === 404
+  const isUnknown = reason === "invalid_request" && (status === 404 || metadata?.["code"] === "model_not_found")
   return isUnknown ? `has no ${model.name}; check --model or ${modelVariable}, and ${baseUrl}` : undefined
 }
 

@@ -227,8 +227,10 @@ describe("Failure", () => {
     }
   })
 
-  const adapterError = (reason: Adapter.AdapterError["reason"], rest: { detail?: string; status?: number } = {}) =>
-    new Adapter.AdapterError({ reason, ...rest })
+  const adapterError = (
+    reason: Adapter.AdapterError["reason"],
+    rest: { readonly detail?: string; readonly status?: number; readonly metadata?: Record<string, unknown> } = {}
+  ) => new Adapter.AdapterError({ reason, ...rest })
 
   it("main job: a key that is refused or missing is named by its variable", () => {
     const google: Settings.Server = {
@@ -260,6 +262,8 @@ describe("Failure", () => {
   it("main job: a model that is not there is named, with the settings that name another", () => {
     const line = Failure.line(adapterError("invalid_request", { status: 404 }), { ...server, provider: "anthropic" })
     assert.match(line, /has no m; check --model or ANTHROPIC_MODEL, and ANTHROPIC_BASE_URL$/)
+    const coded = adapterError("invalid_request", { status: 400, metadata: { code: "model_not_found" } })
+    assert.match(Failure.line(coded, server), /has no m; check --model or OPENAI_MODEL, and OPENAI_BASE_URL$/)
     const other = Failure.line(adapterError("invalid_request", { status: 400 }), server)
     assert.match(other, /http:\/\/host\/v1 cannot answer \(invalid_request\)$/)
   })
