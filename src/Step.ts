@@ -20,6 +20,7 @@ import * as Ambient from "./internal/ambient.ts"
 import type { Batch } from "./internal/batch.ts"
 import * as Division from "./internal/division.ts"
 import * as EngineErrors from "./internal/engineError.ts"
+import * as LostArguments from "./internal/lostArguments.ts"
 import type * as Plan from "./internal/plan.ts"
 import { Reply } from "./internal/reply.ts"
 import * as Request from "./internal/request.ts"
@@ -258,7 +259,7 @@ class Machine<E, R> {
   private spoken(): typeof this.phase {
     return Effect.gen({ self: this }, function*() {
       yield* this.reply.close
-      const response = Turn.heard(Collector.toResponse(this.run.state), this.run)
+      const response = yield* LostArguments.reported(Turn.heard(Collector.toResponse(this.run.state), this.run))
       const isActedOn = this.isActedOn(response)
       const unknown = isActedOn ? Division.failing(Response.actionableCalls(response), this.run) : undefined
       if (unknown !== undefined) {

@@ -87,6 +87,7 @@ export class CallFragments {
     const call = this.find(fragment, out)
     if (call === undefined) return true
     if (call.completed !== undefined) {
+      if (hasEntries(fragment.metadata)) this.describe(call, call.completed, fragment.metadata)
       const text = fragment.text ?? ""
       return text.trim() === "" || text === call.text
     }
@@ -94,6 +95,12 @@ export class CallFragments {
     if (call.name === "" && fragment.name !== undefined) this.start(call, fragment.name, out)
     if (fragment.text !== undefined) this.append(call, fragment.text, out)
     return true
+  }
+
+  /** What the wire attaches to a call after it was complete is told with the whole message. */
+  private describe(call: Call, completed: Message.ToolCall, metadata: Json.JsonObject): void {
+    call.metadata = { ...call.metadata, ...metadata }
+    call.completed = { ...completed, metadata: { ...completed.metadata, [this.metadataKey]: call.metadata } }
   }
 
   private append(call: Call, text: string, out: Events): void {
