@@ -18,6 +18,7 @@ import * as Response from "../Response.ts"
 import type * as Answer from "./internal/answer.ts"
 import * as CallFragments from "./internal/callFragments.ts"
 import * as Messages from "./internal/chatMessages.ts"
+import { Notes } from "./internal/chatNotes.ts"
 import * as Tools from "./internal/chatTools.ts"
 import * as Vendors from "./internal/chatVendors.ts"
 import * as Connection from "./internal/connection.ts"
@@ -103,6 +104,7 @@ class Reader implements Answer.Reader {
   private text = ""
   private reasoning = ""
   private readonly details = new ReasoningDetails()
+  private readonly notes = new Notes()
   private refusal = ""
   private finishWord: string | undefined
   private usage: Response.Usage | null = null
@@ -180,8 +182,9 @@ class Reader implements Answer.Reader {
 
   private choice(choice: Json.JsonObject, word: string | undefined, out: Array<Event.AdapterEvent>): void {
     const message = this.isWhole || !Json.isObject(choice["delta"]) ? choice["message"] : choice["delta"]
-    const { details, fragments, refusal, text, thought } = Messages.read(Wire.object(message))
+    const { annotations, details, fragments, refusal, text, thought } = Messages.read(Wire.object(message))
     this.details.add(details)
+    this.notes.add(annotations, choice["logprobs"])
     if (thought !== "") {
       this.reasoning += thought
       out.push({ _tag: "ReasoningDelta", id: null, delta: thought })
@@ -221,7 +224,8 @@ class Reader implements Answer.Reader {
         ...(usage === null ? {} : { usage }),
         ...(this.id === undefined ? {} : { responseId: this.id }),
         ...(this.model === undefined ? {} : { model: this.model }),
-        ...(refusal === "" ? {} : { refusal })
+        ...(refusal === "" ? {} : { refusal }),
+        ...this.notes.metadata
       }
     })
     this.hasFinished = true
@@ -328,6 +332,8 @@ const protocol: Protocol.Protocol<Options> = {
  * missing, and an error inside a reply, fail the stream. Under finish reason `length` the last call is marked as
  * `truncated` even if its arguments parse, because the wire never closed it; the calls before it count.
  * An option that cannot be used throws a `TypeError` that names it.
+ *
+ * `MessageCompleted.metadata` may name a `refusal`, the `annotations` of the text and its `logprobs`.
  *
  * **Example** (A model behind an HTTP client)
  *
