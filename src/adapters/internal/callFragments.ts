@@ -97,12 +97,6 @@ export class CallFragments {
     return true
   }
 
-  /** What the wire attaches to a call after it was complete is told with the whole message. */
-  private describe(call: Call, completed: Message.ToolCall, metadata: Json.JsonObject): void {
-    call.metadata = { ...call.metadata, ...metadata }
-    call.completed = { ...completed, metadata: { ...completed.metadata, [this.metadataKey]: call.metadata } }
-  }
-
   private append(call: Call, text: string, out: Events): void {
     call.isObserved = true
     if (text === "") return
@@ -116,6 +110,12 @@ export class CallFragments {
     call.id = this.uniqueId(call)
     out.push({ _tag: "ToolCallStarted", id: call.id, name })
     if (call.text !== "") out.push({ _tag: "ToolCallDelta", id: call.id, argumentsDelta: call.text })
+  }
+
+  /** What the wire attaches to a call after it was complete is told with the whole message. */
+  private describe(call: Call, completed: Message.ToolCall, metadata: Json.JsonObject): void {
+    call.metadata = { ...call.metadata, ...metadata }
+    call.completed = { ...completed, metadata: { ...completed.metadata, [this.metadataKey]: call.metadata } }
   }
 
   private uniqueId(call: Call): string {
