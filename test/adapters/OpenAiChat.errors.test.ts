@@ -67,6 +67,36 @@ describe("HTTP errors", () => {
       }))
   }
 
+  it.effect("R-122: a quota that is used up is none that waiting brings back, however it is told", () =>
+    Effect.gen(function*() {
+      const error = (message: string, code: string | null = null) => ({ error: { message, code } })
+      assert.strictEqual(yield* reasonOf(402), "quota_exceeded")
+      for (
+        const [status, value] of [
+          [429, error("You exceeded your current quota", "insufficient_quota")],
+          [403, error("no", "insufficient_user_quota")],
+          [400, error("no", "billing_hard_limit_reached")],
+          [400, error("Your credit balance is too low to access the API")],
+          [403, error("Insufficient credits. Add more")],
+          [429, error("You have exceeded your monthly included credits")]
+        ] as const
+      ) {
+        assert.strictEqual(yield* reasonOf(status, value), "quota_exceeded", JSON.stringify(value))
+      }
+      assert.strictEqual(yield* reasonOf(429, error("You exceeded your current quota, please check")), "rate_limited")
+      assert.strictEqual(yield* reasonOf(401, error("Insufficient credits")), "authentication_failed")
+    }))
+
+  it.effect("R-122: what only the body says is kept: the request's id, and a status in words", () =>
+    Effect.gen(function*() {
+      const typed = yield* errorOf(json(400, { type: "error", error: { message: "no" }, request_id: "req_2" }))
+      assert.strictEqual(typed.requestId, "req_2")
+      const both = { request_id: "req_2", error: { message: "no", status: "NOT_FOUND", code: 404 } }
+      const found = yield* errorOf(json(404, both, { "request-id": "req_1" }))
+      assert.strictEqual(found.requestId, "req_1")
+      assert.deepStrictEqual(found.metadata, { code: "404", status: "NOT_FOUND" })
+    }))
+
   it.effect("R-122: an empty body and an endless one leave the status to speak", () =>
     Effect.gen(function*() {
       assert.strictEqual((yield* errorOf(json(503, ""))).detail, "HTTP 503")

@@ -3,12 +3,12 @@
  * body may be JSON in any of the shapes that providers use, a page of HTML, or nothing. Whatever is quoted from a
  * provider has the secrets of the request taken out, because servers are known to quote them back.
  */
-import * as DateTime from "effect/DateTime"
 import * as Option from "effect/Option"
 import * as Redacted from "effect/Redacted"
 import * as Result from "effect/Result"
 import * as Adapter from "../../Adapter.ts"
 import * as Json from "../../internal/json.ts"
+import * as RetryDelay from "./retryDelay.ts"
 
 export type Reason = Adapter.AdapterError["reason"]
 
@@ -91,7 +91,9 @@ export const fromResponse = (
   const { headers, status } = response
   const told = said.message ?? (said.error === undefined ? describe(text) : JSON.stringify(said.error))
   const detail = status >= 300 && status < 400 ? redirected(headers["location"]) : told
-  const retryAfterMillis = canHeal(status) ? retryAfter(headers, now) ?? said.retryAfterMillis : undefined
+  const retryAfterMillis = canHeal(status)
+    ? RetryDelay.fromHeaders(headers, now) ?? said.retryAfterMillis
+    : undefined
   return fromSaid(
     origin,
     { ...said, status, retryAfterMillis },
@@ -171,18 +173,6 @@ export const describe = (text: string): string => {
 }
 
 const positive = (value: number): number | undefined => Number.isFinite(value) && value > 0 ? value : undefined
-
-const retryAfter = (headers: Readonly<Record<string, string>>, now: number): number | undefined => {
-  const millis = positive(Number(headers["retry-after-ms"]))
-  const after = headers["retry-after"]
-  if (millis !== undefined || after === undefined) return millis
-  const seconds = Number(after)
-  if (!Number.isNaN(seconds)) return positive(seconds * 1000)
-  return Option.match(DateTime.make(after), {
-    onNone: () => undefined,
-    onSome: (time) => positive(DateTime.toEpochMillis(time) - now)
-  })
-}
 
 // ---------------------------------------------------------------------------------------------------------------------
 // reasons
