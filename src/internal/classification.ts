@@ -12,7 +12,7 @@ import * as LostArguments from "./lostArguments.ts"
 import * as Payload from "./payload.ts"
 
 /** What is odd about a reply. */
-export type Diagnostic =
+type Diagnostic =
   | { readonly _tag: "ArgumentsLost" } & LostArguments.LostArguments
   | { readonly _tag: "NoToolCalls" }
 

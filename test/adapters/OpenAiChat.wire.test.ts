@@ -236,6 +236,15 @@ describe("connections", () => {
       assert.deepStrictEqual(yield* server.settled, { answered: 1, left: 1 })
     })))
 
+  it.effect("R-144: the socket is closed within milliseconds, not when the server speaks again", () =>
+    Effect.scoped(Effect.gen(function*() {
+      const server = yield* Server.serve(() => waiting)
+      yield* Stream.runDrain(Stream.take(Chunks.stream(server.url), 2))
+      const left = performance.now()
+      yield* server.settled
+      assert.isBelow(performance.now() - left, 200)
+    })))
+
   it.effect("R-144: a reader that is interrupted closes the socket, before the answer and within it", () =>
     Effect.scoped(Effect.gen(function*() {
       const arrived = yield* Latch.make()
