@@ -82,7 +82,7 @@ const ofUnreadable = (files: ReadonlyArray<Tools.Unreadable>): string | undefine
   const [first, ...others] = files.filter((file, index) => files.findIndex(({ path }) => path === file.path) === index)
   if (first === undefined) return undefined
   const more = others.length === 0 ? "" : ` (and ${others.length} more)`
-  return oneLine(`cannot read ${first.path}: ${first.reason}${more}`)
+  return oneLine(`cannot ${first.isForWriting ? "write" : "read"} ${first.path}: ${first.reason}${more}`)
 }
 
 /** What stands in the way of a whole answer in a run that ended, if anything does. A question to the user does not. */

@@ -5,7 +5,7 @@
 import type * as HttpClient from "effect/http/HttpClient"
 import type * as Layer from "effect/Layer"
 import type { Adapter } from "heddle"
-import { OpenAiChat } from "heddle/adapters"
+import { Anthropic, Gemini, OpenAiChat, OpenAiResponses } from "heddle/adapters"
 import type * as Conversation from "./conversation.ts"
 import * as AnthropicRequests from "./requests/anthropic.ts"
 import * as GeminiRequests from "./requests/gemini.ts"
@@ -48,7 +48,10 @@ const chatVendors: Readonly<Record<string, OpenAiChat.Options["vendor"]>> = {
 
 const adapters: Readonly<Record<string, MakeAdapter>> = {
   "openai-chat": ({ baseUrl, model, vendor }) =>
-    OpenAiChat.layer({ baseUrl, model, retries: 0, vendor: chatVendors[vendor] ?? "generic" })
+    OpenAiChat.layer({ baseUrl, model, retries: 0, vendor: chatVendors[vendor] ?? "generic" }),
+  "openai-responses": ({ baseUrl, model }) => OpenAiResponses.layer({ baseUrl, model, retries: 0 }),
+  anthropic: ({ baseUrl, model }) => Anthropic.layer({ baseUrl, model, retries: 0 }),
+  gemini: ({ baseUrl, model }) => Gemini.layer({ baseUrl, model, retries: 0 })
 }
 
 /** The protocol of that name. */

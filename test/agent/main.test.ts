@@ -1,47 +1,10 @@
 import { assert, describe, layer } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as FileSystem from "effect/FileSystem"
-import { spawn } from "node:child_process"
 import { resolve } from "node:path"
 import * as Agent from "../support/agent.ts"
+import { agent, type Ended } from "../support/process.ts"
 import * as Server from "../support/server.ts"
-
-const program = resolve(import.meta.dirname, "../../scratchpad/agent/main.ts")
-
-interface Ended {
-  readonly code: number | null
-  readonly signal: string | null
-  readonly stdout: string
-  readonly stderr: string
-}
-
-interface Options {
-  readonly environment?: Readonly<Record<string, string>>
-  /** Sends a signal once the output has this in it. */
-  readonly interruptAt?: RegExp
-}
-
-/** Runs the agent as a process of its own, without a terminal and without the settings of whoever runs the tests. */
-const agent = (args: ReadonlyArray<string>, { environment = {}, interruptAt }: Options = {}) =>
-  Effect.callback<Ended>((resume) => {
-    const own = Object.entries(process.env).filter(([name]) => !/^OPENAI_|^NO_COLOR$|^FORCE_COLOR$/.test(name))
-    const child = spawn(process.execPath, ["--conditions=source", program, ...args], {
-      env: { ...Object.fromEntries(own), ...environment },
-      stdio: ["ignore", "pipe", "pipe"]
-    })
-    let stdout = ""
-    let stderr = ""
-    let isInterrupted = false
-    child.stdout.setEncoding("utf8").on("data", (text: string) => {
-      stdout += text
-      if (isInterrupted || interruptAt === undefined || !interruptAt.test(stdout)) return
-      isInterrupted = true
-      child.kill("SIGINT")
-    })
-    child.stderr.setEncoding("utf8").on("data", (text: string) => void (stderr += text))
-    child.on("close", (code, signal) => resume(Effect.succeed({ code, signal, stdout, stderr })))
-    return Effect.sync(() => child.kill("SIGKILL"))
-  })
 
 /** One line on stderr, and a code that says that it did not work. */
 const assertRefused = (ended: Ended, line: RegExp) => {
@@ -65,9 +28,15 @@ describe("Main job", { concurrent: true }, () => {
         assert.deepStrictEqual([ended.code, ended.stderr], [0, ""])
         assert.match(ended.stdout, /^The best match is lib\/lamp\.rb:3:\n\n {2}3 {2}def ignite\(lamp\)$/m)
         assert.include(ended.stdout, "no language model")
-        assert.match(ended.stdout, /^ {2}✓ search_text {2}Who ignites the lamp\? - 1 match in 2 files \(.+ m?s\)$/m)
-        assert.match(ended.stdout, /^ {2}read_file lib\/lamp\.rb:1 +█ +.+ m?s$/m)
-        assert.match(ended.stdout, /\nCompleted · 3 turns · 3 calls · .* · [\d,]+ words in, \d+ out\n$/)
+        assert.match(ended.stdout, /^ [» ]✓ search_text {2}Who ignites the lamp\? - 1 match in 2 files \(.+ m?s\)$/m)
+        assert.match(ended.stdout, /^ {2}[» ]✓ read_file lib\/lamp\.rb:1 +█+ +│? +.+ m?s$/m)
+        assert.match(ended.stdout, /\nCompleted · 3 turns · 4 calls · .* · [\d,]+ words in, \d+ out\n/)
+        assert.match(
+          ended.stdout,
+          /\nNot written, .*\(--notes FOLDER\):\n {2}- "Who ignites the lamp\?": lib\/lamp\.rb:3\n$/
+        )
+        const fs = yield* FileSystem.FileSystem
+        assert.deepStrictEqual((yield* fs.readDirectory(root)).toSorted(), ["docs", "lib"])
         assert.notInclude(ended.stdout, "\u001b")
       }))
 
@@ -79,6 +48,21 @@ describe("Main job", { concurrent: true }, () => {
         const fs = yield* FileSystem.FileSystem
         const text = yield* fs.readFileString(resolve(import.meta.dirname, "../..", path ?? ""))
         assert.match(text.split("\n")[Number(line) - 1] ?? "", /timeout/i)
+      }))
+
+    it.effect("main job: reads start before the reply has ended, and the picture marks them", () =>
+      Effect.gen(function*() {
+        const root = yield* Agent.folder({ ...Agent.shop, "test/tax.test.ts": "expect(taxRate).toBe(0.2)\n" })
+        const ended = yield* agent(["Where is the tax rate defined?", "--dir", root, "--notes", "kept"])
+        assert.deepStrictEqual([ended.code, ended.stderr], [0, ""])
+        const picture = ended.stdout.slice(ended.stdout.indexOf("\n  turn 2 "), ended.stdout.indexOf("\n  turn 3 "))
+        assert.match(picture, /^ {5}model +·*░+ +.+ m?s$/m)
+        assert.match(picture, /^ {2}»✓ read_file [^ ]*billing\.ts:1 +█+ +│ +.+ m?s$/m)
+        assert.match(picture, /^ {2}[‖ ]✓ write_note "Where is th… +·*[│┄]*█+ +.+ m?s$/m)
+        assert.match(ended.stdout, /^ {2}» [2-5] started before the reply had ended/m)
+        for (const line of ended.stdout.split("\n  turn 1 ")[1]?.split("\n") ?? []) assert.isAtMost(line.length, 80)
+        const fs = yield* FileSystem.FileSystem
+        assert.match(yield* fs.readFileString(`${root}/kept/notes.md`), /^- "Where is the tax rate defined\?": .*:1\n$/)
       }))
 
     it.effect("main job: what cannot be used is refused in one line, before anything is asked", () =>
@@ -154,34 +138,6 @@ describe("Main job", { concurrent: true }, () => {
         assert.deepStrictEqual([ended.code, ended.stderr], [0, ""])
         assert.match(ended.stdout, /Waits for the user · 1 turn · 1 call/)
         assert.match(ended.stdout, /\nIt asks: Which word or name should I look for in the files\?\n$/)
-      }))
-
-    it.effect("main job, U-4: Ctrl-C stops a running call, says so, and ends with 130", () =>
-      Effect.gen(function*() {
-        const fs = yield* FileSystem.FileSystem
-        const root = yield* Agent.folder({ "f.txt": "a line of nothing in particular\n".repeat(25_000) })
-        yield* Effect.forEach(Array.from({ length: 3000 }, (_, index) => index), (index) =>
-          fs.link(`${root}/f.txt`, `${root}/f${index}.txt`), { concurrency: 16 })
-        const ended = yield* agent(["Where is the particular lamp?", "--dir", root], { interruptAt: /▸ search_text/ })
-        assert.deepStrictEqual([ended.code, ended.signal, ended.stderr], [130, null, ""])
-        assert.match(ended.stdout, /■ search_text {2}Where is the particular lamp\? - stopped( at \d+\/3001 files)? \(/)
-        assert.match(ended.stdout, /Stopped while running: search_text/)
-        // The search is read-only and starts while the model still speaks: the other call may not have come up yet.
-        assert.match(ended.stdout, /\nStopped · \d turns? · [12] calls? · /)
-        assert.notInclude(ended.stdout, "Completed")
-      }))
-
-    it.effect("main job, U-4: Ctrl-C hangs up on the model", () =>
-      Effect.gen(function*() {
-        const root = yield* Agent.folder({})
-        const server = yield* Server.serve(() => ({ pieces: [chunk({ content: "Let me\nthink " })], ending: "open" }))
-        const ended = yield* agent(["x", "--dir", root], {
-          environment: { OPENAI_BASE_URL: `${server.url}/v1` },
-          interruptAt: /Let me/
-        })
-        assert.deepStrictEqual([ended.code, ended.stderr], [130, ""])
-        assert.include(ended.stdout, "Let me\nthink\n\nStopped; no call was running.")
-        assert.deepStrictEqual(yield* server.settled, { answered: 1, left: 1 })
       }))
   })
 })

@@ -8,11 +8,14 @@ import * as Cause from "effect/Cause"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Pull from "effect/Pull"
+import * as Result from "effect/Result"
 import type * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import type * as Adapter from "../../Adapter.ts"
 import type * as Event from "../../Event.ts"
+import * as Json from "../../internal/json.ts"
 import * as Message from "../../Message.ts"
+import type * as Documents from "./documents.ts"
 import * as Errors from "./errors.ts"
 import * as Sse from "./sse.ts"
 
@@ -27,6 +30,8 @@ export interface Reader {
   readonly isDone: boolean
   /** What broke the answer; the reader goes on to read what belongs to a broken answer, such as its cost. */
   readonly failure: Adapter.AdapterError | undefined
+  /** Finds the JSON objects that stand outside of events, so that they are read as events, too. */
+  readonly documents?: Documents.Documents
 }
 
 export interface Limits {
@@ -64,7 +69,7 @@ class Answer {
     this.origin = origin
     this.reader = reader
     this.limits = limits
-    this.parser = new Sse.Parser(limits.maxEventLength)
+    this.parser = new Sse.Parser(limits.maxEventLength, reader.documents)
   }
 
   readonly pull: Pull.Pull<Chunk, Adapter.AdapterError> = Effect.suspend(() => {
@@ -131,13 +136,22 @@ class Answer {
   ): ReadonlyArray<Event.AdapterEvent> {
     const out: Array<Event.AdapterEvent> = []
     this.hasEnded = true
-    for (const event of this.parser.end()) this.reader.read(event, out)
-    const isCut = problem !== undefined && !this.reader.isComplete && this.reader.failure === undefined
-    if (isCut) this.failure = Errors.make(this.origin, ...problem)
+    const rest = this.parser.end()
+    const whole = rest.filter((event) => !isTorn(event))
+    for (const event of whole) this.reader.read(event, out)
+    const cut = problem ?? (whole.length < rest.length ? closed : undefined)
+    const isCut = cut !== undefined && !this.reader.isComplete && this.reader.failure === undefined
+    if (isCut) this.failure = Errors.make(this.origin, ...cut)
     else this.reader.end(this.parser.stray, out)
     return out
   }
 }
+
+const closed = ["network_error", "the connection was closed before the reply was complete"] as const
+
+/** An event that the end of the body has torn is as good as never sent: it is not the server that wrote no JSON. */
+const isTorn = ({ data }: Sse.SseEvent): boolean =>
+  data.trimStart().startsWith("{") && Result.isFailure(Json.parse(data))
 
 const isNonEmpty = (events: ReadonlyArray<Event.AdapterEvent>): events is Chunk => events.length > 0
 

@@ -29,6 +29,8 @@ interface Call {
   text: string
   isObserved: boolean
   isTried: boolean
+  /** Whether it ran at the provider. */
+  isExecuted: boolean
   duplicateOf: string | undefined
   metadata: Json.JsonObject
   completed: Message.ToolCall | undefined
@@ -95,6 +97,38 @@ export class CallFragments {
     if (call.name === "" && fragment.name !== undefined) this.start(call, fragment.name, out)
     if (fragment.text !== undefined) this.append(call, fragment.text, out)
     return true
+  }
+
+  /** The wire repeats the whole text of a call: it says what the fragments left out, and outweighs them. */
+  replace(index: number | string, text: string, out: Events): void {
+    const call = this.byIndex.get(index)
+    if (call === undefined || call.completed !== undefined) return
+    if (text === "" || (text.length >= call.text.length && text.startsWith(call.text))) {
+      return this.append(call, text.slice(call.text.length), out)
+    }
+    call.text = text
+  }
+
+  /** The wire says that a call has ended: whole, or cut off. */
+  close(index: number | string, isCut: boolean, out: Events): void {
+    const call = this.byIndex.get(index)
+    if (call === undefined || call.completed !== undefined || call.name === "") return
+    this.complete(call, isCut ? lost("truncated") : finalArguments(call, false), out)
+  }
+
+  /** A call that ran at the provider: it is listed in its place, whole at once, and nobody here runs it. */
+  list(
+    called: { readonly id: string | undefined; readonly name: string; readonly arguments: Json.JsonObject },
+    metadata: Json.JsonObject,
+    out: Events
+  ): void {
+    const { arguments: args, id, name } = called
+    const call = this.open({ index: undefined, id, name, text: undefined, metadata }, out)
+    call.isExecuted = true
+    call.metadata = metadata
+    this.start(call, name, out)
+    this.append(call, JSON.stringify(args), out)
+    this.complete(call, { arguments: args }, out)
   }
 
   private append(call: Call, text: string, out: Events): void {
@@ -179,6 +213,7 @@ export class CallFragments {
       text: "",
       isObserved: false,
       isTried: false,
+      isExecuted: false,
       duplicateOf: undefined,
       metadata: {},
       completed: undefined
@@ -227,8 +262,15 @@ export class CallFragments {
   }
 
   private complete(call: Call, args: Arguments, out: Events): void {
-    const restored = args.argumentsLost === undefined ? this.restore(call.name, args.arguments) : args.arguments
-    const common = { id: call.id, name: call.name, rawArguments: call.text, ...args, arguments: restored }
+    const isOwn = args.argumentsLost === undefined && !call.isExecuted
+    const common = {
+      id: call.id,
+      name: call.name,
+      rawArguments: call.text,
+      ...args,
+      arguments: isOwn ? this.restore(call.name, args.arguments) : args.arguments,
+      ...(call.isExecuted ? { providerExecuted: true } : {})
+    }
     const metadata = {
       ...(call.duplicateOf === undefined ? {} : { duplicateOf: call.duplicateOf }),
       ...(hasEntries(call.metadata) ? { [this.metadataKey]: call.metadata } : {})

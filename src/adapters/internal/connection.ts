@@ -80,7 +80,8 @@ export interface Exchange {
   readonly makeReader: (origin: Errors.Origin) => Effect.Effect<Answer.Reader>
 }
 
-interface Failure {
+/** What a try came to, and whether the same request is worth another one. */
+export interface Failure {
   readonly error: Adapter.AdapterError
   readonly isWorthRetrying: boolean
 }
@@ -170,11 +171,12 @@ const makeRequest = (exchange: Exchange): Made<HttpClientRequest.HttpClientReque
 export const bearer = (key: Redacted.Redacted<string>): Redacted.Redacted<string> =>
   Redacted.make(`Bearer ${Redacted.value(key).trim()}`)
 
-/** The URL of a path under a base URL, whose query string is kept. */
+/** The URL of a path under a base URL, whose query string is kept, after the path's own if it has one. */
 export const endpoint = (baseUrl: string, path: string): string => {
   const query = baseUrl.indexOf("?")
   const base = query < 0 ? baseUrl : baseUrl.slice(0, query)
-  return `${base.trim().replace(/\/+$/, "")}${path}${query < 0 ? "" : baseUrl.slice(query)}`
+  const kept = query < 0 ? "" : `${path.includes("?") ? "&" : "?"}${baseUrl.slice(query + 1)}`
+  return `${base.trim().replace(/\/+$/, "")}${path}${kept}`
 }
 
 const checkUrl = (text: string): Result.Result<URL, string> =>
@@ -237,7 +239,8 @@ const pauseOf = (settings: Settings, error: Adapter.AdapterError): Duration.Dura
   return pause === undefined || !error.isRetryable ? undefined : Duration.min(pause, settings.maxRetryDelay)
 }
 
-const schedule = (settings: Settings): Schedule.Schedule<number, Failure> =>
+/** When a request that failed is tried again: after growing delays, or after the one that was asked for. */
+export const schedule = (settings: Settings): Schedule.Schedule<number, Failure> =>
   Schedule.recurs(settings.retries).pipe(
     Schedule.setInputType<Failure>(),
     Schedule.modifyDelay(({ attempt, input }) =>

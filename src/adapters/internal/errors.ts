@@ -9,6 +9,7 @@ import * as Result from "effect/Result"
 import * as Adapter from "../../Adapter.ts"
 import * as Json from "../../internal/json.ts"
 import * as RetryDelay from "./retryDelay.ts"
+import * as Wire from "./wire.ts"
 
 export type Reason = Adapter.AdapterError["reason"]
 
@@ -32,6 +33,8 @@ interface Said {
   readonly statusWord: string | undefined
   readonly status: number | undefined
   readonly requestId: string | undefined
+  /** The reasons that the details give: names of quotas, and why a key was refused. */
+  readonly reasons: string
   readonly retryAfterMillis: number | undefined
   readonly error: Json.JsonObject | undefined
 }
@@ -43,6 +46,7 @@ const nothingSaid: Said = {
   statusWord: undefined,
   status: undefined,
   requestId: undefined,
+  reasons: "",
   retryAfterMillis: undefined,
   error: undefined
 }
@@ -154,10 +158,15 @@ const read = (text: string): Said => {
     requestId: word(body["request_id"]),
     status: [error["status_code"], error["status"], error["code"], body["status_code"], body["code"]].map(Number)
       .find((number) => number >= 400 && number < 600),
+    reasons: reasonsOf(Wire.list(error["details"])),
     retryAfterMillis: retryDelay(error["details"]),
     error
   }
 }
+
+const reasonsOf = (details: ReadonlyArray<Json.JsonObject>): string =>
+  details.flatMap(({ reason, violations }) => [reason, ...Wire.list(violations).map(({ quotaId }) => quotaId)])
+    .map(word).filter((reason) => reason !== undefined).join(" ")
 
 /** The delay that some providers state in the body only. */
 const retryDelay = (details: unknown): number | undefined => {
@@ -219,7 +228,7 @@ const firstReason = (table: Words, words: string): Reason | undefined =>
   table.find(([pattern]) => pattern.test(words))?.[1]
 
 const reasonOf = (origin: Origin, status: number | undefined, said: Said): Reason => {
-  const words = `${said.type ?? ""} ${said.code ?? ""} ${said.statusWord ?? ""}`
+  const words = `${said.type ?? ""} ${said.code ?? ""} ${said.statusWord ?? ""} ${said.reasons}`
   const text = `${words} ${said.message ?? ""}`
   const own = status !== undefined && status >= 500 ? undefined : firstReason(origin.words, words)
   if (own !== undefined) return own
