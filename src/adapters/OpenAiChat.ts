@@ -111,7 +111,11 @@ class Reader implements Answer.Reader {
   private id: string | undefined
   private model: string | undefined
   private hasChunks = false
+  private hasDeltas = false
   private hasFinished = false
+  /** Whether the body is a reply, and no stream of its pieces. */
+  private isDocument = false
+  /** Whether nothing more is to be said, although no word says so. */
   private isWhole = false
 
   constructor(origin: Errors.Origin, makeId: () => string, restore: CallFragments.Restore | undefined) {
@@ -152,7 +156,8 @@ class Reader implements Answer.Reader {
     const body: unknown = Array.isArray(parsed) ? parsed[0] : parsed
     if (!Json.isObject(body)) return
     const choices = Wire.list(body["choices"])
-    this.isWhole = choices.some((choice) => Json.isObject(choice["message"]))
+    this.isDocument = choices.some((choice) => Json.isObject(choice["message"]))
+    this.isWhole ||= this.isDocument
     this.chunk(body, choices.length === 0 && !this.hasChunks, out)
   }
 
@@ -170,19 +175,29 @@ class Reader implements Answer.Reader {
     this.id ??= Wire.string(chunk["id"])
     this.model ??= Wire.string(chunk["model"])
     if (choice !== undefined) this.choice(choice, word, out)
-    this.failure ??= Option.getOrUndefined(Errors.fromChunk(this.origin, chunk, isError))
+    // Usage without any choice is told last of all.
+    this.isWhole ||= Json.isObject(chunk["usage"]) && Array.isArray(chunk["choices"]) && chunk["choices"].length === 0
+    const failed = Json.isObject(choice?.["error"]) ? choice : chunk
+    this.failure ??= Option.getOrUndefined(Errors.fromChunk(this.origin, failed, isError))
   }
 
   /** Between the chunks of a stream an empty word means that the end is not there yet. */
   private takeWord(word: unknown): string | undefined {
     if (typeof word !== "string") return undefined
-    if (word !== "" || this.isWhole) this.finishWord = word
+    if (word !== "" || this.isDocument) this.finishWord = word
     return word
   }
 
+  /** A whole message beside deltas repeats what they say. */
+  private messageOf({ delta, message }: Json.JsonObject): Json.JsonObject {
+    const isWhole = this.isDocument || (!this.hasDeltas && !Json.isObject(delta))
+    this.hasDeltas ||= !isWhole
+    return Wire.object(isWhole ? message : delta)
+  }
+
   private choice(choice: Json.JsonObject, word: string | undefined, out: Array<Event.AdapterEvent>): void {
-    const message = this.isWhole || !Json.isObject(choice["delta"]) ? choice["message"] : choice["delta"]
-    const { annotations, details, fragments, refusal, text, thought } = Messages.read(Wire.object(message))
+    const message = this.messageOf(choice)
+    const { annotations, details, fragments, refusal, text, thought } = Messages.read(message)
     this.details.add(details)
     this.notes.add(annotations, choice["logprobs"])
     if (thought !== "") {

@@ -53,6 +53,7 @@ describe("HTTP errors", () => {
     ["flat", { object: "error", message: "wrong", type: "invalid" }, "wrong"],
     ["detail", { detail: "wrong" }, "wrong"],
     ["typed", { type: "error", error: { type: "x", message: "wrong" }, request_id: "r" }, "wrong"],
+    ["an event", "event: error\ndata: {\"error\":{\"message\":\"wrong\"}}\n\n", "wrong"],
     ["a list", [{ error: { message: "wrong" } }], "wrong"],
     ["of no known shape", { problem: "wrong" }, "{\"problem\":\"wrong\"}"],
     ["a page", "<html><head><title>Bad\n gateway</title></head><body>no</body></html>", "Bad gateway"],
@@ -171,6 +172,22 @@ describe("errors inside a reply", () => {
       assert.deepStrictEqual([flat.error?.reason, flat.error?.status], ["invalid_request", 400])
       const text = yield* failing(start, "data: {\"error\":\"overloaded\"}\n\n", "data: [DONE]\n\n")
       assert.deepStrictEqual([text.error?.detail, text.events.length], ["overloaded", 2])
+    }))
+
+  it.effect("R-145: an error may stand in the choice that it broke, and tell nothing but a message", () =>
+    Effect.gen(function*() {
+      const within = { error: { code: 502, message: "upstream is gone" }, finish_reason: "error" }
+      const found = yield* failing(body(said("a"), chunk({ content: "" }, within)))
+      assert.deepInclude({ ...found.error }, {
+        reason: "provider_unavailable",
+        status: 502,
+        detail: "upstream is gone"
+      })
+      assert.strictEqual(found.error?.metadata?.["finishReason"], "error")
+      const reasonOf = (message: string) =>
+        Effect.map(failing(body(said("a"), { error: { message } })), ({ error }) => error?.reason)
+      assert.strictEqual(yield* reasonOf("The server is overloaded"), "provider_unavailable")
+      assert.strictEqual(yield* reasonOf("boo"), "unknown")
     }))
 
   it.effect("R-145: a bare document that breaks the stream off is an error, not the end of the reply", () =>

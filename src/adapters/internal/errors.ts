@@ -144,16 +144,19 @@ const string = (value: unknown): string | undefined => {
 const word = (value: unknown): string | undefined =>
   typeof value === "string" && /[a-z]/i.test(value) ? value : undefined
 
+/** What a body says that was written as an event although it is an error. */
+const payload = (text: string): string => /^data: ?(.*)$/m.exec(text)?.[1] ?? ""
+
 /** The object that holds the words: under `error`, or the body itself, or the first of a list. */
 const read = (text: string): Said => {
-  const parsed = Result.getOrUndefined(Json.parse(text))
+  const parsed = Result.getOrUndefined(Result.orElse(Json.parse(text), () => Json.parse(payload(text))))
   const body: unknown = Array.isArray(parsed) ? parsed[0] : parsed
   if (!Json.isObject(body)) return nothingSaid
   const error = Json.isObject(body["error"]) ? body["error"] : body
   return {
     message: string(error["message"]) ?? string(body["error"]) ?? string(error["detail"]) ?? string(body["message"]),
     type: string(error["type"]),
-    code: string(error["code"]),
+    code: string(error["code"]) ?? string(body["code"]),
     statusWord: word(error["status"]),
     requestId: word(body["request_id"]),
     status: [error["status_code"], error["status"], error["code"], body["status_code"], body["code"]].map(Number)
@@ -237,7 +240,7 @@ const reasonOf = (origin: Origin, status: number | undefined, said: Said): Reaso
   // A rate limit may speak of too many tokens, too.
   if (isRefused && status !== 429 && contextWords.test(text)) return "context_length_exceeded"
   if (isRefused && filterWords.test(text)) return "content_filter"
-  if (status === undefined) return firstReason(byWord, words) ?? "unknown"
+  if (status === undefined) return firstReason(byWord, words) ?? firstReason(byWord, text) ?? "unknown"
   if (status === 400 && keyWords.test(text)) return "authentication_failed"
   if (status >= 500) return "provider_unavailable"
   return byStatus[status] ?? (status >= 300 ? "invalid_request" : "unknown")
