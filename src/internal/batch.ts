@@ -332,13 +332,17 @@ export class Batch<E> implements Host<E> {
     const { siblings } = this.workshop.settings.policy
     const consequence = Siblings.consequence(siblings, answer, job.isExclusive === true)
     if (consequence === undefined) return
-    for (const handling of Array.from(this.handlings)) {
-      const isReached = consequence.isForAll || !handling.job.isBlocking
-      if (handling.job.index !== job.index && isReached) handling.cancel(`interrupted: ${consequence.detail}`)
+    const { detail, isForAll, isHalt, isSkipping } = consequence
+    const handlings = Array.from(this.handlings)
+    // Those that wait are told first: whoever is interrupted makes room, and nobody is to take it.
+    if (isSkipping && (isHalt || this.queue.holding > 0)) {
+      this.skipping = this.skipping?.isHalt === true ? this.skipping : consequence
+      for (const run of this.queue.clear()) this.abort(run, `not run: ${detail}`)
     }
-    if (!consequence.isSkipping || (!consequence.isHalt && this.queue.holding === 0)) return
-    this.skipping = this.skipping?.isHalt === true ? this.skipping : consequence
-    for (const run of this.queue.clear()) this.abort(run, `not run: ${consequence.detail}`)
+    for (const handling of handlings) {
+      const isReached = isForAll || !handling.job.isBlocking
+      if (handling.job.index !== job.index && isReached) handling.cancel(`interrupted: ${detail}`)
+    }
   }
 
   /** What the caller's policy failed with is the run's failure. Any other end without an answer costs this one call. */

@@ -176,6 +176,17 @@ const failures: ReadonlyArray<Row> = [
     results: [failed("a", 5, "kaboom"), cancelled("b", 5), ok("c", 10, "after 5")]
   },
   {
+    name: "J-14, CF-1: and is cancelled with them where the policy says so",
+    works: (floor) => [
+      floor.work("a", failsAfter(5), safe),
+      floor.work("b", takes(60), cancelable),
+      floor.work("c", takes(5), cancelable)
+    ],
+    given: { maxParallel: 2, siblings: { queued: "skip" } },
+    results: [failed("a", 5, "kaboom"), cancelled("b", 5), cancelled("c", 5)],
+    marks: [[0, "start", "a"], [0, "start", "b"], [5, "end", "a"], [5, "stop", "b"]]
+  },
+  {
     name: "J-15, R-393: an unsafe call that fails has no siblings",
     works: (floor) => [floor.work("a", failsAfter(5)), floor.work("b", takes(5), { interrupt: "cancel" })],
     results: [failed("a", 5, "kaboom"), ok("b", 10, "after 5")]
