@@ -171,7 +171,7 @@ export class Batch<E> implements Host<E> {
     this.isAwaited = true
     for (const run of this.queue.clear()) this.abort(run, `not run: ${cause}`)
     for (const handling of this.handlings) {
-      if (!handling.job.isBlocking) handling.cancel(`interrupted: ${cause}`)
+      if (!handling.isBlocking) handling.cancel(`interrupted: ${cause}`)
     }
     const jobs = this.jobs.slice()
     const since = this.workshop.clock.currentTimeMillisUnsafe()
@@ -249,21 +249,16 @@ export class Batch<E> implements Host<E> {
   }
 
   /** Puts a fiber into the run's care, before it has run any code of the caller's. */
-  own(
-    call: Message.ToolCall,
-    fiber: Fiber.Fiber<unknown, unknown>,
-    run?: Plan.Run,
-    onStop?: () => void
-  ): Task {
+  own(call: Message.ToolCall, fiber: Fiber.Fiber<unknown, unknown>, handling?: Handling<E>): Task {
     const task: Task = {
       id: call.id,
       name: call.name,
       startedAt: this.workshop.clock.currentTimeMillisUnsafe(),
-      isHandler: run !== undefined,
-      isExclusive: run?.isExclusive === true,
-      isBlocking: run?.isBlocking === true,
+      isHandler: handling !== undefined,
+      isExclusive: handling?.job.isExclusive === true,
+      isBlocking: () => handling?.isBlocking === true,
       fiber,
-      onStop
+      onStop: () => handling?.stop()
     }
     this.workshop.running.add(task)
     return task

@@ -37,12 +37,7 @@ export interface Host<E> {
   /** The permits of the tree and of the tool's keys. */
   readonly hold: (run: Plan.Run, call: Tool.CallContext) => Holding
   readonly millisFor: (tool: Tool.Any | undefined) => number
-  readonly own: (
-    call: Message.ToolCall,
-    fiber: Fiber.Fiber<unknown, unknown>,
-    run: Plan.Run,
-    onStop: () => void
-  ) => Task
+  readonly own: (call: Message.ToolCall, fiber: Fiber.Fiber<unknown, unknown>, handling: Handling<E>) => Task
   readonly respond: (job: Answer.Numbered, answer: Effect.Effect<Answer.Answer, E, any>) => void
   readonly settling: (job: Answer.Numbered, answer: Effect.Effect<Answer.Answer, E, any>) => Effect.Effect<void, E, any>
   readonly answerEnded: (job: Answer.Numbered, exit: Exit.Exit<unknown, E>) => void
@@ -83,7 +78,7 @@ export class Handling<E> {
     const services = Context.add(this.workshop.services, Limits.CurrentHolding, this.holding)
     const fiber = Effect.runForkWith(services)(
       Effect.withFiber((fiber) => {
-        this.task = this.host.own(this.job.call, fiber, this.job, () => this.holding.stop())
+        this.task = this.host.own(this.job.call, fiber, this)
         return this.body()
       })
     )
@@ -92,9 +87,22 @@ export class Handling<E> {
     fiber.addObserver((exit) => this.ended(exit))
   }
 
+  /** Whether it is to be left to its end. What blocks interruption is the handler, and not what comes before it. */
+  get isBlocking(): boolean {
+    return this.job.isBlocking && this.phase !== "waiting" && this.phase !== "gating"
+  }
+
+  /** Nobody who is told to stop waits for permits. */
+  stop(): void {
+    this.holding.stop()
+  }
+
   /** Permits, gates, handler, answer. A timeout or a cancellation takes the answer away from it. */
   private body(): Effect.Effect<void, E, any> {
-    return Effect.flatMap(this.holding.take, () => Gates.isGated(this.job.tool) ? this.gated() : this.handled())
+    return Effect.flatMap(this.holding.take, () => {
+      if (this.phase !== "waiting" || this.host.isOver) return Effect.void
+      return Gates.isGated(this.job.tool) ? this.gated() : this.handled()
+    })
   }
 
   private gated(): Effect.Effect<void, E, any> {

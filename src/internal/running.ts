@@ -19,14 +19,15 @@ export interface Task {
   /** A handler counts for admission while it is alive. Whatever else runs for a call does not. */
   readonly isHandler: boolean
   readonly isExclusive: boolean
-  readonly isBlocking: boolean
+  /** Whether it is left to its end when the run stops, which it may be in one phase and not in another. */
+  readonly isBlocking: () => boolean
   readonly fiber: Fiber.Fiber<unknown, unknown>
   /** Called before it is interrupted, for what no interruption reaches. */
-  readonly onStop?: (() => void) | undefined
+  readonly onStop: () => void
 }
 
 const interruptTask = (task: Task): void => {
-  task.onStop?.()
+  task.onStop()
   task.fiber.interruptUnsafe()
 }
 
@@ -63,7 +64,7 @@ export class Running {
   /** A blocking handler is told by nothing but the time that passes. */
   private tell(task: Task, now: number): void {
     if (!this.told.has(task)) this.told.set(task, now)
-    if (!task.isBlocking) interruptTask(task)
+    if (!task.isBlocking()) interruptTask(task)
   }
 
   remove(task: Task): void {

@@ -302,6 +302,16 @@ const gates: ReadonlyArray<Row> = [
     marks: []
   },
   {
+    name: "J-20, R-395, R-398: nor does one that blocks: only a handler that has started is left to finish",
+    works: (floor) => [
+      floor.work("a", takes(10), { ...safe, validate: () => Effect.as(Effect.sleep(20), true) }),
+      floor.work("b", takes(30), safe)
+    ],
+    given: { abortAt: 5 },
+    results: [cancelled("a", 5), ok("b", 30, "after 30")],
+    marks: [[0, "start", "b"], [30, "end", "b"]]
+  },
+  {
     name: "R-395: a sibling whose gate is still asked is cancelled with those that run",
     works: (floor) => [floor.work("a", failsAfter(5), safe), floor.work("b", takes(10), stuck)],
     results: [failed("a", 5, "kaboom"), cancelled("b", 5)],
