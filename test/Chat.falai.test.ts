@@ -3,7 +3,8 @@
  * tools start while the model still speaks or when it has stopped.
  */
 import { describe, it } from "@effect/vitest"
-import { holds, rows } from "./support/falaiRows.ts"
+import { rows } from "./support/falaiRows.ts"
+import { holds } from "./support/rows.ts"
 import { byChat } from "./support/seen.ts"
 
 const deliveries = { "while the model speaks": byChat("early"), "when the model has spoken": byChat("after") }

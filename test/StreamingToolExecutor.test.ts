@@ -3,7 +3,8 @@
  * order of the calls, at the millisecond it is due.
  */
 import { describe, it } from "@effect/vitest"
-import { holds, rows } from "./support/falaiRows.ts"
+import { rows } from "./support/falaiRows.ts"
+import { holds } from "./support/rows.ts"
 import { byExecutor } from "./support/seen.ts"
 
 for (const [theme, some] of Object.entries(rows)) {

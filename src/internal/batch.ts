@@ -70,7 +70,11 @@ export class Batch<E> implements Host<E> {
   readonly services: Context.Context<any>
   private readonly unsubscribe: (() => void) | undefined
   private readonly queue: Queue
-  private readonly handlings = new Set<Handling<E>>()
+  /** Calls that have a place, and how many had started before them. */
+  private readonly handlings = new Map<Handling<E>, number>()
+  /** By the position of a call that has left its place: how many had started by then. */
+  private readonly startedBefore = new Map<number, number>()
+  private starts = 0
   private undecided: ReadonlyArray<Plan.Job> = []
   private isDeciding = false
   private cancellation: string | undefined
@@ -170,7 +174,7 @@ export class Batch<E> implements Host<E> {
   callBack(cause: string): void {
     this.isAwaited = true
     for (const run of this.queue.clear()) this.abort(run, `not run: ${cause}`)
-    for (const handling of this.handlings) {
+    for (const handling of this.handlings.keys()) {
       if (!handling.isBlocking) handling.cancel(`interrupted: ${cause}`)
     }
     const jobs = this.jobs.slice()
@@ -182,7 +186,7 @@ export class Batch<E> implements Host<E> {
   /** Whatever is not answered by now is answered without it: a blocking handler, a policy, a decoder, an encoder. */
   private conclude(jobs: ReadonlyArray<Plan.Job>, detail: string, since: number): void {
     const indexes = new Set(jobs.map((job) => job.index))
-    const handlings = Array.from(this.handlings).filter(({ job }) => indexes.has(job.index))
+    const handlings = Array.from(this.handlings.keys()).filter(({ job }) => indexes.has(job.index))
     for (const handling of handlings) handling.cancel(detail, since)
     for (const job of jobs) {
       if (this.answered[job.index] === undefined) this.settle(job, Answer.unfinished(job, detail))
@@ -327,17 +331,23 @@ export class Batch<E> implements Host<E> {
     const { siblings } = this.workshop.settings.policy
     const consequence = Siblings.consequence(siblings, answer, job.isExclusive === true)
     if (consequence === undefined) return
-    const { detail, isForAll, isHalt, isSkipping } = consequence
-    const handlings = Array.from(this.handlings)
+    const { detail, isHalt, isSkipping } = consequence
+    const concerned = isHalt ? Array.from(this.handlings.keys()) : this.beside(job)
     // Those that wait are told first: whoever is interrupted makes room, and nobody is to take it.
-    if (isSkipping && (isHalt || this.queue.holding > 0)) {
+    if (isSkipping && (isHalt || concerned.length > 0)) {
       this.skipping = this.skipping?.isHalt === true ? this.skipping : consequence
       for (const run of this.queue.clear()) this.abort(run, `not run: ${detail}`)
     }
-    for (const handling of handlings) {
-      const isReached = isForAll || !handling.job.isBlocking
-      if (handling.job.index !== job.index && isReached) handling.cancel(`interrupted: ${detail}`)
+    for (const handling of concerned) {
+      const isOther = handling.job.index !== job.index
+      if (isOther && Siblings.isReached(consequence, handling)) handling.cancel(`interrupted: ${detail}`)
     }
+  }
+
+  /** Those that run beside a call, itself included. Whoever started when it had left its place did not. */
+  private beside(job: Answer.Numbered): ReadonlyArray<Handling<E>> {
+    const before = this.startedBefore.get(job.index) ?? Infinity
+    return Array.from(this.handlings).flatMap(([handling, earlier]) => earlier < before ? [handling] : [])
   }
 
   /** What the caller's policy failed with is the run's failure. Any other end without an answer costs this one call. */
@@ -363,13 +373,14 @@ export class Batch<E> implements Host<E> {
   private start(run: Plan.Run): void {
     if (this.isOver) return
     const handling = new Handling<E>(run, this.workshop, this)
-    this.handlings.add(handling)
+    this.handlings.set(handling, this.starts++)
     handling.start()
   }
 
   /** A handler ended, or outlived its grace period: its place is free. */
   vacated(handling: Handling<E>): void {
     this.handlings.delete(handling)
+    this.startedBefore.set(handling.job.index, this.starts)
     this.queue.release(handling.job)
     if (this.queue.holding === 0 && this.skipping?.isHalt === false) this.skipping = undefined
     if (this.isSettled) this.mailbox.wake()

@@ -87,6 +87,10 @@ export class Handling<E> {
     fiber.addObserver((exit) => this.ended(exit))
   }
 
+  get isWaiting(): boolean {
+    return this.phase === "waiting"
+  }
+
   /** Whether it is to be left to its end. What blocks interruption is the handler, and not what comes before it. */
   get isBlocking(): boolean {
     return this.job.isBlocking && this.phase !== "waiting" && this.phase !== "gating"
@@ -220,8 +224,9 @@ export class Handling<E> {
     this.phase = "expired"
     this.timer?.interruptUnsafe()
     this.endSpan(Exit.fail(error), error.reason)
-    this.interrupt(since)
+    // It is answered while it still has its place, so that nobody who takes its place counts as its sibling.
     this.host.respond(this.job, answer())
+    this.interrupt(since)
   }
 
   private interrupt(since = this.workshop.clock.currentTimeMillisUnsafe()): void {

@@ -33,3 +33,14 @@ export const consequence = (
     detail: isHalt ? "another call of the turn ended it" : "a call beside it failed"
   }
 }
+
+/** A call that has a place. */
+interface Placed {
+  /** It waits for permits, and so is no further than those that have no place yet. */
+  readonly isWaiting: boolean
+  readonly job: { readonly isBlocking: boolean }
+}
+
+/** Whether a call is stopped by the end of another one. One that waits is skipped or not, as those in the queue are. */
+export const isReached = ({ isForAll, isSkipping }: Consequence, { isWaiting, job }: Placed): boolean =>
+  isWaiting ? isSkipping : isForAll || !job.isBlocking

@@ -1,32 +1,12 @@
 /**
- * The scenarios of the contract's group J that mean the same for an executor and for a run of `Chat`, as rows: what is
- * called, under which policy, and what has to come of it at which millisecond. A row that leaves `marks` out says
- * nothing about them; whatever a row says, nobody works beside an unsafe call, and nothing is left at the end.
+ * The scenarios of the contract's group J that mean the same for an executor and for a run of `Chat`, as rows.
  */
 import { assert } from "@effect/vitest"
 import * as Effect from "effect/Effect"
-import { cancelable, type Declared, failsAfter, Floor, type Mark, safe, takes, type Work } from "./floor.ts"
-import {
-  assertClean,
-  assertSeen,
-  cancelled,
-  denied,
-  failed,
-  type Given,
-  ok,
-  type Play,
-  type Scene,
-  type Seen
-} from "./seen.ts"
-
-export interface Row {
-  readonly name: string
-  readonly works: (floor: Floor) => ReadonlyArray<Work>
-  readonly given?: Given
-  readonly results: ReadonlyArray<Seen>
-  readonly marks?: ReadonlyArray<Mark>
-  readonly also?: (scene: Scene, floor: Floor) => void
-}
+import { failures } from "./falaiFailures.ts"
+import { cancelable, type Declared, failsAfter, safe, takes } from "./floor.ts"
+import type { Row } from "./rows.ts"
+import { cancelled, denied, failed, ok, type Seen } from "./seen.ts"
 
 const many = (count: number) => Array.from({ length: count }, (_, index) => index)
 
@@ -112,118 +92,6 @@ const order: ReadonlyArray<Row> = [
     ],
     results: [ok("slow", 20, "after 20"), ok("loud", 20, "said")],
     also: ({ progress }) => assert.deepStrictEqual(progress, [[5, "loud", "half"]])
-  }
-]
-
-const failures: ReadonlyArray<Row> = [
-  {
-    name: "J-07, R-391, R-396, R-397: a sibling that may be cancelled is, at once, when a safe call fails",
-    works: (floor) => [floor.work("a", failsAfter(1), safe), floor.work("b", takes(200), cancelable)],
-    results: [failed("a", 1, "kaboom"), cancelled("b", 1)],
-    marks: [[0, "start", "a"], [0, "start", "b"], [1, "end", "a"], [1, "stop", "b"]]
-  },
-  {
-    name: "J-08, R-391: one that blocks runs on and succeeds",
-    works: (floor) => [floor.work("a", failsAfter(1), safe), floor.work("b", takes(15), safe)],
-    results: [failed("a", 1, "kaboom"), ok("b", 15, "after 15")]
-  },
-  {
-    name: "J-09, R-391: success: false is a failure like a throw",
-    works: (floor) => [
-      floor.work("a", takes(1, { success: false, error: "kaboom" }), safe),
-      floor.work("b", takes(200), cancelable),
-      floor.work("c", takes(15), safe)
-    ],
-    results: [failed("a", 1, "kaboom"), cancelled("b", 1), ok("c", 15, "after 15")]
-  },
-  {
-    name: "J-09, R-391: and so is a defect",
-    works: (floor) => [
-      floor.work("a", Effect.andThen(Effect.sleep(1), Effect.die("broken")), safe),
-      floor.work("b", takes(200), cancelable)
-    ],
-    results: [failed("a", 1, "handler_raised"), cancelled("b", 1)]
-  },
-  {
-    name: "R-397: a cancelled call is no failure that cancels further ones",
-    works: (floor) => [
-      floor.work("a", failsAfter(1), safe),
-      floor.work("b", takes(200), cancelable),
-      floor.work("c", takes(30), safe),
-      floor.work("d", takes(10), cancelable)
-    ],
-    given: { maxParallel: 3 },
-    results: [failed("a", 1, "kaboom"), cancelled("b", 1), ok("c", 30, "after 30"), ok("d", 30, "after 10")],
-    marks: [
-      [0, "start", "a"],
-      [0, "start", "b"],
-      [0, "start", "c"],
-      [1, "end", "a"],
-      [1, "stop", "b"],
-      [1, "start", "d"],
-      [11, "end", "d"],
-      [30, "end", "c"]
-    ]
-  },
-  {
-    name: "J-14, R-394: what waits by then runs when there is a place for it",
-    works: (floor) => [
-      floor.work("a", failsAfter(5), safe),
-      floor.work("b", takes(60), cancelable),
-      floor.work("c", takes(5), cancelable)
-    ],
-    given: { maxParallel: 2 },
-    results: [failed("a", 5, "kaboom"), cancelled("b", 5), ok("c", 10, "after 5")]
-  },
-  {
-    name: "J-14, CF-1: and is cancelled with them where the policy says so",
-    works: (floor) => [
-      floor.work("a", failsAfter(5), safe),
-      floor.work("b", takes(60), cancelable),
-      floor.work("c", takes(5), cancelable)
-    ],
-    given: { maxParallel: 2, siblings: { queued: "skip" } },
-    results: [failed("a", 5, "kaboom"), cancelled("b", 5), cancelled("c", 5)],
-    marks: [[0, "start", "a"], [0, "start", "b"], [5, "end", "a"], [5, "stop", "b"]]
-  },
-  {
-    name: "J-15, R-393: an unsafe call that fails has no siblings",
-    works: (floor) => [floor.work("a", failsAfter(5)), floor.work("b", takes(5), { interrupt: "cancel" })],
-    results: [failed("a", 5, "kaboom"), ok("b", 10, "after 5")]
-  },
-  {
-    name: "R-393: not even where those that wait are skipped",
-    works: (floor) => [floor.work("a", failsAfter(5)), floor.work("b", takes(5), cancelable)],
-    given: { siblings: { queued: "skip" } },
-    results: [failed("a", 5, "kaboom"), ok("b", 10, "after 5")]
-  },
-  {
-    name: "R-393: a batch that has ended does not reach the next",
-    works: (floor) => [
-      floor.work("a", failsAfter(5), safe),
-      floor.work("b", takes(10)),
-      floor.work("c", takes(5), cancelable)
-    ],
-    given: { siblings: { queued: "skip" }, maxParallel: 1 },
-    results: [failed("a", 5, "kaboom"), cancelled("b", 5), cancelled("c", 5)]
-  },
-  {
-    name: "CF-1: under drain a failure reaches nobody, under abortAll those that block as well",
-    works: (floor) => [floor.work("a", failsAfter(1), safe), floor.work("b", takes(15), safe)],
-    given: { siblings: { onToolError: "abortAll" } },
-    results: [failed("a", 1, "kaboom"), cancelled("b", 1)]
-  },
-  {
-    name: "CF-1: under drain a failure reaches nobody",
-    works: (floor) => [floor.work("a", failsAfter(1), safe), floor.work("b", takes(15), cancelable)],
-    given: { siblings: { onToolError: "drain" } },
-    results: [failed("a", 1, "kaboom"), ok("b", 15, "after 15")]
-  },
-  {
-    name: "CF-8: where only crashes count, what a handler reports reaches nobody",
-    works: (floor) => [floor.work("a", failsAfter(1), safe), floor.work("b", takes(15), cancelable)],
-    given: { siblings: { trigger: "crashed" } },
-    results: [failed("a", 1, "kaboom"), ok("b", 15, "after 15")]
   }
 ]
 
@@ -425,14 +293,3 @@ const results: ReadonlyArray<Row> = [
 
 /** The rows, by what they are about. */
 export const rows: Readonly<Record<string, ReadonlyArray<Row>>> = { order, failures, gates, aborts, results }
-
-/** Plays a row and holds what came of it to what it says. */
-export const holds = (row: Row, play: Play): Effect.Effect<void> =>
-  Effect.gen(function*() {
-    const floor = new Floor(row.given?.maxParallel)
-    const scene = yield* play(row.works(floor), row.given)
-    assertSeen(scene.results, row.results)
-    if (row.marks !== undefined) assert.deepStrictEqual(floor.marks, row.marks)
-    row.also?.(scene, floor)
-    assertClean(floor, scene.sleeping)
-  })

@@ -215,7 +215,10 @@ const context = (given: Given): Readonly<Record<string, unknown>> => given.conte
 
 /** Compares results: an error has to hold the text that is expected of it, everything else has to be the same. */
 export const assertSeen = (actual: ReadonlyArray<Seen>, expected: ReadonlyArray<Seen>): void => {
-  const without = ({ error: _, ...rest }: Seen) => rest
+  const without = (seen: Seen) => {
+    const { error: _, ...rest } = seen
+    return rest
+  }
   assert.deepStrictEqual(actual.map(without), expected.map(without))
   expected.forEach(({ error }, index) => {
     if (error !== undefined) assert.include(actual[index]?.error, error)
