@@ -4,9 +4,21 @@
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
-import { Encoder } from "heddle"
+import { Encoder, Message, StreamingToolExecutor, ToolRunner } from "heddle"
+import { Simulation } from "heddle/testing"
 import { cancelable, failsAfter, Floor, safe, takes } from "./support/floor.ts"
-import { assertClean, assertSeen, byExecutor, cancelled, failed, ok } from "./support/seen.ts"
+import {
+  assertClean,
+  assertSeen,
+  byExecutor,
+  callOf,
+  cancelled,
+  failed,
+  ok,
+  seenOf,
+  timedUpdates,
+  valueOf
+} from "./support/seen.ts"
 
 const slowEncoder = Encoder.layer({
   encode: (value) => Effect.andThen(Effect.sleep(3), Encoder.json.encode(value))
@@ -61,5 +73,42 @@ describe("StreamingToolExecutor: a failure whose answer takes time", () => {
       const works = [floor.work("a", failsAfter(7), safe), floor.work("b", takes(9), cancelable)]
       const { results } = yield* byExecutor(works).pipe(Effect.provide(slowEncoder))
       assertSeen(results, [failed("a", 10, "kaboom"), ok("b", 12, "after 9")])
+    }))
+})
+
+describe("StreamingToolExecutor: an abort from within", () => {
+  it.effect("R-395, R-398: a call that was about to start when a handler aborts the run never starts", () =>
+    Effect.gen(function*() {
+      const floor = new Floor()
+      const controller = new AbortController()
+      const works = [
+        floor.work("x", takes(3)),
+        floor.work("a", Effect.sync(() => controller.abort()), safe),
+        floor.work("b", takes(5), safe)
+      ]
+      const program = Effect.gen(function*() {
+        const executor = yield* StreamingToolExecutor.make({ signal: controller.signal })
+        for (const work of works) yield* executor.addTool(callOf(work), work.tool)
+        return (yield* timedUpdates(executor)).flatMap(([at, update]) => seenOf(update, at))
+      })
+      const report = yield* Simulation.run(Effect.scoped(program))
+      assertSeen(valueOf(report), [ok("x", 3, "after 3"), ok("a", 3, undefined), cancelled("b", 3, "not run")])
+      assert.deepStrictEqual(floor.marks.map(([, , id]) => id), ["x", "x", "a", "a"])
+      assertClean(floor, report.sleeping)
+    }))
+
+  it.effect("R-395, R-398: so it is in a batch", () =>
+    Effect.gen(function*() {
+      const floor = new Floor()
+      const controller = new AbortController()
+      const tools = [
+        floor.tool("a", Effect.sync(() => controller.abort()), safe),
+        floor.tool("b", takes(5), { ...safe, interrupt: "block" })
+      ]
+      const calls = tools.map(({ name }) => Message.toolCall(name, name))
+      const report = yield* Simulation.run(ToolRunner.run(calls, tools, { cancel: controller.signal }))
+      assert.include(String(valueOf(report).messages[1]?.content), "not run: Execution cancelled")
+      assert.strictEqual(report.millis, 0)
+      assert.deepStrictEqual(floor.marks.map(([, , id]) => id), ["a", "a"])
     }))
 })

@@ -70,11 +70,7 @@ export class Batch<E> implements Host<E> {
   readonly services: Context.Context<any>
   private readonly unsubscribe: (() => void) | undefined
   private readonly queue: Queue
-  /** Calls that have a place, and how many had started before them. */
-  private readonly handlings = new Map<Handling<E>, number>()
-  /** By the position of a call that has left its place: how many had started by then. */
-  private readonly startedBefore = new Map<number, number>()
-  private starts = 0
+  private readonly company = new Siblings.Company<Handling<E>>()
   private undecided: ReadonlyArray<Plan.Job> = []
   private isDeciding = false
   private cancellation: string | undefined
@@ -174,7 +170,7 @@ export class Batch<E> implements Host<E> {
   callBack(cause: string): void {
     this.isAwaited = true
     for (const run of this.queue.clear()) this.abort(run, `not run: ${cause}`)
-    for (const handling of this.handlings.keys()) {
+    for (const handling of this.company.all) {
       if (!handling.isBlocking) handling.cancel(`interrupted: ${cause}`)
     }
     const jobs = this.jobs.slice()
@@ -186,7 +182,7 @@ export class Batch<E> implements Host<E> {
   /** Whatever is not answered by now is answered without it: a blocking handler, a policy, a decoder, an encoder. */
   private conclude(jobs: ReadonlyArray<Plan.Job>, detail: string, since: number): void {
     const indexes = new Set(jobs.map((job) => job.index))
-    const handlings = Array.from(this.handlings.keys()).filter(({ job }) => indexes.has(job.index))
+    const handlings = this.company.all.filter(({ job }) => indexes.has(job.index))
     for (const handling of handlings) handling.cancel(detail, since)
     for (const job of jobs) {
       if (this.answered[job.index] === undefined) this.settle(job, Answer.unfinished(job, detail))
@@ -247,9 +243,14 @@ export class Batch<E> implements Host<E> {
       if (job._tag === "Refuse") this.respond(job, Answer.fromOutcome(this.desk, job, job.outcome))
       if (job._tag === "Cancel") this.respond(job, Answer.cancelled(this.desk, job, job.detail))
     }
-    const detail = this.cancellation ?? this.skipping?.detail
-    if (detail !== undefined) return runs.forEach((run) => this.abort(run, `not run: ${detail}`))
+    const { ban } = this
+    if (ban !== undefined) return runs.forEach((run) => this.abort(run, `not run: ${ban}`))
     this.queue.add(runs)
+  }
+
+  /** Why nothing may start any more, if so. */
+  private get ban(): string | undefined {
+    return this.cancellation ?? this.skipping?.detail
   }
 
   /** Puts a fiber into the run's care, before it has run any code of the caller's. */
@@ -332,7 +333,7 @@ export class Batch<E> implements Host<E> {
     const consequence = Siblings.consequence(siblings, answer, job.isExclusive === true)
     if (consequence === undefined) return
     const { detail, isHalt, isSkipping } = consequence
-    const concerned = isHalt ? Array.from(this.handlings.keys()) : this.beside(job)
+    const concerned = isHalt ? this.company.all : this.company.beside(job.index)
     // Those that wait are told first: whoever is interrupted makes room, and nobody is to take it.
     if (isSkipping && (isHalt || concerned.length > 0)) {
       this.skipping = this.skipping?.isHalt === true ? this.skipping : consequence
@@ -342,12 +343,6 @@ export class Batch<E> implements Host<E> {
       const isOther = handling.job.index !== job.index
       if (isOther && Siblings.isReached(consequence, handling)) handling.cancel(`interrupted: ${detail}`)
     }
-  }
-
-  /** Those that run beside a call, itself included. Whoever started when it had left its place did not. */
-  private beside(job: Answer.Numbered): ReadonlyArray<Handling<E>> {
-    const before = this.startedBefore.get(job.index) ?? Infinity
-    return Array.from(this.handlings).flatMap(([handling, earlier]) => earlier < before ? [handling] : [])
   }
 
   /** What the caller's policy failed with is the run's failure. Any other end without an answer costs this one call. */
@@ -372,18 +367,28 @@ export class Batch<E> implements Host<E> {
 
   private start(run: Plan.Run): void {
     if (this.isOver) return
+    const { ban } = this
+    if (ban !== undefined) {
+      // It was admitted together with the call that brought this about.
+      this.release(run)
+      return this.abort(run, `not run: ${ban}`)
+    }
     const handling = new Handling<E>(run, this.workshop, this)
-    this.handlings.set(handling, this.starts++)
+    this.company.join(handling)
     handling.start()
   }
 
   /** A handler ended, or outlived its grace period: its place is free. */
   vacated(handling: Handling<E>): void {
-    this.handlings.delete(handling)
-    this.startedBefore.set(handling.job.index, this.starts)
-    this.queue.release(handling.job)
-    if (this.queue.holding === 0 && this.skipping?.isHalt === false) this.skipping = undefined
+    this.company.leave(handling)
+    this.release(handling.job)
     if (this.isSettled) this.mailbox.wake()
+  }
+
+  /** A failure is forgotten when nobody is left who ran beside it. */
+  private release(run: Plan.Run): void {
+    this.queue.release(run)
+    if (this.queue.holding === 0 && this.skipping?.isHalt === false) this.skipping = undefined
   }
 }
 

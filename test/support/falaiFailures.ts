@@ -143,6 +143,23 @@ export const failures: ReadonlyArray<Row> = [
     marks: [[0, "start", "a"], [0, "start", "b"], [5, "end", "a"], [5, "stop", "b"]]
   },
   {
+    name: "R-394: one that had not started when its neighbour failed at once runs",
+    works: (floor) => [floor.work("a", Effect.fail("kaboom"), safe), floor.work("b", takes(5), cancelable)],
+    results: [failed("a", 0, "kaboom"), ok("b", 5, "after 5")]
+  },
+  {
+    name: "R-395, CF-1: or is skipped, although it was about to",
+    works: (floor) => [
+      floor.work("x", takes(3)),
+      floor.work("a", Effect.fail("kaboom"), safe),
+      floor.work("b", takes(5), cancelable),
+      floor.work("c", takes(5))
+    ],
+    given: { siblings: { queued: "skip" } },
+    results: [ok("x", 3, "after 3"), failed("a", 3, "kaboom"), cancelled("b", 3), cancelled("c", 3)],
+    marks: [[0, "start", "x"], [3, "end", "x"], [3, "start", "a"], [3, "end", "a"]]
+  },
+  {
     name: "J-15, R-393: an unsafe call that fails has no siblings",
     works: (floor) => [floor.work("a", failsAfter(5)), floor.work("b", takes(5), { interrupt: "cancel" })],
     results: [failed("a", 5, "kaboom"), ok("b", 10, "after 5")]
