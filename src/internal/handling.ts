@@ -129,7 +129,8 @@ export class Handling<E> {
       const counted = this.counted(outcome)
       this.endSpan(Exit.void, Execution.outcomeName(counted))
       const answer = Answer.fromOutcome(this.host.desk, this.job, counted)
-      const { updates } = this
+      // What failed adds nothing, also where the caller's policy puts another result in its place.
+      const updates = Execution.isFailure(counted) ? undefined : this.updates
       return this.host.settling(
         this.job,
         updates === undefined ? answer : Effect.map(answer, (value) => Answer.updating(value, updates))
