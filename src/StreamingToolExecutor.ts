@@ -101,6 +101,8 @@ class Executor<R> implements StreamingToolExecutor<R> {
   /** Readers take turns: each update goes to one of them. */
   private readonly turn = Semaphore.makeUnsafe(1)
   private readonly reading = new Updates.Reading()
+  /** What was read and not told, because its reader left. */
+  private untold: Array<Update> = []
   private calls = 0
   private phase: "open" | "sealed" | "discarded" = "open"
 
@@ -121,15 +123,20 @@ class Executor<R> implements StreamingToolExecutor<R> {
       return Effect.void
     })
 
-  readonly completedResults: StreamingToolExecutor<R>["completedResults"] = Effect.suspend(() =>
-    this.batch.isEmpty ? Effect.succeed([]) : Effect.map(this.batch.take, (events) => this.reading.read(events))
-  )
+  readonly completedResults: StreamingToolExecutor<R>["completedResults"] = Effect.sync(() => {
+    const updates = [...this.untold, ...this.reading.read(this.batch.takeNow())]
+    this.untold = []
+    return updates
+  })
 
-  private readonly next: Pull.Pull<readonly [Update, ...Array<Update>]> = Effect.suspend(() => {
+  /** One update after the other, so that a reader who leaves takes no other with him. */
+  private readonly next: Pull.Pull<readonly [Update]> = Effect.suspend(() => {
+    const update = this.untold.shift()
+    if (update !== undefined) return Effect.succeed([update])
     if (this.batch.isEmpty && this.isAtEnd) return Cause.done()
     return Effect.flatMap(this.batch.take, (events) => {
-      const updates = this.reading.read(events)
-      return isNonEmpty(updates) ? Effect.succeed(updates) : this.next
+      this.untold.push(...this.reading.read(events))
+      return this.next
     })
   })
 
@@ -160,9 +167,6 @@ class Executor<R> implements StreamingToolExecutor<R> {
 
   readonly hasUnfinishedTools: StreamingToolExecutor<R>["hasUnfinishedTools"] = Effect.sync(() => this.batch.isBusy)
 }
-
-const isNonEmpty = (updates: ReadonlyArray<Update>): updates is readonly [Update, ...Array<Update>] =>
-  updates.length > 0
 
 /**
  * An executor that lives as long as the scope: when it closes, handlers are stopped within the grace period. Throws for

@@ -137,6 +137,9 @@ export class Batch<E> implements Host<E> {
     return this.mailbox.take
   })
 
+  /** What there is now, without waiting for more. */
+  readonly takeNow = (): ReadonlyArray<Event.Event> => this.mailbox.takeNow()
+
   get isEmpty(): boolean {
     return this.mailbox.isEmpty
   }

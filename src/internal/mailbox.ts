@@ -63,10 +63,16 @@ export class Mailbox<E> implements Outlet {
     return this.events.length === 0 && this.failure === undefined
   }
 
-  private drain(): Effect.Effect<ReadonlyArray<Event.Event>, E> {
+  /** Everything there is now, which may be nothing. A failure is left for the reader who waits. */
+  takeNow(): ReadonlyArray<Event.Event> {
     const events = this.events
     this.events = []
     this.unreadProgress.clear()
+    return events
+  }
+
+  private drain(): Effect.Effect<ReadonlyArray<Event.Event>, E> {
+    const events = this.takeNow()
     return events.length === 0 && this.failure !== undefined ? Effect.failCause(this.failure) : Effect.succeed(events)
   }
 }
