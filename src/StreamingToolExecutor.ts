@@ -71,10 +71,11 @@ export type Update = Updates.Update
 /**
  * An executor.
  *
- * - `addTool`: takes a call and starts it as soon as it may run. A call is dropped once the executor was discarded.
+ * - `addTool`: takes a call and starts it as soon as it may run. A call is dropped once the executor was discarded or its
+ *   scope has closed.
  * - `completedResults`: what there is to tell now, without waiting. Nothing is told twice, here or below.
  * - `remainingResults`: everything that is still to be told, as it comes. It ends after `noMoreCalls`, `discard` or the
- *   signal, when every call has its result.
+ *   signal, when every call has its result, and when the scope closes.
  * - `noMoreCalls`: no further call comes up.
  * - `discard`: stops as the signal does, and ends the results.
  * - `updatedContext`: the initial context with what completed calls added to it, in the order of the calls.
@@ -114,7 +115,7 @@ class Executor<R> implements StreamingToolExecutor<R> {
 
   readonly addTool: StreamingToolExecutor<R>["addTool"] = (call, tool) =>
     Effect.suspend(() => {
-      if (this.phase === "discarded") return Effect.void
+      if (this.phase === "discarded" || this.batch.isOver) return Effect.void
       if (this.phase === "sealed") {
         return Effect.die(new Error("addTool: the executor was told that there are no more calls"))
       }
@@ -141,7 +142,7 @@ class Executor<R> implements StreamingToolExecutor<R> {
   })
 
   private get isAtEnd(): boolean {
-    return this.batch.isSettled || (this.isStopped() && !this.batch.isBusy)
+    return this.batch.isOver || this.batch.isSettled || (this.isStopped() && !this.batch.isBusy)
   }
 
   readonly remainingResults: StreamingToolExecutor<R>["remainingResults"] = Stream.fromPull(
@@ -157,7 +158,7 @@ class Executor<R> implements StreamingToolExecutor<R> {
 
   private end(phase: "sealed" | "discarded"): void {
     if (this.phase === "open") this.batch.seal()
-    this.phase = phase
+    if (this.phase !== "discarded") this.phase = phase
   }
 
   readonly updatedContext: StreamingToolExecutor<R>["updatedContext"] = Effect.sync(() => ({
@@ -165,7 +166,9 @@ class Executor<R> implements StreamingToolExecutor<R> {
     ...ToolEvents.mergeUpdates(this.batch.answers.map((answer) => answer.contextUpdate)).contextUpdate
   }))
 
-  readonly hasUnfinishedTools: StreamingToolExecutor<R>["hasUnfinishedTools"] = Effect.sync(() => this.batch.isBusy)
+  readonly hasUnfinishedTools: StreamingToolExecutor<R>["hasUnfinishedTools"] = Effect.sync(() =>
+    this.batch.isBusy && !this.batch.isOver
+  )
 }
 
 /**

@@ -214,6 +214,7 @@ export class Batch<E> implements Host<E> {
     this.unsubscribe?.()
     this.queue.close()
     this.helpers.close()
+    this.mailbox.wake()
   }
 
   /** Decides on what has come up, group after group, so that nobody overtakes a call whose arguments take time. */
