@@ -36,6 +36,8 @@ import * as ToolRunner from "./ToolRunner.ts"
  * - `policy`: `Policy.falai`. The results come in request order under every policy.
  * - `toolTimeout` (30 s), `grace` (5 s), `deadline`, `requestId`, `sessionId`: as in `ToolRunner.Options`.
  *
+ * What is not given here is taken from `Policy.Defaults`, except for the policy.
+ *
  * @category models
  * @since 0.1.0
  */
@@ -71,8 +73,8 @@ export type Update = Updates.Update
 /**
  * An executor.
  *
- * - `addTool`: takes a call and starts it as soon as it may run. A call is dropped once the executor was discarded or its
- *   scope has closed.
+ * - `addTool`: takes a call and starts it as soon as it may run; without a tool, where the call names none that exists, it
+ *   is answered as `unknown_tool`. A call is dropped once the executor was discarded or its scope has closed.
  * - `completedResults`: what there is to tell now, without waiting. Nothing is told twice, here or below.
  * - `remainingResults`: everything that is still to be told, as it comes. It ends after `noMoreCalls`, `discard` or the
  *   signal, when every call has its result, and when the scope closes.
@@ -85,7 +87,10 @@ export type Update = Updates.Update
  * @since 0.1.0
  */
 export interface StreamingToolExecutor<R = never> {
-  readonly addTool: (call: Message.ToolCall, tool: Tool.Tool<string, any, any, any, R>) => Effect.Effect<void>
+  readonly addTool: (
+    call: Message.ToolCall,
+    tool: Tool.Tool<string, any, any, any, R> | undefined
+  ) => Effect.Effect<void>
   readonly completedResults: Effect.Effect<ReadonlyArray<Update>>
   readonly remainingResults: Stream.Stream<Update>
   readonly noMoreCalls: Effect.Effect<void>
@@ -120,7 +125,11 @@ class Executor<R> implements StreamingToolExecutor<R> {
         return Effect.die(new Error("addTool: the executor was told that there are no more calls"))
       }
       const whole = { ...call, arguments: call.arguments ?? {}, metadata: call.metadata ?? {} }
-      this.batch.add([Plan.planned(this.calls++, whole, new Map([[call.name, tool]]), this.settings.policy)])
+      const index = this.calls++
+      const job = tool === undefined
+        ? Plan.unknown(index, whole)
+        : Plan.planned(index, whole, new Map([[call.name, tool]]), this.settings.policy)
+      this.batch.add([job])
       return Effect.void
     })
 
@@ -209,8 +218,8 @@ export const make = <R = never>(
       ? {}
       : { maxConcurrency: Settings.positiveInteger("maxParallel", maxParallel) }
     const settings = Settings.resolve<never, R>(
-      { ...rest, ...given, policy: { ...policy, resultOrder: "request", toolEvents: "live" } },
-      {},
+      { ...rest, ...given, policy: { maxConcurrency: 10, ...policy, resultOrder: "request", toolEvents: "live" } },
+      yield* Policy.Defaults,
       Policy.falai,
       yield* Settings.mintRequestId
     )

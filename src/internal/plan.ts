@@ -123,6 +123,10 @@ const refuse = (index: number, call: Message.ToolCall, tool: Tool.Any | undefine
   outcome: { _tag: "Error", error }
 })
 
+/** The job for a call of a tool that does not exist, where nobody can tell which do. */
+export const unknown = (index: number, call: Message.ToolCall): Job =>
+  refuse(index, call, undefined, toolError("unknown_tool", call))
+
 /** The job for one call. */
 export const plan = (
   index: number,
