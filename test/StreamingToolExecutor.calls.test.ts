@@ -150,11 +150,11 @@ describe("StreamingToolExecutor: calls", () => {
       assert.strictEqual(asked.length, 4)
     }))
 
-  it.effect("R-385: where that throws the call runs alone, and whoever hands it over is not told", () =>
+  it.effect("R-385: where that throws, or says neither, the call runs alone, and whoever hands it over is not told", () =>
     Effect.gen(function*() {
       const warnings: Array<unknown> = []
       const logger = Logger.make<unknown, void>(({ logLevel, message }) => void warnings.push([logLevel, message]))
-      const answers: ReadonlyArray<() => unknown> = [() => {
+      const answers: ReadonlyArray<() => unknown> = [() => undefined, () => true, () => {
         throw new Error("secret")
       }]
       for (const concurrency of answers) {
@@ -277,7 +277,7 @@ describe("StreamingToolExecutor: calls", () => {
       const metadata = Object.fromEntries(told.map(([, { result, toolCallId }]) => [toolCallId, result?.metadata]))
       assert.deepStrictEqual(metadata, {
         fine: { toolId: "fine" },
-        cut: { originalLength: 10, toolId: "cut" },
+        cut: { truncated: true, originalLength: 10, toolId: "cut" },
         asked: { gate: "authorize", canOverride: false, toolId: "asked" },
         stopped: { cancelled: true, toolId: "stopped" },
         failing: { toolId: "failing" }

@@ -68,14 +68,14 @@ const unknownTool = (call: Message.ToolCall, tools: ReadonlyMap<string, Tool.Any
 const lostArguments = (call: Message.ToolCall, reason: Message.ArgumentsLost): Tool.ToolError =>
   toolError(reason === "truncated" ? "truncated_arguments" : "invalid_arguments", call, { detail: lostReasons[reason] })
 
-/** Exclusiveness may depend on the arguments. A function that throws is taken as exclusive: that is always safe. */
+/** Exclusiveness may depend on the arguments. Whatever a function does but say "shared", the call runs alone: it is safe. */
 const runnable = (job: Decode, args: unknown, policy: Policy.Policy): Effect.Effect<Run> => {
   const { index, call, tool } = job
   const { concurrency = policy.concurrency, interrupt = policy.interrupt } = tool
   const isBlocking = interrupt === "block"
   const run = (isExclusive: boolean): Run => ({ _tag: "Run", index, call, tool, args, isExclusive, isBlocking })
   if (typeof concurrency === "string") return Effect.succeed(run(concurrency === "exclusive"))
-  return Effect.sync(() => run(concurrency(args) === "exclusive")).pipe(
+  return Effect.sync(() => run(concurrency(args) !== "shared")).pipe(
     Effect.catchCause((cause) =>
       Effect.as(Effect.logWarning(`concurrency of tool "${tool.name}" threw; the call runs alone`, cause), run(true))
     )

@@ -13,6 +13,7 @@ export interface Result {
     readonly toolId: string
     readonly cancelled?: boolean
     readonly gate?: string
+    readonly truncated?: boolean
     readonly originalLength?: number
   }
 }
@@ -48,7 +49,7 @@ const toResult = ({ name, result: outcome }: Completed, { content, originalLengt
   content,
   metadata: {
     ...(outcome._tag === "Error" ? about(outcome.error) : {}),
-    ...(originalLength === undefined ? {} : { originalLength }),
+    ...(originalLength === undefined ? {} : { truncated: true, originalLength }),
     toolId: name
   }
 })
