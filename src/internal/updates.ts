@@ -2,7 +2,7 @@
 import type * as Event from "../Event.ts"
 import type * as Tool from "../Tool.ts"
 import * as Json from "./json.ts"
-import { ToolError } from "./toolError.ts"
+import { reasonText, ToolError } from "./toolError.ts"
 
 export interface Result {
   readonly success: boolean
@@ -27,10 +27,7 @@ export interface Update {
 
 type Completed = Event.Of<"ToolExecutionCompleted">
 
-const errorText = (error: unknown): string => {
-  if (!(error instanceof ToolError)) return Json.render(error)
-  return error.reason === "denied" ? error.detail ?? error.message : error.message
-}
+const errorText = (error: unknown): string => error instanceof ToolError ? reasonText(error) : Json.render(error)
 
 const about = (error: unknown): Json.JsonObject => {
   if (!(error instanceof ToolError)) return {}
