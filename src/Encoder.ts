@@ -42,18 +42,22 @@ const stringify = (value: unknown): string => {
   return text
 }
 
+const write = (value: unknown, envelope: (reason: unknown) => unknown): string => {
+  if (typeof value === "string") return value
+  if (!Outcomes.isBranded(value)) return stringify(value)
+  // Written around its value, since a member without a JSON form would vanish unnoticed.
+  if (value._tag === "Ok") return `{"ok":${stringify(value.value)}}`
+  return value._tag === "Error" ? stringify(envelope(value.error)) : stringify(value)
+}
+
 const encodeWith = (envelope: (reason: unknown) => unknown): Service => ({
-  encode: (value) =>
-    Effect.try({
-      try: () => {
-        if (typeof value === "string") return value
-        if (!Outcomes.isBranded(value)) return stringify(value)
-        // Written around its value, since a member without a JSON form would vanish unnoticed.
-        if (value._tag === "Ok") return `{"ok":${stringify(value.value)}}`
-        return value._tag === "Error" ? stringify(envelope(value.error)) : stringify(value)
-      },
-      catch: (cause) => cause
-    })
+  encode: (value) => {
+    try {
+      return Effect.succeed(write(value, envelope))
+    } catch (cause) {
+      return Effect.fail(cause)
+    }
+  }
 })
 
 /**

@@ -166,4 +166,20 @@ describe("ToolRunner: telemetry", () => {
       )
       assert.deepInclude(ending(untimed.spans[0]), { millis: 0, endTime: 0n })
     }))
+
+  it.effect("the span of a handler that refuses to stop ends when it is left behind", () =>
+    Effect.gen(function*() {
+      const { spans, provide } = recording()
+      const deaf = Tool.make("deaf", { parameters: {}, handler: () => Effect.uninterruptible(Effect.never) })
+      const program = Effect.gen(function*() {
+        const run = yield* Effect.forkChild(ToolRunner.run(calling("deaf"), [deaf], { grace: 100 }))
+        yield* TestClock.adjust(40)
+        const stop = yield* Effect.forkChild(Fiber.interrupt(run))
+        yield* TestClock.adjust(100)
+        yield* Fiber.join(stop)
+      })
+      yield* provide(program)
+      assert.deepStrictEqual(spans.map(ending).map(({ millis }) => millis), [140])
+      assert.deepStrictEqual(outcomes(spans), ["abandoned"])
+    }))
 })

@@ -12,6 +12,7 @@ import type * as Event from "../Event.ts"
 import type * as Message from "../Message.ts"
 import type * as Tool from "../Tool.ts"
 import * as Json from "./json.ts"
+import * as Now from "./now.ts"
 import * as Outcomes from "./outcome.ts"
 import { ToolError, toolError } from "./toolError.ts"
 
@@ -85,7 +86,7 @@ const cut = (content: string, limit: number | undefined): Text => {
 
 /** Asks the encoder. What it yields goes to the model, so it must be a text. */
 const write = <E, R>(desk: Desk<E, R>, subject: Subject, value: unknown): Effect.Effect<string, unknown> =>
-  Effect.flatMap(
+  Now.flatMap(
     desk.limit(subject, () => desk.encoder.encode(value)),
     (text) =>
       typeof text === "string" ? Effect.succeed(text) : Effect.fail(new TypeError("the encoder yielded no text"))
@@ -103,8 +104,8 @@ const encode = <E, R>(
   const encodeSuccess = subject.tool?.encodeSuccess
   const written = encodeSuccess === undefined
     ? write(desk, subject, value)
-    : Effect.flatMap(desk.limit(subject, () => encodeSuccess(value)), (plain) => write(desk, subject, plain))
-  return Effect.catchCause(written, (cause) => Effect.fail(encodingFailed(subject, cause)))
+    : Now.flatMap(desk.limit(subject, () => encodeSuccess(value)), (plain) => write(desk, subject, plain))
+  return Now.catchCause(written, (cause) => Effect.fail(encodingFailed(subject, cause)))
 }
 
 /** The last resort, which cannot fail: a value may break even while it is being rendered. */
@@ -265,19 +266,23 @@ const reserved = (subject: Subject, raw: Tool.Halt): Tool.ToolError =>
     metadata: { reservedHaltAtom: raw.reason }
   })
 
-/** The answer to what an executor yielded. */
+/** The answer to what an executor yielded, when it is asked for. */
 export const fromOutcome = <E, R>(desk: Desk<E, R>, subject: Subject, raw: unknown): Effect.Effect<Answer, E, R> =>
   Effect.suspend(() => answerTo(desk, subject, raw))
 
-const answerTo = <E, R>(desk: Desk<E, R>, subject: Subject, raw: unknown): Effect.Effect<Answer, E, R> => {
+/** The answer to what an executor yielded. It is at hand where nothing has to be waited for. */
+export const answerTo = <E, R>(desk: Desk<E, R>, subject: Subject, raw: unknown): Effect.Effect<Answer, E, R> => {
   if (!Outcomes.isWellFormed(raw)) {
     return failed(desk, subject, toolError("invalid_return", subject.call, { cause: raw }))
   }
   switch (raw._tag) {
     case "Ok":
-      return encode(desk, subject, raw.value).pipe(
-        Effect.map((content) => result(subject.call, raw, cut(content, subject.tool?.maxResultChars), false)),
-        Effect.catch((error) => failed(desk, subject, error))
+      return Now.catchCause(
+        Now.map(
+          encode(desk, subject, raw.value),
+          (content) => result(subject.call, raw, cut(content, subject.tool?.maxResultChars), false)
+        ),
+        (cause) => failed(desk, subject, Cause.squash(cause))
       )
     case "Error":
       return failed(desk, subject, raw.error)

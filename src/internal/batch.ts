@@ -5,7 +5,6 @@
  * batch is over.
  */
 import * as Cause from "effect/Cause"
-import type * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -13,11 +12,8 @@ import * as Exit from "effect/Exit"
 import type * as Fiber from "effect/Fiber"
 import type * as Pull from "effect/Pull"
 import type * as Event from "../Event.ts"
-import type * as Executor from "../Executor.ts"
 import type * as Message from "../Message.ts"
-import type * as Policy from "../Policy.ts"
 import type * as Tool from "../Tool.ts"
-import type { Ambient } from "./ambient.ts"
 import * as Answer from "./answer.ts"
 import * as Deadline from "./deadline.ts"
 import * as Emission from "./emission.ts"
@@ -28,33 +24,13 @@ import * as KeyedPermits from "./keyedPermits.ts"
 import { limited } from "./limit.ts"
 import * as Limits from "./limits.ts"
 import { Mailbox } from "./mailbox.ts"
+import * as Now from "./now.ts"
 import * as Plan from "./plan.ts"
 import { Queue } from "./queue.ts"
-import type { Running, Task } from "./running.ts"
+import type { Owner, Task } from "./running.ts"
 import * as Siblings from "./siblings.ts"
 import * as Telemetry from "./telemetry.ts"
-
-export interface Settings {
-  readonly policy: Policy.Policy
-  /** Milliseconds a handler may take where its tool says nothing else. */
-  readonly timeoutMillis: number
-  readonly bound: number
-  readonly context: Readonly<Record<string, unknown>>
-  readonly requestId: string
-  readonly sessionId: string | null
-  readonly stepIndex: number
-}
-
-/** What a batch works with. */
-export interface Workshop<E> {
-  readonly settings: Settings
-  readonly executor: Executor.Service
-  readonly desk: Omit<Answer.Desk<E, any>, "limit">
-  readonly running: Running
-  readonly ambient: Ambient
-  readonly services: Context.Context<any>
-  readonly clock: Clock.Clock
-}
+import type { Workshop } from "./workshop.ts"
 
 export class Batch<E> implements Host<E> {
   private readonly jobs: Array<Plan.Job> = []
@@ -223,14 +199,16 @@ export class Batch<E> implements Host<E> {
     this.isDeciding = true
     const jobs = this.undecided
     this.undecided = []
-    this.helpers.when(
-      Effect.forEach(jobs, (job) => this.decide(job), { concurrency: this.workshop.settings.bound }),
-      (decided) => {
-        this.isDeciding = false
-        this.open(decided)
-        this.decideNext()
-      }
-    )
+    const deciding = jobs.map((job) => this.decide(job))
+    if (deciding.every(isDecided)) return this.decided(deciding.map((exit) => exit.value))
+    const { bound: concurrency } = this.workshop.settings
+    this.helpers.when(Effect.all(deciding, { concurrency }), (decided) => this.decided(decided))
+  }
+
+  private decided(decided: ReadonlyArray<Plan.Decided>): void {
+    this.isDeciding = false
+    this.open(decided)
+    this.decideNext()
   }
 
   private decide(job: Plan.Job): Effect.Effect<Plan.Decided, never, any> {
@@ -258,16 +236,20 @@ export class Batch<E> implements Host<E> {
   }
 
   /** Puts a fiber into the run's care, before it has run any code of the caller's. */
-  own(call: Message.ToolCall, fiber: Fiber.Fiber<unknown, unknown>, handling?: Handling<E>): Task {
+  own(
+    call: Message.ToolCall,
+    fiber: Fiber.Fiber<unknown, unknown>,
+    run?: Plan.Run,
+    owner?: Owner
+  ): Task {
     const task: Task = {
       id: call.id,
       name: call.name,
       startedAt: this.workshop.clock.currentTimeMillisUnsafe(),
-      isHandler: handling !== undefined,
-      isExclusive: handling?.job.isExclusive === true,
-      isBlocking: () => handling?.isBlocking === true,
+      isHandler: run !== undefined,
+      isExclusive: run?.isExclusive === true,
       fiber,
-      onStop: () => handling?.stop()
+      owner
     }
     this.workshop.running.add(task)
     return task
@@ -286,8 +268,10 @@ export class Batch<E> implements Host<E> {
     work: () => Effect.Effect<A, unknown, S>,
     late: () => unknown
   ): Effect.Effect<A, unknown, S> {
+    const begun = Now.attempt(work)
+    if (Exit.isExit(begun)) return begun
     const millis = this.millisFor(subject.tool)
-    return limited(work, { millis, own: (fiber) => this.watch(subject.call, fiber), late })
+    return limited(begun, { millis, own: (fiber) => this.watch(subject.call, fiber), late })
   }
 
   private late(subject: Answer.Subject): Error {
@@ -317,7 +301,7 @@ export class Batch<E> implements Host<E> {
     job: Answer.Numbered,
     answer: Effect.Effect<Answer.Answer, E, any>
   ): Effect.Effect<void, E, any> {
-    return Effect.map(answer, (value) => this.settle(job, value))
+    return Now.map(answer, (value) => this.settle(job, value))
   }
 
   private settle(job: Answer.Numbered, answer: Answer.Answer): void {
@@ -357,16 +341,14 @@ export class Batch<E> implements Host<E> {
     this.mailbox.fail(exit.cause)
   }
 
-  /** The permits of the tree, and those of the tool's keys before them: who has one of the tree's waits for nothing. */
+  /** The permits of the tree, and those of the tool's keys. */
   hold(run: Plan.Run, call: Tool.CallContext): Holding {
-    const { ambient: { permits }, services } = this.workshop
-    const bound = permits.takeScoped(1)
+    const { ambient: { pool }, services } = this.workshop
     const { limits } = run.tool
-    if (limits === undefined) return new Holding(bound, services)
-    const keyed = Effect.suspend(() =>
-      Context.get(services, Limits.Keyed).takeAll(KeyedPermits.wanted(limits, run.args, call))
-    )
-    return new Holding(Effect.andThen(keyed, bound), services)
+    const keyed = limits === undefined
+      ? undefined
+      : Effect.suspend(() => Context.get(services, Limits.Keyed).takeAll(KeyedPermits.wanted(limits, run.args, call)))
+    return new Holding(pool, keyed, services)
   }
 
   private start(run: Plan.Run): void {
@@ -395,6 +377,9 @@ export class Batch<E> implements Host<E> {
     if (this.queue.holding === 0 && this.skipping?.isHalt === false) this.skipping = undefined
   }
 }
+
+const isDecided = (effect: Effect.Effect<Plan.Decided, never, any>): effect is Exit.Success<Plan.Decided> =>
+  Exit.isExit(effect) && Exit.isSuccess(effect)
 
 const isNonEmpty = (events: ReadonlyArray<Event.Event>): events is readonly [Event.Event, ...Array<Event.Event>] =>
   events.length > 0

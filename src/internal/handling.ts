@@ -12,7 +12,6 @@ import type * as Tracer from "effect/Tracer"
 import type * as Message from "../Message.ts"
 import type * as Tool from "../Tool.ts"
 import * as Answer from "./answer.ts"
-import type { Workshop } from "./batch.ts"
 import { callContext } from "./callContext.ts"
 import type * as Emission from "./emission.ts"
 import * as Execution from "./execution.ts"
@@ -21,11 +20,13 @@ import type { Helper, Helpers } from "./helpers.ts"
 import type { Holding } from "./holding.ts"
 import type * as Json from "./json.ts"
 import * as Limits from "./limits.ts"
+import * as Now from "./now.ts"
 import type * as Plan from "./plan.ts"
 import * as ResultObject from "./resultObject.ts"
-import type { Task } from "./running.ts"
+import type { Owner, Task } from "./running.ts"
 import * as Telemetry from "./telemetry.ts"
 import { toolError } from "./toolError.ts"
+import type { Workshop } from "./workshop.ts"
 
 /** The batch a call belongs to. */
 export interface Host<E> {
@@ -37,14 +38,19 @@ export interface Host<E> {
   /** The permits of the tree and of the tool's keys. */
   readonly hold: (run: Plan.Run, call: Tool.CallContext) => Holding
   readonly millisFor: (tool: Tool.Any | undefined) => number
-  readonly own: (call: Message.ToolCall, fiber: Fiber.Fiber<unknown, unknown>, handling: Handling<E>) => Task
+  readonly own: (
+    call: Message.ToolCall,
+    fiber: Fiber.Fiber<unknown, unknown>,
+    run: Plan.Run,
+    owner: Owner
+  ) => Task
   readonly respond: (job: Answer.Numbered, answer: Effect.Effect<Answer.Answer, E, any>) => void
   readonly settling: (job: Answer.Numbered, answer: Effect.Effect<Answer.Answer, E, any>) => Effect.Effect<void, E, any>
   readonly answerEnded: (job: Answer.Numbered, exit: Exit.Exit<unknown, E>) => void
   readonly vacated: (handling: Handling<E>) => void
 }
 
-export class Handling<E> {
+export class Handling<E> implements Owner {
   readonly job: Plan.Run
   private readonly workshop: Workshop<E>
   private readonly host: Host<E>
@@ -78,7 +84,7 @@ export class Handling<E> {
     const services = Context.add(this.workshop.services, Limits.CurrentHolding, this.holding)
     const fiber = Effect.runForkWith(services)(
       Effect.withFiber((fiber) => {
-        this.task = this.host.own(this.job.call, fiber, this)
+        this.task = this.host.own(this.job.call, fiber, this.job, this)
         return this.body()
       })
     )
@@ -96,17 +102,15 @@ export class Handling<E> {
     return this.job.isBlocking && this.phase !== "waiting" && this.phase !== "gating"
   }
 
-  /** Nobody who is told to stop waits for permits. */
-  stop(): void {
-    this.holding.stop()
+  /** Permits, gates, handler, answer. A timeout or a cancellation takes the answer away from it. */
+  private body(): Effect.Effect<unknown, E, any> {
+    return Effect.flatMap(Effect.flatMap(this.holding.take, () => this.begin()), () => this.holding.giveBack)
   }
 
-  /** Permits, gates, handler, answer. A timeout or a cancellation takes the answer away from it. */
-  private body(): Effect.Effect<void, E, any> {
-    return Effect.flatMap(this.holding.take, () => {
-      if (this.phase !== "waiting" || this.host.isOver) return Effect.void
-      return Gates.isGated(this.job.tool) ? this.gated() : this.handled()
-    })
+  /** It has its permits. The run may have ended while it waited for them. */
+  private begin(): Effect.Effect<void, E, any> {
+    if (this.phase !== "waiting" || this.host.isOver) return Effect.void
+    return Gates.isGated(this.job.tool) ? this.gated() : this.handled()
   }
 
   private gated(): Effect.Effect<void, E, any> {
@@ -128,12 +132,12 @@ export class Handling<E> {
       this.disarm()
       const counted = this.counted(outcome)
       this.endSpan(Exit.void, Execution.outcomeName(counted))
-      const answer = Answer.fromOutcome(this.host.desk, this.job, counted)
+      const answer = Answer.answerTo(this.host.desk, this.job, counted)
       // What failed adds nothing, also where the caller's policy puts another result in its place.
       const updates = Execution.isFailure(counted) ? undefined : this.updates
       return this.host.settling(
         this.job,
-        updates === undefined ? answer : Effect.map(answer, (value) => Answer.updating(value, updates))
+        updates === undefined ? answer : Now.map(answer, (value) => Answer.updating(value, updates))
       )
     })
   }
@@ -228,6 +232,14 @@ export class Handling<E> {
     // It is answered while it still has its place, so that nobody who takes its place counts as its sibling.
     this.host.respond(this.job, answer())
     this.interrupt(since)
+  }
+
+  isStopping(): void {
+    this.holding.stop()
+  }
+
+  isAbandoned(): void {
+    this.endSpan(Exit.void, "abandoned")
   }
 
   private interrupt(since = this.workshop.clock.currentTimeMillisUnsafe()): void {

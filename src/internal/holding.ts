@@ -8,32 +8,71 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import type * as Fiber from "effect/Fiber"
 import * as Scope from "effect/Scope"
+import type * as Semaphore from "effect/Semaphore"
+
+/** Takes what a tool's keys ask for, and leaves it to the scope to return it. */
+export type Keyed = Effect.Effect<void, never, Scope.Scope>
+
+/** The permits of a tree. Whoever finds one free takes it at once, unless somebody waits already. */
+export class Pool {
+  readonly semaphore: Semaphore.Semaphore
+  private waiting = 0
+
+  constructor(semaphore: Semaphore.Semaphore) {
+    this.semaphore = semaphore
+  }
+
+  readonly takeIfFree: Effect.Effect<boolean> = Effect.suspend(() =>
+    this.waiting > 0 ? Effect.succeed(false) : this.semaphore.takeIfAvailable(1)
+  )
+
+  /** Waits in line, and returns the permit when the scope closes. */
+  readonly wait: Effect.Effect<void, never, Scope.Scope> = Effect.suspend(() => {
+    this.waiting++
+    return Effect.ensuring(this.semaphore.takeScoped(1), Effect.sync(() => this.waiting--))
+  })
+}
 
 export class Holding {
-  private readonly acquire: Effect.Effect<void, never, Scope.Scope>
+  private readonly pool: Pool
+  private readonly keyed: Keyed | undefined
   private readonly services: Context.Context<any>
+  /** Whether it has a permit of the tree that no scope returns. */
+  private hasPermit = false
   private scope: Scope.Closeable | undefined
   private borrowers = 0
   private isStopped = false
   private waiting: Fiber.Fiber<void> | undefined
 
-  /** `acquire` takes the permits and leaves it to the scope to return them. */
-  constructor(acquire: Effect.Effect<void, never, Scope.Scope>, services: Context.Context<any>) {
-    this.acquire = acquire
+  constructor(pool: Pool, keyed: Keyed | undefined, services: Context.Context<any>) {
+    this.pool = pool
+    this.keyed = keyed
     this.services = services
   }
 
-  /** Waits for the permits. Those that came in part before an interruption are returned with the rest. */
+  /**
+   * Waits for the permits, those of the keys first: who has one of the tree's waits for nothing. It is the first step of
+   * a fiber, so that nothing comes between taking a free permit and knowing it.
+   */
   readonly take: Effect.Effect<void> = Effect.suspend(() => {
+    if (this.keyed !== undefined) return this.waitInLine
+    return Effect.flatMap(this.pool.takeIfFree, (isTaken) => {
+      this.hasPermit = isTaken
+      return isTaken ? Effect.void : this.waitInLine
+    })
+  })
+
+  /** Those that came in part before an interruption are returned with the rest. */
+  private readonly waitInLine: Effect.Effect<void> = Effect.suspend(() => {
     const scope = Scope.makeUnsafe()
     this.scope = scope
-    return Scope.provide(this.acquire, scope)
+    return Scope.provide(Effect.andThen(this.keyed ?? Effect.void, this.pool.wait), scope)
   })
 
   /** Returns what is held, and what may still be coming. */
   release(): void {
     this.stop()
-    this.giveBack()
+    if (this.isHolding) Effect.runForkWith(this.services)(this.giveBack)
   }
 
   /** Whoever waits for permits goes on without them: it is to stop. */
@@ -45,22 +84,29 @@ export class Holding {
   /** Lends the permits until the scope of a run closes. */
   lend(scope: Scope.Scope): Effect.Effect<void> {
     return Effect.suspend(() => {
-      if (this.borrowers++ === 0) this.giveBack()
-      return Scope.addFinalizer(scope, this.takeBack)
+      const added = Scope.addFinalizer(scope, this.takeBack)
+      return this.borrowers++ === 0 ? Effect.andThen(this.giveBack, added) : added
     })
   }
 
-  private giveBack(): void {
-    const { scope } = this
-    this.scope = undefined
-    if (scope !== undefined) Effect.runForkWith(this.services)(Scope.close(scope, Exit.void))
+  private get isHolding(): boolean {
+    return this.hasPermit || this.scope !== undefined
   }
+
+  /** Returns what is held. */
+  readonly giveBack: Effect.Effect<unknown> = Effect.suspend(() => {
+    const { hasPermit, scope } = this
+    this.hasPermit = false
+    this.scope = undefined
+    if (hasPermit) return this.pool.semaphore.release(1)
+    return scope === undefined ? Effect.void : Scope.close(scope, Exit.void)
+  })
 
   /** It runs while a scope closes, where no interruption comes through: what ends the waiting early is `stop`. */
   private readonly takeBack: Effect.Effect<void> = Effect.suspend(() => {
     if (--this.borrowers > 0 || this.isStopped) return Effect.void
     return Effect.callback<void>((resume) => {
-      const fiber = Effect.runForkWith(this.services)(this.take)
+      const fiber = Effect.runForkWith(this.services)(this.waitInLine)
       this.waiting = fiber
       fiber.addObserver(() => resume(Effect.void))
     })

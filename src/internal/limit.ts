@@ -3,7 +3,6 @@
  * it is interrupted, and whoever waited goes on without it, even if it refuses to stop.
  */
 import * as Effect from "effect/Effect"
-import * as Exit from "effect/Exit"
 import type * as Fiber from "effect/Fiber"
 
 export interface Limit<E> {
@@ -14,22 +13,12 @@ export interface Limit<E> {
   readonly late: () => E
 }
 
-/** Work that ends without waiting costs no timer, and a result that is there already costs no fiber. */
-export const limited = <A, E, R>(work: () => Effect.Effect<A, E, R>, limit: Limit<E>): Effect.Effect<A, E, R> => {
-  const effect = attempt(work)
-  return Exit.isExit(effect) ? effect : Effect.contextWith((context) => {
-    const fiber = Effect.runForkWith(context)(effect)
+/** Work that ends without waiting costs no timer. */
+export const limited = <A, E, R>(work: Effect.Effect<A, E, R>, limit: Limit<E>): Effect.Effect<A, E, R> =>
+  Effect.contextWith((context) => {
+    const fiber = Effect.runForkWith(context)(work)
     return fiber.pollUnsafe() ?? inTime(fiber, limit)
   })
-}
-
-const attempt = <A, E, R>(work: () => Effect.Effect<A, E, R>): Effect.Effect<A, E, R> => {
-  try {
-    return work()
-  } catch (defect) {
-    return Exit.die(defect)
-  }
-}
 
 const inTime = <A, E>(fiber: Fiber.Fiber<A, E>, limit: Limit<E>): Effect.Effect<A, E> => {
   const stop = limit.own(fiber)

@@ -10,6 +10,7 @@ import type * as Message from "../Message.ts"
 import type * as Policy from "../Policy.ts"
 import type * as Tool from "../Tool.ts"
 import * as Compact from "./compact.ts"
+import * as Now from "./now.ts"
 import { ToolError, toolError } from "./toolError.ts"
 
 /** A call of a tool that exists. Whether its arguments fit shows when they are decoded. */
@@ -75,10 +76,11 @@ const runnable = (job: Decode, args: unknown, policy: Policy.Policy): Effect.Eff
   const isBlocking = interrupt === "block"
   const run = (isExclusive: boolean): Run => ({ _tag: "Run", index, call, tool, args, isExclusive, isBlocking })
   if (typeof concurrency === "string") return Effect.succeed(run(concurrency === "exclusive"))
-  return Effect.sync(() => run(concurrency(args) !== "shared")).pipe(
-    Effect.catchCause((cause) =>
+  const decided = Now.attempt(() => Effect.succeed(run(concurrency(args) !== "shared")))
+  return Now.catchCause(
+    decided,
+    (cause) =>
       Effect.as(Effect.logWarning(`concurrency of tool "${tool.name}" threw; the call runs alone`, cause), run(true))
-    )
   )
 }
 

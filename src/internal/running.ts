@@ -19,15 +19,22 @@ export interface Task {
   /** A handler counts for admission while it is alive. Whatever else runs for a call does not. */
   readonly isHandler: boolean
   readonly isExclusive: boolean
-  /** Whether it is left to its end when the run stops, which it may be in one phase and not in another. */
-  readonly isBlocking: () => boolean
   readonly fiber: Fiber.Fiber<unknown, unknown>
-  /** Called before it is interrupted, for what no interruption reaches. */
-  readonly onStop: () => void
+  readonly owner?: Owner | undefined
+}
+
+/** Who a task belongs to. */
+export interface Owner {
+  /** Whether it is left to its end when the run stops. It may be so in one phase and not in another. */
+  readonly isBlocking: boolean
+  /** It is about to be interrupted: what no interruption reaches is to end, too. */
+  readonly isStopping: () => void
+  /** It refused to stop and is left behind. */
+  readonly isAbandoned: () => void
 }
 
 const interruptTask = (task: Task): void => {
-  task.onStop()
+  task.owner?.isStopping()
   task.fiber.interruptUnsafe()
 }
 
@@ -64,7 +71,7 @@ export class Running {
   /** A blocking handler is told by nothing but the time that passes. */
   private tell(task: Task, now: number): void {
     if (!this.told.has(task)) this.told.set(task, now)
-    if (!task.isBlocking()) interruptTask(task)
+    if (task.owner?.isBlocking !== true) interruptTask(task)
   }
 
   remove(task: Task): void {
@@ -161,6 +168,7 @@ export class Running {
           this.tasks,
           ({ id, name, startedAt }) => ({ id, name, ageMillis: now - startedAt })
         )
+        for (const task of this.tasks) task.owner?.isAbandoned()
         this.tasks.clear()
         this.told.clear()
         this.lost.clear()

@@ -1,0 +1,44 @@
+/**
+ * Effects that may have ended already. An `Exit` is an effect: what follows one is done at once and costs no step of a
+ * fiber. The functions given here are called within a fiber's step, where what they throw is a defect.
+ */
+import type * as Cause from "effect/Cause"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+
+/** What an effect has come to, if it needs no fiber for that. */
+const ended = <A, E, R>(effect: Effect.Effect<A, E, R>): Exit.Exit<A, E> | undefined =>
+  Exit.isExit(effect) ? effect as Exit.Exit<A, E> : undefined
+
+export const map = <A, B, E, R>(effect: Effect.Effect<A, E, R>, f: (value: A) => B): Effect.Effect<B, E, R> => {
+  const exit = ended(effect)
+  if (exit === undefined) return Effect.map(effect, f)
+  return Exit.isSuccess(exit) ? Exit.succeed(f(exit.value)) : Exit.failCause(exit.cause)
+}
+
+export const flatMap = <A, E, R, B, E2, R2>(
+  effect: Effect.Effect<A, E, R>,
+  f: (value: A) => Effect.Effect<B, E2, R2>
+): Effect.Effect<B, E | E2, R | R2> => {
+  const exit = ended(effect)
+  if (exit === undefined) return Effect.flatMap(effect, f)
+  return Exit.isSuccess(exit) ? f(exit.value) : Exit.failCause(exit.cause)
+}
+
+export const catchCause = <A, E, R, B, E2, R2>(
+  effect: Effect.Effect<A, E, R>,
+  f: (cause: Cause.Cause<E>) => Effect.Effect<B, E2, R2>
+): Effect.Effect<A | B, E2, R | R2> => {
+  const exit = ended(effect)
+  if (exit === undefined) return Effect.catchCause(effect, f)
+  return Exit.isSuccess(exit) ? Exit.succeed(exit.value) : f(exit.cause)
+}
+
+/** What `evaluate` gives; what it throws is a defect. */
+export const attempt = <A, E, R>(evaluate: () => Effect.Effect<A, E, R>): Effect.Effect<A, E, R> => {
+  try {
+    return evaluate()
+  } catch (defect) {
+    return Exit.die(defect)
+  }
+}
