@@ -102,12 +102,12 @@ class Loop<E, R> {
     return Effect.suspend(() => {
       if (this.run.ambient.cancellation?.isRequested === true) return this.ending({ _tag: "Cancelled" })
       const index = this.plan.firstStep + this.steps.length
-      const opened = Effect.suspend(() => Step.open(this.run, this.thread, index, this.scope))
+      const opened = Effect.suspend(() => Step.open(this.run, this.thread, index, this.scope, this.afterStep))
       return Effect.flatMap(
         this.run.ambient.deadline === undefined ? opened : Effect.andThen(this.hurry, opened),
         (step) => {
-          this.phase = this.stepping(step)
-          return this.phase
+          this.phase = step
+          return step
         }
       )
     })
@@ -124,12 +124,8 @@ class Loop<E, R> {
     this.run = Turn.closing(this.run)
   }
 
-  private stepping(step: Step.Active<E>): typeof this.phase {
-    return Pull.catchDone(step.pull, () => {
-      const error = step.startError()
-      return error === undefined ? this.stepped(step.isCut()) : this.notStarted(error)
-    })
-  }
+  private readonly afterStep = ({ isCut, startError }: Step.Ended): typeof this.phase =>
+    startError === undefined ? this.stepped(isCut) : this.notStarted(startError)
 
   /** A later model call could not be made: the run ends with what it has. */
   private notStarted(error: unknown): typeof this.phase {

@@ -6,9 +6,11 @@
  */
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
 import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
 import * as Json from "./internal/json.ts"
+import * as Now from "./internal/now.ts"
 import * as Outcomes from "./internal/outcome.ts"
 import { reasonText } from "./internal/toolError.ts"
 import * as Tool from "./Tool.ts"
@@ -50,15 +52,16 @@ const write = (value: unknown, envelope: (reason: unknown) => unknown): string =
   return value._tag === "Error" ? stringify(envelope(value.error)) : stringify(value)
 }
 
-const encodeWith = (envelope: (reason: unknown) => unknown): Service => ({
-  encode: (value) => {
+const encodeWith = (envelope: (reason: unknown) => unknown): Service => {
+  const now = (value: unknown): Exit.Exit<string, unknown> => {
     try {
-      return Effect.succeed(write(value, envelope))
+      return Exit.succeed(write(value, envelope))
     } catch (cause) {
-      return Effect.fail(cause)
+      return Exit.fail(cause)
     }
   }
-})
+  return Now.withImmediate({ encode: (value) => Effect.suspend(() => now(value)) }, now)
+}
 
 /**
  * The default: strings as they are, everything else as JSON; `undefined` is written as `null`. `Tool.ok(x)` becomes

@@ -21,7 +21,7 @@ import type { Batch } from "./internal/batch.ts"
 import * as Division from "./internal/division.ts"
 import * as EngineErrors from "./internal/engineError.ts"
 import type * as Plan from "./internal/plan.ts"
-import { Reply } from "./internal/reply.ts"
+import { isEvents, Reply, type Signal } from "./internal/reply.ts"
 import * as Request from "./internal/request.ts"
 import { Running } from "./internal/running.ts"
 import * as Settings from "./internal/settings.ts"
@@ -117,23 +117,26 @@ export const prepare = <Tools extends ReadonlyArray<Tool.Any>, E, R>(
     const given: ReadonlyArray<Tool.Any> = options.tools ?? []
     const tools = Settings.toolsByName(defaults.tools ?? [], given)
     const adapter = yield* Effect.serviceOption(Adapter.Adapter)
-    if (Option.isNone(adapter)) return yield* missingAdapter()
+    if (Option.isNone(adapter)) {
+      return yield* new EngineError({ reason: "missing_adapter", detail: "provide an Adapter with a Layer" })
+    }
     const thread = yield* Effect.fromResult(Thread.validate(input))
     const template = Request.template(options, defaults, tools)
     const errors = Request.issues(thread, template, given, tools)
-    if (errors.length > 0) return yield* new Thread.ValidationError({ reason: "invalid_request", errors })
+    if (errors.length > 0) {
+      return yield* new Thread.ValidationError({ reason: "invalid_request", errors })
+    }
     const running = new Running(settings.graceMillis, yield* Effect.context<never>())
     const within = yield* Telemetry.spanOf(scope, spanName, () => ({ "heddle.request.id": settings.requestId }))
     yield* Scope.addFinalizer(scope, running.stop)
     const ambient = yield* Ambient.enter(settings, options.cancel, scope)
     const state = Collector.initial({ thread, policy: settings.policy, requestId: settings.requestId })
-    const { system, mode } = options
     return {
       thread,
       run: {
         adapter: adapter.value,
-        system,
-        mode: mode ?? "auto",
+        system: options.system,
+        mode: options.mode ?? "auto",
         settings,
         template,
         tools,
@@ -146,27 +149,29 @@ export const prepare = <Tools extends ReadonlyArray<Tool.Any>, E, R>(
     }
   })
 
-const missingAdapter = (): EngineError =>
-  new EngineError({ reason: "missing_adapter", detail: "there is no Adapter: provide one with a Layer" })
-
 type Events = Arr.NonEmptyReadonlyArray<Event.Event>
 
+type EventPull<E, R> = Pull.Pull<Events, Adapter.AdapterError | E, void, R>
+
+type After<E, R> = (ended: Ended) => EventPull<E, R>
+
+type Phase<E, R> = Effect.Effect<ReadonlyArray<Event.Event>, Adapter.AdapterError | E | Cause.Done, R>
+
 /**
- * A step in progress. `pull` gives its events and is done after `StepCompleted`; when a later step of a run cannot be
- * started, it is done without one and `startError` says why. `isCut` says whether the run was cancelled before its end.
+ * How a step ended: whether the run was cancelled first, and why it could not be started if it has no `StepCompleted`.
  *
  * @category models
  * @since 0.1.0
  */
-export interface Active<E> {
-  readonly pull: Pull.Pull<Events, Adapter.AdapterError | E>
-  readonly startError: () => Adapter.AdapterError | undefined
-  readonly isCut: () => boolean
+export interface Ended {
+  readonly isCut: boolean
+  readonly startError?: Adapter.AdapterError
 }
 
 /**
- * Opens a step on a thread. Nothing happens before the first pull. The adapter's connection and the batch live in a
- * scope below `parent` that closes with the step.
+ * Opens a step on a thread, and gives the pull of its events, which goes on with `after` when the step has ended.
+ * Nothing happens before the first pull. The adapter's connection and the batch live in a scope below `parent` that
+ * closes with the step.
  *
  * @category running
  * @since 0.1.0
@@ -175,71 +180,76 @@ export const open = <E, R>(
   run: Turn.Run<E, R>,
   thread: Thread.Thread,
   stepIndex: number,
-  parent: Scope.Scope
-): Effect.Effect<Active<E>, never, R> =>
+  parent: Scope.Scope,
+  after: After<E, R>
+): Effect.Effect<EventPull<E, R>, never, R> =>
   Effect.gen(function*() {
     const scope = yield* Scope.fork(parent)
-    const attributes = { "heddle.request.id": run.settings.requestId, "heddle.step.index": stepIndex }
-    const within = yield* run.within(Telemetry.spanOf(scope, "heddle.step", () => attributes))
-    const machine = new Machine(run, thread, stepIndex, scope)
+    const within = yield* run.within(Telemetry.stepSpan(scope, run.settings.requestId, stepIndex))
+    const machine = new Machine(run, { thread, stepIndex, scope, after })
     yield* Scope.addFinalizer(scope, Effect.suspend(() => machine.isOver ? Effect.void : run.running.stop))
-    const pull = within(machine.pull) as Active<E>["pull"]
-    return { pull, startError: () => machine.startError, isCut: () => machine.isCut }
+    return within(machine.pull)
   })
+
+interface Place<E, R> {
+  readonly thread: Thread.Thread
+  readonly stepIndex: number
+  readonly scope: Scope.Closeable
+  readonly after: After<E, R>
+}
 
 /** The phases of a step: the model speaks, the tools run, the step is told. */
 class Machine<E, R> {
-  startError: Adapter.AdapterError | undefined
-  /** Whether it ended by itself. Handlers that outlive such a step are the run's; those of one that was left are stopped. */
+  /** Whether it ended by itself: handlers that outlive such a step are the run's. */
   isOver = false
-  /** Whether the run was cancelled before the step had ended. */
-  isCut = false
   private readonly run: Turn.Run<E, R>
-  private readonly thread: Thread.Thread
-  private readonly stepIndex: number
-  private readonly scope: Scope.Closeable
-  private phase: Effect.Effect<ReadonlyArray<Event.Event>, Adapter.AdapterError | E | Cause.Done, R>
+  private readonly place: Place<E, R>
   private readonly reply: Reply<E, R>
+  private phase: Phase<E, R>
+  private isSpeaking = false
+  private successor: EventPull<E, R> | undefined
 
-  constructor(run: Turn.Run<E, R>, thread: Thread.Thread, stepIndex: number, scope: Scope.Closeable) {
+  constructor(run: Turn.Run<E, R>, place: Place<E, R>) {
     this.run = run
-    this.thread = thread
-    this.stepIndex = stepIndex
-    this.scope = scope
-    this.reply = new Reply(run, Scope.forkUnsafe(scope), this.openBatch)
+    this.place = place
+    this.reply = new Reply(run, Scope.forkUnsafe(place.scope), this.openBatch)
     this.phase = this.opening()
   }
 
-  /** The next events that are shown. */
-  readonly pull: Pull.Pull<Events, Adapter.AdapterError | E, void, R> = Effect.suspend(() =>
-    Effect.flatMap(this.phase, (events) => {
-      Collector.applyAllUnsafe(this.run.state, events)
-      const visible = Turn.shown(this.run.view, events)
-      const after = isNonEmpty(visible) ? Effect.succeed(visible) : this.pull
-      const ready = this.reply.ready(events)
-      const next = ready.length === 0 ? after : Effect.andThen(this.reply.start(ready), after)
-      return this.run.view.onEvent === undefined ? next : Effect.andThen(Turn.observed(this.run.view, events), next)
-    })
-  )
+  /** The next events that are shown. While the model speaks this is most of what a run does: it takes few steps. */
+  readonly pull: EventPull<E, R> = Effect.suspend(() => {
+    if (this.isSpeaking) return Effect.flatMap(this.reply.next, this.heard)
+    return this.successor ?? Effect.flatMap(this.phase, this.told)
+  })
+
+  private readonly told = (events: ReadonlyArray<Event.Event>): typeof this.pull => {
+    const { state, view } = this.run
+    Collector.applyAllUnsafe(state, events)
+    const visible = Turn.shown(view, events)
+    const after = isNonEmpty(visible) ? Effect.succeed(visible) : this.pull
+    const ready = this.reply.ready(events)
+    const next = ready.length === 0 ? after : Effect.andThen(this.reply.start(ready), after)
+    return view.onEvent === undefined ? next : Effect.andThen(Turn.observed(view, events), next)
+  }
+
+  private readonly heard = (signal: Signal): typeof this.pull => {
+    if (isEvents(signal)) return this.told(signal)
+    this.isSpeaking = false
+    const phase = signal._tag === "Ended" ? this.spoken() : this.broken(signal.error, signal.hasBegun)
+    return Effect.flatMap(phase, this.told)
+  }
 
   private readonly openBatch = (calls: number): Effect.Effect<Batch<E>, never, R> => {
     const { settings, running, ambient } = this.run
-    return ToolRunner.open<E, R>(calls, settings, this.stepIndex, running, ambient, this.scope)
+    return ToolRunner.open<E, R>(calls, settings, this.place.stepIndex, running, ambient, this.place.scope)
   }
 
   private opening(): typeof this.phase {
     return Effect.suspend(() => {
       const { adapter, template, system } = this.run
-      const messages = Request.messages(system, this.thread.messages)
-      this.phase = this.speaking()
-      return Effect.andThen(this.reply.connect(adapter.stream({ ...template, messages })), this.phase)
-    })
-  }
-
-  private speaking(): typeof this.phase {
-    return Effect.flatMap(this.reply.next, (signal) => {
-      if (signal._tag === "Events") return Effect.succeed(signal.events)
-      return signal._tag === "Ended" ? this.spoken() : this.broken(signal.error, signal.hasBegun)
+      const messages = Request.messages(system, this.place.thread.messages)
+      this.isSpeaking = true
+      return Effect.as(this.reply.connect(adapter.stream({ ...template, messages })), [])
     })
   }
 
@@ -249,9 +259,8 @@ class Machine<E, R> {
       this.phase = this.spoken()
       return Effect.succeed([{ _tag: "Error", error } as const])
     }
-    if (this.stepIndex === 0) return Effect.fail(error)
-    this.startError = error
-    return Effect.andThen(this.close, Cause.done())
+    if (this.place.stepIndex === 0) return Effect.fail(error)
+    return Effect.as(this.close({ isCut: false, startError: error }), [])
   }
 
   /** The reply has ended, well or not: the connection is closed before any other tool starts. */
@@ -260,12 +269,13 @@ class Machine<E, R> {
       yield* this.reply.close
       const response = Turn.heard(Collector.toResponse(this.run.state), this.run)
       const isActedOn = this.isActedOn(response)
-      const unknown = isActedOn ? Division.failing(Response.actionableCalls(response), this.run) : undefined
+      const calls = Response.actionableCalls(response)
+      const unknown = isActedOn ? Division.failing(calls, this.run) : undefined
       if (unknown !== undefined) {
         this.phase = this.completed({ ...response, finishReason: "error", error: unknown }, Division.uncommitted)
         return [{ _tag: "Error", error: unknown } as const]
       }
-      const division = yield* this.divide(response)
+      const division = yield* Division.divide(calls, response, this.run, isActedOn)
       const early = this.reply.handOver(response.finishReason)
       return yield* this.work(division.jobs, (halt) => this.worked(response, division, halt), early)
     })
@@ -274,17 +284,6 @@ class Machine<E, R> {
   private isActedOn(response: Response.Response): boolean {
     const { settings, ambient } = this.run
     return ambient.cancellation?.isRequested !== true && Collector.isToolTurn(settings.policy, response)
-  }
-
-  /** What becomes of the calls that have not been started yet. */
-  private divide(response: Response.Response): Effect.Effect<Division.Division, never, R> {
-    const calls = Response.actionableCalls(response)
-    const position = Division.positions(response.toolCalls)
-    const open = calls.filter((call) => !this.run.state.calls.isTaken(position(call)))
-    const division = this.isActedOn(response)
-      ? Division.acting(open, position, this.run)
-      : Effect.succeed(Division.passing(open, position, response.finishReason))
-    return Effect.map(division, (divided) => ({ ...divided, calls }))
   }
 
   /** Runs a batch to its end, and goes on with the halt that it decided on. */
@@ -315,10 +314,14 @@ class Machine<E, R> {
     return this.work(Division.cancelled(handedOver, position, detail), () => this.completed(response, division, halt))
   }
 
-  private readonly close: Effect.Effect<void> = Effect.suspend(() => {
-    this.isOver = true
-    return Scope.close(this.scope, Exit.void)
-  })
+  /** What comes after the step takes over once its last events have been told. */
+  private close(ended: Ended): Effect.Effect<void> {
+    return Effect.suspend(() => {
+      this.isOver = true
+      this.successor = Effect.suspend(() => this.place.after(ended))
+      return Scope.close(this.place.scope, Exit.void)
+    })
+  }
 
   private completed(
     response: Response.Response,
@@ -328,13 +331,12 @@ class Machine<E, R> {
     return Effect.gen({ self: this }, function*() {
       const { state, settings, mode } = this.run
       const message = Turn.assistantMessage(response, division.calls, response.message?.reasoning)
-      this.isCut = this.run.ambient.cancellation?.isRequested === true
-      yield* this.close
-      this.phase = Cause.done()
-      const said = this.isCut && Turn.isEmpty(message) ? [] : [message]
-      const thread = Thread.append(this.thread, [...said, ...Collector.answers(state)])
+      const isCut = this.run.ambient.cancellation?.isRequested === true
+      yield* this.close({ isCut })
+      const said = isCut && Turn.isEmpty(message) ? [] : [message]
+      const thread = Thread.append(this.place.thread, [...said, ...Collector.answers(state)])
       const told = { response, thread, mode, manualToolCalls: division.manual }
-      return [Turn.stepCompleted(told, this.isCut || Collector.isDone(settings.policy, response), halt)]
+      return [Turn.stepCompleted(told, isCut || Collector.isDone(settings.policy, response), halt)]
     })
   }
 }
@@ -355,8 +357,7 @@ export const stream = <const Tools extends ReadonlyArray<Tool.Any> = [], E = nev
   Stream.fromChannel(Channel.fromTransformBracket((_upstream, _scope, scope) =>
     Effect.gen(function*() {
       const { run, thread } = yield* prepare<Tools, E, R | REvent>(input, options, scope, "heddle.step.run")
-      const step = yield* open(run, thread, 0, scope)
-      return step.pull
+      return yield* open(run, thread, 0, scope, () => Cause.done())
     })
   ))
 

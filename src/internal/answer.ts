@@ -87,7 +87,7 @@ const cut = (content: string, limit: number | undefined): Text => {
 /** Asks the encoder. What it yields goes to the model, so it must be a text. */
 const write = <E, R>(desk: Desk<E, R>, subject: Subject, value: unknown): Effect.Effect<string, unknown> =>
   Now.flatMap(
-    desk.limit(subject, () => desk.encoder.encode(value)),
+    desk.limit(subject, () => Now.encode(desk.encoder, value)),
     (text) =>
       typeof text === "string" ? Effect.succeed(text) : Effect.fail(new TypeError("the encoder yielded no text"))
   )

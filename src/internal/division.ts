@@ -45,7 +45,7 @@ export const failing = <E, R>(calls: Calls, { mode, tools, settings }: Turn.Run<
     : unknownTool(calls.filter((call) => Compact.help(call, tools) === undefined), tools)
 
 /** Divides the calls of a reply that is acted on. */
-export const acting = <E, R>(
+const acting = <E, R>(
   calls: Calls,
   position: Position,
   run: Turn.Run<E, R>
@@ -60,7 +60,7 @@ export const acting = <E, R>(
 }
 
 /** Divides the calls of a reply that ended in a way that forbids to act on it. */
-export const passing = (
+const passing = (
   calls: Calls,
   position: Position,
   finishReason: Response.FinishReason | null
@@ -69,6 +69,21 @@ export const passing = (
   manual: [],
   jobs: cancelled(calls, position, `not run: ${ending(finishReason)}`)
 })
+
+/** Divides those of the calls of a reply that have not been started yet. */
+export const divide = <E, R>(
+  calls: Calls,
+  response: Response.Response,
+  run: Turn.Run<E, R>,
+  isActedOn: boolean
+): Effect.Effect<Division, never, R> => {
+  const position = positions(response.toolCalls)
+  const open = calls.filter((call) => !run.state.calls.isTaken(position(call)))
+  const division = isActedOn
+    ? acting(open, position, run)
+    : Effect.succeed(passing(open, position, response.finishReason))
+  return Effect.map(division, (divided) => ({ ...divided, calls }))
+}
 
 /** Why a call of a reply that ended badly has no result. */
 export const ending = (finishReason: Response.FinishReason | null): string =>

@@ -5,6 +5,7 @@
 import type * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
+import type * as Encoder from "../Encoder.ts"
 
 /** What an effect has come to, if it needs no fiber for that. */
 const ended = <A, E, R>(effect: Effect.Effect<A, E, R>): Exit.Exit<A, E> | undefined =>
@@ -41,4 +42,18 @@ export const attempt = <A, E, R>(evaluate: () => Effect.Effect<A, E, R>): Effect
   } catch (defect) {
     return Exit.die(defect)
   }
+}
+
+const immediate = Symbol.for("heddle/Encoder/immediate")
+
+/** An encoder that needs no fiber, and its encoding done at once. A copy of it with another encoding has no such mark. */
+export const withImmediate = (
+  encoder: Encoder.Service,
+  now: (value: unknown) => Exit.Exit<string, unknown>
+): Encoder.Service => Object.defineProperty(encoder, immediate, { value: now })
+
+/** Asks an encoder, at once where it can be. */
+export const encode = (encoder: Encoder.Service, value: unknown): Effect.Effect<string, unknown> => {
+  const { [immediate]: now } = encoder as { readonly [immediate]?: Encoder.Service["encode"] }
+  return now === undefined ? encoder.encode(value) : now(value)
 }

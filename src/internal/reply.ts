@@ -22,11 +22,15 @@ import * as Division from "./division.ts"
 import * as Plan from "./plan.ts"
 import type * as Turn from "./turn.ts"
 
-/** What a reply comes to next: events, its end, or what broke it and whether it had begun by then. */
-export type Signal =
-  | { readonly _tag: "Events"; readonly events: ReadonlyArray<Event.Event> }
+/** What a reply comes to: its end, or what broke it and whether it had begun by then. */
+export type Ending =
   | { readonly _tag: "Ended" }
   | { readonly _tag: "Broken"; readonly error: Adapter.AdapterError; readonly hasBegun: boolean }
+
+/** What a reply comes to next. */
+export type Signal = ReadonlyArray<Event.Event> | Ending
+
+export const isEvents = (signal: Signal): signal is ReadonlyArray<Event.Event> => Array.isArray(signal)
 
 const ended: Signal = { _tag: "Ended" }
 
@@ -66,7 +70,7 @@ export class Reply<E, R> {
     return Effect.matchCauseEffect(pull, {
       onSuccess: (events) => {
         this.hasBegun = true
-        return Effect.succeed<Signal>({ _tag: "Events", events })
+        return Effect.succeed<Signal>(events)
       },
       onFailure: (cause) => {
         if (Pull.isDoneCause(cause)) return Effect.succeed(ended)
@@ -78,20 +82,20 @@ export class Reply<E, R> {
     })
   }
 
-  /** What comes next, of the model or of the tools beside it. */
-  readonly next: Effect.Effect<Signal, E> = Effect.suspend(() =>
-    this.batch === undefined ? this.model : this.besideModel(this.batch)
-  )
+  /** What comes next, of the model or of the tools beside it. Each is to be read once. */
+  get next(): Effect.Effect<Signal, E> {
+    return this.batch === undefined ? this.model : this.besideModel(this.batch)
+  }
 
   private besideModel(batch: Batch<E>): Effect.Effect<Signal, E> {
-    if (!batch.isEmpty) return toolEvents(batch.take)
+    if (!batch.isEmpty) return batch.take
     if (this.run.ambient.cancellation?.isRequested === true) return Effect.succeed(ended)
     this.listen(batch)
     const { read } = this
     if (read === undefined) {
       return Effect.flatMap(
         batch.take,
-        (events) => events.length === 0 ? this.next : toolEvents(Effect.succeed(events))
+        (events): Effect.Effect<Signal, E> => events.length === 0 ? this.next : Effect.succeed(events)
       )
     }
     this.read = undefined
@@ -174,6 +178,3 @@ export class Reply<E, R> {
     return batch
   }
 }
-
-const toolEvents = <E>(events: Effect.Effect<ReadonlyArray<Event.Event>, E>): Effect.Effect<Signal, E> =>
-  Effect.map(events, (some): Signal => ({ _tag: "Events", events: some }))

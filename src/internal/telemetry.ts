@@ -54,3 +54,7 @@ export const spanOf = (scope: Scope.Scope, name: string, attributes: () => Attri
       )
       : Effect.succeed(bare)
   )
+
+/** The span of a step. */
+export const stepSpan = (scope: Scope.Scope, requestId: string, stepIndex: number): Effect.Effect<Within> =>
+  spanOf(scope, "heddle.step", () => ({ "heddle.request.id": requestId, "heddle.step.index": stepIndex }))

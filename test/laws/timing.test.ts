@@ -50,8 +50,9 @@ const settled = ({ driving, turns }: Case): Case => ({
 const startOf = (turns: Case["turns"], { start }: Policy.Policy): Policy.Policy["start"] =>
   turns.every((turn) => turn.ending === "tool_calls") ? start : "afterTurn"
 
-/** Handlers that refuse to stop keep exclusive ones out for as long as they take: these stop. */
-const prompt = (call: Call): Call => call.kind === "refuse" || call.kind === "late" ? { ...call, kind: "never" } : call
+/** Handlers that are slow to stop keep others out for as long as they take, in a later turn as well: these stop. */
+const prompt = (call: Call): Call =>
+  call.kind === "refuse" || call.kind === "late" || call.kind === "slowStop" ? { ...call, kind: "never" } : call
 
 const shifted = ({ driving, turns }: Case, shift: Times): Case => ({
   turns: turns.map((turn, index) => ({
