@@ -4,7 +4,7 @@
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
-import { Encoder, Message, StreamingToolExecutor, ToolRunner } from "heddle"
+import { Encoder, Message, Policy, StreamingToolExecutor, Tool, ToolRunner } from "heddle"
 import { Simulation } from "heddle/testing"
 import { cancelable, failsAfter, Floor, safe, takes } from "./support/floor.ts"
 import {
@@ -73,6 +73,71 @@ describe("StreamingToolExecutor: a failure whose answer takes time", () => {
       const works = [floor.work("a", failsAfter(7), safe), floor.work("b", takes(9), cancelable)]
       const { results } = yield* byExecutor(works).pipe(Effect.provide(slowEncoder))
       assertSeen(results, [failed("a", 10, "kaboom"), ok("b", 12, "after 9")])
+    }))
+})
+
+describe("StreamingToolExecutor: calls that come up after a failure or a halt", () => {
+  /** A failure or a halt at 5 ms beside a blocking call of 20 ms; then a call at 10 ms and one at 30 ms. */
+  const later = (first: Effect.Effect<unknown, unknown>, siblings: Partial<Policy.Policy["siblings"]>) =>
+    Effect.gen(function*() {
+      const floor = new Floor()
+      const policy = { ...Policy.falai, siblings: { ...Policy.falai.siblings, ...siblings } }
+      const program = Effect.gen(function*() {
+        const executor = yield* StreamingToolExecutor.make({ policy })
+        const add = (id: string, body: Effect.Effect<unknown, unknown>) => {
+          const work = floor.work(id, body, safe)
+          return executor.addTool(callOf(work), work.tool)
+        }
+        yield* add("a", Effect.andThen(Effect.sleep(5), first))
+        yield* add("b", takes(20))
+        yield* Effect.sleep(10)
+        yield* add("c", takes(1))
+        yield* Effect.sleep(20)
+        yield* add("d", takes(1))
+        yield* executor.noMoreCalls
+        return (yield* timedUpdates(executor)).flatMap(([at, update]) => seenOf(update, at))
+      })
+      const report = yield* Simulation.run(Effect.scoped(program))
+      assertClean(floor, report.sleeping)
+      return valueOf(report)
+    })
+
+  it.effect("R-395, CF-1: one that joins those that ran beside a failure runs, or is skipped where the policy says so", () =>
+    Effect.gen(function*() {
+      const failing = Effect.fail("kaboom")
+      const run = yield* later(failing, {})
+      assertSeen(run.slice(2), [ok("c", 30, "after 1"), ok("d", 31, "after 1")])
+      const skip = yield* later(failing, { queued: "skip" })
+      assertSeen(skip.slice(2), [cancelled("c", 30, "not run: a call beside it failed"), ok("d", 31, "after 1")])
+    }))
+
+  it.effect("CF-1: after a halt nobody starts any more, where those that wait are skipped", () =>
+    Effect.gen(function*() {
+      const halting = Effect.succeed(Tool.halt("enough", null))
+      const skip = yield* later(halting, { onHalt: "abortCancelable", queued: "skip" })
+      assertSeen(skip.slice(1), [ok("b", 30, "after 20"), cancelled("c", 30), cancelled("d", 30)])
+    }))
+
+  it.effect("CF-1: a failure after a halt does not lift what the halt forbids", () =>
+    Effect.gen(function*() {
+      const floor = new Floor()
+      const siblings = { onHalt: "abortCancelable", queued: "skip" } as const
+      const works = [
+        floor.work("a", takes(1, Tool.halt("enough", null)), safe),
+        floor.work("b", failsAfter(5), safe)
+      ]
+      const program = Effect.gen(function*() {
+        const policy = { ...Policy.falai, siblings: { ...Policy.falai.siblings, ...siblings } }
+        const executor = yield* StreamingToolExecutor.make({ policy })
+        for (const work of works) yield* executor.addTool(callOf(work), work.tool)
+        yield* Effect.sleep(10)
+        const late = floor.work("c", takes(1), safe)
+        yield* executor.addTool(callOf(late), late.tool)
+        yield* executor.noMoreCalls
+        return (yield* timedUpdates(executor)).flatMap(([at, update]) => seenOf(update, at))
+      })
+      const told = valueOf(yield* Simulation.run(Effect.scoped(program)))
+      assertSeen(told.slice(1), [failed("b", 10, "kaboom"), cancelled("c", 10, "another call of the turn ended it")])
     }))
 })
 

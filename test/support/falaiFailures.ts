@@ -1,9 +1,10 @@
 /**
- * Rows about what a failed call does to those beside it and to those that wait: which failures count, who is reached, and
- * who is not.
+ * Rows about what a failed call, or one that halts, does to those beside it and to those that wait: which failures count,
+ * who is reached, and who is not.
  */
 import * as Effect from "effect/Effect"
-import { cancelable, failsAfter, safe, takes } from "./floor.ts"
+import { Tool } from "heddle"
+import { cancelable, failsAfter, type Floor, safe, takes } from "./floor.ts"
 import type { Row } from "./rows.ts"
 import { cancelled, failed, ok } from "./seen.ts"
 
@@ -197,5 +198,73 @@ export const failures: ReadonlyArray<Row> = [
     works: (floor) => [floor.work("a", failsAfter(1), safe), floor.work("b", takes(15), cancelable)],
     given: { siblings: { trigger: "crashed" } },
     results: [failed("a", 1, "kaboom"), ok("b", 15, "after 15")]
+  }
+]
+
+/** A call that halts at 5 ms, three beside it, and one that waits for a place. */
+const halting = (floor: Floor) => [
+  floor.work("a", takes(5, Tool.halt("enough", "halted")), safe),
+  floor.work("b", takes(10), cancelable),
+  floor.work("c", takes(10), safe),
+  floor.work("d", takes(10), cancelable)
+]
+
+export const halts: ReadonlyArray<Row> = [
+  {
+    name: "R-059, CF-1: a halt lets everybody finish",
+    works: halting,
+    given: { maxParallel: 3 },
+    results: [ok("a", 5, "halted"), ok("b", 10, "after 10"), ok("c", 10, "after 10"), ok("d", 15, "after 10")]
+  },
+  {
+    name: "CF-1: or stops what may be interrupted, and nobody who waits",
+    works: halting,
+    given: { maxParallel: 3, siblings: { onHalt: "abortCancelable" } },
+    results: [ok("a", 5, "halted"), cancelled("b", 5), ok("c", 10, "after 10"), ok("d", 15, "after 10")]
+  },
+  {
+    name: "CF-1: or those as well",
+    works: halting,
+    given: { maxParallel: 3, siblings: { onHalt: "abortCancelable", queued: "skip" } },
+    results: [
+      ok("a", 5, "halted"),
+      cancelled("b", 5, "interrupted: another call of the turn ended it"),
+      ok("c", 10, "after 10"),
+      cancelled("d", 10, "not run: another call of the turn ended it")
+    ],
+    marks: [
+      [0, "start", "a"],
+      [0, "start", "b"],
+      [0, "start", "c"],
+      [5, "end", "a"],
+      [5, "stop", "b"],
+      [10, "end", "c"]
+    ]
+  },
+  {
+    name: "CF-1: or everybody",
+    works: halting,
+    given: { maxParallel: 3, siblings: { onHalt: "abortAll", queued: "skip" } },
+    results: [ok("a", 5, "halted"), cancelled("b", 5), cancelled("c", 5), cancelled("d", 5)]
+  },
+  {
+    name: "CF-1: a halt of an unsafe call ends the turn for whoever waits",
+    works: (floor) => [
+      floor.work("a", takes(5, Tool.halt("enough", null))),
+      floor.work("b", takes(10)),
+      floor.work("c", takes(10), cancelable)
+    ],
+    given: { siblings: { onHalt: "abortCancelable", queued: "skip" } },
+    results: [ok("a", 5, null), cancelled("b", 5), cancelled("c", 5)]
+  },
+  {
+    name: "CF-1: what a failure does is not what a halt does",
+    works: (floor) => [
+      floor.work("a", failsAfter(5), safe),
+      floor.work("b", takes(10), cancelable),
+      floor.work("c", takes(5, Tool.halt("enough", null)))
+    ],
+    given: { siblings: { onHalt: "abortAll", onToolError: "drain", queued: "skip" } },
+    results: [failed("a", 5, "kaboom"), ok("b", 10, "after 10"), ok("c", 15, null)]
   }
 ]

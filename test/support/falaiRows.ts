@@ -3,7 +3,7 @@
  */
 import { assert } from "@effect/vitest"
 import * as Effect from "effect/Effect"
-import { failures } from "./falaiFailures.ts"
+import { failures, halts } from "./falaiFailures.ts"
 import { cancelable, type Declared, failsAfter, safe, takes } from "./floor.ts"
 import type { Row } from "./rows.ts"
 import { cancelled, denied, failed, ok, type Seen } from "./seen.ts"
@@ -292,4 +292,4 @@ const results: ReadonlyArray<Row> = [
 ]
 
 /** The rows, by what they are about. */
-export const rows: Readonly<Record<string, ReadonlyArray<Row>>> = { order, failures, gates, aborts, results }
+export const rows: Readonly<Record<string, ReadonlyArray<Row>>> = { order, failures, halts, gates, aborts, results }

@@ -163,9 +163,13 @@ const outcomeOf = ({ id, result }: Event.Of<"ToolExecutionCompleted">, at: numbe
   id,
   at,
   success: result._tag !== "Error",
-  ...(result._tag === "Ok" ? { data: result.value } : {}),
-  ...(result._tag === "Error" ? errorOf(result.error) : {})
+  ...(result._tag === "Error" ? errorOf(result.error) : { data: dataOf(result) })
 })
+
+const dataOf = (outcome: Exclude<Tool.Outcome, Tool.Error>): unknown => {
+  if (outcome._tag === "Ok") return outcome.value
+  return outcome._tag === "Halt" ? outcome.result : outcome
+}
 
 /** The tools of the works, once each. */
 export const toolsOf = (works: ReadonlyArray<Work>) =>
