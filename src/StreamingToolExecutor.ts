@@ -120,7 +120,7 @@ class Executor<R> implements StreamingToolExecutor<R> {
 
   readonly addTool: StreamingToolExecutor<R>["addTool"] = (call, tool) =>
     Effect.suspend(() => {
-      if (this.phase === "discarded" || this.batch.isOver) return Effect.void
+      if (this.phase === "discarded") return Effect.void
       if (this.phase === "sealed") {
         return Effect.die(new Error("addTool: the executor was told that there are no more calls"))
       }

@@ -12,7 +12,7 @@ import { Message, Policy, StreamingToolExecutor, Tool } from "heddle"
 import { Simulation } from "heddle/testing"
 import { type AnyTool, Floor, safe, takes } from "./support/floor.ts"
 import { defectOf } from "./support/runs.ts"
-import { assertClean, assertSeen, byExecutor, failed, ok, seenOf, timedUpdates, valueOf } from "./support/seen.ts"
+import { assertClean, assertSeen, failed, ok, seenOf, timedUpdates, valueOf } from "./support/seen.ts"
 
 type Call = readonly [call: Message.ToolCall, tool: AnyTool | undefined]
 
@@ -54,10 +54,28 @@ describe("StreamingToolExecutor: options", () => {
     Effect.gen(function*() {
       for (const [policy, peak] of [[Policy.standard, 10], [{ ...Policy.falai, maxConcurrency: 4 }, 4]] as const) {
         const floor = new Floor()
-        const calls = Array.from({ length: 60 }, (_, index) => floor.work(`c${index}`, takes(1), safe))
-        yield* byExecutor(calls, { policy })
+        const tool = floor.tool("a", takes(1), safe)
+        yield* played(Array.from({ length: 60 }, (_, index): Call => [Message.toolCall(`c${index}`, "a"), tool]), {
+          policy
+        })
         assert.strictEqual(floor.peak, peak)
       }
+    }))
+
+  it.effect("R-386, R-387: results come in the order of the calls and progress at once, whatever the policy says", () =>
+    Effect.gen(function*() {
+      const floor = new Floor()
+      const loud = floor.tool("loud", (_args, call) => Effect.andThen(call.progress("here"), takes(1)), safe)
+      const slow = floor.tool("slow", takes(5), safe)
+      const policy: Policy.Policy = { ...Policy.standard, resultOrder: "completion", toolEvents: "grouped" }
+      const told = yield* played([[Message.toolCall("a", "slow"), slow], [Message.toolCall("b", "loud"), loud]], {
+        policy
+      })
+      assert.deepStrictEqual(told.map(([at, { progress, toolCallId }]) => [at, toolCallId, progress]), [
+        [0, "b", "here"],
+        [5, "a", undefined],
+        [5, "b", undefined]
+      ])
     }))
 
   it.effect("R-410: a handler has the time that its tool, the caller or the application gives it, or 30 seconds", () =>
@@ -244,6 +262,13 @@ describe("StreamingToolExecutor: calls", () => {
       ])
       assert.deepStrictEqual(asked, [{}, {}])
       assert.deepStrictEqual(floor.marks, [])
+    }))
+
+  it.effect("R-408: a handler is told of its call as a whole one", () =>
+    Effect.gen(function*() {
+      const tool = new Floor().tool("a", (args, { toolCall }) => Effect.succeed([args, toolCall]))
+      const [told] = yield* played([[{ id: "a", name: "a" } as Message.ToolCall, tool]])
+      assert.deepStrictEqual(told?.[1].result?.data, [{}, { id: "a", name: "a", arguments: {}, metadata: {} }])
     }))
 
   it.effect("J-30, R-419: two calls of one tool, and even of one id, are two calls with two results", () =>

@@ -100,9 +100,10 @@ describe("StreamingToolExecutor: reading", () => {
           yield* add(executor, ...works)
           const one = yield* Stream.runCollect(Stream.take(executor.remainingResults, 1))
           const two = yield* Stream.runCollect(Stream.take(executor.remainingResults, 2))
-          return [ids(one), ids(two), ids(yield* executor.completedResults)]
+          const left = yield* executor.completedResults
+          return [ids(one), ids(two), ids(left), ids(yield* executor.completedResults)]
         }))
-      assert.deepStrictEqual(told, [["a"], ["b", "c"], ["d"]])
+      assert.deepStrictEqual(told, [["a"], ["b", "c"], ["d"], []])
     }))
 
   it.effect("R-389: a reader who is interrupted while he waits takes nothing with him", () =>

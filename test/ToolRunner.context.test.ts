@@ -37,6 +37,13 @@ describe("ToolRunner: context updates", () => {
       }
     }))
 
+  it.effect("R-406: a gate adds nothing: its call has not started", () =>
+    Effect.gen(function*() {
+      const validate = (_args: unknown, call: Tool.CallContext) => Effect.as(call.updateContext({ gate: 1 }), true)
+      const tool = new Floor().tool("a", adding({ handler: 1 }, Effect.void), { validate })
+      assert.deepStrictEqual((yield* ran([tool])).contextUpdate, { handler: 1 })
+    }))
+
   it.effect("R-402: several updates of one handler are one over the other, and a halt keeps them", () =>
     Effect.gen(function*() {
       const body: Body = (_args, call) =>

@@ -6,9 +6,9 @@ import { assert, describe, it } from "@effect/vitest"
 import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
-import { Limits, Message, ToolRunner } from "heddle"
+import { Limits, Message, Policy, Tool, ToolRunner } from "heddle"
 import { Simulation } from "heddle/testing"
-import { type Declared, Floor, safe, takes } from "./support/floor.ts"
+import { type Declared, failsAfter, Floor, safe, takes } from "./support/floor.ts"
 import { assertClean, valueOf } from "./support/seen.ts"
 
 const slowly = () => Effect.as(Effect.sleep(100), true)
@@ -71,4 +71,39 @@ describe("ToolRunner: a blocking call that has not started", () => {
         assertClean(floor, report.sleeping)
       }))
   }
+})
+
+describe("ToolRunner: the end of a run that others wait in", () => {
+  it.effect("law 3, R-071: a call that gets its permit when the run has failed never starts", () =>
+    Effect.gen(function*() {
+      const floor = new Floor()
+      const tools = [
+        floor.tool("a", failsAfter(5), { ...safe, ...held }),
+        floor.tool("b", takes(5), { ...safe, ...held })
+      ]
+      const calls = tools.map(({ name }) => Message.toolCall(name, name))
+      const onToolError = (_call: Message.ToolCall, error: unknown) => Effect.succeed(Tool.ErrorDecision.fail(error))
+      const report = yield* Simulation.run(
+        Effect.flip(ToolRunner.run(calls, tools, { onToolError })).pipe(Effect.provide(Limits.layer({ permits: 10 })))
+      )
+      assert.strictEqual(valueOf(report), "kaboom")
+      assert.deepStrictEqual(floor.marks, [[0, "start", "a"], [5, "end", "a"]])
+      assertClean(floor, report.sleeping)
+    }))
+
+  it.effect("CF-1: a halt that is told late reaches whoever has started since", () =>
+    Effect.gen(function*() {
+      const floor = new Floor()
+      const tools = [floor.tool("a", Effect.never, { timeout: 7 }), floor.tool("b", takes(50), { interrupt: "cancel" })]
+      const calls = tools.map(({ name }) => Message.toolCall(name, name))
+      const onToolError = (_call: Message.ToolCall, _error: unknown) =>
+        Effect.as(Effect.sleep(3), Tool.ErrorDecision.halt)
+      const policy = { ...Policy.falai, siblings: { ...Policy.falai.siblings, onHalt: "abortCancelable" } } as const
+      const report = yield* Simulation.run(ToolRunner.run(calls, tools, { onToolError, policy }))
+      const { halt, messages } = valueOf(report)
+      assert.deepInclude(halt, { haltedReason: "tool_error", haltToolCallId: "a" })
+      assert.include(String(messages[1]?.content), "interrupted: another call of the turn ended it")
+      assert.deepStrictEqual(floor.marks.at(-1), [10, "stop", "b"])
+      assertClean(floor, report.sleeping)
+    }))
 })

@@ -109,7 +109,7 @@ export class Handling<E> implements Owner {
 
   /** It has its permits. The run may have ended while it waited for them. */
   private begin(): Effect.Effect<void, E, any> {
-    if (this.phase !== "waiting" || this.host.isOver) return Effect.void
+    if (this.host.isOver) return Effect.void
     return Gates.isGated(this.job.tool) ? this.gated() : this.handled()
   }
 

@@ -89,6 +89,7 @@ describe("result objects", () => {
       Tool.error({ success: true, data: 1 }),
       Tool.halt("enough", { success: false }),
       Tool.askUser("Which one?"),
+      { _tag: "Error", error: "no", value: { success: true, data: 1 } },
       { _tag: "Ok" },
       { success: false },
       undefined
