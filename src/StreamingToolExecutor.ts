@@ -218,7 +218,7 @@ export const make = <R = never>(
       ? {}
       : { maxConcurrency: Settings.positiveInteger("maxParallel", maxParallel) }
     const settings = Settings.resolve<never, R>(
-      { ...rest, ...given, policy: { maxConcurrency: 10, ...policy, resultOrder: "request", toolEvents: "live" } },
+      { ...rest, ...given, policy: { ...policy, resultOrder: "request", toolEvents: "live" } },
       yield* Policy.Defaults,
       Policy.falai,
       yield* Settings.mintRequestId

@@ -6,6 +6,7 @@ import { assert, describe, it } from "@effect/vitest"
 import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
+import * as Stream from "effect/Stream"
 import { Limits, Message, Policy, Tool, ToolRunner } from "heddle"
 import { Simulation } from "heddle/testing"
 import { type Declared, failsAfter, Floor, safe, takes } from "./support/floor.ts"
@@ -74,21 +75,21 @@ describe("ToolRunner: a blocking call that has not started", () => {
 })
 
 describe("ToolRunner: the end of a run that others wait in", () => {
-  it.effect("law 3, R-071: a call that gets its permit when the run has failed never starts", () =>
+  it.effect("law 3, R-071: a call that gets its permit when the run has failed never starts, however slow the reader is", () =>
     Effect.gen(function*() {
-      const floor = new Floor()
-      const tools = [
-        floor.tool("a", failsAfter(5), { ...safe, ...held }),
-        floor.tool("b", takes(5), { ...safe, ...held })
-      ]
-      const calls = tools.map(({ name }) => Message.toolCall(name, name))
-      const onToolError = (_call: Message.ToolCall, error: unknown) => Effect.succeed(Tool.ErrorDecision.fail(error))
-      const report = yield* Simulation.run(
-        Effect.flip(ToolRunner.run(calls, tools, { onToolError })).pipe(Effect.provide(Limits.layer({ permits: 10 })))
-      )
-      assert.strictEqual(valueOf(report), "kaboom")
-      assert.deepStrictEqual(floor.marks, [[0, "start", "a"], [5, "end", "a"]])
-      assertClean(floor, report.sleeping)
+      for (const pause of [0, 50]) {
+        const floor = new Floor()
+        const tools = ["a", "b"].map((name) =>
+          floor.tool(name, name === "a" ? failsAfter(5) : takes(5), { ...safe, ...held })
+        )
+        const calls = tools.map(({ name }) => Message.toolCall(name, name))
+        const onToolError = (_call: Message.ToolCall, error: unknown) => Effect.succeed(Tool.ErrorDecision.fail(error))
+        const read = Stream.runForEach(ToolRunner.stream(calls, tools, { onToolError }), () => Effect.sleep(pause))
+        const report = yield* Simulation.run(Effect.provide(Effect.flip(read), Limits.layer({ permits: 10 })))
+        assert.strictEqual(valueOf(report), "kaboom")
+        assert.deepStrictEqual(floor.marks, [[0, "start", "a"], [5, "end", "a"]])
+        assertClean(floor, report.sleeping)
+      }
     }))
 
   it.effect("CF-1: a halt that is told late reaches whoever has started since", () =>
