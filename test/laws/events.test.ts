@@ -4,7 +4,7 @@
 import { describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import { Laws } from "heddle/testing"
-import { type Case, cases, stops } from "../support/cases.ts"
+import { type Case, cases, peaceful, stops } from "../support/cases.ts"
 import * as Lawful from "../support/lawful.ts"
 import { play, type Trace } from "../support/worlds.ts"
 
@@ -64,8 +64,8 @@ describe("laws that events show", () => {
     [cases, stops],
     ([played, stop]) => {
       const plain = { onToolError: "continue", encoder: "json", isStructured: false, cancelAt: null } as const
-      const driving = { ...played.driving, ...plain }
-      const told: Case = { ...played, driving }
+      const { driving, turns } = peaceful(played)
+      const told: Case = { turns, driving: { ...driving, ...plain } }
       return Effect.flatMap(play(told, "stream", stop), (trace) => {
         const problems = [...Lawful.failures(told, trace), ...Lawful.ending(trace, true)]
         return problems.length === 0 ? Effect.void : Effect.fail(problems)

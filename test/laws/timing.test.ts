@@ -6,7 +6,7 @@ import { describe, it } from "@effect/vitest"
 import * as Arbitrary from "effect/Arbitrary"
 import * as Effect from "effect/Effect"
 import type { Policy } from "heddle"
-import { type Call, type Case, cases, latency, oneOf } from "../support/cases.ts"
+import { type Call, type Case, cases, latency, oneOf, peaceful } from "../support/cases.ts"
 import * as Lawful from "../support/lawful.ts"
 import { play } from "../support/worlds.ts"
 
@@ -97,7 +97,7 @@ describe("laws of time", () => {
     [cases, times],
     ([any, shift]) =>
       Effect.gen(function*() {
-        const played = settled(any)
+        const played = peaceful(settled(any))
         const first = yield* play(played, "run")
         const second = yield* play(shifted(played, shift), "run")
         yield* lawful(Lawful.decisions(first, second))

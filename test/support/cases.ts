@@ -132,7 +132,14 @@ const knobs = {
   toolTurn: oneOf("presence", "finishReason"),
   badArguments: oneOf("answer", "runWithHeaderArguments"),
   haltPrecedence: oneOf("request", "completion"),
-  adapterErrors: oneOf("sticky", "lastWins")
+  adapterErrors: oneOf("sticky", "lastWins"),
+  siblings: Arbitrary.all({
+    onHalt: oneOf("drain", "abortCancelable", "abortAll"),
+    onToolError: oneOf("drain", "abortCancelable", "abortAll"),
+    queued: oneOf("run", "skip"),
+    trigger: oneOf("crashed", "crashedOrReported")
+  }),
+  results: oneOf("plain", "resultObject")
 } as const
 
 const knobNames = Object.keys(knobs) as ReadonlyArray<keyof typeof knobs>
@@ -141,10 +148,13 @@ const knobNames = Object.keys(knobs) as ReadonlyArray<keyof typeof knobs>
 const usable = (policy: Policy.Policy): Policy.Policy =>
   policy.unknownTool === "failTurn" ? { ...policy, start: "afterTurn" } : policy
 
+/** What a tool blocks and how a run is closed is the case's to say, so that the laws know of it. */
+const falai: Policy.Policy = { ...Policy.falai, interrupt: "cancel", onMaxTurns: "halt" }
+
 /** A preset, or a preset with one knob changed. */
 const policy: Arbitrary.Arbitrary<Policy.Policy> = Arbitrary.map(
   Arbitrary.all({
-    preset: oneOf(Policy.standard, Policy.allm),
+    preset: oneOf(Policy.standard, Policy.allm, falai),
     changed: oneOf(null, ...knobNames),
     values: Arbitrary.all(knobs)
   }),
@@ -181,4 +191,10 @@ export const stops: Arbitrary.Arbitrary<Stop> = Arbitrary.map(
 export const cases: Arbitrary.Arbitrary<Case> = Arbitrary.all({
   turns: Arbitrary.array(turn, { minLength: 1, maxLength: 4 }),
   driving
+})
+
+/** The case under a policy by which no call ends another, so that each comes to what it does by itself. */
+export const peaceful = ({ driving, turns }: Case): Case => ({
+  turns,
+  driving: { ...driving, policy: { ...driving.policy, siblings: Policy.standard.siblings } }
 })
