@@ -9,7 +9,7 @@ import * as Cause from "effect/Cause"
 import * as Channel from "effect/Channel"
 import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
-import * as Pull from "effect/Pull"
+import type * as Pull from "effect/Pull"
 import type * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import * as Collector from "./Collector.ts"
@@ -254,8 +254,10 @@ const merge = (first: Event.ChatResult, second: Event.ChatResult): Event.ChatRes
     return { ...first, structuredFinalize: { pass1Halted, pass2Error: second.outcome.error } }
   }
   const steps = [...first.steps, ...second.steps]
+  // A second pass that was cancelled before it was asked for leaves no question behind.
+  const { thread } = second.steps.length === 0 ? first : second
   return {
-    ...Collector.chatResult({ thread: second.thread, steps, outcome: second.outcome }),
+    ...Collector.chatResult({ thread, steps, outcome: second.outcome }),
     structuredFinalize: { pass1Halted }
   }
 }

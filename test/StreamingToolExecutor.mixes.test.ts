@@ -10,7 +10,7 @@ import * as Fiber from "effect/Fiber"
 import type * as Scope from "effect/Scope"
 import { Message, Policy, StreamingToolExecutor } from "heddle"
 import { Simulation } from "heddle/testing"
-import { oneOf } from "./support/cases.ts"
+import { oneOf } from "./support/dimensions/dimension.ts"
 import { type AnyTool, type Declared, Floor } from "./support/floor.ts"
 import { type Seen, seenOf, timedUpdates, valueOf } from "./support/seen.ts"
 

@@ -97,9 +97,9 @@ export class Handling<E> implements Owner {
     return this.phase === "waiting"
   }
 
-  /** Whether it is to be left to its end. What blocks interruption is the handler, and not what comes before it. */
+  /** Whether it is to be left to its end. What blocks is the handler, and not what comes before it or after it. */
   get isBlocking(): boolean {
-    return this.job.isBlocking && this.phase !== "waiting" && this.phase !== "gating"
+    return this.job.isBlocking && this.phase === "handler"
   }
 
   /** Permits, gates, handler, answer. A timeout or a cancellation takes the answer away from it. */

@@ -25,7 +25,7 @@ export interface Task {
 
 /** Who a task belongs to. */
 export interface Owner {
-  /** Whether it is left to its end when the run stops. It may be so in one phase and not in another. */
+  /** Whether it is left to its end when the run stops, which it may be in one phase and not in another. */
   readonly isBlocking: boolean
   /** It is about to be interrupted: what no interruption reaches is to end, too. */
   readonly isStopping: () => void
@@ -174,7 +174,9 @@ export class Running {
         this.lost.clear()
         return abandoned
       }),
-      Effect.tap((abandoned) => abandoned.length === 0 ? Effect.void : report(abandoned))
+      Effect.tap((abandoned) => abandoned.length === 0 ? Effect.void : report(abandoned)),
+      // Who has been given up is named: nobody else knows of them any more.
+      Effect.uninterruptible
     )
   })
 }
