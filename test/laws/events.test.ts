@@ -4,7 +4,7 @@
 import { describe } from "@effect/vitest"
 import * as Arbitrary from "effect/Arbitrary"
 import * as Effect from "effect/Effect"
-import { type Case, cases, stops } from "../support/cases.ts"
+import { type Case, cases, peaceful, stops } from "../support/cases.ts"
 import * as Lawful from "../support/lawful.ts"
 import { property } from "../support/property.ts"
 import { play, type Trace } from "../support/worlds.ts"
@@ -34,7 +34,8 @@ describe("laws of a run that ends by itself", () => {
     Arbitrary.all([cases, stops]),
     ([played, stop]) => {
       const plain = { onToolError: "continue", encoder: "json", isStructured: false, cancelAt: null } as const
-      const told: Case = { ...played, driving: { ...played.driving, ...plain } }
+      const { driving, turns } = peaceful(played)
+      const told: Case = { turns, driving: { ...driving, ...plain } }
       return Effect.map(
         play(told, "stream", stop),
         (trace) => [...Lawful.failures(told, trace), ...Lawful.ending(trace, true)]

@@ -6,7 +6,7 @@ import { describe } from "@effect/vitest"
 import * as Arbitrary from "effect/Arbitrary"
 import * as Effect from "effect/Effect"
 import type { Policy } from "heddle"
-import { type Call, type Case, cases, latencies } from "../support/cases.ts"
+import { type Call, type Case, cases, latencies, peaceful } from "../support/cases.ts"
 import { oneOf } from "../support/dimensions/dimension.ts"
 import * as Lawful from "../support/lawful.ts"
 import { property } from "../support/property.ts"
@@ -95,7 +95,7 @@ describe("laws of time", () => {
     Arbitrary.all([cases, times]),
     ([any, shift]) =>
       Effect.gen(function*() {
-        const played = settled(any)
+        const played = peaceful(settled(any))
         return Lawful.decisions(yield* play(played, "run"), yield* play(shifted(played, shift), "run"))
       }),
     10_000

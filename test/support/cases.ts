@@ -5,6 +5,7 @@
  */
 import * as Arbitrary from "effect/Arbitrary"
 import * as Schema from "effect/Schema"
+import { Policy } from "heddle"
 import { deliveries } from "./dimensions/deliveries.ts"
 import {
   among,
@@ -93,3 +94,9 @@ export const stops: Arbitrary.Arbitrary<Stop> = Arbitrary.map(
   }),
   ({ isTake, size }): Stop => isTake ? { take: size } : { at: size * 3 }
 )
+
+/** The case under a policy by which no call ends another, so that each comes to what it does by itself. */
+export const peaceful = ({ driving, turns }: Case): Case => ({
+  turns,
+  driving: { ...driving, policy: { ...driving.policy, siblings: Policy.standard.siblings } }
+})

@@ -3,7 +3,12 @@ import * as Arbitrary from "effect/Arbitrary"
 import { Policy } from "heddle"
 import { type Dimension, dimension, oneOf } from "./dimension.ts"
 
-const presets = [Policy.standard, Policy.allm] as const
+const { maxConcurrency: _bound, maxTurns: _turns, ...unbounded } = Policy.falai
+
+/** Bounds, and what a tool blocks, are the case's to say, so that the laws know of them. */
+const falai: Policy.Policy = { ...unbounded, interrupt: "cancel", onMaxTurns: "halt" }
+
+const presets = [Policy.standard, Policy.allm, falai] as const
 
 type Knobs = { readonly [Name in keyof Policy.Policy]?: Arbitrary.Arbitrary<Policy.Policy[Name]> }
 
@@ -15,7 +20,14 @@ const knobs: Knobs = {
   toolTurn: oneOf("presence", "finishReason"),
   badArguments: oneOf("answer", "runWithHeaderArguments"),
   haltPrecedence: oneOf("request", "completion"),
-  adapterErrors: oneOf("sticky", "lastWins")
+  adapterErrors: oneOf("sticky", "lastWins"),
+  siblings: Arbitrary.all({
+    onHalt: oneOf("drain", "abortCancelable", "abortAll"),
+    onToolError: oneOf("drain", "abortCancelable", "abortAll"),
+    queued: oneOf("run", "skip"),
+    trigger: oneOf("crashed", "crashedOrReported")
+  }),
+  results: oneOf("plain", "resultObject")
 }
 
 const names = Object.keys(knobs) as ReadonlyArray<keyof Policy.Policy>
