@@ -4,7 +4,7 @@
 import { describe } from "@effect/vitest"
 import * as Arbitrary from "effect/Arbitrary"
 import * as Effect from "effect/Effect"
-import { type Case, cases, peaceful, stops } from "../support/cases.ts"
+import { type Case, cases, stops } from "../support/cases.ts"
 import * as Lawful from "../support/lawful.ts"
 import { property } from "../support/property.ts"
 import { play, type Trace } from "../support/worlds.ts"
@@ -33,9 +33,8 @@ describe("laws of a run that ends by itself", () => {
     "law 8, U-8: each failure of a call is of its own kind, and interruption is none of them",
     Arbitrary.all([cases, stops]),
     ([played, stop]) => {
-      const plain = { onToolError: "continue", encoder: "json", isStructured: false, cancelAt: null } as const
-      const { driving, turns } = peaceful(played)
-      const told: Case = { turns, driving: { ...driving, ...plain } }
+      const plain = { onToolError: "continue", encoder: "json", isStructured: false, cancelAt: null, deadline: null }
+      const told: Case = { ...played, driving: { ...played.driving, ...plain } as Case["driving"] }
       return Effect.map(
         play(told, "stream", stop),
         (trace) => [...Lawful.failures(told, trace), ...Lawful.ending(trace, true)]

@@ -8,6 +8,7 @@ import * as Schema from "effect/Schema"
 import { Collector, Event, Step, Thread } from "heddle"
 import { Laws } from "heddle/testing"
 import { type Case, cases } from "../support/cases.ts"
+import { usualOps } from "../support/dimensions/driving.ts"
 import * as Lawful from "../support/lawful.ts"
 import { property } from "../support/property.ts"
 import { play, type Trace } from "../support/worlds.ts"
@@ -24,10 +25,13 @@ const isSameEnd = (streamed: Trace, awaited: Trace): boolean => {
   return awaited.exit?._tag === streamed.exit?._tag || (awaited.exit?._tag === "Failure" && isRefused)
 }
 
-/** Both are read as fast as they come: a slow reader sees more handlers stop in time. */
+/**
+ * Both are read as fast as they come, for a slow reader sees more handlers stop in time, and by fibers that take the same
+ * turns, for what happens at one instant happens in the order of these.
+ */
 const withView = (played: Case, hidesDeltas: boolean): Case => ({
   ...played,
-  driving: { ...played.driving, hidesDeltas, readerPause: 0 }
+  driving: { ...played.driving, hidesDeltas, readerPause: 0, maxOps: usualOps }
 })
 
 const fold = (played: Case, streamed: Trace, awaited: Trace): ReadonlyArray<string> => {

@@ -5,8 +5,8 @@
 import { describe } from "@effect/vitest"
 import * as Arbitrary from "effect/Arbitrary"
 import * as Effect from "effect/Effect"
-import type { Policy } from "heddle"
-import { type Call, type Case, cases, latencies, peaceful } from "../support/cases.ts"
+import { Policy } from "heddle"
+import { type Call, type Case, cases, latencies } from "../support/cases.ts"
 import { oneOf } from "../support/dimensions/dimension.ts"
 import * as Lawful from "../support/lawful.ts"
 import { property } from "../support/property.ts"
@@ -39,7 +39,13 @@ const settled = ({ driving, turns }: Case): Case => ({
   driving: {
     ...driving,
     cancelAt: null,
-    policy: { ...driving.policy, start: startOf(turns, driving.policy), haltPrecedence: "request" },
+    deadline: null,
+    policy: {
+      ...driving.policy,
+      start: startOf(turns, driving.policy),
+      haltPrecedence: "request",
+      siblings: Policy.standard.siblings
+    },
     encoder: driving.encoder === "slow" ? "json" : driving.encoder
   }
 })
@@ -95,7 +101,7 @@ describe("laws of time", () => {
     Arbitrary.all([cases, times]),
     ([any, shift]) =>
       Effect.gen(function*() {
-        const played = peaceful(settled(any))
+        const played = settled(any)
         return Lawful.decisions(yield* play(played, "run"), yield* play(shifted(played, shift), "run"))
       }),
     10_000

@@ -5,7 +5,7 @@
  */
 import * as Arbitrary from "effect/Arbitrary"
 import * as Schema from "effect/Schema"
-import { Policy } from "heddle"
+
 import { deliveries } from "./dimensions/deliveries.ts"
 import {
   among,
@@ -20,6 +20,7 @@ import {
 } from "./dimensions/dimension.ts"
 import { type Driving, drivingDimensions } from "./dimensions/driving.ts"
 import { endings } from "./dimensions/endings.ts"
+import { gates } from "./dimensions/gates.ts"
 import { type KindName, kindNames } from "./dimensions/kinds.ts"
 
 /** Times are multiples of ten, and limits are not, so that nothing depends on who is first at the same instant. */
@@ -28,6 +29,7 @@ export const latencies: Dimension<number> = among<number>(0, 10, 20, 30, 40)
 const callDimensions = {
   kind: dimension<KindName>("ok", oneOf<KindName>(...kindNames, "ok", "ok", "object", "fail")),
   latency: latencies,
+  gate: rarelyNamesOf(gates),
   isExclusive: rarely<boolean>(false, true),
   isReadOnly: among<boolean>(false, true),
   progress: among<number>(0, 0, 1, 3),
@@ -94,9 +96,3 @@ export const stops: Arbitrary.Arbitrary<Stop> = Arbitrary.map(
   }),
   ({ isTake, size }): Stop => isTake ? { take: size } : { at: size * 3 }
 )
-
-/** The case under a policy by which no call ends another, so that each comes to what it does by itself. */
-export const peaceful = ({ driving, turns }: Case): Case => ({
-  turns,
-  driving: { ...driving, policy: { ...driving.policy, siblings: Policy.standard.siblings } }
-})

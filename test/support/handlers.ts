@@ -6,10 +6,16 @@ import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Schedule from "effect/Schedule"
 import * as Schema from "effect/Schema"
-import { Tool } from "heddle"
-import type { Recorder } from "heddle/testing"
+import * as Stream from "effect/Stream"
+import { Chat, Tool } from "heddle"
+import { type Recorder, Script } from "heddle/testing"
 import type { Call } from "./cases.ts"
+import { type GateName, gateOf } from "./dimensions/gates.ts"
 import { type KindName, kinds } from "./dimensions/kinds.ts"
+
+/** Limits are no multiples of ten, and times are, so that nothing depends on who is first at the same instant. */
+export const toolTimeout = 45
+export const grace = 25
 
 /** What the handlers of one run share. */
 export interface World {
@@ -17,29 +23,42 @@ export interface World {
   /** Each start of a handler, by what makes it different from all others. */
   readonly starts: Array<string>
   readonly callAt: (place: string) => Call
+  /** Whether tools that say nothing about it block interruption. */
+  readonly isBlocking: boolean
 }
 
 export const World = Context.Reference<World | undefined>("heddle/test/World", { defaultValue: () => undefined })
 
 /** A call says no more than what it is to do, so that nothing of a result depends on how long it takes. */
-const args = { place: Schema.String, kind: Schema.String, isExclusive: Schema.Boolean }
+const args = { place: Schema.String, kind: Schema.String, gate: Schema.String, isExclusive: Schema.Boolean }
 
 type Args = Schema.Struct<typeof args>["Type"]
 
-export const argumentsOf = ({ isExclusive, kind }: Call, place: string): Readonly<Record<string, unknown>> => ({
-  place: kind === "badArguments" ? 1 : place,
-  kind,
-  isExclusive
+export const argumentsOf = (call: Call, place: string): Readonly<Record<string, unknown>> => ({
+  place: call.kind === "badArguments" ? 1 : place,
+  kind: call.kind,
+  gate: gateOn(call),
+  isExclusive: call.isExclusive
 })
 
-/** The name that a handler is recorded under says what is to be expected of it. */
-export const nameOf = ({ isExclusive, kind }: Call, place: string): string =>
-  `${isExclusive ? "alone" : "shared"} ${kind} ${place}`
+/** A run as a tool has no timeout, and so nothing ends a gate of its that hangs. */
+const gateOn = ({ gate, kind }: Call): GateName => kind === "nested" && gate === "hangs" ? "none" : gate
 
-const kindIn = (name: string): KindName => name.split(" ")[1] as KindName
+/** Whether the gates of a call let nobody through. */
+export const isDenied = (call: Call): boolean => gateOf(gateOn(call)).denies === true
+
+/** What is recorded besides handlers of calls of the case: gates, and handlers of runs that are tools. */
+type Other = "gate" | "leaf"
+
+/** The name that something is recorded under says what is to be expected of it. */
+const nameOf = (isExclusive: boolean, what: KindName | Other, place: string): string =>
+  `${isExclusive ? "alone" : "shared"} ${what} ${place}`
 
 /** Whether a handler of this name does not stop when it is told to, and whether it ends at all. */
-export const refuses = (name: string): "late" | "never" | undefined => kinds[kindIn(name)].refuses
+export const refuses = (name: string): "late" | "never" | undefined => {
+  const what = name.split(" ")[1] as KindName | Other
+  return what === "gate" || what === "leaf" ? undefined : kinds[what].refuses
+}
 
 export const isExclusive = (name: string): boolean => name.startsWith("alone ")
 
@@ -49,16 +68,21 @@ const waiting = ({ kind, latency }: Call): Effect.Effect<void> =>
 const doing = ({ kind }: Call, attempt: number): Effect.Effect<unknown, unknown> =>
   Effect.suspend(() => kinds[kind].does?.(attempt) ?? Effect.succeed("ok"))
 
+const inWorld = <A, E>(use: (world: World) => Effect.Effect<A, E>): Effect.Effect<A, E> =>
+  Effect.flatMap(World, (world) => world === undefined ? Effect.die("there is no world around") : use(world))
+
+const likeness = ({ kind }: Call, { isBlocking }: World): KindName =>
+  isBlocking ? kinds[kind].whenBlocking ?? kind : kind
+
 const work = (place: string, context: Tool.CallContext): Effect.Effect<unknown, unknown> =>
-  Effect.flatMap(World, (world) => {
-    if (world === undefined) return Effect.die("the handler runs in no world")
+  inWorld((world) => {
     const call = world.callAt(place)
     world.starts.push(`${context.idempotencyKey} attempt ${context.attempt}`)
     const reports = Array.from({ length: call.progress }, (_, n) => n)
     return Effect.forEach(reports, context.progress, { discard: true }).pipe(
       Effect.andThen(waiting(call)),
       Effect.andThen(doing(call, context.attempt)),
-      world.recorder.track(nameOf(call, place))
+      world.recorder.track(nameOf(call.isExclusive, likeness(call, world), place))
     )
   })
 
@@ -69,13 +93,72 @@ const handler = ({ kind, place }: Args, context: Tool.CallContext): Effect.Effec
 
 const concurrency = ({ isExclusive }: Args): Tool.Concurrency => isExclusive ? "exclusive" : "shared"
 
+/** Gates run in the place of their handler, and are recorded like one. */
+const asked = (name: "validate" | "authorize") => ({ gate, isExclusive, place }: Args) =>
+  inWorld(({ recorder }) =>
+    Effect.map(
+      recorder.track(nameOf(isExclusive, "gate", place))(gateOf(gate as GateName)[name] ?? Effect.succeed(true)),
+      (verdict) => verdict as boolean
+    )
+  )
+
+const plain = { parameters: args, concurrency, handler }
+
+/** How many handlers of keyed calls may run at once. */
+export const keyedPermits = 1
+
+/** What is run here may have gates. */
+const run = {
+  work: plain,
+  look: { ...plain, readOnly: true },
+  block: { ...plain, interrupt: "block" },
+  retry: { ...plain, retry: Schedule.recurs(2) },
+  keyed: { ...plain, limits: [{ key: "one", permits: keyedPermits }] }
+} as const
+
+const gated = { validate: asked("validate"), authorize: asked("authorize") }
+
+/** A handler inside the run of a handler. */
+const leaf = Tool.make("leaf", {
+  parameters: { place: Schema.String, latency: Schema.Finite },
+  handler: ({ latency, place }, context) =>
+    inWorld(({ recorder, starts }) => {
+      starts.push(`${place} ${context.idempotencyKey} attempt ${context.attempt}`)
+      return recorder.track(nameOf(false, "leaf", place))(latency === 0 ? Effect.void : Effect.sleep(latency))
+    })
+})
+
+/** A run of its own. While it is alive the call around it holds no permit, and is not recorded. */
+const nested = ({ place }: Args, context: Tool.CallContext) =>
+  Stream.unwrap(inWorld(({ callAt, starts }) => {
+    starts.push(`${context.idempotencyKey} attempt ${context.attempt}`)
+    const { latency } = callAt(place)
+    const calls = ["#0", "#1"].map((end) => Script.toolCall(end, "leaf", { place: `${place}${end}`, latency }))
+    const model = Script.layer([[...calls, Script.finish("tool_calls")], [Script.text("done"), Script.finish("stop")]])
+    const run = Chat.stream("go", { tools: [leaf], toolTimeout, grace, requestId: "nested" })
+    return Effect.succeed(Stream.provide(run, model))
+  }))
+
+const delegated = { parameters: args, concurrency, chat: nested }
+
 export const tools = [
-  Tool.make("work", { parameters: args, concurrency, handler }),
-  Tool.make("look", { parameters: args, concurrency, handler, readOnly: true }),
-  Tool.make("block", { parameters: args, concurrency, handler, interrupt: "block" }),
-  Tool.make("retry", { parameters: args, concurrency, handler, retry: Schedule.recurs(2) }),
-  Tool.make("manual", { parameters: args, concurrency, handler, manual: true })
-] as const
+  Tool.make("manual", { ...plain, manual: true }),
+  Tool.fromChat("delegate", delegated),
+  Tool.fromChat("gated_delegate", { ...delegated, ...gated }),
+  ...Object.entries(run).flatMap(([name, options]) => [
+    Tool.make(name, options),
+    Tool.make(`gated_${name}`, { ...options, ...gated })
+  ])
+]
+
+/** Whether a tool of this name is a run of its own. */
+export const isRun = (name: string): boolean => name.endsWith("delegate")
+
+/** Whether a call names a tool that is read-only. */
+export const isLook = ({ isReadOnly, kind }: Call): boolean => kinds[kind].tool === undefined && isReadOnly
 
 /** The tool that a call names. */
-export const toolOf = ({ isReadOnly, kind }: Call): string => kinds[kind].tool ?? (isReadOnly ? "look" : "work")
+export const toolOf = (call: Call): string => {
+  const name = kinds[call.kind].tool ?? (isLook(call) ? "look" : "work")
+  return gateOn(call) === "none" || !(name in run || name === "delegate") ? name : `gated_${name}`
+}

@@ -9,10 +9,10 @@ import { Adapter, Collector, Event, Message, Response, Step, Thread, Tool } from
 import { Laws, type Recorder } from "heddle/testing"
 import type { Call, Case, Stop } from "./cases.ts"
 import { deliveries } from "./dimensions/deliveries.ts"
-import { Decided } from "./dimensions/driving.ts"
+import { Decided, usualOps } from "./dimensions/driving.ts"
 import { kinds, type Word } from "./dimensions/kinds.ts"
-import { isExclusive, refuses, toolOf } from "./handlers.ts"
-import { grace, type Remains, type Trace } from "./worlds.ts"
+import { grace, isDenied, isExclusive, isLook, isRun, keyedPermits, refuses } from "./handlers.ts"
+import type { Remains, Trace } from "./worlds.ts"
 
 type Problems = ReadonlyArray<string>
 
@@ -69,10 +69,14 @@ export const starts = (trace: Trace): Problems => {
 
 /**
  * How many hooks of the caller may be left behind. A run that calls back what it started lets answers be finished for
- * as long as the grace lasts, and settles without those that are not.
+ * as long as the grace lasts, and settles without those that are not. Of a tool that is a run itself nobody knows what it
+ * holds.
  */
-const spared = ({ driving }: Case, abandoned: ReadonlyArray<Event.Abandoned>): number =>
-  driving.policy.start === "afterTurn" && driving.cancelAt === null ? 0 : abandoned.length
+const spared = ({ driving }: Case, abandoned: ReadonlyArray<Event.Abandoned>): number => {
+  if (abandoned.some(({ name }) => isRun(name))) return Infinity
+  const isCalledBack = driving.policy.start !== "afterTurn" || driving.cancelAt !== null || driving.deadline !== null
+  return isCalledBack ? abandoned.length : 0
+}
 
 /** Law 3: what is alive after the run is what refused to stop in time and was named, and nothing else. */
 export const lifetime = (trace: Trace, played: Case): Problems => {
@@ -95,28 +99,43 @@ export const lifetime = (trace: Trace, played: Case): Problems => {
 export const remains = ({ abandoned, log, openRequests, report }: Remains, played: Case): Problems => {
   if (report.exit === undefined) return ["the run does not end"]
   const left = alive(log)
-  const sleeping = left.filter(isLate).length + spared(played, abandoned)
+  const hooks = spared(played, abandoned)
+  const sleeping = left.filter(isLate).length + hooks
   return [
     ...left.filter((name) => !isStubborn(name)).map((name) => `"${name}" is alive after the run`),
+    ...when(left.length + hooks === 0 && report.fibers > 0, `${report.fibers} fibers are alive after the run`),
     ...when(report.sleeping > sleeping, `${report.sleeping} fibers are asleep after the run`),
     ...when(openRequests !== 0, `${openRequests} model requests were not closed`),
     ...of(Laws.handlers(log, { abandoned: left }), "lifetime")
   ]
 }
 
-/** Law 4: the bound and the barrier. Handlers that refuse to stop hold no place of others when their grace is over. */
-export const concurrency = ({ driving, turns }: Case, trace: Trace): Problems => {
-  const calls = Math.max(...turns.map((turn) => turn.calls.length))
-  const bound = driving.maxConcurrency ?? Math.min(calls, 2 * navigator.hardwareConcurrency)
-  const names = trace.log.flatMap((entry) => entry._tag === "Started" && isStubborn(entry.name) ? [entry.name] : [])
-  return of(Laws.handlers(trace.log, { bound, isExclusive, abandoned: names }), "concurrency")
+/**
+ * Law 4: the bound and the barrier. Handlers that refuse to stop hold no place of others when their grace is over. What
+ * the caller lets run at once holds for the whole tree; what a run is given holds for the calls of its own.
+ */
+export const concurrency = ({ driving, turns }: Case, { log }: Trace): Problems => {
+  const calls = turns.flatMap((turn) => turn.calls)
+  const hasRuns = calls.some(({ kind }) => kind === "nested")
+  const most = Math.max(...turns.map((turn) => turn.calls.length))
+  const widest = 2 * navigator.hardwareConcurrency
+  const given = driving.maxConcurrency ?? driving.policy.maxConcurrency
+  const tree = driving.permits ?? given ?? (hasRuns ? widest : Math.min(most, widest))
+  const abandoned = log.flatMap((entry) => entry._tag === "Started" && isStubborn(entry.name) ? [entry.name] : [])
+  const only = (what: RegExp) => log.filter((entry) => entry._tag !== "Emitted" && what.test(entry.name))
+  return [
+    ...of(Laws.handlers(log, { bound: tree, isExclusive, abandoned }), "concurrency"),
+    ...of(Laws.handlers(only(/^\w+ (?!leaf )/), { bound: given ?? widest, abandoned }), "concurrency"),
+    ...of(Laws.handlers(only(/ keyed /), { bound: keyedPermits }), "concurrency")
+  ]
 }
 
 /** Law 11: an interrupted run is over within the grace period, and names what it left behind. */
 export const stopping = (trace: Trace, stop: Stop, played: Case): Problems => {
   const named = trace.abandoned
   const left = outlived(trace).length
-  const most = Math.max(left, spared(played, named))
+  // A handler that blocks is given one turn to stop when its time is over, in which a fiber that takes more may not.
+  const most = played.driving.maxOps < usualOps ? Infinity : Math.max(left, spared(played, named))
   const last = trace.events.at(-1)
   const reported = last?._tag === "ChatCompleted" ? last.result.abandoned ?? [] : trace.abandoned
   return [
@@ -172,13 +191,14 @@ const runOf = (call: Message.ToolCall, spec: Call, { driving: { policy } }: Case
   const lost = lostReason(call)
   if (becomes === "unknown_tool") return becomes
   if (policy.badArguments === "answer" && lost !== undefined) return lost
-  return deliveries[spec.delivery].isWhole(policy) ? becomes : "invalid_arguments"
+  if (becomes === "invalid_arguments" || !deliveries[spec.delivery].isWhole(policy)) return "invalid_arguments"
+  return spec.kind !== "manual" && isDenied(spec) ? "denied" : becomes
 }
 
 /** Whether a call may have been started before the reply had ended. */
 const mayBeEarly = (spec: Call, { driving: { policy: { start } } }: Case): boolean =>
   spec.kind !== "manual" && deliveries[spec.delivery].isFinal &&
-  (start === "onCallReady" || (start === "readOnly" && toolOf(spec) === "look"))
+  (start === "onCallReady" || (start === "readOnly" && isLook(spec)))
 
 const badEndings: ReadonlyArray<unknown> = ["length", "content_filter", "error"]
 
@@ -196,8 +216,10 @@ const possible = (
   if (spec.kind === "manual" && (call.argumentsLost === undefined || played.driving.policy.badArguments !== "answer")) {
     return halt === undefined ? [] : ["cancelled"]
   }
+  const { onHalt, onToolError } = played.driving.policy.siblings
+  const isAborted = onHalt !== "drain" || onToolError !== "drain"
   const isCalledBack = isEarly && badEndings.includes(response.finishReason)
-  return isCalledBack ? ["cancelled", runOf(call, spec, played)] : [runOf(call, spec, played)]
+  return isAborted || isCalledBack ? ["cancelled", runOf(call, spec, played)] : [runOf(call, spec, played)]
 }
 
 /** Law 8, for calls: each failure is of its own kind. For cases whose failures go on as they are. */
@@ -205,8 +227,11 @@ export const failures = (played: Case, trace: Trace): Problems => {
   const steps = trace.events.filter((event) => event._tag === "StepCompleted")
   const stubborn = trace.log.flatMap((entry) => entry._tag === "Started" && isStubborn(entry.name) ? [entry.name] : [])
   const isHeldUp = (spec: Call): boolean => stubborn.some((name) => spec.isExclusive || isExclusive(name))
+  const { maxTurns, policy } = played.driving
   return steps.flatMap((step, turn) => {
-    const specs = played.turns[turn]?.calls ?? []
+    // The call that closes a run offers no tools.
+    const isClosing = policy.onMaxTurns === "finalize" && turn >= maxTurns
+    const specs = isClosing ? [] : played.turns[turn]?.calls ?? []
     return Response.actionableCalls(step.response).flatMap((call) => {
       const spec = specs[Number(/^c\d+_(\d)$/.exec(call.id)?.[1] ?? Number.NaN)]
       const outcome = resultOf(trace.events, step, call.id)
@@ -260,10 +285,16 @@ const decided = ({ exit }: Trace): unknown => {
   return Exit.isSuccess(exit) && exit.value !== undefined ? encode(exit.value) : exit
 }
 
+/** What two texts have around the place where they begin to differ. */
+const difference = (one: string, other: string): Problems => {
+  const at = Array.from(one).findIndex((letter, index) => letter !== other[index])
+  return [one, other].map((text) => text.slice(Math.max(0, at - 200), at + 200))
+}
+
 /** Law 7: both runs decided the same. */
 export const decisions = (first: Trace, second: Trace): Problems => {
   const [one, other] = [JSON.stringify(decided(first)), JSON.stringify(decided(second))]
-  return one === other ? [] : [one, other]
+  return one === other ? [] : difference(one, other)
 }
 
 /** When each handler started and ended, from the first start of its step on. */
@@ -271,7 +302,7 @@ const timeline = ({ log }: Trace): ReadonlyArray<string> => {
   const zero = new Map<string, number>()
   return log.flatMap((entry) => {
     if (entry._tag === "Emitted") return []
-    const step = /(\d+)\.\d+$/.exec(entry.name)?.[1] ?? ""
+    const step = / (\d+)\.\d+/.exec(entry.name)?.[1] ?? ""
     const start = zero.get(step) ?? entry.at
     zero.set(step, start)
     return [`${entry.name} ${entry._tag} ${entry.at - start}`]

@@ -16,10 +16,7 @@ import type { Case, Stop, Turn } from "./cases.ts"
 import { deliveries } from "./dimensions/deliveries.ts"
 import { around, optionsOf } from "./dimensions/driving.ts"
 import { isRefused, replied } from "./dimensions/endings.ts"
-import { argumentsOf, toolOf, tools, World } from "./handlers.ts"
-
-const toolTimeout = 45
-export const grace = 25
+import { argumentsOf, grace, toolOf, tools, toolTimeout, World } from "./handlers.ts"
 
 /** What is run: a chat or one step, streamed or awaited. */
 export type How = "stream" | "run" | "stepStream" | "step"
@@ -68,9 +65,14 @@ const scriptsOf = ({ turns }: Case): ReadonlyArray<ReadonlyArray<Script.Entry>> 
   return [...turns.map(toScript), done, done]
 }
 
-const worldOf = ({ turns }: Case, recorder: Recorder.Recorder): World => {
+const worldOf = ({ driving, turns }: Case, recorder: Recorder.Recorder): World => {
   const calls = new Map(turns.flatMap((turn, step) => turn.calls.map((call, index) => [`${step}.${index}`, call])))
-  return { recorder, starts: [], callAt: (place) => calls.get(place)! }
+  return {
+    recorder,
+    starts: [],
+    callAt: (place) => calls.get(place)!,
+    isBlocking: driving.policy.interrupt === "block"
+  }
 }
 
 /** A run, streamed or awaited, with the events that it showed. */
@@ -122,11 +124,9 @@ const settle = Effect.forEach([1, 2, 3, 4, 5], () => Effect.yieldNow, { discard:
 /** Counts fibers as they start and end, and timers while they are set. */
 const counting = (clock: Clock.Clock) => {
   const count = { fibers: 0, timers: 0 }
-  const sleep = (duration: Duration.Duration) =>
-    Effect.suspend(() => {
-      count.timers++
-      return Effect.ensuring(clock.sleep(duration), Effect.sync(() => count.timers--))
-    })
+  const set = Effect.sync(() => count.timers++)
+  const over = Effect.sync(() => count.timers--)
+  const sleep = (duration: Duration.Duration) => Effect.acquireUseRelease(set, () => clock.sleep(duration), () => over)
   const metrics = { recordFiberStart: () => count.fibers++, recordFiberEnd: () => count.fibers-- }
   return { count, clock: { ...clock, sleep }, metrics }
 }

@@ -1,6 +1,8 @@
 /** How a run is driven: its options, its services and its reader. */
 import * as Effect from "effect/Effect"
-import { type Chat, Encoder, type Event, Tool } from "heddle"
+import * as Layer from "effect/Layer"
+import * as Scheduler from "effect/Scheduler"
+import { type Chat, Encoder, type Event, Limits, Tool } from "heddle"
 import { among, type Dimension, type Point, rarely, rarelyNamesOf } from "./dimension.ts"
 import { policies } from "./policies.ts"
 
@@ -49,6 +51,15 @@ const decisions: { readonly [name: string]: (latency: number) => Options["onTool
   mixed: asked(({ id }) => Effect.succeed(id.endsWith("1") ? Tool.ErrorDecision.halt : replaced))
 }
 
+/** After how many operations a fiber makes room by itself. */
+export const usualOps = 2048
+
+/** Permits by name that are shared with nobody. */
+const ownKeys = Layer.effect(
+  Limits.Keyed,
+  Effect.provide(Limits.Keyed, Limits.layer({ permits: 1 }), { local: true })
+)
+
 const encoders = {
   json: Encoder.json,
   slow: { encode: (value) => Effect.andThen(pause(10), Encoder.json.encode(value)) },
@@ -69,6 +80,12 @@ export const drivingDimensions = {
     (name) => Effect.provideService(Encoder.Encoder, encoders[name])
   ),
   maxConcurrency: knob(among<number | null>(null, 1, 2, 3), (maxConcurrency) => ({ maxConcurrency })),
+  /** How many handlers the caller lets run at once, over all runs. Permits by name are the run's own. */
+  permits: knob(
+    rarely<number | null>(null, 1, 2),
+    undefined,
+    (permits) => Effect.provide(permits === null ? ownKeys : Limits.layer({ permits }), { local: true })
+  ),
   maxTurns: knob(rarely<number>(8, 1, 2), (maxTurns) => ({ maxTurns })),
   mode: knob(rarely<"auto" | "manual">("auto", "auto", "manual"), (mode) => ({ mode })),
   haltAt: knob(rarely<number | null>(null, null, 0, 1), (haltAt) => ({
@@ -84,6 +101,17 @@ export const drivingDimensions = {
   ),
   /** How long the reader of the stream takes for each event. */
   readerPause: rarely<number>(0, 0, 100),
+  /** After how many operations a fiber makes room for others: with a few, anything may come between any two of them. */
+  maxOps: knob(
+    rarely<number>(usualOps, usualOps, 3, 7, 31),
+    undefined,
+    (maxOps) => Effect.provideService(Scheduler.MaxOpsBeforeYield, maxOps)
+  ),
+  /** When the run has to be done. */
+  deadline: knob(
+    rarely<number | null>(null, 55, 115),
+    (deadline) => deadline === null ? {} : { deadline }
+  ),
   /** When the run is asked to stop softly. */
   cancelAt: knob(
     rarely<number | null>(null, 0, 13, 37, 62, 99),

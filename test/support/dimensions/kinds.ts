@@ -18,6 +18,8 @@ interface Kind {
   readonly tool?: string
   /** Whether it does not stop when it is told to: `"late"` ends by itself some time later, `"never"` does not. */
   readonly refuses?: "late" | "never"
+  /** What it is like where handlers block interruption, and are told to stop when their grace period is over. */
+  readonly whenBlocking?: "late"
 }
 
 const cycle: { self?: unknown } = {}
@@ -50,10 +52,17 @@ const generated = {
     does: (attempt) => attempt < 3 ? Effect.fail(`attempt ${attempt}`) : Effect.succeed(attempt)
   },
   never: { becomes: "timeout", does: () => Effect.never },
-  slowStop: { becomes: "timeout", does: () => Effect.onInterrupt(Effect.never, () => Effect.sleep(10)) },
+  slowStop: {
+    becomes: "timeout",
+    does: () => Effect.onInterrupt(Effect.never, () => Effect.sleep(10)),
+    whenBlocking: "late"
+  },
   late: { becomes: "timeout", waits: Effect.uninterruptible(Effect.sleep(303)), refuses: "late" },
   refuse: { becomes: "timeout", waits: Effect.uninterruptible(Effect.never), refuses: "never" },
   block: { becomes: "Ok", tool: "block" },
+  keyed: { becomes: "Ok", tool: "keyed" },
+  /** A run of its own, with two calls. */
+  nested: { becomes: "Ok", tool: "delegate" },
   unknown: { becomes: "unknown_tool", tool: "nobody" },
   misnamed: { becomes: "unknown_tool", tool: "functions.work" },
   manual: { becomes: "Ok", tool: "manual" },

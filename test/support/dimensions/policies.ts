@@ -3,14 +3,11 @@ import * as Arbitrary from "effect/Arbitrary"
 import { Policy } from "heddle"
 import { type Dimension, dimension, oneOf } from "./dimension.ts"
 
-const { maxConcurrency: _bound, maxTurns: _turns, ...unbounded } = Policy.falai
-
-/** Bounds, and what a tool blocks, are the case's to say, so that the laws know of them. */
-const falai: Policy.Policy = { ...unbounded, interrupt: "cancel", onMaxTurns: "halt" }
-
-const presets = [Policy.standard, Policy.allm, falai] as const
+const presets = [Policy.standard, Policy.allm, Policy.falai] as const
 
 type Knobs = { readonly [Name in keyof Policy.Policy]?: Arbitrary.Arbitrary<Policy.Policy[Name]> }
+
+const consequences = ["drain", "abortCancelable", "abortAll"] as const
 
 const knobs: Knobs = {
   start: oneOf("afterTurn", "readOnly", "onCallReady"),
@@ -22,11 +19,13 @@ const knobs: Knobs = {
   haltPrecedence: oneOf("request", "completion"),
   adapterErrors: oneOf("sticky", "lastWins"),
   siblings: Arbitrary.all({
-    onHalt: oneOf("drain", "abortCancelable", "abortAll"),
-    onToolError: oneOf("drain", "abortCancelable", "abortAll"),
+    onHalt: oneOf(...consequences),
+    onToolError: oneOf(...consequences),
     queued: oneOf("run", "skip"),
     trigger: oneOf("crashed", "crashedOrReported")
   }),
+  interrupt: oneOf("cancel", "block"),
+  onMaxTurns: oneOf("halt", "finalize"),
   results: oneOf("plain", "resultObject")
 }
 
