@@ -97,7 +97,7 @@ const order: ReadonlyArray<Row> = [
 
 const gates: ReadonlyArray<Row> = [
   {
-    name: "J-10, R-392, R-406: a denied call is not run, and its siblings are not told",
+    name: "J-10, R-392, R-406, R-407: a denied call is not run, and its siblings are not told",
     works: (floor) => [
       floor.work("a", takes(1), {
         ...safe,

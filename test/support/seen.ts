@@ -61,7 +61,7 @@ export interface Scene {
   readonly sleeping: number
 }
 
-export const policyOf = ({ policy, siblings }: Given): Policy.Policy => ({
+const policyOf = ({ policy, siblings }: Given): Policy.Policy => ({
   ...Policy.falai,
   ...policy,
   siblings: { ...Policy.falai.siblings, ...siblings }
@@ -172,8 +172,7 @@ const dataOf = (outcome: Exclude<Tool.Outcome, Tool.Error>): unknown => {
 }
 
 /** The tools of the works, once each. */
-export const toolsOf = (works: ReadonlyArray<Work>) =>
-  Array.from(new Map(works.map(({ tool }) => [tool.name, tool])).values())
+const toolsOf = (works: ReadonlyArray<Work>) => Array.from(new Map(works.map(({ tool }) => [tool.name, tool])).values())
 
 /** A run of `Chat` whose model makes the calls. History holds every answer, in the order of the calls. */
 export const byChat = (delivery: Delivery) => (works: ReadonlyArray<Work>, given: Given = {}): Effect.Effect<Scene> => {
