@@ -55,6 +55,34 @@ const ContextUpdate = Schema.Record(Schema.String, Json.Opaque)
 const Mode = Schema.Literals(["auto", "manual"])
 
 /**
+ * A call that waits for somebody outside the run, under the id of the call: a `question` that a handler asks, an
+ * `approval` without which its handler does not start, or a `manual` call that the caller runs. `answerSchema` is the
+ * JSON Schema of the answer to a typed question. From `expiresAt` on (milliseconds since the epoch) it is settled without
+ * anybody: a question and a manual call by `defaultAnswer`, an approval by a denial.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export const Suspension = Schema.Struct({
+  id: Schema.String,
+  kind: Schema.Literals(["question", "approval", "manual"]),
+  toolCall: Message.ToolCall,
+  question: Schema.optionalKey(Schema.String),
+  opts: Schema.optionalKey(Schema.Array(Json.Opaque)),
+  answerSchema: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque)),
+  expiresAt: Schema.optionalKey(Schema.Finite),
+  defaultAnswer: Schema.optionalKey(Json.Opaque)
+})
+
+/**
+ * @see {@link Suspension}
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type Suspension = (typeof Suspension)["Type"]
+
+/**
  * One step: the thread after it, the model's response, the answers to its calls in call order. `done` says that the
  * model has nothing more to do; a halt stands in the optional fields, `manualToolCalls` are the caller's to answer,
  * `contextUpdate` is what the handlers added to the context of the next step, merged in call order.

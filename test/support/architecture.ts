@@ -22,6 +22,8 @@ export const order: ReadonlyArray<string> = [
   "ToolRunner",
   "Step",
   "Chat",
+  "Conversation",
+  "Journal",
   "Session",
   "StreamingToolExecutor"
 ]
