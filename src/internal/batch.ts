@@ -5,7 +5,6 @@
  * batch is over.
  */
 import * as Cause from "effect/Cause"
-import type * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -13,12 +12,10 @@ import * as Exit from "effect/Exit"
 import type * as Fiber from "effect/Fiber"
 import type * as Pull from "effect/Pull"
 import type * as Event from "../Event.ts"
-import type * as Executor from "../Executor.ts"
 import type * as Message from "../Message.ts"
-import type * as Policy from "../Policy.ts"
 import type * as Tool from "../Tool.ts"
-import type { Ambient } from "./ambient.ts"
 import * as Answer from "./answer.ts"
+import * as Approval from "./approval.ts"
 import * as Deadline from "./deadline.ts"
 import * as Emission from "./emission.ts"
 import { Handling, type Host } from "./handling.ts"
@@ -31,31 +28,10 @@ import { Mailbox } from "./mailbox.ts"
 import * as Now from "./now.ts"
 import * as Plan from "./plan.ts"
 import { Queue } from "./queue.ts"
-import type { Owner, Running, Task } from "./running.ts"
+import type { Owner, Task } from "./running.ts"
 import * as Siblings from "./siblings.ts"
 import * as Telemetry from "./telemetry.ts"
-
-export interface Settings {
-  readonly policy: Policy.Policy
-  /** Milliseconds a handler may take where its tool says nothing else. */
-  readonly timeoutMillis: number
-  readonly bound: number
-  readonly context: Readonly<Record<string, unknown>>
-  readonly requestId: string
-  readonly sessionId: string | null
-  readonly stepIndex: number
-}
-
-/** What a batch works with. */
-export interface Workshop<E> {
-  readonly settings: Settings
-  readonly executor: Executor.Service
-  readonly desk: Omit<Answer.Desk<E, any>, "limit">
-  readonly running: Running
-  readonly ambient: Ambient
-  readonly services: Context.Context<any>
-  readonly clock: Clock.Clock
-}
+import type { Workshop } from "./workshop.ts"
 
 export class Batch<E> implements Host<E> {
   private readonly jobs: Array<Plan.Job> = []
@@ -67,6 +43,8 @@ export class Batch<E> implements Host<E> {
   /** By the position of the call. */
   private readonly answered: Array<Answer.Answer | undefined> = []
   private readonly completed: Array<Answer.Answer> = []
+  /** The calls that wait for an approval, by their position. */
+  private readonly suspended = new Map<number, Event.Suspension>()
   readonly helpers: Helpers
   readonly services: Context.Context<any>
   private readonly unsubscribe: (() => void) | undefined
@@ -85,7 +63,11 @@ export class Batch<E> implements Host<E> {
   constructor(workshop: Workshop<E>) {
     const { ambient: { cancellation, deadline }, desk, running, services, settings } = workshop
     this.workshop = workshop
-    this.desk = { ...desk, limit: (subject, work) => this.limit(subject, work, () => this.late(subject)) }
+    this.desk = {
+      ...desk,
+      now: () => this.now,
+      limit: (subject, work) => this.limit(subject, work, () => this.late(subject))
+    }
     this.emission = Emission.make(settings.policy, this.mailbox)
     this.helpers = new Helpers(services)
     this.isTraced = Telemetry.isTraced(services)
@@ -100,7 +82,7 @@ export class Batch<E> implements Host<E> {
 
   /** Tools have to be done by then; what comes up later does not run. */
   private stopAt(millis: number): void {
-    const left = millis - this.workshop.clock.currentTimeMillisUnsafe()
+    const left = millis - this.now
     if (left <= 0) this.cancel(Deadline.toolsCause)
     else this.helpers.after(left, () => this.cancel(Deadline.toolsCause))
   }
@@ -147,15 +129,19 @@ export class Batch<E> implements Host<E> {
     this.mailbox.wake()
   }
 
-  /** Whether every call has been answered. Those that were called back are waited for, too. */
+  private get now(): number {
+    return this.workshop.clock.currentTimeMillisUnsafe()
+  }
+
+  /** Whether every call has been answered, or waits. Those that were called back are waited for, too. */
   get isSettled(): boolean {
-    return this.isSealed && this.completed.length === this.jobs.length &&
+    return this.isSealed && !this.isBusy &&
       (!this.isAwaited || this.queue.holding === 0)
   }
 
-  /** Whether a call has not been answered. */
+  /** Whether a call is neither answered nor waits for somebody outside. */
   get isBusy(): boolean {
-    return this.completed.length < this.jobs.length
+    return this.completed.length + this.suspended.size < this.jobs.length
   }
 
   /** Stops what has come up, and whatever still may: the turn they belong to is not to be acted on. */
@@ -175,7 +161,7 @@ export class Batch<E> implements Host<E> {
       if (!handling.job.isBlocking) handling.cancel(`interrupted: ${cause}`)
     }
     const jobs = this.jobs.slice()
-    const since = this.workshop.clock.currentTimeMillisUnsafe()
+    const since = this.now
     this.helpers.after(this.workshop.running.graceMillis, () => this.conclude(jobs, `interrupted: ${cause}`, since))
     this.mailbox.wake()
   }
@@ -186,7 +172,7 @@ export class Batch<E> implements Host<E> {
     const handlings = Array.from(this.handlings).filter(({ job }) => indexes.has(job.index))
     for (const handling of handlings) handling.cancel(detail, since)
     for (const job of jobs) {
-      if (this.answered[job.index] === undefined) this.settle(job, Answer.unfinished(job, detail))
+      if (!this.isSpokenFor(job)) this.settle(job, Answer.unfinished(job, detail))
     }
     for (const handling of handlings) handling.leave(since)
   }
@@ -198,6 +184,12 @@ export class Batch<E> implements Host<E> {
   /** The answers so far, in call order. */
   get answers(): ReadonlyArray<Answer.Answer> {
     return this.answered.filter((answer) => answer !== undefined)
+  }
+
+  /** The calls that wait for somebody outside, in call order. */
+  get suspensions(): ReadonlyArray<Event.Suspension> {
+    return this.jobs.map((job) => this.suspended.get(job.index) ?? this.answered[job.index]?.suspension)
+      .filter((suspension) => suspension !== undefined)
   }
 
   /** The halt that decides: the first call's, or that of the call that completed first. */
@@ -261,7 +253,7 @@ export class Batch<E> implements Host<E> {
     const task: Task = {
       id: call.id,
       name: call.name,
-      startedAt: this.workshop.clock.currentTimeMillisUnsafe(),
+      startedAt: this.now,
       isHandler: run !== undefined,
       isExclusive: run?.isExclusive === true,
       isBlocking: run?.isBlocking === true,
@@ -321,8 +313,20 @@ export class Batch<E> implements Host<E> {
     return Now.map(answer, (value) => this.settle(job, value))
   }
 
+  private isSpokenFor(job: Answer.Numbered): boolean {
+    return this.answered[job.index] !== undefined || this.suspended.has(job.index)
+  }
+
+  /** Somebody outside is to allow the call. Until then it is nobody's sibling and nobody waits for it. */
+  suspend(job: Plan.Run): void {
+    if (this.isSpokenFor(job)) return
+    const suspension = Approval.suspension("approval", job.call, job.tool, this.now)
+    this.suspended.set(job.index, suspension)
+    this.emission.settled(job.index, [Approval.requested(suspension)])
+  }
+
   private settle(job: Answer.Numbered, answer: Answer.Answer): void {
-    if (this.answered[job.index] !== undefined) return
+    if (this.isSpokenFor(job)) return
     this.answered[job.index] = answer
     this.completed.push(answer)
     const { id, name } = job.call
