@@ -9,6 +9,10 @@
  *
  * - `RunStarted` stands before anything of a run, `RunEnded` after all of it. A journal that has the one and not the
  *   other belongs to a run that is under way, or was killed.
+ * - `RunFailed` says that a run could not be started: what was said with it counts as not said. One that had come to a
+ *   whole step keeps what it had come to.
+ * - `RunStarted` has what was said to the session with it. Calls that were approved run first, and `ApprovedAnswered` has
+ *   their answers; what was said comes behind them.
  * - `ReplyReceived` has the assistant message of a turn before a call of it is acted on (calls of read-only tools, which
  *   may start while the model still speaks, come before it).
  * - `CallStarted` is written before a handler starts: the intent. `CallEnded` has its outcome before anything else
@@ -50,6 +54,7 @@ export const Record = Schema.Union([
     operation: Schema.Literals(["start", "reply", "continue", "step"]),
     messages: Schema.Array(Message.Message)
   }),
+  Schema.TaggedStruct("ApprovedAnswered", { requestId: Schema.String, messages: Schema.Array(Message.Message) }),
   Schema.TaggedStruct("ReplyReceived", { ...ofStep, message: Message.Message }),
   Schema.TaggedStruct("CallStarted", {
     ...ofStep,
@@ -59,6 +64,7 @@ export const Record = Schema.Union([
   }),
   Schema.TaggedStruct("CallEnded", { ...ofStep, toolCallId: Schema.String, outcome: Json.Opaque }),
   Schema.TaggedStruct("StepCompleted", { ...ofStep, messages: Schema.Array(Message.Message) }),
+  Schema.TaggedStruct("RunFailed", { requestId: Schema.String }),
   Schema.TaggedStruct("RunEnded", {
     requestId: Schema.String,
     haltedReason: Schema.String,
@@ -232,4 +238,121 @@ const memory = (): Service => {
 export class Store extends Context.Service<Store, Service>()("heddle/Journal/Store") {
   /** Journals in memory: they are gone with the layer. */
   static readonly layerMemory: Layer.Layer<Store> = Layer.sync(Store, memory)
+}
+
+/**
+ * A run that a journal has the start of and not the end: it is under way somewhere, or was killed. `calls` are those that
+ * began since its last whole step, with the outcome of each that has one; `reply` is the model's message they are from.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Interrupted {
+  readonly requestId: string
+  readonly messages: ReadonlyArray<Message.Message>
+  /** The session as it was before, for as long as no step is whole. */
+  readonly before?: Conversation.Session
+  readonly reply?: Message.Message
+  readonly calls: ReadonlyArray<{
+    readonly toolCall: Message.ToolCall
+    readonly idempotencyKey: string
+    readonly outcome?: unknown
+  }>
+}
+
+/**
+ * A session and the run that is on its way.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface State {
+  readonly session: Conversation.Session
+  readonly interrupted?: Interrupted
+}
+
+const unknownEffect = "the process ended while the call ran; whether it had its effect is not known"
+
+/** What a model is told of an approved call that began in a run that has no end. It is not run again. */
+const remembered = ({ outcome, toolCall }: Interrupted["calls"][number]): Message.Message => {
+  const value = Json.isObject(outcome) ? outcome : {}
+  if (value["_tag"] === "Ok") return Message.answer(toolCall.id, value["value"])
+  const error = value["_tag"] === "Error" ? value["error"] : unknownEffect
+  return { ...Message.answer(toolCall.id, { error }), isError: true }
+}
+
+/**
+ * The session between runs: of a run that has no end, what happened stands, and what did not is as it was.
+ *
+ * @category folding
+ * @since 0.1.0
+ */
+export const atRest = ({ interrupted, session }: State): Conversation.Session => {
+  if (interrupted === undefined || session.approved.length === 0) return session
+  const begun = interrupted.calls.filter(({ toolCall }) => session.approved.some((call) => call.id === toolCall.id))
+  return begun.length === 0 ? session : Conversation.withApproved(session, begun.map(remembered))
+}
+
+const inRun = (state: State, record: Record): State => {
+  const { interrupted, session } = state
+  if (interrupted === undefined) return state
+  switch (record._tag) {
+    case "ApprovedAnswered": {
+      const before = Conversation.withApproved(session, record.messages)
+      return {
+        session: Conversation.saying(before, interrupted.messages),
+        interrupted: { ...interrupted, before, calls: [] }
+      }
+    }
+    case "ReplyReceived":
+      return { session, interrupted: { ...interrupted, reply: record.message } }
+    case "CallStarted": {
+      const { idempotencyKey, toolCall } = record
+      const calls = interrupted.calls.filter((call) => call.toolCall.id !== toolCall.id)
+      return { session, interrupted: { ...interrupted, calls: [...calls, { toolCall, idempotencyKey }] } }
+    }
+    case "CallEnded": {
+      const { outcome, toolCallId } = record
+      const calls = interrupted.calls.map((call) => call.toolCall.id === toolCallId ? { ...call, outcome } : call)
+      return { session, interrupted: { ...interrupted, calls } }
+    }
+    case "StepCompleted": {
+      const { before: _, reply: __, ...rest } = interrupted
+      return { session: Conversation.saying(session, record.messages), interrupted: { ...rest, calls: [] } }
+    }
+    case "RunFailed":
+      return { session: atRest({ session: interrupted.before ?? session, interrupted }) }
+    case "RunEnded":
+      return { session: Conversation.ended(Conversation.saying(session, record.messages), record) }
+    default:
+      return state
+  }
+}
+
+/**
+ * A state after a record. The same records give the same state, in whatever process they are read; what does not fit in
+ * where it stands changes nothing.
+ *
+ * @category folding
+ * @since 0.1.0
+ */
+export const apply = (state: State, record: Record): State => {
+  switch (record._tag) {
+    case "Opened":
+      return { session: record.session }
+    case "MessagesAppended":
+      return { session: Conversation.saying(atRest(state), record.messages) }
+    case "Answered":
+      return { session: Conversation.settle(atRest(state), record.id, record.answer) }
+    case "RunStarted": {
+      const before = atRest(state)
+      const session = Conversation.running(before)
+      const interrupted = { requestId: record.requestId, messages: record.messages, before, calls: [] }
+      return session.approved.length === 0
+        ? { session: Conversation.saying(session, record.messages), interrupted }
+        : { session, interrupted }
+    }
+    default:
+      return inRun(state, record)
+  }
 }

@@ -24,6 +24,11 @@ export const order: ReadonlyArray<string> = [
   "Chat",
   "Conversation",
   "Journal",
+  "Keeper",
+  "Answering",
+  "StreamReducer",
+  "SessionRun",
+  "SessionPlan",
   "Session",
   "StreamingToolExecutor"
 ]
