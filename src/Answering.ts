@@ -154,7 +154,7 @@ export const expire = (session: Session): Effect.Effect<Session, Conversation.Se
   })
 
 /**
- * Gives the result of a manual call. Dies where none waits; `Session.answer` says the same as a typed error.
+ * Gives the result of a manual call. Dies where nothing of the kind waits or has waited.
  *
  * @category answering
  * @since 0.1.0
@@ -166,7 +166,7 @@ export const submitToolResult = (
 ): Effect.Effect<Session, Conversation.SessionError> =>
   Effect.gen(function*() {
     yield* usable(session)
-    if (session.pendingToolCalls.length === 0) {
+    if (session.pendingToolCalls.length === 0 && !session.answered.includes(id)) {
       return yield* Effect.die(
         new Error(`Session.submitToolResult: the session is ${session.status} and waits for no tool result`)
       )
