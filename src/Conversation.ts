@@ -162,8 +162,13 @@ export class SessionError extends Schema.TaggedError<SessionError>("heddle/Conve
   }
 }
 
-/** The session with these calls pending, or at rest without any. */
-const waitingFor = (session: Session, suspensions: Session["suspensions"], rest: Status): Session => {
+/**
+ * The session with these calls pending, or at rest without any.
+ *
+ * @category transitions
+ * @since 0.1.0
+ */
+export const waitingFor = (session: Session, suspensions: Session["suspensions"], rest: Status): Session => {
   const { pendingQuestion: _, pendingToolCallId: __, ...cleared } = session
   const question = suspensions.find((suspension) => suspension.kind === "question")
   const calls = suspensions.filter((suspension) => suspension.kind !== "question")

@@ -19,7 +19,7 @@
  *   follows from it. A call with both is not run again; one with neither has not begun and can be; one that has only
  *   begun may have had its effect: its `idempotencyKey` lets an idempotent tool be asked again, anything else is for a
  *   person to decide.
- * - `StepCompleted` adds the messages of the turn, all at once. The thread of a session that is read back is therefore
+ * - `StepCompleted` adds the messages of the turn, all at once, and the calls of it that wait. The thread of a session that is read back is therefore
  *   whole at every version: a call is in it with its answer, or with a suspension, or not at all.
  *
  * @since 0.1.0
@@ -63,7 +63,11 @@ export const Record = Schema.Union([
     idempotencyKey: Schema.String
   }),
   Schema.TaggedStruct("CallEnded", { ...ofStep, toolCallId: Schema.String, outcome: Json.Opaque }),
-  Schema.TaggedStruct("StepCompleted", { ...ofStep, messages: Schema.Array(Message.Message) }),
+  Schema.TaggedStruct("StepCompleted", {
+    ...ofStep,
+    messages: Schema.Array(Message.Message),
+    suspensions: Schema.optionalKey(Schema.Array(Event.Suspension))
+  }),
   Schema.TaggedStruct("RunFailed", { requestId: Schema.String }),
   Schema.TaggedStruct("RunEnded", {
     requestId: Schema.String,
@@ -318,7 +322,11 @@ const inRun = (state: State, record: Record): State => {
     }
     case "StepCompleted": {
       const { before: _, reply: __, ...rest } = interrupted
-      return { session: Conversation.saying(session, record.messages), interrupted: { ...rest, calls: [] } }
+      const said = Conversation.saying(session, record.messages)
+      return {
+        session: Conversation.waitingFor(said, record.suspensions ?? [], "idle"),
+        interrupted: { ...rest, calls: [] }
+      }
     }
     case "RunFailed":
       return { session: atRest({ session: interrupted.before ?? session, interrupted }) }

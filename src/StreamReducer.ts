@@ -126,7 +126,8 @@ const stepped = (reducer: StreamReducer, event: Event.Of<"StepCompleted">): Reco
     _tag: "StepCompleted",
     requestId: requestId(reducer),
     stepIndex,
-    messages: news(reducer, event.thread)
+    messages: news(reducer, event.thread),
+    ...(event.suspensions === undefined ? {} : { suspensions: event.suspensions })
   }
   if (reducer.mode === "chat") return [whole]
   const step = Collector.toStepResult(reducer.collector)
@@ -228,7 +229,9 @@ export const finalize = <M extends Mode>(reducer: StreamReducer<M>): Finalized<M
     return finalized(session.approved.length === 0 ? session : left.session, result)
   }
   const result = Collector.toChatResult(collector)
-  const record = endedAs(reducer, result, result.outcome)
+  // A last step that was whole may have left calls that wait: they wait on.
+  const { suspensions } = left.session
+  const record = endedAs(reducer, { ...result, suspensions }, result.outcome)
   const { session: ended } = Journal.apply(left, record)
   return finalized(ended.approved.length === 0 ? ended : { ...ended, status: "idle" }, result)
 }

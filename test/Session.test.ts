@@ -362,6 +362,15 @@ describe("Session: the reducer", () => {
       }
     }))
 
+  it.effect("L-17: cut behind a step whose calls wait, it waits for them", () =>
+    Effect.gen(function*() {
+      const session = Session.make()
+      const events = yield* chunks(session, [calling("appr:m", "ask:q")])
+      const { session: left } = Session.finalize(fold(session, "chat", events.slice(0, -1)))
+      assert.deepStrictEqual(left.suspensions.map(({ id }) => id), ["m", "q"])
+      assert.strictEqual(left.status, "awaiting_user")
+    }))
+
   it.effect("L-17, R-463: a step that was cut leaves the session as it was", () =>
     Effect.gen(function*() {
       const session = Session.make({ thread: Thread.fromMessages([Message.user("go")]) })
