@@ -80,9 +80,10 @@ describe("approvals", () => {
     Effect.gen(function*() {
       const approval = ({ amount }: any) => {
         if (amount === 13) throw new Error("unlucky")
+        if (amount === 15) return undefined as never
         return amount === 14 ? Effect.fail("no") : amount > 100
       }
-      for (const [amount, isAsked] of [[5, false], [500, true], [13, true], [14, true]] as const) {
+      for (const [amount, isAsked] of [[5, false], [500, true], [13, true], [14, true], [15, true]] as const) {
         const { runs, tool } = counting({ approval })
         const script = [[pay("p", amount), finish("tool_calls")], [text("done"), finish("stop")]]
         const { result } = yield* chatOf(script, { tools: [tool] })

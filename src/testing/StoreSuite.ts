@@ -173,6 +173,17 @@ const everyKind: Records = [
   { _tag: "Answered", id: "c0", answer: { _tag: "Value", value: { city: "Oslo" } } },
   { _tag: "Answered", id: "c1", answer: { _tag: "Approved", arguments: { amount: 1 } } },
   { _tag: "Answered", id: "c2", answer: { _tag: "Denied" } },
+  { _tag: "Answered", id: "c3", answer: { _tag: "Expired" } },
+  { _tag: "RunStarted", requestId: "r2", operation: "continue", messages: [] },
+  { _tag: "ApprovedAnswered", requestId: "r2", messages: [Message.tool("c1", "paid")] },
+  { _tag: "RunFailed", requestId: "r2" },
+  {
+    _tag: "StepCompleted",
+    requestId: "r2",
+    stepIndex: 1,
+    messages: [],
+    suspensions: [{ id: "c4", kind: "manual", toolCall }]
+  },
   { _tag: "MessagesAppended", messages: [] }
 ]
 

@@ -24,7 +24,7 @@ export const payer = (options: { readonly answerWithin?: "1 minute" } = {}) => {
 }
 
 /** A tool whose question is for a whole number. */
-export const many = Tool.make("many", {
+const many = Tool.make("many", {
   parameters: anything,
   handler: () => Effect.succeed(Tool.askUser("How many?", { answer: Schema.Int, within: "1 minute", default: 1 }))
 })
