@@ -167,6 +167,19 @@ describe("several in one batch", () => {
       }
     }))
 
+  it.effect("a question that was asked while the model still spoke stands in its place, too", () =>
+    Effect.gen(function*() {
+      const { tool } = counting()
+      const early = Tool.make("early", {
+        parameters: {},
+        readOnly: true,
+        handler: () => Effect.succeed(Tool.askUser("Which?"))
+      })
+      const calls = [pay("p"), toolCall("q", "early"), Script.delay("1 second"), pay("p2"), finish("tool_calls")]
+      const { result } = yield* chatOf([calls], { tools: [tool, early] })
+      assert.deepStrictEqual(waiting(result.suspensions).map(([id]) => id), ["p", "q", "p2"])
+    }))
+
   it.effect("manual calls and approvals: the outcome names the manual ones", () =>
     Effect.gen(function*() {
       const { tool } = counting()

@@ -188,7 +188,8 @@ export class Batch<E> implements Host<E> {
 
   /** The calls that wait for somebody outside, in call order. */
   get suspensions(): ReadonlyArray<Event.Suspension> {
-    return this.jobs.map((job) => this.suspended.get(job.index) ?? this.answered[job.index]?.suspension)
+    return this.jobs.toSorted((left, right) => left.index - right.index)
+      .map((job) => this.suspended.get(job.index) ?? this.answered[job.index]?.suspension)
       .filter((suspension) => suspension !== undefined)
   }
 

@@ -109,14 +109,17 @@ const waiting = <E, R>(
   response: Response.Response,
   { mode, tools }: Turn.Run<E, R>,
   own: ReadonlyArray<Event.Suspension>
-): Effect.Effect<ReadonlyArray<Event.Suspension>> =>
-  Effect.map(Clock.currentTimeMillis, (now) => {
-    const handedOver = mode === "manual" && jobs.length === 0 ? calls : manual
-    if (handedOver.length === 0) return own
-    const position = positions(response.toolCalls)
-    return [...own, ...handedOver.map((call) => Approval.suspension("manual", call, tools.get(call.name), now))]
-      .toSorted((left, right) => position(left.toolCall) - position(right.toolCall))
-  })
+): Effect.Effect<ReadonlyArray<Event.Suspension>> => {
+  const handedOver = mode === "manual" && jobs.length === 0 ? calls : manual
+  if (handedOver.length === 0) return Effect.succeed(own)
+  const position = positions(response.toolCalls)
+  return Effect.map(
+    Clock.currentTimeMillis,
+    (now) =>
+      [...own, ...handedOver.map((call) => Approval.suspension("manual", call, tools.get(call.name), now))]
+        .toSorted((left, right) => position(left.toolCall) - position(right.toolCall))
+  )
+}
 
 /** A run that a tool or a cancellation ended waits for nobody. A question ends it and waits. */
 export const ended = <E, R>(
