@@ -10,8 +10,18 @@ export default defineConfig({
     include: ["test/**/*.test.ts"],
     // Tests share nothing that a file could change for another, and loading the library once per file took most of the time.
     isolate: false,
+    // The laws take most of the time, and nothing but the processor.
+    maxWorkers: "100%",
     testTimeout: 30_000,
-    // The examples of the documentation are written there as programs, and are read like tests.
-    server: { deps: { inline: [/heddle-examples/] } }
+    server: {
+      deps: {
+        inline: [
+          // The examples of the documentation are written there as programs, and are read like tests.
+          /heddle-examples/,
+          // One of these, too, is published with its sources, which Node does not read from a package.
+          /node_modules\/(@ai-sdk|ai|ai-sdk-v\d|eventsource-parser)\//
+        ]
+      }
+    }
   }
 })

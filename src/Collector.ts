@@ -7,7 +7,9 @@
  */
 import type * as Event from "./Event.ts"
 import * as Calls from "./internal/calls.ts"
+import * as Classifications from "./internal/classification.ts"
 import * as Ending from "./internal/ending.ts"
+import * as FinishReasons from "./internal/finishReason.ts"
 import * as Json from "./internal/json.ts"
 import * as Payload from "./internal/payload.ts"
 import * as ToolEvents from "./internal/toolEvents.ts"
@@ -187,17 +189,12 @@ const foldRest = (state: State, event: Event.Event): void => {
   }
 }
 
-const finishReasons: ReadonlyArray<string> = Response.FinishReason.literals
-
-/** The word of an adapter that is no finish reason of ours ends the message all the same. */
-const normalised = (reason: Response.FinishReason | null): Response.FinishReason | null =>
-  reason === null || reason === undefined || finishReasons.includes(reason) ? reason ?? null : "other"
-
 const foldMessage = (state: State, event: Event.Of<"MessageCompleted">): void => {
   const { usage, responseId, model, ...metadata } = event.metadata ?? {}
   state.message = event.message
+  state.calls.describe(event.message.toolCalls)
   const isErrorKept = state.error !== undefined && state.policy.adapterErrors === "sticky"
-  if (!isErrorKept) state.finishReason = normalised(event.finishReason) ?? state.finishReason
+  if (!isErrorKept) state.finishReason = FinishReasons.normalised(event.finishReason) ?? state.finishReason
   state.rawFinishReason = event.rawFinishReason ?? event.finishReason ?? state.rawFinishReason
   if (Json.isObject(usage)) state.usage = Response.usage(usage)
   if (typeof responseId === "string") state.responseId = responseId
@@ -389,3 +386,13 @@ export const chatResult = (parts: {
   ...ToolEvents.mergeUpdates(parts.steps.map((step) => step.contextUpdate)),
   metadata: {}
 })
+
+/**
+ * Whether events in hand ask for tools or are the final answer, as `Adapter.classify` finds it of a reply on its way.
+ * Nothing is run. An iterator can be read once: to classify it again throws, instead of finding nothing.
+ *
+ * @category results
+ * @since 0.1.0
+ */
+export const classify = (events: Iterable<Event.Event>, options: Options = {}): Classifications.Classification =>
+  Classifications.of(events, options.policy ?? Policy.standard)

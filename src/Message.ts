@@ -69,7 +69,8 @@ export type ToolCall = (typeof ToolCall)["Type"]
 
 /**
  * A piece of a message: text, an image or a file (by `url` or inline base64 `data`), or reasoning that has to be sent
- * back unchanged with the `signature` the provider gave it.
+ * back unchanged with the `signature` the provider gave it. `metadata` holds what else has to go back, under one key
+ * named after the protocol it came by, so that every other protocol leaves it alone.
  *
  * @category schemas
  * @since 0.1.0
@@ -92,7 +93,8 @@ export const Part = Schema.Union([
   Schema.Struct({
     type: Schema.Literal("reasoning"),
     text: Schema.String,
-    signature: Schema.optionalKey(Schema.String)
+    signature: Schema.optionalKey(Schema.String),
+    metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))
   })
 ])
 

@@ -267,7 +267,7 @@ class Machine<E, R> {
   private spoken(): typeof this.phase {
     return Effect.gen({ self: this }, function*() {
       yield* this.reply.close
-      const response = Turn.heard(Collector.toResponse(this.run.state), this.run)
+      const response = yield* Turn.reported(Turn.heard(Collector.toResponse(this.run.state), this.run))
       const isActedOn = this.isActedOn(response)
       const calls = Response.actionableCalls(response)
       const unknown = isActedOn ? Division.failing(calls, this.run) : undefined

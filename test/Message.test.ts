@@ -77,7 +77,10 @@ describe("Message", () => {
         providerExecuted: false,
         metadata: { signature: "s" }
       }],
-      reasoning: [{ type: "reasoning", text: "hm", signature: "sig" }],
+      reasoning: [
+        { type: "reasoning", text: "hm", signature: "sig" },
+        { type: "reasoning", text: "", metadata: { anthropic: { redacted: "opaque", blocks: [1, null] } } }
+      ],
       askUser: true,
       toolCallId: "c0",
       isError: false,

@@ -4,7 +4,7 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
-import { Chat, type Event, Policy, Step, Tool,type Adapter } from "heddle"
+import { type Adapter, Chat, type Event, Policy, Step, Tool } from "heddle"
 import { Recorder, Script, Simulation } from "heddle/testing"
 
 const succeeded = <A, E>(report: Simulation.Report<A, E>): A => {

@@ -54,7 +54,16 @@ const faults: Record<Rule, ReadonlyArray<readonly [source: SourceText, message: 
       plant("src/adapters/OpenAiChat.ts", "import * as Script from \"../testing/Script.ts\""),
       "imports src/testing/Script.ts"
     ],
-    [plant("src/index.ts", "export * as Script from \"./testing/Script.ts\""), "imports src/testing/Script.ts"]
+    [plant("src/index.ts", "export * as Script from \"./testing/Script.ts\""), "imports src/testing/Script.ts"],
+    [
+      plant("src/bridges/AiSdk.ts", "import * as OpenAiChat from \"../adapters/OpenAiChat.ts\""),
+      "imports src/adapters/OpenAiChat.ts"
+    ],
+    [plant("src/Chat.ts", "import * as AiSdk from \"./bridges/AiSdk.ts\""), "imports src/bridges/AiSdk.ts"],
+    [
+      plant("src/Chat.ts", "import * as errors from \"./adapters/internal/errors.ts\""),
+      "imports src/adapters/internal/errors.ts"
+    ]
   ],
   barrel: [
     [plant("src/testing/Script.ts", "import { Tool } from \"../index.ts\""), "imports src/index.ts"],
@@ -62,6 +71,18 @@ const faults: Record<Rule, ReadonlyArray<readonly [source: SourceText, message: 
   ],
   index: [
     [plant("src/index.ts", "export { make } from \"./Tool.ts\""), "not export * as Name from \"./Name.ts\""],
+    [
+      plant("src/testing/index.ts", "export { other } from \"./EveryStep.ts\""),
+      "not export * as Name from \"./Name.ts\""
+    ],
+    [
+      plant("src/testing/index.ts", "export { everyStep as other } from \"./EveryStep.ts\""),
+      "not export * as Name from \"./Name.ts\""
+    ],
+    [
+      plant("src/testing/index.ts", "export { everyStep, other } from \"./EveryStep.ts\""),
+      "not export * as Name from \"./Name.ts\""
+    ],
     [plant("src/index.ts", "export * from \"./Tool.ts\""), "not export * as Name from \"./Name.ts\""],
     [plant("src/index.ts", "export * as Tools from \"./Tool.ts\""), "not export * as Name from \"./Name.ts\""],
     [plant("src/testing/index.ts", "export const answer = 42"), "not export * as Name from \"./Name.ts\""]
@@ -76,6 +97,7 @@ const faults: Record<Rule, ReadonlyArray<readonly [source: SourceText, message: 
     [plant("src/Chat.ts", "import * as fs from \"node:fs\""), "imports node:fs"],
     [plant("src/adapters/OpenAiChat.ts", "import * as http from \"node:http\""), "imports node:http"],
     [plant("src/testing/Script.ts", "import { it } from \"@effect/vitest\""), "imports @effect/vitest"],
+    [plant("src/bridges/AiSdk.ts", "import type * as Provider from \"@ai-sdk/provider\""), "imports @ai-sdk/provider"],
     [plant("src/Chat.ts", "import * as effective from \"effective\""), "imports effective"]
   ],
   length: [[plant("src/Chat.ts", ...Array.from({ length: 400 }, () => ""), "export {}"), "402 lines"]],
@@ -146,6 +168,12 @@ describe("architecture", () => {
         "import * as Chat from \"../Chat.ts\"",
         "import * as sse from \"../internal/sse.ts\"",
         "import * as Other from \"./Other.ts\""
+      ),
+      plant(
+        "src/bridges/EffectAi.ts",
+        "import * as LanguageModel from \"effect/ai/LanguageModel\"",
+        "import * as errors from \"../adapters/internal/errors.ts\"",
+        "import * as reply from \"./internal/reply.ts\""
       ),
       plant("src/testing/Script.ts", "import * as fs from \"node:fs\"", "import * as Adapter from \"../Adapter.ts\"")
     ]

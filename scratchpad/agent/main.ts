@@ -1,11 +1,9 @@
 /**
  * An agent that answers a question about a folder of files: `npm start -- "Where are tool timeouts enforced?"`. It is
- * Heddle's main example: real tools, a real adapter, a view of what runs while it runs, and Ctrl-C stops everything.
- * Without a key it runs on an embedded model, which is no language model and says so.
+ * Heddle's main example: real tools that start while the model still speaks, a real adapter, a view of what runs while it
+ * runs, and Ctrl-C stops everything. Without a key it runs on an embedded model, which is no language model and says so.
  */
-import * as NodeRuntime from "@effect/platform-node/NodeRuntime"
 import * as NodeServices from "@effect/platform-node/NodeServices"
-import * as Cause from "effect/Cause"
 import * as Argument from "effect/cli/Argument"
 import * as CliOutput from "effect/cli/CliOutput"
 import * as Command from "effect/cli/Command"
@@ -13,20 +11,18 @@ import * as Flag from "effect/cli/Flag"
 import * as Prompt from "effect/cli/Prompt"
 import * as Console from "effect/Console"
 import * as Effect from "effect/Effect"
-import * as Exit from "effect/Exit"
-import * as FetchHttpClient from "effect/http/FetchHttpClient"
-import * as Layer from "effect/Layer"
-import * as Option from "effect/Option"
+import * as Fiber from "effect/Fiber"
+import * as Logger from "effect/Logger"
 import * as Stdio from "effect/Stdio"
 import * as Stream from "effect/Stream"
 import { isQuitError } from "effect/Terminal"
 import { Chat, type Event, Message, Response, Thread } from "heddle"
-import { OpenAiChat } from "heddle/adapters"
 import { createRequire } from "node:module"
 import { resolve } from "node:path"
+import * as Adapter from "./adapter.ts"
 import * as Failure from "./failure.ts"
-import * as Server from "./model/server.ts"
 import * as Settings from "./settings.ts"
+import { runMain, Stop } from "./stop.ts"
 import * as Tools from "./tools.ts"
 import * as Terminal from "./view/terminal.ts"
 import * as Workspace from "./workspace.ts"
@@ -34,34 +30,32 @@ import * as Workspace from "./workspace.ts"
 const repository = resolve(import.meta.dirname, "../..")
 const defaultQuestion = "Where are tool timeouts enforced?"
 const maxTurns = 12
+/** How long a tool may take to stop. */
+const grace = "2 seconds"
+
+const stop = new Stop()
 
 const system = "You answer questions about a folder of files. Use the tools: search first, then read around what you " +
   "found, and only then answer. Quote the lines that matter and name their place as path:line. If the files do not " +
   "answer the question, say so. Ask the user only what the files cannot tell."
 
-/** The adapter: the same for both, since the embedded model is reached like any other server. */
-const adapterLayer = (model: Settings.Model) => {
-  const client = FetchHttpClient.layer
-  if (model._tag === "Server") {
-    const key = Option.match(model.key, { onNone: () => ({}), onSome: (apiKey) => ({ apiKey }) })
-    return OpenAiChat.layer({ model: model.name, baseUrl: model.baseUrl, ...key }).pipe(Layer.provide(client))
-  }
-  return Layer.unwrap(
-    Effect.map(Server.Endpoint, ({ baseUrl }) => OpenAiChat.layer({ model: Settings.embedded, baseUrl }))
-  ).pipe(Layer.provide([client, Server.layer({ pause: "15 millis" })]))
-}
-
 const titleOf = (model: Settings.Model): string =>
-  model._tag === "Embedded" ? "the embedded model (rules, no language model)" : `${model.name} at ${model.baseUrl}`
+  model._tag === "Embedded"
+    ? "the embedded model (rules, no language model)"
+    : `${model.name} at ${Settings.address(model)}`
 
-/** One run, shown as it goes. */
+/** One run, shown as it goes. While it runs it can be stopped softly. */
 const show = (input: Thread.Input, view: Terminal.View) =>
   Effect.gen(function*() {
+    yield* Effect.acquireRelease(Effect.sync(() => stop.enterSoft()), (leave) => Effect.sync(leave))
+    yield* Effect.forkScoped(Effect.andThen(stop.requested, Effect.ignore(view.stopping)))
     yield* view.begin
-    yield* Stream.runForEach(Chat.stream(input, { tools: Tools.all, system, maxTurns }), view.onEvent)
+    const options = { tools: Tools.all, system, maxTurns, grace, cancel: stop.requested } as const
+    yield* Stream.runForEach(Chat.stream(input, options), view.onEvent)
     const { result } = yield* view.run
     return result ?? (yield* Effect.die(new Error("the run ended without a result")))
-  })
+    // What the library would log is in the picture, and a line from elsewhere would tear it.
+  }).pipe(Effect.provide(Logger.layer([])), Effect.scoped)
 
 const isInteractive = Stdio.Stdio.use((stdio) =>
   Effect.zipWith(stdio.stdinIsTerminal, stdio.stdoutIsTerminal, (a, b) => a && b)
@@ -84,25 +78,42 @@ const converse = (question: string, view: Terminal.View) =>
     }
   })
 
+/**
+ * What a run that is interrupted leaves is shown at once, whatever its tools do about it, and so is one that the user
+ * leaves instead of answering its question.
+ */
+const shownWhatever = <A, E, R>(run: Effect.Effect<A, E, R>, view: Terminal.View, unit: string) =>
+  Effect.flatMap(Effect.forkChild(run), (fiber) =>
+    Fiber.join(fiber).pipe(
+      Effect.onInterrupt(() => Effect.ignore(view.interrupted(unit))),
+      Effect.tapError((error) => isQuitError(error) ? Effect.ignore(view.finish(null, unit)) : Effect.void)
+    ))
+
 interface Request {
   readonly question: string
   readonly folder: string
   readonly model: Settings.Model
 }
 
-/** Answers one question. Yields what stands in the way of a whole answer, if anything does. */
+/** What an answer came to: whether it was stopped, and otherwise what stands in the way of a whole one, if anything does. */
+interface Answered {
+  readonly isStopped: boolean
+  readonly problem: string | undefined
+}
+
+/** Answers one question. */
 const answer = ({ folder, model, question }: Request) =>
   Effect.gen(function*() {
     const unit = model._tag === "Embedded" ? "word" : "token"
     const view = yield* Terminal.make
     yield* view.headline(`${folder} · ${titleOf(model)}\n> ${question}`)
-    const { result, usage } = yield* converse(question, view).pipe(
-      Effect.onInterrupt(() => Effect.ignore(view.interrupted(unit)))
-    )
+    const { result, usage } = yield* shownWhatever(converse(question, view), view, unit)
     yield* view.finish(usage, unit)
     const { unreadable } = yield* view.run
     if (result.outcome._tag === "AskUser") yield* Console.log(`It asks: ${result.outcome.pendingQuestion}`)
-    return Failure.ofResult(result, unreadable, model)
+    const isStopped = result.outcome._tag === "Cancelled"
+    const problem = isStopped ? undefined : Failure.ofResult(result, unreadable, model)
+    return { isStopped, problem } satisfies Answered
   }).pipe(Effect.scoped)
 
 const questionFrom = (words: ReadonlyArray<string>) =>
@@ -117,46 +128,58 @@ const questionFrom = (words: ReadonlyArray<string>) =>
 
 const complain = (line: string) => Effect.as(Console.error(`agent: ${line}`), 1)
 
+/** What the command line takes. */
+const parameters = {
+  question: Argument.String("question").pipe(
+    Argument.withDescription("What to find out; asked for, or a default, if left out"),
+    Argument.variadic()
+  ),
+  dir: Flag.String("dir").pipe(
+    Flag.withDescription("The folder to look in"),
+    Flag.withDefault(repository)
+  ),
+  provider: Flag.String("provider").pipe(
+    Flag.withDescription(
+      `Whose model answers: ${Settings.choices.join(", ")}; by default the first whose key or address is set`
+    ),
+    Flag.optional
+  ),
+  model: Flag.String("model").pipe(
+    Flag.withDescription("Which of the provider's models, or embedded"),
+    Flag.optional
+  ),
+  notes: Flag.String("notes").pipe(
+    Flag.withDescription("The folder to keep notes in, relative to --dir; without it they are shown, not written"),
+    Flag.optional
+  )
+}
+
 /** The command line. Its result is the exit code. */
 const command = (onExit: (code: number) => void) =>
-  Command.make("agent", {
-    question: Argument.String("question").pipe(
-      Argument.withDescription("What to find out; asked for, or a default, if left out"),
-      Argument.variadic()
-    ),
-    dir: Flag.String("dir").pipe(
-      Flag.withDescription("The folder to look in"),
-      Flag.withDefault(repository)
-    ),
-    model: Flag.String("model").pipe(
-      Flag.withDescription("The model of the server, or embedded"),
-      Flag.optional
-    ),
-    notes: Flag.String("notes").pipe(
-      Flag.withDescription("The folder for notes; .notes in the folder if left out"),
-      Flag.optional
-    )
-  }, ({ dir, model: flag, notes, question: words }) =>
-    Effect.gen(function*() {
-      const model = yield* Effect.flatMap(
-        Settings.environment,
-        (environment) => Settings.chooseModel(environment, flag)
-      )
-      const workspace = Workspace.layer({ folder: dir, notes })
-      const problem = yield* Effect.gen(function*() {
-        const { root } = yield* Workspace.Workspace
-        const question = yield* questionFrom(words)
-        return yield* answer({ question, folder: root, model }).pipe(Effect.provide(adapterLayer(model)))
-      }).pipe(
-        Effect.provide(workspace),
-        Effect.catch((error) =>
-          isQuitError(error)
-            ? Effect.andThen(Console.log(), Effect.interrupt)
-            : Effect.succeed(Failure.line(error, model))
+  Command.make(
+    "agent",
+    parameters,
+    ({ dir, model: named, notes, provider, question: words }) =>
+      Effect.gen(function*() {
+        const environment = yield* Settings.environment
+        const model = yield* Settings.chooseModel(environment, { provider, model: named })
+        const workspace = Workspace.layer({ folder: dir, notes })
+        const answered = yield* Effect.gen(function*() {
+          const { root } = yield* Workspace.Workspace
+          const question = yield* questionFrom(words)
+          return yield* answer({ question, folder: root, model }).pipe(Effect.provide(Adapter.layer(model)))
+        }).pipe(
+          Effect.provide(workspace),
+          Effect.catch((error): Effect.Effect<Answered> =>
+            isQuitError(error)
+              ? Effect.andThen(Console.log(), Effect.interrupt)
+              : Effect.succeed({ isStopped: false, problem: Failure.line(error, model) })
+          )
         )
-      )
-      onExit(problem === undefined ? 0 : yield* complain(problem))
-    })).pipe(Command.withDescription("Answers a question about a folder of files."))
+        if (answered.isStopped) onExit(stop.code ?? 1)
+        else onExit(answered.problem === undefined ? 0 : yield* complain(answered.problem))
+      })
+  ).pipe(Command.withDescription("Answers a question about a folder of files."))
 
 /** A wrong invocation gets one line; the help is there for the asking. */
 const presenter = CliOutput.layerPresenter({
@@ -176,9 +199,4 @@ const program = Effect.gen(function*() {
   return code
 }).pipe(Effect.provide([NodeServices.layer, presenter]))
 
-NodeRuntime.runMain(program, {
-  teardown: (exit, onExit) => {
-    if (Exit.isSuccess(exit)) return onExit(typeof exit.value === "number" ? exit.value : 0)
-    onExit(Cause.hasInterruptsOnly(exit.cause) ? 130 : 1)
-  }
-})
+runMain(program, stop)

@@ -9,9 +9,11 @@ import * as Glob from "effect/Glob"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import { Tool } from "heddle"
+import type * as Notes from "./notes.ts"
+import { FileProblem } from "./problem.ts"
 import * as Search from "./search.ts"
 import * as Words from "./words.ts"
-import { FileProblem, Workspace } from "./workspace.ts"
+import { Workspace } from "./workspace.ts"
 
 /** How far a long call is, as it reports it. */
 export interface Progress {
@@ -20,10 +22,11 @@ export interface Progress {
   readonly unit: string
 }
 
-/** A file that was left out because it could not be read. */
+/** A file that was left out because it could not be read, or written where that was what was wanted. */
 export interface Unreadable {
   readonly path: string
   readonly reason: string
+  readonly isForWriting?: true
 }
 
 const batch = 16
@@ -39,16 +42,16 @@ const optionalText = (description: string) => Schema.optionalKey(text(descriptio
 const optionalCount = (description: string) => Schema.optionalKey(Schema.Int.annotate({ description }))
 
 const within = "a folder or file to stay in; the whole folder if left out"
-const filter = "a glob that paths have to match, such as **/*.ts"
+const filter = "a glob that paths have to match, in any case, such as **/*.ts"
 
 const clamp = (value: number | undefined, least: number, most: number, otherwise: number): number =>
   Math.min(most, Math.max(least, value ?? otherwise))
 
-/** A glob without a slash means files of that name anywhere. */
+/** A glob without a slash means files of that name anywhere. Nobody should have to know in which case a name is. */
 const matching = (paths: ReadonlyArray<string>, glob: string | undefined): ReadonlyArray<string> => {
   if (glob === undefined || glob === "") return paths
-  const compiled = Glob.make(glob.includes("/") ? glob : `**/${glob}`, { dot: true })
-  return paths.filter((path) => Glob.match(compiled, path))
+  const compiled = Glob.make((glob.includes("/") ? glob : `**/${glob}`).toLowerCase(), { dot: true })
+  return paths.filter((path) => Glob.match(compiled, path.toLowerCase()))
 }
 
 const isUnreadable = (problem: FileProblem): boolean => problem.reason === "unreadable"
@@ -176,16 +179,35 @@ export const countLines = Tool.make("count_lines", {
     })
 })
 
-/** Keeps a note for later. Alone among the tools it changes something, and so it runs alone. */
+/** What a note came to, as the model reads it and the view shows it. */
+export interface NoteResult {
+  readonly note: string
+  readonly isWritten: boolean
+  readonly path?: string
+  readonly reason?: string
+}
+
+const noteResult = (noted: Notes.Noted): NoteResult => {
+  if (noted._tag === "Planned") {
+    return { note: noted.line, isWritten: false, reason: "the user has named no folder for notes (--notes)" }
+  }
+  return noted._tag === "Written"
+    ? { note: noted.line, isWritten: true, path: noted.path }
+    : { note: noted.line, isWritten: false, path: noted.path, reason: "it is there already" }
+}
+
+/**
+ * Keeps a note for later. Alone among the tools it changes something: it is a barrier, runs when all others are done and
+ * nothing runs beside it, and once it has begun a stop lets it finish.
+ */
 export const writeNote = Tool.make("write_note", {
-  description: "Keeps a short note for later runs.",
+  description:
+    "Keeps a short note for later runs, where the user has named a folder for notes; elsewhere it only shows " +
+    "the user what it would write.",
   parameters: { note: Schema.NonEmptyString.check(Schema.isMaxLength(2000)).annotate({ description: "the note" }) },
   concurrency: "exclusive",
-  handler: ({ note }) =>
-    Effect.gen(function*() {
-      const workspace = yield* Workspace
-      return { path: yield* workspace.note(note) }
-    })
+  interrupt: "block",
+  handler: ({ note }) => Effect.map(Workspace.use((workspace) => workspace.note(note)), noteResult)
 })
 
 /** Asks the person in front of the terminal. */
@@ -198,9 +220,19 @@ export const askUser = Tool.make("ask_user", {
 /** All of them. */
 export const all = [listFiles, searchText, readFile, countLines, writeNote, askUser] as const
 
+const barriers = new Set<string>(all.filter((tool) => tool.concurrency === "exclusive").map((tool) => tool.name))
+
+/** Whether calls of that name run alone. */
+export const isBarrier = (name: string): boolean => barriers.has(name)
+
+/** The note in what a call came to, if it is one. */
+export const noteIn = (value: unknown): NoteResult | undefined =>
+  typeof value === "object" && value !== null && "isWritten" in value ? value as NoteResult : undefined
+
 const reported = (value: unknown): ReadonlyArray<Unreadable> => {
   if (value instanceof FileProblem) {
-    return value.reason === "unreadable" || value.reason === "unwritable" ? [toUnreadable(value)] : []
+    if (value.reason === "unwritable") return [{ ...toUnreadable(value), isForWriting: true }]
+    return value.reason === "unreadable" ? [toUnreadable(value)] : []
   }
   if (typeof value !== "object" || value === null || !("unreadable" in value)) return []
   return Array.isArray(value.unreadable) ? value.unreadable : []
@@ -212,12 +244,15 @@ export const unreadableIn = (outcome: Tool.Outcome): ReadonlyArray<Unreadable> =
   return outcome._tag === "Error" ? reported(outcome.error) : []
 }
 
-/** The one argument that says most about a call. */
+const isTold = (value: unknown): value is string => typeof value === "string" && value !== "" && value !== "."
+
+/** The arguments that say most about a call: where, and what. */
 export const subject = (name: string, args: Readonly<Record<string, unknown>>): string => {
   const { glob, note, path, query, question } = args
-  const said = [query ?? note ?? question, path, glob].filter((value) => typeof value === "string" && value !== ".")
-  const from = typeof args["from"] === "number" ? `:${args["from"]}` : ""
-  return name === "read_file" ? `${said.join(" ")}${from}` : said.join(" ")
+  const where = [path, glob].filter(isTold).join(" ")
+  const from = name === "read_file" && typeof args["from"] === "number" ? `:${args["from"]}` : ""
+  const what = [query ?? note ?? question].filter(isTold).join("")
+  return where === "" || what === "" ? `${where}${from}${what}` : `${where}: ${what}`
 }
 
 const count = (amount: number, noun: string): string =>
@@ -232,9 +267,10 @@ export const summary = (value: unknown): string | undefined => {
   if ("lines" in value && "files" in value) {
     return `${count(Number(value.lines), "line")} in ${count(Number(value.files), "file")}`
   }
+  const note = noteIn(value)
+  if (note !== undefined) return note.isWritten ? `written to ${note.path}` : `not written: ${note.reason}`
   if ("total" in value) return count(Number(value.total), "file")
-  if ("text" in value && typeof value.text === "string") return count(value.text.split("\n").length, "line")
-  return "path" in value ? String(value.path) : undefined
+  return "text" in value && typeof value.text === "string" ? count(value.text.split("\n").length, "line") : undefined
 }
 
 /** How far a call is, if what it reported says so. */

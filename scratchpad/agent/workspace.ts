@@ -9,23 +9,9 @@ import * as FileSystem from "effect/FileSystem"
 import * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
 import * as Path from "effect/Path"
-import type * as PlatformError from "effect/PlatformError"
 import * as Result from "effect/Result"
-import * as Schema from "effect/Schema"
-
-/**
- * Why a path cannot be used: it is not there, leads out of the folder, is no file (or no folder), holds no text, is
- * too large, or the system refuses to read or write it. Only a refusal is a fault of the folder and not of the question.
- */
-export class FileProblem extends Schema.TaggedError<FileProblem>("heddle-agent/Workspace/FileProblem")("FileProblem", {
-  reason: Schema.Literals(["missing", "outside", "wrong_kind", "no_text", "too_large", "unreadable", "unwritable"]),
-  path: Schema.String,
-  detail: Schema.String
-}) {
-  override get message(): string {
-    return `cannot ${this.reason === "unwritable" ? "write" : "read"} ${this.path}: ${this.detail}`
-  }
-}
+import * as Notes from "./notes.ts"
+import { FileProblem, problem } from "./problem.ts"
 
 /** What a walk came to: paths relative to the folder in order, and what could not be looked into. */
 export interface Listing {
@@ -41,8 +27,8 @@ export class Workspace extends Context.Service<Workspace, {
   readonly list: (path: string) => Effect.Effect<Listing, FileProblem>
   /** The text of a file. */
   readonly read: (path: string) => Effect.Effect<string, FileProblem>
-  /** Adds a line to the notes, and says where they are. */
-  readonly note: (line: string) => Effect.Effect<string, FileProblem>
+  /** Adds a line to the notes. A line is written whole or not at all, whatever stops the run. */
+  readonly note: (line: string) => Effect.Effect<Notes.Noted, FileProblem>
 }>()("heddle-agent/Workspace") {}
 
 const maxFiles = 20_000
@@ -53,25 +39,6 @@ const skippedFolders = new Set(
 )
 const skippedFiles =
   /\.(tsbuildinfo|map|lock|min\.\w+|png|jpe?g|gif|webp|ico|pdf|zip|gz|tgz|tar|7z|woff2?|ttf|otf|eot|mp[34]|mov|wasm|so|dylib|dll|exe|bin|class|jar|o|a|pyc|sqlite|db)$|(^|\/)(package-lock\.json|pnpm-lock\.yaml|npm-shrinkwrap\.json|\.DS_Store)$/i
-
-const details: Partial<Record<PlatformError.SystemErrorTag | "BadArgument", string>> = {
-  PermissionDenied: "permission denied",
-  Busy: "it is in use",
-  TimedOut: "it took too long"
-}
-
-/** The system's own word for a failure, without the paths and calls around it. */
-const detailOf = (error: PlatformError.PlatformError): string => {
-  const known = details[error.reason._tag]
-  if (known !== undefined) return known
-  const { cause } = error.reason
-  return (cause instanceof Error ? cause.message : error.message).replace(/^E\w+: /, "").replace(/, \w+ '.*$/, "")
-}
-
-const problem = (path: string) => (error: PlatformError.PlatformError): FileProblem =>
-  error.reason._tag === "NotFound"
-    ? new FileProblem({ reason: "missing", path, detail: "there is no such file or folder" })
-    : new FileProblem({ reason: "unreadable", path, detail: detailOf(error) })
 
 const outside = (path: string): FileProblem =>
   new FileProblem({ reason: "outside", path, detail: "it is outside of the folder" })
@@ -84,19 +51,14 @@ const decodeText = (path: string, bytes: Uint8Array): Result.Result<string, File
 type Resolve = (path: string) => Effect.Effect<string, FileProblem>
 
 /** The real path of a path inside `root`. A link is followed before it is judged. */
-const makeResolve = (root: string, fs: FileSystem.FileSystem, system: Path.Path): Resolve => {
-  const isInside = (target: string): boolean => {
-    const relative = system.relative(root, target)
-    return relative !== ".." && !relative.startsWith(`..${system.sep}`) && !system.isAbsolute(relative)
-  }
-  return Effect.fnUntraced(function*(path) {
+const makeResolve = (root: string, fs: FileSystem.FileSystem, system: Path.Path): Resolve =>
+  Effect.fnUntraced(function*(path) {
     if (path.includes("\0")) return yield* outside(path)
     const target = system.resolve(root, path)
-    if (!isInside(target)) return yield* outside(path)
+    if (!Notes.isWithin(root, target, system)) return yield* outside(path)
     const real = yield* Effect.mapError(fs.realPath(target), problem(path))
-    return isInside(real) ? real : yield* outside(path)
+    return Notes.isWithin(root, real, system) ? real : yield* outside(path)
   })
-}
 
 const makeRead = (resolve: Resolve, fs: FileSystem.FileSystem) =>
   Effect.fnUntraced(function*(path: string) {
@@ -150,28 +112,9 @@ const makeList = (resolve: Resolve, root: string, fs: FileSystem.FileSystem, sys
     return { paths: paths.slice(0, maxFiles).sort(byPath), isCut, problems }
   })
 
-/** The notes ignore themselves, so that they never show up in a repository. A link in their place is not followed. */
-const makeNote = (folder: string, fs: FileSystem.FileSystem, system: Path.Path) => {
-  const unwritable = (detail: string) => new FileProblem({ reason: "unwritable", path: folder, detail })
-  const write = Effect.fnUntraced(function*(line: string) {
-    yield* fs.makeDirectory(folder, { recursive: true })
-    const ignore = system.join(folder, ".gitignore")
-    if (!(yield* fs.exists(ignore))) yield* fs.writeFileString(ignore, "*\n")
-    const file = system.join(folder, "notes.md")
-    const targets = [folder, ...(yield* fs.exists(file)) ? [file] : []]
-    for (const target of targets) {
-      if ((yield* fs.lstat(target)).type === "SymbolicLink") return yield* unwritable("it is a link")
-    }
-    yield* fs.writeFileString(file, `- ${line.replaceAll(/\s+/g, " ").trim()}\n`, { flag: "a" })
-    return file
-  })
-  return (line: string) =>
-    Effect.mapError(write(line), (error) => error._tag === "FileProblem" ? error : unwritable(detailOf(error)))
-}
-
 /**
- * The workspace of a folder. It fails when the folder is missing, is no folder or cannot be read. Notes go to `.notes`
- * inside it unless another place is named.
+ * The workspace of a folder. It fails when the folder is missing, is no folder or cannot be read. Notes are written only
+ * where the user says, relative to the folder; without a place for them they are planned and not written.
  */
 export const layer = (options: {
   readonly folder: string
@@ -190,15 +133,15 @@ export const layer = (options: {
       }
       yield* Effect.mapError(fs.readDirectory(root), failed)
       const resolve = makeResolve(root, fs, system)
-      const notes = Option.match(options.notes, {
-        onNone: () => system.join(root, ".notes"),
-        onSome: (folder) => system.resolve(folder)
-      })
+      const notes = Option.filter(options.notes, (folder) => folder.trim() !== "")
       return Workspace.of({
         root,
         list: makeList(resolve, root, fs, system),
         read: makeRead(resolve, fs),
-        note: makeNote(notes, fs, system)
+        note: Option.match(notes, {
+          onNone: () => Notes.plan,
+          onSome: (folder) => Notes.make({ root, folder: system.resolve(root, folder), fs, system })
+        })
       })
     })
   )

@@ -5,95 +5,93 @@
  *
  * @since 0.1.0
  */
-import * as Config from "effect/Config"
-import * as Effect from "effect/Effect"
-import * as HttpClient from "effect/http/HttpClient"
-import * as Layer from "effect/Layer"
+import type * as Config from "effect/Config"
+import type * as HttpClient from "effect/http/HttpClient"
+import type * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
-import * as Redacted from "effect/Redacted"
 import * as Result from "effect/Result"
-import * as Stream from "effect/Stream"
-import * as Adapter from "../Adapter.ts"
+import type * as Adapter from "../Adapter.ts"
 import type * as Event from "../Event.ts"
 import * as Json from "../internal/json.ts"
 import * as Message from "../Message.ts"
 import * as Response from "../Response.ts"
-import type * as Tool from "../Tool.ts"
 import type * as Answer from "./internal/answer.ts"
 import * as CallFragments from "./internal/callFragments.ts"
 import * as Messages from "./internal/chatMessages.ts"
+import { Notes } from "./internal/chatNotes.ts"
+import * as Tools from "./internal/chatTools.ts"
+import * as Vendors from "./internal/chatVendors.ts"
 import * as Connection from "./internal/connection.ts"
 import * as Errors from "./internal/errors.ts"
+import * as Protocol from "./internal/protocol.ts"
+import { ReasoningDetails } from "./internal/reasoningDetails.ts"
 import type * as Sse from "./internal/sse.ts"
+import * as StrictSchema from "./internal/strictSchema.ts"
 import * as Usage from "./internal/usage.ts"
+import * as Wire from "./internal/wire.ts"
 
 /**
  * How a server is reached and spoken to. Without `baseUrl` it is OpenAI's own.
  *
- * - `model`: what is asked for unless a request names another model.
- * - `apiKey`: sent as a bearer token; leave it out for servers that want none.
+ * - `vendor`: which of the servers it is that want to be told things in words of their own; known by its address unless
+ *   it is said here, as for a server behind a proxy.
+ * - `reasoning`: how much the model may think, in the vendor's own form.
+ * - `strict`: holds the model to the schemas of tools, which are rewritten for it; one that cannot be is sent as it is.
+ * - `cache`: under which key prompts that begin alike find each other in the provider's cache, and how long they stay.
  * - `maxTokensField`: under which name a request's `maxTokens` is sent. By default `max_completion_tokens` to OpenAI's
  *   own servers and for its reasoning models (`o1`, `gpt-5`, …) anywhere, which refuse the other name, and `max_tokens`
  *   to everybody else.
- * - `includeUsage`: asks for usage with `stream_options`; on by default, off for servers that refuse it.
- * - `sendReasoningAs`: the field in which reasoning goes back with an assistant message; by default it stays here.
+ * - `includeUsage`: asks for usage with `stream_options`; on by default except for vendors that refuse it.
+ * - `sendReasoningAs`: the form in which reasoning goes back with an assistant message, by default the vendor's own; to
+ *   a server that nothing is known of it does not go back.
+ * - `systemRole`: the role of instructions, `system` by default.
  * - `options`: sent with every request as they are; a request's own `options` win.
  *
  * @category models
  * @since 0.1.0
  */
-export interface Options extends Connection.Options {
-  readonly model: string
-  readonly apiKey?: Redacted.Redacted<string>
+export interface Options extends Protocol.Options {
+  readonly vendor?: Vendors.Name
+  readonly reasoning?: Vendors.Reasoning
+  readonly cache?: { readonly key?: string; readonly retention?: string }
   readonly maxTokensField?: "max_tokens" | "max_completion_tokens"
   readonly includeUsage?: boolean
-  readonly sendReasoningAs?: "reasoning_content" | "reasoning"
-  readonly options?: Readonly<Record<string, unknown>>
+  readonly sendReasoningAs?: Vendors.ReasoningForm
+  readonly systemRole?: "system" | "developer"
 }
-
-const defaultProvider = "openai"
-const defaultBaseUrl = "https://api.openai.com/v1"
 
 // ---------------------------------------------------------------------------------------------------------------------
 // request
 
+const vendorOf = ({ baseUrl = protocol.baseUrl, vendor }: Options): Vendors.Vendor => Vendors.find(vendor, baseUrl)
+
 const requestBody = (options: Options, request: Adapter.Request): Json.JsonObject => {
+  const vendor = vendorOf(options)
   const model = request.model ?? options.model
+  const { cache, includeUsage = vendor.includeUsage, reasoning } = options
   return {
     model,
-    messages: Messages.write(request.messages, options.sendReasoningAs),
-    ...(request.tools.length === 0 ? {} : { tools: request.tools.map(tool), ...toolChoice(request.toolChoice) }),
-    ...responseFormat(request.responseFormat),
-    ...(request.temperature === undefined ? {} : { temperature: request.temperature }),
-    ...(request.maxTokens === undefined ? {} : { [maxTokensField(options, model)]: request.maxTokens }),
-    ...(options.includeUsage === false ? {} : { stream_options: { include_usage: true } }),
+    messages: Messages.write(request.messages, {
+      systemRole: options.systemRole ?? "system",
+      sendReasoningAs: options.sendReasoningAs ?? vendor.sendReasoningAs,
+      isReasoningOfLoop: options.sendReasoningAs === undefined && vendor.isReasoningOfLoop
+    }),
+    ...Tools.write(request, vendor, options),
+    ...Tools.responseFormat(request.responseFormat),
+    ...(reasoning === undefined ? {} : vendor.reasoning(reasoning)),
+    ...Wire.given("temperature", request.temperature),
+    ...Wire.given(maxTokensField(options, vendor, model), request.maxTokens),
+    ...Wire.given("prompt_cache_key", cache?.key),
+    ...Wire.given("prompt_cache_retention", cache?.retention),
+    ...(includeUsage ? { stream_options: { include_usage: true } } : {}),
     ...options.options,
     ...request.options,
     stream: true
   }
 }
 
-const maxTokensField = (options: Options, model: string): string => {
-  if (options.maxTokensField !== undefined) return options.maxTokensField
-  const isOwn = /^https:\/\/([^/]+\.)?openai\.com(\/|$)/.test(options.baseUrl ?? defaultBaseUrl)
-  return isOwn || /(^|\/)(o\d|gpt-5)/.test(model) ? "max_completion_tokens" : "max_tokens"
-}
-
-const tool = ({ description, name, parameters }: Tool.Definition): Json.JsonObject => ({
-  type: "function",
-  function: { name, ...(description === "" ? {} : { description }), parameters }
-})
-
-const toolChoice = (choice: Adapter.ToolChoice | undefined): Json.JsonObject => {
-  if (choice === undefined) return {}
-  return { tool_choice: typeof choice === "string" ? choice : { type: "function", function: { name: choice.name } } }
-}
-
-const responseFormat = (format: Adapter.ResponseFormat | undefined): Json.JsonObject => {
-  if (format === undefined || format.type === "text") return {}
-  const { type, ...json_schema } = format
-  return { response_format: type === "json_schema" ? { type, json_schema } : { type } }
-}
+const maxTokensField = (options: Options, vendor: Vendors.Vendor, model: string): string =>
+  options.maxTokensField ?? (/(^|\/)(o\d|gpt-5)/.test(model) ? "max_completion_tokens" : vendor.maxTokensField)
 
 // ---------------------------------------------------------------------------------------------------------------------
 // stream
@@ -105,18 +103,24 @@ class Reader implements Answer.Reader {
   private readonly calls: CallFragments.CallFragments
   private text = ""
   private reasoning = ""
+  private readonly details = new ReasoningDetails()
+  private readonly notes = new Notes()
   private refusal = ""
   private finishWord: string | undefined
   private usage: Response.Usage | null = null
   private id: string | undefined
   private model: string | undefined
   private hasChunks = false
+  private hasDeltas = false
   private hasFinished = false
+  /** Whether the body is a reply, and no stream of its pieces. */
+  private isDocument = false
+  /** Whether nothing more is to be said, although no word says so. */
   private isWhole = false
 
-  constructor(origin: Errors.Origin, makeId: () => string) {
+  constructor(origin: Errors.Origin, makeId: () => string, restore: CallFragments.Restore | undefined) {
     this.origin = origin
-    this.calls = new CallFragments.CallFragments(makeId)
+    this.calls = new CallFragments.CallFragments(makeId, Messages.metadataKey, restore)
   }
 
   get isComplete(): boolean {
@@ -141,7 +145,8 @@ class Reader implements Answer.Reader {
     this.document(stray, out)
     if (this.failure === undefined && this.isComplete) return this.finish(out)
     if (this.usage !== null) out.push({ _tag: "RawChunk", chunk: { usage: this.usage } })
-    if (this.hasChunks) this.fail("network_error", "the connection was closed before the reply was complete")
+    if (this.failure !== undefined) this.failure = Errors.ended(this.failure, this.finishWord)
+    else if (this.hasChunks) this.fail("network_error", "the connection was closed before the reply was complete")
     else this.fail("malformed_response", `the answer holds no reply: ${Errors.describe(stray)}`)
   }
 
@@ -150,8 +155,9 @@ class Reader implements Answer.Reader {
     const parsed = stray === "" ? undefined : Result.getOrUndefined(Json.parse(stray))
     const body: unknown = Array.isArray(parsed) ? parsed[0] : parsed
     if (!Json.isObject(body)) return
-    const choices = Messages.list(body["choices"])
-    this.isWhole = choices.some((choice) => Json.isObject(choice["message"]))
+    const choices = Wire.list(body["choices"])
+    this.isDocument = choices.some((choice) => Json.isObject(choice["message"]))
+    this.isWhole ||= this.isDocument
     this.chunk(body, choices.length === 0 && !this.hasChunks, out)
   }
 
@@ -161,19 +167,39 @@ class Reader implements Answer.Reader {
 
   private chunk(chunk: Json.JsonObject, isError: boolean, out: Array<Event.AdapterEvent>): void {
     this.hasChunks = true
-    const reported = chunk["usage"] ?? Messages.object(chunk["x_groq"])["usage"]
+    const reported = chunk["usage"] ?? Wire.object(chunk["x_groq"])["usage"]
     if (Json.isObject(reported)) this.usage = Usage.merge(this.usage, usage(reported))
+    const choice = Wire.list(chunk["choices"]).find(({ index }) => index === undefined || index === 0)
+    const word = choice === undefined ? undefined : this.takeWord(choice["finish_reason"])
     if (this.failure !== undefined) return
-    this.id ??= Messages.string(chunk["id"])
-    this.model ??= Messages.string(chunk["model"])
-    const choice = Messages.list(chunk["choices"]).find(({ index }) => index === undefined || index === 0)
-    if (choice !== undefined) this.choice(choice, out)
-    this.failure ??= Option.getOrUndefined(Errors.fromChunk(this.origin, chunk, isError))
+    this.id ??= Wire.string(chunk["id"])
+    this.model ??= Wire.string(chunk["model"])
+    if (choice !== undefined) this.choice(choice, word, out)
+    // Usage without any choice is told last of all.
+    this.isWhole ||= Json.isObject(chunk["usage"]) && Array.isArray(chunk["choices"]) && chunk["choices"].length === 0
+    const failed = Json.isObject(choice?.["error"]) ? choice : chunk
+    this.failure ??= Option.getOrUndefined(Errors.fromChunk(this.origin, failed, isError))
   }
 
-  private choice(choice: Json.JsonObject, out: Array<Event.AdapterEvent>): void {
-    const message = this.isWhole || !Json.isObject(choice["delta"]) ? choice["message"] : choice["delta"]
-    const { fragments, refusal, text, thought } = Messages.read(Messages.object(message))
+  /** Between the chunks of a stream an empty word means that the end is not there yet. */
+  private takeWord(word: unknown): string | undefined {
+    if (typeof word !== "string") return undefined
+    if (word !== "" || this.isDocument) this.finishWord = word
+    return word
+  }
+
+  /** A whole message beside deltas repeats what they say. */
+  private messageOf({ delta, message }: Json.JsonObject): Json.JsonObject {
+    const isWhole = this.isDocument || (!this.hasDeltas && !Json.isObject(delta))
+    this.hasDeltas ||= !isWhole
+    return Wire.object(isWhole ? message : delta)
+  }
+
+  private choice(choice: Json.JsonObject, word: string | undefined, out: Array<Event.AdapterEvent>): void {
+    const message = this.messageOf(choice)
+    const { annotations, details, fragments, refusal, text, thought } = Messages.read(message)
+    this.details.add(details)
+    this.notes.add(annotations, choice["logprobs"])
     if (thought !== "") {
       this.reasoning += thought
       out.push({ _tag: "ReasoningDelta", id: null, delta: thought })
@@ -187,11 +213,15 @@ class Reader implements Answer.Reader {
       if (this.calls.add(fragment, out)) continue
       this.fail("malformed_response", "the stream goes on with a tool call that it had completed")
     }
-    const word = typeof choice["finish_reason"] === "string" ? choice["finish_reason"] : undefined
-    // Between the chunks of a stream an empty word means that the end is not there yet.
-    if (word !== undefined && (word !== "" || this.isWhole)) this.finishWord = word
     const reason = finishReason(word, false)
     if (reason === "stop" || reason === "tool_calls") this.calls.closeAll(out)
+  }
+
+  private get thoughts(): Pick<Message.Message, "reasoning"> {
+    const { list } = this.details
+    if (this.reasoning === "" && list.length === 0) return {}
+    const metadata = list.length === 0 ? {} : { metadata: { [Messages.metadataKey]: { reasoning_details: list } } }
+    return { reasoning: [{ type: "reasoning", text: this.reasoning, ...metadata }] }
   }
 
   private finish(out: Array<Event.AdapterEvent>): void {
@@ -199,18 +229,18 @@ class Reader implements Answer.Reader {
     this.calls.end(finishReason(this.finishWord, false) === "length", out)
     const toolCalls = this.calls.toolCalls
     const reason = finishReason(this.finishWord, toolCalls.length > 0)
-    const reasoning = this.reasoning === "" ? {} : { reasoning: [{ type: "reasoning", text: this.reasoning } as const] }
     const { refusal, usage } = this
     out.push({
       _tag: "MessageCompleted",
-      message: { ...Message.assistant(this.text, toolCalls), finishReason: reason, ...reasoning },
+      message: { ...Message.assistant(this.text, toolCalls), finishReason: reason, ...this.thoughts },
       finishReason: reason,
       ...(this.finishWord === undefined ? {} : { rawFinishReason: this.finishWord }),
       metadata: {
         ...(usage === null ? {} : { usage }),
         ...(this.id === undefined ? {} : { responseId: this.id }),
         ...(this.model === undefined ? {} : { model: this.model }),
-        ...(refusal === "" ? {} : { refusal })
+        ...(refusal === "" ? {} : { refusal }),
+        ...this.notes.metadata
       }
     })
     this.hasFinished = true
@@ -252,8 +282,8 @@ const usage = (wire: Json.JsonObject): Response.Usage => {
   const { completion_tokens, cost, prompt_tokens, total_tokens, ...others } = wire
   const { cached_tokens, prompt_cache_hit_tokens, reasoning_tokens, ...rest } = others
   const { completion_tokens_details, prompt_tokens_details, ...extra } = rest
-  const { cache_write_tokens, cached_tokens: cached, ...input } = Messages.object(prompt_tokens_details)
-  const { reasoning_tokens: reasoning, ...output } = Messages.object(completion_tokens_details)
+  const { cache_write_tokens, cached_tokens: cached, ...input } = Wire.object(prompt_tokens_details)
+  const { reasoning_tokens: reasoning, ...output } = Wire.object(completion_tokens_details)
   return Response.usage({
     inputTokens: prompt_tokens,
     outputTokens: completion_tokens,
@@ -274,35 +304,37 @@ const usage = (wire: Json.JsonObject): Response.Usage => {
 // ---------------------------------------------------------------------------------------------------------------------
 // errors
 
-const refused = (provider: string, detail: string): Stream.Stream<never, Adapter.AdapterError> =>
-  Stream.fail(new Adapter.AdapterError({ reason: "unsupported_feature", detail, provider }))
+const errors: Errors.Words = [
+  [/insufficient_(user_)?quota|billing/, "quota_exceeded"],
+  [/context_length|context_size|context_window|too_many_prompt_tokens/i, "context_length_exceeded"],
+  [/content_filter|content_policy|ResponsibleAIPolicy/i, "content_filter"],
+  [/tool_use_failed/, "invalid_request"],
+  [/RateLimitReached|rate_limit_exceeded/, "rate_limited"]
+]
 
 // ---------------------------------------------------------------------------------------------------------------------
 // layer
 
-const make = (options: Options): Effect.Effect<Adapter.Adapter["Service"], never, HttpClient.HttpClient> => {
-  const settings = Connection.settings("OpenAiChat.layer", options)
-  if (typeof options.model !== "string" || options.model === "") {
-    return Connection.misuse("OpenAiChat.layer", "model must be the name of a model")
-  }
-  const { apiKey, baseUrl = defaultBaseUrl, provider = defaultProvider } = options
-  const authorization = apiKey === undefined ? {} : { authorization: Connection.bearer(apiKey) }
-  return Effect.map(HttpClient.HttpClient, (client) => ({
-    stream: (request) =>
-      Stream.suspend(() => {
-        const problem = Messages.unsupported(request.messages)
-        return problem !== undefined ? refused(provider, problem) : Connection.stream({
-          client,
-          settings,
-          provider,
-          url: Connection.endpoint(baseUrl, "/chat/completions"),
-          headers: { ...authorization, ...options.headers },
-          secrets: apiKey === undefined ? [] : [apiKey],
-          body: () => requestBody(options, request),
-          makeReader: (origin) => Effect.map(CallFragments.idMaker, (makeId) => new Reader(origin, makeId))
-        })
-      })
-  }))
+const headers = (options: Options): Connection.HeaderValues => {
+  const { keyHeader } = vendorOf(options)
+  if (options.apiKey === undefined) return {}
+  return keyHeader === undefined
+    ? { authorization: Connection.bearer(options.apiKey) }
+    : { [keyHeader]: options.apiKey }
+}
+
+const protocol: Protocol.Protocol<Options> = {
+  name: "OpenAiChat",
+  provider: "openai",
+  baseUrl: "https://api.openai.com/v1",
+  environment: { model: "OPENAI_MODEL", apiKey: ["OPENAI_API_KEY"], baseUrl: "OPENAI_BASE_URL" },
+  path: () => "/chat/completions",
+  headers,
+  body: requestBody,
+  unsupported: ({ messages }) => Messages.unsupported(messages),
+  errors,
+  reader: (origin, makeId, { tools }, { strict }) =>
+    new Reader(origin, makeId, strict === true ? StrictSchema.restore(tools, StrictSchema.openAi) : undefined)
 }
 
 /**
@@ -315,6 +347,8 @@ const make = (options: Options): Effect.Effect<Adapter.Adapter["Service"], never
  * missing, and an error inside a reply, fail the stream. Under finish reason `length` the last call is marked as
  * `truncated` even if its arguments parse, because the wire never closed it; the calls before it count.
  * An option that cannot be used throws a `TypeError` that names it.
+ *
+ * `MessageCompleted.metadata` may name a `refusal`, the `annotations` of the text and its `logprobs`.
  *
  * **Example** (A model behind an HTTP client)
  *
@@ -337,7 +371,7 @@ const make = (options: Options): Effect.Effect<Adapter.Adapter["Service"], never
  * @since 0.1.0
  */
 export const layer = (options: Options): Layer.Layer<Adapter.Adapter, never, HttpClient.HttpClient> =>
-  Layer.effect(Adapter.Adapter, make(options))
+  Protocol.layer(protocol, options)
 
 /**
  * The adapter with what the environment says: `OPENAI_MODEL`, `OPENAI_API_KEY` and `OPENAI_BASE_URL`, read through
@@ -349,27 +383,4 @@ export const layer = (options: Options): Layer.Layer<Adapter.Adapter, never, Htt
  */
 export const layerConfig = (
   defaults: Partial<Options> = {}
-): Layer.Layer<Adapter.Adapter, Config.ConfigError, HttpClient.HttpClient> =>
-  Layer.unwrap(Effect.map(environment(defaults), layer))
-
-/** A setting of the environment; an empty one is none. */
-const setting = (name: string): Config.Config<Option.Option<string>> =>
-  Config.option(Config.String(name)).pipe(
-    Config.map((value) => Option.filter(Option.map(value, (text) => text.trim()), (text) => text !== ""))
-  )
-
-/** Fails with the name of the setting if there is nothing to stand in for it. */
-const required = (name: string, value: string | undefined): Config.Config<string> =>
-  value === undefined || value === "" ? Config.NonEmptyString(name) : Config.succeed(value)
-
-const environment = (defaults: Partial<Options>): Config.Config<Options> =>
-  Config.all({ model: setting("OPENAI_MODEL"), baseUrl: setting("OPENAI_BASE_URL"), key: setting("OPENAI_API_KEY") })
-    .pipe(Config.flatMap((found) => {
-      const baseUrl = Option.getOrUndefined(found.baseUrl) ?? defaults.baseUrl ?? defaultBaseUrl
-      const apiKey = Option.getOrUndefined(Option.map(found.key, (key) => Redacted.make(key))) ?? defaults.apiKey
-      const hasAccess = baseUrl !== defaultBaseUrl || apiKey !== undefined || defaults.headers !== undefined
-      return Config.all({
-        model: required("OPENAI_MODEL", Option.getOrUndefined(found.model) ?? defaults.model),
-        access: required("OPENAI_API_KEY", hasAccess ? "given" : undefined)
-      }).pipe(Config.map(({ model }) => ({ ...defaults, model, baseUrl, ...(apiKey === undefined ? {} : { apiKey }) })))
-    }))
+): Layer.Layer<Adapter.Adapter, Config.ConfigError, HttpClient.HttpClient> => Protocol.layerConfig(protocol, defaults)

@@ -39,10 +39,40 @@ export const suspension = (
   now: number
 ): Event.Suspension => ({ id: call.id, kind, toolCall: call, ...expiry(tool, now) })
 
-export const requested = ({ expiresAt, toolCall }: Event.Suspension): Event.Event => ({
+const requested = ({ expiresAt, toolCall }: Event.Suspension): Event.Event => ({
   _tag: "ToolApprovalRequested",
   toolCallId: toolCall.id,
   toolName: toolCall.name,
   arguments: toolCall.arguments ?? {},
   ...(expiresAt === undefined ? {} : { expiresAt })
 })
+
+/** The calls of a batch that wait for an approval, by their position. */
+export class Waiting {
+  private readonly suspensions = new Map<number, Event.Suspension>()
+
+  get size(): number {
+    return this.suspensions.size
+  }
+
+  has(job: { readonly index: number }): boolean {
+    return this.suspensions.has(job.index)
+  }
+
+  /** Takes in a call, and gives the event that says so. */
+  add({ call, index, tool }: Plan.Run, now: number): Event.Event {
+    const waiting = suspension("approval", call, tool, now)
+    this.suspensions.set(index, waiting)
+    return requested(waiting)
+  }
+
+  /** All that waits in call order, with the questions among the answers, which stand by their position. */
+  among(
+    answers: ReadonlyArray<{ readonly suspension?: Event.Suspension } | undefined>
+  ): ReadonlyArray<Event.Suspension> {
+    return Array.from(
+      { length: Math.max(answers.length, ...Array.from(this.suspensions.keys(), (index) => index + 1)) },
+      (_, index) => this.suspensions.get(index) ?? answers[index]?.suspension
+    ).filter((waiting) => waiting !== undefined)
+  }
+}

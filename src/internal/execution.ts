@@ -37,7 +37,7 @@ const crashed = (call: Message.ToolCall, cause: Cause.Cause<unknown>): Tool.Outc
   })
 })
 
-const isFailure = (outcome: unknown): outcome is Tool.Error =>
+export const isFailure = (outcome: unknown): outcome is Tool.Error =>
   Json.isObject(outcome) && outcome["_tag"] === "Error" && "error" in outcome
 
 /** Repeats a failed attempt as the tool's schedule says, which sees what failed; the last failure is the outcome. */

@@ -15,6 +15,8 @@ export class Mailbox<E> implements Outlet {
   private readonly unreadProgress = new Map<number, { readonly count: number; readonly last: number }>()
   private failure: Cause.Cause<E> | undefined
   private resumeReader: (() => void) | undefined
+  /** Whether it was woken while nobody waited: whoever has just looked, and is about to wait, has to look again. */
+  private wasWoken = false
 
   offer(events: ReadonlyArray<Event.Event>): void {
     if (this.failure !== undefined) return
@@ -43,15 +45,17 @@ export class Mailbox<E> implements Outlet {
 
   /** Lets the reader look again, although there may be no event. */
   wake(): void {
+    if (this.resumeReader === undefined) this.wasWoken = true
     this.resumeReader?.()
     this.resumeReader = undefined
   }
 
   /** Everything there is now; waits only when there is nothing, and may then have been woken for nothing. */
   readonly take: Effect.Effect<ReadonlyArray<Event.Event>, E> = Effect.withFiber((reader) => {
-    if (!this.isEmpty) return this.drain()
+    if (this.isDue) return this.drain()
     return Effect.callback((resume) => {
       const next = Effect.suspend(() => this.drain())
+      if (this.isDue) return resume(next)
       this.resumeReader = () => reader.currentDispatcher.scheduleTask(() => resume(next), 0)
       return Effect.sync(() => {
         this.resumeReader = undefined
@@ -63,10 +67,22 @@ export class Mailbox<E> implements Outlet {
     return this.events.length === 0 && this.failure === undefined
   }
 
-  private drain(): Effect.Effect<ReadonlyArray<Event.Event>, E> {
+  /** Whether there is something to look at. A reader may be held up between a look and its wait. */
+  private get isDue(): boolean {
+    return !this.isEmpty || this.wasWoken
+  }
+
+  /** Everything there is now, which may be nothing. What else there is to look at is left for the reader who waits. */
+  takeNow(): ReadonlyArray<Event.Event> {
     const events = this.events
     this.events = []
     this.unreadProgress.clear()
+    return events
+  }
+
+  private drain(): Effect.Effect<ReadonlyArray<Event.Event>, E> {
+    this.wasWoken = false
+    const events = this.takeNow()
     return events.length === 0 && this.failure !== undefined ? Effect.failCause(this.failure) : Effect.succeed(events)
   }
 }

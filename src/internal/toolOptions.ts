@@ -42,7 +42,7 @@ export interface Limit<in Args> {
 export type Interrupt = "cancel" | "block"
 
 /** What every tool may declare besides its handler. */
-export interface Declarations<P, R> {
+interface Declarations<P, R> {
   readonly description?: string
   readonly parameters: P
   readonly validate?: Gate<Parameters.Type<P>, Validation, R>

@@ -9,6 +9,7 @@ import type * as Message from "../Message.ts"
 import type * as Response from "../Response.ts"
 import type * as Tool from "../Tool.ts"
 import type { Ambient } from "./ambient.ts"
+import * as LostArguments from "./lostArguments.ts"
 import * as Payload from "./payload.ts"
 import type * as Request from "./request.ts"
 import type { Running } from "./running.ts"
@@ -103,6 +104,9 @@ export const heard = <E, R>(response: Response.Response, { ambient, state }: Run
   ambient.cancellation?.isRequested === true && state.message === null && response.error === undefined
     ? { ...response, finishReason: "other", rawFinishReason: "cancelled" }
     : response
+
+/** What was heard, after a warning for each call that lost its arguments. */
+export const reported: (response: Response.Response) => Effect.Effect<Response.Response> = LostArguments.reported
 
 /** Whether a message says nothing. */
 export const isEmpty = (message: Message.Message): boolean => message.content === "" && message.toolCalls === undefined

@@ -1,13 +1,11 @@
 /**
  * What goes wrong between here and the model, and what is said of it: HTTP errors in every shape, errors inside a reply,
- * servers that cannot be reached or fall silent, and what is tried again, and when.
+ * and what is tried again, and when.
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
-import * as FetchHttpClient from "effect/http/FetchHttpClient"
 import * as Random from "effect/Random"
-import * as Stream from "effect/Stream"
 import type { Adapter } from "heddle"
 import type { OpenAiChat } from "heddle/adapters"
 import * as WaitingClock from "../support/clock.ts"
@@ -55,6 +53,7 @@ describe("HTTP errors", () => {
     ["flat", { object: "error", message: "wrong", type: "invalid" }, "wrong"],
     ["detail", { detail: "wrong" }, "wrong"],
     ["typed", { type: "error", error: { type: "x", message: "wrong" }, request_id: "r" }, "wrong"],
+    ["an event", "event: error\ndata: {\"error\":{\"message\":\"wrong\"}}\n\n", "wrong"],
     ["a list", [{ error: { message: "wrong" } }], "wrong"],
     ["of no known shape", { problem: "wrong" }, "{\"problem\":\"wrong\"}"],
     ["a page", "<html><head><title>Bad\n gateway</title></head><body>no</body></html>", "Bad gateway"],
@@ -68,6 +67,36 @@ describe("HTTP errors", () => {
         assert.deepStrictEqual([error.reason, error.detail], ["invalid_request", `HTTP 400: ${detail}`])
       }))
   }
+
+  it.effect("R-122: a quota that is used up is none that waiting brings back, however it is told", () =>
+    Effect.gen(function*() {
+      const error = (message: string, code: string | null = null) => ({ error: { message, code } })
+      assert.strictEqual(yield* reasonOf(402), "quota_exceeded")
+      for (
+        const [status, value] of [
+          [429, error("You exceeded your current quota", "insufficient_quota")],
+          [403, error("no", "insufficient_user_quota")],
+          [400, error("no", "billing_hard_limit_reached")],
+          [400, error("Your credit balance is too low to access the API")],
+          [403, error("Insufficient credits. Add more")],
+          [429, error("You have exceeded your monthly included credits")]
+        ] as const
+      ) {
+        assert.strictEqual(yield* reasonOf(status, value), "quota_exceeded", JSON.stringify(value))
+      }
+      assert.strictEqual(yield* reasonOf(429, error("You exceeded your current quota, please check")), "rate_limited")
+      assert.strictEqual(yield* reasonOf(401, error("Insufficient credits")), "authentication_failed")
+    }))
+
+  it.effect("R-122: what only the body says is kept: the request's id, and a status in words", () =>
+    Effect.gen(function*() {
+      const typed = yield* errorOf(json(400, { type: "error", error: { message: "no" }, request_id: "req_2" }))
+      assert.strictEqual(typed.requestId, "req_2")
+      const both = { request_id: "req_2", error: { message: "no", status: "NOT_FOUND", code: 404 } }
+      const found = yield* errorOf(json(404, both, { "request-id": "req_1" }))
+      assert.strictEqual(found.requestId, "req_1")
+      assert.deepStrictEqual(found.metadata, { code: "404", status: "NOT_FOUND" })
+    }))
 
   it.effect("R-122: an empty body and an endless one leave the status to speak", () =>
     Effect.gen(function*() {
@@ -129,6 +158,7 @@ describe("errors inside a reply", () => {
       assert.deepInclude(usage, { inputTokens: 3, outputTokens: 1 })
       assert.deepInclude({ ...found.error }, { reason: "provider_unavailable", status: 502 })
       assert.deepStrictEqual(found.error?.cause, error)
+      assert.strictEqual(found.error?.metadata?.["finishReason"], "stop")
     }))
 
   it.effect("R-145: an error event, a flat error and an error that is a text are errors all the same", () =>
@@ -142,6 +172,22 @@ describe("errors inside a reply", () => {
       assert.deepStrictEqual([flat.error?.reason, flat.error?.status], ["invalid_request", 400])
       const text = yield* failing(start, "data: {\"error\":\"overloaded\"}\n\n", "data: [DONE]\n\n")
       assert.deepStrictEqual([text.error?.detail, text.events.length], ["overloaded", 2])
+    }))
+
+  it.effect("R-145: an error may stand in the choice that it broke, and tell nothing but a message", () =>
+    Effect.gen(function*() {
+      const within = { error: { code: 502, message: "upstream is gone" }, finish_reason: "error" }
+      const found = yield* failing(body(said("a"), chunk({ content: "" }, within)))
+      assert.deepInclude({ ...found.error }, {
+        reason: "provider_unavailable",
+        status: 502,
+        detail: "upstream is gone"
+      })
+      assert.strictEqual(found.error?.metadata?.["finishReason"], "error")
+      const reasonOf = (message: string) =>
+        Effect.map(failing(body(said("a"), { error: { message } })), ({ error }) => error?.reason)
+      assert.strictEqual(yield* reasonOf("The server is overloaded"), "provider_unavailable")
+      assert.strictEqual(yield* reasonOf("boo"), "unknown")
     }))
 
   it.effect("R-145: a bare document that breaks the stream off is an error, not the end of the reply", () =>
@@ -244,7 +290,8 @@ describe("retries", () => {
         assert.strictEqual((yield* trying(() => json(status, {}))).requests, 1)
       }
       const quota = { error: { message: "no money", type: "insufficient_quota", code: "insufficient_quota" } }
-      assert.strictEqual((yield* trying(() => json(429, quota))).requests, 1)
+      const spent = yield* trying(() => json(429, quota))
+      assert.deepStrictEqual([spent.requests, spent.error?.reason], [1, "quota_exceeded"])
       assert.strictEqual((yield* trying(() => json(500, {}, { "x-should-retry": "false" }))).requests, 1)
       assert.strictEqual((yield* trying(() => json(400, {}, { "x-should-retry": "true" }))).requests, 3)
       for (const status of [408, 409, 429, 502, 529]) {
@@ -279,82 +326,37 @@ describe("retries", () => {
       assert.deepStrictEqual([good.requests, good.waits], [1, []])
     }))
 
+  const broken = "data: {\"error\":{\"message\":\"busy\",\"code\":503}}\n\n"
+
   it.effect("R-122: after the first event nothing is tried again", () =>
     Effect.gen(function*() {
+      const spoken = body(said("ok")).replace("data: [DONE]\n\n", "")
       const answers: ReadonlyArray<Server.Answer> = [
-        { pieces: [": nothing yet\n\n"], ending: "drop" },
-        { pieces: ["data: {\"error\":{\"message\":\"busy\",\"code\":503}}\n\n"] }
+        { pieces: [spoken], ending: "drop" },
+        { pieces: [spoken, broken] },
+        { pieces: [body(chunk({ reasoning_content: "hm" })).replace("data: [DONE]\n\n", broken)] }
       ]
       for (const answer of answers) {
         const found = yield* trying(() => answer)
-        assert.deepStrictEqual([found.requests, found.events.length, found.error?.isRetryable], [1, 1, true])
+        assert.deepStrictEqual([found.requests, found.events.length, found.error?.isRetryable], [1, 2, true])
       }
     }))
-})
 
-describe("silence", () => {
-  it.effect("R-122: a server that cannot be reached is named in one line", () =>
+  it.effect("R-122: an answer that breaks before it has said anything is like one that never came", () =>
     Effect.gen(function*() {
-      const url = yield* Server.unreachable
-      const { error, events } = yield* Chunks.outcome(Chunks.stream(url, { retries: 0 }))
-      assert.deepStrictEqual([events, error?.reason, error?.isRetryable], [[], "network_error", true])
-      assert.strictEqual(
-        error?.message,
-        `adapter error (openai): network_error: cannot reach ${url}/v1/chat/completions: ` +
-          `connect ECONNREFUSED ${url.replace("http://", "")}`
-      )
+      const answers: ReadonlyArray<Server.Answer> = [
+        { pieces: [": nothing yet\n\n"], ending: "drop" },
+        { pieces: [broken] },
+        { pieces: [body(chunk({ role: "assistant", content: "" })).replace("data: [DONE]\n\n", broken)] }
+      ]
+      for (const answer of answers) {
+        const healed = yield* trying((index) => index === 0 ? answer : { pieces: [answered] })
+        assert.deepStrictEqual([healed.requests, healed.waits, healed.error], [2, [600], undefined])
+        const found = yield* trying(() => answer)
+        assert.deepStrictEqual([found.requests, found.events.length, found.error?.isRetryable], [3, 0, true])
+      }
+      const refused = "data: {\"error\":{\"message\":\"no\",\"code\":400}}\n\n"
+      assert.strictEqual((yield* trying(() => ({ pieces: [refused] }))).requests, 1)
+      assert.strictEqual((yield* trying(() => ({ pieces: ["<html>"] }))).requests, 1)
     }))
-
-  it.effect("R-122: a base URL that is none is refused, and shows no password", () =>
-    Effect.gen(function*() {
-      const messageFor = (baseUrl: string) =>
-        Effect.map(Chunks.outcome(Chunks.stream("", { baseUrl })), ({ error }) => `${error?.reason}: ${error?.detail}`)
-      assert.match(yield* messageFor("localhost:11434/v1"), /^invalid_request: .*http:\/\/ or https:\/\//)
-      assert.match(yield* messageFor("no url"), /^invalid_request: .*no URL: no url/)
-      const withPassword = yield* messageFor("http://me:hunter2@localhost/v1")
-      assert.match(withPassword, /^invalid_request: .*must not hold a user/)
-      assert.notInclude(withPassword, "hunter2")
-    }))
-
-  it.effect("R-122: a server that does not answer in time is asked again, and given up", () =>
-    Effect.scoped(Effect.gen(function*() {
-      const server = yield* Server.serve(() => ({ pieces: [], ending: "open" }))
-      const silent = Stream.provideService(FetchHttpClient.Fetch, (_, init) =>
-        new Promise((_resolve, reject) => {
-          init?.signal?.addEventListener("abort", () => reject(new Error("aborted")))
-        }))
-      const clock = WaitingClock.make(() => true)
-      const { error } = yield* Chunks.outcome(silent(Chunks.stream(server.url, { idleTimeout: "7 seconds" }))).pipe(
-        WaitingClock.by(clock)
-      )
-      assert.deepStrictEqual([error?.reason, error?.detail], ["timeout", "the server did not answer within 7s"])
-      assert.strictEqual(clock.waits.filter((millis) => millis === 7000).length, 3)
-    })))
-
-  it.effect("R-122: a server that falls silent within a reply fails it; one that only stays does not", () =>
-    Effect.scoped(Effect.gen(function*() {
-      const whole = body(said("a"), finish("stop"))
-      const cut = body(said("a")).replace("data: [DONE]\n\n", "")
-      const listen = (text: string, patience: number) =>
-        Effect.gen(function*() {
-          const server = yield* Server.serve(() => ({ pieces: [text], ending: "open" }))
-          let hasSpoken = false
-          const spoken = Stream.tap(
-            Chunks.stream(server.url, { idleTimeout: "7 minutes" }),
-            (event) =>
-              Effect.sync(() => {
-                hasSpoken ||= event._tag === "TextDelta"
-              })
-          )
-          const clock = WaitingClock.make((millis) => hasSpoken && millis === patience)
-          const found = yield* WaitingClock.by(clock)(Chunks.outcome(spoken))
-          const { left } = yield* server.settled
-          return [found.error?.reason, found.error?.detail, of(found.events, "MessageCompleted").length, left]
-        })
-      assert.deepStrictEqual(yield* listen(cut, 420_000), ["timeout", "the server was silent for 7m", 0, 1])
-      assert.deepStrictEqual(yield* listen(whole, 1000), [undefined, undefined, 1, 1])
-      assert.deepStrictEqual(yield* listen(whole.replace("data: [DONE]\n\n", ""), 10_000), [undefined, undefined, 1, 1])
-      const broken = `${cut}data: {"error":{"message":"no","code":503}}\n\n`
-      assert.deepStrictEqual(yield* listen(broken, 1000), ["provider_unavailable", "no", 0, 1])
-    })))
 })

@@ -190,9 +190,9 @@ describe("messages", () => {
 
   it.effect("R-342: what the wire attached to a call goes back with it", () =>
     Effect.gen(function*() {
-      const metadata = { extra_content: { google: { thought_signature: "abc" } }, local: 1 }
+      const metadata = { openaiChat: { extra_content: { google: { thought_signature: "abc" } } }, local: 1 }
       const [message] = yield* messagesOf([Message.assistant("", [{ ...Message.toolCall("a", "search"), metadata }])])
-      assert.deepInclude((message as any).tool_calls[0], { extra_content: metadata.extra_content })
+      assert.deepInclude((message as any).tool_calls[0], { extra_content: metadata.openaiChat.extra_content })
       assert.notProperty((message as any).tool_calls[0], "local")
     }))
 
@@ -312,6 +312,8 @@ describe("layer", () => {
     assert.throws(make({ maxEventLength: 0 }), TypeError, "maxEventLength")
     assert.throws(make({ idleTimeout: "soon" }), TypeError, "idleTimeout must be a duration; got: soon")
     assert.throws(make({ retryDelay: "x" }), TypeError, "retryDelay")
+    assert.throws(make({ connectTimeout: "x" }), TypeError, "connectTimeout must be a duration; got: x")
+    assert.throws(make({ firstChunkTimeout: "x" }), TypeError, "firstChunkTimeout must be a duration; got: x")
   })
 
   /** What a server receives from an adapter that the environment describes, or the error that describes it wrongly. */

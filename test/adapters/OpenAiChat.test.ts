@@ -62,7 +62,28 @@ describe("text", () => {
       ))
       assert.deepStrictEqual(of(events, "ReasoningDelta").map((event) => event.delta), ["a", "b", "c", "d"])
       assert.deepStrictEqual(of(events, "TextCompleted").map((event) => event.text), ["Hi"])
-      assert.deepStrictEqual(completed(events).message.reasoning, [{ type: "reasoning", text: "abcd" }])
+      const kept = [...details, { type: "reasoning.summary", summary: "c" }]
+      assert.deepStrictEqual(completed(events).message.reasoning, [
+        { type: "reasoning", text: "abcd", metadata: { openaiChat: { reasoning_details: kept } } }
+      ])
+    }))
+
+  it.effect("R-358: sources are listed once, and likelihoods in order", () =>
+    Effect.gen(function*() {
+      const source = (url: string) => ({ type: "url_citation", url_citation: { url } })
+      const token = (text: string) => ({ token: text, logprob: -0.5 })
+      const { events } = yield* outcomeOf(body(
+        chunk({ content: "a", annotations: [source("x")] }, { logprobs: { content: [token("a")], refusal: null } }),
+        chunk({ content: "b", annotations: [source("x"), source("y")] }, { logprobs: { content: [token("b")] } }),
+        chunk({}, { finish_reason: "stop", logprobs: null })
+      ))
+      assert.deepInclude(completed(events).metadata, {
+        annotations: [source("x"), source("y")],
+        logprobs: [token("a"), token("b")]
+      })
+      const plain = yield* outcomeOf(body(said("a"), finish("stop")))
+      assert.notProperty(completed(plain.events).metadata, "annotations")
+      assert.notProperty(completed(plain.events).metadata, "logprobs")
     }))
 
   it.effect("R-333: a reply without anything is a message without text and calls", () =>
@@ -267,7 +288,7 @@ describe("calls", () => {
         call({ index: 0, id: "a", name: "search", arguments: "{}", extra_content: extra, custom: {}, padding: null }),
         finish("tool_calls")
       ))
-      assert.deepStrictEqual(of(events, "ToolCallCompleted")[0]!.metadata, { extra_content: extra })
+      assert.deepStrictEqual(of(events, "ToolCallCompleted")[0]!.metadata, { openaiChat: { extra_content: extra } })
     }))
 
   it.effect("R-349: a call of the legacy kind, and the zero value of one, are read as what they are", () =>

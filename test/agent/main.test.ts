@@ -1,47 +1,10 @@
 import { assert, describe, layer } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as FileSystem from "effect/FileSystem"
-import { spawn } from "node:child_process"
 import { resolve } from "node:path"
 import * as Agent from "../support/agent.ts"
+import { agent, type Ended } from "../support/process.ts"
 import * as Server from "../support/server.ts"
-
-const program = resolve(import.meta.dirname, "../../scratchpad/agent/main.ts")
-
-interface Ended {
-  readonly code: number | null
-  readonly signal: string | null
-  readonly stdout: string
-  readonly stderr: string
-}
-
-interface Options {
-  readonly environment?: Readonly<Record<string, string>>
-  /** Sends a signal once the output has this in it. */
-  readonly interruptAt?: RegExp
-}
-
-/** Runs the agent as a process of its own, without a terminal and without the settings of whoever runs the tests. */
-const agent = (args: ReadonlyArray<string>, { environment = {}, interruptAt }: Options = {}) =>
-  Effect.callback<Ended>((resume) => {
-    const own = Object.entries(process.env).filter(([name]) => !/^OPENAI_|^NO_COLOR$|^FORCE_COLOR$/.test(name))
-    const child = spawn(process.execPath, ["--conditions=source", program, ...args], {
-      env: { ...Object.fromEntries(own), ...environment },
-      stdio: ["ignore", "pipe", "pipe"]
-    })
-    let stdout = ""
-    let stderr = ""
-    let isInterrupted = false
-    child.stdout.setEncoding("utf8").on("data", (text: string) => {
-      stdout += text
-      if (isInterrupted || interruptAt === undefined || !interruptAt.test(stdout)) return
-      isInterrupted = true
-      child.kill("SIGINT")
-    })
-    child.stderr.setEncoding("utf8").on("data", (text: string) => void (stderr += text))
-    child.on("close", (code, signal) => resume(Effect.succeed({ code, signal, stdout, stderr })))
-    return Effect.sync(() => child.kill("SIGKILL"))
-  })
 
 /** One line on stderr, and a code that says that it did not work. */
 const assertRefused = (ended: Ended, line: RegExp) => {
@@ -49,9 +12,6 @@ const assertRefused = (ended: Ended, line: RegExp) => {
   assert.match(ended.stderr, line)
   assert.match(ended.stderr, /^agent: [^\n]+\n$/)
 }
-
-const chunk = (delta: object, finish: string | null = null) =>
-  `data: ${JSON.stringify({ id: "x", choices: [{ index: 0, delta, finish_reason: finish }] })}\n\n`
 
 describe("Main job", { concurrent: true }, () => {
   layer(Agent.services, { excludeTestServices: true })((it) => {
@@ -65,9 +25,15 @@ describe("Main job", { concurrent: true }, () => {
         assert.deepStrictEqual([ended.code, ended.stderr], [0, ""])
         assert.match(ended.stdout, /^The best match is lib\/lamp\.rb:3:\n\n {2}3 {2}def ignite\(lamp\)$/m)
         assert.include(ended.stdout, "no language model")
-        assert.match(ended.stdout, /^ {2}✓ search_text {2}Who ignites the lamp\? - 1 match in 2 files \(.+ m?s\)$/m)
-        assert.match(ended.stdout, /^ {2}read_file lib\/lamp\.rb:1 +█ +.+ m?s$/m)
-        assert.match(ended.stdout, /\nCompleted · 3 turns · 3 calls · .* · [\d,]+ words in, \d+ out\n$/)
+        assert.match(ended.stdout, /^ [» ]✓ search_text {2}Who ignites the lamp\? - 1 match in 2 files \(.+ m?s\)$/m)
+        assert.match(ended.stdout, /^ {2}[» ]✓ read_file lib\/lamp\.rb:1 +█+ +│? +.+ m?s$/m)
+        assert.match(ended.stdout, /\nCompleted · 3 turns · 4 calls · .* · [\d,]+ words in, \d+ out\n/)
+        assert.match(
+          ended.stdout,
+          /\nNot written, .*\(--notes FOLDER\):\n {2}- "Who ignites the lamp\?": lib\/lamp\.rb:3\n$/
+        )
+        const fs = yield* FileSystem.FileSystem
+        assert.deepStrictEqual((yield* fs.readDirectory(root)).toSorted(), ["docs", "lib"])
         assert.notInclude(ended.stdout, "\u001b")
       }))
 
@@ -81,15 +47,31 @@ describe("Main job", { concurrent: true }, () => {
         assert.match(text.split("\n")[Number(line) - 1] ?? "", /timeout/i)
       }))
 
+    it.effect("main job: reads start before the reply has ended, and the picture marks them", () =>
+      Effect.gen(function*() {
+        const root = yield* Agent.folder({ ...Agent.shop, "test/tax.test.ts": "expect(taxRate).toBe(0.2)\n" })
+        const ended = yield* agent(["Where is the tax rate defined?", "--dir", root, "--notes", "kept"])
+        assert.deepStrictEqual([ended.code, ended.stderr], [0, ""])
+        const picture = ended.stdout.slice(ended.stdout.indexOf("\n  turn 2 "), ended.stdout.indexOf("\n  turn 3 "))
+        assert.match(picture, /^ {5}model +·*░+ +.+ m?s$/m)
+        assert.match(picture, /^ {2}»✓ read_file [^ ]*billing\.ts:1 +█+ +│ +.+ m?s$/m)
+        assert.match(picture, /^ {2}[‖ ]✓ write_note "Where is th… +·*[│┄]*█+ +.+ m?s$/m)
+        assert.match(ended.stdout, /^ {2}» [2-5] started before the reply had ended/m)
+        for (const line of ended.stdout.split("\n  turn 1 ")[1]?.split("\n") ?? []) assert.isAtMost(line.length, 80)
+        const fs = yield* FileSystem.FileSystem
+        assert.match(yield* fs.readFileString(`${root}/kept/notes.md`), /^- "Where is the tax rate defined\?": .*:1\n$/)
+      }))
+
     it.effect("main job: what cannot be used is refused in one line, before anything is asked", () =>
       Effect.gen(function*() {
         const root = yield* Agent.folder({ "a.txt": "a\n" })
         assertRefused(yield* agent(["x", "--dir", `${root}/none`]), /none: there is no such file or folder/)
         assertRefused(yield* agent(["x", "--dir", `${root}/a.txt`]), /a\.txt: it is no folder/)
         assertRefused(yield* agent(["x", "--bogus"]), /--bogus/)
-        assertRefused(yield* agent(["x", "--model", "gpt-x"]), /--model gpt-x: it needs OPENAI_API_KEY/)
+        const other = yield* agent(["x", "--provider", "other"])
+        assertRefused(other, /--provider other: it is none of openai, anthropic, gemini, embedded$/m)
         const wrong = yield* agent(["x"], { environment: { OPENAI_BASE_URL: "ftp://x" } })
-        assertRefused(wrong, /OPENAI_BASE_URL: ftp:\/\/x is no http address/)
+        assertRefused(wrong, /OPENAI_BASE_URL: it is no address that starts with http/)
       }))
 
     it.effect("main job: an unreadable file is named in one line, and the code says so", () =>
@@ -102,49 +84,25 @@ describe("Main job", { concurrent: true }, () => {
         assert.include(ended.stdout, "I could not count")
       }))
 
-    it.effect("main job: a server that cannot be reached, or refuses the key, is one line", () =>
+    it.effect("main job: a server that cannot be reached, or has no such model, is one line", () =>
       Effect.gen(function*() {
         const url = `${yield* Server.unreachable}/v1`
         const environment = { OPENAI_API_KEY: "sk-secret", OPENAI_BASE_URL: url }
         const unreachable = yield* agent(["x"], { environment })
         assertRefused(unreachable, new RegExp(`cannot reach the model server at ${url}: `))
-        const refusing = yield* Server.serve(() => ({
-          status: 401,
+        const strange = yield* Server.serve(() => ({
+          status: 404,
           headers: { "content-type": "application/json" },
-          pieces: [JSON.stringify({ error: { message: "Incorrect API key provided: sk-secret" } })]
+          pieces: [JSON.stringify({ error: { message: "model \"gpt-x\" not found" } })]
         }))
-        const refused = yield* agent(["x"], { environment: { ...environment, OPENAI_BASE_URL: `${refusing.url}/v1` } })
-        assertRefused(refused, /refuses the key; check OPENAI_API_KEY/)
-        assert.notInclude(refused.stderr + refused.stdout, "sk-secret")
-      }))
-
-    it.effect("main job: a key picks a real server, which is asked for the model by name and given the tools", () =>
-      Effect.gen(function*() {
-        const root = yield* Agent.folder({ "a.txt": "alpha\n" })
-        const server = yield* Server.serve((_, index) => ({
-          pieces: index === 0
-            ? [chunk({
-              tool_calls: [{ index: 0, id: "c1", function: { name: "read_file", arguments: "{\"path\":\"a.txt\"}" } }]
-            }, "tool_calls")]
-            : [chunk({ content: "It says alpha, see a.txt:1." }, "stop")]
-        }))
-        const environment = { OPENAI_API_KEY: "sk-1", OPENAI_BASE_URL: `${server.url}/v1`, OPENAI_MODEL: "some-model" }
-        const ended = yield* agent(["What does it say?", "--dir", root], { environment })
-        assert.deepStrictEqual([ended.code, ended.stderr], [0, ""])
-        assert.include(ended.stdout, "It says alpha, see a.txt:1.")
-        const [first, second] = server.requests
-        assert.strictEqual(first?.headers.authorization, "Bearer sk-1")
-        assert.strictEqual(first?.path, "/v1/chat/completions")
-        assert.strictEqual(first?.body.model, "some-model")
-        assert.deepStrictEqual(
-          first?.body.tools.map((tool: { function: { name: string } }) => tool.function.name),
-          ["list_files", "search_text", "read_file", "count_lines", "write_note", "ask_user"]
-        )
-        assert.deepStrictEqual(second?.body.messages.at(-1), {
-          role: "tool",
-          tool_call_id: "c1",
-          content: "{\"path\":\"a.txt\",\"totalLines\":1,\"text\":\"1: alpha\"}"
+        const unknown = yield* agent(["x", "--model", "gpt-x"], {
+          environment: { ...environment, OPENAI_BASE_URL: `${strange.url}/v1` }
         })
+        assertRefused(
+          unknown,
+          /has no gpt-x; check --model or OPENAI_MODEL, and OPENAI_BASE_URL: HTTP 404: model "gpt-x"/
+        )
+        assert.notInclude(unknown.stderr + unknown.stdout, "sk-secret")
       }))
 
     it.effect("main job: a question back is shown as the outcome where nobody can be asked", () =>
@@ -154,34 +112,6 @@ describe("Main job", { concurrent: true }, () => {
         assert.deepStrictEqual([ended.code, ended.stderr], [0, ""])
         assert.match(ended.stdout, /Waits for the user · 1 turn · 1 call/)
         assert.match(ended.stdout, /\nIt asks: Which word or name should I look for in the files\?\n$/)
-      }))
-
-    it.effect("main job, U-4: Ctrl-C stops a running call, says so, and ends with 130", () =>
-      Effect.gen(function*() {
-        const fs = yield* FileSystem.FileSystem
-        const root = yield* Agent.folder({ "f.txt": "a line of nothing in particular\n".repeat(25_000) })
-        yield* Effect.forEach(Array.from({ length: 3000 }, (_, index) => index), (index) =>
-          fs.link(`${root}/f.txt`, `${root}/f${index}.txt`), { concurrency: 16 })
-        const ended = yield* agent(["Where is the particular lamp?", "--dir", root], { interruptAt: /▸ search_text/ })
-        assert.deepStrictEqual([ended.code, ended.signal, ended.stderr], [130, null, ""])
-        assert.match(ended.stdout, /■ search_text {2}Where is the particular lamp\? - stopped( at \d+\/3001 files)? \(/)
-        assert.match(ended.stdout, /Stopped while running: search_text/)
-        // The search is read-only and starts while the model still speaks: the other call may not have come up yet.
-        assert.match(ended.stdout, /\nStopped · \d turns? · [12] calls? · /)
-        assert.notInclude(ended.stdout, "Completed")
-      }))
-
-    it.effect("main job, U-4: Ctrl-C hangs up on the model", () =>
-      Effect.gen(function*() {
-        const root = yield* Agent.folder({})
-        const server = yield* Server.serve(() => ({ pieces: [chunk({ content: "Let me\nthink " })], ending: "open" }))
-        const ended = yield* agent(["x", "--dir", root], {
-          environment: { OPENAI_BASE_URL: `${server.url}/v1` },
-          interruptAt: /Let me/
-        })
-        assert.deepStrictEqual([ended.code, ended.stderr], [130, ""])
-        assert.include(ended.stdout, "Let me\nthink\n\nStopped; no call was running.")
-        assert.deepStrictEqual(yield* server.settled, { answered: 1, left: 1 })
       }))
   })
 })

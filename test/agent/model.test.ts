@@ -1,15 +1,9 @@
 import { assert, describe, layer } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as FileSystem from "effect/FileSystem"
-import * as FetchHttpClient from "effect/http/FetchHttpClient"
-import * as Layer from "effect/Layer"
-import * as Stream from "effect/Stream"
-import { Adapter, Chat, type Event, Message, Response, Thread } from "heddle"
-import { OpenAiChat } from "heddle/adapters"
-import type * as Conversation from "../../scratchpad/agent/model/conversation.ts"
-import * as Intent from "../../scratchpad/agent/model/intent.ts"
+import { Message } from "heddle"
+import * as Conversation from "../../scratchpad/agent/model/conversation.ts"
 import * as Reply from "../../scratchpad/agent/model/reply.ts"
-import * as Server from "../../scratchpad/agent/model/server.ts"
 import * as Tools from "../../scratchpad/agent/tools.ts"
 import * as Agent from "../support/agent.ts"
 
@@ -22,20 +16,25 @@ interface Told {
 }
 
 /** Lets the model talk with the real tools until it makes no more calls; nothing but its function is in between. */
-const ask = (root: string, question: string, tools: ReadonlyArray<string> = offered): Effect.Effect<Told, any, any> =>
+const ask = (
+  root: string,
+  question: string,
+  { notes, tools = offered }: { readonly notes?: string; readonly tools?: ReadonlyArray<string> } = {}
+): Effect.Effect<Told, any, any> =>
   Effect.gen(function*() {
     const messages: Array<Conversation.Message> = [user(question)]
     const turns: Array<Conversation.Reply> = []
     while (turns.length < 6) {
       const reply = Reply.reply({ messages, tools })
       turns.push(reply)
-      if (reply.calls.length === 0) return { turns, text: reply.text }
-      const calls = reply.calls.map((call, index) =>
+      const text = Conversation.textOf(reply)
+      if (Conversation.callsOf(reply).length === 0) return { turns, text }
+      const calls = Conversation.callsOf(reply).map((call, index) =>
         Message.toolCall(`call_${turns.length}_${index}`, call.name, call.arguments)
       )
       const asked = calls.map((call) => ({ id: call.id, name: call.name, arguments: JSON.stringify(call.arguments) }))
-      const { answers } = yield* Agent.run(root, calls)
-      messages.push({ role: "assistant", content: reply.text, calls: asked, answers: undefined })
+      const { answers } = yield* Agent.run(root, calls, notes)
+      messages.push({ role: "assistant", content: text, calls: asked, answers: undefined })
       messages.push(...calls.map((call, index) => ({
         role: "tool",
         content: JSON.stringify(answers[index]),
@@ -46,17 +45,10 @@ const ask = (root: string, question: string, tools: ReadonlyArray<string> = offe
     return { turns, text: "" }
   })
 
-const names = (reply: Conversation.Reply | undefined) => reply?.calls.map((call) => call.name)
+const names = (reply: Conversation.Reply | undefined) =>
+  reply === undefined ? [] : Conversation.callsOf(reply).map((call) => call.name)
 
-const shop = {
-  "README.md": "# Shop\n\nSells lamps to sailors.\n",
-  "src/billing.ts":
-    "import { net } from \"./net.ts\"\n\nexport const taxRate = 0.2\n\nexport const gross = (item) =>\n" +
-    "  net(item) * (1 + taxRate)\n",
-  "src/mail.py": "def send_welcome(user):\n    smtp.deliver(user.address, WELCOME)\n\n\ndef send_invoice(user):\n" +
-    "    smtp.deliver(user.address, INVOICE)\n",
-  "src/stock.ts": "export function reserve(lamp) {\n  if (lamp.count === 0) throw new Error(\"sold out\")\n}\n"
-}
+const { shop } = Agent
 
 describe("Embedded model", () => {
   layer(Agent.services)((it) => {
@@ -64,8 +56,8 @@ describe("Embedded model", () => {
       Effect.gen(function*() {
         const root = yield* Agent.folder(shop)
         const { text, turns } = yield* ask(root, "Where is the tax rate defined?")
-        assert.deepStrictEqual(turns.map(names), [["search_text", "list_files"], ["read_file"], []])
-        assert.match(turns[0]!.text, /no language model.*"tax".*"rate"/)
+        assert.deepStrictEqual(turns.map(names), [["search_text", "list_files"], ["read_file", "write_note"], []])
+        assert.match(Conversation.textOf(turns[0]!), /no language model.*"tax".*"rate"/)
         assert.match(text, /^The best match is src\/billing\.ts:3:/)
         assert.match(text, /^ {2}3 {2}export const taxRate = 0\.2$/m)
       }))
@@ -146,6 +138,76 @@ describe("Embedded model", () => {
         )
         assert.match(yield* said("What is this project about?"), /^README\.md:1 begins:[^]*Sells lamps[^]*4 files\.$/)
         assert.match(yield* said("What does missing.ts do?"), /^There is no file missing\.ts/)
+        assert.match(yield* said("How many lines has missing.ts?"), /^There is no file missing\.ts/)
+      }))
+
+    it.effect("main job: a thing is found by the name that people use for it, and counted, opened or listed", () =>
+      Effect.gen(function*() {
+        const root = yield* Agent.folder({ ...shop, "docs/readme.txt": "deep\n", "Changelog.md": "one\ntwo\n" })
+        const told = (question: string) =>
+          Effect.map(ask(root, question), ({ text, turns }) => [turns.flatMap(names), text] as const)
+        const [calls, text] = yield* told("How many lines has the README?")
+        assert.deepStrictEqual(calls, ["list_files", "count_lines"])
+        assert.strictEqual(text, "README.md has 3 lines: it ends at README.md:3.")
+        assert.strictEqual(
+          (yield* told("how long is the change log"))[1],
+          "Changelog.md has 2 lines: it ends at Changelog.md:2."
+        )
+        assert.strictEqual(
+          (yield* told("How many lines has BILLING.TS?"))[1],
+          "src/billing.ts has 6 lines: it ends at src/billing.ts:6."
+        )
+        assert.match((yield* told("How many lines are in the src folder?"))[1], /^15 lines in 3 files\./)
+        assert.deepStrictEqual(yield* told("How many lines do README.md and Changelog.md have?"), [
+          ["count_lines", "count_lines"],
+          "README.md has 3 lines: it ends at README.md:3.\nChangelog.md has 2 lines: it ends at Changelog.md:2."
+        ])
+        assert.match((yield* told("Show me the readme"))[1], /^README\.md:1 begins:/)
+        assert.match((yield* told("What is in the src folder?"))[1], /^3 files \(src\):\n- src\/billing\.ts\n/)
+      }))
+
+    it.effect("main job: a name that leads nowhere is looked for as a word", () =>
+      Effect.gen(function*() {
+        const root = yield* Agent.folder(shop)
+        for (const question of ["How many lines have sailors?", "Show me the sailors"]) {
+          const { text, turns } = yield* ask(root, question)
+          assert.deepStrictEqual(turns.map(names).slice(0, 2), [["list_files"], ["search_text", "list_files"]])
+          assert.match(text, /is README\.md:3:/, question)
+        }
+      }))
+
+    it.effect("main job: the tests are looked into beside the reads, and told apart from the rest", () =>
+      Effect.gen(function*() {
+        const tests = Object.fromEntries(
+          ["a", "b", "c", "d", "e", "f"].map((name) => [`test/${name}.test.ts`, `expect(taxRate).toBe("${name}")\n`])
+        )
+        const root = yield* Agent.folder({ ...shop, ...tests })
+        const { text, turns } = yield* ask(root, "Where is the tax rate defined?")
+        const second = Conversation.callsOf(turns[1]!)
+        assert.deepStrictEqual(second.slice(-2), [
+          { name: "search_text", arguments: { query: "Where is the tax rate defined?", path: "test" } },
+          {
+            name: "write_note",
+            arguments: {
+              note: "\"Where is the tax rate defined?\": src/billing.ts:3, test/a.test.ts:1, test/b.test.ts:1"
+            }
+          }
+        ])
+        assert.match(text, /\n\nIn the tests\n- test\/e\.test\.ts:1 {2}expect\(taxRate\)\.toBe\("e"\)\n- test\/f/)
+      }))
+
+    it.effect("main job: a note that it may not keep is left out, and one that fails is told", () =>
+      Effect.gen(function*() {
+        const root = yield* Agent.folder(shop)
+        const tools = offered.filter((name) => name !== "write_note")
+        const without = yield* ask(root, "Where is the tax rate defined?", { tools })
+        assert.deepStrictEqual(without.turns.map(names), [["search_text", "list_files"], ["read_file"], []])
+        assert.match(without.text, /^The best match is src\/billing\.ts:3:/)
+        const failed = yield* ask(root, "Where is the tax rate defined?", { notes: "README.md/x" })
+        assert.match(
+          failed.text,
+          /^The best match is .*\n\nI could not write the note: cannot write .*README\.md\/x: /s
+        )
       }))
 
     it.effect("main job: a heading is quoted with what stands below it", () =>
@@ -158,13 +220,36 @@ describe("Embedded model", () => {
         )
       }))
 
-    it.effect("main job: it keeps a note, and finds it again", () =>
+    it.effect("main job: it keeps a note where the user has a place for it, and finds it again", () =>
       Effect.gen(function*() {
         const root = yield* Agent.folder(shop)
-        const noted = yield* ask(root, "Remember that the lighthouse keeper is called Ada")
-        assert.strictEqual(noted.text, `I wrote it down in ${root}/.notes/notes.md.`)
+        const asked = "Remember that the lighthouse keeper is called Ada"
+        const said = () => Effect.map(ask(root, asked, { notes: "kept" }), ({ text }) => text)
+        assert.strictEqual(yield* said(), `I wrote it down in ${root}/kept/notes.md.`)
+        assert.strictEqual(yield* said(), `I wrote it down before, in ${root}/kept/notes.md.`)
         const { text } = yield* ask(root, "Who is the lighthouse keeper?")
-        assert.match(text, /\.notes\/notes\.md:1:\n\n {2}1 {2}- the lighthouse keeper is called Ada/)
+        assert.match(text, /kept\/notes\.md:1:\n\n {2}1 {2}- the lighthouse keeper is called Ada/)
+        const planned = yield* ask(root, asked)
+        assert.match(
+          planned.text,
+          /^I did not write it down: .*\(--notes\)\..*\n\n {2}- the lighthouse keeper is called Ada$/
+        )
+      }))
+
+    it.effect("main job: a note of what was found does not answer the question that it was made for", () =>
+      Effect.gen(function*() {
+        const fs = yield* FileSystem.FileSystem
+        const root = yield* Agent.folder(shop)
+        for (const question of ["Where is the tax rate defined?", "Who reserves?"]) {
+          const first = yield* ask(root, question, { notes: "kept" })
+          const second = yield* ask(root, question, { notes: "kept" })
+          assert.strictEqual(second.text.split("\n")[0], first.text.split("\n")[0])
+          assert.notInclude(second.text, "kept/notes.md")
+        }
+        assert.strictEqual(
+          yield* fs.readFileString(`${root}/kept/notes.md`),
+          "- \"Where is the tax rate defined?\": src/billing.ts:3\n- \"Who reserves?\": src/stock.ts:1\n"
+        )
       }))
 
     it.effect("main job: a question without a word to look for is asked back, and the reply answers it", () =>
@@ -175,7 +260,7 @@ describe("Embedded model", () => {
           user("What is this?"),
           {
             role: "assistant",
-            content: first.text,
+            content: Conversation.textOf(first),
             calls: [{ id: "c", name: "ask_user", arguments: "{}" }],
             answers: undefined
           },
@@ -185,7 +270,7 @@ describe("Embedded model", () => {
         ]
         const second = Reply.reply({ messages: after, tools: offered })
         assert.deepStrictEqual(names(second), ["search_text", "list_files"])
-        assert.match(second.text, /"lamps"/)
+        assert.match(Conversation.textOf(second), /"lamps"/)
       }))
 
     it.effect("main job: a failed call is told, not hidden", () =>
@@ -202,7 +287,7 @@ describe("Embedded model", () => {
     it.effect("main job: without the tools it needs it says so and calls nothing", () =>
       Effect.gen(function*() {
         const root = yield* Agent.folder(shop)
-        const { text, turns } = yield* ask(root, "Where is the tax rate?", ["list_files"])
+        const { text, turns } = yield* ask(root, "Where is the tax rate?", { tools: ["list_files"] })
         assert.strictEqual(turns.length, 1)
         assert.match(text, /I would need search_text to answer/)
       }))
@@ -225,95 +310,8 @@ describe("Embedded model", () => {
             ],
             tools: offered
           })
-          assert.isString(reply.text, content)
+          assert.isString(Conversation.textOf(reply), content)
         }
-      }))
-
-    it.effect("main job: what a question is after is told by how it is put", () =>
-      Effect.sync(() => {
-        const tag = (question: string) => Intent.of(question)._tag
-        assert.strictEqual(tag("How many lines mention a tax?"), "Search")
-        assert.strictEqual(tag("Which files mention a tax?"), "Search")
-        assert.strictEqual(tag("Do you remember the tax rate?"), "Search")
-        assert.strictEqual(tag("note: buy bread"), "Note")
-        assert.strictEqual(tag("How long is README.md?"), "CountLines")
-        assert.strictEqual(tag("What is in the src folder?"), "ListFiles")
-        assert.strictEqual(tag("Give me an overview of the repository"), "Overview")
-        assert.strictEqual(tag("hm?"), "Search")
-        assert.strictEqual(tag(""), "Unclear")
-      }))
-  })
-})
-
-const adapter = Layer.unwrap(
-  Effect.map(Server.Endpoint, ({ baseUrl }) => OpenAiChat.layer({ model: "embedded", baseUrl, retries: 0 }))
-).pipe(Layer.provide(FetchHttpClient.layer), Layer.provideMerge(Server.layer({ pause: "1 millis" })))
-
-describe("Embedded model over HTTP", () => {
-  layer(Layer.merge(adapter, Agent.services), { excludeTestServices: true })((it) => {
-    it.effect("main job: a whole run through the real adapter answers from the files", () =>
-      Effect.gen(function*() {
-        const root = yield* Agent.folder(shop)
-        const events = yield* Chat.stream("Where is the tax rate defined?", { tools: Tools.all, system: "Be brief." })
-          .pipe(
-            Stream.runCollect,
-            Effect.provide(Agent.workspace(root))
-          )
-        const last = events.at(-1) as Event.Of<"ChatCompleted">
-        const { finalResponse, outcome, steps, thread, usage } = last.result
-        assert.deepStrictEqual(outcome, { _tag: "Completed" })
-        assert.include(finalResponse?.outputText, "src/billing.ts:3")
-        assert.deepStrictEqual(
-          steps.map((step) => Response.actionableCalls(step.response).map((call) => call.name)),
-          [["search_text", "list_files"], ["read_file"], []]
-        )
-        assert.strictEqual(Thread.validate(thread)._tag, "Success")
-        assert.isAbove(usage?.inputTokens ?? 0, 50)
-        assert.isAbove(usage?.outputTokens ?? 0, 20)
-        assert.isAbove(events.filter((event) => event._tag === "TextDelta").length, 30, "it streams")
-        const ids = steps.flatMap((step) => step.response.toolCalls.map((call) => call.id))
-        assert.strictEqual(new Set(ids).size, ids.length)
-      }))
-
-    it.effect("main job: what ask_user asks ends the run, and the reply goes on with it", () =>
-      Effect.gen(function*() {
-        const root = yield* Agent.folder(shop)
-        const options = { tools: Tools.all }
-        const first = yield* Effect.provide(Chat.run("What is this?", options), Agent.workspace(root))
-        assert.strictEqual(first.outcome._tag, "AskUser")
-        const thread = Thread.append(first.thread, [Message.user("sailors")])
-        const second = yield* Effect.provide(Chat.run(thread, options), Agent.workspace(root))
-        assert.include(second.finalResponse?.outputText, "README.md:3")
-      }))
-
-    it.effect("main job: a request that is none gets a 400 that says why", () =>
-      Effect.gen(function*() {
-        const { baseUrl } = yield* Server.Endpoint
-        const post = (body: string) =>
-          Effect.promise(() =>
-            fetch(`${baseUrl}/chat/completions`, { method: "POST", body }).then(async (response) => ({
-              status: response.status,
-              error: (await response.json() as { error: { message: string } }).error.message
-            }))
-          )
-        assert.deepStrictEqual(yield* post("{"), { status: 400, error: "the request is no JSON" })
-        assert.match((yield* post("{\"stream\":true,\"messages\":[]}")).error, /messages/)
-        assert.match((yield* post("{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}")).error, /only streams/)
-        const elsewhere = yield* Effect.promise(() => fetch(`${baseUrl}/models`))
-        assert.strictEqual(elsewhere.status, 404)
-      }))
-
-    it.effect("main job: the server is on the loopback interface, and gone with its scope", () =>
-      Effect.gen(function*() {
-        const baseUrl = yield* Server.Endpoint.use(({ baseUrl }) => Effect.succeed(baseUrl)).pipe(
-          Effect.provide(Layer.fresh(Server.layer({ pause: "1 millis" })))
-        )
-        assert.match(baseUrl, /^http:\/\/127\.0\.0\.1:\d+\/v1$/)
-        const model = OpenAiChat.layer({ model: "embedded", baseUrl, retries: 0 }).pipe(
-          Layer.provide(FetchHttpClient.layer)
-        )
-        const error = yield* Effect.flip(Effect.provide(Chat.run("x", { tools: [] }), Layer.fresh(model)))
-        assert.isTrue(error instanceof Adapter.AdapterError && error.reason === "network_error")
       }))
   })
 })

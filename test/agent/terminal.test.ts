@@ -5,7 +5,7 @@ import * as Layer from "effect/Layer"
 import * as Stdio from "effect/Stdio"
 import * as Terminal from "effect/Terminal"
 import * as TestClock from "effect/testing/TestClock"
-import type { Event } from "heddle"
+import { Collector, type Event, Thread } from "heddle"
 import * as View from "../../scratchpad/agent/view/terminal.ts"
 
 const escape = "\u001b"
@@ -115,7 +115,7 @@ describe("Terminal", () => {
       }
       assert.match(screen.text, /■ read_file {2}f11\.ts +stopped +100 ms/)
       assert.match(screen.text, /Stopped while running: read_file\./)
-      assert.match(screen.text, /Stopped · 0 turns|Stopped · 1 turn/)
+      assert.match(screen.text, /Stopped at once · 1 turn · 12 calls/)
       assert.notMatch(screen.text, /[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏]/)
     }).pipe(
       Effect.scoped,
@@ -157,9 +157,59 @@ describe("Terminal", () => {
       yield* TestClock.adjust("1 second")
       yield* view.onEvent(turn)
       yield* view.finish(null, "word")
-      assert.match(screen.text, /model, turn 2 .* 1\.00 s/)
+      assert.match(screen.text, /turn 2 +1\.00 s ─+ 2\.00 s\n +model .* 1\.00 s$/m)
       assert.match(screen.text, /2 turns · 0 calls · 2\.00 s$/m)
     }).pipe(Effect.scoped, Effect.provide(services(screen, true)))
+  })
+
+  const step: Event.Event = {
+    _tag: "StepCompleted",
+    response: Collector.toResponse(Collector.initial()),
+    thread: Thread.empty,
+    mode: "auto",
+    manualToolCalls: [],
+    done: true
+  }
+  const over: Event.Event = {
+    _tag: "ChatCompleted",
+    result: Collector.chatResult({ thread: Thread.empty, steps: [], outcome: { _tag: "Cancelled" } })
+  }
+
+  it.effect("main job: a run that is asked to stop says so until it has, and then what was kept", () => {
+    const screen = new Screen(60)
+    return Effect.gen(function*() {
+      const view = yield* View.make
+      yield* view.begin
+      yield* view.onEvent(text("Let me think"))
+      yield* view.stopping
+      assert.match(screen.text, /^Let me think\n\n. stopping what runs; Ctrl-C again stops at once$/m)
+      yield* view.onEvent(step)
+      yield* view.onEvent(over)
+      yield* view.stopping
+      yield* view.finish(null, "word")
+      assert.notInclude(screen.text, "stopping what runs")
+      assert.match(screen.text, /\nStopped · 1 turn · 0 calls · < 1 ms\nKept: what was said\.\n$/)
+    }).pipe(Effect.scoped, Effect.provide(services(screen, true)))
+  })
+
+  it.effect("main job: elsewhere it says so once, and no two blank lines follow each other", () => {
+    const screen = new Screen(Infinity)
+    return Effect.gen(function*() {
+      const view = yield* View.make
+      yield* view.begin
+      yield* view.onEvent(text("One.\n"))
+      yield* view.onEvent(asked("a", "x.ts"))
+      yield* view.onEvent(text("Two.\n"))
+      yield* view.stopping
+      yield* view.stopping
+      yield* view.onEvent(step)
+      yield* view.onEvent(over)
+      yield* view.finish(null, "word")
+      assert.match(
+        screen.text,
+        /^One\.\n\nTwo\.\n\nstopping what runs; Ctrl-C again stops at once\n\n {2}turn 1 /
+      )
+    }).pipe(Effect.scoped, Effect.provide(services(screen, false)))
   })
 
   const plainly: ReadonlyArray<readonly [string, boolean, Readonly<Record<string, string>>]> = [

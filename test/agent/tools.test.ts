@@ -8,6 +8,7 @@ import * as Layer from "effect/Layer"
 import * as PlatformError from "effect/PlatformError"
 import * as Stream from "effect/Stream"
 import { Event, Executor, Message, type Tool, ToolRunner } from "heddle"
+import { FileProblem } from "../../scratchpad/agent/problem.ts"
 import * as Tools from "../../scratchpad/agent/tools.ts"
 import * as Workspace from "../../scratchpad/agent/workspace.ts"
 import * as Agent from "../support/agent.ts"
@@ -64,6 +65,7 @@ describe("Tools", () => {
         assert.deepStrictEqual((yield* answer(root, "list_files", { path: "src/deep" })).files, ["src/deep/dock.py"])
         assert.deepStrictEqual((yield* answer(root, "list_files", { glob: "*.py" })).files, ["src/deep/dock.py"])
         assert.deepStrictEqual((yield* answer(root, "list_files", { glob: "src/*" })).files, ["src/crane.ts"])
+        assert.deepStrictEqual((yield* answer(root, "list_files", { glob: "readme*" })).files, ["README.md"])
         assert.strictEqual((yield* answer(root, "list_files", { glob: "*.rs" })).total, 0)
       }))
 
@@ -181,7 +183,7 @@ describe("Tools", () => {
           assert.deepStrictEqual(Tools.unreadableIn(result as Tool.Outcome), [expected])
         }
         const failure = outcomes.find((event) => event.id === "read_file")?.result
-        assert.isTrue(failure?._tag === "Error" && failure.error instanceof Workspace.FileProblem)
+        assert.isTrue(failure?._tag === "Error" && failure.error instanceof FileProblem)
       }))
 
     it.effect("main job: a question that no file can answer for is no fault of the folder", () =>
@@ -227,37 +229,6 @@ describe("Tools", () => {
         assert.isTrue(reads > 0 && reads < 50, `${reads} of 50 files were read`)
       }))
 
-    it.effect("main job: write_note adds a line in a place that stays out of the repository", () =>
-      Effect.gen(function*() {
-        const fs = yield* FileSystem.FileSystem
-        const root = yield* Agent.folder({ "a.txt": "a\n" })
-        const notes = `${root}/.notes/notes.md`
-        assert.deepStrictEqual(yield* answer(root, "write_note", { note: "first" }), { path: notes })
-        yield* answer(root, "write_note", { note: "second\n- third" })
-        assert.strictEqual(yield* fs.readFileString(notes), "- first\n- second - third\n")
-        assert.strictEqual(yield* fs.readFileString(`${root}/.notes/.gitignore`), "*\n")
-        assert.match((yield* answer(root, "write_note", { note: "" })).error, /invalid_arguments/)
-        const elsewhere = yield* Agent.folder({})
-        yield* Workspace.Workspace.use((workspace) => workspace.note("there")).pipe(
-          Effect.provide(Agent.workspace(root, `${elsewhere}/kept`))
-        )
-        assert.strictEqual(yield* fs.readFileString(`${elsewhere}/kept/notes.md`), "- there\n")
-      }))
-
-    it.effect("main job: a link in the place of the notes is not written through", () =>
-      Effect.gen(function*() {
-        const fs = yield* FileSystem.FileSystem
-        const outside = yield* Agent.folder({ "notes.md": "mine\n" })
-        const root = yield* Agent.folder({})
-        yield* fs.symlink(outside, `${root}/.notes`)
-        assert.match((yield* answer(root, "write_note", { note: "x" })).error, /cannot write .*: it is a link/)
-        const other = yield* Agent.folder({})
-        yield* fs.makeDirectory(`${other}/.notes`)
-        yield* fs.symlink(`${outside}/notes.md`, `${other}/.notes/notes.md`)
-        assert.match((yield* answer(other, "write_note", { note: "x" })).error, /cannot write .*: it is a link/)
-        assert.strictEqual(yield* fs.readFileString(`${outside}/notes.md`), "mine\n")
-      }))
-
     it.effect("main job, U-3: write_note runs alone, the reading tools overlap", () =>
       Effect.gen(function*() {
         const root = yield* Agent.folder({ "a.txt": "a\n" })
@@ -281,9 +252,9 @@ describe("Tools", () => {
           call("list_files", {}, "list"),
           call("write_note", { note: "n" }, "note")
         ]
-        const { answers } = yield* Agent.run(root, calls).pipe(Effect.provide(watched))
+        const { answers } = yield* Agent.run(root, calls, "kept").pipe(Effect.provide(watched))
         assert.deepStrictEqual(seen, ["read", "read+list", "note"])
-        assert.strictEqual(answers[2].path, `${root}/.notes/notes.md`)
+        assert.strictEqual(answers[2].path, `${root}/kept/notes.md`)
       }))
 
     it.effect("main job: ask_user ends the turn with the question", () =>
@@ -316,7 +287,8 @@ describe("Tools", () => {
     it.effect("main job: what a call is about and what it came to fit on a line", () =>
       Effect.gen(function*() {
         assert.strictEqual(Tools.subject("read_file", { path: "a.ts", from: 3 }), "a.ts:3")
-        assert.strictEqual(Tools.subject("search_text", { query: "q", glob: "*.ts" }), "q *.ts")
+        assert.strictEqual(Tools.subject("search_text", { query: "q", path: "src", glob: "*.ts" }), "src *.ts: q")
+        assert.strictEqual(Tools.subject("write_note", { note: "n" }), "n")
         assert.strictEqual(Tools.subject("count_lines", { path: "." }), "")
         const root = yield* Agent.folder(files)
         const { events } = yield* Agent.run(root, [
@@ -325,7 +297,7 @@ describe("Tools", () => {
           call("read_file", { path: "README.md" }),
           call("count_lines", { path: "src" }),
           call("write_note", { note: "n" })
-        ])
+        ], "kept")
         const summaries = events.filter(Event.guards.ToolExecutionCompleted).flatMap(({ id, result }) =>
           result._tag === "Ok" ? [[id, Tools.summary(result.value)]] : []
         )
@@ -334,7 +306,7 @@ describe("Tools", () => {
           search_text: "1 match in 3 files",
           read_file: "3 lines",
           count_lines: "4 lines in 2 files",
-          write_note: `${root}/.notes/notes.md`
+          write_note: `written to ${root}/kept/notes.md`
         })
       }))
   })

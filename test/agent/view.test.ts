@@ -1,10 +1,10 @@
 import { assert, describe, it } from "@effect/vitest"
 import { type Event, Message, Response, Thread, type Tool } from "heddle"
+import { FileProblem } from "../../scratchpad/agent/problem.ts"
 import * as Lines from "../../scratchpad/agent/view/lines.ts"
 import * as Paint from "../../scratchpad/agent/view/paint.ts"
 import * as Picture from "../../scratchpad/agent/view/picture.ts"
 import * as Run from "../../scratchpad/agent/view/run.ts"
-import { FileProblem } from "../../scratchpad/agent/workspace.ts"
 
 type Timed = readonly [at: number, event: Event.Event]
 
@@ -119,7 +119,10 @@ describe("View", () => {
     assert.deepStrictEqual(standing(3020), ["done", "failed"])
     const [search] = Run.calls(until(3020))
     assert.deepStrictEqual([search?.startedAt, search?.endedAt, search?.outcome], [310, 2300, "2 matches in 40 files"])
-    assert.deepStrictEqual(until(3020).turns, [{ startedAt: 0, endedAt: 300 }, { startedAt: 2310, endedAt: 3000 }])
+    assert.deepStrictEqual(until(3020).turns, [
+      { startedAt: 0, spokeAt: 100, endedAt: 300, isWhole: true },
+      { startedAt: 2310, spokeAt: 2500, endedAt: 3000, isWhole: true }
+    ])
     assert.deepStrictEqual(until(3020).unreadable, [{ path: "src/x.ts", reason: "no" }])
   })
 
@@ -186,7 +189,11 @@ describe("View", () => {
       [2, asked("a", `read_file${hostile}`, { path: hostile })],
       [3, completed("a", { _tag: "Error", error: new Error(hostile) })]
     ])
-    const written = [...shown(run, 5), ...Picture.bars(run, 80, Paint.none), ...Lines.stopped(Run.stop(run, 6))].join(
+    const written = [
+      ...shown(run, 5),
+      ...Picture.timeline(Run.stop(run, 6), 80, Paint.none),
+      ...Lines.stopped(Run.stop(run, 6), 6)
+    ].join(
       "\n"
     )
     assert.notMatch(written, /[^\P{Cc}\n]|\p{Bidi_Control}/u)
@@ -233,28 +240,51 @@ describe("View", () => {
     assert.deepStrictEqual(Run.calls(run).map((call) => call.standing), ["done", "running"])
   })
 
-  it("main job: a run that is broken off names what was stopped, and when", () => {
-    const run = Run.stop(until(1700), 2000)
-    assert.deepStrictEqual(Lines.stopped(run), ["  ■ search_text  lamp - stopped at 30/40 files (1.69 s)"])
-    assert.isFalse(run.isThinking)
-    assert.match(Picture.bars(run, 80, Paint.none)[2] ?? "", /search_text lamp .*▒+ .*1\.69 s$/)
-    assert.match(Picture.caption(run, null, "word", Paint.none), /^Stopped · 1 turn · 2 calls · 2\.00 s$/)
-    assert.deepStrictEqual(Lines.stopped(Run.stop(until(250), 260)), ["  ■ search_text  lamp - never started"])
+  const barrier: ReadonlyArray<Timed> = [
+    [10, text("I look.")],
+    [20, asked("a", "search_text", { query: "lamp" })],
+    [21, started("a", "search_text")],
+    [30, text(" And on.")],
+    [40, asked("b", "write_note", { note: "lamp" })],
+    [60, said("tool_calls")],
+    [90, completed("a", { _tag: "Ok", value: { matches: [], searched: 2 } })],
+    [91, started("b", "write_note")],
+    [95, completed("b", { _tag: "Ok", value: { note: "- lamp", isWritten: true, path: "/n.md" } })]
+  ]
+
+  it("main job: a call says what it waits for, and whether it started early or waited at the barrier", () => {
+    const at = (time: number) =>
+      shown(play(barrier.filter(([each]) => each <= time)), time, 60).find((line) => line.includes("write_note"))
+    assert.strictEqual(at(40), "  · write_note  lamp            waits for the reply")
+    assert.strictEqual(at(60), " ‖· write_note  lamp          waits for search_text")
+    assert.strictEqual(at(91), " ‖⠙ write_note  lamp                                  < 1 ms")
+    assert.deepStrictEqual(shown(play(barrier), 95, 60).slice(2, 5), [
+      " »✓ search_text  lamp          0 matches in 2 files    69 ms",
+      "",
+      "And on."
+    ])
+    assert.deepStrictEqual(appended(barrier), [
+      "I look.",
+      "",
+      " »▸ search_text  lamp",
+      "",
+      "And on.",
+      "",
+      " ‖· write_note  lamp - waits for search_text",
+      " »✓ search_text  lamp - 0 matches in 2 files (69 ms)",
+      " ‖▸ write_note  lamp",
+      " ‖✓ write_note  lamp - written to /n.md (4 ms)"
+    ])
+    assert.deepStrictEqual(play(barrier).notes, [{ note: "- lamp", isWritten: true, path: "/n.md" }])
   })
 
-  it("main job: the picture has a bar per call on one axis, and fits", () => {
-    const run = until(3020)
-    assert.deepStrictEqual(Picture.bars(run, 80, Paint.none), [
-      "                             0 s ─────────────────────────────── 3.00 s",
-      "  model, turn 1              ░░░░                                         300 ms",
-      "  search_text lamp               ████████████████████████████             1.99 s",
-      "  read_file src/x.ts:3           ▓▓▓                                      180 ms",
-      "  model, turn 2                                              ░░░░░░░░░░   690 ms"
-    ])
-    for (const columns of [19, 30, 40, 60, 79, 80, 200]) {
-      const widths = Picture.bars(run, columns, Paint.none).map(Paint.width)
-      assert.isAtMost(Math.max(...widths), Math.min(80, columns))
-    }
+  it("main job: a run that is broken off names what was stopped, and when", () => {
+    const run = Run.stop(until(1700), 2000)
+    assert.deepStrictEqual(Lines.stopped(run, 2000), ["  ■ search_text  lamp - stopped at 30/40 files (1.69 s)"])
+    assert.isFalse(run.isThinking)
+    assert.match(Picture.caption(run, null, "word", Paint.none), /^Stopped at once · 1 turn · 2 calls · 2\.00 s$/)
+    const early = Run.stop(until(250), 260)
+    assert.deepStrictEqual(Lines.stopped(early, 260), ["  ■ search_text  lamp - never started"])
   })
 
   it("main job: the picture ends with the outcome and the usage", () => {
@@ -272,13 +302,14 @@ describe("View", () => {
       { _tag: "AskUser", pendingQuestion: "?", pendingToolCallId: "a", askUserOpts: [] },
       { _tag: "Halted", reason: "done", haltToolCallId: "a", haltResult: 1 },
       { _tag: "ToolFailed", haltToolCallId: "a" },
-      { _tag: "Failed", error: "x" },
-      { _tag: "Cancelled" }
+      { _tag: "Failed", error: "x" }
     ]
     for (const outcome of outcomes) {
       const line = Picture.caption(play([[3020, ended(outcome)]], until(3000)), null, "token", Paint.none)
       assert.notMatch(line, /^(Completed|Stopped)|undefined/)
     }
+    const cancelled = play([[3020, ended({ _tag: "Cancelled" })]], until(3000))
+    assert.match(Picture.caption(cancelled, null, "token", Paint.none), /^Stopped · /)
   })
 
   it("main job: colour is only added where it is wanted, and changes no width", () => {

@@ -27,14 +27,27 @@ export const folder = (files: Files) =>
     return root
   })
 
-/** The workspace of a folder. */
+/** A small shop: three languages, a document, and something to find in each of them. */
+export const shop = {
+  "README.md": "# Shop\n\nSells lamps to sailors.\n",
+  "src/billing.ts":
+    "import { net } from \"./net.ts\"\n\nexport const taxRate = 0.2\n\nexport const gross = (item) =>\n" +
+    "  net(item) * (1 + taxRate)\n",
+  "src/mail.py": "def send_welcome(user):\n    smtp.deliver(user.address, WELCOME)\n\n\ndef send_invoice(user):\n" +
+    "    smtp.deliver(user.address, INVOICE)\n",
+  "src/stock.ts": "export function reserve(lamp) {\n  if (lamp.count === 0) throw new Error(\"sold out\")\n}\n"
+}
+
+/** The workspace of a folder. Notes are kept where it says, if it says so. */
 export const workspace = (root: string, notes?: string) =>
   Workspace.layer({ folder: root, notes: Option.fromUndefinedOr(notes) })
 
 /** Runs calls of the agent's tools, as a model would make them: the answers in call order, and every event. */
-export const run = (root: string, calls: ReadonlyArray<Message.ToolCall>) =>
+export const run = (root: string, calls: ReadonlyArray<Message.ToolCall>, notes?: string) =>
   Effect.gen(function*() {
-    const events = yield* Stream.runCollect(ToolRunner.stream(calls, Tools.all)).pipe(Effect.provide(workspace(root)))
+    const events = yield* Stream.runCollect(ToolRunner.stream(calls, Tools.all)).pipe(
+      Effect.provide(workspace(root, notes))
+    )
     const encoded = events.filter(Event.guards.ToolResultEncoded)
     const answers = calls.map((call): any =>
       JSON.parse(encoded.find((event) => event.id === call.id)?.content ?? "null")

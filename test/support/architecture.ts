@@ -91,7 +91,7 @@ interface File {
   readonly stable: ReadonlySet<string>
 }
 
-type Area = "index" | "core" | "internal" | "adapters" | "testing"
+type Area = "index" | "core" | "internal" | "adapters" | "bridges" | "testing"
 
 const maximumLines = 400
 const forbiddenGlobals = new Set(["Date", "setTimeout", "setInterval", "setImmediate", "performance"])
@@ -118,21 +118,40 @@ const internalTypes = (file: File): ReadonlyArray<Fault> =>
     )
 
 const outward = (file: File): ReadonlyArray<Fault> =>
-  (["adapters", "testing"] as const).filter((area) => area !== file.area).flatMap((area) =>
-    importsIn(file, area).map(({ offset, target }) => ({ offset, message: `imports ${target}` }))
+  (["adapters", "bridges", "testing"] as const).filter((area) => area !== file.area).flatMap((area) =>
+    importsIn(file, area).filter(({ target }) => !isShared(file, target)).map(({ offset, target }) => ({
+      offset,
+      message: `imports ${target}`
+    }))
   )
+
+/** A bridge is an adapter whose wire is another library: what adapters share it shares too. */
+const isShared = (file: File, target: string | undefined): boolean =>
+  file.area === "bridges" && target?.startsWith("src/adapters/internal/") === true
 
 const barrels = (file: File): ReadonlyArray<Fault> =>
   file.imports.flatMap(({ offset, target }) =>
     target !== undefined && isIndex(target) ? [{ offset, message: `imports ${target}` }] : []
   )
 
+/** A module that is there for one function may go by that function: `everyStep` of `EveryStep.ts`. */
+const isOwnFunction = (statement: Node, from: unknown): boolean => {
+  const specifiers = statement.type === "ExportNamedDeclaration" ? statement.specifiers as ReadonlyArray<Node> : []
+  const [only] = specifiers
+  if (only === undefined || specifiers.length > 1) return false
+  const name = String((only.exported as Node).name)
+  const isRenamed = (only.local as Node).name !== name
+  return !isRenamed && /^[a-z]/.test(name) && from === `./${name.charAt(0).toUpperCase()}${name.slice(1)}.ts`
+}
+
 const indexes = (file: File): ReadonlyArray<Fault> =>
   !isIndex(file.path) ? [] : (file.body.body as ReadonlyArray<Node>).flatMap((statement) => {
     const exported = statement.exported as Node | null | undefined
-    const from = statement.source as Node | null | undefined
-    const isNamespace = exported !== null && exported !== undefined && from?.value === `./${String(exported.name)}.ts`
-    return isNamespace ? [] : [{ offset: statement.start, message: "not export * as Name from \"./Name.ts\"" }]
+    const from = (statement.source as Node | null | undefined)?.value
+    const isNamespace = exported !== null && exported !== undefined && from === `./${String(exported.name)}.ts`
+    return isNamespace || isOwnFunction(statement, from)
+      ? []
+      : [{ offset: statement.start, message: "not export * as Name from \"./Name.ts\"" }]
   })
 
 const stableOnly = (file: File): ReadonlyArray<Fault> =>
@@ -173,9 +192,16 @@ export const rules = {
   listed: { demand: "every public module of the core has a place in the order", faults: listed },
   order: { demand: "a public module imports only internal ones and those that stand before it", faults: ordered },
   internal: { demand: "internal modules import public ones as types only", faults: internalTypes },
-  outward: { demand: "adapters and testing are imported by nothing outside themselves", faults: outward },
+  outward: {
+    demand:
+      "adapters, bridges and testing are imported by nothing outside themselves, but bridges share what adapters do",
+    faults: outward
+  },
   barrel: { demand: "nothing imports an index file", faults: barrels },
-  index: { demand: "an index re-exports modules of its folder as namespaces, and nothing else", faults: indexes },
+  index: {
+    demand: "an index re-exports modules of its folder as namespaces, or by the one function they are there for",
+    faults: indexes
+  },
   stable: { demand: "the core imports only modules of effect marked stable, by their own paths", faults: stableOnly },
   packages: { demand: "effect is the only package imported; Node's modules only in testing", faults: packages },
   length: { demand: `no file is longer than ${maximumLines} lines`, faults: tooLong },
@@ -252,7 +278,7 @@ const importsOf = (
 }
 
 const areaOf = (path: string): Area => {
-  const folder = /^src\/(adapters|testing|internal)\//.exec(path)?.[1]
+  const folder = /^src\/(adapters|bridges|testing|internal)\//.exec(path)?.[1]
   if (folder !== undefined) return folder as Area
   return isIndex(path) ? "index" : "core"
 }

@@ -89,11 +89,12 @@ export const outcome = (
 /** What an answer of a loopback server comes to. */
 export const outcomeOf = (
   answer: string | Server.Answer,
-  options: Partial<OpenAiChat.Options> = {}
+  options: Partial<OpenAiChat.Options> = {},
+  asked = request
 ): Effect.Effect<Outcome> =>
   Effect.scoped(Effect.gen(function*() {
     const server = yield* Server.serve(() => typeof answer === "string" ? { pieces: [answer] } : answer)
-    return yield* outcome(stream(server.url, { retries: 0, ...options }))
+    return yield* outcome(stream(server.url, { retries: 0, ...options }, asked))
   }))
 
 /** The events of a tag. */

@@ -5,7 +5,7 @@
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
-import { Tool } from "heddle"
+import { type Adapter, Chat, type Event, Tool } from "heddle"
 import { describe, expect, test } from "tstyche"
 
 class Weather extends Context.Service<Weather, { readonly celsius: (city: string) => Effect.Effect<number> }>()(
@@ -174,6 +174,53 @@ describe("Tool.make", () => {
     type Tools = typeof weather | typeof other
     expect<Tool.Services<Tools>>().type.toBe<Weather>()
     expect<Tool.Failure<Tools>>().type.toBe<NoSuchCity | "other">()
+  })
+})
+
+describe("Tool.make: gates and limits", () => {
+  test("they see the arguments of the handler, and what a gate needs is what the tool needs", () => {
+    const gated = Tool.make("t", {
+      parameters: { city: Schema.String },
+      validate: ({ city }) => {
+        expect(city).type.toBe<string>()
+        return city === "" ? { valid: false, error: "no city" } : true
+      },
+      authorize: (_, call) => Effect.map(Weather, () => call.context["admin"] === true),
+      limits: [{ key: ({ city }) => city, permits: 1 }, { key: "weather", permits: 4 }],
+      handler: () => Effect.void
+    })
+    expect<Tool.Services<typeof gated>>().type.toBe<Weather>()
+  })
+
+  test("a gate that decides nothing is refused", () => {
+    Tool.make("t", {
+      parameters: {},
+      // @ts-expect-error Type 'Effect<void, never, never>' is not assignable
+      authorize: () => Effect.void,
+      handler: () => Effect.void
+    })
+  })
+})
+
+describe("Tool.fromChat", () => {
+  test("its arguments, what its run needs, and what it reports are known", () => {
+    const agent = Tool.fromChat("agent", {
+      parameters: { topic: Schema.String },
+      chat: ({ topic }) => Chat.stream(topic, { tools: [weather] })
+    })
+    expect<Tool.Params<typeof agent>>().type.toBe<{ readonly topic: string }>()
+    expect<Tool.Success<typeof agent>>().type.toBe<string>()
+    expect<Tool.Services<typeof agent>>().type.toBe<Adapter.Adapter | Weather>()
+    expect<Tool.Failure<typeof agent>>().type.toBe<Chat.ChatError | Tool.ChatFailed>()
+  })
+
+  test("result decides what it produces", () => {
+    const agent = Tool.fromChat("agent", {
+      parameters: {},
+      chat: () => Chat.stream("go"),
+      result: (result: Event.ChatResult) => Effect.succeed(result.steps.length)
+    })
+    expect<Tool.Success<typeof agent>>().type.toBe<number>()
   })
 })
 

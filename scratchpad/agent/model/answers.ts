@@ -47,9 +47,15 @@ const plural = (count: number, noun: string): string => `${count.toLocaleString(
 const unreadableOf = (value: JsonObject): ReadonlyArray<string> =>
   objectsOf(value["unreadable"]).map((file) => `${textOf(file["path"])} (${textOf(file["reason"])})`)
 
-/** What the search found. */
-export const searchOf = (answers: ReadonlyArray<Conversation.Answered>): Found => {
-  const search = answers.find((answer) => answer.name === "search_text")
+const isSearch = (answer: Conversation.Answered): boolean => answer.name === "search_text"
+
+const isElsewhere = (answer: Conversation.Answered): boolean => answer.arguments["path"] !== undefined
+
+/** What the search of the whole folder found. */
+export const searchOf = (answers: ReadonlyArray<Conversation.Answered>): Found =>
+  foundBy(answers.find((answer) => isSearch(answer) && !isElsewhere(answer)))
+
+const foundBy = (search: Conversation.Answered | undefined): Found => {
   const value = search?.value ?? {}
   return {
     matches: objectsOf(value["matches"]).map((match) => ({
@@ -150,21 +156,36 @@ const notAll = (isCut: boolean): ReadonlyArray<string> =>
 
 const shortened = (text: string): string => text.length <= 90 ? text : `${text.slice(0, 90).trimEnd()} …`
 
-const others = (matches: ReadonlyArray<Match>, best: Match): ReadonlyArray<string> => {
-  const rest = bestPerFile(matches.filter((match) => match.path !== best.path)).slice(0, 4)
-  const list = rest.map((match) => `- ${place(match)}  ${shortened(match.text.trim())}`)
-  return list.length === 0 ? [] : [`See also\n${list.join("\n")}`]
+const references = (title: string, matches: ReadonlyArray<Match>): ReadonlyArray<string> => {
+  const list = matches.map((match) => `- ${place(match)}  ${shortened(match.text.trim())}`)
+  return list.length === 0 ? [] : [`${title}\n${list.join("\n")}`]
+}
+
+/** Where else to look: the best other files, and the best of the tests that are not among them. */
+const others = (search: Found, best: Match, answers: ReadonlyArray<Conversation.Answered>): ReadonlyArray<string> => {
+  const rest = bestPerFile(search.matches.filter((match) => match.path !== best.path)).slice(0, 4)
+  const shown = new Set([best, ...rest].map((match) => match.path))
+  const tests = bestPerFile(foundBy(answers.find((answer) => isSearch(answer) && isElsewhere(answer))).matches)
+    .filter((match) => !shown.has(match.path))
+  return [...references("See also", rest), ...references("In the tests", tests.slice(0, 3))]
 }
 
 const couldNotRead = (names: ReadonlyArray<string>): ReadonlyArray<string> =>
   names.length === 0 ? [] : [`I could not read ${enumerate(names)}.`]
 
+/** A note that could not be written is told; what became of the others is told where notes are shown. */
+const unwritten = (answers: ReadonlyArray<Conversation.Answered>): ReadonlyArray<string> => {
+  const error = answers.find((answer) => answer.name === "write_note")?.error
+  return error === undefined ? [] : [`I could not write the note: ${error}.`]
+}
+
 /** The answer to a search: the best place with its lines, further places, and what is missing from them. */
 export const found = (
-  search: Found,
-  reads: ReadonlyArray<Conversation.Answered>,
+  answers: ReadonlyArray<Conversation.Answered>,
   terms: ReadonlyArray<Words.Term>
 ): string => {
+  const search = searchOf(answers)
+  const reads = answers.filter((answer) => answer.name === "read_file")
   if (search.error !== undefined) return `I could not search the files: ${search.error}.`
   const failed = reads.filter((read) => read.error !== undefined).map((read) => textOf(read.arguments["path"]))
   const unread = couldNotRead([...search.unreadable, ...failed])
@@ -184,16 +205,16 @@ export const found = (
   return [
     lead(best, missing, enclosing(lines, best.line)),
     quoted,
-    ...others(search.matches, best),
+    ...others(search, best, answers),
     ...unread,
     ...notAll(search.isCut),
+    ...unwritten(answers),
     closing(missing)
   ].join("\n\n")
 }
 
 /** The opening of a file, up to its first long gap. */
-export const opened = (reads: ReadonlyArray<Conversation.Answered>, totalFiles: number | undefined): string => {
-  const read = reads.at(-1)
+export const opened = (read: Conversation.Answered | undefined, totalFiles: number | undefined): string => {
   if (read === undefined || read.error !== undefined) {
     return `I could not read it: ${read?.error ?? "nothing was read"}.`
   }
@@ -207,18 +228,13 @@ export const opened = (reads: ReadonlyArray<Conversation.Answered>, totalFiles: 
   return `${place({ path, line: opening[0]?.number ?? 1 })} begins:\n\n${quote(opening)}\n\n${size}${folder}`
 }
 
-/** There is no file of that name. */
-export const noSuchFile = (path: string, answers: ReadonlyArray<Conversation.Answered>): string => {
-  const error = answers.find((answer) => answer.error !== undefined)?.error
-  return error === undefined ? `There is no file ${path} in the folder.` : `I could not look for ${path}: ${error}.`
-}
+/** There is no file or folder of that name. */
+export const nowhere = (name: string, error: string | undefined): string =>
+  error === undefined ? `There is no file ${name} in the folder.` : `I could not look for ${name}: ${error}.`
 
-/** A count of lines, with the longest files. */
-export const counted = (answers: ReadonlyArray<Conversation.Answered>): string => {
-  const count = answers.find((answer) => answer.name === "count_lines")
-  if (count === undefined || count.error !== undefined) {
-    return `I could not count: ${count?.error ?? "nothing was counted"}.`
-  }
+/** A count of the lines of one file or folder, with the longest files. */
+export const counted = (count: Conversation.Answered): string => {
+  if (count.error !== undefined) return `I could not count: ${count.error}.`
   const files = numberOf(count.value["files"])
   const longest = objectsOf(count.value["longest"])
   const lines = plural(numberOf(count.value["lines"]), "line")
@@ -231,24 +247,37 @@ export const counted = (answers: ReadonlyArray<Conversation.Answered>): string =
   return `${lines} in ${plural(files, "file")}. The longest are\n${list.join("\n")}${unread}`
 }
 
+const maxListed = 25
+
+const listing = (files: ReadonlyArray<string>, total: number, what: string): string => {
+  const shown = files.slice(0, maxListed)
+  const more = total > shown.length ? `\n… and ${total - shown.length} more` : ""
+  return `${plural(total, "file")}${what === "all" ? "" : ` (${what})`}:\n${
+    shown.map((file) => `- ${file}`).join("\n")
+  }${more}`
+}
+
+/** The files of a folder that was looked up. */
+export const inside = (folder: string, files: ReadonlyArray<string>): string => listing(files, files.length, folder)
+
 /** A list of files. */
 export const listed = (answers: ReadonlyArray<Conversation.Answered>, what: string): string => {
   const error = answers.find((answer) => answer.error !== undefined)?.error
   if (error !== undefined) return `I could not list the files: ${error}.`
   const { files, total, unreadable } = filesOf(answers)
-  if (total === 0) return [`There are no such files.`, ...couldNotRead(unreadable)].join("\n\n")
-  const shown = files.slice(0, 25)
-  const more = total > shown.length ? `\n… and ${total - shown.length} more` : ""
-  const list = `${plural(total, "file")}${what === "all" ? "" : ` (${what})`}:\n${
-    shown.map((file) => `- ${file}`).join("\n")
-  }`
-  return [`${list}${more}`, ...couldNotRead(unreadable)].join("\n\n")
+  const list = total === 0 ? "There are no such files." : listing(files, total, what)
+  return [list, ...couldNotRead(unreadable)].join("\n\n")
 }
 
-/** A note was written. */
+/** What became of a note. */
 export const noted = (answers: ReadonlyArray<Conversation.Answered>): string => {
   const note = answers.find((answer) => answer.name === "write_note")
-  return note === undefined || note.error !== undefined
-    ? `I could not write the note: ${note?.error ?? "nothing was written"}.`
-    : `I wrote it down in ${textOf(note.value["path"])}.`
+  if (note === undefined || note.error !== undefined) {
+    return `I could not write the note: ${note?.error ?? "nothing was written"}.`
+  }
+  const { isWritten, note: line, path, reason } = note.value
+  if (isWritten === true) return `I wrote it down in ${textOf(path)}.`
+  return path === undefined
+    ? `I did not write it down: ${textOf(reason)}. It would be this line:\n\n  ${textOf(line)}`
+    : `I wrote it down before, in ${textOf(path)}.`
 }

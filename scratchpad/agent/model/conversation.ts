@@ -32,11 +32,22 @@ export interface Wanted {
   readonly arguments: Readonly<Record<string, unknown>>
 }
 
-/** What the model says and what it calls; without calls, the conversation is over. */
+/** What the model says and what it calls, in the order in which it does; without calls, the conversation is over. */
 export interface Reply {
-  readonly text: string
-  readonly calls: ReadonlyArray<Wanted>
+  readonly parts: ReadonlyArray<string | Wanted>
 }
+
+/** A reply. */
+export const say = (...parts: Reply["parts"]): Reply => ({ parts })
+
+/** A call in a reply. */
+export const call = (name: string, args: Wanted["arguments"] = {}): Wanted => ({ name, arguments: args })
+
+/** What a reply says, calls left out. */
+export const textOf = (reply: Reply): string => reply.parts.filter((part) => typeof part === "string").join(" ")
+
+/** What a reply calls. */
+export const callsOf = (reply: Reply): ReadonlyArray<Wanted> => reply.parts.filter((part) => typeof part !== "string")
 
 /** A call of the current question together with its answer; a failed one has an `error` and no `value`. */
 export interface Answered {

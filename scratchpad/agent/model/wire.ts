@@ -3,7 +3,7 @@
  * the chunks of a streamed completion. Usage counts words, which is what the model works with.
  */
 import * as Schema from "effect/Schema"
-import type * as Conversation from "./conversation.ts"
+import * as Conversation from "./conversation.ts"
 
 const Content = Schema.Union([
   Schema.String,
@@ -58,7 +58,7 @@ const usageOf = (body: Body, reply: Conversation.Reply) => {
     wordCount(message.content) + message.calls.reduce((sum, call) => sum + wordCount(call.arguments), 0)
   )
   const input = prompt.reduce((sum, count) => sum + count, 0)
-  const output = wordCount(reply.text) + wordCount(JSON.stringify(reply.calls))
+  const output = wordCount(Conversation.textOf(reply)) + wordCount(JSON.stringify(Conversation.callsOf(reply)))
   return { prompt_tokens: input, completion_tokens: output, total_tokens: input + output }
 }
 
@@ -76,8 +76,24 @@ const fragments = (call: Conversation.Wanted, index: number, id: string): Readon
   ]
 }
 
-/** The chunks of a streamed completion, in order. Ids are unique within the conversation. */
-export const chunks = (body: Body, reply: Conversation.Reply, created: number): ReadonlyArray<object> => {
+/** A streamed completion: the chunks that come one after the other, and those that end it, which come at once. */
+export interface Chunks {
+  readonly spoken: ReadonlyArray<object>
+  readonly last: ReadonlyArray<object>
+}
+
+/** What a reply says and calls, in its order; a call is final when the next one begins or the reply ends. */
+const deltas = (reply: Conversation.Reply, turn: number): ReadonlyArray<object> => {
+  const calls = Conversation.callsOf(reply)
+  return reply.parts.flatMap((part, index): ReadonlyArray<object> => {
+    if (typeof part === "string") return pieces(index === 0 ? part : ` ${part}`).map((content) => ({ content }))
+    const position = calls.indexOf(part)
+    return fragments(part, position, `call_${turn}_${position}`).map((fragment) => ({ tool_calls: [fragment] }))
+  })
+}
+
+/** The chunks of a reply. The ids of its calls are unique within the conversation. */
+export const chunks = (body: Body, reply: Conversation.Reply, created: number): Chunks => {
   const turn = body.messages.length
   const head = {
     id: `chatcmpl-embedded-${turn}`,
@@ -89,12 +105,12 @@ export const chunks = (body: Body, reply: Conversation.Reply, created: number): 
     ...head,
     choices: [{ index: 0, delta, finish_reason: finishReason }]
   })
-  const calls = reply.calls.flatMap((call, index) => fragments(call, index, `call_${turn}_${index}`))
-  return [
-    chunk({ role: "assistant", content: "" }),
-    ...pieces(reply.text).map((content) => chunk({ content })),
-    ...calls.map((call) => chunk({ tool_calls: [call] })),
-    chunk({}, reply.calls.length === 0 ? "stop" : "tool_calls"),
-    ...(body.stream_options?.include_usage === true ? [{ ...head, choices: [], usage: usageOf(body, reply) }] : [])
-  ]
+  const isAnswer = Conversation.callsOf(reply).length === 0
+  return {
+    spoken: [{ role: "assistant", content: "" }, ...deltas(reply, turn)].map((delta) => chunk(delta)),
+    last: [
+      chunk({}, isAnswer ? "stop" : "tool_calls"),
+      ...(body.stream_options?.include_usage === true ? [{ ...head, choices: [], usage: usageOf(body, reply) }] : [])
+    ]
+  }
 }

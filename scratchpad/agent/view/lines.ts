@@ -3,8 +3,10 @@
  * still do. `append` is for everything else: what there is to say about one event, each line said once.
  */
 import type { Event } from "heddle"
+import * as Marks from "./marks.ts"
 import * as Paint from "./paint.ts"
 import * as Run from "./run.ts"
+import * as Timeline from "./timeline.ts"
 
 /** What a terminal shows: `settled` only ever grows, `live` is drawn anew. */
 export interface Frame {
@@ -12,14 +14,6 @@ export interface Frame {
   readonly live: ReadonlyArray<string>
 }
 
-const marks: Readonly<Record<Run.Standing, readonly [string, Paint.Style]>> = {
-  waiting: ["·", "dim"],
-  running: ["▸", "accent"],
-  done: ["✓", "good"],
-  failed: ["✗", "bad"],
-  asking: ["?", "accent"],
-  stopped: ["■", "bad"]
-}
 const spinner = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 const spinnerMillis = 80
 
@@ -30,16 +24,17 @@ const bar = (progress: { readonly done: number; readonly total: number }, cells:
   return "━".repeat(filled) + "╌".repeat(cells - filled)
 }
 
-const standing = (call: Run.Call, isLive: boolean): string => {
+const standing = (run: Run.Run, call: Run.Call, isLive: boolean): string => {
   const { progress } = call
   const far = progress === undefined ? "" : `${progress.done}/${progress.total} ${progress.unit}`
   switch (call.standing) {
     case "waiting":
-      return "waits"
+      return ["waits for", Run.waitsFor(run, call).join(", ") || "its turn"].join(" ")
     case "running":
       return isLive && progress !== undefined ? `${bar(progress, 12)} ${far}` : far
     case "stopped":
-      return call.startedAt === undefined ? "never started" : far === "" ? "stopped" : `stopped at ${far}`
+    case "abandoned":
+      return call.startedAt === undefined ? "never started" : `${call.standing}${far === "" ? "" : ` at ${far}`}`
     case "asking":
       return "asks you"
     default:
@@ -50,19 +45,25 @@ const standing = (call: Run.Call, isLive: boolean): string => {
 const elapsed = (call: Run.Call, now: number): string =>
   call.startedAt === undefined ? "" : Paint.duration((call.endedAt ?? now) - call.startedAt)
 
+/** How a call came to start and how it stands, in two characters. */
+const marks = (run: Run.Run, call: Run.Call, now: number, paint: Paint.Paint, running?: string): string => {
+  const [letter, style] = Marks.standing[call.standing]
+  const [start, startStyle] = Marks.start(Timeline.lane(run, call, now))
+  return `${paint(startStyle, start)}${paint(style, call.standing === "running" ? running ?? letter : letter)}`
+}
+
 /** The cells around name, subject and state: the mark, the gaps and the time. */
 const fixedCells = 17
 
 /** One line for a call: its state, its name, what it is about, how it stands and how long it took. */
-const callLine = (call: Run.Call, now: number, columns: number, paint: Paint.Paint): string => {
-  const [mark, style] = marks[call.standing]
+const callLine = (run: Run.Run, call: Run.Call, now: number, columns: number, paint: Paint.Paint): string => {
   const room = Math.max(0, columns - fixedCells)
   const name = Paint.cut(call.name, Math.min(24, room))
-  const state = Paint.cut(standing(call, true), Math.min(Math.floor(columns / 2), room - Paint.width(name)))
+  const state = Paint.cut(standing(run, call, true), Math.min(Math.floor(columns / 2), room - Paint.width(name)))
   const cells = room - Paint.width(name) - Paint.width(state)
   const subject = call.name === "read_file" ? Paint.cutPath(call.subject, cells) : Paint.cut(call.subject, cells)
   return [
-    `  ${paint(style, call.standing === "running" ? spun(now) : mark)} ${paint("bold", name)}`,
+    ` ${marks(run, call, now, paint, spun(now))} ${paint("bold", name)}`,
     paint("dim", Paint.pad(subject, cells)),
     paint(call.standing === "failed" ? "bad" : "plain", state),
     paint("dim", Paint.cut(elapsed(call, now), 7).padStart(7))
@@ -92,7 +93,7 @@ const blocks = (run: Run.Run, now: number, columns: number, paint: Paint.Paint):
       : []
     const block = item._tag === "Said"
       ? saidBlock(item, columns)
-      : { lines: [callLine(item, now, columns, paint)], settled: isFinal(item) ? 1 : 0 }
+      : { lines: [callLine(run, item, now, columns, paint)], settled: isFinal(item) ? 1 : 0 }
     return [...gap, block]
   })
 
@@ -105,22 +106,25 @@ export const frame = (run: Run.Run, now: number, columns: number, paint: Paint.P
     settled.push(...isOpen ? [] : block.lines.slice(0, block.settled))
     live.push(...isOpen ? block.lines : block.lines.slice(block.settled))
   }
-  const isSilent = run.items.at(-1)?._tag !== "Said"
-  if (run.isThinking && isSilent) {
+  const said = run.isStopping ? stoppingText : "the model is thinking"
+  if (run.result === undefined && (run.isStopping || (run.isThinking && run.items.at(-1)?._tag !== "Said"))) {
     live.push(
       ...run.items.length === 0 ? [] : [""],
-      `${paint("accent", spun(now))} ${paint("dim", Paint.cut("the model is thinking", columns - 2))}`
+      `${paint("accent", spun(now))} ${paint("dim", Paint.cut(said, columns - 2))}`
     )
   }
   return { settled, live }
 }
 
-const plainCall = (call: Run.Call): string => {
-  const state = standing(call, false)
+/** What is said while a run ends softly. */
+export const stoppingText = "stopping what runs; Ctrl-C again stops at once"
+
+const plainCall = (run: Run.Run, call: Run.Call, at: number): string => {
+  const state = standing(run, call, false)
   const time = call.endedAt === undefined ? "" : elapsed(call, call.endedAt)
   const subject = call.subject === "" ? "" : `  ${call.subject}`
   const said = [...state === "" ? [] : [`- ${state}`], ...time === "" ? [] : [`(${time})`]]
-  return [`  ${marks[call.standing][0]} ${call.name}${subject}`, ...said].join(" ")
+  return [` ${marks(run, call, at, Paint.none)} ${call.name}${subject}`, ...said].join(" ")
 }
 
 /** How much a long call has to get on before it is worth another line. */
@@ -149,6 +153,11 @@ export const remaining = (run: Run.Run): ReadonlyArray<string> => {
   return line === "" ? [] : [line]
 }
 
+/** Whether a call has come to wait for other calls, now that the reply is no longer in its way. */
+const hasToWait = (before: Run.Run, after: Run.Run, call: Run.Call): boolean =>
+  call.standing === "waiting" && before.turns[call.turn]?.endedAt === undefined &&
+  after.turns[call.turn]?.endedAt !== undefined && Run.waitsFor(after, call).length > 0
+
 /** The lines that an event adds where nothing can be drawn twice. */
 export const append = (before: Run.Run, after: Run.Run, event: Event.Event, at: number): ReadonlyArray<string> => {
   if (event._tag === "TextDelta" && !event.delta.includes("\n")) return []
@@ -156,14 +165,16 @@ export const append = (before: Run.Run, after: Run.Run, event: Event.Event, at: 
   const known = Run.calls(before)
   const changed = Run.calls(after).flatMap((call, index) => {
     const old = known[index]
+    if (hasToWait(before, after, call)) return [plainCall(after, call, at)]
     if (old === call) return []
-    if (isFinal(call) || (call.standing === "running" && old?.standing !== "running")) return [plainCall(call)]
+    const isStarted = call.standing === "running" && old?.standing !== "running"
+    if (isFinal(call) || isStarted) return [plainCall(after, call, at)]
     const isFurther = event._tag === "ToolProgress" && quarter(call) > quarter(old) && quarter(call) < progressSteps
-    return isFurther && isSlow(call, at) ? [plainCall(call)] : []
+    return isFurther && isSlow(call, at) ? [plainCall(after, call, at)] : []
   })
   return [...said, ...changed]
 }
 
 /** The lines of the calls that were stopped. */
-export const stopped = (run: Run.Run): ReadonlyArray<string> =>
-  Run.calls(run).filter((call) => call.standing === "stopped").map(plainCall)
+export const stopped = (run: Run.Run, at: number): ReadonlyArray<string> =>
+  Run.calls(run).filter((call) => call.standing === "stopped").map((call) => plainCall(run, call, at))

@@ -1,89 +1,144 @@
 /**
- * The picture of a run that is over: a bar per model turn and per call on one time axis, and under it the outcome, the
- * counts and the usage. Nothing in it is wider than the columns it is given, or than 80.
+ * The picture of a run that is over: for each turn one time axis, on it the reply and a bar per call, with marks for what
+ * started before the reply had ended, waited at the barrier, was stopped or left behind; and under it the outcome, the
+ * counts and the usage. A pure function of the run; nothing in it is wider than the columns it is given, or than 80.
  */
 import type { Response } from "heddle"
+import * as Layout from "./layout.ts"
+import * as Marks from "./marks.ts"
 import * as Paint from "./paint.ts"
 import * as Run from "./run.ts"
+import * as Timeline from "./timeline.ts"
 
 const maxColumns = 80
-const maxRows = 30
-const widestLabel = 28
-const timeWidth = 8
-/** The gaps of a row: the margin, and one before and after the bar. */
-const gaps = 4
+const maxLanes = 12
+const widestLabel = 24
+/** A blank and a duration. Where it is narrow, the bars are worth more. */
+const timeWidth = 9
+const leastForTime = 40
+/** The margin and the two marks before a label. */
+const gutter = 5
 
-interface Row {
-  readonly label: string
-  readonly start: number
-  readonly end: number
-  readonly fill: string
-  readonly style: Paint.Style
+/** What the picture is drawn on: how many columns there are for what. */
+interface Sheet {
+  readonly label: number
+  readonly cells: number
+  readonly time: number
+  readonly paint: Paint.Paint
 }
 
-const fills: Readonly<Record<Run.Standing, readonly [string, Paint.Style]>> = {
-  waiting: ["·", "dim"],
-  running: ["█", "accent"],
-  done: ["█", "good"],
-  failed: ["▓", "bad"],
-  asking: ["█", "accent"],
-  stopped: ["▒", "bad"]
+const sheetOf = (columns: number, paint: Paint.Paint): Sheet => {
+  const total = Math.min(columns, maxColumns)
+  const label = Math.min(widestLabel, Math.floor(total / 3) - 2)
+  const time = total < leastForTime ? 0 : timeWidth
+  return { label, cells: total - gutter - label - 1 - time, time, paint }
 }
 
-const label = (call: Run.Call, cells: number): string => {
+/** Neighbours of one style are painted together. */
+const painted = (cells: ReadonlyArray<Marks.Mark>, paint: Paint.Paint): string => {
+  let text = ""
+  for (let at = 0; at < cells.length;) {
+    const style = cells[at]?.[1] ?? "plain"
+    let letters = ""
+    for (; cells[at]?.[1] === style; at++) letters += cells[at]?.[0]
+    text += paint(style, letters)
+  }
+  return text
+}
+
+const labelOf = (call: Run.Call, cells: number): string => {
   const room = cells - Paint.width(call.name) - 1
   if (call.subject === "" || room < 6) return Paint.cut(call.name, cells)
-  return `${call.name} ${
-    /^\S+$/.test(call.subject) ? Paint.cutPath(call.subject, room) : Paint.cut(call.subject, room)
-  }`
+  const isPath = /^\S+$/.test(call.subject)
+  return `${call.name} ${isPath ? Paint.cutPath(call.subject, room) : Paint.cut(call.subject, room)}`
 }
 
-const rows = (run: Run.Run, labelCells: number): ReadonlyArray<Row> => {
-  const turns = run.turns.flatMap(({ endedAt, startedAt }, index): ReadonlyArray<Row> =>
-    endedAt === undefined
-      ? []
-      : [{
-        label: Paint.cut(`model, turn ${index + 1}`, labelCells),
-        start: startedAt,
-        end: endedAt,
-        fill: "░",
-        style: "dim"
-      }]
-  )
-  const calls = Run.calls(run).flatMap((call): ReadonlyArray<Row> => {
-    if (call.startedAt === undefined || call.endedAt === undefined) return []
-    const [fill, style] = fills[call.standing]
-    return [{ label: label(call, labelCells), start: call.startedAt, end: call.endedAt, fill, style }]
-  })
-  return [...turns, ...calls].sort((left, right) => left.start - right.start)
+interface Row {
+  readonly marks: string
+  readonly label: string
+  readonly cells: ReadonlyArray<Marks.Mark>
+  readonly span: Timeline.Span | undefined
 }
 
-/** At least one cell for every bar: what has happened is seen. */
-const barOf = (row: Row, from: number, span: number, cells: number): readonly [number, number] => {
-  const start = Math.min(cells - 1, Math.floor(((row.start - from) / span) * cells))
-  const end = Math.max(start + 1, Math.min(cells, Math.round(((row.end - from) / span) * cells)))
-  return [start, end]
+const drawn = ({ cells, label, marks, span }: Row, sheet: Sheet): string => {
+  const time = span === undefined || sheet.time === 0 ? "" : Paint.duration(span.to - span.from)
+  const named = Paint.pad(Paint.cut(label, sheet.label), sheet.label)
+  return `  ${marks} ${named} ${painted(cells, sheet.paint)}${sheet.paint("dim", time.padStart(sheet.time))}`
 }
 
-/** The bars, one per line, under a line that says what the axis spans. */
-export const bars = (run: Run.Run, columns: number, paint: Paint.Paint): ReadonlyArray<string> => {
-  const total = Math.min(columns, maxColumns)
-  const labelCells = Math.min(widestLabel, Math.floor(total / 3))
-  const all = rows(run, labelCells)
-  if (all.length === 0) return []
-  const cells = Math.max(1, total - labelCells - timeWidth - gaps)
-  const from = Math.min(...all.map((row) => row.start))
-  const span = Math.max(1, Math.max(...all.map((row) => row.end)) - from)
-  const lines = all.slice(0, maxRows).map((row) => {
-    const [start, end] = barOf(row, from, span, cells)
-    const drawn = " ".repeat(start) + paint(row.style, row.fill.repeat(end - start)) + " ".repeat(cells - end)
-    const time = Paint.duration(row.end - row.start).padStart(timeWidth)
-    return `  ${Paint.pad(row.label, labelCells)} ${drawn} ${paint("dim", time)}`
-  })
-  const end = Paint.duration(span)
-  const axis = `0 s ${"─".repeat(Math.max(1, cells - 5 - end.length))} ${end}`
-  const more = all.length > maxRows ? [paint("dim", `  … and ${all.length - maxRows} more`)] : []
-  return [`  ${" ".repeat(labelCells)} ${paint("dim", Paint.cut(axis, cells + timeWidth))}`, ...lines, ...more]
+/** The line above a turn: its number, and when on the clock of the run its axis begins and ends. */
+const heading = ({ number, whole }: Timeline.Stretch, zero: number, { cells, label, paint, time }: Sheet): string => {
+  const title = Paint.pad(Paint.cut(`turn ${number}`, label + 3), label + 3)
+  const [from, to] = [whole.from === zero ? "0 s" : Paint.duration(whole.from - zero), Paint.duration(whole.to - zero)]
+  const axis = `${from} ${"─".repeat(Math.max(1, cells - from.length - to.length - 2))} ${to}`
+  return `  ${paint("bold", title)} ${paint("dim", Paint.cut(axis, cells + time))}`
+}
+
+const paintedMarks = (marks: ReadonlyArray<Marks.Mark>, paint: Paint.Paint): string =>
+  marks.map(([letter, style]) => paint(style, letter)).join("")
+
+const turnLines = (stretch: Timeline.Stretch, zero: number, sheet: Sheet): ReadonlyArray<string> => {
+  const { lanes, reply } = Layout.make(stretch, sheet.cells)
+  const model: Row = {
+    marks: paintedMarks(
+      [Marks.none, stretch.standing === "done" ? Marks.none : Marks.standing[stretch.standing]],
+      sheet.paint
+    ),
+    label: "model",
+    cells: reply,
+    span: { from: stretch.whole.from, to: stretch.speaks.to }
+  }
+  const calls = stretch.lanes.slice(0, maxLanes).map((lane, index): Row => ({
+    marks: paintedMarks([Marks.start(lane), Marks.standing[lane.call.standing]], sheet.paint),
+    label: labelOf(lane.call, sheet.label),
+    cells: lanes[index] ?? [],
+    span: lane.runs
+  }))
+  const hidden = stretch.lanes.length - calls.length
+  return [
+    heading(stretch, zero, sheet),
+    ...[model, ...calls].map((row) => drawn(row, sheet).trimEnd()),
+    ...hidden === 0 ? [] : [sheet.paint("dim", Paint.cut(`     … and ${hidden} more calls`, sheet.label + gutter))]
+  ]
+}
+
+/** What the marks in the picture mean, and how often there is each. */
+const legend = (stretches: ReadonlyArray<Timeline.Stretch>, columns: number): ReadonlyArray<string> => {
+  const lanes = stretches.flatMap((stretch) => stretch.lanes)
+  const all = [...stretches.map(({ standing }) => standing), ...lanes.map(({ call }) => call.standing)]
+  const standing = (of: Run.Standing) => all.filter((each) => each === of).length
+  const counts: ReadonlyArray<readonly [Marks.Mark, meaning: string, count: number]> = [
+    [Marks.early, "started before the reply had ended", lanes.filter(({ call }) => call.isEarly).length],
+    [Marks.barrier, "waited at the barrier", lanes.filter((lane) => lane.waitsAtBarrier !== undefined).length],
+    [Marks.standing.failed, "failed", standing("failed")],
+    [Marks.standing.stopped, "stopped", standing("stopped")],
+    [Marks.standing.abandoned, "refused to stop, left behind", standing("abandoned")]
+  ]
+  const told = counts.flatMap(([[letter], meaning, count]) => count === 0 ? [] : [`${letter} ${count} ${meaning}`])
+  return told.length === 0 ? [] : ["", ...inLines(told, Math.min(columns, maxColumns))]
+}
+
+/** As many of them on a line as fit. */
+const inLines = (items: ReadonlyArray<string>, columns: number): ReadonlyArray<string> => {
+  const lines: Array<string> = []
+  for (const item of items) {
+    const longer = `${lines.at(-1)}   ${item}`
+    if (lines.length > 0 && Paint.width(longer) <= columns) lines[lines.length - 1] = longer
+    else lines.push(Paint.cut(`  ${item}`, columns))
+  }
+  return lines
+}
+
+/** The turns, one below the other, and what their marks mean. */
+export const timeline = (run: Run.Run, columns: number, paint: Paint.Paint): ReadonlyArray<string> => {
+  const sheet = sheetOf(columns, paint)
+  const stretches = Timeline.stretches(run)
+  const zero = stretches[0]?.whole.from ?? 0
+  const turns = stretches.flatMap((stretch, index) => [
+    ...index === 0 ? [] : [""],
+    ...turnLines(stretch, zero, sheet)
+  ])
+  return [...turns, ...legend(stretches, columns)]
 }
 
 const many = (count: number, noun: string): string => `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`
@@ -93,7 +148,7 @@ const outcomeOf = (run: Run.Run): readonly [string, Paint.Style] => {
   const outcome = run.result?.outcome
   switch (outcome?._tag) {
     case undefined:
-      return ["Stopped", "bad"]
+      return ["Stopped at once", "bad"]
     case "Completed":
       return ["Completed", "good"]
     case "AskUser":
@@ -105,7 +160,7 @@ const outcomeOf = (run: Run.Run): readonly [string, Paint.Style] => {
     case "ToolFailed":
       return ["Ended by a failed tool", "bad"]
     case "Cancelled":
-      return ["Cancelled", "bad"]
+      return ["Stopped", "bad"]
     default:
       return [outcome?._tag ?? "", "bad"]
   }

@@ -2,19 +2,27 @@
  * A run as it is shown: a pure fold from events, each with the time it arrived, to what has been said, which calls
  * there are and how each of them stands. Every other part of the view is a function of this state.
  */
-import type { Event, Tool } from "heddle"
+import { type Event, Tool } from "heddle"
 import * as Tools from "../tools.ts"
 
-/** How a call stands. A call that waits has been asked for and has not started. */
-export type Standing = "waiting" | "running" | "done" | "failed" | "asking" | "stopped"
+/**
+ * How a call stands. A call that waits has been asked for and has not started; one that was stopped may never have
+ * started; one that was abandoned refused to stop and was left behind.
+ */
+export type Standing = "waiting" | "running" | "done" | "failed" | "asking" | "stopped" | "abandoned"
 
-/** A tool call, from the moment the model has finished asking for it. Times are milliseconds since the run began. */
+/** A tool call, from the moment the model has finished asking for it. Times are milliseconds of the clock of the run. */
 export interface Call {
   readonly _tag: "Call"
   readonly id: string
   readonly name: string
   readonly subject: string
+  /** The position of the turn that asked for it. */
+  readonly turn: number
   readonly standing: Standing
+  readonly askedAt: number
+  /** It started while the model still spoke. */
+  readonly isEarly: boolean
   readonly startedAt: number | undefined
   readonly endedAt: number | undefined
   readonly progress: Tools.Progress | undefined
@@ -29,10 +37,13 @@ export interface Said {
   readonly isWhole: boolean
 }
 
-/** A model turn, from the request to the last word. */
+/** A model turn: when the model was asked, when its reply began, and when the reply ended. */
 export interface Turn {
   readonly startedAt: number
+  readonly spokeAt: number | undefined
   readonly endedAt: number | undefined
+  /** The reply has come to its own end. One that was stopped has not. */
+  readonly isWhole: boolean
 }
 
 /** The run so far. `items` are in the order in which they are shown. */
@@ -41,26 +52,36 @@ export interface Run {
   readonly turns: ReadonlyArray<Turn>
   /** The model is at work: it has been asked and has not finished. */
   readonly isThinking: boolean
+  /** It has been asked to end softly. */
+  readonly isStopping: boolean
   readonly unreadable: ReadonlyArray<Tools.Unreadable>
+  readonly notes: ReadonlyArray<Tools.NoteResult>
   readonly result: Event.ChatResult | undefined
 }
+
+const turn = (at: number): Turn => ({ startedAt: at, spokeAt: undefined, endedAt: undefined, isWhole: false })
 
 /** A run that has just been started. */
 export const begin = (at: number): Run => ({
   items: [],
-  turns: [{ startedAt: at, endedAt: undefined }],
+  turns: [turn(at)],
   isThinking: true,
+  isStopping: false,
   unreadable: [],
+  notes: [],
   result: undefined
 })
 
 /** The same run, going on after the user's reply. */
 export const resume = (run: Run, at: number): Run => ({
   ...run,
-  turns: [...run.turns, { startedAt: at, endedAt: undefined }],
+  turns: [...run.turns, turn(at)],
   isThinking: true,
   result: undefined
 })
+
+/** The run has been asked to end softly. */
+export const stopping = (run: Run): Run => ({ ...run, isStopping: true })
 
 const controls = /[^\P{Cc}\n]|\p{Bidi_Control}/gu
 
@@ -72,13 +93,24 @@ const oneLine = (text: string): string => harmless(text.replaceAll(/\s+/g, " "))
 
 const hasEnded = (call: Call): boolean => call.endedAt !== undefined
 
+/** What is said after a call begins anew. */
 const say = (run: Run, delta: string): Run => {
   const last = run.items.at(-1)
   const text = harmless(delta)
-  return last?._tag === "Said" && !last.isWhole
-    ? { ...run, items: [...run.items.slice(0, -1), { ...last, text: last.text + text }] }
-    : { ...run, items: [...run.items, { _tag: "Said", text, isWhole: false }] }
+  if (last?._tag === "Said" && !last.isWhole) {
+    return { ...run, items: [...run.items.slice(0, -1), { ...last, text: last.text + text }] }
+  }
+  const first = text.trimStart()
+  return first === "" ? run : { ...run, items: [...run.items, { _tag: "Said", text: first, isWhole: false }] }
 }
+
+/** The last turn, changed. */
+const changeTurn = (run: Run, how: (turn: Turn) => Turn): Run => {
+  const last = run.turns.at(-1)
+  return last === undefined ? run : { ...run, turns: [...run.turns.slice(0, -1), how(last)] }
+}
+
+const speak = (run: Run, at: number): Run => changeTurn(run, (turn) => ({ ...turn, spokeAt: turn.spokeAt ?? at }))
 
 /** What was said last is whole once something else follows. */
 const closeText = (run: Run): Run => {
@@ -89,21 +121,21 @@ const closeText = (run: Run): Run => {
 }
 
 const closeTurn = (run: Run, at: number): Run => ({
-  ...closeText(run),
-  turns: run.turns.map((turn, index) =>
-    index === run.turns.length - 1 && turn.endedAt === undefined ? { ...turn, endedAt: at } : turn
-  ),
+  ...changeTurn(closeText(run), (turn) => ({ ...turn, endedAt: turn.endedAt ?? at })),
   isThinking: false
 })
 
-const asked = (run: Run, id: string, name: string, args: Readonly<Record<string, unknown>>): Run => ({
+const asked = (run: Run, { arguments: args, id, name }: Event.Of<"ToolCallCompleted">, at: number): Run => ({
   ...run,
   items: [...run.items, {
     _tag: "Call",
     id,
     name: oneLine(name),
     subject: oneLine(Tools.subject(name, args)),
+    turn: run.turns.length - 1,
     standing: "waiting",
+    askedAt: at,
+    isEarly: false,
     startedAt: undefined,
     endedAt: undefined,
     progress: undefined,
@@ -129,9 +161,18 @@ const ending = (result: Tool.Outcome): Pick<Call, "standing" | "outcome"> => {
       return { standing: "done", outcome: `ended the run: ${result.reason}` }
     case "AskUser":
       return { standing: "asking", outcome: undefined }
-    case "Error":
-      return { standing: "failed", outcome: messageOf(result.error) }
+    case "Error": {
+      const { error } = result
+      return error instanceof Tool.ToolError && error.reason === "cancelled"
+        ? { standing: "stopped", outcome: undefined }
+        : { standing: "failed", outcome: messageOf(error) }
+    }
   }
+}
+
+const noteIn = (result: Tool.Outcome): ReadonlyArray<Tools.NoteResult> => {
+  const note = result._tag === "Ok" ? Tools.noteIn(result.value) : undefined
+  return note === undefined ? [] : [note]
 }
 
 const ended = (run: Run, id: string, at: number, result: Tool.Outcome): Run => ({
@@ -139,8 +180,14 @@ const ended = (run: Run, id: string, at: number, result: Tool.Outcome): Run => (
     const { outcome, standing } = ending(result)
     return { ...call, standing, endedAt: at, outcome: outcome === undefined ? undefined : oneLine(outcome) }
   }),
-  unreadable: [...run.unreadable, ...Tools.unreadableIn(result)]
+  unreadable: [...run.unreadable, ...Tools.unreadableIn(result)],
+  notes: [...run.notes, ...noteIn(result)]
 })
+
+const started = (run: Run, id: string, at: number): Run => {
+  const isEarly = run.turns.at(-1)?.endedAt === undefined
+  return change(run, id, (call) => ({ ...call, standing: "running", startedAt: at, isEarly }))
+}
 
 /** A call that was answered without having been run: its name or its arguments could not be used. */
 const refused = (run: Run, id: string, at: number, content: string): Run =>
@@ -149,14 +196,17 @@ const refused = (run: Run, id: string, at: number, content: string): Run =>
 /** The run after an event that arrived at a time. */
 export const step = (run: Run, event: Event.Event, at: number): Run => {
   switch (event._tag) {
+    case "ReasoningDelta":
+    case "ToolCallStarted":
+      return speak(run, at)
     case "TextDelta":
-      return say(run, event.delta)
+      return say(speak(run, at), event.delta)
     case "ToolCallCompleted":
-      return event.providerExecuted === true ? run : asked(closeText(run), event.id, event.name, event.arguments)
+      return event.providerExecuted === true ? run : asked(closeText(speak(run, at)), event, at)
     case "MessageCompleted":
-      return closeTurn(run, at)
+      return changeTurn(closeTurn(run, at), (turn) => ({ ...turn, isWhole: true }))
     case "ToolExecutionStarted":
-      return change(run, event.id, (call) => ({ ...call, standing: "running", startedAt: at }))
+      return started(run, event.id, at)
     case "ToolProgress":
       return change(run, event.id, (call) => ({ ...call, progress: Tools.progressOf(event.progress) ?? call.progress }))
     case "ToolExecutionCompleted":
@@ -178,18 +228,32 @@ const thinkAgain = (run: Run, event: Event.Of<"StepCompleted">, at: number): Run
   const closed = closeTurn(run, at)
   return isLast
     ? closed
-    : { ...closed, turns: [...closed.turns, { startedAt: at, endedAt: undefined }], isThinking: true }
+    : { ...closed, turns: [...closed.turns, turn(at)], isThinking: true }
 }
 
 /** A turn that was about to be asked for when the run ended never took place, unless it is what the run failed in. */
 const completed = (run: Run, result: Event.ChatResult, at: number): Run => {
   const isTaken = (turn: Turn) => turn.endedAt !== undefined || result.outcome._tag === "Failed"
-  return { ...closeTurn({ ...run, turns: run.turns.filter(isTaken) }, at), result }
+  const taken = closeTurn({ ...run, turns: run.turns.filter(isTaken) }, at)
+  return { ...abandoned(taken, result.abandoned ?? [], at), result }
+}
+
+/** Handlers that refused to stop: they were answered before, and ran on until nobody waited any more. */
+const abandoned = (run: Run, left: NonNullable<Event.ChatResult["abandoned"]>, at: number): Run => {
+  const last = (id: string) => run.items.findLastIndex((item) => item._tag === "Call" && item.id === id)
+  const indexes = new Set(left.map(({ id }) => last(id)))
+  return {
+    ...run,
+    items: run.items.map((item, index) =>
+      item._tag === "Call" && indexes.has(index) ? { ...item, standing: "abandoned", endedAt: at } : item
+    )
+  }
 }
 
 /** The run as it stands when it was broken off: what had not ended was stopped. */
 export const stop = (run: Run, at: number): Run => ({
   ...closeTurn(run, at),
+  isStopping: false,
   items: closeText(run).items.map((item) =>
     item._tag === "Call" && !hasEnded(item) ? { ...item, standing: "stopped", endedAt: at } : item
   )
@@ -197,3 +261,11 @@ export const stop = (run: Run, at: number): Run => ({
 
 /** The calls, in the order in which the model asked for them. */
 export const calls = (run: Run): ReadonlyArray<Call> => run.items.filter((item) => item._tag === "Call")
+
+/** What a call that has not started waits for: the reply's end, and then calls that it, or they, must not run beside. */
+export const waitsFor = (run: Run, call: Call): ReadonlyArray<string> => {
+  if (run.turns[call.turn]?.endedAt === undefined) return ["the reply"]
+  const running = calls(run).filter((other) => other.turn === call.turn && other.standing === "running")
+  const isBarrier = [call, ...running].some(({ name }) => Tools.isBarrier(name))
+  return isBarrier ? running.map((other) => other.name) : []
+}

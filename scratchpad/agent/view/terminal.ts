@@ -13,6 +13,7 @@ import * as Semaphore from "effect/Semaphore"
 import * as Stdio from "effect/Stdio"
 import * as Terminal from "effect/Terminal"
 import type { Event, Response } from "heddle"
+import * as Kept from "./kept.ts"
 import * as Lines from "./lines.ts"
 import * as Paint from "./paint.ts"
 import * as Picture from "./picture.ts"
@@ -27,11 +28,13 @@ export interface View {
   /** Starts the clock, or lets it go on after the user's reply. */
   readonly begin: Written
   readonly onEvent: (event: Event.Event) => Written
+  /** Says that the run has been asked to end. */
+  readonly stopping: Written
   /** Leaves what has been shown as it is, so that something else can be written below it. */
   readonly pause: Written
-  /** Draws the picture. `unit` is what the usage counts. */
+  /** Draws the picture, and says what was kept of a run that was stopped. `unit` is what the usage counts. */
   readonly finish: (usage: Response.Usage | null, unit: string) => Written
-  /** The same for a run that was broken off; says which calls were stopped. */
+  /** The same for a run that was broken off, of which nothing is kept; says which calls were stopped. */
   readonly interrupted: (unit: string) => Written
   /** What can be told of the run so far. */
   readonly run: Effect.Effect<Run.Run>
@@ -87,6 +90,8 @@ class Screen {
   private settled = 0
   private drawn = 0
   private drawnAt = 0
+  /** Where lines are appended: the last one is blank, and another would be one too many. */
+  private hasGap = false
   isDrawing = false
 
   constructor(sheet: Sheet) {
@@ -126,9 +131,20 @@ class Screen {
       const after = Run.step(before, event, now)
       this.state = after
       if (this.sheet.isLive) return now - this.drawnAt >= betweenDraws ? this.draw : Effect.void
-      const lines = Lines.append(before, after, event, now)
-      return lines.length === 0 ? Effect.void : this.sheet.write(joined(lines))
+      return this.append(Lines.append(before, after, event, now))
     })
+
+  private append(lines: ReadonlyArray<string>): Written {
+    const kept = lines.filter((line, index) => line !== "" || (index === 0 ? !this.hasGap : lines[index - 1] !== ""))
+    this.hasGap = lines.length === 0 ? this.hasGap : lines.at(-1) === ""
+    return kept.length === 0 ? Effect.void : this.sheet.write(joined(kept))
+  }
+
+  readonly stopping = Effect.suspend(() => {
+    if (this.state === undefined || this.state.isStopping || this.state.result !== undefined) return Effect.void
+    this.state = Run.stopping(this.state)
+    return this.sheet.isLive ? this.draw : this.append(["", Lines.stoppingText, ""])
+  })
 
   /** Draws once more and lets go of the lines. */
   readonly settle = Effect.suspend(() =>
@@ -143,13 +159,20 @@ class Screen {
   )
 }
 
-const pictureOf = (run: Run.Run, usage: Response.Usage | null, unit: string, sheet: Sheet): string =>
-  joined([
+const pictureOf = (run: Run.Run, usage: Response.Usage | null, unit: string, sheet: Sheet): string => {
+  const wrapped = (lines: ReadonlyArray<string>) => lines.flatMap((line) => Paint.wrap(line, sheet.columns))
+  const timeline = Picture.timeline(run, sheet.columns, sheet.paint)
+  const kept = wrapped(Kept.ofStopped(run))
+  const planned = wrapped(Kept.ofPlanned(run))
+  return joined([
     ...!sheet.isLive && run.items.at(-1)?._tag === "Said" ? [] : [""],
-    ...Picture.bars(run, sheet.columns, sheet.paint),
-    "",
-    Picture.caption(run, usage, unit, sheet.paint)
+    ...timeline,
+    ...timeline.length === 0 ? [] : [""],
+    Picture.caption(run, usage, unit, sheet.paint),
+    ...kept,
+    ...planned.length === 0 ? [] : ["", ...planned]
   ])
+}
 
 const stoppedText = (run: Run.Run): string => {
   const names = Run.calls(run).filter((call) => call.standing === "stopped").map((call) => call.name)
@@ -170,6 +193,7 @@ export const make: Effect.Effect<View, never, Scope.Scope | Stdio.Stdio | Termin
     headline: (text) => sheet.write(`${sheet.paint("dim", text)}\n\n`),
     begin: screen.begin,
     onEvent: screen.onEvent,
+    stopping: screen.stopping,
     pause: screen.settle,
     finish: (usage, unit) =>
       Effect.andThen(screen.settle, Effect.suspend(() => sheet.write(pictureOf(state(), usage, unit, sheet)))),
@@ -177,7 +201,7 @@ export const make: Effect.Effect<View, never, Scope.Scope | Stdio.Stdio | Termin
       Effect.flatMap(screen.now, (now) => {
         const before = state()
         screen.state = Run.stop(before, now)
-        const rest = sheet.isLive ? [] : [...Lines.remaining(before), ...Lines.stopped(state())]
+        const rest = sheet.isLive ? [] : [...Lines.remaining(before), ...Lines.stopped(state(), now)]
         const told = joined([...rest, "", stoppedText(state())])
         return Effect.andThen(screen.settle, sheet.write(`${told}${pictureOf(state(), null, unit, sheet)}`))
       }),

@@ -8,10 +8,14 @@ import * as Cause from "effect/Cause"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Pull from "effect/Pull"
+import * as Result from "effect/Result"
+import type * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import type * as Adapter from "../../Adapter.ts"
 import type * as Event from "../../Event.ts"
+import * as Json from "../../internal/json.ts"
 import * as Message from "../../Message.ts"
+import type * as Documents from "./documents.ts"
 import * as Errors from "./errors.ts"
 import * as Sse from "./sse.ts"
 
@@ -26,11 +30,15 @@ export interface Reader {
   readonly isDone: boolean
   /** What broke the answer; the reader goes on to read what belongs to a broken answer, such as its cost. */
   readonly failure: Adapter.AdapterError | undefined
+  /** Finds the JSON objects that stand outside of events, so that they are read as events, too. */
+  readonly documents?: Documents.Documents
 }
 
 export interface Limits {
+  readonly firstChunkTimeout: Duration.Duration
   readonly idleTimeout: Duration.Duration
   readonly maxEventLength: number
+  readonly maxAnswerLength: number
 }
 
 type Chunk = Arr.NonEmptyReadonlyArray<Event.AdapterEvent>
@@ -46,7 +54,8 @@ class Answer {
   private readonly reader: Reader
   private readonly limits: Limits
   private readonly parser: Sse.Parser
-  private hasStarted = false
+  private hasRead = false
+  private length = 0
   private hasEnded = false
   private failure: Adapter.AdapterError | undefined
 
@@ -60,14 +69,10 @@ class Answer {
     this.origin = origin
     this.reader = reader
     this.limits = limits
-    this.parser = new Sse.Parser(limits.maxEventLength)
+    this.parser = new Sse.Parser(limits.maxEventLength, reader.documents)
   }
 
   readonly pull: Pull.Pull<Chunk, Adapter.AdapterError> = Effect.suspend(() => {
-    if (!this.hasStarted) {
-      this.hasStarted = true
-      return Effect.succeed([{ _tag: "MessageStarted", message: Message.assistant("") }])
-    }
     if (this.hasEnded) return this.close
     return Effect.flatMap(this.read, (events) => isNonEmpty(events) ? Effect.succeed(events) : this.pull)
   })
@@ -97,21 +102,32 @@ class Answer {
   }
 
   private get patience(): Duration.Duration {
+    if (!this.hasRead) return this.limits.firstChunkTimeout
     if (this.reader.isDone || this.reader.failure !== undefined) return afterLast
     return this.reader.isComplete ? Duration.min(afterFinish, this.limits.idleTimeout) : this.limits.idleTimeout
   }
 
   private take(chunks: ReadonlyArray<Uint8Array>): ReadonlyArray<Event.AdapterEvent> {
     const out: Array<Event.AdapterEvent> = []
+    this.hasRead = true
     for (const chunk of chunks) {
       for (const event of this.parser.feed(chunk)) this.reader.read(event, out)
-      if (!this.parser.isTooLong) continue
-      const detail = `the answer holds an event of more than ${this.limits.maxEventLength} characters`
-      this.failure = Errors.make(this.origin, "malformed_response", detail)
+      this.length += chunk.length
+      const problem = this.problem
+      if (problem === undefined) continue
+      this.failure = Errors.make(this.origin, "malformed_response", problem)
       this.hasEnded = true
       break
     }
     return out
+  }
+
+  /** Why no more of the answer is read, if so. */
+  private get problem(): string | undefined {
+    const { maxAnswerLength, maxEventLength } = this.limits
+    if (this.parser.isTooLong) return `the answer holds an event of more than ${maxEventLength} characters`
+    if (this.parser.isInvalid) return "the answer holds bytes that are no UTF-8"
+    return this.length > maxAnswerLength ? `the answer is longer than ${maxAnswerLength} bytes` : undefined
   }
 
   /** The body has ended, for the given reason if it was not by itself. */
@@ -120,21 +136,45 @@ class Answer {
   ): ReadonlyArray<Event.AdapterEvent> {
     const out: Array<Event.AdapterEvent> = []
     this.hasEnded = true
-    for (const event of this.parser.end()) this.reader.read(event, out)
-    const isCut = problem !== undefined && !this.reader.isComplete && this.reader.failure === undefined
-    if (isCut) this.failure = Errors.make(this.origin, ...problem)
+    const rest = this.parser.end()
+    const whole = rest.filter((event) => !isTorn(event))
+    for (const event of whole) this.reader.read(event, out)
+    const cut = problem ?? (whole.length < rest.length ? closed : undefined)
+    const isCut = cut !== undefined && !this.reader.isComplete && this.reader.failure === undefined
+    if (isCut) this.failure = Errors.make(this.origin, ...cut)
     else this.reader.end(this.parser.stray, out)
     return out
   }
 }
 
+const closed = ["network_error", "the connection was closed before the reply was complete"] as const
+
+/** An event that the end of the body has torn is as good as never sent: it is not the server that wrote no JSON. */
+const isTorn = ({ data }: Sse.SseEvent): boolean =>
+  data.trimStart().startsWith("{") && Result.isFailure(Json.parse(data))
+
 const isNonEmpty = (events: ReadonlyArray<Event.AdapterEvent>): events is Chunk => events.length > 0
 
-/** The events of a body. Closing the stream closes the body. */
-export const events = (
+const started: Chunk = [{ _tag: "MessageStarted", message: Message.assistant("") }]
+
+/**
+ * The events of a body, once the first of them are there; it fails if the body breaks before that. Closing the scope
+ * closes the body.
+ */
+export const begin = (
   body: Stream.Stream<Uint8Array, unknown>,
   origin: Errors.Origin,
   reader: Reader,
   limits: Limits
-): Stream.Stream<Event.AdapterEvent, Adapter.AdapterError> =>
-  Stream.transformPull(body, (bytes) => Effect.sync(() => new Answer(bytes, origin, reader, limits).pull))
+): Effect.Effect<Stream.Stream<Event.AdapterEvent, Adapter.AdapterError>, Adapter.AdapterError, Scope.Scope> =>
+  Effect.gen(function*() {
+    const answer = new Answer(yield* Stream.toPull(body), origin, reader, limits)
+    const first = yield* Pull.catchDone(answer.pull, () => Effect.succeed([]))
+    const heads = [started, first].filter(isNonEmpty)
+    return Stream.fromPull(Effect.sync(() =>
+      Effect.suspend(() => {
+        const head = heads.shift()
+        return head === undefined ? answer.pull : Effect.succeed(head)
+      })
+    ))
+  })

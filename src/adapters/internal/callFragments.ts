@@ -29,6 +29,9 @@ interface Call {
   text: string
   isObserved: boolean
   isTried: boolean
+  /** Whether it ran at the provider. */
+  isExecuted: boolean
+  duplicateOf: string | undefined
   metadata: Json.JsonObject
   completed: Message.ToolCall | undefined
 }
@@ -54,8 +57,13 @@ export const idMaker: Effect.Effect<() => string> = Effect.gen(function*() {
 const parse = (text: string): Option.Option<Json.JsonObject> =>
   text.trim() === "null" ? Option.some({}) : Json.parseObject(text)
 
+/** The arguments that a tool was declared with, out of those that a provider's rewritten schema led to. */
+export type Restore = (name: string, args: Json.JsonObject) => Json.JsonObject
+
 export class CallFragments {
   private readonly makeId: () => string
+  private readonly metadataKey: string
+  private readonly restore: Restore
   private readonly calls: Array<Call> = []
   private readonly byIndex = new Map<number | string, Call>()
   private readonly byWireId = new Map<string, Call>()
@@ -64,8 +72,11 @@ export class CallFragments {
   /** The calls that the wire has not said to be finished. */
   private readonly unfinished = new Set<Call>()
 
-  constructor(makeId: () => string) {
+  /** `metadataKey` names the protocol: under it a call keeps what its fragments said besides. */
+  constructor(makeId: () => string, metadataKey: string, restore: Restore = (_name, args) => args) {
     this.makeId = makeId
+    this.metadataKey = metadataKey
+    this.restore = restore
   }
 
   /** The completed calls, in the order in which the wire opened them. */
@@ -78,6 +89,7 @@ export class CallFragments {
     const call = this.find(fragment, out)
     if (call === undefined) return true
     if (call.completed !== undefined) {
+      if (hasEntries(fragment.metadata)) this.describe(call, call.completed, fragment.metadata)
       const text = fragment.text ?? ""
       return text.trim() === "" || text === call.text
     }
@@ -85,6 +97,38 @@ export class CallFragments {
     if (call.name === "" && fragment.name !== undefined) this.start(call, fragment.name, out)
     if (fragment.text !== undefined) this.append(call, fragment.text, out)
     return true
+  }
+
+  /** The wire repeats the whole text of a call: it says what the fragments left out, and outweighs them. */
+  replace(index: number | string, text: string, out: Events): void {
+    const call = this.byIndex.get(index)
+    if (call === undefined || call.completed !== undefined) return
+    if (text === "" || (text.length >= call.text.length && text.startsWith(call.text))) {
+      return this.append(call, text.slice(call.text.length), out)
+    }
+    call.text = text
+  }
+
+  /** The wire says that a call has ended: whole, or cut off. */
+  close(index: number | string, isCut: boolean, out: Events): void {
+    const call = this.byIndex.get(index)
+    if (call === undefined || call.completed !== undefined || call.name === "") return
+    this.complete(call, isCut ? lost("truncated") : finalArguments(call, false), out)
+  }
+
+  /** A call that ran at the provider: it is listed in its place, whole at once, and nobody here runs it. */
+  list(
+    called: { readonly id: string | undefined; readonly name: string; readonly arguments: Json.JsonObject },
+    metadata: Json.JsonObject,
+    out: Events
+  ): void {
+    const { arguments: args, id, name } = called
+    const call = this.open({ index: undefined, id, name, text: undefined, metadata }, out)
+    call.isExecuted = true
+    call.metadata = metadata
+    this.start(call, name, out)
+    this.append(call, JSON.stringify(args), out)
+    this.complete(call, { arguments: args }, out)
   }
 
   private append(call: Call, text: string, out: Events): void {
@@ -102,6 +146,12 @@ export class CallFragments {
     if (call.text !== "") out.push({ _tag: "ToolCallDelta", id: call.id, argumentsDelta: call.text })
   }
 
+  /** What the wire attaches to a call after it was complete is told with the whole message. */
+  private describe(call: Call, completed: Message.ToolCall, metadata: Json.JsonObject): void {
+    call.metadata = { ...call.metadata, ...metadata }
+    call.completed = { ...completed, metadata: { ...completed.metadata, [this.metadataKey]: call.metadata } }
+  }
+
   private uniqueId(call: Call): string {
     const wanted = call.wireId ?? this.makeId()
     let count = (this.ids.get(wanted) ?? 0) + 1
@@ -111,7 +161,7 @@ export class CallFragments {
     this.ids.set(wanted, count)
     if (id !== wanted) {
       this.ids.set(id, 1)
-      call.metadata = { ...call.metadata, duplicateOf: wanted }
+      call.duplicateOf = wanted
     }
     return id
   }
@@ -163,6 +213,8 @@ export class CallFragments {
       text: "",
       isObserved: false,
       isTried: false,
+      isExecuted: false,
+      duplicateOf: undefined,
       metadata: {},
       completed: undefined
     }
@@ -210,10 +262,21 @@ export class CallFragments {
   }
 
   private complete(call: Call, args: Arguments, out: Events): void {
-    const common = { id: call.id, name: call.name, rawArguments: call.text, ...args }
-    call.completed = { ...common, metadata: call.metadata }
-    const metadata = hasEntries(call.metadata) ? { metadata: call.metadata } : {}
-    out.push({ _tag: "ToolCallCompleted", ...common, ...metadata })
+    const isOwn = args.argumentsLost === undefined && !call.isExecuted
+    const common = {
+      id: call.id,
+      name: call.name,
+      rawArguments: call.text,
+      ...args,
+      arguments: isOwn ? this.restore(call.name, args.arguments) : args.arguments,
+      ...(call.isExecuted ? { providerExecuted: true } : {})
+    }
+    const metadata = {
+      ...(call.duplicateOf === undefined ? {} : { duplicateOf: call.duplicateOf }),
+      ...(hasEntries(call.metadata) ? { [this.metadataKey]: call.metadata } : {})
+    }
+    call.completed = { ...common, metadata }
+    out.push({ _tag: "ToolCallCompleted", ...common, ...(hasEntries(metadata) ? { metadata } : {}) })
   }
 }
 

@@ -6,32 +6,35 @@ import * as Option from "effect/Option"
 import * as Json from "../../internal/json.ts"
 import * as Message from "../../Message.ts"
 import type * as CallFragments from "./callFragments.ts"
+import type * as Vendors from "./chatVendors.ts"
+import { list, object, string } from "./wire.ts"
 
-export const string = (value: unknown): string | undefined =>
-  typeof value === "string" && value !== "" ? value : undefined
-
-export const object = (value: unknown): Json.JsonObject => Json.isObject(value) ? value : {}
-
-export const list = (value: unknown): ReadonlyArray<Json.JsonObject> =>
-  Array.isArray(value) ? value.filter(Json.isObject) : []
+/** Under this key stands what has to go back to a server of this protocol, and to no other. */
+export const metadataKey = "openaiChat"
 
 // ---------------------------------------------------------------------------------------------------------------------
 // writing
 
+/** How messages are written for a server. */
+export interface Style {
+  readonly systemRole: "system" | "developer"
+  readonly sendReasoningAs: Vendors.ReasoningForm
+  readonly isReasoningOfLoop: boolean
+}
+
 /** What a tool's answer cannot hold here, such as an image, follows the answers of its turn in a user message. */
-export const write = (
-  messages: ReadonlyArray<Message.Message>,
-  reasoningField: string | undefined
-): ReadonlyArray<Json.JsonObject> => {
+export const write = (messages: ReadonlyArray<Message.Message>, style: Style): ReadonlyArray<Json.JsonObject> => {
   const written: Array<Json.JsonObject> = []
   let attached: Array<Json.JsonObject> = []
   const flush = (): void => {
     if (attached.length > 0) written.push({ role: "user", content: attached })
     attached = []
   }
-  for (const message of messages) {
+  const loop = messages.findLastIndex(({ role }) => role === "user")
+  for (const [index, message] of messages.entries()) {
     if (message.role !== "tool") flush()
-    written.push(messageBody(message, reasoningField))
+    const isThoughtLeft = style.isReasoningOfLoop && index < loop
+    written.push(messageBody(message, isThoughtLeft ? { ...style, sendReasoningAs: "none" } : style))
     const media = message.role === "tool" ? attachments(message.content) : []
     if (media.length > 0) attached.push(text(`From the tool call ${message.toolCallId}:`), ...media)
   }
@@ -39,36 +42,55 @@ export const write = (
   return written
 }
 
-const messageBody = (message: Message.Message, reasoningField: string | undefined): Json.JsonObject => {
+const messageBody = (message: Message.Message, style: Style): Json.JsonObject => {
   const name = message.name === undefined ? {} : { name: message.name }
   switch (message.role) {
     case "system":
-      return { role: "system", content: Message.text(message), ...name }
+      return { role: style.systemRole, content: Message.text(message), ...name }
     case "user":
       return { role: "user", content: parts(message.content), ...name }
     case "assistant":
-      return { role: "assistant", ...name, ...assistantBody(message, reasoningField) }
+      return { role: "assistant", ...name, ...assistantBody(message, style.sendReasoningAs) }
     case "tool":
       return { role: "tool", tool_call_id: message.toolCallId, content: Message.text(message) }
   }
 }
 
-const assistantBody = (message: Message.Message, reasoningField: string | undefined): Json.JsonObject => {
+const assistantBody = (message: Message.Message, form: Vendors.ReasoningForm): Json.JsonObject => {
   const calls = (message.toolCalls ?? []).filter((call) => call.providerExecuted !== true)
   const said = Message.text(message)
-  const thought = ofMessage(message).flatMap((part) => part.type === "reasoning" ? [part.text] : []).join("")
   return {
     content: said === "" && calls.length > 0 ? null : said,
     ...(calls.length === 0 ? {} : { tool_calls: calls.map(toolCall) }),
-    ...(reasoningField === undefined || thought === "" ? {} : { [reasoningField]: thought })
+    ...reasoningBody(ofMessage(message).filter(isOwnReasoning), form, said)
   }
+}
+
+type Thought = Extract<Message.Part, { readonly type: "reasoning" }>
+
+/** Reasoning that another protocol signed, or keeps something with, means nothing here. */
+const isOwnReasoning = (part: Message.Part): part is Thought =>
+  part.type === "reasoning" &&
+  (part.metadata === undefined ? part.signature === undefined : part.metadata[metadataKey] !== undefined)
+
+const reasoningBody = (
+  thoughts: ReadonlyArray<Thought>,
+  form: Vendors.ReasoningForm,
+  said: string
+): Json.JsonObject => {
+  const thought = thoughts.map(({ text }) => text).join("")
+  const details = thoughts.flatMap(({ metadata }) => list(object(metadata?.[metadataKey])["reasoning_details"]))
+  if (form === "reasoning_details" && details.length > 0) return { reasoning_details: details }
+  if (form === "none" || thought === "") return {}
+  if (form !== "thinking") return { [form === "reasoning_details" ? "reasoning" : form]: thought }
+  return { content: [{ type: "thinking", thinking: [text(thought)] }, ...(said === "" ? [] : [text(said)])] }
 }
 
 /** A text that is no JSON object is not sent back: many servers parse it, and refuse the whole history. */
 const toolCall = (call: Message.ToolCall): Json.JsonObject => {
   const { rawArguments = "" } = call
   const isWhole = rawArguments.trim() !== "" && Option.isSome(Json.parseObject(rawArguments))
-  const extra = call.metadata["extra_content"]
+  const extra = object(call.metadata[metadataKey])["extra_content"]
   return {
     id: call.id,
     type: "function",
@@ -140,7 +162,9 @@ export const unsupported = (messages: ReadonlyArray<Message.Message>): string | 
 export interface Said {
   readonly text: string
   readonly thought: string
+  readonly details: ReadonlyArray<Json.JsonObject>
   readonly refusal: string
+  readonly annotations: ReadonlyArray<Json.JsonObject>
   readonly fragments: ReadonlyArray<CallFragments.Fragment>
 }
 
@@ -150,7 +174,9 @@ export const read = (delta: Json.JsonObject): Said => {
   return {
     text: string(content) ?? joined(parts, "text"),
     thought: parts.length === 0 ? reasoning(delta) : thinking(parts),
+    details: list(delta["reasoning_details"]),
     refusal: string(delta["refusal"]) ?? "",
+    annotations: list(delta["annotations"]),
     fragments: fragments(delta)
   }
 }

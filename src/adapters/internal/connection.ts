@@ -4,14 +4,18 @@
  * request or its secrets, and traces hold none of its headers' values.
  */
 import * as Clock from "effect/Clock"
+import * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
+import * as Hash from "effect/Hash"
+import * as FetchHttpClient from "effect/http/FetchHttpClient"
 import * as Headers from "effect/http/Headers"
 import * as HttpClient from "effect/http/HttpClient"
 import type * as HttpClientError from "effect/http/HttpClientError"
 import * as HttpClientRequest from "effect/http/HttpClientRequest"
 import type * as HttpClientResponse from "effect/http/HttpClientResponse"
+import * as Option from "effect/Option"
 import * as Random from "effect/Random"
 import * as Redacted from "effect/Redacted"
 import * as Result from "effect/Result"
@@ -22,9 +26,10 @@ import type * as Adapter from "../../Adapter.ts"
 import type * as Event from "../../Event.ts"
 import * as Json from "../../internal/json.ts"
 import * as Answer from "./answer.ts"
+import * as Cooldown from "./cooldown.ts"
 import * as Errors from "./errors.ts"
 
-type HeaderValues = Readonly<Record<string, string | Redacted.Redacted<string>>>
+export type HeaderValues = Readonly<Record<string, string | Redacted.Redacted<string>>>
 
 /** How a server is reached, the same for every protocol. */
 export interface Options {
@@ -40,10 +45,16 @@ export interface Options {
   readonly retryDelay?: Duration.Input
   /** The longest delay between two tries, whatever the server asks for. Default: 30 seconds. */
   readonly maxRetryDelay?: Duration.Input
-  /** How long the server may be silent, before its answer and between two reads. Default: 5 minutes. */
+  /** How long the head of an answer may take, the connection included. Default: as `idleTimeout`. */
+  readonly connectTimeout?: Duration.Input
+  /** How long the first bytes of an answer may take once its head is there. Default: as `idleTimeout`. */
+  readonly firstChunkTimeout?: Duration.Input
+  /** How long the server may be silent between two reads; a comment is no silence. Default: 5 minutes. */
   readonly idleTimeout?: Duration.Input
   /** The longest single event that is read, in UTF-16 code units. Default: 16 Mi. */
   readonly maxEventLength?: number
+  /** The longest answer that is read, in bytes. Default: 256 Mi. */
+  readonly maxAnswerLength?: number
 }
 
 /** The options as they are used. */
@@ -51,6 +62,7 @@ export interface Settings extends Answer.Limits {
   readonly retries: number
   readonly retryDelay: Duration.Duration
   readonly maxRetryDelay: Duration.Duration
+  readonly connectTimeout: Duration.Duration
 }
 
 /** One request, and how its answer is read. */
@@ -58,19 +70,23 @@ export interface Exchange {
   readonly client: HttpClient.HttpClient
   readonly settings: Settings
   readonly provider: string
+  /** Whom a pause concerns that the server asks for: the users of one model. */
+  readonly model: string
   readonly url: string
   readonly headers: HeaderValues
   readonly secrets: ReadonlyArray<Redacted.Redacted<string>>
+  readonly errorWords: Errors.Words
   readonly body: () => Json.JsonObject
   readonly makeReader: (origin: Errors.Origin) => Effect.Effect<Answer.Reader>
 }
 
-interface Failure {
+/** What a try came to, and whether the same request is worth another one. */
+export interface Failure {
   readonly error: Adapter.AdapterError
   readonly isWorthRetrying: boolean
 }
 
-const jitterMillis = 250
+const mebi = 1024 * 1024
 const longestErrorBody = 64 * 1024
 const errorBodyTimeout = Duration.seconds(10)
 const requestIdHeaders = ["x-request-id", "request-id", "apim-request-id"] as const
@@ -94,23 +110,23 @@ const count = (name: string, option: string, value: number, least: number): numb
     : misuse(name, `${option} must be an integer of at least ${least}; got: ${Json.render(value)}`)
 
 /** The options with their defaults. Throws a `TypeError` that names the one that cannot be used. */
-export const settings = (name: string, options: Options): Settings => ({
-  retries: count(name, "retries", options.retries ?? 2, 0),
-  retryDelay: duration(name, "retryDelay", options.retryDelay ?? "500 millis"),
-  maxRetryDelay: duration(name, "maxRetryDelay", options.maxRetryDelay ?? "30 seconds"),
-  idleTimeout: duration(name, "idleTimeout", options.idleTimeout ?? "5 minutes"),
-  maxEventLength: count(name, "maxEventLength", options.maxEventLength ?? 16 * 1024 * 1024, 1)
-})
+export const settings = (name: string, options: Options): Settings => {
+  const idleTimeout = duration(name, "idleTimeout", options.idleTimeout ?? "5 minutes")
+  return {
+    retries: count(name, "retries", options.retries ?? 2, 0),
+    retryDelay: duration(name, "retryDelay", options.retryDelay ?? "500 millis"),
+    maxRetryDelay: duration(name, "maxRetryDelay", options.maxRetryDelay ?? "30 seconds"),
+    connectTimeout: duration(name, "connectTimeout", options.connectTimeout ?? idleTimeout),
+    firstChunkTimeout: duration(name, "firstChunkTimeout", options.firstChunkTimeout ?? idleTimeout),
+    idleTimeout,
+    maxEventLength: count(name, "maxEventLength", options.maxEventLength ?? 16 * mebi, 1),
+    maxAnswerLength: count(name, "maxAnswerLength", options.maxAnswerLength ?? 256 * mebi, 1)
+  }
+}
 
 /** The events that answer a request. Each run of the stream sends it anew. */
 export const stream = (exchange: Exchange): Stream.Stream<Event.AdapterEvent, Adapter.AdapterError> =>
-  Stream.unwrap(Effect.gen(function*() {
-    const request = yield* Effect.fromResult(makeRequest(exchange))
-    const response = yield* open(exchange, request)
-    const origin = originOf(exchange, response.headers)
-    const reader = yield* exchange.makeReader(origin)
-    return Answer.events(response.stream, origin, reader, exchange.settings)
-  }))
+  Stream.unwrap(Effect.flatMap(Effect.fromResult(makeRequest(exchange)), (request) => open(exchange, request)))
 
 const secretsOf = (exchange: Exchange): ReadonlyArray<Redacted.Redacted<string>> => [
   ...exchange.secrets,
@@ -125,6 +141,7 @@ const namesOf = (headers: HeaderValues): ReadonlyArray<string> => Object.keys(he
 const originOf = (exchange: Exchange, headers: Readonly<Record<string, string | undefined>>): Errors.Origin => ({
   provider: exchange.provider,
   secrets: secretsOf(exchange),
+  words: exchange.errorWords,
   requestId: requestIdHeaders.map((name) => headers[name]).find((id) => id !== undefined && id !== "")
 })
 
@@ -154,11 +171,12 @@ const makeRequest = (exchange: Exchange): Made<HttpClientRequest.HttpClientReque
 export const bearer = (key: Redacted.Redacted<string>): Redacted.Redacted<string> =>
   Redacted.make(`Bearer ${Redacted.value(key).trim()}`)
 
-/** The URL of a path under a base URL, whose query string is kept. */
+/** The URL of a path under a base URL, whose query string is kept, after the path's own if it has one. */
 export const endpoint = (baseUrl: string, path: string): string => {
   const query = baseUrl.indexOf("?")
   const base = query < 0 ? baseUrl : baseUrl.slice(0, query)
-  return `${base.trim().replace(/\/+$/, "")}${path}${query < 0 ? "" : baseUrl.slice(query)}`
+  const kept = query < 0 ? "" : `${path.includes("?") ? "&" : "?"}${baseUrl.slice(query + 1)}`
+  return `${base.trim().replace(/\/+$/, "")}${path}${kept}`
 }
 
 const checkUrl = (text: string): Result.Result<URL, string> =>
@@ -185,43 +203,63 @@ const checkHeaders = (headers: HeaderValues): Result.Result<Readonly<Record<stri
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// the answer's head
+// the answer's beginning
 
-/** The answer's head once the server has accepted the request, which is tried again while that makes sense. */
-const open = (exchange: Exchange, request: HttpClientRequest.HttpClientRequest) =>
-  attempt(exchange, request).pipe(
-    Effect.retry({ schedule: schedule(exchange.settings), while: (failure) => failure.isWorthRetrying }),
-    Effect.mapError((failure) => failure.error)
-  )
+type Events = Stream.Stream<Event.AdapterEvent, Adapter.AdapterError>
 
-const schedule = (settings: Settings): Schedule.Schedule<number, Failure> =>
+/** The answer, once it has begun. Until then the request is tried again while that makes sense. */
+const open = (
+  exchange: Exchange,
+  request: HttpClientRequest.HttpClientRequest
+): Effect.Effect<Events, Adapter.AdapterError, Scope.Scope> =>
+  Effect.gen(function*() {
+    const { settings } = exchange
+    const cooldowns = yield* Cooldown.Cooldown
+    const lane = laneOf(exchange, request)
+    const tried = Effect.tapError(attempt(exchange, request), ({ error }) => {
+      const pause = pauseOf(settings, error)
+      return pause === undefined ? Effect.void : cooldowns.note(lane, pause)
+    })
+    // Who wants no second try wants no waiting either.
+    return settings.retries === 0 ? yield* tried : yield* Effect.andThen(cooldowns.wait(lane), tried).pipe(
+      Effect.retry({ schedule: schedule(settings), while: (failure) => failure.isWorthRetrying })
+    )
+  }).pipe(Effect.mapError((failure) => failure.error))
+
+/** Those who are refused together: with one key, at one server, for one model. */
+const laneOf = (exchange: Exchange, request: HttpClientRequest.HttpClientRequest): string => {
+  const keys = exchange.secrets.map((secret) => Hash.string(Redacted.value(secret))).join(",")
+  return `${visibleUrl(request.url)} ${exchange.model} ${keys}`
+}
+
+/** How long nobody should ask. */
+const pauseOf = (settings: Settings, error: Adapter.AdapterError): Duration.Duration | undefined => {
+  const asked = error.retryAfterMillis === undefined ? undefined : Duration.millis(error.retryAfterMillis)
+  const pause = asked ?? (error.reason === "rate_limited" ? settings.retryDelay : undefined)
+  return pause === undefined || !error.isRetryable ? undefined : Duration.min(pause, settings.maxRetryDelay)
+}
+
+/** When a request that failed is tried again: after growing delays, or after the one that was asked for. */
+export const schedule = (settings: Settings): Schedule.Schedule<number, Failure> =>
   Schedule.recurs(settings.retries).pipe(
     Schedule.setInputType<Failure>(),
     Schedule.modifyDelay(({ attempt, input }) =>
-      Effect.map(Random.nextBetween(0, jitterMillis), (jitter) => {
+      Effect.map(Random.nextBetween(0, Cooldown.jitterMillis), (jitter) => {
         const asked = input.error.retryAfterMillis ?? Duration.toMillis(settings.retryDelay) * 2 ** (attempt - 1)
         return Duration.millis(Math.min(asked, Duration.toMillis(settings.maxRetryDelay)) + jitter)
       })
     )
   )
 
-/** One try. Its connection is closed at once if it fails, and else with the stream. */
+/** One try, up to the first events. Its connection is closed at once if it fails, and else with the stream. */
 const attempt = (
   exchange: Exchange,
   request: HttpClientRequest.HttpClientRequest
-): Effect.Effect<HttpClientResponse.HttpClientResponse, Failure, Scope.Scope> =>
+): Effect.Effect<Events, Failure, Scope.Scope> =>
   Effect.gen(function*() {
     const scope = yield* Scope.fork(yield* Effect.scope)
-    return yield* HttpClient.withScope(exchange.client).execute(request).pipe(
-      Effect.provideService(HttpClient.TracerDisabledWhen, () => true),
-      Effect.updateService(Headers.CurrentRedactedNames, (names) => [...names, ...namesOf(exchange.headers)]),
-      Effect.mapError((error) => notSent(exchange, request, error)),
-      Effect.timeoutOrElse({
-        duration: exchange.settings.idleTimeout,
-        orElse: () => Effect.fail(silent(exchange))
-      }),
-      Effect.tap((response) => Effect.annotateCurrentSpan("http.response.status_code", response.status)),
-      Effect.flatMap((response) => accepted(exchange, response)),
+    return yield* head(exchange, request).pipe(
+      Effect.flatMap((response) => begun(exchange, response)),
       // A span keeps what it ends with, and an answer its request with all headers: so does the client's own span.
       Effect.map(Redacted.make),
       Effect.withSpan("POST", {
@@ -234,6 +272,44 @@ const attempt = (
     )
   })
 
+/** A redirect would take the key to wherever it leads. A client that is not made of `fetch` has its own mind on it. */
+const withoutRedirects = <A, E, R>(self: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
+  Effect.updateContext(self, (context: Context.Context<R>) => {
+    const own = Context.getOption(context, FetchHttpClient.RequestInit)
+    return Context.add(context, FetchHttpClient.RequestInit, { ...Option.getOrUndefined(own), redirect: "manual" })
+  })
+
+const head = (
+  exchange: Exchange,
+  request: HttpClientRequest.HttpClientRequest
+): Effect.Effect<HttpClientResponse.HttpClientResponse, Failure, Scope.Scope> =>
+  HttpClient.withScope(exchange.client).execute(request).pipe(
+    withoutRedirects,
+    Effect.provideService(HttpClient.TracerDisabledWhen, () => true),
+    Effect.updateService(Headers.CurrentRedactedNames, (names) => [...names, ...namesOf(exchange.headers)]),
+    Effect.mapError((error) => notSent(exchange, request, error)),
+    Effect.timeoutOrElse({
+      duration: exchange.settings.connectTimeout,
+      orElse: () => Effect.fail(silent(exchange))
+    }),
+    Effect.tap((response) => Effect.annotateCurrentSpan("http.response.status_code", response.status)),
+    Effect.flatMap((response) => accepted(exchange, response))
+  )
+
+/** An answer that breaks before it has said anything is like one that never came. */
+const begun = (
+  exchange: Exchange,
+  response: HttpClientResponse.HttpClientResponse
+): Effect.Effect<Events, Failure, Scope.Scope> =>
+  Effect.gen(function*() {
+    const origin = originOf(exchange, response.headers)
+    const reader = yield* exchange.makeReader(origin)
+    return yield* Effect.mapError(
+      Answer.begin(response.stream, origin, reader, exchange.settings),
+      (error): Failure => ({ error, isWorthRetrying: error.isRetryable })
+    )
+  })
+
 /** An address without its query string, where some servers want their key. */
 const visibleUrl = (text: string): string => {
   const url = new URL(text)
@@ -241,7 +317,7 @@ const visibleUrl = (text: string): string => {
 }
 
 const silent = (exchange: Exchange): Failure => {
-  const detail = `the server did not answer within ${Duration.format(exchange.settings.idleTimeout)}`
+  const detail = `the server did not answer within ${Duration.format(exchange.settings.connectTimeout)}`
   return { error: Errors.make(originOf(exchange, {}), "timeout", detail), isWorthRetrying: true }
 }
 

@@ -3,20 +3,25 @@
  * body may be JSON in any of the shapes that providers use, a page of HTML, or nothing. Whatever is quoted from a
  * provider has the secrets of the request taken out, because servers are known to quote them back.
  */
-import * as DateTime from "effect/DateTime"
 import * as Option from "effect/Option"
 import * as Redacted from "effect/Redacted"
 import * as Result from "effect/Result"
 import * as Adapter from "../../Adapter.ts"
 import * as Json from "../../internal/json.ts"
+import * as RetryDelay from "./retryDelay.ts"
+import * as Wire from "./wire.ts"
 
 export type Reason = Adapter.AdapterError["reason"]
+
+/** A protocol's own words for errors, as they stand in its types, codes and statuses. They outweigh a status below 500. */
+export type Words = ReadonlyArray<readonly [words: RegExp, reason: Reason]>
 
 /** Where an error came from, as far as it is known without reading its body. */
 export interface Origin {
   readonly provider: string
   readonly secrets: ReadonlyArray<Redacted.Redacted<string>>
   readonly requestId: string | undefined
+  readonly words: Words
 }
 
 /** What a body says: the provider's words, whatever shape they came in. */
@@ -24,7 +29,12 @@ interface Said {
   readonly message: string | undefined
   readonly type: string | undefined
   readonly code: string | undefined
+  /** A status in words, next to the number. */
+  readonly statusWord: string | undefined
   readonly status: number | undefined
+  readonly requestId: string | undefined
+  /** The reasons that the details give: names of quotas, and why a key was refused. */
+  readonly reasons: string
   readonly retryAfterMillis: number | undefined
   readonly error: Json.JsonObject | undefined
 }
@@ -33,7 +43,10 @@ const nothingSaid: Said = {
   message: undefined,
   type: undefined,
   code: undefined,
+  statusWord: undefined,
   status: undefined,
+  requestId: undefined,
+  reasons: "",
   retryAfterMillis: undefined,
   error: undefined
 }
@@ -55,12 +68,14 @@ export const make = (origin: Origin, reason: Reason, detail: string): Adapter.Ad
   })
 
 const fromSaid = (origin: Origin, said: Said, reason: Reason, detail: string): Adapter.AdapterError => {
-  const words = Object.entries({ type: said.type, code: said.code }).filter(([, word]) => word !== undefined)
+  const words = Object.entries({ type: said.type, code: said.code, status: said.statusWord })
+    .filter(([, word]) => word !== undefined)
+  const requestId = origin.requestId ?? said.requestId
   return new Adapter.AdapterError({
     reason,
     detail: detail.slice(0, longestDetail),
     provider: origin.provider,
-    ...(origin.requestId === undefined ? {} : { requestId: origin.requestId }),
+    ...(requestId === undefined ? {} : { requestId }),
     ...(said.status === undefined ? {} : { status: said.status }),
     ...(said.retryAfterMillis === undefined ? {} : { retryAfterMillis: said.retryAfterMillis }),
     ...(said.error === undefined ? {} : { cause: said.error }),
@@ -77,16 +92,23 @@ export const fromResponse = (
 ): Adapter.AdapterError => {
   const text = redact(body, origin.secrets)
   const said = read(text)
-  const detail = said.message ?? (said.error === undefined ? describe(text) : JSON.stringify(said.error))
   const { headers, status } = response
-  const retryAfterMillis = canHeal(status) ? retryAfter(headers, now) ?? said.retryAfterMillis : undefined
+  const told = said.message ?? (said.error === undefined ? describe(text) : JSON.stringify(said.error))
+  const detail = status >= 300 && status < 400 ? redirected(headers["location"]) : told
+  const retryAfterMillis = canHeal(status)
+    ? RetryDelay.fromHeaders(headers, now) ?? said.retryAfterMillis
+    : undefined
   return fromSaid(
     origin,
     { ...said, status, retryAfterMillis },
-    reasonOf(status, said),
+    reasonOf(origin, status, said),
     `HTTP ${status}${detail === "" ? "" : `: ${detail}`}`
   )
 }
+
+/** An address without its query string, which may hold what is nobody's business. */
+const redirected = (location: string | undefined): string =>
+  `the server redirects${location === undefined ? "" : ` to ${location.replace(/[?#].*$/s, "")}`}; change the base URL`
 
 /** The error that a piece of a stream carries, or nothing. `isError` says that the wire marked the piece as one. */
 export const fromChunk = (
@@ -98,7 +120,16 @@ export const fromChunk = (
   const isSaid = error !== undefined && error !== null && error !== ""
   if (!isError && !isSaid && chunk["object"] !== "error") return Option.none()
   const said = read(redact(JSON.stringify(chunk), origin.secrets))
-  return Option.some(fromSaid(origin, said, reasonOf(said.status, said), said.message ?? JSON.stringify(said.error)))
+  return Option.some(
+    fromSaid(origin, said, reasonOf(origin, said.status, said), said.message ?? JSON.stringify(said.error))
+  )
+}
+
+/** An error of a reply that had named its end all the same: the provider's word for it is kept. */
+export const ended = (error: Adapter.AdapterError, word: string | undefined): Adapter.AdapterError => {
+  if (word === undefined) return error
+  const cause = error.cause === undefined ? {} : { cause: error.cause }
+  return new Adapter.AdapterError({ ...error, ...cause, metadata: { ...error.metadata, finishReason: word } })
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -109,22 +140,36 @@ const string = (value: unknown): string | undefined => {
   return typeof value === "string" && value !== "" ? value : undefined
 }
 
+/** What is said in letters: a text that is no number. */
+const word = (value: unknown): string | undefined =>
+  typeof value === "string" && /[a-z]/i.test(value) ? value : undefined
+
+/** What a body says that was written as an event although it is an error. */
+const payload = (text: string): string => /^data: ?(.*)$/m.exec(text)?.[1] ?? ""
+
 /** The object that holds the words: under `error`, or the body itself, or the first of a list. */
 const read = (text: string): Said => {
-  const parsed = Result.getOrUndefined(Json.parse(text))
+  const parsed = Result.getOrUndefined(Result.orElse(Json.parse(text), () => Json.parse(payload(text))))
   const body: unknown = Array.isArray(parsed) ? parsed[0] : parsed
   if (!Json.isObject(body)) return nothingSaid
   const error = Json.isObject(body["error"]) ? body["error"] : body
   return {
     message: string(error["message"]) ?? string(body["error"]) ?? string(error["detail"]) ?? string(body["message"]),
     type: string(error["type"]),
-    code: string(error["code"]),
+    code: string(error["code"]) ?? string(body["code"]),
+    statusWord: word(error["status"]),
+    requestId: word(body["request_id"]),
     status: [error["status_code"], error["status"], error["code"], body["status_code"], body["code"]].map(Number)
       .find((number) => number >= 400 && number < 600),
+    reasons: reasonsOf(Wire.list(error["details"])),
     retryAfterMillis: retryDelay(error["details"]),
     error
   }
 }
+
+const reasonsOf = (details: ReadonlyArray<Json.JsonObject>): string =>
+  details.flatMap(({ reason, violations }) => [reason, ...Wire.list(violations).map(({ quotaId }) => quotaId)])
+    .map(word).filter((reason) => reason !== undefined).join(" ")
 
 /** The delay that some providers state in the body only. */
 const retryDelay = (details: unknown): number | undefined => {
@@ -141,18 +186,6 @@ export const describe = (text: string): string => {
 
 const positive = (value: number): number | undefined => Number.isFinite(value) && value > 0 ? value : undefined
 
-const retryAfter = (headers: Readonly<Record<string, string>>, now: number): number | undefined => {
-  const millis = positive(Number(headers["retry-after-ms"]))
-  const after = headers["retry-after"]
-  if (millis !== undefined || after === undefined) return millis
-  const seconds = Number(after)
-  if (!Number.isNaN(seconds)) return positive(seconds * 1000)
-  return Option.match(DateTime.make(after), {
-    onNone: () => undefined,
-    onSome: (time) => positive(DateTime.toEpochMillis(time) - now)
-  })
-}
-
 // ---------------------------------------------------------------------------------------------------------------------
 // reasons
 
@@ -166,45 +199,49 @@ export const isWorthRetrying = (
 ): boolean => {
   const word = headers["x-should-retry"]
   if (word === "true" || word === "false") return word === "true"
-  return canHeal(error.status ?? 0) && !isQuota(error.metadata?.["code"]) && !isQuota(error.metadata?.["type"])
+  return canHeal(error.status ?? 0) && error.reason !== "quota_exceeded"
 }
 
-/** A quota that is used up is reported like a rate limit, and does not come back by waiting. */
-const isQuota = (word: unknown): boolean => word === "insufficient_quota"
-
-const contextCodes = /context_length|context_size|too_many_prompt_tokens/i
-const contextWords = /context (length|window|size)|prompt (is )?too long|too many tokens|maximum context/i
-const filterWords = /content_filter|content_policy|content management policy|ResponsibleAIPolicy/i
+const contextWords =
+  /context (length|window|size)|prompt (is )?too long|too many tokens|maximum context|exceeds the maximum number of (input )?tokens/i
+const quotaWords =
+  /credit balance is too low|insufficient (balance|credits?|funds)|(used|exceeded) (all|your) .*credits/i
+const filterWords = /content_filter|content_policy|content management policy/i
 const keyWords = /(incorrect|invalid|missing) api[ _]?key|api[ _]?key (is )?(not valid|invalid|missing)/i
 
 const byStatus: { readonly [status: number]: Reason } = {
   401: "authentication_failed",
-  402: "authentication_failed",
+  402: "quota_exceeded",
   403: "authentication_failed",
   408: "timeout",
   409: "provider_unavailable",
   429: "rate_limited"
 }
 
-const byWord: ReadonlyArray<readonly [words: RegExp, reason: Reason]> = [
-  [/rate_limit|RateLimit|RESOURCE_EXHAUSTED|insufficient_quota/, "rate_limited"],
-  [/authentication|permission|invalid_api_key|UNAUTHENTICATED/, "authentication_failed"],
-  [/overloaded|server_error|api_error|unavailable|UNAVAILABLE|INTERNAL/, "provider_unavailable"],
-  [/timeout|DEADLINE_EXCEEDED/, "timeout"],
-  [/invalid|not_found|tool_use_failed|Bad Request|BadRequest/, "invalid_request"]
+/** What an error inside a stream is, which has no HTTP status to tell. */
+const byWord: Words = [
+  [/rate_limit/i, "rate_limited"],
+  [/authentication|permission|invalid_api_key/i, "authentication_failed"],
+  [/overloaded|server_error|api_error|unavailable|internal/i, "provider_unavailable"],
+  [/timeout/i, "timeout"],
+  [/invalid|not_found|bad ?request/i, "invalid_request"]
 ]
 
-const reasonOf = (status: number | undefined, said: Said): Reason => {
-  const words = `${said.type ?? ""} ${said.code ?? ""}`
+const firstReason = (table: Words, words: string): Reason | undefined =>
+  table.find(([pattern]) => pattern.test(words))?.[1]
+
+const reasonOf = (origin: Origin, status: number | undefined, said: Said): Reason => {
+  const words = `${said.type ?? ""} ${said.code ?? ""} ${said.statusWord ?? ""} ${said.reasons}`
   const text = `${words} ${said.message ?? ""}`
+  const own = status !== undefined && status >= 500 ? undefined : firstReason(origin.words, words)
+  if (own !== undefined) return own
+  if (status !== 401 && quotaWords.test(text)) return "quota_exceeded"
   const isRefused = status === undefined || (status >= 400 && status < 500 && status !== 401 && status !== 403)
   // A rate limit may speak of too many tokens, too.
-  if (isRefused && (status === 429 ? contextCodes.test(words) : contextCodes.test(words) || contextWords.test(text))) {
-    return "context_length_exceeded"
-  }
+  if (isRefused && status !== 429 && contextWords.test(text)) return "context_length_exceeded"
   if (isRefused && filterWords.test(text)) return "content_filter"
-  if (status === undefined) return byWord.find(([pattern]) => pattern.test(words))?.[1] ?? "unknown"
+  if (status === undefined) return firstReason(byWord, words) ?? firstReason(byWord, text) ?? "unknown"
   if (status === 400 && keyWords.test(text)) return "authentication_failed"
   if (status >= 500) return "provider_unavailable"
-  return byStatus[status] ?? (status >= 400 ? "invalid_request" : "unknown")
+  return byStatus[status] ?? (status >= 300 ? "invalid_request" : "unknown")
 }

@@ -1,8 +1,10 @@
 /**
  * Server-sent events out of network reads. It is linear in what arrives, wherever the reads are cut: inside a line, a
  * CRLF or a code point. What it holds is bounded. Lines that are no field are kept, because servers are known to break
- * a stream off with a bare JSON document.
+ * a stream off with a bare JSON document; whoever asks for it gets such documents as events, as they come.
  */
+import type * as Documents from "./documents.ts"
+import * as Utf8 from "./utf8.ts"
 
 /** One event: its name, if it has one, and its data lines joined. */
 export interface SseEvent {
@@ -18,27 +20,38 @@ export class Parser {
   /** The lines that were no field of an event. */
   stray = ""
   private readonly maximum: number
-  private readonly decoder = new TextDecoder()
+  private readonly documents: Documents.Documents | undefined
+  private readonly decoder = new Utf8.Decoder()
   private line = ""
   private name: string | undefined
   private data: string | undefined
   private isAfterReturn = false
 
-  /** `maximum` bounds, in UTF-16 code units, what is held of one event or line, and the stray lines together. */
-  constructor(maximum: number) {
+  /**
+   * `maximum` bounds, in UTF-16 code units, what is held of one event, line or document, and the stray lines together.
+   * With `documents`, every JSON object out of stray lines is an event without a name.
+   */
+  constructor(maximum: number, documents?: Documents.Documents) {
     this.maximum = maximum
+    this.documents = documents
+  }
+
+  /** Whether there were bytes that are no UTF-8; nothing is read from there on. */
+  get isInvalid(): boolean {
+    return this.decoder.isInvalid
   }
 
   /** The events that are complete with these bytes. */
   feed(bytes: Uint8Array): ReadonlyArray<SseEvent> {
-    return this.read(this.decoder.decode(bytes, { stream: true }))
+    return this.read(this.decoder.decode(bytes))
   }
 
   /** The event that was still open: the last one counts although the blank line after it is missing. */
   end(): ReadonlyArray<SseEvent> {
-    const events: Array<SseEvent> = [...this.read(this.decoder.decode())]
+    const events: Array<SseEvent> = []
     if (this.line !== "") this.endLine("", events)
     this.dispatch(events)
+    this.stray += this.documents?.held ?? ""
     return events
   }
 
@@ -64,12 +77,13 @@ export class Parser {
     const line = this.line === "" ? rest : this.line + rest
     this.line = ""
     if (line === "") this.dispatch(events)
-    else this.field(line)
+    else this.field(line, events)
     this.check()
   }
 
   private check(): void {
-    const length = Math.max(this.line.length, this.data?.length ?? 0, this.stray.length)
+    const held = Math.max(this.data?.length ?? 0, this.documents?.held.length ?? 0)
+    const length = Math.max(this.line.length, held, this.stray.length)
     if (length > this.maximum) this.isTooLong = true
   }
 
@@ -79,13 +93,20 @@ export class Parser {
     this.data = undefined
   }
 
-  private field(line: string): void {
+  private field(line: string, events: Array<SseEvent>): void {
     const colon = line.indexOf(":")
     if (colon === 0) return
     const name = colon < 0 ? line : line.slice(0, colon)
     const value = colon < 0 ? "" : line.slice(line[colon + 1] === " " ? colon + 2 : colon + 1)
     if (name === "data") this.data = this.data === undefined ? value : `${this.data}\n${value}`
     else if (name === "event") this.name = value
-    else if (name !== "id" && name !== "retry") this.stray += `${line}\n`
+    else if (name !== "id" && name !== "retry") this.strayLine(line, events)
+  }
+
+  private strayLine(line: string, events: Array<SseEvent>): void {
+    const found = this.documents?.feed(line)
+    if (found === undefined) this.stray += `${line}\n`
+    else if (found.length > 0) this.dispatch(events)
+    for (const data of found ?? []) events.push({ name: undefined, data })
   }
 }

@@ -7,7 +7,7 @@ import * as Response from "../../Response.ts"
 /** The usage after another report. A total that the report does not state is the sum of what is known. */
 export const merge = (previous: Response.Usage | null, next: Response.Usage): Response.Usage => {
   const merged = previous === null ? next : {
-    ...Response.usage({ ...next, ...known(previous), ...known(next) }),
+    ...Response.usage({ ...next, ...figures(previous), ...known(next) }),
     toolUsage: { ...previous.toolUsage, ...next.toolUsage },
     extra: { ...previous.extra, ...next.extra }
   }
@@ -16,5 +16,8 @@ export const merge = (previous: Response.Usage | null, next: Response.Usage): Re
   return { ...merged, totalTokens: merged.inputTokens + merged.outputTokens }
 }
 
+const figures = (usage: Response.Usage): Readonly<Record<string, unknown>> =>
+  Object.fromEntries(Object.entries(usage).filter(([, value]) => typeof value === "number"))
+
 const known = (usage: Response.Usage): Readonly<Record<string, unknown>> =>
-  Object.fromEntries(Object.entries(usage).filter(([, value]) => typeof value === "number" && value !== 0))
+  Object.fromEntries(Object.entries(figures(usage)).filter(([, value]) => value !== 0))

@@ -1,0 +1,383 @@
+/**
+ * Anthropic's Messages protocol, streamed, as Anthropic itself, Azure, Google's Vertex AI and other servers speak it. A
+ * turn is kept in all its parts: thinking with its signatures, redacted thinking, what ran at the provider and the order
+ * of it all go back unchanged with the thread. Tools of the provider's own are listed and never run here.
+ *
+ * @since 0.1.0
+ */
+import type * as Config from "effect/Config"
+import type * as HttpClient from "effect/http/HttpClient"
+import type * as Layer from "effect/Layer"
+import * as Option from "effect/Option"
+import * as Result from "effect/Result"
+import type * as Adapter from "../Adapter.ts"
+import type * as Event from "../Event.ts"
+import * as Json from "../internal/json.ts"
+import * as Message from "../Message.ts"
+import * as Response from "../Response.ts"
+import type * as Answer from "./internal/answer.ts"
+import * as Blocks from "./internal/anthropicBlocks.ts"
+import * as Messages from "./internal/anthropicMessages.ts"
+import * as Settings from "./internal/anthropicSettings.ts"
+import * as Turn from "./internal/anthropicTurn.ts"
+import * as Connection from "./internal/connection.ts"
+import * as Errors from "./internal/errors.ts"
+import * as Protocol from "./internal/protocol.ts"
+import type * as Sse from "./internal/sse.ts"
+import * as Usage from "./internal/usage.ts"
+import * as Wire from "./internal/wire.ts"
+
+/**
+ * How a server is reached and spoken to. Without `baseUrl` it is Anthropic's own.
+ *
+ * - `model`: what is asked for unless a request names another model.
+ * - `apiKey`: sent as `x-api-key`; for a server that wants a bearer token, leave it out and give an `authorization`
+ *   header.
+ * - `version`, `betas`: the headers `anthropic-version` and `anthropic-beta`.
+ * - `maxTokens`: the limit of an answer for requests that name none, since the protocol wants one. By default what all
+ *   models of the family can do, and in any case more than the thinking budget.
+ * - `inlineSystem`: whether system messages within a thread keep their place, which leaves the cache of what comes before
+ *   them alone. By default where the model is known to take them; else all of them come first.
+ * - `reasoning`: how the model may think. `maxTokens` is a budget, from 1024 to less than the limit of the answer;
+ *   without one the model decides for itself, which those before Claude 4.6 do not. `effort` is how much work it puts
+ *   into all of its answer, `"none"` turns thinking off, `display` says whether thoughts can be read. Thinking is left
+ *   out where the protocol forbids it: when a tool is forced, and, with a budget, when a turn goes on that began without
+ *   a thought of this protocol's. With it no temperature is sent.
+ * - `parallelToolCalls`: `false` keeps the model to one call a turn.
+ * - `strict`: holds the model to the schemas of tools, as far as the provider can. Off by default.
+ * - `cache`: marks the ends of the tools, the system text and the last two user messages, so that a thread that grows is
+ *   read from the provider's cache. Writing to the cache costs extra, so it is off by default; `ttl` is how long it lasts.
+ * - `vertex`: the paths and the version of Vertex AI, where `baseUrl` ends in `/publishers/anthropic/models`.
+ * - `options`: sent with every request as they are; a request's own `options` win. Their `tools`, such as the provider's
+ *   own, come after the tools of the request, and their `output_config` is joined with what the adapter puts there.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Options extends Protocol.Options {
+  readonly version?: string
+  readonly betas?: ReadonlyArray<string>
+  readonly maxTokens?: number
+  readonly inlineSystem?: boolean
+  readonly reasoning?: Protocol.Reasoning & { readonly display?: "summarized" | "omitted" }
+  readonly cache?: boolean | { readonly ttl: "5m" | "1h" }
+  readonly vertex?: boolean
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// request
+
+const defaultVersion = "2023-06-01"
+const vertexVersion = "vertex-2023-10-16"
+
+const requestBody = (options: Options, request: Adapter.Request): Json.JsonObject => {
+  const model = request.model ?? options.model
+  const { output_config, tools: own, ...rest } = { ...options.options, ...request.options }
+  const { container, messages, system } = Messages.write(
+    request.messages,
+    options.inlineSystem ?? Settings.takesInlineSystem(model)
+  )
+  const hosted = Wire.list(own)
+  const tools = Settings.tools(options, request, hosted)
+  const thinking = Settings.thinking(options, request)
+  const output = { ...Settings.output(options, request), ...Wire.object(output_config) }
+  const mark = cacheMark(options.cache)
+  return {
+    ...(options.vertex === true ? { anthropic_version: options.version ?? vertexVersion } : { model }),
+    max_tokens: Settings.maxTokens(options, request, model, thinking),
+    ...(tools.length === 0 ? {} : { tools: Messages.markedLast(tools, mark) }),
+    ...(system.length === 0 ? {} : { system: Messages.markedLast(system, mark) }),
+    messages: Messages.marked(messages, mark),
+    ...Settings.toolChoice(options, request, hosted),
+    ...Wire.given("thinking", thinking),
+    ...(Object.keys(output).length === 0 ? {} : { output_config: output }),
+    ...Settings.temperature(request, thinking),
+    ...Wire.given("container", container),
+    ...rest,
+    stream: true
+  }
+}
+
+const cacheMark = (cache: Options["cache"]): Json.JsonObject | undefined => {
+  if (cache === undefined || cache === false) return undefined
+  return { type: "ephemeral", ...(cache === true ? {} : { ttl: cache.ttl }) }
+}
+
+const unsupported = ({ messages, responseFormat }: Adapter.Request): string | undefined =>
+  responseFormat?.type === "json_object"
+    ? "the protocol knows no JSON without a schema: use a responseFormat of type json_schema"
+    : Messages.unsupported(messages)
+
+// ---------------------------------------------------------------------------------------------------------------------
+// stream
+
+class Reader implements Answer.Reader {
+  isDone = false
+  failure: Adapter.AdapterError | undefined
+  private readonly origin: Errors.Origin
+  private readonly blocks: Blocks.Blocks
+  private word: string | undefined
+  private usage: Response.Usage | null = null
+  private id: string | undefined
+  private model: string | undefined
+  private stopSequence: string | undefined
+  private readonly remarks: Record<string, unknown> = {}
+  private hasChunks = false
+  private hasStarted = false
+  private hasFinished = false
+  private isWhole = false
+
+  constructor(origin: Errors.Origin, makeId: () => string) {
+    this.origin = origin
+    this.blocks = new Blocks.Blocks(makeId)
+  }
+
+  get isComplete(): boolean {
+    return this.isDone || this.isWhole || this.word !== undefined
+  }
+
+  read({ data, name }: Sse.SseEvent, out: Array<Event.AdapterEvent>): void {
+    if (this.isDone || data.trim() === "" || data.trim() === "[DONE]") return
+    const parsed = Json.parse(data)
+    if (Result.isSuccess(parsed) && Json.isObject(parsed.success)) {
+      this.chunk({ type: name, ...parsed.success }, name === "error", out)
+    } else if (name === "error") this.chunk({ error: data }, true, out)
+    else this.fail("malformed_response", `the stream holds an event that is no JSON object (${data.length} characters)`)
+  }
+
+  end(stray: string, out: Array<Event.AdapterEvent>): void {
+    if (this.hasFinished) return
+    this.document(stray, out)
+    if (this.failure === undefined && this.isComplete) return this.finish(out)
+    if (this.usage !== null) out.push({ _tag: "RawChunk", chunk: { usage: this.usage } })
+    if (this.hasChunks) this.fail("network_error", "the connection was closed before the reply was complete")
+    else this.fail("malformed_response", `the answer holds no reply: ${Errors.describe(stray)}`)
+  }
+
+  /** A body that is no stream of events may be a whole reply, or an error that broke the stream off. */
+  private document(stray: string, out: Array<Event.AdapterEvent>): void {
+    const body = stray === "" ? undefined : Result.getOrUndefined(Json.parse(stray))
+    if (!Json.isObject(body)) return
+    this.isWhole = !this.hasChunks && Array.isArray(body["content"])
+    this.chunk(body, !this.isWhole && !this.hasChunks, out)
+  }
+
+  private fail(reason: Errors.Reason, detail: string): void {
+    this.failure ??= Errors.make(this.origin, reason, detail)
+  }
+
+  private chunk(chunk: Json.JsonObject, isError: boolean, out: Array<Event.AdapterEvent>): void {
+    this.hasChunks = true
+    const message = Wire.object(this.isWhole ? chunk : chunk["message"])
+    const reported = chunk["usage"] ?? message["usage"]
+    if (Json.isObject(reported)) this.usage = total(Usage.merge(this.usage, usage(reported)))
+    if (this.failure !== undefined) return
+    if (this.isWhole) this.message(message, out)
+    else this.event(chunk, message, out)
+    this.failure ??= Option.getOrUndefined(Errors.fromChunk(this.origin, chunk, isError || chunk["type"] === "error"))
+  }
+
+  private event(chunk: Json.JsonObject, message: Json.JsonObject, out: Array<Event.AdapterEvent>): void {
+    const { index } = chunk
+    switch (chunk["type"]) {
+      case "message_start":
+        return this.start(message)
+      case "content_block_start":
+        return this.blocks.open(index, Wire.object(chunk["content_block"]), out)
+      case "content_block_delta":
+        if (this.blocks.add(index, Wire.object(chunk["delta"]), out)) return
+        return this.fail("malformed_response", "the stream goes on with a tool call that it had completed")
+      case "content_block_stop":
+        return this.blocks.close(index, out)
+      case "message_delta":
+        return this.remark({ ...chunk, ...Wire.object(chunk["delta"]) })
+      case "message_stop":
+        this.finish(out)
+        this.isDone = true
+    }
+  }
+
+  /** Two replies in one stream cannot be told apart: their blocks have the same indices. */
+  private start(message: Json.JsonObject): void {
+    const id = Wire.string(message["id"])
+    const isSame = id === undefined || this.id === undefined ? !this.blocks.hasBegun : id === this.id
+    if (this.hasStarted && !isSame) return this.fail("malformed_response", "the stream starts a second reply")
+    this.hasStarted = true
+    this.id ??= id
+    this.model ??= Wire.string(message["model"])
+    this.remark(message)
+  }
+
+  private message(message: Json.JsonObject, out: Array<Event.AdapterEvent>): void {
+    this.start(message)
+    const isCut = finishReason(this.word, false) === "length"
+    const content = Wire.list(message["content"])
+    content.forEach((block, index) => this.blocks.openWhole(index, block, isCut && index === content.length - 1, out))
+  }
+
+  /** What is said of the end; nothing takes nothing back. */
+  private remark(said: Json.JsonObject): void {
+    this.word = Wire.string(said["stop_reason"]) ?? this.word
+    this.stopSequence = Wire.string(said["stop_sequence"]) ?? this.stopSequence
+    for (const name of ["stop_details", "container", "context_management"]) {
+      if (said[name] !== undefined && said[name] !== null) this.remarks[name] = said[name]
+    }
+  }
+
+  private finish(out: Array<Event.AdapterEvent>): void {
+    const { blocks, id, model, remarks, stopSequence, usage, word } = this
+    if (blocks.text !== "") out.push({ _tag: "TextCompleted", id: null, text: blocks.text })
+    blocks.end(finishReason(word, false) === "length", out)
+    const { citations, toolCalls } = blocks
+    const reason = finishReason(word, toolCalls.some((call) => call.providerExecuted !== true))
+    const reasoning = blocks.reasoning(Wire.string(Wire.object(remarks["container"])["id"]))
+    const own = { ...remarks, ...(citations.length === 0 ? {} : { citations }) }
+    out.push({
+      _tag: "MessageCompleted",
+      message: {
+        ...Message.assistant(blocks.text, toolCalls),
+        finishReason: reason,
+        ...(reasoning.length === 0 ? {} : { reasoning })
+      },
+      finishReason: reason,
+      ...(word === undefined ? {} : { rawFinishReason: word }),
+      metadata: {
+        ...(usage === null ? {} : { usage }),
+        ...Wire.given("responseId", id),
+        ...Wire.given("model", model),
+        ...Wire.given("stopSequence", stopSequence),
+        ...(Object.keys(own).length === 0 ? {} : { [Turn.key]: own })
+      }
+    })
+    this.hasFinished = true
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// finish
+
+const finishReasons: ReadonlyMap<string | undefined, Response.FinishReason> = new Map([
+  ["end_turn", "stop"],
+  ["stop", "stop"],
+  ["stop_sequence", "stop"],
+  ["tool_use", "tool_calls"],
+  ["max_tokens", "length"],
+  ["model_context_window_exceeded", "length"],
+  ["refusal", "content_filter"],
+  ["content_filter", "content_filter"]
+])
+
+/**
+ * The word of the wire in the vocabulary of all providers. A turn that ends without a word, or with one for a pause
+ * (`pause_turn`, `compaction`), ends for another reason: it goes on when it is sent back as it is.
+ */
+const finishReason = (word: string | undefined, hasCalls: boolean): Response.FinishReason => {
+  const reason = finishReasons.get(word) ?? "other"
+  return hasCalls && (reason === "stop" || word === undefined) ? "tool_calls" : reason
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// usage
+
+/** Input comes without what was read from the cache or written to it, output with the thoughts. */
+const usage = (wire: Json.JsonObject): Response.Usage => {
+  const { cache_creation_input_tokens, cache_read_input_tokens, input_tokens, output_tokens, ...others } = wire
+  const { output_tokens_details, server_tool_use, ...extra } = others
+  const { thinking_tokens, ...output } = Wire.object(output_tokens_details)
+  return Response.usage({
+    inputTokens: input_tokens,
+    outputTokens: output_tokens,
+    cachedInputTokens: cache_read_input_tokens,
+    cacheWriteInputTokens: cache_creation_input_tokens,
+    reasoningTokens: thinking_tokens,
+    toolUsage: Wire.object(server_tool_use),
+    extra: { ...extra, ...(Object.keys(output).length === 0 ? {} : { output_tokens_details: output }) }
+  })
+}
+
+/** The wire states no total: it is all that was read and written, from the cache or not. */
+const total = (usage: Response.Usage): Response.Usage => {
+  const { cachedInputTokens, cacheWriteInputTokens, inputTokens, outputTokens } = usage
+  if (inputTokens === null || outputTokens === null) return usage
+  return { ...usage, totalTokens: inputTokens + (cachedInputTokens ?? 0) + (cacheWriteInputTokens ?? 0) + outputTokens }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// errors
+
+const errors: Errors.Words = [[/billing_error/, "quota_exceeded"]]
+
+// ---------------------------------------------------------------------------------------------------------------------
+// layer
+
+const protocol: Protocol.Protocol<Options> = {
+  name: "Anthropic",
+  provider: "anthropic",
+  baseUrl: "https://api.anthropic.com",
+  environment: { model: "ANTHROPIC_MODEL", apiKey: ["ANTHROPIC_API_KEY"], baseUrl: "ANTHROPIC_BASE_URL" },
+  path: (options, request) => {
+    if (options.vertex === true) return `/${request.model ?? options.model}:streamRawPredict`
+    return /^[^?]*\/v1\/*(\?|$)/.test(options.baseUrl ?? "") ? "/messages" : "/v1/messages"
+  },
+  headers: ({ apiKey, betas = [], version = defaultVersion, vertex }) => ({
+    ...(vertex === true ? {} : { "anthropic-version": version }),
+    ...(betas.length === 0 ? {} : { "anthropic-beta": betas.join(",") }),
+    ...(apiKey === undefined
+      ? {}
+      : vertex === true
+      ? { authorization: Connection.bearer(apiKey) }
+      : { "x-api-key": apiKey })
+  }),
+  body: requestBody,
+  unsupported,
+  errors,
+  reader: (origin, makeId) => new Reader(origin, makeId)
+}
+
+/**
+ * The adapter. It needs an `HttpClient`; requests are sent by whichever one is provided.
+ *
+ * **Details**
+ *
+ * A request that fails before its first event is tried again with growing delays when that may help: the server could
+ * not be reached, was busy or asked for patience. After the first event nothing is repeated. A reply whose end is
+ * missing, and an error inside a reply, fail the stream. Under finish reason `length` a call that the wire had not
+ * closed is marked as `truncated`. A turn that the provider paused (`rawFinishReason` is `"pause_turn"`) ends with
+ * `other` and goes on when its thread is sent again. An option that cannot be used throws a `TypeError` that names it.
+ *
+ * **Example** (A model that thinks, behind an HTTP client)
+ *
+ * ```ts import.meta.vitest
+ * import { Adapter } from "heddle"
+ * import { Anthropic } from "heddle/adapters"
+ * import * as FetchHttpClient from "effect/http/FetchHttpClient"
+ * import * as Layer from "effect/Layer"
+ * import * as Redacted from "effect/Redacted"
+ *
+ * const model: Layer.Layer<Adapter.Adapter> = Anthropic.layer({
+ *   model: "claude-sonnet-4-6",
+ *   apiKey: Redacted.make("sk-ant-…"),
+ *   reasoning: { effort: "medium" },
+ *   cache: true
+ * }).pipe(Layer.provide(FetchHttpClient.layer))
+ *
+ * Layer.isLayer(model) // => true
+ * ```
+ *
+ * @category layers
+ * @since 0.1.0
+ */
+export const layer = (options: Options): Layer.Layer<Adapter.Adapter, never, HttpClient.HttpClient> =>
+  Protocol.layer(protocol, options)
+
+/**
+ * The adapter with what the environment says: `ANTHROPIC_MODEL`, `ANTHROPIC_API_KEY` and `ANTHROPIC_BASE_URL`, read
+ * through Effect's `Config`. `defaults` stand in for what it does not say; a model has to be named by one of the two,
+ * and Anthropic's own servers want a key.
+ *
+ * @category layers
+ * @since 0.1.0
+ */
+export const layerConfig = (
+  defaults: Partial<Options> = {}
+): Layer.Layer<Adapter.Adapter, Config.ConfigError, HttpClient.HttpClient> => Protocol.layerConfig(protocol, defaults)

@@ -1,0 +1,369 @@
+/**
+ * Google's Gemini protocol, generateContent, streamed, as the Gemini API and Vertex AI really write it: as events, as one
+ * JSON array, or broken off by a bare error. Signatures go back with the parts they came with; calls that ran at the
+ * provider are listed and never run here.
+ *
+ * @since 0.1.0
+ */
+import type * as Config from "effect/Config"
+import type * as HttpClient from "effect/http/HttpClient"
+import type * as Layer from "effect/Layer"
+import * as Option from "effect/Option"
+import * as Result from "effect/Result"
+import type * as Adapter from "../Adapter.ts"
+import type * as Event from "../Event.ts"
+import * as Json from "../internal/json.ts"
+import * as Message from "../Message.ts"
+import * as Response from "../Response.ts"
+import type * as Answer from "./internal/answer.ts"
+import * as Connection from "./internal/connection.ts"
+import * as Documents from "./internal/documents.ts"
+import * as Errors from "./internal/errors.ts"
+import * as Calls from "./internal/geminiCalls.ts"
+import * as RequestConfig from "./internal/geminiConfig.ts"
+import * as Contents from "./internal/geminiContents.ts"
+import * as Details from "./internal/geminiDetails.ts"
+import * as Turn from "./internal/geminiTurn.ts"
+import * as Protocol from "./internal/protocol.ts"
+import type * as Sse from "./internal/sse.ts"
+import * as Usage from "./internal/usage.ts"
+import * as Wire from "./internal/wire.ts"
+
+/**
+ * How a server is reached and spoken to. Without `baseUrl` it is the Gemini API; for Vertex AI it ends before `/models`:
+ * `https://LOCATION-aiplatform.googleapis.com/v1/projects/PROJECT/locations/LOCATION/publishers/google`.
+ *
+ * - `model`: what is asked for unless a request names another model; a path such as `tunedModels/mine` stands for itself.
+ * - `apiKey`: an API key, or the access token of a Vertex AI project.
+ * - `sendKeyAs`: the header in which it is sent. By default a bearer token to the projects of Vertex AI, and
+ *   `x-goog-api-key` to everybody else.
+ * - `reasoning`: how much the model may think before it answers, in a word or in tokens; `includeThoughts: false` keeps
+ *   the summary of its thoughts out of the reply. Models up to 2.5 know no words and get tokens for them.
+ * - `strict`: the model is held to the schemas of tools also where it is free to call none (mode `VALIDATED`).
+ * - `schemas`: `"openApi"` rewrites schemas to the older subset, for servers that do not take JSON Schema.
+ * - `cache`: the name of cached content. It holds the system's words and the tools, which then are not sent again.
+ * - `safetySettings`: what is blocked, and how easily.
+ * - `options`: sent with every request as they are; a request's own `options` win. Tools named there, such as
+ *   `{ tools: [{ googleSearch: {} }] }`, join the request's, and objects such as `generationConfig` are merged.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Options extends Omit<Protocol.Options, "parallelToolCalls"> {
+  readonly sendKeyAs?: "x-goog-api-key" | "bearer"
+  readonly reasoning?: RequestConfig.Reasoning
+  readonly schemas?: "jsonSchema" | "openApi"
+  readonly cache?: string
+  readonly safetySettings?: ReadonlyArray<{ readonly category: string; readonly threshold: string }>
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// request
+
+const requestBody = (options: Options, request: Adapter.Request): Json.JsonObject => {
+  const model = request.model ?? options.model
+  const { contents, system } = Contents.write(request.messages, isSigned(model))
+  const generationConfig = {
+    ...Wire.given("temperature", request.temperature),
+    ...Wire.given("maxOutputTokens", request.maxTokens),
+    ...RequestConfig.responseFormat(options, request.responseFormat),
+    ...RequestConfig.thinking(options.reasoning, model)
+  }
+  const own = {
+    contents,
+    ...(options.cache === undefined
+      ? {
+        ...(system.length === 0 ? {} : { systemInstruction: { parts: system } }),
+        ...RequestConfig.tools(options, request)
+      }
+      : { cachedContent: options.cache }),
+    ...(Object.keys(generationConfig).length === 0 ? {} : { generationConfig }),
+    ...Wire.given("safetySettings", options.safetySettings)
+  }
+  return RequestConfig.merged(RequestConfig.merged(own, options.options), request.options)
+}
+
+const path = (options: Options, request: Adapter.Request): string => {
+  const model = request.model ?? options.model
+  const segments = (model.includes("/") ? model : `models/${model}`).split("/").map(encodeURIComponent)
+  return `/${segments.join("/")}:streamGenerateContent?alt=sse`
+}
+
+/** Since its third generation the first call of every turn has to be signed; an alias may stand for any. */
+const isSigned = (model: string): boolean => /gemini-([3-9]|\d{2}|[a-z].*-latest$)/.test(model)
+
+// ---------------------------------------------------------------------------------------------------------------------
+// stream
+
+/** Parts that tell of what ran at the provider. */
+const serverParts = ["executableCode", "codeExecutionResult", "toolCall", "toolResponse", "functionResponse"]
+
+class Reader implements Answer.Reader {
+  readonly isDone = false
+  readonly documents = new Documents.Documents()
+  failure: Adapter.AdapterError | undefined
+  private readonly origin: Errors.Origin
+  private readonly calls: Calls.Calls
+  private readonly turn = new Turn.Turn()
+  private readonly details = new Details.Details()
+  private readonly media: Array<Message.Part> = []
+  private text = ""
+  private finishWord: string | undefined
+  private blockReason: string | undefined
+  private usage: Response.Usage | null = null
+  private id: string | undefined
+  private model: string | undefined
+  private hasChunks = false
+  private hasToolParts = false
+
+  constructor(origin: Errors.Origin, makeId: () => string, request: Adapter.Request) {
+    this.origin = origin
+    this.calls = new Calls.Calls(makeId, new Set(request.tools.map(({ name }) => name)))
+  }
+
+  get isComplete(): boolean {
+    return this.finishWord !== undefined || this.blockReason !== undefined
+  }
+
+  read({ data, name }: Sse.SseEvent, out: Array<Event.AdapterEvent>): void {
+    if (data.trim() === "" || data.trim() === "[DONE]") return
+    const parsed = Result.getOrUndefined(Json.parse(data))
+    const chunks = Json.isObject(parsed) ? [parsed] : Wire.list(parsed)
+    if (chunks.length === 0 && name === "error") this.chunk({ error: data }, out)
+    for (const chunk of chunks) this.chunk(chunk, out)
+    if (chunks.length > 0 || Array.isArray(parsed)) return
+    this.fail("malformed_response", `the stream holds an event that is no JSON object (${data.length} characters)`)
+  }
+
+  end(stray: string, out: Array<Event.AdapterEvent>): void {
+    if (this.failure === undefined && this.isComplete) return this.finish(out)
+    if (this.usage !== null) out.push({ _tag: "RawChunk", chunk: { usage: this.usage } })
+    if (this.hasChunks || this.documents.held !== "") {
+      this.fail("network_error", "the connection was closed before the reply was complete")
+    } else this.fail("malformed_response", `the answer holds no reply: ${Errors.describe(stray)}`)
+  }
+
+  private fail(reason: Errors.Reason, detail: string): void {
+    this.failure ??= Errors.make(this.origin, reason, detail)
+  }
+
+  private chunk(chunk: Json.JsonObject, out: Array<Event.AdapterEvent>): void {
+    const { candidates, error: _, modelVersion, promptFeedback, responseId, usageMetadata } = chunk
+    const isReply = [candidates, promptFeedback, responseId, usageMetadata].some((member) => member !== undefined)
+    if (Json.isObject(usageMetadata)) this.usage = usage(this.usage, usageMetadata)
+    if (this.failure !== undefined) return
+    this.id ??= Wire.string(responseId)
+    this.model ??= Wire.string(modelVersion)
+    if (Json.isObject(promptFeedback)) this.details.add({ promptFeedback })
+    this.blockReason ??= Wire.string(Wire.object(promptFeedback)["blockReason"])
+    const candidate = Wire.list(candidates).find(({ index }) => index === undefined || index === 0)
+    if (candidate !== undefined) this.candidate(candidate, out)
+    const error = Option.getOrUndefined(Errors.fromChunk(this.origin, chunk, !isReply && !this.hasChunks))
+    this.failure = error === undefined ? undefined : Errors.ended(error, this.finishWord)
+    this.hasChunks = true
+  }
+
+  private candidate(candidate: Json.JsonObject, out: Array<Event.AdapterEvent>): void {
+    const { content, finishReason, index: _, ...rest } = candidate
+    for (const part of Wire.list(Wire.object(content)["parts"])) this.part(part, out)
+    this.finishWord = Wire.string(finishReason) ?? this.finishWord
+    this.details.add(rest)
+  }
+
+  private part(part: Json.JsonObject, out: Array<Event.AdapterEvent>): void {
+    const { functionCall, text, thought, thoughtSignature } = part
+    const signature = Wire.string(thoughtSignature)
+    if (Json.isObject(functionCall)) {
+      const call = this.calls.read(functionCall, signature, out)
+      if (call !== undefined) this.turn.call(call, part)
+    } else if (typeof text !== "string") this.otherPart(part, out)
+    else if (thought === true) {
+      this.turn.thought(text, signature)
+      if (text !== "") out.push({ _tag: "ReasoningDelta", id: null, delta: text })
+    } else {
+      this.text += text
+      this.turn.text(text, signature)
+      if (text !== "") out.push({ _tag: "TextDelta", id: null, delta: text })
+    }
+  }
+
+  /** What is neither text nor a call goes back as it came, but for what was only thought and is not signed. */
+  private otherPart(part: Json.JsonObject, out: Array<Event.AdapterEvent>): void {
+    if (part["thought"] === true && part["thoughtSignature"] === undefined) return
+    const [kind, value] = Object.entries(part).find(([, member]) => Json.isObject(member)) ?? []
+    if (kind !== undefined && Json.isObject(value) && serverParts.includes(kind)) {
+      if (kind === "functionResponse") this.calls.answered(Wire.string(value["name"]) ?? "", out)
+      this.calls.execute(kind, value, out)
+      this.hasToolParts ||= kind === "toolCall"
+    }
+    if (part["thought"] !== true) this.media.push(...Contents.media(part))
+    if (Object.keys(part).length > 0) this.turn.raw(part)
+  }
+
+  private finish(out: Array<Event.AdapterEvent>): void {
+    const { details: { all: details }, finishWord, media, text, usage } = this
+    if (text !== "") out.push({ _tag: "TextCompleted", id: null, text })
+    for (const hosted of this.hasToolParts ? [] : this.details.hosted) this.calls.execute(...hosted, out)
+    this.calls.end(finishReasons[finishWord ?? ""] === "length", out)
+    const { own, toolCalls } = this.calls
+    const reasoning = this.turn.reasoning(own)
+    const reason = finishReason(finishWord, this.blockReason !== undefined, own.length > 0)
+    const content = media.length === 0 ? text : [...(text === "" ? [] : [{ type: "text", text } as const]), ...media]
+    out.push({
+      _tag: "MessageCompleted",
+      message: {
+        ...Message.assistant(content, toolCalls),
+        finishReason: reason,
+        ...(reasoning.length === 0 ? {} : { reasoning })
+      },
+      finishReason: reason,
+      ...(finishWord === undefined ? {} : { rawFinishReason: finishWord }),
+      metadata: {
+        ...(usage === null ? {} : { usage }),
+        ...Wire.given("responseId", this.id),
+        ...Wire.given("model", this.model),
+        ...Wire.given("blockReason", this.blockReason),
+        ...(Object.keys(details).length === 0 ? {} : { [Calls.metadataKey]: details })
+      }
+    })
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// finish
+
+const finishReasons: { readonly [word: string]: Response.FinishReason } = {
+  STOP: "stop",
+  MAX_TOKENS: "length",
+  SAFETY: "content_filter",
+  RECITATION: "content_filter",
+  BLOCKLIST: "content_filter",
+  PROHIBITED_CONTENT: "content_filter",
+  SPII: "content_filter",
+  MODEL_ARMOR: "content_filter",
+  IMAGE_SAFETY: "content_filter",
+  IMAGE_PROHIBITED_CONTENT: "content_filter",
+  IMAGE_RECITATION: "content_filter"
+}
+
+/** The word of the wire in the vocabulary of all providers. It is `STOP` also for calls, and missing for what is blocked. */
+const finishReason = (
+  word: string | undefined,
+  isBlocked: boolean,
+  hasCalls: boolean
+): Response.FinishReason | null => {
+  if (word === undefined) return isBlocked ? "content_filter" : null
+  const reason = Object.hasOwn(finishReasons, word) ? finishReasons[word] ?? "error" : "error"
+  return reason === "stop" && hasCalls ? "tool_calls" : reason
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// usage
+
+/**
+ * Input includes what came from the cache, output excludes the thoughts: the wire's own numbers, without sums. Every chunk
+ * may leave out what an earlier one said, the total too, which then is what its parts come to.
+ */
+const usage = (previous: Response.Usage | null, wire: Json.JsonObject): Response.Usage => {
+  const { cachedContentTokenCount, candidatesTokenCount, promptTokenCount, thoughtsTokenCount, ...rest } = wire
+  const { totalTokenCount, ...extra } = rest
+  const next = Usage.merge(
+    previous,
+    Response.usage({
+      inputTokens: promptTokenCount,
+      outputTokens: candidatesTokenCount,
+      totalTokens: totalTokenCount,
+      cachedInputTokens: cachedContentTokenCount,
+      reasoningTokens: thoughtsTokenCount,
+      extra
+    })
+  )
+  if (typeof totalTokenCount === "number" && totalTokenCount > 0) return next
+  const isCounted = [candidatesTokenCount, promptTokenCount, thoughtsTokenCount].some((count) => Number(count) > 0)
+  if (!isCounted) return { ...next, totalTokens: previous?.totalTokens ?? null }
+  const parts = [next.inputTokens, next.outputTokens, next.reasoningTokens, next.extra["toolUsePromptTokenCount"]]
+  return { ...next, totalTokens: parts.reduce<number>((sum, count) => sum + (Number(count) || 0), 0) }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// errors
+
+const errors: Errors.Words = [
+  [/PerDay/, "quota_exceeded"],
+  [/RESOURCE_EXHAUSTED/, "rate_limited"],
+  [/API_KEY_INVALID|UNAUTHENTICATED|PERMISSION_DENIED/, "authentication_failed"],
+  [/CANCELLED|UNAVAILABLE|INTERNAL|ABORTED/, "provider_unavailable"],
+  [/DEADLINE_EXCEEDED/, "timeout"]
+]
+
+// ---------------------------------------------------------------------------------------------------------------------
+// layer
+
+const headers = ({ apiKey, baseUrl = "", sendKeyAs }: Options): Connection.HeaderValues => {
+  if (apiKey === undefined) return {}
+  const isProject = /aiplatform\.googleapis\.com\/.*\bprojects\//.test(baseUrl)
+  return (sendKeyAs ?? (isProject ? "bearer" : "x-goog-api-key")) === "bearer"
+    ? { authorization: Connection.bearer(apiKey) }
+    : { "x-goog-api-key": apiKey }
+}
+
+const protocol: Protocol.Protocol<Options> = {
+  name: "Gemini",
+  provider: "google",
+  baseUrl: "https://generativelanguage.googleapis.com/v1beta",
+  environment: { model: "GEMINI_MODEL", apiKey: ["GEMINI_API_KEY", "GOOGLE_API_KEY"], baseUrl: "GEMINI_BASE_URL" },
+  path,
+  headers,
+  body: requestBody,
+  unsupported: ({ messages }) => Contents.unsupported(messages),
+  errors,
+  reader: (origin, makeId, request) => new Reader(origin, makeId, request)
+}
+
+/**
+ * The adapter. It needs an `HttpClient`; requests are sent by whichever one is provided.
+ *
+ * **Details**
+ *
+ * A request that fails before its first event is tried again with growing delays when that may help: the server could
+ * not be reached, was busy or asked for patience. After the first event nothing is repeated. A reply whose end is
+ * missing, and an error inside a reply, fail the stream. A call is complete as soon as it is there; one that is streamed
+ * piece by piece and never closed is lost. What ran at the provider is listed as calls with `providerExecuted`, named
+ * after the part that told of it. Signatures, and the order of turns that hold more than text and calls, are kept in the
+ * reasoning and the calls of a message and go back with it; another protocol leaves them alone.
+ * An option that cannot be used throws a `TypeError` that names it.
+ *
+ * **Example** (A model behind an HTTP client)
+ *
+ * ```ts import.meta.vitest
+ * import { Adapter } from "heddle"
+ * import { Gemini } from "heddle/adapters"
+ * import * as FetchHttpClient from "effect/http/FetchHttpClient"
+ * import * as Layer from "effect/Layer"
+ * import * as Redacted from "effect/Redacted"
+ *
+ * const model: Layer.Layer<Adapter.Adapter> = Gemini.layer({
+ *   model: "gemini-3-flash",
+ *   apiKey: Redacted.make("AIza…")
+ * }).pipe(Layer.provide(FetchHttpClient.layer))
+ *
+ * Layer.isLayer(model) // => true
+ * ```
+ *
+ * @category layers
+ * @since 0.1.0
+ */
+export const layer = (options: Options): Layer.Layer<Adapter.Adapter, never, HttpClient.HttpClient> =>
+  Protocol.layer(protocol, options)
+
+/**
+ * The adapter with what the environment says: `GEMINI_MODEL`, `GEMINI_API_KEY` or `GOOGLE_API_KEY`, and
+ * `GEMINI_BASE_URL`, read through Effect's `Config`. `defaults` stand in for what it does not say; a model has to be named
+ * by one of the two, and the Gemini API wants a key.
+ *
+ * @category layers
+ * @since 0.1.0
+ */
+export const layerConfig = (
+  defaults: Partial<Options> = {}
+): Layer.Layer<Adapter.Adapter, Config.ConfigError, HttpClient.HttpClient> => Protocol.layerConfig(protocol, defaults)

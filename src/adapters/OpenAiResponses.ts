@@ -1,0 +1,372 @@
+/**
+ * OpenAI's Responses protocol, streamed, as OpenAI and the servers that speak it really write it: Azure, OpenRouter,
+ * xAI, DeepSeek, GitHub Copilot, ChatGPT, LM Studio, vLLM and others. History goes back as items, so that nothing has to
+ * be kept at the provider; reasoning goes back unchanged, in front of the calls it led to. What the provider runs itself
+ * is listed and never run here.
+ *
+ * @since 0.1.0
+ */
+import type * as Config from "effect/Config"
+import type * as HttpClient from "effect/http/HttpClient"
+import type * as Layer from "effect/Layer"
+import * as Option from "effect/Option"
+import * as Result from "effect/Result"
+import type * as Adapter from "../Adapter.ts"
+import type * as Event from "../Event.ts"
+import * as Json from "../internal/json.ts"
+import * as Message from "../Message.ts"
+import * as Response from "../Response.ts"
+import type * as Answer from "./internal/answer.ts"
+import * as CallFragments from "./internal/callFragments.ts"
+import * as Connection from "./internal/connection.ts"
+import * as Errors from "./internal/errors.ts"
+import * as Protocol from "./internal/protocol.ts"
+import * as Input from "./internal/responsesInput.ts"
+import * as Output from "./internal/responsesOutput.ts"
+import * as Tools from "./internal/responsesTools.ts"
+import type * as Sse from "./internal/sse.ts"
+import * as StrictSchema from "./internal/strictSchema.ts"
+import * as Usage from "./internal/usage.ts"
+import * as Wire from "./internal/wire.ts"
+
+/**
+ * How a server is reached and spoken to. Without `baseUrl` it is OpenAI's own.
+ *
+ * - `model`: what is asked for unless a request names another model.
+ * - `apiKey`: sent as a bearer token; leave it out for servers that want none.
+ * - `reasoning`: how much the model may think, and whether a summary of it is told.
+ * - `parallelToolCalls`: whether the model may call several tools in one turn; the provider decides if it is not said.
+ * - `strict`: holds the model to the schemas of tools, which are rewritten to what the provider accepts. Off by default.
+ * - `store`: whether the provider keeps the replies. Off by default; reasoning then comes encrypted and goes back so.
+ * - `cache`: under which key prompts that begin alike find each other in the provider's cache, and how long they stay.
+ * - `options`: sent with every request as they are; a request's own options win. `tools` (the provider's own, such as
+ *   `{ type: "web_search" }`) and `include` come in addition to what the adapter sends, `text` and `reasoning` are
+ *   joined with it. One of type `custom` stands in for the tool of its name, which gets what the model wrote as `input`.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Options extends Protocol.Options {
+  readonly reasoning?: Protocol.Reasoning & { readonly summary?: "auto" | "concise" | "detailed" }
+  readonly store?: boolean
+  readonly cache?: { readonly key?: string; readonly retention?: string }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// request
+
+const requestBody = (options: Options, request: Adapter.Request): Json.JsonObject => {
+  const model = request.model ?? options.model
+  const given = givenOptions(options, request)
+  const store = given["store"] ?? options.store ?? false
+  const { instructions, items } = Input.write(request.messages, store === true)
+  const tools = Tools.write(request, Wire.list(given["tools"]), options)
+  const isEncrypted = store !== true && mayReason.test(model)
+  const include = [...(isEncrypted ? ["reasoning.encrypted_content"] : []), ...names(given["include"])]
+  return {
+    model,
+    ...Wire.given("instructions", instructions),
+    input: items,
+    ...Wire.given("temperature", request.temperature),
+    ...Wire.given("max_output_tokens", request.maxTokens),
+    ...Wire.given("prompt_cache_key", options.cache?.key),
+    ...Wire.given("prompt_cache_retention", options.cache?.retention),
+    ...tools,
+    ...given,
+    ...filled("tools", names(tools["tools"])),
+    ...filled("include", [...new Set(include)]),
+    ...filled("text", { ...Tools.format(request.responseFormat), ...Wire.object(given["text"]) }),
+    ...filled("reasoning", { ...reasoning(options), ...Wire.object(given["reasoning"]) }),
+    store,
+    stream: true
+  }
+}
+
+const givenOptions = (options: Options, request: Adapter.Request): Json.JsonObject => ({
+  ...options.options,
+  ...request.options
+})
+
+/** Models that do not reason refuse to encrypt what they have not. */
+const mayReason = /^(?!(.*\/)?(chatgpt-|gpt-3|gpt-4|gpt-5[^/]*-chat))/
+
+const names = (value: unknown): ReadonlyArray<unknown> => Array.isArray(value) ? value : []
+
+/** A member that is left out when there is nothing in it. */
+const filled = (key: string, value: object): Json.JsonObject => Object.keys(value).length === 0 ? {} : { [key]: value }
+
+const reasoning = ({ reasoning: wanted }: Options): Json.JsonObject => ({
+  ...Wire.given("effort", wanted?.effort),
+  ...Wire.given("max_tokens", wanted?.maxTokens),
+  ...Wire.given("summary", wanted?.summary)
+})
+
+// ---------------------------------------------------------------------------------------------------------------------
+// stream
+
+type Events = Array<Event.AdapterEvent>
+
+/** The events that end a reply, and the status that each means. */
+const endings: ReadonlyMap<string, string> = new Map([
+  ["response.completed", "completed"],
+  ["response.incomplete", "incomplete"],
+  ["response.cancelled", "cancelled"],
+  ["response.failed", "failed"]
+])
+
+class Reader implements Answer.Reader {
+  isDone = false
+  failure: Adapter.AdapterError | undefined
+  private readonly origin: Errors.Origin
+  private readonly calls: CallFragments.CallFragments
+  private readonly output: Output.Output
+  private usage: Response.Usage | null = null
+  private id: string | undefined
+  private model: string | undefined
+  private hasEvents = false
+
+  constructor(
+    origin: Errors.Origin,
+    calls: CallFragments.CallFragments,
+    custom: ReadonlySet<string> | undefined
+  ) {
+    this.origin = origin
+    this.calls = calls
+    this.output = new Output.Output(calls, custom)
+  }
+
+  get isComplete(): boolean {
+    return this.isDone
+  }
+
+  read({ data, name }: Sse.SseEvent, out: Events): void {
+    if (this.isDone || data.trim() === "" || data.trim() === "[DONE]") return
+    const parsed = Json.parse(data)
+    if (Result.isSuccess(parsed) && Json.isObject(parsed.success)) this.event(parsed.success, name, out)
+    else if (name === "error") this.error({ error: data })
+    else this.fail("malformed_response", `the stream holds an event that is no JSON object (${data.length} characters)`)
+  }
+
+  end(stray: string, out: Events): void {
+    if (this.isDone) return
+    this.document(stray, out)
+    if (this.isDone) return
+    if (this.usage !== null) out.push({ _tag: "RawChunk", chunk: { usage: this.usage } })
+    if (this.hasEvents) this.fail("network_error", "the connection was closed before the reply was complete")
+    else this.fail("malformed_response", `the answer holds no reply: ${Errors.describe(stray)}`)
+  }
+
+  /** A body that is no stream of events may be a whole reply, or an error that broke the stream off. */
+  private document(stray: string, out: Events): void {
+    const parsed = stray === "" ? undefined : Result.getOrUndefined(Json.parse(stray))
+    const body: unknown = Array.isArray(parsed) ? parsed[0] : parsed
+    if (!Json.isObject(body)) return
+    if (Array.isArray(body["output"])) {
+      this.hasEvents = true
+      return this.last(body, undefined, out)
+    }
+    this.error(body, !this.hasEvents)
+  }
+
+  private event(event: Json.JsonObject, name: string | undefined, out: Events): void {
+    this.hasEvents = true
+    const type = Wire.string(event["type"]) ?? name ?? ""
+    const read = Output.readers.get(type)
+    if (endings.has(type)) this.last(Wire.object(event["response"]), endings.get(type), out)
+    else if (type === "error" || name === "error" || Json.isObject(event["error"])) this.error(event)
+    else if (type === "response.created") this.head(Wire.object(event["response"]))
+    else if (this.failure === undefined && read !== undefined) read(this.output, event, out)
+    if (this.output.problem !== undefined) this.fail("malformed_response", this.output.problem)
+  }
+
+  private fail(reason: Errors.Reason, detail: string): void {
+    this.failure ??= Errors.make(this.origin, reason, detail)
+  }
+
+  /** An error stands under its own name, or is the event itself if that is marked as one. The first one counts. */
+  private error(event: Json.JsonObject, isMarked = true): void {
+    const { sequence_number: _, type, ...rest } = event
+    const error = event["error"] ?? (type === "error" ? rest : isMarked ? event : undefined)
+    this.failure ??= Option.getOrUndefined(Errors.fromChunk(this.origin, { error }, false))
+  }
+
+  private head(response: Json.JsonObject): void {
+    this.id ??= Wire.string(response["id"])
+    this.model ??= Wire.string(response["model"])
+    if (Json.isObject(response["usage"])) this.usage = Usage.merge(this.usage, usage(response["usage"]))
+  }
+
+  /** The reply's own word for its end. After an error it may still tell what the reply has cost. */
+  private last(response: Json.JsonObject, word: string | undefined, out: Events): void {
+    this.head(response)
+    const said = Wire.string(response["status"])
+    const isOpen = said === "queued" || said === "in_progress"
+    const status = said === undefined || (isOpen && word !== undefined) ? word ?? "completed" : said
+    if (status === "failed" || word === "failed" || Json.isObject(response["error"])) {
+      this.error({ error: response["error"] ?? { message: "the provider says that the reply failed" } })
+    }
+    if (this.failure !== undefined) {
+      this.failure = Errors.ended(this.failure, status)
+      return
+    }
+    if (isOpen && word === undefined) {
+      return this.fail("malformed_response", `the answer is a reply that is not complete: ${status}`)
+    }
+    this.isDone = true
+    const reason = Wire.string(Wire.object(response["incomplete_details"])["reason"])
+    this.finish(status, status === "incomplete" ? reason : undefined, Wire.list(response["output"]), out)
+  }
+
+  private finish(
+    status: string,
+    reason: string | undefined,
+    output: ReadonlyArray<Json.JsonObject>,
+    out: Events
+  ): void {
+    const isTruncated = finishReason(status, reason, false) === "length"
+    this.output.whole(output, isTruncated, out)
+    const { annotations, reasoning, refusal, text } = this.output.end(isTruncated, out)
+    const toolCalls = this.calls.toolCalls
+    const finish = finishReason(status, reason, toolCalls.some((call) => call.providerExecuted !== true))
+    if (text !== "") out.push({ _tag: "TextCompleted", id: null, text })
+    out.push({
+      _tag: "MessageCompleted",
+      message: {
+        ...Message.assistant(text, toolCalls),
+        finishReason: finish,
+        ...(reasoning.length === 0 ? {} : { reasoning })
+      },
+      finishReason: finish,
+      rawFinishReason: reason === undefined ? status : `${status}:${reason}`,
+      metadata: {
+        ...(this.usage === null ? {} : { usage: this.usage }),
+        ...Wire.given("responseId", this.id),
+        ...Wire.given("model", this.model),
+        ...(refusal === "" ? {} : { refusal }),
+        ...(annotations.length === 0 ? {} : { annotations })
+      }
+    })
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// finish
+
+const incompleteReasons: { readonly [reason: string]: Response.FinishReason } = {
+  max_output_tokens: "length",
+  max_tokens: "length",
+  length: "length",
+  content_filter: "content_filter"
+}
+
+/** There is no word for the end but the status: that there are calls to answer is seen from the calls. */
+const finishReason = (status: string, reason: string | undefined, hasCalls: boolean): Response.FinishReason => {
+  if (status === "completed") return hasCalls ? "tool_calls" : "stop"
+  if (status === "cancelled") return "error"
+  if (status !== "incomplete") return "other"
+  if (reason === undefined) return "length"
+  return Object.hasOwn(incompleteReasons, reason) ? incompleteReasons[reason] ?? "error" : "error"
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// usage
+
+/** Input includes what came from the cache, output the reasoning: the wire's own numbers, without sums. */
+const usage = (wire: Json.JsonObject): Response.Usage => {
+  const { cost, input_tokens, output_tokens, total_tokens, ...others } = wire
+  const { input_tokens_details, output_tokens_details, ...extra } = others
+  const { cache_write_tokens, cached_tokens, ...input } = Wire.object(input_tokens_details)
+  const { reasoning_tokens, ...output } = Wire.object(output_tokens_details)
+  return Response.usage({
+    inputTokens: input_tokens,
+    outputTokens: output_tokens,
+    totalTokens: total_tokens,
+    cachedInputTokens: cached_tokens,
+    cacheWriteInputTokens: cache_write_tokens,
+    reasoningTokens: reasoning_tokens,
+    totalCost: cost,
+    extra: { ...extra, ...filled("input_tokens_details", input), ...filled("output_tokens_details", output) }
+  })
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// errors
+
+const errors: Errors.Words = [
+  [/insufficient_(user_)?quota|billing/, "quota_exceeded"],
+  [/context_length|context_size|context_window|too_many_prompt_tokens/i, "context_length_exceeded"],
+  [/content_filter|content_policy|ResponsibleAIPolicy|invalid_prompt/i, "content_filter"],
+  [/RateLimitReached|rate_limit_exceeded/, "rate_limited"]
+]
+
+// ---------------------------------------------------------------------------------------------------------------------
+// layer
+
+const protocol: Protocol.Protocol<Options> = {
+  name: "OpenAiResponses",
+  provider: "openai",
+  baseUrl: "https://api.openai.com/v1",
+  environment: { model: "OPENAI_MODEL", apiKey: ["OPENAI_API_KEY"], baseUrl: "OPENAI_BASE_URL" },
+  path: () => "/responses",
+  headers: ({ apiKey }) => apiKey === undefined ? {} : { authorization: Connection.bearer(apiKey) },
+  body: requestBody,
+  unsupported: ({ messages }) => Input.unsupported(messages),
+  errors,
+  reader: (origin, makeId, request, options) => {
+    const restore = options.strict === true ? StrictSchema.restore(request.tools, StrictSchema.openAi) : undefined
+    const calls = new CallFragments.CallFragments(makeId, Output.metadataKey, restore)
+    return new Reader(origin, calls, Tools.custom(Wire.list(givenOptions(options, request)["tools"])))
+  }
+}
+
+/**
+ * The adapter. It needs an `HttpClient`; requests are sent by whichever one is provided.
+ *
+ * **Details**
+ *
+ * A request that fails before its first event is tried again with growing delays when that may help: the server could
+ * not be reached, was busy or asked for patience. After the first event nothing is repeated. A reply whose end is
+ * missing, and an error inside a reply, fail the stream. A call that the provider calls incomplete is marked as
+ * `truncated` even if its arguments parse.
+ *
+ * What the provider runs itself (searches, interpreters, remote tools) is listed as calls with `providerExecuted`,
+ * named after the kind of item, with the item in the call's metadata. Such items, reasoning and the division of the text
+ * stand in the `reasoning` of the message, and go back from there with the next request.
+ * An option that cannot be used throws a `TypeError` that names it.
+ *
+ * **Example** (A model behind an HTTP client)
+ *
+ * ```ts import.meta.vitest
+ * import { Adapter } from "heddle"
+ * import { OpenAiResponses } from "heddle/adapters"
+ * import * as FetchHttpClient from "effect/http/FetchHttpClient"
+ * import * as Layer from "effect/Layer"
+ * import * as Redacted from "effect/Redacted"
+ *
+ * const model: Layer.Layer<Adapter.Adapter> = OpenAiResponses.layer({
+ *   model: "gpt-5-mini",
+ *   apiKey: Redacted.make("sk-…"),
+ *   reasoning: { effort: "low", summary: "auto" },
+ *   options: { tools: [{ type: "web_search" }] }
+ * }).pipe(Layer.provide(FetchHttpClient.layer))
+ *
+ * Layer.isLayer(model) // => true
+ * ```
+ *
+ * @category layers
+ * @since 0.1.0
+ */
+export const layer = (options: Options): Layer.Layer<Adapter.Adapter, never, HttpClient.HttpClient> =>
+  Protocol.layer(protocol, options)
+
+/**
+ * The adapter with what the environment says: `OPENAI_MODEL`, `OPENAI_API_KEY` and `OPENAI_BASE_URL`, read through
+ * Effect's `Config`. `defaults` stand in for what it does not say; a model has to be named by one of the two, and
+ * OpenAI's own servers want a key.
+ *
+ * @category layers
+ * @since 0.1.0
+ */
+export const layerConfig = (
+  defaults: Partial<Options> = {}
+): Layer.Layer<Adapter.Adapter, Config.ConfigError, HttpClient.HttpClient> => Protocol.layerConfig(protocol, defaults)

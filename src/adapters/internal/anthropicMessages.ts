@@ -1,0 +1,271 @@
+/**
+ * A thread as Anthropic's messages: system texts apart, user and assistant by turns, all results of a turn first in the
+ * one user message after it. What the protocol refuses is not written: empty texts, thinking that nothing follows, ids
+ * that are used twice, halves of server-side calls. A message whose turn is over is written the same in every request, so
+ * that a thread that grows begins with what was sent before, and a provider finds it in its cache.
+ */
+import type * as Json from "../../internal/json.ts"
+import type * as Message from "../../Message.ts"
+import * as Media from "./anthropicMedia.ts"
+import * as Turn from "./anthropicTurn.ts"
+import { object, string } from "./wire.ts"
+
+type Blocks = ReadonlyArray<Json.JsonObject>
+
+/** A request's part that comes from its thread. */
+export interface Written {
+  readonly system: Blocks
+  readonly messages: Blocks
+  /** The container of the turn that is still going on. */
+  readonly container: string | undefined
+}
+
+/** `isInline` says that the model takes system texts within the thread, too. Else they all come first. */
+export const write = (messages: ReadonlyArray<Message.Message>, isInline: boolean): Written => {
+  const writer = new Writer(messages, isInline)
+  for (const [index, message] of messages.entries()) writer.add(message, index)
+  return writer.end()
+}
+
+/** A text in blocks: blank ones are refused, so they are none. */
+const textBlocks = (text: string): Blocks => text.trim() === "" ? [] : [{ type: "text", text }]
+
+const partBlocks = (part: Message.Part): Blocks => {
+  if (part.type === "text") return textBlocks(part.text)
+  return part.type === "reasoning" ? [] : [Media.write(part)]
+}
+
+const contentBlocks = (content: Message.Content): Blocks =>
+  typeof content === "string" ? textBlocks(content) : content.flatMap(partBlocks)
+
+const isThinking = (block: Json.JsonObject | undefined): boolean =>
+  block?.["type"] === "thinking" || block?.["type"] === "redacted_thinking"
+
+const isResult = (block: Json.JsonObject): boolean => block["type"] === "tool_result"
+
+/** A turn must not end with a thought. */
+const withoutLastThoughts = (blocks: Blocks): Blocks =>
+  blocks.slice(0, blocks.findLastIndex((block) => !isThinking(block)) + 1)
+
+/** A server-side call waits for its result, which comes in this turn or in one of its continuations. */
+const serverCallId = (block: Json.JsonObject): string | undefined =>
+  String(block["type"]).endsWith("_tool_use") ? string(block["id"]) : undefined
+
+interface Exchange {
+  readonly role: "user" | "assistant" | "system"
+  readonly content: Array<Json.JsonObject>
+}
+
+class Writer {
+  private readonly isInline: boolean
+  private readonly system: Array<Json.JsonObject> = []
+  /** System texts that wait for their place, which is after a user message and before an assistant's. */
+  private waiting: Array<Json.JsonObject> = []
+  private readonly exchanges: Array<Exchange> = []
+  private readonly ids = new Ids()
+  /** The server-side calls that were written, whose results may be written too. */
+  private readonly serverCalls = new Set<string>()
+  /** The server-side calls that have a result somewhere. */
+  private readonly served: ReadonlySet<string>
+  /** Where the turn that is still going on begins. */
+  private readonly opening: number
+  private container: string | undefined
+
+  constructor(messages: ReadonlyArray<Message.Message>, isInline: boolean) {
+    this.isInline = isInline
+    this.opening = messages.findLastIndex((message) => message.role === "user") + 1
+    this.served = new Set(
+      messages.filter((message) => message.role === "assistant").flatMap((message) =>
+        Turn.restore(message).pieces.flatMap((piece) =>
+          piece.type === "block" ? string(piece.block["tool_use_id"]) ?? [] : []
+        )
+      )
+    )
+  }
+
+  end(): Written {
+    this.instruct()
+    this.system.push(...this.waiting)
+    const messages = this.exchanges.map(({ content, role }) => ({
+      role,
+      content: [...content.filter(isResult), ...content.filter((block) => !isResult(block))]
+    }))
+    return { system: this.system, messages: messages.map(withoutLastSpace), container: this.container }
+  }
+
+  add(message: Message.Message, index: number): void {
+    switch (message.role) {
+      case "system":
+        return this.hear(contentBlocks(message.content))
+      case "user":
+        return this.say("user", contentBlocks(message.content))
+      case "tool":
+        return this.say("user", this.result(message))
+      case "assistant":
+        return this.reply(withoutLastThoughts(this.turn(message, index >= this.opening)))
+    }
+  }
+
+  private reply(content: Blocks): void {
+    if (content.length > 0) this.instruct()
+    this.say("assistant", content)
+  }
+
+  private hear(content: Blocks): void {
+    const texts = this.isInline && this.exchanges.length > 0 ? this.waiting : this.system
+    texts.push(...content)
+  }
+
+  private instruct(): void {
+    if (this.exchanges.at(-1)?.role !== "user") return
+    this.say("system", this.waiting)
+    this.waiting = []
+  }
+
+  private say(role: Exchange["role"], content: Blocks): void {
+    if (content.length === 0) return
+    const last = this.exchanges.at(-1)
+    if (last?.role === role) last.content.push(...content)
+    else this.exchanges.push({ role, content: [...content] })
+  }
+
+  /** A failure is told in text only, and an upload stands for itself: what a result cannot hold follows all results. */
+  private result({ content, isError = false, toolCallId = "" }: Message.Message): Blocks {
+    const id = this.ids.answered(toolCallId)
+    const blocks = contentBlocks(content)
+    const held = blocks.filter(({ type }) => isError ? type === "text" : type !== "container_upload")
+    const others = blocks.filter((block) => !held.includes(block))
+    const said = held.length === 0 && isError ? textBlocks("The tool failed.") : held
+    return [
+      {
+        type: "tool_result",
+        tool_use_id: id,
+        ...(said.length === 0 ? {} : { content: typeof content === "string" && said === held ? content : said }),
+        ...(isError ? { is_error: true } : {})
+      },
+      ...(others.length === 0 ? [] : [...textBlocks(`From the tool call ${id}:`), ...others])
+    ]
+  }
+
+  private turn(message: Message.Message, isOpen: boolean): Blocks {
+    const { container, pieces } = Turn.restore(message)
+    if (isOpen && container !== undefined) this.container = container
+    return pieces.flatMap((piece) => {
+      switch (piece.type) {
+        case "text":
+          return textBlocks(piece.text)
+        case "call":
+          return [this.call(piece.call)]
+        case "block":
+          return this.isWhole(piece.block, isOpen) ? [piece.block] : []
+      }
+    })
+  }
+
+  private call({ arguments: input, id, metadata, name }: Message.ToolCall): Json.JsonObject {
+    const caller = object(object(metadata[Turn.key])["caller"])
+    const isCalledByServer = this.serverCalls.has(String(caller["tool_id"]))
+    return { type: "tool_use", id: this.ids.called(id), name, input, ...(isCalledByServer ? { caller } : {}) }
+  }
+
+  /** Whether a block has what belongs to it: a call its result, unless that is still to come, and a result its call. */
+  private isWhole(block: Json.JsonObject, isOpen: boolean): boolean {
+    const id = serverCallId(block)
+    const answered = string(block["tool_use_id"])
+    if (answered !== undefined) return this.serverCalls.has(answered)
+    if (id === undefined) return true
+    if (isOpen || this.served.has(id)) this.serverCalls.add(this.ids.reserve(id))
+    return this.serverCalls.has(id)
+  }
+}
+
+/** A request that ends with words of the model must not end with space. */
+const withoutLastSpace = (message: Json.JsonObject & { readonly content: Blocks }, index: number, all: Blocks) => {
+  const last = message.content.at(-1)
+  if (index < all.length - 1 || message["role"] !== "assistant" || typeof last?.["text"] !== "string") return message
+  return { ...message, content: [...message.content.slice(0, -1), { ...last, text: last["text"].trimEnd() }] }
+}
+
+/** The ids of calls as the protocol takes them: of few letters, and none of them twice in a thread. */
+class Ids {
+  /** By the id in the thread: the one that was written for the latest call of it. */
+  private readonly current = new Map<string, string>()
+  /** By the id that was wanted: how many calls have wanted it. */
+  private readonly counts = new Map<string, number>()
+
+  /** The id of a call. */
+  called(id: string): string {
+    const wanted = sendable(id)
+    let count = (this.counts.get(wanted) ?? 0) + 1
+    const numbered = (): string => count === 1 ? wanted : `${wanted}_${count}`
+    while (count > 1 && this.counts.has(numbered())) count++
+    const written = numbered()
+    this.counts.set(wanted, count)
+    if (written !== wanted) this.counts.set(written, 1)
+    this.current.set(id, written)
+    return written
+  }
+
+  /** The id that an answer names. */
+  answered(id: string): string {
+    return this.current.get(id) ?? sendable(id)
+  }
+
+  /** Keeps an id that goes back as it is from every other call. */
+  reserve(id: string): string {
+    this.counts.set(id, Math.max(1, this.counts.get(id) ?? 0))
+    return id
+  }
+}
+
+const sendable = (id: string): string => id.replaceAll(/[^A-Za-z0-9_-]/g, "_") || "call"
+
+/** Whether a thread goes on with a turn of the model's that does not start with a thought of its own. */
+export const isThoughtless = (messages: ReadonlyArray<Message.Message>): boolean => {
+  const opening = messages.findLastIndex((message) => message.role === "user") + 1
+  const first = messages.slice(opening).find((message) => message.role === "assistant")
+  if (first === undefined) return false
+  const piece = Turn.restore(first).pieces.find((one) => one.type !== "text" || one.text.trim() !== "")
+  return !(piece?.type === "block" && isThinking(piece.block))
+}
+
+/** Whether a thread holds calls of this side's tools, by name. */
+export const calledNames = (messages: ReadonlyArray<Message.Message>): ReadonlyArray<string> => {
+  const calls = messages.flatMap((message) => message.toolCalls ?? []).filter((call) => call.providerExecuted !== true)
+  return [...new Set(calls.map((call) => call.name))]
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// caching
+
+/** Marks the ends of the last two user messages: what the last request wrote is found, and what this one adds is kept. */
+export const marked = (messages: Blocks, mark: Json.JsonObject | undefined): Blocks => {
+  const last = messages.flatMap((message, index) => message["role"] === "user" ? [index] : []).slice(-2)
+  return messages.map((message, index) =>
+    last.includes(index) ? { ...message, content: markedLast(message["content"] as Blocks, mark) } : message
+  )
+}
+
+/** Marks the end of a list, if there is a mark. */
+export const markedLast = (blocks: Blocks, mark: Json.JsonObject | undefined): Blocks =>
+  blocks.map((block, index) =>
+    mark !== undefined && index === blocks.length - 1 ? { ...block, cache_control: mark } : block
+  )
+
+// ---------------------------------------------------------------------------------------------------------------------
+// what cannot be said
+
+/** The first thing that the protocol has no words for. */
+export const unsupported = (messages: ReadonlyArray<Message.Message>): string | undefined => {
+  for (const message of messages) {
+    for (const part of typeof message.content === "string" ? [] : message.content) {
+      if (part.type !== "image" && part.type !== "file") continue
+      if (message.role === "system" || message.role === "assistant") {
+        return `a ${message.role} message cannot hold ${part.type} parts`
+      }
+      const problem = Media.unsupported(part)
+      if (problem !== undefined) return problem
+    }
+  }
+  return undefined
+}

@@ -1,0 +1,169 @@
+/**
+ * A thread as Gemini reads it: the system's words apart, and turns of a user and a model. All answers of a turn stand in
+ * one content, in the order of the calls, whatever order they came in. What the protocol has no words for is named before
+ * anything is sent.
+ */
+import * as Option from "effect/Option"
+import * as Json from "../../internal/json.ts"
+import * as Message from "../../Message.ts"
+import { metadataKey } from "./geminiCalls.ts"
+import * as GeminiTurn from "./geminiTurn.ts"
+import * as Wire from "./wire.ts"
+
+export interface Contents {
+  readonly system: ReadonlyArray<Json.JsonObject>
+  readonly contents: ReadonlyArray<Json.JsonObject>
+}
+
+type Calls = ReadonlyArray<Message.ToolCall>
+
+/** `isSigned` says that the model wants a signature on every first call of a turn. */
+export const write = (messages: ReadonlyArray<Message.Message>, isSigned: boolean): Contents => {
+  const system: Array<Json.JsonObject> = []
+  const contents: Array<Json.JsonObject> = []
+  const calls = new Map<string, Message.ToolCall>()
+  let latest: Calls = []
+  let answers: Array<Message.Message> = []
+  const add = (role: string, parts: ReadonlyArray<Json.JsonObject>): void => {
+    if (parts.length > 0) contents.push({ role, parts })
+  }
+  const flush = (): void => {
+    const inOrder = sorted(answers, latest)
+    add("user", inOrder.map((answer) => answerPart(answer, calls.get(answer.toolCallId ?? ""))))
+    add("user", inOrder.flatMap(attachments))
+    answers = []
+  }
+  for (const message of messages) {
+    if (message.role !== "tool") flush()
+    if (message.role === "tool") answers.push(message)
+    else if (message.role === "system") system.push(...systemParts(message))
+    else if (message.role === "user") add("user", userParts(message.content))
+    else {
+      latest = ownCalls(message)
+      for (const call of latest) calls.set(call.id, call)
+      add("model", modelParts(message, isSigned))
+    }
+  }
+  flush()
+  return { system, contents }
+}
+
+const ownCalls = (message: Message.Message): Calls =>
+  (message.toolCalls ?? []).filter((call) => call.providerExecuted !== true)
+
+const systemParts = (message: Message.Message): ReadonlyArray<Json.JsonObject> => {
+  const text = Message.text(message)
+  return text === "" ? [] : [{ text }]
+}
+
+/** Calls of another provider's model, or of a thread made by hand, have no signature; this one is known to pass. */
+const anySignature = "skip_thought_signature_validator"
+
+const modelParts = (message: Message.Message, isSigned: boolean): ReadonlyArray<Json.JsonObject> => {
+  const parts = GeminiTurn.parts(message, mediaParts(message.content))
+  const first = parts.findIndex((part) => "functionCall" in part)
+  if (!isSigned || first < 0 || parts[first]?.["thoughtSignature"] !== undefined) return parts
+  return parts.map((part, index) => index === first ? { ...part, thoughtSignature: anySignature } : part)
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// answers
+
+const sorted = (answers: ReadonlyArray<Message.Message>, calls: Calls): ReadonlyArray<Message.Message> => {
+  const places = new Map(calls.map(({ id }, place) => [id, place]))
+  const placeOf = (answer: Message.Message): number => places.get(answer.toolCallId ?? "") ?? places.size
+  return answers.toSorted((left, right) => placeOf(left) - placeOf(right))
+}
+
+/** The protocol matches by id where the call had one, else by name and order. */
+const answerPart = (answer: Message.Message, call: Message.ToolCall | undefined): Json.JsonObject => ({
+  functionResponse: {
+    ...Wire.given("id", Wire.string(Wire.object(call?.metadata[metadataKey])["id"])),
+    name: call?.name ?? answer.name,
+    response: response(answer)
+  }
+})
+
+/** An answer has to be an object: one that is told in JSON is that object, any other text stands under a word of its own. */
+const response = (answer: Message.Message): Json.JsonObject => {
+  const text = Message.text(answer)
+  const told = isExact(text) ? Option.getOrUndefined(Json.parseObject(text)) : undefined
+  if (answer.isError === true) return told !== undefined && "error" in told ? told : { error: told ?? text }
+  return told ?? { result: text }
+}
+
+/** Whether a text is an object that comes out of JSON as it went in: no number is longer than a double can hold. */
+const isExact = (text: string): boolean => text.trimStart().startsWith("{") && !/\d{16}/.test(text)
+
+/** What an answer cannot hold, such as an image, follows the answers of its turn. */
+const attachments = (answer: Message.Message): ReadonlyArray<Json.JsonObject> => {
+  const media = mediaParts(answer.content)
+  return media.length === 0 ? [] : [{ text: `From the tool call ${answer.toolCallId}:` }, ...media]
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// parts
+
+type Media = Extract<Message.Part, { readonly type: "image" | "file" }>
+
+const isMedia = (part: Message.Part): part is Media => part.type === "image" || part.type === "file"
+
+const mediaOf = (content: Message.Content): ReadonlyArray<Media> =>
+  typeof content === "string" ? [] : content.filter(isMedia)
+
+const userParts = (content: Message.Content): ReadonlyArray<Json.JsonObject> =>
+  typeof content === "string" ? [{ text: content }] : content.flatMap((part) => {
+    if (part.type === "text") return [{ text: part.text }]
+    return isMedia(part) ? [mediaPart(part)] : []
+  })
+
+const mediaParts = (content: Message.Content): ReadonlyArray<Json.JsonObject> => mediaOf(content).map(mediaPart)
+
+const dataUri = /^data:([^;,]*)[^,]*;base64,/
+
+const mediaPart = (media: Media): Json.JsonObject => {
+  const { data, mediaType, url = "" } = media
+  const fallback = media.type === "image" ? "image/png" : "application/octet-stream"
+  const found = data === undefined ? dataUri.exec(url.slice(0, 1000)) : null
+  if (data !== undefined) return { inlineData: { mimeType: mediaType ?? fallback, data } }
+  if (found === null) return { fileData: { ...Wire.given("mimeType", mediaType), fileUri: url } }
+  const [head, type] = found
+  return { inlineData: { mimeType: mediaType ?? (type === "" ? fallback : type), data: url.slice(head.length) } }
+}
+
+/** The image or file that a part of a reply holds. */
+export const media = (part: Json.JsonObject): ReadonlyArray<Message.Part> => {
+  const { data } = Wire.object(part["inlineData"])
+  const { fileUri } = Wire.object(part["fileData"])
+  const mediaType = Wire.string(Wire.object(part["inlineData"] ?? part["fileData"])["mimeType"])
+  const type = mediaType?.startsWith("image/") === true ? "image" : "file"
+  const common = { type, ...(mediaType === undefined ? {} : { mediaType }) } as const
+  if (typeof data === "string") return [{ ...common, data }]
+  return typeof fileUri === "string" ? [{ ...common, url: fileUri }] : []
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// what cannot be said
+
+/** The first thing that the protocol has no words for. */
+export const unsupported = (messages: ReadonlyArray<Message.Message>): string | undefined => {
+  const ids = new Set<string>()
+  for (const message of messages) {
+    for (const media of mediaOf(message.content)) {
+      const problem = mediaProblem(message.role, media)
+      if (problem !== undefined) return problem
+    }
+    for (const call of ownCalls(message)) ids.add(call.id)
+    if (message.role === "tool" && message.name === undefined && !ids.has(message.toolCallId ?? "")) {
+      return `the tool message ${message.toolCallId} answers no call of the thread, and names no tool`
+    }
+  }
+  return undefined
+}
+
+const mediaProblem = (role: Message.Role, { data, type, url }: Media): string | undefined => {
+  if (role === "system") return `a system message cannot hold ${type} parts`
+  if (data === undefined && url === undefined) return `the ${type} part has neither url nor data`
+  const isText = data === undefined && url?.startsWith("data:") === true && !dataUri.test(url.slice(0, 1000))
+  return isText ? `the ${type} part is a data URI that holds no base64` : undefined
+}

@@ -1,0 +1,151 @@
+/**
+ * What makes an adapter out of a wire protocol. A protocol says where a request goes, what it holds and how its answer
+ * is read; the connection, the retries, the settings of the environment and the layer stand here once for all of them.
+ */
+import * as Config from "effect/Config"
+import * as Effect from "effect/Effect"
+import * as HttpClient from "effect/http/HttpClient"
+import * as Layer from "effect/Layer"
+import * as Option from "effect/Option"
+import * as Redacted from "effect/Redacted"
+import * as Stream from "effect/Stream"
+import * as Adapter from "../../Adapter.ts"
+import type * as Json from "../../internal/json.ts"
+import type * as Answer from "./answer.ts"
+import * as CallFragments from "./callFragments.ts"
+import * as Connection from "./connection.ts"
+import type * as Errors from "./errors.ts"
+
+/** How much a model may think before it answers: in the provider's own word for it, or in tokens. */
+export interface Reasoning {
+  readonly effort?: string
+  readonly maxTokens?: number
+}
+
+/** What every protocol can be told. */
+export interface Options extends Connection.Options {
+  /** What is asked for unless a request names another model. */
+  readonly model: string
+  readonly apiKey?: Redacted.Redacted<string>
+  readonly reasoning?: Reasoning
+  /** Whether the model may call several tools in one turn. Left to the provider unless it is said. */
+  readonly parallelToolCalls?: boolean
+  /** Whether the provider is to hold the model to the schemas of tools, which are rewritten to what it accepts. */
+  readonly strict?: boolean
+  /** Sent with every request as they are; a request's own options win. */
+  readonly options?: Readonly<Record<string, unknown>>
+}
+
+/** The names under which the environment holds an adapter's settings; the first key that is set counts. */
+interface Environment {
+  readonly model: string
+  readonly apiKey: readonly [string, ...ReadonlyArray<string>]
+  readonly baseUrl: string
+}
+
+/** One wire protocol. */
+export interface Protocol<O extends Options> {
+  /** The module's name, for the errors of callers. */
+  readonly name: string
+  /** What errors call the provider unless the options do. */
+  readonly provider: string
+  readonly baseUrl: string
+  readonly environment: Environment
+  /** Where a request goes, under the base URL. */
+  readonly path: (options: O, request: Adapter.Request) => string
+  /** The headers of every request, the secret ones redacted. */
+  readonly headers: (options: O) => Connection.HeaderValues
+  readonly body: (options: O, request: Adapter.Request) => Json.JsonObject
+  /** Why the protocol has no words for a request, if it has none. */
+  readonly unsupported: (request: Adapter.Request, options: O) => string | undefined
+  /** What the protocol's own words for errors stand for. */
+  readonly errors: Errors.Words
+  /** Reads one answer. `makeId` makes ids for calls that come without one. */
+  readonly reader: (
+    origin: Errors.Origin,
+    makeId: () => string,
+    request: Adapter.Request,
+    options: O
+  ) => Answer.Reader
+}
+
+const refused = (provider: string, detail: string): Stream.Stream<never, Adapter.AdapterError> =>
+  Stream.fail(new Adapter.AdapterError({ reason: "unsupported_feature", detail, provider }))
+
+const make = <O extends Options>(
+  protocol: Protocol<O>,
+  options: O
+): Effect.Effect<Adapter.Adapter["Service"], never, HttpClient.HttpClient> => {
+  const name = `${protocol.name}.layer`
+  const settings = Connection.settings(name, options)
+  if (typeof options.model !== "string" || options.model === "") {
+    return Connection.misuse(name, "model must be the name of a model")
+  }
+  const { apiKey, baseUrl = protocol.baseUrl, provider = protocol.provider } = options
+  return Effect.map(HttpClient.HttpClient, (client) => ({
+    stream: (request) =>
+      Stream.suspend(() => {
+        const problem = protocol.unsupported(request, options)
+        return problem !== undefined ? refused(provider, problem) : Connection.stream({
+          client,
+          settings,
+          provider,
+          model: request.model ?? options.model,
+          url: Connection.endpoint(baseUrl, protocol.path(options, request)),
+          headers: { ...protocol.headers(options), ...options.headers },
+          secrets: apiKey === undefined ? [] : [apiKey],
+          errorWords: protocol.errors,
+          body: () => protocol.body(options, request),
+          makeReader: (origin) =>
+            Effect.map(CallFragments.idMaker, (makeId) => protocol.reader(origin, makeId, request, options))
+        })
+      })
+  }))
+}
+
+export const layer = <O extends Options>(
+  protocol: Protocol<O>,
+  options: O
+): Layer.Layer<Adapter.Adapter, never, HttpClient.HttpClient> => Layer.effect(Adapter.Adapter, make(protocol, options))
+
+// ---------------------------------------------------------------------------------------------------------------------
+// the environment
+
+export const layerConfig = <O extends Options>(
+  protocol: Protocol<O>,
+  defaults: Partial<O>
+): Layer.Layer<Adapter.Adapter, Config.ConfigError, HttpClient.HttpClient> =>
+  Layer.unwrap(Effect.map(environment(protocol, defaults), (options) => layer(protocol, options)))
+
+/** A setting of the environment; an empty one is none. */
+const setting = (name: string): Config.Config<Option.Option<string>> =>
+  Config.option(Config.String(name)).pipe(
+    Config.map((value) => Option.filter(Option.map(value, (text) => text.trim()), (text) => text !== ""))
+  )
+
+const firstSetting = (names: ReadonlyArray<string>): Config.Config<Option.Option<string>> =>
+  Config.map(Config.all(names.map(setting)), Option.firstSomeOf)
+
+/** Fails with the name of the setting if there is nothing to stand in for it. */
+const required = (name: string, value: string | undefined): Config.Config<string> =>
+  value === undefined || value === "" ? Config.NonEmptyString(name) : Config.succeed(value)
+
+/** The provider's own servers want a key, unless headers stand in for it. */
+const environment = <O extends Options>(protocol: Protocol<O>, defaults: Partial<O>): Config.Config<O> => {
+  const names = protocol.environment
+  return Config.all({
+    model: setting(names.model),
+    baseUrl: setting(names.baseUrl),
+    key: firstSetting(names.apiKey)
+  }).pipe(Config.flatMap((found) => {
+    const baseUrl = Option.getOrUndefined(found.baseUrl) ?? defaults.baseUrl ?? protocol.baseUrl
+    const apiKey = Option.getOrUndefined(Option.map(found.key, (key) => Redacted.make(key))) ?? defaults.apiKey
+    const hasAccess = baseUrl !== protocol.baseUrl || apiKey !== undefined || defaults.headers !== undefined
+    return Config.all({
+      model: required(names.model, Option.getOrUndefined(found.model) ?? defaults.model),
+      access: required(names.apiKey[0], hasAccess ? "given" : undefined)
+    }).pipe(
+      Config.map(({ model }) => ({ ...defaults, model, baseUrl, ...(apiKey === undefined ? {} : { apiKey }) }) as O)
+    )
+  }))
+}

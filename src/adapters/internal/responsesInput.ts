@@ -1,0 +1,270 @@
+/**
+ * A thread as the input items of a Responses request: instructions, messages, calls and their outputs, and in between
+ * what an earlier reply of this protocol left to be sent back, each at its place. What another protocol left is no
+ * concern of this one. An item that waits for an answer which nobody gave is not sent, nor is reasoning that nothing
+ * follows: servers refuse both.
+ */
+import * as Option from "effect/Option"
+import * as Json from "../../internal/json.ts"
+import * as Message from "../../Message.ts"
+import { metadataKey } from "./responsesOutput.ts"
+import * as Wire from "./wire.ts"
+
+/** What a request says of its thread. */
+export interface Input {
+  readonly instructions: string | undefined
+  readonly items: ReadonlyArray<Json.JsonObject>
+}
+
+/** The system messages a thread begins with are its instructions; without anything else they are its input. */
+export const write = (messages: ReadonlyArray<Message.Message>, isStored: boolean): Input => {
+  const ids = new CallIds()
+  const first = messages.findIndex((message) => message.role !== "system")
+  const leading = first < 0 ? [] : messages.slice(0, first)
+  return {
+    instructions: leading.length === 0 ? undefined : leading.map(Message.text).join("\n\n"),
+    items: messages.slice(leading.length).flatMap((message) => itemsOf(message, ids, isStored))
+  }
+}
+
+const itemsOf = (message: Message.Message, ids: CallIds, isStored: boolean): ReadonlyArray<Json.JsonObject> => {
+  switch (message.role) {
+    case "system":
+      return [{ role: "system", content: Message.text(message) }]
+    case "user":
+      return [{ role: "user", content: typeof message.content === "string" ? message.content : parts(message.content) }]
+    case "assistant":
+      return assistantItems(message, ids, isStored)
+    case "tool":
+      return [ids.answer(message)]
+  }
+}
+
+/**
+ * Ids of calls as this protocol takes them, and what they are of. Those of other protocols may be too long for it, and
+ * there are servers that begin anew with every turn: an id that an earlier call of the thread has becomes another one.
+ */
+class CallIds {
+  private readonly taken = new Set<string>()
+  private readonly counts = new Map<string, number>()
+  private readonly latest = new Map<string, { readonly id: string; readonly type: string }>()
+
+  /** The id under which a call goes out. Answers that follow are answers to this call. */
+  open(call: Message.ToolCall): string {
+    const kept = call.metadata[metadataKey]
+    const base = call.id.length <= longestId || kept !== undefined ? call.id : call.id.slice(0, longestId)
+    let count = this.counts.get(base) ?? 1
+    let id = base
+    while (this.taken.has(id)) id = `${base.slice(0, longestId - 8)}_${++count}`
+    this.counts.set(base, count)
+    this.taken.add(id)
+    this.latest.set(call.id, {
+      id,
+      type: Wire.string(Wire.object(Wire.object(kept)["item"])["type"]) ?? "function_call"
+    })
+    return id
+  }
+
+  answer(message: Message.Message): Json.JsonObject {
+    const { id, type } = this.latest.get(message.toolCallId ?? "") ?? { id: message.toolCallId, type: "function_call" }
+    return { type: `${type}_output`, call_id: id, output: outputOf(message) }
+  }
+}
+
+const longestId = 64
+
+// ---------------------------------------------------------------------------------------------------------------------
+// content
+
+type Media = Extract<Message.Part, { readonly type: "image" | "file" }>
+
+const isMedia = (value: Message.Part): value is Media => value.type === "image" || value.type === "file"
+
+const isImage = (media: Media): boolean => media.type === "image" || media.mediaType?.startsWith("image/") === true
+
+const parts = (content: ReadonlyArray<Message.Part>): ReadonlyArray<Json.JsonObject> =>
+  content.flatMap((part) => isMedia(part) ? [media(part)] : part.type === "text" ? [text(part.text)] : [])
+
+/** A tool's answer. It is a plain text if it can be one, because not every server takes parts. */
+const outputOf = (message: Message.Message): string | ReadonlyArray<Json.JsonObject> =>
+  typeof message.content !== "string" && message.content.some(isMedia) ? parts(message.content) : Message.text(message)
+
+const text = (value: string): Json.JsonObject => ({ type: "input_text", text: value })
+
+/** The id of a file that the provider has already. */
+const isUploaded = (url: string | undefined): boolean => url?.startsWith("file-") === true
+
+const media = (value: Media): Json.JsonObject => {
+  const { data, mediaType, url } = value
+  if (isImage(value)) {
+    return { type: "input_image", ...(isUploaded(url) ? { file_id: url } : { image_url: url ?? dataUri(value) }) }
+  }
+  if (mediaType?.startsWith("audio/") === true && data !== undefined) {
+    return { type: "input_audio", input_audio: { data, format: mediaType.includes("wav") ? "wav" : "mp3" } }
+  }
+  if (isUploaded(url)) return { type: "input_file", file_id: url }
+  const isInline = url === undefined || url.startsWith("data:")
+  if (!isInline) return { type: "input_file", file_url: url }
+  const filename = (value.type === "file" ? value.filename : undefined) ?? `file.${extensionOf(value)}`
+  return { type: "input_file", filename, file_data: url ?? dataUri(value) }
+}
+
+/** A file that is sent inline needs a name, whose ending tells what it is. */
+const extensionOf = ({ mediaType = "" }: Media): string =>
+  mediaType === "text/plain" ? "txt" : /\/([a-z0-9]+)/i.exec(mediaType)?.[1] ?? "bin"
+
+const dataUri = (media: Media): string => {
+  const fallback = media.type === "image" ? "image/png" : "application/octet-stream"
+  return `data:${media.mediaType ?? fallback};base64,${media.data}`
+}
+
+/** The first thing that the protocol has no words for. */
+export const unsupported = (messages: ReadonlyArray<Message.Message>): string | undefined => {
+  for (const message of messages) {
+    for (const part of partsOf(message).filter(isMedia)) {
+      if (message.role === "system" || message.role === "assistant") {
+        return `a ${message.role} message cannot hold ${part.type} parts`
+      }
+      if (part.url === undefined && part.data === undefined) return `the ${part.type} part has neither url nor data`
+    }
+  }
+  return undefined
+}
+
+/** All parts of a message, the reasoning that is kept beside its content first. */
+const partsOf = (message: Message.Message): ReadonlyArray<Message.Part> => [
+  ...(message.reasoning ?? []),
+  ...(typeof message.content === "string" ? [] : message.content)
+]
+
+// ---------------------------------------------------------------------------------------------------------------------
+// the model's turn
+
+/** An item and its place in the reply that it came from. */
+interface Placed {
+  readonly place: number
+  readonly item: Json.JsonObject
+}
+
+/** What an earlier reply of this protocol left in a message. */
+const keptIn = (message: Message.Message): ReadonlyArray<Json.JsonObject> =>
+  partsOf(message).flatMap((part) => {
+    const kept = part.type === "reasoning" ? part.metadata?.[metadataKey] : undefined
+    return Json.isObject(kept) ? [kept] : []
+  })
+
+const placeOf = (kept: Json.JsonObject): number => {
+  const index = kept["index"]
+  return typeof index === "number" ? index : Infinity
+}
+
+const assistantItems = (
+  message: Message.Message,
+  ids: CallIds,
+  isStored: boolean
+): ReadonlyArray<Json.JsonObject> => {
+  const kept = keptIn(message)
+  const calls = (message.toolCalls ?? []).filter((call) => call.providerExecuted !== true).map((call) =>
+    callItem(call, ids)
+  )
+  const items = answered(kept).flatMap((one): ReadonlyArray<Placed> => {
+    const item = Json.isObject(one["item"]) ? backItem(one["item"], isStored) : undefined
+    return item === undefined ? [] : [{ place: placeOf(one), item }]
+  })
+  const texts = textItems(Message.text(message), kept, Math.min(...calls.map(({ place }) => place)))
+  const placed = [...items, ...texts, ...calls].sort((left, right) => compare(left.place, right.place))
+  return followed(placed.map(({ item }) => item))
+}
+
+/** Places may be infinite, whose difference is no number. */
+const compare = (left: number, right: number): number => left === right ? 0 : left < right ? -1 : 1
+
+/** A text that is no JSON object is not sent back: servers parse it, and refuse the whole history. */
+const callItem = (call: Message.ToolCall, ids: CallIds): Placed => {
+  const { rawArguments = "" } = call
+  const { index: _, item, ...rest } = Wire.object(call.metadata[metadataKey])
+  const place = placeOf(Wire.object(call.metadata[metadataKey]))
+  const call_id = ids.open(call)
+  if (Json.isObject(item)) return { place, item: { ...item, call_id } }
+  const isWhole = rawArguments.trim() !== "" && Option.isSome(Json.parseObject(rawArguments))
+  const args = isWhole ? rawArguments : JSON.stringify(call.arguments)
+  return { place, item: { ...rest, type: "function_call", call_id, name: call.name, arguments: args } }
+}
+
+/**
+ * The messages that a reply's text was divided into. A text that is not theirs any more, because somebody changed it,
+ * is one message without their ids, in front of the calls.
+ */
+const textItems = (said: string, kept: ReadonlyArray<Json.JsonObject>, firstCall: number): ReadonlyArray<Placed> => {
+  const parts = kept.flatMap((one) => Json.isObject(one["message"]) ? [{ place: placeOf(one), ...one["message"] }] : [])
+  const lengths = parts.map((part) => lengthOf(part))
+  if (lengths.length === 0 || lengths.reduce((sum, length) => sum + length, 0) !== said.length) {
+    return said === "" ? [] : [{ place: firstCall, item: { role: "assistant", content: said } }]
+  }
+  let start = 0
+  return parts.flatMap((part, position): ReadonlyArray<Placed> => {
+    const text = said.slice(start, start += lengths[position] ?? 0)
+    const item = messageItem(part, text)
+    return item === undefined ? [] : [{ place: part.place, item }]
+  })
+}
+
+const lengthOf = (part: Json.JsonObject): number => {
+  const length = part["length"]
+  return typeof length === "number" ? length : 0
+}
+
+const messageItem = (part: Json.JsonObject, text: string): Json.JsonObject | undefined => {
+  const id = Wire.string(part["id"])
+  const refusal = Wire.string(part["refusal"])
+  const phase = Wire.given("phase", part["phase"])
+  if (id === undefined) return text === "" ? undefined : { role: "assistant", content: text, ...phase }
+  const content = [
+    ...(text === "" ? [] : [{ type: "output_text", text, annotations: [] }]),
+    ...(refusal === undefined ? [] : [{ type: "refusal", refusal }])
+  ]
+  return content.length === 0
+    ? undefined
+    : { type: "message", id, role: "assistant", status: "completed", content, ...phase }
+}
+
+/**
+ * An item as it goes back. Reasoning without its content, in letters or encrypted, is known to the server by its id
+ * alone, and only where replies are stored.
+ */
+const backItem = (item: Json.JsonObject, isStored: boolean): Json.JsonObject | undefined => {
+  if (item["type"] !== "reasoning") return item
+  const { content, encrypted_content, status: _, summary = [], ...rest } = item
+  const isEmpty = (value: unknown): boolean => !Array.isArray(value) || value.length === 0
+  const isEncrypted = Wire.string(encrypted_content) !== undefined
+  if (!isStored && !isEncrypted && isEmpty(summary) && isEmpty(content)) return undefined
+  return {
+    ...rest,
+    summary,
+    ...(isEmpty(content) ? {} : { content }),
+    ...(isEncrypted ? { encrypted_content } : {})
+  }
+}
+
+/** Calls of hosted kinds that are the client's to run. */
+const waiting: ReadonlyArray<unknown> = [
+  "apply_patch_call",
+  "computer_call",
+  "custom_tool_call",
+  "local_shell_call",
+  "shell_call"
+]
+
+/** Without the calls that wait for an answer of a kind that no tool can give. */
+const answered = (kept: ReadonlyArray<Json.JsonObject>): ReadonlyArray<Json.JsonObject> => {
+  const items = kept.map((one) => Wire.object(one["item"]))
+  return kept.filter((_, index) => {
+    const { call_id, type } = items[index] ?? {}
+    if (!waiting.includes(type)) return true
+    return items.some((other) => other["call_id"] === call_id && other["type"] === `${String(type)}_output`)
+  })
+}
+
+/** Without the reasoning at the end, which belongs to what is not there. */
+const followed = (items: ReadonlyArray<Json.JsonObject>): ReadonlyArray<Json.JsonObject> =>
+  items.slice(0, items.findLastIndex((item) => item["type"] !== "reasoning") + 1)

@@ -1,0 +1,352 @@
+/**
+ * The output items of a Responses reply while they stream: which item an event belongs to, the texts in it, its calls,
+ * and what of it has to go back with the next request. Servers repeat everything up to four times and leave out any of
+ * the four: fragments are shown as they come, a repetition adds what they left out and outweighs them. Every text is
+ * compared with its own repetitions only, so that the work is linear in what arrives.
+ */
+import * as Option from "effect/Option"
+import type * as Event from "../../Event.ts"
+import * as Json from "../../internal/json.ts"
+import type * as Message from "../../Message.ts"
+import type * as CallFragments from "./callFragments.ts"
+import { type Item, Items, type Kind, type Piece, typeOf } from "./responsesItems.ts"
+import * as Wire from "./wire.ts"
+
+/** Under this key stands what has to go back to a server of this protocol, and to no other. */
+export const metadataKey = "openaiResponses"
+
+type Events = Array<Event.AdapterEvent>
+
+/** What a whole reply holds. */
+export interface Said {
+  readonly text: string
+  readonly refusal: string
+  readonly reasoning: ReadonlyArray<Message.Part>
+  readonly annotations: ReadonlyArray<Json.JsonObject>
+}
+
+const kinds: { readonly [type: string]: Kind } = {
+  output_text: "text",
+  text: "text",
+  refusal: "refusal",
+  reasoning_text: "thought",
+  summary_text: "thought"
+}
+
+const kindOf = (part: Json.JsonObject): Kind | undefined => {
+  const type = Wire.string(part["type"])
+  return type !== undefined && Object.hasOwn(kinds, type) ? kinds[type] : undefined
+}
+
+const customType = "custom_tool_call"
+
+const ownTypes: ReadonlyArray<string> = ["message", "reasoning", "function_call"]
+
+/** Whether an item tells of what the provider did, or wants done, besides answering and calling functions. */
+const isHosted = (item: Item): boolean => !ownTypes.includes(item.type)
+
+/** Whether a hosted item is a call: what a call came to is an item of its own. */
+const isCall = (item: Item): boolean => !item.type.endsWith("_output") && item.type !== "compaction"
+
+/** Where in an item a text stands. */
+type Place = "content" | "summary"
+
+export class Output {
+  /** Why what was read cannot be trusted, if it cannot. */
+  problem: string | undefined
+  private readonly calls: CallFragments.CallFragments
+  private readonly custom: ReadonlySet<string> | undefined
+  private readonly items = new Items()
+  private readonly annotations = new Map<string, Json.JsonObject>()
+
+  /** `custom`: the tools that were declared to take a text, if any tools of the provider's kinds were declared. */
+  constructor(calls: CallFragments.CallFragments, custom: ReadonlySet<string> | undefined) {
+    this.calls = calls
+    this.custom = custom
+  }
+
+  // -------------------------------------------------------------------------------------------------------------------
+  // items
+
+  /** An item has begun. */
+  added(event: Json.JsonObject, out: Events): void {
+    const wire = Wire.object(event["item"])
+    this.head(this.items.begun(wire, event["output_index"]), wire, out)
+  }
+
+  /** An item is complete. */
+  done(event: Json.JsonObject, out: Events): void {
+    const wire = Wire.object(event["item"])
+    const item = this.items.ended(wire, event["output_index"])
+    if (item !== undefined) this.complete(item, wire, out)
+  }
+
+  /** The whole output, as the last event or a document has it. What was streamed is known by its type and order. */
+  whole(output: ReadonlyArray<Json.JsonObject>, isTruncated: boolean, out: Events): void {
+    const seen = new Map<string, number>()
+    for (const [index, wire] of output.entries()) {
+      const type = typeOf(wire)
+      const count = seen.get(type) ?? 0
+      seen.set(type, count + 1)
+      const item = this.items.ofType(type)[count] ?? this.items.open(type, index)
+      if (!item.isDone) this.complete(item, wire, out, isTruncated && wire["status"] !== "completed")
+    }
+  }
+
+  private head(item: Item, wire: Json.JsonObject, out: Events): void {
+    const isNamed = Wire.string(item.wire?.["name"]) !== undefined
+    this.items.tell(item, wire)
+    if (item.type === "function_call") this.call(item, wire, isNamed, out)
+  }
+
+  /** A call that may have been cut is left open: whether it was, its text and its place will tell. */
+  private complete(item: Item, wire: Json.JsonObject, out: Events, mayBeCut = false): void {
+    this.head(item, wire, out)
+    item.isDone = true
+    if (item.type === "function_call") {
+      this.calls.replace(item.position, argumentsOf(wire), out)
+      const isCut = wire["status"] === "incomplete"
+      return isCut || !mayBeCut ? this.calls.close(item.position, isCut, out) : undefined
+    }
+    if (item.type === customType) return
+    if (isHosted(item)) return this.list(item, out)
+    if (typeof wire["content"] === "string") this.tell(item, "content:0", "text", wire["content"], out)
+    for (const [position, part] of Wire.list(wire["summary"]).entries()) this.part(item, "summary", position, part, out)
+    for (const [position, part] of Wire.list(wire["content"]).entries()) this.part(item, "content", position, part, out)
+  }
+
+  // -------------------------------------------------------------------------------------------------------------------
+  // calls
+
+  private call(item: Item, wire: Json.JsonObject, isNamed: boolean, out: Events): void {
+    const { arguments: _, call_id, item_id: _id, name, output_index: _index, status: _status, type: _type, ...rest } =
+      wire
+    const metadata = { index: item.position, ...sayings(rest), ...Wire.given("id", item.id) }
+    const header = isNamed ? { id: undefined, name: undefined } : { id: Wire.string(call_id), name: Wire.string(name) }
+    this.calls.add({ index: item.position, ...header, text: undefined, metadata }, out)
+  }
+
+  /** A fragment of a call's arguments. */
+  argumentsDelta(event: Json.JsonObject, out: Events): void {
+    const text = Wire.string(event["delta"])
+    if (text === undefined) return
+    const item = this.items.of("function_call", event)
+    item.hasText = true
+    if (this.calls.add({ index: item.position, id: undefined, name: undefined, text, metadata: {} }, out)) return
+    this.problem ??= "the stream goes on with a tool call that it had completed"
+  }
+
+  argumentsDone(event: Json.JsonObject, out: Events): void {
+    const item = this.items.of("function_call", event)
+    item.hasText = true
+    this.calls.replace(item.position, argumentsOf(event), out)
+  }
+
+  /** A call that ran at the provider. */
+  private list(item: Item, out: Events): void {
+    if (!isCall(item)) return
+    const wire = item.wire ?? {}
+    const name = (item.type === customType ? Wire.string(wire["name"]) : undefined) ?? item.type
+    const called = { id: item.id ?? Wire.string(wire["call_id"]), name, arguments: inputOf(wire) }
+    this.calls.list(called, { index: item.position, item: sayings(wire) }, out)
+  }
+
+  /**
+   * Calls with a text instead of arguments are this side's to answer if it declared such tools. If nothing is known of
+   * what was declared, those after which the model went on to speak ran at the provider. The text stands under `input`
+   * for a tool that was declared to take one, and else for the arguments.
+   */
+  private customCalls(isTruncated: boolean, out: Events): void {
+    const lastText = this.items.all.findLastIndex((item) => textOf(item, "text") !== "")
+    for (const item of this.items.ofType(customType)) {
+      const wire = item.wire ?? {}
+      const name = Wire.string(wire["name"])
+      const isOwn = this.custom === undefined ? item.position > lastText : name !== undefined && this.custom.has(name)
+      if (name === undefined || !isOwn) {
+        this.list(item, out)
+        continue
+      }
+      item.isOwn = true
+      const input = Wire.string(wire["input"]) ?? ""
+      const text = this.custom !== undefined ? JSON.stringify({ input }) : input
+      const metadata = { index: item.position, item: sayings(wire) }
+      this.calls.add({ index: item.position, id: Wire.string(wire["call_id"]), name, text, metadata }, out)
+      this.calls.close(item.position, wire["status"] === "incomplete" || (isTruncated && !item.isDone), out)
+    }
+  }
+
+  // -------------------------------------------------------------------------------------------------------------------
+  // texts
+
+  /** A fragment of a text. */
+  delta(kind: Kind, place: Place, event: Json.JsonObject, out: Events): void {
+    const delta = Wire.string(event["delta"])
+    if (delta === undefined) return
+    const piece = this.piece(this.items.of(typeOfKind(kind), event), keyOf(place, event), kind)
+    piece.text += delta
+    emit(kind, delta, out)
+  }
+
+  /** The whole of a text. */
+  settle(kind: Kind, place: Place, event: Json.JsonObject, out: Events): void {
+    const whole = Wire.string(event["text"]) ?? Wire.string(event["refusal"]) ?? ""
+    this.tell(this.items.of(typeOfKind(kind), event), keyOf(place, event), kind, whole, out)
+  }
+
+  /** A part of an item, empty when it begins and whole when it ends. */
+  settlePart(place: Place, event: Json.JsonObject, out: Events): void {
+    const part = Wire.object(event["part"])
+    const kind = kindOf(part)
+    if (kind === undefined) return
+    const item = this.items.of(typeOfKind(kind), event)
+    this.part(item, place, indexOf(place, event), part, out)
+  }
+
+  private part(item: Item, place: Place, index: unknown, part: Json.JsonObject, out: Events): void {
+    for (const annotation of Wire.list(part["annotations"])) this.annotate(annotation)
+    const kind = kindOf(part)
+    if (kind === undefined) return
+    const whole = Wire.string(part["text"]) ?? Wire.string(part["refusal"]) ?? ""
+    this.tell(item, `${place}:${String(index)}`, kind, whole, out)
+  }
+
+  private piece(item: Item, key: string, kind: Kind): Piece {
+    const known = item.pieces.get(key)
+    if (known !== undefined) return known
+    const piece: Piece = { kind, text: "" }
+    item.pieces.set(key, piece)
+    return piece
+  }
+
+  private tell(item: Item, key: string, kind: Kind, whole: string, out: Events): void {
+    if (whole === "") return
+    const piece = this.piece(item, key, kind)
+    if (whole.length >= piece.text.length && whole.startsWith(piece.text)) {
+      const rest = whole.slice(piece.text.length)
+      if (rest !== "") emit(kind, rest, out)
+    }
+    piece.text = whole
+  }
+
+  /** A source of what is said. Servers tell it beside the text and in it. */
+  annotate(annotation: Json.JsonObject): void {
+    const text = JSON.stringify(annotation)
+    if (!this.annotations.has(text)) this.annotations.set(text, annotation)
+  }
+
+  // -------------------------------------------------------------------------------------------------------------------
+  // the end
+
+  /** The reply has ended: what is still open is completed. */
+  end(isTruncated: boolean, out: Events): Said {
+    for (const item of this.items.all.filter((one) => !one.isDone)) {
+      if (item.type === "function_call" && !item.hasText) {
+        const text = argumentsOf(item.wire ?? {})
+        if (text !== "") this.calls.replace(item.position, text, out)
+      }
+      if (isHosted(item) && item.type !== customType) this.list(item, out)
+    }
+    this.customCalls(isTruncated, out)
+    this.calls.end(isTruncated, out)
+    return {
+      text: this.joined("text"),
+      refusal: this.joined("refusal"),
+      reasoning: this.kept(),
+      annotations: [...this.annotations.values()]
+    }
+  }
+
+  private joined(kind: Kind): string {
+    return this.items.all.map((item) => textOf(item, kind)).join("")
+  }
+
+  /** What goes back beside text and calls: reasoning, what the provider did, and how the text was divided. */
+  private kept(): ReadonlyArray<Message.Part> {
+    const messages = this.items.ofType("message")
+    const firstCall = this.items.ofType("function_call")[0]?.position ?? Infinity
+    const isDivided = this.items.all.some((item) => item.type === "reasoning" || (isHosted(item) && !item.isOwn)) ||
+      messages.length > 1 ||
+      messages.some((item) => Wire.string(item.wire?.["phase"]) !== undefined || item.position > firstCall)
+    return this.items.all.flatMap((item): ReadonlyArray<Message.Part> => {
+      if (item.type === "function_call" || item.isOwn || (item.type === "message" && !isDivided)) return []
+      const content = item.type === "message" ? { message: divisionOf(item) } : { item: sayings(item.wire ?? {}) }
+      const text = item.type === "reasoning" ? textOf(item, "thought") : ""
+      const isWhole = item.isDone || item.type === "message"
+      const metadata = isWhole ? { metadata: { [metadataKey]: { index: item.position, ...content } } } : {}
+      return isWhole || text !== "" ? [{ type: "reasoning", text, ...metadata }] : []
+    })
+  }
+}
+
+type Read = (output: Output, event: Json.JsonObject, out: Events) => void
+
+/** The kinds of texts, by new and old names: what they are to a reader, and where in an item they stand. */
+const texts: ReadonlyArray<readonly [name: string, kind: Kind, place: Place]> = [
+  ["output_text", "text", "content"],
+  ["refusal", "refusal", "content"],
+  ["reasoning_text", "thought", "content"],
+  ["reasoning", "thought", "content"],
+  ["reasoning_summary_text", "thought", "summary"],
+  ["reasoning_summary", "thought", "summary"]
+]
+
+const contentPart: Read = (output, event, out) => output.settlePart("content", event, out)
+const summaryPart: Read = (output, event, out) => output.settlePart("summary", event, out)
+
+/** What the events of a reply's output say. Kinds that are not here say nothing that another one does not say, too. */
+export const readers: ReadonlyMap<string, Read> = new Map<string, Read>([
+  ["response.output_item.added", (output, event, out) => output.added(event, out)],
+  ["response.output_item.done", (output, event, out) => output.done(event, out)],
+  ["response.content_part.added", contentPart],
+  ["response.content_part.done", contentPart],
+  ["response.reasoning_summary_part.added", summaryPart],
+  ["response.reasoning_summary_part.done", summaryPart],
+  ["response.output_text.annotation.added", (output, event) => output.annotate(Wire.object(event["annotation"]))],
+  ["response.function_call_arguments.delta", (output, event, out) => output.argumentsDelta(event, out)],
+  ["response.function_call_arguments.done", (output, event, out) => output.argumentsDone(event, out)],
+  ...texts.flatMap(([name, kind, place]): ReadonlyArray<readonly [string, Read]> => [
+    [`response.${name}.delta`, (output, event, out) => output.delta(kind, place, event, out)],
+    [`response.${name}.done`, (output, event, out) => output.settle(kind, place, event, out)]
+  ])
+])
+
+const typeOfKind = (kind: Kind): string => kind === "thought" ? "reasoning" : "message"
+
+const indexOf = (place: Place, event: Json.JsonObject): unknown =>
+  (place === "summary" ? event["summary_index"] : event["content_index"]) ?? 0
+
+const keyOf = (place: Place, event: Json.JsonObject): string => `${place}:${String(indexOf(place, event))}`
+
+const emit = (kind: Kind, delta: string, out: Events): void => {
+  if (kind === "text") out.push({ _tag: "TextDelta", id: null, delta })
+  if (kind === "thought") out.push({ _tag: "ReasoningDelta", id: null, delta })
+}
+
+const textOf = (item: Item, kind: Kind): string =>
+  [...item.pieces.values()].filter((piece) => piece.kind === kind).map((piece) => piece.text).join("")
+
+/** A record without the members that say nothing. */
+const sayings = (wire: Json.JsonObject): Json.JsonObject =>
+  Object.fromEntries(Object.entries(wire).filter(([, value]) => value !== null && value !== undefined))
+
+/** Of which part of the reply's text a message consists, and what else it has to go back with. */
+const divisionOf = (item: Item): Json.JsonObject => ({
+  ...Wire.given("id", item.id),
+  ...Wire.given("phase", Wire.string(item.wire?.["phase"])),
+  length: textOf(item, "text").length,
+  ...Wire.given("refusal", Wire.string(textOf(item, "refusal")))
+})
+
+const argumentsOf = (wire: Json.JsonObject): string => {
+  const given = wire["arguments"]
+  return typeof given === "string" ? given : Json.isObject(given) ? JSON.stringify(given) : ""
+}
+
+/** What a hosted tool was asked: in the member that its kind of item has for it. */
+const inputOf = (wire: Json.JsonObject): Json.JsonObject => {
+  const given = wire["arguments"] ?? wire["action"] ?? wire["operation"] ?? wire["input"]
+  if (Json.isObject(given)) return given
+  const parsed = typeof given === "string" && given !== "" ? Json.parseObject(given) : Option.none()
+  const asked = Object.entries(wire).filter(([name]) => ["input", "code", "queries"].includes(name))
+  return Option.getOrElse(parsed, () => Object.fromEntries(asked))
+}

@@ -1,0 +1,249 @@
+/**
+ * JSON Schema for providers that hold a model to it and accept only a part of the language. A schema is rewritten so
+ * that it says no more than the provider can enforce: what it leaves out is still checked by the tool's own decoder. What
+ * cannot be said at all, such as an open map, leaves the schema as it was. A member that may be missing becomes one that
+ * may be null, and the nulls that stand for missing members are taken out of what the model writes.
+ */
+import * as Option from "effect/Option"
+import * as Json from "../../internal/json.ts"
+import * as Wire from "./wire.ts"
+
+type Schema = Json.JsonObject
+
+/** What a provider accepts. */
+export interface Dialect {
+  readonly keywords: ReadonlySet<string>
+  readonly formats: ReadonlySet<string>
+  /** Whether every member has to be required, so that one that may be missing has to be nullable instead. */
+  readonly isAllRequired: boolean
+}
+
+/** A schema that a provider can enforce, and the way back from what a model wrote under it. */
+export interface Strict {
+  readonly schema: Schema
+  readonly restore: (value: Schema) => Schema
+}
+
+const structure = [
+  "$ref",
+  "$defs",
+  "definitions",
+  "type",
+  "title",
+  "description",
+  "enum",
+  "anyOf",
+  "properties",
+  "items"
+]
+const bounds = ["multipleOf", "minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum", "minItems", "maxItems"]
+const formats = ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"]
+
+/** OpenAI's strict mode, in Chat Completions and in Responses. */
+export const openAi: Dialect = {
+  keywords: new Set([...structure, ...bounds, "pattern", "required", "additionalProperties"]),
+  formats: new Set(formats),
+  isAllRequired: true
+}
+
+/** Anthropic's strict mode: members may be missing, and numbers and lists have no bounds. */
+export const anthropic: Dialect = {
+  keywords: new Set([...structure, "const", "pattern", "required", "additionalProperties"]),
+  formats: new Set([...formats, "uri"]),
+  isAllRequired: false
+}
+
+const known = new WeakMap<Dialect, WeakMap<Schema, Option.Option<Strict>>>()
+
+/** The strict form of a schema of an object, if it has one. It is made once: a schema is sent with every request. */
+export const rewrite = (schema: Schema, dialect: Dialect): Option.Option<Strict> => {
+  const ofDialect = known.get(dialect) ?? new WeakMap<Schema, Option.Option<Strict>>()
+  known.set(dialect, ofDialect)
+  const made = ofDialect.get(schema) ?? make(schema, dialect)
+  ofDialect.set(schema, made)
+  return made
+}
+
+/** What a call's arguments come to for a tool whose schema was rewritten. */
+export const restore = (
+  tools: ReadonlyArray<{ readonly name: string; readonly parameters: Schema }>,
+  dialect: Dialect
+): (name: string, args: Schema) => Schema =>
+(name, args) => {
+  const tool = tools.find((tool) => tool.name === name)
+  return tool === undefined ? args : Option.match(rewrite(tool.parameters, dialect), {
+    onNone: () => args,
+    onSome: (strict) => strict.restore(args)
+  })
+}
+
+const make = (schema: Schema, dialect: Dialect): Option.Option<Strict> => {
+  if (!isOfObjects(schema)) return Option.none()
+  return Option.map(convert(schema, dialect), (strict) => ({
+    schema: strict,
+    restore: dialect.isAllRequired ? (value) => Wire.object(restored(schema, schema, value)) : (value) => value
+  }))
+}
+
+const types = (schema: Schema): ReadonlyArray<unknown> => {
+  const type = schema["type"]
+  return Array.isArray(type) ? type : type === undefined ? [] : [type]
+}
+
+const isOfObjects = (schema: Schema): boolean =>
+  types(schema).includes("object") || (schema["type"] === undefined && Json.isObject(schema["properties"]))
+
+// ---------------------------------------------------------------------------------------------------------------------
+// there
+
+const convert = (node: unknown, dialect: Dialect): Option.Option<Schema> => {
+  if (!Json.isObject(node)) return Option.none()
+  const flat = flattened(node)
+  if (flat === undefined || !isSayable(flat)) return Option.none()
+  const kept = Object.entries(flat).filter(([key, value]) =>
+    dialect.keywords.has(key) && key !== "required" && key !== "additionalProperties" && isWellFormed(key, value)
+  )
+  const hasFormat = typeof flat["format"] === "string" && dialect.formats.has(flat["format"])
+  return Option.all({
+    rest: Option.some({ ...Object.fromEntries(kept), ...(hasFormat ? { format: flat["format"] } : {}) }),
+    anyOf: inside("anyOf", flat["anyOf"], dialect),
+    items: inside("items", flat["items"], dialect),
+    $defs: inside("$defs", flat["$defs"], dialect),
+    definitions: inside("definitions", flat["definitions"], dialect),
+    members: isOfObjects(flat) ? members(flat, dialect) : Option.some({})
+  }).pipe(Option.map(({ $defs, anyOf, definitions, items, members, rest }) => ({
+    ...rest,
+    ...anyOf,
+    ...items,
+    ...$defs,
+    ...definitions,
+    ...members
+  })))
+}
+
+const isWellFormed = (key: string, value: unknown): boolean => key !== "items" || Json.isObject(value)
+
+/** Whether there is a strict form: something has to be said of the value, and an object has to name its members. */
+const isSayable = (schema: Schema): boolean => {
+  const isSaid = ["type", "$ref", "enum", "anyOf"].some((key) => schema[key] !== undefined) || isOfObjects(schema)
+  return isSaid && schema["patternProperties"] === undefined && schema["prefixItems"] === undefined &&
+    !(isOfObjects(schema) && isOpen(schema)) && (!types(schema).includes("array") || Json.isObject(schema["items"]))
+}
+
+/** An object that is said to have no members, and not to be closed, may be one whose members are told elsewhere. */
+const isOpen = ({ additionalProperties, properties }: Schema): boolean => {
+  const isNamed = Json.isObject(properties) && Object.keys(properties).length > 0
+  return Json.isObject(additionalProperties) || (!isNamed && additionalProperties !== false)
+}
+
+/** Other spellings of what every provider accepts: `oneOf` for `anyOf`, `const` for `enum`, one list of checks for many. */
+const flattened = (schema: Schema): Schema | undefined => {
+  const { allOf, const: constant, oneOf, ...rest } = schema
+  const plain: Schema = {
+    ...(oneOf === undefined || rest["anyOf"] !== undefined ? {} : { anyOf: oneOf }),
+    ...(constant === undefined ? {} : { enum: [constant] }),
+    ...(constant === undefined || rest["type"] !== undefined ? {} : { type: typeOf(constant) }),
+    ...rest
+  }
+  return Array.isArray(allOf) ? allOf.reduce<Schema | undefined>(together, plain) : plain
+}
+
+const typeOf = (value: unknown): string => value === null ? "null" : Array.isArray(value) ? "array" : typeof value
+
+/** Two schemas at once, if they do not speak of the same thing in different ways. */
+const together = (left: Schema | undefined, right: unknown): Schema | undefined => {
+  if (left === undefined || !Json.isObject(right)) return undefined
+  const isClash = Object.entries(right).some(([key, value]) =>
+    key !== "title" && key !== "description" && left[key] !== undefined &&
+    JSON.stringify(left[key]) !== JSON.stringify(value)
+  )
+  return isClash ? undefined : { ...right, ...left }
+}
+
+/** The schemas below a keyword, or nothing if one of them has no strict form. */
+const inside = (key: string, value: unknown, dialect: Dialect): Option.Option<Schema> => {
+  if (value === undefined) return Option.some({})
+  const converted: Option.Option<unknown> = Array.isArray(value)
+    ? Option.all(value.map((item) => convert(item, dialect)))
+    : key === "items"
+    ? convert(value, dialect)
+    : Option.all(
+      Object.fromEntries(Object.entries(Wire.object(value)).map(([name, item]) => [name, convert(item, dialect)]))
+    )
+  return Option.map(converted, (schemas) => ({ [key]: schemas }))
+}
+
+const members = (schema: Schema, dialect: Dialect): Option.Option<Schema> => {
+  const required = requiredOf(schema)
+  const properties = Object.entries(Wire.object(schema["properties"])).map(([name, member]) => {
+    const converted = convert(member, dialect)
+    const isNullable = dialect.isAllRequired && !required.has(name)
+    return [name, isNullable ? Option.map(converted, nullable) : converted] as const
+  })
+  return Option.map(Option.all(Object.fromEntries(properties)), (properties) => ({
+    properties,
+    required: Object.keys(properties).filter((name) => dialect.isAllRequired || required.has(name)),
+    additionalProperties: false
+  }))
+}
+
+const requiredOf = (schema: Schema): ReadonlySet<unknown> =>
+  new Set(Array.isArray(schema["required"]) ? schema["required"] : [])
+
+const nullable = (schema: Schema): Schema => {
+  if (admitsNull(schema)) return schema
+  if (Array.isArray(schema["anyOf"])) return { ...schema, anyOf: [...schema["anyOf"], { type: "null" }] }
+  if (schema["type"] === undefined) return { anyOf: [schema, { type: "null" }] }
+  const values = Array.isArray(schema["enum"]) ? { enum: [...schema["enum"], null] } : {}
+  return { ...schema, type: [...types(schema), "null"], ...values }
+}
+
+const admitsNull = (schema: Schema): boolean =>
+  types(schema).includes("null") || Wire.list(schema["anyOf"] ?? schema["oneOf"]).some(admitsNull) ||
+  (Array.isArray(schema["enum"]) && schema["enum"].includes(null))
+
+// ---------------------------------------------------------------------------------------------------------------------
+// and back
+
+/** A value without the nulls that stand for members that are missing. */
+const restored = (schema: Schema, root: Schema, value: unknown): unknown => {
+  const own = resolved(schema, root)
+  if (own === undefined || value === null || typeof value !== "object") return value
+  if (Array.isArray(value)) {
+    const items = Wire.object(own["items"])
+    return value.map((item) => restored(items, root, item))
+  }
+  const branch = Wire.list(own["anyOf"] ?? own["oneOf"]).find((schema) => fits(resolved(schema, root), value as Schema))
+  if (branch !== undefined) return restored(branch, root, value)
+  const properties = Wire.object(own["properties"])
+  const required = requiredOf(own)
+  const entries = Object.entries(value).flatMap(([name, member]) => {
+    const schema = Object.hasOwn(properties, name) ? Wire.object(properties[name]) : {}
+    const isMissing = member === null && Object.hasOwn(properties, name) && !required.has(name) &&
+      !admitsNull(resolved(schema, root) ?? {})
+    return isMissing ? [] : [[name, restored(schema, root, member)] as const]
+  })
+  return Object.fromEntries(entries)
+}
+
+/** The schema that a reference names. */
+const resolved = (schema: Schema, root: Schema, depth = 0): Schema | undefined => {
+  const reference = schema["$ref"]
+  if (typeof reference !== "string") return schema
+  if (depth > 8 || !reference.startsWith("#")) return undefined
+  const target = reference.slice(1).split("/").filter((step) => step !== "")
+    .reduce<unknown>((node, step) => Json.isObject(node) && Object.hasOwn(node, step) ? node[step] : undefined, root)
+  return Json.isObject(target) ? resolved(target, root, depth + 1) : undefined
+}
+
+/** Whether an object may be meant by this branch of a choice: it has its members, and the values they are fixed to. */
+const fits = (schema: Schema | undefined, value: Schema): boolean => {
+  if (schema === undefined || !isOfObjects(schema)) return false
+  const properties = Wire.object(schema["properties"])
+  return Object.entries(value).every(([name, member]) => {
+    if (!Object.hasOwn(properties, name)) return false
+    const { const: constant, enum: values } = Wire.object(properties[name])
+    if (member === null) return true
+    return Array.isArray(values) ? values.includes(member) : constant === undefined || constant === member
+  })
+}

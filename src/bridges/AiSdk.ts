@@ -1,0 +1,275 @@
+/**
+ * Models of the AI SDK as adapters: any language model that implements version 2, 3 or 4 of its provider interface,
+ * from the packages of the SDK or anybody else's. A model is only asked for its stream of parts: Heddle runs the tools,
+ * repeats what failed before its first word, and closing the stream aborts the model's request.
+ *
+ * @since 0.1.0
+ */
+import * as Effect from "effect/Effect"
+import type * as Layer from "effect/Layer"
+import * as Redacted from "effect/Redacted"
+import * as Result from "effect/Result"
+import * as Stream from "effect/Stream"
+import * as Adapter from "../Adapter.ts"
+import * as Connection from "../adapters/internal/connection.ts"
+import * as Errors from "../adapters/internal/errors.ts"
+import * as Json from "../internal/json.ts"
+import * as AiSdkFiles from "./internal/aiSdkFiles.ts"
+import * as AiSdkModel from "./internal/aiSdkModel.ts"
+import * as AiSdkPrompt from "./internal/aiSdkPrompt.ts"
+import type * as Layout from "./internal/layout.ts"
+import * as Origin from "./internal/origin.ts"
+import * as Reply from "./internal/reply.ts"
+
+/**
+ * What is needed of a model. `LanguageModelV4`, `LanguageModelV3` and `LanguageModelV2` of `@ai-sdk/provider` are such
+ * models, whichever version of that package they come from; the package itself is not needed.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface LanguageModel {
+  readonly specificationVersion: "v2" | "v3" | "v4"
+  readonly provider: string
+  readonly modelId: string
+  readonly supportedUrls?:
+    | Readonly<Record<string, ReadonlyArray<RegExp>>>
+    | PromiseLike<Readonly<Record<string, ReadonlyArray<RegExp>>>>
+  doStream(options: never): PromiseLike<Started>
+}
+
+/**
+ * What a model answers with: the stream of its parts, and the headers of the provider's answer.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Started {
+  readonly stream: ReadableStream<unknown>
+  readonly response?: { readonly headers?: Readonly<Record<string, string>> }
+}
+
+/**
+ * A tool that the provider runs itself, such as a web search: its calls are listed with what they came to, and never
+ * run here. `id` is the provider's name for it, `args` configures it.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface ProviderTool {
+  readonly id: `${string}.${string}`
+  readonly name: string
+  readonly args?: Readonly<Record<string, unknown>>
+}
+
+/**
+ * What is asked of a model besides a request.
+ *
+ * - `model`: the model. Requests that name another one go to what `models` makes of the name.
+ * - `provider`: what errors call the provider; by default the model's own word.
+ * - `reasoning`: how much the model is to think, for models of version 4.
+ * - `strict`: whether arguments must follow the tools' schemas exactly, for models of version 3 and 4.
+ * - `providerTools`: offered with every request; one takes the place of the tool of its name.
+ * - `download`: loads a file from an address that the model does not read itself. Without it addresses are handed on as
+ *   they are, and the provider refuses what it cannot read. Threads may name any address: load from those you trust.
+ * - `headers`: sent with every request; what is `Redacted` stays out of errors.
+ * - `secrets`: texts that errors must not hold, such as the provider's key, if a server is known to quote it.
+ * - `options`: further settings of the SDK's calls (`topP`, `stopSequences`, `providerOptions`, …), sent with every
+ *   request as they are. A request's own `options` win, and `providerOptions` of both are joined provider by provider.
+ * - `retries`, `retryDelay`, `maxRetryDelay`, `idleTimeout`: as for the adapters of wire protocols.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Options
+  extends Pick<Connection.Options, "provider" | "retries" | "retryDelay" | "maxRetryDelay" | "idleTimeout" | "headers">
+{
+  readonly model: LanguageModel
+  readonly models?: (id: string) => LanguageModel
+  readonly reasoning?: { readonly effort?: "none" | "minimal" | "low" | "medium" | "high" | "xhigh" | "max" }
+  readonly strict?: boolean
+  readonly providerTools?: ReadonlyArray<ProviderTool>
+  readonly download?: (
+    url: URL
+  ) => Effect.Effect<{ readonly data: Uint8Array | string; readonly mediaType?: string }, unknown>
+  readonly secrets?: ReadonlyArray<Redacted.Redacted<string>>
+  readonly options?: Readonly<Record<string, unknown>>
+}
+
+const name = "AiSdk.layer"
+const metadataKey = "aiSdk"
+const versions: ReadonlyArray<unknown> = ["v2", "v3", "v4"]
+
+const isModel = (value: unknown): value is LanguageModel =>
+  Json.isObject(value) && typeof value["doStream"] === "function" && versions.includes(value["specificationVersion"])
+
+const checked = (model: unknown, origin: string): LanguageModel => {
+  if (isModel(model)) return model
+  const version = Json.isObject(model) ? model["specificationVersion"] : undefined
+  const found = version === undefined ? Json.render(model).slice(0, 100) : `one of version ${String(version)}`
+  return Connection.misuse(name, `${origin} must be a language model of version 2, 3 or 4 of the AI SDK; got: ${found}`)
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// request
+
+type Made<A> = Result.Result<A, Adapter.AdapterError>
+
+const refusal = (origin: Errors.Origin, detail: string): Adapter.AdapterError =>
+  Errors.make(origin, "unsupported_feature", detail)
+
+const originOf = (options: Options): Errors.Origin => {
+  const values = Object.values(options.headers ?? {}).flatMap((value) => Redacted.isRedacted(value) ? [value] : [])
+  return Origin.make(options.provider ?? options.model.provider, [...options.secrets ?? [], ...values])
+}
+
+/** The model that a request is for. */
+const modelFor = (options: Options, origin: Errors.Origin, id: string | undefined): Made<LanguageModel> => {
+  if (id === undefined || id === options.model.modelId) return Result.succeed(options.model)
+  return options.models === undefined
+    ? Result.fail(refusal(origin, `the request is for the model "${id}", and there are no models to choose from`))
+    : Result.succeed(checked(options.models(id), `models(${JSON.stringify(id)})`))
+}
+
+const unsupported = (options: Options, version: AiSdkPrompt.Version): string | undefined => {
+  if (options.reasoning?.effort !== undefined && version !== "v4") {
+    return `models of version ${version} have no setting for reasoning: use options.providerOptions`
+  }
+  return options.strict !== undefined && version === "v2" ? "models of version v2 have no strict tools" : undefined
+}
+
+/** What the model is called with, but for the signal. */
+const callOptions = (
+  options: Options,
+  request: Adapter.Request,
+  writing: AiSdkPrompt.Writing
+): Result.Result<Json.JsonObject, string> =>
+  Result.map(AiSdkPrompt.write(writing, request.messages), (prompt) => {
+    const { reasoning, strict } = options
+    const further = { ...options.options, ...request.options }
+    const providerOptions = joined(options.options?.["providerOptions"], request.options?.["providerOptions"])
+    const headers = Object.entries(options.headers ?? {}).map(([key, value]) => [key, plain(value)])
+    return {
+      ...AiSdkPrompt.tools(request, options.providerTools ?? [], writing.version, strict),
+      ...AiSdkPrompt.responseFormat(request.responseFormat),
+      ...(request.temperature === undefined ? {} : { temperature: request.temperature }),
+      ...(request.maxTokens === undefined ? {} : { maxOutputTokens: request.maxTokens }),
+      ...(reasoning?.effort === undefined ? {} : { reasoning: reasoning.effort }),
+      ...(headers.length === 0 ? {} : { headers: Object.fromEntries(headers) }),
+      ...further,
+      ...(providerOptions === undefined ? {} : { providerOptions }),
+      prompt
+    }
+  })
+
+const plain = (value: string | Redacted.Redacted<string>): string =>
+  Redacted.isRedacted(value) ? Redacted.value(value) : value
+
+/** The options of both, provider by provider. */
+const joined = (left: unknown, right: unknown): unknown => {
+  if (!Json.isObject(left) || !Json.isObject(right)) return right ?? left
+  const entries = Object.entries(right).map(([provider, own]) => {
+    const known = left[provider]
+    return [provider, Json.isObject(known) && Json.isObject(own) ? { ...known, ...own } : own]
+  })
+  return { ...left, ...Object.fromEntries(entries) }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// stream
+
+const stream = (
+  options: Options,
+  settings: Connection.Settings,
+  request: Adapter.Request
+): Stream.Stream<Reply.Event, Adapter.AdapterError> =>
+  Stream.unwrap(Effect.gen(function*() {
+    const origin = originOf(options)
+    const model = yield* Effect.fromResult(modelFor(options, origin, request.model))
+    const version = model.specificationVersion
+    const problem = unsupported(options, version)
+    if (problem !== undefined) return yield* Effect.fail(refusal(origin, problem))
+    const owner: Layout.Owner = { key: metadataKey, provider: model.provider }
+    const loaded = options.download === undefined
+      ? new Map()
+      : yield* AiSdkFiles.load(model, options.download, request.messages, origin)
+    const made = callOptions(options, request, { owner, version, loaded })
+    const call = yield* Effect.fromResult(
+      Result.mapError(made, (detail) => Errors.make(origin, "invalid_request", detail))
+    )
+    return Reply.stream({ owner, origin, settings, open: AiSdkModel.open(model, call, origin) })
+  }))
+
+// ---------------------------------------------------------------------------------------------------------------------
+// layer
+
+/**
+ * The adapter of a model.
+ *
+ * **Details**
+ *
+ * Calls are handed on as the model made them. One is final as soon as the reply goes on or has ended; if the token
+ * limit ended it, the last call is marked as `truncated`, even if its arguments parse. What a provider wants back
+ * unchanged (signatures of reasoning, item ids, results of tools it ran) is kept with the message's reasoning and calls,
+ * and is sent back to the same provider only. A message's own `metadata.aiSdk.options` are its provider options, such as
+ * a mark for prompt caching.
+ *
+ * A request that fails before the model's first word is tried again with growing delays if its error may pass. After
+ * the first word nothing is repeated: an error in the reply, and a reply without an end, fail the stream. An option that
+ * cannot be used throws a `TypeError` that names it.
+ *
+ * **Example** (A model that answers from memory)
+ *
+ * ```ts import.meta.vitest
+ * import { Chat } from "heddle"
+ * import * as AiSdk from "heddle/bridges/ai-sdk"
+ * import * as Effect from "effect/Effect"
+ *
+ * const usage = { inputTokens: { total: 3 }, outputTokens: { total: 1 } }
+ * const model: AiSdk.LanguageModel = {
+ *   specificationVersion: "v4",
+ *   provider: "memory",
+ *   modelId: "parrot",
+ *   doStream: () =>
+ *     Promise.resolve({
+ *       stream: new ReadableStream({
+ *         start(controller) {
+ *           controller.enqueue({ type: "text-delta", id: "0", delta: "Hello" })
+ *           controller.enqueue({ type: "finish", finishReason: { unified: "stop" }, usage })
+ *           controller.close()
+ *         }
+ *       })
+ *     })
+ * }
+ * const result = await Effect.runPromise(Chat.run("Say hello").pipe(Effect.provide(AiSdk.layer({ model }))))
+ *
+ * result.finalResponse?.outputText // => "Hello"
+ * result.usage?.totalTokens // => 4
+ * ```
+ *
+ * **Example** (A provider's package)
+ *
+ * ```ts import.meta.vitest
+ * import type { Adapter } from "heddle"
+ * import * as AiSdk from "heddle/bridges/ai-sdk"
+ * import { createOpenAICompatible } from "@ai-sdk/openai-compatible"
+ * import * as Layer from "effect/Layer"
+ *
+ * const local = createOpenAICompatible({ name: "local", baseURL: "http://localhost:8080/v1", includeUsage: true })
+ * const model: Layer.Layer<Adapter.Adapter> = AiSdk.layer({
+ *   model: local("qwen3"),
+ *   models: local,
+ *   options: { topP: 0.9, providerOptions: { local: { user: "me" } } }
+ * })
+ *
+ * Layer.isLayer(model) // => true
+ * ```
+ *
+ * @category layers
+ * @since 0.1.0
+ */
+export const layer = (options: Options): Layer.Layer<Adapter.Adapter> => {
+  const settings = Connection.settings(name, options)
+  checked(options.model, "model")
+  return Adapter.layer({ stream: (request) => stream(options, settings, request) })
+}

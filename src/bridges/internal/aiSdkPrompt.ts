@@ -1,0 +1,250 @@
+/**
+ * A request in the words of the AI SDK's provider interface. The versions differ in how files are written, in what a
+ * tool's result can hold, and in what a tool of the provider is called; everything else is the same for all of them.
+ */
+import * as Result from "effect/Result"
+import type * as Adapter from "../../Adapter.ts"
+import * as Wire from "../../adapters/internal/wire.ts"
+import type * as Json from "../../internal/json.ts"
+import * as Message from "../../Message.ts"
+import * as History from "./history.ts"
+import * as Layout from "./layout.ts"
+import * as Media from "./media.ts"
+
+export type Version = "v2" | "v3" | "v4"
+
+/** What a prompt is written for. `loaded` holds the content of addresses that the model would not fetch itself. */
+export interface Writing {
+  readonly owner: Layout.Owner
+  readonly version: Version
+  readonly loaded: ReadonlyMap<string, Pick<Media.Source, "mediaType" | "content">>
+}
+
+type Part = Json.JsonObject
+
+/** The prompt, or the first thing in it that cannot be written. */
+export const write = (
+  writing: Writing,
+  messages: ReadonlyArray<Message.Message>
+): Result.Result<ReadonlyArray<Json.JsonObject>, string> =>
+  Result.gen(function*() {
+    const prompt: Array<Json.JsonObject> = []
+    for (const turn of History.turns(writing.owner, messages)) {
+      switch (turn.role) {
+        case "system":
+          prompt.push({ role: "system", content: Message.text(turn.message), ...options(writing, turn.message) })
+          break
+        case "user": {
+          const content = yield* userParts(writing, turn.message.content)
+          prompt.push({ role: "user", content, ...options(writing, turn.message) })
+          break
+        }
+        case "assistant": {
+          const content: Array<Part> = []
+          for (const piece of turn.pieces) content.push(...yield* assistantParts(writing, piece, turn.idOf))
+          if (content.length > 0) prompt.push({ role: "assistant", content, ...options(writing, turn.message) })
+          break
+        }
+        case "tool": {
+          const content: Array<Part> = []
+          for (const answer of turn.answers) content.push(yield* toolResult(writing, answer))
+          prompt.push({ role: "tool", content })
+        }
+      }
+    }
+    return prompt
+  })
+
+const options = (writing: Writing, message: Message.Message): Part =>
+  Wire.given("providerOptions", Layout.messageOptions(writing.owner, message))
+
+const text = (value: string, words?: Json.JsonObject): Part => ({
+  type: "text",
+  text: value,
+  ...Wire.given("providerOptions", words)
+})
+
+/** An empty text is left out where something else is said. */
+const userParts = (writing: Writing, content: Message.Content): Result.Result<ReadonlyArray<Part>, string> =>
+  Result.gen(function*() {
+    if (typeof content === "string") return [text(content)]
+    const parts: Array<Part> = []
+    for (const part of content) {
+      if (Layout.isMedia(part)) parts.push(file(writing, yield* Media.source(part)))
+      else if (part.type === "text" && part.text !== "") parts.push(text(part.text))
+    }
+    return parts.length === 0 ? [text("")] : parts
+  })
+
+const assistantParts = (
+  writing: Writing,
+  piece: Layout.Piece,
+  idOf: (call: Message.ToolCall) => string
+): Result.Result<ReadonlyArray<Part>, string> => {
+  switch (piece.kind) {
+    case "text":
+      return Result.succeed(piece.text === "" && piece.options === undefined ? [] : [text(piece.text, piece.options)])
+    case "reasoning":
+      return Result.succeed([{ type: "reasoning", text: piece.text, ...Wire.given("providerOptions", piece.options) }])
+    case "call":
+      return Result.succeed([toolCall(piece.call, idOf(piece.call), piece.options)])
+    case "executed":
+      return Result.succeed(executed(piece))
+    case "media":
+      return Result.map(Media.source(piece.media), (source) => [file(writing, source)])
+    case "file":
+      return Result.succeed(madeFile(writing, piece))
+    case "custom": {
+      const custom = { type: "custom", kind: piece.name, ...Wire.given("providerOptions", piece.options) }
+      return Result.succeed(writing.version === "v4" ? [custom] : [])
+    }
+  }
+}
+
+const toolCall = ({ arguments: input, name }: Layout.ExecutedCall, id: string, words?: Json.JsonObject): Part => ({
+  type: "tool-call",
+  toolCallId: id,
+  toolName: name,
+  input,
+  ...Wire.given("providerOptions", words)
+})
+
+const executed = (
+  { call, options: words, result }: Extract<Layout.Piece, { readonly kind: "executed" }>
+): ReadonlyArray<Part> => [
+  { ...toolCall(call, call.id, words), providerExecuted: true },
+  {
+    type: "tool-result",
+    toolCallId: call.id,
+    toolName: call.name,
+    output: executedOutput(result),
+    ...Wire.given("providerOptions", result.options)
+  }
+]
+
+const executedOutput = ({ isError, value }: Layout.ExecutedResult): Part => {
+  if (isError) return { type: "error-json", value }
+  return typeof value === "string" ? { type: "text", value } : { type: "json", value }
+}
+
+/** What a file holds, as the version writes it. */
+const fileData = ({ version }: Writing, content: string | URL): unknown => {
+  if (version !== "v4") return content
+  return typeof content === "string" ? { type: "data", data: content } : { type: "url", url: content }
+}
+
+/** The source, or what was loaded from it. */
+const loaded = (writing: Writing, source: Media.Source): Media.Source => {
+  const found = typeof source.content === "string" ? undefined : writing.loaded.get(source.content.href)
+  return found === undefined ? source : { ...source, ...found }
+}
+
+const file = (writing: Writing, source: Media.Source): Part => {
+  const { content, filename, mediaType } = loaded(writing, source)
+  return { type: "file", mediaType, data: fileData(writing, content), ...Wire.given("filename", filename) }
+}
+
+const madeFile = (
+  writing: Writing,
+  { file: { data, isReasoning, mediaType, url }, options }: Extract<Layout.Piece, { readonly kind: "file" }>
+): ReadonlyArray<Part> => {
+  const content = data ?? (url === undefined ? undefined : new URL(url))
+  if (content === undefined || (isReasoning && writing.version !== "v4")) return []
+  return [{
+    type: isReasoning ? "reasoning-file" : "file",
+    mediaType,
+    data: fileData(writing, content),
+    ...Wire.given("providerOptions", options)
+  }]
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// answers
+
+const toolResult = (writing: Writing, { id, message, name }: History.Answer): Result.Result<Part, string> =>
+  Result.map(output(writing, message), (written) => ({
+    type: "tool-result",
+    toolCallId: id,
+    toolName: name,
+    output: written,
+    ...options(writing, message)
+  }))
+
+/** A result with images in it is content, which has no error flag; every other is a text. */
+const output = (writing: Writing, message: Message.Message): Result.Result<Part, string> =>
+  Result.gen(function*() {
+    const type = message.isError === true ? "error-text" : "text"
+    const { content } = message
+    if (typeof content === "string" || !content.some(Layout.isMedia)) return { type, value: Message.text(message) }
+    const value: Array<Part> = []
+    for (const part of content) {
+      if (part.type === "text") value.push({ type: "text", text: part.text })
+      else if (Layout.isMedia(part)) value.push(resultFile(writing, yield* Media.source(part)))
+    }
+    return { type: "content", value }
+  })
+
+const resultFile = (writing: Writing, source: Media.Source): Part => {
+  const { content, filename, mediaType } = loaded(writing, source)
+  if (writing.version === "v4") return file(writing, source)
+  if (writing.version === "v2") {
+    return typeof content === "string"
+      ? { type: "media", data: content, mediaType }
+      : { type: "text", text: content.href }
+  }
+  const kind = mediaType.startsWith("image/") ? "image" : "file"
+  if (typeof content !== "string") return { type: `${kind}-url`, url: content.href }
+  return {
+    type: `${kind}-data`,
+    data: content,
+    mediaType,
+    ...(kind === "file" ? Wire.given("filename", filename) : {})
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// tools and settings
+
+/** A tool that the provider runs itself. */
+export interface ProviderTool {
+  readonly id: `${string}.${string}`
+  readonly name: string
+  readonly args?: Readonly<Record<string, unknown>>
+}
+
+/** The tools of a request. One of the provider's own stands for the tool of its name. */
+export const tools = (
+  request: Adapter.Request,
+  own: ReadonlyArray<ProviderTool>,
+  version: Version,
+  strict: boolean | undefined
+): Json.JsonObject => {
+  const names = new Set(own.map(({ name }) => name))
+  const all = [
+    ...request.tools.filter(({ name }) => !names.has(name)).map(({ description, name, parameters }) => ({
+      type: "function",
+      name,
+      ...(description === "" ? {} : { description }),
+      inputSchema: parameters,
+      ...Wire.given("strict", strict)
+    })),
+    ...own.map(({ args = {}, id, name }) => ({
+      type: version === "v2" ? "provider-defined" : "provider",
+      id,
+      name,
+      args
+    }))
+  ]
+  return all.length === 0 ? {} : { tools: all, ...toolChoice(request.toolChoice) }
+}
+
+const toolChoice = (choice: Adapter.ToolChoice | undefined): Json.JsonObject => {
+  if (choice === undefined) return {}
+  return { toolChoice: typeof choice === "string" ? { type: choice } : { type: "tool", toolName: choice.name } }
+}
+
+export const responseFormat = (format: Adapter.ResponseFormat | undefined): Json.JsonObject => {
+  if (format === undefined || format.type === "text") return {}
+  if (format.type === "json_object") return { responseFormat: { type: "json" } }
+  return { responseFormat: { type: "json", name: format.name, schema: format.schema } }
+}

@@ -1,0 +1,149 @@
+/**
+ * A thread as a prompt of effect/ai. Nothing in it asks for an approval, so that a language model finds nothing to run.
+ */
+import * as Prompt from "effect/ai/Prompt"
+import * as Result from "effect/Result"
+import type * as Json from "../../internal/json.ts"
+import * as Message from "../../Message.ts"
+import * as History from "./history.ts"
+import * as Layout from "./layout.ts"
+import * as Media from "./media.ts"
+
+/** The prompt, or the first thing in the thread that cannot be written. */
+export const write = (
+  owner: Layout.Owner,
+  messages: ReadonlyArray<Message.Message>
+): Result.Result<Prompt.Prompt, string> =>
+  Result.gen(function*() {
+    const prompt: Array<Prompt.Message> = []
+    for (const turn of History.turns(owner, messages)) {
+      switch (turn.role) {
+        case "system":
+          prompt.push(Prompt.makeMessage("system", {
+            content: Message.text(turn.message),
+            options: messageOptions(owner, turn.message)
+          }))
+          break
+        case "user": {
+          const content = yield* userParts(turn.message.content)
+          prompt.push(Prompt.makeMessage("user", { content, options: messageOptions(owner, turn.message) }))
+          break
+        }
+        case "assistant": {
+          const content: Array<Prompt.AssistantMessagePart> = []
+          for (const piece of turn.pieces) content.push(...yield* assistantParts(piece, turn.idOf))
+          if (content.length === 0) break
+          prompt.push(Prompt.makeMessage("assistant", { content, options: messageOptions(owner, turn.message) }))
+          break
+        }
+        case "tool": {
+          const content: Array<Prompt.ToolMessagePart> = []
+          for (const answer of turn.answers) content.push(yield* toolResult(owner, answer))
+          prompt.push(Prompt.makeMessage("tool", { content }))
+        }
+      }
+    }
+    return Prompt.fromMessages(prompt)
+  })
+
+/** Options are plain data: they were made so when they were kept. */
+const optionsOf = (options: Json.JsonObject | undefined): Prompt.ProviderOptions =>
+  (options ?? {}) as Prompt.ProviderOptions
+
+const messageOptions = (owner: Layout.Owner, message: Message.Message): Prompt.ProviderOptions =>
+  optionsOf(Layout.messageOptions(owner, message))
+
+const text = (value: string, options?: Json.JsonObject): Prompt.TextPart =>
+  Prompt.makePart("text", { text: value, options: optionsOf(options) })
+
+const file = ({ content, filename, mediaType }: Media.Source, options?: Json.JsonObject): Prompt.FilePart =>
+  Prompt.makePart("file", {
+    mediaType,
+    data: content,
+    ...(filename === undefined ? {} : { fileName: filename }),
+    options: optionsOf(options)
+  })
+
+/** An empty text is left out where something else is said. */
+const userParts = (content: Message.Content): Result.Result<ReadonlyArray<Prompt.UserMessagePart>, string> =>
+  Result.gen(function*() {
+    if (typeof content === "string") return [text(content)]
+    const parts: Array<Prompt.UserMessagePart> = []
+    for (const part of content) {
+      if (Layout.isMedia(part)) parts.push(file(yield* Media.source(part)))
+      else if (part.type === "text" && part.text !== "") parts.push(text(part.text))
+    }
+    return parts.length === 0 ? [text("")] : parts
+  })
+
+const assistantParts = (
+  piece: Layout.Piece,
+  idOf: (call: Message.ToolCall) => string
+): Result.Result<ReadonlyArray<Prompt.AssistantMessagePart>, string> => {
+  switch (piece.kind) {
+    case "text":
+      return Result.succeed(piece.text === "" && piece.options === undefined ? [] : [text(piece.text, piece.options)])
+    case "reasoning":
+      return Result.succeed([Prompt.makePart("reasoning", { text: piece.text, options: optionsOf(piece.options) })])
+    case "call":
+      return Result.succeed([toolCall(piece.call, idOf(piece.call), false, piece.options)])
+    case "executed":
+      return Result.succeed(executed(piece))
+    case "media":
+      return Result.map(Media.source(piece.media), (source) => [file(source)])
+    case "file": {
+      const { data, mediaType } = piece.file
+      const made = data === undefined ? [] : [file({ content: data, filename: undefined, mediaType }, piece.options)]
+      return Result.succeed(made)
+    }
+    case "custom":
+      return Result.succeed([])
+  }
+}
+
+const toolCall = (
+  { arguments: params, name }: Layout.ExecutedCall,
+  id: string,
+  providerExecuted: boolean,
+  options: Json.JsonObject | undefined
+): Prompt.ToolCallPart =>
+  Prompt.makePart("tool-call", { id, name, params, providerExecuted, options: optionsOf(options) })
+
+const executed = (
+  { call, options, result }: Extract<Layout.Piece, { readonly kind: "executed" }>
+): ReadonlyArray<Prompt.AssistantMessagePart> => [
+  toolCall(call, call.id, true, options),
+  Prompt.makePart("tool-result", {
+    id: call.id,
+    name: call.name,
+    isFailure: result.isError,
+    result: result.value,
+    providerExecuted: true,
+    options: optionsOf(result.options)
+  })
+]
+
+/** The answer to a call. One with images in it has content for the model, and stands as its text for everybody else. */
+const toolResult = (
+  owner: Layout.Owner,
+  { id, message, name }: History.Answer
+): Result.Result<Prompt.ToolResultPart, string> =>
+  Result.gen(function*() {
+    const { content } = message
+    const modelOutput: Array<Prompt.ToolModelOutputPart> = []
+    if (typeof content !== "string" && content.some(Layout.isMedia)) {
+      for (const part of content) {
+        if (part.type === "text") modelOutput.push(text(part.text))
+        else if (Layout.isMedia(part)) modelOutput.push(file(yield* Media.source(part)))
+      }
+    }
+    return Prompt.makePart("tool-result", {
+      id,
+      name,
+      isFailure: message.isError === true,
+      result: Message.text(message),
+      ...(modelOutput.length === 0 ? {} : { modelOutput }),
+      providerExecuted: false,
+      options: messageOptions(owner, message)
+    })
+  })

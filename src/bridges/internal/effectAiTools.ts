@@ -1,0 +1,195 @@
+/**
+ * Tools of effect/ai, both ways: Heddle's definitions as tools that a language model is offered and never runs, and the
+ * tools of a toolkit as Heddle's own, run by the toolkit's handlers.
+ */
+import * as AiError from "effect/ai/AiError"
+import * as Prompt from "effect/ai/Prompt"
+import * as AiTool from "effect/ai/Tool"
+import * as Toolkit from "effect/ai/Toolkit"
+import * as Cause from "effect/Cause"
+import * as Context from "effect/Context"
+import * as Effect from "effect/Effect"
+import * as Option from "effect/Option"
+import * as Schema from "effect/Schema"
+import * as SchemaAST from "effect/SchemaAST"
+import * as Stream from "effect/Stream"
+import * as Tracer from "effect/Tracer"
+import type * as Declared from "../../internal/toolOptions.ts"
+import * as Tool from "../../Tool.ts"
+
+// ---------------------------------------------------------------------------------------------------------------------
+// offered
+
+type Offered = AiTool.Dynamic<string, {
+  readonly parameters: { readonly [name: string]: unknown }
+  readonly success: typeof Schema.Unknown
+  readonly failure: typeof Schema.Never
+  readonly failureMode: "error"
+}>
+
+/**
+ * The tools of a request. One of the provider's own stands for the tool of its name. Schemas are sent as they are: what
+ * providers call strict would refuse most of them, so that it has to be asked for.
+ */
+export const offered = (
+  definitions: ReadonlyArray<Tool.Definition>,
+  own: ReadonlyArray<AiTool.AnyProviderDefined>,
+  strict: boolean
+): Toolkit.WithHandler<Record<string, Offered>> => {
+  const names = new Set(own.map(({ name }) => name))
+  const all = [
+    ...definitions.filter(({ name }) => !names.has(name)).map(({ description, name, parameters }) =>
+      AiTool.dynamic(name, { parameters, ...(description === "" ? {} : { description }) }).annotate(
+        AiTool.Strict,
+        strict
+      )
+    ),
+    ...own
+  ]
+  const { tools } = Toolkit.make(...all)
+  return {
+    tools: tools as unknown as Record<string, Offered>,
+    handle: () => Effect.die(new Error("a language model was to run a tool that it was only offered"))
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// made
+
+export type Handlers = Toolkit.WithHandler<Record<string, AiTool.Any>>
+
+/** More preliminary results than these are not kept waiting: the handler waits until they were told. */
+const waitingResults = 16
+
+export type Approve = Declared.Gate<unknown, Declared.Authorization, any>
+
+/** The tools of a toolkit. Throws for one that Heddle cannot run. */
+export const made = (toolkit: Handlers, approve: Approve | undefined): ReadonlyArray<Tool.Any> =>
+  Object.values(toolkit.tools).map((tool) => make(tool, toolkit, approve))
+
+const make = (tool: AiTool.Any, toolkit: Handlers, approve: Approve | undefined): Tool.Any => {
+  if (AiTool.isProviderDefined(tool) && !tool.requiresHandler) {
+    throw new TypeError(
+      `the tool "${tool.name}" is run by its provider: give it to EffectAi.layer as one of its providerTools`
+    )
+  }
+  const readOnly = Context.get(tool.annotations, AiTool.Readonly)
+  const needsApproval = tool.needsApproval !== undefined && tool.needsApproval !== false
+  const heddle = Tool.make(tool.name, {
+    description: AiTool.getDescription(tool) ?? "",
+    parameters: parametersOf(tool),
+    ...(isAnything(tool.successSchema) ? {} : { success: tool.successSchema }),
+    readOnly,
+    destructive: !readOnly && Context.get(tool.annotations, AiTool.Destructive),
+    idempotent: Context.get(tool.annotations, AiTool.Idempotent),
+    openWorld: Context.get(tool.annotations, AiTool.OpenWorld),
+    ...(needsApproval && approve !== undefined ? { authorize: authorize(tool, approve) } : { manual: needsApproval }),
+    metadata: { effectAi: notes(tool, needsApproval) },
+    handler: (args: unknown, call) => handle(tool, toolkit, args, call)
+  })
+  return modelOutput(heddle, tool)
+}
+
+/** What a model reads is the tool's own choice of words; files among them are named and left out. */
+const modelOutput = (heddle: Tool.Any, { toModelOutput }: AiTool.Any): Tool.Any =>
+  toModelOutput === undefined
+    ? heddle
+    : { ...heddle, encodeSuccess: (value) => Effect.sync(() => Prompt.toolModelOutputToText(toModelOutput(value))) }
+
+/** Asks for an approval where the tool needs one. A tool that cannot tell is not run. */
+const authorize = ({ needsApproval }: AiTool.Any, approve: Approve): Approve => (args, call) => {
+  const asked = Effect.suspend(() => {
+    const verdict = approve(args, call)
+    return Effect.isEffect(verdict) ? verdict : Effect.succeed(verdict)
+  })
+  const needed = typeof needsApproval === "function"
+    ? needsApproval(args, { toolCallId: call.id, messages: [] })
+    : needsApproval === true
+  return Effect.flatMap(
+    Effect.isEffect(needed) ? needed : Effect.succeed(needed),
+    (isNeeded) => isNeeded ? asked : Effect.succeed(true)
+  )
+}
+
+const isAnything = (schema: Schema.Constraint): boolean =>
+  SchemaAST.isUnknown(schema.ast) || SchemaAST.isAny(schema.ast)
+
+const parametersOf = (tool: AiTool.Any): Schema.Constraint | { readonly [name: string]: unknown } => {
+  if (AiTool.isDynamic(tool) && tool.jsonSchema !== undefined) return tool.jsonSchema
+  return isAnything(tool.parametersSchema) ? { type: "object" } : tool.parametersSchema
+}
+
+const notes = (tool: AiTool.Any, needsApproval: boolean): Readonly<Record<string, unknown>> => {
+  const title = Context.getOption(tool.annotations as Context.Context<AiTool.Title>, AiTool.Title)
+  const meta = Context.getOption(tool.annotations as Context.Context<AiTool.Meta>, AiTool.Meta)
+  return {
+    ...(Option.isNone(title) ? {} : { title: title.value }),
+    ...(Option.isNone(meta) ? {} : { meta: meta.value }),
+    ...(needsApproval ? { needsApproval: true } : {})
+  }
+}
+
+/** The arguments as the toolkit takes them, which decodes them itself. */
+const encoded = (tool: AiTool.Any, args: unknown): Effect.Effect<unknown, never, any> =>
+  AiTool.isDynamic(tool) && tool.jsonSchema !== undefined
+    ? Effect.succeed(args)
+    : Effect.orDie(Schema.encodeUnknownEffect(tool.parametersSchema)(args))
+
+/** Runs the toolkit's handler. Preliminary results are progress; what it fails with, in either mode, is reported. */
+const handle = (
+  tool: AiTool.Any,
+  toolkit: Handlers,
+  args: unknown,
+  call: Tool.CallContext
+): Effect.Effect<unknown, unknown, any> =>
+  Effect.gen(function*() {
+    let last: AiTool.HandlerResult<AiTool.Any> | undefined
+    yield* toolkit.handle(tool.name, yield* encoded(tool, args), call.id).pipe(
+      Effect.flatMap(Stream.runForEach((result) => {
+        if (result.preliminary) return call.progress(result.encodedResult)
+        last = result
+        return Effect.void
+      })),
+      Effect.catchCause((cause) => reported(tool, cause))
+    )
+    if (last === undefined) return yield* Effect.die(new Error(`the handler of "${tool.name}" came to no result`))
+    return last.isFailure ? yield* failed(tool, last.result, last.failureOrigin ?? "result") : last.result
+  }).pipe(
+    Effect.updateService(Toolkit.PreliminaryBuffer, (size) => size === "unbounded" ? waitingResults : size),
+    untold
+  )
+
+/** A toolkit tells with its failures whose they are. */
+const reported = (tool: AiTool.Any, cause: Cause.Cause<unknown>): Effect.Effect<never, unknown> => {
+  const error = Cause.findErrorOption(cause)
+  return Option.isNone(error)
+    ? Effect.failCause(cause)
+    : failed(tool, error.value, Context.get(Cause.annotations(cause), Toolkit.FailureOrigin))
+}
+
+/** What the handler reports is data; a result that does not fit its schema is a crash of the tool. */
+const failed = (tool: AiTool.Any, error: unknown, origin: AiTool.FailureOrigin): Effect.Effect<never, unknown> => {
+  if (origin === "handler") return Effect.fail(error)
+  if (origin === "result") return Effect.die(error)
+  const detail = AiError.isAiError(error) ? error.reason.message : String(error)
+  return Effect.fail(new Tool.ToolError({ reason: "invalid_arguments", toolName: tool.name, detail }))
+}
+
+/** A toolkit writes the arguments of a call into the current span, where they do not belong: a model chose them. */
+const untold = <A, E, R>(effect: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
+  Effect.flatMap(
+    Effect.serviceOption(Tracer.ParentSpan),
+    (parent) =>
+      Option.isSome(parent) && parent.value._tag === "Span"
+        ? Effect.provideService(effect, Tracer.ParentSpan, withoutArguments(parent.value))
+        : effect
+  )
+
+const withoutArguments = (span: Tracer.Span): Tracer.Span =>
+  new Proxy(span, {
+    get: (target, key) =>
+      key === "attribute"
+        ? (name: string, value: unknown) => name === "parameters" ? undefined : target.attribute(name, value)
+        // Read from the span itself, which makes some of its members at the first read.
+        : Reflect.get(target, key, target)
+  })

@@ -1,0 +1,83 @@
+/**
+ * A thread as bridged libraries want it: the answers to a turn's calls in one message, each with the name of its tool,
+ * and ids that the provider can read. A call keeps the id its provider gave it; the ids of others are written in the
+ * letters that every provider takes.
+ */
+import type * as Message from "../../Message.ts"
+import * as Layout from "./layout.ts"
+
+/** An answer, and the call it belongs to as it is sent. */
+export interface Answer {
+  readonly id: string
+  readonly name: string
+  readonly message: Message.Message
+}
+
+export type Turn =
+  | { readonly role: "system" | "user"; readonly message: Message.Message }
+  | {
+    readonly role: "assistant"
+    readonly message: Message.Message
+    readonly pieces: ReadonlyArray<Layout.Piece>
+    /** The id under which a call is sent. */
+    readonly idOf: (call: Message.ToolCall) => string
+  }
+  | { readonly role: "tool"; readonly answers: ReadonlyArray<Answer> }
+
+/** The turns of a thread. An assistant message that says nothing to this provider is left out. */
+export const turns = (owner: Layout.Owner, messages: ReadonlyArray<Message.Message>): ReadonlyArray<Turn> => {
+  const written: Array<Turn> = []
+  const ids = new Ids(owner)
+  let answers: Array<Answer> = []
+  for (const message of messages) {
+    if (message.role === "tool") {
+      if (answers.length === 0) written.push({ role: "tool", answers })
+      answers.push({ ...ids.answered(message), message })
+      continue
+    }
+    answers = []
+    if (message.role !== "assistant") {
+      written.push({ role: message.role, message })
+      continue
+    }
+    const idOf = ids.turn(message.toolCalls ?? [])
+    const pieces = Layout.pieces(owner, message)
+    if (pieces.length > 0) written.push({ role: "assistant", message, pieces, idOf })
+  }
+  return written
+}
+
+class Ids {
+  private readonly owner: Layout.Owner
+  private readonly used = new Set<string>()
+  /** By the id in the thread: the latest call of that id. */
+  private readonly sent = new Map<string, { readonly id: string; readonly name: string }>()
+
+  constructor(owner: Layout.Owner) {
+    this.owner = owner
+  }
+
+  turn(calls: ReadonlyArray<Message.ToolCall>): (call: Message.ToolCall) => string {
+    const byCall = new Map<Message.ToolCall, string>()
+    for (const call of calls) {
+      const id = Layout.isOwn(this.owner, call) ? call.id : this.plain(call.id)
+      this.used.add(id)
+      this.sent.set(call.id, { id, name: call.name })
+      byCall.set(call, id)
+    }
+    return (call) => byCall.get(call) ?? call.id
+  }
+
+  answered(message: Message.Message): { readonly id: string; readonly name: string } {
+    const id = message.toolCallId ?? ""
+    return this.sent.get(id) ?? { id: this.plain(id), name: message.name ?? "unknown" }
+  }
+
+  private plain(id: string): string {
+    const wanted = id.replaceAll(/[^A-Za-z0-9_-]/g, "_").slice(0, 64)
+    if (wanted === id) return id
+    let free = wanted
+    for (let count = 2; this.used.has(free); count++) free = `${wanted}_${count}`
+    return free
+  }
+}

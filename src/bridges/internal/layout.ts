@@ -1,0 +1,249 @@
+/**
+ * The pieces of a reply in their order, there and back. A message keeps reasoning, text and calls apart; what a provider
+ * wants back besides (signatures, item ids, results of tools it ran, the order of all that) is kept with the reasoning
+ * and the calls under one key of the bridge, and counts for the provider that wrote it only.
+ */
+import * as Json from "../../internal/json.ts"
+import * as Message from "../../Message.ts"
+
+/** Whose marks are read and written: the key of the bridge, and the provider behind it. */
+export interface Owner {
+  readonly key: string
+  readonly provider: string
+}
+
+/** What a call came to that the provider ran itself. */
+export interface ExecutedResult {
+  readonly value: unknown
+  readonly isError: boolean
+  readonly options: Json.JsonObject | undefined
+}
+
+/** A piece of a reply while it is read, with its place among all. */
+export type Block =
+  | { readonly kind: "reasoning"; readonly at: number; text: string; options: Json.JsonObject | undefined }
+  | { readonly kind: "text"; readonly at: number; length: number; options: Json.JsonObject | undefined }
+  | {
+    readonly kind: "file"
+    readonly at: number
+    readonly file: MadeFile
+    readonly options: Json.JsonObject | undefined
+  }
+  | {
+    readonly kind: "custom"
+    readonly at: number
+    readonly name: string
+    readonly options: Json.JsonObject | undefined
+  }
+  | {
+    readonly kind: "executed"
+    readonly at: number
+    readonly call: ExecutedCall
+    readonly result: ExecutedResult
+    readonly options: Json.JsonObject | undefined
+  }
+
+/** A call that the provider ran. A run does not keep it among the calls of its message, which are this side's. */
+export type ExecutedCall = Pick<Message.ToolCall, "id" | "name" | "arguments">
+
+interface MadeFile {
+  readonly mediaType: string
+  readonly data: string | undefined
+  readonly url: string | undefined
+  readonly isReasoning: boolean
+}
+
+/** A piece as it goes back. */
+export type Piece =
+  | { readonly kind: "text"; readonly text: string; readonly options: Json.JsonObject | undefined }
+  | { readonly kind: "reasoning"; readonly text: string; readonly options: Json.JsonObject | undefined }
+  | { readonly kind: "call"; readonly call: Message.ToolCall; readonly options: Json.JsonObject | undefined }
+  | {
+    readonly kind: "executed"
+    readonly call: ExecutedCall
+    readonly result: ExecutedResult
+    readonly options: Json.JsonObject | undefined
+  }
+  | { readonly kind: "file"; readonly file: MadeFile; readonly options: Json.JsonObject | undefined }
+  | { readonly kind: "custom"; readonly name: string; readonly options: Json.JsonObject | undefined }
+  | { readonly kind: "media"; readonly media: Media }
+
+export type Media = Extract<Message.Part, { readonly type: "image" | "file" }>
+
+export const isMedia = (part: Message.Part): part is Media => part.type === "image" || part.type === "file"
+
+const defined = (fields: Json.JsonObject): Json.JsonObject =>
+  Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined))
+
+/** What providers say of a part, if any of them says anything. */
+export const spoken = (options: unknown): Json.JsonObject | undefined =>
+  Json.isObject(options) &&
+    Object.values(options).some((words) => !Json.isObject(words) || Object.keys(words).length > 0)
+    ? options
+    : undefined
+
+/** What providers say of a part piece by piece: the latest word of each provider on each matter counts. */
+export const merged = (
+  previous: Json.JsonObject | undefined,
+  next: Json.JsonObject | undefined
+): Json.JsonObject | undefined => {
+  if (previous === undefined || next === undefined) return next ?? previous
+  const entries = Object.entries(next).map(([provider, words]) => {
+    const known = previous[provider]
+    return [provider, Json.isObject(known) && Json.isObject(words) ? { ...known, ...words } : words]
+  })
+  return { ...previous, ...Object.fromEntries(entries) }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// there
+
+/** The mark of a piece. It is plain data, whatever the library put in. */
+export const mark = (owner: Owner, at: number, fields: Json.JsonObject): Json.JsonObject => ({
+  [owner.key]: Json.toJson(defined({ provider: owner.provider, at, ...fields }))
+})
+
+/** What a message keeps as its reasoning. `calls` are the places of this side's own. */
+export const keep = (
+  owner: Owner,
+  blocks: ReadonlyArray<Block>,
+  calls: ReadonlyArray<number>
+): ReadonlyArray<Message.Part> => {
+  const isTextKept = !isPlain(blocks, calls)
+  return blocks.flatMap((block): ReadonlyArray<Message.Part> => {
+    const { at, kind, options } = block
+    switch (kind) {
+      case "reasoning":
+        if (block.text === "" && options === undefined) return []
+        return [{ type: "reasoning", text: block.text, metadata: mark(owner, at, { options }) }]
+      case "text":
+        return isTextKept ? [carrier(owner, at, { kind, length: block.length, options })] : []
+      case "file":
+        return [carrier(owner, at, { kind, file: defined({ ...block.file }), options })]
+      case "custom":
+        return [carrier(owner, at, { kind, name: block.name, options })]
+      case "executed":
+        return [carrier(owner, at, { kind, call: block.call, result: defined({ ...block.result }), options })]
+    }
+  })
+}
+
+const carrier = (owner: Owner, at: number, fields: Json.JsonObject): Message.Part => ({
+  type: "reasoning",
+  text: "",
+  metadata: mark(owner, at, fields)
+})
+
+/** Reasoning, then text, then calls: the order in which a message is read without being told. */
+const isPlain = (blocks: ReadonlyArray<Block>, calls: ReadonlyArray<number>): boolean => {
+  const texts = blocks.filter((block) => block.kind === "text")
+  if (texts.some((block) => block.options !== undefined)) return false
+  const first = texts[0]?.at ?? Infinity
+  const last = texts.at(-1)?.at ?? -1
+  return blocks.every((block) => block.kind === "text" || block.at < first) && calls.every((at) => at > last)
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// back
+
+/** The owner's mark on something, if its provider wrote it. */
+const marked = (owner: Owner, metadata: Json.JsonObject | undefined): Json.JsonObject | undefined => {
+  const found = metadata?.[owner.key]
+  return Json.isObject(found) && found["provider"] === owner.provider ? found : undefined
+}
+
+/** Whether a call was made by this provider, so that it knows the call's id. */
+export const isOwn = (owner: Owner, call: Message.ToolCall): boolean => marked(owner, call.metadata) !== undefined
+
+/** The options that a caller has put on a message under the key of the bridge. */
+export const messageOptions = (owner: Owner, message: Message.Message): Json.JsonObject | undefined => {
+  const found = message.metadata[owner.key]
+  return Json.isObject(found) ? objectOf(found["options"]) : undefined
+}
+
+const objectOf = (value: unknown): Json.JsonObject | undefined => Json.isObject(value) ? value : undefined
+
+interface Placed {
+  readonly at: number
+  readonly piece: Piece
+}
+
+/**
+ * The pieces of an assistant message. Reasoning of another provider is left out, and so is a call that a provider ran,
+ * unless it was this one and its result was kept.
+ */
+export const pieces = (owner: Owner, message: Message.Message): ReadonlyArray<Piece> => {
+  const calls = (message.toolCalls ?? []).flatMap((call) => callPiece(owner, call))
+  const firstCall = Math.min(...calls.map(({ at }) => at))
+  const kept = (message.reasoning ?? []).flatMap((part) => keptPiece(owner, part))
+  const others = kept.flatMap(({ at, piece }) => piece === undefined ? [] : [{ at, piece }])
+  const isFileKept = others.some(({ piece }) => piece.kind === "file")
+  const media = isFileKept ? [] : mediaPieces(message, firstCall)
+  const all: Array<Placed> = [...others, ...texts(message, kept, firstCall), ...media, ...calls]
+  return all.sort((left, right) => left.at - right.at || 0).map(({ piece }) => piece)
+}
+
+interface Kept {
+  readonly at: number
+  /** How much of the message's text stands here. */
+  readonly length: number | undefined
+  readonly options: Json.JsonObject | undefined
+  readonly piece: Piece | undefined
+}
+
+const keptPiece = (owner: Owner, part: Message.Part): ReadonlyArray<Kept> => {
+  if (part.type !== "reasoning") return []
+  const found = marked(owner, part.metadata)
+  const at = found?.["at"]
+  if (found === undefined || typeof at !== "number") return []
+  const { call, file, kind, length, name, result } = found
+  const options = objectOf(found["options"])
+  const keptAs = (piece: Piece): ReadonlyArray<Kept> => [{ at, length: undefined, options, piece }]
+  if (kind === undefined) return keptAs({ kind: "reasoning", text: part.text, options })
+  if (kind === "file" && isMadeFile(file)) return keptAs({ kind: "file", file, options })
+  if (kind === "custom" && typeof name === "string") return keptAs({ kind: "custom", name, options })
+  if (kind === "executed" && isExecutedCall(call) && Json.isObject(result)) {
+    const { isError, value } = result
+    const known = { value, isError: isError === true, options: objectOf(result["options"]) }
+    return keptAs({ kind: "executed", call, result: known, options })
+  }
+  return kind === "text" && typeof length === "number" ? [{ at, length, options, piece: undefined }] : []
+}
+
+const isExecutedCall = (value: unknown): value is ExecutedCall =>
+  Json.isObject(value) && typeof value["id"] === "string" && typeof value["name"] === "string" &&
+  Json.isObject(value["arguments"])
+
+const isMadeFile = (value: unknown): value is MadeFile => Json.isObject(value) && typeof value["mediaType"] === "string"
+
+/** The text in the pieces in which it was said, or in one, before the calls, if it is not that text any more. */
+const texts = (message: Message.Message, kept: ReadonlyArray<Kept>, firstCall: number): ReadonlyArray<Placed> => {
+  const text = Message.text(message)
+  const spans = kept.flatMap(({ at, length, options }) => length === undefined ? [] : [{ at, length, options }])
+  if (spans.reduce((sum, { length }) => sum + length, 0) !== text.length || spans.length === 0) {
+    const at = Math.min(spans[0]?.at ?? Infinity, beforeCalls(firstCall))
+    return text === "" ? [] : [{ at, piece: { kind: "text", text, options: undefined } }]
+  }
+  let start = 0
+  return spans.map(({ at, length, options }) => {
+    const end = start + length
+    const piece: Piece = { kind: "text", text: text.slice(start, end), options }
+    start = end
+    return { at, piece }
+  })
+}
+
+const beforeCalls = (firstCall: number): number => firstCall === Infinity ? Number.MAX_SAFE_INTEGER : firstCall - 0.5
+
+/** Files in the message itself. Those that this provider made are kept apart, in their places. */
+const mediaPieces = (message: Message.Message, firstCall: number): ReadonlyArray<Placed> =>
+  typeof message.content === "string"
+    ? []
+    : message.content.filter(isMedia).map((media) => ({ at: beforeCalls(firstCall), piece: { kind: "media", media } }))
+
+const callPiece = (owner: Owner, call: Message.ToolCall): ReadonlyArray<Placed> => {
+  if (call.providerExecuted === true) return []
+  const found = marked(owner, call.metadata)
+  const at = typeof found?.["at"] === "number" ? found["at"] : Infinity
+  return [{ at, piece: { kind: "call", call, options: objectOf(found?.["options"]) } }]
+}

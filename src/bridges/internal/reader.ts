@@ -1,0 +1,201 @@
+/**
+ * Reads a bridged reply part by part into Heddle's events. What the parts say between the message's start and its end is
+ * emitted in their order; an error among them, and an end that never comes, become the reply's failure.
+ */
+import type * as Adapter from "../../Adapter.ts"
+import * as Errors from "../../adapters/internal/errors.ts"
+import type * as Event from "../../Event.ts"
+import * as Json from "../../internal/json.ts"
+import * as Message from "../../Message.ts"
+import * as Response from "../../Response.ts"
+import * as Calls from "./calls.ts"
+import * as Layout from "./layout.ts"
+import * as Part from "./part.ts"
+
+type Events = Array<Event.AdapterEvent>
+
+type TextBlock = Extract<Layout.Block, { readonly kind: "text" }>
+type ReasoningBlock = Extract<Layout.Block, { readonly kind: "reasoning" }>
+
+export class Reader {
+  /** Whether the model has said anything. */
+  hasBegun = false
+  /** Whether everything was said. */
+  isDone = false
+  failure: Adapter.AdapterError | undefined
+  private readonly owner: Layout.Owner
+  private readonly origin: Errors.Origin
+  private readonly calls: Calls.Calls
+  private readonly blocks: Array<Layout.Block> = []
+  private readonly thoughts = new Map<string, ReasoningBlock>()
+  private readonly notes = new Map<string, Array<unknown>>()
+  private span: { readonly id: string; readonly block: TextBlock } | undefined
+  private places = 0
+  private text = ""
+  private usage: Response.Usage | undefined
+  private id: string | undefined
+  private model: string | undefined
+
+  constructor(owner: Layout.Owner, origin: Errors.Origin, makeId: () => string) {
+    this.owner = owner
+    this.origin = origin
+    this.calls = new Calls.Calls(owner, makeId)
+  }
+
+  read(part: Part.Part, out: Events): void {
+    if (this.isDone) return
+    if (part.type === "finish") this.usage = part.usage
+    if (this.failure !== undefined) return
+    if (Part.isContent(part)) {
+      this.hasBegun = true
+      return this.content(part, out)
+    }
+    switch (part.type) {
+      case "about":
+        return this.about(part)
+      case "raw":
+        out.push({ _tag: "RawChunk", chunk: part.chunk })
+        return
+      case "finish":
+        return this.finish(part, out)
+      case "error":
+        this.failure = part.error
+    }
+  }
+
+  /** Nothing more comes, for the given reason if there is one. What a broken reply cost is told all the same. */
+  end(failure: Adapter.AdapterError | undefined, out: Events): void {
+    if (this.isDone) return
+    this.failure ??= failure ??
+      Errors.make(this.origin, "network_error", "the reply ended without saying that it is complete")
+    if (this.usage !== undefined) out.push({ _tag: "RawChunk", chunk: { usage: this.usage } })
+  }
+
+  private content(part: Part.Content, out: Events): void {
+    if (isNews(part)) this.calls.settle(out)
+    switch (part.type) {
+      case "text":
+      case "reasoning":
+        return this.said(part, out)
+      case "input":
+        return this.calls.input(part, this.places++, out)
+      case "call":
+        return this.calls.call(part, this.places++, out)
+      case "result":
+        return this.calls.result(part)
+      case "file": {
+        const { type: _type, options, ...file } = part
+        this.blocks.push({ kind: "file", at: this.places++, file, options })
+        return
+      }
+      case "custom":
+        this.blocks.push({ kind: "custom", at: this.places++, name: part.kind, options: part.options })
+    }
+  }
+
+  private said(part: Part.Said, out: Events): void {
+    if (part.delta === "" && part.options === undefined) return
+    const block = part.type === "text" ? this.textBlock(part.id) : this.reasoningBlock(part.id)
+    block.options = Layout.merged(block.options, part.options)
+    if (part.delta === "") return
+    if (block.kind === "reasoning") {
+      block.text += part.delta
+      out.push({ _tag: "ReasoningDelta", id: null, delta: part.delta })
+    } else {
+      block.length += part.delta.length
+      this.text += part.delta
+      out.push({ _tag: "TextDelta", id: null, delta: part.delta })
+    }
+  }
+
+  /** A block of text is a span of the whole text, so that only the latest can grow. */
+  private textBlock(id: string): TextBlock {
+    if (this.span?.id === id) return this.span.block
+    const block: TextBlock = { kind: "text", at: this.places++, length: 0, options: undefined }
+    this.span = { id, block }
+    this.blocks.push(block)
+    return block
+  }
+
+  private reasoningBlock(id: string): ReasoningBlock {
+    const known = this.thoughts.get(id)
+    if (known !== undefined) return known
+    const block: ReasoningBlock = { kind: "reasoning", at: this.places++, text: "", options: undefined }
+    this.thoughts.set(id, block)
+    this.blocks.push(block)
+    return block
+  }
+
+  private about(part: Part.About): void {
+    this.id ??= part.id
+    this.model ??= part.model
+    for (const [name, items] of Object.entries(part.notes ?? {})) {
+      const known = this.notes.get(name)
+      if (known === undefined) this.notes.set(name, [...items])
+      else known.push(...items)
+    }
+  }
+
+  private finish(part: Part.Finish, out: Events): void {
+    if (part.isCut) return
+    this.hasBegun = true
+    if (this.text !== "") out.push({ _tag: "TextCompleted", id: null, text: this.text })
+    this.calls.end(part.reason === "length", out)
+    const { toolCalls } = this.calls
+    const reason = part.reason === "stop" && toolCalls.some(Response.isActionable) ? "tool_calls" : part.reason
+    const blocks = [...this.blocks, ...this.calls.executed].sort((left, right) => left.at - right.at)
+    const reasoning = Layout.keep(this.owner, blocks, this.calls.places)
+    out.push({
+      _tag: "MessageCompleted",
+      message: {
+        ...Message.assistant(this.messageContent, toolCalls),
+        finishReason: reason,
+        ...(reasoning.length === 0 ? {} : { reasoning })
+      },
+      finishReason: reason,
+      ...(part.word === undefined ? {} : { rawFinishReason: part.word }),
+      metadata: this.metadata(part)
+    })
+    this.isDone = true
+  }
+
+  /** The text, and the files that the model made, if any. */
+  private get messageContent(): Message.Content {
+    const made = this.blocks.flatMap((block): ReadonlyArray<Message.Part> => {
+      if (block.kind !== "file" || block.file.isReasoning) return []
+      const { data, mediaType, url } = block.file
+      const source = data === undefined ? (url === undefined ? {} : { url }) : { data }
+      return [{ type: mediaType.startsWith("image/") ? "image" : "file", mediaType, ...source }]
+    })
+    if (made.length === 0) return this.text
+    return this.text === "" ? made : [{ type: "text", text: this.text }, ...made]
+  }
+
+  private metadata(part: Part.Finish): Json.JsonObject {
+    const notes = {
+      ...Object.fromEntries(this.notes),
+      ...(part.options === undefined ? {} : { options: part.options })
+    }
+    return {
+      usage: part.usage,
+      ...(this.id === undefined ? {} : { responseId: this.id }),
+      ...(this.model === undefined ? {} : { model: this.model }),
+      ...(Object.keys(notes).length === 0 ? {} : { [this.owner.key]: Json.toJson(notes) })
+    }
+  }
+}
+
+/** Whether a part shows that the reply has gone on: the ends of blocks, and what is told of earlier calls, do not. */
+const isNews = (part: Part.Content): boolean => {
+  switch (part.type) {
+    case "text":
+    case "reasoning":
+      return part.delta !== ""
+    case "input":
+      return part.name !== undefined
+    case "result":
+      return false
+    default:
+      return true
+  }
+}

@@ -1,0 +1,158 @@
+/**
+ * A bridged reply as a stream: asked for at the first pull, asked for again while the model has not said anything and
+ * that may help, and given up when it has been silent for too long. Closing the stream closes what the library opened.
+ */
+import type * as Arr from "effect/Array"
+import * as Cause from "effect/Cause"
+import * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Option from "effect/Option"
+import * as Pull from "effect/Pull"
+import * as Scope from "effect/Scope"
+import * as Stream from "effect/Stream"
+import type * as Adapter from "../../Adapter.ts"
+import * as CallFragments from "../../adapters/internal/callFragments.ts"
+import * as Connection from "../../adapters/internal/connection.ts"
+import * as Errors from "../../adapters/internal/errors.ts"
+import type * as Events from "../../Event.ts"
+import * as Message from "../../Message.ts"
+import type * as Layout from "./layout.ts"
+import type * as Part from "./part.ts"
+import * as Reader from "./reader.ts"
+
+export type Event = Events.AdapterEvent
+
+type Chunk = Arr.NonEmptyReadonlyArray<Event>
+
+export type PartPull = Pull.Pull<ReadonlyArray<Part.Part>, Adapter.AdapterError>
+
+/** One request, and how it is sent. `open` may be run again; what it opens is closed with its scope. */
+export interface Exchange {
+  readonly owner: Layout.Owner
+  readonly origin: Errors.Origin
+  readonly settings: Connection.Settings
+  readonly open: Effect.Effect<PartPull, Connection.Failure, Scope.Scope>
+}
+
+/** How long the stream's end is waited for after the last word. */
+const afterLast = Duration.seconds(1)
+
+/** The events that answer a request. Each run of the stream sends it anew. */
+export const stream = (exchange: Exchange): Stream.Stream<Event, Adapter.AdapterError> =>
+  Stream.unwrap(Effect.map(
+    Effect.scope,
+    (scope) => Stream.fromPull(Effect.sync(() => new Reply(exchange, scope).pull))
+  ))
+
+class Reply {
+  private readonly exchange: Exchange
+  private readonly scope: Scope.Scope
+  private parts: PartPull | undefined
+  private reader: Reader.Reader | undefined
+  private hasEnded = false
+
+  constructor(exchange: Exchange, scope: Scope.Scope) {
+    this.exchange = exchange
+    this.scope = scope
+  }
+
+  readonly pull: Pull.Pull<Chunk, Adapter.AdapterError> = Effect.suspend(() => {
+    if (this.reader === undefined) return this.begin
+    if (this.hasEnded) return this.close(this.reader)
+    return Effect.flatMap(this.read(this.reader), (events) => isNonEmpty(events) ? Effect.succeed(events) : this.pull)
+  })
+
+  private close(reader: Reader.Reader): Pull.Pull<never, Adapter.AdapterError> {
+    return reader.failure === undefined ? Cause.done() : Effect.fail(reader.failure)
+  }
+
+  /** The first words, which are asked for again as long as none were said. */
+  private get begin(): Effect.Effect<Chunk, Adapter.AdapterError> {
+    return this.attempt.pipe(
+      Effect.retry({
+        schedule: Connection.schedule(this.exchange.settings),
+        while: (failure) => failure.isWorthRetrying
+      }),
+      Effect.mapError(({ error }) => error)
+    )
+  }
+
+  private get attempt(): Effect.Effect<Chunk, Connection.Failure> {
+    return Effect.gen({ self: this }, function*() {
+      const scope = yield* Scope.fork(this.scope)
+      return yield* this.first(scope).pipe(
+        Effect.onExit((exit) => Exit.isFailure(exit) ? Scope.close(scope, exit) : Effect.void)
+      )
+    })
+  }
+
+  private first(scope: Scope.Scope): Effect.Effect<Chunk, Connection.Failure> {
+    return Effect.gen({ self: this }, function*() {
+      const { open, origin, owner, settings } = this.exchange
+      const reader = new Reader.Reader(owner, origin, yield* CallFragments.idMaker)
+      this.hasEnded = false
+      this.parts = yield* Scope.provide(open, scope).pipe(
+        Effect.timeoutOrElse({
+          duration: settings.idleTimeout,
+          orElse: () => Effect.fail(failed(silent(origin, "did not answer within", settings.idleTimeout)))
+        })
+      )
+      const events: Array<Event> = []
+      while (!reader.hasBegun && !this.hasEnded && reader.failure === undefined) {
+        events.push(...yield* this.read(reader))
+      }
+      if (!reader.hasBegun && reader.failure !== undefined) return yield* Effect.fail(failed(reader.failure))
+      this.reader = reader
+      const started: Event = { _tag: "MessageStarted", message: Message.assistant("") }
+      return [started, ...events]
+    })
+  }
+
+  /** One read of the library's stream, and what it means. */
+  private read(reader: Reader.Reader): Effect.Effect<ReadonlyArray<Event>> {
+    const { origin, settings } = this.exchange
+    const isOver = reader.isDone || reader.failure !== undefined
+    const patience = isOver ? Duration.min(afterLast, settings.idleTimeout) : settings.idleTimeout
+    return (this.parts ?? Cause.done()).pipe(
+      Pull.matchEffect({
+        onSuccess: (parts) => Effect.sync(() => take(reader, parts)),
+        onDone: () => Effect.sync(() => this.end(reader, undefined)),
+        onFailure: (cause) => {
+          const error = Cause.findErrorOption(cause)
+          return Option.isSome(error)
+            ? Effect.sync(() => this.end(reader, error.value))
+            : Effect.failCause(cause as Cause.Cause<never>)
+        }
+      }),
+      Effect.timeoutOrElse({
+        duration: patience,
+        orElse: () => Effect.sync(() => this.end(reader, silent(origin, "was silent for", patience)))
+      })
+    )
+  }
+
+  private end(reader: Reader.Reader, failure: Adapter.AdapterError | undefined): ReadonlyArray<Event> {
+    const out: Array<Event> = []
+    this.hasEnded = true
+    reader.end(failure, out)
+    return out
+  }
+}
+
+/** A failure without a word of the library on whether to try again. */
+export const failed = (error: Adapter.AdapterError): Connection.Failure => ({
+  error,
+  isWorthRetrying: error.isRetryable
+})
+
+const take = (reader: Reader.Reader, parts: ReadonlyArray<Part.Part>): ReadonlyArray<Event> => {
+  const out: Array<Event> = []
+  for (const part of parts) reader.read(part, out)
+  return out
+}
+
+const silent = (origin: Errors.Origin, what: string, duration: Duration.Duration): Adapter.AdapterError =>
+  Errors.make(origin, "timeout", `the model ${what} ${Duration.format(duration)}`)
+
+const isNonEmpty = (events: ReadonlyArray<Event>): events is Chunk => events.length > 0

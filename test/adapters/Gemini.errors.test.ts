@@ -1,0 +1,276 @@
+/**
+ * What goes wrong between here and Gemini, and what is said of it: HTTP errors with Google's details, errors inside a
+ * reply in every framing, and what is tried again, and when.
+ */
+import { assert, describe, it } from "@effect/vitest"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Random from "effect/Random"
+import * as Redacted from "effect/Redacted"
+import { type Adapter, Message, Step } from "heddle"
+import type { Gemini } from "heddle/adapters"
+import * as WaitingClock from "../support/clock.ts"
+import * as Chunks from "../support/gemini.ts"
+import * as Server from "../support/server.ts"
+
+const { array, body, call, chunk, finish, of, outcomeOf, said, usage } = Chunks
+
+const stop = finish("STOP")
+
+const json = (status: number, value: unknown): Server.Answer => ({
+  status,
+  headers: { "content-type": "application/json; charset=UTF-8" },
+  pieces: [typeof value === "string" ? value : JSON.stringify(value, null, 2)]
+})
+
+const google = (code: number, status: string, message: string, details?: ReadonlyArray<object>) => ({
+  error: { code, message, status, ...(details === undefined ? {} : { details }) }
+})
+
+const retryInfo = (retryDelay: string) => ({ "@type": "type.googleapis.com/google.rpc.RetryInfo", retryDelay })
+const quotaFailure = (quotaId: string) => ({
+  "@type": "type.googleapis.com/google.rpc.QuotaFailure",
+  violations: [{ quotaMetric: "generate_content_free_tier_requests", quotaId }]
+})
+const errorInfo = (reason: string) => ({ "@type": "type.googleapis.com/google.rpc.ErrorInfo", reason })
+
+const errorOf = (answer: string | Server.Answer, options: Partial<Gemini.Options> = {}) =>
+  Effect.map(outcomeOf(answer, options), ({ error }) => error!)
+
+const perMinute = google(429, "RESOURCE_EXHAUSTED", "You exceeded your current quota.", [
+  quotaFailure("GenerateRequestsPerMinutePerProjectPerModel-FreeTier"),
+  retryInfo("34.4s")
+])
+
+describe("HTTP errors", () => {
+  it.effect("R-122: the error of an HTTP answer comes before any event, with all that Google says of it", () =>
+    Effect.gen(function*() {
+      const { error, events } = yield* outcomeOf(json(429, perMinute))
+      assert.deepStrictEqual(events, [])
+      assert.deepInclude({ ...error }, {
+        reason: "rate_limited",
+        detail: "HTTP 429: You exceeded your current quota.",
+        provider: "google",
+        status: 429,
+        retryAfterMillis: 34_400,
+        metadata: { code: "429", status: "RESOURCE_EXHAUSTED" }
+      })
+      assert.deepStrictEqual(error?.cause, perMinute.error)
+      assert.isTrue(error?.isRetryable)
+    }))
+
+  it.effect("R-122: the status decides on the reason, and Google's words where the status says too little", () =>
+    Effect.gen(function*() {
+      const tooLong = "The input token count (1250074) exceeds the maximum number of tokens allowed (1048576)."
+      const cases: ReadonlyArray<readonly [number, object, Adapter.AdapterError["reason"]]> = [
+        [400, google(400, "INVALID_ARGUMENT", "Unknown name"), "invalid_request"],
+        [
+          400,
+          google(400, "INVALID_ARGUMENT", "API key not valid.", [errorInfo("API_KEY_INVALID")]),
+          "authentication_failed"
+        ],
+        [400, google(400, "INVALID_ARGUMENT", "No good", [errorInfo("API_KEY_INVALID")]), "authentication_failed"],
+        [400, google(400, "INVALID_ARGUMENT", tooLong), "context_length_exceeded"],
+        [400, google(400, "FAILED_PRECONDITION", "User location is not supported."), "invalid_request"],
+        [
+          401,
+          google(401, "UNAUTHENTICATED", "Request had invalid authentication credentials."),
+          "authentication_failed"
+        ],
+        [403, google(403, "PERMISSION_DENIED", "Denied"), "authentication_failed"],
+        [404, google(404, "NOT_FOUND", "models/x is not found"), "invalid_request"],
+        [429, google(429, "RESOURCE_EXHAUSTED", "Resource exhausted. Please try again later."), "rate_limited"],
+        [
+          429,
+          google(429, "RESOURCE_EXHAUSTED", "Quota", [
+            quotaFailure("GenerateRequestsPerDayPerProject"),
+            retryInfo("9s")
+          ]),
+          "quota_exceeded"
+        ],
+        [499, google(499, "CANCELLED", "The operation was cancelled."), "provider_unavailable"],
+        [500, google(500, "INTERNAL", "Internal error"), "provider_unavailable"],
+        [503, google(503, "UNAVAILABLE", "The model is overloaded."), "provider_unavailable"],
+        [504, google(504, "DEADLINE_EXCEEDED", "Deadline expired"), "provider_unavailable"]
+      ]
+      for (const [status, value, reason] of cases) {
+        const error = yield* errorOf(json(status, value))
+        assert.deepStrictEqual([error.reason, error.status], [reason, status], JSON.stringify(value))
+        const listed = yield* errorOf(json(status, [value]))
+        assert.deepStrictEqual([listed.reason, listed.detail], [reason, error.detail])
+      }
+    }))
+
+  it.effect("R-122: an error that is labelled as a stream, a page and nothing are errors all the same", () =>
+    Effect.gen(function*() {
+      const streamed = {
+        ...json(400, google(400, "INVALID_ARGUMENT", "bad")),
+        headers: { "content-type": "text/event-stream" }
+      }
+      assert.strictEqual((yield* errorOf(streamed)).detail, "HTTP 400: bad")
+      const page = yield* errorOf(json(502, "<html><title>Error 502 (Server Error)!!1</title></html>"))
+      assert.deepStrictEqual([page.reason, page.detail], [
+        "provider_unavailable",
+        "HTTP 502: Error 502 (Server Error)!!1"
+      ])
+      assert.strictEqual((yield* errorOf(json(404, ""))).detail, "HTTP 404")
+    }))
+})
+
+describe("redirects", () => {
+  it.effect("R-122: a redirect is an error, and nobody else gets to see the key", () =>
+    Effect.scoped(Effect.gen(function*() {
+      const stranger = yield* Server.serve(() => ({ pieces: [body(said("gotcha"), stop)] }))
+      for (const status of [301, 302, 303, 307, 308]) {
+        const headers = { location: `${stranger.url}/other?key=secret-9` }
+        const { error, events } = yield* outcomeOf({ status, headers, pieces: [] }, { apiKey: Redacted.make("k") })
+        assert.deepStrictEqual(
+          [error?.reason, error?.detail, error?.status, events],
+          [
+            "invalid_request",
+            `HTTP ${status}: the server redirects to ${stranger.url}/other; change the base URL`,
+            status,
+            []
+          ]
+        )
+      }
+      assert.deepStrictEqual(stranger.requests, [])
+    })))
+})
+
+describe("retries", () => {
+  const limits: ReadonlyArray<number> = [1000, 10_000, 300_000]
+
+  const trying = (answers: ReadonlyArray<Server.Answer>) =>
+    Effect.scoped(Effect.gen(function*() {
+      const server = yield* Server.serve((_, index) => answers[index] ?? answers.at(-1)!)
+      const clock = WaitingClock.make((millis) => !limits.includes(millis))
+      const { error } = yield* Chunks.outcome(Chunks.stream(server.url, { retryDelay: "600 millis" })).pipe(
+        WaitingClock.by(clock),
+        Effect.provideService(Random.Random, { nextDoubleUnsafe: () => 0, nextIntUnsafe: () => 0 })
+      )
+      const waits = clock.waits.filter((millis) => !limits.includes(millis))
+      return [server.requests.length, waits, error?.reason]
+    }))
+
+  it.effect("R-122: the delay that the body asks for counts, up to the longest allowed", () =>
+    Effect.gen(function*() {
+      const patient = json(429, google(429, "RESOURCE_EXHAUSTED", "Slow down", [retryInfo("4.5s")]))
+      assert.deepStrictEqual(yield* trying([patient, { pieces: [body(said("ok"), stop)] }]), [2, [4500], undefined])
+      assert.deepStrictEqual(yield* trying([json(429, perMinute)]), [3, [30_000, 30_000], "rate_limited"])
+      const odd = json(503, google(503, "UNAVAILABLE", "Busy", [retryInfo("soon")]))
+      assert.deepStrictEqual(yield* trying([odd]), [3, [600, 1200], "provider_unavailable"])
+    }))
+
+  it.effect("R-122: a quota that is used up for the day is not asked for again", () =>
+    Effect.gen(function*() {
+      const spent = google(429, "RESOURCE_EXHAUSTED", "Quota", [quotaFailure("RequestsPerDay"), retryInfo("1s")])
+      assert.deepStrictEqual(yield* trying([json(429, spent)]), [1, [], "quota_exceeded"])
+      assert.deepStrictEqual(yield* trying([json(400, google(400, "INVALID_ARGUMENT", "x"))]), [
+        1,
+        [],
+        "invalid_request"
+      ])
+    }))
+})
+
+describe("errors inside a reply", () => {
+  const cancelled = google(499, "CANCELLED", "The operation was cancelled.")
+
+  it.effect("R-145: an error fails the reply after what it had said, its cost included, in every framing", () =>
+    Effect.gen(function*() {
+      const chunks = [said("a"), chunk([call("now", {})]), usage({ promptTokenCount: 3 })]
+      const list = array(...chunks, cancelled)
+      const bodies = [
+        body(...chunks, cancelled),
+        `${body(...chunks)}${JSON.stringify(cancelled, null, 2)}\r\n`,
+        `${body(...chunks)}${JSON.stringify(cancelled)}`,
+        `${body(...chunks)}data: [${JSON.stringify(cancelled)}]\r\n\r\n`,
+        list,
+        list.slice(0, -1)
+      ]
+      for (const text of bodies) {
+        const { error, events } = yield* outcomeOf({ pieces: Server.pieces(text, 11) }, {}, Chunks.offering("now"))
+        assert.deepStrictEqual(events.map(({ _tag }) => _tag), [
+          "MessageStarted",
+          "TextDelta",
+          "ToolCallStarted",
+          "ToolCallDelta",
+          "ToolCallCompleted",
+          "RawChunk"
+        ])
+        assert.deepStrictEqual(
+          [error?.reason, error?.detail, error?.status, error?.metadata],
+          ["provider_unavailable", "The operation was cancelled.", 499, { code: "499", status: "CANCELLED" }]
+        )
+      }
+    }))
+
+  it.effect("R-145: an error after the word for the end outweighs it, keeps it, and no call of the reply is run", () =>
+    Effect.scoped(Effect.gen(function*() {
+      const text = body(chunk([{ text: "a" }, call("now", {})], { finishReason: "STOP" })) +
+        JSON.stringify(cancelled, null, 2)
+      const server = yield* Server.serve(() => ({ pieces: [text] }))
+      const { response } = yield* Effect.provide(Step.run([Message.user("go")]), Chunks.layer(server.url))
+      const error = response.error as Adapter.AdapterError
+      assert.deepStrictEqual([response.finishReason, error.reason], ["error", "provider_unavailable"])
+      assert.strictEqual(error.metadata?.["finishReason"], "STOP")
+    })))
+
+  it.effect("R-145: an error under status 200, a page, another document and a body without anything fail the reply", () =>
+    Effect.gen(function*() {
+      const limited = google(429, "RESOURCE_EXHAUSTED", "Slow down", [retryInfo("2s")])
+      const first = yield* errorOf(JSON.stringify(limited, null, 2))
+      assert.deepStrictEqual([first.reason, first.retryAfterMillis], ["rate_limited", 2000])
+      const page = yield* errorOf("<html><head><title>Sign in</title></head></html>")
+      assert.deepStrictEqual([page.reason, page.detail], ["malformed_response", "the answer holds no reply: Sign in"])
+      assert.strictEqual((yield* errorOf("")).reason, "malformed_response")
+      assert.strictEqual((yield* errorOf("event: error\ndata: no route\n\n")).detail, "no route")
+      assert.strictEqual((yield* errorOf("{\"message\": \"no such route\"}")).detail, "no such route")
+      const odd = yield* outcomeOf(`${body(said("a"))}data: not JSON\r\n\r\n${body(stop)}`)
+      assert.deepStrictEqual([odd.error?.reason, of(odd.events, "TextDelta").length], ["malformed_response", 1])
+      assert.notInclude(odd.error!.message, "not JSON")
+    }))
+
+  it.effect("R-145: whatever JSON a chunk holds, the reply ends in a message or a typed error", () =>
+    Effect.gen(function*() {
+      const odd: ReadonlyArray<unknown> = [null, 0, "x", [], [[]], {}, { a: null }]
+      const chunks = odd.flatMap((value) => [
+        { candidates: value },
+        { candidates: [value] },
+        {
+          candidates: [{
+            content: value,
+            finishReason: value,
+            index: 0,
+            citationMetadata: value,
+            logprobsResult: value
+          }]
+        },
+        { candidates: [{ content: { parts: value } }] },
+        { candidates: [{ content: { parts: [value] } }] },
+        chunk([{ text: value, thought: value, thoughtSignature: value }, { inlineData: value }, { fileData: value }]),
+        chunk([{ functionCall: value }, { functionResponse: value }, { executableCode: value }, { toolCall: value }]),
+        chunk([call("f", value), { functionCall: { name: value, args: value, id: value } }]),
+        chunk([{ functionCall: { name: "f", willContinue: true, partialArgs: value } }]),
+        chunk([{
+          functionCall: {
+            name: "f",
+            partialArgs: [value, { jsonPath: value }, { jsonPath: "$.a", stringValue: value }]
+          }
+        }]),
+        { promptFeedback: value, usageMetadata: value, modelVersion: value, responseId: value },
+        { promptFeedback: { blockReason: value } },
+        { usageMetadata: { promptTokenCount: value, totalTokenCount: value } },
+        chunk([], { groundingMetadata: { webSearchQueries: value }, urlContextMetadata: { urlMetadata: value } }),
+        { error: value }
+      ])
+      for (const value of chunks) {
+        const exit = yield* Effect.exit(outcomeOf(body(value as object as Readonly<Record<string, unknown>>, stop)))
+        assert.isTrue(Exit.isSuccess(exit), JSON.stringify(value))
+        if (Exit.isSuccess(exit) && exit.value.error === undefined) {
+          assert.strictEqual(exit.value.events.at(-1)?._tag, "MessageCompleted", JSON.stringify(value))
+        }
+      }
+    }))
+})

@@ -1,0 +1,210 @@
+/**
+ * What goes wrong between here and the model, and what is said of it: HTTP errors, errors inside a reply, replies that
+ * stop, and answers that are no replies. What is tried again, and when, is the same for all protocols.
+ */
+import { assert, describe, it } from "@effect/vitest"
+import * as Effect from "effect/Effect"
+import { type Adapter, Chat, Tool } from "heddle"
+import * as WaitingClock from "../support/clock.ts"
+import * as Chunks from "../support/openAiChat.ts"
+import * as Replies from "../support/openAiResponses.ts"
+import * as Server from "../support/server.ts"
+
+const { added, args, body, call, completed, created, done, event, outcomeOf, response, said, usage } = Replies
+
+const json = (status: number, value: unknown, headers: Readonly<Record<string, string>> = {}): Server.Answer => ({
+  status,
+  headers: { "content-type": "application/json", ...headers },
+  pieces: [typeof value === "string" ? value : JSON.stringify(value)]
+})
+
+const answered = body(said("ok"), completed())
+
+const errorOf = (answer: string | Server.Answer) => Effect.map(outcomeOf(answer), ({ error }) => error!)
+
+describe("HTTP errors", () => {
+  it.effect("R-122: the error of an HTTP answer comes before any event, with all that the answer says", () =>
+    Effect.gen(function*() {
+      const said = { error: { message: "Too big", type: "invalid_request_error", code: "context_length_exceeded" } }
+      const { error, events } = yield* outcomeOf(json(400, said, { "x-request-id": "req_1" }), { provider: "acme" })
+      assert.deepStrictEqual(events, [])
+      assert.deepInclude({ ...error }, {
+        reason: "context_length_exceeded",
+        detail: "HTTP 400: Too big",
+        provider: "acme",
+        status: 400,
+        requestId: "req_1",
+        metadata: { type: "invalid_request_error", code: "context_length_exceeded" }
+      })
+      assert.isFalse(error?.isRetryable)
+    }))
+
+  it.effect("R-122: the words of the protocol decide where the status says too little", () =>
+    Effect.gen(function*() {
+      const cases: ReadonlyArray<readonly [number, unknown, Adapter.AdapterError["reason"]]> = [
+        [400, { code: "invalid-argument", error: "Model not found: x" }, "invalid_request"],
+        [400, { error: { message: "flagged", code: "invalid_prompt" } }, "content_filter"],
+        [400, { error: { message: "no", code: "content_filter" } }, "content_filter"],
+        [401, { detail: "Could not parse your authentication token." }, "authentication_failed"],
+        [429, { error: { message: "wait", code: "rate_limit_exceeded" } }, "rate_limited"],
+        [429, { error: { message: "pay", code: "insufficient_quota" } }, "quota_exceeded"],
+        [500, { error: { message: "oops", type: "server_error" } }, "provider_unavailable"]
+      ]
+      for (const [status, value, reason] of cases) {
+        const error = yield* errorOf(json(status, value))
+        assert.strictEqual(error.reason, reason, `${status} ${JSON.stringify(value)}`)
+      }
+    }))
+
+  it.effect("R-122: a busy server is asked again after the time that it names, a used-up quota is not", () =>
+    Effect.gen(function*() {
+      const trying = (code: string) =>
+        Effect.scoped(Effect.gen(function*() {
+          const refusal = json(429, { error: { message: "no", code } }, { "retry-after": "7" })
+          const server = yield* Server.serve((_, index) => index === 0 ? refusal : { pieces: [answered] })
+          const clock = WaitingClock.make((millis) => millis >= 7000 && millis <= 7250)
+          const { error } = yield* WaitingClock.by(clock)(Chunks.outcome(Replies.stream(server.url)))
+          return { requests: server.requests.length, reason: error?.reason }
+        }))
+      assert.deepStrictEqual(yield* trying("rate_limit_exceeded"), { requests: 2, reason: undefined })
+      assert.deepStrictEqual(yield* trying("insufficient_quota"), { requests: 1, reason: "quota_exceeded" })
+    }))
+})
+
+describe("errors inside a reply", () => {
+  const quota = { type: "insufficient_quota", code: "insufficient_quota", message: "You exceeded your quota." }
+  const failed = (error: unknown, rest: Replies.Json = {}) =>
+    event("failed", { response: response({ status: "failed", error, ...rest }) })
+
+  it.effect("R-145: an error and the failure that follows it are one error, told after what was said, with its cost", () =>
+    Effect.gen(function*() {
+      const { error, events } = yield* outcomeOf(body(
+        created,
+        said("a"),
+        { type: "error", sequence_number: 2, error: quota },
+        said("b"),
+        failed({ code: "other", message: "other" }, { usage })
+      ))
+      assert.deepStrictEqual(events.map(({ _tag }) => _tag), ["MessageStarted", "TextDelta", "RawChunk"])
+      assert.deepInclude((Chunks.of(events, "RawChunk")[0]!.chunk as { usage: object }).usage, { inputTokens: 12 })
+      assert.deepInclude({ ...error }, { reason: "quota_exceeded", detail: "You exceeded your quota." })
+      assert.deepStrictEqual(error?.metadata, {
+        type: "insufficient_quota",
+        code: "insufficient_quota",
+        finishReason: "failed"
+      })
+      assert.deepStrictEqual(error?.cause, quota)
+    }))
+
+  it.effect("R-145: an error is read wherever it stands", () =>
+    Effect.gen(function*() {
+      const start = body(created, said("a"))
+      const errors: ReadonlyArray<readonly [string, Adapter.AdapterError["reason"], string]> = [
+        [body({ type: "error", code: "rate_limit_exceeded", message: "wait", param: null }), "rate_limited", "wait"],
+        [body(failed({ code: "server_error", message: "oops" })), "provider_unavailable", "oops"],
+        [
+          body(failed({ code: "server_error", message: "oops" }, { status: "completed" })),
+          "provider_unavailable",
+          "oops"
+        ],
+        [body(failed(null, { status: "completed" })), "unknown", "the provider says that the reply failed"],
+        [body(failed(null)), "unknown", "the provider says that the reply failed"],
+        [
+          body(completed({ status: "failed", error: { code: "server_error", message: "oops" } })),
+          "provider_unavailable",
+          "oops"
+        ],
+        [
+          body(event("in_progress", { error: { code: "server_error", message: "oops" } })),
+          "provider_unavailable",
+          "oops"
+        ],
+        ["event: error\ndata: {\"message\":\"no\",\"code\":\"invalid_prompt\"}\n\n", "content_filter", "no"],
+        ["event: error\ndata: it broke\n\n", "unknown", "it broke"],
+        ["{\"error\":{\"message\":\"cut\",\"code\":503}}", "provider_unavailable", "cut"]
+      ]
+      for (const [text, reason, detail] of errors) {
+        const { error, events } = yield* outcomeOf(start + text)
+        assert.deepStrictEqual([error?.reason, error?.detail], [reason, detail], text)
+        assert.deepStrictEqual(events.map(({ _tag }) => _tag), ["MessageStarted", "TextDelta"], text)
+      }
+    }))
+
+  it.effect("R-145: the reply of a run that broke is an error, and none of its calls is run", () =>
+    Effect.scoped(Effect.gen(function*() {
+      let started = 0
+      const now = Tool.make("now", { parameters: {}, handler: () => Effect.sync(() => ++started) })
+      const reply = body(created, done(0, call("a", "now", "{}")), { type: "error", error: quota })
+      const server = yield* Server.serve(() => ({ pieces: [reply] }))
+      const result = yield* Chat.run("Go", { tools: [now] }).pipe(Effect.provide(Replies.layer(server.url)))
+      assert.strictEqual(result.outcome._tag, "Failed")
+      assert.strictEqual(started, 0)
+    })))
+})
+
+describe("replies that are none", () => {
+  it.effect("R-355: a reply without its last word was cut, wherever it stops, and [DONE] is no such word", () =>
+    Effect.gen(function*() {
+      const whole = [created, added(0, call("a", "now")), args(0, "{}"), done(0, call("a", "now", "{}"))]
+      for (let count = 1; count <= whole.length; count++) {
+        for (const end of ["", "data: [DONE]\n\n", "{\"note\":1}"]) {
+          const { error, events } = yield* outcomeOf(body(...whole.slice(0, count)) + end)
+          assert.strictEqual(error?.reason, "network_error", `${count} events`)
+          assert.deepStrictEqual(Chunks.of(events, "MessageCompleted"), [])
+        }
+      }
+    }))
+
+  it.effect("R-122: truncated JSON, a page, a text, an empty body and a reply in the making are errors that say so", () =>
+    Effect.gen(function*() {
+      const bodies: ReadonlyArray<readonly [string, RegExp]> = [
+        [body(created) + "data: {\"type\":\"response.comp\n\n", /no JSON object \(22 characters\)/],
+        ["data: [1]\n\n", /no JSON object/],
+        ["<html><head><title>Bad gateway</title></head></html>", /holds no reply: Bad gateway/],
+        ["", /holds no reply/],
+        ["{\"output\":[", /holds no reply/],
+        [JSON.stringify(response({ status: "queued" })), /not complete: queued/]
+      ]
+      for (const [text, detail] of bodies) {
+        const error = yield* errorOf(text)
+        assert.deepStrictEqual(error.reason, "malformed_response", text)
+        assert.match(error.message, detail)
+      }
+    }))
+
+  it.effect("R-349: a server that answers with a whole reply instead of a stream is understood", () =>
+    Effect.gen(function*() {
+      const output = [
+        { type: "reasoning", id: "rs_1", summary: [{ type: "summary_text", text: "hm" }] },
+        Replies.message("Hi"),
+        call("a", "now", "{}")
+      ]
+      const { error, events } = yield* outcomeOf(json(200, JSON.stringify(response({ output, usage }), null, 2)))
+      assert.isUndefined(error)
+      assert.deepStrictEqual(events.map(({ _tag }) => _tag), [
+        "MessageStarted",
+        "ReasoningDelta",
+        "TextDelta",
+        "ToolCallStarted",
+        "ToolCallDelta",
+        "ToolCallCompleted",
+        "TextCompleted",
+        "MessageCompleted"
+      ])
+      assert.deepInclude(Replies.last(events), { finishReason: "tool_calls", rawFinishReason: "completed" })
+      const failed = yield* errorOf(json(200, response({ status: "failed", error: { message: "no", code: "x" } })))
+      assert.strictEqual(failed.detail, "no")
+      const refused = yield* errorOf(json(200, { error: { message: "filtered", code: "content_filter" } }))
+      assert.strictEqual(refused.reason, "content_filter")
+    }))
+
+  it.effect("R-122: a reply that is no UTF-8 fails instead of being acted on", () =>
+    Effect.gen(function*() {
+      const [before, after] = body(done(0, call("a", "now", "{\"q\":\"|\"}")), completed()).split("|")
+      const { error, events } = yield* outcomeOf({
+        pieces: [Buffer.from(before!), Buffer.from([0xff, 0xfe]), Buffer.from(after!)]
+      })
+      assert.strictEqual(error?.reason, "malformed_response")
+      assert.deepStrictEqual(Chunks.of(events, "MessageCompleted"), [])
+    }))
+})

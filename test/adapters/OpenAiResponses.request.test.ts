@@ -1,0 +1,263 @@
+/**
+ * What is sent: the request's body, its headers and its address, as the server receives them. How a thread becomes input
+ * items has a file of its own.
+ */
+import { assert, describe, it } from "@effect/vitest"
+import * as ConfigProvider from "effect/ConfigProvider"
+import * as Effect from "effect/Effect"
+import * as FetchHttpClient from "effect/http/FetchHttpClient"
+import * as Layer from "effect/Layer"
+import * as Redacted from "effect/Redacted"
+import * as Stream from "effect/Stream"
+import { Adapter, Message, type Tool } from "heddle"
+import { OpenAiResponses } from "heddle/adapters"
+import * as Chunks from "../support/openAiChat.ts"
+import * as Replies from "../support/openAiResponses.ts"
+import * as Server from "../support/server.ts"
+
+const answered = Replies.body(Replies.said("ok"), Replies.completed())
+
+/** The request that a server receives. */
+const sent = (request: Partial<Adapter.Request>, options: Partial<OpenAiResponses.Options> = {}) =>
+  Effect.scoped(Effect.gen(function*() {
+    const server = yield* Server.serve(() => ({ pieces: [answered] }))
+    yield* Stream.runDrain(Replies.stream(server.url, options, { ...Chunks.request, ...request }))
+    return server.requests[0]!
+  }))
+
+const bodyOf = (request: Partial<Adapter.Request>, options: Partial<OpenAiResponses.Options> = {}) =>
+  Effect.map(sent(request, options), ({ body }) => body)
+
+const weather: Tool.Definition = {
+  name: "get_weather",
+  description: "Current temperature",
+  parameters: {
+    type: "object",
+    properties: { city: { type: "string", minLength: 1 }, unit: { type: "string" } },
+    required: ["city"]
+  }
+}
+
+describe("body", () => {
+  it.effect("R-123: a plain request holds the model, the instructions, the input and the wish for a stream", () =>
+    Effect.gen(function*() {
+      const received = yield* sent({ messages: [Message.system("Be brief."), Message.user("Hello")] })
+      assert.deepStrictEqual([received.method, received.path], ["POST", "/v1/responses"])
+      assert.deepStrictEqual(received.body, {
+        model: "test-model",
+        instructions: "Be brief.",
+        input: [{ role: "user", content: "Hello" }],
+        include: ["reasoning.encrypted_content"],
+        store: false,
+        stream: true
+      })
+    }))
+
+  it.effect("R-123: what a request asks of the model has its place in the body", () =>
+    Effect.gen(function*() {
+      const body = yield* bodyOf({
+        model: "other-model",
+        tools: [weather, { ...weather, name: "bare", description: "" }],
+        toolChoice: { name: "bare" },
+        temperature: 0,
+        maxTokens: 100,
+        responseFormat: { type: "json_schema", name: "answer", schema: { type: "object" }, strict: true },
+        options: { user: "v" }
+      }, {
+        reasoning: { effort: "low", maxTokens: 50, summary: "auto" },
+        parallelToolCalls: false,
+        cache: { key: "chat-1", retention: "24h" },
+        options: { user: "u", truncation: "auto" }
+      })
+      assert.deepStrictEqual(body, {
+        model: "other-model",
+        input: [{ role: "user", content: "Hello" }],
+        tools: [
+          { type: "function", ...weather, strict: false },
+          { type: "function", name: "bare", parameters: weather.parameters, strict: false }
+        ],
+        tool_choice: { type: "function", name: "bare" },
+        parallel_tool_calls: false,
+        temperature: 0,
+        max_output_tokens: 100,
+        prompt_cache_key: "chat-1",
+        prompt_cache_retention: "24h",
+        text: { format: { type: "json_schema", name: "answer", schema: { type: "object" }, strict: true } },
+        reasoning: { effort: "low", max_tokens: 50, summary: "auto" },
+        include: ["reasoning.encrypted_content"],
+        user: "v",
+        truncation: "auto",
+        store: false,
+        stream: true
+      })
+    }))
+
+  it.effect("R-123: what is not asked for is not in the body, and a stream is always asked for", () =>
+    Effect.gen(function*() {
+      const body = yield* bodyOf(
+        { toolChoice: "required", responseFormat: { type: "text" }, options: { stream: false } },
+        { store: true, parallelToolCalls: false }
+      )
+      assert.deepStrictEqual(body, {
+        model: "test-model",
+        input: [{ role: "user", content: "Hello" }],
+        store: true,
+        stream: true
+      })
+      const json = yield* bodyOf({ tools: [weather], toolChoice: "required", responseFormat: { type: "json_object" } })
+      assert.deepInclude(json, { tool_choice: "required", text: { format: { type: "json_object" } } })
+    }))
+
+  it.effect("R-123: the provider's own tools, and what is to be included, come in addition; settings are joined", () =>
+    Effect.gen(function*() {
+      const body = yield* bodyOf({
+        tools: [weather],
+        toolChoice: "auto",
+        responseFormat: { type: "json_object" },
+        options: {
+          tools: [{ type: "web_search" }],
+          include: ["web_search_call.action.sources", "reasoning.encrypted_content"],
+          text: { verbosity: "low" },
+          reasoning: { effort: "high" },
+          store: false
+        }
+      }, { reasoning: { effort: "low", summary: "concise" }, store: true })
+      assert.deepInclude(body, {
+        include: ["reasoning.encrypted_content", "web_search_call.action.sources"],
+        text: { format: { type: "json_object" }, verbosity: "low" },
+        reasoning: { effort: "high", summary: "concise" },
+        store: false,
+        tool_choice: "auto"
+      })
+      assert.deepStrictEqual(body.tools.map(({ type }: any) => type), ["function", "web_search"])
+      const hosted = yield* bodyOf({ toolChoice: "required" }, { options: { tools: [{ type: "web_search" }] } })
+      assert.deepInclude(hosted, { tools: [{ type: "web_search" }], tool_choice: "required" })
+    }))
+
+  it.effect("R-123: encrypted reasoning is asked of models that may reason, and only where nothing is stored", () =>
+    Effect.gen(function*() {
+      const includeFor = (model: string, options: Partial<OpenAiResponses.Options> = {}) =>
+        Effect.map(bodyOf({ model }, options), (body) => body.include !== undefined)
+      for (const model of ["o3-mini", "gpt-5", "openai/gpt-5.4-mini", "codex-mini-latest", "grok-4", "deepseek-v4"]) {
+        assert.isTrue(yield* includeFor(model), model)
+        assert.isFalse(yield* includeFor(model, { store: true }), model)
+      }
+      for (
+        const model of ["gpt-4.1", "openai/gpt-4o", "gpt-5-chat-latest", "openai/gpt-5.3-chat", "chatgpt-4o-latest"]
+      ) {
+        assert.isFalse(yield* includeFor(model), model)
+      }
+    }))
+
+  it.effect("R-136: a strict schema requires every member and closes the object; one that has no strict form is sent as it is", () =>
+    Effect.gen(function*() {
+      const open: Tool.Definition = {
+        name: "open",
+        description: "",
+        parameters: { type: "object", additionalProperties: { type: "string" } }
+      }
+      const { tools } = yield* bodyOf({ tools: [weather, open] }, { strict: true })
+      assert.deepStrictEqual(tools, [
+        {
+          type: "function",
+          name: "get_weather",
+          description: "Current temperature",
+          parameters: {
+            type: "object",
+            properties: { city: { type: "string" }, unit: { type: ["string", "null"] } },
+            required: ["city", "unit"],
+            additionalProperties: false
+          },
+          strict: true
+        },
+        { type: "function", name: "open", parameters: open.parameters, strict: false }
+      ])
+      const schema = weather.parameters
+      const answer = yield* bodyOf({ responseFormat: { type: "json_schema", name: "answer", schema, strict: true } })
+      assert.deepStrictEqual(answer.text.format.schema, tools[0].parameters)
+      const loose = yield* bodyOf({ responseFormat: { type: "json_schema", name: "answer", schema } })
+      assert.deepStrictEqual(loose.text.format, { type: "json_schema", name: "answer", schema })
+    }))
+})
+
+describe("layer", () => {
+  const key = Redacted.make("sk-secret-1")
+
+  /** The request that would have been sent to a server that is not ours to run. */
+  const addressOf = (baseUrl: string | undefined) => {
+    let seen = ""
+    return Chunks.outcome(
+      Stream.unwrap(Adapter.Adapter.useSync((adapter) => adapter.stream(Chunks.request))).pipe(
+        Stream.provide(Layer.provide(
+          OpenAiResponses.layer({ model: "m", ...(baseUrl === undefined ? {} : { baseUrl }) }),
+          FetchHttpClient.layer
+        )),
+        Stream.provideService(FetchHttpClient.Fetch, (url) => {
+          seen = String(url)
+          return Promise.resolve(new Response(answered))
+        })
+      )
+    ).pipe(Effect.map(() => seen))
+  }
+
+  it.effect("R-123: without a base URL it is OpenAI's own, and a query string stays at the end", () =>
+    Effect.gen(function*() {
+      assert.strictEqual(yield* addressOf(undefined), "https://api.openai.com/v1/responses")
+      assert.strictEqual(
+        yield* addressOf("https://x.openai.azure.com/openai/v1/?api-version=preview"),
+        "https://x.openai.azure.com/openai/v1/responses?api-version=preview"
+      )
+    }))
+
+  it.effect("R-123: the key is a bearer token, other headers win over the adapter's own", () =>
+    Effect.gen(function*() {
+      const { headers } = yield* sent({}, { apiKey: Redacted.make(" sk-secret-1\n") })
+      assert.strictEqual(headers.authorization, "Bearer sk-secret-1")
+      const other = yield* sent({}, { headers: { "api-key": key, authorization: "Token t", "x-title": "Heddle" } })
+      assert.deepInclude(other.headers, { "api-key": "sk-secret-1", authorization: "Token t", "x-title": "Heddle" })
+      assert.isUndefined((yield* sent({})).headers.authorization)
+    }))
+
+  it("R-123: an option that cannot be used is named", () => {
+    const make = (options: object) => () => OpenAiResponses.layer({ model: "m", ...options })
+    assert.throws(make({ model: "" }), TypeError, "OpenAiResponses.layer: model must be the name of a model")
+    assert.throws(make({ retries: -1 }), TypeError, "retries must be an integer of at least 0; got: -1")
+    assert.throws(make({ idleTimeout: "soon" }), TypeError, "idleTimeout must be a duration; got: soon")
+  })
+
+  /** What a server receives from an adapter that the environment describes, or the error that describes it wrongly. */
+  const fromEnvironment = (
+    environment: (url: string) => Record<string, string>,
+    defaults: Partial<OpenAiResponses.Options> = {}
+  ) =>
+    Effect.scoped(Effect.gen(function*() {
+      const server = yield* Server.serve(() => ({ pieces: [answered] }))
+      const provider = ConfigProvider.layer(ConfigProvider.fromEnv({ env: environment(server.url) }))
+      yield* Stream.unwrap(Adapter.Adapter.useSync((adapter) => adapter.stream(Chunks.request))).pipe(
+        Stream.runDrain,
+        Effect.provide(OpenAiResponses.layerConfig(defaults).pipe(Layer.provide([FetchHttpClient.layer, provider])))
+      )
+      return server.requests[0]!
+    }))
+
+  it.effect("R-122: the environment names the model, the key and the server, and wins over the defaults", () =>
+    Effect.gen(function*() {
+      const full = yield* fromEnvironment((url) => ({
+        OPENAI_API_KEY: "sk-secret-2",
+        OPENAI_BASE_URL: `${url}/v2/`,
+        OPENAI_MODEL: "env-model"
+      }), { model: "default-model", baseUrl: "http://nowhere.test", apiKey: key, store: true })
+      assert.deepStrictEqual(
+        [full.path, full.body.model, full.headers.authorization, full.body.store],
+        ["/v2/responses", "env-model", "Bearer sk-secret-2", true]
+      )
+    }))
+
+  it.effect("R-122: a model that nobody names, and a key that OpenAI would want, are missed by name", () =>
+    Effect.gen(function*() {
+      const noModel = yield* Effect.flip(fromEnvironment((url) => ({ OPENAI_BASE_URL: url })))
+      assert.match(noModel.message, /OPENAI_MODEL/)
+      const noKey = yield* Effect.flip(fromEnvironment(() => ({ OPENAI_MODEL: "m" })))
+      assert.match(noKey.message, /OPENAI_API_KEY/)
+    }))
+})

@@ -1,0 +1,355 @@
+/**
+ * What a streamed reply says: text, reasoning, refusals, calls out of fragments, what ran at the provider, and how the
+ * reply ended; its function calls have a file of their own. The replies come from a server on the loopback interface, over the real HTTP client.
+ */
+import { assert, describe, it } from "@effect/vitest"
+import * as Effect from "effect/Effect"
+import { Collector, type Event, Message } from "heddle"
+import { calls, of } from "../support/openAiChat.ts"
+import * as Replies from "../support/openAiResponses.ts"
+
+const { added, body, call, completed, delta, done, event, eventsOf, incomplete, last, message, outcomeOf, said } =
+  Replies
+
+const tagsOf = (events: ReadonlyArray<Event.AdapterEvent>) => events.map((event) => event._tag)
+
+const textOf = (events: ReadonlyArray<Event.AdapterEvent>) =>
+  of(events, "TextDelta").map((event) => event.delta).join("")
+
+const thoughtOf = (events: ReadonlyArray<Event.AdapterEvent>) =>
+  of(events, "ReasoningDelta").map((event) => event.delta).join("")
+
+describe("text", () => {
+  it.effect("R-334: text is streamed, joined, and framed by the message's start and end", () =>
+    Effect.gen(function*() {
+      const events = yield* eventsOf(
+        added(0, message("")),
+        event("content_part.added", { output_index: 0, content_index: 0, part: { type: "output_text", text: "" } }),
+        said("Hel"),
+        said(""),
+        said("lo"),
+        event("output_text.done", { output_index: 0, content_index: 0, text: "Hello" }),
+        event("content_part.done", { output_index: 0, content_index: 0, part: { type: "output_text", text: "Hello" } }),
+        done(0, message("Hello")),
+        completed({ output: [message("Hello")] })
+      )
+      assert.deepStrictEqual(events, [
+        { _tag: "MessageStarted", message: Message.assistant("") },
+        { _tag: "TextDelta", id: null, delta: "Hel" },
+        { _tag: "TextDelta", id: null, delta: "lo" },
+        { _tag: "TextCompleted", id: null, text: "Hello" },
+        {
+          _tag: "MessageCompleted",
+          message: { ...Message.assistant("Hello"), finishReason: "stop" },
+          finishReason: "stop",
+          rawFinishReason: "completed",
+          metadata: { responseId: "resp_1", model: "test-model" }
+        }
+      ])
+    }))
+
+  it.effect("R-334: whichever of the four tellings of a text is there, it is shown once", () =>
+    Effect.gen(function*() {
+      const whole = message("Hello")
+      const tellings: ReadonlyArray<ReadonlyArray<Replies.Json>> = [
+        [said("Hel"), said("lo")],
+        [event("output_text.done", { output_index: 0, text: "Hello" })],
+        [event("content_part.done", { output_index: 0, part: { type: "output_text", text: "Hello" } })],
+        [done(0, whole)],
+        [completed({ output: [whole] })],
+        [said("Hel"), event("output_text.done", { output_index: 0, text: "Hello" }), done(0, whole)],
+        [said("Hel"), completed({ output: [whole] })],
+        [done(0, { ...whole, content: "Hello" })]
+      ]
+      for (const telling of tellings) {
+        const events = yield* eventsOf(added(0, message("")), ...telling, completed())
+        assert.deepStrictEqual(
+          [textOf(events), of(events, "TextCompleted").map((event) => event.text)],
+          ["Hello", ["Hello"]],
+          JSON.stringify(telling)
+        )
+      }
+    }))
+
+  it.effect("R-334: a repetition that contradicts what was streamed outweighs it", () =>
+    Effect.gen(function*() {
+      const events = yield* eventsOf(said("Hullo"), done(0, message("Hello")), completed())
+      assert.deepStrictEqual([textOf(events), of(events, "TextCompleted")[0]?.text], ["Hullo", "Hello"])
+    }))
+
+  it.effect("R-334: several messages and parts are one text, in their own order", () =>
+    Effect.gen(function*() {
+      const events = yield* eventsOf(
+        added(0, message("", { id: "m0" })),
+        delta("output_text", 0, "a", { content_index: 0 }),
+        delta("output_text", 0, "b", { content_index: 1 }),
+        added(1, message("", { id: "m1" })),
+        said("c", 1),
+        completed()
+      )
+      assert.deepStrictEqual([textOf(events), of(events, "TextCompleted")[0]?.text], ["abc", "abc"])
+    }))
+
+  it.effect("R-333: a reply without anything is a message without text and calls", () =>
+    Effect.gen(function*() {
+      const events = yield* eventsOf(completed())
+      assert.deepStrictEqual(tagsOf(events), ["MessageStarted", "MessageCompleted"])
+      assert.deepStrictEqual(last(events).message, { ...Message.assistant(""), finishReason: "stop" })
+    }))
+
+  it.effect("R-334: a refusal is told in the metadata and is no text, and what is unknown is passed over", () =>
+    Effect.gen(function*() {
+      const events = yield* eventsOf(
+        event("in_progress", { response: {} }),
+        added(0, { ...message(""), content: [] }),
+        delta("refusal", 0, "I can"),
+        delta("refusal", 0, "not"),
+        event("refusal.done", { output_index: 0, refusal: "I cannot." }),
+        event("tomorrow.delta", { output_index: 0, delta: "x" }),
+        event("content_part.done", { output_index: 0, part: { type: "hologram", text: "x" } }),
+        { type: "keepalive", sequence_number: 3 },
+        completed()
+      )
+      assert.deepStrictEqual(tagsOf(events), ["MessageStarted", "MessageCompleted"])
+      assert.deepStrictEqual(
+        [last(events).metadata?.["refusal"], last(events).finishReason, last(events).message.content],
+        ["I cannot.", "stop", ""]
+      )
+    }))
+
+  it.effect("R-358: sources are told once each, whether they stand beside the text or in it", () =>
+    Effect.gen(function*() {
+      const [one, two] = [{ type: "url_citation", url: "https://a.test" }, {
+        type: "url_citation",
+        url: "https://b.test"
+      }]
+      const events = yield* eventsOf(
+        said("x"),
+        event("output_text.annotation.added", { output_index: 0, annotation: one }),
+        done(0, message("x", { content: [{ type: "output_text", text: "x", annotations: [one, two] }] })),
+        completed()
+      )
+      assert.deepStrictEqual(last(events).metadata?.["annotations"], [one, two])
+    }))
+})
+
+describe("reasoning", () => {
+  it.effect("R-334: summaries and raw reasoning are kept apart from the text, one part for each item", () =>
+    Effect.gen(function*() {
+      const first = {
+        type: "reasoning",
+        id: "rs_1",
+        summary: [{ type: "summary_text", text: "ab" }],
+        encrypted_content: "E"
+      }
+      const second = { type: "reasoning", id: "rs_2", summary: [], content: [{ type: "reasoning_text", text: "cd" }] }
+      const events = yield* eventsOf(
+        added(0, { ...first, summary: [] }),
+        delta("reasoning_summary_text", 0, "a", { summary_index: 0 }),
+        delta("reasoning_summary_text", 0, "b", { summary_index: 0 }),
+        done(0, first),
+        added(1, { ...second, content: [] }),
+        delta("reasoning_text", 1, "c", { content_index: 0 }),
+        event("reasoning_text.done", { output_index: 1, content_index: 0, text: "cd" }),
+        done(1, { ...second, status: null }),
+        said("Hi", 2),
+        completed()
+      )
+      assert.deepStrictEqual([thoughtOf(events), textOf(events)], ["abcd", "Hi"])
+      assert.deepStrictEqual(last(events).message.reasoning, [
+        { type: "reasoning", text: "ab", metadata: { openaiResponses: { index: 0, item: first } } },
+        { type: "reasoning", text: "cd", metadata: { openaiResponses: { index: 1, item: second } } },
+        { type: "reasoning", text: "", metadata: { openaiResponses: { index: 2, message: { length: 2 } } } }
+      ])
+    }))
+
+  it.effect("R-334: ids that change with every event do not part an item, and the first id stays", () =>
+    Effect.gen(function*() {
+      const item = (id: string, rest: Replies.Json = {}) => ({ type: "reasoning", id, summary: [], ...rest })
+      const events = yield* eventsOf(
+        added(0, item("x1")),
+        done(0, item("x2", { encrypted_content: "E" })),
+        added(1, message("", { id: "x3" })),
+        delta("output_text", 1, "a", { item_id: "x4" }),
+        delta("output_text", 1, "b", { item_id: "x5" }),
+        event("output_text.done", { output_index: 1, item_id: "x6", text: "ab" }),
+        done(1, message("ab", { id: "x7" })),
+        completed({ output: [item("x8", { encrypted_content: "F" }), message("ab", { id: "x9" })] })
+      )
+      assert.strictEqual(textOf(events), "ab")
+      assert.deepStrictEqual(last(events).message.reasoning?.[0], {
+        type: "reasoning",
+        text: "",
+        metadata: { openaiResponses: { index: 0, item: item("x1", { encrypted_content: "E" }) } }
+      })
+    }))
+
+  it.effect("R-355: reasoning that was not complete is shown, and does not go back", () =>
+    Effect.gen(function*() {
+      const events = yield* eventsOf(
+        added(0, { type: "reasoning", id: "rs_1", summary: [], encrypted_content: "half" }),
+        delta("reasoning_text", 0, "hm"),
+        incomplete("max_output_tokens")
+      )
+      assert.deepStrictEqual(last(events).message.reasoning, [{ type: "reasoning", text: "hm" }])
+    }))
+
+  it.effect("R-334: reasoning that is complete after the text began is still its own", () =>
+    Effect.gen(function*() {
+      const whole = { type: "reasoning", id: "rs_1", summary: [], content: [{ type: "reasoning_text", text: "hm" }] }
+      const events = yield* eventsOf(
+        added(0, { ...whole, content: [] }),
+        delta("reasoning_text", 0, "hm"),
+        added(1, message("")),
+        said("4", 1),
+        done(1, message("4")),
+        event("content_part.done", { output_index: 0, content_index: 0, part: { type: "reasoning_text", text: "hm" } }),
+        done(0, whole),
+        completed()
+      )
+      assert.deepStrictEqual([thoughtOf(events), textOf(events)], ["hm", "4"])
+    }))
+})
+
+describe("hosted tools", () => {
+  const search = {
+    type: "web_search_call",
+    id: "ws_1",
+    status: "completed",
+    action: { type: "search", query: "heddle" }
+  }
+  const remote = { type: "mcp_call", id: "mcp_1", name: "add", server_label: "m", arguments: "{\"a\":1}", output: "2" }
+  const python = { type: "code_interpreter_call", id: "ci_1", code: "1+1", container_id: "c", outputs: [] }
+  const image = { type: "image_generation_call", id: "ig_1", status: "completed", result: "AAAA" }
+  const files = { type: "file_search_call", id: "fs_1", queries: ["q"], results: null }
+  const custom = {
+    type: "custom_tool_call",
+    id: "ctc_1",
+    call_id: "xs_1",
+    name: "x_search",
+    input: "{\"query\":\"q\"}"
+  }
+
+  it.effect("R-332, I-10: what the provider ran is listed under its kind, never to be run, and does not end the turn", () =>
+    Effect.gen(function*() {
+      const items = [search, remote, python, image, files, custom]
+      const events = yield* eventsOf(
+        ...items.flatMap((item, index) => [
+          added(index, { ...item, status: "in_progress" }),
+          event(`${item.type}.in_progress`, { output_index: index, item_id: item.id }),
+          delta("mcp_call_arguments", index, "{\"a\":1}"),
+          done(index, item)
+        ]),
+        said("Hi", 6),
+        completed({ output: [...items, message("Hi")] })
+      )
+      const listed = of(events, "ToolCallCompleted")
+      assert.deepStrictEqual(
+        listed.map(({ arguments: given, id, name, providerExecuted }) => [id, name, providerExecuted, given]),
+        [
+          ["ws_1", "web_search_call", true, { type: "search", query: "heddle" }],
+          ["mcp_1", "mcp_call", true, { a: 1 }],
+          ["ci_1", "code_interpreter_call", true, { code: "1+1" }],
+          ["ig_1", "image_generation_call", true, {}],
+          ["fs_1", "file_search_call", true, { queries: ["q"] }],
+          ["ctc_1", "x_search", true, { query: "q" }]
+        ]
+      )
+      assert.deepStrictEqual(listed[3]?.metadata, { openaiResponses: { index: 3, item: image } })
+      assert.strictEqual(last(events).finishReason, "stop")
+      const response = Collector.toResponse(Collector.applyAll(Collector.initial(), events))
+      assert.isFalse(Collector.isToolTurn(Collector.initial().policy, response))
+      assert.strictEqual(response.toolCalls.length, 6)
+    }))
+
+  it.effect("R-332: one that was not completed is listed, too, and a result is kept but is no call", () =>
+    Effect.gen(function*() {
+      const result = { type: "tool_search_output", id: "tso_1", tools: [] }
+      const events = yield* eventsOf(added(0, search), done(1, result), incomplete("max_output_tokens"))
+      assert.deepStrictEqual(
+        of(events, "ToolCallCompleted").map(({ name, providerExecuted }) => [name, providerExecuted]),
+        [
+          ["web_search_call", true]
+        ]
+      )
+      assert.deepStrictEqual(last(events).message.reasoning, [
+        { type: "reasoning", text: "", metadata: { openaiResponses: { index: 1, item: result } } }
+      ])
+    }))
+
+  it.effect("R-332, R-344: a call beside it is acted on", () =>
+    Effect.gen(function*() {
+      const events = yield* eventsOf(done(0, search), done(1, call("a", "now", "{}")), completed())
+      assert.strictEqual(last(events).finishReason, "tool_calls")
+    }))
+})
+
+describe("the end", () => {
+  it.effect("R-347, I-15: the status and its reason tell how a reply ended, and calls outweigh it", () =>
+    Effect.gen(function*() {
+      const now = done(0, call("a", "now", "{}"))
+      const cases: ReadonlyArray<readonly [ReadonlyArray<Replies.Json>, string, string]> = [
+        [[completed()], "stop", "completed"],
+        [[now, completed()], "tool_calls", "completed"],
+        [[incomplete("max_output_tokens")], "length", "incomplete:max_output_tokens"],
+        [[now, incomplete("max_output_tokens")], "length", "incomplete:max_output_tokens"],
+        [[incomplete("content_filter")], "content_filter", "incomplete:content_filter"],
+        [[incomplete("toString")], "error", "incomplete:toString"],
+        [[incomplete(null)], "length", "incomplete"],
+        [[event("cancelled", { response: { status: "cancelled" } })], "error", "cancelled"],
+        [[completed({ status: "archived" })], "other", "archived"],
+        [[event("completed")], "stop", "completed"],
+        [[completed({ status: "in_progress" })], "stop", "completed"]
+      ]
+      for (const [parts, reason, raw] of cases) {
+        const events = yield* eventsOf(...parts)
+        assert.deepStrictEqual([last(events).finishReason, last(events).rawFinishReason], [reason, raw])
+      }
+    }))
+
+  it.effect("R-303, R-350: figures are named alike, and unknown ones are kept", () =>
+    Effect.gen(function*() {
+      const events = yield* eventsOf(
+        said("x"),
+        completed({
+          usage: {
+            ...Replies.usage,
+            input_tokens_details: { cached_tokens: 4, cache_write_tokens: 2, audio_tokens: 1 },
+            cost: 0.25,
+            num_sources_used: 3
+          }
+        })
+      )
+      assert.deepInclude(last(events).metadata?.["usage"] as object, {
+        inputTokens: 12,
+        outputTokens: 7,
+        totalTokens: 19,
+        cachedInputTokens: 4,
+        cacheWriteInputTokens: 2,
+        reasoningTokens: 3,
+        totalCost: 0.25,
+        extra: { num_sources_used: 3, input_tokens_details: { audio_tokens: 1 } }
+      })
+      const sparse = yield* eventsOf(completed({ usage: { input_tokens: 3, output_tokens: 1 } }))
+      assert.deepInclude(last(sparse).metadata?.["usage"] as object, { totalTokens: 4, cachedInputTokens: null })
+    }))
+
+  it.effect("R-342, R-136: under strict schemas the nulls that stand for missing members do not reach the tool", () =>
+    Effect.gen(function*() {
+      const parameters = {
+        type: "object",
+        properties: { city: { type: "string" }, unit: { type: "string" } },
+        required: ["city"]
+      }
+      const reply = body(done(0, call("a", "weather", "{\"city\":\"Oslo\",\"unit\":null}")), completed())
+      const asked = { tools: [{ name: "weather", description: "", parameters }] }
+      const strict = yield* outcomeOf(reply, { strict: true }, asked)
+      assert.deepStrictEqual(calls(strict.events), [{ id: "a", name: "weather", arguments: { city: "Oslo" } }])
+      const loose = yield* outcomeOf(reply, {}, asked)
+      assert.deepStrictEqual(calls(loose.events), [{
+        id: "a",
+        name: "weather",
+        arguments: { city: "Oslo", unit: null }
+      }])
+    }))
+})

@@ -1,0 +1,314 @@
+/**
+ * How a reply travels: bodies cut anywhere and written in every way that servers are known to write them, work that is
+ * linear in what arrives, and connections that end with their streams.
+ */
+import { assert, describe, it } from "@effect/vitest"
+import * as Context from "effect/Context"
+import * as Effect from "effect/Effect"
+import * as Fiber from "effect/Fiber"
+import * as FetchHttpClient from "effect/http/FetchHttpClient"
+import * as Latch from "effect/Latch"
+import * as Layer from "effect/Layer"
+import * as Schema from "effect/Schema"
+import * as Stream from "effect/Stream"
+import { AdapterSuite, Conformance } from "heddle/testing"
+import * as Chunks from "../support/openAiChat.ts"
+import * as Replies from "../support/openAiResponses.ts"
+import * as Server from "../support/server.ts"
+
+const { added, args, body, call, completed, created, done, event, interleaved, outcomeOf, said } = Replies
+const { of, outcome } = Chunks
+
+/** A client whose answer arrives in reads of exactly the given pieces, which no network would grant. */
+const reading = (pieces: ReadonlyArray<Uint8Array>) =>
+  Stream.provideService(FetchHttpClient.Fetch, () => {
+    let next = 0
+    const source = new ReadableStream<Uint8Array>({
+      pull: (controller) => next < pieces.length ? controller.enqueue(pieces[next++]!) : controller.close()
+    })
+    return Promise.resolve(new Response(source))
+  })
+
+const read = (pieces: ReadonlyArray<Uint8Array>) => outcome(Replies.stream("http://model.test").pipe(reading(pieces)))
+
+const cutInto = (text: string, size: number) => read(Server.pieces(text, size))
+
+describe("reads", () => {
+  const reference = Effect.map(outcomeOf(interleaved), ({ events }) => events)
+
+  it.effect("R-349: a body that is written in pieces of any size says the same, over HTTP", () =>
+    Effect.gen(function*() {
+      const expected = yield* reference
+      for (const size of [1, 7, 100]) {
+        const { error, events } = yield* outcomeOf({ pieces: Server.pieces(interleaved, size) })
+        assert.isUndefined(error)
+        assert.deepStrictEqual(events, expected)
+      }
+    }))
+
+  it.effect("R-349: reads of one byte, which cut lines, line ends and code points, say the same", () =>
+    Effect.gen(function*() {
+      const expected = yield* reference
+      for (const ends of ["\n", "\r\n", "\r"]) {
+        for (const size of [1, 2, 3, 5, 1000]) {
+          const { error, events } = yield* cutInto(interleaved.replaceAll("\n", ends), size)
+          assert.isUndefined(error)
+          assert.deepStrictEqual(events, expected, `${JSON.stringify(ends)}, reads of ${size}`)
+        }
+      }
+    }))
+
+  const place = Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: Buffer.byteLength(interleaved) }))
+  const cuts = Schema.Array(place).check(Schema.isMaxLength(12))
+
+  it.effect.prop("R-349: cut anywhere, a reply says the same", [cuts], ([places]) =>
+    Effect.gen(function*() {
+      const bytes = Buffer.from(interleaved)
+      const ends = [...places.toSorted((left, right) => left - right), bytes.length]
+      const pieces = ends.map((end, index) => bytes.subarray(ends[index - 1] ?? 0, end)).filter(({ length }) =>
+        length > 0
+      )
+      const { error, events } = yield* read(pieces)
+      assert.isUndefined(error)
+      assert.deepStrictEqual(events, yield* reference)
+    }), { arbitrary: { runs: 100 } })
+
+  it.effect("R-334: comments, names of no meaning, missing names and a closing [DONE] are passed over", () =>
+    Effect.gen(function*() {
+      const noise = ": OPENROUTER PROCESSING\n\n"
+      const text = noise +
+        body(created, said("a"), said("b"), completed()).replaceAll("event: ", `${noise}id: 1\nx-event: `)
+      const { error, events } = yield* outcomeOf(`${text}${noise}data: [DONE]\n\n`)
+      assert.isUndefined(error)
+      assert.deepStrictEqual(of(events, "TextCompleted").map((event) => event.text), ["ab"])
+    }))
+
+  it.effect("R-334: an event whose data has no type goes by its name, and the last one needs no blank line", () =>
+    Effect.gen(function*() {
+      const text = body(said("a"), completed()).replaceAll(/"type":"response[^"]*",?/g, "").trimEnd()
+      const { error, events } = yield* outcomeOf(text)
+      assert.isUndefined(error)
+      assert.deepStrictEqual(of(events, "TextCompleted").map((event) => event.text), ["a"])
+    }))
+
+  it.effect("R-344: a socket that is lost after the last word is not missed, one lost in a call fails the reply", () =>
+    Effect.gen(function*() {
+      const whole = yield* outcomeOf({ pieces: [body(said("a"), completed())], ending: "drop" })
+      assert.deepStrictEqual([of(whole.events, "TextCompleted").length, whole.error], [1, undefined])
+      const cut = yield* outcomeOf({
+        pieces: [body(added(0, call("a", "search")), args(0, "{\"q\":"))],
+        ending: "drop"
+      })
+      assert.deepStrictEqual(cut.events.map(({ _tag }) => _tag), ["MessageStarted", "ToolCallStarted", "ToolCallDelta"])
+      assert.strictEqual(cut.error?.reason, "network_error")
+    }))
+})
+
+describe("servers", () => {
+  type Vary = (event: Replies.Json) => ReadonlyArray<Replies.Json>
+
+  const without = (pattern: RegExp): Vary => (event) => pattern.test(String(event["type"])) ? [] : [event]
+
+  const item = (event: Replies.Json, change: (item: Replies.Json) => Replies.Json): Replies.Json =>
+    event["item"] === undefined ? event : { ...event, item: change(event["item"] as Replies.Json) }
+
+  let ids = 0
+  const renamed: Vary = (event) => [item({ ...event, item_id: `x${ids++}` }, (one) => ({ ...one, id: `x${ids++}` }))]
+  const nameless: Vary = (event) => [item({ ...event, item_id: null }, (one) => ({ ...one, id: undefined }))]
+  const named: Vary = (event) => {
+    const ids = ["rs_1", "msg_1", "fc_call_a", "fc_call_b"]
+    const id = ids[Number(event["output_index"])]
+    return [{ ...event, output_index: 0, ...(id === undefined ? {} : { item_id: id }) }]
+  }
+  const bare: Vary = (event) => [event["type"] === "response.completed" ? completed({ usage: Replies.usage }) : event]
+
+  const varieties: ReadonlyArray<readonly [name: string, ...varies: ReadonlyArray<Vary>]> = [
+    ["sends no fragments", without(/delta$/)],
+    ["sends fragments only", without(/done$/), bare],
+    ["tells only complete items", without(/delta$|added$|text.done$|arguments.done$/), bare],
+    ["tells items only in the end", without(/^(?!response\.completed)/)],
+    ["announces no items", without(/added$/)],
+    ["repeats nothing in the end", bare],
+    ["makes up an id for every event", renamed],
+    ["makes up an id for every event and repeats nothing", renamed, bare],
+    ["has no ids", nameless],
+    ["gives every item the same index", named],
+    ["gives every item the same index and repeats nothing", named, bare]
+  ]
+
+  /** What a reply comes to, however it was told. */
+  const sum = (events: Chunks.Outcome["events"]) => {
+    const { finishReason, message, metadata } = Replies.last(events)
+    return {
+      shown: of(events, "TextDelta").map(({ delta }) => delta).join(""),
+      thought: of(events, "ReasoningDelta").map(({ delta }) => delta).join(""),
+      content: message.content,
+      reasoning: message.reasoning?.map((part) => part.type === "reasoning" && part.text),
+      calls: Chunks.calls(events),
+      usage: metadata?.["usage"],
+      finishReason
+    }
+  }
+
+  for (const [name, ...varies] of varieties) {
+    it.effect(`R-343, R-349: a server that ${name} says the same`, () =>
+      Effect.gen(function*() {
+        const told = varies.reduce<ReadonlyArray<Replies.Json>>(
+          (all, vary) => all.flatMap(vary),
+          Replies.interleavedEvents
+        )
+        const { error, events } = yield* cutInto(body(...told), 4096)
+        assert.isUndefined(error)
+        const reference = yield* cutInto(interleaved, 4096)
+        assert.deepStrictEqual(sum(events), sum(reference.events))
+      }))
+  }
+})
+
+/** Counts the characters that are parsed as JSON meanwhile. */
+const parsing = <A, E>(effect: Effect.Effect<A, E>): Effect.Effect<readonly [A, number], E> =>
+  Effect.suspend(() => {
+    const parse = JSON.parse
+    let parsed = 0
+    JSON.parse = (source: string, reviver?: Parameters<typeof parse>[1]) => {
+      parsed += source.length
+      return parse(source, reviver)
+    }
+    return effect.pipe(
+      Effect.map((value) => [value, parsed] as const),
+      Effect.ensuring(Effect.sync(() => {
+        JSON.parse = parse
+      }))
+    )
+  })
+
+describe("work", () => {
+  it.effect("R-353, I-19: 50,000 fragments of one byte are parsed once each, and their text as often as one would be", () =>
+    Effect.gen(function*() {
+      const text = JSON.stringify({ text: "x".repeat(49_989) })
+      const answer = body(
+        added(0, call("a", "note")),
+        ...[...text].map((letter) => args(0, letter)),
+        event("function_call_arguments.done", { output_index: 0, arguments: text }),
+        done(0, call("a", "note", text)),
+        completed({ output: [call("a", "note", text)] })
+      )
+      const [{ events }, parsed] = yield* parsing(cutInto(answer, 64 * 1024))
+      assert.strictEqual(of(events, "ToolCallDelta").length, 50_000)
+      assert.strictEqual(of(events, "ToolCallCompleted")[0]!.rawArguments, text)
+      assert.isAtMost(parsed, answer.length + 3 * text.length)
+    }))
+
+  it.effect("R-353: 64 calls whose fragments take turns are 64 calls, parsed once each", () =>
+    Effect.gen(function*() {
+      const texts = Array.from({ length: 64 }, (_, index) => JSON.stringify({ n: index, text: "x".repeat(200) }))
+      const answer = body(
+        ...texts.map((_, index) => added(index, call(`c${index}`, "note"))),
+        ...Array.from({ length: 20 }, (_, turn) =>
+          texts.flatMap((text, index) => {
+            const piece = text.slice(turn * 12, turn === 19 ? undefined : (turn + 1) * 12)
+            return piece === "" ? [] : [args(index, piece)]
+          })).flat(),
+        ...texts.map((text, index) => done(index, call(`c${index}`, "note", text))),
+        completed()
+      )
+      const [{ events }, parsed] = yield* parsing(cutInto(answer, 4096))
+      assert.deepStrictEqual(
+        of(events, "ToolCallCompleted").map((event) => [event.id, event.arguments["n"], event.argumentsLost]),
+        texts.map((_, index) => [`c${index}`, index, undefined])
+      )
+      assert.isAtMost(parsed, answer.length + 3 * texts.join("").length)
+    }))
+
+  it.effect("R-353: an event longer than allowed ends the reply instead of filling the memory", () =>
+    Effect.gen(function*() {
+      const { error, events } = yield* outcomeOf(
+        { pieces: [body(said("a")), `data: ${"x".repeat(5000)}`] },
+        { maxEventLength: 1000 }
+      )
+      assert.strictEqual(error?.reason, "malformed_response")
+      assert.include(error?.message, "1000 characters")
+      assert.strictEqual(of(events, "TextDelta").length, 1)
+    }))
+})
+
+describe("connections", () => {
+  const waiting: Server.Answer = { pieces: [body(created, said("a"))], ending: "open" }
+
+  it.effect("R-125: nothing is sent before the first pull, and each run sends a request of its own", () =>
+    Effect.scoped(Effect.gen(function*() {
+      const server = yield* Server.serve(() => ({ pieces: [interleaved] }))
+      const stream = Replies.stream(server.url)
+      yield* Effect.scoped(Stream.toPull(stream))
+      assert.strictEqual(server.requests.length, 0)
+      yield* Stream.runDrain(stream)
+      yield* Stream.runDrain(stream)
+      assert.deepStrictEqual(yield* server.settled, { answered: 2, left: 0 })
+    })))
+
+  it.effect("R-144: a reader that leaves closes the socket, and the server sees it within a second", () =>
+    Effect.scoped(Effect.gen(function*() {
+      const server = yield* Server.serve(() => waiting)
+      const seen = yield* Stream.runCollect(Stream.take(Replies.stream(server.url), 2))
+      const left = performance.now()
+      assert.deepStrictEqual(seen.map(({ _tag }) => _tag), ["MessageStarted", "TextDelta"])
+      assert.deepStrictEqual(yield* server.settled, { answered: 1, left: 1 })
+      assert.isBelow(performance.now() - left, 1000)
+    })))
+
+  it.effect("R-144: a reader that is interrupted closes the socket, before the answer and within it", () =>
+    Effect.scoped(Effect.gen(function*() {
+      const arrived = yield* Latch.make()
+      const server = yield* Server.serve((_, index) => {
+        if (index === 0) return waiting
+        arrived.openUnsafe()
+        return { pieces: [], ending: "open" }
+      })
+      const started = yield* Latch.make()
+      const within = yield* Effect.forkChild(
+        Stream.runForEach(
+          Replies.stream(server.url),
+          (event) => event._tag === "TextDelta" ? started.open : Effect.void
+        )
+      )
+      yield* started.await
+      yield* Fiber.interrupt(within)
+      const before = yield* Effect.forkChild(Stream.runDrain(Replies.stream(server.url)))
+      yield* arrived.await
+      yield* Fiber.interrupt(before)
+      assert.deepStrictEqual(yield* server.settled, { answered: 2, left: 2 })
+    })))
+
+  class ModelServer extends Context.Service<ModelServer, Server.Server>()("test/ModelServer") {}
+
+  const served = Layer.effect(ModelServer, Server.serve(() => ({ pieces: Server.pieces(interleaved, 50) })))
+
+  Conformance.register(
+    AdapterSuite.answering({
+      request: { ...Chunks.request, tools: [{ name: "search", description: "", parameters: {} }] },
+      connections: Effect.flatMap(
+        ModelServer,
+        (server) => Effect.map(server.settled, ({ answered }) => ({ opened: server.requests.length, closed: answered }))
+      )
+    }),
+    Layer.provideMerge(Layer.unwrap(Effect.map(ModelServer, (server) => Replies.layer(server.url))), served),
+    (name, run) => {
+      it(`R-334, R-337, ${name}`, run)
+    }
+  )
+
+  const refusing = Layer.effect(ModelServer, Server.serve(() => ({ status: 401, headers: {}, pieces: ["{}"] })))
+
+  Conformance.register(
+    AdapterSuite.failing({
+      connections: Effect.flatMap(
+        ModelServer,
+        (server) => Effect.map(server.settled, ({ answered }) => ({ opened: server.requests.length, closed: answered }))
+      )
+    }),
+    Layer.provideMerge(Layer.unwrap(Effect.map(ModelServer, (server) => Replies.layer(server.url))), refusing),
+    (name, run) => {
+      it(`R-122, ${name}`, run)
+    }
+  )
+})

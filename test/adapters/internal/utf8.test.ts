@@ -1,0 +1,50 @@
+/**
+ * Bytes into text: cut anywhere, and wrong anywhere.
+ */
+import { assert, describe, it } from "@effect/vitest"
+import * as Utf8 from "../../../src/adapters/internal/utf8.ts"
+
+/** What a decoder reads of bytes in reads of a size, and whether it found them wrong. */
+const decoded = (bytes: Uint8Array, size: number) => {
+  const decoder = new Utf8.Decoder()
+  let text = ""
+  for (let start = 0; start < bytes.length; start += size) text += decoder.decode(bytes.subarray(start, start + size))
+  return [text, decoder.isInvalid]
+}
+
+const encoder = new TextEncoder()
+
+describe("UTF-8", () => {
+  it("R-349: says the same wherever it is cut", () => {
+    for (const text of ["", "a", "tøj", "\u{feff}marked", "🌤 and 한글, \u{fffd} too", "\u{feff}", "x\u{feff}y"]) {
+      const expected = text.startsWith("\u{feff}") ? text.slice(1) : text
+      for (const size of [1, 2, 3, 4, 5, 100]) {
+        assert.deepStrictEqual(decoded(encoder.encode(text), size), [expected, false], `${text}, ${size}`)
+      }
+    }
+  })
+
+  it("R-349: is read up to the first byte that is wrong, wherever it is cut", () => {
+    const wrong: ReadonlyArray<ReadonlyArray<number>> = [
+      [0xff, 0x61, 0x62, 0x63],
+      [0x80],
+      [0xc3, 0x28],
+      [0xe2, 0x28, 0xa1, 0x61],
+      [0xed, 0xa0, 0x80],
+      [0xf4, 0x90, 0x80, 0x80],
+      [0xc0, 0xaf]
+    ]
+    const good = encoder.encode("tøj 🌤")
+    for (const bytes of wrong) {
+      const all = new Uint8Array([...good, ...bytes, ...good])
+      for (const size of [1, 2, 3, 7, 100]) {
+        assert.deepStrictEqual(decoded(all, size), ["tøj 🌤", true], `${bytes.join(" ")}, ${size}`)
+      }
+    }
+  })
+
+  it("R-349: that ends within a code point is read up to it, and is not wrong", () => {
+    const cut = encoder.encode("a🌤").subarray(0, 4)
+    for (const size of [1, 2, 100]) assert.deepStrictEqual(decoded(cut, size), ["a", false])
+  })
+})

@@ -1,0 +1,55 @@
+import { assert, describe, it } from "@effect/vitest"
+import * as Effect from "effect/Effect"
+import * as Fiber from "effect/Fiber"
+import { Stop } from "../../scratchpad/agent/stop.ts"
+
+const isRequested = (stop: Stop) =>
+  Effect.gen(function*() {
+    const fiber = yield* Effect.forkChild(stop.requested, { startImmediately: true })
+    yield* Effect.yieldNow
+    const has = fiber.pollUnsafe() !== undefined
+    yield* Fiber.interrupt(fiber)
+    return has
+  })
+
+describe("Stop", () => {
+  it.effect("main job: the first signal asks, the second interrupts, the third ends", () =>
+    Effect.gen(function*() {
+      const stop = new Stop()
+      stop.enterSoft()
+      assert.isFalse(yield* isRequested(stop))
+      assert.strictEqual(stop.receive("SIGINT", 1000), "softly")
+      assert.isTrue(yield* isRequested(stop))
+      assert.strictEqual(stop.receive("SIGINT", 1300), "interrupt")
+      assert.strictEqual(stop.receive("SIGINT", 1600), "end")
+      assert.strictEqual(stop.receive("SIGINT", 1900), "end")
+    }))
+
+  it.effect("main job: one press of the keys counts once, however often the signal comes", () =>
+    Effect.gen(function*() {
+      const stop = new Stop()
+      stop.enterSoft()
+      const steps = [0, 3, 60, 119, 400, 401, 700].map((at) => stop.receive("SIGINT", at))
+      assert.deepStrictEqual(steps, ["softly", "echo", "echo", "echo", "interrupt", "echo", "end"])
+      assert.isTrue(yield* isRequested(stop))
+    }))
+
+  it.effect("main job: where nothing can end softly, the first signal interrupts", () =>
+    Effect.gen(function*() {
+      const stop = new Stop()
+      const leave = stop.enterSoft()
+      leave()
+      assert.strictEqual(stop.receive("SIGINT", 0), "interrupt")
+      assert.isFalse(yield* isRequested(stop))
+      assert.strictEqual(stop.receive("SIGINT", 500), "end")
+    }))
+
+  it("main job: the exit code is that of the signal", () => {
+    const stop = new Stop()
+    assert.isUndefined(stop.code)
+    stop.receive("SIGINT", 0)
+    assert.strictEqual(stop.code, 130)
+    stop.receive("SIGTERM", 500)
+    assert.strictEqual(stop.code, 143)
+  })
+})

@@ -1,0 +1,601 @@
+/**
+ * What the parts of a model's stream come to, also those that few servers make a model say: calls that are handed over
+ * in every order, tools that the provider ran, files, marks that have to go back, and streams that hold on.
+ */
+import { assert, describe, it } from "@effect/vitest"
+import * as Deferred from "effect/Deferred"
+import * as Effect from "effect/Effect"
+import * as Fiber from "effect/Fiber"
+import * as Stream from "effect/Stream"
+import { Chat, Collector, Message, Thread, Tool } from "heddle"
+import * as AiSdk from "heddle/bridges/ai-sdk"
+import * as Models from "../support/aiSdk.ts"
+import * as Chunks from "../support/openAiChat.ts"
+
+const { calls, of } = Chunks
+const { call, completed, finish, outcomeOfParts, scripted, stream, tagsOf, text } = Models
+
+const start = (id: string, toolName: string, rest = {}) => ({ type: "tool-input-start", id, toolName, ...rest })
+const delta = (id: string, value: string) => ({ type: "tool-input-delta", id, delta: value })
+
+/** What the model is sent in the turn after a reply of the given parts. */
+const sentBack = (parts: ReadonlyArray<Readonly<Record<string, unknown>>>, version: Models.Version = "v4") =>
+  Effect.gen(function*() {
+    const model = scripted((_, index) => index === 0 ? parts : [finish("stop")], version)
+    const adapter = AiSdk.layer({ model, retries: 0 })
+    const tool = Tool.make("now", { parameters: {}, handler: () => Effect.succeed("noon") })
+    const first = yield* Chat.run("Hi", { tools: [tool] }).pipe(Effect.provide(adapter))
+    if (model.calls.length === 1) {
+      yield* Chat.run(Thread.append(first.thread, [Message.user("And?")])).pipe(Effect.provide(adapter))
+    }
+    return model.calls[1].prompt.find((message: any) => message.role === "assistant")?.content
+  })
+
+describe("calls", () => {
+  it.effect("R-349: a call is complete as soon as the reply goes on, not when the next part happens to come", () =>
+    Effect.gen(function*() {
+      const { events } = yield* outcomeOfParts(
+        start("a", "now"),
+        delta("a", "{}"),
+        { type: "tool-input-end", id: "a" },
+        call("a", "now", "{}"),
+        { type: "text-end", id: "0" },
+        { type: "response-metadata", id: "r" },
+        text("go on"),
+        finish("stop")
+      )
+      assert.deepStrictEqual(tagsOf(events), [
+        "MessageStarted",
+        "ToolCallStarted",
+        "ToolCallDelta",
+        "ToolCallCompleted",
+        "TextDelta",
+        "TextCompleted",
+        "MessageCompleted"
+      ])
+    }))
+
+  it.effect("R-357: under the token limit the last call is cut even if its text is whole, unless the reply went on", () =>
+    Effect.gen(function*() {
+      const whole = call("a", "now", "{\"q\":1}")
+      const last = yield* outcomeOfParts(whole, { type: "text-end", id: "0" }, finish("length"))
+      assert.deepStrictEqual(calls(last.events), [
+        { id: "a", name: "now", arguments: {}, argumentsLost: "truncated" }
+      ])
+      const before = yield* outcomeOfParts(whole, text("and"), finish("length"))
+      assert.deepStrictEqual(calls(before.events), [{ id: "a", name: "now", arguments: { q: 1 } }])
+      const empty = yield* outcomeOfParts(call("a", "now", ""), call("b", "now", "{}"), text("x"), finish("length"))
+      assert.deepStrictEqual(calls(empty.events).map((item: any) => item.argumentsLost), [undefined, undefined])
+    }))
+
+  it.effect("R-336: calls without an id, and calls with the same, are told apart", () =>
+    Effect.gen(function*() {
+      const { events } = yield* outcomeOfParts(
+        call("", "now", "{\"n\":1}"),
+        call("", "now", "{\"n\":2}"),
+        start("x", "now"),
+        delta("x", "{\"n\":3}"),
+        call("x", "now", "{\"n\":3}"),
+        call("x", "now", "{\"n\":4}"),
+        start("x", "later"),
+        delta("x", "{\"n\":5}"),
+        call("x", "later", "{\"n\":5}"),
+        finish("tool-calls")
+      )
+      const made = completed(events).message.toolCalls ?? []
+      assert.strictEqual(new Set(made.map(({ id }) => id)).size, 5)
+      assert.deepStrictEqual(made.map(({ arguments: args }) => args), [{ n: 1 }, { n: 2 }, { n: 3 }, { n: 4 }, {
+        n: 5
+      }])
+      assert.match(made[0]!.id, /^call_[0-9a-f-]{36}$/)
+      assert.deepStrictEqual(made.slice(2).map(({ id }) => id), ["x", "x_2", "x_3"])
+      assert.strictEqual(made[3]!.metadata["duplicateOf"], "x")
+      const folded = Collector.toResponse(Collector.applyAll(Collector.initial(), events))
+      assert.deepStrictEqual(folded.toolCalls, made)
+    }))
+
+  it.effect("R-337: fragments of two calls take turns", () =>
+    Effect.gen(function*() {
+      const { events } = yield* outcomeOfParts(
+        start("a", "now"),
+        start("b", "now"),
+        delta("a", "{\"n\":"),
+        delta("b", "{\"n\":"),
+        delta("nobody", "x"),
+        delta("a", "1}"),
+        delta("b", "2}"),
+        call("b", "now", "{\"n\":2}"),
+        delta("b", "late"),
+        call("a", "now", "{\"n\":1}"),
+        finish("tool-calls")
+      )
+      assert.deepStrictEqual(
+        of(events, "ToolCallDelta").map(({ argumentsDelta, id }) => id + argumentsDelta),
+        ["a{\"n\":", "b{\"n\":", "a1}", "b2}"]
+      )
+      assert.deepStrictEqual(completed(events).message.toolCalls?.map(({ id }) => id), ["a", "b"])
+    }))
+
+  it.effect("fragments that are no JSON are not shown, and arguments that came as an object are written as JSON", () =>
+    Effect.gen(function*() {
+      const { events } = yield* outcomeOfParts(
+        start("a", "patch", { inputEncoding: "text" }),
+        delta("a", "*** Begin"),
+        call("a", "patch", "{\"patch\":\"*** Begin\"}"),
+        { ...call("b", "now", ""), input: { n: 1 } },
+        finish("tool-calls")
+      )
+      assert.deepStrictEqual(calls(events), [
+        { id: "a", name: "patch", arguments: { patch: "*** Begin" } },
+        { id: "b", name: "now", arguments: { n: 1 } }
+      ])
+      assert.deepStrictEqual(of(events, "ToolCallDelta").map(({ argumentsDelta }) => argumentsDelta), [
+        "{\"patch\":\"*** Begin\"}",
+        "{\"n\":1}"
+      ])
+    }))
+
+  it.effect("R-340: a call that was announced and never made is lost, one whose fragments are whole is not", () =>
+    Effect.gen(function*() {
+      const { events } = yield* outcomeOfParts(
+        start("a", "now"),
+        start("b", "now"),
+        delta("b", "{\"n\":1}"),
+        start("c", "now"),
+        delta("c", "{\"n\":"),
+        finish("stop")
+      )
+      assert.deepStrictEqual(calls(events), [
+        { id: "a", name: "now", arguments: {}, argumentsLost: "missing_fragments" },
+        { id: "b", name: "now", arguments: { n: 1 } },
+        { id: "c", name: "now", arguments: {}, argumentsLost: "json_decode_error" }
+      ])
+    }))
+
+  it.effect(
+    "R-353: fifty thousand fragments, and as many calls of one id, are read in linear time",
+    () =>
+      Effect.gen(function*() {
+        const fragments = Array.from({ length: 50_000 }, () => delta("a", "1"))
+        const one = yield* outcomeOfParts(start("a", "now"), ...fragments, finish("stop"))
+        assert.strictEqual(of(one.events, "ToolCallDelta").length, 50_000)
+        const many = yield* outcomeOfParts(
+          ...Array.from({ length: 50_000 }, () => call("x", "now", "{}")),
+          finish("stop")
+        )
+        assert.strictEqual(new Set(of(many.events, "ToolCallCompleted").map(({ id }) => id)).size, 50_000)
+      }),
+    20_000
+  )
+})
+
+describe("provider tools", () => {
+  const search = { providerExecuted: true, providerMetadata: { acme: { itemId: "ws" } } }
+  const executed = [
+    text("Looking. "),
+    start("s", "search", { providerExecuted: true }),
+    delta("s", "{\"q\":\"x\"}"),
+    call("s", "search", "{\"q\":\"x\"}", search),
+    { type: "tool-result", toolCallId: "s", toolName: "search", result: { hits: 0 }, preliminary: true },
+    {
+      type: "tool-result",
+      toolCallId: "s",
+      toolName: "search",
+      result: { hits: 1 },
+      providerMetadata: { acme: { r: 1 } }
+    },
+    text("Found.", "1"),
+    finish("stop")
+  ]
+
+  it.effect("R-332: what the provider ran is listed with its result, and never run here", () =>
+    Effect.gen(function*() {
+      const { events } = yield* outcomeOfParts(...executed)
+      const [only] = of(events, "ToolCallCompleted")
+      assert.isTrue(only?.providerExecuted)
+      assert.deepStrictEqual(only?.metadata?.["aiSdk"], {
+        provider: "scripted",
+        at: 1,
+        options: { acme: { itemId: "ws" } },
+        result: { value: { hits: 1 }, isError: false, options: { acme: { r: 1 } } }
+      })
+      assert.strictEqual(completed(events).finishReason, "stop")
+      const tool = Tool.make("search", { parameters: {}, handler: () => Effect.die("ran") })
+      const result = yield* Chat.run("Hi", { tools: [tool] }).pipe(
+        Effect.provide(AiSdk.layer({ model: scripted(executed) }))
+      )
+      assert.strictEqual(result.outcome._tag, "Completed")
+      assert.strictEqual(result.thread.messages.length, 2)
+    }))
+
+  it.effect("it goes back in its place, with its result and all marks", () =>
+    Effect.gen(function*() {
+      assert.deepStrictEqual(yield* sentBack(executed), [
+        { type: "text", text: "Looking. " },
+        {
+          type: "tool-call",
+          toolCallId: "s",
+          toolName: "search",
+          input: { q: "x" },
+          providerExecuted: true,
+          providerOptions: { acme: { itemId: "ws" } }
+        },
+        {
+          type: "tool-result",
+          toolCallId: "s",
+          toolName: "search",
+          output: { type: "json", value: { hits: 1 } },
+          providerOptions: { acme: { r: 1 } }
+        },
+        { type: "text", text: "Found." }
+      ])
+    }))
+
+  it.effect("a result that is a text or an error keeps its kind, and a call without a result stays here", () =>
+    Effect.gen(function*() {
+      const made = (id: string) => call(id, "search", "{}", { providerExecuted: true })
+      const result = (toolCallId: string, value: unknown, isError = false) => ({
+        type: "tool-result",
+        toolCallId,
+        toolName: "search",
+        result: value,
+        isError
+      })
+      const content = yield* sentBack([
+        made("a"),
+        result("a", "text"),
+        made("b"),
+        result("b", { code: 1 }, true),
+        made("c"),
+        result("nobody", 1),
+        text("done"),
+        finish("stop")
+      ])
+      assert.deepStrictEqual(
+        content.filter((part: any) => part.type === "tool-result").map((part: any) => part.output),
+        [
+          { type: "text", value: "text" },
+          { type: "error-json", value: { code: 1 } }
+        ]
+      )
+      assert.isFalse(content.some((part: any) => part.toolCallId === "c"))
+    }))
+
+  it.effect("a result makes a call the provider's, unless the call is this side's already", () =>
+    Effect.gen(function*() {
+      const result = (toolCallId: string) => ({ type: "tool-result", toolCallId, toolName: "search", result: 1 })
+      const { events } = yield* outcomeOfParts(
+        call("a", "search", "{}"),
+        call("b", "search", "{}"),
+        result("a"),
+        result("b"),
+        finish("tool-calls")
+      )
+      const made = completed(events).message
+      assert.deepStrictEqual(made.toolCalls?.map(({ id, providerExecuted }) => [id, providerExecuted]), [
+        ["a", undefined],
+        ["b", true]
+      ])
+      assert.strictEqual(made.reasoning?.length, 1)
+    }))
+
+  it.effect("what the provider asks an approval for is told in the metadata", () =>
+    Effect.gen(function*() {
+      const { events } = yield* outcomeOfParts(
+        { type: "tool-approval-request", approvalId: "p", toolCallId: "s" },
+        finish("stop")
+      )
+      assert.deepStrictEqual(completed(events).metadata?.["aiSdk"], {
+        approvalRequests: [{ approvalId: "p", toolCallId: "s" }]
+      })
+    }))
+})
+
+describe("marks", () => {
+  const block = (type: "reasoning" | "text", id: string, value: string, ...words: ReadonlyArray<unknown>) => [
+    { type: `${type}-start`, id, providerMetadata: words[0] },
+    { type: `${type}-delta`, id, delta: value },
+    { type: `${type}-delta`, id, delta: "", providerMetadata: words[1] },
+    { type: `${type}-end`, id, providerMetadata: words[2] }
+  ]
+
+  it.effect("R-342: what a provider says of its reasoning and calls goes back unchanged, block by block", () =>
+    Effect.gen(function*() {
+      const content = yield* sentBack([
+        ...block("reasoning", "1", "first", { acme: { id: "a" } }, { acme: { signature: "x" } }, undefined),
+        ...block("reasoning", "2", "", { acme: { redacted: "zzz" } }),
+        ...block("reasoning", "3", "plain"),
+        ...block("text", "4", "Answer"),
+        call("c", "now", "{}", { providerMetadata: { acme: { thoughtSignature: "s" } } }),
+        finish("tool-calls")
+      ])
+      assert.deepStrictEqual(content, [
+        { type: "reasoning", text: "first", providerOptions: { acme: { id: "a", signature: "x" } } },
+        { type: "reasoning", text: "", providerOptions: { acme: { redacted: "zzz" } } },
+        { type: "reasoning", text: "plain" },
+        { type: "text", text: "Answer" },
+        {
+          type: "tool-call",
+          toolCallId: "c",
+          toolName: "now",
+          input: {},
+          providerOptions: { acme: { thoughtSignature: "s" } }
+        }
+      ])
+    }))
+
+  it.effect("blocks that are mixed go back in the order in which they came, texts with their own marks", () =>
+    Effect.gen(function*() {
+      const content = yield* sentBack([
+        ...block("text", "1", "Høj "),
+        ...block("reasoning", "2", "hm"),
+        ...block("text", "3", "🌤 sky", undefined, undefined, { acme: { itemId: "t" } }),
+        call("c", "now", "{}"),
+        ...block("reasoning", "4", "again"),
+        finish("tool-calls")
+      ])
+      assert.deepStrictEqual(
+        content.map(({ providerOptions, text: value, type }: any) => [type, value, providerOptions]),
+        [
+          ["text", "Høj ", undefined],
+          ["reasoning", "hm", undefined],
+          ["text", "🌤 sky", { acme: { itemId: "t" } }],
+          ["tool-call", undefined, undefined],
+          ["reasoning", "again", undefined]
+        ]
+      )
+    }))
+
+  it.effect("a provider gets its own ids back as it wrote them", () =>
+    Effect.gen(function*() {
+      const [called] = yield* sentBack([call("functions.now:0", "now", "{}"), finish("tool-calls")])
+      assert.strictEqual(called.toolCallId, "functions.now:0")
+    }))
+
+  it.effect("a text that was changed since goes back whole, before the calls", () =>
+    Effect.gen(function*() {
+      const model = scripted([
+        text("Høj "),
+        { type: "reasoning-delta", id: "2", delta: "hm" },
+        text("sky", "3"),
+        finish("stop")
+      ])
+      const adapter = AiSdk.layer({ model })
+      const { thread } = yield* Chat.run("Hi").pipe(Effect.provide(adapter))
+      const edited = thread.messages.map((message) =>
+        message.role === "assistant" ? { ...message, content: "Other" } : message
+      )
+      yield* Chat.run([...edited, Message.user("And?")]).pipe(Effect.provide(adapter))
+      assert.deepStrictEqual(model.calls[1].prompt[1].content, [
+        { type: "text", text: "Other" },
+        { type: "reasoning", text: "hm" }
+      ])
+    }))
+
+  it.effect("what another provider marked under the same bridge stays here", () =>
+    Effect.gen(function*() {
+      const parts = [
+        { type: "reasoning-delta", id: "1", delta: "hm", providerMetadata: { one: { signature: "x" } } },
+        call("c", "now", "{}", { providerMetadata: { one: { itemId: "y" } } }),
+        finish("tool-calls")
+      ]
+      const one = scripted(parts, "v4", "one")
+      const two = scripted([text("ok"), finish("stop")], "v4", "two")
+      const tool = Tool.make("now", { parameters: {}, handler: () => Effect.succeed("noon") })
+      const first = yield* Chat.run("Hi", { tools: [tool], maxTurns: 1 }).pipe(
+        Effect.provide(AiSdk.layer({ model: one }))
+      )
+      yield* Chat.run(first.thread).pipe(Effect.provide(AiSdk.layer({ model: two })))
+      assert.deepStrictEqual(two.calls[0].prompt[1].content, [
+        { type: "tool-call", toolCallId: "c", toolName: "now", input: {} }
+      ])
+    }))
+
+  it.effect("a thread with marks survives JSON", () =>
+    Effect.gen(function*() {
+      const options = { acme: { bytes: new Uint8Array([1]), at: new Date(0), none: undefined } }
+      const { events } = yield* outcomeOfParts(
+        { type: "reasoning-delta", id: "1", delta: "hm", providerMetadata: options },
+        finish("stop", { providerMetadata: options })
+      )
+      const { message, metadata } = completed(events)
+      assert.deepStrictEqual(JSON.parse(JSON.stringify(message)), message)
+      assert.deepStrictEqual(JSON.parse(JSON.stringify(metadata)), metadata)
+    }))
+})
+
+describe("other parts", () => {
+  it.effect("files that the model made stand in the message, and go back in the form of the version", () =>
+    Effect.gen(function*() {
+      const data = { type: "data", data: new Uint8Array([137, 80]) }
+      const parts = [
+        { type: "file", mediaType: "image/png", data, providerMetadata: { acme: { a: 1 } } },
+        { type: "reasoning-file", mediaType: "image/png", data: { type: "data", data: "iVBO" } },
+        {
+          type: "file",
+          mediaType: "application/pdf",
+          data: { type: "url", url: new URL("https://example.com/a.pdf") }
+        },
+        { type: "custom", kind: "acme.note", providerMetadata: { acme: { note: 1 } } },
+        text("Here"),
+        finish("stop")
+      ]
+      const { events } = yield* outcomeOfParts(...parts)
+      assert.deepStrictEqual(completed(events).message.content, [
+        { type: "text", text: "Here" },
+        { type: "image", mediaType: "image/png", data: "iVA=" },
+        { type: "file", mediaType: "application/pdf", url: "https://example.com/a.pdf" }
+      ])
+      assert.deepStrictEqual(yield* sentBack(parts), [
+        {
+          type: "file",
+          mediaType: "image/png",
+          data: { type: "data", data: "iVA=" },
+          providerOptions: { acme: { a: 1 } }
+        },
+        { type: "reasoning-file", mediaType: "image/png", data: { type: "data", data: "iVBO" } },
+        {
+          type: "file",
+          mediaType: "application/pdf",
+          data: { type: "url", url: new URL("https://example.com/a.pdf") }
+        },
+        { type: "custom", kind: "acme.note", providerOptions: { acme: { note: 1 } } },
+        { type: "text", text: "Here" }
+      ])
+      const old = [{ type: "file", mediaType: "image/png", data: "iVBO" }, ...parts.slice(1)]
+      assert.deepStrictEqual(yield* sentBack(old, "v3"), [
+        { type: "file", mediaType: "image/png", data: "iVBO" },
+        { type: "file", mediaType: "application/pdf", data: new URL("https://example.com/a.pdf") },
+        { type: "text", text: "Here" }
+      ])
+    }))
+
+  it.effect("a message with the files that its model made is sent back once with each", () =>
+    Effect.gen(function*() {
+      const parts = [{ type: "file", mediaType: "image/png", data: { type: "data", data: "iVBO" } }, finish("stop")]
+      const model = scripted(parts)
+      const adapter = AiSdk.layer({ model })
+      const { message } = completed((yield* Chunks.outcome(stream(adapter))).events)
+      yield* Stream.runDrain(stream(adapter, { ...Chunks.request, messages: [Message.user("Hi"), message] }))
+      assert.strictEqual(model.calls[1].prompt[1].content.length, 1)
+      const other = scripted(parts, "v4", "other")
+      yield* Stream.runDrain(stream(AiSdk.layer({ model: other }), {
+        ...Chunks.request,
+        messages: [Message.user("Hi"), message]
+      }))
+      assert.deepStrictEqual(other.calls[0].prompt[1].content, [
+        { type: "file", mediaType: "image/png", data: { type: "data", data: "iVBO" } }
+      ])
+    }))
+
+  it.effect("warnings, sources and citations are told in the metadata, raw chunks and unknown parts as they are", () =>
+    Effect.gen(function*() {
+      const source = { type: "source", sourceType: "url", id: "1", url: "https://example.com" }
+      const { events } = yield* outcomeOfParts(
+        { type: "stream-start", warnings: [{ type: "unsupported", feature: "topK" }] },
+        { type: "response-metadata", id: "r", modelId: "m", timestamp: new Date(0) },
+        { type: "ping" },
+        { type: "raw", rawValue: { x: 1 } },
+        source,
+        source,
+        text("a"),
+        { type: "text-end", id: "0", citations: [{ start: 0 }] },
+        { type: "brand-new", value: 1 },
+        null as never,
+        finish("stop", { providerMetadata: { acme: { cached: true }, empty: {} } })
+      )
+      const { type: _, ...cited } = source
+      assert.deepStrictEqual(completed(events).metadata?.["aiSdk"], {
+        warnings: [{ type: "unsupported", feature: "topK" }],
+        sources: [cited, cited],
+        citations: [{ start: 0 }],
+        options: { acme: { cached: true }, empty: {} }
+      })
+      assert.deepInclude(completed(events).metadata, { responseId: "r", model: "m" })
+      assert.deepStrictEqual(of(events, "RawChunk").map(({ chunk }) => chunk), [{ x: 1 }, {
+        type: "brand-new",
+        value: 1
+      }])
+    }))
+
+  it.effect("R-350: the flat usage of version 2, and figures that are missing or absurd", () =>
+    Effect.gen(function*() {
+      const usageOf = (usage: unknown) =>
+        Effect.map(outcomeOfParts(finish("stop", { usage })), ({ events }) =>
+          completed(events).metadata?.["usage"] as any)
+      const flat = yield* usageOf({
+        inputTokens: 3,
+        outputTokens: 4,
+        totalTokens: 9,
+        reasoningTokens: 1,
+        cachedInputTokens: 2
+      })
+      assert.deepInclude(flat, {
+        inputTokens: 3,
+        outputTokens: 4,
+        totalTokens: 9,
+        reasoningTokens: 1,
+        cachedInputTokens: 2
+      })
+      const half = yield* usageOf({
+        inputTokens: { total: 3 },
+        outputTokens: { total: undefined, text: 1 },
+        special: 7
+      })
+      assert.deepInclude(half, { inputTokens: 3, outputTokens: null, totalTokens: null, extra: { special: 7 } })
+      for (const absurd of [undefined, null, "many", { inputTokens: NaN }]) {
+        assert.isNull((yield* usageOf(absurd)).inputTokens)
+      }
+    }))
+
+  it.effect("R-348: every finish reason of every version", () =>
+    Effect.gen(function*() {
+      const cases: ReadonlyArray<readonly [unknown, string | null, string | undefined]> = [
+        [{ unified: "stop", raw: "end_turn" }, "stop", "end_turn"],
+        [{ unified: "length", raw: undefined }, "length", "length"],
+        [{ unified: "content-filter", raw: "SAFETY" }, "content_filter", "SAFETY"],
+        [{ unified: "tool-calls", raw: "x" }, "tool_calls", "x"],
+        [{ unified: "error", raw: "x" }, "error", "x"],
+        [{ unified: "other", raw: "x" }, "other", "x"],
+        [{ unified: "brand-new", raw: "x" }, "other", "x"],
+        ["tool-calls", "tool_calls", "tool-calls"],
+        ["unknown", null, "unknown"],
+        [{ unified: "constructor" }, "other", "constructor"],
+        [undefined, "other", undefined]
+      ]
+      for (const [finishReason, reason, word] of cases) {
+        const last = completed((yield* outcomeOfParts(finish("stop", { finishReason }))).events)
+        assert.deepStrictEqual([last.finishReason, last.rawFinishReason], [reason, word], JSON.stringify(finishReason))
+      }
+    }))
+})
+
+describe("streams that hold on", () => {
+  it.effect("a model that answers after nobody waits any more has its stream taken from it", () =>
+    Effect.gen(function*() {
+      const asked = yield* Deferred.make<AbortSignal>()
+      const taken = yield* Deferred.make<unknown>()
+      let answer: (started: { readonly stream: ReadableStream<unknown> }) => void = () => {}
+      const model: AiSdk.LanguageModel = {
+        ...scripted([]),
+        doStream: ({ abortSignal }: { readonly abortSignal: AbortSignal }) => {
+          const promise = new Promise<{ readonly stream: ReadableStream<unknown> }>((resolve) => {
+            answer = resolve
+          })
+          Effect.runSync(Deferred.succeed(asked, abortSignal))
+          return promise
+        }
+      }
+      const fiber = yield* Effect.forkChild(Stream.runDrain(stream(AiSdk.layer({ model }))))
+      const signal = yield* Deferred.await(asked)
+      yield* Fiber.interrupt(fiber)
+      assert.isTrue(signal.aborted)
+      answer({
+        stream: new ReadableStream({
+          cancel: () => {
+            Effect.runSync(Deferred.succeed(taken, true))
+          }
+        })
+      })
+      assert.isTrue(yield* Deferred.await(taken))
+    }))
+
+  it.live("R-144: a stream that never lets go does not hold up who left it", () =>
+    Effect.gen(function*() {
+      let signal: AbortSignal | undefined
+      const model: AiSdk.LanguageModel = {
+        ...scripted([]),
+        doStream: ({ abortSignal }: { readonly abortSignal: AbortSignal }) => {
+          signal = abortSignal
+          return Promise.resolve({
+            stream: new ReadableStream<unknown>({
+              start: (controller) => controller.enqueue(text("a")),
+              cancel: () => new Promise(() => {})
+            })
+          })
+        }
+      }
+      yield* Stream.runDrain(Stream.take(stream(AiSdk.layer({ model })), 1))
+      assert.isTrue(signal?.aborted)
+    }))
+})

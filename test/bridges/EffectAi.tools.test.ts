@@ -1,0 +1,413 @@
+/**
+ * Toolkits of effect/ai as Heddle's tools: schemas, hints and handlers, what they report and how they crash, progress,
+ * approvals, and that nothing of a handler outlives its call.
+ */
+import { assert, describe, it } from "@effect/vitest"
+import * as AiError from "effect/ai/AiError"
+import * as Prompt from "effect/ai/Prompt"
+import * as AiTool from "effect/ai/Tool"
+import * as Toolkit from "effect/ai/Toolkit"
+import * as Cause from "effect/Cause"
+import * as Context from "effect/Context"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Fiber from "effect/Fiber"
+import * as Latch from "effect/Latch"
+import * as Layer from "effect/Layer"
+import * as Option from "effect/Option"
+import * as Schema from "effect/Schema"
+import * as Stream from "effect/Stream"
+import * as Tracer from "effect/Tracer"
+import { Chat, type Event, Message, Tool, ToolRunner } from "heddle"
+import * as EffectAi from "heddle/bridges/effect-ai"
+import { Script } from "heddle/testing"
+
+class NoSuchCity extends Schema.TaggedError<NoSuchCity>("test/NoSuchCity")("NoSuchCity", { city: Schema.String }) {
+  override get message(): string {
+    return `there is no ${this.city}`
+  }
+}
+
+class Thermometer extends Context.Service<Thermometer, { readonly read: (city: string) => Effect.Effect<number> }>()(
+  "test/Thermometer"
+) {}
+
+const thermometer = Layer.succeed(Thermometer, { read: () => Effect.succeed(7) })
+
+const weather = AiTool.make("weather", {
+  description: "Temperature of a city",
+  parameters: Schema.Struct({ city: Schema.NonEmptyString, day: Schema.optionalKey(Schema.DateFromString) }),
+  success: Schema.Struct({ celsius: Schema.Finite, at: Schema.DateFromString }),
+  failure: NoSuchCity,
+  dependencies: [Thermometer]
+})
+
+const toolkit = Toolkit.make(weather)
+
+const handlers = toolkit.toLayer({
+  weather: ({ city, day = new Date(0) }) =>
+    city === "Atlantis"
+      ? Effect.fail(new NoSuchCity({ city }))
+      : Effect.map(Thermometer.use(({ read }) => read(city)), (celsius) => ({ celsius, at: day }))
+})
+
+/** Runs one call of a toolkit's only tool: its events, its answer and what it came to. */
+const running = <T extends Toolkit.Any, R>(
+  kit: T,
+  layer: Layer.Layer<any, never, R>,
+  args: Readonly<Record<string, unknown>> = {},
+  options: EffectAi.ToolsOptions<any> = {}
+) =>
+  Effect.gen(function*() {
+    const tools: ReadonlyArray<Tool.Tool<string, any, any, any, never>> = yield* EffectAi.tools(
+      kit as any,
+      options
+    ) as any
+    const call = Message.toolCall("call_1", tools[0]!.name, args)
+    const events = yield* Stream.runCollect(ToolRunner.stream([call], tools))
+    const completed = events.find((event): event is Event.Of<"ToolExecutionCompleted"> =>
+      event._tag === "ToolExecutionCompleted"
+    )
+    const encoded = events.find((event): event is Event.Of<"ToolResultEncoded"> => event._tag === "ToolResultEncoded")
+    return { events, tags: events.map(({ _tag }) => _tag), result: completed?.result, content: encoded?.content }
+  }).pipe(Effect.provide(layer), Effect.scoped) as unknown as Effect.Effect<{
+    readonly events: ReadonlyArray<Event.Event>
+    readonly tags: ReadonlyArray<string>
+    readonly result: Tool.Outcome | undefined
+    readonly content: string | undefined
+  }>
+
+const weatherOf = (args: Readonly<Record<string, unknown>>) =>
+  running(toolkit, Layer.merge(handlers, thermometer), args)
+
+/** The error of a call that crashed. */
+const crash = (result: Tool.Outcome | undefined): Tool.ToolError => {
+  assert.isTrue(result?._tag === "Error" && result.error instanceof Tool.ToolError, JSON.stringify(result))
+  return (result as Tool.Error).error as Tool.ToolError
+}
+
+describe("handlers", () => {
+  it.effect("a call is decoded, run with its services, and its result written by the success schema", () =>
+    Effect.gen(function*() {
+      const { content, result, tags } = yield* weatherOf({ city: "Oslo", day: "2020-02-02T00:00:00.000Z" })
+      const at = new Date("2020-02-02T00:00:00.000Z")
+      assert.deepStrictEqual(result, { _tag: "Ok", value: { celsius: 7, at } })
+      assert.strictEqual(content, "{\"celsius\":7,\"at\":\"2020-02-02T00:00:00.000Z\"}")
+      assert.deepStrictEqual(tags, ["ToolExecutionStarted", "ToolExecutionCompleted", "ToolResultEncoded"])
+    }))
+
+  it.effect("arguments that do not fit are answered before the handler starts", () =>
+    Effect.gen(function*() {
+      const { result, tags } = yield* weatherOf({ city: "" })
+      assert.strictEqual(crash(result).reason, "invalid_arguments")
+      assert.notInclude(tags, "ToolExecutionStarted")
+    }))
+
+  it.effect("design, law 8: what a handler fails with is reported, in both failure modes", () =>
+    Effect.gen(function*() {
+      const { content, result } = yield* weatherOf({ city: "Atlantis" })
+      assert.deepStrictEqual(result, { _tag: "Error", error: new NoSuchCity({ city: "Atlantis" }) })
+      assert.strictEqual(content, "{\"error\":\"there is no Atlantis\"}")
+      for (const failureMode of ["error", "return"] as const) {
+        const kit = Toolkit.make(AiTool.make("fail", { failure: Schema.String, failureMode }))
+        const failed = yield* running(kit, kit.toLayer({ fail: () => Effect.fail("nope") }))
+        assert.deepStrictEqual(failed.result, { _tag: "Error", error: "nope" })
+        const reason = new AiError.RateLimitError({})
+        const limited = yield* running(kit, kit.toLayer({ fail: () => Effect.fail(reason) }))
+        assert.isTrue(limited.result?._tag === "Error" && AiError.isAiError(limited.result.error))
+      }
+    }))
+
+  it.effect("design, law 8: a defect, and a result that does not fit its schema, are crashes in both modes", () =>
+    Effect.gen(function*() {
+      for (const failureMode of ["error", "return"] as const) {
+        const kit = Toolkit.make(AiTool.make("count", { success: Schema.Finite, failureMode }))
+        const dying = yield* running(kit, kit.toLayer({ count: () => Effect.die(new Error("kaboom")) }))
+        assert.strictEqual(crash(dying.result).reason, "handler_raised")
+        const lying = yield* running(kit, kit.toLayer({ count: () => Effect.succeed("many" as never) }))
+        assert.strictEqual(crash(lying.result).reason, "handler_raised")
+        assert.isTrue(AiError.isAiError(crash(lying.result).cause))
+      }
+    }))
+
+  it.effect("a handler that interrupts itself is told apart from one that fails", () =>
+    Effect.gen(function*() {
+      const kit = Toolkit.make(AiTool.make("stop"))
+      const { result } = yield* running(kit, kit.toLayer({ stop: () => Effect.interrupt }))
+      assert.strictEqual(crash(result).reason, "handler_exit")
+    }))
+
+  it.effect("a tool without parameters and result is one that answers nothing", () =>
+    Effect.gen(function*() {
+      const kit = Toolkit.make(AiTool.make("ping"))
+      const { content, result } = yield* running(kit, kit.toLayer({ ping: () => Effect.void }))
+      assert.deepStrictEqual([result?._tag, content], ["Ok", "null"])
+    }))
+
+  it.effect("parameters that are no JSON reach the handler as they are meant", () =>
+    Effect.gen(function*() {
+      const kit = Toolkit.make(
+        AiTool.make("year", { parameters: Schema.Struct({ day: Schema.Date }), success: Schema.Finite })
+      )
+      const layer = kit.toLayer({ year: ({ day }) => Effect.succeed(day.getUTCFullYear()) })
+      assert.strictEqual((yield* running(kit, layer, { day: "2020-02-02T00:00:00.000Z" })).content, "2020")
+    }))
+
+  it.effect("dynamic tools take what their schema says, or any object", () =>
+    Effect.gen(function*() {
+      const parameters = { type: "object", properties: { q: { type: "string" } }, required: ["q"] } as const
+      const kit = Toolkit.make(AiTool.dynamic("remote", { parameters }))
+      const [tool] = yield* EffectAi.tools(kit).pipe(
+        Effect.provide(kit.toLayer({ remote: (args) => Effect.succeed(args) }))
+      )
+      assert.deepStrictEqual(Tool.definition(tool!).parameters, parameters)
+      const { content } = yield* running(kit, kit.toLayer({ remote: (args) => Effect.succeed(args) }), { q: "x" })
+      assert.strictEqual(content, "{\"q\":\"x\"}")
+      const open = Toolkit.make(AiTool.dynamic("anything"))
+      const [any] = yield* EffectAi.tools(open).pipe(Effect.provide(open.toLayer({ anything: () => Effect.void })))
+      assert.deepStrictEqual(Tool.definition(any!).parameters, { type: "object" })
+    }))
+
+  it.effect("what a tool would show a model is what the model reads, and the caller has the result", () =>
+    Effect.gen(function*() {
+      const kit = Toolkit.make(AiTool.make("draw", {
+        success: Schema.Struct({ png: Schema.String }),
+        toModelOutput: ({ png }) => [
+          Prompt.textPart({ text: "A cat" }),
+          Prompt.filePart({ mediaType: "image/png", data: png })
+        ]
+      }))
+      const { content, result } = yield* running(kit, kit.toLayer({ draw: () => Effect.succeed({ png: "iVBO" }) }))
+      assert.deepStrictEqual(result, { _tag: "Ok", value: { png: "iVBO" } })
+      assert.strictEqual(content, "A cat\n[image/png omitted]")
+    }))
+
+  it.effect("the handlers of a toolkit that was already built are taken as they are", () =>
+    Effect.gen(function*() {
+      const tools = yield* Effect.flatMap(toolkit, (built) => EffectAi.tools(built)).pipe(Effect.provide(handlers))
+      const { messages } = yield* ToolRunner.run([Message.toolCall("a", "weather", { city: "Oslo" })], tools).pipe(
+        Effect.provide(thermometer)
+      )
+      assert.include(messages[0]?.content as string, "\"celsius\":7")
+    }))
+})
+
+describe("declarations", () => {
+  const declared = (tool: AiTool.Any) =>
+    Effect.map(
+      EffectAi.tools({ tools: { [tool.name]: tool }, handle: () => Effect.die("not run") }),
+      ([made]) => made as Tool.Any
+    )
+
+  it.effect("hints are effect/ai's, with its defaults, and what only reads destroys nothing", () =>
+    Effect.gen(function*() {
+      const hints = (tool: AiTool.Any) =>
+        Effect.map(declared(tool), ({ destructive, idempotent, openWorld, readOnly }) => ({
+          readOnly,
+          destructive,
+          idempotent,
+          openWorld
+        }))
+      const plain = AiTool.make("plain")
+      assert.deepStrictEqual(yield* hints(plain), {
+        readOnly: false,
+        destructive: true,
+        idempotent: false,
+        openWorld: true
+      })
+      assert.deepStrictEqual(
+        yield* hints(
+          plain.annotate(AiTool.Readonly, true).annotate(AiTool.Idempotent, true).annotate(AiTool.OpenWorld, false)
+        ),
+        { readOnly: true, destructive: false, idempotent: true, openWorld: false }
+      )
+      assert.isFalse((yield* hints(plain.annotate(AiTool.Destructive, false))).destructive)
+    }))
+
+  it.effect("description, title and meta are taken over", () =>
+    Effect.gen(function*() {
+      const parameters = Schema.Struct({ q: Schema.String }).annotate({ description: "Finds things" })
+      const tool = AiTool.make("find", { parameters }).annotate(AiTool.Title, "Find").annotate(AiTool.Meta, { a: 1 })
+      const made = yield* declared(tool)
+      assert.strictEqual(made.description, "Finds things")
+      assert.deepStrictEqual(made.metadata, { effectAi: { title: "Find", meta: { a: 1 } } })
+      assert.deepInclude(Tool.definition(made).parameters, { type: "object", required: ["q"] })
+    }))
+
+  const defined = (requiresHandler: boolean) =>
+    AiTool.providerDefined({
+      id: "acme.shell",
+      customName: "shell",
+      providerName: "shell",
+      parameters: Schema.Struct({ command: Schema.String }),
+      success: Schema.String,
+      requiresHandler
+    })({} as never)
+
+  it.effect("a tool that the provider runs is refused by name, one that it only defines is run here", () =>
+    Effect.gen(function*() {
+      const exit = yield* Effect.exit(declared(defined(false)))
+      const defect = Exit.isFailure(exit) ? Cause.squash(exit.cause) : undefined
+      assert.instanceOf(defect, TypeError)
+      assert.match((defect as TypeError).message, /"shell" is run by its provider.*providerTools/)
+      const made = yield* declared(defined(true))
+      assert.deepInclude(Tool.definition(made).parameters, { type: "object", required: ["command"] })
+    }))
+
+  it.effect("a name that no model can be told is refused", () =>
+    Effect.gen(function*() {
+      const exit = yield* Effect.exit(declared(AiTool.make("get weather")))
+      assert.match(String(Exit.isFailure(exit) && Cause.squash(exit.cause)), /get weather/)
+    }))
+})
+
+describe("approvals", () => {
+  const kit = (needsApproval: AiTool.NeedsApproval<any>) =>
+    Toolkit.make(
+      AiTool.make("remove", {
+        parameters: Schema.Struct({ path: Schema.String }),
+        success: Schema.String,
+        needsApproval
+      })
+    )
+
+  const removing = (needsApproval: AiTool.NeedsApproval<any>, options: EffectAi.ToolsOptions = {}, path = "/tmp/x") => {
+    const removable = kit(needsApproval)
+    return running(removable, removable.toLayer({ remove: () => Effect.succeed("removed") }), { path }, options)
+  }
+
+  it.effect("a tool that may need an approval is the caller's to run, unless somebody approves", () =>
+    Effect.gen(function*() {
+      for (const needsApproval of [true, () => false]) {
+        const removable = kit(needsApproval)
+        const model = Script.layer([Script.toolCall("a", "remove", { path: "x" }), Script.finish("tool_calls")])
+        const program = Effect.gen(function*() {
+          const tools = yield* EffectAi.tools(removable)
+          const result = yield* Chat.run("Tidy up", { tools })
+          assert.strictEqual(result.outcome._tag, "ManualToolCalls")
+          assert.deepStrictEqual(tools[0]?.metadata["effectAi"], { needsApproval: true })
+          const approved = tools.map((tool) => ({ ...tool, manual: false }))
+          const { messages } = yield* ToolRunner.run([Message.toolCall("a", "remove", { path: "x" })], approved)
+          assert.strictEqual(messages[0]?.content, "removed")
+        })
+        yield* program.pipe(
+          Effect.provide([removable.toLayer({ remove: () => Effect.succeed("removed") }), model])
+        )
+      }
+      assert.strictEqual((yield* removing(false)).content, "removed")
+    }))
+
+  it.effect("approve is asked for the calls that need it, with their arguments, and may be an effect", () =>
+    Effect.gen(function*() {
+      const asked: Array<unknown> = []
+      const approve = (args: unknown, call: Tool.CallContext) => {
+        asked.push([args, call.id])
+        return Effect.succeed({ allowed: (args as { path: string }).path !== "/", reason: "not the root" })
+      }
+      const depends = ({ path }: { readonly path: string }) => Effect.succeed(path !== "/tmp/x")
+      assert.strictEqual((yield* removing(true, { approve })).content, "removed")
+      assert.strictEqual((yield* removing(depends, { approve })).content, "removed")
+      assert.deepStrictEqual(asked, [[{ path: "/tmp/x" }, "call_1"]])
+      const denied = yield* removing(depends, { approve }, "/")
+      assert.deepStrictEqual([crash(denied.result).reason, asked.length], ["denied", 2])
+      assert.match(denied.content ?? "", /not the root/)
+      assert.strictEqual((yield* removing(() => true, { approve: () => true })).content, "removed")
+    }))
+
+  it.effect("a tool that cannot tell whether it needs one is not run", () =>
+    Effect.gen(function*() {
+      const { result } = yield* removing(() => Effect.die("cannot tell"), { approve: () => true })
+      assert.strictEqual(crash(result).reason, "denied")
+    }))
+})
+
+describe("progress and lifetime", () => {
+  it.effect("preliminary results are progress, as data, and the last one is the result", () =>
+    Effect.gen(function*() {
+      const kit = Toolkit.make(AiTool.make("count", { success: Schema.Struct({ at: Schema.DateFromString }) }))
+      const layer = kit.toLayer({
+        count: (_, { preliminary, toolCallId }) =>
+          Effect.gen(function*() {
+            assert.strictEqual(toolCallId, "call_1")
+            yield* preliminary({ at: new Date(0) })
+            yield* preliminary({ at: new Date(1000) })
+            return { at: new Date(2000) }
+          })
+      })
+      const { content, events } = yield* running(kit, layer)
+      const progress = events.flatMap((event) => event._tag === "ToolProgress" ? [event.progress] : [])
+      assert.deepStrictEqual(progress, [{ at: "1970-01-01T00:00:00.000Z" }, { at: "1970-01-01T00:00:01.000Z" }])
+      assert.strictEqual(content, "{\"at\":\"1970-01-01T00:00:02.000Z\"}")
+    }))
+
+  it.effect("design, law 10: a handler that reports more than is read is held up, not kept in memory", () =>
+    Effect.gen(function*() {
+      let reported = 0
+      const gate = yield* Latch.make()
+      const kit = Toolkit.make(AiTool.make("count", { success: Schema.Finite }))
+      const layer = kit.toLayer({
+        count: (_, { preliminary }) =>
+          Effect.forEach(
+            Array.from({ length: 1000 }, (_, index) => index),
+            (index) => Effect.andThen(preliminary(index), Effect.sync(() => reported++))
+          ).pipe(Effect.as(-1))
+      })
+      const [tool] = yield* EffectAi.tools(kit).pipe(Effect.provide(layer))
+      const call = {
+        id: "a",
+        toolCall: Message.toolCall("a", "count"),
+        progress: () => gate.await
+      } as unknown as Tool.CallContext
+      const fiber = yield* Effect.forkChild(tool!.handler!({}, call) as Effect.Effect<unknown>, {
+        startImmediately: true
+      })
+      yield* Effect.yieldNow
+      assert.isBelow(reported, 40)
+      yield* gate.open
+      assert.strictEqual(yield* Fiber.join(fiber), -1)
+      assert.strictEqual(reported, 1000)
+    }))
+
+  it.effect("design, law 3: an interruption reaches the handler, and its finalizers have run", () =>
+    Effect.gen(function*() {
+      const log: Array<string> = []
+      const started = yield* Latch.make()
+      const kit = Toolkit.make(AiTool.make("wait"))
+      const layer = kit.toLayer({
+        wait: () =>
+          Effect.andThen(started.open, Effect.never).pipe(
+            Effect.onInterrupt(() => Effect.sync(() => log.push("stopped")))
+          )
+      })
+      const fiber = yield* Effect.forkChild(running(kit, layer))
+      yield* started.await
+      yield* Fiber.interrupt(fiber)
+      assert.deepStrictEqual(log, ["stopped"])
+    }))
+
+  it.effect("a call's arguments stay out of its span, and what the handler writes is there", () =>
+    Effect.gen(function*() {
+      const spans: Array<Tracer.NativeSpan> = []
+      const tracer = Tracer.make({
+        span: (options) => {
+          const span = new Tracer.NativeSpan(options)
+          spans.push(span)
+          return span
+        }
+      })
+      const kit = Toolkit.make(AiTool.make("login", { parameters: Schema.Struct({ password: Schema.String }) }))
+      const layer = kit.toLayer({
+        login: () =>
+          Effect.withSpan(Effect.annotateCurrentSpan("inner", 1), "inner").pipe(
+            Effect.andThen(Effect.annotateCurrentSpan("outer", 1))
+          )
+      })
+      yield* running(kit, layer, { password: "hunter2" }).pipe(Effect.withTracer(tracer))
+      const span = spans.find(({ name }) => name === "execute_tool login")
+      assert.strictEqual(span?.attributes.get("outer"), 1)
+      assert.strictEqual(span?.attributes.get("tool"), "login")
+      const inner = spans.find(({ name }) => name === "inner")
+      assert.strictEqual(Option.getOrUndefined(inner!.parent)?.spanId, span?.spanId)
+      assert.notInclude(JSON.stringify(spans.map(({ attributes }) => [...attributes])), "hunter2")
+    }))
+})

@@ -1,0 +1,76 @@
+/**
+ * The agent as a process of its own, in a process group of its own: what it wrote, how it ended, and whether anything of
+ * it is left.
+ */
+import * as Effect from "effect/Effect"
+import { spawn } from "node:child_process"
+import { resolve } from "node:path"
+
+const main = resolve(import.meta.dirname, "../../scratchpad/agent/main.ts")
+
+/** What the agent reads of the environment. */
+const settings = /^(OPENAI|ANTHROPIC|GEMINI|GOOGLE)_|^(NO|FORCE)_COLOR$/
+
+export interface Ended {
+  readonly code: number | null
+  readonly signal: string | null
+  readonly stdout: string
+  readonly stderr: string
+  /** Milliseconds from the last signal to the end. */
+  readonly stoppedIn: number
+  /** Whether a process of its group is still there. */
+  readonly isAnythingLeft: boolean
+}
+
+export interface Options {
+  readonly environment?: Readonly<Record<string, string>>
+  /** Sends a SIGINT each time the output has come to contain the next of these. */
+  readonly interruptAt?: ReadonlyArray<RegExp>
+  readonly program?: string
+}
+
+const isGroupAlive = (pid: number): boolean => {
+  try {
+    process.kill(-pid, 0)
+    return true
+  } catch {
+    return false
+  }
+}
+
+/** Runs the agent without a terminal and without the settings of whoever runs the tests. */
+export const agent = (
+  args: ReadonlyArray<string>,
+  { environment = {}, interruptAt = [], program = main }: Options = {}
+): Effect.Effect<Ended> =>
+  Effect.callback<Ended>((resume) => {
+    const own = Object.entries(process.env).filter(([name]) => !settings.test(name))
+    const child = spawn(process.execPath, ["--conditions=source", program, ...args], {
+      env: { ...Object.fromEntries(own), ...environment },
+      stdio: ["ignore", "pipe", "pipe"],
+      detached: true
+    })
+    let [stdout, stderr] = ["", ""]
+    let signals = 0
+    let signalledAt = NaN
+    child.stdout.setEncoding("utf8").on("data", (text: string) => {
+      stdout += text
+      if (interruptAt[signals]?.test(stdout) !== true) return
+      signals++
+      signalledAt = performance.now()
+      child.kill("SIGINT")
+    })
+    child.stderr.setEncoding("utf8").on("data", (text: string) => void (stderr += text))
+    child.on("close", (code, signal) => {
+      const stoppedIn = performance.now() - signalledAt
+      resume(Effect.sync(() => ({
+        code,
+        signal,
+        stdout,
+        stderr,
+        stoppedIn,
+        isAnythingLeft: isGroupAlive(child.pid as number)
+      })))
+    })
+    return Effect.sync(() => child.kill("SIGKILL"))
+  })

@@ -1,0 +1,21 @@
+/**
+ * A process that does not stop when it is asked: run like the agent, it says what it was asked and goes on for ever.
+ */
+import * as Console from "effect/Console"
+import * as Effect from "effect/Effect"
+import { runMain, Stop } from "../../scratchpad/agent/stop.ts"
+
+const stop = new Stop()
+stop.enterSoft()
+
+// A signal that follows at once is taken for an echo of the first one, so that the next is only invited after that.
+const invite = Effect.andThen(Effect.sleep("200 millis"), Console.log("asked"))
+
+const program = Effect.gen(function*() {
+  yield* Console.log("begun")
+  yield* stop.requested
+  yield* invite
+  return yield* Effect.never
+}).pipe(Effect.uninterruptible, Effect.as(0))
+
+runMain(program, stop)
