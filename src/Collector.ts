@@ -303,6 +303,7 @@ const stepResult = (state: State, event: Event.Of<"StepCompleted">): Event.StepR
     ...(isManual ? { mode: "manual" } : {}),
     ...(manualToolCalls.length === 0 || decided !== undefined ? {} : { manualToolCalls }),
     ...decided,
+    ...(event.suspensions === undefined ? {} : { suspensions: event.suspensions }),
     ...state.tools.contextUpdate(ids),
     metadata: {}
   }
@@ -353,6 +354,10 @@ const hasPartial = (state: State): boolean =>
   state.text !== null || state.reasoning !== "" || state.calls.ids.length > 0 || state.message !== null ||
   state.error !== undefined
 
+/** What a run waits for. One that ended otherwise waits for nothing. */
+const suspended = (outcome: Event.Outcome, suspensions: Event.ChatResult["suspensions"]) =>
+  suspensions === undefined || !Ending.isWaiting(outcome) ? {} : { suspensions }
+
 /**
  * A chat result from its parts: what the loop and the fold of a cut stream both build theirs with.
  *
@@ -365,6 +370,7 @@ export const chatResult = (parts: {
   readonly outcome: Event.Outcome
   readonly finalResponse?: Response.Response
   readonly finalized?: Event.ChatResult["finalized"] | undefined
+  readonly suspensions?: Event.ChatResult["suspensions"] | undefined
 }): Event.ChatResult => ({
   thread: parts.thread,
   finalResponse: parts.steps.at(-1)?.response ?? parts.finalResponse ?? null,
@@ -374,6 +380,7 @@ export const chatResult = (parts: {
   ...(parts.outcome._tag === "AskUser"
     ? { pendingQuestion: parts.outcome.pendingQuestion, pendingToolCallId: parts.outcome.pendingToolCallId }
     : {}),
+  ...suspended(parts.outcome, parts.suspensions ?? parts.steps.at(-1)?.suspensions),
   usage: Response.sumUsage(parts.steps.map((step) => step.response.usage)),
   ...(parts.finalized === undefined ? {} : { finalized: parts.finalized }),
   ...ToolEvents.mergeUpdates(parts.steps.map((step) => step.contextUpdate)),

@@ -15,6 +15,7 @@ import type * as Event from "../Event.ts"
 import type * as Message from "../Message.ts"
 import type * as Tool from "../Tool.ts"
 import * as Answer from "./answer.ts"
+import { Waiting } from "./approval.ts"
 import * as Deadline from "./deadline.ts"
 import * as Emission from "./emission.ts"
 import { Handling, type Host } from "./handling.ts"
@@ -27,7 +28,7 @@ import { Mailbox } from "./mailbox.ts"
 import * as Now from "./now.ts"
 import * as Plan from "./plan.ts"
 import { Queue } from "./queue.ts"
-import type { Owner, Task } from "./running.ts"
+import { type Owner, type Task, taskOf } from "./running.ts"
 import * as Siblings from "./siblings.ts"
 import * as Telemetry from "./telemetry.ts"
 import type { Workshop } from "./workshop.ts"
@@ -42,6 +43,7 @@ export class Batch<E> implements Host<E> {
   /** By the position of the call. */
   private readonly answered: Array<Answer.Answer | undefined> = []
   private readonly completed: Array<Answer.Answer> = []
+  private readonly waiting = new Waiting()
   readonly helpers: Helpers
   readonly services: Context.Context<any>
   private readonly unsubscribe: (() => void) | undefined
@@ -60,7 +62,11 @@ export class Batch<E> implements Host<E> {
   constructor(workshop: Workshop<E>) {
     const { ambient: { cancellation, deadline }, desk, running, services, settings } = workshop
     this.workshop = workshop
-    this.desk = { ...desk, limit: (subject, work) => this.limit(subject, work, () => this.late(subject)) }
+    this.desk = {
+      ...desk,
+      now: () => this.now,
+      limit: (subject, work) => this.limit(subject, work, () => this.late(subject))
+    }
     this.emission = Emission.make(settings.policy, this.mailbox)
     this.helpers = new Helpers(services)
     this.isTraced = Telemetry.isTraced(services)
@@ -75,7 +81,7 @@ export class Batch<E> implements Host<E> {
 
   /** Tools have to be done by then; what comes up later does not run. */
   private stopAt(millis: number): void {
-    const left = millis - this.workshop.clock.currentTimeMillisUnsafe()
+    const left = millis - this.now
     if (left <= 0) this.cancel(Deadline.toolsCause)
     else this.helpers.after(left, () => this.cancel(Deadline.toolsCause))
   }
@@ -125,15 +131,19 @@ export class Batch<E> implements Host<E> {
     this.mailbox.wake()
   }
 
-  /** Whether every call has been answered. Those that were called back are waited for, too. */
+  private get now(): number {
+    return this.workshop.clock.currentTimeMillisUnsafe()
+  }
+
+  /** Whether every call has been answered, or waits. Those that were called back are waited for, too. */
   get isSettled(): boolean {
-    return this.isSealed && this.completed.length === this.jobs.length &&
+    return this.isSealed && !this.isBusy &&
       (!this.isAwaited || this.queue.holding === 0)
   }
 
-  /** Whether a call has not been answered. */
+  /** Whether a call is neither answered nor waits for somebody outside. */
   get isBusy(): boolean {
-    return this.completed.length < this.jobs.length
+    return this.completed.length + this.waiting.size < this.jobs.length
   }
 
   /** Stops what has come up, and whatever still may: the turn they belong to is not to be acted on. */
@@ -153,7 +163,7 @@ export class Batch<E> implements Host<E> {
       if (!handling.isBlocking) handling.cancel(`interrupted: ${cause}`)
     }
     const jobs = this.jobs.slice()
-    const since = this.workshop.clock.currentTimeMillisUnsafe()
+    const since = this.now
     this.helpers.after(this.workshop.running.graceMillis, () => this.conclude(jobs, `interrupted: ${cause}`, since))
     this.mailbox.wake()
   }
@@ -164,7 +174,7 @@ export class Batch<E> implements Host<E> {
     const handlings = this.company.all.filter(({ job }) => indexes.has(job.index))
     for (const handling of handlings) handling.cancel(detail, since)
     for (const job of jobs) {
-      if (this.answered[job.index] === undefined) this.settle(job, Answer.unfinished(job, detail))
+      if (!this.isSpokenFor(job)) this.settle(job, Answer.unfinished(job, detail))
     }
     for (const handling of handlings) handling.leave(since)
   }
@@ -176,6 +186,11 @@ export class Batch<E> implements Host<E> {
   /** The answers so far, in call order. */
   get answers(): ReadonlyArray<Answer.Answer> {
     return this.answered.filter((answer) => answer !== undefined)
+  }
+
+  /** The calls that wait for somebody outside, in call order. */
+  get suspensions(): ReadonlyArray<Event.Suspension> {
+    return this.waiting.among(this.answered)
   }
 
   /** The halt that decides: the first call's, or that of the call that completed first. */
@@ -242,15 +257,7 @@ export class Batch<E> implements Host<E> {
     run?: Plan.Run,
     owner?: Owner
   ): Task {
-    const task: Task = {
-      id: call.id,
-      name: call.name,
-      startedAt: this.workshop.clock.currentTimeMillisUnsafe(),
-      isHandler: run !== undefined,
-      isExclusive: run?.isExclusive === true,
-      fiber,
-      owner
-    }
+    const task = taskOf(call, fiber, this.now, run, owner)
     this.workshop.running.add(task)
     return task
   }
@@ -304,8 +311,16 @@ export class Batch<E> implements Host<E> {
     return Now.map(answer, (value) => this.settle(job, value))
   }
 
+  private readonly isSpokenFor = (job: Answer.Numbered): boolean =>
+    this.answered[job.index] !== undefined || this.waiting.has(job)
+
+  /** Somebody outside is to allow the call. Until then it is nobody's sibling and nobody waits for it. */
+  suspend(job: Plan.Run): void {
+    if (!this.isSpokenFor(job)) this.emission.settled(job.index, [this.waiting.add(job, this.now)])
+  }
+
   private settle(job: Answer.Numbered, answer: Answer.Answer): void {
-    if (this.answered[job.index] !== undefined) return
+    if (this.isSpokenFor(job)) return
     this.answered[job.index] = answer
     this.completed.push(answer)
     const { id, name } = job.call

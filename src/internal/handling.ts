@@ -12,6 +12,7 @@ import type * as Tracer from "effect/Tracer"
 import type * as Message from "../Message.ts"
 import type * as Tool from "../Tool.ts"
 import * as Answer from "./answer.ts"
+import * as Approval from "./approval.ts"
 import { callContext } from "./callContext.ts"
 import type * as Emission from "./emission.ts"
 import * as Execution from "./execution.ts"
@@ -47,6 +48,7 @@ export interface Host<E> {
   readonly respond: (job: Answer.Numbered, answer: Effect.Effect<Answer.Answer, E, any>) => void
   readonly settling: (job: Answer.Numbered, answer: Effect.Effect<Answer.Answer, E, any>) => Effect.Effect<void, E, any>
   readonly answerEnded: (job: Answer.Numbered, exit: Exit.Exit<unknown, E>) => void
+  readonly suspend: (job: Plan.Run) => void
   readonly vacated: (handling: Handling<E>) => void
 }
 
@@ -118,10 +120,22 @@ export class Handling<E> implements Owner {
     if (this.isForked) this.arm()
     return Effect.flatMap(Gates.denial(this.job, this.context), (error) => {
       if (this.phase !== "gating" || this.host.isOver) return Effect.void
-      this.timer?.interruptUnsafe()
-      if (error === undefined) return this.handled()
+      if (error === undefined) return this.allowed()
       this.disarm()
       return this.host.settling(this.job, Answer.denied(this.host.desk, this.job, error))
+    })
+  }
+
+  /** The gates let it pass. It runs, or waits for somebody's approval without holding its place. */
+  private allowed(): Effect.Effect<void, E, any> {
+    const needed = Approval.isNeeded(this.job, this.context, this.workshop.settings.approved)
+    return Effect.flatMap(needed, (isNeeded) => {
+      if (this.phase !== "gating" || this.host.isOver) return Effect.void
+      this.timer?.interruptUnsafe()
+      if (!isNeeded) return this.handled()
+      this.disarm()
+      this.host.suspend(this.job)
+      return Effect.void
     })
   }
 

@@ -23,6 +23,23 @@ export interface Task {
   readonly owner?: Owner | undefined
 }
 
+/** A fiber as a task: a handler if it is that of a run. */
+export const taskOf = (
+  { id, name }: Pick<Task, "id" | "name">,
+  fiber: Task["fiber"],
+  startedAt: number,
+  run?: Pick<Task, "isExclusive">,
+  owner?: Owner
+): Task => ({
+  id,
+  name,
+  startedAt,
+  isHandler: run !== undefined,
+  isExclusive: run?.isExclusive === true,
+  fiber,
+  owner
+})
+
 /** Who a task belongs to. */
 export interface Owner {
   /** Whether it is left to its end when the run stops, which it may be in one phase and not in another. */

@@ -115,10 +115,12 @@ export const isEmpty = (message: Message.Message): boolean => message.content ==
 export const stepCompleted = (
   step: Pick<Event.Of<"StepCompleted">, "response" | "thread" | "mode" | "manualToolCalls">,
   isDone: boolean,
-  halt: Event.Halt | undefined
+  halt: Event.Halt | undefined,
+  suspensions: ReadonlyArray<Event.Suspension> = []
 ): Event.Of<"StepCompleted"> => ({
   _tag: "StepCompleted",
   ...step,
   done: halt !== undefined || isDone,
-  ...(halt === undefined ? {} : { halt })
+  ...(halt === undefined ? {} : { halt }),
+  ...(suspensions.length === 0 ? {} : { suspensions })
 })

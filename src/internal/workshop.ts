@@ -1,4 +1,4 @@
-/** What the calls of one turn are run with: settings, services of the caller, and what their run shares. */
+/** What the calls of a turn are run with: what a batch is given, and every handling of it uses. */
 import type * as Clock from "effect/Clock"
 import type * as Context from "effect/Context"
 import type * as Executor from "../Executor.ts"
@@ -16,12 +16,15 @@ export interface Settings {
   readonly requestId: string
   readonly sessionId: string | null
   readonly stepIndex: number
+  /** The ids of calls that somebody has approved. */
+  readonly approved?: ReadonlySet<string>
 }
 
+/** What a batch works with. */
 export interface Workshop<E> {
   readonly settings: Settings
   readonly executor: Executor.Service
-  readonly desk: Omit<Answer.Desk<E, any>, "limit">
+  readonly desk: Omit<Answer.Desk<E, any>, "limit" | "now">
   readonly running: Running
   readonly ambient: Ambient
   readonly services: Context.Context<any>
