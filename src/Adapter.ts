@@ -5,12 +5,19 @@
  * @since 0.1.0
  */
 import * as Context from "effect/Context"
+import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
+import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
-import type * as Stream from "effect/Stream"
+import * as Stream from "effect/Stream"
 import type * as Event from "./Event.ts"
+import * as Classifications from "./internal/classification.ts"
 import * as Json from "./internal/json.ts"
+import * as LostArguments from "./internal/lostArguments.ts"
+import * as Requests from "./internal/request.ts"
 import type * as Message from "./Message.ts"
+import * as Policy from "./Policy.ts"
+import * as Thread from "./Thread.ts"
 import type * as Tool from "./Tool.ts"
 
 /**
@@ -145,3 +152,94 @@ export class Adapter extends Context.Service<Adapter, {
  * @since 0.1.0
  */
 export const layer = (adapter: Adapter["Service"]): Layer.Layer<Adapter> => Layer.succeed(Adapter, adapter)
+
+/**
+ * Whether a reply asks for tools, and what else it says.
+ *
+ * @see {@link classify}
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type Classification = Classifications.Classification
+
+/**
+ * What is asked of the model, and the policy that its reply is read by.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface ClassifyOptions extends Requests.ModelOptions {
+  readonly tools?: ReadonlyArray<Tool.Any>
+  readonly policy?: Policy.Policy
+}
+
+const unusable = (errors: ReadonlyArray<Thread.Issue>): AdapterError =>
+  new AdapterError({
+    reason: "invalid_request",
+    detail: errors.map(({ path, reason }) => `${path}: ${reason}`).join("; ")
+  })
+
+/** The request of one model call, or why there is none. */
+const requestOf = (
+  input: Thread.Input,
+  options: ClassifyOptions,
+  defaults: Policy.Defaults
+): Result.Result<Request, AdapterError> =>
+  Result.flatMap(
+    Result.mapError(Thread.validate(input), ({ errors }) => unusable(errors)),
+    (thread) => {
+      const given = options.tools ?? []
+      const tools = new Map([...(defaults.tools ?? []), ...given].map((tool): [string, Tool.Any] => [tool.name, tool]))
+      const template = Requests.template(options, defaults, tools)
+      const issues = Requests.issues(thread, template, given, tools)
+      if (issues.length > 0) return Result.fail(unusable(issues))
+      return Result.succeed({ ...template, messages: Requests.messages(options.system, thread.messages) })
+    }
+  )
+
+/**
+ * One model call, and whether its reply asks for tools or is the final answer. Nothing is run: `tools` are only offered.
+ *
+ * **Details**
+ *
+ * The calls that are there decide, not the provider's word for its end, unless the policy says otherwise. Calls of the
+ * provider's own are listed and ask for nothing. A call whose arguments were lost is marked, and told in `diagnostics`
+ * and in one warning, without the text of its arguments. A reply that breaks fails.
+ *
+ * **Example** (Asking without acting)
+ *
+ * ```ts import.meta.vitest
+ * import { Adapter, Tool } from "heddle"
+ * import { Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ *
+ * const ping = Tool.make("ping", { parameters: {}, handler: () => Effect.die("is not run") })
+ * const model = Script.layer([[Script.toolCall("c0", "ping"), Script.finish("tool_calls")]])
+ * const reply = await Effect.runPromise(Adapter.classify("go", { tools: [ping] }).pipe(Effect.provide(model)))
+ *
+ * reply.type // => "tool_calls"
+ * reply.toolCalls.map((call) => call.name) // => ["ping"]
+ * ```
+ *
+ * @category running
+ * @since 0.1.0
+ */
+export const classify = (
+  input: Thread.Input,
+  options: ClassifyOptions = {}
+): Effect.Effect<Classification, AdapterError, Adapter> =>
+  Effect.gen(function*() {
+    const adapter = yield* Adapter
+    const defaults = yield* Policy.Defaults
+    const request = yield* Effect.fromResult(requestOf(input, options, defaults))
+    const classifier = new Classifications.Classifier(options.policy ?? defaults.policy ?? Policy.standard)
+    yield* Stream.runForEach(adapter.stream(request), (event) => Effect.sync(() => classifier.add(event)))
+    if (classifier.error !== undefined) return yield* asAdapterError(classifier.error.value)
+    return yield* LostArguments.reported(classifier.classification)
+  })
+
+const isAdapterError = Schema.is(AdapterError)
+
+const asAdapterError = (error: unknown): AdapterError =>
+  isAdapterError(error) ? error : new AdapterError({ reason: "unknown", detail: Json.render(error), cause: error })

@@ -177,7 +177,8 @@ class Loop<E, R> {
 
   private ending(outcome: Event.Outcome): typeof this.phase {
     return Effect.suspend(() => {
-      const thread = outcome._tag === "AskUser" ? withQuestion(this.thread, outcome) : this.thread
+      const isQuestion = outcome._tag === "AskUser" && (this.steps.at(-1)?.suspensions ?? []).length <= 1
+      const thread = isQuestion ? withQuestion(this.thread, outcome) : this.thread
       const { closing: finalized, steps } = this
       return Effect.flatMap(this.end(Collector.chatResult({ thread, steps, outcome, finalized })), (ended) => {
         this.phase = ended.next
@@ -194,7 +195,10 @@ interface Ended<E, R> {
   readonly next: Pull.Pull<Events, Failure<E>, void, R>
 }
 
-/** The question stands in the result's thread, so that the user's reply follows it. */
+/**
+ * The question stands in the result's thread, so that the user's reply follows it. Where other calls wait as well, their
+ * answers are to come first, and nothing may stand between them and the calls.
+ */
 const withQuestion = (
   thread: Thread.Thread,
   outcome: Extract<Event.Outcome, { readonly _tag: "AskUser" }>

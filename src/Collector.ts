@@ -7,7 +7,9 @@
  */
 import type * as Event from "./Event.ts"
 import * as Calls from "./internal/calls.ts"
+import * as Classifications from "./internal/classification.ts"
 import * as Ending from "./internal/ending.ts"
+import * as FinishReasons from "./internal/finishReason.ts"
 import * as Json from "./internal/json.ts"
 import * as Payload from "./internal/payload.ts"
 import * as ToolEvents from "./internal/toolEvents.ts"
@@ -187,17 +189,12 @@ const foldRest = (state: State, event: Event.Event): void => {
   }
 }
 
-const finishReasons: ReadonlyArray<string> = Response.FinishReason.literals
-
-/** The word of an adapter that is no finish reason of ours ends the message all the same. */
-const normalised = (reason: Response.FinishReason | null): Response.FinishReason | null =>
-  reason === null || reason === undefined || finishReasons.includes(reason) ? reason ?? null : "other"
-
 const foldMessage = (state: State, event: Event.Of<"MessageCompleted">): void => {
   const { usage, responseId, model, ...metadata } = event.metadata ?? {}
   state.message = event.message
+  state.calls.describe(event.message.toolCalls)
   const isErrorKept = state.error !== undefined && state.policy.adapterErrors === "sticky"
-  if (!isErrorKept) state.finishReason = normalised(event.finishReason) ?? state.finishReason
+  if (!isErrorKept) state.finishReason = FinishReasons.normalised(event.finishReason) ?? state.finishReason
   state.rawFinishReason = event.rawFinishReason ?? event.finishReason ?? state.rawFinishReason
   if (Json.isObject(usage)) state.usage = Response.usage(usage)
   if (typeof responseId === "string") state.responseId = responseId
@@ -306,6 +303,7 @@ const stepResult = (state: State, event: Event.Of<"StepCompleted">): Event.StepR
     ...(isManual ? { mode: "manual" } : {}),
     ...(manualToolCalls.length === 0 || decided !== undefined ? {} : { manualToolCalls }),
     ...decided,
+    ...(event.suspensions === undefined ? {} : { suspensions: event.suspensions }),
     ...state.tools.contextUpdate(ids),
     metadata: {}
   }
@@ -356,6 +354,10 @@ const hasPartial = (state: State): boolean =>
   state.text !== null || state.reasoning !== "" || state.calls.ids.length > 0 || state.message !== null ||
   state.error !== undefined
 
+/** What a run waits for. One that ended otherwise waits for nothing. */
+const suspended = (outcome: Event.Outcome, suspensions: Event.ChatResult["suspensions"]) =>
+  suspensions === undefined || !Ending.isWaiting(outcome) ? {} : { suspensions }
+
 /**
  * A chat result from its parts: what the loop and the fold of a cut stream both build theirs with.
  *
@@ -368,6 +370,7 @@ export const chatResult = (parts: {
   readonly outcome: Event.Outcome
   readonly finalResponse?: Response.Response
   readonly finalized?: Event.ChatResult["finalized"] | undefined
+  readonly suspensions?: Event.ChatResult["suspensions"] | undefined
 }): Event.ChatResult => ({
   thread: parts.thread,
   finalResponse: parts.steps.at(-1)?.response ?? parts.finalResponse ?? null,
@@ -377,8 +380,19 @@ export const chatResult = (parts: {
   ...(parts.outcome._tag === "AskUser"
     ? { pendingQuestion: parts.outcome.pendingQuestion, pendingToolCallId: parts.outcome.pendingToolCallId }
     : {}),
+  ...suspended(parts.outcome, parts.suspensions ?? parts.steps.at(-1)?.suspensions),
   usage: Response.sumUsage(parts.steps.map((step) => step.response.usage)),
   ...(parts.finalized === undefined ? {} : { finalized: parts.finalized }),
   ...ToolEvents.mergeUpdates(parts.steps.map((step) => step.contextUpdate)),
   metadata: {}
 })
+
+/**
+ * Whether events in hand ask for tools or are the final answer, as `Adapter.classify` finds it of a reply on its way.
+ * Nothing is run. An iterator can be read once: to classify it again throws, instead of finding nothing.
+ *
+ * @category results
+ * @since 0.1.0
+ */
+export const classify = (events: Iterable<Event.Event>, options: Options = {}): Classifications.Classification =>
+  Classifications.of(events, options.policy ?? Policy.standard)

@@ -50,14 +50,44 @@ export type Halt =
   | { readonly haltedReason: "tool_error"; readonly haltToolCallId: string; readonly onToolErrorException?: unknown }
   | { readonly haltedReason: string; readonly haltToolCallId: string; readonly haltResult: unknown }
 
+const AnswerSchema = Schema.Record(Schema.String, Json.Opaque)
+
 const ContextUpdate = Schema.Record(Schema.String, Json.Opaque)
 
 const Mode = Schema.Literals(["auto", "manual"])
 
 /**
+ * A call that waits for somebody outside the run, under the id of the call: a `question` that a handler asks, an
+ * `approval` without which its handler does not start, or a `manual` call that the caller runs. `answerSchema` is the
+ * JSON Schema of the answer to a typed question. From `expiresAt` on (milliseconds since the epoch) it is settled without
+ * anybody: a question and a manual call by `defaultAnswer`, an approval by a denial.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export const Suspension = Schema.Struct({
+  id: Schema.String,
+  kind: Schema.Literals(["question", "approval", "manual"]),
+  toolCall: Message.ToolCall,
+  question: Schema.optionalKey(Schema.String),
+  opts: Schema.optionalKey(Schema.Array(Json.Opaque)),
+  answerSchema: Schema.optionalKey(AnswerSchema),
+  expiresAt: Schema.optionalKey(Schema.Finite),
+  defaultAnswer: Schema.optionalKey(Json.Opaque)
+})
+
+/**
+ * @see {@link Suspension}
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type Suspension = (typeof Suspension)["Type"]
+
+/**
  * One step: the thread after it, the model's response, the answers to its calls in call order. `done` says that the
  * model has nothing more to do; a halt stands in the optional fields, `manualToolCalls` are the caller's to answer,
- * `contextUpdate` is what the handlers added to the context of the next step, merged in call order.
+ * `suspensions` are all calls that wait, in call order, and `contextUpdate` is what the handlers added to the context of the next step, merged in call order.
  *
  * @category schemas
  * @since 0.1.0
@@ -76,6 +106,7 @@ export const StepResult = Schema.Struct({
   haltToolCallId: Schema.optionalKey(Schema.String),
   haltResult: Schema.optionalKey(Json.Opaque),
   onToolErrorException: Schema.optionalKey(Json.Opaque),
+  suspensions: Schema.optionalKey(Schema.Array(Suspension)),
   contextUpdate: Schema.optionalKey(ContextUpdate),
   metadata: Json.Metadata
 })
@@ -89,7 +120,8 @@ export const StepResult = Schema.Struct({
 export type StepResult = (typeof StepResult)["Type"]
 
 /**
- * Why a run ended, with what belongs to it. `Failed` is a run that broke after it had begun: its `error` is the value
+ * Why a run ended, with what belongs to it. Where several calls wait, a question is told before manual calls, and these
+ * before approvals; the result's `suspensions` have all of them. `Failed` is a run that broke after it had begun: its `error` is the value
  * that broke it.
  *
  * @category schemas
@@ -112,6 +144,10 @@ export const Outcome = Schema.Union([
   Schema.TaggedStruct("ManualToolCalls", {
     manualTurnIndex: Schema.Int,
     manualToolCalls: Schema.optionalKey(Schema.Array(Message.ToolCall))
+  }),
+  Schema.TaggedStruct("ApprovalRequested", {
+    approvalTurnIndex: Schema.Int,
+    approvalToolCalls: Schema.Array(Message.ToolCall)
   }),
   Schema.TaggedStruct("Cancelled", {}),
   Schema.TaggedStruct("Failed", { error: Json.Opaque })
@@ -145,7 +181,7 @@ export type Abandoned = (typeof Abandoned)["Type"]
 /**
  * A whole run. `outcome` is what a caller matches on, `haltedReason` the same as one word; `usage` is the sum over all
  * steps, each step's own stands in its response. `structuredFinalize` tells how the tool loop ended when a last,
- * structured answer was asked for, `finalized` why the tool loop was closed by an answer without tools. `contextUpdate`
+ * structured answer was asked for, `suspensions` are the calls that the run waits for when it has ended, `finalized` why the tool loop was closed by an answer without tools. `contextUpdate`
  * is what all steps added to the context.
  *
  * @category schemas
@@ -159,6 +195,7 @@ export const ChatResult = Schema.Struct({
   haltedReason: Schema.String,
   pendingQuestion: Schema.optionalKey(Schema.String),
   pendingToolCallId: Schema.optionalKey(Schema.String),
+  suspensions: Schema.optionalKey(Schema.Array(Suspension)),
   usage: Schema.NullOr(Response.Usage),
   structuredFinalize: Schema.optionalKey(
     Schema.Struct({ pass1Halted: Schema.String, pass2Error: Schema.optionalKey(Json.Opaque) })
@@ -180,7 +217,13 @@ export type ChatResult = (typeof ChatResult)["Type"]
 const ToolOutcome = Schema.Union([
   Schema.TaggedStruct("Ok", { value: Json.Opaque }),
   Schema.TaggedStruct("Error", { error: Json.Opaque }),
-  Schema.TaggedStruct("AskUser", { question: Schema.String, opts: Schema.Array(Json.Opaque) }),
+  Schema.TaggedStruct("AskUser", {
+    question: Schema.String,
+    opts: Schema.Array(Json.Opaque),
+    answerSchema: Schema.optionalKey(AnswerSchema),
+    withinMillis: Schema.optionalKey(Schema.Finite),
+    defaultAnswer: Schema.optionalKey(Json.Opaque)
+  }),
   Schema.TaggedStruct("Halt", { reason: Schema.String, result: Json.Opaque })
 ]) satisfies Schema.Schema<Tool.Outcome>
 
@@ -251,7 +294,16 @@ const runnerEvents = [
     toolCallId: Schema.String,
     toolName: Schema.String,
     question: Schema.String,
-    opts: Schema.Array(Json.Opaque)
+    opts: Schema.Array(Json.Opaque),
+    answerSchema: Schema.optionalKey(AnswerSchema),
+    expiresAt: Schema.optionalKey(Schema.Finite),
+    defaultAnswer: Schema.optionalKey(Json.Opaque)
+  }),
+  Schema.TaggedStruct("ToolApprovalRequested", {
+    toolCallId: Schema.String,
+    toolName: Schema.String,
+    arguments: Schema.Record(Schema.String, Json.Opaque),
+    expiresAt: Schema.optionalKey(Schema.Finite)
   }),
   Schema.TaggedStruct("ToolHalt", {
     toolCallId: Schema.String,
@@ -269,7 +321,8 @@ const stepEvents = [
     mode: Mode,
     manualToolCalls: Schema.Array(Message.ToolCall),
     done: Schema.optionalKey(Schema.Boolean),
-    halt: Schema.optionalKey(Halt)
+    halt: Schema.optionalKey(Halt),
+    suspensions: Schema.optionalKey(Schema.Array(Suspension))
   }),
   Schema.TaggedStruct("ChatCompleted", { result: ChatResult })
 ] as const
@@ -277,7 +330,8 @@ const stepEvents = [
 /**
  * Every event. Per tool call: `ToolExecutionStarted` when its handler starts, `ToolProgress` while it runs,
  * `ToolExecutionCompleted` with the raw outcome, and one of `ToolResultEncoded`, `AskUserRequested` or `ToolHalt`
- * last. A call that cannot be run is answered without a start.
+ * last. A call that cannot be run is answered without a start, and one that waits for an approval has
+ * `ToolApprovalRequested` and nothing else.
  *
  * **Example** (Matching on events)
  *

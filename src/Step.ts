@@ -267,7 +267,7 @@ class Machine<E, R> {
   private spoken(): typeof this.phase {
     return Effect.gen({ self: this }, function*() {
       yield* this.reply.close
-      const response = Turn.heard(Collector.toResponse(this.run.state), this.run)
+      const response = yield* Turn.reported(Turn.heard(Collector.toResponse(this.run.state), this.run))
       const isActedOn = this.isActedOn(response)
       const calls = Response.actionableCalls(response)
       const unknown = isActedOn ? Division.failing(calls, this.run) : undefined
@@ -277,7 +277,7 @@ class Machine<E, R> {
       }
       const division = yield* Division.divide(calls, response, this.run, isActedOn)
       const early = this.reply.handOver(response.finishReason)
-      return yield* this.work(division.jobs, (halt) => this.worked(response, division, halt), early)
+      return yield* this.work(division.jobs, (batch) => this.worked(response, division, batch), early)
     })
   }
 
@@ -286,32 +286,32 @@ class Machine<E, R> {
     return ambient.cancellation?.isRequested !== true && Collector.isToolTurn(settings.policy, response)
   }
 
-  /** Runs a batch to its end, and goes on with the halt that it decided on. */
+  /** Runs a batch to its end, and goes on with what it came to. */
   private work(
     jobs: ReadonlyArray<Plan.Job>,
-    next: (halt: Event.Halt | undefined) => typeof this.phase,
+    next: (batch?: Batch<E>) => typeof this.phase,
     early?: Batch<E>
   ): typeof this.phase {
-    if (early === undefined && jobs.length === 0) return next(undefined)
+    if (early === undefined && jobs.length === 0) return next()
     const opened = early === undefined ? this.openBatch(jobs.length) : Effect.succeed(early)
     return Effect.flatMap(opened, (batch) => {
       batch.add(jobs)
       batch.seal()
-      this.phase = Pull.catchDone(batch.pull, () => next(batch.halt))
+      this.phase = Pull.catchDone(batch.pull, () => next(batch))
       return this.phase
     })
   }
 
-  /** A run that a tool ended hands nothing over: what would have been the caller's is answered like the rest. */
+  /** What waits stays open, unless the run is over: then it is answered like the rest. */
   private worked(
     response: Response.Response,
     division: Division.Division,
-    halt: Event.Halt | undefined
+    batch: Batch<E> | undefined
   ): typeof this.phase {
-    const handedOver = halt === undefined ? [] : division.manual
-    const detail = "not handed over: another call of the turn ended the run"
-    const position = Division.positions(response.toolCalls)
-    return this.work(Division.cancelled(handedOver, position, detail), () => this.completed(response, division, halt))
+    return Effect.flatMap(Division.ended(division, response, this.run, batch), (ended) => {
+      const open = Division.cancelled(ended.refused, Division.positions(response.toolCalls), ended.detail)
+      return this.work(open, () => this.completed(response, ended))
+    })
   }
 
   /** What comes after the step takes over once its last events have been told. */
@@ -325,10 +325,10 @@ class Machine<E, R> {
 
   private completed(
     response: Response.Response,
-    division: Division.Division,
-    halt?: Event.Halt
+    division: Division.Ended
   ): typeof this.phase {
     return Effect.gen({ self: this }, function*() {
+      const { halt, suspensions } = division
       const { state, settings, mode } = this.run
       const message = Turn.assistantMessage(response, division.calls, response.message?.reasoning)
       const isCut = this.run.ambient.cancellation?.isRequested === true
@@ -336,7 +336,7 @@ class Machine<E, R> {
       const said = isCut && Turn.isEmpty(message) ? [] : [message]
       const thread = Thread.append(this.place.thread, [...said, ...Collector.answers(state)])
       const told = { response, thread, mode, manualToolCalls: division.manual }
-      return [Turn.stepCompleted(told, isCut || Collector.isDone(settings.policy, response), halt)]
+      return [Turn.stepCompleted(told, isCut || Collector.isDone(settings.policy, response), halt, suspensions)]
     })
   }
 }

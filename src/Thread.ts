@@ -64,7 +64,7 @@ export type Issue = (typeof Issue)["Type"]
 export class ValidationError extends Schema.TaggedError<ValidationError>("heddle/Thread/ValidationError")(
   "ValidationError",
   {
-    reason: Schema.Literals(["invalid_thread", "invalid_request"]),
+    reason: Schema.Literals(["invalid_thread", "invalid_request", "invalid_session_input"]),
     errors: Schema.Array(Issue)
   }
 ) {

@@ -16,6 +16,7 @@ import * as Declaration from "./internal/declaration.ts"
 import type * as Json from "./internal/json.ts"
 import * as Outcomes from "./internal/outcome.ts"
 import * as Parameters from "./internal/parameters.ts"
+import * as Questions from "./internal/question.ts"
 import * as SubAgent from "./internal/subAgent.ts"
 import type { ToolError } from "./internal/toolError.ts"
 import type * as Declared from "./internal/toolOptions.ts"
@@ -72,6 +73,9 @@ export interface AskUser {
   readonly _tag: "AskUser"
   readonly question: string
   readonly opts: ReadonlyArray<unknown>
+  readonly answerSchema?: JsonSchema.JsonSchema
+  readonly withinMillis?: number
+  readonly defaultAnswer?: unknown
 }
 
 /**
@@ -134,6 +138,8 @@ export interface Tool<Name extends string, Params, Success, Failure, R> {
   readonly limits?: ReadonlyArray<Declared.Limit<Params>>
   readonly timeout?: Duration.Duration
   readonly manual: boolean
+  readonly approval?: boolean | Declared.Approval<Params, R>
+  readonly answerWithin?: Duration.Duration
   readonly retry?: Schedule.Schedule<unknown, unknown, never, R>
   readonly maxResultChars?: number
   readonly summary?: string
@@ -207,6 +213,9 @@ type Made<Name extends string, P, A, E, R> = Tool<
  *   its permits in its place among its siblings, and its timeout starts after that.
  * - `timeout`: for this tool alone; `Duration.infinity` for none.
  * - `manual`: calls are handed to the caller and never run.
+ * - `approval`: calls wait for somebody to allow them, all of them or those the function says; the gates are asked before,
+ *   and again when an allowed call runs. A function that fails or throws has said yes. Not together with `manual`.
+ * - `answerWithin`: how long an approval or a manual call waits; from then on the call counts as denied, or as unanswered.
  * - `retry`: repeats a failed handler within the call's timeout; each attempt counts in `call.attempt`.
  * - `maxResultChars`: cuts the encoded result, in UTF-16 code units, and says so; errors are never cut.
  * - `compact`, `summary`: the model is offered one line, and asks the `tool_help` tool for the schema.
@@ -249,7 +258,7 @@ export const make = <
   options: Options<P, S, E, R>
 ): Made<Name, P, S["Type"], E, R | S["EncodingServices"]> => {
   Declaration.check(name, options as unknown as Readonly<Record<string, unknown>>)
-  const { parameters, success, timeout, ...declared } = options
+  const { answerWithin, parameters, success, timeout, ...declared } = options
   const made = Parameters.make(parameters)
   return {
     description: "",
@@ -264,7 +273,8 @@ export const make = <
     name,
     parameters: Result.isSuccess(made) ? made.success : Declaration.misuse(name, made.failure),
     ...(success === undefined ? {} : { encodeSuccess: Parameters.successEncoder(success) }),
-    ...(timeout === undefined ? {} : { timeout: Declaration.timeout(name, timeout) })
+    ...(timeout === undefined ? {} : { timeout: Declaration.duration(name, "timeout", timeout) }),
+    ...(answerWithin === undefined ? {} : { answerWithin: Declaration.duration(name, "answerWithin", answerWithin) })
   } as unknown as Made<Name, P, S["Type"], E, R | S["EncodingServices"]>
 }
 
@@ -330,13 +340,17 @@ export const error = <E>(reason: E): Error<E> => Outcomes.brand({ _tag: "Error",
 
 /**
  * What a handler succeeds with to ask the user a question. The run ends with outcome `AskUser` once the other calls of
- * the turn have been answered.
+ * the turn have been answered or wait themselves. A list is what the user may choose from, or whatever a user interface
+ * makes of it. `answer` is the type of the answer: only one that fits is taken, by way of its JSON Schema, so that it is
+ * held to it in another process as well. From `within` on the question counts as answered with `default`.
  *
  * @category constructors
  * @since 0.1.0
  */
-export const askUser = (question: string, opts: ReadonlyArray<unknown> = []): AskUser =>
-  Outcomes.brand({ _tag: "AskUser", question, opts })
+export const askUser = <A = unknown>(
+  question: string,
+  options: ReadonlyArray<unknown> | Questions.Options<A> = []
+): AskUser => Outcomes.brand(Questions.make(question, options))
 
 /**
  * What a handler succeeds with to end the run. `reason` is the run's halt reason; those of the runtime itself
@@ -347,33 +361,16 @@ export const askUser = (question: string, opts: ReadonlyArray<unknown> = []): As
  */
 export const halt = <A>(reason: string, result: A): Halt<A> => Outcomes.brand({ _tag: "Halt", reason, result })
 
-/**
- * What an `onToolError` function decides: go on with a replacement result, end the run as a tool error, or fail the
- * run with a typed error of its own.
- *
- * @category models
- * @since 0.1.0
- */
-export type ErrorDecision<E = never> =
-  | { readonly _tag: "Continue"; readonly replacement: unknown }
-  | { readonly _tag: "Halt" }
-  | { readonly _tag: "Fail"; readonly error: E }
-
-/**
- * The three decisions.
- *
- * @category constructors
- * @since 0.1.0
- */
-export const ErrorDecision: {
-  readonly continue: (replacement: unknown) => ErrorDecision
-  readonly halt: ErrorDecision
-  readonly fail: <E>(error: E) => ErrorDecision<E>
-} = {
-  continue: (replacement) => ({ _tag: "Continue", replacement }),
-  halt: { _tag: "Halt" },
-  fail: (failure) => ({ _tag: "Fail", error: failure })
-}
+export {
+  /**
+   * What an `onToolError` function decides, and how it says so: go on with a replacement result, end the run as a tool
+   * error, or fail the run with a typed error of its own.
+   *
+   * @category constructors
+   * @since 0.1.0
+   */
+  ErrorDecision
+} from "./internal/errorDecision.ts"
 
 /**
  * A tool as a model is told of it.

@@ -50,17 +50,21 @@ export type OnToolError<E = never, R = never> = Answer.OnToolError<E, R>
  *   around this one has left counts.
  * - `cancel`: an `AbortSignal`, or an effect that succeeds, to stop softly: nothing starts any more, running handlers are
  *   interrupted (those with `interrupt: "block"` finish), and every call is answered.
+ * - `approved`: the ids of calls that somebody has allowed to run. Without it a call whose tool asks for an approval is
+ *   not run, and stands in the result's `suspensions`.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Options<E = never, R = never> extends Settings.RunnerOptions<E, R> {
   readonly stepIndex?: number
+  readonly approved?: ReadonlyArray<string>
 }
 
 /**
  * The answers in the order of the calls, one per call, and the halt that decides, if a tool halted. `contextUpdate` is
- * what handlers added to the context, merged in call order; `abandoned` names handlers that refused to stop.
+ * what handlers added to the context, merged in call order; `suspensions` are the calls that wait for somebody, of which
+ * those that wait for an approval have no message; `abandoned` names handlers that refused to stop.
  *
  * @category models
  * @since 0.1.0
@@ -69,6 +73,7 @@ export interface Result {
   readonly messages: ReadonlyArray<Message.Message>
   readonly halt?: Event.Halt
   readonly contextUpdate?: Readonly<Record<string, unknown>>
+  readonly suspensions?: ReadonlyArray<Event.Suspension>
   readonly abandoned?: ReadonlyArray<Event.Abandoned>
 }
 
@@ -132,7 +137,8 @@ const prepare = <E, R>(
 ): Effect.Effect<Prepared<E, R>> =>
   Effect.gen(function*() {
     const defaults = yield* Policy.Defaults
-    const settings = Settings.resolve(options, defaults, Policy.standard, yield* Settings.mintRequestId)
+    const resolved = Settings.resolve(options, defaults, Policy.standard, yield* Settings.mintRequestId)
+    const settings = { ...resolved, approved: new Set(options.approved) }
     const byName = Settings.toolsByName(defaults.tools ?? [], tools)
     const normalised = calls.map(toCall)
     const named = normalised.filter((call) => Compact.help(call, byName) === undefined)
@@ -246,11 +252,12 @@ export const run = <const Tools extends ReadonlyArray<Tool.Any>, E = never, R = 
       const { batch, running } = yield* openAlone(prepared, options, scope)
       yield* drain(batch.pull)
       const abandoned = yield* running.stop
-      const { halt } = batch
+      const { halt, suspensions } = batch
       return {
         messages: batch.answers.map((answer) => answer.message),
         ...(halt === undefined ? {} : { halt }),
         ...ToolEvents.mergeUpdates(batch.answers.map((answer) => answer.contextUpdate)),
+        ...(suspensions.length === 0 ? {} : { suspensions }),
         ...(abandoned.length === 0 ? {} : { abandoned })
       }
     })

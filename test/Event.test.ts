@@ -114,9 +114,28 @@ const samples: ReadonlyArray<Event.Event> = [
   { _tag: "ToolResultEncoded", id: "c0", content: "1" },
   { _tag: "ToolResultEncoded", id: "c0", content: "1", isError: true, originalLength: 10 },
   { _tag: "AskUserRequested", toolCallId: "c0", toolName: "ask", question: "?", opts: [["kind", "pick"]] },
+  {
+    _tag: "AskUserRequested",
+    toolCallId: "c0",
+    toolName: "ask",
+    question: "?",
+    opts: [],
+    answerSchema: { type: "integer" },
+    expiresAt: 1_700_000_000_000,
+    defaultAnswer: 1
+  },
+  { _tag: "ToolApprovalRequested", toolCallId: "c0", toolName: "pay", arguments: { x: 1 }, expiresAt: 1 },
   { _tag: "ToolHalt", toolCallId: "c0", reason: "done_early", result: { v: 1 } },
   { _tag: "ToolHalt", toolCallId: "c0", reason: "tool_error", result: null, content: "x", onToolErrorException: "X" },
   { _tag: "StepCompleted", response, thread, mode: "auto", manualToolCalls: [] },
+  {
+    _tag: "StepCompleted",
+    response,
+    thread,
+    mode: "auto",
+    manualToolCalls: [],
+    suspensions: [{ id: "c0", kind: "approval", toolCall: call, expiresAt: 1 }]
+  },
   ...halts.map((halt) =>
     ({ _tag: "StepCompleted", response, thread, mode: "manual", manualToolCalls: [call], done: true, halt }) as const
   ),
@@ -128,7 +147,7 @@ describe("Event", () => {
     const tagsOfUnion = [...new Set(samples.map((event) => event._tag))].toSorted()
     assert.deepStrictEqual([...Event.Event.discriminants].toSorted(), tagsOfUnion)
     assert.deepStrictEqual(Object.keys(Event.guards).toSorted(), tagsOfUnion)
-    assert.strictEqual(tagsOfUnion.length, 18)
+    assert.strictEqual(tagsOfUnion.length, 19)
     for (const event of samples) {
       assert.deepStrictEqual(
         Event.Event.discriminants.filter((tag) => Event.guards[tag](event)),

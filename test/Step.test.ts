@@ -301,14 +301,14 @@ describe("Step: halts", () => {
       assert.notProperty(failed.step, "haltResult")
     }))
 
-  it.effect("R-184: a halt wins over manual calls, which are then answered as cancelled and not left open", () =>
+  it.effect("R-184: a question wins over manual calls, which wait with it", () =>
     Effect.gen(function*() {
       const script = [toolCall("m", "appr"), toolCall("q", "ask"), finish("tool_calls")]
       const { events, step } = yield* stepOf(script, { tools: [ask, appr] })
       assert.strictEqual(step.haltedReason, "ask_user")
       assert.notProperty(step, "manualToolCalls")
-      assert.deepStrictEqual(step.toolResults.map((message) => message.toolCallId), ["m", "q"])
-      assert.include(told(step.toolResults[0]!), "cancelled")
+      assert.deepStrictEqual(step.toolResults.map((message) => message.toolCallId), ["q"])
+      assert.deepStrictEqual(step.suspensions?.map(({ id, kind }) => [id, kind]), [["m", "manual"], ["q", "question"]])
       assert.deepStrictEqual(only(events, "StepCompleted")[0]?.manualToolCalls.map((call) => call.id), ["m"])
       assert.deepStrictEqual(only(events, "ToolExecutionStarted").map((event) => event.id), ["q"])
     }))

@@ -7,7 +7,8 @@ import * as Option from "effect/Option"
 import { isPlatformError } from "effect/PlatformError"
 import * as Schema from "effect/Schema"
 import { Adapter, type Event, Message } from "heddle"
-import type * as Settings from "./settings.ts"
+import * as Provider from "./provider.ts"
+import * as Settings from "./settings.ts"
 import type * as Tools from "./tools.ts"
 
 const maxLength = 300
@@ -27,14 +28,37 @@ const messageOf = (error: unknown): string => {
   return isTold ? String(error.message) : Formatter.format(error)
 }
 
+/** What servers quote of a key when they refuse it: a few of its letters around a mask. */
+const masked = /\S*(?:\*{3,}|\w(?:\.{3}|…)\w)\S*/gu
+
+const detailOf = ({ detail, reason }: Adapter.AdapterError): string => {
+  if (detail === undefined) return ""
+  const clean = reason === "authentication_failed" ? detail.replaceAll(masked, "<redacted>") : detail
+  return `: ${clean.replace(/^cannot reach \S+: /, "")}`
+}
+
+/** What only a server can say, and which settings may mend it. */
+const ofServer = ({ metadata, reason, status }: Adapter.AdapterError, model: Settings.Server): string | undefined => {
+  const { baseUrl, keys, model: modelVariable } = Provider.providers[model.provider]
+  if (reason === "authentication_failed") {
+    return Option.match(model.key, {
+      onNone: () => `wants a key; set ${keys.join(" or ")}`,
+      onSome: ({ variable }) => `refuses the key; check ${variable}`
+    })
+  }
+  const isUnknown = reason === "invalid_request" && (status === 404 || metadata?.["code"] === "model_not_found")
+  return isUnknown ? `has no ${model.name}; check --model or ${modelVariable}, and ${baseUrl}` : undefined
+}
+
 const ofAdapter = (error: Adapter.AdapterError, model: Settings.Model): string => {
-  const server = model._tag === "Server" ? `the model server at ${model.baseUrl}` : "the embedded model"
-  const detail = error.detail === undefined ? "" : `: ${error.detail.replace(/^cannot reach \S+: /, "")}`
+  const isServer = model._tag === "Server"
+  const server = isServer ? `the model server at ${Settings.address(model)}` : "the embedded model"
+  const detail = detailOf(error)
+  const said = isServer ? ofServer(error, model) : undefined
+  if (said !== undefined) return `${server} ${said}${detail}`
   switch (error.reason) {
     case "network_error":
       return `cannot reach ${server}${detail}`
-    case "authentication_failed":
-      return `${server} refuses the key; check OPENAI_API_KEY${detail}`
     case "rate_limited":
       return `${server} wants fewer requests; try again later${detail}`
     case "timeout":

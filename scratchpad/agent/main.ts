@@ -12,19 +12,15 @@ import * as Prompt from "effect/cli/Prompt"
 import * as Console from "effect/Console"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
-import * as FetchHttpClient from "effect/http/FetchHttpClient"
-import * as Layer from "effect/Layer"
 import * as Logger from "effect/Logger"
-import * as Option from "effect/Option"
 import * as Stdio from "effect/Stdio"
 import * as Stream from "effect/Stream"
 import { isQuitError } from "effect/Terminal"
 import { Chat, type Event, Message, Response, Thread } from "heddle"
-import { OpenAiChat } from "heddle/adapters"
 import { createRequire } from "node:module"
 import { resolve } from "node:path"
+import * as Adapter from "./adapter.ts"
 import * as Failure from "./failure.ts"
-import * as Server from "./model/server.ts"
 import * as Settings from "./settings.ts"
 import { runMain, Stop } from "./stop.ts"
 import * as Tools from "./tools.ts"
@@ -43,20 +39,10 @@ const system = "You answer questions about a folder of files. Use the tools: sea
   "found, and only then answer. Quote the lines that matter and name their place as path:line. If the files do not " +
   "answer the question, say so. Ask the user only what the files cannot tell."
 
-/** The adapter: the same for both, since the embedded model is reached like any other server. */
-const adapterLayer = (model: Settings.Model) => {
-  const client = FetchHttpClient.layer
-  if (model._tag === "Server") {
-    const key = Option.match(model.key, { onNone: () => ({}), onSome: (apiKey) => ({ apiKey }) })
-    return OpenAiChat.layer({ model: model.name, baseUrl: model.baseUrl, ...key }).pipe(Layer.provide(client))
-  }
-  return Layer.unwrap(
-    Effect.map(Server.Endpoint, ({ baseUrl }) => OpenAiChat.layer({ model: Settings.embedded, baseUrl }))
-  ).pipe(Layer.provide([client, Server.layer({ pace: Effect.sleep("12 millis") })]))
-}
-
 const titleOf = (model: Settings.Model): string =>
-  model._tag === "Embedded" ? "the embedded model (rules, no language model)" : `${model.name} at ${model.baseUrl}`
+  model._tag === "Embedded"
+    ? "the embedded model (rules, no language model)"
+    : `${model.name} at ${Settings.address(model)}`
 
 /** One run, shown as it goes. While it runs it can be stopped softly. */
 const show = (input: Thread.Input, view: Terminal.View) =>
@@ -142,47 +128,58 @@ const questionFrom = (words: ReadonlyArray<string>) =>
 
 const complain = (line: string) => Effect.as(Console.error(`agent: ${line}`), 1)
 
+/** What the command line takes. */
+const parameters = {
+  question: Argument.String("question").pipe(
+    Argument.withDescription("What to find out; asked for, or a default, if left out"),
+    Argument.variadic()
+  ),
+  dir: Flag.String("dir").pipe(
+    Flag.withDescription("The folder to look in"),
+    Flag.withDefault(repository)
+  ),
+  provider: Flag.String("provider").pipe(
+    Flag.withDescription(
+      `Whose model answers: ${Settings.choices.join(", ")}; by default the first whose key or address is set`
+    ),
+    Flag.optional
+  ),
+  model: Flag.String("model").pipe(
+    Flag.withDescription("Which of the provider's models, or embedded"),
+    Flag.optional
+  ),
+  notes: Flag.String("notes").pipe(
+    Flag.withDescription("The folder to keep notes in, relative to --dir; without it they are shown, not written"),
+    Flag.optional
+  )
+}
+
 /** The command line. Its result is the exit code. */
 const command = (onExit: (code: number) => void) =>
-  Command.make("agent", {
-    question: Argument.String("question").pipe(
-      Argument.withDescription("What to find out; asked for, or a default, if left out"),
-      Argument.variadic()
-    ),
-    dir: Flag.String("dir").pipe(
-      Flag.withDescription("The folder to look in"),
-      Flag.withDefault(repository)
-    ),
-    model: Flag.String("model").pipe(
-      Flag.withDescription("The model of the server, or embedded"),
-      Flag.optional
-    ),
-    notes: Flag.String("notes").pipe(
-      Flag.withDescription("The folder to keep notes in, relative to --dir; without it they are shown, not written"),
-      Flag.optional
-    )
-  }, ({ dir, model: flag, notes, question: words }) =>
-    Effect.gen(function*() {
-      const model = yield* Effect.flatMap(
-        Settings.environment,
-        (environment) => Settings.chooseModel(environment, flag)
-      )
-      const workspace = Workspace.layer({ folder: dir, notes })
-      const answered = yield* Effect.gen(function*() {
-        const { root } = yield* Workspace.Workspace
-        const question = yield* questionFrom(words)
-        return yield* answer({ question, folder: root, model }).pipe(Effect.provide(adapterLayer(model)))
-      }).pipe(
-        Effect.provide(workspace),
-        Effect.catch((error): Effect.Effect<Answered> =>
-          isQuitError(error)
-            ? Effect.andThen(Console.log(), Effect.interrupt)
-            : Effect.succeed({ isStopped: false, problem: Failure.line(error, model) })
+  Command.make(
+    "agent",
+    parameters,
+    ({ dir, model: named, notes, provider, question: words }) =>
+      Effect.gen(function*() {
+        const environment = yield* Settings.environment
+        const model = yield* Settings.chooseModel(environment, { provider, model: named })
+        const workspace = Workspace.layer({ folder: dir, notes })
+        const answered = yield* Effect.gen(function*() {
+          const { root } = yield* Workspace.Workspace
+          const question = yield* questionFrom(words)
+          return yield* answer({ question, folder: root, model }).pipe(Effect.provide(Adapter.layer(model)))
+        }).pipe(
+          Effect.provide(workspace),
+          Effect.catch((error): Effect.Effect<Answered> =>
+            isQuitError(error)
+              ? Effect.andThen(Console.log(), Effect.interrupt)
+              : Effect.succeed({ isStopped: false, problem: Failure.line(error, model) })
+          )
         )
-      )
-      if (answered.isStopped) onExit(stop.code ?? 1)
-      else onExit(answered.problem === undefined ? 0 : yield* complain(answered.problem))
-    })).pipe(Command.withDescription("Answers a question about a folder of files."))
+        if (answered.isStopped) onExit(stop.code ?? 1)
+        else onExit(answered.problem === undefined ? 0 : yield* complain(answered.problem))
+      })
+  ).pipe(Command.withDescription("Answers a question about a folder of files."))
 
 /** A wrong invocation gets one line; the help is there for the asking. */
 const presenter = CliOutput.layerPresenter({

@@ -1,12 +1,14 @@
 /**
  * What a run is told from outside: the command line and the environment. Decides which model answers; a setting that
- * cannot be used is a typed failure that names it.
+ * cannot be used is a typed failure that names it, says what would be right, and quotes nothing of what may be a secret.
  */
 import * as Config from "effect/Config"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
-import type * as Redacted from "effect/Redacted"
+import * as Record from "effect/Record"
+import * as Redacted from "effect/Redacted"
 import * as Schema from "effect/Schema"
+import * as Provider from "./provider.ts"
 
 /** A setting that cannot be used. */
 export class BadSetting extends Schema.TaggedError<BadSetting>("heddle-agent/Settings/BadSetting")("BadSetting", {
@@ -18,70 +20,146 @@ export class BadSetting extends Schema.TaggedError<BadSetting>("heddle-agent/Set
   }
 }
 
-/** Who answers. */
-export type Model =
-  | { readonly _tag: "Embedded" }
-  | {
-    readonly _tag: "Server"
-    readonly name: string
-    readonly baseUrl: string
-    readonly key: Option.Option<Redacted.Redacted<string>>
-  }
+/** A key, and the variable that held it. */
+export interface Key {
+  readonly variable: string
+  readonly secret: Redacted.Redacted<string>
+}
 
-/** What the environment says of the model. */
-export interface Environment {
-  readonly key: Option.Option<Redacted.Redacted<string>>
+/** A model behind somebody's server. */
+export interface Server {
+  readonly _tag: "Server"
+  readonly provider: Provider.Name
+  readonly name: string
+  readonly baseUrl: string
+  readonly key: Option.Option<Key>
+}
+
+/** Who answers. */
+export type Model = { readonly _tag: "Embedded" } | Server
+
+/** What the environment says of one provider. */
+export interface Given {
+  readonly key: Option.Option<Key>
   readonly baseUrl: Option.Option<string>
   readonly model: Option.Option<string>
 }
 
-const defaultBaseUrl = "https://api.openai.com/v1"
-const defaultModel = "gpt-4.1-mini"
+export type Environment = Readonly<Record<Provider.Name, Given>>
 
-/** The name under which the embedded model can be asked for. */
+/** What the command line says of the model. */
+export interface Flags {
+  readonly provider: Option.Option<string>
+  readonly model: Option.Option<string>
+}
+
+/** The name under which the embedded model can be asked for, as a provider and as a model. */
 export const embedded = "embedded"
 
+/** All that `--provider` can be. */
+export const choices: ReadonlyArray<string> = [...Provider.names, embedded]
+
+/** The address of a server as it may be shown: without a query string, where some want their key. */
+export const address = ({ baseUrl }: Server): string => {
+  const { origin, pathname } = new URL(baseUrl)
+  return `${origin}${pathname}`.replace(/\/+$/, "")
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// the environment
+
+/** What is set to nothing counts as not set. */
 const filled = (value: Option.Option<string>): Option.Option<string> =>
   Option.filter(Option.map(value, (text) => text.trim()), (text) => text !== "")
 
-/** Reads the environment; what is set to nothing counts as not set. */
-export const environment: Effect.Effect<Environment, Config.ConfigError> = Config.all({
-  key: Config.option(Config.String("OPENAI_API_KEY")),
-  baseUrl: Config.option(Config.String("OPENAI_BASE_URL")),
-  model: Config.option(Config.String("OPENAI_MODEL"))
-}).pipe(Effect.flatMap(({ baseUrl, key, model }) =>
-  Option.isNone(filled(key))
-    ? Effect.succeed({ key: Option.none(), baseUrl: filled(baseUrl), model: filled(model) })
-    : Effect.map(Config.Redacted("OPENAI_API_KEY"), (secret) => ({
-      key: Option.some(secret),
-      baseUrl: filled(baseUrl),
-      model: filled(model)
-    }))
-))
+const setting = (variable: string) => Config.map(Config.option(Config.String(variable)), filled)
 
-const isUsable = (url: string): boolean => URL.canParse(url) && /^https?:$/.test(new URL(url).protocol)
+const secret = (variable: string) =>
+  Config.map(
+    setting(variable),
+    Option.map((text): Key => ({ variable, secret: Redacted.make(text, { label: variable }) }))
+  )
+
+const given = ({ baseUrl, keys, model }: Provider.Provider): Config.Config<Given> =>
+  Config.all({
+    key: Config.map(Config.all(keys.map(secret)), Option.firstSomeOf),
+    baseUrl: setting(baseUrl),
+    model: setting(model)
+  })
+
+/** Reads the environment. */
+export const environment: Config.Config<Environment> = Config.all(Record.map(Provider.providers, given))
+
+// ---------------------------------------------------------------------------------------------------------------------
+// the choice
+
+const bad = (setting: string, problem: string): Effect.Effect<never, BadSetting> =>
+  Effect.fail(new BadSetting({ setting, problem }))
 
 /**
- * The model to use. A key picks a server, and so does an address, since servers at home want no key; without either it
- * is the embedded model. `--model` names the model of the server, or `embedded`.
+ * The model to use. A key picks its provider, and so does an address, since servers at home want no key; of several the
+ * first in the order of `Provider.names` answers, unless `--provider` names one. Without any of them it is the embedded
+ * model. `--model` names a model of the provider, or `embedded`.
  */
-export const chooseModel = (
+export const chooseModel = (environment: Environment, flags: Flags): Effect.Effect<Model, BadSetting> => {
+  const wanted = { provider: filled(flags.provider), model: filled(flags.model) }
+  return Effect.flatMap(
+    chooseProvider(environment, wanted),
+    (name): Effect.Effect<Model, BadSetting> =>
+      name === embedded ? Effect.succeed({ _tag: "Embedded" }) : server(name, environment[name], wanted.model)
+  )
+}
+
+const isSet = ({ baseUrl, key }: Given): boolean => Option.isSome(key) || Option.isSome(baseUrl)
+
+const chooseProvider = (
   environment: Environment,
+  flags: Flags
+): Effect.Effect<Provider.Name | typeof embedded, BadSetting> => {
+  const provider = Option.getOrUndefined(flags.provider)
+  const model = Option.getOrUndefined(flags.model)
+  if (provider === undefined) {
+    const first = model === embedded ? embedded : Provider.names.find((name) => isSet(environment[name]))
+    if (first !== undefined) return Effect.succeed(first)
+    return model === undefined
+      ? Effect.succeed(embedded)
+      : bad(`--model ${model}`, `it needs a server: set ${Provider.names.map(Provider.needs).join(", or ")}`)
+  }
+  if (provider === embedded) {
+    return model === undefined || model === embedded
+      ? Effect.succeed(embedded)
+      : bad(`--model ${model}`, `--provider ${embedded} is one model only; leave one of the two out`)
+  }
+  if (!Provider.isName(provider)) return bad(`--provider ${provider}`, `it is none of ${choices.join(", ")}`)
+  if (model === embedded) {
+    return bad(`--model ${embedded}`, `it is no model of --provider ${provider}; leave one of the two out`)
+  }
+  return isSet(environment[provider])
+    ? Effect.succeed(provider)
+    : bad(`--provider ${provider}`, `it needs ${Provider.needs(provider)}`)
+}
+
+const server = (
+  provider: Provider.Name,
+  { baseUrl, key, model }: Given,
   flag: Option.Option<string>
-): Effect.Effect<Model, BadSetting> => {
-  if (Option.contains(flag, embedded)) return Effect.succeed({ _tag: "Embedded" })
-  const { baseUrl, key } = environment
-  if (Option.isNone(key) && Option.isNone(baseUrl)) {
-    return Option.isNone(flag)
-      ? Effect.succeed({ _tag: "Embedded" })
-      : Effect.fail(
-        new BadSetting({ setting: `--model ${flag.value}`, problem: "it needs OPENAI_API_KEY or OPENAI_BASE_URL" })
-      )
+): Effect.Effect<Server, BadSetting> => {
+  const row = Provider.providers[provider]
+  const url = Option.getOrElse(baseUrl, () => row.ownBaseUrl)
+  const urlProblem = problemOfUrl(url)
+  if (urlProblem !== undefined) return bad(row.baseUrl, urlProblem)
+  if (Option.isSome(key) && !/^[\x21-\x7e]+$/.test(Redacted.value(key.value.secret))) {
+    return bad(key.value.variable, "it holds characters that are in no key, such as a space or a line break")
   }
-  const url = Option.getOrElse(baseUrl, () => defaultBaseUrl)
-  if (!isUsable(url)) {
-    return Effect.fail(new BadSetting({ setting: "OPENAI_BASE_URL", problem: `${url} is no http address` }))
+  const name = Option.getOrElse(Option.orElse(flag, () => model), () => row.defaultModel)
+  return Effect.succeed({ _tag: "Server", provider, name, baseUrl: url, key })
+}
+
+/** What is wrong with an address; it is not quoted, because what was pasted there by mistake may be a key. */
+const problemOfUrl = (text: string): string | undefined => {
+  const url = URL.canParse(text) ? new URL(text) : undefined
+  if (url === undefined || !/^https?:$/.test(url.protocol)) {
+    return "it is no address that starts with http:// or https://"
   }
-  const name = Option.getOrElse(Option.orElse(flag, () => environment.model), () => defaultModel)
-  return Effect.succeed({ _tag: "Server", name, baseUrl: url, key })
+  return url.username === "" && url.password === "" ? undefined : "it must not hold a user or a password"
 }

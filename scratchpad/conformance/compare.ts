@@ -2,7 +2,7 @@
  * What was read, against what the recording says a correct adapter reads. A difference is one short text; a field that
  * the recording does not assert is not looked at.
  */
-import { type Adapter, type Event, type Message, Response } from "heddle"
+import { type Adapter, Collector, type Event, type Message, Response } from "heddle"
 import { isDeepStrictEqual } from "node:util"
 import type * as Fixtures from "./fixtures.ts"
 
@@ -11,6 +11,12 @@ export interface Reading {
   readonly events: ReadonlyArray<Event.Event>
   readonly response: Response.Response
   readonly error: Adapter.AdapterError | undefined
+}
+
+/** What a turn came to that broke off: what was read until then, and the error. */
+export const failed = (events: ReadonlyArray<Event.Event>, error: Adapter.AdapterError | undefined): Reading => {
+  const all: ReadonlyArray<Event.Event> = [...events, { _tag: "Error", error }]
+  return { events, response: Collector.toResponse(Collector.applyAll(Collector.initial(), all)), error }
 }
 
 type Differences = ReadonlyArray<string>
@@ -84,6 +90,10 @@ const toolCalls = (expected: ReadonlyArray<Fixtures.ExpectedCall>, response: Res
 
 const text = (value: unknown): string | undefined => value === null || value === undefined ? undefined : String(value)
 
+/** Whether the reason says less than could be known: an error inside a reply may tell nothing but its message. */
+const isVague = ({ reason, status }: Adapter.AdapterError): boolean =>
+  reason === "malformed_response" || (reason === "unknown" && status !== undefined)
+
 /** A status in words is a word of the error, a number its HTTP status. */
 const error = (
   expected: NonNullable<Fixtures.Expected["error"]>,
@@ -97,7 +107,7 @@ const error = (
     ...asserted(text(type), (word) => differs("error.type", word, text(metadata["type"]))),
     ...asserted(text(code), (word) => differs("error.code", word, text(metadata["code"]))),
     ...asserted(text(status), (word) => differs("error.status", word, text(metadata["status"] ?? found.status))),
-    ...(found.reason === "unknown" || found.reason === "malformed_response" ? [`error.reason: ${found.reason}`] : [])
+    ...(isVague(found) ? [`error.reason: ${found.reason}`] : [])
   ]
 }
 

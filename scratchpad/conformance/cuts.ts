@@ -13,11 +13,12 @@ export interface Cut {
 const recorded = (length: number, sizes: ReadonlyArray<number>): ReadonlyArray<number> => {
   const kept: Array<number> = []
   let rest = length
-  for (const size of sizes) {
-    if (size > 0 && size <= rest) kept.push(size)
-    rest -= Math.min(Math.max(size, 0), rest)
+  for (const size of [...sizes, length]) {
+    const read = Math.min(Math.max(size, 0), rest)
+    if (read > 0) kept.push(read)
+    rest -= read
   }
-  return rest > 0 ? [...kept, rest] : kept
+  return kept
 }
 
 /** Reads that end before each of the given positions. */

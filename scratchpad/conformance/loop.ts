@@ -4,7 +4,7 @@
  */
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
-import { type Adapter, Chat, Collector, Encoder, type Event, type Message, Tool } from "heddle"
+import { type Adapter, Chat, Encoder, type Event, type Message, Tool } from "heddle"
 import * as Compare from "./compare.ts"
 import * as Conversation from "./conversation.ts"
 import * as Cuts from "./cuts.ts"
@@ -55,8 +55,9 @@ const lastOf = (turns: ReadonlyArray<Session.Turn>, first: number): number => {
 
 const readingOf = (step: Event.StepResult | undefined, error: unknown): Compare.Reading => {
   const failure = (error ?? step?.response.error) as Adapter.AdapterError | undefined
-  const failed = Collector.applyAll(Collector.initial(), [{ _tag: "Error", error: failure }])
-  return { events: [], response: step?.response ?? Collector.toResponse(failed), error: failure }
+  return step === undefined
+    ? Compare.failed([], failure)
+    : { events: [], response: step.response, error: failure }
 }
 
 /** What the recording answered to a call without arguments is not what Heddle answers to one whose arguments were lost. */

@@ -7,6 +7,7 @@ import * as NodeServices from "@effect/platform-node/NodeServices"
 import * as Console from "effect/Console"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
+import * as Logger from "effect/Logger"
 import * as Fixtures from "./fixtures.ts"
 import * as Replay from "./replay.ts"
 import * as Report from "./report.ts"
@@ -28,7 +29,7 @@ const program = Effect.gen(function*() {
   )
   for (const line of Report.summary(verdicts)) yield* Console.log(line)
   return Report.isPassed(verdicts) ? 0 : 1
-}).pipe(Effect.provide([NodeServices.layer, Server.layer]))
+}).pipe(Effect.provide([NodeServices.layer, Server.layer, Logger.layer([])]))
 
 NodeRuntime.runMain(program, {
   teardown: (exit, onExit) => onExit(Exit.isSuccess(exit) && exit.value === 0 ? 0 : 1)

@@ -5,7 +5,7 @@
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Stream from "effect/Stream"
-import { type Adapter, Collector, type Event, Message, Response, Step } from "heddle"
+import { type Adapter, type Event, Message, Response, Step } from "heddle"
 import { isDeepStrictEqual } from "node:util"
 import * as Compare from "./compare.ts"
 import * as Cuts from "./cuts.ts"
@@ -30,10 +30,11 @@ interface Subject {
 
 const question = [Message.user("go on")]
 
-/** Reads one answer, runs no tool, and goes on once with an answer to every call, to see what goes back. */
+/** Reads one answer and runs no tool. May go on with an answer to every call, to see what goes back. */
 const readTurn = (
   { fixture, protocol, turn }: Subject,
-  cut: Cuts.Cut
+  cut: Cuts.Cut,
+  goesOn: boolean
 ): Effect.Effect<Reading, never, Server.Server> =>
   Effect.gen(function*() {
     const replies = [{ answer: turn.answer, sizes: cut.sizes }]
@@ -48,10 +49,14 @@ const readTurn = (
         Effect.match({ onFailure: (error) => error as Adapter.AdapterError, onSuccess: () => undefined })
       )
       const last = events.at(-1)
-      if (last?._tag !== "StepCompleted") return readingOf(events, error)
+      if (last?._tag !== "StepCompleted") {
+        return { ...Compare.failed(events, error), message: undefined, next: undefined }
+      }
       const { response, thread } = last
       const answers = Response.actionableCalls(response).map(({ id }) => Message.answer(id, "done"))
-      if (thread.messages.length > 1) yield* Effect.exit(Stream.runDrain(run([...thread.messages, ...answers])))
+      if (goesOn && thread.messages.length > question.length) {
+        yield* Effect.exit(Stream.runDrain(run([...thread.messages, ...answers])))
+      }
       return {
         events,
         response,
@@ -61,12 +66,6 @@ const readTurn = (
       }
     }).pipe(Effect.provide(adapter))
   })
-
-const readingOf = (events: ReadonlyArray<Event.Event>, error: Adapter.AdapterError | undefined) => {
-  const all: ReadonlyArray<Event.Event> = [...events, { _tag: "Error", error }]
-  const response = Collector.toResponse(Collector.applyAll(Collector.initial(), all))
-  return { events, response, error, message: undefined, next: undefined }
-}
 
 interface Reading extends Compare.Reading {
   readonly message: Message.Message | undefined
@@ -93,7 +92,7 @@ const replayTurn = (subject: Subject, index: number) =>
     const { fixture, turn } = subject
     let first: unknown
     for (const cut of Cuts.all(turn.answer.body, turn.answer.chunkSizes)) {
-      const reading = yield* readTurn(subject, cut)
+      const reading = yield* readTurn(subject, cut, first === undefined)
       const events = comparable(reading.events)
       first ??= events
       const problems = [

@@ -18,6 +18,7 @@ import * as Response from "../Response.ts"
 import type * as Answer from "./internal/answer.ts"
 import * as CallFragments from "./internal/callFragments.ts"
 import * as Messages from "./internal/chatMessages.ts"
+import { Notes } from "./internal/chatNotes.ts"
 import * as Tools from "./internal/chatTools.ts"
 import * as Vendors from "./internal/chatVendors.ts"
 import * as Connection from "./internal/connection.ts"
@@ -103,13 +104,18 @@ class Reader implements Answer.Reader {
   private text = ""
   private reasoning = ""
   private readonly details = new ReasoningDetails()
+  private readonly notes = new Notes()
   private refusal = ""
   private finishWord: string | undefined
   private usage: Response.Usage | null = null
   private id: string | undefined
   private model: string | undefined
   private hasChunks = false
+  private hasDeltas = false
   private hasFinished = false
+  /** Whether the body is a reply, and no stream of its pieces. */
+  private isDocument = false
+  /** Whether nothing more is to be said, although no word says so. */
   private isWhole = false
 
   constructor(origin: Errors.Origin, makeId: () => string, restore: CallFragments.Restore | undefined) {
@@ -150,7 +156,8 @@ class Reader implements Answer.Reader {
     const body: unknown = Array.isArray(parsed) ? parsed[0] : parsed
     if (!Json.isObject(body)) return
     const choices = Wire.list(body["choices"])
-    this.isWhole = choices.some((choice) => Json.isObject(choice["message"]))
+    this.isDocument = choices.some((choice) => Json.isObject(choice["message"]))
+    this.isWhole ||= this.isDocument
     this.chunk(body, choices.length === 0 && !this.hasChunks, out)
   }
 
@@ -168,20 +175,31 @@ class Reader implements Answer.Reader {
     this.id ??= Wire.string(chunk["id"])
     this.model ??= Wire.string(chunk["model"])
     if (choice !== undefined) this.choice(choice, word, out)
-    this.failure ??= Option.getOrUndefined(Errors.fromChunk(this.origin, chunk, isError))
+    // Usage without any choice is told last of all.
+    this.isWhole ||= Json.isObject(chunk["usage"]) && Array.isArray(chunk["choices"]) && chunk["choices"].length === 0
+    const failed = Json.isObject(choice?.["error"]) ? choice : chunk
+    this.failure ??= Option.getOrUndefined(Errors.fromChunk(this.origin, failed, isError))
   }
 
   /** Between the chunks of a stream an empty word means that the end is not there yet. */
   private takeWord(word: unknown): string | undefined {
     if (typeof word !== "string") return undefined
-    if (word !== "" || this.isWhole) this.finishWord = word
+    if (word !== "" || this.isDocument) this.finishWord = word
     return word
   }
 
+  /** A whole message beside deltas repeats what they say. */
+  private messageOf({ delta, message }: Json.JsonObject): Json.JsonObject {
+    const isWhole = this.isDocument || (!this.hasDeltas && !Json.isObject(delta))
+    this.hasDeltas ||= !isWhole
+    return Wire.object(isWhole ? message : delta)
+  }
+
   private choice(choice: Json.JsonObject, word: string | undefined, out: Array<Event.AdapterEvent>): void {
-    const message = this.isWhole || !Json.isObject(choice["delta"]) ? choice["message"] : choice["delta"]
-    const { details, fragments, refusal, text, thought } = Messages.read(Wire.object(message))
+    const message = this.messageOf(choice)
+    const { annotations, details, fragments, refusal, text, thought } = Messages.read(message)
     this.details.add(details)
+    this.notes.add(annotations, choice["logprobs"])
     if (thought !== "") {
       this.reasoning += thought
       out.push({ _tag: "ReasoningDelta", id: null, delta: thought })
@@ -221,7 +239,8 @@ class Reader implements Answer.Reader {
         ...(usage === null ? {} : { usage }),
         ...(this.id === undefined ? {} : { responseId: this.id }),
         ...(this.model === undefined ? {} : { model: this.model }),
-        ...(refusal === "" ? {} : { refusal })
+        ...(refusal === "" ? {} : { refusal }),
+        ...this.notes.metadata
       }
     })
     this.hasFinished = true
@@ -328,6 +347,8 @@ const protocol: Protocol.Protocol<Options> = {
  * missing, and an error inside a reply, fail the stream. Under finish reason `length` the last call is marked as
  * `truncated` even if its arguments parse, because the wire never closed it; the calls before it count.
  * An option that cannot be used throws a `TypeError` that names it.
+ *
+ * `MessageCompleted.metadata` may name a `refusal`, the `annotations` of the text and its `logprobs`.
  *
  * **Example** (A model behind an HTTP client)
  *

@@ -24,6 +24,8 @@ export type OnToolError<E, R> =
 export interface Desk<E, R> {
   readonly encoder: Encoder.Service
   readonly onToolError: OnToolError<E, R>
+  /** The time, in milliseconds since the epoch. */
+  readonly now: () => number
   /** Bounds the time that writing a result may take. */
   readonly limit: <S>(
     subject: Subject,
@@ -36,6 +38,8 @@ export interface Answer {
   readonly message: Message.Message
   readonly tail: Event.Event
   readonly halt?: Event.Halt
+  /** What somebody is to answer before the conversation goes on. */
+  readonly suspension?: Event.Suspension
   /** Whether the handler reported a failure or crashed. A call that was not run to its end has done neither. */
   readonly failure?: "reported" | "crashed"
   /** What a handler that succeeded adds to the context. */
@@ -223,8 +227,14 @@ export const failed = <E, R>(desk: Desk<E, R>, subject: Subject, reason: unknown
   )
 }
 
-const asked = (subject: Subject, raw: Tool.AskUser): Answer => {
+const asked = <E, R>(desk: Desk<E, R>, subject: Subject, raw: Tool.AskUser): Answer => {
   const { call } = subject
+  const { opts, question } = raw
+  const typed = {
+    ...(raw.answerSchema === undefined ? {} : { answerSchema: raw.answerSchema }),
+    ...(raw.withinMillis === undefined ? {} : { expiresAt: desk.now() + raw.withinMillis }),
+    ...(raw.defaultAnswer === undefined ? {} : { defaultAnswer: raw.defaultAnswer })
+  }
   return {
     raw,
     message: message(call, Outcomes.awaitingAnswer, false),
@@ -232,14 +242,16 @@ const asked = (subject: Subject, raw: Tool.AskUser): Answer => {
       _tag: "AskUserRequested",
       toolCallId: call.id,
       toolName: call.name,
-      question: raw.question,
-      opts: raw.opts
+      question,
+      opts,
+      ...typed
     },
+    suspension: { id: call.id, kind: "question", toolCall: call, question, opts, ...typed },
     halt: {
       haltedReason: "ask_user",
-      pendingQuestion: raw.question,
+      pendingQuestion: question,
       pendingToolCallId: call.id,
-      askUserOpts: raw.opts
+      askUserOpts: opts
     }
   }
 }
@@ -287,7 +299,7 @@ export const answerTo = <E, R>(desk: Desk<E, R>, subject: Subject, raw: unknown)
     case "Error":
       return failed(desk, subject, raw.error)
     case "AskUser":
-      return Effect.succeed(asked(subject, raw))
+      return Effect.succeed(asked(desk, subject, raw))
     case "Halt":
       return Outcomes.reservedHaltReasons.has(raw.reason)
         ? failed(desk, subject, reserved(subject, raw))

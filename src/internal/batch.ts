@@ -5,7 +5,6 @@
  * batch is over.
  */
 import * as Cause from "effect/Cause"
-import type * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -13,12 +12,10 @@ import * as Exit from "effect/Exit"
 import type * as Fiber from "effect/Fiber"
 import type * as Pull from "effect/Pull"
 import type * as Event from "../Event.ts"
-import type * as Executor from "../Executor.ts"
 import type * as Message from "../Message.ts"
-import type * as Policy from "../Policy.ts"
 import type * as Tool from "../Tool.ts"
-import type { Ambient } from "./ambient.ts"
 import * as Answer from "./answer.ts"
+import { Waiting } from "./approval.ts"
 import * as Deadline from "./deadline.ts"
 import * as Emission from "./emission.ts"
 import { Handling, type Host } from "./handling.ts"
@@ -31,31 +28,10 @@ import { Mailbox } from "./mailbox.ts"
 import * as Now from "./now.ts"
 import * as Plan from "./plan.ts"
 import { Queue } from "./queue.ts"
-import type { Owner, Running, Task } from "./running.ts"
+import { type Owner, type Task, taskOf } from "./running.ts"
 import * as Siblings from "./siblings.ts"
 import * as Telemetry from "./telemetry.ts"
-
-export interface Settings {
-  readonly policy: Policy.Policy
-  /** Milliseconds a handler may take where its tool says nothing else. */
-  readonly timeoutMillis: number
-  readonly bound: number
-  readonly context: Readonly<Record<string, unknown>>
-  readonly requestId: string
-  readonly sessionId: string | null
-  readonly stepIndex: number
-}
-
-/** What a batch works with. */
-export interface Workshop<E> {
-  readonly settings: Settings
-  readonly executor: Executor.Service
-  readonly desk: Omit<Answer.Desk<E, any>, "limit">
-  readonly running: Running
-  readonly ambient: Ambient
-  readonly services: Context.Context<any>
-  readonly clock: Clock.Clock
-}
+import type { Workshop } from "./workshop.ts"
 
 export class Batch<E> implements Host<E> {
   private readonly jobs: Array<Plan.Job> = []
@@ -67,11 +43,12 @@ export class Batch<E> implements Host<E> {
   /** By the position of the call. */
   private readonly answered: Array<Answer.Answer | undefined> = []
   private readonly completed: Array<Answer.Answer> = []
+  private readonly waiting = new Waiting()
   readonly helpers: Helpers
   readonly services: Context.Context<any>
   private readonly unsubscribe: (() => void) | undefined
   private readonly queue: Queue
-  private readonly handlings = new Set<Handling<E>>()
+  private readonly company = new Siblings.Company<Handling<E>>()
   private undecided: ReadonlyArray<Plan.Job> = []
   private isDeciding = false
   private cancellation: string | undefined
@@ -85,7 +62,11 @@ export class Batch<E> implements Host<E> {
   constructor(workshop: Workshop<E>) {
     const { ambient: { cancellation, deadline }, desk, running, services, settings } = workshop
     this.workshop = workshop
-    this.desk = { ...desk, limit: (subject, work) => this.limit(subject, work, () => this.late(subject)) }
+    this.desk = {
+      ...desk,
+      now: () => this.now,
+      limit: (subject, work) => this.limit(subject, work, () => this.late(subject))
+    }
     this.emission = Emission.make(settings.policy, this.mailbox)
     this.helpers = new Helpers(services)
     this.isTraced = Telemetry.isTraced(services)
@@ -100,7 +81,7 @@ export class Batch<E> implements Host<E> {
 
   /** Tools have to be done by then; what comes up later does not run. */
   private stopAt(millis: number): void {
-    const left = millis - this.workshop.clock.currentTimeMillisUnsafe()
+    const left = millis - this.now
     if (left <= 0) this.cancel(Deadline.toolsCause)
     else this.helpers.after(left, () => this.cancel(Deadline.toolsCause))
   }
@@ -138,6 +119,9 @@ export class Batch<E> implements Host<E> {
     return this.mailbox.take
   })
 
+  /** What there is now, without waiting for more. */
+  readonly takeNow = (): ReadonlyArray<Event.Event> => this.mailbox.takeNow()
+
   get isEmpty(): boolean {
     return this.mailbox.isEmpty
   }
@@ -147,15 +131,19 @@ export class Batch<E> implements Host<E> {
     this.mailbox.wake()
   }
 
-  /** Whether every call has been answered. Those that were called back are waited for, too. */
+  private get now(): number {
+    return this.workshop.clock.currentTimeMillisUnsafe()
+  }
+
+  /** Whether every call has been answered, or waits. Those that were called back are waited for, too. */
   get isSettled(): boolean {
-    return this.isSealed && this.completed.length === this.jobs.length &&
+    return this.isSealed && !this.isBusy &&
       (!this.isAwaited || this.queue.holding === 0)
   }
 
-  /** Whether a call has not been answered. */
+  /** Whether a call is neither answered nor waits for somebody outside. */
   get isBusy(): boolean {
-    return this.completed.length < this.jobs.length
+    return this.completed.length + this.waiting.size < this.jobs.length
   }
 
   /** Stops what has come up, and whatever still may: the turn they belong to is not to be acted on. */
@@ -171,11 +159,11 @@ export class Batch<E> implements Host<E> {
   callBack(cause: string): void {
     this.isAwaited = true
     for (const run of this.queue.clear()) this.abort(run, `not run: ${cause}`)
-    for (const handling of this.handlings) {
-      if (!handling.job.isBlocking) handling.cancel(`interrupted: ${cause}`)
+    for (const handling of this.company.all) {
+      if (!handling.isBlocking) handling.cancel(`interrupted: ${cause}`)
     }
     const jobs = this.jobs.slice()
-    const since = this.workshop.clock.currentTimeMillisUnsafe()
+    const since = this.now
     this.helpers.after(this.workshop.running.graceMillis, () => this.conclude(jobs, `interrupted: ${cause}`, since))
     this.mailbox.wake()
   }
@@ -183,10 +171,10 @@ export class Batch<E> implements Host<E> {
   /** Whatever is not answered by now is answered without it: a blocking handler, a policy, a decoder, an encoder. */
   private conclude(jobs: ReadonlyArray<Plan.Job>, detail: string, since: number): void {
     const indexes = new Set(jobs.map((job) => job.index))
-    const handlings = Array.from(this.handlings).filter(({ job }) => indexes.has(job.index))
+    const handlings = this.company.all.filter(({ job }) => indexes.has(job.index))
     for (const handling of handlings) handling.cancel(detail, since)
     for (const job of jobs) {
-      if (this.answered[job.index] === undefined) this.settle(job, Answer.unfinished(job, detail))
+      if (!this.isSpokenFor(job)) this.settle(job, Answer.unfinished(job, detail))
     }
     for (const handling of handlings) handling.leave(since)
   }
@@ -198,6 +186,11 @@ export class Batch<E> implements Host<E> {
   /** The answers so far, in call order. */
   get answers(): ReadonlyArray<Answer.Answer> {
     return this.answered.filter((answer) => answer !== undefined)
+  }
+
+  /** The calls that wait for somebody outside, in call order. */
+  get suspensions(): ReadonlyArray<Event.Suspension> {
+    return this.waiting.among(this.answered)
   }
 
   /** The halt that decides: the first call's, or that of the call that completed first. */
@@ -212,6 +205,7 @@ export class Batch<E> implements Host<E> {
     this.unsubscribe?.()
     this.queue.close()
     this.helpers.close()
+    this.mailbox.wake()
   }
 
   /** Decides on what has come up, group after group, so that nobody overtakes a call whose arguments take time. */
@@ -246,9 +240,14 @@ export class Batch<E> implements Host<E> {
       if (job._tag === "Refuse") this.respond(job, Answer.fromOutcome(this.desk, job, job.outcome))
       if (job._tag === "Cancel") this.respond(job, Answer.cancelled(this.desk, job, job.detail))
     }
-    const detail = this.cancellation ?? this.skipping?.detail
-    if (detail !== undefined) return runs.forEach((run) => this.abort(run, `not run: ${detail}`))
+    const { ban } = this
+    if (ban !== undefined) return runs.forEach((run) => this.abort(run, `not run: ${ban}`))
     this.queue.add(runs)
+  }
+
+  /** Why nothing may start any more, if so. */
+  private get ban(): string | undefined {
+    return this.cancellation ?? this.skipping?.detail
   }
 
   /** Puts a fiber into the run's care, before it has run any code of the caller's. */
@@ -258,18 +257,7 @@ export class Batch<E> implements Host<E> {
     run?: Plan.Run,
     owner?: Owner
   ): Task {
-    const task: Task = {
-      id: call.id,
-      name: call.name,
-      startedAt: this.workshop.clock.currentTimeMillisUnsafe(),
-      isHandler: run !== undefined,
-      isExclusive: run?.isExclusive === true,
-      get isBlocking() {
-        return run?.isBlocking === true && owner?.isAnswering !== true
-      },
-      fiber,
-      owner
-    }
+    const task = taskOf(call, fiber, this.now, run, owner)
     this.workshop.running.add(task)
     return task
   }
@@ -323,8 +311,16 @@ export class Batch<E> implements Host<E> {
     return Now.map(answer, (value) => this.settle(job, value))
   }
 
+  private readonly isSpokenFor = (job: Answer.Numbered): boolean =>
+    this.answered[job.index] !== undefined || this.waiting.has(job)
+
+  /** Somebody outside is to allow the call. Until then it is nobody's sibling and nobody waits for it. */
+  suspend(job: Plan.Run): void {
+    if (!this.isSpokenFor(job)) this.emission.settled(job.index, [this.waiting.add(job, this.now)])
+  }
+
   private settle(job: Answer.Numbered, answer: Answer.Answer): void {
-    if (this.answered[job.index] !== undefined) return
+    if (this.isSpokenFor(job)) return
     this.answered[job.index] = answer
     this.completed.push(answer)
     const { id, name } = job.call
@@ -339,13 +335,17 @@ export class Batch<E> implements Host<E> {
     const { siblings } = this.workshop.settings.policy
     const consequence = Siblings.consequence(siblings, answer, job.isExclusive === true)
     if (consequence === undefined) return
-    for (const handling of Array.from(this.handlings)) {
-      const isReached = consequence.isForAll || !handling.job.isBlocking
-      if (handling.job.index !== job.index && isReached) handling.cancel(`interrupted: ${consequence.detail}`)
+    const { detail, isHalt, isSkipping } = consequence
+    const concerned = isHalt ? this.company.all : this.company.beside(job.index)
+    // Those that wait are told first: whoever is interrupted makes room, and nobody is to take it.
+    if (isSkipping && (isHalt || concerned.length > 0)) {
+      this.skipping = this.skipping?.isHalt === true ? this.skipping : consequence
+      for (const run of this.queue.clear()) this.abort(run, `not run: ${detail}`)
     }
-    if (!consequence.isSkipping || (!consequence.isHalt && this.queue.holding === 0)) return
-    this.skipping = this.skipping?.isHalt === true ? this.skipping : consequence
-    for (const run of this.queue.clear()) this.abort(run, `not run: ${consequence.detail}`)
+    for (const handling of concerned) {
+      const isOther = handling.job.index !== job.index
+      if (isOther && Siblings.isReached(consequence, handling)) handling.cancel(`interrupted: ${detail}`)
+    }
   }
 
   /** What the caller's policy failed with is the run's failure. Any other end without an answer costs this one call. */
@@ -368,17 +368,28 @@ export class Batch<E> implements Host<E> {
 
   private start(run: Plan.Run): void {
     if (this.isOver) return
+    const { ban } = this
+    if (ban !== undefined) {
+      // It was admitted together with the call that brought this about.
+      this.release(run)
+      return this.abort(run, `not run: ${ban}`)
+    }
     const handling = new Handling<E>(run, this.workshop, this)
-    this.handlings.add(handling)
+    this.company.join(handling)
     handling.start()
   }
 
   /** A handler ended, or outlived its grace period: its place is free. */
   vacated(handling: Handling<E>): void {
-    this.handlings.delete(handling)
-    this.queue.release(handling.job)
-    if (this.queue.holding === 0 && this.skipping?.isHalt === false) this.skipping = undefined
+    this.company.leave(handling)
+    this.release(handling.job)
     if (this.isSettled) this.mailbox.wake()
+  }
+
+  /** A failure is forgotten when nobody is left who ran beside it. */
+  private release(run: Plan.Run): void {
+    this.queue.release(run)
+    if (this.queue.holding === 0 && this.skipping?.isHalt === false) this.skipping = undefined
   }
 }
 

@@ -171,6 +171,16 @@ export class Calls {
     entry.metadata = Json.isObject(call.metadata) ? call.metadata : {}
   }
 
+  /** What the wire attached to calls after they were final, as the whole message tells it. */
+  describe(calls: unknown): void {
+    if (!Array.isArray(calls)) return
+    for (const call of calls) {
+      if (!Json.isObject(call) || !Json.isObject(call["metadata"])) continue
+      const entry = this.sharers.get(String(call["id"]))?.findLast(({ name }) => name === call["name"])
+      if (entry !== undefined) entry.metadata = { ...entry.metadata, ...call["metadata"] }
+    }
+  }
+
   toToolCalls(reading: Reading): ReadonlyArray<Message.ToolCall> {
     return this.entries.map((entry) => toToolCall(entry, reading))
   }

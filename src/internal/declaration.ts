@@ -22,6 +22,7 @@ export const check = (name: string, options: Readonly<Record<string, unknown>>):
     misuse(name, `concurrency must be "shared", "exclusive" or a function of the arguments`)
   }
   checkGates(name, options)
+  checkApproval(name, options)
   checkLimits(name, options["limits"])
   if (interrupt !== "cancel" && interrupt !== "block") misuse(name, `interrupt must be "cancel" or "block"`)
   if (!Number.isInteger(maxResultChars) || Number(maxResultChars) < 0) {
@@ -41,6 +42,17 @@ const checkGates = (name: string, options: Readonly<Record<string, unknown>>): v
   }
 }
 
+/** Nobody allows a call and runs it, too: whoever runs a manual call decides about it. */
+const checkApproval = (name: string, { approval, manual }: Readonly<Record<string, unknown>>): void => {
+  if (approval === undefined) return
+  if (typeof approval !== "boolean" && typeof approval !== "function") {
+    misuse(name, "approval must be true, false or a function (args, call)")
+  }
+  if (manual === true && approval !== false) {
+    misuse(name, "a call is either manual or waits for approval: whoever runs a manual call decides about it")
+  }
+}
+
 const checkLimits = (name: string, limits: unknown): void => {
   if (limits === undefined) return
   const isUsable = (limit: unknown): boolean =>
@@ -54,9 +66,9 @@ const checkLimits = (name: string, limits: unknown): void => {
   }
 }
 
-export const timeout = (name: string, input: Duration.Input): Duration.Duration => {
+export const duration = (name: string, option: string, input: Duration.Input): Duration.Duration => {
   const duration = Duration.fromInput(input)
   return duration._tag === "Some" && Duration.isPositive(duration.value)
     ? duration.value
-    : misuse(name, `timeout must be a duration above zero; got: ${Json.render(input)}`)
+    : misuse(name, `${option} must be a duration above zero; got: ${Json.render(input)}`)
 }

@@ -2,9 +2,12 @@
  * What becomes of the calls of a reply: they run, they are the caller's to answer, or, where the reply is not acted on,
  * they are answered as cancelled. No call is left out, so that history stays valid whatever the reply ended with.
  */
+import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
+import type * as Event from "../Event.ts"
 import type * as Message from "../Message.ts"
 import type * as Response from "../Response.ts"
+import * as Approval from "./approval.ts"
 import * as Compact from "./compact.ts"
 import { type EngineError, unknownTool } from "./engineError.ts"
 import * as Plan from "./plan.ts"
@@ -17,6 +20,15 @@ export interface Division {
   readonly calls: Calls
   readonly manual: Calls
   readonly jobs: ReadonlyArray<Plan.Job>
+}
+
+/** The calls of a turn that has been worked: the halt that decided, and the calls that wait for somebody. */
+export interface Ended extends Division {
+  readonly halt: Event.Halt | undefined
+  readonly suspensions: ReadonlyArray<Event.Suspension>
+  /** Calls that would have waited, and why they are answered unrun. */
+  readonly refused: Calls
+  readonly detail: string
 }
 
 /** The position of a call in its turn. */
@@ -85,9 +97,65 @@ export const divide = <E, R>(
   return Effect.map(division, (divided) => ({ ...divided, calls }))
 }
 
+/** What a batch came to. */
+interface Worked {
+  readonly halt: Event.Halt | undefined
+  readonly suspensions: ReadonlyArray<Event.Suspension>
+}
+
+/** The calls that wait for somebody outside, in call order: those of the batch, and the caller's own. */
+const waiting = <E, R>(
+  { calls, jobs, manual }: Division,
+  response: Response.Response,
+  { mode, tools }: Turn.Run<E, R>,
+  own: ReadonlyArray<Event.Suspension>
+): Effect.Effect<ReadonlyArray<Event.Suspension>> => {
+  const handedOver = mode === "manual" && jobs.length === 0 ? calls : manual
+  if (handedOver.length === 0) return Effect.succeed(own)
+  const position = positions(response.toolCalls)
+  return Effect.map(
+    Clock.currentTimeMillis,
+    (now) =>
+      [...own, ...handedOver.map((call) => Approval.suspension("manual", call, tools.get(call.name), now))]
+        .toSorted((left, right) => position(left.toolCall) - position(right.toolCall))
+  )
+}
+
+/** A run that a tool or a cancellation ended waits for nobody. A question ends it and waits. */
+export const ended = <E, R>(
+  division: Division,
+  response: Response.Response,
+  run: Turn.Run<E, R>,
+  worked: Worked = { halt: undefined, suspensions: [] }
+): Effect.Effect<Ended> =>
+  Effect.map(waiting(division, response, run, worked.suspensions), (suspensions) => {
+    const { halt } = worked
+    const isCut = run.ambient.cancellation?.isRequested === true
+    const isOver = isCut || (halt !== undefined && halt.haltedReason !== "ask_user")
+    if (!isOver) return { ...division, halt, suspensions, refused: [], detail: "" }
+    const refused = suspensions.filter((suspension) => suspension.kind !== "question").map(({ toolCall }) => toolCall)
+    return isCut
+      ? { ...division, halt, manual: [], suspensions: [], refused, detail: "not run: the run was cancelled" }
+      : {
+        ...division,
+        halt,
+        suspensions: [],
+        refused,
+        detail: "not handed over: another call of the turn ended the run"
+      }
+  })
+
 /** Why a call of a reply that ended badly has no result. */
 export const ending = (finishReason: Response.FinishReason | null): string =>
   `the reply ended with ${finishReason ?? "no finish reason"}`
 
 /** The calls of a turn that failed are not committed: nobody will answer them. */
-export const uncommitted: Division = { calls: [], manual: [], jobs: [] }
+export const uncommitted: Ended = {
+  calls: [],
+  manual: [],
+  jobs: [],
+  halt: undefined,
+  suspensions: [],
+  refused: [],
+  detail: ""
+}

@@ -7,6 +7,11 @@ export const ofStep = (step: Event.StepResult, stepIndex: number): Event.Outcome
   const { manualToolCalls = [] } = step
   if (manualToolCalls.length > 0) return { _tag: "ManualToolCalls", manualTurnIndex: stepIndex, manualToolCalls }
   if (step.mode === "manual") return { _tag: "ManualToolCalls", manualTurnIndex: stepIndex }
+  const approvals = (step.suspensions ?? []).filter((suspension) => suspension.kind === "approval")
+  if (approvals.length > 0) {
+    const approvalToolCalls = approvals.map((suspension) => suspension.toolCall)
+    return { _tag: "ApprovalRequested", approvalTurnIndex: stepIndex, approvalToolCalls }
+  }
   if (!step.done) return undefined
   return step.response.finishReason === "error"
     ? { _tag: "Failed", error: step.response.error ?? null }
@@ -31,9 +36,15 @@ const words: { readonly [Tag in Exclude<Event.Outcome["_tag"], "Halted">]: strin
   AskUser: "ask_user",
   ToolFailed: "tool_error",
   ManualToolCalls: "manual_tool_calls",
+  ApprovalRequested: "approval_requested",
   Cancelled: "cancelled",
   Failed: "error"
 }
+
+const waiting: ReadonlySet<Event.Outcome["_tag"]> = new Set(["AskUser", "ManualToolCalls", "ApprovalRequested"])
+
+/** Whether a run ended to wait for somebody. */
+export const isWaiting = (outcome: Event.Outcome): boolean => waiting.has(outcome._tag)
 
 /** An outcome as one word; a tool that halted chose its own. */
 export const haltedReason = (outcome: Event.Outcome): string =>

@@ -39,7 +39,8 @@ const authorize: Kind = {
   unexplained: "Not allowed"
 }
 
-export const isGated = (tool: Tool.Any): boolean => tool.validate !== undefined || tool.authorize !== undefined
+export const isGated = (tool: Tool.Any): boolean =>
+  tool.validate !== undefined || tool.authorize !== undefined || (tool.approval ?? false) !== false
 
 const denied = (call: Message.ToolCall, kind: Kind, explanation: unknown, rest: Json.JsonObject, cause?: unknown) =>
   toolError("denied", call, {

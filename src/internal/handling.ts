@@ -12,7 +12,7 @@ import type * as Tracer from "effect/Tracer"
 import type * as Message from "../Message.ts"
 import type * as Tool from "../Tool.ts"
 import * as Answer from "./answer.ts"
-import type { Workshop } from "./batch.ts"
+import * as Approval from "./approval.ts"
 import { callContext } from "./callContext.ts"
 import type * as Emission from "./emission.ts"
 import * as Execution from "./execution.ts"
@@ -27,6 +27,7 @@ import * as ResultObject from "./resultObject.ts"
 import type { Owner, Task } from "./running.ts"
 import * as Telemetry from "./telemetry.ts"
 import { toolError } from "./toolError.ts"
+import type { Workshop } from "./workshop.ts"
 
 /** The batch a call belongs to. */
 export interface Host<E> {
@@ -47,6 +48,7 @@ export interface Host<E> {
   readonly respond: (job: Answer.Numbered, answer: Effect.Effect<Answer.Answer, E, any>) => void
   readonly settling: (job: Answer.Numbered, answer: Effect.Effect<Answer.Answer, E, any>) => Effect.Effect<void, E, any>
   readonly answerEnded: (job: Answer.Numbered, exit: Exit.Exit<unknown, E>) => void
+  readonly suspend: (job: Plan.Run) => void
   readonly vacated: (handling: Handling<E>) => void
 }
 
@@ -93,12 +95,24 @@ export class Handling<E> implements Owner {
     fiber.addObserver((exit) => this.ended(exit))
   }
 
+  get isWaiting(): boolean {
+    return this.phase === "waiting"
+  }
+
+  /** Whether it is to be left to its end. What blocks is the handler, and not what comes before it or after it. */
+  get isBlocking(): boolean {
+    return this.job.isBlocking && this.phase === "handler"
+  }
+
   /** Permits, gates, handler, answer. A timeout or a cancellation takes the answer away from it. */
   private body(): Effect.Effect<unknown, E, any> {
-    return Effect.flatMap(
-      Effect.flatMap(this.holding.take, () => Gates.isGated(this.job.tool) ? this.gated() : this.handled()),
-      () => this.holding.giveBack
-    )
+    return Effect.flatMap(Effect.flatMap(this.holding.take, () => this.begin()), () => this.holding.giveBack)
+  }
+
+  /** It has its permits. The run may have ended while it waited for them. */
+  private begin(): Effect.Effect<void, E, any> {
+    if (this.host.isOver) return Effect.void
+    return Gates.isGated(this.job.tool) ? this.gated() : this.handled()
   }
 
   private gated(): Effect.Effect<void, E, any> {
@@ -106,10 +120,22 @@ export class Handling<E> implements Owner {
     if (this.isForked) this.arm()
     return Effect.flatMap(Gates.denial(this.job, this.context), (error) => {
       if (this.phase !== "gating" || this.host.isOver) return Effect.void
-      this.timer?.interruptUnsafe()
-      if (error === undefined) return this.handled()
+      if (error === undefined) return this.allowed()
       this.disarm()
       return this.host.settling(this.job, Answer.denied(this.host.desk, this.job, error))
+    })
+  }
+
+  /** The gates let it pass. It runs, or waits for somebody's approval without holding its place. */
+  private allowed(): Effect.Effect<void, E, any> {
+    const needed = Approval.isNeeded(this.job, this.context, this.workshop.settings.approved)
+    return Effect.flatMap(needed, (isNeeded) => {
+      if (this.phase !== "gating" || this.host.isOver) return Effect.void
+      this.timer?.interruptUnsafe()
+      if (!isNeeded) return this.handled()
+      this.disarm()
+      this.host.suspend(this.job)
+      return Effect.void
     })
   }
 
@@ -121,7 +147,8 @@ export class Handling<E> implements Owner {
       const counted = this.counted(outcome)
       this.endSpan(Exit.void, Execution.outcomeName(counted))
       const answer = Answer.answerTo(this.host.desk, this.job, counted)
-      const { updates } = this
+      // What failed adds nothing, also where the caller's policy puts another result in its place.
+      const updates = Execution.isFailure(counted) ? undefined : this.updates
       return this.host.settling(
         this.job,
         updates === undefined ? answer : Now.map(answer, (value) => Answer.updating(value, updates))
@@ -216,12 +243,9 @@ export class Handling<E> implements Owner {
     this.phase = "expired"
     this.timer?.interruptUnsafe()
     this.endSpan(Exit.fail(error), error.reason)
-    this.interrupt(since)
+    // It is answered while it still has its place, so that nobody who takes its place counts as its sibling.
     this.host.respond(this.job, answer())
-  }
-
-  get isAnswering(): boolean {
-    return this.phase === "answering"
+    this.interrupt(since)
   }
 
   isStopping(): void {

@@ -72,11 +72,17 @@ export class Mailbox<E> implements Outlet {
     return !this.isEmpty || this.wasWoken
   }
 
-  private drain(): Effect.Effect<ReadonlyArray<Event.Event>, E> {
+  /** Everything there is now, which may be nothing. What else there is to look at is left for the reader who waits. */
+  takeNow(): ReadonlyArray<Event.Event> {
     const events = this.events
     this.events = []
-    this.wasWoken = false
     this.unreadProgress.clear()
+    return events
+  }
+
+  private drain(): Effect.Effect<ReadonlyArray<Event.Event>, E> {
+    this.wasWoken = false
+    const events = this.takeNow()
     return events.length === 0 && this.failure !== undefined ? Effect.failCause(this.failure) : Effect.succeed(events)
   }
 }

@@ -21,7 +21,9 @@ export const isWellFormed = (value: unknown): value is Tool.Outcome => {
     case "Error":
       return "error" in value
     case "AskUser":
-      return typeof value["question"] === "string" && Array.isArray(value["opts"])
+      return typeof value["question"] === "string" && Array.isArray(value["opts"]) &&
+        (value["answerSchema"] === undefined || Json.isObject(value["answerSchema"])) &&
+        (value["withinMillis"] === undefined || typeof value["withinMillis"] === "number")
     case "Halt":
       return typeof value["reason"] === "string" && value["reason"] !== "" && "result" in value
     default:
@@ -38,7 +40,8 @@ export const reservedHaltReasons: ReadonlySet<string> = new Set([
   "cancelled",
   "completed",
   "error",
-  "manual_tool_calls"
+  "manual_tool_calls",
+  "approval_requested"
 ])
 
 export const awaitingAnswer = "<awaiting user response>"

@@ -38,7 +38,7 @@ const atRoot = (schema: JsonSchema.JsonSchema, definitions: JsonSchema.Definitio
   return name === undefined || definitions[name] === undefined ? schema : { ...definitions[name], ...beside }
 }
 
-const jsonSchemaOf = (schema: Schema.Constraint): JsonSchema.JsonSchema => {
+export const jsonSchemaOf = (schema: Schema.Constraint): JsonSchema.JsonSchema => {
   const { definitions, schema: root } = Schema.toJsonSchemaDocument(schema)
   return Object.keys(definitions).length === 0 ? root : { ...atRoot(root, definitions), $defs: definitions }
 }

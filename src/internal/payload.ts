@@ -34,6 +34,7 @@ const checks = new Map<unknown, (event: Payload) => boolean>(Object.entries(
     ToolResultEncoded: (event) => isString(event["id"]) && isString(event["content"]),
     AskUserRequested: (event) =>
       isString(event["toolCallId"]) && isString(event["question"]) && isOptional(event["opts"], Array.isArray),
+    ToolApprovalRequested: (event) => isString(event["toolCallId"]),
     ToolHalt: (event) =>
       isString(event["toolCallId"]) && isString(event["reason"]) && isOptional(event["content"], isString),
     StepCompleted: ({ manualToolCalls, response, thread }) =>

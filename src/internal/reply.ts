@@ -138,7 +138,8 @@ export class Reply<E, R> {
   }
 
   private mayStart(tool: Tool.Any): boolean {
-    return !tool.manual && (this.run.settings.policy.start === "onCallReady" || tool.readOnly)
+    const isWaiting = tool.manual || (tool.approval ?? false) !== false
+    return !isWaiting && (this.run.settings.policy.start === "onCallReady" || tool.readOnly)
   }
 
   /** Starts calls. From the first one on the model is read beside the tools. */

@@ -38,6 +38,7 @@ export interface Settings<E, R> {
   readonly context: Readonly<Record<string, unknown>>
   readonly requestId: string
   readonly sessionId: string | null
+  readonly approved?: ReadonlySet<string>
 }
 
 const defaultToolTimeout = "30 seconds"

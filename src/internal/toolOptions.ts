@@ -26,6 +26,12 @@ export type Gate<Args, Verdict, R> = (
   call: Tool.CallContext
 ) => Verdict | Effect.Effect<Verdict, unknown, R>
 
+/** Decides from the arguments whether a call waits for somebody to allow it. */
+export type Approval<in Args, out R> = (
+  args: Args,
+  call: Tool.CallContext
+) => boolean | Effect.Effect<boolean, unknown, R>
+
 /** At most `permits` handlers run at once under one key, which names a resource, a tenant or the tool itself. */
 export interface Limit<in Args> {
   readonly key: string | ((args: Args, call: Tool.CallContext) => string)
@@ -41,6 +47,8 @@ interface Declarations<P, R> {
   readonly parameters: P
   readonly validate?: Gate<Parameters.Type<P>, Validation, R>
   readonly authorize?: Gate<Parameters.Type<P>, Authorization, R>
+  readonly approval?: boolean | Approval<Parameters.Type<P>, R>
+  readonly answerWithin?: Duration.Input
   readonly readOnly?: boolean
   readonly destructive?: boolean
   readonly idempotent?: boolean

@@ -9,6 +9,7 @@ import type * as Message from "../Message.ts"
 import type * as Response from "../Response.ts"
 import type * as Tool from "../Tool.ts"
 import type { Ambient } from "./ambient.ts"
+import * as LostArguments from "./lostArguments.ts"
 import * as Payload from "./payload.ts"
 import type * as Request from "./request.ts"
 import type { Running } from "./running.ts"
@@ -104,6 +105,9 @@ export const heard = <E, R>(response: Response.Response, { ambient, state }: Run
     ? { ...response, finishReason: "other", rawFinishReason: "cancelled" }
     : response
 
+/** What was heard, after a warning for each call that lost its arguments. */
+export const reported: (response: Response.Response) => Effect.Effect<Response.Response> = LostArguments.reported
+
 /** Whether a message says nothing. */
 export const isEmpty = (message: Message.Message): boolean => message.content === "" && message.toolCalls === undefined
 
@@ -111,10 +115,12 @@ export const isEmpty = (message: Message.Message): boolean => message.content ==
 export const stepCompleted = (
   step: Pick<Event.Of<"StepCompleted">, "response" | "thread" | "mode" | "manualToolCalls">,
   isDone: boolean,
-  halt: Event.Halt | undefined
+  halt: Event.Halt | undefined,
+  suspensions: ReadonlyArray<Event.Suspension> = []
 ): Event.Of<"StepCompleted"> => ({
   _tag: "StepCompleted",
   ...step,
   done: halt !== undefined || isDone,
-  ...(halt === undefined ? {} : { halt })
+  ...(halt === undefined ? {} : { halt }),
+  ...(suspensions.length === 0 ? {} : { suspensions })
 })

@@ -53,6 +53,7 @@ describe("HTTP errors", () => {
     ["flat", { object: "error", message: "wrong", type: "invalid" }, "wrong"],
     ["detail", { detail: "wrong" }, "wrong"],
     ["typed", { type: "error", error: { type: "x", message: "wrong" }, request_id: "r" }, "wrong"],
+    ["an event", "event: error\ndata: {\"error\":{\"message\":\"wrong\"}}\n\n", "wrong"],
     ["a list", [{ error: { message: "wrong" } }], "wrong"],
     ["of no known shape", { problem: "wrong" }, "{\"problem\":\"wrong\"}"],
     ["a page", "<html><head><title>Bad\n gateway</title></head><body>no</body></html>", "Bad gateway"],
@@ -66,6 +67,36 @@ describe("HTTP errors", () => {
         assert.deepStrictEqual([error.reason, error.detail], ["invalid_request", `HTTP 400: ${detail}`])
       }))
   }
+
+  it.effect("R-122: a quota that is used up is none that waiting brings back, however it is told", () =>
+    Effect.gen(function*() {
+      const error = (message: string, code: string | null = null) => ({ error: { message, code } })
+      assert.strictEqual(yield* reasonOf(402), "quota_exceeded")
+      for (
+        const [status, value] of [
+          [429, error("You exceeded your current quota", "insufficient_quota")],
+          [403, error("no", "insufficient_user_quota")],
+          [400, error("no", "billing_hard_limit_reached")],
+          [400, error("Your credit balance is too low to access the API")],
+          [403, error("Insufficient credits. Add more")],
+          [429, error("You have exceeded your monthly included credits")]
+        ] as const
+      ) {
+        assert.strictEqual(yield* reasonOf(status, value), "quota_exceeded", JSON.stringify(value))
+      }
+      assert.strictEqual(yield* reasonOf(429, error("You exceeded your current quota, please check")), "rate_limited")
+      assert.strictEqual(yield* reasonOf(401, error("Insufficient credits")), "authentication_failed")
+    }))
+
+  it.effect("R-122: what only the body says is kept: the request's id, and a status in words", () =>
+    Effect.gen(function*() {
+      const typed = yield* errorOf(json(400, { type: "error", error: { message: "no" }, request_id: "req_2" }))
+      assert.strictEqual(typed.requestId, "req_2")
+      const both = { request_id: "req_2", error: { message: "no", status: "NOT_FOUND", code: 404 } }
+      const found = yield* errorOf(json(404, both, { "request-id": "req_1" }))
+      assert.strictEqual(found.requestId, "req_1")
+      assert.deepStrictEqual(found.metadata, { code: "404", status: "NOT_FOUND" })
+    }))
 
   it.effect("R-122: an empty body and an endless one leave the status to speak", () =>
     Effect.gen(function*() {
@@ -141,6 +172,22 @@ describe("errors inside a reply", () => {
       assert.deepStrictEqual([flat.error?.reason, flat.error?.status], ["invalid_request", 400])
       const text = yield* failing(start, "data: {\"error\":\"overloaded\"}\n\n", "data: [DONE]\n\n")
       assert.deepStrictEqual([text.error?.detail, text.events.length], ["overloaded", 2])
+    }))
+
+  it.effect("R-145: an error may stand in the choice that it broke, and tell nothing but a message", () =>
+    Effect.gen(function*() {
+      const within = { error: { code: 502, message: "upstream is gone" }, finish_reason: "error" }
+      const found = yield* failing(body(said("a"), chunk({ content: "" }, within)))
+      assert.deepInclude({ ...found.error }, {
+        reason: "provider_unavailable",
+        status: 502,
+        detail: "upstream is gone"
+      })
+      assert.strictEqual(found.error?.metadata?.["finishReason"], "error")
+      const reasonOf = (message: string) =>
+        Effect.map(failing(body(said("a"), { error: { message } })), ({ error }) => error?.reason)
+      assert.strictEqual(yield* reasonOf("The server is overloaded"), "provider_unavailable")
+      assert.strictEqual(yield* reasonOf("boo"), "unknown")
     }))
 
   it.effect("R-145: a bare document that breaks the stream off is an error, not the end of the reply", () =>

@@ -68,6 +68,24 @@ describe("text", () => {
       ])
     }))
 
+  it.effect("R-358: sources are listed once, and likelihoods in order", () =>
+    Effect.gen(function*() {
+      const source = (url: string) => ({ type: "url_citation", url_citation: { url } })
+      const token = (text: string) => ({ token: text, logprob: -0.5 })
+      const { events } = yield* outcomeOf(body(
+        chunk({ content: "a", annotations: [source("x")] }, { logprobs: { content: [token("a")], refusal: null } }),
+        chunk({ content: "b", annotations: [source("x"), source("y")] }, { logprobs: { content: [token("b")] } }),
+        chunk({}, { finish_reason: "stop", logprobs: null })
+      ))
+      assert.deepInclude(completed(events).metadata, {
+        annotations: [source("x"), source("y")],
+        logprobs: [token("a"), token("b")]
+      })
+      const plain = yield* outcomeOf(body(said("a"), finish("stop")))
+      assert.notProperty(completed(plain.events).metadata, "annotations")
+      assert.notProperty(completed(plain.events).metadata, "logprobs")
+    }))
+
   it.effect("R-333: a reply without anything is a message without text and calls", () =>
     Effect.gen(function*() {
       const { error, events } = yield* outcomeOf(body(chunk({ role: "assistant", content: "" })))

@@ -105,6 +105,24 @@ describe("reads", () => {
       assert.strictEqual(without.error?.reason, "network_error")
     }))
 
+  it.effect("R-330: a stream that ends with its usage is complete, whatever word is missing", () =>
+    Effect.gen(function*() {
+      const usage = Chunks.usage({ prompt_tokens: 1, completion_tokens: 1 })
+      const { error, events } = yield* outcomeOf(body(said("a"), usage).replace("data: [DONE]\n\n", ""))
+      assert.deepStrictEqual([error, textOf(events)], [undefined, ["a"]])
+      const first = { ...chunk({}), choices: [], prompt_filter_results: [] }
+      const cut = yield* outcomeOf(body(first, said("a")).replace("data: [DONE]\n\n", ""))
+      assert.strictEqual(cut.error?.reason, "network_error")
+    }))
+
+  it.effect("R-334: a message that repeats the deltas beside it, or after them, says nothing new", () =>
+    Effect.gen(function*() {
+      const beside = { ...said("a"), choices: [{ index: 0, delta: { content: "a" }, message: { content: "a" } }] }
+      const after = { ...said("a"), choices: [{ index: 0, message: { content: "ab" }, finish_reason: "stop" }] }
+      const { events } = yield* outcomeOf(body(beside, said("b"), after))
+      assert.deepStrictEqual(textOf(events), ["ab"])
+    }))
+
   it.effect("R-349: a server that answers with a whole reply instead of a stream is understood", () =>
     Effect.gen(function*() {
       const message = {
@@ -234,6 +252,15 @@ describe("connections", () => {
       const seen = yield* Stream.runCollect(Stream.take(Chunks.stream(server.url), 2))
       assert.deepStrictEqual(seen.map(({ _tag }) => _tag), ["MessageStarted", "TextDelta"])
       assert.deepStrictEqual(yield* server.settled, { answered: 1, left: 1 })
+    })))
+
+  it.effect("R-144: the socket is closed within milliseconds, not when the server speaks again", () =>
+    Effect.scoped(Effect.gen(function*() {
+      const server = yield* Server.serve(() => waiting)
+      yield* Stream.runDrain(Stream.take(Chunks.stream(server.url), 2))
+      const left = performance.now()
+      yield* server.settled
+      assert.isBelow(performance.now() - left, 200)
     })))
 
   it.effect("R-144: a reader that is interrupted closes the socket, before the answer and within it", () =>

@@ -116,8 +116,8 @@ const overlapping = (wanted: number) => {
   return { layer, beside }
 }
 
-/** Each piece of a streamed reply is first seen as one of these. */
-const isPiece = Event.Event.isAnyOf(["MessageStarted", "TextDelta", "ToolCallStarted", "ToolCallDelta"])
+/** Each piece of a streamed reply is first seen as one of these; the first one says nothing, and is known by the end. */
+const isPiece = Event.Event.isAnyOf(["TextDelta", "ToolCallStarted", "ToolCallDelta", "MessageCompleted"])
 
 /** Reads a run so that the model says a piece only when the one before it has been heard, and `holds` lets it. */
 const readInStep = (
@@ -126,7 +126,7 @@ const readInStep = (
   isFreedAt: (event: Event.Event) => boolean
 ) =>
   Effect.gen(function*() {
-    const permits = yield* Semaphore.make(1)
+    const permits = yield* Semaphore.make(2)
     const heard: Array<Event.Event> = []
     let isHeld = false
     yield* Stream.runForEach(events(paced(Effect.asVoid(permits.take(1)))), (event) => {

@@ -5,53 +5,178 @@ import * as Option from "effect/Option"
 import * as Redacted from "effect/Redacted"
 import { Adapter, type Event, Message, Thread } from "heddle"
 import * as Failure from "../../scratchpad/agent/failure.ts"
+import * as Provider from "../../scratchpad/agent/provider.ts"
 import * as Settings from "../../scratchpad/agent/settings.ts"
+import { assertUnseen, watch } from "../support/secrets.ts"
 
-const choose = (environment: Readonly<Record<string, string>>, flag?: string) =>
-  Effect.flatMap(Settings.environment, (found) => Settings.chooseModel(found, Option.fromUndefinedOr(flag))).pipe(
-    Effect.provide(ConfigProvider.layer(ConfigProvider.fromUnknown(environment)))
-  )
+type Environment = Readonly<Record<string, string>>
+type Flags = { readonly provider?: string; readonly model?: string }
+
+const choose = (environment: Environment, { model, provider }: Flags = {}) =>
+  Effect.flatMap(Settings.environment, (found) =>
+    Settings.chooseModel(found, {
+      provider: Option.fromUndefinedOr(provider),
+      model: Option.fromUndefinedOr(model)
+    })).pipe(Effect.provide(ConfigProvider.layer(ConfigProvider.fromUnknown(environment))))
 
 const embedded: Settings.Model = { _tag: "Embedded" }
-const server: Settings.Model = { _tag: "Server", name: "m", baseUrl: "http://host/v1", key: Option.none() }
+const server: Settings.Server = {
+  _tag: "Server",
+  provider: "openai",
+  name: "m",
+  baseUrl: "http://host/v1/?key=hidden",
+  key: Option.some({ variable: "OPENAI_API_KEY", secret: Redacted.make("k") })
+}
+
+/** A choice in one line: provider, model, address, and the key with the variable that held it. */
+const told = (model: Settings.Model): string => {
+  if (model._tag === "Embedded") return "embedded"
+  const key = Option.match(model.key, {
+    onNone: () => "no key",
+    onSome: ({ secret, variable }) => `${variable} ${Redacted.value(secret)}`
+  })
+  return `${model.provider} ${model.name} ${model.baseUrl} ${key}`
+}
+
+const openai = "https://api.openai.com/v1"
+const anthropic = "https://api.anthropic.com"
+const gemini = "https://generativelanguage.googleapis.com/v1beta"
+const home = "http://localhost:11434/v1"
+
+const all: Environment = {
+  OPENAI_API_KEY: "o",
+  ANTHROPIC_API_KEY: "a",
+  GEMINI_API_KEY: "g",
+  GOOGLE_API_KEY: "G",
+  ANTHROPIC_MODEL: "own-claude"
+}
+const { OPENAI_API_KEY: _, ...withoutOpenAi } = all
+
+/** Environments and flags, and what they choose. */
+const chosen: ReadonlyArray<readonly [environment: Environment, flags: Flags, choice: string]> = [
+  [{}, {}, "embedded"],
+  [{ OPENAI_API_KEY: " ", OPENAI_BASE_URL: "", GEMINI_API_KEY: "" }, {}, "embedded"],
+  [{ OPENAI_MODEL: "m", ANTHROPIC_MODEL: "m", GEMINI_MODEL: "m" }, {}, "embedded"],
+  [{}, { provider: " ", model: "" }, "embedded"],
+  [{}, { provider: "embedded" }, "embedded"],
+  [all, { provider: "embedded" }, "embedded"],
+  [all, { model: "embedded" }, "embedded"],
+  [all, { provider: "embedded", model: "embedded" }, "embedded"],
+  // A key, or an address.
+  [{ OPENAI_API_KEY: "o" }, {}, `openai gpt-5.4-mini ${openai} OPENAI_API_KEY o`],
+  [{ OPENAI_BASE_URL: home, OPENAI_MODEL: "qwen" }, {}, `openai qwen ${home} no key`],
+  [{ OPENAI_BASE_URL: home, OPENAI_API_KEY: " o\n" }, {}, `openai gpt-5.4-mini ${home} OPENAI_API_KEY o`],
+  [{ ANTHROPIC_API_KEY: "a" }, {}, `anthropic claude-sonnet-5-5 ${anthropic} ANTHROPIC_API_KEY a`],
+  [{ ANTHROPIC_BASE_URL: "http://proxy" }, {}, "anthropic claude-sonnet-5-5 http://proxy no key"],
+  [{ GEMINI_API_KEY: "g" }, {}, `gemini gemini-3.8-flash ${gemini} GEMINI_API_KEY g`],
+  [{ GOOGLE_API_KEY: "G" }, {}, `gemini gemini-3.8-flash ${gemini} GOOGLE_API_KEY G`],
+  [{ GEMINI_API_KEY: "", GOOGLE_API_KEY: "G" }, {}, `gemini gemini-3.8-flash ${gemini} GOOGLE_API_KEY G`],
+  [{ GEMINI_API_KEY: "g", GOOGLE_API_KEY: "G" }, {}, `gemini gemini-3.8-flash ${gemini} GEMINI_API_KEY g`],
+  [{ GEMINI_BASE_URL: "http://proxy/v1beta" }, {}, "gemini gemini-3.8-flash http://proxy/v1beta no key"],
+  // Of several, the first in the order, or the one that is named.
+  [all, {}, `openai gpt-5.4-mini ${openai} OPENAI_API_KEY o`],
+  [{ OPENAI_BASE_URL: home, ANTHROPIC_API_KEY: "a" }, {}, `openai gpt-5.4-mini ${home} no key`],
+  [withoutOpenAi, {}, `anthropic own-claude ${anthropic} ANTHROPIC_API_KEY a`],
+  [all, { provider: "anthropic" }, `anthropic own-claude ${anthropic} ANTHROPIC_API_KEY a`],
+  [all, { provider: "gemini" }, `gemini gemini-3.8-flash ${gemini} GEMINI_API_KEY g`],
+  [withoutOpenAi, { provider: " gemini " }, `gemini gemini-3.8-flash ${gemini} GEMINI_API_KEY g`],
+  // The model: the flag, else the variable of the provider, else the default.
+  [all, { model: "m" }, `openai m ${openai} OPENAI_API_KEY o`],
+  [all, { provider: "anthropic", model: "m" }, `anthropic m ${anthropic} ANTHROPIC_API_KEY a`],
+  [{ ...all, OPENAI_MODEL: "qwen" }, { model: "llama" }, `openai llama ${openai} OPENAI_API_KEY o`],
+  // What the other providers have wrong does not concern the chosen one.
+  [
+    { ...all, OPENAI_BASE_URL: "nonsense", OPENAI_API_KEY: "two words" },
+    { provider: "gemini" },
+    `gemini gemini-3.8-flash ${gemini} GEMINI_API_KEY g`
+  ]
+]
+
+const everyNeed = "OPENAI_API_KEY or OPENAI_BASE_URL, or ANTHROPIC_API_KEY or ANTHROPIC_BASE_URL, or " +
+  "GEMINI_API_KEY, GOOGLE_API_KEY or GEMINI_BASE_URL"
+const noUrl = "it is no address that starts with http:// or https://"
+const noKey = "it holds characters that are in no key, such as a space or a line break"
+
+/** Environments and flags that cannot be used, and what is said of them. */
+const refused: ReadonlyArray<readonly [environment: Environment, flags: Flags, message: string]> = [
+  [{}, { model: "gpt" }, `--model gpt: it needs a server: set ${everyNeed}`],
+  [all, { provider: "openia" }, "--provider openia: it is none of openai, anthropic, gemini, embedded"],
+  [all, { provider: "toString" }, "--provider toString: it is none of openai, anthropic, gemini, embedded"],
+  [{}, { provider: "openai" }, "--provider openai: it needs OPENAI_API_KEY or OPENAI_BASE_URL"],
+  [
+    { OPENAI_API_KEY: "o" },
+    { provider: "anthropic" },
+    "--provider anthropic: it needs ANTHROPIC_API_KEY or ANTHROPIC_BASE_URL"
+  ],
+  [
+    { GEMINI_MODEL: "m" },
+    { provider: "gemini" },
+    "--provider gemini: it needs GEMINI_API_KEY, GOOGLE_API_KEY or GEMINI_BASE_URL"
+  ],
+  [
+    all,
+    { provider: "gemini", model: "embedded" },
+    "--model embedded: it is no model of --provider gemini; leave one of the two out"
+  ],
+  [
+    all,
+    { provider: "embedded", model: "m" },
+    "--model m: --provider embedded is one model only; leave one of the two out"
+  ],
+  [{ OPENAI_BASE_URL: "localhost" }, {}, `OPENAI_BASE_URL: ${noUrl}`],
+  [{ OPENAI_BASE_URL: "sk-pasted-into-the-wrong-one" }, {}, `OPENAI_BASE_URL: ${noUrl}`],
+  [{ ANTHROPIC_API_KEY: "a", ANTHROPIC_BASE_URL: "ftp://x" }, {}, `ANTHROPIC_BASE_URL: ${noUrl}`],
+  [{ GEMINI_BASE_URL: "http://me:secret@host" }, {}, "GEMINI_BASE_URL: it must not hold a user or a password"],
+  [{ OPENAI_API_KEY: "sk-one\nsk-two" }, {}, `OPENAI_API_KEY: ${noKey}`],
+  [{ GOOGLE_API_KEY: "AIza…" }, {}, `GOOGLE_API_KEY: ${noKey}`]
+]
 
 const step = (answers: ReadonlyArray<Message.Message>) =>
   ({ toolResults: answers }) as unknown as Event.ChatResult["steps"][number]
 const good = Message.tool("a", "fine")
 const bad = { ...Message.tool("b", "{\"error\":\"cannot read x: \\\"x\\\" is gone\"}"), isError: true }
 
+const shown = (environment: Environment, flags: Flags) => JSON.stringify([environment, flags])
+
 describe("Settings", () => {
-  it.effect("main job: without a key or an address it is the embedded model", () =>
+  for (const [environment, flags, choice] of chosen) {
+    it.effect(`main job: ${shown(environment, flags)} chooses ${choice}`, () =>
+      Effect.gen(function*() {
+        assert.strictEqual(told(yield* choose(environment, flags)), choice)
+      }))
+  }
+
+  for (const [environment, flags, message] of refused) {
+    it.effect(`main job: ${shown(environment, flags)} is refused: ${message}`, () =>
+      Effect.gen(function*() {
+        const error = yield* Effect.flip(choose(environment, flags))
+        assert.instanceOf(error, Settings.BadSetting)
+        assert.strictEqual(error.message, message)
+        assert.strictEqual(Failure.line(error, embedded), message)
+      }))
+  }
+
+  it.effect("main job: a key cannot be seen in what was read and chosen", () =>
     Effect.gen(function*() {
-      assert.deepStrictEqual(yield* choose({}), embedded)
-      assert.deepStrictEqual(yield* choose({ OPENAI_API_KEY: " ", OPENAI_BASE_URL: "" }), embedded)
-      assert.deepStrictEqual(yield* choose({ OPENAI_MODEL: "m" }), embedded)
-      assert.deepStrictEqual(yield* choose({ OPENAI_API_KEY: "k" }, "embedded"), embedded)
+      const environment = Object.fromEntries(Object.keys(all).map((name) => [name, "sk-secret"]))
+      const provider = ConfigProvider.layer(ConfigProvider.fromUnknown(environment))
+      const read = yield* Settings.environment.pipe(Effect.provide(provider))
+      assertUnseen(["sk-secret"], watch(), ...Object.values(read).map(({ key }) => key), yield* choose(environment))
     }))
 
-  it.effect("main job: a key, or the address of a server that needs none, picks a real one", () =>
-    Effect.gen(function*() {
-      const own = yield* choose({ OPENAI_API_KEY: "k" })
-      assert.isTrue(own._tag === "Server" && own.baseUrl === "https://api.openai.com/v1")
-      assert.strictEqual(own._tag === "Server" && Redacted.value(Option.getOrThrow(own.key)), "k")
-      const home = yield* choose({ OPENAI_BASE_URL: "http://localhost:11434/v1", OPENAI_MODEL: "qwen" })
-      assert.deepStrictEqual(home, {
-        _tag: "Server",
-        name: "qwen",
-        baseUrl: "http://localhost:11434/v1",
-        key: Option.none()
-      })
-      const flagged = yield* choose({ OPENAI_API_KEY: "k", OPENAI_MODEL: "qwen" }, "llama")
-      assert.strictEqual(flagged._tag === "Server" && flagged.name, "llama")
-    }))
+  it("main job: an address is shown without what some servers want their key in", () => {
+    assert.strictEqual(Settings.address(server), "http://host/v1")
+  })
 
-  it.effect("main job: a setting that cannot be used is named", () =>
-    Effect.gen(function*() {
-      const message = (environment: Readonly<Record<string, string>>, flag?: string) =>
-        Effect.map(Effect.flip(choose(environment, flag)), (error) => error.message)
-      assert.match(yield* message({ OPENAI_BASE_URL: "localhost" }), /^OPENAI_BASE_URL: localhost is no http address$/)
-      assert.match(yield* message({}, "gpt"), /^--model gpt: it needs OPENAI_API_KEY/)
-    }))
+  it("main job: a provider's own address is known, in every region, and nobody else's", () => {
+    for (const [name, { ownBaseUrl }] of Object.entries(Provider.providers)) {
+      assert.isTrue(Provider.isName(name) && Provider.isOwn(name, ownBaseUrl))
+    }
+    assert.isTrue(Provider.isOwn("openai", "https://eu.api.openai.com/v1"))
+    for (const url of ["https://api.openai.com.evil.test/v1", "https://evilapi.openai.com/v1", "http://localhost/v1"]) {
+      assert.isFalse(Provider.isOwn("openai", url), url)
+    }
+  })
 })
 
 describe("Failure", () => {
@@ -100,5 +225,46 @@ describe("Failure", () => {
       assert.match(told, line)
       assert.notMatch(told, /\p{Cc}/u)
     }
+  })
+
+  const adapterError = (
+    reason: Adapter.AdapterError["reason"],
+    rest: { readonly detail?: string; readonly status?: number; readonly metadata?: Record<string, unknown> } = {}
+  ) => new Adapter.AdapterError({ reason, ...rest })
+
+  it("main job: a key that is refused or missing is named by its variable", () => {
+    const google: Settings.Server = {
+      ...server,
+      provider: "gemini",
+      key: Option.some({ variable: "GOOGLE_API_KEY", secret: Redacted.make("k") })
+    }
+    const error = adapterError("authentication_failed")
+    const place = "the model server at http://host/v1"
+    assert.strictEqual(Failure.line(error, server), `${place} refuses the key; check OPENAI_API_KEY`)
+    assert.strictEqual(Failure.line(error, google), `${place} refuses the key; check GOOGLE_API_KEY`)
+    assert.strictEqual(
+      Failure.line(error, { ...google, key: Option.none() }),
+      `${place} wants a key; set GEMINI_API_KEY or GOOGLE_API_KEY`
+    )
+    assert.strictEqual(
+      Failure.line(error, { ...server, provider: "anthropic", key: Option.none() }),
+      `${place} wants a key; set ANTHROPIC_API_KEY`
+    )
+  })
+
+  it("main job: what a server quotes of a key around a mask is not shown", () => {
+    for (const quoted of ["sk-ab*****wxyz", "(sk-ab***)", "'sk-ab...wxyz'.", "sk-ab…wxyz"]) {
+      const error = adapterError("authentication_failed", { detail: `HTTP 401: no such key ${quoted} here` })
+      assert.match(Failure.line(error, server), /check OPENAI_API_KEY: HTTP 401: no such key <redacted> here$/)
+    }
+  })
+
+  it("main job: a model that is not there is named, with the settings that name another", () => {
+    const line = Failure.line(adapterError("invalid_request", { status: 404 }), { ...server, provider: "anthropic" })
+    assert.match(line, /has no m; check --model or ANTHROPIC_MODEL, and ANTHROPIC_BASE_URL$/)
+    const coded = adapterError("invalid_request", { status: 400, metadata: { code: "model_not_found" } })
+    assert.match(Failure.line(coded, server), /has no m; check --model or OPENAI_MODEL, and OPENAI_BASE_URL$/)
+    const other = Failure.line(adapterError("invalid_request", { status: 400 }), server)
+    assert.match(other, /http:\/\/host\/v1 cannot answer \(invalid_request\)$/)
   })
 })

@@ -22,6 +22,13 @@ export const order: ReadonlyArray<string> = [
   "ToolRunner",
   "Step",
   "Chat",
+  "Conversation",
+  "Journal",
+  "Keeper",
+  "Answering",
+  "StreamReducer",
+  "SessionRun",
+  "SessionPlan",
   "Session",
   "StreamingToolExecutor"
 ]

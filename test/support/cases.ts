@@ -5,6 +5,7 @@
  */
 import * as Arbitrary from "effect/Arbitrary"
 import * as Schema from "effect/Schema"
+
 import { deliveries } from "./dimensions/deliveries.ts"
 import {
   among,

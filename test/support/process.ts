@@ -8,6 +8,9 @@ import { resolve } from "node:path"
 
 const main = resolve(import.meta.dirname, "../../scratchpad/agent/main.ts")
 
+/** What the agent reads of the environment. */
+const settings = /^(OPENAI|ANTHROPIC|GEMINI|GOOGLE)_|^(NO|FORCE)_COLOR$/
+
 export interface Ended {
   readonly code: number | null
   readonly signal: string | null
@@ -41,7 +44,7 @@ export const agent = (
   { environment = {}, interruptAt = [], program = main }: Options = {}
 ): Effect.Effect<Ended> =>
   Effect.callback<Ended>((resume) => {
-    const own = Object.entries(process.env).filter(([name]) => !/^OPENAI_|^NO_COLOR$|^FORCE_COLOR$/.test(name))
+    const own = Object.entries(process.env).filter(([name]) => !settings.test(name))
     const child = spawn(process.execPath, ["--conditions=source", program, ...args], {
       env: { ...Object.fromEntries(own), ...environment },
       stdio: ["ignore", "pipe", "pipe"],

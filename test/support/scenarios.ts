@@ -97,9 +97,9 @@ const assertAnswered = (thread: Thread.Thread, pending: ReadonlyArray<Message.To
   assert.deepStrictEqual(answers.filter((id) => !calls.includes(id)), [], "every answer has its call")
 }
 
-const pendingOf = (
-  step: Pick<Event.StepResult, "mode" | "manualToolCalls" | "response">
-): ReadonlyArray<Message.ToolCall> => step.mode === "manual" ? step.response.toolCalls : step.manualToolCalls ?? []
+/** A question has its answer in the thread: the text that says that it waits. */
+const pendingOf = ({ suspensions = [] }: Pick<Event.StepResult, "suspensions">): ReadonlyArray<Message.ToolCall> =>
+  suspensions.flatMap(({ kind, toolCall }) => kind === "question" ? [] : [toolCall])
 
 export interface StepRun {
   readonly step: Event.StepResult
@@ -154,7 +154,7 @@ export const chatOf = (
     assert.deepStrictEqual(encodeChat(Collector.toChatResult(fold)), encodeChat(result), "the fold is the run")
     assert.deepStrictEqual(fold.steps.map((step) => encodeStep(step)), result.steps.map((step) => encodeStep(step)))
     assertOrder(events, result)
-    assertAnswered(result.thread, result.outcome._tag === "ManualToolCalls" ? pendingOf(result.steps.at(-1)!) : [])
+    assertAnswered(result.thread, pendingOf(result))
     assert.strictEqual(yield* awaited.cleanups, yield* model.cleanups)
     return { result, events, model }
   })

@@ -221,6 +221,7 @@ describe("results", () => {
       | "ToolFailed"
       | "Halted"
       | "ManualToolCalls"
+      | "ApprovalRequested"
       | "Cancelled"
       | "Failed"
     >()

@@ -89,6 +89,7 @@ export class CallFragments {
     const call = this.find(fragment, out)
     if (call === undefined) return true
     if (call.completed !== undefined) {
+      if (hasEntries(fragment.metadata)) this.describe(call, call.completed, fragment.metadata)
       const text = fragment.text ?? ""
       return text.trim() === "" || text === call.text
     }
@@ -143,6 +144,12 @@ export class CallFragments {
     call.id = this.uniqueId(call)
     out.push({ _tag: "ToolCallStarted", id: call.id, name })
     if (call.text !== "") out.push({ _tag: "ToolCallDelta", id: call.id, argumentsDelta: call.text })
+  }
+
+  /** What the wire attaches to a call after it was complete is told with the whole message. */
+  private describe(call: Call, completed: Message.ToolCall, metadata: Json.JsonObject): void {
+    call.metadata = { ...call.metadata, ...metadata }
+    call.completed = { ...completed, metadata: { ...completed.metadata, [this.metadataKey]: call.metadata } }
   }
 
   private uniqueId(call: Call): string {

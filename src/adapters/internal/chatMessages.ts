@@ -164,6 +164,7 @@ export interface Said {
   readonly thought: string
   readonly details: ReadonlyArray<Json.JsonObject>
   readonly refusal: string
+  readonly annotations: ReadonlyArray<Json.JsonObject>
   readonly fragments: ReadonlyArray<CallFragments.Fragment>
 }
 
@@ -175,6 +176,7 @@ export const read = (delta: Json.JsonObject): Said => {
     thought: parts.length === 0 ? reasoning(delta) : thinking(parts),
     details: list(delta["reasoning_details"]),
     refusal: string(delta["refusal"]) ?? "",
+    annotations: list(delta["annotations"]),
     fragments: fragments(delta)
   }
 }

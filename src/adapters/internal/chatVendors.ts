@@ -79,8 +79,6 @@ const vendors = {
 /** A server that differs from the others. */
 export type Name = keyof typeof vendors
 
-export const names = Object.keys(vendors) as ReadonlyArray<Name>
-
 const hosts: ReadonlyArray<readonly [host: RegExp, name: Name]> = [
   [/(^|\.)openai\.com$/, "openai"],
   [/(^|\.)azure\.com$/, "azure"],

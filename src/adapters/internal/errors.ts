@@ -3,12 +3,12 @@
  * body may be JSON in any of the shapes that providers use, a page of HTML, or nothing. Whatever is quoted from a
  * provider has the secrets of the request taken out, because servers are known to quote them back.
  */
-import * as DateTime from "effect/DateTime"
 import * as Option from "effect/Option"
 import * as Redacted from "effect/Redacted"
 import * as Result from "effect/Result"
 import * as Adapter from "../../Adapter.ts"
 import * as Json from "../../internal/json.ts"
+import * as RetryDelay from "./retryDelay.ts"
 import * as Wire from "./wire.ts"
 
 export type Reason = Adapter.AdapterError["reason"]
@@ -95,7 +95,9 @@ export const fromResponse = (
   const { headers, status } = response
   const told = said.message ?? (said.error === undefined ? describe(text) : JSON.stringify(said.error))
   const detail = status >= 300 && status < 400 ? redirected(headers["location"]) : told
-  const retryAfterMillis = canHeal(status) ? retryAfter(headers, now) ?? said.retryAfterMillis : undefined
+  const retryAfterMillis = canHeal(status)
+    ? RetryDelay.fromHeaders(headers, now) ?? said.retryAfterMillis
+    : undefined
   return fromSaid(
     origin,
     { ...said, status, retryAfterMillis },
@@ -142,16 +144,19 @@ const string = (value: unknown): string | undefined => {
 const word = (value: unknown): string | undefined =>
   typeof value === "string" && /[a-z]/i.test(value) ? value : undefined
 
+/** What a body says that was written as an event although it is an error. */
+const payload = (text: string): string => /^data: ?(.*)$/m.exec(text)?.[1] ?? ""
+
 /** The object that holds the words: under `error`, or the body itself, or the first of a list. */
 const read = (text: string): Said => {
-  const parsed = Result.getOrUndefined(Json.parse(text))
+  const parsed = Result.getOrUndefined(Result.orElse(Json.parse(text), () => Json.parse(payload(text))))
   const body: unknown = Array.isArray(parsed) ? parsed[0] : parsed
   if (!Json.isObject(body)) return nothingSaid
   const error = Json.isObject(body["error"]) ? body["error"] : body
   return {
     message: string(error["message"]) ?? string(body["error"]) ?? string(error["detail"]) ?? string(body["message"]),
     type: string(error["type"]),
-    code: string(error["code"]),
+    code: string(error["code"]) ?? string(body["code"]),
     statusWord: word(error["status"]),
     requestId: word(body["request_id"]),
     status: [error["status_code"], error["status"], error["code"], body["status_code"], body["code"]].map(Number)
@@ -180,18 +185,6 @@ export const describe = (text: string): string => {
 }
 
 const positive = (value: number): number | undefined => Number.isFinite(value) && value > 0 ? value : undefined
-
-const retryAfter = (headers: Readonly<Record<string, string>>, now: number): number | undefined => {
-  const millis = positive(Number(headers["retry-after-ms"]))
-  const after = headers["retry-after"]
-  if (millis !== undefined || after === undefined) return millis
-  const seconds = Number(after)
-  if (!Number.isNaN(seconds)) return positive(seconds * 1000)
-  return Option.match(DateTime.make(after), {
-    onNone: () => undefined,
-    onSome: (time) => positive(DateTime.toEpochMillis(time) - now)
-  })
-}
 
 // ---------------------------------------------------------------------------------------------------------------------
 // reasons
@@ -247,7 +240,7 @@ const reasonOf = (origin: Origin, status: number | undefined, said: Said): Reaso
   // A rate limit may speak of too many tokens, too.
   if (isRefused && status !== 429 && contextWords.test(text)) return "context_length_exceeded"
   if (isRefused && filterWords.test(text)) return "content_filter"
-  if (status === undefined) return firstReason(byWord, words) ?? "unknown"
+  if (status === undefined) return firstReason(byWord, words) ?? firstReason(byWord, text) ?? "unknown"
   if (status === 400 && keyWords.test(text)) return "authentication_failed"
   if (status >= 500) return "provider_unavailable"
   return byStatus[status] ?? (status >= 300 ? "invalid_request" : "unknown")

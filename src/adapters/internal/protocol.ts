@@ -37,7 +37,7 @@ export interface Options extends Connection.Options {
 }
 
 /** The names under which the environment holds an adapter's settings; the first key that is set counts. */
-export interface Environment {
+interface Environment {
   readonly model: string
   readonly apiKey: readonly [string, ...ReadonlyArray<string>]
   readonly baseUrl: string

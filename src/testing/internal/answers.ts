@@ -34,13 +34,19 @@ export const turnStart = ({ messages }: Thread.Thread, from?: number): number =>
   return start < 0 || (from === undefined && start < lastOf("user")) ? messages.length : start
 }
 
-/** The calls of a completed step that the caller has to answer. A run that was halted leaves none to it. */
+/**
+ * The calls of a completed step that somebody has to answer. A question has its answer in the thread, the text that says
+ * so. A run that was halted otherwise waits for nobody.
+ */
 export const pendingOf = (step: Event.Of<"StepCompleted">): ReadonlyArray<string> => {
-  if (step.halt !== undefined) return []
+  if (step.halt !== undefined && step.halt.haltedReason !== "ask_user") return []
+  const waiting = (step.suspensions ?? []).filter((suspension) => suspension.kind !== "question")
+  if (step.halt !== undefined) return waiting.map((suspension) => suspension.id)
+  const approvals = waiting.flatMap((suspension) => suspension.kind === "approval" ? [suspension.id] : [])
   const last = step.thread.messages.at(-1)
   return step.mode === "manual" && last?.role === "assistant"
     ? actionable(last.toolCalls)
-    : actionable(step.manualToolCalls)
+    : [...actionable(step.manualToolCalls), ...approvals]
 }
 
 /** What one step has shown of one call. */
@@ -105,6 +111,9 @@ export const order = (events: ReadonlyArray<Event.Event>, isCut: boolean): Found
     if (event._tag === "StepCompleted") {
       found.push(...unanswered(calls, index))
       calls.clear()
+    }
+    if (event._tag === "ToolApprovalRequested" && calls.has(event.toolCallId)) {
+      found.push({ law: "order", message: `call "${event.toolCallId}" waits for approval after it has begun`, index })
     }
     if (!isToolEvent(event)) return
     const call = calls.get(callOf(event)) ?? { isStarted: false, result: undefined, isAnswered: false }

@@ -76,15 +76,17 @@ const isEnd = (step: Event.StepResult, outcome: Event.Outcome): boolean => {
   if (step.haltedReason === "tool_error") return outcome._tag === "ToolFailed"
   if (step.haltedReason !== undefined) return outcome._tag === "Halted" && outcome.reason === step.haltedReason
   if (step.mode === "manual" || step.manualToolCalls !== undefined) return outcome._tag === "ManualToolCalls"
+  if (step.suspensions !== undefined) return outcome._tag === "ApprovalRequested"
   if (step.done) return outcome._tag === (step.response.finishReason === "error" ? "Failed" : "Completed")
   return outcome._tag === "MaxTurns" || outcome._tag === "HaltWhen" || outcome._tag === "Failed"
 }
 
-/** A question to the user stands behind the thread of its step; everything else ends where its last step ended. */
+/** A question that nothing else waits beside stands behind the thread of its step; everything else ends where its last step ended. */
 const isContinued = (step: Event.StepResult, { outcome, thread }: Event.ChatResult): boolean => {
   const question = thread.messages.at(-1)
   const isAsked = outcome._tag === "AskUser" && question?.askUser === true &&
     question.toolCallId === outcome.pendingToolCallId && question.content === outcome.pendingQuestion
+  const isAlone = (step.suspensions ?? []).length <= 1
   return isSame(step.thread.messages, isAsked ? thread.messages.slice(0, -1) : thread.messages) &&
-    isAsked === (outcome._tag === "AskUser")
+    isAsked === (outcome._tag === "AskUser" && isAlone)
 }

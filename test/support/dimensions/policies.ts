@@ -25,7 +25,8 @@ const knobs: Knobs = {
     trigger: oneOf("crashed", "crashedOrReported")
   }),
   interrupt: oneOf("cancel", "block"),
-  onMaxTurns: oneOf("halt", "finalize")
+  onMaxTurns: oneOf("halt", "finalize"),
+  results: oneOf("plain", "resultObject")
 }
 
 const names = Object.keys(knobs) as ReadonlyArray<keyof Policy.Policy>

@@ -1,0 +1,194 @@
+/**
+ * How what a session waits for gets its answer: each call by its own id, in any order, and each once. An answer changes
+ * data and runs nothing; it is checked first, and what does not fit leaves the session as it was. Public as `Session`.
+ *
+ * @since 0.1.0
+ */
+import * as Clock from "effect/Clock"
+import * as Effect from "effect/Effect"
+import * as Conversation from "./Conversation.ts"
+import type * as Event from "./Event.ts"
+import * as Questions from "./internal/question.ts"
+import * as Keeper from "./Keeper.ts"
+import type * as Message from "./Message.ts"
+
+type Session = Conversation.Session
+
+const failed = (reason: Conversation.SessionError["reason"], detail: string, toolCallId?: string) =>
+  new Conversation.SessionError({
+    reason,
+    detail,
+    ...(toolCallId === undefined ? {} : { metadata: { toolCallId } })
+  })
+
+/**
+ * Refuses a session whose last run broke.
+ *
+ * @category checks
+ * @since 0.1.0
+ */
+export const usable = (session: Session): Effect.Effect<void, Conversation.SessionError> =>
+  session.status === "error"
+    ? failed("session_in_error_state", "the last run broke: see metadata.error")
+    : Effect.void
+
+/** The call that waits under an id, if its time is not up. */
+const find = (session: Session, id: string): Effect.Effect<Event.Suspension, Conversation.SessionError> =>
+  Effect.gen(function*() {
+    yield* usable(session)
+    const suspension = session.suspensions.find((suspension) => suspension.id === id)
+    if (suspension === undefined) {
+      return yield* session.answered.includes(id)
+        ? failed("already_answered", `call ${JSON.stringify(id)} has had its answer`, id)
+        : failed("unknown_tool_call_id", `no call ${JSON.stringify(id)} waits for an answer`, id)
+    }
+    if (suspension.expiresAt !== undefined && suspension.expiresAt <= (yield* Clock.currentTimeMillis)) {
+      return yield* failed("expired", "the time for an answer is up: call Session.expire", id)
+    }
+    return suspension
+  })
+
+/**
+ * Refuses a content that is no answer to the call that waits under an id.
+ *
+ * @category checks
+ * @since 0.1.0
+ */
+export const answerable = (
+  session: Session,
+  id: string,
+  content: unknown
+): Effect.Effect<void, Conversation.SessionError> =>
+  Effect.flatMap(find(session, id), (suspension) => Effect.asVoid(fitting(suspension, content)))
+
+const settle = (session: Session, id: string, answer: Conversation.Answer): Effect.Effect<Session> =>
+  Keeper.happened(session, { _tag: "Answered", id, answer })
+
+/** The answer as it counts: one that fits the type of the question. A text that is JSON may be meant as such. */
+const fitting = (
+  { answerSchema, id }: Event.Suspension,
+  value: unknown
+): Effect.Effect<unknown, Conversation.SessionError> =>
+  answerSchema === undefined
+    ? Effect.succeed(value)
+    : Effect.mapError(Questions.decode(answerSchema, value), (problem) => failed("invalid_answer", problem, id))
+
+/**
+ * Answers a question, or gives the result of a manual call. The other calls go on waiting; after the last one the session
+ * is idle, and `Session.continue` goes on. Makes no model call.
+ *
+ * @category answering
+ * @since 0.1.0
+ */
+export const answer = (
+  session: Session,
+  id: string,
+  value: unknown
+): Effect.Effect<Session, Conversation.SessionError> =>
+  Effect.gen(function*() {
+    const suspension = yield* find(session, id)
+    if (suspension.kind === "approval") {
+      return yield* failed("invalid_answer", "the call waits for Session.approve or Session.deny", id)
+    }
+    return yield* settle(session, id, { _tag: "Value", value: yield* fitting(suspension, value) })
+  })
+
+const approval = (session: Session, id: string) =>
+  Effect.flatMap(find(session, id), ({ kind }) =>
+    kind === "approval"
+      ? Effect.void
+      : Effect.fail(failed("invalid_answer", "the call waits for Session.answer, not for an approval", id)))
+
+/**
+ * Allows a call, with its own arguments or with others, which are decoded like a model's. It runs when the session goes
+ * on, once, through the same gates.
+ *
+ * @category answering
+ * @since 0.1.0
+ */
+export const approve = (
+  session: Session,
+  id: string,
+  options: { readonly arguments?: Message.ToolCall["arguments"] } = {}
+): Effect.Effect<Session, Conversation.SessionError> =>
+  Effect.andThen(
+    approval(session, id),
+    settle(session, id, {
+      _tag: "Approved",
+      ...(options.arguments === undefined ? {} : { arguments: options.arguments })
+    })
+  )
+
+/**
+ * Refuses a call: it is answered as `denied`, and never runs.
+ *
+ * @category answering
+ * @since 0.1.0
+ */
+export const deny = (
+  session: Session,
+  id: string,
+  reason?: string
+): Effect.Effect<Session, Conversation.SessionError> =>
+  Effect.andThen(
+    approval(session, id),
+    settle(session, id, { _tag: "Denied", ...(reason === undefined ? {} : { reason }) })
+  )
+
+/**
+ * Settles every call whose time is up: questions and manual calls by their default, approvals as denied. A session in
+ * which nothing is due is given back as it is.
+ *
+ * @category answering
+ * @since 0.1.0
+ */
+export const expire = (session: Session): Effect.Effect<Session, Conversation.SessionError> =>
+  Effect.gen(function*() {
+    yield* usable(session)
+    const now = yield* Clock.currentTimeMillis
+    let settled = session
+    for (const { expiresAt, id } of session.suspensions) {
+      if (expiresAt !== undefined && expiresAt <= now) settled = yield* settle(settled, id, { _tag: "Expired" })
+    }
+    return settled
+  })
+
+/**
+ * Gives the result of a manual call. Dies where nothing of the kind waits or has waited.
+ *
+ * @category answering
+ * @since 0.1.0
+ */
+export const submitToolResult = (
+  session: Session,
+  id: string,
+  content: unknown
+): Effect.Effect<Session, Conversation.SessionError> =>
+  Effect.gen(function*() {
+    yield* usable(session)
+    if (session.pendingToolCalls.length === 0 && !session.answered.includes(id)) {
+      return yield* Effect.die(
+        new Error(`Session.submitToolResult: the session is ${session.status} and waits for no tool result`)
+      )
+    }
+    const { kind } = yield* find(session, id)
+    return kind === "manual"
+      ? yield* answer(session, id, content)
+      : yield* failed("invalid_answer", `call ${JSON.stringify(id)} is no manual call`, id)
+  })
+
+/**
+ * Gives several results, in this order, up to the first that is refused.
+ *
+ * @category answering
+ * @since 0.1.0
+ */
+export const submitToolResults = (
+  session: Session,
+  results: ReadonlyArray<{ readonly toolCallId: string; readonly content: unknown }>
+): Effect.Effect<Session, Conversation.SessionError> =>
+  Effect.reduce(
+    results,
+    () => session,
+    (session, { content, toolCallId }) => submitToolResult(session, toolCallId, content)
+  )

@@ -1,0 +1,340 @@
+/**
+ * The plain data of a conversation that is kept: its thread, what it waits for, and how each thing that happens to it
+ * changes it. Everything here is a pure function of the data, so that the same history always gives the same
+ * conversation, in whatever process it is read. Public as `Session`.
+ *
+ * @since 0.1.0
+ */
+import * as Schema from "effect/Schema"
+import * as Event from "./Event.ts"
+import * as Json from "./internal/json.ts"
+import * as Message from "./Message.ts"
+import * as Thread from "./Thread.ts"
+import * as Tool from "./Tool.ts"
+
+/**
+ * Where a session stands: `awaiting_user` while a question is open, `awaiting_tools` while approvals or manual calls
+ * are, `error` after a run that broke, `completed` after one that ended, and `idle` otherwise.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export const Status = Schema.Literals(["idle", "awaiting_user", "awaiting_tools", "completed", "error"])
+
+/**
+ * @see {@link Status}
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type Status = (typeof Status)["Type"]
+
+const Data = Schema.Struct({
+  id: Schema.optionalKey(Schema.String),
+  thread: Thread.Thread,
+  status: Status,
+  suspensions: Schema.Array(Event.Suspension),
+  approved: Schema.Array(Message.ToolCall),
+  answered: Schema.Array(Schema.String),
+  pendingToolCalls: Schema.Array(Message.ToolCall),
+  pendingQuestion: Schema.optionalKey(Schema.String),
+  pendingToolCallId: Schema.optionalKey(Schema.String),
+  context: Schema.Record(Schema.String, Json.Opaque),
+  metadata: Json.Metadata
+})
+
+/** What a status promises; data that was written by hand may break it. */
+const broken = (session: (typeof Data)["Type"]): string | undefined => {
+  switch (session.status) {
+    case "awaiting_user":
+      return typeof session.pendingQuestion === "string" ? undefined : "awaiting_user needs a pending question"
+    case "awaiting_tools":
+      return session.pendingToolCalls.length > 0 ? undefined : "awaiting_tools needs pending tool calls"
+    case "error":
+      return "error" in session.metadata ? undefined : "error needs metadata.error"
+    default:
+      return undefined
+  }
+}
+
+/**
+ * A session: serialisable data and nothing else. `suspensions` are the calls it waits for, each under its own id;
+ * `approved` the calls that may run when it goes on, `answered` the ids that have had their answer since the last run.
+ * `pendingToolCalls`, `pendingQuestion` and `pendingToolCallId` say the same in fewer words: the calls that somebody has
+ * to run or allow, and the first question. A session in status `error` has what broke it in `metadata.error`.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export const Session = Data.check(Schema.makeFilter((session) => broken(session) ?? true))
+
+/** Whether a value is a session, and no thread. */
+export const isSession = Schema.is(Session)
+
+/**
+ * @see {@link Session}
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type Session = (typeof Session)["Type"]
+
+/**
+ * How a suspension was settled: with a value (the answer to a question, the result of a manual call), or with a decision
+ * on an approval. `arguments` are what the approved call runs with instead of its own. `Expired` is the answer of one whose
+ * time was up: its default.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export const Answer = Schema.Union([
+  Schema.TaggedStruct("Value", { value: Json.Opaque }),
+  Schema.TaggedStruct("Approved", { arguments: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque)) }),
+  Schema.TaggedStruct("Denied", { reason: Schema.optionalKey(Schema.String) }),
+  Schema.TaggedStruct("Expired", {})
+])
+
+/**
+ * @see {@link Answer}
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type Answer = (typeof Answer)["Type"]
+
+/**
+ * What a session can be made of.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Options {
+  readonly id?: string
+  readonly thread?: Thread.Thread
+  readonly context?: Session["context"]
+  readonly metadata?: Session["metadata"]
+}
+
+/**
+ * A session at rest.
+ *
+ * @category constructors
+ * @since 0.1.0
+ */
+export const make = (options: Options = {}): Session => ({
+  ...(options.id === undefined ? {} : { id: options.id }),
+  thread: options.thread ?? Thread.empty,
+  status: "idle",
+  suspensions: [],
+  approved: [],
+  answered: [],
+  pendingToolCalls: [],
+  context: options.context ?? {},
+  metadata: options.metadata ?? {}
+})
+
+/**
+ * What a caller got wrong about a session's data. A wrong status is a defect instead, and names the right call.
+ *
+ * - `session_in_error_state`: the last run broke; nothing goes on from there
+ * - `unknown_tool_call_id`: no such call waits; `already_answered`: it has had its answer
+ * - `invalid_answer`: the answer does not fit the question, or the kind of the call
+ * - `expired`: the time for an answer is up: `Session.expire` settles the call
+ * - `several_pending`: a reply cannot say which of several calls it answers: `Session.answer` can
+ *
+ * @category errors
+ * @since 0.1.0
+ */
+export class SessionError extends Schema.TaggedError<SessionError>("heddle/Conversation/SessionError")("SessionError", {
+  reason: Schema.Literals([
+    "session_in_error_state",
+    "unknown_tool_call_id",
+    "already_answered",
+    "invalid_answer",
+    "expired",
+    "several_pending"
+  ]),
+  detail: Schema.optionalKey(Schema.String),
+  metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))
+}) {
+  override get message(): string {
+    return this.detail === undefined ? this.reason : `${this.reason}: ${this.detail}`
+  }
+}
+
+/**
+ * The session with these calls pending, or at rest without any.
+ *
+ * @category transitions
+ * @since 0.1.0
+ */
+export const waitingFor = (session: Session, suspensions: Session["suspensions"], rest: Status): Session => {
+  const { pendingQuestion: _, pendingToolCallId: __, ...cleared } = session
+  const question = suspensions.find((suspension) => suspension.kind === "question")
+  const calls = suspensions.filter((suspension) => suspension.kind !== "question")
+  return {
+    ...cleared,
+    status: question !== undefined ? "awaiting_user" : calls.length > 0 ? "awaiting_tools" : rest,
+    suspensions,
+    pendingToolCalls: calls.map((suspension) => suspension.toolCall),
+    ...(question === undefined
+      ? {}
+      : { pendingQuestion: question.question ?? "", pendingToolCallId: question.id })
+  }
+}
+
+/**
+ * The session with messages at the end of its thread.
+ *
+ * @category transitions
+ * @since 0.1.0
+ */
+export const saying = (session: Session, messages: ReadonlyArray<Message.Message>): Session =>
+  messages.length === 0 ? session : { ...session, thread: Thread.append(session.thread, messages) }
+
+/**
+ * The session as a run begins: what it waited for has been said.
+ *
+ * @category transitions
+ * @since 0.1.0
+ */
+export const running = (session: Session): Session => waitingFor(session, [], "idle")
+
+/**
+ * The session after its approved calls have been answered.
+ *
+ * @category transitions
+ * @since 0.1.0
+ */
+export const withApproved = (session: Session, answers: ReadonlyArray<Message.Message>): Session => {
+  const ids = answers.map((message) => message.toolCallId)
+  const approved = session.approved.filter((call) => !ids.includes(call.id))
+  return saying({ ...session, approved }, answers)
+}
+
+/**
+ * What a run left behind, besides its messages.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Ended {
+  readonly status: Status
+  readonly suspensions: Session["suspensions"]
+  readonly context: Session["context"]
+  readonly metadata: Session["metadata"]
+}
+
+/**
+ * The session at the end of a run.
+ *
+ * @category transitions
+ * @since 0.1.0
+ */
+export const ended = (session: Session, { context, metadata, status, suspensions }: Ended): Session => ({
+  ...waitingFor({ ...session, answered: [] }, suspensions, status),
+  context: { ...session.context, ...context },
+  metadata: { ...session.metadata, ...metadata }
+})
+
+const statusOf = (outcome: Event.Outcome | undefined): Status => {
+  if (outcome === undefined) return "idle"
+  return outcome._tag === "ToolFailed" || outcome._tag === "Failed" ? "error" : "completed"
+}
+
+const errorOf = (outcome: Event.Outcome | undefined): Session["metadata"] => {
+  if (outcome?._tag === "Failed") return { error: outcome.error }
+  if (outcome?._tag !== "ToolFailed") return {}
+  const { haltToolCallId, onToolErrorException } = outcome
+  return { error: onToolErrorException ?? { haltToolCallId } }
+}
+
+/**
+ * How a result leaves the session it came from: waiting, completed or in error. A step that only ran tools leaves it
+ * idle.
+ *
+ * @category transitions
+ * @since 0.1.0
+ */
+export const leaving = (
+  result: Pick<Event.ChatResult, "suspensions" | "contextUpdate" | "metadata">,
+  outcome: Event.Outcome | undefined
+): Ended => ({
+  status: statusOf(outcome),
+  suspensions: result.suspensions ?? [],
+  context: result.contextUpdate ?? {},
+  metadata: { ...result.metadata, ...errorOf(outcome) }
+})
+
+const refused = ({ toolCall }: Event.Suspension, detail: string): Message.Message => {
+  const { id: toolCallId, name: toolName } = toolCall
+  const error = new Tool.ToolError({ reason: "denied", toolName, toolCallId, detail })
+  return { ...Message.answer(toolCallId, { error: error.message, code: error.reason }), isError: true }
+}
+
+/**
+ * The answer to an approved call that began and came to no end.
+ *
+ * @category transitions
+ * @since 0.1.0
+ */
+export const cancelled = ({ id: toolCallId, name: toolName }: Message.ToolCall): Message.Message => {
+  const error = new Tool.ToolError({ reason: "cancelled", toolName, toolCallId, detail: "the run was left" })
+  return { ...Message.answer(toolCallId, { error: error.message, code: error.reason }), isError: true }
+}
+
+const late = "nobody answered within the time there was"
+
+/** The answer to a question stands where the question waited, or, if it was asked aloud, as what the user said. */
+const told = (session: Session, { id }: Event.Suspension, value: unknown): Session => {
+  const { messages } = session.thread
+  const last = messages.at(-1)
+  const answer = Message.answer(id, value)
+  if (last?.askUser === true && last.toolCallId === id) return saying(session, [Message.user(answer.content)])
+  const place = messages.findLastIndex((message) => message.role === "tool" && message.toolCallId === id)
+  return place < 0
+    ? saying(session, [answer])
+    : { ...session, thread: { ...session.thread, messages: messages.with(place, answer) } }
+}
+
+const settled = (session: Session, suspension: Event.Suspension, answer: Answer): Session => {
+  const { defaultAnswer, kind, toolCall } = suspension
+  switch (answer._tag) {
+    case "Value":
+      return kind === "question"
+        ? told(session, suspension, answer.value)
+        : saying(session, [Message.answer(suspension.id, answer.value)])
+    case "Approved": {
+      const call = answer.arguments === undefined ? toolCall : edited(toolCall, answer.arguments)
+      return { ...session, approved: [...session.approved, call] }
+    }
+    case "Denied":
+      return saying(session, [refused(suspension, answer.reason ?? "the call was not approved")])
+    case "Expired":
+      if (kind === "question") return told(session, suspension, defaultAnswer ?? late)
+      return defaultAnswer === undefined
+        ? saying(session, [refused(suspension, late)])
+        : saying(session, [Message.answer(suspension.id, defaultAnswer)])
+  }
+}
+
+/** What the model wrote is not what runs. */
+const edited = (toolCall: Message.ToolCall, args: Message.ToolCall["arguments"]): Message.ToolCall => {
+  const { rawArguments: _, ...call } = toolCall
+  return { ...call, arguments: args }
+}
+
+/**
+ * The session after a call that it waits for has had its answer. The others go on waiting, and the last one leaves it
+ * idle. An id that does not wait changes nothing: an answer counts once.
+ *
+ * @category transitions
+ * @since 0.1.0
+ */
+export const settle = (session: Session, id: string, answer: Answer): Session => {
+  const suspension = session.suspensions.find((suspension) => suspension.id === id)
+  if (suspension === undefined) return session
+  const rest = session.suspensions.filter((other) => other !== suspension)
+  const after = settled(session, suspension, answer)
+  return { ...waitingFor(after, rest, "idle"), answered: [...session.answered, id] }
+}

@@ -1,0 +1,366 @@
+/**
+ * What happened in a session, record after record, and where it is kept. A journal only grows: its version is the number
+ * of its records, and appending says which version it follows, so that of two writers one wins and the other is told.
+ * Nothing that was acknowledged is lost, and nothing is written twice. Public as `Session`.
+ *
+ * **Details**
+ *
+ * A journal is written so that a run that was killed can be taken up again by somebody who has nothing else:
+ *
+ * - `RunStarted` stands before anything of a run, `RunEnded` after all of it. A journal that has the one and not the
+ *   other belongs to a run that is under way, or was killed.
+ * - `RunFailed` says that a run could not be started: what was said with it counts as not said. One that had come to a
+ *   whole step keeps what it had come to.
+ * - `RunStarted` has what was said to the session with it. Calls that were approved run first, and `ApprovedAnswered` has
+ *   their answers; what was said comes behind them.
+ * - `ReplyReceived` has the assistant message of a turn before a call of it is acted on (calls of read-only tools, which
+ *   may start while the model still speaks, come before it).
+ * - `CallStarted` is written before a handler starts: the intent. `CallEnded` has its outcome before anything else
+ *   follows from it. A call with both is not run again; one with neither has not begun and can be; one that has only
+ *   begun may have had its effect: its `idempotencyKey` lets an idempotent tool be asked again, anything else is for a
+ *   person to decide.
+ * - `StepCompleted` adds the messages of the turn, all at once, and the calls of it that wait. The thread of a session that is read back is therefore
+ *   whole at every version: a call is in it with its answer, or with a suspension, or not at all.
+ *
+ * @since 0.1.0
+ */
+import type * as Arr from "effect/Array"
+import * as Context from "effect/Context"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Option from "effect/Option"
+import * as Schema from "effect/Schema"
+import * as Stream from "effect/Stream"
+import * as Conversation from "./Conversation.ts"
+import * as Event from "./Event.ts"
+import * as Json from "./internal/json.ts"
+import * as Message from "./Message.ts"
+
+const ofStep = { requestId: Schema.String, stepIndex: Schema.Int }
+
+/**
+ * One thing that happened. `Opened` says what the session began with and is the first record of a journal; `Answered`
+ * that a suspension was settled, which happens at most once; the others are explained with the journal.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export const Record = Schema.Union([
+  Schema.TaggedStruct("Opened", { session: Conversation.Session }),
+  Schema.TaggedStruct("MessagesAppended", { messages: Schema.Array(Message.Message) }),
+  Schema.TaggedStruct("Answered", { id: Schema.String, answer: Conversation.Answer }),
+  Schema.TaggedStruct("RunStarted", {
+    requestId: Schema.String,
+    operation: Schema.Literals(["start", "reply", "continue", "step"]),
+    messages: Schema.Array(Message.Message)
+  }),
+  Schema.TaggedStruct("ApprovedAnswered", { requestId: Schema.String, messages: Schema.Array(Message.Message) }),
+  Schema.TaggedStruct("ReplyReceived", { ...ofStep, message: Message.Message }),
+  Schema.TaggedStruct("CallStarted", {
+    ...ofStep,
+    toolCall: Message.ToolCall,
+    attempt: Schema.Int,
+    idempotencyKey: Schema.String
+  }),
+  Schema.TaggedStruct("CallEnded", { ...ofStep, toolCallId: Schema.String, outcome: Json.Opaque }),
+  Schema.TaggedStruct("StepCompleted", {
+    ...ofStep,
+    messages: Schema.Array(Message.Message),
+    suspensions: Schema.optionalKey(Schema.Array(Event.Suspension))
+  }),
+  Schema.TaggedStruct("RunFailed", { requestId: Schema.String }),
+  Schema.TaggedStruct("RunEnded", {
+    requestId: Schema.String,
+    haltedReason: Schema.String,
+    messages: Schema.Array(Message.Message),
+    status: Conversation.Status,
+    suspensions: Schema.Array(Event.Suspension),
+    context: Schema.Record(Schema.String, Json.Opaque),
+    metadata: Json.Metadata
+  })
+]).pipe(Schema.toTaggedUnion("_tag"))
+
+/**
+ * @see {@link Record}
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type Record = (typeof Record)["Type"]
+
+/**
+ * A record in its place: the version of the journal after it, from 1.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Entry {
+  readonly version: number
+  readonly record: Record
+}
+
+/**
+ * Somebody else has written to the session since it was read. Nothing was appended: read it again, and decide anew.
+ *
+ * @category errors
+ * @since 0.1.0
+ */
+export class SessionConflict extends Schema.TaggedError<SessionConflict>("heddle/Journal/SessionConflict")(
+  "SessionConflict",
+  { id: Schema.String, expected: Schema.Int, actual: Schema.Int }
+) {
+  override get message(): string {
+    return `session ${
+      JSON.stringify(this.id)
+    } is at version ${this.actual}, not ${this.expected}: somebody else wrote to it`
+  }
+}
+
+/**
+ * A store could not do what it was asked: it was `unavailable`, or holds what is no journal (`unreadable`). After a
+ * failed append the records are in the journal as a whole or not at all; reading tells which.
+ *
+ * @category errors
+ * @since 0.1.0
+ */
+export class StoreError extends Schema.TaggedError<StoreError>("heddle/Journal/StoreError")("StoreError", {
+  reason: Schema.Literals(["unavailable", "unreadable"]),
+  operation: Schema.Literals(["append", "version", "read"]),
+  id: Schema.String,
+  cause: Schema.optionalKey(Json.Opaque)
+}) {
+  override get message(): string {
+    return `the store is ${this.reason} (${this.operation} of session ${JSON.stringify(this.id)})`
+  }
+}
+
+/**
+ * A store of journals, one per session id.
+ *
+ * - `append` adds records behind version `expected` (0 for a session that nobody has written) and gives the new version.
+ *   All of them or none: it fails with {@link SessionConflict} if the journal is at any other version. What it
+ *   acknowledged is kept. What it costs depends on what is appended, not on how much there is.
+ * - `version` is the number of records, 0 for a session that nobody has written.
+ * - `read` streams the records behind a version, from the first if none is given, oldest first and without gaps, up to
+ *   what was there when the reading began at least. It holds a bounded part of the journal at a time.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Service {
+  readonly append: (
+    id: string,
+    expected: number,
+    records: Arr.NonEmptyReadonlyArray<Record>
+  ) => Effect.Effect<number, SessionConflict | StoreError>
+  readonly version: (id: string) => Effect.Effect<number, StoreError>
+  readonly read: (id: string, after?: number) => Stream.Stream<Entry, StoreError>
+}
+
+const RecordText = Schema.toCodecJson(Record)
+
+const encode = Schema.encodeEffect(RecordText)
+const decode = Schema.decodeUnknownEffect(RecordText)
+
+/**
+ * A record as the one line of JSON that a store keeps. What was never meant to be JSON is rendered.
+ *
+ * @category encoding
+ * @since 0.1.0
+ */
+export const toText = (id: string, record: Record): Effect.Effect<string, StoreError> =>
+  encode(record).pipe(
+    Effect.map((json) => JSON.stringify(json)),
+    Effect.mapError((cause) => new StoreError({ reason: "unreadable", operation: "append", id, cause: cause.message }))
+  )
+
+/**
+ * The record that a text of {@link toText} stands for. A text that is anything else is `unreadable`.
+ *
+ * @category encoding
+ * @since 0.1.0
+ */
+export const fromText = (id: string, text: string): Effect.Effect<Record, StoreError> =>
+  Effect.fromResult(Json.parse(text)).pipe(
+    Effect.flatMap(decode),
+    Effect.mapError((cause) =>
+      new StoreError({ reason: "unreadable", operation: "read", id, cause: Json.render(cause) })
+    )
+  )
+
+const pageSize = 128
+
+/**
+ * The reading of a journal page by page, for a store to read with: `page` gives up to `limit` texts of {@link toText}
+ * behind a version, oldest first. It ends where a page is not full.
+ *
+ * @category encoding
+ * @since 0.1.0
+ */
+export const pages = (
+  id: string,
+  after: number,
+  page: (after: number, limit: number) => Effect.Effect<ReadonlyArray<string>, StoreError>
+): Stream.Stream<Entry, StoreError> =>
+  Stream.paginate(after, (version) =>
+    Effect.gen(function*() {
+      const texts = yield* page(version, pageSize)
+      const records = yield* Effect.forEach(texts, (text) => fromText(id, text))
+      const entries = records.map((record, index): Entry => ({ version: version + index + 1, record }))
+      return [entries, texts.length < pageSize ? Option.none() : Option.some(version + texts.length)] as const
+    }))
+
+/** Texts and not values are kept, so that what is read is what any other store would give. */
+const memory = (): Service => {
+  const journals = new Map<string, Array<string>>()
+  const texts = (id: string): ReadonlyArray<string> => journals.get(id) ?? []
+  const commit = (id: string, expected: number, lines: ReadonlyArray<string>) =>
+    Effect.suspend((): Effect.Effect<number, SessionConflict> => {
+      const journal = journals.get(id) ?? []
+      if (journal.length !== expected) {
+        return Effect.fail(new SessionConflict({ id, expected, actual: journal.length }))
+      }
+      for (const line of lines) journal.push(line)
+      journals.set(id, journal)
+      return Effect.succeed(journal.length)
+    })
+  return {
+    append: (id, expected, records) =>
+      Effect.flatMap(Effect.forEach(records, (record) => toText(id, record)), (lines) => commit(id, expected, lines)),
+    version: (id) => Effect.sync(() => texts(id).length),
+    read: (id, after = 0) =>
+      pages(id, after, (version, limit) => Effect.sync(() => texts(id).slice(version, version + limit)))
+  }
+}
+
+/**
+ * The store of sessions.
+ *
+ * @category services
+ * @since 0.1.0
+ */
+export class Store extends Context.Service<Store, Service>()("heddle/Journal/Store") {
+  /** Journals in memory: they are gone with the layer. */
+  static readonly layerMemory: Layer.Layer<Store> = Layer.sync(Store, memory)
+}
+
+/**
+ * A run that a journal has the start of and not the end: it is under way somewhere, or was killed. `calls` are those that
+ * began since its last whole step, with the outcome of each that has one; `reply` is the model's message they are from.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Interrupted {
+  readonly requestId: string
+  readonly messages: ReadonlyArray<Message.Message>
+  /** The session as it was before, for as long as no step is whole. */
+  readonly before?: Conversation.Session
+  readonly reply?: Message.Message
+  readonly calls: ReadonlyArray<{
+    readonly toolCall: Message.ToolCall
+    readonly idempotencyKey: string
+    readonly outcome?: unknown
+  }>
+}
+
+/**
+ * A session and the run that is on its way.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface State {
+  readonly session: Conversation.Session
+  readonly interrupted?: Interrupted
+}
+
+const unknownEffect = "the process ended while the call ran; whether it had its effect is not known"
+
+/** What a model is told of an approved call that began in a run that has no end. It is not run again. */
+const remembered = ({ outcome, toolCall }: Interrupted["calls"][number]): Message.Message => {
+  const value = Json.isObject(outcome) ? outcome : {}
+  if (value["_tag"] === "Ok") return Message.answer(toolCall.id, value["value"])
+  const error = value["_tag"] === "Error" ? value["error"] : unknownEffect
+  return { ...Message.answer(toolCall.id, { error }), isError: true }
+}
+
+/**
+ * The session between runs: of a run that has no end, what happened stands, and what did not is as it was.
+ *
+ * @category folding
+ * @since 0.1.0
+ */
+export const atRest = ({ interrupted, session }: State): Conversation.Session => {
+  if (interrupted === undefined || session.approved.length === 0) return session
+  const begun = interrupted.calls.filter(({ toolCall }) => session.approved.some((call) => call.id === toolCall.id))
+  return begun.length === 0 ? session : Conversation.withApproved(session, begun.map(remembered))
+}
+
+const inRun = (state: State, record: Record): State => {
+  const { interrupted, session } = state
+  if (interrupted === undefined) return state
+  switch (record._tag) {
+    case "ApprovedAnswered": {
+      const before = Conversation.withApproved(session, record.messages)
+      return {
+        session: Conversation.saying(before, interrupted.messages),
+        interrupted: { ...interrupted, before, calls: [] }
+      }
+    }
+    case "ReplyReceived":
+      return { session, interrupted: { ...interrupted, reply: record.message } }
+    case "CallStarted": {
+      const { idempotencyKey, toolCall } = record
+      const calls = interrupted.calls.filter((call) => call.toolCall.id !== toolCall.id)
+      return { session, interrupted: { ...interrupted, calls: [...calls, { toolCall, idempotencyKey }] } }
+    }
+    case "CallEnded": {
+      const { outcome, toolCallId } = record
+      const calls = interrupted.calls.map((call) => call.toolCall.id === toolCallId ? { ...call, outcome } : call)
+      return { session, interrupted: { ...interrupted, calls } }
+    }
+    case "StepCompleted": {
+      const { before: _, reply: __, ...rest } = interrupted
+      const said = Conversation.saying(session, record.messages)
+      return {
+        session: Conversation.waitingFor(said, record.suspensions ?? [], "idle"),
+        interrupted: { ...rest, calls: [] }
+      }
+    }
+    case "RunFailed":
+      return { session: atRest({ session: interrupted.before ?? session, interrupted }) }
+    case "RunEnded":
+      return { session: Conversation.ended(Conversation.saying(session, record.messages), record) }
+    default:
+      return state
+  }
+}
+
+/**
+ * A state after a record. The same records give the same state, in whatever process they are read; what does not fit in
+ * where it stands changes nothing.
+ *
+ * @category folding
+ * @since 0.1.0
+ */
+export const apply = (state: State, record: Record): State => {
+  switch (record._tag) {
+    case "Opened":
+      return { session: record.session }
+    case "MessagesAppended":
+      return { session: Conversation.saying(atRest(state), record.messages) }
+    case "Answered":
+      return { session: Conversation.settle(atRest(state), record.id, record.answer) }
+    case "RunStarted": {
+      const before = atRest(state)
+      const session = Conversation.running(before)
+      const interrupted = { requestId: record.requestId, messages: record.messages, before, calls: [] }
+      return session.approved.length === 0
+        ? { session: Conversation.saying(session, record.messages), interrupted }
+        : { session, interrupted }
+    }
+    default:
+      return inRun(state, record)
+  }
+}

@@ -1,0 +1,98 @@
+/**
+ * What the status of a session allows: each operation is checked here before it begins, and becomes a plan. A wrong status
+ * is a defect that names the right call, wrong data a typed error. Public as `Session`.
+ *
+ * @since 0.1.0
+ */
+import * as Effect from "effect/Effect"
+import * as Answering from "./Answering.ts"
+import * as Conversation from "./Conversation.ts"
+import * as Message from "./Message.ts"
+import type * as SessionRun from "./SessionRun.ts"
+import * as Thread from "./Thread.ts"
+
+type Session = Conversation.Session
+
+type Failure = SessionRun.Failure
+
+const wrong = (operation: string, { status }: Session, instead: string) =>
+  Effect.die(new Error(`Session.${operation}: the session is ${status}; call ${instead}`))
+
+const forTools = "Session.submitToolResult, Session.answer, Session.approve or Session.deny"
+
+/** A session that waits for nobody. */
+const free = (operation: string, session: Session): Effect.Effect<void, Conversation.SessionError> =>
+  Effect.andThen(
+    Answering.usable(session),
+    session.suspensions.length === 0
+      ? Effect.void
+      : wrong(operation, session, session.status === "awaiting_user" ? "Session.reply" : forTools)
+  )
+
+/** A session that the user may speak to. Where it waits, that answers the one question there is. */
+const spokenTo = (
+  operation: string,
+  session: Session,
+  message: Message.Message
+): Effect.Effect<void, Conversation.SessionError> =>
+  Effect.gen(function*() {
+    yield* Answering.usable(session)
+    if (session.status === "awaiting_tools") return yield* wrong(operation, session, forTools)
+    const [question, ...others] = session.suspensions
+    if (question === undefined) return
+    if (message.role !== "user") return yield* wrong(operation, session, "Session.reply")
+    if (others.length === 0) return yield* Answering.answerable(session, question.id, message.content)
+    const detail = "several calls wait: call Session.answer for each by its id"
+    return yield* new Conversation.SessionError({ reason: "several_pending", detail })
+  })
+
+/** The session that an input stands for. */
+const opened = (input: unknown): Effect.Effect<Session, Thread.ValidationError> =>
+  Conversation.isSession(input) ? Effect.succeed(input) : Effect.fromResult(Thread.validate(input)).pipe(
+    Effect.map((thread) => Conversation.make({ thread })),
+    Effect.mapError(({ errors }) => new Thread.ValidationError({ reason: "invalid_session_input", errors }))
+  )
+
+/** Starting a session, or what one can be made of. */
+export const starting = (input: unknown): Effect.Effect<SessionRun.Plan<"chat">, Failure> =>
+  Effect.gen(function*() {
+    const session = yield* opened(input)
+    yield* free("start", session)
+    return { mode: "chat", operation: "start", session, messages: [] }
+  })
+
+/** Saying something as the user. */
+export const replying = (
+  session: Session,
+  content: Message.Content
+): Effect.Effect<SessionRun.Plan<"chat">, Failure> => {
+  const message = Message.user(content)
+  return Effect.as(spokenTo("reply", session, message), {
+    mode: "chat",
+    operation: "reply",
+    session,
+    messages: [message]
+  })
+}
+
+/** Going on, with a message or without. */
+export const continuing = (
+  session: Session,
+  message: Message.Input | null
+): Effect.Effect<SessionRun.Plan<"chat">, Failure> => {
+  const messages = message === null ? [] : Thread.fromMessages([message]).messages
+  const [said] = messages
+  const check = said === undefined ? free("continue", session) : spokenTo("continue", session, said)
+  return Effect.as(check, { mode: "chat", operation: "continue", session, messages })
+}
+
+/** One turn. */
+export const stepping = (session: Session): Effect.Effect<SessionRun.Plan<"step">, Failure> =>
+  Effect.as(free("step", session), { mode: "step", operation: "step", session, messages: [] })
+
+/** Adding messages: nothing may come between a call and its answer. */
+export const appending = (session: Session): Effect.Effect<void, Conversation.SessionError> =>
+  Effect.andThen(
+    free("append", session),
+    session.approved.length > 0 ? wrong("append", session, "Session.continue") : Effect.void
+  )

@@ -1,0 +1,237 @@
+/**
+ * From the events of a run to the session after it: the fold that the operations of a session use themselves, for a
+ * reader who has the stream. A stream that was cut comes to a session as well: with every whole step of it, and with an
+ * answer for each call that had begun. Public as `Session`.
+ *
+ * @since 0.1.0
+ */
+import * as Collector from "./Collector.ts"
+import * as Conversation from "./Conversation.ts"
+import type * as Event from "./Event.ts"
+import * as Ending from "./internal/ending.ts"
+import * as Turn from "./internal/turn.ts"
+import * as Journal from "./Journal.ts"
+import type * as Message from "./Message.ts"
+import * as Response from "./Response.ts"
+import type * as Thread from "./Thread.ts"
+
+/**
+ * Whether the events are those of a whole run or of one step.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type Mode = "chat" | "step"
+
+/**
+ * A fold in progress. `session` is the one it started from, which it never changes.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface StreamReducer<M extends Mode = Mode> {
+  readonly session: Conversation.Session
+  readonly mode: M
+  readonly state: Journal.State
+  readonly collector: Collector.State
+  /** What the approved calls have come to, which run before anything else does. */
+  readonly approved: Collector.State
+  readonly begun: ReadonlyArray<string>
+  readonly isEnded: boolean
+}
+
+/**
+ * What a stream came to.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Finalized<M extends Mode> {
+  readonly session: Conversation.Session
+  readonly result: M extends "chat" ? Event.ChatResult : Event.StepResult
+}
+
+type Records = ReadonlyArray<Journal.Record>
+
+/** The reducer of an operation, which knows how the run is called and what was said with it. */
+export const started = <M extends Mode>(
+  session: Conversation.Session,
+  mode: M,
+  state: Journal.State
+): StreamReducer<M> => ({
+  session,
+  mode,
+  state,
+  collector: Collector.initial({ thread: session.thread }),
+  approved: Collector.initial(),
+  begun: [],
+  isEnded: false
+})
+
+/**
+ * The reducer before the first event. Dies for a mode that is none.
+ *
+ * @category constructors
+ * @since 0.1.0
+ */
+export const make = <const M extends Mode>(session: Conversation.Session, mode: M): StreamReducer<M> => {
+  if (mode !== "chat" && mode !== "step") {
+    throw new TypeError(`Session.reducer: the mode must be "chat" or "step"; got: ${JSON.stringify(mode)}`)
+  }
+  const record: Journal.Record = { _tag: "RunStarted", requestId: "", operation: "continue", messages: [] }
+  return started(session, mode, Journal.apply({ session }, record))
+}
+
+const answersOf = ({ approved, session }: StreamReducer): ReadonlyArray<Message.Message> => {
+  const answers = Collector.answers(approved)
+  return session.approved.flatMap((call) => answers.filter((message) => message.toolCallId === call.id))
+}
+
+const isOpening = (reducer: StreamReducer): boolean => reducer.state.session.approved.length > 0
+
+/** The halt of an approved call that decides, as it would in a turn. */
+export const haltOf = ({ approved, session }: StreamReducer): Event.Halt | undefined =>
+  approved.tools.deciding(session.approved.map((call) => call.id), approved.policy.haltPrecedence)
+
+const requestId = ({ state }: StreamReducer): string => state.interrupted?.requestId ?? ""
+
+/** The messages that a thread has more than the session. */
+const news = ({ state }: StreamReducer, thread: Thread.Thread): ReadonlyArray<Message.Message> =>
+  thread.messages.slice(state.session.thread.messages.length)
+
+const replied = (reducer: StreamReducer, stepIndex: number): Records => {
+  const response = Collector.toResponse(reducer.collector)
+  const calls = Response.actionableCalls(response)
+  if (calls.length === 0) return []
+  const message = Turn.assistantMessage(response, calls, response.message?.reasoning)
+  return [{ _tag: "ReplyReceived", requestId: requestId(reducer), stepIndex, message }]
+}
+
+const endedAs = (
+  reducer: StreamReducer,
+  result: Parameters<typeof Conversation.leaving>[0],
+  outcome: Event.Outcome | undefined,
+  messages: ReadonlyArray<Message.Message> = []
+): Journal.Record => {
+  const ids = reducer.session.approved.map((call) => call.id)
+  const left = Conversation.leaving(result, outcome)
+  const context = { ...reducer.approved.tools.contextUpdate(ids).contextUpdate, ...left.context }
+  const haltedReason = outcome === undefined ? "" : Ending.haltedReason(outcome)
+  return { _tag: "RunEnded", requestId: requestId(reducer), haltedReason, messages, ...left, context }
+}
+
+const stepped = (reducer: StreamReducer, event: Event.Of<"StepCompleted">): Records => {
+  const stepIndex = reducer.collector.steps.length - 1
+  const whole: Journal.Record = {
+    _tag: "StepCompleted",
+    requestId: requestId(reducer),
+    stepIndex,
+    messages: news(reducer, event.thread),
+    ...(event.suspensions === undefined ? {} : { suspensions: event.suspensions })
+  }
+  if (reducer.mode === "chat") return [whole]
+  const step = Collector.toStepResult(reducer.collector)
+  return [whole, endedAs(reducer, step, Ending.ofStep(step, 0))]
+}
+
+/** What an event says that is worth writing down, to a reducer that has folded it. */
+const recordsOf = (reducer: StreamReducer, event: Event.Event): Records => {
+  switch (event._tag) {
+    case "MessageCompleted":
+      return replied(reducer, reducer.collector.steps.length)
+    case "StepCompleted":
+      return stepped(reducer, event)
+    case "ChatCompleted":
+      return [endedAs(reducer, event.result, event.result.outcome, news(reducer, event.result.thread))]
+    default:
+      return []
+  }
+}
+
+const opening = <M extends Mode>(reducer: StreamReducer<M>, event: Event.Event): StreamReducer<M> => ({
+  ...reducer,
+  approved: Collector.applyEvent(reducer.approved, event),
+  collector: reducer.mode === "step" ? Collector.applyEvent(reducer.collector, event) : reducer.collector,
+  begun: event._tag === "ToolExecutionStarted" ? [...reducer.begun, event.id] : reducer.begun
+})
+
+/** The reducer after an event, and the records that tell of it. */
+export const next = <M extends Mode>(
+  reducer: StreamReducer<M>,
+  event: Event.Event
+): readonly [reducer: StreamReducer<M>, records: Records] => {
+  if (reducer.isEnded) return [reducer, []]
+  if (isOpening(reducer)) {
+    const opened = opening(reducer, event)
+    const messages = answersOf(opened)
+    return messages.length < reducer.session.approved.length
+      ? [opened, []]
+      : after(opened, [{ _tag: "ApprovedAnswered", requestId: requestId(reducer), messages }])
+  }
+  const folded = { ...reducer, collector: Collector.applyEvent(reducer.collector, event) }
+  return after(folded, recordsOf(folded, event))
+}
+
+const after = <M extends Mode>(
+  reducer: StreamReducer<M>,
+  records: Records
+): readonly [StreamReducer<M>, Records] => [
+  records.length === 0 ? reducer : {
+    ...reducer,
+    state: records.reduce(Journal.apply, reducer.state),
+    isEnded: records.some((record) => record._tag === "RunEnded")
+  },
+  records
+]
+
+/**
+ * The reducer after an event. The given one is not changed.
+ *
+ * @category folding
+ * @since 0.1.0
+ */
+export const applyEvent = <M extends Mode>(reducer: StreamReducer<M>, event: Event.Event): StreamReducer<M> =>
+  next(reducer, event)[0]
+
+/** Of approved calls, what had an answer has it, and what had begun is not run again. */
+const brokenOff = (reducer: StreamReducer): Journal.State => {
+  const { begun, session, state } = reducer
+  if (!isOpening(reducer)) return state
+  const answers = answersOf(reducer)
+  const messages = session.approved.flatMap((call) => {
+    const answer = answers.find((message) => message.toolCallId === call.id)
+    return answer ?? (begun.includes(call.id) ? Conversation.cancelled(call) : [])
+  })
+  return { ...state, session: Conversation.withApproved(state.session, messages) }
+}
+
+/**
+ * The session after the stream, and its result. A whole run gives the session that the operation gives. A run that was
+ * cut is cancelled and leaves what was whole of it; a step that was cut leaves the session as it was, but for approved
+ * calls that had begun. Asking twice gives the same.
+ *
+ * @category folding
+ * @since 0.1.0
+ */
+export const finalize = <M extends Mode>(reducer: StreamReducer<M>): Finalized<M> => {
+  const { collector, isEnded, mode, session, state } = reducer
+  const finalized = (session: Conversation.Session, result: Event.ChatResult | Event.StepResult) =>
+    ({ session, result }) as Finalized<M>
+  if (isEnded) {
+    return finalized(
+      state.session,
+      mode === "chat" ? Collector.toChatResult(collector) : Collector.toStepResult(collector)
+    )
+  }
+  const left = brokenOff(reducer)
+  if (mode === "step") {
+    const result = { ...Collector.toStepResult(collector), haltedReason: "cancelled" }
+    return finalized(session.approved.length === 0 ? session : left.session, result)
+  }
+  const result = Collector.toChatResult(collector)
+  // A last step that was whole may have left calls that wait: they wait on.
+  const { suspensions } = left.session
+  const record = endedAs(reducer, { ...result, suspensions }, result.outcome)
+  const { session: ended } = Journal.apply(left, record)
+  return finalized(ended.approved.length === 0 ? ended : { ...ended, status: "idle" }, result)
+}

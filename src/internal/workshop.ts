@@ -1,0 +1,32 @@
+/** What the calls of a turn are run with: what a batch is given, and every handling of it uses. */
+import type * as Clock from "effect/Clock"
+import type * as Context from "effect/Context"
+import type * as Executor from "../Executor.ts"
+import type * as Policy from "../Policy.ts"
+import type { Ambient } from "./ambient.ts"
+import type * as Answer from "./answer.ts"
+import type { Running } from "./running.ts"
+
+export interface Settings {
+  readonly policy: Policy.Policy
+  /** Milliseconds a handler may take where its tool says nothing else. */
+  readonly timeoutMillis: number
+  readonly bound: number
+  readonly context: Readonly<Record<string, unknown>>
+  readonly requestId: string
+  readonly sessionId: string | null
+  readonly stepIndex: number
+  /** The ids of calls that somebody has approved. */
+  readonly approved?: ReadonlySet<string>
+}
+
+/** What a batch works with. */
+export interface Workshop<E> {
+  readonly settings: Settings
+  readonly executor: Executor.Service
+  readonly desk: Omit<Answer.Desk<E, any>, "limit" | "now">
+  readonly running: Running
+  readonly ambient: Ambient
+  readonly services: Context.Context<any>
+  readonly clock: Clock.Clock
+}

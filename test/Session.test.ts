@@ -1,0 +1,441 @@
+/**
+ * The operations of a session and what its status allows, scenario by scenario.
+ */
+import { assert, describe, it } from "@effect/vitest"
+import * as Effect from "effect/Effect"
+import * as Stream from "effect/Stream"
+import { type Event, Message, Policy, Session, Thread, Tool } from "heddle"
+import { Laws, Script } from "heddle/testing"
+import { transcript } from "./support/scenarios.ts"
+import { after, calling, defect, done, throughJson, tools } from "./support/sessions.ts"
+import { anything, echo } from "./support/tools.ts"
+
+const { error, finish, text, toolCall } = Script
+
+const ids = (session: Session.Session) => session.pendingToolCalls.map((call) => call.id)
+
+const withDone = Effect.provide(Script.layer([done]))
+
+describe("Session: start", () => {
+  it.effect("L-01, R-450: a stop turn completes it, with the thread of the result", () =>
+    Effect.gen(function*() {
+      const { result, session } = yield* withDone(Session.start([Message.user("go")]))
+      assert.strictEqual(session.status, "completed")
+      assert.deepStrictEqual(session.thread, result.thread)
+      assert.deepStrictEqual(transcript(session.thread), ["user(go)", "assistant(done)"])
+      assert.deepStrictEqual(Session.messages(session), result.thread.messages)
+    }))
+
+  it.effect("L-02, R-453: what is neither a session nor a thread is refused", () =>
+    Effect.gen(function*() {
+      const failure = yield* Effect.flip(withDone(Session.start(42 as never)))
+      assert.deepInclude(failure, { _tag: "ValidationError", reason: "invalid_session_input" })
+    }))
+
+  it.effect("R-453: a session keeps its id, context and metadata; a thread and a text begin one", () =>
+    Effect.gen(function*() {
+      const begun = Session.make({
+        id: "s",
+        context: { a: 1 },
+        metadata: { m: [1] },
+        thread: Thread.fromMessages([Message.user("go")])
+      })
+      const { session } = yield* withDone(Session.start(begun))
+      assert.deepInclude(session, { id: "s", context: { a: 1 }, metadata: { m: [1] } })
+      assert.strictEqual((yield* withDone(Session.start(begun.thread))).session.status, "completed")
+      assert.strictEqual((yield* withDone(Session.start("go"))).session.status, "completed")
+    }))
+
+  it.effect("L-14, R-454: max_turns, halt_when, a cancellation and a halt of a tool's own complete it", () =>
+    Effect.gen(function*() {
+      const model = Effect.provide(Script.layer([calling("echo:c0"), done]))
+      const run = (options: object) => Effect.map(model(Session.start("go", { tools, ...options })), (done) => done)
+      assert.strictEqual((yield* run({ maxTurns: 1 })).session.status, "completed")
+      assert.strictEqual((yield* run({ haltWhen: () => true })).session.status, "completed")
+      const { result, session } = yield* run({ cancel: AbortSignal.abort() })
+      assert.deepStrictEqual([session.status, result.haltedReason], ["completed", "cancelled"])
+      assert.strictEqual((yield* after("stop1:h")).status, "completed")
+    }))
+
+  it.effect("L-15, R-461: the context is the call's, else the session's, else the application's, each as a whole", () =>
+    Effect.gen(function*() {
+      const seen: Array<unknown> = []
+      const look = Tool.make("look", {
+        parameters: anything,
+        handler: (_, call) => Effect.sync(() => seen.push([call.context, call.sessionId]))
+      })
+      const run = (session: Session.Session, options: object) =>
+        Session.reply(session, "go", { tools: [look], ...options }).pipe(
+          Effect.provide(Script.layer([calling("look:c0"), done])),
+          Effect.provideService(Policy.Defaults, { context: { b: 2 } })
+        )
+      const session = Session.make({ id: "s", context: { a: 1 } })
+      yield* run(session, { context: { c: 3 }, sessionId: "other" })
+      yield* run(session, {})
+      yield* run(Session.make(), {})
+      assert.deepStrictEqual(seen, [[{ c: 3 }, "other"], [{ a: 1 }, "s"], [{ b: 2 }, null]])
+    }))
+
+  it.effect("R-462: options of a run are not kept", () =>
+    Effect.gen(function*() {
+      const first = yield* Session.start("go", { tools, maxTurns: 1, mode: "auto" }).pipe(
+        Effect.provide(Script.layer([calling("echo:c0")]))
+      )
+      assert.notInclude(JSON.stringify(first.session), "axTurns")
+      const second = yield* Session.continue(first.session, null, { tools }).pipe(
+        Effect.provide(Script.layer([calling("echo:c1"), done]))
+      )
+      assert.strictEqual(second.result.steps.length, 2)
+    }))
+})
+
+describe("Session: questions", () => {
+  it.effect("L-03, R-454: a question leaves it waiting for the user", () =>
+    Effect.gen(function*() {
+      const session = yield* after("ask:c0")
+      assert.deepInclude(session, {
+        status: "awaiting_user",
+        pendingQuestion: "Which city?",
+        pendingToolCallId: "c0",
+        pendingToolCalls: []
+      })
+    }))
+
+  it.effect("L-04, R-457: a reply is a plain user message, and the tool's result is not rewritten", () =>
+    Effect.gen(function*() {
+      const asked = yield* after("ask:c0")
+      const { session } = yield* withDone(Session.reply(asked, "Oslo"))
+      assert.strictEqual(session.status, "completed")
+      assert.notProperty(session, "pendingQuestion")
+      assert.notProperty(session, "pendingToolCallId")
+      assert.deepStrictEqual(transcript(session.thread), [
+        "user(go)",
+        "assistant()",
+        "TM(c0,<awaiting user response>)",
+        "assistant(Which city?)",
+        "user(Oslo)",
+        "assistant(done)"
+      ])
+    }))
+
+  it.effect("R-457: answering by the id says the same and calls no model", () =>
+    Effect.gen(function*() {
+      const answered = yield* Session.answer(yield* after("ask:c0"), "c0", "Oslo")
+      assert.strictEqual(answered.status, "idle")
+      const { session } = yield* withDone(Session.continue(answered))
+      assert.deepStrictEqual(transcript(session.thread).slice(-3), [
+        "assistant(Which city?)",
+        "user(Oslo)",
+        "assistant(done)"
+      ])
+    }))
+
+  it.effect("L-05, R-451, R-452: while a question waits, going on without an answer is a defect that names reply", () =>
+    Effect.gen(function*() {
+      const asked = yield* after("ask:c0")
+      for (
+        const operation of [
+          Session.continue(asked, null),
+          Session.continue(asked, Message.assistant("well")),
+          Session.step(asked),
+          Session.start(asked)
+        ]
+      ) {
+        assert.include(
+          yield* defect(withDone(operation as Effect.Effect<unknown, Session.Failure>)),
+          "awaiting_user; call Session.reply"
+        )
+      }
+      const { session } = yield* withDone(Session.continue(asked, Message.user("Oslo")))
+      assert.strictEqual(session.status, "completed")
+    }))
+})
+
+describe("Session: manual calls", () => {
+  it.effect("L-06, R-454: manual calls leave it waiting for tools, each of them or the whole loop", () =>
+    Effect.gen(function*() {
+      const session = yield* after("appr:m1", "appr:m2")
+      assert.deepStrictEqual([session.status, ids(session)], ["awaiting_tools", ["m1", "m2"]])
+      const whole = yield* Session.start("go", { tools, mode: "manual" }).pipe(
+        Effect.provide(Script.layer([calling("echo:c0", "echo:c1")]))
+      )
+      assert.deepStrictEqual([whole.session.status, ids(whole.session)], ["awaiting_tools", ["c0", "c1"]])
+    }))
+
+  it.effect("L-07, R-458, R-459: results are submitted one by one, in the order they come, and call no model", () =>
+    Effect.gen(function*() {
+      const waiting = yield* after("appr:m1", "appr:m2")
+      const one = yield* Session.submitToolResult(waiting, "m2", "second")
+      assert.deepStrictEqual([one.status, ids(one)], ["awaiting_tools", ["m1"]])
+      const both = yield* Session.submitToolResult(one, "m1", "first")
+      assert.deepStrictEqual([both.status, ids(both)], ["idle", []])
+      assert.deepStrictEqual(transcript(both.thread).slice(-2), ["TM(m2,second)", "TM(m1,first)"])
+    }))
+
+  it.effect("L-11, R-460: going on afterwards, the model sees them", () =>
+    Effect.gen(function*() {
+      const waiting = yield* after("appr:m1")
+      const ready = yield* Session.submitToolResult(waiting, "m1", "yes")
+      const model = yield* Script.make([done])
+      const { session } = yield* Effect.provide(Session.continue(ready, null), model.layer)
+      const [request] = yield* model.requests
+      assert.deepStrictEqual(request?.messages.at(-1), Message.tool("m1", "yes"))
+      assert.strictEqual(session.status, "completed")
+    }))
+
+  it.effect("L-08, L-12, R-458: an id that does not wait is refused with its name, and the session is as it was", () =>
+    Effect.gen(function*() {
+      const waiting = yield* after("echo:a", "appr:m")
+      const copy = structuredClone(waiting)
+      for (const id of ["a", "nobody"]) {
+        const failure = yield* Effect.flip(Session.submitToolResult(waiting, id, "x"))
+        assert.deepInclude(failure, { _tag: "SessionError", reason: "unknown_tool_call_id" })
+        assert.deepStrictEqual(failure.metadata, { toolCallId: id })
+      }
+      assert.deepStrictEqual(waiting, copy)
+    }))
+
+  it.effect("L-09, R-459: a batch stops at the first that is refused, and none is the same session", () =>
+    Effect.gen(function*() {
+      const waiting = yield* after("appr:m1", "appr:m2")
+      const results = [{ toolCallId: "m1", content: "x" }, { toolCallId: "bad", content: "x" }]
+      const failure = yield* Effect.flip(Session.submitToolResults(waiting, results))
+      assert.deepStrictEqual(failure.metadata, { toolCallId: "bad" })
+      assert.deepStrictEqual(ids(waiting), ["m1", "m2"])
+      assert.strictEqual(yield* Session.submitToolResults(waiting, []), waiting)
+      const all = yield* Session.submitToolResults(waiting, [results[0]!, { toolCallId: "m2", content: "y" }])
+      assert.strictEqual(all.status, "idle")
+    }))
+
+  it.effect("L-10, R-451, R-452: a reply while tools are awaited, and a result while none is, are defects", () =>
+    Effect.gen(function*() {
+      const waiting = yield* after("appr:m")
+      assert.include(yield* defect(withDone(Session.reply(waiting, "hi"))), "submitToolResult")
+      assert.include(yield* defect(withDone(Session.continue(waiting, null))), "submitToolResult")
+      assert.include(yield* defect(withDone(Session.continue(waiting, Message.user("hi")))), "submitToolResult")
+      assert.include(yield* defect(withDone(Session.step(waiting))), "submitToolResult")
+      assert.include(yield* defect(withDone(Session.start(waiting))), "submitToolResult")
+      assert.include(yield* defect(Session.appendUser(waiting, "hi")), "submitToolResult")
+      assert.include(yield* defect(Session.submitToolResult(Session.make(), "m", "x")), "idle")
+      assert.include(yield* defect(Session.submitToolResult(yield* after("ask:q"), "q", "x")), "awaiting_user")
+    }))
+
+  it.effect("L-19: a result is a text as it is, an object as JSON, and anything else as it reads", () =>
+    Effect.gen(function*() {
+      const waiting = yield* after("appr:a", "appr:b", "appr:c")
+      const session = yield* Session.submitToolResults(waiting, [
+        { toolCallId: "a", content: "s" },
+        { toolCallId: "b", content: { a: 1 } },
+        { toolCallId: "c", content: 42 }
+      ])
+      assert.deepStrictEqual(session.thread.messages.slice(-3).map((message) => message.content), [
+        "s",
+        "{\"a\":1}",
+        "42"
+      ])
+    }))
+})
+
+describe("Session: errors", () => {
+  it.effect("L-13, R-454, R-456: a run that breaks succeeds with a session in error, which no operation takes", () =>
+    Effect.gen(function*() {
+      const { result, session } = yield* Session.start("go").pipe(
+        Effect.provide(Script.layer([[text("par"), error("timeout")]]))
+      )
+      assert.strictEqual(result.haltedReason, "error")
+      assert.strictEqual(session.status, "error")
+      assert.deepInclude(session.metadata["error"], { reason: "timeout" })
+      const operations = [
+        Session.start(session),
+        Session.reply(session, "x"),
+        Session.continue(session, null),
+        Session.step(session),
+        Session.append(session, []),
+        Session.answer(session, "c0", "x"),
+        Session.submitToolResult(session, "c0", "x"),
+        Session.approve(session, "c0"),
+        Session.expire(session)
+      ]
+      for (const operation of operations) {
+        const failure = yield* Effect.flip(withDone(operation as Effect.Effect<unknown, Session.Failure>))
+        assert.deepInclude(failure, { _tag: "SessionError", reason: "session_in_error_state" })
+      }
+    }))
+
+  it.effect("R-454: a tool failure that halts is an error with its exception, or with the call", () =>
+    Effect.gen(function*() {
+      const run = (onToolError: any) =>
+        Session.start("go", { tools, onToolError }).pipe(Effect.provide(Script.layer([calling("boom:b")])))
+      const halted = yield* run("halt")
+      assert.deepStrictEqual([halted.session.status, halted.session.metadata["error"]], ["error", {
+        haltToolCallId: "b"
+      }])
+      const exception = new Error("policy")
+      const thrown = yield* run((_call: unknown, _error: unknown) => {
+        throw exception
+      })
+      assert.strictEqual(thrown.session.metadata["error"], exception)
+    }))
+
+  it.effect("R-456: a failure to start leaves the caller's session untouched", () =>
+    Effect.gen(function*() {
+      const asked = yield* after("ask:c0")
+      const copy = structuredClone(asked)
+      const failure = yield* Effect.flip(
+        Session.reply(asked, "Oslo").pipe(Effect.provide(Script.layer({ scripts: [done], retryUntilCall: 2 })))
+      )
+      assert.strictEqual(failure._tag, "AdapterError")
+      assert.deepStrictEqual(asked, copy)
+    }))
+
+  it("R-466: data that breaks what its status promises is no session", () => {
+    const session = Session.make()
+    for (const status of ["awaiting_user", "awaiting_tools", "error"] as const) {
+      assert.throws(() => throughJson({ ...session, status }), /needs/)
+    }
+  })
+
+  it.effect("R-467: a turn without calls hands nothing over, also when the whole loop is by hand", () =>
+    Effect.gen(function*() {
+      const { session } = yield* Session.start("go", { mode: "manual" }).pipe(
+        Effect.provide(Script.layer([[finish("tool_calls")]]))
+      )
+      assert.strictEqual(session.status, "completed")
+    }))
+})
+
+describe("Session: steps", () => {
+  it.effect("L-20, R-455: a step that ran tools leaves it idle, a halt and a text complete it, a question waits", () =>
+    Effect.gen(function*() {
+      const step = (script: Script.Input) =>
+        Effect.map(
+          Session.step(Session.make({ thread: Thread.fromMessages([Message.user("go")]) }), { tools }).pipe(
+            Effect.provide(Script.layer(script))
+          ),
+          ({ session }) => session
+        )
+      const idle = yield* step([calling("echo:c0")])
+      assert.strictEqual(idle.status, "idle")
+      assert.deepStrictEqual(transcript(idle.thread), ["user(go)", "assistant()", "TM(c0,{})"])
+      assert.strictEqual((yield* step([calling("stop1:h")])).status, "completed")
+      assert.strictEqual((yield* step([done])).status, "completed")
+      assert.strictEqual((yield* step([calling("ask:q")])).status, "awaiting_user")
+      assert.strictEqual((yield* step([[text("x"), error("timeout")]])).status, "error")
+    }))
+})
+
+const chunks = (
+  session: Session.Session,
+  script: Script.Input,
+  stream = Session.streamReply(session, "go", { tools })
+) => Stream.runCollect(stream).pipe(Effect.provide(Script.layer(script)))
+
+const fold = <M extends "chat" | "step">(session: Session.Session, mode: M, events: ReadonlyArray<Event.Event>) =>
+  events.reduce((reducer, event) => Session.applyEvent(reducer, event), Session.reducer(session, mode))
+
+describe("Session: the reducer", () => {
+  it.effect("L-16, R-463: over a full stream it gives the session of the operation, twice, and changes nothing", () =>
+    Effect.gen(function*() {
+      const session = Session.make({ id: "s" })
+      const copy = structuredClone(session)
+      const script = [calling("echo:c0"), done]
+      const options = { tools, requestId: "r" }
+      const expected = yield* Effect.provide(Session.reply(session, "go", options), Script.layer(script))
+      const events = yield* chunks(session, script, Session.streamReply(session, "go", options))
+      const reducer = fold(session, "chat", events)
+      assert.deepStrictEqual(Session.finalize(reducer), expected)
+      assert.deepStrictEqual(Session.finalize(reducer), expected)
+      assert.deepStrictEqual(session, copy)
+    }))
+
+  it.effect("L-17, R-463, R-469: a run that was cut anywhere is cancelled, and can go on", () =>
+    Effect.gen(function*() {
+      const session = Session.make()
+      const events = yield* chunks(session, [calling("echo:c0"), done])
+      for (let cut = 0; cut < events.length; cut++) {
+        const { result, session: left } = Session.finalize(fold(session, "chat", events.slice(0, cut)))
+        assert.strictEqual(result.haltedReason, "cancelled")
+        assert.strictEqual(left.status, "completed")
+        assert.isEmpty(Thread.unanswered(left.thread))
+        assert.isEmpty(Laws.history(left.thread))
+        assert.strictEqual((yield* withDone(Session.reply(left, "again"))).session.status, "completed")
+      }
+    }))
+
+  it.effect("L-17: cut behind a step whose calls wait, it waits for them", () =>
+    Effect.gen(function*() {
+      const session = Session.make()
+      const events = yield* chunks(session, [calling("appr:m", "ask:q")])
+      const { session: left } = Session.finalize(fold(session, "chat", events.slice(0, -1)))
+      assert.deepStrictEqual(left.suspensions.map(({ id }) => id), ["m", "q"])
+      assert.strictEqual(left.status, "awaiting_user")
+    }))
+
+  it.effect("L-17, R-463: a step that was cut leaves the session as it was", () =>
+    Effect.gen(function*() {
+      const session = Session.make({ thread: Thread.fromMessages([Message.user("go")]) })
+      const events = yield* chunks(session, [calling("echo:c0")], Session.streamStep(session, { tools }))
+      for (let cut = 0; cut < events.length; cut++) {
+        const left = Session.finalize(fold(session, "step", events.slice(0, cut)))
+        assert.strictEqual(left.session, session)
+        assert.strictEqual(left.result.haltedReason, "cancelled")
+      }
+      assert.strictEqual(Session.finalize(fold(session, "step", events)).session.status, "idle")
+    }))
+
+  it("R-463: another mode is a defect", () => {
+    assert.throws(() => Session.reducer(Session.make(), "batch" as never), /mode/)
+  })
+
+  it.effect("R-464: a stream that is dropped leaves the session usable, without what was just said", () =>
+    Effect.gen(function*() {
+      const session = yield* after("ask:c0")
+      const stream = Session.streamReply(session, "Oslo")
+      yield* Effect.provide(Stream.runDrain(Stream.take(stream, 1)), Script.layer([done]))
+      const { session: next } = yield* withDone(Session.reply(session, "Bergen"))
+      assert.notInclude(transcript(next.thread).join(), "Oslo")
+    }))
+})
+
+describe("Session: JSON", () => {
+  const states = {
+    idle: Effect.succeed(Session.make({ id: "s", context: { "a.b": { c: 1 } } })),
+    awaiting_user: after("ask:c0"),
+    awaiting_tools: after("appr:m"),
+    completed: after("stop1:h")
+  }
+
+  it.effect("L-18, R-465: it comes back the same at every status, and the next operation works on it", () =>
+    Effect.gen(function*() {
+      for (const [status, state] of Object.entries(states)) {
+        const session = yield* state
+        const back = throughJson(session)
+        assert.deepStrictEqual(back, session)
+        assert.strictEqual(back.status, status)
+        const ready = status === "awaiting_tools" ? yield* Session.submitToolResult(back, "m", "ok") : back
+        const next = yield* withDone(Session.continue(ready, status === "awaiting_tools" ? null : Message.user("on")))
+        assert.strictEqual(next.session.status, "completed")
+        assert.isEmpty(Laws.history(next.session.thread))
+      }
+    }))
+
+  it.effect("L-18: in error, too", () =>
+    Effect.gen(function*() {
+      const { session } = yield* Session.start("go").pipe(
+        Effect.provide(Script.layer([[text("par"), error("timeout")]]))
+      )
+      const failure = yield* Effect.flip(withDone(Session.reply(throughJson(session), "x")))
+      assert.deepInclude(failure, { reason: "session_in_error_state" })
+    }))
+
+  it.effect("R-450: appending makes no call", () =>
+    Effect.gen(function*() {
+      const session = yield* Session.appendUser(Session.make(), "hi")
+      const more = yield* Session.append(session, [Message.assistant("hello")])
+      assert.deepStrictEqual(transcript(more.thread), ["user(hi)", "assistant(hello)"])
+      assert.isEmpty(Session.pendingToolCalls(more))
+      const { session: next } = yield* withDone(Session.start(more, { tools: [echo] }))
+      assert.strictEqual(next.status, "completed")
+      assert.isDefined(toolCall)
+    }))
+})
