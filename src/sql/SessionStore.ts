@@ -9,8 +9,9 @@
  * their place. It finds the version by its key and reads no record, however many there are.
  *
  * The SQL is common to SQLite and Postgres (`RETURNING`, `ON CONFLICT`), and of the client nothing is used that one of
- * them lacks: provide `PgClient.layer` of `@effect/sql-pg` where the examples have `SqliteClient.layer`. It is tested on
- * SQLite only; on Postgres it has not been run.
+ * them lacks: provide `PgClient.layer` of `@effect/sql-pg` where the examples have `SqliteClient.layer`. The tests run on
+ * SQLite. A Postgres server has not been run: the suite for stores was passed by hand through `@effect/sql-pg` 4.0.5 on
+ * PGlite, which is Postgres with a single connection, so writers that race there are shown by its manual only.
  *
  * **Gotchas**
  *

@@ -12,10 +12,11 @@ import { once } from "node:events"
 import * as os from "node:os"
 import * as path from "node:path"
 import { DatabaseSync } from "node:sqlite"
+import { fileURLToPath } from "node:url"
 import { temporaryFile } from "./support/files.ts"
 import { id, type Order, type Report, textAt } from "./support/writing.ts"
 
-const program = path.join(import.meta.dirname, "support/writer.ts")
+const program = fileURLToPath(new URL("./support/writer.ts", import.meta.url))
 
 /** A process that has loaded and waits for orders. */
 class Writer {
