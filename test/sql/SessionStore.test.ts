@@ -11,9 +11,10 @@ import * as Reactivity from "effect/reactivity/Reactivity"
 import * as SqlClient from "effect/sql/SqlClient"
 import * as Statement from "effect/sql/Statement"
 import * as Stream from "effect/Stream"
-import { Message, Session } from "heddle"
+import { Message, Session, Thread } from "heddle"
 import { SessionStore, SqliteClient } from "heddle/sql"
-import { Conformance, StoreSuite } from "heddle/testing"
+import { Conformance, Script, StoreSuite } from "heddle/testing"
+import { calling, done, payer, throughJson } from "../support/sessions.ts"
 import { temporaryFile } from "./support/files.ts"
 
 const said = (text: string): Session.Record => ({ _tag: "MessagesAppended", messages: [Message.user(text)] })
@@ -108,6 +109,40 @@ describe("the cost of an append", () => {
       assert.strictEqual(few.length, 1)
       assert.strictEqual(all.length, 8)
     }).pipe(Effect.provide(both)))
+})
+
+describe("a session in a file", () => {
+  it.effect("is gone on with by whoever opens the file next, call by call, and by one of two only", () =>
+    Effect.gen(function*() {
+      const filename = yield* temporaryFile
+      /** As a process of its own has it: the client and the store are built anew. */
+      const opened = <A, E>(effect: Effect.Effect<A, E, Session.Store>) =>
+        Effect.provide(effect, SessionStore.layerSqlite({ filename }), { local: true })
+      const { pay, runs } = payer()
+      const left = yield* opened(Effect.gen(function*() {
+        const begun = yield* Session.open("s", { thread: Thread.fromMessages([Message.user("go")]) })
+        return yield* Session.keep(
+          begun,
+          (session) => Effect.provide(Session.start(session, { tools: [pay] }), Script.layer([calling("pay:p")]))
+        )
+      }))
+      assert.strictEqual(left.session.status, "awaiting_tools")
+      const goOn = opened(Effect.gen(function*() {
+        const loaded = (yield* Session.load("s"))!
+        assert.deepStrictEqual(loaded.session, throughJson(left.session))
+        const approved = yield* Session.keep(loaded, (session) => Session.approve(session, "p"))
+        return yield* Session.keep(
+          approved,
+          (session) => Effect.provide(Session.continue(session, null, { tools: [pay] }), Script.layer([done]))
+        )
+      }))
+      const ended = yield* goOn
+      assert.deepStrictEqual([ended.session.status, runs], ["completed", [{ amount: 5 }]])
+      const late = yield* Effect.flip(opened(Session.keep(left, (session) => Session.approve(session, "p"))))
+      assert.strictEqual(late._tag, "SessionConflict")
+      assert.strictEqual(runs.length, 1)
+      assert.deepStrictEqual((yield* opened(Session.load("s")))?.session, throughJson(ended.session))
+    }))
 })
 
 describe("a client of the user's", () => {
