@@ -49,5 +49,3 @@ export const deliveries = {
   },
   nameless: { ...partly, entries: (id, _name, values) => [Script.toolCallDelta(id, halves(values).join(""))] }
 } satisfies { readonly [name: string]: Delivery }
-
-export type DeliveryName = keyof typeof deliveries

@@ -23,32 +23,21 @@ export type Point<D extends Dimensions> = {
 export const oneOf = <const A>(...values: ReadonlyArray<A>): Arbitrary.Arbitrary<A> =>
   Arbitrary.map(Arbitrary.schema(Schema.Literals(values.map((_, index) => index))), (index) => values[index] as A)
 
-const of = <A>(plain: A, values: Arbitrary.Arbitrary<A>): Dimension<A> => ({ plain, values })
+export const dimension = <A>(plain: A, values: Arbitrary.Arbitrary<A>): Dimension<A> => ({ plain, values })
 
 /** One of the values, of which the first is plain. */
 export const among = <const A>(plain: A, ...others: ReadonlyArray<A>): Dimension<A> =>
-  of(plain, oneOf(plain, ...others))
+  dimension(plain, oneOf(plain, ...others))
 
 /** The plain value three times out of four, and otherwise one of the others. */
 export const rarely = <const A>(plain: A, ...others: ReadonlyArray<A>): Dimension<A> =>
-  of(plain, oneOf(...others.flatMap(() => [plain, plain, plain]), ...others))
-
-/** The names of a table, of which the first is plain; those of `often` come up more often. */
-export const namesOf = <Name extends string>(
-  table: { readonly [_ in Name]: unknown },
-  often: ReadonlyArray<NoInfer<Name>> = []
-): Dimension<Name> => {
-  const names = Object.keys(table) as unknown as ReadonlyArray<Name>
-  return of(names[0] as Name, oneOf(...names, ...often))
-}
+  dimension(plain, oneOf(...others.flatMap(() => [plain, plain, plain]), ...others))
 
 /** The names of a table; three times out of four it is the first. */
 export const rarelyNamesOf = <Name extends string>(table: { readonly [_ in Name]: unknown }): Dimension<Name> => {
   const [first, ...others] = Object.keys(table) as unknown as ReadonlyArray<Name>
   return rarely(first as Name, ...others)
 }
-
-export { of as dimension }
 
 /** A point of generated values. */
 export const points = <D extends Dimensions>(table: D): Arbitrary.Arbitrary<Point<D>> =>
