@@ -254,8 +254,10 @@ const merge = (first: Event.ChatResult, second: Event.ChatResult): Event.ChatRes
     return { ...first, structuredFinalize: { pass1Halted, pass2Error: second.outcome.error } }
   }
   const steps = [...first.steps, ...second.steps]
+  // A second pass that was cancelled before it was asked for leaves no question behind.
+  const { thread } = second.steps.length === 0 ? first : second
   return {
-    ...Collector.chatResult({ thread: second.thread, steps, outcome: second.outcome }),
+    ...Collector.chatResult({ thread, steps, outcome: second.outcome }),
     structuredFinalize: { pass1Halted }
   }
 }

@@ -95,7 +95,8 @@ export const open = <E, R>(
   ambient: Ambient.Ambient,
   scope: Scope.Scope
 ): Effect.Effect<Batch<E>, never, R> =>
-  Effect.gen(function*() {
+  // A batch listens and waits from the start: nothing can come between that and the scope that ends it.
+  Effect.uninterruptible(Effect.gen(function*() {
     const services = Ambient.forHandlers(yield* Effect.context<R>(), ambient)
     const encoder = yield* Encoder.Encoder
     const batch = new Batch<E>({
@@ -109,7 +110,7 @@ export const open = <E, R>(
     })
     yield* Scope.addFinalizer(scope, Effect.sync(() => batch.close()))
     return batch
-  })
+  }))
 
 interface Prepared<E, R> {
   readonly settings: Settings.Settings<E, R>

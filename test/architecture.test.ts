@@ -62,6 +62,18 @@ const faults: Record<Rule, ReadonlyArray<readonly [source: SourceText, message: 
   ],
   index: [
     [plant("src/index.ts", "export { make } from \"./Tool.ts\""), "not export * as Name from \"./Name.ts\""],
+    [
+      plant("src/testing/index.ts", "export { other } from \"./EveryStep.ts\""),
+      "not export * as Name from \"./Name.ts\""
+    ],
+    [
+      plant("src/testing/index.ts", "export { everyStep as other } from \"./EveryStep.ts\""),
+      "not export * as Name from \"./Name.ts\""
+    ],
+    [
+      plant("src/testing/index.ts", "export { everyStep, other } from \"./EveryStep.ts\""),
+      "not export * as Name from \"./Name.ts\""
+    ],
     [plant("src/index.ts", "export * from \"./Tool.ts\""), "not export * as Name from \"./Name.ts\""],
     [plant("src/index.ts", "export * as Tools from \"./Tool.ts\""), "not export * as Name from \"./Name.ts\""],
     [plant("src/testing/index.ts", "export const answer = 42"), "not export * as Name from \"./Name.ts\""]

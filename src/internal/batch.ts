@@ -264,7 +264,9 @@ export class Batch<E> implements Host<E> {
       startedAt: this.workshop.clock.currentTimeMillisUnsafe(),
       isHandler: run !== undefined,
       isExclusive: run?.isExclusive === true,
-      isBlocking: run?.isBlocking === true,
+      get isBlocking() {
+        return run?.isBlocking === true && owner?.isAnswering !== true
+      },
       fiber,
       owner
     }

@@ -4,7 +4,6 @@
  */
 import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
-import * as Fiber from "effect/Fiber"
 import * as Scope from "effect/Scope"
 
 /** What a caller may stop a run with: a signal, or an effect that stops it when it succeeds. */
@@ -71,15 +70,17 @@ export const expire = (
     return listenToEffect(waiting, cancellation, scope)
   })
 
+/** What ends with the scope is known to the scope before it begins: nothing can come between the two. */
 const listenToSignal = (
   signal: AbortSignal,
   cancellation: Cancellation,
   scope: Scope.Scope
 ): Effect.Effect<void> => {
   const request = () => cancellation.request()
-  if (signal.aborted) request()
-  else signal.addEventListener("abort", request, { once: true })
-  return Scope.addFinalizer(scope, Effect.sync(() => signal.removeEventListener("abort", request)))
+  return Effect.andThen(
+    Scope.addFinalizer(scope, Effect.sync(() => signal.removeEventListener("abort", request))),
+    Effect.sync(() => signal.aborted ? request() : signal.addEventListener("abort", request, { once: true }))
+  )
 }
 
 const listenToEffect = <R>(
@@ -87,7 +88,4 @@ const listenToEffect = <R>(
   cancellation: Cancellation,
   scope: Scope.Scope
 ): Effect.Effect<void, never, R> =>
-  Effect.contextWith((context) => {
-    const fiber = Effect.runForkWith(context)(Effect.map(effect, () => cancellation.request()))
-    return Scope.addFinalizer(scope, Fiber.interrupt(fiber))
-  })
+  Effect.asVoid(Effect.forkIn(Effect.map(effect, () => cancellation.request()), scope, { startImmediately: true }))

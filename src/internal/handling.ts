@@ -220,6 +220,10 @@ export class Handling<E> implements Owner {
     this.host.respond(this.job, answer())
   }
 
+  get isAnswering(): boolean {
+    return this.phase === "answering"
+  }
+
   isStopping(): void {
     this.holding.stop()
   }

@@ -15,6 +15,8 @@ export class Mailbox<E> implements Outlet {
   private readonly unreadProgress = new Map<number, { readonly count: number; readonly last: number }>()
   private failure: Cause.Cause<E> | undefined
   private resumeReader: (() => void) | undefined
+  /** Whether it was woken while nobody waited: whoever has just looked, and is about to wait, has to look again. */
+  private wasWoken = false
 
   offer(events: ReadonlyArray<Event.Event>): void {
     if (this.failure !== undefined) return
@@ -43,15 +45,17 @@ export class Mailbox<E> implements Outlet {
 
   /** Lets the reader look again, although there may be no event. */
   wake(): void {
+    if (this.resumeReader === undefined) this.wasWoken = true
     this.resumeReader?.()
     this.resumeReader = undefined
   }
 
   /** Everything there is now; waits only when there is nothing, and may then have been woken for nothing. */
   readonly take: Effect.Effect<ReadonlyArray<Event.Event>, E> = Effect.withFiber((reader) => {
-    if (!this.isEmpty) return this.drain()
+    if (this.isDue) return this.drain()
     return Effect.callback((resume) => {
       const next = Effect.suspend(() => this.drain())
+      if (this.isDue) return resume(next)
       this.resumeReader = () => reader.currentDispatcher.scheduleTask(() => resume(next), 0)
       return Effect.sync(() => {
         this.resumeReader = undefined
@@ -63,9 +67,15 @@ export class Mailbox<E> implements Outlet {
     return this.events.length === 0 && this.failure === undefined
   }
 
+  /** Whether there is something to look at. A reader may be held up between a look and its wait. */
+  private get isDue(): boolean {
+    return !this.isEmpty || this.wasWoken
+  }
+
   private drain(): Effect.Effect<ReadonlyArray<Event.Event>, E> {
     const events = this.events
     this.events = []
+    this.wasWoken = false
     this.unreadProgress.clear()
     return events.length === 0 && this.failure !== undefined ? Effect.failCause(this.failure) : Effect.succeed(events)
   }

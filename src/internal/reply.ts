@@ -61,7 +61,9 @@ export class Reply<E, R> {
   /** Connects to the model. Nothing is asked of it before the first read. A run that can be cancelled reads beside. */
   connect(stream: Stream.Stream<Event.AdapterEvent, Adapter.AdapterError>): Effect.Effect<void, never, R> {
     return Effect.gen({ self: this }, function*() {
-      this.model = this.signalled(yield* Scope.provide(Stream.toPull(stream), this.connection))
+      // Below the connection, so that whoever reads the model has been stopped when what it opened is closed.
+      const model = Scope.forkUnsafe(this.connection)
+      this.model = this.signalled(yield* Scope.provide(Stream.toPull(stream), model))
       if (this.run.ambient.cancellation !== undefined) yield* this.beside()
     })
   }

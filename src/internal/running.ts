@@ -26,6 +26,8 @@ export interface Task {
 
 /** Who a task belongs to. */
 export interface Owner {
+  /** Whether its handler has ended and its answer is being written, which blocks nothing. */
+  readonly isAnswering: boolean
   /** It is about to be interrupted: what no interruption reaches is to end, too. */
   readonly isStopping: () => void
   /** It refused to stop and is left behind. */
@@ -173,7 +175,9 @@ export class Running {
         this.lost.clear()
         return abandoned
       }),
-      Effect.tap((abandoned) => abandoned.length === 0 ? Effect.void : report(abandoned))
+      Effect.tap((abandoned) => abandoned.length === 0 ? Effect.void : report(abandoned)),
+      // Who has been given up is named: nobody else knows of them any more.
+      Effect.uninterruptible
     )
   })
 }

@@ -164,8 +164,14 @@ export interface HistoryOptions {
 export const history = (thread: Thread.Thread, options: HistoryOptions = {}): ReadonlyArray<Violation> =>
   Histories.history(thread, options)
 
-/** Every thread that the events hand out. What the caller put in front of the first step is the caller's. */
-const histories = (events: ReadonlyArray<Event.Event>): ReadonlyArray<Violation> => {
+/**
+ * Every thread that the events hand out can be sent as it is. What the caller put in front of the first step is the
+ * caller's.
+ *
+ * @category checks
+ * @since 0.1.0
+ */
+export const histories = (events: ReadonlyArray<Event.Event>): ReadonlyArray<Violation> => {
   const steps = events.filter((event) => event._tag === "StepCompleted")
   const from = steps[0] === undefined ? Infinity : Answers.turnStart(steps[0].thread)
   const ofSteps = steps.flatMap((step) => Histories.history(step.thread, { from, pending: Answers.pendingOf(step) }))

@@ -1,7 +1,7 @@
 /**
  * Runs an effect in a world of its own: a virtual clock that moves by itself whenever everything waits, and a scheduler
  * that counts. The same effect takes the same steps each time, an hour of timeouts takes no time, and a run can be
- * interrupted at any one of its steps. Whatever still sleeps when it has ended shows.
+ * interrupted at any one of its steps. Whatever is still alive when it has ended shows.
  *
  * @since 0.1.0
  */
@@ -11,6 +11,7 @@ import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import type * as Exit from "effect/Exit"
 import type * as Fiber from "effect/Fiber"
+import * as Metric from "effect/Metric"
 import * as Scheduler from "effect/Scheduler"
 
 /**
@@ -20,6 +21,7 @@ import * as Scheduler from "effect/Scheduler"
  * - `steps`: how often somebody ran: a task of the scheduler, or a sleeper that woke.
  * - `millis`: the virtual time it took, until it had ended and its finalizers had run.
  * - `sleeping`: how many fibers it left asleep. Above zero, something outlived the effect.
+ * - `fibers`: how many fibers it left that have not ended, asleep or not. An effect that has not ended is one of them.
  *
  * @category models
  * @since 0.1.0
@@ -29,17 +31,19 @@ export interface Report<out A, out E = never> {
   readonly steps: number
   readonly millis: number
   readonly sleeping: number
+  readonly fibers: number
 }
 
 /**
- * How to simulate: `interruptAt` interrupts the effect before the step of that number (0 is before its first),
- * `maxSteps` (100,000) ends a simulation that goes on for ever.
+ * How to simulate: `interruptAt` interrupts the effect before the step of that number (0 is before its first), `onStep`
+ * is called before each step with its number (and once more where nothing goes on), `maxSteps` (100,000) ends a simulation that goes on for ever.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Options {
   readonly interruptAt?: number
+  readonly onStep?: (step: number) => void
   readonly maxSteps?: number
 }
 
@@ -51,6 +55,7 @@ interface Sleeper {
 /** The clock and the scheduler of one simulation, and the loop that moves both. */
 class World {
   steps = 0
+  fibers = 0
   private now = 0
   private readonly tasks: Array<() => void> = []
   private readonly sleepers: Array<Sleeper> = []
@@ -63,7 +68,7 @@ class World {
         this.tasks.push(task)
       },
       flush: () => {
-        while (this.runTask()) { /* until there is none */ }
+        while (this.hasTask) this.runTask()
       }
     })
   }
@@ -76,6 +81,15 @@ class World {
     monotonicTimeNanosUnsafe: () => this.nanos,
     monotonicTimeNanos: Effect.sync(() => this.nanos),
     sleep: (duration) => this.sleep(Duration.toMillis(duration))
+  }
+
+  readonly metrics: Metric.FiberRuntimeMetricsService = {
+    recordFiberStart: () => {
+      this.fibers++
+    },
+    recordFiberEnd: () => {
+      this.fibers--
+    }
   }
 
   get millis(): number {
@@ -103,49 +117,63 @@ class World {
     })
   }
 
-  runTask(): boolean {
-    const task = this.tasks.shift()
-    if (task === undefined) return false
-    this.steps++
-    task()
-    return true
+  get hasTask(): boolean {
+    return this.tasks.length > 0
   }
 
-  /** Moves the clock to the next sleeper, if one will ever wake. */
-  wakeNext(): boolean {
+  runTask(): void {
+    this.steps++
+    this.tasks.shift()?.()
+  }
+
+  /** Whether somebody sleeps who will ever wake. */
+  get hasSleeper(): boolean {
     const next = this.sleepers[0]
-    if (next === undefined || !Number.isFinite(next.at)) return false
-    this.sleepers.shift()
+    return next !== undefined && Number.isFinite(next.at)
+  }
+
+  /** Moves the clock to the next sleeper. */
+  wakeNext(): void {
+    const next = this.sleepers.shift()
+    if (next === undefined) return
     this.now = next.at
     this.steps++
     next.wake()
-    return true
   }
 }
-
-/** Lets promises that are ready settle: they belong to no scheduler. */
-const settlePromises = Effect.promise(() => Promise.resolve()).pipe(Effect.andThen(Effect.yieldNow))
 
 /** How often a world in which nothing moves is looked at again before it counts as stuck. */
 const patience = 8
 
+/**
+ * Promises belong to no scheduler: whenever nothing is left to do at an instant, those that are ready settle, before the
+ * clock moves and before the world counts as stuck.
+ */
 const drive = <A, E>(world: World, fiber: Fiber.Fiber<A, E>, options: Options): Effect.Effect<void> =>
   Effect.gen(function*() {
-    const { interruptAt = Infinity, maxSteps = 100_000 } = options
+    const { interruptAt = Infinity, maxSteps = 100_000, onStep } = options
+    let reached = -1
     let isInterrupted = false
     let idle = 0
     while (idle < patience && world.steps < maxSteps) {
-      if (!isInterrupted && world.steps >= interruptAt) {
-        isInterrupted = true
-        fiber.interruptUnsafe()
+      // What is due may be another thing after this.
+      if (reached < world.steps) {
+        reached = world.steps
+        onStep?.(reached)
+        if (!isInterrupted && reached >= interruptAt) {
+          isInterrupted = true
+          fiber.interruptUnsafe()
+        }
       }
-      const hasEnded = fiber.pollUnsafe() !== undefined
-      if (world.runTask() || (!hasEnded && world.wakeNext())) {
-        idle = 0
+      const isTimeUp = idle > 0 && world.hasSleeper && fiber.pollUnsafe() === undefined
+      if (world.hasTask) world.runTask()
+      else if (isTimeUp) world.wakeNext()
+      else {
+        idle++
+        yield* Effect.yieldNow
         continue
       }
-      idle++
-      yield* settlePromises
+      idle = 0
     }
   })
 
@@ -176,7 +204,8 @@ export const run = <A, E, R>(
       const world = new World()
       const inside = context.pipe(
         Context.add(Clock.Clock, world.clock),
-        Context.add(Scheduler.Scheduler, world.scheduler)
+        Context.add(Scheduler.Scheduler, world.scheduler),
+        Context.add(Metric.FiberRuntimeMetrics, world.metrics)
       )
       const started = Effect.andThen(Effect.yieldNow, effect)
       const fiber = Effect.runForkWith(inside)(started)
@@ -184,7 +213,8 @@ export const run = <A, E, R>(
         exit: fiber.pollUnsafe(),
         steps: world.steps,
         millis: world.millis,
-        sleeping: world.sleeping
+        sleeping: world.sleeping,
+        fibers: world.fibers
       }))
     })
   )

@@ -4,6 +4,8 @@
 export * as AdapterSuite from "./AdapterSuite.ts"
 export * as Conformance from "./Conformance.ts"
 export * as EncoderSuite from "./EncoderSuite.ts"
+export { everyStep } from "./EveryStep.ts"
+export type * as EveryStep from "./EveryStep.ts"
 export * as ExecutorSuite from "./ExecutorSuite.ts"
 export * as Explorer from "./Explorer.ts"
 export * as Laws from "./Laws.ts"

@@ -1,66 +1,70 @@
 /**
- * Laws 3 and 11 on generated runs that end, are interrupted at any time, or are left by their reader after any number of
- * events: nothing is alive afterwards, and it does not take longer than the grace period.
+ * Laws 2, 3, 4 and 11 on generated runs that are interrupted at any time or at any of their steps, left by their reader
+ * after any number of events, or asked to stop: nothing is alive afterwards, and it does not take longer than the grace
+ * period.
  */
-import { describe, it } from "@effect/vitest"
+import { assert, describe, it } from "@effect/vitest"
 import * as Arbitrary from "effect/Arbitrary"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
-import { cases, oneOf, stops } from "../support/cases.ts"
+import { Policy } from "heddle"
+import { call, caseOf, cases, stops, turn } from "../support/cases.ts"
+import { oneOf } from "../support/dimensions/dimension.ts"
 import * as Lawful from "../support/lawful.ts"
+import { property } from "../support/property.ts"
 import { play, simulate } from "../support/worlds.ts"
 
-const options = { arbitrary: { runs: 1000, size: 10 }, timeout: 60_000 }
+const percents = Arbitrary.schema(Schema.Literals(Array.from({ length: 100 }, (_, percent) => percent)))
 
-const lawful = (problems: ReadonlyArray<string>) => problems.length === 0 ? Effect.void : Effect.fail(problems)
-
-describe("laws of the end", () => {
-  it.effect.prop(
-    "law 3, U-4: nothing outlives a run that ends by itself",
-    [cases],
-    ([played]) => Effect.flatMap(play(played, "stream"), (trace) => lawful(Lawful.lifetime(trace, played))),
-    options
-  )
-
-  it.effect.prop(
-    "laws 1, 2 and 3, U-4, X-02: nothing outlives a run that is interrupted or left, and it started no call twice",
-    [cases, stops],
+describe("laws of a run that is stopped", () => {
+  property(
+    "X-02: laws 2, 3, 4 and 11, U-2, U-3, U-4, hold for a run that is interrupted at any time, or left",
+    Arbitrary.all([cases, stops]),
     ([played, stop]) =>
-      Effect.flatMap(
-        play(played, "stream", stop),
-        (trace) =>
-          lawful([...Lawful.lifetime(trace, played), ...Lawful.starts(trace), ...Lawful.concurrency(played, trace)])
-      ),
-    options
+      Effect.map(play(played, "stream", stop), (trace) => [
+        ...Lawful.lifetime(trace, played),
+        ...Lawful.starts(trace),
+        ...Lawful.concurrency(played, trace),
+        ...Lawful.stopping(trace, stop, played)
+      ]),
+    10_000
   )
 
-  it.effect.prop(
+  property(
     "law 3, U-4: nothing outlives a run that is interrupted before any one of its steps",
-    [cases, Arbitrary.schema(Schema.Literals(Array.from({ length: 100 }, (_, percent) => percent)))],
+    Arbitrary.all([cases, percents]),
     ([played, percent]) =>
       Effect.gen(function*() {
         const whole = yield* simulate(played)
         const cut = yield* simulate(played, Math.floor(whole.report.steps * percent / 100))
-        yield* lawful([...Lawful.remains(whole, played), ...Lawful.remains(cut, played)])
+        return [...Lawful.remains(whole, played), ...Lawful.remains(cut, played)]
       }),
-    options
+    1000
   )
 
-  it.effect.prop(
-    "law 11: stopping takes no longer than the grace period, and names what refuses",
-    [cases, stops],
-    ([played, stop]) =>
-      Effect.flatMap(play(played, "stream", stop), (trace) => lawful(Lawful.stopping(trace, stop, played))),
-    options
-  )
-
-  it.effect.prop(
+  property(
     "law 11: a soft stop takes no longer, either, and ends in ChatCompleted",
-    [cases, oneOf(0, 13, 37, 62, 99, 150)],
+    Arbitrary.all([cases, oneOf(0, 13, 37, 62, 99, 150)]),
     ([played, cancelAt]) => {
       const asked = { ...played, driving: { ...played.driving, cancelAt, readerPause: 0 } }
-      return Effect.flatMap(play(asked, "stream"), (trace) => lawful(Lawful.softStop(trace, cancelAt, asked)))
+      return Effect.map(play(asked, "stream"), (trace) => Lawful.softStop(trace, cancelAt, asked))
     },
-    options
+    1000
   )
+
+  it.effect("X-02: a run that fails while the answer of a blocking call is written leaves nothing behind", () =>
+    Effect.gen(function*() {
+      const bad = call({ latency: 40, gap: 10, delivery: "fragments" })
+      const played = caseOf([turn([call({ kind: "block", latency: 20, gap: 10 }), bad], { pause: 10 })], {
+        policy: { ...Policy.standard, start: "afterTurn", badArguments: "runWithHeaderArguments" },
+        onToolError: "fail",
+        decisionLatency: 30,
+        encoder: "slow",
+        maxConcurrency: 2
+      })
+      const trace = yield* play(played, "stream")
+      assert.strictEqual(trace.exit?._tag, "Failure")
+      assert.deepStrictEqual(Lawful.lifetime(trace, played), [])
+      assert.deepStrictEqual(trace.abandoned, [])
+    }))
 })

@@ -5,61 +5,24 @@
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
-import { type Event, Executor, Policy, Tool } from "heddle"
-import type { Call, Case } from "../support/cases.ts"
+import { type Event, Policy, Tool } from "heddle"
+import * as Broken from "../support/broken.ts"
+import * as Cases from "../support/cases.ts"
 import * as Lawful from "../support/lawful.ts"
 import { play, simulate, type Trace } from "../support/worlds.ts"
 
-const call = (change: Partial<Call> = {}): Call => ({
-  kind: "ok",
-  latency: 20,
-  isExclusive: false,
-  isReadOnly: false,
-  progress: 0,
-  gap: 0,
-  delivery: "whole",
-  id: null,
-  ...change
-})
+type Case = Cases.Case
 
-const turn = (...calls: ReadonlyArray<Call>): Case["turns"][number] => ({
-  text: null,
-  calls,
-  ending: "tool_calls",
-  pause: 0
-})
+const call = (change: Partial<Cases.Call> = {}): Cases.Call => Cases.call({ latency: 20, ...change })
 
-const caseOf = (...turns: Case["turns"]): Case => ({
-  turns,
-  driving: {
-    policy: Policy.standard,
-    onToolError: "continue",
-    decisionLatency: 0,
-    encoder: "json",
-    maxConcurrency: 2,
-    maxTurns: 8,
-    mode: "auto",
-    haltAt: null,
-    isStructured: false,
-    hidesDeltas: false,
-    readerPause: 0,
-    cancelAt: null
-  }
-})
+const turn = (...calls: ReadonlyArray<Cases.Call>): Cases.Turn => Cases.turn(calls)
 
-/** An executor that does something else with each call. */
-const broken = (
-  change: (execution: Effect.Effect<Tool.Outcome, never, any>) => Effect.Effect<Tool.Outcome, never, any>
-): Executor.Service => ({
-  execute:
-    ((tool: Tool.Any, args: unknown, context: Tool.CallContext) =>
-      change(Executor.direct.execute(tool, args, context))) as Executor.Service["execute"]
-})
+const caseOf = (...turns: Case["turns"]): Case => Cases.caseOf(turns, { maxConcurrency: 2 })
 
-const detached = broken((execution) => Effect.as(Effect.forkDetach(execution), Tool.ok("started")))
-const doubled = broken((execution) => Effect.andThen(execution, execution))
-const cheerful = broken(Effect.map(() => Tool.ok("all is well")))
-const clocked = broken((execution) =>
+const detached = Broken.changed((execution) => Effect.as(Effect.forkDetach(execution), Tool.ok("started")))
+const doubled = Broken.changed((execution) => Effect.andThen(execution, execution))
+const cheerful = Broken.changed(Effect.map(() => Tool.ok("all is well")))
+const clocked = Broken.changed((execution) =>
   Effect.andThen(execution, Effect.clockWith((clock) => Effect.map(clock.currentTimeMillis, (now) => Tool.ok(now))))
 )
 

@@ -2,17 +2,15 @@
  * Laws 7 and 10 on generated runs: the same outcomes at other times, in another order, with another bound or under a slow
  * reader, give the same decisions; and no tool runs at other times because somebody reads slowly.
  */
-import { describe, it } from "@effect/vitest"
+import { describe } from "@effect/vitest"
 import * as Arbitrary from "effect/Arbitrary"
 import * as Effect from "effect/Effect"
 import type { Policy } from "heddle"
-import { type Call, type Case, cases, latency, oneOf } from "../support/cases.ts"
+import { type Call, type Case, cases, latencies } from "../support/cases.ts"
+import { oneOf } from "../support/dimensions/dimension.ts"
 import * as Lawful from "../support/lawful.ts"
+import { property } from "../support/property.ts"
 import { play } from "../support/worlds.ts"
-
-const options = { arbitrary: { runs: 1000, size: 10 }, timeout: 60_000 }
-
-const lawful = (problems: ReadonlyArray<string>) => problems.length === 0 ? Effect.void : Effect.fail(problems)
 
 /** Everything about a case that is a matter of time. */
 interface Times {
@@ -26,7 +24,7 @@ interface Times {
 }
 
 const times: Arbitrary.Arbitrary<Times> = Arbitrary.all({
-  latencies: Arbitrary.array(latency, { minLength: 24, maxLength: 24 }),
+  latencies: Arbitrary.array(latencies.values, { minLength: 24, maxLength: 24 }),
   pauses: Arbitrary.array(oneOf(0, 10, 20), { minLength: 4, maxLength: 4 }),
   gaps: Arbitrary.array(oneOf(0, 0, 10, 20), { minLength: 24, maxLength: 24 }),
   decisionLatency: oneOf(0, 10, 30),
@@ -92,29 +90,28 @@ const readEvery = (readerPause: number, played: Case): Case => ({
 })
 
 describe("laws of time", () => {
-  it.effect.prop(
-    "law 7, U-7, X-04: decisions do not depend on timing",
-    [cases, times],
+  property(
+    "X-04: law 7, U-7: decisions do not depend on timing",
+    Arbitrary.all([cases, times]),
     ([any, shift]) =>
       Effect.gen(function*() {
         const played = settled(any)
-        const first = yield* play(played, "run")
-        const second = yield* play(shifted(played, shift), "run")
-        yield* lawful(Lawful.decisions(first, second))
+        return Lawful.decisions(yield* play(played, "run"), yield* play(shifted(played, shift), "run"))
       }),
-    options
+    10_000
   )
 
-  it.effect.prop(
-    "law 10, X-06: tools run at the same times under a slow reader",
-    [cases],
-    ([any]) =>
+  property(
+    "X-06: law 10: a reader that takes 100 ms or more for an event makes no tool run at other times, or time out",
+    Arbitrary.all([cases, oneOf(100, 1000)]),
+    ([any, pause]) =>
       Effect.gen(function*() {
         const played = apart(settled(any))
-        const fast = yield* play(readEvery(0, played), "stream")
-        const slow = yield* play(readEvery(1000, played), "stream")
-        yield* lawful(Lawful.times(fast, slow))
+        return Lawful.times(
+          yield* play(readEvery(0, played), "stream"),
+          yield* play(readEvery(pause, played), "stream")
+        )
       }),
-    options
+    1000
   )
 })

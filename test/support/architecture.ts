@@ -120,12 +120,24 @@ const barrels = (file: File): ReadonlyArray<Fault> =>
     target !== undefined && isIndex(target) ? [{ offset, message: `imports ${target}` }] : []
   )
 
+/** A module that is there for one function may go by that function: `everyStep` of `EveryStep.ts`. */
+const isOwnFunction = (statement: Node, from: unknown): boolean => {
+  const specifiers = statement.type === "ExportNamedDeclaration" ? statement.specifiers as ReadonlyArray<Node> : []
+  const [only] = specifiers
+  if (only === undefined || specifiers.length > 1) return false
+  const name = String((only.exported as Node).name)
+  const isRenamed = (only.local as Node).name !== name
+  return !isRenamed && /^[a-z]/.test(name) && from === `./${name.charAt(0).toUpperCase()}${name.slice(1)}.ts`
+}
+
 const indexes = (file: File): ReadonlyArray<Fault> =>
   !isIndex(file.path) ? [] : (file.body.body as ReadonlyArray<Node>).flatMap((statement) => {
     const exported = statement.exported as Node | null | undefined
-    const from = statement.source as Node | null | undefined
-    const isNamespace = exported !== null && exported !== undefined && from?.value === `./${String(exported.name)}.ts`
-    return isNamespace ? [] : [{ offset: statement.start, message: "not export * as Name from \"./Name.ts\"" }]
+    const from = (statement.source as Node | null | undefined)?.value
+    const isNamespace = exported !== null && exported !== undefined && from === `./${String(exported.name)}.ts`
+    return isNamespace || isOwnFunction(statement, from)
+      ? []
+      : [{ offset: statement.start, message: "not export * as Name from \"./Name.ts\"" }]
   })
 
 const stableOnly = (file: File): ReadonlyArray<Fault> =>
@@ -168,7 +180,10 @@ export const rules = {
   internal: { demand: "internal modules import public ones as types only", faults: internalTypes },
   outward: { demand: "adapters and testing are imported by nothing outside themselves", faults: outward },
   barrel: { demand: "nothing imports an index file", faults: barrels },
-  index: { demand: "an index re-exports modules of its folder as namespaces, and nothing else", faults: indexes },
+  index: {
+    demand: "an index re-exports modules of its folder as namespaces, or by the one function they are there for",
+    faults: indexes
+  },
   stable: { demand: "the core imports only modules of effect marked stable, by their own paths", faults: stableOnly },
   packages: { demand: "effect is the only package imported; Node's modules only in testing", faults: packages },
   length: { demand: `no file is longer than ${maximumLines} lines`, faults: tooLong },

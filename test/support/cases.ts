@@ -1,94 +1,53 @@
 /**
  * Generated runs, as plain data: what the model says in each turn, what becomes of each call, and how the run is driven.
- * A case says everything that happens, so that a failing one can be read, shrunk and played again.
+ * A case says everything that happens, so that a failing one can be read, shrunk and played again. What can be said is
+ * declared in the tables of `dimensions/`.
  */
 import * as Arbitrary from "effect/Arbitrary"
 import * as Schema from "effect/Schema"
-import { Policy } from "heddle"
+import { deliveries } from "./dimensions/deliveries.ts"
+import {
+  among,
+  type Dimension,
+  dimension,
+  oneOf,
+  plainPoint,
+  type Point,
+  points,
+  rarely,
+  rarelyNamesOf
+} from "./dimensions/dimension.ts"
+import { type Driving, drivingDimensions } from "./dimensions/driving.ts"
+import { endings } from "./dimensions/endings.ts"
+import { type KindName, kindNames } from "./dimensions/kinds.ts"
 
-/** What a handler does. The first is the simplest: shrinking goes there. */
-const kinds = [
-  "ok",
-  "object",
-  "nothing",
-  "fail",
-  "die",
-  "throw",
-  "exit",
-  "invalid",
-  "ask",
-  "halt",
-  "reserved",
-  "unencodable",
-  "child",
-  "retry",
-  "never",
-  "slowStop",
-  "late",
-  "refuse",
-  "block",
-  "unknown",
-  "misnamed",
-  "manual",
-  "badArguments"
-] as const
+/** Times are multiples of ten, and limits are not, so that nothing depends on who is first at the same instant. */
+export const latencies: Dimension<number> = among<number>(0, 10, 20, 30, 40)
 
-/** What generated handlers do, and what only a planted one does: it leaves a fiber behind. */
-export type Kind = (typeof kinds)[number] | "leak"
-
-/** How a call comes over the wire. */
-const deliveries = ["whole", "fragments", "cut", "missing", "lost", "provider", "nameless"] as const
-
-const endings = [
-  "tool_calls",
-  "stop",
-  "length",
-  "content_filter",
-  "error",
-  "other",
-  "none",
-  "errorEvent",
-  "errorThenContinue",
-  "drop",
-  "preflight"
-] as const
-
-/** The ids of some calls are taken from here, so that they repeat and get in each other's way. */
-const ids = ["d", "d_2", ""] as const
-
-export interface Call {
-  readonly kind: Kind
-  readonly latency: number
-  readonly isExclusive: boolean
-  readonly isReadOnly: boolean
-  readonly progress: number
+const callDimensions = {
+  kind: dimension<KindName>("ok", oneOf<KindName>(...kindNames, "ok", "ok", "object", "fail")),
+  latency: latencies,
+  isExclusive: rarely<boolean>(false, true),
+  isReadOnly: among<boolean>(false, true),
+  progress: among<number>(0, 0, 1, 3),
   /** How long the model says nothing before it makes the call. */
-  readonly gap: number
-  readonly delivery: (typeof deliveries)[number]
-  readonly id: (typeof ids)[number] | null
+  gap: among<number>(0, 0, 0, 10, 20),
+  delivery: rarelyNamesOf(deliveries),
+  /** The ids of some calls are taken from here, so that they repeat and get in each other's way. */
+  id: rarely<string | null>(null, "d", "d_2", "")
 }
 
-export interface Turn {
-  readonly text: string | null
+const turnDimensions = {
+  text: among<string | null>(null, "", "text"),
+  ending: rarelyNamesOf(endings),
+  /** How long the model says nothing before its first call. */
+  pause: among<number>(0, 10)
+}
+
+export type Call = Point<typeof callDimensions>
+
+export interface Turn extends Point<typeof turnDimensions> {
   readonly calls: ReadonlyArray<Call>
-  readonly ending: (typeof endings)[number]
-  readonly pause: number
-}
-
-export interface Driving {
-  readonly policy: Policy.Policy
-  readonly onToolError: "continue" | "halt" | "replace" | "halting" | "fail" | "die" | "invalid" | "mixed"
-  readonly decisionLatency: number
-  readonly encoder: "json" | "slow" | "broken"
-  readonly maxConcurrency: number | null
-  readonly maxTurns: number
-  readonly mode: "auto" | "manual"
-  readonly haltAt: number | null
-  readonly isStructured: boolean
-  readonly hidesDeltas: boolean
-  readonly readerPause: number
-  /** When the run is asked to stop softly. */
-  readonly cancelAt: number | null
 }
 
 export interface Case {
@@ -96,74 +55,32 @@ export interface Case {
   readonly driving: Driving
 }
 
-/** One of the values; a value that is listed more often comes up more often. */
-export const oneOf = <const A>(...values: ReadonlyArray<A>): Arbitrary.Arbitrary<A> =>
-  Arbitrary.map(Arbitrary.schema(Schema.Literals(values.map((_, index) => index))), (index) => values[index] as A)
+/** A call, a turn and a run at which everything is plain but for what is said. */
+export const call = (change: Partial<Call> = {}): Call => ({ ...plainPoint(callDimensions), ...change })
 
-const rarely = <const A>(usual: A, ...others: ReadonlyArray<A>): Arbitrary.Arbitrary<A> =>
-  oneOf(...others.flatMap(() => [usual, usual, usual]), ...others)
-
-/** Times are multiples of ten, and limits are not, so that nothing depends on who is first at the same instant. */
-export const latency = oneOf(0, 10, 20, 30, 40)
-
-const call: Arbitrary.Arbitrary<Call> = Arbitrary.all({
-  kind: oneOf(...kinds, "ok", "ok", "object", "fail"),
-  latency,
-  isExclusive: rarely(false, true),
-  isReadOnly: oneOf(false, true),
-  progress: oneOf(0, 0, 1, 3),
-  gap: oneOf(0, 0, 0, 10, 20),
-  delivery: rarely("whole", ...deliveries.slice(1)),
-  id: rarely(null, ...ids)
+export const turn = (calls: ReadonlyArray<Call>, change: Partial<Turn> = {}): Turn => ({
+  ...plainPoint(turnDimensions),
+  calls,
+  ...change
 })
 
-const turn: Arbitrary.Arbitrary<Turn> = Arbitrary.all({
-  text: oneOf(null, "", "text"),
-  calls: Arbitrary.array(call, { minLength: 1, maxLength: 6 }),
-  ending: rarely("tool_calls", ...endings.slice(1)),
-  pause: oneOf(0, 10)
+export const caseOf = (turns: ReadonlyArray<Turn>, change: Partial<Driving> = {}): Case => ({
+  turns,
+  driving: { ...plainPoint(drivingDimensions), ...change }
 })
 
-const knobs = {
-  start: oneOf("afterTurn", "readOnly", "onCallReady"),
-  resultOrder: oneOf("request", "completion"),
-  toolEvents: oneOf("live", "grouped"),
-  unknownTool: oneOf("answer", "failTurn"),
-  toolTurn: oneOf("presence", "finishReason"),
-  badArguments: oneOf("answer", "runWithHeaderArguments"),
-  haltPrecedence: oneOf("request", "completion"),
-  adapterErrors: oneOf("sticky", "lastWins")
-} as const
-
-const knobNames = Object.keys(knobs) as ReadonlyArray<keyof typeof knobs>
-
-/** A turn that fails as a whole cannot have started a tool. */
-const usable = (policy: Policy.Policy): Policy.Policy =>
-  policy.unknownTool === "failTurn" ? { ...policy, start: "afterTurn" } : policy
-
-/** A preset, or a preset with one knob changed. */
-const policy: Arbitrary.Arbitrary<Policy.Policy> = Arbitrary.map(
+const turns: Arbitrary.Arbitrary<Turn> = Arbitrary.map(
   Arbitrary.all({
-    preset: oneOf(Policy.standard, Policy.allm),
-    changed: oneOf(null, ...knobNames),
-    values: Arbitrary.all(knobs)
+    said: points(turnDimensions),
+    calls: Arbitrary.array(points(callDimensions), { minLength: 1, maxLength: 6 })
   }),
-  ({ changed, preset, values }) => usable(changed === null ? preset : { ...preset, [changed]: values[changed] })
+  ({ calls, said }) => ({ ...said, calls })
 )
 
-const driving: Arbitrary.Arbitrary<Driving> = Arbitrary.all({
-  policy,
-  onToolError: rarely("continue", "halt", "replace", "halting", "fail", "die", "invalid", "mixed"),
-  decisionLatency: oneOf(0, 10, 30),
-  encoder: rarely("json", "slow", "broken"),
-  maxConcurrency: oneOf(null, 1, 2, 3),
-  maxTurns: rarely(8, 1, 2),
-  mode: rarely("auto", "auto", "manual"),
-  haltAt: rarely(null, null, 0, 1),
-  isStructured: rarely(false, false, true),
-  hidesDeltas: oneOf(false, true),
-  readerPause: rarely(0, 0, 100),
-  cancelAt: rarely(null, 0, 13, 37, 62, 99)
+/** Any run. */
+export const cases: Arbitrary.Arbitrary<Case> = Arbitrary.all({
+  turns: Arbitrary.array(turns, { minLength: 1, maxLength: 4 }),
+  driving: points(drivingDimensions)
 })
 
 /** How a run is left before its end: interrupted at a time, or by a reader that wants no more. */
@@ -176,9 +93,3 @@ export const stops: Arbitrary.Arbitrary<Stop> = Arbitrary.map(
   }),
   ({ isTake, size }): Stop => isTake ? { take: size } : { at: size * 3 }
 )
-
-/** Any run. */
-export const cases: Arbitrary.Arbitrary<Case> = Arbitrary.all({
-  turns: Arbitrary.array(turn, { minLength: 1, maxLength: 4 }),
-  driving
-})

@@ -5,10 +5,14 @@
 import * as Cause from "effect/Cause"
 import * as Exit from "effect/Exit"
 import * as Schema from "effect/Schema"
-import { Adapter, Collector, Event, type Message, Response, Step, Thread, Tool } from "heddle"
+import { Adapter, Collector, Event, Message, Response, Step, Thread, Tool } from "heddle"
 import { Laws, type Recorder } from "heddle/testing"
 import type { Call, Case, Stop } from "./cases.ts"
-import { Decided, grace, type Remains, type Trace } from "./worlds.ts"
+import { deliveries } from "./dimensions/deliveries.ts"
+import { Decided } from "./dimensions/driving.ts"
+import { kinds, type Word } from "./dimensions/kinds.ts"
+import { isExclusive, refuses, toolOf } from "./handlers.ts"
+import { grace, type Remains, type Trace } from "./worlds.ts"
 
 type Problems = ReadonlyArray<string>
 
@@ -24,7 +28,10 @@ export const of = (
 ): Problems => told(violations.filter((violation) => laws.includes(violation.law)))
 
 /** Whether a handler of this name does not stop when it is told to. */
-const isStubborn = (name: string): boolean => / (refuse|late) /.test(name)
+const isStubborn = (name: string): boolean => refuses(name) !== undefined
+
+/** Whether it ends by itself some time after that, and has a timer for it. */
+const isLate = (name: string): boolean => refuses(name) === "late"
 
 /** The handlers that were alive when the run ended. */
 const outlived = ({ endedAt, log }: Trace): ReadonlyArray<string> => alive(log.filter(({ at }) => at <= endedAt))
@@ -38,6 +45,12 @@ const alive = (log: ReadonlyArray<Recorder.Entry>): ReadonlyArray<string> => {
     else if (entry._tag !== "Finalized") names.splice(names.indexOf(entry.name), 1)
   }
   return names
+}
+
+/** Laws 1 and 5: one answer per call, in order, in the frame of a run. */
+export const events = ({ events, exit }: Trace): Problems => {
+  const isCut = exit?._tag === "Failure"
+  return told([...Laws.order(events, { isCut }), ...Laws.answers(events), ...Laws.frame(events, { isCut })])
 }
 
 /** Law 2: one start for each attempt that a call was granted, and attempts in order. */
@@ -66,7 +79,7 @@ export const lifetime = (trace: Trace, played: Case): Problems => {
   if (trace.exit === undefined || trace.left === undefined) return ["the run does not end"]
   const left = outlived(trace)
   const hooks = spared(played, trace.abandoned)
-  const timers = left.filter((name) => name.includes(" late ")).length + hooks
+  const timers = left.filter(isLate).length + hooks
   return [
     ...left.filter((name) => !isStubborn(name)).map((name) => `"${name}" is alive after the run`),
     ...when(left.length + hooks === 0 && trace.left.fibers > 0, `${trace.left.fibers} fibers are alive after the run`),
@@ -82,7 +95,7 @@ export const lifetime = (trace: Trace, played: Case): Problems => {
 export const remains = ({ abandoned, log, openRequests, report }: Remains, played: Case): Problems => {
   if (report.exit === undefined) return ["the run does not end"]
   const left = alive(log)
-  const sleeping = left.filter((name) => name.includes(" late ")).length + spared(played, abandoned)
+  const sleeping = left.filter(isLate).length + spared(played, abandoned)
   return [
     ...left.filter((name) => !isStubborn(name)).map((name) => `"${name}" is alive after the run`),
     ...when(report.sleeping > sleeping, `${report.sleeping} fibers are asleep after the run`),
@@ -96,7 +109,6 @@ export const concurrency = ({ driving, turns }: Case, trace: Trace): Problems =>
   const calls = Math.max(...turns.map((turn) => turn.calls.length))
   const bound = driving.maxConcurrency ?? Math.min(calls, 2 * navigator.hardwareConcurrency)
   const names = trace.log.flatMap((entry) => entry._tag === "Started" && isStubborn(entry.name) ? [entry.name] : [])
-  const isExclusive = (name: string): boolean => name.startsWith("alone")
   return of(Laws.handlers(trace.log, { bound, isExclusive, abandoned: names }), "concurrency")
 }
 
@@ -144,60 +156,29 @@ export const ending = (trace: Trace, isStopped: boolean): Problems => {
   return [`the run ends with ${Cause.pretty(trace.exit.cause)}`]
 }
 
-const lostReason = (call: Message.ToolCall): string | undefined =>
+const lostReason = (call: Message.ToolCall): Word | undefined =>
   call.argumentsLost === undefined
     ? undefined
     : call.argumentsLost === "truncated"
     ? "truncated_arguments"
     : "invalid_arguments"
 
-/** What a call comes to, by what its handler does. A failure that the handler reports has no reason of ours. */
-const expected: { readonly [Kind in Call["kind"]]: string } = {
-  ok: "Ok",
-  object: "Ok",
-  nothing: "Ok",
-  child: "Ok",
-  retry: "Ok",
-  block: "Ok",
-  leak: "Ok",
-  fail: "reported",
-  die: "handler_raised",
-  throw: "handler_raised",
-  exit: "handler_exit",
-  invalid: "invalid_return",
-  ask: "AskUser",
-  halt: "Halt",
-  reserved: "invalid_return",
-  unencodable: "encoding_failed",
-  never: "timeout",
-  slowStop: "timeout",
-  late: "timeout",
-  refuse: "timeout",
-  unknown: "unknown_tool",
-  misnamed: "unknown_tool",
-  manual: "Ok",
-  badArguments: "invalid_arguments"
-}
-
-const toWord = (outcome: Tool.Outcome): string =>
+const toWord = (outcome: Tool.Outcome): Word =>
   outcome._tag === "Error" ? outcome.error instanceof Tool.ToolError ? outcome.error.reason : "reported" : outcome._tag
 
 /** What a call comes to if it is run, or refused for what it says. */
-const runOf = (call: Message.ToolCall, spec: Call, { driving }: Case): string => {
-  if (spec.kind === "unknown" || spec.kind === "misnamed") return expected.unknown
+const runOf = (call: Message.ToolCall, spec: Call, { driving: { policy } }: Case): Word => {
+  const { becomes } = kinds[spec.kind]
   const lost = lostReason(call)
-  if (driving.policy.badArguments === "answer" && lost !== undefined) return lost
-  return spec.delivery === "whole" || (spec.delivery === "fragments" && driving.policy.badArguments === "answer")
-    ? expected[spec.kind]
-    : "invalid_arguments"
+  if (becomes === "unknown_tool") return becomes
+  if (policy.badArguments === "answer" && lost !== undefined) return lost
+  return deliveries[spec.delivery].isWhole(policy) ? becomes : "invalid_arguments"
 }
 
 /** Whether a call may have been started before the reply had ended. */
-const mayBeEarly = ({ delivery, isReadOnly, kind }: Call, { driving }: Case): boolean => {
-  const { start } = driving.policy
-  const isLook = isReadOnly && !["block", "retry", "unknown", "misnamed"].includes(kind)
-  return kind !== "manual" && delivery === "whole" && (start === "onCallReady" || (start === "readOnly" && isLook))
-}
+const mayBeEarly = (spec: Call, { driving: { policy: { start } } }: Case): boolean =>
+  spec.kind !== "manual" && deliveries[spec.delivery].isFinal &&
+  (start === "onCallReady" || (start === "readOnly" && toolOf(spec) === "look"))
 
 const badEndings: ReadonlyArray<unknown> = ["length", "content_filter", "error"]
 
@@ -207,7 +188,7 @@ const possible = (
   spec: Call,
   played: Case,
   { halt, response }: Event.Of<"StepCompleted">
-): ReadonlyArray<string> => {
+): ReadonlyArray<Word> => {
   const isEarly = mayBeEarly(spec, played)
   if (!Collector.isToolTurn(played.driving.policy, response)) {
     return isEarly ? ["cancelled", runOf(call, spec, played)] : ["cancelled"]
@@ -223,7 +204,7 @@ const possible = (
 export const failures = (played: Case, trace: Trace): Problems => {
   const steps = trace.events.filter((event) => event._tag === "StepCompleted")
   const stubborn = trace.log.flatMap((entry) => entry._tag === "Started" && isStubborn(entry.name) ? [entry.name] : [])
-  const isHeldUp = (spec: Call): boolean => stubborn.some((name) => spec.isExclusive || name.startsWith("alone"))
+  const isHeldUp = (spec: Call): boolean => stubborn.some((name) => spec.isExclusive || isExclusive(name))
   return steps.flatMap((step, turn) => {
     const specs = played.turns[turn]?.calls ?? []
     return Response.actionableCalls(step.response).flatMap((call) => {
@@ -267,8 +248,8 @@ export const startsInTime = (played: Case, trace: Trace): Problems => {
 
 /** Law 9: every thread that was handed out, and every one that was sent, can be sent. */
 export const history = (trace: Trace): Problems => [
-  ...of(Laws.check(trace.events, { isCut: true }), "history"),
-  ...trace.requests.flatMap(({ messages }) => of(Laws.history(Thread.fromMessages(messages)), "history"))
+  ...told(Laws.histories(trace.events)),
+  ...trace.requests.flatMap(({ messages }) => told(Laws.history(Thread.fromMessages(messages))))
 ]
 
 const encode = Schema.encodeUnknownSync(Schema.Union([Event.ChatResult, Event.StepResult]))
@@ -304,4 +285,20 @@ export const times = (first: Trace, second: Trace): Problems => {
     ...actual.filter((line) => !expected.includes(line)),
     ...expected.filter((line) => !actual.includes(line)).map((line) => `not: ${line}`)
   ]
+}
+
+/** The texts of a message, if deltas were shown: as it was streamed, as it was completed, and as it stands in the thread. */
+export const texts = ({ driving }: Case, { events }: Trace): Problems => {
+  let delta = ""
+  let completed: string | undefined
+  return driving.hidesDeltas ? [] : events.flatMap((event) => {
+    if (event._tag === "MessageStarted") [delta, completed] = ["", undefined]
+    if (event._tag === "TextDelta") delta += event.delta
+    if (event._tag === "TextCompleted") completed = event.text
+    if (event._tag !== "StepCompleted") return []
+    const said = event.thread.messages.findLast(({ role }) => role === "assistant")
+    const told = delta === "" || said === undefined ? "" : Message.text(said)
+    const isSame = delta === told && (completed ?? delta) === told
+    return when(!isSame, `"${delta}", "${completed}" and "${told}" are not the same`)
+  })
 }

@@ -59,6 +59,46 @@ describe("Simulation", () => {
       assert.isTrue(report.exit !== undefined && Exit.isSuccess(report.exit))
     }))
 
+  it.effect("lets promises that are ready settle before the clock moves", () =>
+    Effect.gen(function*() {
+      const chained = Effect.promise(() => Promise.resolve(1).then((one) => one + 1).then((two) => two + 1))
+      const report = yield* Simulation.run(Effect.timeout(chained, "1 minute"))
+      assert.deepStrictEqual(report.exit, Exit.succeed(3))
+      assert.strictEqual(report.millis, 0)
+    }))
+
+  it.effect("counts the fibers that are left, asleep or not", () =>
+    Effect.gen(function*() {
+      const alone = yield* Simulation.run(Effect.all([Effect.sleep(1), Effect.sleep(2)], { concurrency: 2 }))
+      assert.strictEqual(alone.fibers, 0)
+      const left = yield* Simulation.run(Effect.asVoid(Effect.forkDetach(Effect.never, { startImmediately: true })))
+      assert.strictEqual(left.fibers, 1)
+      assert.strictEqual(left.sleeping, 0)
+      const stuck = yield* Simulation.run(Effect.never)
+      assert.strictEqual(stuck.fibers, 1)
+    }))
+
+  it.effect("tells of each step before it is taken", () =>
+    Effect.gen(function*() {
+      const seen: Array<readonly [number, string]> = []
+      let phase = "before"
+      const program = Effect.sync(() => phase = "first").pipe(
+        Effect.andThen(Effect.sleep(10)),
+        Effect.andThen(Effect.sync(() => phase = "second"))
+      )
+      const report = yield* Simulation.run(program, { onStep: (step) => seen.push([step, phase]) })
+      assert.strictEqual(report.steps, 2)
+      assert.deepStrictEqual(seen, [[0, "before"], [1, "first"], [2, "second"]])
+    }))
+
+  it.effect("interrupts an effect that hangs", () =>
+    Effect.gen(function*() {
+      const whole = yield* Simulation.run(Effect.never)
+      const report = yield* Simulation.run(Effect.never, { interruptAt: whole.steps })
+      assert.isTrue(report.exit !== undefined && Exit.hasInterrupts(report.exit))
+      assert.strictEqual(report.fibers, 0)
+    }))
+
   it.effect("drives a whole run with its script and timeouts", () =>
     Effect.gen(function*() {
       const slow = Tool.make("slow", { parameters: {}, timeout: "1 minute", handler: () => Effect.never })

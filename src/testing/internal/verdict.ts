@@ -1,0 +1,198 @@
+/** What one attempt at a run has to answer for: each law on what it left behind. */
+import * as Cause from "effect/Cause"
+import * as Exit from "effect/Exit"
+import type * as Event from "../../Event.ts"
+import * as Json from "../../internal/json.ts"
+import * as Thread from "../../Thread.ts"
+import * as Laws from "../Laws.ts"
+import type * as Recorder from "../Recorder.ts"
+import type * as Simulation from "../Simulation.ts"
+import type { Start, Watch } from "./watching.ts"
+
+/** How much had happened when the run was stopped. */
+export interface Stopped {
+  readonly how: "hard" | "soft"
+  readonly starts: number
+  readonly requests: number
+  readonly millis: number
+}
+
+/** One attempt, when it was over. `log` and `events` are what its own recorder saw. */
+export interface Attempted {
+  readonly report: Simulation.Report<unknown, unknown>
+  readonly watch: Watch
+  readonly handlers: ReadonlyArray<Recorder.Entry>
+  readonly log: ReadonlyArray<Recorder.Entry>
+  readonly events: ReadonlyArray<Event.Event>
+  readonly stopped: Stopped | undefined
+}
+
+/** What the caller knows of the run. */
+export interface Known extends Pick<Laws.Options, "policy"> {
+  readonly bound: number
+  readonly graceMillis: number
+  /** Whether fibers pause more often than they would by themselves. */
+  readonly isFine: boolean
+  /** Whether the run was seen to end in `ChatCompleted` when nobody stopped it. */
+  readonly isChat: boolean
+  /** Whether the run succeeded when nobody stopped it. */
+  readonly isSound: boolean
+}
+
+type Law = Laws.Violation["law"] | "stop" | "repeatable"
+
+interface Finding {
+  readonly law: Law
+  readonly message: string
+}
+
+type Findings = ReadonlyArray<Finding>
+
+const when = (isBroken: boolean, law: Law, message: string): Findings => isBroken ? [{ law, message }] : []
+
+/** A handler starts once for each attempt at its call, and no attempt before the one in front of it has started. */
+const starts = (all: ReadonlyArray<Start>): Findings => {
+  const seen = new Set<string>()
+  return all.flatMap(({ call, key, name }): Findings => {
+    const isRepeated = seen.has(key)
+    const earlier = key.slice(0, key.lastIndexOf(" ")) + ` ${call.attempt - 1}`
+    seen.add(key)
+    return [
+      ...when(isRepeated, "starts", `${name} was started twice`),
+      ...when(call.attempt > 1 && !seen.has(earlier), "starts", `${name} was started before the attempt in front of it`)
+    ]
+  })
+}
+
+const isMark = (entry: Recorder.Entry): entry is Exclude<Recorder.Entry, { readonly _tag: "Emitted" }> =>
+  entry._tag !== "Emitted"
+
+/** Lifetime and barriers, run by run: the handlers of a sub-agent do not keep out the one that it runs in. */
+const handlers = ({ handlers, watch }: Attempted): Findings => {
+  const { abandoned, starts } = watch
+  const isLost = ({ call }: Start): boolean => abandoned.some(({ id, name }) => id === call.id && name === call.name)
+  return Array.from(new Set(starts.map(({ group }) => group))).flatMap((group) => {
+    const members = starts.filter((start) => start.group === group)
+    const names = new Set(members.map(({ name }) => name))
+    const exclusive = new Set(members.filter((start) => start.isExclusive).map(({ name }) => name))
+    return Laws.handlers(handlers.filter((entry) => isMark(entry) && names.has(entry.name)), {
+      isExclusive: (name) => exclusive.has(name),
+      abandoned: members.filter(isLost).map(({ name }) => name)
+    })
+  })
+}
+
+/** One bound holds for the whole tree of runs. A handler in which a run lives takes no place of others. */
+const bound = ({ handlers, watch }: Attempted, { bound }: Known): Findings => {
+  const parents = new Set([...watch.starts, ...watch.requests].map(({ inside }) => inside))
+  const lost = watch.abandoned.map(({ id, name }) => `${name} (call ${id})`)
+  const leaves = handlers.filter((entry) => isMark(entry) && !parents.has(entry.name))
+  return Laws.handlers(leaves, { bound, abandoned: lost }).filter(({ law }) => law === "concurrency")
+}
+
+/** What is alive after the run. Of handlers that refused to stop and were named, nobody knows what they hold. */
+const lifetime = ({ log, report, watch }: Attempted): Findings => {
+  if (report.exit === undefined) return [{ law: "lifetime", message: "the run does not end" }]
+  const open = watch.requests.length - watch.closed
+  const isExcused = watch.abandoned.length > 0
+  return [
+    ...when(open !== 0, "lifetime", `${open} model requests were not closed`),
+    ...when(!isExcused && report.fibers > 0, "lifetime", `${report.fibers} fibers are alive after the run`),
+    ...when(!isExcused && report.sleeping > 0, "lifetime", `${report.sleeping} timers are set after the run`),
+    ...Laws.handlers(log).filter(({ law }) => law === "lifetime")
+  ]
+}
+
+/**
+ * Nothing starts after the stop. Where fibers are made to pause between any two operations, one that was on its way to a
+ * start when the run was stopped may still come to it, at that instant.
+ */
+const starting = ({ starts, requests }: Watch, stopped: Stopped, isFine: boolean): Findings => {
+  const isLate = ({ at }: { readonly at: number }): boolean => !isFine || at > stopped.millis
+  const asked = requests.slice(stopped.requests).filter(isLate).length
+  return [
+    ...starts.slice(stopped.starts).filter(isLate).map(({ name }): Finding => ({
+      law: "stop",
+      message: `${name} was started after the run was stopped`
+    })),
+    ...when(asked > 0, "stop", `${asked} model requests were made after the run was stopped`)
+  ]
+}
+
+/** A run that was stopped ends within its grace period: with its result, or interrupted if it was stopped hard. */
+const stop = ({ report: { exit, millis }, stopped, watch }: Attempted, known: Known): Findings => {
+  if (stopped === undefined) return []
+  const { graceMillis, isFine, isSound } = known
+  const took = millis - stopped.millis
+  const cause = isSound && exit !== undefined && Exit.isFailure(exit) ? exit.cause : Cause.empty
+  const isWrong = cause.reasons.length > 0 && !(stopped.how === "hard" && Cause.hasInterruptsOnly(cause))
+  return [
+    ...starting(watch, stopped, isFine),
+    ...when(took > graceMillis, "stop", `the run took ${took} ms to stop, and has ${graceMillis} for it`),
+    ...when(isWrong, "stop", `the run was stopped and ends with ${Cause.pretty(cause)}`)
+  ]
+}
+
+const isStep = (value: unknown): value is Event.StepResult =>
+  typeof value === "object" && value !== null && "thread" in value && "toolResults" in value
+
+const isResult = (value: unknown): value is Event.ChatResult =>
+  typeof value === "object" && value !== null && "thread" in value && "outcome" in value && "steps" in value
+
+const toStepCompleted = (step: Event.StepResult): Event.Event => ({
+  _tag: "StepCompleted",
+  response: step.response,
+  thread: step.thread,
+  mode: step.mode ?? "auto",
+  manualToolCalls: step.manualToolCalls ?? [],
+  ...(step.haltedReason === undefined ? {} : { halt: step as Event.Halt })
+})
+
+/** The threads of an awaited result, as the stream would have shown them. */
+const shown = (value: unknown): ReadonlyArray<Event.Event> => {
+  if (isStep(value)) return [toStepCompleted(value)]
+  return isResult(value) ? [...value.steps.map(toStepCompleted), { _tag: "ChatCompleted", result: value }] : []
+}
+
+/**
+ * The threads that runs sent when they went on, each with the length of what their callers had put in front: a request
+ * that goes on from none before it is the first of a run, and its caller's.
+ */
+const continued = (requests: Watch["requests"]) => {
+  const seen: Array<{ readonly messages: ReadonlyArray<string>; readonly from: number }> = []
+  return requests.flatMap(({ request }) => {
+    const messages = request.messages.map((message) => JSON.stringify(Json.toJson(message)))
+    const earlier = seen.findLast((other) => other.messages.every((message, index) => messages[index] === message))
+    const from = earlier?.from ?? messages.length
+    seen.push({ messages, from })
+    return earlier === undefined ? [] : [{ thread: Thread.fromMessages(request.messages), from }]
+  })
+}
+
+/** Every thread that was handed out or sent: in the result and in the requests. */
+const histories = ({ report, watch }: Attempted): Findings => {
+  const value = report.exit !== undefined && Exit.isSuccess(report.exit) ? report.exit.value : undefined
+  return [
+    ...Laws.histories(shown(value)),
+    ...continued(watch.requests).flatMap(({ from, thread }) => Laws.history(thread, { from }))
+  ]
+}
+
+/** What the events of a run show. One that was left or failed need not be whole. */
+const events = ({ events, report, stopped }: Attempted, { isChat, policy }: Known): Findings => {
+  const hasEnded = report.exit !== undefined && Exit.isSuccess(report.exit)
+  const isCut = report.exit !== undefined && (stopped?.how === "hard" || !hasEnded)
+  const found = Laws.check(events, { isCut, ...(policy === undefined ? {} : { policy }) })
+  return isChat ? found : found.filter(({ law }) => law !== "frame")
+}
+
+/** Everything that is against the attempt. */
+export const of = (attempted: Attempted, known: Known): Findings => [
+  ...starts(attempted.watch.starts),
+  ...handlers(attempted),
+  ...bound(attempted, known),
+  ...lifetime(attempted),
+  ...stop(attempted, known),
+  ...events(attempted, known),
+  ...histories(attempted)
+]

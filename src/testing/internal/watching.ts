@@ -1,0 +1,146 @@
+/**
+ * Watches one attempt at a run through its own seams: each handler that an executor calls, each request that an adapter
+ * opens, and what is logged. It changes nothing about them.
+ */
+import * as Channel from "effect/Channel"
+import * as Clock from "effect/Clock"
+import * as Context from "effect/Context"
+import * as Effect from "effect/Effect"
+import * as Logger from "effect/Logger"
+import * as Option from "effect/Option"
+import * as Stream from "effect/Stream"
+import * as Adapter from "../../Adapter.ts"
+import type * as Event from "../../Event.ts"
+import * as Executor from "../../Executor.ts"
+import type * as Tool from "../../Tool.ts"
+import * as Recorder from "../Recorder.ts"
+
+/** One start of a handler. Two starts with one key are two starts of one attempt at one call. */
+export interface Start {
+  readonly at: number
+  readonly key: string
+  readonly name: string
+  /** Starts with one group belong to one run; the run of a sub-agent is not that of the handler that it runs in. */
+  readonly group: string
+  /** The name of the handler that this one runs in, if it does. */
+  readonly inside: string
+  readonly call: Tool.CallContext
+  readonly isExclusive: boolean
+}
+
+/** One request that was opened. */
+interface Asked {
+  readonly at: number
+  readonly request: Adapter.Request
+  readonly inside: string
+}
+
+/** What was seen of an attempt. `usual` is how tools are taken that say nothing about their concurrency. */
+export interface Watch {
+  readonly usual: Tool.Concurrency
+  readonly recorder: Recorder.Recorder
+  readonly starts: Array<Start>
+  readonly requests: Array<Asked>
+  readonly abandoned: Array<Event.Abandoned>
+  closed: number
+}
+
+/** The handler that is being run, by name, and nothing outside of handlers. */
+const Inside = Context.Reference<string>("heddle/testing/EveryStep/Inside", { defaultValue: () => "" })
+
+export const make = (usual: Tool.Concurrency): Effect.Effect<Watch> =>
+  Effect.map(
+    Recorder.make,
+    (recorder) => ({ usual, recorder, starts: [], requests: [], abandoned: [], closed: 0 })
+  )
+
+const describe = (call: Tool.CallContext, inside: string): string => {
+  const own = `${call.name} (call ${call.id}${call.attempt > 1 ? `, attempt ${call.attempt}` : ""})`
+  return inside === "" ? own : `${inside} > ${own}`
+}
+
+/** As the runtime decides it: a function that throws makes the call exclusive. */
+const isExclusive = ({ concurrency }: Tool.Any, args: unknown, usual: Tool.Concurrency): boolean => {
+  if (typeof concurrency !== "function") return (concurrency ?? usual) === "exclusive"
+  try {
+    return concurrency(args) === "exclusive"
+  } catch {
+    return true
+  }
+}
+
+type Handler = (args: unknown, call: Tool.CallContext) => unknown
+
+/** What is no Effect was started all the same, and is passed on for the executor to refuse. */
+const watched = (watch: Watch, tool: Tool.Any, handler: Handler, inside: string, clock: Clock.Clock): Handler =>
+(
+  args,
+  call
+) => {
+  const name = describe(call, inside)
+  const started = () =>
+    watch.starts.push({
+      at: clock.currentTimeMillisUnsafe(),
+      key: `${inside} ${call.idempotencyKey} ${call.attempt}`,
+      name,
+      group: `${inside} ${call.requestId}`,
+      inside,
+      call,
+      isExclusive: isExclusive(tool, args, watch.usual)
+    })
+  const result = handler(args, call)
+  if (!Effect.isEffect(result)) {
+    started()
+    return result
+  }
+  return Effect.suspend(() => {
+    started()
+    return Effect.provideService(result as Effect.Effect<unknown, unknown, any>, Inside, name)
+  }).pipe(watch.recorder.track(name))
+}
+
+/** What an executor yields that is no Effect is passed on for the runtime to refuse. */
+const executor = (watch: Watch, inner: Executor.Service): Executor.Service => ({
+  execute: ((tool: Tool.Any, args: unknown, call: Tool.CallContext) =>
+    Effect.gen(function*() {
+      const { handler } = tool
+      const inside = yield* Inside
+      const clock = yield* Clock.Clock
+      const subject = handler === undefined ? tool : { ...tool, handler: watched(watch, tool, handler, inside, clock) }
+      const outcome: unknown = inner.execute(subject as Tool.Any, args, call)
+      return Effect.isEffect(outcome) ? yield* outcome as Effect.Effect<unknown, unknown, any> : outcome
+    })) as unknown as Executor.Service["execute"]
+})
+
+/** A request is opened by the first pull, and closed once for each time that it was opened. */
+const adapter = (watch: Watch, { stream }: Adapter.Adapter["Service"]): Adapter.Adapter["Service"] => ({
+  stream: (request) => {
+    const asked = Effect.gen(function*() {
+      watch.requests.push({ at: yield* Clock.currentTimeMillis, request, inside: yield* Inside })
+    })
+    const closed = Effect.sync(() => watch.closed++)
+    const watched = Channel.acquireUseRelease(asked, () => Stream.toChannel(stream(request)), () => closed)
+    return Stream.unwrap(Effect.succeed(Stream.fromChannel(watched)))
+  }
+})
+
+const isAbandoned = (value: unknown): value is Event.Abandoned =>
+  typeof value === "object" && value !== null && "id" in value && "name" in value && "ageMillis" in value
+
+/** The runtime names the handlers that it gave up in a warning, and has nowhere else to do so when it is interrupted. */
+const logger = (watch: Watch) =>
+  Logger.make(({ message }) => {
+    if (Array.isArray(message)) watch.abandoned.push(...message.flat().filter(isAbandoned))
+  })
+
+/** The same services, watched. What is logged goes no further. */
+export const services = (watch: Watch) => <R>(context: Context.Context<R>): Context.Context<R> => {
+  const inside = context.pipe(
+    Context.add(Executor.Executor, executor(watch, Context.get(context, Executor.Executor))),
+    Context.add(Logger.CurrentLoggers, new Set([logger(watch)]))
+  )
+  return Option.match(Context.getOption(context, Adapter.Adapter), {
+    onNone: () => inside,
+    onSome: (service) => Context.add(inside, Adapter.Adapter, adapter(watch, service))
+  })
+}

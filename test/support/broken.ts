@@ -1,0 +1,71 @@
+/**
+ * Executors that are broken on purpose, each in one way that a real one could be. They show what the test kit finds.
+ */
+import * as Deferred from "effect/Deferred"
+import * as Effect from "effect/Effect"
+import * as Fiber from "effect/Fiber"
+import * as FiberSet from "effect/FiberSet"
+import * as Layer from "effect/Layer"
+import { Executor, Tool } from "heddle"
+
+type Execution = Effect.Effect<Tool.Outcome, never, any>
+
+/** An executor that does something else with each execution. */
+export const changed = (change: (execution: Execution, tool: Tool.Any) => Execution): Executor.Service => ({
+  execute:
+    ((tool: Tool.Any, args: unknown, context: Tool.CallContext) =>
+      change(Executor.direct.execute(tool, args, context), tool)) as Executor.Service["execute"]
+})
+
+/** It waits for work that is nobody's: whoever stops the waiting does not stop the work. */
+export const orphaning: Layer.Layer<never> = Executor.layer(
+  changed((execution) => Effect.flatMap(Effect.forkDetach(execution, { startImmediately: true }), Fiber.join))
+)
+
+/** It keeps one place per tool for the outcome that is waited for: the second call of a tool takes the first one's. */
+export const losing: Layer.Layer<never> = Layer.effect(
+  Executor.Executor,
+  Effect.sync(() => {
+    const places = new Map<string, Deferred.Deferred<Tool.Outcome>>()
+    return changed((execution, { name }) =>
+      Effect.gen(function*() {
+        const place = yield* Deferred.make<Tool.Outcome>()
+        places.set(name, place)
+        const delivered = Effect.flatMap(execution, (outcome) => Deferred.succeed(places.get(name) ?? place, outcome))
+        yield* Effect.forkChild(delivered)
+        return yield* Deferred.await(place)
+      })
+    )
+  })
+)
+
+/** It loses patience and starts a slow handler once more. */
+export const doubling: Layer.Layer<never> = Executor.layer(
+  changed((execution) => Effect.raceFirst(execution, Effect.delay(execution, "100 millis")))
+)
+
+/** It says of some tools that their work is done when it has begun it. */
+export const hasty = (isHasty: (tool: Tool.Any) => boolean): Layer.Layer<never> =>
+  Layer.effect(
+    Executor.Executor,
+    Effect.gen(function*() {
+      const begun = yield* FiberSet.make()
+      return changed((execution, tool) =>
+        isHasty(tool)
+          ? Effect.as(FiberSet.run(begun, execution, { startImmediately: true }), Tool.ok("begun"))
+          : execution
+      )
+    })
+  )
+
+/** It lets others in while exclusive work goes on. */
+export const unbarred: Layer.Layer<never> = hasty(({ concurrency }) => concurrency === "exclusive")
+
+/** It numbers the results in the order in which they come. */
+export const numbering: Layer.Layer<never> = Layer.effect(
+  Executor.Executor,
+  Effect.sync(() => {
+    let last = 0
+    return changed(Effect.map(() => Tool.ok(++last)))
+  })
+)

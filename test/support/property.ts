@@ -1,0 +1,86 @@
+/**
+ * Laws as properties of generated values. However a property fails, by what it says, by a defect, by interrupting itself
+ * or by never ending, its message names the seed and says how to play it again.
+ *
+ * `HEDDLE_SEED` is the seed of all properties, chosen anew for each run without it; `HEDDLE_RUNS` multiplies how many
+ * values each is held to; `HEDDLE_REPLAY` plays the one value again that a failure names.
+ */
+import { it } from "@effect/vitest"
+import * as Arbitrary from "effect/Arbitrary"
+import * as Cause from "effect/Cause"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Formatter from "effect/Formatter"
+
+/** What is wrong with a value, or nothing. */
+export type Law<A> = (value: A) => Effect.Effect<ReadonlyArray<string>, unknown>
+
+export interface Options {
+  readonly seed: string
+  readonly runs: number
+  readonly replay?: string
+  /** How long all values together may take, in real time. */
+  readonly patienceMillis?: number
+}
+
+/** Generated collections hold ten members at most. */
+const size = 10
+
+const seedOfAll = process.env["HEDDLE_SEED"] ?? String(Math.floor(Math.random() * 2 ** 31))
+
+const factor = Number(process.env["HEDDLE_RUNS"] ?? 1)
+
+const hint = (name: string, seed: string): string =>
+  `Seed: ${seed}\nAll of it again: HEDDLE_SEED=${seed} npx vitest run test/laws -t ${JSON.stringify(name)}`
+
+const replaying = (replay: string): string => `The one value again: add HEDDLE_REPLAY='${replay}'`
+
+/** A law that fails with what is wrong, whatever becomes of it. */
+const checked = <A>(law: Law<A>) => (value: A): Effect.Effect<boolean, unknown> =>
+  Effect.flatMap(Effect.exit(Effect.suspend(() => law(value))), (exit): Effect.Effect<boolean, unknown> => {
+    if (Exit.isFailure(exit)) return Effect.fail(Cause.pretty(exit.cause))
+    return exit.value.length === 0 ? Effect.succeed(true) : Effect.fail(exit.value)
+  })
+
+/** What is to be said of a property that does not hold, or nothing. */
+export const check = <A>(
+  name: string,
+  values: Arbitrary.Arbitrary<A>,
+  law: Law<A>,
+  { patienceMillis = 280_000, replay, runs, seed }: Options
+): Effect.Effect<string | undefined> =>
+  Effect.suspend(() => {
+    let count = 0
+    let last: A | undefined
+    const noted = (value: A): Effect.Effect<boolean, unknown> => {
+      count++
+      last = value
+      return checked(law)(value)
+    }
+    const all = Arbitrary.checkEffect(values, noted, { seed: `${seed} ${name}`, runs, size, replay })
+    return Effect.map(Effect.timeoutOption(all, patienceMillis), (result) => {
+      if (result._tag === "None") {
+        return `${name}: no end after ${patienceMillis} ms, at value ${count}\n` +
+          `${Formatter.format(last, { space: 2 })}\n${hint(name, seed)}`
+      }
+      const failure = Arbitrary.formatCheckFailure(result.value)
+      if (failure === undefined) return undefined
+      const again = result.value._tag === "Falsified" ? `\n${replaying(result.value.replay)}` : ""
+      return `${name}: ${failure}\n${hint(name, seed)}${again}`
+    })
+  })
+
+/** A test that holds generated values to a law. */
+export const property = <A>(name: string, values: Arbitrary.Arbitrary<A>, law: Law<A>, runs: number): void => {
+  const replay = process.env["HEDDLE_REPLAY"]
+  const options = { seed: seedOfAll, runs: Math.ceil(runs * factor), ...(replay === undefined ? {} : { replay }) }
+  it.live(
+    name,
+    () =>
+      Effect.flatMap(
+        check(name, values, law, options),
+        (failure) => failure === undefined ? Effect.void : Effect.die(new Error(failure))
+      ),
+    300_000
+  )
+}
