@@ -8,9 +8,11 @@ import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Layer from "effect/Layer"
+import * as Result from "effect/Result"
 import * as Json from "./internal/json.ts"
 import * as Now from "./internal/now.ts"
 import * as Outcomes from "./internal/outcome.ts"
+import { reasonText } from "./internal/toolError.ts"
 import * as Tool from "./Tool.ts"
 
 /**
@@ -98,6 +100,47 @@ const inspect = (reason: unknown): string => {
  * @since 0.1.0
  */
 export const allm: Service = encodeWith((reason) => ({ error: inspect(reason) }))
+
+/** An object without a JSON form (a cycle, as a rule) is told by its keys; nothing else without one has a text. */
+const jsonOrKeys = (value: unknown): string => {
+  const json = Result.try({ try: () => stringify(value), catch: (cause) => cause })
+  return Result.isFailure(json) && typeof value === "object" && value !== null
+    ? Object.keys(value).join(", ")
+    : Result.getOrThrow(json)
+}
+
+const plainText = (value: unknown): string => {
+  if (value === null || value === undefined) return "Tool executed successfully"
+  if (typeof value === "string") return value
+  if (!Outcomes.isBranded(value)) return jsonOrKeys(value)
+  if (value._tag === "Ok") return plainText(value.value)
+  if (value._tag !== "Error") return jsonOrKeys(value)
+  const { error } = value
+  return `Tool execution failed: ${error instanceof Tool.ToolError ? reasonText(error) : describe(error)}`
+}
+
+/**
+ * The encoder that writes as falai does, in plain words: a failure as `Tool execution failed: <reason>`, nothing as
+ * `Tool executed successfully`, strings as they are, everything else as JSON, and a value with a cycle as the list of its
+ * keys. It goes with `Policy.falai`.
+ *
+ * **Example** (In plain words)
+ *
+ * ```ts import.meta.vitest
+ * import { Encoder, Tool } from "heddle"
+ * import * as Effect from "effect/Effect"
+ *
+ * Effect.runSync(Encoder.falai.encode(Tool.error("no such city"))) // => "Tool execution failed: no such city"
+ * Effect.runSync(Encoder.falai.encode(null)) // => "Tool executed successfully"
+ * Effect.runSync(Encoder.falai.encode({ celsius: 7 })) // => '{"celsius":7}'
+ * ```
+ *
+ * @category constructors
+ * @since 0.1.0
+ */
+export const falai: Service = {
+  encode: (value) => Effect.try({ try: () => plainText(value), catch: (cause) => cause })
+}
 
 /**
  * The encoder of a run. A Context reference: without a layer it is {@link json}.

@@ -36,6 +36,8 @@ import * as ToolRunner from "./ToolRunner.ts"
  * - `policy`: `Policy.falai`. The results come in request order under every policy.
  * - `toolTimeout` (30 s), `grace` (5 s), `deadline`, `requestId`, `sessionId`: as in `ToolRunner.Options`.
  *
+ * What is not given here is taken from `Policy.Defaults`, except for the policy.
+ *
  * @category models
  * @since 0.1.0
  */
@@ -71,10 +73,11 @@ export type Update = Updates.Update
 /**
  * An executor.
  *
- * - `addTool`: takes a call and starts it as soon as it may run. A call is dropped once the executor was discarded.
+ * - `addTool`: takes a call and starts it as soon as it may run; without a tool, where the call names none that exists, it
+ *   is answered as `unknown_tool`. A call is dropped once the executor was discarded or its scope has closed.
  * - `completedResults`: what there is to tell now, without waiting. Nothing is told twice, here or below.
  * - `remainingResults`: everything that is still to be told, as it comes. It ends after `noMoreCalls`, `discard` or the
- *   signal, when every call has its result.
+ *   signal, when every call has its result, and when the scope closes.
  * - `noMoreCalls`: no further call comes up.
  * - `discard`: stops as the signal does, and ends the results.
  * - `updatedContext`: the initial context with what completed calls added to it, in the order of the calls.
@@ -84,7 +87,10 @@ export type Update = Updates.Update
  * @since 0.1.0
  */
 export interface StreamingToolExecutor<R = never> {
-  readonly addTool: (call: Message.ToolCall, tool: Tool.Tool<string, any, any, any, R>) => Effect.Effect<void>
+  readonly addTool: (
+    call: Message.ToolCall,
+    tool: Tool.Tool<string, any, any, any, R> | undefined
+  ) => Effect.Effect<void>
   readonly completedResults: Effect.Effect<ReadonlyArray<Update>>
   readonly remainingResults: Stream.Stream<Update>
   readonly noMoreCalls: Effect.Effect<void>
@@ -101,6 +107,8 @@ class Executor<R> implements StreamingToolExecutor<R> {
   /** Readers take turns: each update goes to one of them. */
   private readonly turn = Semaphore.makeUnsafe(1)
   private readonly reading = new Updates.Reading()
+  /** What was read and not told, because its reader left. */
+  private untold: Array<Update> = []
   private calls = 0
   private phase: "open" | "sealed" | "discarded" = "open"
 
@@ -112,29 +120,38 @@ class Executor<R> implements StreamingToolExecutor<R> {
 
   readonly addTool: StreamingToolExecutor<R>["addTool"] = (call, tool) =>
     Effect.suspend(() => {
-      if (this.phase === "discarded") return Effect.void
+      if (this.phase === "discarded" || this.batch.isOver) return Effect.void
       if (this.phase === "sealed") {
         return Effect.die(new Error("addTool: the executor was told that there are no more calls"))
       }
       const whole = { ...call, arguments: call.arguments ?? {}, metadata: call.metadata ?? {} }
-      this.batch.add([Plan.planned(this.calls++, whole, new Map([[call.name, tool]]), this.settings.policy)])
+      const index = this.calls++
+      const job = tool === undefined
+        ? Plan.unknown(index, whole)
+        : Plan.planned(index, whole, new Map([[call.name, tool]]), this.settings.policy)
+      this.batch.add([job])
       return Effect.void
     })
 
-  readonly completedResults: StreamingToolExecutor<R>["completedResults"] = Effect.suspend(() =>
-    this.batch.isEmpty ? Effect.succeed([]) : Effect.map(this.batch.take, (events) => this.reading.read(events))
-  )
+  readonly completedResults: StreamingToolExecutor<R>["completedResults"] = Effect.sync(() => {
+    const updates = [...this.untold, ...this.reading.read(this.batch.takeNow())]
+    this.untold = []
+    return updates
+  })
 
-  private readonly next: Pull.Pull<readonly [Update, ...Array<Update>]> = Effect.suspend(() => {
+  /** One update after the other, so that a reader who leaves takes no other with him. */
+  private readonly next: Pull.Pull<readonly [Update]> = Effect.suspend(() => {
+    const update = this.untold.shift()
+    if (update !== undefined) return Effect.succeed([update])
     if (this.batch.isEmpty && this.isAtEnd) return Cause.done()
     return Effect.flatMap(this.batch.take, (events) => {
-      const updates = this.reading.read(events)
-      return isNonEmpty(updates) ? Effect.succeed(updates) : this.next
+      this.untold.push(...this.reading.read(events))
+      return this.next
     })
   })
 
   private get isAtEnd(): boolean {
-    return this.batch.isSettled || (this.isStopped() && !this.batch.isBusy)
+    return this.batch.isOver || this.batch.isSettled || (this.isStopped() && !this.batch.isBusy)
   }
 
   readonly remainingResults: StreamingToolExecutor<R>["remainingResults"] = Stream.fromPull(
@@ -150,7 +167,7 @@ class Executor<R> implements StreamingToolExecutor<R> {
 
   private end(phase: "sealed" | "discarded"): void {
     if (this.phase === "open") this.batch.seal()
-    this.phase = phase
+    if (this.phase !== "discarded") this.phase = phase
   }
 
   readonly updatedContext: StreamingToolExecutor<R>["updatedContext"] = Effect.sync(() => ({
@@ -158,11 +175,10 @@ class Executor<R> implements StreamingToolExecutor<R> {
     ...ToolEvents.mergeUpdates(this.batch.answers.map((answer) => answer.contextUpdate)).contextUpdate
   }))
 
-  readonly hasUnfinishedTools: StreamingToolExecutor<R>["hasUnfinishedTools"] = Effect.sync(() => this.batch.isBusy)
+  readonly hasUnfinishedTools: StreamingToolExecutor<R>["hasUnfinishedTools"] = Effect.sync(() =>
+    this.batch.isBusy && !this.batch.isOver
+  )
 }
-
-const isNonEmpty = (updates: ReadonlyArray<Update>): updates is readonly [Update, ...Array<Update>] =>
-  updates.length > 0
 
 /**
  * An executor that lives as long as the scope: when it closes, handlers are stopped within the grace period. Throws for
@@ -202,8 +218,8 @@ export const make = <R = never>(
       ? {}
       : { maxConcurrency: Settings.positiveInteger("maxParallel", maxParallel) }
     const settings = Settings.resolve<never, R>(
-      { ...rest, ...given, policy: { ...policy, resultOrder: "request", toolEvents: "live" } },
-      {},
+      { ...rest, ...given, policy: { maxConcurrency: 10, ...policy, resultOrder: "request", toolEvents: "live" } },
+      yield* Policy.Defaults,
       Policy.falai,
       yield* Settings.mintRequestId
     )

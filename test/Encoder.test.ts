@@ -105,6 +105,60 @@ for (const [name, encoder] of Object.entries(encoders)) {
   })
 }
 
+describe("Encoder.falai", () => {
+  const encode = Encoder.falai.encode
+
+  it.effect("CF-13, R-415: plain words for failures and for nothing, texts as they are, the rest as JSON", () =>
+    Effect.gen(function*() {
+      const denied = new Tool.ToolError({ reason: "denied", detail: "Permission denied: not yours", toolName: "t" })
+      const rows: ReadonlyArray<readonly [value: unknown, text: string]> = [
+        [Tool.error("nope"), "Tool execution failed: nope"],
+        [Tool.error(kaboom), "Tool execution failed: kaboom"],
+        [Tool.error(new NoSuchUser({ id: 7 })), "Tool execution failed: NoSuchUser"],
+        [Tool.error({ code: 7 }), "Tool execution failed: {\"code\":7}"],
+        [Tool.error(cyclic), "Tool execution failed: {\"a\":1}"],
+        [Tool.error(timeout), "Tool execution failed: tool error (slow): timeout"],
+        [Tool.error(denied), "Tool execution failed: Permission denied: not yours"],
+        [null, "Tool executed successfully"],
+        [undefined, "Tool executed successfully"],
+        [Tool.ok(null), "Tool executed successfully"],
+        ["", ""],
+        ["as it is", "as it is"],
+        [Tool.ok("as it is"), "as it is"],
+        [{ celsius: 7 }, "{\"celsius\":7}"],
+        [Tool.ok({ celsius: 7 }), "{\"celsius\":7}"],
+        [[1, null], "[1,null]"],
+        [0, "0"],
+        [false, "false"],
+        [cyclic, "a, self"],
+        [Tool.ok(cyclic), "a, self"]
+      ]
+      for (const [value, text] of rows) assert.strictEqual(yield* encode(value), text)
+    }))
+
+  it.effect("R-415: what has neither a JSON form nor keys is refused", () =>
+    Effect.gen(function*() {
+      for (const value of [() => 1, notFound, 1n, Tool.ok(() => 1)]) {
+        assert.instanceOf(yield* Effect.flip(encode(value)), Error)
+      }
+    }))
+
+  it.effect("R-415: it writes what a model reads of a run", () =>
+    Effect.gen(function*() {
+      const said = (handler: () => Effect.Effect<unknown, unknown>, more: Partial<Tool.Any> = {}) =>
+        ToolRunner.run([Message.toolCall("c0", "subject")], [{ ...toolOf("subject", handler), ...more }]).pipe(
+          Effect.provide(Encoder.layer(Encoder.falai)),
+          Effect.map(({ messages }) => [messages[0]?.content, messages[0]?.isError])
+        )
+      assert.deepStrictEqual(yield* said(() => Effect.void), ["Tool executed successfully", undefined])
+      assert.deepStrictEqual(yield* said(() => Effect.fail(kaboom)), ["Tool execution failed: kaboom", true])
+      assert.deepStrictEqual(
+        yield* said(() => Effect.void, { authorize: () => ({ allowed: false, reason: "not yours" }) }),
+        ["Tool execution failed: Permission denied: not yours", true]
+      )
+    }))
+})
+
 describe("Encoder: errors of the runtime", () => {
   it.effect("R-036: json writes a stable envelope of message and code", () =>
     Effect.gen(function*() {

@@ -5,7 +5,6 @@
  * batch is over.
  */
 import * as Cause from "effect/Cause"
-import type * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -13,11 +12,8 @@ import * as Exit from "effect/Exit"
 import type * as Fiber from "effect/Fiber"
 import type * as Pull from "effect/Pull"
 import type * as Event from "../Event.ts"
-import type * as Executor from "../Executor.ts"
 import type * as Message from "../Message.ts"
-import type * as Policy from "../Policy.ts"
 import type * as Tool from "../Tool.ts"
-import type { Ambient } from "./ambient.ts"
 import * as Answer from "./answer.ts"
 import * as Deadline from "./deadline.ts"
 import * as Emission from "./emission.ts"
@@ -31,31 +27,10 @@ import { Mailbox } from "./mailbox.ts"
 import * as Now from "./now.ts"
 import * as Plan from "./plan.ts"
 import { Queue } from "./queue.ts"
-import type { Owner, Running, Task } from "./running.ts"
+import type { Owner, Task } from "./running.ts"
 import * as Siblings from "./siblings.ts"
 import * as Telemetry from "./telemetry.ts"
-
-export interface Settings {
-  readonly policy: Policy.Policy
-  /** Milliseconds a handler may take where its tool says nothing else. */
-  readonly timeoutMillis: number
-  readonly bound: number
-  readonly context: Readonly<Record<string, unknown>>
-  readonly requestId: string
-  readonly sessionId: string | null
-  readonly stepIndex: number
-}
-
-/** What a batch works with. */
-export interface Workshop<E> {
-  readonly settings: Settings
-  readonly executor: Executor.Service
-  readonly desk: Omit<Answer.Desk<E, any>, "limit">
-  readonly running: Running
-  readonly ambient: Ambient
-  readonly services: Context.Context<any>
-  readonly clock: Clock.Clock
-}
+import type { Workshop } from "./workshop.ts"
 
 export class Batch<E> implements Host<E> {
   private readonly jobs: Array<Plan.Job> = []
@@ -71,7 +46,7 @@ export class Batch<E> implements Host<E> {
   readonly services: Context.Context<any>
   private readonly unsubscribe: (() => void) | undefined
   private readonly queue: Queue
-  private readonly handlings = new Set<Handling<E>>()
+  private readonly company = new Siblings.Company<Handling<E>>()
   private undecided: ReadonlyArray<Plan.Job> = []
   private isDeciding = false
   private cancellation: string | undefined
@@ -138,6 +113,9 @@ export class Batch<E> implements Host<E> {
     return this.mailbox.take
   })
 
+  /** What there is now, without waiting for more. */
+  readonly takeNow = (): ReadonlyArray<Event.Event> => this.mailbox.takeNow()
+
   get isEmpty(): boolean {
     return this.mailbox.isEmpty
   }
@@ -171,8 +149,8 @@ export class Batch<E> implements Host<E> {
   callBack(cause: string): void {
     this.isAwaited = true
     for (const run of this.queue.clear()) this.abort(run, `not run: ${cause}`)
-    for (const handling of this.handlings) {
-      if (!handling.job.isBlocking) handling.cancel(`interrupted: ${cause}`)
+    for (const handling of this.company.all) {
+      if (!handling.isBlocking) handling.cancel(`interrupted: ${cause}`)
     }
     const jobs = this.jobs.slice()
     const since = this.workshop.clock.currentTimeMillisUnsafe()
@@ -183,7 +161,7 @@ export class Batch<E> implements Host<E> {
   /** Whatever is not answered by now is answered without it: a blocking handler, a policy, a decoder, an encoder. */
   private conclude(jobs: ReadonlyArray<Plan.Job>, detail: string, since: number): void {
     const indexes = new Set(jobs.map((job) => job.index))
-    const handlings = Array.from(this.handlings).filter(({ job }) => indexes.has(job.index))
+    const handlings = this.company.all.filter(({ job }) => indexes.has(job.index))
     for (const handling of handlings) handling.cancel(detail, since)
     for (const job of jobs) {
       if (this.answered[job.index] === undefined) this.settle(job, Answer.unfinished(job, detail))
@@ -212,6 +190,7 @@ export class Batch<E> implements Host<E> {
     this.unsubscribe?.()
     this.queue.close()
     this.helpers.close()
+    this.mailbox.wake()
   }
 
   /** Decides on what has come up, group after group, so that nobody overtakes a call whose arguments take time. */
@@ -246,9 +225,14 @@ export class Batch<E> implements Host<E> {
       if (job._tag === "Refuse") this.respond(job, Answer.fromOutcome(this.desk, job, job.outcome))
       if (job._tag === "Cancel") this.respond(job, Answer.cancelled(this.desk, job, job.detail))
     }
-    const detail = this.cancellation ?? this.skipping?.detail
-    if (detail !== undefined) return runs.forEach((run) => this.abort(run, `not run: ${detail}`))
+    const { ban } = this
+    if (ban !== undefined) return runs.forEach((run) => this.abort(run, `not run: ${ban}`))
     this.queue.add(runs)
+  }
+
+  /** Why nothing may start any more, if so. */
+  private get ban(): string | undefined {
+    return this.cancellation ?? this.skipping?.detail
   }
 
   /** Puts a fiber into the run's care, before it has run any code of the caller's. */
@@ -264,9 +248,6 @@ export class Batch<E> implements Host<E> {
       startedAt: this.workshop.clock.currentTimeMillisUnsafe(),
       isHandler: run !== undefined,
       isExclusive: run?.isExclusive === true,
-      get isBlocking() {
-        return run?.isBlocking === true && owner?.isAnswering !== true
-      },
       fiber,
       owner
     }
@@ -339,13 +320,17 @@ export class Batch<E> implements Host<E> {
     const { siblings } = this.workshop.settings.policy
     const consequence = Siblings.consequence(siblings, answer, job.isExclusive === true)
     if (consequence === undefined) return
-    for (const handling of Array.from(this.handlings)) {
-      const isReached = consequence.isForAll || !handling.job.isBlocking
-      if (handling.job.index !== job.index && isReached) handling.cancel(`interrupted: ${consequence.detail}`)
+    const { detail, isHalt, isSkipping } = consequence
+    const concerned = isHalt ? this.company.all : this.company.beside(job.index)
+    // Those that wait are told first: whoever is interrupted makes room, and nobody is to take it.
+    if (isSkipping && (isHalt || concerned.length > 0)) {
+      this.skipping = this.skipping?.isHalt === true ? this.skipping : consequence
+      for (const run of this.queue.clear()) this.abort(run, `not run: ${detail}`)
     }
-    if (!consequence.isSkipping || (!consequence.isHalt && this.queue.holding === 0)) return
-    this.skipping = this.skipping?.isHalt === true ? this.skipping : consequence
-    for (const run of this.queue.clear()) this.abort(run, `not run: ${consequence.detail}`)
+    for (const handling of concerned) {
+      const isOther = handling.job.index !== job.index
+      if (isOther && Siblings.isReached(consequence, handling)) handling.cancel(`interrupted: ${detail}`)
+    }
   }
 
   /** What the caller's policy failed with is the run's failure. Any other end without an answer costs this one call. */
@@ -368,17 +353,28 @@ export class Batch<E> implements Host<E> {
 
   private start(run: Plan.Run): void {
     if (this.isOver) return
+    const { ban } = this
+    if (ban !== undefined) {
+      // It was admitted together with the call that brought this about.
+      this.release(run)
+      return this.abort(run, `not run: ${ban}`)
+    }
     const handling = new Handling<E>(run, this.workshop, this)
-    this.handlings.add(handling)
+    this.company.join(handling)
     handling.start()
   }
 
   /** A handler ended, or outlived its grace period: its place is free. */
   vacated(handling: Handling<E>): void {
-    this.handlings.delete(handling)
-    this.queue.release(handling.job)
-    if (this.queue.holding === 0 && this.skipping?.isHalt === false) this.skipping = undefined
+    this.company.leave(handling)
+    this.release(handling.job)
     if (this.isSettled) this.mailbox.wake()
+  }
+
+  /** A failure is forgotten when nobody is left who ran beside it. */
+  private release(run: Plan.Run): void {
+    this.queue.release(run)
+    if (this.queue.holding === 0 && this.skipping?.isHalt === false) this.skipping = undefined
   }
 }
 

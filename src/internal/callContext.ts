@@ -1,9 +1,9 @@
 /** What a handler is told about its call. */
 import * as Effect from "effect/Effect"
 import type * as Message from "../Message.ts"
-import type { Settings } from "./batch.ts"
 import * as Json from "./json.ts"
 import type * as Plan from "./plan.ts"
+import type { Settings } from "./workshop.ts"
 
 /**
  * Runs a Promise API. Interruption fires the signal and then waits until the promise has settled, so that nothing of it

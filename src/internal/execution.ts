@@ -7,10 +7,10 @@ import * as Effect from "effect/Effect"
 import type * as Executor from "../Executor.ts"
 import type * as Message from "../Message.ts"
 import type * as Tool from "../Tool.ts"
-import type { Settings } from "./batch.ts"
 import * as Json from "./json.ts"
 import type * as Plan from "./plan.ts"
 import { toolError } from "./toolError.ts"
+import type { Settings } from "./workshop.ts"
 
 export const execute = (
   job: Plan.Run,
@@ -37,7 +37,7 @@ const crashed = (call: Message.ToolCall, cause: Cause.Cause<unknown>): Tool.Outc
   })
 })
 
-const isFailure = (outcome: unknown): outcome is Tool.Error =>
+export const isFailure = (outcome: unknown): outcome is Tool.Error =>
   Json.isObject(outcome) && outcome["_tag"] === "Error" && "error" in outcome
 
 /** Repeats a failed attempt as the tool's schedule says, which sees what failed; the last failure is the outcome. */

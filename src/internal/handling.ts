@@ -12,7 +12,6 @@ import type * as Tracer from "effect/Tracer"
 import type * as Message from "../Message.ts"
 import type * as Tool from "../Tool.ts"
 import * as Answer from "./answer.ts"
-import type { Workshop } from "./batch.ts"
 import { callContext } from "./callContext.ts"
 import type * as Emission from "./emission.ts"
 import * as Execution from "./execution.ts"
@@ -27,6 +26,7 @@ import * as ResultObject from "./resultObject.ts"
 import type { Owner, Task } from "./running.ts"
 import * as Telemetry from "./telemetry.ts"
 import { toolError } from "./toolError.ts"
+import type { Workshop } from "./workshop.ts"
 
 /** The batch a call belongs to. */
 export interface Host<E> {
@@ -93,12 +93,24 @@ export class Handling<E> implements Owner {
     fiber.addObserver((exit) => this.ended(exit))
   }
 
+  get isWaiting(): boolean {
+    return this.phase === "waiting"
+  }
+
+  /** Whether it is to be left to its end. What blocks interruption is the handler, not what comes before or after it. */
+  get isBlocking(): boolean {
+    return this.job.isBlocking && this.phase === "handler"
+  }
+
   /** Permits, gates, handler, answer. A timeout or a cancellation takes the answer away from it. */
   private body(): Effect.Effect<unknown, E, any> {
-    return Effect.flatMap(
-      Effect.flatMap(this.holding.take, () => Gates.isGated(this.job.tool) ? this.gated() : this.handled()),
-      () => this.holding.giveBack
-    )
+    return Effect.flatMap(Effect.flatMap(this.holding.take, () => this.begin()), () => this.holding.giveBack)
+  }
+
+  /** It has its permits. The run may have ended while it waited for them. */
+  private begin(): Effect.Effect<void, E, any> {
+    if (this.phase !== "waiting" || this.host.isOver) return Effect.void
+    return Gates.isGated(this.job.tool) ? this.gated() : this.handled()
   }
 
   private gated(): Effect.Effect<void, E, any> {
@@ -121,7 +133,8 @@ export class Handling<E> implements Owner {
       const counted = this.counted(outcome)
       this.endSpan(Exit.void, Execution.outcomeName(counted))
       const answer = Answer.answerTo(this.host.desk, this.job, counted)
-      const { updates } = this
+      // What failed adds nothing, also where the caller's policy puts another result in its place.
+      const updates = Execution.isFailure(counted) ? undefined : this.updates
       return this.host.settling(
         this.job,
         updates === undefined ? answer : Now.map(answer, (value) => Answer.updating(value, updates))
@@ -216,12 +229,9 @@ export class Handling<E> implements Owner {
     this.phase = "expired"
     this.timer?.interruptUnsafe()
     this.endSpan(Exit.fail(error), error.reason)
-    this.interrupt(since)
+    // It is answered while it still has its place, so that nobody who takes its place counts as its sibling.
     this.host.respond(this.job, answer())
-  }
-
-  get isAnswering(): boolean {
-    return this.phase === "answering"
+    this.interrupt(since)
   }
 
   isStopping(): void {

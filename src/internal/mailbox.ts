@@ -72,11 +72,17 @@ export class Mailbox<E> implements Outlet {
     return !this.isEmpty || this.wasWoken
   }
 
-  private drain(): Effect.Effect<ReadonlyArray<Event.Event>, E> {
+  /** Everything there is now, which may be nothing. A failure is left for the reader who waits. */
+  takeNow(): ReadonlyArray<Event.Event> {
     const events = this.events
     this.events = []
-    this.wasWoken = false
     this.unreadProgress.clear()
+    return events
+  }
+
+  private drain(): Effect.Effect<ReadonlyArray<Event.Event>, E> {
+    const events = this.takeNow()
+    this.wasWoken = false
     return events.length === 0 && this.failure !== undefined ? Effect.failCause(this.failure) : Effect.succeed(events)
   }
 }

@@ -69,14 +69,14 @@ const unknownTool = (call: Message.ToolCall, tools: ReadonlyMap<string, Tool.Any
 const lostArguments = (call: Message.ToolCall, reason: Message.ArgumentsLost): Tool.ToolError =>
   toolError(reason === "truncated" ? "truncated_arguments" : "invalid_arguments", call, { detail: lostReasons[reason] })
 
-/** Exclusiveness may depend on the arguments. A function that throws is taken as exclusive: that is always safe. */
+/** Exclusiveness may depend on the arguments. Whatever a function does but say "shared", the call runs alone: it is safe. */
 const runnable = (job: Decode, args: unknown, policy: Policy.Policy): Effect.Effect<Run> => {
   const { index, call, tool } = job
   const { concurrency = policy.concurrency, interrupt = policy.interrupt } = tool
   const isBlocking = interrupt === "block"
   const run = (isExclusive: boolean): Run => ({ _tag: "Run", index, call, tool, args, isExclusive, isBlocking })
   if (typeof concurrency === "string") return Effect.succeed(run(concurrency === "exclusive"))
-  const decided = Now.attempt(() => Effect.succeed(run(concurrency(args) === "exclusive")))
+  const decided = Now.attempt(() => Effect.succeed(run(concurrency(args) !== "shared")))
   return Now.catchCause(
     decided,
     (cause) =>
@@ -124,6 +124,10 @@ const refuse = (index: number, call: Message.ToolCall, tool: Tool.Any | undefine
   tool,
   outcome: { _tag: "Error", error }
 })
+
+/** The job for a call of a tool that does not exist, where nobody can tell which do. */
+export const unknown = (index: number, call: Message.ToolCall): Job =>
+  refuse(index, call, undefined, toolError("unknown_tool", call))
 
 /** The job for one call. */
 export const plan = (

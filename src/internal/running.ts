@@ -19,15 +19,14 @@ export interface Task {
   /** A handler counts for admission while it is alive. Whatever else runs for a call does not. */
   readonly isHandler: boolean
   readonly isExclusive: boolean
-  readonly isBlocking: boolean
   readonly fiber: Fiber.Fiber<unknown, unknown>
   readonly owner?: Owner | undefined
 }
 
 /** Who a task belongs to. */
 export interface Owner {
-  /** Whether its handler has ended and its answer is being written, which blocks nothing. */
-  readonly isAnswering: boolean
+  /** Whether it is left to its end when the run stops. It may be so in one phase and not in another. */
+  readonly isBlocking: boolean
   /** It is about to be interrupted: what no interruption reaches is to end, too. */
   readonly isStopping: () => void
   /** It refused to stop and is left behind. */
@@ -72,7 +71,7 @@ export class Running {
   /** A blocking handler is told by nothing but the time that passes. */
   private tell(task: Task, now: number): void {
     if (!this.told.has(task)) this.told.set(task, now)
-    if (!task.isBlocking) interruptTask(task)
+    if (task.owner?.isBlocking !== true) interruptTask(task)
   }
 
   remove(task: Task): void {

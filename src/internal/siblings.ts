@@ -1,4 +1,7 @@
-/** What one call's end does to the calls beside it: who is interrupted, and whether those that wait still run. */
+/**
+ * What one call's end does to the calls beside it: who they are, which of them are interrupted, and whether those that
+ * wait still run.
+ */
 import type * as Policy from "../Policy.ts"
 import type * as Answer from "./answer.ts"
 
@@ -31,5 +34,44 @@ export const consequence = (
     isSkipping: siblings.queued === "skip",
     isHalt,
     detail: isHalt ? "another call of the turn ended it" : "a call beside it failed"
+  }
+}
+
+/** A call that has a place. */
+interface Placed {
+  /** It waits for permits, and so is no further than those that have no place yet. */
+  readonly isWaiting: boolean
+  readonly job: { readonly index: number; readonly isBlocking: boolean }
+}
+
+/** Whether a call is stopped by the end of another one. One that waits is skipped or not, as those in the queue are. */
+export const isReached = ({ isForAll, isSkipping }: Consequence, { isWaiting, job }: Placed): boolean =>
+  isWaiting ? isSkipping : isForAll || !job.isBlocking
+
+/** The calls that have a place, in the order in which they got it, and who of them had it at the same time. */
+export class Company<Member extends Placed> {
+  /** How many had come before. */
+  private readonly members = new Map<Member, number>()
+  /** By the position of a call that has left: how many had come by then. */
+  private readonly before = new Map<number, number>()
+  private count = 0
+
+  join(member: Member): void {
+    this.members.set(member, this.count++)
+  }
+
+  leave(member: Member): void {
+    this.members.delete(member)
+    this.before.set(member.job.index, this.count)
+  }
+
+  get all(): ReadonlyArray<Member> {
+    return Array.from(this.members.keys())
+  }
+
+  /** Those that were there at the same time as a call, itself included as long as it is there. */
+  beside(index: number): ReadonlyArray<Member> {
+    const before = this.before.get(index) ?? Infinity
+    return Array.from(this.members).flatMap(([member, earlier]) => earlier < before ? [member] : [])
   }
 }

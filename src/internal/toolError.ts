@@ -51,3 +51,7 @@ export const toolError = (
   call: Pick<Message.ToolCall, "id" | "name">,
   fields: Partial<Pick<ToolError, "detail" | "cause" | "metadata">> = {}
 ): ToolError => new ToolError({ reason, toolName: call.name, toolCallId: call.id, ...fields })
+
+/** What is said of an error to somebody who wants no more than the reason: of a denial, the denier's own words. */
+export const reasonText = (error: ToolError): string =>
+  error.reason === "denied" ? error.detail ?? error.message : error.message

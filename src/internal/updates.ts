@@ -2,7 +2,7 @@
 import type * as Event from "../Event.ts"
 import type * as Tool from "../Tool.ts"
 import * as Json from "./json.ts"
-import { ToolError } from "./toolError.ts"
+import { reasonText, ToolError } from "./toolError.ts"
 
 export interface Result {
   readonly success: boolean
@@ -13,6 +13,7 @@ export interface Result {
     readonly toolId: string
     readonly cancelled?: boolean
     readonly gate?: string
+    readonly truncated?: boolean
     readonly originalLength?: number
   }
 }
@@ -26,10 +27,7 @@ export interface Update {
 
 type Completed = Event.Of<"ToolExecutionCompleted">
 
-const errorText = (error: unknown): string => {
-  if (!(error instanceof ToolError)) return Json.render(error)
-  return error.reason === "denied" ? error.detail ?? error.message : error.message
-}
+const errorText = (error: unknown): string => error instanceof ToolError ? reasonText(error) : Json.render(error)
 
 const about = (error: unknown): Json.JsonObject => {
   if (!(error instanceof ToolError)) return {}
@@ -48,7 +46,7 @@ const toResult = ({ name, result: outcome }: Completed, { content, originalLengt
   content,
   metadata: {
     ...(outcome._tag === "Error" ? about(outcome.error) : {}),
-    ...(originalLength === undefined ? {} : { originalLength }),
+    ...(originalLength === undefined ? {} : { truncated: true, originalLength }),
     toolId: name
   }
 })

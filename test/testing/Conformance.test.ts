@@ -218,6 +218,10 @@ describe("EncoderSuite", () => {
     it(`R-031, R-037, allm: ${name}`, run)
   })
 
+  Conformance.register(EncoderSuite.contract, Encoder.layer(Encoder.falai), (name, run) => {
+    it(`CF-13, R-037, falai: ${name}`, run)
+  })
+
   const json = Encoder.json.encode
   let runs = 0
 

@@ -1,0 +1,226 @@
+/**
+ * The permits of one handler: taken before it starts, lent to the runs that it starts, taken back when the last of them
+ * has ended, and never waited for by what is to stop.
+ */
+import { assert, describe, it } from "@effect/vitest"
+import * as Clock from "effect/Clock"
+import type * as Context from "effect/Context"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Fiber from "effect/Fiber"
+import * as Scope from "effect/Scope"
+import * as Semaphore from "effect/Semaphore"
+import { Simulation } from "heddle/testing"
+import { Holding, type Keyed, Pool } from "../../src/internal/holding.ts"
+import { valueOf } from "../support/seen.ts"
+
+/** A tree with so many permits, and what counts how many of them are free. */
+const tree = (permits: number) => {
+  const semaphore = Semaphore.makeUnsafe(permits)
+  const free = Effect.gen(function*() {
+    let count = 0
+    while (yield* semaphore.takeIfAvailable(1)) count++
+    yield* semaphore.release(count)
+    return count
+  })
+  return { semaphore, pool: new Pool(semaphore), free }
+}
+
+const play = <A>(scenario: (services: Context.Context<any>) => Effect.Effect<A>) =>
+  Effect.gen(function*() {
+    const report = yield* Simulation.run(Effect.flatMap(Effect.context<any>(), scenario))
+    assert.strictEqual(report.sleeping, 0)
+    return valueOf(report)
+  })
+
+const open = Effect.sync(() => Scope.makeUnsafe())
+const close = (scope: Scope.Closeable) => Scope.close(scope, Exit.void)
+const now = Clock.currentTimeMillis
+
+describe("holding: permits of a handler", () => {
+  it.effect("it takes one of the tree's, and returns it once, however often that is said", () =>
+    Effect.gen(function*() {
+      const counts = yield* play((services) =>
+        Effect.gen(function*() {
+          const { free, pool } = tree(2)
+          const holding = new Holding(pool, undefined, services)
+          const before = yield* free
+          yield* holding.take
+          const during = yield* free
+          yield* holding.giveBack
+          yield* holding.giveBack
+          holding.release()
+          return [before, during, yield* free]
+        })
+      )
+      assert.deepStrictEqual(counts, [2, 1, 2])
+    }))
+
+  it.effect("whoever waits in line is not overtaken by one who finds a permit free", () =>
+    Effect.gen(function*() {
+      const order = yield* play((services) =>
+        Effect.gen(function*() {
+          const { pool } = tree(1)
+          const order: Array<string> = []
+          const first = new Holding(pool, undefined, services)
+          yield* first.take
+          const take = (name: string) =>
+            Effect.gen(function*() {
+              const holding = new Holding(pool, undefined, services)
+              yield* holding.take
+              order.push(name)
+              yield* holding.giveBack
+            })
+          const waiting = yield* Effect.forkChild(take("waits"), { startImmediately: true })
+          yield* first.giveBack
+          yield* take("comes later")
+          yield* Fiber.join(waiting)
+          return order
+        })
+      )
+      assert.deepStrictEqual(order, ["waits", "comes later"])
+    }))
+
+  it.effect("keyed permits come first, and go back with the others where the wait is broken off", () =>
+    Effect.gen(function*() {
+      const log = yield* play((services) =>
+        Effect.gen(function*() {
+          const { pool, semaphore } = tree(1)
+          const log: Array<string> = []
+          const keyed: Keyed = Effect.acquireRelease(
+            Effect.sync(() => void log.push("+key")),
+            () => Effect.sync(() => void log.push("-key"))
+          )
+          yield* semaphore.take(1)
+          const holding = new Holding(pool, keyed, services)
+          const taking = yield* Effect.forkChild(holding.take, { startImmediately: true })
+          log.push("waits for the tree")
+          yield* Fiber.interrupt(taking)
+          holding.release()
+          yield* Effect.yieldNow
+          yield* semaphore.release(1)
+          const again = new Holding(pool, keyed, services)
+          yield* again.take
+          log.push("works")
+          yield* again.giveBack
+          return [...log, yield* semaphore.takeIfAvailable(1)]
+        })
+      )
+      assert.deepStrictEqual(log, ["+key", "waits for the tree", "-key", "+key", "works", "-key", true])
+    }))
+})
+
+describe("holding: lending", () => {
+  it.effect("while a run is alive others may have the permit, and its end waits until it is free again", () =>
+    Effect.gen(function*() {
+      const times = yield* play((services) =>
+        Effect.gen(function*() {
+          const { free, pool, semaphore } = tree(1)
+          const holding = new Holding(pool, undefined, services)
+          yield* holding.take
+          const run = yield* open
+          yield* holding.lend(run)
+          assert.strictEqual(yield* free, 1)
+          yield* semaphore.take(1)
+          yield* Effect.forkChild(Effect.andThen(Effect.sleep(30), semaphore.release(1)))
+          yield* Effect.sleep(10)
+          yield* close(run)
+          const at = yield* now
+          assert.strictEqual(yield* free, 0)
+          holding.release()
+          yield* Effect.yieldNow
+          return [at, yield* free]
+        })
+      )
+      assert.deepStrictEqual(times, [30, 1])
+    }))
+
+  it.effect("of runs that overlap the last one takes it back", () =>
+    Effect.gen(function*() {
+      const counts = yield* play((services) =>
+        Effect.gen(function*() {
+          const { free, pool } = tree(1)
+          const holding = new Holding(pool, undefined, services)
+          yield* holding.take
+          const [one, two] = [yield* open, yield* open]
+          const counts = [yield* free]
+          yield* holding.lend(one)
+          yield* holding.lend(two)
+          counts.push(yield* free)
+          yield* close(one)
+          counts.push(yield* free)
+          yield* close(two)
+          counts.push(yield* free)
+          yield* holding.giveBack
+          return [...counts, yield* free]
+        })
+      )
+      assert.deepStrictEqual(counts, [0, 1, 1, 0, 1])
+    }))
+
+  it.effect("a run that is started while it is being taken back borrows it as well", () =>
+    Effect.gen(function*() {
+      const counts = yield* play((services) =>
+        Effect.gen(function*() {
+          const { free, pool, semaphore } = tree(1)
+          const holding = new Holding(pool, undefined, services)
+          yield* holding.take
+          const [one, two] = [yield* open, yield* open]
+          yield* holding.lend(one)
+          yield* semaphore.take(1)
+          const closing = yield* Effect.forkChild(close(one), { startImmediately: true })
+          yield* holding.lend(two)
+          yield* semaphore.release(1)
+          yield* Fiber.join(closing)
+          const counts = [yield* free]
+          yield* close(two)
+          counts.push(yield* free)
+          holding.release()
+          yield* Effect.yieldNow
+          return [...counts, yield* free]
+        })
+      )
+      assert.deepStrictEqual(counts, [1, 0, 1])
+    }))
+
+  it.effect("law 11: what is told to stop waits for nothing, before or while it waits", () =>
+    Effect.gen(function*() {
+      for (const isEarly of [true, false]) {
+        const left = yield* play((services) =>
+          Effect.gen(function*() {
+            const { free, pool, semaphore } = tree(1)
+            const holding = new Holding(pool, undefined, services)
+            yield* holding.take
+            const run = yield* open
+            yield* holding.lend(run)
+            yield* semaphore.take(1)
+            if (isEarly) holding.stop()
+            else yield* Effect.forkChild(Effect.andThen(Effect.sleep(5), Effect.sync(() => holding.stop())))
+            yield* close(run)
+            const at = yield* now
+            holding.release()
+            yield* semaphore.release(1)
+            return [at, yield* free]
+          })
+        )
+        assert.deepStrictEqual(left, [isEarly ? 0 : 5, 1])
+      }
+    }))
+
+  it.effect("law 3: one that was released while its run was alive takes nothing back", () =>
+    Effect.gen(function*() {
+      const count = yield* play((services) =>
+        Effect.gen(function*() {
+          const { free, pool } = tree(1)
+          const holding = new Holding(pool, undefined, services)
+          yield* holding.take
+          const run = yield* open
+          yield* holding.lend(run)
+          holding.release()
+          yield* close(run)
+          return yield* free
+        })
+      )
+      assert.strictEqual(count, 1)
+    }))
+})

@@ -1,0 +1,209 @@
+/**
+ * The queue of a batch: who is started when, who is taken out, and who is refused because handlers outside of it refuse
+ * to end.
+ */
+import { assert, describe, it } from "@effect/vitest"
+import * as Clock from "effect/Clock"
+import * as Effect from "effect/Effect"
+import { Message } from "heddle"
+import { Simulation } from "heddle/testing"
+import { Helpers } from "../../src/internal/helpers.ts"
+import type { Run } from "../../src/internal/plan.ts"
+import { Queue } from "../../src/internal/queue.ts"
+import { Running, type Task } from "../../src/internal/running.ts"
+import { valueOf } from "../support/seen.ts"
+import * as Tools from "../support/tools.ts"
+
+const grace = 100
+
+const runOf = (index: number, isExclusive = false): Run => ({
+  _tag: "Run",
+  index,
+  call: Message.toolCall(`c${index}`, "echo"),
+  tool: Tools.echo,
+  args: {},
+  isExclusive,
+  isBlocking: false
+})
+
+/** Calls by their letters: `s` shared, `X` exclusive. */
+const runs = (letters: string, from = 0) => Array.from(letters, (letter, index) => runOf(from + index, letter === "X"))
+
+/** A queue, the handlers of its run, and what became of calls. */
+class Bench {
+  readonly started: Array<number> = []
+  readonly refused: Array<readonly [at: number, index: number]> = []
+  readonly queue: Queue
+  readonly running: Running
+  readonly helpers: Helpers
+  private readonly tasks = new Map<number, Task>()
+  private readonly clock: Clock.Clock
+  private readonly fiber: Task["fiber"]
+  /** What a call does when it is started. */
+  onStart: (run: Run) => void = (run) => this.begin(run)
+
+  constructor(bound: number, parts: { running: Running; helpers: Helpers; clock: Clock.Clock; fiber: Task["fiber"] }) {
+    this.running = parts.running
+    this.helpers = parts.helpers
+    this.clock = parts.clock
+    this.fiber = parts.fiber
+    this.queue = new Queue(bound, this.running, this.helpers, {
+      start: (run) => {
+        this.started.push(run.index)
+        this.onStart(run)
+      },
+      refuse: (run) => this.refused.push([this.clock.currentTimeMillisUnsafe(), run.index])
+    })
+  }
+
+  /** A handler of the run, in the queue or out of it. */
+  begin({ index, isExclusive }: Pick<Run, "index" | "isExclusive">): void {
+    const task: Task = {
+      id: `c${index}`,
+      name: "echo",
+      startedAt: 0,
+      isHandler: true,
+      isExclusive,
+      fiber: this.fiber
+    }
+    this.tasks.set(index, task)
+    this.running.add(task)
+  }
+
+  end(index: number): void {
+    const task = this.tasks.get(index)
+    if (task !== undefined) this.running.remove(task)
+  }
+
+  /** A call of the queue leaves its place, and then its handler has ended. */
+  finish(run: Run): void {
+    this.queue.release(run)
+    this.end(run.index)
+  }
+}
+
+const bench = (bound: number, scenario: (bench: Bench) => Effect.Effect<void>) =>
+  Effect.map(
+    Simulation.run(Effect.gen(function*() {
+      const services = yield* Effect.context<any>()
+      const fiber = yield* Effect.forkDetach(Effect.never)
+      const parts = {
+        running: new Running(grace, services),
+        helpers: new Helpers(services),
+        clock: yield* Clock.Clock,
+        fiber
+      }
+      yield* scenario(new Bench(bound, parts))
+    })),
+    valueOf
+  )
+
+describe("queue", () => {
+  it.effect("R-382, R-384: whoever fits starts when it comes, the next when one has left its place and ended", () =>
+    bench(2, (bench) =>
+      Effect.sync(() => {
+        const [a, b, c, d] = runs("sssX") as [Run, Run, Run, Run]
+        bench.queue.add([a, b, c])
+        bench.queue.add([d])
+        assert.deepStrictEqual(bench.started, [0, 1])
+        bench.queue.release(a)
+        assert.deepStrictEqual(bench.started, [0, 1], "its handler is still alive")
+        bench.end(0)
+        assert.deepStrictEqual(bench.started, [0, 1, 2])
+        assert.strictEqual(bench.queue.holding, 2)
+        bench.finish(b)
+        assert.deepStrictEqual(bench.started, [0, 1, 2])
+        bench.finish(c)
+        assert.deepStrictEqual(bench.started, [0, 1, 2, 3])
+        assert.strictEqual(bench.queue.holding, 1)
+      })))
+
+  it.effect("R-054: calls that end while they are started make room without nesting", () =>
+    bench(1, (bench) =>
+      Effect.sync(() => {
+        let depth = 0
+        let deepest = 0
+        bench.onStart = (run) => {
+          deepest = Math.max(deepest, ++depth)
+          bench.begin(run)
+          bench.finish(run)
+          depth--
+        }
+        bench.queue.add(runs("s".repeat(2_000)))
+        assert.strictEqual(bench.started.length, 2_000)
+        assert.strictEqual(deepest, 1)
+        assert.strictEqual(bench.queue.holding, 0)
+      })))
+
+  it.effect("R-380: a call that is added while another is being started has its turn", () =>
+    bench(2, (bench) =>
+      Effect.sync(() => {
+        const [a, b] = runs("ss") as [Run, Run]
+        bench.onStart = (run) => {
+          bench.begin(run)
+          if (run.index === 0) bench.queue.add([b])
+        }
+        bench.queue.add([a])
+        assert.deepStrictEqual(bench.started, [0, 1])
+      })))
+
+  it.effect("R-398: whoever is taken out is told in order, and never starts; later ones do", () =>
+    bench(1, (bench) =>
+      Effect.sync(() => {
+        const [a, ...rest] = runs("sXs") as [Run, Run, Run]
+        bench.queue.add([a, ...rest])
+        assert.deepStrictEqual(bench.queue.clear().map(({ index }) => index), [1, 2])
+        assert.deepStrictEqual(bench.queue.clear(), [])
+        bench.finish(a)
+        assert.deepStrictEqual(bench.started, [0])
+        bench.queue.add(runs("s", 3))
+        assert.deepStrictEqual(bench.started, [0, 3])
+      })))
+
+  it.effect("law 3: a queue that is closed starts nobody when handlers end", () =>
+    bench(1, (bench) =>
+      Effect.sync(() => {
+        const [a, b] = runs("ss") as [Run, Run]
+        bench.queue.add([a, b])
+        bench.queue.close()
+        bench.finish(a)
+        assert.deepStrictEqual(bench.started, [0])
+      })))
+
+  it.effect("R-382: an exclusive call waits for a handler outside of the queue, which blocks those behind it as well", () =>
+    bench(3, (bench) =>
+      Effect.gen(function*() {
+        bench.begin({ index: 100, isExclusive: false })
+        bench.queue.add(runs("Xs"))
+        assert.deepStrictEqual(bench.started, [])
+        yield* Effect.sleep(grace - 1)
+        bench.end(100)
+        assert.deepStrictEqual(bench.started, [0])
+        yield* Effect.sleep(10 * grace)
+        assert.deepStrictEqual(bench.refused, [])
+      })))
+
+  it.effect("R-382: when that takes longer than the grace period, all whom only it keeps out are refused at once", () =>
+    bench(3, (bench) =>
+      Effect.gen(function*() {
+        bench.begin({ index: 100, isExclusive: false })
+        bench.queue.add(runs("XXsX"))
+        yield* Effect.sleep(grace + 1)
+        assert.deepStrictEqual(bench.refused, [[grace, 0], [grace, 1]])
+        assert.deepStrictEqual(bench.started, [2])
+        bench.finish(runOf(2))
+        yield* Effect.sleep(grace)
+        assert.deepStrictEqual(bench.refused.at(-1), [2 * grace + 1, 3], "the next waits from when it is first")
+      })))
+
+  it.effect("R-382: an exclusive handler outside of the queue keeps shared calls out as well, for no longer than that", () =>
+    bench(3, (bench) =>
+      Effect.gen(function*() {
+        bench.begin({ index: 100, isExclusive: true })
+        bench.queue.add(runs("ss"))
+        assert.deepStrictEqual(bench.started, [])
+        yield* Effect.sleep(grace)
+        yield* Effect.yieldNow
+        assert.deepStrictEqual(bench.refused.map(([, index]) => index), [0, 1])
+      })))
+})

@@ -1,0 +1,128 @@
+/**
+ * What the end of a call does to others, as the pure rules that they are: whether it does anything, whom it reaches, and
+ * who was there at the same time.
+ */
+import { assert, describe, it } from "@effect/vitest"
+import { Policy } from "heddle"
+import type { Answer } from "../../src/internal/answer.ts"
+import * as Siblings from "../../src/internal/siblings.ts"
+
+type Rules = Policy.Policy["siblings"]
+
+const rules = (more: Partial<Rules> = {}): Rules => ({ ...Policy.falai.siblings, ...more })
+
+/** An answer, of which the rules read no more than how the call ended. */
+const answer = (more: Partial<Pick<Answer, "failure" | "halt">>): Answer => ({
+  raw: { _tag: "Ok", value: null },
+  message: { role: "tool", content: "", metadata: {} },
+  tail: { _tag: "ToolResultEncoded", id: "a", content: "" },
+  ...more
+})
+
+const crashed = answer({ failure: "crashed" })
+const reported = answer({ failure: "reported" })
+const halted = answer({ halt: { haltedReason: "enough", haltToolCallId: "a", haltResult: null } })
+
+describe("siblings: the consequence of an answer", () => {
+  it("CF-1: an answer that is neither a halt nor a failure has none", () => {
+    for (const onHalt of ["drain", "abortCancelable", "abortAll"] as const) {
+      assert.isUndefined(Siblings.consequence(rules({ onHalt, onToolError: onHalt }), answer({}), false))
+    }
+  })
+
+  it("CF-1: under drain nothing has one", () => {
+    const drain = rules({ onHalt: "drain", onToolError: "drain", queued: "skip" })
+    for (const end of [crashed, reported, halted]) assert.isUndefined(Siblings.consequence(drain, end, false))
+  })
+
+  it("CF-8: what handlers report counts where the policy says so, a crash always", () => {
+    const strict = rules({ trigger: "crashed" })
+    assert.isUndefined(Siblings.consequence(strict, reported, false))
+    assert.isDefined(Siblings.consequence(strict, crashed, false))
+    assert.isDefined(Siblings.consequence(rules({ trigger: "crashedOrReported" }), reported, false))
+  })
+
+  it("R-393: the failure of an exclusive call has none, its halt has", () => {
+    const both = rules({ onHalt: "abortCancelable" })
+    assert.isUndefined(Siblings.consequence(both, crashed, true))
+    assert.deepInclude(Siblings.consequence(both, halted, true), { isHalt: true })
+  })
+
+  it("CF-1: a halt and a failure follow their own knobs, and where both speak the stronger one", () => {
+    const onlyHalts = rules({ onHalt: "abortAll", onToolError: "drain" })
+    assert.isUndefined(Siblings.consequence(onlyHalts, crashed, false))
+    assert.deepInclude(Siblings.consequence(onlyHalts, halted, false), { isForAll: true, isHalt: true })
+    const onlyFailures = rules({ onHalt: "drain", onToolError: "abortAll" })
+    assert.isUndefined(Siblings.consequence(onlyFailures, halted, false))
+    const failingHalt = answer({ failure: "crashed", halt: { haltedReason: "tool_error", haltToolCallId: "a" } })
+    assert.deepInclude(Siblings.consequence(onlyFailures, failingHalt, false), { isForAll: true, isHalt: false })
+    assert.deepInclude(
+      Siblings.consequence(rules({ onHalt: "abortCancelable", onToolError: "abortAll" }), failingHalt, false),
+      { isForAll: true, isHalt: true, detail: "another call of the turn ended it" }
+    )
+    assert.deepInclude(
+      Siblings.consequence(rules({ onHalt: "abortAll", onToolError: "abortCancelable" }), failingHalt, false),
+      { isForAll: true, isHalt: true }
+    )
+  })
+
+  it("CF-1: whether those that wait are skipped is a knob of its own", () => {
+    const gentle = Siblings.consequence(rules(), crashed, false)
+    assert.deepStrictEqual(gentle, {
+      isForAll: false,
+      isSkipping: false,
+      isHalt: false,
+      detail: "a call beside it failed"
+    })
+    assert.deepInclude(Siblings.consequence(rules({ queued: "skip" }), crashed, false), { isSkipping: true })
+  })
+})
+
+describe("siblings: who is reached", () => {
+  const member = (isWaiting: boolean, isBlocking: boolean) => ({ isWaiting, job: { index: 0, isBlocking } })
+  const reached = (isForAll: boolean, isSkipping: boolean) => {
+    const consequence = { isForAll, isSkipping, isHalt: false, detail: "" }
+    return {
+      running: Siblings.isReached(consequence, member(false, false)),
+      blocking: Siblings.isReached(consequence, member(false, true)),
+      waiting: Siblings.isReached(consequence, member(true, false))
+    }
+  }
+
+  it("R-391, R-394: those that run unless they block, or all of them; those that wait where they are skipped", () => {
+    assert.deepStrictEqual(reached(false, false), { running: true, blocking: false, waiting: false })
+    assert.deepStrictEqual(reached(true, false), { running: true, blocking: true, waiting: false })
+    assert.deepStrictEqual(reached(false, true), { running: true, blocking: false, waiting: true })
+    assert.deepStrictEqual(reached(true, true), { running: true, blocking: true, waiting: true })
+  })
+})
+
+describe("siblings: the company of a call", () => {
+  const member = (index: number) => ({ isWaiting: false, job: { index, isBlocking: false } })
+  const indexes = (members: ReadonlyArray<{ readonly job: { readonly index: number } }>) =>
+    members.map(({ job }) => job.index)
+
+  it("R-393: whoever has a place while it has one, itself included", () => {
+    const company = new Siblings.Company<ReturnType<typeof member>>()
+    const [a, b, c] = [member(7), member(3), member(5)]
+    company.join(a)
+    company.join(b)
+    assert.deepStrictEqual(indexes(company.beside(7)), [7, 3])
+    company.join(c)
+    assert.deepStrictEqual(indexes(company.beside(7)), [7, 3, 5])
+    assert.deepStrictEqual(indexes(company.all), [7, 3, 5])
+  })
+
+  it("R-394: when it has left, those of them that are still there, and nobody who came later", () => {
+    const company = new Siblings.Company<ReturnType<typeof member>>()
+    const [a, b, c, d] = [member(0), member(1), member(2), member(3)]
+    for (const one of [a, b, c]) company.join(one)
+    company.leave(a)
+    company.join(d)
+    assert.deepStrictEqual(indexes(company.beside(0)), [1, 2])
+    company.leave(b)
+    assert.deepStrictEqual(indexes(company.beside(0)), [2])
+    assert.deepStrictEqual(indexes(company.beside(1)), [2, 3], "who left later had more beside it")
+    assert.deepStrictEqual(indexes(company.all), [2, 3])
+  })
+})
