@@ -234,7 +234,7 @@ export class Handling<E> implements Owner {
     this.interrupt(since)
   }
 
-  isStopping(): void {
+  hasBeenStopped(): void {
     this.holding.stop()
   }
 

@@ -27,15 +27,16 @@ export interface Task {
 export interface Owner {
   /** Whether it is left to its end when the run stops. It may be so in one phase and not in another. */
   readonly isBlocking: boolean
-  /** It is about to be interrupted: what no interruption reaches is to end, too. */
-  readonly isStopping: () => void
+  /** It has been interrupted: what no interruption reaches is to end, too. */
+  readonly hasBeenStopped: () => void
   /** It refused to stop and is left behind. */
   readonly isAbandoned: () => void
 }
 
+/** The interruption comes first: what ends its waiting must not let it go on. */
 const interruptTask = (task: Task): void => {
-  task.owner?.isStopping()
   task.fiber.interruptUnsafe()
+  task.owner?.hasBeenStopped()
 }
 
 export class Running {
