@@ -148,12 +148,13 @@ export class Batch<E> implements Host<E> {
    */
   callBack(cause: string): void {
     this.isAwaited = true
+    const since = this.workshop.clock.currentTimeMillisUnsafe()
     for (const run of this.queue.clear()) this.abort(run, `not run: ${cause}`)
     for (const handling of this.company.all) {
-      if (!handling.isBlocking) handling.cancel(`interrupted: ${cause}`)
+      if (handling.isBlocking) handling.spare(since)
+      else handling.cancel(`interrupted: ${cause}`)
     }
     const jobs = this.jobs.slice()
-    const since = this.workshop.clock.currentTimeMillisUnsafe()
     this.helpers.after(this.workshop.running.graceMillis, () => this.conclude(jobs, `interrupted: ${cause}`, since))
     this.mailbox.wake()
   }

@@ -13,6 +13,7 @@ import type * as Message from "../Message.ts"
 import type * as Tool from "../Tool.ts"
 import * as Answer from "./answer.ts"
 import { callContext } from "./callContext.ts"
+import { Cancellation } from "./cancellation.ts"
 import type * as Emission from "./emission.ts"
 import * as Execution from "./execution.ts"
 import * as Gates from "./gates.ts"
@@ -67,6 +68,9 @@ export class Handling<E> implements Owner {
   private timer: Helper | undefined
   private task: Task | undefined
   private span: Tracer.Span | undefined
+  /** For the runs that a handler starts which is left to its end: they are stopped softly, whatever stops this run. */
+  private inner: Cancellation | undefined
+  private unfollow: (() => void) | undefined
   private updates: Json.JsonObject | undefined
 
   constructor(job: Plan.Run, workshop: Workshop<E>, host: Host<E>) {
@@ -81,8 +85,7 @@ export class Handling<E> implements Owner {
   }
 
   start(): void {
-    const services = Context.add(this.workshop.services, Limits.CurrentHolding, this.holding)
-    const fiber = Effect.runForkWith(services)(
+    const fiber = Effect.runForkWith(this.services())(
       Effect.withFiber((fiber) => {
         this.task = this.host.own(this.job.call, fiber, this.job, this)
         return this.body()
@@ -91,6 +94,16 @@ export class Handling<E> implements Owner {
     this.isForked = true
     if (this.phase === "gating" || this.phase === "handler") this.arm()
     fiber.addObserver((exit) => this.ended(exit))
+  }
+
+  private services(): Context.Context<any> {
+    const { ambient: { cancellation }, services } = this.workshop
+    const own = Context.add(services, Limits.CurrentHolding, this.holding)
+    if (!this.job.isBlocking) return own
+    const inner = new Cancellation()
+    this.inner = inner
+    this.unfollow = cancellation?.onRequest(() => inner.request(cancellation.cause))
+    return Context.add(own, Limits.ParentCancellation, inner)
   }
 
   get isWaiting(): boolean {
@@ -218,6 +231,11 @@ export class Handling<E> implements Owner {
     this.overrule(toolError("cancelled", this.job.call), answer, since)
   }
 
+  /** It may finish, in the grace period that began then. */
+  spare(since: number): void {
+    if (this.task !== undefined) this.workshop.running.spare(this.task, since)
+  }
+
   /** It was given time since then, and that is over: whatever it is still doing is stopped, and nobody waits for it. */
   leave(since: number): void {
     this.interrupt(since)
@@ -232,6 +250,10 @@ export class Handling<E> implements Owner {
     // It is answered while it still has its place, so that nobody who takes its place counts as its sibling.
     this.host.respond(this.job, answer())
     this.interrupt(since)
+  }
+
+  isSpared(): void {
+    this.inner?.request()
   }
 
   hasBeenStopped(): void {
@@ -255,6 +277,7 @@ export class Handling<E> implements Owner {
 
   private ended(exit: Exit.Exit<unknown, E>): void {
     const { job, host } = this
+    this.unfollow?.()
     this.endSpan(exit, "interrupted")
     if (this.phase !== "answering" && this.phase !== "expired" && !host.isOver) {
       this.disarm()

@@ -27,6 +27,8 @@ export interface Task {
 export interface Owner {
   /** Whether it is left to its end when the run stops. It may be so in one phase and not in another. */
   readonly isBlocking: boolean
+  /** It is left to its end. What it runs in turn is to end soon. */
+  readonly isSpared: () => void
   /** It has been interrupted: what no interruption reaches is to end, too. */
   readonly hasBeenStopped: () => void
   /** It refused to stop and is left behind. */
@@ -69,10 +71,11 @@ export class Running {
     if (this.isStopping) this.tell(task, task.startedAt)
   }
 
-  /** A blocking handler is told by nothing but the time that passes. */
+  /** A blocking handler itself is told by nothing but the time that passes. */
   private tell(task: Task, now: number): void {
     if (!this.told.has(task)) this.told.set(task, now)
-    if (task.owner?.isBlocking !== true) interruptTask(task)
+    if (task.owner?.isBlocking === true) task.owner.isSpared()
+    else interruptTask(task)
   }
 
   remove(task: Task): void {
@@ -88,6 +91,11 @@ export class Running {
 
   private notify(): void {
     for (const listener of this.listeners) listener()
+  }
+
+  /** A task may finish. Its grace period began at `since` all the same. */
+  spare(task: Task, since: number): void {
+    if (this.tasks.has(task) && !this.told.has(task)) this.told.set(task, since)
   }
 
   /** Tells a task to stop. It has its grace period for that, which began at `since`; then it is given up. */
