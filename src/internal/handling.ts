@@ -155,12 +155,16 @@ export class Handling<E> implements Owner {
     })
   }
 
-  /** What an outcome counts as under the policy. */
+  /** What an outcome counts as under the policy. One that cannot even be looked at is a failure of the handler's. */
   private counted(outcome: unknown): unknown {
     if (this.workshop.settings.policy.results === "plain") return outcome
-    const { contextUpdate, outcome: counted } = ResultObject.read(outcome)
-    if (contextUpdate !== undefined) this.updates = { ...this.updates, ...contextUpdate }
-    return counted
+    try {
+      const { contextUpdate, outcome: counted } = ResultObject.read(outcome)
+      if (contextUpdate !== undefined) this.updates = { ...this.updates, ...contextUpdate }
+      return counted
+    } catch (cause) {
+      return { _tag: "Error", error: toolError("invalid_return", this.job.call, { cause }) }
+    }
   }
 
   private handlerStarts(): void {
