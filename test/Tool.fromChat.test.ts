@@ -4,7 +4,7 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
-import { Chat, type Event, Policy, Step, Tool,type Adapter } from "heddle"
+import { type Adapter, Chat, type Event, Policy, Step, Tool } from "heddle"
 import { Recorder, Script, Simulation } from "heddle/testing"
 
 const succeeded = <A, E>(report: Simulation.Report<A, E>): A => {
@@ -97,6 +97,13 @@ describe("Tool.fromChat", () => {
       const events = succeeded(yield* Simulation.run(parentOf(agent(() => Stream.rechunk(child([script]), 1000)))))
       const heard = nested(events).flatMap((event) => event._tag === "TextDelta" ? [event.delta] : [])
       assert.strictEqual(heard.join(""), text.join(""))
+    }))
+
+  it.effect("what a stream says after its run has ended changes nothing about what it came to", () =>
+    Effect.gen(function*() {
+      const late: Event.Event = { _tag: "TextDelta", id: null, delta: "late" }
+      const tool = agent(() => child([says("answer")]).pipe(Stream.concat(Stream.make(late)), Stream.rechunk(100)))
+      assert.deepStrictEqual(answerOf(yield* parentOf(tool)), { content: "answer", isError: false })
     }))
 
   it.effect("a halt of the run ends nothing but the run", () =>
