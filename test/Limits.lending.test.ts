@@ -119,6 +119,33 @@ describe("lending to one run after the other", () => {
     }))
 })
 
+describe("permits of handlers that refuse to stop", () => {
+  const ends: { readonly [how: string]: (given: AnyTool) => Effect.Effect<unknown, unknown> } = {
+    "is interrupted": (given) => Effect.timeoutOption(runOf(given), 50),
+    "is stopped softly": (given) => ToolRunner.run(callsOf(given.name), [given], { cancel: Effect.sleep(50) }),
+    "gave up on it": (given) => ToolRunner.run(callsOf(given.name), [given], { toolTimeout: 50 })
+  }
+  for (const [how, end] of Object.entries(ends)) {
+    for (const limits of [undefined, [{ key: "one", permits: 1 }]]) {
+      it.effect(`law 11: others have them when a run ${how} (${limits === undefined ? "of the tree" : "by name"})`, () =>
+        Effect.gen(function*() {
+          const floor = new Floor()
+          const declared = limits === undefined ? {} : { limits }
+          const deaf = tool("deaf", Effect.uninterruptible(Effect.never), declared)
+          const next = tool("next", floor.note("next"), declared)
+          const report = yield* Simulation.run(
+            Effect.andThen(end(deaf), runOf(next)).pipe(
+              Effect.provide(Limits.layer({ permits: 1 })),
+              Effect.timeoutOption("1 hour")
+            )
+          )
+          valueOf(report)
+          assert.deepStrictEqual(floor.log, ["5050 next"])
+        }))
+    }
+  }
+})
+
 const keyed: Parameters<typeof tool>[2] = { limits: [{ key: "b", permits: 1 }, { key: "a", permits: 2 }] }
 
 /** Runs whose handlers start runs, in every way in which they may come to an end. */

@@ -266,6 +266,7 @@ export class Handling<E> implements Owner {
 
   isAbandoned(): void {
     this.endSpan(Exit.void, "abandoned")
+    this.holding.release()
   }
 
   private interrupt(since = this.workshop.clock.currentTimeMillisUnsafe()): void {
