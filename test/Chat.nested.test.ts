@@ -8,7 +8,7 @@ import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import * as Logger from "effect/Logger"
 import * as Stream from "effect/Stream"
-import { type Adapter, Chat, type Event, Tool } from "heddle"
+import { type Adapter, Chat, type Event, Policy, Tool } from "heddle"
 import { Script, Simulation } from "heddle/testing"
 
 type AnyTool = Tool.Tool<string, any, any, any, never>
@@ -43,6 +43,13 @@ const stops: { readonly [how: string]: (tool: AnyTool) => Effect.Effect<unknown,
       yield* Effect.sleep(stopAt)
       yield* Fiber.interrupt(run)
     }),
+  "by a reply that breaks": (tool) =>
+    Chat.stream("go", { tools: [tool], policy: { ...Policy.standard, start: "onCallReady" } }).pipe(
+      Stream.provide(Script.layer([
+        [Script.toolCall("c0", tool.name), Script.delay(stopAt), Script.streamError("network_error")]
+      ])),
+      Stream.runDrain
+    ),
   "by a timeout": (tool) => {
     const timed = { ...tool, timeout: undefined } as unknown as AnyTool
     return Stream.runDrain(Chat.stream("go", { tools: [timed], toolTimeout: stopAt }) as Run)

@@ -151,7 +151,7 @@ export class Batch<E> implements Host<E> {
     const since = this.workshop.clock.currentTimeMillisUnsafe()
     for (const run of this.queue.clear()) this.abort(run, `not run: ${cause}`)
     for (const handling of this.company.all) {
-      if (handling.isBlocking) handling.spare(since)
+      if (handling.isBlocking) handling.spare(since, cause)
       else handling.cancel(`interrupted: ${cause}`)
     }
     const jobs = this.jobs.slice()

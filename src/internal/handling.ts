@@ -235,9 +235,10 @@ export class Handling<E> implements Owner {
     this.overrule(toolError("cancelled", this.job.call), answer, since)
   }
 
-  /** It may finish, in the grace period that began then. */
-  spare(since: number): void {
+  /** It may finish, in the grace period that began then. The runs that it waits for are to come to their end. */
+  spare(since: number, cause: string): void {
     if (this.task !== undefined) this.workshop.running.spare(this.task, since)
+    this.inner?.request(cause)
   }
 
   /** It was given time since then, and that is over: whatever it is still doing is stopped, and nobody waits for it. */
