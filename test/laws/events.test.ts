@@ -33,7 +33,13 @@ describe("laws of a run that ends by itself", () => {
     "law 8, U-8: each failure of a call is of its own kind, and interruption is none of them",
     Arbitrary.all([cases, stops]),
     ([played, stop]) => {
-      const plain = { onToolError: "continue", encoder: "json", isStructured: false, cancelAt: null } as const
+      const plain = {
+        onToolError: "continue",
+        encoder: "json",
+        isStructured: false,
+        cancelAt: null,
+        deadline: null
+      } as const
       const told: Case = { ...played, driving: { ...played.driving, ...plain } }
       return Effect.map(
         play(told, "stream", stop),

@@ -5,7 +5,7 @@
 import { describe } from "@effect/vitest"
 import * as Arbitrary from "effect/Arbitrary"
 import * as Effect from "effect/Effect"
-import type { Policy } from "heddle"
+import { Policy } from "heddle"
 import { type Call, type Case, cases, latencies } from "../support/cases.ts"
 import { oneOf } from "../support/dimensions/dimension.ts"
 import * as Lawful from "../support/lawful.ts"
@@ -33,13 +33,16 @@ const times: Arbitrary.Arbitrary<Times> = Arbitrary.all({
   encoder: oneOf("json", "slow")
 })
 
+const { siblings } = Policy.standard
+
 /** The case without what makes an outcome itself depend on time. */
 const settled = ({ driving, turns }: Case): Case => ({
   turns: turns.map((turn) => ({ ...turn, calls: turn.calls.map(prompt) })),
   driving: {
     ...driving,
     cancelAt: null,
-    policy: { ...driving.policy, start: startOf(turns, driving.policy), haltPrecedence: "request" },
+    deadline: null,
+    policy: { ...driving.policy, start: startOf(turns, driving.policy), haltPrecedence: "request", siblings },
     encoder: driving.encoder === "slow" ? "json" : driving.encoder
   }
 })
@@ -49,8 +52,10 @@ const startOf = (turns: Case["turns"], { start }: Policy.Policy): Policy.Policy[
   turns.every((turn) => turn.ending === "tool_calls") ? start : "afterTurn"
 
 /** Handlers that are slow to stop keep others out for as long as they take, in a later turn as well: these stop. */
-const prompt = (call: Call): Call =>
-  call.kind === "refuse" || call.kind === "late" || call.kind === "slowStop" ? { ...call, kind: "never" } : call
+const prompt = (call: Call): Call => {
+  if (call.kind === "agentDeaf") return { ...call, kind: "agent" }
+  return call.kind === "refuse" || call.kind === "late" || call.kind === "slowStop" ? { ...call, kind: "never" } : call
+}
 
 const shifted = ({ driving, turns }: Case, shift: Times): Case => ({
   turns: turns.map((turn, index) => ({

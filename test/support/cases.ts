@@ -19,6 +19,8 @@ import {
 } from "./dimensions/dimension.ts"
 import { type Driving, drivingDimensions } from "./dimensions/driving.ts"
 import { endings } from "./dimensions/endings.ts"
+import { gates } from "./dimensions/gates.ts"
+import { keys } from "./dimensions/keys.ts"
 import { type KindName, kindNames } from "./dimensions/kinds.ts"
 
 /** Times are multiples of ten, and limits are not, so that nothing depends on who is first at the same instant. */
@@ -29,6 +31,10 @@ const callDimensions = {
   latency: latencies,
   isExclusive: rarely<boolean>(false, true),
   isReadOnly: among<boolean>(false, true),
+  /** Whether its tool says how it is run, and whether it may be interrupted, or leaves that to the policy. */
+  saysHow: rarely<boolean>(true, false),
+  gate: rarelyNamesOf(gates),
+  keys: rarelyNamesOf(keys),
   progress: among<number>(0, 0, 1, 3),
   /** How long the model says nothing before it makes the call. */
   gap: among<number>(0, 0, 0, 10, 20),

@@ -10,9 +10,12 @@ import { Laws, type Recorder } from "heddle/testing"
 import type { Call, Case, Stop } from "./cases.ts"
 import { deliveries } from "./dimensions/deliveries.ts"
 import { Decided } from "./dimensions/driving.ts"
+import { gates } from "./dimensions/gates.ts"
+import { heldBy } from "./dimensions/keys.ts"
 import { kinds, type Word } from "./dimensions/kinds.ts"
-import { isExclusive, refuses, toolOf } from "./handlers.ts"
-import { grace, type Remains, type Trace } from "./worlds.ts"
+import { abortsSiblings } from "./dimensions/policies.ts"
+import { grace, isAgent, isExclusive, isInside, isReadOnly, placeIn, refuses, runsAlone } from "./handlers.ts"
+import type { Remains, Trace } from "./worlds.ts"
 
 type Problems = ReadonlyArray<string>
 
@@ -72,7 +75,7 @@ export const starts = (trace: Trace): Problems => {
  * as long as the grace lasts, and settles without those that are not.
  */
 const spared = ({ driving }: Case, abandoned: ReadonlyArray<Event.Abandoned>): number =>
-  driving.policy.start === "afterTurn" && driving.cancelAt === null ? 0 : abandoned.length
+  driving.policy.start === "afterTurn" && driving.cancelAt === null && driving.deadline === null ? 0 : abandoned.length
 
 /** Law 3: what is alive after the run is what refused to stop in time and was named, and nothing else. */
 export const lifetime = (trace: Trace, played: Case): Problems => {
@@ -87,6 +90,7 @@ export const lifetime = (trace: Trace, played: Case): Problems => {
     ...when(!left.some(isStubborn) && trace.leftLater.fibers > 0, `${trace.leftLater.fibers} fibers never end`),
     ...when(trace.leftLater.timers > 0, `${trace.leftLater.timers} timers are set in the end`),
     ...when(trace.openRequests !== 0, `${trace.openRequests} model requests were not closed`),
+    ...when(trace.kept > 0, "permits are kept after the run"),
     ...of(Laws.handlers(trace.log, { abandoned: left }), "lifetime")
   ]
 }
@@ -104,21 +108,45 @@ export const remains = ({ abandoned, log, openRequests, report }: Remains, playe
   ]
 }
 
-/** Law 4: the bound and the barrier. Handlers that refuse to stop hold no place of others when their grace is over. */
+type Log = ReadonlyArray<Recorder.Entry>
+
+/** The part of a log that is about handlers of some names. */
+const about = (log: Log, isMeant: (name: string) => boolean): Log =>
+  log.filter((entry) => entry._tag !== "Emitted" && isMeant(entry.name))
+
+/**
+ * Law 4: the bound and the barrier, the bound of the whole tree of runs, and the permits by name. Handlers that refuse to
+ * stop hold no place of others when their grace is over. A run that is a call holds a place and no permit.
+ */
 export const concurrency = ({ driving, turns }: Case, trace: Trace): Problems => {
   const calls = Math.max(...turns.map((turn) => turn.calls.length))
-  const bound = driving.maxConcurrency ?? Math.min(calls, 2 * navigator.hardwareConcurrency)
-  const names = trace.log.flatMap((entry) => entry._tag === "Started" && isStubborn(entry.name) ? [entry.name] : [])
-  return of(Laws.handlers(trace.log, { bound, isExclusive, abandoned: names }), "concurrency")
+  const widest = 2 * navigator.hardwareConcurrency
+  const given = driving.maxConcurrency ?? driving.policy.maxConcurrency
+  const bound = given ?? Math.min(calls, widest)
+  const permits = driving.permits ?? given ?? widest
+  const abandoned = trace.log.flatMap((entry) => entry._tag === "Started" && isStubborn(entry.name) ? [entry.name] : [])
+  const holds = (key: string) => (name: string): boolean => {
+    const [turn, index] = placeIn(name).split(".").map(Number)
+    const spec = turns[turn ?? 0]?.calls[index ?? 0]
+    return spec !== undefined && !isInside(name) && !isAgent(name) && heldBy(spec.keys).has(key)
+  }
+  return [
+    ...of(Laws.handlers(about(trace.log, (name) => !isInside(name)), { bound, isExclusive, abandoned }), "concurrency"),
+    ...of(Laws.handlers(about(trace.log, (name) => !isAgent(name)), { bound: permits, abandoned }), "concurrency"),
+    ...["a", "b"].flatMap((key) =>
+      of(Laws.handlers(about(trace.log, holds(key)), { bound: 1, abandoned }), "concurrency")
+    )
+  ]
 }
 
 /** Law 11: an interrupted run is over within the grace period, and names what it left behind. */
 export const stopping = (trace: Trace, stop: Stop, played: Case): Problems => {
-  const named = trace.abandoned
-  const left = outlived(trace).length
+  // Those of a run that is a call are named by that run.
+  const named = trace.abandoned.filter(({ id }) => !id.startsWith("n"))
+  const left = outlived(trace).filter((name) => !isInside(name)).length
   const most = Math.max(left, spared(played, named))
   const last = trace.events.at(-1)
-  const reported = last?._tag === "ChatCompleted" ? last.result.abandoned ?? [] : trace.abandoned
+  const reported = last?._tag === "ChatCompleted" ? last.result.abandoned ?? [] : named
   return [
     ...when(
       "at" in stop && trace.endedAt > stop.at + grace,
@@ -168,17 +196,20 @@ const toWord = (outcome: Tool.Outcome): Word =>
 
 /** What a call comes to if it is run, or refused for what it says. */
 const runOf = (call: Message.ToolCall, spec: Call, { driving: { policy } }: Case): Word => {
-  const { becomes } = kinds[spec.kind]
+  const { becomes, becomesAsObject = becomes } = kinds[spec.kind]
   const lost = lostReason(call)
   if (becomes === "unknown_tool") return becomes
   if (policy.badArguments === "answer" && lost !== undefined) return lost
-  return deliveries[spec.delivery].isWhole(policy) ? becomes : "invalid_arguments"
+  if (!deliveries[spec.delivery].isWhole(policy) || becomes === "invalid_arguments") return "invalid_arguments"
+  if (spec.keys === "broken") return "handler_raised"
+  if (gates[spec.gate].denies) return "denied"
+  return policy.results === "resultObject" ? becomesAsObject : becomes
 }
 
 /** Whether a call may have been started before the reply had ended. */
 const mayBeEarly = (spec: Call, { driving: { policy: { start } } }: Case): boolean =>
   spec.kind !== "manual" && deliveries[spec.delivery].isFinal &&
-  (start === "onCallReady" || (start === "readOnly" && toolOf(spec) === "look"))
+  (start === "onCallReady" || (start === "readOnly" && isReadOnly(spec)))
 
 const badEndings: ReadonlyArray<unknown> = ["length", "content_filter", "error"]
 
@@ -187,31 +218,42 @@ const possible = (
   call: Message.ToolCall,
   spec: Call,
   played: Case,
+  turn: number,
   { halt, response }: Event.Of<"StepCompleted">
 ): ReadonlyArray<Word> => {
+  const { maxTurns, policy } = played.driving
+  if (policy.onMaxTurns === "finalize" && turn >= maxTurns) return ["unknown_tool", "cancelled"]
   const isEarly = mayBeEarly(spec, played)
-  if (!Collector.isToolTurn(played.driving.policy, response)) {
-    return isEarly ? ["cancelled", runOf(call, spec, played)] : ["cancelled"]
-  }
-  if (spec.kind === "manual" && (call.argumentsLost === undefined || played.driving.policy.badArguments !== "answer")) {
+  const run = runOf(call, spec, played)
+  // A run that is called back while its call may finish says that it came to no answer.
+  const calledBack: ReadonlyArray<Word> = [
+    "cancelled",
+    run,
+    ...(kinds[spec.kind].inside === undefined ? [] : ["reported" as const])
+  ]
+  if (!Collector.isToolTurn(policy, response)) return isEarly ? calledBack : ["cancelled"]
+  if (spec.kind === "manual" && (call.argumentsLost === undefined || policy.badArguments !== "answer")) {
     return halt === undefined ? [] : ["cancelled"]
   }
-  const isCalledBack = isEarly && badEndings.includes(response.finishReason)
-  return isCalledBack ? ["cancelled", runOf(call, spec, played)] : [runOf(call, spec, played)]
+  if (isEarly && badEndings.includes(response.finishReason)) return calledBack
+  return abortsSiblings(policy) ? ["cancelled", run] : [run]
 }
 
 /** Law 8, for calls: each failure is of its own kind. For cases whose failures go on as they are. */
 export const failures = (played: Case, trace: Trace): Problems => {
   const steps = trace.events.filter((event) => event._tag === "StepCompleted")
-  const stubborn = trace.log.flatMap((entry) => entry._tag === "Started" && isStubborn(entry.name) ? [entry.name] : [])
-  const isHeldUp = (spec: Call): boolean => stubborn.some((name) => spec.isExclusive || isExclusive(name))
+  const { policy } = played.driving
+  const stubborn = trace.log.flatMap((entry) =>
+    entry._tag === "Started" && isStubborn(entry.name) && !isInside(entry.name) ? [entry.name] : []
+  )
+  const isHeldUp = (spec: Call): boolean => stubborn.some((name) => runsAlone(spec, policy) || isExclusive(name))
   return steps.flatMap((step, turn) => {
     const specs = played.turns[turn]?.calls ?? []
     return Response.actionableCalls(step.response).flatMap((call) => {
       const spec = specs[Number(/^c\d+_(\d)$/.exec(call.id)?.[1] ?? Number.NaN)]
       const outcome = resultOf(trace.events, step, call.id)
       if (spec === undefined || spec.id !== null || outcome === undefined) return []
-      const wanted = possible(call, spec, played, step)
+      const wanted = possible(call, spec, played, turn, step)
       const isTold = wanted.includes(toWord(outcome)) || (toWord(outcome) === "cancelled" && isHeldUp(spec))
       return when(!isTold, `call "${call.id}" came to ${toWord(outcome)} instead of ${wanted.join(" or ")}`)
     })
@@ -271,7 +313,7 @@ const timeline = ({ log }: Trace): ReadonlyArray<string> => {
   const zero = new Map<string, number>()
   return log.flatMap((entry) => {
     if (entry._tag === "Emitted") return []
-    const step = /(\d+)\.\d+$/.exec(entry.name)?.[1] ?? ""
+    const [step = ""] = placeIn(entry.name).split(".")
     const start = zero.get(step) ?? entry.at
     zero.set(step, start)
     return [`${entry.name} ${entry._tag} ${entry.at - start}`]

@@ -9,17 +9,17 @@ import type * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
 import * as Logger from "effect/Logger"
 import * as Metric from "effect/Metric"
+import * as Semaphore from "effect/Semaphore"
 import * as Stream from "effect/Stream"
-import { type Adapter, Chat, type Event, Executor, Step } from "heddle"
+import { type Adapter, Chat, type Event, Executor, Limits, Step } from "heddle"
 import { Recorder, Script, Simulation } from "heddle/testing"
-import type { Case, Stop, Turn } from "./cases.ts"
+import { KeyedPermits } from "../../src/internal/keyedPermits.ts"
+import { type Call, call, type Case, type Stop, type Turn } from "./cases.ts"
 import { deliveries } from "./dimensions/deliveries.ts"
 import { around, optionsOf } from "./dimensions/driving.ts"
 import { isRefused, replied } from "./dimensions/endings.ts"
-import { argumentsOf, toolOf, tools, World } from "./handlers.ts"
-
-const toolTimeout = 45
-export const grace = 25
+import { type KindName, kinds } from "./dimensions/kinds.ts"
+import { argumentsOf, grace, toolOf, toolsOf, toolTimeout, World } from "./handlers.ts"
 
 /** What is run: a chat or one step, streamed or awaited. */
 export type How = "stream" | "run" | "stepStream" | "step"
@@ -43,6 +43,8 @@ export interface Trace {
   readonly left: Left | undefined
   readonly leftLater: Left
   readonly abandoned: ReadonlyArray<Event.Abandoned>
+  /** Permits that were not returned in the end, of the tree and by name. */
+  readonly kept: number
 }
 
 const toEntries = (turn: Turn, position: number): ReadonlyArray<Script.Entry> =>
@@ -68,9 +70,36 @@ const scriptsOf = ({ turns }: Case): ReadonlyArray<ReadonlyArray<Script.Entry>> 
   return [...turns.map(toScript), done, done]
 }
 
-const worldOf = ({ turns }: Case, recorder: Recorder.Recorder): World => {
-  const calls = new Map(turns.flatMap((turn, step) => turn.calls.map((call, index) => [`${step}.${index}`, call])))
-  return { recorder, starts: [], callAt: (place) => calls.get(place)! }
+/** The call that is made at a place: of the run itself, or, behind a slash, of the run that a call is. */
+const callAt = ({ turns }: Case) => (place: string): Call => {
+  const [top = "", ...within] = place.split("/")
+  const [turn, index] = top.split(".").map(Number)
+  const outer = turns[turn ?? 0]?.calls[index ?? 0] ?? call()
+  return within.reduce((around, position) => {
+    const kind = kinds[around.kind].inside?.[Number(position)] as KindName | undefined
+    return call({ kind: kind ?? "ok", latency: outer.latency })
+  }, outer)
+}
+
+const worldOf = (played: Case, recorder: Recorder.Recorder): World => ({
+  recorder,
+  starts: [],
+  callAt: callAt(played),
+  policy: played.driving.policy
+})
+
+/** The permits of one run, those of its tree and those by name, and how many of them were not returned. */
+const permitsOf = ({ driving: { permits } }: Case) => {
+  const named = new KeyedPermits()
+  const semaphore = permits === null ? undefined : Semaphore.makeUnsafe(permits)
+  return {
+    around: <A, E, R>(run: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
+      run.pipe(Effect.provideService(Limits.Keyed, named), Effect.provideService(Limits.Permits, semaphore)),
+    kept: Effect.map(
+      semaphore?.takeIfAvailable(permits ?? 0) ?? Effect.succeed(true),
+      (isWhole) => named.size + (isWhole ? 0 : 1)
+    )
+  }
 }
 
 /** A run, streamed or awaited, with the events that it showed. */
@@ -81,6 +110,7 @@ const driven = (
   events: Array<Event.Event>
 ): Effect.Effect<Event.ChatResult | Event.StepResult | undefined, unknown, Adapter.Adapter> => {
   const { driving } = played
+  const tools = toolsOf(played.turns.flatMap(({ calls }) => calls))
   const options = { ...optionsOf(driving), tools, toolTimeout, grace, requestId: "request" }
   if (how === "run") return Chat.run("go", options)
   if (how === "step") return Step.run("go", options)
@@ -171,9 +201,11 @@ export const play = (
     const events: Array<Event.Event> = []
     const messages: Array<unknown> = []
     const counted = counting(yield* Clock.Clock)
+    const permits = permitsOf(played)
     const run = Effect.runForkWith(yield* Effect.context<never>())(
       driven(played, how, stop, events).pipe(
         around(played.driving),
+        permits.around,
         Effect.provide(model.layer),
         Effect.provideService(World, world),
         Effect.provideService(Executor.Executor, executor),
@@ -191,7 +223,8 @@ export const play = (
       starts: world.starts,
       requests: yield* model.requests,
       openRequests: yield* openIn(played, model),
-      abandoned: abandonedIn(messages)
+      abandoned: abandonedIn(messages),
+      kept: yield* permits.kept
     }
   }))
 
@@ -216,6 +249,7 @@ export const simulate = (played: Case, interruptAt = Infinity): Effect.Effect<Re
     const report = yield* Simulation.run(
       driven(played, "stream", null, []).pipe(
         around(played.driving),
+        permitsOf(played).around,
         Effect.provide(model.layer),
         Effect.provideService(World, worldOf(played, recorder)),
         Effect.provideService(Logger.CurrentLoggers, noting(messages))

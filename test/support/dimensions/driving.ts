@@ -69,6 +69,13 @@ export const drivingDimensions = {
     (name) => Effect.provideService(Encoder.Encoder, encoders[name])
   ),
   maxConcurrency: knob(among<number | null>(null, 1, 2, 3), (maxConcurrency) => ({ maxConcurrency })),
+  /** How many permits there are for the whole tree of runs, where somebody says so. */
+  permits: rarely<number | null>(null, 1, 2),
+  /** How long the run has. */
+  deadline: knob(
+    rarely<number | null>(null, null, 33, 77, 141),
+    (deadline) => deadline === null ? {} : { deadline }
+  ),
   maxTurns: knob(rarely<number>(8, 1, 2), (maxTurns) => ({ maxTurns })),
   mode: knob(rarely<"auto" | "manual">("auto", "auto", "manual"), (mode) => ({ mode })),
   haltAt: knob(rarely<number | null>(null, null, 0, 1), (haltAt) => ({

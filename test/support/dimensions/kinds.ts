@@ -6,10 +6,13 @@ import { Tool } from "heddle"
 export type Word = "Ok" | "AskUser" | "Halt" | "reported" | Tool.ToolError["reason"]
 
 interface Kind {
-  /** What a call of it comes to when it is run. */
+  /** What a call of it comes to when it is run, and where results are read as result objects, if that is another. */
   readonly becomes: Word
+  readonly becomesAsObject?: Word
   /** What the handler does once it has waited; by default it succeeds. */
-  readonly does?: (attempt: number) => Effect.Effect<unknown, unknown>
+  readonly does?: (attempt: number, call: Tool.CallContext) => Effect.Effect<unknown, unknown>
+  /** The kinds of the calls in the run that it is, if it is one. Their handlers wait as long as it is told to. */
+  readonly inside?: ReadonlyArray<string>
   /** How it waits before that; by default it sleeps for the latency of its call. */
   readonly waits?: Effect.Effect<void>
   /** What it returns instead of an Effect. */
@@ -22,6 +25,13 @@ interface Kind {
 
 const cycle: { self?: unknown } = {}
 cycle.self = cycle
+
+/** Tells what it sees of the context, so that the result shows when an update comes at another time than it should. */
+const updating = (call: Tool.CallContext): Effect.Effect<void> =>
+  Effect.andThen(
+    call.updateContext({ last: call.id, [call.id]: call.context }),
+    call.updateContext({ count: Object.keys(call.context).length })
+  )
 
 /** The first is the simplest: shrinking goes there. */
 const generated = {
@@ -54,14 +64,28 @@ const generated = {
   late: { becomes: "timeout", waits: Effect.uninterruptible(Effect.sleep(303)), refuses: "late" },
   refuse: { becomes: "timeout", waits: Effect.uninterruptible(Effect.never), refuses: "never" },
   block: { becomes: "Ok", tool: "block" },
+  update: { becomes: "Ok", does: (_attempt, call) => Effect.as(updating(call), "updated") },
+  updateFail: { becomes: "reported", does: (_attempt, call) => Effect.andThen(updating(call), Effect.fail("no")) },
+  updateLate: { becomes: "timeout", does: (_attempt, call) => Effect.andThen(updating(call), Effect.never) },
+  soft: {
+    becomes: "Ok",
+    becomesAsObject: "reported",
+    does: () => Effect.succeed({ success: false, error: "soft", contextUpdate: { soft: "failed" } })
+  },
+  softOk: { becomes: "Ok", does: () => Effect.succeed({ data: { n: 1 }, contextUpdate: { soft: "succeeded" } }) },
+  agent: { becomes: "Ok", tool: "agent", inside: ["ok", "update"] },
+  agentDeep: { becomes: "Ok", tool: "agent", inside: ["agent", "never", "slowStop"] },
+  agentDeaf: { becomes: "Ok", tool: "agent", inside: ["ok", "refuse"] },
+  agentLost: { becomes: "reported", tool: "agent", inside: [] },
   unknown: { becomes: "unknown_tool", tool: "nobody" },
   misnamed: { becomes: "unknown_tool", tool: "functions.work" },
   manual: { becomes: "Ok", tool: "manual" },
   badArguments: { becomes: "invalid_arguments" }
 } satisfies { readonly [name: string]: Kind }
 
-/** What only planted handlers do. */
+/** What only planted handlers do, and those that are told by another name than they were generated under. */
 const planted = {
+  slowBlock: { becomes: "timeout", refuses: "late" },
   leak: {
     becomes: "Ok",
     does: () => Effect.asVoid(Effect.forkDetach(Effect.sleep(10_000), { startImmediately: true }))
