@@ -182,7 +182,9 @@ const parameters = {
     Flag.optional
   ),
   session: Flag.String("session").pipe(
-    Flag.withDescription("Keeps the conversation under this name, and goes on where it was; without it nothing is kept"),
+    Flag.withDescription(
+      "Keeps the conversation under this name, and goes on where it was; without it nothing is kept"
+    ),
     Flag.optional
   ),
   sessions: Flag.String("sessions").pipe(

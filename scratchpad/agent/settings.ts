@@ -221,5 +221,8 @@ export const choosePlace = (machine: Machine, flags: SessionFlags): Effect.Effec
   const name = flags.session.value
   return sessionName.test(name)
     ? Effect.succeed({ name, folder: Option.getOrElse(folder, () => ownFolder(machine)) })
-    : bad("--session", "a name has up to 64 letters, digits, dots, dashes and underscores, and begins with one of the first two")
+    : bad(
+      "--session",
+      "a name has up to 64 letters, digits, dots, dashes and underscores, and begins with one of the first two"
+    )
 }
