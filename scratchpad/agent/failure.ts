@@ -6,7 +6,7 @@ import * as Formatter from "effect/Formatter"
 import * as Option from "effect/Option"
 import { isPlatformError } from "effect/PlatformError"
 import * as Schema from "effect/Schema"
-import { Adapter, type Event, Message } from "heddle"
+import { Adapter, type Event, Message, Session } from "heddle"
 import * as Provider from "./provider.ts"
 import * as Settings from "./settings.ts"
 import type * as Tools from "./tools.ts"
@@ -68,8 +68,14 @@ const ofAdapter = (error: Adapter.AdapterError, model: Settings.Model): string =
   }
 }
 
+/** Two starts at once cannot both go on with a session; this is told to the one that came too late. */
+const ofConflict = ({ id }: Session.SessionConflict): string =>
+  `session ${id}: another start has gone on with it meanwhile, so this one stopped; start again to go on from there`
+
 /** One line for whatever ended the agent. */
 export const line = (error: unknown, model: Settings.Model): string => {
+  if (error instanceof Session.SessionConflict) return oneLine(ofConflict(error))
+  if (error instanceof Session.StoreError) return oneLine(`session ${error.id}: it cannot be kept: ${messageOf(error)}`)
   if (error instanceof Adapter.AdapterError) return oneLine(ofAdapter(error, model))
   if (CliError.isCliError(error) && error._tag === "ShowHelp") {
     return oneLine(`${error.errors.map(messageOf).join("; ")} (see --help)`)

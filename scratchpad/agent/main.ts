@@ -16,14 +16,17 @@ import * as Logger from "effect/Logger"
 import * as Stdio from "effect/Stdio"
 import * as Stream from "effect/Stream"
 import { isQuitError } from "effect/Terminal"
-import { Chat, type Event, Message, Response, Thread } from "heddle"
+import { type Event, Response, Session } from "heddle"
 import { createRequire } from "node:module"
+import { homedir } from "node:os"
 import { resolve } from "node:path"
 import * as Adapter from "./adapter.ts"
 import * as Failure from "./failure.ts"
+import * as Conversation from "./session.ts"
 import * as Settings from "./settings.ts"
 import { runMain, Stop } from "./stop.ts"
 import * as Tools from "./tools.ts"
+import * as Run from "./view/run.ts"
 import * as Terminal from "./view/terminal.ts"
 import * as Workspace from "./workspace.ts"
 
@@ -45,13 +48,13 @@ const titleOf = (model: Settings.Model): string =>
     : `${model.name} at ${Settings.address(model)}`
 
 /** One run, shown as it goes. While it runs it can be stopped softly. */
-const show = (input: Thread.Input, view: Terminal.View) =>
+const show = (turn: Conversation.Turn, view: Terminal.View) =>
   Effect.gen(function*() {
     yield* Effect.acquireRelease(Effect.sync(() => stop.enterSoft()), (leave) => Effect.sync(leave))
     yield* Effect.forkScoped(Effect.andThen(stop.requested, Effect.ignore(view.stopping)))
     yield* view.begin
     const options = { tools: Tools.all, system, maxTurns, grace, cancel: stop.requested } as const
-    yield* Stream.runForEach(Chat.stream(input, options), view.onEvent)
+    yield* Stream.runForEach(Conversation.run(turn, options), view.onEvent)
     const { result } = yield* view.run
     return result ?? (yield* Effect.die(new Error("the run ended without a result")))
     // What the library would log is in the picture, and a line from elsewhere would tear it.
@@ -61,20 +64,27 @@ const isInteractive = Stdio.Stdio.use((stdio) =>
   Effect.zipWith(stdio.stdinIsTerminal, stdio.stdoutIsTerminal, (a, b) => a && b)
 )
 
-/** Runs until there is an outcome. What a tool asks the user is asked in a terminal, and the conversation goes on. */
-const converse = (question: string, view: Terminal.View) =>
+/**
+ * Runs until there is an outcome. What a tool asks the user is asked in a terminal, and the conversation goes on; where
+ * nobody can be asked, the question waits for the next start.
+ */
+const converse = (request: Request, view: Terminal.View) =>
   Effect.gen(function*() {
     const canAsk = yield* isInteractive
     const usages: Array<Event.ChatResult["usage"]> = []
-    let input: Thread.Input = question
+    let { turn } = request
+    let result: Event.ChatResult | undefined
     while (true) {
-      const result: Event.ChatResult = yield* show(input, view)
-      usages.push(result.usage)
-      const { outcome } = result
-      if (outcome._tag !== "AskUser" || !canAsk) return { result, usage: Response.sumUsage(usages) }
+      if (Conversation.questions(turn.kept).length === 0 || turn.words !== undefined) {
+        result = yield* show(turn, view)
+        usages.push(result.usage)
+        turn = { kept: yield* Conversation.open(request.place), words: undefined }
+      }
+      const [question] = Conversation.questions(turn.kept)
+      if (question === undefined || !canAsk) return { result, question, usage: Response.sumUsage(usages) }
       yield* view.pause
-      const reply: string = yield* Prompt.run(Prompt.String({ message: outcome.pendingQuestion }))
-      input = Thread.append(result.thread, [Message.user(reply)])
+      const reply: string = yield* Prompt.run(Prompt.String({ message: question.question ?? "" }))
+      turn = yield* Conversation.take(turn.kept, reply)
     }
   })
 
@@ -86,11 +96,15 @@ const shownWhatever = <A, E, R>(run: Effect.Effect<A, E, R>, view: Terminal.View
   Effect.flatMap(Effect.forkChild(run), (fiber) =>
     Fiber.join(fiber).pipe(
       Effect.onInterrupt(() => Effect.ignore(view.interrupted(unit))),
-      Effect.tapError((error) => isQuitError(error) ? Effect.ignore(view.finish(null, unit)) : Effect.void)
+      Effect.tapError((error) => {
+        if (error instanceof Session.SessionConflict) return Effect.ignore(view.interrupted(unit))
+        return isQuitError(error) ? Effect.ignore(view.finish(null, unit)) : Effect.void
+      })
     ))
 
 interface Request {
-  readonly question: string
+  readonly turn: Conversation.Turn
+  readonly place: Settings.Place | undefined
   readonly folder: string
   readonly model: Settings.Model
 }
@@ -101,29 +115,44 @@ interface Answered {
   readonly problem: string | undefined
 }
 
+/** What is about to be done: where, by whom, and what the user said last. */
+const headline = ({ folder, model, place, turn }: Request): string => {
+  const session = place === undefined ? "" : ` · ${Conversation.standing(place, turn.kept)}`
+  const asked = Conversation.questions(turn.kept).map(({ question }) => `\n? ${Run.harmless(question ?? "")}`).join("")
+  const said = turn.words === undefined ? "" : `\n> ${turn.words}`
+  return `${folder} · ${titleOf(model)}${session}${asked}${said}`
+}
+
 /** Answers one question. */
-const answer = ({ folder, model, question }: Request) =>
+const answer = (request: Request) =>
   Effect.gen(function*() {
+    const { model } = request
     const unit = model._tag === "Embedded" ? "word" : "token"
     const view = yield* Terminal.make
-    yield* view.headline(`${folder} · ${titleOf(model)}\n> ${question}`)
-    const { result, usage } = yield* shownWhatever(converse(question, view), view, unit)
-    yield* view.finish(usage, unit)
+    yield* view.headline(headline(request))
+    const { question, result, usage } = yield* shownWhatever(converse(request, view), view, unit)
+    if (result !== undefined) yield* view.finish(usage, unit)
     const { unreadable } = yield* view.run
-    if (result.outcome._tag === "AskUser") yield* Console.log(`It asks: ${result.outcome.pendingQuestion}`)
-    const isStopped = result.outcome._tag === "Cancelled"
-    const problem = isStopped ? undefined : Failure.ofResult(result, unreadable, model)
-    return { isStopped, problem } satisfies Answered
+    if (question !== undefined) yield* Console.log(`It asks: ${Run.harmless(question.question ?? "")}`)
+    const isStopped = result?.outcome._tag === "Cancelled"
+    const isGood = isStopped || result === undefined
+    return { isStopped, problem: isGood ? undefined : Failure.ofResult(result, unreadable, model) } satisfies Answered
   }).pipe(Effect.scoped)
 
-const questionFrom = (words: ReadonlyArray<string>) =>
+const askForQuestion = Effect.gen(function*() {
+  if (!(yield* isInteractive)) return defaultQuestion
+  yield* Console.log(`Ask about the files. Just enter asks: ${defaultQuestion}`)
+  const typed = yield* Prompt.run(Prompt.String({ message: "Question" }))
+  return typed.trim() === "" ? defaultQuestion : typed.trim()
+})
+
+/** What to begin with. Without words it is what the last start left open, and a question only if it left nothing. */
+const turnFrom = (kept: Session.Kept, words: ReadonlyArray<string>) =>
   Effect.gen(function*() {
-    const question = words.join(" ").trim()
-    if (question !== "") return question
-    if (!(yield* isInteractive)) return defaultQuestion
-    yield* Console.log(`Ask about the files. Just enter asks: ${defaultQuestion}`)
-    const typed = yield* Prompt.run(Prompt.String({ message: "Question" }))
-    return typed.trim() === "" ? defaultQuestion : typed.trim()
+    const said = words.join(" ").trim()
+    if (said !== "") return yield* Conversation.take(kept, said)
+    const isOpen = Conversation.questions(kept).length > 0 || Conversation.isUnfinished(kept)
+    return { kept, words: isOpen ? undefined : yield* askForQuestion } satisfies Conversation.Turn
   })
 
 const complain = (line: string) => Effect.as(Console.error(`agent: ${line}`), 1)
@@ -151,6 +180,16 @@ const parameters = {
   notes: Flag.String("notes").pipe(
     Flag.withDescription("The folder to keep notes in, relative to --dir; without it they are shown, not written"),
     Flag.optional
+  ),
+  session: Flag.String("session").pipe(
+    Flag.withDescription(
+      "Keeps the conversation under this name, and goes on where it was; without it nothing is kept"
+    ),
+    Flag.optional
+  ),
+  sessions: Flag.String("sessions").pipe(
+    Flag.withDescription("The folder to keep sessions in; by default heddle-agent/sessions among the user's data"),
+    Flag.optional
   )
 }
 
@@ -159,16 +198,19 @@ const command = (onExit: (code: number) => void) =>
   Command.make(
     "agent",
     parameters,
-    ({ dir, model: named, notes, provider, question: words }) =>
+    ({ dir, model: named, notes, provider, question: words, session, sessions }) =>
       Effect.gen(function*() {
         const environment = yield* Settings.environment
         const model = yield* Settings.chooseModel(environment, { provider, model: named })
+        const machine = yield* Settings.machine(process.platform, homedir())
+        const place = yield* Settings.choosePlace(machine, { session, sessions })
         const workspace = Workspace.layer({ folder: dir, notes })
         const answered = yield* Effect.gen(function*() {
           const { root } = yield* Workspace.Workspace
-          const question = yield* questionFrom(words)
-          return yield* answer({ question, folder: root, model }).pipe(Effect.provide(Adapter.layer(model)))
+          const turn = yield* turnFrom(yield* Conversation.open(place), words)
+          return yield* answer({ turn, place, folder: root, model }).pipe(Effect.provide(Adapter.layer(model)))
         }).pipe(
+          Effect.provide(Conversation.layer(place)),
           Effect.provide(workspace),
           Effect.catch((error): Effect.Effect<Answered> =>
             isQuitError(error)

@@ -8,6 +8,7 @@ import * as Option from "effect/Option"
 import * as Record from "effect/Record"
 import * as Redacted from "effect/Redacted"
 import * as Schema from "effect/Schema"
+import { posix, win32 } from "node:path"
 import * as Provider from "./provider.ts"
 
 /** A setting that cannot be used. */
@@ -162,4 +163,66 @@ const problemOfUrl = (text: string): string | undefined => {
     return "it is no address that starts with http:// or https://"
   }
   return url.username === "" && url.password === "" ? undefined : "it must not hold a user or a password"
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// sessions
+
+/** Where a conversation is kept, and under which name. */
+export interface Place {
+  readonly name: string
+  readonly folder: string
+}
+
+/** What the command line says of the session. */
+export interface SessionFlags {
+  readonly session: Option.Option<string>
+  readonly sessions: Option.Option<string>
+}
+
+/** What says where a system keeps a user's data. A folder that is not an absolute path counts as not set. */
+export interface Machine {
+  readonly platform: string
+  readonly home: string
+  readonly xdgDataHome: Option.Option<string>
+  readonly localAppData: Option.Option<string>
+}
+
+/** The machine as the environment describes it. */
+export const machine = (platform: string, home: string): Config.Config<Machine> =>
+  Config.map(
+    Config.all({ xdgDataHome: setting("XDG_DATA_HOME"), localAppData: setting("LOCALAPPDATA") }),
+    (found) => ({ platform, home, ...found })
+  )
+
+/** The folder for sessions where the command line names none: the one the system has for a user's data. */
+export const ownFolder = ({ home, localAppData, platform, xdgDataHome }: Machine): string => {
+  const ours = ["heddle-agent", "sessions"]
+  if (platform === "win32") {
+    const data = Option.filter(localAppData, win32.isAbsolute)
+    return win32.join(Option.getOrElse(data, () => win32.join(home, "AppData", "Local")), ...ours)
+  }
+  if (platform === "darwin") return posix.join(home, "Library", "Application Support", ...ours)
+  const data = Option.filter(xdgDataHome, posix.isAbsolute)
+  return posix.join(Option.getOrElse(data, () => posix.join(home, ".local", "share")), ...ours)
+}
+
+/** A name that is one in every place: no separators, nothing hidden, nothing that a command line takes for a flag. */
+const sessionName = /^[\p{L}\p{N}][\p{L}\p{N}._-]{0,63}$/u
+
+/** Where the conversation is kept; `undefined` if it is not. */
+export const choosePlace = (machine: Machine, flags: SessionFlags): Effect.Effect<Place | undefined, BadSetting> => {
+  const folder = filled(flags.sessions)
+  if (Option.isNone(flags.session)) {
+    return Option.isNone(folder)
+      ? Effect.undefined
+      : bad(`--sessions ${folder.value}`, "it is where named sessions are kept; name one with --session")
+  }
+  const name = flags.session.value
+  return sessionName.test(name)
+    ? Effect.succeed({ name, folder: Option.getOrElse(folder, () => ownFolder(machine)) })
+    : bad(
+      "--session",
+      "a name has up to 64 letters, digits, dots, dashes and underscores, and begins with one of the first two"
+    )
 }

@@ -1,0 +1,93 @@
+/**
+ * The conversation of this start. With a name it is kept in a file and the next start goes on with it; what happens is
+ * written down as it happens, so that a start that was stopped, or killed, leaves what there was by then. Without a name
+ * it is a conversation in memory that nobody sees again.
+ */
+import * as Effect from "effect/Effect"
+import * as FileSystem from "effect/FileSystem"
+import * as Layer from "effect/Layer"
+import * as Path from "effect/Path"
+import { type Chat, Session, type Tool } from "heddle"
+import { SessionStore } from "heddle/sql"
+import { detailOf } from "./problem.ts"
+import * as Settings from "./settings.ts"
+
+const unusable = (folder: string, detail: string): Settings.BadSetting =>
+  new Settings.BadSetting({ setting: `--sessions ${folder}`, problem: detail })
+
+/** The store in the file of a folder, which is made, for its owner only, if it is not there. */
+const inFolder = (folder: string) =>
+  Layer.unwrap(Effect.gen(function*() {
+    const fs = yield* FileSystem.FileSystem
+    const path = yield* Path.Path
+    const root = path.resolve(folder)
+    yield* Effect.mapError(
+      fs.makeDirectory(root, { recursive: true, mode: 0o700 }),
+      (error) => unusable(folder, detailOf(error))
+    )
+    const store = SessionStore.layerSqlite({ filename: path.join(root, "sessions.db") })
+    return Layer.catch(store, (error) => Layer.effect(Session.Store, Effect.fail(unusable(folder, error.message))))
+  }))
+
+/** Where the conversation is kept, if it is. */
+export const layer = (place: Settings.Place | undefined) =>
+  place === undefined ? Session.Store.layerMemory : inFolder(place.folder)
+
+/** The conversation as it stands now. */
+export const open = (place: Settings.Place | undefined) => Session.open(place?.name ?? "unnamed")
+
+/** The questions that wait for the user, in the order in which they were asked. */
+export const questions = ({ session }: Session.Kept) =>
+  session.suspensions.filter((suspension) => suspension.kind === "question")
+
+/** Whether the last start was stopped before the model had said its last word. */
+export const isUnfinished = ({ session }: Session.Kept): boolean => {
+  const last = session.thread.messages.at(-1)
+  return session.suspensions.length === 0 && last !== undefined && last.role !== "assistant"
+}
+
+/** How far the conversation is, as it is shown. */
+export const standing = ({ name }: Settings.Place, { session }: Session.Kept): string => {
+  const { length } = Session.messages(session)
+  return length === 0 ? `session ${name} begins` : `session ${name} goes on after ${length} messages`
+}
+
+/** Answers one of several questions that wait. The model is asked when all of them have their answer. */
+const answered = (kept: Session.Kept, id: string, text: string) =>
+  Effect.map(Session.keep(kept, (session) => Session.answer(session, id, text)), ({ id, session, version }) => ({
+    id,
+    session,
+    version
+  }))
+
+/** What the next run says, and the conversation that it says it in. Without words it goes on where it was. */
+export interface Turn {
+  readonly kept: Session.Kept
+  readonly words: string | undefined
+}
+
+/**
+ * Takes what the user said. Where several questions wait it answers the first of them, and there is something to run only
+ * after the last one.
+ */
+export const take = (kept: Session.Kept, words: string) =>
+  Effect.gen(function*() {
+    const [question, ...others] = questions(kept)
+    if (question === undefined || (others.length === 0 && kept.session.answered.length === 0)) {
+      return { kept, words } satisfies Turn
+    }
+    return { kept: yield* answered(kept, question.id, words), words: undefined } satisfies Turn
+  })
+
+/** A run that broke leaves a session that nothing goes on from; what was said before it broke is still good. */
+const mended = (session: Session.Session): Session.Session => {
+  const { context, id, status, thread } = session
+  return status === "error" ? Session.make({ ...id === undefined ? {} : { id }, thread, context }) : session
+}
+
+/** The events of a run, which is written down while it runs. */
+export const run = <const T extends ReadonlyArray<Tool.Any>>({ kept, words }: Turn, options: Chat.Options<T>) =>
+  Session.keepStream(kept, (session) =>
+    words === undefined
+      ? Session.streamContinue(mended(session), null, options)
+      : Session.streamReply(mended(session), words, options))
