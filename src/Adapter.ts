@@ -46,7 +46,8 @@ export type ResponseFormat =
 
 /**
  * One model call. It holds what concerns the model and nothing of how the run is driven. `options` are handed to the
- * provider as they are.
+ * provider as they are; `cacheKey` names the conversation for a provider's prompt cache, where an adapter is set
+ * to use one.
  *
  * @category models
  * @since 0.1.0
@@ -59,6 +60,7 @@ export interface Request {
   readonly temperature?: number
   readonly maxTokens?: number
   readonly responseFormat?: ResponseFormat
+  readonly cacheKey?: string
   readonly options?: Readonly<Record<string, unknown>>
 }
 

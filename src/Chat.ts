@@ -261,7 +261,7 @@ const merge = (first: Event.ChatResult, second: Event.ChatResult): Event.ChatRes
   // A second pass that was cancelled before it was asked for leaves no question behind.
   const { thread } = second.steps.length === 0 ? first : second
   return {
-    ...Collector.chatResult({ thread, steps, outcome: second.outcome }),
+    ...Collector.chatResult({ thread, steps, outcome: second.outcome, finalized: first.finalized }),
     structuredFinalize: { pass1Halted }
   }
 }

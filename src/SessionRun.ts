@@ -165,7 +165,8 @@ export const stream = <M extends StreamReducer.Mode, T extends Tools, E, R, RHal
       ...options,
       requestId,
       context: options.context ?? (isEmpty(session.context) ? null : session.context),
-      sessionId: options.sessionId ?? session.id ?? null
+      sessionId: options.sessionId ?? session.id ?? null,
+      cacheKey: options.cacheKey ?? session.id
     } as Chat.Options<T, E, R, RHalt, REvent>
     yield* run.begin(operation, messages)
     const questions: Array<Event.Suspension> = []

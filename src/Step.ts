@@ -128,8 +128,8 @@ export const prepare = <Tools extends ReadonlyArray<Tool.Any>, E, R>(
     }
     const running = new Running(settings.graceMillis, yield* Effect.context<never>())
     const within = yield* Telemetry.spanOf(scope, spanName, () => ({ "heddle.request.id": settings.requestId }))
-    yield* Scope.addFinalizer(scope, running.stop)
     const ambient = yield* Ambient.enter(settings, options.cancel, scope)
+    yield* Scope.addFinalizer(scope, running.stop)
     const state = Collector.initial({ thread, policy: settings.policy, requestId: settings.requestId })
     return {
       thread,

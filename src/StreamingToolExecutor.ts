@@ -224,8 +224,8 @@ export const make = <R = never>(
       yield* Settings.mintRequestId
     )
     const running = new Running(settings.graceMillis, yield* Effect.context<never>())
-    yield* Scope.addFinalizer(scope, running.stop)
     const ambient = yield* Ambient.enter(settings, signal, scope)
+    yield* Scope.addFinalizer(scope, running.stop)
     const batch = yield* ToolRunner.open<never, R>(Infinity, settings, 0, running, ambient, scope)
     batch.begin()
     return new Executor(batch, settings, () => ambient.cancellation?.isRequested === true)

@@ -282,8 +282,8 @@ export const make = <
  * A tool whose handler is a run of its own: a sub-agent. `chat` gives the run's stream, `result` what the call comes to
  * by it: without one the text it ended with, or a {@link ChatFailed}. The run's events are the call's progress
  * (`ToolProgress` with the event as its `progress`), nested under the call's id; what a slow reader misses of them is
- * dropped like other progress. The run is interrupted with the call and shares the permits and the deadline around it;
- * while it is alive the call holds no permit. A halt ends nothing but the run itself. By itself it has no timeout.
+ * dropped like other progress. The run shares the permits and the deadline around it and stops with the call, softly
+ * where the call blocks interruption; the call holds no permit meanwhile. A halt ends the run alone. It has no timeout.
  *
  * **Example** (A researcher for a writer)
  *

@@ -155,9 +155,9 @@ const openAlone = <E, R>(
   Effect.gen(function*() {
     const { settings, tools, calls } = prepared
     const running = new Running(settings.graceMillis, yield* Effect.context<never>())
-    yield* Scope.addFinalizer(scope, running.stop)
     const jobs = yield* Effect.forEach(calls, (call, index) => Plan.plan(index, call, tools, settings.policy))
     const ambient = yield* Ambient.enter(settings, options.cancel, scope)
+    yield* Scope.addFinalizer(scope, running.stop)
     const batch = yield* open<E, R>(jobs.length, settings, options.stepIndex ?? 0, running, ambient, scope)
     batch.add(jobs)
     batch.seal()

@@ -321,6 +321,30 @@ describe("Limits: deadline", () => {
       assert.strictEqual(second?.toolChoice, "none")
     }))
 
+  it.effect("law 6: a structured answer after that says as well that the tools were stopped", () =>
+    Effect.gen(function*() {
+      const model = Script.layer([
+        [Script.toolCall("c0", "wait"), Script.finish("tool_calls")],
+        [Script.text("last words"), Script.finish("stop")],
+        [Script.text("{}"), Script.finish("stop")]
+      ])
+      const report = yield* Simulation.run(
+        Effect.provide(
+          Chat.run("go", {
+            tools: [wait(60_000)],
+            toolTimeout: "infinity",
+            deadline: "1 second",
+            structuredFinalize: true,
+            responseFormat: { type: "json_object" }
+          }),
+          model
+        )
+      )
+      const result = succeeded(report)
+      assert.deepStrictEqual(result.structuredFinalize, { pass1Halted: "completed" })
+      assert.strictEqual(result.finalized, "deadline")
+    }))
+
   it.effect("what is not done at the deadline is stopped softly", () =>
     Effect.gen(function*() {
       const report = yield* Simulation.run(

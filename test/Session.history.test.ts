@@ -8,6 +8,7 @@ import * as Random from "effect/Random"
 import * as Stream from "effect/Stream"
 import { Message, Session, Thread } from "heddle"
 import { Script } from "heddle/testing"
+import { shareOf } from "./support/property.ts"
 import * as Protocols from "./support/protocols.ts"
 import { payer, throughJson, tools } from "./support/sessions.ts"
 
@@ -99,7 +100,7 @@ const played = (seed: number) =>
   }).pipe(Random.withSeed(seed))
 
 describe("history", () => {
-  const runs = 10_000
+  const runs = shareOf(10_000)
   const parts = 10
 
   for (let part = 0; part < parts; part++) {
@@ -111,7 +112,7 @@ describe("history", () => {
           const found = yield* Effect.forEach(seeds, played)
           assert.deepStrictEqual(found.flat().slice(0, 5), [])
         }),
-      120_000
+      600_000
     )
   }
 

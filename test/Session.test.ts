@@ -183,6 +183,15 @@ describe("Session: manual calls", () => {
       assert.strictEqual(session.status, "completed")
     }))
 
+  it.effect("R-470: the session's id is the key of the prompt cache, unless a run says another", () =>
+    Effect.gen(function*() {
+      const model = yield* Script.make([done, done])
+      const session = Session.make({ id: "s1" })
+      yield* Effect.provide(Session.continue(session, Message.user("go")), model.layer)
+      yield* Effect.provide(Session.continue(session, Message.user("go"), { cacheKey: "own" }), model.layer)
+      assert.deepStrictEqual((yield* model.requests).map((request) => request.cacheKey), ["s1", "own"])
+    }))
+
   it.effect("L-08, L-12, R-458: an id that does not wait is refused with its name, and the session is as it was", () =>
     Effect.gen(function*() {
       const waiting = yield* after("echo:a", "appr:m")

@@ -99,6 +99,13 @@ describe("Tool.fromChat", () => {
       assert.strictEqual(heard.join(""), text.join(""))
     }))
 
+  it.effect("what a stream says after its run has ended changes nothing about what it came to", () =>
+    Effect.gen(function*() {
+      const late: Event.Event = { _tag: "TextDelta", id: null, delta: "late" }
+      const tool = agent(() => child([says("answer")]).pipe(Stream.concat(Stream.make(late)), Stream.rechunk(100)))
+      assert.deepStrictEqual(answerOf(yield* parentOf(tool)), { content: "answer", isError: false })
+    }))
+
   it.effect("a halt of the run ends nothing but the run", () =>
     Effect.gen(function*() {
       const script = [[Script.text("so far"), ...calls("halt")], says("never")]

@@ -62,6 +62,34 @@ describe("ToolRunner: context updates", () => {
       const { contextUpdate } = yield* ran([new Floor().tool("a", body)], { policy: Policy.falai })
       assert.deepStrictEqual(contextUpdate, { a: 1, b: 2 })
     }))
+
+  it.effect("R-067, R-404: a result that cannot be read is a failure of its call, and the caller is asked about it", () =>
+    Effect.gen(function*() {
+      const broken = (field: string, rest: object = {}) =>
+        Object.defineProperty({ ...rest }, field, { enumerable: true, get: () => assert.fail("it was read") })
+      const { proxy, revoke } = Proxy.revocable({}, {})
+      revoke()
+      const results: ReadonlyArray<unknown> = [
+        broken("success"),
+        broken("error"),
+        broken("data", { success: true }),
+        broken("contextUpdate", { data: 1 }),
+        { data: 1, contextUpdate: broken("member") },
+        { data: 1, contextUpdate: proxy }
+      ]
+      const tools = results.map((result, index) => new Floor().tool(`t${index}`, Effect.succeed(result)))
+      const reasons: Array<unknown> = []
+      const onToolError = (_call: Message.ToolCall, error: unknown) => {
+        reasons.push(error instanceof Tool.ToolError ? error.reason : error)
+        return Effect.succeed(Tool.ErrorDecision.continue("mended"))
+      }
+      const policy = { ...Policy.falai, siblings: Policy.standard.siblings }
+      const { contextUpdate, halt, messages } = yield* ran(tools, { policy, onToolError })
+      assert.deepStrictEqual(reasons, results.map(() => "invalid_return"))
+      assert.deepStrictEqual(messages.map(({ content }) => content), results.map(() => "mended"))
+      assert.isUndefined(contextUpdate)
+      assert.isUndefined(halt)
+    }))
 })
 
 const replacing = (_call: Message.ToolCall, _error: unknown) =>

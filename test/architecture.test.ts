@@ -63,6 +63,18 @@ const faults: Record<Rule, ReadonlyArray<readonly [source: SourceText, message: 
     [
       plant("src/Chat.ts", "import * as errors from \"./adapters/internal/errors.ts\""),
       "imports src/adapters/internal/errors.ts"
+    ],
+    [
+      plant("src/Session.ts", "import * as SessionStore from \"./sql/SessionStore.ts\""),
+      "imports src/sql/SessionStore.ts"
+    ],
+    [
+      plant("src/internal/pipeline.ts", "import type * as NodeSqlite from \"../sql/internal/nodeSqlite.ts\""),
+      "imports src/sql/internal/nodeSqlite.ts"
+    ],
+    [
+      plant("src/sql/SessionStore.ts", "import * as Script from \"../testing/Script.ts\""),
+      "imports src/testing/Script.ts"
     ]
   ],
   barrel: [
@@ -91,11 +103,18 @@ const faults: Record<Rule, ReadonlyArray<readonly [source: SourceText, message: 
     [plant("src/Tool.ts", "import * as AiTool from \"effect/ai/Tool\""), "imports effect/ai/Tool"],
     [plant("src/Tool.ts", "import type * as Graph from \"effect/Graph\""), "imports effect/Graph"],
     [plant("src/Tool.ts", "import { Effect } from \"effect\""), "imports effect"],
+    [plant("src/Session.ts", "import * as SqlClient from \"effect/sql/SqlClient\""), "imports effect/sql/SqlClient"],
     [plant("src/internal/sse.ts", "import * as Sse from \"effect/encoding/Sse\""), "imports effect/encoding/Sse"]
   ],
   packages: [
     [plant("src/Chat.ts", "import * as fs from \"node:fs\""), "imports node:fs"],
     [plant("src/adapters/OpenAiChat.ts", "import * as http from \"node:http\""), "imports node:http"],
+    [plant("src/Journal.ts", "import * as sqlite from \"node:sqlite\""), "imports node:sqlite"],
+    [plant("src/sql/SqliteClient.ts", "import * as fs from \"node:fs\""), "imports node:fs"],
+    [
+      plant("src/sql/SessionStore.ts", "import * as Pg from \"@effect/sql-pg/PgClient\""),
+      "imports @effect/sql-pg/PgClient"
+    ],
     [plant("src/testing/Script.ts", "import { it } from \"@effect/vitest\""), "imports @effect/vitest"],
     [plant("src/bridges/AiSdk.ts", "import type * as Provider from \"@ai-sdk/provider\""), "imports @ai-sdk/provider"],
     [plant("src/Chat.ts", "import * as effective from \"effective\""), "imports effective"]
@@ -113,6 +132,11 @@ const faults: Record<Rule, ReadonlyArray<readonly [source: SourceText, message: 
     [plant("src/Chat.ts", "globalThis.setTimeout(run, 1)"), "setTimeout"],
     [plant("src/Chat.ts", "const chance = Math\n  .random()"), "Math.random"],
     [plant("src/Chat.ts", "const chance = Math[\"random\"]"), "Math.random"]
+  ],
+  nodeless: [
+    [plant("src/Journal.ts", "const sqlite = process.getBuiltinModule(\"node:sqlite\")"), "process"],
+    [plant("src/internal/pipeline.ts", "const version = (globalThis as { process?: object }).process"), "process"],
+    [plant("src/adapters/OpenAiChat.ts", "const bytes = Buffer.from(\"\")"), "Buffer"]
   ],
   header: [
     [{ path: "src/Chat.ts", text: "export const answer = 42\n" }, "does not open with a comment"],
@@ -174,6 +198,14 @@ describe("architecture", () => {
         "import * as LanguageModel from \"effect/ai/LanguageModel\"",
         "import * as errors from \"../adapters/internal/errors.ts\"",
         "import * as reply from \"./internal/reply.ts\""
+      ),
+      plant(
+        "src/sql/SqliteClient.ts",
+        "import * as SqlClient from \"effect/sql/SqlClient\"",
+        "import type { DatabaseSync } from \"node:sqlite\"",
+        "import * as Journal from \"../Journal.ts\"",
+        "import * as NodeSqlite from \"./internal/nodeSqlite.ts\"",
+        "export const version = (globalThis as { process?: object }).process"
       ),
       plant("src/testing/Script.ts", "import * as fs from \"node:fs\"", "import * as Adapter from \"../Adapter.ts\"")
     ]

@@ -38,6 +38,7 @@ import * as Wire from "./internal/wire.ts"
  * - `reasoning`: how much the model may think, in the vendor's own form.
  * - `strict`: holds the model to the schemas of tools, which are rewritten for it; one that cannot be is sent as it is.
  * - `cache`: under which key prompts that begin alike find each other in the provider's cache, and how long they stay.
+ *   Without a key it is the request's, which in a session is the session's id.
  * - `maxTokensField`: under which name a request's `maxTokens` is sent. By default `max_completion_tokens` to OpenAI's
  *   own servers and for its reasoning models (`o1`, `gpt-5`, …) anywhere, which refuse the other name, and `max_tokens`
  *   to everybody else.
@@ -81,7 +82,7 @@ const requestBody = (options: Options, request: Adapter.Request): Json.JsonObjec
     ...(reasoning === undefined ? {} : vendor.reasoning(reasoning)),
     ...Wire.given("temperature", request.temperature),
     ...Wire.given(maxTokensField(options, vendor, model), request.maxTokens),
-    ...Wire.given("prompt_cache_key", cache?.key),
+    ...Wire.given("prompt_cache_key", cache && (cache.key ?? request.cacheKey)),
     ...Wire.given("prompt_cache_retention", cache?.retention),
     ...(includeUsage ? { stream_options: { include_usage: true } } : {}),
     ...options.options,

@@ -39,6 +39,7 @@ import * as Wire from "./internal/wire.ts"
  * - `strict`: holds the model to the schemas of tools, which are rewritten to what the provider accepts. Off by default.
  * - `store`: whether the provider keeps the replies. Off by default; reasoning then comes encrypted and goes back so.
  * - `cache`: under which key prompts that begin alike find each other in the provider's cache, and how long they stay.
+ *   Without a key it is the request's, which in a session is the session's id.
  * - `options`: sent with every request as they are; a request's own options win. `tools` (the provider's own, such as
  *   `{ type: "web_search" }`) and `include` come in addition to what the adapter sends, `text` and `reasoning` are
  *   joined with it. One of type `custom` stands in for the tool of its name, which gets what the model wrote as `input`.
@@ -69,7 +70,7 @@ const requestBody = (options: Options, request: Adapter.Request): Json.JsonObjec
     input: items,
     ...Wire.given("temperature", request.temperature),
     ...Wire.given("max_output_tokens", request.maxTokens),
-    ...Wire.given("prompt_cache_key", options.cache?.key),
+    ...Wire.given("prompt_cache_key", options.cache && (options.cache.key ?? request.cacheKey)),
     ...Wire.given("prompt_cache_retention", options.cache?.retention),
     ...tools,
     ...given,

@@ -32,7 +32,10 @@ const poolOf = (semaphore: Semaphore.Semaphore): Pool => {
   return pool
 }
 
-/** Enters a run, which ends when the scope closes. */
+/**
+ * Enters a run, which ends when the scope closes. What stops its handlers is to be added to the scope after this: the
+ * handler around it has its permits back when they have given up theirs.
+ */
 export const enter = <E, R>(
   settings: Settings.Settings<E, R>,
   cancel: Cancellation.Source<R> | null | undefined,

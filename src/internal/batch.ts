@@ -61,12 +61,9 @@ export class Batch<E> implements Host<E> {
 
   constructor(workshop: Workshop<E>) {
     const { ambient: { cancellation, deadline }, desk, running, services, settings } = workshop
+    const limit: Answer.Desk<E, any>["limit"] = (subject, work) => this.limit(subject, work, () => this.late(subject))
     this.workshop = workshop
-    this.desk = {
-      ...desk,
-      now: () => this.now,
-      limit: (subject, work) => this.limit(subject, work, () => this.late(subject))
-    }
+    this.desk = { ...desk, now: () => this.now, limit }
     this.emission = Emission.make(settings.policy, this.mailbox)
     this.helpers = new Helpers(services)
     this.isTraced = Telemetry.isTraced(services)
@@ -146,24 +143,25 @@ export class Batch<E> implements Host<E> {
     return this.completed.length + this.waiting.size < this.jobs.length
   }
 
-  /** Stops what has come up, and whatever still may: the turn they belong to is not to be acted on. */
+  /** Stops what has come up, and whatever still may: the turn is not to be acted on. */
   cancel(cause: string): void {
     this.cancellation = cause
     this.callBack(cause)
   }
 
   /**
-   * Stops what has come up so far, and answers it. Handlers that block interruption may finish, and their result counts.
-   * The batch does not end before all of them have stopped or had their grace period; nothing is waited for longer.
+   * Stops and answers what has come up so far. The batch does not end before all have stopped or had their grace period,
+   * in which blocking handlers may finish.
    */
   callBack(cause: string): void {
     this.isAwaited = true
+    const since = this.now
     for (const run of this.queue.clear()) this.abort(run, `not run: ${cause}`)
     for (const handling of this.company.all) {
-      if (!handling.isBlocking) handling.cancel(`interrupted: ${cause}`)
+      if (handling.isBlocking) handling.spare(since, cause)
+      else handling.cancel(`interrupted: ${cause}`)
     }
     const jobs = this.jobs.slice()
-    const since = this.now
     this.helpers.after(this.workshop.running.graceMillis, () => this.conclude(jobs, `interrupted: ${cause}`, since))
     this.mailbox.wake()
   }

@@ -6,6 +6,7 @@ import * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Option from "effect/Option"
+import * as Result from "effect/Result"
 import type * as Message from "../Message.ts"
 import type * as Tool from "../Tool.ts"
 import * as Json from "./json.ts"
@@ -63,6 +64,13 @@ const judged = (call: Message.ToolCall, kind: Kind, exit: Exit.Exit<unknown, unk
   return denied(call, kind, verdict[kind.explanation], typeof canOverride === "boolean" ? { canOverride } : {})
 }
 
+/** A verdict that cannot even be looked at allows nothing. */
+const judge = (call: Message.ToolCall, kind: Kind, exit: Exit.Exit<unknown, unknown>): Tool.ToolError | undefined =>
+  Result.getOrElse(
+    Result.try({ try: () => judged(call, kind, exit), catch: (cause) => cause }),
+    (cause) => denied(call, kind, undefined, {}, cause)
+  )
+
 const ask = (
   gate: Gate | undefined,
   kind: Kind,
@@ -72,7 +80,7 @@ const ask = (
   gate === undefined ? Effect.succeed(undefined) : Effect.suspend(() => {
     const verdict = gate(args, context)
     return Effect.isEffect(verdict) ? verdict as Effect.Effect<unknown, unknown, any> : Effect.succeed(verdict)
-  }).pipe(Effect.exit, Effect.map((exit) => judged(call, kind, exit)))
+  }).pipe(Effect.exit, Effect.map((exit) => judge(call, kind, exit)))
 
 /** Why a call may not run, if it may not. Both gates deny with the first one's words. */
 export const denial = (

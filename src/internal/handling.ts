@@ -14,6 +14,7 @@ import type * as Tool from "../Tool.ts"
 import * as Answer from "./answer.ts"
 import * as Approval from "./approval.ts"
 import { callContext } from "./callContext.ts"
+import { Cancellation } from "./cancellation.ts"
 import type * as Emission from "./emission.ts"
 import * as Execution from "./execution.ts"
 import * as Gates from "./gates.ts"
@@ -69,6 +70,9 @@ export class Handling<E> implements Owner {
   private timer: Helper | undefined
   private task: Task | undefined
   private span: Tracer.Span | undefined
+  /** For the runs that a handler starts which is left to its end: they are stopped softly, whatever stops this run. */
+  private inner: Cancellation | undefined
+  private unfollow: (() => void) | undefined
   private updates: Json.JsonObject | undefined
 
   constructor(job: Plan.Run, workshop: Workshop<E>, host: Host<E>) {
@@ -83,8 +87,7 @@ export class Handling<E> implements Owner {
   }
 
   start(): void {
-    const services = Context.add(this.workshop.services, Limits.CurrentHolding, this.holding)
-    const fiber = Effect.runForkWith(services)(
+    const fiber = Effect.runForkWith(this.services())(
       Effect.withFiber((fiber) => {
         this.task = this.host.own(this.job.call, fiber, this.job, this)
         return this.body()
@@ -93,6 +96,16 @@ export class Handling<E> implements Owner {
     this.isForked = true
     if (this.phase === "gating" || this.phase === "handler") this.arm()
     fiber.addObserver((exit) => this.ended(exit))
+  }
+
+  private services(): Context.Context<any> {
+    const { ambient: { cancellation }, services } = this.workshop
+    const own = Context.add(services, Limits.CurrentHolding, this.holding)
+    if (!this.job.isBlocking) return own
+    const inner = new Cancellation()
+    this.inner = inner
+    this.unfollow = cancellation?.onRequest(() => inner.request(cancellation.cause))
+    return Context.add(own, Limits.ParentCancellation, inner)
   }
 
   get isWaiting(): boolean {
@@ -156,12 +169,16 @@ export class Handling<E> implements Owner {
     })
   }
 
-  /** What an outcome counts as under the policy. */
+  /** What an outcome counts as under the policy. One that cannot even be looked at is a failure of the handler's. */
   private counted(outcome: unknown): unknown {
     if (this.workshop.settings.policy.results === "plain") return outcome
-    const { contextUpdate, outcome: counted } = ResultObject.read(outcome)
-    if (contextUpdate !== undefined) this.updates = { ...this.updates, ...contextUpdate }
-    return counted
+    try {
+      const { contextUpdate, outcome: counted } = ResultObject.read(outcome)
+      if (contextUpdate !== undefined) this.updates = { ...this.updates, ...contextUpdate }
+      return counted
+    } catch (cause) {
+      return { _tag: "Error", error: toolError("invalid_return", this.job.call, { cause }) }
+    }
   }
 
   private handlerStarts(): void {
@@ -232,6 +249,12 @@ export class Handling<E> implements Owner {
     this.overrule(toolError("cancelled", this.job.call), answer, since)
   }
 
+  /** It may finish, in the grace period that began then. The runs that it waits for are to come to their end. */
+  spare(since: number, cause: string): void {
+    if (this.task !== undefined) this.workshop.running.spare(this.task, since)
+    this.inner?.request(cause)
+  }
+
   /** It was given time since then, and that is over: whatever it is still doing is stopped, and nobody waits for it. */
   leave(since: number): void {
     this.interrupt(since)
@@ -248,12 +271,17 @@ export class Handling<E> implements Owner {
     this.interrupt(since)
   }
 
-  isStopping(): void {
+  isSpared(): void {
+    this.inner?.request()
+  }
+
+  hasBeenStopped(): void {
     this.holding.stop()
   }
 
   isAbandoned(): void {
     this.endSpan(Exit.void, "abandoned")
+    this.holding.release()
   }
 
   private interrupt(since = this.workshop.clock.currentTimeMillisUnsafe()): void {
@@ -269,6 +297,7 @@ export class Handling<E> implements Owner {
 
   private ended(exit: Exit.Exit<unknown, E>): void {
     const { job, host } = this
+    this.unfollow?.()
     this.endSpan(exit, "interrupted")
     if (this.phase !== "answering" && this.phase !== "expired" && !host.isOver) {
       this.disarm()

@@ -50,17 +50,18 @@ export class Holding {
     this.services = services
   }
 
-  /**
-   * Waits for the permits, those of the keys first: who has one of the tree's waits for nothing. It is the first step of
-   * a fiber, so that nothing comes between taking a free permit and knowing it.
-   */
+  /** Waits for the permits, those of the keys first: who has one of the tree's waits for nothing. */
   readonly take: Effect.Effect<void> = Effect.suspend(() => {
     if (this.keyed !== undefined) return this.waitInLine
-    return Effect.flatMap(this.pool.takeIfFree, (isTaken) => {
-      this.hasPermit = isTaken
-      return isTaken ? Effect.void : this.waitInLine
-    })
+    return Effect.flatMap(this.takeIfFree, (isTaken) => isTaken ? Effect.void : this.waitInLine)
   })
+
+  private readonly takeIfFree: Effect.Effect<boolean> = Effect.suspend(() =>
+    Effect.map(this.pool.takeIfFree, (isTaken) => {
+      this.hasPermit = isTaken
+      return isTaken
+    })
+  ).pipe(Effect.uninterruptible)
 
   /** Those that came in part before an interruption are returned with the rest. */
   private readonly waitInLine: Effect.Effect<void> = Effect.suspend(() => {
@@ -83,24 +84,27 @@ export class Holding {
 
   /** Lends the permits until the scope of a run closes. */
   lend(scope: Scope.Scope): Effect.Effect<void> {
-    return Effect.suspend(() => {
+    return Effect.uninterruptible(Effect.suspend(() => {
       const added = Scope.addFinalizer(scope, this.takeBack)
-      return this.borrowers++ === 0 ? Effect.andThen(this.giveBack, added) : added
-    })
+      if (this.borrowers++ > 0) return added
+      // Who waits to have them back from an earlier run need not any more.
+      this.waiting?.interruptUnsafe()
+      return Effect.andThen(this.giveBack, added)
+    }))
   }
 
   private get isHolding(): boolean {
     return this.hasPermit || this.scope !== undefined
   }
 
-  /** Returns what is held. */
+  /** Returns what is held. Nothing comes between forgetting it and returning it. */
   readonly giveBack: Effect.Effect<unknown> = Effect.suspend(() => {
     const { hasPermit, scope } = this
     this.hasPermit = false
     this.scope = undefined
     if (hasPermit) return this.pool.semaphore.release(1)
     return scope === undefined ? Effect.void : Scope.close(scope, Exit.void)
-  })
+  }).pipe(Effect.uninterruptible)
 
   /** It runs while a scope closes, where no interruption comes through: what ends the waiting early is `stop`. */
   private readonly takeBack: Effect.Effect<void> = Effect.suspend(() => {

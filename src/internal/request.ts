@@ -18,6 +18,7 @@ export interface ModelOptions {
   readonly maxTokens?: number | null
   readonly toolChoice?: Adapter.ToolChoice | null
   readonly responseFormat?: Adapter.ResponseFormat | null
+  readonly cacheKey?: string
   readonly options?: Readonly<Record<string, unknown>>
 }
 
@@ -41,6 +42,7 @@ export const template = (
   ...given("maxTokens", options.maxTokens ?? defaults.maxTokens),
   ...given("toolChoice", options.toolChoice),
   ...given("responseFormat", options.responseFormat),
+  ...given("cacheKey", options.cacheKey),
   ...given("options", options.options)
 })
 

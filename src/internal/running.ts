@@ -42,17 +42,20 @@ export const taskOf = (
 
 /** Who a task belongs to. */
 export interface Owner {
-  /** Whether it is left to its end when the run stops, which it may be in one phase and not in another. */
+  /** Whether it is left to its end when the run stops. It may be so in one phase and not in another. */
   readonly isBlocking: boolean
-  /** It is about to be interrupted: what no interruption reaches is to end, too. */
-  readonly isStopping: () => void
+  /** It is left to its end. What it runs in turn is to end soon. */
+  readonly isSpared: () => void
+  /** It has been interrupted: what no interruption reaches is to end, too. */
+  readonly hasBeenStopped: () => void
   /** It refused to stop and is left behind. */
   readonly isAbandoned: () => void
 }
 
+/** The interruption comes first: what ends its waiting must not let it go on. */
 const interruptTask = (task: Task): void => {
-  task.owner?.isStopping()
   task.fiber.interruptUnsafe()
+  task.owner?.hasBeenStopped()
 }
 
 export class Running {
@@ -85,10 +88,11 @@ export class Running {
     if (this.isStopping) this.tell(task, task.startedAt)
   }
 
-  /** A blocking handler is told by nothing but the time that passes. */
+  /** A blocking handler itself is told by nothing but the time that passes. */
   private tell(task: Task, now: number): void {
     if (!this.told.has(task)) this.told.set(task, now)
-    if (task.owner?.isBlocking !== true) interruptTask(task)
+    if (task.owner?.isBlocking === true) task.owner.isSpared()
+    else interruptTask(task)
   }
 
   remove(task: Task): void {
@@ -104,6 +108,11 @@ export class Running {
 
   private notify(): void {
     for (const listener of this.listeners) listener()
+  }
+
+  /** A task may finish. Its grace period began at `since` all the same. */
+  spare(task: Task, since: number): void {
+    if (this.tasks.has(task) && !this.told.has(task)) this.told.set(task, since)
   }
 
   /** Tells a task to stop. It has its grace period for that, which began at `since`; then it is given up. */

@@ -67,8 +67,8 @@ const awaited = <E, R>(
   Effect.suspend(() => {
     let result: Event.ChatResult | undefined
     return Stream.runForEachArray(events, (some) => {
-      const last = some.at(-1)
-      if (last?._tag === "ChatCompleted") result = last.result
+      const completed = some.findLast((event) => event._tag === "ChatCompleted")
+      if (completed !== undefined) result = completed.result
       return Effect.forEach(joined(some), (event) => call.progress(event), { discard: true })
     }).pipe(
       Effect.flatMap(() =>

@@ -270,6 +270,7 @@ export const everyStep = <R, Out = never, In = never>(
       bound: options.bound ?? Infinity,
       graceMillis: Duration.toMillis(options.grace ?? defaultGrace),
       isFine: maxOpsBeforeYield < usualOps,
+      parents: Verdict.parentsOf(whole.watch),
       isChat: whole.events.some((event) => event._tag === "ChatCompleted"),
       isSound: whole.report.exit !== undefined && Exit.isSuccess(whole.report.exit),
       ...(options.policy === undefined ? {} : { policy: options.policy })

@@ -130,6 +130,9 @@ describe("settings", () => {
       const body = yield* bodyOf({}, { cache: { key: "k", retention: "24h" } })
       assert.deepInclude(body, { prompt_cache_key: "k", prompt_cache_retention: "24h" })
       assert.notProperty(yield* bodyOf({}, { cache: { key: "k" } }), "prompt_cache_retention")
+      assert.deepInclude(yield* bodyOf({ cacheKey: "s1" }, { cache: {} }), { prompt_cache_key: "s1" })
+      assert.deepInclude(yield* bodyOf({ cacheKey: "s1" }, { cache: { key: "k" } }), { prompt_cache_key: "k" })
+      assert.notProperty(yield* bodyOf({ cacheKey: "s1" }), "prompt_cache_key")
     }))
 
   it.effect("R-123: instructions may go out in the developer's role", () =>

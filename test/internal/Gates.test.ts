@@ -38,6 +38,20 @@ describe("gates", () => {
       assert.isTrue(Gates.isGated({ ...Tools.echo, authorize: () => true }))
     }))
 
+  it.effect("R-409: what cannot even be looked at is a no, as a verdict and as a failure", () =>
+    Effect.gen(function*() {
+      const broken = (name: string) => Object.defineProperty({}, name, { get: () => assert.fail("looked at") })
+      const { proxy, revoke } = Proxy.revocable({}, {})
+      revoke()
+      const unreadable = [broken("valid"), broken("allowed"), broken("message"), proxy]
+      for (const verdict of unreadable) {
+        for (const gate of [() => verdict, () => Effect.succeed(verdict), () => Effect.fail(verdict)]) {
+          assert.deepInclude(yield* denial({ validate: gate }), { reason: "denied" })
+          assert.deepInclude(yield* denial({ authorize: gate }), { reason: "denied" })
+        }
+      }
+    }))
+
   it.effect("R-409: whatever is no clear yes is a no", () =>
     Effect.gen(function*() {
       const unclear: ReadonlyArray<unknown> = [

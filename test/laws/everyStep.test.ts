@@ -88,6 +88,64 @@ const chat = (
     })
 })
 
+type AnyTool = Tool.Tool<string, any, any, any, never>
+
+/** A tool that is a run of its own, whose model calls tools once and then answers. */
+const agent = (
+  name: string,
+  tools: ReadonlyArray<AnyTool>,
+  declared: Partial<Pick<Tool.Any, "interrupt" | "limits">> = {},
+  policy: Policy.Policy = Policy.standard
+): AnyTool =>
+  Tool.fromChat(name, {
+    parameters: {},
+    ...declared,
+    chat: () =>
+      Stream.provide(
+        Chat.stream("go", { tools: Array.from(new Set(tools)), policy }),
+        Script.layer([
+          [...tools.map((tool, index) => Script.toolCall(`i${index}`, tool.name)), Script.finish("tool_calls")],
+          answer
+        ])
+      )
+  }) as unknown as AnyTool
+
+/** A chat that calls each of some tools once. */
+const tree = (
+  name: string,
+  bound: number,
+  called: ReadonlyArray<AnyTool>,
+  more: Partial<Chat.Options<ReadonlyArray<AnyTool>>> = {},
+  services: Layer.Layer<never> = Layer.empty
+): Scenario => ({
+  name,
+  tried: (options) => {
+    const names = called.map((tool, index) => Script.toolCall(`c${index}`, tool.name))
+    const model = Script.layer([[...names, Script.finish("tool_calls")], answer, answer])
+    const tools = Array.from(new Set(called))
+    return everyStep(({ cancel }) => Chat.stream("go", { tools, maxConcurrency: bound, cancel, ...more }), {
+      ...options,
+      // A run whose time is over before it has a permit leaves nothing by which it could be told from a handler.
+      ...(more.deadline === undefined ? { bound } : {}),
+      layer: Layer.merge(model, services),
+      ...(more.policy === undefined || more.policy === null ? {} : { policy: more.policy })
+    })
+  }
+})
+
+const inner = agent("inner", [wait, refuse, write], { interrupt: "block" })
+const outer = agent("outer", [inner, wait], { interrupt: "block" })
+const sharing = agent("sharing", [keyed, wait, keyed], { limits: [{ key: "one", permits: 1 }] })
+const asFalai = agent("asFalai", [wait, gated, write], {}, Policy.falai)
+
+/** A tool whose gate, whose handler and whose failure each start a batch. */
+const batch = Effect.orDie(ToolRunner.run([Message.toolCall("b0", "wait")], [wait]))
+const busy = Tool.make("busy", {
+  parameters: {},
+  validate: () => Effect.as(batch, true),
+  handler: () => Effect.andThen(batch, Effect.fail("no"))
+})
+
 const slowEncoder = Encoder.layer({
   encode: (value) => Effect.andThen(Effect.sleep(20), Encoder.json.encode(value))
 })
@@ -152,6 +210,13 @@ const scenarios: ReadonlyArray<Scenario> = [
       })
     }
   },
+  tree("runs within runs that block interruption", 2, [outer, wait]),
+  tree("runs that share permits by name", 1, [sharing, keyed, sharing], {}, Limits.layer({ permits: 1 })),
+  tree("runs under Policy.falai", 2, [asFalai, gated, asFalai], { policy: Policy.falai }),
+  tree("runs under a deadline", 2, [outer, wait], { deadline: "2 seconds" }),
+  tree("batches in gates, in handlers and in the error policy", 1, [busy, wait], {
+    onToolError: () => Effect.as(batch, Tool.ErrorDecision.continue("mended"))
+  }),
   {
     name: "one step, streamed",
     tried: (options) =>

@@ -4,7 +4,7 @@
  * break it, and a name cannot hide from it by formatting.
  */
 import { parseSync, type StaticExport, type StaticImport } from "oxc-parser"
-import { lineAt, type Node, type SourceText, walk } from "./source.ts"
+import { isNode, lineAt, type Node, type SourceText, walk } from "./source.ts"
 
 /** The public modules of the core in the order in which they are read: each may import only what stands before it. */
 export const order: ReadonlyArray<string> = [
@@ -91,10 +91,11 @@ interface File {
   readonly stable: ReadonlySet<string>
 }
 
-type Area = "index" | "core" | "internal" | "adapters" | "bridges" | "testing"
+type Area = "index" | "core" | "internal" | "adapters" | "bridges" | "sql" | "testing"
 
 const maximumLines = 400
 const forbiddenGlobals = new Set(["Date", "setTimeout", "setInterval", "setImmediate", "performance"])
+const nodeGlobals = new Set(["process", "require", "Buffer"])
 
 const listed = (file: File): ReadonlyArray<Fault> =>
   file.area !== "core" || order.includes(moduleName(file.path))
@@ -118,7 +119,7 @@ const internalTypes = (file: File): ReadonlyArray<Fault> =>
     )
 
 const outward = (file: File): ReadonlyArray<Fault> =>
-  (["adapters", "bridges", "testing"] as const).filter((area) => area !== file.area).flatMap((area) =>
+  (["adapters", "bridges", "sql", "testing"] as const).filter((area) => area !== file.area).flatMap((area) =>
     importsIn(file, area).filter(({ target }) => !isShared(file, target)).map(({ offset, target }) => ({
       offset,
       message: `imports ${target}`
@@ -164,7 +165,8 @@ const stableOnly = (file: File): ReadonlyArray<Fault> =>
 const packages = (file: File): ReadonlyArray<Fault> =>
   file.imports.flatMap(({ offset, specifier, target }) => {
     const isAllowed = target !== undefined || isEffect(specifier) ||
-      (specifier.startsWith("node:") && file.area === "testing")
+      (specifier.startsWith("node:") && file.area === "testing") ||
+      (specifier === "node:sqlite" && file.area === "sql")
     return isAllowed ? [] : [{ offset, message: `imports ${specifier}` }]
   })
 
@@ -184,6 +186,16 @@ const runtime = (file: File): ReadonlyArray<Fault> => {
   return faults
 }
 
+const nodeless = (file: File): ReadonlyArray<Fault> => {
+  if (file.area === "sql" || file.area === "testing") return []
+  const faults: Array<Fault> = []
+  walk(file.body, (node, parent) => {
+    const name = globalName(node, parent, nodeGlobals)
+    if (name !== undefined) faults.push({ offset: node.start, message: name })
+  })
+  return faults
+}
+
 const header = (file: File): ReadonlyArray<Fault> =>
   file.opensWithComment ? [] : [{ offset: 0, message: "does not open with a comment" }]
 
@@ -194,7 +206,7 @@ export const rules = {
   internal: { demand: "internal modules import public ones as types only", faults: internalTypes },
   outward: {
     demand:
-      "adapters, bridges and testing are imported by nothing outside themselves, but bridges share what adapters do",
+      "adapters, bridges, sql and testing are imported by nothing outside themselves, but bridges share what adapters do",
     faults: outward
   },
   barrel: { demand: "nothing imports an index file", faults: barrels },
@@ -203,9 +215,16 @@ export const rules = {
     faults: indexes
   },
   stable: { demand: "the core imports only modules of effect marked stable, by their own paths", faults: stableOnly },
-  packages: { demand: "effect is the only package imported; Node's modules only in testing", faults: packages },
+  packages: {
+    demand: "effect is the only package imported; Node's modules only in testing, node:sqlite in sql",
+    faults: packages
+  },
   length: { demand: `no file is longer than ${maximumLines} lines`, faults: tooLong },
   runtime: { demand: "no async, await, Date, timers or Math.random: these come from Effect", faults: runtime },
+  nodeless: {
+    demand: "no process, require or Buffer but in sql and testing: the rest runs anywhere",
+    faults: nodeless
+  },
   header: { demand: "a file opens with a comment that says what it is for", faults: header }
 } as const
 
@@ -234,17 +253,25 @@ const importsIn = (file: File, area: Area) =>
     item.target !== undefined && areaOf(item.target) === area ? [{ ...item, name: moduleName(item.target) }] : []
   )
 
-const globalName = (node: Node, parent: Node | undefined): string | undefined => {
+const globalName = (
+  node: Node,
+  parent: Node | undefined,
+  forbidden: ReadonlySet<string> = forbiddenGlobals
+): string | undefined => {
   if (node.type === "MemberExpression") {
     const object = node.object as Node
     const property = node.property as Node
     const name = String(node.computed === true ? property.value : property.name)
     if (object.name === "Math" && name === "random") return "Math.random"
-    return object.name === "globalThis" && forbiddenGlobals.has(name) ? name : undefined
+    return isGlobalThis(object) && forbidden.has(name) ? name : undefined
   }
-  if (node.type !== "Identifier" || !forbiddenGlobals.has(String(node.name))) return undefined
+  if (node.type !== "Identifier" || !forbidden.has(String(node.name))) return undefined
   return isPropertyName(node, parent) ? undefined : String(node.name)
 }
+
+// Also with another type, as in `(globalThis as Other).name`.
+const isGlobalThis = (node: Node): boolean =>
+  node.name === "globalThis" || (isNode(node.expression) && isGlobalThis(node.expression))
 
 // `Schema.Date`, `{ Date: 1 }` and `readonly Date: string` name a property, not the global.
 const isPropertyName = (node: Node, parent: Node | undefined): boolean => {
@@ -278,7 +305,7 @@ const importsOf = (
 }
 
 const areaOf = (path: string): Area => {
-  const folder = /^src\/(adapters|bridges|testing|internal)\//.exec(path)?.[1]
+  const folder = /^src\/(adapters|bridges|sql|testing|internal)\//.exec(path)?.[1]
   if (folder !== undefined) return folder as Area
   return isIndex(path) ? "index" : "core"
 }

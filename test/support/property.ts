@@ -2,8 +2,9 @@
  * Laws as properties of generated values. However a property fails, by what it says, by a defect, by interrupting itself
  * or by never ending, its message names the seed and says how to play it again.
  *
- * `HEDDLE_SEED` is the seed of all properties, chosen anew for each run without it; `HEDDLE_RUNS` multiplies how many
- * values each is held to; `HEDDLE_REPLAY` plays the one value again that a failure names.
+ * `HEDDLE_SEED` is the seed of all properties, chosen anew for each run without it; `HEDDLE_REPLAY` plays the one value
+ * again that a failure names. Where `CI` is set each is held to all its values, and elsewhere to a tenth of them;
+ * `HEDDLE_RUNS` is another share.
  */
 import { it } from "@effect/vitest"
 import * as Arbitrary from "effect/Arbitrary"
@@ -28,7 +29,10 @@ const size = 10
 
 const seedOfAll = process.env["HEDDLE_SEED"] ?? String(Math.floor(Math.random() * 2 ** 31))
 
-const factor = Number(process.env["HEDDLE_RUNS"] ?? 1)
+const share = Number(process.env["HEDDLE_RUNS"] ?? (process.env["CI"] === undefined ? 0.1 : 1))
+
+/** How many values of so many a property is held to here. */
+export const shareOf = (runs: number): number => Math.ceil(runs * share)
 
 const hint = (name: string, seed: string): string =>
   `Seed: ${seed}\nAll of it again: HEDDLE_SEED=${seed} npx vitest run test/laws -t ${JSON.stringify(name)}`
@@ -47,7 +51,7 @@ export const check = <A>(
   name: string,
   values: Arbitrary.Arbitrary<A>,
   law: Law<A>,
-  { patienceMillis = 280_000, replay, runs, seed }: Options
+  { patienceMillis = 1_200_000, replay, runs, seed }: Options
 ): Effect.Effect<string | undefined> =>
   Effect.suspend(() => {
     let count = 0
@@ -73,7 +77,7 @@ export const check = <A>(
 /** A test that holds generated values to a law. */
 export const property = <A>(name: string, values: Arbitrary.Arbitrary<A>, law: Law<A>, runs: number): void => {
   const replay = process.env["HEDDLE_REPLAY"]
-  const options = { seed: seedOfAll, runs: Math.ceil(runs * factor), ...(replay === undefined ? {} : { replay }) }
+  const options = { seed: seedOfAll, runs: shareOf(runs), ...(replay === undefined ? {} : { replay }) }
   it.live(
     name,
     () =>
@@ -81,6 +85,6 @@ export const property = <A>(name: string, values: Arbitrary.Arbitrary<A>, law: L
         check(name, values, law, options),
         (failure) => failure === undefined ? Effect.void : Effect.die(new Error(failure))
       ),
-    300_000
+    1_260_000
   )
 }

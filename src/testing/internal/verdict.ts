@@ -33,6 +33,8 @@ export interface Known extends Pick<Laws.Options, "policy"> {
   readonly graceMillis: number
   /** Whether fibers pause more often than they would by themselves. */
   readonly isFine: boolean
+  /** The handlers in which runs live when nobody stops the run. */
+  readonly parents: ReadonlySet<string>
   /** Whether the run was seen to end in `ChatCompleted` when nobody stopped it. */
   readonly isChat: boolean
   /** Whether the run succeeded when nobody stopped it. */
@@ -67,25 +69,36 @@ const starts = (all: ReadonlyArray<Start>): Findings => {
 const isMark = (entry: Recorder.Entry): entry is Exclude<Recorder.Entry, { readonly _tag: "Emitted" }> =>
   entry._tag !== "Emitted"
 
+/** The starts of handlers that a run gave up and named. */
+const lostOf = ({ abandoned, starts }: Watch): ReadonlyArray<Start> =>
+  starts.filter(({ call }) => abandoned.some(({ id, name }) => id === call.id && name === call.name))
+
 /** Lifetime and barriers, run by run: the handlers of a sub-agent do not keep out the one that it runs in. */
 const handlers = ({ handlers, watch }: Attempted): Findings => {
-  const { abandoned, starts } = watch
-  const isLost = ({ call }: Start): boolean => abandoned.some(({ id, name }) => id === call.id && name === call.name)
+  const { starts } = watch
+  const lost = lostOf(watch)
   return Array.from(new Set(starts.map(({ group }) => group))).flatMap((group) => {
     const members = starts.filter((start) => start.group === group)
     const names = new Set(members.map(({ name }) => name))
     const exclusive = new Set(members.filter((start) => start.isExclusive).map(({ name }) => name))
     return Laws.handlers(handlers.filter((entry) => isMark(entry) && names.has(entry.name)), {
       isExclusive: (name) => exclusive.has(name),
-      abandoned: members.filter(isLost).map(({ name }) => name)
+      abandoned: members.filter((start) => lost.includes(start)).map(({ name }) => name)
     })
   })
 }
 
-/** One bound holds for the whole tree of runs. A handler in which a run lives takes no place of others. */
-const bound = ({ handlers, watch }: Attempted, { bound }: Known): Findings => {
-  const parents = new Set([...watch.starts, ...watch.requests].map(({ inside }) => inside))
-  const lost = watch.abandoned.map(({ id, name }) => `${name} (call ${id})`)
+/** The handlers in which runs were seen to live. */
+export const parentsOf = ({ requests, starts }: Watch): ReadonlySet<string> =>
+  new Set([...starts, ...requests].map(({ inside }) => inside))
+
+/**
+ * One bound holds for the whole tree of runs. A handler in which a run lives takes no place of others, also if it was
+ * stopped before anything of that run was to be seen.
+ */
+const bound = ({ handlers, watch }: Attempted, { bound, parents: known }: Known): Findings => {
+  const parents = new Set([...parentsOf(watch), ...known])
+  const lost = lostOf(watch).map(({ name }) => name)
   const leaves = handlers.filter((entry) => isMark(entry) && !parents.has(entry.name))
   return Laws.handlers(leaves, { bound, abandoned: lost }).filter(({ law }) => law === "concurrency")
 }

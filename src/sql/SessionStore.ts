@@ -1,0 +1,178 @@
+/**
+ * `Session.Store` in a SQL database, over any `SqlClient` of Effect: the journals outlive the process, and any number of
+ * processes may write to one database.
+ *
+ * **Details**
+ *
+ * Two tables, made by a migration when the layer is built: the version of each journal, and its records. An append is one
+ * transaction that moves the version from the expected one, which only one writer can, and inserts the new records by
+ * their place. It finds the version by its key and reads no record, however many there are.
+ *
+ * The SQL is common to SQLite and Postgres (`RETURNING`, `ON CONFLICT`), and of the client nothing is used that one of
+ * them lacks: provide `PgClient.layer` of `@effect/sql-pg` where the examples have `SqliteClient.layer`. The tests run on
+ * SQLite. A Postgres server has not been run: the suite for stores was passed by hand through `@effect/sql-pg` 4.0.5 on
+ * PGlite, which is Postgres with a single connection, so writers that race there are shown by its manual only.
+ *
+ * **Gotchas**
+ *
+ * An append inside a transaction of yours is kept if that is. What is journaled within it is therefore not there yet for
+ * others, nor after a crash.
+ *
+ * @since 0.1.0
+ */
+import * as Arr from "effect/Array"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Migrator from "effect/sql/Migrator"
+import * as SqlClient from "effect/sql/SqlClient"
+import type * as SqlError from "effect/sql/SqlError"
+import * as Journal from "../Journal.ts"
+import * as SqliteClient from "./SqliteClient.ts"
+
+const tables = Effect.gen(function*() {
+  const sql = yield* SqlClient.SqlClient
+  yield* sql`CREATE TABLE heddle_journals (id TEXT NOT NULL PRIMARY KEY, version INTEGER NOT NULL)`
+  yield* sql`CREATE TABLE heddle_records (
+    id TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    record TEXT NOT NULL,
+    PRIMARY KEY (id, version)
+  )`
+})
+
+/** The client as it is without what a user has it do to names. */
+const client = Effect.map(SqlClient.SqlClient, (sql) => sql.withoutTransforms())
+
+const migrate = Migrator.make({})({
+  loader: Migrator.fromRecord({ "1_journals": tables }),
+  table: "heddle_migrations"
+}).pipe(Effect.provideServiceEffect(SqlClient.SqlClient, client))
+
+/** Databases keep no text that is not well-formed, or has a zero in it. JSON writes both in letters that they do keep. */
+const keyOf = (id: string): string => JSON.stringify(id).slice(1, -1)
+
+/** Far below the number of parameters that a statement may have. */
+const rowsPerInsert = 500
+
+interface Versioned {
+  readonly version: number
+}
+
+interface Row extends Versioned {
+  readonly record: string
+}
+
+type Operation = Journal.StoreError["operation"]
+
+const unavailable = (operation: Operation, id: string) => (cause: SqlError.SqlError) =>
+  new Journal.StoreError({ reason: "unavailable", operation, id, cause })
+
+/** The texts of a page, if they stand where the journal has them: `after` and onwards, without a gap. */
+const inPlace = (id: string, after: number, rows: ReadonlyArray<Row>) =>
+  rows.every(({ version }, index) => version === after + index + 1)
+    ? Effect.succeed(rows.map(({ record }) => record))
+    : Effect.fail(
+      new Journal.StoreError({
+        reason: "unreadable",
+        operation: "read",
+        id,
+        cause: `records are missing behind ${after}`
+      })
+    )
+
+const appending =
+  (sql: SqlClient.SqlClient, currentVersion: (key: string) => Effect.Effect<number, SqlError.SqlError>) =>
+  (id: string, expected: number, texts: ReadonlyArray<string>) =>
+    Effect.gen(function*() {
+      const key = keyOf(id)
+      const version = expected + texts.length
+      const moved = yield* expected === 0
+        ? sql`INSERT INTO heddle_journals ${
+          sql.insert({ id: key, version })
+        } ON CONFLICT (id) DO NOTHING RETURNING version`
+        : sql`UPDATE heddle_journals SET version = ${version} WHERE id = ${key} AND version = ${expected} RETURNING version`
+      if (moved.length === 0) {
+        return yield* new Journal.SessionConflict({ id, expected, actual: yield* currentVersion(key) })
+      }
+      const rows = texts.map((record, index) => ({ id: key, version: expected + index + 1, record }))
+      yield* Effect.forEach(
+        Arr.chunksOf(rows, rowsPerInsert),
+        (chunk) => sql`INSERT INTO heddle_records ${sql.insert(chunk)}`,
+        { discard: true }
+      )
+      return version
+    }).pipe(sql.withTransaction)
+
+/** Where a stricter isolation is the default, losing would be an error of the database and not a conflict. */
+const isolation = (sql: SqlClient.SqlClient): string | undefined =>
+  sql.onDialectOrElse({ pg: () => "BEGIN ISOLATION LEVEL READ COMMITTED", orElse: () => undefined })
+
+/**
+ * The store over the client in the context. The tables must be there: {@link layer} makes them.
+ *
+ * @category constructors
+ * @since 0.1.0
+ */
+export const make: Effect.Effect<Journal.Service, never, SqlClient.SqlClient> = Effect.gen(function*() {
+  const sql = yield* client
+  const begin = isolation(sql)
+  const currentVersion = (key: string) =>
+    Effect.map(sql<Versioned>`SELECT version FROM heddle_journals WHERE id = ${key}`, ([row]) => row?.version ?? 0)
+  const commit = appending(sql, currentVersion)
+  return {
+    append: (id, expected, records) =>
+      Effect.forEach(records, (record) => Journal.toText(id, record)).pipe(
+        Effect.flatMap((texts) =>
+          commit(id, expected, texts).pipe(
+            Effect.provideService(SqlClient.BeginTransaction, begin),
+            Effect.catchTag("SqlError", (error) => Effect.fail(unavailable("append", id)(error)))
+          )
+        )
+      ),
+    version: (id) => Effect.mapError(currentVersion(keyOf(id)), unavailable("version", id)),
+    read: (id, from = 0) =>
+      Journal.pages(id, from, (after, limit) =>
+        sql<Row>`SELECT version, record FROM heddle_records
+          WHERE id = ${keyOf(id)} AND version > ${after} ORDER BY version LIMIT ${limit}`.pipe(
+          Effect.mapError(unavailable("read", id)),
+          Effect.flatMap((rows) => inPlace(id, after, rows))
+        ))
+  }
+})
+
+/**
+ * The store over any client, with its tables.
+ *
+ * @category layers
+ * @since 0.1.0
+ */
+export const layer: Layer.Layer<Journal.Store, Migrator.MigrationError | SqlError.SqlError, SqlClient.SqlClient> = Layer
+  .effect(Journal.Store, Effect.andThen(migrate, make))
+
+/**
+ * The store in a SQLite file, over Node's own SQLite (22.13 or later).
+ *
+ * **Example** (A session that the next process goes on with)
+ *
+ * ```ts import.meta.vitest
+ * import * as Effect from "effect/Effect"
+ * import { Session } from "heddle"
+ * import { SessionStore } from "heddle/sql"
+ *
+ * const program = Effect.gen(function*() {
+ *   const opened = yield* Session.open("s", { context: { user: "Ada" } })
+ *   const loaded = yield* Session.load("s")
+ *   return [opened.version, loaded?.session.context]
+ * })
+ *
+ * const store = SessionStore.layerSqlite({ filename: ":memory:" })
+ * await Effect.runPromise(Effect.provide(program, store)) // => [1, { user: "Ada" }]
+ * ```
+ *
+ * @category layers
+ * @since 0.1.0
+ */
+export const layerSqlite = (
+  options: SqliteClient.Options
+): Layer.Layer<Journal.Store, Migrator.MigrationError | SqlError.SqlError> =>
+  Layer.provide(layer, SqliteClient.layer(options))

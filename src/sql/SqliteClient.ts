@@ -1,0 +1,258 @@
+/**
+ * A `SqlClient` over the SQLite that is part of Node, 22.13 or later: no package, no server, one file. What was committed
+ * is there after a killed process and after a power failure; any number of processes may use the file, one writing at a
+ * time.
+ *
+ * **Details**
+ *
+ * - The file is in write-ahead mode: readers and the writer do not wait for each other. Keep the file on a local disk.
+ * - A transaction takes the write lock when it begins, so that none fails halfway because of another.
+ * - Statements run on the calling thread. Waiting for the lock of somebody else does not: it leaves the thread free, and
+ *   two clients of one process on one file get along.
+ *
+ * **Gotchas**
+ *
+ * - An integer beyond `Number.MAX_SAFE_INTEGER` is an error, unless `SqlClient.SafeIntegers` asks for `bigint`.
+ * - Before Node 22.16, `values` gives one value of columns that have the same name, and `raw` of a query gives no rows.
+ *
+ * @since 0.1.0
+ */
+import * as Context from "effect/Context"
+import type * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Option from "effect/Option"
+import * as Reactivity from "effect/reactivity/Reactivity"
+import * as Schedule from "effect/Schedule"
+import type * as Scope from "effect/Scope"
+import * as Semaphore from "effect/Semaphore"
+import * as SqlClient from "effect/sql/SqlClient"
+import type * as SqlConnection from "effect/sql/SqlConnection"
+import { classifySqliteError, SqlError } from "effect/sql/SqlError"
+import * as Statement from "effect/sql/Statement"
+import * as Stream from "effect/Stream"
+import * as NodeSqlite from "./internal/nodeSqlite.ts"
+
+/**
+ * How a database is opened.
+ *
+ * @category options
+ * @since 0.1.0
+ */
+export interface Options {
+  /** The file, made if there is none, or `:memory:`. Its folder must exist. */
+  readonly filename: string
+  /**
+   * When a commit is on the disk. `full` (the default): before it is acknowledged. `normal`: a power failure may take the
+   * last commits back, a killed process may not; several times faster.
+   */
+  readonly synchronous?: "full" | "normal"
+  /** How long a statement waits for a lock that somebody else has: 5 seconds. */
+  readonly busyTimeout?: Duration.Input
+  /** How many prepared statements are kept: 200. */
+  readonly preparedStatements?: number
+}
+
+type Values = ReadonlyArray<unknown>
+type Rows = ReadonlyArray<object>
+type Transform = Parameters<SqlConnection.Connection["execute"]>[2]
+
+/** SQLITE_BUSY, and the same while another process recovers the log. That of a stale snapshot does not pass by waiting. */
+const passing = new Set([5, 261])
+
+const codeOf = (cause: unknown): number | undefined => {
+  const code = cause instanceof Error && "errcode" in cause ? cause.errcode : undefined
+  return typeof code === "number" ? code : undefined
+}
+
+const failed = (operation: string) => (cause: unknown): SqlError => {
+  const errno = codeOf(cause)
+  // Effect knows SQLite's codes by the name that other drivers give them.
+  const known = errno === undefined ? cause : Object.assign(cause as Error, { errno })
+  const message = cause instanceof Error ? cause.message : "the statement failed"
+  return new SqlError({ reason: classifySqliteError(known, { message, operation }) })
+}
+
+const isPassing = (error: SqlError): boolean => passing.has(codeOf(error.reason.cause) ?? 0)
+
+/** The prepared statements that were used last. */
+const preparing = (database: NodeSqlite.Database, capacity: number) => {
+  const kept = new Map<string, NodeSqlite.Prepared>()
+  return (sql: string): NodeSqlite.Prepared => {
+    const statement = kept.get(sql) ?? database.prepare(sql)
+    kept.delete(sql)
+    kept.set(sql, statement)
+    for (const oldest of kept.keys()) {
+      if (kept.size <= capacity) break
+      kept.delete(oldest)
+    }
+    return statement
+  }
+}
+
+const rowsOf = (statement: NodeSqlite.Prepared, parameters: Values, bigInts: boolean): Rows => {
+  statement.setReadBigInts(bigInts)
+  statement.setReturnArrays?.(false)
+  // Asking for rows also runs what has none, and unlike `run` makes no number of the last row's id, which may be too big.
+  return statement.all(...parameters)
+}
+
+const valuesOf = (statement: NodeSqlite.Prepared, parameters: Values, bigInts: boolean) => {
+  if (statement.setReturnArrays === undefined) return rowsOf(statement, parameters, bigInts).map(Object.values)
+  statement.setReadBigInts(bigInts)
+  statement.setReturnArrays(true)
+  return statement.all(...parameters) as ReadonlyArray<ReadonlyArray<unknown>>
+}
+
+const rawOf = (statement: NodeSqlite.Prepared, parameters: Values, bigInts: boolean): unknown => {
+  if ((statement.columns?.().length ?? 0) > 0) return rowsOf(statement, parameters, bigInts)
+  statement.setReadBigInts(true)
+  return statement.run(...parameters)
+}
+
+const batchSize = 128
+
+const takeFrom = (rows: Iterator<object>): Rows => {
+  const batch: Array<object> = []
+  while (batch.length < batchSize) {
+    const next = rows.next()
+    if (next.done === true) break
+    batch.push(next.value)
+  }
+  return batch
+}
+
+/** Rows as they are asked for. The statement is nobody else's, for others may run while it is halfway. */
+const streamOf = (database: NodeSqlite.Database, sql: string, parameters: Values, transform: Transform) =>
+  Stream.unwrap(Effect.gen(function*() {
+    const bigInts = yield* SqlClient.SafeIntegers
+    const rows = yield* Effect.acquireRelease(
+      Effect.try({
+        try: () => {
+          const statement = database.prepare(sql)
+          statement.setReadBigInts(bigInts)
+          return statement.iterate(...parameters)
+        },
+        catch: failed("stream")
+      }),
+      (rows) => Effect.sync(() => rows.return?.())
+    )
+    return Stream.paginate(
+      undefined,
+      () =>
+        Effect.map(Effect.try({ try: () => takeFrom(rows), catch: failed("stream") }), (batch) =>
+          [
+            transform === undefined ? batch : transform(batch),
+            batch.length < batchSize ? Option.none() : Option.some(undefined)
+          ] as const)
+    )
+  }))
+
+const waiting = (busyTimeout: Duration.Input) => {
+  const schedule = Schedule.spaced("2 millis").pipe(Schedule.jittered, Schedule.upTo({ duration: busyTimeout }))
+  return <A>(attempt: Effect.Effect<A, SqlError>): Effect.Effect<A, SqlError> =>
+    Effect.catchIf(attempt, isPassing, () => Effect.retry(attempt, { schedule, while: isPassing }))
+}
+
+const connect = (database: NodeSqlite.Database, options: Options): SqlConnection.Connection => {
+  const prepared = preparing(database, options.preparedStatements ?? 200)
+  const patiently = waiting(options.busyTimeout ?? "5 seconds")
+  const run = <A>(
+    read: (statement: NodeSqlite.Prepared, parameters: Values, bigInts: boolean) => A,
+    prepare: (sql: string) => NodeSqlite.Prepared = prepared
+  ) =>
+  (sql: string, parameters: Values): Effect.Effect<A, SqlError> =>
+    patiently(Effect.withFiber((fiber) =>
+      Effect.try({
+        try: () => read(prepare(sql), parameters, Context.get(fiber.context, SqlClient.SafeIntegers)),
+        catch: failed("execute")
+      })
+    ))
+  const once = (sql: string) => database.prepare(sql)
+  const transformed = (rows: Effect.Effect<Rows, SqlError>, transform: Transform) =>
+    transform === undefined ? rows : Effect.map(rows, transform)
+  const rows = run(rowsOf)
+  const rowsOnce = run(rowsOf, once)
+  return {
+    execute: (sql, parameters, transform) => transformed(rows(sql, parameters), transform),
+    executeUnprepared: (sql, parameters, transform) => transformed(rowsOnce(sql, parameters), transform),
+    executeValues: run(valuesOf),
+    executeValuesUnprepared: run(valuesOf, once),
+    executeRaw: run(rawOf),
+    executeStream: (sql, parameters, transform) => streamOf(database, sql, parameters, transform)
+  }
+}
+
+const open = (filename: string) =>
+  Effect.acquireRelease(
+    Effect.flatMap(NodeSqlite.load, ({ DatabaseSync }) =>
+      Effect.try({ try: () => new DatabaseSync(filename), catch: failed("connect") })),
+    (database) =>
+      Effect.sync(() => database.close())
+  )
+
+const isTransaction = (database: NodeSqlite.Database): boolean => {
+  if (database.isTransaction !== undefined) return database.isTransaction
+  try {
+    database.exec("BEGIN")
+  } catch {
+    return true
+  }
+  database.exec("ROLLBACK")
+  return false
+}
+
+/**
+ * Opens a database until the scope ends.
+ *
+ * @category constructors
+ * @since 0.1.0
+ */
+export const make = (
+  options: Options
+): Effect.Effect<SqlClient.SqlClient, SqlError, Scope.Scope | Reactivity.Reactivity> =>
+  Effect.gen(function*() {
+    const database = yield* open(options.filename)
+    const connection = connect(database, options)
+    yield* connection.executeUnprepared("PRAGMA journal_mode = WAL", [], undefined)
+    yield* connection.executeUnprepared(`PRAGMA synchronous = ${options.synchronous ?? "full"}`, [], undefined)
+    const acquirers = SqlClient.makeSqliteAcquirers({
+      connection: Effect.succeed(connection),
+      semaphore: yield* Semaphore.make(1),
+      isTransaction: () => isTransaction(database)
+    })
+    return yield* SqlClient.make({
+      ...acquirers,
+      driver: "sqlite-node",
+      compiler: Statement.makeCompilerSqlite(),
+      beginTransaction: "BEGIN IMMEDIATE",
+      prepareTransactionControls: true,
+      releaseSavepoint: (name) => `RELEASE SAVEPOINT ${name}`,
+      spanAttributes: [["db.system.name", "sqlite"]]
+    })
+  })
+
+/**
+ * The client as a layer. It fails with a `ConnectionError` where there is no `node:sqlite`, or the file cannot be opened.
+ *
+ * **Example** (Asking for a sum)
+ *
+ * ```ts import.meta.vitest
+ * import * as Effect from "effect/Effect"
+ * import * as SqlClient from "effect/sql/SqlClient"
+ * import { SqliteClient } from "heddle/sql"
+ *
+ * const program = Effect.gen(function*() {
+ *   const sql = yield* SqlClient.SqlClient
+ *   const rows = yield* sql<{ sum: number }>`SELECT ${1} + ${2} AS sum`
+ *   return rows[0]?.sum
+ * })
+ *
+ * await Effect.runPromise(Effect.provide(program, SqliteClient.layer({ filename: ":memory:" }))) // => 3
+ * ```
+ *
+ * @category layers
+ * @since 0.1.0
+ */
+export const layer = (options: Options): Layer.Layer<SqlClient.SqlClient, SqlError> =>
+  Layer.effect(SqlClient.SqlClient, make(options)).pipe(Layer.provide(Reactivity.layer))

@@ -1,0 +1,46 @@
+/**
+ * Node's own SQLite as far as it is used here. It is looked up when it is needed, so that where it does not exist an
+ * error can say so, and a program that only imports the module still starts.
+ */
+import * as Effect from "effect/Effect"
+import { ConnectionError, SqlError } from "effect/sql/SqlError"
+
+/** A prepared statement. What is optional came after Node 22.13. */
+export interface Prepared {
+  readonly all: (...parameters: ReadonlyArray<unknown>) => ReadonlyArray<object>
+  readonly run: (...parameters: ReadonlyArray<unknown>) => object
+  readonly iterate: (...parameters: ReadonlyArray<unknown>) => IterableIterator<object>
+  readonly setReadBigInts: (enabled: boolean) => void
+  readonly setReturnArrays?: (enabled: boolean) => void
+  readonly columns?: () => ReadonlyArray<unknown>
+}
+
+/** An open database. */
+export interface Database {
+  readonly close: () => void
+  readonly exec: (sql: string) => void
+  readonly prepare: (sql: string) => Prepared
+  readonly isTransaction?: boolean
+}
+
+interface NodeSqlite {
+  readonly DatabaseSync: new(filename: string) => Database
+}
+
+interface Process {
+  readonly version?: string
+  readonly getBuiltinModule?: (name: string) => unknown
+}
+
+const find = (process: Process | undefined): Effect.Effect<NodeSqlite, SqlError> => {
+  const found = process?.getBuiltinModule?.("node:sqlite") as NodeSqlite | undefined
+  if (found !== undefined) return Effect.succeed(found)
+  const here = process?.version === undefined ? "another runtime" : `Node ${process.version}`
+  const message = `heddle/sql: node:sqlite is part of Node 22.13 and later, and this is ${here}`
+  return Effect.fail(new SqlError({ reason: new ConnectionError({ cause: undefined, message, operation: "connect" }) }))
+}
+
+/** Node's SQLite, or an error that says which Node it takes. */
+export const load: Effect.Effect<NodeSqlite, SqlError> = Effect.suspend(() =>
+  find((globalThis as { readonly process?: Process }).process)
+)

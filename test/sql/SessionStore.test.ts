@@ -1,0 +1,259 @@
+/**
+ * The SQL layer of the session store on Node's SQLite: the suite for stores, what an append costs, what a user's client
+ * may do to names and transactions, and what a damaged database gives.
+ */
+import { assert, describe, it } from "@effect/vitest"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Layer from "effect/Layer"
+import * as Option from "effect/Option"
+import * as Reactivity from "effect/reactivity/Reactivity"
+import * as SqlClient from "effect/sql/SqlClient"
+import * as Statement from "effect/sql/Statement"
+import * as Stream from "effect/Stream"
+import { Message, Session, Thread } from "heddle"
+import { SessionStore, SqliteClient } from "heddle/sql"
+import { Conformance, Script, StoreSuite } from "heddle/testing"
+import { calling, done, payer, throughJson } from "../support/sessions.ts"
+import { temporaryFile } from "./support/files.ts"
+
+const said = (text: string): Session.Record => ({ _tag: "MessagesAppended", messages: [Message.user(text)] })
+
+const memory = SqliteClient.layer({ filename: ":memory:" })
+
+/** The store and the client it uses. */
+const both = Layer.provideMerge(SessionStore.layer, memory)
+
+describe("the suite for stores", () => {
+  describe("in memory", () =>
+    Conformance.register(StoreSuite.all, SessionStore.layerSqlite({ filename: ":memory:" }), it))
+
+  describe("in a file", () =>
+    Conformance.register(
+      StoreSuite.all,
+      Layer.unwrap(Effect.map(temporaryFile, (filename) => SessionStore.layerSqlite({ filename }))),
+      it
+    ))
+})
+
+/** The statements that an effect runs, as they are sent. */
+const statementsOf = <A, E, R>(effect: Effect.Effect<A, E, R>) =>
+  Effect.gen(function*() {
+    const sent: Array<readonly [sql: string, parameters: ReadonlyArray<unknown>]> = []
+    yield* Effect.provideService(effect, Statement.CurrentTransformer, (statement) =>
+      Effect.sync(() => {
+        sent.push(statement.compile())
+        return statement
+      }))
+    return sent
+  })
+
+describe("the cost of an append", () => {
+  it.effect("is the same statements however long the history is, and each finds its place by key", () =>
+    Effect.gen(function*() {
+      const store = yield* Session.Store
+      const sql = yield* SqlClient.SqlClient
+      const append = (id: string, version: number) => statementsOf(store.append(id, version, [said("x"), said("y")]))
+      yield* store.append("short", 0, [said("x")])
+      const short = yield* append("short", 1)
+      const many = Array.from({ length: 4999 }, () => said("x"))
+      yield* store.append("long", 0, [said("x"), ...many])
+      const long = yield* append("long", 5000)
+      assert.deepStrictEqual(long.map(([text]) => text), short.map(([text]) => text))
+      assert.deepStrictEqual(
+        long.map(([text]) => text.split(" ").slice(0, 3).join(" ")),
+        ["UPDATE heddle_journals SET", "INSERT INTO heddle_records"]
+      )
+      for (const [text, parameters] of long) {
+        const plan = yield* sql.unsafe<{ detail: string }>(`EXPLAIN QUERY PLAN ${text}`, parameters)
+        const reads = plan.map(({ detail }) => detail).filter((detail) =>
+          !/^SCAN \d+-ROW VALUES|CONSTANT ROW/.test(detail)
+        )
+        assert.deepStrictEqual(
+          reads,
+          text.startsWith("UPDATE")
+            ? ["SEARCH heddle_journals USING INDEX sqlite_autoindex_heddle_journals_1 (id=?)"]
+            : []
+        )
+      }
+    }).pipe(Effect.provide(both)))
+
+  it.effect("the log of the file grows by the same number of pages at any length", () =>
+    Effect.gen(function*() {
+      const store = yield* Session.Store
+      const sql = yield* SqlClient.SqlClient
+      const pages = (version: number) =>
+        Effect.gen(function*() {
+          yield* sql`PRAGMA wal_checkpoint(TRUNCATE)`
+          yield* store.append("s", version, [said("x".repeat(200))])
+          const [row] = yield* sql<{ log: number }>`PRAGMA wal_checkpoint(PASSIVE)`
+          return row!.log
+        })
+      const first = yield* pages(0)
+      const rest = Array.from({ length: 4999 }, () => said("x".repeat(200)))
+      yield* store.append("s", 1, [said("x"), ...rest])
+      const last = yield* pages(5001)
+      // A place in a tree of 5,000 lies one page deeper, and a page may just be full.
+      assert.isAtMost(last, first + 4)
+    }).pipe(
+      Effect.provide(Layer.unwrap(Effect.map(temporaryFile, (filename) =>
+        Layer.provideMerge(SessionStore.layer, SqliteClient.layer({ filename })))))
+    ))
+
+  it.effect("reading takes a page of records at a time", () =>
+    Effect.gen(function*() {
+      const store = yield* Session.Store
+      yield* store.append("s", 0, [said("x"), ...Array.from({ length: 999 }, () => said("x"))])
+      const few = yield* statementsOf(Stream.runDrain(Stream.take(store.read("s"), 3)))
+      const all = yield* statementsOf(Stream.runDrain(store.read("s")))
+      assert.strictEqual(few.length, 1)
+      assert.strictEqual(all.length, 8)
+    }).pipe(Effect.provide(both)))
+})
+
+describe("a session in a file", () => {
+  it.effect("is gone on with by whoever opens the file next, call by call, and by one of two only", () =>
+    Effect.gen(function*() {
+      const filename = yield* temporaryFile
+      /** As a process of its own has it: the client and the store are built anew. */
+      const opened = <A, E>(effect: Effect.Effect<A, E, Session.Store>) =>
+        Effect.provide(effect, SessionStore.layerSqlite({ filename }), { local: true })
+      const { pay, runs } = payer()
+      const left = yield* opened(Effect.gen(function*() {
+        const begun = yield* Session.open("s", { thread: Thread.fromMessages([Message.user("go")]) })
+        return yield* Session.keep(
+          begun,
+          (session) => Effect.provide(Session.start(session, { tools: [pay] }), Script.layer([calling("pay:p")]))
+        )
+      }))
+      assert.strictEqual(left.session.status, "awaiting_tools")
+      const goOn = opened(Effect.gen(function*() {
+        const loaded = (yield* Session.load("s"))!
+        assert.deepStrictEqual(loaded.session, throughJson(left.session))
+        const approved = yield* Session.keep(loaded, (session) => Session.approve(session, "p"))
+        return yield* Session.keep(
+          approved,
+          (session) => Effect.provide(Session.continue(session, null, { tools: [pay] }), Script.layer([done]))
+        )
+      }))
+      const ended = yield* goOn
+      assert.deepStrictEqual([ended.session.status, runs], ["completed", [{ amount: 5 }]])
+      const late = yield* Effect.flip(opened(Session.keep(left, (session) => Session.approve(session, "p"))))
+      assert.strictEqual(late._tag, "SessionConflict")
+      assert.strictEqual(runs.length, 1)
+      assert.deepStrictEqual((yield* opened(Session.load("s")))?.session, throughJson(ended.session))
+    }))
+})
+
+describe("a client of the user's", () => {
+  it.effect("may change names on the way in and out", () =>
+    Effect.gen(function*() {
+      const shouting = Layer.effect(
+        SqlClient.SqlClient,
+        Effect.gen(function*() {
+          const plain = yield* SqlClient.SqlClient
+          return yield* SqlClient.make({
+            acquirer: plain.reserve,
+            compiler: Statement.makeCompilerSqlite((name) => `_${name}`),
+            driver: "test",
+            spanAttributes: [],
+            transformRows: Statement.defaultTransforms((name) => name.toUpperCase()).array
+          })
+        })
+      ).pipe(Layer.provide([memory, Reactivity.layer]))
+      const failures = yield* Conformance.failures(StoreSuite.all, Layer.provide(SessionStore.layer, shouting))
+      assert.deepStrictEqual(failures.map(({ message }) => message), [])
+    }))
+
+  it.effect("an append inside a transaction is undone with it", () =>
+    Effect.gen(function*() {
+      const store = yield* Session.Store
+      const sql = yield* SqlClient.SqlClient
+      const inside = Effect.andThen(store.append("s", 0, [said("x")]), Effect.fail("changed my mind"))
+      assert.strictEqual(yield* Effect.flip(sql.withTransaction(inside)), "changed my mind")
+      assert.strictEqual(yield* store.version("s"), 0)
+      assert.strictEqual(yield* sql.withTransaction(store.append("s", 0, [said("y")])), 1)
+      assert.strictEqual(yield* store.version("s"), 1)
+    }).pipe(Effect.provide(both)))
+
+  it.effect("the tables are made once, and found again", () =>
+    Effect.gen(function*() {
+      const filename = yield* temporaryFile
+      const open = <A, E>(effect: Effect.Effect<A, E, Session.Store>) =>
+        Effect.provide(effect, SessionStore.layerSqlite({ filename }), { local: true })
+      const opening = Array.from(
+        { length: 4 },
+        () => open(Effect.flatMap(Session.Store, (store) => store.version("s")))
+      )
+      assert.deepStrictEqual(yield* Effect.all(opening, { concurrency: "unbounded" }), [0, 0, 0, 0])
+      yield* open(Effect.flatMap(Session.Store, (store) => store.append("s", 0, [said("x")])))
+      assert.strictEqual(yield* open(Effect.flatMap(Session.Store, (store) => store.version("s"))), 1)
+    }).pipe(Effect.scoped))
+})
+
+describe("ids", () => {
+  it.effect("that are no well-formed text are told apart", () =>
+    Effect.gen(function*() {
+      const store = yield* Session.Store
+      const ids = ["\ud800", "\ud801", "a\u0000b", "a\u0000c", "\\ud800", "\"", "\\\"", ""]
+      yield* Effect.forEach(ids, (id, index) => store.append(id, 0, [said(`${index}`)]))
+      for (const [index, id] of ids.entries()) {
+        const [entry] = yield* Stream.runCollect(store.read(id))
+        assert.deepStrictEqual(entry, { version: 1, record: said(`${index}`) })
+      }
+    }).pipe(Effect.provide(both)))
+})
+
+describe("a database that is no store any more", () => {
+  const damaged = (damage: (sql: SqlClient.SqlClient) => Effect.Effect<unknown, unknown>) =>
+    Effect.gen(function*() {
+      const store = yield* Session.Store
+      yield* store.append("s", 0, [said("a"), said("b"), said("c")])
+      yield* damage(yield* SqlClient.SqlClient)
+      return yield* Effect.all([
+        Effect.exit(store.append("s", 3, [said("x")])),
+        Effect.exit(store.version("s")),
+        Effect.exit(Stream.runCollect(store.read("s")))
+      ])
+    }).pipe(Effect.provide(both, { local: true }))
+
+  const errorOf = (exit: Exit.Exit<unknown, unknown>): Session.StoreError => {
+    const error = Option.getOrUndefined(Exit.findErrorOption(exit))
+    assert.instanceOf(error, Session.StoreError)
+    return error
+  }
+
+  it.effect("a missing record, and one that is none, are unreadable", () =>
+    Effect.gen(function*() {
+      const gap = yield* damaged((sql) => sql`DELETE FROM heddle_records WHERE version = 2`)
+      const changed = yield* damaged((sql) =>
+        sql`UPDATE heddle_records SET record = '{"_tag":"Bogus"}' WHERE version = 2`
+      )
+      for (const [, , read] of [gap, changed]) {
+        const { operation, reason } = errorOf(read)
+        assert.deepStrictEqual([reason, operation], ["unreadable", "read"])
+      }
+    }))
+
+  it.effect("records without their journal are not written over, and an append is whole or not there", () =>
+    Effect.gen(function*() {
+      const store = yield* Session.Store
+      const sql = yield* SqlClient.SqlClient
+      yield* store.append("s", 0, [said("a"), said("b")])
+      yield* sql`UPDATE heddle_journals SET version = 1`
+      assert.strictEqual(errorOf(yield* Effect.exit(store.append("s", 1, [said("x")]))).reason, "unavailable")
+      assert.strictEqual(yield* store.version("s"), 1)
+    }).pipe(Effect.provide(both)))
+
+  it.effect("without its tables every operation is unavailable, with the cause", () =>
+    Effect.gen(function*() {
+      const exits = yield* damaged((sql) =>
+        Effect.andThen(sql`DROP TABLE heddle_records`, sql`DROP TABLE heddle_journals`)
+      )
+      for (const [index, operation] of (["append", "version", "read"] as const).entries()) {
+        const error = errorOf(exits[index]!)
+        assert.deepStrictEqual([error.reason, error.operation, error.id], ["unavailable", operation, "s"])
+        assert.match(String(error.cause), /no such table/)
+      }
+    }))
+})

@@ -1,0 +1,233 @@
+/**
+ * The client over Node's SQLite: rows, values, raw results and streams, transactions, waiting for somebody else's lock,
+ * big integers, and what it says where it cannot work.
+ */
+import { assert, describe, it } from "@effect/vitest"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Fiber from "effect/Fiber"
+import * as Layer from "effect/Layer"
+import * as SqlClient from "effect/sql/SqlClient"
+import type { SqlError } from "effect/sql/SqlError"
+import * as Stream from "effect/Stream"
+import { SqliteClient } from "heddle/sql"
+import * as path from "node:path"
+import { DatabaseSync } from "node:sqlite"
+import { temporaryFile } from "./support/files.ts"
+
+const memory = Effect.provide(SqliteClient.layer({ filename: ":memory:" }), { local: true })
+
+/** The client of a file, for as long as the effect runs. */
+const open = (options: SqliteClient.Options) => <A, E>(body: (sql: SqlClient.SqlClient) => Effect.Effect<A, E>) =>
+  Effect.provide(Effect.flatMap(SqlClient.SqlClient, body), SqliteClient.layer(options), { local: true })
+
+const things = Effect.gen(function*() {
+  const sql = yield* SqlClient.SqlClient
+  yield* sql`CREATE TABLE things (id INTEGER PRIMARY KEY, name TEXT UNIQUE)`
+  return sql
+})
+
+/** Somebody else, who takes the write lock of a file and keeps it until told otherwise. */
+const holding = (filename: string) =>
+  Effect.acquireRelease(
+    Effect.sync(() => {
+      const database = new DatabaseSync(filename)
+      database.exec("BEGIN IMMEDIATE")
+      return database
+    }),
+    (database) => Effect.sync(() => database.close())
+  )
+
+const big = 9_007_199_254_740_993n
+
+describe("SqliteClient", () => {
+  it.effect("gives rows, values and raw results", () =>
+    memory(Effect.gen(function*() {
+      const sql = yield* things
+      const inserted = yield* sql`INSERT INTO things ${sql.insert([{ name: "a" }, { name: "b" }])} RETURNING id`
+      assert.deepStrictEqual(inserted.map((row) => ({ ...row })), [{ id: 1 }, { id: 2 }])
+      assert.deepStrictEqual(yield* sql`SELECT id, name, name FROM things`.values, [[1, "a", "a"], [2, "b", "b"]])
+      const rows = yield* sql`SELECT name FROM things`.raw
+      assert.deepStrictEqual((rows as ReadonlyArray<object>).map((row) => ({ ...row })), [{ name: "a" }, { name: "b" }])
+      const raw = yield* sql`DELETE FROM things`.raw
+      assert.deepStrictEqual({ ...(raw as object) }, { changes: 2n, lastInsertRowid: 2n })
+      assert.deepStrictEqual(yield* sql`INSERT INTO things (name) VALUES (${"c"})`, [])
+    })))
+
+  it.effect("an error names what went wrong and is told apart", () =>
+    memory(Effect.gen(function*() {
+      const sql = yield* things
+      yield* sql`INSERT INTO things (name) VALUES ('a')`
+      const twice = yield* Effect.flip(sql`INSERT INTO things (name) VALUES ('a')`)
+      assert.deepStrictEqual([twice.reason._tag, twice.message], [
+        "UniqueViolation",
+        "UNIQUE constraint failed: things.name"
+      ])
+      assert.match((yield* Effect.flip(sql`SELEKT 1`)).message, /syntax error/)
+      assert.match((yield* Effect.flip(sql`SELECT ${Symbol("x") as never}`)).message, /cannot be bound/)
+    })))
+
+  it.effect("a transaction is kept whole or undone, and so is one within it", () =>
+    memory(Effect.gen(function*() {
+      const sql = yield* things
+      const insert = (name: string) => sql`INSERT INTO things (name) VALUES (${name})`
+      const undone = sql.withTransaction(Effect.andThen(insert("b"), Effect.fail("no")))
+      yield* sql.withTransaction(Effect.andThen(insert("a"), Effect.flip(undone)))
+      yield* Effect.flip(sql.withTransaction(Effect.andThen(insert("c"), Effect.fail("no"))))
+      yield* Effect.exit(sql.withTransaction(Effect.andThen(insert("d"), Effect.die("no"))))
+      assert.deepStrictEqual(yield* sql`SELECT name FROM things`.values, [["a"]])
+    })))
+
+  it.effect("a transaction that SQLite ended itself leaves the client usable", () =>
+    memory(Effect.gen(function*() {
+      const sql = yield* things
+      const failure = yield* Effect.flip(sql.withTransaction(Effect.andThen(sql`ROLLBACK`, Effect.fail("no"))))
+      assert.strictEqual(failure, "no")
+      yield* sql.withTransaction(sql`INSERT INTO things (name) VALUES ('a')`)
+      assert.deepStrictEqual(yield* sql`SELECT name FROM things`.values, [["a"]])
+    })))
+
+  it.effect("a commit that fails is undone, and the client usable", () =>
+    memory(Effect.gen(function*() {
+      const sql = yield* things
+      yield* sql`CREATE TABLE parts (thing INTEGER REFERENCES things (id) DEFERRABLE INITIALLY DEFERRED)`
+      const failure = yield* Effect.flip(sql.withTransaction(sql`INSERT INTO parts VALUES (7)`))
+      assert.strictEqual(failure.reason._tag, "ConstraintError")
+      yield* sql.withTransaction(sql`INSERT INTO things (name) VALUES ('a')`)
+      assert.deepStrictEqual(yield* sql`SELECT count(*) FROM parts`.values, [[0]])
+    })))
+
+  it.effect("a row id beyond the safe integers is written, and read as what was asked for", () =>
+    memory(Effect.gen(function*() {
+      const sql = yield* things
+      yield* sql.withTransaction(sql`INSERT INTO things (id) VALUES (${big})`)
+      yield* sql.withTransaction(sql`UPDATE things SET name = 'a'`)
+      yield* sql`INSERT INTO things (name) VALUES ('b')`.raw
+      assert.match((yield* Effect.flip(sql`SELECT id FROM things`)).message, /too large/)
+      const ids = yield* Effect.provideService(sql`SELECT id FROM things`.values, SqlClient.SafeIntegers, true)
+      assert.deepStrictEqual(ids, [[big], [big + 1n]])
+      assert.deepStrictEqual(yield* sql`SELECT count(*) FROM things`.values, [[2]])
+    })))
+
+  it.effect("a stream gives its rows as they are taken, and leaves the client free when it is left", () =>
+    memory(Effect.gen(function*() {
+      const sql = yield* things
+      const numbers = (to: number) =>
+        sql<{ n: number }>`
+          WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < ${to}) SELECT n FROM numbers
+        `.stream
+      const all = yield* Stream.runCollect(numbers(1000))
+      assert.deepStrictEqual(all.map(({ n }) => n), Array.from({ length: 1000 }, (_, index) => index + 1))
+      // So many rows would not fit.
+      const few = yield* Stream.runCollect(Stream.take(numbers(1e15), 3))
+      assert.deepStrictEqual(few.map(({ n }) => n), [1, 2, 3])
+      yield* sql`INSERT INTO things (name) VALUES ('a')`
+      const broken = yield* Effect.flip(Stream.runDrain(sql`SELECT nowhere`.stream))
+      assert.match(broken.message, /no such column/)
+    })))
+
+  it.effect("more statements than it keeps", () =>
+    open({ filename: ":memory:", preparedStatements: 2 })((sql) =>
+      Effect.gen(function*() {
+        for (let round = 0; round < 3; round++) {
+          for (let n = 0; n < 5; n++) assert.deepStrictEqual(yield* sql.unsafe(`SELECT ${n}`).values, [[n]])
+        }
+      })
+    ))
+})
+
+describe("a file", () => {
+  it.effect("is in write-ahead mode, and committed to the disk unless asked otherwise", () =>
+    Effect.gen(function*() {
+      const filename = yield* temporaryFile
+      const modes = (sql: SqlClient.SqlClient) =>
+        Effect.all([sql`PRAGMA journal_mode`.values, sql`PRAGMA synchronous`.values])
+      assert.deepStrictEqual(yield* open({ filename })(modes), [[["wal"]], [[2]]])
+      assert.deepStrictEqual(yield* open({ filename, synchronous: "normal" })(modes), [[["wal"]], [[1]]])
+    }))
+
+  it.live("that somebody else writes to is waited for, and others go on meanwhile", () =>
+    Effect.gen(function*() {
+      const filename = yield* temporaryFile
+      yield* open({ filename })((sql) =>
+        Effect.gen(function*() {
+          yield* sql`CREATE TABLE things (name TEXT)`
+          const other = yield* holding(filename)
+          const fiber = yield* Effect.forkChild(sql.withTransaction(sql`INSERT INTO things VALUES ('a')`))
+          // A timer of this thread fires while the transaction waits.
+          yield* Effect.sleep("20 millis")
+          assert.isUndefined(fiber.pollUnsafe())
+          other.exec("COMMIT")
+          yield* Fiber.join(fiber)
+          assert.deepStrictEqual(yield* sql`SELECT name FROM things`.values, [["a"]])
+        }).pipe(Effect.scoped)
+      )
+    }))
+
+  it.live("whose lock stays taken fails as that, in time, and works afterwards", () =>
+    Effect.gen(function*() {
+      const filename = yield* temporaryFile
+      yield* open({ filename, busyTimeout: "30 millis" })((sql) =>
+        Effect.gen(function*() {
+          yield* sql`CREATE TABLE things (name TEXT)`
+          const insert = sql.withTransaction(sql`INSERT INTO things VALUES ('a')`)
+          const failure = yield* Effect.scoped(Effect.andThen(holding(filename), Effect.flip(insert)))
+          assert.strictEqual(failure.reason._tag, "LockTimeoutError")
+          yield* insert
+        })
+      )
+    }))
+
+  it.live("opened by many at once for the first time is opened by all", () =>
+    Effect.gen(function*() {
+      const filename = yield* temporaryFile
+      const opening = Array.from({ length: 8 }, () => open({ filename })((sql) => sql`SELECT 1`.values))
+      assert.strictEqual((yield* Effect.all(opening, { concurrency: "unbounded" })).length, 8)
+    }))
+
+  it.effect("that cannot be opened is a ConnectionError", () =>
+    Effect.gen(function*() {
+      const filename = path.join(yield* temporaryFile, "nobody/store.db")
+      const failure = yield* Effect.flip(open({ filename })(() => Effect.void))
+      assert.deepStrictEqual([failure.reason._tag, failure.message], [
+        "ConnectionError",
+        "unable to open database file"
+      ])
+    }))
+})
+
+describe("a Node that is too old", () => {
+  const as = <A, E>(process: object | undefined, body: Effect.Effect<A, E>) =>
+    Effect.acquireUseRelease(
+      Effect.sync(() => {
+        const own = globalThis.process
+        Object.defineProperty(globalThis, "process", { value: process, configurable: true, writable: true })
+        return own
+      }),
+      () => body,
+      (own) =>
+        Effect.sync(() =>
+          Object.defineProperty(globalThis, "process", { value: own, configurable: true, writable: true })
+        )
+    )
+
+  it.effect("is told which one it takes", () =>
+    Effect.gen(function*() {
+      const building: Effect.Effect<unknown, SqlError> = Effect.scoped(
+        Layer.build(SqliteClient.layer({ filename: ":memory:" }))
+      )
+      const message = (here: string) => `heddle/sql: node:sqlite is part of Node 22.13 and later, and this is ${here}`
+      for (
+        const [process, here] of [
+          [{ version: "v20.20.2", getBuiltinModule: () => undefined }, "Node v20.20.2"],
+          [{ version: "v18.0.0" }, "Node v18.0.0"],
+          [undefined, "another runtime"]
+        ] as const
+      ) {
+        const exit = yield* as(process, Effect.exit(building))
+        assert.isTrue(Exit.isFailure(exit))
+        const failure = yield* Effect.flip(exit)
+        assert.deepStrictEqual([failure.reason._tag, failure.message], ["ConnectionError", message(here)])
+      }
+    }))
+})
