@@ -1,10 +1,12 @@
 /**
- * Laws 1 to 5, 8 and 9 on generated runs that end by themselves: any script, any outcome of any call, any policy.
+ * Laws 1 to 6, 8 and 9 on generated runs that end by themselves: any script, any outcome of any call, any policy.
  */
 import { describe } from "@effect/vitest"
 import * as Arbitrary from "effect/Arbitrary"
 import * as Effect from "effect/Effect"
-import { type Case, cases, stops } from "../support/cases.ts"
+import { type Case, cases, readAtOnce, stops } from "../support/cases.ts"
+import { oneOf } from "../support/dimensions/dimension.ts"
+import { usualOps } from "../support/dimensions/driving.ts"
 import * as Lawful from "../support/lawful.ts"
 import { property } from "../support/property.ts"
 import { play, type Trace } from "../support/worlds.ts"
@@ -23,10 +25,27 @@ const laws = (played: Case, trace: Trace): ReadonlyArray<string> => [
 
 describe("laws of a run that ends by itself", () => {
   property(
-    "X-01, X-07, X-08: laws 1 to 5, 8 and 9, U-1 to U-5, U-8, and CF-3, hold for any script under any policy",
+    "X-01, X-03, X-07, X-08: laws 1 to 6, 8 and 9, U-1 to U-6, U-8, and CF-3, hold for any script under any policy",
     cases,
-    (played) => Effect.map(play(played, "stream"), (trace) => laws(played, trace)),
+    (any) =>
+      Effect.gen(function*() {
+        const { hidesDeltas } = any.driving
+        const played = readAtOnce(any, hidesDeltas)
+        const streamed = yield* play(played, "stream")
+        const awaited = yield* play(readAtOnce(any, !hidesDeltas), "run")
+        return [...laws(played, streamed), ...Lawful.fold(played, streamed, awaited)]
+      }),
     10_000
+  )
+
+  property(
+    "X-01: they hold whatever the pace of readers and of fibers",
+    Arbitrary.all([cases, oneOf(0, 100), oneOf(3, 7, 31, usualOps)]),
+    ([{ driving, turns }, readerPause, maxOps]) => {
+      const played: Case = { turns, driving: { ...driving, readerPause, maxOps } }
+      return Effect.map(play(played, "stream"), (trace) => laws(played, trace))
+    },
+    2000
   )
 
   property(

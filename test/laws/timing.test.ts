@@ -5,33 +5,30 @@
 import { describe } from "@effect/vitest"
 import * as Arbitrary from "effect/Arbitrary"
 import * as Effect from "effect/Effect"
+import * as Schema from "effect/Schema"
 import { Policy } from "heddle"
-import { type Call, type Case, cases, latencies } from "../support/cases.ts"
+import { type Call, type Case, cases } from "../support/cases.ts"
 import { oneOf } from "../support/dimensions/dimension.ts"
 import * as Lawful from "../support/lawful.ts"
 import { property } from "../support/property.ts"
 import { play } from "../support/worlds.ts"
 
-/** Everything about a case that is a matter of time. */
-interface Times {
-  readonly latencies: ReadonlyArray<number>
-  readonly pauses: ReadonlyArray<number>
-  readonly gaps: ReadonlyArray<number>
-  readonly decisionLatency: number
-  readonly maxConcurrency: number | null
-  readonly readerPause: number
-  readonly encoder: "json" | "slow"
-}
-
-const times: Arbitrary.Arbitrary<Times> = Arbitrary.all({
-  latencies: Arbitrary.array(latencies.values, { minLength: 24, maxLength: 24 }),
-  pauses: Arbitrary.array(oneOf(0, 10, 20), { minLength: 4, maxLength: 4 }),
-  gaps: Arbitrary.array(oneOf(0, 0, 10, 20), { minLength: 24, maxLength: 24 }),
+/** Everything about a case that is a matter of time. What calls and turns take is drawn from the seed. */
+const times = Arbitrary.all({
+  seed: Arbitrary.schema(Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: 2 ** 30 }))),
   decisionLatency: oneOf(0, 10, 30),
   maxConcurrency: oneOf(null, 1, 2, 3),
   readerPause: oneOf(0, 100),
   encoder: oneOf("json", "slow")
 })
+
+type Times = typeof times extends Arbitrary.Arbitrary<infer A> ? A : never
+
+/** One of the values, by a seed and a number. */
+const drawn = (seed: number, number: number, values: readonly [number, ...ReadonlyArray<number>]): number => {
+  const mixed = Math.imul(seed ^ Math.imul(number + 1, 0x9e3779b1), 0x85ebca6b)
+  return values[((mixed ^ (mixed >>> 13)) >>> 0) % values.length] ?? values[0]
+}
 
 /** The case without what makes an outcome itself depend on time. */
 const settled = ({ driving, turns }: Case): Case => ({
@@ -61,11 +58,11 @@ const prompt = (call: Call): Call =>
 const shifted = ({ driving, turns }: Case, shift: Times): Case => ({
   turns: turns.map((turn, index) => ({
     ...turn,
-    pause: shift.pauses[index] ?? 0,
+    pause: drawn(shift.seed, index, [0, 10, 20]),
     calls: turn.calls.map((call, position) => ({
       ...call,
-      latency: shift.latencies[index * 6 + position] ?? 0,
-      gap: shift.gaps[index * 6 + position] ?? 0
+      latency: drawn(shift.seed, 100 * index + position, [0, 10, 20, 30, 40]),
+      gap: drawn(shift.seed, 100 * index + position + 50, [0, 0, 10, 20])
     }))
   })),
   driving: {

@@ -9,7 +9,6 @@ import * as Schema from "effect/Schema"
 import { deliveries } from "./dimensions/deliveries.ts"
 import {
   among,
-  type Dimension,
   dimension,
   oneOf,
   plainPoint,
@@ -18,17 +17,14 @@ import {
   rarely,
   rarelyNamesOf
 } from "./dimensions/dimension.ts"
-import { type Driving, drivingDimensions } from "./dimensions/driving.ts"
+import { type Driving, drivingDimensions, usualOps } from "./dimensions/driving.ts"
 import { endings } from "./dimensions/endings.ts"
 import { gates } from "./dimensions/gates.ts"
 import { type KindName, kindNames } from "./dimensions/kinds.ts"
 
-/** Times are multiples of ten, and limits are not, so that nothing depends on who is first at the same instant. */
-export const latencies: Dimension<number> = among<number>(0, 10, 20, 30, 40)
-
 const callDimensions = {
   kind: dimension<KindName>("ok", oneOf<KindName>(...kindNames, "ok", "ok", "object", "fail")),
-  latency: latencies,
+  latency: among<number>(0, 10, 20, 30, 40),
   gate: rarelyNamesOf(gates),
   isExclusive: rarely<boolean>(false, true),
   isReadOnly: among<boolean>(false, true),
@@ -84,6 +80,15 @@ const turns: Arbitrary.Arbitrary<Turn> = Arbitrary.map(
 export const cases: Arbitrary.Arbitrary<Case> = Arbitrary.all({
   turns: Arbitrary.array(turns, { minLength: 1, maxLength: 4 }),
   driving: points(drivingDimensions)
+})
+
+/**
+ * The same run, streamed or awaited: both are read as fast as they come, for a slow reader sees more handlers stop in
+ * time, and by fibers that take the same turns, for what happens at one instant happens in the order of these.
+ */
+export const readAtOnce = ({ driving, turns }: Case, hidesDeltas: boolean): Case => ({
+  turns,
+  driving: { ...driving, hidesDeltas, readerPause: 0, maxOps: usualOps }
 })
 
 /** How a run is left before its end: interrupted at a time, or by a reader that wants no more. */

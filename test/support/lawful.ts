@@ -333,3 +333,27 @@ export const texts = ({ driving }: Case, { events }: Trace): Problems => {
     return when(!isSame, `"${delta}", "${completed}" and "${told}" are not the same`)
   })
 }
+
+/** A run that could not be started gives no result, and its stream no end. */
+const awaitedResult = ({ exit }: Trace): Event.ChatResult | undefined =>
+  exit !== undefined && Exit.isSuccess(exit) && exit.value !== undefined && "outcome" in exit.value
+    ? exit.value
+    : undefined
+
+const isSameEnd = (streamed: Trace, awaited: Trace): boolean => {
+  const last = streamed.events.at(-1)
+  const isRefused = last?._tag === "ChatCompleted" && last.result.outcome._tag === "Failed"
+  return awaited.exit?._tag === streamed.exit?._tag || (awaited.exit?._tag === "Failure" && isRefused)
+}
+
+/** Law 6: what is awaited is the fold of what is streamed, and what the reader of the stream hides changes nothing. */
+export const fold = ({ driving: { policy } }: Case, streamed: Trace, awaited: Trace): Problems => {
+  const result = awaitedResult(awaited)
+  return [
+    ...told(Laws.fold(streamed.events, { policy, ...(result === undefined ? {} : { result }) })),
+    ...when(
+      !isSameEnd(streamed, awaited),
+      `the stream ends in ${streamed.exit?._tag}, the run in ${awaited.exit?._tag}`
+    )
+  ]
+}

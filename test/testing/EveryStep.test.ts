@@ -370,8 +370,9 @@ describe("everyStep: events and threads", () => {
   it.effect("lets calls stand open that are the caller's", () =>
     Effect.gen(function*() {
       const manual = Tool.make("wait", { parameters: {}, manual: true })
-      for (const tools of [[wait], [manual]] as const) {
-        const mode = tools[0] === manual ? "auto" : "manual"
+      const approved = { ...wait, approval: () => true } as typeof wait
+      for (const tools of [[wait], [manual], [approved]] as const) {
+        const mode = tools[0] === wait ? "manual" : "auto"
         const run = yield* everyStep(Chat.run("go", { tools, mode }), { layer: model })
         const step = yield* everyStep(Step.run("go", { tools, mode }), { layer: model })
         assert.deepStrictEqual([...run.violations, ...step.violations], [])

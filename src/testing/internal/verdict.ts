@@ -158,7 +158,8 @@ const toStepCompleted = (step: Event.StepResult): Event.Event => ({
   thread: step.thread,
   mode: step.mode ?? "auto",
   manualToolCalls: step.manualToolCalls ?? [],
-  ...(step.haltedReason === undefined ? {} : { halt: step as Event.Halt })
+  ...(step.haltedReason === undefined ? {} : { halt: step as Event.Halt }),
+  ...(step.suspensions === undefined ? {} : { suspensions: step.suspensions })
 })
 
 /** The threads of an awaited result, as the stream would have shown them. */
