@@ -22,7 +22,7 @@ const told = (violations: ReadonlyArray<Laws.Violation>): Problems =>
   violations.map(({ index, law, message }) => `${law}: ${message}${index === undefined ? "" : ` (at ${index})`}`)
 
 /** What the checks say of the laws with these names. */
-export const of = (
+const of = (
   violations: ReadonlyArray<Laws.Violation>,
   ...laws: ReadonlyArray<Laws.Violation["law"]>
 ): Problems => told(violations.filter((violation) => laws.includes(violation.law)))
