@@ -9,7 +9,7 @@ import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import * as Logger from "effect/Logger"
 import * as Stream from "effect/Stream"
-import { type Adapter, Chat, type Event, Policy, Tool } from "heddle"
+import { type Adapter, Chat, type Event, Message, Policy, Tool, ToolRunner } from "heddle"
 import { Script, Simulation } from "heddle/testing"
 
 type AnyTool = Tool.Tool<string, any, any, any, never>
@@ -113,6 +113,24 @@ describe("a stop of runs within runs", () => {
       }
     }
   }
+
+  it.effect("law 11: a run that a handler starts after it was given up does nothing", () =>
+    Effect.gen(function*() {
+      const seen: Array<unknown> = []
+      const model = Script.layer([[Script.text("hello"), Script.finish("stop")]])
+      const inner = (name: string) =>
+        Effect.map(Stream.runCollect(Stream.provide(Chat.stream("go"), model)), (events) => {
+          seen.push([name, events[0]?._tag])
+        })
+      const late = Effect.andThen(Effect.sleep("1 minute"), inner("given up"))
+      const cleaning = Effect.onInterrupt(Effect.never, () => inner("cleaning up"))
+      for (const handler of [Effect.uninterruptible(late), cleaning]) {
+        const tool = Tool.make("subject", { parameters: {}, handler: () => Effect.orDie(handler) })
+        const run = Effect.timeoutOption(ToolRunner.run([Message.toolCall("c0", "subject")], [tool]), stopAt)
+        yield* Simulation.run(Effect.andThen(run, Effect.sleep("1 hour")))
+      }
+      assert.deepStrictEqual(seen, [["given up", "ChatCompleted"], ["cleaning up", "MessageStarted"]])
+    }))
 
   it.effect("law 3: what a blocking handler starts after the stop is stopped softly as well", () =>
     Effect.gen(function*() {
