@@ -1,7 +1,7 @@
 /**
  * What a run takes over from the run whose handler started it, if there is one, and hands on to those that its own
  * handlers start: the permits of the tree, the deadline, the soft stop. While it is alive, the handler around it holds
- * no permit.
+ * no permit. A run that is started by a handler that was given up does nothing.
  */
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
@@ -48,8 +48,10 @@ export const enter = <E, R>(
     const now = yield* Clock.currentTimeMillis
     const deadline = Deadline.resolve(settings.deadline, yield* Limits.Deadline, now)
     const parent = yield* Limits.ParentCancellation
-    if ((cancel ?? parent ?? deadline) === undefined) return { pool, deadline, cancellation: undefined }
+    const isTooLate = holding !== undefined && holding.until <= now
+    if ((cancel ?? parent ?? deadline) === undefined && !isTooLate) return { pool, deadline, cancellation: undefined }
     const cancellation = new Cancellation.Cancellation()
+    if (isTooLate) cancellation.request()
     if (parent !== undefined) yield* Cancellation.follow(parent, cancellation, scope)
     if (deadline !== undefined) yield* Cancellation.expire(deadline.at, Deadline.cause, cancellation, scope)
     if (cancel !== null && cancel !== undefined) yield* Cancellation.listen(cancel, cancellation, scope)

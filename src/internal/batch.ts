@@ -162,7 +162,8 @@ export class Batch<E> implements Host<E> {
       else handling.cancel(`interrupted: ${cause}`)
     }
     const jobs = this.jobs.slice()
-    this.helpers.after(this.workshop.running.graceMillis, () => this.conclude(jobs, `interrupted: ${cause}`, since))
+    const left = Math.max(0, this.workshop.running.until(since) - since)
+    this.helpers.after(left, () => this.conclude(jobs, `interrupted: ${cause}`, since))
     this.mailbox.wake()
   }
 

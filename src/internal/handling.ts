@@ -251,8 +251,7 @@ export class Handling<E> implements Owner {
 
   /** It may finish, in the grace period that began then. The runs that it waits for are to come to their end. */
   spare(since: number, cause: string): void {
-    if (this.task !== undefined) this.workshop.running.spare(this.task, since)
-    this.inner?.request(cause)
+    if (this.task !== undefined) this.workshop.running.spare(this.task, since, cause)
   }
 
   /** It was given time since then, and that is over: whatever it is still doing is stopped, and nobody waits for it. */
@@ -271,8 +270,12 @@ export class Handling<E> implements Owner {
     this.interrupt(since)
   }
 
-  isSpared(): void {
-    this.inner?.request()
+  isLimited(until: number): void {
+    this.holding.limit(until)
+  }
+
+  isSpared(cause: string | undefined): void {
+    this.inner?.request(cause)
   }
 
   hasBeenStopped(): void {

@@ -42,6 +42,8 @@ export class Holding {
   private scope: Scope.Closeable | undefined
   private borrowers = 0
   private isStopped = false
+  /** By when the runs that the handler starts are to be done, if it is to stop. */
+  until = Infinity
   private waiting: Fiber.Fiber<void> | undefined
 
   constructor(pool: Pool, keyed: Keyed | undefined, services: Context.Context<any>) {
@@ -74,6 +76,10 @@ export class Holding {
   release(): void {
     this.stop()
     if (this.isHolding) Effect.runForkWith(this.services)(this.giveBack)
+  }
+
+  limit(until: number): void {
+    this.until = Math.min(this.until, until)
   }
 
   /** Whoever waits for permits goes on without them: it is to stop. */

@@ -4,13 +4,15 @@
  * dropped. A fiber is taken in before any of that code has run, so that no code can end the run and live on.
  */
 import * as Clock from "effect/Clock"
-import type * as Context from "effect/Context"
+import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import type * as Fiber from "effect/Fiber"
 import * as Latch from "effect/Latch"
 import type * as Event from "../Event.ts"
 import type { Outsiders } from "./admission.ts"
 import { Helpers } from "./helpers.ts"
+import type { Holding } from "./holding.ts"
+import * as Limits from "./limits.ts"
 
 export interface Task {
   readonly id: string
@@ -44,8 +46,10 @@ export const taskOf = (
 export interface Owner {
   /** Whether it is left to its end when the run stops. It may be so in one phase and not in another. */
   readonly isBlocking: boolean
-  /** It is left to its end. What it runs in turn is to end soon. */
-  readonly isSpared: () => void
+  /** It has until then. What it runs in turn is to be done by then. */
+  readonly isLimited: (until: number) => void
+  /** It is left to its end. What it runs in turn is to come to its end. */
+  readonly isSpared: (cause: string | undefined) => void
   /** It has been interrupted: what no interruption reaches is to end, too. */
   readonly hasBeenStopped: () => void
   /** It refused to stop and is left behind. */
@@ -53,13 +57,19 @@ export interface Owner {
 }
 
 /** The interruption comes first: what ends its waiting must not let it go on. */
-const interruptTask = (task: Task): void => {
+const interruptTask = (task: Task, until: number): void => {
+  task.owner?.isLimited(until)
   task.fiber.interruptUnsafe()
   task.owner?.hasBeenStopped()
 }
 
+/** So much earlier than a handler is given up, the runs within it have given up theirs: it would be named for them. */
+const longestLead = 50
+
 export class Running {
   readonly graceMillis: number
+  /** The handler that the run is in. */
+  private readonly around: Holding | undefined
   private readonly listeners = new Set<() => void>()
   private readonly tasks = new Set<Task>()
   /** Those of the tasks that have had their grace period. Nobody waits for them any more. */
@@ -76,6 +86,7 @@ export class Running {
 
   constructor(graceMillis: number, services: Context.Context<never>) {
     this.graceMillis = graceMillis
+    this.around = Context.get(services, Limits.CurrentHolding)
     this.helpers = new Helpers(services as Context.Context<any>)
   }
 
@@ -90,9 +101,18 @@ export class Running {
 
   /** A blocking handler itself is told by nothing but the time that passes. */
   private tell(task: Task, now: number): void {
+    if (task.owner?.isBlocking === true) return this.spare(task, now)
     if (!this.told.has(task)) this.told.set(task, now)
-    if (task.owner?.isBlocking === true) task.owner.isSpared()
-    else interruptTask(task)
+    interruptTask(task, this.innerUntil(now))
+  }
+
+  /** How long somebody is waited for who was told to stop at `since`. The handler around the run may have less time. */
+  until(since: number): number {
+    return Math.min(since + this.graceMillis, this.around?.until ?? Infinity)
+  }
+
+  private innerUntil(since: number): number {
+    return this.until(since) - Math.min(longestLead, this.graceMillis / 10)
   }
 
   remove(task: Task): void {
@@ -111,15 +131,18 @@ export class Running {
   }
 
   /** A task may finish. Its grace period began at `since` all the same. */
-  spare(task: Task, since: number): void {
-    if (this.tasks.has(task) && !this.told.has(task)) this.told.set(task, since)
+  spare(task: Task, since: number, cause?: string): void {
+    if (!this.tasks.has(task)) return
+    if (!this.told.has(task)) this.told.set(task, since)
+    task.owner?.isLimited(this.innerUntil(since))
+    task.owner?.isSpared(cause)
   }
 
   /** Tells a task to stop. It has its grace period for that, which began at `since`; then it is given up. */
   interrupt(task: Task, since: number, onGivenUp: () => void): void {
     if (!this.tasks.has(task)) return
     this.told.set(task, since)
-    interruptTask(task)
+    interruptTask(task, this.innerUntil(since))
     if (!this.tasks.has(task)) return
     const timer = this.helpers.after(this.graceMillis, () => {
       onGivenUp()
@@ -174,7 +197,7 @@ export class Running {
     for (const task of this.tasks) this.tell(task, now)
     let remaining = 0
     for (const [task, since] of this.told) {
-      const left = since + this.graceMillis - now
+      const left = this.until(since) - now
       if (left <= 0) this.lose(task)
       remaining = Math.max(remaining, left)
     }
@@ -186,7 +209,7 @@ export class Running {
   /** Blocking handlers have had their time, too: they are told to stop as well, and given one turn to do so. */
   private readonly abandon: Effect.Effect<ReadonlyArray<Event.Abandoned>> = Effect.suspend(() => {
     if (this.tasks.size === 0) return Effect.succeed([])
-    for (const task of this.tasks) interruptTask(task)
+    for (const task of this.tasks) interruptTask(task, -Infinity)
     return Effect.yieldNow.pipe(
       Effect.andThen(Clock.currentTimeMillis),
       Effect.map((now) => {
