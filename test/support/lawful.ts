@@ -210,17 +210,19 @@ const possible = (
   { halt, response }: Event.Of<"StepCompleted">
 ): ReadonlyArray<Word> => {
   const isEarly = mayBeEarly(spec, played)
-  if (!Collector.isToolTurn(played.driving.policy, response)) {
-    return isEarly ? ["cancelled", runOf(call, spec, played)] : ["cancelled"]
-  }
+  const stopped: ReadonlyArray<Word> = [runOf(call, spec, played), ...stoppedAs(spec)]
+  if (!Collector.isToolTurn(played.driving.policy, response)) return isEarly ? stopped : ["cancelled"]
   if (spec.kind === "manual" && (call.argumentsLost === undefined || played.driving.policy.badArguments !== "answer")) {
     return halt === undefined ? [] : ["cancelled"]
   }
   const { onHalt, onToolError } = played.driving.policy.siblings
   const isAborted = onHalt !== "drain" || onToolError !== "drain"
   const isCalledBack = isEarly && badEndings.includes(response.finishReason)
-  return isAborted || isCalledBack ? ["cancelled", runOf(call, spec, played)] : [runOf(call, spec, played)]
+  return isAborted || isCalledBack ? stopped : [runOf(call, spec, played)]
 }
+
+/** What a call may come to that was started and stopped. A run that blocks interruption says itself that it was. */
+const stoppedAs = ({ kind }: Call): ReadonlyArray<Word> => kind === "nested" ? ["cancelled", "reported"] : ["cancelled"]
 
 /** Law 8, for calls: each failure is of its own kind. For cases whose failures go on as they are. */
 export const failures = (played: Case, trace: Trace): Problems => {
