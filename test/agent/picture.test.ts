@@ -243,33 +243,49 @@ describe("Picture", () => {
     millis: Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: 500 }))
   })).check(Schema.isMinLength(1), Schema.isMaxLength(6))
 
+  type Calls = typeof calls.Type
+
+  const isTrue = (calls: Calls) =>
+    Effect.gen(function*() {
+      const script = calls.flatMap(({ gap, millis, name }, index) => [
+        Script.delay(gap),
+        call(`c${index}`, name, millis)
+      ])
+      const run = yield* record([[...script, Script.delay(20), Script.finish("tool_calls")], answer])
+      const [stretch] = Timeline.stretches(run)
+      if (stretch === undefined) return assert.fail("no turn")
+      const { lanes, reply } = Layout.make(stretch, 41)
+      const end = reply.findLastIndex(([letter]) => letter !== " ") + 1
+      for (const [index, lane] of stretch.lanes.entries()) {
+        const cells = ranIn(lanes[index])
+        assert.isAbove(cells.length, 0)
+        assert.strictEqual((cells.at(-1) ?? 0) - (cells[0] ?? 0) + 1, cells.length)
+        assert.strictEqual((cells[0] ?? 0) < end, lane.call.isEarly)
+        const others = lanes.filter((_, other) => other !== index).flatMap(ranIn)
+        if (lane.call.name === "write_note") assert.isFalse(cells.some((cell) => others.includes(cell)))
+      }
+      for (const columns of [19, 30, 40, 60, 79, 80, 200]) {
+        const widths = Picture.timeline(run, columns, Paint.none).map(Paint.width)
+        assert.isAtMost(Math.max(...widths), Math.min(80, columns))
+      }
+    })
+
+  it.effect.each<readonly [what: string, calls: Calls]>([
+    ["two that run alone, one after the other, where there is no time left", [
+      { gap: 0, name: "write_note", millis: 0 },
+      { gap: 268, name: "write_note", millis: 0 }
+    ]],
+    ["what runs alone between others, where there is no time left", [
+      { gap: 300, name: "write_note", millis: 0 },
+      { gap: 0, name: "read_file", millis: 0 },
+      { gap: 0, name: "write_note", millis: 0 }
+    ]]
+  ])("main job: %s, are apart in the picture as well", ([, calls]) => isTrue(calls))
+
   it.effect.prop(
     "main job: what is true of the times is true of the picture, at any width",
     [calls],
-    ([calls]) =>
-      Effect.gen(function*() {
-        const script = calls.flatMap(({ gap, millis, name }, index) => [
-          Script.delay(gap),
-          call(`c${index}`, name, millis)
-        ])
-        const run = yield* record([[...script, Script.delay(20), Script.finish("tool_calls")], answer])
-        const [stretch] = Timeline.stretches(run)
-        if (stretch === undefined) return assert.fail("no turn")
-        const { lanes, reply } = Layout.make(stretch, 41)
-        const end = reply.findLastIndex(([letter]) => letter !== " ") + 1
-        for (const [index, lane] of stretch.lanes.entries()) {
-          const cells = ranIn(lanes[index])
-          assert.isAbove(cells.length, 0)
-          assert.strictEqual((cells.at(-1) ?? 0) - (cells[0] ?? 0) + 1, cells.length)
-          assert.strictEqual((cells[0] ?? 0) < end, lane.call.isEarly)
-          const others = lanes.filter((_, other) => other !== index).flatMap(ranIn)
-          if (lane.call.name === "write_note") assert.isFalse(cells.some((cell) => others.includes(cell)))
-        }
-        for (const columns of [19, 30, 40, 60, 79, 80, 200]) {
-          const widths = Picture.timeline(run, columns, Paint.none).map(Paint.width)
-          assert.isAtMost(Math.max(...widths), Math.min(80, columns))
-        }
-      }),
-    { arbitrary: { runs: 100 } }
+    ([calls]) => isTrue(calls),
+    { arbitrary: { runs: 200 } }
   )
 })

@@ -43,11 +43,38 @@ interface Bar {
   readonly to: number
 }
 
-const axisOf = ({ lanes, speaks, whole }: Timeline.Stretch, cells: number): Axis => {
+const areApart = (one: Timeline.Lane, other: Timeline.Lane): boolean =>
+  one !== other && (Tools.isBarrier(one.call.name) || Tools.isBarrier(other.call.name))
+
+const isAfter = (span: Timeline.Span | undefined, other: Timeline.Span | undefined): boolean =>
+  span !== undefined && other !== undefined && span.from >= other.to
+
+/** A lane that has run, and how many cells have to be free behind it for those that ran after it and apart from it. */
+interface Started {
+  readonly lane: Timeline.Lane
+  readonly runs: Timeline.Span
+  readonly behind: number
+}
+
+/** The lanes that have run, those that started first being first. */
+const inOrder = (lanes: ReadonlyArray<Timeline.Lane>): ReadonlyArray<Started> => {
+  const ordered: Array<Started> = []
+  const backwards = lanes.flatMap((lane) => lane.runs === undefined ? [] : [{ lane, runs: lane.runs }])
+    .toSorted((left, right) => left.runs.from - right.runs.from).toReversed()
+  for (const { lane, runs } of backwards) {
+    const apart = ordered.filter((other) => areApart(lane, other.lane) && isAfter(other.runs, runs))
+    ordered.push({ lane, runs, behind: Math.max(0, ...apart.map((other) => other.behind + 1)) })
+  }
+  return ordered.toReversed()
+}
+
+const axisOf = ({ speaks, whole }: Timeline.Stretch, started: ReadonlyArray<Started>, cells: number): Axis => {
   const position = (time: number) => ((time - whole.from) / Math.max(1, whole.to - whole.from)) * cells
-  const late = lanes.filter((lane) => !lane.call.isEarly && lane.runs !== undefined)
-  const hasWaited = lanes.some((lane) => lane.waitsAtBarrier !== undefined)
-  const reserved = (late.length > 0 ? 1 : 0) + (hasWaited ? 1 : 0)
+  const late = started.filter(({ lane }) => !lane.call.isEarly)
+  const reserved = Math.max(
+    0,
+    ...late.map(({ behind, lane }) => behind + (lane.waitsAtBarrier === undefined ? 1 : 2))
+  )
   return {
     cells,
     position,
@@ -56,27 +83,19 @@ const axisOf = ({ lanes, speaks, whole }: Timeline.Stretch, cells: number): Axis
   }
 }
 
-const areApart = (one: Timeline.Lane, other: Timeline.Lane): boolean =>
-  one !== other && (Tools.isBarrier(one.call.name) || Tools.isBarrier(other.call.name))
-
-const isAfter = (span: Timeline.Span | undefined, other: Timeline.Span | undefined): boolean =>
-  span !== undefined && other !== undefined && span.from >= other.to
-
 /** The cells in which calls run, those that started first being placed first. */
-const place = (lanes: ReadonlyArray<Timeline.Lane>, axis: Axis): ReadonlyMap<Timeline.Lane, Bar> => {
+const place = (started: ReadonlyArray<Started>, axis: Axis): ReadonlyMap<Timeline.Lane, Bar> => {
   const placed = new Map<Timeline.Lane, Bar>()
-  const started = lanes.filter((lane) => lane.runs !== undefined)
-    .toSorted((left, right) => (left.runs?.from ?? 0) - (right.runs?.from ?? 0))
-  for (const lane of started) {
-    const { from, to } = lane.runs as Timeline.Span
-    const apart = started.filter((other) => areApart(lane, other))
-    const behind = apart.map((other) => isAfter(lane.runs, other.runs) ? placed.get(other)?.to ?? 0 : 0)
-    const room = axis.cells - apart.filter((other) => !placed.has(other) && isAfter(other.runs, lane.runs)).length
+  for (const { behind, lane, runs } of started) {
+    const before = started.map((other) =>
+      areApart(lane, other.lane) && isAfter(runs, other.runs) ? placed.get(other.lane)?.to ?? 0 : 0
+    )
+    const room = axis.cells - behind
     const first = lane.call.isEarly
-      ? Math.min(axis.at(from), axis.end - 1)
-      : Math.max(axis.at(from), axis.end + (lane.waitsAtBarrier === undefined ? 0 : 1))
-    const start = Math.max(0, Math.min(Math.max(first, ...behind), room - 1))
-    placed.set(lane, { from: start, to: Math.max(start + 1, Math.min(room, Math.floor(axis.position(to)))) })
+      ? Math.min(axis.at(runs.from), axis.end - 1)
+      : Math.max(axis.at(runs.from), axis.end + (lane.waitsAtBarrier === undefined ? 0 : 1))
+    const start = Math.max(0, Math.min(Math.max(first, ...before), room - 1))
+    placed.set(lane, { from: start, to: Math.max(start + 1, Math.min(room, Math.floor(axis.position(runs.to)))) })
   }
   return placed
 }
@@ -111,8 +130,9 @@ const laneRow = ({ call, waitsAtBarrier, waitsForReply }: Timeline.Lane, bar: Ba
 
 /** Draws a turn on that many cells. */
 export const make = (stretch: Timeline.Stretch, cells: number): Layout => {
-  const axis = axisOf(stretch, cells)
-  const placed = place(stretch.lanes, axis)
+  const started = inOrder(stretch.lanes)
+  const axis = axisOf(stretch, started, cells)
+  const placed = place(started, axis)
   return {
     reply: replyRow(stretch, axis),
     lanes: stretch.lanes.map((lane) => laneRow(lane, placed.get(lane), axis))
