@@ -53,12 +53,16 @@ const returned = (tool: Tool.Any, value: unknown): Tool.Outcome => {
   return Outcomes.isWellFormed(value) ? value : failed(tool, "invalid_return", value)
 }
 
-const run = (tool: Tool.Any, handler: Handlers.Handler, args: unknown, call: Tool.CallContext) =>
-  Effect.suspend(() => {
+const run = (tool: Tool.Any, handler: Handlers.Handler, args: unknown, call: Tool.CallContext) => {
+  const handled = Effect.suspend(() => {
     const result = handler(args, call)
-    if (!Effect.isEffect(result)) return Effect.succeed(failed(tool, "invalid_return", result))
-    return Effect.map(result, (value) => returned(tool, value))
-  }).pipe(Effect.scoped, Effect.catchCause((cause) => Effect.succeed(crashed(tool, cause))))
+    return Effect.isEffect(result) ? result : Effect.succeed(Outcomes.brand(failed(tool, "invalid_return", result)))
+  })
+  return Effect.matchCauseEffect(Effect.scoped(handled), {
+    onSuccess: (value) => Effect.succeed(returned(tool, value)),
+    onFailure: (cause) => Effect.succeed(crashed(tool, cause))
+  })
+}
 
 const executeAny = (tool: Tool.Any, args: unknown, call: Tool.CallContext): Effect.Effect<Tool.Outcome, never, any> => {
   const handler: unknown = tool.handler

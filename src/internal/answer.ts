@@ -90,7 +90,7 @@ const cut = (content: string, limit: number | undefined): Text => {
 
 /** Asks the encoder. What it yields goes to the model, so it must be a text. */
 const write = <E, R>(desk: Desk<E, R>, subject: Subject, value: unknown): Effect.Effect<string, unknown> =>
-  Now.flatMap(
+  Effect.flatMapEager(
     desk.limit(subject, () => Now.encode(desk.encoder, value)),
     (text) =>
       typeof text === "string" ? Effect.succeed(text) : Effect.fail(new TypeError("the encoder yielded no text"))
@@ -108,7 +108,7 @@ const encode = <E, R>(
   const encodeSuccess = subject.tool?.encodeSuccess
   const written = encodeSuccess === undefined
     ? write(desk, subject, value)
-    : Now.flatMap(desk.limit(subject, () => encodeSuccess(value)), (plain) => write(desk, subject, plain))
+    : Effect.flatMapEager(desk.limit(subject, () => encodeSuccess(value)), (plain) => write(desk, subject, plain))
   return Now.catchCause(written, (cause) => Effect.fail(encodingFailed(subject, cause)))
 }
 
@@ -290,7 +290,7 @@ export const answerTo = <E, R>(desk: Desk<E, R>, subject: Subject, raw: unknown)
   switch (raw._tag) {
     case "Ok":
       return Now.catchCause(
-        Now.map(
+        Effect.mapEager(
           encode(desk, subject, raw.value),
           (content) => result(subject.call, raw, cut(content, subject.tool?.maxResultChars), false)
         ),

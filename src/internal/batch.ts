@@ -307,7 +307,7 @@ export class Batch<E> implements Host<E> {
     job: Answer.Numbered,
     answer: Effect.Effect<Answer.Answer, E, any>
   ): Effect.Effect<void, E, any> {
-    return Now.map(answer, (value) => this.settle(job, value))
+    return Effect.mapEager(answer, (value) => this.settle(job, value))
   }
 
   private readonly isSpokenFor = (job: Answer.Numbered): boolean =>

@@ -8,29 +8,28 @@ import type * as Executor from "../Executor.ts"
 import type * as Message from "../Message.ts"
 import type * as Tool from "../Tool.ts"
 import * as Json from "./json.ts"
+import * as Now from "./now.ts"
 import type * as Plan from "./plan.ts"
 import { toolError } from "./toolError.ts"
 import type { Settings } from "./workshop.ts"
 
+/** It is called in a step of the call's fiber: what the executor throws there is a crash like any other. */
 export const execute = (
   job: Plan.Run,
   context: Tool.CallContext,
   executor: Executor.Service,
   onRetry: () => void
 ): Effect.Effect<unknown, never, any> => {
-  const { tool, call, args } = job
+  const { args, tool } = job
   const once = (attempt: number): Effect.Effect<unknown, never, any> => {
     if (attempt > 1) onRetry()
-    const outcome: unknown = executor.execute(tool, args, attempt === 1 ? context : { ...context, attempt })
-    return Effect.isEffect(outcome) ? outcome as Effect.Effect<unknown, never, any> : Effect.succeed(outcome)
+    const outcome = executor.execute(tool, args, attempt === 1 ? context : { ...context, attempt })
+    return Now.valueOrEffect(outcome) as Effect.Effect<unknown, never, any>
   }
-  return Effect.catchCause(
-    tool.retry === undefined ? Effect.suspend(() => once(1)) : retrying(tool.retry, once),
-    (cause) => Effect.succeed(crashed(call, cause))
-  )
+  return tool.retry === undefined ? Now.attempt(() => once(1)) : retrying(tool.retry, once)
 }
 
-const crashed = (call: Message.ToolCall, cause: Cause.Cause<unknown>): Tool.Outcome => ({
+export const crashed = (call: Message.ToolCall, cause: Cause.Cause<unknown>): Tool.Outcome => ({
   _tag: "Error",
   error: toolError(Cause.hasInterruptsOnly(cause) ? "handler_exit" : "handler_raised", call, {
     cause: Cause.squash(cause)

@@ -13,7 +13,7 @@ import type * as Message from "../Message.ts"
 import type * as Tool from "../Tool.ts"
 import * as Answer from "./answer.ts"
 import * as Approval from "./approval.ts"
-import { callContext } from "./callContext.ts"
+import { callContext, type Reports } from "./callContext.ts"
 import { Cancellation } from "./cancellation.ts"
 import type * as Emission from "./emission.ts"
 import * as Execution from "./execution.ts"
@@ -22,7 +22,6 @@ import type { Helper, Helpers } from "./helpers.ts"
 import type { Holding } from "./holding.ts"
 import type * as Json from "./json.ts"
 import * as Limits from "./limits.ts"
-import * as Now from "./now.ts"
 import type * as Plan from "./plan.ts"
 import * as ResultObject from "./resultObject.ts"
 import type { Owner, Task } from "./running.ts"
@@ -53,7 +52,7 @@ export interface Host<E> {
   readonly vacated: (handling: Handling<E>) => void
 }
 
-export class Handling<E> implements Owner {
+export class Handling<E> implements Owner, Reports {
   readonly job: Plan.Run
   private readonly workshop: Workshop<E>
   private readonly host: Host<E>
@@ -79,10 +78,7 @@ export class Handling<E> implements Owner {
     this.job = job
     this.workshop = workshop
     this.host = host
-    this.context = callContext(job, workshop.settings, {
-      progress: (value) => this.progress(value),
-      updateContext: (values) => this.update(values)
-    })
+    this.context = callContext(job, workshop.settings, this)
     this.holding = host.hold(job, this.context)
   }
 
@@ -91,7 +87,9 @@ export class Handling<E> implements Owner {
       Effect.withFiber((fiber) => {
         this.task = this.host.own(this.job.call, fiber, this.job, this)
         return this.body()
-      })
+      }),
+      // But for what it does in between, so that no permit is lost on its way here or back.
+      { uninterruptible: true }
     )
     this.isForked = true
     if (this.phase === "gating" || this.phase === "handler") this.arm()
@@ -119,7 +117,8 @@ export class Handling<E> implements Owner {
 
   /** Permits, gates, handler, answer. A timeout or a cancellation takes the answer away from it. */
   private body(): Effect.Effect<unknown, E, any> {
-    return Effect.flatMap(Effect.flatMap(this.holding.take, () => this.begin()), () => this.holding.giveBack)
+    const work = Effect.interruptible(Effect.suspend(() => this.begin()))
+    return Effect.flatMap(this.holding.take, () => Effect.flatMap(work, () => this.holding.giveBack))
   }
 
   /** It has its permits. The run may have ended while it waited for them. */
@@ -154,19 +153,25 @@ export class Handling<E> implements Owner {
 
   private handled(): Effect.Effect<void, E, any> {
     this.handlerStarts()
-    return Effect.flatMap(this.execute(), (outcome) => {
-      if (this.phase !== "handler" || this.host.isOver) return Effect.void
-      this.disarm()
-      const counted = this.counted(outcome)
-      this.endSpan(Exit.void, Execution.outcomeName(counted))
-      const answer = Answer.answerTo(this.host.desk, this.job, counted)
-      // What failed adds nothing, also where the caller's policy puts another result in its place.
-      const updates = Execution.isFailure(counted) ? undefined : this.updates
-      return this.host.settling(
-        this.job,
-        updates === undefined ? answer : Now.map(answer, (value) => Answer.updating(value, updates))
-      )
+    return Effect.matchCauseEffect(this.execute(), {
+      onSuccess: (outcome) => this.came(outcome),
+      onFailure: (cause) => this.came(Execution.crashed(this.job.call, cause))
     })
+  }
+
+  /** The handler has come to its end, and is answered by it unless something else was faster. */
+  private came(outcome: unknown): Effect.Effect<void, E, any> {
+    if (this.phase !== "handler" || this.host.isOver) return Effect.void
+    this.disarm()
+    const counted = this.counted(outcome)
+    if (this.span !== undefined) this.endSpan(Exit.void, Execution.outcomeName(counted))
+    const answer = Answer.answerTo(this.host.desk, this.job, counted)
+    // What failed adds nothing, also where the caller's policy puts another result in its place.
+    const updates = Execution.isFailure(counted) ? undefined : this.updates
+    return this.host.settling(
+      this.job,
+      updates === undefined ? answer : Effect.mapEager(answer, (value) => Answer.updating(value, updates))
+    )
   }
 
   /** What an outcome counts as under the policy. One that cannot even be looked at is a failure of the handler's. */
@@ -190,9 +195,7 @@ export class Handling<E> implements Owner {
 
   private execute(): Effect.Effect<unknown, never, any> {
     const { settings, executor } = this.workshop
-    const execution = Execution.execute(this.job, this.context, executor, () => {
-      this.updates = undefined
-    })
+    const execution = Execution.execute(this.job, this.context, executor, this.forget)
     if (!this.host.isTraced) return execution
     const { call } = this.job
     return Telemetry.underSpan(
@@ -205,19 +208,24 @@ export class Handling<E> implements Owner {
     )
   }
 
+  /** What an attempt that failed had to add does not count. */
+  private readonly forget = (): void => {
+    this.updates = undefined
+  }
+
   private endSpan(exit: Exit.Exit<unknown, unknown>, outcome: string): void {
     this.span?.attribute("heddle.tool.outcome", outcome)
     Telemetry.end(this.span, exit, this.workshop.clock, this.workshop.services)
     this.span = undefined
   }
 
-  private progress(value: unknown): void {
+  progress(value: unknown): void {
     if (this.phase !== "handler" || this.host.isOver) return
     const { id, name } = this.job.call
     this.host.emission.progress(this.job.index, { _tag: "ToolProgress", id, name, progress: value })
   }
 
-  private update(values: Json.JsonObject): void {
+  updateContext(values: Json.JsonObject): void {
     if (this.phase === "handler") this.updates = { ...this.updates, ...values }
   }
 

@@ -22,15 +22,17 @@ export class Pool {
     this.semaphore = semaphore
   }
 
-  readonly takeIfFree: Effect.Effect<boolean> = Effect.suspend(() =>
-    this.waiting > 0 ? Effect.succeed(false) : this.semaphore.takeIfAvailable(1)
-  )
+  takeIfFree(): Effect.Effect<boolean> {
+    return this.waiting > 0 ? Effect.succeed(false) : this.semaphore.takeIfAvailable(1)
+  }
 
   /** Waits in line, and returns the permit when the scope closes. */
-  readonly wait: Effect.Effect<void, never, Scope.Scope> = Effect.suspend(() => {
-    this.waiting++
-    return Effect.ensuring(this.semaphore.takeScoped(1), Effect.sync(() => this.waiting--))
-  })
+  wait(): Effect.Effect<void, never, Scope.Scope> {
+    return Effect.suspend(() => {
+      this.waiting++
+      return Effect.ensuring(this.semaphore.takeScoped(1), Effect.sync(() => this.waiting--))
+    })
+  }
 }
 
 export class Holding {
@@ -52,30 +54,32 @@ export class Holding {
     this.services = services
   }
 
-  /** Waits for the permits, those of the keys first: who has one of the tree's waits for nothing. */
-  readonly take: Effect.Effect<void> = Effect.suspend(() => {
-    if (this.keyed !== undefined) return this.waitInLine
-    return Effect.flatMap(this.takeIfFree, (isTaken) => isTaken ? Effect.void : this.waitInLine)
-  })
-
-  private readonly takeIfFree: Effect.Effect<boolean> = Effect.suspend(() =>
-    Effect.map(this.pool.takeIfFree, (isTaken) => {
-      this.hasPermit = isTaken
-      return isTaken
-    })
-  ).pipe(Effect.uninterruptible)
+  /**
+   * Waits for the permits, those of the keys first: who has one of the tree's waits for nothing. It is to be run where no
+   * interruption comes through, but to the waiting: nothing may come between a permit and whoever knows of it.
+   */
+  get take(): Effect.Effect<void> {
+    return this.keyed === undefined
+      ? Effect.flatMap(this.pool.takeIfFree(), (isTaken) => {
+        this.hasPermit = isTaken
+        return isTaken ? Effect.void : Effect.interruptible(this.waitInLine())
+      })
+      : Effect.interruptible(this.waitInLine())
+  }
 
   /** Those that came in part before an interruption are returned with the rest. */
-  private readonly waitInLine: Effect.Effect<void> = Effect.suspend(() => {
-    const scope = Scope.makeUnsafe()
-    this.scope = scope
-    return Scope.provide(Effect.andThen(this.keyed ?? Effect.void, this.pool.wait), scope)
-  })
+  private waitInLine(): Effect.Effect<void> {
+    return Effect.suspend(() => {
+      const scope = Scope.makeUnsafe()
+      this.scope = scope
+      return Scope.provide(Effect.andThen(this.keyed ?? Effect.void, this.pool.wait()), scope)
+    })
+  }
 
   /** Returns what is held, and what may still be coming. */
   release(): void {
     this.stop()
-    if (this.isHolding) Effect.runForkWith(this.services)(this.giveBack)
+    if (this.isHolding) Effect.runForkWith(this.services)(this.giveBack, { uninterruptible: true })
   }
 
   limit(until: number): void {
@@ -91,7 +95,7 @@ export class Holding {
   /** Lends the permits until the scope of a run closes. */
   lend(scope: Scope.Scope): Effect.Effect<void> {
     return Effect.uninterruptible(Effect.suspend(() => {
-      const added = Scope.addFinalizer(scope, this.takeBack)
+      const added = Scope.addFinalizer(scope, this.takeBack())
       if (this.borrowers++ > 0) return added
       // Who waits to have them back from an earlier run need not any more.
       this.waiting?.interruptUnsafe()
@@ -103,22 +107,26 @@ export class Holding {
     return this.hasPermit || this.scope !== undefined
   }
 
-  /** Returns what is held. Nothing comes between forgetting it and returning it. */
-  readonly giveBack: Effect.Effect<unknown> = Effect.suspend(() => {
-    const { hasPermit, scope } = this
-    this.hasPermit = false
-    this.scope = undefined
-    if (hasPermit) return this.pool.semaphore.release(1)
-    return scope === undefined ? Effect.void : Scope.close(scope, Exit.void)
-  }).pipe(Effect.uninterruptible)
+  /** Returns what is held. It is to be run where no interruption comes through. */
+  get giveBack(): Effect.Effect<unknown> {
+    return Effect.suspend(() => {
+      const { hasPermit, scope } = this
+      this.hasPermit = false
+      this.scope = undefined
+      if (hasPermit) return this.pool.semaphore.release(1)
+      return scope === undefined ? Effect.void : Scope.close(scope, Exit.void)
+    })
+  }
 
   /** It runs while a scope closes, where no interruption comes through: what ends the waiting early is `stop`. */
-  private readonly takeBack: Effect.Effect<void> = Effect.suspend(() => {
-    if (--this.borrowers > 0 || this.isStopped) return Effect.void
-    return Effect.callback<void>((resume) => {
-      const fiber = Effect.runForkWith(this.services)(this.waitInLine)
-      this.waiting = fiber
-      fiber.addObserver(() => resume(Effect.void))
+  private takeBack(): Effect.Effect<void> {
+    return Effect.suspend(() => {
+      if (--this.borrowers > 0 || this.isStopped) return Effect.void
+      return Effect.callback<void>((resume) => {
+        const fiber = Effect.runForkWith(this.services)(this.waitInLine())
+        this.waiting = fiber
+        fiber.addObserver(() => resume(Effect.void))
+      })
     })
-  })
+  }
 }

@@ -11,21 +11,6 @@ import type * as Encoder from "../Encoder.ts"
 const ended = <A, E, R>(effect: Effect.Effect<A, E, R>): Exit.Exit<A, E> | undefined =>
   Exit.isExit(effect) ? effect as Exit.Exit<A, E> : undefined
 
-export const map = <A, B, E, R>(effect: Effect.Effect<A, E, R>, f: (value: A) => B): Effect.Effect<B, E, R> => {
-  const exit = ended(effect)
-  if (exit === undefined) return Effect.map(effect, f)
-  return Exit.isSuccess(exit) ? Exit.succeed(f(exit.value)) : Exit.failCause(exit.cause)
-}
-
-export const flatMap = <A, E, R, B, E2, R2>(
-  effect: Effect.Effect<A, E, R>,
-  f: (value: A) => Effect.Effect<B, E2, R2>
-): Effect.Effect<B, E | E2, R | R2> => {
-  const exit = ended(effect)
-  if (exit === undefined) return Effect.flatMap(effect, f)
-  return Exit.isSuccess(exit) ? f(exit.value) : Exit.failCause(exit.cause)
-}
-
 export const catchCause = <A, E, R, B, E2, R2>(
   effect: Effect.Effect<A, E, R>,
   f: (cause: Cause.Cause<E>) => Effect.Effect<B, E2, R2>
@@ -34,6 +19,10 @@ export const catchCause = <A, E, R, B, E2, R2>(
   if (exit === undefined) return Effect.catchCause(effect, f)
   return Exit.isSuccess(exit) ? Exit.succeed(exit.value) : f(exit.cause)
 }
+
+/** What somebody who may answer with a value or with an effect has answered. */
+export const valueOrEffect = (given: unknown): Effect.Effect<unknown, any, any> =>
+  Effect.isEffect(given) ? given as Effect.Effect<unknown, any, any> : Effect.succeed(given)
 
 /** What `evaluate` gives; what it throws is a defect. */
 export const attempt = <A, E, R>(evaluate: () => Effect.Effect<A, E, R>): Effect.Effect<A, E, R> => {

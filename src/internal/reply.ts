@@ -6,6 +6,7 @@
  */
 import type * as Arr from "effect/Array"
 import * as Cause from "effect/Cause"
+import * as Channel from "effect/Channel"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
@@ -63,7 +64,10 @@ export class Reply<E, R> {
     return Effect.gen({ self: this }, function*() {
       // Below the connection, so that whoever reads the model has been stopped when what it opened is closed.
       const model = Scope.forkUnsafe(this.connection)
-      this.model = this.signalled(yield* Scope.provide(Stream.toPull(stream), model))
+      // Not `Stream.toPull`, which puts a semaphore and a context around each pull: there is one reader.
+      const opened = Channel.toTransform(Stream.toChannel(stream))(Cause.done(), model)
+      const pull = yield* Effect.catchCause(opened, (cause) => Effect.succeed(Effect.failCause(cause)))
+      this.model = this.signalled(pull)
       if (this.run.ambient.cancellation !== undefined) yield* this.beside()
     })
   }
