@@ -8,19 +8,23 @@ import type * as Arr from "effect/Array"
 import * as Cause from "effect/Cause"
 import * as Channel from "effect/Channel"
 import * as Clock from "effect/Clock"
+import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import type * as Pull from "effect/Pull"
 import type * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import * as Collector from "./Collector.ts"
 import type * as Event from "./Event.ts"
+import type * as Deadline from "./internal/deadline.ts"
 import * as Ending from "./internal/ending.ts"
+import * as Now from "./internal/now.ts"
 import type { Running } from "./internal/running.ts"
 import * as Settings from "./internal/settings.ts"
 import * as Turn from "./internal/turn.ts"
 import * as Message from "./Message.ts"
 import * as Policy from "./Policy.ts"
 import * as Step from "./Step.ts"
+import * as StepRun from "./StepRun.ts"
 import * as Thread from "./Thread.ts"
 import type * as Tool from "./Tool.ts"
 
@@ -75,125 +79,109 @@ interface Plan<E, R> {
   readonly isClosedByAnswer: boolean
 }
 
-/** A run that is driven by pulls: it opens the next step only when somebody asks for what comes after the last one. */
+/** The next events, which whoever reads them asks for in a step of his fiber. */
+type Next<E, R> = () => Pull.Pull<Events, Failure<E>, void, R>
+
+/** A run that is driven by reads: it opens the next step only when somebody asks for what comes after the last one. */
 class Loop<E, R> {
   private readonly plan: Plan<E, R>
-  private readonly scope: Scope.Scope
-  private readonly end: (result: Event.ChatResult) => Effect.Effect<Ended<E, R>, never, R>
+  private readonly end: (result: Event.ChatResult) => Next<E, R>
   private run: Turn.Run<E, R>
   private thread: Thread.Thread
   private steps: Array<Event.StepResult> = []
   /** Why the step in progress is the last, which the model is to answer in without tools. */
   private closing: Event.ChatResult["finalized"]
-  private phase: Effect.Effect<Events, Failure<E> | Cause.Done, R>
+  private phase: Next<E, R>
 
-  constructor(plan: Plan<E, R>, scope: Scope.Scope, end: Loop<E, R>["end"]) {
+  constructor(plan: Plan<E, R>, end: Loop<E, R>["end"]) {
     this.plan = plan
-    this.scope = scope
     this.end = end
     this.run = plan.prepared.run
     this.thread = plan.prepared.thread
-    this.phase = this.opening()
+    this.phase = this.opening
   }
 
-  readonly pull: Pull.Pull<Events, Failure<E>, void, R> = Effect.suspend(() => this.phase)
+  readonly next: Next<E, R> = () => this.phase()
 
-  private opening(): typeof this.phase {
-    return Effect.suspend(() => {
-      if (this.run.ambient.cancellation?.isRequested === true) return this.ending({ _tag: "Cancelled" })
-      const index = this.plan.firstStep + this.steps.length
-      const opened = Effect.suspend(() => Step.open(this.run, this.thread, index, this.scope, this.afterStep))
-      return Effect.flatMap(
-        this.run.ambient.deadline === undefined ? opened : Effect.andThen(this.hurry, opened),
-        (step) => {
-          this.phase = step
-          return step
-        }
-      )
+  private readonly opening: Next<E, R> = () =>
+    Effect.contextWith((context: Context.Context<R>) => {
+      const { ambient: { cancellation, deadline } } = this.run
+      if (cancellation?.isRequested === true) return this.ending({ _tag: "Cancelled" })
+      if (deadline !== undefined) this.hurry(deadline, Context.get(context, Clock.Clock).currentTimeMillisUnsafe())
+      const stepIndex = this.plan.firstStep + this.steps.length
+      const opened = StepRun.open(context, this.run, { thread: this.thread, stepIndex, after: this.afterStep })
+      return Effect.flatMapEager(opened, (step) => {
+        this.phase = step
+        return step()
+      })
     })
-  }
 
   /** Where the deadline leaves no time for tools, the model is to answer now. */
-  private readonly hurry: Effect.Effect<void> = Effect.map(Clock.currentTimeMillis, (now) => {
-    const { ambient: { deadline }, tools } = this.run
-    if (deadline !== undefined && now >= deadline.toolsUntil && tools.size > 0) this.close("deadline")
-  })
+  private hurry({ toolsUntil }: Deadline.Deadline, now: number): void {
+    if (now >= toolsUntil && this.run.tools.size > 0) this.close("deadline")
+  }
 
   private close(reason: Event.ChatResult["finalized"]): void {
     this.closing ??= reason
     this.run = Turn.closing(this.run)
   }
 
-  private readonly afterStep = ({ isCut, startError }: Step.Ended): typeof this.phase =>
+  private readonly afterStep = ({ isCut, startError }: StepRun.Ended): ReturnType<Next<E, R>> =>
     startError === undefined ? this.stepped(isCut) : this.notStarted(startError)
 
   /** A later model call could not be made: the run ends with what it has. */
-  private notStarted(error: unknown): typeof this.phase {
-    this.phase = this.ending({ _tag: "Failed", error })
+  private notStarted(error: unknown): ReturnType<Next<E, R>> {
+    this.phase = () => this.ending({ _tag: "Failed", error })
     const events: Events = [{ _tag: "Error", error }]
     return Effect.as(Turn.observed(this.run.view, events), events)
   }
 
   /** A step that a cancellation cut short ends the run, whatever else it came to. */
-  private stepped(isCut: boolean): typeof this.phase {
+  private stepped(isCut: boolean): ReturnType<Next<E, R>> {
     const step = Collector.toStepResult(this.run.state)
     this.steps.push(step)
     this.thread = step.thread
     if (step.contextUpdate !== undefined) this.run = Turn.withContext(this.run, step.contextUpdate)
-    const outcome: ReturnType<typeof this.outcome> = isCut
-      ? Effect.succeed({ _tag: "Cancelled" })
-      : this.outcome(step)
-    return Effect.flatMap(outcome, (outcome) => {
-      this.phase = outcome === undefined ? this.opening() : this.ending(outcome)
-      return this.phase
+    return Effect.flatMapEager(this.outcome(step, isCut), (outcome) => {
+      this.phase = outcome === undefined ? this.opening : () => this.ending(outcome)
+      return this.phase()
     })
   }
 
-  private outcome(step: Event.StepResult): Effect.Effect<Event.Outcome | undefined, never, R> {
+  private outcome(step: Event.StepResult, isCut: boolean): Effect.Effect<Event.Outcome | undefined, never, R> {
     const { firstStep, haltWhen, maxTurns } = this.plan
     const turns = this.steps.length
     const stepIndex = firstStep + turns - 1
-    const own = Ending.ofStep(step, stepIndex)
+    const own = isCut ? cancelled : Ending.ofStep(step, stepIndex)
     if (own !== undefined) return Effect.succeed(own)
-    if (haltWhen === undefined || haltWhen === null) return Effect.sync(() => this.bounded(turns, maxTurns))
-    return Effect.suspend(() => {
-      const answer = haltWhen(step)
-      return Effect.isEffect(answer) ? answer : Effect.succeed(answer)
-    }).pipe(
-      Effect.map((isHalted) =>
-        isHalted ? { _tag: "HaltWhen", haltWhenStepIndex: stepIndex } : this.bounded(turns, maxTurns)
-      )
+    if (haltWhen === undefined || haltWhen === null) return Effect.succeed(this.bounded(turns, maxTurns))
+    return Effect.mapEager(
+      Now.valueOrEffect(haltWhen(step)) as Effect.Effect<boolean, never, R>,
+      (isHalted) => isHalted ? { _tag: "HaltWhen", haltWhenStepIndex: stepIndex } : this.bounded(turns, maxTurns)
     )
   }
 
   /** The end that the bounds of the run bring. A model that calls tools when it was to answer gets no further turn. */
   private bounded(turns: number, maxTurns: number): Event.Outcome | undefined {
-    if (this.closing === "deadline") return { _tag: "Cancelled" }
+    if (this.closing === "deadline") return cancelled
     if (turns < maxTurns) return undefined
     if (this.closing !== undefined || !this.plan.isClosedByAnswer) return { _tag: "MaxTurns", maxTurns }
     this.close("max_turns")
     return undefined
   }
 
-  private ending(outcome: Event.Outcome): typeof this.phase {
-    return Effect.suspend(() => {
-      const isQuestion = outcome._tag === "AskUser" && (this.steps.at(-1)?.suspensions ?? []).length <= 1
-      const thread = isQuestion ? withQuestion(this.thread, outcome) : this.thread
-      const { closing: finalized, steps } = this
-      return Effect.flatMap(this.end(Collector.chatResult({ thread, steps, outcome, finalized })), (ended) => {
-        this.phase = ended.next
-        return ended.next
-      })
-    })
+  private ending(outcome: Event.Outcome): ReturnType<Next<E, R>> {
+    const isQuestion = outcome._tag === "AskUser" && (this.steps.at(-1)?.suspensions ?? []).length <= 1
+    const thread = isQuestion ? withQuestion(this.thread, outcome) : this.thread
+    const { closing: finalized, steps } = this
+    this.phase = this.end(Collector.chatResult({ thread, steps, outcome, finalized }))
+    return this.phase()
   }
 }
 
-type Failure<E> = Step.StepError | E
+const cancelled: Event.Outcome = { _tag: "Cancelled" }
 
-/** What follows a loop: the pull that goes on from there. */
-interface Ended<E, R> {
-  readonly next: Pull.Pull<Events, Failure<E>, void, R>
-}
+type Failure<E> = Step.StepError | E
 
 /**
  * The question stands in the result's thread, so that the user's reply follows it. Where other calls wait as well, their
@@ -210,29 +198,22 @@ const withQuestion = (
   }])
 
 /** The last event. Handlers that run on are waited for first, so that the result can name those that refuse to stop. */
-const completed = <E, R>(running: Running, result: Event.ChatResult): Ended<E, R> => {
+const completed = <E, R>(running: Running, result: Event.ChatResult): Next<E, R> => {
   let isOut = false
-  return {
-    next: Effect.suspend(() => {
-      if (isOut) return Cause.done()
-      isOut = true
-      return Effect.map(running.stop, (abandoned): Events => [{
-        _tag: "ChatCompleted",
-        result: abandoned.length === 0 ? result : { ...result, abandoned }
-      }])
-    })
+  return () => {
+    if (isOut) return Cause.done()
+    isOut = true
+    return Effect.mapEager(running.stop, (abandoned): Events => [{
+      _tag: "ChatCompleted",
+      result: abandoned.length === 0 ? result : { ...result, abandoned }
+    }])
   }
 }
 
 const finalized: ReadonlyArray<Event.Outcome["_tag"]> = ["Completed", "MaxTurns", "HaltWhen"]
 
 /** The second pass of a structured run: one call, without tools, in the format that was asked for. */
-const finalPass = <E, R>(
-  first: Event.ChatResult,
-  { run }: Step.Prepared<E, R>,
-  prompt: string,
-  scope: Scope.Scope
-): Ended<E, R> => {
+const finalPass = <E, R>(first: Event.ChatResult, { run }: Step.Prepared<E, R>, prompt: string): Next<E, R> => {
   const { toolChoice: _, ...template } = run.template
   const thread = prompt === "" ? first.thread : Thread.append(first.thread, [Message.user(prompt)])
   const second: Plan<E, R> = {
@@ -242,8 +223,7 @@ const finalPass = <E, R>(
     firstStep: first.steps.length,
     isClosedByAnswer: false
   }
-  const loop = new Loop(second, scope, (result) => Effect.succeed(completed<E, R>(run.running, merge(first, result))))
-  return { next: loop.pull }
+  return new Loop(second, (result) => completed<E, R>(run.running, merge(first, result))).next
 }
 
 /** The first pass runs the tools; the format is for the answer alone. */
@@ -271,31 +251,37 @@ const start = <Tools extends ReadonlyArray<Tool.Any>, E, R>(
   options: Options<Tools, E, R>,
   scope: Scope.Scope
 ): Effect.Effect<Pull.Pull<Events, Failure<E>, void, R>, Failure<E>, R> =>
-  Effect.gen(function*() {
-    const defaults = yield* Policy.Defaults
-    const { maxTurns: usual = defaultMaxTurns } = options.policy ?? defaults.policy ?? Policy.standard
-    const maxTurns = Settings.positiveInteger("max_turns", options.maxTurns ?? defaults.maxTurns ?? usual)
-    const prepared = yield* Step.prepare(input, options, scope, "heddle.chat")
-    const { running, settings, template } = prepared.run
-    const isTwoPass = options.structuredFinalize === true && template.responseFormat !== undefined
-    const plan: Plan<E, R> = {
-      prepared: isTwoPass ? withoutFormat(prepared) : prepared,
-      maxTurns,
-      haltWhen: options.haltWhen,
-      firstStep: 0,
-      isClosedByAnswer: !isTwoPass && settings.policy.onMaxTurns === "finalize"
-    }
-    const prompt = options.finalizePrompt ?? defaults.finalizePrompt ?? defaultFinalizePrompt
-    const loop = new Loop(plan, scope, (result) => {
-      if (!isTwoPass) return Effect.succeed(completed<E, R>(running, result))
-      return Effect.succeed(
-        finalized.includes(result.outcome._tag)
-          ? finalPass(result, prepared, prompt, scope)
-          : completed<E, R>(running, { ...result, structuredFinalize: { pass1Halted: result.haltedReason } })
-      )
-    })
-    return loop.pull
-  })
+  Effect.contextWith((context: Context.Context<R>) =>
+    Effect.map(
+      Step.prepare(input, options, scope, "heddle.chat"),
+      (prepared) => Effect.suspend(nextOf(prepared, options, Context.get(context, Policy.Defaults)))
+    )
+  )
+
+/** What a run that is prepared is read by. */
+const nextOf = <E, R>(
+  prepared: Step.Prepared<E, R>,
+  { finalizePrompt, haltWhen, maxTurns, structuredFinalize }: Options<ReadonlyArray<Tool.Any>, E, R>,
+  defaults: Policy.Defaults
+): Next<E, R> => {
+  const { running, settings: { policy }, template } = prepared.run
+  const prompt = finalizePrompt ?? defaults.finalizePrompt ?? defaultFinalizePrompt
+  const usual = defaults.maxTurns ?? policy.maxTurns ?? defaultMaxTurns
+  const isTwoPass = structuredFinalize === true && template.responseFormat !== undefined
+  const plan: Plan<E, R> = {
+    prepared: isTwoPass ? withoutFormat(prepared) : prepared,
+    maxTurns: Settings.positiveInteger("max_turns", maxTurns ?? usual),
+    haltWhen,
+    firstStep: 0,
+    isClosedByAnswer: !isTwoPass && policy.onMaxTurns === "finalize"
+  }
+  return new Loop(plan, (result): Next<E, R> => {
+    if (!isTwoPass) return completed(running, result)
+    return finalized.includes(result.outcome._tag)
+      ? finalPass(result, prepared, prompt)
+      : completed(running, { ...result, structuredFinalize: { pass1Halted: result.haltedReason } })
+  }).next
+}
 
 /** The events of steps have been shown to the observer by then; the end of the run has not. */
 const observed = <E, R>(pull: Pull.Pull<Events, E, void, R>, view: Turn.View<R>): Pull.Pull<Events, E, void, R> =>

@@ -157,7 +157,7 @@ export const stream = <M extends StreamReducer.Mode, T extends Tools, E, R, RHal
   seen: (run: Run<M>) => void = () => {}
 ): Stream.Stream<Event.Event, Failure | E, R | RHalt | REvent | Step.Services<T>> =>
   Stream.unwrap(Effect.gen(function*() {
-    const requestId = options.requestId ?? (yield* Settings.mintRequestId)
+    const requestId = options.requestId ?? Settings.mintRequestId(yield* Effect.context<never>())
     const run = new Run(session, mode, requestId, yield* Keeper.Scribe)
     seen(run)
     const executor = yield* Executor.Executor

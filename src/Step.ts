@@ -4,34 +4,27 @@
  *
  * @since 0.1.0
  */
-import type * as Arr from "effect/Array"
 import * as Cause from "effect/Cause"
 import * as Channel from "effect/Channel"
+import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
-import * as Exit from "effect/Exit"
-import * as Option from "effect/Option"
-import * as Pull from "effect/Pull"
+import * as Result from "effect/Result"
 import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import * as Adapter from "./Adapter.ts"
 import * as Collector from "./Collector.ts"
 import type * as Event from "./Event.ts"
 import * as Ambient from "./internal/ambient.ts"
-import type { Batch } from "./internal/batch.ts"
-import * as Division from "./internal/division.ts"
 import * as EngineErrors from "./internal/engineError.ts"
-import type * as Plan from "./internal/plan.ts"
-import { isEvents, Reply, type Signal } from "./internal/reply.ts"
 import * as Request from "./internal/request.ts"
 import { Running } from "./internal/running.ts"
 import * as Settings from "./internal/settings.ts"
 import * as Telemetry from "./internal/telemetry.ts"
-import * as Turn from "./internal/turn.ts"
+import type * as Turn from "./internal/turn.ts"
 import * as Policy from "./Policy.ts"
-import * as Response from "./Response.ts"
+import * as StepRun from "./StepRun.ts"
 import * as Thread from "./Thread.ts"
 import type * as Tool from "./Tool.ts"
-import * as ToolRunner from "./ToolRunner.ts"
 
 /**
  * The run cannot be driven as asked.
@@ -111,237 +104,66 @@ export const prepare = <Tools extends ReadonlyArray<Tool.Any>, E, R>(
   scope: Scope.Scope,
   spanName: string
 ): Effect.Effect<Prepared<E, R>, Thread.ValidationError | EngineError, R> =>
-  Effect.gen(function*() {
-    const defaults = yield* Policy.Defaults
-    const settings = Settings.resolve(options, defaults, Policy.standard, yield* Settings.mintRequestId)
+  Effect.contextWith((
+    context: Context.Context<R>
+  ): Effect.Effect<Prepared<E, R>, Thread.ValidationError | EngineError, R> => {
+    const defaults = Context.get(context, Policy.Defaults)
+    const settings = Settings.resolve(options, defaults, Policy.standard, Settings.mintRequestId(context))
     const given: ReadonlyArray<Tool.Any> = options.tools ?? []
     const tools = Settings.toolsByName(defaults.tools ?? [], given)
-    const adapter = yield* Effect.serviceOption(Adapter.Adapter)
-    if (Option.isNone(adapter)) {
-      return yield* new EngineError({ reason: "missing_adapter", detail: "provide an Adapter with a Layer" })
+    const adapter = Context.getOrUndefined(context, Adapter.Adapter)
+    if (adapter === undefined) {
+      return Effect.fail(new EngineError({ reason: "missing_adapter", detail: "provide an Adapter with a Layer" }))
     }
-    const thread = yield* Effect.fromResult(Thread.validate(input))
+    const valid = Thread.validate(input)
+    if (Result.isFailure(valid)) return Effect.fail(valid.failure)
+    const thread = valid.success
     const template = Request.template(options, defaults, tools)
     const errors = Request.issues(thread, template, given, tools)
-    if (errors.length > 0) {
-      return yield* new Thread.ValidationError({ reason: "invalid_request", errors })
-    }
-    const running = new Running(settings.graceMillis, yield* Effect.context<never>())
-    const within = yield* Telemetry.spanOf(scope, spanName, () => ({ "heddle.request.id": settings.requestId }))
-    const ambient = yield* Ambient.enter(settings, options.cancel, scope)
-    yield* Scope.addFinalizer(scope, running.stop)
-    const state = Collector.initial({ thread, policy: settings.policy, requestId: settings.requestId })
-    return {
-      thread,
-      run: {
-        adapter: adapter.value,
+    if (errors.length > 0) return Effect.fail(new Thread.ValidationError({ reason: "invalid_request", errors }))
+    const made = { adapter, settings, template, tools }
+    return Effect.map(enter(context, { thread, made, options }, scope, spanName), (run) => ({ thread, run }))
+  })
+
+/** What of a run can be said before it is entered. */
+interface Plan<E, R> {
+  readonly thread: Thread.Thread
+  readonly made: Pick<Turn.Run<E, R>, "adapter" | "settings" | "template" | "tools">
+  readonly options: Options<ReadonlyArray<Tool.Any>, E, R>
+}
+
+/** Enters a run: what it holds is returned when the scope closes. */
+const enter = <E, R>(
+  context: Context.Context<R>,
+  { made, options, thread }: Plan<E, R>,
+  scope: Scope.Scope,
+  spanName: string
+): Effect.Effect<Turn.Run<E, R>, never, R> => {
+  const { policy, requestId } = made.settings
+  const running = new Running(made.settings.graceMillis, context as Context.Context<never>)
+  const current: Turn.Current = { step: undefined }
+  const leaving = Scope.addFinalizerExit(
+    scope,
+    (exit) => Effect.andThen(current.step?.leave(exit) ?? Effect.void, running.stop)
+  )
+  const entering = Ambient.enter(made.settings, options.cancel, scope)
+  const isTraced = Telemetry.isTraced(context as Context.Context<never>)
+  const spanned = Telemetry.spanOf(isTraced, scope, spanName, () => ({ "heddle.request.id": requestId }))
+  return Effect.flatMapEager(spanned, (within) =>
+    Effect.flatMapEager(entering, (ambient) =>
+      Effect.as(leaving, {
+        ...made,
         system: options.system,
         mode: options.mode ?? "auto",
-        settings,
-        template,
-        tools,
         view: options,
         running,
         ambient,
-        state,
+        current,
+        state: Collector.initial({ thread, policy, requestId }),
+        isTraced,
         within
-      }
-    }
-  })
-
-type Events = Arr.NonEmptyReadonlyArray<Event.Event>
-
-type EventPull<E, R> = Pull.Pull<Events, Adapter.AdapterError | E, void, R>
-
-type After<E, R> = (ended: Ended) => EventPull<E, R>
-
-type Phase<E, R> = Effect.Effect<ReadonlyArray<Event.Event>, Adapter.AdapterError | E | Cause.Done, R>
-
-/**
- * How a step ended: whether the run was cancelled first, and why it could not be started if it has no `StepCompleted`.
- *
- * @category models
- * @since 0.1.0
- */
-export interface Ended {
-  readonly isCut: boolean
-  readonly startError?: Adapter.AdapterError
+      })))
 }
-
-/**
- * Opens a step on a thread, and gives the pull of its events, which goes on with `after` when the step has ended.
- * Nothing happens before the first pull. The adapter's connection and the batch live in a scope below `parent` that
- * closes with the step.
- *
- * @category running
- * @since 0.1.0
- */
-export const open = <E, R>(
-  run: Turn.Run<E, R>,
-  thread: Thread.Thread,
-  stepIndex: number,
-  parent: Scope.Scope,
-  after: After<E, R>
-): Effect.Effect<EventPull<E, R>, never, R> =>
-  Effect.gen(function*() {
-    const scope = yield* Scope.fork(parent)
-    const within = yield* run.within(Telemetry.stepSpan(scope, run.settings.requestId, stepIndex))
-    const machine = new Machine(run, { thread, stepIndex, scope, after })
-    yield* Scope.addFinalizer(scope, Effect.suspend(() => machine.isOver ? Effect.void : run.running.stop))
-    return within(machine.pull)
-  })
-
-interface Place<E, R> {
-  readonly thread: Thread.Thread
-  readonly stepIndex: number
-  readonly scope: Scope.Closeable
-  readonly after: After<E, R>
-}
-
-/** The phases of a step: the model speaks, the tools run, the step is told. */
-class Machine<E, R> {
-  /** Whether it ended by itself: handlers that outlive such a step are the run's. */
-  isOver = false
-  private readonly run: Turn.Run<E, R>
-  private readonly place: Place<E, R>
-  private readonly reply: Reply<E, R>
-  private phase: Phase<E, R>
-  private isSpeaking = false
-  private successor: EventPull<E, R> | undefined
-
-  constructor(run: Turn.Run<E, R>, place: Place<E, R>) {
-    this.run = run
-    this.place = place
-    this.reply = new Reply(run, Scope.forkUnsafe(place.scope), this.openBatch)
-    this.phase = this.opening()
-  }
-
-  /** The next events that are shown. While the model speaks this is most of what a run does: it takes few steps. */
-  readonly pull: EventPull<E, R> = Effect.suspend(() => {
-    if (this.isSpeaking) return Effect.flatMap(this.reply.next, this.heard)
-    return this.successor ?? Effect.flatMap(this.phase, this.told)
-  })
-
-  private readonly told = (events: ReadonlyArray<Event.Event>): typeof this.pull => {
-    const { state, view } = this.run
-    Collector.applyAllUnsafe(state, events)
-    const visible = Turn.shown(view, events)
-    const after = isNonEmpty(visible) ? Effect.succeed(visible) : this.pull
-    const ready = this.reply.ready(events)
-    const next = ready.length === 0 ? after : Effect.andThen(this.reply.start(ready), after)
-    return view.onEvent === undefined ? next : Effect.andThen(Turn.observed(view, events), next)
-  }
-
-  private readonly heard = (signal: Signal): typeof this.pull => {
-    if (isEvents(signal)) return this.told(signal)
-    this.isSpeaking = false
-    const phase = signal._tag === "Ended" ? this.spoken() : this.broken(signal.error, signal.hasBegun)
-    return Effect.flatMap(phase, this.told)
-  }
-
-  private readonly openBatch = (calls: number): Effect.Effect<Batch<E>, never, R> => {
-    const { settings, running, ambient } = this.run
-    return ToolRunner.open<E, R>(calls, settings, this.place.stepIndex, running, ambient, this.place.scope)
-  }
-
-  private opening(): typeof this.phase {
-    return Effect.suspend(() => {
-      const { adapter, template, system } = this.run
-      const messages = Request.messages(system, this.place.thread.messages)
-      this.isSpeaking = true
-      return Effect.as(this.reply.connect(adapter.stream({ ...template, messages })), [])
-    })
-  }
-
-  /** Before its first event a failure is the step's, or that of a run that has come further; then it is an event. */
-  private broken(error: Adapter.AdapterError, hasBegun: boolean): typeof this.phase {
-    if (hasBegun) {
-      this.phase = this.spoken()
-      return Effect.succeed([{ _tag: "Error", error } as const])
-    }
-    if (this.place.stepIndex === 0) return Effect.fail(error)
-    return Effect.as(this.close({ isCut: false, startError: error }), [])
-  }
-
-  /** The reply has ended, well or not: the connection is closed before any other tool starts. */
-  private spoken(): typeof this.phase {
-    return Effect.gen({ self: this }, function*() {
-      yield* this.reply.close
-      const response = yield* Turn.reported(Turn.heard(Collector.toResponse(this.run.state), this.run))
-      const isActedOn = this.isActedOn(response)
-      const calls = Response.actionableCalls(response)
-      const unknown = isActedOn ? Division.failing(calls, this.run) : undefined
-      if (unknown !== undefined) {
-        this.phase = this.completed({ ...response, finishReason: "error", error: unknown }, Division.uncommitted)
-        return [{ _tag: "Error", error: unknown } as const]
-      }
-      const division = yield* Division.divide(calls, response, this.run, isActedOn)
-      const early = this.reply.handOver(response.finishReason)
-      return yield* this.work(division.jobs, (batch) => this.worked(response, division, batch), early)
-    })
-  }
-
-  private isActedOn(response: Response.Response): boolean {
-    const { settings, ambient } = this.run
-    return ambient.cancellation?.isRequested !== true && Collector.isToolTurn(settings.policy, response)
-  }
-
-  /** Runs a batch to its end, and goes on with what it came to. */
-  private work(
-    jobs: ReadonlyArray<Plan.Job>,
-    next: (batch?: Batch<E>) => typeof this.phase,
-    early?: Batch<E>
-  ): typeof this.phase {
-    if (early === undefined && jobs.length === 0) return next()
-    const opened = early === undefined ? this.openBatch(jobs.length) : Effect.succeed(early)
-    return Effect.flatMap(opened, (batch) => {
-      batch.add(jobs)
-      batch.seal()
-      this.phase = Pull.catchDone(batch.pull, () => next(batch))
-      return this.phase
-    })
-  }
-
-  /** What waits stays open, unless the run is over: then it is answered like the rest. */
-  private worked(
-    response: Response.Response,
-    division: Division.Division,
-    batch: Batch<E> | undefined
-  ): typeof this.phase {
-    return Effect.flatMap(Division.ended(division, response, this.run, batch), (ended) => {
-      const open = Division.cancelled(ended.refused, Division.positions(response.toolCalls), ended.detail)
-      return this.work(open, () => this.completed(response, ended))
-    })
-  }
-
-  /** What comes after the step takes over once its last events have been told. */
-  private close(ended: Ended): Effect.Effect<void> {
-    return Effect.suspend(() => {
-      this.isOver = true
-      this.successor = Effect.suspend(() => this.place.after(ended))
-      return Scope.close(this.place.scope, Exit.void)
-    })
-  }
-
-  private completed(
-    response: Response.Response,
-    division: Division.Ended
-  ): typeof this.phase {
-    return Effect.gen({ self: this }, function*() {
-      const { halt, suspensions } = division
-      const { state, settings, mode } = this.run
-      const message = Turn.assistantMessage(response, division.calls, response.message?.reasoning)
-      const isCut = this.run.ambient.cancellation?.isRequested === true
-      yield* this.close({ isCut })
-      const said = isCut && Turn.isEmpty(message) ? [] : [message]
-      const thread = Thread.append(this.place.thread, [...said, ...Collector.answers(state)])
-      const told = { response, thread, mode, manualToolCalls: division.manual }
-      return [Turn.stepCompleted(told, isCut || Collector.isDone(settings.policy, response), halt, suspensions)]
-    })
-  }
-}
-
-const isNonEmpty = (events: ReadonlyArray<Event.Event>): events is Events => events.length > 0
 
 /**
  * The events of one step. Cold: nothing runs before the first pull. Leaving it closes the connection and stops every
@@ -354,12 +176,20 @@ export const stream = <const Tools extends ReadonlyArray<Tool.Any> = [], E = nev
   input: Thread.Input,
   options: Options<Tools, E, R, REvent> = {}
 ): Stream.Stream<Event.Event, StepError | E, R | REvent | Services<Tools>> =>
-  Stream.fromChannel(Channel.fromTransformBracket((_upstream, _scope, scope) =>
-    Effect.gen(function*() {
-      const { run, thread } = yield* prepare<Tools, E, R | REvent>(input, options, scope, "heddle.step.run")
-      return yield* open(run, thread, 0, scope, () => Cause.done())
-    })
-  ))
+  Stream.fromChannel(
+    Channel.fromTransformBracket((_upstream, _scope, scope) =>
+      Effect.contextWith((context: Context.Context<R | REvent>) =>
+        Effect.flatMap(
+          prepare<Tools, E, R | REvent>(input, options, scope, "heddle.step.run"),
+          ({ run, thread }) =>
+            Effect.mapEager(
+              StepRun.open(context, run, { thread, stepIndex: 0, after: () => Cause.done() }),
+              (next) => Effect.suspend(next)
+            )
+        )
+      )
+    )
+  )
 
 /**
  * One step, awaited: the fold of {@link stream}. Under `unknownTool: "failTurn"` a call that names no tool fails it.

@@ -9,14 +9,12 @@ import * as Cause from "effect/Cause"
 import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import type * as Pull from "effect/Pull"
-import * as Scope from "effect/Scope"
+import type * as Scope from "effect/Scope"
 import * as Semaphore from "effect/Semaphore"
 import * as Stream from "effect/Stream"
-import * as Ambient from "./internal/ambient.ts"
 import type { Batch } from "./internal/batch.ts"
 import type * as Cancellation from "./internal/cancellation.ts"
 import * as Plan from "./internal/plan.ts"
-import { Running } from "./internal/running.ts"
 import * as Settings from "./internal/settings.ts"
 import * as ToolEvents from "./internal/toolEvents.ts"
 import * as Updates from "./internal/updates.ts"
@@ -221,12 +219,9 @@ export const make = <R = never>(
       { ...rest, ...given, policy: { ...policy, resultOrder: "request", toolEvents: "live" } },
       yield* Policy.Defaults,
       Policy.falai,
-      yield* Settings.mintRequestId
+      Settings.mintRequestId(yield* Effect.context<never>())
     )
-    const running = new Running(settings.graceMillis, yield* Effect.context<never>())
-    const ambient = yield* Ambient.enter(settings, signal, scope)
-    yield* Scope.addFinalizer(scope, running.stop)
-    const batch = yield* ToolRunner.open<never, R>(Infinity, settings, 0, running, ambient, scope)
+    const { ambient, batch } = yield* ToolRunner.openScoped<never, R>(Infinity, settings, { cancel: signal }, scope)
     batch.begin()
     return new Executor(batch, settings, () => ambient.cancellation?.isRequested === true)
   })

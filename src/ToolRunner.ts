@@ -8,6 +8,7 @@ import type * as Arr from "effect/Array"
 import * as Cause from "effect/Cause"
 import * as Channel from "effect/Channel"
 import * as Clock from "effect/Clock"
+import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Pull from "effect/Pull"
 import * as Scope from "effect/Scope"
@@ -87,35 +88,67 @@ type ServicesOf<Tools extends ReadonlyArray<Tool.Any>> = Tool.Services<Tools[num
 
 /**
  * A batch of calls inside a run: what a step opens for its turn. `calls` is how many are expected at most, `Infinity`
- * when nobody knows. Its handlers belong to `running`; the batch itself is closed with the scope.
+ * when nobody knows. Its handlers belong to `running`; whoever opens it has to close it.
  *
  * @category running
  * @since 0.1.0
  */
 export const open = <E, R>(
+  context: Context.Context<R>,
   calls: number,
   settings: Settings.Settings<E, R>,
   stepIndex: number,
   running: Running,
-  ambient: Ambient.Ambient,
+  ambient: Ambient.Ambient
+): Batch<E> =>
+  new Batch<E>({
+    settings: { ...settings, bound: settings.maxConcurrency ?? Settings.defaultBound(calls), stepIndex },
+    executor: Context.get(context, Executor.Executor),
+    desk: { encoder: Context.get(context, Encoder.Encoder), onToolError: settings.onToolError },
+    running,
+    ambient,
+    services: Ambient.forHandlers(context, ambient),
+    clock: Context.get(context, Clock.Clock)
+  })
+
+/**
+ * A batch that is closed with the scope, of a run that ends with it.
+ *
+ * @category running
+ * @since 0.1.0
+ */
+export const openScoped = <E, R>(
+  calls: number,
+  settings: Settings.Settings<E, R>,
+  options: { readonly stepIndex?: number; readonly cancel?: Settings.RunnerOptions<E, R>["cancel"] | undefined },
   scope: Scope.Scope
-): Effect.Effect<Batch<E>, never, R> =>
-  // A batch listens and waits from the start: nothing can come between that and the scope that ends it.
-  Effect.uninterruptible(Effect.gen(function*() {
-    const services = Ambient.forHandlers(yield* Effect.context<R>(), ambient)
-    const encoder = yield* Encoder.Encoder
-    const batch = new Batch<E>({
-      settings: { ...settings, bound: settings.maxConcurrency ?? Settings.defaultBound(calls), stepIndex },
-      executor: yield* Executor.Executor,
-      desk: { encoder, onToolError: settings.onToolError },
-      running,
-      ambient,
-      services,
-      clock: yield* Clock.Clock
+): Effect.Effect<Opened<E>, never, R> =>
+  Effect.contextWith((context: Context.Context<R>) => {
+    const running = new Running(settings.graceMillis, context as Context.Context<never>)
+    return Effect.flatMap(Ambient.enter(settings, options.cancel, scope), (ambient) => {
+      const batch = open<E, R>(context, calls, settings, options.stepIndex ?? 0, running, ambient)
+      const leaving = Effect.suspend(() => {
+        batch.close()
+        return running.stop
+      })
+      return Effect.as(Scope.addFinalizer(scope, leaving), { ambient, batch, running })
     })
-    yield* Scope.addFinalizer(scope, Effect.sync(() => batch.close()))
-    return batch
-  }))
+  }).pipe(
+    // A batch listens and waits from the start: nothing can come between that and the scope that ends it.
+    Effect.uninterruptible
+  )
+
+/**
+ * A batch and the run that it is of.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Opened<E> {
+  readonly ambient: Ambient.Ambient
+  readonly batch: Batch<E>
+  readonly running: Running
+}
 
 interface Prepared<E, R> {
   readonly settings: Settings.Settings<E, R>
@@ -135,33 +168,27 @@ const prepare = <E, R>(
   tools: ReadonlyArray<Tool.Any>,
   options: Options<E, R>
 ): Effect.Effect<Prepared<E, R>> =>
-  Effect.gen(function*() {
-    const defaults = yield* Policy.Defaults
-    const resolved = Settings.resolve(options, defaults, Policy.standard, yield* Settings.mintRequestId)
+  Effect.contextWith((context: Context.Context<never>) => {
+    const defaults = Context.get(context, Policy.Defaults)
+    const resolved = Settings.resolve(options, defaults, Policy.standard, Settings.mintRequestId(context))
     const settings = { ...resolved, approved: new Set(options.approved) }
     const byName = Settings.toolsByName(defaults.tools ?? [], tools)
     const normalised = calls.map(toCall)
     const named = normalised.filter((call) => Compact.help(call, byName) === undefined)
     const unknown = settings.policy.unknownTool === "failTurn" ? unknownTool(named, byName) : undefined
-    return { settings, tools: byName, calls: normalised, unknown }
+    return Effect.succeed({ settings, tools: byName, calls: normalised, unknown })
   })
 
 /** The batch of a run of its own, whose handlers are stopped when the scope closes. */
 const openAlone = <E, R>(
-  prepared: Prepared<E, R>,
+  { calls, settings, tools }: Prepared<E, R>,
   options: Options<E, R>,
   scope: Scope.Scope
-): Effect.Effect<{ readonly batch: Batch<E>; readonly running: Running }, never, R> =>
-  Effect.gen(function*() {
-    const { settings, tools, calls } = prepared
-    const running = new Running(settings.graceMillis, yield* Effect.context<never>())
-    const jobs = yield* Effect.forEach(calls, (call, index) => Plan.plan(index, call, tools, settings.policy))
-    const ambient = yield* Ambient.enter(settings, options.cancel, scope)
-    yield* Scope.addFinalizer(scope, running.stop)
-    const batch = yield* open<E, R>(jobs.length, settings, options.stepIndex ?? 0, running, ambient, scope)
-    batch.add(jobs)
-    batch.seal()
-    return { batch, running }
+): Effect.Effect<Opened<E>, never, R> =>
+  Effect.map(openScoped<E, R>(calls.length, settings, options, scope), (opened) => {
+    opened.batch.add(calls.map((call, index) => Plan.planned(index, call, tools, settings.policy)))
+    opened.batch.seal()
+    return opened
   })
 
 /**

@@ -61,9 +61,12 @@ export class Batch<E> implements Host<E> {
 
   constructor(workshop: Workshop<E>) {
     const { ambient: { cancellation, deadline }, desk, running, services, settings } = workshop
-    const limit: Answer.Desk<E, any>["limit"] = (subject, work) => this.limit(subject, work, () => this.late(subject))
     this.workshop = workshop
-    this.desk = { ...desk, now: () => this.now, limit }
+    this.desk = {
+      ...desk,
+      now: () => this.now,
+      limit: (subject, work) => this.limit(subject, work, () => this.late(subject))
+    }
     this.emission = Emission.make(settings.policy, this.mailbox)
     this.helpers = new Helpers(services)
     this.isTraced = Telemetry.isTraced(services)
@@ -106,15 +109,23 @@ export class Batch<E> implements Host<E> {
 
   /** The events, in the order the policy asks for; it ends when there are no more calls and each has been answered. */
   readonly pull: Pull.Pull<readonly [Event.Event, ...Array<Event.Event>], E> = Effect.suspend(() => {
-    if (this.mailbox.isEmpty && (this.isOver || this.isSettled)) return Cause.done()
+    if (this.isAtEnd) return Cause.done()
     return Effect.flatMap(this.take, (events) => isNonEmpty(events) ? Effect.succeed(events) : this.pull)
   })
 
-  /** What there is now, which may be nothing; waits only when there is nothing. The first one starts the calls. */
-  readonly take: Effect.Effect<ReadonlyArray<Event.Event>, E> = Effect.suspend(() => {
+  /** Whether there are no more events. */
+  get isAtEnd(): boolean {
+    return this.mailbox.isEmpty && (this.isOver || this.isSettled)
+  }
+
+  /**
+   * What there is now, which may be nothing; waits only when there is nothing. The first one starts the calls. It is to be
+   * asked for in a step of the fiber that reads it.
+   */
+  get take(): Effect.Effect<ReadonlyArray<Event.Event>, E> {
     this.begin()
     return this.mailbox.take
-  })
+  }
 
   /** What there is now, without waiting for more. */
   readonly takeNow = (): ReadonlyArray<Event.Event> => this.mailbox.takeNow()
@@ -134,8 +145,7 @@ export class Batch<E> implements Host<E> {
 
   /** Whether every call has been answered, or waits. Those that were called back are waited for, too. */
   get isSettled(): boolean {
-    return this.isSealed && !this.isBusy &&
-      (!this.isAwaited || this.queue.holding === 0)
+    return this.isSealed && !this.isBusy && (!this.isAwaited || this.queue.holding === 0)
   }
 
   /** Whether a call is neither answered nor waits for somebody outside. */
@@ -250,12 +260,7 @@ export class Batch<E> implements Host<E> {
   }
 
   /** Puts a fiber into the run's care, before it has run any code of the caller's. */
-  own(
-    call: Message.ToolCall,
-    fiber: Fiber.Fiber<unknown, unknown>,
-    run?: Plan.Run,
-    owner?: Owner
-  ): Task {
+  own(call: Message.ToolCall, fiber: Fiber.Fiber<unknown, unknown>, run?: Plan.Run, owner?: Owner): Task {
     const task = taskOf(call, fiber, this.now, run, owner)
     this.workshop.running.add(task)
     return task
@@ -263,10 +268,10 @@ export class Batch<E> implements Host<E> {
 
   /** Takes in a fiber that is no handler, and returns what stops it. */
   private watch(call: Message.ToolCall, fiber: Fiber.Fiber<unknown, unknown>): () => void {
-    const { running, clock } = this.workshop
+    const { running } = this.workshop
     const task = this.own(call, fiber)
     fiber.addObserver(() => running.remove(task))
-    return () => running.interrupt(task, clock.currentTimeMillisUnsafe(), () => {})
+    return () => running.interrupt(task, this.now, () => {})
   }
 
   private limit<A, S>(
@@ -289,10 +294,7 @@ export class Batch<E> implements Host<E> {
   }
 
   /** Answers a call in a fiber of its own. */
-  respond(
-    job: Answer.Numbered,
-    answer: Effect.Effect<Answer.Answer, E, any>
-  ): void {
+  respond(job: Answer.Numbered, answer: Effect.Effect<Answer.Answer, E, any>): void {
     if (this.isOver) return
     const fiber = Effect.runForkWith(this.workshop.services)(
       Effect.withFiber((fiber) => {
@@ -303,10 +305,7 @@ export class Batch<E> implements Host<E> {
     fiber.addObserver((exit) => this.answerEnded(job, exit))
   }
 
-  settling(
-    job: Answer.Numbered,
-    answer: Effect.Effect<Answer.Answer, E, any>
-  ): Effect.Effect<void, E, any> {
+  settling(job: Answer.Numbered, answer: Effect.Effect<Answer.Answer, E, any>): Effect.Effect<void, E, any> {
     return Effect.mapEager(answer, (value) => this.settle(job, value))
   }
 

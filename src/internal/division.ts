@@ -57,18 +57,12 @@ export const failing = <E, R>(calls: Calls, { mode, tools, settings }: Turn.Run<
     : unknownTool(calls.filter((call) => Compact.help(call, tools) === undefined), tools)
 
 /** Divides the calls of a reply that is acted on. */
-const acting = <E, R>(
-  calls: Calls,
-  position: Position,
-  run: Turn.Run<E, R>
-): Effect.Effect<Division, never, R> => {
-  if (run.mode === "manual") return Effect.succeed({ calls, manual: [], jobs: [] })
+const acting = <E, R>(calls: Calls, position: Position, run: Turn.Run<E, R>): Division => {
+  if (run.mode === "manual") return { calls, manual: [], jobs: [] }
+  const { settings: { policy }, tools } = run
   const manual = manualCalls(calls, run)
   const own = manual.length === 0 ? calls : calls.filter((call) => !manual.includes(call))
-  return Effect.map(
-    Effect.forEach(own, (call) => Plan.plan(position(call), call, run.tools, run.settings.policy)),
-    (jobs) => ({ calls, manual, jobs })
-  )
+  return { calls, manual, jobs: own.map((call) => Plan.planned(position(call), call, tools, policy)) }
 }
 
 /** Divides the calls of a reply that ended in a way that forbids to act on it. */
@@ -88,13 +82,13 @@ export const divide = <E, R>(
   response: Response.Response,
   run: Turn.Run<E, R>,
   isActedOn: boolean
-): Effect.Effect<Division, never, R> => {
+): Division => {
   const position = positions(response.toolCalls)
   const open = calls.filter((call) => !run.state.calls.isTaken(position(call)))
   const division = isActedOn
     ? acting(open, position, run)
-    : Effect.succeed(passing(open, position, response.finishReason))
-  return Effect.map(division, (divided) => ({ ...divided, calls }))
+    : passing(open, position, response.finishReason)
+  return { ...division, calls }
 }
 
 /** What a batch came to. */
@@ -128,7 +122,7 @@ export const ended = <E, R>(
   run: Turn.Run<E, R>,
   worked: Worked = { halt: undefined, suspensions: [] }
 ): Effect.Effect<Ended> =>
-  Effect.map(waiting(division, response, run, worked.suspensions), (suspensions) => {
+  Effect.mapEager(waiting(division, response, run, worked.suspensions), (suspensions) => {
     const { halt } = worked
     const isCut = run.ambient.cancellation?.isRequested === true
     const isOver = isCut || (halt !== undefined && halt.haltedReason !== "ask_user")

@@ -50,18 +50,26 @@ export class Mailbox<E> implements Outlet {
     this.resumeReader = undefined
   }
 
-  /** Everything there is now; waits only when there is nothing, and may then have been woken for nothing. */
-  readonly take: Effect.Effect<ReadonlyArray<Event.Event>, E> = Effect.withFiber((reader) => {
-    if (this.isDue) return this.drain()
-    return Effect.callback((resume) => {
-      const next = Effect.suspend(() => this.drain())
-      if (this.isDue) return resume(next)
-      this.resumeReader = () => reader.currentDispatcher.scheduleTask(() => resume(next), 0)
-      return Effect.sync(() => {
-        this.resumeReader = undefined
+  /**
+   * Everything there is now; waits only when there is nothing, and may then have been woken for nothing. It is to be asked
+   * for in a step of the fiber that reads it.
+   */
+  get take(): Effect.Effect<ReadonlyArray<Event.Event>, E> {
+    return this.isDue ? this.drain() : this.wait()
+  }
+
+  private wait(): Effect.Effect<ReadonlyArray<Event.Event>, E> {
+    return Effect.withFiber((reader) =>
+      Effect.callback((resume) => {
+        const next = Effect.suspend(() => this.drain())
+        if (this.isDue) return resume(next)
+        this.resumeReader = () => reader.currentDispatcher.scheduleTask(() => resume(next), 0)
+        return Effect.sync(() => {
+          this.resumeReader = undefined
+        })
       })
-    })
-  })
+    )
+  }
 
   get isEmpty(): boolean {
     return this.events.length === 0 && this.failure === undefined

@@ -130,14 +130,6 @@ export const unknown = (index: number, call: Message.ToolCall): Job =>
   refuse(index, call, undefined, toolError("unknown_tool", call))
 
 /** The job for one call. */
-export const plan = (
-  index: number,
-  call: Message.ToolCall,
-  tools: ReadonlyMap<string, Tool.Any>,
-  policy: Policy.Policy
-): Effect.Effect<Job> => Effect.sync(() => planned(index, call, tools, policy))
-
-/** The job for one call, at once. */
 export const planned = (
   index: number,
   call: Message.ToolCall,

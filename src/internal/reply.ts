@@ -8,7 +8,7 @@ import type * as Arr from "effect/Array"
 import * as Cause from "effect/Cause"
 import * as Channel from "effect/Channel"
 import * as Effect from "effect/Effect"
-import * as Exit from "effect/Exit"
+import type * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
 import * as Option from "effect/Option"
 import * as Pull from "effect/Pull"
@@ -33,64 +33,76 @@ export type Signal = ReadonlyArray<Event.Event> | Ending
 
 export const isEvents = (signal: Signal): signal is ReadonlyArray<Event.Event> => Array.isArray(signal)
 
-const ended: Signal = { _tag: "Ended" }
+const ended: Ending = { _tag: "Ended" }
 
 /** Events after which nothing more is worth starting early: what follows decides on all calls at once. */
 const isEnding = (event: Event.Event): boolean => event._tag === "MessageCompleted" || event._tag === "Error"
 
 const isCompletedCall = (event: Event.Event): boolean => event._tag === "ToolCallCompleted"
 
+const none: ReadonlyArray<never> = []
+
 type ModelPull = Pull.Pull<Arr.NonEmptyReadonlyArray<Event.AdapterEvent>, Adapter.AdapterError>
+
+/** What the reader makes of what it heard. */
+type Heard<E, R> = Pull.Pull<Arr.NonEmptyReadonlyArray<Event.Event>, Adapter.AdapterError | E, void, R>
 
 export class Reply<E, R> {
   private readonly run: Turn.Run<E, R>
-  private readonly connection: Scope.Closeable
   private readonly openBatch: (calls: number) => Effect.Effect<Batch<E>, never, R>
+  private readonly heard: (signal: Signal) => Heard<E, R>
+  /** What the adapter opened. */
+  private readonly connection = Scope.makeUnsafe()
   private batch: Batch<E> | undefined
   private hasBegun = false
   private isOver = false
-  private model: Effect.Effect<Signal> = Effect.succeed(ended)
+  private pull: ModelPull = Cause.done()
+  private reading: Heard<E, R> | undefined
   private fiber: Fiber.Fiber<Signal> | undefined
   private read: Exit.Exit<Signal> | undefined
 
-  constructor(run: Turn.Run<E, R>, connection: Scope.Closeable, openBatch: Reply<E, R>["openBatch"]) {
+  /** `heard` goes on with what the reply comes to next. */
+  constructor(run: Turn.Run<E, R>, openBatch: Reply<E, R>["openBatch"], heard: Reply<E, R>["heard"]) {
     this.run = run
-    this.connection = connection
     this.openBatch = openBatch
+    this.heard = heard
   }
 
   /** Connects to the model. Nothing is asked of it before the first read. A run that can be cancelled reads beside. */
-  connect(stream: Stream.Stream<Event.AdapterEvent, Adapter.AdapterError>): Effect.Effect<void, never, R> {
-    return Effect.gen({ self: this }, function*() {
-      // Below the connection, so that whoever reads the model has been stopped when what it opened is closed.
-      const model = Scope.forkUnsafe(this.connection)
-      // Not `Stream.toPull`, which puts a semaphore and a context around each pull: there is one reader.
-      const opened = Channel.toTransform(Stream.toChannel(stream))(Cause.done(), model)
-      const pull = yield* Effect.catchCause(opened, (cause) => Effect.succeed(Effect.failCause(cause)))
-      this.model = this.signalled(pull)
-      if (this.run.ambient.cancellation !== undefined) yield* this.beside()
+  connect(stream: Stream.Stream<Event.AdapterEvent, Adapter.AdapterError>): Effect.Effect<unknown, never, R> {
+    // Not `Stream.toPull`, which puts a semaphore and a context around each pull: there is one reader.
+    const opening = Channel.toTransform(Stream.toChannel(stream))(Cause.done(), this.connection)
+    return Effect.matchCauseEffect(opening, {
+      onSuccess: (pull) => this.connected(pull),
+      onFailure: (cause) => this.connected(Effect.failCause(cause))
     })
   }
 
-  private signalled(pull: ModelPull): Effect.Effect<Signal> {
-    return Effect.matchCauseEffect(pull, {
-      onSuccess: (events) => {
-        this.hasBegun = true
-        return Effect.succeed<Signal>(events)
-      },
-      onFailure: (cause) => {
-        if (Pull.isDoneCause(cause)) return Effect.succeed(ended)
-        const error = Cause.findErrorOption(cause as Cause.Cause<Adapter.AdapterError>)
-        return Option.isNone(error)
-          ? Effect.failCause(cause as Cause.Cause<never>)
-          : Effect.succeed<Signal>({ _tag: "Broken", error: error.value, hasBegun: this.hasBegun })
-      }
-    })
+  private connected(pull: ModelPull): Effect.Effect<unknown, never, R> {
+    this.pull = pull
+    return this.run.ambient.cancellation === undefined ? Effect.void : this.beside()
   }
 
-  /** What comes next, of the model or of the tools beside it. Each is to be read once. */
-  get next(): Effect.Effect<Signal, E> {
-    return this.batch === undefined ? this.model : this.besideModel(this.batch)
+  private readonly began = (events: ReadonlyArray<Event.Event>): ReadonlyArray<Event.Event> => {
+    this.hasBegun = true
+    return events
+  }
+
+  private readonly broke = (cause: Cause.Cause<Adapter.AdapterError | Cause.Done>): Effect.Effect<Ending> => {
+    if (Pull.isDoneCause(cause)) return Effect.succeed(ended)
+    const error = Cause.findErrorOption(cause as Cause.Cause<Adapter.AdapterError>)
+    return Option.isNone(error)
+      ? Effect.failCause(cause as Cause.Cause<never>)
+      : Effect.succeed({ _tag: "Broken", error: error.value, hasBegun: this.hasBegun })
+  }
+
+  /** What comes next, of the model or of the tools beside it. Each is to be read once, in a step of its reader's fiber. */
+  get next(): Heard<E, R> {
+    if (this.batch !== undefined) return Effect.flatMapEager(this.besideModel(this.batch), this.heard)
+    return this.reading ??= Effect.matchCauseEffect(this.pull, {
+      onSuccess: (events) => this.heard(this.began(events)),
+      onFailure: (cause) => Effect.flatMapEager(this.broke(cause), this.heard)
+    })
   }
 
   private besideModel(batch: Batch<E>): Effect.Effect<Signal, E> {
@@ -101,7 +113,7 @@ export class Reply<E, R> {
     if (read === undefined) {
       return Effect.flatMap(
         batch.take,
-        (events): Effect.Effect<Signal, E> => events.length === 0 ? this.next : Effect.succeed(events)
+        (events): Effect.Effect<Signal, E> => events.length === 0 ? this.besideModel(batch) : Effect.succeed(events)
       )
     }
     this.read = undefined
@@ -110,7 +122,12 @@ export class Reply<E, R> {
 
   private listen(batch: Batch<E>): void {
     if (this.fiber !== undefined || this.read !== undefined) return
-    const fiber = Effect.runForkWith(batch.services)(this.model)
+    const fiber = Effect.runForkWith(batch.services)(
+      Effect.matchCauseEffect(this.pull, {
+        onSuccess: (events) => Effect.succeed<Signal>(this.began(events)),
+        onFailure: this.broke
+      })
+    )
     this.read = fiber.pollUnsafe()
     if (this.read !== undefined) return
     this.fiber = fiber
@@ -123,9 +140,9 @@ export class Reply<E, R> {
 
   /** Calls that became final with these events and may start now. They have been folded already. */
   ready(events: ReadonlyArray<Event.Event>): ReadonlyArray<Plan.Decode> {
-    if (this.isOver || !events.some(isCompletedCall)) return []
-    const { settings, mode } = this.run
-    if (settings.policy.start === "afterTurn" || mode === "manual" || events.some(isEnding)) return []
+    const { mode, settings } = this.run
+    if (this.isOver || settings.policy.start === "afterTurn" || !events.some(isCompletedCall)) return none
+    if (mode === "manual" || events.some(isEnding)) return none
     return events.flatMap((event) => event._tag === "ToolCallCompleted" ? this.decodable(event) : [])
   }
 
@@ -155,23 +172,21 @@ export class Reply<E, R> {
   }
 
   private beside(): Effect.Effect<Batch<E>, never, R> {
-    return Effect.gen({ self: this }, function*() {
-      if (this.batch !== undefined) return this.batch
-      this.batch = yield* this.openBatch(Infinity)
-      yield* Scope.addFinalizer(this.connection, this.stopReading)
-      return this.batch
-    })
+    if (this.batch !== undefined) return Effect.succeed(this.batch)
+    return Effect.map(this.openBatch(Infinity), (batch) => this.batch = batch)
   }
 
-  private readonly stopReading: Effect.Effect<void> = Effect.suspend(() =>
-    this.fiber === undefined ? Effect.void : Fiber.interrupt(this.fiber)
-  )
-
-  /** The reply has been read: its connection is closed, and nothing starts early any more. */
-  readonly close: Effect.Effect<void> = Effect.suspend(() => {
+  /**
+   * The reply has been read, or is left: whoever reads the model is stopped, its connection is closed, and nothing starts
+   * early any more.
+   */
+  close(exit: Exit.Exit<unknown, unknown>): Effect.Effect<void> {
+    const { connection, fiber } = this
     this.isOver = true
-    return Scope.close(this.connection, Exit.void)
-  })
+    if (fiber === undefined && connection.state._tag !== "Open") return Effect.void
+    const stopped = fiber === undefined ? Effect.void : Fiber.interrupt(fiber)
+    return Effect.uninterruptible(Effect.flatMapEager(stopped, () => Scope.close(connection, exit)))
+  }
 
   /**
    * The batch of the early calls, for the rest of the turn to join. Those of a reply that was cut off, filtered or

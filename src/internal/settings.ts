@@ -2,8 +2,8 @@
  * From what a caller said to what a run uses: an option that is given wins over the application's defaults, and these
  * over ours. An option that cannot be used is the caller's mistake and throws before anything has started.
  */
+import * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
-import * as Effect from "effect/Effect"
 import * as Random from "effect/Random"
 import type * as Policy from "../Policy.ts"
 import type * as Tool from "../Tool.ts"
@@ -128,11 +128,12 @@ export const defaultBound = (calls: number): number => Math.max(1, Math.min(call
 const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 
 /** 22 URL-safe characters, as many as 16 random bytes need. */
-export const mintRequestId: Effect.Effect<string> = Effect.map(Random.Random, (random) => {
+export const mintRequestId = <R>(context: Context.Context<R>): string => {
+  const random = Context.get(context, Random.Random)
   let id = ""
   while (id.length < 22) id += alphabet.charAt(Math.floor(random.nextDoubleUnsafe() * 64))
   return id
-})
+}
 
 /**
  * The tools of a run by name: the application's, replaced in place by the caller's, and then the others. Throws for a

@@ -44,17 +44,20 @@ export type Within = <A, E, R>(effect: Effect.Effect<A, E, R>) => Effect.Effect<
 
 const bare: Within = (effect) => effect
 
-/** A span that lasts as long as a scope, and a way to put effects under it. */
-export const spanOf = (scope: Scope.Scope, name: string, attributes: () => Attributes): Effect.Effect<Within> =>
-  Effect.contextWith((context: Context.Context<never>) =>
-    isTraced(context)
-      ? Effect.makeSpanScoped(name, { attributes: attributes() }).pipe(
-        Scope.provide(scope),
-        Effect.map((span): Within => (effect) => Effect.withParentSpan(effect, span) as typeof effect)
-      )
-      : Effect.succeed(bare)
-  )
+/** A span that lasts as long as a scope, where somebody listens, and a way to put effects under it. */
+export const spanOf = (
+  isTraced: boolean,
+  scope: Scope.Scope,
+  name: string,
+  attributes: () => Attributes
+): Effect.Effect<Within> =>
+  isTraced
+    ? Effect.makeSpanScoped(name, { attributes: attributes() }).pipe(
+      Scope.provide(scope),
+      Effect.map((span): Within => (effect) => Effect.withParentSpan(effect, span) as typeof effect)
+    )
+    : Effect.succeed(bare)
 
 /** The span of a step. */
 export const stepSpan = (scope: Scope.Scope, requestId: string, stepIndex: number): Effect.Effect<Within> =>
-  spanOf(scope, "heddle.step", () => ({ "heddle.request.id": requestId, "heddle.step.index": stepIndex }))
+  spanOf(true, scope, "heddle.step", () => ({ "heddle.request.id": requestId, "heddle.step.index": stepIndex }))

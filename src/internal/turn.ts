@@ -2,6 +2,7 @@
  * What all steps of one run share. It is made once, before anything starts, and owned by the pull that drives the run.
  */
 import * as Effect from "effect/Effect"
+import type * as Exit from "effect/Exit"
 import type * as Adapter from "../Adapter.ts"
 import type * as Collector from "../Collector.ts"
 import type * as Event from "../Event.ts"
@@ -24,6 +25,16 @@ export interface View<R> {
   readonly onEvent?: (event: Event.Event) => Effect.Effect<void, never, R> | void
 }
 
+/** What has to be left when a run ends before it. */
+export interface Leaving {
+  readonly leave: (exit: Exit.Exit<unknown, unknown>) => Effect.Effect<void>
+}
+
+/** The step that a run is in. */
+export interface Current {
+  step: Leaving | undefined
+}
+
 export interface Run<E, R> {
   readonly adapter: Adapter.Adapter["Service"]
   readonly system: string | undefined
@@ -34,7 +45,9 @@ export interface Run<E, R> {
   readonly view: View<R>
   readonly running: Running
   readonly ambient: Ambient
+  readonly current: Current
   readonly state: Collector.State
+  readonly isTraced: boolean
   readonly within: Telemetry.Within
 }
 
@@ -68,8 +81,12 @@ const isShown = <R>(view: View<R>, event: Event.Event): boolean => {
 }
 
 /** The events a consumer sees. Without a filter to apply the array is handed on as it is. */
-export const shown = <R>(view: View<R>, events: ReadonlyArray<Event.Event>): ReadonlyArray<Event.Event> =>
-  events.every((event) => isShown(view, event)) ? events : events.filter((event) => isShown(view, event))
+export const shown = <R>(view: View<R>, events: ReadonlyArray<Event.Event>): ReadonlyArray<Event.Event> => {
+  for (const event of events) {
+    if (!isShown(view, event)) return events.filter((event) => isShown(view, event))
+  }
+  return events
+}
 
 /** Shows events to the caller's observer, one after the other. The run goes on when it is done with them. */
 export const observed = <R>(view: View<R>, events: ReadonlyArray<Event.Event>): Effect.Effect<void, never, R> => {

@@ -1,0 +1,244 @@
+/**
+ * One step while it runs: the model speaks, the tools run, the step is told. It is driven by whoever reads it, and most
+ * of what it does takes no step of a fiber: a run is made of many of them.
+ *
+ * @since 0.1.0
+ */
+import type * as Arr from "effect/Array"
+import type * as Cause from "effect/Cause"
+import type * as Context from "effect/Context"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import type * as Pull from "effect/Pull"
+import * as Scope from "effect/Scope"
+import type * as Adapter from "./Adapter.ts"
+import * as Collector from "./Collector.ts"
+import type * as Event from "./Event.ts"
+import type { Batch } from "./internal/batch.ts"
+import * as Division from "./internal/division.ts"
+import type * as Plan from "./internal/plan.ts"
+import { isEvents, Reply, type Signal } from "./internal/reply.ts"
+import * as Request from "./internal/request.ts"
+import * as Telemetry from "./internal/telemetry.ts"
+import * as Turn from "./internal/turn.ts"
+import * as Response from "./Response.ts"
+import * as Thread from "./Thread.ts"
+import * as ToolRunner from "./ToolRunner.ts"
+
+type Events = Arr.NonEmptyReadonlyArray<Event.Event>
+
+/**
+ * The next events of a step, or of what comes after it. It is to be called in a step of the reader's fiber.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type Next<E, R> = () => Pull.Pull<Events, Adapter.AdapterError | E, void, R>
+
+/**
+ * How a step ended: whether the run was cancelled first, and why it could not be started if it has no `StepCompleted`.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Ended {
+  readonly isCut: boolean
+  readonly startError?: Adapter.AdapterError
+}
+
+/** Where a step stands in its run, and what follows it. */
+interface Place<E, R> {
+  readonly thread: Thread.Thread
+  readonly stepIndex: number
+  readonly after: (ended: Ended) => ReturnType<Next<E, R>>
+}
+
+/** What a phase of a step comes to. It leaves behind which phase is next. */
+type Told<E, R> = Effect.Effect<ReadonlyArray<Event.Event>, Adapter.AdapterError | E | Cause.Done, R>
+
+type Phase<E, R> = () => Told<E, R>
+
+/**
+ * Opens a step on a thread, which goes on with what is after it when it has ended. Nothing happens before the first
+ * read. Until it has ended the run's scope closes what it holds: the adapter's connection, and its batches.
+ *
+ * @category running
+ * @since 0.1.0
+ */
+export const open = <E, R>(
+  context: Context.Context<R>,
+  run: Turn.Run<E, R>,
+  place: Place<E, R>
+): Effect.Effect<Next<E, R>, never, R> => {
+  const isTraced = run.isTraced || Telemetry.isTraced(context)
+  const span = isTraced ? Scope.makeUnsafe() : undefined
+  const step = new StepRun(run, place, span)
+  run.current.step = step
+  if (span === undefined) return Effect.succeed(step.next)
+  const spanned = run.within(Telemetry.stepSpan(span, run.settings.requestId, place.stepIndex))
+  return Effect.map(spanned, (within): Next<E, R> => () => within(Effect.suspend(step.next)))
+}
+
+/** The phases of a step. */
+class StepRun<E, R> implements Turn.Leaving {
+  /** Whether it ended by itself: handlers that outlive such a step are the run's. */
+  private isOver = false
+  private readonly run: Turn.Run<E, R>
+  private readonly place: Place<E, R>
+  private readonly span: Scope.Closeable | undefined
+  private readonly reply: Reply<E, R>
+  private readonly batches: Array<Batch<E>> = []
+  private phase: Phase<E, R>
+  private isSpeaking = false
+  private successor: Next<E, R> | undefined
+
+  constructor(run: Turn.Run<E, R>, place: Place<E, R>, span: Scope.Closeable | undefined) {
+    this.run = run
+    this.place = place
+    this.span = span
+    this.reply = new Reply(run, this.openBatch, (signal) => this.heard(signal))
+    this.phase = () => this.opening()
+  }
+
+  /** The next events that are shown. While the model speaks this is most of what a run does: it takes few steps. */
+  readonly next: Next<E, R> = () => {
+    if (this.isSpeaking) return this.reply.next
+    return this.successor === undefined ? Effect.flatMapEager(this.phase(), this.told) : this.successor()
+  }
+
+  /** What it holds is returned, and its handlers are stopped, unless it has ended by itself. */
+  leave(exit: Exit.Exit<unknown, unknown>): Effect.Effect<void> {
+    for (const batch of this.batches) batch.close()
+    const stopping = this.isOver ? Effect.void : this.run.running.stop
+    return Effect.flatMapEager(stopping, () => Effect.flatMapEager(this.reply.close(exit), () => this.endSpan(exit)))
+  }
+
+  private endSpan(exit: Exit.Exit<unknown, unknown>): Effect.Effect<void> {
+    return this.span === undefined ? Effect.void : Scope.close(this.span, exit)
+  }
+
+  private readonly told = (events: ReadonlyArray<Event.Event>): ReturnType<Next<E, R>> => {
+    const { state, view } = this.run
+    Collector.applyAllUnsafe(state, events)
+    const visible = Turn.shown(view, events)
+    const after = isNonEmpty(visible) ? Effect.succeed(visible) : Effect.suspend(this.next)
+    const ready = this.reply.ready(events)
+    const next = ready.length === 0 ? after : Effect.andThen(this.reply.start(ready), after)
+    return view.onEvent === undefined ? next : Effect.andThen(Turn.observed(view, events), next)
+  }
+
+  private heard(signal: Signal): ReturnType<Next<E, R>> {
+    if (isEvents(signal)) return this.told(signal)
+    this.isSpeaking = false
+    const phase = signal._tag === "Ended" ? this.spoken() : this.broken(signal.error, signal.hasBegun)
+    return Effect.flatMapEager(phase, this.told)
+  }
+
+  /** The batch is known to the step before anything can come between. */
+  private readonly openBatch = (calls: number): Effect.Effect<Batch<E>, never, R> =>
+    Effect.contextWith((context: Context.Context<R>) => {
+      const { ambient, running, settings } = this.run
+      const batch = ToolRunner.open<E, R>(context, calls, settings, this.place.stepIndex, running, ambient)
+      this.batches.push(batch)
+      return Effect.succeed(batch)
+    })
+
+  private opening(): Told<E, R> {
+    const { adapter, system, template } = this.run
+    const messages = Request.messages(system, this.place.thread.messages)
+    this.isSpeaking = true
+    return Effect.as(this.reply.connect(adapter.stream({ ...template, messages })), nothing)
+  }
+
+  /** Before its first event a failure is the step's, or that of a run that has come further; then it is an event. */
+  private broken(error: Adapter.AdapterError, hasBegun: boolean): Told<E, R> {
+    if (hasBegun) {
+      this.phase = () => this.spoken()
+      return Effect.succeed([{ _tag: "Error", error } as const])
+    }
+    if (this.place.stepIndex === 0) return Effect.fail(error)
+    return Effect.as(this.close({ isCut: false, startError: error }), nothing)
+  }
+
+  /** The reply has ended, well or not: the connection is closed before any other tool starts. */
+  private spoken(): Told<E, R> {
+    return Effect.flatMapEager(this.reply.close(Exit.void), () =>
+      Effect.flatMapEager(
+        Turn.reported(Turn.heard(Collector.toResponse(this.run.state), this.run)),
+        (response) => this.acted(response)
+      ))
+  }
+
+  private acted(response: Response.Response): Told<E, R> {
+    const isActedOn = this.isActedOn(response)
+    const calls = Response.actionableCalls(response)
+    const unknown = isActedOn ? Division.failing(calls, this.run) : undefined
+    if (unknown !== undefined) {
+      this.phase = () => this.completed({ ...response, finishReason: "error", error: unknown }, Division.uncommitted)
+      return Effect.succeed([{ _tag: "Error", error: unknown } as const])
+    }
+    const division = Division.divide(calls, response, this.run, isActedOn)
+    const early = this.reply.handOver(response.finishReason)
+    return this.work(division.jobs, (batch) => this.worked(response, division, batch), early)
+  }
+
+  private isActedOn(response: Response.Response): boolean {
+    const { settings, ambient } = this.run
+    return ambient.cancellation?.isRequested !== true && Collector.isToolTurn(settings.policy, response)
+  }
+
+  /** Runs a batch to its end, and goes on with what it came to. */
+  private work(
+    jobs: ReadonlyArray<Plan.Job>,
+    next: (batch?: Batch<E>) => Told<E, R>,
+    early?: Batch<E>
+  ): Told<E, R> {
+    if (early === undefined && jobs.length === 0) return next()
+    const opened = early === undefined ? this.openBatch(jobs.length) : Effect.succeed(early)
+    return Effect.flatMapEager(opened, (batch) => {
+      batch.add(jobs)
+      batch.seal()
+      this.phase = () => batch.isAtEnd ? next(batch) : batch.take
+      return this.phase()
+    })
+  }
+
+  /** What waits stays open, unless the run is over: then it is answered like the rest. */
+  private worked(
+    response: Response.Response,
+    division: Division.Division,
+    batch: Batch<E> | undefined
+  ): Told<E, R> {
+    return Effect.flatMapEager(Division.ended(division, response, this.run, batch), (ended) => {
+      if (ended.refused.length === 0) return this.completed(response, ended)
+      const open = Division.cancelled(ended.refused, Division.positions(response.toolCalls), ended.detail)
+      return this.work(open, () => this.completed(response, ended))
+    })
+  }
+
+  /** What comes after the step takes over once its last events have been told. */
+  private close(ended: Ended): Effect.Effect<void> {
+    this.isOver = true
+    this.successor = () => this.place.after(ended)
+    this.run.current.step = undefined
+    return this.leave(Exit.void)
+  }
+
+  private completed(response: Response.Response, division: Division.Ended): Told<E, R> {
+    const { halt, suspensions } = division
+    const { state, settings, mode } = this.run
+    const message = Turn.assistantMessage(response, division.calls, response.message?.reasoning)
+    const isCut = this.run.ambient.cancellation?.isRequested === true
+    return Effect.flatMapEager(this.close({ isCut }), () => {
+      const said = isCut && Turn.isEmpty(message) ? [] : [message]
+      const thread = Thread.append(this.place.thread, [...said, ...Collector.answers(state)])
+      const told = { response, thread, mode, manualToolCalls: division.manual }
+      const isDone = isCut || Collector.isDone(settings.policy, response)
+      return Effect.succeed([Turn.stepCompleted(told, isDone, halt, suspensions)])
+    })
+  }
+}
+
+const nothing: ReadonlyArray<Event.Event> = []
+
+const isNonEmpty = (events: ReadonlyArray<Event.Event>): events is Events => events.length > 0
