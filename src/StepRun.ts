@@ -231,7 +231,7 @@ class StepRun<E, R> implements Turn.Leaving {
     const isCut = this.run.ambient.cancellation?.isRequested === true
     return Effect.flatMapEager(this.close({ isCut }), () => {
       const said = isCut && Turn.isEmpty(message) ? [] : [message]
-      const thread = Thread.append(this.place.thread, [...said, ...Collector.answers(state)])
+      const thread = Thread.append(this.place.thread, said.concat(Collector.answers(state)))
       const told = { response, thread, mode, manualToolCalls: division.manual }
       const isDone = isCut || Collector.isDone(settings.policy, response)
       return Effect.succeed([Turn.stepCompleted(told, isDone, halt, suspensions)])

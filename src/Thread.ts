@@ -111,7 +111,7 @@ export const empty: Thread = fromMessages([])
  * @since 0.1.0
  */
 export const append = (thread: Thread, messages: ReadonlyArray<Message.Message>): Thread => ({
-  messages: [...thread.messages, ...messages],
+  messages: thread.messages.concat(messages),
   metadata: thread.metadata
 })
 

@@ -104,7 +104,8 @@ export const open = <E, R>(
   new Batch<E>({
     settings: { ...settings, bound: settings.maxConcurrency ?? Settings.defaultBound(calls), stepIndex },
     executor: Context.get(context, Executor.Executor),
-    desk: { encoder: Context.get(context, Encoder.Encoder), onToolError: settings.onToolError },
+    encoder: Context.get(context, Encoder.Encoder),
+    onToolError: settings.onToolError,
     running,
     ambient,
     services: Ambient.forHandlers(context, ambient),

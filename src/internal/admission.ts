@@ -22,9 +22,9 @@ export interface Outsiders {
 
 export const nobody: Outsiders = { alive: 0, occupying: 0, exclusive: 0 }
 
-export interface Admission {
+export interface Admission<T extends Ticket = Ticket> {
   readonly bound: number
-  readonly queue: ReadonlyArray<Ticket>
+  readonly queue: ReadonlyArray<T>
   /** How many of the queue have been admitted: the queue is never copied. */
   readonly admitted: number
   readonly shared: number
@@ -32,7 +32,7 @@ export interface Admission {
   readonly outsiders: Outsiders
 }
 
-export const make = (bound: number, queue: ReadonlyArray<Ticket> = []): Admission => ({
+export const make = <T extends Ticket>(bound: number, queue: ReadonlyArray<T> = []): Admission<T> => ({
   bound,
   queue,
   admitted: 0,
@@ -49,7 +49,7 @@ const fits = (state: Admission, ticket: Ticket): boolean =>
     : !state.isExclusiveRunning && state.outsiders.exclusive === 0 &&
       state.shared + state.outsiders.occupying < state.bound
 
-const admitted = (state: Admission, ticket: Ticket): Admission => ({
+const admitted = <T extends Ticket>(state: Admission<T>, ticket: T): Admission<T> => ({
   bound: state.bound,
   queue: state.queue,
   admitted: state.admitted + 1,
@@ -59,8 +59,8 @@ const admitted = (state: Admission, ticket: Ticket): Admission => ({
 })
 
 /** Admits the longest startable run of tickets from the head of the queue. */
-export const admit = (state: Admission): readonly [ReadonlyArray<Ticket>, Admission] => {
-  const started: Array<Ticket> = []
+export const admit = <T extends Ticket>(state: Admission<T>): readonly [ReadonlyArray<T>, Admission<T>] => {
+  const started: Array<T> = []
   let next = state
   for (;;) {
     const ticket = next.queue[next.admitted]
@@ -71,30 +71,39 @@ export const admit = (state: Admission): readonly [ReadonlyArray<Ticket>, Admiss
 }
 
 /** A call has ended and left its place. */
-export const release = (state: Admission, ticket: Ticket): Admission =>
+export const release = <T extends Ticket>(state: Admission<T>, ticket: Ticket): Admission<T> =>
   ticket.isExclusive ? { ...state, isExclusiveRunning: false } : { ...state, shared: state.shared - 1 }
 
 /** Calls that have come up join the end of the queue. */
-export const enqueue = (state: Admission, tickets: ReadonlyArray<Ticket>): Admission => ({
+export const enqueue = <T extends Ticket>(state: Admission<T>, tickets: ReadonlyArray<T>): Admission<T> => ({
   ...state,
-  queue: [...state.queue.slice(state.admitted), ...tickets],
+  queue: isWaiting(state) ? [...waiting(state), ...tickets] : tickets,
   admitted: 0
 })
 
 /** Who runs outside of the queue now. */
-export const withOutsiders = (state: Admission, outsiders: Outsiders): Admission => ({ ...state, outsiders })
+export const withOutsiders = <T extends Ticket>(state: Admission<T>, outsiders: Outsiders): Admission<T> => ({
+  ...state,
+  outsiders
+})
 
 /** The head of the queue, when only outsiders keep it out: it would wait for something that may never end. */
-export const stuck = (state: Admission): Ticket | undefined => {
+export const stuck = <T extends Ticket>(state: Admission<T>): T | undefined => {
   const head = state.queue[state.admitted]
   return head !== undefined && isIdle(state) && !fits(state, head) ? head : undefined
 }
 
 /** Takes the head out of the queue without running it. */
-export const skip = (state: Admission): Admission => ({ ...state, admitted: state.admitted + 1 })
+export const skip = <T extends Ticket>(state: Admission<T>): Admission<T> => ({
+  ...state,
+  admitted: state.admitted + 1
+})
+
+/** Whether there is anybody who has not been admitted yet. */
+export const isWaiting = (state: Admission): boolean => state.admitted < state.queue.length
 
 /** Those that have not been admitted yet. */
-export const waiting = (state: Admission): ReadonlyArray<Ticket> => state.queue.slice(state.admitted)
+export const waiting = <T extends Ticket>(state: Admission<T>): ReadonlyArray<T> => state.queue.slice(state.admitted)
 
 /** Takes everybody out of the queue who has not been admitted. */
-export const clear = (state: Admission): Admission => ({ ...state, queue: [], admitted: 0 })
+export const clear = <T extends Ticket>(state: Admission<T>): Admission<T> => ({ ...state, queue: [], admitted: 0 })

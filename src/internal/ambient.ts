@@ -19,6 +19,8 @@ export interface Ambient {
   readonly deadline: Deadline.Deadline | undefined
   /** There is one where anything can request it. */
   readonly cancellation: Cancellation.Cancellation | undefined
+  /** The services of handlers that were asked for last: those of one step are mostly those of the next. */
+  readonly known: { services?: Context.Context<any>; forHandlers?: Context.Context<any> }
 }
 
 const pools = new WeakMap<Semaphore.Semaphore, Pool>()
@@ -41,30 +43,52 @@ export const enter = <E, R>(
   cancel: Cancellation.Source<R> | null | undefined,
   scope: Scope.Scope
 ): Effect.Effect<Ambient, never, R> =>
-  Effect.gen(function*() {
-    const holding = yield* Limits.CurrentHolding
-    if (holding !== undefined) yield* holding.lend(scope)
-    const pool = poolOf((yield* Limits.Permits) ?? Semaphore.makeUnsafe(settings.maxConcurrency ?? Settings.widest()))
-    const now = yield* Clock.currentTimeMillis
-    const deadline = Deadline.resolve(settings.deadline, yield* Limits.Deadline, now)
-    const parent = yield* Limits.ParentCancellation
+  Effect.contextWith((context: Context.Context<R>) => {
+    const holding = Context.get(context, Limits.CurrentHolding)
+    const permits = Context.get(context, Limits.Permits)
+    const pool = poolOf(permits ?? Semaphore.makeUnsafe(settings.maxConcurrency ?? Settings.widest()))
+    const now = Context.get(context, Clock.Clock).currentTimeMillisUnsafe()
+    const deadline = Deadline.resolve(settings.deadline, Context.get(context, Limits.Deadline), now)
+    const parent = Context.get(context, Limits.ParentCancellation)
     const isTooLate = holding !== undefined && holding.until <= now
-    if ((cancel ?? parent ?? deadline) === undefined && !isTooLate) return { pool, deadline, cancellation: undefined }
-    const cancellation = new Cancellation.Cancellation()
-    if (isTooLate) cancellation.request()
+    const isStoppable = (cancel ?? parent ?? deadline) !== undefined || isTooLate
+    const cancellation = isStoppable ? new Cancellation.Cancellation() : undefined
+    if (isTooLate) cancellation?.request()
+    const ambient: Ambient = { pool, deadline, cancellation, known: {} }
+    if (holding === undefined && cancellation === undefined) return Effect.succeed(ambient)
+    const lent = holding === undefined ? Effect.void : holding.lend(scope)
+    const watched = cancellation === undefined
+      ? Effect.void
+      : watch(cancellation, { parent, deadline, cancel: cancel ?? undefined }, scope)
+    return Effect.as(Effect.andThen(lent, watched), ambient)
+  })
+
+/** What may stop a run softly. */
+interface Stops<R> {
+  readonly parent: Cancellation.Cancellation | undefined
+  readonly deadline: Deadline.Deadline | undefined
+  readonly cancel: Cancellation.Source<R> | undefined
+}
+
+const watch = <R>(
+  cancellation: Cancellation.Cancellation,
+  { cancel, deadline, parent }: Stops<R>,
+  scope: Scope.Scope
+): Effect.Effect<void, never, R> =>
+  Effect.gen(function*() {
     if (parent !== undefined) yield* Cancellation.follow(parent, cancellation, scope)
     if (deadline !== undefined) yield* Cancellation.expire(deadline.at, Deadline.cause, cancellation, scope)
-    if (cancel !== null && cancel !== undefined) yield* Cancellation.listen(cancel, cancellation, scope)
-    return { pool, deadline, cancellation }
+    if (cancel !== undefined) yield* Cancellation.listen(cancel, cancellation, scope)
   })
 
 /** The services of handlers. They have until a last answer of the model has to begin. */
-export const forHandlers = <R>(
-  services: Context.Context<R>,
-  { cancellation, deadline, pool }: Ambient
-): Context.Context<R> => {
+export const forHandlers = <R>(services: Context.Context<R>, ambient: Ambient): Context.Context<R> => {
+  const { cancellation, deadline, known, pool } = ambient
+  if (known.services === services) return known.forHandlers as Context.Context<R>
   let context = Context.add(services, Limits.Permits, pool.semaphore)
   if (deadline !== undefined) context = Context.add(context, Limits.Deadline, deadline.toolsUntil)
   if (cancellation !== undefined) context = Context.add(context, Limits.ParentCancellation, cancellation)
+  known.services = services
+  known.forHandlers = context
   return context as Context.Context<R>
 }

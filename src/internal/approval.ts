@@ -8,6 +8,7 @@ import * as Effect from "effect/Effect"
 import type * as Event from "../Event.ts"
 import type * as Message from "../Message.ts"
 import type * as Tool from "../Tool.ts"
+import * as Now from "./now.ts"
 import type * as Plan from "./plan.ts"
 
 export const isNeeded = (
@@ -17,10 +18,7 @@ export const isNeeded = (
 ): Effect.Effect<boolean, never, any> => {
   if (approval === undefined || approval === false || approved?.has(call.id) === true) return Effect.succeed(false)
   if (approval === true) return Effect.succeed(true)
-  return Effect.suspend(() => {
-    const needed: unknown = approval(args, context)
-    return Effect.isEffect(needed) ? needed as Effect.Effect<unknown, unknown, any> : Effect.succeed(needed)
-  }).pipe(
+  return Effect.suspend(() => Now.valueOrEffect(approval(args, context))).pipe(
     Effect.map((needed) => needed !== false),
     Effect.catchCause((cause) =>
       Effect.as(Effect.logWarning(`approval of tool "${call.name}" broke; the call waits for one`, cause), true)
@@ -49,30 +47,37 @@ const requested = ({ expiresAt, toolCall }: Event.Suspension): Event.Event => ({
 
 /** The calls of a batch that wait for an approval, by their position. */
 export class Waiting {
-  private readonly suspensions = new Map<number, Event.Suspension>()
+  /** There are some in few batches only. */
+  private suspensions: Map<number, Event.Suspension> | undefined
 
   get size(): number {
-    return this.suspensions.size
+    return this.suspensions?.size ?? 0
   }
 
   has(job: { readonly index: number }): boolean {
-    return this.suspensions.has(job.index)
+    return this.suspensions?.has(job.index) === true
   }
 
   /** Takes in a call, and gives the event that says so. */
   add({ call, index, tool }: Plan.Run, now: number): Event.Event {
     const waiting = suspension("approval", call, tool, now)
+    this.suspensions ??= new Map()
     this.suspensions.set(index, waiting)
     return requested(waiting)
   }
 
   /** All that waits in call order, with the questions among the answers, which stand by their position. */
-  among(
-    answers: ReadonlyArray<{ readonly suspension?: Event.Suspension } | undefined>
-  ): ReadonlyArray<Event.Suspension> {
+  among(answers: ReadonlyArray<Answered | undefined>): ReadonlyArray<Event.Suspension> {
+    const { suspensions } = this
+    if (suspensions === undefined) return answers.flatMap((answer) => answer?.suspension ?? [])
     return Array.from(
-      { length: Math.max(answers.length, ...Array.from(this.suspensions.keys(), (index) => index + 1)) },
-      (_, index) => this.suspensions.get(index) ?? answers[index]?.suspension
+      { length: Math.max(answers.length, ...Array.from(suspensions.keys(), (index) => index + 1)) },
+      (_, index) => suspensions.get(index) ?? answers[index]?.suspension
     ).filter((waiting) => waiting !== undefined)
   }
+}
+
+/** An answer, which may be a question. */
+interface Answered {
+  readonly suspension?: Event.Suspension
 }

@@ -11,6 +11,7 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import type * as Fiber from "effect/Fiber"
 import type * as Pull from "effect/Pull"
+import type * as Encoder from "../Encoder.ts"
 import type * as Event from "../Event.ts"
 import type * as Message from "../Message.ts"
 import type * as Tool from "../Tool.ts"
@@ -33,10 +34,11 @@ import * as Siblings from "./siblings.ts"
 import * as Telemetry from "./telemetry.ts"
 import type { Workshop } from "./workshop.ts"
 
-export class Batch<E> implements Host<E> {
+export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
   private readonly jobs: Array<Plan.Job> = []
   private readonly workshop: Workshop<E>
-  readonly desk: Answer.Desk<E, any>
+  readonly encoder: Encoder.Service
+  readonly onToolError: Answer.OnToolError<E, any>
   private readonly mailbox = new Mailbox<E>()
   readonly emission: Emission.Emission
   readonly isTraced: boolean
@@ -49,7 +51,7 @@ export class Batch<E> implements Host<E> {
   private readonly unsubscribe: (() => void) | undefined
   private readonly queue: Queue
   private readonly company = new Siblings.Company<Handling<E>>()
-  private undecided: ReadonlyArray<Plan.Job> = []
+  private undecided: Array<Plan.Job> = []
   private isDeciding = false
   private cancellation: string | undefined
   private isAwaited = false
@@ -60,36 +62,32 @@ export class Batch<E> implements Host<E> {
   isOver = false
 
   constructor(workshop: Workshop<E>) {
-    const { ambient: { cancellation, deadline }, desk, running, services, settings } = workshop
+    const { ambient: { cancellation, deadline }, encoder, onToolError, running, services, settings } = workshop
     this.workshop = workshop
-    this.desk = {
-      ...desk,
-      now: () => this.now,
-      limit: (subject, work) => this.limit(subject, work, () => this.late(subject))
-    }
+    this.encoder = encoder
+    this.onToolError = onToolError
     this.emission = Emission.make(settings.policy, this.mailbox)
     this.helpers = new Helpers(services)
     this.isTraced = Telemetry.isTraced(services)
     this.services = services
-    this.queue = new Queue(settings.bound, running, this.helpers, {
-      start: (run) => this.start(run),
-      refuse: (run) => this.abort(run, "not started: an earlier tool refused to stop and is still running")
-    })
+    this.queue = new Queue(settings.bound, running, this.helpers, this)
     this.unsubscribe = cancellation?.onRequest(() => this.cancel(cancellation.cause))
     if (deadline !== undefined) this.stopAt(deadline.toolsUntil)
   }
 
   /** Tools have to be done by then; what comes up later does not run. */
   private stopAt(millis: number): void {
-    const left = millis - this.now
+    const left = millis - this.now()
     if (left <= 0) this.cancel(Deadline.toolsCause)
     else this.helpers.after(left, () => this.cancel(Deadline.toolsCause))
   }
 
   /** Calls that have come up. They are numbered by their position in the turn, and start in the order they come in. */
   add(jobs: ReadonlyArray<Plan.Job>): void {
-    for (const job of jobs) this.jobs.push(job)
-    this.undecided = [...this.undecided, ...jobs]
+    for (const job of jobs) {
+      this.jobs.push(job)
+      this.undecided.push(job)
+    }
     if (this.hasBegun) this.decideNext()
   }
 
@@ -103,7 +101,7 @@ export class Batch<E> implements Host<E> {
   /** There are no more calls. */
   seal(): void {
     this.isSealed = true
-    this.emission.sealed(this.jobs.map((job) => job.index))
+    this.emission.sealed(this.jobs)
     this.mailbox.wake()
   }
 
@@ -139,7 +137,7 @@ export class Batch<E> implements Host<E> {
     this.mailbox.wake()
   }
 
-  private get now(): number {
+  now(): number {
     return this.workshop.clock.currentTimeMillisUnsafe()
   }
 
@@ -165,7 +163,7 @@ export class Batch<E> implements Host<E> {
    */
   callBack(cause: string): void {
     this.isAwaited = true
-    const since = this.now
+    const since = this.now()
     for (const run of this.queue.clear()) this.abort(run, `not run: ${cause}`)
     for (const handling of this.company.all) {
       if (handling.isBlocking) handling.spare(since, cause)
@@ -189,7 +187,7 @@ export class Batch<E> implements Host<E> {
   }
 
   private abort(job: Plan.Run, detail: string): void {
-    this.respond(job, Answer.cancelled(this.desk, job, detail))
+    this.respond(job, Answer.cancelled(this, job, detail))
   }
 
   /** The answers so far, in call order. */
@@ -246,8 +244,8 @@ export class Batch<E> implements Host<E> {
     const open = decided.filter((job) => this.answered[job.index] === undefined)
     const runs = open.filter((job) => job._tag === "Run")
     for (const job of open) {
-      if (job._tag === "Refuse") this.respond(job, Answer.fromOutcome(this.desk, job, job.outcome))
-      if (job._tag === "Cancel") this.respond(job, Answer.cancelled(this.desk, job, job.detail))
+      if (job._tag === "Refuse") this.respond(job, Answer.fromOutcome(this, job, job.outcome))
+      if (job._tag === "Cancel") this.respond(job, Answer.cancelled(this, job, job.detail))
     }
     const { ban } = this
     if (ban !== undefined) return runs.forEach((run) => this.abort(run, `not run: ${ban}`))
@@ -261,7 +259,7 @@ export class Batch<E> implements Host<E> {
 
   /** Puts a fiber into the run's care, before it has run any code of the caller's. */
   own(call: Message.ToolCall, fiber: Fiber.Fiber<unknown, unknown>, run?: Plan.Run, owner?: Owner): Task {
-    const task = taskOf(call, fiber, this.now, run, owner)
+    const task = taskOf(call, fiber, this.now(), run, owner)
     this.workshop.running.add(task)
     return task
   }
@@ -271,13 +269,13 @@ export class Batch<E> implements Host<E> {
     const { running } = this.workshop
     const task = this.own(call, fiber)
     fiber.addObserver(() => running.remove(task))
-    return () => running.interrupt(task, this.now, () => {})
+    return () => running.interrupt(task, this.now(), () => {})
   }
 
-  private limit<A, S>(
+  limit<A, S>(
     subject: Answer.Subject,
     work: () => Effect.Effect<A, unknown, S>,
-    late: () => unknown
+    late: () => unknown = () => this.late(subject)
   ): Effect.Effect<A, unknown, S> {
     const begun = Now.attempt(work)
     if (Exit.isExit(begun)) return begun
@@ -314,7 +312,7 @@ export class Batch<E> implements Host<E> {
 
   /** Somebody outside is to allow the call. Until then it is nobody's sibling and nobody waits for it. */
   suspend(job: Plan.Run): void {
-    if (!this.isSpokenFor(job)) this.emission.settled(job.index, [this.waiting.add(job, this.now)])
+    if (!this.isSpokenFor(job)) this.emission.settled(job.index, [this.waiting.add(job, this.now())])
   }
 
   private settle(job: Answer.Numbered, answer: Answer.Answer): void {
@@ -349,7 +347,7 @@ export class Batch<E> implements Host<E> {
   /** What the caller's policy failed with is the run's failure. Any other end without an answer costs this one call. */
   answerEnded(job: Answer.Numbered, exit: Exit.Exit<unknown, E>): void {
     if (Exit.isSuccess(exit) || this.isOver || this.answered[job.index] !== undefined) return
-    if (!Cause.hasFails(exit.cause)) return this.settle(job, Answer.lost(this.desk, job, exit.cause))
+    if (!Cause.hasFails(exit.cause)) return this.settle(job, Answer.lost(this, job, exit.cause))
     this.isOver = true
     this.mailbox.fail(exit.cause)
   }
@@ -364,7 +362,11 @@ export class Batch<E> implements Host<E> {
     return new Holding(pool, keyed, services)
   }
 
-  private start(run: Plan.Run): void {
+  refuse(run: Plan.Run): void {
+    this.abort(run, "not started: an earlier tool refused to stop and is still running")
+  }
+
+  start(run: Plan.Run): void {
     if (this.isOver) return
     const { ban } = this
     if (ban !== undefined) {

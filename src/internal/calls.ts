@@ -24,6 +24,16 @@ interface Entry {
   metadata: Json.JsonObject
 }
 
+/** Calls by what the wire calls them. */
+interface Known {
+  /** The ids that calls have here. */
+  readonly ids: Set<string>
+  /** The calls of each id on the wire, which is one unless a provider used it again. */
+  readonly sharers: Map<string, Array<Entry>>
+  /** By the id on the wire: the call that its next fragment belongs to. */
+  readonly current: Map<string, Entry>
+}
+
 /** What an adapter says of a completed call. */
 export interface Completed {
   readonly id: string
@@ -43,11 +53,8 @@ export interface Reading {
 
 export class Calls {
   private readonly entries: Array<Entry> = []
-  private readonly taken = new Set<string>()
-  /** The calls of each id on the wire, which is one unless a provider used it again. */
-  private readonly sharers = new Map<string, Array<Entry>>()
-  /** By the id on the wire: the call that its next fragment belongs to. */
-  private readonly current = new Map<string, Entry>()
+  /** The calls by what the wire calls them. Most replies have none. */
+  private known: Known | undefined
   private readonly turn: number
 
   /** `turn` tells the ids that are made up here from those of other turns of the conversation. */
@@ -68,21 +75,30 @@ export class Calls {
       copies.set(entry, twin)
       copy.enter(twin)
     }
-    this.current.forEach((entry, wireId) => copy.current.set(wireId, copies.get(entry) ?? entry))
+    this.known?.current.forEach((entry, wireId) => copy.index.current.set(wireId, copies.get(entry) ?? entry))
     return copy
   }
 
+  private get index(): Known {
+    return this.known ??= { ids: new Set(), sharers: new Map(), current: new Map() }
+  }
+
+  private sharers(wireId: string): Array<Entry> | undefined {
+    return this.known?.sharers.get(wireId)
+  }
+
   private enter(entry: Entry): void {
+    const { ids, sharers } = this.index
     this.entries.push(entry)
-    this.taken.add(entry.id)
-    const sharers = this.sharers.get(entry.wireId)
-    if (sharers === undefined) this.sharers.set(entry.wireId, [entry])
-    else sharers.push(entry)
+    ids.add(entry.id)
+    const same = sharers.get(entry.wireId)
+    if (same === undefined) sharers.set(entry.wireId, [entry])
+    else same.push(entry)
   }
 
   private open(wireId: string, name: string): Entry {
     const entry: Entry = {
-      id: wireId === "" || this.taken.has(wireId) ? this.freshId(wireId) : wireId,
+      id: wireId === "" || this.isUsed(wireId) ? this.freshId(wireId) : wireId,
       wireId,
       index: this.entries.length,
       name,
@@ -96,20 +112,24 @@ export class Calls {
       metadata: {}
     }
     this.enter(entry)
-    this.current.set(wireId, entry)
+    this.index.current.set(wireId, entry)
     return entry
+  }
+
+  private isUsed(id: string): boolean {
+    return this.known?.ids.has(id) === true
   }
 
   private freshId(wireId: string): string {
     const base = wireId === "" ? `call_${this.turn}` : wireId
-    let count = Math.max(wireId === "" ? 1 : 2, (this.sharers.get(wireId)?.length ?? 0) + 1)
-    while (this.taken.has(`${base}_${count}`)) count++
+    let count = Math.max(wireId === "" ? 1 : 2, (this.sharers(wireId)?.length ?? 0) + 1)
+    while (this.isUsed(`${base}_${count}`)) count++
     return `${base}_${count}`
   }
 
   /** The latest call of an id that may go by that name and is, or is not, completed. */
   private find(wireId: string, name: string, isCompleted: boolean): Entry | undefined {
-    return this.sharers.get(wireId)?.findLast((entry) =>
+    return this.sharers(wireId)?.findLast((entry) =>
       entry.isCompleted === isCompleted && (entry.name === name || entry.name === "")
     )
   }
@@ -121,14 +141,14 @@ export class Calls {
       this.open(wireId, name)
       return true
     }
-    if (entry.name === name && entry === this.current.get(wireId)) return false
+    if (entry.name === name && entry === this.known?.current.get(wireId)) return false
     entry.name = name
-    this.current.set(wireId, entry)
+    this.index.current.set(wireId, entry)
     return true
   }
 
   delta(wireId: string, fragment: string): boolean {
-    const entry = this.current.get(wireId) ?? this.open(wireId, "")
+    const entry = this.known?.current.get(wireId) ?? this.open(wireId, "")
     if (entry.isCompleted) return false
     entry.raw += fragment
     entry.fragments++
@@ -137,7 +157,7 @@ export class Calls {
 
   /** The call that an event has made final, to be run before the message has ended, and its position. Once per call. */
   take(event: Completed): { readonly index: number; readonly call: Message.ToolCall } | undefined {
-    const entry = this.sharers.get(event.id)?.findLast((one) =>
+    const entry = this.sharers(event.id)?.findLast((one) =>
       one.isCompleted && !one.isTaken && !one.providerExecuted && one.name === event.name &&
       one.raw === (event.rawArguments ?? one.raw)
     )
@@ -176,7 +196,7 @@ export class Calls {
     if (!Array.isArray(calls)) return
     for (const call of calls) {
       if (!Json.isObject(call) || !Json.isObject(call["metadata"])) continue
-      const entry = this.sharers.get(String(call["id"]))?.findLast(({ name }) => name === call["name"])
+      const entry = this.sharers(String(call["id"]))?.findLast(({ name }) => name === call["name"])
       if (entry !== undefined) entry.metadata = { ...entry.metadata, ...call["metadata"] }
     }
   }

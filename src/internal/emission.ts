@@ -10,8 +10,13 @@ export interface Emission {
   readonly started: (index: number, event: Event.Event) => void
   readonly progress: (index: number, event: Event.Event) => void
   readonly settled: (index: number, events: ReadonlyArray<Event.Event>) => void
-  /** These are the positions of all calls; there will be no others. */
-  readonly sealed: (indexes: ReadonlyArray<number>) => void
+  /** These are all calls; there will be no others. */
+  readonly sealed: (calls: ReadonlyArray<Numbered>) => void
+}
+
+/** A call, by its position. */
+interface Numbered {
+  readonly index: number
 }
 
 /** Where events go. */
@@ -20,78 +25,132 @@ export interface Outlet {
   readonly offerProgress: (index: number, event: Event.Event) => void
 }
 
-type Offer = Outlet["offer"]
-
 export const unreadProgressLimit = 16
+
+/** In which order results are shown. */
+type Results = Pick<Emission, "settled" | "sealed">
+
+class AsTheyCome implements Results {
+  private readonly outlet: Outlet
+
+  constructor(outlet: Outlet) {
+    this.outlet = outlet
+  }
+
+  settled(_index: number, events: ReadonlyArray<Event.Event>): void {
+    this.outlet.offer(events)
+  }
+
+  sealed(): void {}
+}
 
 /**
  * Passes groups on in call order. A position at which no call has come up yet holds back what is behind it until it is
  * certain that none will.
  */
-const inOrder = (offer: Offer): Pick<Emission, "settled" | "sealed"> => {
-  const held = new Map<number, ReadonlyArray<Event.Event>>()
-  let next = 0
-  let indexes: ReadonlyArray<number> | undefined
-  const flush = (): void => {
+class InOrder implements Results {
+  private readonly outlet: Outlet
+  private readonly held = new Map<number, ReadonlyArray<Event.Event>>()
+  private next = 0
+  private indexes: ReadonlyArray<number> | undefined
+
+  constructor(outlet: Outlet) {
+    this.outlet = outlet
+  }
+
+  settled(index: number, events: ReadonlyArray<Event.Event>): void {
+    this.held.set(index, events)
+    this.flush()
+  }
+
+  sealed(calls: ReadonlyArray<Numbered>): void {
+    const sorted = calls.map(({ index }) => index).toSorted((left, right) => left - right)
+    const shown = this.next
+    this.indexes = sorted
+    this.next = sorted.filter((index) => index < shown).length
+    this.flush()
+  }
+
+  private flush(): void {
     const due: Array<Event.Event> = []
-    for (let index = at(next); index !== undefined; index = at(next)) {
-      const group = held.get(index)
+    for (let index = this.at(this.next); index !== undefined; index = this.at(this.next)) {
+      const group = this.held.get(index)
       if (group === undefined) break
-      held.delete(index)
-      next++
+      this.held.delete(index)
+      this.next++
       for (const event of group) due.push(event)
     }
-    if (due.length > 0) offer(due)
+    if (due.length > 0) this.outlet.offer(due)
   }
-  const at = (position: number): number | undefined => indexes === undefined ? position : indexes[position]
-  return {
-    settled: (index, events) => {
-      held.set(index, events)
-      flush()
-    },
-    sealed: (all) => {
-      const sorted = all.toSorted((left, right) => left - right)
-      const shown = next
-      indexes = sorted
-      next = sorted.filter((index) => index < shown).length
-      flush()
-    }
+
+  private at(position: number): number | undefined {
+    return this.indexes === undefined ? position : this.indexes[position]
+  }
+}
+
+/** Shows at once what a call does before its result. */
+class Live implements Emission {
+  private readonly outlet: Outlet
+  private readonly results: Results
+
+  constructor(outlet: Outlet, results: Results) {
+    this.outlet = outlet
+    this.results = results
+  }
+
+  started(_index: number, event: Event.Event): void {
+    this.outlet.offer([event])
+  }
+
+  progress(index: number, event: Event.Event): void {
+    this.outlet.offerProgress(index, event)
+  }
+
+  settled(index: number, events: ReadonlyArray<Event.Event>): void {
+    this.results.settled(index, events)
+  }
+
+  sealed(calls: ReadonlyArray<Numbered>): void {
+    this.results.sealed(calls)
   }
 }
 
 /** Holds back what a call shows before its result. */
-const grouped = ({ settled, sealed }: Pick<Emission, "settled" | "sealed">): Emission => {
-  const held = new Map<number, Array<Event.Event>>()
-  const hold = (index: number, event: Event.Event): void => {
-    const events = held.get(index)
-    if (events === undefined) held.set(index, [event])
+class Grouped implements Emission {
+  private readonly results: Results
+  private readonly held = new Map<number, Array<Event.Event>>()
+
+  constructor(results: Results) {
+    this.results = results
+  }
+
+  started(index: number, event: Event.Event): void {
+    this.hold(index, event)
+  }
+
+  progress(index: number, event: Event.Event): void {
+    this.hold(index, event)
+  }
+
+  private hold(index: number, event: Event.Event): void {
+    const events = this.held.get(index)
+    if (events === undefined) this.held.set(index, [event])
     else if (events.length <= unreadProgressLimit) events.push(event)
     else events[unreadProgressLimit] = event
   }
-  return {
-    started: hold,
-    progress: hold,
-    settled: (index, events) => {
-      const before = held.get(index)
-      held.delete(index)
-      settled(index, before === undefined ? events : [...before, ...events])
-    },
-    sealed
+
+  settled(index: number, events: ReadonlyArray<Event.Event>): void {
+    const before = this.held.get(index)
+    this.held.delete(index)
+    this.results.settled(index, before === undefined ? events : [...before, ...events])
+  }
+
+  sealed(calls: ReadonlyArray<Numbered>): void {
+    this.results.sealed(calls)
   }
 }
 
-const asTheyCome = (offer: Offer): Pick<Emission, "settled" | "sealed"> => ({
-  settled: (_index, events) => offer(events),
-  sealed: () => {}
-})
-
 export const make = (policy: Policy.Policy, outlet: Outlet): Emission => {
-  const offer: Offer = (events) => outlet.offer(events)
-  const results = policy.resultOrder === "request" ? inOrder(offer) : asTheyCome(offer)
-  if (policy.toolEvents === "grouped") return grouped(results)
-  return {
-    started: (_index, event) => outlet.offer([event]),
-    progress: (index, event) => outlet.offerProgress(index, event),
-    ...results
-  }
+  const results = policy.resultOrder === "request" ? new InOrder(outlet) : new AsTheyCome(outlet)
+  return policy.toolEvents === "grouped" ? new Grouped(results) : new Live(outlet, results)
 }

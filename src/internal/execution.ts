@@ -13,16 +13,21 @@ import type * as Plan from "./plan.ts"
 import { toolError } from "./toolError.ts"
 import type { Settings } from "./workshop.ts"
 
+/** Who is told that another attempt begins. */
+interface Attempts {
+  readonly retried: () => void
+}
+
 /** It is called in a step of the call's fiber: what the executor throws there is a crash like any other. */
 export const execute = (
   job: Plan.Run,
   context: Tool.CallContext,
   executor: Executor.Service,
-  onRetry: () => void
+  attempts: Attempts
 ): Effect.Effect<unknown, never, any> => {
   const { args, tool } = job
   const once = (attempt: number): Effect.Effect<unknown, never, any> => {
-    if (attempt > 1) onRetry()
+    if (attempt > 1) attempts.retried()
     const outcome = executor.execute(tool, args, attempt === 1 ? context : { ...context, attempt })
     return Now.valueOrEffect(outcome) as Effect.Effect<unknown, never, any>
   }

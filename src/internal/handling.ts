@@ -30,10 +30,9 @@ import { toolError } from "./toolError.ts"
 import type { Workshop } from "./workshop.ts"
 
 /** The batch a call belongs to. */
-export interface Host<E> {
+export interface Host<E> extends Answer.Desk<E, any> {
   readonly isOver: boolean
   readonly isTraced: boolean
-  readonly desk: Answer.Desk<E, any>
   readonly emission: Emission.Emission
   readonly helpers: Helpers
   /** The permits of the tree and of the tool's keys. */
@@ -134,7 +133,7 @@ export class Handling<E> implements Owner, Reports {
       if (this.phase !== "gating" || this.host.isOver) return Effect.void
       if (error === undefined) return this.allowed()
       this.disarm()
-      return this.host.settling(this.job, Answer.denied(this.host.desk, this.job, error))
+      return this.host.settling(this.job, Answer.denied(this.host, this.job, error))
     })
   }
 
@@ -165,7 +164,7 @@ export class Handling<E> implements Owner, Reports {
     this.disarm()
     const counted = this.counted(outcome)
     if (this.span !== undefined) this.endSpan(Exit.void, Execution.outcomeName(counted))
-    const answer = Answer.answerTo(this.host.desk, this.job, counted)
+    const answer = Answer.answerTo(this.host, this.job, counted)
     // What failed adds nothing, also where the caller's policy puts another result in its place.
     const updates = Execution.isFailure(counted) ? undefined : this.updates
     return this.host.settling(
@@ -195,7 +194,7 @@ export class Handling<E> implements Owner, Reports {
 
   private execute(): Effect.Effect<unknown, never, any> {
     const { settings, executor } = this.workshop
-    const execution = Execution.execute(this.job, this.context, executor, this.forget)
+    const execution = Execution.execute(this.job, this.context, executor, this)
     if (!this.host.isTraced) return execution
     const { call } = this.job
     return Telemetry.underSpan(
@@ -209,7 +208,7 @@ export class Handling<E> implements Owner, Reports {
   }
 
   /** What an attempt that failed had to add does not count. */
-  private readonly forget = (): void => {
+  retried(): void {
     this.updates = undefined
   }
 
@@ -245,15 +244,15 @@ export class Handling<E> implements Owner, Reports {
     const { call, tool } = this.job
     if (this.phase === "gating") {
       const late = Gates.late(call, this.host.millisFor(tool))
-      return this.overrule(late, () => Answer.denied(this.host.desk, this.job, late))
+      return this.overrule(late, () => Answer.denied(this.host, this.job, late))
     }
     const error = toolError("timeout", call)
-    this.overrule(error, () => Answer.failed(this.host.desk, this.job, error))
+    this.overrule(error, () => Answer.failed(this.host, this.job, error))
   }
 
   /** The call is answered as cancelled now, and its handler told to stop, unless its answer is already being written. */
   cancel(detail: string, since?: number): void {
-    const answer = () => Answer.cancelled(this.host.desk, this.job, detail)
+    const answer = () => Answer.cancelled(this.host, this.job, detail)
     this.overrule(toolError("cancelled", this.job.call), answer, since)
   }
 
@@ -312,7 +311,7 @@ export class Handling<E> implements Owner, Reports {
     this.endSpan(exit, "interrupted")
     if (this.phase !== "answering" && this.phase !== "expired" && !host.isOver) {
       this.disarm()
-      host.respond(job, Answer.failed(host.desk, job, brokenOff(job.call, exit)))
+      host.respond(job, Answer.failed(host, job, brokenOff(job.call, exit)))
     } else if (this.phase === "answering") {
       host.answerEnded(job, exit)
     }

@@ -10,7 +10,7 @@ export type Helper = Fiber.Fiber<unknown>
 
 export class Helpers {
   private readonly services: Context.Context<any>
-  private readonly fibers = new Set<Helper>()
+  private fibers: Set<Helper> | undefined
   private isClosed = false
 
   constructor(services: Context.Context<any>) {
@@ -26,8 +26,9 @@ export class Helpers {
       })
     )
     if (fiber.pollUnsafe() !== undefined) return fiber
-    this.fibers.add(fiber)
-    fiber.addObserver(() => this.fibers.delete(fiber))
+    const fibers = this.fibers ??= new Set()
+    fibers.add(fiber)
+    fiber.addObserver(() => fibers.delete(fiber))
     if (this.isClosed) fiber.interruptUnsafe()
     return fiber
   }
@@ -38,6 +39,6 @@ export class Helpers {
 
   close(): void {
     this.isClosed = true
-    for (const fiber of this.fibers) fiber.interruptUnsafe()
+    for (const fiber of this.fibers ?? []) fiber.interruptUnsafe()
   }
 }

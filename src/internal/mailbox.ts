@@ -12,7 +12,7 @@ import { type Outlet, unreadProgressLimit } from "./emission.ts"
 export class Mailbox<E> implements Outlet {
   private events: Array<Event.Event> = []
   /** By the index of the call, for ids may repeat: how much of its progress is unread, and where the last one is. */
-  private readonly unreadProgress = new Map<number, { readonly count: number; readonly last: number }>()
+  private unreadProgress: Map<number, { readonly count: number; readonly last: number }> | undefined
   private failure: Cause.Cause<E> | undefined
   private resumeReader: (() => void) | undefined
   /** Whether it was woken while nobody waited: whoever has just looked, and is about to wait, has to look again. */
@@ -27,9 +27,10 @@ export class Mailbox<E> implements Outlet {
   /** Progress of one call: once too many are unread, the latest takes the place of the one before it. */
   offerProgress(index: number, event: Event.Event): void {
     if (this.failure !== undefined) return
-    const unread = this.unreadProgress.get(index)
+    const known = this.unreadProgress ??= new Map()
+    const unread = known.get(index)
     if (unread === undefined || unread.count < unreadProgressLimit) {
-      this.unreadProgress.set(index, { count: (unread?.count ?? 0) + 1, last: this.events.length })
+      known.set(index, { count: (unread?.count ?? 0) + 1, last: this.events.length })
       this.events.push(event)
     } else {
       this.events[unread.last] = event
@@ -84,7 +85,7 @@ export class Mailbox<E> implements Outlet {
   takeNow(): ReadonlyArray<Event.Event> {
     const events = this.events
     this.events = []
-    this.unreadProgress.clear()
+    this.unreadProgress = undefined
     return events
   }
 

@@ -17,12 +17,11 @@ export interface Exits {
 export class Queue {
   /** How many have a place. */
   holding = 0
-  private admission: Admission.Admission
+  private admission: Admission.Admission<Plan.Run>
   private readonly running: Running
   private readonly helpers: Helpers
   private readonly exits: Exits
   private readonly unsubscribe: () => void
-  private readonly runs = new Map<number, Plan.Run>()
   private isAdmitting = false
   private hasRoom = false
   private patience: Helper | undefined
@@ -36,14 +35,13 @@ export class Queue {
   }
 
   add(runs: ReadonlyArray<Plan.Run>): void {
-    for (const run of runs) this.runs.set(run.index, run)
     this.admission = Admission.enqueue(this.admission, runs)
     this.admit()
   }
 
   /** Takes everybody out who has no place yet. */
   clear(): ReadonlyArray<Plan.Run> {
-    const waiting = Admission.waiting(this.admission).map((ticket) => this.run(ticket))
+    const waiting = Admission.waiting(this.admission)
     this.admission = Admission.clear(this.admission)
     return waiting
   }
@@ -58,22 +56,18 @@ export class Queue {
     this.unsubscribe()
   }
 
-  private run(ticket: Admission.Ticket): Plan.Run {
-    return this.runs.get(ticket.index) as Plan.Run
-  }
-
   /** Starts whoever may start. Handlers that end at once make room while this runs, so it loops and never nests. */
   private admit(): void {
     this.hasRoom = true
     if (this.isAdmitting) return
     this.isAdmitting = true
-    while (this.hasRoom) {
+    while (this.hasRoom && Admission.isWaiting(this.admission)) {
       this.hasRoom = false
       const outsiders = this.running.outsiders(this.holding, this.admission.isExclusiveRunning)
-      const [tickets, next] = Admission.admit(Admission.withOutsiders(this.admission, outsiders))
+      const [runs, next] = Admission.admit(Admission.withOutsiders(this.admission, outsiders))
       this.admission = next
-      this.holding += tickets.length
-      for (const ticket of tickets) this.exits.start(this.run(ticket))
+      this.holding += runs.length
+      for (const run of runs) this.exits.start(run)
     }
     this.isAdmitting = false
     if (this.patience === undefined && Admission.stuck(this.admission) !== undefined) this.waitForOutsiders()
@@ -82,10 +76,9 @@ export class Queue {
   private waitForOutsiders(): void {
     this.patience = this.helpers.after(this.running.graceMillis, () => {
       this.patience = undefined
-      for (let ticket = Admission.stuck(this.admission); ticket !== undefined;) {
+      for (let run = Admission.stuck(this.admission); run !== undefined; run = Admission.stuck(this.admission)) {
         this.admission = Admission.skip(this.admission)
-        this.exits.refuse(this.run(ticket))
-        ticket = Admission.stuck(this.admission)
+        this.exits.refuse(run)
       }
       this.admit()
     })

@@ -1,6 +1,7 @@
 /** What the calls of a turn are run with: what a batch is given, and every handling of it uses. */
 import type * as Clock from "effect/Clock"
 import type * as Context from "effect/Context"
+import type * as Encoder from "../Encoder.ts"
 import type * as Executor from "../Executor.ts"
 import type * as Policy from "../Policy.ts"
 import type { Ambient } from "./ambient.ts"
@@ -24,7 +25,8 @@ export interface Settings {
 export interface Workshop<E> {
   readonly settings: Settings
   readonly executor: Executor.Service
-  readonly desk: Omit<Answer.Desk<E, any>, "limit" | "now">
+  readonly encoder: Encoder.Service
+  readonly onToolError: Answer.OnToolError<E, any>
   readonly running: Running
   readonly ambient: Ambient
   readonly services: Context.Context<any>
