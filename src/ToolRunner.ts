@@ -102,7 +102,9 @@ export const open = <E, R>(
   ambient: Ambient.Ambient
 ): Batch<E> =>
   new Batch<E>({
-    settings: { ...settings, bound: settings.maxConcurrency ?? Settings.defaultBound(calls), stepIndex },
+    settings,
+    bound: settings.maxConcurrency ?? Settings.defaultBound(calls),
+    stepIndex,
     executor: Context.get(context, Executor.Executor),
     encoder: Context.get(context, Encoder.Encoder),
     onToolError: settings.onToolError,

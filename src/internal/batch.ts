@@ -70,7 +70,7 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
     this.helpers = new Helpers(services)
     this.isTraced = Telemetry.isTraced(services)
     this.services = services
-    this.queue = new Queue(settings.bound, running, this.helpers, this)
+    this.queue = new Queue(workshop.bound, running, this.helpers, this)
     this.unsubscribe = cancellation?.onRequest(() => this.cancel(cancellation.cause))
     if (deadline !== undefined) this.stopAt(deadline.toolsUntil)
   }
@@ -223,7 +223,7 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
     this.undecided = []
     const deciding = jobs.map((job) => this.decide(job))
     if (deciding.every(isDecided)) return this.decided(deciding.map((exit) => exit.value))
-    const { bound: concurrency } = this.workshop.settings
+    const { bound: concurrency } = this.workshop
     this.helpers.when(Effect.all(deciding, { concurrency }), (decided) => this.decided(decided))
   }
 

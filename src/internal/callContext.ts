@@ -3,7 +3,7 @@ import * as Effect from "effect/Effect"
 import type * as Message from "../Message.ts"
 import * as Json from "./json.ts"
 import type * as Plan from "./plan.ts"
-import type { Settings } from "./workshop.ts"
+import type { Workshop } from "./workshop.ts"
 
 /**
  * Runs a Promise API. Interruption fires the signal and then waits until the promise has settled, so that nothing of it
@@ -60,17 +60,21 @@ const update = (reports: Reports, values: unknown): void => {
   reports.updateContext(values)
 }
 
-export const callContext = (job: Plan.Run, settings: Settings, reports: Reports): CallContext => ({
-  id: job.call.id,
-  name: job.call.name,
-  index: job.index,
-  stepIndex: settings.stepIndex,
+export const callContext = (
+  { call, index }: Plan.Run,
+  { settings, stepIndex }: Pick<Workshop<unknown>, "settings" | "stepIndex">,
+  reports: Reports
+): CallContext => ({
+  id: call.id,
+  name: call.name,
+  index,
+  stepIndex,
   attempt: 1,
-  idempotencyKey: `${settings.requestId}:${settings.stepIndex}:${job.index}:${job.call.id}`,
+  idempotencyKey: `${settings.requestId}:${stepIndex}:${index}:${call.id}`,
   requestId: settings.requestId,
   sessionId: settings.sessionId,
   context: settings.context,
-  toolCall: job.call,
+  toolCall: call,
   progress: (value) => Effect.sync(() => reports.progress(value)),
   updateContext: (values) => Effect.sync(() => update(reports, values)),
   promise

@@ -11,7 +11,7 @@ import * as Json from "./json.ts"
 import * as Now from "./now.ts"
 import type * as Plan from "./plan.ts"
 import { toolError } from "./toolError.ts"
-import type { Settings } from "./workshop.ts"
+import type { Workshop } from "./workshop.ts"
 
 /** Who is told that another attempt begins. */
 interface Attempts {
@@ -57,12 +57,15 @@ const retrying = (
   )
 }
 
-export const spanAttributes = (call: Message.ToolCall, settings: Settings): Readonly<Record<string, unknown>> => ({
+export const spanAttributes = (
+  call: Message.ToolCall,
+  { settings, stepIndex }: Pick<Workshop<unknown>, "settings" | "stepIndex">
+): Readonly<Record<string, unknown>> => ({
   "gen_ai.operation.name": "execute_tool",
   "gen_ai.tool.name": call.name,
   "gen_ai.tool.call.id": call.id,
   "heddle.request.id": settings.requestId,
-  "heddle.step.index": settings.stepIndex
+  "heddle.step.index": stepIndex
 })
 
 /** An outcome in one word, for a span. */

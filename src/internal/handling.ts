@@ -77,7 +77,7 @@ export class Handling<E> implements Owner, Reports {
     this.job = job
     this.workshop = workshop
     this.host = host
-    this.context = callContext(job, workshop.settings, this)
+    this.context = callContext(job, workshop, this)
     this.holding = host.hold(job, this.context)
   }
 
@@ -193,14 +193,14 @@ export class Handling<E> implements Owner, Reports {
   }
 
   private execute(): Effect.Effect<unknown, never, any> {
-    const { settings, executor } = this.workshop
+    const { executor } = this.workshop
     const execution = Execution.execute(this.job, this.context, executor, this)
     if (!this.host.isTraced) return execution
     const { call } = this.job
     return Telemetry.underSpan(
       execution,
       `execute_tool ${call.name}`,
-      Execution.spanAttributes(call, settings),
+      Execution.spanAttributes(call, this.workshop),
       (span) => {
         this.span = span
       }

@@ -70,17 +70,17 @@ export class Running {
   readonly graceMillis: number
   /** The handler that the run is in. */
   private readonly around: Holding | undefined
-  private readonly listeners = new Set<() => void>()
+  private listeners: ReadonlyArray<() => void> = []
   private readonly tasks = new Set<Task>()
   /** Those of the tasks that have had their grace period. Nobody waits for them any more. */
-  private readonly lost = new Set<Task>()
+  private lost: Set<Task> | undefined
   private idle: Latch.Latch | undefined
   /** Handlers alive, those of them that were given up, and those that are exclusive. */
   private handlers = 0
   private lostHandlers = 0
   private exclusives = 0
   /** When a task was told to stop: its grace period began then, and it gets no other. */
-  private readonly told = new Map<Task, number>()
+  private told: Map<Task, number> | undefined
   private isStopping = false
   private readonly helpers: Helpers
 
@@ -102,8 +102,14 @@ export class Running {
   /** A blocking handler itself is told by nothing but the time that passes. */
   private tell(task: Task, now: number): void {
     if (task.owner?.isBlocking === true) return this.spare(task, now)
-    if (!this.told.has(task)) this.told.set(task, now)
+    this.tellAt(task, now)
     interruptTask(task, this.innerUntil(now))
+  }
+
+  /** Who has been told before has had a part of the time. */
+  private tellAt(task: Task, since: number): void {
+    const told = this.told ??= new Map()
+    if (!told.has(task)) told.set(task, since)
   }
 
   /** How long somebody is waited for who was told to stop at `since`. The handler around the run may have less time. */
@@ -116,9 +122,9 @@ export class Running {
   }
 
   remove(task: Task): void {
-    this.told.delete(task)
+    this.told?.delete(task)
     if (!this.tasks.delete(task)) return
-    if (this.lost.delete(task) && task.isHandler) this.lostHandlers--
+    if (this.lost?.delete(task) === true && task.isHandler) this.lostHandlers--
     if (this.isIdle) this.idle?.openUnsafe()
     if (!task.isHandler) return
     this.handlers--
@@ -133,7 +139,7 @@ export class Running {
   /** A task may finish. Its grace period began at `since` all the same. */
   spare(task: Task, since: number, cause?: string): void {
     if (!this.tasks.has(task)) return
-    if (!this.told.has(task)) this.told.set(task, since)
+    this.tellAt(task, since)
     task.owner?.isLimited(this.innerUntil(since))
     task.owner?.isSpared(cause)
   }
@@ -141,6 +147,7 @@ export class Running {
   /** Tells a task to stop. It has its grace period for that, which began at `since`; then it is given up. */
   interrupt(task: Task, since: number, onGivenUp: () => void): void {
     if (!this.tasks.has(task)) return
+    this.told ??= new Map()
     this.told.set(task, since)
     interruptTask(task, this.innerUntil(since))
     if (!this.tasks.has(task)) return
@@ -159,20 +166,23 @@ export class Running {
 
   /** A task that refused to stop for a whole grace period. The end of the run does not give it another. */
   private lose(task: Task): void {
-    if (!this.tasks.has(task) || this.lost.has(task)) return
-    this.lost.add(task)
+    const lost = this.lost ??= new Set()
+    if (!this.tasks.has(task) || lost.has(task)) return
+    lost.add(task)
     if (task.isHandler) this.lostHandlers++
   }
 
   /** Whether nothing is alive that is to be waited for. */
   private get isIdle(): boolean {
-    return this.tasks.size === this.lost.size
+    return this.tasks.size === (this.lost?.size ?? 0)
   }
 
   /** Calls `listener` after a handler has ended or was given up, until the returned function is called. */
   onChange(listener: () => void): () => void {
-    this.listeners.add(listener)
-    return () => this.listeners.delete(listener)
+    this.listeners = [...this.listeners, listener]
+    return () => {
+      this.listeners = this.listeners.filter((other) => other !== listener)
+    }
   }
 
   /** Handlers other than the `holding` ones of a queue, of which `isExclusive` may be one. */
@@ -196,7 +206,7 @@ export class Running {
   private stopAt(now: number): Effect.Effect<ReadonlyArray<Event.Abandoned>> {
     for (const task of this.tasks) this.tell(task, now)
     let remaining = 0
-    for (const [task, since] of this.told) {
+    for (const [task, since] of this.told ?? []) {
       const left = this.until(since) - now
       if (left <= 0) this.lose(task)
       remaining = Math.max(remaining, left)
@@ -219,8 +229,8 @@ export class Running {
         )
         for (const task of this.tasks) task.owner?.isAbandoned()
         this.tasks.clear()
-        this.told.clear()
-        this.lost.clear()
+        this.told = undefined
+        this.lost = undefined
         return abandoned
       }),
       Effect.tap((abandoned) => abandoned.length === 0 ? Effect.void : report(abandoned)),

@@ -102,7 +102,8 @@ export const resolve = <E, R>(
   standard: Policy.Policy,
   requestId: string
 ): Settings<E, R> => {
-  const policy = usable({ ...standard, ...(options.policy ?? defaults.policy) })
+  const given = options.policy ?? defaults.policy
+  const policy = given === undefined ? standard : usable({ ...standard, ...given })
   const maxConcurrency = options.maxConcurrency ?? defaults.maxConcurrency ?? policy.maxConcurrency
   return {
     policy,

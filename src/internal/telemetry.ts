@@ -14,7 +14,8 @@ export type Attributes = Readonly<Record<string, unknown>>
 
 /** Whether somebody listens. */
 export const isTraced = (context: Context.Context<never>): boolean =>
-  context.mapUnsafe.has(Tracer.TracerKey) || context.mapUnsafe.has(Tracer.ParentSpanKey)
+  Context.getOrUndefined(context, Tracer.Tracer) !== undefined ||
+  Context.getOrUndefined(context, Tracer.ParentSpan) !== undefined
 
 /** Runs an effect under a new span, which whoever gets it ends. */
 export const underSpan = <A, E, R>(

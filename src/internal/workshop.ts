@@ -12,11 +12,9 @@ export interface Settings {
   readonly policy: Policy.Policy
   /** Milliseconds a handler may take where its tool says nothing else. */
   readonly timeoutMillis: number
-  readonly bound: number
   readonly context: Readonly<Record<string, unknown>>
   readonly requestId: string
   readonly sessionId: string | null
-  readonly stepIndex: number
   /** The ids of calls that somebody has approved. */
   readonly approved?: ReadonlySet<string>
 }
@@ -24,6 +22,9 @@ export interface Settings {
 /** What a batch works with. */
 export interface Workshop<E> {
   readonly settings: Settings
+  /** How many handlers of the batch may run at once. */
+  readonly bound: number
+  readonly stepIndex: number
   readonly executor: Executor.Service
   readonly encoder: Encoder.Service
   readonly onToolError: Answer.OnToolError<E, any>
