@@ -241,7 +241,7 @@ export const classify = (
     return yield* LostArguments.reported(classifier.classification)
   })
 
-const isAdapterError = Schema.is(AdapterError)
-
 const asAdapterError = (error: unknown): AdapterError =>
-  isAdapterError(error) ? error : new AdapterError({ reason: "unknown", detail: Json.render(error), cause: error })
+  Schema.is(AdapterError)(error)
+    ? error
+    : new AdapterError({ reason: "unknown", detail: Json.render(error), cause: error })

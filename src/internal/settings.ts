@@ -41,8 +41,9 @@ export interface Settings<E, R> {
   readonly approved?: ReadonlySet<string>
 }
 
-const defaultToolTimeout = "30 seconds"
-const defaultGrace = "5 seconds"
+// In milliseconds: a duration in words would be read anew by every run.
+const defaultToolTimeout = 30_000
+const defaultGrace = 5_000
 
 const show = (value: unknown): string =>
   typeof value === "function" ? `a function of ${value.length} arguments` : JSON.stringify(Json.toJson(value))
