@@ -57,3 +57,7 @@ export const encode = (encoder: Encoder.Service, value: unknown): Effect.Effect<
   const { [immediate]: now } = encoder as { readonly [immediate]?: Encoder.Service["encode"] }
   return now === undefined ? encoder.encode(value) : now(value)
 }
+
+/** What may be given as a value or as an effect that comes to it. */
+export const toEffect = <A, E, R>(given: A | Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
+  Effect.isEffect(given) ? given as Effect.Effect<A, E, R> : Exit.succeed(given)
