@@ -8,6 +8,7 @@ import * as Effect from "effect/Effect"
 import type * as Event from "../Event.ts"
 import type * as Message from "../Message.ts"
 import type * as Tool from "../Tool.ts"
+import * as Now from "./now.ts"
 import type * as Plan from "./plan.ts"
 
 export const isNeeded = (
@@ -17,10 +18,7 @@ export const isNeeded = (
 ): Effect.Effect<boolean, never, any> => {
   if (approval === undefined || approval === false || approved?.has(call.id) === true) return Effect.succeed(false)
   if (approval === true) return Effect.succeed(true)
-  return Effect.suspend(() => {
-    const needed: unknown = approval(args, context)
-    return Effect.isEffect(needed) ? needed as Effect.Effect<unknown, unknown, any> : Effect.succeed(needed)
-  }).pipe(
+  return Effect.suspend(() => Now.toEffect<unknown, unknown, any>(approval(args, context))).pipe(
     Effect.map((needed) => needed !== false),
     Effect.catchCause((cause) =>
       Effect.as(Effect.logWarning(`approval of tool "${call.name}" broke; the call waits for one`, cause), true)
