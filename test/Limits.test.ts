@@ -360,6 +360,24 @@ describe("Limits: deadline", () => {
       assert.strictEqual(report.sleeping, 0)
     }))
 
+  it.effect("where nothing is kept for a last answer, tools may use all of the time", () =>
+    Effect.gen(function*() {
+      const run = (millis: number) =>
+        Simulation.run(Effect.provide(
+          Chat.run("go", { tools: [wait(millis)], toolTimeout: "infinity", deadline: { after: 1000, reserve: 0 } }),
+          last(50)
+        ))
+      const inTime = yield* run(900)
+      assert.deepStrictEqual(succeeded(inTime).outcome, { _tag: "Completed" })
+      assert.isUndefined(succeeded(inTime).finalized)
+      assert.strictEqual(succeeded(inTime).steps[0]?.toolResults[0]?.content, "waited")
+      assert.strictEqual(inTime.millis, 950)
+      const late = yield* run(60_000)
+      assert.deepStrictEqual(succeeded(late).outcome, { _tag: "Cancelled" })
+      assert.include(String(succeeded(late).steps[0]?.toolResults[0]?.content), "deadline")
+      assert.deepStrictEqual([late.millis, late.sleeping], [1000, 0])
+    }))
+
   it.effect("a run that is done in time does not notice its deadline", () =>
     Effect.gen(function*() {
       const report = yield* Simulation.run(
@@ -441,10 +459,16 @@ describe("Limits: deadline", () => {
 
   it.effect("deadlines that are no time are refused with what would be right", () =>
     Effect.gen(function*() {
-      for (const deadline of [0, -1, { after: 0 }, { after: 10, reserve: -1 }] as ReadonlyArray<Limits.DeadlineInput>) {
+      const refused: ReadonlyArray<readonly [Limits.DeadlineInput, string]> = [
+        [0, "deadline must be a duration above zero"],
+        [-1, "deadline must be a duration above zero"],
+        [{ after: 0 }, "deadline.after must be a duration above zero"],
+        [{ after: 10, reserve: -1 }, "deadline.reserve must be a duration of zero or more"]
+      ]
+      for (const [deadline, message] of refused) {
         const exit = yield* Effect.exit(Effect.provide(Chat.run("go", { deadline }), last(0)))
         assert.isTrue(Exit.isFailure(exit) && Cause.hasDies(exit.cause), JSON.stringify(deadline))
-        assert.include(Exit.isFailure(exit) ? Cause.pretty(exit.cause) : "", "must be a duration above zero")
+        assert.include(Exit.isFailure(exit) ? Cause.pretty(exit.cause) : "", message)
       }
     }))
 
