@@ -4,7 +4,7 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
-import { type Adapter, Chat, type Event, Policy, Step, Tool } from "heddle"
+import { type Adapter, Chat, type Event, Message, Policy, Step, Tool, ToolRunner } from "heddle"
 import { Recorder, Script, Simulation } from "heddle/testing"
 
 const succeeded = <A, E>(report: Simulation.Report<A, E>): A => {
@@ -229,12 +229,22 @@ describe("Tool.fromChat", () => {
       assert.include(answerOf(events).content, "cancelled")
     }))
 
-  it("what the run needs and reports shows in the tool's type, and its arguments are typed", () => {
-    const tool = Tool.fromChat("agent", {
-      parameters: { topic: Schema.String },
-      chat: ({ topic }) => Chat.stream(topic)
-    })
-    assert.strictEqual(tool.name, "agent")
-    assert.strictEqual(tool.readOnly, false)
-  })
+  it.effect("the run is made from the call and its decoded arguments, and from none that do not fit", () =>
+    Effect.gen(function*() {
+      const seen: Array<unknown> = []
+      const tool = Tool.fromChat("agent", {
+        parameters: { pages: Schema.FiniteFromString },
+        chat: ({ pages }, { id }) => {
+          seen.push([id, pages])
+          return child([says(`${pages + 1} pages`)])
+        }
+      })
+      const { messages } = yield* ToolRunner.run(
+        [Message.toolCall("a", "agent", { pages: "41" }), Message.toolCall("b", "agent", { pages: [] })],
+        [tool]
+      )
+      assert.deepStrictEqual(seen, [["a", 41]])
+      assert.strictEqual(messages[0]?.content, "42 pages")
+      assert.include(String(messages[1]?.content), "invalid_arguments")
+    }))
 })
