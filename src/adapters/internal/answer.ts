@@ -17,6 +17,7 @@ import * as Json from "../../internal/json.ts"
 import * as Message from "../../Message.ts"
 import type * as Documents from "./documents.ts"
 import * as Errors from "./errors.ts"
+import * as Pulls from "./pull.ts"
 import * as Sse from "./sse.ts"
 import * as Watchdog from "./watchdog.ts"
 
@@ -179,7 +180,7 @@ export const begin = (
   Effect.gen(function*() {
     const scope = yield* Effect.scope
     const answer = new Answer(origin, reader, limits)
-    const bytes = yield* Stream.toPull(body)
+    const bytes = yield* Pulls.ofOneReader(body, scope)
     const pull = answer.pull(yield* Watchdog.make(answer.read(bytes), scope))
     const first = yield* Pull.catchDone(pull, () => Effect.succeed([]))
     const heads = [started, first].filter(isNonEmpty)
