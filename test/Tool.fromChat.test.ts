@@ -1,18 +1,10 @@
 import { assert, describe, it } from "@effect/vitest"
-import * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
-import * as Exit from "effect/Exit"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import { type Adapter, Chat, type Event, Message, Policy, Step, Tool, ToolRunner } from "heddle"
 import { Recorder, Script, Simulation } from "heddle/testing"
-
-const succeeded = <A, E>(report: Simulation.Report<A, E>): A => {
-  if (report.exit !== undefined && Exit.isSuccess(report.exit)) return report.exit.value
-  return assert.fail(
-    `the run did not succeed: ${report.exit === undefined ? "it hung" : Cause.pretty(report.exit.cause)}`
-  )
-}
+import { succeeded } from "./support/runs.ts"
 
 const says = (text: string): ReadonlyArray<Script.Entry> => [Script.text(text), Script.finish("stop")]
 
