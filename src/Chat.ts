@@ -41,7 +41,7 @@ export type ChatError = Step.StepError
  *
  * - `maxTurns` (8): model calls, the last one included. Under `onMaxTurns: "finalize"` one more follows, without tools.
  * - `deadline`: tools get until a little before it, then the model answers without them; what is not done by then is
- *   stopped softly (outcome `Cancelled`).
+ *   stopped softly (outcome `Cancelled`), and has its `grace` for that.
  * - `haltWhen`: asked after each step that does not end the run by itself; what it throws fails the run as a defect.
  * - `structuredFinalize`: with a `responseFormat`, runs the tools without the format, and then makes one more call
  *   without tools and with the format, led in by `finalizePrompt` (a default text; `""` for none). That call does not
@@ -156,7 +156,7 @@ class Loop<E, R> {
     if (own !== undefined) return Effect.succeed(own)
     if (haltWhen === undefined || haltWhen === null) return Effect.succeed(this.bounded(turns, maxTurns))
     return Effect.mapEager(
-      Now.valueOrEffect(haltWhen(step)) as Effect.Effect<boolean, never, R>,
+      Now.toEffect(haltWhen(step)),
       (isHalted) => isHalted ? { _tag: "HaltWhen", haltWhenStepIndex: stepIndex } : this.bounded(turns, maxTurns)
     )
   }

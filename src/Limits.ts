@@ -25,7 +25,7 @@ import * as References from "./internal/limits.ts"
 export const Permits: Context.Reference<Semaphore.Semaphore | undefined> = References.Permits
 
 /**
- * The time of the clock, in milliseconds since 1970, by which whatever runs here has to be done. A handler reads what
+ * The time of the clock, in milliseconds since 1970, at which whatever runs here is told to stop. A handler reads what
  * is left of its run's deadline, without what is kept for a last answer of the model.
  *
  * @category references
@@ -35,7 +35,8 @@ export const Deadline: Context.Reference<number | undefined> = References.Deadli
 
 /**
  * A deadline as an option: a time from the start of the run, of which `reserve` is kept for a last answer (a quarter of
- * what there is, at most ten seconds).
+ * what there is, at most ten seconds; with `0` tools may use all of it). It is when the run begins to stop: what refuses
+ * to has its grace period on top, and so have hooks that are slow.
  *
  * @category models
  * @since 0.1.0

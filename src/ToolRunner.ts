@@ -47,7 +47,8 @@ export type OnToolError<E = never, R = never> = Answer.OnToolError<E, R>
  * - `context`: what handlers get as `call.context`; replaces the application's.
  * - `grace` (5 s): how long a handler may take to stop before it is abandoned.
  * - `requestId`, `sessionId`: handed to handlers; a request id is made when none is given.
- * - `deadline`: by when the run has ended, from its start (`Limits.DeadlineInput`); the earlier of it and what a run
+ * - `deadline`: when the run is stopped softly, from its start (`Limits.DeadlineInput`), its tools earlier by what is kept
+ *   for a last answer of the model. What does not stop at once has its `grace` on top. The earlier of it and what a run
  *   around this one has left counts.
  * - `cancel`: an `AbortSignal`, or an effect that succeeds, to stop softly: nothing starts any more, running handlers are
  *   interrupted (those with `interrupt: "block"` finish), and every call is answered.

@@ -1,14 +1,9 @@
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
-import * as Exit from "effect/Exit"
 import * as Stream from "effect/Stream"
 import { Chat, Collector, Message, Thread, Tool, ToolRunner } from "heddle"
 import { Recorder, Script, Simulation } from "heddle/testing"
-
-const succeeded = <A, E>(report: Simulation.Report<A, E>): A => {
-  if (report.exit !== undefined && Exit.isSuccess(report.exit)) return report.exit.value
-  return assert.fail(`the run did not succeed: ${JSON.stringify(report.exit)}`)
-}
+import { succeeded } from "./support/runs.ts"
 
 const at = (millis: number) => Effect.sleep(millis)
 

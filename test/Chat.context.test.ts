@@ -1,16 +1,11 @@
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
-import * as Exit from "effect/Exit"
 import * as Schedule from "effect/Schedule"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import { Chat, Collector, Message, Step, Thread, Tool, ToolRunner } from "heddle"
 import { Script, Simulation } from "heddle/testing"
-
-const succeeded = <A, E>(report: Simulation.Report<A, E>): A =>
-  report.exit !== undefined && Exit.isSuccess(report.exit)
-    ? report.exit.value
-    : assert.fail(`the run did not succeed: ${JSON.stringify(report.exit)}`)
+import { succeeded } from "./support/runs.ts"
 
 /** Waits, adds to the context, and answers with the context it was given. */
 const set = Tool.make("set", {

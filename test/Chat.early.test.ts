@@ -5,17 +5,13 @@ import * as Exit from "effect/Exit"
 import * as Stream from "effect/Stream"
 import { Chat, Policy, Step, Thread, Tool } from "heddle"
 import { Recorder, Script, Simulation } from "heddle/testing"
+import { succeeded } from "./support/runs.ts"
 
 const readOnly = (
   name: string,
   body: Effect.Effect<unknown>,
   more: Partial<Tool.Options<{}, any, never, never>> = {}
 ) => Tool.make(name, { parameters: {}, readOnly: true, handler: () => body, ...more })
-
-const succeeded = <A, E>(report: Simulation.Report<A, E>): A => {
-  if (report.exit !== undefined && Exit.isSuccess(report.exit)) return report.exit.value
-  return assert.fail(`the run did not succeed: ${JSON.stringify(report.exit)}`)
-}
 
 /** Events with the virtual time at which they were read. */
 const timed = <E, R>(stream: Stream.Stream<{ readonly _tag: string }, E, R>) =>

@@ -1,70 +1,13 @@
 import { assert, describe, it } from "@effect/vitest"
-import * as Cause from "effect/Cause"
-import * as Context from "effect/Context"
-import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
-import * as Exit from "effect/Exit"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import { Chat, Limits, Message, Tool, ToolRunner } from "heddle"
-import type { Adapter, Event } from "heddle"
-import { Script, Simulation } from "heddle/testing"
+import { Simulation } from "heddle/testing"
+import { succeeded } from "./support/runs.ts"
+import { caller, Gauge, lastOf, leafOf, tree } from "./support/trees.ts"
 
 const anything = { type: "object" } as const
-
-const succeeded = <A, E>(report: Simulation.Report<A, E>): A => {
-  if (report.exit !== undefined && Exit.isSuccess(report.exit)) return report.exit.value
-  return assert.fail(
-    `the run did not succeed: ${report.exit === undefined ? "it hung" : Cause.pretty(report.exit.cause)}`
-  )
-}
-
-/** Counts who is running, by name. */
-class Gauge {
-  now = 0
-  most = 0
-  total = 0
-
-  readonly during = <A, E, R>(effect: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
-    Effect.suspend(() => {
-      this.now++
-      this.total++
-      this.most = Math.max(this.most, this.now)
-      return Effect.ensuring(effect, Effect.sync(() => this.now--))
-    })
-}
-
-const callsOf = (name: string, count: number) =>
-  Array.from({ length: count }, (_, index) => Script.toolCall(`${name}${index}`, name))
-
-/** A model that calls a tool some times, and then says that it is done. */
-const caller = (name: string, count: number) =>
-  Script.layer([[...callsOf(name, count), Script.finish("tool_calls")], [Script.text("done"), Script.finish("stop")]])
-
-/** A tree of runs: at the bottom a tool that works, above it runs as tools. */
-const tree = (
-  depth: number,
-  width: number,
-  leaf: Tool.Tool<string, any, any, any, never>,
-  options: Chat.Options = {}
-): Stream.Stream<Event.Event, Chat.ChatError> => {
-  const tool = depth === 1
-    ? leaf
-    : Tool.fromChat("agent", { parameters: {}, chat: () => tree(depth - 1, width, leaf) })
-  const run: Stream.Stream<Event.Event, Chat.ChatError, Adapter.Adapter> = Chat.stream("go", {
-    ...options,
-    tools: [tool]
-  })
-  return Stream.provide(run, caller(tool.name, width))
-}
-
-const leafOf = (gauge: Gauge, millis = 10) =>
-  Tool.make("leaf", { parameters: {}, handler: () => gauge.during(Effect.as(Effect.sleep(millis), "leaf")) })
-
-const lastOf = (events: ReadonlyArray<Event.Event>): Event.ChatResult => {
-  const last = events.at(-1)
-  return last?._tag === "ChatCompleted" ? last.result : assert.fail("the stream did not complete")
-}
 
 describe("Limits: permits of the tree", () => {
   it.effect("a tree of depth 3 and width 5 under a bound of 8 never has more than 8 handlers in flight", () =>
@@ -253,8 +196,7 @@ describe("Limits: permits by name", () => {
       yield* Simulation.run(
         Effect.provide(ToolRunner.run(calls, tools, { maxConcurrency: 8 }), Limits.layer({ permits: 8 }))
       )
-      assert.strictEqual(gauge.total, 5)
-      assert.isAtMost(gauge.most, 3)
+      assert.deepStrictEqual([gauge.total, gauge.most], [5, 2])
     }))
 
   it.effect("a name function that throws costs its call, and no permit", () =>
@@ -286,172 +228,4 @@ describe("Limits: permits by name", () => {
       assert.throws(() => Tool.make("tool", { parameters: {}, limits: limits as never }), /limits must be a list/)
     }
   })
-})
-
-describe("Limits: deadline", () => {
-  const wait = (millis: number, more: { readonly interrupt?: "block" } = {}) =>
-    Tool.make("wait", { parameters: anything, handler: () => Effect.as(Effect.sleep(millis), "waited"), ...more })
-
-  const last = (delay: number) =>
-    Script.layer([
-      [Script.toolCall("c0", "wait"), Script.finish("tool_calls")],
-      [Script.delay(delay), Script.text("last words"), Script.finish("stop")]
-    ])
-
-  it.effect("tools are stopped early enough for a last answer, which is asked for without tools", () =>
-    Effect.gen(function*() {
-      const model = yield* Script.make([
-        [Script.toolCall("c0", "wait"), Script.finish("tool_calls")],
-        [Script.delay(100), Script.text("last words"), Script.finish("stop")]
-      ])
-      const report = yield* Simulation.run(
-        Effect.provide(
-          Chat.run("go", { tools: [wait(60_000)], toolTimeout: "infinity", deadline: "1 second" }),
-          model.layer
-        )
-      )
-      const result = succeeded(report)
-      assert.deepStrictEqual(result.outcome, { _tag: "Completed" })
-      assert.strictEqual(result.finalized, "deadline")
-      assert.strictEqual(result.finalResponse?.outputText, "last words")
-      assert.strictEqual(report.millis, 750 + 100)
-      assert.include(String(result.steps[0]?.toolResults[0]?.content), "deadline")
-      const [first, second] = yield* model.requests
-      assert.isUndefined(first?.toolChoice)
-      assert.strictEqual(second?.toolChoice, "none")
-    }))
-
-  it.effect("law 6: a structured answer after that says as well that the tools were stopped", () =>
-    Effect.gen(function*() {
-      const model = Script.layer([
-        [Script.toolCall("c0", "wait"), Script.finish("tool_calls")],
-        [Script.text("last words"), Script.finish("stop")],
-        [Script.text("{}"), Script.finish("stop")]
-      ])
-      const report = yield* Simulation.run(
-        Effect.provide(
-          Chat.run("go", {
-            tools: [wait(60_000)],
-            toolTimeout: "infinity",
-            deadline: "1 second",
-            structuredFinalize: true,
-            responseFormat: { type: "json_object" }
-          }),
-          model
-        )
-      )
-      const result = succeeded(report)
-      assert.deepStrictEqual(result.structuredFinalize, { pass1Halted: "completed" })
-      assert.strictEqual(result.finalized, "deadline")
-    }))
-
-  it.effect("what is not done at the deadline is stopped softly", () =>
-    Effect.gen(function*() {
-      const report = yield* Simulation.run(
-        Effect.provide(
-          Chat.run("go", { tools: [wait(60_000)], toolTimeout: "infinity", deadline: { after: 1000, reserve: 400 } }),
-          last(500)
-        )
-      )
-      const result = succeeded(report)
-      assert.deepStrictEqual(result.outcome, { _tag: "Cancelled" })
-      assert.strictEqual(result.finalized, "deadline")
-      assert.strictEqual(report.millis, 1000)
-      assert.strictEqual(report.sleeping, 0)
-    }))
-
-  it.effect("a run that is done in time does not notice its deadline", () =>
-    Effect.gen(function*() {
-      const report = yield* Simulation.run(
-        Effect.provide(Chat.run("go", { tools: [wait(10)], deadline: "1 second" }), last(10))
-      )
-      const result = succeeded(report)
-      assert.strictEqual(result.outcome._tag, "Completed")
-      assert.isUndefined(result.finalized)
-      assert.strictEqual(report.millis, 20)
-      assert.strictEqual(report.sleeping, 0)
-    }))
-
-  it.effect("a model that calls tools instead of answering at the end gets them answered unrun", () =>
-    Effect.gen(function*() {
-      const stubborn = Script.layer([
-        [Script.toolCall("c0", "wait"), Script.finish("tool_calls")],
-        [Script.toolCall("c1", "wait"), Script.finish("tool_calls")],
-        [Script.text("never asked"), Script.finish("stop")]
-      ])
-      const report = yield* Simulation.run(
-        Effect.provide(Chat.run("go", { tools: [wait(60_000)], toolTimeout: "infinity", deadline: 1000 }), stubborn)
-      )
-      const result = succeeded(report)
-      assert.deepStrictEqual(result.outcome, { _tag: "Cancelled" })
-      assert.strictEqual(result.steps.length, 2)
-      assert.strictEqual(result.thread.messages.filter((message) => message.role === "tool").length, 2)
-    }))
-
-  it.effect("handlers and the runs they start inherit what is left, and can read it", () =>
-    Effect.gen(function*() {
-      const seen: Array<number> = []
-      const look = Tool.make("look", {
-        parameters: {},
-        handler: () =>
-          Effect.gen(function*() {
-            seen.push(Duration.toMillis(yield* Limits.remaining))
-            return "ok"
-          })
-      })
-      const agent = Tool.fromChat("agent", {
-        parameters: {},
-        chat: () =>
-          Stream.provide(Chat.stream("go", { tools: [look], deadline: { after: "1 hour" } }), caller("look", 1))
-      })
-      const program = Chat.run("go", { tools: [agent, look], deadline: { after: 1000, reserve: 200 } }).pipe(
-        Effect.provide(Script.layer([
-          [Script.toolCall("c0", "look"), Script.toolCall("c1", "agent"), Script.finish("tool_calls")],
-          [Script.text("done"), Script.finish("stop")]
-        ]))
-      )
-      succeeded(yield* Simulation.run(program))
-      assert.deepStrictEqual(seen, [800, 600])
-    }))
-
-  it.effect("a nest of three runs that never end by themselves leaves the outermost the time to answer", () =>
-    Effect.gen(function*() {
-      const gauge = new Gauge()
-      const report = yield* Simulation.run(
-        Stream.runCollect(tree(3, 2, leafOf(gauge, 1_000_000), { deadline: 500, toolTimeout: "infinity" }))
-      )
-      const result = lastOf(succeeded(report))
-      assert.strictEqual(result.outcome._tag, "Completed")
-      assert.isUndefined(result.finalized, "the runs inside it were stopped in time for it to go on")
-      assert.isBelow(report.millis, 375)
-      assert.deepStrictEqual([gauge.now, report.sleeping], [0, 0])
-    }))
-
-  it.effect("a deadline that has passed lets nothing start", () =>
-    Effect.gen(function*() {
-      const model = yield* Script.make([[Script.text("never"), Script.finish("stop")]])
-      const run = Chat.run("go", { tools: [wait(1)] }).pipe(
-        Effect.provide(model.layer),
-        Effect.provideService(Limits.Deadline, -1)
-      )
-      const result = succeeded(yield* Simulation.run(run))
-      assert.deepStrictEqual(result.outcome, { _tag: "Cancelled" })
-      assert.strictEqual(yield* model.opens, 0)
-    }))
-
-  it.effect("deadlines that are no time are refused with what would be right", () =>
-    Effect.gen(function*() {
-      for (const deadline of [0, -1, { after: 0 }, { after: 10, reserve: -1 }] as ReadonlyArray<Limits.DeadlineInput>) {
-        const exit = yield* Effect.exit(Effect.provide(Chat.run("go", { deadline }), last(0)))
-        assert.isTrue(Exit.isFailure(exit) && Cause.hasDies(exit.cause), JSON.stringify(deadline))
-        assert.include(Exit.isFailure(exit) ? Cause.pretty(exit.cause) : "", "must be a duration above zero")
-      }
-    }))
-
-  it.effect("without a deadline there is no end of time", () =>
-    Effect.gen(function*() {
-      assert.isFalse(Duration.isFinite(yield* Limits.remaining))
-      const passed = yield* Effect.provideContext(Limits.remaining, Context.make(Limits.Deadline, -5))
-      assert.strictEqual(Duration.toMillis(passed), 0)
-    }))
 })

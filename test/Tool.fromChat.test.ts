@@ -1,18 +1,10 @@
 import { assert, describe, it } from "@effect/vitest"
-import * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
-import * as Exit from "effect/Exit"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
-import { type Adapter, Chat, type Event, Policy, Step, Tool } from "heddle"
+import { type Adapter, Chat, type Event, Message, Policy, Step, Tool, ToolRunner } from "heddle"
 import { Recorder, Script, Simulation } from "heddle/testing"
-
-const succeeded = <A, E>(report: Simulation.Report<A, E>): A => {
-  if (report.exit !== undefined && Exit.isSuccess(report.exit)) return report.exit.value
-  return assert.fail(
-    `the run did not succeed: ${report.exit === undefined ? "it hung" : Cause.pretty(report.exit.cause)}`
-  )
-}
+import { succeeded } from "./support/runs.ts"
 
 const says = (text: string): ReadonlyArray<Script.Entry> => [Script.text(text), Script.finish("stop")]
 
@@ -229,12 +221,22 @@ describe("Tool.fromChat", () => {
       assert.include(answerOf(events).content, "cancelled")
     }))
 
-  it("what the run needs and reports shows in the tool's type, and its arguments are typed", () => {
-    const tool = Tool.fromChat("agent", {
-      parameters: { topic: Schema.String },
-      chat: ({ topic }) => Chat.stream(topic)
-    })
-    assert.strictEqual(tool.name, "agent")
-    assert.strictEqual(tool.readOnly, false)
-  })
+  it.effect("the run is made from the call and its decoded arguments, and from none that do not fit", () =>
+    Effect.gen(function*() {
+      const seen: Array<unknown> = []
+      const tool = Tool.fromChat("agent", {
+        parameters: { pages: Schema.FiniteFromString },
+        chat: ({ pages }, { id }) => {
+          seen.push([id, pages])
+          return child([says(`${pages + 1} pages`)])
+        }
+      })
+      const { messages } = yield* ToolRunner.run(
+        [Message.toolCall("a", "agent", { pages: "41" }), Message.toolCall("b", "agent", { pages: [] })],
+        [tool]
+      )
+      assert.deepStrictEqual(seen, [["a", 41]])
+      assert.strictEqual(messages[0]?.content, "42 pages")
+      assert.include(String(messages[1]?.content), "invalid_arguments")
+    }))
 })

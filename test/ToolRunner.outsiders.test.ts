@@ -1,9 +1,9 @@
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
-import * as Exit from "effect/Exit"
 import * as Stream from "effect/Stream"
 import { Chat, Message, Policy, Thread, Tool, ToolRunner } from "heddle"
 import { Script, Simulation } from "heddle/testing"
+import { succeeded } from "./support/runs.ts"
 
 /** Counts how many run at once, also while they are being stopped. */
 const meter = () => {
@@ -30,12 +30,6 @@ const meter = () => {
 const reluctant = Effect.onInterrupt(Effect.never, () => Effect.sleep(10))
 /** Never stops. */
 const deaf = Effect.uninterruptible(Effect.never)
-
-const succeeded = <A, E>(report: Simulation.Report<A, E>): A => {
-  assert.isTrue(report.exit !== undefined && Exit.isSuccess(report.exit))
-  if (report.exit === undefined || Exit.isFailure(report.exit)) throw new Error("unreachable")
-  return report.exit.value
-}
 
 const twoTurns = (first: string, second: string) =>
   Script.layer([

@@ -8,10 +8,10 @@ import * as FetchHttpClient from "effect/http/FetchHttpClient"
 import type * as HttpClient from "effect/http/HttpClient"
 import * as Layer from "effect/Layer"
 import type * as Scope from "effect/Scope"
-import * as http from "node:http"
-import type { AddressInfo } from "node:net"
+import type * as http from "node:http"
 import * as Cuts from "./cuts.ts"
 import type * as Fixtures from "./fixtures.ts"
+import * as Loopback from "./loopback.ts"
 
 /** What a session is answered with, one after the other, and what it asked for. */
 export interface Session {
@@ -29,12 +29,6 @@ export class Server extends Context.Service<Server, {
   /** Opens a session. After its last reply it is told that there is nothing more. */
   readonly open: (replies: ReadonlyArray<Reply>) => Session
 }>()("heddle-conformance/Server") {}
-
-const received = async (request: http.IncomingMessage): Promise<string> => {
-  const chunks: Array<Buffer> = []
-  for await (const chunk of request) chunks.push(chunk as Buffer)
-  return Buffer.concat(chunks).toString()
-}
 
 const write = (response: http.ServerResponse, { answer, sizes }: Reply): void => {
   response.writeHead(answer.status, answer.headers)
@@ -59,30 +53,19 @@ interface Open {
 
 const make: Effect.Effect<Server["Service"], never, Scope.Scope> = Effect.gen(function*() {
   const sessions: Array<Open> = []
-  const server = http.createServer((request, response) => {
+  const url = yield* Loopback.listen((request, response) => {
     const session = sessions[Number(request.url?.split("/")[1])]
-    void received(request).then((body) => {
+    void Loopback.received(request).then((body) => {
       if (session === undefined) return write(response, afterLast)
       session.requests.push(body)
       write(response, session.replies[session.requests.length - 1] ?? afterLast)
     })
   })
-  yield* Effect.acquireRelease(
-    Effect.promise(() => new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve))),
-    () =>
-      Effect.promise(() =>
-        new Promise((resolve) => {
-          server.close(resolve)
-          server.closeAllConnections()
-        })
-      )
-  )
-  const { port } = server.address() as AddressInfo
   return {
     open: (replies) => {
       const requests: Array<string> = []
       sessions.push({ replies, requests })
-      return { url: `http://127.0.0.1:${port}/${sessions.length - 1}`, requests }
+      return { url: `${url}/${sessions.length - 1}`, requests }
     }
   }
 })

@@ -13,7 +13,6 @@ import * as Result from "effect/Result"
 import type * as Adapter from "../Adapter.ts"
 import type * as Event from "../Event.ts"
 import * as Json from "../internal/json.ts"
-import * as Message from "../Message.ts"
 import * as Response from "../Response.ts"
 import type * as Answer from "./internal/answer.ts"
 import * as Blocks from "./internal/anthropicBlocks.ts"
@@ -23,6 +22,7 @@ import * as Turn from "./internal/anthropicTurn.ts"
 import * as Connection from "./internal/connection.ts"
 import * as Errors from "./internal/errors.ts"
 import * as Protocol from "./internal/protocol.ts"
+import * as Replies from "./internal/replies.ts"
 import type * as Sse from "./internal/sse.ts"
 import * as Usage from "./internal/usage.ts"
 import * as Wire from "./internal/wire.ts"
@@ -136,22 +136,20 @@ class Reader implements Answer.Reader {
     return this.isDone || this.isWhole || this.word !== undefined
   }
 
-  read({ data, name }: Sse.SseEvent, out: Array<Event.AdapterEvent>): void {
+  read(event: Sse.SseEvent, out: Array<Event.AdapterEvent>): void {
+    const { data, name } = event
     if (this.isDone || data.trim() === "" || data.trim() === "[DONE]") return
-    const parsed = Json.parse(data)
-    if (Result.isSuccess(parsed) && Json.isObject(parsed.success)) {
-      this.chunk({ type: name, ...parsed.success }, name === "error", out)
-    } else if (name === "error") this.chunk({ error: data }, true, out)
-    else this.fail("malformed_response", `the stream holds an event that is no JSON object (${data.length} characters)`)
+    const chunk = Replies.opened(event)
+    if (chunk === undefined) this.failure ??= Replies.notOpened(this.origin, event)
+    else this.chunk({ type: name, ...chunk }, name === "error", out)
   }
 
   end(stray: string, out: Array<Event.AdapterEvent>): void {
     if (this.hasFinished) return
     this.document(stray, out)
     if (this.failure === undefined && this.isComplete) return this.finish(out)
-    if (this.usage !== null) out.push({ _tag: "RawChunk", chunk: { usage: this.usage } })
-    if (this.hasChunks) this.fail("network_error", "the connection was closed before the reply was complete")
-    else this.fail("malformed_response", `the answer holds no reply: ${Errors.describe(stray)}`)
+    out.push(...Replies.cost(this.usage))
+    this.failure ??= Replies.unfinished(this.origin, this.hasChunks, stray)
   }
 
   /** A body that is no stream of events may be a whole reply, or an error that broke the stream off. */
@@ -232,23 +230,12 @@ class Reader implements Answer.Reader {
     const reason = finishReason(word, toolCalls.some((call) => call.providerExecuted !== true))
     const reasoning = blocks.reasoning(Wire.string(Wire.object(remarks["container"])["id"]))
     const own = { ...remarks, ...(citations.length === 0 ? {} : { citations }) }
-    out.push({
-      _tag: "MessageCompleted",
-      message: {
-        ...Message.assistant(blocks.text, toolCalls),
-        finishReason: reason,
-        ...(reasoning.length === 0 ? {} : { reasoning })
-      },
-      finishReason: reason,
-      ...(word === undefined ? {} : { rawFinishReason: word }),
-      metadata: {
-        ...(usage === null ? {} : { usage }),
-        ...Wire.given("responseId", id),
-        ...Wire.given("model", model),
-        ...Wire.given("stopSequence", stopSequence),
-        ...(Object.keys(own).length === 0 ? {} : { [Turn.key]: own })
-      }
-    })
+    const notes = {
+      ...Wire.given("stopSequence", stopSequence),
+      ...(Object.keys(own).length === 0 ? {} : { [Turn.key]: own })
+    }
+    const content = blocks.text
+    out.push(Replies.completed({ content, toolCalls, reasoning, finishReason: reason, word, usage, id, model, notes }))
     this.hasFinished = true
   }
 }

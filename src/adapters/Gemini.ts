@@ -13,7 +13,7 @@ import * as Result from "effect/Result"
 import type * as Adapter from "../Adapter.ts"
 import type * as Event from "../Event.ts"
 import * as Json from "../internal/json.ts"
-import * as Message from "../Message.ts"
+import type * as Message from "../Message.ts"
 import * as Response from "../Response.ts"
 import type * as Answer from "./internal/answer.ts"
 import * as Connection from "./internal/connection.ts"
@@ -25,6 +25,7 @@ import * as Contents from "./internal/geminiContents.ts"
 import * as Details from "./internal/geminiDetails.ts"
 import * as Turn from "./internal/geminiTurn.ts"
 import * as Protocol from "./internal/protocol.ts"
+import * as Replies from "./internal/replies.ts"
 import type * as Sse from "./internal/sse.ts"
 import * as Usage from "./internal/usage.ts"
 import * as Wire from "./internal/wire.ts"
@@ -125,26 +126,20 @@ class Reader implements Answer.Reader {
     return this.finishWord !== undefined || this.blockReason !== undefined
   }
 
-  read({ data, name }: Sse.SseEvent, out: Array<Event.AdapterEvent>): void {
+  read(event: Sse.SseEvent, out: Array<Event.AdapterEvent>): void {
+    const { data, name } = event
     if (data.trim() === "" || data.trim() === "[DONE]") return
     const parsed = Result.getOrUndefined(Json.parse(data))
     const chunks = Json.isObject(parsed) ? [parsed] : Wire.list(parsed)
     if (chunks.length === 0 && name === "error") this.chunk({ error: data }, out)
     for (const chunk of chunks) this.chunk(chunk, out)
-    if (chunks.length > 0 || Array.isArray(parsed)) return
-    this.fail("malformed_response", `the stream holds an event that is no JSON object (${data.length} characters)`)
+    if (chunks.length === 0 && !Array.isArray(parsed)) this.failure ??= Replies.notOpened(this.origin, event)
   }
 
   end(stray: string, out: Array<Event.AdapterEvent>): void {
     if (this.failure === undefined && this.isComplete) return this.finish(out)
-    if (this.usage !== null) out.push({ _tag: "RawChunk", chunk: { usage: this.usage } })
-    if (this.hasChunks || this.documents.held !== "") {
-      this.fail("network_error", "the connection was closed before the reply was complete")
-    } else this.fail("malformed_response", `the answer holds no reply: ${Errors.describe(stray)}`)
-  }
-
-  private fail(reason: Errors.Reason, detail: string): void {
-    this.failure ??= Errors.make(this.origin, reason, detail)
+    out.push(...Replies.cost(this.usage))
+    this.failure ??= Replies.unfinished(this.origin, this.hasChunks || this.documents.held !== "", stray)
   }
 
   private chunk(chunk: Json.JsonObject, out: Array<Event.AdapterEvent>): void {
@@ -201,31 +196,27 @@ class Reader implements Answer.Reader {
   }
 
   private finish(out: Array<Event.AdapterEvent>): void {
-    const { details: { all: details }, finishWord, media, text, usage } = this
+    const { details: { all: details }, finishWord, id, media, model, text, usage } = this
     if (text !== "") out.push({ _tag: "TextCompleted", id: null, text })
     for (const hosted of this.hasToolParts ? [] : this.details.hosted) this.calls.execute(...hosted, out)
     this.calls.end(finishReasons[finishWord ?? ""] === "length", out)
     const { own, toolCalls } = this.calls
     const reasoning = this.turn.reasoning(own)
-    const reason = finishReason(finishWord, this.blockReason !== undefined, own.length > 0)
     const content = media.length === 0 ? text : [...(text === "" ? [] : [{ type: "text", text } as const]), ...media]
-    out.push({
-      _tag: "MessageCompleted",
-      message: {
-        ...Message.assistant(content, toolCalls),
-        finishReason: reason,
-        ...(reasoning.length === 0 ? {} : { reasoning })
-      },
-      finishReason: reason,
-      ...(finishWord === undefined ? {} : { rawFinishReason: finishWord }),
-      metadata: {
-        ...(usage === null ? {} : { usage }),
-        ...Wire.given("responseId", this.id),
-        ...Wire.given("model", this.model),
+    out.push(Replies.completed({
+      content,
+      toolCalls,
+      reasoning,
+      finishReason: finishReason(finishWord, this.blockReason !== undefined, own.length > 0),
+      word: finishWord,
+      usage,
+      id,
+      model,
+      notes: {
         ...Wire.given("blockReason", this.blockReason),
         ...(Object.keys(details).length === 0 ? {} : { [Calls.metadataKey]: details })
       }
-    })
+    }))
   }
 }
 

@@ -9,11 +9,10 @@ import type * as Config from "effect/Config"
 import type * as HttpClient from "effect/http/HttpClient"
 import type * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
-import * as Result from "effect/Result"
 import type * as Adapter from "../Adapter.ts"
 import type * as Event from "../Event.ts"
 import * as Json from "../internal/json.ts"
-import * as Message from "../Message.ts"
+import type * as Message from "../Message.ts"
 import * as Response from "../Response.ts"
 import type * as Answer from "./internal/answer.ts"
 import * as CallFragments from "./internal/callFragments.ts"
@@ -25,6 +24,7 @@ import * as Connection from "./internal/connection.ts"
 import * as Errors from "./internal/errors.ts"
 import * as Protocol from "./internal/protocol.ts"
 import { ReasoningDetails } from "./internal/reasoningDetails.ts"
+import * as Replies from "./internal/replies.ts"
 import type * as Sse from "./internal/sse.ts"
 import * as StrictSchema from "./internal/strictSchema.ts"
 import * as Usage from "./internal/usage.ts"
@@ -97,6 +97,8 @@ const maxTokensField = (options: Options, vendor: Vendors.Vendor, model: string)
 // ---------------------------------------------------------------------------------------------------------------------
 // stream
 
+const goesOn = "the stream goes on with a tool call that it had completed"
+
 class Reader implements Answer.Reader {
   isDone = false
   failure: Adapter.AdapterError | undefined
@@ -128,42 +130,37 @@ class Reader implements Answer.Reader {
     return this.isDone || this.isWhole || this.finishWord !== undefined
   }
 
-  read({ data, name }: Sse.SseEvent, out: Array<Event.AdapterEvent>): void {
+  read(event: Sse.SseEvent, out: Array<Event.AdapterEvent>): void {
+    const { data, name } = event
     if (this.isDone || data.trim() === "") return
     if (data.trim() === "[DONE]") {
       if (this.failure === undefined) this.finish(out)
       this.isDone = true
       return
     }
-    const parsed = Json.parse(data)
-    if (Result.isSuccess(parsed) && Json.isObject(parsed.success)) this.chunk(parsed.success, name === "error", out)
-    else if (name === "error") this.chunk({ error: data }, true, out)
-    else this.fail("malformed_response", `the stream holds an event that is no JSON object (${data.length} characters)`)
+    const chunk = Replies.opened(event)
+    if (chunk === undefined) this.failure ??= Replies.notOpened(this.origin, event)
+    else this.chunk(chunk, name === "error", out)
   }
 
   end(stray: string, out: Array<Event.AdapterEvent>): void {
     if (this.hasFinished) return
     this.document(stray, out)
     if (this.failure === undefined && this.isComplete) return this.finish(out)
-    if (this.usage !== null) out.push({ _tag: "RawChunk", chunk: { usage: this.usage } })
-    if (this.failure !== undefined) this.failure = Errors.ended(this.failure, this.finishWord)
-    else if (this.hasChunks) this.fail("network_error", "the connection was closed before the reply was complete")
-    else this.fail("malformed_response", `the answer holds no reply: ${Errors.describe(stray)}`)
+    out.push(...Replies.cost(this.usage))
+    this.failure = this.failure === undefined
+      ? Replies.unfinished(this.origin, this.hasChunks, stray)
+      : Errors.ended(this.failure, this.finishWord)
   }
 
   /** A body that is no stream of events may be a whole reply, or an error that broke the stream off. */
   private document(stray: string, out: Array<Event.AdapterEvent>): void {
-    const parsed = stray === "" ? undefined : Result.getOrUndefined(Json.parse(stray))
-    const body: unknown = Array.isArray(parsed) ? parsed[0] : parsed
-    if (!Json.isObject(body)) return
+    const body = Replies.document(stray)
+    if (body === undefined) return
     const choices = Wire.list(body["choices"])
     this.isDocument = choices.some((choice) => Json.isObject(choice["message"]))
     this.isWhole ||= this.isDocument
     this.chunk(body, choices.length === 0 && !this.hasChunks, out)
-  }
-
-  private fail(reason: Errors.Reason, detail: string): void {
-    this.failure ??= Errors.make(this.origin, reason, detail)
   }
 
   private chunk(chunk: Json.JsonObject, isError: boolean, out: Array<Event.AdapterEvent>): void {
@@ -212,38 +209,35 @@ class Reader implements Answer.Reader {
     this.refusal += refusal
     for (const fragment of fragments) {
       if (this.calls.add(fragment, out)) continue
-      this.fail("malformed_response", "the stream goes on with a tool call that it had completed")
+      this.failure ??= Errors.make(this.origin, "malformed_response", goesOn)
     }
     const reason = finishReason(word, false)
     if (reason === "stop" || reason === "tool_calls") this.calls.closeAll(out)
   }
 
-  private get thoughts(): Pick<Message.Message, "reasoning"> {
+  private get thoughts(): ReadonlyArray<Message.Part> {
     const { list } = this.details
-    if (this.reasoning === "" && list.length === 0) return {}
+    if (this.reasoning === "" && list.length === 0) return []
     const metadata = list.length === 0 ? {} : { metadata: { [Messages.metadataKey]: { reasoning_details: list } } }
-    return { reasoning: [{ type: "reasoning", text: this.reasoning, ...metadata }] }
+    return [{ type: "reasoning", text: this.reasoning, ...metadata }]
   }
 
   private finish(out: Array<Event.AdapterEvent>): void {
     if (this.text !== "") out.push({ _tag: "TextCompleted", id: null, text: this.text })
     this.calls.end(finishReason(this.finishWord, false) === "length", out)
     const toolCalls = this.calls.toolCalls
-    const reason = finishReason(this.finishWord, toolCalls.length > 0)
-    const { refusal, usage } = this
-    out.push({
-      _tag: "MessageCompleted",
-      message: { ...Message.assistant(this.text, toolCalls), finishReason: reason, ...this.thoughts },
-      finishReason: reason,
-      ...(this.finishWord === undefined ? {} : { rawFinishReason: this.finishWord }),
-      metadata: {
-        ...(usage === null ? {} : { usage }),
-        ...(this.id === undefined ? {} : { responseId: this.id }),
-        ...(this.model === undefined ? {} : { model: this.model }),
-        ...(refusal === "" ? {} : { refusal }),
-        ...this.notes.metadata
-      }
-    })
+    const { id, model, refusal, usage } = this
+    out.push(Replies.completed({
+      content: this.text,
+      toolCalls,
+      reasoning: this.thoughts,
+      finishReason: finishReason(this.finishWord, toolCalls.length > 0),
+      word: this.finishWord,
+      usage,
+      id,
+      model,
+      notes: { ...(refusal === "" ? {} : { refusal }), ...this.notes.metadata }
+    }))
     this.hasFinished = true
   }
 }

@@ -10,17 +10,16 @@ import type * as Config from "effect/Config"
 import type * as HttpClient from "effect/http/HttpClient"
 import type * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
-import * as Result from "effect/Result"
 import type * as Adapter from "../Adapter.ts"
 import type * as Event from "../Event.ts"
 import * as Json from "../internal/json.ts"
-import * as Message from "../Message.ts"
 import * as Response from "../Response.ts"
 import type * as Answer from "./internal/answer.ts"
 import * as CallFragments from "./internal/callFragments.ts"
 import * as Connection from "./internal/connection.ts"
 import * as Errors from "./internal/errors.ts"
 import * as Protocol from "./internal/protocol.ts"
+import * as Replies from "./internal/replies.ts"
 import * as Input from "./internal/responsesInput.ts"
 import * as Output from "./internal/responsesOutput.ts"
 import * as Tools from "./internal/responsesTools.ts"
@@ -140,28 +139,26 @@ class Reader implements Answer.Reader {
     return this.isDone
   }
 
-  read({ data, name }: Sse.SseEvent, out: Events): void {
+  read(event: Sse.SseEvent, out: Events): void {
+    const { data, name } = event
     if (this.isDone || data.trim() === "" || data.trim() === "[DONE]") return
-    const parsed = Json.parse(data)
-    if (Result.isSuccess(parsed) && Json.isObject(parsed.success)) this.event(parsed.success, name, out)
-    else if (name === "error") this.error({ error: data })
-    else this.fail("malformed_response", `the stream holds an event that is no JSON object (${data.length} characters)`)
+    const chunk = Replies.opened(event)
+    if (chunk === undefined) this.failure ??= Replies.notOpened(this.origin, event)
+    else this.event(chunk, name, out)
   }
 
   end(stray: string, out: Events): void {
     if (this.isDone) return
     this.document(stray, out)
     if (this.isDone) return
-    if (this.usage !== null) out.push({ _tag: "RawChunk", chunk: { usage: this.usage } })
-    if (this.hasEvents) this.fail("network_error", "the connection was closed before the reply was complete")
-    else this.fail("malformed_response", `the answer holds no reply: ${Errors.describe(stray)}`)
+    out.push(...Replies.cost(this.usage))
+    this.failure ??= Replies.unfinished(this.origin, this.hasEvents, stray)
   }
 
   /** A body that is no stream of events may be a whole reply, or an error that broke the stream off. */
   private document(stray: string, out: Events): void {
-    const parsed = stray === "" ? undefined : Result.getOrUndefined(Json.parse(stray))
-    const body: unknown = Array.isArray(parsed) ? parsed[0] : parsed
-    if (!Json.isObject(body)) return
+    const body = Replies.document(stray)
+    if (body === undefined) return
     if (Array.isArray(body["output"])) {
       this.hasEvents = true
       return this.last(body, undefined, out)
@@ -230,23 +227,18 @@ class Reader implements Answer.Reader {
     const toolCalls = this.calls.toolCalls
     const finish = finishReason(status, reason, toolCalls.some((call) => call.providerExecuted !== true))
     if (text !== "") out.push({ _tag: "TextCompleted", id: null, text })
-    out.push({
-      _tag: "MessageCompleted",
-      message: {
-        ...Message.assistant(text, toolCalls),
-        finishReason: finish,
-        ...(reasoning.length === 0 ? {} : { reasoning })
-      },
+    const { id, model, usage } = this
+    out.push(Replies.completed({
+      content: text,
+      toolCalls,
+      reasoning,
       finishReason: finish,
-      rawFinishReason: reason === undefined ? status : `${status}:${reason}`,
-      metadata: {
-        ...(this.usage === null ? {} : { usage: this.usage }),
-        ...Wire.given("responseId", this.id),
-        ...Wire.given("model", this.model),
-        ...(refusal === "" ? {} : { refusal }),
-        ...(annotations.length === 0 ? {} : { annotations })
-      }
-    })
+      word: reason === undefined ? status : `${status}:${reason}`,
+      usage,
+      id,
+      model,
+      notes: { ...(refusal === "" ? {} : { refusal }), ...(annotations.length === 0 ? {} : { annotations }) }
+    }))
   }
 }
 

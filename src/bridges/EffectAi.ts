@@ -16,6 +16,7 @@ import * as Option from "effect/Option"
 import type * as Redacted from "effect/Redacted"
 import * as Adapter from "../Adapter.ts"
 import * as Connection from "../adapters/internal/connection.ts"
+import * as Now from "../internal/now.ts"
 import type * as Declared from "../internal/toolOptions.ts"
 import type * as Tool from "../Tool.ts"
 import * as EffectAiModel from "./internal/effectAiModel.ts"
@@ -188,6 +189,6 @@ export const tools = <Tools extends Record<string, AiTool.Any>, E = never, R = n
   options: ToolsOptions<RA> = {}
 ): Effect.Effect<ReadonlyArray<{ readonly [Name in keyof Tools]: ToolOf<Tools[Name], RA> }[keyof Tools]>, E, R> =>
   Effect.map(
-    Effect.isEffect(toolkit) ? toolkit : Effect.succeed(toolkit),
+    Now.toEffect(toolkit),
     (made) => EffectAiTools.made(made as unknown as EffectAiTools.Handlers, options.approve) as any
   )

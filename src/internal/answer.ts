@@ -216,10 +216,7 @@ export const failed = <E, R>(desk: Desk<E, R>, subject: Subject, reason: unknown
   const { onToolError } = desk
   if (onToolError === "continue") return continued(desk, subject, reason)
   if (onToolError === "halt") return halted(desk, subject, reason)
-  return Effect.suspend((): Effect.Effect<unknown, never, R> => {
-    const decision: unknown = onToolError(subject.call, reason)
-    return Effect.isEffect(decision) ? decision as Effect.Effect<unknown, never, R> : Effect.succeed(decision)
-  }).pipe(
+  return Effect.suspend(() => Now.toEffect<unknown, never, R>(onToolError(subject.call, reason))).pipe(
     Effect.exit,
     Effect.flatMap((exit) =>
       Exit.isSuccess(exit) ? decided(desk, subject, reason, exit.value) : broken(desk, subject, exit.cause)

@@ -1,6 +1,6 @@
 /**
- * The time by which a run has ended. Its tools have to be done a little earlier, so that a last answer of the model
- * still fits; runs that a tool starts have until then and no longer.
+ * The time at which a run is stopped. Its tools are stopped a little earlier, so that a last answer of the model still
+ * fits; runs that a tool starts have until then and no longer.
  */
 import type * as Duration from "effect/Duration"
 

@@ -29,7 +29,7 @@ export const execute = (
   const once = (attempt: number): Effect.Effect<unknown, never, any> => {
     if (attempt > 1) attempts.retried()
     const outcome = executor.execute(tool, args, attempt === 1 ? context : { ...context, attempt })
-    return Now.valueOrEffect(outcome) as Effect.Effect<unknown, never, any>
+    return Now.toEffect<unknown, never, any>(outcome)
   }
   return tool.retry === undefined ? Now.attempt(() => once(1)) : retrying(tool.retry, once)
 }

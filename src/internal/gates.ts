@@ -10,6 +10,7 @@ import * as Result from "effect/Result"
 import type * as Message from "../Message.ts"
 import type * as Tool from "../Tool.ts"
 import * as Json from "./json.ts"
+import * as Now from "./now.ts"
 import type * as Plan from "./plan.ts"
 import { toolError } from "./toolError.ts"
 
@@ -77,10 +78,12 @@ const ask = (
   { args, call }: Plan.Run,
   context: Tool.CallContext
 ): Effect.Effect<Tool.ToolError | undefined, never, any> =>
-  gate === undefined ? Effect.succeed(undefined) : Effect.suspend(() => {
-    const verdict = gate(args, context)
-    return Effect.isEffect(verdict) ? verdict as Effect.Effect<unknown, unknown, any> : Effect.succeed(verdict)
-  }).pipe(Effect.exit, Effect.map((exit) => judge(call, kind, exit)))
+  gate === undefined
+    ? Effect.succeed(undefined)
+    : Effect.suspend(() => Now.toEffect(gate(args, context))).pipe(
+      Effect.exit,
+      Effect.map((exit) => judge(call, kind, exit))
+    )
 
 /** Why a call may not run, if it may not. Both gates deny with the first one's words. */
 export const denial = (

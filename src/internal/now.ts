@@ -20,10 +20,6 @@ export const catchCause = <A, E, R, B, E2, R2>(
   return Exit.isSuccess(exit) ? Exit.succeed(exit.value) : f(exit.cause)
 }
 
-/** What somebody who may answer with a value or with an effect has answered. */
-export const valueOrEffect = (given: unknown): Effect.Effect<unknown, any, any> =>
-  Effect.isEffect(given) ? given as Effect.Effect<unknown, any, any> : Effect.succeed(given)
-
 /** What `evaluate` gives; what it throws is a defect. */
 export const attempt = <A, E, R>(evaluate: () => Effect.Effect<A, E, R>): Effect.Effect<A, E, R> => {
   try {
@@ -46,3 +42,7 @@ export const encode = (encoder: Encoder.Service, value: unknown): Effect.Effect<
   const { [immediate]: now } = encoder as { readonly [immediate]?: Encoder.Service["encode"] }
   return now === undefined ? encoder.encode(value) : now(value)
 }
+
+/** What may be given as a value or as an effect that comes to it. */
+export const toEffect = <A, E, R>(given: A | Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
+  Effect.isEffect(given) ? given as Effect.Effect<A, E, R> : Exit.succeed(given)

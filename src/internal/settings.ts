@@ -53,14 +53,26 @@ export const positiveInteger = (name: string, value: unknown): number => {
   throw new RangeError(`${name} must be a positive integer; got: ${show(value)}`)
 }
 
-const millis = (name: string, value: unknown): number => {
+const read = (value: unknown): number => {
   if (value === "infinity") return Infinity
   const duration = Duration.fromInput(value as Duration.Input)
-  const result = duration._tag === "Some" ? Duration.toMillis(duration.value) : Number.NaN
-  if (result > 0) return result
+  return duration._tag === "Some" ? Duration.toMillis(duration.value) : Number.NaN
+}
+
+const refuse = (name: string, range: string, value: unknown): never => {
   throw new RangeError(
-    `${name} must be a duration above zero (milliseconds, "30 seconds", "infinity"); got: ${show(value)}`
+    `${name} must be a duration ${range} (milliseconds, "30 seconds", "infinity"); got: ${show(value)}`
   )
+}
+
+const millis = (name: string, value: unknown): number => {
+  const result = read(value)
+  return result > 0 ? result : refuse(name, "above zero", value)
+}
+
+const millisOrNone = (name: string, value: unknown): number => {
+  const result = read(value)
+  return result >= 0 ? result : refuse(name, "of zero or more", value)
 }
 
 /**
@@ -92,7 +104,7 @@ const wish = (input: Deadline.Input | null | undefined): Deadline.Wish | undefin
   const { after, reserve } = input
   return {
     afterMillis: millis("deadline.after", after),
-    reserveMillis: reserve === undefined ? undefined : millis("deadline.reserve", reserve)
+    reserveMillis: reserve === undefined ? undefined : millisOrNone("deadline.reserve", reserve)
   }
 }
 

@@ -2,27 +2,19 @@
  * What is sent besides the thread: the request's body, its headers and its address, as the server receives them.
  */
 import { assert, describe, it } from "@effect/vitest"
-import * as ConfigProvider from "effect/ConfigProvider"
 import * as Effect from "effect/Effect"
-import * as FetchHttpClient from "effect/http/FetchHttpClient"
-import * as Layer from "effect/Layer"
 import * as Redacted from "effect/Redacted"
-import * as Stream from "effect/Stream"
-import { Adapter, Message, type Tool } from "heddle"
+import { type Adapter, Message, type Tool } from "heddle"
 import { Anthropic } from "heddle/adapters"
 import * as Wire from "../support/anthropic.ts"
 import * as Chunks from "../support/openAiChat.ts"
-import * as Server from "../support/server.ts"
+import * as Requests from "../support/requests.ts"
 
 const answered = Wire.reply([Wire.text(0, "ok")], "end_turn")
 
 /** The request that a server receives. */
 const sent = (request: Partial<Adapter.Request> = {}, options: Partial<Anthropic.Options> = {}) =>
-  Effect.scoped(Effect.gen(function*() {
-    const server = yield* Server.serve(() => ({ pieces: [answered] }))
-    yield* Stream.runDrain(Wire.stream(server.url, options, { ...Chunks.request, ...request }))
-    return server.requests[0]!
-  }))
+  Requests.received(answered, (url) => Wire.stream(url, options, { ...Chunks.request, ...request }))
 
 const bodyOf = (request: Partial<Adapter.Request> = {}, options: Partial<Anthropic.Options> = {}) =>
   Effect.map(sent(request, options), ({ body }) => body)
@@ -330,13 +322,10 @@ describe("layer", () => {
 
   /** Where a request goes under a base URL. */
   const pathUnder = (path: string, options: Partial<Anthropic.Options> = {}, request: Partial<Adapter.Request> = {}) =>
-    Effect.scoped(Effect.gen(function*() {
-      const server = yield* Server.serve(() => ({ pieces: [answered] }))
-      yield* Stream.runDrain(
-        Wire.stream("", { ...options, baseUrl: `${server.url}${path}` }, { ...Chunks.request, ...request })
-      )
-      return server.requests[0]!
-    }))
+    Requests.received(
+      answered,
+      (url) => Wire.stream("", { ...options, baseUrl: `${url}${path}` }, { ...Chunks.request, ...request })
+    )
 
   it.effect("R-123: the base URL may end with the version of the paths, and a query string stays at the end", () =>
     Effect.gen(function*() {
@@ -368,16 +357,8 @@ describe("layer", () => {
 
   it.effect("R-123: without a base URL it is Anthropic's own", () =>
     Effect.gen(function*() {
-      let seen = ""
-      yield* Stream.unwrap(Adapter.Adapter.useSync((adapter) => adapter.stream(Chunks.request))).pipe(
-        Stream.runDrain,
-        Effect.provide(Layer.provide(Anthropic.layer({ model: "m" }), FetchHttpClient.layer)),
-        Effect.provideService(FetchHttpClient.Fetch, (url) => {
-          seen = String(url)
-          return Promise.resolve(new Response(answered))
-        })
-      )
-      assert.strictEqual(seen, "https://api.anthropic.com/v1/messages")
+      const { url } = yield* Requests.elsewhere(answered, Anthropic.layer({ model: "m" }))
+      assert.strictEqual(url, "https://api.anthropic.com/v1/messages")
     }))
 
   it("R-123: an option that cannot be used is named", () => {
@@ -388,16 +369,7 @@ describe("layer", () => {
   const fromEnvironment = (
     environment: (url: string) => Record<string, string>,
     defaults: Partial<Anthropic.Options> = {}
-  ) =>
-    Effect.scoped(Effect.gen(function*() {
-      const server = yield* Server.serve(() => ({ pieces: [answered] }))
-      const provider = ConfigProvider.layer(ConfigProvider.fromEnv({ env: environment(server.url) }))
-      yield* Stream.unwrap(Adapter.Adapter.useSync((adapter) => adapter.stream(Chunks.request))).pipe(
-        Stream.runDrain,
-        Effect.provide(Anthropic.layerConfig(defaults).pipe(Layer.provide([FetchHttpClient.layer, provider])))
-      )
-      return server.requests[0]!
-    }))
+  ) => Requests.fromEnvironment(answered, environment, Anthropic.layerConfig(defaults))
 
   it.effect("R-122: the environment names the model, the key and the server, and wins over the defaults", () =>
     Effect.gen(function*() {

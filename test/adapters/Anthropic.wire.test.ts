@@ -3,17 +3,12 @@
  * told in parts, work that is linear in what arrives, and connections that end with their streams.
  */
 import { assert, describe, it } from "@effect/vitest"
-import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
-import * as Fiber from "effect/Fiber"
-import * as FetchHttpClient from "effect/http/FetchHttpClient"
-import * as Latch from "effect/Latch"
-import * as Layer from "effect/Layer"
 import * as Schema from "effect/Schema"
-import * as Stream from "effect/Stream"
 import type { Event } from "heddle"
 import { AdapterSuite, Conformance } from "heddle/testing"
 import * as Wire from "../support/anthropic.ts"
+import * as Connections from "../support/connections.ts"
 import { calls, of, outcome, request } from "../support/openAiChat.ts"
 import * as Server from "../support/server.ts"
 
@@ -21,17 +16,8 @@ const { args, body, call, called, closed, completed, ended, outcomeOf, reply, ri
 
 const textOf = (events: ReadonlyArray<Event.AdapterEvent>) => of(events, "TextCompleted").map((event) => event.text)
 
-/** A client whose answer arrives in reads of exactly the given pieces, which no network would grant. */
-const reading = (pieces: ReadonlyArray<Uint8Array>) =>
-  Stream.provideService(FetchHttpClient.Fetch, () => {
-    let next = 0
-    const source = new ReadableStream<Uint8Array>({
-      pull: (controller) => next < pieces.length ? controller.enqueue(pieces[next++]!) : controller.close()
-    })
-    return Promise.resolve(new Response(source))
-  })
-
-const cutInto = (pieces: ReadonlyArray<Uint8Array>) => outcome(Wire.stream("http://model.test").pipe(reading(pieces)))
+const cutInto = (pieces: ReadonlyArray<Uint8Array>) =>
+  outcome(Wire.stream("http://model.test").pipe(Connections.reading(pieces)))
 
 describe("reads", () => {
   it.effect("R-349: a body that is written in pieces of any size says the same, over HTTP", () =>
@@ -188,17 +174,7 @@ describe("work", () => {
       const whole = JSON.stringify({ text: "x".repeat(49_989) })
       assert.strictEqual(whole.length, 50_000)
       const answer = reply([called(0, "a", "note", ...whole)], "tool_use")
-      const parse = JSON.parse
-      let parsed = 0
-      JSON.parse = (source: string, reviver?: Parameters<typeof parse>[1]) => {
-        parsed += source.length
-        return parse(source, reviver)
-      }
-      const { events } = yield* cutInto(Server.pieces(answer, 64 * 1024)).pipe(
-        Effect.ensuring(Effect.sync(() => {
-          JSON.parse = parse
-        }))
-      )
+      const [{ events }, parsed] = yield* Connections.parsing(cutInto(Server.pieces(answer, 64 * 1024)))
       assert.strictEqual(of(events, "ToolCallDelta").length, 50_000)
       assert.strictEqual(of(events, "ToolCallCompleted")[0]!.rawArguments, whole)
       assert.isAtMost(parsed, answer.length + 2 * whole.length)
@@ -215,17 +191,7 @@ describe("work", () => {
         ...indices.map(closed),
         ...ended("tool_use")
       )
-      const parse = JSON.parse
-      let parsed = 0
-      JSON.parse = (source: string, reviver?: Parameters<typeof parse>[1]) => {
-        parsed += source.length
-        return parse(source, reviver)
-      }
-      const { events } = yield* cutInto(Server.pieces(answer, 64 * 1024)).pipe(
-        Effect.ensuring(Effect.sync(() => {
-          JSON.parse = parse
-        }))
-      )
+      const [{ events }, parsed] = yield* Connections.parsing(cutInto(Server.pieces(answer, 64 * 1024)))
       const found = of(events, "ToolCallCompleted")
       assert.deepStrictEqual(found.map(({ rawArguments }) => rawArguments), indices.map(() => whole))
       assert.isAtMost(parsed, answer.length + 2 * indices.length * whole.length)
@@ -248,49 +214,16 @@ describe("work", () => {
 })
 
 describe("connections", () => {
-  const waiting: Server.Answer = { pieces: [body(start(), ...text(0, "a"))], ending: "open" }
+  const begun = body(start(), ...text(0, "a"))
 
   it.effect("R-125: nothing is sent before the first pull, and each run sends a request of its own", () =>
-    Effect.scoped(Effect.gen(function*() {
-      const server = yield* Server.serve(() => ({ pieces: [rich] }))
-      const stream = Wire.stream(server.url)
-      yield* Effect.scoped(Stream.toPull(stream))
-      assert.strictEqual(server.requests.length, 0)
-      yield* Stream.runDrain(stream)
-      yield* Stream.runDrain(stream)
-      assert.strictEqual(server.requests.length, 2)
-      assert.deepStrictEqual(yield* server.settled, { answered: 2, left: 0 })
-    })))
+    Connections.sentWhenPulled(Wire.stream, rich))
 
   it.effect("R-144: a reader that leaves closes the socket, and the server sees it within milliseconds", () =>
-    Effect.scoped(Effect.gen(function*() {
-      const server = yield* Server.serve(() => waiting)
-      const seen = yield* Stream.runCollect(Stream.take(Wire.stream(server.url), 2))
-      const left = performance.now()
-      assert.deepStrictEqual(seen.map(({ _tag }) => _tag), ["MessageStarted", "TextDelta"])
-      assert.deepStrictEqual(yield* server.settled, { answered: 1, left: 1 })
-      assert.isBelow(performance.now() - left, 250)
-    })))
+    Connections.closedByLeaving(Wire.stream, begun, 250))
 
   it.effect("R-144: a reader that is interrupted closes the socket, before the answer and within it", () =>
-    Effect.scoped(Effect.gen(function*() {
-      const arrived = yield* Latch.make()
-      const server = yield* Server.serve((_, index) => {
-        if (index === 0) return waiting
-        arrived.openUnsafe()
-        return { pieces: [], ending: "open" }
-      })
-      const started = yield* Latch.make()
-      const within = yield* Effect.forkChild(
-        Stream.runForEach(Wire.stream(server.url), (event) => event._tag === "TextDelta" ? started.open : Effect.void)
-      )
-      yield* started.await
-      yield* Fiber.interrupt(within)
-      const before = yield* Effect.forkChild(Stream.runDrain(Wire.stream(server.url)))
-      yield* arrived.await
-      yield* Fiber.interrupt(before)
-      assert.deepStrictEqual(yield* server.settled, { answered: 2, left: 2 })
-    })))
+    Connections.closedByInterruption(Wire.stream, begun))
 
   it.effect("R-355: a connection that is lost in the middle of a call fails the reply, one lost after its end does not", () =>
     Effect.gen(function*() {
@@ -308,34 +241,20 @@ describe("connections", () => {
       assert.deepStrictEqual([textOf(complete.events), complete.error], [["a"], undefined])
     }))
 
-  class ModelServer extends Context.Service<ModelServer, Server.Server>()("test/ModelServer") {}
-
-  const served = Layer.effect(ModelServer, Server.serve(() => ({ pieces: Server.pieces(rich, 50) })))
-
   Conformance.register(
     AdapterSuite.answering({
       request: { ...request, tools: [{ name: "search", description: "", parameters: {} }] },
-      connections: Effect.flatMap(
-        ModelServer,
-        (server) => Effect.map(server.settled, ({ answered }) => ({ opened: server.requests.length, closed: answered }))
-      )
+      connections: Connections.counted
     }),
-    Layer.provideMerge(Layer.unwrap(Effect.map(ModelServer, (server) => Wire.layer(server.url))), served),
+    Connections.served(Wire.layer, { pieces: Server.pieces(rich, 50) }),
     (name, run) => {
       it(`R-334, R-337, ${name}`, run)
     }
   )
 
-  const refusing = Layer.effect(ModelServer, Server.serve(() => ({ status: 401, headers: {}, pieces: ["{}"] })))
-
   Conformance.register(
-    AdapterSuite.failing({
-      connections: Effect.flatMap(
-        ModelServer,
-        (server) => Effect.map(server.settled, ({ answered }) => ({ opened: server.requests.length, closed: answered }))
-      )
-    }),
-    Layer.provideMerge(Layer.unwrap(Effect.map(ModelServer, (server) => Wire.layer(server.url))), refusing),
+    AdapterSuite.failing({ connections: Connections.counted }),
+    Connections.served(Wire.layer, { status: 401, headers: {}, pieces: ["{}"] }),
     (name, run) => {
       it(`R-122, ${name}`, run)
     }

@@ -7,6 +7,7 @@ import * as Arbitrary from "effect/Arbitrary"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import { type Adapter, Message, Step } from "heddle"
+import * as Connections from "../support/connections.ts"
 import * as Chunks from "../support/gemini.ts"
 import * as Server from "../support/server.ts"
 
@@ -65,7 +66,7 @@ const pieces = (text: string, sizes: ReadonlyArray<number>): ReadonlyArray<Uint8
 }
 
 const read = (all: ReadonlyArray<Uint8Array>) =>
-  Chunks.steady(Chunks.outcome(Chunks.stream("http://model.test", { retries: 0 }).pipe(Chunks.reading(all))))
+  Chunks.steady(Chunks.outcome(Chunks.stream("http://model.test", { retries: 0 }).pipe(Connections.reading(all))))
 
 /** A turn's parts as they have to go back: unsigned texts are one, unsigned thoughts and empty parts are left out. */
 const expectedBack = (parts: ReadonlyArray<Json>): ReadonlyArray<Json> => {

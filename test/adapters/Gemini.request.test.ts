@@ -3,27 +3,19 @@
  * from.
  */
 import { assert, describe, it } from "@effect/vitest"
-import * as ConfigProvider from "effect/ConfigProvider"
 import * as Effect from "effect/Effect"
-import * as FetchHttpClient from "effect/http/FetchHttpClient"
-import * as Layer from "effect/Layer"
 import * as Redacted from "effect/Redacted"
 import * as Schema from "effect/Schema"
-import * as Stream from "effect/Stream"
-import { Adapter, Message, Tool } from "heddle"
+import { type Adapter, Message, Tool } from "heddle"
 import { Gemini } from "heddle/adapters"
-import { body, finish, outcome, request, said, stream } from "../support/gemini.ts"
-import * as Server from "../support/server.ts"
+import { body, finish, request, said, stream } from "../support/gemini.ts"
+import * as Requests from "../support/requests.ts"
 
 const answered = body(said("ok"), finish("STOP"))
 
 /** The request that a server receives. */
 const sent = (asked: Partial<Adapter.Request>, options: Partial<Gemini.Options> = {}) =>
-  Effect.scoped(Effect.gen(function*() {
-    const server = yield* Server.serve(() => ({ pieces: [answered] }))
-    yield* Stream.runDrain(stream(server.url, options, { ...request, ...asked }))
-    return server.requests[0]!
-  }))
+  Requests.received(answered, (url) => stream(url, options, { ...request, ...asked }))
 
 const bodyOf = (asked: Partial<Adapter.Request>, options: Partial<Gemini.Options> = {}) =>
   Effect.map(sent(asked, options), ({ body }) => body)
@@ -38,19 +30,7 @@ const key = Redacted.make("AIza-secret-1")
 
 /** The request that would have been sent to a server that is not ours to run. */
 const elsewhere = (options: Partial<Gemini.Options>, asked: Partial<Adapter.Request> = {}) =>
-  Effect.gen(function*() {
-    let seen: { readonly url: string; readonly headers: Headers } | undefined
-    yield* outcome(
-      Stream.unwrap(Adapter.Adapter.useSync((adapter) => adapter.stream({ ...request, ...asked }))).pipe(
-        Stream.provide(Layer.provide(Gemini.layer({ model: "m", ...options }), FetchHttpClient.layer)),
-        Stream.provideService(FetchHttpClient.Fetch, (url, init) => {
-          seen = { url: String(url), headers: new Headers(init?.headers) }
-          return Promise.resolve(new Response(answered))
-        })
-      )
-    )
-    return seen!
-  })
+  Requests.elsewhere(answered, Gemini.layer({ model: "m", ...options }), asked)
 
 describe("body", () => {
   it.effect("R-123: a plain request holds the contents, the system's words apart, and asks for a stream of events", () =>
@@ -228,7 +208,7 @@ describe("settings", () => {
       const headersOf = (options: Partial<Gemini.Options>) =>
         Effect.map(
           elsewhere({ apiKey: key, ...options }),
-          ({ headers }) => [headers.get("x-goog-api-key"), headers.get("authorization")]
+          ({ headers }) => [headers["x-goog-api-key"] ?? null, headers["authorization"] ?? null]
         )
       const secret = Redacted.value(key)
       assert.deepStrictEqual(yield* headersOf({}), [secret, null])
@@ -247,16 +227,11 @@ describe("settings", () => {
   })
 
   const fromEnvironment = (env: Record<string, string>, defaults: Partial<Gemini.Options> = {}) =>
-    Effect.scoped(Effect.gen(function*() {
-      const server = yield* Server.serve(() => ({ pieces: [answered] }))
-      const base = env["GEMINI_BASE_URL"] === undefined ? {} : { GEMINI_BASE_URL: `${server.url}/env` }
-      const provider = ConfigProvider.layer(ConfigProvider.fromEnv({ env: { ...env, ...base } }))
-      yield* Stream.unwrap(Adapter.Adapter.useSync((adapter) => adapter.stream(request))).pipe(
-        Stream.runDrain,
-        Effect.provide(Gemini.layerConfig(defaults).pipe(Layer.provide([FetchHttpClient.layer, provider])))
-      )
-      return server.requests[0]!
-    }))
+    Requests.fromEnvironment(
+      answered,
+      (url) => ({ ...env, ...(env["GEMINI_BASE_URL"] === undefined ? {} : { GEMINI_BASE_URL: `${url}/env` }) }),
+      Gemini.layerConfig(defaults)
+    )
 
   it.effect("R-122: the environment names the model, the key and the server, by either name of the key", () =>
     Effect.gen(function*() {

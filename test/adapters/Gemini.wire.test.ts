@@ -3,15 +3,14 @@
  * what arrives, and connections that end with their streams.
  */
 import { assert, describe, it } from "@effect/vitest"
-import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
-import * as Fiber from "effect/Fiber"
 import * as Latch from "effect/Latch"
 import * as Layer from "effect/Layer"
 import * as Stream from "effect/Stream"
 import type { Event, Response } from "heddle"
 import { AdapterSuite, Conformance } from "heddle/testing"
 import * as net from "node:net"
+import * as Connections from "../support/connections.ts"
 import * as Chunks from "../support/gemini.ts"
 import * as Server from "../support/server.ts"
 
@@ -29,7 +28,9 @@ const usageOf = (...chunks: ReadonlyArray<Readonly<Record<string, unknown>>>) =>
 
 const cutInto = (text: string | Uint8Array, size: number) =>
   Chunks.steady(
-    outcome(Chunks.stream("http://model.test", {}, offering("search")).pipe(Chunks.reading(Server.pieces(text, size))))
+    outcome(
+      Chunks.stream("http://model.test", {}, offering("search")).pipe(Connections.reading(Server.pieces(text, size)))
+    )
   )
 
 /** The bodies in which servers write the same reply. */
@@ -181,23 +182,6 @@ describe("usage", () => {
 })
 
 describe("work", () => {
-  /** How many characters are parsed as JSON while an effect runs. */
-  const parsing = <A, E>(effect: Effect.Effect<A, E>) =>
-    Effect.suspend(() => {
-      const parse = JSON.parse
-      let parsed = 0
-      JSON.parse = (source: string, reviver?: Parameters<typeof parse>[1]) => {
-        parsed += source.length
-        return parse(source, reviver)
-      }
-      return effect.pipe(
-        Effect.ensuring(Effect.sync(() => {
-          JSON.parse = parse
-        })),
-        Effect.map((value) => ({ value, parsed }))
-      )
-    })
-
   it.effect("R-353, I-19: 50,000 pieces of one text are joined without reading it again and again", () =>
     Effect.gen(function*() {
       const letter = { functionCall: { partialArgs: [{ jsonPath: "$.text", stringValue: "x" }], willContinue: true } }
@@ -207,7 +191,7 @@ describe("work", () => {
         chunk([{ functionCall: {} }]),
         stop
       )
-      const { parsed, value } = yield* parsing(cutInto(answer, 64 * 1024))
+      const [value, parsed] = yield* Connections.parsing(cutInto(answer, 64 * 1024))
       assert.deepStrictEqual(of(value.events, "ToolCallCompleted")[0]!.arguments, { text: "x".repeat(50_000) })
       assert.isAtMost(parsed, answer.length + 3 * 50_100)
     }))
@@ -215,7 +199,7 @@ describe("work", () => {
   it.effect("R-353: an array of 20,000 pieces is parsed piece by piece", () =>
     Effect.gen(function*() {
       const answer = array(...Array.from({ length: 20_000 }, () => said("x")), stop)
-      const { parsed, value } = yield* parsing(cutInto(answer, 64 * 1024))
+      const [value, parsed] = yield* Connections.parsing(cutInto(answer, 64 * 1024))
       assert.deepStrictEqual(textOf(value.events), ["x".repeat(20_000)])
       assert.isAtMost(parsed, answer.length)
     }))
@@ -261,8 +245,6 @@ describe("work", () => {
 })
 
 describe("connections", () => {
-  const waiting: Server.Answer = { pieces: [body(said("a"))], ending: "open" }
-
   /**
    * A server that watches its sockets: which are asked something and still open, and when one of them is closed. A client
    * may open others that it asks nothing.
@@ -314,24 +296,7 @@ describe("connections", () => {
     })))
 
   it.effect("R-144: a reader that is interrupted closes the socket, before the answer and within it", () =>
-    Effect.scoped(Effect.gen(function*() {
-      const arrived = yield* Latch.make()
-      const server = yield* Server.serve((_, index) => {
-        if (index === 0) return waiting
-        arrived.openUnsafe()
-        return { pieces: [], ending: "open" }
-      })
-      const started = yield* Latch.make()
-      const within = yield* Effect.forkChild(
-        Stream.runForEach(Chunks.stream(server.url), (event) => event._tag === "TextDelta" ? started.open : Effect.void)
-      )
-      yield* started.await
-      yield* Fiber.interrupt(within)
-      const before = yield* Effect.forkChild(Stream.runDrain(Chunks.stream(server.url)))
-      yield* arrived.await
-      yield* Fiber.interrupt(before)
-      assert.deepStrictEqual(yield* server.settled, { answered: 2, left: 2 })
-    })))
+    Connections.closedByInterruption(Chunks.stream, body(said("a"))))
 
   it.effect("R-355: a connection that is lost before the end fails the reply, one lost after it does not", () =>
     Effect.gen(function*() {
@@ -368,19 +333,12 @@ describe("connections", () => {
       }
     }))
 
-  class ModelServer extends Context.Service<ModelServer, Server.Server>()("test/ModelServer") {}
-
-  const served = Layer.effect(ModelServer, Server.serve(() => ({ pieces: Server.pieces(body(...mixed), 50) })))
-
   Conformance.register(
     AdapterSuite.answering({
       request: offering("search", "read"),
-      connections: Effect.flatMap(
-        ModelServer,
-        (server) => Effect.map(server.settled, ({ answered }) => ({ opened: server.requests.length, closed: answered }))
-      )
+      connections: Connections.counted
     }),
-    Layer.provideMerge(Layer.unwrap(Effect.map(ModelServer, (server) => Chunks.layer(server.url))), served),
+    Connections.served(Chunks.layer, { pieces: Server.pieces(body(...mixed), 50) }),
     (name, run) => {
       it(`R-334, R-337, ${name}`, run)
     }

@@ -5,30 +5,15 @@
 import { assert, describe, it } from "@effect/vitest"
 import * as Arbitrary from "effect/Arbitrary"
 import * as Effect from "effect/Effect"
-import * as FetchHttpClient from "effect/http/FetchHttpClient"
 import * as Schema from "effect/Schema"
-import * as Stream from "effect/Stream"
 import type { Event } from "heddle"
+import * as Connections from "../support/connections.ts"
 import * as Chunks from "../support/openAiChat.ts"
 
 const { body, call, finish, of, said } = Chunks
 
-/** A client whose answer arrives in exactly these reads. */
-const reading = (pieces: Iterable<Uint8Array>) =>
-  Stream.provideService(FetchHttpClient.Fetch, () => {
-    const iterator = pieces[Symbol.iterator]()
-    const source = new ReadableStream<Uint8Array>({
-      pull: (controller) => {
-        const { done, value } = iterator.next()
-        if (done === true) controller.close()
-        else controller.enqueue(value)
-      }
-    })
-    return Promise.resolve(new Response(source))
-  })
-
 const read = (pieces: Iterable<Uint8Array>) =>
-  Chunks.outcome(Chunks.stream("http://model.test", { retries: 0 }).pipe(reading(pieces)))
+  Chunks.outcome(Chunks.stream("http://model.test", { retries: 0 }).pipe(Connections.reading(pieces)))
 
 const oneOf = <const A>(...values: ReadonlyArray<A>): Arbitrary.Arbitrary<A> =>
   Arbitrary.map(Arbitrary.schema(Schema.Literals(values.map((_, index) => index))), (index) => values[index] as A)
@@ -138,19 +123,6 @@ describe("cuts", () => {
 })
 
 describe("work", () => {
-  /** How many characters are parsed as JSON while an effect runs. */
-  const parsedBy = <A>(effect: Effect.Effect<A>) =>
-    Effect.gen(function*() {
-      const parse = JSON.parse
-      let parsed = 0
-      JSON.parse = (source: string, reviver?: Parameters<typeof parse>[1]) => {
-        parsed += source.length
-        return parse(source, reviver)
-      }
-      const value = yield* Effect.ensuring(effect, Effect.sync(() => (JSON.parse = parse)))
-      return { parsed, value }
-    })
-
   it.effect("R-353, I-19: 64 interleaved calls of 800 fragments each are put together in linear work", () =>
     Effect.gen(function*() {
       const indices = Array.from({ length: 64 }, (_, index) => index)
@@ -162,8 +134,8 @@ describe("work", () => {
         finish("tool_calls")
       )
       const bytes = new TextEncoder().encode(answer)
-      const { parsed, value } = yield* parsedBy(read(cut(bytes, [64 * 1024])))
-      const found: ReadonlyArray<Event.Of<"ToolCallCompleted">> = of(value.events, "ToolCallCompleted")
+      const [{ events }, parsed] = yield* Connections.parsing(read(cut(bytes, [64 * 1024])))
+      const found: ReadonlyArray<Event.Of<"ToolCallCompleted">> = of(events, "ToolCallCompleted")
       assert.deepStrictEqual(found.map(({ id }) => id), indices.map((index) => `c${index}`))
       assert.isTrue(found.every(({ rawArguments }) => rawArguments === text))
       assert.isAtMost(parsed, answer.length + 3 * 64 * text.length)

@@ -3,16 +3,13 @@
  * turns, in which a model's calls are run and go back to it answered.
  */
 import { assert, describe, it } from "@effect/vitest"
-import * as ConfigProvider from "effect/ConfigProvider"
 import * as Effect from "effect/Effect"
-import * as FetchHttpClient from "effect/http/FetchHttpClient"
-import * as Layer from "effect/Layer"
 import * as Redacted from "effect/Redacted"
 import * as Schema from "effect/Schema"
-import * as Stream from "effect/Stream"
-import { Adapter, Chat, Message, Thread, Tool } from "heddle"
+import { type Adapter, Chat, Message, Thread, Tool } from "heddle"
 import { OpenAiChat } from "heddle/adapters"
 import * as Chunks from "../support/openAiChat.ts"
+import * as Requests from "../support/requests.ts"
 import * as Server from "../support/server.ts"
 
 const { body, call, finish, said } = Chunks
@@ -21,11 +18,7 @@ const answered = body(said("ok"), finish("stop"))
 
 /** The request that a server receives. */
 const sent = (request: Partial<Adapter.Request>, options: Partial<OpenAiChat.Options> = {}) =>
-  Effect.scoped(Effect.gen(function*() {
-    const server = yield* Server.serve(() => ({ pieces: [answered] }))
-    yield* Stream.runDrain(Chunks.stream(server.url, options, { ...Chunks.request, ...request }))
-    return server.requests[0]!
-  }))
+  Requests.received(answered, (url) => Chunks.stream(url, options, { ...Chunks.request, ...request }))
 
 const bodyOf = (request: Partial<Adapter.Request>, options: Partial<OpenAiChat.Options> = {}) =>
   Effect.map(sent(request, options), ({ body }) => body)
@@ -112,22 +105,12 @@ describe("body", () => {
     }))
 
   /** The request that would have been sent to a server that is not ours to run. */
-  const ownServer = (baseUrl: string | undefined, request: Partial<Adapter.Request>) => {
-    let seen: { readonly url: string; readonly body: any } | undefined
-    return Chunks.outcome(
-      Stream.unwrap(Adapter.Adapter.useSync((adapter) => adapter.stream({ ...Chunks.request, ...request }))).pipe(
-        Stream.provide(Layer.provide(
-          OpenAiChat.layer({ model: "m", ...(baseUrl === undefined ? {} : { baseUrl }) }),
-          FetchHttpClient.layer
-        )),
-        Stream.provideService(FetchHttpClient.Fetch, (url, init) => {
-          const body = JSON.parse(new TextDecoder().decode(init?.body as Uint8Array))
-          seen = { url: String(url), body }
-          return Promise.resolve(new Response(answered))
-        })
-      )
-    ).pipe(Effect.map(() => seen!))
-  }
+  const ownServer = (baseUrl: string | undefined, request: Partial<Adapter.Request>) =>
+    Requests.elsewhere(
+      answered,
+      OpenAiChat.layer({ model: "m", ...(baseUrl === undefined ? {} : { baseUrl }) }),
+      request
+    )
 
   it.effect("R-123: without a base URL it is OpenAI's own, and a query string stays at the end", () =>
     Effect.gen(function*() {
@@ -316,20 +299,10 @@ describe("layer", () => {
     assert.throws(make({ firstChunkTimeout: "x" }), TypeError, "firstChunkTimeout must be a duration; got: x")
   })
 
-  /** What a server receives from an adapter that the environment describes, or the error that describes it wrongly. */
   const fromEnvironment = (
     environment: (url: string) => Record<string, string>,
     defaults: Partial<OpenAiChat.Options> = {}
-  ) =>
-    Effect.scoped(Effect.gen(function*() {
-      const server = yield* Server.serve(() => ({ pieces: [answered] }))
-      const provider = ConfigProvider.layer(ConfigProvider.fromEnv({ env: environment(server.url) }))
-      yield* Stream.unwrap(Adapter.Adapter.useSync((adapter) => adapter.stream(Chunks.request))).pipe(
-        Stream.runDrain,
-        Effect.provide(OpenAiChat.layerConfig(defaults).pipe(Layer.provide([FetchHttpClient.layer, provider])))
-      )
-      return server.requests[0]!
-    }))
+  ) => Requests.fromEnvironment(answered, environment, OpenAiChat.layerConfig(defaults))
 
   it.effect("R-122: the environment names the model, the key and the server, and wins over the defaults", () =>
     Effect.gen(function*() {

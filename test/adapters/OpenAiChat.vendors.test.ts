@@ -4,13 +4,12 @@
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
-import * as FetchHttpClient from "effect/http/FetchHttpClient"
-import * as Layer from "effect/Layer"
 import * as Redacted from "effect/Redacted"
 import * as Stream from "effect/Stream"
-import { Adapter, type Event, Message, type Tool } from "heddle"
+import { type Adapter, type Event, Message, type Tool } from "heddle"
 import { OpenAiChat } from "heddle/adapters"
 import * as Chunks from "../support/openAiChat.ts"
+import * as Requests from "../support/requests.ts"
 import * as Server from "../support/server.ts"
 
 type Options = Partial<OpenAiChat.Options>
@@ -101,20 +100,8 @@ describe("the words of a vendor", () => {
 })
 
 /** The request that would have gone to a server that is not ours to run. */
-const addressed = (baseUrl: string, request: Partial<Adapter.Request>, options: Options = {}) => {
-  let seen: { readonly url: string; readonly headers: Record<string, string>; readonly body: any } | undefined
-  const layer = OpenAiChat.layer({ model: "m", baseUrl, ...options }).pipe(Layer.provide(FetchHttpClient.layer))
-  return Chunks.outcome(
-    Stream.unwrap(Adapter.Adapter.useSync((adapter) => adapter.stream({ ...Chunks.request, ...request }))).pipe(
-      Stream.provide(layer),
-      Stream.provideService(FetchHttpClient.Fetch, (url, init) => {
-        const body = JSON.parse(new TextDecoder().decode(init?.body as Uint8Array))
-        seen = { url: String(url), headers: Object.fromEntries(Object.entries(init?.headers as object)), body }
-        return Promise.resolve(new Response(answered))
-      })
-    )
-  ).pipe(Effect.map(() => seen!))
-}
+const addressed = (baseUrl: string, request: Partial<Adapter.Request>, options: Options = {}) =>
+  Requests.elsewhere(answered, OpenAiChat.layer({ model: "m", baseUrl, ...options }), request)
 
 describe("settings", () => {
   it.effect("R-123: tools may be called one at a time, where there are any", () =>

@@ -3,15 +3,11 @@
  * it stands, work that is linear in what arrives, and connections that end with their streams.
  */
 import { assert, describe, it } from "@effect/vitest"
-import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
-import * as Fiber from "effect/Fiber"
-import * as FetchHttpClient from "effect/http/FetchHttpClient"
-import * as Latch from "effect/Latch"
-import * as Layer from "effect/Layer"
 import * as Stream from "effect/Stream"
 import type { Event } from "heddle"
 import { AdapterSuite, Conformance } from "heddle/testing"
+import * as Connections from "../support/connections.ts"
 import * as Chunks from "../support/openAiChat.ts"
 import * as Server from "../support/server.ts"
 
@@ -21,18 +17,8 @@ const textOf = (events: ReadonlyArray<Event.AdapterEvent>) => of(events, "TextCo
 
 const metadataOf = (events: ReadonlyArray<Event.AdapterEvent>) => of(events, "MessageCompleted")[0]?.metadata
 
-/** A client whose answer arrives in reads of exactly the given pieces, which no network would grant. */
-const reading = (pieces: ReadonlyArray<Uint8Array>) =>
-  Stream.provideService(FetchHttpClient.Fetch, () => {
-    let next = 0
-    const source = new ReadableStream<Uint8Array>({
-      pull: (controller) => next < pieces.length ? controller.enqueue(pieces[next++]!) : controller.close()
-    })
-    return Promise.resolve(new Response(source))
-  })
-
 const cutInto = (text: string, size: number) =>
-  Chunks.outcome(Chunks.stream("http://model.test").pipe(reading(Server.pieces(text, size))))
+  Chunks.outcome(Chunks.stream("http://model.test").pipe(Connections.reading(Server.pieces(text, size))))
 
 describe("reads", () => {
   const reference = Effect.map(outcomeOf(interleaved), ({ events }) => events)
@@ -68,7 +54,7 @@ describe("reads", () => {
       )
       const sizes: Array<number> = []
       yield* Chunks.stream("http://model.test").pipe(
-        reading([first!, second!, Buffer.from(body(finish("stop")))]),
+        Connections.reading([first!, second!, Buffer.from(body(finish("stop")))]),
         Stream.runForEachArray((events) => Effect.sync(() => sizes.push(events.length)))
       )
       assert.deepStrictEqual(sizes, [1, 20, 10, 2])
@@ -199,17 +185,7 @@ describe("work", () => {
         ...[...text].map((letter) => call({ index: 0, arguments: letter })),
         finish("tool_calls")
       )
-      const parse = JSON.parse
-      let parsed = 0
-      JSON.parse = (source: string, reviver?: Parameters<typeof parse>[1]) => {
-        parsed += source.length
-        return parse(source, reviver)
-      }
-      const { events } = yield* cutInto(answer, 64 * 1024).pipe(
-        Effect.ensuring(Effect.sync(() => {
-          JSON.parse = parse
-        }))
-      )
+      const [{ events }, parsed] = yield* Connections.parsing(cutInto(answer, 64 * 1024))
       assert.strictEqual(of(events, "ToolCallDelta").length, 50_000)
       assert.strictEqual(of(events, "ToolCallCompleted")[0]!.rawArguments, text)
       assert.isAtMost(parsed, answer.length + 3 * text.length)
@@ -232,56 +208,16 @@ describe("work", () => {
 })
 
 describe("connections", () => {
-  const waiting: Server.Answer = { pieces: [body(said("a")).replace("data: [DONE]\n\n", "")], ending: "open" }
+  const begun = body(said("a")).replace("data: [DONE]\n\n", "")
 
   it.effect("R-125: nothing is sent before the first pull, and each run sends a request of its own", () =>
-    Effect.scoped(Effect.gen(function*() {
-      const server = yield* Server.serve(() => ({ pieces: [interleaved] }))
-      const stream = Chunks.stream(server.url)
-      yield* Effect.scoped(Stream.toPull(stream))
-      assert.strictEqual(server.requests.length, 0)
-      yield* Stream.runDrain(stream)
-      yield* Stream.runDrain(stream)
-      assert.strictEqual(server.requests.length, 2)
-      assert.deepStrictEqual(yield* server.settled, { answered: 2, left: 0 })
-    })))
+    Connections.sentWhenPulled(Chunks.stream, interleaved))
 
-  it.effect("R-144: a reader that leaves closes the socket, and the server sees it", () =>
-    Effect.scoped(Effect.gen(function*() {
-      const server = yield* Server.serve(() => waiting)
-      const seen = yield* Stream.runCollect(Stream.take(Chunks.stream(server.url), 2))
-      assert.deepStrictEqual(seen.map(({ _tag }) => _tag), ["MessageStarted", "TextDelta"])
-      assert.deepStrictEqual(yield* server.settled, { answered: 1, left: 1 })
-    })))
-
-  it.effect("R-144: the socket is closed within milliseconds, not when the server speaks again", () =>
-    Effect.scoped(Effect.gen(function*() {
-      const server = yield* Server.serve(() => waiting)
-      yield* Stream.runDrain(Stream.take(Chunks.stream(server.url), 2))
-      const left = performance.now()
-      yield* server.settled
-      assert.isBelow(performance.now() - left, 200)
-    })))
+  it.effect("R-144: a reader that leaves closes the socket within milliseconds, not when the server speaks again", () =>
+    Connections.closedByLeaving(Chunks.stream, begun, 200))
 
   it.effect("R-144: a reader that is interrupted closes the socket, before the answer and within it", () =>
-    Effect.scoped(Effect.gen(function*() {
-      const arrived = yield* Latch.make()
-      const server = yield* Server.serve((_, index) => {
-        if (index === 0) return waiting
-        arrived.openUnsafe()
-        return { pieces: [], ending: "open" }
-      })
-      const started = yield* Latch.make()
-      const within = yield* Effect.forkChild(
-        Stream.runForEach(Chunks.stream(server.url), (event) => event._tag === "TextDelta" ? started.open : Effect.void)
-      )
-      yield* started.await
-      yield* Fiber.interrupt(within)
-      const before = yield* Effect.forkChild(Stream.runDrain(Chunks.stream(server.url)))
-      yield* arrived.await
-      yield* Fiber.interrupt(before)
-      assert.deepStrictEqual(yield* server.settled, { answered: 2, left: 2 })
-    })))
+    Connections.closedByInterruption(Chunks.stream, begun))
 
   it.effect("R-355: a connection that is lost in the middle of a call fails the reply, one lost after its end does not", () =>
     Effect.gen(function*() {
@@ -299,19 +235,12 @@ describe("connections", () => {
       assert.deepStrictEqual([textOf(complete.events), complete.error], [["a"], undefined])
     }))
 
-  class ModelServer extends Context.Service<ModelServer, Server.Server>()("test/ModelServer") {}
-
-  const served = Layer.effect(ModelServer, Server.serve(() => ({ pieces: Server.pieces(interleaved, 50) })))
-
   Conformance.register(
     AdapterSuite.answering({
       request: { ...Chunks.request, tools: [{ name: "search", description: "", parameters: {} }] },
-      connections: Effect.flatMap(
-        ModelServer,
-        (server) => Effect.map(server.settled, ({ answered }) => ({ opened: server.requests.length, closed: answered }))
-      )
+      connections: Connections.counted
     }),
-    Layer.provideMerge(Layer.unwrap(Effect.map(ModelServer, (server) => Chunks.layer(server.url))), served),
+    Connections.served(Chunks.layer, { pieces: Server.pieces(interleaved, 50) }),
     (name, run) => {
       it(`R-334, R-337, ${name}`, run)
     }

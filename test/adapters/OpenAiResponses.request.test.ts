@@ -3,27 +3,19 @@
  * items has a file of its own.
  */
 import { assert, describe, it } from "@effect/vitest"
-import * as ConfigProvider from "effect/ConfigProvider"
 import * as Effect from "effect/Effect"
-import * as FetchHttpClient from "effect/http/FetchHttpClient"
-import * as Layer from "effect/Layer"
 import * as Redacted from "effect/Redacted"
-import * as Stream from "effect/Stream"
-import { Adapter, Message, type Tool } from "heddle"
+import { type Adapter, Message, type Tool } from "heddle"
 import { OpenAiResponses } from "heddle/adapters"
 import * as Chunks from "../support/openAiChat.ts"
 import * as Replies from "../support/openAiResponses.ts"
-import * as Server from "../support/server.ts"
+import * as Requests from "../support/requests.ts"
 
 const answered = Replies.body(Replies.said("ok"), Replies.completed())
 
 /** The request that a server receives. */
 const sent = (request: Partial<Adapter.Request>, options: Partial<OpenAiResponses.Options> = {}) =>
-  Effect.scoped(Effect.gen(function*() {
-    const server = yield* Server.serve(() => ({ pieces: [answered] }))
-    yield* Stream.runDrain(Replies.stream(server.url, options, { ...Chunks.request, ...request }))
-    return server.requests[0]!
-  }))
+  Requests.received(answered, (url) => Replies.stream(url, options, { ...Chunks.request, ...request }))
 
 const bodyOf = (request: Partial<Adapter.Request>, options: Partial<OpenAiResponses.Options> = {}) =>
   Effect.map(sent(request, options), ({ body }) => body)
@@ -183,28 +175,14 @@ describe("body", () => {
 describe("layer", () => {
   const key = Redacted.make("sk-secret-1")
 
-  /** The request that would have been sent to a server that is not ours to run. */
-  const addressOf = (baseUrl: string | undefined) => {
-    let seen = ""
-    return Chunks.outcome(
-      Stream.unwrap(Adapter.Adapter.useSync((adapter) => adapter.stream(Chunks.request))).pipe(
-        Stream.provide(Layer.provide(
-          OpenAiResponses.layer({ model: "m", ...(baseUrl === undefined ? {} : { baseUrl }) }),
-          FetchHttpClient.layer
-        )),
-        Stream.provideService(FetchHttpClient.Fetch, (url) => {
-          seen = String(url)
-          return Promise.resolve(new Response(answered))
-        })
-      )
-    ).pipe(Effect.map(() => seen))
-  }
+  const addressOf = (options: Partial<OpenAiResponses.Options>) =>
+    Effect.map(Requests.elsewhere(answered, OpenAiResponses.layer({ model: "m", ...options })), ({ url }) => url)
 
   it.effect("R-123: without a base URL it is OpenAI's own, and a query string stays at the end", () =>
     Effect.gen(function*() {
-      assert.strictEqual(yield* addressOf(undefined), "https://api.openai.com/v1/responses")
+      assert.strictEqual(yield* addressOf({}), "https://api.openai.com/v1/responses")
       assert.strictEqual(
-        yield* addressOf("https://x.openai.azure.com/openai/v1/?api-version=preview"),
+        yield* addressOf({ baseUrl: "https://x.openai.azure.com/openai/v1/?api-version=preview" }),
         "https://x.openai.azure.com/openai/v1/responses?api-version=preview"
       )
     }))
@@ -225,20 +203,10 @@ describe("layer", () => {
     assert.throws(make({ idleTimeout: "soon" }), TypeError, "idleTimeout must be a duration; got: soon")
   })
 
-  /** What a server receives from an adapter that the environment describes, or the error that describes it wrongly. */
   const fromEnvironment = (
     environment: (url: string) => Record<string, string>,
     defaults: Partial<OpenAiResponses.Options> = {}
-  ) =>
-    Effect.scoped(Effect.gen(function*() {
-      const server = yield* Server.serve(() => ({ pieces: [answered] }))
-      const provider = ConfigProvider.layer(ConfigProvider.fromEnv({ env: environment(server.url) }))
-      yield* Stream.unwrap(Adapter.Adapter.useSync((adapter) => adapter.stream(Chunks.request))).pipe(
-        Stream.runDrain,
-        Effect.provide(OpenAiResponses.layerConfig(defaults).pipe(Layer.provide([FetchHttpClient.layer, provider])))
-      )
-      return server.requests[0]!
-    }))
+  ) => Requests.fromEnvironment(answered, environment, OpenAiResponses.layerConfig(defaults))
 
   it.effect("R-122: the environment names the model, the key and the server, and wins over the defaults", () =>
     Effect.gen(function*() {

@@ -3,15 +3,10 @@
  * linear in what arrives, and connections that end with their streams.
  */
 import { assert, describe, it } from "@effect/vitest"
-import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
-import * as Fiber from "effect/Fiber"
-import * as FetchHttpClient from "effect/http/FetchHttpClient"
-import * as Latch from "effect/Latch"
-import * as Layer from "effect/Layer"
 import * as Schema from "effect/Schema"
-import * as Stream from "effect/Stream"
 import { AdapterSuite, Conformance } from "heddle/testing"
+import * as Connections from "../support/connections.ts"
 import * as Chunks from "../support/openAiChat.ts"
 import * as Replies from "../support/openAiResponses.ts"
 import * as Server from "../support/server.ts"
@@ -19,17 +14,8 @@ import * as Server from "../support/server.ts"
 const { added, args, body, call, completed, created, done, event, interleaved, outcomeOf, said } = Replies
 const { of, outcome } = Chunks
 
-/** A client whose answer arrives in reads of exactly the given pieces, which no network would grant. */
-const reading = (pieces: ReadonlyArray<Uint8Array>) =>
-  Stream.provideService(FetchHttpClient.Fetch, () => {
-    let next = 0
-    const source = new ReadableStream<Uint8Array>({
-      pull: (controller) => next < pieces.length ? controller.enqueue(pieces[next++]!) : controller.close()
-    })
-    return Promise.resolve(new Response(source))
-  })
-
-const read = (pieces: ReadonlyArray<Uint8Array>) => outcome(Replies.stream("http://model.test").pipe(reading(pieces)))
+const read = (pieces: ReadonlyArray<Uint8Array>) =>
+  outcome(Replies.stream("http://model.test").pipe(Connections.reading(pieces)))
 
 const cutInto = (text: string, size: number) => read(Server.pieces(text, size))
 
@@ -165,23 +151,6 @@ describe("servers", () => {
   }
 })
 
-/** Counts the characters that are parsed as JSON meanwhile. */
-const parsing = <A, E>(effect: Effect.Effect<A, E>): Effect.Effect<readonly [A, number], E> =>
-  Effect.suspend(() => {
-    const parse = JSON.parse
-    let parsed = 0
-    JSON.parse = (source: string, reviver?: Parameters<typeof parse>[1]) => {
-      parsed += source.length
-      return parse(source, reviver)
-    }
-    return effect.pipe(
-      Effect.map((value) => [value, parsed] as const),
-      Effect.ensuring(Effect.sync(() => {
-        JSON.parse = parse
-      }))
-    )
-  })
-
 describe("work", () => {
   it.effect("R-353, I-19: 50,000 fragments of one byte are parsed once each, and their text as often as one would be", () =>
     Effect.gen(function*() {
@@ -193,7 +162,7 @@ describe("work", () => {
         done(0, call("a", "note", text)),
         completed({ output: [call("a", "note", text)] })
       )
-      const [{ events }, parsed] = yield* parsing(cutInto(answer, 64 * 1024))
+      const [{ events }, parsed] = yield* Connections.parsing(cutInto(answer, 64 * 1024))
       assert.strictEqual(of(events, "ToolCallDelta").length, 50_000)
       assert.strictEqual(of(events, "ToolCallCompleted")[0]!.rawArguments, text)
       assert.isAtMost(parsed, answer.length + 3 * text.length)
@@ -212,7 +181,7 @@ describe("work", () => {
         ...texts.map((text, index) => done(index, call(`c${index}`, "note", text))),
         completed()
       )
-      const [{ events }, parsed] = yield* parsing(cutInto(answer, 4096))
+      const [{ events }, parsed] = yield* Connections.parsing(cutInto(answer, 4096))
       assert.deepStrictEqual(
         of(events, "ToolCallCompleted").map((event) => [event.id, event.arguments["n"], event.argumentsLost]),
         texts.map((_, index) => [`c${index}`, index, undefined])
@@ -233,80 +202,31 @@ describe("work", () => {
 })
 
 describe("connections", () => {
-  const waiting: Server.Answer = { pieces: [body(created, said("a"))], ending: "open" }
+  const begun = body(created, said("a"))
 
   it.effect("R-125: nothing is sent before the first pull, and each run sends a request of its own", () =>
-    Effect.scoped(Effect.gen(function*() {
-      const server = yield* Server.serve(() => ({ pieces: [interleaved] }))
-      const stream = Replies.stream(server.url)
-      yield* Effect.scoped(Stream.toPull(stream))
-      assert.strictEqual(server.requests.length, 0)
-      yield* Stream.runDrain(stream)
-      yield* Stream.runDrain(stream)
-      assert.deepStrictEqual(yield* server.settled, { answered: 2, left: 0 })
-    })))
+    Connections.sentWhenPulled(Replies.stream, interleaved))
 
   it.effect("R-144: a reader that leaves closes the socket, and the server sees it within a second", () =>
-    Effect.scoped(Effect.gen(function*() {
-      const server = yield* Server.serve(() => waiting)
-      const seen = yield* Stream.runCollect(Stream.take(Replies.stream(server.url), 2))
-      const left = performance.now()
-      assert.deepStrictEqual(seen.map(({ _tag }) => _tag), ["MessageStarted", "TextDelta"])
-      assert.deepStrictEqual(yield* server.settled, { answered: 1, left: 1 })
-      assert.isBelow(performance.now() - left, 1000)
-    })))
+    Connections.closedByLeaving(Replies.stream, begun, 1000))
 
   it.effect("R-144: a reader that is interrupted closes the socket, before the answer and within it", () =>
-    Effect.scoped(Effect.gen(function*() {
-      const arrived = yield* Latch.make()
-      const server = yield* Server.serve((_, index) => {
-        if (index === 0) return waiting
-        arrived.openUnsafe()
-        return { pieces: [], ending: "open" }
-      })
-      const started = yield* Latch.make()
-      const within = yield* Effect.forkChild(
-        Stream.runForEach(
-          Replies.stream(server.url),
-          (event) => event._tag === "TextDelta" ? started.open : Effect.void
-        )
-      )
-      yield* started.await
-      yield* Fiber.interrupt(within)
-      const before = yield* Effect.forkChild(Stream.runDrain(Replies.stream(server.url)))
-      yield* arrived.await
-      yield* Fiber.interrupt(before)
-      assert.deepStrictEqual(yield* server.settled, { answered: 2, left: 2 })
-    })))
-
-  class ModelServer extends Context.Service<ModelServer, Server.Server>()("test/ModelServer") {}
-
-  const served = Layer.effect(ModelServer, Server.serve(() => ({ pieces: Server.pieces(interleaved, 50) })))
+    Connections.closedByInterruption(Replies.stream, begun))
 
   Conformance.register(
     AdapterSuite.answering({
       request: { ...Chunks.request, tools: [{ name: "search", description: "", parameters: {} }] },
-      connections: Effect.flatMap(
-        ModelServer,
-        (server) => Effect.map(server.settled, ({ answered }) => ({ opened: server.requests.length, closed: answered }))
-      )
+      connections: Connections.counted
     }),
-    Layer.provideMerge(Layer.unwrap(Effect.map(ModelServer, (server) => Replies.layer(server.url))), served),
+    Connections.served(Replies.layer, { pieces: Server.pieces(interleaved, 50) }),
     (name, run) => {
       it(`R-334, R-337, ${name}`, run)
     }
   )
 
-  const refusing = Layer.effect(ModelServer, Server.serve(() => ({ status: 401, headers: {}, pieces: ["{}"] })))
-
   Conformance.register(
-    AdapterSuite.failing({
-      connections: Effect.flatMap(
-        ModelServer,
-        (server) => Effect.map(server.settled, ({ answered }) => ({ opened: server.requests.length, closed: answered }))
-      )
-    }),
-    Layer.provideMerge(Layer.unwrap(Effect.map(ModelServer, (server) => Replies.layer(server.url))), refusing),
+    AdapterSuite.failing({ connections: Connections.counted }),
+    Connections.served(Replies.layer, { status: 401, headers: {}, pieces: ["{}"] }),
     (name, run) => {
       it(`R-122, ${name}`, run)
     }

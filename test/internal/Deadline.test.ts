@@ -26,6 +26,7 @@ describe("deadline", () => {
     assert.deepStrictEqual(Deadline.resolve(wish(1_000, 100), undefined, now), { at: 2_000, toolsUntil: 1_900 })
     assert.deepStrictEqual(Deadline.resolve(wish(60_000, 30_000), undefined, now), { at: 61_000, toolsUntil: 31_000 })
     assert.deepStrictEqual(Deadline.resolve(wish(1_000, 5_000), undefined, now), { at: 2_000, toolsUntil: 1_000 })
+    assert.deepStrictEqual(Deadline.resolve(wish(1_000, 0), undefined, now), { at: 2_000, toolsUntil: 2_000 })
   })
 
   it("the earlier of the two ends counts, and what is kept is kept of that", () => {
@@ -42,7 +43,7 @@ describe("deadline", () => {
 
   const times = Schema.Struct({
     after: Schema.Int.check(Schema.isBetween({ minimum: 1, maximum: 1_000_000 })),
-    reserve: Schema.Int.check(Schema.isBetween({ minimum: 1, maximum: 1_000_000 })),
+    reserve: Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: 1_000_000 })),
     inherited: Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: 1_000_000 })),
     now: Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: 1_000_000 }))
   })

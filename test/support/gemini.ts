@@ -96,15 +96,5 @@ export const offering = (...names: ReadonlyArray<string>): Adapter.Request => ({
   tools: names.map((name) => ({ name, description: "", parameters: { type: "object" } }))
 })
 
-/** A client whose answer arrives in reads of exactly the given pieces, which no network would grant. */
-export const reading = (pieces: ReadonlyArray<Uint8Array>) =>
-  Stream.provideService(FetchHttpClient.Fetch, () => {
-    let next = 0
-    const source = new ReadableStream<Uint8Array>({
-      pull: (controller) => next < pieces.length ? controller.enqueue(pieces[next++]!) : controller.close()
-    })
-    return Promise.resolve(new Response(source))
-  })
-
 /** The same numbers for every run, so that the ids that are made up are the same. */
 export const steady = Effect.provideService(Random.Random, { nextDoubleUnsafe: () => 0.5, nextIntUnsafe: () => 7 })

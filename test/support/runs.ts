@@ -10,7 +10,15 @@ import * as Fiber from "effect/Fiber"
 import * as Stream from "effect/Stream"
 import * as TestClock from "effect/testing/TestClock"
 import type { Event, Message, ToolRunner } from "heddle"
-import { Recorder } from "heddle/testing"
+import { Recorder, type Simulation } from "heddle/testing"
+
+/** What came of a run that was simulated. */
+export const succeeded = <A, E>(report: Simulation.Report<A, E>): A => {
+  if (report.exit !== undefined && Exit.isSuccess(report.exit)) return report.exit.value
+  return assert.fail(
+    `the run did not succeed: ${report.exit === undefined ? "it hung" : Cause.pretty(report.exit.cause)}`
+  )
+}
 
 export interface Timed<A, E> {
   readonly at: number

@@ -4,8 +4,8 @@
  */
 import * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"
-import * as http from "node:http"
-import type { AddressInfo } from "node:net"
+import type * as http from "node:http"
+import * as Loopback from "../../scratchpad/conformance/loopback.ts"
 
 export interface Received {
   readonly method: string
@@ -48,7 +48,7 @@ export const serve = (
     const waiting = new Set<() => void>()
     let answered = 0
     let left = 0
-    const server = http.createServer((request, response) => {
+    const url = yield* Loopback.listen((request, response) => {
       response.on("close", () => {
         answered++
         if (!response.writableFinished) left++
@@ -59,16 +59,6 @@ export const serve = (
         return write(response, answer(received, requests.length - 1))
       })
     })
-    yield* Effect.acquireRelease(
-      Effect.promise(() => new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve))),
-      () =>
-        Effect.promise(() =>
-          new Promise((resolve) => {
-            server.close(resolve)
-            server.closeAllConnections()
-          })
-        )
-    )
     const settled = Effect.promise(() =>
       new Promise<{ answered: number; left: number }>((resolve) => {
         const check = () => {
@@ -80,7 +70,7 @@ export const serve = (
         check()
       })
     )
-    return { url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`, requests, settled }
+    return { url, requests, settled }
   })
 
 /** The address of a server that is not there any more. */
@@ -89,9 +79,7 @@ export const unreachable: Effect.Effect<string> = Effect.scoped(
 )
 
 const receive = async (request: http.IncomingMessage): Promise<Received> => {
-  const chunks: Array<Buffer> = []
-  for await (const chunk of request) chunks.push(chunk)
-  const text = Buffer.concat(chunks).toString()
+  const text = await Loopback.received(request)
   return {
     method: request.method ?? "",
     path: request.url ?? "",

@@ -17,7 +17,9 @@ import * as Json from "../../internal/json.ts"
 import * as Message from "../../Message.ts"
 import type * as Documents from "./documents.ts"
 import * as Errors from "./errors.ts"
+import * as Pulls from "./pull.ts"
 import * as Sse from "./sse.ts"
+import * as Watchdog from "./watchdog.ts"
 
 /** Reads the events of one answer. Its marks are looked at after every read. */
 export interface Reader {
@@ -41,7 +43,13 @@ export interface Limits {
   readonly maxAnswerLength: number
 }
 
+type Events = ReadonlyArray<Event.AdapterEvent>
+
 type Chunk = Arr.NonEmptyReadonlyArray<Event.AdapterEvent>
+
+type Bytes = Pull.Pull<Arr.NonEmptyReadonlyArray<Uint8Array>, unknown>
+
+type Patience = Watchdog.Limit<Events, never>
 
 /** How long the body's end is waited for after the last event: its cost may follow, and the connection be kept. */
 const afterLast = Duration.seconds(1)
@@ -49,7 +57,6 @@ const afterLast = Duration.seconds(1)
 const afterFinish = Duration.seconds(10)
 
 class Answer {
-  private readonly bytes: Pull.Pull<Arr.NonEmptyReadonlyArray<Uint8Array>, unknown>
   private readonly origin: Errors.Origin
   private readonly reader: Reader
   private readonly limits: Limits
@@ -58,24 +65,29 @@ class Answer {
   private length = 0
   private hasEnded = false
   private failure: Adapter.AdapterError | undefined
+  private readonly untilFirst: Patience
+  private readonly untilNext: Patience
+  private readonly untilFinished: Patience
+  private readonly untilClosed: Patience
 
-  constructor(
-    bytes: Pull.Pull<Arr.NonEmptyReadonlyArray<Uint8Array>, unknown>,
-    origin: Errors.Origin,
-    reader: Reader,
-    limits: Limits
-  ) {
-    this.bytes = bytes
+  constructor(origin: Errors.Origin, reader: Reader, limits: Limits) {
     this.origin = origin
     this.reader = reader
     this.limits = limits
     this.parser = new Sse.Parser(limits.maxEventLength, reader.documents)
+    this.untilFirst = this.patienceOf(limits.firstChunkTimeout)
+    this.untilNext = this.patienceOf(limits.idleTimeout)
+    this.untilFinished = this.patienceOf(Duration.min(afterFinish, limits.idleTimeout))
+    this.untilClosed = this.patienceOf(afterLast)
   }
 
-  readonly pull: Pull.Pull<Chunk, Adapter.AdapterError> = Effect.suspend(() => {
-    if (this.hasEnded) return this.close
-    return Effect.flatMap(this.read, (events) => isNonEmpty(events) ? Effect.succeed(events) : this.pull)
-  })
+  pull(reads: Watchdog.Watchdog<Events, never>): Pull.Pull<Chunk, Adapter.AdapterError> {
+    const pull: Pull.Pull<Chunk, Adapter.AdapterError> = Effect.suspend(() => {
+      if (this.hasEnded) return this.close
+      return Effect.flatMap(reads.within(this.patience), (events) => isNonEmpty(events) ? Effect.succeed(events) : pull)
+    })
+    return pull
+  }
 
   private get close(): Pull.Pull<never, Adapter.AdapterError> {
     const failure = this.reader.failure ?? this.failure
@@ -83,31 +95,29 @@ class Answer {
   }
 
   /** One read of the network, and what it means. */
-  private get read(): Effect.Effect<ReadonlyArray<Event.AdapterEvent>> {
-    const patience = this.patience
-    return this.bytes.pipe(
-      Pull.matchEffect({
-        onSuccess: (chunks) => Effect.sync(() => this.take(chunks)),
-        onDone: () => Effect.sync(() => this.end(undefined)),
-        onFailure: (cause) =>
-          Cause.hasInterrupts(cause)
-            ? Effect.failCause(cause as Cause.Cause<never>)
-            : Effect.sync(() => this.end(["network_error", "the connection was lost before the reply was complete"]))
-      }),
-      Effect.timeoutOrElse({
-        duration: patience,
-        orElse: () => Effect.sync(() => this.end(["timeout", `the server was silent for ${Duration.format(patience)}`]))
-      })
-    )
+  read(bytes: Bytes): Effect.Effect<Events> {
+    return Pull.matchEffect(bytes, {
+      onSuccess: (chunks) => Effect.sync(() => this.take(chunks)),
+      onDone: () => Effect.sync(() => this.end(undefined)),
+      onFailure: (cause) =>
+        Cause.hasInterrupts(cause)
+          ? Effect.failCause(cause as Cause.Cause<never>)
+          : Effect.sync(() => this.end(["network_error", "the connection was lost before the reply was complete"]))
+    })
   }
 
-  private get patience(): Duration.Duration {
-    if (!this.hasRead) return this.limits.firstChunkTimeout
-    if (this.reader.isDone || this.reader.failure !== undefined) return afterLast
-    return this.reader.isComplete ? Duration.min(afterFinish, this.limits.idleTimeout) : this.limits.idleTimeout
+  private get patience(): Patience {
+    if (!this.hasRead) return this.untilFirst
+    if (this.reader.isDone || this.reader.failure !== undefined) return this.untilClosed
+    return this.reader.isComplete ? this.untilFinished : this.untilNext
   }
 
-  private take(chunks: ReadonlyArray<Uint8Array>): ReadonlyArray<Event.AdapterEvent> {
+  private patienceOf(duration: Duration.Duration): Patience {
+    const late = () => this.end(["timeout", `the server was silent for ${Duration.format(duration)}`])
+    return { duration, late: Effect.sync(late) }
+  }
+
+  private take(chunks: ReadonlyArray<Uint8Array>): Events {
     const out: Array<Event.AdapterEvent> = []
     this.hasRead = true
     for (const chunk of chunks) {
@@ -133,7 +143,7 @@ class Answer {
   /** The body has ended, for the given reason if it was not by itself. */
   private end(
     problem: readonly [reason: Errors.Reason, detail: string] | undefined
-  ): ReadonlyArray<Event.AdapterEvent> {
+  ): Events {
     const out: Array<Event.AdapterEvent> = []
     this.hasEnded = true
     const rest = this.parser.end()
@@ -153,7 +163,7 @@ const closed = ["network_error", "the connection was closed before the reply was
 const isTorn = ({ data }: Sse.SseEvent): boolean =>
   data.trimStart().startsWith("{") && Result.isFailure(Json.parse(data))
 
-const isNonEmpty = (events: ReadonlyArray<Event.AdapterEvent>): events is Chunk => events.length > 0
+const isNonEmpty = (events: Events): events is Chunk => events.length > 0
 
 const started: Chunk = [{ _tag: "MessageStarted", message: Message.assistant("") }]
 
@@ -168,13 +178,16 @@ export const begin = (
   limits: Limits
 ): Effect.Effect<Stream.Stream<Event.AdapterEvent, Adapter.AdapterError>, Adapter.AdapterError, Scope.Scope> =>
   Effect.gen(function*() {
-    const answer = new Answer(yield* Stream.toPull(body), origin, reader, limits)
-    const first = yield* Pull.catchDone(answer.pull, () => Effect.succeed([]))
+    const scope = yield* Effect.scope
+    const answer = new Answer(origin, reader, limits)
+    const bytes = yield* Pulls.ofOneReader(body, scope)
+    const pull = answer.pull(yield* Watchdog.make(answer.read(bytes), scope))
+    const first = yield* Pull.catchDone(pull, () => Effect.succeed([]))
     const heads = [started, first].filter(isNonEmpty)
     return Stream.fromPull(Effect.sync(() =>
       Effect.suspend(() => {
         const head = heads.shift()
-        return head === undefined ? answer.pull : Effect.succeed(head)
+        return head === undefined ? pull : Effect.succeed(head)
       })
     ))
   })

@@ -19,6 +19,7 @@ import * as Stream from "effect/Stream"
 import type * as Adapter from "../../Adapter.ts"
 import type * as Connection from "../../adapters/internal/connection.ts"
 import * as Errors from "../../adapters/internal/errors.ts"
+import * as Pulls from "../../adapters/internal/pull.ts"
 import * as EffectAiErrors from "./effectAiErrors.ts"
 import * as EffectAiParts from "./effectAiParts.ts"
 import * as EffectAiPrompt from "./effectAiPrompt.ts"
@@ -155,7 +156,7 @@ export const open = (
 ): Effect.Effect<Reply.PartPull, Connection.Failure, Scope.Scope> =>
   Effect.gen(function*() {
     const parts = yield* Effect.fromResult(Result.mapError(answer(bridge, request), Reply.failed))
-    const pull = yield* Stream.toPull(parts)
+    const pull = yield* Pulls.ofOneReader(parts, yield* Effect.scope)
     let count = 0
     return Effect.flatMap(pull, (some) =>
       Effect.map(Clock.currentTimeMillis, (now): ReadonlyArray<Part.Part> =>

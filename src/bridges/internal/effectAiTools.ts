@@ -14,6 +14,7 @@ import * as Schema from "effect/Schema"
 import * as SchemaAST from "effect/SchemaAST"
 import * as Stream from "effect/Stream"
 import * as Tracer from "effect/Tracer"
+import * as Now from "../../internal/now.ts"
 import type * as Declared from "../../internal/toolOptions.ts"
 import * as Tool from "../../Tool.ts"
 
@@ -98,17 +99,11 @@ const modelOutput = (heddle: Tool.Any, { toModelOutput }: AiTool.Any): Tool.Any 
 
 /** Asks for an approval where the tool needs one. A tool that cannot tell is not run. */
 const authorize = ({ needsApproval }: AiTool.Any, approve: Approve): Approve => (args, call) => {
-  const asked = Effect.suspend(() => {
-    const verdict = approve(args, call)
-    return Effect.isEffect(verdict) ? verdict : Effect.succeed(verdict)
-  })
+  const asked = Effect.suspend(() => Now.toEffect(approve(args, call)))
   const needed = typeof needsApproval === "function"
     ? needsApproval(args, { toolCallId: call.id, messages: [] })
     : needsApproval === true
-  return Effect.flatMap(
-    Effect.isEffect(needed) ? needed : Effect.succeed(needed),
-    (isNeeded) => isNeeded ? asked : Effect.succeed(true)
-  )
+  return Effect.flatMap(Now.toEffect(needed), (isNeeded) => isNeeded ? asked : Effect.succeed(true))
 }
 
 const isAnything = (schema: Schema.Constraint): boolean =>

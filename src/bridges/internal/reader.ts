@@ -4,9 +4,10 @@
  */
 import type * as Adapter from "../../Adapter.ts"
 import * as Errors from "../../adapters/internal/errors.ts"
+import * as Replies from "../../adapters/internal/replies.ts"
 import type * as Event from "../../Event.ts"
 import * as Json from "../../internal/json.ts"
-import * as Message from "../../Message.ts"
+import type * as Message from "../../Message.ts"
 import * as Response from "../../Response.ts"
 import * as Calls from "./calls.ts"
 import * as Layout from "./layout.ts"
@@ -32,7 +33,7 @@ export class Reader {
   private span: { readonly id: string; readonly block: TextBlock } | undefined
   private places = 0
   private text = ""
-  private usage: Response.Usage | undefined
+  private usage: Response.Usage | null = null
   private id: string | undefined
   private model: string | undefined
 
@@ -68,7 +69,7 @@ export class Reader {
     if (this.isDone) return
     this.failure ??= failure ??
       Errors.make(this.origin, "network_error", "the reply ended without saying that it is complete")
-    if (this.usage !== undefined) out.push({ _tag: "RawChunk", chunk: { usage: this.usage } })
+    out.push(...Replies.cost(this.usage))
   }
 
   private content(part: Part.Content, out: Events): void {
@@ -145,17 +146,10 @@ export class Reader {
     const reason = part.reason === "stop" && toolCalls.some(Response.isActionable) ? "tool_calls" : part.reason
     const blocks = [...this.blocks, ...this.calls.executed].sort((left, right) => left.at - right.at)
     const reasoning = Layout.keep(this.owner, blocks, this.calls.places)
-    out.push({
-      _tag: "MessageCompleted",
-      message: {
-        ...Message.assistant(this.messageContent, toolCalls),
-        finishReason: reason,
-        ...(reasoning.length === 0 ? {} : { reasoning })
-      },
-      finishReason: reason,
-      ...(part.word === undefined ? {} : { rawFinishReason: part.word }),
-      metadata: this.metadata(part)
-    })
+    const { id, messageContent: content, model } = this
+    const { usage, word } = part
+    const notes = this.notesWith(part)
+    out.push(Replies.completed({ content, toolCalls, reasoning, finishReason: reason, word, usage, id, model, notes }))
     this.isDone = true
   }
 
@@ -171,17 +165,9 @@ export class Reader {
     return this.text === "" ? made : [{ type: "text", text: this.text }, ...made]
   }
 
-  private metadata(part: Part.Finish): Json.JsonObject {
-    const notes = {
-      ...Object.fromEntries(this.notes),
-      ...(part.options === undefined ? {} : { options: part.options })
-    }
-    return {
-      usage: part.usage,
-      ...(this.id === undefined ? {} : { responseId: this.id }),
-      ...(this.model === undefined ? {} : { model: this.model }),
-      ...(Object.keys(notes).length === 0 ? {} : { [this.owner.key]: Json.toJson(notes) })
-    }
+  private notesWith({ options }: Part.Finish): Json.JsonObject {
+    const notes = { ...Object.fromEntries(this.notes), ...(options === undefined ? {} : { options }) }
+    return Object.keys(notes).length === 0 ? {} : { [this.owner.key]: Json.toJson(notes) }
   }
 }
 

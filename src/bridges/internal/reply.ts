@@ -15,6 +15,7 @@ import type * as Adapter from "../../Adapter.ts"
 import * as CallFragments from "../../adapters/internal/callFragments.ts"
 import * as Connection from "../../adapters/internal/connection.ts"
 import * as Errors from "../../adapters/internal/errors.ts"
+import * as Watchdog from "../../adapters/internal/watchdog.ts"
 import type * as Events from "../../Event.ts"
 import * as Message from "../../Message.ts"
 import type * as Layout from "./layout.ts"
@@ -35,6 +36,12 @@ export interface Exchange {
   readonly open: Effect.Effect<PartPull, Connection.Failure, Scope.Scope>
 }
 
+/** A reply that is read: what its parts come to, and the events of the next of them. */
+interface Reading {
+  readonly reader: Reader.Reader
+  readonly next: Effect.Effect<ReadonlyArray<Event>>
+}
+
 /** How long the stream's end is waited for after the last word. */
 const afterLast = Duration.seconds(1)
 
@@ -48,8 +55,7 @@ export const stream = (exchange: Exchange): Stream.Stream<Event, Adapter.Adapter
 class Reply {
   private readonly exchange: Exchange
   private readonly scope: Scope.Scope
-  private parts: PartPull | undefined
-  private reader: Reader.Reader | undefined
+  private reading: Reading | undefined
   private hasEnded = false
 
   constructor(exchange: Exchange, scope: Scope.Scope) {
@@ -58,9 +64,10 @@ class Reply {
   }
 
   readonly pull: Pull.Pull<Chunk, Adapter.AdapterError> = Effect.suspend(() => {
-    if (this.reader === undefined) return this.begin
-    if (this.hasEnded) return this.close(this.reader)
-    return Effect.flatMap(this.read(this.reader), (events) => isNonEmpty(events) ? Effect.succeed(events) : this.pull)
+    const { reading } = this
+    if (reading === undefined) return this.begin
+    if (this.hasEnded) return this.close(reading.reader)
+    return Effect.flatMap(reading.next, (events) => isNonEmpty(events) ? Effect.succeed(events) : this.pull)
   })
 
   private close(reader: Reader.Reader): Pull.Pull<never, Adapter.AdapterError> {
@@ -92,44 +99,51 @@ class Reply {
       const { open, origin, owner, settings } = this.exchange
       const reader = new Reader.Reader(owner, origin, yield* CallFragments.idMaker)
       this.hasEnded = false
-      this.parts = yield* Scope.provide(open, scope).pipe(
+      const parts = yield* Scope.provide(open, scope).pipe(
         Effect.timeoutOrElse({
           duration: settings.idleTimeout,
           orElse: () => Effect.fail(failed(silent(origin, "did not answer within", settings.idleTimeout)))
         })
       )
+      const reading = this.readingOf(reader, yield* Watchdog.make(this.read(parts, reader), scope))
       const events: Array<Event> = []
-      while (!reader.hasBegun && !this.hasEnded && reader.failure === undefined) {
-        events.push(...yield* this.read(reader))
-      }
+      while (!reader.hasBegun && !this.hasEnded && reader.failure === undefined) events.push(...yield* reading.next)
       if (!reader.hasBegun && reader.failure !== undefined) return yield* Effect.fail(failed(reader.failure))
-      this.reader = reader
+      this.reading = reading
       const started: Event = { _tag: "MessageStarted", message: Message.assistant("") }
       return [started, ...events]
     })
   }
 
   /** One read of the library's stream, and what it means. */
-  private read(reader: Reader.Reader): Effect.Effect<ReadonlyArray<Event>> {
-    const { origin, settings } = this.exchange
-    const isOver = reader.isDone || reader.failure !== undefined
-    const patience = isOver ? Duration.min(afterLast, settings.idleTimeout) : settings.idleTimeout
-    return (this.parts ?? Cause.done()).pipe(
-      Pull.matchEffect({
-        onSuccess: (parts) => Effect.sync(() => take(reader, parts)),
-        onDone: () => Effect.sync(() => this.end(reader, undefined)),
-        onFailure: (cause) => {
-          const error = Cause.findErrorOption(cause)
-          return Option.isSome(error)
-            ? Effect.sync(() => this.end(reader, error.value))
-            : Effect.failCause(cause as Cause.Cause<never>)
-        }
-      }),
-      Effect.timeoutOrElse({
-        duration: patience,
-        orElse: () => Effect.sync(() => this.end(reader, silent(origin, "was silent for", patience)))
-      })
-    )
+  private read(parts: PartPull, reader: Reader.Reader): Effect.Effect<ReadonlyArray<Event>> {
+    return Pull.matchEffect(parts, {
+      onSuccess: (parts) => Effect.sync(() => take(reader, parts)),
+      onDone: () => Effect.sync(() => this.end(reader, undefined)),
+      onFailure: (cause) => {
+        const error = Cause.findErrorOption(cause)
+        return Option.isSome(error)
+          ? Effect.sync(() => this.end(reader, error.value))
+          : Effect.failCause(cause as Cause.Cause<never>)
+      }
+    })
+  }
+
+  /** Each phase of a reply has a limit of its own. */
+  private readingOf(reader: Reader.Reader, reads: Watchdog.Watchdog<ReadonlyArray<Event>, never>): Reading {
+    const { origin, settings: { idleTimeout } } = this.exchange
+    const patienceOf = (duration: Duration.Duration) => ({
+      duration,
+      late: Effect.sync(() => this.end(reader, silent(origin, "was silent for", duration)))
+    })
+    const untilBegun = patienceOf(idleTimeout)
+    const untilNext = patienceOf(idleTimeout)
+    const untilClosed = patienceOf(Duration.min(afterLast, idleTimeout))
+    const next = Effect.suspend(() => {
+      if (reader.isDone || reader.failure !== undefined) return reads.within(untilClosed)
+      return reads.within(reader.hasBegun ? untilNext : untilBegun)
+    })
+    return { reader, next }
   }
 
   private end(reader: Reader.Reader, failure: Adapter.AdapterError | undefined): ReadonlyArray<Event> {

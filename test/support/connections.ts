@@ -1,0 +1,115 @@
+/**
+ * What every adapter is tried for alike: how it reads what a network hands it, how much work that is, and that its
+ * connections begin and end with their streams. The names of the tests stand where they are.
+ */
+import { assert } from "@effect/vitest"
+import * as Context from "effect/Context"
+import * as Effect from "effect/Effect"
+import * as Fiber from "effect/Fiber"
+import * as FetchHttpClient from "effect/http/FetchHttpClient"
+import * as Latch from "effect/Latch"
+import * as Layer from "effect/Layer"
+import * as Stream from "effect/Stream"
+import type { Adapter, Event } from "heddle"
+import * as Server from "./server.ts"
+
+/** The events of an adapter for the server at an address. */
+export type Events = (url: string) => Stream.Stream<Event.AdapterEvent, Adapter.AdapterError>
+
+/** A client whose answer arrives in reads of exactly the given pieces, which no network would grant. */
+export const reading = (pieces: Iterable<Uint8Array>) =>
+  Stream.provideService(FetchHttpClient.Fetch, () => {
+    const iterator = pieces[Symbol.iterator]()
+    const source = new ReadableStream<Uint8Array>({
+      pull: (controller) => {
+        const { done, value } = iterator.next()
+        if (done === true) controller.close()
+        else controller.enqueue(value)
+      }
+    })
+    return Promise.resolve(new Response(source))
+  })
+
+/** What an effect comes to, and how many characters of JSON were parsed for it. */
+export const parsing = <A, E, R>(effect: Effect.Effect<A, E, R>): Effect.Effect<readonly [A, number], E, R> =>
+  Effect.suspend(() => {
+    const parse = JSON.parse
+    let parsed = 0
+    JSON.parse = (source: string, reviver?: Parameters<typeof parse>[1]) => {
+      parsed += source.length
+      return parse(source, reviver)
+    }
+    return effect.pipe(
+      Effect.map((value) => [value, parsed] as const),
+      Effect.ensuring(Effect.sync(() => {
+        JSON.parse = parse
+      }))
+    )
+  })
+
+/** Nothing is sent before the first pull, and each run sends a request of its own. */
+export const sentWhenPulled = (events: Events, whole: string): Effect.Effect<void, Adapter.AdapterError> =>
+  Effect.scoped(Effect.gen(function*() {
+    const server = yield* Server.serve(() => ({ pieces: [whole] }))
+    const stream = events(server.url)
+    yield* Effect.scoped(Stream.toPull(stream))
+    assert.strictEqual(server.requests.length, 0)
+    yield* Stream.runDrain(stream)
+    yield* Stream.runDrain(stream)
+    assert.strictEqual(server.requests.length, 2)
+    assert.deepStrictEqual(yield* server.settled, { answered: 2, left: 0 })
+  }))
+
+/** An answer that says a text and then nothing more. */
+const waiting = (begun: string): Server.Answer => ({ pieces: [begun], ending: "open" })
+
+/** A reader that leaves closes the socket, and the server sees it within so many milliseconds. */
+export const closedByLeaving = (
+  events: Events,
+  begun: string,
+  millis: number
+): Effect.Effect<void, Adapter.AdapterError> =>
+  Effect.scoped(Effect.gen(function*() {
+    const server = yield* Server.serve(() => waiting(begun))
+    const seen = yield* Stream.runCollect(Stream.take(events(server.url), 2))
+    const left = performance.now()
+    assert.deepStrictEqual(seen.map(({ _tag }) => _tag), ["MessageStarted", "TextDelta"])
+    assert.deepStrictEqual(yield* server.settled, { answered: 1, left: 1 })
+    assert.isBelow(performance.now() - left, millis)
+  }))
+
+/** A reader that is interrupted closes the socket, within an answer and before it. */
+export const closedByInterruption = (events: Events, begun: string): Effect.Effect<void> =>
+  Effect.scoped(Effect.gen(function*() {
+    const arrived = yield* Latch.make()
+    const server = yield* Server.serve((_, index) => {
+      if (index === 0) return waiting(begun)
+      arrived.openUnsafe()
+      return { pieces: [], ending: "open" }
+    })
+    const started = yield* Latch.make()
+    const within = yield* Effect.forkChild(
+      Stream.runForEach(events(server.url), (event) => event._tag === "TextDelta" ? started.open : Effect.void)
+    )
+    yield* started.await
+    yield* Fiber.interrupt(within)
+    const before = yield* Effect.forkChild(Stream.runDrain(events(server.url)))
+    yield* arrived.await
+    yield* Fiber.interrupt(before)
+    assert.deepStrictEqual(yield* server.settled, { answered: 2, left: 2 })
+  }))
+
+class ModelServer extends Context.Service<ModelServer, Server.Server>()("test/ModelServer") {}
+
+/** An adapter together with the server that it asks, for a suite that counts the connections between the two. */
+export const served = (adapter: (url: string) => Layer.Layer<Adapter.Adapter>, answer: Server.Answer) =>
+  Layer.provideMerge(
+    Layer.unwrap(Effect.map(ModelServer, ({ url }) => adapter(url))),
+    Layer.effect(ModelServer, Server.serve(() => answer))
+  )
+
+/** How many connections there were to that server, and how many of them have ended. */
+export const counted = Effect.flatMap(
+  ModelServer,
+  (server) => Effect.map(server.settled, ({ answered }) => ({ opened: server.requests.length, closed: answered }))
+)
