@@ -71,6 +71,19 @@ describe("ToolRunner: a soft stop", () => {
       }
     }))
 
+  it.effect("law 11: a timeout in the middle of the grace gives nobody another one", () =>
+    Effect.gen(function*() {
+      const deaf = Tool.make("deaf", {
+        parameters: {},
+        interrupt: "block",
+        handler: () => Effect.uninterruptible(Effect.never)
+      })
+      const { at, value } = yield* cancelled(calling("deaf"), [deaf], { toolTimeout: 50 })
+      assert.strictEqual(at, 10 + grace)
+      assert.match(String(value.messages[0]?.content), /timeout/)
+      assert.deepStrictEqual(value.abandoned, [{ id: "c0", name: "deaf", ageMillis: 10 + grace }])
+    }))
+
   it.effect("law 11, R-075: an error policy that never decides is waited for no longer than the grace", () =>
     Effect.gen(function*() {
       const never = Tool.make("never", { parameters: {}, timeout: 5, handler: () => Effect.never })

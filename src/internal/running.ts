@@ -106,10 +106,12 @@ export class Running {
     interruptTask(task, this.innerUntil(now))
   }
 
-  /** Who has been told before has had a part of the time. */
-  private tellAt(task: Task, since: number): void {
+  /** When its time began. Who has been told before has had a part of it. */
+  private tellAt(task: Task, since: number): number {
     const told = this.told ??= new Map()
-    if (!told.has(task)) told.set(task, since)
+    const began = Math.min(since, told.get(task) ?? since)
+    told.set(task, began)
+    return began
   }
 
   /** How long somebody is waited for who was told to stop at `since`. The handler around the run may have less time. */
@@ -147,15 +149,14 @@ export class Running {
   /** Tells a task to stop. It has its grace period for that, which began at `since`; then it is given up. */
   interrupt(task: Task, since: number, onGivenUp: () => void): void {
     if (!this.tasks.has(task)) return
-    this.told ??= new Map()
-    this.told.set(task, since)
-    interruptTask(task, this.innerUntil(since))
+    const began = this.tellAt(task, since)
+    interruptTask(task, this.innerUntil(began))
     if (!this.tasks.has(task)) return
-    const timer = this.helpers.after(this.graceMillis, () => {
+    const timer = this.helpers.at(began + this.graceMillis, () => {
       onGivenUp()
       this.giveUp(task)
     })
-    if (timer !== undefined) task.fiber.addObserver(() => timer.interruptUnsafe())
+    if (timer !== undefined) task.fiber.addObserver(() => timer.stop())
   }
 
   private giveUp(task: Task): void {
