@@ -4,27 +4,22 @@
  *
  * @since 0.1.0
  */
-import type * as Arr from "effect/Array"
-import * as Cause from "effect/Cause"
 import * as Channel from "effect/Channel"
-import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import type * as Pull from "effect/Pull"
 import type * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
+import * as ChatRun from "./ChatRun.ts"
 import * as Collector from "./Collector.ts"
 import type * as Event from "./Event.ts"
-import type * as Deadline from "./internal/deadline.ts"
-import * as Ending from "./internal/ending.ts"
-import * as Now from "./internal/now.ts"
-import type { Running } from "./internal/running.ts"
+import type { Events } from "./internal/events.ts"
 import * as Settings from "./internal/settings.ts"
 import * as Turn from "./internal/turn.ts"
 import * as Message from "./Message.ts"
 import * as Policy from "./Policy.ts"
 import * as Step from "./Step.ts"
-import * as StepRun from "./StepRun.ts"
+import type * as StepRun from "./StepRun.ts"
 import * as Thread from "./Thread.ts"
 import type * as Tool from "./Tool.ts"
 
@@ -66,164 +61,24 @@ export interface Options<
 const defaultMaxTurns = 8
 const defaultFinalizePrompt = "Now provide your final structured response."
 
-type Events = Arr.NonEmptyReadonlyArray<Event.Event>
-
-/** What a loop of steps runs by. */
-interface Plan<E, R> {
-  readonly prepared: Step.Prepared<E, R>
-  readonly maxTurns: number
-  readonly haltWhen: Options<ReadonlyArray<Tool.Any>, E, R>["haltWhen"]
-  /** The index of the first step, so that the steps of a run are numbered through. */
-  readonly firstStep: number
-  /** Whether one more model call, without tools, answers what the turns did not come to. */
-  readonly isClosedByAnswer: boolean
-}
-
-/** The next events, which whoever reads them asks for in a step of his fiber. */
-type Next<E, R> = () => Pull.Pull<Events, Failure<E>, void, R>
-
-/** A run that is driven by reads: it opens the next step only when somebody asks for what comes after the last one. */
-class Loop<E, R> {
-  private readonly plan: Plan<E, R>
-  private readonly end: (result: Event.ChatResult) => Next<E, R>
-  private run: Turn.Run<E, R>
-  private thread: Thread.Thread
-  private steps: Array<Event.StepResult> = []
-  /** Why the step in progress is the last, which the model is to answer in without tools. */
-  private closing: Event.ChatResult["finalized"]
-  private phase: Next<E, R>
-
-  constructor(plan: Plan<E, R>, end: Loop<E, R>["end"]) {
-    this.plan = plan
-    this.end = end
-    this.run = plan.prepared.run
-    this.thread = plan.prepared.thread
-    this.phase = this.opening
-  }
-
-  readonly next: Next<E, R> = () => this.phase()
-
-  private readonly opening: Next<E, R> = () =>
-    Effect.contextWith((context: Context.Context<R>) => {
-      const { ambient: { cancellation, deadline } } = this.run
-      if (cancellation?.isRequested === true) return this.ending({ _tag: "Cancelled" })
-      if (deadline !== undefined) this.hurry(deadline, Context.get(context, Clock.Clock).currentTimeMillisUnsafe())
-      const stepIndex = this.plan.firstStep + this.steps.length
-      const opened = StepRun.open(context, this.run, { thread: this.thread, stepIndex, after: this.afterStep })
-      return Effect.flatMapEager(opened, (step) => {
-        this.phase = step
-        return step()
-      })
-    })
-
-  /** Where the deadline leaves no time for tools, the model is to answer now. */
-  private hurry({ toolsUntil }: Deadline.Deadline, now: number): void {
-    if (now >= toolsUntil && this.run.tools.size > 0) this.close("deadline")
-  }
-
-  private close(reason: Event.ChatResult["finalized"]): void {
-    this.closing ??= reason
-    this.run = Turn.closing(this.run)
-  }
-
-  private readonly afterStep = ({ isCut, startError }: StepRun.Ended): ReturnType<Next<E, R>> =>
-    startError === undefined ? this.stepped(isCut) : this.notStarted(startError)
-
-  /** A later model call could not be made: the run ends with what it has. */
-  private notStarted(error: unknown): ReturnType<Next<E, R>> {
-    this.phase = () => this.ending({ _tag: "Failed", error })
-    const events: Events = [{ _tag: "Error", error }]
-    return Effect.as(Turn.observed(this.run.view, events), events)
-  }
-
-  /** A step that a cancellation cut short ends the run, whatever else it came to. */
-  private stepped(isCut: boolean): ReturnType<Next<E, R>> {
-    const step = Collector.toStepResult(this.run.state)
-    this.steps.push(step)
-    this.thread = step.thread
-    if (step.contextUpdate !== undefined) this.run = Turn.withContext(this.run, step.contextUpdate)
-    return Effect.flatMapEager(this.outcome(step, isCut), (outcome) => {
-      this.phase = outcome === undefined ? this.opening : () => this.ending(outcome)
-      return this.phase()
-    })
-  }
-
-  private outcome(step: Event.StepResult, isCut: boolean): Effect.Effect<Event.Outcome | undefined, never, R> {
-    const { firstStep, haltWhen, maxTurns } = this.plan
-    const turns = this.steps.length
-    const stepIndex = firstStep + turns - 1
-    const own = isCut ? cancelled : Ending.ofStep(step, stepIndex)
-    if (own !== undefined) return Effect.succeed(own)
-    if (haltWhen === undefined || haltWhen === null) return Effect.succeed(this.bounded(turns, maxTurns))
-    return Effect.mapEager(
-      Now.toEffect(haltWhen(step)),
-      (isHalted) => isHalted ? { _tag: "HaltWhen", haltWhenStepIndex: stepIndex } : this.bounded(turns, maxTurns)
-    )
-  }
-
-  /** The end that the bounds of the run bring. A model that calls tools when it was to answer gets no further turn. */
-  private bounded(turns: number, maxTurns: number): Event.Outcome | undefined {
-    if (this.closing === "deadline") return cancelled
-    if (turns < maxTurns) return undefined
-    if (this.closing !== undefined || !this.plan.isClosedByAnswer) return { _tag: "MaxTurns", maxTurns }
-    this.close("max_turns")
-    return undefined
-  }
-
-  private ending(outcome: Event.Outcome): ReturnType<Next<E, R>> {
-    const isQuestion = outcome._tag === "AskUser" && (this.steps.at(-1)?.suspensions ?? []).length <= 1
-    const thread = isQuestion ? withQuestion(this.thread, outcome) : this.thread
-    const { closing: finalized, steps } = this
-    this.phase = this.end(Collector.chatResult({ thread, steps, outcome, finalized }))
-    return this.phase()
-  }
-}
-
-const cancelled: Event.Outcome = { _tag: "Cancelled" }
+type Source<E, R> = StepRun.Source<E, R>
 
 type Failure<E> = Step.StepError | E
-
-/**
- * The question stands in the result's thread, so that the user's reply follows it. Where other calls wait as well, their
- * answers are to come first, and nothing may stand between them and the calls.
- */
-const withQuestion = (
-  thread: Thread.Thread,
-  outcome: Extract<Event.Outcome, { readonly _tag: "AskUser" }>
-): Thread.Thread =>
-  Thread.append(thread, [{
-    ...Message.assistant(outcome.pendingQuestion),
-    askUser: true,
-    toolCallId: outcome.pendingToolCallId
-  }])
-
-/** The last event. Handlers that run on are waited for first, so that the result can name those that refuse to stop. */
-const completed = <E, R>(running: Running, result: Event.ChatResult): Next<E, R> => {
-  let isOut = false
-  return () => {
-    if (isOut) return Cause.done()
-    isOut = true
-    return Effect.mapEager(running.stop, (abandoned): Events => [{
-      _tag: "ChatCompleted",
-      result: abandoned.length === 0 ? result : { ...result, abandoned }
-    }])
-  }
-}
 
 const finalized: ReadonlyArray<Event.Outcome["_tag"]> = ["Completed", "MaxTurns", "HaltWhen"]
 
 /** The second pass of a structured run: one call, without tools, in the format that was asked for. */
-const finalPass = <E, R>(first: Event.ChatResult, { run }: Step.Prepared<E, R>, prompt: string): Next<E, R> => {
+const finalPass = <E, R>(first: Event.ChatResult, { run }: Step.Prepared<E, R>, prompt: string): Source<E, R> => {
   const { toolChoice: _, ...template } = run.template
   const thread = prompt === "" ? first.thread : Thread.append(first.thread, [Message.user(prompt)])
-  const second: Plan<E, R> = {
+  return ChatRun.make({
     prepared: { thread, run: { ...run, tools: new Map(), template: { ...template, tools: [] } } },
     maxTurns: 1,
     haltWhen: undefined,
     firstStep: first.steps.length,
-    isClosedByAnswer: false
-  }
-  return new Loop(second, (result) => completed<E, R>(run.running, merge(first, result))).next
+    isClosedByAnswer: false,
+    end: (second, prepared) => ChatRun.completed(merge(first, second), prepared)
+  })
 }
 
 /** The first pass runs the tools; the format is for the answer alone. */
@@ -254,34 +109,39 @@ const start = <Tools extends ReadonlyArray<Tool.Any>, E, R>(
   Effect.contextWith((context: Context.Context<R>) =>
     Effect.map(
       Step.prepare(input, options, scope, "heddle.chat"),
-      (prepared) => Effect.suspend(nextOf(prepared, options, Context.get(context, Policy.Defaults)))
+      (prepared) => {
+        const source = sourceOf(prepared, options, Context.get(context, Policy.Defaults))
+        return Effect.suspend(() => source.next())
+      }
     )
   )
 
-/** What a run that is prepared is read by. */
-const nextOf = <E, R>(
+/** What a run that is prepared is read from. */
+const sourceOf = <E, R>(
   prepared: Step.Prepared<E, R>,
   { finalizePrompt, haltWhen, maxTurns, structuredFinalize }: Options<ReadonlyArray<Tool.Any>, E, R>,
   defaults: Policy.Defaults
-): Next<E, R> => {
-  const { running, settings: { policy }, template } = prepared.run
-  const prompt = finalizePrompt ?? defaults.finalizePrompt ?? defaultFinalizePrompt
+): Source<E, R> => {
+  const { settings: { policy }, template } = prepared.run
   const usual = defaults.maxTurns ?? policy.maxTurns ?? defaultMaxTurns
   const isTwoPass = structuredFinalize === true && template.responseFormat !== undefined
-  const plan: Plan<E, R> = {
+  return ChatRun.make({
     prepared: isTwoPass ? withoutFormat(prepared) : prepared,
     maxTurns: Settings.positiveInteger("max_turns", maxTurns ?? usual),
     haltWhen,
     firstStep: 0,
-    isClosedByAnswer: !isTwoPass && policy.onMaxTurns === "finalize"
-  }
-  return new Loop(plan, (result): Next<E, R> => {
-    if (!isTwoPass) return completed(running, result)
-    return finalized.includes(result.outcome._tag)
-      ? finalPass(result, prepared, prompt)
-      : completed(running, { ...result, structuredFinalize: { pass1Halted: result.haltedReason } })
-  }).next
+    isClosedByAnswer: !isTwoPass && policy.onMaxTurns === "finalize",
+    end: isTwoPass
+      ? twoPass(prepared, finalizePrompt ?? defaults.finalizePrompt ?? defaultFinalizePrompt)
+      : ChatRun.completed
+  })
 }
+
+/** What follows the first pass of a structured run. */
+const twoPass = <E, R>(prepared: Step.Prepared<E, R>, prompt: string) => (result: Event.ChatResult): Source<E, R> =>
+  finalized.includes(result.outcome._tag)
+    ? finalPass(result, prepared, prompt)
+    : ChatRun.completed({ ...result, structuredFinalize: { pass1Halted: result.haltedReason } }, prepared)
 
 /** The events of steps have been shown to the observer by then; the end of the run has not. */
 const observed = <E, R>(pull: Pull.Pull<Events, E, void, R>, view: Turn.View<R>): Pull.Pull<Events, E, void, R> =>

@@ -12,6 +12,7 @@ import * as Ending from "./internal/ending.ts"
 import * as FinishReasons from "./internal/finishReason.ts"
 import * as Json from "./internal/json.ts"
 import * as Payload from "./internal/payload.ts"
+import * as StepState from "./internal/stepState.ts"
 import * as ToolEvents from "./internal/toolEvents.ts"
 import type * as Message from "./Message.ts"
 import * as Policy from "./Policy.ts"
@@ -24,22 +25,10 @@ import type * as Thread from "./Thread.ts"
  * @category models
  * @since 0.1.0
  */
-export interface State {
+export interface State extends StepState.StepState {
   readonly policy: Policy.Policy
   readonly requestId: string | null
-  thread: Thread.Thread | undefined
-  text: string | null
-  reasoning: string
-  calls: Calls.Calls
-  message: Message.Message | null
-  finishReason: Response.FinishReason | null
-  rawFinishReason: string | null
-  responseId: string | null
-  model: string | null
-  usage: Response.Usage | null
-  error: { readonly value: unknown } | undefined
   metadata: Readonly<Record<string, unknown>>
-  tools: ToolEvents.ToolEvents
   steps: Array<Event.StepResult>
   chatResult: Event.ChatResult | undefined
 }
@@ -56,21 +45,6 @@ export interface Options {
   readonly requestId?: string | null
 }
 
-/** The part of a state that belongs to one step. The metadata of messages is kept from step to step. */
-const freshStep = (thread: Thread.Thread | undefined) => ({
-  text: null,
-  reasoning: "",
-  calls: new Calls.Calls(thread?.messages.length),
-  message: null,
-  finishReason: null,
-  rawFinishReason: null,
-  responseId: null,
-  model: null,
-  usage: null,
-  error: undefined,
-  tools: new ToolEvents.ToolEvents()
-})
-
 /**
  * The state before the first event.
  *
@@ -81,11 +55,23 @@ export const initial = (options: Options = {}): State => ({
   policy: options.policy ?? Policy.standard,
   requestId: options.requestId ?? null,
   thread: options.thread,
-  ...freshStep(options.thread),
-  metadata: {},
+  text: null,
+  reasoning: "",
+  calls: new Calls.Calls(options.thread?.messages.length),
+  message: null,
+  finishReason: null,
+  rawFinishReason: null,
+  responseId: null,
+  model: null,
+  usage: null,
+  error: undefined,
+  tools: new ToolEvents.ToolEvents(),
+  metadata: none,
   steps: [],
   chatResult: undefined
 })
+
+const none: State["metadata"] = Object.freeze({})
 
 /**
  * The state after one event. The given state is not changed; an event that says nothing new gives the same reference
@@ -204,8 +190,7 @@ const foldMessage = (state: State, event: Event.Of<"MessageCompleted">): void =>
 
 const foldStep = (state: State, event: Event.Of<"StepCompleted">): void => {
   state.steps.push(stepResult(state, event))
-  state.thread = event.thread
-  Object.assign(state, freshStep(event.thread))
+  StepState.begin(state, event.thread)
 }
 
 /**

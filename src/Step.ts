@@ -139,31 +139,43 @@ const enter = <E, R>(
   scope: Scope.Scope,
   spanName: string
 ): Effect.Effect<Turn.Run<E, R>, never, R> => {
-  const { policy, requestId } = made.settings
-  const running = new Running(made.settings.graceMillis, context as Context.Context<never>)
+  const { adapter, settings, template, tools } = made
+  const { policy, requestId } = settings
+  const running = new Running(settings.graceMillis, context as Context.Context<never>)
   const current: Turn.Current = { step: undefined }
-  const leaving = Scope.addFinalizerExit(
+  const isTraced = Telemetry.isTraced(context as Context.Context<never>)
+  const spanned = Telemetry.spanOf(isTraced, scope, spanName, () => ({ "heddle.request.id": requestId }))
+  return Effect.flatMapEager(
+    spanned,
+    (within) =>
+      Effect.flatMapEager(
+        Ambient.enter(settings, options.cancel, scope),
+        (ambient) =>
+          Effect.as(leaving(current, running, scope), {
+            adapter,
+            system: options.system,
+            mode: options.mode ?? "auto",
+            settings,
+            template,
+            tools,
+            view: options,
+            running,
+            ambient,
+            current,
+            state: Collector.initial({ thread, policy, requestId }),
+            isTraced,
+            within
+          })
+      )
+  )
+}
+
+/** The step in progress is left first, and then every handler stopped. */
+const leaving = (current: Turn.Current, running: Running, scope: Scope.Scope): Effect.Effect<void> =>
+  Scope.addFinalizerExit(
     scope,
     (exit) => Effect.andThen(current.step?.leave(exit) ?? Effect.void, running.stop)
   )
-  const entering = Ambient.enter(made.settings, options.cancel, scope)
-  const isTraced = Telemetry.isTraced(context as Context.Context<never>)
-  const spanned = Telemetry.spanOf(isTraced, scope, spanName, () => ({ "heddle.request.id": requestId }))
-  return Effect.flatMapEager(spanned, (within) =>
-    Effect.flatMapEager(entering, (ambient) =>
-      Effect.as(leaving, {
-        ...made,
-        system: options.system,
-        mode: options.mode ?? "auto",
-        view: options,
-        running,
-        ambient,
-        current,
-        state: Collector.initial({ thread, policy, requestId }),
-        isTraced,
-        within
-      })))
-}
 
 /**
  * The events of one step. Cold: nothing runs before the first pull. Leaving it closes the connection and stops every
@@ -183,8 +195,8 @@ export const stream = <const Tools extends ReadonlyArray<Tool.Any> = [], E = nev
           prepare<Tools, E, R | REvent>(input, options, scope, "heddle.step.run"),
           ({ run, thread }) =>
             Effect.mapEager(
-              StepRun.open(context, run, { thread, stepIndex: 0, after: () => Cause.done() }),
-              (next) => Effect.suspend(next)
+              StepRun.open(context, run, { thread, stepIndex: 0, following: { after: () => Cause.done() } }),
+              (step) => Effect.suspend(() => step.next())
             )
         )
       )

@@ -4,7 +4,6 @@
  *
  * @since 0.1.0
  */
-import type * as Arr from "effect/Array"
 import type * as Cause from "effect/Cause"
 import type * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
@@ -16,8 +15,9 @@ import * as Collector from "./Collector.ts"
 import type * as Event from "./Event.ts"
 import type { Batch } from "./internal/batch.ts"
 import * as Division from "./internal/division.ts"
+import { type Events, isNonEmpty } from "./internal/events.ts"
 import type * as Plan from "./internal/plan.ts"
-import { isEvents, Reply, type Signal } from "./internal/reply.ts"
+import { isEvents, type Listener, Reply, type Signal } from "./internal/reply.ts"
 import * as Request from "./internal/request.ts"
 import * as Telemetry from "./internal/telemetry.ts"
 import * as Turn from "./internal/turn.ts"
@@ -25,15 +25,17 @@ import * as Response from "./Response.ts"
 import * as Thread from "./Thread.ts"
 import * as ToolRunner from "./ToolRunner.ts"
 
-type Events = Arr.NonEmptyReadonlyArray<Event.Event>
+type EventPull<E, R> = Pull.Pull<Events, Adapter.AdapterError | E, void, R>
 
 /**
- * The next events of a step, or of what comes after it. It is to be called in a step of the reader's fiber.
+ * Where the next events come from. They are to be asked for in a step of the fiber that reads them.
  *
  * @category models
  * @since 0.1.0
  */
-export type Next<E, R> = () => Pull.Pull<Events, Adapter.AdapterError | E, void, R>
+export interface Source<E, R> {
+  readonly next: () => EventPull<E, R>
+}
 
 /**
  * How a step ended: whether the run was cancelled first, and why it could not be started if it has no `StepCompleted`.
@@ -50,7 +52,17 @@ export interface Ended {
 interface Place<E, R> {
   readonly thread: Thread.Thread
   readonly stepIndex: number
-  readonly after: (ended: Ended) => ReturnType<Next<E, R>>
+  readonly following: Following<E, R>
+}
+
+/**
+ * What goes on when a step has ended.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Following<E, R> {
+  readonly after: (ended: Ended) => EventPull<E, R>
 }
 
 /** What a phase of a step comes to. It leaves behind which phase is next. */
@@ -59,8 +71,8 @@ type Told<E, R> = Effect.Effect<ReadonlyArray<Event.Event>, Adapter.AdapterError
 type Phase<E, R> = () => Told<E, R>
 
 /**
- * Opens a step on a thread, which goes on with what is after it when it has ended. Nothing happens before the first
- * read. Until it has ended the run's scope closes what it holds: the adapter's connection, and its batches.
+ * Opens a step on a thread, which goes on with what follows it when it has ended. Nothing happens before the first read.
+ * Until it has ended the run's scope closes what it holds: the adapter's connection, and its batches.
  *
  * @category running
  * @since 0.1.0
@@ -69,47 +81,50 @@ export const open = <E, R>(
   context: Context.Context<R>,
   run: Turn.Run<E, R>,
   place: Place<E, R>
-): Effect.Effect<Next<E, R>, never, R> => {
+): Effect.Effect<Source<E, R>, never, R> => {
   const isTraced = run.isTraced || Telemetry.isTraced(context)
   const span = isTraced ? Scope.makeUnsafe() : undefined
   const step = new StepRun(run, place, span)
   run.current.step = step
-  if (span === undefined) return Effect.succeed(step.next)
+  if (span === undefined) return Effect.succeed(step)
   const spanned = run.within(Telemetry.stepSpan(span, run.settings.requestId, place.stepIndex))
-  return Effect.map(spanned, (within): Next<E, R> => () => within(Effect.suspend(step.next)))
+  return Effect.map(spanned, (within) => ({ next: () => within(Effect.suspend(() => step.next())) }))
 }
 
 /** The phases of a step. */
-class StepRun<E, R> implements Turn.Leaving {
-  /** Whether it ended by itself: handlers that outlive such a step are the run's. */
-  private isOver = false
+class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
+  /** How it ended by itself: handlers that outlive such a step are the run's. */
+  private ended: Ended | undefined
   private readonly run: Turn.Run<E, R>
   private readonly place: Place<E, R>
   private readonly span: Scope.Closeable | undefined
   private readonly reply: Reply<E, R>
   private readonly batches: Array<Batch<E>> = []
-  private phase: Phase<E, R>
+  private phase: Phase<E, R> | undefined
   private isSpeaking = false
-  private successor: Next<E, R> | undefined
 
   constructor(run: Turn.Run<E, R>, place: Place<E, R>, span: Scope.Closeable | undefined) {
     this.run = run
     this.place = place
     this.span = span
-    this.reply = new Reply(run, this.openBatch, (signal) => this.heard(signal))
-    this.phase = () => this.opening()
+    this.reply = new Reply(run, this)
   }
 
   /** The next events that are shown. While the model speaks this is most of what a run does: it takes few steps. */
-  readonly next: Next<E, R> = () => {
+  next(): EventPull<E, R> {
     if (this.isSpeaking) return this.reply.next
-    return this.successor === undefined ? Effect.flatMapEager(this.phase(), this.told) : this.successor()
+    if (this.ended !== undefined) return this.place.following.after(this.ended)
+    return this.tell(this.phase === undefined ? this.opening() : this.phase())
+  }
+
+  private tell(events: Told<E, R>): EventPull<E, R> {
+    return Effect.flatMapEager(events, (told) => this.told(told))
   }
 
   /** What it holds is returned, and its handlers are stopped, unless it has ended by itself. */
   leave(exit: Exit.Exit<unknown, unknown>): Effect.Effect<void> {
     for (const batch of this.batches) batch.close()
-    const stopping = this.isOver ? Effect.void : this.run.running.stop
+    const stopping = this.ended === undefined ? this.run.running.stop : Effect.void
     return Effect.flatMapEager(stopping, () => Effect.flatMapEager(this.reply.close(exit), () => this.endSpan(exit)))
   }
 
@@ -117,31 +132,31 @@ class StepRun<E, R> implements Turn.Leaving {
     return this.span === undefined ? Effect.void : Scope.close(this.span, exit)
   }
 
-  private readonly told = (events: ReadonlyArray<Event.Event>): ReturnType<Next<E, R>> => {
+  private told(events: ReadonlyArray<Event.Event>): EventPull<E, R> {
     const { state, view } = this.run
     Collector.applyAllUnsafe(state, events)
     const visible = Turn.shown(view, events)
-    const after = isNonEmpty(visible) ? Effect.succeed(visible) : Effect.suspend(this.next)
+    const after = isNonEmpty(visible) ? Effect.succeed(visible) : Effect.suspend(() => this.next())
     const ready = this.reply.ready(events)
     const next = ready.length === 0 ? after : Effect.andThen(this.reply.start(ready), after)
     return view.onEvent === undefined ? next : Effect.andThen(Turn.observed(view, events), next)
   }
 
-  private heard(signal: Signal): ReturnType<Next<E, R>> {
+  heard(signal: Signal): EventPull<E, R> {
     if (isEvents(signal)) return this.told(signal)
     this.isSpeaking = false
-    const phase = signal._tag === "Ended" ? this.spoken() : this.broken(signal.error, signal.hasBegun)
-    return Effect.flatMapEager(phase, this.told)
+    return this.tell(signal._tag === "Ended" ? this.spoken() : this.broken(signal.error, signal.hasBegun))
   }
 
   /** The batch is known to the step before anything can come between. */
-  private readonly openBatch = (calls: number): Effect.Effect<Batch<E>, never, R> =>
-    Effect.contextWith((context: Context.Context<R>) => {
+  openBatch(calls: number): Effect.Effect<Batch<E>, never, R> {
+    return Effect.contextWith((context: Context.Context<R>) => {
       const { ambient, running, settings } = this.run
       const batch = ToolRunner.open<E, R>(context, calls, settings, this.place.stepIndex, running, ambient)
       this.batches.push(batch)
       return Effect.succeed(batch)
     })
+  }
 
   private opening(): Told<E, R> {
     const { adapter, system, template } = this.run
@@ -218,8 +233,7 @@ class StepRun<E, R> implements Turn.Leaving {
 
   /** What comes after the step takes over once its last events have been told. */
   private close(ended: Ended): Effect.Effect<void> {
-    this.isOver = true
-    this.successor = () => this.place.after(ended)
+    this.ended = ended
     this.run.current.step = undefined
     return this.leave(Exit.void)
   }
@@ -240,5 +254,3 @@ class StepRun<E, R> implements Turn.Leaving {
 }
 
 const nothing: ReadonlyArray<Event.Event> = []
-
-const isNonEmpty = (events: ReadonlyArray<Event.Event>): events is Events => events.length > 0

@@ -229,6 +229,6 @@ describe("architecture", () => {
 
   it("the order holds every module once", () => {
     assert.strictEqual(new Set(order).size, order.length)
-    assert.strictEqual(order.length, 24)
+    assert.strictEqual(order.length, 25)
   })
 })

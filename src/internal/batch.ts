@@ -19,6 +19,7 @@ import * as Answer from "./answer.ts"
 import { Waiting } from "./approval.ts"
 import * as Deadline from "./deadline.ts"
 import * as Emission from "./emission.ts"
+import { type Events, isNonEmpty } from "./events.ts"
 import { Handling, type Host } from "./handling.ts"
 import { Helpers } from "./helpers.ts"
 import { Holding } from "./holding.ts"
@@ -77,9 +78,8 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
 
   /** Tools have to be done by then; what comes up later does not run. */
   private stopAt(millis: number): void {
-    const left = millis - this.now()
-    if (left <= 0) this.cancel(Deadline.toolsCause)
-    else this.helpers.after(left, () => this.cancel(Deadline.toolsCause))
+    if (millis <= this.now()) this.cancel(Deadline.toolsCause)
+    else this.helpers.at(millis, () => this.cancel(Deadline.toolsCause))
   }
 
   /** Calls that have come up. They are numbered by their position in the turn, and start in the order they come in. */
@@ -106,10 +106,14 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
   }
 
   /** The events, in the order the policy asks for; it ends when there are no more calls and each has been answered. */
-  readonly pull: Pull.Pull<readonly [Event.Event, ...Array<Event.Event>], E> = Effect.suspend(() => {
+  get pull(): Pull.Pull<Events, E> {
+    return Effect.suspend(() => this.next())
+  }
+
+  private next(): Pull.Pull<Events, E> {
     if (this.isAtEnd) return Cause.done()
-    return Effect.flatMap(this.take, (events) => isNonEmpty(events) ? Effect.succeed(events) : this.pull)
-  })
+    return Effect.flatMap(this.take, (events) => isNonEmpty(events) ? Effect.succeed(events) : this.next())
+  }
 
   /** Whether there are no more events. */
   get isAtEnd(): boolean {
@@ -275,16 +279,12 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
   limit<A, S>(
     subject: Answer.Subject,
     work: () => Effect.Effect<A, unknown, S>,
-    late: () => unknown = () => this.late(subject)
+    late: () => unknown = () => new Error(`writing the result took longer than ${this.millisFor(subject.tool)} ms`)
   ): Effect.Effect<A, unknown, S> {
     const begun = Now.attempt(work)
     if (Exit.isExit(begun)) return begun
     const millis = this.millisFor(subject.tool)
     return limited(begun, { millis, own: (fiber) => this.watch(subject.call, fiber), late })
-  }
-
-  private late(subject: Answer.Subject): Error {
-    return new Error(`writing the result took longer than ${this.millisFor(subject.tool)} ms`)
   }
 
   millisFor(tool: Tool.Any | undefined): number {
@@ -393,8 +393,5 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
   }
 }
 
-const isDecided = (effect: Effect.Effect<Plan.Decided, never, any>): effect is Exit.Success<Plan.Decided> =>
-  Exit.isExit(effect) && Exit.isSuccess(effect)
-
-const isNonEmpty = (events: ReadonlyArray<Event.Event>): events is readonly [Event.Event, ...Array<Event.Event>] =>
-  events.length > 0
+const isDecided = (effect: unknown): effect is Exit.Success<Plan.Decided> =>
+  Exit.isExit(effect) && effect._tag === "Success"

@@ -24,14 +24,11 @@ interface Entry {
   metadata: Json.JsonObject
 }
 
-/** Calls by what the wire calls them. */
-interface Known {
-  /** The ids that calls have here. */
-  readonly ids: Set<string>
-  /** The calls of each id on the wire, which is one unless a provider used it again. */
-  readonly sharers: Map<string, Array<Entry>>
-  /** By the id on the wire: the call that its next fragment belongs to. */
-  readonly current: Map<string, Entry>
+/** The calls of one id on the wire, which is one unless a provider used it again. */
+interface Sharers {
+  readonly entries: Array<Entry>
+  /** The one that the next fragment belongs to. */
+  current: Entry
 }
 
 /** What an adapter says of a completed call. */
@@ -53,8 +50,10 @@ export interface Reading {
 
 export class Calls {
   private readonly entries: Array<Entry> = []
-  /** The calls by what the wire calls them. Most replies have none. */
-  private known: Known | undefined
+  /** By the id on the wire. Most replies have no calls. */
+  private wire: Map<string, Sharers> | undefined
+  /** The ids that were made up here. */
+  private madeUp: Set<string> | undefined
   private readonly turn: number
 
   /** `turn` tells the ids that are made up here from those of other turns of the conversation. */
@@ -75,25 +74,31 @@ export class Calls {
       copies.set(entry, twin)
       copy.enter(twin)
     }
-    this.known?.current.forEach((entry, wireId) => copy.index.current.set(wireId, copies.get(entry) ?? entry))
+    this.wire?.forEach(({ current }, wireId) => copy.turnTo(wireId, copies.get(current) ?? current))
     return copy
   }
 
-  private get index(): Known {
-    return this.known ??= { ids: new Set(), sharers: new Map(), current: new Map() }
-  }
-
   private sharers(wireId: string): Array<Entry> | undefined {
-    return this.known?.sharers.get(wireId)
+    return this.wire?.get(wireId)?.entries
   }
 
+  /** From now on fragments of that id are this call's. */
+  private turnTo(wireId: string, entry: Entry): void {
+    const sharers = this.wire?.get(wireId)
+    if (sharers !== undefined) sharers.current = entry
+  }
+
+  /** Takes in a call, which the next fragments of its id are for. */
   private enter(entry: Entry): void {
-    const { ids, sharers } = this.index
+    const wire = this.wire ??= new Map()
+    const same = wire.get(entry.wireId)
     this.entries.push(entry)
-    ids.add(entry.id)
-    const same = sharers.get(entry.wireId)
-    if (same === undefined) sharers.set(entry.wireId, [entry])
-    else same.push(entry)
+    if (same === undefined) wire.set(entry.wireId, { entries: [entry], current: entry })
+    else same.entries.push(entry)
+    this.turnTo(entry.wireId, entry)
+    if (entry.id === entry.wireId) return
+    this.madeUp ??= new Set()
+    this.madeUp.add(entry.id)
   }
 
   private open(wireId: string, name: string): Entry {
@@ -112,12 +117,11 @@ export class Calls {
       metadata: {}
     }
     this.enter(entry)
-    this.index.current.set(wireId, entry)
     return entry
   }
 
   private isUsed(id: string): boolean {
-    return this.known?.ids.has(id) === true
+    return this.madeUp?.has(id) === true || this.sharers(id)?.some((entry) => entry.id === id) === true
   }
 
   private freshId(wireId: string): string {
@@ -141,14 +145,14 @@ export class Calls {
       this.open(wireId, name)
       return true
     }
-    if (entry.name === name && entry === this.known?.current.get(wireId)) return false
+    if (entry.name === name && entry === this.wire?.get(wireId)?.current) return false
     entry.name = name
-    this.index.current.set(wireId, entry)
+    this.turnTo(wireId, entry)
     return true
   }
 
   delta(wireId: string, fragment: string): boolean {
-    const entry = this.known?.current.get(wireId) ?? this.open(wireId, "")
+    const entry = this.wire?.get(wireId)?.current ?? this.open(wireId, "")
     if (entry.isCompleted) return false
     entry.raw += fragment
     entry.fragments++

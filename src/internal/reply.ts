@@ -47,10 +47,16 @@ type ModelPull = Pull.Pull<Arr.NonEmptyReadonlyArray<Event.AdapterEvent>, Adapte
 /** What the reader makes of what it heard. */
 type Heard<E, R> = Pull.Pull<Arr.NonEmptyReadonlyArray<Event.Event>, Adapter.AdapterError | E, void, R>
 
+/** Who reads a reply. */
+export interface Listener<E, R> {
+  readonly openBatch: (calls: number) => Effect.Effect<Batch<E>, never, R>
+  /** Goes on with what the reply comes to next. */
+  readonly heard: (signal: Signal) => Heard<E, R>
+}
+
 export class Reply<E, R> {
   private readonly run: Turn.Run<E, R>
-  private readonly openBatch: (calls: number) => Effect.Effect<Batch<E>, never, R>
-  private readonly heard: (signal: Signal) => Heard<E, R>
+  private readonly listener: Listener<E, R>
   /** What the adapter opened. */
   private readonly connection = Scope.makeUnsafe()
   private batch: Batch<E> | undefined
@@ -61,11 +67,9 @@ export class Reply<E, R> {
   private fiber: Fiber.Fiber<Signal> | undefined
   private read: Exit.Exit<Signal> | undefined
 
-  /** `heard` goes on with what the reply comes to next. */
-  constructor(run: Turn.Run<E, R>, openBatch: Reply<E, R>["openBatch"], heard: Reply<E, R>["heard"]) {
+  constructor(run: Turn.Run<E, R>, listener: Listener<E, R>) {
     this.run = run
-    this.openBatch = openBatch
-    this.heard = heard
+    this.listener = listener
   }
 
   /** Connects to the model. Nothing is asked of it before the first read. A run that can be cancelled reads beside. */
@@ -83,12 +87,12 @@ export class Reply<E, R> {
     return this.run.ambient.cancellation === undefined ? Effect.void : this.beside()
   }
 
-  private readonly began = (events: ReadonlyArray<Event.Event>): ReadonlyArray<Event.Event> => {
+  private began(events: ReadonlyArray<Event.Event>): Signal {
     this.hasBegun = true
     return events
   }
 
-  private readonly broke = (cause: Cause.Cause<Adapter.AdapterError | Cause.Done>): Effect.Effect<Ending> => {
+  private broke(cause: Cause.Cause<Adapter.AdapterError | Cause.Done>): Effect.Effect<Signal> {
     if (Pull.isDoneCause(cause)) return Effect.succeed(ended)
     const error = Cause.findErrorOption(cause as Cause.Cause<Adapter.AdapterError>)
     return Option.isNone(error)
@@ -98,11 +102,15 @@ export class Reply<E, R> {
 
   /** What comes next, of the model or of the tools beside it. Each is to be read once, in a step of its reader's fiber. */
   get next(): Heard<E, R> {
-    if (this.batch !== undefined) return Effect.flatMapEager(this.besideModel(this.batch), this.heard)
+    if (this.batch !== undefined) return this.heard(this.besideModel(this.batch))
     return this.reading ??= Effect.matchCauseEffect(this.pull, {
-      onSuccess: (events) => this.heard(this.began(events)),
-      onFailure: (cause) => Effect.flatMapEager(this.broke(cause), this.heard)
+      onSuccess: (events) => this.listener.heard(this.began(events)),
+      onFailure: (cause) => this.heard(this.broke(cause))
     })
+  }
+
+  private heard(signal: Effect.Effect<Signal, E>): Heard<E, R> {
+    return Effect.flatMapEager(signal, (heard) => this.listener.heard(heard))
   }
 
   private besideModel(batch: Batch<E>): Effect.Effect<Signal, E> {
@@ -124,8 +132,8 @@ export class Reply<E, R> {
     if (this.fiber !== undefined || this.read !== undefined) return
     const fiber = Effect.runForkWith(batch.services)(
       Effect.matchCauseEffect(this.pull, {
-        onSuccess: (events) => Effect.succeed<Signal>(this.began(events)),
-        onFailure: this.broke
+        onSuccess: (events) => Effect.succeed(this.began(events)),
+        onFailure: (cause) => this.broke(cause)
       })
     )
     this.read = fiber.pollUnsafe()
@@ -173,7 +181,7 @@ export class Reply<E, R> {
 
   private beside(): Effect.Effect<Batch<E>, never, R> {
     if (this.batch !== undefined) return Effect.succeed(this.batch)
-    return Effect.map(this.openBatch(Infinity), (batch) => this.batch = batch)
+    return Effect.map(this.listener.openBatch(Infinity), (batch) => this.batch = batch)
   }
 
   /**
@@ -183,6 +191,9 @@ export class Reply<E, R> {
   close(exit: Exit.Exit<unknown, unknown>): Effect.Effect<void> {
     const { connection, fiber } = this
     this.isOver = true
+    // Nothing of the reply is kept while its tools run.
+    this.pull = Cause.done()
+    this.reading = undefined
     if (fiber === undefined && connection.state._tag !== "Open") return Effect.void
     const stopped = fiber === undefined ? Effect.void : Fiber.interrupt(fiber)
     return Effect.uninterruptible(Effect.flatMapEager(stopped, () => Scope.close(connection, exit)))

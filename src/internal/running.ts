@@ -196,13 +196,15 @@ export class Running {
   }
 
   /** Stops every task and waits for them, within the grace period. What is still alive then is given up. */
-  readonly stop: Effect.Effect<ReadonlyArray<Event.Abandoned>> = Effect.suspend(() => {
-    this.isStopping = true
-    this.helpers.close()
-    return this.tasks.size === 0
-      ? Effect.succeed([])
-      : Effect.flatMap(Clock.currentTimeMillis, (now) => this.stopAt(now))
-  })
+  get stop(): Effect.Effect<ReadonlyArray<Event.Abandoned>> {
+    return Effect.suspend(() => {
+      this.isStopping = true
+      this.helpers.close()
+      return this.tasks.size === 0
+        ? Effect.succeed([])
+        : Effect.flatMap(Clock.currentTimeMillis, (now) => this.stopAt(now))
+    })
+  }
 
   private stopAt(now: number): Effect.Effect<ReadonlyArray<Event.Abandoned>> {
     for (const task of this.tasks) this.tell(task, now)
@@ -212,13 +214,14 @@ export class Running {
       if (left <= 0) this.lose(task)
       remaining = Math.max(remaining, left)
     }
-    if (this.isIdle) return this.abandon
+    const abandon = Effect.suspend(() => this.abandon())
+    if (this.isIdle) return abandon
     this.idle ??= Latch.makeUnsafe(false)
-    return this.idle.await.pipe(Effect.timeoutOption(remaining), Effect.andThen(this.abandon))
+    return this.idle.await.pipe(Effect.timeoutOption(remaining), Effect.andThen(abandon))
   }
 
   /** Blocking handlers have had their time, too: they are told to stop as well, and given one turn to do so. */
-  private readonly abandon: Effect.Effect<ReadonlyArray<Event.Abandoned>> = Effect.suspend(() => {
+  private abandon(): Effect.Effect<ReadonlyArray<Event.Abandoned>> {
     if (this.tasks.size === 0) return Effect.succeed([])
     for (const task of this.tasks) interruptTask(task, -Infinity)
     return Effect.yieldNow.pipe(
@@ -238,7 +241,7 @@ export class Running {
       // Who has been given up is named: nobody else knows of them any more.
       Effect.uninterruptible
     )
-  })
+  }
 }
 
 const report = (abandoned: ReadonlyArray<Event.Abandoned>): Effect.Effect<void> =>

@@ -17,25 +17,30 @@ type Tail = Event.Of<"ToolResultEncoded"> | Event.Of<"AskUserRequested"> | Event
 
 export class ToolEvents {
   readonly answers: Array<Entry<Message.Message>> = []
-  private readonly halts: Array<Entry<Event.Halt>> = []
-  private readonly updates: Array<Entry<Json.JsonObject>> = []
+  /** Few turns have halts or updates. */
+  private halts: Array<Entry<Event.Halt>> | undefined
+  private updates: Array<Entry<Json.JsonObject>> | undefined
 
   copy(): ToolEvents {
     const copied = new ToolEvents()
     copied.answers.push(...this.answers)
-    copied.halts.push(...this.halts)
-    copied.updates.push(...this.updates)
+    copied.halts = this.halts?.slice()
+    copied.updates = this.updates?.slice()
     return copied
   }
 
   updated(event: Event.Of<"ToolExecutionCompleted">): void {
-    if (event.contextUpdate !== undefined) this.updates.push({ id: event.id, value: event.contextUpdate })
+    if (event.contextUpdate === undefined) return
+    this.updates ??= []
+    this.updates.push({ id: event.id, value: event.contextUpdate })
   }
 
   ended(event: Tail): void {
     const id = event._tag === "ToolResultEncoded" ? event.id : event.toolCallId
     this.answers.push({ id, value: answer(event) })
-    if (event._tag !== "ToolResultEncoded") this.halts.push({ id, value: halt(event) })
+    if (event._tag === "ToolResultEncoded") return
+    this.halts ??= []
+    this.halts.push({ id, value: halt(event) })
   }
 
   answersInOrder(ids: ReadonlyArray<string>): ReadonlyArray<Message.Message> {
@@ -44,7 +49,7 @@ export class ToolEvents {
 
   /** The halt that decides: the first call's, or, where the order of completion counts, the first there was. */
   deciding(ids: ReadonlyArray<string>, precedence: "request" | "completion"): Event.Halt | undefined {
-    return precedence === "request" ? inCallOrder(ids, this.halts)[0] : this.halts[0]?.value
+    return precedence === "request" ? inCallOrder(ids, this.halts)[0] : this.halts?.[0]?.value
   }
 
   contextUpdate(ids: ReadonlyArray<string>): ContextUpdate {
@@ -97,8 +102,8 @@ const halt = (event: Exclude<Tail, Event.Of<"ToolResultEncoded">>): Event.Halt =
 }
 
 /** By the order in which the model made the calls: what completed first must not show. */
-const inCallOrder = <A>(ids: ReadonlyArray<string>, entries: ReadonlyArray<Entry<A>>): ReadonlyArray<A> => {
-  if (entries.length < 2) return entries.map((entry) => entry.value)
+const inCallOrder = <A>(ids: ReadonlyArray<string>, entries: ReadonlyArray<Entry<A>> = []): ReadonlyArray<A> => {
+  if (entries.every((entry, index) => entry.id === ids[index])) return entries.map((entry) => entry.value)
   const order = new Map(ids.map((id, index) => [id, index]))
   const position = (entry: Entry<A>): number => order.get(entry.id) ?? order.size
   return entries.toSorted((left, right) => position(left) - position(right)).map((entry) => entry.value)

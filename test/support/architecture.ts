@@ -22,6 +22,7 @@ export const order: ReadonlyArray<string> = [
   "ToolRunner",
   "StepRun",
   "Step",
+  "ChatRun",
   "Chat",
   "Conversation",
   "Journal",

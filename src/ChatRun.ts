@@ -1,0 +1,188 @@
+/**
+ * Steps one after the other, until an outcome. It is driven by whoever reads it.
+ *
+ * @since 0.1.0
+ */
+import * as Cause from "effect/Cause"
+import * as Clock from "effect/Clock"
+import * as Context from "effect/Context"
+import * as Effect from "effect/Effect"
+import * as Collector from "./Collector.ts"
+import type * as Event from "./Event.ts"
+import type * as Deadline from "./internal/deadline.ts"
+import * as Ending from "./internal/ending.ts"
+import type { Events } from "./internal/events.ts"
+import * as Now from "./internal/now.ts"
+import * as Turn from "./internal/turn.ts"
+import * as Message from "./Message.ts"
+import type * as Step from "./Step.ts"
+import * as StepRun from "./StepRun.ts"
+import * as Thread from "./Thread.ts"
+
+/**
+ * What a run of steps goes by.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Plan<E, R> {
+  readonly prepared: Step.Prepared<E, R>
+  readonly maxTurns: number
+  readonly haltWhen: ((step: Event.StepResult) => boolean | Effect.Effect<boolean, never, R>) | null | undefined
+  /** The index of the first step, so that the steps of a run are numbered through. */
+  readonly firstStep: number
+  /** Whether one more model call, without tools, answers what the turns did not come to. */
+  readonly isClosedByAnswer: boolean
+  /** What follows the last step. */
+  readonly end: (result: Event.ChatResult, prepared: Step.Prepared<E, R>) => Source<E, R>
+}
+
+type Source<E, R> = StepRun.Source<E, R>
+
+type EventPull<E, R> = ReturnType<Source<E, R>["next"]>
+
+/**
+ * A run of steps. It opens the next one only when somebody asks for what comes after the last one.
+ *
+ * @category running
+ * @since 0.1.0
+ */
+export const make = <E, R>(plan: Plan<E, R>): Source<E, R> => new ChatRun(plan)
+
+class ChatRun<E, R> implements Source<E, R>, StepRun.Following<E, R> {
+  private readonly plan: Plan<E, R>
+  private run: Turn.Run<E, R>
+  private thread: Thread.Thread
+  private steps: Array<Event.StepResult> = []
+  /** Why the step in progress is the last, which the model is to answer in without tools. */
+  private closing: Event.ChatResult["finalized"]
+  /** The step in progress, or what follows the last one. */
+  private source: Source<E, R> | undefined
+  private outcome: Event.Outcome | undefined
+
+  constructor(plan: Plan<E, R>) {
+    this.plan = plan
+    this.run = plan.prepared.run
+    this.thread = plan.prepared.thread
+  }
+
+  next(): EventPull<E, R> {
+    if (this.source !== undefined) return this.source.next()
+    return this.outcome === undefined ? this.opening() : this.ending(this.outcome)
+  }
+
+  private opening(): EventPull<E, R> {
+    return Effect.contextWith((context: Context.Context<R>) => {
+      const { ambient: { cancellation, deadline } } = this.run
+      if (cancellation?.isRequested === true) return this.ending(cancelled)
+      if (deadline !== undefined) this.hurry(deadline, Context.get(context, Clock.Clock).currentTimeMillisUnsafe())
+      const stepIndex = this.plan.firstStep + this.steps.length
+      const opened = StepRun.open(context, this.run, { thread: this.thread, stepIndex, following: this })
+      return Effect.flatMapEager(opened, (step) => {
+        this.source = step
+        return step.next()
+      })
+    })
+  }
+
+  /** Where the deadline leaves no time for tools, the model is to answer now. */
+  private hurry({ toolsUntil }: Deadline.Deadline, now: number): void {
+    if (now >= toolsUntil && this.run.tools.size > 0) this.close("deadline")
+  }
+
+  private close(reason: Event.ChatResult["finalized"]): void {
+    this.closing ??= reason
+    this.run = Turn.closing(this.run)
+  }
+
+  after({ isCut, startError }: StepRun.Ended): EventPull<E, R> {
+    this.source = undefined
+    return startError === undefined ? this.stepped(isCut) : this.notStarted(startError)
+  }
+
+  /** A later model call could not be made: the run ends with what it has. */
+  private notStarted(error: unknown): EventPull<E, R> {
+    this.outcome = { _tag: "Failed", error }
+    const events: Events = [{ _tag: "Error", error }]
+    return Effect.as(Turn.observed(this.run.view, events), events)
+  }
+
+  /** A step that a cancellation cut short ends the run, whatever else it came to. */
+  private stepped(isCut: boolean): EventPull<E, R> {
+    const step = Collector.toStepResult(this.run.state)
+    this.steps.push(step)
+    this.thread = step.thread
+    if (step.contextUpdate !== undefined) this.run = Turn.withContext(this.run, step.contextUpdate)
+    return Effect.flatMapEager(this.outcomeOf(step, isCut), (outcome) => {
+      this.outcome = outcome
+      return this.next()
+    })
+  }
+
+  private outcomeOf(step: Event.StepResult, isCut: boolean): Effect.Effect<Event.Outcome | undefined, never, R> {
+    const { firstStep, haltWhen, maxTurns } = this.plan
+    const turns = this.steps.length
+    const stepIndex = firstStep + turns - 1
+    const own = isCut ? cancelled : Ending.ofStep(step, stepIndex)
+    if (own !== undefined) return Effect.succeed(own)
+    if (haltWhen === undefined || haltWhen === null) return Effect.succeed(this.bounded(turns, maxTurns))
+    return Effect.mapEager(
+      Now.toEffect(haltWhen(step)),
+      (isHalted) => isHalted ? { _tag: "HaltWhen", haltWhenStepIndex: stepIndex } : this.bounded(turns, maxTurns)
+    )
+  }
+
+  /** The end that the bounds of the run bring. A model that calls tools when it was to answer gets no further turn. */
+  private bounded(turns: number, maxTurns: number): Event.Outcome | undefined {
+    if (this.closing === "deadline") return cancelled
+    if (turns < maxTurns) return undefined
+    if (this.closing !== undefined || !this.plan.isClosedByAnswer) return { _tag: "MaxTurns", maxTurns }
+    this.close("max_turns")
+    return undefined
+  }
+
+  private ending(outcome: Event.Outcome): EventPull<E, R> {
+    const isQuestion = outcome._tag === "AskUser" && (this.steps.at(-1)?.suspensions ?? []).length <= 1
+    const thread = isQuestion ? withQuestion(this.thread, outcome) : this.thread
+    const { closing: finalized, steps } = this
+    const source = this.plan.end(Collector.chatResult({ thread, steps, outcome, finalized }), this.plan.prepared)
+    this.source = source
+    return source.next()
+  }
+}
+
+const cancelled: Event.Outcome = { _tag: "Cancelled" }
+
+/**
+ * The question stands in the result's thread, so that the user's reply follows it. Where other calls wait as well, their
+ * answers are to come first, and nothing may stand between them and the calls.
+ */
+const withQuestion = (
+  thread: Thread.Thread,
+  outcome: Extract<Event.Outcome, { readonly _tag: "AskUser" }>
+): Thread.Thread =>
+  Thread.append(thread, [{
+    ...Message.assistant(outcome.pendingQuestion),
+    askUser: true,
+    toolCallId: outcome.pendingToolCallId
+  }])
+
+/**
+ * The last event. Handlers that run on are waited for first, so that the result can name those that refuse to stop.
+ *
+ * @category running
+ * @since 0.1.0
+ */
+export const completed = <E, R>(result: Event.ChatResult, { run: { running } }: Step.Prepared<E, R>): Source<E, R> => {
+  let isOut = false
+  return {
+    next: () => {
+      if (isOut) return Cause.done()
+      isOut = true
+      return Effect.mapEager(running.stop, (abandoned): Events => [{
+        _tag: "ChatCompleted",
+        result: abandoned.length === 0 ? result : { ...result, abandoned }
+      }])
+    }
+  }
+}

@@ -1,0 +1,37 @@
+/** The part of the fold's state that belongs to one step. */
+import type * as Message from "../Message.ts"
+import type * as Response from "../Response.ts"
+import type * as Thread from "../Thread.ts"
+import * as Calls from "./calls.ts"
+import * as ToolEvents from "./toolEvents.ts"
+
+export interface StepState {
+  thread: Thread.Thread | undefined
+  text: string | null
+  reasoning: string
+  calls: Calls.Calls
+  message: Message.Message | null
+  finishReason: Response.FinishReason | null
+  rawFinishReason: string | null
+  responseId: string | null
+  model: string | null
+  usage: Response.Usage | null
+  error: { readonly value: unknown } | undefined
+  tools: ToolEvents.ToolEvents
+}
+
+/** Begins a step on a thread. */
+export const begin = (state: StepState, thread: Thread.Thread): void => {
+  state.thread = thread
+  state.text = null
+  state.reasoning = ""
+  state.calls = new Calls.Calls(thread.messages.length)
+  state.message = null
+  state.finishReason = null
+  state.rawFinishReason = null
+  state.responseId = null
+  state.model = null
+  state.usage = null
+  state.error = undefined
+  state.tools = new ToolEvents.ToolEvents()
+}
