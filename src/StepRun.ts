@@ -99,7 +99,7 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
   private readonly place: Place<E, R>
   private readonly span: Scope.Closeable | undefined
   private readonly reply: Reply<E, R>
-  private readonly batches: Array<Batch<E>> = []
+  private batches: ReadonlyArray<Batch<E>> = none
   private phase: Phase<E, R> | undefined
   private isSpeaking = false
 
@@ -153,7 +153,7 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
     return Effect.contextWith((context: Context.Context<R>) => {
       const { ambient, running, settings } = this.run
       const batch = ToolRunner.open<E, R>(context, calls, settings, this.place.stepIndex, running, ambient)
-      this.batches.push(batch)
+      this.batches = [...this.batches, batch]
       return Effect.succeed(batch)
     })
   }
@@ -162,7 +162,7 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
     const { adapter, system, template } = this.run
     const messages = Request.messages(system, this.place.thread.messages)
     this.isSpeaking = true
-    return Effect.as(this.reply.connect(adapter.stream({ ...template, messages })), nothing)
+    return Effect.as(this.reply.connect(adapter.stream({ ...template, messages })), none)
   }
 
   /** Before its first event a failure is the step's, or that of a run that has come further; then it is an event. */
@@ -172,7 +172,7 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
       return Effect.succeed([{ _tag: "Error", error } as const])
     }
     if (this.place.stepIndex === 0) return Effect.fail(error)
-    return Effect.as(this.close({ isCut: false, startError: error }), nothing)
+    return Effect.as(this.close({ isCut: false, startError: error }), none)
   }
 
   /** The reply has ended, well or not: the connection is closed before any other tool starts. */
@@ -253,4 +253,4 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
   }
 }
 
-const nothing: ReadonlyArray<Event.Event> = []
+const none: ReadonlyArray<never> = []

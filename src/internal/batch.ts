@@ -18,6 +18,7 @@ import type * as Tool from "../Tool.ts"
 import * as Answer from "./answer.ts"
 import { Waiting } from "./approval.ts"
 import * as Deadline from "./deadline.ts"
+import { Decisions, joined } from "./decisions.ts"
 import * as Emission from "./emission.ts"
 import { type Events, isNonEmpty } from "./events.ts"
 import { Handling, type Host } from "./handling.ts"
@@ -28,7 +29,7 @@ import { limited } from "./limit.ts"
 import * as Limits from "./limits.ts"
 import { Mailbox } from "./mailbox.ts"
 import * as Now from "./now.ts"
-import * as Plan from "./plan.ts"
+import type * as Plan from "./plan.ts"
 import { Queue } from "./queue.ts"
 import { type Owner, type Task, taskOf } from "./running.ts"
 import * as Siblings from "./siblings.ts"
@@ -36,7 +37,7 @@ import * as Telemetry from "./telemetry.ts"
 import type { Workshop } from "./workshop.ts"
 
 export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
-  private readonly jobs: Array<Plan.Job> = []
+  private jobs: Array<Plan.Job> = []
   private readonly workshop: Workshop<E>
   readonly encoder: Encoder.Service
   readonly onToolError: Answer.OnToolError<E, any>
@@ -45,19 +46,18 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
   readonly isTraced: boolean
   /** By the position of the call. */
   private readonly answered: Array<Answer.Answer | undefined> = []
-  private readonly completed: Array<Answer.Answer> = []
+  private completed = 0
+  private firstHalt: Event.Halt | undefined
   private readonly waiting = new Waiting()
   readonly helpers: Helpers
   readonly services: Context.Context<any>
   private readonly unsubscribe: (() => void) | undefined
   private readonly queue: Queue
   private readonly company = new Siblings.Company<Handling<E>>()
-  private undecided: Array<Plan.Job> = []
-  private isDeciding = false
+  private readonly decisions: Decisions
   private cancellation: string | undefined
   private isAwaited = false
   private isSealed = false
-  private hasBegun = false
   /** What keeps calls from running: a halt for the rest of the turn, a failure for as long as others run beside it. */
   private skipping: Siblings.Consequence | undefined
   isOver = false
@@ -71,6 +71,7 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
     this.helpers = new Helpers(services)
     this.isTraced = Telemetry.isTraced(services)
     this.services = services
+    this.decisions = new Decisions(workshop, this.helpers, this)
     this.queue = new Queue(workshop.bound, running, this.helpers, this)
     this.unsubscribe = cancellation?.onRequest(() => this.cancel(cancellation.cause))
     if (deadline !== undefined) this.stopAt(deadline.toolsUntil)
@@ -84,18 +85,13 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
 
   /** Calls that have come up. They are numbered by their position in the turn, and start in the order they come in. */
   add(jobs: ReadonlyArray<Plan.Job>): void {
-    for (const job of jobs) {
-      this.jobs.push(job)
-      this.undecided.push(job)
-    }
-    if (this.hasBegun) this.decideNext()
+    this.jobs = joined(this.jobs, jobs)
+    this.decisions.add(jobs)
   }
 
   /** Starts the calls that have come up, without waiting for a reader. */
   begin(): void {
-    if (this.hasBegun) return
-    this.hasBegun = true
-    this.decideNext()
+    this.decisions.begin()
   }
 
   /** There are no more calls. */
@@ -152,7 +148,7 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
 
   /** Whether a call is neither answered nor waits for somebody outside. */
   get isBusy(): boolean {
-    return this.completed.length + this.waiting.size < this.jobs.length
+    return this.completed + this.waiting.size < this.jobs.length
   }
 
   /** Stops what has come up, and whatever still may: the turn is not to be acted on. */
@@ -206,8 +202,9 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
 
   /** The halt that decides: the first call's, or that of the call that completed first. */
   get halt(): Event.Halt | undefined {
-    const order = this.workshop.settings.policy.haltPrecedence === "request" ? this.answers : this.completed
-    return order.find((answer) => answer.halt !== undefined)?.halt
+    return this.workshop.settings.policy.haltPrecedence === "completion"
+      ? this.firstHalt
+      : this.answered.find((answer) => answer?.halt !== undefined)?.halt
   }
 
   /** Ends the timers; nothing starts any more. What runs belongs to the run and is stopped with it. */
@@ -219,41 +216,21 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
     this.mailbox.wake()
   }
 
-  /** Decides on what has come up, group after group, so that nobody overtakes a call whose arguments take time. */
-  private decideNext(): void {
-    if (this.isDeciding || this.undecided.length === 0) return
-    this.isDeciding = true
-    const jobs = this.undecided
-    this.undecided = []
-    const deciding = jobs.map((job) => this.decide(job))
-    if (deciding.every(isDecided)) return this.decided(deciding.map((exit) => exit.value))
-    const { bound: concurrency } = this.workshop
-    this.helpers.when(Effect.all(deciding, { concurrency }), (decided) => this.decided(decided))
-  }
-
-  private decided(decided: ReadonlyArray<Plan.Decided>): void {
-    this.isDeciding = false
-    this.open(decided)
-    this.decideNext()
-  }
-
-  private decide(job: Plan.Job): Effect.Effect<Plan.Decided, never, any> {
-    return job._tag === "Decode"
-      ? Plan.decide(job, this.workshop.settings.policy, (decode, late) => this.limit(job, decode, late))
-      : Effect.succeed(job)
-  }
-
   /** What is to be done with every call is known: those that cannot run are answered first. */
-  private open(decided: ReadonlyArray<Plan.Decided>): void {
-    const open = decided.filter((job) => this.answered[job.index] === undefined)
-    const runs = open.filter((job) => job._tag === "Run")
-    for (const job of open) {
-      if (job._tag === "Refuse") this.respond(job, Answer.fromOutcome(this, job, job.outcome))
-      if (job._tag === "Cancel") this.respond(job, Answer.cancelled(this, job, job.detail))
-    }
+  decided(decided: ReadonlyArray<Plan.Decided>): void {
+    const isOpen = (job: Plan.Decided): boolean => this.answered[job.index] === undefined
+    const runs = decided.every(isRun) && decided.every(isOpen) ? decided : decided.filter(isRun).filter(isOpen)
+    if (runs !== decided) this.refuseAll(decided.filter(isOpen))
     const { ban } = this
     if (ban !== undefined) return runs.forEach((run) => this.abort(run, `not run: ${ban}`))
     this.queue.add(runs)
+  }
+
+  private refuseAll(jobs: ReadonlyArray<Plan.Decided>): void {
+    for (const job of jobs) {
+      if (job._tag === "Refuse") this.respond(job, Answer.fromOutcome(this, job, job.outcome))
+      if (job._tag === "Cancel") this.respond(job, Answer.cancelled(this, job, job.detail))
+    }
   }
 
   /** Why nothing may start any more, if so. */
@@ -318,7 +295,8 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
   private settle(job: Answer.Numbered, answer: Answer.Answer): void {
     if (this.isSpokenFor(job)) return
     this.answered[job.index] = answer
-    this.completed.push(answer)
+    this.completed++
+    this.firstHalt ??= answer.halt
     const { id, name } = job.call
     const { contextUpdate, raw, tail } = answer
     const update = contextUpdate === undefined ? {} : { contextUpdate }
@@ -393,5 +371,4 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
   }
 }
 
-const isDecided = (effect: unknown): effect is Exit.Success<Plan.Decided> =>
-  Exit.isExit(effect) && effect._tag === "Success"
+const isRun = (job: Plan.Decided): job is Plan.Run => job._tag === "Run"

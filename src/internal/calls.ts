@@ -49,7 +49,7 @@ export interface Reading {
 }
 
 export class Calls {
-  private readonly entries: Array<Entry> = []
+  private entries: Array<Entry> = []
   /** By the id on the wire. Most replies have no calls. */
   private wire: Map<string, Sharers> | undefined
   /** The ids that were made up here. */
@@ -92,7 +92,9 @@ export class Calls {
   private enter(entry: Entry): void {
     const wire = this.wire ??= new Map()
     const same = wire.get(entry.wireId)
-    this.entries.push(entry)
+    // Most replies have one call, and a list that something is pushed on has room for many.
+    if (this.entries.length === 0) this.entries = [entry]
+    else this.entries.push(entry)
     if (same === undefined) wire.set(entry.wireId, { entries: [entry], current: entry })
     else same.entries.push(entry)
     this.turnTo(entry.wireId, entry)

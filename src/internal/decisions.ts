@@ -1,0 +1,81 @@
+/**
+ * What is to be done with the calls of a batch, decided group after group, so that nobody overtakes a call whose
+ * arguments take time. Where nothing takes time a group is decided as it comes up.
+ */
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import type { Helpers } from "./helpers.ts"
+import * as Plan from "./plan.ts"
+import type { Workshop } from "./workshop.ts"
+
+/** Whose calls they are. */
+export interface Court {
+  /** Bounds the time that decoding may take. */
+  readonly limit: (
+    job: Plan.Decode,
+    decode: () => Effect.Effect<unknown, unknown, any>,
+    late: () => unknown
+  ) => Effect.Effect<unknown, unknown, any>
+  /** What is to be done with every call of a group is known. */
+  readonly decided: (decided: ReadonlyArray<Plan.Decided>) => void
+}
+
+export class Decisions {
+  private readonly workshop: Pick<Workshop<unknown>, "bound" | "settings">
+  private readonly helpers: Helpers
+  private readonly court: Court
+  private undecided: Array<Plan.Job> = []
+  private hasBegun = false
+  private isDeciding = false
+
+  constructor(workshop: Decisions["workshop"], helpers: Helpers, court: Court) {
+    this.workshop = workshop
+    this.helpers = helpers
+    this.court = court
+  }
+
+  /** Calls that have come up. Nothing is decided before it has begun. */
+  add(jobs: ReadonlyArray<Plan.Job>): void {
+    this.undecided = joined(this.undecided, jobs)
+    if (this.hasBegun) this.next()
+  }
+
+  begin(): void {
+    if (this.hasBegun) return
+    this.hasBegun = true
+    this.next()
+  }
+
+  private next(): void {
+    if (this.isDeciding || this.undecided.length === 0) return
+    this.isDeciding = true
+    const jobs = this.undecided
+    this.undecided = []
+    const deciding = jobs.map((job) => this.decide(job))
+    if (deciding.every(isDecided)) return this.decided(deciding.map((exit) => exit.value))
+    const { bound: concurrency } = this.workshop
+    this.helpers.when(Effect.all(deciding, { concurrency }), (decided) => this.decided(decided))
+  }
+
+  private decided(decided: ReadonlyArray<Plan.Decided>): void {
+    this.isDeciding = false
+    this.court.decided(decided)
+    this.next()
+  }
+
+  private decide(job: Plan.Job): Effect.Effect<Plan.Decided, never, any> {
+    return job._tag === "Decode"
+      ? Plan.decide(job, this.workshop.settings.policy, (decode, late) => this.court.limit(job, decode, late))
+      : Effect.succeed(job)
+  }
+}
+
+const isDecided = (effect: Effect.Effect<Plan.Decided, never, any>): effect is Exit.Success<Plan.Decided> =>
+  Exit.isExit(effect) && Exit.isSuccess(effect)
+
+/** Most lists come in one piece, and are no longer than that. */
+export const joined = <A>(list: Array<A>, more: ReadonlyArray<A>): Array<A> => {
+  if (list.length === 0) return more.slice()
+  for (const item of more) list.push(item)
+  return list
+}
