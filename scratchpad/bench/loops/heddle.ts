@@ -1,0 +1,152 @@
+/**
+ * Heddle, as an application uses it: tools with Effect Schema, the scripted model as an `Adapter`, one `Chat.stream` per
+ * run. Timeouts are on, as they are by default, and so is the bound, which stands above the largest number of tools that
+ * wait at once. The tools compute and wait, and change nothing outside of themselves: they are declared `readOnly`, and
+ * start while the model still speaks.
+ */
+import type * as Arr from "effect/Array"
+import * as Cause from "effect/Cause"
+import * as Effect from "effect/Effect"
+import * as Schema from "effect/Schema"
+import * as Stream from "effect/Stream"
+import { Adapter, Chat, type Event, Message, Tool } from "heddle"
+import type { Arguments, Ending, Implementation, Run, ToolSpecification, Value } from "../loop.ts"
+import type { Chunk, Model, Read } from "../model.ts"
+
+const maxConcurrency = 64
+
+const fields = { number: Schema.Finite, string: Schema.String }
+
+const toTool = ({ body, description, name, parameters }: ToolSpecification, readOnly: boolean) =>
+  Tool.make(name, {
+    description,
+    parameters: Schema.Struct(
+      Object.fromEntries(Object.entries(parameters).map(([key, type]) => [key, fields[type]]))
+    ),
+    readOnly,
+    handler: body.type === "synchronous"
+      ? (args: Arguments) => Effect.sync(() => body.call(args))
+      : (args: Arguments, call) => call.promise((signal) => body.call(args, signal))
+  })
+
+type Events = Arr.NonEmptyReadonlyArray<Event.AdapterEvent>
+
+/** One reply, from the chunks of the wire to events. */
+class Reading {
+  private readonly calls = new Map<string, { readonly name: string; json: string }>()
+  private text = ""
+  private isStarted = false
+
+  events(read: Read): Events {
+    const events = read.map((chunk) => this.event(chunk))
+    return this.isStarted ? events as unknown as Events : [this.started(), ...events]
+  }
+
+  ended(): Events {
+    const { calls, isStarted, text } = this
+    const message = Message.assistant(text)
+    const completed: Event.AdapterEvent = {
+      _tag: "MessageCompleted",
+      message,
+      finishReason: calls.size === 0 ? "stop" : "tool_calls"
+    }
+    const last: Events = text === "" ? [completed] : [{ _tag: "TextCompleted", id: null, text }, completed]
+    return isStarted ? last : [this.started(), ...last]
+  }
+
+  private started(): Event.AdapterEvent {
+    this.isStarted = true
+    return { _tag: "MessageStarted", message: Message.assistant("") }
+  }
+
+  private event(chunk: Chunk): Event.AdapterEvent {
+    switch (chunk.type) {
+      case "text":
+        this.text += chunk.delta
+        return { _tag: "TextDelta", id: null, delta: chunk.delta }
+      case "callStarted":
+        this.calls.set(chunk.id, { name: chunk.name, json: "" })
+        return { _tag: "ToolCallStarted", id: chunk.id, name: chunk.name }
+      case "callArguments":
+        this.calls.get(chunk.id)!.json += chunk.fragment
+        return { _tag: "ToolCallDelta", id: chunk.id, argumentsDelta: chunk.fragment }
+      case "callCompleted": {
+        const { json, name } = this.calls.get(chunk.id)!
+        return { _tag: "ToolCallCompleted", id: chunk.id, name, arguments: JSON.parse(json), rawArguments: json }
+      }
+    }
+  }
+}
+
+/** A read of the wire is one array of events, and closing the stream closes the connection. */
+const stream = (model: Model, request: Adapter.Request): Stream.Stream<Event.AdapterEvent> =>
+  Stream.unwrap(Effect.gen(function*() {
+    const reply = yield* Effect.acquireRelease(
+      Effect.sync(() => model.request(request.messages.length)),
+      (reply) => Effect.promise(async () => reply.return?.())
+    )
+    const reading = new Reading()
+    let isOver = false
+    return Stream.fromPull(
+      Effect.succeed(Effect.suspend(() =>
+        isOver ? Cause.done() : Effect.map(
+          Effect.promise(() => reply.next()),
+          ({ value }) => {
+            isOver = value === undefined
+            return value === undefined ? reading.ended() : reading.events(value)
+          }
+        )
+      ))
+    )
+  }))
+
+/** Tells the workload what was read, and gives what only Heddle's result says. */
+class Reader {
+  private readonly run: Run
+  ending: Ending = {}
+
+  constructor(run: Run) {
+    this.run = run
+  }
+
+  read(event: Event.Event): boolean {
+    if (event._tag === "TextDelta") return this.run.onText(event.delta)
+    if (event._tag === "ToolResultEncoded") this.run.onResult(JSON.parse(event.content) as Value)
+    else this.run.onEvent()
+    if (event._tag === "ChatCompleted") this.ending = { abandoned: event.result.abandoned?.length ?? 0 }
+    return true
+  }
+}
+
+const options = ({ graceMillis, isCancelledSoftly, signal }: Run) => ({
+  ...(graceMillis === undefined ? {} : { grace: graceMillis }),
+  ...(isCancelledSoftly === true && signal !== undefined ? { cancel: signal } : {})
+})
+
+/** Heddle, with its tools started as `readOnly` says. */
+export const heddle = (name: string, readOnly: boolean, guarantees: Implementation["guarantees"]): Implementation => ({
+  name,
+  kind: "heddle",
+  guarantees,
+  make: (specifications, maxTurns) => {
+    const tools = specifications.map((tool) => toTool(tool, readOnly))
+    return {
+      run: async (run) => {
+        const reader = new Reader(run)
+        const events = Chat.stream(run.prompt, { tools, maxTurns, maxConcurrency, ...options(run) })
+        const reading = run.isLeftEarly === true
+          ? Stream.runForEachWhile(events, (event) => Effect.sync(() => reader.read(event)))
+          : Stream.runForEachArray(events, (some) => Effect.sync(() => some.forEach((event) => reader.read(event))))
+        const adapter: Adapter.Adapter["Service"] = { stream: (request) => stream(run.model, request) }
+        const isStopped = run.signal !== undefined && run.isCancelledSoftly !== true
+        await Effect.runPromise(
+          Effect.provideService(reading, Adapter.Adapter, adapter),
+          isStopped ? { signal: run.signal } : {}
+        )
+        return reader.ending
+      }
+    }
+  }
+})
+
+export default heddle("Heddle", true, ["settlesLast", "reportsAbandoned", "closes", "overlaps"])
