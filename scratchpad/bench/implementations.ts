@@ -2,6 +2,7 @@
  * The loops that are compared, by name and place. A sample loads no other than its own, so that none pays for the imports
  * of another.
  */
+import { join } from "node:path"
 import type { Implementation } from "./loop.ts"
 
 /** The floors and Heddle itself: nothing besides the project is needed for them. */
@@ -17,6 +18,12 @@ export const floor = "plain"
 export const place = (name: string): string => own.includes(name) ? `./loops/${name}.ts` : `./peers/${name}.ts`
 
 export const load = async (name: string): Promise<Implementation> => {
-  const { default: implementation }: { readonly default: Implementation } = await import(place(name))
+  const { implementation }: { readonly implementation: Implementation } = await import(place(name))
   return implementation
 }
+
+/** Where the packages of the peers are, and the bundler. */
+export const peerFolder = join(import.meta.dirname, "peers")
+
+/** How they get there. */
+export const installCommand = "npm ci --prefix scratchpad/bench/peers"

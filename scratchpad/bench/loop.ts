@@ -52,12 +52,13 @@ export interface Loop {
 /**
  * What a loop promises, beyond right results. A promise that it does not keep is a wrong result.
  *
+ * - `parallel`: the calls of one turn run beside each other.
  * - `settlesLast`: an aborted run settles when its tools have stopped, and starts nothing any more.
  * - `reportsAbandoned`: tools that ignore their signal are left behind after the grace period, and counted.
  * - `closes`: a run that is stopped or left closes the model's connection and reads nothing more.
  * - `overlaps`: a tool starts while the model still speaks, and its result is seen before the model has ended.
  */
-export type Guarantee = "settlesLast" | "reportsAbandoned" | "closes" | "overlaps"
+export type Guarantee = "parallel" | "settlesLast" | "reportsAbandoned" | "closes" | "overlaps"
 
 export interface Implementation {
   readonly name: string

@@ -10,6 +10,7 @@
  * plain floor in the same round; `spread` is the middle half of the samples over the median. A wrong result fails its row
  * and the exit code.
  */
+import * as Cold from "./cold.ts"
 import * as Implementations from "./implementations.ts"
 import * as Passes from "./passes.ts"
 import * as Report from "./report.ts"
@@ -21,29 +22,55 @@ const progress = (text: string): void => {
   if (process.stderr.isTTY) process.stderr.write(`\r\u001B[K${text}`)
 }
 
-const verdict = (workload: string, row: Passes.Row): string =>
-  `${row.failures.length === 0 ? "right" : "WRONG"} ${workload} ${row.name}`
-
-const main = async (): Promise<boolean> => {
-  const settings = Settings.parse(process.argv.slice(2))
-  console.log(`${Report.machine()}\n`)
-  let isRight = true
-  for (const name of settings.workloads) {
-    const rows = await Passes.run(name, { ...settings, onSample: progress })
-    progress("")
-    const floor = rows[settings.implementations.indexOf(Implementations.floor)]
-    if (settings.size === "check") { for (const row of rows) console.log(verdict(name, row)) }
-    else console.log(Report.table(workloads[name]!, rows, floor))
-    for (const failure of rows.flatMap((row) => row.failures)) {
-      isRight = false
-      console.error(`${name}: ${failure}`)
-    }
-  }
-  console.log(Report.machine())
-  return isRight
+/** A cold start has nothing to be taken in a process that runs already. */
+const measured = async (name: string, settings: Settings.Settings): Promise<ReadonlyArray<Passes.Row>> => {
+  if (name !== "W9") return Passes.run(name, { ...settings, onSample: progress })
+  const missing = Cold.missing()
+  if (missing === undefined) return Cold.measure(settings.implementations, settings.samples * 2)
+  console.log(`W9 is left out: ${missing}\n`)
+  return []
 }
 
-process.exitCode = await main().then((isRight) => isRight ? 0 : 1, (error: unknown) => {
+const complaints = (workload: string, rows: ReadonlyArray<Passes.Row>): ReadonlyArray<string> =>
+  rows.flatMap(({ failures, name }) => failures.map((failure) => `${workload}, ${name}: ${failure}`))
+
+/** Every workload on every loop, and a table for each. */
+const measure = async (settings: Settings.Settings): Promise<ReadonlyArray<string>> => {
+  const wrong: Array<string> = []
+  console.log(`${Report.machine()}\n`)
+  for (const name of settings.workloads) {
+    const rows = await measured(name, settings)
+    progress("")
+    const floor = rows[settings.implementations.indexOf(Implementations.floor)]
+    if (rows.length > 0) console.log(Report.table(workloads[name]!, rows, floor))
+    wrong.push(...complaints(name, rows))
+  }
+  console.log(Report.machine())
+  return wrong
+}
+
+/** Every workload on every loop, and one line for each: the loops beside each other, since no time counts. */
+const check = async (settings: Settings.Settings): Promise<ReadonlyArray<string>> => {
+  const checked = await Promise.all(
+    settings.implementations.map((implementation) => Passes.check(implementation, settings.workloads))
+  )
+  return checked.flatMap((rows) =>
+    rows.flatMap((row, index) => {
+      const workload = settings.workloads[index]!
+      console.log(`${row.failures.length === 0 ? "right" : "wrong"}: ${workload}, ${row.name}`)
+      return complaints(workload, [row])
+    })
+  )
+}
+
+const main = async (): Promise<number> => {
+  const settings = Settings.parse(process.argv.slice(2))
+  const wrong = await (settings.size === "check" ? check(settings) : measure(settings))
+  for (const line of wrong) console.error(line)
+  return wrong.length === 0 ? 0 : 1
+}
+
+process.exitCode = await main().catch((error: unknown) => {
   console.error(error instanceof Error ? error.message : error)
   return 2
 })

@@ -100,6 +100,16 @@ export const paced = (source: Source, pause: () => Promise<unknown>): Source => 
   return source()
 }
 
+/** A reply that is late. */
+export const delayed = (source: Source, millis: number): Source => {
+  let isDue = false
+  return async () => {
+    if (!isDue) await sleep(millis)
+    isDue = true
+    return source()
+  }
+}
+
 /** A reply of several, one after the other. */
 export const sequence = (sources: ReadonlyArray<Source>): Source => {
   let index = 0

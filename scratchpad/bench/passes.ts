@@ -20,31 +20,36 @@ const patience: Readonly<Record<Size, number>> = { full: 150_000, quick: 60_000,
 /** A sample that takes long is taken less often. */
 const often = (millis: number): number => millis > 10_000 ? 2 : millis > 4_000 ? 3 : Infinity
 
-const take = (implementation: string, workload: string, size: Size): Promise<Message> =>
+/** What each workload came to, in their order. One that said nothing failed. */
+const take = (
+  implementation: string,
+  workloads: ReadonlyArray<string>,
+  size: Size
+): Promise<ReadonlyArray<Message>> =>
   new Promise((resolve) => {
-    const child = fork(join(import.meta.dirname, "sample.ts"), [implementation, workload, size], {
+    const child = fork(join(import.meta.dirname, "sample.ts"), [implementation, size, ...workloads], {
       execArgv: [...process.execArgv, "--expose-gc", "--max-old-space-size=8192"],
       silent: true
     })
+    const messages: Array<Message> = []
     let complaint = ""
+    let end = ""
+    child.on("message", (message) => messages.push(message as Message))
     child.stderr?.on("data", (data) => {
       complaint += String(data)
     })
     const timer = setTimeout(() => {
+      end = `no result within ${patience[size] / 1_000} s`
       child.kill("SIGKILL")
-      resolve({ type: "failure", error: `no result within ${patience[size] / 1_000} s` })
     }, patience[size])
-    child.on("message", (message) => resolve(message as Message))
     child.on("exit", (code) => {
       clearTimeout(timer)
-      resolve({ type: "failure", error: `ended with ${code} and said nothing: ${complaint.trim()}` })
+      const error = end === "" ? `ended with ${code} and said nothing: ${complaint.trim()}` : end
+      resolve(workloads.map((_, index) => messages[index] ?? { type: "failure", error }))
     })
   })
 
-const sampled = async (row: Row, implementation: string, workload: string, size: Size): Promise<void> => {
-  const start = performance.now()
-  const message = await take(implementation, workload, size)
-  row.millis += performance.now() - start
+const add = (row: Row, message: Message): void => {
   if (message.type === "figures") {
     row.name = message.loop
     row.rounds.push(message.figures)
@@ -53,6 +58,17 @@ const sampled = async (row: Row, implementation: string, workload: string, size:
     row.rounds.push(undefined)
   }
 }
+
+/** Each workload once on one loop, in one process for all of them: for the results, and not for the times. */
+export const check = async (
+  implementation: string,
+  workloads: ReadonlyArray<string>
+): Promise<ReadonlyArray<Row>> =>
+  (await take(implementation, workloads, "check")).map((message) => {
+    const row: Row = { name: implementation, rounds: [], failures: [], millis: 0 }
+    add(row, message)
+    return row
+  })
 
 /** All samples of one workload. A loop that gave a wrong result is not asked again. */
 export const run = async (
@@ -70,7 +86,10 @@ export const run = async (
       const isDue = row.failures.length === 0 && (round === 0 || round < often(row.millis / round))
       if (!isDue) continue
       onSample(`${workload}, ${row.name}: sample ${round + 1} of ${samples}`)
-      await sampled(row, implementations[index]!, workload, size)
+      const start = performance.now()
+      const messages = await take(implementations[index]!, [workload], size)
+      row.millis += performance.now() - start
+      for (const message of messages) add(row, message)
     }
   }
   return rows

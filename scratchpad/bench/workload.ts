@@ -27,7 +27,6 @@ export interface Workload {
 /** What a reader of a run saw. */
 export interface Seen {
   readonly ending: Ending
-  readonly deltas: number
   readonly characters: number
   readonly results: number
   readonly sum: number
@@ -49,27 +48,30 @@ export const expectPromised = (
   if (guarantees.includes(guarantee)) expect(`${guarantee}: ${what}`, actual, expected)
 }
 
-/** One run, read to its end. */
-export const drive = async (loop: Loop, run: Pick<Run, "model"> & Partial<Run>): Promise<Seen> => {
-  let deltas = 0
+/** One run, read to its end. `onResult` is told of each result as it is seen. */
+export const drive = async (
+  loop: Loop,
+  run: Pick<Run, "model"> & Partial<Run>,
+  onResult: () => void = () => {}
+): Promise<Seen> => {
   let characters = 0
   let results = 0
   let sum = 0
   const ending = await loop.run({
     prompt: "benchmark",
     onText: (delta) => {
-      deltas++
       characters += delta.length
       return true
     },
     onResult: ({ value }) => {
+      onResult()
       results++
       sum += value
     },
     onEvent: () => {},
     ...run
   })
-  return { ending, deltas, characters, results, sum }
+  return { ending, characters, results, sum }
 }
 
 /** A run of calls in one turn and an answer, and whether it came to what it should. */

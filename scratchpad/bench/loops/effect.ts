@@ -138,10 +138,10 @@ const tell = (run: Run, event: Event): boolean => {
   return true
 }
 
-const implementation: Implementation = {
+export const implementation: Implementation = {
   name: "bare Effect",
   kind: "floor",
-  guarantees: ["closes"],
+  guarantees: ["parallel", "closes"],
   make: (specifications, maxTurns) => {
     const tools = new Map(specifications.map((tool) => [tool.name, tool]))
     return {
@@ -156,5 +156,3 @@ const implementation: Implementation = {
     }
   }
 }
-
-export default implementation

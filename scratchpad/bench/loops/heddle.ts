@@ -149,4 +149,10 @@ export const heddle = (name: string, readOnly: boolean, guarantees: Implementati
   }
 })
 
-export default heddle("Heddle", true, ["settlesLast", "reportsAbandoned", "closes", "overlaps"])
+export const implementation: Implementation = heddle("Heddle", true, [
+  "parallel",
+  "settlesLast",
+  "reportsAbandoned",
+  "closes",
+  "overlaps"
+])

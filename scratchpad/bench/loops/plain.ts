@@ -93,10 +93,10 @@ async function* events(
 
 const never = new AbortController().signal
 
-const implementation: Implementation = {
+export const implementation: Implementation = {
   name: "plain JavaScript",
   kind: "floor",
-  guarantees: ["closes"],
+  guarantees: ["parallel", "closes"],
   make: (specifications, maxTurns) => {
     const tools = new Map(specifications.map((tool) => [tool.name, tool]))
     return {
@@ -112,5 +112,3 @@ const implementation: Implementation = {
     }
   }
 }
-
-export default implementation

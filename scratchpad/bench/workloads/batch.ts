@@ -67,7 +67,7 @@ export const parallel: Workload = {
     const reads = calls(waiting[size], tool.name)
     await driveBatch(loop, reads)
     const millis = await elapsed(() => driveBatch(loop, reads))
-    expectPromised(implementation, "overlaps", "calls at once", most, waiting[size])
+    expectPromised(implementation, "parallel", "calls at once", most, waiting[size])
     return { millis, most }
   }
 }

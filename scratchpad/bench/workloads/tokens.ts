@@ -3,7 +3,7 @@ import { deltas, macrotask, Model, paced, type Source } from "../model.ts"
 import { increment } from "../tools.ts"
 import { drive, elapsed, expect, type Workload } from "../workload.ts"
 
-const counts = { full: 100_000, quick: 20_000, check: 2_000 }
+const counts = { full: 100_000, quick: 50_000, check: 2_000 }
 const delta = "token "
 const perRead = 64
 const perSocketRead = 16
