@@ -21,16 +21,6 @@ interface Bundler {
 const bench = import.meta.dirname
 const run = promisify(execFile)
 
-/** What has to be installed first, or nothing. */
-export const missing = (): string | undefined => {
-  try {
-    createRequire(join(Implementations.peerFolder, "package.json")).resolve("esbuild")
-    return undefined
-  } catch {
-    return `esbuild is not installed: ${Implementations.installCommand}`
-  }
-}
-
 const bundler = async (): Promise<Bundler> => {
   const path = createRequire(join(Implementations.peerFolder, "package.json")).resolve("esbuild")
   const { default: esbuild }: { readonly default: Bundler } = await import(pathToFileURL(path).href)

@@ -4,6 +4,8 @@
  *
  * - `npm run bench -- --quick` does less of everything, in a minute or two; `npm run bench -- W1 W3` only these.
  * - `npm run bench -- --check` does as little as shows whether all results are right, and prints no times.
+ * - `npm run bench -- --peers` measures the loops of others as well. They, and the bundler that W9 needs, are installed
+ *   first: `npm ci --prefix scratchpad/bench/peers`.
  * - `npm run bench -- --loops=plain,heddle --samples=9` names the loops and how often each is measured.
  *
  * Each sample is a process of its own, and the loops take turns. A figure is the median of its samples, a ratio that to the
@@ -25,9 +27,8 @@ const progress = (text: string): void => {
 /** A cold start has nothing to be taken in a process that runs already. */
 const measured = async (name: string, settings: Settings.Settings): Promise<ReadonlyArray<Passes.Row>> => {
   if (name !== "W9") return Passes.run(name, { ...settings, onSample: progress })
-  const missing = Cold.missing()
-  if (missing === undefined) return Cold.measure(settings.implementations, settings.samples * 2)
-  console.log(`W9 is left out: ${missing}\n`)
+  if (Implementations.areInstalled()) return Cold.measure(settings.implementations, settings.samples * 2)
+  console.log(`W9 is left out, for want of a bundler: ${Implementations.installCommand}\n`)
   return []
 }
 
@@ -45,6 +46,7 @@ const measure = async (settings: Settings.Settings): Promise<ReadonlyArray<strin
     if (rows.length > 0) console.log(Report.table(workloads[name]!, rows, floor))
     wrong.push(...complaints(name, rows))
   }
+  if (settings.isWithPeers) console.log(Implementations.versions())
   console.log(Report.machine())
   return wrong
 }

@@ -7,6 +7,7 @@ import { workloads } from "./workloads/index.ts"
 export interface Settings {
   readonly workloads: ReadonlyArray<string>
   readonly implementations: ReadonlyArray<string>
+  readonly isWithPeers: boolean
   readonly size: Size
   readonly samples: number
 }
@@ -40,12 +41,18 @@ export const parse = (args: ReadonlyArray<string>): Settings => {
   })
   const all = [...Implementations.own, ...Implementations.peers]
   const usual = values.peers ? all : Implementations.own
+  const implementations = values.loops === undefined ? usual : known("loop", values.loops.split(","), all)
+  const isWithPeers = implementations.some((name) => Implementations.peers.includes(name))
+  if (isWithPeers && !Implementations.areInstalled()) {
+    throw new Error(`the packages of the peers are not installed: ${Implementations.installCommand}`)
+  }
   const size = values.check ? "check" : values.quick ? "quick" : "full"
   return {
     workloads: positionals.length === 0
       ? Object.keys(workloads)
       : known("workload", positionals, Object.keys(workloads)),
-    implementations: values.loops === undefined ? usual : known("loop", values.loops.split(","), all),
+    implementations,
+    isWithPeers,
     size,
     samples: values.samples === undefined ? samples[size] : positive(values.samples)
   }

@@ -48,6 +48,9 @@ export const expectPromised = (
   if (guarantees.includes(guarantee)) expect(`${guarantee}: ${what}`, actual, expected)
 }
 
+/** No two runs are asked the same, so that a loop may know them apart by it. */
+let asked = 0
+
 /** One run, read to its end. `onResult` is told of each result as it is seen. */
 export const drive = async (
   loop: Loop,
@@ -58,7 +61,7 @@ export const drive = async (
   let results = 0
   let sum = 0
   const ending = await loop.run({
-    prompt: "benchmark",
+    prompt: `benchmark ${++asked}`,
     onText: (delta) => {
       characters += delta.length
       return true
