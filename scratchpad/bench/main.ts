@@ -39,6 +39,7 @@ const complaints = (workload: string, rows: ReadonlyArray<Passes.Row>): Readonly
 const measure = async (settings: Settings.Settings): Promise<ReadonlyArray<string>> => {
   const wrong: Array<string> = []
   console.log(`${Report.machine()}\n`)
+  if (settings.size === "quick") console.log("Quick: sizes are smaller than the tables say.\n")
   for (const name of settings.workloads) {
     const rows = await measured(name, settings)
     progress("")

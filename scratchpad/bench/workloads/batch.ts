@@ -1,5 +1,5 @@
 /** Calls in one turn: what each costs, and whether they run beside each other. */
-import { calls } from "../model.ts"
+import { calls, sleep } from "../model.ts"
 import { median } from "../statistics.ts"
 import { increment, pause, slow } from "../tools.ts"
 import {
@@ -46,28 +46,47 @@ export const batch: Workload = {
 const waiting = { full: 64, quick: 64, check: 8 }
 const waitMillis = 20
 
+/** Where tools wait until all of them are there, or it is clear that they will not be. */
+class Meeting {
+  private readonly expected: number
+  private readonly open: Promise<void>
+  private release: () => void = () => {}
+  private isFirst = true
+  private running = 0
+  most = 0
+
+  constructor(expected: number) {
+    this.expected = expected
+    this.open = new Promise((resolve) => {
+      this.release = resolve
+    })
+  }
+
+  readonly attend = async (): Promise<void> => {
+    if (this.isFirst) void sleep(1_000).then(this.release)
+    this.isFirst = false
+    this.most = Math.max(this.most, ++this.running)
+    if (this.running === this.expected) this.release()
+    await this.open
+    this.running--
+  }
+}
+
 /** W2p */
 export const parallel: Workload = {
   title: "W2p calls that wait",
-  note: "One turn with 64 calls that each wait 20 ms.",
+  note:
+    "One turn with 64 calls that each wait 20 ms. At once: how many run beside each other if they wait for all others.",
   metrics: { millis: { label: "ms", isCompared: true }, most: { label: "at once" } },
   run: async (implementation, size) => {
-    let running = 0
-    let most = 0
-    const wait = pause(waitMillis)
-    const tool = slow(async (signal) => {
-      most = Math.max(most, ++running)
-      try {
-        await wait(signal)
-      } finally {
-        running--
-      }
-    })
-    const loop = implementation.make([tool], 4)
-    const reads = calls(waiting[size], tool.name)
-    await driveBatch(loop, reads)
-    const millis = await elapsed(() => driveBatch(loop, reads))
-    expectPromised(implementation, "parallel", "calls at once", most, waiting[size])
-    return { millis, most }
+    const count = waiting[size]
+    const meeting = new Meeting(count)
+    const meet = slow(meeting.attend)
+    await driveBatch(implementation.make([meet], 4), calls(count, meet.name))
+    const wait = slow(pause(waitMillis))
+    const loop = implementation.make([wait], 4)
+    const millis = await elapsed(() => driveBatch(loop, calls(count, wait.name)))
+    expectPromised(implementation, "parallel", "calls at once", meeting.most, count)
+    return { millis, most: meeting.most }
   }
 }

@@ -30,12 +30,16 @@ const perWord = 10
 /** What the model does after its call, for so many milliseconds. */
 type Rest = (millis: number) => Source
 
+/** A machine that stands still for a while does not keep the model from saying most of its words. */
 const speaking: Rest = (millis) => {
+  let words = 0
   let until: number | undefined
   return async () => {
     until ??= performance.now() + millis
     await sleep(perWord)
-    return performance.now() < until ? [{ type: "text", delta: "word " }] : undefined
+    const isOver = performance.now() >= until && words >= millis / perWord / 2
+    words++
+    return isOver ? undefined : [{ type: "text", delta: "word " }]
   }
 }
 
