@@ -10,7 +10,7 @@ import type { Implementation } from "./loop.ts"
 export const own: ReadonlyArray<string> = ["plain", "effect", "heddle", "heddleAfterTurn"]
 
 /** The loops that others wrote. Their packages are installed in a folder of their own. */
-export const peers: ReadonlyArray<string> = ["pi", "aiSdk", "effectAi", "openaiAgents", "tanstackAi"]
+export const peers: ReadonlyArray<string> = ["pi", "aiSdk", "effectAi", "openaiAgents", "tanstackAi", "langgraph"]
 
 /** The one that ratios are to. */
 export const floor = "plain"
