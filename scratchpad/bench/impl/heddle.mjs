@@ -71,31 +71,38 @@ class Reading {
   }
 }
 
-/** The model as an adapter: one pull is one read of the wire, and closing the stream closes the connection. */
+/** One request to the model. One pull is one read of the wire. */
+class Connection {
+  #controller = new AbortController()
+  #reading = new Reading()
+  #bursts
+  #isOver = false
+
+  constructor(model, { messages }) {
+    this.#bursts = model.call(messages.length, this.#controller.signal)[Symbol.asyncIterator]()
+  }
+
+  pull = Effect.suspend(() => this.#isOver ? Cause.done() : this.#next)
+
+  close = Effect.sync(() => {
+    if (this.#isOver) return
+    this.#controller.abort("closed")
+    void this.#bursts.return()
+  })
+
+  #next = Effect.map(Effect.promise(() => this.#bursts.next()), ({ done, value }) => {
+    this.#isOver = done
+    return done ? this.#reading.ended() : this.#reading.events(value)
+  })
+}
+
+/** The model as an adapter: closing the stream closes the connection. */
 const adapter = (model) => ({
   stream: (request) =>
-    Stream.unwrap(Effect.gen(function*() {
-      const controller = new AbortController()
-      const bursts = model.call(request.messages.length, controller.signal)[Symbol.asyncIterator]()
-      const reading = new Reading()
-      let isOver = false
-      yield* Effect.addFinalizer(() =>
-        Effect.sync(() => {
-          if (isOver) return
-          controller.abort("closed")
-          void bursts.return()
-        })
-      )
-      return Stream.fromPull(Effect.succeed(Effect.suspend(() =>
-        isOver ? Cause.done() : Effect.map(
-          Effect.promise(() => bursts.next()),
-          ({ done, value }) => {
-            isOver = done
-            return done ? reading.ended() : reading.events(value)
-          }
-        )
-      )))
-    }))
+    Stream.unwrap(Effect.map(
+      Effect.acquireRelease(Effect.sync(() => new Connection(model, request)), ({ close }) => close),
+      ({ pull }) => Stream.fromPull(Effect.succeed(pull))
+    ))
 })
 
 /** Tells the harness what was read, and answers whether to read on. */

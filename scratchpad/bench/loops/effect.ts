@@ -86,9 +86,12 @@ class Machine {
     const starting = Effect.forEach(
       ready,
       (call) =>
-        Effect.map(Effect.forkIn(execute(this.tools.get(call.name)!, call), this.scope), (fiber) => {
-          this.fibers.push(fiber)
-        }),
+        Effect.map(
+          Effect.forkIn(execute(this.tools.get(call.name)!, call), this.scope, { startImmediately: true }),
+          (fiber) => {
+            this.fibers.push(fiber)
+          }
+        ),
       { discard: true }
     )
     return Effect.as(starting, events)
@@ -124,12 +127,14 @@ class Machine {
 }
 
 const stream = (run: Run, tools: ReadonlyMap<string, ToolSpecification>, maxTurns: number): Stream.Stream<Event> =>
-  Stream.unwrap(Effect.gen(function*() {
-    const scope = yield* Effect.scope
-    const machine = new Machine(run, tools, maxTurns, scope)
-    yield* Effect.addFinalizer(() => machine.close)
-    return Stream.fromPull(Effect.succeed(machine.pull))
-  }))
+  Stream.unwrap(Effect.map(
+    Effect.flatMap(
+      Effect.scope,
+      (scope) =>
+        Effect.acquireRelease(Effect.sync(() => new Machine(run, tools, maxTurns, scope)), ({ close }) => close)
+    ),
+    ({ pull }) => Stream.fromPull(Effect.succeed(pull))
+  ))
 
 const tell = (run: Run, event: Event): boolean => {
   if (event._tag === "Text") return run.onText(event.delta)

@@ -7,11 +7,12 @@
 import type * as Arr from "effect/Array"
 import * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
+import type * as Pull from "effect/Pull"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import { Adapter, Chat, type Event, Message, Tool } from "heddle"
 import type { Arguments, Ending, Implementation, Run, ToolSpecification, Value } from "../loop.ts"
-import type { Chunk, Model, Read } from "../model.ts"
+import type { Chunk, Model, Read, Reply } from "../model.ts"
 
 const maxConcurrency = 64
 
@@ -78,27 +79,36 @@ class Reading {
   }
 }
 
-/** A read of the wire is one array of events, and closing the stream closes the connection. */
-const stream = (model: Model, request: Adapter.Request): Stream.Stream<Event.AdapterEvent> =>
-  Stream.unwrap(Effect.gen(function*() {
-    const reply = yield* Effect.acquireRelease(
-      Effect.sync(() => model.request(request.messages.length)),
-      (reply) => Effect.promise(async () => reply.return?.())
-    )
-    const reading = new Reading()
-    let isOver = false
-    return Stream.fromPull(
-      Effect.succeed(Effect.suspend(() =>
-        isOver ? Cause.done() : Effect.map(
-          Effect.promise(() => reply.next()),
-          ({ value }) => {
-            isOver = value === undefined
-            return value === undefined ? reading.ended() : reading.events(value)
-          }
-        )
-      ))
-    )
-  }))
+/** One request to the model. One pull is one read of the wire, and one array of events. */
+class Connection {
+  private readonly reply: Reply
+  private readonly reading = new Reading()
+  private isOver = false
+
+  constructor(model: Model, { messages }: Adapter.Request) {
+    this.reply = model.request(messages.length)
+  }
+
+  readonly pull: Pull.Pull<Events> = Effect.suspend(() => this.isOver ? Cause.done() : this.next)
+
+  readonly close = Effect.sync(() => {
+    void this.reply.return?.()
+  })
+
+  private readonly next = Effect.map(Effect.promise(() => this.reply.next()), ({ value }) => {
+    this.isOver = value === undefined
+    return value === undefined ? this.reading.ended() : this.reading.events(value)
+  })
+}
+
+/** The model as an adapter: closing the stream closes the connection. */
+const adapter = (model: Model): Adapter.Adapter["Service"] => ({
+  stream: (request) =>
+    Stream.unwrap(Effect.map(
+      Effect.acquireRelease(Effect.sync(() => new Connection(model, request)), ({ close }) => close),
+      ({ pull }) => Stream.fromPull(Effect.succeed(pull))
+    ))
+})
 
 /** Tells the workload what was read, and gives what only Heddle's result says. */
 class Reader {
@@ -137,10 +147,9 @@ export const heddle = (name: string, readOnly: boolean, guarantees: Implementati
         const reading = run.isLeftEarly === true
           ? Stream.runForEachWhile(events, (event) => Effect.sync(() => reader.read(event)))
           : Stream.runForEachArray(events, (some) => Effect.sync(() => some.forEach((event) => reader.read(event))))
-        const adapter: Adapter.Adapter["Service"] = { stream: (request) => stream(run.model, request) }
         const isStopped = run.signal !== undefined && run.isCancelledSoftly !== true
         await Effect.runPromise(
-          Effect.provideService(reading, Adapter.Adapter, adapter),
+          Effect.provideService(reading, Adapter.Adapter, adapter(run.model)),
           isStopped ? { signal: run.signal } : {}
         )
         return reader.ending

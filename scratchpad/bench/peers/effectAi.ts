@@ -61,26 +61,22 @@ class Reading {
 
 /** A read of the wire stays one array of parts, and closing the stream closes the connection. */
 const parts = (model: Model, messages: number): Stream.Stream<Response.StreamPartEncoded> =>
-  Stream.unwrap(Effect.gen(function*() {
-    const reply = yield* Effect.acquireRelease(
+  Stream.unwrap(Effect.map(
+    Effect.acquireRelease(
       Effect.sync(() => model.request(messages)),
-      (reply) => Effect.promise(async () => reply.return?.())
-    )
-    const reading = new Reading()
-    let isOver = false
-    return Stream.fromPull(
-      Effect.succeed(Effect.suspend(() =>
-        isOver ? Cause.done() : Effect.map(
-          Effect.promise(() => reply.next()),
-          ({ value }) => {
-            isOver = value === undefined
-            const parts = value === undefined ? reading.ended() : value.flatMap((chunk) => reading.parts(chunk))
-            return parts as [Response.StreamPartEncoded, ...Array<Response.StreamPartEncoded>]
-          }
-        )
-      ))
-    )
-  }))
+      (reply) => Effect.sync(() => void reply.return?.())
+    ),
+    (reply) => {
+      const reading = new Reading()
+      let isOver = false
+      const next = Effect.map(Effect.promise(() => reply.next()), ({ value }) => {
+        isOver = value === undefined
+        const parts = value === undefined ? reading.ended() : value.flatMap((chunk) => reading.parts(chunk))
+        return parts as [Response.StreamPartEncoded, ...Array<Response.StreamPartEncoded>]
+      })
+      return Stream.fromPull(Effect.succeed(Effect.suspend(() => isOver ? Cause.done() : next)))
+    }
+  ))
 
 const fields = { number: Schema.Finite, string: Schema.String }
 
