@@ -36,20 +36,27 @@ class Connection implements Reply {
     return this
   }
 
-  async next(): Promise<IteratorResult<Read, undefined>> {
-    if (!this.isOpen) return over
-    const pending = this.source()
-    const read = pending instanceof Promise ? await pending : pending
-    if (!this.isOpen) return over
-    if (read === undefined) return this.return()
+  next(): Promise<IteratorResult<Read, undefined>> {
+    if (!this.isOpen) return Promise.resolve(over)
+    const read = this.source()
+    return read instanceof Promise ? read.then(this.delivered) : Promise.resolve(this.delivered(read))
+  }
+
+  return(): Promise<IteratorReturnResult<undefined>> {
+    this.close()
+    return Promise.resolve(over)
+  }
+
+  private readonly delivered = (read: Read | undefined): IteratorResult<Read, undefined> => {
+    if (read === undefined) this.close()
+    if (read === undefined || !this.isOpen) return over
     this.model.produced += read.length
     return { done: false, value: read }
   }
 
-  async return(): Promise<IteratorReturnResult<undefined>> {
+  private close(): void {
     if (this.isOpen) this.model.closed++
     this.isOpen = false
-    return over
   }
 }
 
