@@ -7,6 +7,9 @@ import type { Model } from "./model.ts"
 /** What a tool is called with. Each implementation declares it in its own schema language and lets that validate it. */
 export type Arguments = Readonly<Record<string, number | string>>
 
+/** What tells a tool to stop, from a loop that has such a thing. */
+export type Signal = AbortSignal | undefined
+
 /** What a tool answers. */
 export interface Value {
   readonly value: number
@@ -19,7 +22,7 @@ export interface ToolSpecification {
   readonly parameters: Readonly<Record<string, "number" | "string">>
   readonly body:
     | { readonly type: "synchronous"; readonly call: (args: Arguments) => Value }
-    | { readonly type: "asynchronous"; readonly call: (args: Arguments, signal: AbortSignal) => Promise<Value> }
+    | { readonly type: "asynchronous"; readonly call: (args: Arguments, signal: Signal) => Promise<Value> }
 }
 
 /**

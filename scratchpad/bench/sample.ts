@@ -20,9 +20,10 @@ const sample = async (name: string, workload: string, size: Size): Promise<Messa
   return { type: "figures", loop: implementation.name, figures: { ...figures, memory } }
 }
 
+/** The message and where it comes from. */
 const failure = (error: unknown): Message => ({
   type: "failure",
-  error: error instanceof Error ? error.stack ?? error.message : String(error)
+  error: error instanceof Error ? (error.stack ?? error.message).split("\n").slice(0, 3).join("\n") : String(error)
 })
 
 const told = (message: Message): Promise<void> => new Promise((resolve) => process.send?.(message, () => resolve()))

@@ -1,5 +1,5 @@
 /** The tools that the model of a workload calls. They compute and wait, and change nothing outside of themselves. */
-import type { ToolSpecification } from "./loop.ts"
+import type { Signal, ToolSpecification } from "./loop.ts"
 
 /** Adds one to its argument. */
 export const increment: ToolSpecification = {
@@ -18,7 +18,7 @@ export const count: ToolSpecification = {
 }
 
 /** Adds one to its argument, and takes as long as `body` does. */
-export const slow = (body: (signal: AbortSignal) => Promise<void>): ToolSpecification => ({
+export const slow = (body: (signal: Signal) => Promise<void>): ToolSpecification => ({
   name: "slow",
   description: "Adds one to a number, and takes its time.",
   parameters: { number: "number" },
@@ -32,16 +32,16 @@ export const slow = (body: (signal: AbortSignal) => Promise<void>): ToolSpecific
 })
 
 /** Waits, or rejects as soon as it is told to stop. */
-export const pause = (millis: number) => (signal: AbortSignal): Promise<void> =>
+export const pause = (millis: number) => (signal: Signal): Promise<void> =>
   new Promise((resolve, reject) => {
-    if (signal.aborted) return reject(signal.reason)
+    if (signal?.aborted === true) return reject(signal.reason)
     const stop = (): void => {
       clearTimeout(timer)
-      reject(signal.reason)
+      reject(signal?.reason)
     }
     const timer = setTimeout(() => {
-      signal.removeEventListener("abort", stop)
+      signal?.removeEventListener("abort", stop)
       resolve()
     }, millis)
-    signal.addEventListener("abort", stop, { once: true })
+    signal?.addEventListener("abort", stop, { once: true })
   })

@@ -3,7 +3,7 @@
  * chunk, tools started as soon as their arguments are whole, a type check for a schema. No bound, no timeout, and the
  * first tool that fails takes the turn with it: a measure of speed, not of behaviour.
  */
-import type { Arguments, Implementation, Run, ToolSpecification, Value } from "../loop.ts"
+import type { Arguments, Implementation, Run, Signal, ToolSpecification, Value } from "../loop.ts"
 import type { Chunk } from "../model.ts"
 
 type Event =
@@ -30,7 +30,7 @@ const decode = (tool: ToolSpecification, json: string): Arguments => {
   return args
 }
 
-const execute = async (tool: ToolSpecification, call: Call, signal: AbortSignal): Promise<Event> => {
+const execute = async (tool: ToolSpecification, call: Call, signal: Signal): Promise<Event> => {
   const args = decode(tool, call.json)
   const value = tool.body.type === "synchronous" ? tool.body.call(args) : await tool.body.call(args, signal)
   return { type: "result", id: call.id, value }
@@ -39,12 +39,12 @@ const execute = async (tool: ToolSpecification, call: Call, signal: AbortSignal)
 /** One reply, while it is read. */
 class Turn {
   private readonly tools: ReadonlyMap<string, ToolSpecification>
-  private readonly signal: AbortSignal
+  private readonly signal: Signal
   private readonly calls = new Map<string, Call>()
   readonly results: Array<Promise<Event>> = []
   private text = ""
 
-  constructor(tools: ReadonlyMap<string, ToolSpecification>, signal: AbortSignal) {
+  constructor(tools: ReadonlyMap<string, ToolSpecification>, signal: Signal) {
     this.tools = tools
     this.signal = signal
   }
@@ -70,16 +70,16 @@ class Turn {
 }
 
 async function* events(
-  { model, prompt }: Run,
-  signal: AbortSignal,
+  { model, prompt, signal }: Run,
   tools: ReadonlyMap<string, ToolSpecification>,
   maxTurns: number
 ): AsyncGenerator<Event, void> {
   const history: History = [{ role: "user", content: prompt }]
-  for (let index = 0; index < maxTurns && !signal.aborted; index++) {
+  const isAborted = (): boolean => signal?.aborted === true
+  for (let index = 0; index < maxTurns && !isAborted(); index++) {
     const turn = new Turn(tools, signal)
     for await (const read of model.request(history.length)) {
-      if (signal.aborted) return
+      if (isAborted()) return
       for (const chunk of read) yield turn.event(chunk)
     }
     history.push(turn.message())
@@ -91,8 +91,6 @@ async function* events(
   }
 }
 
-const never = new AbortController().signal
-
 export const implementation: Implementation = {
   name: "plain JavaScript",
   kind: "floor",
@@ -101,7 +99,7 @@ export const implementation: Implementation = {
     const tools = new Map(specifications.map((tool) => [tool.name, tool]))
     return {
       run: async (run) => {
-        for await (const event of events(run, run.signal ?? never, tools, maxTurns)) {
+        for await (const event of events(run, tools, maxTurns)) {
           if (event.type === "text") {
             if (!run.onText(event.delta)) break
           } else if (event.type === "result") run.onResult(event.value)

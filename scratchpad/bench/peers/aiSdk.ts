@@ -79,7 +79,7 @@ const toTool = ({ body, description, parameters }: ToolSpecification) =>
     execute: async (args, { abortSignal }) =>
       body.type === "synchronous"
         ? body.call(args as Arguments)
-        : body.call(args as Arguments, abortSignal ?? new AbortController().signal)
+        : body.call(args as Arguments, abortSignal)
   })
 
 export const implementation: Implementation = {

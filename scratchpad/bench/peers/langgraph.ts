@@ -76,7 +76,7 @@ const toTool = ({ body, description, name, parameters }: ToolSpecification) =>
     async (args, config?: { readonly signal?: AbortSignal }) =>
       body.type === "synchronous"
         ? body.call(args as Arguments)
-        : body.call(args as Arguments, config?.signal ?? new AbortController().signal),
+        : body.call(args as Arguments, config?.signal),
     {
       name,
       description,

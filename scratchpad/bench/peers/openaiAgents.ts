@@ -93,7 +93,7 @@ const toTool = ({ body, description, name, parameters }: ToolSpecification) =>
     execute: async (args, _context, details) =>
       body.type === "synchronous"
         ? body.call(args as Arguments)
-        : body.call(args as Arguments, details?.signal ?? new AbortController().signal)
+        : body.call(args as Arguments, details?.signal)
   })
 
 export const implementation: Implementation = {

@@ -129,7 +129,7 @@ const toTool = ({ body, description, name, parameters }: ToolSpecification): Age
     const args = params as Arguments
     const details = body.type === "synchronous"
       ? body.call(args)
-      : await body.call(args, signal ?? new AbortController().signal)
+      : await body.call(args, signal)
     return { content: [{ type: "text", text: JSON.stringify(details) }], details }
   }
 })

@@ -61,7 +61,7 @@ const toTool = ({ body, description, name, parameters }: ToolSpecification) =>
   }).server(async (args, context) =>
     body.type === "synchronous"
       ? body.call(args as Arguments)
-      : body.call(args as Arguments, context?.abortSignal ?? new AbortController().signal)
+      : body.call(args as Arguments, context?.abortSignal)
   )
 
 /** The library takes a controller and not a signal. */

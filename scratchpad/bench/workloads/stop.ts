@@ -1,5 +1,5 @@
 /** Runs that are stopped from outside: how soon they settle, and what goes on after that. */
-import type { Implementation, Run } from "../loop.ts"
+import type { Implementation, Run, Signal } from "../loop.ts"
 import { calls, callsThenAnswer, type Model, reads, sleep } from "../model.ts"
 import { increment, slow } from "../tools.ts"
 import { drive, driveBatch, expectPromised, type Figures, type Seen, type Size, type Workload } from "../workload.ts"
@@ -32,7 +32,7 @@ class Watch {
     return this.started - this.stopped
   }
 
-  readonly watched = (body: (signal: AbortSignal) => Promise<void>) => async (signal: AbortSignal): Promise<void> => {
+  readonly watched = (body: (signal: Signal) => Promise<void>) => async (signal: Signal): Promise<void> => {
     this.started++
     try {
       await body(signal)
@@ -82,7 +82,7 @@ interface Stopped {
 const stopped = async (
   implementation: Implementation,
   size: Size,
-  body: (signal: AbortSignal) => Promise<void>,
+  body: (signal: Signal) => Promise<void>,
   how: Partial<Run>
 ): Promise<Stopped> => {
   const { before, tools } = plans[size]
@@ -146,7 +146,7 @@ export const abort: Workload = {
   run: async (implementation, size) => {
     const { figures } = await stopped(implementation, size, async (signal) => {
       for (let waited = 0; waited < 10_000; waited += glance) {
-        signal.throwIfAborted()
+        signal?.throwIfAborted()
         await sleep(glance)
       }
     }, {})
