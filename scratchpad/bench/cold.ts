@@ -63,41 +63,54 @@ const build = async (name: string, { build }: Bundler): Promise<Program> => {
 
 const timed = (path: string): Promise<number> => elapsed(() => run(process.execPath, [path]))
 
-const messageOf = (error: unknown): string => error instanceof Error ? error.message : String(error)
+interface Prepared {
+  readonly row: Row
+  readonly program: Program
+  readonly sizes: Readonly<Record<"size" | "compressed", number>>
+}
 
-/** A loop's row and its programs. A program that cannot be built or does not run fails the row. */
-const prepare = async (name: string, esbuild: Bundler) => {
-  const implementation = await Implementations.load(name)
-  const row: Row = { name: implementation.name, rounds: [], failures: [], millis: 0 }
+/** A loop's row and its programs, which have run once by then. */
+const prepare = async (row: Row, name: string, esbuild: Bundler): Promise<Prepared> => {
+  const program = await build(name, esbuild)
+  await timed(program.installed)
+  await timed(program.bundled)
+  const bytes = await readFile(program.bundled)
+  const sizes = { size: bytes.length / 1_024, compressed: gzipSync(bytes, { level: 9 }).length / 1_024 }
+  return { row, program, sizes }
+}
+
+const sample = async ({ program, row, sizes }: Prepared, node: number): Promise<void> => {
+  const installed = await timed(program.installed)
+  const bundled = await timed(program.bundled)
+  row.rounds.push({ installed, over: installed - node, bundled, ...sizes })
+}
+
+/** What goes wrong with a program fails its row. */
+const guarded = async <A>(row: Row, work: () => Promise<A>): Promise<A | undefined> => {
+  if (row.failures.length > 0) return undefined
   try {
-    const program = await build(name, esbuild)
-    await timed(program.installed)
-    await timed(program.bundled)
-    const bytes = await readFile(program.bundled)
-    const sizes = { size: bytes.length / 1_024, compressed: gzipSync(bytes, { level: 9 }).length / 1_024 }
-    return { row, program, sizes }
+    return await work()
   } catch (error) {
-    row.failures.push(messageOf(error))
-    return { row }
+    row.failures.push(error instanceof Error ? error.message : String(error))
+    return undefined
   }
 }
 
 /** All samples of the programs, in turn. */
 export const measure = async (names: ReadonlyArray<string>, samples: number): Promise<ReadonlyArray<Row>> => {
   const esbuild = await bundler()
-  const prepared = []
+  const rows = names.map((name): Row => ({ name, rounds: [], failures: [], millis: 0 }))
+  const prepared: Array<Prepared | undefined> = []
+  for (const [index, row] of rows.entries()) {
+    prepared.push(await guarded(row, () => prepare(row, names[index]!, esbuild)))
+    row.name = (await Implementations.load(names[index]!)).name
+  }
   const nothing = join(bench, "loops", ".cold", "nothing.mjs")
   await mkdir(dirname(nothing), { recursive: true })
-  for (const name of names) prepared.push(await prepare(name, esbuild))
   await writeFile(nothing, "")
   for (let round = 0; round < samples; round++) {
     const node = await timed(nothing)
-    for (const { program, row, sizes } of prepared) {
-      if (program === undefined) continue
-      const installed = await timed(program.installed)
-      const bundled = await timed(program.bundled)
-      row.rounds.push({ installed, over: installed - node, bundled, ...sizes })
-    }
+    for (const each of prepared) if (each !== undefined) await guarded(each.row, () => sample(each, node))
   }
-  return prepared.map(({ row }) => row)
+  return rows
 }

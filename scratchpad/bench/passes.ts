@@ -17,9 +17,6 @@ export interface Row {
 
 const patience: Readonly<Record<Size, number>> = { full: 150_000, quick: 60_000, check: 30_000 }
 
-/** A sample that takes long is taken less often. */
-const often = (millis: number): number => millis > 10_000 ? 2 : millis > 4_000 ? 3 : Infinity
-
 /** What each workload came to, in their order. One that said nothing failed. */
 const take = (
   implementation: string,
@@ -35,6 +32,8 @@ const take = (
     let complaint = ""
     let end = ""
     child.on("message", (message) => messages.push(message as Message))
+    // What a library prints is read, for the process is not over before, and not shown.
+    child.stdout?.resume()
     child.stderr?.on("data", (data) => {
       complaint += String(data)
     })
@@ -42,7 +41,7 @@ const take = (
       end = `no result within ${patience[size] / 1_000} s`
       child.kill("SIGKILL")
     }, patience[size])
-    child.on("exit", (code) => {
+    child.on("close", (code) => {
       clearTimeout(timer)
       const error = end === "" ? `ended with ${code} and said nothing: ${complaint.trim()}` : end
       resolve(workloads.map((_, index) => messages[index] ?? { type: "failure", error }))
@@ -70,7 +69,14 @@ export const check = async (
     return row
   })
 
-/** All samples of one workload. A loop that gave a wrong result is not asked again. */
+/** A loop whose samples take long is asked less often, and one that gave a wrong result not again. */
+const isDue = ({ failures, millis, rounds }: Row): boolean => {
+  const taken = rounds.filter((figures) => figures !== undefined).length
+  const each = millis / taken
+  return failures.length === 0 && (taken === 0 || taken < (each > 10_000 ? 2 : each > 4_000 ? 3 : Infinity))
+}
+
+/** All samples of one workload. */
 export const run = async (
   workload: string,
   { implementations, samples, size, onSample }: {
@@ -83,8 +89,10 @@ export const run = async (
   const rows = implementations.map((name): Row => ({ name, rounds: [], failures: [], millis: 0 }))
   for (let round = 0; round < samples; round++) {
     for (const [index, row] of rows.entries()) {
-      const isDue = row.failures.length === 0 && (round === 0 || round < often(row.millis / round))
-      if (!isDue) continue
+      if (!isDue(row)) {
+        row.rounds.push(undefined)
+        continue
+      }
       onSample(`${workload}, ${row.name}: sample ${round + 1} of ${samples}`)
       const start = performance.now()
       const messages = await take(implementations[index]!, [workload], size)

@@ -101,6 +101,39 @@ const tell = (run: Run, part: Part): boolean => {
   return true
 }
 
+type Reply = ReadonlyArray<Response.AllParts<any>>
+
+/** Reads a reply, and gives what of it becomes history: nothing, if the reader may leave. */
+const read = (run: Run, parts: Stream.Stream<Reply[number]>): Effect.Effect<Reply> => {
+  if (run.isLeftEarly === true) {
+    return Effect.as(Stream.runForEachWhile(parts, (part) => Effect.sync(() => tell(run, part as Part))), [])
+  }
+  const reply: Array<Reply[number]> = []
+  const reading = Stream.runForEachArray(parts, (some) =>
+    Effect.sync(() => {
+      for (const part of some) {
+        reply.push(part)
+        tell(run, part as Part)
+      }
+    }))
+  return Effect.as(reading, reply)
+}
+
+/** One turn after the other, until one calls nothing. */
+const program = (
+  run: Run,
+  maxTurns: number,
+  turn: (history: Prompt.Prompt) => Stream.Stream<Reply[number]>
+): Effect.Effect<void> =>
+  Effect.gen(function*() {
+    let history = Prompt.make(run.prompt)
+    for (let index = 0; index < maxTurns; index++) {
+      const reply = yield* read(run, turn(history))
+      if (!reply.some(({ type }) => type === "tool-call")) return
+      history = Prompt.concat(history, Prompt.fromResponseParts(reply))
+    }
+  })
+
 export const implementation: Implementation = {
   name: "effect/ai",
   kind: "peer",
@@ -110,40 +143,16 @@ export const implementation: Implementation = {
     const handlers = Effect.runSync(
       toolkit.toHandlers(Object.fromEntries(specifications.map((tool) => [tool.name, handler(tool)])) as never)
     )
-    /** One turn, and what of it becomes history: nothing, if the reader has left. */
-    const turn = (run: Run, history: Prompt.Prompt) =>
-      Effect.gen(function*() {
-        const read: Array<Response.AllParts<any>> = []
-        const parts = LanguageModel.streamText({ prompt: history, toolkit }) as Stream.Stream<Response.AllParts<any>>
-        const reading = run.isLeftEarly === true
-          ? Stream.runForEachWhile(parts, (part) => Effect.sync(() => tell(run, part as Part)))
-          : Stream.runForEachArray(parts, (some) =>
-            Effect.sync(() => {
-              for (const part of some) {
-                read.push(part)
-                tell(run, part as Part)
-              }
-            }))
-        yield* reading
-        return read
-      })
-    const program = (run: Run) =>
-      Effect.gen(function*() {
-        let history = Prompt.make(run.prompt)
-        for (let index = 0; index < maxTurns; index++) {
-          const read = yield* turn(run, history)
-          if (!read.some(({ type }) => type === "tool-call")) return
-          history = Prompt.concat(history, Prompt.fromResponseParts(read))
-        }
-      })
     return {
       run: async (run) => {
         const languageModel = LanguageModel.make({
           generateText: () => Effect.die(new Error("this model only streams")),
           streamText: ({ prompt }) => parts(run.model, prompt.content.length)
         })
+        const turn = (prompt: Prompt.Prompt) =>
+          LanguageModel.streamText({ prompt, toolkit }) as unknown as Stream.Stream<Reply[number]>
         await Effect.runPromise(
-          program(run).pipe(
+          program(run, maxTurns, turn).pipe(
             Effect.provideServiceEffect(LanguageModel.LanguageModel, languageModel),
             Effect.provideContext(handlers)
           ) as Effect.Effect<void>,
