@@ -1,0 +1,137 @@
+/**
+ * Heddle for a harness that brings its own models and tools: a folder with `lib/model.mjs` and `impl/`, where this file
+ * goes. It is what a user writes: each tool with a schema, the model as an `Adapter`, one `Chat.stream` per run.
+ *
+ * A tool of that harness computes or waits, and changes nothing outside of itself: it is declared `readOnly`, and starts
+ * while the model still speaks. What waits is no work for a processor, so more of it may run at once than there are cores.
+ */
+import * as Cause from "effect/Cause"
+import * as Effect from "effect/Effect"
+import * as Schema from "effect/Schema"
+import * as Stream from "effect/Stream"
+import { Adapter, Chat, Message, Tool } from "heddle"
+import { ARGS, CALL, END, TEXT } from "../lib/model.mjs"
+
+const maxConcurrency = 64
+
+const fields = { number: Schema.Finite, string: Schema.String }
+
+const toTool = ({ async, description, name, params, sync }, readOnly) =>
+  Tool.make(name, {
+    description,
+    parameters: Object.fromEntries(Object.entries(params).map(([key, type]) => [key, fields[type]])),
+    readOnly,
+    handler: sync === undefined
+      ? (args, call) => call.promise((signal) => async(args, signal))
+      : (args) => Effect.sync(() => sync(args))
+  })
+
+/** One reply, from the chunks of the wire to events. */
+class Reading {
+  #calls = new Map()
+  #text = ""
+  #isStarted = false
+
+  /** What one read of the wire brought stays one array. */
+  events(burst) {
+    const events = burst.map((chunk) => this.#event(chunk))
+    return this.#isStarted ? events : [this.#started(), ...events]
+  }
+
+  ended() {
+    const events = this.#isStarted ? [] : [this.#started()]
+    if (this.#text !== "") events.push({ _tag: "TextCompleted", id: null, text: this.#text })
+    const finishReason = this.#calls.size === 0 ? "stop" : "tool_calls"
+    events.push({ _tag: "MessageCompleted", message: Message.assistant(this.#text), finishReason })
+    return events
+  }
+
+  #started() {
+    this.#isStarted = true
+    return { _tag: "MessageStarted", message: Message.assistant("") }
+  }
+
+  #event(chunk) {
+    switch (chunk.k) {
+      case TEXT:
+        this.#text += chunk.d
+        return { _tag: "TextDelta", id: null, delta: chunk.d }
+      case CALL:
+        this.#calls.set(chunk.id, { name: chunk.name, json: "" })
+        return { _tag: "ToolCallStarted", id: chunk.id, name: chunk.name }
+      case ARGS:
+        this.#calls.get(chunk.id).json += chunk.d
+        return { _tag: "ToolCallDelta", id: chunk.id, argumentsDelta: chunk.d }
+      case END: {
+        const { json, name } = this.#calls.get(chunk.id)
+        return { _tag: "ToolCallCompleted", id: chunk.id, name, arguments: JSON.parse(json), rawArguments: json }
+      }
+    }
+    throw new Error(`no such chunk: ${chunk.k}`)
+  }
+}
+
+/** One request to the model. One pull is one read of the wire. */
+class Connection {
+  #controller = new AbortController()
+  #reading = new Reading()
+  #bursts
+  #isOver = false
+
+  constructor(model, { messages }) {
+    this.#bursts = model.call(messages.length, this.#controller.signal)[Symbol.asyncIterator]()
+  }
+
+  pull = Effect.suspend(() => this.#isOver ? Cause.done() : this.#next)
+
+  close = Effect.sync(() => {
+    if (this.#isOver) return
+    this.#controller.abort("closed")
+    void this.#bursts.return()
+  })
+
+  #next = Effect.map(Effect.promise(() => this.#bursts.next()), ({ done, value }) => {
+    this.#isOver = done
+    return done ? this.#reading.ended() : this.#reading.events(value)
+  })
+}
+
+/** The model as an adapter: closing the stream closes the connection. */
+const adapter = (model) => ({
+  stream: (request) =>
+    Stream.unwrap(Effect.map(
+      Effect.acquireRelease(Effect.sync(() => new Connection(model, request)), ({ close }) => close),
+      ({ pull }) => Stream.fromPull(Effect.succeed(pull))
+    ))
+})
+
+/** Tells the harness what was read, and answers whether to read on. */
+const reader = ({ onEvent, onResult, onText }) => (event) => {
+  if (event._tag === "TextDelta") return onText(event.delta) !== false
+  if (event._tag === "ToolResultEncoded") onResult(event.id, event.content)
+  else onEvent()
+  return true
+}
+
+export const heddle = (name, readOnly) => ({
+  name,
+  kind: "ours",
+  packages: ["heddle"],
+  setup: ({ maxTurns, tools }) => {
+    const own = tools.map((tool) => toTool(tool, readOnly))
+    return {
+      run: (job) => {
+        const read = reader(job)
+        const events = Chat.stream(job.prompt, { tools: own, maxTurns, maxConcurrency })
+        const reading = job.earlyStop
+          ? Stream.runForEachWhile(events, (event) => Effect.sync(() => read(event)))
+          : Stream.runForEachArray(events, (some) => Effect.sync(() => some.forEach(read)))
+        return Effect.runPromise(Effect.provideService(reading, Adapter.Adapter, adapter(job.model)), {
+          signal: job.signal
+        })
+      }
+    }
+  }
+})
+
+export default heddle("heddle", true)

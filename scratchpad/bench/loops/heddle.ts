@@ -1,0 +1,167 @@
+/**
+ * Heddle, as an application uses it: tools with Effect Schema, the scripted model as an `Adapter`, one `Chat.stream` per
+ * run. Timeouts are on, as they are by default, and so is the bound, which stands above the largest number of tools that
+ * wait at once. The tools compute and wait, and change nothing outside of themselves: they are declared `readOnly`, and
+ * start while the model still speaks.
+ */
+import type * as Arr from "effect/Array"
+import * as Cause from "effect/Cause"
+import * as Effect from "effect/Effect"
+import type * as Pull from "effect/Pull"
+import * as Schema from "effect/Schema"
+import * as Stream from "effect/Stream"
+import { Adapter, Chat, type Event, Message, Tool } from "heddle"
+import type { Arguments, Ending, Implementation, Run, ToolSpecification, Value } from "../loop.ts"
+import type { Chunk, Model, Read, Reply } from "../model.ts"
+
+const maxConcurrency = 64
+
+const fields = { number: Schema.Finite, string: Schema.String }
+
+const toTool = ({ body, description, name, parameters }: ToolSpecification, readOnly: boolean) =>
+  Tool.make(name, {
+    description,
+    parameters: Schema.Struct(
+      Object.fromEntries(Object.entries(parameters).map(([key, type]) => [key, fields[type]]))
+    ),
+    readOnly,
+    handler: body.type === "synchronous"
+      ? (args: Arguments) => Effect.sync(() => body.call(args))
+      : (args: Arguments, call) => call.promise((signal) => body.call(args, signal))
+  })
+
+type Events = Arr.NonEmptyReadonlyArray<Event.AdapterEvent>
+
+/** One reply, from the chunks of the wire to events. */
+class Reading {
+  private readonly calls = new Map<string, { readonly name: string; json: string }>()
+  private text = ""
+  private isStarted = false
+
+  events(read: Read): Events {
+    const events = read.map((chunk) => this.event(chunk))
+    return this.isStarted ? events as unknown as Events : [this.started(), ...events]
+  }
+
+  ended(): Events {
+    const { calls, isStarted, text } = this
+    const message = Message.assistant(text)
+    const completed: Event.AdapterEvent = {
+      _tag: "MessageCompleted",
+      message,
+      finishReason: calls.size === 0 ? "stop" : "tool_calls"
+    }
+    const last: Events = text === "" ? [completed] : [{ _tag: "TextCompleted", id: null, text }, completed]
+    return isStarted ? last : [this.started(), ...last]
+  }
+
+  private started(): Event.AdapterEvent {
+    this.isStarted = true
+    return { _tag: "MessageStarted", message: Message.assistant("") }
+  }
+
+  private event(chunk: Chunk): Event.AdapterEvent {
+    switch (chunk.type) {
+      case "text":
+        this.text += chunk.delta
+        return { _tag: "TextDelta", id: null, delta: chunk.delta }
+      case "callStarted":
+        this.calls.set(chunk.id, { name: chunk.name, json: "" })
+        return { _tag: "ToolCallStarted", id: chunk.id, name: chunk.name }
+      case "callArguments":
+        this.calls.get(chunk.id)!.json += chunk.fragment
+        return { _tag: "ToolCallDelta", id: chunk.id, argumentsDelta: chunk.fragment }
+      case "callCompleted": {
+        const { json, name } = this.calls.get(chunk.id)!
+        return { _tag: "ToolCallCompleted", id: chunk.id, name, arguments: JSON.parse(json), rawArguments: json }
+      }
+    }
+  }
+}
+
+/** One request to the model. One pull is one read of the wire, and one array of events. */
+class Connection {
+  private readonly reply: Reply
+  private readonly reading = new Reading()
+  private isOver = false
+
+  constructor(model: Model, { messages }: Adapter.Request) {
+    this.reply = model.request(messages.length)
+  }
+
+  readonly pull: Pull.Pull<Events> = Effect.suspend(() => this.isOver ? Cause.done() : this.next)
+
+  readonly close = Effect.sync(() => {
+    void this.reply.return?.()
+  })
+
+  private readonly next = Effect.map(Effect.promise(() => this.reply.next()), ({ value }) => {
+    this.isOver = value === undefined
+    return value === undefined ? this.reading.ended() : this.reading.events(value)
+  })
+}
+
+/** The model as an adapter: closing the stream closes the connection. */
+const adapter = (model: Model): Adapter.Adapter["Service"] => ({
+  stream: (request) =>
+    Stream.unwrap(Effect.map(
+      Effect.acquireRelease(Effect.sync(() => new Connection(model, request)), ({ close }) => close),
+      ({ pull }) => Stream.fromPull(Effect.succeed(pull))
+    ))
+})
+
+/** Tells the workload what was read, and gives what only Heddle's result says. */
+class Reader {
+  private readonly run: Run
+  ending: Ending = {}
+
+  constructor(run: Run) {
+    this.run = run
+  }
+
+  read(event: Event.Event): boolean {
+    if (event._tag === "TextDelta") return this.run.onText(event.delta)
+    if (event._tag === "ToolResultEncoded") this.run.onResult(JSON.parse(event.content) as Value)
+    else this.run.onEvent()
+    if (event._tag === "ChatCompleted") this.ending = { abandoned: event.result.abandoned?.length ?? 0 }
+    return true
+  }
+}
+
+const options = ({ graceMillis, isCancelledSoftly, signal }: Run) => ({
+  ...(graceMillis === undefined ? {} : { grace: graceMillis }),
+  ...(isCancelledSoftly === true && signal !== undefined ? { cancel: signal } : {})
+})
+
+/** Heddle, with its tools started as `readOnly` says. */
+export const heddle = (name: string, readOnly: boolean, guarantees: Implementation["guarantees"]): Implementation => ({
+  name,
+  kind: "heddle",
+  guarantees,
+  make: (specifications, maxTurns) => {
+    const tools = specifications.map((tool) => toTool(tool, readOnly))
+    return {
+      run: async (run) => {
+        const reader = new Reader(run)
+        const events = Chat.stream(run.prompt, { tools, maxTurns, maxConcurrency, ...options(run) })
+        const reading = run.isLeftEarly === true
+          ? Stream.runForEachWhile(events, (event) => Effect.sync(() => reader.read(event)))
+          : Stream.runForEachArray(events, (some) => Effect.sync(() => some.forEach((event) => reader.read(event))))
+        const isStopped = run.signal !== undefined && run.isCancelledSoftly !== true
+        await Effect.runPromise(
+          Effect.provideService(reading, Adapter.Adapter, adapter(run.model)),
+          isStopped ? { signal: run.signal } : {}
+        )
+        return reader.ending
+      }
+    }
+  }
+})
+
+export const implementation: Implementation = heddle("Heddle", true, [
+  "parallel",
+  "settlesLast",
+  "reportsAbandoned",
+  "closes",
+  "overlaps"
+])

@@ -1,0 +1,79 @@
+/**
+ * What Heddle costs, beside the cheapest loop in plain JavaScript and on bare Effect: `npm run bench`. Models are
+ * scripted, and nothing touches the network.
+ *
+ * - `npm run bench -- --quick` does less of everything, in a minute or two; `npm run bench -- W1 W3` only these.
+ * - `npm run bench -- --check` does as little as shows whether all results are right, and prints no times.
+ * - `npm run bench -- --peers` measures the loops of others as well. They, and the bundler that W9 needs, are installed
+ *   first: `npm ci --prefix scratchpad/bench/peers`.
+ * - `npm run bench -- --loops=plain,heddle --samples=9` names the loops and how often each is measured.
+ *
+ * Each sample is a process of its own, and the loops take turns. A figure is the median of its samples, a ratio that to the
+ * plain floor in the same round; `spread` is the middle half of the samples over the median. A wrong result fails its row
+ * and the exit code.
+ */
+import * as Cold from "./cold.ts"
+import * as Implementations from "./implementations.ts"
+import * as Passes from "./passes.ts"
+import * as Report from "./report.ts"
+import * as Settings from "./settings.ts"
+import { workloads } from "./workloads/index.ts"
+
+/** What is being measured, on a line that the next one replaces; nothing where there is no terminal. */
+const progress = (text: string): void => {
+  if (process.stderr.isTTY) process.stderr.write(`\r\u001B[K${text}`)
+}
+
+/** A cold start has nothing to be taken in a process that runs already. */
+const measured = async (name: string, settings: Settings.Settings): Promise<ReadonlyArray<Passes.Row>> => {
+  if (name !== "W9") return Passes.run(name, { ...settings, onSample: progress })
+  if (Implementations.areInstalled()) return Cold.measure(settings.implementations, settings.samples * 2)
+  console.log(`W9 is left out, for want of a bundler: ${Implementations.installCommand}\n`)
+  return []
+}
+
+const complaints = (workload: string, rows: ReadonlyArray<Passes.Row>): ReadonlyArray<string> =>
+  rows.flatMap(({ failures, name }) => failures.map((failure) => `${workload}, ${name}: ${failure}`))
+
+/** Every workload on every loop, and a table for each. */
+const measure = async (settings: Settings.Settings): Promise<ReadonlyArray<string>> => {
+  const wrong: Array<string> = []
+  console.log(`${Report.machine()}\n`)
+  if (settings.size === "quick") console.log("Quick: sizes are smaller than the tables say.\n")
+  for (const name of settings.workloads) {
+    const rows = await measured(name, settings)
+    progress("")
+    const floor = rows[settings.implementations.indexOf(Implementations.floor)]
+    if (rows.length > 0) console.log(Report.table(workloads[name]!, rows, floor))
+    wrong.push(...complaints(name, rows))
+  }
+  if (settings.isWithPeers) console.log(Implementations.versions())
+  console.log(Report.machine())
+  return wrong
+}
+
+/** Every workload on every loop, and one line for each: the loops beside each other, since no time counts. */
+const check = async (settings: Settings.Settings): Promise<ReadonlyArray<string>> => {
+  const checked = await Promise.all(
+    settings.implementations.map((implementation) => Passes.check(implementation, settings.workloads))
+  )
+  return checked.flatMap((rows) =>
+    rows.flatMap((row, index) => {
+      const workload = settings.workloads[index]!
+      console.log(`${row.failures.length === 0 ? "right" : "wrong"}: ${workload}, ${row.name}`)
+      return complaints(workload, [row])
+    })
+  )
+}
+
+const main = async (): Promise<number> => {
+  const settings = Settings.parse(process.argv.slice(2))
+  const wrong = await (settings.size === "check" ? check(settings) : measure(settings))
+  for (const line of wrong) console.error(line)
+  return wrong.length === 0 ? 0 : 1
+}
+
+process.exitCode = await main().catch((error: unknown) => {
+  console.error(error instanceof Error ? error.message : error)
+  return 2
+})

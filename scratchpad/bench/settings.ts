@@ -1,0 +1,59 @@
+/** What the command line asks for. */
+import { parseArgs } from "node:util"
+import * as Implementations from "./implementations.ts"
+import type { Size } from "./workload.ts"
+import { workloads } from "./workloads/index.ts"
+
+export interface Settings {
+  readonly workloads: ReadonlyArray<string>
+  readonly implementations: ReadonlyArray<string>
+  readonly isWithPeers: boolean
+  readonly size: Size
+  readonly samples: number
+}
+
+const samples: Readonly<Record<Size, number>> = { full: 5, quick: 3, check: 1 }
+
+const known = (kind: string, names: ReadonlyArray<string>, all: ReadonlyArray<string>): ReadonlyArray<string> => {
+  const stranger = names.find((name) => !all.includes(name))
+  if (stranger !== undefined) throw new Error(`there is no ${kind} ${stranger}; there are ${all.join(", ")}`)
+  return names
+}
+
+const positive = (text: string): number => {
+  const value = Number(text)
+  if (!Number.isInteger(value) || value < 1) throw new Error(`--samples has to be a positive integer, not ${text}`)
+  return value
+}
+
+/** Throws what to tell the user if something is asked for that there is not. */
+export const parse = (args: ReadonlyArray<string>): Settings => {
+  const { positionals, values } = parseArgs({
+    args: [...args],
+    allowPositionals: true,
+    options: {
+      quick: { type: "boolean", default: false },
+      check: { type: "boolean", default: false },
+      peers: { type: "boolean", default: false },
+      loops: { type: "string" },
+      samples: { type: "string" }
+    }
+  })
+  const all = [...Implementations.own, ...Implementations.peers]
+  const usual = values.peers ? all : Implementations.own
+  const implementations = values.loops === undefined ? usual : known("loop", values.loops.split(","), all)
+  const isWithPeers = implementations.some((name) => Implementations.peers.includes(name))
+  if (isWithPeers && !Implementations.areInstalled()) {
+    throw new Error(`the packages of the peers are not installed: ${Implementations.installCommand}`)
+  }
+  const size = values.check ? "check" : values.quick ? "quick" : "full"
+  return {
+    workloads: positionals.length === 0
+      ? Object.keys(workloads)
+      : known("workload", positionals, Object.keys(workloads)),
+    implementations,
+    isWithPeers,
+    size,
+    samples: values.samples === undefined ? samples[size] : positive(values.samples)
+  }
+}
