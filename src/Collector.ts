@@ -127,30 +127,36 @@ export const applyAllUnsafe = (state: State, events: ReadonlyArray<Event.Event>)
 const isDelta = (event: unknown): boolean =>
   Json.isObject(event) && (event["_tag"] === "TextDelta" || event["_tag"] === "ReasoningDelta")
 
+/** What most events are is told from the rest before anything else about them is looked at. */
 const fold = (state: State, event: Event.Event): boolean => {
-  if (!Payload.isFoldable(event)) return false
+  if (!Payload.isEvent(event)) return false
   switch (event._tag) {
     case "TextDelta":
+      if (!Payload.saysText(event)) return false
       state.text = (state.text ?? "") + event.delta
       return true
-    case "TextCompleted":
-      state.text = event.text
-      return true
     case "ReasoningDelta":
+      if (!Payload.saysText(event)) return false
       state.reasoning += event.delta
       return true
-    case "ToolCallStarted":
-      return state.calls.started(event.id, event.name)
     case "ToolCallDelta":
-      return state.calls.delta(event.id, event.argumentsDelta)
+      return Payload.isFragment(event) && state.calls.delta(event.id, event.argumentsDelta)
     default:
-      foldRest(state, event)
-      return true
+      return Payload.isFoldable(event) && foldRest(state, event)
   }
 }
 
-const foldRest = (state: State, event: Event.Event): void => {
+const foldRest = (state: State, event: Event.Event): boolean => {
+  if (event._tag === "ToolCallStarted") return state.calls.started(event.id, event.name)
+  foldWhole(state, event)
+  return true
+}
+
+const foldWhole = (state: State, event: Event.Event): void => {
   switch (event._tag) {
+    case "TextCompleted":
+      state.text = event.text
+      return
     case "ToolCallCompleted":
       return state.calls.completed(event)
     case "MessageCompleted":

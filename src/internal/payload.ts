@@ -9,21 +9,30 @@ type Payload = { readonly [name: string]: unknown }
 
 const isString = (value: unknown): value is string => typeof value === "string"
 
-const isNonEmpty = (value: unknown): boolean => isString(value) && value !== ""
+const isText = (value: unknown): boolean => isString(value) && value !== ""
 
 const isOptional = (value: unknown, is: (value: unknown) => boolean): boolean =>
   value === undefined || value === null || is(value)
 
 const hasUsage = (chunk: unknown): boolean => Json.isObject(chunk) && Json.isObject(chunk["usage"])
 
+/** Whether it can be looked at as an event. */
+export const isEvent = (event: unknown): boolean => Json.isObject(event)
+
+/** Whether a delta of text or reasoning says something. */
+export const saysText = (event: { readonly delta?: unknown }): boolean => isText(event.delta)
+
+export const isFragment = (event: { readonly id?: unknown; readonly argumentsDelta?: unknown }): boolean =>
+  isString(event.id) && isString(event.argumentsDelta)
+
 /** A map, so that a tag like `constructor` finds nothing. */
 const checks = new Map<unknown, (event: Payload) => boolean>(Object.entries(
   {
-    TextDelta: (event) => isNonEmpty(event["delta"]),
+    TextDelta: saysText,
+    ReasoningDelta: saysText,
+    ToolCallDelta: isFragment,
     TextCompleted: (event) => isString(event["text"]),
-    ReasoningDelta: (event) => isNonEmpty(event["delta"]),
     ToolCallStarted: (event) => isString(event["id"]) && isString(event["name"]),
-    ToolCallDelta: (event) => isString(event["id"]) && isString(event["argumentsDelta"]),
     ToolCallCompleted: (event) => isString(event["id"]) && isString(event["name"]),
     MessageCompleted: (event) =>
       Json.isObject(event["message"]) && isOptional(event["finishReason"], isString) &&

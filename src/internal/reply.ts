@@ -102,11 +102,18 @@ export class Reply<E, R> {
 
   /** What comes next, of the model or of the tools beside it. Each is to be read once, in a step of its reader's fiber. */
   get next(): Heard<E, R> {
-    if (this.batch !== undefined) return this.heard(this.besideModel(this.batch))
+    const { batch } = this
+    if (batch !== undefined && this.isBeside(batch)) return this.heard(this.besideModel(batch))
     return this.reading ??= Effect.matchCauseEffect(this.pull, {
       onSuccess: (events) => this.listener.heard(this.began(events)),
       onFailure: (cause) => this.heard(this.broke(cause))
     })
+  }
+
+  /** Whether the model has to be read by somebody else: where it is alone, nobody has to be listened to meanwhile. */
+  private isBeside(batch: Batch<E>): boolean {
+    return this.run.ambient.cancellation !== undefined || this.fiber !== undefined || this.read !== undefined ||
+      batch.isBusy || !batch.isEmpty
   }
 
   private heard(signal: Effect.Effect<Signal, E>): Heard<E, R> {

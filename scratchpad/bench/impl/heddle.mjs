@@ -9,7 +9,10 @@ import * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
-import { Adapter, Chat, Message, Tool } from "heddle"
+import * as Adapter from "heddle/Adapter"
+import * as Chat from "heddle/Chat"
+import * as Message from "heddle/Message"
+import * as Tool from "heddle/Tool"
 import { ARGS, CALL, END, TEXT } from "../lib/model.mjs"
 
 const maxConcurrency = 64
