@@ -99,7 +99,9 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
   private readonly place: Place<E, R>
   private readonly span: Scope.Closeable | undefined
   private readonly reply: Reply<E, R>
-  private batches: ReadonlyArray<Batch<E>> = none
+  private batches: ReadonlyArray<Batch<E>> = []
+  /** The batch that is being worked. */
+  private working: Batch<E> | undefined
   private phase: Phase<E, R> | undefined
   private isSpeaking = false
 
@@ -117,8 +119,8 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
     return this.tell(this.phase === undefined ? this.opening() : this.phase())
   }
 
-  private tell(events: Told<E, R>): EventPull<E, R> {
-    return Effect.flatMapEager(events, (told) => this.told(told))
+  private tell(events: Told<E, R>, before?: ReadonlyArray<Event.Event>): EventPull<E, R> {
+    return Effect.flatMapEager(events, (told) => this.told(told, before))
   }
 
   /** What it holds is returned, and its handlers are stopped, unless it has ended by itself. */
@@ -132,14 +134,39 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
     return this.span === undefined ? Effect.void : Scope.close(this.span, exit)
   }
 
-  private told(events: ReadonlyArray<Event.Event>): EventPull<E, R> {
+  private told(events: ReadonlyArray<Event.Event>, before = none): EventPull<E, R> {
     const { state, view } = this.run
     Collector.applyAllUnsafe(state, events)
-    const visible = Turn.shown(view, events)
-    const after = isNonEmpty(visible) ? Effect.succeed(visible) : Effect.suspend(() => this.next())
+    const shown = Turn.shown(view, events)
+    const visible = before.length === 0 ? shown : before.concat(shown)
     const ready = this.reply.ready(events)
-    const next = ready.length === 0 ? after : Effect.andThen(this.reply.start(ready), after)
-    return view.onEvent === undefined ? next : Effect.andThen(Turn.observed(view, events), next)
+    if (view.onEvent !== undefined) return this.observed(events, visible, ready)
+    if (ready.length > 0) return Effect.flatMapEager(this.reply.start(ready), () => this.started(visible))
+    const isWorked = this.ended === undefined && this.working?.isAtEnd === true
+    return isWorked && this.phase !== undefined ? this.tell(this.phase(), visible) : this.show(visible)
+  }
+
+  /** What a tool shows that needs no time comes with the event that made it start. */
+  private started(visible: ReadonlyArray<Event.Event>): EventPull<E, R> {
+    const events = this.reply.takeNow()
+    return events.length === 0 ? this.show(visible) : this.told(events, visible)
+  }
+
+  /** An observer has seen what comes first before anything comes of it. */
+  private observed(
+    events: ReadonlyArray<Event.Event>,
+    visible: ReadonlyArray<Event.Event>,
+    ready: ReadonlyArray<Plan.Decode>
+  ): EventPull<E, R> {
+    const after = ready.length === 0 ? Effect.void : Effect.suspend(() => this.reply.start(ready))
+    return Turn.observed(this.run.view, events).pipe(
+      Effect.andThen(after),
+      Effect.flatMap(() => this.show(visible))
+    )
+  }
+
+  private show(visible: ReadonlyArray<Event.Event>): EventPull<E, R> {
+    return isNonEmpty(visible) ? Effect.succeed(visible) : Effect.suspend(() => this.next())
   }
 
   heard(signal: Signal): EventPull<E, R> {
@@ -213,6 +240,7 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
     return Effect.flatMapEager(opened, (batch) => {
       batch.add(jobs)
       batch.seal()
+      this.working = batch
       this.phase = () => batch.isAtEnd ? next(batch) : batch.take
       return this.phase()
     })
@@ -253,4 +281,4 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
   }
 }
 
-const none: ReadonlyArray<never> = []
+const none: ReadonlyArray<Event.Event> = []

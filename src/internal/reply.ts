@@ -180,10 +180,15 @@ export class Reply<E, R> {
 
   /** Starts calls. From the first one on the model is read beside the tools. */
   start(jobs: ReadonlyArray<Plan.Decode>): Effect.Effect<void, never, R> {
-    return Effect.map(this.beside(), (batch) => {
+    return Effect.mapEager(this.beside(), (batch) => {
       batch.add(jobs)
       batch.begin()
     })
+  }
+
+  /** What the tools beside the model have to show by now. */
+  takeNow(): ReadonlyArray<Event.Event> {
+    return this.batch?.takeNow() ?? none
   }
 
   private beside(): Effect.Effect<Batch<E>, never, R> {
