@@ -205,7 +205,8 @@ type Made<Name extends string, P, A, E, R> = Tool<
  * - `readOnly`, `destructive`, `idempotent`, `openWorld`: MCP's hints, by their MCP names.
  * - `validate`, `authorize`: decide from the arguments, in this order, whether a call may run; both are asked before
  *   every handler, count as running, and are skipped by nothing. A denial is an answer (`denied`), which the error policy
- *   is not asked about; what a gate fails with, throws or takes too long for is a denial.
+ *   is not asked about; what a gate fails with, throws or takes too long for is a denial. Both together have the tool's
+ *   timeout, and no more than the run's `toolTimeout`.
  * - `concurrency`: `"shared"`, `"exclusive"`, or decided from the arguments; without it the policy's, which is `"shared"`.
  * - `interrupt`: `"block"` lets the handler finish (within the grace period) when the run or its siblings stop; without
  *   it the policy's, which is `"cancel"`.

@@ -199,6 +199,19 @@ describe("Tool.fromChat", () => {
       assert.strictEqual(hasty.millis, 60_000)
     }))
 
+  it.effect("law 11: its run may take any time, and who asks whether it may run has that of any tool", () =>
+    Effect.gen(function*() {
+      const guarded = agent(() => child([says("never")]), { authorize: () => Effect.never })
+      const report = yield* Simulation.run(parentOf(guarded, { toolTimeout: 50 }))
+      const { content, isError } = answerOf(succeeded(report))
+      assert.isTrue(isError)
+      assert.include(content, "the call was not allowed within 50 ms")
+      assert.strictEqual(report.millis, 50)
+      const long = agent(() => Stream.concat(Stream.drain(Stream.fromEffect(Effect.sleep(500))), child([says("done")])))
+      const patient = yield* Simulation.run(parentOf(long, { toolTimeout: 50 }))
+      assert.deepStrictEqual(answerOf(succeeded(patient)), { content: "done", isError: false })
+    }))
+
   it.effect("siblings, gates and names count for it as for any tool", () =>
     Effect.gen(function*() {
       const denied = agent(() => child([says("never")]), { authorize: () => false })

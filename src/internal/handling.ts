@@ -230,8 +230,14 @@ export class Handling<E> implements Owner, Reports {
 
   /** The timeout of a tool is enforced from here: it runs from the start of the handler, not while the call waits. */
   private arm(): void {
-    const millis = this.host.millisFor(this.job.tool)
+    const { millis } = this
     if (Number.isFinite(millis)) this.timer = this.host.helpers.after(millis, () => this.expire())
+  }
+
+  /** A tool may take all the time it likes; who asks whether it may run has no more than any other tool. */
+  private get millis(): number {
+    const millis = this.host.millisFor(this.job.tool)
+    return this.phase === "gating" ? Math.min(millis, this.host.millisFor(undefined)) : millis
   }
 
   private disarm(): void {
@@ -241,9 +247,9 @@ export class Handling<E> implements Owner, Reports {
 
   /** The time is up: the call is answered now, whatever its handler does about the interruption. */
   private expire(): void {
-    const { call, tool } = this.job
+    const { call } = this.job
     if (this.phase === "gating") {
-      const late = Gates.late(call, this.host.millisFor(tool))
+      const late = Gates.late(call, this.millis)
       return this.overrule(late, () => Answer.denied(this.host, this.job, late))
     }
     const error = toolError("timeout", call)

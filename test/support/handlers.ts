@@ -37,15 +37,12 @@ type Args = Schema.Struct<typeof args>["Type"]
 export const argumentsOf = (call: Call, place: string): Readonly<Record<string, unknown>> => ({
   place: call.kind === "badArguments" ? 1 : place,
   kind: call.kind,
-  gate: gateOn(call),
+  gate: call.gate,
   isExclusive: call.isExclusive
 })
 
-/** A run as a tool has no timeout, and so nothing ends a gate of its that hangs. */
-const gateOn = ({ gate, kind }: Call): GateName => kind === "nested" && gate === "hangs" ? "none" : gate
-
 /** Whether the gates of a call let nobody through. */
-export const isDenied = (call: Call): boolean => gateOf(gateOn(call)).denies === true
+export const isDenied = (call: Call): boolean => gateOf(call.gate).denies === true
 
 /** What is recorded besides handlers of calls of the case: gates, and handlers of runs that are tools. */
 type Other = "gate" | "leaf"
@@ -160,5 +157,5 @@ export const isLook = ({ isReadOnly, kind }: Call): boolean => kinds[kind].tool 
 /** The tool that a call names. */
 export const toolOf = (call: Call): string => {
   const name = kinds[call.kind].tool ?? (isLook(call) ? "look" : "work")
-  return gateOn(call) === "none" || !(name in run || name === "delegate") ? name : `gated_${name}`
+  return call.gate === "none" || !(name in run || name === "delegate") ? name : `gated_${name}`
 }
