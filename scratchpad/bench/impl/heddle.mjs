@@ -2,8 +2,9 @@
  * Heddle for a harness that brings its own models and tools: a folder with `lib/model.mjs` and `impl/`, where this file
  * goes. It is what a user writes: each tool with a schema, the model as an `Adapter`, one `Chat.stream` per run.
  *
- * A tool of that harness computes or waits, and changes nothing outside of itself: it is declared `readOnly`, and starts
- * while the model still speaks. What waits is no work for a processor, so more of it may run at once than there are cores.
+ * A tool of that harness computes or waits, and changes nothing outside of itself. One that waits is declared `readOnly`,
+ * and starts while the model still speaks; one that computes is done at once, whenever it starts, and gains nothing by it.
+ * What waits is no work for a processor, so more of it may run at once than there are cores.
  */
 import * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
@@ -19,11 +20,11 @@ const maxConcurrency = 64
 
 const fields = { number: Schema.Finite, string: Schema.String }
 
-const toTool = ({ async, description, name, params, sync }, readOnly) =>
+const toTool = ({ async, description, name, params, sync }, isEarly) =>
   Tool.make(name, {
     description,
     parameters: Object.fromEntries(Object.entries(params).map(([key, type]) => [key, fields[type]])),
-    readOnly,
+    readOnly: isEarly && sync === undefined,
     handler: sync === undefined
       ? (args, call) => call.promise((signal) => async(args, signal))
       : (args) => Effect.sync(() => sync(args))
@@ -116,12 +117,12 @@ const reader = ({ onEvent, onResult, onText }) => (event) => {
   return true
 }
 
-export const heddle = (name, readOnly) => ({
+export const heddle = (name, isEarly) => ({
   name,
   kind: "ours",
   packages: ["heddle"],
   setup: ({ maxTurns, tools }) => {
-    const own = tools.map((tool) => toTool(tool, readOnly))
+    const own = tools.map((tool) => toTool(tool, isEarly))
     return {
       run: (job) => {
         const read = reader(job)

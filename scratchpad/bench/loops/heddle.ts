@@ -1,8 +1,8 @@
 /**
  * Heddle, as an application uses it: tools with Effect Schema, the scripted model as an `Adapter`, one `Chat.stream` per
  * run. Timeouts are on, as they are by default, and so is the bound, which stands above the largest number of tools that
- * wait at once. The tools compute and wait, and change nothing outside of themselves: they are declared `readOnly`, and
- * start while the model still speaks.
+ * wait at once. The tools compute or wait, and change nothing outside of themselves. Those that wait are declared
+ * `readOnly`, and start while the model still speaks; those that compute are done at once, whenever they start.
  */
 import type * as Arr from "effect/Array"
 import * as Cause from "effect/Cause"
@@ -10,7 +10,11 @@ import * as Effect from "effect/Effect"
 import type * as Pull from "effect/Pull"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
-import { Adapter, Chat, type Event, Message, Tool } from "heddle"
+import * as Adapter from "heddle/Adapter"
+import * as Chat from "heddle/Chat"
+import type * as Event from "heddle/Event"
+import * as Message from "heddle/Message"
+import * as Tool from "heddle/Tool"
 import type { Arguments, Ending, Implementation, Run, ToolSpecification, Value } from "../loop.ts"
 import type { Chunk, Model, Read, Reply } from "../model.ts"
 
@@ -18,13 +22,13 @@ const maxConcurrency = 64
 
 const fields = { number: Schema.Finite, string: Schema.String }
 
-const toTool = ({ body, description, name, parameters }: ToolSpecification, readOnly: boolean) =>
+const toTool = ({ body, description, name, parameters }: ToolSpecification, isEarly: boolean) =>
   Tool.make(name, {
     description,
     parameters: Schema.Struct(
       Object.fromEntries(Object.entries(parameters).map(([key, type]) => [key, fields[type]]))
     ),
-    readOnly,
+    readOnly: isEarly && body.type !== "synchronous",
     handler: body.type === "synchronous"
       ? (args: Arguments) => Effect.sync(() => body.call(args))
       : (args: Arguments, call) => call.promise((signal) => body.call(args, signal))
@@ -133,13 +137,13 @@ const options = ({ graceMillis, isCancelledSoftly, signal }: Run) => ({
   ...(isCancelledSoftly === true && signal !== undefined ? { cancel: signal } : {})
 })
 
-/** Heddle, with its tools started as `readOnly` says. */
-export const heddle = (name: string, readOnly: boolean, guarantees: Implementation["guarantees"]): Implementation => ({
+/** Heddle, with those tools that wait started early, or all of them after the turn. */
+export const heddle = (name: string, isEarly: boolean, guarantees: Implementation["guarantees"]): Implementation => ({
   name,
   kind: "heddle",
   guarantees,
   make: (specifications, maxTurns) => {
-    const tools = specifications.map((tool) => toTool(tool, readOnly))
+    const tools = specifications.map((tool) => toTool(tool, isEarly))
     return {
       run: async (run) => {
         const reader = new Reader(run)
