@@ -8,7 +8,7 @@ import type { Ambient } from "./ambient.ts"
 import type * as Answer from "./answer.ts"
 import type { Running } from "./running.ts"
 
-export interface Settings {
+interface Settings {
   readonly policy: Policy.Policy
   /** Milliseconds a handler may take where its tool says nothing else. */
   readonly timeoutMillis: number

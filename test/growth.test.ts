@@ -1,0 +1,190 @@
+/**
+ * Work grows with what there is to do, and not with its square: each delta, fragment, call and turn takes as much as the
+ * one before it. What is counted is work, never time, so that a slip shows on any machine.
+ */
+import { assert, describe, it } from "@effect/vitest"
+import type * as Arr from "effect/Array"
+import * as Cause from "effect/Cause"
+import * as Effect from "effect/Effect"
+import * as Schema from "effect/Schema"
+import * as Stream from "effect/Stream"
+import { Adapter, Chat, type Event, Message, Policy, Tool } from "heddle"
+import { counted, perUnit, type Work } from "./support/work.ts"
+
+type Reads = Arr.NonEmptyReadonlyArray<Arr.NonEmptyReadonlyArray<Event.AdapterEvent>>
+
+/** A model whose replies come in the given reads. */
+const model = (replies: ReadonlyArray<Reads>): Adapter.Adapter["Service"] => {
+  let turn = 0
+  return {
+    stream: () => {
+      const reads = replies[turn++]?.values() ?? [].values()
+      return Stream.fromPull(Effect.succeed(Effect.suspend(() => {
+        const { done, value } = reads.next()
+        return done === true || value === undefined ? Cause.done() : Effect.succeed(value)
+      })))
+    }
+  }
+}
+
+const started: Event.AdapterEvent = { _tag: "MessageStarted", message: Message.assistant("") }
+
+const ended = (finishReason: "stop" | "tool_calls"): Event.AdapterEvent => ({
+  _tag: "MessageCompleted",
+  message: Message.assistant(""),
+  finishReason
+})
+
+const answer: Reads = [[started, { _tag: "TextDelta", id: null, delta: "done" }, ended("stop")]]
+
+const list = <A>(length: number, make: (index: number) => A): ReadonlyArray<A> =>
+  Array.from({ length }, (_, index) => make(index))
+
+const callEvents = (id: string): ReadonlyArray<Event.AdapterEvent> => [
+  { _tag: "ToolCallStarted", id, name: "echo" },
+  { _tag: "ToolCallDelta", id, argumentsDelta: `{"x":1}` },
+  { _tag: "ToolCallCompleted", id, name: "echo", arguments: { x: 1 }, rawArguments: `{"x":1}` }
+]
+
+const echo = Tool.make("echo", { parameters: { x: Schema.Finite }, handler: (args) => Effect.succeed(args) })
+
+const texts = Tool.make("texts", {
+  parameters: { text: Schema.String },
+  handler: ({ text }) => Effect.succeed(text.length)
+})
+
+interface Options {
+  readonly policy?: Policy.Policy
+  readonly maxConcurrency?: number
+}
+
+/** Reads a whole run, and tells what was seen of it and what was done for it. */
+const read = (replies: ReadonlyArray<Reads>, options: Options = {}, prompt: Message.Input = Message.user("go")) => {
+  const seen: Array<Event.Event> = []
+  let arrays = 0
+  const reading = Stream.runForEachArray(
+    Chat.stream([prompt], { tools: [echo, texts], maxTurns: replies.length + 1, ...options }),
+    (events) =>
+      Effect.sync(() => {
+        arrays++
+        for (const event of events) seen.push(event)
+      })
+  )
+  return Effect.map(
+    counted(Effect.provideService(reading, Adapter.Adapter, model(replies))),
+    ({ work }) => ({ seen, arrays, work })
+  )
+}
+
+/** Of two sizes, what each unit of the larger one takes more; the first run of all is not looked at. */
+const growth = (
+  sizes: readonly [number, number, number],
+  run: (size: number) => Effect.Effect<{ work: Work }, unknown>
+) =>
+  Effect.gen(function*() {
+    const works: Array<Work> = []
+    for (const size of [sizes[0], ...sizes]) works.push((yield* run(size)).work)
+    const [, small, middle, large] = works as [Work, Work, Work, Work]
+    const [one, two, three] = sizes
+    return { before: perUnit(small, middle, two - one), after: perUnit(middle, large, three - two) }
+  })
+
+const isLinear = ({ after, before }: { readonly before: Work; readonly after: Work }, most: Partial<Work>): void => {
+  for (const kind of ["steps", "elements", "parsed"] as const) {
+    const text = `${kind}: ${before[kind].toFixed(2)}, then ${after[kind].toFixed(2)}`
+    assert.isAtMost(after[kind], before[kind] * 1.1 + 0.5, `grows: ${text}`)
+    assert.isAtMost(after[kind], most[kind] ?? Infinity, text)
+  }
+}
+
+const size = <A>(first: A, rest: ReadonlyArray<A>): Arr.NonEmptyReadonlyArray<A> => [first, ...rest]
+
+describe("growth", () => {
+  it.effect("a delta of text takes as many steps as the one before, and is handed on as it came", () =>
+    Effect.gen(function*() {
+      const deltas = (count: number): Reads =>
+        size([started], [
+          ...list(count, (index) => [{ _tag: "TextDelta", id: null, delta: `${index} ` }] as const),
+          [ended("stop")] as const
+        ])
+      isLinear(yield* growth([200, 400, 800], (count) => read([deltas(count)])), { steps: 12, parsed: 0 })
+      const reads = deltas(100)
+      const { arrays, seen } = yield* read([reads])
+      assert.strictEqual(arrays, reads.length + 2)
+      for (const event of reads.flat()) assert.include(seen, event)
+    }))
+
+  it.effect("a delta among many of one read takes no step at all", () =>
+    Effect.gen(function*() {
+      const burst = (count: number): Reads => [
+        size(started, [
+          ...list(count, (index): Event.AdapterEvent => ({ _tag: "TextDelta", id: null, delta: `${index} ` })),
+          ended("stop")
+        ])
+      ]
+      isLinear(yield* growth([200, 400, 800], (count) => read([burst(count)])), { steps: 0, parsed: 0 })
+    }))
+
+  it.effect("arguments are parsed once, however many fragments they come in", () =>
+    Effect.gen(function*() {
+      const json = JSON.stringify({ text: "abcdefghij".repeat(1000) })
+      const fragments = (count: number): Reads => {
+        const width = Math.ceil(json.length / count)
+        const parts = list(Math.ceil(json.length / width), (index) => json.slice(index * width, (index + 1) * width))
+        return size([started, { _tag: "ToolCallStarted", id: "c", name: "texts" }], [
+          ...parts.map((argumentsDelta) => [{ _tag: "ToolCallDelta", id: "c", argumentsDelta }] as const),
+          [ended("tool_calls")] as const
+        ])
+      }
+      isLinear(yield* growth([100, 200, 400], (count) => read([fragments(count), answer])), { steps: 12, parsed: 0 })
+      const { seen, work } = yield* read([fragments(100), answer])
+      assert.isAtMost(work.parsed, json.length + 100)
+      assert.deepInclude(seen.find(({ _tag }) => _tag === "ToolExecutionCompleted"), {
+        result: { _tag: "Ok", value: 10_000 }
+      })
+    }))
+
+  const batch = (count: number): Reads =>
+    size([started], [...list(count, (index) => callEvents(`c${index}`)), [ended("tool_calls")]] as Array<Reads[number]>)
+
+  for (
+    const [how, options] of [
+      ["after the turn", {}],
+      ["while the model speaks", { policy: { ...Policy.standard, start: "onCallReady" } }],
+      ["in the order of the calls", { policy: { ...Policy.standard, resultOrder: "request", toolEvents: "grouped" } }],
+      ["one at a time", { maxConcurrency: 1 }]
+    ] as ReadonlyArray<readonly [string, Options]>
+  ) {
+    it.effect(`a call of a turn takes as much as the one before: ${how}`, () =>
+      Effect.gen(function*() {
+        const work = yield* growth([64, 128, 256], (count) => read([batch(count), answer], options))
+        isLinear(work, { steps: 34, elements: 40, parsed: 0 })
+      }))
+  }
+
+  it.effect("a turn takes as much as the one before, and looks at no message of the turns before it", () =>
+    Effect.gen(function*() {
+      const turns = (count: number) => [
+        ...list(
+          count,
+          (index): Reads => [[started], callEvents(`t${index}`) as unknown as Reads[number], [ended("tool_calls")]]
+        ),
+        answer
+      ]
+      isLinear(yield* growth([20, 40, 80], (count) => read(turns(count))), { steps: 85, elements: 60, parsed: 0 })
+      const looksAt = (count: number) =>
+        Effect.gen(function*() {
+          let looks = 0
+          const prompt = {
+            ...Message.user("go"),
+            get content() {
+              looks++
+              return "go"
+            }
+          }
+          yield* read(turns(count), {}, prompt)
+          return looks
+        })
+      assert.strictEqual(yield* looksAt(40), yield* looksAt(10))
+    }))
+})

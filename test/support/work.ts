@@ -1,0 +1,121 @@
+/**
+ * How much is done, counted and not timed: the steps that fibers take, the elements that lists are gone through for, and
+ * the text that is parsed as JSON. The numbers are the same on every machine and in every run.
+ */
+import * as Context from "effect/Context"
+import * as Effect from "effect/Effect"
+import * as Scheduler from "effect/Scheduler"
+
+export interface Work {
+  /** Steps of fibers. */
+  readonly steps: number
+  /** Elements that a method or a loop over a list went through. Plain copies of a list do not count. */
+  readonly elements: number
+  /** Characters that were parsed as JSON. */
+  readonly parsed: number
+}
+
+const passes = [
+  "every",
+  "filter",
+  "find",
+  "findIndex",
+  "findLast",
+  "findLastIndex",
+  "flat",
+  "flatMap",
+  "forEach",
+  "includes",
+  "indexOf",
+  "join",
+  "map",
+  "reduce",
+  "reduceRight",
+  "some",
+  "sort",
+  "splice",
+  "toSorted",
+  "toSpliced",
+  "unshift",
+  "shift",
+  "with"
+] as const
+
+type Method = (this: unknown, ...args: ReadonlyArray<unknown>) => unknown
+
+/** Puts something in the place of a method until it is put back. */
+const replaced = (target: object, name: PropertyKey, replace: (original: Method) => Method): () => void => {
+  const before = Object.getOwnPropertyDescriptor(target, name)
+  if (before === undefined) throw new Error(`there is no ${String(name)}`)
+  Object.defineProperty(target, name, { ...before, value: replace(before.value as Method) })
+  return () => Object.defineProperty(target, name, before)
+}
+
+/** Counts what is done to lists, and what is parsed, until it is told to stop. */
+const watch = (): () => Omit<Work, "steps"> => {
+  let elements = 0
+  let parsed = 0
+  const restore = [
+    ...passes.map((name) =>
+      replaced(Array.prototype, name, (original) =>
+        function(...args) {
+          elements += (this as ReadonlyArray<unknown>).length
+          return original.apply(this, [...args])
+        })
+    ),
+    replaced(JSON, "parse", (original) =>
+      function(...args) {
+        parsed += String(args[0]).length
+        return original.apply(this, [...args])
+      })
+  ]
+  return () => {
+    for (const putBack of restore) putBack()
+    return { elements, parsed }
+  }
+}
+
+/** A scheduler that is asked before each step of a fiber. */
+class Counting implements Scheduler.Scheduler {
+  steps = 0
+  private readonly scheduler: Scheduler.Scheduler
+  readonly executionMode: Scheduler.Scheduler["executionMode"]
+
+  constructor(scheduler: Scheduler.Scheduler) {
+    this.scheduler = scheduler
+    this.executionMode = scheduler.executionMode
+  }
+
+  shouldYield(fiber: Parameters<Scheduler.Scheduler["shouldYield"]>[0]): boolean {
+    this.steps++
+    return this.scheduler.shouldYield(fiber)
+  }
+
+  makeDispatcher(): Scheduler.SchedulerDispatcher {
+    return this.scheduler.makeDispatcher()
+  }
+}
+
+/** Runs an effect, and tells what it came to and what was done for it. */
+export const counted = <A, E>(
+  effect: Effect.Effect<A, E>
+): Effect.Effect<{ readonly value: A; readonly work: Work }, E> =>
+  Effect.flatMap(Scheduler.Scheduler, (scheduler) => {
+    const counting = new Counting(scheduler)
+    const services = Context.make(Scheduler.Scheduler, counting)
+    return Effect.callback<{ readonly value: A; readonly work: Work }, E>((resume) => {
+      const stop = watch()
+      const fiber = Effect.runForkWith(services)(effect)
+      fiber.addObserver((exit) => {
+        const work = { ...stop(), steps: counting.steps }
+        resume(Effect.map(exit, (value) => ({ value, work })))
+      })
+    })
+  })
+
+/** What the second size takes beyond the first, for each unit by which it is larger. */
+export const perUnit = (smaller: Work, larger: Work, units: number): Work => ({
+  steps: (larger.steps - smaller.steps) / units,
+  elements: (larger.elements - smaller.elements) / units,
+  parsed: (larger.parsed - smaller.parsed) / units
+})
