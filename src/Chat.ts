@@ -4,7 +4,6 @@
  *
  * @since 0.1.0
  */
-import * as Channel from "effect/Channel"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import type * as Pull from "effect/Pull"
@@ -14,6 +13,7 @@ import * as ChatRun from "./ChatRun.ts"
 import * as Collector from "./Collector.ts"
 import type * as Event from "./Event.ts"
 import type { Events } from "./internal/events.ts"
+import * as Pulled from "./internal/pulled.ts"
 import * as Settings from "./internal/settings.ts"
 import * as Turn from "./internal/turn.ts"
 import * as Message from "./Message.ts"
@@ -188,10 +188,8 @@ export const stream = <
   input: Thread.Input,
   options: Options<Tools, E, R, RHalt, REvent> = {}
 ): Stream.Stream<Event.Event, ChatError | E, R | RHalt | REvent | Step.Services<Tools>> =>
-  Stream.fromChannel(
-    Channel.fromTransformBracket((_upstream, _scope, scope) =>
-      Effect.map(start<Tools, E, R | RHalt | REvent>(input, options, scope), (pull) => observed(pull, options))
-    )
+  Pulled.stream((scope) =>
+    Effect.map(start<Tools, E, R | RHalt | REvent>(input, options, scope), (pull) => observed(pull, options))
   )
 
 /**

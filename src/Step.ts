@@ -5,7 +5,6 @@
  * @since 0.1.0
  */
 import * as Cause from "effect/Cause"
-import * as Channel from "effect/Channel"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
@@ -16,6 +15,7 @@ import * as Collector from "./Collector.ts"
 import type * as Event from "./Event.ts"
 import * as Ambient from "./internal/ambient.ts"
 import * as EngineErrors from "./internal/engineError.ts"
+import * as Pulled from "./internal/pulled.ts"
 import * as Request from "./internal/request.ts"
 import { Running } from "./internal/running.ts"
 import * as Settings from "./internal/settings.ts"
@@ -188,17 +188,15 @@ export const stream = <const Tools extends ReadonlyArray<Tool.Any> = [], E = nev
   input: Thread.Input,
   options: Options<Tools, E, R, REvent> = {}
 ): Stream.Stream<Event.Event, StepError | E, R | REvent | Services<Tools>> =>
-  Stream.fromChannel(
-    Channel.fromTransformBracket((_upstream, _scope, scope) =>
-      Effect.contextWith((context: Context.Context<R | REvent>) =>
-        Effect.flatMap(
-          prepare<Tools, E, R | REvent>(input, options, scope, "heddle.step.run"),
-          ({ run, thread }) =>
-            Effect.mapEager(
-              StepRun.open(context, run, { thread, stepIndex: 0, following: { after: () => Cause.done() } }),
-              (step) => Effect.suspend(() => step.next())
-            )
-        )
+  Pulled.stream((scope) =>
+    Effect.contextWith((context: Context.Context<R | REvent>) =>
+      Effect.flatMap(
+        prepare<Tools, E, R | REvent>(input, options, scope, "heddle.step.run"),
+        ({ run, thread }) =>
+          Effect.mapEager(
+            StepRun.open(context, run, { thread, stepIndex: 0, following: { after: () => Cause.done() } }),
+            (step) => Effect.suspend(() => step.next())
+          )
       )
     )
   )

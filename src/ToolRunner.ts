@@ -6,13 +6,12 @@
  */
 import type * as Arr from "effect/Array"
 import * as Cause from "effect/Cause"
-import * as Channel from "effect/Channel"
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Pull from "effect/Pull"
 import * as Scope from "effect/Scope"
-import * as Stream from "effect/Stream"
+import type * as Stream from "effect/Stream"
 import * as Encoder from "./Encoder.ts"
 import type * as Event from "./Event.ts"
 import * as Executor from "./Executor.ts"
@@ -22,6 +21,7 @@ import { Batch } from "./internal/batch.ts"
 import * as Compact from "./internal/compact.ts"
 import { type EngineError, unknownTool } from "./internal/engineError.ts"
 import * as Plan from "./internal/plan.ts"
+import * as Pulled from "./internal/pulled.ts"
 import { Running } from "./internal/running.ts"
 import * as Settings from "./internal/settings.ts"
 import * as ToolEvents from "./internal/toolEvents.ts"
@@ -227,14 +227,14 @@ export const stream = <const Tools extends ReadonlyArray<Tool.Any>, E = never, R
   tools: Tools,
   options: Options<E, R> = {}
 ): Stream.Stream<Event.Event, E, R | ServicesOf<Tools>> =>
-  Stream.fromChannel(Channel.fromTransformBracket((_upstream, _scope, scope) =>
+  Pulled.stream((scope) =>
     Effect.gen(function*() {
       const prepared = yield* prepare(calls, tools, options)
       if (prepared.unknown !== undefined) return single({ _tag: "Error", error: prepared.unknown })
       const { batch } = yield* openAlone(prepared, options, scope)
       return batch.pull
     })
-  ))
+  )
 
 const single = (event: Event.Event): Pull.Pull<Arr.NonEmptyReadonlyArray<Event.Event>> => {
   let isOut = false

@@ -117,7 +117,7 @@ export class Handling<E> implements Owner, Reports {
   /** Permits, gates, handler, answer. A timeout or a cancellation takes the answer away from it. */
   private body(): Effect.Effect<unknown, E, any> {
     const work = Effect.interruptible(Effect.suspend(() => this.begin()))
-    return Effect.flatMap(this.holding.take, () => Effect.flatMap(work, () => this.holding.giveBack))
+    return Effect.flatMap(this.holding.take(work), () => this.holding.giveBack())
   }
 
   /** It has its permits. The run may have ended while it waited for them. */

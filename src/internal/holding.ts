@@ -55,16 +55,17 @@ export class Holding {
   }
 
   /**
-   * Waits for the permits, those of the keys first: who has one of the tree's waits for nothing. It is to be run where no
-   * interruption comes through, but to the waiting: nothing may come between a permit and whoever knows of it.
+   * Work that waits for the permits, those of the keys first: who has one of the tree's waits for nothing. It is to be run
+   * where no interruption comes through, but to the waiting and the work: nothing may come between a permit and whoever
+   * knows of it.
    */
-  get take(): Effect.Effect<void> {
-    return this.keyed === undefined
-      ? Effect.flatMap(this.pool.takeIfFree(), (isTaken) => {
-        this.hasPermit = isTaken
-        return isTaken ? Effect.void : Effect.interruptible(this.waitInLine())
-      })
-      : Effect.interruptible(this.waitInLine())
+  take<A, E, R>(work: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> {
+    const waited = () => Effect.andThen(Effect.interruptible(this.waitInLine()), work)
+    if (this.keyed !== undefined) return waited()
+    return Effect.flatMap(this.pool.takeIfFree(), (isTaken) => {
+      this.hasPermit = isTaken
+      return isTaken ? work : waited()
+    })
   }
 
   /** Those that came in part before an interruption are returned with the rest. */
@@ -79,7 +80,7 @@ export class Holding {
   /** Returns what is held, and what may still be coming. */
   release(): void {
     this.stop()
-    if (this.isHolding) Effect.runForkWith(this.services)(this.giveBack, { uninterruptible: true })
+    if (this.isHolding) Effect.runForkWith(this.services)(this.giveBack(), { uninterruptible: true })
   }
 
   limit(until: number): void {
@@ -99,7 +100,7 @@ export class Holding {
       if (this.borrowers++ > 0) return added
       // Who waits to have them back from an earlier run need not any more.
       this.waiting?.interruptUnsafe()
-      return Effect.andThen(this.giveBack, added)
+      return Effect.andThen(this.giveBack(), added)
     }))
   }
 
@@ -107,15 +108,13 @@ export class Holding {
     return this.hasPermit || this.scope !== undefined
   }
 
-  /** Returns what is held. It is to be run where no interruption comes through. */
-  get giveBack(): Effect.Effect<unknown> {
-    return Effect.suspend(() => {
-      const { hasPermit, scope } = this
-      this.hasPermit = false
-      this.scope = undefined
-      if (hasPermit) return this.pool.semaphore.release(1)
-      return scope === undefined ? Effect.void : Scope.close(scope, Exit.void)
-    })
+  /** Forgets what is held, and returns it. It is to be run at once, where no interruption comes through. */
+  giveBack(): Effect.Effect<unknown> {
+    const { hasPermit, scope } = this
+    this.hasPermit = false
+    this.scope = undefined
+    if (hasPermit) return this.pool.semaphore.release(1)
+    return scope === undefined ? Effect.void : Scope.close(scope, Exit.void)
   }
 
   /** It runs while a scope closes, where no interruption comes through: what ends the waiting early is `stop`. */

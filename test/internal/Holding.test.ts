@@ -45,10 +45,10 @@ describe("holding: permits of a handler", () => {
           const { free, pool } = tree(2)
           const holding = new Holding(pool, undefined, services)
           const before = yield* free
-          yield* holding.take
+          yield* holding.take(Effect.void)
           const during = yield* free
-          yield* holding.giveBack
-          yield* holding.giveBack
+          yield* holding.giveBack()
+          yield* holding.giveBack()
           holding.release()
           return [before, during, yield* free]
         })
@@ -63,16 +63,16 @@ describe("holding: permits of a handler", () => {
           const { pool } = tree(1)
           const order: Array<string> = []
           const first = new Holding(pool, undefined, services)
-          yield* first.take
+          yield* first.take(Effect.void)
           const take = (name: string) =>
             Effect.gen(function*() {
               const holding = new Holding(pool, undefined, services)
-              yield* holding.take
+              yield* holding.take(Effect.void)
               order.push(name)
-              yield* holding.giveBack
+              yield* holding.giveBack()
             })
           const waiting = yield* Effect.forkChild(take("waits"), { startImmediately: true })
-          yield* first.giveBack
+          yield* first.giveBack()
           yield* take("comes later")
           yield* Fiber.join(waiting)
           return order
@@ -93,16 +93,16 @@ describe("holding: permits of a handler", () => {
           )
           yield* semaphore.take(1)
           const holding = new Holding(pool, keyed, services)
-          const taking = yield* Effect.forkChild(holding.take, { startImmediately: true })
+          const taking = yield* Effect.forkChild(holding.take(Effect.void), { startImmediately: true })
           log.push("waits for the tree")
           yield* Fiber.interrupt(taking)
           holding.release()
           yield* Effect.yieldNow
           yield* semaphore.release(1)
           const again = new Holding(pool, keyed, services)
-          yield* again.take
+          yield* again.take(Effect.void)
           log.push("works")
-          yield* again.giveBack
+          yield* again.giveBack()
           return [...log, yield* semaphore.takeIfAvailable(1)]
         })
       )
@@ -117,7 +117,7 @@ describe("holding: lending", () => {
         Effect.gen(function*() {
           const { free, pool, semaphore } = tree(1)
           const holding = new Holding(pool, undefined, services)
-          yield* holding.take
+          yield* holding.take(Effect.void)
           const run = yield* open
           yield* holding.lend(run)
           assert.strictEqual(yield* free, 1)
@@ -141,7 +141,7 @@ describe("holding: lending", () => {
         Effect.gen(function*() {
           const { free, pool } = tree(1)
           const holding = new Holding(pool, undefined, services)
-          yield* holding.take
+          yield* holding.take(Effect.void)
           const [one, two] = [yield* open, yield* open]
           const counts = [yield* free]
           yield* holding.lend(one)
@@ -151,7 +151,7 @@ describe("holding: lending", () => {
           counts.push(yield* free)
           yield* close(two)
           counts.push(yield* free)
-          yield* holding.giveBack
+          yield* holding.giveBack()
           return [...counts, yield* free]
         })
       )
@@ -164,7 +164,7 @@ describe("holding: lending", () => {
         Effect.gen(function*() {
           const { free, pool, semaphore } = tree(1)
           const holding = new Holding(pool, undefined, services)
-          yield* holding.take
+          yield* holding.take(Effect.void)
           const [one, two] = [yield* open, yield* open]
           yield* holding.lend(one)
           yield* semaphore.take(1)
@@ -190,7 +190,7 @@ describe("holding: lending", () => {
           Effect.gen(function*() {
             const { free, pool, semaphore } = tree(1)
             const holding = new Holding(pool, undefined, services)
-            yield* holding.take
+            yield* holding.take(Effect.void)
             const run = yield* open
             yield* holding.lend(run)
             yield* semaphore.take(1)
@@ -213,7 +213,7 @@ describe("holding: lending", () => {
         Effect.gen(function*() {
           const { free, pool } = tree(1)
           const holding = new Holding(pool, undefined, services)
-          yield* holding.take
+          yield* holding.take(Effect.void)
           const run = yield* open
           yield* holding.lend(run)
           holding.release()
