@@ -126,7 +126,9 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
   }
 
   /** What there is now, without waiting for more. */
-  readonly takeNow = (): ReadonlyArray<Event.Event> => this.mailbox.takeNow()
+  takeNow(): ReadonlyArray<Event.Event> {
+    return this.mailbox.takeNow()
+  }
 
   get isEmpty(): boolean {
     return this.mailbox.isEmpty
@@ -284,8 +286,9 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
     return Effect.mapEager(answer, (value) => this.settle(job, value))
   }
 
-  private readonly isSpokenFor = (job: Answer.Numbered): boolean =>
-    this.answered[job.index] !== undefined || this.waiting.has(job)
+  private isSpokenFor(job: Answer.Numbered): boolean {
+    return this.answered[job.index] !== undefined || this.waiting.has(job)
+  }
 
   /** Somebody outside is to allow the call. Until then it is nobody's sibling and nobody waits for it. */
   suspend(job: Plan.Run): void {

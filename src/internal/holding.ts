@@ -60,12 +60,15 @@ export class Holding {
    * knows of it.
    */
   take<A, E, R>(work: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> {
-    const waited = () => Effect.andThen(Effect.interruptible(this.waitInLine()), work)
-    if (this.keyed !== undefined) return waited()
+    if (this.keyed !== undefined) return this.inLine(work)
     return Effect.flatMap(this.pool.takeIfFree(), (isTaken) => {
       this.hasPermit = isTaken
-      return isTaken ? work : waited()
+      return isTaken ? work : this.inLine(work)
     })
+  }
+
+  private inLine<A, E, R>(work: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> {
+    return Effect.andThen(Effect.interruptible(this.waitInLine()), work)
   }
 
   /** Those that came in part before an interruption are returned with the rest. */
