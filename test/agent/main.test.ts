@@ -26,7 +26,7 @@ describe("Main job", { concurrent: true }, () => {
         assert.match(ended.stdout, /^The best match is lib\/lamp\.rb:3:\n\n {2}3 {2}def ignite\(lamp\)$/m)
         assert.include(ended.stdout, "no language model")
         assert.match(ended.stdout, /^ [» ]✓ search_text {2}Who ignites the lamp\? - 1 match in 2 files \(.+ m?s\)$/m)
-        assert.match(ended.stdout, /^ {2}[» ]✓ read_file lib\/lamp\.rb:1 +█+ +│? +.+ m?s$/m)
+        assert.match(ended.stdout, /^ {2}[» ]✓ read_file lib\/lamp\.rb:1 +█+ *│? +.+ m?s$/m)
         assert.match(ended.stdout, /\nCompleted · 3 turns · 4 calls · .* · [\d,]+ words in, \d+ out\n/)
         assert.match(
           ended.stdout,
@@ -54,7 +54,7 @@ describe("Main job", { concurrent: true }, () => {
         assert.deepStrictEqual([ended.code, ended.stderr], [0, ""])
         const picture = ended.stdout.slice(ended.stdout.indexOf("\n  turn 2 "), ended.stdout.indexOf("\n  turn 3 "))
         assert.match(picture, /^ {5}model +·*░+ +.+ m?s$/m)
-        assert.match(picture, /^ {2}»✓ read_file [^ ]*billing\.ts:1 +█+ +│ +.+ m?s$/m)
+        assert.match(picture, /^ {2}»✓ read_file [^ ]*billing\.ts:1 +█+ *│ +.+ m?s$/m)
         assert.match(picture, /^ {2}[‖ ]✓ write_note "Where is th… +·*[│┄]*█+ +.+ m?s$/m)
         assert.match(ended.stdout, /^ {2}» [2-5] started before the reply had ended/m)
         for (const line of ended.stdout.split("\n  turn 1 ")[1]?.split("\n") ?? []) assert.isAtMost(line.length, 80)
