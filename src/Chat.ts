@@ -6,13 +6,11 @@
  */
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
-import type * as Pull from "effect/Pull"
 import type * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import * as ChatRun from "./ChatRun.ts"
 import * as Collector from "./Collector.ts"
 import type * as Event from "./Event.ts"
-import type { Events } from "./internal/events.ts"
 import * as Pulled from "./internal/pulled.ts"
 import * as Settings from "./internal/settings.ts"
 import * as Turn from "./internal/turn.ts"
@@ -105,14 +103,11 @@ const start = <Tools extends ReadonlyArray<Tool.Any>, E, R>(
   input: Thread.Input,
   options: Options<Tools, E, R>,
   scope: Scope.Scope
-): Effect.Effect<Pull.Pull<Events, Failure<E>, void, R>, Failure<E>, R> =>
+): Effect.Effect<Source<E, R>, Failure<E>, R> =>
   Effect.contextWith((context: Context.Context<R>) =>
     Effect.map(
       Step.prepare(input, options, scope, "heddle.chat"),
-      (prepared) => {
-        const source = sourceOf(prepared, options, Context.get(context, Policy.Defaults))
-        return Effect.suspend(() => source.next())
-      }
+      (prepared) => sourceOf(prepared, options, Context.get(context, Policy.Defaults))
     )
   )
 
@@ -144,10 +139,14 @@ const twoPass = <E, R>(prepared: Step.Prepared<E, R>, prompt: string) => (result
     : ChatRun.completed({ ...result, structuredFinalize: { pass1Halted: result.haltedReason } }, prepared)
 
 /** The events of steps have been shown to the observer by then; the end of the run has not. */
-const observed = <E, R>(pull: Pull.Pull<Events, E, void, R>, view: Turn.View<R>): Pull.Pull<Events, E, void, R> =>
+const observed = <E, R>(source: Source<E, R>, view: Turn.View<R>): Source<E, R>["next"] =>
   view.onEvent === undefined
-    ? pull
-    : Effect.tap(pull, (events) => events[0]._tag === "ChatCompleted" ? Turn.observed(view, events) : Effect.void)
+    ? () => source.next()
+    : () =>
+      Effect.tap(
+        source.next(),
+        (events) => events[0]._tag === "ChatCompleted" ? Turn.observed(view, events) : Effect.void
+      )
 
 /**
  * The events of a run: every step's, and then one `ChatCompleted`.
@@ -189,7 +188,7 @@ export const stream = <
   options: Options<Tools, E, R, RHalt, REvent> = {}
 ): Stream.Stream<Event.Event, ChatError | E, R | RHalt | REvent | Step.Services<Tools>> =>
   Pulled.stream((scope) =>
-    Effect.map(start<Tools, E, R | RHalt | REvent>(input, options, scope), (pull) => observed(pull, options))
+    Effect.map(start<Tools, E, R | RHalt | REvent>(input, options, scope), (source) => observed(source, options))
   )
 
 /**

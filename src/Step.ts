@@ -195,7 +195,7 @@ export const stream = <const Tools extends ReadonlyArray<Tool.Any> = [], E = nev
         ({ run, thread }) =>
           Effect.mapEager(
             StepRun.open(context, run, { thread, stepIndex: 0, following: { after: () => Cause.done() } }),
-            (step) => Effect.suspend(() => step.next())
+            (step) => () => step.next()
           )
       )
     )

@@ -232,17 +232,17 @@ export const stream = <const Tools extends ReadonlyArray<Tool.Any>, E = never, R
       const prepared = yield* prepare(calls, tools, options)
       if (prepared.unknown !== undefined) return single({ _tag: "Error", error: prepared.unknown })
       const { batch } = yield* openAlone(prepared, options, scope)
-      return batch.pull
+      return () => batch.pull
     })
   )
 
-const single = (event: Event.Event): Pull.Pull<Arr.NonEmptyReadonlyArray<Event.Event>> => {
+const single = (event: Event.Event): () => Pull.Pull<Arr.NonEmptyReadonlyArray<Event.Event>> => {
   let isOut = false
-  return Effect.suspend(() => {
+  return () => {
     if (isOut) return Cause.done()
     isOut = true
     return Effect.succeed([event] as const)
-  })
+  }
 }
 
 /**

@@ -23,21 +23,16 @@ export interface Ambient {
   readonly known: { services?: Context.Context<any>; forHandlers?: Context.Context<any> }
 }
 
-/** The pools of semaphores that somebody provides. */
 const pools = new WeakMap<Semaphore.Semaphore, Pool>()
 
 /** One pool for all runs that share a semaphore, so that those who wait are seen by all. */
-const poolOf = (semaphore: Semaphore.Semaphore, around: Pool | undefined): Pool => {
-  const known = around?.semaphore === semaphore ? around : pools.get(semaphore)
+const poolOf = (semaphore: Semaphore.Semaphore): Pool => {
+  const known = pools.get(semaphore)
   if (known !== undefined) return known
   const pool = new Pool(semaphore)
   pools.set(semaphore, pool)
   return pool
 }
-
-/** The outermost run makes its own permits, unless some are provided. */
-const ownPool = <E, R>({ maxConcurrency }: Settings.Settings<E, R>): Pool =>
-  new Pool(Semaphore.makeUnsafe(maxConcurrency ?? Settings.widest()))
 
 /**
  * Enters a run, which ends when the scope closes. What stops its handlers is to be added to the scope after this: the
@@ -51,7 +46,7 @@ export const enter = <E, R>(
   Effect.contextWith((context: Context.Context<R>) => {
     const holding = Context.get(context, Limits.CurrentHolding)
     const permits = Context.get(context, Limits.Permits)
-    const pool = permits === undefined ? ownPool(settings) : poolOf(permits, holding?.pool)
+    const pool = poolOf(permits ?? Semaphore.makeUnsafe(settings.maxConcurrency ?? Settings.widest()))
     const now = Context.get(context, Clock.Clock).currentTimeMillisUnsafe()
     const deadline = Deadline.resolve(settings.deadline, Context.get(context, Limits.Deadline), now)
     const parent = Context.get(context, Limits.ParentCancellation)

@@ -79,8 +79,9 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
 
   /** Tools have to be done by then; what comes up later does not run. */
   private stopAt(millis: number): void {
-    if (millis <= this.now()) this.cancel(Deadline.toolsCause)
-    else this.helpers.at(millis, () => this.cancel(Deadline.toolsCause))
+    const left = millis - this.now()
+    if (left <= 0) this.cancel(Deadline.toolsCause)
+    else this.helpers.after(left, () => this.cancel(Deadline.toolsCause))
   }
 
   /** Calls that have come up. They are numbered by their position in the turn, and start in the order they come in. */

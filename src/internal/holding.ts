@@ -36,7 +36,7 @@ export class Pool {
 }
 
 export class Holding {
-  readonly pool: Pool
+  private readonly pool: Pool
   private readonly keyed: Keyed | undefined
   private readonly services: Context.Context<any>
   /** Whether it has a permit of the tree that no scope returns. */

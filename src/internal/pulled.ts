@@ -3,7 +3,7 @@
  * interrupted, whoever reads on in the scope around it; a pull that succeeds takes no step for that.
  */
 import type * as Arr from "effect/Array"
-import type * as Cause from "effect/Cause"
+import * as Cause from "effect/Cause"
 import * as Channel from "effect/Channel"
 import * as Effect from "effect/Effect"
 import type * as Exit from "effect/Exit"
@@ -11,8 +11,12 @@ import * as Pull from "effect/Pull"
 import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 
+/** Asks for what comes next, in a step of the reader's fiber. */
+type Next<A, E, R> = () => Pull.Pull<Arr.NonEmptyReadonlyArray<A>, E, void, R>
+
+/** A pull after one that failed, ended or was interrupted is the end: what it would go on with has been left. */
 export const stream = <A, E, R, EX, RX>(
-  start: (scope: Scope.Scope) => Effect.Effect<Pull.Pull<Arr.NonEmptyReadonlyArray<A>, E, void, R>, EX, RX>
+  start: (scope: Scope.Scope) => Effect.Effect<Next<A, E, R>, EX, RX>
 ): Stream.Stream<A, Pull.ExcludeDone<E> | EX, R | RX> =>
   Stream.fromChannel(Channel.fromTransform((_upstream, around) => {
     const scope = Scope.forkUnsafe(around)
@@ -20,6 +24,9 @@ export const stream = <A, E, R, EX, RX>(
       exit._tag === "Success" ? undefined : Scope.close(scope, Pull.doneExitFromCause(exit.cause))
     return Effect.map(
       Effect.onExitPrimitive(start(scope), close),
-      (pull) => Effect.onExitPrimitive(pull, close)
+      (next) => {
+        const pull = Effect.suspend(() => scope.state._tag === "Closed" ? Cause.done() : next())
+        return Effect.onExitPrimitive(pull, close)
+      }
     )
   }))

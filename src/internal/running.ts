@@ -152,11 +152,12 @@ export class Running {
     const began = this.tellAt(task, since)
     interruptTask(task, this.innerUntil(began))
     if (!this.tasks.has(task)) return
-    const timer = this.helpers.at(began + this.graceMillis, () => {
+    const left = Math.max(0, this.graceMillis - (since - began))
+    const timer = this.helpers.after(left, () => {
       onGivenUp()
       this.giveUp(task)
     })
-    if (timer !== undefined) task.fiber.addObserver(() => timer.stop())
+    if (timer !== undefined) task.fiber.addObserver(() => timer.interruptUnsafe())
   }
 
   private giveUp(task: Task): void {
