@@ -100,8 +100,6 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
   private readonly span: Scope.Closeable | undefined
   private readonly reply: Reply<E, R>
   private batches: ReadonlyArray<Batch<E>> = []
-  /** The batch that is being worked. */
-  private working: Batch<E> | undefined
   private phase: Phase<E, R> | undefined
   private isSpeaking = false
 
@@ -116,7 +114,11 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
   next(): EventPull<E, R> {
     if (this.isSpeaking) return this.reply.next
     if (this.ended !== undefined) return this.place.following.after(this.ended)
-    return this.tell(this.phase === undefined ? this.opening() : this.phase())
+    return this.goOn()
+  }
+
+  private goOn(before?: ReadonlyArray<Event.Event>): EventPull<E, R> {
+    return this.tell(this.phase === undefined ? this.opening() : this.phase(), before)
   }
 
   private tell(events: Told<E, R>, before?: ReadonlyArray<Event.Event>): EventPull<E, R> {
@@ -142,8 +144,8 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
     const ready = this.reply.ready(events)
     if (view.onEvent !== undefined) return this.observed(events, visible, ready)
     if (ready.length > 0) return Effect.flatMapEager(this.reply.start(ready), () => this.started(visible))
-    const isWorked = this.ended === undefined && this.working?.isAtEnd === true
-    return isWorked && this.phase !== undefined ? this.tell(this.phase(), visible) : this.show(visible)
+    const isWorked = this.ended === undefined && this.batches.at(-1)?.isAtEnd === true
+    return isWorked ? this.goOn(visible) : this.show(visible)
   }
 
   /** What a tool shows that needs no time comes with the event that made it start. */
@@ -240,7 +242,6 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
     return Effect.flatMapEager(opened, (batch) => {
       batch.add(jobs)
       batch.seal()
-      this.working = batch
       this.phase = () => batch.isAtEnd ? next(batch) : batch.take
       return this.phase()
     })

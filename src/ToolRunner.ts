@@ -4,7 +4,6 @@
  *
  * @since 0.1.0
  */
-import type * as Arr from "effect/Array"
 import * as Cause from "effect/Cause"
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
@@ -20,6 +19,7 @@ import type * as Answer from "./internal/answer.ts"
 import { Batch } from "./internal/batch.ts"
 import * as Compact from "./internal/compact.ts"
 import { type EngineError, unknownTool } from "./internal/engineError.ts"
+import type { Events } from "./internal/events.ts"
 import * as Plan from "./internal/plan.ts"
 import * as Pulled from "./internal/pulled.ts"
 import { Running } from "./internal/running.ts"
@@ -236,7 +236,7 @@ export const stream = <const Tools extends ReadonlyArray<Tool.Any>, E = never, R
     })
   )
 
-const single = (event: Event.Event): () => Pull.Pull<Arr.NonEmptyReadonlyArray<Event.Event>> => {
+const single = (event: Event.Event): () => Pull.Pull<Events> => {
   let isOut = false
   return () => {
     if (isOut) return Cause.done()

@@ -109,7 +109,10 @@ const encode = <E, R>(
   const written = encodeSuccess === undefined
     ? write(desk, subject, value)
     : Effect.flatMapEager(desk.limit(subject, () => encodeSuccess(value)), (plain) => write(desk, subject, plain))
-  return Now.catchCause(written, (cause) => Effect.fail(encodingFailed(subject, cause)))
+  return Effect.matchCauseEffectEager(written, {
+    onSuccess: (text) => Effect.succeed(text),
+    onFailure: (cause) => Effect.fail(encodingFailed(subject, cause))
+  })
 }
 
 /** The last resort, which cannot fail: a value may break even while it is being rendered. */
@@ -286,13 +289,11 @@ export const answerTo = <E, R>(desk: Desk<E, R>, subject: Subject, raw: unknown)
   }
   switch (raw._tag) {
     case "Ok":
-      return Now.catchCause(
-        Effect.mapEager(
-          encode(desk, subject, raw.value),
-          (content) => result(subject.call, raw, cut(content, subject.tool?.maxResultChars), false)
-        ),
-        (cause) => failed(desk, subject, Cause.squash(cause))
-      )
+      return Effect.matchCauseEffectEager(encode(desk, subject, raw.value), {
+        onSuccess: (content) =>
+          Effect.succeed(result(subject.call, raw, cut(content, subject.tool?.maxResultChars), false)),
+        onFailure: (cause) => failed(desk, subject, Cause.squash(cause))
+      })
     case "Error":
       return failed(desk, subject, raw.error)
     case "AskUser":

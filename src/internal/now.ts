@@ -1,24 +1,10 @@
 /**
- * Effects that may have ended already. An `Exit` is an effect: what follows one is done at once and costs no step of a
- * fiber. The functions given here are called within a fiber's step, where what they throw is a defect.
+ * Effects that may have ended already. An `Exit` is an effect: with the eager functions of Effect what follows one is done
+ * at once, and costs no step of a fiber. They are called within a fiber's step, where what is thrown is a defect.
  */
-import type * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import type * as Encoder from "../Encoder.ts"
-
-/** What an effect has come to, if it needs no fiber for that. */
-const ended = <A, E, R>(effect: Effect.Effect<A, E, R>): Exit.Exit<A, E> | undefined =>
-  Exit.isExit(effect) ? effect as Exit.Exit<A, E> : undefined
-
-export const catchCause = <A, E, R, B, E2, R2>(
-  effect: Effect.Effect<A, E, R>,
-  f: (cause: Cause.Cause<E>) => Effect.Effect<B, E2, R2>
-): Effect.Effect<A | B, E2, R | R2> => {
-  const exit = ended(effect)
-  if (exit === undefined) return Effect.catchCause(effect, f)
-  return Exit.isSuccess(exit) ? Exit.succeed(exit.value) : f(exit.cause)
-}
 
 /** What `evaluate` gives; what it throws is a defect. */
 export const attempt = <A, E, R>(evaluate: () => Effect.Effect<A, E, R>): Effect.Effect<A, E, R> => {

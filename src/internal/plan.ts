@@ -76,12 +76,11 @@ const runnable = (job: Decode, args: unknown, policy: Policy.Policy): Effect.Eff
   const isBlocking = interrupt === "block"
   const run = (isExclusive: boolean): Run => ({ _tag: "Run", index, call, tool, args, isExclusive, isBlocking })
   if (typeof concurrency === "string") return Effect.succeed(run(concurrency === "exclusive"))
-  const decided = Now.attempt(() => Effect.succeed(run(concurrency(args) !== "shared")))
-  return Now.catchCause(
-    decided,
-    (cause) =>
+  return Effect.matchCauseEffectEager(Now.attempt(() => Effect.succeed(concurrency(args) !== "shared")), {
+    onSuccess: (isExclusive) => Effect.succeed(run(isExclusive)),
+    onFailure: (cause) =>
       Effect.as(Effect.logWarning(`concurrency of tool "${tool.name}" threw; the call runs alone`, cause), run(true))
-  )
+  })
 }
 
 /** What the call came to by its arguments. Decoding may need services and time; `limit` bounds it. */

@@ -20,6 +20,7 @@ import type * as Response from "../Response.ts"
 import type * as Tool from "../Tool.ts"
 import type { Batch } from "./batch.ts"
 import * as Division from "./division.ts"
+import type { Events } from "./events.ts"
 import * as Plan from "./plan.ts"
 import type * as Turn from "./turn.ts"
 
@@ -45,7 +46,7 @@ const none: ReadonlyArray<never> = []
 type ModelPull = Pull.Pull<Arr.NonEmptyReadonlyArray<Event.AdapterEvent>, Adapter.AdapterError>
 
 /** What the reader makes of what it heard. */
-type Heard<E, R> = Pull.Pull<Arr.NonEmptyReadonlyArray<Event.Event>, Adapter.AdapterError | E, void, R>
+type Heard<E, R> = Pull.Pull<Events, Adapter.AdapterError | E, void, R>
 
 /** Who reads a reply. */
 export interface Listener<E, R> {
@@ -100,7 +101,7 @@ export class Reply<E, R> {
       : Effect.succeed({ _tag: "Broken", error: error.value, hasBegun: this.hasBegun })
   }
 
-  /** What comes next, of the model or of the tools beside it. Each is to be read once, in a step of its reader's fiber. */
+  /** What comes next, of the model or of the tools beside it. It is to be asked for in a step of its reader's fiber. */
   get next(): Heard<E, R> {
     const { batch } = this
     if (batch !== undefined && this.isBeside(batch)) return this.heard(this.besideModel(batch))
@@ -178,7 +179,7 @@ export class Reply<E, R> {
     return !isWaiting && (this.run.settings.policy.start === "onCallReady" || tool.readOnly)
   }
 
-  /** Starts calls. From the first one on the model is read beside the tools. */
+  /** Starts calls. While one of them runs, the model is read beside them. */
   start(jobs: ReadonlyArray<Plan.Decode>): Effect.Effect<void, never, R> {
     return Effect.mapEager(this.beside(), (batch) => {
       batch.add(jobs)

@@ -5,34 +5,10 @@
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
-import * as Stream from "effect/Stream"
 import { Chat, Message, Thread, Tool } from "heddle"
-import type { Anthropic } from "heddle/adapters"
 import * as Wire from "../support/anthropic.ts"
+import { bodyOf, messagesOf, result, said, used } from "../support/anthropicThreads.ts"
 import * as Server from "../support/server.ts"
-
-const answered = Wire.reply([Wire.text(0, "ok")], "end_turn")
-
-const bodyOf = (messages: ReadonlyArray<Message.Message>, options: Partial<Anthropic.Options> = {}) =>
-  Effect.scoped(Effect.gen(function*() {
-    const server = yield* Server.serve(() => ({ pieces: [answered] }))
-    yield* Stream.runDrain(Wire.stream(server.url, options, { messages, tools: [] }))
-    return server.requests[0]!.body
-  }))
-
-const messagesOf = (...messages: ReadonlyArray<Message.Message>) =>
-  Effect.map(bodyOf(messages), (body) => body.messages as ReadonlyArray<any>)
-
-const said = (text: string) => ({ type: "text", text })
-
-const used = (id: string, name: string, input: object = {}) => ({ type: "tool_use", id, name, input })
-
-const result = (id: string, content: unknown, rest: object = {}) => ({
-  type: "tool_result",
-  tool_use_id: id,
-  content,
-  ...rest
-})
 
 describe("what goes back", () => {
   /** The content that a reply comes back as when its message is sent again, and what is sent beside it. */

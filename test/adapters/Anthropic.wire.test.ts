@@ -11,6 +11,7 @@ import * as Wire from "../support/anthropic.ts"
 import * as Connections from "../support/connections.ts"
 import { calls, of, outcome, request } from "../support/openAiChat.ts"
 import * as Server from "../support/server.ts"
+import { parsing } from "../support/work.ts"
 
 const { args, body, call, called, closed, completed, ended, outcomeOf, reply, rich, start, stopped, text } = Wire
 
@@ -174,7 +175,7 @@ describe("work", () => {
       const whole = JSON.stringify({ text: "x".repeat(49_989) })
       assert.strictEqual(whole.length, 50_000)
       const answer = reply([called(0, "a", "note", ...whole)], "tool_use")
-      const [{ events }, parsed] = yield* Connections.parsing(cutInto(Server.pieces(answer, 64 * 1024)))
+      const [{ events }, parsed] = yield* parsing(cutInto(Server.pieces(answer, 64 * 1024)))
       assert.strictEqual(of(events, "ToolCallDelta").length, 50_000)
       assert.strictEqual(of(events, "ToolCallCompleted")[0]!.rawArguments, whole)
       assert.isAtMost(parsed, answer.length + 2 * whole.length)
@@ -191,7 +192,7 @@ describe("work", () => {
         ...indices.map(closed),
         ...ended("tool_use")
       )
-      const [{ events }, parsed] = yield* Connections.parsing(cutInto(Server.pieces(answer, 64 * 1024)))
+      const [{ events }, parsed] = yield* parsing(cutInto(Server.pieces(answer, 64 * 1024)))
       const found = of(events, "ToolCallCompleted")
       assert.deepStrictEqual(found.map(({ rawArguments }) => rawArguments), indices.map(() => whole))
       assert.isAtMost(parsed, answer.length + 2 * indices.length * whole.length)

@@ -13,6 +13,7 @@ import * as net from "node:net"
 import * as Connections from "../support/connections.ts"
 import * as Chunks from "../support/gemini.ts"
 import * as Server from "../support/server.ts"
+import { parsing } from "../support/work.ts"
 
 const { array, body, call, chunk, finish, mixed, mixedCalls, of, offering, outcome, outcomeOf, said, usage } = Chunks
 
@@ -191,7 +192,7 @@ describe("work", () => {
         chunk([{ functionCall: {} }]),
         stop
       )
-      const [value, parsed] = yield* Connections.parsing(cutInto(answer, 64 * 1024))
+      const [value, parsed] = yield* parsing(cutInto(answer, 64 * 1024))
       assert.deepStrictEqual(of(value.events, "ToolCallCompleted")[0]!.arguments, { text: "x".repeat(50_000) })
       assert.isAtMost(parsed, answer.length + 3 * 50_100)
     }))
@@ -199,7 +200,7 @@ describe("work", () => {
   it.effect("R-353: an array of 20,000 pieces is parsed piece by piece", () =>
     Effect.gen(function*() {
       const answer = array(...Array.from({ length: 20_000 }, () => said("x")), stop)
-      const [value, parsed] = yield* Connections.parsing(cutInto(answer, 64 * 1024))
+      const [value, parsed] = yield* parsing(cutInto(answer, 64 * 1024))
       assert.deepStrictEqual(textOf(value.events), ["x".repeat(20_000)])
       assert.isAtMost(parsed, answer.length)
     }))

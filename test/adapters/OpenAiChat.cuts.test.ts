@@ -9,6 +9,7 @@ import * as Schema from "effect/Schema"
 import type { Event } from "heddle"
 import * as Connections from "../support/connections.ts"
 import * as Chunks from "../support/openAiChat.ts"
+import { parsing } from "../support/work.ts"
 
 const { body, call, finish, of, said } = Chunks
 
@@ -134,7 +135,7 @@ describe("work", () => {
         finish("tool_calls")
       )
       const bytes = new TextEncoder().encode(answer)
-      const [{ events }, parsed] = yield* Connections.parsing(read(cut(bytes, [64 * 1024])))
+      const [{ events }, parsed] = yield* parsing(read(cut(bytes, [64 * 1024])))
       const found: ReadonlyArray<Event.Of<"ToolCallCompleted">> = of(events, "ToolCallCompleted")
       assert.deepStrictEqual(found.map(({ id }) => id), indices.map((index) => `c${index}`))
       assert.isTrue(found.every(({ rawArguments }) => rawArguments === text))

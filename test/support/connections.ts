@@ -30,21 +30,39 @@ export const reading = (pieces: Iterable<Uint8Array>) =>
     return Promise.resolve(new Response(source))
   })
 
-/** What an effect comes to, and how many characters of JSON were parsed for it. */
-export const parsing = <A, E, R>(effect: Effect.Effect<A, E, R>): Effect.Effect<readonly [A, number], E, R> =>
-  Effect.suspend(() => {
-    const parse = JSON.parse
-    let parsed = 0
-    JSON.parse = (source: string, reviver?: Parameters<typeof parse>[1]) => {
-      parsed += source.length
-      return parse(source, reviver)
+/** A body says the same in whatever pieces it is written, over HTTP, and in whatever pieces it is read. */
+export interface Cut<E> {
+  readonly text: string
+  readonly overHttp: (pieces: ReadonlyArray<Uint8Array>) => Effect.Effect<Said, E>
+  readonly inReads: (pieces: ReadonlyArray<Uint8Array>) => Effect.Effect<Said, E>
+}
+
+interface Said {
+  readonly error?: unknown
+  readonly events: ReadonlyArray<Event.AdapterEvent>
+}
+
+const isSaid = ({ error, events }: Said, expected: Said, how: string): void => {
+  assert.isUndefined(error, how)
+  assert.deepStrictEqual(events, expected.events, how)
+}
+
+export const isWrittenAnyhow = <E>({ overHttp, text }: Cut<E>) =>
+  Effect.gen(function*() {
+    const expected = yield* overHttp(Server.pieces(text, text.length))
+    for (const size of [1, 7, 100]) isSaid(yield* overHttp(Server.pieces(text, size)), expected, `pieces of ${size}`)
+  })
+
+/** Reads cut lines, line ends and code points. */
+export const isReadAnyhow = <E>({ inReads, overHttp, text }: Cut<E>) =>
+  Effect.gen(function*() {
+    const expected = yield* overHttp(Server.pieces(text, text.length))
+    for (const ends of ["\n", "\r\n", "\r"]) {
+      for (const size of [1, 2, 3, 5, 1000]) {
+        const said = yield* inReads(Server.pieces(text.replaceAll("\n", ends), size))
+        isSaid(said, expected, `${JSON.stringify(ends)}, reads of ${size}`)
+      }
     }
-    return effect.pipe(
-      Effect.map((value) => [value, parsed] as const),
-      Effect.ensuring(Effect.sync(() => {
-        JSON.parse = parse
-      }))
-    )
   })
 
 /** Nothing is sent before the first pull, and each run sends a request of its own. */

@@ -51,29 +51,38 @@ const replaced = (target: object, name: PropertyKey, replace: (original: Method)
   return () => Object.defineProperty(target, name, before)
 }
 
-/** Counts what is done to lists, and what is parsed, until it is told to stop. */
-const watch = (): () => Omit<Work, "steps"> => {
+/** Counts what is done to lists until it is told to stop. */
+const watch = (): () => number => {
   let elements = 0
-  let parsed = 0
-  const restore = [
-    ...passes.map((name) =>
-      replaced(Array.prototype, name, (original) =>
-        function(...args) {
-          elements += (this as ReadonlyArray<unknown>).length
-          return original.apply(this, [...args])
-        })
-    ),
-    replaced(JSON, "parse", (original) =>
+  const restore = passes.map((name) =>
+    replaced(Array.prototype, name, (original) =>
       function(...args) {
-        parsed += String(args[0]).length
+        elements += (this as ReadonlyArray<unknown>).length
         return original.apply(this, [...args])
       })
-  ]
+  )
   return () => {
     for (const putBack of restore) putBack()
-    return { elements, parsed }
+    return elements
   }
 }
+
+/** What an effect comes to, and how many characters of JSON were parsed for it. */
+export const parsing = <A, E, R>(effect: Effect.Effect<A, E, R>): Effect.Effect<readonly [A, number], E, R> =>
+  Effect.suspend(() => {
+    const parse = JSON.parse
+    let parsed = 0
+    JSON.parse = (source: string, reviver?: Parameters<typeof parse>[1]) => {
+      parsed += source.length
+      return parse(source, reviver)
+    }
+    return effect.pipe(
+      Effect.map((value) => [value, parsed] as const),
+      Effect.ensuring(Effect.sync(() => {
+        JSON.parse = parse
+      }))
+    )
+  })
 
 /** A scheduler that is asked before each step of a fiber. */
 class Counting implements Scheduler.Scheduler {
@@ -105,10 +114,10 @@ export const counted = <A, E>(
     const services = Context.make(Scheduler.Scheduler, counting)
     return Effect.callback<{ readonly value: A; readonly work: Work }, E>((resume) => {
       const stop = watch()
-      const fiber = Effect.runForkWith(services)(effect)
+      const fiber = Effect.runForkWith(services)(parsing(effect))
       fiber.addObserver((exit) => {
-        const work = { ...stop(), steps: counting.steps }
-        resume(Effect.map(exit, (value) => ({ value, work })))
+        const done = { elements: stop(), steps: counting.steps }
+        resume(Effect.map(exit, ([value, parsed]) => ({ value, work: { ...done, parsed } })))
       })
     })
   })
