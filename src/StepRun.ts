@@ -16,6 +16,7 @@ import type * as Event from "./Event.ts"
 import type { Batch } from "./internal/batch.ts"
 import * as Division from "./internal/division.ts"
 import { type Events, isNonEmpty } from "./internal/events.ts"
+import * as Log from "./internal/log.ts"
 import type * as Plan from "./internal/plan.ts"
 import { isEvents, type Listener, Reply, type Signal } from "./internal/reply.ts"
 import * as Request from "./internal/request.ts"
@@ -189,7 +190,7 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
 
   private opening(): Told<E, R> {
     const { adapter, system, template } = this.run
-    const messages = Request.messages(system, this.place.thread.messages)
+    const messages = Request.messages(system, Log.list(this.place.thread))
     this.isSpeaking = true
     return Effect.as(this.reply.connect(adapter.stream({ ...template, messages })), none)
   }

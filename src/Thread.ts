@@ -7,6 +7,7 @@
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import * as Json from "./internal/json.ts"
+import * as Log from "./internal/log.ts"
 import * as Message from "./Message.ts"
 
 /**
@@ -110,10 +111,7 @@ export const empty: Thread = fromMessages([])
  * @category combinators
  * @since 0.1.0
  */
-export const append = (thread: Thread, messages: ReadonlyArray<Message.Message>): Thread => ({
-  messages: thread.messages.concat(messages),
-  metadata: thread.metadata
-})
+export const append = (thread: Thread, messages: ReadonlyArray<Message.Message>): Thread => Log.grown(thread, messages)
 
 /**
  * The last message, if there is one.

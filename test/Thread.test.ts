@@ -36,6 +36,34 @@ describe("Thread", () => {
     assert.strictEqual(thread.messages[1], kept)
   })
 
+  it("a thread that has grown looks like any other", () => {
+    const asked = Thread.append(Thread.empty, [Message.user("a")])
+    const thread = Thread.append(asked, [Message.assistant("b")])
+    const plain = { messages: [Message.user("a"), Message.assistant("b")], metadata: {} }
+    assert.deepStrictEqual(thread, plain)
+    assert.deepStrictEqual({ ...thread }, plain)
+    assert.deepStrictEqual(structuredClone(thread), plain)
+    assert.strictEqual(JSON.stringify(thread), JSON.stringify(plain))
+    assert.strictEqual(Thread.append(Object.freeze(thread), []).messages.length, 2)
+    assert.strictEqual(thread.messages, thread.messages)
+    assert.deepStrictEqual(asked.messages, [Message.user("a")])
+  })
+
+  const growing = Schema.Array(Schema.Struct({ from: Schema.Natural, more: Schema.Natural, isRead: Schema.Boolean }))
+
+  it.prop("threads that grow out of one another never change one another", { growing }, ({ growing }) => {
+    const threads: Array<Thread.Thread> = [Thread.fromMessages([Message.user("0")])]
+    const expected: Array<ReadonlyArray<string>> = [["0"]]
+    for (const { from, isRead, more } of growing) {
+      const parent = from % threads.length
+      const names = Array.from({ length: more % 4 }, (_, index) => `${threads.length}.${index}`)
+      threads.push(Thread.append(threads[parent]!, names.map((name) => Message.user(name))))
+      expected.push([...expected[parent]!, ...names])
+      if (isRead) assert.deepStrictEqual(threads[parent]!.messages.map(Message.text), expected[parent])
+    }
+    assert.deepStrictEqual(threads.map(({ messages }) => messages.map(Message.text)), expected)
+  })
+
   it("a thread survives JSON", () => {
     const thread = Thread.append({ messages: [], metadata: { a: [1] } }, [Message.user("u"), Message.tool("c", "t")])
     const json = JSON.parse(JSON.stringify(Schema.encodeUnknownSync(Thread.Thread)(thread)))

@@ -9,7 +9,7 @@ import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import { Adapter, Chat, type Event, Message, Policy, Tool } from "heddle"
-import { counted, perUnit, type Work } from "./support/work.ts"
+import { counted, held, perUnit, type Work } from "./support/work.ts"
 
 type Reads = Arr.NonEmptyReadonlyArray<Arr.NonEmptyReadonlyArray<Event.AdapterEvent>>
 
@@ -186,5 +186,24 @@ describe("growth", () => {
           return looks
         })
       assert.strictEqual(yield* looksAt(40), yield* looksAt(10))
+    }))
+
+  it.effect("a result holds each message of its turns once, and still tells the thread of each", () =>
+    Effect.gen(function*() {
+      const result = (turns: number) => {
+        const replies = [
+          ...list(turns, (index): Reads => [[started], callEvents(`t${index}`) as unknown as Reads[number]]),
+          answer
+        ]
+        const options = { tools: [echo], maxTurns: turns + 1 }
+        return Effect.provideService(Chat.run("go", options), Adapter.Adapter, model(replies))
+      }
+      const [ten, twenty, forty] = [yield* result(10), yield* result(20), yield* result(40)]
+      assert.isAtMost((held(forty) - held(twenty)) / 20, (held(twenty) - held(ten)) / 10 + 2)
+      forty.steps.forEach((step, index) => {
+        const { length } = step.thread.messages
+        assert.strictEqual(length, index < 40 ? 3 + 2 * index : 82)
+        assert.deepStrictEqual(step.thread.messages, forty.thread.messages.slice(0, length))
+      })
     }))
 })

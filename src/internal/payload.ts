@@ -4,6 +4,7 @@
  */
 import type * as Event from "../Event.ts"
 import * as Json from "./json.ts"
+import * as Log from "./log.ts"
 
 type Payload = { readonly [name: string]: unknown }
 
@@ -48,7 +49,7 @@ const checks = new Map<unknown, (event: Payload) => boolean>(Object.entries(
       isString(event["toolCallId"]) && isString(event["reason"]) && isOptional(event["content"], isString),
     StepCompleted: ({ manualToolCalls, response, thread }) =>
       Json.isObject(response) && Array.isArray(response["toolCalls"]) &&
-      Json.isObject(thread) && Array.isArray(thread["messages"]) && isOptional(manualToolCalls, Array.isArray),
+      Json.isObject(thread) && Log.hasMessages(thread) && isOptional(manualToolCalls, Array.isArray),
     ChatCompleted: ({ result }) =>
       Json.isObject(result) && Array.isArray(result["steps"]) && Json.isObject(result["outcome"])
   } satisfies { readonly [Tag in Event.Event["_tag"]]?: (event: Payload) => boolean }

@@ -3,6 +3,7 @@ import type * as Message from "../Message.ts"
 import type * as Response from "../Response.ts"
 import type * as Thread from "../Thread.ts"
 import * as Calls from "./calls.ts"
+import * as Log from "./log.ts"
 import * as ToolEvents from "./toolEvents.ts"
 
 export interface StepState {
@@ -25,7 +26,7 @@ export const begin = (state: StepState, thread: Thread.Thread): void => {
   state.thread = thread
   state.text = null
   state.reasoning = ""
-  state.calls = new Calls.Calls(thread.messages.length)
+  state.calls = new Calls.Calls(Log.length(thread))
   state.message = null
   state.finishReason = null
   state.rawFinishReason = null

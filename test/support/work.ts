@@ -84,6 +84,21 @@ export const parsing = <A, E, R>(effect: Effect.Effect<A, E, R>): Effect.Effect<
     )
   })
 
+/** How many elements the lists have that a value holds on to. What a getter makes when it is asked is not held. */
+export const held = (value: unknown): number => {
+  const seen = new Set<object>()
+  const open: Array<unknown> = [value]
+  let elements = 0
+  while (open.length > 0) {
+    const next = open.pop()
+    if (typeof next !== "object" || next === null || seen.has(next)) continue
+    seen.add(next)
+    if (Array.isArray(next)) elements += next.length
+    for (const key of Reflect.ownKeys(next)) open.push(Object.getOwnPropertyDescriptor(next, key)?.value)
+  }
+  return elements
+}
+
 /** A scheduler that is asked before each step of a fiber. */
 class Counting implements Scheduler.Scheduler {
   steps = 0
