@@ -141,15 +141,13 @@ const fold = (state: State, event: Event.Event): boolean => {
       return true
     case "ToolCallDelta":
       return Payload.isFragment(event) && state.calls.delta(event.id, event.argumentsDelta)
+    case "ToolCallStarted":
+      return Payload.isHeader(event) && state.calls.started(event.id, event.name)
     default:
-      return Payload.isFoldable(event) && foldRest(state, event)
+      if (!Payload.saysMore(event)) return false
+      foldWhole(state, event)
+      return true
   }
-}
-
-const foldRest = (state: State, event: Event.Event): boolean => {
-  if (event._tag === "ToolCallStarted") return state.calls.started(event.id, event.name)
-  foldWhole(state, event)
-  return true
 }
 
 const foldWhole = (state: State, event: Event.Event): void => {

@@ -58,18 +58,21 @@ export interface Numbered extends Subject {
   readonly isExclusive?: boolean
 }
 
-const message = (call: Message.ToolCall, content: string, isError: boolean): Message.Message => ({
-  role: "tool",
-  toolCallId: call.id,
-  content,
-  ...(isError ? { isError: true } : {}),
-  metadata: {}
-})
+const message = (call: Message.ToolCall, content: string, isError: boolean): Message.Message =>
+  isError
+    ? { role: "tool", toolCallId: call.id, content, isError, metadata: {} }
+    : { role: "tool", toolCallId: call.id, content, metadata: {} }
+
+const encoded = ({ id }: Message.ToolCall, text: Text, isError: boolean): Event.Of<"ToolResultEncoded"> => {
+  const { content, originalLength } = text
+  if (originalLength === undefined && !isError) return { _tag: "ToolResultEncoded", id, content }
+  return { _tag: "ToolResultEncoded", id, ...text, ...(isError ? { isError } : {}) }
+}
 
 const result = (call: Message.ToolCall, raw: Tool.Outcome, text: Text, isError: boolean): Answer => ({
   raw,
   message: message(call, text.content, isError),
-  tail: { _tag: "ToolResultEncoded", id: call.id, ...text, ...(isError ? { isError: true } : {}) }
+  tail: encoded(call, text, isError)
 })
 
 interface Text {
@@ -99,20 +102,12 @@ const write = <E, R>(desk: Desk<E, R>, subject: Subject, value: unknown): Effect
 const encodingFailed = (subject: Subject, cause: Cause.Cause<unknown>): Tool.ToolError =>
   toolError("encoding_failed", subject.call, { cause: Cause.squash(cause) })
 
-/** Encodes a result, first by the tool's own schema; whatever goes wrong is a ToolError. */
-const encode = <E, R>(
-  desk: Desk<E, R>,
-  subject: Subject,
-  value: unknown
-): Effect.Effect<string, Tool.ToolError, any> => {
+/** Encodes a result, first by the tool's own schema. */
+const encode = <E, R>(desk: Desk<E, R>, subject: Subject, value: unknown): Effect.Effect<string, unknown, any> => {
   const encodeSuccess = subject.tool?.encodeSuccess
-  const written = encodeSuccess === undefined
+  return encodeSuccess === undefined
     ? write(desk, subject, value)
     : Effect.flatMapEager(desk.limit(subject, () => encodeSuccess(value)), (plain) => write(desk, subject, plain))
-  return Effect.matchCauseEffectEager(written, {
-    onSuccess: (text) => Effect.succeed(text),
-    onFailure: (cause) => Effect.fail(encodingFailed(subject, cause))
-  })
 }
 
 /** The last resort, which cannot fail: a value may break even while it is being rendered. */
@@ -292,7 +287,7 @@ export const answerTo = <E, R>(desk: Desk<E, R>, subject: Subject, raw: unknown)
       return Effect.matchCauseEffectEager(encode(desk, subject, raw.value), {
         onSuccess: (content) =>
           Effect.succeed(result(subject.call, raw, cut(content, subject.tool?.maxResultChars), false)),
-        onFailure: (cause) => failed(desk, subject, Cause.squash(cause))
+        onFailure: (cause) => failed(desk, subject, encodingFailed(subject, cause))
       })
     case "Error":
       return failed(desk, subject, raw.error)

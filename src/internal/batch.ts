@@ -302,9 +302,9 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
     this.completed++
     this.firstHalt ??= answer.halt
     const { id, name } = job.call
-    const { contextUpdate, raw, tail } = answer
-    const update = contextUpdate === undefined ? {} : { contextUpdate }
-    this.emission.settled(job.index, [{ _tag: "ToolExecutionCompleted", id, name, result: raw, ...update }, tail])
+    const { contextUpdate, raw: result, tail } = answer
+    const completed: Event.Of<"ToolExecutionCompleted"> = { _tag: "ToolExecutionCompleted", id, name, result }
+    this.emission.settled(job.index, [contextUpdate === undefined ? completed : { ...completed, contextUpdate }, tail])
     this.tellSiblings(job, answer)
   }
 

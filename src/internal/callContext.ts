@@ -70,7 +70,7 @@ export const callContext = (
   index,
   stepIndex,
   attempt: 1,
-  idempotencyKey: [settings.requestId, stepIndex, index, call.id].join(":"),
+  idempotencyKey: `${settings.requestId ?? ""}:${stepIndex}:${index}:${call.id}`,
   requestId: settings.requestId,
   sessionId: settings.sessionId,
   context: settings.context,

@@ -11,6 +11,10 @@ interface Entry {
   readonly id: string
   /** The id on the wire, which another call may have as well. */
   readonly wireId: string
+  /** The call before it that has the same id on the wire. */
+  before: Entry | undefined
+  /** How many have that id, up to this one. */
+  shared: number
   readonly index: number
   name: string
   arguments: Json.JsonObject
@@ -22,13 +26,6 @@ interface Entry {
   argumentsLost: Message.ArgumentsLost | undefined
   providerExecuted: boolean
   metadata: Json.JsonObject
-}
-
-/** The calls of one id on the wire, which is one unless a provider used it again. */
-interface Sharers {
-  readonly entries: Array<Entry>
-  /** The one that the next fragment belongs to. */
-  current: Entry
 }
 
 /** What an adapter says of a completed call. */
@@ -50,8 +47,10 @@ export interface Reading {
 
 export class Calls {
   private entries: Array<Entry> = []
-  /** By the id on the wire. Most replies have no calls. */
-  private wire: Map<string, Sharers> | undefined
+  /** The latest of each id on the wire. Most replies have no calls. */
+  private latest: Map<string, Entry> | undefined
+  /** The one that the next fragment of an id belongs to, where that is not the latest. */
+  private current: Map<string, Entry> | undefined
   /** The ids that were made up here. */
   private madeUp: Set<string> | undefined
   private readonly turn: number
@@ -74,30 +73,38 @@ export class Calls {
       copies.set(entry, twin)
       copy.enter(twin)
     }
-    this.wire?.forEach(({ current }, wireId) => copy.turnTo(wireId, copies.get(current) ?? current))
+    this.current?.forEach((entry, wireId) => copy.turnTo(wireId, copies.get(entry) ?? entry))
     return copy
   }
 
-  private sharers(wireId: string): Array<Entry> | undefined {
-    return this.wire?.get(wireId)?.entries
+  /** The latest call of an id of which something is so. */
+  private find(wireId: string, isSo: (entry: Entry) => boolean): Entry | undefined {
+    let entry = this.latest?.get(wireId)
+    while (entry !== undefined && !isSo(entry)) entry = entry.before
+    return entry
+  }
+
+  /** The call that the next fragment of an id belongs to. */
+  private currentOf(wireId: string): Entry | undefined {
+    return this.current?.get(wireId) ?? this.latest?.get(wireId)
   }
 
   /** From now on fragments of that id are this call's. */
   private turnTo(wireId: string, entry: Entry): void {
-    const sharers = this.wire?.get(wireId)
-    if (sharers !== undefined) sharers.current = entry
+    const current = this.current ??= new Map()
+    current.set(wireId, entry)
   }
 
   /** Takes in a call, which the next fragments of its id are for. */
   private enter(entry: Entry): void {
-    const wire = this.wire ??= new Map()
-    const same = wire.get(entry.wireId)
+    const latest = this.latest ??= new Map()
     // Most replies have one call, and a list that something is pushed on has room for many.
     if (this.entries.length === 0) this.entries = [entry]
     else this.entries.push(entry)
-    if (same === undefined) wire.set(entry.wireId, { entries: [entry], current: entry })
-    else same.entries.push(entry)
-    this.turnTo(entry.wireId, entry)
+    entry.before = latest.get(entry.wireId)
+    entry.shared = (entry.before?.shared ?? 0) + 1
+    latest.set(entry.wireId, entry)
+    this.current?.delete(entry.wireId)
     if (entry.id === entry.wireId) return
     this.madeUp ??= new Set()
     this.madeUp.add(entry.id)
@@ -107,6 +114,8 @@ export class Calls {
     const entry: Entry = {
       id: wireId === "" || this.isUsed(wireId) ? this.freshId(wireId) : wireId,
       wireId,
+      before: undefined,
+      shared: 1,
       index: this.entries.length,
       name,
       arguments: {},
@@ -123,38 +132,40 @@ export class Calls {
   }
 
   private isUsed(id: string): boolean {
-    return this.madeUp?.has(id) === true || this.sharers(id)?.some((entry) => entry.id === id) === true
+    return this.madeUp?.has(id) === true || this.find(id, (entry) => entry.id === id) !== undefined
   }
 
   private freshId(wireId: string): string {
     const base = wireId === "" ? `call_${this.turn}` : wireId
-    let count = Math.max(wireId === "" ? 1 : 2, (this.sharers(wireId)?.length ?? 0) + 1)
+    const shared = this.latest?.get(wireId)?.shared ?? 0
+    let count = Math.max(wireId === "" ? 1 : 2, shared + 1)
     while (this.isUsed(`${base}_${count}`)) count++
     return `${base}_${count}`
   }
 
   /** The latest call of an id that may go by that name and is, or is not, completed. */
-  private find(wireId: string, name: string, isCompleted: boolean): Entry | undefined {
-    return this.sharers(wireId)?.findLast((entry) =>
-      entry.isCompleted === isCompleted && (entry.name === name || entry.name === "")
+  private named(wireId: string, name: string, isCompleted: boolean): Entry | undefined {
+    return this.find(
+      wireId,
+      (entry) => entry.isCompleted === isCompleted && (entry.name === name || entry.name === "")
     )
   }
 
   /** A header. It is new, or sent again for a call that is still open; then the next fragments are that call's. */
   started(wireId: string, name: string): boolean {
-    const entry = this.find(wireId, name, false)
+    const entry = this.named(wireId, name, false)
     if (entry === undefined) {
       this.open(wireId, name)
       return true
     }
-    if (entry.name === name && entry === this.wire?.get(wireId)?.current) return false
+    if (entry.name === name && entry === this.currentOf(wireId)) return false
     entry.name = name
     this.turnTo(wireId, entry)
     return true
   }
 
   delta(wireId: string, fragment: string): boolean {
-    const entry = this.wire?.get(wireId)?.current ?? this.open(wireId, "")
+    const entry = this.currentOf(wireId) ?? this.open(wireId, "")
     if (entry.isCompleted) return false
     entry.raw += fragment
     entry.fragments++
@@ -163,9 +174,11 @@ export class Calls {
 
   /** The call that an event has made final, to be run before the message has ended, and its position. Once per call. */
   take(event: Completed): { readonly index: number; readonly call: Message.ToolCall } | undefined {
-    const entry = this.sharers(event.id)?.findLast((one) =>
-      one.isCompleted && !one.isTaken && !one.providerExecuted && one.name === event.name &&
-      one.raw === (event.rawArguments ?? one.raw)
+    const entry = this.find(
+      event.id,
+      (one) =>
+        one.isCompleted && !one.isTaken && !one.providerExecuted && one.name === event.name &&
+        one.raw === (event.rawArguments ?? one.raw)
     )
     if (entry === undefined) return undefined
     entry.isTaken = true
@@ -184,7 +197,7 @@ export class Calls {
 
   completed(call: Completed): void {
     const { id, name } = call
-    const known = this.find(id, name, false) ?? this.find(id, name, true)
+    const known = this.named(id, name, false) ?? this.named(id, name, true)
     if (known?.isTaken === true && known.raw === (call.rawArguments ?? known.raw)) return
     const entry = known === undefined || known.isTaken ? this.open(id, name) : known
     const isLost = call.arguments !== null && call.arguments !== undefined && !Json.isObject(call.arguments)
@@ -202,7 +215,7 @@ export class Calls {
     if (!Array.isArray(calls)) return
     for (const call of calls) {
       if (!Json.isObject(call) || !Json.isObject(call["metadata"])) continue
-      const entry = this.sharers(String(call["id"]))?.findLast(({ name }) => name === call["name"])
+      const entry = this.find(String(call["id"]), ({ name }) => name === call["name"])
       if (entry !== undefined) entry.metadata = { ...entry.metadata, ...call["metadata"] }
     }
   }
@@ -212,7 +225,10 @@ export class Calls {
   }
 }
 
-type Arguments = Pick<Message.ToolCall, "arguments" | "argumentsLost">
+interface Arguments {
+  readonly arguments: Json.JsonObject
+  readonly argumentsLost?: Message.ArgumentsLost | undefined
+}
 
 const lost = (reason: Message.ArgumentsLost): Arguments => ({ arguments: {}, argumentsLost: reason })
 
@@ -227,20 +243,19 @@ const unfinished = (entry: Entry, reading: Reading): Arguments => {
 }
 
 const toToolCall = (entry: Entry, reading: Reading): Message.ToolCall => {
-  const args: Arguments = entry.isCompleted
-    ? {
-      arguments: entry.arguments,
-      ...(entry.argumentsLost === undefined ? {} : { argumentsLost: entry.argumentsLost })
-    }
-    : unfinished(entry, reading)
+  const { id, name, providerExecuted, raw: rawArguments, wireId } = entry
+  const { arguments: args, argumentsLost } = entry.isCompleted ? entry : unfinished(entry, reading)
+  const metadata = id === wireId || wireId === "" ? entry.metadata : { duplicateOf: wireId, ...entry.metadata }
+  if (rawArguments !== "" && argumentsLost === undefined && !providerExecuted) {
+    return { id, name, arguments: args, rawArguments, metadata }
+  }
   return {
-    id: entry.id,
-    name: entry.name,
-    ...args,
-    ...(entry.raw === "" ? {} : { rawArguments: entry.raw }),
-    ...(entry.providerExecuted ? { providerExecuted: true } : {}),
-    metadata: entry.id === entry.wireId || entry.wireId === ""
-      ? entry.metadata
-      : { duplicateOf: entry.wireId, ...entry.metadata }
+    id,
+    name,
+    arguments: args,
+    ...(argumentsLost === undefined ? {} : { argumentsLost }),
+    ...(rawArguments === "" ? {} : { rawArguments }),
+    ...(providerExecuted ? { providerExecuted } : {}),
+    metadata
   }
 }

@@ -10,8 +10,6 @@ type Payload = { readonly [name: string]: unknown }
 
 const isString = (value: unknown): value is string => typeof value === "string"
 
-const isText = (value: unknown): boolean => isString(value) && value !== ""
-
 const isOptional = (value: unknown, is: (value: unknown) => boolean): boolean =>
   value === undefined || value === null || is(value)
 
@@ -21,10 +19,13 @@ const hasUsage = (chunk: unknown): boolean => Json.isObject(chunk) && Json.isObj
 export const isEvent = (event: unknown): boolean => Json.isObject(event)
 
 /** Whether a delta of text or reasoning says something. */
-export const saysText = (event: { readonly delta?: unknown }): boolean => isText(event.delta)
+export const saysText = ({ delta }: { readonly delta?: unknown }): boolean => typeof delta === "string" && delta !== ""
 
 export const isFragment = (event: { readonly id?: unknown; readonly argumentsDelta?: unknown }): boolean =>
-  isString(event.id) && isString(event.argumentsDelta)
+  typeof event.id === "string" && typeof event.argumentsDelta === "string"
+
+export const isHeader = (event: { readonly id?: unknown; readonly name?: unknown }): boolean =>
+  typeof event.id === "string" && typeof event.name === "string"
 
 /** A map, so that a tag like `constructor` finds nothing. */
 const checks = new Map<unknown, (event: Payload) => boolean>(Object.entries(
@@ -33,15 +34,15 @@ const checks = new Map<unknown, (event: Payload) => boolean>(Object.entries(
     ReasoningDelta: saysText,
     ToolCallDelta: isFragment,
     TextCompleted: (event) => isString(event["text"]),
-    ToolCallStarted: (event) => isString(event["id"]) && isString(event["name"]),
-    ToolCallCompleted: (event) => isString(event["id"]) && isString(event["name"]),
+    ToolCallStarted: isHeader,
+    ToolCallCompleted: isHeader,
     MessageCompleted: (event) =>
       Json.isObject(event["message"]) && isOptional(event["finishReason"], isString) &&
       isOptional(event["metadata"], Json.isObject),
     RawChunk: (event) => hasUsage(event["chunk"]),
     Error: (event) => "error" in event,
-    ToolExecutionCompleted: (event) => isString(event["id"]) && Json.isObject(event["contextUpdate"]),
-    ToolResultEncoded: (event) => isString(event["id"]) && isString(event["content"]),
+    ToolExecutionCompleted: ({ contextUpdate, id }) => typeof id === "string" && Json.isObject(contextUpdate),
+    ToolResultEncoded: ({ content, id }) => typeof id === "string" && typeof content === "string",
     AskUserRequested: (event) =>
       isString(event["toolCallId"]) && isString(event["question"]) && isOptional(event["opts"], Array.isArray),
     ToolApprovalRequested: (event) => isString(event["toolCallId"]),
@@ -55,8 +56,10 @@ const checks = new Map<unknown, (event: Payload) => boolean>(Object.entries(
   } satisfies { readonly [Tag in Event.Event["_tag"]]?: (event: Payload) => boolean }
 ))
 
-export const isFoldable = (event: unknown): event is Event.Event =>
-  Json.isObject(event) && checks.get(event["_tag"])?.(event) === true
+/** Whether an event says something. */
+export const saysMore = (event: Payload): boolean => checks.get(event["_tag"])?.(event) === true
+
+export const isFoldable = (event: unknown): event is Event.Event => Json.isObject(event) && saysMore(event)
 
 /** A raw chunk that reports usage: the one kind that is always shown, and folded. */
 export const isUsage = (event: Event.Of<"RawChunk">): boolean => hasUsage(event.chunk)

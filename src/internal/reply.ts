@@ -36,11 +36,6 @@ export const isEvents = (signal: Signal): signal is ReadonlyArray<Event.Event> =
 
 const ended: Ending = { _tag: "Ended" }
 
-/** Events after which nothing more is worth starting early: what follows decides on all calls at once. */
-const isEnding = (event: Event.Event): boolean => event._tag === "MessageCompleted" || event._tag === "Error"
-
-const isCompletedCall = (event: Event.Event): boolean => event._tag === "ToolCallCompleted"
-
 const none: ReadonlyArray<never> = []
 
 type ModelPull = Pull.Pull<Arr.NonEmptyReadonlyArray<Event.AdapterEvent>, Adapter.AdapterError>
@@ -157,9 +152,14 @@ export class Reply<E, R> {
   /** Calls that became final with these events and may start now. They have been folded already. */
   ready(events: ReadonlyArray<Event.Event>): ReadonlyArray<Plan.Decode> {
     const { mode, settings } = this.run
-    if (this.isOver || settings.policy.start === "afterTurn" || !events.some(isCompletedCall)) return none
-    if (mode === "manual" || events.some(isEnding)) return none
-    return events.flatMap((event) => event._tag === "ToolCallCompleted" ? this.decodable(event) : [])
+    if (this.isOver || settings.policy.start === "afterTurn" || mode === "manual") return none
+    let completed: Array<Event.Of<"ToolCallCompleted">> | undefined
+    for (const event of events) {
+      // What follows decides on all calls at once: nothing more is worth starting early.
+      if (event._tag === "MessageCompleted" || event._tag === "Error") return none
+      if (event._tag === "ToolCallCompleted") (completed ??= []).push(event)
+    }
+    return completed === undefined ? none : completed.flatMap((event) => this.decodable(event))
   }
 
   private decodable(event: Event.Of<"ToolCallCompleted">): ReadonlyArray<Plan.Decode> {

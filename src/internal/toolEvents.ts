@@ -69,13 +69,10 @@ export const mergeUpdates = (updates: ReadonlyArray<Json.JsonObject | undefined>
     : { contextUpdate: Object.fromEntries(given.flatMap((update) => Object.entries(update))) }
 }
 
-const message = (toolCallId: string, content: string, isError: boolean): Message.Message => ({
-  role: "tool",
-  toolCallId,
-  content,
-  metadata: {},
-  ...(isError ? { isError: true } : {})
-})
+const message = (toolCallId: string, content: string, isError: boolean): Message.Message =>
+  isError
+    ? { role: "tool", toolCallId, content, metadata: {}, isError }
+    : { role: "tool", toolCallId, content, metadata: {} }
 
 const answer = (event: Tail): Message.Message => {
   switch (event._tag) {
