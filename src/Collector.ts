@@ -5,6 +5,7 @@
  *
  * @since 0.1.0
  */
+import type * as Types from "effect/Types"
 import type * as Event from "./Event.ts"
 import * as Calls from "./internal/calls.ts"
 import * as Classifications from "./internal/classification.ts"
@@ -180,12 +181,16 @@ const foldWhole = (state: State, event: Event.Event): void => {
 }
 
 const foldMessage = (state: State, event: Event.Of<"MessageCompleted">): void => {
-  const { usage, responseId, model, ...metadata } = event.metadata ?? {}
   state.message = event.message
   state.calls.describe(event.message.toolCalls)
   const isErrorKept = state.error !== undefined && state.policy.adapterErrors === "sticky"
   if (!isErrorKept) state.finishReason = FinishReasons.normalised(event.finishReason) ?? state.finishReason
   state.rawFinishReason = event.rawFinishReason ?? event.finishReason ?? state.rawFinishReason
+  if (event.metadata !== undefined && event.metadata !== null) foldMetadata(state, event.metadata)
+}
+
+const foldMetadata = (state: State, told: Json.JsonObject): void => {
+  const { usage, responseId, model, ...metadata } = told
   if (Json.isObject(usage)) state.usage = Response.usage(usage)
   if (typeof responseId === "string") state.responseId = responseId
   if (typeof model === "string") state.model = model
@@ -237,7 +242,7 @@ const effectiveFinish = (state: State, toolCalls: ReadonlyArray<Message.ToolCall
  */
 export const toResponse = (state: State): Response.Response => {
   const toolCalls = toToolCalls(state)
-  return {
+  const response: Types.Mutable<Response.Response> = {
     id: state.responseId,
     requestId: state.requestId,
     model: state.model,
@@ -248,9 +253,10 @@ export const toResponse = (state: State): Response.Response => {
     finishReason: effectiveFinish(state, toolCalls),
     rawFinishReason: state.rawFinishReason,
     usage: state.usage,
-    ...(state.error === undefined ? {} : { error: state.error.value }),
     metadata: state.metadata
   }
+  if (state.error !== undefined) response.error = state.error.value
+  return response
 }
 
 const finalReasons: ReadonlyArray<Response.FinishReason | null> = ["stop", "length", "content_filter", "error"]
@@ -284,18 +290,20 @@ const stepResult = (state: State, event: Event.Of<"StepCompleted">): Event.StepR
   const manualToolCalls = event.manualToolCalls ?? []
   const isManual = event.mode === "manual" && isToolTurn(state.policy, event.response)
   const ids = event.response.toolCalls.map((call) => call.id)
-  return {
+  const { contextUpdate } = state.tools.contextUpdate(ids)
+  const result: Types.Mutable<Event.StepResult> = {
     thread: event.thread,
     response: event.response,
     toolResults: state.tools.answersInOrder(ids),
     done: event.done ?? (decided !== undefined || isDone(state.policy, event.response)),
-    ...(isManual ? { mode: "manual" } : {}),
-    ...(manualToolCalls.length === 0 || decided !== undefined ? {} : { manualToolCalls }),
-    ...decided,
-    ...(event.suspensions === undefined ? {} : { suspensions: event.suspensions }),
-    ...state.tools.contextUpdate(ids),
     metadata: {}
   }
+  if (isManual) result.mode = "manual"
+  if (decided !== undefined) Object.assign(result, decided)
+  else if (manualToolCalls.length > 0) result.manualToolCalls = manualToolCalls
+  if (event.suspensions !== undefined) result.suspensions = event.suspensions
+  if (contextUpdate !== undefined) result.contextUpdate = contextUpdate
+  return result
 }
 
 const noThread = (name: string): never => {

@@ -56,24 +56,25 @@ export const failing = <E, R>(calls: Calls, { mode, tools, settings }: Turn.Run<
     ? undefined
     : unknownTool(calls.filter((call) => Compact.help(call, tools) === undefined), tools)
 
-/** Divides the calls of a reply that is acted on. */
-const acting = <E, R>(calls: Calls, position: Position, run: Turn.Run<E, R>): Division => {
+/** Divides the open calls of a reply that is acted on. */
+const acting = <E, R>(calls: Calls, open: Calls, position: Position, run: Turn.Run<E, R>): Division => {
   if (run.mode === "manual") return { calls, manual: [], jobs: [] }
   const { settings: { policy }, tools } = run
-  const manual = manualCalls(calls, run)
-  const own = manual.length === 0 ? calls : calls.filter((call) => !manual.includes(call))
+  const manual = manualCalls(open, run)
+  const own = manual.length === 0 ? open : open.filter((call) => !manual.includes(call))
   return { calls, manual, jobs: own.map((call) => Plan.planned(position(call), call, tools, policy)) }
 }
 
-/** Divides the calls of a reply that ended in a way that forbids to act on it. */
+/** Divides the open calls of a reply that ended in a way that forbids to act on it. */
 const passing = (
   calls: Calls,
+  open: Calls,
   position: Position,
   finishReason: Response.FinishReason | null
 ): Division => ({
   calls,
   manual: [],
-  jobs: cancelled(calls, position, `not run: ${ending(finishReason)}`)
+  jobs: cancelled(open, position, `not run: ${ending(finishReason)}`)
 })
 
 /** Divides those of the calls of a reply that have not been started yet. */
@@ -85,10 +86,7 @@ export const divide = <E, R>(
 ): Division => {
   const position = positions(response.toolCalls)
   const open = calls.filter((call) => !run.state.calls.isTaken(position(call)))
-  const division = isActedOn
-    ? acting(open, position, run)
-    : passing(open, position, response.finishReason)
-  return { ...division, calls }
+  return isActedOn ? acting(calls, open, position, run) : passing(calls, open, position, response.finishReason)
 }
 
 /** What a batch came to. */

@@ -53,13 +53,15 @@ export class ToolEvents {
   }
 
   contextUpdate(ids: ReadonlyArray<string>): ContextUpdate {
-    return mergeUpdates(inCallOrder(ids, this.updates))
+    return this.updates === undefined ? noUpdate : mergeUpdates(inCallOrder(ids, this.updates))
   }
 }
 
 interface ContextUpdate {
   readonly contextUpdate?: Json.JsonObject
 }
+
+const noUpdate: ContextUpdate = {}
 
 /** Updates one over the other, in the given order. Without any there is no update. */
 export const mergeUpdates = (updates: ReadonlyArray<Json.JsonObject | undefined>): ContextUpdate => {

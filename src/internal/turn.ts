@@ -3,6 +3,7 @@
  */
 import * as Effect from "effect/Effect"
 import type * as Exit from "effect/Exit"
+import type * as Types from "effect/Types"
 import type * as Adapter from "../Adapter.ts"
 import type * as Collector from "../Collector.ts"
 import type * as Event from "../Event.ts"
@@ -107,14 +108,17 @@ export const assistantMessage = (
   response: { readonly outputText: string | null; readonly finishReason: Message.Message["finishReason"] },
   toolCalls: ReadonlyArray<Message.ToolCall>,
   reasoning: Message.Message["reasoning"]
-): Message.Message => ({
-  role: "assistant",
-  content: response.outputText ?? "",
-  finishReason: response.finishReason ?? null,
-  ...(toolCalls.length === 0 ? {} : { toolCalls: toolCalls.map(sendable) }),
-  ...(reasoning === undefined ? {} : { reasoning }),
-  metadata: {}
-})
+): Message.Message => {
+  const message: Types.Mutable<Message.Message> = {
+    role: "assistant",
+    content: response.outputText ?? "",
+    finishReason: response.finishReason ?? null,
+    metadata: {}
+  }
+  if (toolCalls.length > 0) message.toolCalls = toolCalls.map(sendable)
+  if (reasoning !== undefined) message.reasoning = reasoning
+  return message
+}
 
 /** What was heard of a reply. One that was cut short by a cancellation says so. */
 export const heard = <E, R>(response: Response.Response, { ambient, state }: Run<E, R>): Response.Response =>
@@ -133,11 +137,18 @@ export const stepCompleted = (
   step: Pick<Event.Of<"StepCompleted">, "response" | "thread" | "mode" | "manualToolCalls">,
   isDone: boolean,
   halt: Event.Halt | undefined,
-  suspensions: ReadonlyArray<Event.Suspension> = []
-): Event.Of<"StepCompleted"> => ({
-  _tag: "StepCompleted",
-  ...step,
-  done: halt !== undefined || isDone,
-  ...(halt === undefined ? {} : { halt }),
-  ...(suspensions.length === 0 ? {} : { suspensions })
-})
+  suspensions: ReadonlyArray<Event.Suspension>
+): Event.Of<"StepCompleted"> => {
+  const { manualToolCalls, mode, response, thread } = step
+  const event: Types.Mutable<Event.Of<"StepCompleted">> = {
+    _tag: "StepCompleted",
+    response,
+    thread,
+    mode,
+    manualToolCalls,
+    done: halt !== undefined || isDone
+  }
+  if (halt !== undefined) event.halt = halt
+  if (suspensions.length > 0) event.suspensions = suspensions
+  return event
+}
