@@ -27,10 +27,7 @@ export interface Desk<E, R> {
   /** The time, in milliseconds since the epoch. */
   readonly now: () => number
   /** Bounds the time that writing a result may take. */
-  readonly limit: <S>(
-    subject: Subject,
-    work: () => Effect.Effect<unknown, unknown, S>
-  ) => Effect.Effect<unknown, unknown, S>
+  readonly limit: <S>(subject: Subject, work: Effect.Effect<unknown, unknown, S>) => Effect.Effect<unknown, unknown, S>
 }
 
 export interface Answer {
@@ -91,13 +88,19 @@ const cut = (content: string, limit: number | undefined): Text => {
   }
 }
 
-/** Asks the encoder. What it yields goes to the model, so it must be a text. */
+/** Work that has its end, or has no more time for it than the desk gives. */
+const inTime = <E, R, S>(
+  desk: Desk<E, R>,
+  subject: Subject,
+  work: Effect.Effect<unknown, unknown, S>
+): Effect.Effect<unknown, unknown, S> => Exit.isExit(work) ? work : desk.limit(subject, work)
+
+/** What an encoder yields goes to the model, so it must be a text. */
+const asText = (written: unknown): Effect.Effect<string, TypeError> =>
+  typeof written === "string" ? Effect.succeed(written) : Effect.fail(new TypeError("the encoder yielded no text"))
+
 const write = <E, R>(desk: Desk<E, R>, subject: Subject, value: unknown): Effect.Effect<string, unknown> =>
-  Effect.flatMapEager(
-    desk.limit(subject, () => Now.encode(desk.encoder, value)),
-    (text) =>
-      typeof text === "string" ? Effect.succeed(text) : Effect.fail(new TypeError("the encoder yielded no text"))
-  )
+  Effect.flatMapEager(inTime(desk, subject, Now.encode(desk.encoder, value)), asText)
 
 const encodingFailed = (subject: Subject, cause: Cause.Cause<unknown>): Tool.ToolError =>
   toolError("encoding_failed", subject.call, { cause: Cause.squash(cause) })
@@ -107,7 +110,10 @@ const encode = <E, R>(desk: Desk<E, R>, subject: Subject, value: unknown): Effec
   const encodeSuccess = subject.tool?.encodeSuccess
   return encodeSuccess === undefined
     ? write(desk, subject, value)
-    : Effect.flatMapEager(desk.limit(subject, () => encodeSuccess(value)), (plain) => write(desk, subject, plain))
+    : Effect.flatMapEager(
+      inTime(desk, subject, Now.attempt(() => encodeSuccess(value))),
+      (plain) => write(desk, subject, plain)
+    )
 }
 
 /** The last resort, which cannot fail: a value may break even while it is being rendered. */

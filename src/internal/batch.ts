@@ -28,7 +28,6 @@ import * as KeyedPermits from "./keyedPermits.ts"
 import { limited } from "./limit.ts"
 import * as Limits from "./limits.ts"
 import { Mailbox } from "./mailbox.ts"
-import * as Now from "./now.ts"
 import type * as Plan from "./plan.ts"
 import { Queue } from "./queue.ts"
 import { type Owner, type Task, taskOf } from "./running.ts"
@@ -258,13 +257,11 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
 
   limit<A, S>(
     subject: Answer.Subject,
-    work: () => Effect.Effect<A, unknown, S>,
+    work: Effect.Effect<A, unknown, S>,
     late: () => unknown = () => new Error(`writing the result took longer than ${this.millisFor(subject.tool)} ms`)
   ): Effect.Effect<A, unknown, S> {
-    const begun = Now.attempt(work)
-    if (Exit.isExit(begun)) return begun
     const millis = this.millisFor(subject.tool)
-    return limited(begun, { millis, own: (fiber) => this.watch(subject.call, fiber), late })
+    return limited(work, { millis, own: (fiber) => this.watch(subject.call, fiber), late })
   }
 
   millisFor(tool: Tool.Any | undefined): number {

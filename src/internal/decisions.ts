@@ -9,13 +9,7 @@ import * as Plan from "./plan.ts"
 import type { Workshop } from "./workshop.ts"
 
 /** Whose calls they are. */
-export interface Court {
-  /** Bounds the time that decoding may take. */
-  readonly limit: (
-    job: Plan.Decode,
-    decode: () => Effect.Effect<unknown, unknown, any>,
-    late: () => unknown
-  ) => Effect.Effect<unknown, unknown, any>
+export interface Court extends Plan.Court {
   /** What is to be done with every call of a group is known. */
   readonly decided: (decided: ReadonlyArray<Plan.Decided>) => void
 }
@@ -65,7 +59,7 @@ export class Decisions {
 
   private decide(job: Plan.Job): Effect.Effect<Plan.Decided, never, any> {
     return job._tag === "Decode"
-      ? Plan.decide(job, this.workshop.settings.policy, (decode, late) => this.court.limit(job, decode, late))
+      ? Plan.decide(job, this.workshop.settings.policy, this.court)
       : Effect.succeed(job)
   }
 }

@@ -25,14 +25,16 @@ export const execute = (
   executor: Executor.Service,
   attempts: Attempts
 ): Effect.Effect<unknown, never, any> => {
-  const { args, tool } = job
-  const once = (attempt: number): Effect.Effect<unknown, never, any> => {
+  const { retry } = job.tool
+  if (retry === undefined) return Now.attempt(() => once(job, context, executor))
+  return retrying(retry, (attempt) => {
     if (attempt > 1) attempts.retried()
-    const outcome = executor.execute(tool, args, attempt === 1 ? context : { ...context, attempt })
-    return Now.toEffect<unknown, never, any>(outcome)
-  }
-  return tool.retry === undefined ? Now.attempt(() => once(1)) : retrying(tool.retry, once)
+    return once(job, attempt === 1 ? context : { ...context, attempt }, executor)
+  })
 }
+
+const once = ({ args, tool }: Plan.Run, context: Tool.CallContext, executor: Executor.Service) =>
+  Now.toEffect<unknown, never, any>(executor.execute(tool, args, context))
 
 export const crashed = (call: Message.ToolCall, cause: Cause.Cause<unknown>): Tool.Outcome => ({
   _tag: "Error",
@@ -47,10 +49,10 @@ export const isFailure = (outcome: unknown): outcome is Tool.Error =>
 /** Repeats a failed attempt as the tool's schedule says, which sees what failed; the last failure is the outcome. */
 const retrying = (
   schedule: NonNullable<Tool.Any["retry"]>,
-  once: (attempt: number) => Effect.Effect<unknown, never, any>
+  attemptAgain: (attempt: number) => Effect.Effect<unknown, never, any>
 ): Effect.Effect<unknown, never, any> => {
   let attempt = 0
-  return Effect.suspend(() => once(++attempt)).pipe(
+  return Effect.suspend(() => attemptAgain(++attempt)).pipe(
     Effect.flatMap((outcome) => isFailure(outcome) ? Effect.fail(outcome.error) : Effect.succeed(outcome)),
     Effect.retry(schedule),
     Effect.catch((error) => Effect.succeed({ _tag: "Error", error }))

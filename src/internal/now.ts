@@ -26,7 +26,7 @@ export const withImmediate = (
 /** Asks an encoder, at once where it can be. */
 export const encode = (encoder: Encoder.Service, value: unknown): Effect.Effect<string, unknown> => {
   const { [immediate]: now } = encoder as { readonly [immediate]?: Encoder.Service["encode"] }
-  return now === undefined ? encoder.encode(value) : now(value)
+  return now === undefined ? attempt(() => encoder.encode(value)) : now(value)
 }
 
 /** What may be given as a value or as an effect that comes to it. */

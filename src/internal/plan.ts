@@ -71,33 +71,46 @@ const lostArguments = (call: Message.ToolCall, reason: Message.ArgumentsLost): T
 
 /** Exclusiveness may depend on the arguments. Whatever a function does but say "shared", the call runs alone: it is safe. */
 const runnable = (job: Decode, args: unknown, policy: Policy.Policy): Effect.Effect<Run> => {
-  const { index, call, tool } = job
+  const { tool } = job
   const { concurrency = policy.concurrency, interrupt = policy.interrupt } = tool
   const isBlocking = interrupt === "block"
-  const run = (isExclusive: boolean): Run => ({ _tag: "Run", index, call, tool, args, isExclusive, isBlocking })
-  if (typeof concurrency === "string") return Effect.succeed(run(concurrency === "exclusive"))
+  if (typeof concurrency === "string") return Effect.succeed(run(job, args, isBlocking, concurrency === "exclusive"))
   return Effect.matchCauseEffectEager(Now.attempt(() => Effect.succeed(concurrency(args) !== "shared")), {
-    onSuccess: (isExclusive) => Effect.succeed(run(isExclusive)),
+    onSuccess: (isExclusive) => Effect.succeed(run(job, args, isBlocking, isExclusive)),
     onFailure: (cause) =>
-      Effect.as(Effect.logWarning(`concurrency of tool "${tool.name}" threw; the call runs alone`, cause), run(true))
+      Effect.as(
+        Effect.logWarning(`concurrency of tool "${tool.name}" threw; the call runs alone`, cause),
+        run(job, args, isBlocking, true)
+      )
   })
 }
 
-/** What the call came to by its arguments. Decoding may need services and time; `limit` bounds it. */
-export const decide = (
-  job: Decode,
-  policy: Policy.Policy,
-  limit: (
-    decode: () => Effect.Effect<unknown, unknown, any>,
+const run = ({ call, index, tool }: Decode, args: unknown, isBlocking: boolean, isExclusive: boolean): Run => ({
+  _tag: "Run",
+  index,
+  call,
+  tool,
+  args,
+  isExclusive,
+  isBlocking
+})
+
+/** Who bounds the time that decoding may take, where it takes any. */
+export interface Court {
+  readonly limit: (
+    job: Decode,
+    decoding: Effect.Effect<unknown, unknown, any>,
     late: () => Tool.ToolError
   ) => Effect.Effect<unknown, unknown, any>
-): Effect.Effect<Decided, never, any> => {
+}
+
+/** What the call came to by its arguments. Decoding may need services and time. */
+export const decide = (job: Decode, policy: Policy.Policy, court: Court): Effect.Effect<Decided, never, any> => {
   const { call, tool } = job
+  const decoding = Now.attempt(() => tool.parameters.decode(call.arguments ?? {}))
+  if (Exit.isExit(decoding)) return decided(job, policy, decoding)
   const late = () => toolError("timeout", call, { detail: "decoding the arguments took too long" })
-  const decoding = limit(() => tool.parameters.decode(call.arguments ?? {}), late)
-  return Exit.isExit(decoding)
-    ? decided(job, policy, decoding)
-    : Effect.flatMap(Effect.exit(decoding), (exit) => decided(job, policy, exit))
+  return Effect.flatMap(Effect.exit(court.limit(job, decoding, late)), (exit) => decided(job, policy, exit))
 }
 
 const decided = (
