@@ -2,6 +2,7 @@
  * The request of a model call: what the options say of the model, and nothing of how the run is driven. Everything
  * that is wrong with it is found before the adapter is touched.
  */
+import type * as Types from "effect/Types"
 import type * as Adapter from "../Adapter.ts"
 import type * as Message from "../Message.ts"
 import type * as Policy from "../Policy.ts"
@@ -25,9 +26,6 @@ export interface ModelOptions {
 /** The part of a request that is the same for every turn of a run. */
 export type Template = Omit<Adapter.Request, "messages">
 
-const given = <K extends string, V>(key: K, value: V | null | undefined): { readonly [P in K]?: V } =>
-  (value === null || value === undefined ? {} : { [key]: value }) as { readonly [P in K]?: V }
-
 const forcedTool = (choice: ModelOptions["toolChoice"]): string | undefined =>
   typeof choice === "object" && choice !== null ? choice.name : undefined
 
@@ -35,16 +33,25 @@ export const template = (
   options: ModelOptions,
   defaults: Policy.Defaults,
   tools: ReadonlyMap<string, Tool.Any>
-): Template => ({
-  tools: Compact.definitions(tools.values(), forcedTool(options.toolChoice)),
-  ...given("model", options.model ?? defaults.model),
-  ...given("temperature", options.temperature ?? defaults.temperature),
-  ...given("maxTokens", options.maxTokens ?? defaults.maxTokens),
-  ...given("toolChoice", options.toolChoice),
-  ...given("responseFormat", options.responseFormat),
-  ...given("cacheKey", options.cacheKey),
-  ...given("options", options.options)
-})
+): Template => {
+  const template: Types.Mutable<Template> = {
+    tools: Compact.definitions(tools.values(), forcedTool(options.toolChoice))
+  }
+  const { cacheKey, options: own, responseFormat, toolChoice } = options
+  const model = options.model ?? defaults.model
+  const temperature = options.temperature ?? defaults.temperature
+  const maxTokens = options.maxTokens ?? defaults.maxTokens
+  if (isGiven(model)) template.model = model
+  if (isGiven(temperature)) template.temperature = temperature
+  if (isGiven(maxTokens)) template.maxTokens = maxTokens
+  if (isGiven(toolChoice)) template.toolChoice = toolChoice
+  if (isGiven(responseFormat)) template.responseFormat = responseFormat
+  if (isGiven(cacheKey)) template.cacheKey = cacheKey
+  if (isGiven(own)) template.options = own
+  return template
+}
+
+const isGiven = <V>(value: V | null | undefined): value is V => value !== null && value !== undefined
 
 export const messages = (
   system: string | undefined,
@@ -58,18 +65,15 @@ const when = (isWrong: boolean, path: string, reason: string): Issues => isWrong
 
 const isNumber = (value: unknown): value is number => typeof value === "number"
 
-const samplingIssues = ({ temperature, maxTokens }: Template): Issues => [
-  ...when(
-    temperature !== undefined && !(isNumber(temperature) && temperature >= 0 && temperature <= 2),
-    "temperature",
-    `must be a number from 0 to 2; got: ${Json.render(temperature)}`
-  ),
-  ...when(
-    maxTokens !== undefined && !(isNumber(maxTokens) && Number.isInteger(maxTokens) && maxTokens > 0),
-    "maxTokens",
-    `must be a positive integer; got: ${Json.render(maxTokens)}`
-  )
-]
+const temperatureIssues = (temperature: unknown): Issues =>
+  temperature === undefined || (isNumber(temperature) && temperature >= 0 && temperature <= 2)
+    ? []
+    : [{ path: "temperature", reason: `must be a number from 0 to 2; got: ${Json.render(temperature)}` }]
+
+const maxTokensIssues = (maxTokens: unknown): Issues =>
+  maxTokens === undefined || (isNumber(maxTokens) && Number.isInteger(maxTokens) && maxTokens > 0)
+    ? []
+    : [{ path: "maxTokens", reason: `must be a positive integer; got: ${Json.render(maxTokens)}` }]
 
 const formatTypes: ReadonlyArray<unknown> = ["text", "json_object", "json_schema"]
 
@@ -95,6 +99,7 @@ const choiceIssues = (choice: unknown, tools: ReadonlyMap<string, Tool.Any>): Is
 
 const duplicateNames = (tools: ReadonlyArray<Tool.Any>): Issues => {
   const names = tools.map((tool) => tool.name)
+  if (new Set(names).size === names.length) return []
   const repeated = new Set(names.filter((name, index) => names.indexOf(name) !== index))
   return Array.from(repeated, (name) => ({ path: "tools", reason: `two tools are named "${name}"` }))
 }
@@ -108,7 +113,8 @@ export const issues = (
 ): Issues => [
   ...when(thread.messages.length === 0, "messages", "must not be empty"),
   ...duplicateNames(given),
-  ...samplingIssues(request),
+  ...temperatureIssues(request.temperature),
+  ...maxTokensIssues(request.maxTokens),
   ...formatIssues(request.responseFormat),
   ...choiceIssues(request.toolChoice, tools)
 ]

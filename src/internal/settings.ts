@@ -141,10 +141,15 @@ export const defaultBound = (calls: number): number => Math.max(1, Math.min(call
 
 const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 
-/** 22 URL-safe characters, as many as 16 random bytes need. Joined, since a text that grows keeps its pieces. */
+/** 22 URL-safe characters, as many as 16 random bytes need. A random number has bits for five of them. */
 export const mintRequestId = <R>(context: Context.Context<R>): string => {
   const random = Context.get(context, Random.Random)
-  return Array.from({ length: 22 }, () => alphabet.charAt(Math.floor(random.nextDoubleUnsafe() * 64))).join("")
+  const codes: Array<number> = []
+  for (let bits = 0; codes.length < 22; bits >>>= 6) {
+    if (codes.length % 5 === 0) bits = Math.floor(random.nextDoubleUnsafe() * 2 ** 30)
+    codes.push(alphabet.charCodeAt(bits & 63))
+  }
+  return String.fromCharCode(...codes)
 }
 
 /**
