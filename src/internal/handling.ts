@@ -142,7 +142,7 @@ export class Handling<E> implements Owner, Reports {
     const needed = Approval.isNeeded(this.job, this.context, this.workshop.settings.approved)
     return Effect.flatMap(needed, (isNeeded) => {
       if (this.phase !== "gating" || this.host.isOver) return Effect.void
-      this.timer?.interruptUnsafe()
+      this.host.helpers.stop(this.timer)
       if (!isNeeded) return this.handled()
       this.disarm()
       this.host.suspend(this.job)
@@ -242,7 +242,7 @@ export class Handling<E> implements Owner, Reports {
 
   private disarm(): void {
     this.phase = "answering"
-    this.timer?.interruptUnsafe()
+    this.host.helpers.stop(this.timer)
   }
 
   /** The time is up: the call is answered now, whatever its handler does about the interruption. */
@@ -276,7 +276,7 @@ export class Handling<E> implements Owner, Reports {
   private overrule(error: Tool.ToolError, answer: () => Effect.Effect<Answer.Answer, E, any>, since?: number): void {
     if (this.phase === "answering" || this.phase === "expired" || this.task === undefined) return
     this.phase = "expired"
-    this.timer?.interruptUnsafe()
+    this.host.helpers.stop(this.timer)
     this.endSpan(Exit.fail(error), error.reason)
     // It is answered while it still has its place, so that nobody who takes its place counts as its sibling.
     this.host.respond(this.job, answer())

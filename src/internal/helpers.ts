@@ -10,7 +10,9 @@ export type Helper = Fiber.Fiber<unknown>
 
 export class Helpers {
   private readonly services: Context.Context<any>
-  private fibers: Set<Helper> | undefined
+  /** Those that wait: mostly there is one. */
+  private first: Helper | undefined
+  private others: Set<Helper> | undefined
   private isClosed = false
 
   constructor(services: Context.Context<any>) {
@@ -20,17 +22,34 @@ export class Helpers {
   /** Waits for something and then does something, unless it is closed by then. */
   when<A>(waiting: Effect.Effect<A, never, any>, then: (value: A) => void): Helper | undefined {
     if (this.isClosed) return undefined
+    let helper: Helper | undefined
     const fiber = Effect.runForkWith(this.services)(
       Effect.map(waiting, (value) => {
+        this.forget(helper)
         if (!this.isClosed) then(value)
       })
     )
     if (fiber.pollUnsafe() !== undefined) return fiber
-    const fibers = this.fibers ??= new Set()
-    fibers.add(fiber)
-    fiber.addObserver(() => fibers.delete(fiber))
-    if (this.isClosed) fiber.interruptUnsafe()
+    helper = fiber
+    this.know(fiber)
+    if (this.isClosed) this.stop(fiber)
     return fiber
+  }
+
+  private know(helper: Helper): void {
+    if (this.first === undefined) this.first = helper
+    else (this.others ??= new Set()).add(helper)
+  }
+
+  private forget(helper: Helper | undefined): void {
+    if (this.first === helper) this.first = undefined
+    else if (helper !== undefined) this.others?.delete(helper)
+  }
+
+  /** Nobody needs what it waits for any more. */
+  stop(helper: Helper | undefined): void {
+    this.forget(helper)
+    helper?.interruptUnsafe()
   }
 
   /**
@@ -43,6 +62,7 @@ export class Helpers {
 
   close(): void {
     this.isClosed = true
-    for (const fiber of this.fibers ?? []) fiber.interruptUnsafe()
+    this.first?.interruptUnsafe()
+    for (const helper of this.others ?? []) helper.interruptUnsafe()
   }
 }

@@ -53,8 +53,8 @@ export interface Listener<E, R> {
 export class Reply<E, R> {
   private readonly run: Turn.Run<E, R>
   private readonly listener: Listener<E, R>
-  /** What the adapter opened. */
-  private readonly connection = Scope.makeUnsafe()
+  /** What the adapter opened, until it is closed. */
+  private connection: Scope.Closeable | undefined
   private batch: Batch<E> | undefined
   private hasBegun = false
   private isOver = false
@@ -71,7 +71,8 @@ export class Reply<E, R> {
   /** Connects to the model. Nothing is asked of it before the first read. A run that can be cancelled reads beside. */
   connect(stream: Stream.Stream<Event.AdapterEvent, Adapter.AdapterError>): Effect.Effect<unknown, never, R> {
     // Not `Stream.toPull`, which puts a semaphore and a context around each pull: there is one reader.
-    const opening = Channel.toTransform(Stream.toChannel(stream))(Cause.done(), this.connection)
+    const connection = this.connection = Scope.makeUnsafe()
+    const opening = Channel.toTransform(Stream.toChannel(stream))(Cause.done(), connection)
     return Effect.matchCauseEffect(opening, {
       onSuccess: (pull) => this.connected(pull),
       onFailure: (cause) => this.connected(Effect.failCause(cause))
@@ -207,9 +208,11 @@ export class Reply<E, R> {
     // Nothing of the reply is kept while its tools run.
     this.pull = Cause.done()
     this.reading = undefined
-    if (fiber === undefined && connection.state._tag !== "Open") return Effect.void
+    this.connection = undefined
+    if (fiber === undefined && connection?.state._tag !== "Open") return Effect.void
     const stopped = fiber === undefined ? Effect.void : Fiber.interrupt(fiber)
-    return Effect.uninterruptible(Effect.flatMapEager(stopped, () => Scope.close(connection, exit)))
+    const closed = connection === undefined ? Effect.void : Scope.close(connection, exit)
+    return Effect.uninterruptible(Effect.flatMapEager(stopped, () => closed))
   }
 
   /**

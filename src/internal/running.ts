@@ -157,7 +157,7 @@ export class Running {
       onGivenUp()
       this.giveUp(task)
     })
-    if (timer !== undefined) task.fiber.addObserver(() => timer.interruptUnsafe())
+    if (timer !== undefined) task.fiber.addObserver(() => this.helpers.stop(timer))
   }
 
   private giveUp(task: Task): void {
