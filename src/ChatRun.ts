@@ -72,16 +72,15 @@ class ChatRun<E, R> implements Source<E, R>, StepRun.Following<E, R> {
   }
 
   private opening(): EventPull<E, R> {
-    return Effect.contextWith((context: Context.Context<R>) => {
-      const { ambient: { cancellation, deadline } } = this.run
-      if (cancellation?.isRequested === true) return this.ending(cancelled)
-      if (deadline !== undefined) this.hurry(deadline, Context.get(context, Clock.Clock).currentTimeMillisUnsafe())
-      const stepIndex = this.plan.firstStep + this.steps.length
-      const opened = StepRun.open(context, this.run, { thread: this.thread, stepIndex, following: this })
-      return Effect.flatMapEager(opened, (step) => {
-        this.source = step
-        return step.next()
-      })
+    const context = Now.services<R>()
+    const { ambient: { cancellation, deadline } } = this.run
+    if (cancellation?.isRequested === true) return this.ending(cancelled)
+    if (deadline !== undefined) this.hurry(deadline, Context.get(context, Clock.Clock).currentTimeMillisUnsafe())
+    const stepIndex = this.plan.firstStep + this.steps.length
+    const opened = StepRun.open(context, this.run, { thread: this.thread, stepIndex, following: this })
+    return Effect.flatMapEager(opened, (step) => {
+      this.source = step
+      return step.next()
     })
   }
 

@@ -17,6 +17,7 @@ import type { Batch } from "./internal/batch.ts"
 import * as Division from "./internal/division.ts"
 import { type Events, isNonEmpty } from "./internal/events.ts"
 import * as Log from "./internal/log.ts"
+import * as Now from "./internal/now.ts"
 import type * as Plan from "./internal/plan.ts"
 import { isEvents, type Listener, Reply, type Signal } from "./internal/reply.ts"
 import * as Request from "./internal/request.ts"
@@ -130,7 +131,7 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
   leave(exit: Exit.Exit<unknown, unknown>): Effect.Effect<void> {
     for (const batch of this.batches) batch.close()
     const stopping = this.ended === undefined ? this.run.running.stop : Effect.void
-    return Effect.flatMapEager(stopping, () => Effect.flatMapEager(this.reply.close(exit), () => this.endSpan(exit)))
+    return Now.andThen(stopping, () => Now.andThen(this.reply.close(exit), () => this.endSpan(exit)))
   }
 
   private endSpan(exit: Exit.Exit<unknown, unknown>): Effect.Effect<void> {
@@ -144,13 +145,14 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
     const visible = before.length === 0 ? shown : before.concat(shown)
     const ready = this.reply.ready(events)
     if (view.onEvent !== undefined) return this.observed(events, visible, ready)
-    if (ready.length > 0) return Effect.flatMapEager(this.reply.start(ready), () => this.started(visible))
+    if (ready.length > 0) return this.started(ready, visible)
     const isWorked = this.ended === undefined && this.batches.at(-1)?.isAtEnd === true
     return isWorked ? this.goOn(visible) : this.show(visible)
   }
 
   /** What a tool shows that needs no time comes with the event that made it start. */
-  private started(visible: ReadonlyArray<Event.Event>): EventPull<E, R> {
+  private started(ready: ReadonlyArray<Plan.Decode>, visible: ReadonlyArray<Event.Event>): EventPull<E, R> {
+    this.reply.start(ready)
     const events = this.reply.takeNow()
     return events.length === 0 ? this.show(visible) : this.told(events, visible)
   }
@@ -161,7 +163,7 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
     visible: ReadonlyArray<Event.Event>,
     ready: ReadonlyArray<Plan.Decode>
   ): EventPull<E, R> {
-    const after = ready.length === 0 ? Effect.void : Effect.suspend(() => this.reply.start(ready))
+    const after = ready.length === 0 ? Effect.void : Effect.sync(() => this.reply.start(ready))
     return Turn.observed(this.run.view, events).pipe(
       Effect.andThen(after),
       Effect.flatMap(() => this.show(visible))
@@ -179,20 +181,18 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
   }
 
   /** The batch is known to the step before anything can come between. */
-  openBatch(calls: number): Effect.Effect<Batch<E>, never, R> {
-    return Effect.contextWith((context: Context.Context<R>) => {
-      const { ambient, running, settings } = this.run
-      const batch = ToolRunner.open<E, R>(context, calls, settings, this.place.stepIndex, running, ambient)
-      this.batches = [...this.batches, batch]
-      return Effect.succeed(batch)
-    })
+  openBatch(calls: number): Batch<E> {
+    const { ambient, running, settings } = this.run
+    const batch = ToolRunner.open<E, R>(Now.services(), calls, settings, this.place.stepIndex, running, ambient)
+    this.batches = this.batches.length === 0 ? [batch] : [...this.batches, batch]
+    return batch
   }
 
   private opening(): Told<E, R> {
     const { adapter, system, template } = this.run
     const messages = Request.messages(system, Log.list(this.place.thread))
     this.isSpeaking = true
-    return Effect.as(this.reply.connect(adapter.stream({ ...template, messages })), none)
+    return this.reply.connect(adapter.stream({ ...template, messages }))
   }
 
   /** Before its first event a failure is the step's, or that of a run that has come further; then it is an event. */
@@ -207,7 +207,7 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
 
   /** The reply has ended, well or not: the connection is closed before any other tool starts. */
   private spoken(): Told<E, R> {
-    return Effect.flatMapEager(this.reply.close(Exit.void), () =>
+    return Now.andThen(this.reply.close(Exit.void), () =>
       Effect.flatMapEager(
         Turn.reported(Turn.heard(Collector.toResponse(this.run.state), this.run)),
         (response) => this.acted(response)
@@ -239,13 +239,11 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
     early?: Batch<E>
   ): Told<E, R> {
     if (early === undefined && jobs.length === 0) return next()
-    const opened = early === undefined ? this.openBatch(jobs.length) : Effect.succeed(early)
-    return Effect.flatMapEager(opened, (batch) => {
-      batch.add(jobs)
-      batch.seal()
-      this.phase = () => batch.isAtEnd ? next(batch) : batch.take
-      return this.phase()
-    })
+    const batch = early ?? this.openBatch(jobs.length)
+    batch.add(jobs)
+    batch.seal()
+    this.phase = () => batch.isAtEnd ? next(batch) : batch.take
+    return this.phase()
   }
 
   /** What waits stays open, unless the run is over: then it is answered like the rest. */
@@ -273,7 +271,7 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
     const { state, settings, mode } = this.run
     const message = Turn.assistantMessage(response, division.calls, response.message?.reasoning)
     const isCut = this.run.ambient.cancellation?.isRequested === true
-    return Effect.flatMapEager(this.close({ isCut }), () => {
+    return Now.andThen(this.close({ isCut }), () => {
       const said = isCut && Turn.isEmpty(message) ? [] : [message]
       const thread = Thread.append(this.place.thread, said.concat(Collector.answers(state)))
       const told = { response, thread, mode, manualToolCalls: division.manual }

@@ -2,8 +2,10 @@
  * Effects that may have ended already. An `Exit` is an effect: with the eager functions of Effect what follows one is done
  * at once, and costs no step of a fiber. They are called within a fiber's step, where what is thrown is a defect.
  */
+import type * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
+import * as Fiber from "effect/Fiber"
 import type * as Encoder from "../Encoder.ts"
 
 /** What `evaluate` gives; what it throws is a defect. */
@@ -13,6 +15,19 @@ export const attempt = <A, E, R>(evaluate: () => Effect.Effect<A, E, R>): Effect
   } catch (defect) {
     return Exit.die(defect)
   }
+}
+
+/** Goes on after what has nothing to give. Where there was nothing to do, this is a call and no more. */
+export const andThen = <A, E, R, E2, R2>(
+  first: Effect.Effect<void, E, R>,
+  next: () => Effect.Effect<A, E2, R2>
+): Effect.Effect<A, E | E2, R | R2> => first === Effect.void ? next() : Effect.flatMapEager(first, next)
+
+/** The services of the fiber in whose step this is called. */
+export const services = <R>(): Context.Context<R> => {
+  const fiber = Fiber.getCurrent()
+  if (fiber === undefined) throw new Error("a run goes on outside of the fiber that reads it")
+  return fiber.context as Context.Context<any>
 }
 
 const immediate = Symbol.for("heddle/Encoder/immediate")

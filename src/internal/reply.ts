@@ -37,6 +37,7 @@ export const isEvents = (signal: Signal): signal is ReadonlyArray<Event.Event> =
 const ended: Ending = { _tag: "Ended" }
 
 const none: ReadonlyArray<never> = []
+const nothing = Effect.succeed(none)
 
 type ModelPull = Pull.Pull<Arr.NonEmptyReadonlyArray<Event.AdapterEvent>, Adapter.AdapterError>
 
@@ -45,7 +46,7 @@ type Heard<E, R> = Pull.Pull<Events, Adapter.AdapterError | E, void, R>
 
 /** Who reads a reply. */
 export interface Listener<E, R> {
-  readonly openBatch: (calls: number) => Effect.Effect<Batch<E>, never, R>
+  readonly openBatch: (calls: number) => Batch<E>
   /** Goes on with what the reply comes to next. */
   readonly heard: (signal: Signal) => Heard<E, R>
 }
@@ -68,8 +69,11 @@ export class Reply<E, R> {
     this.listener = listener
   }
 
-  /** Connects to the model. Nothing is asked of it before the first read. A run that can be cancelled reads beside. */
-  connect(stream: Stream.Stream<Event.AdapterEvent, Adapter.AdapterError>): Effect.Effect<unknown, never, R> {
+  /**
+   * Connects to the model, which says nothing yet: nothing is asked of it before the first read. A run that can be
+   * cancelled reads beside.
+   */
+  connect(stream: Stream.Stream<Event.AdapterEvent, Adapter.AdapterError>): Effect.Effect<ReadonlyArray<never>> {
     // Not `Stream.toPull`, which puts a semaphore and a context around each pull: there is one reader.
     const connection = this.connection = Scope.makeUnsafe()
     const opening = Channel.toTransform(Stream.toChannel(stream))(Cause.done(), connection)
@@ -79,9 +83,10 @@ export class Reply<E, R> {
     })
   }
 
-  private connected(pull: ModelPull): Effect.Effect<unknown, never, R> {
+  private connected(pull: ModelPull): Effect.Effect<ReadonlyArray<never>> {
     this.pull = pull
-    return this.run.ambient.cancellation === undefined ? Effect.void : this.beside()
+    if (this.run.ambient.cancellation !== undefined) this.beside()
+    return nothing
   }
 
   private began(events: ReadonlyArray<Event.Event>): Signal {
@@ -181,11 +186,10 @@ export class Reply<E, R> {
   }
 
   /** Starts calls. While one of them runs, the model is read beside them. */
-  start(jobs: ReadonlyArray<Plan.Decode>): Effect.Effect<void, never, R> {
-    return Effect.mapEager(this.beside(), (batch) => {
-      batch.add(jobs)
-      batch.begin()
-    })
+  start(jobs: ReadonlyArray<Plan.Decode>): void {
+    const batch = this.beside()
+    batch.add(jobs)
+    batch.begin()
   }
 
   /** What the tools beside the model have to show by now. */
@@ -193,9 +197,8 @@ export class Reply<E, R> {
     return this.batch?.takeNow() ?? none
   }
 
-  private beside(): Effect.Effect<Batch<E>, never, R> {
-    if (this.batch !== undefined) return Effect.succeed(this.batch)
-    return Effect.map(this.listener.openBatch(Infinity), (batch) => this.batch = batch)
+  private beside(): Batch<E> {
+    return this.batch ??= this.listener.openBatch(Infinity)
   }
 
   /**
