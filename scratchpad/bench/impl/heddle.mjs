@@ -7,8 +7,10 @@
  * What waits is no work for a processor, so more of it may run at once than there are cores.
  */
 import * as Cause from "effect/Cause"
+import * as Channel from "effect/Channel"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
+import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import * as Adapter from "heddle/Adapter"
 import * as Chat from "heddle/Chat"
@@ -100,13 +102,13 @@ class Connection {
   })
 }
 
-/** The model as an adapter: closing the stream closes the connection. */
+/** The model as an adapter. A connection is made for one reader, and closed with the scope in which it is read. */
 const adapter = (model) => ({
   stream: (request) =>
-    Stream.unwrap(Effect.map(
-      Effect.acquireRelease(Effect.sync(() => new Connection(model, request)), ({ close }) => close),
-      ({ pull }) => Stream.fromPull(Effect.succeed(pull))
-    ))
+    Stream.fromChannel(Channel.fromTransform((_upstream, scope) => {
+      const connection = new Connection(model, request)
+      return Effect.as(Scope.addFinalizer(scope, connection.close), connection.pull)
+    }))
 })
 
 /** Tells the harness what was read, and answers whether to read on. */

@@ -6,9 +6,11 @@
  */
 import type * as Arr from "effect/Array"
 import * as Cause from "effect/Cause"
+import * as Channel from "effect/Channel"
 import * as Effect from "effect/Effect"
 import type * as Pull from "effect/Pull"
 import * as Schema from "effect/Schema"
+import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import * as Adapter from "heddle/Adapter"
 import * as Chat from "heddle/Chat"
@@ -105,13 +107,13 @@ class Connection {
   })
 }
 
-/** The model as an adapter: closing the stream closes the connection. */
+/** The model as an adapter. A connection is made for one reader, and closed with the scope in which it is read. */
 const adapter = (model: Model): Adapter.Adapter["Service"] => ({
   stream: (request) =>
-    Stream.unwrap(Effect.map(
-      Effect.acquireRelease(Effect.sync(() => new Connection(model, request)), ({ close }) => close),
-      ({ pull }) => Stream.fromPull(Effect.succeed(pull))
-    ))
+    Stream.fromChannel(Channel.fromTransform((_upstream, scope) => {
+      const connection = new Connection(model, request)
+      return Effect.as(Scope.addFinalizer(scope, connection.close), connection.pull)
+    }))
 })
 
 /** Tells the workload what was read, and gives what only Heddle's result says. */
