@@ -213,9 +213,8 @@ export class Reply<E, R> {
     this.reading = undefined
     this.connection = undefined
     if (fiber === undefined && connection?.state._tag !== "Open") return Effect.void
-    const stopped = fiber === undefined ? Effect.void : Fiber.interrupt(fiber)
     const closed = connection === undefined ? Effect.void : Scope.close(connection, exit)
-    return Effect.uninterruptible(Effect.flatMapEager(stopped, () => closed))
+    return fiber === undefined ? closed : Effect.uninterruptible(Effect.andThen(Fiber.interrupt(fiber), closed))
   }
 
   /**
