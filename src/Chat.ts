@@ -11,6 +11,7 @@ import * as Stream from "effect/Stream"
 import * as ChatRun from "./ChatRun.ts"
 import * as Collector from "./Collector.ts"
 import type * as Event from "./Event.ts"
+import * as Now from "./internal/now.ts"
 import * as Pulled from "./internal/pulled.ts"
 import * as Settings from "./internal/settings.ts"
 import * as Turn from "./internal/turn.ts"
@@ -104,11 +105,9 @@ const start = <Tools extends ReadonlyArray<Tool.Any>, E, R>(
   options: Options<Tools, E, R>,
   scope: Scope.Scope
 ): Effect.Effect<Source<E, R>, Failure<E>, R> =>
-  Effect.contextWith((context: Context.Context<R>) =>
-    Effect.map(
-      Step.prepare(input, options, scope, "heddle.chat"),
-      (prepared) => sourceOf(prepared, options, Context.get(context, Policy.Defaults))
-    )
+  Effect.map(
+    Step.prepare(input, options, scope, "heddle.chat"),
+    (prepared) => sourceOf(prepared, options, Context.get(Now.services(), Policy.Defaults))
   )
 
 /** What a run that is prepared is read from. */

@@ -15,6 +15,7 @@ import * as Collector from "./Collector.ts"
 import type * as Event from "./Event.ts"
 import * as Ambient from "./internal/ambient.ts"
 import * as EngineErrors from "./internal/engineError.ts"
+import * as Now from "./internal/now.ts"
 import * as Pulled from "./internal/pulled.ts"
 import * as Request from "./internal/request.ts"
 import { Running } from "./internal/running.ts"
@@ -104,9 +105,8 @@ export const prepare = <Tools extends ReadonlyArray<Tool.Any>, E, R>(
   scope: Scope.Scope,
   spanName: string
 ): Effect.Effect<Prepared<E, R>, Thread.ValidationError | EngineError, R> =>
-  Effect.contextWith((
-    context: Context.Context<R>
-  ): Effect.Effect<Prepared<E, R>, Thread.ValidationError | EngineError, R> => {
+  Effect.suspend((): Effect.Effect<Prepared<E, R>, Thread.ValidationError | EngineError, R> => {
+    const context = Now.services<R>()
     const defaults = Context.get(context, Policy.Defaults)
     const settings = Settings.resolve(options, defaults, Policy.standard, Settings.mintRequestId(context))
     const given: ReadonlyArray<Tool.Any> = options.tools ?? []
@@ -189,15 +189,17 @@ export const stream = <const Tools extends ReadonlyArray<Tool.Any> = [], E = nev
   options: Options<Tools, E, R, REvent> = {}
 ): Stream.Stream<Event.Event, StepError | E, R | REvent | Services<Tools>> =>
   Pulled.stream((scope) =>
-    Effect.contextWith((context: Context.Context<R | REvent>) =>
-      Effect.flatMap(
-        prepare<Tools, E, R | REvent>(input, options, scope, "heddle.step.run"),
-        ({ run, thread }) =>
-          Effect.mapEager(
-            StepRun.open(context, run, { thread, stepIndex: 0, following: { after: () => Cause.done() } }),
-            (step) => () => step.next()
-          )
-      )
+    Effect.flatMap(
+      prepare<Tools, E, R | REvent>(input, options, scope, "heddle.step.run"),
+      ({ run, thread }) =>
+        Effect.mapEager(
+          StepRun.open(Now.services<R | REvent>(), run, {
+            thread,
+            stepIndex: 0,
+            following: { after: () => Cause.done() }
+          }),
+          (step) => () => step.next()
+        )
     )
   )
 

@@ -12,6 +12,7 @@ import * as Cancellation from "./cancellation.ts"
 import * as Deadline from "./deadline.ts"
 import { Pool } from "./holding.ts"
 import * as Limits from "./limits.ts"
+import * as Now from "./now.ts"
 import * as Settings from "./settings.ts"
 
 export interface Ambient {
@@ -42,26 +43,26 @@ export const enter = <E, R>(
   settings: Settings.Settings<E, R>,
   cancel: Cancellation.Source<R> | null | undefined,
   scope: Scope.Scope
-): Effect.Effect<Ambient, never, R> =>
-  Effect.contextWith((context: Context.Context<R>) => {
-    const holding = Context.get(context, Limits.CurrentHolding)
-    const permits = Context.get(context, Limits.Permits)
-    const pool = poolOf(permits ?? Semaphore.makeUnsafe(settings.maxConcurrency ?? Settings.widest()))
-    const now = Context.get(context, Clock.Clock).currentTimeMillisUnsafe()
-    const deadline = Deadline.resolve(settings.deadline, Context.get(context, Limits.Deadline), now)
-    const parent = Context.get(context, Limits.ParentCancellation)
-    const isTooLate = holding !== undefined && holding.until <= now
-    const isStoppable = (cancel ?? parent ?? deadline) !== undefined || isTooLate
-    const cancellation = isStoppable ? new Cancellation.Cancellation() : undefined
-    if (isTooLate) cancellation?.request()
-    const ambient: Ambient = { pool, deadline, cancellation, known: {} }
-    if (holding === undefined && cancellation === undefined) return Effect.succeed(ambient)
-    const lent = holding === undefined ? Effect.void : holding.lend(scope)
-    const watched = cancellation === undefined
-      ? Effect.void
-      : watch(cancellation, { parent, deadline, cancel: cancel ?? undefined }, scope)
-    return Effect.as(Effect.andThen(lent, watched), ambient)
-  })
+): Effect.Effect<Ambient, never, R> => {
+  const context = Now.services<R>()
+  const holding = Context.get(context, Limits.CurrentHolding)
+  const permits = Context.get(context, Limits.Permits)
+  const pool = poolOf(permits ?? Semaphore.makeUnsafe(settings.maxConcurrency ?? Settings.widest()))
+  const now = Context.get(context, Clock.Clock).currentTimeMillisUnsafe()
+  const deadline = Deadline.resolve(settings.deadline, Context.get(context, Limits.Deadline), now)
+  const parent = Context.get(context, Limits.ParentCancellation)
+  const isTooLate = holding !== undefined && holding.until <= now
+  const isStoppable = (cancel ?? parent ?? deadline) !== undefined || isTooLate
+  const cancellation = isStoppable ? new Cancellation.Cancellation() : undefined
+  if (isTooLate) cancellation?.request()
+  const ambient: Ambient = { pool, deadline, cancellation, known: {} }
+  if (holding === undefined && cancellation === undefined) return Effect.succeed(ambient)
+  const lent = holding === undefined ? Effect.void : holding.lend(scope)
+  const watched = cancellation === undefined
+    ? Effect.void
+    : watch(cancellation, { parent, deadline, cancel: cancel ?? undefined }, scope)
+  return Effect.as(Effect.andThen(lent, watched), ambient)
+}
 
 /** What may stop a run softly. */
 interface Stops<R> {
