@@ -70,7 +70,8 @@ export const callContext = (
   index,
   stepIndex,
   attempt: 1,
-  idempotencyKey: `${settings.requestId ?? ""}:${stepIndex}:${index}:${call.id}`,
+  // Joined, since a text that is put together keeps its pieces.
+  idempotencyKey: [settings.requestId, stepIndex, index, call.id].join(":"),
   requestId: settings.requestId,
   sessionId: settings.sessionId,
   context: settings.context,
