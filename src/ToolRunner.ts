@@ -24,7 +24,9 @@ import * as Plan from "./internal/plan.ts"
 import * as Pulled from "./internal/pulled.ts"
 import { Running } from "./internal/running.ts"
 import * as Settings from "./internal/settings.ts"
+import * as Telemetry from "./internal/telemetry.ts"
 import * as ToolEvents from "./internal/toolEvents.ts"
+import type { Found } from "./internal/workshop.ts"
 import type * as Message from "./Message.ts"
 import * as Policy from "./Policy.ts"
 import type * as Tool from "./Tool.ts"
@@ -103,17 +105,29 @@ export const open = <E, R>(
   ambient: Ambient.Ambient
 ): Batch<E> =>
   new Batch<E>({
+    ...find(context, ambient),
     settings,
     bound: settings.maxConcurrency ?? Settings.defaultBound(calls),
     stepIndex,
-    executor: Context.get(context, Executor.Executor),
-    encoder: Context.get(context, Encoder.Encoder),
     onToolError: settings.onToolError,
     running,
-    ambient,
-    services: Ambient.forHandlers(context, ambient),
-    clock: Context.get(context, Clock.Clock)
+    ambient
   })
+
+/** What a batch needs of the services of a step. It is looked up once for all steps that have the same. */
+const find = <R>(context: Context.Context<R>, ambient: Ambient.Ambient): Found => {
+  const { known } = ambient
+  if (known.context === context && known.found !== undefined) return known.found
+  known.context = context
+  known.found = {
+    executor: Context.get(context, Executor.Executor),
+    encoder: Context.get(context, Encoder.Encoder),
+    services: Ambient.forHandlers(context, ambient),
+    clock: Context.get(context, Clock.Clock),
+    isTraced: Telemetry.isTraced(context)
+  }
+  return known.found
+}
 
 /**
  * A batch that is closed with the scope, of a run that ends with it.

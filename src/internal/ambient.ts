@@ -14,14 +14,15 @@ import { Pool } from "./holding.ts"
 import * as Limits from "./limits.ts"
 import * as Now from "./now.ts"
 import * as Settings from "./settings.ts"
+import type { Found } from "./workshop.ts"
 
 export interface Ambient {
   readonly pool: Pool
   readonly deadline: Deadline.Deadline | undefined
   /** There is one where anything can request it. */
   readonly cancellation: Cancellation.Cancellation | undefined
-  /** The services of handlers that were asked for last: those of one step are mostly those of the next. */
-  readonly known: { services?: Context.Context<any>; forHandlers?: Context.Context<any> }
+  /** What was found last, and where: the services of one step are mostly those of the next. */
+  readonly known: { context?: Context.Context<any>; found?: Found }
 }
 
 const pools = new WeakMap<Semaphore.Semaphore, Pool>()
@@ -84,12 +85,9 @@ const watch = <R>(
 
 /** The services of handlers. They have until a last answer of the model has to begin. */
 export const forHandlers = <R>(services: Context.Context<R>, ambient: Ambient): Context.Context<R> => {
-  const { cancellation, deadline, known, pool } = ambient
-  if (known.services === services) return known.forHandlers as Context.Context<R>
+  const { cancellation, deadline, pool } = ambient
   let context = Context.add(services, Limits.Permits, pool.semaphore)
   if (deadline !== undefined) context = Context.add(context, Limits.Deadline, deadline.toolsUntil)
   if (cancellation !== undefined) context = Context.add(context, Limits.ParentCancellation, cancellation)
-  known.services = services
-  known.forHandlers = context
   return context as Context.Context<R>
 }

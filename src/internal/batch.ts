@@ -32,7 +32,6 @@ import type * as Plan from "./plan.ts"
 import { Queue } from "./queue.ts"
 import { type Owner, type Task, taskOf } from "./running.ts"
 import * as Siblings from "./siblings.ts"
-import * as Telemetry from "./telemetry.ts"
 import type { Workshop } from "./workshop.ts"
 
 export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
@@ -62,13 +61,14 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
   isOver = false
 
   constructor(workshop: Workshop<E>) {
-    const { ambient: { cancellation, deadline }, encoder, onToolError, running, services, settings } = workshop
+    const { ambient: { cancellation, deadline }, encoder, isTraced, onToolError, running, services, settings } =
+      workshop
     this.workshop = workshop
     this.encoder = encoder
     this.onToolError = onToolError
     this.emission = Emission.make(settings.policy, this.mailbox)
     this.helpers = new Helpers(services)
-    this.isTraced = Telemetry.isTraced(services)
+    this.isTraced = isTraced
     this.services = services
     this.decisions = new Decisions(workshop, this.helpers, this)
     this.queue = new Queue(workshop.bound, running, this.helpers, this)

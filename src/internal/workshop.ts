@@ -19,17 +19,23 @@ interface Settings {
   readonly approved?: ReadonlySet<string>
 }
 
+/** What a batch finds among the services of the step that opens it. */
+export interface Found {
+  readonly executor: Executor.Service
+  readonly encoder: Encoder.Service
+  /** What handlers are run with. */
+  readonly services: Context.Context<any>
+  readonly clock: Clock.Clock
+  readonly isTraced: boolean
+}
+
 /** What a batch works with. */
-export interface Workshop<E> {
+export interface Workshop<E> extends Found {
   readonly settings: Settings
   /** How many handlers of the batch may run at once. */
   readonly bound: number
   readonly stepIndex: number
-  readonly executor: Executor.Service
-  readonly encoder: Encoder.Service
   readonly onToolError: Answer.OnToolError<E, any>
   readonly running: Running
   readonly ambient: Ambient
-  readonly services: Context.Context<any>
-  readonly clock: Clock.Clock
 }
