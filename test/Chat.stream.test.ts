@@ -10,6 +10,7 @@ import * as Stream from "effect/Stream"
 import * as TestClock from "effect/testing/TestClock"
 import { Adapter, Chat, Collector, type Event, Message, Tool } from "heddle"
 import { Recorder, Script } from "heddle/testing"
+import { deepFreeze } from "./support/frozen.ts"
 import { chatOf, echo, only, overTime, start, tags } from "./support/scenarios.ts"
 
 const { delay, finish, text, toolCall } = Script
@@ -40,6 +41,18 @@ const forever = (recorder: Recorder.Recorder) =>
   Tool.make("forever", { parameters: {}, handler: recorder.handler(() => Effect.never) })
 
 describe("Chat.stream: cold", () => {
+  it.effect("a reader and an observer may freeze all that they are shown, and the run goes on", () =>
+    Effect.gen(function*() {
+      const model = yield* Script.make([callEcho, callEcho, callEcho, done])
+      const events = yield* Chat.stream(start, { tools: [echo], onEvent: (event) => void deepFreeze(event) }).pipe(
+        Stream.map(deepFreeze),
+        Stream.runCollect,
+        Effect.provide(model.layer)
+      )
+      const { thread } = Collector.toChatResult(Collector.applyAll(Collector.initial({ thread: start }), events))
+      assert.deepStrictEqual(thread.messages.map(({ role }) => role[0]).join(""), "uatatata")
+    }))
+
   it.effect("R-125, R-188: nothing is asked of the model before the first pull", () =>
     Effect.gen(function*() {
       const model = yield* Script.make(scripts)

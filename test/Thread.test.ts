@@ -2,9 +2,13 @@
  * Threads: appending never changes what was there, validation names everything at once, and unanswered calls are found.
  */
 import { assert, describe, it } from "@effect/vitest"
+import * as Equal from "effect/Equal"
+import * as Formatter from "effect/Formatter"
+import * as Hash from "effect/Hash"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import { Message, Thread } from "heddle"
+import { deepFreeze } from "./support/frozen.ts"
 
 const errorsOf = (input: unknown): ReadonlyArray<Thread.Issue> => {
   const result = Thread.validate(input)
@@ -47,6 +51,23 @@ describe("Thread", () => {
     assert.strictEqual(Thread.append(Object.freeze(thread), []).messages.length, 2)
     assert.strictEqual(thread.messages, thread.messages)
     assert.deepStrictEqual(asked.messages, [Message.user("a")])
+  })
+
+  it("a thread that has grown has nothing beside its messages and its metadata, whoever looks", () => {
+    const thread = Thread.append(Thread.append(Thread.empty, [Message.user("a")]), [Message.assistant("b")])
+    const plain = { messages: [Message.user("a"), Message.assistant("b")], metadata: {} }
+    Thread.append(thread, [Message.user("not yet said")])
+    assert.deepStrictEqual(Reflect.ownKeys(thread), ["messages", "metadata"])
+    assert.isTrue(Equal.equals(thread, plain))
+    assert.strictEqual(Hash.hash(thread), Hash.hash(plain))
+    assert.strictEqual(Formatter.format(thread), Formatter.format(plain))
+  })
+
+  it("a thread that has grown can be frozen with all that it holds, and read through a proxy", () => {
+    const thread = deepFreeze(Thread.append(Thread.append(Thread.empty, [Message.user("a")]), [Message.assistant("b")]))
+    assert.deepStrictEqual(Thread.append(thread, [Message.user("c")]).messages.map(Message.text), ["a", "b", "c"])
+    assert.deepStrictEqual(new Proxy(Thread.append(thread, []), {}).messages.map(Message.text), ["a", "b"])
+    assert.strictEqual(Thread.append(new Proxy(thread, {}), [Message.user("c")]).messages.length, 3)
   })
 
   const growing = Schema.Array(Schema.Struct({ from: Schema.Natural, more: Schema.Natural, isRead: Schema.Boolean }))

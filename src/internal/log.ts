@@ -3,6 +3,7 @@
  * and makes a list of them when somebody asks for it. A run keeps the thread of each of its steps; were each a list of its
  * own, they would take room by the square of the turns.
  */
+import type * as Types from "effect/Types"
 import type * as Message from "../Message.ts"
 import type * as Thread from "../Thread.ts"
 
@@ -15,26 +16,14 @@ interface Share {
   list: Messages | undefined
 }
 
-const share = Symbol("heddle/Thread/share")
-
-type Shared = Thread.Thread & { readonly [share]?: Share }
-
-const shareOf = (thread: Shared): Share | undefined => thread[share]
+/** Beside the threads and not in them: whoever compares, prints or freezes a thread is to find nothing else in it. */
+const shares = new WeakMap<object, Share>()
 
 const listOf = (own: Share): Messages => own.log.slice(0, own.length)
 
-const messages: PropertyDescriptor & ThisType<{ readonly [share]: Share }> = {
-  enumerable: true,
-  configurable: true,
-  get() {
-    const own = this[share]
-    return own.list ??= listOf(own)
-  }
-}
-
 /** A log that ends where the thread does. Where another thread has grown on from here, it is a new one. */
 const logOf = (thread: Thread.Thread): Array<Message.Message> => {
-  const own = shareOf(thread)
+  const own = shares.get(thread)
   return own !== undefined && own.log.length === own.length ? own.log : Array.from(list(thread))
 }
 
@@ -42,21 +31,24 @@ const logOf = (thread: Thread.Thread): Array<Message.Message> => {
 export const grown = (thread: Thread.Thread, more: Messages): Thread.Thread => {
   const log = logOf(thread)
   for (const message of more) log.push(message)
-  const next = Object.defineProperty({}, "messages", messages) as { metadata: Thread.Thread["metadata"] }
-  next.metadata = thread.metadata
   const own: Share = { log, length: log.length, list: undefined }
-  return Object.defineProperty(next, share, { value: own }) as Thread.Thread
+  // It knows its share by itself: it may be asked through a proxy, which is another object.
+  const messages = { enumerable: true, configurable: true, get: () => own.list ??= listOf(own) }
+  const next = Object.defineProperty({}, "messages", messages) as Types.Mutable<Thread.Thread>
+  next.metadata = thread.metadata
+  shares.set(next, own)
+  return next
 }
 
 /** The messages, for whoever does not keep them: the thread does not hold on to the list for their sake. */
 export const list = (thread: Thread.Thread): Messages => {
-  const own = shareOf(thread)
+  const own = shares.get(thread)
   return own === undefined ? thread.messages : own.list ?? listOf(own)
 }
 
 /** How many messages there are. */
-export const length = (thread: Thread.Thread): number => shareOf(thread)?.length ?? thread.messages.length
+export const length = (thread: Thread.Thread): number => shares.get(thread)?.length ?? thread.messages.length
 
 /** Whether a value of anybody's has messages. */
 export const hasMessages = (thread: object): boolean =>
-  share in thread || ("messages" in thread && Array.isArray(thread.messages))
+  shares.has(thread) || ("messages" in thread && Array.isArray(thread.messages))
