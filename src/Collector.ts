@@ -12,6 +12,7 @@ import * as Classifications from "./internal/classification.ts"
 import * as Ending from "./internal/ending.ts"
 import * as FinishReasons from "./internal/finishReason.ts"
 import * as Json from "./internal/json.ts"
+import * as Log from "./internal/log.ts"
 import * as Payload from "./internal/payload.ts"
 import * as StepState from "./internal/stepState.ts"
 import * as ToolEvents from "./internal/toolEvents.ts"
@@ -369,7 +370,7 @@ export const chatResult = (parts: {
   readonly finalized?: Event.ChatResult["finalized"] | undefined
   readonly suspensions?: Event.ChatResult["suspensions"] | undefined
 }): Event.ChatResult => ({
-  thread: parts.thread,
+  thread: Log.plain(parts.thread),
   finalResponse: parts.steps.at(-1)?.response ?? parts.finalResponse ?? null,
   steps: [...parts.steps],
   outcome: parts.outcome,

@@ -273,7 +273,9 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
     const isCut = this.run.ambient.cancellation?.isRequested === true
     return Now.andThen(this.close({ isCut }), () => {
       const said = isCut && Turn.isEmpty(message) ? [] : [message]
-      const thread = Thread.append(this.place.thread, said.concat(Collector.answers(state)))
+      // A run of one step has nobody to share its messages with.
+      const grow = this.place.stepIndex === 0 ? Thread.append : Log.grown
+      const thread = grow(this.place.thread, said.concat(Collector.answers(state)))
       const told = { response, thread, mode, manualToolCalls: division.manual }
       const isDone = isCut || Collector.isDone(settings.policy, response)
       return Effect.succeed([Turn.stepCompleted(told, isDone, halt, suspensions)])

@@ -111,7 +111,10 @@ export const empty: Thread = fromMessages([])
  * @category combinators
  * @since 0.1.0
  */
-export const append = (thread: Thread, messages: ReadonlyArray<Message.Message>): Thread => Log.grown(thread, messages)
+export const append = (thread: Thread, messages: ReadonlyArray<Message.Message>): Thread => ({
+  messages: Log.list(thread).concat(messages),
+  metadata: thread.metadata
+})
 
 /**
  * The last message, if there is one.

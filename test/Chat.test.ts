@@ -7,7 +7,8 @@ import * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Stream from "effect/Stream"
-import { Chat, type Event, Message, Policy, Response } from "heddle"
+import { inspect } from "node:util"
+import { Chat, type Event, Message, Policy, Response, Thread } from "heddle"
 import { Script } from "heddle/testing"
 import { chatOf, type ChatOptions, echo, start, tags, transcript } from "./support/scenarios.ts"
 
@@ -17,6 +18,15 @@ const callEcho = [toolCall("c0", "echo", { x: 1 }), finish("tool_calls")]
 const done = [text("done"), finish("stop")]
 
 describe("Chat: the loop", () => {
+  it.effect("the thread of a result, and one that was appended to it, show their messages to whoever prints them", () =>
+    Effect.gen(function*() {
+      const { result } = yield* chatOf([callEcho, callEcho, done], { tools: [echo] })
+      const thread = Thread.append(result.thread, [Message.user("and now?")])
+      assert.strictEqual(inspect(result.thread), inspect(structuredClone(result.thread)))
+      assert.include(inspect(thread), "and now?")
+      assert.deepStrictEqual(result.thread, result.steps.at(-1)?.thread)
+    }))
+
   it.effect("C-01, R-126, R-170, R-186, R-257: a tool turn and an answer, in fourteen events", () =>
     Effect.gen(function*() {
       const { events, model, result } = yield* chatOf([callEcho, done], { tools: [echo] })

@@ -2,13 +2,9 @@
  * Threads: appending never changes what was there, validation names everything at once, and unanswered calls are found.
  */
 import { assert, describe, it } from "@effect/vitest"
-import * as Equal from "effect/Equal"
-import * as Formatter from "effect/Formatter"
-import * as Hash from "effect/Hash"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import { Message, Thread } from "heddle"
-import { deepFreeze } from "./support/frozen.ts"
 
 const errorsOf = (input: unknown): ReadonlyArray<Thread.Issue> => {
   const result = Thread.validate(input)
@@ -38,51 +34,6 @@ describe("Thread", () => {
     const thread = Thread.fromMessages([{ role: "user", content: "a" }, kept])
     assert.deepStrictEqual(thread.messages[0], Message.user("a"))
     assert.strictEqual(thread.messages[1], kept)
-  })
-
-  it("a thread that has grown looks like any other", () => {
-    const asked = Thread.append(Thread.empty, [Message.user("a")])
-    const thread = Thread.append(asked, [Message.assistant("b")])
-    const plain = { messages: [Message.user("a"), Message.assistant("b")], metadata: {} }
-    assert.deepStrictEqual(thread, plain)
-    assert.deepStrictEqual({ ...thread }, plain)
-    assert.deepStrictEqual(structuredClone(thread), plain)
-    assert.strictEqual(JSON.stringify(thread), JSON.stringify(plain))
-    assert.strictEqual(Thread.append(Object.freeze(thread), []).messages.length, 2)
-    assert.strictEqual(thread.messages, thread.messages)
-    assert.deepStrictEqual(asked.messages, [Message.user("a")])
-  })
-
-  it("a thread that has grown has nothing beside its messages and its metadata, whoever looks", () => {
-    const thread = Thread.append(Thread.append(Thread.empty, [Message.user("a")]), [Message.assistant("b")])
-    const plain = { messages: [Message.user("a"), Message.assistant("b")], metadata: {} }
-    Thread.append(thread, [Message.user("not yet said")])
-    assert.deepStrictEqual(Reflect.ownKeys(thread), ["messages", "metadata"])
-    assert.isTrue(Equal.equals(thread, plain))
-    assert.strictEqual(Hash.hash(thread), Hash.hash(plain))
-    assert.strictEqual(Formatter.format(thread), Formatter.format(plain))
-  })
-
-  it("a thread that has grown can be frozen with all that it holds, and read through a proxy", () => {
-    const thread = deepFreeze(Thread.append(Thread.append(Thread.empty, [Message.user("a")]), [Message.assistant("b")]))
-    assert.deepStrictEqual(Thread.append(thread, [Message.user("c")]).messages.map(Message.text), ["a", "b", "c"])
-    assert.deepStrictEqual(new Proxy(Thread.append(thread, []), {}).messages.map(Message.text), ["a", "b"])
-    assert.strictEqual(Thread.append(new Proxy(thread, {}), [Message.user("c")]).messages.length, 3)
-  })
-
-  const growing = Schema.Array(Schema.Struct({ from: Schema.Natural, more: Schema.Natural, isRead: Schema.Boolean }))
-
-  it.prop("threads that grow out of one another never change one another", { growing }, ({ growing }) => {
-    const threads: Array<Thread.Thread> = [Thread.fromMessages([Message.user("0")])]
-    const expected: Array<ReadonlyArray<string>> = [["0"]]
-    for (const { from, isRead, more } of growing) {
-      const parent = from % threads.length
-      const names = Array.from({ length: more % 4 }, (_, index) => `${threads.length}.${index}`)
-      threads.push(Thread.append(threads[parent]!, names.map((name) => Message.user(name))))
-      expected.push([...expected[parent]!, ...names])
-      if (isRead) assert.deepStrictEqual(threads[parent]!.messages.map(Message.text), expected[parent])
-    }
-    assert.deepStrictEqual(threads.map(({ messages }) => messages.map(Message.text)), expected)
   })
 
   it("a thread survives JSON", () => {

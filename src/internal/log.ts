@@ -46,6 +46,10 @@ export const list = (thread: Thread.Thread): Messages => {
   return own === undefined ? thread.messages : own.list ?? listOf(own)
 }
 
+/** The same thread as plain data, which whoever prints it can see: a getter is not asked for that. */
+export const plain = (thread: Thread.Thread): Thread.Thread =>
+  shares.has(thread) ? { messages: list(thread), metadata: thread.metadata } : thread
+
 /** How many messages there are. */
 export const length = (thread: Thread.Thread): number => shares.get(thread)?.length ?? thread.messages.length
 
