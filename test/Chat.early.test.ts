@@ -3,7 +3,7 @@ import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Stream from "effect/Stream"
-import { Chat, Policy, Step, Thread, Tool } from "heddle"
+import { Adapter, Chat, type Event, Message, Policy, Step, Thread, Tool } from "heddle"
 import { Recorder, Script, Simulation } from "heddle/testing"
 import { succeeded } from "./support/runs.ts"
 
@@ -220,6 +220,27 @@ describe("a reply that ends badly after a tool has started", () => {
         assert.deepStrictEqual(Thread.unanswered(step.thread), [])
       }))
   }
+
+  it.effect("law 7: a call that comes after the end or an error never starts, in one read with it or in another", () =>
+    Effect.gen(function*() {
+      const message = Message.assistant("")
+      const call = { _tag: "ToolCallCompleted", id: "a", name: "look", arguments: {}, rawArguments: "{}" } as const
+      const endings: ReadonlyArray<Event.AdapterEvent> = [
+        { _tag: "MessageCompleted", message, finishReason: "content_filter" },
+        { _tag: "Error", error: "broken" }
+      ]
+      for (const ending of endings) {
+        for (const stream of [Stream.make(ending, call), Stream.concat(Stream.make(ending), Stream.make(call))]) {
+          let runs = 0
+          const look = readOnly("look", Effect.sync(() => ++runs))
+          const step = yield* Effect.provideService(Step.run("go", { tools: [look] }), Adapter.Adapter, {
+            stream: () => stream
+          })
+          assert.strictEqual(runs, 0)
+          assert.include(String(step.toolResults[0]?.content), "not run: the reply ended with")
+        }
+      }
+    }))
 
   it.effect("R-357, P-17: a call that was whole runs after a cut, whether or not a neighbour had started", () =>
     Effect.gen(function*() {

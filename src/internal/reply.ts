@@ -58,6 +58,7 @@ export class Reply<E, R> {
   private connection: Scope.Closeable | undefined
   private batch: Batch<E> | undefined
   private hasBegun = false
+  /** Whether nothing starts early any more: it has ended or broken, by what the wire said, or it is left. */
   private isOver = false
   private pull: ModelPull = Cause.done()
   private reading: Heard<E, R> | undefined
@@ -161,11 +162,11 @@ export class Reply<E, R> {
     if (this.isOver || settings.policy.start === "afterTurn" || mode === "manual") return none
     let completed: Array<Event.Of<"ToolCallCompleted">> | undefined
     for (const event of events) {
-      // What follows decides on all calls at once: nothing more is worth starting early.
-      if (event._tag === "MessageCompleted" || event._tag === "Error") return none
+      // How it ended decides on all calls at once, and on those that the wire still tells of.
+      if (event._tag === "MessageCompleted" || event._tag === "Error") this.isOver = true
       if (event._tag === "ToolCallCompleted") (completed ??= []).push(event)
     }
-    return completed === undefined ? none : completed.flatMap((event) => this.decodable(event))
+    return completed === undefined || this.isOver ? none : completed.flatMap((event) => this.decodable(event))
   }
 
   private decodable(event: Event.Of<"ToolCallCompleted">): ReadonlyArray<Plan.Decode> {
