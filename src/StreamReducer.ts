@@ -9,6 +9,7 @@ import * as Collector from "./Collector.ts"
 import * as Conversation from "./Conversation.ts"
 import type * as Event from "./Event.ts"
 import * as Ending from "./internal/ending.ts"
+import * as Log from "./internal/log.ts"
 import * as Turn from "./internal/turn.ts"
 import * as Journal from "./Journal.ts"
 import type * as Message from "./Message.ts"
@@ -97,7 +98,7 @@ const requestId = ({ state }: StreamReducer): string => state.interrupted?.reque
 
 /** The messages that a thread has more than the session. */
 const news = ({ state }: StreamReducer, thread: Thread.Thread): ReadonlyArray<Message.Message> =>
-  thread.messages.slice(state.session.thread.messages.length)
+  Log.list(thread).slice(state.session.thread.messages.length)
 
 const replied = (reducer: StreamReducer, stepIndex: number): Records => {
   const response = Collector.toResponse(reducer.collector)
