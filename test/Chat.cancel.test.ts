@@ -1,7 +1,7 @@
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Stream from "effect/Stream"
-import { Chat, Collector, Message, Thread, Tool, ToolRunner } from "heddle"
+import { Adapter, Chat, Collector, Message, Thread, Tool, ToolRunner } from "heddle"
 import { Recorder, Script, Simulation } from "heddle/testing"
 import { succeeded } from "./support/runs.ts"
 
@@ -123,6 +123,19 @@ describe("cancel", () => {
       assert.strictEqual(succeeded(report).at(-1)?._tag, "ChatCompleted")
       assert.strictEqual(report.millis, 20)
       assert.strictEqual(report.sleeping, 0)
+    }))
+
+  it.effect("CF-16: a model that never lets itself be opened is left at once, by a deadline as well", () =>
+    Effect.gen(function*() {
+      const opening = Stream.fromPull<never, never, never, never, never>(Effect.never)
+      const adapter = { stream: () => opening }
+      for (const stop of [{ cancel: at(20) }, { deadline: 20 }]) {
+        const report = yield* Simulation.run(
+          Effect.provideService(Chat.run("go", { ...stop, tools: [] }), Adapter.Adapter, adapter)
+        )
+        assert.deepStrictEqual(succeeded(report).outcome, { _tag: "Cancelled" })
+        assert.deepStrictEqual([report.millis, report.fibers], [20, 0])
+      }
     }))
 
   it.effect("CF-16: a run that ends before it is cancelled is not", () =>

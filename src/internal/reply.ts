@@ -70,23 +70,24 @@ export class Reply<E, R> {
     this.listener = listener
   }
 
-  /**
-   * Connects to the model, which says nothing yet: nothing is asked of it before the first read. A run that can be
-   * cancelled reads beside.
-   */
+  /** Connects to the model, which says nothing yet: nothing is asked of it before the first read. */
   connect(stream: Stream.Stream<Event.AdapterEvent, Adapter.AdapterError>): Effect.Effect<ReadonlyArray<never>> {
     // Not `Stream.toPull`, which puts a semaphore and a context around each pull: there is one reader.
     const connection = this.connection = Scope.makeUnsafe()
     const opening = Channel.toTransform(Stream.toChannel(stream))(Cause.done(), connection)
-    return Effect.matchCauseEffect(opening, {
-      onSuccess: (pull) => this.connected(pull),
-      onFailure: (cause) => this.connected(Effect.failCause(cause))
-    })
+    if (this.run.ambient.cancellation === undefined) {
+      return Effect.matchCauseEffect(opening, {
+        onSuccess: (pull) => this.connected(pull),
+        onFailure: (cause) => this.connected(Effect.failCause(cause))
+      })
+    }
+    // A run that can be cancelled reads beside, and opens there: that may take its time as well.
+    this.beside()
+    return this.connected(Effect.flatMap(opening, (pull) => this.pull = pull))
   }
 
   private connected(pull: ModelPull): Effect.Effect<ReadonlyArray<never>> {
     this.pull = pull
-    if (this.run.ambient.cancellation !== undefined) this.beside()
     return nothing
   }
 
