@@ -9,6 +9,7 @@ import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Collector from "./Collector.ts"
 import type * as Event from "./Event.ts"
+import * as Cancellation from "./internal/cancellation.ts"
 import type * as Deadline from "./internal/deadline.ts"
 import * as Ending from "./internal/ending.ts"
 import type { Events } from "./internal/events.ts"
@@ -125,10 +126,12 @@ class ChatRun<E, R> implements Source<E, R>, StepRun.Following<E, R> {
     const own = isCut ? cancelled : Ending.ofStep(step, stepIndex)
     if (own !== undefined) return Effect.succeed(own)
     if (haltWhen === undefined || haltWhen === null) return Effect.succeed(this.bounded(turns, maxTurns))
-    return Effect.mapEager(
+    const asked = Effect.mapEager(
       Now.toEffect(haltWhen(step)),
-      (isHalted) => isHalted ? { _tag: "HaltWhen", haltWhenStepIndex: stepIndex } : this.bounded(turns, maxTurns)
+      (isHalted): Event.Outcome | undefined =>
+        isHalted ? { _tag: "HaltWhen", haltWhenStepIndex: stepIndex } : this.bounded(turns, maxTurns)
     )
+    return Cancellation.orElse(asked, this.run.ambient.cancellation, cancelled)
   }
 
   /** The end that the bounds of the run bring. A model that calls tools when it was to answer gets no further turn. */

@@ -138,6 +138,22 @@ describe("cancel", () => {
       }
     }))
 
+  it.effect("a run that asks its caller whether to halt is cancelled while it asks, by a deadline as well", () =>
+    Effect.gen(function*() {
+      const tool = Tool.make("tool", { parameters: {}, handler: () => Effect.succeed("answer") })
+      for (const stop of [{ cancel: at(20) }, { deadline: 20 }]) {
+        const asked: Array<string> = []
+        const haltWhen = () => Effect.onInterrupt(Effect.never, () => Effect.sync(() => asked.push("stopped")))
+        const model = Script.layer([[Script.toolCall("a", "tool"), Script.finish("tool_calls")]])
+        const run = Chat.run("go", { ...stop, tools: [tool], haltWhen })
+        const report = yield* Simulation.run(Effect.provide(run, model))
+        const { outcome, thread } = succeeded(report)
+        assert.deepStrictEqual(outcome, { _tag: "Cancelled" })
+        assert.deepStrictEqual(contents(thread.messages), ["go", "", "answer"])
+        assert.deepStrictEqual([report.millis, report.fibers, asked], [20, 0, ["stopped"]])
+      }
+    }))
+
   it.effect("CF-16: a run that ends before it is cancelled is not", () =>
     Effect.gen(function*() {
       const report = yield* cancelledRun([[Script.text("x"), Script.finish("stop")]], [], 1000)

@@ -4,6 +4,7 @@
  */
 import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
 import * as Scope from "effect/Scope"
 
 /** What a caller may stop a run with: a signal, or an effect that stops it when it succeeds. */
@@ -35,6 +36,20 @@ export class Cancellation {
     else this.listeners.add(listener)
     return () => this.listeners.delete(listener)
   }
+}
+
+/** What an effect comes to, or something else as soon as the request is made. What has its end is not waited for. */
+export const orElse = <A, E, R>(
+  effect: Effect.Effect<A, E, R>,
+  cancellation: Cancellation | undefined,
+  otherwise: A
+): Effect.Effect<A, E, R> => {
+  if (cancellation === undefined || Exit.isExit(effect)) return effect
+  const requested = Effect.callback<A>((resume) => {
+    const unsubscribe = cancellation.onRequest(() => resume(Effect.succeed(otherwise)))
+    return Effect.sync(unsubscribe)
+  })
+  return Effect.raceFirst(effect, requested)
 }
 
 /** Listens to a source until the scope closes. */
