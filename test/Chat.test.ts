@@ -7,9 +7,9 @@ import * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Stream from "effect/Stream"
-import { inspect } from "node:util"
 import { Chat, type Event, Message, Policy, Response, Thread } from "heddle"
 import { Script } from "heddle/testing"
+import { inspect } from "node:util"
 import { chatOf, type ChatOptions, echo, start, tags, transcript } from "./support/scenarios.ts"
 
 const { finish, text, toolCall, usage } = Script
