@@ -188,7 +188,7 @@ describe("growth", () => {
       assert.strictEqual(yield* looksAt(40), yield* looksAt(10))
     }))
 
-  it.effect("a result holds each message of its turns once, and still tells the thread of each", () =>
+  it.effect("a result of many turns holds each of their messages once, and still tells the thread of each", () =>
     Effect.gen(function*() {
       const result = (turns: number) => {
         const replies = [
@@ -198,12 +198,12 @@ describe("growth", () => {
         const options = { tools: [echo], maxTurns: turns + 1 }
         return Effect.provideService(Chat.run("go", options), Adapter.Adapter, model(replies))
       }
-      const [ten, twenty, forty] = [yield* result(10), yield* result(20), yield* result(40)]
-      assert.isAtMost((held(forty) - held(twenty)) / 20, (held(twenty) - held(ten)) / 10 + 2)
-      forty.steps.forEach((step, index) => {
+      const [few, some, many] = [yield* result(80), yield* result(160), yield* result(320)]
+      assert.isAtMost((held(many) - held(some)) / 160, (held(some) - held(few)) / 80 + 2)
+      many.steps.forEach((step, index) => {
         const { length } = step.thread.messages
-        assert.strictEqual(length, index < 40 ? 3 + 2 * index : 82)
-        assert.deepStrictEqual(step.thread.messages, forty.thread.messages.slice(0, length))
+        assert.strictEqual(length, index < 320 ? 3 + 2 * index : 642)
+        assert.deepStrictEqual(step.thread.messages, many.thread.messages.slice(0, length))
       })
     }))
 })

@@ -1,9 +1,8 @@
 /**
- * The messages of threads that grew out of one another. They are kept once: a thread knows how many of them are its own,
- * and makes a list of them when somebody asks for it. A run keeps the thread of each of its steps; were each a list of its
- * own, they would take room by the square of the turns.
+ * The messages of threads that grew out of one another. While they are few each thread is plain data; from then on they
+ * are kept once: a thread knows how many of them are its own, and makes a list of them when somebody asks for it. A run
+ * keeps the thread of each of its steps; were each a list of its own, they would take room by the square of the turns.
  */
-import type * as Types from "effect/Types"
 import type * as Message from "../Message.ts"
 import type * as Thread from "../Thread.ts"
 
@@ -16,7 +15,10 @@ interface Share {
   list: Messages | undefined
 }
 
-/** Beside the threads and not in them: whoever compares, prints or freezes a thread is to find nothing else in it. */
+/** From how many messages on they are worth sharing: whoever prints a thread sees a list, and of one that shares a getter. */
+const many = 128
+
+/** Beside the threads and not in them: whoever compares or freezes a thread is to find nothing else in it. */
 const shares = new WeakMap<object, Share>()
 
 const listOf = (own: Share): Messages => own.log.slice(0, own.length)
@@ -29,13 +31,17 @@ const logOf = (thread: Thread.Thread): Array<Message.Message> => {
 
 /** The thread with messages added at its end. */
 export const grown = (thread: Thread.Thread, more: Messages): Thread.Thread => {
+  if (length(thread) + more.length < many) return { messages: list(thread).concat(more), metadata: thread.metadata }
   const log = logOf(thread)
   for (const message of more) log.push(message)
   const own: Share = { log, length: log.length, list: undefined }
-  // It knows its share by itself: it may be asked through a proxy, which is another object.
-  const messages = { enumerable: true, configurable: true, get: () => own.list ??= listOf(own) }
-  const next = Object.defineProperty({}, "messages", messages) as Types.Mutable<Thread.Thread>
-  next.metadata = thread.metadata
+  const next: Thread.Thread = {
+    // It knows its share by itself: it may be asked through a proxy, which is another object.
+    get messages() {
+      return own.list ??= listOf(own)
+    },
+    metadata: thread.metadata
+  }
   shares.set(next, own)
   return next
 }

@@ -11,23 +11,43 @@ import { Message, Thread } from "heddle"
 import * as Log from "../../src/internal/log.ts"
 import { deepFreeze } from "../support/frozen.ts"
 
+/** As many messages as are worth sharing. */
+const said = Array.from({ length: 128 }, (_, index) => Message.user(`${index}`))
+
+const before: Thread.Thread = Thread.fromMessages(said)
+
+const isAsked = (thread: Thread.Thread) => Object.getOwnPropertyDescriptor(thread, "messages")?.get !== undefined
+
+/** The last so many texts. */
+const latest = (thread: Thread.Thread, count: number) => thread.messages.slice(-count).map(Message.text)
+
 describe("Log", () => {
+  it("a thread of few messages is plain data, and one of many makes its list when it is asked", () => {
+    let thread = Thread.empty
+    for (const [index, message] of said.entries()) {
+      thread = Log.grown(thread, [message])
+      assert.strictEqual(isAsked(thread), index === 127)
+    }
+    assert.deepStrictEqual(thread, before)
+  })
+
   it("a thread of a run looks like any other", () => {
-    const asked = Log.grown(Thread.empty, [Message.user("a")])
+    const asked = Log.grown(before, [Message.user("a")])
     const thread = Log.grown(asked, [Message.assistant("b")])
-    const plain = { messages: [Message.user("a"), Message.assistant("b")], metadata: {} }
+    const plain = { messages: [...said, Message.user("a"), Message.assistant("b")], metadata: {} }
+    assert.isTrue(isAsked(thread))
     assert.deepStrictEqual(thread, plain)
     assert.deepStrictEqual({ ...thread }, plain)
     assert.deepStrictEqual(structuredClone(thread), plain)
     assert.strictEqual(JSON.stringify(thread), JSON.stringify(plain))
-    assert.strictEqual(Log.grown(Object.freeze(thread), []).messages.length, 2)
+    assert.strictEqual(Log.grown(Object.freeze(thread), []).messages.length, 130)
     assert.strictEqual(thread.messages, thread.messages)
-    assert.deepStrictEqual(asked.messages, [Message.user("a")])
+    assert.deepStrictEqual(latest(asked, 2), ["127", "a"])
   })
 
   it("a thread of a run has nothing beside its messages and its metadata, whoever looks", () => {
-    const thread = Log.grown(Log.grown(Thread.empty, [Message.user("a")]), [Message.assistant("b")])
-    const plain = { messages: [Message.user("a"), Message.assistant("b")], metadata: {} }
+    const thread = Log.grown(Log.grown(before, [Message.user("a")]), [Message.assistant("b")])
+    const plain = { messages: [...said, Message.user("a"), Message.assistant("b")], metadata: {} }
     Log.grown(thread, [Message.user("not yet said")])
     assert.deepStrictEqual(Reflect.ownKeys(thread), ["messages", "metadata"])
     assert.isTrue(Equal.equals(thread, plain))
@@ -36,17 +56,17 @@ describe("Log", () => {
   })
 
   it("a thread of a run can be frozen with all that it holds, and read through a proxy", () => {
-    const thread = deepFreeze(Log.grown(Log.grown(Thread.empty, [Message.user("a")]), [Message.assistant("b")]))
-    assert.deepStrictEqual(Log.grown(thread, [Message.user("c")]).messages.map(Message.text), ["a", "b", "c"])
-    assert.deepStrictEqual(new Proxy(Log.grown(thread, []), {}).messages.map(Message.text), ["a", "b"])
-    assert.strictEqual(Log.grown(new Proxy(thread, {}), [Message.user("c")]).messages.length, 3)
+    const thread = deepFreeze(Log.grown(Log.grown(before, [Message.user("a")]), [Message.assistant("b")]))
+    assert.deepStrictEqual(latest(Log.grown(thread, [Message.user("c")]), 3), ["a", "b", "c"])
+    assert.deepStrictEqual(latest(new Proxy(Log.grown(thread, []), {}), 2), ["a", "b"])
+    assert.strictEqual(Log.grown(new Proxy(thread, {}), [Message.user("c")]).messages.length, 131)
   })
 
   const growing = Schema.Array(Schema.Struct({ from: Schema.Natural, more: Schema.Natural, isRead: Schema.Boolean }))
 
   it.prop("threads that grow out of one another never change one another", { growing }, ({ growing }) => {
-    const threads: Array<Thread.Thread> = [Thread.fromMessages([Message.user("0")])]
-    const expected: Array<ReadonlyArray<string>> = [["0"]]
+    const threads: Array<Thread.Thread> = [before]
+    const expected: Array<ReadonlyArray<string>> = [said.map(Message.text)]
     for (const { from, isRead, more } of growing) {
       const parent = from % threads.length
       const names = Array.from({ length: more % 4 }, (_, index) => `${threads.length}.${index}`)
@@ -58,10 +78,10 @@ describe("Log", () => {
   })
 
   it("a thread as plain data has the same messages, and one that is plain already is itself", () => {
-    const thread = Log.grown(Thread.empty, [Message.user("a")])
+    const thread = Log.grown(before, [Message.user("a")])
     const plain = Log.plain(thread)
-    assert.deepStrictEqual(plain, { messages: [Message.user("a")], metadata: {} })
-    assert.deepStrictEqual(Object.getOwnPropertyDescriptor(plain, "messages")?.value, [Message.user("a")])
+    assert.deepStrictEqual(plain, { messages: [...said, Message.user("a")], metadata: {} })
+    assert.isFalse(isAsked(plain))
     assert.strictEqual(Log.plain(plain), plain)
   })
 })
