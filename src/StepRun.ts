@@ -129,9 +129,14 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
 
   /** What it holds is returned, and its handlers are stopped, unless it has ended by itself. */
   leave(exit: Exit.Exit<unknown, unknown>): Effect.Effect<void> {
-    for (const batch of this.batches) batch.close()
+    let closed = Effect.void
+    for (const batch of this.batches) {
+      const next = batch.close()
+      closed = Now.andThen(closed, () => next)
+    }
     const stopping = this.ended === undefined ? this.run.running.stop : Effect.void
-    return Now.andThen(stopping, () => Now.andThen(this.reply.close(exit), () => this.endSpan(exit)))
+    const left = Now.andThen(stopping, () => Now.andThen(this.reply.close(exit), () => closed))
+    return Now.andThen(left, () => this.endSpan(exit))
   }
 
   private endSpan(exit: Exit.Exit<unknown, unknown>): Effect.Effect<void> {

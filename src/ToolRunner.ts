@@ -146,8 +146,8 @@ export const openScoped = <E, R>(
     return Effect.flatMap(Ambient.enter(settings, options.cancel, scope), (ambient) => {
       const batch = open<E, R>(context, calls, settings, options.stepIndex ?? 0, running, ambient)
       const leaving = Effect.suspend(() => {
-        batch.close()
-        return running.stop
+        const closed = batch.close()
+        return Effect.andThen(running.stop, closed)
       })
       return Effect.as(Scope.addFinalizer(scope, leaving), { ambient, batch, running })
     })

@@ -210,12 +210,13 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
   }
 
   /** Ends the timers; nothing starts any more. What runs belongs to the run and is stopped with it. */
-  close(): void {
+  close(): Effect.Effect<void> {
     this.isOver = true
     this.unsubscribe?.()
     this.queue.close()
-    this.helpers.close()
+    const closed = this.helpers.close()
     this.mailbox.wake()
+    return closed
   }
 
   /** What is to be done with every call is known: those that cannot run are answered first. */

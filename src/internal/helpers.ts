@@ -4,7 +4,7 @@
  */
 import type * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
-import type * as Fiber from "effect/Fiber"
+import * as Fiber from "effect/Fiber"
 
 export type Helper = Fiber.Fiber<unknown>
 
@@ -46,10 +46,10 @@ export class Helpers {
     else if (helper !== undefined) this.others?.delete(helper)
   }
 
-  /** Nobody needs what it waits for any more. */
+  /** Nobody needs what it waits for any more. It is known until it has ended. */
   stop(helper: Helper | undefined): void {
-    this.forget(helper)
     helper?.interruptUnsafe()
+    if (helper?.pollUnsafe() !== undefined) this.forget(helper)
   }
 
   /**
@@ -60,9 +60,13 @@ export class Helpers {
     return this.when(Effect.sleep(millis), then)
   }
 
-  close(): void {
+  /** Stops all, and waits until they have ended: a scheduler may give them their turn later than whoever closes. */
+  close(): Effect.Effect<void> {
     this.isClosed = true
-    this.first?.interruptUnsafe()
-    for (const helper of this.others ?? []) helper.interruptUnsafe()
+    if (this.first === undefined && this.others === undefined) return Effect.void
+    const all = [...(this.first === undefined ? [] : [this.first]), ...(this.others ?? [])]
+    for (const helper of all) helper.interruptUnsafe()
+    const left = all.filter((helper) => helper.pollUnsafe() === undefined)
+    return left.length === 0 ? Effect.void : Effect.asVoid(Fiber.awaitAll(left))
   }
 }

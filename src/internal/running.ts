@@ -200,10 +200,11 @@ export class Running {
   get stop(): Effect.Effect<ReadonlyArray<Event.Abandoned>> {
     return Effect.suspend(() => {
       this.isStopping = true
-      this.helpers.close()
-      return this.tasks.size === 0
+      const closed = this.helpers.close()
+      const stopped = this.tasks.size === 0
         ? Effect.succeed([])
         : Effect.flatMap(Clock.currentTimeMillis, (now) => this.stopAt(now))
+      return closed === Effect.void ? stopped : Effect.tap(stopped, closed)
     })
   }
 

@@ -67,4 +67,32 @@ describe("laws of a run that is stopped", () => {
       assert.deepStrictEqual(Lawful.lifetime(trace, played), [])
       assert.deepStrictEqual(trace.abandoned, [])
     }))
+
+  it.effect("X-02: a run that is left has no timer, although its fibers are given their turns late", () =>
+    Effect.gen(function*() {
+      const calls = [
+        call({ kind: "nothing", latency: 40, gate: "forbidden", progress: 1 }),
+        call({ kind: "nothing", latency: 40, progress: 1, id: "d_2" }),
+        call({ kind: "retry", gap: 10, delivery: "lost" }),
+        call({ kind: "throw", latency: 40, isExclusive: true, isReadOnly: true, id: "" }),
+        call({ kind: "unknown", latency: 30, gate: "hangs", isReadOnly: true })
+      ]
+      const played = caseOf([turn(calls, { text: "", ending: "drop" })], {
+        policy: {
+          ...Policy.standard,
+          start: "onCallReady",
+          resultOrder: "request",
+          siblings: { onHalt: "drain", onToolError: "abortCancelable", queued: "run", trigger: "crashedOrReported" },
+          concurrency: "exclusive",
+          interrupt: "block",
+          onMaxTurns: "finalize",
+          maxConcurrency: 10
+        },
+        decisionLatency: 10,
+        hidesDeltas: true,
+        maxOps: 3
+      })
+      const trace = yield* play(played, "stream", { take: 22 })
+      assert.deepStrictEqual(Lawful.lifetime(trace, played), [])
+    }))
 })
