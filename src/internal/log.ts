@@ -15,17 +15,33 @@ interface Share {
   list: Messages | undefined
 }
 
+/** What is constructed is what is given: so a class can add a private field to it, where the collector sees no weak map. */
+const Given = function(object: object) {
+  return object
+} as unknown as new(object: object) => object
+
 /** From how many messages on they are worth sharing: whoever prints a thread sees a list, and of one that shares a getter. */
 const many = 128
 
-/** Beside the threads and not in them: whoever compares or freezes a thread is to find nothing else in it. */
-const shares = new WeakMap<object, Share>()
+/** Gives a thread a share that nobody sees: whoever compares or freezes a thread is to find nothing else in it. */
+class Sharing extends Given {
+  readonly #share: Share
+
+  constructor(thread: Thread.Thread, share: Share) {
+    super(thread)
+    this.#share = share
+  }
+
+  static of(thread: object): Share | undefined {
+    return #share in thread ? thread.#share : undefined
+  }
+}
 
 const listOf = (own: Share): Messages => own.log.slice(0, own.length)
 
 /** A log that ends where the thread does. Where another thread has grown on from here, it is a new one. */
 const logOf = (thread: Thread.Thread): Array<Message.Message> => {
-  const own = shares.get(thread)
+  const own = Sharing.of(thread)
   return own !== undefined && own.log.length === own.length ? own.log : Array.from(list(thread))
 }
 
@@ -42,23 +58,22 @@ export const grown = (thread: Thread.Thread, more: Messages): Thread.Thread => {
     },
     metadata: thread.metadata
   }
-  shares.set(next, own)
-  return next
+  return new Sharing(next, own) as unknown as Thread.Thread
 }
 
 /** The messages, for whoever does not keep them: the thread does not hold on to the list for their sake. */
 export const list = (thread: Thread.Thread): Messages => {
-  const own = shares.get(thread)
+  const own = Sharing.of(thread)
   return own === undefined ? thread.messages : own.list ?? listOf(own)
 }
 
 /** The same thread as plain data, which whoever prints it can see: a getter is not asked for that. */
 export const plain = (thread: Thread.Thread): Thread.Thread =>
-  shares.has(thread) ? { messages: list(thread), metadata: thread.metadata } : thread
+  Sharing.of(thread) !== undefined ? { messages: list(thread), metadata: thread.metadata } : thread
 
 /** How many messages there are. */
-export const length = (thread: Thread.Thread): number => shares.get(thread)?.length ?? thread.messages.length
+export const length = (thread: Thread.Thread): number => Sharing.of(thread)?.length ?? thread.messages.length
 
 /** Whether a value of anybody's has messages. */
 export const hasMessages = (thread: object): boolean =>
-  shares.has(thread) || ("messages" in thread && Array.isArray(thread.messages))
+  Sharing.of(thread) !== undefined || ("messages" in thread && Array.isArray(thread.messages))
