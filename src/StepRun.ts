@@ -24,7 +24,7 @@ import * as Request from "./internal/request.ts"
 import * as Telemetry from "./internal/telemetry.ts"
 import * as Turn from "./internal/turn.ts"
 import * as Response from "./Response.ts"
-import * as Thread from "./Thread.ts"
+import type * as Thread from "./Thread.ts"
 import * as ToolRunner from "./ToolRunner.ts"
 
 type EventPull<E, R> = Pull.Pull<Events, Adapter.AdapterError | E, void, R>
@@ -279,7 +279,7 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
     return Now.andThen(this.close({ isCut }), () => {
       const said = isCut && Turn.isEmpty(message) ? [] : [message]
       // A run of one step has nobody to share its messages with.
-      const grow = this.place.stepIndex === 0 ? Thread.append : Log.grown
+      const grow = this.place.stepIndex === 0 ? Log.longer : Log.grown
       const thread = grow(this.place.thread, said.concat(Collector.answers(state)))
       const told = { response, thread, mode, manualToolCalls: division.manual }
       const isDone = isCut || Collector.isDone(settings.policy, response)

@@ -111,10 +111,7 @@ export const empty: Thread = fromMessages([])
  * @category combinators
  * @since 0.1.0
  */
-export const append = (thread: Thread, messages: ReadonlyArray<Message.Message>): Thread => ({
-  messages: Log.list(thread).concat(messages),
-  metadata: thread.metadata
-})
+export const append = (thread: Thread, messages: ReadonlyArray<Message.Message>): Thread => Log.longer(thread, messages)
 
 /**
  * The last message, if there is one.

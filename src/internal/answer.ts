@@ -7,6 +7,7 @@ import * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Result from "effect/Result"
+import type * as Types from "effect/Types"
 import type * as Encoder from "../Encoder.ts"
 import type * as Event from "../Event.ts"
 import type * as Message from "../Message.ts"
@@ -15,6 +16,7 @@ import * as Json from "./json.ts"
 import * as Now from "./now.ts"
 import * as Outcomes from "./outcome.ts"
 import { ToolError, toolError } from "./toolError.ts"
+import { message } from "./toolEvents.ts"
 
 export type OnToolError<E, R> =
   | "continue"
@@ -55,21 +57,17 @@ export interface Numbered extends Subject {
   readonly isExclusive?: boolean
 }
 
-const message = (call: Message.ToolCall, content: string, isError: boolean): Message.Message =>
-  isError
-    ? { role: "tool", toolCallId: call.id, content, isError, metadata: {} }
-    : { role: "tool", toolCallId: call.id, content, metadata: {} }
-
-const encoded = ({ id }: Message.ToolCall, text: Text, isError: boolean): Event.Of<"ToolResultEncoded"> => {
-  const { content, originalLength } = text
-  if (originalLength === undefined && !isError) return { _tag: "ToolResultEncoded", id, content }
-  return { _tag: "ToolResultEncoded", id, ...text, ...(isError ? { isError } : {}) }
+const encoded = (id: string, { content, originalLength }: Text, isError: boolean): Event.Of<"ToolResultEncoded"> => {
+  const event: Types.Mutable<Event.Of<"ToolResultEncoded">> = { _tag: "ToolResultEncoded", id, content }
+  if (originalLength !== undefined) event.originalLength = originalLength
+  if (isError) event.isError = isError
+  return event
 }
 
 const result = (call: Message.ToolCall, raw: Tool.Outcome, text: Text, isError: boolean): Answer => ({
   raw,
-  message: message(call, text.content, isError),
-  tail: encoded(call, text, isError)
+  message: message(call.id, text.content, isError),
+  tail: encoded(call.id, text, isError)
 })
 
 interface Text {
@@ -173,7 +171,7 @@ const halted = <E, R>(
 
 const toldHalt = (subject: Subject, reason: unknown, content: string, exception: Exception): Answer => ({
   raw: { _tag: "Error", error: reason },
-  message: message(subject.call, content, true),
+  message: message(subject.call.id, content, true),
   tail: { _tag: "ToolHalt", toolCallId: subject.call.id, reason: "tool_error", result: reason, content, ...exception },
   halt: { haltedReason: "tool_error", haltToolCallId: subject.call.id, ...exception },
   ...failure(reason)
@@ -238,7 +236,7 @@ const asked = <E, R>(desk: Desk<E, R>, subject: Subject, raw: Tool.AskUser): Ans
   }
   return {
     raw,
-    message: message(call, Outcomes.awaitingAnswer, false),
+    message: message(call.id, Outcomes.awaitingAnswer, false),
     tail: {
       _tag: "AskUserRequested",
       toolCallId: call.id,
@@ -265,7 +263,7 @@ const stopped = <E, R>(desk: Desk<E, R>, subject: Subject, raw: Tool.Halt): Effe
     Effect.map((encoded) => cut(encoded, subject.tool?.maxResultChars).content),
     Effect.map((content) => ({
       raw,
-      message: message(call, content, false),
+      message: message(call.id, content, false),
       tail: { _tag: "ToolHalt", toolCallId: call.id, reason: raw.reason, result: raw.result, content },
       halt: { haltedReason: raw.reason, haltToolCallId: call.id, haltResult: raw.result }
     }))

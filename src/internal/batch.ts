@@ -41,7 +41,6 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
   readonly onToolError: Answer.OnToolError<E, any>
   private readonly mailbox = new Mailbox<E>()
   readonly emission: Emission.Emission
-  readonly isTraced: boolean
   /** By the position of the call. */
   private readonly answered: Array<Answer.Answer | undefined> = []
   private completed = 0
@@ -61,14 +60,12 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
   isOver = false
 
   constructor(workshop: Workshop<E>) {
-    const { ambient: { cancellation, deadline }, encoder, isTraced, onToolError, running, services, settings } =
-      workshop
+    const { ambient: { cancellation, deadline }, encoder, onToolError, running, services, settings } = workshop
     this.workshop = workshop
     this.encoder = encoder
     this.onToolError = onToolError
     this.emission = Emission.make(settings.policy, this.mailbox)
     this.helpers = new Helpers(services)
-    this.isTraced = isTraced
     this.services = services
     this.decisions = new Decisions(workshop, this.helpers, this)
     this.queue = new Queue(workshop.bound, running, this.helpers, this)

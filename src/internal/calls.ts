@@ -4,6 +4,7 @@
  */
 import * as Option from "effect/Option"
 import * as Result from "effect/Result"
+import type * as Types from "effect/Types"
 import type * as Message from "../Message.ts"
 import * as Json from "./json.ts"
 
@@ -246,16 +247,9 @@ const toToolCall = (entry: Entry, reading: Reading): Message.ToolCall => {
   const { id, name, providerExecuted, raw: rawArguments, wireId } = entry
   const { arguments: args, argumentsLost } = entry.isCompleted ? entry : unfinished(entry, reading)
   const metadata = id === wireId || wireId === "" ? entry.metadata : { duplicateOf: wireId, ...entry.metadata }
-  if (rawArguments !== "" && argumentsLost === undefined && !providerExecuted) {
-    return { id, name, arguments: args, rawArguments, metadata }
-  }
-  return {
-    id,
-    name,
-    arguments: args,
-    ...(argumentsLost === undefined ? {} : { argumentsLost }),
-    ...(rawArguments === "" ? {} : { rawArguments }),
-    ...(providerExecuted ? { providerExecuted } : {}),
-    metadata
-  }
+  const call: Types.Mutable<Message.ToolCall> = { id, name, arguments: args, metadata }
+  if (rawArguments !== "") call.rawArguments = rawArguments
+  if (argumentsLost !== undefined) call.argumentsLost = argumentsLost
+  if (providerExecuted) call.providerExecuted = providerExecuted
+  return call
 }

@@ -32,7 +32,6 @@ import type { Workshop } from "./workshop.ts"
 /** The batch a call belongs to. */
 export interface Host<E> extends Answer.Desk<E, any> {
   readonly isOver: boolean
-  readonly isTraced: boolean
   readonly emission: Emission.Emission
   readonly helpers: Helpers
   /** The permits of the tree and of the tool's keys. */
@@ -193,9 +192,9 @@ export class Handling<E> implements Owner, Reports {
   }
 
   private execute(): Effect.Effect<unknown, never, any> {
-    const { executor } = this.workshop
+    const { executor, isTraced } = this.workshop
     const execution = Execution.execute(this.job, this.context, executor, this)
-    if (!this.host.isTraced) return execution
+    if (!isTraced) return execution
     const { call } = this.job
     return Telemetry.underSpan(
       execution,

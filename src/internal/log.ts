@@ -15,10 +15,13 @@ interface Share {
   list: Messages | undefined
 }
 
-/** What is constructed is what is given: so a class can add a private field to it, where the collector sees no weak map. */
-const Given = function(object: object) {
-  return object
-} as unknown as new(object: object) => object
+/**
+ * What is constructed is what is given, so that a class can add a private field to it. A weak map would do as well, but the
+ * collector goes through one with some hundred young threads at each of its passes.
+ */
+const Given = function(thread: Thread.Thread): Thread.Thread {
+  return thread
+} as unknown as new(thread: Thread.Thread) => Thread.Thread
 
 /** From how many messages on they are worth sharing: whoever prints a thread sees a list, and of one that shares a getter. */
 const many = 128
@@ -45,9 +48,15 @@ const logOf = (thread: Thread.Thread): Array<Message.Message> => {
   return own !== undefined && own.log.length === own.length ? own.log : Array.from(list(thread))
 }
 
-/** The thread with messages added at its end. */
+/** The thread with messages added at its end, as plain data. */
+export const longer = (thread: Thread.Thread, more: Messages): Thread.Thread => ({
+  messages: list(thread).concat(more),
+  metadata: thread.metadata
+})
+
+/** The thread with messages added at its end, of which there may be many others. */
 export const grown = (thread: Thread.Thread, more: Messages): Thread.Thread => {
-  if (length(thread) + more.length < many) return { messages: list(thread).concat(more), metadata: thread.metadata }
+  if (length(thread) + more.length < many) return longer(thread, more)
   const log = logOf(thread)
   for (const message of more) log.push(message)
   const own: Share = { log, length: log.length, list: undefined }
@@ -58,7 +67,7 @@ export const grown = (thread: Thread.Thread, more: Messages): Thread.Thread => {
     },
     metadata: thread.metadata
   }
-  return new Sharing(next, own) as unknown as Thread.Thread
+  return new Sharing(next, own)
 }
 
 /** The messages, for whoever does not keep them: the thread does not hold on to the list for their sake. */

@@ -71,7 +71,8 @@ export const mergeUpdates = (updates: ReadonlyArray<Json.JsonObject | undefined>
     : { contextUpdate: Object.fromEntries(given.flatMap((update) => Object.entries(update))) }
 }
 
-const message = (toolCallId: string, content: string, isError: boolean): Message.Message =>
+/** The message that answers a call. */
+export const message = (toolCallId: string, content: string, isError: boolean): Message.Message =>
   isError
     ? { role: "tool", toolCallId, content, metadata: {}, isError }
     : { role: "tool", toolCallId, content, metadata: {} }
