@@ -11,6 +11,7 @@ import * as Calls from "./internal/calls.ts"
 import * as Classifications from "./internal/classification.ts"
 import * as Ending from "./internal/ending.ts"
 import * as FinishReasons from "./internal/finishReason.ts"
+import { GrowingText } from "./internal/growingText.ts"
 import * as Json from "./internal/json.ts"
 import * as Log from "./internal/log.ts"
 import * as Payload from "./internal/payload.ts"
@@ -57,8 +58,8 @@ export const initial = (options: Options = {}): State => ({
   policy: options.policy ?? Policy.standard,
   requestId: options.requestId ?? null,
   thread: options.thread,
-  text: null,
-  reasoning: "",
+  text: undefined,
+  reasoning: undefined,
   calls: new Calls.Calls(options.thread?.messages.length),
   message: null,
   finishReason: null,
@@ -103,11 +104,11 @@ export const applyEvent = (state: State, event: Event.Event): State => applyAll(
  * @since 0.1.0
  */
 export const applyAll = (state: State, events: ReadonlyArray<Event.Event>): State => {
-  const next = events.every(isDelta) ? { ...state } : {
-    ...state,
-    calls: state.calls.copy(),
-    tools: state.tools.copy(),
-    steps: [...state.steps]
+  const next = { ...state, text: state.text?.copy(), reasoning: state.reasoning?.copy() }
+  if (!events.every(isDelta)) {
+    next.calls = state.calls.copy()
+    next.tools = state.tools.copy()
+    next.steps = [...state.steps]
   }
   return applyAllUnsafe(next, events) ? next : state
 }
@@ -125,7 +126,7 @@ export const applyAllUnsafe = (state: State, events: ReadonlyArray<Event.Event>)
   return hasChanged
 }
 
-/** Deltas of text replace a string and leave every list alone. */
+/** Deltas of text leave every list alone. */
 const isDelta = (event: unknown): boolean =>
   Json.isObject(event) && (event["_tag"] === "TextDelta" || event["_tag"] === "ReasoningDelta")
 
@@ -135,11 +136,13 @@ const fold = (state: State, event: Event.Event): boolean => {
   switch (event._tag) {
     case "TextDelta":
       if (!Payload.saysText(event)) return false
-      state.text = (state.text ?? "") + event.delta
+      state.text ??= new GrowingText()
+      state.text.add(event.delta)
       return true
     case "ReasoningDelta":
       if (!Payload.saysText(event)) return false
-      state.reasoning += event.delta
+      state.reasoning ??= new GrowingText()
+      state.reasoning.add(event.delta)
       return true
     case "ToolCallDelta":
       return Payload.isFragment(event) && state.calls.delta(event.id, event.argumentsDelta)
@@ -155,7 +158,7 @@ const fold = (state: State, event: Event.Event): boolean => {
 const foldWhole = (state: State, event: Event.Event): void => {
   switch (event._tag) {
     case "TextCompleted":
-      state.text = event.text
+      state.text = new GrowingText(event.text)
       return
     case "ToolCallCompleted":
       return state.calls.completed(event)
@@ -247,8 +250,8 @@ export const toResponse = (state: State): Response.Response => {
     id: state.responseId,
     requestId: state.requestId,
     model: state.model,
-    outputText: state.text,
-    reasoning: state.reasoning,
+    outputText: state.text?.toString() ?? null,
+    reasoning: state.reasoning?.toString() ?? "",
     toolCalls,
     message: state.message,
     finishReason: effectiveFinish(state, toolCalls),
@@ -349,7 +352,7 @@ export const toChatResult = (state: State): Event.ChatResult => {
 }
 
 const hasPartial = (state: State): boolean =>
-  state.text !== null || state.reasoning !== "" || state.calls.ids.length > 0 || state.message !== null ||
+  state.text !== undefined || state.reasoning?.isEmpty === false || state.calls.ids.length > 0 || state.message !== null ||
   state.error !== undefined
 
 /** What a run waits for. One that ended otherwise waits for nothing. */

@@ -3,13 +3,15 @@ import type * as Message from "../Message.ts"
 import type * as Response from "../Response.ts"
 import type * as Thread from "../Thread.ts"
 import * as Calls from "./calls.ts"
+import type { GrowingText } from "./growingText.ts"
 import * as Log from "./log.ts"
 import * as ToolEvents from "./toolEvents.ts"
 
 export interface StepState {
   thread: Thread.Thread | undefined
-  text: string | null
-  reasoning: string
+  /** What was said and thought so far, if anything was. */
+  text: GrowingText | undefined
+  reasoning: GrowingText | undefined
   calls: Calls.Calls
   message: Message.Message | null
   finishReason: Response.FinishReason | null
@@ -24,8 +26,8 @@ export interface StepState {
 /** Begins a step on a thread. */
 export const begin = (state: StepState, thread: Thread.Thread): void => {
   state.thread = thread
-  state.text = null
-  state.reasoning = ""
+  state.text = undefined
+  state.reasoning = undefined
   state.calls = new Calls.Calls(Log.length(thread))
   state.message = null
   state.finishReason = null

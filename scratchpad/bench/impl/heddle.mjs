@@ -35,7 +35,7 @@ const toTool = ({ async, description, name, params, sync }, isEarly) =>
 /** One reply, from the chunks of the wire to events. */
 class Reading {
   #calls = new Map()
-  #text = ""
+  #pieces = []
   #isStarted = false
 
   /** What one read of the wire brought stays one array. */
@@ -45,10 +45,11 @@ class Reading {
   }
 
   ended() {
+    const text = this.#pieces.join("")
     const events = this.#isStarted ? [] : [this.#started()]
-    if (this.#text !== "") events.push({ _tag: "TextCompleted", id: null, text: this.#text })
+    if (text !== "") events.push({ _tag: "TextCompleted", id: null, text })
     const finishReason = this.#calls.size === 0 ? "stop" : "tool_calls"
-    events.push({ _tag: "MessageCompleted", message: Message.assistant(this.#text), finishReason })
+    events.push({ _tag: "MessageCompleted", message: Message.assistant(text), finishReason })
     return events
   }
 
@@ -60,7 +61,7 @@ class Reading {
   #event(chunk) {
     switch (chunk.k) {
       case TEXT:
-        this.#text += chunk.d
+        this.#pieces.push(chunk.d)
         return { _tag: "TextDelta", id: null, delta: chunk.d }
       case CALL:
         this.#calls.set(chunk.id, { name: chunk.name, json: "" })

@@ -41,7 +41,7 @@ type Events = Arr.NonEmptyReadonlyArray<Event.AdapterEvent>
 /** One reply, from the chunks of the wire to events. */
 class Reading {
   private readonly calls = new Map<string, { readonly name: string; json: string }>()
-  private text = ""
+  private readonly pieces: Array<string> = []
   private isStarted = false
 
   events(read: Read): Events {
@@ -50,7 +50,8 @@ class Reading {
   }
 
   ended(): Events {
-    const { calls, isStarted, text } = this
+    const { calls, isStarted } = this
+    const text = this.pieces.join("")
     const message = Message.assistant(text)
     const completed: Event.AdapterEvent = {
       _tag: "MessageCompleted",
@@ -69,7 +70,7 @@ class Reading {
   private event(chunk: Chunk): Event.AdapterEvent {
     switch (chunk.type) {
       case "text":
-        this.text += chunk.delta
+        this.pieces.push(chunk.delta)
         return { _tag: "TextDelta", id: null, delta: chunk.delta }
       case "callStarted":
         this.calls.set(chunk.id, { name: chunk.name, json: "" })

@@ -1,0 +1,49 @@
+/**
+ * A text that grows by small pieces. One that is put together piece by piece keeps all of them in a chain, an object for
+ * each, which the collector copies while the text grows; here so many are joined at a time.
+ */
+
+/** How many are joined at a time. */
+const most = 64
+
+export class GrowingText {
+  private whole: string
+  /** The latest pieces: the first `count` of them. The list is used again. */
+  private pieces: Array<string> | undefined
+  private count = 0
+
+  constructor(whole = "") {
+    this.whole = whole
+  }
+
+  add(piece: string): void {
+    // Most texts of a call come in one piece.
+    if (this.pieces === undefined && this.whole === "") {
+      this.whole = piece
+      return
+    }
+    const pieces = this.pieces ??= []
+    pieces[this.count++] = piece
+    if (this.count === most) this.join()
+  }
+
+  get isEmpty(): boolean {
+    return this.whole === "" && this.count === 0
+  }
+
+  /** What it is now: the copy grows by itself. */
+  copy(): GrowingText {
+    return new GrowingText(this.toString())
+  }
+
+  toString(): string {
+    if (this.count > 0) this.join()
+    return this.whole
+  }
+
+  private join(): void {
+    const pieces = this.pieces ?? []
+    this.whole += (this.count === pieces.length ? pieces : pieces.slice(0, this.count)).join("")
+    this.count = 0
+  }
+}
