@@ -352,7 +352,8 @@ export const toChatResult = (state: State): Event.ChatResult => {
 }
 
 const hasPartial = (state: State): boolean =>
-  state.text !== undefined || state.reasoning?.isEmpty === false || state.calls.ids.length > 0 || state.message !== null ||
+  state.text !== undefined || state.reasoning?.isEmpty === false || state.calls.ids.length > 0 ||
+  state.message !== null ||
   state.error !== undefined
 
 /** What a run waits for. One that ended otherwise waits for nothing. */

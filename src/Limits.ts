@@ -10,10 +10,11 @@ import type * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
-import * as Semaphore from "effect/Semaphore"
+import type * as Semaphore from "effect/Semaphore"
 import type * as Deadlines from "./internal/deadline.ts"
 import { KeyedPermits } from "./internal/keyedPermits.ts"
 import * as References from "./internal/limits.ts"
+import { Pool } from "./internal/pool.ts"
 
 /**
  * How many handlers may run at once, over all runs below whoever provides it. Without one, the outermost run makes its
@@ -92,11 +93,10 @@ export const remaining: Effect.Effect<Duration.Duration> = Effect.flatMap(
  * @category layers
  * @since 0.1.0
  */
-export const layer = (options: { readonly permits: number }): Layer.Layer<never> =>
-  Layer.merge(
-    Layer.effect(Permits, Semaphore.make(positive(options.permits))),
-    Layer.sync(Keyed, () => new KeyedPermits())
-  )
+export const layer = (options: { readonly permits: number }): Layer.Layer<never> => {
+  const permits = positive(options.permits)
+  return Layer.merge(Layer.sync(Permits, () => new Pool(permits)), Layer.sync(Keyed, () => new KeyedPermits()))
+}
 
 const positive = (permits: number): number => {
   if (Number.isInteger(permits) && permits > 0) return permits

@@ -7,12 +7,12 @@ import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"
-import * as Semaphore from "effect/Semaphore"
+import type * as Semaphore from "effect/Semaphore"
 import * as Cancellation from "./cancellation.ts"
 import * as Deadline from "./deadline.ts"
-import { Pool } from "./holding.ts"
 import * as Limits from "./limits.ts"
 import * as Now from "./now.ts"
+import { Pool } from "./pool.ts"
 import * as Settings from "./settings.ts"
 import type { Found } from "./workshop.ts"
 
@@ -25,10 +25,12 @@ export interface Ambient {
   readonly known: { context?: Context.Context<any>; found?: Found }
 }
 
+/** Of semaphores that are the caller's. */
 const pools = new WeakMap<Semaphore.Semaphore, Pool>()
 
 /** One pool for all runs that share a semaphore, so that those who wait are seen by all. */
 const poolOf = (semaphore: Semaphore.Semaphore): Pool => {
+  if (semaphore instanceof Pool) return semaphore
   const known = pools.get(semaphore)
   if (known !== undefined) return known
   const pool = new Pool(semaphore)
@@ -48,7 +50,9 @@ export const enter = <E, R>(
   const context = Now.services<R>()
   const holding = Context.get(context, Limits.CurrentHolding)
   const permits = Context.get(context, Limits.Permits)
-  const pool = poolOf(permits ?? Semaphore.makeUnsafe(settings.maxConcurrency ?? Settings.widest()))
+  const pool = permits === undefined
+    ? new Pool(settings.maxConcurrency ?? Settings.widest())
+    : poolOf(permits)
   const now = Context.get(context, Clock.Clock).currentTimeMillisUnsafe()
   const deadline = Deadline.resolve(settings.deadline, Context.get(context, Limits.Deadline), now)
   const parent = Context.get(context, Limits.ParentCancellation)

@@ -81,13 +81,14 @@ export class Handling<E> implements Owner, Reports {
   }
 
   start(): void {
+    const hasPermits = this.holding.takeNow()
     const fiber = Effect.runForkWith(this.services())(
       Effect.withFiber((fiber) => {
         this.task = this.host.own(this.job.call, fiber, this.job, this)
-        return this.body()
+        return hasPermits ? this.begin() : this.inLine()
       }),
       // But for what it does in between, so that no permit is lost on its way here or back.
-      { uninterruptible: true }
+      { uninterruptible: !hasPermits }
     )
     this.isForked = true
     if (this.phase === "gating" || this.phase === "handler") this.arm()
@@ -113,13 +114,16 @@ export class Handling<E> implements Owner, Reports {
     return this.job.isBlocking && this.phase === "handler"
   }
 
-  /** Permits, gates, handler, answer. A timeout or a cancellation takes the answer away from it. */
-  private body(): Effect.Effect<unknown, E, any> {
+  /** It waits for its permits, and returns them when it has come to its end. */
+  private inLine(): Effect.Effect<unknown, E, any> {
     const work = Effect.interruptible(Effect.suspend(() => this.begin()))
     return Effect.flatMap(this.holding.take(work), () => this.holding.giveBack())
   }
 
-  /** It has its permits. The run may have ended while it waited for them. */
+  /**
+   * It has its permits: gates, handler, answer. A timeout or a cancellation takes the answer away from it. The run may have
+   * ended while it waited.
+   */
   private begin(): Effect.Effect<void, E, any> {
     if (this.host.isOver) return Effect.void
     return Gates.isGated(this.job.tool) ? this.gated() : this.handled()

@@ -8,32 +8,10 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import type * as Fiber from "effect/Fiber"
 import * as Scope from "effect/Scope"
-import type * as Semaphore from "effect/Semaphore"
+import type { Pool } from "./pool.ts"
 
 /** Takes what a tool's keys ask for, and leaves it to the scope to return it. */
 export type Keyed = Effect.Effect<void, never, Scope.Scope>
-
-/** The permits of a tree. Whoever finds one free takes it at once, unless somebody waits already. */
-export class Pool {
-  readonly semaphore: Semaphore.Semaphore
-  private waiting = 0
-
-  constructor(semaphore: Semaphore.Semaphore) {
-    this.semaphore = semaphore
-  }
-
-  takeIfFree(): Effect.Effect<boolean> {
-    return this.waiting > 0 ? Effect.succeed(false) : this.semaphore.takeIfAvailable(1)
-  }
-
-  /** Waits in line, and returns the permit when the scope closes. */
-  wait(): Effect.Effect<void, never, Scope.Scope> {
-    return Effect.suspend(() => {
-      this.waiting++
-      return Effect.ensuring(this.semaphore.takeScoped(1), Effect.sync(() => this.waiting--))
-    })
-  }
-}
 
 export class Holding {
   private readonly pool: Pool
@@ -52,6 +30,12 @@ export class Holding {
     this.pool = pool
     this.keyed = keyed
     this.services = services
+  }
+
+  /** Takes what is needed if that takes no time, and says whether it has. */
+  takeNow(): boolean {
+    this.hasPermit = this.keyed === undefined && this.pool.takeNow() === true
+    return this.hasPermit
   }
 
   /**
@@ -83,7 +67,9 @@ export class Holding {
   /** Returns what is held, and what may still be coming. */
   release(): void {
     this.stop()
-    if (this.isHolding) Effect.runForkWith(this.services)(this.giveBack(), { uninterruptible: true })
+    if (!this.isHolding) return
+    const returned = this.giveBack()
+    if (returned !== Effect.void) Effect.runForkWith(this.services)(returned, { uninterruptible: true })
   }
 
   limit(until: number): void {
@@ -111,19 +97,22 @@ export class Holding {
     return this.hasPermit || this.scope !== undefined
   }
 
-  /** Forgets what is held, and returns it. It is to be run at once, where no interruption comes through. */
+  /**
+   * Forgets what is held, and returns it: at once where that takes no time. What is left to do is to be run at once, where
+   * no interruption comes through.
+   */
   giveBack(): Effect.Effect<unknown> {
     const { hasPermit, scope } = this
     this.hasPermit = false
     this.scope = undefined
-    if (hasPermit) return this.pool.semaphore.release(1)
+    if (hasPermit) return this.pool.returnNow() ? Effect.void : this.pool.semaphore.release(1)
     return scope === undefined ? Effect.void : Scope.close(scope, Exit.void)
   }
 
   /** It runs while a scope closes, where no interruption comes through: what ends the waiting early is `stop`. */
   private takeBack(): Effect.Effect<void> {
     return Effect.suspend(() => {
-      if (--this.borrowers > 0 || this.isStopped) return Effect.void
+      if (--this.borrowers > 0 || this.isStopped || this.takeNow()) return Effect.void
       return Effect.callback<void>((resume) => {
         const fiber = Effect.runForkWith(this.services)(this.waitInLine())
         this.waiting = fiber
