@@ -79,7 +79,7 @@ class ChatRun<E, R> implements Source<E, R>, StepRun.Following<E, R> {
     if (deadline !== undefined) this.hurry(deadline, Context.get(context, Clock.Clock).currentTimeMillisUnsafe())
     const stepIndex = this.plan.firstStep + this.steps.length
     const opened = StepRun.open(context, this.run, { thread: this.thread, stepIndex, following: this })
-    return Effect.flatMapEager(opened, (step) => {
+    return Now.flatMap(opened, (step) => {
       this.source = step
       return step.next()
     })
@@ -113,7 +113,7 @@ class ChatRun<E, R> implements Source<E, R>, StepRun.Following<E, R> {
     this.steps.push(step)
     this.thread = step.thread
     if (step.contextUpdate !== undefined) this.run = Turn.withContext(this.run, step.contextUpdate)
-    return Effect.flatMapEager(this.outcomeOf(step, isCut), (outcome) => {
+    return Now.flatMap(this.outcomeOf(step, isCut), (outcome) => {
       this.outcome = outcome
       return this.next()
     })
@@ -126,7 +126,7 @@ class ChatRun<E, R> implements Source<E, R>, StepRun.Following<E, R> {
     const own = isCut ? cancelled : Ending.ofStep(step, stepIndex)
     if (own !== undefined) return Effect.succeed(own)
     if (haltWhen === undefined || haltWhen === null) return Effect.succeed(this.bounded(turns, maxTurns))
-    const asked = Effect.mapEager(
+    const asked = Now.map(
       Now.toEffect(haltWhen(step)),
       (isHalted): Event.Outcome | undefined =>
         isHalted ? { _tag: "HaltWhen", haltWhenStepIndex: stepIndex } : this.bounded(turns, maxTurns)
@@ -181,7 +181,7 @@ export const completed = <E, R>(result: Event.ChatResult, { run: { running } }: 
     next: () => {
       if (isOut) return Cause.done()
       isOut = true
-      return Effect.mapEager(running.stop, (abandoned): Events => [{
+      return Now.map(running.stop, (abandoned): Events => [{
         _tag: "ChatCompleted",
         result: abandoned.length === 0 ? result : { ...result, abandoned }
       }])

@@ -122,7 +122,10 @@ export const applyAll = (state: State, events: ReadonlyArray<Event.Event>): Stat
  */
 export const applyAllUnsafe = (state: State, events: ReadonlyArray<Event.Event>): boolean => {
   let hasChanged = false
-  for (const event of events) hasChanged = fold(state, event) || hasChanged
+  // By position: until it is compiled an iterator is an object for each event.
+  for (let index = 0; index < events.length; index++) {
+    hasChanged = fold(state, events[index] as Event.Event) || hasChanged
+  }
   return hasChanged
 }
 
@@ -132,17 +135,15 @@ const isDelta = (event: unknown): boolean =>
 
 /** What most events are is told from the rest before anything else about them is looked at. */
 const fold = (state: State, event: Event.Event): boolean => {
-  if (!Payload.isEvent(event)) return false
+  if (typeof event !== "object" || event === null) return false
   switch (event._tag) {
     case "TextDelta":
       if (!Payload.saysText(event)) return false
-      state.text ??= new GrowingText()
-      state.text.add(event.delta)
+      StepState.said(state, event.delta)
       return true
     case "ReasoningDelta":
       if (!Payload.saysText(event)) return false
-      state.reasoning ??= new GrowingText()
-      state.reasoning.add(event.delta)
+      StepState.thought(state, event.delta)
       return true
     case "ToolCallDelta":
       return Payload.isFragment(event) && state.calls.delta(event.id, event.argumentsDelta)

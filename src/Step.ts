@@ -145,10 +145,10 @@ const enter = <E, R>(
   const current: Turn.Current = { step: undefined }
   const isTraced = Telemetry.isTraced(context as Context.Context<never>)
   const spanned = Telemetry.spanOf(isTraced, scope, spanName, () => ({ "heddle.request.id": requestId }))
-  return Effect.flatMapEager(
+  return Now.flatMap(
     spanned,
     (within) =>
-      Effect.flatMapEager(
+      Now.flatMap(
         Ambient.enter(settings, options.cancel, scope),
         (ambient) =>
           Effect.as(leaving(current, running, scope), {
@@ -192,7 +192,7 @@ export const stream = <const Tools extends ReadonlyArray<Tool.Any> = [], E = nev
     Effect.flatMap(
       prepare<Tools, E, R | REvent>(input, options, scope, "heddle.step.run"),
       ({ run, thread }) =>
-        Effect.mapEager(
+        Now.map(
           StepRun.open(Now.services<R | REvent>(), run, {
             thread,
             stepIndex: 0,

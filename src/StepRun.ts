@@ -123,8 +123,16 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
     return this.tell(this.phase === undefined ? this.opening() : this.phase(), before)
   }
 
+  /**
+   * The phase that is next. A function that stands where a property is set is made among the old objects, and keeps all that
+   * it closes over until these are collected, which a long run does not live to see: it is handed over instead.
+   */
+  private follow(phase: Phase<E, R>): void {
+    this.phase = phase
+  }
+
   private tell(events: Told<E, R>, before?: ReadonlyArray<Event.Event>): EventPull<E, R> {
-    return Effect.flatMapEager(events, (told) => this.told(told, before))
+    return Now.flatMap(events, (told) => this.told(told, before))
   }
 
   /** What it holds is returned, and its handlers are stopped, unless it has ended by itself. */
@@ -203,7 +211,7 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
   /** Before its first event a failure is the step's, or that of a run that has come further; then it is an event. */
   private broken(error: Adapter.AdapterError, hasBegun: boolean): Told<E, R> {
     if (hasBegun) {
-      this.phase = () => this.spoken()
+      this.follow(() => this.spoken())
       return Effect.succeed([{ _tag: "Error", error } as const])
     }
     if (this.place.stepIndex === 0) return Effect.fail(error)
@@ -213,7 +221,7 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
   /** The reply has ended, well or not: the connection is closed before any other tool starts. */
   private spoken(): Told<E, R> {
     return Now.andThen(this.reply.close(Exit.void), () =>
-      Effect.flatMapEager(
+      Now.flatMap(
         Turn.reported(Turn.heard(Collector.toResponse(this.run.state), this.run)),
         (response) => this.acted(response)
       ))
@@ -224,7 +232,7 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
     const calls = Response.actionableCalls(response)
     const unknown = isActedOn ? Division.failing(calls, this.run) : undefined
     if (unknown !== undefined) {
-      this.phase = () => this.completed({ ...response, finishReason: "error", error: unknown }, Division.uncommitted)
+      this.follow(() => this.completed({ ...response, finishReason: "error", error: unknown }, Division.uncommitted))
       return Effect.succeed([{ _tag: "Error", error: unknown } as const])
     }
     const division = Division.divide(calls, response, this.run, isActedOn)
@@ -247,8 +255,9 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
     const batch = early ?? this.openBatch(jobs.length)
     batch.add(jobs)
     batch.seal()
-    this.phase = () => batch.isAtEnd ? next(batch) : batch.take
-    return this.phase()
+    const phase: Phase<E, R> = () => batch.isAtEnd ? next(batch) : batch.take
+    this.follow(phase)
+    return phase()
   }
 
   /** What waits stays open, unless the run is over: then it is answered like the rest. */
@@ -257,7 +266,7 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
     division: Division.Division,
     batch: Batch<E> | undefined
   ): Told<E, R> {
-    return Effect.flatMapEager(Division.ended(division, response, this.run, batch), (ended) => {
+    return Now.flatMap(Division.ended(division, response, this.run, batch), (ended) => {
       if (ended.refused.length === 0) return this.completed(response, ended)
       const open = Division.cancelled(ended.refused, Division.positions(response.toolCalls), ended.detail)
       return this.work(open, () => this.completed(response, ended))

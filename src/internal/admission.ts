@@ -4,6 +4,7 @@
  * this queue (left from an earlier turn, or given up) count as long as they are alive: none runs beside an exclusive
  * one, and those that still have their grace period take up room.
  */
+import type * as Types from "effect/Types"
 
 export interface Ticket {
   readonly index: number
@@ -43,31 +44,29 @@ export const make = <T extends Ticket>(bound: number, queue: ReadonlyArray<T> = 
 
 const isIdle = (state: Admission): boolean => state.shared === 0 && !state.isExclusiveRunning
 
-const fits = (state: Admission, ticket: Ticket): boolean =>
+const fits = (
+  ticket: Ticket,
+  { bound, isExclusiveRunning, shared }: Pick<Admission, "bound" | "shared" | "isExclusiveRunning">,
+  outsiders: Outsiders
+): boolean =>
   ticket.isExclusive
-    ? isIdle(state) && state.outsiders.alive === 0
-    : !state.isExclusiveRunning && state.outsiders.exclusive === 0 &&
-      state.shared + state.outsiders.occupying < state.bound
-
-const admitted = <T extends Ticket>(state: Admission<T>, ticket: T): Admission<T> => ({
-  bound: state.bound,
-  queue: state.queue,
-  admitted: state.admitted + 1,
-  shared: state.shared + (ticket.isExclusive ? 0 : 1),
-  isExclusiveRunning: ticket.isExclusive,
-  outsiders: state.outsiders
-})
+    ? shared === 0 && !isExclusiveRunning && outsiders.alive === 0
+    : !isExclusiveRunning && outsiders.exclusive === 0 && shared + outsiders.occupying < bound
 
 /** Admits the longest startable run of tickets from the head of the queue. */
-export const admit = <T extends Ticket>(state: Admission<T>): readonly [ReadonlyArray<T>, Admission<T>] => {
-  const started: Array<T> = []
-  let next = state
-  for (;;) {
-    const ticket = next.queue[next.admitted]
-    if (ticket === undefined || !fits(next, ticket)) return [started, next]
-    started.push(ticket)
-    next = admitted(next, ticket)
+export const admit = <T extends Ticket>(
+  { admitted, bound, isExclusiveRunning, outsiders: before, queue, shared }: Admission<T>,
+  outsiders = before
+): readonly [ReadonlyArray<T>, Admission<T>] => {
+  const next: Types.Mutable<Admission<T>> = { bound, queue, admitted, shared, isExclusiveRunning, outsiders }
+  for (let ticket = queue[admitted]; ticket !== undefined; ticket = queue[next.admitted]) {
+    if (!fits(ticket, next, outsiders)) break
+    next.admitted++
+    next.isExclusiveRunning = ticket.isExclusive
+    if (!ticket.isExclusive) next.shared++
   }
+  const isWhole = admitted === 0 && next.admitted === queue.length
+  return [isWhole ? queue : queue.slice(admitted, next.admitted), next]
 }
 
 /** A call has ended and left its place. */
@@ -90,7 +89,7 @@ export const withOutsiders = <T extends Ticket>(state: Admission<T>, outsiders: 
 /** The head of the queue, when only outsiders keep it out: it would wait for something that may never end. */
 export const stuck = <T extends Ticket>(state: Admission<T>): T | undefined => {
   const head = state.queue[state.admitted]
-  return head !== undefined && isIdle(state) && !fits(state, head) ? head : undefined
+  return head !== undefined && isIdle(state) && !fits(head, state, state.outsiders) ? head : undefined
 }
 
 /** Takes the head out of the queue without running it. */

@@ -95,10 +95,10 @@ const inTime = <E, R, S>(
 
 /** What an encoder yields goes to the model, so it must be a text. */
 const asText = (written: unknown): Effect.Effect<string, TypeError> =>
-  typeof written === "string" ? Effect.succeed(written) : Effect.fail(new TypeError("the encoder yielded no text"))
+  typeof written === "string" ? Exit.succeed(written) : Exit.fail(new TypeError("the encoder yielded no text"))
 
 const write = <E, R>(desk: Desk<E, R>, subject: Subject, value: unknown): Effect.Effect<string, unknown> =>
-  Effect.flatMapEager(inTime(desk, subject, Now.encode(desk.encoder, value)), asText)
+  Now.flatMap(inTime(desk, subject, Now.encode(desk.encoder, value)), asText)
 
 const encodingFailed = (subject: Subject, cause: Cause.Cause<unknown>): Tool.ToolError =>
   toolError("encoding_failed", subject.call, { cause: Cause.squash(cause) })
@@ -108,7 +108,7 @@ const encode = <E, R>(desk: Desk<E, R>, subject: Subject, value: unknown): Effec
   const encodeSuccess = subject.tool?.encodeSuccess
   return encodeSuccess === undefined
     ? write(desk, subject, value)
-    : Effect.flatMapEager(
+    : Now.flatMap(
       inTime(desk, subject, Now.attempt(() => encodeSuccess(value))),
       (plain) => write(desk, subject, plain)
     )
@@ -277,6 +277,20 @@ const reserved = (subject: Subject, raw: Tool.Halt): Tool.ToolError =>
     metadata: { reservedHaltAtom: raw.reason }
   })
 
+const succeeded = <E, R>(
+  desk: Desk<E, R>,
+  subject: Subject,
+  raw: Tool.Ok,
+  encoding: Effect.Effect<string, unknown, any>
+): Effect.Effect<Answer, E, R> => {
+  const told = (content: string) => result(subject.call, raw, cut(content, subject.tool?.maxResultChars), false)
+  if (Now.isDone(encoding)) return Exit.succeed(told(encoding.value))
+  return Effect.matchCauseEffectEager(encoding, {
+    onSuccess: (content) => Effect.succeed(told(content)),
+    onFailure: (cause) => failed(desk, subject, encodingFailed(subject, cause))
+  })
+}
+
 /** The answer to what an executor yielded, when it is asked for. */
 export const fromOutcome = <E, R>(desk: Desk<E, R>, subject: Subject, raw: unknown): Effect.Effect<Answer, E, R> =>
   Effect.suspend(() => answerTo(desk, subject, raw))
@@ -288,11 +302,7 @@ export const answerTo = <E, R>(desk: Desk<E, R>, subject: Subject, raw: unknown)
   }
   switch (raw._tag) {
     case "Ok":
-      return Effect.matchCauseEffectEager(encode(desk, subject, raw.value), {
-        onSuccess: (content) =>
-          Effect.succeed(result(subject.call, raw, cut(content, subject.tool?.maxResultChars), false)),
-        onFailure: (cause) => failed(desk, subject, encodingFailed(subject, cause))
-      })
+      return succeeded(desk, subject, raw, encode(desk, subject, raw.value))
     case "Error":
       return failed(desk, subject, raw.error)
     case "AskUser":

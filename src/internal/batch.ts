@@ -18,7 +18,7 @@ import type * as Tool from "../Tool.ts"
 import * as Answer from "./answer.ts"
 import { Waiting } from "./approval.ts"
 import * as Deadline from "./deadline.ts"
-import { Decisions, joined } from "./decisions.ts"
+import { Decisions } from "./decisions.ts"
 import * as Emission from "./emission.ts"
 import { type Events, isNonEmpty } from "./events.ts"
 import { Handling, type Host } from "./handling.ts"
@@ -27,7 +27,9 @@ import { Holding } from "./holding.ts"
 import * as KeyedPermits from "./keyedPermits.ts"
 import { limited } from "./limit.ts"
 import * as Limits from "./limits.ts"
+import * as Lists from "./lists.ts"
 import { Mailbox } from "./mailbox.ts"
+import * as Now from "./now.ts"
 import type * as Plan from "./plan.ts"
 import { Queue } from "./queue.ts"
 import { type Owner, type Task, taskOf } from "./running.ts"
@@ -42,7 +44,7 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
   private readonly mailbox = new Mailbox<E>()
   readonly emission: Emission.Emission
   /** By the position of the call. */
-  private readonly answered: Array<Answer.Answer | undefined> = []
+  private answered: Array<Answer.Answer | undefined> = []
   private completed = 0
   private firstHalt: Event.Halt | undefined
   private readonly waiting = new Waiting()
@@ -82,7 +84,7 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
 
   /** Calls that have come up. They are numbered by their position in the turn, and start in the order they come in. */
   add(jobs: ReadonlyArray<Plan.Job>): void {
-    this.jobs = joined(this.jobs, jobs)
+    this.jobs = Lists.joined(this.jobs, jobs)
     this.decisions.add(jobs)
   }
 
@@ -279,7 +281,9 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
   }
 
   settling(job: Answer.Numbered, answer: Effect.Effect<Answer.Answer, E, any>): Effect.Effect<void, E, any> {
-    return Effect.mapEager(answer, (value) => this.settle(job, value))
+    if (!Now.isDone(answer)) return Effect.map(answer, (value) => this.settle(job, value))
+    this.settle(job, answer.value)
+    return Effect.void
   }
 
   private isSpokenFor(job: Answer.Numbered): boolean {
@@ -293,7 +297,8 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
 
   private settle(job: Answer.Numbered, answer: Answer.Answer): void {
     if (this.isSpokenFor(job)) return
-    this.answered[job.index] = answer
+    if (job.index === 0 && this.answered.length === 0) this.answered = [answer]
+    else this.answered[job.index] = answer
     this.completed++
     this.firstHalt ??= answer.halt
     const { id, name } = job.call

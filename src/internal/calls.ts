@@ -7,6 +7,7 @@ import * as Result from "effect/Result"
 import type * as Types from "effect/Types"
 import type * as Message from "../Message.ts"
 import * as Json from "./json.ts"
+import * as Lists from "./lists.ts"
 
 interface Entry {
   readonly id: string
@@ -46,9 +47,12 @@ export interface Reading {
   readonly isTruncated: boolean
 }
 
+/** From how many calls on they are worth a table. */
+const many = 8
+
 export class Calls {
   private entries: Array<Entry> = []
-  /** The latest of each id on the wire. Most replies have no calls. */
+  /** The latest of each id on the wire. Most replies have few calls, and do without. */
   private latest: Map<string, Entry> | undefined
   /** The one that the next fragment of an id belongs to, where that is not the latest. */
   private current: Map<string, Entry> | undefined
@@ -78,16 +82,23 @@ export class Calls {
     return copy
   }
 
+  /** The latest call of an id. */
+  private latestOf(wireId: string): Entry | undefined {
+    return this.latest === undefined
+      ? this.entries.findLast((entry) => entry.wireId === wireId)
+      : this.latest.get(wireId)
+  }
+
   /** The latest call of an id of which something is so. */
   private find(wireId: string, isSo: (entry: Entry) => boolean): Entry | undefined {
-    let entry = this.latest?.get(wireId)
+    let entry = this.latestOf(wireId)
     while (entry !== undefined && !isSo(entry)) entry = entry.before
     return entry
   }
 
   /** The call that the next fragment of an id belongs to. */
   private currentOf(wireId: string): Entry | undefined {
-    return this.current?.get(wireId) ?? this.latest?.get(wireId)
+    return this.current?.get(wireId) ?? this.latestOf(wireId)
   }
 
   /** From now on fragments of that id are this call's. */
@@ -98,13 +109,11 @@ export class Calls {
 
   /** Takes in a call, which the next fragments of its id are for. */
   private enter(entry: Entry): void {
-    const latest = this.latest ??= new Map()
-    // Most replies have one call, and a list that something is pushed on has room for many.
-    if (this.entries.length === 0) this.entries = [entry]
-    else this.entries.push(entry)
-    entry.before = latest.get(entry.wireId)
+    entry.before = this.latestOf(entry.wireId)
     entry.shared = (entry.before?.shared ?? 0) + 1
-    latest.set(entry.wireId, entry)
+    this.entries = Lists.added(this.entries, entry)
+    if (this.entries.length === many) this.latest = new Map(this.entries.map((one) => [one.wireId, one]))
+    this.latest?.set(entry.wireId, entry)
     this.current?.delete(entry.wireId)
     if (entry.id === entry.wireId) return
     this.madeUp ??= new Set()
@@ -138,7 +147,7 @@ export class Calls {
 
   private freshId(wireId: string): string {
     const base = wireId === "" ? `call_${this.turn}` : wireId
-    const shared = this.latest?.get(wireId)?.shared ?? 0
+    const shared = this.latestOf(wireId)?.shared ?? 0
     let count = Math.max(wireId === "" ? 1 : 2, shared + 1)
     while (this.isUsed(`${base}_${count}`)) count++
     return `${base}_${count}`

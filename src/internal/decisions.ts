@@ -3,8 +3,9 @@
  * arguments take time. Where nothing takes time a group is decided as it comes up.
  */
 import * as Effect from "effect/Effect"
-import * as Exit from "effect/Exit"
 import type { Helpers } from "./helpers.ts"
+import * as Lists from "./lists.ts"
+import * as Now from "./now.ts"
 import * as Plan from "./plan.ts"
 import type { Workshop } from "./workshop.ts"
 
@@ -30,7 +31,7 @@ export class Decisions {
 
   /** Calls that have come up. Nothing is decided before it has begun. */
   add(jobs: ReadonlyArray<Plan.Job>): void {
-    this.undecided = joined(this.undecided, jobs)
+    this.undecided = Lists.joined(this.undecided, jobs)
     if (this.hasBegun) this.next()
   }
 
@@ -46,7 +47,7 @@ export class Decisions {
     const jobs = this.undecided
     this.undecided = []
     const deciding = jobs.map((job) => this.decide(job))
-    if (deciding.every(isDecided)) return this.decided(deciding.map((exit) => exit.value))
+    if (deciding.every(Now.isDone)) return this.decided(deciding.map((exit) => exit.value))
     const { bound: concurrency } = this.workshop
     this.helpers.when(Effect.all(deciding, { concurrency }), (decided) => this.decided(decided))
   }
@@ -62,14 +63,4 @@ export class Decisions {
       ? Plan.decide(job, this.workshop.settings.policy, this.court)
       : Effect.succeed(job)
   }
-}
-
-const isDecided = (effect: Effect.Effect<Plan.Decided, never, any>): effect is Exit.Success<Plan.Decided> =>
-  Exit.isExit(effect) && Exit.isSuccess(effect)
-
-/** Most lists come in one piece, and are no longer than that. */
-export const joined = <A>(list: Array<A>, more: ReadonlyArray<A>): Array<A> => {
-  if (list.length === 0) return more.slice()
-  for (const item of more) list.push(item)
-  return list
 }

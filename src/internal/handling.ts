@@ -22,6 +22,7 @@ import type { Helper, Helpers } from "./helpers.ts"
 import type { Holding } from "./holding.ts"
 import type * as Json from "./json.ts"
 import * as Limits from "./limits.ts"
+import * as Now from "./now.ts"
 import type * as Plan from "./plan.ts"
 import * as ResultObject from "./resultObject.ts"
 import type { Owner, Task } from "./running.ts"
@@ -172,7 +173,7 @@ export class Handling<E> implements Owner, Reports {
     const updates = Execution.isFailure(counted) ? undefined : this.updates
     return this.host.settling(
       this.job,
-      updates === undefined ? answer : Effect.mapEager(answer, (value) => Answer.updating(value, updates))
+      updates === undefined ? answer : Now.map(answer, (value) => Answer.updating(value, updates))
     )
   }
 

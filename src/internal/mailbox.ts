@@ -8,6 +8,7 @@ import type * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
 import type * as Event from "../Event.ts"
 import { type Outlet, unreadProgressLimit } from "./emission.ts"
+import * as Lists from "./lists.ts"
 
 export class Mailbox<E> implements Outlet {
   private events: Array<Event.Event> = []
@@ -20,7 +21,7 @@ export class Mailbox<E> implements Outlet {
 
   offer(events: ReadonlyArray<Event.Event>): void {
     if (this.failure !== undefined) return
-    for (const event of events) this.events.push(event)
+    this.events = Lists.joined(this.events, events)
     this.wake()
   }
 
@@ -64,7 +65,9 @@ export class Mailbox<E> implements Outlet {
       Effect.callback((resume) => {
         const next = Effect.suspend(() => this.drain())
         if (this.isDue) return resume(next)
-        this.resumeReader = () => reader.currentDispatcher.scheduleTask(() => resume(next), 0)
+        // Not made where the property is set: it would be made among the old objects, and keep what it closes over.
+        const resumeReader = () => reader.currentDispatcher.scheduleTask(() => resume(next), 0)
+        this.resumeReader = resumeReader
         return Effect.sync(() => {
           this.resumeReader = undefined
         })

@@ -17,11 +17,27 @@ export const attempt = <A, E, R>(evaluate: () => Effect.Effect<A, E, R>): Effect
   }
 }
 
+const success = Object.getPrototypeOf(Exit.void)
+
+/** Whether an effect is an exit with its value. One that is not seen for what it is takes the way around. */
+export const isDone = <A, E, R>(effect: Effect.Effect<A, E, R>): effect is Exit.Success<A> =>
+  Object.getPrototypeOf(effect) === success
+
+/** As `Effect.flatMapEager`, which makes an object of its arguments until it is compiled. */
+export const flatMap = <A, E, R, B, E2, R2>(
+  first: Effect.Effect<A, E, R>,
+  next: (value: A) => Effect.Effect<B, E2, R2>
+): Effect.Effect<B, E | E2, R | R2> => isDone(first) ? next(first.value) : Effect.flatMapEager(first, next)
+
+/** As `Effect.mapEager`. */
+export const map = <A, E, R, B>(first: Effect.Effect<A, E, R>, next: (value: A) => B): Effect.Effect<B, E, R> =>
+  isDone(first) ? Exit.succeed(next(first.value)) : Effect.mapEager(first, next)
+
 /** Goes on after what has nothing to give. Where there was nothing to do, this is a call and no more. */
 export const andThen = <A, E, R, E2, R2>(
   first: Effect.Effect<void, E, R>,
   next: () => Effect.Effect<A, E2, R2>
-): Effect.Effect<A, E | E2, R | R2> => first === Effect.void ? next() : Effect.flatMapEager(first, next)
+): Effect.Effect<A, E | E2, R | R2> => first === Effect.void ? next() : flatMap(first, next)
 
 /** The services of the fiber in whose step this is called. */
 export const services = <R>(): Context.Context<R> => {

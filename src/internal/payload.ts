@@ -15,9 +15,6 @@ const isOptional = (value: unknown, is: (value: unknown) => boolean): boolean =>
 
 const hasUsage = (chunk: unknown): boolean => Json.isObject(chunk) && Json.isObject(chunk["usage"])
 
-/** Whether it can be looked at as an event. */
-export const isEvent = (event: unknown): boolean => Json.isObject(event)
-
 /** Whether a delta of text or reasoning says something. */
 export const saysText = ({ delta }: { readonly delta?: unknown }): boolean => typeof delta === "string" && delta !== ""
 

@@ -64,7 +64,7 @@ export class Queue {
     while (this.hasRoom && Admission.isWaiting(this.admission)) {
       this.hasRoom = false
       const outsiders = this.running.outsiders(this.holding, this.admission.isExclusiveRunning)
-      const [runs, next] = Admission.admit(Admission.withOutsiders(this.admission, outsiders))
+      const [runs, next] = Admission.admit(this.admission, outsiders)
       this.admission = next
       this.holding += runs.length
       for (const run of runs) this.exits.start(run)

@@ -21,6 +21,8 @@ import type * as Tool from "../Tool.ts"
 import type { Batch } from "./batch.ts"
 import * as Division from "./division.ts"
 import type { Events } from "./events.ts"
+import * as Lists from "./lists.ts"
+import * as Now from "./now.ts"
 import * as Plan from "./plan.ts"
 import type * as Turn from "./turn.ts"
 
@@ -121,7 +123,7 @@ export class Reply<E, R> {
   }
 
   private heard(signal: Effect.Effect<Signal, E>): Heard<E, R> {
-    return Effect.flatMapEager(signal, (heard) => this.listener.heard(heard))
+    return Now.flatMap(signal, (heard) => this.listener.heard(heard))
   }
 
   private besideModel(batch: Batch<E>): Effect.Effect<Signal, E> {
@@ -162,10 +164,11 @@ export class Reply<E, R> {
     const { mode, settings } = this.run
     if (this.isOver || settings.policy.start === "afterTurn" || mode === "manual") return none
     let completed: Array<Event.Of<"ToolCallCompleted">> | undefined
-    for (const event of events) {
+    for (let index = 0; index < events.length; index++) {
+      const event = events[index] as Event.Event
       // How it ended decides on all calls at once, and on those that the wire still tells of.
       if (event._tag === "MessageCompleted" || event._tag === "Error") this.isOver = true
-      if (event._tag === "ToolCallCompleted") (completed ??= []).push(event)
+      if (event._tag === "ToolCallCompleted") completed = Lists.added(completed ?? [], event)
     }
     return completed === undefined || this.isOver ? none : completed.flatMap((event) => this.decodable(event))
   }

@@ -50,28 +50,42 @@ export const isReached = ({ isForAll, isSkipping }: Consequence, { isWaiting, jo
 
 /** The calls that have a place, in the order in which they got it, and who of them had it at the same time. */
 export class Company<Member extends Placed> {
-  /** How many had come before. */
-  private readonly members = new Map<Member, number>()
+  /** The first that came, as long as it is there. Often it is the only one. */
+  private first: Member | undefined
+  /** The others that are there, and how many had come before each. */
+  private others: Map<Member, number> | undefined
   /** By the position of a call that has left: how many had come by then. */
-  private readonly before: Array<number | undefined> = []
+  private before: Array<number | undefined> | undefined
   private count = 0
 
   join(member: Member): void {
-    this.members.set(member, this.count++)
+    if (this.count === 0) this.first = member
+    else (this.others ??= new Map()).set(member, this.count)
+    this.count++
   }
 
   leave(member: Member): void {
-    this.members.delete(member)
-    this.before[member.job.index] = this.count
+    if (this.first === member) this.first = undefined
+    else this.others?.delete(member)
+    if (this.before === undefined && member.job.index === 0) this.before = [this.count]
+    else (this.before ??= [])[member.job.index] = this.count
   }
 
   get all(): ReadonlyArray<Member> {
-    return Array.from(this.members.keys())
+    return this.earlierThan(Infinity)
   }
 
   /** Those that were there at the same time as a call, itself included as long as it is there. */
   beside(index: number): ReadonlyArray<Member> {
-    const before = this.before[index] ?? Infinity
-    return Array.from(this.members).flatMap(([member, earlier]) => earlier < before ? [member] : [])
+    return this.earlierThan(this.before?.[index] ?? Infinity)
+  }
+
+  /** In the order in which they came. */
+  private earlierThan(before: number): ReadonlyArray<Member> {
+    const found = this.first === undefined ? [] : [this.first]
+    this.others?.forEach((earlier, member) => {
+      if (earlier < before) found.push(member)
+    })
+    return found
   }
 }

@@ -3,7 +3,7 @@ import type * as Message from "../Message.ts"
 import type * as Response from "../Response.ts"
 import type * as Thread from "../Thread.ts"
 import * as Calls from "./calls.ts"
-import type { GrowingText } from "./growingText.ts"
+import { GrowingText } from "./growingText.ts"
 import * as Log from "./log.ts"
 import * as ToolEvents from "./toolEvents.ts"
 
@@ -21,6 +21,18 @@ export interface StepState {
   usage: Response.Usage | null
   error: { readonly value: unknown } | undefined
   tools: ToolEvents.ToolEvents
+}
+
+/** Takes in a piece of what is said. */
+export const said = (state: StepState, piece: string): void => {
+  state.text ??= new GrowingText()
+  state.text.add(piece)
+}
+
+/** Takes in a piece of what is thought. */
+export const thought = (state: StepState, piece: string): void => {
+  state.reasoning ??= new GrowingText()
+  state.reasoning.add(piece)
 }
 
 /** Begins a step on a thread. */

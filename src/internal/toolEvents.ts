@@ -5,6 +5,7 @@
 import type * as Event from "../Event.ts"
 import type * as Message from "../Message.ts"
 import * as Json from "./json.ts"
+import * as Lists from "./lists.ts"
 import * as Outcomes from "./outcome.ts"
 
 /** Something that belongs to one call. */
@@ -16,14 +17,14 @@ interface Entry<A> {
 type Tail = Event.Of<"ToolResultEncoded"> | Event.Of<"AskUserRequested"> | Event.Of<"ToolHalt">
 
 export class ToolEvents {
-  readonly answers: Array<Entry<Message.Message>> = []
+  answers: Array<Entry<Message.Message>> = []
   /** Few turns have halts or updates. */
   private halts: Array<Entry<Event.Halt>> | undefined
   private updates: Array<Entry<Json.JsonObject>> | undefined
 
   copy(): ToolEvents {
     const copied = new ToolEvents()
-    copied.answers.push(...this.answers)
+    copied.answers = this.answers.slice()
     copied.halts = this.halts?.slice()
     copied.updates = this.updates?.slice()
     return copied
@@ -37,7 +38,7 @@ export class ToolEvents {
 
   ended(event: Tail): void {
     const id = event._tag === "ToolResultEncoded" ? event.id : event.toolCallId
-    this.answers.push({ id, value: answer(event) })
+    this.answers = Lists.added(this.answers, { id, value: answer(event) })
     if (event._tag === "ToolResultEncoded") return
     this.halts ??= []
     this.halts.push({ id, value: halt(event) })

@@ -83,8 +83,8 @@ const isShown = <R>(view: View<R>, event: Event.Event): boolean => {
 
 /** The events a consumer sees. Without a filter to apply the array is handed on as it is. */
 export const shown = <R>(view: View<R>, events: ReadonlyArray<Event.Event>): ReadonlyArray<Event.Event> => {
-  for (const event of events) {
-    if (!isShown(view, event)) return events.filter((event) => isShown(view, event))
+  for (let index = 0; index < events.length; index++) {
+    if (!isShown(view, events[index] as Event.Event)) return events.filter((event) => isShown(view, event))
   }
   return events
 }

@@ -85,8 +85,8 @@ class Connection {
   #bursts
   #isOver = false
 
-  constructor(model, { messages }) {
-    this.#bursts = model.call(messages.length, this.#controller.signal)[Symbol.asyncIterator]()
+  constructor(model, messageCount) {
+    this.#bursts = model.call(messageCount, this.#controller.signal)[Symbol.asyncIterator]()
   }
 
   pull = Effect.suspend(() => this.#isOver ? Cause.done() : this.#next)
@@ -103,11 +103,11 @@ class Connection {
   })
 }
 
-/** The model as an adapter. A connection is made for one reader, and closed with the scope in which it is read. */
+/** The model as an adapter: it takes of a request what it sends, and keeps no more of it. A connection is made for one reader, and closed with the scope in which it is read. */
 const adapter = (model) => ({
-  stream: (request) =>
+  stream: ({ messages: { length: messageCount } }) =>
     Stream.fromChannel(Channel.fromTransform((_upstream, scope) => {
-      const connection = new Connection(model, request)
+      const connection = new Connection(model, messageCount)
       return Effect.as(Scope.addFinalizer(scope, connection.close), connection.pull)
     }))
 })

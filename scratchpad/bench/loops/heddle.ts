@@ -92,8 +92,8 @@ class Connection {
   private readonly reading = new Reading()
   private isOver = false
 
-  constructor(model: Model, { messages }: Adapter.Request) {
-    this.reply = model.request(messages.length)
+  constructor(model: Model, messageCount: number) {
+    this.reply = model.request(messageCount)
   }
 
   readonly pull: Pull.Pull<Events> = Effect.suspend(() => this.isOver ? Cause.done() : this.next)
@@ -108,11 +108,11 @@ class Connection {
   })
 }
 
-/** The model as an adapter. A connection is made for one reader, and closed with the scope in which it is read. */
+/** The model as an adapter: it takes of a request what it sends, and keeps no more of it. A connection is made for one reader, and closed with the scope in which it is read. */
 const adapter = (model: Model): Adapter.Adapter["Service"] => ({
-  stream: (request) =>
+  stream: ({ messages: { length: messageCount } }) =>
     Stream.fromChannel(Channel.fromTransform((_upstream, scope) => {
-      const connection = new Connection(model, request)
+      const connection = new Connection(model, messageCount)
       return Effect.as(Scope.addFinalizer(scope, connection.close), connection.pull)
     }))
 })
