@@ -11,7 +11,6 @@ import * as Calls from "./internal/calls.ts"
 import * as Classifications from "./internal/classification.ts"
 import * as Ending from "./internal/ending.ts"
 import * as FinishReasons from "./internal/finishReason.ts"
-import { GrowingText } from "./internal/growingText.ts"
 import * as Json from "./internal/json.ts"
 import * as Log from "./internal/log.ts"
 import * as Payload from "./internal/payload.ts"
@@ -159,7 +158,7 @@ const fold = (state: State, event: Event.Event): boolean => {
 const foldWhole = (state: State, event: Event.Event): void => {
   switch (event._tag) {
     case "TextCompleted":
-      state.text = new GrowingText(event.text)
+      StepState.saidInAll(state, event.text)
       return
     case "ToolCallCompleted":
       return state.calls.completed(event)

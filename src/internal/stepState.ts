@@ -29,6 +29,11 @@ export const said = (state: StepState, piece: string): void => {
   state.text.add(piece)
 }
 
+/** What was said, whatever its pieces were. */
+export const saidInAll = (state: StepState, text: string): void => {
+  state.text = new GrowingText(text)
+}
+
 /** Takes in a piece of what is thought. */
 export const thought = (state: StepState, piece: string): void => {
   state.reasoning ??= new GrowingText()
