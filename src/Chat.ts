@@ -231,13 +231,15 @@ export const run = <
   input: Thread.Input,
   options: Options<Tools, E, R, RHalt, REvent> = {}
 ): Effect.Effect<Event.ChatResult, ChatError | E, R | RHalt | REvent | Step.Services<Tools>> =>
-  Effect.gen(function*() {
+  Effect.suspend(() => {
     let last: Event.Event | undefined
-    yield* Stream.runForEachArray(stream(input, options), (events) =>
+    const read = Stream.runForEachArray(stream(input, options), (events) =>
       Effect.sync(() => {
         last = events[events.length - 1]
       }))
-    const result = Collector.toChatResult(Collector.applyAll(Collector.initial(), last === undefined ? [] : [last]))
-    const error = result.steps[0]?.response.error
-    return error instanceof Step.EngineError ? yield* error : result
+    return Effect.flatMap(read, () => {
+      const result = Collector.toChatResult(Collector.applyAll(Collector.initial(), last === undefined ? [] : [last]))
+      const error = result.steps[0]?.response.error
+      return error instanceof Step.EngineError ? Effect.fail(error) : Effect.succeed(result)
+    })
   })

@@ -68,12 +68,10 @@ export const initial = (options: Options = {}): State => ({
   usage: null,
   error: undefined,
   tools: new ToolEvents.ToolEvents(),
-  metadata: none,
+  metadata: Json.none,
   steps: [],
   chatResult: undefined
 })
-
-const none: State["metadata"] = Object.freeze({})
 
 /**
  * The state after one event. The given state is not changed; an event that says nothing new gives the same reference
@@ -300,7 +298,7 @@ const stepResult = (state: State, event: Event.Of<"StepCompleted">): Event.StepR
     response: event.response,
     toolResults: state.tools.answersInOrder(ids),
     done: event.done ?? (decided !== undefined || isDone(state.policy, event.response)),
-    metadata: {}
+    metadata: Json.none
   }
   if (isManual) result.mode = "manual"
   if (decided !== undefined) Object.assign(result, decided)
@@ -386,7 +384,7 @@ export const chatResult = (parts: {
   usage: Response.sumUsage(parts.steps.map((step) => step.response.usage)),
   ...(parts.finalized === undefined ? {} : { finalized: parts.finalized }),
   ...ToolEvents.mergeUpdates(parts.steps.map((step) => step.contextUpdate)),
-  metadata: {}
+  metadata: Json.none
 })
 
 /**

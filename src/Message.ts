@@ -157,7 +157,7 @@ export type Content = Message["content"]
  * @category constructors
  * @since 0.1.0
  */
-export const system = (content: Content): Message => ({ role: "system", content, metadata: {} })
+export const system = (content: Content): Message => ({ role: "system", content, metadata: Json.none })
 
 /**
  * A user message.
@@ -178,7 +178,7 @@ export const system = (content: Content): Message => ({ role: "system", content,
  * @category constructors
  * @since 0.1.0
  */
-export const user = (content: Content): Message => ({ role: "user", content, metadata: {} })
+export const user = (content: Content): Message => ({ role: "user", content, metadata: Json.none })
 
 /**
  * An assistant message, with the tool calls it made, if any.
@@ -190,7 +190,7 @@ export const assistant = (content: Content, toolCalls: ReadonlyArray<ToolCall> =
   role: "assistant",
   content,
   ...(toolCalls.length === 0 ? {} : { toolCalls }),
-  metadata: {}
+  metadata: Json.none
 })
 
 /**
@@ -203,7 +203,7 @@ export const tool = (toolCallId: string, content: Content): Message => ({
   role: "tool",
   toolCallId,
   content,
-  metadata: {}
+  metadata: Json.none
 })
 
 const isParts = Schema.is(Schema.Array(Part))
@@ -249,7 +249,7 @@ export const toolCall = (id: string, name: string, args: ToolCall["arguments"] =
   id,
   name,
   arguments: args,
-  metadata: {}
+  metadata: Json.none
 })
 
 /**

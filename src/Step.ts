@@ -230,13 +230,15 @@ export const run = <const Tools extends ReadonlyArray<Tool.Any> = [], E = never,
   input: Thread.Input,
   options: Options<Tools, E, R, REvent> = {}
 ): Effect.Effect<Event.StepResult, StepError | E, R | REvent | Services<Tools>> =>
-  Effect.gen(function*() {
-    const state = Collector.initial({
-      thread: Thread.empty,
-      policy: options.policy ?? (yield* Policy.Defaults).policy ?? Policy.standard
-    })
-    yield* Stream.runForEachArray(stream(input, options), (events) =>
+  Effect.suspend(() => {
+    const defaults = Context.get(Now.services(), Policy.Defaults)
+    const policy = options.policy ?? defaults.policy ?? Policy.standard
+    const state = Collector.initial({ thread: Thread.empty, policy })
+    const read = Stream.runForEachArray(stream(input, options), (events) =>
       Effect.sync(() => Collector.applyAllUnsafe(state, events)))
-    const result = Collector.toStepResult(state)
-    return result.response.error instanceof EngineError ? yield* result.response.error : result
+    return Effect.flatMap(read, () => {
+      const result = Collector.toStepResult(state)
+      const { error } = result.response
+      return error instanceof EngineError ? Effect.fail(error) : Effect.succeed(result)
+    })
   })

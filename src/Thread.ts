@@ -82,8 +82,10 @@ export class ValidationError extends Schema.TaggedError<ValidationError>("heddle
  * @since 0.1.0
  */
 export const fromMessages = (messages: ReadonlyArray<Message.Input>): Thread => ({
-  messages: messages.map((message) => message.metadata ? message as Message.Message : { ...message, metadata: {} }),
-  metadata: {}
+  messages: messages.map((message) =>
+    message.metadata ? message as Message.Message : { ...message, metadata: Json.none }
+  ),
+  metadata: Json.none
 })
 
 /**

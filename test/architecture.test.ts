@@ -130,6 +130,8 @@ const faults: Record<Rule, ReadonlyArray<readonly [source: SourceText, message: 
     [plant("src/Chat.ts", "const at = (date: Date) => date"), "Date"],
     [plant("src/Chat.ts", "const later = `${setTimeout(run, 1)}`"), "setTimeout"],
     [plant("src/Chat.ts", "globalThis.setTimeout(run, 1)"), "setTimeout"],
+    [plant("src/internal/timer.ts", "const now = Date.now()"), "Date"],
+    [plant("src/internal/timer.ts", "setInterval(run, 1)"), "setInterval"],
     [plant("src/Chat.ts", "const chance = Math\n  .random()"), "Math.random"],
     [plant("src/Chat.ts", "const chance = Math[\"random\"]"), "Math.random"]
   ],

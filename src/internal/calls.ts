@@ -135,7 +135,7 @@ export class Calls {
       isTaken: false,
       argumentsLost: undefined,
       providerExecuted: false,
-      metadata: {}
+      metadata: Json.none
     }
     this.enter(entry)
     return entry

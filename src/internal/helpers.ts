@@ -2,27 +2,18 @@
  * What waits on behalf of a batch: for a time to be up, for arguments to be decoded. It holds no resources and runs none
  * of the caller's code itself; when it is closed it stops waiting, and nothing it was to do happens any more.
  */
-import * as Clock from "effect/Clock"
-import * as Context from "effect/Context"
+import type * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
+import { Few } from "./few.ts"
+import * as Timer from "./timer.ts"
 
-/** A timer of the platform's. */
-type Timer = ReturnType<typeof setTimeout>
-
-export type Helper = Fiber.Fiber<unknown> | Timer
-
-/** The clock that sleeps by timers of the platform's. */
-const live = Context.get(Context.empty(), Clock.Clock)
-
-/** The longest time that such a timer can wait for, in milliseconds. */
-const longest = 2 ** 31 - 1
+export type Helper = Fiber.Fiber<unknown> | Timer.Timer
 
 export class Helpers {
   private readonly services: Context.Context<any>
-  /** Those that wait: mostly there is one. */
-  private first: Helper | undefined
-  private others: Set<Helper> | undefined
+  /** Those that wait. */
+  private readonly waiting = new Few<Helper>()
   private isClosed = false
 
   constructor(services: Context.Context<any>) {
@@ -35,32 +26,22 @@ export class Helpers {
     let helper: Helper | undefined
     const fiber = Effect.runForkWith(this.services)(
       Effect.map(waiting, (value) => {
-        this.forget(helper)
+        if (helper !== undefined) this.waiting.delete(helper)
         if (!this.isClosed) then(value)
       })
     )
     if (fiber.pollUnsafe() !== undefined) return fiber
     helper = fiber
-    this.know(fiber)
+    this.waiting.add(fiber)
     if (this.isClosed) this.stop(fiber)
     return fiber
-  }
-
-  private know(helper: Helper): void {
-    if (this.first === undefined) this.first = helper
-    else (this.others ??= new Set()).add(helper)
-  }
-
-  private forget(helper: Helper | undefined): void {
-    if (this.first === helper) this.first = undefined
-    else if (helper !== undefined) this.others?.delete(helper)
   }
 
   /** Nobody needs what it waits for any more. It is known until it has ended. */
   stop(helper: Helper | undefined): void {
     if (helper === undefined) return
     stopNow(helper)
-    if (!isAlive(helper)) this.forget(helper)
+    if (!isAlive(helper)) this.waiting.delete(helper)
   }
 
   /**
@@ -69,32 +50,32 @@ export class Helpers {
    */
   after(millis: number, then: () => void): Helper | undefined {
     if (this.isClosed) return undefined
-    const isPlain = millis > 0 && millis <= longest && Context.get(this.services, Clock.Clock) === live
-    return isPlain ? this.timer(millis, then) : this.when(Effect.sleep(millis), then)
+    return Timer.isAllThereIs(this.services, millis)
+      ? this.timer(millis, then)
+      : this.when(Effect.sleep(millis), then)
   }
 
-  /** What the live clock sleeps by, without a fiber that sleeps: one is there when there is something to do. */
-  private timer(millis: number, then: () => void): Timer {
-    const timer = setTimeout(() => {
-      this.forget(timer)
-      Effect.runForkWith(this.services)(Effect.sync(then))
-    }, millis)
-    this.know(timer)
+  private timer(millis: number, then: () => void): Timer.Timer {
+    const timer = Timer.set(this.services, millis, () => {
+      this.waiting.delete(timer)
+      then()
+    })
+    this.waiting.add(timer)
     return timer
   }
 
   /** Stops all, and waits until they have ended: a scheduler may give them their turn later than whoever closes. */
   close(): Effect.Effect<void> {
     this.isClosed = true
-    if (this.first === undefined && this.others === undefined) return Effect.void
-    const all = [...(this.first === undefined ? [] : [this.first]), ...(this.others ?? [])]
+    if (this.waiting.size === 0) return Effect.void
+    const { all } = this.waiting
     for (const helper of all) stopNow(helper)
     const left = all.filter(isAlive)
     return left.length === 0 ? Effect.void : Effect.asVoid(Fiber.awaitAll(left))
   }
 }
 
-const stopNow = (helper: Helper): void => Fiber.isFiber(helper) ? helper.interruptUnsafe() : clearTimeout(helper)
+const stopNow = (helper: Helper): void => Fiber.isFiber(helper) ? helper.interruptUnsafe() : Timer.clear(helper)
 
 /** A timer that was stopped is gone. */
 const isAlive = (helper: Helper): helper is Fiber.Fiber<unknown> =>

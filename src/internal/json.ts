@@ -11,6 +11,9 @@ import * as SchemaGetter from "effect/SchemaGetter"
 
 export type JsonObject = Readonly<Record<string, unknown>>
 
+/** No members. Most messages have no metadata, and a thread is made of many. */
+export const none: JsonObject = Object.freeze({})
+
 /** `__proto__` in any spelling that JSON allows: each of its letters may be escaped. */
 const suspicious = /__proto__|\\u00/i
 

@@ -6,6 +6,7 @@
  */
 import type * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
+import * as Fiber from "effect/Fiber"
 import type * as Event from "../Event.ts"
 import { type Outlet, unreadProgressLimit } from "./emission.ts"
 import * as Lists from "./lists.ts"
@@ -15,7 +16,9 @@ export class Mailbox<E> implements Outlet {
   /** By the index of the call, for ids may repeat: how much of its progress is unread, and where the last one is. */
   private unreadProgress: Map<number, { readonly count: number; readonly last: number }> | undefined
   private failure: Cause.Cause<E> | undefined
-  private resumeReader: (() => void) | undefined
+  /** Who waits for something to look at, and how it goes on. */
+  private reader: Fiber.Fiber<unknown, unknown> | undefined
+  private resume: ((next: Effect.Effect<ReadonlyArray<Event.Event>, E>) => void) | undefined
   /** Whether it was woken while nobody waited: whoever has just looked, and is about to wait, has to look again. */
   private wasWoken = false
 
@@ -47,9 +50,18 @@ export class Mailbox<E> implements Outlet {
 
   /** Lets the reader look again, although there may be no event. */
   wake(): void {
-    if (this.resumeReader === undefined) this.wasWoken = true
-    this.resumeReader?.()
-    this.resumeReader = undefined
+    const { reader, resume } = this
+    if (reader === undefined || resume === undefined) {
+      this.wasWoken = true
+      return
+    }
+    this.leave()
+    reader.currentDispatcher.scheduleTask(() => resume(Effect.suspend(() => this.drain())), 0)
+  }
+
+  private leave(): void {
+    this.reader = undefined
+    this.resume = undefined
   }
 
   /**
@@ -61,18 +73,12 @@ export class Mailbox<E> implements Outlet {
   }
 
   private wait(): Effect.Effect<ReadonlyArray<Event.Event>, E> {
-    return Effect.withFiber((reader) =>
-      Effect.callback((resume) => {
-        const next = Effect.suspend(() => this.drain())
-        if (this.isDue) return resume(next)
-        // Not made where the property is set: it would be made among the old objects, and keep what it closes over.
-        const resumeReader = () => reader.currentDispatcher.scheduleTask(() => resume(next), 0)
-        this.resumeReader = resumeReader
-        return Effect.sync(() => {
-          this.resumeReader = undefined
-        })
-      })
-    )
+    return Effect.callback((resume) => {
+      if (this.isDue) return resume(Effect.suspend(() => this.drain()))
+      this.reader = Fiber.getCurrent()
+      this.resume = resume
+      return Effect.sync(() => this.leave())
+    })
   }
 
   get isEmpty(): boolean {

@@ -57,7 +57,7 @@ export const messages = (
   system: string | undefined,
   thread: ReadonlyArray<Message.Message>
 ): ReadonlyArray<Message.Message> =>
-  system === undefined ? thread : [{ role: "system", content: system, metadata: {} }, ...thread]
+  system === undefined ? thread : [{ role: "system", content: system, metadata: Json.none }, ...thread]
 
 type Issues = ReadonlyArray<Thread.Issue>
 

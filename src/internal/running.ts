@@ -10,6 +10,7 @@ import type * as Fiber from "effect/Fiber"
 import * as Latch from "effect/Latch"
 import type * as Event from "../Event.ts"
 import type { Outsiders } from "./admission.ts"
+import { Few } from "./few.ts"
 import { Helpers } from "./helpers.ts"
 import type { Holding } from "./holding.ts"
 import * as Limits from "./limits.ts"
@@ -71,7 +72,7 @@ export class Running {
   /** The handler that the run is in. */
   private readonly around: Holding | undefined
   private listeners: ReadonlyArray<() => void> = []
-  private readonly tasks = new Set<Task>()
+  private readonly tasks = new Few<Task>()
   /** Those of the tasks that have had their grace period. Nobody waits for them any more. */
   private lost: Set<Task> | undefined
   private idle: Latch.Latch | undefined
@@ -181,7 +182,7 @@ export class Running {
 
   /** Calls `listener` after a handler has ended or was given up, until the returned function is called. */
   onChange(listener: () => void): () => void {
-    this.listeners = [...this.listeners, listener]
+    this.listeners = this.listeners.concat(listener)
     return () => {
       this.listeners = this.listeners.filter((other) => other !== listener)
     }
@@ -209,7 +210,7 @@ export class Running {
   }
 
   private stopAt(now: number): Effect.Effect<ReadonlyArray<Event.Abandoned>> {
-    for (const task of this.tasks) this.tell(task, now)
+    for (const task of this.tasks.all) this.tell(task, now)
     let remaining = 0
     for (const [task, since] of this.told ?? []) {
       const left = this.until(since) - now
@@ -225,15 +226,15 @@ export class Running {
   /** Blocking handlers have had their time, too: they are told to stop as well, and given one turn to do so. */
   private abandon(): Effect.Effect<ReadonlyArray<Event.Abandoned>> {
     if (this.tasks.size === 0) return Effect.succeed([])
-    for (const task of this.tasks) interruptTask(task, -Infinity)
+    for (const task of this.tasks.all) interruptTask(task, -Infinity)
     return Effect.yieldNow.pipe(
       Effect.andThen(Clock.currentTimeMillis),
       Effect.map((now) => {
         const abandoned = Array.from(
-          this.tasks,
+          this.tasks.all,
           ({ id, name, startedAt }) => ({ id, name, ageMillis: now - startedAt })
         )
-        for (const task of this.tasks) task.owner?.isAbandoned()
+        for (const task of this.tasks.all) task.owner?.isAbandoned()
         this.tasks.clear()
         this.told = undefined
         this.lost = undefined

@@ -75,8 +75,8 @@ export const mergeUpdates = (updates: ReadonlyArray<Json.JsonObject | undefined>
 /** The message that answers a call. */
 export const message = (toolCallId: string, content: string, isError: boolean): Message.Message =>
   isError
-    ? { role: "tool", toolCallId, content, metadata: {}, isError }
-    : { role: "tool", toolCallId, content, metadata: {} }
+    ? { role: "tool", toolCallId, content, metadata: Json.none, isError }
+    : { role: "tool", toolCallId, content, metadata: Json.none }
 
 const answer = (event: Tail): Message.Message => {
   switch (event._tag) {

@@ -11,6 +11,7 @@ import type * as Message from "../Message.ts"
 import type * as Response from "../Response.ts"
 import type * as Tool from "../Tool.ts"
 import type { Ambient } from "./ambient.ts"
+import * as Json from "./json.ts"
 import * as LostArguments from "./lostArguments.ts"
 import * as Payload from "./payload.ts"
 import type * as Request from "./request.ts"
@@ -113,7 +114,7 @@ export const assistantMessage = (
     role: "assistant",
     content: response.outputText ?? "",
     finishReason: response.finishReason ?? null,
-    metadata: {}
+    metadata: Json.none
   }
   if (toolCalls.length > 0) message.toolCalls = toolCalls.map(sendable)
   if (reasoning !== undefined) message.reasoning = reasoning
