@@ -151,12 +151,14 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
     return this.span === undefined ? Effect.void : Scope.close(this.span, exit)
   }
 
-  private told(events: ReadonlyArray<Event.Event>, before = none): EventPull<E, R> {
+  told(events: ReadonlyArray<Event.Event>, before: ReadonlyArray<Event.Event> = none): EventPull<E, R> {
     const { state, view } = this.run
     Collector.applyAllUnsafe(state, events)
-    const shown = Turn.shown(view, events)
+    const seen = Turn.lookAt(view, events)
+    // Without anything to hide the array is handed on as it is.
+    const shown = (seen & Turn.Look.hidden) === 0 ? events : Turn.shown(view, events)
     const visible = before.length === 0 ? shown : before.concat(shown)
-    const ready = this.reply.ready(events)
+    const ready = (seen & Turn.Look.final) === 0 ? none : this.reply.ready(events)
     if (view.onEvent !== undefined) return this.observed(events, visible, ready)
     if (ready.length > 0) return this.started(ready, visible)
     const isWorked = this.ended === undefined && this.batches.at(-1)?.isAtEnd === true
@@ -297,4 +299,4 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
   }
 }
 
-const none: ReadonlyArray<Event.Event> = []
+const none: ReadonlyArray<never> = []

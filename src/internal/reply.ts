@@ -49,6 +49,8 @@ type Heard<E, R> = Pull.Pull<Events, Adapter.AdapterError | E, void, R>
 /** Who reads a reply. */
 export interface Listener<E, R> {
   readonly openBatch: (calls: number) => Batch<E>
+  /** Goes on with what the model said, or a tool beside it. */
+  readonly told: (events: ReadonlyArray<Event.Event>) => Heard<E, R>
   /** Goes on with what the reply comes to next. */
   readonly heard: (signal: Signal) => Heard<E, R>
 }
@@ -93,7 +95,7 @@ export class Reply<E, R> {
     return nothing
   }
 
-  private began(events: ReadonlyArray<Event.Event>): Signal {
+  private began(events: ReadonlyArray<Event.Event>): ReadonlyArray<Event.Event> {
     this.hasBegun = true
     return events
   }
@@ -111,7 +113,7 @@ export class Reply<E, R> {
     const { batch } = this
     if (batch !== undefined && this.isBeside(batch)) return this.heard(this.besideModel(batch))
     return this.reading ??= Effect.matchCauseEffect(this.pull, {
-      onSuccess: (events) => this.listener.heard(this.began(events)),
+      onSuccess: (events) => this.listener.told(this.began(events)),
       onFailure: (cause) => this.heard(this.broke(cause))
     })
   }

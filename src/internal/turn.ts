@@ -67,28 +67,42 @@ export const withContext = <E, R>(run: Run<E, R>, update: Readonly<Record<string
   settings: { ...run.settings, context: { ...run.settings.context, ...update } }
 })
 
-/** Whether an event is shown. Hiding changes nothing about what the run does with it. */
-const isShown = <R>(view: View<R>, event: Event.Event): boolean => {
+/** What an event is to a run, besides what the fold makes of it. They may be added up. */
+export const Look = {
+  /** It is hidden from the consumer, which changes nothing about what the run does with it. */
+  hidden: 1,
+  /** It makes a call final, or says how the reply ended. */
+  final: 2
+} as const
+
+const look = <R>(view: View<R>, event: Event.Event): number => {
   switch (event._tag) {
     case "TextDelta":
     case "ReasoningDelta":
-      return view.emitTextDeltas !== false
+      return view.emitTextDeltas === false ? Look.hidden : 0
     case "ToolCallDelta":
-      return view.emitToolDeltas !== false
+      return view.emitToolDeltas === false ? Look.hidden : 0
     case "RawChunk":
-      return view.includeRawChunks === true || Payload.isUsage(event)
+      return view.includeRawChunks === true || Payload.isUsage(event) ? 0 : Look.hidden
+    case "ToolCallCompleted":
+    case "MessageCompleted":
+    case "Error":
+      return Look.final
     default:
-      return true
+      return 0
   }
 }
 
-/** The events a consumer sees. Without a filter to apply the array is handed on as it is. */
-export const shown = <R>(view: View<R>, events: ReadonlyArray<Event.Event>): ReadonlyArray<Event.Event> => {
-  for (let index = 0; index < events.length; index++) {
-    if (!isShown(view, events[index] as Event.Event)) return events.filter((event) => isShown(view, event))
-  }
-  return events
+/** What there is among some events. */
+export const lookAt = <R>(view: View<R>, events: ReadonlyArray<Event.Event>): number => {
+  let seen = 0
+  for (let index = 0; index < events.length; index++) seen |= look(view, events[index] as Event.Event)
+  return seen
 }
+
+/** The events that are not hidden. */
+export const shown = <R>(view: View<R>, events: ReadonlyArray<Event.Event>): ReadonlyArray<Event.Event> =>
+  events.filter((event) => (look(view, event) & Look.hidden) === 0)
 
 /** Shows events to the caller's observer, one after the other. The run goes on when it is done with them. */
 export const observed = <R>(view: View<R>, events: ReadonlyArray<Event.Event>): Effect.Effect<void, never, R> => {
