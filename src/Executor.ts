@@ -11,6 +11,7 @@ import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
 import * as Handlers from "./internal/handler.ts"
+import * as Now from "./internal/now.ts"
 import * as Outcomes from "./internal/outcome.ts"
 import * as Tool from "./Tool.ts"
 
@@ -56,7 +57,7 @@ const returned = (tool: Tool.Any, value: unknown): Tool.Outcome => {
 const run = (tool: Tool.Any, handler: Handlers.Handler, args: unknown, call: Tool.CallContext) => {
   const handled = Effect.suspend(() => {
     const result = handler(args, call)
-    return Effect.isEffect(result) ? result : Effect.succeed(Outcomes.brand(failed(tool, "invalid_return", result)))
+    return Now.isEffect(result) ? result : Effect.succeed(Outcomes.brand(failed(tool, "invalid_return", result)))
   })
   return Effect.matchCauseEffect(Effect.scoped(handled), {
     onSuccess: (value) => Effect.succeed(returned(tool, value)),

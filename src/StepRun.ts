@@ -138,17 +138,17 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
   /** What it holds is returned, and its handlers are stopped, unless it has ended by itself. */
   leave(exit: Exit.Exit<unknown, unknown>): Effect.Effect<void> {
     let closed = Effect.void
-    for (const batch of this.batches) {
-      const next = batch.close()
-      closed = Now.andThen(closed, () => next)
+    for (let index = 0; index < this.batches.length; index++) {
+      closed = Now.both(closed, this.batches[index]?.close() ?? Effect.void)
     }
-    const stopping = this.ended === undefined ? this.run.running.stop : Effect.void
-    const left = Now.andThen(stopping, () => Now.andThen(this.reply.close(exit), () => closed))
-    return Now.andThen(left, () => this.endSpan(exit))
+    return this.ended === undefined
+      ? Effect.flatMap(this.run.running.stop, () => this.returned(exit, closed))
+      : this.returned(exit, closed)
   }
 
-  private endSpan(exit: Exit.Exit<unknown, unknown>): Effect.Effect<void> {
-    return this.span === undefined ? Effect.void : Scope.close(this.span, exit)
+  private returned(exit: Exit.Exit<unknown, unknown>, closed: Effect.Effect<void>): Effect.Effect<void> {
+    const left = Now.both(this.reply.close(exit), closed)
+    return this.span === undefined ? left : Now.both(left, Scope.close(this.span, exit))
   }
 
   told(events: ReadonlyArray<Event.Event>, before: ReadonlyArray<Event.Event> = none): EventPull<E, R> {

@@ -220,9 +220,9 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
 
   /** What is to be done with every call is known: those that cannot run are answered first. */
   decided(decided: ReadonlyArray<Plan.Decided>): void {
-    const isOpen = (job: Plan.Decided): boolean => this.answered[job.index] === undefined
-    const runs = decided.every(isRun) && decided.every(isOpen) ? decided : decided.filter(isRun).filter(isOpen)
-    if (runs !== decided) this.refuseAll(decided.filter(isOpen))
+    const open = this.completed === 0 ? decided : decided.filter((job) => this.answered[job.index] === undefined)
+    const runs = open.every(isRun) ? open : open.filter(isRun)
+    if (runs.length < open.length) this.refuseAll(open)
     const { ban } = this
     if (ban !== undefined) return runs.forEach((run) => this.abort(run, `not run: ${ban}`))
     this.queue.add(runs)

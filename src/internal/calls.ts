@@ -84,9 +84,10 @@ export class Calls {
 
   /** The latest call of an id. */
   private latestOf(wireId: string): Entry | undefined {
-    return this.latest === undefined
-      ? this.entries.findLast((entry) => entry.wireId === wireId)
-      : this.latest.get(wireId)
+    if (this.latest !== undefined) return this.latest.get(wireId)
+    let index = this.entries.length - 1
+    while (index >= 0 && this.entries[index]?.wireId !== wireId) index--
+    return this.entries[index]
   }
 
   /** The latest call of an id of which something is so. */
@@ -155,10 +156,11 @@ export class Calls {
 
   /** The latest call of an id that may go by that name and is, or is not, completed. */
   private named(wireId: string, name: string, isCompleted: boolean): Entry | undefined {
-    return this.find(
-      wireId,
-      (entry) => entry.isCompleted === isCompleted && (entry.name === name || entry.name === "")
-    )
+    let entry = this.latestOf(wireId)
+    while (entry !== undefined && (entry.isCompleted !== isCompleted || (entry.name !== name && entry.name !== ""))) {
+      entry = entry.before
+    }
+    return entry
   }
 
   /** A header. It is new, or sent again for a call that is still open; then the next fragments are that call's. */

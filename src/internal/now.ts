@@ -19,9 +19,12 @@ export const attempt = <A, E, R>(evaluate: () => Effect.Effect<A, E, R>): Effect
 
 const success = Object.getPrototypeOf(Exit.void)
 
-/** Whether an effect is an exit with its value. One that is not seen for what it is takes the way around. */
+/**
+ * Whether an effect is an exit with its value. One that is not seen for what it is takes the way around, and so does what
+ * somebody gave in the place of an effect.
+ */
 export const isDone = <A, E, R>(effect: Effect.Effect<A, E, R>): effect is Exit.Success<A> =>
-  Object.getPrototypeOf(effect) === success
+  typeof effect === "object" && effect !== null && Object.getPrototypeOf(effect) === success
 
 /** As `Effect.flatMapEager`, which makes an object of its arguments until it is compiled. */
 export const flatMap = <A, E, R, B, E2, R2>(
@@ -38,6 +41,10 @@ export const andThen = <A, E, R, E2, R2>(
   first: Effect.Effect<void, E, R>,
   next: () => Effect.Effect<A, E2, R2>
 ): Effect.Effect<A, E | E2, R | R2> => first === Effect.void ? next() : flatMap(first, next)
+
+/** One after another, where nothing of the second is done before it is asked for. */
+export const both = (first: Effect.Effect<void>, second: Effect.Effect<void>): Effect.Effect<void> =>
+  first === Effect.void ? second : Effect.andThen(first, second)
 
 /** The services of the fiber in whose step this is called. */
 export const services = <R>(): Context.Context<R> => {
@@ -60,6 +67,10 @@ export const encode = (encoder: Encoder.Service, value: unknown): Effect.Effect<
   return now === undefined ? attempt(() => encoder.encode(value)) : now(value)
 }
 
+/** As `Effect.isEffect`, which goes a long way round. */
+export const isEffect = (value: unknown): value is Effect.Effect<unknown, unknown, unknown> =>
+  ((typeof value === "object" && value !== null) || typeof value === "function") && Effect.TypeId in value
+
 /** What may be given as a value or as an effect that comes to it. */
 export const toEffect = <A, E, R>(given: A | Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
-  Effect.isEffect(given) ? given as Effect.Effect<A, E, R> : Exit.succeed(given)
+  isEffect(given) ? given as Effect.Effect<A, E, R> : Exit.succeed(given)

@@ -67,7 +67,7 @@ export class Queue {
       const [runs, next] = Admission.admit(this.admission, outsiders)
       this.admission = next
       this.holding += runs.length
-      for (const run of runs) this.exits.start(run)
+      for (let index = 0; index < runs.length; index++) this.exits.start(runs[index] as Plan.Run)
     }
     this.isAdmitting = false
     if (this.patience === undefined && Admission.stuck(this.admission) !== undefined) this.waitForOutsiders()

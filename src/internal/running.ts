@@ -136,7 +136,8 @@ export class Running {
   }
 
   private notify(): void {
-    for (const listener of this.listeners) listener()
+    const { listeners } = this
+    for (let index = 0; index < listeners.length; index++) listeners[index]?.()
   }
 
   /** A task may finish. Its grace period began at `since` all the same. */

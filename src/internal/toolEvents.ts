@@ -104,6 +104,8 @@ const halt = (event: Exclude<Tail, Event.Of<"ToolResultEncoded">>): Event.Halt =
 
 /** By the order in which the model made the calls: what completed first must not show. */
 const inCallOrder = <A>(ids: ReadonlyArray<string>, entries: ReadonlyArray<Entry<A>> = []): ReadonlyArray<A> => {
+  const [only] = entries
+  if (only === undefined || entries.length === 1) return only === undefined ? [] : [only.value]
   if (entries.every((entry, index) => entry.id === ids[index])) return entries.map((entry) => entry.value)
   const order = new Map(ids.map((id, index) => [id, index]))
   const position = (entry: Entry<A>): number => order.get(entry.id) ?? order.size
