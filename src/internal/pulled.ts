@@ -18,15 +18,21 @@ type Next<A, E, R> = () => Pull.Pull<Arr.NonEmptyReadonlyArray<A>, E, void, R>
 export const stream = <A, E, R, EX, RX>(
   start: (scope: Scope.Scope) => Effect.Effect<Next<A, E, R>, EX, RX>
 ): Stream.Stream<A, Pull.ExcludeDone<E> | EX, R | RX> =>
-  Stream.fromChannel(Channel.fromTransform((_upstream, around) => {
-    const scope = Scope.forkUnsafe(around)
-    const close = (exit: Exit.Exit<unknown, E | EX | Cause.Done>): Effect.Effect<void> | undefined =>
-      exit._tag === "Success" ? undefined : Scope.close(scope, Pull.doneExitFromCause(exit.cause))
-    return Effect.map(
-      Effect.onExitPrimitive(start(scope), close),
-      (next) => {
-        const pull = Effect.suspend(() => scope.state._tag === "Closed" ? Cause.done() : next())
-        return Effect.onExitPrimitive(pull, close)
-      }
-    )
-  }))
+  // Suspended, since whoever reads a stream holds on to what opened it for as long as it is read.
+  Stream.fromChannel(Channel.fromTransform((_upstream, around) => Effect.suspend(() => open(start, around))))
+
+const open = <A, E, R, EX, RX>(
+  start: (scope: Scope.Scope) => Effect.Effect<Next<A, E, R>, EX, RX>,
+  around: Scope.Scope
+) => {
+  const scope = Scope.forkUnsafe(around)
+  const close = (exit: Exit.Exit<unknown, E | EX | Cause.Done>): Effect.Effect<void> | undefined =>
+    exit._tag === "Success" ? undefined : Scope.close(scope, Pull.doneExitFromCause(exit.cause))
+  return Effect.map(
+    Effect.onExitPrimitive(start(scope), close),
+    (next) => {
+      const pull = Effect.suspend(() => scope.state._tag === "Closed" ? Cause.done() : next())
+      return Effect.onExitPrimitive(pull, close)
+    }
+  )
+}
