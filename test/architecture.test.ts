@@ -135,6 +135,10 @@ const faults: Record<Rule, ReadonlyArray<readonly [source: SourceText, message: 
     [plant("src/Chat.ts", "const chance = Math\n  .random()"), "Math.random"],
     [plant("src/Chat.ts", "const chance = Math[\"random\"]"), "Math.random"]
   ],
+  old: [
+    [plant("src/StepRun.ts", "this.phase = () => this.spoken()"), "sets a property to a function literal"],
+    [plant("src/internal/mailbox.ts", "this.wake ??= function() {}"), "sets a property to a function literal"]
+  ],
   nodeless: [
     [plant("src/Journal.ts", "const sqlite = process.getBuiltinModule(\"node:sqlite\")"), "process"],
     [plant("src/internal/pipeline.ts", "const version = (globalThis as { process?: object }).process"), "process"],

@@ -191,6 +191,24 @@ const runtime = (file: File): ReadonlyArray<Fault> => {
   return faults
 }
 
+/**
+ * V8 makes a function literal among the old objects if it stands where a property is set. Until these are collected it
+ * keeps whatever it closes over, which in a long run is the whole of each of its turns.
+ */
+const old = (file: File): ReadonlyArray<Fault> => {
+  if (file.area === "testing") return []
+  const faults: Array<Fault> = []
+  walk(file.body, (node) => {
+    if (node.type !== "AssignmentExpression") return
+    const { type } = node.right as Node
+    const isFunction = type === "ArrowFunctionExpression" || type === "FunctionExpression"
+    if (isFunction && (node.left as Node).type === "MemberExpression") {
+      faults.push({ offset: node.start, message: "sets a property to a function literal" })
+    }
+  })
+  return faults
+}
+
 const nodeless = (file: File): ReadonlyArray<Fault> => {
   if (file.area === "sql" || file.area === "testing") return []
   const faults: Array<Fault> = []
@@ -229,6 +247,7 @@ export const rules = {
     demand: `no async, await, Date, timers (but in ${timers}) or Math.random: these come from Effect`,
     faults: runtime
   },
+  old: { demand: "no property is set to a function literal: it would be made among the old objects", faults: old },
   nodeless: {
     demand: "no process, require or Buffer but in sql and testing: the rest runs anywhere",
     faults: nodeless

@@ -93,10 +93,11 @@ export class Watchdog<A, E> {
   )
 
   private readonly wanted: Effect.Effect<void> = Effect.callback((resume) => {
-    this.wake = () => {
+    const wake = () => {
       this.wake = undefined
       resume(Effect.void)
     }
+    this.wake = wake
   })
 
   private settle(result: Effect.Effect<A, E>): void {
