@@ -19,7 +19,7 @@ export class Decisions {
   private readonly workshop: Pick<Workshop<unknown>, "bound" | "settings">
   private readonly helpers: Helpers
   private readonly court: Court
-  private undecided: Array<Plan.Job> = []
+  private undecided: Array<Plan.Job> | undefined
   private hasBegun = false
   private isDeciding = false
 
@@ -31,7 +31,7 @@ export class Decisions {
 
   /** Calls that have come up. Nothing is decided before it has begun. */
   add(jobs: ReadonlyArray<Plan.Job>): void {
-    this.undecided = Lists.joined(this.undecided, jobs)
+    this.undecided = Lists.joined(this.undecided ?? [], jobs)
     if (this.hasBegun) this.next()
   }
 
@@ -42,10 +42,10 @@ export class Decisions {
   }
 
   private next(): void {
-    if (this.isDeciding || this.undecided.length === 0) return
-    this.isDeciding = true
     const jobs = this.undecided
-    this.undecided = []
+    if (this.isDeciding || jobs === undefined || jobs.length === 0) return
+    this.isDeciding = true
+    this.undecided = undefined
     const deciding = jobs.map((job) => this.decide(job))
     if (deciding.every(Now.isDone)) return this.decided(deciding.map((exit) => exit.value))
     const { bound: concurrency } = this.workshop

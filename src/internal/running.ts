@@ -83,12 +83,14 @@ export class Running {
   /** When a task was told to stop: its grace period began then, and it gets no other. */
   private told: Map<Task, number> | undefined
   private isStopping = false
-  private readonly helpers: Helpers
+  private readonly services: Context.Context<any>
+  /** Who waits for grace periods to be over. Few runs have one that begins. */
+  private helpers: Helpers | undefined
 
   constructor(graceMillis: number, services: Context.Context<never>) {
     this.graceMillis = graceMillis
     this.around = Context.get(services, Limits.CurrentHolding)
-    this.helpers = new Helpers(services as Context.Context<any>)
+    this.services = services as Context.Context<any>
   }
 
   /** Takes in a task, which is to be removed when its fiber has ended. */
@@ -155,11 +157,17 @@ export class Running {
     interruptTask(task, this.innerUntil(began))
     if (!this.tasks.has(task)) return
     const left = Math.max(0, this.graceMillis - (since - began))
-    const timer = this.helpers.after(left, () => {
+    const { waits } = this
+    const timer = waits.after(left, () => {
       onGivenUp()
       this.giveUp(task)
     })
-    if (timer !== undefined) task.fiber.addObserver(() => this.helpers.stop(timer))
+    if (timer !== undefined) task.fiber.addObserver(() => waits.stop(timer))
+  }
+
+  private get waits(): Helpers {
+    this.helpers ??= new Helpers(this.services)
+    return this.helpers
   }
 
   private giveUp(task: Task): void {
@@ -202,7 +210,7 @@ export class Running {
   get stop(): Effect.Effect<ReadonlyArray<Event.Abandoned>> {
     return Effect.suspend(() => {
       this.isStopping = true
-      const closed = this.helpers.close()
+      const closed = this.waits.close()
       const stopped = this.tasks.size === 0
         ? Effect.succeed([])
         : Effect.flatMap(Clock.currentTimeMillis, (now) => this.stopAt(now))
