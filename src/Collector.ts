@@ -101,13 +101,13 @@ export const applyEvent = (state: State, event: Event.Event): State => applyAll(
  * @since 0.1.0
  */
 export const applyAll = (state: State, events: ReadonlyArray<Event.Event>): State => {
-  const next = { ...state, text: state.text?.copy(), reasoning: state.reasoning?.copy() }
+  const next = StepState.ofItsOwn(state)
   if (!events.every(isDelta)) {
     next.calls = state.calls.copy()
     next.tools = state.tools.copy()
     next.steps = [...state.steps]
   }
-  return applyAllUnsafe(next, events) ? next : state
+  return applyAllUnsafe(next, events) ? StepState.ofItsOwn(next) : state
 }
 
 /**

@@ -17,6 +17,7 @@ import {
   stepEnd,
   thread
 } from "./support/folds.ts"
+import { deepFreeze } from "./support/frozen.ts"
 
 describe("Collector: pure and total", () => {
   it("R-290, K-05: unknown tags and malformed payloads give the same state back", () => {
@@ -100,6 +101,15 @@ describe("Collector: pure and total", () => {
       assert.deepStrictEqual(snapshot(state), before, event._tag)
       state = next
     }
+  })
+
+  it("R-290: a state that is frozen is folded onto, and a state is the same however its text was cut", () => {
+    const pieces = Array.from({ length: 70 }, (_, index) => delta(`${index} `))
+    const state = deepFreeze(pieces.reduce(Collector.applyEvent, Collector.initial({ thread })))
+    const written = JSON.stringify(state)
+    assert.strictEqual(Collector.toResponse(Collector.applyEvent(state, delta("end"))).outputText?.slice(-6), "69 end")
+    assert.strictEqual(JSON.stringify(state), written)
+    assert.deepStrictEqual(Collector.applyAll(Collector.initial({ thread }), pieces), state)
   })
 
   it("folding at once, one by one and in place come to the same", () => {

@@ -217,6 +217,34 @@ describe("ToolRunner: handlers that refuse to stop", () => {
     }))
 })
 
+describe("ToolRunner: handlers that end one another", () => {
+  it.effect("law 11: one that another ends while the run is stopped gets no grace period, nor does the run", () =>
+    Effect.gen(function*() {
+      const isLeft = yield* Deferred.make<void>()
+      const last = Tool.make("last", {
+        parameters: {},
+        handler: () => Effect.onInterrupt(Effect.never, () => Deferred.succeed(isLeft, undefined))
+      })
+      const next = Tool.make("next", { parameters: {}, handler: () => Deferred.await(isLeft) })
+      const late = Tool.make("late", {
+        parameters: {},
+        timeout: 10,
+        handler: () => Effect.uninterruptible(Effect.sleep(5000))
+      })
+      const tools = [late, last, next]
+      const fiber = yield* Effect.forkChild(
+        ToolRunner.run(calling("late", "last", "next"), tools, { grace: 100, maxConcurrency: 3 })
+      )
+      yield* TestClock.adjust(60)
+      fiber.interruptUnsafe()
+      // The handler that refuses was told to stop at 10, and has had its time at 110.
+      yield* TestClock.adjust(49)
+      assert.isUndefined(fiber.pollUnsafe())
+      yield* TestClock.adjust(1)
+      assert.isDefined(fiber.pollUnsafe())
+    }))
+})
+
 describe("ToolRunner: interrupt block", () => {
   const make = (recorder: Recorder.Recorder, interrupt: "block" | "cancel", millis: number) =>
     Tool.make("save", { parameters: {}, interrupt, handler: recorder.handler(() => Effect.sleep(millis)) })

@@ -32,6 +32,13 @@ export class Few<A extends {}> {
     this.others = undefined
   }
 
+  /** Visits the members that are there now; one that has left by its turn is passed over. */
+  forEach(visit: (member: A) => void): void {
+    for (const member of this.all) {
+      if (this.has(member)) visit(member)
+    }
+  }
+
   /** The members as they are now, in the order in which they came. */
   get all(): ReadonlyArray<A> {
     const { first, others } = this

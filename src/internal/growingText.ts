@@ -1,6 +1,7 @@
 /**
  * A text that grows by small pieces. One that is put together piece by piece keeps all of them in a chain, an object for
- * each, which the collector copies while the text grows; here so many are joined at a time.
+ * each, which the collector copies while the text grows; here so many are joined at a time. Whoever reads it changes
+ * nothing about it.
  */
 
 /** How many are joined at a time. */
@@ -24,26 +25,23 @@ export class GrowingText {
     }
     const pieces = this.pieces ??= []
     pieces[this.count++] = piece
-    if (this.count === most) this.join()
+    if (this.count < most) return
+    this.whole = this.toString()
+    this.count = 0
   }
 
   get isEmpty(): boolean {
     return this.whole === "" && this.count === 0
   }
 
-  /** What it is now: the copy grows by itself. */
+  /** The same text, whatever its pieces were. It grows by itself. */
   copy(): GrowingText {
     return new GrowingText(this.toString())
   }
 
   toString(): string {
-    if (this.count > 0) this.join()
-    return this.whole
-  }
-
-  private join(): void {
-    const pieces = this.pieces ?? []
-    this.whole += (this.count === pieces.length ? pieces : pieces.slice(0, this.count)).join("")
-    this.count = 0
+    const { count, pieces, whole } = this
+    if (pieces === undefined || count === 0) return whole
+    return whole + (count === pieces.length ? pieces : pieces.slice(0, count)).join("")
   }
 }

@@ -75,8 +75,9 @@ export class Pool implements Semaphore.Semaphore {
     return (self) => this.with((semaphore) => semaphore.withPermits(permits)(self))
   }
 
-  withPermit<A, E, R>(self: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> {
-    return this.with((semaphore) => semaphore.withPermit(self))
+  /** It may be handed on as a function, as that of Effect's semaphore may. */
+  get withPermit(): <A, E, R>(self: Effect.Effect<A, E, R>) => Effect.Effect<A, E, R> {
+    return (self) => this.with((semaphore) => semaphore.withPermit(self))
   }
 
   withPermitsIfAvailable(permits: number) {

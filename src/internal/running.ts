@@ -219,7 +219,7 @@ export class Running {
   }
 
   private stopAt(now: number): Effect.Effect<ReadonlyArray<Event.Abandoned>> {
-    for (const task of this.tasks.all) this.tell(task, now)
+    this.tasks.forEach((task) => this.tell(task, now))
     let remaining = 0
     for (const [task, since] of this.told ?? []) {
       const left = this.until(since) - now
@@ -235,7 +235,7 @@ export class Running {
   /** Blocking handlers have had their time, too: they are told to stop as well, and given one turn to do so. */
   private abandon(): Effect.Effect<ReadonlyArray<Event.Abandoned>> {
     if (this.tasks.size === 0) return Effect.succeed([])
-    for (const task of this.tasks.all) interruptTask(task, -Infinity)
+    this.tasks.forEach((task) => interruptTask(task, -Infinity))
     return Effect.yieldNow.pipe(
       Effect.andThen(Clock.currentTimeMillis),
       Effect.map((now) => {
@@ -243,7 +243,7 @@ export class Running {
           this.tasks.all,
           ({ id, name, startedAt }) => ({ id, name, ageMillis: now - startedAt })
         )
-        for (const task of this.tasks.all) task.owner?.isAbandoned()
+        this.tasks.forEach((task) => task.owner?.isAbandoned())
         this.tasks.clear()
         this.told = undefined
         this.lost = undefined

@@ -12,6 +12,7 @@ import { Pool } from "../../src/internal/pool.ts"
 /** What can be done with all of the interface, each beside a plain semaphore. */
 const uses: Record<string, (permits: Semaphore.Semaphore) => Effect.Effect<unknown>> = {
   withPermit: (permits) => permits.withPermit(permits.takeIfAvailable(2)),
+  "withPermit as a function": ({ withPermit }) => Effect.succeed("in").pipe(withPermit),
   withPermits: (permits) => permits.withPermits(2)(permits.takeIfAvailable(1)),
   withPermitsIfAvailable: (permits) => Effect.map(permits.withPermitsIfAvailable(3)(Effect.void), Option.isSome),
   take: (permits) => Effect.andThen(permits.take(2), permits.takeIfAvailable(1)),

@@ -29,6 +29,14 @@ describe("a text that grows by pieces", () => {
     assert.strictEqual(text.toString(), "ab")
   })
 
+  it("is not changed by whoever reads it", () => {
+    const text = new GrowingText()
+    for (const piece of ["a", "b", "c"]) text.add(piece)
+    const frozen = Object.freeze(text)
+    assert.strictEqual(frozen.toString(), "abc")
+    assert.strictEqual(frozen.copy().toString(), "abc")
+  })
+
   it("leaves a copy alone", () => {
     const text = new GrowingText("a")
     text.add("b")
