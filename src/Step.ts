@@ -21,7 +21,7 @@ import * as Request from "./internal/request.ts"
 import { Running } from "./internal/running.ts"
 import * as Settings from "./internal/settings.ts"
 import * as Telemetry from "./internal/telemetry.ts"
-import type * as Turn from "./internal/turn.ts"
+import * as Turn from "./internal/turn.ts"
 import * as Policy from "./Policy.ts"
 import * as StepRun from "./StepRun.ts"
 import * as Thread from "./Thread.ts"
@@ -141,6 +141,7 @@ const enter = <E, R>(
 ): Effect.Effect<Turn.Run<E, R>, never, R> => {
   const { adapter, settings, template, tools } = made
   const { policy, requestId } = settings
+  const mode = options.mode ?? "auto"
   const running = new Running(settings.graceMillis, context as Context.Context<never>)
   const current: Turn.Current = { step: undefined }
   const isTraced = Telemetry.isTraced(context as Context.Context<never>)
@@ -154,10 +155,11 @@ const enter = <E, R>(
           Effect.as(leaving(current, running, scope), {
             adapter,
             system: options.system,
-            mode: options.mode ?? "auto",
+            mode,
             settings,
             template,
             tools,
+            startsEarly: mode === "auto" && Array.from(tools.values()).some((tool) => Turn.mayStart(tool, policy)),
             view: options,
             running,
             ambient,

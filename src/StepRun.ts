@@ -278,8 +278,11 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
   /** What comes after the step takes over once its last events have been told. */
   private close(ended: Ended): Effect.Effect<void> {
     this.ended = ended
-    this.run.current.step = undefined
-    return this.leave(Exit.void)
+    // Whoever leaves the run before this is done finds the step where it was.
+    return Now.andThen(this.leave(Exit.void), () => {
+      this.run.current.step = undefined
+      return Effect.void
+    })
   }
 
   private completed(response: Response.Response, division: Division.Ended): Told<E, R> {

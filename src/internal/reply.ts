@@ -17,14 +17,13 @@ import * as Stream from "effect/Stream"
 import type * as Adapter from "../Adapter.ts"
 import type * as Event from "../Event.ts"
 import type * as Response from "../Response.ts"
-import type * as Tool from "../Tool.ts"
 import type { Batch } from "./batch.ts"
 import * as Division from "./division.ts"
 import type { Events } from "./events.ts"
 import * as Lists from "./lists.ts"
 import * as Now from "./now.ts"
 import * as Plan from "./plan.ts"
-import type * as Turn from "./turn.ts"
+import * as Turn from "./turn.ts"
 
 /** What a reply comes to: its end, or what broke it and whether it had begun by then. */
 type Ending =
@@ -163,8 +162,7 @@ export class Reply<E, R> {
 
   /** Calls that became final with these events and may start now. They have been folded already. */
   ready(events: ReadonlyArray<Event.Event>): ReadonlyArray<Plan.Decode> {
-    const { mode, settings } = this.run
-    if (this.isOver || settings.policy.start === "afterTurn" || mode === "manual") return none
+    if (this.isOver || !this.run.startsEarly) return none
     let completed: Array<Event.Of<"ToolCallCompleted">> | undefined
     for (let index = 0; index < events.length; index++) {
       const event = events[index] as Event.Event
@@ -178,18 +176,13 @@ export class Reply<E, R> {
   private decodable(event: Event.Of<"ToolCallCompleted">): ReadonlyArray<Plan.Decode> {
     const { tools, settings, state } = this.run
     const tool = tools.get(event.name)
-    if (tool === undefined || !this.mayStart(tool)) return []
+    if (tool === undefined || !Turn.mayStart(tool, settings.policy)) return []
     const taken = state.calls.take(event)
     if (taken === undefined) return []
     const job = Plan.planned(taken.index, taken.call, tools, settings.policy)
     if (job._tag === "Decode" && taken.call.argumentsLost === undefined) return [job]
     state.calls.giveBack(taken.index)
     return []
-  }
-
-  private mayStart(tool: Tool.Any): boolean {
-    const isWaiting = tool.manual || (tool.approval ?? false) !== false
-    return !isWaiting && (this.run.settings.policy.start === "onCallReady" || tool.readOnly)
   }
 
   /** Starts calls. While one of them runs, the model is read beside them. */
@@ -213,15 +206,23 @@ export class Reply<E, R> {
    * early any more.
    */
   close(exit: Exit.Exit<unknown, unknown>): Effect.Effect<void> {
-    const { connection, fiber } = this
     this.isOver = true
     // Nothing of the reply is kept while its tools run.
     this.pull = Cause.done()
     this.reading = undefined
+    if (this.fiber !== undefined || this.connection?.state._tag === "Open") {
+      // Whoever closes may be interrupted before it has begun: until then the connection is there to be closed.
+      return Effect.uninterruptible(Effect.suspend(() => this.closeNow(exit)))
+    }
     this.connection = undefined
-    if (fiber === undefined && connection?.state._tag !== "Open") return Effect.void
+    return Effect.void
+  }
+
+  private closeNow(exit: Exit.Exit<unknown, unknown>): Effect.Effect<void> {
+    const { connection, fiber } = this
+    this.connection = undefined
     const closed = connection === undefined ? Effect.void : Scope.close(connection, exit)
-    return fiber === undefined ? closed : Effect.uninterruptible(Effect.andThen(Fiber.interrupt(fiber), closed))
+    return fiber === undefined ? closed : Effect.andThen(Fiber.interrupt(fiber), closed)
   }
 
   /**

@@ -8,6 +8,7 @@ import type * as Adapter from "../Adapter.ts"
 import type * as Collector from "../Collector.ts"
 import type * as Event from "../Event.ts"
 import type * as Message from "../Message.ts"
+import type * as Policy from "../Policy.ts"
 import type * as Response from "../Response.ts"
 import type * as Tool from "../Tool.ts"
 import type { Ambient } from "./ambient.ts"
@@ -44,6 +45,8 @@ export interface Run<E, R> {
   readonly settings: Settings.Settings<E, R>
   readonly template: Request.Template
   readonly tools: ReadonlyMap<string, Tool.Any>
+  /** Whether a call of any of them may start while the model still speaks. */
+  readonly startsEarly: boolean
   readonly view: View<R>
   readonly running: Running
   readonly ambient: Ambient
@@ -52,6 +55,11 @@ export interface Run<E, R> {
   readonly isTraced: boolean
   readonly within: Telemetry.Within
 }
+
+/** Whether a call of a tool may start while the model still speaks. */
+export const mayStart = (tool: Tool.Any, { start }: Pick<Policy.Policy, "start">): boolean =>
+  start !== "afterTurn" && !tool.manual && (tool.approval ?? false) === false &&
+  (start === "onCallReady" || tool.readOnly)
 
 /** The run as its last step is made: the model is to answer, and calls it makes all the same are answered unrun. */
 export const closing = <E, R>(run: Run<E, R>): Run<E, R> => ({

@@ -68,6 +68,18 @@ describe("laws of a run that is stopped", () => {
       assert.deepStrictEqual(trace.abandoned, [])
     }))
 
+  it.effect("law 3: a run that is cancelled, and interrupted before any step of its leaving, closes its connection", () =>
+    Effect.gen(function*() {
+      const played = caseOf([turn([call({ kind: "keyed", latency: 40, gate: "invalid", progress: 3, id: "" })], {
+        text: "",
+        ending: "drop"
+      })], { maxConcurrency: 2, isStructured: true, readerPause: 100, maxOps: 7, cancelAt: 13 })
+      const { report } = yield* simulate(played)
+      for (let step = 0; step < report.steps; step++) {
+        assert.deepStrictEqual(Lawful.remains(yield* simulate(played, step), played), [], `at step ${step}`)
+      }
+    }))
+
   it.effect("X-02: a run that is left has no timer, although its fibers are given their turns late", () =>
     Effect.gen(function*() {
       const calls = [
