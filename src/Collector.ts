@@ -101,13 +101,15 @@ export const applyEvent = (state: State, event: Event.Event): State => applyAll(
  * @since 0.1.0
  */
 export const applyAll = (state: State, events: ReadonlyArray<Event.Event>): State => {
-  const next = StepState.ofItsOwn(state)
+  const next = { ...state, text: state.text?.copy(), reasoning: state.reasoning?.copy() }
   if (!events.every(isDelta)) {
     next.calls = state.calls.copy()
     next.tools = state.tools.copy()
     next.steps = [...state.steps]
   }
-  return applyAllUnsafe(next, events) ? StepState.ofItsOwn(next) : state
+  if (!applyAllUnsafe(next, events)) return state
+  StepState.settle(next)
+  return next
 }
 
 /**
@@ -351,8 +353,7 @@ export const toChatResult = (state: State): Event.ChatResult => {
 
 const hasPartial = (state: State): boolean =>
   state.text !== undefined || state.reasoning?.isEmpty === false || state.calls.ids.length > 0 ||
-  state.message !== null ||
-  state.error !== undefined
+  state.message !== null || state.error !== undefined
 
 /** What a run waits for. One that ended otherwise waits for nothing. */
 const suspended = (outcome: Event.Outcome, suspensions: Event.ChatResult["suspensions"]) =>

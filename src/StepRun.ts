@@ -19,7 +19,7 @@ import { type Events, isNonEmpty } from "./internal/events.ts"
 import * as Log from "./internal/log.ts"
 import * as Now from "./internal/now.ts"
 import type * as Plan from "./internal/plan.ts"
-import { isEvents, type Listener, Reply, type Signal } from "./internal/reply.ts"
+import { type Ending, type Listener, Reply } from "./internal/reply.ts"
 import * as Request from "./internal/request.ts"
 import * as Telemetry from "./internal/telemetry.ts"
 import * as Turn from "./internal/turn.ts"
@@ -138,9 +138,7 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
   /** What it holds is returned, and its handlers are stopped, unless it has ended by itself. */
   leave(exit: Exit.Exit<unknown, unknown>): Effect.Effect<void> {
     let closed = Effect.void
-    for (let index = 0; index < this.batches.length; index++) {
-      closed = Now.both(closed, this.batches[index]?.close() ?? Effect.void)
-    }
+    for (const batch of this.batches) closed = Now.both(closed, batch.close())
     return this.ended === undefined
       ? Effect.flatMap(this.run.running.stop, () => this.returned(exit, closed))
       : this.returned(exit, closed)
@@ -189,10 +187,9 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
     return isNonEmpty(visible) ? Effect.succeed(visible) : Effect.suspend(() => this.next())
   }
 
-  heard(signal: Signal): EventPull<E, R> {
-    if (isEvents(signal)) return this.told(signal)
+  over(ending: Ending): EventPull<E, R> {
     this.isSpeaking = false
-    return this.tell(signal._tag === "Ended" ? this.spoken() : this.broken(signal.error, signal.hasBegun))
+    return this.tell(ending._tag === "Ended" ? this.spoken() : this.broken(ending.error, ending.hasBegun))
   }
 
   /** The batch is known to the step before anything can come between. */

@@ -91,7 +91,7 @@ const inTime = <E, R, S>(
   desk: Desk<E, R>,
   subject: Subject,
   work: Effect.Effect<unknown, unknown, S>
-): Effect.Effect<unknown, unknown, S> => Now.isDone(work) || Exit.isExit(work) ? work : desk.limit(subject, work)
+): Effect.Effect<unknown, unknown, S> => Now.isExit(work) ? work : desk.limit(subject, work)
 
 /** What an encoder yields goes to the model, so it must be a text. */
 const asText = (written: unknown): Effect.Effect<string, TypeError> =>

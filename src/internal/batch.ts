@@ -281,9 +281,7 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
   }
 
   settling(job: Answer.Numbered, answer: Effect.Effect<Answer.Answer, E, any>): Effect.Effect<void, E, any> {
-    if (!Now.isDone(answer)) return Effect.map(answer, (value) => this.settle(job, value))
-    this.settle(job, answer.value)
-    return Effect.void
+    return Now.map(answer, (value) => this.settle(job, value))
   }
 
   private isSpokenFor(job: Answer.Numbered): boolean {
@@ -297,8 +295,7 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
 
   private settle(job: Answer.Numbered, answer: Answer.Answer): void {
     if (this.isSpokenFor(job)) return
-    if (job.index === 0 && this.answered.length === 0) this.answered = [answer]
-    else this.answered[job.index] = answer
+    this.answered = Lists.placed(this.answered, job.index, answer)
     this.completed++
     this.firstHalt ??= answer.halt
     const { id, name } = job.call

@@ -47,9 +47,6 @@ export interface Reading {
   readonly isTruncated: boolean
 }
 
-/** From how many calls on they are worth a table. */
-const many = 8
-
 export class Calls {
   private entries: Array<Entry> = []
   /** The latest of each id on the wire. Most replies have few calls, and do without. */
@@ -113,7 +110,7 @@ export class Calls {
     entry.before = this.latestOf(entry.wireId)
     entry.shared = (entry.before?.shared ?? 0) + 1
     this.entries = Lists.added(this.entries, entry)
-    if (this.entries.length === many) this.latest = new Map(this.entries.map((one) => [one.wireId, one]))
+    if (this.entries.length === Lists.many) this.latest = new Map(this.entries.map((one) => [one.wireId, one]))
     this.latest?.set(entry.wireId, entry)
     this.current?.delete(entry.wireId)
     if (entry.id === entry.wireId) return

@@ -31,7 +31,7 @@ export class Decisions {
 
   /** Calls that have come up. Nothing is decided before it has begun. */
   add(jobs: ReadonlyArray<Plan.Job>): void {
-    this.undecided = Lists.joined(this.undecided ?? [], jobs)
+    this.undecided = Lists.joined(this.undecided, jobs)
     if (this.hasBegun) this.next()
   }
 

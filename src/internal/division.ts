@@ -10,6 +10,7 @@ import type * as Response from "../Response.ts"
 import * as Approval from "./approval.ts"
 import * as Compact from "./compact.ts"
 import { type EngineError, unknownTool } from "./engineError.ts"
+import * as Lists from "./lists.ts"
 import * as Now from "./now.ts"
 import * as Plan from "./plan.ts"
 import type * as Turn from "./turn.ts"
@@ -35,12 +36,9 @@ export interface Ended extends Division {
 /** The position of a call in its turn. */
 export type Position = (call: Message.ToolCall) => number
 
-/** From how many calls on they are worth a table: most turns have one. */
-const many = 8
-
 /** The positions of the calls of a response. */
 export const positions = (calls: Calls): Position => {
-  if (calls.length < many) return (call) => calls.findLastIndex(({ id }) => id === call.id)
+  if (calls.length < Lists.many) return (call) => calls.findLastIndex(({ id }) => id === call.id)
   const known = new Map(calls.map((call, index) => [call.id, index]))
   return (call) => known.get(call.id) ?? -1
 }

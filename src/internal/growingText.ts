@@ -30,6 +30,13 @@ export class GrowingText {
     this.count = 0
   }
 
+  /** Joins all there is, so that equal texts are equal, whatever their pieces were. */
+  settle(): void {
+    this.whole = this.toString()
+    this.count = 0
+    this.pieces = undefined
+  }
+
   get isEmpty(): boolean {
     return this.whole === "" && this.count === 0
   }

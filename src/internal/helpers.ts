@@ -50,7 +50,7 @@ export class Helpers {
    */
   after(millis: number, then: () => void): Helper | undefined {
     if (this.isClosed) return undefined
-    return Timer.isAllThereIs(this.services, millis)
+    return Timer.suffices(this.services, millis)
       ? this.timer(millis, then)
       : this.when(Effect.sleep(millis), then)
   }

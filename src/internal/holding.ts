@@ -34,7 +34,7 @@ export class Holding {
 
   /** Takes what is needed if that takes no time, and says whether it has. */
   takeNow(): boolean {
-    this.hasPermit = this.keyed === undefined && this.pool.takeNow() === true
+    this.hasPermit = this.keyed === undefined && this.pool.takeNow()
     return this.hasPermit
   }
 

@@ -26,6 +26,10 @@ const success = Object.getPrototypeOf(Exit.void)
 export const isDone = <A, E, R>(effect: Effect.Effect<A, E, R>): effect is Exit.Success<A> =>
   typeof effect === "object" && effect !== null && Object.getPrototypeOf(effect) === success
 
+/** As `Exit.isExit`, which goes a long way round. */
+export const isExit = <A, E, R>(effect: Effect.Effect<A, E, R>): effect is Exit.Exit<A, E> =>
+  isDone(effect) || Exit.isExit(effect)
+
 /** As `Effect.flatMapEager`, which makes an object of its arguments until it is compiled. */
 export const flatMap = <A, E, R, B, E2, R2>(
   first: Effect.Effect<A, E, R>,

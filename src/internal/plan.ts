@@ -108,7 +108,7 @@ export interface Court {
 export const decide = (job: Decode, policy: Policy.Policy, court: Court): Effect.Effect<Decided, never, any> => {
   const { call, tool } = job
   const decoding = Now.attempt(() => tool.parameters.decode(call.arguments ?? {}))
-  if (Now.isDone(decoding) || Exit.isExit(decoding)) return decided(job, policy, decoding)
+  if (Now.isExit(decoding)) return decided(job, policy, decoding)
   const late = () => toolError("timeout", call, { detail: "decoding the arguments took too long" })
   return Effect.flatMap(Effect.exit(court.limit(job, decoding, late)), (exit) => decided(job, policy, exit))
 }

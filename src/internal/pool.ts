@@ -1,6 +1,7 @@
 /**
  * The permits of a tree of runs. As long as whoever wants one finds one free, which is nearly always, they are a count.
- * As soon as somebody waits, or a handler uses them by itself, they are an Effect semaphore, and remain one.
+ * As soon as somebody goes to wait in line, as a call does whose tool has keys, or a handler uses them by itself, they are
+ * an Effect semaphore, and remain one.
  */
 import * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"
@@ -27,10 +28,9 @@ export class Pool implements Semaphore.Semaphore {
     return this.given ?? this
   }
 
-  /** Takes a permit that is free, or says that there is none: `undefined` where that has to be asked for. */
-  takeNow(): boolean | undefined {
-    if (this.counting !== undefined) return undefined
-    if (this.free === 0) return false
+  /** Takes a permit that is free, unless that has to be asked for. */
+  takeNow(): boolean {
+    if (this.counting !== undefined || this.free === 0) return false
     this.free--
     return true
   }

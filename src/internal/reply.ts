@@ -26,14 +26,14 @@ import * as Plan from "./plan.ts"
 import * as Turn from "./turn.ts"
 
 /** What a reply comes to: its end, or what broke it and whether it had begun by then. */
-type Ending =
+export type Ending =
   | { readonly _tag: "Ended" }
   | { readonly _tag: "Broken"; readonly error: Adapter.AdapterError; readonly hasBegun: boolean }
 
 /** What a reply comes to next. */
-export type Signal = ReadonlyArray<Event.Event> | Ending
+type Signal = ReadonlyArray<Event.Event> | Ending
 
-export const isEvents = (signal: Signal): signal is ReadonlyArray<Event.Event> => Array.isArray(signal)
+const isEvents = (signal: Signal): signal is ReadonlyArray<Event.Event> => Array.isArray(signal)
 
 const ended: Ending = { _tag: "Ended" }
 
@@ -50,8 +50,8 @@ export interface Listener<E, R> {
   readonly openBatch: (calls: number) => Batch<E>
   /** Goes on with what the model said, or a tool beside it. */
   readonly told: (events: ReadonlyArray<Event.Event>) => Heard<E, R>
-  /** Goes on with what the reply comes to next. */
-  readonly heard: (signal: Signal) => Heard<E, R>
+  /** Goes on when the reply is over. */
+  readonly over: (ending: Ending) => Heard<E, R>
 }
 
 export class Reply<E, R> {
@@ -124,7 +124,7 @@ export class Reply<E, R> {
   }
 
   private heard(signal: Effect.Effect<Signal, E>): Heard<E, R> {
-    return Now.flatMap(signal, (heard) => this.listener.heard(heard))
+    return Now.flatMap(signal, (heard) => isEvents(heard) ? this.listener.told(heard) : this.listener.over(heard))
   }
 
   private besideModel(batch: Batch<E>): Effect.Effect<Signal, E> {
@@ -168,7 +168,7 @@ export class Reply<E, R> {
       const event = events[index] as Event.Event
       // How it ended decides on all calls at once, and on those that the wire still tells of.
       if (event._tag === "MessageCompleted" || event._tag === "Error") this.isOver = true
-      if (event._tag === "ToolCallCompleted") completed = Lists.added(completed ?? [], event)
+      if (event._tag === "ToolCallCompleted") completed = Lists.added(completed, event)
     }
     return completed === undefined || this.isOver ? none : completed.flatMap((event) => this.decodable(event))
   }

@@ -138,8 +138,7 @@ export class Running {
   }
 
   private notify(): void {
-    const { listeners } = this
-    for (let index = 0; index < listeners.length; index++) listeners[index]?.()
+    for (const listener of this.listeners) listener()
   }
 
   /** A task may finish. Its grace period began at `since` all the same. */
@@ -157,17 +156,14 @@ export class Running {
     interruptTask(task, this.innerUntil(began))
     if (!this.tasks.has(task)) return
     const left = Math.max(0, this.graceMillis - (since - began))
-    const { waits } = this
-    const timer = waits.after(left, () => {
+    // A run that stops waits for all of them at once.
+    if (this.isStopping) return
+    const helpers = this.helpers ??= new Helpers(this.services)
+    const timer = helpers.after(left, () => {
       onGivenUp()
       this.giveUp(task)
     })
-    if (timer !== undefined) task.fiber.addObserver(() => waits.stop(timer))
-  }
-
-  private get waits(): Helpers {
-    this.helpers ??= new Helpers(this.services)
-    return this.helpers
+    if (timer !== undefined) task.fiber.addObserver(() => helpers.stop(timer))
   }
 
   private giveUp(task: Task): void {
@@ -210,7 +206,7 @@ export class Running {
   get stop(): Effect.Effect<ReadonlyArray<Event.Abandoned>> {
     return Effect.suspend(() => {
       this.isStopping = true
-      const closed = this.waits.close()
+      const closed = this.helpers?.close() ?? Effect.void
       const stopped = this.tasks.size === 0
         ? Effect.succeed([])
         : Effect.flatMap(Clock.currentTimeMillis, (now) => this.stopAt(now))

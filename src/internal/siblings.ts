@@ -4,6 +4,7 @@
  */
 import type * as Policy from "../Policy.ts"
 import type * as Answer from "./answer.ts"
+import * as Lists from "./lists.ts"
 
 export interface Consequence {
   /** Whether handlers that block interruption are interrupted as well. */
@@ -67,8 +68,7 @@ export class Company<Member extends Placed> {
   leave(member: Member): void {
     if (this.first === member) this.first = undefined
     else this.others?.delete(member)
-    if (this.before === undefined && member.job.index === 0) this.before = [this.count]
-    else (this.before ??= [])[member.job.index] = this.count
+    this.before = Lists.placed(this.before, member.job.index, this.count)
   }
 
   get all(): ReadonlyArray<Member> {

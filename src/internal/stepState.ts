@@ -23,17 +23,16 @@ export interface StepState {
   tools: ToolEvents.ToolEvents
 }
 
-/** The same state, with texts that grow by themselves and do not show what they were made of. */
-export const ofItsOwn = <S extends StepState>(state: S): S => ({
-  ...state,
-  text: state.text?.copy(),
-  reasoning: state.reasoning?.copy()
-})
-
 /** Takes in a piece of what is said. */
 export const said = (state: StepState, piece: string): void => {
   state.text ??= new GrowingText()
   state.text.add(piece)
+}
+
+/** Makes equal texts equal, whatever their pieces were. */
+export const settle = (state: StepState): void => {
+  state.text?.settle()
+  state.reasoning?.settle()
 }
 
 /** What was said, whatever its pieces were. */

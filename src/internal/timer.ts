@@ -16,7 +16,7 @@ const live = Context.get(Context.empty(), Clock.Clock)
 const longest = 2 ** 31 - 1
 
 /** Whether a timer does what a sleep would: any other clock is to be slept by. */
-export const isAllThereIs = (services: Context.Context<any>, millis: number): boolean =>
+export const suffices = (services: Context.Context<any>, millis: number): boolean =>
   millis > 0 && millis <= longest && Context.get(services, Clock.Clock) === live
 
 /** Does something in a fiber of its own when the time is up. */

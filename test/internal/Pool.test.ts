@@ -40,7 +40,7 @@ describe("permits of a tree", () => {
         yield* plain.take(1)
         assert.deepStrictEqual(yield* use(pool.semaphore), yield* use(plain))
         // From here on it is asked.
-        assert.isUndefined(pool.takeNow())
+        assert.isFalse(pool.takeNow())
         assert.isFalse(pool.returnNow())
       }))
   }
@@ -52,7 +52,7 @@ describe("permits of a tree", () => {
       const waiting = yield* Effect.forkChild(Effect.scoped(Effect.as(pool.wait(), "served")), {
         startImmediately: true
       })
-      assert.isUndefined(pool.takeNow())
+      assert.isFalse(pool.takeNow())
       assert.isFalse(yield* pool.takeIfFree())
       yield* pool.semaphore.release(1)
       assert.isFalse(yield* pool.takeIfFree())
@@ -65,7 +65,7 @@ describe("permits of a tree", () => {
       const semaphore = Semaphore.makeUnsafe(1)
       const pool = new Pool(semaphore)
       assert.strictEqual(pool.semaphore, semaphore)
-      assert.isUndefined(pool.takeNow())
+      assert.isFalse(pool.takeNow())
       assert.isTrue(yield* pool.takeIfFree())
       assert.isFalse(yield* semaphore.takeIfAvailable(1))
     }))

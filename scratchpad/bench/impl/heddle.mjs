@@ -103,7 +103,10 @@ class Connection {
   })
 }
 
-/** The model as an adapter: it takes of a request what it sends, and keeps no more of it. A connection is made for one reader, and closed with the scope in which it is read. */
+/**
+ * The model as an adapter: it takes of a request what it sends, and keeps no more of it. A connection is made for one
+ * reader, and closed with the scope in which it is read.
+ */
 const adapter = (model) => ({
   stream: ({ messages: { length: messageCount } }) =>
     Stream.fromChannel(Channel.fromTransform((_upstream, scope) => {
