@@ -14,6 +14,7 @@ import type * as Event from "./Event.ts"
 import * as Now from "./internal/now.ts"
 import * as Pulled from "./internal/pulled.ts"
 import * as Settings from "./internal/settings.ts"
+import * as Toolbox from "./internal/toolbox.ts"
 import * as Turn from "./internal/turn.ts"
 import * as Message from "./Message.ts"
 import * as Policy from "./Policy.ts"
@@ -72,7 +73,7 @@ const finalPass = <E, R>(first: Event.ChatResult, { run }: Step.Prepared<E, R>, 
   const { toolChoice: _, ...template } = run.template
   const thread = prompt === "" ? first.thread : Thread.append(first.thread, [Message.user(prompt)])
   return ChatRun.make({
-    prepared: { thread, run: { ...run, tools: new Map(), template: { ...template, tools: [] } } },
+    prepared: { thread, run: { ...run, tools: Toolbox.empty, template: { ...template, tools: [] } } },
     maxTurns: 1,
     haltWhen: undefined,
     firstStep: first.steps.length,
@@ -139,14 +140,16 @@ const twoPass = <E, R>(prepared: Step.Prepared<E, R>, prompt: string) => (result
     : ChatRun.completed({ ...result, structuredFinalize: { pass1Halted: result.haltedReason } }, prepared)
 
 /** The events of steps have been shown to the observer by then; the end of the run has not. */
-const observed = <E, R>(source: Source<E, R>, view: Turn.View<R>): Source<E, R>["next"] =>
+const observed = <E, R>(source: Source<E, R>, view: Turn.View<R>): Source<E, R> =>
   view.onEvent === undefined
-    ? () => source.next()
-    : () =>
-      Effect.tap(
-        source.next(),
-        (events) => events[0]._tag === "ChatCompleted" ? Turn.observed(view, events) : Effect.void
-      )
+    ? source
+    : {
+      next: () =>
+        Effect.tap(
+          source.next(),
+          (events) => events[0]._tag === "ChatCompleted" ? Turn.observed(view, events) : Effect.void
+        )
+    }
 
 /**
  * The events of a run: every step's, and then one `ChatCompleted`.

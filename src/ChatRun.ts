@@ -14,6 +14,7 @@ import type * as Deadline from "./internal/deadline.ts"
 import * as Ending from "./internal/ending.ts"
 import type { Events } from "./internal/events.ts"
 import * as Now from "./internal/now.ts"
+import * as Toolbox from "./internal/toolbox.ts"
 import * as Turn from "./internal/turn.ts"
 import * as Message from "./Message.ts"
 import type * as Step from "./Step.ts"
@@ -87,7 +88,7 @@ class ChatRun<E, R> implements Source<E, R>, StepRun.Following<E, R> {
 
   /** Where the deadline leaves no time for tools, the model is to answer now. */
   private hurry({ toolsUntil }: Deadline.Deadline, now: number): void {
-    if (now >= toolsUntil && this.run.tools.size > 0) this.close("deadline")
+    if (now >= toolsUntil && Toolbox.all(this.run.tools).length > 0) this.close("deadline")
   }
 
   private close(reason: Event.ChatResult["finalized"]): void {

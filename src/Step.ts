@@ -21,6 +21,7 @@ import * as Request from "./internal/request.ts"
 import { Running } from "./internal/running.ts"
 import * as Settings from "./internal/settings.ts"
 import * as Telemetry from "./internal/telemetry.ts"
+import * as Toolbox from "./internal/toolbox.ts"
 import * as Turn from "./internal/turn.ts"
 import * as Policy from "./Policy.ts"
 import * as StepRun from "./StepRun.ts"
@@ -110,7 +111,7 @@ export const prepare = <Tools extends ReadonlyArray<Tool.Any>, E, R>(
     const defaults = Context.get(context, Policy.Defaults)
     const settings = Settings.resolve(options, defaults, Policy.standard, Settings.mintRequestId(context))
     const given: ReadonlyArray<Tool.Any> = options.tools ?? []
-    const tools = Settings.toolsByName(defaults.tools ?? [], given)
+    const tools = Toolbox.make(defaults.tools ?? [], given)
     const adapter = Context.getOrUndefined(context, Adapter.Adapter)
     if (adapter === undefined) {
       return Effect.fail(new EngineError({ reason: "missing_adapter", detail: "provide an Adapter with a Layer" }))
@@ -159,7 +160,7 @@ const enter = <E, R>(
             settings,
             template,
             tools,
-            startsEarly: mode === "auto" && Array.from(tools.values()).some((tool) => Turn.mayStart(tool, policy)),
+            startsEarly: mode === "auto" && Toolbox.all(tools).some((tool) => Turn.mayStart(tool, policy)),
             view: options,
             running,
             ambient,
@@ -194,14 +195,11 @@ export const stream = <const Tools extends ReadonlyArray<Tool.Any> = [], E = nev
     Effect.flatMap(
       prepare<Tools, E, R | REvent>(input, options, scope, "heddle.step.run"),
       ({ run, thread }) =>
-        Now.map(
-          StepRun.open(Now.services<R | REvent>(), run, {
-            thread,
-            stepIndex: 0,
-            following: { after: () => Cause.done() }
-          }),
-          (step) => () => step.next()
-        )
+        StepRun.open(Now.services<R | REvent>(), run, {
+          thread,
+          stepIndex: 0,
+          following: { after: () => Cause.done() }
+        })
     )
   )
 

@@ -16,6 +16,7 @@ import type * as Event from "./Event.ts"
 import type { Batch } from "./internal/batch.ts"
 import * as Division from "./internal/division.ts"
 import { type Events, isNonEmpty } from "./internal/events.ts"
+import * as Lists from "./internal/lists.ts"
 import * as Log from "./internal/log.ts"
 import * as Now from "./internal/now.ts"
 import type * as Plan from "./internal/plan.ts"
@@ -100,8 +101,11 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
   private readonly run: Turn.Run<E, R>
   private readonly place: Place<E, R>
   private readonly span: Scope.Closeable | undefined
-  private readonly reply: Reply<E, R>
-  private batches: ReadonlyArray<Batch<E>> = []
+  /** What the model says, until its calls are those of the turn: of a step whose tools run there may be many. */
+  private reply: Reply<E, R> | undefined
+  private batches: ReadonlyArray<Batch<E>> = Lists.none
+  /** The one that is worked to its end before the next phase. */
+  private working: Batch<E> | undefined
   private phase: Phase<E, R> | undefined
   private isSpeaking = false
 
@@ -109,18 +113,22 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
     this.run = run
     this.place = place
     this.span = span
-    this.reply = new Reply(run, this)
   }
 
   /** The next events that are shown. While the model speaks this is most of what a run does: it takes few steps. */
   next(): EventPull<E, R> {
-    if (this.isSpeaking) return this.reply.next
+    if (this.isSpeaking && this.reply !== undefined) return this.reply.next
     if (this.ended !== undefined) return this.place.following.after(this.ended)
     return this.goOn()
   }
 
   private goOn(before?: ReadonlyArray<Event.Event>): EventPull<E, R> {
-    return this.tell(this.phase === undefined ? this.opening() : this.phase(), before)
+    return this.tell(this.proceed(), before)
+  }
+
+  private proceed(): Told<E, R> {
+    if (this.working?.isAtEnd === false) return this.working.take
+    return this.phase === undefined ? this.opening() : this.phase()
   }
 
   /**
@@ -145,18 +153,18 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
   }
 
   private returned(exit: Exit.Exit<unknown, unknown>, closed: Effect.Effect<void>): Effect.Effect<void> {
-    const left = Now.both(this.reply.close(exit), closed)
+    const left = Now.both(this.reply?.close(exit) ?? Effect.void, closed)
     return this.span === undefined ? left : Now.both(left, Scope.close(this.span, exit))
   }
 
-  told(events: ReadonlyArray<Event.Event>, before: ReadonlyArray<Event.Event> = none): EventPull<E, R> {
+  told(events: ReadonlyArray<Event.Event>, before: ReadonlyArray<Event.Event> = Lists.none): EventPull<E, R> {
     const { state, view } = this.run
     Collector.applyAllUnsafe(state, events)
     const seen = Turn.lookAt(view, events)
     // Without anything to hide the array is handed on as it is.
     const shown = (seen & Turn.Look.hidden) === 0 ? events : Turn.shown(view, events)
     const visible = before.length === 0 ? shown : before.concat(shown)
-    const ready = (seen & Turn.Look.final) === 0 ? none : this.reply.ready(events)
+    const ready = (seen & Turn.Look.final) === 0 ? Lists.none : this.reply?.ready(events) ?? Lists.none
     if (view.onEvent !== undefined) return this.observed(events, visible, ready)
     if (ready.length > 0) return this.started(ready, visible)
     const isWorked = this.ended === undefined && this.batches.at(-1)?.isAtEnd === true
@@ -165,8 +173,8 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
 
   /** What a tool shows that needs no time comes with the event that made it start. */
   private started(ready: ReadonlyArray<Plan.Decode>, visible: ReadonlyArray<Event.Event>): EventPull<E, R> {
-    this.reply.start(ready)
-    const events = this.reply.takeNow()
+    this.reply?.start(ready)
+    const events = this.reply?.takeNow() ?? Lists.none
     return events.length === 0 ? this.show(visible) : this.told(events, visible)
   }
 
@@ -176,7 +184,7 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
     visible: ReadonlyArray<Event.Event>,
     ready: ReadonlyArray<Plan.Decode>
   ): EventPull<E, R> {
-    const after = ready.length === 0 ? Effect.void : Effect.sync(() => this.reply.start(ready))
+    const after = ready.length === 0 ? Effect.void : Effect.sync(() => this.reply?.start(ready))
     return Turn.observed(this.run.view, events).pipe(
       Effect.andThen(after),
       Effect.flatMap(() => this.show(visible))
@@ -204,7 +212,8 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
     const { adapter, system, template } = this.run
     const messages = Request.messages(system, Log.list(this.place.thread))
     this.isSpeaking = true
-    return this.reply.connect(adapter.stream({ ...template, messages }))
+    const reply = this.reply = new Reply(this.run, this)
+    return reply.connect(adapter.stream({ ...template, messages }))
   }
 
   /** Before its first event a failure is the step's, or that of a run that has come further; then it is an event. */
@@ -214,12 +223,12 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
       return Effect.succeed([{ _tag: "Error", error } as const])
     }
     if (this.place.stepIndex === 0) return Effect.fail(error)
-    return Effect.as(this.close({ isCut: false, startError: error }), none)
+    return Effect.as(this.close({ isCut: false, startError: error }), Lists.none)
   }
 
   /** The reply has ended, well or not: the connection is closed before any other tool starts. */
   private spoken(): Told<E, R> {
-    return Now.andThen(this.reply.close(Exit.void), () =>
+    return Now.andThen(this.reply?.close(Exit.void) ?? Effect.void, () =>
       Now.flatMap(
         Turn.reported(Turn.heard(Collector.toResponse(this.run.state), this.run)),
         (response) => this.acted(response)
@@ -235,8 +244,9 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
       return Effect.succeed([{ _tag: "Error", error: unknown } as const])
     }
     const division = Division.divide(calls, response, this.run, isActedOn)
-    const early = this.reply.handOver(response.finishReason)
-    return this.work(division.jobs, (batch) => this.worked(response, division, batch), early)
+    const early = this.reply?.handOver(response.finishReason)
+    this.reply = undefined
+    return this.work(division.jobs, () => this.worked(response, division), early)
   }
 
   private isActedOn(response: Response.Response): boolean {
@@ -245,27 +255,19 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
   }
 
   /** Runs a batch to its end, and goes on with what it came to. */
-  private work(
-    jobs: ReadonlyArray<Plan.Job>,
-    next: (batch?: Batch<E>) => Told<E, R>,
-    early?: Batch<E>
-  ): Told<E, R> {
+  private work(jobs: ReadonlyArray<Plan.Job>, next: Phase<E, R>, early?: Batch<E>): Told<E, R> {
     if (early === undefined && jobs.length === 0) return next()
     const batch = early ?? this.openBatch(jobs.length)
     batch.add(jobs)
     batch.seal()
-    const phase: Phase<E, R> = () => batch.isAtEnd ? next(batch) : batch.take
-    this.follow(phase)
-    return phase()
+    this.working = batch
+    this.follow(next)
+    return this.proceed()
   }
 
   /** What waits stays open, unless the run is over: then it is answered like the rest. */
-  private worked(
-    response: Response.Response,
-    division: Division.Division,
-    batch: Batch<E> | undefined
-  ): Told<E, R> {
-    return Now.flatMap(Division.ended(division, response, this.run, batch), (ended) => {
+  private worked(response: Response.Response, division: Division.Division): Told<E, R> {
+    return Now.flatMap(Division.ended(division, response, this.run, this.working), (ended) => {
       if (ended.refused.length === 0) return this.completed(response, ended)
       const open = Division.cancelled(ended.refused, Division.positions(response.toolCalls), ended.detail)
       return this.work(open, () => this.completed(response, ended))
@@ -298,5 +300,3 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
     })
   }
 }
-
-const none: ReadonlyArray<never> = []

@@ -19,12 +19,12 @@ import type * as Answer from "./internal/answer.ts"
 import { Batch } from "./internal/batch.ts"
 import * as Compact from "./internal/compact.ts"
 import { type EngineError, unknownTool } from "./internal/engineError.ts"
-import type { Events } from "./internal/events.ts"
 import * as Plan from "./internal/plan.ts"
 import * as Pulled from "./internal/pulled.ts"
 import { Running } from "./internal/running.ts"
 import * as Settings from "./internal/settings.ts"
 import * as Telemetry from "./internal/telemetry.ts"
+import * as Toolbox from "./internal/toolbox.ts"
 import * as ToolEvents from "./internal/toolEvents.ts"
 import type { Found } from "./internal/workshop.ts"
 import type * as Message from "./Message.ts"
@@ -105,11 +105,10 @@ export const open = <E, R>(
   ambient: Ambient.Ambient
 ): Batch<E> =>
   new Batch<E>({
-    ...find(context, ambient),
+    found: find(context, ambient),
     settings,
     bound: settings.maxConcurrency ?? Settings.defaultBound(calls),
     stepIndex,
-    onToolError: settings.onToolError,
     running,
     ambient
   })
@@ -170,7 +169,7 @@ export interface Opened<E> {
 
 interface Prepared<E, R> {
   readonly settings: Settings.Settings<E, R>
-  readonly tools: ReadonlyMap<string, Tool.Any>
+  readonly tools: Toolbox.Toolbox
   readonly calls: ReadonlyArray<Message.ToolCall>
   readonly unknown: EngineError | undefined
 }
@@ -190,7 +189,7 @@ const prepare = <E, R>(
     const defaults = Context.get(context, Policy.Defaults)
     const resolved = Settings.resolve(options, defaults, Policy.standard, Settings.mintRequestId(context))
     const settings = { ...resolved, approved: new Set(options.approved) }
-    const byName = Settings.toolsByName(defaults.tools ?? [], tools)
+    const byName = Toolbox.make(defaults.tools ?? [], tools)
     const normalised = calls.map(toCall)
     const named = normalised.filter((call) => Compact.help(call, byName) === undefined)
     const unknown = settings.policy.unknownTool === "failTurn" ? unknownTool(named, byName) : undefined
@@ -246,16 +245,18 @@ export const stream = <const Tools extends ReadonlyArray<Tool.Any>, E = never, R
       const prepared = yield* prepare(calls, tools, options)
       if (prepared.unknown !== undefined) return single({ _tag: "Error", error: prepared.unknown })
       const { batch } = yield* openAlone(prepared, options, scope)
-      return () => batch.pull
+      return { next: () => batch.pull }
     })
   )
 
-const single = (event: Event.Event): () => Pull.Pull<Events> => {
+const single = (event: Event.Event): Pulled.Source<Event.Event, never, never> => {
   let isOut = false
-  return () => {
-    if (isOut) return Cause.done()
-    isOut = true
-    return Effect.succeed([event] as const)
+  return {
+    next: () => {
+      if (isOut) return Cause.done()
+      isOut = true
+      return Effect.succeed([event] as const)
+    }
   }
 }
 

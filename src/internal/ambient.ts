@@ -22,7 +22,7 @@ export interface Ambient {
   /** There is one where anything can request it. */
   readonly cancellation: Cancellation.Cancellation | undefined
   /** What was found last, and where: the services of one step are mostly those of the next. */
-  readonly known: { context?: Context.Context<any>; found?: Found }
+  readonly known: { context: Context.Context<any> | undefined; found: Found | undefined }
 }
 
 /** Of semaphores that are the caller's. */
@@ -60,7 +60,7 @@ export const enter = <E, R>(
   const isStoppable = (cancel ?? parent ?? deadline) !== undefined || isTooLate
   const cancellation = isStoppable ? new Cancellation.Cancellation() : undefined
   if (isTooLate) cancellation?.request()
-  const ambient: Ambient = { pool, deadline, cancellation, known: {} }
+  const ambient: Ambient = { pool, deadline, cancellation, known: { context: undefined, found: undefined } }
   if (holding === undefined && cancellation === undefined) return Effect.succeed(ambient)
   const lent = holding === undefined ? Effect.void : holding.lend(scope)
   const watched = cancellation === undefined

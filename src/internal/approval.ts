@@ -47,21 +47,19 @@ const requested = ({ expiresAt, toolCall }: Event.Suspension): Event.Event => ({
 
 /** The calls of a batch that wait for an approval, by their position. */
 export class Waiting {
-  /** There are some in few batches only. */
-  private suspensions: Map<number, Event.Suspension> | undefined
+  private readonly suspensions = new Map<number, Event.Suspension>()
 
   get size(): number {
-    return this.suspensions?.size ?? 0
+    return this.suspensions.size
   }
 
   has(job: { readonly index: number }): boolean {
-    return this.suspensions?.has(job.index) === true
+    return this.suspensions.has(job.index)
   }
 
   /** Takes in a call, and gives the event that says so. */
   add({ call, index, tool }: Plan.Run, now: number): Event.Event {
     const waiting = suspension("approval", call, tool, now)
-    this.suspensions ??= new Map()
     this.suspensions.set(index, waiting)
     return requested(waiting)
   }
@@ -69,13 +67,16 @@ export class Waiting {
   /** All that waits in call order, with the questions among the answers, which stand by their position. */
   among(answers: ReadonlyArray<Answered | undefined>): ReadonlyArray<Event.Suspension> {
     const { suspensions } = this
-    if (suspensions === undefined) return answers.flatMap((answer) => answer?.suspension ?? [])
     return Array.from(
       { length: Math.max(answers.length, ...Array.from(suspensions.keys(), (index) => index + 1)) },
       (_, index) => suspensions.get(index) ?? answers[index]?.suspension
     ).filter((waiting) => waiting !== undefined)
   }
 }
+
+/** The questions among the answers, where nothing else waits. */
+export const questions = (answers: ReadonlyArray<Answered | undefined>): ReadonlyArray<Event.Suspension> =>
+  answers.flatMap((answer) => answer?.suspension ?? [])
 
 /** An answer, which may be a question. */
 interface Answered {

@@ -16,7 +16,7 @@ import type * as Event from "../Event.ts"
 import type * as Message from "../Message.ts"
 import type * as Tool from "../Tool.ts"
 import * as Answer from "./answer.ts"
-import { Waiting } from "./approval.ts"
+import * as Approval from "./approval.ts"
 import * as Deadline from "./deadline.ts"
 import { Decisions } from "./decisions.ts"
 import * as Emission from "./emission.ts"
@@ -39,17 +39,15 @@ import type { Workshop } from "./workshop.ts"
 export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
   private jobs: Array<Plan.Job> = []
   private readonly workshop: Workshop<E>
-  readonly encoder: Encoder.Service
-  readonly onToolError: Answer.OnToolError<E, any>
   private readonly mailbox = new Mailbox<E>()
   readonly emission: Emission.Emission
   /** By the position of the call. */
-  private answered: Array<Answer.Answer | undefined> = []
+  private answered: Array<Answer.Answer | undefined> | undefined
   private completed = 0
   private firstHalt: Event.Halt | undefined
-  private readonly waiting = new Waiting()
+  /** There is somebody who waits in few batches only. */
+  private waiting: Approval.Waiting | undefined
   readonly helpers: Helpers
-  readonly services: Context.Context<any>
   private readonly unsubscribe: (() => void) | undefined
   private readonly queue: Queue
   private readonly company = new Siblings.Company<Handling<E>>()
@@ -62,17 +60,26 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
   isOver = false
 
   constructor(workshop: Workshop<E>) {
-    const { ambient: { cancellation, deadline }, encoder, onToolError, running, services, settings } = workshop
+    const { ambient: { cancellation, deadline }, running, settings } = workshop
     this.workshop = workshop
-    this.encoder = encoder
-    this.onToolError = onToolError
     this.emission = Emission.make(settings.policy, this.mailbox)
-    this.helpers = new Helpers(services)
-    this.services = services
+    this.helpers = new Helpers(this.services)
     this.decisions = new Decisions(workshop, this.helpers, this)
     this.queue = new Queue(workshop.bound, running, this.helpers, this)
     this.unsubscribe = cancellation?.onRequest(() => this.cancel(cancellation.cause))
     if (deadline !== undefined) this.stopAt(deadline.toolsUntil)
+  }
+
+  get services(): Context.Context<any> {
+    return this.workshop.found.services
+  }
+
+  get encoder(): Encoder.Service {
+    return this.workshop.found.encoder
+  }
+
+  get onToolError(): Answer.OnToolError<E, any> {
+    return this.workshop.settings.onToolError
   }
 
   /** Tools have to be done by then; what comes up later does not run. */
@@ -84,6 +91,7 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
 
   /** Calls that have come up. They are numbered by their position in the turn, and start in the order they come in. */
   add(jobs: ReadonlyArray<Plan.Job>): void {
+    if (jobs.length === 0) return
     this.jobs = Lists.joined(this.jobs, jobs)
     this.decisions.add(jobs)
   }
@@ -139,7 +147,7 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
   }
 
   now(): number {
-    return this.workshop.clock.currentTimeMillisUnsafe()
+    return this.workshop.found.clock.currentTimeMillisUnsafe()
   }
 
   /** Whether every call has been answered, or waits. Those that were called back are waited for, too. */
@@ -149,7 +157,7 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
 
   /** Whether a call is neither answered nor waits for somebody outside. */
   get isBusy(): boolean {
-    return this.completed + this.waiting.size < this.jobs.length
+    return this.completed + (this.waiting?.size ?? 0) < this.jobs.length
   }
 
   /** Stops what has come up, and whatever still may: the turn is not to be acted on. */
@@ -193,19 +201,20 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
 
   /** The answers so far, in call order. */
   get answers(): ReadonlyArray<Answer.Answer> {
-    return this.answered.filter((answer) => answer !== undefined)
+    return this.answered?.filter((answer) => answer !== undefined) ?? Lists.none
   }
 
   /** The calls that wait for somebody outside, in call order. */
   get suspensions(): ReadonlyArray<Event.Suspension> {
-    return this.waiting.among(this.answered)
+    const answered = this.answered ?? Lists.none
+    return this.waiting?.among(answered) ?? Approval.questions(answered)
   }
 
   /** The halt that decides: the first call's, or that of the call that completed first. */
   get halt(): Event.Halt | undefined {
     return this.workshop.settings.policy.haltPrecedence === "completion"
       ? this.firstHalt
-      : this.answered.find((answer) => answer?.halt !== undefined)?.halt
+      : this.answered?.find((answer) => answer?.halt !== undefined)?.halt
   }
 
   /** Ends the timers; nothing starts any more. What runs belongs to the run and is stopped with it. */
@@ -220,7 +229,7 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
 
   /** What is to be done with every call is known: those that cannot run are answered first. */
   decided(decided: ReadonlyArray<Plan.Decided>): void {
-    const open = this.completed === 0 ? decided : decided.filter((job) => this.answered[job.index] === undefined)
+    const open = this.completed === 0 ? decided : decided.filter((job) => !this.isAnswered(job))
     const runs = open.every(isRun) ? open : open.filter(isRun)
     if (runs.length < open.length) this.refuseAll(open)
     const { ban } = this
@@ -271,7 +280,7 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
   /** Answers a call in a fiber of its own. */
   respond(job: Answer.Numbered, answer: Effect.Effect<Answer.Answer, E, any>): void {
     if (this.isOver) return
-    const fiber = Effect.runForkWith(this.workshop.services)(
+    const fiber = Effect.runForkWith(this.services)(
       Effect.withFiber((fiber) => {
         this.watch(job.call, fiber)
         return this.settling(job, answer)
@@ -285,12 +294,18 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
   }
 
   private isSpokenFor(job: Answer.Numbered): boolean {
-    return this.answered[job.index] !== undefined || this.waiting.has(job)
+    return this.isAnswered(job) || this.waiting?.has(job) === true
+  }
+
+  private isAnswered(job: Answer.Numbered): boolean {
+    return this.answered?.[job.index] !== undefined
   }
 
   /** Somebody outside is to allow the call. Until then it is nobody's sibling and nobody waits for it. */
   suspend(job: Plan.Run): void {
-    if (!this.isSpokenFor(job)) this.emission.settled(job.index, [this.waiting.add(job, this.now())])
+    if (this.isSpokenFor(job)) return
+    this.waiting ??= new Approval.Waiting()
+    this.emission.settled(job.index, [this.waiting.add(job, this.now())])
   }
 
   private settle(job: Answer.Numbered, answer: Answer.Answer): void {
@@ -325,7 +340,7 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
 
   /** What the caller's policy failed with is the run's failure. Any other end without an answer costs this one call. */
   answerEnded(job: Answer.Numbered, exit: Exit.Exit<unknown, E>): void {
-    if (Exit.isSuccess(exit) || this.isOver || this.answered[job.index] !== undefined) return
+    if (Exit.isSuccess(exit) || this.isOver || this.isAnswered(job)) return
     if (!Cause.hasFails(exit.cause)) return this.settle(job, Answer.lost(this, job, exit.cause))
     this.isOver = true
     this.mailbox.fail(exit.cause)
@@ -333,7 +348,7 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
 
   /** The permits of the tree, and those of the tool's keys. */
   hold(run: Plan.Run, call: Tool.CallContext): Holding {
-    const { ambient: { pool }, services } = this.workshop
+    const { services, workshop: { ambient: { pool } } } = this
     const { limits } = run.tool
     const keyed = limits === undefined
       ? undefined

@@ -216,7 +216,7 @@ export class Calls {
     entry.isCompleted = true
     entry.argumentsLost = isLost ? "not_an_object" : call.argumentsLost
     entry.providerExecuted = call.providerExecuted === true
-    entry.metadata = Json.isObject(call.metadata) ? call.metadata : {}
+    entry.metadata = Json.isObject(call.metadata) ? call.metadata : Json.none
   }
 
   /** What the wire attached to calls after they were final, as the whole message tells it. */
@@ -255,8 +255,10 @@ const toToolCall = (entry: Entry, reading: Reading): Message.ToolCall => {
   const { id, name, providerExecuted, raw: rawArguments, wireId } = entry
   const { arguments: args, argumentsLost } = entry.isCompleted ? entry : unfinished(entry, reading)
   const metadata = id === wireId || wireId === "" ? entry.metadata : { duplicateOf: wireId, ...entry.metadata }
-  const call: Types.Mutable<Message.ToolCall> = { id, name, arguments: args, metadata }
-  if (rawArguments !== "") call.rawArguments = rawArguments
+  // Most have both: what is added to an object afterwards is kept in another one beside it.
+  const call: Types.Mutable<Message.ToolCall> = rawArguments === ""
+    ? { id, name, arguments: args, metadata }
+    : { id, name, arguments: args, metadata, rawArguments }
   if (argumentsLost !== undefined) call.argumentsLost = argumentsLost
   if (providerExecuted) call.providerExecuted = providerExecuted
   return call

@@ -5,6 +5,7 @@
  */
 import type * as Message from "../Message.ts"
 import type * as Tool from "../Tool.ts"
+import * as Toolbox from "./toolbox.ts"
 
 const helpName = "tool_help"
 
@@ -42,16 +43,18 @@ const helpTool: Tool.Definition = {
 }
 
 /** What the model is told of the tools. A tool that is forced by name is told in full; one named like ours is theirs. */
-export const definitions = (tools: Iterable<Tool.Any>, forced: string | undefined): ReadonlyArray<Tool.Definition> => {
-  const list = Array.from(tools)
+export const definitions = (
+  list: ReadonlyArray<Tool.Any>,
+  forced: string | undefined
+): ReadonlyArray<Tool.Definition> => {
   const told = list.map((tool) => tool.compact && tool.name !== forced ? stub(tool) : full(tool))
   const needsHelp = list.some((tool) => tool.compact) && !list.some((tool) => tool.name === helpName)
   return needsHelp ? [...told, helpTool] : told
 }
 
 /** The answer to a call of `tool_help`, when there is a compact tool to help with. */
-export const help = (call: Message.ToolCall, tools: ReadonlyMap<string, Tool.Any>): Tool.Outcome | undefined => {
-  const compact = Array.from(tools.values()).filter((tool) => tool.compact)
+export const help = (call: Message.ToolCall, tools: Toolbox.Toolbox): Tool.Outcome | undefined => {
+  const compact = Toolbox.all(tools).filter((tool) => tool.compact)
   if (call.name !== helpName || compact.length === 0) return undefined
   const { names } = call.arguments
   const wanted = Array.isArray(names) ? compact.filter((tool) => names.includes(tool.name)) : compact

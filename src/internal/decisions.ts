@@ -31,6 +31,7 @@ export class Decisions {
 
   /** Calls that have come up. Nothing is decided before it has begun. */
   add(jobs: ReadonlyArray<Plan.Job>): void {
+    if (jobs.length === 0) return
     this.undecided = Lists.joined(this.undecided, jobs)
     if (this.hasBegun) this.next()
   }
@@ -43,7 +44,7 @@ export class Decisions {
 
   private next(): void {
     const jobs = this.undecided
-    if (this.isDeciding || jobs === undefined || jobs.length === 0) return
+    if (this.isDeciding || jobs === undefined) return
     this.isDeciding = true
     this.undecided = undefined
     const deciding = jobs.map((job) => this.decide(job))

@@ -13,6 +13,7 @@ import { type EngineError, unknownTool } from "./engineError.ts"
 import * as Lists from "./lists.ts"
 import * as Now from "./now.ts"
 import * as Plan from "./plan.ts"
+import * as Toolbox from "./toolbox.ts"
 import type * as Turn from "./turn.ts"
 
 type Calls = ReadonlyArray<Message.ToolCall>
@@ -49,7 +50,7 @@ export const cancelled = (calls: Calls, position: Position, detail: string): Rea
 /** Calls of manual tools. Where lost arguments are answered, a call that lost them is not worth handing over. */
 const manualCalls = <E, R>(calls: Calls, { settings, tools }: Turn.Run<E, R>): Calls =>
   calls.filter((call) =>
-    tools.get(call.name)?.manual === true &&
+    Toolbox.find(tools, call.name)?.manual === true &&
     (call.argumentsLost === undefined || settings.policy.badArguments !== "answer")
   )
 
@@ -61,11 +62,13 @@ export const failing = <E, R>(calls: Calls, { mode, tools, settings }: Turn.Run<
 
 /** Divides the open calls of a reply that is acted on. */
 const acting = <E, R>(calls: Calls, open: Calls, position: Position, run: Turn.Run<E, R>): Division => {
-  if (run.mode === "manual") return { calls, manual: [], jobs: [] }
+  if (run.mode === "manual") return { calls, manual: Lists.none, jobs: Lists.none }
   const { settings: { policy }, tools } = run
   const manual = manualCalls(open, run)
   const own = manual.length === 0 ? open : open.filter((call) => !manual.includes(call))
-  return { calls, manual, jobs: own.map((call) => Plan.planned(position(call), call, tools, policy)) }
+  const jobs = own.map((call) => Plan.planned(position(call), call, tools, policy))
+  // Most turns leave nothing to the caller, and nothing to start: there may be many whose tools run.
+  return { calls, manual: Lists.orNone(manual), jobs: Lists.orNone(jobs) }
 }
 
 /** Divides the open calls of a reply that ended in a way that forbids to act on it. */
@@ -76,7 +79,7 @@ const passing = (
   finishReason: Response.FinishReason | null
 ): Division => ({
   calls,
-  manual: [],
+  manual: Lists.none,
   jobs: cancelled(open, position, `not run: ${ending(finishReason)}`)
 })
 
@@ -111,7 +114,7 @@ const waiting = <E, R>(
   return Effect.map(
     Clock.currentTimeMillis,
     (now) =>
-      [...own, ...handedOver.map((call) => Approval.suspension("manual", call, tools.get(call.name), now))]
+      [...own, ...handedOver.map((call) => Approval.suspension("manual", call, Toolbox.find(tools, call.name), now))]
         .toSorted((left, right) => position(left.toolCall) - position(right.toolCall))
   )
 }

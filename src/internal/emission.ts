@@ -30,20 +30,6 @@ export const unreadProgressLimit = 16
 /** In which order results are shown. */
 type Results = Pick<Emission, "settled" | "sealed">
 
-class AsTheyCome implements Results {
-  private readonly outlet: Outlet
-
-  constructor(outlet: Outlet) {
-    this.outlet = outlet
-  }
-
-  settled(_index: number, events: ReadonlyArray<Event.Event>): void {
-    this.outlet.offer(events)
-  }
-
-  sealed(): void {}
-}
-
 /**
  * Passes groups on in call order. A position at which no call has come up yet holds back what is behind it until it is
  * certain that none will.
@@ -88,14 +74,12 @@ class InOrder implements Results {
   }
 }
 
-/** Shows at once what a call does before its result. */
-class Live implements Emission {
+/** Shows at once what a call does, and its result when it comes. */
+class AsTheyCome implements Emission {
   private readonly outlet: Outlet
-  private readonly results: Results
 
-  constructor(outlet: Outlet, results: Results) {
+  constructor(outlet: Outlet) {
     this.outlet = outlet
-    this.results = results
   }
 
   started(_index: number, event: Event.Event): void {
@@ -106,11 +90,27 @@ class Live implements Emission {
     this.outlet.offerProgress(index, event)
   }
 
-  settled(index: number, events: ReadonlyArray<Event.Event>): void {
+  settled(_index: number, events: ReadonlyArray<Event.Event>): void {
+    this.outlet.offer(events)
+  }
+
+  sealed(_calls: ReadonlyArray<Numbered>): void {}
+}
+
+/** Shows results in call order, and everything else at once. */
+class ResultsInOrder extends AsTheyCome {
+  private readonly results: Results
+
+  constructor(outlet: Outlet) {
+    super(outlet)
+    this.results = new InOrder(outlet)
+  }
+
+  override settled(index: number, events: ReadonlyArray<Event.Event>): void {
     this.results.settled(index, events)
   }
 
-  sealed(calls: ReadonlyArray<Numbered>): void {
+  override sealed(calls: ReadonlyArray<Numbered>): void {
     this.results.sealed(calls)
   }
 }
@@ -151,6 +151,7 @@ class Grouped implements Emission {
 }
 
 export const make = (policy: Policy.Policy, outlet: Outlet): Emission => {
-  const results = policy.resultOrder === "request" ? new InOrder(outlet) : new AsTheyCome(outlet)
-  return policy.toolEvents === "grouped" ? new Grouped(results) : new Live(outlet, results)
+  const isInOrder = policy.resultOrder === "request"
+  if (policy.toolEvents === "grouped") return new Grouped(isInOrder ? new InOrder(outlet) : new AsTheyCome(outlet))
+  return isInOrder ? new ResultsInOrder(outlet) : new AsTheyCome(outlet)
 }

@@ -1,8 +1,8 @@
 /** The error of a run that cannot be driven as asked. Public as `Step.EngineError`. */
 import * as Schema from "effect/Schema"
 import type * as Message from "../Message.ts"
-import type * as Tool from "../Tool.ts"
 import * as Json from "./json.ts"
+import * as Toolbox from "./toolbox.ts"
 
 /**
  * The run cannot be driven as asked: there is no adapter, or a call names a tool that does not exist under a policy
@@ -24,9 +24,9 @@ export class EngineError extends Schema.TaggedError<EngineError>("heddle/Step/En
 /** The first call that names no tool, as the error of a turn that must not run then. */
 export const unknownTool = (
   calls: ReadonlyArray<Pick<Message.ToolCall, "name">>,
-  tools: ReadonlyMap<string, Tool.Any>
+  tools: Toolbox.Toolbox
 ): EngineError | undefined => {
-  const unknown = calls.find((call) => !tools.has(call.name))
+  const unknown = calls.find((call) => Toolbox.find(tools, call.name) === undefined)
   if (unknown === undefined) return undefined
   return new EngineError({
     reason: "unknown_tool",

@@ -34,6 +34,10 @@ export class Few<A extends {}> {
 
   /** Visits the members that are there now; one that has left by its turn is passed over. */
   forEach(visit: (member: A) => void): void {
+    if (this.others === undefined) {
+      if (this.first !== undefined) visit(this.first)
+      return
+    }
     for (const member of this.all) {
       if (this.has(member)) visit(member)
     }

@@ -97,7 +97,7 @@ export class Handling<E> implements Owner, Reports {
   }
 
   private services(): Context.Context<any> {
-    const { ambient: { cancellation }, services } = this.workshop
+    const { ambient: { cancellation }, found: { services } } = this.workshop
     const own = Context.add(services, Limits.CurrentHolding, this.holding)
     if (!this.job.isBlocking) return own
     const inner = new Cancellation()
@@ -197,7 +197,7 @@ export class Handling<E> implements Owner, Reports {
   }
 
   private execute(): Effect.Effect<unknown, never, any> {
-    const { executor, isTraced } = this.workshop
+    const { executor, isTraced } = this.workshop.found
     const execution = Execution.execute(this.job, this.context, executor, this)
     if (!isTraced) return execution
     const { call } = this.job
@@ -218,7 +218,7 @@ export class Handling<E> implements Owner, Reports {
 
   private endSpan(exit: Exit.Exit<unknown, unknown>, outcome: string): void {
     this.span?.attribute("heddle.tool.outcome", outcome)
-    Telemetry.end(this.span, exit, this.workshop.clock, this.workshop.services)
+    Telemetry.end(this.span, exit, this.workshop.found.clock, this.workshop.found.services)
     this.span = undefined
   }
 
@@ -304,7 +304,7 @@ export class Handling<E> implements Owner, Reports {
     this.holding.release()
   }
 
-  private interrupt(since = this.workshop.clock.currentTimeMillisUnsafe()): void {
+  private interrupt(since = this.workshop.found.clock.currentTimeMillisUnsafe()): void {
     if (this.task !== undefined) this.workshop.running.interrupt(this.task, since, () => this.vacate())
   }
 

@@ -56,9 +56,10 @@ export class Helpers {
   }
 
   private timer(millis: number, then: () => void): Timer.Timer {
-    const timer = Timer.set(this.services, millis, () => {
+    // One function for all of it: each handler that waits has one.
+    const timer = Timer.set(millis, () => {
       this.waiting.delete(timer)
-      then()
+      Effect.runForkWith(this.services)(Effect.sync(then))
     })
     this.waiting.add(timer)
     return timer

@@ -12,7 +12,7 @@ import { type Outlet, unreadProgressLimit } from "./emission.ts"
 import * as Lists from "./lists.ts"
 
 export class Mailbox<E> implements Outlet {
-  private events: Array<Event.Event> = []
+  private events: Array<Event.Event> | undefined
   /** By the index of the call, for ids may repeat: how much of its progress is unread, and where the last one is. */
   private unreadProgress: Map<number, { readonly count: number; readonly last: number }> | undefined
   private failure: Cause.Cause<E> | undefined
@@ -34,9 +34,9 @@ export class Mailbox<E> implements Outlet {
     const known = this.unreadProgress ??= new Map()
     const unread = known.get(index)
     if (unread === undefined || unread.count < unreadProgressLimit) {
-      known.set(index, { count: (unread?.count ?? 0) + 1, last: this.events.length })
-      this.events.push(event)
-    } else {
+      known.set(index, { count: (unread?.count ?? 0) + 1, last: this.events?.length ?? 0 })
+      this.events = Lists.added(this.events, event)
+    } else if (this.events !== undefined) {
       this.events[unread.last] = event
     }
     this.wake()
@@ -82,7 +82,7 @@ export class Mailbox<E> implements Outlet {
   }
 
   get isEmpty(): boolean {
-    return this.events.length === 0 && this.failure === undefined
+    return (this.events === undefined || this.events.length === 0) && this.failure === undefined
   }
 
   /** Whether there is something to look at. A reader may be held up between a look and its wait. */
@@ -92,8 +92,8 @@ export class Mailbox<E> implements Outlet {
 
   /** Everything there is now, which may be nothing. What else there is to look at is left for the reader who waits. */
   takeNow(): ReadonlyArray<Event.Event> {
-    const events = this.events
-    this.events = []
+    const events = this.events ?? Lists.none
+    this.events = undefined
     this.unreadProgress = undefined
     return events
   }

@@ -11,6 +11,7 @@ import type * as Policy from "../Policy.ts"
 import type * as Tool from "../Tool.ts"
 import * as Compact from "./compact.ts"
 import * as Now from "./now.ts"
+import * as Toolbox from "./toolbox.ts"
 import { ToolError, toolError } from "./toolError.ts"
 
 /** A call of a tool that exists. Whether its arguments fit shows when they are decoded. */
@@ -61,10 +62,12 @@ const lostReasons: { readonly [Reason in Message.ArgumentsLost]: string } = {
   not_an_object: "the arguments are not a JSON object"
 }
 
-const unknownTool = (call: Message.ToolCall, tools: ReadonlyMap<string, Tool.Any>): Tool.ToolError =>
-  toolError("unknown_tool", call, {
-    detail: tools.size === 0 ? "there are no tools" : `the tools are ${[...tools.keys()].join(", ")}`
+const unknownTool = (call: Message.ToolCall, tools: Toolbox.Toolbox): Tool.ToolError => {
+  const names = Toolbox.all(tools).map((tool) => tool.name)
+  return toolError("unknown_tool", call, {
+    detail: names.length === 0 ? "there are no tools" : `the tools are ${names.join(", ")}`
   })
+}
 
 const lostArguments = (call: Message.ToolCall, reason: Message.ArgumentsLost): Tool.ToolError =>
   toolError(reason === "truncated" ? "truncated_arguments" : "invalid_arguments", call, { detail: lostReasons[reason] })
@@ -145,10 +148,10 @@ export const unknown = (index: number, call: Message.ToolCall): Job =>
 export const planned = (
   index: number,
   call: Message.ToolCall,
-  tools: ReadonlyMap<string, Tool.Any>,
+  tools: Toolbox.Toolbox,
   policy: Policy.Policy
 ): Job => {
-  const tool = tools.get(call.name)
+  const tool = Toolbox.find(tools, call.name)
   if (tool === undefined) {
     const help = Compact.help(call, tools)
     return help === undefined

@@ -11,18 +11,20 @@ import * as Pull from "effect/Pull"
 import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 
-/** Asks for what comes next, in a step of the reader's fiber. */
-type Next<A, E, R> = () => Pull.Pull<Arr.NonEmptyReadonlyArray<A>, E, void, R>
+/** What is pulled from: it is asked for what comes next, in a step of the reader's fiber. */
+export interface Source<A, E, R> {
+  readonly next: () => Pull.Pull<Arr.NonEmptyReadonlyArray<A>, E, void, R>
+}
 
 /** A pull after one that failed, ended or was interrupted is the end: what it would go on with has been left. */
 export const stream = <A, E, R, EX, RX>(
-  start: (scope: Scope.Scope) => Effect.Effect<Next<A, E, R>, EX, RX>
+  start: (scope: Scope.Scope) => Effect.Effect<Source<A, E, R>, EX, RX>
 ): Stream.Stream<A, Pull.ExcludeDone<E> | EX, R | RX> =>
   // Suspended, since whoever reads a stream holds on to what opened it for as long as it is read.
   Stream.fromChannel(Channel.fromTransform((_upstream, around) => Effect.suspend(() => open(start, around))))
 
 const open = <A, E, R, EX, RX>(
-  start: (scope: Scope.Scope) => Effect.Effect<Next<A, E, R>, EX, RX>,
+  start: (scope: Scope.Scope) => Effect.Effect<Source<A, E, R>, EX, RX>,
   around: Scope.Scope
 ) => {
   const scope = Scope.forkUnsafe(around)
@@ -30,8 +32,8 @@ const open = <A, E, R, EX, RX>(
     exit._tag === "Success" ? undefined : Scope.close(scope, Pull.doneExitFromCause(exit.cause))
   return Effect.map(
     Effect.onExitPrimitive(start(scope), close),
-    (next) => {
-      const pull = Effect.suspend(() => scope.state._tag === "Closed" ? Cause.done() : next())
+    (source) => {
+      const pull = Effect.suspend(() => scope.state._tag === "Closed" ? Cause.done() : source.next())
       return Effect.onExitPrimitive(pull, close)
     }
   )

@@ -21,7 +21,6 @@ export class Queue {
   private readonly running: Running
   private readonly helpers: Helpers
   private readonly exits: Exits
-  private readonly unsubscribe: () => void
   private isAdmitting = false
   private hasRoom = false
   private patience: Helper | undefined
@@ -31,7 +30,7 @@ export class Queue {
     this.running = running
     this.helpers = helpers
     this.exits = exits
-    this.unsubscribe = running.onChange(() => this.admit())
+    running.listen(this)
   }
 
   add(runs: ReadonlyArray<Plan.Run>): void {
@@ -53,7 +52,12 @@ export class Queue {
   }
 
   close(): void {
-    this.unsubscribe()
+    this.running.unlisten(this)
+  }
+
+  /** A handler ended, in the queue or outside of it. */
+  changed(): void {
+    this.admit()
   }
 
   /** Starts whoever may start. Handlers that end at once make room while this runs, so it loops and never nests. */

@@ -23,6 +23,7 @@ import type { Events } from "./events.ts"
 import * as Lists from "./lists.ts"
 import * as Now from "./now.ts"
 import * as Plan from "./plan.ts"
+import * as Toolbox from "./toolbox.ts"
 import * as Turn from "./turn.ts"
 
 /** What a reply comes to: its end, or what broke it and whether it had begun by then. */
@@ -37,8 +38,7 @@ const isEvents = (signal: Signal): signal is ReadonlyArray<Event.Event> => Array
 
 const ended: Ending = { _tag: "Ended" }
 
-const none: ReadonlyArray<never> = []
-const nothing = Effect.succeed(none)
+const nothing = Effect.succeed(Lists.none)
 
 type ModelPull = Pull.Pull<Arr.NonEmptyReadonlyArray<Event.AdapterEvent>, Adapter.AdapterError>
 
@@ -162,7 +162,7 @@ export class Reply<E, R> {
 
   /** Calls that became final with these events and may start now. They have been folded already. */
   ready(events: ReadonlyArray<Event.Event>): ReadonlyArray<Plan.Decode> {
-    if (this.isOver || !this.run.startsEarly) return none
+    if (this.isOver || !this.run.startsEarly) return Lists.none
     let completed: Array<Event.Of<"ToolCallCompleted">> | undefined
     for (let index = 0; index < events.length; index++) {
       const event = events[index] as Event.Event
@@ -170,12 +170,12 @@ export class Reply<E, R> {
       if (event._tag === "MessageCompleted" || event._tag === "Error") this.isOver = true
       if (event._tag === "ToolCallCompleted") completed = Lists.added(completed, event)
     }
-    return completed === undefined || this.isOver ? none : completed.flatMap((event) => this.decodable(event))
+    return completed === undefined || this.isOver ? Lists.none : completed.flatMap((event) => this.decodable(event))
   }
 
   private decodable(event: Event.Of<"ToolCallCompleted">): ReadonlyArray<Plan.Decode> {
     const { tools, settings, state } = this.run
-    const tool = tools.get(event.name)
+    const tool = Toolbox.find(tools, event.name)
     if (tool === undefined || !Turn.mayStart(tool, settings.policy)) return []
     const taken = state.calls.take(event)
     if (taken === undefined) return []
@@ -194,7 +194,7 @@ export class Reply<E, R> {
 
   /** What the tools beside the model have to show by now. */
   takeNow(): ReadonlyArray<Event.Event> {
-    return this.batch?.takeNow() ?? none
+    return this.batch?.takeNow() ?? Lists.none
   }
 
   private beside(): Batch<E> {

@@ -10,6 +10,7 @@ import type * as Thread from "../Thread.ts"
 import type * as Tool from "../Tool.ts"
 import * as Compact from "./compact.ts"
 import * as Json from "./json.ts"
+import * as Toolbox from "./toolbox.ts"
 
 /** The options that concern the model. */
 export interface ModelOptions {
@@ -32,10 +33,10 @@ const forcedTool = (choice: ModelOptions["toolChoice"]): string | undefined =>
 export const template = (
   options: ModelOptions,
   defaults: Policy.Defaults,
-  tools: ReadonlyMap<string, Tool.Any>
+  tools: Toolbox.Toolbox
 ): Template => {
   const template: Types.Mutable<Template> = {
-    tools: Compact.definitions(tools.values(), forcedTool(options.toolChoice))
+    tools: Compact.definitions(Toolbox.all(tools), forcedTool(options.toolChoice))
   }
   const { cacheKey, options: own, responseFormat, toolChoice } = options
   const model = options.model ?? defaults.model
@@ -89,12 +90,16 @@ const formatIssues = (format: unknown): Issues => {
   ]
 }
 
-const choiceIssues = (choice: unknown, tools: ReadonlyMap<string, Tool.Any>): Issues => {
+const choiceIssues = (choice: unknown, tools: Toolbox.Toolbox): Issues => {
   if (choice === undefined || choice === "auto" || choice === "none" || choice === "required") return []
   if (!Json.isObject(choice) || typeof choice["name"] !== "string") {
     return [{ path: "toolChoice", reason: `must be "auto", "none", "required" or { name }` }]
   }
-  return when(!tools.has(choice["name"]), "toolChoice.name", `there is no tool "${choice["name"]}"`)
+  return when(
+    Toolbox.find(tools, choice["name"]) === undefined,
+    "toolChoice.name",
+    `there is no tool "${choice["name"]}"`
+  )
 }
 
 const duplicateNames = (tools: ReadonlyArray<Tool.Any>): Issues => {
@@ -109,7 +114,7 @@ export const issues = (
   thread: Thread.Thread,
   request: Template,
   given: ReadonlyArray<Tool.Any>,
-  tools: ReadonlyMap<string, Tool.Any>
+  tools: Toolbox.Toolbox
 ): Issues => [
   ...when(thread.messages.length === 0, "messages", "must not be empty"),
   ...duplicateNames(given),

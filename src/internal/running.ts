@@ -43,6 +43,11 @@ export const taskOf = (
   owner
 })
 
+/** Who is told that there may be room. */
+interface Listener {
+  readonly changed: () => void
+}
+
 /** Who a task belongs to. */
 export interface Owner {
   /** Whether it is left to its end when the run stops. It may be so in one phase and not in another. */
@@ -71,7 +76,7 @@ export class Running {
   readonly graceMillis: number
   /** The handler that the run is in. */
   private readonly around: Holding | undefined
-  private listeners: ReadonlyArray<() => void> = []
+  private readonly listeners = new Few<Listener>()
   private readonly tasks = new Few<Task>()
   /** Those of the tasks that have had their grace period. Nobody waits for them any more. */
   private lost: Set<Task> | undefined
@@ -138,7 +143,7 @@ export class Running {
   }
 
   private notify(): void {
-    for (const listener of this.listeners) listener()
+    this.listeners.forEach((listener) => listener.changed())
   }
 
   /** A task may finish. Its grace period began at `since` all the same. */
@@ -185,12 +190,14 @@ export class Running {
     return this.tasks.size === (this.lost?.size ?? 0)
   }
 
-  /** Calls `listener` after a handler has ended or was given up, until the returned function is called. */
-  onChange(listener: () => void): () => void {
-    this.listeners = this.listeners.concat(listener)
-    return () => {
-      this.listeners = this.listeners.filter((other) => other !== listener)
-    }
+  /** Tells `listener` of each handler that has ended or was given up. */
+  listen(listener: Listener): void {
+    this.listeners.add(listener)
+  }
+
+  /** Tells it no more. */
+  unlisten(listener: Listener): void {
+    this.listeners.delete(listener)
   }
 
   /** Handlers other than the `holding` ones of a queue, of which `isExclusive` may be one. */

@@ -6,11 +6,9 @@ import * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
 import * as Random from "effect/Random"
 import type * as Policy from "../Policy.ts"
-import type * as Tool from "../Tool.ts"
 import type * as Answer from "./answer.ts"
 import type * as Cancellation from "./cancellation.ts"
 import type * as Deadline from "./deadline.ts"
-import * as Handler from "./handler.ts"
 import * as Json from "./json.ts"
 
 /** The options that concern the running of tools. */
@@ -150,18 +148,4 @@ export const mintRequestId = <R>(context: Context.Context<R>): string => {
     codes.push(alphabet.charCodeAt(bits & 63))
   }
   return String.fromCharCode(...codes)
-}
-
-/**
- * The tools of a run by name: the application's, replaced in place by the caller's, and then the others. Throws for a
- * handler that cannot be called.
- */
-export const toolsByName = (...lists: ReadonlyArray<ReadonlyArray<Tool.Any>>): ReadonlyMap<string, Tool.Any> => {
-  const tools = new Map<string, Tool.Any>()
-  for (const tool of lists.flat()) {
-    const mistake = Handler.misuse(tool.name, tool.handler)
-    if (mistake !== undefined) throw mistake
-    tools.set(tool.name, tool)
-  }
-  return tools
 }

@@ -4,7 +4,6 @@
  */
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
-import * as Effect from "effect/Effect"
 
 /** A timer of the platform's. */
 export type Timer = ReturnType<typeof setTimeout>
@@ -19,9 +18,8 @@ const longest = 2 ** 31 - 1
 export const suffices = (services: Context.Context<any>, millis: number): boolean =>
   millis > 0 && millis <= longest && Context.get(services, Clock.Clock) === live
 
-/** Does something in a fiber of its own when the time is up. */
-export const set = (services: Context.Context<any>, millis: number, then: () => void): Timer =>
-  setTimeout(() => Effect.runForkWith(services)(Effect.sync(then)), millis)
+/** Does something when the time is up. */
+export const set = (millis: number, then: () => void): Timer => setTimeout(then, millis)
 
 /** What has been cleared is gone, and does nothing. */
 export const clear = (timer: Timer): void => clearTimeout(timer)

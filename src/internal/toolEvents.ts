@@ -17,14 +17,14 @@ interface Entry<A> {
 type Tail = Event.Of<"ToolResultEncoded"> | Event.Of<"AskUserRequested"> | Event.Of<"ToolHalt">
 
 export class ToolEvents {
-  answers: Array<Entry<Message.Message>> = []
+  private answers: Array<Entry<Message.Message>> | undefined
   /** Few turns have halts or updates. */
   private halts: Array<Entry<Event.Halt>> | undefined
   private updates: Array<Entry<Json.JsonObject>> | undefined
 
   copy(): ToolEvents {
     const copied = new ToolEvents()
-    copied.answers = this.answers.slice()
+    copied.answers = this.answers?.slice()
     copied.halts = this.halts?.slice()
     copied.updates = this.updates?.slice()
     return copied
@@ -103,7 +103,10 @@ const halt = (event: Exclude<Tail, Event.Of<"ToolResultEncoded">>): Event.Halt =
 }
 
 /** By the order in which the model made the calls: what completed first must not show. */
-const inCallOrder = <A>(ids: ReadonlyArray<string>, entries: ReadonlyArray<Entry<A>> = []): ReadonlyArray<A> => {
+const inCallOrder = <A>(
+  ids: ReadonlyArray<string>,
+  entries: ReadonlyArray<Entry<A>> = Lists.none
+): ReadonlyArray<A> => {
   const [only] = entries
   if (only === undefined || entries.length === 1) return only === undefined ? [] : [only.value]
   if (entries.every((entry, index) => entry.id === ids[index])) return entries.map((entry) => entry.value)

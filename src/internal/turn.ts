@@ -19,6 +19,7 @@ import type * as Request from "./request.ts"
 import type { Running } from "./running.ts"
 import type * as Settings from "./settings.ts"
 import type * as Telemetry from "./telemetry.ts"
+import * as Toolbox from "./toolbox.ts"
 
 /** What a consumer wants to see of the stream. The fold sees everything. */
 export interface View<R> {
@@ -44,7 +45,7 @@ export interface Run<E, R> {
   readonly mode: "auto" | "manual"
   readonly settings: Settings.Settings<E, R>
   readonly template: Request.Template
-  readonly tools: ReadonlyMap<string, Tool.Any>
+  readonly tools: Toolbox.Toolbox
   /** Whether a call of any of them may start while the model still speaks. */
   readonly startsEarly: boolean
   readonly view: View<R>
@@ -64,7 +65,7 @@ export const mayStart = (tool: Tool.Any, { start }: Pick<Policy.Policy, "start">
 /** The run as its last step is made: the model is to answer, and calls it makes all the same are answered unrun. */
 export const closing = <E, R>(run: Run<E, R>): Run<E, R> => ({
   ...run,
-  tools: new Map(),
+  tools: Toolbox.empty,
   template: run.template.tools.length === 0 ? run.template : { ...run.template, toolChoice: "none" },
   settings: { ...run.settings, policy: { ...run.settings.policy, unknownTool: "answer" } }
 })

@@ -8,8 +8,9 @@ import type { Ambient } from "./ambient.ts"
 import type * as Answer from "./answer.ts"
 import type { Running } from "./running.ts"
 
-interface Settings {
+interface Settings<E> {
   readonly policy: Policy.Policy
+  readonly onToolError: Answer.OnToolError<E, any>
   /** Milliseconds a handler may take where its tool says nothing else. */
   readonly timeoutMillis: number
   readonly context: Readonly<Record<string, unknown>>
@@ -30,12 +31,12 @@ export interface Found {
 }
 
 /** What a batch works with. */
-export interface Workshop<E> extends Found {
-  readonly settings: Settings
+export interface Workshop<E> {
+  readonly found: Found
+  readonly settings: Settings<E>
   /** How many handlers of the batch may run at once. */
   readonly bound: number
   readonly stepIndex: number
-  readonly onToolError: Answer.OnToolError<E, any>
   readonly running: Running
   readonly ambient: Ambient
 }
