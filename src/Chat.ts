@@ -69,23 +69,24 @@ type Failure<E> = Step.StepError | E
 const finalized: ReadonlyArray<Event.Outcome["_tag"]> = ["Completed", "MaxTurns", "HaltWhen"]
 
 /** The second pass of a structured run: one call, without tools, in the format that was asked for. */
-const finalPass = <E, R>(first: Event.ChatResult, { run }: Step.Prepared<E, R>, prompt: string): Source<E, R> => {
+const finalPass = <E, R>(first: Event.ChatResult, run: Turn.Run<E, R>, prompt: string): Source<E, R> => {
   const { toolChoice: _, ...template } = run.template
   const thread = prompt === "" ? first.thread : Thread.append(first.thread, [Message.user(prompt)])
   return ChatRun.make({
-    prepared: { thread, run: { ...run, tools: Toolbox.empty, template: { ...template, tools: [] } } },
+    thread,
+    run: { ...run, tools: Toolbox.empty, template: { ...template, tools: [] } },
     maxTurns: 1,
     haltWhen: undefined,
     firstStep: first.steps.length,
     isClosedByAnswer: false,
-    end: (second, prepared) => ChatRun.completed(merge(first, second), prepared)
+    end: (second, run) => ChatRun.completed(merge(first, second), run)
   })
 }
 
 /** The first pass runs the tools; the format is for the answer alone. */
-const withoutFormat = <E, R>({ thread, run }: Step.Prepared<E, R>): Step.Prepared<E, R> => {
+const withoutFormat = <E, R>(run: Turn.Run<E, R>): Turn.Run<E, R> => {
   const { responseFormat: _, ...template } = run.template
-  return { thread, run: { ...run, template } }
+  return { ...run, template }
 }
 
 const merge = (first: Event.ChatResult, second: Event.ChatResult): Event.ChatResult => {
@@ -114,30 +115,31 @@ const start = <Tools extends ReadonlyArray<Tool.Any>, E, R>(
 
 /** What a run that is prepared is read from. */
 const sourceOf = <E, R>(
-  prepared: Step.Prepared<E, R>,
+  { run, thread }: Step.Prepared<E, R>,
   { finalizePrompt, haltWhen, maxTurns, structuredFinalize }: Options<ReadonlyArray<Tool.Any>, E, R>,
   defaults: Policy.Defaults
 ): Source<E, R> => {
-  const { settings: { policy }, template } = prepared.run
+  const { settings: { policy }, template } = run
   const usual = defaults.maxTurns ?? policy.maxTurns ?? defaultMaxTurns
   const isTwoPass = structuredFinalize === true && template.responseFormat !== undefined
   return ChatRun.make({
-    prepared: isTwoPass ? withoutFormat(prepared) : prepared,
+    thread,
+    run: isTwoPass ? withoutFormat(run) : run,
     maxTurns: Settings.positiveInteger("max_turns", maxTurns ?? usual),
     haltWhen,
     firstStep: 0,
     isClosedByAnswer: !isTwoPass && policy.onMaxTurns === "finalize",
     end: isTwoPass
-      ? twoPass(prepared, finalizePrompt ?? defaults.finalizePrompt ?? defaultFinalizePrompt)
+      ? twoPass(run, finalizePrompt ?? defaults.finalizePrompt ?? defaultFinalizePrompt)
       : ChatRun.completed
   })
 }
 
 /** What follows the first pass of a structured run. */
-const twoPass = <E, R>(prepared: Step.Prepared<E, R>, prompt: string) => (result: Event.ChatResult): Source<E, R> =>
+const twoPass = <E, R>(run: Turn.Run<E, R>, prompt: string) => (result: Event.ChatResult): Source<E, R> =>
   finalized.includes(result.outcome._tag)
-    ? finalPass(result, prepared, prompt)
-    : ChatRun.completed({ ...result, structuredFinalize: { pass1Halted: result.haltedReason } }, prepared)
+    ? finalPass(result, run, prompt)
+    : ChatRun.completed({ ...result, structuredFinalize: { pass1Halted: result.haltedReason } }, run)
 
 /** The events of steps have been shown to the observer by then; the end of the run has not. */
 const observed = <E, R>(source: Source<E, R>, view: Turn.View<R>): Source<E, R> =>

@@ -17,7 +17,6 @@ import * as Now from "./internal/now.ts"
 import * as Toolbox from "./internal/toolbox.ts"
 import * as Turn from "./internal/turn.ts"
 import * as Message from "./Message.ts"
-import type * as Step from "./Step.ts"
 import * as StepRun from "./StepRun.ts"
 import * as Thread from "./Thread.ts"
 
@@ -28,7 +27,8 @@ import * as Thread from "./Thread.ts"
  * @since 0.1.0
  */
 export interface Plan<E, R> {
-  readonly prepared: Step.Prepared<E, R>
+  readonly thread: Thread.Thread
+  readonly run: Turn.Run<E, R>
   readonly maxTurns: number
   readonly haltWhen: ((step: Event.StepResult) => boolean | Effect.Effect<boolean, never, R>) | null | undefined
   /** The index of the first step, so that the steps of a run are numbered through. */
@@ -36,7 +36,7 @@ export interface Plan<E, R> {
   /** Whether one more model call, without tools, answers what the turns did not come to. */
   readonly isClosedByAnswer: boolean
   /** What follows the last step. */
-  readonly end: (result: Event.ChatResult, prepared: Step.Prepared<E, R>) => Source<E, R>
+  readonly end: (result: Event.ChatResult, run: Turn.Run<E, R>) => Source<E, R>
 }
 
 type Source<E, R> = StepRun.Source<E, R>
@@ -55,7 +55,6 @@ class ChatRun<E, R> implements Source<E, R>, StepRun.Following<E, R> {
   private readonly plan: Plan<E, R>
   private run: Turn.Run<E, R>
   private thread: Thread.Thread
-  private steps: Array<Event.StepResult> = []
   /** Why the step in progress is the last, which the model is to answer in without tools. */
   private closing: Event.ChatResult["finalized"]
   /** The step in progress, or what follows the last one. */
@@ -64,8 +63,13 @@ class ChatRun<E, R> implements Source<E, R>, StepRun.Following<E, R> {
 
   constructor(plan: Plan<E, R>) {
     this.plan = plan
-    this.run = plan.prepared.run
-    this.thread = plan.prepared.thread
+    this.run = plan.run
+    this.thread = plan.thread
+  }
+
+  /** The fold has them: those of this pass come after those of the one before it. */
+  private get steps(): ReadonlyArray<Event.StepResult> {
+    return this.run.state.steps.slice(this.plan.firstStep)
   }
 
   next(): EventPull<E, R> {
@@ -78,7 +82,7 @@ class ChatRun<E, R> implements Source<E, R>, StepRun.Following<E, R> {
     const { ambient: { cancellation, deadline } } = this.run
     if (cancellation?.isRequested === true) return this.ending(cancelled)
     if (deadline !== undefined) this.hurry(deadline, Context.get(context, Clock.Clock).currentTimeMillisUnsafe())
-    const stepIndex = this.plan.firstStep + this.steps.length
+    const stepIndex = this.run.state.steps.length
     const opened = StepRun.open(context, this.run, { thread: this.thread, stepIndex, following: this })
     return Now.flatMap(opened, (step) => {
       this.source = step
@@ -111,7 +115,6 @@ class ChatRun<E, R> implements Source<E, R>, StepRun.Following<E, R> {
   /** A step that a cancellation cut short ends the run, whatever else it came to. */
   private stepped(isCut: boolean): EventPull<E, R> {
     const step = Collector.toStepResult(this.run.state)
-    this.steps.push(step)
     this.thread = step.thread
     if (step.contextUpdate !== undefined) this.run = Turn.withContext(this.run, step.contextUpdate)
     return Now.flatMap(this.outcomeOf(step, isCut), (outcome) => {
@@ -122,8 +125,9 @@ class ChatRun<E, R> implements Source<E, R>, StepRun.Following<E, R> {
 
   private outcomeOf(step: Event.StepResult, isCut: boolean): Effect.Effect<Event.Outcome | undefined, never, R> {
     const { firstStep, haltWhen, maxTurns } = this.plan
-    const turns = this.steps.length
-    const stepIndex = firstStep + turns - 1
+    const { length } = this.run.state.steps
+    const turns = length - firstStep
+    const stepIndex = length - 1
     const own = isCut ? cancelled : Ending.ofStep(step, stepIndex)
     if (own !== undefined) return Effect.succeed(own)
     if (haltWhen === undefined || haltWhen === null) return Effect.succeed(this.bounded(turns, maxTurns))
@@ -148,7 +152,7 @@ class ChatRun<E, R> implements Source<E, R>, StepRun.Following<E, R> {
     const isQuestion = outcome._tag === "AskUser" && (this.steps.at(-1)?.suspensions ?? []).length <= 1
     const thread = isQuestion ? withQuestion(this.thread, outcome) : this.thread
     const { closing: finalized, steps } = this
-    const source = this.plan.end(Collector.chatResult({ thread, steps, outcome, finalized }), this.plan.prepared)
+    const source = this.plan.end(Collector.chatResult({ thread, steps, outcome, finalized }), this.plan.run)
     this.source = source
     return source.next()
   }
@@ -176,7 +180,7 @@ const withQuestion = (
  * @category running
  * @since 0.1.0
  */
-export const completed = <E, R>(result: Event.ChatResult, { run: { running } }: Step.Prepared<E, R>): Source<E, R> => {
+export const completed = <E, R>(result: Event.ChatResult, { running }: Turn.Run<E, R>): Source<E, R> => {
   let isOut = false
   return {
     next: () => {

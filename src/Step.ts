@@ -144,7 +144,6 @@ const enter = <E, R>(
   const { policy, requestId } = settings
   const mode = options.mode ?? "auto"
   const running = new Running(settings.graceMillis, context as Context.Context<never>)
-  const current: Turn.Current = { step: undefined }
   const isTraced = Telemetry.isTraced(context as Context.Context<never>)
   const spanned = Telemetry.spanOf(isTraced, scope, spanName, () => ({ "heddle.request.id": requestId }))
   return Now.flatMap(
@@ -153,7 +152,7 @@ const enter = <E, R>(
       Now.flatMap(
         Ambient.enter(settings, options.cancel, scope),
         (ambient) =>
-          Effect.as(leaving(current, running, scope), {
+          Effect.as(leaving(running, scope), {
             adapter,
             system: options.system,
             mode,
@@ -164,7 +163,6 @@ const enter = <E, R>(
             view: options,
             running,
             ambient,
-            current,
             state: Collector.initial({ thread, policy, requestId }),
             isTraced,
             within
@@ -173,12 +171,9 @@ const enter = <E, R>(
   )
 }
 
-/** The step in progress is left first, and then every handler stopped. */
-const leaving = (current: Turn.Current, running: Running, scope: Scope.Scope): Effect.Effect<void> =>
-  Scope.addFinalizerExit(
-    scope,
-    (exit) => Effect.andThen(current.step?.leave(exit) ?? Effect.void, running.stop)
-  )
+/** A function of its own, since it is kept as long as the run, and keeps all that it is made beside. */
+const leaving = (running: Running, scope: Scope.Scope): Effect.Effect<void> =>
+  Scope.addFinalizerExit(scope, (exit) => running.end(exit))
 
 /**
  * The events of one step. Cold: nothing runs before the first pull. Leaving it closes the connection and stops every

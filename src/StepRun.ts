@@ -22,6 +22,7 @@ import * as Now from "./internal/now.ts"
 import type * as Plan from "./internal/plan.ts"
 import { type Ending, type Listener, Reply } from "./internal/reply.ts"
 import * as Request from "./internal/request.ts"
+import type { Leaving } from "./internal/running.ts"
 import * as Telemetry from "./internal/telemetry.ts"
 import * as Turn from "./internal/turn.ts"
 import * as Response from "./Response.ts"
@@ -88,37 +89,43 @@ export const open = <E, R>(
   const isTraced = run.isTraced || Telemetry.isTraced(context)
   const span = isTraced ? Scope.makeUnsafe() : undefined
   const step = new StepRun(run, place, span)
-  run.current.step = step
+  run.running.step = step
   if (span === undefined) return Effect.succeed(step)
   const spanned = run.within(Telemetry.stepSpan(span, run.settings.requestId, place.stepIndex))
   return Effect.map(spanned, (within) => ({ next: () => within(Effect.suspend(() => step.next())) }))
 }
 
 /** The phases of a step. */
-class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
+class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Leaving {
   /** How it ended by itself: handlers that outlive such a step are the run's. */
   private ended: Ended | undefined
   private readonly run: Turn.Run<E, R>
-  private readonly place: Place<E, R>
+  private readonly thread: Thread.Thread
+  private readonly stepIndex: number
+  private readonly following: Following<E, R>
   private readonly span: Scope.Closeable | undefined
   /** What the model says, until its calls are those of the turn: of a step whose tools run there may be many. */
   private reply: Reply<E, R> | undefined
-  private batches: ReadonlyArray<Batch<E>> = Lists.none
-  /** The one that is worked to its end before the next phase. */
-  private working: Batch<E> | undefined
+  /** The latest, and those before it. */
+  private batch: Batch<E> | undefined
+  private earlier: ReadonlyArray<Batch<E>> = Lists.none
+  /** Whether the latest is worked to its end before the next phase. */
+  private isWorking = false
   private phase: Phase<E, R> | undefined
   private isSpeaking = false
 
   constructor(run: Turn.Run<E, R>, place: Place<E, R>, span: Scope.Closeable | undefined) {
     this.run = run
-    this.place = place
+    this.thread = place.thread
+    this.stepIndex = place.stepIndex
+    this.following = place.following
     this.span = span
   }
 
   /** The next events that are shown. While the model speaks this is most of what a run does: it takes few steps. */
   next(): EventPull<E, R> {
     if (this.isSpeaking && this.reply !== undefined) return this.reply.next
-    if (this.ended !== undefined) return this.place.following.after(this.ended)
+    if (this.ended !== undefined) return this.following.after(this.ended)
     return this.goOn()
   }
 
@@ -127,7 +134,7 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
   }
 
   private proceed(): Told<E, R> {
-    if (this.working?.isAtEnd === false) return this.working.take
+    if (this.isWorking && this.batch?.isAtEnd === false) return this.batch.take
     return this.phase === undefined ? this.opening() : this.phase()
   }
 
@@ -146,7 +153,8 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
   /** What it holds is returned, and its handlers are stopped, unless it has ended by itself. */
   leave(exit: Exit.Exit<unknown, unknown>): Effect.Effect<void> {
     let closed = Effect.void
-    for (const batch of this.batches) closed = Now.both(closed, batch.close())
+    for (const batch of this.earlier) closed = Now.both(closed, batch.close())
+    if (this.batch !== undefined) closed = Now.both(closed, this.batch.close())
     return this.ended === undefined
       ? Effect.flatMap(this.run.running.stop, () => this.returned(exit, closed))
       : this.returned(exit, closed)
@@ -167,7 +175,7 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
     const ready = (seen & Turn.Look.final) === 0 ? Lists.none : this.reply?.ready(events) ?? Lists.none
     if (view.onEvent !== undefined) return this.observed(events, visible, ready)
     if (ready.length > 0) return this.started(ready, visible)
-    const isWorked = this.ended === undefined && this.batches.at(-1)?.isAtEnd === true
+    const isWorked = this.ended === undefined && this.batch?.isAtEnd === true
     return isWorked ? this.goOn(visible) : this.show(visible)
   }
 
@@ -203,14 +211,15 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
   /** The batch is known to the step before anything can come between. */
   openBatch(calls: number): Batch<E> {
     const { ambient, running, settings } = this.run
-    const batch = ToolRunner.open<E, R>(Now.services(), calls, settings, this.place.stepIndex, running, ambient)
-    this.batches = this.batches.length === 0 ? [batch] : [...this.batches, batch]
+    const batch = ToolRunner.open<E, R>(Now.services(), calls, settings, this.stepIndex, running, ambient)
+    if (this.batch !== undefined) this.earlier = [...this.earlier, this.batch]
+    this.batch = batch
     return batch
   }
 
   private opening(): Told<E, R> {
     const { adapter, system, template } = this.run
-    const messages = Request.messages(system, Log.list(this.place.thread))
+    const messages = Request.messages(system, Log.list(this.thread))
     this.isSpeaking = true
     const reply = this.reply = new Reply(this.run, this)
     return reply.connect(adapter.stream({ ...template, messages }))
@@ -222,7 +231,7 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
       this.follow(() => this.spoken())
       return Effect.succeed([{ _tag: "Error", error } as const])
     }
-    if (this.place.stepIndex === 0) return Effect.fail(error)
+    if (this.stepIndex === 0) return Effect.fail(error)
     return Effect.as(this.close({ isCut: false, startError: error }), Lists.none)
   }
 
@@ -260,14 +269,14 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
     const batch = early ?? this.openBatch(jobs.length)
     batch.add(jobs)
     batch.seal()
-    this.working = batch
+    this.isWorking = true
     this.follow(next)
     return this.proceed()
   }
 
   /** What waits stays open, unless the run is over: then it is answered like the rest. */
   private worked(response: Response.Response, division: Division.Division): Told<E, R> {
-    return Now.flatMap(Division.ended(division, response, this.run, this.working), (ended) => {
+    return Now.flatMap(Division.ended(division, response, this.run, this.batch), (ended) => {
       if (ended.refused.length === 0) return this.completed(response, ended)
       const open = Division.cancelled(ended.refused, Division.positions(response.toolCalls), ended.detail)
       return this.work(open, () => this.completed(response, ended))
@@ -279,7 +288,7 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
     this.ended = ended
     // Whoever leaves the run before this is done finds the step where it was.
     return Now.andThen(this.leave(Exit.void), () => {
-      this.run.current.step = undefined
+      this.run.running.step = undefined
       return Effect.void
     })
   }
@@ -292,8 +301,8 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Turn.Leaving {
     return Now.andThen(this.close({ isCut }), () => {
       const said = isCut && Turn.isEmpty(message) ? [] : [message]
       // A run of one step has nobody to share its messages with.
-      const grow = this.place.stepIndex === 0 ? Log.longer : Log.grown
-      const thread = grow(this.place.thread, said.concat(Collector.answers(state)))
+      const grow = this.stepIndex === 0 ? Log.longer : Log.grown
+      const thread = grow(this.thread, said.concat(Collector.answers(state)))
       const told = { response, thread, mode, manualToolCalls: division.manual }
       const isDone = isCut || Collector.isDone(settings.policy, response)
       return Effect.succeed([Turn.stepCompleted(told, isDone, halt, suspensions)])

@@ -115,17 +115,15 @@ export const open = <E, R>(
 
 /** What a batch needs of the services of a step. It is looked up once for all steps that have the same. */
 const find = <R>(context: Context.Context<R>, ambient: Ambient.Ambient): Found => {
-  const { known } = ambient
-  if (known.context === context && known.found !== undefined) return known.found
-  known.context = context
-  known.found = {
+  if (ambient.found?.context === context) return ambient.found
+  return ambient.found = {
+    context,
     executor: Context.get(context, Executor.Executor),
     encoder: Context.get(context, Encoder.Encoder),
     services: Ambient.forHandlers(context, ambient),
     clock: Context.get(context, Clock.Clock),
     isTraced: Telemetry.isTraced(context)
   }
-  return known.found
 }
 
 /**

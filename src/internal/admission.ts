@@ -5,6 +5,7 @@
  * one, and those that still have their grace period take up room.
  */
 import type * as Types from "effect/Types"
+import * as Lists from "./lists.ts"
 
 export interface Ticket {
   readonly index: number
@@ -26,7 +27,7 @@ export const nobody: Outsiders = { alive: 0, occupying: 0, exclusive: 0 }
 export interface Admission<T extends Ticket = Ticket> {
   readonly bound: number
   readonly queue: ReadonlyArray<T>
-  /** How many of the queue have been admitted: the queue is never copied. */
+  /** How many of the queue have been admitted: it is never copied, and let go when that is all of them. */
   readonly admitted: number
   readonly shared: number
   readonly isExclusiveRunning: boolean
@@ -65,8 +66,13 @@ export const admit = <T extends Ticket>(
     next.isExclusiveRunning = ticket.isExclusive
     if (!ticket.isExclusive) next.shared++
   }
-  const isWhole = admitted === 0 && next.admitted === queue.length
-  return [isWhole ? queue : queue.slice(admitted, next.admitted), next]
+  const isEmptied = next.admitted === queue.length
+  const tickets = admitted === 0 && isEmptied ? queue : queue.slice(admitted, next.admitted)
+  if (isEmptied) {
+    next.queue = Lists.none
+    next.admitted = 0
+  }
+  return [tickets, next]
 }
 
 /** A call has ended and left its place. */

@@ -21,8 +21,8 @@ export interface Ambient {
   readonly deadline: Deadline.Deadline | undefined
   /** There is one where anything can request it. */
   readonly cancellation: Cancellation.Cancellation | undefined
-  /** What was found last, and where: the services of one step are mostly those of the next. */
-  readonly known: { context: Context.Context<any> | undefined; found: Found | undefined }
+  /** What was found last: the services of one step are mostly those of the next. */
+  found: Found | undefined
 }
 
 /** Of semaphores that are the caller's. */
@@ -56,11 +56,11 @@ export const enter = <E, R>(
   const now = Context.get(context, Clock.Clock).currentTimeMillisUnsafe()
   const deadline = Deadline.resolve(settings.deadline, Context.get(context, Limits.Deadline), now)
   const parent = Context.get(context, Limits.ParentCancellation)
-  const isTooLate = holding !== undefined && holding.until <= now
+  const isTooLate = holding?.until !== undefined && holding.until <= now
   const isStoppable = (cancel ?? parent ?? deadline) !== undefined || isTooLate
   const cancellation = isStoppable ? new Cancellation.Cancellation() : undefined
   if (isTooLate) cancellation?.request()
-  const ambient: Ambient = { pool, deadline, cancellation, known: { context: undefined, found: undefined } }
+  const ambient: Ambient = { pool, deadline, cancellation, found: undefined }
   if (holding === undefined && cancellation === undefined) return Effect.succeed(ambient)
   const lent = holding === undefined ? Effect.void : holding.lend(scope)
   const watched = cancellation === undefined

@@ -23,8 +23,8 @@ interface Entry {
   raw: string
   fragments: number
   isCompleted: boolean
-  /** Whether it was handed out to be run: what it was run with stands. */
-  isTaken: boolean
+  /** As it was handed out to be run: what it was run with stands. */
+  taken: Message.ToolCall | undefined
   argumentsLost: Message.ArgumentsLost | undefined
   providerExecuted: boolean
   metadata: Json.JsonObject
@@ -130,7 +130,7 @@ export class Calls {
       raw: "",
       fragments: 0,
       isCompleted: false,
-      isTaken: false,
+      taken: undefined,
       argumentsLost: undefined,
       providerExecuted: false,
       metadata: Json.none
@@ -186,29 +186,29 @@ export class Calls {
     const entry = this.find(
       event.id,
       (one) =>
-        one.isCompleted && !one.isTaken && !one.providerExecuted && one.name === event.name &&
+        one.isCompleted && one.taken === undefined && !one.providerExecuted && one.name === event.name &&
         one.raw === (event.rawArguments ?? one.raw)
     )
     if (entry === undefined) return undefined
-    entry.isTaken = true
-    return { index: entry.index, call: toToolCall(entry, { parse: false, isTruncated: false }) }
+    entry.taken = toToolCall(entry, { parse: false, isTruncated: false })
+    return { index: entry.index, call: entry.taken }
   }
 
   /** Gives a call back that was taken and not run. */
   giveBack(index: number): void {
     const entry = this.entries[index]
-    if (entry !== undefined) entry.isTaken = false
+    if (entry !== undefined) entry.taken = undefined
   }
 
   isTaken(index: number): boolean {
-    return this.entries[index]?.isTaken === true
+    return this.entries[index]?.taken !== undefined
   }
 
   completed(call: Completed): void {
     const { id, name } = call
     const known = this.named(id, name, false) ?? this.named(id, name, true)
-    if (known?.isTaken === true && known.raw === (call.rawArguments ?? known.raw)) return
-    const entry = known === undefined || known.isTaken ? this.open(id, name) : known
+    if (known?.taken !== undefined && known.raw === (call.rawArguments ?? known.raw)) return
+    const entry = known?.taken !== undefined || known === undefined ? this.open(id, name) : known
     const isLost = call.arguments !== null && call.arguments !== undefined && !Json.isObject(call.arguments)
     entry.name = name
     entry.arguments = isLost ? {} : call.arguments ?? {}
@@ -225,12 +225,14 @@ export class Calls {
     for (const call of calls) {
       if (!Json.isObject(call) || !Json.isObject(call["metadata"])) continue
       const entry = this.find(String(call["id"]), ({ name }) => name === call["name"])
-      if (entry !== undefined) entry.metadata = { ...entry.metadata, ...call["metadata"] }
+      if (entry === undefined) continue
+      entry.metadata = { ...entry.metadata, ...call["metadata"] }
+      if (entry.taken !== undefined) entry.taken = toToolCall(entry, { parse: false, isTruncated: false })
     }
   }
 
   toToolCalls(reading: Reading): ReadonlyArray<Message.ToolCall> {
-    return this.entries.map((entry) => toToolCall(entry, reading))
+    return this.entries.map((entry) => entry.taken ?? toToolCall(entry, reading))
   }
 }
 

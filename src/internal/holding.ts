@@ -23,7 +23,7 @@ export class Holding {
   private borrowers = 0
   private isStopped = false
   /** By when the runs that the handler starts are to be done, if it is to stop. */
-  until = Infinity
+  until: number | undefined
   private waiting: Fiber.Fiber<void> | undefined
 
   constructor(pool: Pool, keyed: Keyed | undefined, services: Context.Context<any>) {
@@ -73,7 +73,7 @@ export class Holding {
   }
 
   limit(until: number): void {
-    this.until = Math.min(this.until, until)
+    this.until = Math.min(this.until ?? Infinity, until)
   }
 
   /** Whoever waits for permits goes on without them: it is to stop. */

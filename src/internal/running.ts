@@ -6,6 +6,7 @@
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
+import type * as Exit from "effect/Exit"
 import type * as Fiber from "effect/Fiber"
 import * as Latch from "effect/Latch"
 import type * as Event from "../Event.ts"
@@ -43,6 +44,11 @@ export const taskOf = (
   owner
 })
 
+/** What has to be left when a run ends before it. */
+export interface Leaving {
+  readonly leave: (exit: Exit.Exit<unknown, unknown>) => Effect.Effect<void>
+}
+
 /** Who is told that there may be room. */
 interface Listener {
   readonly changed: () => void
@@ -77,6 +83,8 @@ export class Running {
   /** The handler that the run is in. */
   private readonly around: Holding | undefined
   private readonly listeners = new Few<Listener>()
+  /** The step that the run is in. */
+  step: Leaving | undefined
   private readonly tasks = new Few<Task>()
   /** Those of the tasks that have had their grace period. Nobody waits for them any more. */
   private lost: Set<Task> | undefined
@@ -207,6 +215,11 @@ export class Running {
       occupying: this.handlers - this.lostHandlers - holding,
       exclusive: this.exclusives - (isExclusive ? 1 : 0)
     }
+  }
+
+  /** The step in progress is left first, and then every handler stopped. */
+  end(exit: Exit.Exit<unknown, unknown>): Effect.Effect<unknown> {
+    return Effect.andThen(this.step?.leave(exit) ?? Effect.void, this.stop)
   }
 
   /** Stops every task and waits for them, within the grace period. What is still alive then is given up. */

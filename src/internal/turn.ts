@@ -2,7 +2,6 @@
  * What all steps of one run share. It is made once, before anything starts, and owned by the pull that drives the run.
  */
 import * as Effect from "effect/Effect"
-import type * as Exit from "effect/Exit"
 import type * as Types from "effect/Types"
 import type * as Adapter from "../Adapter.ts"
 import type * as Collector from "../Collector.ts"
@@ -29,16 +28,6 @@ export interface View<R> {
   readonly onEvent?: (event: Event.Event) => Effect.Effect<void, never, R> | void
 }
 
-/** What has to be left when a run ends before it. */
-export interface Leaving {
-  readonly leave: (exit: Exit.Exit<unknown, unknown>) => Effect.Effect<void>
-}
-
-/** The step that a run is in. */
-export interface Current {
-  step: Leaving | undefined
-}
-
 export interface Run<E, R> {
   readonly adapter: Adapter.Adapter["Service"]
   readonly system: string | undefined
@@ -51,7 +40,6 @@ export interface Run<E, R> {
   readonly view: View<R>
   readonly running: Running
   readonly ambient: Ambient
-  readonly current: Current
   readonly state: Collector.State
   readonly isTraced: boolean
   readonly within: Telemetry.Within

@@ -22,6 +22,8 @@ interface Settings<E> {
 
 /** What a batch finds among the services of the step that opens it. */
 export interface Found {
+  /** Where it was found. */
+  readonly context: Context.Context<any>
   readonly executor: Executor.Service
   readonly encoder: Encoder.Service
   /** What handlers are run with. */

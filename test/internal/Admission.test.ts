@@ -115,7 +115,7 @@ interface World {
 
 /** Admits, and checks against what is running, which this world counts for itself. */
 const advance = (world: World): void => {
-  const { bound, outsiders, queue } = world.state
+  const { bound, outsiders } = world.state
   const [tickets, next] = Admission.admit(world.state)
   for (const ticket of tickets) {
     world.running.push(ticket)
@@ -130,7 +130,7 @@ const advance = (world: World): void => {
     const room = exclusives === 1 ? bound : bound - outsiders.occupying
     assert.isAtMost(world.running.length, room)
   }
-  const head = queue[next.admitted]
+  const head = next.queue[next.admitted]
   const isHeldUp = head !== undefined && world.running.length === 0
   assert.strictEqual(Admission.stuck(next)?.index, isHeldUp ? head.index : undefined)
   if (isHeldUp) assert.isAbove(outsiders.alive, 0, "only outsiders may hold up an idle queue")

@@ -8,6 +8,7 @@
  */
 import * as Cause from "effect/Cause"
 import * as Channel from "effect/Channel"
+import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import * as Scope from "effect/Scope"
@@ -136,9 +137,8 @@ export const heddle = (name, isEarly) => ({
         const reading = job.earlyStop
           ? Stream.runForEachWhile(events, (event) => Effect.sync(() => read(event)))
           : Stream.runForEachArray(events, (some) => Effect.sync(() => some.forEach(read)))
-        return Effect.runPromise(Effect.provideService(reading, Adapter.Adapter, adapter(job.model)), {
-          signal: job.signal
-        })
+        const services = Context.add(Context.empty(), Adapter.Adapter, adapter(job.model))
+        return Effect.runPromiseWith(services)(reading, { signal: job.signal })
       }
     }
   }
