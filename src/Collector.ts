@@ -12,6 +12,7 @@ import * as Classifications from "./internal/classification.ts"
 import * as Ending from "./internal/ending.ts"
 import * as FinishReasons from "./internal/finishReason.ts"
 import * as Json from "./internal/json.ts"
+import * as Lists from "./internal/lists.ts"
 import * as Log from "./internal/log.ts"
 import * as Payload from "./internal/payload.ts"
 import * as StepState from "./internal/stepState.ts"
@@ -69,7 +70,7 @@ export const initial = (options: Options = {}): State => ({
   error: undefined,
   tools: new ToolEvents.ToolEvents(),
   metadata: Json.none,
-  steps: [],
+  steps: Lists.none as Array<never>,
   chatResult: undefined
 })
 
@@ -103,9 +104,9 @@ export const applyEvent = (state: State, event: Event.Event): State => applyAll(
 export const applyAll = (state: State, events: ReadonlyArray<Event.Event>): State => {
   const next = { ...state, text: state.text?.copy(), reasoning: state.reasoning?.copy() }
   if (!events.every(isDelta)) {
+    next.steps = state.steps.slice()
     next.calls = state.calls.copy()
     next.tools = state.tools.copy()
-    next.steps = [...state.steps]
   }
   if (!applyAllUnsafe(next, events)) return state
   StepState.settle(next)
@@ -202,7 +203,7 @@ const foldMetadata = (state: State, told: Json.JsonObject): void => {
 }
 
 const foldStep = (state: State, event: Event.Of<"StepCompleted">): void => {
-  state.steps.push(stepResult(state, event))
+  state.steps = Lists.added(state.steps, stepResult(state, event))
   StepState.begin(state, event.thread)
 }
 

@@ -5,15 +5,11 @@
  *
  * @since 0.1.0
  */
-import * as Cause from "effect/Cause"
 import * as Context from "effect/Context"
-import * as Effect from "effect/Effect"
+import type * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
-import * as Result from "effect/Result"
-import * as Handlers from "./internal/handler.ts"
-import * as Now from "./internal/now.ts"
-import * as Outcomes from "./internal/outcome.ts"
-import * as Tool from "./Tool.ts"
+import * as Direct from "./internal/direct.ts"
+import type * as Tool from "./Tool.ts"
 
 /**
  * An executor. `args` are the call's arguments, already decoded by the tool's parameters; `call` reaches the handler
@@ -30,55 +26,13 @@ export interface Service {
   ) => Effect.Effect<Tool.Outcome<T>, never, Tool.Services<T>>
 }
 
-const failed = (
-  tool: Tool.Any,
-  reason: "handler_raised" | "handler_exit" | "invalid_return" | "not_found",
-  cause?: unknown
-): Tool.Error<Tool.ToolError> => ({
-  _tag: "Error",
-  error: new Tool.ToolError({ reason, toolName: tool.name, ...(cause === undefined ? {} : { cause }) })
-})
-
-const crashed = (tool: Tool.Any, cause: Cause.Cause<unknown>): Tool.Outcome => {
-  const reported = Cause.findError(cause)
-  if (Result.isSuccess(reported)) return { _tag: "Error", error: reported.success }
-  const defect = Cause.findDefect(cause)
-  if (Result.isFailure(defect)) return failed(tool, "handler_exit", Cause.squash(cause))
-  const thrown = defect.success
-  return failed(tool, "handler_raised", thrown instanceof globalThis.Error ? thrown : { _tag: "Thrown", value: thrown })
-}
-
-/** A value of the handler's own is a result; an outcome it returned counts only if it is well formed. */
-const returned = (tool: Tool.Any, value: unknown): Tool.Outcome => {
-  if (!Outcomes.isBranded(value)) return { _tag: "Ok", value }
-  return Outcomes.isWellFormed(value) ? value : failed(tool, "invalid_return", value)
-}
-
-const run = (tool: Tool.Any, handler: Handlers.Handler, args: unknown, call: Tool.CallContext) => {
-  const handled = Effect.suspend(() => {
-    const result = handler(args, call)
-    return Now.isEffect(result) ? result : Effect.succeed(Outcomes.brand(failed(tool, "invalid_return", result)))
-  })
-  return Effect.matchCauseEffect(Effect.scoped(handled), {
-    onSuccess: (value) => Effect.succeed(returned(tool, value)),
-    onFailure: (cause) => Effect.succeed(crashed(tool, cause))
-  })
-}
-
-const executeAny = (tool: Tool.Any, args: unknown, call: Tool.CallContext): Effect.Effect<Tool.Outcome, never, any> => {
-  const handler: unknown = tool.handler
-  if (handler === undefined) return Effect.succeed(failed(tool, "not_found"))
-  const mistake = Handlers.misuse(tool.name, handler)
-  return mistake === undefined ? run(tool, handler as Handlers.Handler, args, call) : Effect.die(mistake)
-}
-
 /**
  * The default executor: it calls the handler.
  *
  * @category constructors
  * @since 0.1.0
  */
-export const direct: Service = { execute: executeAny as Service["execute"] }
+export const direct: Service = Direct.direct
 
 /**
  * The executor of a run. A Context reference: without a layer it is {@link direct}.

@@ -252,7 +252,10 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Leaving {
       this.follow(() => this.completed({ ...response, finishReason: "error", error: unknown }, Division.uncommitted))
       return Effect.succeed([{ _tag: "Error", error: unknown } as const])
     }
-    const division = Division.divide(calls, response, this.run, isActedOn)
+    return this.act(response, Division.divide(calls, response, this.run, isActedOn))
+  }
+
+  private act(response: Response.Response, division: Division.Division): Told<E, R> {
     const early = this.reply?.handOver(response.finishReason)
     this.reply = undefined
     return this.work(division.jobs, () => this.worked(response, division), early)

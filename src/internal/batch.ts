@@ -38,7 +38,7 @@ import type { Workshop } from "./workshop.ts"
 
 export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
   private jobs: Array<Plan.Job> = []
-  private readonly workshop: Workshop<E>
+  readonly workshop: Workshop<E>
   private readonly mailbox = new Mailbox<E>()
   readonly emission: Emission.Emission
   /** By the position of the call. */
@@ -64,7 +64,7 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
     this.workshop = workshop
     this.emission = Emission.make(settings.policy, this.mailbox)
     this.helpers = new Helpers(this.services)
-    this.decisions = new Decisions(workshop, this.helpers, this)
+    this.decisions = new Decisions(this)
     this.queue = new Queue(workshop.bound, running, this.helpers, this)
     this.unsubscribe = cancellation?.onRequest(() => this.cancel(cancellation.cause))
     if (deadline !== undefined) this.stopAt(deadline.toolsUntil)
@@ -86,7 +86,7 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
   private stopAt(millis: number): void {
     const left = millis - this.now()
     if (left <= 0) this.cancel(Deadline.toolsCause)
-    else this.helpers.after(left, () => this.cancel(Deadline.toolsCause))
+    else this.helpers.after(left, { timeUp: () => this.cancel(Deadline.toolsCause) })
   }
 
   /** Calls that have come up. They are numbered by their position in the turn, and start in the order they come in. */
@@ -180,7 +180,7 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
     }
     const jobs = this.jobs.slice()
     const left = Math.max(0, this.workshop.running.until(since) - since)
-    this.helpers.after(left, () => this.conclude(jobs, `interrupted: ${cause}`, since))
+    this.helpers.after(left, { timeUp: () => this.conclude(jobs, `interrupted: ${cause}`, since) })
     this.mailbox.wake()
   }
 

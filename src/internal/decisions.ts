@@ -11,21 +11,19 @@ import type { Workshop } from "./workshop.ts"
 
 /** Whose calls they are. */
 export interface Court extends Plan.Court {
+  readonly workshop: Pick<Workshop<unknown>, "bound" | "settings">
+  readonly helpers: Helpers
   /** What is to be done with every call of a group is known. */
   readonly decided: (decided: ReadonlyArray<Plan.Decided>) => void
 }
 
 export class Decisions {
-  private readonly workshop: Pick<Workshop<unknown>, "bound" | "settings">
-  private readonly helpers: Helpers
   private readonly court: Court
   private undecided: Array<Plan.Job> | undefined
   private hasBegun = false
   private isDeciding = false
 
-  constructor(workshop: Decisions["workshop"], helpers: Helpers, court: Court) {
-    this.workshop = workshop
-    this.helpers = helpers
+  constructor(court: Court) {
     this.court = court
   }
 
@@ -49,8 +47,8 @@ export class Decisions {
     this.undecided = undefined
     const deciding = jobs.map((job) => this.decide(job))
     if (deciding.every(Now.isDone)) return this.decided(deciding.map((exit) => exit.value))
-    const { bound: concurrency } = this.workshop
-    this.helpers.when(Effect.all(deciding, { concurrency }), (decided) => this.decided(decided))
+    const { helpers, workshop: { bound: concurrency } } = this.court
+    helpers.when(Effect.all(deciding, { concurrency }), (decided) => this.decided(decided))
   }
 
   private decided(decided: ReadonlyArray<Plan.Decided>): void {
@@ -61,7 +59,7 @@ export class Decisions {
 
   private decide(job: Plan.Job): Effect.Effect<Plan.Decided, never, any> {
     return job._tag === "Decode"
-      ? Plan.decide(job, this.workshop.settings.policy, this.court)
+      ? Plan.decide(job, this.court.workshop.settings.policy, this.court)
       : Effect.succeed(job)
   }
 }

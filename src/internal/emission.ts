@@ -19,13 +19,12 @@ interface Numbered {
   readonly index: number
 }
 
-/** Where events go. */
-export interface Outlet {
-  readonly offer: (events: ReadonlyArray<Event.Event>) => void
-  readonly offerProgress: (index: number, event: Event.Event) => void
-}
-
 export const unreadProgressLimit = 16
+
+/** Where events go, which shows all of them as they come. */
+export interface Outlet extends Emission {
+  readonly offer: (events: ReadonlyArray<Event.Event>) => void
+}
 
 /** In which order results are shown. */
 type Results = Pick<Emission, "settled" | "sealed">
@@ -74,43 +73,29 @@ class InOrder implements Results {
   }
 }
 
-/** Shows at once what a call does, and its result when it comes. */
-class AsTheyCome implements Emission {
+/** Shows at once what a call does, and results in call order. */
+class Live implements Emission {
   private readonly outlet: Outlet
-
-  constructor(outlet: Outlet) {
-    this.outlet = outlet
-  }
-
-  started(_index: number, event: Event.Event): void {
-    this.outlet.offer([event])
-  }
-
-  progress(index: number, event: Event.Event): void {
-    this.outlet.offerProgress(index, event)
-  }
-
-  settled(_index: number, events: ReadonlyArray<Event.Event>): void {
-    this.outlet.offer(events)
-  }
-
-  sealed(_calls: ReadonlyArray<Numbered>): void {}
-}
-
-/** Shows results in call order, and everything else at once. */
-class ResultsInOrder extends AsTheyCome {
   private readonly results: Results
 
   constructor(outlet: Outlet) {
-    super(outlet)
+    this.outlet = outlet
     this.results = new InOrder(outlet)
   }
 
-  override settled(index: number, events: ReadonlyArray<Event.Event>): void {
+  started(index: number, event: Event.Event): void {
+    this.outlet.started(index, event)
+  }
+
+  progress(index: number, event: Event.Event): void {
+    this.outlet.progress(index, event)
+  }
+
+  settled(index: number, events: ReadonlyArray<Event.Event>): void {
     this.results.settled(index, events)
   }
 
-  override sealed(calls: ReadonlyArray<Numbered>): void {
+  sealed(calls: ReadonlyArray<Numbered>): void {
     this.results.sealed(calls)
   }
 }
@@ -150,8 +135,9 @@ class Grouped implements Emission {
   }
 }
 
+/** Tells the outlet in the order of the policy. */
 export const make = (policy: Policy.Policy, outlet: Outlet): Emission => {
   const isInOrder = policy.resultOrder === "request"
-  if (policy.toolEvents === "grouped") return new Grouped(isInOrder ? new InOrder(outlet) : new AsTheyCome(outlet))
-  return isInOrder ? new ResultsInOrder(outlet) : new AsTheyCome(outlet)
+  if (policy.toolEvents === "grouped") return new Grouped(isInOrder ? new InOrder(outlet) : outlet)
+  return isInOrder ? new Live(outlet) : outlet
 }

@@ -15,10 +15,11 @@ import * as Answer from "./answer.ts"
 import * as Approval from "./approval.ts"
 import { callContext, type Reports } from "./callContext.ts"
 import { Cancellation } from "./cancellation.ts"
+import * as Direct from "./direct.ts"
 import type * as Emission from "./emission.ts"
 import * as Execution from "./execution.ts"
 import * as Gates from "./gates.ts"
-import type { Helper, Helpers } from "./helpers.ts"
+import type { Helper, Helpers, Waiter } from "./helpers.ts"
 import type { Holding } from "./holding.ts"
 import type * as Json from "./json.ts"
 import * as Limits from "./limits.ts"
@@ -51,7 +52,7 @@ export interface Host<E> extends Answer.Desk<E, any> {
   readonly vacated: (handling: Handling<E>) => void
 }
 
-export class Handling<E> implements Owner, Reports {
+export class Handling<E> implements Owner, Reports, Waiter {
   readonly job: Plan.Run
   private readonly workshop: Workshop<E>
   private readonly host: Host<E>
@@ -93,6 +94,11 @@ export class Handling<E> implements Owner, Reports {
     )
     this.isForked = true
     if (this.phase === "gating" || this.phase === "handler") this.arm()
+    this.watch(fiber)
+  }
+
+  /** In a function of its own: what it makes is kept for as long as the handler is alive. */
+  private watch(fiber: Fiber.Fiber<unknown, E>): void {
     fiber.addObserver((exit) => this.ended(exit))
   }
 
@@ -156,6 +162,11 @@ export class Handling<E> implements Owner, Reports {
 
   private handled(): Effect.Effect<void, E, any> {
     this.handlerStarts()
+    const { job, workshop: { found: { executor, isTraced } } } = this
+    // The executor of this process has nothing to break: what it comes to is taken in where it comes.
+    if (executor === Direct.direct && !isTraced && job.tool.retry === undefined) {
+      return Direct.executeThen(job.tool, job.args, this.context, this)
+    }
     return Effect.matchCauseEffect(this.execute(), {
       onSuccess: (outcome) => this.came(outcome),
       onFailure: (cause) => this.came(Execution.crashed(this.job.call, cause))
@@ -163,7 +174,7 @@ export class Handling<E> implements Owner, Reports {
   }
 
   /** The handler has come to its end, and is answered by it unless something else was faster. */
-  private came(outcome: unknown): Effect.Effect<void, E, any> {
+  came(outcome: unknown): Effect.Effect<void, E, any> {
     if (this.phase !== "handler" || this.host.isOver) return Effect.void
     this.disarm()
     const counted = this.counted(outcome)
@@ -235,7 +246,7 @@ export class Handling<E> implements Owner, Reports {
   /** The timeout of a tool is enforced from here: it runs from the start of the handler, not while the call waits. */
   private arm(): void {
     const { millis } = this
-    if (Number.isFinite(millis)) this.timer = this.host.helpers.after(millis, () => this.expire())
+    if (Number.isFinite(millis)) this.timer = this.host.helpers.after(millis, this)
   }
 
   /** A tool may take all the time it likes; who asks whether it may run has no more than any other tool. */
@@ -250,7 +261,7 @@ export class Handling<E> implements Owner, Reports {
   }
 
   /** The time is up: the call is answered now, whatever its handler does about the interruption. */
-  private expire(): void {
+  timeUp(): void {
     const { call } = this.job
     if (this.phase === "gating") {
       const late = Gates.late(call, this.millis)

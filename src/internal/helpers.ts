@@ -10,6 +10,11 @@ import * as Timer from "./timer.ts"
 
 export type Helper = Fiber.Fiber<unknown> | Timer.Timer
 
+/** Who waits for a time. An object, since each handler is one already and would have a function beside it. */
+export interface Waiter {
+  readonly timeUp: () => void
+}
+
 export class Helpers {
   private readonly services: Context.Context<any>
   /** Those that wait. */
@@ -48,18 +53,18 @@ export class Helpers {
    * Does something when so much time has passed. Each has a sleep of its own, which begins here: whoever falls asleep
    * later, for the same time, wakes later, and what the clock is set to meanwhile is nothing to either.
    */
-  after(millis: number, then: () => void): Helper | undefined {
+  after(millis: number, waiter: Waiter): Helper | undefined {
     if (this.isClosed) return undefined
     return Timer.suffices(this.services, millis)
-      ? this.timer(millis, then)
-      : this.when(Effect.sleep(millis), then)
+      ? this.timer(millis, waiter)
+      : this.when(Effect.sleep(millis), () => waiter.timeUp())
   }
 
-  private timer(millis: number, then: () => void): Timer.Timer {
+  private timer(millis: number, waiter: Waiter): Timer.Timer {
     // One function for all of it: each handler that waits has one.
     const timer = Timer.set(millis, () => {
       this.waiting.delete(timer)
-      Effect.runForkWith(this.services)(Effect.sync(then))
+      Effect.runForkWith(this.services)(Effect.sync(() => waiter.timeUp()))
     })
     this.waiting.add(timer)
     return timer

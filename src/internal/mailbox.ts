@@ -28,8 +28,18 @@ export class Mailbox<E> implements Outlet {
     this.wake()
   }
 
+  started(_index: number, event: Event.Event): void {
+    this.offer([event])
+  }
+
+  settled(_index: number, events: ReadonlyArray<Event.Event>): void {
+    this.offer(events)
+  }
+
+  sealed(): void {}
+
   /** Progress of one call: once too many are unread, the latest takes the place of the one before it. */
-  offerProgress(index: number, event: Event.Event): void {
+  progress(index: number, event: Event.Event): void {
     if (this.failure !== undefined) return
     const known = this.unreadProgress ??= new Map()
     const unread = known.get(index)

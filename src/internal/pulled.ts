@@ -28,13 +28,16 @@ const open = <A, E, R, EX, RX>(
   around: Scope.Scope
 ) => {
   const scope = Scope.forkUnsafe(around)
-  const close = (exit: Exit.Exit<unknown, E | EX | Cause.Done>): Effect.Effect<void> | undefined =>
-    exit._tag === "Success" ? undefined : Scope.close(scope, Pull.doneExitFromCause(exit.cause))
-  return Effect.map(
-    Effect.onExitPrimitive(start(scope), close),
-    (source) => {
-      const pull = Effect.suspend(() => scope.state._tag === "Closed" ? Cause.done() : source.next())
-      return Effect.onExitPrimitive(pull, close)
-    }
-  )
+  const opening = Effect.onExitPrimitive(start(scope), (exit) => left(scope, exit))
+  return Effect.map(opening, (source) => pulling(source, scope))
 }
+
+/** A function of its own: what it makes is kept for as long as it is read, and keeps all that it is made beside. */
+const pulling = <A, E, R>(source: Source<A, E, R>, scope: Scope.Closeable) =>
+  Effect.onExitPrimitive(
+    Effect.suspend(() => scope.state._tag === "Closed" ? Cause.done() : source.next()),
+    (exit) => left(scope, exit)
+  )
+
+const left = (scope: Scope.Closeable, exit: Exit.Exit<unknown, unknown>): Effect.Effect<void> | undefined =>
+  exit._tag === "Success" ? undefined : Scope.close(scope, Pull.doneExitFromCause(exit.cause))

@@ -4,7 +4,7 @@
  * call that only outsiders keep out waits one grace period for them, and is then refused.
  */
 import * as Admission from "./admission.ts"
-import type { Helper, Helpers } from "./helpers.ts"
+import type { Helper, Helpers, Waiter } from "./helpers.ts"
 import type * as Plan from "./plan.ts"
 import type { Running } from "./running.ts"
 
@@ -14,7 +14,7 @@ export interface Exits {
   readonly refuse: (run: Plan.Run) => void
 }
 
-export class Queue {
+export class Queue implements Waiter {
   /** How many have a place. */
   holding = 0
   private admission: Admission.Admission<Plan.Run>
@@ -78,13 +78,16 @@ export class Queue {
   }
 
   private waitForOutsiders(): void {
-    this.patience = this.helpers.after(this.running.graceMillis, () => {
-      this.patience = undefined
-      for (let run = Admission.stuck(this.admission); run !== undefined; run = Admission.stuck(this.admission)) {
-        this.admission = Admission.skip(this.admission)
-        this.exits.refuse(run)
-      }
-      this.admit()
-    })
+    this.patience = this.helpers.after(this.running.graceMillis, this)
+  }
+
+  /** The outsiders have had their grace period. */
+  timeUp(): void {
+    this.patience = undefined
+    for (let run = Admission.stuck(this.admission); run !== undefined; run = Admission.stuck(this.admission)) {
+      this.admission = Admission.skip(this.admission)
+      this.exits.refuse(run)
+    }
+    this.admit()
   }
 }

@@ -10,7 +10,7 @@ import type * as Exit from "effect/Exit"
 import type * as Fiber from "effect/Fiber"
 import * as Latch from "effect/Latch"
 import type * as Event from "../Event.ts"
-import type { Outsiders } from "./admission.ts"
+import { nobody, type Outsiders } from "./admission.ts"
 import { Few } from "./few.ts"
 import { Helpers } from "./helpers.ts"
 import type { Holding } from "./holding.ts"
@@ -172,9 +172,11 @@ export class Running {
     // A run that stops waits for all of them at once.
     if (this.isStopping) return
     const helpers = this.helpers ??= new Helpers(this.services)
-    const timer = helpers.after(left, () => {
-      onGivenUp()
-      this.giveUp(task)
+    const timer = helpers.after(left, {
+      timeUp: () => {
+        onGivenUp()
+        this.giveUp(task)
+      }
     })
     if (timer !== undefined) task.fiber.addObserver(() => helpers.stop(timer))
   }
@@ -210,6 +212,7 @@ export class Running {
 
   /** Handlers other than the `holding` ones of a queue, of which `isExclusive` may be one. */
   outsiders(holding: number, isExclusive: boolean): Outsiders {
+    if (this.handlers === holding && this.lostHandlers === 0 && this.exclusives === (isExclusive ? 1 : 0)) return nobody
     return {
       alive: this.handlers - holding,
       occupying: this.handlers - this.lostHandlers - holding,

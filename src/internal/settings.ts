@@ -123,7 +123,7 @@ export const resolve = <E, R>(
     graceMillis: millis("grace", options.grace ?? defaults.grace ?? defaultGrace),
     maxConcurrency: maxConcurrency === undefined ? undefined : positiveInteger("maxConcurrency", maxConcurrency),
     deadline: wish(options.deadline),
-    context: options.context ?? defaults.context ?? {},
+    context: options.context ?? defaults.context ?? Json.none,
     requestId: options.requestId ?? requestId,
     sessionId: options.sessionId ?? null
   }

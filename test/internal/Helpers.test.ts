@@ -26,7 +26,7 @@ describe("waiting by the live clock", () => {
   it("does it once, when the time is up, and is no timer after that", () => {
     const waiting = helpers()
     let done = 0
-    waiting.after(30, () => done++)
+    waiting.after(30, { timeUp: () => done++ })
     vi.advanceTimersByTime(29)
     assert.deepStrictEqual([done, vi.getTimerCount()], [0, 1])
     vi.advanceTimersByTime(1000)
@@ -37,10 +37,10 @@ describe("waiting by the live clock", () => {
   it("does in the order in which they began what comes at one time", () => {
     const waiting = helpers()
     const done: Array<string> = []
-    waiting.after(30, () => done.push("first"))
+    waiting.after(30, { timeUp: () => done.push("first") })
     vi.advanceTimersByTime(10)
-    waiting.after(20, () => done.push("later"))
-    waiting.after(20, () => done.push("last"))
+    waiting.after(20, { timeUp: () => done.push("later") })
+    waiting.after(20, { timeUp: () => done.push("last") })
     vi.advanceTimersByTime(20)
     assert.deepStrictEqual(done, ["first", "later", "last"])
   })
@@ -48,16 +48,16 @@ describe("waiting by the live clock", () => {
   it("leaves no timer when it is stopped or closed, and does nothing more", () => {
     const waiting = helpers()
     let done = 0
-    const stopped = waiting.after(30, () => done++)
-    waiting.after(30, () => done++)
-    waiting.after(40, () => done++)
+    const stopped = waiting.after(30, { timeUp: () => done++ })
+    waiting.after(30, { timeUp: () => done++ })
+    waiting.after(40, { timeUp: () => done++ })
     assert.strictEqual(vi.getTimerCount(), 3)
     waiting.stop(stopped)
     waiting.stop(stopped)
     assert.strictEqual(vi.getTimerCount(), 2)
     assert.strictEqual(waiting.close(), Effect.void)
     assert.strictEqual(vi.getTimerCount(), 0)
-    assert.isUndefined(waiting.after(30, () => done++))
+    assert.isUndefined(waiting.after(30, { timeUp: () => done++ }))
     vi.advanceTimersByTime(1000)
     assert.strictEqual(done, 0)
   })
@@ -65,20 +65,22 @@ describe("waiting by the live clock", () => {
   it("waits for longer than a timer of the platform's can", () => {
     const waiting = helpers()
     let done = 0
-    waiting.after(30 * day, () => done++)
+    waiting.after(30 * day, { timeUp: () => done++ })
     vi.advanceTimersByTime(30 * day - 1)
     assert.strictEqual(done, 0)
     vi.advanceTimersByTime(1)
     assert.strictEqual(done, 1)
-    waiting.after(30 * day, () => done++)
+    waiting.after(30 * day, { timeUp: () => done++ })
     Effect.runSync(waiting.close())
     assert.strictEqual(vi.getTimerCount(), 0)
   })
 
   it("what breaks is a fiber's failure, and not the process's", () => {
     const waiting = helpers()
-    waiting.after(30, () => {
-      throw new Error("broken")
+    waiting.after(30, {
+      timeUp: () => {
+        throw new Error("broken")
+      }
     })
     assert.doesNotThrow(() => vi.advanceTimersByTime(30))
   })
@@ -93,7 +95,7 @@ describe("waiting by the live clock", () => {
       }
     })
     const waiting = new Helpers(Context.add(services, Clock.Clock, own))
-    waiting.after(30, () => slept.push("done"))
+    waiting.after(30, { timeUp: () => slept.push("done") })
     vi.advanceTimersByTime(1000)
     assert.strictEqual(slept.length, 1)
     Effect.runSync(waiting.close())
