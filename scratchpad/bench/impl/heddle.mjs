@@ -90,31 +90,33 @@ class Connection {
     this.#bursts = model.call(messageCount, this.#controller.signal)[Symbol.asyncIterator]()
   }
 
-  pull = Effect.suspend(() => this.#isOver ? Cause.done() : this.#next)
+  pull = Effect.flatMap(Effect.promise(() => this.#bursts.next()), ({ done, value }) => {
+    if (!done) return Effect.succeed(this.#reading.events(value))
+    if (this.#isOver) return Cause.done()
+    this.#isOver = true
+    return Effect.succeed(this.#reading.ended())
+  })
 
   close = Effect.sync(() => {
     if (this.#isOver) return
     this.#controller.abort("closed")
     void this.#bursts.return()
   })
-
-  #next = Effect.map(Effect.promise(() => this.#bursts.next()), ({ done, value }) => {
-    this.#isOver = done
-    return done ? this.#reading.ended() : this.#reading.events(value)
-  })
 }
 
 /**
- * The model as an adapter: it takes of a request what it sends, and keeps no more of it. A connection is made for one
- * reader, and closed with the scope in which it is read.
+ * The harness's models as the application's one adapter: it takes of a request what it sends, and which model is to have
+ * it, and keeps no more of it. A connection is made for one reader, and closed with the scope in which it is read.
  */
-const adapter = (model) => ({
-  stream: ({ messages: { length: messageCount } }) =>
+const adapter = {
+  stream: ({ messages: { length: messageCount }, options: { model } }) =>
     Stream.fromChannel(Channel.fromTransform((_upstream, scope) => {
       const connection = new Connection(model, messageCount)
       return Effect.as(Scope.addFinalizer(scope, connection.close), connection.pull)
     }))
-})
+}
+
+const runPromise = Effect.runPromiseWith(Context.make(Adapter.Adapter, adapter))
 
 /** Tells the harness what was read, and answers whether to read on. */
 const reader = ({ onEvent, onResult, onText }) => (event) => {
@@ -133,12 +135,16 @@ export const heddle = (name, isEarly) => ({
     return {
       run: (job) => {
         const read = reader(job)
-        const events = Chat.stream(job.prompt, { tools: own, maxTurns, maxConcurrency })
+        const events = Chat.stream(job.prompt, {
+          tools: own,
+          maxTurns,
+          maxConcurrency,
+          options: { model: job.model }
+        })
         const reading = job.earlyStop
           ? Stream.runForEachWhile(events, (event) => Effect.sync(() => read(event)))
           : Stream.runForEachArray(events, (some) => Effect.sync(() => some.forEach(read)))
-        const services = Context.add(Context.empty(), Adapter.Adapter, adapter(job.model))
-        return Effect.runPromiseWith(services)(reading, { signal: job.signal })
+        return runPromise(reading, { signal: job.signal })
       }
     }
   }
