@@ -110,7 +110,7 @@ const start = <Tools extends ReadonlyArray<Tool.Any>, E, R>(
 ): Effect.Effect<Source<E, R>, Failure<E>, R> =>
   Effect.map(
     Step.prepare(input, options, scope, "heddle.chat"),
-    (prepared) => sourceOf(prepared, options, Context.get(Now.services(), Policy.Defaults))
+    (prepared) => observed(sourceOf(prepared, options, Context.get(Now.services(), Policy.Defaults)), options)
   )
 
 /** What a run that is prepared is read from. */
@@ -192,9 +192,7 @@ export const stream = <
   input: Thread.Input,
   options: Options<Tools, E, R, RHalt, REvent> = {}
 ): Stream.Stream<Event.Event, ChatError | E, R | RHalt | REvent | Step.Services<Tools>> =>
-  Pulled.stream((scope) =>
-    Effect.map(start<Tools, E, R | RHalt | REvent>(input, options, scope), (source) => observed(source, options))
-  )
+  Pulled.stream((scope) => start<Tools, E, R | RHalt | REvent>(input, options, scope))
 
 /**
  * A run, awaited: the fold of {@link stream}.

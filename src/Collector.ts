@@ -225,11 +225,8 @@ export const answers = (state: State): ReadonlyArray<Message.Message> => state.t
 export const halt = (state: State): Event.Halt | undefined =>
   state.tools.deciding(state.calls.ids, state.policy.haltPrecedence)
 
-const toToolCalls = (state: State): ReadonlyArray<Message.ToolCall> =>
-  state.calls.toToolCalls({
-    parse: state.policy.badArguments === "answer",
-    isTruncated: state.finishReason === "length"
-  })
+const toToolCalls = ({ calls, finishReason, policy }: State): ReadonlyArray<Message.ToolCall> =>
+  calls.toToolCalls({ parse: policy.badArguments === "answer", isTruncated: finishReason === "length" })
 
 /** Calls that are there outweigh a finish reason that does not mention them. */
 const effectiveFinish = (state: State, toolCalls: ReadonlyArray<Message.ToolCall>): Response.FinishReason | null => {
@@ -356,10 +353,6 @@ const hasPartial = (state: State): boolean =>
   state.text !== undefined || state.reasoning?.isEmpty === false || state.calls.ids.length > 0 ||
   state.message !== null || state.error !== undefined
 
-/** What a run waits for. One that ended otherwise waits for nothing. */
-const suspended = (outcome: Event.Outcome, suspensions: Event.ChatResult["suspensions"]) =>
-  suspensions === undefined || !Ending.isWaiting(outcome) ? {} : { suspensions }
-
 /**
  * A chat result from its parts: what the loop and the fold of a cut stream both build theirs with.
  *
@@ -373,21 +366,28 @@ export const chatResult = (parts: {
   readonly finalResponse?: Response.Response
   readonly finalized?: Event.ChatResult["finalized"] | undefined
   readonly suspensions?: Event.ChatResult["suspensions"] | undefined
-}): Event.ChatResult => ({
-  thread: Log.plain(parts.thread),
-  finalResponse: parts.steps.at(-1)?.response ?? parts.finalResponse ?? null,
-  steps: [...parts.steps],
-  outcome: parts.outcome,
-  haltedReason: Ending.haltedReason(parts.outcome),
-  ...(parts.outcome._tag === "AskUser"
-    ? { pendingQuestion: parts.outcome.pendingQuestion, pendingToolCallId: parts.outcome.pendingToolCallId }
-    : {}),
-  ...suspended(parts.outcome, parts.suspensions ?? parts.steps.at(-1)?.suspensions),
-  usage: Response.sumUsage(parts.steps.map((step) => step.response.usage)),
-  ...(parts.finalized === undefined ? {} : { finalized: parts.finalized }),
-  ...ToolEvents.mergeUpdates(parts.steps.map((step) => step.contextUpdate)),
-  metadata: Json.none
-})
+}): Event.ChatResult => {
+  const { finalized, outcome, steps } = parts
+  const suspensions = parts.suspensions ?? steps.at(-1)?.suspensions
+  const { contextUpdate } = ToolEvents.mergeUpdates(steps.map((step) => step.contextUpdate))
+  const result: Types.Mutable<Event.ChatResult> = {
+    thread: Log.plain(parts.thread),
+    finalResponse: steps.at(-1)?.response ?? parts.finalResponse ?? null,
+    steps: steps.slice(),
+    outcome,
+    haltedReason: Ending.haltedReason(outcome),
+    usage: Response.sumUsage(steps.map((step) => step.response.usage)),
+    metadata: Json.none
+  }
+  if (outcome._tag === "AskUser") {
+    result.pendingQuestion = outcome.pendingQuestion
+    result.pendingToolCallId = outcome.pendingToolCallId
+  }
+  if (suspensions !== undefined && Ending.isWaiting(outcome)) result.suspensions = suspensions
+  if (finalized !== undefined) result.finalized = finalized
+  if (contextUpdate !== undefined) result.contextUpdate = contextUpdate
+  return result
+}
 
 /**
  * Whether events in hand ask for tools or are the final answer, as `Adapter.classify` finds it of a reply on its way.

@@ -186,12 +186,10 @@ export const user = (content: Content): Message => ({ role: "user", content, met
  * @category constructors
  * @since 0.1.0
  */
-export const assistant = (content: Content, toolCalls: ReadonlyArray<ToolCall> = []): Message => ({
-  role: "assistant",
-  content,
-  ...(toolCalls.length === 0 ? {} : { toolCalls }),
-  metadata: Json.none
-})
+export const assistant = (content: Content, toolCalls?: ReadonlyArray<ToolCall>): Message =>
+  toolCalls === undefined || toolCalls.length === 0
+    ? { role: "assistant", content, metadata: Json.none }
+    : { role: "assistant", content, toolCalls, metadata: Json.none }
 
 /**
  * The answer to one tool call.

@@ -123,7 +123,7 @@ export const prepare = <Tools extends ReadonlyArray<Tool.Any>, E, R>(
     const errors = Request.issues(thread, template, given, tools)
     if (errors.length > 0) return Effect.fail(new Thread.ValidationError({ reason: "invalid_request", errors }))
     const made = { adapter, settings, template, tools }
-    return Effect.map(enter(context, { thread, made, options }, scope, spanName), (run) => ({ thread, run }))
+    return enter(context, { thread, made, options }, scope, spanName)
   })
 
 /** What of a run can be said before it is entered. */
@@ -139,7 +139,7 @@ const enter = <E, R>(
   { made, options, thread }: Plan<E, R>,
   scope: Scope.Scope,
   spanName: string
-): Effect.Effect<Turn.Run<E, R>, never, R> => {
+): Effect.Effect<Prepared<E, R>, never, R> => {
   const { adapter, settings, template, tools } = made
   const { policy, requestId } = settings
   const mode = options.mode ?? "auto"
@@ -153,19 +153,22 @@ const enter = <E, R>(
         Ambient.enter(settings, options.cancel, scope),
         (ambient) =>
           Effect.as(leaving(running, scope), {
-            adapter,
-            system: options.system,
-            mode,
-            settings,
-            template,
-            tools,
-            startsEarly: mode === "auto" && Toolbox.all(tools).some((tool) => Turn.mayStart(tool, policy)),
-            view: options,
-            running,
-            ambient,
-            state: Collector.initial({ thread, policy, requestId }),
-            isTraced,
-            within
+            thread,
+            run: {
+              adapter,
+              system: options.system,
+              mode,
+              settings,
+              template,
+              tools,
+              startsEarly: mode === "auto" && Toolbox.all(tools).some((tool) => Turn.mayStart(tool, policy)),
+              view: options,
+              running,
+              ambient,
+              state: Collector.initial({ thread, policy, requestId }),
+              isTraced,
+              within
+            }
           })
       )
   )

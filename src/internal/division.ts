@@ -101,6 +101,8 @@ interface Worked {
   readonly suspensions: ReadonlyArray<Event.Suspension>
 }
 
+const unworked: Worked = { halt: undefined, suspensions: Lists.none }
+
 /** The calls that wait for somebody outside, in call order: those of the batch, and the caller's own. */
 const waiting = <E, R>(
   { calls, jobs, manual }: Division,
@@ -124,13 +126,14 @@ export const ended = <E, R>(
   division: Division,
   response: Response.Response,
   run: Turn.Run<E, R>,
-  worked: Worked = { halt: undefined, suspensions: [] }
+  worked: Worked = unworked
 ): Effect.Effect<Ended> =>
   Now.map(waiting(division, response, run, worked.suspensions), (suspensions) => {
     const { halt } = worked
     const isCut = run.ambient.cancellation?.isRequested === true
     const isOver = isCut || (halt !== undefined && halt.haltedReason !== "ask_user")
-    if (!isOver) return { ...division, halt, suspensions, refused: [], detail: "" }
+    const { calls, jobs, manual } = division
+    if (!isOver) return { calls, manual, jobs, halt, suspensions, refused: Lists.none, detail: "" }
     const refused = suspensions.filter((suspension) => suspension.kind !== "question").map(({ toolCall }) => toolCall)
     return isCut
       ? { ...division, halt, manual: [], suspensions: [], refused, detail: "not run: the run was cancelled" }

@@ -1,13 +1,14 @@
 /** When a run ends, and with what: one total order of reasons, first match wins. */
 import type * as Event from "../Event.ts"
+import * as Lists from "./lists.ts"
 
 /** The end that a step brings by itself, before the caller's own conditions are asked. */
 export const ofStep = (step: Event.StepResult, stepIndex: number): Event.Outcome | undefined => {
   if (step.haltedReason !== undefined) return ofHalt(step, step.haltedReason)
-  const { manualToolCalls = [] } = step
+  const { manualToolCalls = Lists.none, suspensions = Lists.none } = step
   if (manualToolCalls.length > 0) return { _tag: "ManualToolCalls", manualTurnIndex: stepIndex, manualToolCalls }
   if (step.mode === "manual") return { _tag: "ManualToolCalls", manualTurnIndex: stepIndex }
-  const approvals = (step.suspensions ?? []).filter((suspension) => suspension.kind === "approval")
+  const approvals = suspensions.filter((suspension) => suspension.kind === "approval")
   if (approvals.length > 0) {
     const approvalToolCalls = approvals.map((suspension) => suspension.toolCall)
     return { _tag: "ApprovalRequested", approvalTurnIndex: stepIndex, approvalToolCalls }

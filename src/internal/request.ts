@@ -10,6 +10,7 @@ import type * as Thread from "../Thread.ts"
 import type * as Tool from "../Tool.ts"
 import * as Compact from "./compact.ts"
 import * as Json from "./json.ts"
+import * as Lists from "./lists.ts"
 import * as Toolbox from "./toolbox.ts"
 
 /** The options that concern the model. */
@@ -62,28 +63,28 @@ export const messages = (
 
 type Issues = ReadonlyArray<Thread.Issue>
 
-const when = (isWrong: boolean, path: string, reason: string): Issues => isWrong ? [{ path, reason }] : []
+const when = (isWrong: boolean, path: string, reason: string): Issues => isWrong ? [{ path, reason }] : Lists.none
 
 const isNumber = (value: unknown): value is number => typeof value === "number"
 
 const temperatureIssues = (temperature: unknown): Issues =>
   temperature === undefined || (isNumber(temperature) && temperature >= 0 && temperature <= 2)
-    ? []
+    ? Lists.none
     : [{ path: "temperature", reason: `must be a number from 0 to 2; got: ${Json.render(temperature)}` }]
 
 const maxTokensIssues = (maxTokens: unknown): Issues =>
   maxTokens === undefined || (isNumber(maxTokens) && Number.isInteger(maxTokens) && maxTokens > 0)
-    ? []
+    ? Lists.none
     : [{ path: "maxTokens", reason: `must be a positive integer; got: ${Json.render(maxTokens)}` }]
 
 const formatTypes: ReadonlyArray<unknown> = ["text", "json_object", "json_schema"]
 
 const formatIssues = (format: unknown): Issues => {
-  if (format === undefined) return []
+  if (format === undefined) return Lists.none
   if (!Json.isObject(format) || !formatTypes.includes(format["type"])) {
     return [{ path: "responseFormat", reason: "must have type text, json_object or json_schema" }]
   }
-  if (format["type"] !== "json_schema") return []
+  if (format["type"] !== "json_schema") return Lists.none
   return [
     ...when(typeof format["name"] !== "string" || format["name"] === "", "responseFormat.name", "must name the schema"),
     ...when(!Json.isObject(format["schema"]), "responseFormat.schema", "must be a JSON Schema object")
@@ -91,7 +92,9 @@ const formatIssues = (format: unknown): Issues => {
 }
 
 const choiceIssues = (choice: unknown, tools: Toolbox.Toolbox): Issues => {
-  if (choice === undefined || choice === "auto" || choice === "none" || choice === "required") return []
+  if (choice === undefined || choice === "auto" || choice === "none" || choice === "required") {
+    return Lists.none
+  }
   if (!Json.isObject(choice) || typeof choice["name"] !== "string") {
     return [{ path: "toolChoice", reason: `must be "auto", "none", "required" or { name }` }]
   }
@@ -103,8 +106,9 @@ const choiceIssues = (choice: unknown, tools: Toolbox.Toolbox): Issues => {
 }
 
 const duplicateNames = (tools: ReadonlyArray<Tool.Any>): Issues => {
+  if (tools.length < 2) return Lists.none
   const names = tools.map((tool) => tool.name)
-  if (new Set(names).size === names.length) return []
+  if (new Set(names).size === names.length) return Lists.none
   const repeated = new Set(names.filter((name, index) => names.indexOf(name) !== index))
   return Array.from(repeated, (name) => ({ path: "tools", reason: `two tools are named "${name}"` }))
 }

@@ -107,8 +107,8 @@ const inCallOrder = <A>(
   ids: ReadonlyArray<string>,
   entries: ReadonlyArray<Entry<A>> = Lists.none
 ): ReadonlyArray<A> => {
-  const [only] = entries
-  if (only === undefined || entries.length === 1) return only === undefined ? [] : [only.value]
+  const first = entries[0]
+  if (first === undefined || entries.length === 1) return first === undefined ? [] : [first.value]
   if (entries.every((entry, index) => entry.id === ids[index])) return entries.map((entry) => entry.value)
   const order = new Map(ids.map((id, index) => [id, index]))
   const position = (entry: Entry<A>): number => order.get(entry.id) ?? order.size
