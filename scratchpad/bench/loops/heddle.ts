@@ -7,6 +7,7 @@
 import type * as Arr from "effect/Array"
 import * as Cause from "effect/Cause"
 import * as Channel from "effect/Channel"
+import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import type * as Pull from "effect/Pull"
 import * as Schema from "effect/Schema"
@@ -96,29 +97,31 @@ class Connection {
     this.reply = model.request(messageCount)
   }
 
-  readonly pull: Pull.Pull<Events> = Effect.suspend(() => this.isOver ? Cause.done() : this.next)
+  readonly pull: Pull.Pull<Events> = Effect.flatMap(Effect.promise(() => this.reply.next()), ({ value }) => {
+    if (value !== undefined) return Effect.succeed(this.reading.events(value))
+    if (this.isOver) return Cause.done()
+    this.isOver = true
+    return Effect.succeed(this.reading.ended())
+  })
 
   readonly close = Effect.sync(() => {
     void this.reply.return?.()
   })
-
-  private readonly next = Effect.map(Effect.promise(() => this.reply.next()), ({ value }) => {
-    this.isOver = value === undefined
-    return value === undefined ? this.reading.ended() : this.reading.events(value)
-  })
 }
 
 /**
- * The model as an adapter: it takes of a request what it sends, and keeps no more of it. A connection is made for one
- * reader, and closed with the scope in which it is read.
+ * The models as the application's one adapter: it takes of a request what it sends, and which model is to have it, and
+ * keeps no more of it. A connection is made for one reader, and closed with the scope in which it is read.
  */
-const adapter = (model: Model): Adapter.Adapter["Service"] => ({
-  stream: ({ messages: { length: messageCount } }) =>
+const adapter: Adapter.Adapter["Service"] = {
+  stream: ({ messages: { length: messageCount }, options }) =>
     Stream.fromChannel(Channel.fromTransform((_upstream, scope) => {
-      const connection = new Connection(model, messageCount)
+      const connection = new Connection(options!["model"] as Model, messageCount)
       return Effect.as(Scope.addFinalizer(scope, connection.close), connection.pull)
     }))
-})
+}
+
+const runPromise = Effect.runPromiseWith(Context.make(Adapter.Adapter, adapter))
 
 /** Tells the workload what was read, and gives what only Heddle's result says. */
 class Reader {
@@ -153,15 +156,18 @@ export const heddle = (name: string, isEarly: boolean, guarantees: Implementatio
     return {
       run: async (run) => {
         const reader = new Reader(run)
-        const events = Chat.stream(run.prompt, { tools, maxTurns, maxConcurrency, ...options(run) })
+        const events = Chat.stream(run.prompt, {
+          tools,
+          maxTurns,
+          maxConcurrency,
+          options: { model: run.model },
+          ...options(run)
+        })
         const reading = run.isLeftEarly === true
           ? Stream.runForEachWhile(events, (event) => Effect.sync(() => reader.read(event)))
           : Stream.runForEachArray(events, (some) => Effect.sync(() => some.forEach((event) => reader.read(event))))
         const isStopped = run.signal !== undefined && run.isCancelledSoftly !== true
-        await Effect.runPromise(
-          Effect.provideService(reading, Adapter.Adapter, adapter(run.model)),
-          isStopped ? { signal: run.signal } : {}
-        )
+        await runPromise(reading, isStopped ? { signal: run.signal } : {})
         return reader.ending
       }
     }
