@@ -55,6 +55,23 @@ describe("context updates", () => {
       assert.deepStrictEqual(runner.contextUpdate, { q: 1 })
     }))
 
+  it.effect("R-402: a run that was given none has one of its own, which is no other run's", () =>
+    Effect.gen(function*() {
+      const contexts: Array<object> = []
+      const look = Tool.make("look", {
+        parameters: {},
+        handler: (_, call) => Effect.sync(() => contexts.push(call.context))
+      })
+      const twice = [[Script.toolCall("a", "look"), Script.toolCall("b", "look"), Script.finish("tool_calls")], [
+        Script.finish("stop")
+      ]] as const
+      const run = Effect.provide(Chat.run("go", { tools: [look] }), Script.layer(twice))
+      yield* run
+      yield* run
+      assert.deepStrictEqual(contexts, [{}, {}, {}, {}])
+      assert.strictEqual(new Set(contexts).size, 2)
+    }))
+
   it.effect("R-397: a handler that fails, is stopped or is tried again adds nothing of that attempt", () =>
     Effect.gen(function*() {
       const add = (more: object, end: (attempt: number) => Effect.Effect<unknown, string>) => ({

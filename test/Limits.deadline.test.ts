@@ -191,7 +191,8 @@ describe("Limits: deadline", () => {
         [0, "deadline must be a duration above zero"],
         [-1, "deadline must be a duration above zero"],
         [{ after: 0 }, "deadline.after must be a duration above zero"],
-        [{ after: 10, reserve: -1 }, "deadline.reserve must be a duration of zero or more"]
+        [{ after: 10, reserve: -1 }, "deadline.reserve must be a duration of zero or more"],
+        [{ after: 10, reserve: Number.NaN }, "deadline.reserve must be a duration of zero or more"]
       ]
       for (const [deadline, message] of refused) {
         const exit = yield* Effect.exit(Effect.provide(Chat.run("go", { deadline }), last(0)))

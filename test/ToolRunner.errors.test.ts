@@ -150,6 +150,28 @@ describe("ToolRunner: failures under continue", () => {
       assert.deepStrictEqual(contents(value).map(([, content]) => content), ["{}", raised, raised, raised, "{}"])
     }))
 
+  it.effect("R-014: a value that cannot be looked at is its handler's crash, and the error knows its call", () =>
+    Effect.gen(function*() {
+      const unreadable = Tool.make("unreadable", {
+        parameters: {},
+        handler: () =>
+          Effect.sync(() => {
+            const { proxy, revoke } = Proxy.revocable({}, {})
+            revoke()
+            return proxy
+          })
+      })
+      for (const executor of [Executor.direct, { execute: Executor.direct.execute }]) {
+        const { asked, onToolError } = policyOf(() => Effect.succeed(Tool.ErrorDecision.continue("mended")))
+        yield* ToolRunner.run(calling("unreadable"), [unreadable], { onToolError }).pipe(
+          Effect.provide(Executor.layer(executor))
+        )
+        const error = asked[0]?.error as Tool.ToolError
+        assert.deepInclude(error, { reason: "handler_raised", toolName: "unreadable", toolCallId: "c0" })
+        assert.instanceOf(error.cause, TypeError)
+      }
+    }))
+
   it.effect("R-057: a call whose fiber dies of anything else is a handler_exit with the cause", () =>
     Effect.gen(function*() {
       const suicide = Tool.make("suicide", {

@@ -10,7 +10,7 @@ import type * as Tool from "../Tool.ts"
 import * as Handlers from "./handler.ts"
 import * as Now from "./now.ts"
 import * as Outcomes from "./outcome.ts"
-import { ToolError } from "./toolError.ts"
+import { ToolError, toolError } from "./toolError.ts"
 
 const failed = (
   tool: Tool.Any,
@@ -32,12 +32,12 @@ const crashed = (tool: Tool.Any, cause: Cause.Cause<unknown>): Tool.Outcome => {
 }
 
 /** A value of the handler's own is a result; an outcome it returned counts only if it is well formed. */
-const returned = (tool: Tool.Any, value: unknown): Tool.Outcome => {
+const returned = (tool: Tool.Any, value: unknown, call: Tool.CallContext): Tool.Outcome => {
   try {
     if (!Outcomes.isBranded(value)) return { _tag: "Ok", value }
     return Outcomes.isWellFormed(value) ? value : failed(tool, "invalid_return", value)
   } catch (cause) {
-    return failed(tool, "handler_raised", cause)
+    return { _tag: "Error", error: toolError("handler_raised", call, { cause }) }
   }
 }
 
@@ -58,7 +58,7 @@ const run = <A, E>(
     return Now.isEffect(result) ? result : Effect.succeed(Outcomes.brand(failed(tool, "invalid_return", result)))
   })
   return Effect.matchCauseEffect(Effect.scoped(handled), {
-    onSuccess: (value) => next.came(returned(tool, value)),
+    onSuccess: (value) => next.came(returned(tool, value, call)),
     onFailure: (cause) => next.came(crashed(tool, cause))
   })
 }

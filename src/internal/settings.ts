@@ -125,7 +125,7 @@ export const resolve = <E, R>(
     graceMillis: millis("grace", options.grace ?? defaults.grace ?? defaultGrace),
     maxConcurrency: maxConcurrency === undefined ? undefined : positiveInteger("maxConcurrency", maxConcurrency),
     deadline: wish(options.deadline),
-    context: options.context ?? defaults.context ?? Json.none,
+    context: options.context ?? defaults.context ?? {},
     requestId: options.requestId ?? requestId,
     sessionId: options.sessionId ?? null
   }
