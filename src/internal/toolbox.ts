@@ -8,7 +8,7 @@ export type Toolbox = ReadonlyArray<Tool.Any> | ReadonlyMap<string, Tool.Any>
 
 const isList = (tools: Toolbox): tools is ReadonlyArray<Tool.Any> => Array.isArray(tools)
 
-export const empty: Toolbox = []
+export const empty: Toolbox = Lists.none
 
 /**
  * The application's, replaced in place by the caller's, and then the others. Throws for a handler that cannot be called.
