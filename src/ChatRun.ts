@@ -149,9 +149,9 @@ class ChatRun<E, R> implements Source<E, R>, StepRun.Following<E, R> {
   }
 
   private ending(outcome: Event.Outcome): EventPull<E, R> {
-    const isQuestion = outcome._tag === "AskUser" && (this.steps.at(-1)?.suspensions ?? []).length <= 1
-    const thread = isQuestion ? withQuestion(this.thread, outcome) : this.thread
     const { closing: finalized, steps } = this
+    const isQuestion = outcome._tag === "AskUser" && (steps.at(-1)?.suspensions ?? []).length <= 1
+    const thread = isQuestion ? withQuestion(this.thread, outcome) : this.thread
     const source = this.plan.end(Collector.chatResult({ thread, steps, outcome, finalized }), this.plan.run)
     this.source = source
     return source.next()

@@ -12,7 +12,6 @@ import * as Classifications from "./internal/classification.ts"
 import * as Ending from "./internal/ending.ts"
 import * as FinishReasons from "./internal/finishReason.ts"
 import * as Json from "./internal/json.ts"
-import * as Lists from "./internal/lists.ts"
 import * as Log from "./internal/log.ts"
 import * as Payload from "./internal/payload.ts"
 import * as StepState from "./internal/stepState.ts"
@@ -70,7 +69,7 @@ export const initial = (options: Options = {}): State => ({
   error: undefined,
   tools: new ToolEvents.ToolEvents(),
   metadata: Json.none,
-  steps: Lists.none as Array<never>,
+  steps: [],
   chatResult: undefined
 })
 
@@ -203,7 +202,7 @@ const foldMetadata = (state: State, told: Json.JsonObject): void => {
 }
 
 const foldStep = (state: State, event: Event.Of<"StepCompleted">): void => {
-  state.steps = Lists.added(state.steps, stepResult(state, event))
+  state.steps.push(stepResult(state, event))
   StepState.begin(state, event.thread)
 }
 

@@ -47,6 +47,9 @@ export interface Reading {
   readonly isTruncated: boolean
 }
 
+/** A call that is whole says all there is to read. */
+const asItIs: Reading = { parse: false, isTruncated: false }
+
 export class Calls {
   private entries: Array<Entry> = []
   /** The latest of each id on the wire. Most replies have few calls, and do without. */
@@ -190,7 +193,7 @@ export class Calls {
         one.raw === (event.rawArguments ?? one.raw)
     )
     if (entry === undefined) return undefined
-    entry.taken = toToolCall(entry, { parse: false, isTruncated: false })
+    entry.taken = toToolCall(entry, asItIs)
     return { index: entry.index, call: entry.taken }
   }
 
@@ -227,7 +230,7 @@ export class Calls {
       const entry = this.find(String(call["id"]), ({ name }) => name === call["name"])
       if (entry === undefined) continue
       entry.metadata = { ...entry.metadata, ...call["metadata"] }
-      if (entry.taken !== undefined) entry.taken = toToolCall(entry, { parse: false, isTruncated: false })
+      if (entry.taken !== undefined) entry.taken = toToolCall(entry, asItIs)
     }
   }
 

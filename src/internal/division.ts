@@ -67,8 +67,7 @@ const acting = <E, R>(calls: Calls, open: Calls, position: Position, run: Turn.R
   const manual = manualCalls(open, run)
   const own = manual.length === 0 ? open : open.filter((call) => !manual.includes(call))
   const jobs = own.map((call) => Plan.planned(position(call), call, tools, policy))
-  // Most turns leave nothing to the caller, and nothing to start: there may be many whose tools run.
-  return { calls, manual: Lists.orNone(manual), jobs: Lists.orNone(jobs) }
+  return { calls, manual, jobs }
 }
 
 /** Divides the open calls of a reply that ended in a way that forbids to act on it. */

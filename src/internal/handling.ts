@@ -163,7 +163,7 @@ export class Handling<E> implements Owner, Reports, Waiter {
   private handled(): Effect.Effect<void, E, any> {
     this.handlerStarts()
     const { job, workshop: { found: { executor, isTraced } } } = this
-    // The executor of this process has nothing to break: what it comes to is taken in where it comes.
+    // The default executor keeps its contract: what it comes to is taken in where it comes, without an effect in between.
     if (executor === Direct.direct && !isTraced && job.tool.retry === undefined) {
       return Direct.executeThen(job.tool, job.args, this.context, this)
     }

@@ -9,9 +9,6 @@ export const many = 8
 /** A list of nothing, which stays one. */
 export const none: ReadonlyArray<never> = Object.freeze([])
 
-/** The list, or that of nothing: one that is kept for long. */
-export const orNone = <A>(list: ReadonlyArray<A>): ReadonlyArray<A> => list.length === 0 ? none : list
-
 /** The list with something more: itself, unless there was nothing in it. */
 export const added = <A>(list: Array<A> | undefined, item: A): Array<A> => {
   if (list === undefined || list.length === 0) return [item]
