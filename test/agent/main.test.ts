@@ -55,7 +55,7 @@ describe("Main job", { concurrent: true }, () => {
         const picture = ended.stdout.slice(ended.stdout.indexOf("\n  turn 2 "), ended.stdout.indexOf("\n  turn 3 "))
         assert.match(picture, /^ {5}model +·*░+ +.+ m?s$/m)
         assert.match(picture, /^ {2}»✓ read_file [^ ]*billing\.ts:1 +█+ *│ +.+ m?s$/m)
-        assert.match(picture, /^ {2}[‖ ]✓ write_note "Where is th… +[·│┄]*█+ +.+ m?s$/m)
+        assert.match(picture, /^ {2}[‖ ]✓ write_note "Where is th… +[·│┄ ]*█+ +.+ m?s$/m)
         assert.match(ended.stdout, /^ {2}» [2-5] started before the reply had ended/m)
         for (const line of ended.stdout.split("\n  turn 1 ")[1]?.split("\n") ?? []) assert.isAtMost(line.length, 80)
         const fs = yield* FileSystem.FileSystem
