@@ -4,7 +4,7 @@
  */
 import { assert, describe, it } from "@effect/vitest"
 import { Collector, type Event, type Message, Policy } from "heddle"
-import { completed, delta, finished, fold, fragment, respond, started } from "./support/folds.ts"
+import { completed, delta, finished, fold, fragment, respond, started, thread } from "./support/folds.ts"
 
 const callsOf = (events: ReadonlyArray<unknown>, policy: Policy.Policy = Policy.standard) =>
   respond(events, { policy }).toolCalls
@@ -158,6 +158,45 @@ describe("Collector: arguments in fragments", () => {
     assert.strictEqual(lost(fragment("a", "null")), "not_an_object")
     assert.isUndefined(lost(fragment("a", "")), "an empty text is a call without parameters")
     assert.isUndefined(lost(fragment("a", " {} ")))
+  })
+
+  it("R-298: arguments of a thousand fragments are what they say, however many are folded at a time", () => {
+    const json = (id: string) => JSON.stringify({ id, text: "abcdefghi ".repeat(100) })
+    const wire = Array.from(json("a"), (piece, index) => [fragment("a", piece), fragment("b", json("b")[index] ?? "")])
+    const events = [started("a", "echo"), started("b", "echo"), ...wire.flat()]
+    const whole = fold(events)
+    const expected = ["a", "b"].map((id) => [id, "echo", JSON.parse(json(id))])
+    for (const size of [1, 7, 64, 65]) {
+      let state = Collector.initial({ thread })
+      const states: Array<readonly [Collector.State, string]> = []
+      for (let index = 0; index < events.length; index += size) {
+        state = Collector.applyAll(state, events.slice(index, index + size))
+        if (index % 91 === 0) states.push([state, Collector.toResponse(state).toolCalls[0]?.rawArguments ?? ""])
+      }
+      assert.deepStrictEqual(state, whole, `${size} at a time`)
+      assert.deepStrictEqual(brief(Collector.toResponse(state).toolCalls), expected)
+      for (const [seen, text] of states) {
+        assert.strictEqual(
+          Collector.toResponse(seen).toolCalls[0]?.rawArguments ?? "",
+          text,
+          "a state stays what it was"
+        )
+        assert.isTrue(json("a").startsWith(text))
+      }
+    }
+    const owned = Collector.initial({ thread })
+    for (const event of events) {
+      Collector.applyAllUnsafe(owned, [event])
+      if (event === events[90]) assert.strictEqual(Collector.toResponse(owned).toolCalls[0]?.rawArguments?.length, 45)
+    }
+    assert.deepStrictEqual(Collector.toResponse(owned), Collector.toResponse(whole))
+    const ended = [
+      completed("a", "echo", JSON.parse(json("a"))),
+      completed("b", "echo", { x: 1 }, { rawArguments: "{}" })
+    ]
+    Collector.applyAllUnsafe(owned, ended)
+    assert.deepStrictEqual(Collector.toResponse(owned), Collector.toResponse(fold([...events, ...ended])))
+    assert.deepStrictEqual(Collector.toResponse(owned).toolCalls.map((call) => call.rawArguments), [json("a"), "{}"])
   })
 
   it("R-357: after finish reason length only completed calls are whole", () => {

@@ -6,6 +6,7 @@ import * as Option from "effect/Option"
 import * as Result from "effect/Result"
 import type * as Types from "effect/Types"
 import type * as Message from "../Message.ts"
+import { GrowingText } from "./growingText.ts"
 import * as Json from "./json.ts"
 import * as Lists from "./lists.ts"
 
@@ -20,7 +21,9 @@ interface Entry {
   readonly index: number
   name: string
   arguments: Json.JsonObject
+  /** Its arguments as the wire has sent them so far. What grows by many fragments has an object of its own meanwhile. */
   raw: string
+  growing: GrowingText | undefined
   fragments: number
   isCompleted: boolean
   /** As it was handed out to be run: what it was run with stands. */
@@ -46,6 +49,9 @@ export interface Reading {
   readonly parse: boolean
   readonly isTruncated: boolean
 }
+
+/** So many fragments are appended to each other. */
+const fewFragments = 16
 
 /** A call that is whole says all there is to read. */
 const asItIs: Reading = { parse: false, isTruncated: false }
@@ -74,12 +80,20 @@ export class Calls {
     const copy = new Calls(this.turn)
     const copies = new Map<Entry, Entry>()
     for (const entry of this.entries) {
-      const twin = { ...entry }
+      const twin = { ...entry, raw: rawOf(entry), growing: undefined }
       copies.set(entry, twin)
       copy.enter(twin)
     }
     this.current?.forEach((entry, wireId) => copy.turnTo(wireId, copies.get(entry) ?? entry))
     return copy
+  }
+
+  /** Makes equal arguments equal, however many fragments came at a time. */
+  settle(): void {
+    for (const entry of this.entries) {
+      entry.raw = rawOf(entry)
+      entry.growing = undefined
+    }
   }
 
   /** The latest call of an id. */
@@ -131,6 +145,7 @@ export class Calls {
       name,
       arguments: {},
       raw: "",
+      growing: undefined,
       fragments: 0,
       isCompleted: false,
       taken: undefined,
@@ -179,8 +194,8 @@ export class Calls {
   delta(wireId: string, fragment: string): boolean {
     const entry = this.currentOf(wireId) ?? this.open(wireId, "")
     if (entry.isCompleted) return false
-    entry.raw += fragment
-    entry.fragments++
+    if (entry.fragments++ < fewFragments) entry.raw += fragment
+    else (entry.growing ??= new GrowingText(entry.raw)).add(fragment)
     return true
   }
 
@@ -190,7 +205,7 @@ export class Calls {
       event.id,
       (one) =>
         one.isCompleted && one.taken === undefined && !one.providerExecuted && one.name === event.name &&
-        one.raw === (event.rawArguments ?? one.raw)
+        (event.rawArguments === undefined || event.rawArguments === rawOf(one))
     )
     if (entry === undefined) return undefined
     entry.taken = toToolCall(entry, asItIs)
@@ -210,12 +225,14 @@ export class Calls {
   completed(call: Completed): void {
     const { id, name } = call
     const known = this.named(id, name, false) ?? this.named(id, name, true)
-    if (known?.taken !== undefined && known.raw === (call.rawArguments ?? known.raw)) return
+    const isKnown = call.rawArguments === undefined || call.rawArguments === known?.raw
+    if (known?.taken !== undefined && isKnown) return
     const entry = known?.taken !== undefined || known === undefined ? this.open(id, name) : known
     const isLost = call.arguments !== null && call.arguments !== undefined && !Json.isObject(call.arguments)
     entry.name = name
     entry.arguments = isLost ? {} : call.arguments ?? {}
-    entry.raw = call.rawArguments ?? entry.raw
+    entry.raw = call.rawArguments ?? rawOf(entry)
+    entry.growing = undefined
     entry.isCompleted = true
     entry.argumentsLost = isLost ? "not_an_object" : call.argumentsLost
     entry.providerExecuted = call.providerExecuted === true
@@ -247,18 +264,21 @@ interface Arguments {
 const lost = (reason: Message.ArgumentsLost): Arguments => ({ arguments: {}, argumentsLost: reason })
 
 /** Arguments of a call that the wire never completed. */
-const unfinished = (entry: Entry, reading: Reading): Arguments => {
+const unfinished = (entry: Entry, raw: string, reading: Reading): Arguments => {
   if (!reading.parse) return { arguments: entry.arguments }
   if (reading.isTruncated) return lost("truncated")
   if (entry.fragments === 0) return lost("missing_fragments")
-  const parsed = Json.parseObject(entry.raw)
+  const parsed = Json.parseObject(raw)
   if (Option.isSome(parsed)) return { arguments: parsed.value }
-  return lost(Result.isSuccess(Json.parse(entry.raw)) ? "not_an_object" : "json_decode_error")
+  return lost(Result.isSuccess(Json.parse(raw)) ? "not_an_object" : "json_decode_error")
 }
 
+const rawOf = ({ growing, raw }: Entry): string => growing === undefined ? raw : growing.toString()
+
 const toToolCall = (entry: Entry, reading: Reading): Message.ToolCall => {
-  const { id, name, providerExecuted, raw: rawArguments, wireId } = entry
-  const { arguments: args, argumentsLost } = entry.isCompleted ? entry : unfinished(entry, reading)
+  const { id, name, providerExecuted, wireId } = entry
+  const rawArguments = rawOf(entry)
+  const { arguments: args, argumentsLost } = entry.isCompleted ? entry : unfinished(entry, rawArguments, reading)
   const metadata = id === wireId || wireId === "" ? entry.metadata : { duplicateOf: wireId, ...entry.metadata }
   // Most have both: what is added to an object afterwards is kept in another one beside it.
   const call: Types.Mutable<Message.ToolCall> = rawArguments === ""
