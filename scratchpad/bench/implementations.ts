@@ -7,7 +7,7 @@ import { join } from "node:path"
 import type { Implementation } from "./loop.ts"
 
 /** The floors and Heddle itself: nothing besides the project is needed for them. */
-export const own: ReadonlyArray<string> = ["plain", "effect", "heddle", "heddleAfterTurn"]
+export const own: ReadonlyArray<string> = ["plain", "effect", "laws", "heddle", "heddleAfterTurn"]
 
 /** The loops that others wrote. Their packages are installed in a folder of their own. */
 export const peers: ReadonlyArray<string> = ["pi", "aiSdk", "effectAi", "openaiAgents", "tanstackAi", "langgraph"]
