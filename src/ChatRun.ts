@@ -186,7 +186,7 @@ export const completed = <E, R>(result: Event.ChatResult, { running }: Turn.Run<
     next: () => {
       if (isOut) return Cause.done()
       isOut = true
-      return Now.map(running.stop, (abandoned): Events => [{
+      return Now.map(running.stopping(), (abandoned): Events => [{
         _tag: "ChatCompleted",
         result: abandoned.length === 0 ? result : { ...result, abandoned }
       }])

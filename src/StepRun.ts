@@ -4,7 +4,7 @@
  *
  * @since 0.1.0
  */
-import type * as Cause from "effect/Cause"
+import * as Cause from "effect/Cause"
 import type * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
@@ -126,7 +126,7 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Leaving {
   next(): EventPull<E, R> {
     if (this.isSpeaking && this.reply !== undefined) return this.reply.next
     if (this.ended !== undefined) return this.following.after(this.ended)
-    return this.goOn()
+    return this.phase === undefined ? this.opening() : this.goOn()
   }
 
   private goOn(before?: ReadonlyArray<Event.Event>): EventPull<E, R> {
@@ -135,7 +135,7 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Leaving {
 
   private proceed(): Told<E, R> {
     if (this.isWorking && this.batch?.isAtEnd === false) return this.batch.take
-    return this.phase === undefined ? this.opening() : this.phase()
+    return this.phase?.() ?? Cause.done()
   }
 
   /**
@@ -217,7 +217,7 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Leaving {
     return batch
   }
 
-  private opening(): Told<E, R> {
+  private opening(): EventPull<E, R> {
     const { adapter, system, template } = this.run
     const messages = Request.messages(system, Log.list(this.thread))
     this.isSpeaking = true

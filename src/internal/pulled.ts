@@ -10,6 +10,7 @@ import type * as Exit from "effect/Exit"
 import * as Pull from "effect/Pull"
 import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
+import * as Now from "./now.ts"
 
 /** What is pulled from: it is asked for what comes next, in a step of the reader's fiber. */
 export interface Source<A, E, R> {
@@ -39,5 +40,9 @@ const pulling = <A, E, R>(source: Source<A, E, R>, scope: Scope.Closeable) =>
     (exit) => left(scope, exit)
   )
 
-const left = (scope: Scope.Closeable, exit: Exit.Exit<unknown, unknown>): Effect.Effect<void> | undefined =>
-  exit._tag === "Success" ? undefined : Scope.close(scope, Pull.doneExitFromCause(exit.cause))
+/** It is asked for where nothing interrupts. Where nothing is left to be closed it takes no step. */
+const left = (scope: Scope.Closeable, exit: Exit.Exit<unknown, unknown>): Effect.Effect<void> | undefined => {
+  if (exit._tag === "Success") return undefined
+  const closing = Scope.closeUnsafe(scope, Pull.doneExitFromCause(exit.cause))
+  return closing === undefined || Now.isDone(closing) ? undefined : closing
+}

@@ -38,8 +38,6 @@ const isEvents = (signal: Signal): signal is ReadonlyArray<Event.Event> => Array
 
 const ended: Ending = { _tag: "Ended" }
 
-const nothing = Effect.succeed(Lists.none)
-
 type ModelPull = Pull.Pull<Arr.NonEmptyReadonlyArray<Event.AdapterEvent>, Adapter.AdapterError>
 
 /** What the reader makes of what it heard. */
@@ -73,8 +71,8 @@ export class Reply<E, R> {
     this.listener = listener
   }
 
-  /** Connects to the model, which says nothing yet: nothing is asked of it before the first read. */
-  connect(stream: Stream.Stream<Event.AdapterEvent, Adapter.AdapterError>): Effect.Effect<ReadonlyArray<never>> {
+  /** Connects to the model, and reads for the first time. */
+  connect(stream: Stream.Stream<Event.AdapterEvent, Adapter.AdapterError>): Heard<E, R> {
     // Not `Stream.toPull`, which puts a semaphore and a context around each pull: there is one reader.
     const connection = this.connection = Scope.makeUnsafe()
     const opening = Channel.toTransform(Stream.toChannel(stream))(Cause.done(), connection)
@@ -89,9 +87,9 @@ export class Reply<E, R> {
     return this.connected(Effect.flatMap(opening, (pull) => this.pull = pull))
   }
 
-  private connected(pull: ModelPull): Effect.Effect<ReadonlyArray<never>> {
+  private connected(pull: ModelPull): Heard<E, R> {
     this.pull = pull
-    return nothing
+    return this.next
   }
 
   private began(events: ReadonlyArray<Event.Event>): ReadonlyArray<Event.Event> {
@@ -210,19 +208,19 @@ export class Reply<E, R> {
     // Nothing of the reply is kept while its tools run.
     this.pull = Cause.done()
     this.reading = undefined
-    if (this.fiber !== undefined || this.connection?.state._tag === "Open") {
-      // Whoever closes may be interrupted before it has begun: until then the connection is there to be closed.
-      return Effect.uninterruptible(Effect.suspend(() => this.closeNow(exit)))
-    }
-    this.connection = undefined
-    return Effect.void
+    // Whoever closes may be interrupted before it has begun: who comes after it closes what is open by then.
+    return this.fiber === undefined
+      ? this.closed(exit)
+      : Effect.uninterruptible(Effect.suspend(() => this.abandoned(exit)))
   }
 
-  private closeNow(exit: Exit.Exit<unknown, unknown>): Effect.Effect<void> {
-    const { connection, fiber } = this
-    this.connection = undefined
-    const closed = connection === undefined ? Effect.void : Scope.close(connection, exit)
-    return fiber === undefined ? closed : Effect.andThen(Fiber.interrupt(fiber), closed)
+  private closed(exit: Exit.Exit<unknown, unknown>): Effect.Effect<void> {
+    return this.connection?.state._tag === "Open" ? Scope.close(this.connection, exit) : Effect.void
+  }
+
+  private abandoned(exit: Exit.Exit<unknown, unknown>): Effect.Effect<void> {
+    const closed = Effect.suspend(() => this.closed(exit))
+    return this.fiber === undefined ? closed : Effect.andThen(Fiber.interrupt(this.fiber), closed)
   }
 
   /**

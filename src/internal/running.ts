@@ -15,6 +15,7 @@ import { Few } from "./few.ts"
 import { Helpers } from "./helpers.ts"
 import type { Holding } from "./holding.ts"
 import * as Limits from "./limits.ts"
+import * as Lists from "./lists.ts"
 
 export interface Task {
   readonly id: string
@@ -220,21 +221,24 @@ export class Running {
     }
   }
 
-  /** The step in progress is left first, and then every handler stopped. */
+  /** The step in progress is left first, and then every handler stopped. It is to be asked for when that is to begin. */
   end(exit: Exit.Exit<unknown, unknown>): Effect.Effect<unknown> {
-    return Effect.andThen(this.step?.leave(exit) ?? Effect.void, this.stop)
+    return this.step === undefined ? this.stopping() : Effect.andThen(this.step.leave(exit), this.stop)
   }
 
   /** Stops every task and waits for them, within the grace period. What is still alive then is given up. */
   get stop(): Effect.Effect<ReadonlyArray<Event.Abandoned>> {
-    return Effect.suspend(() => {
-      this.isStopping = true
-      const closed = this.helpers?.close() ?? Effect.void
-      const stopped = this.tasks.size === 0
-        ? Effect.succeed([])
-        : Effect.flatMap(Clock.currentTimeMillis, (now) => this.stopAt(now))
-      return closed === Effect.void ? stopped : Effect.tap(stopped, closed)
-    })
+    return Effect.suspend(() => this.stopping())
+  }
+
+  /** As `stop`, which begins now. */
+  stopping(): Effect.Effect<ReadonlyArray<Event.Abandoned>> {
+    this.isStopping = true
+    const closed = this.helpers?.close() ?? Effect.void
+    const stopped = this.tasks.size === 0
+      ? nobodyLeft
+      : Effect.flatMap(Clock.currentTimeMillis, (now) => this.stopAt(now))
+    return closed === Effect.void ? stopped : Effect.tap(stopped, closed)
   }
 
   private stopAt(now: number): Effect.Effect<ReadonlyArray<Event.Abandoned>> {
@@ -253,7 +257,7 @@ export class Running {
 
   /** Blocking handlers have had their time, too: they are told to stop as well, and given one turn to do so. */
   private abandon(): Effect.Effect<ReadonlyArray<Event.Abandoned>> {
-    if (this.tasks.size === 0) return Effect.succeed([])
+    if (this.tasks.size === 0) return nobodyLeft
     this.tasks.forEach((task) => interruptTask(task, -Infinity))
     return Effect.yieldNow.pipe(
       Effect.andThen(Clock.currentTimeMillis),
@@ -274,6 +278,8 @@ export class Running {
     )
   }
 }
+
+const nobodyLeft = Effect.succeed<ReadonlyArray<Event.Abandoned>>(Lists.none)
 
 const report = (abandoned: ReadonlyArray<Event.Abandoned>): Effect.Effect<void> =>
   Effect.logWarning(`${abandoned.length} tool handlers refused to stop and were abandoned`, abandoned)
