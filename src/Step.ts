@@ -152,7 +152,7 @@ const enter = <E, R>(
       Now.flatMap(
         Ambient.enter(settings, options.cancel, scope),
         (ambient) =>
-          Effect.as(leaving(running, scope), {
+          Effect.map(leaving(running, scope), () => ({
             thread,
             run: {
               adapter,
@@ -169,7 +169,7 @@ const enter = <E, R>(
               isTraced,
               within
             }
-          })
+          }))
       )
   )
 }

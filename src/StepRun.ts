@@ -161,7 +161,7 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Leaving {
   }
 
   private returned(exit: Exit.Exit<unknown, unknown>, closed: Effect.Effect<void>): Effect.Effect<void> {
-    const left = Now.both(this.reply?.close(exit) ?? Effect.void, closed)
+    const left = Now.both(this.disconnect(exit), closed)
     return this.span === undefined ? left : Now.both(left, Scope.close(this.span, exit))
   }
 
@@ -235,13 +235,16 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Leaving {
     return Effect.as(this.close({ isCut: false, startError: error }), Lists.none)
   }
 
-  /** The reply has ended, well or not: the connection is closed before any other tool starts. */
+  /** The connection is closed before any other tool starts, however the reply has ended. */
+  private disconnect(exit: Exit.Exit<unknown, unknown>): Effect.Effect<void> {
+    return this.reply?.close(exit) ?? Effect.void
+  }
+
   private spoken(): Told<E, R> {
-    return Now.andThen(this.reply?.close(Exit.void) ?? Effect.void, () =>
-      Now.flatMap(
-        Turn.reported(Turn.heard(Collector.toResponse(this.run.state), this.run)),
-        (response) => this.acted(response)
-      ))
+    return Now.andThen(this.disconnect(Exit.void), () => {
+      const response = Turn.heard(Collector.toResponse(this.run.state), this.run)
+      return Now.flatMap(Turn.reported(response), (reported) => this.acted(reported))
+    })
   }
 
   private acted(response: Response.Response): Told<E, R> {

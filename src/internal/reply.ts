@@ -108,7 +108,7 @@ export class Reply<E, R> {
   /** What comes next, of the model or of the tools beside it. It is to be asked for in a step of its reader's fiber. */
   get next(): Heard<E, R> {
     const { batch } = this
-    if (batch !== undefined && this.isBeside(batch)) return this.heard(this.besideModel(batch))
+    if (batch !== undefined && this.isBeside(batch)) return this.besideModel(batch)
     return this.reading ??= Effect.matchCauseEffect(this.pull, {
       onSuccess: (events) => this.listener.told(this.began(events)),
       onFailure: (cause) => this.heard(this.broke(cause))
@@ -125,19 +125,22 @@ export class Reply<E, R> {
     return Now.flatMap(signal, (heard) => isEvents(heard) ? this.listener.told(heard) : this.listener.over(heard))
   }
 
-  private besideModel(batch: Batch<E>): Effect.Effect<Signal, E> {
-    if (!batch.isEmpty) return batch.take
-    if (this.run.ambient.cancellation?.isRequested === true) return Effect.succeed(ended)
+  private besideModel(batch: Batch<E>): Heard<E, R> {
+    if (!batch.isEmpty) return this.taken(batch)
+    if (this.run.ambient.cancellation?.isRequested === true) return this.listener.over(ended)
     this.listen(batch)
     const { read } = this
-    if (read === undefined) {
-      return Effect.flatMap(
-        batch.take,
-        (events): Effect.Effect<Signal, E> => events.length === 0 ? this.besideModel(batch) : Effect.succeed(events)
-      )
-    }
+    if (read === undefined) return this.taken(batch)
     this.read = undefined
-    return read
+    return this.heard(read)
+  }
+
+  /** What tools show, unless its reader was called for something else. */
+  private taken(batch: Batch<E>): Heard<E, R> {
+    return Now.flatMap(
+      batch.take,
+      (events) => events.length === 0 ? this.besideModel(batch) : this.listener.told(events)
+    )
   }
 
   private listen(batch: Batch<E>): void {
