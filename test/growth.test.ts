@@ -171,7 +171,7 @@ describe("growth", () => {
         ),
         answer
       ]
-      isLinear(yield* growth([20, 40, 80], (count) => read(turns(count))), { steps: 50, elements: 34, parsed: 0 })
+      isLinear(yield* growth([20, 40, 80], (count) => read(turns(count))), { steps: 47, elements: 34, parsed: 0 })
       const looksAt = (count: number) =>
         Effect.gen(function*() {
           let looks = 0
