@@ -109,7 +109,6 @@ export const applyAll = (state: State, events: ReadonlyArray<Event.Event>): Stat
   }
   if (!applyAllUnsafe(next, events)) return state
   StepState.settle(next)
-  if (next.calls !== state.calls) next.calls.settle()
   return next
 }
 

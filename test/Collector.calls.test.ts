@@ -139,6 +139,23 @@ describe("Collector: one id for two calls", () => {
   })
 })
 
+describe("Collector: a completion that is told again", () => {
+  it("R-297: it opens no call of its own, whether it repeats its arguments or leaves them out, as null or not at all", () => {
+    const again = [undefined, null, "{}"].map((rawArguments) => ({ ...completed("a", "echo"), rawArguments }))
+    for (const first of again) {
+      for (const second of again) {
+        // Arguments that were not there before are another call's.
+        if (second.rawArguments === "{}" && first.rawArguments !== "{}") continue
+        const state = Collector.initial({ thread })
+        Collector.applyAllUnsafe(state, [first as Event.Event])
+        assert.isDefined(state.calls.take(first as Event.Of<"ToolCallCompleted">), String(first.rawArguments))
+        Collector.applyAllUnsafe(state, [second as Event.Event])
+        assert.deepStrictEqual(brief(Collector.toResponse(state).toolCalls), [["a", "echo", {}]])
+      }
+    }
+  })
+})
+
 describe("Collector: arguments in fragments", () => {
   const fragments: ReadonlyArray<Event.Event> = [started("a", "echo"), fragment("a", "{\"a\":"), fragment("a", "1}")]
 

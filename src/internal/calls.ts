@@ -53,6 +53,9 @@ export interface Reading {
 /** So many fragments are appended to each other. */
 const fewFragments = 16
 
+/** Whether what is said may be said of a call with these arguments. What an adapter leaves out may be `null` as well. */
+const isSaidOf = ({ rawArguments }: Completed, raw: string): boolean => (rawArguments ?? raw) === raw
+
 /** A call that is whole says all there is to read. */
 const asItIs: Reading = { parse: false, isTruncated: false }
 
@@ -205,7 +208,7 @@ export class Calls {
       event.id,
       (one) =>
         one.isCompleted && one.taken === undefined && !one.providerExecuted && one.name === event.name &&
-        (event.rawArguments === undefined || event.rawArguments === rawOf(one))
+        isSaidOf(event, rawOf(one))
     )
     if (entry === undefined) return undefined
     entry.taken = toToolCall(entry, asItIs)
@@ -225,8 +228,7 @@ export class Calls {
   completed(call: Completed): void {
     const { id, name } = call
     const known = this.named(id, name, false) ?? this.named(id, name, true)
-    const isKnown = call.rawArguments === undefined || call.rawArguments === known?.raw
-    if (known?.taken !== undefined && isKnown) return
+    if (known?.taken !== undefined && isSaidOf(call, known.raw)) return
     const entry = known?.taken !== undefined || known === undefined ? this.open(id, name) : known
     const isLost = call.arguments !== null && call.arguments !== undefined && !Json.isObject(call.arguments)
     entry.name = name

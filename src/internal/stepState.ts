@@ -29,10 +29,11 @@ export const said = (state: StepState, piece: string): void => {
   state.text.add(piece)
 }
 
-/** Makes equal texts equal, whatever their pieces were. */
+/** Makes equal texts and arguments equal, whatever their pieces were. */
 export const settle = (state: StepState): void => {
   state.text?.settle()
   state.reasoning?.settle()
+  state.calls.settle()
 }
 
 /** What was said, whatever its pieces were. */
