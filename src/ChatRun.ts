@@ -80,6 +80,8 @@ class ChatRun<E, R> implements Source<E, R>, StepRun.Following<E, R> {
   private opening(): EventPull<E, R> {
     const context = Now.services<R>()
     const { ambient: { cancellation, deadline } } = this.run
+    // Left by somebody else, while its reader was still asking what comes next.
+    if (this.run.running.isStopping) return Cause.done()
     if (cancellation?.isRequested === true) return this.ending(cancelled)
     if (deadline !== undefined) this.hurry(deadline, Context.get(context, Clock.Clock).currentTimeMillisUnsafe())
     const stepIndex = this.run.state.steps.length

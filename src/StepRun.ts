@@ -134,8 +134,14 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Leaving {
   }
 
   private proceed(): Told<E, R> {
+    if (this.isLeft) return Cause.done()
     if (this.isWorking && this.batch?.isAtEnd === false) return this.batch.take
     return this.phase?.() ?? Cause.done()
+  }
+
+  /** Whether somebody else has left the run, while its reader was still in a pull: that one goes no further. */
+  private get isLeft(): boolean {
+    return this.run.running.isStopping
   }
 
   /**
@@ -205,6 +211,7 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Leaving {
 
   over(ending: Ending): EventPull<E, R> {
     this.isSpeaking = false
+    if (this.isLeft) return Cause.done()
     return this.tell(ending._tag === "Ended" ? this.spoken() : this.broken(ending.error, ending.hasBegun))
   }
 

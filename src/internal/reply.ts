@@ -217,8 +217,12 @@ export class Reply<E, R> {
       : Effect.uninterruptible(Effect.suspend(() => this.abandoned(exit)))
   }
 
+  /** What is opened after this is closed at once: somebody else may close while its reader still opens. */
   private closed(exit: Exit.Exit<unknown, unknown>): Effect.Effect<void> {
-    return this.connection?.state._tag === "Open" ? Scope.close(this.connection, exit) : Effect.void
+    const { connection } = this
+    if (connection?.state._tag === "Open") return Scope.close(connection, exit)
+    if (connection?.state._tag === "Empty") Scope.closeUnsafe(connection, exit)
+    return Effect.void
   }
 
   private abandoned(exit: Exit.Exit<unknown, unknown>): Effect.Effect<void> {

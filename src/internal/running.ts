@@ -96,7 +96,8 @@ export class Running {
   private exclusives = 0
   /** When a task was told to stop: its grace period began then, and it gets no other. */
   private told: Map<Task, number> | undefined
-  private isStopping = false
+  /** Whether the run is left, or has come to its end. */
+  isStopping = false
   private readonly services: Context.Context<any>
   /** Who waits for grace periods to be over. Few runs have one that begins. */
   private helpers: Helpers | undefined

@@ -1,0 +1,141 @@
+/**
+ * A run is left when the scope closes in which it is read, also when that is somebody else's doing and its reader is still
+ * in a pull: what opens later is closed at once, and the pull goes no further.
+ */
+import { assert, describe, it } from "@effect/vitest"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Fiber from "effect/Fiber"
+import * as Layer from "effect/Layer"
+import * as Scope from "effect/Scope"
+import * as Stream from "effect/Stream"
+import { Adapter, Chat, type Event, Tool } from "heddle"
+import { Script, Simulation } from "heddle/testing"
+
+type Pulled = ReadonlyArray<string> | "end"
+
+/** Pulls a run from a fiber of its own until it ends, and closes its scope from outside after some milliseconds. */
+const leftAfter = <E, R>(millis: number, events: Stream.Stream<Event.Event, E, R>) =>
+  Effect.gen(function*() {
+    const scope = yield* Scope.make()
+    const pull = yield* Stream.toPull(events).pipe(Effect.provideService(Scope.Scope, scope))
+    const pulled: Array<Pulled> = []
+    const once = Effect.matchCause(pull, {
+      onSuccess: (some): Pulled => some.map(({ _tag }) => _tag),
+      onFailure: (): Pulled => "end"
+    })
+    const reading = Effect.gen(function*() {
+      while (pulled.at(-1) !== "end") pulled.push(yield* once)
+    })
+    const reader = yield* Effect.forkDetach(reading)
+    yield* Effect.sleep(millis)
+    yield* Scope.close(scope, Exit.void)
+    const until = pulled.length
+    yield* Fiber.join(reader)
+    return { after: pulled.slice(until), pulled }
+  })
+
+const simulated = <A, E>(effect: Effect.Effect<A, E>) =>
+  Effect.map(Simulation.run(effect), ({ exit, sleeping }) => {
+    assert.strictEqual(sleeping, 0)
+    return exit === undefined ? assert.fail("it does not end") : Exit.getSuccess(exit)
+  }).pipe(Effect.flatMap(Effect.fromOption))
+
+/** An adapter whose connection takes its time to open. */
+const slowly = (millis: number, replies: Script.Input) => {
+  const seen = { opened: 0, closed: 0 }
+  const connection = Effect.acquireRelease(
+    Effect.andThen(
+      Effect.sleep(millis),
+      Effect.sync(() => {
+        seen.opened++
+      })
+    ),
+    () =>
+      Effect.sync(() => {
+        seen.closed++
+      })
+  )
+  const layer = Layer.effect(
+    Adapter.Adapter,
+    Adapter.Adapter.useSync(({ stream }) => ({
+      stream: (request: Adapter.Request) => Stream.unwrap(Effect.as(connection, stream(request)))
+    }))
+  ).pipe(Layer.provide(Script.layer(replies)))
+  return { seen, layer }
+}
+
+const answer: ReadonlyArray<Script.Entry> = [Script.text("Done."), Script.finish("stop")]
+
+describe("a run that somebody else leaves", () => {
+  for (const isCancellable of [false, true]) {
+    it.effect(`closes a connection that is open only then${isCancellable ? ", where it can be cancelled" : ""}`, () =>
+      Effect.gen(function*() {
+        for (const millis of [5, 10, 29, 31]) {
+          const { layer, seen } = slowly(30, [answer])
+          const options = isCancellable ? { cancel: new AbortController().signal } : {}
+          const { after } = yield* simulated(Effect.provide(leftAfter(millis, Chat.stream("go", options)), layer))
+          assert.deepStrictEqual(after.filter((some) => some.includes("StepCompleted")), [], `after ${millis} ms`)
+          assert.strictEqual(seen.closed, seen.opened, `after ${millis} ms`)
+        }
+      }))
+  }
+
+  it.effect("tells of no step that it has not come to, and starts no tool, where events are hidden", () =>
+    Effect.gen(function*() {
+      for (const interrupt of ["cancel", "block"] as const) {
+        for (let millis = 1; millis < 14; millis += 2) {
+          let isLeft = false
+          const late: Array<string> = []
+          const tool = Tool.make("wait", {
+            parameters: {},
+            interrupt,
+            handler: () =>
+              Effect.sync(() => {
+                if (isLeft) late.push("a handler")
+              })
+          })
+          const replies = [
+            [
+              Script.toolCall("c", "wait"),
+              Script.delay(5),
+              Script.text("a"),
+              Script.delay(5),
+              Script.finish("tool_calls")
+            ],
+            answer
+          ]
+          const run = leftAfter(
+            millis,
+            Chat.stream("go", { tools: [tool], emitTextDeltas: false, emitToolDeltas: false })
+          )
+          const marked = Effect.sync(() => {
+            isLeft = true
+          })
+          const { after, pulled } = yield* simulated(
+            Effect.provide(Effect.andThen(Effect.forkChild(Effect.delay(marked, millis)), run), Script.layer(replies))
+          )
+          assert.deepStrictEqual(late, [])
+          if (millis < 10) {
+            assert.deepStrictEqual(after.flat().filter((tag) => tag === "StepCompleted"), [], `after ${millis} ms`)
+          }
+          assert.strictEqual(pulled.at(-1), "end")
+        }
+      }
+    }))
+
+  it.effect("makes no further request while it is asked whether to halt", () =>
+    Effect.gen(function*() {
+      const model = yield* Script.make([
+        [Script.toolCall("c", "note"), Script.finish("tool_calls")],
+        answer
+      ])
+      const note = Tool.make("note", { parameters: {}, handler: () => Effect.void })
+      const haltWhen = () => Effect.as(Effect.uninterruptible(Effect.sleep(20)), false)
+      const { after } = yield* simulated(
+        Effect.provide(leftAfter(10, Chat.stream("go", { tools: [note], haltWhen })), model.layer)
+      )
+      assert.deepStrictEqual(after, ["end"])
+      assert.deepStrictEqual([yield* model.opens, yield* model.cleanups], [1, 1])
+    }))
+})
