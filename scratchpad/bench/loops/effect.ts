@@ -11,6 +11,7 @@ import type * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import type { Arguments, Implementation, Run, ToolSpecification, Value } from "../loop.ts"
 import type { Chunk, Read, Reply } from "../model.ts"
+import * as Reading from "./reading.ts"
 
 type Event =
   | { readonly _tag: "Text"; readonly delta: string }
@@ -152,9 +153,7 @@ export const implementation: Implementation = {
     return {
       run: async (run) => {
         const events = stream(run, tools, maxTurns)
-        const reading = run.isLeftEarly === true
-          ? Stream.runForEachWhile(events, (event) => Effect.sync(() => tell(run, event)))
-          : Stream.runForEachArray(events, (some) => Effect.sync(() => some.forEach((event) => tell(run, event))))
+        const reading = Reading.read(events, run, (event) => tell(run, event))
         await Effect.runPromise(reading, run.signal === undefined ? {} : { signal: run.signal })
         return {}
       }

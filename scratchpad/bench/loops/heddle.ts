@@ -7,7 +7,6 @@
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
-import * as Stream from "effect/Stream"
 import * as Adapter from "heddle/Adapter"
 import * as Chat from "heddle/Chat"
 import type * as Event from "heddle/Event"
@@ -15,6 +14,7 @@ import * as Tool from "heddle/Tool"
 import type { Arguments, Ending, Implementation, Run, ToolSpecification, Value } from "../loop.ts"
 import type { Model } from "../model.ts"
 import * as Asked from "./adapter.ts"
+import * as Reading from "./reading.ts"
 
 const maxConcurrency = 64
 
@@ -82,9 +82,7 @@ export const heddle = (name: string, isEarly: boolean, guarantees: Implementatio
           options: { model: run.model },
           ...options(run)
         })
-        const reading = run.isLeftEarly === true
-          ? Stream.runForEachWhile(events, (event) => Effect.sync(() => reader.read(event)))
-          : Stream.runForEachArray(events, (some) => Effect.sync(() => some.forEach((event) => reader.read(event))))
+        const reading = Reading.read(events, run, (event) => reader.read(event))
         const isStopped = run.signal !== undefined && run.isCancelledSoftly !== true
         await runPromise(reading, isStopped ? { signal: run.signal } : {})
         return reader.ending

@@ -20,6 +20,7 @@ import type * as AdapterEvents from "heddle/Event"
 import type { Implementation, Run, Value } from "../loop.ts"
 import * as Asked from "./adapter.ts"
 import { Call, type Result, type Told, type Tool, toTool } from "./lawfulCall.ts"
+import * as Reading from "./reading.ts"
 
 interface Message {
   readonly role: "user" | "assistant" | "tool"
@@ -302,9 +303,7 @@ export const implementation: Implementation = {
     return {
       run: async (run) => {
         const events = stream(run, tools, maxTurns)
-        const reading = run.isLeftEarly === true
-          ? Stream.runForEachWhile(events, (event) => Effect.sync(() => tell(run, event)))
-          : Stream.runForEachArray(events, (some) => Effect.sync(() => some.forEach((event) => tell(run, event))))
+        const reading = Reading.read(events, run, (event) => tell(run, event))
         await Effect.runPromise(reading, run.signal === undefined ? {} : { signal: run.signal })
         return {}
       }
