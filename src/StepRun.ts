@@ -134,9 +134,9 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Leaving {
   }
 
   private proceed(): Told<E, R> {
-    if (this.isLeft) return Cause.done()
-    if (this.isWorking && this.batch?.isAtEnd === false) return this.batch.take
-    return this.phase?.() ?? Cause.done()
+    const { batch, phase } = this
+    if (this.isLeft || phase === undefined) return Cause.done()
+    return this.isWorking && batch?.isAtEnd === false ? batch.take : phase()
   }
 
   /** Whether somebody else has left the run, while its reader was still in a pull: that one goes no further. */

@@ -21,9 +21,8 @@ interface Entry {
   readonly index: number
   name: string
   arguments: Json.JsonObject
-  /** Its arguments as the wire has sent them so far. What grows by many fragments has an object of its own meanwhile. */
-  raw: string
-  growing: GrowingText | undefined
+  /** Its arguments, as the wire has sent them so far. */
+  raw: GrowingText
   fragments: number
   isCompleted: boolean
   /** As it was handed out to be run: what it was run with stands. */
@@ -50,11 +49,11 @@ export interface Reading {
   readonly isTruncated: boolean
 }
 
-/** So many fragments are appended to each other. */
-const fewFragments = 16
-
 /** Whether what is said may be said of a call with these arguments. What an adapter leaves out may be `null` as well. */
-const isSaidOf = ({ rawArguments }: Completed, raw: string): boolean => (rawArguments ?? raw) === raw
+const isSaidOf = ({ rawArguments }: Completed, { raw }: Entry): boolean => {
+  const known = raw.toString()
+  return (rawArguments ?? known) === known
+}
 
 /** A call that is whole says all there is to read. */
 const asItIs: Reading = { parse: false, isTruncated: false }
@@ -83,7 +82,7 @@ export class Calls {
     const copy = new Calls(this.turn)
     const copies = new Map<Entry, Entry>()
     for (const entry of this.entries) {
-      const twin = { ...entry, raw: rawOf(entry), growing: undefined }
+      const twin = { ...entry, raw: entry.raw.copy() }
       copies.set(entry, twin)
       copy.enter(twin)
     }
@@ -93,10 +92,7 @@ export class Calls {
 
   /** Makes equal arguments equal, however many fragments came at a time. */
   settle(): void {
-    for (const entry of this.entries) {
-      entry.raw = rawOf(entry)
-      entry.growing = undefined
-    }
+    for (const { raw } of this.entries) raw.settle()
   }
 
   /** The latest call of an id. */
@@ -147,8 +143,7 @@ export class Calls {
       index: this.entries.length,
       name,
       arguments: {},
-      raw: "",
-      growing: undefined,
+      raw: new GrowingText(),
       fragments: 0,
       isCompleted: false,
       taken: undefined,
@@ -197,8 +192,8 @@ export class Calls {
   delta(wireId: string, fragment: string): boolean {
     const entry = this.currentOf(wireId) ?? this.open(wireId, "")
     if (entry.isCompleted) return false
-    if (entry.fragments++ < fewFragments) entry.raw += fragment
-    else (entry.growing ??= new GrowingText(entry.raw)).add(fragment)
+    entry.raw.add(fragment)
+    entry.fragments++
     return true
   }
 
@@ -208,7 +203,7 @@ export class Calls {
       event.id,
       (one) =>
         one.isCompleted && one.taken === undefined && !one.providerExecuted && one.name === event.name &&
-        isSaidOf(event, rawOf(one))
+        isSaidOf(event, one)
     )
     if (entry === undefined) return undefined
     entry.taken = toToolCall(entry, asItIs)
@@ -228,13 +223,12 @@ export class Calls {
   completed(call: Completed): void {
     const { id, name } = call
     const known = this.named(id, name, false) ?? this.named(id, name, true)
-    if (known?.taken !== undefined && isSaidOf(call, known.raw)) return
+    if (known?.taken !== undefined && isSaidOf(call, known)) return
     const entry = known?.taken !== undefined || known === undefined ? this.open(id, name) : known
     const isLost = call.arguments !== null && call.arguments !== undefined && !Json.isObject(call.arguments)
     entry.name = name
     entry.arguments = isLost ? {} : call.arguments ?? {}
-    entry.raw = call.rawArguments ?? rawOf(entry)
-    entry.growing = undefined
+    if (call.rawArguments !== undefined && call.rawArguments !== null) entry.raw = new GrowingText(call.rawArguments)
     entry.isCompleted = true
     entry.argumentsLost = isLost ? "not_an_object" : call.argumentsLost
     entry.providerExecuted = call.providerExecuted === true
@@ -275,11 +269,9 @@ const unfinished = (entry: Entry, raw: string, reading: Reading): Arguments => {
   return lost(Result.isSuccess(Json.parse(raw)) ? "not_an_object" : "json_decode_error")
 }
 
-const rawOf = ({ growing, raw }: Entry): string => growing === undefined ? raw : growing.toString()
-
 const toToolCall = (entry: Entry, reading: Reading): Message.ToolCall => {
   const { id, name, providerExecuted, wireId } = entry
-  const rawArguments = rawOf(entry)
+  const rawArguments = entry.raw.toString()
   const { arguments: args, argumentsLost } = entry.isCompleted ? entry : unfinished(entry, rawArguments, reading)
   const metadata = id === wireId || wireId === "" ? entry.metadata : { duplicateOf: wireId, ...entry.metadata }
   // Most have both: what is added to an object afterwards is kept in another one beside it.

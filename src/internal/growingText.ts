@@ -18,7 +18,7 @@ export class GrowingText {
   }
 
   add(piece: string): void {
-    // Most texts of a call come in one piece.
+    // Many texts come in one piece.
     if (this.pieces === undefined && this.whole === "") {
       this.whole = piece
       return

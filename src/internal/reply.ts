@@ -214,7 +214,7 @@ export class Reply<E, R> {
     // Whoever closes may be interrupted before it has begun: who comes after it closes what is open by then.
     return this.fiber === undefined
       ? this.closed(exit)
-      : Effect.uninterruptible(Effect.suspend(() => this.abandoned(exit)))
+      : Effect.uninterruptible(Effect.suspend(() => this.unread(exit)))
   }
 
   /** What is opened after this is closed at once: somebody else may close while its reader still opens. */
@@ -225,7 +225,8 @@ export class Reply<E, R> {
     return Effect.void
   }
 
-  private abandoned(exit: Exit.Exit<unknown, unknown>): Effect.Effect<void> {
+  /** Whoever reads the model beside is stopped first. */
+  private unread(exit: Exit.Exit<unknown, unknown>): Effect.Effect<void> {
     const closed = Effect.suspend(() => this.closed(exit))
     return this.fiber === undefined ? closed : Effect.andThen(Fiber.interrupt(this.fiber), closed)
   }

@@ -150,13 +150,6 @@ export const implementation: Implementation = {
   guarantees: ["parallel", "closes"],
   make: (specifications, maxTurns) => {
     const tools = new Map(specifications.map((tool) => [tool.name, tool]))
-    return {
-      run: async (run) => {
-        const events = stream(run, tools, maxTurns)
-        const reading = Reading.read(events, run, (event) => tell(run, event))
-        await Effect.runPromise(reading, run.signal === undefined ? {} : { signal: run.signal })
-        return {}
-      }
-    }
+    return Reading.loop((run) => stream(run, tools, maxTurns), tell)
   }
 }

@@ -4,7 +4,7 @@
  * its handler, a place under a bound and a time limit; every call is answered once, a crash and a timeout too; and whoever
  * leaves the run, in whatever way, stops all of it and waits for it. There are no policies, siblings, exclusive tools,
  * gates, approvals, retries, spans, soft stops or deadlines, no executor and no encoder to choose, and nothing is looked
- * at that an adapter says. What Heddle takes beyond this is what those cost.
+ * at that an adapter says. It copies its thread for each step, so that a long run grows with the square of its turns.
  */
 import type * as Arr from "effect/Array"
 import * as Cause from "effect/Cause"
@@ -93,6 +93,7 @@ class Machine {
     const connection = this.connection = Scope.makeUnsafe()
     const stream = Asked.stream(this.run.model, this.thread.length)
     return Effect.flatMap(Channel.toTransform(Stream.toChannel(stream))(Cause.done(), connection), (pull) => {
+      if (this.phase === "over") return Cause.done()
       this.phase = "speaking"
       this.pull = pull
       this.reading = undefined
@@ -212,6 +213,7 @@ class Machine {
     if (!Pull.isDoneCause(cause)) return Effect.failCause(cause)
     const closing = Effect.uninterruptible(Effect.suspend(() => this.close()))
     return Effect.flatMap(closing, () => {
+      if (this.phase === "over") return Cause.done()
       this.phase = "working"
       for (const call of this.calls) if (!call.isAdmitted) this.admit(call)
       return this.next()
@@ -249,7 +251,7 @@ class Machine {
     return step
   }
 
-  /** Whoever is alive is told to stop, and waited for. */
+  /** Whoever is alive is told to stop, and waited for. A pull that somebody else is in goes no further. */
   readonly leave = Effect.suspend(() => {
     this.phase = "over"
     this.waiting.length = 0
@@ -300,13 +302,6 @@ export const implementation: Implementation = {
   guarantees: ["parallel", "settlesLast", "closes", "overlaps"],
   make: (specifications, maxTurns) => {
     const tools = new Map(specifications.map((tool) => [tool.name, toTool(tool)]))
-    return {
-      run: async (run) => {
-        const events = stream(run, tools, maxTurns)
-        const reading = Reading.read(events, run, (event) => tell(run, event))
-        await Effect.runPromise(reading, run.signal === undefined ? {} : { signal: run.signal })
-        return {}
-      }
-    }
+    return Reading.loop((run) => stream(run, tools, maxTurns), tell)
   }
 }
