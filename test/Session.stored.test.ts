@@ -1,0 +1,112 @@
+/**
+ * Journals and sessions that heddle 0.1.0 wrote. Each still loads, after each of its records, as the session that was
+ * written; each session can be sent on; and a journal can be written to further.
+ */
+import { assert, describe, it } from "@effect/vitest"
+import * as Effect from "effect/Effect"
+import * as Schema from "effect/Schema"
+import { Message, Session } from "heddle"
+import { SessionStore } from "heddle/sql"
+import { Laws, Script } from "heddle/testing"
+import { copyFileSync, readdirSync, readFileSync } from "node:fs"
+import { fileURLToPath } from "node:url"
+import { temporaryFile } from "./sql/support/files.ts"
+import { done } from "./support/sessions.ts"
+
+const folder = fileURLToPath(new URL("fixtures/sessions", import.meta.url))
+
+interface Stored {
+  readonly records: ReadonlyArray<unknown>
+  readonly loaded: ReadonlyArray<{
+    readonly version: number
+    readonly session: unknown
+    readonly interrupted?: string
+    readonly calls?: ReadonlyArray<{ readonly id: string; readonly ended: boolean }>
+  }>
+}
+
+const journals = readdirSync(folder).filter((name) => name.endsWith(".json")).map((name) => ({
+  id: name.replace(/\.json$/, ""),
+  stored: JSON.parse(readFileSync(`${folder}/${name}`, "utf8")) as Stored
+}))
+
+const encode = Schema.encodeSync(Schema.toCodecJson(Session.Session))
+const decode = Schema.decodeUnknownEffect(Schema.toCodecJson(Session.Session))
+
+/**
+ * What is read in another way than 0.1.0 read it: by journal and version, the fields of the session that differ.
+ */
+const changed: Record<string, Record<string, unknown>> = {}
+
+const expected = (id: string, { session, version }: Stored["loaded"][number]): unknown => ({
+  ...session as object,
+  ...changed[`${id}@${version}`]
+})
+
+/** The journal as far as a version, in a store of its own. */
+const loadedAt = (id: string, records: ReadonlyArray<unknown>) =>
+  Effect.gen(function*() {
+    const store = yield* Session.Store
+    const [first, ...rest] = yield* Effect.forEach(
+      records,
+      (record) => Session.Texts.fromText(id, JSON.stringify(record))
+    )
+    assert.isDefined(first)
+    if (first !== undefined) yield* store.append(id, 0, [first, ...rest])
+    return yield* Session.load(id)
+  }).pipe(Effect.provide(Session.Store.layerMemory))
+
+describe("what 0.1.0 wrote", () => {
+  for (const { id, stored: { loaded, records } } of journals) {
+    it.effect(`the journal "${id}" loads after each of its records`, () =>
+      Effect.gen(function*() {
+        assert.strictEqual(loaded.length, records.length)
+        for (const state of loaded) {
+          const kept = yield* loadedAt(id, records.slice(0, state.version))
+          assert.isDefined(kept)
+          if (kept === undefined) return
+          assert.deepStrictEqual(encode(kept.session), expected(id, state), `after record ${state.version}`)
+          assert.strictEqual(kept.interrupted?.requestId, state.interrupted)
+          const calls = kept.interrupted?.calls.map((call) => ({
+            id: call.toolCall.id,
+            ended: call.outcome !== undefined
+          }))
+          assert.deepStrictEqual(calls, state.calls)
+        }
+      }))
+
+    it.effect(`each session of "${id}" decodes by itself, with a thread that can be sent`, () =>
+      Effect.gen(function*() {
+        for (const { session: json } of loaded) {
+          const session = yield* decode(json)
+          assert.deepStrictEqual(encode(session), json)
+          const pending = [...session.pendingToolCalls, ...session.approved].map((call) => call.id)
+          const wrong = Laws.history(session.thread, { pending }).map(({ message }) => message)
+          assert.isEmpty(wrong.filter((message) => !message.includes("not in call order")))
+        }
+      }))
+  }
+
+  it.effect("the database opens, and holds the same journals", () =>
+    Effect.gen(function*() {
+      const filename = yield* temporaryFile
+      copyFileSync(`${folder}/sessions.sqlite`, filename)
+      yield* Effect.gen(function*() {
+        for (const { id, stored: { loaded } } of journals) {
+          const kept = yield* Session.load(id)
+          const last = loaded[loaded.length - 1]
+          assert.isDefined(kept)
+          if (kept === undefined || last === undefined) return
+          assert.strictEqual(kept.version, last.version)
+          assert.deepStrictEqual(encode(kept.session), expected(id, last))
+        }
+        const kept = yield* Session.open("completed")
+        const next = yield* Session.keep(
+          kept,
+          (session) => Effect.provide(Session.reply(session, "and then?"), Script.layer([done]))
+        )
+        assert.strictEqual(Message.text(Session.messages(next.session).at(-1)!), "done")
+        assert.deepStrictEqual((yield* Session.load("completed"))?.session, next.session)
+      }).pipe(Effect.provide(SessionStore.layerSqlite({ filename })))
+    }))
+})
