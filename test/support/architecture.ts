@@ -95,7 +95,6 @@ interface File {
 
 type Area = "index" | "core" | "internal" | "adapters" | "bridges" | "sql" | "testing"
 
-const maximumLines = 400
 const forbiddenGlobals = new Set(["Date", "setTimeout", "setInterval", "setImmediate", "performance"])
 /** The one module that sets timers: the live clock's sleep without a fiber. */
 const timers = "src/internal/timer.ts"
@@ -174,11 +173,6 @@ const packages = (file: File): ReadonlyArray<Fault> =>
     return isAllowed ? [] : [{ offset, message: `imports ${specifier}` }]
   })
 
-const tooLong = (file: File): ReadonlyArray<Fault> => {
-  const length = file.text.trimEnd().split("\n").length
-  return length > maximumLines ? [{ offset: 0, message: `${length} lines` }] : []
-}
-
 const runtime = (file: File): ReadonlyArray<Fault> => {
   const faults: Array<Fault> = []
   walk(file.body, (node, parent) => {
@@ -241,7 +235,6 @@ export const rules = {
     demand: "effect is the only package imported; Node's modules only in testing, node:sqlite in sql",
     faults: packages
   },
-  length: { demand: `no file is longer than ${maximumLines} lines`, faults: tooLong },
   runtime: {
     demand: `no async, await, Date, timers (but in ${timers}) or Math.random: these come from Effect`,
     faults: runtime
