@@ -15,8 +15,9 @@ const Siblings = Schema.Literals(["drain", "abortCancelable", "abortAll"])
  * How a run decides.
  *
  * - `start`: when a tool may start. `"afterTurn"` waits until the model's reply has ended. `"readOnly"` starts tools that
- *   are declared `readOnly` as soon as their arguments are final, `"onCallReady"` all of them; if the reply then ends
- *   badly (cut off, filtered, in an error), those still running are stopped and answered as cancelled.
+ *   are declared `readOnly` as soon as their arguments are final, `"onCallReady"` all of them; if the reply is then
+ *   filtered or breaks, those still running are stopped and answered as cancelled. A reply that is cut off by the token
+ *   limit keeps the calls whose arguments were final.
  * - `resultOrder`: the order of tool events in the stream. Threads are always in call order.
  * - `toolEvents`: `"live"` shows a start when it happens, `"grouped"` holds a call's events back until it has ended.
  * - `unknownTool`: a call of a tool that does not exist is answered with an error, or fails the turn before any tool

@@ -180,7 +180,6 @@ describe("early start", () => {
 })
 
 const endings = {
-  length: [Script.finish("length")],
   content_filter: [Script.finish("content_filter")],
   error: [Script.error("network_error")],
   dropped: [Script.streamError("network_error")]
@@ -239,6 +238,53 @@ describe("a reply that ends badly after a tool has started", () => {
           assert.strictEqual(runs, 0)
           assert.include(String(step.toolResults[0]?.content), "not run: the reply ended with")
         }
+      }
+    }))
+
+  for (const interrupt of ["cancel", "block"] as const) {
+    for (const start of ["readOnly", "onCallReady", "afterTurn"] as const) {
+      it.effect(`M-05: after a cut every call whose arguments were final runs to its end (${interrupt}, ${start})`, () =>
+        Effect.gen(function*() {
+          const body = (value: string) => Effect.as(Effect.sleep(40), value)
+          const look = readOnly("look", body("seen"), { interrupt })
+          const write = Tool.make("write", { parameters: {}, interrupt, handler: () => body("written") })
+          const model = Script.layer([
+            [
+              Script.toolCall("a", "look"),
+              Script.toolCall("b", "write"),
+              Script.event({ _tag: "ToolCallStarted", id: "c", name: "look" }),
+              Script.toolCallDelta("c", "{\"x"),
+              Script.delay(5),
+              Script.finish("length")
+            ],
+            [Script.text("done"), Script.finish("stop")]
+          ])
+          const policy: Policy.Policy = { ...Policy.standard, start }
+          const run = Chat.run("go", { tools: [look, write], policy }).pipe(Effect.provide(model))
+          const result = succeeded(yield* Simulation.run(run))
+          const answers = result.thread.messages.filter(({ role }) => role === "tool")
+          assert.deepStrictEqual(answers.slice(0, 2).map(({ content }) => content), ["seen", "written"])
+          assert.include(String(answers[2]?.content), "truncated_arguments")
+          assert.deepStrictEqual([result.outcome._tag, result.steps.length], ["Completed", 2])
+        }))
+    }
+  }
+
+  it.effect("M-05: after a filter or an error no call runs, and what had started is called back", () =>
+    Effect.gen(function*() {
+      for (const ending of [endings.content_filter, endings.error, endings.dropped, [Script.finish("error")]]) {
+        let writes = 0
+        const look = readOnly("look", Effect.as(Effect.sleep(40), "seen"))
+        const write = Tool.make("write", { parameters: {}, handler: () => Effect.sync(() => ++writes) })
+        const model = Script.layer([
+          [Script.toolCall("a", "look"), Script.toolCall("b", "write"), Script.delay(5), ...ending]
+        ])
+        const step = succeeded(yield* Simulation.run(Effect.provide(Step.run("go", { tools: [look, write] }), model)))
+        assert.deepStrictEqual(
+          step.toolResults.map(({ content }) => /cancelled: (interrupted|not run)/.exec(String(content))?.[1]),
+          ["interrupted", "not run"]
+        )
+        assert.strictEqual(writes, 0)
       }
     }))
 

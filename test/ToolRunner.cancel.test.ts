@@ -164,7 +164,12 @@ describe("ToolRunner: a soft stop", () => {
         Effect.uninterruptible(Effect.as(Effect.sleep(200), Tool.ErrorDecision.continue("decided")))
       for (const name of ["late", "boom"]) {
         const model = Script.layer([
-          [Script.toolCall("c0", name), Script.delay(1), Script.toolCall("c1", "slow"), Script.finish("length")],
+          [
+            Script.toolCall("c0", name),
+            Script.delay(1),
+            Script.toolCall("c1", "slow"),
+            Script.finish("content_filter")
+          ],
           [Script.text("done"), Script.finish("stop")]
         ])
         const tools = [late, boom, slow]
@@ -173,7 +178,7 @@ describe("ToolRunner: a soft stop", () => {
         const answers = value.thread.messages.filter(({ role }) => role === "tool")
         assert.deepStrictEqual(answers.map(({ toolCallId }) => toolCallId), ["c0", "c1"])
         assert.match(String(answers[0]?.content), /cancelled: interrupted/)
-        assert.strictEqual(answers[1]?.content, "slow")
+        assert.match(String(answers[1]?.content), /cancelled: not run/)
       }
       assert.strictEqual((yield* recorder.counts("late")).starts, 0)
     }))

@@ -170,7 +170,7 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
    * Stops and answers what has come up so far. The batch does not end before all have stopped or had their grace period,
    * in which blocking handlers may finish.
    */
-  callBack(cause: string): void {
+  private callBack(cause: string): void {
     this.isAwaited = true
     const since = this.now()
     for (const run of this.queue.clear()) this.abort(run, `not run: ${cause}`)

@@ -232,13 +232,13 @@ export class Reply<E, R> {
   }
 
   /**
-   * The batch of the early calls, for the rest of the turn to join. Those of a reply that was cut off, filtered or
-   * broken are called back; after the latter two the rest is not to run either.
+   * The batch of the early calls, for the rest of the turn to join. After a reply that was filtered or broke, those that
+   * have started are called back, and the rest does not run. A reply that was cut off by the token limit keeps its calls:
+   * only those whose arguments had been final have started.
    */
   handOver(finishReason: Response.FinishReason | null): Batch<E> | undefined {
     const { batch } = this
     this.batch = undefined
-    if (finishReason === "length") batch?.callBack(Division.ending(finishReason))
     if (finishReason === "content_filter" || finishReason === "error") batch?.cancel(Division.ending(finishReason))
     return batch
   }

@@ -200,8 +200,6 @@ const mayBeEarly = (spec: Call, { driving: { policy: { start } } }: Case): boole
   spec.kind !== "manual" && deliveries[spec.delivery].isFinal &&
   (start === "onCallReady" || (start === "readOnly" && isLook(spec)))
 
-const badEndings: ReadonlyArray<unknown> = ["length", "content_filter", "error"]
-
 /** All that a call may come to, by when its reply ended and how. */
 const possible = (
   call: Message.ToolCall,
@@ -217,8 +215,7 @@ const possible = (
   }
   const { onHalt, onToolError } = played.driving.policy.siblings
   const isAborted = onHalt !== "drain" || onToolError !== "drain"
-  const isCalledBack = isEarly && badEndings.includes(response.finishReason)
-  return isAborted || isCalledBack ? stopped : [runOf(call, spec, played)]
+  return isAborted ? stopped : [runOf(call, spec, played)]
 }
 
 /** What a call may come to that was started and stopped. A run that blocks interruption says itself that it was. */
