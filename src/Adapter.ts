@@ -4,6 +4,7 @@
  *
  * @since 0.1.0
  */
+import * as Cause from "effect/Cause"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
@@ -103,6 +104,16 @@ export class AdapterError extends Schema.TaggedError<AdapterError>("heddle/Adapt
     return `${subject}: ${this.reason}${this.detail === undefined ? "" : `: ${this.detail}`}`
   }
 
+  /**
+   * Whatever went wrong, as an adapter's error: an `AdapterError` as it is; anything else, such as a defect, as the `cause`
+   * of one with the reason `unknown`.
+   */
+  static from(error: unknown): AdapterError {
+    return error instanceof AdapterError
+      ? error
+      : new AdapterError({ reason: "unknown", detail: Json.render(error), cause: error })
+  }
+
   /** Whether the same request may succeed later. */
   get isRetryable(): boolean {
     return retryable.includes(this.reason)
@@ -117,7 +128,9 @@ export class AdapterError extends Schema.TaggedError<AdapterError>("heddle/Adapt
  * Nothing happens before the first pull. The stream starts with `MessageStarted` and ends with `MessageCompleted`;
  * `TextCompleted` repeats the whole text, `ToolCallCompleted` says that a call's arguments are final. A failure before
  * the first event fails the stream; one after it fails the stream too, and the step turns it into an `Error` event.
- * When the stream's scope closes, the connection is closed.
+ * A defect, or an element that is no event, counts as a failure: before the first event of a run it is an `AdapterError`
+ * with the reason `unknown` and the defect as its `cause`; later the run ends as `Failed` with the defect, and keeps its
+ * steps. When the stream's scope closes, the connection is closed.
  *
  * @category services
  * @since 0.1.0
@@ -207,7 +220,8 @@ const requestOf = (
  *
  * The calls that are there decide, not the provider's word for its end, unless the policy says otherwise. Calls of the
  * provider's own are listed and ask for nothing. A call whose arguments were lost is marked, and told in `diagnostics`
- * and in one warning, without the text of its arguments. A reply that breaks fails.
+ * and in one warning, without the text of its arguments. A reply that breaks fails; an adapter that dies fails with the
+ * reason `unknown` and the defect as its `cause`.
  *
  * **Example** (Asking without acting)
  *
@@ -236,12 +250,11 @@ export const classify = (
     const defaults = yield* Policy.Defaults
     const request = yield* Effect.fromResult(requestOf(input, options, defaults))
     const classifier = new Classifications.Classifier(options.policy ?? defaults.policy ?? Policy.standard)
-    yield* Stream.runForEach(adapter.stream(request), (event) => Effect.sync(() => classifier.add(event)))
-    if (classifier.error !== undefined) return yield* asAdapterError(classifier.error.value)
+    const read = Stream.suspend(() => adapter.stream(request)).pipe(
+      Stream.runForEach((event) => Effect.sync(() => classifier.add(event))),
+      Effect.catchCause((cause) => Effect.fail(AdapterError.from(Cause.squash(cause))))
+    )
+    yield* read
+    if (classifier.error !== undefined) return yield* AdapterError.from(classifier.error.value)
     return yield* LostArguments.reported(classifier.classification)
   })
-
-const asAdapterError = (error: unknown): AdapterError =>
-  Schema.is(AdapterError)(error)
-    ? error
-    : new AdapterError({ reason: "unknown", detail: Json.render(error), cause: error })

@@ -102,9 +102,9 @@ class ChatRun<E, R> implements Source<E, R>, StepRun.Following<E, R> {
     this.run = Turn.closing(this.run)
   }
 
-  after({ isCut, startError }: StepRun.Ended): EventPull<E, R> {
+  after(ended: StepRun.Ended): EventPull<E, R> {
     this.source = undefined
-    return startError === undefined ? this.stepped(isCut) : this.notStarted(startError)
+    return "startError" in ended ? this.notStarted(ended.startError) : this.stepped(ended.isCut)
   }
 
   /** A later model call could not be made: the run ends with what it has. */

@@ -10,7 +10,7 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import type * as Pull from "effect/Pull"
 import * as Scope from "effect/Scope"
-import type * as Adapter from "./Adapter.ts"
+import * as Adapter from "./Adapter.ts"
 import * as Collector from "./Collector.ts"
 import type * as Event from "./Event.ts"
 import type { Batch } from "./internal/batch.ts"
@@ -49,7 +49,7 @@ export interface Source<E, R> {
  */
 export interface Ended {
   readonly isCut: boolean
-  readonly startError?: Adapter.AdapterError
+  readonly startError?: unknown
 }
 
 /** Where a step stands in its run, and what follows it. */
@@ -229,16 +229,16 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Leaving {
     const messages = Request.messages(system, Log.list(this.thread))
     this.isSpeaking = true
     const reply = this.reply = new Reply(this.run, this)
-    return reply.connect(adapter.stream({ ...template, messages }))
+    return reply.connect(() => adapter.stream({ ...template, messages }))
   }
 
   /** Before its first event a failure is the step's, or that of a run that has come further; then it is an event. */
-  private broken(error: Adapter.AdapterError, hasBegun: boolean): Told<E, R> {
+  private broken(error: unknown, hasBegun: boolean): Told<E, R> {
     if (hasBegun) {
       this.follow(() => this.spoken())
       return Effect.succeed([{ _tag: "Error", error } as const])
     }
-    if (this.stepIndex === 0) return Effect.fail(error)
+    if (this.stepIndex === 0) return Effect.fail(Adapter.AdapterError.from(error))
     return Effect.as(this.close({ isCut: false, startError: error }), Lists.none)
   }
 

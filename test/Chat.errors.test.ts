@@ -104,20 +104,115 @@ describe("Chat: runs that break on the way", () => {
       assert.deepStrictEqual(result.steps[0]?.toolResults.map((message) => message.isError), [true, true])
     }))
 
-  it.effect("a defect of the adapter in a later turn is a defect of the run", () =>
+  const bug = new Error("bug")
+  const dying: Readonly<Record<string, () => Stream.Stream<Event.AdapterEvent>>> = {
+    "dies": () => Stream.die(bug),
+    "throws": () => {
+      throw bug
+    },
+    "throws within": () =>
+      Stream.suspend(() =>
+        Stream.map(Stream.make(1), () => {
+          throw bug
+        })
+      ),
+    "emits undefined": () => Stream.make(undefined as never),
+    "emits no event": () => Stream.make({} as never),
+    "gives no stream": () => undefined as never,
+    "interrupts itself": () => Stream.fromEffect(Effect.interrupt)
+  }
+  const called: Event.AdapterEvent = {
+    _tag: "ToolCallCompleted",
+    id: "c0",
+    name: "echo",
+    arguments: {},
+    rawArguments: "{}"
+  }
+  const said: Event.AdapterEvent = { _tag: "TextDelta", id: null, delta: "p" }
+  const views = [{}, { cancel: Effect.never }, { onEvent: () => Effect.void }] as const
+
+  /** What a run comes to whose adapter gives these replies, awaited and streamed. Every connection is closed. */
+  const deaths = (replies: ReadonlyArray<() => Stream.Stream<Event.AdapterEvent>>, view: (typeof views)[number]) =>
     Effect.gen(function*() {
-      let opens = 0
-      let closes = 0
-      const stream = (): Stream.Stream<Event.AdapterEvent> =>
-        opens++ === 0
-          ? Stream.make({ _tag: "ToolCallCompleted", id: "c0", name: "echo", arguments: {}, rawArguments: "{}" })
-          : Stream.ensuring(Stream.die("bug"), Effect.sync(() => void closes++))
-      const exit = yield* Effect.exit(
-        Effect.provide(Chat.run(start, { tools: [echo] }), Adapter.layer({ stream }))
+      let open = 0
+      const adapter = () => {
+        let turn = 0
+        return Adapter.layer({
+          stream: () => {
+            const reply = replies[turn++]!()
+            const connected = Effect.acquireRelease(Effect.sync(() => open++), () => Effect.sync(() => open--))
+            return reply === undefined ? reply : Stream.unwrap(Effect.as(connected, reply))
+          }
+        })
+      }
+      const options = { tools: [echo], ...view }
+      const events: Array<Event.Event> = []
+      const awaited = yield* Effect.exit(Effect.provide(Chat.run(start, options), adapter()))
+      const streamed = yield* Chat.stream(start, options).pipe(
+        Stream.runForEach((event) => Effect.sync(() => void events.push(event))),
+        Effect.provide(adapter()),
+        Effect.exit
       )
-      assert.isTrue(Exit.isFailure(exit) && Cause.squash(exit.cause) === "bug")
-      assert.strictEqual(closes, 1)
-    }))
+      assert.strictEqual(open, 0)
+      assert.strictEqual(streamed._tag, awaited._tag)
+      const errors = [Exit.asVoid(awaited), streamed].map((exit) =>
+        Exit.isFailure(exit) ? Cause.squash(exit.cause) : undefined
+      )
+      return { awaited, errors, events }
+    })
+
+  for (const [name, dies] of Object.entries(dying)) {
+    it.effect(`M-04: an adapter that ${name} in the second turn ends the run as Failed, with the defect and every step`, () =>
+      Effect.gen(function*() {
+        for (const view of views) {
+          for (const isBegun of [false, true]) {
+            const second = () => isBegun ? Stream.concat(Stream.make(said), Stream.suspend(dies)) : dies()
+            const { awaited, events } = yield* deaths([() => Stream.make(called), second], view)
+            assert.isTrue(Exit.isSuccess(awaited))
+            if (!Exit.isSuccess(awaited)) return
+            const error = errorOf(awaited.value)
+            assert.instanceOf(error, Error)
+            assert.notInstanceOf(error, Adapter.AdapterError)
+            if (/^(dies|throws)/.test(name)) assert.strictEqual(error, bug)
+            assert.strictEqual(awaited.value.steps.length, isBegun ? 2 : 1)
+            assert.strictEqual(awaited.value.steps[0]?.toolResults.length, 1)
+            assert.isEmpty(Thread.unanswered(awaited.value.thread))
+            assert.deepStrictEqual(tags(events).at(-1), "ChatCompleted")
+            assert.deepStrictEqual(only(events, "Error").map((event) => event.error), [error])
+          }
+        }
+      }))
+
+    it.effect(`M-04: an adapter that ${name} before its first event of all fails the run with an AdapterError`, () =>
+      Effect.gen(function*() {
+        for (const view of views) {
+          const { errors } = yield* deaths([dies], view)
+          for (const error of errors) {
+            assert.instanceOf(error, Adapter.AdapterError)
+            assert.strictEqual((error as Adapter.AdapterError).reason, "unknown")
+            const { cause } = error as Adapter.AdapterError
+            assert.instanceOf(cause, Error)
+            if (/^(dies|throws)/.test(name)) assert.strictEqual(cause, bug)
+          }
+          const first = (): Stream.Stream<Event.AdapterEvent> =>
+            Stream.concat(Stream.make(said, called), Stream.suspend(dies))
+          const { awaited } = yield* deaths([first], view)
+          assert.isTrue(Exit.isSuccess(awaited))
+          if (!Exit.isSuccess(awaited)) return
+          assert.instanceOf(errorOf(awaited.value), Error)
+          assert.strictEqual(awaited.value.steps[0]?.response.outputText, "p")
+          assert.isEmpty(Thread.unanswered(awaited.value.thread))
+        }
+      }))
+
+    it.effect(`M-04: a classification by an adapter that ${name} fails with an AdapterError`, () =>
+      Effect.gen(function*() {
+        if (/emits/.test(name)) return
+        const error = yield* Effect.flip(Effect.provide(Adapter.classify("go"), Adapter.layer({ stream: dies })))
+        assert.strictEqual(error.reason, "unknown")
+        assert.instanceOf(error.cause, Error)
+      }))
+  }
 
   it.effect("an adapter that emits nothing at all is a run that completes without a word", () =>
     Effect.gen(function*() {

@@ -315,7 +315,7 @@ describe("Step: adapters that break", () => {
       assert.deepStrictEqual(step.toolResults.map((message) => message.isError), [true])
     }))
 
-  it.effect("a defect of the adapter stays a defect, before and after its first event, and closes the connection", () =>
+  it.effect("M-04: a defect of the adapter fails the step before its first event, is one of the reply after it", () =>
     Effect.gen(function*() {
       for (const before of [[], [{ _tag: "MessageStarted", message: Message.assistant("") } as const]]) {
         let closed = 0
@@ -325,17 +325,24 @@ describe("Step: adapters that break", () => {
             Effect.sync(() => void closed++)
           )
         const exit = yield* Effect.exit(over(stream))
-        assert.isTrue(Exit.isFailure(exit) && Cause.squash(exit.cause) === "bug")
+        if (Exit.isSuccess(exit)) {
+          assert.deepStrictEqual(exit.value.map(({ _tag }) => _tag), ["MessageStarted", "Error", "StepCompleted"])
+          assert.strictEqual(only(exit.value, "Error")[0]?.error, "bug")
+        } else {
+          assert.deepInclude(Cause.squash(exit.cause), { _tag: "AdapterError", reason: "unknown", cause: "bug" })
+        }
+        assert.strictEqual(Exit.isSuccess(exit), before.length > 0)
         assert.strictEqual(closed, 1)
       }
     }))
 
-  it.effect("an adapter that throws where it should give a stream is a defect", () =>
+  it.effect("M-04: an adapter that throws where it should give a stream fails the step", () =>
     Effect.gen(function*() {
-      const exit = yield* Effect.exit(over(() => {
-        throw new Error("bug")
+      const bug = new Error("bug")
+      const error = yield* Effect.flip(over(() => {
+        throw bug
       }))
-      assert.isTrue(Exit.hasDies(exit))
+      assert.deepInclude(error, { _tag: "AdapterError", reason: "unknown", cause: bug })
     }))
 })
 

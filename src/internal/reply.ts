@@ -10,7 +10,6 @@ import * as Channel from "effect/Channel"
 import * as Effect from "effect/Effect"
 import type * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
-import * as Option from "effect/Option"
 import * as Pull from "effect/Pull"
 import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
@@ -20,16 +19,20 @@ import type * as Response from "../Response.ts"
 import type { Batch } from "./batch.ts"
 import * as Division from "./division.ts"
 import type { Events } from "./events.ts"
+import * as Json from "./json.ts"
 import * as Lists from "./lists.ts"
 import * as Now from "./now.ts"
 import * as Plan from "./plan.ts"
 import * as Toolbox from "./toolbox.ts"
 import * as Turn from "./turn.ts"
 
-/** What a reply comes to: its end, or what broke it and whether it had begun by then. */
+/**
+ * What a reply comes to: its end, or what broke it and whether it had begun by then. What broke it is what the adapter
+ * failed with, or died of.
+ */
 export type Ending =
   | { readonly _tag: "Ended" }
-  | { readonly _tag: "Broken"; readonly error: Adapter.AdapterError; readonly hasBegun: boolean }
+  | { readonly _tag: "Broken"; readonly error: unknown; readonly hasBegun: boolean }
 
 /** What a reply comes to next. */
 type Signal = ReadonlyArray<Event.Event> | Ending
@@ -37,6 +40,15 @@ type Signal = ReadonlyArray<Event.Event> | Ending
 const isEvents = (signal: Signal): signal is ReadonlyArray<Event.Event> => Array.isArray(signal)
 
 const ended: Ending = { _tag: "Ended" }
+
+/** Where the first element stands that is no event. */
+const foreignAt = (events: ReadonlyArray<unknown>): number => {
+  for (let index = 0; index < events.length; index++) {
+    const event = events[index]
+    if (typeof event !== "object" || event === null || !("_tag" in event)) return index
+  }
+  return -1
+}
 
 type ModelPull = Pull.Pull<Arr.NonEmptyReadonlyArray<Event.AdapterEvent>, Adapter.AdapterError>
 
@@ -72,10 +84,10 @@ export class Reply<E, R> {
   }
 
   /** Connects to the model, and reads for the first time. */
-  connect(stream: Stream.Stream<Event.AdapterEvent, Adapter.AdapterError>): Heard<E, R> {
+  connect(open: () => Stream.Stream<Event.AdapterEvent, Adapter.AdapterError>): Heard<E, R> {
     // Not `Stream.toPull`, which puts a semaphore and a context around each pull: there is one reader.
     const connection = this.connection = Scope.makeUnsafe()
-    const opening = Channel.toTransform(Stream.toChannel(stream))(Cause.done(), connection)
+    const opening = Now.attempt(() => Channel.toTransform(Stream.toChannel(open()))(Cause.done(), connection))
     if (this.run.ambient.cancellation === undefined) {
       return Effect.matchCauseEffect(opening, {
         onSuccess: (pull) => this.connected(pull),
@@ -92,17 +104,27 @@ export class Reply<E, R> {
     return this.next
   }
 
-  private began(events: ReadonlyArray<Event.Event>): ReadonlyArray<Event.Event> {
+  /** What came of a read. What stands before an element that is no event is still told. */
+  private came(events: ReadonlyArray<Event.Event>): Signal {
+    const foreign = foreignAt(events)
+    if (foreign < 0) {
+      this.hasBegun = true
+      return events
+    }
+    const error = new TypeError(`the adapter emitted ${Json.render(events[foreign])}, which is no event`)
+    if (foreign === 0) return this.broken(error)
     this.hasBegun = true
-    return events
+    this.pull = Effect.die(error)
+    this.reading = undefined
+    return events.slice(0, foreign)
   }
 
-  private broke(cause: Cause.Cause<Adapter.AdapterError | Cause.Done>): Effect.Effect<Signal> {
-    if (Pull.isDoneCause(cause)) return Effect.succeed(ended)
-    const error = Cause.findErrorOption(cause as Cause.Cause<Adapter.AdapterError>)
-    return Option.isNone(error)
-      ? Effect.failCause(cause as Cause.Cause<never>)
-      : Effect.succeed({ _tag: "Broken", error: error.value, hasBegun: this.hasBegun })
+  private broken(error: unknown): Ending {
+    return { _tag: "Broken", error, hasBegun: this.hasBegun }
+  }
+
+  private broke(cause: Cause.Cause<Adapter.AdapterError | Cause.Done>): Signal {
+    return Pull.isDoneCause(cause) ? ended : this.broken(Cause.squash(cause))
   }
 
   /** What comes next, of the model or of the tools beside it. It is to be asked for in a step of its reader's fiber. */
@@ -110,8 +132,8 @@ export class Reply<E, R> {
     const { batch } = this
     if (batch !== undefined && this.isBeside(batch)) return this.besideModel(batch)
     return this.reading ??= Effect.matchCauseEffect(this.pull, {
-      onSuccess: (events) => this.listener.told(this.began(events)),
-      onFailure: (cause) => this.heard(this.broke(cause))
+      onSuccess: (events) => this.hear(this.came(events)),
+      onFailure: (cause) => this.hear(this.broke(cause))
     })
   }
 
@@ -121,8 +143,8 @@ export class Reply<E, R> {
       batch.isBusy || !batch.isEmpty
   }
 
-  private heard(signal: Effect.Effect<Signal, E>): Heard<E, R> {
-    return Now.flatMap(signal, (heard) => isEvents(heard) ? this.listener.told(heard) : this.listener.over(heard))
+  private hear(signal: Signal): Heard<E, R> {
+    return isEvents(signal) ? this.listener.told(signal) : this.listener.over(signal)
   }
 
   private besideModel(batch: Batch<E>): Heard<E, R> {
@@ -132,7 +154,7 @@ export class Reply<E, R> {
     const { read } = this
     if (read === undefined) return this.taken(batch)
     this.read = undefined
-    return this.heard(read)
+    return Now.flatMap(read, (signal) => this.hear(signal))
   }
 
   /** What tools show, unless its reader was called for something else. */
@@ -146,8 +168,8 @@ export class Reply<E, R> {
   private listen(batch: Batch<E>): void {
     if (this.fiber !== undefined || this.read !== undefined) return
     const fiber = Effect.runForkWith(batch.services)(
-      Effect.matchCauseEffect(this.pull, {
-        onSuccess: (events) => Effect.succeed(this.began(events)),
+      Effect.matchCause(this.pull, {
+        onSuccess: (events) => this.came(events),
         onFailure: (cause) => this.broke(cause)
       })
     )
