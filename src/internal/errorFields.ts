@@ -1,0 +1,218 @@
+/**
+ * What may be shown of an error: to the model that made the call, in a log, on the wire. An error carries more than its
+ * author meant to show, such as the request it failed on, with its headers and the key in its URL. So its fields are
+ * shown as its own schema writes them, and without one only those that are plain text, numbers and booleans.
+ */
+import * as Cause from "effect/Cause"
+import * as Redacted from "effect/Redacted"
+import * as Result from "effect/Result"
+import * as Schema from "effect/Schema"
+import * as Json from "./json.ts"
+
+/** The longest that the fields of one error get, in characters of JSON. */
+const longest = 8_192
+
+/** Room for the names that enclose the fields where they are shown. */
+const envelope = 192
+
+const never: ReadonlySet<string> = new Set(["cause", "stack", "__proto__"])
+
+/** Kept where they are a text or a number, such as a request's name; as objects they hold headers and keys. */
+const exchanges: ReadonlySet<string> = new Set(["request", "response"])
+
+const attempt = <A>(read: () => A): A | undefined => Result.getOrUndefined(Result.try(read))
+
+/** A member that may be a getter of foreign code. */
+const member = (value: object, key: string): unknown => attempt(() => Reflect.get(value, key))
+
+const textOf = (value: object, key: string): string | undefined => {
+  const text = member(value, key)
+  return typeof text === "string" && text !== "" ? text : undefined
+}
+
+/** Bounded, since the names are foreign text: the time must not grow with the square of its length. */
+const parameter = /([?&])([^=&\s#?]{1,64})=([^&\s#"'<>)]*)/g
+const userInfo = /([a-z]{2,12}:\/\/)[^/\s@?#]{1,256}@/gi
+const secret = /key$|token|secret|sig(nature)?$|pass(wd|word)?$|pwd$|^auth$|authorization|credential|session|jwt/i
+
+/** Takes keys and passwords out of the URLs in a text; out of those of a request that failed, every parameter. */
+const withoutSecrets = (text: string, isAll: boolean): string =>
+  text.includes("=") || text.includes("@")
+    ? text.replace(userInfo, "$1").replace(
+      parameter,
+      (all, start: string, name: string) => isAll || secret.test(name) ? `${start}${name}=REDACTED` : all
+    )
+    : text
+
+/** A text that has been cut to `most` UTF-16 code units, without splitting a surrogate pair. */
+const cut = (text: string, most: number): string => {
+  if (text.length <= most) return text
+  const end = /[\uD800-\uDBFF]/.test(text.charAt(most - 1)) ? most - 1 : most
+  return `${text.slice(0, Math.max(0, end))}…`
+}
+
+/** Copies JSON until there is no room for more. */
+class Copy {
+  private left: number
+
+  constructor(room: number) {
+    this.left = room
+  }
+
+  /** `undefined` where there is no room for any of it. */
+  of(value: unknown): unknown {
+    if (this.left <= 2) return undefined
+    if (typeof value === "string") return this.text(value)
+    if (typeof value !== "object" || value === null) return this.spend(value, String(value).length + 1)
+    this.left -= 3
+    return Array.isArray(value) ? this.items(value) : this.members(Object.entries(value))
+  }
+
+  private spend<A>(value: A, size: number): A | undefined {
+    if (size > this.left) return undefined
+    this.left -= size
+    return value
+  }
+
+  private text(value: string): string {
+    // A character may take six in JSON.
+    const whole = value.length <= this.left ? JSON.stringify(value).length + 1 : Infinity
+    if (whole <= this.left) {
+      this.left -= whole
+      return value
+    }
+    let size = 4
+    let end = 0
+    while (end < value.length) {
+      const character = String.fromCodePoint(value.codePointAt(end) ?? 0)
+      size += JSON.stringify(character).length - 2
+      if (size > this.left) break
+      end += character.length
+    }
+    this.left = 0
+    return cut(value, end)
+  }
+
+  private items(values: ReadonlyArray<unknown>): ReadonlyArray<unknown> {
+    const copied: Array<unknown> = []
+    for (const value of values) {
+      const copy = this.of(value)
+      if (copy === undefined) break
+      copied.push(copy)
+    }
+    return copied
+  }
+
+  members(entries: ReadonlyArray<readonly [string, unknown]>): Json.JsonObject {
+    const copied: Array<readonly [string, unknown]> = []
+    for (const [key, value] of entries) {
+      const size = JSON.stringify(key).length + 2
+      if (size + 2 > this.left) break
+      this.left -= size
+      const copy = this.of(value)
+      if (copy === undefined) break
+      copied.push([key, copy])
+    }
+    return Object.fromEntries(copied)
+  }
+}
+
+/** JSON cut to `room` characters: long texts are cut, and what comes after the end of the room is left out. */
+export const bounded = (fields: Json.JsonObject, room = longest - envelope): Json.JsonObject =>
+  new Copy(room).members(Object.entries(fields))
+
+const valuesOf = (value: object): ReadonlyArray<unknown> =>
+  value instanceof Map || value instanceof Set ? Array.from(value) : Object.values(value)
+
+/** Schema writes a `Redacted` as the text it hides. */
+const hidesSecrets = (value: unknown, seen = new Set<unknown>()): boolean => {
+  if (typeof value !== "object" || value === null || seen.has(value)) return false
+  seen.add(value)
+  return Redacted.isRedacted(value) || valuesOf(value).some((inner) => hidesSecrets(inner, seen))
+}
+
+/** What was encoded, without what an error only carries along. */
+const shown = (value: unknown): unknown => {
+  if (Array.isArray(value)) return value.map(shown)
+  if (!Json.isObject(value)) return value
+  const entries = Object.entries(value).filter(([key, inner]) =>
+    !never.has(key) && !(exchanges.has(key) && typeof inner === "object")
+  )
+  return Object.fromEntries(entries.map(([key, inner]) => [key, shown(inner)]))
+}
+
+type Encoder = (value: unknown) => unknown
+
+const encoders = new WeakMap<object, Encoder>()
+
+/** The class of a value that was made from a schema is that schema. One that needs services writes nothing here. */
+const encoderOf = (value: object): Encoder | undefined => {
+  const schema = member(value, "constructor")
+  if (typeof schema !== "function" || !Schema.isSchema(schema)) return undefined
+  const known = encoders.get(schema)
+  if (known !== undefined) return known
+  const encoder: Encoder = Schema.encodeUnknownSync(Schema.toCodecJson(schema as Schema.Codec<unknown>))
+  encoders.set(schema, encoder)
+  return encoder
+}
+
+/** The fields as the schema of the error's class writes them. */
+const declared = (error: object): Json.JsonObject | undefined =>
+  attempt(() => {
+    const written = encoderOf(error)?.(error)
+    if (!Json.isObject(written)) return undefined
+    const entries = Object.entries(written).map(([key, value]) =>
+      [key, hidesSecrets(member(error, key)) ? "<redacted>" : value] as const
+    )
+    return shown(Object.fromEntries(entries)) as Json.JsonObject
+  })
+
+/** The fields of its own that are texts, numbers and booleans. */
+const plain = (error: object, isAll: boolean): Json.JsonObject => {
+  const keys = attempt(() => Object.keys(error)) ?? []
+  const entries = keys.flatMap((key): ReadonlyArray<readonly [string, unknown]> => {
+    if (never.has(key) || key.startsWith("~")) return []
+    const value = member(error, key)
+    if (typeof value === "string") return [[key, withoutSecrets(cut(value, longest), isAll)]]
+    return typeof value === "number" || typeof value === "boolean" ? [[key, Json.toJson(value)]] : []
+  })
+  return Object.fromEntries(entries)
+}
+
+const deepest = 8
+
+const isUnknown = (error: object): boolean => attempt(() => Cause.isUnknownError(error)) ?? false
+
+/** An exception of unknown type stands for what was thrown. */
+const unwrapped = (error: object): object => {
+  let inner = error
+  for (let depth = 0; depth < deepest && isUnknown(inner); depth++) {
+    const cause = member(inner, "cause")
+    if (typeof cause !== "object" || cause === null) {
+      return cause === undefined || cause === null ? inner : { name: "UnknownError", message: String(cause) }
+    }
+    inner = cause
+  }
+  return inner
+}
+
+/**
+ * The fields of an error that may be shown, as plain JSON: its `_tag`, `name` and `message` first, then its own. They are
+ * those that the schema of its class writes; without one the texts, numbers and booleans among its own properties. Its
+ * `cause` and `stack` are never among them, nor a `request` or a `response`. An `UnknownError` of Effect is shown as what
+ * was thrown. At most 8,192 characters of JSON. It never throws, whatever it is given.
+ */
+export const errorFields = (value: object): Json.JsonObject => {
+  const error = unwrapped(value)
+  const isExchange = attempt(() => "request" in error || "response" in error) ?? true
+  const tag = textOf(error, "_tag")
+  const name = textOf(error, "name") ?? tag
+  const message = member(error, "message")
+  const head = {
+    ...(tag === undefined ? {} : { _tag: tag }),
+    ...(name === undefined ? {} : { name }),
+    ...(typeof message === "string" ? { message: withoutSecrets(cut(message, longest), isExchange) } : {})
+  }
+  // Named twice, so that they come first and nothing of the error's own takes their place.
+  return bounded({ ...head, ...(declared(error) ?? plain(error, isExchange)), ...head })
+}
