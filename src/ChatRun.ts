@@ -82,7 +82,7 @@ class ChatRun<E, R> implements Source<E, R>, StepRun.Following<E, R> {
     const { ambient: { cancellation, deadline } } = this.run
     // Left by somebody else, while its reader was still asking what comes next.
     if (this.run.running.isStopping) return Cause.done()
-    if (cancellation?.isRequested === true) return this.ending(cancelled)
+    if (cancellation?.isRequested === true) return this.ending(this.cancelled)
     if (deadline !== undefined) this.hurry(deadline, Context.get(context, Clock.Clock).currentTimeMillisUnsafe())
     const stepIndex = this.run.state.steps.length
     const opened = StepRun.open(context, this.run, { thread: this.thread, stepIndex, following: this })
@@ -130,7 +130,7 @@ class ChatRun<E, R> implements Source<E, R>, StepRun.Following<E, R> {
     const { length } = this.run.state.steps
     const turns = length - firstStep
     const stepIndex = length - 1
-    const own = isCut ? cancelled : Ending.ofStep(step, stepIndex)
+    const own = isCut ? this.cancelled : Ending.ofStep(step, stepIndex)
     if (own !== undefined) return Effect.succeed(own)
     if (haltWhen === undefined || haltWhen === null) return Effect.succeed(this.bounded(turns, maxTurns))
     const asked = Now.map(
@@ -138,12 +138,16 @@ class ChatRun<E, R> implements Source<E, R>, StepRun.Following<E, R> {
       (isHalted): Event.Outcome | undefined =>
         isHalted ? { _tag: "HaltWhen", haltWhenStepIndex: stepIndex } : this.bounded(turns, maxTurns)
     )
-    return Cancellation.orElse(asked, this.run.ambient.cancellation, cancelled)
+    return Cancellation.orElse(asked, this.run.ambient.cancellation, () => this.cancelled)
+  }
+
+  private get cancelled(): Event.Outcome {
+    return { _tag: "Cancelled", reason: this.run.ambient.cancellation?.reason ?? "cancel" }
   }
 
   /** The end that the bounds of the run bring. A model that calls tools when it was to answer gets no further turn. */
   private bounded(turns: number, maxTurns: number): Event.Outcome | undefined {
-    if (this.closing === "deadline") return cancelled
+    if (this.closing === "deadline") return { _tag: "Cancelled", reason: "deadline" }
     if (turns < maxTurns) return undefined
     if (this.closing !== undefined || !this.plan.isClosedByAnswer) return { _tag: "MaxTurns", maxTurns }
     this.close("max_turns")
@@ -159,8 +163,6 @@ class ChatRun<E, R> implements Source<E, R>, StepRun.Following<E, R> {
     return source.next()
   }
 }
-
-const cancelled: Event.Outcome = { _tag: "Cancelled" }
 
 /**
  * The question stands in the result's thread, so that the user's reply follows it. Where other calls wait as well, their

@@ -342,7 +342,7 @@ export const toChatResult = (state: State): Event.ChatResult => {
   if (state.chatResult !== undefined) return state.chatResult
   const thread = state.thread ?? noThread("toChatResult")
   const outcome: Event.Outcome = state.error === undefined
-    ? { _tag: "Cancelled" }
+    ? { _tag: "Cancelled", reason: "interrupt" }
     : { _tag: "Failed", error: state.error.value }
   const partial = hasPartial(state) && state.steps.length === 0 ? { finalResponse: toResponse(state) } : {}
   return chatResult({ thread, steps: state.steps, outcome, ...partial })

@@ -5,6 +5,7 @@
  *
  * @since 0.1.0
  */
+import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import * as Json from "./internal/json.ts"
 import * as Message from "./Message.ts"
@@ -120,7 +121,26 @@ export const StepResult = Schema.Struct({
 export type StepResult = (typeof StepResult)["Type"]
 
 /**
- * Why a run ended, with what belongs to it. Where several calls wait, a question is told before manual calls, and these
+ * What cancelled a run: `"cancel"` is its `cancel` option, or that of the run around it; `"deadline"` is a deadline that
+ * passed; `"interrupt"` is a reader that left the stream, as a fold of the events up to there finds it, or a handler
+ * around the run that was given up. Results stored by 0.1 do not record it, and decode as `"cancel"`.
+ *
+ * @category schemas
+ * @since 0.2.0
+ */
+export const CancelReason = Schema.Literals(["cancel", "deadline", "interrupt"])
+
+/**
+ * @see {@link CancelReason}
+ *
+ * @category models
+ * @since 0.2.0
+ */
+export type CancelReason = (typeof CancelReason)["Type"]
+
+/**
+ * Why a run ended, with what belongs to it. `Completed` says how the last reply ended: with `"length"` it was cut, with
+ * `"content_filter"` it was filtered, and `null` is a reply without a finish reason, or a result stored by 0.1. Where several calls wait, a question is told before manual calls, and these
  * before approvals; the result's `suspensions` have all of them. `Failed` is a run that broke after it had begun: its `error` is the value
  * that broke it.
  *
@@ -128,7 +148,11 @@ export type StepResult = (typeof StepResult)["Type"]
  * @since 0.1.0
  */
 export const Outcome = Schema.Union([
-  Schema.TaggedStruct("Completed", {}),
+  Schema.TaggedStruct("Completed", {
+    finishReason: Schema.NullOr(Response.FinishReason).pipe(
+      Schema.withDecodingDefaultKey(Effect.succeed(null), { encodingStrategy: "passthrough" })
+    )
+  }),
   Schema.TaggedStruct("MaxTurns", { maxTurns: Schema.Int }),
   Schema.TaggedStruct("HaltWhen", { haltWhenStepIndex: Schema.Int }),
   Schema.TaggedStruct("AskUser", {
@@ -149,7 +173,11 @@ export const Outcome = Schema.Union([
     approvalTurnIndex: Schema.Int,
     approvalToolCalls: Schema.Array(Message.ToolCall)
   }),
-  Schema.TaggedStruct("Cancelled", {}),
+  Schema.TaggedStruct("Cancelled", {
+    reason: CancelReason.pipe(
+      Schema.withDecodingDefaultKey(Effect.succeed("cancel" as const), { encodingStrategy: "passthrough" })
+    )
+  }),
   Schema.TaggedStruct("Failed", { error: Json.Opaque })
 ])
 

@@ -133,7 +133,7 @@ const endOfApproved = (
       ...completed
     })
   )
-  const outcome: Event.Outcome = Ending.ofStep(folded, 0) ?? { _tag: "Completed" }
+  const outcome: Event.Outcome = Ending.ofStep(folded, 0) ?? { _tag: "Completed", finishReason: null }
   return { _tag: "ChatCompleted", result: Collector.chatResult({ thread, steps: [], outcome, suspensions }) }
 }
 

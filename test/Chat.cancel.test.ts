@@ -30,7 +30,7 @@ describe("cancel", () => {
       const last = events.at(-1)
       assert.strictEqual(last?._tag, "ChatCompleted")
       const result = Collector.toChatResult(Collector.applyAll(Collector.initial({ thread: Thread.empty }), events))
-      assert.deepStrictEqual(result.outcome, { _tag: "Cancelled" })
+      assert.deepStrictEqual(result.outcome, { _tag: "Cancelled", reason: "cancel" })
       assert.strictEqual(result.haltedReason, "cancelled")
       assert.strictEqual(result.finalResponse?.outputText, "one ")
       assert.strictEqual(result.finalResponse?.rawFinishReason, "cancelled")
@@ -133,7 +133,8 @@ describe("cancel", () => {
         const report = yield* Simulation.run(
           Effect.provideService(Chat.run("go", { ...stop, tools: [] }), Adapter.Adapter, adapter)
         )
-        assert.deepStrictEqual(succeeded(report).outcome, { _tag: "Cancelled" })
+        const reason = "cancel" in stop ? "cancel" : "deadline"
+        assert.deepStrictEqual(succeeded(report).outcome, { _tag: "Cancelled", reason })
         assert.deepStrictEqual([report.millis, report.fibers], [20, 0])
       }
     }))
@@ -148,7 +149,8 @@ describe("cancel", () => {
         const run = Chat.run("go", { ...stop, tools: [tool], haltWhen })
         const report = yield* Simulation.run(Effect.provide(run, model))
         const { outcome, thread } = succeeded(report)
-        assert.deepStrictEqual(outcome, { _tag: "Cancelled" })
+        const reason = "cancel" in stop ? "cancel" : "deadline"
+        assert.deepStrictEqual(outcome, { _tag: "Cancelled", reason })
         assert.deepStrictEqual(contents(thread.messages), ["go", "", "answer"])
         assert.deepStrictEqual([report.millis, report.fibers, asked], [20, 0, ["stopped"]])
       }

@@ -217,7 +217,7 @@ describe("Chat: runs that break on the way", () => {
   it.effect("an adapter that emits nothing at all is a run that completes without a word", () =>
     Effect.gen(function*() {
       const result = yield* Chat.run("go").pipe(Effect.provide(Adapter.layer({ stream: () => Stream.empty })))
-      assert.deepStrictEqual(result.outcome, { _tag: "Completed" })
+      assert.deepStrictEqual(result.outcome, { _tag: "Completed", finishReason: null })
       assert.isNull(result.finalResponse?.outputText)
     }))
 })
@@ -228,7 +228,7 @@ describe("Chat: unknown tools", () => {
   it.effect("R-140, R-191: by default the model is told, and the loop goes on", () =>
     Effect.gen(function*() {
       const { result } = yield* chatOf([ghost, done], { tools: [echo] })
-      assert.deepStrictEqual(result.outcome, { _tag: "Completed" })
+      assert.deepStrictEqual(result.outcome, { _tag: "Completed", finishReason: "stop" })
       assert.isTrue(result.thread.messages[2]?.isError)
     }))
 
@@ -262,7 +262,7 @@ describe("Chat: compact tools", () => {
     it.effect(`R-194: help for a compact tool is no unknown tool (${policy.unknownTool})`, () =>
       Effect.gen(function*() {
         const { events, model, result } = yield* chatOf(scripts, { tools: [compact], policy })
-        assert.deepStrictEqual(result.outcome, { _tag: "Completed" })
+        assert.deepStrictEqual(result.outcome, { _tag: "Completed", finishReason: "stop" })
         assert.isEmpty(only(events, "Error"))
         const [request] = yield* model.requests
         assert.deepStrictEqual(request?.tools.map((tool) => tool.name), ["search", "tool_help"])

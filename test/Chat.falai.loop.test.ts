@@ -145,7 +145,7 @@ describe("Chat under Policy.falai: a reply that breaks", () => {
       ]
       const calls = tools.map(({ name }) => toolCall(name, name))
       const { result, sleeping } = yield* run([[...calls, finish("tool_calls")], [text("done"), finish("stop")]], tools)
-      assert.deepStrictEqual(result.outcome, { _tag: "Completed" })
+      assert.deepStrictEqual(result.outcome, { _tag: "Completed", finishReason: "stop" })
       assert.deepStrictEqual(result.steps[0]?.toolResults.map(({ isError }) => isError), [true, true, true, true])
       const starts = floor.marks.filter(([, what]) => what === "start").map(([, , id]) => id)
       assert.deepStrictEqual(starts, ["a", "b", "c", "d"])
@@ -227,7 +227,7 @@ describe("Chat under Policy.falai: the closing answer", () => {
         tools: [again()],
         policy
       })
-      assert.deepStrictEqual(result.outcome, { _tag: "Completed" })
+      assert.deepStrictEqual(result.outcome, { _tag: "Completed", finishReason: "stop" })
       assert.strictEqual(result.finalized, "max_turns")
       assert.strictEqual(result.finalResponse?.outputText, "That is all.")
       assert.strictEqual(result.steps.length, 7)
@@ -250,7 +250,7 @@ describe("Chat under Policy.falai: the closing answer", () => {
       const { model, result } = yield* chatOf(turns(5, closing), { tools: [again()], policy })
       assert.strictEqual(yield* model.opens, 6)
       assert.notProperty(result, "finalized")
-      assert.deepStrictEqual(result.outcome, { _tag: "Completed" })
+      assert.deepStrictEqual(result.outcome, { _tag: "Completed", finishReason: "stop" })
     }))
 
   it.effect("R-414: a model that calls tools instead is answered without running them, and that is the end", () =>

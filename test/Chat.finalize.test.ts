@@ -42,7 +42,7 @@ describe("Chat: structured finalize", () => {
       assert.deepStrictEqual(requests.map((request) => request.toolChoice), ["auto", "auto", undefined])
       assert.strictEqual(only(events, "ChatCompleted").length, 1)
       assert.deepStrictEqual(result.structuredFinalize, { pass1Halted: "completed" })
-      assert.deepStrictEqual(result.outcome, { _tag: "Completed" })
+      assert.deepStrictEqual(result.outcome, { _tag: "Completed", finishReason: "stop" })
       assert.strictEqual(result.finalResponse?.outputText, "{}")
       assert.deepStrictEqual(result.metadata, {})
     }))
@@ -131,7 +131,7 @@ describe("Chat: structured finalize", () => {
       const { model, result } = yield* chatOf([callEcho, structured], { ...options, maxTurns: 1 })
       assert.strictEqual(yield* model.opens, 2)
       assert.deepStrictEqual(result.structuredFinalize, { pass1Halted: "max_turns" })
-      assert.deepStrictEqual(result.outcome, { _tag: "Completed" })
+      assert.deepStrictEqual(result.outcome, { _tag: "Completed", finishReason: "stop" })
     }))
 
   it.effect("R-196: after halt_when as well", () =>

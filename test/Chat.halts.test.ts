@@ -74,7 +74,7 @@ describe("Chat: questions", () => {
       const { model, result } = yield* chatOf([done], { tools: [ask] }, thread)
       const [request] = yield* model.requests
       assert.deepStrictEqual(request?.messages, thread.messages)
-      assert.deepStrictEqual(result.outcome, { _tag: "Completed" })
+      assert.deepStrictEqual(result.outcome, { _tag: "Completed", finishReason: "stop" })
     }))
 })
 
@@ -147,7 +147,7 @@ describe("Chat: halts", () => {
         "TM(c1,{\"fallback\":\"c1\"})"
       ])
       assert.deepStrictEqual(seen.slice(0, 2), [["c0", kaboom], ["c1", Symbol.for("not_found")]])
-      assert.deepStrictEqual(result.outcome, { _tag: "Completed" })
+      assert.deepStrictEqual(result.outcome, { _tag: "Completed", finishReason: "stop" })
     }))
 
   it.effect("an error policy that fails the run fails it, awaited and streamed, and closes everything", () =>

@@ -34,13 +34,13 @@ describe("Chat: the whole loop by hand", () => {
   it.effect("C-16, R-179: a text turn in manual mode completes like any other", () =>
     Effect.gen(function*() {
       const { result } = yield* chatOf([[text("x"), finish("stop")]], { mode: "manual" })
-      assert.deepStrictEqual(result.outcome, { _tag: "Completed" })
+      assert.deepStrictEqual(result.outcome, { _tag: "Completed", finishReason: "stop" })
     }))
 
   it.effect("R-179, R-467: in manual mode zero calls are nothing to hand over", () =>
     Effect.gen(function*() {
       const { result } = yield* chatOf([[finish("tool_calls")]], { mode: "manual" })
-      assert.deepStrictEqual(result.outcome, { _tag: "Completed" })
+      assert.deepStrictEqual(result.outcome, { _tag: "Completed", finishReason: "tool_calls" })
     }))
 
   it.effect("C-19, R-181: manual mode overrides the flags of the tools", () =>
@@ -128,7 +128,7 @@ describe("Chat: single tools by hand", () => {
       const { model, result } = yield* chatOf([done], { tools: [echo, appr] }, thread)
       const [request] = yield* model.requests
       assert.deepStrictEqual(request?.messages.at(-1), Message.tool("m", "approved"))
-      assert.deepStrictEqual(result.outcome, { _tag: "Completed" })
+      assert.deepStrictEqual(result.outcome, { _tag: "Completed", finishReason: "stop" })
     }))
 })
 

@@ -46,7 +46,7 @@ describe("Chat: the loop", () => {
         "StepCompleted",
         "ChatCompleted"
       ])
-      assert.deepStrictEqual(result.outcome, { _tag: "Completed" })
+      assert.deepStrictEqual(result.outcome, { _tag: "Completed", finishReason: "stop" })
       assert.strictEqual(result.haltedReason, "completed")
       assert.strictEqual(result.steps.length, 2)
       assert.deepStrictEqual(transcript(result.thread), [
@@ -90,7 +90,7 @@ describe("Chat: the loop", () => {
   it.effect("R-170: an answer in the last turn that is allowed completes the run", () =>
     Effect.gen(function*() {
       const { result } = yield* chatOf([callEcho, done], { tools: [echo], maxTurns: 2 })
-      assert.deepStrictEqual(result.outcome, { _tag: "Completed" })
+      assert.deepStrictEqual(result.outcome, { _tag: "Completed", finishReason: "stop" })
     }))
 
   it.effect("C-03, R-171: max_turns that is no positive integer is a defect, before the adapter is opened", () =>
@@ -118,7 +118,7 @@ describe("Chat: the loop", () => {
       assert.strictEqual((yield* chatOf(scripts)).result.steps.length, 1)
       const allm = yield* chatOf(scripts, { policy: Policy.allm })
       assert.strictEqual(allm.result.steps.length, 2)
-      assert.deepStrictEqual(allm.result.outcome, { _tag: "Completed" })
+      assert.deepStrictEqual(allm.result.outcome, { _tag: "Completed", finishReason: "stop" })
       const silent = yield* chatOf([[], [], []], { policy: Policy.allm, maxTurns: 3 })
       assert.deepStrictEqual(silent.result.outcome, { _tag: "MaxTurns", maxTurns: 3 })
     }))
@@ -128,14 +128,14 @@ describe("Chat: the loop", () => {
       const stopped = yield* chatOf([[toolCall("c0", "echo"), finish("stop")], done], { tools: [echo] })
       assert.strictEqual(stopped.result.steps.length, 2)
       const cut = yield* chatOf([[text("x"), finish("length")]])
-      assert.deepStrictEqual(cut.result.outcome, { _tag: "Completed" })
+      assert.deepStrictEqual(cut.result.outcome, { _tag: "Completed", finishReason: "length" })
     }))
 
   it.effect("R-357: after finish reason length the model gets the answers to its calls, and another turn", () =>
     Effect.gen(function*() {
       const { result } = yield* chatOf([[toolCall("c0", "echo"), finish("length")], done], { tools: [echo] })
       assert.strictEqual(result.steps.length, 2)
-      assert.deepStrictEqual(result.outcome, { _tag: "Completed" })
+      assert.deepStrictEqual(result.outcome, { _tag: "Completed", finishReason: "stop" })
     }))
 
   it.effect("R-204: the usage of a run is the sum over its steps, each step has its own", () =>
@@ -191,7 +191,10 @@ describe("Chat: halt_when", () => {
         asked++
         return true
       }
-      assert.deepStrictEqual((yield* chatOf([done], { haltWhen })).result.outcome, { _tag: "Completed" })
+      assert.deepStrictEqual((yield* chatOf([done], { haltWhen })).result.outcome, {
+        _tag: "Completed",
+        finishReason: "stop"
+      })
       const manual = yield* chatOf([callEcho], { tools: [echo], mode: "manual", haltWhen })
       assert.strictEqual(manual.result.outcome._tag, "ManualToolCalls")
       const failed = yield* chatOf([[Script.error("timeout")]], { haltWhen })

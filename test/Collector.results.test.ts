@@ -194,14 +194,14 @@ describe("Collector: chat results", () => {
   const response = respond([delta("x"), finished("stop", { metadata: { usage: { inputTokens: 2 } } })])
 
   it("R-308: the completed chat is its own result", () => {
-    const result = Collector.chatResult({ thread, steps: [], outcome: { _tag: "Completed" } })
+    const result = Collector.chatResult({ thread, steps: [], outcome: { _tag: "Completed", finishReason: "stop" } })
     const state = fold([failed("late"), { _tag: "ChatCompleted", result }])
     assert.strictEqual(Collector.toChatResult(state), result)
   })
 
   it("R-312, K-07: a stream that was cut is cancelled, even if its last step looked complete", () => {
     const result = Collector.toChatResult(fold([delta("x"), finished("stop"), stepEnd(response, { done: true })]))
-    assert.deepStrictEqual(result.outcome, { _tag: "Cancelled" })
+    assert.deepStrictEqual(result.outcome, { _tag: "Cancelled", reason: "interrupt" })
     assert.strictEqual(result.haltedReason, "cancelled")
     assert.strictEqual(result.steps.length, 1)
     assert.strictEqual(result.finalResponse, response)
@@ -226,7 +226,11 @@ describe("Collector: chat results", () => {
 
   it("R-204: the usage of a chat is the sum of its steps'", () => {
     const step = Collector.toStepResult(fold([stepEnd(response)]))
-    const result = Collector.chatResult({ thread, steps: [step, step], outcome: { _tag: "Completed" } })
+    const result = Collector.chatResult({
+      thread,
+      steps: [step, step],
+      outcome: { _tag: "Completed", finishReason: "stop" }
+    })
     assert.deepStrictEqual(result.usage, Response.usage({ inputTokens: 4 }))
     assert.deepStrictEqual(result.steps.map((one) => one.response.usage?.inputTokens), [2, 2])
   })
@@ -236,14 +240,14 @@ describe("Collector: chat results", () => {
     const halt = { haltToolCallId: "a", haltResult: 1 }
     assert.deepStrictEqual(
       [
-        word({ _tag: "Completed" }),
+        word({ _tag: "Completed", finishReason: "stop" }),
         word({ _tag: "MaxTurns", maxTurns: 1 }),
         word({ _tag: "HaltWhen", haltWhenStepIndex: 0 }),
         word({ _tag: "AskUser", pendingQuestion: "?", pendingToolCallId: "a", askUserOpts: [] }),
         word({ _tag: "ToolFailed", haltToolCallId: "a" }),
         word({ _tag: "Halted", reason: "done_early", ...halt }),
         word({ _tag: "ManualToolCalls", manualTurnIndex: 0 }),
-        word({ _tag: "Cancelled" }),
+        word({ _tag: "Cancelled", reason: "interrupt" }),
         word({ _tag: "Failed", error: 1 })
       ],
       [

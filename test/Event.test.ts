@@ -38,7 +38,7 @@ const halts: ReadonlyArray<Event.Halt> = [
 ]
 
 const outcomes: ReadonlyArray<Event.Outcome> = [
-  { _tag: "Completed" },
+  { _tag: "Completed", finishReason: "stop" },
   { _tag: "MaxTurns", maxTurns: 8 },
   { _tag: "HaltWhen", haltWhenStepIndex: 0 },
   { _tag: "AskUser", pendingQuestion: "?", pendingToolCallId: "c0", askUserOpts: [] },
@@ -47,7 +47,7 @@ const outcomes: ReadonlyArray<Event.Outcome> = [
   { _tag: "Halted", reason: "done_early", haltToolCallId: "c0", haltResult: { v: 1 } },
   { _tag: "ManualToolCalls", manualTurnIndex: 1 },
   { _tag: "ManualToolCalls", manualTurnIndex: 1, manualToolCalls: [call] },
-  { _tag: "Cancelled" },
+  { _tag: "Cancelled", reason: "cancel" },
   { _tag: "Failed", error: "lost" }
 ]
 

@@ -59,7 +59,7 @@ export const enter = <E, R>(
   const isTooLate = holding?.until !== undefined && holding.until <= now
   const isStoppable = (cancel ?? parent ?? deadline) !== undefined || isTooLate
   const cancellation = isStoppable ? new Cancellation.Cancellation() : undefined
-  if (isTooLate) cancellation?.request()
+  if (isTooLate) cancellation?.request("interrupt")
   const ambient: Ambient = { pool, deadline, cancellation, found: undefined }
   if (holding === undefined && cancellation === undefined) return Effect.succeed(ambient)
   const lent = holding === undefined ? Effect.void : holding.lend(scope)

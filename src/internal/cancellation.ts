@@ -12,9 +12,13 @@ export type Source<R> = AbortSignal | Effect.Effect<unknown, never, R>
 
 const abortCause = "Execution cancelled by parent abort signal"
 
+/** What made the request. A run that a given-up handler starts is stopped as by an interruption of the handler. */
+export type Reason = "cancel" | "deadline" | "interrupt"
+
 export class Cancellation {
-  /** Why it was requested. */
+  /** Why it was requested, as the model reads it, and as the outcome says it. */
   cause = abortCause
+  reason: Reason = "cancel"
   private hasBeenRequested = false
   private readonly listeners = new Set<() => void>()
 
@@ -22,9 +26,10 @@ export class Cancellation {
     return this.hasBeenRequested
   }
 
-  request(cause = abortCause): void {
+  request(reason: Reason = "cancel", cause = abortCause): void {
     if (this.hasBeenRequested) return
     this.hasBeenRequested = true
+    this.reason = reason
     this.cause = cause
     for (const listener of this.listeners) listener()
     this.listeners.clear()
@@ -42,11 +47,11 @@ export class Cancellation {
 export const orElse = <A, E, R>(
   effect: Effect.Effect<A, E, R>,
   cancellation: Cancellation | undefined,
-  otherwise: A
+  otherwise: () => A
 ): Effect.Effect<A, E, R> => {
   if (cancellation === undefined || Exit.isExit(effect)) return effect
   const requested = Effect.callback<A>((resume) => {
-    const unsubscribe = cancellation.onRequest(() => resume(Effect.succeed(otherwise)))
+    const unsubscribe = cancellation.onRequest(() => resume(Effect.sync(otherwise)))
     return Effect.sync(unsubscribe)
   })
   return Effect.raceFirst(effect, requested)
@@ -68,7 +73,7 @@ export const follow = (
   cancellation: Cancellation,
   scope: Scope.Scope
 ): Effect.Effect<void> => {
-  const unsubscribe = parent.onRequest(() => cancellation.request(parent.cause))
+  const unsubscribe = parent.onRequest(() => cancellation.request(parent.reason, parent.cause))
   return Scope.addFinalizer(scope, Effect.sync(unsubscribe))
 }
 
@@ -80,8 +85,8 @@ export const expire = (
   scope: Scope.Scope
 ): Effect.Effect<void> =>
   Effect.flatMap(Clock.currentTimeMillis, (now) => {
-    if (at <= now) return Effect.sync(() => cancellation.request(cause))
-    const waiting = Effect.map(Effect.sleep(at - now), () => cancellation.request(cause))
+    if (at <= now) return Effect.sync(() => cancellation.request("deadline", cause))
+    const waiting = Effect.map(Effect.sleep(at - now), () => cancellation.request("deadline", cause))
     return listenToEffect(waiting, cancellation, scope)
   })
 

@@ -22,6 +22,9 @@ export interface Deadline {
 export const toolsCause = "the deadline of the run leaves no more time for tools"
 export const cause = "the deadline of the run has passed"
 
+/** Whether a stop was brought about by a deadline. */
+export const isCause = (text: string): boolean => text === toolsCause || text === cause
+
 const longestReserve = 10_000
 const reservedShare = 0.25
 

@@ -16,7 +16,7 @@ export const ofStep = (step: Event.StepResult, stepIndex: number): Event.Outcome
   if (!step.done) return undefined
   return step.response.finishReason === "error"
     ? { _tag: "Failed", error: step.response.error ?? null }
-    : { _tag: "Completed" }
+    : { _tag: "Completed", finishReason: step.response.finishReason }
 }
 
 const ofHalt = (step: Event.StepResult, haltedReason: string): Event.Outcome => {

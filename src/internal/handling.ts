@@ -15,6 +15,7 @@ import * as Answer from "./answer.ts"
 import * as Approval from "./approval.ts"
 import { callContext, type Reports } from "./callContext.ts"
 import { Cancellation } from "./cancellation.ts"
+import * as Deadline from "./deadline.ts"
 import * as Direct from "./direct.ts"
 import type * as Emission from "./emission.ts"
 import * as Execution from "./execution.ts"
@@ -108,7 +109,7 @@ export class Handling<E> implements Owner, Reports, Waiter {
     if (!this.job.isBlocking) return own
     const inner = new Cancellation()
     this.inner = inner
-    this.unfollow = cancellation?.onRequest(() => inner.request(cancellation.cause))
+    this.unfollow = cancellation?.onRequest(() => inner.request(cancellation.reason, cancellation.cause))
     return Context.add(own, Limits.ParentCancellation, inner)
   }
 
@@ -303,7 +304,7 @@ export class Handling<E> implements Owner, Reports, Waiter {
   }
 
   isSpared(cause: string | undefined): void {
-    this.inner?.request(cause)
+    this.inner?.request(cause === undefined ? "interrupt" : Deadline.isCause(cause) ? "deadline" : "cancel", cause)
   }
 
   hasBeenStopped(): void {

@@ -30,7 +30,7 @@ describe("Embedded model over HTTP", () => {
           )
         const last = events.at(-1) as Event.Of<"ChatCompleted">
         const { finalResponse, outcome, steps, thread, usage } = last.result
-        assert.deepStrictEqual(outcome, { _tag: "Completed" })
+        assert.deepStrictEqual(outcome, { _tag: "Completed", finishReason: "stop" })
         assert.include(finalResponse?.outputText, "src/billing.ts:3")
         assert.deepStrictEqual(
           steps.map((step) => Response.actionableCalls(step.response).map((call) => call.name)),

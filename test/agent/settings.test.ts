@@ -188,7 +188,9 @@ describe("Failure", () => {
 
   it("main job: an answer, and a question to the user, are no failure", () => {
     const ask: Event.Outcome = { _tag: "AskUser", pendingQuestion: "?", pendingToolCallId: "a", askUserOpts: [] }
-    assert.isUndefined(Failure.ofResult(result({ _tag: "Completed" }, [step([good, bad]), step([])]), [], embedded))
+    assert.isUndefined(
+      Failure.ofResult(result({ _tag: "Completed", finishReason: "stop" }, [step([good, bad]), step([])]), [], embedded)
+    )
     assert.isUndefined(Failure.ofResult(result(ask), [], embedded))
   })
 
@@ -198,13 +200,13 @@ describe("Failure", () => {
       reason: "x"
     }]
     assert.strictEqual(
-      Failure.ofResult(result({ _tag: "Completed" }, [step([good])]), files, embedded),
+      Failure.ofResult(result({ _tag: "Completed", finishReason: "stop" }, [step([good])]), files, embedded),
       "cannot read a: permission denied (and 1 more)"
     )
   })
 
   it("main job: an answer after nothing but failed calls rests on nothing", () => {
-    const completed = result({ _tag: "Completed" }, [step([good]), step([bad, bad]), step([])])
+    const completed = result({ _tag: "Completed", finishReason: "stop" }, [step([good]), step([bad, bad]), step([])])
     assert.strictEqual(Failure.ofResult(completed, [], embedded), "cannot read x: \"x\" is gone")
   })
 
@@ -216,7 +218,7 @@ describe("Failure", () => {
         /^the model server at http:\/\/host\/v1 wants fewer requests; try again later: slow down/
       ],
       [{ _tag: "MaxTurns", maxTurns: 12 }, /^there was no answer after 12 turns$/],
-      [{ _tag: "Cancelled" }, /without an answer/],
+      [{ _tag: "Cancelled", reason: "cancel" }, /without an answer/],
       [{ _tag: "Failed", error: { odd: true } }, /^\{"odd":true\}$/],
       [{ _tag: "Failed", error: new Error("x".repeat(2000)) }, /^x{300} …$/]
     ]

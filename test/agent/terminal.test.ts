@@ -172,7 +172,7 @@ describe("Terminal", () => {
   }
   const over: Event.Event = {
     _tag: "ChatCompleted",
-    result: Collector.chatResult({ thread: Thread.empty, steps: [], outcome: { _tag: "Cancelled" } })
+    result: Collector.chatResult({ thread: Thread.empty, steps: [], outcome: { _tag: "Cancelled", reason: "cancel" } })
   }
 
   it.effect("main job: a run that is asked to stop says so until it has, and then what was kept", () => {

@@ -89,7 +89,7 @@ const script: ReadonlyArray<Timed> = [
   [2500, text("Here: src/y.ts:1")],
   [3000, said("stop")],
   [3010, stepped(true)],
-  [3020, ended({ _tag: "Completed" })]
+  [3020, ended({ _tag: "Completed", finishReason: "stop" })]
 ]
 
 const play = (events: ReadonlyArray<Timed>, from = Run.begin(0)) =>
@@ -308,7 +308,7 @@ describe("View", () => {
       const line = Picture.caption(play([[3020, ended(outcome)]], until(3000)), null, "token", Paint.none)
       assert.notMatch(line, /^(Completed|Stopped)|undefined/)
     }
-    const cancelled = play([[3020, ended({ _tag: "Cancelled" })]], until(3000))
+    const cancelled = play([[3020, ended({ _tag: "Cancelled", reason: "cancel" })]], until(3000))
     assert.match(Picture.caption(cancelled, null, "token", Paint.none), /^Stopped · /)
   })
 

@@ -77,7 +77,9 @@ const isEnd = (step: Event.StepResult, outcome: Event.Outcome): boolean => {
   if (step.haltedReason !== undefined) return outcome._tag === "Halted" && outcome.reason === step.haltedReason
   if (step.mode === "manual" || step.manualToolCalls !== undefined) return outcome._tag === "ManualToolCalls"
   if (step.suspensions !== undefined) return outcome._tag === "ApprovalRequested"
-  if (step.done) return outcome._tag === (step.response.finishReason === "error" ? "Failed" : "Completed")
+  const { finishReason } = step.response
+  if (step.done && finishReason === "error") return outcome._tag === "Failed"
+  if (step.done) return outcome._tag === "Completed" && outcome.finishReason === finishReason
   return outcome._tag === "MaxTurns" || outcome._tag === "HaltWhen" || outcome._tag === "Failed"
 }
 
