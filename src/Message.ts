@@ -70,7 +70,8 @@ export type ToolCall = (typeof ToolCall)["Type"]
 /**
  * A piece of a message: text, an image or a file (by `url` or inline base64 `data`), or reasoning that has to be sent
  * back unchanged with the `signature` the provider gave it. `metadata` holds what else has to go back, under one key
- * named after the protocol it came by, so that every other protocol leaves it alone.
+ * named after the protocol it came by, so that every other protocol leaves it alone. Of a file or an image it holds what
+ * one protocol is told besides: `{ anthropic: { title, context, citations } }` of a document.
  *
  * @category schemas
  * @since 0.1.0
@@ -81,14 +82,16 @@ export const Part = Schema.Union([
     type: Schema.Literal("image"),
     url: Schema.optionalKey(Schema.String),
     data: Schema.optionalKey(Schema.String),
-    mediaType: Schema.optionalKey(Schema.String)
+    mediaType: Schema.optionalKey(Schema.String),
+    metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))
   }),
   Schema.Struct({
     type: Schema.Literal("file"),
     url: Schema.optionalKey(Schema.String),
     data: Schema.optionalKey(Schema.String),
     mediaType: Schema.optionalKey(Schema.String),
-    filename: Schema.optionalKey(Schema.String)
+    filename: Schema.optionalKey(Schema.String),
+    metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))
   }),
   Schema.Struct({
     type: Schema.Literal("reasoning"),

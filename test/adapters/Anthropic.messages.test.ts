@@ -229,6 +229,43 @@ describe("media", () => {
       ])
     }))
 
+  it.effect("M-36: a text file goes out as a plain-text document, encoded or not, with title and citations as given", () =>
+    Effect.gen(function*() {
+      const citations = { enabled: true }
+      const latin1 = Buffer.from("Høj sky. ".repeat(10), "latin1").toString("base64")
+      const [message] = yield* messagesOf(Message.user([
+        { type: "file", data: "Høj sky: 100 %", mediaType: "text/plain", filename: "sky.txt" },
+        { type: "file", data: base64, mediaType: "text/plain; charset=utf-8" },
+        { type: "file", data: "word", mediaType: "text/markdown" },
+        { type: "file", data: "", mediaType: "text/plain" },
+        { type: "file", data: "a: 1\nb: 2", filename: "notes.yaml" },
+        { type: "file", data: latin1, mediaType: "text/csv" },
+        { type: "file", url: "data:text/plain,H%C3%B8j%20sky" },
+        { type: "file", url: "data:,plain" },
+        {
+          type: "file",
+          data: "{\"a\":1}",
+          mediaType: "application/json",
+          filename: "a.json",
+          metadata: { anthropic: { citations, context: "Measured today.", title: "A" }, openaiChat: { x: 1 } }
+        },
+        { type: "file", data: "DDDD", mediaType: "application/pdf", metadata: { anthropic: { citations } } }
+      ]))
+      const text = (data: string) => ({ type: "text", media_type: "text/plain", data })
+      assert.deepStrictEqual(message.content, [
+        { type: "document", source: text("Høj sky: 100 %"), title: "sky.txt" },
+        { type: "document", source: text("Høj sky") },
+        { type: "document", source: text("word") },
+        { type: "document", source: text("") },
+        { type: "document", source: text("a: 1\nb: 2"), title: "notes.yaml" },
+        { type: "document", source: text("H\ufffdj sky. ".repeat(10)) },
+        { type: "document", source: text("Høj sky") },
+        { type: "document", source: text("plain") },
+        { type: "document", source: text("{\"a\":1}"), title: "A", context: "Measured today.", citations },
+        { type: "document", source: { type: "base64", media_type: "application/pdf", data: "DDDD" }, citations }
+      ])
+    }))
+
   it.effect("R-146: a result holds its pictures; those of a failure follow all results", () =>
     Effect.gen(function*() {
       const image = { type: "image", url: "https://example.com/a.png" } as const
@@ -262,10 +299,9 @@ describe("media", () => {
       const refused: ReadonlyArray<Message.Message> = [
         Message.user([{ type: "image" }]),
         Message.user([{ type: "image", url: "ftp://example.com/a.png" }]),
-        Message.user([{ type: "file", url: "data:text/plain,plain" }]),
+        Message.user([{ type: "file", url: "data:text/plain,%ff" }]),
         Message.user([{ type: "file", url: "https://example.com/a.csv", mediaType: "text/csv" }]),
         Message.user([{ type: "file", data: "AAAA", mediaType: "audio/wav" }]),
-        Message.user([{ type: "file", data: "%%%", mediaType: "text/plain" }]),
         Message.tool("a", [{ type: "file", data: "AAAA", mediaType: "video/mp4" }]),
         Message.system([{ type: "image", data: "AAAA" }]),
         Message.assistant([{ type: "image", data: "AAAA" }])
