@@ -234,10 +234,15 @@ const finishReasons: { readonly [word: string]: Response.FinishReason } = {
   MODEL_ARMOR: "content_filter",
   IMAGE_SAFETY: "content_filter",
   IMAGE_PROHIBITED_CONTENT: "content_filter",
-  IMAGE_RECITATION: "content_filter"
+  IMAGE_RECITATION: "content_filter",
+  OTHER: "other",
+  IMAGE_OTHER: "other"
 }
 
-/** The word of the wire in the vocabulary of all providers. It is `STOP` also for calls, and missing for what is blocked. */
+/**
+ * The word of the wire in the vocabulary of all providers. It is `STOP` also for calls, and missing for what is blocked.
+ * `OTHER` is no failure by itself; words that are not in the table name one (a malformed call, an unexpected one).
+ */
 const finishReason = (
   word: string | undefined,
   isBlocked: boolean,

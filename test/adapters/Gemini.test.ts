@@ -107,7 +107,8 @@ describe("finish", () => {
         ["SPII", "content_filter"],
         ["MODEL_ARMOR", "content_filter"],
         ["IMAGE_SAFETY", "content_filter"],
-        ["OTHER", "error"],
+        ["OTHER", "other"],
+        ["IMAGE_OTHER", "other"],
         ["MALFORMED_FUNCTION_CALL", "error"],
         ["UNEXPECTED_TOOL_CALL", "error"],
         ["NEVER_HEARD_OF", "error"],
@@ -119,6 +120,19 @@ describe("finish", () => {
         const { finishReason, message, rawFinishReason } = completed(events)
         assert.deepStrictEqual([finishReason, message.finishReason, rawFinishReason], [reason, reason, word])
       }
+    }))
+
+  it.effect("M-40: OTHER ends the reply for another reason, and what it says of it stands in the metadata", () =>
+    Effect.gen(function*() {
+      const finishMessage = "The reply was stopped for reasons of its own."
+      const { error, events } = yield* outcomeOf(
+        body(said("so far"), chunk([], { finishReason: "OTHER", finishMessage }))
+      )
+      assert.isUndefined(error)
+      const { finishReason, metadata, rawFinishReason } = completed(events)
+      assert.deepStrictEqual([finishReason, rawFinishReason], ["other", "OTHER"])
+      assert.deepStrictEqual(metadata?.["gemini"], { finishMessage })
+      assert.deepStrictEqual(responseOf(events).outputText, "so far")
     }))
 
   it.effect("R-344, I-08: STOP with a call of this side means tool_calls, with any other call it is stop", () =>
