@@ -178,7 +178,7 @@ export const submitToolResult = (
   })
 
 /**
- * Gives several results, in this order, up to the first that is refused.
+ * Gives several results, one after the other, up to the first that is refused. In the thread they stand in call order.
  *
  * @category answering
  * @since 0.1.0

@@ -8,6 +8,7 @@
 import * as Schema from "effect/Schema"
 import * as Event from "./Event.ts"
 import * as Json from "./internal/json.ts"
+import * as OpenCalls from "./internal/openCalls.ts"
 import * as Message from "./Message.ts"
 import * as Thread from "./Thread.ts"
 import * as Tool from "./Tool.ts"
@@ -192,6 +193,12 @@ export const waitingFor = (session: Session, suspensions: Session["suspensions"]
 export const saying = (session: Session, messages: ReadonlyArray<Message.Message>): Session =>
   messages.length === 0 ? session : { ...session, thread: Thread.append(session.thread, messages) }
 
+/** The session with answers to its calls, each in the place of its call. */
+const answering = (session: Session, answers: ReadonlyArray<Message.Message>): Session => ({
+  ...session,
+  thread: OpenCalls.placed(session.thread, answers)
+})
+
 /**
  * The session as a run begins: what it waited for has been said.
  *
@@ -209,7 +216,7 @@ export const running = (session: Session): Session => waitingFor(session, [], "i
 export const withApproved = (session: Session, answers: ReadonlyArray<Message.Message>): Session => {
   const ids = answers.map((message) => message.toolCallId)
   const approved = session.approved.filter((call) => !ids.includes(call.id))
-  return saying({ ...session, approved }, answers)
+  return answering({ ...session, approved }, answers)
 }
 
 /**
@@ -285,36 +292,26 @@ export const cancelled = ({ id: toolCallId, name: toolName }: Message.ToolCall):
 
 const late = "nobody answered within the time there was"
 
-/** The answer to a question stands where the question waited, or, if it was asked aloud, as what the user said. */
-const told = (session: Session, { id }: Event.Suspension, value: unknown): Session => {
-  const { messages } = session.thread
-  const last = messages.at(-1)
-  const answer = Message.answer(id, value)
-  if (last?.askUser === true && last.toolCallId === id) return saying(session, [Message.user(answer.content)])
-  const place = messages.findLastIndex((message) => message.role === "tool" && message.toolCallId === id)
-  return place < 0
-    ? saying(session, [answer])
-    : { ...session, thread: { ...session.thread, messages: messages.with(place, answer) } }
-}
-
 const settled = (session: Session, suspension: Event.Suspension, answer: Answer): Session => {
-  const { defaultAnswer, kind, toolCall } = suspension
+  const { defaultAnswer, id, kind, toolCall } = suspension
+  const told = (value: unknown): Session => {
+    const message = Message.answer(id, value)
+    return kind === "question"
+      ? { ...session, thread: OpenCalls.told(session.thread, message) }
+      : answering(session, [message])
+  }
   switch (answer._tag) {
     case "Value":
-      return kind === "question"
-        ? told(session, suspension, answer.value)
-        : saying(session, [Message.answer(suspension.id, answer.value)])
+      return told(answer.value)
     case "Approved": {
       const call = answer.arguments === undefined ? toolCall : edited(toolCall, answer.arguments)
       return { ...session, approved: [...session.approved, call] }
     }
     case "Denied":
-      return saying(session, [refused(suspension, answer.reason ?? "the call was not approved")])
+      return answering(session, [refused(suspension, answer.reason ?? "the call was not approved")])
     case "Expired":
-      if (kind === "question") return told(session, suspension, defaultAnswer ?? late)
-      return defaultAnswer === undefined
-        ? saying(session, [refused(suspension, late)])
-        : saying(session, [Message.answer(suspension.id, defaultAnswer)])
+      if (kind === "question") return told(defaultAnswer ?? late)
+      return defaultAnswer === undefined ? answering(session, [refused(suspension, late)]) : told(defaultAnswer)
   }
 }
 

@@ -38,10 +38,33 @@ const decode = Schema.decodeUnknownEffect(Schema.toCodecJson(Session.Session))
  */
 const changed: Record<string, Record<string, unknown>> = {}
 
-const expected = (id: string, { session, version }: Stored["loaded"][number]): unknown => ({
-  ...session as object,
-  ...changed[`${id}@${version}`]
-})
+/**
+ * M-28: where 0.1.0 gave the answers of a turn in the order in which they came, they are given in call order. By journal:
+ * from which version on this differs, and the calls whose answers change places.
+ */
+const reordered: Record<string, { readonly from: number; readonly calls: readonly [string, string] }> = {
+  "approval-denied-first": { from: 9, calls: ["p1", "p2"] },
+  "manual-submitted": { from: 7, calls: ["m1", "m2"] }
+}
+
+interface Encoded {
+  readonly thread: { readonly messages: ReadonlyArray<{ readonly toolCallId?: string }> }
+}
+
+const inCallOrder = (session: Encoded, [first, second]: readonly [string, string]): Encoded => {
+  const messages = session.thread.messages.slice()
+  const [one, two] = [first, second].map((id) => messages.findIndex(({ toolCallId }) => toolCallId === id))
+  assert.isTrue(one !== undefined && two !== undefined && two >= 0 && two < one, "0.1.0 gave the second answer first")
+  const [answer] = messages.splice(one!, 1)
+  messages.splice(two!, 0, answer!)
+  return { ...session, thread: { ...session.thread, messages } }
+}
+
+const expected = (id: string, { session, version }: Stored["loaded"][number]): unknown => {
+  const { calls, from } = reordered[id] ?? { from: Infinity }
+  const ordered = version >= from && calls !== undefined ? inCallOrder(session as Encoded, calls) : session
+  return { ...ordered as object, ...changed[`${id}@${version}`] }
+}
 
 /** The journal as far as a version, in a store of its own. */
 const loadedAt = (id: string, records: ReadonlyArray<unknown>) =>

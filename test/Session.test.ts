@@ -162,14 +162,14 @@ describe("Session: manual calls", () => {
       assert.deepStrictEqual([whole.session.status, ids(whole.session)], ["awaiting_tools", ["c0", "c1"]])
     }))
 
-  it.effect("L-07, R-458, R-459: results are submitted one by one, in the order they come, and call no model", () =>
+  it.effect("L-07, R-458, R-459, M-28: results are submitted one by one, in any order, stand in call order, and call no model", () =>
     Effect.gen(function*() {
       const waiting = yield* after("appr:m1", "appr:m2")
       const one = yield* Session.submitToolResult(waiting, "m2", "second")
       assert.deepStrictEqual([one.status, ids(one)], ["awaiting_tools", ["m1"]])
       const both = yield* Session.submitToolResult(one, "m1", "first")
       assert.deepStrictEqual([both.status, ids(both)], ["idle", []])
-      assert.deepStrictEqual(transcript(both.thread).slice(-2), ["TM(m2,second)", "TM(m1,first)"])
+      assert.deepStrictEqual(transcript(both.thread).slice(-2), ["TM(m1,first)", "TM(m2,second)"])
     }))
 
   it.effect("L-11, R-460: going on afterwards, the model sees them", () =>
