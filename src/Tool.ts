@@ -212,12 +212,14 @@ type Made<Name extends string, P, A, E, R> = Tool<
  *   it the policy's, which is `"cancel"`.
  * - `limits`: how many handlers may run at once under a key, over all runs that share `Limits.Keyed`. A call waits for
  *   its permits in its place among its siblings, and its timeout starts after that.
- * - `timeout`: for this tool alone; `Duration.infinity` for none.
+ * - `timeout`: for this tool alone; `Duration.infinity` for none. What a handler comes to later is dropped, also where it
+ *   blocked the thread and so its timer.
  * - `manual`: calls are handed to the caller and never run.
  * - `approval`: calls wait for somebody to allow them, all of them or those the function says; the gates are asked before,
  *   and again when an allowed call runs. A function that fails or throws has said yes. Not together with `manual`.
  * - `answerWithin`: how long an approval or a manual call waits; from then on the call counts as denied, or as unanswered.
- * - `retry`: repeats a failed handler within the call's timeout; each attempt counts in `call.attempt`.
+ * - `retry`: repeats a failed handler within the call's timeout; each attempt counts in `call.attempt`. After a stop of the
+ *   run no attempt starts, also where the handler blocks interruption: the failure of the last one is the call's.
  * - `maxResultChars`: cuts the encoded result, in UTF-16 code units, and says so; errors are never cut.
  * - `compact`, `summary`: the model is offered one line, and asks the `tool_help` tool for the schema.
  *

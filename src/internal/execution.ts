@@ -4,18 +4,24 @@
  */
 import * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
+import * as Pull from "effect/Pull"
+import * as Schedule from "effect/Schedule"
 import type * as Executor from "../Executor.ts"
 import type * as Message from "../Message.ts"
 import type * as Tool from "../Tool.ts"
+import * as Cancellation from "./cancellation.ts"
 import * as Json from "./json.ts"
 import * as Now from "./now.ts"
 import type * as Plan from "./plan.ts"
 import { toolError } from "./toolError.ts"
 import type { Workshop } from "./workshop.ts"
 
-/** Who is told that another attempt begins. */
+/** Who decides whether a call is attempted again. */
 interface Attempts {
-  readonly retried: () => void
+  /** The soft stop of a handler that is left to its end: no attempt starts after it. */
+  readonly inner: Cancellation.Cancellation | undefined
+  /** Whether another attempt may start. What the failed one had to add does not count then. */
+  readonly again: () => boolean
 }
 
 /** It is called in a step of the call's fiber: what the executor throws there is a crash like any other. */
@@ -27,10 +33,11 @@ export const execute = (
 ): Effect.Effect<unknown, never, any> => {
   const { retry } = job.tool
   if (retry === undefined) return Now.attempt(() => once(job, context, executor))
-  return retrying(retry, (attempt) => {
-    if (attempt > 1) attempts.retried()
-    return once(job, attempt === 1 ? context : { ...context, attempt }, executor)
-  })
+  return retrying(
+    retry,
+    attempts,
+    (attempt) => once(job, attempt === 1 ? context : { ...context, attempt }, executor)
+  )
 }
 
 const once = ({ args, tool }: Plan.Run, context: Tool.CallContext, executor: Executor.Service) =>
@@ -46,18 +53,31 @@ export const crashed = (call: Message.ToolCall, cause: Cause.Cause<unknown>): To
 export const isFailure = (outcome: unknown): outcome is Tool.Error =>
   Json.isObject(outcome) && outcome["_tag"] === "Error" && "error" in outcome
 
-/** Repeats a failed attempt as the tool's schedule says, which sees what failed; the last failure is the outcome. */
+/**
+ * Repeats a failed attempt as the tool's schedule says, which sees what failed; the last failure is the outcome. A stop
+ * ends the wait for the next attempt at once.
+ */
 const retrying = (
   schedule: NonNullable<Tool.Any["retry"]>,
-  attemptAgain: (attempt: number) => Effect.Effect<unknown, never, any>
-): Effect.Effect<unknown, never, any> => {
-  let attempt = 0
-  return Effect.suspend(() => attemptAgain(++attempt)).pipe(
-    Effect.flatMap((outcome) => isFailure(outcome) ? Effect.fail(outcome.error) : Effect.succeed(outcome)),
-    Effect.retry(schedule),
-    Effect.catch((error) => Effect.succeed({ _tag: "Error", error }))
-  )
-}
+  attempts: Attempts,
+  attempt: (number: number) => Effect.Effect<unknown, never, any>
+): Effect.Effect<unknown, never, any> =>
+  Effect.flatMap(Schedule.toStepWithMetadata(schedule), (step) => {
+    const from = (number: number, metadata: Schedule.Metadata): Effect.Effect<unknown, never, any> =>
+      Effect.suspend(() => attempt(number)).pipe(
+        Effect.provideService(Schedule.CurrentMetadata, metadata),
+        Effect.flatMap((outcome) => {
+          if (!isFailure(outcome)) return Effect.succeed(outcome)
+          const waited = Cancellation.orElse(Pull.catchDone(step(outcome.error), isOver), attempts.inner, () => undefined)
+          return Effect.flatMap(waited, (next) =>
+            next !== undefined && attempts.again() ? from(number + 1, next) : Effect.succeed(outcome))
+        })
+      )
+    return from(1, Schedule.CurrentMetadata.defaultValue())
+  })
+
+/** The schedule grants no further attempt. */
+const isOver = (): Effect.Effect<undefined> => Effect.succeed(undefined)
 
 export const spanAttributes = (
   call: Message.ToolCall,

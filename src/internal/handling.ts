@@ -68,10 +68,12 @@ export class Handling<E> implements Owner, Reports, Waiter {
   private hasPlace = true
   private isForked = false
   private timer: Helper | undefined
+  /** When its gates were first asked, or its handler started, by the clock that only goes forward. */
+  private since = 0n
   private task: Task | undefined
   private span: Tracer.Span | undefined
   /** For the runs that a handler starts which is left to its end: they are stopped softly, whatever stops this run. */
-  private inner: Cancellation | undefined
+  inner: Cancellation | undefined
   private unfollow: (() => void) | undefined
   private updates: Json.JsonObject | undefined
 
@@ -138,10 +140,10 @@ export class Handling<E> implements Owner, Reports, Waiter {
   }
 
   private gated(): Effect.Effect<void, E, any> {
-    this.phase = "gating"
-    if (this.isForked) this.arm()
+    this.enter("gating")
     return Effect.flatMap(Gates.denial(this.job, this.context), (error) => {
       if (this.phase !== "gating" || this.host.isOver) return Effect.void
+      if (this.isLate) return this.expire()
       if (error === undefined) return this.allowed()
       this.disarm()
       return this.host.settling(this.job, Answer.denied(this.host, this.job, error))
@@ -153,6 +155,7 @@ export class Handling<E> implements Owner, Reports, Waiter {
     const needed = Approval.isNeeded(this.job, this.context, this.workshop.settings.approved)
     return Effect.flatMap(needed, (isNeeded) => {
       if (this.phase !== "gating" || this.host.isOver) return Effect.void
+      if (this.isLate) return this.expire()
       this.host.helpers.stop(this.timer)
       if (!isNeeded) return this.handled()
       this.disarm()
@@ -177,6 +180,7 @@ export class Handling<E> implements Owner, Reports, Waiter {
   /** The handler has come to its end, and is answered by it unless something else was faster. */
   came(outcome: unknown): Effect.Effect<void, E, any> {
     if (this.phase !== "handler" || this.host.isOver) return Effect.void
+    if (this.isLate) return this.expire()
     this.disarm()
     const counted = this.counted(outcome)
     if (this.span !== undefined) this.endSpan(Exit.void, Execution.outcomeName(counted))
@@ -203,8 +207,14 @@ export class Handling<E> implements Owner, Reports, Waiter {
 
   private handlerStarts(): void {
     const { id, name, arguments: args } = this.job.call
-    this.phase = "handler"
+    this.enter("handler")
     this.host.emission.started(this.job.index, { _tag: "ToolExecutionStarted", id, name, arguments: args ?? {} })
+  }
+
+  /** Code of the caller's is about to run, against the clock. */
+  private enter(phase: "gating" | "handler"): void {
+    this.phase = phase
+    this.since = this.workshop.found.clock.monotonicTimeNanosUnsafe()
     if (this.isForked) this.arm()
   }
 
@@ -223,9 +233,11 @@ export class Handling<E> implements Owner, Reports, Waiter {
     )
   }
 
-  /** What an attempt that failed had to add does not count. */
-  retried(): void {
+  /** Nothing starts again after a stop, nor when the time is up. What an attempt that failed had to add does not count. */
+  again(): boolean {
+    if (this.phase !== "handler" || this.host.isOver || this.isLate || this.inner?.isRequested === true) return false
     this.updates = undefined
+    return true
   }
 
   private endSpan(exit: Exit.Exit<unknown, unknown>, outcome: string): void {
@@ -254,6 +266,19 @@ export class Handling<E> implements Owner, Reports, Waiter {
   private get millis(): number {
     const millis = this.host.millisFor(this.job.tool)
     return this.phase === "gating" ? Math.min(millis, this.host.millisFor(undefined)) : millis
+  }
+
+  /** Whether the time is up although no timer has said so: code that blocks the thread keeps the timers from firing. */
+  private get isLate(): boolean {
+    const { millis } = this
+    if (!Number.isFinite(millis)) return false
+    return Number(this.workshop.found.clock.monotonicTimeNanosUnsafe() - this.since) / 1e6 > millis
+  }
+
+  /** What comes too late is dropped. */
+  private expire(): Effect.Effect<void> {
+    this.timeUp()
+    return Effect.void
   }
 
   private disarm(): void {
