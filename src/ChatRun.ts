@@ -118,6 +118,7 @@ class ChatRun<E, R> implements Source<E, R>, StepRun.Following<E, R> {
   private stepped(isCut: boolean): EventPull<E, R> {
     const step = Collector.toStepResult(this.run.state)
     this.thread = step.thread
+    this.run = Turn.unforced(this.run)
     if (step.contextUpdate !== undefined) this.run = Turn.withContext(this.run, step.contextUpdate)
     return Now.flatMap(this.outcomeOf(step, isCut), (outcome) => {
       this.outcome = outcome

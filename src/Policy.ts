@@ -6,6 +6,7 @@
  */
 import * as Context from "effect/Context"
 import type * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import type * as Tool from "./Tool.ts"
 
@@ -35,6 +36,8 @@ const Siblings = Schema.Literals(["drain", "abortCancelable", "abortAll"])
  * - `results`: whether what a handler returns is its result (`"plain"`), or is read as `{ success, data, error,
  *   contextUpdate }` where it has one of the first three fields (`"resultObject"`).
  * - `maxConcurrency`, `maxTurns`: what a run uses where neither its options nor the application's defaults say.
+ * - `toolChoice`: for how long a run's `toolChoice` of `"required"` or of a named tool holds: for its `"first"` turn, from
+ *   which on the model chooses (`"auto"`) and can answer, or for `"every"` turn, which then ends by a bound or a halt only.
  * - `onMaxTurns`: whether a run that used up its turns ends as it is, or makes one more model call without tools, so that
  *   it ends in an answer.
  *
@@ -61,6 +64,9 @@ export const Policy = Schema.Struct({
   results: Schema.Literals(["plain", "resultObject"]),
   maxConcurrency: Schema.optionalKey(Schema.Int),
   maxTurns: Schema.optionalKey(Schema.Int),
+  toolChoice: Schema.Literals(["first", "every"]).pipe(
+    Schema.withDecodingDefaultKey(Effect.succeed("first" as const), { encodingStrategy: "passthrough" })
+  ),
   onMaxTurns: Schema.Literals(["halt", "finalize"])
 })
 
@@ -102,6 +108,7 @@ export const standard: Policy = {
   concurrency: "shared",
   interrupt: "cancel",
   results: "plain",
+  toolChoice: "first",
   onMaxTurns: "halt"
 }
 

@@ -57,6 +57,8 @@ export type StepError = Thread.ValidationError | EngineError | Adapter.AdapterEr
  *
  * - `mode: "manual"` hands every call to the caller and runs none.
  * - `system` is put in front of the messages of the request and kept out of the thread.
+ * - `toolChoice`: whether and which tools the model may call. `"required"` and `{ name }` force a call, in a run of
+ *   several turns in its first one; see `Policy.toolChoice`.
  * - `emitTextDeltas`, `emitToolDeltas` (true), `includeRawChunks` (false): what the stream shows; the result is the
  *   same whatever they say. Raw chunks that report usage are always shown.
  * - `onEvent` sees every event before that filter, in order; the run waits for the effect it may return.

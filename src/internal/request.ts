@@ -31,6 +31,10 @@ export type Template = Omit<Adapter.Request, "messages">
 const forcedTool = (choice: ModelOptions["toolChoice"]): string | undefined =>
   typeof choice === "object" && choice !== null ? choice.name : undefined
 
+/** Whether the model has to call a tool. */
+export const isForced = (choice: ModelOptions["toolChoice"]): boolean =>
+  choice === "required" || forcedTool(choice) !== undefined
+
 export const template = (
   options: ModelOptions,
   defaults: Policy.Defaults,

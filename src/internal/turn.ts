@@ -14,7 +14,7 @@ import type { Ambient } from "./ambient.ts"
 import * as Json from "./json.ts"
 import * as LostArguments from "./lostArguments.ts"
 import * as Payload from "./payload.ts"
-import type * as Request from "./request.ts"
+import * as Request from "./request.ts"
 import type { Running } from "./running.ts"
 import type * as Settings from "./settings.ts"
 import type * as Telemetry from "./telemetry.ts"
@@ -57,6 +57,12 @@ export const closing = <E, R>(run: Run<E, R>): Run<E, R> => ({
   template: run.template.tools.length === 0 ? run.template : { ...run.template, toolChoice: "none" },
   settings: { ...run.settings, policy: { ...run.settings.policy, unknownTool: "answer" } }
 })
+
+/** The run after its first turn: the model chooses whether to call tools, unless the policy keeps a forced choice. */
+export const unforced = <E, R>(run: Run<E, R>): Run<E, R> =>
+  run.settings.policy.toolChoice === "first" && Request.isForced(run.template.toolChoice)
+    ? { ...run, template: { ...run.template, toolChoice: "auto" } }
+    : run
 
 /** The run with what its handlers added to the context. */
 export const withContext = <E, R>(run: Run<E, R>, update: Readonly<Record<string, unknown>>): Run<E, R> => ({

@@ -1,0 +1,104 @@
+/**
+ * A forced tool choice: it holds for the first turn of a run, so that the model can answer in a later one.
+ */
+import { assert, describe, it } from "@effect/vitest"
+import * as Effect from "effect/Effect"
+import * as Schema from "effect/Schema"
+import * as Stream from "effect/Stream"
+import { type Adapter, Chat, Policy, Session, Step, Tool } from "heddle"
+import { Script } from "heddle/testing"
+
+const { finish, text, toolCall } = Script
+
+const echo = Tool.make("echo", { parameters: { type: "object" }, handler: () => Effect.succeed(1) })
+const compact = Tool.make("compact", {
+  parameters: { x: Schema.Finite },
+  compact: true,
+  handler: () => Effect.succeed(1)
+})
+const tools = [echo, compact]
+
+const calling = [toolCall("c0", "echo"), finish("tool_calls")]
+const again = [toolCall("c1", "echo"), finish("tool_calls")]
+const done = [text("done"), finish("stop")]
+
+const forced = ["required", { name: "compact" }] as const
+
+const chosen = (options: Chat.Options<typeof tools>, script = [calling, again, done]) =>
+  Effect.gen(function*() {
+    const awaited = yield* Script.make(script)
+    const streamed = yield* Script.make(script)
+    yield* Chat.run("go", { tools, ...options }).pipe(Effect.provide(awaited.layer))
+    yield* Stream.runDrain(Chat.stream("go", { tools, ...options })).pipe(Effect.provide(streamed.layer))
+    const requests = yield* awaited.requests
+    assert.deepStrictEqual(yield* streamed.requests, requests)
+    return requests
+  })
+
+const choices = (requests: ReadonlyArray<Adapter.Request>) => requests.map((request) => request.toolChoice)
+
+describe("toolChoice", () => {
+  for (const [name, policy] of Object.entries({ standard: Policy.standard, allm: Policy.allm, falai: Policy.falai })) {
+    it.effect(`M-16: a forced choice holds for the first turn, then the model chooses (${name})`, () =>
+      Effect.gen(function*() {
+        for (const toolChoice of forced) {
+          assert.deepStrictEqual(choices(yield* chosen({ toolChoice, policy })), [toolChoice, "auto", "auto"])
+        }
+      }))
+
+    it.effect(`M-16: Policy.toolChoice "every" keeps it for every turn (${name})`, () =>
+      Effect.gen(function*() {
+        for (const toolChoice of forced) {
+          const requests = yield* chosen({ toolChoice, policy: { ...policy, toolChoice: "every" } })
+          assert.deepStrictEqual(choices(requests), [toolChoice, toolChoice, toolChoice])
+        }
+      }))
+  }
+
+  it.effect("M-16: what is not forced stays as it is", () =>
+    Effect.gen(function*() {
+      for (const toolChoice of ["auto", "none"] as const) {
+        assert.deepStrictEqual(choices(yield* chosen({ toolChoice })), [toolChoice, toolChoice, toolChoice])
+      }
+      assert.deepStrictEqual(choices(yield* chosen({})), [undefined, undefined, undefined])
+    }))
+
+  it.effect("M-16: the tools are described in the same words in every turn, so that a prompt cache holds", () =>
+    Effect.gen(function*() {
+      const [first, ...later] = yield* chosen({ toolChoice: { name: "compact" } })
+      assert.strictEqual(later.length, 2)
+      for (const request of later) assert.deepStrictEqual(request.tools, first?.tools)
+    }))
+
+  it.effect("M-16: the call that closes a run, and a structured answer, are not forced either", () =>
+    Effect.gen(function*() {
+      const closing = {
+        toolChoice: "required",
+        maxTurns: 1,
+        policy: { ...Policy.standard, onMaxTurns: "finalize" }
+      } as const
+      assert.deepStrictEqual(choices(yield* chosen(closing, [calling, done])), ["required", "none"])
+      const structured = {
+        toolChoice: "required",
+        structuredFinalize: true,
+        responseFormat: { type: "json_object" }
+      } as const
+      const requests = yield* chosen(structured, [calling, done, [text("{}"), finish("stop")]])
+      assert.deepStrictEqual(choices(requests), ["required", "auto", undefined])
+    }))
+
+  it.effect("M-16: a single step, and a session, send it with the first turn", () =>
+    Effect.gen(function*() {
+      const step = yield* Script.make([calling])
+      yield* Step.run("go", { tools, toolChoice: "required" }).pipe(Effect.provide(step.layer))
+      assert.deepStrictEqual(choices(yield* step.requests), ["required"])
+      const session = yield* Script.make([calling, done])
+      yield* Session.start("go", { tools, toolChoice: "required" }).pipe(Effect.provide(session.layer))
+      assert.deepStrictEqual(choices(yield* session.requests), ["required", "auto"])
+    }))
+
+  it("M-16: a policy that 0.1 stored decodes", () => {
+    const { toolChoice: _, ...stored } = Policy.standard
+    assert.strictEqual(Schema.decodeUnknownSync(Policy.Policy)(stored).toolChoice, "first")
+  })
+})
