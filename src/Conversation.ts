@@ -8,6 +8,7 @@
 import * as Schema from "effect/Schema"
 import * as Event from "./Event.ts"
 import * as Json from "./internal/json.ts"
+import * as Log from "./internal/log.ts"
 import * as OpenCalls from "./internal/openCalls.ts"
 import * as Message from "./Message.ts"
 import * as Thread from "./Thread.ts"
@@ -185,13 +186,25 @@ export const waitingFor = (session: Session, suspensions: Session["suspensions"]
 }
 
 /**
- * The session with messages at the end of its thread.
+ * The session with messages at the end of its thread. A thread that grows message by message shares what it has with the
+ * threads before it, so that reading a journal costs what is in it: see {@link plain}.
  *
  * @category transitions
  * @since 0.1.0
  */
 export const saying = (session: Session, messages: ReadonlyArray<Message.Message>): Session =>
-  messages.length === 0 ? session : { ...session, thread: Thread.append(session.thread, messages) }
+  messages.length === 0 ? session : { ...session, thread: Log.grown(session.thread, messages) }
+
+/**
+ * The session with its thread as plain data, as a caller gets it.
+ *
+ * @category transitions
+ * @since 0.1.0
+ */
+export const plain = (session: Session): Session => {
+  const thread = Log.plain(session.thread)
+  return thread === session.thread ? session : { ...session, thread }
+}
 
 /** The session with answers to its calls, each in the place of its call. */
 const answering = (session: Session, answers: ReadonlyArray<Message.Message>): Session => ({

@@ -120,6 +120,9 @@ export class SessionConflict extends Schema.TaggedError<SessionConflict>("heddle
  * A store could not do what it was asked: it was `unavailable`, or holds what is no journal (`unreadable`). After a
  * failed append the records are in the journal as a whole or not at all; reading tells which.
  *
+ * Of a damaged journal, which is `unreadable`, `version` is the first version that is not what was written: its record is
+ * missing, is no record, or stands in another record's place. What was read before that version is as it was written.
+ *
  * @category errors
  * @since 0.1.0
  */
@@ -127,12 +130,20 @@ export class StoreError extends Schema.TaggedError<StoreError>("heddle/Journal/S
   reason: Schema.Literals(["unavailable", "unreadable"]),
   operation: Schema.Literals(["append", "version", "read"]),
   id: Schema.String,
+  version: Schema.optionalKey(Schema.Int),
   cause: Schema.optionalKey(Json.Opaque)
 }) {
   override get message(): string {
-    return `the store is ${this.reason} (${this.operation} of session ${JSON.stringify(this.id)})`
+    const session = JSON.stringify(this.id)
+    return this.version === undefined
+      ? `the store is ${this.reason} (${this.operation} of session ${session})`
+      : `the journal of session ${session} is damaged at version ${this.version}`
   }
 }
+
+/** What is wrong with a journal, and from which version on. */
+const damaged = (id: string, version: number, cause: unknown): StoreError =>
+  new StoreError({ reason: "unreadable", operation: "read", id, version, cause })
 
 /**
  * A store of journals, one per session id.
@@ -163,36 +174,63 @@ const encode = Schema.encodeEffect(RecordText)
 const decode = Schema.decodeUnknownEffect(RecordText)
 
 /**
- * A record as the one line of JSON that a store keeps. What was never meant to be JSON is rendered.
+ * A record as the one line of JSON that a store keeps. What was never meant to be JSON is rendered. With the `version`
+ * that the journal has after it the text says where it belongs, so that reading finds a record that stands elsewhere.
  *
  * @category encoding
  * @since 0.1.0
  */
-export const toText = (id: string, record: Record): Effect.Effect<string, StoreError> =>
+export const toText = (id: string, record: Record, version?: number): Effect.Effect<string, StoreError> =>
   encode(record).pipe(
-    Effect.map((json) => JSON.stringify(json)),
+    Effect.map((json) => JSON.stringify(version === undefined ? json : { version, ...json as Json.JsonObject })),
     Effect.mapError((cause) => new StoreError({ reason: "unreadable", operation: "append", id, cause: cause.message }))
   )
 
+/** The version that a text says its record has. Those that 0.1.0 wrote say none. */
+const versionOf = (json: unknown): number | undefined => {
+  const version = Json.isObject(json) ? json["version"] : undefined
+  return typeof version === "number" ? version : undefined
+}
+
 /**
- * The record that a text of {@link toText} stands for. A text that is anything else is `unreadable`.
+ * The record that a text of {@link toText} stands for. A text that is anything else is `unreadable`, and so is one that
+ * says another `version` than the one it is read at.
  *
  * @category encoding
  * @since 0.1.0
  */
-export const fromText = (id: string, text: string): Effect.Effect<Record, StoreError> =>
-  Effect.fromResult(Json.parse(text)).pipe(
-    Effect.flatMap(decode),
-    Effect.mapError((cause) =>
-      new StoreError({ reason: "unreadable", operation: "read", id, cause: Json.render(cause) })
-    )
+export const fromText = (id: string, text: string, version?: number): Effect.Effect<Record, StoreError> => {
+  const unreadable = (cause: string) =>
+    version === undefined
+      ? new StoreError({ reason: "unreadable", operation: "read", id, cause })
+      : damaged(id, version, cause)
+  return Effect.fromResult(Json.parse(text)).pipe(
+    Effect.mapError((cause) => unreadable(Json.render(cause))),
+    Effect.flatMap((json) => {
+      const written = versionOf(json)
+      return written === undefined || version === undefined || written === version
+        ? Effect.mapError(decode(json), (cause) => unreadable(Json.render(cause)))
+        : Effect.fail(unreadable(`the record of version ${written} stands in its place`))
+    })
   )
+}
+
+/** The texts of an append, each with its version. */
+export const toTexts = (
+  id: string,
+  expected: number,
+  records: ReadonlyArray<Record>
+): Effect.Effect<ReadonlyArray<string>, StoreError> =>
+  Effect.forEach(records, (record, index) => toText(id, record, expected + index + 1))
 
 const pageSize = 128
 
 /**
  * The reading of a journal page by page, for a store to read with: `page` gives up to `limit` texts of {@link toText}
- * behind a version, oldest first. It ends where a page is not full.
+ * behind a version, oldest first and without gaps. It ends where a page is not full.
+ *
+ * `version` is the store's own count of the records. With it a journal that ends before that count, or goes beyond it, is
+ * told as damaged; a writer that appends meanwhile damages nothing.
  *
  * @category encoding
  * @since 0.1.0
@@ -200,15 +238,32 @@ const pageSize = 128
 export const pages = (
   id: string,
   after: number,
-  page: (after: number, limit: number) => Effect.Effect<ReadonlyArray<string>, StoreError>
+  page: (after: number, limit: number) => Effect.Effect<ReadonlyArray<string>, StoreError>,
+  version?: Effect.Effect<number, StoreError>
 ): Stream.Stream<Entry, StoreError> =>
-  Stream.paginate(after, (version) =>
-    Effect.gen(function*() {
-      const texts = yield* page(version, pageSize)
-      const records = yield* Effect.forEach(texts, (text) => fromText(id, text))
-      const entries = records.map((record, index): Entry => ({ version: version + index + 1, record }))
-      return [entries, texts.length < pageSize ? Option.none() : Option.some(version + texts.length)] as const
-    }))
+  Stream.unwrap(
+    Effect.map(version ?? Effect.succeed(undefined), (begun) =>
+      Stream.paginate(after, (at) =>
+        Effect.gen(function*() {
+          const texts = yield* page(at, pageSize)
+          const entries = yield* Effect.forEach(texts, (text, index) =>
+            Effect.map(fromText(id, text, at + index + 1), (record): Entry => ({ version: at + index + 1, record })))
+          const end = at + texts.length
+          if (texts.length === pageSize) {
+            return [entries, Option.some(end)] as const
+          }
+          if (begun !== undefined && end < begun) {
+            return yield* damaged(id, end + 1, "the record is missing")
+          }
+          if (version !== undefined && end > Math.max(after, begun ?? 0)) {
+            const count = yield* version
+            if (end > count) {
+              return yield* damaged(id, count + 1, "the store does not count this record")
+            }
+          }
+          return [entries, Option.none()] as const
+        })))
+  )
 
 /** Texts and not values are kept, so that what is read is what any other store would give. */
 const memory = (): Service => {
@@ -226,7 +281,7 @@ const memory = (): Service => {
     })
   return {
     append: (id, expected, records) =>
-      Effect.flatMap(Effect.forEach(records, (record) => toText(id, record)), (lines) => commit(id, expected, lines)),
+      Effect.flatMap(toTexts(id, expected, records), (lines) => commit(id, expected, lines)),
     version: (id) => Effect.sync(() => texts(id).length),
     read: (id, after = 0) =>
       pages(id, after, (version, limit) => Effect.sync(() => texts(id).slice(version, version + limit)))

@@ -61,7 +61,8 @@ export const note = (
   records: Records,
   scribe: Scribe | undefined
 ): Effect.Effect<Journal.State> => {
-  const after = records.reduce(Journal.apply, state)
+  const read = records.reduce(Journal.apply, state)
+  const after = { ...read, session: Conversation.plain(read.session) }
   if (scribe === undefined) return Effect.succeed(after)
   const { session } = state
   const whole: Records = scribe.session === session ? records : [{ _tag: "Opened", session }, ...records]
@@ -97,7 +98,7 @@ export const load = (id: string): Effect.Effect<Kept | undefined, Journal.StoreE
       state: Journal.apply(state, entry.record),
       version: entry.version
     }))
-    return version === 0 ? undefined : { ...state, session: Journal.atRest(state), id, version }
+    return version === 0 ? undefined : { ...state, session: Conversation.plain(Journal.atRest(state)), id, version }
   })
 
 /**
@@ -118,9 +119,22 @@ export const open = (
     const session = Conversation.make({ ...options, id })
     return yield* store.append(id, 0, [{ _tag: "Opened", session }]).pipe(
       Effect.map((version): Kept => ({ id, version, session })),
-      Effect.catchTag("SessionConflict", () => open(id, options))
+      Effect.catchTag("SessionConflict", (conflict) => begunBy(conflict))
     )
   })
+
+/** The session that another one began at the same time. A store that has a version of it and no records is damaged. */
+const begunBy = ({ actual, id }: Journal.SessionConflict): Effect.Effect<Kept, Journal.StoreError, Journal.Store> =>
+  Effect.flatMap(load(id), (kept) =>
+    kept === undefined
+      ? new Journal.StoreError({
+        reason: "unreadable",
+        operation: "read",
+        id,
+        version: 1,
+        cause: `the store is at version ${actual} and has no record`
+      })
+      : Effect.succeed(kept))
 
 /** Writes for one operation, record behind record, whoever of its fibers writes. */
 class Pen implements Scribe {

@@ -98,7 +98,7 @@ const requestId = ({ state }: StreamReducer): string => state.interrupted?.reque
 
 /** The messages that a thread has more than the session. */
 const news = ({ state }: StreamReducer, thread: Thread.Thread): ReadonlyArray<Message.Message> =>
-  Log.list(thread).slice(state.session.thread.messages.length)
+  Log.since(thread, Log.length(state.session.thread))
 
 const replied = (reducer: StreamReducer, stepIndex: number): Records => {
   const response = Collector.toResponse(reducer.collector)
@@ -176,14 +176,15 @@ export const next = <M extends Mode>(
 const after = <M extends Mode>(
   reducer: StreamReducer<M>,
   records: Records
-): readonly [StreamReducer<M>, Records] => [
-  records.length === 0 ? reducer : {
-    ...reducer,
-    state: records.reduce(Journal.apply, reducer.state),
-    isEnded: records.some((record) => record._tag === "RunEnded")
-  },
-  records
-]
+): readonly [StreamReducer<M>, Records] => {
+  if (records.length === 0) return [reducer, records]
+  const state = records.reduce(Journal.apply, reducer.state)
+  const isEnded = records.some((record) => record._tag === "RunEnded")
+  return [
+    { ...reducer, state: isEnded ? { ...state, session: Conversation.plain(state.session) } : state, isEnded },
+    records
+  ]
+}
 
 /**
  * The reducer after an event. The given one is not changed.
@@ -227,12 +228,12 @@ export const finalize = <M extends Mode>(reducer: StreamReducer<M>): Finalized<M
   const left = brokenOff(reducer)
   if (mode === "step") {
     const result = { ...Collector.toStepResult(collector), haltedReason: "cancelled" }
-    return finalized(session.approved.length === 0 ? session : left.session, result)
+    return finalized(session.approved.length === 0 ? session : Conversation.plain(left.session), result)
   }
   const result = Collector.toChatResult(collector)
   // A last step that was whole may have left calls that wait: they wait on.
   const { suspensions } = left.session
   const record = endedAs(reducer, { ...result, suspensions }, result.outcome)
-  const { session: ended } = Journal.apply(left, record)
+  const ended = Conversation.plain(Journal.apply(left, record).session)
   return finalized(ended.approved.length === 0 ? ended : { ...ended, status: "idle" }, result)
 }

@@ -32,6 +32,122 @@ describe("Session.Store: memory", () => {
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 })
 
+describe("a store that has a session's version and not its records", () => {
+  it.live("M-25: opening reads it once more, and says that the journal is damaged", () =>
+    Effect.gen(function*() {
+      let reads = 0
+      const store: Session.StoreService = {
+        append: (id, expected) => Effect.fail(new Session.SessionConflict({ id, expected, actual: 7 })),
+        version: () => Effect.succeed(7),
+        read: () => Stream.fromIterableEffect(Effect.sync(() => (reads++, [])))
+      }
+      const error = yield* Effect.flip(Session.open("s")).pipe(
+        Effect.provideService(Session.Store, store),
+        Effect.timeout("5 seconds")
+      )
+      assert.deepInclude(error, { _tag: "StoreError", reason: "unreadable", operation: "read", version: 1 })
+      assert.strictEqual(reads, 2)
+    }))
+})
+
+describe("the text of a record", () => {
+  const { fromText, toText } = Session.Texts
+
+  it.effect("M-26: says its version, and is refused at another; one that says none is read anywhere", () =>
+    Effect.gen(function*() {
+      const text = yield* toText("s", said("a"), 3)
+      assert.deepStrictEqual(yield* fromText("s", text, 3), said("a"))
+      assert.deepStrictEqual(yield* fromText("s", text), said("a"))
+      assert.deepStrictEqual(yield* fromText("s", yield* toText("s", said("a")), 9), said("a"))
+      const error = yield* Effect.flip(fromText("s", text, 4))
+      assert.deepInclude(error, {
+        reason: "unreadable",
+        version: 4,
+        cause: "the record of version 3 stands in its place"
+      })
+    }))
+})
+
+describe("a long journal", () => {
+  const { fromText, toText } = Session.Texts
+
+  /** One turn with a tool call, as a run writes it. */
+  const turn = (n: number): ReadonlyArray<Session.Record> => {
+    const [id, requestId, toolCall] = [`c${n}`, `r${n}`, Message.toolCall(`c${n}`, "read", { path: "a.ts" })]
+    const ofStep = { requestId, stepIndex: 0 }
+    const asking = Message.assistant("", [toolCall])
+    return [
+      { _tag: "RunStarted", requestId, operation: "reply", messages: [Message.user(`question ${n}`)] },
+      { _tag: "ReplyReceived", ...ofStep, message: asking },
+      { _tag: "CallStarted", ...ofStep, toolCall, attempt: 1, idempotencyKey: `r${n}:0:0:${id}` },
+      { _tag: "CallEnded", ...ofStep, toolCallId: id, outcome: { _tag: "Ok", value: "text" } },
+      { _tag: "StepCompleted", ...ofStep, messages: [asking, Message.tool(id, "text")] },
+      { _tag: "StepCompleted", requestId, stepIndex: 1, messages: [Message.assistant(`answer ${n}`)] },
+      {
+        _tag: "RunEnded",
+        requestId,
+        haltedReason: "completed",
+        messages: [],
+        status: "completed",
+        suspensions: [],
+        context: {},
+        metadata: {}
+      }
+    ]
+  }
+
+  /** The texts of a journal of so many turns, written once. */
+  const written = (turns: number) =>
+    Effect.gen(function*() {
+      const opened: Session.Record = { _tag: "Opened", session: Session.make({ id: "s" }) }
+      const records = [opened, ...Array.from({ length: turns }, (_, n) => turn(n)).flat()]
+      const texts = yield* Effect.forEach(records, (record, index) => toText("s", record, index + 1))
+      const store: Session.StoreService = {
+        append: () => Effect.die("not written to"),
+        version: () => Effect.succeed(texts.length),
+        read: (id, after = 0) =>
+          Stream.mapEffect(
+            Stream.fromIterable(texts.slice(after).entries()),
+            ([index, text]) => Effect.map(fromText(id, text), (record) => ({ version: after + index + 1, record }))
+          )
+      }
+      return store
+    })
+
+  /** The shortest of three loads, in milliseconds of the processor. */
+  const millis = (turns: number) =>
+    Effect.gen(function*() {
+      const store = yield* written(turns)
+      let shortest = Infinity
+      for (let round = 0; round < 3; round++) {
+        const before = process.cpuUsage()
+        const kept = yield* Effect.provideService(Session.load("s"), Session.Store, store)
+        const { system, user } = process.cpuUsage(before)
+        shortest = Math.min(shortest, (system + user) / 1000)
+        assert.strictEqual(kept?.session.thread.messages.length, 4 * turns)
+      }
+      return shortest
+    })
+
+  it.live(
+    "M-27: four times the turns take four times as long to load, not sixteen times",
+    () =>
+      Effect.gen(function*() {
+        const short = yield* millis(2500)
+        const long = yield* millis(10_000)
+        assert.isBelow(long / short, 8, `2,500 turns took ${short} ms, 10,000 took ${long} ms`)
+      }),
+    60_000
+  )
+
+  it.effect("M-27: a session that was loaded is plain data", () =>
+    Effect.gen(function*() {
+      const kept = yield* Effect.provideService(Session.load("s"), Session.Store, yield* written(200))
+      const thread = kept === undefined ? {} : kept.session.thread
+      assert.isArray(Object.getOwnPropertyDescriptor(thread, "messages")?.value)
+    }))
+})
+
 const broken = (change: (store: Session.StoreService) => Partial<Session.StoreService>) =>
   Layer.effect(
     Session.Store,

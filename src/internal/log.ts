@@ -76,6 +76,14 @@ export const list = (thread: Thread.Thread): Messages => {
   return own === undefined ? thread.messages : own.list ?? listOf(own)
 }
 
+/** The messages from a position on. */
+export const since = (thread: Thread.Thread, position: number): Messages => {
+  const own = Sharing.of(thread)
+  return own === undefined || own.list !== undefined
+    ? list(thread).slice(position)
+    : own.log.slice(position, own.length)
+}
+
 /** The same thread as plain data, which whoever prints it can see: a getter is not asked for that. */
 export const plain = (thread: Thread.Thread): Thread.Thread =>
   Sharing.of(thread) !== undefined ? { messages: list(thread), metadata: thread.metadata } : thread

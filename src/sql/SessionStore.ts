@@ -67,18 +67,19 @@ type Operation = Journal.StoreError["operation"]
 const unavailable = (operation: Operation, id: string) => (cause: SqlError.SqlError) =>
   new Journal.StoreError({ reason: "unavailable", operation, id, cause })
 
-/** The texts of a page, if they stand where the journal has them: `after` and onwards, without a gap. */
-const inPlace = (id: string, after: number, rows: ReadonlyArray<Row>) =>
-  rows.every(({ version }, index) => version === after + index + 1)
-    ? Effect.succeed(rows.map(({ record }) => record))
-    : Effect.fail(
-      new Journal.StoreError({
-        reason: "unreadable",
-        operation: "read",
-        id,
-        cause: `records are missing behind ${after}`
-      })
-    )
+/** The texts of a page, up to the first gap: what is read behind it would stand in another record's place. */
+const inPlace = (id: string, after: number, rows: ReadonlyArray<Row>) => {
+  const gap = rows.findIndex(({ version }, index) => version !== after + index + 1)
+  return gap < 0 ? Effect.succeed(rows.map(({ record }) => record)) : Effect.fail(
+    new Journal.StoreError({
+      reason: "unreadable",
+      operation: "read",
+      id,
+      version: after + gap + 1,
+      cause: "the record is missing"
+    })
+  )
+}
 
 const appending =
   (sql: SqlClient.SqlClient, currentVersion: (key: string) => Effect.Effect<number, SqlError.SqlError>) =>
@@ -121,7 +122,7 @@ export const make: Effect.Effect<Journal.Service, never, SqlClient.SqlClient> = 
   const commit = appending(sql, currentVersion)
   return {
     append: (id, expected, records) =>
-      Effect.forEach(records, (record) => Journal.toText(id, record)).pipe(
+      Journal.toTexts(id, expected, records).pipe(
         Effect.flatMap((texts) =>
           commit(id, expected, texts).pipe(
             Effect.provideService(SqlClient.BeginTransaction, begin),
@@ -136,7 +137,7 @@ export const make: Effect.Effect<Journal.Service, never, SqlClient.SqlClient> = 
           WHERE id = ${keyOf(id)} AND version > ${after} ORDER BY version LIMIT ${limit}`.pipe(
           Effect.mapError(unavailable("read", id)),
           Effect.flatMap((rows) => inPlace(id, after, rows))
-        ))
+        ), Effect.mapError(currentVersion(keyOf(id)), unavailable("read", id)))
   }
 })
 

@@ -106,8 +106,9 @@ describe("the cost of an append", () => {
       yield* store.append("s", 0, [said("x"), ...Array.from({ length: 999 }, () => said("x"))])
       const few = yield* statementsOf(Stream.runDrain(Stream.take(store.read("s"), 3)))
       const all = yield* statementsOf(Stream.runDrain(store.read("s")))
-      assert.strictEqual(few.length, 1)
-      assert.strictEqual(all.length, 8)
+      // Its version is read first.
+      assert.strictEqual(few.length, 2)
+      assert.strictEqual(all.length, 9)
     }).pipe(Effect.provide(both)))
 })
 
@@ -234,6 +235,58 @@ describe("a database that is no store any more", () => {
         assert.deepStrictEqual([reason, operation], ["unreadable", "read"])
       }
     }))
+
+  const damages: Record<string, readonly [(sql: SqlClient.SqlClient) => Effect.Effect<unknown, unknown>, number]> = {
+    "its last record is lost": [(sql) => sql`DELETE FROM heddle_records WHERE version = 3`, 3],
+    "all of its records are lost": [(sql) => sql`DELETE FROM heddle_records`, 1],
+    "a record in the middle is lost": [(sql) => sql`DELETE FROM heddle_records WHERE version = 2`, 2],
+    "two records are swapped": [(sql) =>
+      sql`UPDATE heddle_records SET version = -version WHERE version > 1`.pipe(
+        Effect.andThen(sql`UPDATE heddle_records SET version = 5 + version WHERE version < 0`)
+      ), 2],
+    "a record is no record": [(sql) => sql`UPDATE heddle_records SET record = '{"_tag":"Bogus"}' WHERE version = 2`, 2],
+    "a record is cut off": [
+      (sql) => sql`UPDATE heddle_records SET record = substr(record, 1, 20) WHERE version = 2`,
+      2
+    ],
+    "its count has gone back": [(sql) => sql`UPDATE heddle_journals SET version = 2`, 3],
+    "its count is lost": [(sql) => sql`DELETE FROM heddle_journals`, 1]
+  }
+
+  for (const [damage, [inflict, version]] of Object.entries(damages)) {
+    it.effect(`M-25, M-26: ${damage}: reading, loading and opening say so, and at which version`, () =>
+      Effect.gen(function*() {
+        const store = yield* Session.Store
+        yield* store.append("s", 0, [said("a"), said("b"), said("c")])
+        yield* inflict(yield* SqlClient.SqlClient)
+        const reads: ReadonlyArray<Effect.Effect<unknown, Session.StoreError, Session.Store>> = [
+          Stream.runDrain(store.read("s")),
+          Session.load("s"),
+          Session.open("s")
+        ]
+        for (const read of reads) {
+          const error = errorOf(yield* Effect.exit(read))
+          assert.deepStrictEqual([error.reason, error.operation, error.version], ["unreadable", "read", version])
+          assert.strictEqual(error.message, `the journal of session "s" is damaged at version ${version}`)
+        }
+      }).pipe(Effect.provide(both, { local: true })))
+  }
+
+  it.effect("M-26: a writer that appends while a journal is read damages nothing", () =>
+    Effect.gen(function*() {
+      const store = yield* Session.Store
+      const many = (from: number) => Array.from({ length: 200 }, (_, index) => said(`${from + index}`)) as never
+      yield* store.append("s", 0, many(0))
+      let version = 200
+      const seen = yield* Stream.runCollect(Stream.mapArrayEffect(store.read("s"), (entries) =>
+        version < 1000
+          ? Effect.as(Effect.map(store.append("s", version, many(version)), (next) => version = next), entries)
+          : Effect.succeed(entries)))
+      assert.deepStrictEqual(seen.map((entry) => entry.version), seen.map((_, index) => index + 1))
+      assert.isAtLeast(seen.length, 200)
+      assert.deepStrictEqual(yield* Stream.runCollect(store.read("s", 999)), [{ version: 1000, record: said("999") }])
+      assert.deepStrictEqual(yield* Stream.runCollect(store.read("s", 5000)), [])
+    }).pipe(Effect.provide(both, { local: true })))
 
   it.effect("records without their journal are not written over, and an append is whole or not there", () =>
     Effect.gen(function*() {
