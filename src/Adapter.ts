@@ -15,6 +15,7 @@ import type * as Event from "./Event.ts"
 import * as Classifications from "./internal/classification.ts"
 import * as Json from "./internal/json.ts"
 import * as LostArguments from "./internal/lostArguments.ts"
+import * as Pairing from "./internal/pairing.ts"
 import * as Requests from "./internal/request.ts"
 import type * as Message from "./Message.ts"
 import * as Policy from "./Policy.ts"
@@ -207,7 +208,7 @@ const requestOf = (
       const given = options.tools ?? []
       const tools = new Map([...(defaults.tools ?? []), ...given].map((tool): [string, Tool.Any] => [tool.name, tool]))
       const template = Requests.template(options, defaults, tools)
-      const issues = Requests.issues(thread, template, given, tools)
+      const issues = [...Pairing.issues(thread.messages), ...Requests.issues(thread, template, given, tools)]
       if (issues.length > 0) return Result.fail(unusable(issues))
       return Result.succeed({ ...template, messages: Requests.messages(options.system, thread.messages) })
     }

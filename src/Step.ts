@@ -16,6 +16,7 @@ import type * as Event from "./Event.ts"
 import * as Ambient from "./internal/ambient.ts"
 import * as EngineErrors from "./internal/engineError.ts"
 import * as Now from "./internal/now.ts"
+import * as Pairing from "./internal/pairing.ts"
 import * as Pulled from "./internal/pulled.ts"
 import * as Request from "./internal/request.ts"
 import { Running } from "./internal/running.ts"
@@ -121,6 +122,10 @@ export const prepare = <Tools extends ReadonlyArray<Tool.Any>, E, R>(
     const valid = Thread.validate(input)
     if (Result.isFailure(valid)) return Effect.fail(valid.failure)
     const thread = valid.success
+    const unpaired = Pairing.issues(thread.messages)
+    if (unpaired.length > 0) {
+      return Effect.fail(new Thread.ValidationError({ reason: "invalid_thread", errors: unpaired }))
+    }
     const template = Request.template(options, defaults, tools)
     const errors = Request.issues(thread, template, given, tools)
     if (errors.length > 0) return Effect.fail(new Thread.ValidationError({ reason: "invalid_request", errors }))

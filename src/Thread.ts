@@ -8,6 +8,7 @@ import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import * as Json from "./internal/json.ts"
 import * as Log from "./internal/log.ts"
+import * as Pairing from "./internal/pairing.ts"
 import * as Message from "./Message.ts"
 
 /**
@@ -30,7 +31,8 @@ export const Thread = Schema.Struct({
 export type Thread = (typeof Thread)["Type"]
 
 /**
- * What a run can start from: a prompt, messages, or a thread.
+ * What a run can start from: a prompt, messages, or a thread. Each tool call in it needs one answer, right behind the
+ * message that makes it: anything else fails before a request is made, and {@link repair} mends it.
  *
  * @category models
  * @since 0.1.0
@@ -58,6 +60,11 @@ export type Issue = (typeof Issue)["Type"]
 
 /**
  * An input that cannot be used. `errors` lists every issue, not the first only; the message tells their number.
+ *
+ * - `invalid_thread`: what was given is no conversation, or one in which a call lacks its one answer or an answer its
+ *   call; {@link repair} mends the latter
+ * - `invalid_request`: an option of the request cannot be used
+ * - `invalid_session_input`: what was given is neither a session nor what one can be made of
  *
  * @category errors
  * @since 0.1.0
@@ -218,4 +225,62 @@ export const validate = (input: unknown): Result.Result<Thread, ValidationError>
   const thread = fromMessages(messages as ReadonlyArray<Message.Input>)
   const metadata = Json.isObject(input) && Json.isObject(input["metadata"]) ? input["metadata"] : {}
   return Result.succeed({ messages: thread.messages, metadata })
+}
+
+/**
+ * One thing that {@link repair} did: it `"answered"` a call as cancelled, `"dropped"` an answer that had no call or was
+ * a second one, or `"moved"` an answer to its place behind the call. `index` is the position of the call's or the
+ * answer's message in what was given.
+ *
+ * @category models
+ * @since 0.2.0
+ */
+export interface Repair {
+  readonly kind: "answered" | "dropped" | "moved"
+  readonly index: number
+  readonly toolCallId: string
+  readonly reason: string
+}
+
+/**
+ * The conversation with exactly one answer for each of its tool calls, right behind the message that makes it, and what
+ * was done for that. Without anything to mend `repairs` is empty and the messages are as they were.
+ *
+ * **Details**
+ *
+ * For conversations that were cut short, trimmed or put together by hand: a provider refuses one with an open call or
+ * with an answer to no call, and so does a run. Open calls are answered as cancelled, answers without a call and second
+ * answers are dropped, and an answer that comes after other messages is moved. What was said stays. A conversation that
+ * waits for an approval, for a result or for an answer is no case for it: give the answer instead.
+ *
+ * **Example** (Going on after a process that ended too early)
+ *
+ * ```ts import.meta.vitest
+ * import { Message, Thread } from "heddle"
+ *
+ * const { repairs, thread } = Thread.repair([
+ *   Message.user("go"),
+ *   Message.assistant("", [Message.toolCall("a", "read")]),
+ *   Message.user("Still there?"),
+ *   Message.tool("b", "an answer to nothing")
+ * ])
+ *
+ * thread.messages.map((message) => message.role) // => ["user", "assistant", "tool", "user"]
+ * thread.messages[2]?.isError // => true
+ * repairs.map(({ kind, toolCallId }) => [kind, toolCallId]) // => [["answered", "a"], ["dropped", "b"]]
+ * ```
+ *
+ * @category combinators
+ * @since 0.2.0
+ */
+export const repair = (
+  input: Exclude<Input, string>
+): { readonly thread: Thread; readonly repairs: ReadonlyArray<Repair> } => {
+  const given: { readonly messages: ReadonlyArray<Message.Input>; readonly metadata?: Thread["metadata"] } =
+    "messages" in input ? input : { messages: input }
+  const { messages, repairs } = Pairing.repaired(given.messages)
+  return {
+    thread: { messages: fromMessages(messages).messages, metadata: given.metadata ?? Json.none },
+    repairs
+  }
 }
