@@ -201,7 +201,8 @@ type Made<Name extends string, P, A, E, R> = Tool<
  *
  * - `parameters`: struct fields, any Schema, or a raw JSON Schema object; `{}` for none. Arguments that do not fit are
  *   answered as `invalid_arguments`, and the handler is not called. Raw JSON Schema is sent as it is, not checked.
- * - `success`: encodes the result before it is written for the model.
+ * - `success`: encodes the result before it is written for the model, and holds the handler to its type. Without it the
+ *   tool produces what its handler returns.
  * - `readOnly`, `destructive`, `idempotent`, `openWorld`: MCP's hints, by their MCP names.
  * - `validate`, `authorize`: decide from the arguments, in this order, whether a call may run; both are asked before
  *   every handler, count as running, and are skipped by nothing. A denial is an answer (`denied`), which the error policy
@@ -226,7 +227,13 @@ type Made<Name extends string, P, A, E, R> = Tool<
  * @category models
  * @since 0.1.0
  */
-export type Options<P, S extends Schema.Constraint, E, R> = Declared.Options<P, S, E, R>
+export type Options<
+  P,
+  S extends Schema.Constraint,
+  E,
+  R,
+  H extends Effect.Effect<unknown, unknown, unknown> = Effect.Effect<unknown, unknown, unknown>
+> = Declared.Options<P, S, E, R, H>
 
 /**
  * A tool. Throws a `TypeError` that names the option for a name, a flag, parameters or a timeout that cannot be used.
@@ -255,11 +262,12 @@ export const make = <
   const P extends Parameters.Input,
   S extends Schema.Constraint = Schema.Unknown,
   E = never,
-  R = never
+  R = never,
+  H extends Effect.Effect<unknown, unknown, unknown> = Effect.Effect<unknown>
 >(
   name: Name,
-  options: Options<P, S, E, R>
-): Made<Name, P, S["Type"], E, R | S["EncodingServices"]> => {
+  options: Options<P, S, E, R, H>
+): Made<Name, P, Declared.Success<S, H>, E, R | S["EncodingServices"]> => {
   Declaration.check(name, options as unknown as Readonly<Record<string, unknown>>)
   const { answerWithin, parameters, success, timeout, ...declared } = options
   const made = Parameters.make(parameters)
@@ -278,7 +286,7 @@ export const make = <
     ...(success === undefined ? {} : { encodeSuccess: Parameters.successEncoder(success) }),
     ...(timeout === undefined ? {} : { timeout: Declaration.duration(name, "timeout", timeout) }),
     ...(answerWithin === undefined ? {} : { answerWithin: Declaration.duration(name, "answerWithin", answerWithin) })
-  } as unknown as Made<Name, P, S["Type"], E, R | S["EncodingServices"]>
+  } as unknown as Made<Name, P, Declared.Success<S, H>, E, R | S["EncodingServices"]>
 }
 
 /**
@@ -323,7 +331,10 @@ export const fromChat = <
   name: Name,
   options: Declared.ChatOptions<P, A, E, R>
 ): Made<Name, P, A, E | SubAgent.ChatFailed, R> =>
-  make(name, SubAgent.options(options) as unknown as Options<P, Schema.Codec<A>, E | SubAgent.ChatFailed, R>)
+  make(
+    name,
+    SubAgent.options(options) as unknown as Options<P, Schema.Codec<A>, E | SubAgent.ChatFailed, R>
+  ) as Any as Made<Name, P, A, E | SubAgent.ChatFailed, R>
 
 /**
  * The outcome of a handler that produced a value.

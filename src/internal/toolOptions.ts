@@ -64,12 +64,32 @@ interface Declarations<P, R> {
   readonly metadata?: Json.JsonObject
 }
 
-export interface Options<P, S extends Schema.Constraint, E, R> extends Declarations<P, R> {
+/**
+ * What a handler may produce under a success schema. While the compiler reads a handler before it knows the schema, `S`
+ * is `never`: then the handler's own value must not be held to the rest of this union.
+ */
+export type Produced<S extends Schema.Constraint> = [S] extends [never] ? any : S["Type"] | Tool.AskUser | Tool.Halt
+
+/** The effect of a handler as it was written, to infer it from; nothing while it is being read. It forbids nothing. */
+type Written<H> = [H] extends [never] ? unknown : H | Effect.Effect<unknown, unknown, unknown>
+
+/** What a tool produces: what its success schema says, and without one what its handler returns as a value. */
+export type Success<S extends Schema.Constraint, H extends Effect.Effect<unknown, unknown, unknown>> = unknown extends
+  S["Type"] ? 0 extends 1 & Effect.Success<H> ? unknown : Exclude<Effect.Success<H>, Tool.AskUser | Tool.Halt>
+  : S["Type"]
+
+export interface Options<
+  P,
+  S extends Schema.Constraint,
+  E,
+  R,
+  H extends Effect.Effect<unknown, unknown, unknown> = Effect.Effect<unknown, unknown, unknown>
+> extends Declarations<P, R> {
   readonly success?: S
   readonly handler?: (
     args: Parameters.Type<P>,
     call: Tool.CallContext
-  ) => Effect.Effect<S["Type"] | Tool.AskUser | Tool.Halt, E, R>
+  ) => Written<H> & Effect.Effect<Produced<S>, E, R>
   readonly manual?: boolean
 }
 

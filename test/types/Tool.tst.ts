@@ -84,7 +84,7 @@ describe("Tool.make", () => {
   test("no parameters are no arguments", () => {
     const none = Tool.make("none", { parameters: {}, handler: () => Effect.succeed(1) })
     expect<Tool.Params<typeof none>>().type.toBe<{}>()
-    expect<Tool.Success<typeof none>>().type.toBe<unknown>()
+    expect<Tool.Success<typeof none>>().type.toBe<number>()
     expect<Tool.Failure<typeof none>>().type.toBe<never>()
     expect<Tool.Services<typeof none>>().type.toBe<never>()
   })
@@ -136,6 +136,76 @@ describe("Tool.make", () => {
         return Effect.void
       }
     })
+  })
+
+  test("M-29: a callback and a promise are handlers, and their value is what the tool produces", () => {
+    const called = Tool.make("t", {
+      parameters: {},
+      handler: () => Effect.callback<number, "late">((resume) => resume(Effect.succeed(1)))
+    })
+    expect<Tool.Success<typeof called>>().type.toBe<number>()
+    expect<Tool.Failure<typeof called>>().type.toBe<"late">()
+    expect<Tool.Services<typeof called>>().type.toBe<never>()
+    const promised = Tool.make("t", {
+      parameters: { city: Schema.String },
+      handler: ({ city }, call) => call.promise(() => new Promise<string>((resolve) => resolve(city)))
+    })
+    expect<Tool.Success<typeof promised>>().type.toBe<string>()
+    const asynchronous = Tool.make("t", { parameters: {}, handler: (_, call) => call.promise(async () => 1) })
+    expect<Tool.Success<typeof asynchronous>>().type.toBe<number>()
+  })
+
+  test("M-29: a callback and a promise that do not say what they produce are unknown, or what success says", () => {
+    const called = Tool.make("t", {
+      parameters: {},
+      handler: () => Effect.callback((resume) => resume(Effect.succeed(1)))
+    })
+    expect<Tool.Success<typeof called>>().type.toBe<unknown>()
+    expect<Tool.Services<typeof called>>().type.toBe<never>()
+    const promised = Tool.make("t", {
+      parameters: {},
+      handler: (_, call) => call.promise(() => new Promise((resolve) => resolve(1)))
+    })
+    expect<Tool.Success<typeof promised>>().type.toBe<unknown>()
+    const held = Tool.make("t", {
+      parameters: {},
+      success: Schema.Finite,
+      handler: () => Effect.callback((resume) => resume(Effect.succeed(1)))
+    })
+    expect<Tool.Success<typeof held>>().type.toBe<number>()
+    const heldPromise = Tool.make("t", {
+      parameters: {},
+      success: Schema.Finite,
+      handler: (_, call) => call.promise(() => new Promise((resolve) => resolve(1)))
+    })
+    expect<Tool.Success<typeof heldPromise>>().type.toBe<number>()
+    Tool.make("t", {
+      parameters: {},
+      success: Schema.Finite,
+      // @ts-expect-error Type 'string' is not assignable to type 'number
+      handler: () => Effect.callback<string>((resume) => resume(Effect.succeed("7")))
+    })
+  })
+
+  test("M-29: a question and a halt are not what a tool produces", () => {
+    const asking = Tool.make("t", {
+      parameters: { n: Schema.Finite },
+      handler: ({ n }) =>
+        Effect.gen(function*() {
+          if (n === 0) return Tool.askUser("How many?")
+          if (n < 0) return Tool.halt("negative", n)
+          return n.toString()
+        })
+    })
+    expect<Tool.Success<typeof asking>>().type.toBe<string>()
+    const either = Tool.make("t", {
+      parameters: { city: Schema.String },
+      handler: ({ city }) =>
+        city === "?" ? Effect.succeed(Tool.askUser("Which city?")) : Effect.succeed({ celsius: 21 })
+    })
+    expect<Tool.Success<typeof either>>().type.toBe<{ celsius: number }>()
+    const declared: Tool.Options<{}, Schema.Finite, "late", Weather> = { parameters: {}, handler: () => Effect.never }
+    expect(Tool.make("t", declared)).type.toBe<Tool.Tool<"t", {}, number, "late", Weather>>()
   })
 
   test("services of the schemas are services of the tool", () => {
@@ -221,6 +291,21 @@ describe("Tool.fromChat", () => {
       result: (result: Event.ChatResult) => Effect.succeed(result.steps.length)
     })
     expect<Tool.Success<typeof agent>>().type.toBe<number>()
+  })
+
+  test("M-29: result may be a callback", () => {
+    const agent = Tool.fromChat("agent", {
+      parameters: {},
+      chat: () => Chat.stream("go"),
+      result: () => Effect.callback<number>((resume) => resume(Effect.succeed(1)))
+    })
+    expect<Tool.Success<typeof agent>>().type.toBe<number>()
+    const asking = Tool.fromChat("agent", {
+      parameters: {},
+      chat: () => Chat.stream("go"),
+      result: (result) => Effect.succeed(result.steps.length > 1 ? Tool.askUser("More?") : result.steps.length)
+    })
+    expect<Tool.Success<typeof asking>>().type.toBe<number>()
   })
 })
 
