@@ -29,7 +29,7 @@ const failed = (reason: Conversation.SessionError["reason"], detail: string, too
  */
 export const usable = (session: Session): Effect.Effect<void, Conversation.SessionError> =>
   session.status === "error"
-    ? failed("session_in_error_state", "the last run broke: see metadata.error")
+    ? failed("session_in_error_state", "the last run broke: see metadata.error, and call Session.recover to go on")
     : Effect.void
 
 /** The call that waits under an id, if its time is not up. */

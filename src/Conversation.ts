@@ -138,7 +138,9 @@ export const make = (options: Options = {}): Session => ({
 /**
  * What a caller got wrong about a session's data. A wrong status is a defect instead, and names the right call.
  *
- * - `session_in_error_state`: the last run broke; nothing goes on from there
+ * - `session_in_error_state`: the last run broke; `Session.recover` leads out
+ * - `approval_pending`: the user spoke while calls wait for an approval: settle them with `Session.approve` or
+ *   `Session.deny` first, or reply with `pending: "deny"`
  * - `unknown_tool_call_id`: no such call waits; `already_answered`: it has had its answer
  * - `invalid_answer`: the answer does not fit the question, or the kind of the call
  * - `expired`: the time for an answer is up: `Session.expire` settles the call
@@ -150,6 +152,7 @@ export const make = (options: Options = {}): Session => ({
 export class SessionError extends Schema.TaggedError<SessionError>("heddle/Conversation/SessionError")("SessionError", {
   reason: Schema.Literals([
     "session_in_error_state",
+    "approval_pending",
     "unknown_tool_call_id",
     "already_answered",
     "invalid_answer",
@@ -211,6 +214,39 @@ const answering = (session: Session, answers: ReadonlyArray<Message.Message>): S
   ...session,
   thread: OpenCalls.placed(session.thread, answers)
 })
+
+/**
+ * The session led out of status `error`: idle, with its whole thread and without `metadata.error`. A session that is not
+ * in error is given back as it is.
+ *
+ * **Example** (Going on after a reply that broke)
+ *
+ * ```ts import.meta.vitest
+ * import * as Effect from "effect/Effect"
+ * import { Message, Session } from "heddle"
+ * import { Script } from "heddle/testing"
+ *
+ * const { finish, streamError, text } = Script
+ * const broken = [text("It is "), streamError("network_error")]
+ * const whole = [text("It is raining."), finish("stop")]
+ *
+ * const program = Effect.gen(function*() {
+ *   const { session } = yield* Session.start([Message.user("Is it raining?")])
+ *   const after = yield* Session.reply(Session.recover(session), "Please say that again.")
+ *   return [session.status, after.result.finalResponse?.outputText]
+ * })
+ *
+ * await Effect.runPromise(Effect.provide(program, Script.layer([broken, whole]))) // => ["error", "It is raining."]
+ * ```
+ *
+ * @category transitions
+ * @since 0.1.0
+ */
+export const recover = (session: Session): Session => {
+  if (session.status !== "error") return session
+  const { error: _, ...metadata } = session.metadata
+  return { ...session, status: "idle", metadata }
+}
 
 /**
  * The session as a run begins: what it waited for has been said.

@@ -126,7 +126,7 @@ export type StepResult = (typeof StepResult)["Type"]
  * around the run that was given up. Results stored by 0.1 do not record it, and decode as `"cancel"`.
  *
  * @category schemas
- * @since 0.2.0
+ * @since 0.1.0
  */
 export const CancelReason = Schema.Literals(["cancel", "deadline", "interrupt"])
 
@@ -134,7 +134,7 @@ export const CancelReason = Schema.Literals(["cancel", "deadline", "interrupt"])
  * @see {@link CancelReason}
  *
  * @category models
- * @since 0.2.0
+ * @since 0.1.0
  */
 export type CancelReason = (typeof CancelReason)["Type"]
 

@@ -95,6 +95,13 @@ export {
    */
   make,
   /**
+   * Leads a session out of status `error`.
+   *
+   * @category transitions
+   * @since 0.1.0
+   */
+  recover,
+  /**
    * A session: serialisable data and nothing else.
    *
    * @category schemas
@@ -280,6 +287,21 @@ export const start = <const T extends Tools = [], E = never, R = never, RHalt = 
   SessionRun.awaited((seen) => checked(SessionPlan.starting(input), options, seen))
 
 /**
+ * How the user is replied for: the options of the run, and what becomes of the calls that wait.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface ReplyOptions<T extends Tools, E, R, RHalt, REvent> extends Options<T, E, R, RHalt, REvent> {
+  /**
+   * What becomes of calls that still wait for an answer when the user speaks. By default a reply while an approval is
+   * pending fails with the `SessionError` `approval_pending`. `"deny"` answers every call that waits as denied, and goes
+   * on; a single open question is not denied, since the reply is its answer.
+   */
+  readonly pending?: "deny"
+}
+
+/**
  * The events of {@link reply}.
  *
  * @category streams
@@ -288,11 +310,12 @@ export const start = <const T extends Tools = [], E = never, R = never, RHalt = 
 export const streamReply = <const T extends Tools = [], E = never, R = never, RHalt = never, REvent = never>(
   session: Session,
   content: Message.Content,
-  options: Options<T, E, R, RHalt, REvent> = {}
-): Events<T, E, R | RHalt | REvent> => checked(SessionPlan.replying(session, content), options)
+  { pending, ...options }: ReplyOptions<T, E, R, RHalt, REvent> = {}
+): Events<T, E, R | RHalt | REvent> => checked(SessionPlan.replying(session, content, pending), options)
 
 /**
- * Says what the user says: the answer to the question that waits, or something new.
+ * Says what the user says: the answer to the question that waits, or something new. While an approval is pending it fails
+ * with the `SessionError` `approval_pending`, unless `pending` says what becomes of the call.
  *
  * @category running
  * @since 0.1.0
@@ -300,9 +323,9 @@ export const streamReply = <const T extends Tools = [], E = never, R = never, RH
 export const reply = <const T extends Tools = [], E = never, R = never, RHalt = never, REvent = never>(
   session: Session,
   content: Message.Content,
-  options: Options<T, E, R, RHalt, REvent> = {}
+  { pending, ...options }: ReplyOptions<T, E, R, RHalt, REvent> = {}
 ): Running<"chat", T, E, R | RHalt | REvent> =>
-  SessionRun.awaited((seen) => checked(SessionPlan.replying(session, content), options, seen))
+  SessionRun.awaited((seen) => checked(SessionPlan.replying(session, content, pending), options, seen))
 
 /**
  * The events of `Session.continue`.

@@ -7,6 +7,9 @@
 import * as Effect from "effect/Effect"
 import * as Answering from "./Answering.ts"
 import * as Conversation from "./Conversation.ts"
+import type * as Event from "./Event.ts"
+import * as Json from "./internal/json.ts"
+import * as Keeper from "./Keeper.ts"
 import * as Message from "./Message.ts"
 import type * as SessionRun from "./SessionRun.ts"
 import * as Thread from "./Thread.ts"
@@ -29,6 +32,31 @@ const free = (operation: string, session: Session): Effect.Effect<void, Conversa
       : wrong(operation, session, session.status === "awaiting_user" ? "Session.reply" : forTools)
   )
 
+const approvalPending =
+  "a call waits for an approval: call Session.approve or Session.deny first, or Session.reply with "
+  + "{ pending: \"deny\" }"
+
+const withdrawn: Record<Event.Suspension["kind"], string> = {
+  approval: "the user went on instead of approving the call",
+  manual: "the user went on before the call had its result",
+  question: "the user went on instead of answering the question"
+}
+
+/** The session in which nothing waits but the one question that the user answers by speaking. */
+const denied = (session: Session): Effect.Effect<Session, Conversation.SessionError> => {
+  const questions = session.suspensions.filter(({ kind }) => kind === "question")
+  const refused = session.suspensions.filter(({ kind }) => kind !== "question" || questions.length > 1)
+  return Effect.andThen(
+    Answering.usable(session),
+    Effect.reduce(
+      refused,
+      () => session,
+      (session, { id, kind }) =>
+        Keeper.happened(session, { _tag: "Answered", id, answer: { _tag: "Denied", reason: withdrawn[kind] } })
+    )
+  )
+}
+
 /** A session that the user may speak to. Where it waits, that answers the one question there is. */
 const spokenTo = (
   operation: string,
@@ -37,6 +65,9 @@ const spokenTo = (
 ): Effect.Effect<void, Conversation.SessionError> =>
   Effect.gen(function*() {
     yield* Answering.usable(session)
+    if (session.suspensions.some(({ kind }) => kind === "approval")) {
+      return yield* new Conversation.SessionError({ reason: "approval_pending", detail: approvalPending })
+    }
     if (session.status === "awaiting_tools") return yield* wrong(operation, session, forTools)
     const [question, ...others] = session.suspensions
     if (question === undefined) return
@@ -61,19 +92,21 @@ export const starting = (input: unknown): Effect.Effect<SessionRun.Plan<"chat">,
     return { mode: "chat", operation: "start", session, messages: [] }
   })
 
-/** Saying something as the user. */
+/** Saying something as the user. What waits is denied first, if that is wanted. */
 export const replying = (
   session: Session,
-  content: Message.Content
-): Effect.Effect<SessionRun.Plan<"chat">, Failure> => {
-  const message = Message.user(content)
-  return Effect.as(spokenTo("reply", session, message), {
-    mode: "chat",
-    operation: "reply",
-    session,
-    messages: [message]
+  content: Message.Content,
+  pending: "deny" | undefined
+): Effect.Effect<SessionRun.Plan<"chat">, Failure> =>
+  Effect.gen(function*() {
+    const message = Message.user(content)
+    if (pending !== undefined && pending !== "deny") {
+      return yield* Effect.die(new TypeError(`Session.reply: pending must be "deny"; got: ${Json.render(pending)}`))
+    }
+    const settled = pending === "deny" ? yield* denied(session) : session
+    yield* spokenTo("reply", settled, message)
+    return { mode: "chat", operation: "reply", session: settled, messages: [message] }
   })
-}
 
 /** Going on, with a message or without. */
 export const continuing = (

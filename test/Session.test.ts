@@ -6,9 +6,9 @@ import * as Effect from "effect/Effect"
 import * as Stream from "effect/Stream"
 import { type Event, Message, Policy, Session, Thread, Tool } from "heddle"
 import { Laws, Script } from "heddle/testing"
-import { transcript } from "./support/scenarios.ts"
-import { after, calling, defect, done, throughJson, tools } from "./support/sessions.ts"
-import { anything, echo } from "./support/tools.ts"
+import { appr, transcript } from "./support/scenarios.ts"
+import { after, calling, defect, done, payer, throughJson, tools } from "./support/sessions.ts"
+import { anything, boom, echo } from "./support/tools.ts"
 
 const { error, finish, text, toolCall } = Script
 
@@ -270,6 +270,130 @@ describe("Session: errors", () => {
         assert.deepInclude(failure, { _tag: "SessionError", reason: "session_in_error_state" })
       }
     }))
+
+  it.effect("M-23: recovering leads out of every error, with the thread as it was, and every operation goes on", () =>
+    Effect.gen(function*() {
+      const cut = yield* Effect.provide(Session.start("go"), Script.layer([[text("par"), error("timeout")]]))
+      const later = yield* Effect.provide(
+        Session.start("go", { tools: [echo] }),
+        Script.layer([calling("echo:c0"), [Script.preflightError("network_error")]])
+      )
+      const failed = yield* Effect.provide(
+        Session.start("go", { tools: [boom], onToolError: "halt" }),
+        Script.layer([calling("boom:c0")])
+      )
+      for (const { session } of [cut, later, failed]) {
+        assert.strictEqual(session.status, "error")
+        const recovered = Session.recover(session)
+        assert.deepStrictEqual(recovered.thread, session.thread)
+        assert.strictEqual(recovered.status, "idle")
+        assert.notProperty(recovered.metadata, "error")
+        assert.strictEqual(Session.recover(recovered), recovered)
+        assert.isEmpty(Laws.history(recovered.thread, { pending: [] }))
+        const operations = [
+          Session.start(recovered),
+          Session.reply(recovered, "x"),
+          Session.continue(recovered, null),
+          Session.step(recovered)
+        ]
+        for (const operation of operations) {
+          const { session: next } = yield* withDone(operation as Effect.Effect<Session.Done, Session.Failure>)
+          assert.strictEqual(next.status, "completed")
+          assert.notProperty(next.metadata, "error")
+          assert.deepStrictEqual(
+            next.thread.messages.slice(0, recovered.thread.messages.length),
+            recovered.thread.messages
+          )
+        }
+      }
+    }))
+
+  it.effect("M-23: a kept session that was recovered is what the store has from then on", () =>
+    Effect.gen(function*() {
+      const opened = yield* Session.open("s", { thread: Thread.fromMessages([Message.user("go")]) })
+      const broken = yield* Session.keep(opened, (session) =>
+        Effect.provide(Session.start(session), Script.layer([[text("par"), error("timeout")]])))
+      assert.strictEqual((yield* Session.load("s"))?.session.status, "error")
+      const next = yield* Session.keep(broken, (session) =>
+        withDone(Session.reply(Session.recover(session), "again")))
+      const loaded = yield* Session.load("s")
+      assert.deepStrictEqual(loaded?.session, next.session)
+      assert.deepStrictEqual([next.session.status, next.session.metadata], ["completed", {}])
+    }).pipe(Effect.provide(Session.Store.layerMemory)))
+
+  it.effect("M-24: speaking while an approval waits is a typed failure, and says how to go on", () =>
+    Effect.gen(function*() {
+      for (const waiting of [yield* after("pay:p"), yield* after("pay:p", "ask:q"), yield* after("appr:m", "pay:p")]) {
+        const operations = [
+          Session.reply(waiting, "hi"),
+          Stream.runDrain(Session.streamReply(waiting, "hi")),
+          Session.continue(waiting, Message.user("hi"))
+        ]
+        for (const operation of operations) {
+          const failure = yield* Effect.flip(withDone(operation as Effect.Effect<unknown, Session.Failure>))
+          assert.deepInclude(failure, { _tag: "SessionError", reason: "approval_pending" })
+          assert.include(failure.message, "pending: \"deny\"")
+        }
+      }
+      const misuse = Session.reply(yield* after("pay:p"), "hi", { pending: "allow" as "deny" })
+      assert.include(yield* defect(withDone(misuse)), "pending must be \"deny\"; got: allow")
+    }))
+
+  it.effect("M-24: a reply that denies what waits answers every such call, and goes on", () =>
+    Effect.gen(function*() {
+      const { pay, runs } = payer()
+      const waiting = yield* after("pay:p1", "appr:m1", "echo:c0", "pay:p2")
+      const operations = [
+        Session.reply(waiting, "rather not", { tools: [pay, appr, echo], pending: "deny" }),
+        Session.reply(throughJson(waiting), "rather not", { tools: [pay, appr, echo], pending: "deny" })
+      ]
+      for (const operation of operations) {
+        const { session } = yield* withDone(operation)
+        const [said, answer] = session.thread.messages.slice(-2)
+        assert.deepStrictEqual([session.status, said?.content, answer?.content], ["completed", "rather not", "done"])
+        assert.isEmpty(runs)
+        assert.isEmpty(session.suspensions)
+        const answers = session.thread.messages.filter(({ role }) => role === "tool")
+        assert.deepStrictEqual(answers.map(({ toolCallId }) => toolCallId), ["p1", "m1", "c0", "p2"])
+        for (const id of ["p1", "m1", "p2"]) {
+          const message = answers.find(({ toolCallId }) => toolCallId === id)
+          assert.isTrue(message?.isError)
+          assert.include(Message.text(message!), "the user went on")
+        }
+        assert.isEmpty(Laws.history(session.thread, { pending: [] }))
+      }
+    }))
+
+  it.effect("M-24: one question is still answered by the reply, and several are withdrawn", () =>
+    Effect.gen(function*() {
+      const one = yield* withDone(Session.reply(yield* after("ask:q", "pay:p"), "Oslo", { pending: "deny" }))
+      const told = one.session.thread.messages.find(({ toolCallId }) => toolCallId === "q")
+      assert.strictEqual(told?.content, "<awaiting user response>")
+      assert.include(one.session.thread.messages.map(({ content }) => content), "Oslo")
+      const several = yield* withDone(Session.reply(yield* after("ask:q1", "ask:q2"), "Oslo", { pending: "deny" }))
+      const { messages } = several.session.thread
+      for (const id of ["q1", "q2"]) {
+        assert.isTrue(messages.find(({ toolCallId }) => toolCallId === id)?.isError)
+      }
+      assert.deepStrictEqual(messages.slice(-2).map(({ content }) => content), ["Oslo", "done"])
+      const free = yield* withDone(Session.reply(Session.make(), "hi", { pending: "deny" }))
+      assert.strictEqual(free.session.status, "completed")
+    }))
+
+  it.effect("M-24: a kept session has the denials and the reply in its journal", () =>
+    Effect.gen(function*() {
+      const opened = yield* Session.open("s", { thread: Thread.fromMessages([Message.user("go")]) })
+      const waiting = yield* Session.keep(opened, (session) =>
+        Effect.provide(Session.start(session, { tools }), Script.layer([calling("pay:p1", "pay:p2")])))
+      const next = yield* Session.keep(waiting, (session) =>
+        withDone(Session.reply(session, "no", { tools, pending: "deny" })))
+      assert.deepStrictEqual((yield* Session.load("s"))?.session, next.session)
+      const store = yield* Session.Store
+      const tags = (yield* Stream.runCollect(store.read("s", waiting.version))).map(({ record }) =>
+        record._tag
+      )
+      assert.deepStrictEqual(tags, ["Answered", "Answered", "RunStarted", "StepCompleted", "RunEnded"])
+    }).pipe(Effect.provide(Session.Store.layerMemory)))
 
   it.effect("R-454: a tool failure that halts is an error with its exception, or with the call", () =>
     Effect.gen(function*() {

@@ -68,9 +68,15 @@ const retrying = (
         Effect.provideService(Schedule.CurrentMetadata, metadata),
         Effect.flatMap((outcome) => {
           if (!isFailure(outcome)) return Effect.succeed(outcome)
-          const waited = Cancellation.orElse(Pull.catchDone(step(outcome.error), isOver), attempts.inner, () => undefined)
-          return Effect.flatMap(waited, (next) =>
-            next !== undefined && attempts.again() ? from(number + 1, next) : Effect.succeed(outcome))
+          const waited = Cancellation.orElse(
+            Pull.catchDone(step(outcome.error), isOver),
+            attempts.inner,
+            () => undefined
+          )
+          return Effect.flatMap(
+            waited,
+            (next) => next !== undefined && attempts.again() ? from(number + 1, next) : Effect.succeed(outcome)
+          )
         })
       )
     return from(1, Schedule.CurrentMetadata.defaultValue())
