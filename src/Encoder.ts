@@ -9,6 +9,7 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
+import { described, describedText } from "./internal/errorFields.ts"
 import * as Json from "./internal/json.ts"
 import * as Now from "./internal/now.ts"
 import * as Outcomes from "./internal/outcome.ts"
@@ -25,18 +26,11 @@ export interface Service {
   readonly encode: (value: unknown) => Effect.Effect<string, unknown>
 }
 
-/** What stands in the error envelope for a reported reason: its message, or a readable rendering. */
-const describe = (reason: unknown): string => {
-  if (typeof reason === "object" && reason !== null && "message" in reason && typeof reason.message === "string") {
-    return reason.message === "" && "_tag" in reason ? String(reason._tag) : reason.message
-  }
-  return Json.render(reason)
+const errorEnvelope = (reason: unknown): unknown => {
+  if (reason instanceof Tool.ToolError) return { error: reason.message, code: reason.reason }
+  const { details, text } = described(reason)
+  return details === undefined ? { error: text } : { error: text, details }
 }
-
-const errorEnvelope = (reason: unknown): unknown =>
-  reason instanceof Tool.ToolError
-    ? { error: reason.message, code: reason.reason }
-    : { error: describe(reason) }
 
 const stringify = (value: unknown): string => {
   const text = JSON.stringify(value ?? null)
@@ -65,18 +59,28 @@ const encodeWith = (envelope: (reason: unknown) => unknown): Service => {
 
 /**
  * The default: strings as they are, everything else as JSON; `undefined` is written as `null`. `Tool.ok(x)` becomes
- * `{"ok": x}`, and `Tool.error(reason)` an envelope `{"error": message}`, with a `code` where the runtime made the
- * error. Functions, symbols and cycles fail.
+ * `{"ok": x}`. Functions, symbols and cycles fail.
+ *
+ * `Tool.error(reason)` becomes an envelope `{"error": message}`. Where the runtime made the error it has a `code`, the
+ * reason of the `ToolError`. Other errors have `details` where there are any: what the schema of the error's class
+ * writes, or without one its tag, its name and those of its own fields that are texts, numbers or booleans. An error
+ * without a message is told by its tag or its name. Its cause, its stack, a request and a response are never written.
  *
  * **Example** (What a model reads)
  *
  * ```ts import.meta.vitest
  * import { Encoder, Tool } from "heddle"
  * import * as Effect from "effect/Effect"
+ * import * as Schema from "effect/Schema"
  *
  * Effect.runSync(Encoder.json.encode("as it is")) // => "as it is"
  * Effect.runSync(Encoder.json.encode({ celsius: 7 })) // => '{"celsius":7}'
  * Effect.runSync(Encoder.json.encode(Tool.error("no such city"))) // => '{"error":"no such city"}'
+ *
+ * class NotFound extends Schema.TaggedError<NotFound>()("NotFound", { path: Schema.String }) {}
+ *
+ * Effect.runSync(Encoder.json.encode(Tool.error(new NotFound({ path: "/a" }))))
+ * // => '{"error":"NotFound","details":{"path":"/a"}}'
  * ```
  *
  * @category constructors
@@ -89,7 +93,7 @@ const inspect = (reason: unknown): string => {
   if (typeof reason === "symbol") return `:${reason.description ?? ""}`
   return reason instanceof Tool.ToolError
     ? `${reason.message} ${JSON.stringify(Json.toJson(reason))}`
-    : describe(reason)
+    : describedText(reason)
 }
 
 /**
@@ -116,7 +120,7 @@ const plainText = (value: unknown): string => {
   if (value._tag === "Ok") return plainText(value.value)
   if (value._tag !== "Error") return jsonOrKeys(value)
   const { error } = value
-  return `Tool execution failed: ${error instanceof Tool.ToolError ? reasonText(error) : describe(error)}`
+  return `Tool execution failed: ${error instanceof Tool.ToolError ? reasonText(error) : describedText(error)}`
 }
 
 /**

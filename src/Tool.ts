@@ -126,6 +126,7 @@ export interface Tool<Name extends string, Params, Success, Failure, R> {
   readonly description: string
   readonly parameters: Parameters.Parameters<Params, R>
   readonly encodeSuccess?: (value: unknown) => Effect.Effect<unknown, unknown, R>
+  readonly encodeFailure?: (error: unknown) => Effect.Effect<unknown, unknown, R>
   readonly handler?: (args: Params, call: CallContext) => Effect.Effect<Success | AskUser | Halt, Failure, R>
   readonly readOnly: boolean
   readonly destructive: boolean
@@ -203,6 +204,9 @@ type Made<Name extends string, P, A, E, R> = Tool<
  *   answered as `invalid_arguments`, and the handler is not called. Raw JSON Schema is sent as it is, not checked.
  * - `success`: encodes the result before it is written for the model, and holds the handler to its type. Without it the
  *   tool produces what its handler returns.
+ * - `failure`: encodes what the handler reports. Without it the fields of an error are told as the schema of its class
+ *   writes them, and of any other error its tag, its name, its message and what it has of texts, numbers and booleans;
+ *   never a cause, a stack, a request or a response, and at most 8,192 characters. What does not fit is told like that, too.
  * - `readOnly`, `destructive`, `idempotent`, `openWorld`: MCP's hints, by their MCP names.
  * - `validate`, `authorize`: decide from the arguments, in this order, whether a call may run; both are asked before
  *   every handler, count as running, and are skipped by nothing. A denial is an answer (`denied`), which the error policy
@@ -269,7 +273,7 @@ export const make = <
   options: Options<P, S, E, R, H>
 ): Made<Name, P, Declared.Success<S, H>, E, R | S["EncodingServices"]> => {
   Declaration.check(name, options as unknown as Readonly<Record<string, unknown>>)
-  const { answerWithin, parameters, success, timeout, ...declared } = options
+  const { answerWithin, failure, parameters, success, timeout, ...declared } = options
   const made = Parameters.make(parameters)
   return {
     description: "",
@@ -283,7 +287,8 @@ export const make = <
     ...declared,
     name,
     parameters: Result.isSuccess(made) ? made.success : Declaration.misuse(name, made.failure),
-    ...(success === undefined ? {} : { encodeSuccess: Parameters.successEncoder(success) }),
+    ...(success === undefined ? {} : { encodeSuccess: Parameters.encoder(success) }),
+    ...(failure === undefined ? {} : { encodeFailure: Parameters.encoder(failure) }),
     ...(timeout === undefined ? {} : { timeout: Declaration.duration(name, "timeout", timeout) }),
     ...(answerWithin === undefined ? {} : { answerWithin: Declaration.duration(name, "answerWithin", answerWithin) })
   } as unknown as Made<Name, P, Declared.Success<S, H>, E, R | S["EncodingServices"]>

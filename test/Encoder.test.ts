@@ -3,6 +3,7 @@
  * fail.
  */
 import { assert, describe, it } from "@effect/vitest"
+import * as Cause from "effect/Cause"
 import * as Data from "effect/Data"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
@@ -16,6 +17,11 @@ const cyclic: Record<string, unknown> = { a: 1 }
 cyclic["self"] = cyclic
 
 class NoSuchUser extends Data.TaggedError("NoSuchUser")<{ readonly id: number }> {}
+
+class Moved extends Schema.TaggedError<Moved>()("Moved", {
+  path: Schema.String,
+  to: Schema.Struct({ host: Schema.String, at: Schema.Date })
+}) {}
 
 class Broken extends Data.TaggedError("Broken")<{ readonly message: string }> {}
 
@@ -33,8 +39,7 @@ const rows: ReadonlyArray<readonly [value: unknown, text: string]> = [
   [Tool.error(""), "{\"error\":\"\"}"],
   [Tool.error({ code: 7 }), "{\"error\":\"{\\\"code\\\":7}\"}"],
   [Tool.error(kaboom), "{\"error\":\"kaboom\"}"],
-  [Tool.error(new Broken({ message: "no ink" })), "{\"error\":\"no ink\"}"],
-  [Tool.error(new NoSuchUser({ id: 7 })), "{\"error\":\"NoSuchUser\"}"],
+  [Tool.error(new Error("")), "{\"error\":\"Error\"}"],
   [Tool.error(null), "{\"error\":\"null\"}"],
   [Tool.error(undefined), "{\"error\":\"undefined\"}"],
   [{ b: 1, a: [true, { c: null }] }, "{\"b\":1,\"a\":[true,{\"c\":null}]}"],
@@ -45,6 +50,34 @@ const rows: ReadonlyArray<readonly [value: unknown, text: string]> = [
   [-0.5, "-0.5"],
   [true, "true"],
   [{ _tag: "Ok", value: 1 }, "{\"_tag\":\"Ok\",\"value\":1}"]
+]
+
+/** What an error holds beside its message, and the message of one that each of the encoders writes its own way. */
+const withFields: ReadonlyArray<readonly [reason: unknown, json: string, text: string]> = [
+  [
+    new NoSuchUser({ id: 7 }),
+    "{\"error\":\"NoSuchUser\",\"details\":{\"id\":7}}",
+    "NoSuchUser {\"id\":7}"
+  ],
+  [new Broken({ message: "no ink" }), "{\"error\":\"no ink\",\"details\":{\"_tag\":\"Broken\"}}", "no ink"],
+  [
+    new Moved({ path: "/a", to: { host: "b", at: new Date(0) } }),
+    "{\"error\":\"Moved\",\"details\":{\"path\":\"/a\",\"to\":{\"host\":\"b\",\"at\":\"1970-01-01T00:00:00.000Z\"}}}",
+    "Moved {\"path\":\"/a\",\"to\":{\"host\":\"b\",\"at\":\"1970-01-01T00:00:00.000Z\"}}"
+  ],
+  [new RangeError("too far"), "{\"error\":\"too far\",\"details\":{\"name\":\"RangeError\"}}", "too far"],
+  [
+    Object.assign(new Error("no file"), { code: "ENOENT", errno: -2, request: { url: "?key=sk-1" } }),
+    "{\"error\":\"no file\",\"details\":{\"code\":\"ENOENT\",\"errno\":-2}}",
+    "no file {\"code\":\"ENOENT\",\"errno\":-2}"
+  ],
+  [
+    { _tag: "Gone", since: [1], cause: "sk-1" },
+    "{\"error\":\"Gone\",\"details\":{\"since\":[1]}}",
+    "Gone {\"since\":[1]}"
+  ],
+  [{ message: "no", path: "/a" }, "{\"error\":\"no\",\"details\":{\"path\":\"/a\"}}", "no {\"path\":\"/a\"}"],
+  [new Cause.UnknownError("no line", "An error occurred in Effect.tryPromise"), "{\"error\":\"no line\"}", "no line"]
 ]
 
 const encoders = { json: Encoder.json, allm: Encoder.allm }
@@ -114,7 +147,6 @@ describe("Encoder.falai", () => {
       const rows: ReadonlyArray<readonly [value: unknown, text: string]> = [
         [Tool.error("nope"), "Tool execution failed: nope"],
         [Tool.error(kaboom), "Tool execution failed: kaboom"],
-        [Tool.error(new NoSuchUser({ id: 7 })), "Tool execution failed: NoSuchUser"],
         [Tool.error({ code: 7 }), "Tool execution failed: {\"code\":7}"],
         [Tool.error(cyclic), "Tool execution failed: {\"a\":1}"],
         [Tool.error(timeout), "Tool execution failed: tool error (slow): timeout"],
@@ -156,6 +188,32 @@ describe("Encoder.falai", () => {
         yield* said(() => Effect.void, { authorize: () => ({ allowed: false, reason: "not yours" }) }),
         ["Tool execution failed: Permission denied: not yours", true]
       )
+    }))
+})
+
+describe("Encoder: errors that were reported", () => {
+  it.effect("M-10, M-11, R-031, R-415: the fields of an error are told with its message", () =>
+    Effect.gen(function*() {
+      for (const [reason, json, text] of withFields) {
+        assert.strictEqual(yield* Encoder.json.encode(Tool.error(reason)), json)
+        assert.strictEqual(yield* Encoder.allm.encode(Tool.error(reason)), JSON.stringify({ error: text }))
+        assert.strictEqual(yield* Encoder.falai.encode(Tool.error(reason)), `Tool execution failed: ${text}`)
+      }
+    }))
+
+  it.effect("M-10: an error's text has at most 8,192 characters", () =>
+    Effect.gen(function*() {
+      const long = "\"loom\"\n".repeat(100_000)
+      for (
+        const reason of [
+          new NoSuchUser({ id: long as never }),
+          new Moved({ path: long, to: { host: long, at: new Date(0) } })
+        ]
+      ) {
+        const text = yield* Encoder.json.encode(Tool.error(reason))
+        assert.isAtMost(text.length, 8_192)
+        assert.isAbove(text.length, 7_500)
+      }
     }))
 })
 
@@ -336,7 +394,10 @@ describe("Encoder: in a run", () => {
         const reported = yield* answerTo(() => Effect.fail("nope"), { encoder: { encode } })
         assert.strictEqual(reported.content, "{\"error\":\"nope\"}")
         const crashed = yield* answerTo(() => Effect.die(kaboom), { encoder: { encode } })
-        assert.strictEqual(crashed.content, "{\"error\":\"tool error (subject): handler_raised\"}")
+        assert.strictEqual(
+          crashed.content,
+          "{\"error\":\"tool error (subject): handler_raised\",\"code\":\"handler_raised\"}"
+        )
       }
     }))
 

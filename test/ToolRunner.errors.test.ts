@@ -112,13 +112,14 @@ describe("ToolRunner: failures under continue", () => {
     Effect.gen(function*() {
       const broken = Encoder.layer({ encode: () => Effect.fail("no pen") })
       for (
-        const [name, expected] of [["failS", "nope"], ["boom", "tool error (boom): handler_raised"], [
-          "fail",
-          "Symbol(not_found)"
-        ]] as const
+        const [name, expected] of [
+          ["failS", { error: "nope" }],
+          ["boom", { error: "tool error (boom): handler_raised", code: "handler_raised" }],
+          ["fail", { error: "Symbol(not_found)" }]
+        ] as const
       ) {
         const { content } = yield* answerOf(name).pipe(Effect.provide(broken))
-        assert.deepStrictEqual(JSON.parse(String(content)), { error: expected })
+        assert.deepStrictEqual(JSON.parse(String(content)), expected)
       }
     }))
 

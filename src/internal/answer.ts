@@ -12,6 +12,7 @@ import type * as Encoder from "../Encoder.ts"
 import type * as Event from "../Event.ts"
 import type * as Message from "../Message.ts"
 import type * as Tool from "../Tool.ts"
+import { described, shownText, unwrapped, written } from "./errorFields.ts"
 import * as Json from "./json.ts"
 import * as Now from "./now.ts"
 import * as Outcomes from "./outcome.ts"
@@ -114,28 +115,59 @@ const encode = <E, R>(desk: Desk<E, R>, subject: Subject, value: unknown): Effec
     )
 }
 
+const literal = (fields: Json.JsonObject): string =>
+  Result.getOrElse(Result.try(() => JSON.stringify(fields)), () => "{\"error\":\"the error cannot be shown\"}")
+
 /** The last resort, which cannot fail: a value may break even while it is being rendered. */
-const literalError = (reason: unknown): string =>
-  Result.getOrElse(
-    Result.try(() => JSON.stringify({ error: Json.render(reason) })),
-    () => "{\"error\":\"the error cannot be shown\"}"
-  )
+const literalError = (reason: unknown): string => {
+  if (reason instanceof ToolError) return literal({ error: reason.message, code: reason.reason })
+  const { details, text } = described(reason)
+  return literal(details === undefined ? { error: text } : { error: text, details })
+}
 
 const literalValue = (value: unknown): string =>
   Result.getOrElse(Result.try(() => JSON.stringify(Json.toJson(value))), () => "\"the result cannot be shown\"")
 
+/** An exception as data. One that is no more than its message is a text. */
+const exception = (error: Error): unknown => {
+  const { details, text } = described(error)
+  if (details !== undefined) return { message: text, ...details }
+  return error.message === "" ? text : shownText(error.message)
+}
+
+/** What a handler reported, as its tool's schema writes it. What does not fit the schema is told like any other reason. */
+const reported = <E, R>(desk: Desk<E, R>, subject: Subject, reason: unknown): Effect.Effect<unknown, never, any> => {
+  const encodeFailure = reason instanceof ToolError ? undefined : subject.tool?.encodeFailure
+  if (encodeFailure === undefined) {
+    const error = unwrapped(reason)
+    return Effect.succeed(error instanceof Error && !("_tag" in error) ? exception(error) : error)
+  }
+  return inTime(desk, subject, Now.attempt(() => encodeFailure(reason))).pipe(
+    Effect.map((fields) => withMessage(reason, written(reason, fields))),
+    Effect.catchCause(() => reported(desk, { ...subject, tool: undefined }, reason))
+  )
+}
+
+/** The message of an error is told where its schema does not write it. */
+const withMessage = (reason: unknown, fields: unknown): unknown =>
+  reason instanceof Error && reason.message !== "" && Json.isObject(fields)
+    ? { message: shownText(reason.message), ...fields }
+    : fields
+
 /** What the model reads of a failure. An encoder that failed on the result is not asked to encode its failure. */
-const errorContent = <E, R>(desk: Desk<E, R>, subject: Subject, reason: unknown): Effect.Effect<string> =>
+const errorContent = <E, R>(desk: Desk<E, R>, subject: Subject, reason: unknown): Effect.Effect<string, never, any> =>
   Effect.suspend(() => {
-    if (isEncodingFailure(reason)) return Effect.succeed(literalError(reason.cause))
-    const isException = reason instanceof Error && !("_tag" in reason)
-    return write(desk, subject, Outcomes.brand({ _tag: "Error", error: isException ? reason.message : reason }))
+    if (isEncodingFailure(reason)) return Effect.succeed(literal({ error: described(reason.cause).text }))
+    return Effect.flatMap(
+      reported(desk, subject, reason),
+      (error) => write(desk, subject, Outcomes.brand({ _tag: "Error", error }))
+    )
   }).pipe(Effect.catchCause(() => Effect.succeed(literalError(reason))))
 
 const isEncodingFailure = (reason: unknown): reason is Tool.ToolError =>
   Json.isObject(reason) && reason["_tag"] === "ToolError" && reason["reason"] === "encoding_failed"
 
-const continued = <E, R>(desk: Desk<E, R>, subject: Subject, reason: unknown): Effect.Effect<Answer> =>
+const continued = <E, R>(desk: Desk<E, R>, subject: Subject, reason: unknown): Effect.Effect<Answer, never, any> =>
   Effect.map(errorContent(desk, subject, reason), (content) => told(subject, reason, content))
 
 const told = (subject: Subject, reason: unknown, content: string): Answer => ({
@@ -166,7 +198,7 @@ const halted = <E, R>(
   subject: Subject,
   reason: unknown,
   exception: Exception = {}
-): Effect.Effect<Answer> =>
+): Effect.Effect<Answer, never, any> =>
   Effect.map(errorContent(desk, subject, reason), (content) => toldHalt(subject, reason, content, exception))
 
 const toldHalt = (subject: Subject, reason: unknown, content: string, exception: Exception): Answer => ({
@@ -178,7 +210,11 @@ const toldHalt = (subject: Subject, reason: unknown, content: string, exception:
 })
 
 /** The caller's function broke: the run halts, and the exception is told next to the tool error. */
-const broken = <E, R>(desk: Desk<E, R>, subject: Subject, cause: Cause.Cause<unknown>): Effect.Effect<Answer> => {
+const broken = <E, R>(
+  desk: Desk<E, R>,
+  subject: Subject,
+  cause: Cause.Cause<unknown>
+): Effect.Effect<Answer, never, any> => {
   const exception = Cause.squash(cause)
   const error = toolError("invalid_return", subject.call, {
     detail: "onToolError threw",
@@ -315,16 +351,22 @@ export const answerTo = <E, R>(desk: Desk<E, R>, subject: Subject, raw: unknown)
 }
 
 /** The answer to a call that its tool's gates did not let run. It is a result like any other, and no failure. */
-export const denied = <E, R>(desk: Desk<E, R>, subject: Subject, error: Tool.ToolError): Effect.Effect<Answer> =>
-  continued(desk, subject, error)
+export const denied = <E, R>(
+  desk: Desk<E, R>,
+  subject: Subject,
+  error: Tool.ToolError
+): Effect.Effect<Answer, never, any> => continued(desk, subject, error)
 
 /** An answer with what its handler adds to the context. What failed adds nothing. */
 export const updating = (answer: Answer, contextUpdate: Json.JsonObject | undefined): Answer =>
   contextUpdate === undefined || answer.raw._tag === "Error" ? answer : { ...answer, contextUpdate }
 
 /** The answer to a call that was not run to its end. It tells so, and is no failure that a policy is asked about. */
-export const cancelled = <E, R>(desk: Desk<E, R>, subject: Subject, detail: string): Effect.Effect<Answer> =>
-  continued(desk, subject, toolError("cancelled", subject.call, { detail }))
+export const cancelled = <E, R>(
+  desk: Desk<E, R>,
+  subject: Subject,
+  detail: string
+): Effect.Effect<Answer, never, any> => continued(desk, subject, toolError("cancelled", subject.call, { detail }))
 
 /** The answer to a call that nobody waits for any more. Nothing of the caller's is asked, for nothing is waited for. */
 export const unfinished = (subject: Subject, detail: string): Answer => {

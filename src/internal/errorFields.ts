@@ -17,7 +17,7 @@ const envelope = 192
 
 const never: ReadonlySet<string> = new Set(["cause", "stack", "__proto__"])
 
-/** Kept where they are a text or a number, such as a request's name; as objects they hold headers and keys. */
+/** As objects they hold headers and keys. A schema may write a text for one, such as its name. */
 const exchanges: ReadonlySet<string> = new Set(["request", "response"])
 
 const attempt = <A>(read: () => A): A | undefined => Result.getOrUndefined(Result.try(read))
@@ -43,6 +43,9 @@ const withoutSecrets = (text: string, isAll: boolean): string =>
       (all, start: string, name: string) => isAll || secret.test(name) ? `${start}${name}=REDACTED` : all
     )
     : text
+
+/** A message as it may be shown. */
+export const shownText = (text: string): string => withoutSecrets(text, false)
 
 /** A text that has been cut to `most` UTF-16 code units, without splitting a surrogate pair. */
 const cut = (text: string, most: number): string => {
@@ -117,9 +120,9 @@ class Copy {
   }
 }
 
-/** JSON cut to `room` characters: long texts are cut, and what comes after the end of the room is left out. */
-export const bounded = (fields: Json.JsonObject, room = longest - envelope): Json.JsonObject =>
-  new Copy(room).members(Object.entries(fields))
+/** JSON of at most so many characters: long texts are cut, and what comes after the end of the room is left out. */
+const bounded = (fields: Json.JsonObject): Json.JsonObject =>
+  new Copy(longest - envelope).members(Object.entries(fields))
 
 const valuesOf = (value: object): ReadonlyArray<unknown> =>
   value instanceof Map || value instanceof Set ? Array.from(value) : Object.values(value)
@@ -156,22 +159,27 @@ const encoderOf = (value: object): Encoder | undefined => {
   return encoder
 }
 
+/** What a schema wrote of an error, as far as it may be shown: no `cause`, no `stack`, nothing that was redacted. */
+export const written = (error: unknown, fields: unknown): unknown => {
+  if (!Json.isObject(fields)) return fields
+  const entries = Object.entries(fields).map(([key, value]) =>
+    [key, hidesSecrets(member(Object(error), key)) ? "<redacted>" : value] as const
+  )
+  return shown(Object.fromEntries(entries))
+}
+
 /** The fields as the schema of the error's class writes them. */
 const declared = (error: object): Json.JsonObject | undefined =>
   attempt(() => {
-    const written = encoderOf(error)?.(error)
-    if (!Json.isObject(written)) return undefined
-    const entries = Object.entries(written).map(([key, value]) =>
-      [key, hidesSecrets(member(error, key)) ? "<redacted>" : value] as const
-    )
-    return shown(Object.fromEntries(entries)) as Json.JsonObject
+    const fields = written(error, encoderOf(error)?.(error))
+    return Json.isObject(fields) ? fields : undefined
   })
 
 /** The fields of its own that are texts, numbers and booleans. */
 const plain = (error: object, isAll: boolean): Json.JsonObject => {
   const keys = attempt(() => Object.keys(error)) ?? []
   const entries = keys.flatMap((key): ReadonlyArray<readonly [string, unknown]> => {
-    if (never.has(key) || key.startsWith("~")) return []
+    if (never.has(key) || exchanges.has(key) || key.startsWith("~")) return []
     const value = member(error, key)
     if (typeof value === "string") return [[key, withoutSecrets(cut(value, longest), isAll)]]
     return typeof value === "number" || typeof value === "boolean" ? [[key, Json.toJson(value)]] : []
@@ -181,16 +189,14 @@ const plain = (error: object, isAll: boolean): Json.JsonObject => {
 
 const deepest = 8
 
-const isUnknown = (error: object): boolean => attempt(() => Cause.isUnknownError(error)) ?? false
+const isUnknown = (error: unknown): error is Cause.UnknownError => attempt(() => Cause.isUnknownError(error)) ?? false
 
 /** An exception of unknown type stands for what was thrown. */
-const unwrapped = (error: object): object => {
+export const unwrapped = (error: unknown): unknown => {
   let inner = error
   for (let depth = 0; depth < deepest && isUnknown(inner); depth++) {
     const cause = member(inner, "cause")
-    if (typeof cause !== "object" || cause === null) {
-      return cause === undefined || cause === null ? inner : { name: "UnknownError", message: String(cause) }
-    }
+    if (cause === undefined || cause === null) return inner
     inner = cause
   }
   return inner
@@ -204,6 +210,7 @@ const unwrapped = (error: object): object => {
  */
 export const errorFields = (value: object): Json.JsonObject => {
   const error = unwrapped(value)
+  if (typeof error !== "object" || error === null) return { name: "UnknownError", message: Json.render(error) }
   const isExchange = attempt(() => "request" in error || "response" in error) ?? true
   const tag = textOf(error, "_tag")
   const name = textOf(error, "name") ?? tag
@@ -215,4 +222,56 @@ export const errorFields = (value: object): Json.JsonObject => {
   }
   // Named twice, so that they come first and nothing of the error's own takes their place.
   return bounded({ ...head, ...(declared(error) ?? plain(error, isExchange)), ...head })
+}
+
+/** An error in words, and the fields beside them. */
+export interface Described {
+  readonly text: string
+  readonly details?: Json.JsonObject
+}
+
+/** Whether a value is shown by its fields: an error, or what a class of its own made. Other objects are data. */
+const isError = (value: object): boolean =>
+  attempt(() => {
+    if (value instanceof Error || encoderOf(value) !== undefined) return true
+    const prototype: unknown = Object.getPrototypeOf(value)
+    return prototype !== Object.prototype && prototype !== null && textOf(value, "_tag") !== undefined
+  }) ?? true
+
+/** What a name adds to a text. */
+const isNews = (name: unknown, ...known: ReadonlyArray<unknown>): boolean => name !== undefined && !known.includes(name)
+
+/** An error by its fields: its message, or for want of one its name. */
+const byFields = (error: object): Described => {
+  const { _tag: tag, message, name, ...own } = errorFields(error)
+  const text = [message, tag, name].find((word) => typeof word === "string" && word !== "") ?? "Error"
+  const details = {
+    ...(isNews(tag, text) ? { _tag: tag } : {}),
+    ...(isNews(name, text, tag, "Error") ? { name } : {}),
+    ...own
+  }
+  return Object.keys(details).length === 0 ? { text: String(text) } : { text: String(text), details }
+}
+
+/** Data with a message or a tag, as an error's schema writes it, has its fields beside. */
+const byData = (value: Json.JsonObject): Described => {
+  const key = textOf(value, "message") === undefined ? "_tag" : "message"
+  const text = textOf(value, key)
+  if (text === undefined) return { text: Json.render(value) }
+  const { [key]: _, ...rest } = shown(Json.toJson(value)) as Json.JsonObject
+  return Object.keys(rest).length === 0 ? { text } : { text, details: bounded(rest) }
+}
+
+/** A reason for a failure, in words and fields that may be shown. A text is itself, other data is JSON. It never throws. */
+export const described = (reason: unknown): Described => {
+  const error = unwrapped(reason)
+  if (typeof error === "object" && error !== null && isError(error)) return byFields(error)
+  return attempt(() => Json.isObject(error) ? byData(error) : { text: Json.render(error) }) ?? { text: "Error" }
+}
+
+/** A reason in one text. Who reads a message there needs no name for it. */
+export const describedText = (reason: unknown): string => {
+  const { details, text } = described(reason)
+  const { _tag: _, name: __, ...own } = details ?? {}
+  return Object.keys(own).length === 0 ? text : `${text} ${JSON.stringify(own)}`
 }

@@ -82,8 +82,8 @@ export const make = (input: unknown): Result.Result<Parameters<any, any>, string
   return Result.succeed({ jsonSchema: input, decode: objects })
 }
 
-/** Encodes a handler's result by the tool's success schema. */
-export const successEncoder = (schema: Schema.Constraint): (value: unknown) => Effect.Effect<unknown, unknown, any> => {
-  const encoder = once(() => Schema.encodeUnknownEffect(Schema.toCodecJson(schema as Schema.Top)))
-  return (value) => encoder()(value)
+/** Encodes what a handler comes to by the tool's schema for it. */
+export const encoder = (schema: Schema.Constraint): (value: unknown) => Effect.Effect<unknown, unknown, any> => {
+  const encode = once(() => Schema.encodeUnknownEffect(Schema.toCodecJson(schema as Schema.Top)))
+  return (value) => encode()(value)
 }

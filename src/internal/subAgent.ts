@@ -8,7 +8,7 @@ import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import type * as Event from "../Event.ts"
 import type * as Tool from "../Tool.ts"
-import * as Json from "./json.ts"
+import { described } from "./errorFields.ts"
 import type { ChatOptions } from "./toolOptions.ts"
 
 /**
@@ -29,7 +29,7 @@ export class ChatFailed extends Schema.TaggedError<ChatFailed>("heddle/Tool/Chat
 
 const detail = (outcome: Event.Outcome): { readonly detail?: string } => {
   if (outcome._tag === "AskUser") return { detail: outcome.pendingQuestion }
-  return outcome._tag === "Failed" ? { detail: Json.render(outcome.error) } : {}
+  return outcome._tag === "Failed" ? { detail: described(outcome.error).text } : {}
 }
 
 const answering: ReadonlySet<Event.Outcome["_tag"]> = new Set(["Completed", "HaltWhen", "Halted"])

@@ -86,6 +86,8 @@ export interface Options<
   H extends Effect.Effect<unknown, unknown, unknown> = Effect.Effect<unknown, unknown, unknown>
 > extends Declarations<P, R> {
   readonly success?: S
+  /** Writes what the handler reports, before it is encoded for the model. Without it the class of the error says how. */
+  readonly failure?: Schema.ConstraintCodec<E, unknown, unknown, R>
   readonly handler?: (
     args: Parameters.Type<P>,
     call: Tool.CallContext

@@ -1,6 +1,7 @@
 /** Tool events as updates on calls, for callers that think in results and not in events. */
 import type * as Event from "../Event.ts"
 import type * as Tool from "../Tool.ts"
+import { described } from "./errorFields.ts"
 import * as Json from "./json.ts"
 import { reasonText, ToolError } from "./toolError.ts"
 
@@ -27,7 +28,7 @@ export interface Update {
 
 type Completed = Event.Of<"ToolExecutionCompleted">
 
-const errorText = (error: unknown): string => error instanceof ToolError ? reasonText(error) : Json.render(error)
+const errorText = (error: unknown): string => error instanceof ToolError ? reasonText(error) : described(error).text
 
 const about = (error: unknown): Json.JsonObject => {
   if (!(error instanceof ToolError)) return {}

@@ -3,11 +3,29 @@
  *
  * @since 0.1.0
  */
+import * as Data from "effect/Data"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
+import * as Schema from "effect/Schema"
 import * as Encoder from "../Encoder.ts"
 import * as Tool from "../Tool.ts"
 import * as Conformance from "./Conformance.ts"
+
+const secret = "sk-carried-along"
+
+const carried = () => ({
+  cause: new Error(secret),
+  request: { url: `https://api.test/?key=${secret}`, headers: { authorization: secret } },
+  response: { body: secret }
+})
+
+/** An error as HTTP clients make them. */
+class Carrier extends Data.TaggedError("Carrier")<ReturnType<typeof carried>> {}
+
+class NotFound extends Schema.TaggedError<NotFound>("heddle/testing/EncoderSuite/NotFound")("NotFound", {
+  path: Schema.String,
+  at: Schema.Struct({ line: Schema.Finite })
+}) {}
 
 const encode = (value: unknown) => Effect.flatMap(Encoder.Encoder, (encoder) => encoder.encode(value))
 
@@ -64,6 +82,17 @@ export const contract: Conformance.Suite = [
       yield* Effect.forEach(values, encode)
       yield* Conformance.equals("the values after encoding", values, samples())
     })
+  ),
+  Conformance.make(
+    "what an error carries along is not written: its cause, its stack, a request, a response",
+    Effect.suspend(() =>
+      Effect.forEach(
+        [new Carrier(carried()), Object.assign(new Error("no answer"), carried())],
+        (reason) =>
+          Effect.flatMap(encode(Tool.error(reason)), (text) =>
+            Conformance.holds(`the text of ${reason.name} is free of what it carries: ${text}`, !text.includes(secret)))
+      )
+    )
   ),
   Conformance.make(
     "nothing is encoded before the effect is run",
@@ -129,6 +158,27 @@ export const json: Conformance.Suite = [
     "error(anything else) is wrapped in a readable rendering",
     Effect.suspend(() =>
       Effect.forEach([Symbol.for("not_found"), { code: 7 }, new Error("broken"), null, cyclic()], readable)
+    )
+  ),
+  Conformance.make(
+    "error(an error) shows its fields, and its message, or its name where it has none",
+    Effect.suspend(() =>
+      Effect.forEach(
+        [
+          [new NotFound({ path: "/a", at: { line: 37 } }), ["NotFound", "/a", "37"]],
+          [Object.assign(new RangeError("too far"), { limit: 38 }), ["too far", "38"]],
+          [new TypeError(""), ["TypeError"]]
+        ] as const,
+        ([reason, words]) =>
+          Effect.flatMap(
+            encode(Tool.error(reason)),
+            (text) =>
+              Effect.forEach(
+                words,
+                (word) => Conformance.holds(`the text of ${reason.name} says ${word}: ${text}`, text.includes(word))
+              )
+          )
+      )
     )
   ),
   writes("objects and arrays are JSON", () => [[{ b: 1, a: [true, null] }, "{\"b\":1,\"a\":[true,null]}"], [

@@ -211,15 +211,15 @@ describe("ExecutorSuite", () => {
 
 describe("EncoderSuite", () => {
   Conformance.register(EncoderSuite.json, Encoder.layer(Encoder.json), (name, run) => {
-    it(`R-031, R-037, json: ${name}`, run)
+    it(`R-031, R-037, M-10, json: ${name}`, run)
   })
 
   Conformance.register(EncoderSuite.json, Encoder.layer(Encoder.allm), (name, run) => {
-    it(`R-031, R-037, allm: ${name}`, run)
+    it(`R-031, R-037, M-10, allm: ${name}`, run)
   })
 
   Conformance.register(EncoderSuite.contract, Encoder.layer(Encoder.falai), (name, run) => {
-    it(`CF-13, R-037, falai: ${name}`, run)
+    it(`CF-13, R-037, M-10, falai: ${name}`, run)
   })
 
   const json = Encoder.json.encode
@@ -243,6 +243,15 @@ describe("EncoderSuite", () => {
     ["ok(x)", (value) => Effect.map(json(value), (text) => text.replace("\"ok\"", "\"value\""))],
     ["error(text)", (value) => Effect.map(json(value), (text) => text === "{\"error\":\"nope\"}" ? "nope" : text)],
     ["error(anything", (value) => Effect.map(json(value), (text) => text.startsWith("{\"error\":") ? "{}" : text)],
+    [
+      "what an error",
+      (value) =>
+        Effect.map(json(value), (text) => {
+          const { error } = (value ?? {}) as { readonly error?: { readonly cause?: unknown } }
+          return error?.cause instanceof Error ? `${text} ${error.cause.message}` : text
+        })
+    ],
+    ["error(an error)", (value) => Effect.map(json(value), (text) => text.replace(/,"details".*/, "}"))],
     ["objects", (value) => Effect.map(json(value), (text) => text.startsWith("[") ? text.slice(1) : text)],
     ["null", (value) => Effect.map(json(value), (text) => value === 42 ? "42.0" : text)],
     ["a function", (value) => Effect.catchCause(json(value), () => Effect.succeed("?"))]
