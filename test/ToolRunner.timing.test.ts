@@ -21,7 +21,8 @@ const call = Message.toolCall
 
 const calling = (...names: ReadonlyArray<string>) => names.map((name, index) => call(`c${index}`, name))
 
-const timeoutError = (name: string) => `{"error":"tool error (${name}): timeout","code":"timeout"}`
+const timeoutError = (name: string, millis = 50) =>
+  `{"error":"tool error (${name}): timeout: timed out after ${millis} ms","code":"timeout"}`
 
 /** A tool that cannot be stopped. */
 const deaf = Tool.make("deaf", { parameters: {}, handler: () => Effect.uninterruptible(Effect.never) })
@@ -136,7 +137,7 @@ describe("ToolRunner: timeouts", () => {
         assert.strictEqual(at, 90)
         assert.strictEqual(value.abandoned?.length, index === 0 ? undefined : 2)
         const late =
-          "{\"error\":\"tool error (stuck): timeout: decoding the arguments took too long\",\"code\":\"timeout\"}"
+          "{\"error\":\"tool error (stuck): timeout: decoding the arguments timed out after 50 ms\",\"code\":\"timeout\"}"
         assert.deepStrictEqual(contents(value), [["c0", late], ["c1", "slow"], ["c2", late]])
       }
       const stops = (yield* recorder.log).flatMap((entry) => entry._tag === "Interrupted" ? [entry.at] : [])

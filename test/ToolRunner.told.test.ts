@@ -2,6 +2,7 @@
 import { assert, describe, it } from "@effect/vitest"
 import * as Context from "effect/Context"
 import * as Data from "effect/Data"
+import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as HttpClientError from "effect/http/HttpClientError"
 import * as HttpClientRequest from "effect/http/HttpClientRequest"
@@ -11,6 +12,7 @@ import * as SchemaGetter from "effect/SchemaGetter"
 import * as Stream from "effect/Stream"
 import { Chat, Encoder, Message, Policy, StreamingToolExecutor, Tool, ToolRunner } from "heddle"
 import { Script } from "heddle/testing"
+import { elapsed } from "./support/runs.ts"
 
 const secret = "sk-ANTIQUE-LOOM"
 
@@ -160,5 +162,65 @@ describe("ToolRunner: what a handler reports", () => {
         parsed(yield* contentOf(Tool.make("t", { parameters: {}, failure: Busy, handler }))),
         expected
       )
+    }))
+})
+
+describe("ToolRunner: what a model reads of the runtime's own errors", () => {
+  it.effect("M-14: a timeout says how long the call had, by the tool's own limit or the run's", () =>
+    Effect.gen(function*() {
+      const never = (options: { readonly timeout?: Duration.Input }) =>
+        Tool.make("t", { ...options, parameters: {}, handler: () => Effect.never })
+      const rows = [
+        [never({}), { toolTimeout: 50 }, "timed out after 50 ms"],
+        [never({ timeout: "2 seconds" }), { toolTimeout: 50 }, "timed out after 2000 ms"],
+        [never({}), {}, "timed out after 30000 ms"]
+      ] as const
+      for (const [tool, options, words] of rows) {
+        const { value } = yield* elapsed(contentOf(tool, options))
+        assert.deepStrictEqual(parsed(value), { error: `tool error (t): timeout: ${words}`, code: "timeout" })
+      }
+      const slow = { encode: () => Effect.never }
+      const { value } = yield* elapsed(
+        contentOf(Tool.make("t", { parameters: {}, handler: () => Effect.void }), { toolTimeout: 50 }).pipe(
+          Effect.provide(Encoder.layer(slow))
+        )
+      )
+      assert.deepStrictEqual(parsed(value), { error: "writing the result timed out after 50 ms" })
+    }))
+
+  it.effect("M-14: a cancelled answer has its code, whatever the stop cut off", () =>
+    Effect.gen(function*() {
+      const boom = Tool.make("t", { parameters: {}, handler: () => Effect.die("kaboom") })
+      const never = Tool.make("t", { parameters: {}, handler: () => Effect.never })
+      const deaf = Tool.make("t", { parameters: {}, handler: () => Effect.uninterruptible(Effect.never) })
+      const undecoded: Tool.Any = { ...never, parameters: { jsonSchema: {}, decode: () => Effect.never } }
+      const stuck = (_call: Message.ToolCall, _error: unknown) => Effect.never
+      const unwritten = { encode: () => Effect.never }
+      const rows = [
+        [boom, stuck, Encoder.json],
+        [boom, "continue", unwritten],
+        [never, "halt", unwritten],
+        [never, "continue", Encoder.json],
+        [deaf, "continue", Encoder.json],
+        [undecoded, "continue", Encoder.json]
+      ] as const
+      for (const [tool, onToolError, encoder] of rows) {
+        const { value } = yield* elapsed(
+          contentOf(tool, { onToolError, cancel: Effect.sleep(1), grace: 10 }).pipe(
+            Effect.provide(Encoder.layer(encoder))
+          )
+        )
+        const { code, error } = parsed(value) as { readonly code: string; readonly error: string }
+        assert.strictEqual(code, "cancelled")
+        assert.include(error, "cancelled")
+      }
+    }))
+
+  it.effect("M-14: the name of an error stands in for a message it does not have", () =>
+    Effect.gen(function*() {
+      for (const policy of [Policy.standard, Policy.allm, Policy.falai]) {
+        assert.deepStrictEqual(parsed(yield* contentOf(failing(new Error("")), { policy })), { error: "Error" })
+        assert.deepStrictEqual(parsed(yield* contentOf(failing(new TypeError("")), { policy })), { error: "TypeError" })
+      }
     }))
 })

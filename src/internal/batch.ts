@@ -267,10 +267,10 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
   limit<A, S>(
     subject: Answer.Subject,
     work: Effect.Effect<A, unknown, S>,
-    late: () => unknown = () => new Error(`writing the result took longer than ${this.millisFor(subject.tool)} ms`)
+    late: (millis: number) => unknown = (millis) => new Error(`writing the result timed out after ${millis} ms`)
   ): Effect.Effect<A, unknown, S> {
     const millis = this.millisFor(subject.tool)
-    return limited(work, { millis, own: (fiber) => this.watch(subject.call, fiber), late })
+    return limited(work, { millis, own: (fiber) => this.watch(subject.call, fiber), late: () => late(millis) })
   }
 
   millisFor(tool: Tool.Any | undefined): number {

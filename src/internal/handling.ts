@@ -29,7 +29,7 @@ import type * as Plan from "./plan.ts"
 import * as ResultObject from "./resultObject.ts"
 import type { Owner, Task } from "./running.ts"
 import * as Telemetry from "./telemetry.ts"
-import { toolError } from "./toolError.ts"
+import { timedOut, toolError } from "./toolError.ts"
 import type { Workshop } from "./workshop.ts"
 
 /** The batch a call belongs to. */
@@ -293,7 +293,7 @@ export class Handling<E> implements Owner, Reports, Waiter {
       const late = Gates.late(call, this.millis)
       return this.overrule(late, () => Answer.denied(this.host, this.job, late))
     }
-    const error = toolError("timeout", call)
+    const error = timedOut(call, this.millis)
     this.overrule(error, () => Answer.failed(this.host, this.job, error))
   }
 

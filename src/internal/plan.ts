@@ -12,7 +12,7 @@ import type * as Tool from "../Tool.ts"
 import * as Compact from "./compact.ts"
 import * as Now from "./now.ts"
 import * as Toolbox from "./toolbox.ts"
-import { ToolError, toolError } from "./toolError.ts"
+import { timedOut, ToolError, toolError } from "./toolError.ts"
 
 /** A call of a tool that exists. Whether its arguments fit shows when they are decoded. */
 export interface Decode {
@@ -103,7 +103,7 @@ export interface Court {
   readonly limit: (
     job: Decode,
     decoding: Effect.Effect<unknown, unknown, any>,
-    late: () => Tool.ToolError
+    late: (millis: number) => Tool.ToolError
   ) => Effect.Effect<unknown, unknown, any>
 }
 
@@ -112,7 +112,7 @@ export const decide = (job: Decode, policy: Policy.Policy, court: Court): Effect
   const { call, tool } = job
   const decoding = Now.attempt(() => tool.parameters.decode(call.arguments ?? {}))
   if (Now.isExit(decoding)) return decided(job, policy, decoding)
-  const late = () => toolError("timeout", call, { detail: "decoding the arguments took too long" })
+  const late = (millis: number) => timedOut(call, millis, "decoding the arguments ")
   return Effect.flatMap(Effect.exit(court.limit(job, decoding, late)), (exit) => decided(job, policy, exit))
 }
 

@@ -52,6 +52,10 @@ export const toolError = (
   fields: Partial<Pick<ToolError, "detail" | "cause" | "metadata">> = {}
 ): ToolError => new ToolError({ reason, toolName: call.name, toolCallId: call.id, ...fields })
 
+/** The error of a call that took longer than it may. `subject` is what took so long, where that is not the call itself. */
+export const timedOut = (call: Pick<Message.ToolCall, "id" | "name">, millis: number, subject = ""): ToolError =>
+  toolError("timeout", call, { detail: `${subject}timed out after ${millis} ms` })
+
 /** What is said of an error to somebody who wants no more than the reason: of a denial, the denier's own words. */
 export const reasonText = (error: ToolError): string =>
   error.reason === "denied" ? error.detail ?? error.message : error.message
