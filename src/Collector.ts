@@ -13,6 +13,7 @@ import * as Ending from "./internal/ending.ts"
 import * as FinishReasons from "./internal/finishReason.ts"
 import * as Json from "./internal/json.ts"
 import * as Log from "./internal/log.ts"
+import * as OpenCalls from "./internal/openCalls.ts"
 import * as Payload from "./internal/payload.ts"
 import * as StepState from "./internal/stepState.ts"
 import * as ToolEvents from "./internal/toolEvents.ts"
@@ -146,6 +147,8 @@ const fold = (state: State, event: Event.Event): boolean => {
       return true
     case "ToolCallDelta":
       return Payload.isFragment(event) && state.calls.delta(event.id, event.argumentsDelta)
+    case "MessageStarted":
+      return foldOpening(state)
     case "ToolCallStarted":
       return Payload.isHeader(event) && state.calls.started(event.id, event.name)
     default:
@@ -174,6 +177,8 @@ const foldWhole = (state: State, event: Event.Event): void => {
     case "ToolExecutionCompleted":
       return state.tools.updated(event)
     case "ToolResultEncoded":
+      if (event.settled === true) return foldSettlement(state, event)
+      return state.tools.ended(event)
     case "AskUserRequested":
     case "ToolHalt":
       return state.tools.ended(event)
@@ -199,6 +204,20 @@ const foldMetadata = (state: State, told: Json.JsonObject): void => {
   if (typeof responseId === "string") state.responseId = responseId
   if (typeof model === "string") state.model = model
   state.metadata = { ...state.metadata, ...metadata }
+}
+
+/** Tool events before the first reply are of calls of an earlier turn: their answers stand in the thread. */
+const foldOpening = (state: State): boolean => {
+  if (state.tools.isEmpty || state.steps.length > 0 || state.calls.ids.length > 0) return false
+  if (state.thread !== undefined) state.thread = OpenCalls.placed(state.thread, state.tools.answersInOrder([]))
+  state.tools = new ToolEvents.ToolEvents()
+  return true
+}
+
+/** A question of the step in progress is settled there; any other call was answered before, in the thread. */
+const foldSettlement = (state: State, event: Event.Of<"ToolResultEncoded">): void => {
+  if (state.tools.settled(event) || state.thread === undefined) return
+  state.thread = OpenCalls.heard(state.thread, ToolEvents.message(event.id, event.content, event.isError === true))
 }
 
 const foldStep = (state: State, event: Event.Of<"StepCompleted">): void => {

@@ -316,7 +316,8 @@ const runnerEvents = [
     id: Schema.String,
     content: Schema.String,
     isError: Schema.optionalKey(Schema.Boolean),
-    originalLength: Schema.optionalKey(Schema.Int)
+    originalLength: Schema.optionalKey(Schema.Int),
+    settled: Schema.optionalKey(Schema.Boolean)
   }),
   Schema.TaggedStruct("AskUserRequested", {
     toolCallId: Schema.String,
@@ -360,6 +361,10 @@ const stepEvents = [
  * `ToolExecutionCompleted` with the raw outcome, and one of `ToolResultEncoded`, `AskUserRequested` or `ToolHalt`
  * last. A call that cannot be run is answered without a start, and one that waits for an approval has
  * `ToolApprovalRequested` and nothing else.
+ *
+ * A `ToolResultEncoded` with `settled: true` closes a call that was open, and stands for itself: a question that its own
+ * run withdraws, once, behind its `AskUserRequested`; or a call that was answered, denied or submitted since the last run,
+ * at the beginning of the run that continues.
  *
  * **Example** (Matching on events)
  *

@@ -287,12 +287,12 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Leaving {
     return this.proceed()
   }
 
-  /** What waits stays open, unless the run is over: then it is answered like the rest. */
+  /** What waits stays open, unless the run is over: then it is answered as cancelled. */
   private worked(response: Response.Response, division: Division.Division): Told<E, R> {
     return Now.flatMap(Division.ended(division, response, this.run, this.batch), (ended) => {
-      if (ended.refused.length === 0) return this.completed(response, ended)
-      const open = Division.cancelled(ended.refused, Division.positions(response.toolCalls), ended.detail)
-      return this.work(open, () => this.completed(response, ended))
+      if (ended.closed.length === 0) return this.completed(response, ended)
+      const jobs = Division.closing(ended, Division.positions(response.toolCalls))
+      return this.work(jobs, () => this.completed(response, ended))
     })
   }
 
@@ -307,10 +307,13 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Leaving {
   }
 
   private completed(response: Response.Response, division: Division.Ended): Told<E, R> {
-    const { halt, suspensions } = division
+    const { suspensions } = division
     const { state, settings, mode } = this.run
     const message = Turn.assistantMessage(response, division.calls, response.message?.reasoning)
-    const isCut = this.run.ambient.cancellation?.isRequested === true
+    // A step that has decided to wait is not cut any more: its calls are left open.
+    const isCut = suspensions.length === 0 && this.run.ambient.cancellation?.isRequested === true
+    // A question that was withdrawn halts nothing; another halt may decide in its place.
+    const halt = isCut && division.halt?.haltedReason === "ask_user" ? Collector.halt(state) : division.halt
     return Now.andThen(this.close({ isCut }), () => {
       const said = isCut && Turn.isEmpty(message) ? [] : [message]
       // A run of one step has nobody to share its messages with.

@@ -4,7 +4,8 @@
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
-import { Chat, type Event, Message, Policy, Thread, Tool, ToolRunner } from "heddle"
+import * as Stream from "effect/Stream"
+import { Chat, Encoder, type Event, Message, Policy, Step, Thread, Tool, ToolRunner } from "heddle"
 import { Laws, Script } from "heddle/testing"
 import { appr, ask, chatOf, echo, only, start, stop1, tags, told } from "./support/scenarios.ts"
 
@@ -218,6 +219,114 @@ describe("several in one batch", () => {
       assert.notProperty(result, "suspensions")
       assert.isEmpty(Thread.unanswered(result.thread))
       assert.isEmpty(Laws.history(result.thread))
+    }))
+})
+
+const questionsOf = (events: ReadonlyArray<Event.Event>) =>
+  only(events, "ToolResultEncoded").filter((event) => event.settled === true)
+
+describe("M-42: a question of a run that ends for another reason", () => {
+  const fails = Tool.make("fails", { parameters: {}, handler: () => Effect.fail("broken") })
+  const ends = [
+    { name: "a halt of a tool's own", call: "stop1", outcome: "Halted", options: {} },
+    { name: "a failure that halts", call: "fails", outcome: "ToolFailed", options: { onToolError: "halt" as const } }
+  ]
+  const policies = {
+    standard: Policy.standard,
+    allm: Policy.allm,
+    falai: Policy.falai,
+    inOrder: { ...Policy.standard, resultOrder: "request" as const }
+  }
+
+  for (const { call, name, options, outcome } of ends) {
+    for (const [policyName, policy] of Object.entries(policies)) {
+      it.effect(`${name} withdraws it: in the thread and by an event (${policyName})`, () =>
+        Effect.gen(function*() {
+          const calls = [toolCall("h", call), toolCall("q1", "ask"), toolCall("e", "echo"), toolCall("q2", "ask")]
+          const { events, result } = yield* chatOf([[...calls, finish("tool_calls")]], {
+            tools: [stop1, fails, ask, echo],
+            policy,
+            ...options
+          })
+          assert.strictEqual(result.outcome._tag, outcome)
+          assert.notProperty(result, "suspensions")
+          assert.notProperty(result.steps[0], "suspensions")
+          assert.deepStrictEqual(questionsOf(events).map(({ id, isError }) => [id, isError]), [["q1", true], [
+            "q2",
+            true
+          ]])
+          const answers = result.steps[0]!.toolResults
+          assert.deepStrictEqual(answers.map((message) => message.toolCallId), ["h", "q1", "e", "q2"])
+          for (const { content, id } of questionsOf(events)) {
+            const answer = answers.find((message) => message.toolCallId === id)
+            assert.deepInclude(answer, { content, isError: true })
+            assert.include(content, "cancelled: withdrawn")
+          }
+          assert.notInclude(JSON.stringify(result.thread), "awaiting user response")
+          assert.isEmpty(Laws.check(events, { policy }))
+        }))
+    }
+  }
+
+  it.effect("a question that is the first to halt is what the run waits for", () =>
+    Effect.gen(function*() {
+      const script = [toolCall("q", "ask"), toolCall("h", "stop1"), finish("tool_calls")]
+      const { events, result } = yield* chatOf([script], { tools: [ask, stop1] })
+      assert.deepStrictEqual([result.outcome._tag, waiting(result.suspensions)], ["AskUser", [["q", "question"]]])
+      assert.isEmpty(questionsOf(events))
+      assert.isEmpty(Laws.check(events))
+      const first = yield* chatOf([script], {
+        tools: [
+          Tool.make("ask", { parameters: {}, handler: () => Effect.delay(ask.handler!({}, {} as never), 5) }),
+          stop1
+        ],
+        policy: { ...Policy.standard, haltPrecedence: "completion" }
+      })
+      assert.strictEqual(first.result.outcome._tag, "Halted")
+      assert.deepStrictEqual(questionsOf(first.events).map(({ id }) => id), ["q"])
+    }))
+
+  it.effect("a cancellation withdraws it, and the step is halted by nothing", () =>
+    Effect.gen(function*() {
+      const make = () => {
+        const controller = new AbortController()
+        const stops = Tool.make("stops", { parameters: {}, handler: () => Effect.sync(() => controller.abort()) })
+        const early = Tool.make("early", {
+          parameters: {},
+          readOnly: true,
+          handler: () => Effect.succeed(Tool.askUser("?"))
+        })
+        return { tools: [stops, ask, early, appr], cancel: controller.signal }
+      }
+      const calls = [toolCall("q", "ask"), toolCall("r", "early"), toolCall("m", "appr"), toolCall("s", "stops")]
+      const model = Script.layer([[...calls, finish("tool_calls")]])
+      const awaited = yield* Effect.provide(Chat.run(start, make()), model)
+      const events = yield* Chat.stream(start, make()).pipe(
+        Stream.runCollect,
+        Effect.provide(Script.layer([[...calls, finish("tool_calls")]]))
+      )
+      const step = yield* Effect.provide(Step.run(start, make()), Script.layer([[...calls, finish("tool_calls")]]))
+      assert.deepStrictEqual(questionsOf(events).map(({ id }) => id), ["q", "r"])
+      assert.isEmpty(Laws.check(events))
+      assert.strictEqual(awaited.outcome._tag, "Cancelled")
+      for (const { toolResults, ...rest } of [awaited.steps[0]!, step]) {
+        assert.deepStrictEqual(toolResults.map((message) => message.toolCallId), ["q", "r", "m", "s"])
+        assert.deepStrictEqual(toolResults.slice(0, 3).map((message) => message.isError), [true, true, true])
+        assert.notProperty(rest, "haltedReason")
+        assert.notProperty(rest, "pendingQuestion")
+        assert.notProperty(rest, "suspensions")
+      }
+    }))
+
+  it.effect("the application's encoder writes the withdrawal like any other error", () =>
+    Effect.gen(function*() {
+      const script = [toolCall("h", "stop1"), toolCall("q", "ask"), finish("tool_calls")]
+      const encoder = Encoder.layer({ encode: () => Effect.succeed("written") })
+      const events = yield* Chat.stream(start, { tools: [ask, stop1] }).pipe(
+        Stream.runCollect,
+        Effect.provide([Script.layer([script]), encoder])
+      )
+      assert.deepStrictEqual(questionsOf(events).map(({ content }) => content), ["written"])
     }))
 })
 

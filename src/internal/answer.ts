@@ -15,6 +15,7 @@ import type * as Tool from "../Tool.ts"
 import { described, shownText, unwrapped, written } from "./errorFields.ts"
 import * as Json from "./json.ts"
 import * as Now from "./now.ts"
+import * as OpenCalls from "./openCalls.ts"
 import * as Outcomes from "./outcome.ts"
 import { ToolError, toolError } from "./toolError.ts"
 import { message } from "./toolEvents.ts"
@@ -38,7 +39,7 @@ export interface Answer {
   readonly message: Message.Message
   readonly tail: Event.Event
   readonly halt?: Event.Halt
-  /** What somebody is to answer before the conversation goes on. */
+  /** The question that waits for an answer before the conversation goes on. */
   readonly suspension?: Event.Suspension
   /** Whether the handler reported a failure or crashed. A call that was not run to its end has done neither. */
   readonly failure?: "reported" | "crashed"
@@ -56,6 +57,8 @@ export interface Subject {
 export interface Numbered extends Subject {
   readonly index: number
   readonly isExclusive?: boolean
+  /** Whether it has been answered by a question, which this answer settles. */
+  readonly isSettlement?: boolean
 }
 
 const encoded = (id: string, { content, originalLength }: Text, isError: boolean): Event.Of<"ToolResultEncoded"> => {
@@ -262,32 +265,14 @@ export const failed = <E, R>(desk: Desk<E, R>, subject: Subject, reason: unknown
   )
 }
 
-const asked = <E, R>(desk: Desk<E, R>, subject: Subject, raw: Tool.AskUser): Answer => {
-  const { call } = subject
-  const { opts, question } = raw
-  const typed = {
-    ...(raw.answerSchema === undefined ? {} : { answerSchema: raw.answerSchema }),
-    ...(raw.withinMillis === undefined ? {} : { expiresAt: desk.now() + raw.withinMillis }),
-    ...(raw.defaultAnswer === undefined ? {} : { defaultAnswer: raw.defaultAnswer })
-  }
+const asked = <E, R>(desk: Desk<E, R>, { call }: Subject, raw: Tool.AskUser): Answer => {
+  const tail = OpenCalls.asked(call, raw, desk.now())
   return {
     raw,
     message: message(call.id, Outcomes.awaitingAnswer, false),
-    tail: {
-      _tag: "AskUserRequested",
-      toolCallId: call.id,
-      toolName: call.name,
-      question,
-      opts,
-      ...typed
-    },
-    suspension: { id: call.id, kind: "question", toolCall: call, question, opts, ...typed },
-    halt: {
-      haltedReason: "ask_user",
-      pendingQuestion: question,
-      pendingToolCallId: call.id,
-      askUserOpts: opts
-    }
+    tail,
+    suspension: OpenCalls.question(call, tail),
+    halt: OpenCalls.halt(tail)
   }
 }
 

@@ -16,7 +16,6 @@ import type * as Event from "../Event.ts"
 import type * as Message from "../Message.ts"
 import type * as Tool from "../Tool.ts"
 import * as Answer from "./answer.ts"
-import * as Approval from "./approval.ts"
 import * as Deadline from "./deadline.ts"
 import { Decisions } from "./decisions.ts"
 import * as Emission from "./emission.ts"
@@ -30,6 +29,7 @@ import * as Limits from "./limits.ts"
 import * as Lists from "./lists.ts"
 import { Mailbox } from "./mailbox.ts"
 import * as Now from "./now.ts"
+import * as OpenCalls from "./openCalls.ts"
 import type * as Plan from "./plan.ts"
 import { Queue } from "./queue.ts"
 import { type Owner, type Task, taskOf } from "./running.ts"
@@ -45,8 +45,8 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
   private answered: Array<Answer.Answer | undefined> | undefined
   private completed = 0
   private firstHalt: Event.Halt | undefined
-  /** There is somebody who waits in few batches only. */
-  private waiting: Approval.Waiting | undefined
+  /** Created with the first call that waits for an approval: in most batches none does. */
+  private waiting: OpenCalls.Approvals | undefined
   readonly helpers: Helpers
   private readonly unsubscribe: (() => void) | undefined
   private readonly queue: Queue
@@ -207,7 +207,7 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
   /** The calls that wait for somebody outside, in call order. */
   get suspensions(): ReadonlyArray<Event.Suspension> {
     const answered = this.answered ?? Lists.none
-    return this.waiting?.among(answered) ?? Approval.questions(answered)
+    return this.waiting?.among(answered) ?? OpenCalls.questions(answered)
   }
 
   /** The halt that decides: the first call's, or that of the call that completed first. */
@@ -304,7 +304,7 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
   /** Somebody outside is to allow the call. Until then it is nobody's sibling and nobody waits for it. */
   suspend(job: Plan.Run): void {
     if (this.isSpokenFor(job)) return
-    this.waiting ??= new Approval.Waiting()
+    this.waiting ??= new OpenCalls.Approvals()
     this.emission.settled(job.index, [this.waiting.add(job, this.now())])
   }
 
@@ -316,7 +316,10 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
     const { id, name } = job.call
     const { contextUpdate, raw: result, tail } = answer
     const completed: Event.Of<"ToolExecutionCompleted"> = { _tag: "ToolExecutionCompleted", id, name, result }
-    this.emission.settled(job.index, [contextUpdate === undefined ? completed : { ...completed, contextUpdate }, tail])
+    const events: ReadonlyArray<Event.Event> = job.isSettlement === true && tail._tag === "ToolResultEncoded"
+      ? [{ ...tail, settled: true }]
+      : [contextUpdate === undefined ? completed : { ...completed, contextUpdate }, tail]
+    this.emission.settled(job.index, events)
     this.tellSiblings(job, answer)
   }
 

@@ -7,11 +7,11 @@ import * as Effect from "effect/Effect"
 import type * as Event from "../Event.ts"
 import type * as Message from "../Message.ts"
 import type * as Response from "../Response.ts"
-import * as Approval from "./approval.ts"
 import * as Compact from "./compact.ts"
 import { type EngineError, unknownTool } from "./engineError.ts"
 import * as Lists from "./lists.ts"
 import * as Now from "./now.ts"
+import * as OpenCalls from "./openCalls.ts"
 import * as Plan from "./plan.ts"
 import * as Toolbox from "./toolbox.ts"
 import type * as Turn from "./turn.ts"
@@ -29,8 +29,8 @@ export interface Division {
 export interface Ended extends Division {
   readonly halt: Event.Halt | undefined
   readonly suspensions: ReadonlyArray<Event.Suspension>
-  /** Calls that would have waited, and why they are answered unrun. */
-  readonly refused: Calls
+  /** Calls that would wait if the run were not over, and why they are answered as cancelled instead. */
+  readonly closed: ReadonlyArray<Event.Suspension>
   readonly detail: string
 }
 
@@ -44,8 +44,22 @@ export const positions = (calls: Calls): Position => {
   return (call) => known.get(call.id) ?? -1
 }
 
-export const cancelled = (calls: Calls, position: Position, detail: string): ReadonlyArray<Plan.Cancel> =>
+const cancelled = (calls: Calls, position: Position, detail: string): ReadonlyArray<Plan.Cancel> =>
   calls.map((call) => ({ _tag: "Cancel", index: position(call), call, tool: undefined, detail }))
+
+/** Open calls of a run that is over: what was asked is withdrawn, and the rest is answered unrun. */
+export const closing = (
+  { closed, detail }: Pick<Ended, "closed" | "detail">,
+  position: Position
+): ReadonlyArray<Plan.Cancel> =>
+  closed.map(({ kind, toolCall: call }) => ({
+    _tag: "Cancel",
+    index: position(call),
+    call,
+    tool: undefined,
+    detail: `${kind === "question" ? "withdrawn" : "not run"}: ${detail}`,
+    isSettlement: kind === "question"
+  }))
 
 /** Calls of manual tools. Where lost arguments are answered, a call that lost them is not worth handing over. */
 const manualCalls = <E, R>(calls: Calls, { settings, tools }: Turn.Run<E, R>): Calls =>
@@ -115,12 +129,12 @@ const waiting = <E, R>(
   return Effect.map(
     Clock.currentTimeMillis,
     (now) =>
-      [...own, ...handedOver.map((call) => Approval.suspension("manual", call, Toolbox.find(tools, call.name), now))]
+      [...own, ...handedOver.map((call) => OpenCalls.suspension("manual", call, Toolbox.find(tools, call.name), now))]
         .toSorted((left, right) => position(left.toolCall) - position(right.toolCall))
   )
 }
 
-/** A run that a tool or a cancellation ended waits for nobody. A question ends it and waits. */
+/** What a worked turn leaves open: a question ends the run and waits; a run that ends otherwise leaves nothing open. */
 export const ended = <E, R>(
   division: Division,
   response: Response.Response,
@@ -132,17 +146,10 @@ export const ended = <E, R>(
     const isCut = run.ambient.cancellation?.isRequested === true
     const isOver = isCut || (halt !== undefined && halt.haltedReason !== "ask_user")
     const { calls, jobs, manual } = division
-    if (!isOver) return { calls, manual, jobs, halt, suspensions, refused: Lists.none, detail: "" }
-    const refused = suspensions.filter((suspension) => suspension.kind !== "question").map(({ toolCall }) => toolCall)
+    if (!isOver) return { calls, manual, jobs, halt, suspensions, closed: Lists.none, detail: "" }
     return isCut
-      ? { ...division, halt, manual: [], suspensions: [], refused, detail: "not run: the run was cancelled" }
-      : {
-        ...division,
-        halt,
-        suspensions: [],
-        refused,
-        detail: "not handed over: another call of the turn ended the run"
-      }
+      ? { ...division, halt, manual: [], suspensions: [], closed: suspensions, detail: "the run was cancelled" }
+      : { ...division, halt, suspensions: [], closed: suspensions, detail: "another call of the turn ended the run" }
   })
 
 /** Why a call of a reply that ended badly has no result. */
@@ -156,6 +163,6 @@ export const uncommitted: Ended = {
   jobs: [],
   halt: undefined,
   suspensions: [],
-  refused: [],
+  closed: [],
   detail: ""
 }

@@ -1,14 +1,108 @@
 /**
  * The open calls of a conversation: which calls wait for an answer from outside the run, for what they wait, and how an
- * answer enters the thread. The run, the session's reducer and the journal's fold all use these functions, so that they
- * agree about what is open.
+ * answer or a withdrawal enters the thread and the events. The run, its fold, the session's reducer and the journal's fold
+ * all use these functions, so that they agree about what is open.
  *
+ * - A question is open from the moment it is asked, wherever its run or its journal ends, until it is answered or
+ *   withdrawn. A run that ends for another reason than to wait withdraws its questions.
  * - Answers stand in the order of the calls, in whatever order they came.
  */
+import * as Duration from "effect/Duration"
+import type * as Types from "effect/Types"
+import type * as Event from "../Event.ts"
 import type * as Message from "../Message.ts"
 import type * as Thread from "../Thread.ts"
+import type * as Tool from "../Tool.ts"
 import * as Json from "./json.ts"
 import * as Log from "./log.ts"
+import type * as Plan from "./plan.ts"
+
+/** A call that waits for an approval, or for the caller to run it. */
+export const suspension = (
+  kind: "approval" | "manual",
+  toolCall: Message.ToolCall,
+  tool: Tool.Any | undefined,
+  now: number
+): Event.Suspension =>
+  tool?.answerWithin === undefined
+    ? { id: toolCall.id, kind, toolCall }
+    : { id: toolCall.id, kind, toolCall, expiresAt: now + Duration.toMillis(tool.answerWithin) }
+
+/** The event of a call that waits for an approval. */
+const approvalRequested = ({ expiresAt, toolCall }: Event.Suspension): Event.Event => ({
+  _tag: "ToolApprovalRequested",
+  toolCallId: toolCall.id,
+  toolName: toolCall.name,
+  arguments: toolCall.arguments ?? {},
+  ...(expiresAt === undefined ? {} : { expiresAt })
+})
+
+type Asked = Event.Of<"AskUserRequested">
+
+/** The event of a question that a handler asked. */
+export const asked = (
+  { id: toolCallId, name: toolName }: Message.ToolCall,
+  { answerSchema, defaultAnswer, opts, question, withinMillis }: Tool.AskUser,
+  now: number
+): Asked => {
+  const event: Types.Mutable<Asked> = { _tag: "AskUserRequested", toolCallId, toolName, question, opts }
+  if (answerSchema !== undefined) event.answerSchema = answerSchema
+  if (withinMillis !== undefined) event.expiresAt = now + withinMillis
+  if (defaultAnswer !== undefined) event.defaultAnswer = defaultAnswer
+  return event
+}
+
+/** The call that waits for the answer to a question. */
+export const question = (toolCall: Message.ToolCall, event: Asked): Event.Suspension => {
+  const { _tag: _, toolCallId: id, toolName: __, ...rest } = event
+  return { id, kind: "question", toolCall, ...rest }
+}
+
+/** The halt that a question is for as long as it is open. */
+export const halt = ({ opts, question, toolCallId }: Asked): Event.Halt => ({
+  haltedReason: "ask_user",
+  pendingQuestion: question,
+  pendingToolCallId: toolCallId,
+  askUserOpts: opts ?? []
+})
+
+/** The calls of a batch that wait for an approval, by their position. */
+export class Approvals {
+  private readonly suspensions = new Map<number, Event.Suspension>()
+
+  get size(): number {
+    return this.suspensions.size
+  }
+
+  has(job: { readonly index: number }): boolean {
+    return this.suspensions.has(job.index)
+  }
+
+  /** Takes in a call, and gives the event that says so. */
+  add({ call, index, tool }: Plan.Run, now: number): Event.Event {
+    const waiting = suspension("approval", call, tool, now)
+    this.suspensions.set(index, waiting)
+    return approvalRequested(waiting)
+  }
+
+  /** All that waits in call order, with the questions among the answers, which stand by their position. */
+  among(answers: ReadonlyArray<Answered | undefined>): ReadonlyArray<Event.Suspension> {
+    const { suspensions } = this
+    return Array.from(
+      { length: Math.max(answers.length, ...Array.from(suspensions.keys(), (index) => index + 1)) },
+      (_, index) => suspensions.get(index) ?? answers[index]?.suspension
+    ).filter((waiting) => waiting !== undefined)
+  }
+}
+
+/** The questions among the answers of a batch in which nothing waits for an approval. */
+export const questions = (answers: ReadonlyArray<Answered | undefined>): ReadonlyArray<Event.Suspension> =>
+  answers.flatMap((answer) => answer?.suspension ?? [])
+
+/** An answer, which may be a question. */
+interface Answered {
+  readonly suspension?: Event.Suspension
+}
 
 type Messages = ReadonlyArray<Message.Message>
 
@@ -90,3 +184,16 @@ export const told = (thread: Thread.Thread, answer: Message.Message): Thread.Thr
   isAskedAloud(Log.list(thread), answer.toolCallId)
     ? Log.longer(thread, [{ role: "user", content: answer.content, metadata: Json.none }])
     : placed(thread, [answer])
+
+/**
+ * The thread for a reader who learns that a call has been settled, and may know already. A question that was asked in
+ * words keeps its place in the thread, and its answer is what the user said behind it.
+ */
+export const heard = (thread: Thread.Thread, answer: Message.Message): Thread.Thread => {
+  const messages = Log.list(thread)
+  const turn = turnOf(messages, answer.toolCallId)
+  const words = messages.findIndex((message, index) =>
+    index > turn && message.askUser === true && message.toolCallId === answer.toolCallId
+  )
+  return words < 0 || words === messages.length - 1 ? told(thread, answer) : thread
+}

@@ -47,6 +47,8 @@ export interface Cancel {
   readonly call: Message.ToolCall
   readonly tool: undefined
   readonly detail: string
+  /** Whether it has been answered by a question, which is withdrawn. */
+  readonly isSettlement?: boolean
 }
 
 /** A call as a turn is opened with it. */

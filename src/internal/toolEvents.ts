@@ -6,6 +6,7 @@ import type * as Event from "../Event.ts"
 import type * as Message from "../Message.ts"
 import * as Json from "./json.ts"
 import * as Lists from "./lists.ts"
+import * as OpenCalls from "./openCalls.ts"
 import * as Outcomes from "./outcome.ts"
 
 /** Something that belongs to one call. */
@@ -21,12 +22,21 @@ export class ToolEvents {
   /** Few turns have halts or updates. */
   private halts: Array<Entry<Event.Halt>> | undefined
   private updates: Array<Entry<Json.JsonObject>> | undefined
+  /** What was asked, by the call, and the answers of questions that have been settled since. */
+  private questions: Map<string, Event.Of<"AskUserRequested">> | undefined
+  private settlements: Map<string, Message.Message> | undefined
+
+  get isEmpty(): boolean {
+    return this.answers === undefined && this.updates === undefined
+  }
 
   copy(): ToolEvents {
     const copied = new ToolEvents()
     copied.answers = this.answers?.slice()
     copied.halts = this.halts?.slice()
     copied.updates = this.updates?.slice()
+    copied.questions = this.questions && new Map(this.questions)
+    copied.settlements = this.settlements && new Map(this.settlements)
     return copied
   }
 
@@ -42,10 +52,35 @@ export class ToolEvents {
     if (event._tag === "ToolResultEncoded") return
     this.halts ??= []
     this.halts.push({ id, value: halt(event) })
+    if (event._tag !== "AskUserRequested") return
+    this.questions ??= new Map()
+    this.questions.set(id, event)
+  }
+
+  /** Settles a question that was asked in these events. It halts nothing any more. Gives whether there is one. */
+  settled(event: Event.Of<"ToolResultEncoded">): boolean {
+    const { id } = event
+    if (this.questions?.delete(id) !== true) return false
+    this.settlements ??= new Map()
+    this.settlements.set(id, answer(event))
+    this.halts = this.halts?.filter((halt) => halt.id !== id)
+    return true
   }
 
   answersInOrder(ids: ReadonlyArray<string>): ReadonlyArray<Message.Message> {
-    return inCallOrder(ids, this.answers)
+    const { answers, settlements } = this
+    if (settlements === undefined) return inCallOrder(ids, answers)
+    return inCallOrder(ids, answers?.map(({ id, value }) => ({ id, value: settlements.get(id) ?? value })))
+  }
+
+  /** Those of the calls whose questions are open, as they wait. */
+  open(calls: ReadonlyArray<Message.ToolCall>): ReadonlyArray<Event.Suspension> {
+    const { questions } = this
+    if (questions === undefined || questions.size === 0) return Lists.none
+    return calls.flatMap((call) => {
+      const asked = questions.get(call.id)
+      return asked === undefined ? [] : [OpenCalls.question(call, asked)]
+    })
   }
 
   /** The halt that decides: the first call's, or, where the order of completion counts, the first there was. */
@@ -91,10 +126,7 @@ const answer = (event: Tail): Message.Message => {
 
 const halt = (event: Exclude<Tail, Event.Of<"ToolResultEncoded">>): Event.Halt => {
   const id = event.toolCallId
-  if (event._tag === "AskUserRequested") {
-    const { opts, question } = event
-    return { haltedReason: "ask_user", pendingQuestion: question, pendingToolCallId: id, askUserOpts: opts ?? [] }
-  }
+  if (event._tag === "AskUserRequested") return OpenCalls.halt(event)
   if (event.reason !== "tool_error") {
     return { haltedReason: event.reason, haltToolCallId: id, haltResult: event.result }
   }

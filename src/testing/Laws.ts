@@ -22,7 +22,7 @@ import type * as Recorder from "./Recorder.ts"
  * - `"starts"`: a handler starts at most once per call.
  * - `"lifetime"`: nothing outlives the run, and every finalizer runs exactly once.
  * - `"concurrency"`: executing calls are shared and within the bound, or one and exclusive.
- * - `"order"`: per call started, progress, completed, tail, and nothing after the tail.
+ * - `"order"`: per call started, progress, completed, tail, and nothing after the tail but the settlement of a question.
  * - `"frame"`: one `StepCompleted` per step, one `ChatCompleted`, at the end.
  * - `"fold"`: what is awaited is what the stream folds to.
  * - `"history"`: a thread can be sent to any provider as it is.
@@ -89,7 +89,8 @@ export const check = (events: ReadonlyArray<Event.Event>, options: Options = {})
 ]
 
 /**
- * Starts and order of the tool events of any stream: of a batch, of a step, of a run.
+ * Starts and order of the tool events of any stream: of a batch, of a step, of a run. A `ToolResultEncoded` with
+ * `settled: true` may come once after `AskUserRequested`, and, for calls of earlier turns, before anything of the model.
  *
  * @category checks
  * @since 0.1.0
@@ -101,7 +102,7 @@ export const order = (
 
 /**
  * One answer per call, for every step that was completed: the calls of its assistant message are those of the model,
- * and each has one tail event or is the caller's.
+ * and each has one tail event or is the caller's. A question that was asked is open, and waits, or is settled.
  *
  * @category checks
  * @since 0.1.0

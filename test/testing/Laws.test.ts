@@ -15,6 +15,7 @@ const report = Tool.make("report", {
 const fail = Tool.make("fail", { parameters: {}, handler: () => Effect.fail("no such city") })
 const ask = Tool.make("ask", { parameters: {}, handler: () => Effect.succeed(Tool.askUser("Which city?")) })
 const sign = Tool.make("sign", { parameters: {}, manual: true })
+const halt = Tool.make("halt", { parameters: {}, handler: () => Effect.succeed(Tool.halt("enough", null)) })
 
 const played = (...calls: ReadonlyArray<string>) => {
   const entries = calls.map((name, index) => Script.toolCall(`c${index}`, name))
@@ -22,7 +23,7 @@ const played = (...calls: ReadonlyArray<string>) => {
     [...entries, Script.usage({ inputTokens: 3 }), Script.finish("tool_calls")],
     [Script.text("done"), Script.finish("stop")]
   ])
-  const options = { tools: [report, fail, ask, sign], requestId: "request" }
+  const options = { tools: [report, fail, ask, sign, halt], requestId: "request" }
   return Chat.stream("go", options).pipe(Stream.runCollect, Effect.provide(model))
 }
 
@@ -31,6 +32,13 @@ type Events = ReadonlyArray<Event.Event>
 const run: Events = await Effect.runPromise(played("report", "fail"))
 const asked: Events = await Effect.runPromise(played("report", "ask"))
 const manual: Events = await Effect.runPromise(played("report", "sign"))
+
+/** A run that withdraws its question, and the event that says so. */
+const withdrawn: Events = await Effect.runPromise(played("halt", "ask"))
+const isSettlement = (event: Event.Event): boolean => event._tag === "ToolResultEncoded" && event.settled === true
+
+/** A call of an earlier turn that was settled between two runs. */
+const settled: Event.Event = { _tag: "ToolResultEncoded", id: "earlier", content: "yes", settled: true }
 
 const isOf = (id: string, ...tags: ReadonlyArray<Event.Event["_tag"]>) => (event: Event.Event): boolean =>
   tags.includes(event._tag) && ("id" in event ? event.id === id : "toolCallId" in event && event.toolCallId === id)
@@ -163,6 +171,43 @@ const planted: { readonly [name: string]: readonly [violations: ReadonlyArray<La
     Laws.check(changed(asked, "ToolExecutionCompleted", (event) => ({ ...event, result: Tool.ok("fine") }))),
     "order: AskUserRequested of call \"c1\" does not fit its result, Ok"
   ],
+  "M-42: a question that is settled twice": [
+    Laws.check(twice(withdrawn, isSettlement)),
+    "answers: call \"c1\" is settled, and has no open question"
+  ],
+  "M-42: a settlement before the question": [
+    Laws.check(moved(withdrawn, isOf("c1", "AskUserRequested"), isSettlement)),
+    "answers: call \"c1\" is settled, and has no open question"
+  ],
+  "M-42: a settlement of what was answered": [
+    Laws.check(
+      twice(run, isOf("c1", "ToolResultEncoded")).map((event, index, events) =>
+        isOf("c1", "ToolResultEncoded")(event) && isOf("c1", "ToolResultEncoded")(events[index - 1]!)
+          ? { ...event, settled: true } as Event.Event
+          : event
+      )
+    ),
+    "answers: call \"c1\" is settled, and has no open question"
+  ],
+  "M-42: a question that is neither open nor withdrawn": [
+    Laws.check(without(withdrawn, isSettlement)),
+    "answers: the question of \"c1\" is neither open nor withdrawn"
+  ],
+  "M-42: a question that waits, and was withdrawn": [
+    Laws.check(changed(withdrawn, "StepCompleted", (event) => ({
+      ...event,
+      suspensions: [{ id: "c1", kind: "question", toolCall: Message.toolCall("c1", "ask") }]
+    }))),
+    "answers: call \"c1\" waits, and has asked nothing that is open"
+  ],
+  "M-43: a call of an earlier turn that is settled twice": [
+    Laws.check([settled, settled, ...run]),
+    "answers: call \"earlier\" is settled, and has no open question"
+  ],
+  "M-43: a settlement behind the first reply": [
+    Laws.check([...run.slice(0, 1), settled, ...run.slice(1)]),
+    "answers: call \"earlier\" is settled, and has no open question"
+  ],
   "a run without an end": [Laws.check(without(run, completed)), "frame: there is no ChatCompleted"],
   "an event behind the end": [Laws.check([...run, run[0]!]), "frame: 1 events come after ChatCompleted"],
   "two ends": [Laws.check(twice(run, completed)), "frame: 1 events come after ChatCompleted"],
@@ -261,7 +306,7 @@ const logs: { readonly [said: string]: ReadonlyArray<Laws.Violation> } = {
 
 describe("Laws", () => {
   it("lawful runs give nothing: answered, suspended by a question, handed to the caller, cut at any event", () => {
-    for (const events of [run, asked, manual]) {
+    for (const events of [run, asked, manual, withdrawn, [settled, ...run]]) {
       assert.deepStrictEqual(Laws.check(events, { result: resultOf(events) }), [])
       for (let length = 0; length < events.length; length++) {
         assert.deepStrictEqual(Laws.check(events.slice(0, length), { isCut: true }), [], `cut after ${length}`)

@@ -49,12 +49,28 @@ export const pendingOf = (step: Event.Of<"StepCompleted">): ReadonlyArray<string
     : [...actionable(step.manualToolCalls), ...approvals]
 }
 
+/**
+ * How many events at the beginning are of calls of earlier turns: a session that goes on says which of them have been
+ * settled, and runs those that were approved, before the model is asked.
+ */
+export const opening = (events: ReadonlyArray<Event.Event>): number => {
+  const end = events.findIndex((event) => !isToolEvent(event) && event._tag !== "ToolApprovalRequested")
+  return end < 0 ? events.length : end
+}
+
+const isSettlement = (event: Event.Event): event is Event.Of<"ToolResultEncoded"> =>
+  event._tag === "ToolResultEncoded" && event.settled === true
+
 /** What one step has shown of one call. */
 interface Call {
   isStarted: boolean
   result: Event.Of<"ToolExecutionCompleted">["result"] | undefined
   isAnswered: boolean
+  /** Whether it has asked a question that is not settled. */
+  isOpen: boolean
 }
+
+const untouched = (): Call => ({ isStarted: false, result: undefined, isAnswered: false, isOpen: false })
 
 const fits = (result: NonNullable<Call["result"]>, tail: Tail): boolean => {
   switch (result._tag) {
@@ -74,6 +90,9 @@ const fits = (result: NonNullable<Call["result"]>, tail: Tail): boolean => {
 /** What is wrong with a tool event, given what its call has shown so far. */
 const misplaced = (call: Call, event: ToolEvent): Pick<Violation, "law" | "message"> | undefined => {
   const id = callOf(event)
+  if (isSettlement(event)) {
+    return call.isOpen ? undefined : { law: "answers", message: `call "${id}" is settled, and has no open question` }
+  }
   if (event._tag === "ToolExecutionStarted" && call.isStarted) {
     return { law: "starts", message: `call "${id}" started twice` }
   }
@@ -96,7 +115,10 @@ const misplaced = (call: Call, event: ToolEvent): Pick<Violation, "law" | "messa
 const advance = (call: Call, event: ToolEvent): void => {
   if (event._tag === "ToolExecutionStarted") call.isStarted = true
   if (event._tag === "ToolExecutionCompleted") call.result = event.result
-  if (isTail(event)) call.isAnswered = true
+  if (isTail(event)) {
+    call.isAnswered = true
+    call.isOpen = event._tag === "AskUserRequested"
+  }
 }
 
 const unanswered = (calls: ReadonlyMap<string, Call>, index: number): Found =>
@@ -107,8 +129,9 @@ const unanswered = (calls: ReadonlyMap<string, Call>, index: number): Found =>
 export const order = (events: ReadonlyArray<Event.Event>, isCut: boolean): Found => {
   const found: Array<Violation> = []
   const calls = new Map<string, Call>()
+  const begin = opening(events)
   events.forEach((event, index) => {
-    if (event._tag === "StepCompleted") {
+    if (event._tag === "StepCompleted" || (index === begin && event._tag !== "ChatCompleted")) {
       found.push(...unanswered(calls, index))
       calls.clear()
     }
@@ -116,9 +139,11 @@ export const order = (events: ReadonlyArray<Event.Event>, isCut: boolean): Found
       found.push({ law: "order", message: `call "${event.toolCallId}" waits for approval after it has begun`, index })
     }
     if (!isToolEvent(event)) return
-    const call = calls.get(callOf(event)) ?? { isStarted: false, result: undefined, isAnswered: false }
+    const known = calls.get(callOf(event))
+    const call = known ?? untouched()
     calls.set(callOf(event), call)
-    const problem = misplaced(call, event)
+    const isEarlier = index < begin && known === undefined && isSettlement(event)
+    const problem = isEarlier ? undefined : misplaced(call, event)
     if (problem !== undefined) found.push({ ...problem, index })
     advance(call, event)
   })
@@ -127,24 +152,41 @@ export const order = (events: ReadonlyArray<Event.Event>, isCut: boolean): Found
 
 export const answers = (events: ReadonlyArray<Event.Event>): Found => {
   const found: Array<Violation> = []
-  let tails: Array<string> = []
+  const begin = opening(events)
+  let tails: Array<Tail> = []
   let from: number | undefined
   events.forEach((event, index) => {
-    if (isTail(event)) tails.push(callOf(event))
+    if (index === begin) tails = []
+    if (isTail(event)) tails.push(event)
     if (event._tag !== "StepCompleted") return
     const turn = event.thread.messages[turnStart(event.thread, from)]
-    found.push(...ofStep(event, turn, tails).map((message): Violation => ({ law: "answers", message, index })))
+    // Calls that were approved may be a step by themselves: it has no turn.
+    const messages = index === begin && index > 0 ? [] : [...ofStep(event, turn, tails), ...ofQuestions(event, tails)]
+    found.push(...messages.map((message): Violation => ({ law: "answers", message, index })))
     tails = []
     from = event.thread.messages.length
   })
   return found
 }
 
+/** A question is open, and then the step says that it waits, or it is settled. */
+const ofQuestions = (step: Event.Of<"StepCompleted">, tails: ReadonlyArray<Tail>): ReadonlyArray<string> => {
+  const settled = tails.filter(isSettlement).map(callOf)
+  const asked = tails.filter((tail) => tail._tag === "AskUserRequested").map(callOf)
+  const open = asked.filter((id) => !settled.includes(id))
+  const waiting = (step.suspensions ?? []).flatMap(({ id, kind }) => kind === "question" ? [id] : [])
+  return [
+    ...open.filter((id) => !waiting.includes(id)).map((id) => `the question of "${id}" is neither open nor withdrawn`),
+    ...waiting.filter((id) => !open.includes(id)).map((id) => `call "${id}" waits, and has asked nothing that is open`)
+  ]
+}
+
 const ofStep = (
   step: Event.Of<"StepCompleted">,
   turn: Message.Message | undefined,
-  tails: ReadonlyArray<string>
+  all: ReadonlyArray<Tail>
 ): ReadonlyArray<string> => {
+  const tails = all.filter((tail) => !isSettlement(tail)).map(callOf)
   const asked = actionable(step.response.toolCalls)
   const committed = actionable(turn?.toolCalls)
   const pending = pendingOf(step)

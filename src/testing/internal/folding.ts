@@ -4,6 +4,7 @@ import type * as Event from "../../Event.ts"
 import * as Json from "../../internal/json.ts"
 import * as Thread from "../../Thread.ts"
 import type { Options, Violation } from "../Laws.ts"
+import * as Answers from "./answers.ts"
 
 type Found = ReadonlyArray<Violation>
 
@@ -15,7 +16,9 @@ export const frame = (events: ReadonlyArray<Event.Event>, isCut: boolean): Found
   if (end < 0) return isCut ? [] : [{ law: "frame", message: "there is no ChatCompleted", index: events.length }]
   const completed = events[end]
   const lastStep = events.findLastIndex((event) => event._tag === "StepCompleted")
-  const behind = events.slice(lastStep + 1, end).filter((event) => event._tag !== "Error")
+  const behind = events.slice(Math.max(lastStep + 1, Answers.opening(events)), end).filter((event) =>
+    event._tag !== "Error"
+  )
   const messages: Array<string> = []
   if (end < events.length - 1) messages.push(`${events.length - 1 - end} events come after ChatCompleted`)
   if (behind.length > 0) messages.push(`${behind[0]?._tag} belongs to no completed step`)
