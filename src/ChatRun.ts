@@ -13,6 +13,7 @@ import * as Cancellation from "./internal/cancellation.ts"
 import type * as Deadline from "./internal/deadline.ts"
 import * as Ending from "./internal/ending.ts"
 import type { Events } from "./internal/events.ts"
+import * as Log from "./internal/log.ts"
 import * as Now from "./internal/now.ts"
 import * as Toolbox from "./internal/toolbox.ts"
 import * as Turn from "./internal/turn.ts"
@@ -185,16 +186,23 @@ const withQuestion = (
  * @category running
  * @since 0.1.0
  */
-export const completed = <E, R>(result: Event.ChatResult, { running }: Turn.Run<E, R>): Source<E, R> => {
+export const completed = <E, R>(result: Event.ChatResult, { running, state }: Turn.Run<E, R>): Source<E, R> => {
   let isOut = false
   return {
     next: () => {
       if (isOut) return Cause.done()
       isOut = true
-      return Now.map(running.stopping(), (abandoned): Events => [{
-        _tag: "ChatCompleted",
-        result: abandoned.length === 0 ? result : { ...result, abandoned }
-      }])
+      return Now.map(running.stopping(), (abandoned): Events => [
+        last(abandoned.length === 0 ? result : { ...result, abandoned }, state.thread)
+      ])
     }
   }
+}
+
+/** With the messages that its thread has more than the last step, or than what the run began with. */
+const last = (result: Event.ChatResult, before: Thread.Thread | undefined): Event.Of<"ChatCompleted"> => {
+  const known = before === undefined ? Infinity : Log.length(before)
+  return Log.length(result.thread) > known
+    ? { _tag: "ChatCompleted", result, messages: Log.list(result.thread).slice(known) }
+    : { _tag: "ChatCompleted", result }
 }

@@ -308,7 +308,7 @@ export const isDone = (policy: Policy.Policy, response: Response.Response): bool
 const stepResult = (state: State, event: Event.Of<"StepCompleted">): Event.StepResult => {
   const decided = event.done === undefined ? halt(state) : event.halt
   const manualToolCalls = event.manualToolCalls ?? []
-  const isManual = event.mode === "manual" && isToolTurn(state.policy, event.response)
+  const isManual = event.mode === "manual" && (event.isToolTurn ?? isToolTurn(state.policy, event.response))
   const ids = event.response.toolCalls.map((call) => call.id)
   const { contextUpdate } = state.tools.contextUpdate(ids)
   const result: Types.Mutable<Event.StepResult> = {
@@ -345,6 +345,7 @@ export const toStepResult = (state: State): Event.StepResult => {
     _tag: "StepCompleted",
     response: toResponse(state),
     thread,
+    messages: [],
     mode: "auto",
     manualToolCalls: []
   })

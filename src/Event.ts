@@ -347,13 +347,18 @@ const stepEvents = [
   Schema.TaggedStruct("StepCompleted", {
     response: Response.Response,
     thread: Thread.Thread,
+    messages: Schema.Array(Message.Message),
     mode: Mode,
+    isToolTurn: Schema.optionalKey(Schema.Boolean),
     manualToolCalls: Schema.Array(Message.ToolCall),
     done: Schema.optionalKey(Schema.Boolean),
     halt: Schema.optionalKey(Halt),
     suspensions: Schema.optionalKey(Schema.Array(Suspension))
   }),
-  Schema.TaggedStruct("ChatCompleted", { result: ChatResult })
+  Schema.TaggedStruct("ChatCompleted", {
+    result: ChatResult,
+    messages: Schema.optionalKey(Schema.Array(Message.Message))
+  })
 ] as const
 
 /**
@@ -365,6 +370,11 @@ const stepEvents = [
  * A `ToolResultEncoded` with `settled: true` closes a call that was open, and stands for itself: a question that its own
  * run withdraws, once, behind its `AskUserRequested`; or a call that was answered, denied or submitted since the last run,
  * at the beginning of the run that continues.
+ *
+ * `StepCompleted` has the whole `thread` after the step, and in `messages` all that came to it since the step before: the
+ * model's message, the answers to its calls, and what the run itself put in front of them. `isToolTurn` says, in manual
+ * mode, whether the reply asked for tools. `ChatCompleted` has in `messages` what came to the thread behind the last
+ * step, the question that the run ended with for one; left out if that is nothing.
  *
  * **Example** (Matching on events)
  *

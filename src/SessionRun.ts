@@ -119,14 +119,15 @@ const questionOf = (session: Session, event: Event.Event): ReadonlyArray<Event.S
 
 /** How a run ends that goes no further than its approved calls: as a step without a reply. */
 const endOfApproved = (
-  { collector, mode, state: { session: { thread } } }: StreamReducer.StreamReducer,
+  { approved, collector, mode, state: { session: { thread } } }: StreamReducer.StreamReducer,
   halt: Event.Halt | undefined,
   questions: ReadonlyArray<Event.Suspension>
 ): Event.Event => {
   const suspensions = halt?.haltedReason === "ask_user" ? questions : []
   const response = Collector.toResponse(Collector.initial())
-  const step = { response, thread, mode: "auto", manualToolCalls: [] } as const
-  const completed = Turn.stepCompleted(step, false, halt, suspensions)
+  const messages = Collector.answers(approved)
+  const step = { response, thread, messages, mode: "auto", manualToolCalls: [] } as const
+  const completed = Turn.stepCompleted(step, false, false, halt, suspensions)
   if (mode === "step") return completed
   const folded = Collector.toStepResult(
     Collector.applyEvent(Collector.initial({ thread: collector.thread ?? thread }), {

@@ -25,6 +25,7 @@ import * as Request from "./internal/request.ts"
 import type { Leaving } from "./internal/running.ts"
 import * as Telemetry from "./internal/telemetry.ts"
 import * as Turn from "./internal/turn.ts"
+import type * as Message from "./Message.ts"
 import * as Response from "./Response.ts"
 import type * as Thread from "./Thread.ts"
 import * as ToolRunner from "./ToolRunner.ts"
@@ -296,6 +297,13 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Leaving {
     })
   }
 
+  /** What the run put behind the step before, to introduce this one. */
+  private get introduction(): ReadonlyArray<Message.Message> {
+    const { thread } = this.run.state
+    const known = thread === undefined ? Infinity : Log.length(thread)
+    return Log.length(this.thread) > known ? Log.list(this.thread).slice(known) : Lists.none
+  }
+
   /** What comes after the step takes over once its last events have been told. */
   private close(ended: Ended): Effect.Effect<void> {
     this.ended = ended
@@ -318,10 +326,13 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Leaving {
       const said = isCut && Turn.isEmpty(message) ? [] : [message]
       // A run of one step has nobody to share its messages with.
       const grow = this.stepIndex === 0 ? Log.longer : Log.grown
-      const thread = grow(this.thread, said.concat(Collector.answers(state)))
-      const told = { response, thread, mode, manualToolCalls: division.manual }
+      const added = said.concat(Collector.answers(state))
+      const thread = grow(this.thread, added)
+      const messages = this.introduction.concat(added)
+      const told = { response, thread, messages, mode, manualToolCalls: division.manual }
+      const isToolTurn = Collector.isToolTurn(settings.policy, response)
       const isDone = isCut || Collector.isDone(settings.policy, response)
-      return Effect.succeed([Turn.stepCompleted(told, isDone, halt, suspensions)])
+      return Effect.succeed([Turn.stepCompleted(told, isToolTurn, isDone, halt, suspensions)])
     })
   }
 }

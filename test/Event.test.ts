@@ -127,19 +127,31 @@ const samples: ReadonlyArray<Event.Event> = [
   { _tag: "ToolApprovalRequested", toolCallId: "c0", toolName: "pay", arguments: { x: 1 }, expiresAt: 1 },
   { _tag: "ToolHalt", toolCallId: "c0", reason: "done_early", result: { v: 1 } },
   { _tag: "ToolHalt", toolCallId: "c0", reason: "tool_error", result: null, content: "x", onToolErrorException: "X" },
-  { _tag: "StepCompleted", response, thread, mode: "auto", manualToolCalls: [] },
+  { _tag: "StepCompleted", response, thread, messages: [], mode: "auto", manualToolCalls: [] },
   {
     _tag: "StepCompleted",
     response,
     thread,
+    messages: thread.messages,
     mode: "auto",
     manualToolCalls: [],
     suspensions: [{ id: "c0", kind: "approval", toolCall: call, expiresAt: 1 }]
   },
   ...halts.map((halt) =>
-    ({ _tag: "StepCompleted", response, thread, mode: "manual", manualToolCalls: [call], done: true, halt }) as const
+    ({
+      _tag: "StepCompleted",
+      response,
+      thread,
+      messages: thread.messages,
+      mode: "manual",
+      isToolTurn: true,
+      manualToolCalls: [call],
+      done: true,
+      halt
+    }) as const
   ),
-  ...chatResults.map((result) => ({ _tag: "ChatCompleted", result }) as const)
+  ...chatResults.map((result) => ({ _tag: "ChatCompleted", result }) as const),
+  { _tag: "ChatCompleted", result: chatResults[0]!, messages: [Message.assistant("?")] }
 ]
 
 describe("Event", () => {

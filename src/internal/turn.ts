@@ -152,20 +152,23 @@ export const isEmpty = (message: Message.Message): boolean => message.content ==
 
 /** The last event of a step. A turn that a tool halted is done, whatever the model meant to do. */
 export const stepCompleted = (
-  step: Pick<Event.Of<"StepCompleted">, "response" | "thread" | "mode" | "manualToolCalls">,
+  step: Pick<Event.Of<"StepCompleted">, "response" | "thread" | "messages" | "mode" | "manualToolCalls">,
+  isToolTurn: boolean,
   isDone: boolean,
   halt: Event.Halt | undefined,
   suspensions: ReadonlyArray<Event.Suspension>
 ): Event.Of<"StepCompleted"> => {
-  const { manualToolCalls, mode, response, thread } = step
+  const { manualToolCalls, messages, mode, response, thread } = step
   const event: Types.Mutable<Event.Of<"StepCompleted">> = {
     _tag: "StepCompleted",
     response,
     thread,
+    messages,
     mode,
     manualToolCalls,
     done: halt !== undefined || isDone
   }
+  if (mode === "manual") event.isToolTurn = isToolTurn
   if (halt !== undefined) event.halt = halt
   if (suspensions.length > 0) event.suspensions = suspensions
   return event

@@ -166,6 +166,7 @@ describe("Terminal", () => {
     _tag: "StepCompleted",
     response: Collector.toResponse(Collector.initial()),
     thread: Thread.empty,
+    messages: [],
     mode: "auto",
     manualToolCalls: [],
     done: true

@@ -52,6 +52,7 @@ const stepped = (done: boolean): Event.Event => ({
   _tag: "StepCompleted",
   response: response(done ? "stop" : "tool_calls"),
   thread,
+  messages: [],
   mode: "auto",
   manualToolCalls: [],
   done

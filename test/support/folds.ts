@@ -52,4 +52,12 @@ export const encoded = (id: string, content: string): Event.Event => ({ _tag: "T
 export const stepEnd = (
   response: Response.Response,
   more: Partial<Event.Of<"StepCompleted">> = {}
-): Event.Event => ({ _tag: "StepCompleted", response, thread, mode: "auto", manualToolCalls: [], ...more })
+): Event.Event => ({
+  _tag: "StepCompleted",
+  response,
+  thread,
+  messages: [],
+  mode: "auto",
+  manualToolCalls: [],
+  ...more
+})

@@ -243,6 +243,14 @@ const planted: { readonly [name: string]: readonly [violations: ReadonlyArray<La
     Laws.check(withResult(({ steps }) => ({ thread: steps[0]!.thread }))),
     "fold: the result's thread is not that of its last step"
   ],
+  "messages that the step did not add": [
+    Laws.check(changed(run, "StepCompleted", (event) => ({ ...event, messages: event.thread.messages }))),
+    "fold: the messages of StepCompleted are not what came to its thread"
+  ],
+  "a question that is in the thread and not told": [
+    Laws.check(changed(asked, "ChatCompleted", ({ result }) => ({ _tag: "ChatCompleted", result }))),
+    "fold: the messages of ChatCompleted are not what came to its thread"
+  ],
   "a question that is not in the thread": [
     Laws.check(changed(asked, "ChatCompleted", ({ result }) => ({
       _tag: "ChatCompleted",

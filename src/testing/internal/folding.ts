@@ -45,6 +45,7 @@ export const fold = (events: ReadonlyArray<Event.Event>, { policy, result }: Opt
   const initial = Collector.initial({ thread: Thread.empty, ...(policy === undefined ? {} : { policy }) })
   const { steps } = Collector.applyAll(initial, events.filter((event) => event !== told))
   const messages = [
+    ...additions(events),
     ...steps.flatMap((step, index) =>
       differing(step, told.result.steps[index] ?? {}).map((field) => `step ${index} of the result has another ${field}`)
     ),
@@ -54,6 +55,21 @@ export const fold = (events: ReadonlyArray<Event.Event>, { policy, result }: Opt
       : differing(told.result, result).map((field) => `the awaited result has another ${field}`))
   ]
   return messages.map((message) => ({ law: "fold", message }))
+}
+
+/** Whether the messages of each step, and those behind the last one, are what came to the thread since the one before. */
+const additions = (events: ReadonlyArray<Event.Event>): ReadonlyArray<string> => {
+  let before: number | undefined
+  return events.flatMap((event) => {
+    if (event._tag !== "StepCompleted" && event._tag !== "ChatCompleted") return []
+    const { messages = [] } = event
+    const thread = event._tag === "StepCompleted" ? event.thread : event.result.thread
+    const from = before ?? thread.messages.length - messages.length
+    before = thread.messages.length
+    return isSame(thread.messages.slice(from), messages)
+      ? []
+      : [`the messages of ${event._tag} are not what came to its thread`]
+  })
 }
 
 /** Whether the parts of a result agree with its steps. */

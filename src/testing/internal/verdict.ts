@@ -156,6 +156,7 @@ const toStepCompleted = (step: Event.StepResult): Event.Event => ({
   _tag: "StepCompleted",
   response: step.response,
   thread: step.thread,
+  messages: [],
   mode: step.mode ?? "auto",
   manualToolCalls: step.manualToolCalls ?? [],
   ...(step.haltedReason === undefined ? {} : { halt: step as Event.Halt }),
