@@ -36,6 +36,12 @@ const Siblings = Schema.Literals(["drain", "abortCancelable", "abortAll"])
  * - `results`: whether what a handler returns is its result (`"plain"`), or is read as `{ success, data, error,
  *   contextUpdate }` where it has one of the first three fields (`"resultObject"`).
  * - `maxConcurrency`, `maxTurns`: what a run uses where neither its options nor the application's defaults say.
+ * - `resultLimit`: how many characters (UTF-16 code units) of a tool's result the model reads where the tool has no
+ *   `maxResultChars`; `0` or `Infinity` for all of them. The consumer's raw result is never cut.
+ * - `resultCut`: what the model reads of a result that is longer. `"headAndTail"` keeps both, at line ends where the lines
+ *   are not too long for that, with a notice between them that counts as well; an error has 8,192 characters at most, or
+ *   `resultLimit` where that is less. `"head"` keeps the first characters and puts the notice behind them, and leaves
+ *   errors whole.
  * - `toolChoice`: for how long a run's `toolChoice` of `"required"` or of a named tool holds: for its `"first"` turn, from
  *   which on the model chooses (`"auto"`) and can answer, or for `"every"` turn, which then ends by a bound or a halt only.
  * - `onMaxTurns`: whether a run that used up its turns ends as it is, or makes one more model call without tools, so that
@@ -64,6 +70,12 @@ export const Policy = Schema.Struct({
   results: Schema.Literals(["plain", "resultObject"]),
   maxConcurrency: Schema.optionalKey(Schema.Int),
   maxTurns: Schema.optionalKey(Schema.Int),
+  resultLimit: Schema.Number.pipe(
+    Schema.withDecodingDefaultKey(Effect.succeed(32_768), { encodingStrategy: "passthrough" })
+  ),
+  resultCut: Schema.Literals(["headAndTail", "head"]).pipe(
+    Schema.withDecodingDefaultKey(Effect.succeed("headAndTail" as const), { encodingStrategy: "passthrough" })
+  ),
   toolChoice: Schema.Literals(["first", "every"]).pipe(
     Schema.withDecodingDefaultKey(Effect.succeed("first" as const), { encodingStrategy: "passthrough" })
   ),
@@ -108,13 +120,16 @@ export const standard: Policy = {
   concurrency: "shared",
   interrupt: "cancel",
   results: "plain",
+  resultLimit: 32_768,
+  resultCut: "headAndTail",
   toolChoice: "first",
   onMaxTurns: "halt"
 }
 
 /**
  * ALLM's behaviour where its laws allow it: an unknown tool fails the turn, the finish reason alone decides whether
- * tools run, arguments that were lost are replaced by those of the call's header, tool events come in groups.
+ * tools run, arguments that were lost are replaced by those of the call's header, tool events come in groups, results are
+ * cut for tools that ask for it only.
  *
  * @category constants
  * @since 0.1.0
@@ -126,7 +141,9 @@ export const allm: Policy = {
   unknownTool: "failTurn",
   toolTurn: "finishReason",
   badArguments: "runWithHeaderArguments",
-  adapterErrors: "lastWins"
+  adapterErrors: "lastWins",
+  resultLimit: 0,
+  resultCut: "head"
 }
 
 /**
@@ -145,6 +162,8 @@ export const falai: Policy = {
   concurrency: "exclusive",
   interrupt: "block",
   results: "resultObject",
+  resultLimit: 0,
+  resultCut: "head",
   maxConcurrency: 10,
   maxTurns: 6,
   onMaxTurns: "finalize"

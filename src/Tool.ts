@@ -225,7 +225,9 @@ type Made<Name extends string, P, A, E, R> = Tool<
  * - `answerWithin`: how long an approval or a manual call waits; from then on the call counts as denied, or as unanswered.
  * - `retry`: repeats a failed handler within the call's timeout; each attempt counts in `call.attempt`. After a stop of the
  *   run no attempt starts, also where the handler blocks interruption: the failure of the last one is the call's.
- * - `maxResultChars`: cuts the encoded result, in UTF-16 code units, and says so; errors are never cut.
+ * - `maxResultChars`: how many characters (UTF-16 code units) of the encoded result the model reads, in the place of
+ *   `Policy.resultLimit`; `0` or `Infinity` for all of them. `Policy.resultCut` says what is kept of a longer one. Errors
+ *   have their own limit.
  * - `compact`, `summary`: the model is offered one line, and asks the `tool_help` tool for the schema.
  *
  * @category models

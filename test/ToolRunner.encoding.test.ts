@@ -182,15 +182,17 @@ describe("ToolRunner: encoding", () => {
 })
 
 describe("ToolRunner: long results", () => {
-  const cutOf = (value: unknown, maxResultChars: number) => contentOf(giving(value, { maxResultChars }))
+  const options = { policy: Policy.allm }
+
+  const cutOf = (value: unknown, maxResultChars: number) => contentOf(giving(value, { maxResultChars }), options)
 
   const notice = (all: number, shown: number) => `\n[truncated: ${all} characters in all, ${shown} shown]`
 
   it.effect("R-039: a longer text is cut to the limit, and says so behind the cut", () =>
     Effect.gen(function*() {
       const tool = { ...Tools.big, maxResultChars: 4 }
-      assert.strictEqual(yield* contentOf(tool), `0123${notice(10, 4)}`)
-      const { events } = yield* watched(ToolRunner.stream(calling("big"), [tool]))
+      assert.strictEqual(yield* contentOf(tool, options), `0123${notice(10, 4)}`)
+      const { events } = yield* watched(ToolRunner.stream(calling("big"), [tool], options))
       assert.deepStrictEqual(only(events, "ToolResultEncoded"), {
         _tag: "ToolResultEncoded",
         id: "c0",
@@ -204,23 +206,27 @@ describe("ToolRunner: long results", () => {
     Effect.gen(function*() {
       for (const limit of [10, 11, 0, -1, Number.NaN, 0.5, Infinity, null as never]) {
         const tool = { ...Tools.big, maxResultChars: limit }
-        assert.strictEqual(yield* contentOf(tool), "0123456789")
-        const { events } = yield* watched(ToolRunner.stream(calling("big"), [tool]))
+        assert.strictEqual(yield* contentOf(tool, options), "0123456789")
+        const { events } = yield* watched(ToolRunner.stream(calling("big"), [tool], options))
         assert.notProperty(only(events, "ToolResultEncoded"), "originalLength")
       }
-      assert.strictEqual(yield* contentOf({ ...Tools.big, maxResultChars: 4.9 }), `0123${notice(10, 4)}`)
+      assert.strictEqual(yield* contentOf({ ...Tools.big, maxResultChars: 4.9 }, options), `0123${notice(10, 4)}`)
     }))
 
   it.effect("R-039: the text of an error is never cut", () =>
     Effect.gen(function*() {
       const failing = { ...Tools.failS, maxResultChars: 2 }
-      assert.strictEqual(yield* contentOf(failing), "{\"error\":\"nope\"}")
-      assert.strictEqual(yield* contentOf({ ...Tools.ask, maxResultChars: 2 }), "<awaiting user response>")
+      assert.strictEqual(yield* contentOf(failing, options), "{\"error\":\"nope\"}")
+      assert.strictEqual(yield* contentOf({ ...Tools.ask, maxResultChars: 2 }, options), "<awaiting user response>")
     }))
 
   it.effect("R-039: the result of a halt is cut, too", () =>
     Effect.gen(function*() {
-      const { messages, halt } = yield* ToolRunner.run(calling("stop1"), [{ ...Tools.stop1, maxResultChars: 3 }])
+      const { messages, halt } = yield* ToolRunner.run(
+        calling("stop1"),
+        [{ ...Tools.stop1, maxResultChars: 3 }],
+        options
+      )
       assert.strictEqual(messages[0]?.content, `{"v${notice(7, 3)}`)
       assert.deepInclude(halt, { haltResult: { v: 1 } })
     }))

@@ -11,7 +11,9 @@ import type * as Types from "effect/Types"
 import type * as Encoder from "../Encoder.ts"
 import type * as Event from "../Event.ts"
 import type * as Message from "../Message.ts"
+import type * as Policy from "../Policy.ts"
 import type * as Tool from "../Tool.ts"
+import * as Cut from "./cut.ts"
 import { described, shownText, unwrapped, written } from "./errorFields.ts"
 import * as Json from "./json.ts"
 import * as Now from "./now.ts"
@@ -28,6 +30,8 @@ export type OnToolError<E, R> =
 export interface Desk<E, R> {
   readonly encoder: Encoder.Service
   readonly onToolError: OnToolError<E, R>
+  /** How much of a result the model reads. */
+  readonly policy: Pick<Policy.Policy, "resultLimit" | "resultCut">
   /** The time, in milliseconds since the epoch. */
   readonly now: () => number
   /** Bounds the time that writing a result may take. */
@@ -61,34 +65,22 @@ export interface Numbered extends Subject {
   readonly isSettlement?: boolean
 }
 
-const encoded = (id: string, { content, originalLength }: Text, isError: boolean): Event.Of<"ToolResultEncoded"> => {
+const encoded = (
+  id: string,
+  { content, originalLength }: Cut.Text,
+  isError: boolean
+): Event.Of<"ToolResultEncoded"> => {
   const event: Types.Mutable<Event.Of<"ToolResultEncoded">> = { _tag: "ToolResultEncoded", id, content }
   if (originalLength !== undefined) event.originalLength = originalLength
   if (isError) event.isError = isError
   return event
 }
 
-const result = (call: Message.ToolCall, raw: Tool.Outcome, text: Text, isError: boolean): Answer => ({
+const result = (call: Message.ToolCall, raw: Tool.Outcome, text: Cut.Text, isError: boolean): Answer => ({
   raw,
   message: message(call.id, text.content, isError),
   tail: encoded(call.id, text, isError)
 })
-
-interface Text {
-  readonly content: string
-  readonly originalLength?: number
-}
-
-/** Cuts a text to `limit` UTF-16 units without splitting a surrogate pair, and says so behind the cut. */
-const cut = (content: string, limit: number | undefined): Text => {
-  const most = Math.floor(limit ?? 0)
-  if (!(most > 0) || content.length <= most) return { content }
-  const end = /[\uD800-\uDBFF]/.test(content.charAt(most - 1)) ? most - 1 : most
-  return {
-    content: `${content.slice(0, end)}\n[truncated: ${content.length} characters in all, ${end} shown]`,
-    originalLength: content.length
-  }
-}
 
 /** Work that has its end, or has no more time for it than the desk gives. */
 const inTime = <E, R, S>(
@@ -158,23 +150,26 @@ const withMessage = (reason: unknown, fields: unknown): unknown =>
     : fields
 
 /** What the model reads of a failure. An encoder that failed on the result is not asked to encode its failure. */
-const errorContent = <E, R>(desk: Desk<E, R>, subject: Subject, reason: unknown): Effect.Effect<string, never, any> =>
+const errorContent = <E, R>(desk: Desk<E, R>, subject: Subject, reason: unknown): Effect.Effect<Cut.Text, never, any> =>
   Effect.suspend(() => {
     if (isEncodingFailure(reason)) return Effect.succeed(literal({ error: described(reason.cause).text }))
     return Effect.flatMap(
       reported(desk, subject, reason),
       (error) => write(desk, subject, Outcomes.brand({ _tag: "Error", error }))
     )
-  }).pipe(Effect.catchCause(() => Effect.succeed(literalError(reason))))
+  }).pipe(
+    Effect.catchCause(() => Effect.succeed(literalError(reason))),
+    Effect.map((content) => Cut.error(content, desk.policy))
+  )
 
 const isEncodingFailure = (reason: unknown): reason is Tool.ToolError =>
   Json.isObject(reason) && reason["_tag"] === "ToolError" && reason["reason"] === "encoding_failed"
 
 const continued = <E, R>(desk: Desk<E, R>, subject: Subject, reason: unknown): Effect.Effect<Answer, never, any> =>
-  Effect.map(errorContent(desk, subject, reason), (content) => told(subject, reason, content))
+  Effect.map(errorContent(desk, subject, reason), (text) => told(subject, reason, text))
 
-const told = (subject: Subject, reason: unknown, content: string): Answer => ({
-  ...result(subject.call, { _tag: "Error", error: reason }, { content }, true),
+const told = (subject: Subject, reason: unknown, text: Cut.Text): Answer => ({
+  ...result(subject.call, { _tag: "Error", error: reason }, text, true),
   ...failure(reason)
 })
 
@@ -202,7 +197,7 @@ const halted = <E, R>(
   reason: unknown,
   exception: Exception = {}
 ): Effect.Effect<Answer, never, any> =>
-  Effect.map(errorContent(desk, subject, reason), (content) => toldHalt(subject, reason, content, exception))
+  Effect.map(errorContent(desk, subject, reason), ({ content }) => toldHalt(subject, reason, content, exception))
 
 const toldHalt = (subject: Subject, reason: unknown, content: string, exception: Exception): Answer => ({
   raw: { _tag: "Error", error: reason },
@@ -227,6 +222,10 @@ const broken = <E, R>(
   return halted(desk, subject, error, { onToolErrorException: exception })
 }
 
+/** What a policy puts in the place of an error. Under R-039 a tool's limit is for its own results. */
+const replaced = <E, R>({ policy }: Desk<E, R>, { tool }: Subject, content: string): Cut.Text =>
+  policy.resultCut === "head" ? { content } : Cut.result(content, tool?.maxResultChars, policy)
+
 const decided = <E, R>(
   desk: Desk<E, R>,
   subject: Subject,
@@ -240,7 +239,9 @@ const decided = <E, R>(
   if (tag === "Continue" && known._tag === "Continue") {
     const { replacement } = known
     return write(desk, subject, replacement).pipe(
-      Effect.map((content) => result(subject.call, { _tag: "Ok", value: replacement }, { content }, false)),
+      Effect.map((content) =>
+        result(subject.call, { _tag: "Ok", value: replacement }, replaced(desk, subject, content), false)
+      ),
       Effect.catchCause((cause) => halted(desk, subject, encodingFailed(subject, cause)))
     )
   }
@@ -281,7 +282,7 @@ const stopped = <E, R>(desk: Desk<E, R>, subject: Subject, raw: Tool.Halt): Effe
   const { call } = subject
   return write(desk, subject, raw.result).pipe(
     Effect.catchCause(() => Effect.succeed(literalValue(raw.result))),
-    Effect.map((encoded) => cut(encoded, subject.tool?.maxResultChars).content),
+    Effect.map((encoded) => Cut.result(encoded, subject.tool?.maxResultChars, desk.policy).content),
     Effect.map((content) => ({
       raw,
       message: message(call.id, content, false),
@@ -304,7 +305,8 @@ const succeeded = <E, R>(
   raw: Tool.Ok,
   encoding: Effect.Effect<string, unknown, any>
 ): Effect.Effect<Answer, E, R> => {
-  const told = (content: string) => result(subject.call, raw, cut(content, subject.tool?.maxResultChars), false)
+  const told = (content: string) =>
+    result(subject.call, raw, Cut.result(content, subject.tool?.maxResultChars, desk.policy), false)
   if (Now.isDone(encoding)) return Exit.succeed(told(encoding.value))
   return Effect.matchCauseEffectEager(encoding, {
     onSuccess: (content) => Effect.succeed(told(content)),
@@ -356,7 +358,7 @@ export const cancelled = <E, R>(
 /** The answer to a call that nobody waits for any more. Nothing of the caller's is asked, for nothing is waited for. */
 export const unfinished = (subject: Subject, detail: string): Answer => {
   const error = toolError("cancelled", subject.call, { detail })
-  return told(subject, error, literalError(error))
+  return told(subject, error, { content: literalError(error) })
 }
 
 /**
@@ -368,6 +370,6 @@ export const lost = <E, R>(desk: Desk<E, R>, subject: Subject, cause: Cause.Caus
     detail: "the answer could not be written",
     cause: Cause.squash(cause)
   })
-  const content = literalError(error)
-  return desk.onToolError === "continue" ? told(subject, error, content) : toldHalt(subject, error, content, {})
+  const text = Cut.error(literalError(error), desk.policy)
+  return desk.onToolError === "continue" ? told(subject, error, text) : toldHalt(subject, error, text.content, {})
 }

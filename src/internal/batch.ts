@@ -14,6 +14,7 @@ import type * as Pull from "effect/Pull"
 import type * as Encoder from "../Encoder.ts"
 import type * as Event from "../Event.ts"
 import type * as Message from "../Message.ts"
+import type * as Policy from "../Policy.ts"
 import type * as Tool from "../Tool.ts"
 import * as Answer from "./answer.ts"
 import * as Deadline from "./deadline.ts"
@@ -80,6 +81,10 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
 
   get onToolError(): Answer.OnToolError<E, any> {
     return this.workshop.settings.onToolError
+  }
+
+  get policy(): Policy.Policy {
+    return this.workshop.settings.policy
   }
 
   /** Tools have to be done by then; what comes up later does not run. */

@@ -25,8 +25,8 @@ export const check = (name: string, options: Readonly<Record<string, unknown>>):
   checkApproval(name, options)
   checkLimits(name, options["limits"])
   if (interrupt !== "cancel" && interrupt !== "block") misuse(name, `interrupt must be "cancel" or "block"`)
-  if (!Number.isInteger(maxResultChars) || Number(maxResultChars) < 0) {
-    misuse(name, "maxResultChars must be a whole number, 0 for no limit")
+  if (maxResultChars !== Infinity && !(Number.isInteger(maxResultChars) && Number(maxResultChars) >= 0)) {
+    misuse(name, "maxResultChars must be a whole number, 0 or Infinity for no limit")
   }
 }
 

@@ -89,8 +89,14 @@ const onToolError = <E, R>(value: unknown): Answer.OnToolError<E, R> => {
   throw new TypeError(`onToolError must be a function (tool_call, error) of arity 2; got: ${show(value)}`)
 }
 
-/** A turn that fails as a whole has no tool running, which cannot be promised once one has started. */
 const usable = (policy: Policy.Policy): Policy.Policy => {
+  const { resultLimit } = policy
+  if (resultLimit !== Infinity && !(Number.isInteger(resultLimit) && resultLimit >= 0)) {
+    throw new RangeError(
+      `policy: resultLimit must be a whole number, 0 or Infinity for no limit; got: ${show(resultLimit)}`
+    )
+  }
+  // A turn that fails as a whole has no tool running, which cannot be promised once one has started.
   if (policy.unknownTool !== "failTurn" || policy.start === "afterTurn") return policy
   throw new TypeError(`policy: unknownTool "failTurn" needs start "afterTurn"; got: ${show(policy.start)}`)
 }
