@@ -7,6 +7,7 @@
  */
 import type * as Types from "effect/Types"
 import type * as Event from "./Event.ts"
+import * as CallArguments from "./internal/callArguments.ts"
 import * as Calls from "./internal/calls.ts"
 import * as Classifications from "./internal/classification.ts"
 import * as Ending from "./internal/ending.ts"
@@ -243,8 +244,12 @@ export const answers = (state: State): ReadonlyArray<Message.Message> => state.t
 export const halt = (state: State): Event.Halt | undefined =>
   state.tools.deciding(state.calls.ids, state.policy.haltPrecedence)
 
-const toToolCalls = ({ calls, finishReason, policy }: State): ReadonlyArray<Message.ToolCall> =>
-  calls.toToolCalls({ parse: policy.badArguments === "answer", isTruncated: finishReason === "length" })
+/** A reply whose message was never completed has broken off. */
+const toToolCalls = ({ calls, finishReason, message, policy }: State): ReadonlyArray<Message.ToolCall> =>
+  calls.toToolCalls({
+    parse: policy.badArguments === "answer",
+    ending: message === null ? "broken" : CallArguments.endingOf(finishReason)
+  })
 
 /** Calls that are there outweigh a finish reason that does not mention them. */
 const effectiveFinish = (state: State, toolCalls: ReadonlyArray<Message.ToolCall>): Response.FinishReason | null => {

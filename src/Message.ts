@@ -25,13 +25,19 @@ export const Role = Schema.Literals(["system", "user", "assistant", "tool"])
 export type Role = (typeof Role)["Type"]
 
 /**
- * Why a call's arguments cannot be trusted: the text was no JSON, no fragment of a promised text arrived, the text
- * was cut off by the token limit, or it was JSON but no object. Such a call is answered and never run.
+ * Why a call's arguments cannot be trusted: the text was no JSON, it or a piece of it never arrived, it was cut off by
+ * the token limit, it was JSON but no object, or it nests deeper than 256 levels. Such a call is answered and never run.
  *
  * @category schemas
  * @since 0.1.0
  */
-export const ArgumentsLost = Schema.Literals(["json_decode_error", "missing_fragments", "truncated", "not_an_object"])
+export const ArgumentsLost = Schema.Literals([
+  "json_decode_error",
+  "missing_fragments",
+  "truncated",
+  "not_an_object",
+  "too_deep"
+])
 
 /**
  * @see {@link ArgumentsLost}

@@ -179,8 +179,9 @@ describe("lost arguments", () => {
     }
   })
 
-  it("R-340, I-05, I-06: an empty fragment is no arguments, and no fragment at all is a loss", () => {
+  it("M-34, R-340, I-05, I-06: no fragment is no arguments like an empty one, and a loss in a reply that never ended", () => {
     assert.deepStrictEqual(lostOf(started("a", "echo"), fragment("a", "")), [[["a", "echo", {}]], []])
+    assert.deepStrictEqual(lostOf(started("a", "echo"), finished("tool_calls")), [[["a", "echo", {}]], []])
     const missing = { _tag: "ArgumentsLost", id: "a", name: "echo", reason: "missing_fragments", bytes: 0 }
     assert.deepStrictEqual(lostOf(started("a", "echo")), [[["a", "echo", "missing_fragments"]], [missing]])
     assert.deepStrictEqual(lostOf(completed("a", "echo")), [[["a", "echo", {}]], []])

@@ -12,6 +12,7 @@ import * as Option from "effect/Option"
 import * as Result from "effect/Result"
 import type * as Adapter from "../Adapter.ts"
 import type * as Event from "../Event.ts"
+import * as CallArguments from "../internal/callArguments.ts"
 import * as Json from "../internal/json.ts"
 import * as Response from "../Response.ts"
 import type * as Answer from "./internal/answer.ts"
@@ -154,7 +155,7 @@ class Reader implements Answer.Reader {
 
   /** A body that is no stream of events may be a whole reply, or an error that broke the stream off. */
   private document(stray: string, out: Array<Event.AdapterEvent>): void {
-    const body = stray === "" ? undefined : Result.getOrUndefined(Json.parse(stray))
+    const body = stray === "" ? undefined : Result.getOrUndefined(Json.parseWire(stray))
     if (!Json.isObject(body)) return
     this.isWhole = !this.hasChunks && Array.isArray(body["content"])
     this.chunk(body, !this.isWhole && !this.hasChunks, out)
@@ -225,7 +226,7 @@ class Reader implements Answer.Reader {
   private finish(out: Array<Event.AdapterEvent>): void {
     const { blocks, id, model, remarks, stopSequence, usage, word } = this
     if (blocks.text !== "") out.push({ _tag: "TextCompleted", id: null, text: blocks.text })
-    blocks.end(finishReason(word, false) === "length", out)
+    blocks.end(CallArguments.endingOf(finishReason(word, false)), out)
     const { citations, toolCalls } = blocks
     const reason = finishReason(word, toolCalls.some((call) => call.providerExecuted !== true))
     const reasoning = blocks.reasoning(Wire.string(Wire.object(remarks["container"])["id"]))

@@ -12,6 +12,7 @@ import * as Option from "effect/Option"
 import * as Result from "effect/Result"
 import type * as Adapter from "../Adapter.ts"
 import type * as Event from "../Event.ts"
+import * as CallArguments from "../internal/callArguments.ts"
 import * as Json from "../internal/json.ts"
 import type * as Message from "../Message.ts"
 import * as Response from "../Response.ts"
@@ -129,7 +130,7 @@ class Reader implements Answer.Reader {
   read(event: Sse.SseEvent, out: Array<Event.AdapterEvent>): void {
     const { data, name } = event
     if (data.trim() === "" || data.trim() === "[DONE]") return
-    const parsed = Result.getOrUndefined(Json.parse(data))
+    const parsed = Result.getOrUndefined(Json.parseWire(data))
     const chunks = Json.isObject(parsed) ? [parsed] : Wire.list(parsed)
     if (chunks.length === 0 && name === "error") this.chunk({ error: data }, out)
     for (const chunk of chunks) this.chunk(chunk, out)
@@ -199,7 +200,8 @@ class Reader implements Answer.Reader {
     const { details: { all: details }, finishWord, id, media, model, text, usage } = this
     if (text !== "") out.push({ _tag: "TextCompleted", id: null, text })
     for (const hosted of this.hasToolParts ? [] : this.details.hosted) this.calls.execute(...hosted, out)
-    this.calls.end(finishReasons[finishWord ?? ""] === "length", out)
+    const reason = finishReason(finishWord, this.blockReason !== undefined, false)
+    this.calls.end(CallArguments.endingOf(reason), out)
     const { own, toolCalls } = this.calls
     const reasoning = this.turn.reasoning(own)
     const content = media.length === 0 ? text : [...(text === "" ? [] : [{ type: "text", text } as const]), ...media]

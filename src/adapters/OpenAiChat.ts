@@ -11,6 +11,7 @@ import type * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
 import type * as Adapter from "../Adapter.ts"
 import type * as Event from "../Event.ts"
+import * as CallArguments from "../internal/callArguments.ts"
 import * as Json from "../internal/json.ts"
 import type * as Message from "../Message.ts"
 import * as Response from "../Response.ts"
@@ -224,7 +225,7 @@ class Reader implements Answer.Reader {
 
   private finish(out: Array<Event.AdapterEvent>): void {
     if (this.text !== "") out.push({ _tag: "TextCompleted", id: null, text: this.text })
-    this.calls.end(finishReason(this.finishWord, false) === "length", out)
+    this.calls.end(CallArguments.endingOf(finishReason(this.finishWord, false)), out)
     const toolCalls = this.calls.toolCalls
     const { id, model, refusal, usage } = this
     out.push(Replies.completed({

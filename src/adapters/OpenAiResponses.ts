@@ -12,6 +12,7 @@ import type * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
 import type * as Adapter from "../Adapter.ts"
 import type * as Event from "../Event.ts"
+import * as CallArguments from "../internal/callArguments.ts"
 import * as Json from "../internal/json.ts"
 import * as Response from "../Response.ts"
 import type * as Answer from "./internal/answer.ts"
@@ -221,9 +222,9 @@ class Reader implements Answer.Reader {
     output: ReadonlyArray<Json.JsonObject>,
     out: Events
   ): void {
-    const isTruncated = finishReason(status, reason, false) === "length"
-    this.output.whole(output, isTruncated, out)
-    const { annotations, reasoning, refusal, text } = this.output.end(isTruncated, out)
+    const ending = CallArguments.endingOf(finishReason(status, reason, false))
+    this.output.whole(output, ending, out)
+    const { annotations, reasoning, refusal, text } = this.output.end(ending, out)
     const toolCalls = this.calls.toolCalls
     const finish = finishReason(status, reason, toolCalls.some((call) => call.providerExecuted !== true))
     if (text !== "") out.push({ _tag: "TextCompleted", id: null, text })

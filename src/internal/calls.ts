@@ -2,10 +2,9 @@
  * The tool calls of one message while it streams. Fragments are appended to a text and parsed once, when the message
  * has ended. Ids are made unique: a provider that uses one id for two calls gets two calls.
  */
-import * as Option from "effect/Option"
-import * as Result from "effect/Result"
 import type * as Types from "effect/Types"
 import type * as Message from "../Message.ts"
+import * as CallArguments from "./callArguments.ts"
 import { GrowingText } from "./growingText.ts"
 import * as Json from "./json.ts"
 import * as Lists from "./lists.ts"
@@ -46,7 +45,7 @@ export interface Completed {
 /** How unfinished calls are read when the message has ended. */
 export interface Reading {
   readonly parse: boolean
-  readonly isTruncated: boolean
+  readonly ending: CallArguments.Ending
 }
 
 /** Whether what is said may be said of a call with these arguments. What an adapter leaves out may be `null` as well. */
@@ -56,7 +55,7 @@ const isSaidOf = ({ rawArguments }: Completed, { raw }: Entry): boolean => {
 }
 
 /** A call that is whole says all there is to read. */
-const asItIs: Reading = { parse: false, isTruncated: false }
+const asItIs: Reading = { parse: false, ending: "broken" }
 
 export class Calls {
   private entries: Array<Entry> = []
@@ -225,12 +224,12 @@ export class Calls {
     const known = this.named(id, name, false) ?? this.named(id, name, true)
     if (known?.taken !== undefined && isSaidOf(call, known)) return
     const entry = known?.taken !== undefined || known === undefined ? this.open(id, name) : known
-    const isLost = call.arguments !== null && call.arguments !== undefined && !Json.isObject(call.arguments)
+    const told = CallArguments.ofValue(call.arguments ?? {})
     entry.name = name
-    entry.arguments = isLost ? {} : call.arguments ?? {}
+    entry.arguments = told.arguments
     if (call.rawArguments !== undefined && call.rawArguments !== null) entry.raw = new GrowingText(call.rawArguments)
     entry.isCompleted = true
-    entry.argumentsLost = isLost ? "not_an_object" : call.argumentsLost
+    entry.argumentsLost = told.argumentsLost ?? call.argumentsLost
     entry.providerExecuted = call.providerExecuted === true
     entry.metadata = Json.isObject(call.metadata) ? call.metadata : Json.none
   }
@@ -252,21 +251,11 @@ export class Calls {
   }
 }
 
-interface Arguments {
-  readonly arguments: Json.JsonObject
-  readonly argumentsLost?: Message.ArgumentsLost | undefined
-}
-
-const lost = (reason: Message.ArgumentsLost): Arguments => ({ arguments: {}, argumentsLost: reason })
-
-/** Arguments of a call that the wire never completed. */
-const unfinished = (entry: Entry, raw: string, reading: Reading): Arguments => {
-  if (!reading.parse) return { arguments: entry.arguments }
-  if (reading.isTruncated) return lost("truncated")
-  if (entry.fragments === 0) return lost("missing_fragments")
-  const parsed = Json.parseObject(raw)
-  if (Option.isSome(parsed)) return { arguments: parsed.value }
-  return lost(Result.isSuccess(Json.parse(raw)) ? "not_an_object" : "json_decode_error")
+/** Arguments of a call that the wire never completed. What the token limit ended was cut there. */
+const unfinished = (entry: Entry, raw: string, { ending, parse }: Reading): CallArguments.Arguments => {
+  if (!parse) return { arguments: entry.arguments }
+  if (ending === "truncated") return CallArguments.lost("truncated")
+  return CallArguments.atEnd(raw, entry.fragments > 0, ending)
 }
 
 const toToolCall = (entry: Entry, reading: Reading): Message.ToolCall => {

@@ -6,6 +6,7 @@ import type * as Event from "../Event.ts"
 import type * as Message from "../Message.ts"
 import type * as Policy from "../Policy.ts"
 import type * as Response from "../Response.ts"
+import * as CallArguments from "./callArguments.ts"
 import * as Calls from "./calls.ts"
 import * as FinishReasons from "./finishReason.ts"
 import * as LostArguments from "./lostArguments.ts"
@@ -48,6 +49,7 @@ export class Classifier {
   private text = ""
   private thinking = ""
   private finishReason: Response.FinishReason | null = null
+  private hasEnded = false
 
   constructor(rules: Rules) {
     this.rules = rules
@@ -85,6 +87,7 @@ export class Classifier {
       case "ToolCallCompleted":
         return this.calls.completed(event)
       case "MessageCompleted":
+        this.hasEnded = true
         this.calls.describe(event.message.toolCalls)
         if (this.error !== undefined && this.rules.adapterErrors === "sticky") return
         this.finishReason = FinishReasons.normalised(event.finishReason) ?? this.finishReason
@@ -93,7 +96,8 @@ export class Classifier {
 
   get classification(): Classification {
     const { finishReason, rules } = this
-    const reading = { parse: rules.badArguments === "answer", isTruncated: finishReason === "length" }
+    const ending = this.hasEnded ? CallArguments.endingOf(finishReason) : "broken"
+    const reading = { parse: rules.badArguments === "answer", ending } as const
     const toolCalls = this.calls.toToolCalls(reading).filter(({ name }) => name !== "")
     const isAsked = toolCalls.some(({ providerExecuted }) => providerExecuted !== true)
     const isVague = finishReason === null || finishReason === "stop" || finishReason === "other"

@@ -4,7 +4,6 @@
  */
 import * as Effect from "effect/Effect"
 import * as Inspectable from "effect/Inspectable"
-import * as Option from "effect/Option"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import * as SchemaGetter from "effect/SchemaGetter"
@@ -17,20 +16,62 @@ export const none: JsonObject = Object.freeze({})
 /** `__proto__` in any spelling that JSON allows: each of its letters may be escaped. */
 const suspicious = /__proto__|\\u00/i
 
-const dropProto = (key: string, value: unknown): unknown => key === "__proto__" ? undefined : value
+const isContainer = (value: unknown): value is object => typeof value === "object" && value !== null
 
-const parseUnsafe = (text: string): unknown => suspicious.test(text) ? JSON.parse(text, dropProto) : JSON.parse(text)
+/** The objects and lists in those of one level, each once: parsed data share nothing, but other data may. */
+const below = (level: Iterable<object>): Set<object> => {
+  const found = new Set<object>()
+  for (const container of level) {
+    for (const member of Array.isArray(container) ? container : Object.values(container)) {
+      if (isContainer(member)) found.add(member)
+    }
+  }
+  return found
+}
 
-export const parse = (text: string): Result.Result<unknown, unknown> => Result.try(() => parseUnsafe(text))
+/**
+ * Whether objects and lists nest deeper in a value than so many levels, itself included. A cycle does. It goes level by
+ * level, so that no depth overflows the stack.
+ */
+export const isDeeper = (value: unknown, levels: number): boolean => {
+  let level = new Set(isContainer(value) ? [value] : [])
+  for (let depth = 0; level.size > 0; depth++) {
+    if (depth === levels) return true
+    level = below(level)
+  }
+  return false
+}
+
+/** Parsed data without its `__proto__` members, and, below so many levels, without its objects and lists. */
+const cleared = (parsed: unknown, levels: number): unknown => {
+  let level = new Set(isContainer(parsed) ? [parsed] : [])
+  for (let depth = 1; level.size > 0; depth++) {
+    for (const container of level as Set<Record<string, unknown>>) {
+      delete container["__proto__"]
+      if (depth < levels) continue
+      for (const [key, member] of Object.entries(container)) if (isContainer(member)) container[key] = null
+    }
+    level = below(level)
+  }
+  return parsed
+}
+
+/** Not with a reviver of `JSON.parse`, which overflows the stack where the data are deep. */
+const parseUnsafe = (text: string, levels: number): unknown => {
+  const parsed: unknown = JSON.parse(text)
+  return suspicious.test(text) || text.length > 2 * levels ? cleared(parsed, levels) : parsed
+}
+
+export const parse = (text: string): Result.Result<unknown, unknown> => Result.try(() => parseUnsafe(text, Infinity))
+
+/** The deepest that data of a provider are kept, around and beside the arguments of calls. */
+const kept = 512
+
+/** What a provider sent. What nests deeper in it than anything means is cut off. */
+export const parseWire = (text: string): Result.Result<unknown, unknown> => Result.try(() => parseUnsafe(text, kept))
 
 export const isObject = (value: unknown): value is JsonObject =>
   typeof value === "object" && value !== null && !Array.isArray(value)
-
-/** A tool's arguments: an object, or nothing. An empty text is a call without parameters. */
-export const parseObject = (text: string): Option.Option<JsonObject> => {
-  if (text.trim() === "") return Option.some({})
-  return Option.filter(Result.getSuccess(parse(text)), isObject)
-}
 
 /** A text for any value: strings as they are, errors by their message, the rest as readable JSON. */
 export const render = (value: unknown): string => {
@@ -52,6 +93,7 @@ const toJsonValue = (value: unknown, seen: ReadonlyArray<unknown>): Schema.Json 
   if (value === undefined) return null
   if (typeof value !== "object") return String(value)
   if (seen.includes(value)) return "[Circular]"
+  if (seen.length === kept) return "[Too deep]"
   return Result.getOrElse(Result.try(() => membersToJson(value, [...seen, value])), () => "[Unreadable]")
 }
 

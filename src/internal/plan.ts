@@ -9,6 +9,7 @@ import * as Exit from "effect/Exit"
 import type * as Message from "../Message.ts"
 import type * as Policy from "../Policy.ts"
 import type * as Tool from "../Tool.ts"
+import * as CallArguments from "./callArguments.ts"
 import * as Compact from "./compact.ts"
 import * as Now from "./now.ts"
 import * as Toolbox from "./toolbox.ts"
@@ -61,7 +62,8 @@ const lostReasons: { readonly [Reason in Message.ArgumentsLost]: string } = {
   json_decode_error: "the arguments are not valid JSON",
   missing_fragments: "the arguments never arrived",
   truncated: "the arguments were cut off by the token limit",
-  not_an_object: "the arguments are not a JSON object"
+  not_an_object: "the arguments are not a JSON object",
+  too_deep: `the arguments nest deeper than ${CallArguments.deepest} levels`
 }
 
 const unknownTool = (call: Message.ToolCall, tools: Toolbox.Toolbox): Tool.ToolError => {

@@ -11,7 +11,7 @@ import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import * as Adapter from "../Adapter.ts"
 import * as Event from "../Event.ts"
-import * as Json from "../internal/json.ts"
+import * as CallArguments from "../internal/callArguments.ts"
 import * as Message from "../Message.ts"
 import * as Conformance from "./Conformance.ts"
 
@@ -118,13 +118,37 @@ const wholeArguments = (events: Events) =>
       if (fragments.length > 0) {
         yield* Conformance.equals(`the arguments' text of call ${id}`, completed.rawArguments, fragments.join(""))
       }
-      const parsed = Json.parseObject(completed.rawArguments)
+      const parsed = CallArguments.ofText(completed.rawArguments)
       yield* Conformance.equals(
         `the arguments of call ${id}`,
         completed.arguments,
-        parsed._tag === "Some" ? parsed.value : "lost"
+        CallArguments.isWhole(parsed) ? parsed.arguments : "lost"
       )
     }))
+
+/** A call's arguments are lost only where fragments had begun, or where the reply was cut. */
+const nothingMissing = (events: Events) => {
+  const last = events.find(isOf("MessageCompleted"))
+  if (last === undefined || CallArguments.endingOf(last.finishReason) !== "whole") return Effect.void
+  return Effect.forEach(byCall(events), ([id, ofCall]) => {
+    const completed = ofCall.find((event) => event._tag === "ToolCallCompleted")
+    const isBare = !ofCall.some((event) => event._tag === "ToolCallDelta") && completed?.rawArguments === ""
+    return isBare
+      ? Conformance.equals(
+        `why call ${id}, which had no fragment, lost its arguments`,
+        completed.argumentsLost,
+        undefined
+      )
+      : Effect.void
+  })
+}
+
+const shallow = (events: Events) =>
+  Effect.forEach(events.filter(isOf("ToolCallCompleted")), (event) =>
+    Conformance.holds(
+      `the arguments of call ${event.id} nest ${CallArguments.deepest} levels at most`,
+      CallArguments.isWhole(CallArguments.ofValue(event.arguments))
+    ))
 
 /** The cases on what a reply consists of. */
 const reply = (request: Adapter.Request): Conformance.Suite<Adapter.Adapter> => {
@@ -137,7 +161,9 @@ const reply = (request: Adapter.Request): Conformance.Suite<Adapter.Adapter> => 
     of("data: events are well formed and survive JSON", plainData),
     of("text: the completed text and the message are the deltas joined", wholeText),
     of("order: started, then fragments, then completed, for each call", ordered),
-    of("arguments: they are what the fragments say", wholeArguments)
+    of("arguments: they are what the fragments say", wholeArguments),
+    of("arguments: a call without any fragment has none, in a reply that ended well", nothingMissing),
+    of("arguments: they nest 256 levels at most", shallow)
   ]
 }
 

@@ -137,7 +137,7 @@ describe("calls", () => {
       assert.deepStrictEqual(named(ended.events), [{ name: "a", arguments: {}, argumentsLost: "missing_fragments" }])
       const cut = yield* outcomeOf(body(open, filled, finish("MAX_TOKENS")), {}, offering("a"))
       assert.deepStrictEqual(named(cut.events), [{ name: "a", arguments: {}, argumentsLost: "truncated" }])
-      for (const jsonPath of ["$", "x", "$.x[7]", "$.x.y", "$..", "$[0]", 7, `$${".a".repeat(200)}`]) {
+      for (const jsonPath of ["$", "x", "$.x[7]", "$.x.y", "$..", "$[0]", 7, `$${".a".repeat(300)}`]) {
         const odd = piece([{ jsonPath: "$.x", stringValue: "y" }, { jsonPath, stringValue: "z" }])
         const { events } = yield* outcomeOf(body(open, odd, stop))
         assert.deepStrictEqual(

@@ -374,6 +374,8 @@ describe("AdapterSuite", () => {
     return { stream: (request) => change(adapter.stream(request), count) }
   }
 
+  const nested = (levels: number): Readonly<Record<string, unknown>> => levels === 1 ? {} : { a: nested(levels - 1) }
+
   const mutants: ReadonlyArray<readonly [string, (count: Connections["Service"]) => Adapter.Adapter["Service"]]> = [
     ["frame", says(...spoken, ended("ab"))],
     ["frame", says(started, ...spoken)],
@@ -392,6 +394,14 @@ describe("AdapterSuite", () => {
     ["arguments", says(started, ...call(["{\"x\"", ":2}"]), ended(""))],
     ["arguments", says(started, ...call([], { arguments: {} }), ended(""))],
     ["arguments", says(started, ...call([], { arguments: {}, rawArguments: "{" }), ended(""))],
+    [
+      "arguments: a call without any fragment",
+      says(started, ...call([], { arguments: {}, rawArguments: "", argumentsLost: "missing_fragments" }), ended(""))
+    ],
+    [
+      "arguments: they nest 256 levels at most",
+      says(started, ...call([], { arguments: nested(257), rawArguments: JSON.stringify(nested(257)) }), ended(""))
+    ],
     ["cold: nothing", (count) => {
       const adapter = right(count)
       return {

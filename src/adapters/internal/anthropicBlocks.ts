@@ -4,17 +4,14 @@
  * work is linear in the fragments. Every call gets an id that no other call of the turn has, is completed exactly once,
  * and is marked as lost if its arguments did not arrive whole.
  */
-import * as Option from "effect/Option"
-import * as Result from "effect/Result"
 import type * as Event from "../../Event.ts"
+import * as CallArguments from "../../internal/callArguments.ts"
 import * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
 import * as Turn from "./anthropicTurn.ts"
 import { list, object, string } from "./wire.ts"
 
 type Events = Array<Event.AdapterEvent>
-
-type Arguments = Pick<Message.ToolCall, "arguments" | "argumentsLost">
 
 /** What every block has in common: where it stands, what it was opened with, and whether the wire has closed it. */
 interface Opened {
@@ -74,7 +71,8 @@ const deltaKinds: ReadonlyMap<unknown, Block["kind"]> = new Map([
   ["input_json_delta", "call"]
 ])
 
-const lost = (reason: Message.ArgumentsLost): Arguments => ({ arguments: {}, argumentsLost: reason })
+/** The arguments in a text. Some servers write `null` where a call has none. */
+const read = (text: string): CallArguments.Arguments => CallArguments.ofText(CallArguments.nullAsNone(text))
 
 export class Blocks {
   /** All text of the turn. */
@@ -307,7 +305,7 @@ export class Blocks {
   private moveOn(out: Events): void {
     const last = this.blocks.at(-1)
     if (last?.kind !== "call" || last.completed !== undefined) return
-    if (last.isClosed && last.text.trim() === "") this.complete(last, emptyArguments(last), out)
+    if (last.isClosed && last.isObserved && last.text.trim() === "") this.complete(last, { arguments: {} }, out)
     else this.settle(last, out)
   }
 
@@ -315,21 +313,24 @@ export class Blocks {
   private settle(call: Call, out: Events): void {
     if (call.isTried || call.text.trim() === "") return
     call.isTried = true
-    const parsed = Json.parseObject(call.text)
-    if (Option.isSome(parsed)) this.complete(call, { arguments: parsed.value }, out)
+    const found = read(call.text)
+    if (CallArguments.isFinal(found)) this.complete(call, found, out)
   }
 
-  /** Completes what is open when the turn has ended. If the token limit did that, what is not closed or empty was cut. */
-  end(isTruncated: boolean, out: Events): void {
+  /**
+   * Completes what is open when the turn has ended. If the token limit did that, what is not closed or empty was cut. A
+   * call without any fragment has no arguments, unless the turn was cut.
+   */
+  end(ending: CallArguments.Ending, out: Events): void {
     for (const call of this.blocks) {
       if (call.kind !== "call" || call.completed !== undefined) continue
-      const isCut = isTruncated && (!call.isClosed || call.text.trim() === "")
+      const isCut = ending === "truncated" && (!call.isClosed || call.text.trim() === "")
       if (!isCut) this.seed(call, out)
-      this.complete(call, isCut ? lost("truncated") : finalArguments(call, isTruncated), out)
+      this.complete(call, isCut ? CallArguments.lost("truncated") : finalArguments(call, ending), out)
     }
   }
 
-  private complete(call: Call, args: Arguments, out: Events): void {
+  private complete(call: Call, args: CallArguments.Arguments, out: Events): void {
     const { id, isServed, metadata, name, text } = call
     const common = { id, name, rawArguments: text, ...args, ...(isServed ? { providerExecuted: true } : {}) }
     call.completed = { ...common, metadata }
@@ -337,15 +338,8 @@ export class Blocks {
   }
 }
 
-const emptyArguments = (call: Call): Arguments => call.isObserved ? { arguments: {} } : lost("missing_fragments")
-
-const finalArguments = (call: Call, isTruncated: boolean): Arguments => {
-  if (call.text.trim() === "") return emptyArguments(call)
-  const parsed = Json.parseObject(call.text)
-  if (Option.isSome(parsed)) return { arguments: parsed.value }
-  if (isTruncated) return lost("truncated")
-  return lost(Result.isSuccess(Json.parse(call.text)) ? "not_an_object" : "json_decode_error")
-}
+const finalArguments = (call: Call, ending: CallArguments.Ending): CallArguments.Arguments =>
+  CallArguments.atEnd(CallArguments.nullAsNone(call.text), call.isObserved, ending)
 
 /** What a block is in the turn that goes back. A server's call that did not arrive whole is left out of it. */
 const piece = (block: Block): ReadonlyArray<Turn.Piece> => {

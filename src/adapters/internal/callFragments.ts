@@ -5,11 +5,10 @@
  */
 import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
-import * as Option from "effect/Option"
 import * as Random from "effect/Random"
-import * as Result from "effect/Result"
 import type * as Event from "../../Event.ts"
-import * as Json from "../../internal/json.ts"
+import * as CallArguments from "../../internal/callArguments.ts"
+import type * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
 
 /** A piece of a call as the wire sends it; empty strings and nulls stand as `undefined`, but an empty text as `""`. */
@@ -28,6 +27,8 @@ interface Call {
   name: string
   text: string
   isObserved: boolean
+  /** Whether some of its arguments did not arrive, although all that did can be read. */
+  isLost: boolean
   isTried: boolean
   /** Whether it ran at the provider. */
   isExecuted: boolean
@@ -54,8 +55,7 @@ export const idMaker: Effect.Effect<() => string> = Effect.gen(function*() {
 })
 
 /** The arguments in a text. Some servers write `null` where a call has none. */
-const parse = (text: string): Option.Option<Json.JsonObject> =>
-  text.trim() === "null" ? Option.some({}) : Json.parseObject(text)
+const read = (text: string): CallArguments.Arguments => CallArguments.ofText(CallArguments.nullAsNone(text))
 
 /** The arguments that a tool was declared with, out of those that a provider's rewritten schema led to. */
 export type Restore = (name: string, args: Json.JsonObject) => Json.JsonObject
@@ -113,7 +113,13 @@ export class CallFragments {
   close(index: number | string, isCut: boolean, out: Events): void {
     const call = this.byIndex.get(index)
     if (call === undefined || call.completed !== undefined || call.name === "") return
-    this.complete(call, isCut ? lost("truncated") : finalArguments(call, false), out)
+    this.complete(call, isCut ? CallArguments.lost("truncated") : read(call.text), out)
+  }
+
+  /** What arrived of the arguments of a call is not what was meant. */
+  lose(index: number | string): void {
+    const call = this.byIndex.get(index)
+    if (call !== undefined) call.isLost = true
   }
 
   /** A call that ran at the provider: it is listed in its place, whole at once, and nobody here runs it. */
@@ -128,7 +134,7 @@ export class CallFragments {
     call.metadata = metadata
     this.start(call, name, out)
     this.append(call, JSON.stringify(args), out)
-    this.complete(call, { arguments: args }, out)
+    this.complete(call, CallArguments.ofValue(args), out)
   }
 
   private append(call: Call, text: string, out: Events): void {
@@ -212,6 +218,7 @@ export class CallFragments {
       name: "",
       text: "",
       isObserved: false,
+      isLost: false,
       isTried: false,
       isExecuted: false,
       duplicateOf: undefined,
@@ -243,26 +250,28 @@ export class CallFragments {
   private tryClose(call: Call, out: Events): boolean {
     if (call.isTried || call.name === "" || call.text.trim() === "") return false
     call.isTried = true
-    const parsed = parse(call.text)
-    if (Option.isSome(parsed)) this.complete(call, { arguments: parsed.value }, out)
-    return Option.isSome(parsed)
+    const found = read(call.text)
+    const isFinal = CallArguments.isFinal(found)
+    if (isFinal) this.complete(call, found, out)
+    return isFinal
   }
 
   /**
    * Completes what is open when the reply has ended. If the token limit ended it, the last call was cut, even when its
-   * text parses: servers are known to mend a cut text. A call before it counts if its text is whole.
+   * text parses: servers are known to mend a cut text. A call before it counts if its text is whole. A call without any
+   * fragment has no arguments, unless the reply was cut.
    */
-  end(isTruncated: boolean, out: Events): void {
+  end(ending: CallArguments.Ending, out: Events): void {
     const last = this.calls.at(-1)
     for (const call of this.calls) {
       if (call.completed !== undefined || call.name === "") continue
-      const isCut = isTruncated && (call === last || call.text.trim() === "")
-      this.complete(call, isCut ? lost("truncated") : finalArguments(call, isTruncated), out)
+      const isCut = ending === "truncated" && (call === last || call.text.trim() === "")
+      this.complete(call, isCut ? CallArguments.lost("truncated") : finalArguments(call, ending), out)
     }
   }
 
-  private complete(call: Call, args: Arguments, out: Events): void {
-    const isOwn = args.argumentsLost === undefined && !call.isExecuted
+  private complete(call: Call, args: CallArguments.Arguments, out: Events): void {
+    const isOwn = CallArguments.isWhole(args) && !call.isExecuted
     const common = {
       id: call.id,
       name: call.name,
@@ -282,14 +291,7 @@ export class CallFragments {
 
 const hasEntries = (record: Json.JsonObject): boolean => Object.keys(record).length > 0
 
-type Arguments = Pick<Message.ToolCall, "arguments" | "argumentsLost">
-
-const lost = (reason: Message.ArgumentsLost): Arguments => ({ arguments: {}, argumentsLost: reason })
-
-const finalArguments = (call: Call, isTruncated: boolean): Arguments => {
-  if (!call.isObserved) return lost("missing_fragments")
-  const parsed = parse(call.text)
-  if (Option.isSome(parsed)) return { arguments: parsed.value }
-  if (isTruncated) return lost("truncated")
-  return lost(Result.isSuccess(Json.parse(call.text)) ? "not_an_object" : "json_decode_error")
-}
+const finalArguments = (call: Call, ending: CallArguments.Ending): CallArguments.Arguments =>
+  call.isLost
+    ? CallArguments.lost("missing_fragments")
+    : CallArguments.atEnd(CallArguments.nullAsNone(call.text), call.isObserved, ending)

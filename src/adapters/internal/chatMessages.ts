@@ -2,7 +2,7 @@
  * The messages of Chat Completions, both ways: how a thread is written, and what the delta of a streamed reply, or the
  * message of a whole one, says. Reading is total: whatever has another form than expected is not there.
  */
-import * as Option from "effect/Option"
+import * as CallArguments from "../../internal/callArguments.ts"
 import * as Json from "../../internal/json.ts"
 import * as Message from "../../Message.ts"
 import type * as CallFragments from "./callFragments.ts"
@@ -89,7 +89,7 @@ const reasoningBody = (
 /** A text that is no JSON object is not sent back: many servers parse it, and refuse the whole history. */
 const toolCall = (call: Message.ToolCall): Json.JsonObject => {
   const { rawArguments = "" } = call
-  const isWhole = rawArguments.trim() !== "" && Option.isSome(Json.parseObject(rawArguments))
+  const isWhole = rawArguments.trim() !== "" && CallArguments.isWhole(CallArguments.ofText(rawArguments))
   const extra = object(call.metadata[metadataKey])["extra_content"]
   return {
     id: call.id,

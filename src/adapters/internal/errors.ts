@@ -149,7 +149,7 @@ const payload = (text: string): string => /^data: ?(.*)$/m.exec(text)?.[1] ?? ""
 
 /** The object that holds the words: under `error`, or the body itself, or the first of a list. */
 const read = (text: string): Said => {
-  const parsed = Result.getOrUndefined(Result.orElse(Json.parse(text), () => Json.parse(payload(text))))
+  const parsed = Result.getOrUndefined(Result.orElse(Json.parseWire(text), () => Json.parseWire(payload(text))))
   const body: unknown = Array.isArray(parsed) ? parsed[0] : parsed
   if (!Json.isObject(body)) return nothingSaid
   const error = Json.isObject(body["error"]) ? body["error"] : body

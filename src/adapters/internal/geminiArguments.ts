@@ -3,6 +3,7 @@
  * is linear in the pieces. What the pieces cannot mean together is lost, never guessed: a path that is none, a list with
  * gaps, a member of what is no object.
  */
+import * as CallArguments from "../../internal/callArguments.ts"
 import type * as Json from "../../internal/json.ts"
 import * as Wire from "./wire.ts"
 
@@ -10,7 +11,6 @@ type Key = string | number
 
 type Container = Record<string, unknown> | Array<unknown>
 
-const deepest = 100
 const step = /\.([^.[\]'"]+)|\[(\d+)\]|\['((?:[^'\\]|\\.)*)'\]|\["((?:[^"\\]|\\.)*)"\]/y
 
 /** The keys of a path, or nothing if it is none. */
@@ -21,7 +21,7 @@ const keysOf = (path: string): ReadonlyArray<Key> | undefined => {
   while (position < path.length) {
     step.lastIndex = position
     const found = step.exec(path)
-    if (found === null || keys.length === deepest) return undefined
+    if (found === null || keys.length === CallArguments.deepest) return undefined
     const [, name, index, single, double] = found
     keys.push(index === undefined ? name ?? (single ?? double ?? "").replaceAll(/\\(.)/g, "$1") : Number(index))
     position = step.lastIndex
@@ -46,6 +46,8 @@ const own = (container: Container, key: Key): unknown =>
 export class PathArguments {
   /** Whether a piece did not fit: what is there then is not what was meant. */
   isLost = false
+  /** Whether any piece has come. */
+  hasBegun = false
   private readonly root: Record<string, unknown> = {}
 
   /** The arguments as JSON. */
@@ -59,6 +61,7 @@ export class PathArguments {
   }
 
   add(piece: Json.JsonObject): void {
+    this.hasBegun = true
     const path = piece["jsonPath"]
     const value = valueOf(piece)
     const keys = typeof path === "string" ? keysOf(path) : undefined
@@ -67,6 +70,7 @@ export class PathArguments {
   }
 
   private set(keys: ReadonlyArray<Key>, value: unknown): void {
+    this.hasBegun = true
     if (keys.includes("__proto__")) return
     let container: Container = this.root
     for (const [position, key] of keys.entries()) {

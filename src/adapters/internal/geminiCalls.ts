@@ -3,9 +3,9 @@
  * models stream its arguments as values of paths. A call of a tool that was never declared may have run at the provider,
  * which shows when its answer follows in the same reply: until then it is held back, so that nobody runs it here.
  */
-import * as Option from "effect/Option"
 import type * as Event from "../../Event.ts"
-import * as Json from "../../internal/json.ts"
+import * as CallArguments from "../../internal/callArguments.ts"
+import type * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
 import * as CallFragments from "./callFragments.ts"
 import * as GeminiArguments from "./geminiArguments.ts"
@@ -21,6 +21,8 @@ export interface Call {
   /** The arguments, once they are final. */
   text: string | undefined
   isFinal: boolean
+  /** Whether pieces of its arguments came that do not come to arguments. */
+  isLost: boolean
   /** Its place among the calls of this side, once it was told of. A call that ran at the provider has none. */
   place: number | undefined
 }
@@ -86,7 +88,7 @@ export class Calls {
     }
     this.close(out)
     const metadata = { ...Wire.given("id", wireId), ...Wire.given("thoughtSignature", signature) }
-    const call = { name, wireId, metadata, text: undefined, isFinal: false, place: undefined }
+    const call = { name, wireId, metadata, text: undefined, isFinal: false, isLost: false, place: undefined }
     this.hold(call)
     this.begin(call, value, out)
     return call
@@ -116,6 +118,7 @@ export class Calls {
     if (this.open === undefined) return
     const { args, call } = this.open
     this.open = undefined
+    call.isLost = args.isLost
     this.finish(call, args.isLost ? undefined : args.text, out)
   }
 
@@ -155,8 +158,9 @@ export class Calls {
   }
 
   private complete(call: Call, out: Events): void {
-    const { metadata, place, text } = call
+    const { isLost, metadata, place, text } = call
     this.fragments.add({ index: place, id: undefined, name: undefined, text, metadata }, out)
+    if (isLost && place !== undefined) this.fragments.lose(place)
     this.fragments.closeAll(out)
   }
 
@@ -165,7 +169,7 @@ export class Calls {
     const [call] = this.heldByName.get(name) ?? []
     if (call === undefined || !call.isFinal) return
     this.letGo(call)
-    this.execute(name, Option.getOrElse(Json.parseObject(call.text ?? ""), () => ({})), out)
+    this.execute(name, CallArguments.ofText(call.text ?? "").arguments, out)
     this.tell(out)
   }
 
@@ -174,7 +178,7 @@ export class Calls {
     const call = {
       id: this.makeId(),
       name,
-      arguments: args,
+      ...CallArguments.ofValue(args),
       rawArguments: JSON.stringify(args),
       providerExecuted: true
     }
@@ -182,9 +186,14 @@ export class Calls {
     out.push({ _tag: "ToolCallStarted", id: call.id, name }, { _tag: "ToolCallCompleted", ...call })
   }
 
-  /** The reply has ended: what is held was this side's all the time, and a call that is still open is lost. */
-  end(isTruncated: boolean, out: Events): void {
+  /**
+   * The reply has ended: what is held was this side's all the time. A call that is still open is lost, unless no piece of
+   * its arguments ever came.
+   */
+  end(ending: CallArguments.Ending, out: Events): void {
     for (const call of this.held) this.release(call, out)
-    this.fragments.end(isTruncated, out)
+    const place = this.open?.args.hasBegun === true ? this.open.call.place : undefined
+    if (place !== undefined) this.fragments.lose(place)
+    this.fragments.end(ending, out)
   }
 }

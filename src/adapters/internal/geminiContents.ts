@@ -3,8 +3,8 @@
  * one content, in the order of the calls, whatever order they came in. What the protocol has no words for is named before
  * anything is sent.
  */
-import * as Option from "effect/Option"
-import * as Json from "../../internal/json.ts"
+import * as CallArguments from "../../internal/callArguments.ts"
+import type * as Json from "../../internal/json.ts"
 import * as Message from "../../Message.ts"
 import { metadataKey } from "./geminiCalls.ts"
 import * as GeminiTurn from "./geminiTurn.ts"
@@ -87,7 +87,8 @@ const answerPart = (answer: Message.Message, call: Message.ToolCall | undefined)
 /** An answer has to be an object: one that is told in JSON is that object, any other text stands under a word of its own. */
 const response = (answer: Message.Message): Json.JsonObject => {
   const text = Message.text(answer)
-  const told = isExact(text) ? Option.getOrUndefined(Json.parseObject(text)) : undefined
+  const parsed = isExact(text) ? CallArguments.ofText(text) : undefined
+  const told = parsed !== undefined && CallArguments.isWhole(parsed) ? parsed.arguments : undefined
   if (answer.isError === true) return told !== undefined && "error" in told ? told : { error: told ?? text }
   return told ?? { result: text }
 }

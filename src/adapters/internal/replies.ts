@@ -14,14 +14,14 @@ import * as Wire from "./wire.ts"
 
 /** The object that an event holds. What an event named `error` holds is an error, whatever it is. */
 export const opened = ({ data, name }: Sse.SseEvent): Json.JsonObject | undefined => {
-  const parsed = Result.getOrUndefined(Json.parse(data))
+  const parsed = Result.getOrUndefined(Json.parseWire(data))
   if (Json.isObject(parsed)) return parsed
   return name === "error" ? { error: data } : undefined
 }
 
 /** The object of a body that is no stream of events, which some servers put into a list. */
 export const document = (stray: string): Json.JsonObject | undefined => {
-  const parsed = stray === "" ? undefined : Result.getOrUndefined(Json.parse(stray))
+  const parsed = stray === "" ? undefined : Result.getOrUndefined(Json.parseWire(stray))
   const body: unknown = Array.isArray(parsed) ? parsed[0] : parsed
   return Json.isObject(body) ? body : undefined
 }

@@ -4,7 +4,7 @@
  * concern of this one. An item that waits for an answer which nobody gave is not sent, nor is reasoning that nothing
  * follows: servers refuse both.
  */
-import * as Option from "effect/Option"
+import * as CallArguments from "../../internal/callArguments.ts"
 import * as Json from "../../internal/json.ts"
 import * as Message from "../../Message.ts"
 import { metadataKey } from "./responsesOutput.ts"
@@ -186,7 +186,7 @@ const callItem = (call: Message.ToolCall, ids: CallIds): Placed => {
   const place = placeOf(Wire.object(call.metadata[metadataKey]))
   const call_id = ids.open(call)
   if (Json.isObject(item)) return { place, item: { ...item, call_id } }
-  const isWhole = rawArguments.trim() !== "" && Option.isSome(Json.parseObject(rawArguments))
+  const isWhole = rawArguments.trim() !== "" && CallArguments.isWhole(CallArguments.ofText(rawArguments))
   const args = isWhole ? rawArguments : JSON.stringify(call.arguments)
   return { place, item: { ...rest, type: "function_call", call_id, name: call.name, arguments: args } }
 }

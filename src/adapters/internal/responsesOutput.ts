@@ -4,8 +4,8 @@
  * the four: fragments are shown as they come, a repetition adds what they left out and outweighs them. Every text is
  * compared with its own repetitions only, so that the work is linear in what arrives.
  */
-import * as Option from "effect/Option"
 import type * as Event from "../../Event.ts"
+import * as CallArguments from "../../internal/callArguments.ts"
 import * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
 import type * as CallFragments from "./callFragments.ts"
@@ -82,14 +82,14 @@ export class Output {
   }
 
   /** The whole output, as the last event or a document has it. What was streamed is known by its type and order. */
-  whole(output: ReadonlyArray<Json.JsonObject>, isTruncated: boolean, out: Events): void {
+  whole(output: ReadonlyArray<Json.JsonObject>, ending: CallArguments.Ending, out: Events): void {
     const seen = new Map<string, number>()
     for (const [index, wire] of output.entries()) {
       const type = typeOf(wire)
       const count = seen.get(type) ?? 0
       seen.set(type, count + 1)
       const item = this.items.ofType(type)[count] ?? this.items.open(type, index)
-      if (!item.isDone) this.complete(item, wire, out, isTruncated && wire["status"] !== "completed")
+      if (!item.isDone) this.complete(item, wire, out, ending === "truncated" && wire["status"] !== "completed")
     }
   }
 
@@ -156,7 +156,7 @@ export class Output {
    * what was declared, those after which the model went on to speak ran at the provider. The text stands under `input`
    * for a tool that was declared to take one, and else for the arguments.
    */
-  private customCalls(isTruncated: boolean, out: Events): void {
+  private customCalls(ending: CallArguments.Ending, out: Events): void {
     const lastText = this.items.all.findLastIndex((item) => textOf(item, "text") !== "")
     for (const item of this.items.ofType(customType)) {
       const wire = item.wire ?? {}
@@ -171,7 +171,7 @@ export class Output {
       const text = this.custom !== undefined ? JSON.stringify({ input }) : input
       const metadata = { index: item.position, item: sayings(wire) }
       this.calls.add({ index: item.position, id: Wire.string(wire["call_id"]), name, text, metadata }, out)
-      this.calls.close(item.position, wire["status"] === "incomplete" || (isTruncated && !item.isDone), out)
+      this.calls.close(item.position, wire["status"] === "incomplete" || (ending === "truncated" && !item.isDone), out)
     }
   }
 
@@ -238,7 +238,7 @@ export class Output {
   // the end
 
   /** The reply has ended: what is still open is completed. */
-  end(isTruncated: boolean, out: Events): Said {
+  end(ending: CallArguments.Ending, out: Events): Said {
     for (const item of this.items.all.filter((one) => !one.isDone)) {
       if (item.type === "function_call" && !item.hasText) {
         const text = argumentsOf(item.wire ?? {})
@@ -246,8 +246,8 @@ export class Output {
       }
       if (isHosted(item) && item.type !== customType) this.list(item, out)
     }
-    this.customCalls(isTruncated, out)
-    this.calls.end(isTruncated, out)
+    this.customCalls(ending, out)
+    this.calls.end(ending, out)
     return {
       text: this.joined("text"),
       refusal: this.joined("refusal"),
@@ -346,7 +346,7 @@ const argumentsOf = (wire: Json.JsonObject): string => {
 const inputOf = (wire: Json.JsonObject): Json.JsonObject => {
   const given = wire["arguments"] ?? wire["action"] ?? wire["operation"] ?? wire["input"]
   if (Json.isObject(given)) return given
-  const parsed = typeof given === "string" && given !== "" ? Json.parseObject(given) : Option.none()
-  const asked = Object.entries(wire).filter(([name]) => ["input", "code", "queries"].includes(name))
-  return Option.getOrElse(parsed, () => Object.fromEntries(asked))
+  const parsed = typeof given === "string" && given !== "" ? CallArguments.ofText(given) : undefined
+  if (parsed !== undefined && CallArguments.isWhole(parsed)) return parsed.arguments
+  return Object.fromEntries(Object.entries(wire).filter(([name]) => ["input", "code", "queries"].includes(name)))
 }

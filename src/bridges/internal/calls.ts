@@ -3,10 +3,9 @@
  * because a library hands over the call that a token limit cut like any other, right before it tells of the limit. None
  * is run here; one that the provider ran itself is completed with what it came to.
  */
-import * as Option from "effect/Option"
-import * as Result from "effect/Result"
 import type * as Event from "../../Event.ts"
-import * as Json from "../../internal/json.ts"
+import * as CallArguments from "../../internal/callArguments.ts"
+import type * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
 import * as Layout from "./layout.ts"
 import type * as Part from "./part.ts"
@@ -87,7 +86,7 @@ export class Calls {
     call.isMade = true
     call.isExecuted = part.isExecuted
     call.options = Layout.merged(call.options, part.options)
-    if (!call.isExecuted && Option.isSome(parse(call.text))) this.held = call
+    if (!call.isExecuted && CallArguments.isFinal(read(call.text))) this.held = call
   }
 
   /** What an executed call came to. A later result of the same call replaces an earlier one. */
@@ -102,16 +101,19 @@ export class Calls {
   settle(out: Events): void {
     const call = this.held
     this.held = undefined
-    if (call !== undefined) this.complete(call, argumentsOf(call, false), out)
+    if (call !== undefined) this.complete(call, read(call.text), out)
   }
 
-  /** The reply has ended. If the token limit ended it, the last call was cut, even when its text is whole. */
-  end(isTruncated: boolean, out: Events): void {
+  /**
+   * The reply has ended. If the token limit ended it, the last call was cut, even when its text is whole. A call that was
+   * announced without any word on its arguments has none, unless the reply was cut.
+   */
+  end(ending: CallArguments.Ending, out: Events): void {
     const last = this.calls.findLast((call) => !call.isExecuted)
     for (const call of this.calls) {
       if (call.completed !== undefined) continue
-      const isCut = isTruncated && !call.isExecuted && (call === last || call.text.trim() === "")
-      this.complete(call, isCut ? lost("truncated") : argumentsOf(call, isTruncated), out)
+      const isCut = ending === "truncated" && !call.isExecuted && (call === last || call.text.trim() === "")
+      this.complete(call, isCut ? CallArguments.lost("truncated") : argumentsOf(call, ending), out)
     }
   }
 
@@ -153,7 +155,7 @@ export class Calls {
     out.push({ _tag: "ToolCallDelta", id: call.id, argumentsDelta: text })
   }
 
-  private complete(call: Call, args: Arguments, out: Events): void {
+  private complete(call: Call, args: CallArguments.Arguments, out: Events): void {
     const common = {
       id: call.id,
       name: call.name,
@@ -170,18 +172,8 @@ export class Calls {
   }
 }
 
-type Arguments = Pick<Message.ToolCall, "arguments" | "argumentsLost">
-
-const lost = (reason: Message.ArgumentsLost): Arguments => ({ arguments: {}, argumentsLost: reason })
-
 /** The arguments in a text. Some providers write `null` where a call has none. */
-const parse = (text: string): Option.Option<Json.JsonObject> =>
-  text.trim() === "null" ? Option.some({}) : Json.parseObject(text)
+const read = (text: string): CallArguments.Arguments => CallArguments.ofText(CallArguments.nullAsNone(text))
 
-const argumentsOf = (call: Call, isTruncated: boolean): Arguments => {
-  if (!call.isObserved) return lost("missing_fragments")
-  const parsed = parse(call.text)
-  if (Option.isSome(parsed)) return { arguments: parsed.value }
-  if (isTruncated) return lost("truncated")
-  return lost(Result.isSuccess(Json.parse(call.text)) ? "not_an_object" : "json_decode_error")
-}
+const argumentsOf = (call: Call, ending: CallArguments.Ending): CallArguments.Arguments =>
+  CallArguments.atEnd(CallArguments.nullAsNone(call.text), call.isObserved, ending)
