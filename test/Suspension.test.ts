@@ -366,6 +366,12 @@ describe("questions with a type", () => {
       assert.deepStrictEqual(JSON.parse(JSON.stringify(suspension)), suspension)
     }))
 
+  it("M-13: a number is told as a number, and a word is none", () => {
+    const { answerSchema, defaultAnswer } = Tool.askUser("How many?", { answer: Schema.Number, default: 2 })
+    assert.deepStrictEqual([answerSchema, defaultAnswer], [{ type: "number" }, 2])
+    assert.throws(() => Tool.askUser("?", { answer: Schema.Number, default: Number.NaN }), /finite number/)
+  })
+
   it("a type that cannot travel, a default that does not fit and an unusable term are the tool's mistakes", () => {
     const keyed = Schema.Record(Schema.TemplateLiteral(["row ", Schema.String]), Schema.Int)
     assert.throws(() => Tool.askUser("?", { answer: keyed }), /^Tool\.askUser: the type of the answer cannot be told: /)

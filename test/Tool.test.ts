@@ -169,6 +169,97 @@ describe("Tool parameters", () => {
     assert.include(text, "b")
   })
 
+  it("M-13: a number is a number to the model, wherever it stands", () => {
+    interface Tree {
+      readonly weight: number
+      readonly children: ReadonlyArray<Tree>
+    }
+    const Tree = Schema.Struct({
+      weight: Schema.Number,
+      children: Schema.Array(Schema.suspend((): Schema.Codec<Tree> => Tree))
+    }).annotate({ identifier: "Tree" })
+    class Point extends Schema.Class<Point>("Point")({ x: Schema.Number }) {}
+    const parameters = {
+      plain: Schema.Number,
+      key: Schema.optionalKey(Schema.Number),
+      optional: Schema.optional(Schema.Number),
+      nullable: Schema.NullOr(Schema.Number),
+      list: Schema.Array(Schema.Number),
+      pair: Schema.Tuple([Schema.Number, Schema.String]),
+      record: Schema.Record(Schema.String, Schema.Number),
+      either: Schema.Union([Schema.Number, Schema.String]),
+      bounded: Schema.Number.check(Schema.isGreaterThan(3)).annotate({ description: "how many" }),
+      named: Schema.Number.annotate({ identifier: "Count" }),
+      maybe: Schema.Option(Schema.Number),
+      set: Schema.ReadonlySet(Schema.Number),
+      defaulted: Schema.Number.pipe(Schema.withDecodingDefaultKey(Effect.succeed(1))),
+      point: Point,
+      tree: Tree
+    }
+    const definition = Tool.definition(Tool.make("t", { parameters })).parameters
+    assert.notMatch(JSON.stringify(definition), /NaN|Infinity/)
+    assert.deepStrictEqual((definition["properties"] as any).plain, { type: "number" })
+    assert.deepInclude((definition["properties"] as any).bounded, {
+      type: "number",
+      exclusiveMinimum: 3,
+      description: "how many"
+    })
+    const input = {
+      plain: 1,
+      nullable: null,
+      list: [1, 2.5],
+      pair: [1, "a"],
+      record: { a: 1 },
+      either: "a",
+      bounded: 4,
+      named: 1,
+      maybe: { _tag: "Some", value: 1 },
+      set: [1],
+      point: { x: 1 },
+      tree: { weight: 1, children: [{ weight: 2, children: [] }] }
+    }
+    const exit = decode(parameters, input)
+    assert.isTrue(Exit.isSuccess(exit), String(exit))
+    assert.deepInclude((exit as Exit.Success<any>).value, { list: [1, 2.5], defaulted: 1, point: new Point({ x: 1 }) })
+    const weights = (weight: unknown) => ({ ...input, tree: { weight: 1, children: [{ weight, children: [] }] } })
+    for (
+      const wrong of [
+        { ...input, plain: "NaN" },
+        { ...input, list: ["Infinity"] },
+        { ...input, record: { a: "-Infinity" } },
+        { ...input, point: { x: "NaN" } },
+        weights("NaN")
+      ]
+    ) {
+      const refused = decode(parameters, wrong)
+      assert.isTrue(Exit.isFailure(refused), JSON.stringify(wrong))
+      assert.include(String(refused), "Expected a number")
+      assert.notMatch(String(refused), /NaN|Infinity/)
+    }
+  })
+
+  it("M-13: what is no number is refused by naming a number, whatever kind of number is wanted", () => {
+    const error = (schema: Schema.Constraint, n: unknown) =>
+      String((decode({ n: schema }, { n }) as Exit.Failure<never, never>).cause)
+    for (const schema of [Schema.Number, Schema.Finite, Schema.Int, Schema.Number.check(Schema.isGreaterThan(3))]) {
+      for (const wrong of ["5", "NaN", null, true, [], {}]) {
+        assert.match(error(schema, wrong), /Expected a number\n {2}at \["n"\]/, JSON.stringify(wrong))
+      }
+    }
+    for (const endless of [JSON.parse("1e999"), JSON.parse("-1e999"), Number.NaN]) {
+      assert.include(error(Schema.Number, endless), "Expected a finite number")
+    }
+    const own = Schema.Number.annotate({ message: "how many?" })
+    assert.include(error(own, "5"), "how many?")
+  })
+
+  it("M-13: a text that stands for a number is still read as its schema says", () => {
+    assert.deepStrictEqual(decode({ n: Schema.NumberFromString }, { n: "5" }), Exit.succeed({ n: 5 }))
+    assert.deepStrictEqual(decode({ n: Schema.FiniteFromString }, { n: "5" }), Exit.succeed({ n: 5 }))
+    const words = Schema.Literals(["NaN", "Infinity"])
+    assert.deepStrictEqual(decode({ n: words }, { n: "NaN" }), Exit.succeed({ n: "NaN" }))
+  })
+
   it("of a raw JSON Schema are any object, and nothing but an object", () => {
     assert.deepStrictEqual(decode({ type: "object" }, { any: [1] }), Exit.succeed({ any: [1] }))
     assert.isTrue(Exit.isFailure(decode({ type: "object" }, [1])))

@@ -8,6 +8,7 @@ import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import * as SchemaAST from "effect/SchemaAST"
 import * as Json from "./json.ts"
+import * as JsonCodec from "./jsonCodec.ts"
 
 /** The forms in which a caller declares parameters. */
 export type Input = Schema.Constraint | Schema.Struct.Fields | JsonSchema.JsonSchema
@@ -38,8 +39,9 @@ const atRoot = (schema: JsonSchema.JsonSchema, definitions: JsonSchema.Definitio
   return name === undefined || definitions[name] === undefined ? schema : { ...definitions[name], ...beside }
 }
 
-export const jsonSchemaOf = (schema: Schema.Constraint): JsonSchema.JsonSchema => {
-  const { definitions, schema: root } = Schema.toJsonSchemaDocument(schema)
+/** The JSON Schema of what a codec reads. */
+export const jsonSchemaOf = (codec: Schema.Constraint): JsonSchema.JsonSchema => {
+  const { definitions, schema: root } = Schema.toJsonSchemaDocument(codec)
   return Object.keys(definitions).length === 0 ? root : { ...atRoot(root, definitions), $defs: definitions }
 }
 
@@ -50,8 +52,9 @@ const once = <A>(make: () => A): () => A => {
 }
 
 const fromSchema = (schema: Schema.Constraint): Parameters<unknown, unknown> => {
-  const jsonSchema = once(() => jsonSchemaOf(schema))
-  const decoder = once(() => Schema.decodeUnknownEffect(Schema.toCodecJson(schema as Schema.Top), { errors: "all" }))
+  const codec = once(() => JsonCodec.make(schema))
+  const jsonSchema = once(() => jsonSchemaOf(codec()))
+  const decoder = once(() => Schema.decodeUnknownEffect(codec(), { errors: "all" }))
   return {
     get jsonSchema() {
       return jsonSchema()

@@ -11,6 +11,7 @@ import * as Schema from "effect/Schema"
 import * as SchemaRepresentation from "effect/SchemaRepresentation"
 import type * as Tool from "../Tool.ts"
 import * as Json from "./json.ts"
+import * as JsonCodec from "./jsonCodec.ts"
 import * as Parameters from "./parameters.ts"
 
 /** How a question is asked, besides its words. */
@@ -35,7 +36,7 @@ const millis = (input: Duration.Input): number => {
 }
 
 const typed = <A>(answer: Schema.Codec<A, any>): JsonSchema.JsonSchema => {
-  const schema = Parameters.jsonSchemaOf(Schema.toCodecJson(answer))
+  const schema = Parameters.jsonSchemaOf(JsonCodec.make(answer))
   const decoder = Result.try(() => validator(schema))
   return Result.isSuccess(decoder)
     ? schema
@@ -47,7 +48,7 @@ export const make = <A>(question: string, options: ReadonlyArray<unknown> | Opti
   const { answer, opts = [], within } = options
   const fallback = answer === undefined || options.default === undefined
     ? options.default
-    : Schema.encodeSync(Schema.toCodecJson(answer))(options.default)
+    : Schema.encodeSync(JsonCodec.make(answer))(options.default)
   return {
     _tag: "AskUser",
     question,

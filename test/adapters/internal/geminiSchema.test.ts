@@ -37,6 +37,14 @@ describe("JSON Schema", () => {
 })
 
 describe("OpenAPI", () => {
+  it("M-13: a number of any kind is a number", () => {
+    const parameters = { n: Schema.Number, maybe: Schema.NullOr(Schema.Number) }
+    assert.deepStrictEqual(openApi(Tool.definition(Tool.make("t", { parameters })).parameters)["properties"], {
+      n: { type: "NUMBER" },
+      maybe: { type: "NUMBER", nullable: true }
+    })
+  })
+
   it("R-123: what Effect writes for a schema goes in, and only what is known comes out", () => {
     const tool = Tool.make("plan", {
       parameters: {

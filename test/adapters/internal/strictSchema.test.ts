@@ -50,6 +50,18 @@ describe("a strict schema", () => {
     })
   })
 
+  it("M-13: a number of any kind is a number to a provider that holds the model to it", () => {
+    const parameters = { n: Schema.Number, many: Schema.Array(Schema.Number), maybe: Schema.optionalKey(Schema.Number) }
+    const definition = Tool.definition(Tool.make("t", { parameters })).parameters
+    assert.deepInclude(strict(definition)?.schema, {
+      properties: {
+        n: { type: "number" },
+        many: { type: "array", items: { type: "number" } },
+        maybe: { type: ["number", "null"] }
+      }
+    })
+  })
+
   it("leaves members that may be missing as they are where the provider lets them", () => {
     const schema = {
       type: "object",
