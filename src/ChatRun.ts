@@ -136,7 +136,7 @@ class ChatRun<E, R> implements Source<E, R>, StepRun.Following<E, R> {
     if (own !== undefined) return Effect.succeed(own)
     if (haltWhen === undefined || haltWhen === null) return Effect.succeed(this.bounded(turns, maxTurns))
     const asked = Now.map(
-      Now.toEffect(haltWhen(step)),
+      Now.toEffect(haltWhen(step), "haltWhen", "return a boolean or an Effect"),
       (isHalted): Event.Outcome | undefined =>
         isHalted ? { _tag: "HaltWhen", haltWhenStepIndex: stepIndex } : this.bounded(turns, maxTurns)
     )

@@ -44,6 +44,9 @@ const Siblings = Schema.Literals(["drain", "abortCancelable", "abortAll"])
  *   errors whole.
  * - `toolChoice`: for how long a run's `toolChoice` of `"required"` or of a named tool holds: for its `"first"` turn, from
  *   which on the model chooses (`"auto"`) and can answer, or for `"every"` turn, which then ends by a bound or a halt only.
+ * - `crashes`: what a model reads of a handler that died: that it did and no more (`"hidden"`), or with the message and the
+ *   plain fields of what it died with (`"told"`). What a handler reports, a rejected promise of `call.promise` included, is
+ *   always told. `Encoder.allm`, a debug rendering, writes all of an error under either.
  * - `onMaxTurns`: whether a run that used up its turns ends as it is, or makes one more model call without tools, so that
  *   it ends in an answer.
  *
@@ -78,6 +81,9 @@ export const Policy = Schema.Struct({
   ),
   toolChoice: Schema.Literals(["first", "every"]).pipe(
     Schema.withDecodingDefaultKey(Effect.succeed("first" as const), { encodingStrategy: "passthrough" })
+  ),
+  crashes: Schema.Literals(["hidden", "told"]).pipe(
+    Schema.withDecodingDefaultKey(Effect.succeed("hidden" as const), { encodingStrategy: "passthrough" })
   ),
   onMaxTurns: Schema.Literals(["halt", "finalize"])
 })
@@ -123,6 +129,7 @@ export const standard: Policy = {
   resultLimit: 32_768,
   resultCut: "headAndTail",
   toolChoice: "first",
+  crashes: "hidden",
   onMaxTurns: "halt"
 }
 

@@ -1,16 +1,19 @@
 /** What the model reads of a call that failed, on every way to it, and what it never reads. */
 import { assert, describe, it } from "@effect/vitest"
+import * as Cause from "effect/Cause"
 import * as Context from "effect/Context"
 import * as Data from "effect/Data"
 import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
+import * as Fiber from "effect/Fiber"
 import * as HttpClientError from "effect/http/HttpClientError"
 import * as HttpClientRequest from "effect/http/HttpClientRequest"
 import * as Redacted from "effect/Redacted"
 import * as Schema from "effect/Schema"
 import * as SchemaGetter from "effect/SchemaGetter"
 import * as Stream from "effect/Stream"
-import { Chat, Encoder, Message, Policy, StreamingToolExecutor, Tool, ToolRunner } from "heddle"
+import * as TestClock from "effect/testing/TestClock"
+import { Chat, Encoder, Executor, Message, Policy, StreamingToolExecutor, Tool, ToolRunner } from "heddle"
 import { Script } from "heddle/testing"
 import { elapsed } from "./support/runs.ts"
 
@@ -222,5 +225,194 @@ describe("ToolRunner: what a model reads of the runtime's own errors", () => {
         assert.deepStrictEqual(parsed(yield* contentOf(failing(new Error("")), { policy })), { error: "Error" })
         assert.deepStrictEqual(parsed(yield* contentOf(failing(new TypeError("")), { policy })), { error: "TypeError" })
       }
+    }))
+})
+
+describe("ToolRunner: promises of a handler", () => {
+  const refused = Object.assign(new RangeError("refused"), { code: "E1" })
+
+  it.effect("M-11: a rejection of call.promise and one of Effect.tryPromise are told by name and message", () =>
+    Effect.gen(function*() {
+      const expected = { error: "refused", details: { name: "RangeError", code: "E1" } }
+      const handlers: ReadonlyArray<(args: unknown, call: Tool.CallContext) => Effect.Effect<unknown, unknown>> = [
+        (_args, call) => call.promise(() => Promise.reject(refused)),
+        (_args, call) =>
+          call.promise(async () => {
+            throw refused
+          }),
+        (_args, call) =>
+          call.promise(() => {
+            throw refused
+          }),
+        () => Effect.tryPromise(() => Promise.reject(refused)),
+        () =>
+          Effect.try(() => {
+            throw refused
+          })
+      ]
+      for (const handler of handlers) {
+        const tool = Tool.make("t", { parameters: {}, handler })
+        for (const policy of [Policy.standard, Policy.allm, Policy.falai]) {
+          assert.deepStrictEqual(parsed(yield* contentOf(tool, { policy })), expected)
+        }
+        const asked: Array<unknown> = []
+        yield* contentOf(tool, {
+          onToolError: (_call, error) =>
+            Effect.sync(() => {
+              asked.push(error)
+              return Tool.ErrorDecision.halt
+            })
+        })
+        assert.isTrue(Cause.isUnknownError(asked[0]) && asked[0].cause === refused)
+      }
+      for (const [reason, error] of [["no line", "no line"], [{ code: 7 }, "{\"code\":7}"]]) {
+        const tool = Tool.make("t", {
+          parameters: {},
+          handler: (_args, call) => call.promise(() => Promise.reject(reason))
+        })
+        assert.deepStrictEqual(parsed(yield* contentOf(tool)), { error })
+      }
+    }))
+
+  it.effect("M-11: a rejection is a reported failure: a policy that asks for crashes does not see one", () =>
+    Effect.gen(function*() {
+      const siblings = { ...Policy.standard.siblings, onToolError: "abortAll", trigger: "crashed" } as const
+      const rejecting = Tool.make("t", {
+        parameters: {},
+        handler: (_args, call) => call.promise(() => Promise.reject(refused))
+      })
+      const slow = Tool.make("slow", { parameters: {}, handler: () => Effect.as(Effect.sleep(50), "done") })
+      const fiber = yield* Effect.forkChild(ToolRunner.run(
+        [Message.toolCall("c0", "t"), Message.toolCall("c1", "slow")],
+        [rejecting, slow],
+        { policy: { ...Policy.standard, siblings } }
+      ))
+      yield* Effect.promise(() => new Promise((resolve) => setTimeout(resolve, 0)))
+      yield* TestClock.adjust(50)
+      assert.strictEqual((yield* Fiber.join(fiber)).messages[1]?.content, "done")
+    }))
+
+  it.effect("M-11: what a handler dies with is hidden under every preset, and told where the policy says so", () =>
+    Effect.gen(function*() {
+      const dying: ReadonlyArray<readonly [() => Effect.Effect<unknown>, string]> = [
+        [() => Effect.die(refused), "refused {\"name\":\"RangeError\",\"code\":\"E1\"}"],
+        [() => {
+          throw new Error("kaboom")
+        }, "kaboom"],
+        [() => Effect.die("thrown"), "thrown"],
+        [() => Effect.promise(() => Promise.reject(new Error("kaboom"))), "kaboom"],
+        [() => Effect.die(new Lost({ path: "/a", cause: new Error(secret) })), "Lost {\"path\":\"/a\"}"]
+      ]
+      const traced = Executor.layer({ execute: Executor.direct.execute })
+      for (const [handler, words] of dying) {
+        const tool = Tool.make("t", { parameters: {}, handler })
+        for (const policy of [Policy.standard, Policy.allm, Policy.falai]) {
+          for (const onToolError of ["continue", "halt"] as const) {
+            assert.deepStrictEqual(parsed(yield* contentOf(tool, { policy, onToolError })), {
+              error: "tool error (t): handler_raised",
+              code: "handler_raised"
+            })
+            const told = { policy: { ...policy, crashes: "told" as const }, onToolError }
+            const expected = { error: `tool error (t): handler_raised: ${words}`, code: "handler_raised" }
+            assert.deepStrictEqual(parsed(yield* contentOf(tool, told)), expected)
+            assert.deepStrictEqual(parsed(yield* Effect.provide(contentOf(tool, told), traced)), expected)
+          }
+        }
+      }
+    }))
+})
+
+describe("ToolRunner: functions that are async where an Effect is wanted", () => {
+  /** Runs an effect, and gives the rejections that nobody handled meanwhile. */
+  const unhandledIn = <A, E, R>(effect: Effect.Effect<A, E, R>) =>
+    Effect.gen(function*() {
+      const unhandled: Array<unknown> = []
+      const note = (reason: unknown) => void unhandled.push(reason)
+      process.on("unhandledRejection", note)
+      const value = yield* effect
+      // Node tells of them once its microtasks are done.
+      yield* Effect.promise(() => new Promise((resolve) => setImmediate(() => setImmediate(resolve))))
+      process.off("unhandledRejection", note)
+      return { unhandled, value }
+    })
+
+  const rejecting = (async () => {
+    throw new Error("rejected")
+  }) as () => never
+
+  const handler = () => Effect.succeed("ran")
+
+  it.effect("M-31: the answer says what is wrong, and no rejection is left unhandled", () =>
+    Effect.gen(function*() {
+      const word = "an Effect: call.promise(…)"
+      const rows: ReadonlyArray<readonly [Partial<Tool.Any>, string]> = [
+        [{ handler: rejecting }, `invalid_return: the handler returned a Promise; return ${word}`],
+        [{ handler: (async () => "ran") as never }, `the handler returned a Promise; return ${word}`],
+        [{ handler: () => Effect.sync(rejecting) }, `the handler returned a Promise; return ${word}`],
+        [{ handler, validate: rejecting }, `Validation failed: validate returned a Promise; return ${word}`],
+        [{ handler, validate: (async () => true) as never }, `validate returned a Promise; return ${word}`],
+        [{ handler, validate: () => ({ valid: rejecting() }) }, `validate returned a Promise; return ${word}`],
+        [{ handler, authorize: rejecting }, `Permission denied: authorize returned a Promise; return ${word}`],
+        [{ handler, authorize: () => Effect.sync(rejecting) }, `authorize returned a Promise; return ${word}`]
+      ]
+      for (const [options, words] of rows) {
+        const tool = { ...Tool.make("t", { parameters: {} }), ...options }
+        for (const policy of [Policy.standard, Policy.allm, Policy.falai]) {
+          const { unhandled, value } = yield* unhandledIn(contentOf(tool, { policy }))
+          assert.include(value, words)
+          assert.deepStrictEqual(unhandled, [])
+        }
+      }
+    }))
+
+  it.effect("M-31: neither is one of another function of a tool or of a run", () =>
+    Effect.gen(function*() {
+      const tool = (options: object) => ({ ...Tool.make("t", { parameters: {}, handler }), ...options })
+      const model = Script.layer([[Script.toolCall("c0", "t", {}), Script.finish("tool_calls")], [
+        Script.text("done"),
+        Script.finish("stop")
+      ]])
+      const chat = (options: Chat.Options<[Tool.Any]>) =>
+        Effect.provide(Effect.exit(Chat.run("Go", { tools: [tool({})], ...options })), model)
+      const runs: ReadonlyArray<readonly [Effect.Effect<unknown, unknown, any>, string]> = [
+        [contentOf(tool({ approval: rejecting })), "undefined"],
+        [contentOf(tool({ concurrency: rejecting })), "ran"],
+        [contentOf(tool({ limits: [{ key: rejecting, permits: 1 }] })), "handler_raised"],
+        [
+          contentOf(tool({ handler: () => Effect.fail("no") }), { onToolError: rejecting }),
+          "onToolError returned a Promise"
+        ],
+        [
+          contentOf(tool({})).pipe(Effect.provide(Executor.layer({ execute: rejecting }))),
+          "the executor returned a Promise"
+        ],
+        [
+          contentOf(tool({})).pipe(Effect.provide(Encoder.layer({ encode: rejecting }))),
+          "the encoder returned a Promise"
+        ],
+        [
+          contentOf(Tool.fromChat("t", { parameters: {}, chat: () => Chat.stream("Go"), result: rejecting })).pipe(
+            Effect.provide(model)
+          ),
+          "handler_raised"
+        ],
+        [chat({ haltWhen: rejecting }), "haltWhen returned a Promise"],
+        [chat({ onEvent: rejecting }), "onEvent returned a Promise"]
+      ]
+      for (const [run, words] of runs) {
+        const { unhandled, value } = yield* unhandledIn(run as Effect.Effect<unknown, unknown>)
+        assert.include(String(value), words)
+        assert.deepStrictEqual(unhandled, [])
+      }
+    }))
+
+  it.effect("M-31: a value that merely has a then is not asked for it", () =>
+    Effect.gen(function*() {
+      let asked = 0
+      // oxlint-disable-next-line unicorn/no-thenable -- the value is to look like a promise
+      const lazy = { then: () => asked++ }
+      const tool = Tool.make("t", { parameters: {}, handler: (() => lazy) as never })
+      assert.include(yield* contentOf(tool), "the handler returned a Promise")
+      assert.strictEqual(asked, 0)
     }))
 })

@@ -189,6 +189,6 @@ export const tools = <Tools extends Record<string, AiTool.Any>, E = never, R = n
   options: ToolsOptions<RA> = {}
 ): Effect.Effect<ReadonlyArray<{ readonly [Name in keyof Tools]: ToolOf<Tools[Name], RA> }[keyof Tools]>, E, R> =>
   Effect.map(
-    Now.toEffect(toolkit),
+    Now.asEffect(toolkit),
     (made) => EffectAiTools.made(made as unknown as EffectAiTools.Handlers, options.approve) as any
   )

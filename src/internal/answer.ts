@@ -16,6 +16,7 @@ import type * as Tool from "../Tool.ts"
 import * as Cut from "./cut.ts"
 import { described, shownText, unwrapped, written } from "./errorFields.ts"
 import * as Json from "./json.ts"
+import * as Misuse from "./misuse.ts"
 import * as Now from "./now.ts"
 import * as OpenCalls from "./openCalls.ts"
 import * as Outcomes from "./outcome.ts"
@@ -30,8 +31,8 @@ export type OnToolError<E, R> =
 export interface Desk<E, R> {
   readonly encoder: Encoder.Service
   readonly onToolError: OnToolError<E, R>
-  /** How much of a result the model reads. */
-  readonly policy: Pick<Policy.Policy, "resultLimit" | "resultCut">
+  /** How much of a result the model reads, and whether it reads what a handler died with. */
+  readonly policy: Pick<Policy.Policy, "crashes" | "resultLimit" | "resultCut">
   /** The time, in milliseconds since the epoch. */
   readonly now: () => number
   /** Bounds the time that writing a result may take. */
@@ -130,9 +131,22 @@ const exception = (error: Error): unknown => {
   return error.message === "" ? text : shownText(error.message)
 }
 
+/** A crash with what the handler died with in its text. */
+const revealed = (error: ToolError): ToolError => {
+  if (error.reason !== "handler_raised" || error.cause === undefined) return error
+  const { cause, ...fields } = error
+  const { details, text } = described(isThrown(cause) ? cause["value"] : cause)
+  const detail = details === undefined ? text : `${text} ${JSON.stringify(details)}`
+  return new ToolError({ ...fields, detail, cause })
+}
+
+/** How what was thrown and is no `Error` stands as a cause. */
+const isThrown = (cause: unknown): cause is Json.JsonObject => Json.isObject(cause) && cause["_tag"] === "Thrown"
+
 /** What a handler reported, as its tool's schema writes it. What does not fit the schema is told like any other reason. */
 const reported = <E, R>(desk: Desk<E, R>, subject: Subject, reason: unknown): Effect.Effect<unknown, never, any> => {
-  const encodeFailure = reason instanceof ToolError ? undefined : subject.tool?.encodeFailure
+  if (reason instanceof ToolError) return Effect.succeed(desk.policy.crashes === "told" ? revealed(reason) : reason)
+  const encodeFailure = subject.tool?.encodeFailure
   if (encodeFailure === undefined) {
     const error = unwrapped(reason)
     return Effect.succeed(error instanceof Error && !("_tag" in error) ? exception(error) : error)
@@ -245,8 +259,9 @@ const decided = <E, R>(
       Effect.catchCause((cause) => halted(desk, subject, encodingFailed(subject, cause)))
     )
   }
+  const mistake = Misuse.promised("onToolError", decision, "return an Effect")
   const error = toolError("invalid_return", subject.call, {
-    detail: "onToolError must decide by Tool.ErrorDecision",
+    detail: mistake?.message ?? "onToolError must decide by Tool.ErrorDecision",
     cause: decision,
     metadata: { onToolErrorInvalid: true }
   })
@@ -258,7 +273,7 @@ export const failed = <E, R>(desk: Desk<E, R>, subject: Subject, reason: unknown
   const { onToolError } = desk
   if (onToolError === "continue") return continued(desk, subject, reason)
   if (onToolError === "halt") return halted(desk, subject, reason)
-  return Effect.suspend(() => Now.toEffect<unknown, never, R>(onToolError(subject.call, reason))).pipe(
+  return Effect.suspend(() => Now.asEffect<unknown, never, R>(onToolError(subject.call, reason))).pipe(
     Effect.exit,
     Effect.flatMap((exit) =>
       Exit.isSuccess(exit) ? decided(desk, subject, reason, exit.value) : broken(desk, subject, exit.cause)

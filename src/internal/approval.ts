@@ -15,7 +15,7 @@ export const isNeeded = (
 ): Effect.Effect<boolean, never, any> => {
   if (approval === undefined || approval === false || approved?.has(call.id) === true) return Effect.succeed(false)
   if (approval === true) return Effect.succeed(true)
-  return Effect.suspend(() => Now.toEffect<unknown, unknown, any>(approval(args, context))).pipe(
+  return Effect.suspend(() => Now.toEffect<unknown, unknown, any>(approval(args, context), "approval")).pipe(
     Effect.map((needed) => needed !== false),
     Effect.catchCause((cause) =>
       Effect.as(Effect.logWarning(`approval of tool "${call.name}" broke; the call waits for one`, cause), true)

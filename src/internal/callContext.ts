@@ -1,20 +1,35 @@
 /** What a handler is told about its call. */
+import * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
 import type * as Message from "../Message.ts"
+import { described } from "./errorFields.ts"
 import * as Json from "./json.ts"
 import type * as Plan from "./plan.ts"
 import type { Workshop } from "./workshop.ts"
+
+/** Whatever a promise was rejected with, as an error that says so in its message, too. */
+const rejected = (cause: unknown): Effect.Effect<never, Cause.UnknownError> =>
+  Effect.fail(
+    new Cause.UnknownError(
+      cause,
+      cause === undefined || cause === null ? "the promise was rejected without a reason" : described(cause).text
+    )
+  )
+
+/** The promise, whatever its API does: one that throws has rejected. */
+const started = <A>(run: (signal: AbortSignal) => PromiseLike<A>, signal: AbortSignal): Promise<A> =>
+  new Promise((resolve) => resolve(run(signal)))
 
 /**
  * Runs a Promise API. Interruption fires the signal and then waits until the promise has settled, so that nothing of it
  * is alive when the call has ended.
  */
-const promise = <A>(run: (signal: AbortSignal) => PromiseLike<A>): Effect.Effect<A> =>
-  Effect.callback<A>((resume) => {
+export const promise = <A>(run: (signal: AbortSignal) => PromiseLike<A>): Effect.Effect<A, Cause.UnknownError> =>
+  Effect.callback<A, Cause.UnknownError>((resume) => {
     const controller = new AbortController()
-    const settled = Promise.resolve(run(controller.signal)).then(
+    const settled = started(run, controller.signal).then(
       (value) => resume(Effect.succeed(value)),
-      (cause: unknown) => resume(Effect.die(cause))
+      (cause: unknown) => resume(rejected(cause))
     )
     return Effect.suspend(() => {
       controller.abort()
@@ -45,8 +60,12 @@ export interface CallContext {
    * of the calls, whatever finished first.
    */
   readonly updateContext: (values: Json.JsonObject) => Effect.Effect<void>
-  /** Runs a Promise API: interruption fires its signal and waits until the promise has settled. */
-  readonly promise: <A>(run: (signal: AbortSignal) => PromiseLike<A>) => Effect.Effect<A>
+  /**
+   * Runs a Promise API: interruption fires its signal and waits until the promise has settled. A rejection is a failure
+   * that the handler reports, with what it was rejected with as its `cause`; the model reads the name and the message of
+   * that.
+   */
+  readonly promise: <A>(run: (signal: AbortSignal) => PromiseLike<A>) => Effect.Effect<A, Cause.UnknownError>
 }
 
 /** What a handler may tell while it runs. */

@@ -8,6 +8,7 @@ import * as Result from "effect/Result"
 import type * as Executor from "../Executor.ts"
 import type * as Tool from "../Tool.ts"
 import * as Handlers from "./handler.ts"
+import * as Misuse from "./misuse.ts"
 import * as Now from "./now.ts"
 import * as Outcomes from "./outcome.ts"
 import { ToolError, toolError } from "./toolError.ts"
@@ -34,7 +35,10 @@ const crashed = (tool: Tool.Any, cause: Cause.Cause<unknown>): Tool.Outcome => {
 /** A value of the handler's own is a result; an outcome it returned counts only if it is well formed. */
 const returned = (tool: Tool.Any, value: unknown, call: Tool.CallContext): Tool.Outcome => {
   try {
-    if (!Outcomes.isBranded(value)) return { _tag: "Ok", value }
+    if (!Outcomes.isBranded(value)) {
+      const error = Misuse.promisedOutcome("the handler", value, call)
+      return error === undefined ? { _tag: "Ok", value } : { _tag: "Error", error }
+    }
     return Outcomes.isWellFormed(value) ? value : failed(tool, "invalid_return", value)
   } catch (cause) {
     return { _tag: "Error", error: toolError("handler_raised", call, { cause }) }
@@ -55,7 +59,11 @@ const run = <A, E>(
 ) => {
   const handled = Effect.suspend(() => {
     const result = handler(args, call)
-    return Now.isEffect(result) ? result : Effect.succeed(Outcomes.brand(failed(tool, "invalid_return", result)))
+    if (Now.isEffect(result)) return result
+    const error = Misuse.promisedOutcome("the handler", result, call)
+    return Effect.succeed(
+      Outcomes.brand(error === undefined ? failed(tool, "invalid_return", result) : { _tag: "Error", error } as const)
+    )
   })
   return Effect.matchCauseEffect(Effect.scoped(handled), {
     onSuccess: (value) => next.came(returned(tool, value, call)),

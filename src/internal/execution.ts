@@ -11,6 +11,7 @@ import type * as Message from "../Message.ts"
 import type * as Tool from "../Tool.ts"
 import * as Cancellation from "./cancellation.ts"
 import * as Json from "./json.ts"
+import * as Misuse from "./misuse.ts"
 import * as Now from "./now.ts"
 import type * as Plan from "./plan.ts"
 import { toolError } from "./toolError.ts"
@@ -40,8 +41,11 @@ export const execute = (
   )
 }
 
-const once = ({ args, tool }: Plan.Run, context: Tool.CallContext, executor: Executor.Service) =>
-  Now.toEffect<unknown, never, any>(executor.execute(tool, args, context))
+const once = ({ args, call, tool }: Plan.Run, context: Tool.CallContext, executor: Executor.Service) => {
+  const given: unknown = executor.execute(tool, args, context)
+  const error = Now.isEffect(given) ? undefined : Misuse.promisedOutcome("the executor", given, call)
+  return Now.asEffect<unknown, never, any>(error === undefined ? given : { _tag: "Error", error })
+}
 
 export const crashed = (call: Message.ToolCall, cause: Cause.Cause<unknown>): Tool.Outcome => ({
   _tag: "Error",

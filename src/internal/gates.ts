@@ -10,6 +10,7 @@ import * as Result from "effect/Result"
 import type * as Message from "../Message.ts"
 import type * as Tool from "../Tool.ts"
 import * as Json from "./json.ts"
+import * as Misuse from "./misuse.ts"
 import * as Now from "./now.ts"
 import type * as Plan from "./plan.ts"
 import { toolError } from "./toolError.ts"
@@ -51,8 +52,10 @@ const denied = (call: Message.ToolCall, kind: Kind, explanation: unknown, rest: 
     metadata: { gate: kind.name, ...rest }
   })
 
-/** What a gate reported as its failure explains it; what it threw is nobody's business but the caller's. */
+/** What a gate reported as its failure explains it, and how it is misused. What else it threw is for the caller alone. */
 const reported = (cause: Cause.Cause<unknown>): unknown => {
+  const defect = Result.getOrUndefined(Cause.findDefect(cause))
+  if (defect instanceof Misuse.Misuse) return defect.message
   const failure = Option.getOrUndefined(Cause.findErrorOption(cause))
   return Json.isObject(failure) ? failure["message"] : failure
 }
@@ -60,6 +63,8 @@ const reported = (cause: Cause.Cause<unknown>): unknown => {
 const judged = (call: Message.ToolCall, kind: Kind, exit: Exit.Exit<unknown, unknown>): Tool.ToolError | undefined => {
   if (Exit.isFailure(exit)) return denied(call, kind, reported(exit.cause), {}, Cause.squash(exit.cause))
   const verdict = Json.isObject(exit.value) ? exit.value : { [kind.verdict]: exit.value }
+  const mistake = Misuse.promised(kind.name, exit.value) ?? Misuse.promised(kind.name, verdict[kind.verdict])
+  if (mistake !== undefined) return denied(call, kind, mistake.message, {}, mistake)
   if (verdict[kind.verdict] === true) return undefined
   const { canOverride } = verdict
   return denied(call, kind, verdict[kind.explanation], typeof canOverride === "boolean" ? { canOverride } : {})
@@ -80,7 +85,7 @@ const ask = (
 ): Effect.Effect<Tool.ToolError | undefined, never, any> =>
   gate === undefined
     ? Effect.succeed(undefined)
-    : Effect.suspend(() => Now.toEffect(gate(args, context))).pipe(
+    : Effect.suspend(() => Now.toEffect(gate(args, context), kind.name)).pipe(
       Effect.exit,
       Effect.map((exit) => judge(call, kind, exit))
     )

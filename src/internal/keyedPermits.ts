@@ -7,6 +7,7 @@ import * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"
 import * as Semaphore from "effect/Semaphore"
 import type * as Tool from "../Tool.ts"
+import * as Misuse from "./misuse.ts"
 import type { Limit } from "./toolOptions.ts"
 
 /** What a call has to hold while its handler runs: by name, how many may at once. */
@@ -20,6 +21,8 @@ export const wanted = (
   const numbers = new Map<string, number>()
   for (const { key, permits } of limits) {
     const name = typeof key === "string" ? key : key(args, call)
+    const mistake = Misuse.promised("the key of a limit", name, "return a text")
+    if (mistake !== undefined) throw mistake
     numbers.set(name, Math.min(permits, numbers.get(name) ?? permits))
   }
   return numbers

@@ -7,6 +7,7 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
 import type * as Encoder from "../Encoder.ts"
+import * as Misuse from "./misuse.ts"
 
 /** What `evaluate` gives; what it throws is a defect. */
 export const attempt = <A, E, R>(evaluate: () => Effect.Effect<A, E, R>): Effect.Effect<A, E, R> => {
@@ -68,7 +69,12 @@ export const withImmediate = (
 /** Asks an encoder, at once where it can be. */
 export const encode = (encoder: Encoder.Service, value: unknown): Effect.Effect<string, unknown> => {
   const { [immediate]: now } = encoder as { readonly [immediate]?: Encoder.Service["encode"] }
-  return now === undefined ? attempt(() => encoder.encode(value)) : now(value)
+  return now === undefined ? attempt(() => written(encoder.encode(value))) : now(value)
+}
+
+const written = (given: Effect.Effect<string, unknown>): Effect.Effect<string, unknown> => {
+  const mistake = Misuse.promised("the encoder", given, "return an Effect")
+  return mistake === undefined ? given : Exit.fail(mistake)
 }
 
 /** As `Effect.isEffect`, which goes a long way round. */
@@ -76,5 +82,15 @@ export const isEffect = (value: unknown): value is Effect.Effect<unknown, unknow
   ((typeof value === "object" && value !== null) || typeof value === "function") && Effect.TypeId in value
 
 /** What may be given as a value or as an effect that comes to it. */
-export const toEffect = <A, E, R>(given: A | Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
+export const asEffect = <A, E, R>(given: A | Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
   isEffect(given) ? given as Effect.Effect<A, E, R> : Exit.succeed(given)
+
+/** As `asEffect`, for what a function of the caller's gave: a promise is neither, and a defect that names `subject`. */
+export const toEffect = <A, E, R>(
+  given: A | Effect.Effect<A, E, R>,
+  subject: string,
+  wanted?: string
+): Effect.Effect<A, E, R> => {
+  const mistake = isEffect(given) ? undefined : Misuse.promised(subject, given, wanted)
+  return mistake === undefined ? asEffect(given) : Exit.die(mistake)
+}

@@ -82,14 +82,19 @@ const runnable = (job: Decode, args: unknown, policy: Policy.Policy): Effect.Eff
   const { concurrency = policy.concurrency, interrupt = policy.interrupt } = tool
   const isBlocking = interrupt === "block"
   if (typeof concurrency === "string") return Effect.succeed(run(job, args, isBlocking, concurrency === "exclusive"))
-  return Effect.matchCauseEffectEager(Now.attempt(() => Effect.succeed(concurrency(args) !== "shared")), {
-    onSuccess: (isExclusive) => Effect.succeed(run(job, args, isBlocking, isExclusive)),
-    onFailure: (cause) =>
-      Effect.as(
-        Effect.logWarning(`concurrency of tool "${tool.name}" threw; the call runs alone`, cause),
-        run(job, args, isBlocking, true)
-      )
-  })
+  return Effect.matchCauseEffectEager(
+    Now.attempt(() =>
+      Now.map(Now.toEffect(concurrency(args), "concurrency", "return a value"), (given) => given !== "shared")
+    ),
+    {
+      onSuccess: (isExclusive) => Effect.succeed(run(job, args, isBlocking, isExclusive)),
+      onFailure: (cause) =>
+        Effect.as(
+          Effect.logWarning(`concurrency of tool "${tool.name}" threw; the call runs alone`, cause),
+          run(job, args, isBlocking, true)
+        )
+    }
+  )
 }
 
 const run = ({ call, index, tool }: Decode, args: unknown, isBlocking: boolean, isExclusive: boolean): Run => ({

@@ -9,6 +9,7 @@ import * as Stream from "effect/Stream"
 import type * as Event from "../Event.ts"
 import type * as Tool from "../Tool.ts"
 import { described } from "./errorFields.ts"
+import * as Now from "./now.ts"
 import type { ChatOptions } from "./toolOptions.ts"
 
 /**
@@ -86,6 +87,7 @@ export const options = <P, A, E, R>({ chat, result, ...declared }: ChatOptions<P
   handler: (args: Parameters<typeof chat>[0], call: Tool.CallContext) =>
     Effect.flatMap(
       awaited(chat(args, call), call),
-      (ended): Effect.Effect<unknown, E | ChatFailed, R> => result === undefined ? answer(ended) : result(ended)
+      (ended): Effect.Effect<unknown, E | ChatFailed, R> =>
+        result === undefined ? answer(ended) : Now.toEffect(result(ended), "result")
     )
 })

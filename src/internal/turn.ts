@@ -13,6 +13,7 @@ import type * as Tool from "../Tool.ts"
 import type { Ambient } from "./ambient.ts"
 import * as Json from "./json.ts"
 import * as LostArguments from "./lostArguments.ts"
+import * as Now from "./now.ts"
 import * as Payload from "./payload.ts"
 import * as Request from "./request.ts"
 import type { Running } from "./running.ts"
@@ -112,7 +113,7 @@ export const observed = <R>(view: View<R>, events: ReadonlyArray<Event.Event>): 
   const { onEvent } = view
   return onEvent === undefined
     ? Effect.void
-    : Effect.forEach(events, (event) => onEvent(event) ?? Effect.void, { discard: true })
+    : Effect.forEach(events, (event) => Now.toEffect<unknown, never, R>(onEvent(event), "onEvent"), { discard: true })
 }
 
 /** Names that every provider takes back: a model may have made up one that none would. */

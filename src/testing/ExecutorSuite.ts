@@ -11,6 +11,7 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
 import * as Executor from "../Executor.ts"
+import * as CallContexts from "../internal/callContext.ts"
 import * as Message from "../Message.ts"
 import * as Tool from "../Tool.ts"
 import * as Conformance from "./Conformance.ts"
@@ -34,7 +35,7 @@ const callContext: Tool.CallContext = {
   toolCall: Message.toolCall("call_1", "subject"),
   progress: () => Effect.void,
   updateContext: () => Effect.void,
-  promise: (run) => Effect.promise((signal) => Promise.resolve(run(signal)))
+  promise: CallContexts.promise
 }
 
 const execute = (handler: AnyHandler | undefined, args: unknown = {}) =>
@@ -132,6 +133,22 @@ const crashes: Conformance.Suite = [
         error.cause === boom
       )
     })
+  ),
+  Conformance.make(
+    "rejection: what a promise of call.promise rejects with is reported, and no crash",
+    Effect.forEach([
+      () => Promise.reject(boom),
+      () => {
+        throw boom
+      }
+    ], (run) =>
+      Effect.gen(function*() {
+        const outcome = yield* execute((_args, call) => call.promise(run))
+        const error = field(outcome, "error")
+        yield* Conformance.equals("_tag of the outcome", field(outcome, "_tag"), "Error")
+        yield* Conformance.holds("the error is no ToolError", !(error instanceof Tool.ToolError))
+        yield* Conformance.holds("its cause is the very rejection", field(error, "cause") === boom)
+      }))
   ),
   Conformance.make(
     "exit: a handler that ends by interruption of its own is handler_exit",

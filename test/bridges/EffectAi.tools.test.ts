@@ -103,15 +103,27 @@ describe("handlers", () => {
       assert.notInclude(tags, "ToolExecutionStarted")
     }))
 
-  it.effect("design, law 8: what a handler fails with is reported, in both failure modes", () =>
+  it.effect("M-10, design, law 8: what a handler fails with is reported as its failure schema writes it, in both failure modes", () =>
     Effect.gen(function*() {
       const { content, result } = yield* weatherOf({ city: "Atlantis" })
       assert.deepStrictEqual(result, { _tag: "Error", error: new NoSuchCity({ city: "Atlantis" }) })
-      assert.strictEqual(content, "{\"error\":\"there is no Atlantis\"}")
+      assert.deepStrictEqual(JSON.parse(String(content)), {
+        error: "there is no Atlantis",
+        details: { _tag: "NoSuchCity", city: "Atlantis" }
+      })
       for (const failureMode of ["error", "return"] as const) {
         const kit = Toolkit.make(AiTool.make("fail", { failure: Schema.String, failureMode }))
         const failed = yield* running(kit, kit.toLayer({ fail: () => Effect.fail("nope") }))
         assert.deepStrictEqual(failed.result, { _tag: "Error", error: "nope" })
+        const failure = Schema.Struct({ code: Schema.Literal("late"), at: Schema.Date })
+        const dated = Toolkit.make(AiTool.make("fail", { failure, failureMode }))
+        const late = yield* running(
+          dated,
+          dated.toLayer({ fail: () => Effect.fail({ code: "late", at: new Date(0) }) })
+        )
+        assert.deepStrictEqual(JSON.parse(String(late.content)), {
+          error: "{\"code\":\"late\",\"at\":\"1970-01-01T00:00:00.000Z\"}"
+        })
         const reason = new AiError.RateLimitError({})
         const limited = yield* running(kit, kit.toLayer({ fail: () => Effect.fail(reason) }))
         assert.isTrue(limited.result?._tag === "Error" && AiError.isAiError(limited.result.error))

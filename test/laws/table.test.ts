@@ -35,7 +35,7 @@ const kinds = {
   "cleanup of 60 ms": (world) => () =>
     Effect.ensuring(working(world), Effect.andThen(Effect.sleep(cleanupMillis), world.did("cleanup"))),
   "never settles": (world) => (_: unknown, call: Tool.CallContext) =>
-    Effect.ensuring(call.promise(() => new Promise<never>(() => {})), world.did("late")),
+    Effect.ensuring(Effect.orDie(call.promise(() => new Promise<never>(() => {}))), world.did("late")),
   "streams progress": (world) => (_: unknown, call: Tool.CallContext) =>
     Effect.andThen(
       Effect.forEach(

@@ -152,6 +152,14 @@ describe("ExecutorSuite", () => {
       "raise",
       withError((error) => error.reason === "handler_raised" ? wrap(new Error("another")) : error)
     ],
+    [
+      "rejection",
+      mapped((outcome) =>
+        outcome._tag === "Error" && Cause.isUnknownError(outcome.error)
+          ? { ...outcome, error: wrap(outcome.error.cause) }
+          : outcome
+      )
+    ],
     ["exit", remade("handler_exit", "handler_raised")],
     [
       "throw",

@@ -2,6 +2,7 @@
  * What the compiler knows of a tool: the arguments of its handler from any form of parameters, what it may produce, and
  * what it reports and needs.
  */
+import type * as Cause from "effect/Cause"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
@@ -132,7 +133,9 @@ describe("Tool.make", () => {
       handler: (_, call) => {
         expect(call).type.toBe<Tool.CallContext>()
         expect(call.progress({ stage: "lookup" })).type.toBe<Effect.Effect<void>>()
-        expect(call.promise((signal) => fetch("https://example.com", { signal }))).type.toBe<Effect.Effect<Response>>()
+        expect(call.promise((signal) => fetch("https://example.com", { signal }))).type.toBe<
+          Effect.Effect<Response, Cause.UnknownError>
+        >()
         return Effect.void
       }
     })

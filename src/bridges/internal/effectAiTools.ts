@@ -80,6 +80,7 @@ const make = (tool: AiTool.Any, toolkit: Handlers, approve: Approve | undefined)
     description: AiTool.getDescription(tool) ?? "",
     parameters: parametersOf(tool),
     ...(isAnything(tool.successSchema) ? {} : { success: tool.successSchema }),
+    ...(isAnything(tool.failureSchema) ? {} : { failure: tool.failureSchema }),
     readOnly,
     destructive: !readOnly && Context.get(tool.annotations, AiTool.Destructive),
     idempotent: Context.get(tool.annotations, AiTool.Idempotent),
@@ -99,11 +100,11 @@ const modelOutput = (heddle: Tool.Any, { toModelOutput }: AiTool.Any): Tool.Any 
 
 /** Asks for an approval where the tool needs one. A tool that cannot tell is not run. */
 const authorize = ({ needsApproval }: AiTool.Any, approve: Approve): Approve => (args, call) => {
-  const asked = Effect.suspend(() => Now.toEffect(approve(args, call)))
+  const asked = Effect.suspend(() => Now.toEffect(approve(args, call), "approve"))
   const needed = typeof needsApproval === "function"
     ? needsApproval(args, { toolCallId: call.id, messages: [] })
     : needsApproval === true
-  return Effect.flatMap(Now.toEffect(needed), (isNeeded) => isNeeded ? asked : Effect.succeed(true))
+  return Effect.flatMap(Now.toEffect(needed, "needsApproval"), (isNeeded) => isNeeded ? asked : Effect.succeed(true))
 }
 
 const isAnything = (schema: Schema.Constraint): boolean =>
