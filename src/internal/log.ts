@@ -8,8 +8,13 @@ import type * as Thread from "../Thread.ts"
 
 type Messages = ReadonlyArray<Message.Message>
 
-/** What a thread has of a log: its beginning, up to its length. */
+/**
+ * What a thread has of a log: its beginning, up to the thread's length. Where the end of a thread was written anew, the
+ * messages before that are the `base` share's, up to the position from which on the log has its own.
+ */
 interface Share {
+  readonly base: Share | undefined
+  readonly from: number
   readonly log: Array<Message.Message>
   readonly length: number
   list: Messages | undefined
@@ -40,13 +45,37 @@ class Sharing extends Given {
   }
 }
 
-const listOf = (own: Share): Messages => own.log.slice(0, own.length)
-
-/** A log that ends where the thread does. Where another thread has grown on from here, it is a new one. */
-const logOf = (thread: Thread.Thread): Array<Message.Message> => {
-  const own = Sharing.of(thread)
-  return own !== undefined && own.log.length === own.length ? own.log : Array.from(list(thread))
+const listOf = (own: Share): Messages => {
+  const pieces: Array<Messages> = []
+  let end = own.length
+  for (let share: Share | undefined = own; share !== undefined; share = share.base) {
+    pieces.push(share.log.slice(0, end - share.from))
+    end = share.from
+  }
+  return pieces.length === 1 ? pieces[0] ?? [] : pieces.toReversed().flat()
 }
+
+/** The share of a thread that is many messages long. */
+const shareOf = (thread: Thread.Thread): Share =>
+  Sharing.of(thread) ??
+    { base: undefined, from: 0, log: Array.from(thread.messages), length: thread.messages.length, list: undefined }
+
+/** A share that the next message may be added to. Where another thread has grown on from here, it gets a log of its own. */
+const growing = (thread: Thread.Thread): Share => {
+  const own = shareOf(thread)
+  return own.log.length === own.length - own.from
+    ? own
+    : { base: undefined, from: 0, log: Array.from(list(thread)), length: own.length, list: undefined }
+}
+
+const sharing = (own: Share, metadata: Thread.Thread["metadata"]): Thread.Thread =>
+  new Sharing({
+    // It knows its share by itself: it may be asked through a proxy, which is another object.
+    get messages() {
+      return own.list ??= listOf(own)
+    },
+    metadata
+  }, own)
 
 /** The thread with messages added at its end, as plain data. */
 export const longer = (thread: Thread.Thread, more: Messages): Thread.Thread => ({
@@ -57,17 +86,33 @@ export const longer = (thread: Thread.Thread, more: Messages): Thread.Thread => 
 /** The thread with messages added at its end, of which there may be many others. */
 export const grown = (thread: Thread.Thread, more: Messages): Thread.Thread => {
   if (length(thread) + more.length < many) return longer(thread, more)
-  const log = logOf(thread)
+  const { base, from, log } = growing(thread)
   for (const message of more) log.push(message)
-  const own: Share = { log, length: log.length, list: undefined }
-  const next: Thread.Thread = {
-    // It knows its share by itself: it may be asked through a proxy, which is another object.
-    get messages() {
-      return own.list ??= listOf(own)
-    },
-    metadata: thread.metadata
+  return sharing({ base, from, log, length: from + log.length, list: undefined }, thread.metadata)
+}
+
+/** The first messages of the thread, up to a position, and others behind them. What is before the position is shared. */
+export const respoken = (thread: Thread.Thread, position: number, behind: Messages): Thread.Thread => {
+  if (position + behind.length < many) {
+    return { messages: list(thread).slice(0, position).concat(behind), metadata: thread.metadata }
   }
-  return new Sharing(next, own)
+  let base: Share | undefined = shareOf(thread)
+  while (base !== undefined && position <= base.from) base = base.base
+  const own = { base, from: position, log: Array.from(behind), length: position + behind.length, list: undefined }
+  return sharing(own, thread.metadata)
+}
+
+/** The position of the last message of which something is so, or -1. */
+export const findLastIndex = (thread: Thread.Thread, isSo: (message: Message.Message) => boolean): number => {
+  let end = length(thread)
+  for (let share = Sharing.of(thread); share !== undefined; share = share.base) {
+    for (let index = end - 1; index >= share.from; index--) {
+      if (isSo(share.log[index - share.from] as Message.Message)) return index
+    }
+    if (share.base === undefined) return -1
+    end = share.from
+  }
+  return thread.messages.findLastIndex(isSo)
 }
 
 /** The messages, for whoever does not keep them: the thread does not hold on to the list for their sake. */
@@ -79,9 +124,9 @@ export const list = (thread: Thread.Thread): Messages => {
 /** The messages from a position on. */
 export const since = (thread: Thread.Thread, position: number): Messages => {
   const own = Sharing.of(thread)
-  return own === undefined || own.list !== undefined
+  return own === undefined || position < own.from
     ? list(thread).slice(position)
-    : own.log.slice(position, own.length)
+    : own.log.slice(position - own.from, own.length - own.from)
 }
 
 /** The same thread as plain data, which whoever prints it can see: a getter is not asked for that. */

@@ -107,9 +107,10 @@ interface Answered {
 type Messages = ReadonlyArray<Message.Message>
 
 /** The latest turn that made a call with this id: ids may come again in later turns. */
-const turnOf = (messages: Messages, id: string | undefined): number =>
-  messages.findLastIndex(({ role, toolCalls }) =>
-    role === "assistant" && toolCalls?.some((call) => call.id === id) === true
+const turnOf = (thread: Thread.Thread, id: string | undefined): number =>
+  Log.findLastIndex(
+    thread,
+    ({ role, toolCalls }) => role === "assistant" && toolCalls?.some((call) => call.id === id) === true
   )
 
 /** The position of each call in its turn. */
@@ -142,37 +143,31 @@ const merged = (
   return result.concat(added.slice(next))
 }
 
-/** The messages with answers to calls, each where it belongs. An answer without a call stands at the end. */
-const placedIn = (messages: Messages, answers: Messages): Messages => {
-  let placed = messages
+/**
+ * The thread with answers to calls of it: in call order behind the message that made the calls, and in the place of an
+ * answer that the call has already. An answer without a call stands at the end.
+ */
+export const placed = (thread: Thread.Thread, answers: Messages): Thread.Thread => {
+  let placed = thread
   let rest = answers
   for (let first = rest[0]; first !== undefined; first = rest[0]) {
     const turn = turnOf(placed, first.toolCallId)
-    if (turn < 0) return placed.concat(rest)
-    const positions = positionsIn(placed[turn])
+    if (turn < 0) return Log.grown(placed, rest)
+    const [calling, ...behind] = Log.since(placed, turn)
+    const positions = positionsIn(calling)
     const isHere = ({ toolCallId }: Message.Message): boolean => positions.has(toolCallId)
-    const next = placed.findIndex(({ role }, index) => index > turn && role !== "tool")
-    const end = next < 0 ? placed.length : next
-    placed = [
-      ...placed.slice(0, turn + 1),
-      ...merged(placed.slice(turn + 1, end), rest.filter(isHere), positions),
-      ...placed.slice(end)
-    ]
+    const next = behind.findIndex(({ role }) => role !== "tool")
+    const end = next < 0 ? behind.length : next
+    const answered = merged(behind.slice(0, end), rest.filter(isHere), positions)
+    placed = Log.respoken(placed, turn + 1, answered.concat(behind.slice(end)))
     rest = rest.filter((answer) => !isHere(answer))
   }
   return placed
 }
 
-/**
- * The thread with answers to calls of it: in call order behind the message that made the calls, and in the place of an
- * answer that the call has already.
- */
-export const placed = (thread: Thread.Thread, answers: Messages): Thread.Thread =>
-  answers.length === 0 ? thread : { ...thread, messages: placedIn(Log.list(thread), answers) }
-
 /** Whether the last message asks the question of a call in words: what the user says next is its answer. */
-const isAskedAloud = (messages: Messages, id: string | undefined): boolean => {
-  const last = messages.at(-1)
+const isAskedAloud = (thread: Thread.Thread, id: string | undefined): boolean => {
+  const [last] = Log.since(thread, Log.length(thread) - 1)
   return last?.askUser === true && last.toolCallId === id
 }
 
@@ -181,8 +176,8 @@ const isAskedAloud = (messages: Messages, id: string | undefined): boolean => {
  * in words, as what the user said.
  */
 export const told = (thread: Thread.Thread, answer: Message.Message): Thread.Thread =>
-  isAskedAloud(Log.list(thread), answer.toolCallId)
-    ? Log.longer(thread, [{ role: "user", content: answer.content, metadata: Json.none }])
+  isAskedAloud(thread, answer.toolCallId)
+    ? Log.grown(thread, [{ role: "user", content: answer.content, metadata: Json.none }])
     : placed(thread, [answer])
 
 /**
@@ -190,10 +185,7 @@ export const told = (thread: Thread.Thread, answer: Message.Message): Thread.Thr
  * words keeps its place in the thread, and its answer is what the user said behind it.
  */
 export const heard = (thread: Thread.Thread, answer: Message.Message): Thread.Thread => {
-  const messages = Log.list(thread)
-  const turn = turnOf(messages, answer.toolCallId)
-  const words = messages.findIndex((message, index) =>
-    index > turn && message.askUser === true && message.toolCallId === answer.toolCallId
-  )
-  return words < 0 || words === messages.length - 1 ? told(thread, answer) : thread
+  const behind = Log.since(thread, turnOf(thread, answer.toolCallId) + 1)
+  const words = behind.findIndex((message) => message.askUser === true && message.toolCallId === answer.toolCallId)
+  return words < 0 || words === behind.length - 1 ? told(thread, answer) : thread
 }

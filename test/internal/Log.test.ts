@@ -84,4 +84,37 @@ describe("Log", () => {
     assert.isFalse(isAsked(plain))
     assert.strictEqual(Log.plain(plain), plain)
   })
+
+  it("a thread whose end was written anew looks like any other, and leaves the others as they were", () => {
+    let thread = before
+    let plain = before.messages
+    const kept: Array<readonly [Thread.Thread, ReadonlyArray<Message.Message>]> = []
+    // Ever another place: behind, within and before what was written anew the last time.
+    for (let round = 0; round < 200; round++) {
+      const position = plain.length - (round * 7) % 11
+      const behind = [Message.user(`${round}`), ...plain.slice(position)]
+      thread = Log.respoken(thread, position, behind)
+      plain = [...plain.slice(0, position), ...behind]
+      if (round % 3 === 0) {
+        const [fork, more] = [thread, [Message.assistant(`${round}`)]]
+        thread = Log.grown(thread, more)
+        plain = [...plain, ...more]
+        kept.push([Log.grown(fork, more), plain])
+      }
+      kept.push([thread, plain])
+    }
+    for (const [thread, messages] of kept) {
+      assert.deepStrictEqual(Log.since(thread, messages.length - 5), messages.slice(-5))
+      for (const content of ["150", "5", "nowhere"]) {
+        const isSo = (message: Message.Message) => message.content === content
+        assert.strictEqual(Log.findLastIndex(thread, isSo), messages.findLastIndex(isSo))
+      }
+      assert.deepStrictEqual(Log.list(thread), messages)
+      assert.strictEqual(Log.length(thread), messages.length)
+      assert.deepStrictEqual(Log.since(thread, 3), messages.slice(3))
+    }
+    const few = Thread.fromMessages([...said.slice(0, 2), ...said.slice(0, 1)])
+    assert.deepStrictEqual(Log.respoken(before, 2, said.slice(0, 1)), few)
+    assert.deepStrictEqual(Log.respoken(before, 0, said), before)
+  })
 })
