@@ -122,9 +122,9 @@ class Reader implements Answer.Reader {
   /** Whether nothing more is to be said, although no word says so. */
   private isWhole = false
 
-  constructor(origin: Errors.Origin, makeId: () => string, restore: CallFragments.Restore | undefined) {
+  constructor(origin: Errors.Origin, calls: CallFragments.CallFragments) {
     this.origin = origin
-    this.calls = new CallFragments.CallFragments(makeId, Messages.metadataKey, restore)
+    this.calls = calls
   }
 
   get isComplete(): boolean {
@@ -329,8 +329,11 @@ const protocol: Protocol.Protocol<Options> = {
   body: requestBody,
   unsupported: ({ messages }) => Messages.unsupported(messages),
   errors,
-  reader: (origin, makeId, { tools }, { strict }) =>
-    new Reader(origin, makeId, strict === true ? StrictSchema.restore(tools, StrictSchema.openAi) : undefined)
+  reader: (origin, makeId, { tools }, { strict }) => {
+    const restore = strict === true ? StrictSchema.restore(tools, StrictSchema.openAi) : undefined
+    const isWholeName = CallFragments.nameOf(tools)
+    return new Reader(origin, new CallFragments.CallFragments(makeId, Messages.metadataKey, restore, isWholeName))
+  }
 }
 
 /**

@@ -15,6 +15,7 @@ import {
   interleavedCalls,
   of,
   outcomeOf,
+  request,
   said
 } from "../support/openAiChat.ts"
 
@@ -251,6 +252,98 @@ describe("calls", () => {
       ))
       const byId = Object.fromEntries(of(events, "ToolCallCompleted").map((event) => [event.id, event.argumentsLost]))
       assert.deepStrictEqual(byId, { empty: undefined, blank: undefined, null: undefined, never: undefined })
+    }))
+
+  /** As a server writes it that cuts its text, and with it the names, wherever a token ends. */
+  const inTwoPieces = [
+    "data: {\"id\":\"chatcmpl-7\",\"object\":\"chat.completion.chunk\",\"model\":\"m\",\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":null},\"finish_reason\":null}]}",
+    "data: {\"id\":\"chatcmpl-7\",\"choices\":[{\"index\":0,\"delta\":{\"tool_calls\":[{\"index\":0,\"id\":\"call_9\",\"type\":\"function\",\"function\":{\"name\":\"get_\",\"arguments\":\"\"}}]},\"finish_reason\":null}]}",
+    "data: {\"id\":\"chatcmpl-7\",\"choices\":[{\"index\":0,\"delta\":{\"tool_calls\":[{\"index\":0,\"function\":{\"name\":\"weather\",\"arguments\":\"\"}}]},\"finish_reason\":null}]}",
+    "data: {\"id\":\"chatcmpl-7\",\"choices\":[{\"index\":0,\"delta\":{\"tool_calls\":[{\"index\":0,\"function\":{\"arguments\":\"{\\\"city\\\":\"}}]},\"finish_reason\":null}]}",
+    "data: {\"id\":\"chatcmpl-7\",\"choices\":[{\"index\":0,\"delta\":{\"tool_calls\":[{\"index\":0,\"function\":{\"arguments\":\"\\\"Oslo\\\"}\"}}]},\"finish_reason\":null}]}",
+    "data: {\"id\":\"chatcmpl-7\",\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"tool_calls\"}]}",
+    "data: [DONE]"
+  ].map((line) => `${line}\n\n`).join("")
+
+  /** As a server writes it that repeats the header of a call in every fragment. */
+  const repeated = [
+    "data: {\"id\":\"gen-3\",\"object\":\"chat.completion.chunk\",\"model\":\"m\",\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"index\":0,\"id\":\"call_9\",\"type\":\"function\",\"function\":{\"name\":\"get_weather\",\"arguments\":\"\"}}]},\"finish_reason\":null}]}",
+    "data: {\"id\":\"gen-3\",\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"index\":0,\"id\":\"call_9\",\"type\":\"function\",\"function\":{\"name\":\"get_weather\",\"arguments\":\"\"}}]},\"finish_reason\":null}]}",
+    "data: {\"id\":\"gen-3\",\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"index\":0,\"id\":\"call_9\",\"type\":\"function\",\"function\":{\"name\":\"get_weather\",\"arguments\":\"{\\\"city\\\":\"}}]},\"finish_reason\":null}]}",
+    "data: {\"id\":\"gen-3\",\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"index\":0,\"id\":\"call_9\",\"type\":\"function\",\"function\":{\"name\":\"get_weather\",\"arguments\":\"\\\"Oslo\\\"}\"}}]},\"finish_reason\":\"tool_calls\"}]}",
+    "data: [DONE]"
+  ].map((line) => `${line}\n\n`).join("")
+
+  for (
+    const [kind, transcript] of [["a name in two pieces", inTwoPieces], ["a name in every fragment", repeated]] as const
+  ) {
+    it.effect(`M-38: ${kind} is one call, told of once, by its whole name`, () =>
+      Effect.gen(function*() {
+        const tools = ["get_weather", "get_time"].map((name) => ({ name, description: "", parameters: {} }))
+        for (const asked of [request, { ...request, tools }]) {
+          const { error, events } = yield* outcomeOf(transcript, {}, asked)
+          assert.isUndefined(error)
+          assert.deepStrictEqual(of(events, "ToolCallStarted").map(({ id, name }) => [id, name]), [[
+            "call_9",
+            "get_weather"
+          ]])
+          assert.deepStrictEqual(calls(events), [{ id: "call_9", name: "get_weather", arguments: { city: "Oslo" } }])
+          assert.deepStrictEqual(completed(events).message.toolCalls?.map(({ name }) => name), ["get_weather"])
+        }
+        const repeatedId = yield* outcomeOf(body(
+          call({ index: 0, id: "a", name: "get_" }),
+          call({ index: 0, id: "a", name: "weather" }),
+          finish("tool_calls")
+        ))
+        assert.deepStrictEqual(calls(repeatedId.events), [{ id: "a", name: "get_weather", arguments: {} }])
+      }))
+  }
+
+  it.effect("M-38: names in pieces are kept apart by index, and a piece may come with the first arguments", () =>
+    Effect.gen(function*() {
+      const { events } = yield* outcomeOf(body(
+        call({ index: 0, id: "a", name: "get_" }),
+        call({ index: 1, id: "b", name: "read" }),
+        call({ index: 0, name: "wea" }),
+        call({ index: 1, name: "_file", arguments: "{\"path\":" }),
+        call({ index: 0, arguments: "{}" }),
+        call({ index: 1, arguments: "1}" }),
+        finish("tool_calls")
+      ))
+      assert.deepStrictEqual(calls(events), [
+        { id: "a", name: "get_wea", arguments: {} },
+        { id: "b", name: "read_file", arguments: { path: 1 } }
+      ])
+      const legacy = yield* outcomeOf(body(
+        chunk({ function_call: { name: "get_" } }),
+        chunk({ function_call: { name: "weather", arguments: "" } }),
+        chunk({ function_call: { arguments: "{}" } }),
+        finish("function_call")
+      ))
+      assert.deepStrictEqual(calls(legacy.events).map((one) => (one as { readonly name: string }).name), [
+        "get_weather"
+      ])
+    }))
+
+  it.effect("M-38: another name is another call when its id is new, when arguments have come, or when the name was a tool's", () =>
+    Effect.gen(function*() {
+      const names = (...fragments: ReadonlyArray<ReturnType<typeof call>>) =>
+        Effect.map(
+          outcomeOf(body(...fragments, finish("tool_calls")), {}, {
+            ...request,
+            tools: [{ name: "now", description: "", parameters: {} }]
+          }),
+          ({ events }) => of(events, "ToolCallCompleted").map(({ name }) => name)
+        )
+      const another = yield* names(
+        call({ index: 0, id: "a", name: "get_" }),
+        call({ index: 0, id: "b", name: "weather" })
+      )
+      assert.deepStrictEqual(another, ["get_", "weather"])
+      const late = yield* names(call({ index: 0, name: "get_", arguments: "{}" }), call({ index: 0, name: "weather" }))
+      assert.deepStrictEqual(late, ["get_", "weather"])
+      const declared = yield* names(call({ index: 0, name: "now" }), call({ index: 0, name: "later" }))
+      assert.deepStrictEqual(declared, ["now", "later"])
     }))
 
   it.effect("R-339, R-359: a text that is no JSON object is lost, is kept as text, and spoils no other call", () =>

@@ -29,6 +29,8 @@ interface Call {
   isObserved: boolean
   /** Whether some of its arguments did not arrive, although all that did can be read. */
   isLost: boolean
+  /** Whether it was told of. Before that its name may still grow. */
+  isStarted: boolean
   isTried: boolean
   /** Whether it ran at the provider. */
   isExecuted: boolean
@@ -57,6 +59,14 @@ export const idMaker: Effect.Effect<() => string> = Effect.gen(function*() {
 /** The arguments in a text. Some servers write `null` where a call has none. */
 const read = (text: string): CallArguments.Arguments => CallArguments.ofText(CallArguments.nullAsNone(text))
 
+/** Whether no piece of a name can follow what has come of it. */
+export type IsWholeName = (name: string) => boolean
+
+/** Whether a name is that of a tool, and the beginning of no other's. */
+export const nameOf = (tools: ReadonlyArray<{ readonly name: string }>): IsWholeName => (name) =>
+  tools.some((tool) => tool.name === name) &&
+  !tools.some((tool) => tool.name !== name && tool.name.startsWith(name))
+
 /** The arguments that a tool was declared with, out of those that a provider's rewritten schema led to. */
 export type Restore = (name: string, args: Json.JsonObject) => Json.JsonObject
 
@@ -72,11 +82,24 @@ export class CallFragments {
   /** The calls that the wire has not said to be finished. */
   private readonly unfinished = new Set<Call>()
 
-  /** `metadataKey` names the protocol: under it a call keeps what its fragments said besides. */
-  constructor(makeId: () => string, metadataKey: string, restore: Restore = (_name, args) => args) {
+  /** The calls whose names may still grow, in the order in which they were named. */
+  private readonly unstarted = new Set<Call>()
+  private readonly isWholeName: IsWholeName
+
+  /**
+   * `metadataKey` names the protocol: under it a call keeps what its fragments said besides. Names come whole, unless
+   * `isWholeName` says otherwise: then a call is told of once its name is whole, or arguments have begun.
+   */
+  constructor(
+    makeId: () => string,
+    metadataKey: string,
+    restore: Restore = (_name, args) => args,
+    isWholeName: IsWholeName = () => true
+  ) {
     this.makeId = makeId
     this.metadataKey = metadataKey
     this.restore = restore
+    this.isWholeName = isWholeName
   }
 
   /** The completed calls, in the order in which the wire opened them. */
@@ -94,7 +117,9 @@ export class CallFragments {
       return text.trim() === "" || text === call.text
     }
     if (hasEntries(fragment.metadata)) call.metadata = { ...call.metadata, ...fragment.metadata }
-    if (call.name === "" && fragment.name !== undefined) this.start(call, fragment.name, out)
+    if (fragment.name !== undefined && (call.name === "" || isPiece(call, fragment))) {
+      this.name(call, call.name + fragment.name, out)
+    }
     if (fragment.text !== undefined) this.append(call, fragment.text, out)
     return true
   }
@@ -132,7 +157,7 @@ export class CallFragments {
     const call = this.open({ index: undefined, id, name, text: undefined, metadata }, out)
     call.isExecuted = true
     call.metadata = metadata
-    this.start(call, name, out)
+    this.name(call, name, out)
     this.append(call, JSON.stringify(args), out)
     this.complete(call, CallArguments.ofValue(args), out)
   }
@@ -141,15 +166,28 @@ export class CallFragments {
     call.isObserved = true
     if (text === "") return
     call.text += text
-    if (call.name !== "") out.push({ _tag: "ToolCallDelta", id: call.id, argumentsDelta: text })
+    if (call.isStarted) out.push({ _tag: "ToolCallDelta", id: call.id, argumentsDelta: text })
+    else if (call.name !== "") this.start(out)
   }
 
-  /** Fragments that came before the name still count. */
-  private start(call: Call, name: string, out: Events): void {
+  /** Arguments that came before the name show that it is whole. */
+  private name(call: Call, name: string, out: Events): void {
+    if (call.name === "") call.id = this.uniqueId(call)
     call.name = name
-    call.id = this.uniqueId(call)
-    out.push({ _tag: "ToolCallStarted", id: call.id, name })
-    if (call.text !== "") out.push({ _tag: "ToolCallDelta", id: call.id, argumentsDelta: call.text })
+    this.unstarted.add(call)
+    if (call.text !== "" || this.isWholeName(name)) this.start(out)
+  }
+
+  /** Tells of the calls that have their names. */
+  private start(out: Events): void {
+    for (const call of this.unstarted) {
+      call.isStarted = true
+      out.push({ _tag: "ToolCallStarted", id: call.id, name: call.name })
+    }
+    for (const { id, text } of this.unstarted) {
+      if (text !== "") out.push({ _tag: "ToolCallDelta", id, argumentsDelta: text })
+    }
+    this.unstarted.clear()
   }
 
   /** What the wire attaches to a call after it was complete is told with the whole message. */
@@ -174,7 +212,8 @@ export class CallFragments {
 
   /**
    * The call of a fragment: by index if it has one, else by id, else the last one. A new id with a name on a used index
-   * is another call, because servers send all their calls with index 0; so is a second whole call without any id.
+   * is another call, because servers send all their calls with index 0; so is a second whole call without any id. A
+   * name that goes on on its index, or with its id, is a piece of the name.
    */
   private find(fragment: Fragment, out: Events): Call | undefined {
     const { id, index, name } = fragment
@@ -183,14 +222,17 @@ export class CallFragments {
       return current ?? (fragment.text === undefined || fragment.text === "" ? undefined : this.open(fragment, out))
     }
     const known = id === undefined ? undefined : this.byWireId.get(id)
-    const sameId = known !== undefined && (name === undefined || name === known.name) ? known : undefined
+    const sameId = known !== undefined && (name === undefined || name === known.name || isPiece(known, fragment))
+      ? known
+      : undefined
     if (index === undefined) return sameId ?? this.open(fragment, out)
     if (current === undefined) return (name === undefined ? sameId : undefined) ?? this.open(fragment, out)
     if (id === undefined || current.wireId === undefined) {
       if (this.isNext(current, fragment, out)) return this.open(fragment, out)
       return this.adopt(current, id)
     }
-    if (current.wireId === id && (name === undefined || current.name === "" || name === current.name)) return current
+    if (current.wireId === id && (current.name === "" || isPiece(current, fragment))) return current
+    if (current.wireId === id && (name === undefined || name === current.name)) return current
     return sameId ?? (name === undefined ? current : this.open(fragment, out))
   }
 
@@ -204,7 +246,7 @@ export class CallFragments {
   }
 
   private isNext(current: Call, fragment: Fragment, out: Events): boolean {
-    if (fragment.name === undefined || current.name === "") return false
+    if (fragment.name === undefined || current.name === "" || isPiece(current, fragment)) return false
     if (fragment.name !== current.name) return true
     const isWhole = current.completed !== undefined || this.tryClose(current, out)
     return isWhole && fragment.text?.trimStart().startsWith("{") === true
@@ -219,6 +261,7 @@ export class CallFragments {
       text: "",
       isObserved: false,
       isLost: false,
+      isStarted: false,
       isTried: false,
       isExecuted: false,
       duplicateOf: undefined,
@@ -271,6 +314,7 @@ export class CallFragments {
   }
 
   private complete(call: Call, args: CallArguments.Arguments, out: Events): void {
+    if (!call.isStarted) this.start(out)
     const isOwn = CallArguments.isWhole(args) && !call.isExecuted
     const common = {
       id: call.id,
@@ -288,6 +332,14 @@ export class CallFragments {
     out.push({ _tag: "ToolCallCompleted", ...common, ...(hasEntries(metadata) ? { metadata } : {}) })
   }
 }
+
+/**
+ * Whether a name in a fragment goes on with that of a call: no new id comes with it, the arguments have not begun, and it
+ * is not the name so far, which servers are known to repeat in every fragment.
+ */
+const isPiece = (call: Call, { id, name }: Fragment): boolean =>
+  name !== undefined && call.name !== "" && name !== call.name && !call.isStarted && call.text === "" &&
+  (id === undefined || id === call.wireId)
 
 const hasEntries = (record: Json.JsonObject): boolean => Object.keys(record).length > 0
 
