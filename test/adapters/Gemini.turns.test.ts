@@ -106,6 +106,29 @@ describe("contents", () => {
       ])
     }))
 
+  it.effect("M-39: what the model said in two messages in a row is one turn, with its parts in order", () =>
+    Effect.gen(function*() {
+      const contents = yield* contentsOf([
+        Message.user("a"),
+        Message.assistant("One."),
+        Message.assistant(""),
+        Message.system("Be brief."),
+        Message.assistant("Two.", [Message.toolCall("c", "read")]),
+        Message.tool("c", "done"),
+        Message.assistant("Three."),
+        Message.user("b"),
+        Message.user("c")
+      ])
+      assert.deepStrictEqual(contents, [
+        { role: "user", parts: [{ text: "a" }] },
+        { role: "model", parts: [{ text: "One." }, { text: "Two." }, { functionCall: { name: "read", args: {} } }] },
+        { role: "user", parts: [{ functionResponse: { name: "read", response: { result: "done" } } }] },
+        { role: "model", parts: [{ text: "Three." }] },
+        { role: "user", parts: [{ text: "b" }] },
+        { role: "user", parts: [{ text: "c" }] }
+      ])
+    }))
+
   it.effect("R-123: images and files go out inline or by their address", () =>
     Effect.gen(function*() {
       const [content] = yield* contentsOf([Message.user([

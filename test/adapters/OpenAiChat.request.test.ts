@@ -171,6 +171,35 @@ describe("messages", () => {
       assert.deepStrictEqual(tool_calls.map((item) => item.function.arguments), ["{}", "{}", "{}", "{}"])
     }))
 
+  it.effect("M-39: an assistant's message with neither content nor calls is left out", () =>
+    Effect.gen(function*() {
+      const reasoning = [{ type: "reasoning", text: "hm" }] as const
+      const messages = [
+        Message.user("a"),
+        Message.assistant(""),
+        Message.assistant([]),
+        { ...Message.assistant(""), reasoning },
+        { ...Message.assistant(""), toolCalls: [{ ...Message.toolCall("s", "search"), providerExecuted: true }] },
+        Message.user("b"),
+        Message.assistant("", [Message.toolCall("c", "read")]),
+        Message.tool("c", "")
+      ]
+      for (const options of [{}, { vendor: "deepseek" }, { vendor: "openrouter" }] as const) {
+        const { messages: sent } = yield* bodyOf({ messages }, options)
+        assert.deepStrictEqual(sent.map(({ role }: { readonly role: string }) => role), [
+          "user",
+          "user",
+          "assistant",
+          "tool"
+        ])
+      }
+      const { messages: thinking } = yield* bodyOf({ messages }, { vendor: "mistral" })
+      assert.deepStrictEqual(thinking[1], {
+        role: "assistant",
+        content: [{ type: "thinking", thinking: [{ type: "text", text: "hm" }] }]
+      })
+    }))
+
   it.effect("R-342: what the wire attached to a call goes back with it", () =>
     Effect.gen(function*() {
       const metadata = { openaiChat: { extra_content: { google: { thought_signature: "abc" } } }, local: 1 }

@@ -34,13 +34,18 @@ export const write = (messages: ReadonlyArray<Message.Message>, style: Style): R
   for (const [index, message] of messages.entries()) {
     if (message.role !== "tool") flush()
     const isThoughtLeft = style.isReasoningOfLoop && index < loop
-    written.push(messageBody(message, isThoughtLeft ? { ...style, sendReasoningAs: "none" } : style))
+    const body = messageBody(message, isThoughtLeft ? { ...style, sendReasoningAs: "none" } : style)
+    if (!isSilent(body)) written.push(body)
     const media = message.role === "tool" ? attachments(message.content) : []
     if (media.length > 0) attached.push(text(`From the tool call ${message.toolCallId}:`), ...media)
   }
   flush()
   return written
 }
+
+/** An assistant message with neither content nor calls: servers refuse it, or answer it with nothing. */
+const isSilent = ({ content, role, tool_calls }: Json.JsonObject): boolean =>
+  role === "assistant" && content === "" && tool_calls === undefined
 
 const messageBody = (message: Message.Message, style: Style): Json.JsonObject => {
   const name = message.name === undefined ? {} : { name: message.name }

@@ -20,12 +20,17 @@ type Calls = ReadonlyArray<Message.ToolCall>
 /** `isSigned` says that the model wants a signature on every first call of a turn. */
 export const write = (messages: ReadonlyArray<Message.Message>, isSigned: boolean): Contents => {
   const system: Array<Json.JsonObject> = []
-  const contents: Array<Json.JsonObject> = []
+  const contents: Array<{ readonly role: string; readonly parts: ReadonlyArray<Json.JsonObject> }> = []
   const calls = new Map<string, Message.ToolCall>()
   let latest: Calls = []
   let answers: Array<Message.Message> = []
   const add = (role: string, parts: ReadonlyArray<Json.JsonObject>): void => {
-    if (parts.length > 0) contents.push({ role, parts })
+    const last = contents.at(-1)
+    if (parts.length === 0) return
+    // What the model says in a row is one turn. A user's contents stay apart: answers are counted against their calls.
+    if (role === "model" && last?.role === role) {
+      contents[contents.length - 1] = { role, parts: [...last.parts, ...parts] }
+    } else contents.push({ role, parts })
   }
   const flush = (): void => {
     const inOrder = sorted(answers, latest)
