@@ -157,19 +157,19 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Leaving {
     return Now.flatMap(events, (told) => this.told(told, before))
   }
 
-  /** What it holds is returned, and its handlers are stopped, unless it has ended by itself. */
+  /**
+   * Its connection is closed first: a model that nobody hears must not go on generating while handlers take their time to
+   * stop. Then its handlers are stopped, unless it has ended by itself, and what it holds is returned.
+   */
   leave(exit: Exit.Exit<unknown, unknown>): Effect.Effect<void> {
     let closed = Effect.void
     for (const batch of this.earlier) closed = Now.both(closed, batch.close())
     if (this.batch !== undefined) closed = Now.both(closed, this.batch.close())
+    if (this.span !== undefined) closed = Now.both(closed, Scope.close(this.span, exit))
+    const disconnected = this.disconnect(exit)
     return this.ended === undefined
-      ? Effect.flatMap(this.run.running.stop, () => this.returned(exit, closed))
-      : this.returned(exit, closed)
-  }
-
-  private returned(exit: Exit.Exit<unknown, unknown>, closed: Effect.Effect<void>): Effect.Effect<void> {
-    const left = Now.both(this.disconnect(exit), closed)
-    return this.span === undefined ? left : Now.both(left, Scope.close(this.span, exit))
+      ? Now.both(disconnected, Effect.flatMap(this.run.running.stop, () => closed))
+      : Now.both(disconnected, closed)
   }
 
   told(events: ReadonlyArray<Event.Event>, before: ReadonlyArray<Event.Event> = Lists.none): EventPull<E, R> {

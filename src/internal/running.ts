@@ -224,6 +224,8 @@ export class Running {
 
   /** The step in progress is left first, and then every handler stopped. It is to be asked for when that is to begin. */
   end(exit: Exit.Exit<unknown, unknown>): Effect.Effect<unknown> {
+    // A reader that is still in a pull goes no further when the connection closes under it.
+    this.isStopping = true
     return this.step === undefined ? this.stopping() : Effect.andThen(this.step.leave(exit), this.stop)
   }
 

@@ -1,0 +1,142 @@
+/**
+ * When a run is stopped, its connection to the model is closed first, whatever its handlers do: a provider that nobody
+ * reads must not go on generating. Each of the four adapters reads from a real server, which says when it saw the close.
+ */
+import { assert, describe, it } from "@effect/vitest"
+import * as Deferred from "effect/Deferred"
+import * as Effect from "effect/Effect"
+import * as Fiber from "effect/Fiber"
+import type * as Scope from "effect/Scope"
+import * as Stream from "effect/Stream"
+import { type Adapter, Chat, type Event, Tool } from "heddle"
+import * as Loopback from "../scratchpad/conformance/loopback.ts"
+import { type Wire, wires } from "./support/wires.ts"
+
+/** The run must be over long before that: a handler that waits for the close would otherwise wait until then. */
+const grace = 400
+
+/** A server that makes a call, and then says nothing more; `closed` fires when it sees that its answer is not read. */
+const serve = (wire: Wire, onClose: () => void): Effect.Effect<string, never, Scope.Scope> =>
+  Loopback.listen((_request, response) => {
+    response.on("close", onClose)
+    response.writeHead(200, { "content-type": "text/event-stream" })
+    response.write(wire.calling.join(""))
+  })
+
+type Run = Stream.Stream<Event.Event, unknown, Adapter.Adapter>
+
+/** What is stopped, and when its tool has started. */
+interface Subject {
+  readonly run: (cancel?: AbortSignal) => Run
+  readonly started: Effect.Effect<void>
+  /** Notes that the stop begins now. */
+  readonly stopping: Effect.Effect<void>
+}
+
+type Stop = (subject: Subject) => Effect.Effect<unknown, unknown, Adapter.Adapter>
+
+/** Pulls until the tool has started, and then does something else. */
+const reading = <A>(
+  subject: Subject,
+  next: () => Promise<{ readonly done?: boolean }>,
+  leave: () => Promise<A>
+): Effect.Effect<void> =>
+  Effect.gen(function*() {
+    const read = Effect.promise(async () => {
+      while ((await next()).done !== true);
+    })
+    const reader = yield* Effect.forkChild(read, { startImmediately: true })
+    yield* subject.started
+    yield* subject.stopping
+    yield* Effect.promise(leave)
+    yield* Fiber.join(reader)
+  })
+
+const stops: { readonly [way: string]: Stop } = {
+  "soft cancel": (subject) =>
+    Effect.gen(function*() {
+      const controller = new AbortController()
+      const reader = yield* Effect.forkChild(Stream.runDrain(subject.run(controller.signal)))
+      yield* subject.started
+      yield* subject.stopping
+      controller.abort()
+      yield* Fiber.join(reader)
+    }),
+  "interrupt": (subject) =>
+    Effect.gen(function*() {
+      const reader = yield* Effect.forkChild(Stream.runDrain(subject.run()))
+      yield* subject.started
+      yield* subject.stopping
+      yield* Fiber.interrupt(reader)
+    }),
+  "Stream.take": (subject) =>
+    subject.run().pipe(
+      Stream.tap((event) => event._tag === "ToolExecutionStarted" ? subject.stopping : Effect.void),
+      Stream.takeUntil((event) => event._tag === "ToolExecutionStarted"),
+      Stream.runDrain
+    ),
+  "iterator return": (subject) =>
+    Effect.gen(function*() {
+      const iterator = (yield* Stream.toAsyncIterableEffect(subject.run()))[Symbol.asyncIterator]()
+      return yield* reading(subject, () => iterator.next(), async () => iterator.return?.())
+    }),
+  "reader cancel": (subject) =>
+    Effect.gen(function*() {
+      const reader = (yield* Stream.toReadableStreamEffect(subject.run())).getReader()
+      return yield* reading(subject, () => reader.read(), () => reader.cancel())
+    })
+}
+
+/** Stops one run, and gives how many milliseconds later its server saw the close. */
+const closing = (wire: Wire, stop: Stop, interrupt: "cancel" | "block"): Effect.Effect<number> =>
+  Effect.scoped(Effect.gen(function*() {
+    const closed = yield* Deferred.make<void>()
+    const started = yield* Deferred.make<void>()
+    const order: Array<string> = []
+    let stoppedAt = 0
+    let closedAt = 0
+    const url = yield* serve(wire, () => {
+      closedAt = performance.now()
+      order.push("closed")
+      Deferred.doneUnsafe(closed, Effect.void)
+    })
+    // It ends when the server has seen the close, and not before.
+    const deaf = Effect.andThen(Deferred.succeed(started, undefined), Deferred.await(closed)).pipe(
+      Effect.ensuring(Effect.sync(() => void order.push("handler ended"))),
+      interrupt === "block" ? (effect) => effect : Effect.uninterruptible
+    )
+    const look = Tool.make("look", { parameters: {}, readOnly: true, interrupt, handler: () => deaf })
+    const note = Tool.make("note", { parameters: {}, handler: () => Effect.void })
+    yield* stop({
+      run: (cancel) => Chat.stream("go", { tools: [look, note], grace, ...(cancel === undefined ? {} : { cancel }) }),
+      started: Deferred.await(started),
+      stopping: Effect.sync(() => {
+        stoppedAt = performance.now()
+      })
+    }).pipe(Effect.provide(wire.layer(url)), Effect.orDie)
+    yield* Deferred.await(closed)
+    assert.deepStrictEqual(order, ["closed", "handler ended"])
+    return closedAt - stoppedAt
+  }))
+
+const median = (values: ReadonlyArray<number>): number =>
+  values.toSorted((left, right) => left - right)[Math.floor(values.length / 2)] ?? NaN
+
+describe("the connection is closed before any handler has ended", () => {
+  for (const [protocol, wire] of Object.entries(wires)) {
+    for (const [way, stop] of Object.entries(stops)) {
+      it.live(`M-02: ${protocol}, ${way}, beside a deaf tool and one that blocks`, () =>
+        Effect.gen(function*() {
+          const medians: Array<string> = []
+          for (const interrupt of ["cancel", "block"] as const) {
+            const times: Array<number> = []
+            for (let round = 0; round < 20; round++) times.push(yield* closing(wire, stop, interrupt))
+            // Ten milliseconds on a machine of one's own; this one may be shared.
+            assert.isBelow(median(times), 200)
+            medians.push(`${interrupt === "block" ? "blocking" : "deaf"} ${median(times).toFixed(1)} ms`)
+          }
+          console.log(`M-02: ${protocol}, ${way}: the server sees the close after ${medians.join(", ")}`)
+        }), 60_000)
+    }
+  }
+})
