@@ -47,7 +47,8 @@ export type OnToolError<E = never, R = never> = Answer.OnToolError<E, R>
  * - `toolTimeout` (30 s): per call, from the start of its handler; a tool's own `timeout` wins; `"infinity"` for none.
  * - `maxConcurrency`: handlers at once; by default twice the number of cores, at most one per call.
  * - `context`: what handlers get as `call.context`; replaces the application's.
- * - `grace` (5 s): how long a handler may take to stop before it is abandoned.
+ * - `grace` (5 s): how long a handler may take to stop before it is abandoned; after its answer, how long the fibers may
+ *   take that it has forked. Until then it keeps its place.
  * - `requestId`, `sessionId`: handed to handlers; a request id is made when none is given.
  * - `deadline`: when the run is stopped softly, from its start (`Limits.DeadlineInput`), its tools earlier by what is kept
  *   for a last answer of the model. What does not stop at once has its `grace` on top. The earlier of it and what a run

@@ -146,7 +146,7 @@ export class Handling<E> implements Owner, Reports, Waiter {
       if (this.isLate) return this.expire()
       if (error === undefined) return this.allowed()
       this.disarm()
-      return this.host.settling(this.job, Answer.denied(this.host, this.job, error))
+      return this.answering(Answer.denied(this.host, this.job, error))
     })
   }
 
@@ -160,6 +160,7 @@ export class Handling<E> implements Owner, Reports, Waiter {
       if (!isNeeded) return this.handled()
       this.disarm()
       this.host.suspend(this.job)
+      this.answered()
       return Effect.void
     })
   }
@@ -187,10 +188,23 @@ export class Handling<E> implements Owner, Reports, Waiter {
     const answer = Answer.answerTo(this.host, this.job, counted)
     // What failed adds nothing, also where the caller's policy puts another result in its place.
     const updates = Execution.isFailure(counted) ? undefined : this.updates
-    return this.host.settling(
-      this.job,
-      updates === undefined ? answer : Now.map(answer, (value) => Answer.updating(value, updates))
-    )
+    return this.answering(updates === undefined ? answer : Now.map(answer, (value) => Answer.updating(value, updates)))
+  }
+
+  /** Its own fiber answers it, and has nothing more to do. */
+  private answering(answer: Effect.Effect<Answer.Answer, E, any>): Effect.Effect<void, E, any> {
+    return Now.map(this.host.settling(this.job, answer), () => this.answered())
+  }
+
+  /**
+   * From now on its fiber has one grace period, since it ends only when those that the handler has forked have stopped.
+   * Nearly always it ends in this very step, so that no timer is set before that has passed.
+   */
+  private answered(): void {
+    const since = this.host.now()
+    void Promise.resolve().then(() => {
+      if (this.hasPlace) this.interrupt(since)
+    })
   }
 
   /** What an outcome counts as under the policy. One that cannot even be looked at is a failure of the handler's. */

@@ -2,6 +2,7 @@
  * A limit of time that holds whatever the work does about it. The work runs in a fiber of its own; when the time is up
  * it is interrupted, and whoever waited goes on without it, even if it refuses to stop.
  */
+import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import type * as Fiber from "effect/Fiber"
 
@@ -13,19 +14,19 @@ export interface Limit<E> {
   readonly late: () => E
 }
 
-/** Work that ends without waiting costs no timer. */
+/** Work that ends without waiting costs no timer. What it has forked may outlive it, and is not waited for here. */
 export const limited = <A, E, R>(work: Effect.Effect<A, E, R>, limit: Limit<E>): Effect.Effect<A, E, R> =>
   Effect.contextWith((context) => {
-    const fiber = Effect.runForkWith(context)(work)
-    return fiber.pollUnsafe() ?? inTime(fiber, limit)
+    const ended = Deferred.makeUnsafe<A, E>()
+    const fiber = Effect.runForkWith(context)(Effect.onExit(work, (exit) => Deferred.done(ended, exit)))
+    // What is no effect ends the fiber, and passes over what was to follow.
+    fiber.addObserver((exit) => Deferred.doneUnsafe(ended, exit))
+    const stop = fiber.pollUnsafe() === undefined ? limit.own(fiber) : () => {}
+    return Deferred.isDoneUnsafe(ended) ? Deferred.await(ended) : inTime(ended, limit, stop)
   })
 
-const inTime = <A, E>(fiber: Fiber.Fiber<A, E>, limit: Limit<E>): Effect.Effect<A, E> => {
-  const stop = limit.own(fiber)
-  const end = Effect.callback<A, E>((resume) => {
-    fiber.addObserver(resume)
-    return Effect.sync(stop)
-  })
+const inTime = <A, E>(ended: Deferred.Deferred<A, E>, limit: Limit<E>, stop: () => void): Effect.Effect<A, E> => {
+  const end = Effect.onInterrupt(Deferred.await(ended), () => Effect.sync(stop))
   if (!Number.isFinite(limit.millis)) return end
   return Effect.timeoutOrElse(end, { duration: limit.millis, orElse: () => Effect.fail(limit.late()) })
 }

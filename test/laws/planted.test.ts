@@ -146,6 +146,24 @@ describe("planted violations", () => {
       finds(Lawful.stopping({ ...ended, events: silent }, { take: 99 }, stubborn), /1 are named, 0 are in the result/)
     }))
 
+  it.effect("M-01, law 11: a handler that returns while its child does not stop: the run goes on, and names it", () =>
+    Effect.gen(function*() {
+      const awaiting = Broken.changed(Effect.awaitAllChildren)
+      for (const kind of ["deafChild", "lateChild"] as const) {
+        const parent = Cases.caseOf([turn(call({ kind }), call())], { maxConcurrency: 1 })
+        const trace = yield* lawfulRun(parent)
+        assert.deepStrictEqual(Lawful.lifetime(trace, parent), [])
+        assert.deepStrictEqual(Lawful.failures(parent, trace), [])
+        assert.deepStrictEqual(Lawful.stopping(trace, { take: 99 }, parent), [])
+        finds(
+          Lawful.stopping({ ...trace, abandoned: [] }, { take: 99 }, parent),
+          /1 handlers were left behind, 0 are named/
+        )
+        const waited = yield* play(parent, "stream", null, awaiting)
+        finds(Lawful.failures(parent, waited), /call "c0_0" came to timeout instead of Ok/)
+      }
+    }))
+
   it.effect("law 11: a soft stop that takes its time, or ends without a word", () =>
     Effect.gen(function*() {
       const asked: Case = { ...two, driving: { ...two.driving, cancelAt: 10 } }

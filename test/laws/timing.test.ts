@@ -52,8 +52,10 @@ const startOf = (turns: Case["turns"], { start }: Policy.Policy): Policy.Policy[
   turns.every((turn) => turn.ending === "tool_calls") ? start : "afterTurn"
 
 /** Handlers that are slow to stop keep others out for as long as they take, in a later turn as well: these stop. */
-const prompt = (call: Call): Call =>
-  call.kind === "refuse" || call.kind === "late" || call.kind === "slowStop" ? { ...call, kind: "never" } : call
+const prompt = (call: Call): Call => {
+  if (call.kind === "refuse" || call.kind === "late" || call.kind === "slowStop") return { ...call, kind: "never" }
+  return call.kind === "deafChild" || call.kind === "lateChild" ? { ...call, kind: "child" } : call
+}
 
 const shifted = ({ driving, turns }: Case, shift: Times): Case => ({
   turns: turns.map((turn, index) => ({

@@ -76,11 +76,15 @@ const work = (place: string, context: Tool.CallContext): Effect.Effect<unknown, 
     const call = world.callAt(place)
     world.starts.push(`${context.idempotencyKey} attempt ${context.attempt}`)
     const reports = Array.from({ length: call.progress }, (_, n) => n)
-    return Effect.forEach(reports, context.progress, { discard: true }).pipe(
+    const track = world.recorder.track(nameOf(call.isExclusive, likeness(call, world), place))
+    const { forks } = kinds[call.kind]
+    const worked = Effect.forEach(reports, context.progress, { discard: true }).pipe(
       Effect.andThen(waiting(call)),
-      Effect.andThen(doing(call, context.attempt)),
-      world.recorder.track(nameOf(call.isExclusive, likeness(call, world), place))
+      Effect.andThen(doing(call, context.attempt))
     )
+    return forks === undefined
+      ? track(worked)
+      : Effect.andThen(Effect.forkChild(track(forks), { startImmediately: true }), worked)
   })
 
 const handler = ({ kind, place }: Args, context: Tool.CallContext): Effect.Effect<unknown, unknown> => {

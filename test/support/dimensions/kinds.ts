@@ -12,6 +12,8 @@ interface Kind {
   readonly does?: (attempt: number) => Effect.Effect<unknown, unknown>
   /** How it waits before that; by default it sleeps for the latency of its call. */
   readonly waits?: Effect.Effect<void>
+  /** What it forks before it waits. It has returned when the fiber has not ended; the call is alive as long as that is. */
+  readonly forks?: Effect.Effect<void>
   /** What it returns instead of an Effect. */
   readonly returns?: unknown
   /** The tool that is called; by default `look` or `work`, by whether the call is read-only. */
@@ -59,6 +61,8 @@ const generated = {
   },
   late: { becomes: "timeout", waits: Effect.uninterruptible(Effect.sleep(303)), refuses: "late" },
   refuse: { becomes: "timeout", waits: Effect.uninterruptible(Effect.never), refuses: "never" },
+  lateChild: { becomes: "Ok", forks: Effect.uninterruptible(Effect.sleep(303)), refuses: "late" },
+  deafChild: { becomes: "Ok", forks: Effect.uninterruptible(Effect.never), refuses: "never" },
   block: { becomes: "Ok", tool: "block" },
   keyed: { becomes: "Ok", tool: "keyed" },
   /** A run of its own, with two calls. */
