@@ -310,7 +310,8 @@ const runnerEvents = [
     id: Schema.String,
     name: Schema.String,
     result: ToolOutcome,
-    contextUpdate: Schema.optionalKey(ContextUpdate)
+    contextUpdate: Schema.optionalKey(ContextUpdate),
+    cause: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))
   }),
   Schema.TaggedStruct("ToolResultEncoded", {
     id: Schema.String,
@@ -363,7 +364,8 @@ const stepEvents = [
 
 /**
  * Every event. Per tool call: `ToolExecutionStarted` when its handler starts, `ToolProgress` while it runs,
- * `ToolExecutionCompleted` with the raw outcome, and one of `ToolResultEncoded`, `AskUserRequested` or `ToolHalt`
+ * `ToolExecutionCompleted` with the raw outcome, and, where the call crashed, the name, the message and the plain fields of
+ * what it crashed with as its `cause`, even if the error policy put another result in its place; and one of `ToolResultEncoded`, `AskUserRequested` or `ToolHalt`
  * last. A call that cannot be run is answered without a start, and one that waits for an approval has
  * `ToolApprovalRequested` and nothing else.
  *

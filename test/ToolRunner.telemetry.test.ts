@@ -77,12 +77,18 @@ describe("ToolRunner: telemetry", () => {
       ])
     }))
 
-  it.effect("R-080: failures that became outcomes end well; the outcome is told", () =>
+  it.effect("M-12, R-080: what a handler reports ends well, and what it dies of does not; the outcome is told", () =>
     Effect.gen(function*() {
       const { spans, provide } = recording()
       const tools = [Tools.echo, Tools.fail, Tools.boom, Tools.weird, Tools.ask, Tools.stop1]
       yield* provide(ToolRunner.run(tools.map((tool) => call(tool.name, tool.name)), tools))
-      for (const span of spans) assert.isTrue(Exit.isSuccess(ending(span).exit))
+      assert.deepStrictEqual(
+        spans.filter((span) => Exit.isFailure(ending(span).exit)).map((span) => [
+          span.name,
+          span.attributes.get("error.type")
+        ]),
+        [["execute_tool boom", "handler_raised"], ["execute_tool weird", "invalid_return"]]
+      )
       assert.deepStrictEqual(outcomes(spans), ["ok", "error", "error", "error", "ask_user", "halt"])
       const odd = recording()
       yield* odd.provide(ToolRunner.run(calling("echo"), [Tools.echo])).pipe(

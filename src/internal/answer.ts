@@ -13,14 +13,15 @@ import type * as Event from "../Event.ts"
 import type * as Message from "../Message.ts"
 import type * as Policy from "../Policy.ts"
 import type * as Tool from "../Tool.ts"
+import * as Crash from "./crash.ts"
 import * as Cut from "./cut.ts"
-import { described, shownText, unwrapped, written } from "./errorFields.ts"
+import { described, shownText, thrown, unwrapped, written } from "./errorFields.ts"
 import * as Json from "./json.ts"
 import * as Misuse from "./misuse.ts"
 import * as Now from "./now.ts"
 import * as OpenCalls from "./openCalls.ts"
 import * as Outcomes from "./outcome.ts"
-import { ToolError, toolError } from "./toolError.ts"
+import { isCrash, ToolError, toolError } from "./toolError.ts"
 import { message } from "./toolEvents.ts"
 
 export type OnToolError<E, R> =
@@ -48,6 +49,8 @@ export interface Answer {
   readonly suspension?: Event.Suspension
   /** Whether the handler reported a failure or crashed. A call that was not run to its end has done neither. */
   readonly failure?: "reported" | "crashed"
+  /** What may be shown of what the call crashed with, whatever it was answered with. */
+  readonly cause?: Json.JsonObject
   /** What a handler that succeeded adds to the context. */
   readonly contextUpdate?: Json.JsonObject
 }
@@ -135,13 +138,10 @@ const exception = (error: Error): unknown => {
 const revealed = (error: ToolError): ToolError => {
   if (error.reason !== "handler_raised" || error.cause === undefined) return error
   const { cause, ...fields } = error
-  const { details, text } = described(isThrown(cause) ? cause["value"] : cause)
+  const { details, text } = described(thrown(cause))
   const detail = details === undefined ? text : `${text} ${JSON.stringify(details)}`
   return new ToolError({ ...fields, detail, cause })
 }
-
-/** How what was thrown and is no `Error` stands as a cause. */
-const isThrown = (cause: unknown): cause is Json.JsonObject => Json.isObject(cause) && cause["_tag"] === "Thrown"
 
 /** What a handler reported, as its tool's schema writes it. What does not fit the schema is told like any other reason. */
 const reported = <E, R>(desk: Desk<E, R>, subject: Subject, reason: unknown): Effect.Effect<unknown, never, any> => {
@@ -187,18 +187,9 @@ const told = (subject: Subject, reason: unknown, text: Cut.Text): Answer => ({
   ...failure(reason)
 })
 
-/** Reasons for which a call was not run, or not to its end. */
-const unrun: ReadonlySet<Tool.ToolError["reason"]> = new Set([
-  "unknown_tool",
-  "invalid_arguments",
-  "truncated_arguments",
-  "denied",
-  "cancelled"
-])
-
 const failure = (reason: unknown): Pick<Answer, "failure"> => {
   if (!(reason instanceof ToolError)) return { failure: "reported" }
-  return unrun.has(reason.reason) ? {} : { failure: "crashed" }
+  return isCrash(reason) ? { failure: "crashed" } : {}
 }
 
 interface Exception {
@@ -268,8 +259,15 @@ const decided = <E, R>(
   return halted(desk, subject, error)
 }
 
-/** The answer to a failure: the caller's policy decides, and is asked once. */
+/** The answer to a failure: the caller's policy decides, and is asked once. A crash leaves a trace whatever it decides. */
 export const failed = <E, R>(desk: Desk<E, R>, subject: Subject, reason: unknown): Effect.Effect<Answer, E, R> => {
+  const answer = byPolicy(desk, subject, reason)
+  if (!isCrash(reason)) return answer
+  const cause = Crash.inEvent(reason)
+  return Effect.andThen(Crash.ofCall(subject.call, reason), Effect.map(answer, (answer) => ({ ...answer, ...cause })))
+}
+
+const byPolicy = <E, R>(desk: Desk<E, R>, subject: Subject, reason: unknown): Effect.Effect<Answer, E, R> => {
   const { onToolError } = desk
   if (onToolError === "continue") return continued(desk, subject, reason)
   if (onToolError === "halt") return halted(desk, subject, reason)

@@ -11,6 +11,7 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import type * as Fiber from "effect/Fiber"
 import type * as Pull from "effect/Pull"
+import type * as Types from "effect/Types"
 import type * as Encoder from "../Encoder.ts"
 import type * as Event from "../Event.ts"
 import type * as Message from "../Message.ts"
@@ -319,11 +320,18 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
     this.completed++
     this.firstHalt ??= answer.halt
     const { id, name } = job.call
-    const { contextUpdate, raw: result, tail } = answer
-    const completed: Event.Of<"ToolExecutionCompleted"> = { _tag: "ToolExecutionCompleted", id, name, result }
+    const { cause, contextUpdate, raw: result, tail } = answer
+    const completed: Types.Mutable<Event.Of<"ToolExecutionCompleted">> = {
+      _tag: "ToolExecutionCompleted",
+      id,
+      name,
+      result
+    }
+    if (contextUpdate !== undefined) completed.contextUpdate = contextUpdate
+    if (cause !== undefined) completed.cause = cause
     const events: ReadonlyArray<Event.Event> = job.isSettlement === true && tail._tag === "ToolResultEncoded"
       ? [{ ...tail, settled: true }]
-      : [contextUpdate === undefined ? completed : { ...completed, contextUpdate }, tail]
+      : [completed, tail]
     this.emission.settled(job.index, events)
     this.tellSiblings(job, answer)
   }

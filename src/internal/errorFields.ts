@@ -275,3 +275,17 @@ export const describedText = (reason: unknown): string => {
   const { _tag: _, name: __, ...own } = details ?? {}
   return Object.keys(own).length === 0 ? text : `${text} ${JSON.stringify(own)}`
 }
+
+/** How what was thrown and is no `Error` stands as the cause of a `ToolError`. */
+const isThrown = (cause: unknown): cause is Json.JsonObject => Json.isObject(cause) && cause["_tag"] === "Thrown"
+
+/** What was thrown, by the cause of a `ToolError`. */
+export const thrown = (cause: unknown): unknown => isThrown(cause) ? cause["value"] : cause
+
+/** The fields that may be shown of what a call broke with. What is no error has its text as a message. */
+export const causeFields = (cause: unknown): Json.JsonObject => {
+  const value = thrown(cause)
+  return typeof value === "object" && value !== null && isError(value)
+    ? errorFields(value)
+    : bounded({ message: described(value).text })
+}

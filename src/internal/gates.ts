@@ -9,6 +9,7 @@ import * as Option from "effect/Option"
 import * as Result from "effect/Result"
 import type * as Message from "../Message.ts"
 import type * as Tool from "../Tool.ts"
+import * as Crash from "./crash.ts"
 import * as Json from "./json.ts"
 import * as Misuse from "./misuse.ts"
 import * as Now from "./now.ts"
@@ -86,6 +87,7 @@ const ask = (
   gate === undefined
     ? Effect.succeed(undefined)
     : Effect.suspend(() => Now.toEffect(gate(args, context), kind.name)).pipe(
+      Effect.tapCause((cause) => Crash.ofGate(kind.name, call, cause)),
       Effect.exit,
       Effect.map((exit) => judge(call, kind, exit))
     )

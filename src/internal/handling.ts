@@ -8,6 +8,7 @@ import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import type * as Fiber from "effect/Fiber"
+import * as Option from "effect/Option"
 import type * as Tracer from "effect/Tracer"
 import type * as Message from "../Message.ts"
 import type * as Tool from "../Tool.ts"
@@ -15,6 +16,7 @@ import * as Answer from "./answer.ts"
 import * as Approval from "./approval.ts"
 import { callContext, type Reports } from "./callContext.ts"
 import { Cancellation } from "./cancellation.ts"
+import * as Crash from "./crash.ts"
 import * as Deadline from "./deadline.ts"
 import * as Direct from "./direct.ts"
 import type * as Emission from "./emission.ts"
@@ -29,7 +31,7 @@ import type * as Plan from "./plan.ts"
 import * as ResultObject from "./resultObject.ts"
 import type { Owner, Task } from "./running.ts"
 import * as Telemetry from "./telemetry.ts"
-import { timedOut, toolError } from "./toolError.ts"
+import { timedOut, ToolError, toolError } from "./toolError.ts"
 import type { Workshop } from "./workshop.ts"
 
 /** The batch a call belongs to. */
@@ -184,7 +186,7 @@ export class Handling<E> implements Owner, Reports, Waiter {
     if (this.isLate) return this.expire()
     this.disarm()
     const counted = this.counted(outcome)
-    if (this.span !== undefined) this.endSpan(Exit.void, Execution.outcomeName(counted))
+    if (this.span !== undefined) this.endSpanBy(counted)
     const answer = Answer.answerTo(this.host, this.job, counted)
     // What failed adds nothing, also where the caller's policy puts another result in its place.
     const updates = Execution.isFailure(counted) ? undefined : this.updates
@@ -254,7 +256,16 @@ export class Handling<E> implements Owner, Reports, Waiter {
     return true
   }
 
+  /** What a handler reports ends its span well, and a crash does not. */
+  private endSpanBy(outcome: unknown): void {
+    const name = Execution.outcomeName(outcome)
+    const error = name === "invalid" ? toolError("invalid_return", this.job.call) : undefined
+    this.endSpan(Crash.spanExit(Execution.isFailure(outcome) ? outcome.error : error), name)
+  }
+
   private endSpan(exit: Exit.Exit<unknown, unknown>, outcome: string): void {
+    const error = Exit.isFailure(exit) ? Option.getOrUndefined(Cause.findErrorOption(exit.cause)) : undefined
+    if (error instanceof ToolError) this.span?.attribute("error.type", error.reason)
     this.span?.attribute("heddle.tool.outcome", outcome)
     Telemetry.end(this.span, exit, this.workshop.found.clock, this.workshop.found.services)
     this.span = undefined
@@ -332,7 +343,7 @@ export class Handling<E> implements Owner, Reports, Waiter {
     if (this.phase === "answering" || this.phase === "expired" || this.task === undefined) return
     this.phase = "expired"
     this.host.helpers.stop(this.timer)
-    this.endSpan(Exit.fail(error), error.reason)
+    this.endSpan(Crash.spanExit(error), error.reason)
     // It is answered while it still has its place, so that nobody who takes its place counts as its sibling.
     this.host.respond(this.job, answer())
     this.interrupt(since)
@@ -369,12 +380,14 @@ export class Handling<E> implements Owner, Reports, Waiter {
   private ended(exit: Exit.Exit<unknown, E>): void {
     const { job, host } = this
     this.unfollow?.()
-    this.endSpan(exit, "interrupted")
     if (this.phase !== "answering" && this.phase !== "expired" && !host.isOver) {
+      const error = brokenOff(job.call, exit)
+      this.endSpan(Crash.spanExit(error), "interrupted")
       this.disarm()
-      host.respond(job, Answer.failed(host, job, brokenOff(job.call, exit)))
-    } else if (this.phase === "answering") {
-      host.answerEnded(job, exit)
+      host.respond(job, Answer.failed(host, job, error))
+    } else {
+      this.endSpan(exit, "interrupted")
+      if (this.phase === "answering") host.answerEnded(job, exit)
     }
     this.vacate()
     if (this.task !== undefined) this.workshop.running.remove(this.task)

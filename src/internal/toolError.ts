@@ -56,6 +56,18 @@ export const toolError = (
 export const timedOut = (call: Pick<Message.ToolCall, "id" | "name">, millis: number, subject = ""): ToolError =>
   toolError("timeout", call, { detail: `${subject}timed out after ${millis} ms` })
 
+/** Reasons for which a call was not run, or not to its end. */
+const unrun: ReadonlySet<ToolError["reason"]> = new Set([
+  "unknown_tool",
+  "invalid_arguments",
+  "truncated_arguments",
+  "denied",
+  "cancelled"
+])
+
+/** Whether a call broke: it ran, and its handler did not report how it ended. */
+export const isCrash = (error: unknown): error is ToolError => error instanceof ToolError && !unrun.has(error.reason)
+
 /** What is said of an error to somebody who wants no more than the reason: of a denial, the denier's own words. */
 export const reasonText = (error: ToolError): string =>
   error.reason === "denied" ? error.detail ?? error.message : error.message
