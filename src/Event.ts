@@ -191,12 +191,18 @@ export type Outcome = (typeof Outcome)["Type"]
 
 /**
  * A handler that refused to stop: the run settled without it after the grace period and dropped its late value.
- * `ageMillis` is how long it had been running by then.
+ * `ageMillis` is how long it had been running by then, in milliseconds. `path` is there where it belongs to a run within
+ * a handler of this run: the ids of the calls that lead to it, from the call of this run to its own.
  *
  * @category schemas
  * @since 0.1.0
  */
-export const Abandoned = Schema.Struct({ id: Schema.String, name: Schema.String, ageMillis: Schema.Finite })
+export const Abandoned = Schema.Struct({
+  id: Schema.String,
+  name: Schema.String,
+  ageMillis: Schema.Finite,
+  path: Schema.optionalKey(Schema.Array(Schema.String))
+})
 
 /**
  * @see {@link Abandoned}

@@ -364,12 +364,12 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
 
   /** The permits of the tree, and those of the tool's keys. */
   hold(run: Plan.Run, call: Tool.CallContext): Holding {
-    const { services, workshop: { ambient: { pool } } } = this
+    const { services, workshop: { ambient: { pool }, running } } = this
     const { limits } = run.tool
     const keyed = limits === undefined
       ? undefined
       : Effect.suspend(() => Context.get(services, Limits.Keyed).takeAll(KeyedPermits.wanted(limits, run.args, call)))
-    return new Holding(pool, keyed, services)
+    return new Holding(pool, keyed, services, running, run.call.id)
   }
 
   refuse(run: Plan.Run): void {

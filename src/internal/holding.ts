@@ -8,10 +8,16 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import type * as Fiber from "effect/Fiber"
 import * as Scope from "effect/Scope"
+import type * as Event from "../Event.ts"
 import type { Pool } from "./pool.ts"
 
 /** Takes what a tool's keys ask for, and leaves it to the scope to return it. */
 export type Keyed = Effect.Effect<void, never, Scope.Scope>
+
+/** The run around the runs that a handler starts. */
+export interface Around {
+  readonly leftWithin: (id: string, abandoned: ReadonlyArray<Event.Abandoned>) => void
+}
 
 export class Holding {
   private readonly pool: Pool
@@ -25,11 +31,21 @@ export class Holding {
   /** By when the runs that the handler starts are to be done, if it is to stop. */
   until: number | undefined
   private waiting: Fiber.Fiber<void> | undefined
+  private readonly around: Around | undefined
+  private readonly id: string
 
-  constructor(pool: Pool, keyed: Keyed | undefined, services: Context.Context<any>) {
+  /** `id` is that of the handler's call, and `around` the run that it is of. */
+  constructor(pool: Pool, keyed: Keyed | undefined, services: Context.Context<any>, around?: Around, id = "") {
     this.pool = pool
     this.keyed = keyed
     this.services = services
+    this.around = around
+    this.id = id
+  }
+
+  /** A run that the handler has started has left something behind. */
+  left(abandoned: ReadonlyArray<Event.Abandoned>): void {
+    if (abandoned.length > 0) this.around?.leftWithin(this.id, abandoned)
   }
 
   /** Takes what is needed if that takes no time, and says whether it has. */

@@ -101,6 +101,8 @@ export class Running {
   private readonly services: Context.Context<any>
   /** Who waits for grace periods to be over. Few runs have one that begins. */
   private helpers: Helpers | undefined
+  /** What the runs within its handlers have left behind. */
+  private within: Array<Event.Abandoned> | undefined
 
   constructor(graceMillis: number, services: Context.Context<never>) {
     this.graceMillis = graceMillis
@@ -239,9 +241,24 @@ export class Running {
     this.isStopping = true
     const closed = this.helpers?.close() ?? Effect.void
     const stopped = this.tasks.size === 0
-      ? nobodyLeft
-      : Effect.flatMap(Clock.currentTimeMillis, (now) => this.stopAt(now))
+      ? this.withThoseWithin(Lists.none)
+      : Clock.currentTimeMillis.pipe(
+        Effect.flatMap((now) => this.stopAt(now)),
+        Effect.flatMap((abandoned) => this.withThoseWithin(abandoned))
+      )
     return closed === Effect.void ? stopped : Effect.tap(stopped, closed)
+  }
+
+  private withThoseWithin(abandoned: ReadonlyArray<Event.Abandoned>): Effect.Effect<ReadonlyArray<Event.Abandoned>> {
+    if (this.within === undefined) return abandoned.length === 0 ? nobodyLeft : Effect.succeed(abandoned)
+    return Effect.succeed([...abandoned, ...this.within])
+  }
+
+  /** A run within the handler of a call has left something behind. Each run around it names it, by the calls that lead there. */
+  leftWithin(id: string, abandoned: ReadonlyArray<Event.Abandoned>): void {
+    const named = abandoned.map((entry) => ({ ...entry, path: [id, ...(entry.path ?? [entry.id])] }))
+    this.within = this.within === undefined ? named : this.within.concat(named)
+    this.around?.left(named)
   }
 
   private stopAt(now: number): Effect.Effect<ReadonlyArray<Event.Abandoned>> {
@@ -273,6 +290,7 @@ export class Running {
         this.tasks.clear()
         this.told = undefined
         this.lost = undefined
+        this.around?.left(abandoned)
         return abandoned
       }),
       Effect.tap((abandoned) => abandoned.length === 0 ? Effect.void : report(abandoned)),
