@@ -5,8 +5,9 @@
  *
  * @since 0.1.0
  */
+import * as Result from "effect/Result"
 import type * as Types from "effect/Types"
-import type * as Event from "./Event.ts"
+import * as Event from "./Event.ts"
 import * as CallArguments from "./internal/callArguments.ts"
 import * as Calls from "./internal/calls.ts"
 import * as Classifications from "./internal/classification.ts"
@@ -21,7 +22,7 @@ import * as ToolEvents from "./internal/toolEvents.ts"
 import type * as Message from "./Message.ts"
 import * as Policy from "./Policy.ts"
 import * as Response from "./Response.ts"
-import type * as Thread from "./Thread.ts"
+import * as Thread from "./Thread.ts"
 
 /**
  * What the fold knows. Read it through {@link toResponse}, {@link toStepResult} and {@link toChatResult}.
@@ -422,3 +423,67 @@ export const chatResult = (parts: {
  */
 export const classify = (events: Iterable<Event.Event>, options: Options = {}): Classifications.Classification =>
   Classifications.of(events, options.policy ?? Policy.standard)
+
+const received = (wire: unknown): Event.Received | undefined =>
+  Result.getOrUndefined(Result.try(() => Event.fromWire(wire)))
+
+/** The thread with the messages of a step. The answers to calls of an earlier turn stand behind these calls. */
+const grownBy = (thread: Thread.Thread, messages: ReadonlyArray<Message.Message>): Thread.Thread =>
+  messages[0]?.role === "tool" ? OpenCalls.placed(thread, messages) : Log.grown(thread, messages)
+
+const foldReceived = (state: State, event: Event.Received): void => {
+  const thread = state.thread ?? Thread.empty
+  if (event._tag === "StepCompleted") {
+    applyAllUnsafe(state, [{ ...event, thread: grownBy(thread, event.messages) }])
+  } else if (event._tag === "ChatCompleted") {
+    foldOpening(state)
+    const steps = state.steps.slice()
+    const messages = event.messages ?? []
+    const result = {
+      finalResponse: steps.at(-1)?.response ?? null,
+      ...event.result,
+      thread: Log.plain(Log.grown(state.thread ?? thread, messages)),
+      steps
+    }
+    applyAllUnsafe(state, [{ ...event, result }])
+  } else applyAllUnsafe(state, [event])
+}
+
+/**
+ * The result of a run from the wire form of its events (`Event.toWire`): the thread, the steps, the outcome and the usage
+ * that the run itself came to.
+ *
+ * **Details**
+ *
+ * `input` is what the run was given: the thread before it is in none of its events. For an operation of a session it is
+ * the session's thread, and the message that was said to it. What is no event in wire form is passed over, so that the
+ * events of a later version can be read. A run whose events end before its `ChatCompleted` comes to what
+ * {@link toChatResult} gives for it. Values of the caller's own are the plain data that they were written as.
+ * Throws a `Thread.ValidationError` for an input that is no conversation.
+ *
+ * **Example** (Reading a log)
+ *
+ * ```ts import.meta.vitest
+ * import { Collector } from "heddle"
+ *
+ * const result = Collector.fromWire("Hi", [{ _tag: "TextDelta", id: null, delta: "Hel" }])
+ *
+ * result.outcome // => { _tag: "Cancelled", reason: "interrupt" }
+ * result.finalResponse?.outputText // => "Hel"
+ * ```
+ *
+ * @category folding
+ * @since 0.2.0
+ */
+export const fromWire = (
+  input: Thread.Input,
+  wires: Iterable<unknown>,
+  options: Pick<Options, "policy"> = {}
+): Event.ChatResult => {
+  const state = initial({ ...options, thread: Result.getOrThrow(Thread.validate(input)) })
+  for (const wire of wires) {
+    const event = received(wire)
+    if (event !== undefined) foldReceived(state, event)
+  }
+  return toChatResult(state)
+}

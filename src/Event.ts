@@ -6,8 +6,10 @@
  * @since 0.1.0
  */
 import * as Effect from "effect/Effect"
+import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import * as Json from "./internal/json.ts"
+import * as Wires from "./internal/wire.ts"
 import * as Message from "./Message.ts"
 import * as Response from "./Response.ts"
 import * as Thread from "./Thread.ts"
@@ -212,19 +214,8 @@ export const Abandoned = Schema.Struct({
  */
 export type Abandoned = (typeof Abandoned)["Type"]
 
-/**
- * A whole run. `outcome` is what a caller matches on, `haltedReason` the same as one word; `usage` is the sum over all
- * steps, each step's own stands in its response. `structuredFinalize` tells how the tool loop ended when a last,
- * structured answer was asked for, `suspensions` are the calls that the run waits for when it has ended, `finalized` why the tool loop was closed by an answer without tools. `contextUpdate`
- * is what all steps added to the context.
- *
- * @category schemas
- * @since 0.1.0
- */
-export const ChatResult = Schema.Struct({
-  thread: Thread.Thread,
-  finalResponse: Schema.NullOr(Response.Response),
-  steps: Schema.Array(StepResult),
+/** What a result says besides its thread and its steps. */
+const chatEnd = {
   outcome: Outcome,
   haltedReason: Schema.String,
   pendingQuestion: Schema.optionalKey(Schema.String),
@@ -238,6 +229,22 @@ export const ChatResult = Schema.Struct({
   contextUpdate: Schema.optionalKey(ContextUpdate),
   abandoned: Schema.optionalKey(Schema.Array(Abandoned)),
   metadata: Json.Metadata
+} as const
+
+/**
+ * A whole run. `outcome` is what a caller matches on, `haltedReason` the same as one word; `usage` is the sum over all
+ * steps, each step's own stands in its response. `structuredFinalize` tells how the tool loop ended when a last,
+ * structured answer was asked for, `suspensions` are the calls that the run waits for when it has ended, `finalized` why the tool loop was closed by an answer without tools. `contextUpdate`
+ * is what all steps added to the context.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export const ChatResult = Schema.Struct({
+  thread: Thread.Thread,
+  finalResponse: Schema.NullOr(Response.Response),
+  steps: Schema.Array(StepResult),
+  ...chatEnd
 })
 
 /**
@@ -350,22 +357,29 @@ const runnerEvents = [
   })
 ] as const
 
+const stepEnd = {
+  response: Response.Response,
+  messages: Schema.Array(Message.Message),
+  mode: Mode,
+  isToolTurn: Schema.optionalKey(Schema.Boolean),
+  manualToolCalls: Schema.Array(Message.ToolCall),
+  done: Schema.optionalKey(Schema.Boolean),
+  halt: Schema.optionalKey(Halt),
+  suspensions: Schema.optionalKey(Schema.Array(Suspension))
+} as const
+
+const behindLast = { messages: Schema.optionalKey(Schema.Array(Message.Message)) } as const
+
 const stepEvents = [
-  Schema.TaggedStruct("StepCompleted", {
-    response: Response.Response,
-    thread: Thread.Thread,
-    messages: Schema.Array(Message.Message),
-    mode: Mode,
-    isToolTurn: Schema.optionalKey(Schema.Boolean),
-    manualToolCalls: Schema.Array(Message.ToolCall),
-    done: Schema.optionalKey(Schema.Boolean),
-    halt: Schema.optionalKey(Halt),
-    suspensions: Schema.optionalKey(Schema.Array(Suspension))
-  }),
-  Schema.TaggedStruct("ChatCompleted", {
-    result: ChatResult,
-    messages: Schema.optionalKey(Schema.Array(Message.Message))
-  })
+  Schema.TaggedStruct("StepCompleted", { ...stepEnd, thread: Thread.Thread }),
+  Schema.TaggedStruct("ChatCompleted", { ...behindLast, result: ChatResult })
+] as const
+
+const receivedEnd = Schema.Struct({ ...chatEnd, finalResponse: Schema.optionalKey(Schema.NullOr(Response.Response)) })
+
+const receivedStepEvents = [
+  Schema.TaggedStruct("StepCompleted", stepEnd),
+  Schema.TaggedStruct("ChatCompleted", { ...behindLast, result: receivedEnd })
 ] as const
 
 /**
@@ -434,3 +448,99 @@ export const guards = Object.fromEntries(
  * @since 0.1.0
  */
 export const match: typeof Event.match = Event.match
+
+/**
+ * An event as plain JSON: what {@link toWire} writes.
+ *
+ * @category models
+ * @since 0.2.0
+ */
+export type Wire = { readonly [key: string]: Schema.Json }
+
+const ReceivedSchema = Schema.Union([...adapterEvents, ...runnerEvents, ...receivedStepEvents])
+
+/**
+ * An event as it is read from its wire form: as it was emitted, but that `StepCompleted` has the `messages` of its step
+ * and no `thread`, and the result in `ChatCompleted` has neither `thread` nor `steps`, and no `finalResponse` where that
+ * is the last step's. `Collector.fromWire` puts these together again.
+ *
+ * @category models
+ * @since 0.2.0
+ */
+export type Received = (typeof ReceivedSchema)["Type"]
+
+/**
+ * What was read is no event in wire form. The message names the field.
+ *
+ * @category errors
+ * @since 0.2.0
+ */
+export class WireError extends Schema.TaggedError<WireError>("heddle/Event/WireError")("WireError", {
+  detail: Schema.String
+}) {
+  override get message(): string {
+    return `not the wire form of an event: ${this.detail}`
+  }
+}
+
+/**
+ * An event as plain JSON: the form for logs, servers and pages. `JSON.stringify` of an event itself loses errors, fails
+ * for some values, and repeats the whole thread in each step.
+ *
+ * **Details**
+ *
+ * Total: it never throws, and what it gives survives `JSON.stringify` and `JSON.parse` unchanged, whatever handlers and
+ * adapters put into the event. The size of all events of a run grows with what happened in it:
+ *
+ * - `StepCompleted` has the messages of its step in place of the thread, `ChatCompleted` no thread, no steps, and no
+ *   response that the last step has. The same holds for events of nested runs, which are in the progress of their call.
+ * - An error has its `name` and `message` and the fields of its own that a model may be shown: never its cause, its stack
+ *   or a request. Of a cause there are its reasons.
+ * - A BigInt is a decimal text, `NaN` and the infinities are their names, bytes are base64, a map is a list of its entries
+ *   and a set of its values; what has a `toJSON` is what that gives, a date its ISO text. Functions, cycles, what throws
+ *   when it is read and what is deeper than 256 levels are short texts such as `"[circular]"`. Members named `__proto__`
+ *   are left out. What one value has more than a million values or 64 Mi characters is left out.
+ *
+ * **Example** (Sending events to a page)
+ *
+ * ```ts import.meta.vitest
+ * import { Chat, Collector, Event } from "heddle"
+ * import { Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ * import * as Stream from "effect/Stream"
+ *
+ * const model = Script.layer([[Script.text("Hello"), Script.finish("stop")]])
+ * const lines = await Effect.runPromise(
+ *   Chat.stream("Hi").pipe(
+ *     Stream.map((event) => JSON.stringify(Event.toWire(event))),
+ *     Stream.runCollect,
+ *     Effect.provide(model)
+ *   )
+ * )
+ *
+ * const wires = lines.map((line) => JSON.parse(line))
+ * wires.map(Event.fromWire).some((event) => event._tag === "TextDelta" && event.delta === "Hello") // => true
+ * Collector.fromWire("Hi", wires).thread.messages.map((message) => message.content) // => ["Hi", "Hello"]
+ * ```
+ *
+ * @category wire
+ * @since 0.2.0
+ */
+export const toWire = (event: Event | Received): Wire => Wires.toJson(event) as Wire
+
+const decodeWire = Schema.decodeUnknownResult(ReceivedSchema)
+
+/**
+ * The event that {@link toWire} has written. Values of the caller's own (arguments, results, progress, errors) come back
+ * as the plain data they were written as; the event of a nested run is in the progress of its call in wire form, to be
+ * read by this function in turn. Throws a {@link WireError} for anything else.
+ *
+ * @category wire
+ * @since 0.2.0
+ */
+export const fromWire = (wire: unknown): Received => {
+  // What is read may have been written by anybody.
+  const decoded = decodeWire(Wires.toJson(wire))
+  if (Result.isFailure(decoded)) throw new WireError({ detail: decoded.failure.message })
+  return decoded.success
+}

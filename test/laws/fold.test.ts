@@ -2,11 +2,13 @@
  * Law 6 on generated runs, as far as no law of whole runs shows it: steps, and events as data.
  */
 import { describe } from "@effect/vitest"
+import * as Arbitrary from "effect/Arbitrary"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
-import { Collector, Event, Step, Thread } from "heddle"
-import { type Case, cases, readAtOnce } from "../support/cases.ts"
+import { Collector, Event, Message, Step, Thread } from "heddle"
+import { type Case, cases, readAtOnce, stops } from "../support/cases.ts"
 import { property } from "../support/property.ts"
+import { differing } from "../support/travelled.ts"
 import { play, type Trace } from "../support/worlds.ts"
 
 /** The step that a reader of the stream puts together, as text, and the one that was awaited. */
@@ -58,6 +60,28 @@ describe("law 6", () => {
         play(played, "stream"),
         ({ events }) => events.filter((event) => !isStable(event)).map(({ _tag }) => `${_tag} does not round-trip`)
       ),
+    500
+  )
+
+  property(
+    "M-21, law 6: the events of a run, sent elsewhere, fold to its result",
+    cases,
+    (played) =>
+      Effect.map(play(played, "stream"), ({ events }) => {
+        const last = events.at(-1)
+        return last?._tag === "ChatCompleted" ? differing("go", events, last.result) : []
+      }),
+    1000
+  )
+
+  property(
+    "M-21, law 6: the events of a run that was left, sent elsewhere, fold to what they fold to here",
+    Arbitrary.all({ played: cases, stop: stops }),
+    ({ played, stop }) =>
+      Effect.map(play(played, "stream", stop), ({ events }) => {
+        const initial = Collector.initial({ thread: Thread.fromMessages([Message.user("go")]) })
+        return differing("go", events, Collector.toChatResult(Collector.applyAll(initial, events)))
+      }),
     500
   )
 })

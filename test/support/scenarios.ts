@@ -10,6 +10,7 @@ import * as Stream from "effect/Stream"
 import * as TestClock from "effect/testing/TestClock"
 import { Chat, Collector, Event, Message, Policy, Step, Thread, Tool } from "heddle"
 import { Script } from "heddle/testing"
+import { differing } from "./travelled.ts"
 
 /** Parameters that take any object. */
 export const anything = { type: "object" } as const
@@ -153,6 +154,7 @@ export const chatOf = (
     )
     assert.deepStrictEqual(encodeChat(Collector.toChatResult(fold)), encodeChat(result), "the fold is the run")
     assert.deepStrictEqual(fold.steps.map((step) => encodeStep(step)), result.steps.map((step) => encodeStep(step)))
+    assert.deepStrictEqual(differing(from, events, result), [], "M-21: the fold of the wire form is the run")
     assertOrder(events, result)
     assertAnswered(result.thread, pendingOf(result))
     assert.strictEqual(yield* awaited.cleanups, yield* model.cleanups)
