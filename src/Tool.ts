@@ -99,7 +99,8 @@ export interface Halt<out A = unknown> {
 export type Outcome<T extends Any = Any> = Ok<Success<T>> | Error<Failure<T> | ToolError> | AskUser | Halt
 
 /**
- * What a handler is told about the call it serves. `context` is the caller's, as it was when the step began.
+ * What a handler is told about the call it serves. `context` is the caller's, as it was when the step began. The arguments
+ * and `toolCall` are copies: a handler may change them, and nothing of it shows in the thread, in events or elsewhere.
  *
  * @category models
  * @since 0.1.0

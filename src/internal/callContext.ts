@@ -51,7 +51,9 @@ export interface CallContext {
   readonly idempotencyKey: string
   readonly requestId: string | null
   readonly sessionId: string | null
+  /** The caller's own record, as it was when the step began. */
   readonly context: Json.JsonObject
+  /** The call as the model made it: a copy, like the arguments. */
   readonly toolCall: Message.ToolCall
   /** Reports to the consumer at once. It never fails, and may be coalesced when nobody reads. */
   readonly progress: (value: unknown) => Effect.Effect<void>
@@ -83,19 +85,25 @@ export const callContext = (
   { call, index }: Plan.Run,
   { settings, stepIndex }: Pick<Workshop<unknown>, "settings" | "stepIndex">,
   reports: Reports
-): CallContext => ({
-  id: call.id,
-  name: call.name,
-  index,
-  stepIndex,
-  attempt: 1,
-  // Joined, since a text that is put together keeps its pieces.
-  idempotencyKey: [settings.requestId, stepIndex, index, call.id].join(":"),
-  requestId: settings.requestId,
-  sessionId: settings.sessionId,
-  context: settings.context,
-  toolCall: call,
-  progress: (value) => Effect.sync(() => reports.progress(value)),
-  updateContext: (values) => Effect.sync(() => update(reports, values)),
-  promise
-})
+): CallContext => {
+  let toolCall: Message.ToolCall | undefined
+  return {
+    id: call.id,
+    name: call.name,
+    index,
+    stepIndex,
+    attempt: 1,
+    // Joined, since a text that is put together keeps its pieces.
+    idempotencyKey: [settings.requestId, stepIndex, index, call.id].join(":"),
+    requestId: settings.requestId,
+    sessionId: settings.sessionId,
+    context: settings.context,
+    // Few handlers look at it.
+    get toolCall() {
+      return toolCall ??= Json.copy(call)
+    },
+    progress: (value) => Effect.sync(() => reports.progress(value)),
+    updateContext: (values) => Effect.sync(() => update(reports, values)),
+    promise
+  }
+}

@@ -37,7 +37,13 @@ export const execute = (
   return retrying(
     retry,
     attempts,
-    (attempt) => once(job, attempt === 1 ? context : { ...context, attempt }, executor)
+    // What an attempt does to its arguments is no concern of the next one.
+    (attempt) =>
+      once(
+        { ...job, args: Json.copy(job.args) },
+        attempt === 1 ? context : { ...context, attempt, toolCall: Json.copy(job.call) },
+        executor
+      )
   )
 }
 

@@ -73,6 +73,45 @@ export const parseWire = (text: string): Result.Result<unknown, unknown> => Resu
 export const isObject = (value: unknown): value is JsonObject =>
   typeof value === "object" && value !== null && !Array.isArray(value)
 
+const isPlain = (value: unknown): value is object => {
+  if (typeof value !== "object" || value === null) return false
+  if (Array.isArray(value)) return true
+  const prototype = Object.getPrototypeOf(value)
+  return prototype === null || prototype === Object.prototype
+}
+
+/**
+ * The same data in objects and lists of its own. What is neither, such as a date, is kept as it is. It takes any depth,
+ * and cycles.
+ */
+export const copy = <A>(value: A): A => {
+  if (!isPlain(value)) return value
+  const copies = new Map<object, object>()
+  const begun: Array<readonly [from: object, to: object]> = []
+  const copied = (from: unknown): unknown => {
+    if (!isPlain(from)) return from
+    const known = copies.get(from)
+    if (known !== undefined) return known
+    const to: object = Array.isArray(from) ? [] : {}
+    copies.set(from, to)
+    begun.push([from, to])
+    return to
+  }
+  const root = copied(value)
+  for (let next = begun.pop(); next !== undefined; next = begun.pop()) {
+    const [from, to] = next
+    if (Array.isArray(from)) { for (const item of from) (to as Array<unknown>).push(copied(item)) }
+    else for (const [key, member] of Object.entries(from)) setOwn(to as Record<string, unknown>, key, copied(member))
+  }
+  return root as A
+}
+
+/** A member that is called `__proto__` is a member like any other. */
+const setOwn = (object: Record<string, unknown>, key: string, value: unknown): void => {
+  if (key !== "__proto__") object[key] = value
+  else Object.defineProperty(object, key, { value, enumerable: true, configurable: true, writable: true })
+}
+
 /** A text for any value: strings as they are, errors by their message, the rest as readable JSON. */
 export const render = (value: unknown): string => {
   if (value instanceof Error) return value.message

@@ -70,3 +70,37 @@ const mending = (): (ast: SchemaAST.AST) => SchemaAST.AST => {
 /** The codec from JSON to what a schema decodes to. */
 export const make = <S extends Schema.Constraint>(schema: S): Schema.toCodecJson<S> =>
   Schema.make(mending()(Schema.toCodecJson(schema).ast), { schema })
+
+/**
+ * Whether what a codec decodes shares no object with what it was given: it makes each struct, record and list anew, and
+ * hands out what it knows nothing of as it is.
+ */
+export const isFresh = (codec: Schema.Constraint): boolean => {
+  const seen = new Set<SchemaAST.AST>()
+  const isMade = (ast: SchemaAST.AST): boolean => {
+    if (seen.has(ast)) return true
+    seen.add(ast)
+    const last = ast.encoding?.at(-1)
+    if (last !== undefined) return isMade(last.to)
+    switch (ast._tag) {
+      case "Unknown":
+      case "Any":
+      case "ObjectKeyword":
+      case "Declaration":
+        return false
+      case "Arrays":
+        return [...ast.elements, ...ast.rest].every(isMade)
+      case "Objects": {
+        const members = [...ast.propertySignatures, ...ast.indexSignatures]
+        return members.length > 0 && members.every(({ type }) => isMade(type))
+      }
+      case "Union":
+        return ast.types.every(isMade)
+      case "Suspend":
+        return isMade(ast.thunk())
+      default:
+        return true
+    }
+  }
+  return isMade(codec.ast)
+}

@@ -25,6 +25,7 @@ export type Services<P> = P extends Schema.Constraint ? P["DecodingServices"]
 
 export interface Parameters<A, R> {
   readonly jsonSchema: JsonSchema.JsonSchema
+  /** What it gives shares nothing with its input, which stands in the thread and in events. */
   readonly decode: (input: unknown) => Effect.Effect<A, Schema.SchemaError, R>
 }
 
@@ -54,12 +55,13 @@ const once = <A>(make: () => A): () => A => {
 const fromSchema = (schema: Schema.Constraint): Parameters<unknown, unknown> => {
   const codec = once(() => JsonCodec.make(schema))
   const jsonSchema = once(() => jsonSchemaOf(codec()))
+  const isFresh = once(() => JsonCodec.isFresh(codec()))
   const decoder = once(() => Schema.decodeUnknownEffect(codec(), { errors: "all" }))
   return {
     get jsonSchema() {
       return jsonSchema()
     },
-    decode: (input) => decoder()(input)
+    decode: (input) => decoder()(isFresh() ? input : Json.copy(input))
   }
 }
 
@@ -82,7 +84,7 @@ export const make = (input: unknown): Result.Result<Parameters<any, any>, string
     return Result.fail("parameters must be struct fields, a Schema or a JSON Schema object; use {} for none")
   }
   if (isFields(input)) return make(Schema.Struct(input))
-  return Result.succeed({ jsonSchema: input, decode: objects })
+  return Result.succeed({ jsonSchema: input, decode: (value) => objects(Json.copy(value)) })
 }
 
 /** Encodes what a handler comes to by the tool's schema for it. */

@@ -9,6 +9,7 @@ import type * as Event from "../Event.ts"
 import type * as Policy from "../Policy.ts"
 import type * as Thread from "../Thread.ts"
 import * as Answers from "./internal/answers.ts"
+import * as CallTexts from "./internal/callTexts.ts"
 import * as Folding from "./internal/folding.ts"
 import * as Handlers from "./internal/handlers.ts"
 import * as Histories from "./internal/history.ts"
@@ -26,12 +27,13 @@ import type * as Recorder from "./Recorder.ts"
  * - `"frame"`: one `StepCompleted` per step, one `ChatCompleted`, at the end.
  * - `"fold"`: what is awaited is what the stream folds to.
  * - `"history"`: a thread can be sent to any provider as it is.
+ * - `"calls"`: a call stays as the model made it, whatever its handler does to its arguments.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Violation {
-  readonly law: "answers" | "starts" | "lifetime" | "concurrency" | "order" | "frame" | "fold" | "history"
+  readonly law: "answers" | "starts" | "lifetime" | "concurrency" | "order" | "frame" | "fold" | "history" | "calls"
   readonly message: string
   readonly index?: number
 }
@@ -183,6 +185,44 @@ export const histories = (events: ReadonlyArray<Event.Event>): ReadonlyArray<Vio
   )
   return [...ofSteps, ...ofResults]
 }
+
+/**
+ * What a call was made with stays as it was, from the log of a {@link Recorder.Recorder} whose `tap` the events passed,
+ * read after the run has ended: no event that was emitted has changed, a call is run with what the step tells of it, and
+ * its arguments can be written as JSON. A handler that changes its arguments changes its own.
+ *
+ * **Example** (A tool that hands out the arguments of the thread)
+ *
+ * ```ts import.meta.vitest
+ * import { Chat, Tool } from "heddle"
+ * import { Laws, Recorder, Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ * import * as Stream from "effect/Stream"
+ *
+ * const change = Tool.make("change", {
+ *   parameters: { type: "object" },
+ *   handler: (args) => Effect.sync(() => Object.assign(args, { n: 2 }))
+ * })
+ * const sharing = { ...change, parameters: { ...change.parameters, decode: (input: any) => Effect.succeed(input) } }
+ * const check = (tool: typeof change) =>
+ *   Effect.gen(function*() {
+ *     const recorder = yield* Recorder.make
+ *     const model = Script.layer([
+ *       [Script.toolCall("c0", "change", { n: 1 }), Script.finish("tool_calls")],
+ *       [Script.text("Done."), Script.finish("stop")]
+ *     ])
+ *     const run = Chat.stream("go", { tools: [tool] }).pipe(recorder.tap, Stream.runDrain, Effect.provide(model))
+ *     return Laws.calls(yield* Effect.andThen(run, recorder.log)).map(({ law }) => law)
+ *   })
+ *
+ * await Effect.runPromise(check(change)) // => []
+ * await Effect.runPromise(check(sharing)) // => ["calls"]
+ * ```
+ *
+ * @category checks
+ * @since 0.1.0
+ */
+export const calls = (log: ReadonlyArray<Recorder.Entry>): ReadonlyArray<Violation> => CallTexts.violations(log)
 
 /**
  * What is known of recorded handlers.

@@ -12,16 +12,18 @@ import * as Latch from "effect/Latch"
 import * as Stream from "effect/Stream"
 import type * as Event from "../Event.ts"
 import type * as Tool from "../Tool.ts"
+import * as CallTexts from "./internal/callTexts.ts"
 
 /**
  * One thing that happened, `at` milliseconds after the recorder was made: an event was emitted, or a tracked effect
- * started, ended in one of three ways, or had its finalizer run.
+ * started, ended in one of three ways, or had its finalizer run. `calls` is the text of the calls that an event told of
+ * at that time, for `Laws.calls`.
  *
  * @category models
  * @since 0.1.0
  */
 export type Entry =
-  | { readonly _tag: "Emitted"; readonly at: number; readonly event: Event.Event }
+  | { readonly _tag: "Emitted"; readonly at: number; readonly event: Event.Event; readonly calls?: string }
   | { readonly _tag: Mark; readonly at: number; readonly name: string }
 
 /**
@@ -119,7 +121,7 @@ export const make: Effect.Effect<Recorder> = Effect.map(Clock.currentTimeMillis,
   return {
     tap: Stream.mapArrayEffect((events) =>
       Effect.map(now, (at) => {
-        for (const event of events) log.push({ _tag: "Emitted", at, event })
+        for (const event of events) log.push(emittedAt(at, event))
         return events
       })
     ),
@@ -142,6 +144,11 @@ export const make: Effect.Effect<Recorder> = Effect.map(Clock.currentTimeMillis,
       })
   }
 })
+
+const emittedAt = (at: number, event: Event.Event): Entry => {
+  const calls = CallTexts.of(event)
+  return { _tag: "Emitted", at, event, ...(calls === undefined ? {} : { calls }) }
+}
 
 const markOf = (exit: Exit.Exit<unknown, unknown>): Mark =>
   Exit.isSuccess(exit) ? "Succeeded" : Cause.hasInterruptsOnly(exit.cause) ? "Interrupted" : "Failed"

@@ -109,6 +109,31 @@ describe("broken executors", () => {
       says(report, /^"wait \(call c3\)" starts while an exclusive one runs$/)
     }))
 
+  it.effect("M-20: a tool that shares its arguments with the thread breaks \"calls\", if its handler changes them", () =>
+    Effect.gen(function*() {
+      const count = Tool.make("count", {
+        parameters: { type: "object" },
+        handler: (args) => Effect.delay(Effect.sync(() => Object.assign(args, { n: 10n, self: args })), "1 second")
+      })
+      const tried = (tool: typeof count) =>
+        everyStep(
+          ({ cancel }) => Chat.stream("go", { tools: [tool], cancel }),
+          {
+            layer: Layer.unwrap(Effect.sync(() =>
+              Script.layer([
+                [Script.toolCall("c0", "count", { n: 1 }), Script.finish("tool_calls")],
+                [Script.text("done"), Script.finish("stop")]
+              ])
+            ))
+          }
+        )
+      assert.deepStrictEqual((yield* tried(count)).violations, [])
+      const report = yield* tried(Broken.sharing(count))
+      assert.include(lawsOf(report), "calls")
+      says(report, /^ToolCallCompleted told of .*"n":1.*, which has become .*"n":"10"/)
+      says(report, /^the arguments of call "c0" cannot be written as JSON$/)
+    }))
+
   it.effect("a thread that depends on order is found by the explorer, with the orders that lead to each", () =>
     Effect.gen(function*() {
       const explored = yield* ordered(Broken.numbering)

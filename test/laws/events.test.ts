@@ -15,6 +15,7 @@ import { play, type Trace } from "../support/worlds.ts"
 const laws = (played: Case, trace: Trace): ReadonlyArray<string> => [
   ...Lawful.events(trace),
   ...Lawful.starts(trace),
+  ...Lawful.calls(trace),
   ...Lawful.lifetime(trace, played),
   ...Lawful.concurrency(played, trace),
   ...Lawful.startsInTime(played, trace),

@@ -6,6 +6,7 @@ import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import { type Event, Policy, Tool } from "heddle"
+import type { Recorder } from "heddle/testing"
 import * as Broken from "../support/broken.ts"
 import * as Cases from "../support/cases.ts"
 import * as Lawful from "../support/lawful.ts"
@@ -38,6 +39,29 @@ describe("planted violations", () => {
     Effect.gen(function*() {
       finds(Lawful.starts(yield* play(two, "stream", null, doubled)), /was started twice/)
       assert.deepStrictEqual(Lawful.starts(yield* lawfulRun(two)), [])
+    }))
+
+  it.effect("M-20: a call that is changed after it was emitted, and one that is run with other arguments", () =>
+    Effect.gen(function*() {
+      const spoiled = yield* lawfulRun(two)
+      assert.deepStrictEqual(Lawful.calls(spoiled), [])
+      const calls = spoiled.events.flatMap((event) => event._tag === "ToolCallCompleted" ? [event] : [])
+      Object.assign(calls[0]!.arguments!, { place: 10n })
+      finds(Lawful.calls(spoiled), /^calls: ToolCallCompleted told of \["c0_0",.*, which has become \["c0_0",/)
+      finds(Lawful.calls(spoiled), /the arguments of call "c0_0" cannot be written as JSON/)
+      const other = yield* lawfulRun(two)
+      const emitted = other.emitted.map((entry): Recorder.Entry =>
+        entry._tag === "Emitted" && entry.event._tag === "ToolExecutionStarted"
+          ? { ...entry, calls: entry.calls!.replace("0.0", "9.9") }
+          : entry
+      )
+      finds(Lawful.calls({ ...other, emitted }), /"9.9".* was run, and the step tells of/)
+    }))
+
+  it.effect("M-20: an executor that changes what it is given changes nothing else", () =>
+    Effect.gen(function*() {
+      assert.deepStrictEqual(Lawful.calls(yield* play(two, "stream", null, Broken.meddling)), [])
+      assert.deepStrictEqual(Lawful.history(yield* play(two, "run", null, Broken.meddling)), [])
     }))
 
   it.effect("law 2: an attempt that nobody granted", () =>

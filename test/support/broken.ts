@@ -17,6 +17,24 @@ export const changed = (change: (execution: Execution, tool: Tool.Any) => Execut
       change(Executor.direct.execute(tool, args, context), tool)) as Executor.Service["execute"]
 })
 
+/** It changes the arguments and the call that it is given, once it has run the call. */
+export const meddling: Executor.Service = {
+  execute:
+    ((tool: Tool.Any, args: object, context: Tool.CallContext) =>
+      Effect.tap(Executor.direct.execute(tool, args, context), () =>
+        Effect.sync(() => {
+          Object.assign(args, { place: 10n, self: args })
+          Object.assign(context.toolCall, { id: "other", name: "other" })
+          Object.assign(context.toolCall.arguments, { place: 11n, self: context.toolCall })
+        }))) as Executor.Service["execute"]
+}
+
+/** A tool that hands its handler the arguments as they stand in the thread, and not a copy of them. */
+export const sharing = <T extends Tool.Any>(tool: T): T => ({
+  ...tool,
+  parameters: { ...tool.parameters, decode: (input: unknown) => Effect.succeed(input) }
+})
+
 /** It waits for work that is nobody's: whoever stops the waiting does not stop the work. */
 export const orphaning: Layer.Layer<never> = Executor.layer(
   changed((execution) => Effect.flatMap(Effect.forkDetach(execution, { startImmediately: true }), Fiber.join))

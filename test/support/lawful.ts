@@ -53,6 +53,9 @@ export const events = ({ events, exit }: Trace): Problems => {
   return told([...Laws.order(events, { isCut }), ...Laws.answers(events), ...Laws.frame(events, { isCut })])
 }
 
+/** A call stays as the model made it, in every event and in the thread. */
+export const calls = (trace: Trace): Problems => told(Laws.calls(trace.emitted))
+
 /** Law 2: one start for each attempt that a call was granted, and attempts in order. */
 export const starts = (trace: Trace): Problems => {
   const repeated = trace.starts.filter((start, index) => trace.starts.indexOf(start) !== index)

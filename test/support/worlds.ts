@@ -31,6 +31,8 @@ interface Left {
 export interface Trace {
   readonly exit: Exit.Exit<Event.ChatResult | Event.StepResult | undefined, unknown> | undefined
   readonly events: ReadonlyArray<Event.Event>
+  /** The events as they were emitted, with what they told of calls then. */
+  readonly emitted: ReadonlyArray<Recorder.Entry>
   readonly log: ReadonlyArray<Recorder.Entry>
   readonly starts: ReadonlyArray<string>
   readonly requests: ReadonlyArray<Adapter.Request>
@@ -80,7 +82,7 @@ const driven = (
   played: Case,
   how: How,
   stop: Stop | null,
-  events: Array<Event.Event>
+  recorder: Recorder.Recorder
 ): Effect.Effect<Event.ChatResult | Event.StepResult | undefined, unknown, Adapter.Adapter> => {
   const { driving } = played
   const options = { ...optionsOf(driving), tools, toolTimeout, grace, requestId: "request" }
@@ -91,10 +93,8 @@ const driven = (
     ? Stream.take(stream, stop.take)
     : stream
   return cut.pipe(
-    Stream.runForEach((event) => {
-      events.push(event)
-      return driving.readerPause === 0 ? Effect.void : Effect.sleep(driving.readerPause)
-    }),
+    recorder.tap,
+    Stream.runForEach(() => driving.readerPause === 0 ? Effect.void : Effect.sleep(driving.readerPause)),
     Effect.as(undefined)
   )
 }
@@ -165,11 +165,11 @@ export const play = (
     const recorder = yield* Recorder.make
     const world = worldOf(played, recorder)
     const model = yield* Script.make({ scripts: scriptsOf(played) })
-    const events: Array<Event.Event> = []
+    const reader = yield* Recorder.make
     const messages: Array<unknown> = []
     const counted = counting(yield* Clock.Clock)
     const run = Effect.runForkWith(yield* Effect.context<never>())(
-      driven(played, how, stop, events).pipe(
+      driven(played, how, stop, reader).pipe(
         around(played.driving),
         Effect.provide(model.layer),
         Effect.provideService(World, world),
@@ -183,7 +183,8 @@ export const play = (
     return {
       ...end,
       exit: run.pollUnsafe(),
-      events,
+      events: yield* reader.events,
+      emitted: yield* reader.log,
       log: yield* recorder.log,
       starts: world.starts,
       requests: yield* model.requests,
@@ -211,7 +212,7 @@ export const simulate = (played: Case, interruptAt = Infinity): Effect.Effect<Re
     const model = yield* Script.make({ scripts: scriptsOf(played) })
     const messages: Array<unknown> = []
     const report = yield* Simulation.run(
-      driven(played, "stream", null, []).pipe(
+      driven(played, "stream", null, yield* Recorder.make).pipe(
         around(played.driving),
         Effect.provide(model.layer),
         Effect.provideService(World, worldOf(played, recorder)),

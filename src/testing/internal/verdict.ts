@@ -209,5 +209,6 @@ export const of = (attempted: Attempted, known: Known): Findings => [
   ...lifetime(attempted),
   ...stop(attempted, known),
   ...events(attempted, known),
+  ...Laws.calls(attempted.log),
   ...histories(attempted)
 ]
