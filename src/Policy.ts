@@ -29,7 +29,8 @@ const Siblings = Schema.Literals(["drain", "abortCancelable", "abortAll"])
  * - `adapterErrors`: whether an error inside a reply stays (`"sticky"`) or a later finish reason replaces it.
  * - `siblings`: what a halt (`onHalt`) and a failed call (`onToolError`) do to the other calls of the turn. `"drain"` lets
  *   them run to their end, `"abortCancelable"` interrupts those that run beside it unless they block interruption,
- *   `"abortAll"` these as well; interrupted calls are answered as cancelled at once. `queued` says whether calls that
+ *   `"abortAll"` these as well; interrupted calls are answered as cancelled at once. A halt finds
+ *   every call running that has been admitted by then, its gates included. `queued` says whether calls that
  *   wait by then still run or are skipped, and `trigger` whether only crashes count as failures or what handlers report,
  *   too. Calls that never ran (refused, denied, cancelled) trigger nothing, and a failed exclusive call has no siblings.
  * - `concurrency`, `interrupt`: how tools that say nothing about it are taken.

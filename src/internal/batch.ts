@@ -59,6 +59,8 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
   private isSealed = false
   /** What keeps calls from running: a halt for the rest of the turn, a failure for as long as others run beside it. */
   private skipping: Siblings.Consequence | undefined
+  /** Halts that came while calls admitted with theirs were being started. */
+  private early: Array<() => void> | undefined
   isOver = false
 
   constructor(workshop: Workshop<E>) {
@@ -341,6 +343,21 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
     const { siblings } = this.workshop.settings.policy
     const consequence = Siblings.consequence(siblings, answer, job.isExclusive === true)
     if (consequence === undefined) return
+    if (consequence.isHalt && this.queue.isStarting) {
+      this.early = Lists.joined(this.early, [() => this.reach(job, consequence)])
+    } else this.reach(job, consequence)
+  }
+
+  /** A halt finds everybody started who was admitted by then, however fast the handler was that halted. */
+  started(): void {
+    const { early } = this
+    if (early === undefined) return
+    this.early = undefined
+    for (const reach of early) reach()
+  }
+
+  private reach(job: Answer.Numbered, consequence: Siblings.Consequence): void {
+    if (this.isOver) return
     const { detail, isHalt, isSkipping } = consequence
     const concerned = isHalt ? this.company.all : this.company.beside(job.index)
     // Those that wait are told first: whoever is interrupted makes room, and nobody is to take it.

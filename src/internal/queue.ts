@@ -12,11 +12,15 @@ import type { Running } from "./running.ts"
 export interface Exits {
   readonly start: (run: Plan.Run) => void
   readonly refuse: (run: Plan.Run) => void
+  /** Those that were admitted together have all been started. */
+  readonly started: () => void
 }
 
 export class Queue implements Waiter {
   /** How many have a place. */
   holding = 0
+  /** Whether calls that were admitted together are being started. */
+  isStarting = false
   private admission: Admission.Admission<Plan.Run>
   private readonly running: Running
   private readonly helpers: Helpers
@@ -71,7 +75,10 @@ export class Queue implements Waiter {
       const [runs, next] = Admission.admit(this.admission, outsiders)
       this.admission = next
       this.holding += runs.length
+      this.isStarting = true
       for (let index = 0; index < runs.length; index++) this.exits.start(runs[index] as Plan.Run)
+      this.isStarting = false
+      this.exits.started()
     }
     this.isAdmitting = false
     if (this.patience === undefined && Admission.stuck(this.admission) !== undefined) this.waitForOutsiders()

@@ -48,6 +48,7 @@ class Bench {
     this.clock = parts.clock
     this.fiber = parts.fiber
     this.queue = new Queue(bound, this.running, this.helpers, {
+      started: () => {},
       start: (run) => {
         this.started.push(run.index)
         this.onStart(run)
