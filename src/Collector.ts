@@ -179,11 +179,10 @@ const foldWhole = (state: State, event: Event.Event): void => {
     case "ToolExecutionCompleted":
       return state.tools.updated(event)
     case "ToolResultEncoded":
-      if (event.settled === true) return foldSettlement(state, event)
-      return state.tools.ended(event)
+      return event.settled === true ? foldSettlement(state, event) : foldTail(state, event)
     case "AskUserRequested":
     case "ToolHalt":
-      return state.tools.ended(event)
+      return foldTail(state, event)
     case "StepCompleted":
       return foldStep(state, event)
     case "ChatCompleted":
@@ -208,18 +207,27 @@ const foldMetadata = (state: State, told: Json.JsonObject): void => {
   state.metadata = { ...state.metadata, ...metadata }
 }
 
-/** Tool events before the first reply are of calls of an earlier turn: their answers stand in the thread. */
+/** Whether nothing of the model has come: tool events are then of calls that the thread has, of an earlier turn. */
+const isOpening = ({ calls, message, steps, text }: State): boolean =>
+  steps.length === 0 && calls.isEmpty && message === null && text === undefined
+
+const foldTail = (state: State, event: ToolEvents.Tail): void => {
+  state.tools.ended(event)
+  if (state.thread === undefined || !isOpening(state)) return
+  state.thread = OpenCalls.answering(state.thread, ToolEvents.answer(event))
+}
+
+/** The calls of an earlier turn have their answers in the thread, and are none of the step that begins. */
 const foldOpening = (state: State): boolean => {
-  if (state.tools.isEmpty || state.steps.length > 0 || state.calls.ids.length > 0) return false
-  if (state.thread !== undefined) state.thread = OpenCalls.placed(state.thread, state.tools.answersInOrder([]))
+  if (state.tools.isEmpty || !isOpening(state)) return false
   state.tools = new ToolEvents.ToolEvents()
   return true
 }
 
 /** A question of the step in progress is settled there; any other call was answered before, in the thread. */
 const foldSettlement = (state: State, event: Event.Of<"ToolResultEncoded">): void => {
-  if (state.tools.settled(event) || state.thread === undefined) return
-  state.thread = OpenCalls.heard(state.thread, ToolEvents.message(event.id, event.content, event.isError === true))
+  if (state.tools.settled(event) && !isOpening(state)) return
+  if (state.thread !== undefined) state.thread = OpenCalls.heard(state.thread, ToolEvents.answer(event))
 }
 
 const foldStep = (state: State, event: Event.Of<"StepCompleted">): void => {
@@ -375,7 +383,7 @@ export const toChatResult = (state: State): Event.ChatResult => {
 }
 
 const hasPartial = (state: State): boolean =>
-  state.text !== undefined || state.reasoning?.isEmpty === false || state.calls.ids.length > 0 ||
+  state.text !== undefined || state.reasoning?.isEmpty === false || !state.calls.isEmpty ||
   state.message !== null || state.error !== undefined
 
 /**

@@ -61,7 +61,8 @@ const broken = (session: (typeof Data)["Type"]): string | undefined => {
 
 /**
  * A session: serialisable data and nothing else. `suspensions` are the calls it waits for, each under its own id;
- * `approved` the calls that may run when it goes on, `answered` the ids that have had their answer since the last run.
+ * `approved` the calls that may run when it goes on, in call order, `answered` the ids that have had their answer since the
+ * last run: the next run begins with an event for each of them that it does not run.
  * `pendingToolCalls`, `pendingQuestion` and `pendingToolCallId` say the same in fewer words: the calls that somebody has
  * to run or allow, and the first question. A session in status `error` has what broke it in `metadata.error`.
  *
@@ -257,15 +258,33 @@ export const recover = (session: Session): Session => {
 export const running = (session: Session): Session => waitingFor(session, [], "idle")
 
 /**
- * The session after its approved calls have been answered.
+ * The session after calls that were approved have been answered, of which those that asked a question go on waiting.
  *
  * @category transitions
  * @since 0.1.0
  */
-export const withApproved = (session: Session, answers: ReadonlyArray<Message.Message>): Session => {
-  const ids = answers.map((message) => message.toolCallId)
-  const approved = session.approved.filter((call) => !ids.includes(call.id))
-  return answering({ ...session, approved }, answers)
+export const withApproved = (
+  session: Session,
+  answers: ReadonlyArray<Message.Message>,
+  questions: ReadonlyArray<Event.Suspension>
+): Session => {
+  const ids = new Set(answers.map((message) => message.toolCallId))
+  const approved = session.approved.filter((call) => !ids.has(call.id))
+  const answered = answering({ ...session, approved }, answers)
+  if (questions.length === 0) return answered
+  const suspensions = OpenCalls.inCallOrder(session.thread, [...session.suspensions, ...questions])
+  return waitingFor(answered, suspensions, session.status)
+}
+
+/**
+ * The session after a question was withdrawn: it has the answer that the message gives.
+ *
+ * @category transitions
+ * @since 0.1.0
+ */
+export const withdrawn = (session: Session, answer: Message.Message): Session => {
+  const suspensions = session.suspensions.filter(({ id }) => id !== answer.toolCallId)
+  return waitingFor(answering(session, [answer]), suspensions, "idle")
 }
 
 /**
@@ -329,13 +348,13 @@ const refused = ({ toolCall }: Event.Suspension, detail: string): Message.Messag
 }
 
 /**
- * The answer to an approved call that began and came to no end.
+ * The answer to an approved call that began and came to no end, or whose question was withdrawn.
  *
  * @category transitions
  * @since 0.1.0
  */
-export const cancelled = ({ id: toolCallId, name: toolName }: Message.ToolCall): Message.Message => {
-  const error = new Tool.ToolError({ reason: "cancelled", toolName, toolCallId, detail: "the run was left" })
+export const cancelled = ({ id: toolCallId, name: toolName }: Message.ToolCall, detail: string): Message.Message => {
+  const error = new Tool.ToolError({ reason: "cancelled", toolName, toolCallId, detail })
   return { ...Message.answer(toolCallId, { error: error.message, code: error.reason }), isError: true }
 }
 
@@ -354,7 +373,7 @@ const settled = (session: Session, suspension: Event.Suspension, answer: Answer)
       return told(answer.value)
     case "Approved": {
       const call = answer.arguments === undefined ? toolCall : edited(toolCall, answer.arguments)
-      return { ...session, approved: [...session.approved, call] }
+      return { ...session, approved: OpenCalls.inCallOrder(session.thread, [...session.approved, call]) }
     }
     case "Denied":
       return answering(session, [refused(suspension, answer.reason ?? "the call was not approved")])

@@ -12,13 +12,14 @@
  * - `RunFailed` says that a run could not be started: what was said with it counts as not said. One that had come to a
  *   whole step keeps what it had come to.
  * - `RunStarted` has what was said to the session with it. Calls that were approved run first, and `ApprovedAnswered` has
- *   their answers; what was said comes behind them.
+ *   their answers, and the questions that some of them asked; what was said comes behind them. `QuestionWithdrawn` has the
+ *   answer of such a question when the run ends for another reason than to wait.
  * - `ReplyReceived` has the assistant message of a turn before a call of it is acted on (calls of read-only tools, which
  *   may start while the model still speaks, come before it).
  * - `CallStarted` is written before a handler starts: the intent. `CallEnded` has its outcome before anything else
  *   follows from it. A call with both is not run again; one with neither has not begun and can be; one that has only
  *   begun may have had its effect: its `idempotencyKey` lets an idempotent tool be asked again, anything else is for a
- *   person to decide.
+ *   person to decide. An approved call that ended with a question waits for its answer, until `expiresAt` if there is one.
  * - `StepCompleted` adds the messages of the turn, all at once, and the calls of it that wait. The thread of a session that is read back is therefore
  *   whole at every version: a call is in it with its answer, or with a suspension, or not at all.
  *
@@ -34,6 +35,7 @@ import * as Stream from "effect/Stream"
 import * as Conversation from "./Conversation.ts"
 import * as Event from "./Event.ts"
 import * as Json from "./internal/json.ts"
+import * as OpenCalls from "./internal/openCalls.ts"
 import * as Message from "./Message.ts"
 
 const ofStep = { requestId: Schema.String, stepIndex: Schema.Int }
@@ -54,7 +56,12 @@ export const Record = Schema.Union([
     operation: Schema.Literals(["start", "reply", "continue", "step"]),
     messages: Schema.Array(Message.Message)
   }),
-  Schema.TaggedStruct("ApprovedAnswered", { requestId: Schema.String, messages: Schema.Array(Message.Message) }),
+  Schema.TaggedStruct("ApprovedAnswered", {
+    requestId: Schema.String,
+    messages: Schema.Array(Message.Message),
+    suspensions: Schema.optionalKey(Schema.Array(Event.Suspension))
+  }),
+  Schema.TaggedStruct("QuestionWithdrawn", { requestId: Schema.String, message: Message.Message }),
   Schema.TaggedStruct("ReplyReceived", { ...ofStep, message: Message.Message }),
   Schema.TaggedStruct("CallStarted", {
     ...ofStep,
@@ -62,7 +69,12 @@ export const Record = Schema.Union([
     attempt: Schema.Int,
     idempotencyKey: Schema.String
   }),
-  Schema.TaggedStruct("CallEnded", { ...ofStep, toolCallId: Schema.String, outcome: Json.Opaque }),
+  Schema.TaggedStruct("CallEnded", {
+    ...ofStep,
+    toolCallId: Schema.String,
+    outcome: Json.Opaque,
+    expiresAt: Schema.optionalKey(Schema.Finite)
+  }),
   Schema.TaggedStruct("StepCompleted", {
     ...ofStep,
     messages: Schema.Array(Message.Message),
@@ -316,6 +328,8 @@ export interface Interrupted {
     readonly toolCall: Message.ToolCall
     readonly idempotencyKey: string
     readonly outcome?: unknown
+    /** Of a call whose outcome is a question: when it is settled without an answer. */
+    readonly expiresAt?: number
   }>
 }
 
@@ -332,16 +346,24 @@ export interface State {
 
 const unknownEffect = "the process ended while the call ran; whether it had its effect is not known"
 
-/** What a model is told of an approved call that began in a run that has no end. It is not run again. */
-const remembered = ({ outcome, toolCall }: Interrupted["calls"][number]): Message.Message => {
+type Call = Interrupted["calls"][number]
+
+/** What stands in the thread for an approved call that began in a run that has no end. It is not run again. */
+const remembered = ({ outcome, toolCall }: Call, isOpen: boolean): Message.Message => {
+  if (isOpen) return OpenCalls.unanswered(toolCall.id)
   const value = Json.isObject(outcome) ? outcome : {}
   if (value["_tag"] === "Ok") return Message.answer(toolCall.id, value["value"])
   const error = value["_tag"] === "Error" ? value["error"] : unknownEffect
   return { ...Message.answer(toolCall.id, { error }), isError: true }
 }
 
+/** The questions that calls ended with. */
+const questionsOf = (calls: ReadonlyArray<Call>): ReadonlyArray<Event.Suspension> =>
+  calls.flatMap((call) => OpenCalls.remembered(call.toolCall, call) ?? [])
+
 /**
- * The session between runs: of a run that has no end, what happened stands, and what did not is as it was.
+ * The session between runs: of a run that has no end, what happened stands, and what did not is as it was. A question that
+ * an approved call asked waits for its answer.
  *
  * @category folding
  * @since 0.1.0
@@ -349,7 +371,20 @@ const remembered = ({ outcome, toolCall }: Interrupted["calls"][number]): Messag
 export const atRest = ({ interrupted, session }: State): Conversation.Session => {
   if (interrupted === undefined || session.approved.length === 0) return session
   const begun = interrupted.calls.filter(({ toolCall }) => session.approved.some((call) => call.id === toolCall.id))
-  return begun.length === 0 ? session : Conversation.withApproved(session, begun.map(remembered))
+  if (begun.length === 0) return session
+  const questions = questionsOf(begun)
+  const isOpen = ({ toolCall }: Call): boolean => questions.some(({ id }) => id === toolCall.id)
+  return Conversation.withApproved(session, begun.map((call) => remembered(call, isOpen(call))), questions)
+}
+
+/** Journals of 0.1.0 have the questions of approved calls among their outcomes only. */
+const openIn = (
+  { messages, suspensions }: Extract<Record, { readonly _tag: "ApprovedAnswered" }>,
+  calls: ReadonlyArray<Call>
+): ReadonlyArray<Event.Suspension> => {
+  if (suspensions !== undefined) return suspensions
+  const open = new Set(messages.filter(OpenCalls.isUnanswered).map(({ toolCallId }) => toolCallId))
+  return questionsOf(calls.filter(({ toolCall }) => open.has(toolCall.id)))
 }
 
 const inRun = (state: State, record: Record): State => {
@@ -357,10 +392,19 @@ const inRun = (state: State, record: Record): State => {
   if (interrupted === undefined) return state
   switch (record._tag) {
     case "ApprovedAnswered": {
-      const before = Conversation.withApproved(session, record.messages)
+      const before = Conversation.withApproved(session, record.messages, openIn(record, interrupted.calls))
       return {
         session: Conversation.saying(before, interrupted.messages),
         interrupted: { ...interrupted, before, calls: [] }
+      }
+    }
+    case "QuestionWithdrawn": {
+      const { before } = interrupted
+      return {
+        session: Conversation.withdrawn(session, record.message),
+        interrupted: before === undefined
+          ? interrupted
+          : { ...interrupted, before: Conversation.withdrawn(before, record.message) }
       }
     }
     case "ReplyReceived":
@@ -371,8 +415,9 @@ const inRun = (state: State, record: Record): State => {
       return { session, interrupted: { ...interrupted, calls: [...calls, { toolCall, idempotencyKey }] } }
     }
     case "CallEnded": {
-      const { outcome, toolCallId } = record
-      const calls = interrupted.calls.map((call) => call.toolCall.id === toolCallId ? { ...call, outcome } : call)
+      const { expiresAt, outcome, toolCallId } = record
+      const ended = expiresAt === undefined ? { outcome } : { outcome, expiresAt }
+      const calls = interrupted.calls.map((call) => call.toolCall.id === toolCallId ? { ...call, ...ended } : call)
       return { session, interrupted: { ...interrupted, calls } }
     }
     case "StepCompleted": {

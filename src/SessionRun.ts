@@ -1,18 +1,25 @@
 /**
- * An operation of a session while it runs: first the calls that were approved, then the model, and every event of both
- * through the reducer that gives the session after it. What has to be written down before something goes on is written
+ * An operation of a session while it runs: what has been settled since the last run, the calls that were approved, then the
+ * model, and every event of these through the reducer that gives the session after it. What has to be written down before something goes on is written
  * by what it belongs to: a run before its first event, a call before its handler. Public as `Session`.
  *
  * @since 0.1.0
  */
+import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
+import type * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import * as Chat from "./Chat.ts"
 import * as Collector from "./Collector.ts"
-import type * as Conversation from "./Conversation.ts"
+import * as Conversation from "./Conversation.ts"
 import type * as Event from "./Event.ts"
 import * as Executor from "./Executor.ts"
+import * as Ambient from "./internal/ambient.ts"
+import * as Cancellation from "./internal/cancellation.ts"
+import * as Deadline from "./internal/deadline.ts"
 import * as Ending from "./internal/ending.ts"
+import * as Limits from "./internal/limits.ts"
+import * as OpenCalls from "./internal/openCalls.ts"
 import * as Settings from "./internal/settings.ts"
 import * as Turn from "./internal/turn.ts"
 import * as Journal from "./Journal.ts"
@@ -48,7 +55,8 @@ const journaled = (
     return Effect.gen(function*() {
       yield* write({ _tag: "CallStarted", requestId, stepIndex, toolCall, attempt, idempotencyKey })
       const outcome = yield* execution
-      yield* write({ _tag: "CallEnded", requestId, stepIndex, toolCallId, outcome })
+      const expiry = OpenCalls.expiry(outcome, yield* Clock.currentTimeMillis)
+      yield* write({ _tag: "CallEnded", requestId, stepIndex, toolCallId, outcome, ...expiry })
       return outcome
     })
   }
@@ -108,34 +116,77 @@ const approvedCalls = <T extends Tools, E, R>(
     return ToolRunner.stream(session.approved, options.tools ?? [], { ...options, policy, approved })
   })
 
-const questionOf = (session: Session, event: Event.Event): ReadonlyArray<Event.Suspension> => {
-  const toolCall = event._tag === "AskUserRequested"
-    ? session.approved.find((call) => call.id === event.toolCallId)
-    : undefined
-  if (event._tag !== "AskUserRequested" || toolCall === undefined) return []
-  const { _tag: _, toolCallId, toolName: __, ...question } = event
-  return [{ id: toolCallId, kind: "question", toolCall, ...question }]
+/** What stops the approved calls and the turns behind them alike. The deadline counts from the start of the operation. */
+interface Stops {
+  readonly cancellation: Cancellation.Cancellation | undefined
+  readonly deadline: number | undefined
+}
+
+const unstopped: Stops = { cancellation: undefined, deadline: undefined }
+
+const stopsOf = <E, R>(
+  options: Settings.RunnerOptions<E, R>,
+  requestId: string
+): Effect.Effect<Stops, never, R | Scope.Scope> =>
+  Effect.gen(function*() {
+    const defaults = yield* Policy.Defaults
+    const settings = Settings.resolve(options, defaults, Policy.standard, requestId)
+    const parent = yield* Limits.ParentCancellation
+    const deadline = Deadline.resolve(settings.deadline, yield* Limits.Deadline, yield* Clock.currentTimeMillis)
+    const cancel = options.cancel ?? undefined
+    if ((parent ?? deadline ?? cancel) === undefined) return unstopped
+    const cancellation = new Cancellation.Cancellation()
+    yield* Ambient.watch(cancellation, { parent, deadline, cancel }, yield* Effect.scope)
+    return { cancellation, deadline: deadline?.at }
+  })
+
+/** How the approved calls ended: cut short by a cancellation, with a halt that decides, and with open questions. */
+interface Approved {
+  readonly cancellation: Cancellation.Cancellation | undefined
+  readonly halt: Event.Halt | undefined
+  readonly questions: ReadonlyArray<Event.Suspension>
+}
+
+const endOf = (reducer: StreamReducer.StreamReducer, { cancellation }: Stops): Approved => {
+  const cut = cancellation?.isRequested === true ? cancellation : undefined
+  const halt = StreamReducer.haltOf(reducer)
+  const isQuestion = halt?.haltedReason === "ask_user"
+  const questions = StreamReducer.questionsOf(reducer)
+  return { cancellation: cut, halt: cut !== undefined && isQuestion ? undefined : halt, questions }
+}
+
+/** A run that does not end to wait withdraws its questions. */
+const withdrawals = ({ cancellation, halt, questions }: Approved): ReadonlyArray<Event.Event> => {
+  if (halt?.haltedReason === "ask_user") return []
+  const detail = cancellation === undefined ? "another call of the turn ended the run" : "the run was cancelled"
+  return questions.map(({ toolCall }) => OpenCalls.settlement(Conversation.cancelled(toolCall, `withdrawn: ${detail}`)))
 }
 
 /** How a run ends that goes no further than its approved calls: as a step without a reply. */
 const endOfApproved = (
-  { approved, collector, mode, state: { session: { thread } } }: StreamReducer.StreamReducer,
-  halt: Event.Halt | undefined,
-  questions: ReadonlyArray<Event.Suspension>
+  { collector, mode, state: { session } }: StreamReducer.StreamReducer,
+  { cancellation, halt }: Approved
 ): Event.Event => {
-  const suspensions = halt?.haltedReason === "ask_user" ? questions : []
+  const { suspensions } = session
+  const { thread } = Conversation.plain(session)
   const response = Collector.toResponse(Collector.initial())
-  const messages = Collector.answers(approved)
-  const step = { response, thread, messages, mode: "auto", manualToolCalls: [] } as const
-  const completed = Turn.stepCompleted(step, false, false, halt, suspensions)
+  // The answers stand in the thread already, in the places of their calls.
+  const step = { response, thread, messages: [], mode: "auto", manualToolCalls: [] } as const
+  const completed = Turn.stepCompleted(step, false, cancellation !== undefined, halt, suspensions)
   if (mode === "step") return completed
   const folded = Collector.toStepResult(
-    Collector.applyEvent(Collector.initial({ thread: collector.thread ?? thread }), {
-      ...completed
-    })
+    Collector.applyEvent(Collector.initial({ thread: collector.thread ?? thread }), completed)
   )
-  const outcome: Event.Outcome = Ending.ofStep(folded, 0) ?? { _tag: "Completed", finishReason: null }
+  const outcome: Event.Outcome = cancellation === undefined
+    ? Ending.ofStep(folded, 0) ?? { _tag: "Completed", finishReason: null }
+    : { _tag: "Cancelled", reason: cancellation.reason }
   return { _tag: "ChatCompleted", result: Collector.chatResult({ thread, steps: [], outcome, suspensions }) }
+}
+
+/** Calls that have been settled since the last run. Those that may run now, or wait again, have no answer yet. */
+const settledBefore = (session: Session): ReadonlyArray<Event.Event> => {
+  const open = new Set([...session.approved, ...session.suspensions].map(({ id }) => id))
+  return OpenCalls.settlements(session.thread, session.answered.filter((id) => !open.has(id)))
 }
 
 /** What an operation does: how it is called, and what is said with it. */
@@ -162,35 +213,42 @@ export const stream = <M extends StreamReducer.Mode, T extends Tools, E, R, RHal
     const run = new Run(session, mode, requestId, yield* Keeper.Scribe)
     seen(run)
     const executor = yield* Executor.Executor
+    const settled = settledBefore(session)
+    const hasApproved = session.approved.length > 0
+    const stops = hasApproved || settled.length > 0 ? yield* stopsOf(options, requestId) : unstopped
     const given = {
       ...options,
       requestId,
       context: options.context ?? (isEmpty(session.context) ? null : session.context),
       sessionId: options.sessionId ?? session.id ?? null,
-      cacheKey: options.cacheKey ?? session.id
+      cacheKey: options.cacheKey ?? session.id,
+      ...(stops === unstopped ? {} : { cancel: null })
     } as Chat.Options<T, E, R, RHalt, REvent>
     yield* run.begin(operation, messages)
-    const questions: Array<Event.Suspension> = []
-    const opening = session.approved.length === 0
-      ? Stream.empty
-      : Stream.mapArray(yield* approvedCalls(session, given as Step.Options<T, E, R>), (events) => {
-        for (const event of events) questions.push(...questionOf(session, event))
-        return events
-      })
+    const seenBy = <A extends ReadonlyArray<Event.Event>>(events: A) =>
+      Effect.as(Cancellation.orElse(Turn.observed(options, events), stops.cancellation, () => undefined), events)
+    const approved = hasApproved ? yield* approvedCalls(session, given as Step.Options<T, E, R>) : Stream.empty
+    const opening = Stream.concat(Stream.fromIterable(settled), approved).pipe(Stream.mapArrayEffect(seenBy))
     const rest = Stream.suspend((): Stream.Stream<Event.Event, Failure | E, R | RHalt | REvent | Step.Services<T>> => {
       const { reducer } = run
-      const halt = StreamReducer.haltOf(reducer)
-      const isOver = session.approved.length > 0 && (halt !== undefined || mode === "step")
-      if (isOver) return Stream.make(endOfApproved(reducer, halt, questions))
-      const { thread } = reducer.state.session
+      const end = endOf(reducer, stops)
+      if (hasApproved && (mode === "step" || end.halt !== undefined || end.cancellation !== undefined)) {
+        const last = Stream.suspend(() => Stream.make(endOfApproved(run.reducer, end)))
+        return Stream.concat(Stream.fromIterable(withdrawals(end)), last).pipe(Stream.mapArrayEffect(seenBy))
+      }
+      const { thread } = Conversation.plain(reducer.state.session)
       const { contextUpdate } = reducer.approved.tools.contextUpdate(session.approved.map((call) => call.id))
       const context = contextUpdate === undefined ? given.context ?? null : { ...given.context, ...contextUpdate }
       return mode === "step" ? Step.stream(thread, given) : Chat.stream(thread, { ...given, context })
     })
-    return Stream.concat(opening, rest).pipe(
+    const whole = Stream.concat(opening, rest).pipe(
       Stream.mapArrayEffect(run.told),
       Stream.tapError(() => run.fail),
       Stream.provideService(Executor.Executor, journaled(executor, requestId, run.write))
+    )
+    return stops === unstopped ? whole : whole.pipe(
+      Stream.provideService(Limits.ParentCancellation, stops.cancellation),
+      Stream.provideService(Limits.Deadline, stops.deadline)
     )
   }))
 

@@ -10,6 +10,7 @@ import * as Conversation from "./Conversation.ts"
 import type * as Event from "./Event.ts"
 import * as Ending from "./internal/ending.ts"
 import * as Log from "./internal/log.ts"
+import * as ToolEvents from "./internal/toolEvents.ts"
 import * as Turn from "./internal/turn.ts"
 import * as Journal from "./Journal.ts"
 import type * as Message from "./Message.ts"
@@ -90,6 +91,10 @@ const answersOf = ({ approved, session }: StreamReducer): ReadonlyArray<Message.
 
 const isOpening = (reducer: StreamReducer): boolean => reducer.state.session.approved.length > 0
 
+/** The questions of approved calls that are open, in call order. */
+export const questionsOf = ({ approved, session }: StreamReducer): ReadonlyArray<Event.Suspension> =>
+  approved.tools.open(session.approved)
+
 /** The halt of an approved call that decides, as it would in a turn. */
 export const haltOf = ({ approved, session }: StreamReducer): Event.Halt | undefined =>
   approved.tools.deciding(session.approved.map((call) => call.id), approved.policy.haltPrecedence)
@@ -135,11 +140,21 @@ const stepped = (reducer: StreamReducer, event: Event.Of<"StepCompleted">): Reco
   return [whole, endedAs(reducer, step, Ending.ofStep(step, 0))]
 }
 
+/** A question of an approved call that its own run withdraws. What was settled before the run is in the session. */
+const withdrawn = (reducer: StreamReducer, event: Event.Of<"ToolResultEncoded">): Records => {
+  const isOpen = event.settled === true && reducer.state.session.suspensions.some(({ id }) => id === event.id)
+  return isOpen
+    ? [{ _tag: "QuestionWithdrawn", requestId: requestId(reducer), message: ToolEvents.answer(event) }]
+    : []
+}
+
 /** What an event says that is worth writing down, to a reducer that has folded it. */
 const recordsOf = (reducer: StreamReducer, event: Event.Event): Records => {
   switch (event._tag) {
     case "MessageCompleted":
       return replied(reducer, reducer.collector.steps.length)
+    case "ToolResultEncoded":
+      return withdrawn(reducer, event)
     case "StepCompleted":
       return stepped(reducer, event)
     case "ChatCompleted":
@@ -165,9 +180,10 @@ export const next = <M extends Mode>(
   if (isOpening(reducer)) {
     const opened = opening(reducer, event)
     const messages = answersOf(opened)
-    return messages.length < reducer.session.approved.length
-      ? [opened, []]
-      : after(opened, [{ _tag: "ApprovedAnswered", requestId: requestId(reducer), messages }])
+    if (messages.length < reducer.session.approved.length) return [opened, []]
+    const suspensions = questionsOf(opened)
+    const answered: Journal.Record = { _tag: "ApprovedAnswered", requestId: requestId(reducer), messages }
+    return after(opened, [suspensions.length === 0 ? answered : { ...answered, suspensions }])
   }
   const folded = { ...reducer, collector: Collector.applyEvent(reducer.collector, event) }
   return after(folded, recordsOf(folded, event))
@@ -195,16 +211,16 @@ const after = <M extends Mode>(
 export const applyEvent = <M extends Mode>(reducer: StreamReducer<M>, event: Event.Event): StreamReducer<M> =>
   next(reducer, event)[0]
 
-/** Of approved calls, what had an answer has it, and what had begun is not run again. */
+/** Of approved calls, what had an answer has it, what asked a question waits, and what had begun is not run again. */
 const brokenOff = (reducer: StreamReducer): Journal.State => {
   const { begun, session, state } = reducer
   if (!isOpening(reducer)) return state
   const answers = answersOf(reducer)
   const messages = session.approved.flatMap((call) => {
     const answer = answers.find((message) => message.toolCallId === call.id)
-    return answer ?? (begun.includes(call.id) ? Conversation.cancelled(call) : [])
+    return answer ?? (begun.includes(call.id) ? Conversation.cancelled(call, "the run was left") : [])
   })
-  return { ...state, session: Conversation.withApproved(state.session, messages) }
+  return { ...state, session: Conversation.withApproved(state.session, messages, questionsOf(reducer)) }
 }
 
 /**
@@ -231,9 +247,10 @@ export const finalize = <M extends Mode>(reducer: StreamReducer<M>): Finalized<M
     return finalized(session.approved.length === 0 ? session : Conversation.plain(left.session), result)
   }
   const result = Collector.toChatResult(collector)
-  // A last step that was whole may have left calls that wait: they wait on.
+  // A last step that was whole, or an approved call, may have left calls that wait: they wait on.
   const { suspensions } = left.session
   const record = endedAs(reducer, { ...result, suspensions }, result.outcome)
   const ended = Conversation.plain(Journal.apply(left, record).session)
-  return finalized(ended.approved.length === 0 ? ended : { ...ended, status: "idle" }, result)
+  const isReady = ended.approved.length > 0 && ended.suspensions.length === 0
+  return finalized(isReady ? { ...ended, status: "idle" } : ended, result)
 }

@@ -39,6 +39,14 @@ const decode = Schema.decodeUnknownEffect(Schema.toCodecJson(Session.Session))
 const changed: Record<string, Record<string, unknown>> = {}
 
 /**
+ * M-44: where 0.1.0 lost the question of an approved call until its run had ended, it waits from the end of the call on,
+ * as it does in the session after the run. By journal: from which version on, and the version after the run.
+ */
+const asked: Record<string, { readonly from: number; readonly ended: number }> = {
+  "approved-asks": { from: 9, ended: 11 }
+}
+
+/**
  * M-28: where 0.1.0 gave the answers of a turn in the order in which they came, they are given in call order. By journal:
  * from which version on this differs, and the calls whose answers change places.
  */
@@ -60,10 +68,20 @@ const inCallOrder = (session: Encoded, [first, second]: readonly [string, string
   return { ...session, thread: { ...session.thread, messages } }
 }
 
-const expected = (id: string, { session, version }: Stored["loaded"][number]): unknown => {
+/** What the session after the run says of the question, which is all that differs. */
+const waiting = (id: string, version: number, loaded: Stored["loaded"]): object => {
+  const { ended, from } = asked[id] ?? { ended: 0, from: Infinity }
+  if (version < from) return {}
+  const after = loaded.find((state) => state.version === ended)?.session as Session.Session
+  assert.strictEqual(after.status, "awaiting_user")
+  const { pendingQuestion, pendingToolCallId, status, suspensions, thread } = after
+  return { pendingQuestion, pendingToolCallId, status, suspensions, thread }
+}
+
+const expected = (id: string, { session, version }: Stored["loaded"][number], loaded: Stored["loaded"]): unknown => {
   const { calls, from } = reordered[id] ?? { from: Infinity }
   const ordered = version >= from && calls !== undefined ? inCallOrder(session as Encoded, calls) : session
-  return { ...ordered as object, ...changed[`${id}@${version}`] }
+  return { ...ordered as object, ...waiting(id, version, loaded), ...changed[`${id}@${version}`] }
 }
 
 /** The journal as far as a version, in a store of its own. */
@@ -88,7 +106,7 @@ describe("what 0.1.0 wrote", () => {
           const kept = yield* loadedAt(id, records.slice(0, state.version))
           assert.isDefined(kept)
           if (kept === undefined) return
-          assert.deepStrictEqual(encode(kept.session), expected(id, state), `after record ${state.version}`)
+          assert.deepStrictEqual(encode(kept.session), expected(id, state, loaded), `after record ${state.version}`)
           assert.strictEqual(kept.interrupted?.requestId, state.interrupted)
           const calls = kept.interrupted?.calls.map((call) => ({
             id: call.toolCall.id,
@@ -121,7 +139,7 @@ describe("what 0.1.0 wrote", () => {
           assert.isDefined(kept)
           if (kept === undefined || last === undefined) return
           assert.strictEqual(kept.version, last.version)
-          assert.deepStrictEqual(encode(kept.session), expected(id, last))
+          assert.deepStrictEqual(encode(kept.session), expected(id, last, loaded))
         }
         const kept = yield* Session.open("completed")
         const next = yield* Session.keep(

@@ -76,7 +76,8 @@ interface Stops<R> {
   readonly cancel: Cancellation.Source<R> | undefined
 }
 
-const watch = <R>(
+/** Lets all that may stop a run request it, until the scope closes. */
+export const watch = <R>(
   cancellation: Cancellation.Cancellation,
   { cancel, deadline, parent }: Stops<R>,
   scope: Scope.Scope

@@ -283,7 +283,7 @@ const asked = <E, R>(desk: Desk<E, R>, { call }: Subject, raw: Tool.AskUser): An
   const tail = OpenCalls.asked(call, raw, desk.now())
   return {
     raw,
-    message: message(call.id, Outcomes.awaitingAnswer, false),
+    message: OpenCalls.unanswered(call.id),
     tail,
     suspension: OpenCalls.question(call, tail),
     halt: OpenCalls.halt(tail)

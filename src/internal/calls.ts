@@ -72,6 +72,10 @@ export class Calls {
     this.turn = turn
   }
 
+  get isEmpty(): boolean {
+    return this.entries.length === 0
+  }
+
   /** The ids of the calls, in the order in which they were opened. */
   get ids(): ReadonlyArray<string> {
     return this.entries.map((entry) => entry.id)

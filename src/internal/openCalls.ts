@@ -15,6 +15,7 @@ import type * as Thread from "../Thread.ts"
 import type * as Tool from "../Tool.ts"
 import * as Json from "./json.ts"
 import * as Log from "./log.ts"
+import * as Outcomes from "./outcome.ts"
 import type * as Plan from "./plan.ts"
 
 /** A call that waits for an approval, or for the caller to run it. */
@@ -57,6 +58,46 @@ export const question = (toolCall: Message.ToolCall, event: Asked): Event.Suspen
   const { _tag: _, toolCallId: id, toolName: __, ...rest } = event
   return { id, kind: "question", toolCall, ...rest }
 }
+
+/** When the question of a call is settled without an answer, if that is what it came to. */
+export const expiry = (outcome: unknown, now: number): { readonly expiresAt?: number } =>
+  Outcomes.isWellFormed(outcome) && outcome._tag === "AskUser" && outcome.withinMillis !== undefined
+    ? { expiresAt: now + outcome.withinMillis }
+    : {}
+
+/** The call that waits for the answer to a question, by what it came to, if that is a question. */
+export const remembered = (
+  toolCall: Message.ToolCall,
+  { expiresAt, outcome }: { readonly outcome?: unknown; readonly expiresAt?: number }
+): Event.Suspension | undefined => {
+  if (!Outcomes.isWellFormed(outcome) || outcome._tag !== "AskUser") return undefined
+  const { withinMillis: _, ...raw } = outcome
+  const event = asked(toolCall, raw, 0)
+  return question(toolCall, expiresAt === undefined ? event : { ...event, expiresAt })
+}
+
+/** What stands in the thread in the place of the answer to an open question. */
+export const unanswered = (toolCallId: string): Message.Message => ({
+  role: "tool",
+  toolCallId,
+  content: Outcomes.awaitingAnswer,
+  metadata: Json.none
+})
+
+/** Whether a message is what stands in the place of the answer to an open question. */
+export const isUnanswered = ({ content, isError }: Message.Message): boolean =>
+  content === Outcomes.awaitingAnswer && isError !== true
+
+/** The event of a call that was open and has its answer. */
+export const settlement = ({ content, isError, toolCallId = "" }: Message.Message): Event.Of<"ToolResultEncoded"> => ({
+  _tag: "ToolResultEncoded",
+  id: toolCallId,
+  content: typeof content === "string"
+    ? content
+    : content.flatMap((part) => part.type === "text" ? [part.text] : []).join(""),
+  ...(isError === true ? { isError } : {}),
+  settled: true
+})
 
 /** The halt that a question is for as long as it is open. */
 export const halt = ({ opts, question, toolCallId }: Asked): Event.Halt => ({
@@ -165,6 +206,23 @@ export const placed = (thread: Thread.Thread, answers: Messages): Thread.Thread 
   return placed
 }
 
+/** The thread with the answer to a call, if a turn of it made the call. */
+export const answering = (thread: Thread.Thread, answer: Message.Message): Thread.Thread =>
+  turnOf(thread, answer.toolCallId) < 0 ? thread : placed(thread, [answer])
+
+/** Calls of a turn in the order in which it made them. */
+export const inCallOrder = <A extends { readonly id: string }>(
+  thread: Thread.Thread,
+  calls: ReadonlyArray<A>
+): ReadonlyArray<A> => {
+  const [first] = calls
+  if (first === undefined || calls.length === 1) return calls
+  const turn = turnOf(thread, first.id)
+  const positions = positionsIn(turn < 0 ? undefined : Log.since(thread, turn)[0])
+  const position = ({ id }: A): number => positions.get(id) ?? positions.size
+  return calls.toSorted((left, right) => position(left) - position(right))
+}
+
 /** Whether the last message asks the question of a call in words: what the user says next is its answer. */
 const isAskedAloud = (thread: Thread.Thread, id: string | undefined): boolean => {
   const [last] = Log.since(thread, Log.length(thread) - 1)
@@ -185,7 +243,34 @@ export const told = (thread: Thread.Thread, answer: Message.Message): Thread.Thr
  * words keeps its place in the thread, and its answer is what the user said behind it.
  */
 export const heard = (thread: Thread.Thread, answer: Message.Message): Thread.Thread => {
-  const behind = Log.since(thread, turnOf(thread, answer.toolCallId) + 1)
+  const turn = turnOf(thread, answer.toolCallId)
+  if (turn < 0) return thread
+  const behind = Log.since(thread, turn + 1)
   const words = behind.findIndex((message) => message.askUser === true && message.toolCallId === answer.toolCallId)
   return words < 0 || words === behind.length - 1 ? told(thread, answer) : thread
+}
+
+/**
+ * The events of calls that have been settled since the last run, in call order: each with the answer that stands in the
+ * thread, or, where the question was asked in words, with what the user said.
+ */
+export const settlements = (
+  thread: Thread.Thread,
+  ids: ReadonlyArray<string>
+): ReadonlyArray<Event.Of<"ToolResultEncoded">> => {
+  if (ids.length === 0) return []
+  const messages = Log.list(thread)
+  const wanted = new Set(ids)
+  const answers = new Map<string, Message.Message>()
+  const turns: Array<ReadonlyArray<Message.Message>> = []
+  for (let index = messages.length - 1; index >= 0 && wanted.size > 0; index--) {
+    const { askUser, role, toolCallId, toolCalls = [] } = messages[index] as Message.Message
+    if (toolCallId !== undefined && wanted.has(toolCallId) && !answers.has(toolCallId)) {
+      const said = askUser === true ? messages[index + 1] : undefined
+      if (role === "tool") answers.set(toolCallId, messages[index] as Message.Message)
+      if (said?.role === "user") answers.set(toolCallId, { ...said, toolCallId })
+    }
+    turns.push(toolCalls.flatMap(({ id }) => wanted.delete(id) ? answers.get(id) ?? [] : []))
+  }
+  return turns.toReversed().flat().map(settlement)
 }

@@ -7,7 +7,6 @@ import type * as Message from "../Message.ts"
 import * as Json from "./json.ts"
 import * as Lists from "./lists.ts"
 import * as OpenCalls from "./openCalls.ts"
-import * as Outcomes from "./outcome.ts"
 
 /** Something that belongs to one call. */
 interface Entry<A> {
@@ -15,7 +14,7 @@ interface Entry<A> {
   readonly value: A
 }
 
-type Tail = Event.Of<"ToolResultEncoded"> | Event.Of<"AskUserRequested"> | Event.Of<"ToolHalt">
+export type Tail = Event.Of<"ToolResultEncoded"> | Event.Of<"AskUserRequested"> | Event.Of<"ToolHalt">
 
 export class ToolEvents {
   private answers: Array<Entry<Message.Message>> | undefined
@@ -113,12 +112,13 @@ export const message = (toolCallId: string, content: string, isError: boolean): 
     ? { role: "tool", toolCallId, content, metadata: Json.none, isError }
     : { role: "tool", toolCallId, content, metadata: Json.none }
 
-const answer = (event: Tail): Message.Message => {
+/** The message of a tail. */
+export const answer = (event: Tail): Message.Message => {
   switch (event._tag) {
     case "ToolResultEncoded":
       return message(event.id, event.content, event.isError === true)
     case "AskUserRequested":
-      return message(event.toolCallId, Outcomes.awaitingAnswer, false)
+      return OpenCalls.unanswered(event.toolCallId)
     case "ToolHalt":
       return message(event.toolCallId, event.content ?? Json.render(event.result), event.reason === "tool_error")
   }
