@@ -106,7 +106,7 @@ describe("a reply", () => {
         finish("tool_calls")
       )
       const [first, second] = found.toolCalls.map(({ id }) => id)
-      assert.match(first!, /^call_[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$/)
+      assert.match(first!, /^call_[0-9a-f]{12}7[0-9a-f]{3}[89ab][0-9a-f]{15}$/)
       assert.notStrictEqual(first, second)
       const nameless = yield* classify(
         call({ index: 7, arguments: "{\"a\":1}" }),

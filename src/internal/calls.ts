@@ -5,6 +5,7 @@
 import type * as Types from "effect/Types"
 import type * as Message from "../Message.ts"
 import * as CallArguments from "./callArguments.ts"
+import * as CallIds from "./callIds.ts"
 import { GrowingText } from "./growingText.ts"
 import * as Json from "./json.ts"
 import * as Lists from "./lists.ts"
@@ -166,8 +167,8 @@ export class Calls {
     const base = wireId === "" ? `call_${this.turn}` : wireId
     const shared = this.latestOf(wireId)?.shared ?? 0
     let count = Math.max(wireId === "" ? 1 : 2, shared + 1)
-    while (this.isUsed(`${base}_${count}`)) count++
-    return `${base}_${count}`
+    while (this.isUsed(CallIds.numbered(base, count))) count++
+    return CallIds.numbered(base, count)
   }
 
   /** The latest call of an id that may go by that name and is, or is not, completed. */

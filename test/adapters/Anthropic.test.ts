@@ -249,7 +249,7 @@ describe("calls", () => {
       const [found, late, ...others] = of(events, "ToolCallCompleted")
       assert.deepStrictEqual([found?.name, found?.arguments, others], ["early", { a: 1 }, []])
       assert.deepStrictEqual([late?.id, late?.rawArguments], ["late", "{}"])
-      assert.match(found!.id, /^call_[\da-f]{8}-/)
+      assert.match(found!.id, /^call_[\da-f]{32}$/)
     }))
 
   it.effect("R-343: blocks that all have index 0 are told apart, also where they are of different kinds", () =>

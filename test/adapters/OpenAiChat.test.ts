@@ -209,7 +209,7 @@ describe("calls", () => {
       )
       assert.strictEqual(new Set(found.map(({ id }) => id)).size, 5)
       for (const { id } of found) {
-        assert.match(id, /^call_[\da-f]{8}-[\da-f]{4}-7[\da-f]{3}-[89ab][\da-f]{3}-[\da-f]{12}$/)
+        assert.match(id, /^call_[\da-f]{12}7[\da-f]{3}[89ab][\da-f]{15}$/)
       }
       assert.deepStrictEqual(found.map(({ id }) => id), of(events, "ToolCallStarted").map(({ id }) => id))
     }))

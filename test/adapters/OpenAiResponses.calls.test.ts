@@ -195,7 +195,7 @@ describe("calls", () => {
         completed()
       )
       assert.strictEqual(calls(events).length, 1)
-      assert.match(of(events, "ToolCallCompleted")[0]!.id, /^call_[0-9a-f-]{36}$/)
+      assert.match(of(events, "ToolCallCompleted")[0]!.id, /^call_[0-9a-f]{32}$/)
     }))
 
   it.effect("R-338, I-21: fragments that come before their header count", () =>

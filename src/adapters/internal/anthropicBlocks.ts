@@ -6,6 +6,7 @@
  */
 import type * as Event from "../../Event.ts"
 import * as CallArguments from "../../internal/callArguments.ts"
+import * as CallIds from "../../internal/callIds.ts"
 import * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
 import * as Turn from "./anthropicTurn.ts"
@@ -83,7 +84,7 @@ export class Blocks {
   private readonly byPlace = new Map<string, Block>()
   /** Arguments that came before their block. */
   private readonly early = new Map<unknown, string>()
-  private readonly ids = new Map<string, number>()
+  private readonly ids = new CallIds.UniqueIds()
 
   constructor(makeId: () => string) {
     this.makeId = makeId
@@ -186,14 +187,8 @@ export class Blocks {
   }
 
   private uniqueId(wanted: string): { readonly id: string; readonly duplicateOf?: string } {
-    let count = (this.ids.get(wanted) ?? 0) + 1
-    const numbered = (): string => count === 1 ? wanted : `${wanted}_${count}`
-    while (count > 1 && this.ids.has(numbered())) count++
-    const id = numbered()
-    this.ids.set(wanted, count)
-    if (id === wanted) return { id }
-    this.ids.set(id, 1)
-    return { id, duplicateOf: wanted }
+    const id = this.ids.take(wanted)
+    return id === wanted ? { id } : { id, duplicateOf: wanted }
   }
 
   /** What a block has from the start, and what came for it before. */

@@ -4,6 +4,7 @@
  * that are used twice, halves of server-side calls. A message whose turn is over is written the same in every request, so
  * that a thread that grows begins with what was sent before, and a provider finds it in its cache.
  */
+import * as CallIds from "../../internal/callIds.ts"
 import type * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
 import * as Media from "./anthropicMedia.ts"
@@ -62,7 +63,7 @@ class Writer {
   /** System texts that wait for their place, which is after a user message and before an assistant's. */
   private waiting: Array<Json.JsonObject> = []
   private readonly exchanges: Array<Exchange> = []
-  private readonly ids = new Ids()
+  private readonly ids = new CallIds.SentIds({ letters: "word", mayRepeat: false })
   /** The server-side calls that were written, whose results may be written too. */
   private readonly serverCalls = new Set<string>()
   /** The server-side calls that have a result somewhere. */
@@ -185,40 +186,6 @@ const withoutLastSpace = (message: Json.JsonObject & { readonly content: Blocks 
   if (index < all.length - 1 || message["role"] !== "assistant" || typeof last?.["text"] !== "string") return message
   return { ...message, content: [...message.content.slice(0, -1), { ...last, text: last["text"].trimEnd() }] }
 }
-
-/** The ids of calls as the protocol takes them: of few letters, and none of them twice in a thread. */
-class Ids {
-  /** By the id in the thread: the one that was written for the latest call of it. */
-  private readonly current = new Map<string, string>()
-  /** By the id that was wanted: how many calls have wanted it. */
-  private readonly counts = new Map<string, number>()
-
-  /** The id of a call. */
-  called(id: string): string {
-    const wanted = sendable(id)
-    let count = (this.counts.get(wanted) ?? 0) + 1
-    const numbered = (): string => count === 1 ? wanted : `${wanted}_${count}`
-    while (count > 1 && this.counts.has(numbered())) count++
-    const written = numbered()
-    this.counts.set(wanted, count)
-    if (written !== wanted) this.counts.set(written, 1)
-    this.current.set(id, written)
-    return written
-  }
-
-  /** The id that an answer names. */
-  answered(id: string): string {
-    return this.current.get(id) ?? sendable(id)
-  }
-
-  /** Keeps an id that goes back as it is from every other call. */
-  reserve(id: string): string {
-    this.counts.set(id, Math.max(1, this.counts.get(id) ?? 0))
-    return id
-  }
-}
-
-const sendable = (id: string): string => id.replaceAll(/[^A-Za-z0-9_-]/g, "_") || "call"
 
 /** Whether a thread goes on with a turn of the model's that does not start with a thought of its own. */
 export const isThoughtless = (messages: ReadonlyArray<Message.Message>): boolean => {

@@ -8,6 +8,7 @@ import * as Effect from "effect/Effect"
 import * as Random from "effect/Random"
 import type * as Event from "../../Event.ts"
 import * as CallArguments from "../../internal/callArguments.ts"
+import * as CallIds from "../../internal/callIds.ts"
 import type * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
 
@@ -43,16 +44,16 @@ type Events = Array<Event.AdapterEvent>
 
 const hexadecimal = (value: number, digits: number): string => value.toString(16).padStart(digits, "0")
 
-/** Makes ids for calls that came without one: `call_` and a UUID of version 7. */
+/** Makes ids for calls that came without one: `call_` and a UUID of version 7, without its hyphens. */
 export const idMaker: Effect.Effect<() => string> = Effect.gen(function*() {
   const time = hexadecimal(yield* Clock.currentTimeMillis, 12)
   const high = hexadecimal(yield* Random.nextIntBetween(0x8000, 0xbfff), 4)
   const low = yield* Random.nextIntBetween(0, 2 ** 48 - 1)
   let count = 0
   return () => {
-    const serial = `7${hexadecimal(count % 4096, 3)}-${high}-${hexadecimal((low + count) % 2 ** 48, 12)}`
+    const serial = `7${hexadecimal(count % 4096, 3)}${high}${hexadecimal((low + count) % 2 ** 48, 12)}`
     count++
-    return `call_${time.slice(0, 8)}-${time.slice(8)}-${serial}`
+    return `call_${time}${serial}`
   }
 })
 
@@ -77,8 +78,7 @@ export class CallFragments {
   private readonly calls: Array<Call> = []
   private readonly byIndex = new Map<number | string, Call>()
   private readonly byWireId = new Map<string, Call>()
-  /** By id: how many calls have wanted it. */
-  private readonly ids = new Map<string, number>()
+  private readonly ids = new CallIds.UniqueIds()
   /** The calls that the wire has not said to be finished. */
   private readonly unfinished = new Set<Call>()
 
@@ -198,15 +198,8 @@ export class CallFragments {
 
   private uniqueId(call: Call): string {
     const wanted = call.wireId ?? this.makeId()
-    let count = (this.ids.get(wanted) ?? 0) + 1
-    const numbered = (): string => count === 1 ? wanted : `${wanted}_${count}`
-    while (count > 1 && this.ids.has(numbered())) count++
-    const id = numbered()
-    this.ids.set(wanted, count)
-    if (id !== wanted) {
-      this.ids.set(id, 1)
-      call.duplicateOf = wanted
-    }
+    const id = this.ids.take(wanted)
+    if (id !== wanted) call.duplicateOf = wanted
     return id
   }
 

@@ -3,6 +3,7 @@
  * message of a whole one, says. Reading is total: whatever has another form than expected is not there.
  */
 import * as CallArguments from "../../internal/callArguments.ts"
+import * as CallIds from "../../internal/callIds.ts"
 import * as Json from "../../internal/json.ts"
 import * as Message from "../../Message.ts"
 import type * as CallFragments from "./callFragments.ts"
@@ -30,14 +31,15 @@ export const write = (messages: ReadonlyArray<Message.Message>, style: Style): R
     if (attached.length > 0) written.push({ role: "user", content: attached })
     attached = []
   }
+  const ids = new CallIds.SentIds({ mayRepeat: true })
   const loop = messages.findLastIndex(({ role }) => role === "user")
   for (const [index, message] of messages.entries()) {
     if (message.role !== "tool") flush()
     const isThoughtLeft = style.isReasoningOfLoop && index < loop
-    const body = messageBody(message, isThoughtLeft ? { ...style, sendReasoningAs: "none" } : style)
+    const body = messageBody(message, isThoughtLeft ? { ...style, sendReasoningAs: "none" } : style, ids)
     if (!isSilent(body)) written.push(body)
     const media = message.role === "tool" ? attachments(message.content) : []
-    if (media.length > 0) attached.push(text(`From the tool call ${message.toolCallId}:`), ...media)
+    if (media.length > 0) attached.push(text(`From the tool call ${ids.answered(message.toolCallId ?? "")}:`), ...media)
   }
   flush()
   return written
@@ -47,7 +49,7 @@ export const write = (messages: ReadonlyArray<Message.Message>, style: Style): R
 const isSilent = ({ content, role, tool_calls }: Json.JsonObject): boolean =>
   role === "assistant" && content === "" && tool_calls === undefined
 
-const messageBody = (message: Message.Message, style: Style): Json.JsonObject => {
+const messageBody = (message: Message.Message, style: Style, ids: CallIds.SentIds): Json.JsonObject => {
   const name = message.name === undefined ? {} : { name: message.name }
   switch (message.role) {
     case "system":
@@ -55,18 +57,22 @@ const messageBody = (message: Message.Message, style: Style): Json.JsonObject =>
     case "user":
       return { role: "user", content: parts(message.content), ...name }
     case "assistant":
-      return { role: "assistant", ...name, ...assistantBody(message, style.sendReasoningAs) }
+      return { role: "assistant", ...name, ...assistantBody(message, style.sendReasoningAs, ids) }
     case "tool":
-      return { role: "tool", tool_call_id: message.toolCallId, content: Message.text(message) }
+      return { role: "tool", tool_call_id: ids.answered(message.toolCallId ?? ""), content: Message.text(message) }
   }
 }
 
-const assistantBody = (message: Message.Message, form: Vendors.ReasoningForm): Json.JsonObject => {
+const assistantBody = (
+  message: Message.Message,
+  form: Vendors.ReasoningForm,
+  ids: CallIds.SentIds
+): Json.JsonObject => {
   const calls = (message.toolCalls ?? []).filter((call) => call.providerExecuted !== true)
   const said = Message.text(message)
   return {
     content: said === "" && calls.length > 0 ? null : said,
-    ...(calls.length === 0 ? {} : { tool_calls: calls.map(toolCall) }),
+    ...(calls.length === 0 ? {} : { tool_calls: calls.map((call) => toolCall(call, ids.called(call.id))) }),
     ...reasoningBody(ofMessage(message).filter(isOwnReasoning), form, said)
   }
 }
@@ -92,12 +98,12 @@ const reasoningBody = (
 }
 
 /** A text that is no JSON object is not sent back: many servers parse it, and refuse the whole history. */
-const toolCall = (call: Message.ToolCall): Json.JsonObject => {
+const toolCall = (call: Message.ToolCall, id: string): Json.JsonObject => {
   const { rawArguments = "" } = call
   const isWhole = rawArguments.trim() !== "" && CallArguments.isWhole(CallArguments.ofText(rawArguments))
   const extra = object(call.metadata[metadataKey])["extra_content"]
   return {
-    id: call.id,
+    id,
     type: "function",
     function: { name: call.name, arguments: isWhole ? rawArguments : JSON.stringify(call.arguments) },
     ...(extra === undefined ? {} : { extra_content: extra })

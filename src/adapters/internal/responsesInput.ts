@@ -5,6 +5,7 @@
  * follows: servers refuse both.
  */
 import * as CallArguments from "../../internal/callArguments.ts"
+import * as CallIds from "../../internal/callIds.ts"
 import * as Json from "../../internal/json.ts"
 import * as Message from "../../Message.ts"
 import { metadataKey } from "./responsesOutput.ts"
@@ -18,60 +19,50 @@ export interface Input {
 
 /** The system messages a thread begins with are its instructions; without anything else they are its input. */
 export const write = (messages: ReadonlyArray<Message.Message>, isStored: boolean): Input => {
-  const ids = new CallIds()
+  const calls = new Calls()
   const first = messages.findIndex((message) => message.role !== "system")
   const leading = first < 0 ? [] : messages.slice(0, first)
   return {
     instructions: leading.length === 0 ? undefined : leading.map(Message.text).join("\n\n"),
-    items: messages.slice(leading.length).flatMap((message) => itemsOf(message, ids, isStored))
+    items: messages.slice(leading.length).flatMap((message) => itemsOf(message, calls, isStored))
   }
 }
 
-const itemsOf = (message: Message.Message, ids: CallIds, isStored: boolean): ReadonlyArray<Json.JsonObject> => {
+const itemsOf = (message: Message.Message, calls: Calls, isStored: boolean): ReadonlyArray<Json.JsonObject> => {
   switch (message.role) {
     case "system":
       return [{ role: "system", content: Message.text(message) }]
     case "user":
       return [{ role: "user", content: typeof message.content === "string" ? message.content : parts(message.content) }]
     case "assistant":
-      return assistantItems(message, ids, isStored)
+      return assistantItems(message, calls, isStored)
     case "tool":
-      return [ids.answer(message)]
+      return [calls.answer(message)]
   }
 }
 
-/**
- * Ids of calls as this protocol takes them, and what they are of. Those of other protocols may be too long for it, and
- * there are servers that begin anew with every turn: an id that an earlier call of the thread has becomes another one.
- */
-class CallIds {
-  private readonly taken = new Set<string>()
-  private readonly counts = new Map<string, number>()
-  private readonly latest = new Map<string, { readonly id: string; readonly type: string }>()
+/** The protocol's own limit: there are servers that make ids almost as long. */
+const longestId = 64
+
+/** Ids of calls as they are sent, and what kind of item each call is. */
+class Calls {
+  private readonly ids = new CallIds.SentIds({ longest: longestId, mayRepeat: false })
+  /** By the id in the thread: the type of the latest call. */
+  private readonly types = new Map<string, string>()
 
   /** The id under which a call goes out. Answers that follow are answers to this call. */
   open(call: Message.ToolCall): string {
     const kept = call.metadata[metadataKey]
-    const base = call.id.length <= longestId || kept !== undefined ? call.id : call.id.slice(0, longestId)
-    let count = this.counts.get(base) ?? 1
-    let id = base
-    while (this.taken.has(id)) id = `${base.slice(0, longestId - 8)}_${++count}`
-    this.counts.set(base, count)
-    this.taken.add(id)
-    this.latest.set(call.id, {
-      id,
-      type: Wire.string(Wire.object(Wire.object(kept)["item"])["type"]) ?? "function_call"
-    })
-    return id
+    this.types.set(call.id, Wire.string(Wire.object(Wire.object(kept)["item"])["type"]) ?? "function_call")
+    return this.ids.called(call.id, kept !== undefined)
   }
 
   answer(message: Message.Message): Json.JsonObject {
-    const { id, type } = this.latest.get(message.toolCallId ?? "") ?? { id: message.toolCallId, type: "function_call" }
-    return { type: `${type}_output`, call_id: id, output: outputOf(message) }
+    const { toolCallId = "" } = message
+    const type = this.types.get(toolCallId) ?? "function_call"
+    return { type: `${type}_output`, call_id: this.ids.answered(toolCallId), output: outputOf(message) }
   }
 }
-
-const longestId = 64
 
 // ---------------------------------------------------------------------------------------------------------------------
 // content
@@ -160,12 +151,12 @@ const placeOf = (kept: Json.JsonObject): number => {
 
 const assistantItems = (
   message: Message.Message,
-  ids: CallIds,
+  callIds: Calls,
   isStored: boolean
 ): ReadonlyArray<Json.JsonObject> => {
   const kept = keptIn(message)
   const calls = (message.toolCalls ?? []).filter((call) => call.providerExecuted !== true).map((call) =>
-    callItem(call, ids)
+    callItem(call, callIds)
   )
   const items = answered(kept).flatMap((one): ReadonlyArray<Placed> => {
     const item = Json.isObject(one["item"]) ? backItem(one["item"], isStored) : undefined
@@ -180,11 +171,11 @@ const assistantItems = (
 const compare = (left: number, right: number): number => left === right ? 0 : left < right ? -1 : 1
 
 /** A text that is no JSON object is not sent back: servers parse it, and refuse the whole history. */
-const callItem = (call: Message.ToolCall, ids: CallIds): Placed => {
+const callItem = (call: Message.ToolCall, callIds: Calls): Placed => {
   const { rawArguments = "" } = call
   const { index: _, item, ...rest } = Wire.object(call.metadata[metadataKey])
   const place = placeOf(Wire.object(call.metadata[metadataKey]))
-  const call_id = ids.open(call)
+  const call_id = callIds.open(call)
   if (Json.isObject(item)) return { place, item: { ...item, call_id } }
   const isWhole = rawArguments.trim() !== "" && CallArguments.isWhole(CallArguments.ofText(rawArguments))
   const args = isWhole ? rawArguments : JSON.stringify(call.arguments)

@@ -5,6 +5,7 @@
  */
 import type * as Event from "../../Event.ts"
 import * as CallArguments from "../../internal/callArguments.ts"
+import * as CallIds from "../../internal/callIds.ts"
 import type * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
 import * as Layout from "./layout.ts"
@@ -34,8 +35,7 @@ export class Calls {
   private readonly owner: Layout.Owner
   private readonly makeId: () => string
   private readonly calls: Array<Call> = []
-  /** By id: how many calls have wanted it. */
-  private readonly ids = new Map<string, number>()
+  private readonly ids = new CallIds.UniqueIds()
   /** By the id that the library uses, which it may use again: the latest call. */
   private readonly latest = new Map<string, Call>()
   /** Made and whole, and completed as soon as the reply goes on. */
@@ -119,7 +119,7 @@ export class Calls {
 
   private open(wireId: string, name: string, at: number, isStreamed: boolean, out: Events): Call {
     const call: Call = {
-      id: this.uniqueId(wireId),
+      id: this.ids.take(wireId === "" ? this.makeId() : wireId),
       wireId,
       name,
       at,
@@ -136,17 +136,6 @@ export class Calls {
     this.latest.set(wireId, call)
     out.push({ _tag: "ToolCallStarted", id: call.id, name })
     return call
-  }
-
-  private uniqueId(wireId: string): string {
-    const wanted = wireId === "" ? this.makeId() : wireId
-    let count = (this.ids.get(wanted) ?? 0) + 1
-    const numbered = (): string => count === 1 ? wanted : `${wanted}_${count}`
-    while (count > 1 && this.ids.has(numbered())) count++
-    this.ids.set(wanted, count)
-    const id = numbered()
-    if (id !== wanted) this.ids.set(id, 1)
-    return id
   }
 
   private append(call: Call, text: string, out: Events): void {

@@ -1,8 +1,9 @@
 /**
  * A thread as bridged libraries want it: the answers to a turn's calls in one message, each with the name of its tool,
  * and ids that the provider can read. A call keeps the id its provider gave it; the ids of others are written in the
- * letters that every provider takes.
+ * letters and the length that every provider takes.
  */
+import * as CallIds from "../../internal/callIds.ts"
 import type * as Message from "../../Message.ts"
 import * as Layout from "./layout.ts"
 
@@ -49,9 +50,9 @@ export const turns = (owner: Layout.Owner, messages: ReadonlyArray<Message.Messa
 
 class Ids {
   private readonly owner: Layout.Owner
-  private readonly used = new Set<string>()
-  /** By the id in the thread: the latest call of that id. */
-  private readonly sent = new Map<string, { readonly id: string; readonly name: string }>()
+  private readonly ids = new CallIds.SentIds({ letters: "word", mayRepeat: true })
+  /** By the id in the thread: the name of the latest call of that id. */
+  private readonly names = new Map<string, string>()
 
   constructor(owner: Layout.Owner) {
     this.owner = owner
@@ -60,24 +61,13 @@ class Ids {
   turn(calls: ReadonlyArray<Message.ToolCall>): (call: Message.ToolCall) => string {
     const byCall = new Map<Message.ToolCall, string>()
     for (const call of calls) {
-      const id = Layout.isOwn(this.owner, call) ? call.id : this.plain(call.id)
-      this.used.add(id)
-      this.sent.set(call.id, { id, name: call.name })
-      byCall.set(call, id)
+      this.names.set(call.id, call.name)
+      byCall.set(call, this.ids.called(call.id, Layout.isOwn(this.owner, call)))
     }
     return (call) => byCall.get(call) ?? call.id
   }
 
-  answered(message: Message.Message): { readonly id: string; readonly name: string } {
-    const id = message.toolCallId ?? ""
-    return this.sent.get(id) ?? { id: this.plain(id), name: message.name ?? "unknown" }
-  }
-
-  private plain(id: string): string {
-    const wanted = id.replaceAll(/[^A-Za-z0-9_-]/g, "_").slice(0, 64)
-    if (wanted === id) return id
-    let free = wanted
-    for (let count = 2; this.used.has(free); count++) free = `${wanted}_${count}`
-    return free
+  answered({ name = "unknown", toolCallId = "" }: Message.Message): { readonly id: string; readonly name: string } {
+    return { id: this.ids.answered(toolCallId), name: this.names.get(toolCallId) ?? name }
   }
 }
