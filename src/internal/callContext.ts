@@ -63,7 +63,8 @@ export interface CallContext {
    */
   readonly updateContext: (values: Json.JsonObject) => Effect.Effect<void>
   /**
-   * Runs a Promise API: interruption fires its signal and waits until the promise has settled. A rejection is a failure
+   * Runs a Promise API: interruption fires its signal and waits until the promise has settled, which `Effect.promise` and
+   * `Effect.tryPromise` do not: what ignores their signal outlives the run, and is named nowhere. A rejection is a failure
    * that the handler reports, with what it was rejected with as its `cause`; the model reads the name and the message of
    * that.
    */
