@@ -55,6 +55,8 @@ export type Halt =
 
 const AnswerSchema = Schema.Record(Schema.String, Json.Opaque)
 
+const Content = Schema.Union([Schema.String, Schema.Array(Message.Part)])
+
 const ContextUpdate = Schema.Record(Schema.String, Json.Opaque)
 
 const Mode = Schema.Literals(["auto", "manual"])
@@ -328,7 +330,7 @@ const runnerEvents = [
   }),
   Schema.TaggedStruct("ToolResultEncoded", {
     id: Schema.String,
-    content: Schema.String,
+    content: Content,
     isError: Schema.optionalKey(Schema.Boolean),
     originalLength: Schema.optionalKey(Schema.Int),
     settled: Schema.optionalKey(Schema.Boolean)
@@ -352,7 +354,7 @@ const runnerEvents = [
     toolCallId: Schema.String,
     reason: Schema.String,
     result: Json.Opaque,
-    content: Schema.optionalKey(Schema.String),
+    content: Schema.optionalKey(Content),
     onToolErrorException: Schema.optionalKey(Json.Opaque)
   })
 ] as const

@@ -5,6 +5,7 @@
  * @since 0.1.0
  */
 import * as Schema from "effect/Schema"
+import * as Contents from "./internal/content.ts"
 import * as FinishReasons from "./internal/finishReason.ts"
 import * as Json from "./internal/json.ts"
 
@@ -234,6 +235,8 @@ const isParts = Schema.is(Schema.Array(Part))
  */
 export const answer = (toolCallId: string, value: unknown): Message => {
   if (typeof value === "string") return tool(toolCallId, value)
+  const content = Contents.partsOf(value)
+  if (content !== undefined) return tool(toolCallId, content)
   if (Array.isArray(value) && value.length > 0 && isParts(value)) return tool(toolCallId, value)
   return tool(toolCallId, Json.isObject(value) ? JSON.stringify(Json.toJson(value)) : Json.render(value))
 }

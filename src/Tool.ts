@@ -12,6 +12,7 @@ import type * as Schedule from "effect/Schedule"
 import type * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
 import type * as CallContexts from "./internal/callContext.ts"
+import * as Contents from "./internal/content.ts"
 import * as Declaration from "./internal/declaration.ts"
 import type * as Json from "./internal/json.ts"
 import * as Outcomes from "./internal/outcome.ts"
@@ -20,6 +21,7 @@ import * as Questions from "./internal/question.ts"
 import * as SubAgent from "./internal/subAgent.ts"
 import type { ToolError } from "./internal/toolError.ts"
 import type * as Declared from "./internal/toolOptions.ts"
+import type * as Message from "./Message.ts"
 
 export {
   /**
@@ -89,6 +91,14 @@ export interface Halt<out A = unknown> {
   readonly reason: string
   readonly result: A
 }
+
+/**
+ * A result that is made of parts. See {@link content}.
+ *
+ * @category models
+ * @since 0.2.0
+ */
+export interface Content extends Contents.Content {}
 
 /**
  * What a call came to. Exactly one per call.
@@ -359,6 +369,44 @@ export const ok = <A>(value: A): Ok<A> => Outcomes.brand({ _tag: "Ok", value })
  * @since 0.1.0
  */
 export const error = <E>(reason: E): Error<E> => Outcomes.brand({ _tag: "Error", error: reason })
+
+/**
+ * What a handler succeeds with when the model is to see more than a text: text, image and file parts, each image and file
+ * by its `url` or its base64 `data`. The parts pass by the tool's `success` schema and the run's `Encoder`, and are the
+ * `content` of the tool message and of `ToolResultEncoded`. Each protocol writes them in its own way; a part that it has
+ * no way for is told in one line with its kind, type and size. The result limit is for the texts among them.
+ *
+ * Throws a `TypeError` that names the part for one that is no text, image or file, or has neither `url` nor `data`.
+ *
+ * **Example** (A tool that shows a picture)
+ *
+ * ```ts import.meta.vitest
+ * import { Chat, Tool } from "heddle"
+ * import { Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ *
+ * const screenshot = Tool.make("screenshot", {
+ *   parameters: {},
+ *   handler: () =>
+ *     Effect.succeed(Tool.content([
+ *       { type: "text", text: "The page after the click" },
+ *       { type: "image", mediaType: "image/png", data: "iVBORw0KGgo=" }
+ *     ]))
+ * })
+ * const model = Script.layer([
+ *   [Script.toolCall("c0", "screenshot"), Script.finish("tool_calls")],
+ *   [Script.text("A login form."), Script.finish("stop")]
+ * ])
+ * const result = await Effect.runPromise(Chat.run("Look", { tools: [screenshot] }).pipe(Effect.provide(model)))
+ * const content = result.steps[0]?.toolResults[0]?.content
+ *
+ * Array.isArray(content) && content.map((part) => part.type) // => ["text", "image"]
+ * ```
+ *
+ * @category constructors
+ * @since 0.2.0
+ */
+export const content = (parts: ReadonlyArray<Message.Part>): Content => Contents.make(parts)
 
 /**
  * What a handler succeeds with to ask the user a question. The run ends with outcome `AskUser` once the other calls of

@@ -66,7 +66,7 @@ describe("ToolRunner: compact tools", () => {
         ToolRunner.stream([call("c0", "tool_help", { names: ["weather"] })], tools, { onToolError: "halt" })
       ).pipe(Effect.provide(executor))
       assert.deepStrictEqual(events.map((event) => event._tag), ["ToolExecutionCompleted", "ToolResultEncoded"])
-      assert.deepStrictEqual(JSON.parse(only(events, "ToolResultEncoded").content), [Tool.definition(weather)])
+      assert.deepStrictEqual(JSON.parse(Message.text(only(events, "ToolResultEncoded"))), [Tool.definition(weather)])
       assert.deepStrictEqual(executed, [])
     }))
 

@@ -13,6 +13,7 @@ import type * as Event from "../Event.ts"
 import type * as Message from "../Message.ts"
 import type * as Policy from "../Policy.ts"
 import type * as Tool from "../Tool.ts"
+import * as Contents from "./content.ts"
 import * as Crash from "./crash.ts"
 import * as Cut from "./cut.ts"
 import { described, shownText, thrown, unwrapped, written } from "./errorFields.ts"
@@ -71,7 +72,7 @@ export interface Numbered extends Subject {
 
 const encoded = (
   id: string,
-  { content, originalLength }: Cut.Text,
+  { content, originalLength }: Cut.Shown,
   isError: boolean
 ): Event.Of<"ToolResultEncoded"> => {
   const event: Types.Mutable<Event.Of<"ToolResultEncoded">> = { _tag: "ToolResultEncoded", id, content }
@@ -80,7 +81,7 @@ const encoded = (
   return event
 }
 
-const result = (call: Message.ToolCall, raw: Tool.Outcome, text: Cut.Text, isError: boolean): Answer => ({
+const result = (call: Message.ToolCall, raw: Tool.Outcome, text: Cut.Shown, isError: boolean): Answer => ({
   raw,
   message: message(call.id, text.content, isError),
   tail: encoded(call.id, text, isError)
@@ -103,8 +104,24 @@ const write = <E, R>(desk: Desk<E, R>, subject: Subject, value: unknown): Effect
 const encodingFailed = (subject: Subject, cause: Cause.Cause<unknown>): Tool.ToolError =>
   toolError("encoding_failed", subject.call, { cause: Cause.squash(cause) })
 
+/** Writes a result. One that is made of parts is what the model reads already. */
+const writeResult = <E, R>(
+  desk: Desk<E, R>,
+  subject: Subject,
+  value: unknown
+): Effect.Effect<Message.Content, unknown> => {
+  const parts = Contents.partsOf(value)
+  return parts === undefined ? write(desk, subject, value) : Exit.succeed(parts)
+}
+
 /** Encodes a result, first by the tool's own schema. */
-const encode = <E, R>(desk: Desk<E, R>, subject: Subject, value: unknown): Effect.Effect<string, unknown, any> => {
+const encode = <E, R>(
+  desk: Desk<E, R>,
+  subject: Subject,
+  value: unknown
+): Effect.Effect<Message.Content, unknown, any> => {
+  const parts = Contents.partsOf(value)
+  if (parts !== undefined) return Exit.succeed(parts)
   const encodeSuccess = subject.tool?.encodeSuccess
   return encodeSuccess === undefined
     ? write(desk, subject, value)
@@ -164,7 +181,11 @@ const withMessage = (reason: unknown, fields: unknown): unknown =>
     : fields
 
 /** What the model reads of a failure. An encoder that failed on the result is not asked to encode its failure. */
-const errorContent = <E, R>(desk: Desk<E, R>, subject: Subject, reason: unknown): Effect.Effect<Cut.Text, never, any> =>
+const errorContent = <E, R>(
+  desk: Desk<E, R>,
+  subject: Subject,
+  reason: unknown
+): Effect.Effect<Cut.Shown, never, any> =>
   Effect.suspend(() => {
     if (isEncodingFailure(reason)) return Effect.succeed(literal({ error: described(reason.cause).text }))
     return Effect.flatMap(
@@ -182,7 +203,7 @@ const isEncodingFailure = (reason: unknown): reason is Tool.ToolError =>
 const continued = <E, R>(desk: Desk<E, R>, subject: Subject, reason: unknown): Effect.Effect<Answer, never, any> =>
   Effect.map(errorContent(desk, subject, reason), (text) => told(subject, reason, text))
 
-const told = (subject: Subject, reason: unknown, text: Cut.Text): Answer => ({
+const told = (subject: Subject, reason: unknown, text: Cut.Shown): Answer => ({
   ...result(subject.call, { _tag: "Error", error: reason }, text, true),
   ...failure(reason)
 })
@@ -204,7 +225,7 @@ const halted = <E, R>(
 ): Effect.Effect<Answer, never, any> =>
   Effect.map(errorContent(desk, subject, reason), ({ content }) => toldHalt(subject, reason, content, exception))
 
-const toldHalt = (subject: Subject, reason: unknown, content: string, exception: Exception): Answer => ({
+const toldHalt = (subject: Subject, reason: unknown, content: Message.Content, exception: Exception): Answer => ({
   raw: { _tag: "Error", error: reason },
   message: message(subject.call.id, content, true),
   tail: { _tag: "ToolHalt", toolCallId: subject.call.id, reason: "tool_error", result: reason, content, ...exception },
@@ -228,7 +249,7 @@ const broken = <E, R>(
 }
 
 /** What a policy puts in the place of an error. Under R-039 a tool's limit is for its own results. */
-const replaced = <E, R>({ policy }: Desk<E, R>, { tool }: Subject, content: string): Cut.Text =>
+const replaced = <E, R>({ policy }: Desk<E, R>, { tool }: Subject, content: Message.Content): Cut.Shown =>
   policy.resultCut === "head" ? { content } : Cut.result(content, tool?.maxResultChars, policy)
 
 const decided = <E, R>(
@@ -243,7 +264,7 @@ const decided = <E, R>(
   if (tag === "Fail" && known._tag === "Fail") return Effect.fail(known.error)
   if (tag === "Continue" && known._tag === "Continue") {
     const { replacement } = known
-    return write(desk, subject, replacement).pipe(
+    return writeResult(desk, subject, replacement).pipe(
       Effect.map((content) =>
         result(subject.call, { _tag: "Ok", value: replacement }, replaced(desk, subject, content), false)
       ),
@@ -293,7 +314,7 @@ const asked = <E, R>(desk: Desk<E, R>, { call }: Subject, raw: Tool.AskUser): An
 /** A halt is kept even when its result cannot be encoded: it is then written as it can be. */
 const stopped = <E, R>(desk: Desk<E, R>, subject: Subject, raw: Tool.Halt): Effect.Effect<Answer, never, R> => {
   const { call } = subject
-  return write(desk, subject, raw.result).pipe(
+  return writeResult(desk, subject, raw.result).pipe(
     Effect.catchCause(() => Effect.succeed(literalValue(raw.result))),
     Effect.map((encoded) => Cut.result(encoded, subject.tool?.maxResultChars, desk.policy).content),
     Effect.map((content) => ({
@@ -316,9 +337,9 @@ const succeeded = <E, R>(
   desk: Desk<E, R>,
   subject: Subject,
   raw: Tool.Ok,
-  encoding: Effect.Effect<string, unknown, any>
+  encoding: Effect.Effect<Message.Content, unknown, any>
 ): Effect.Effect<Answer, E, R> => {
-  const told = (content: string) =>
+  const told = (content: Message.Content) =>
     result(subject.call, raw, Cut.result(content, subject.tool?.maxResultChars, desk.policy), false)
   if (Now.isDone(encoding)) return Exit.succeed(told(encoding.value))
   return Effect.matchCauseEffectEager(encoding, {

@@ -2,12 +2,17 @@
  * How much of a text the model reads. Lengths are UTF-16 code units, as JavaScript counts them, and a surrogate pair is
  * never split.
  */
+import type * as Message from "../Message.ts"
 import type * as Policy from "../Policy.ts"
 
-/** A text, and the length it had if it was cut. */
-export interface Text {
-  readonly content: string
+/** What the model reads, and the length its text had if that was cut. */
+export interface Shown {
+  readonly content: Message.Content
   readonly originalLength?: number
+}
+
+interface Text extends Shown {
+  readonly content: string
 }
 
 type Cut = (content: string, limit: number) => string
@@ -68,9 +73,29 @@ const within = (content: string, limit: number, cut: Cut): Text => {
     : { content }
 }
 
+/** The texts among some parts, cut to the limit together: each to its share. */
+const partsWithin = (parts: ReadonlyArray<Message.Part>, limit: number, cut: Cut): Shown => {
+  const length = parts.reduce((sum, part) => sum + (part.type === "text" ? part.text.length : 0), 0)
+  const most = Math.floor(limit)
+  if (!(most > 0 && length > most)) return { content: parts }
+  const content = parts.flatMap((part): ReadonlyArray<Message.Part> => {
+    if (part.type !== "text") return [part]
+    const share = Math.floor(most * (part.text.length / length))
+    return share === 0 ? [] : [{ ...part, text: within(part.text, share, cut).content }]
+  })
+  return { content, originalLength: length }
+}
+
 /** A result, cut to the limit of its tool or, where that has none, of the policy. A limit that is not above zero is none. */
-export const result = (content: string, own: number | null | undefined, { resultCut, resultLimit }: Knobs): Text =>
-  within(content, (own === undefined ? resultLimit : own) ?? 0, cuts[resultCut])
+export const result = (
+  content: Message.Content,
+  own: number | null | undefined,
+  { resultCut, resultLimit }: Knobs
+): Shown => {
+  const limit = (own === undefined ? resultLimit : own) ?? 0
+  const cut = cuts[resultCut]
+  return typeof content === "string" ? within(content, limit, cut) : partsWithin(content, limit, cut)
+}
 
 /** The text of an error. Where only the head of a result is kept, errors stay whole. */
 export const error = (content: string, { resultCut, resultLimit }: Knobs): Text =>

@@ -10,6 +10,8 @@ type Payload = { readonly [name: string]: unknown }
 
 const isString = (value: unknown): value is string => typeof value === "string"
 
+const isContent = (value: unknown): boolean => isString(value) || (Array.isArray(value) && value.every(Json.isObject))
+
 const isOptional = (value: unknown, is: (value: unknown) => boolean): boolean =>
   value === undefined || value === null || is(value)
 
@@ -39,12 +41,12 @@ const checks = new Map<unknown, (event: Payload) => boolean>(Object.entries(
     RawChunk: (event) => hasUsage(event["chunk"]),
     Error: (event) => "error" in event,
     ToolExecutionCompleted: ({ contextUpdate, id }) => typeof id === "string" && Json.isObject(contextUpdate),
-    ToolResultEncoded: ({ content, id }) => typeof id === "string" && typeof content === "string",
+    ToolResultEncoded: ({ content, id }) => typeof id === "string" && isContent(content),
     AskUserRequested: (event) =>
       isString(event["toolCallId"]) && isString(event["question"]) && isOptional(event["opts"], Array.isArray),
     ToolApprovalRequested: (event) => isString(event["toolCallId"]),
     ToolHalt: (event) =>
-      isString(event["toolCallId"]) && isString(event["reason"]) && isOptional(event["content"], isString),
+      isString(event["toolCallId"]) && isString(event["reason"]) && isOptional(event["content"], isContent),
     StepCompleted: ({ manualToolCalls, response, thread }) =>
       Json.isObject(response) && Array.isArray(response["toolCalls"]) &&
       Json.isObject(thread) && Log.hasMessages(thread) && isOptional(manualToolCalls, Array.isArray),

@@ -107,7 +107,7 @@ export const mergeUpdates = (updates: ReadonlyArray<Json.JsonObject | undefined>
 }
 
 /** The message that answers a call. */
-export const message = (toolCallId: string, content: string, isError: boolean): Message.Message =>
+export const message = (toolCallId: string, content: Message.Content, isError: boolean): Message.Message =>
   isError
     ? { role: "tool", toolCallId, content, metadata: Json.none, isError }
     : { role: "tool", toolCallId, content, metadata: Json.none }

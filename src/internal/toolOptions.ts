@@ -68,7 +68,8 @@ interface Declarations<P, R> {
  * What a handler may produce under a success schema. While the compiler reads a handler before it knows the schema, `S`
  * is `never`: then the handler's own value must not be held to the rest of this union.
  */
-export type Produced<S extends Schema.Constraint> = [S] extends [never] ? any : S["Type"] | Tool.AskUser | Tool.Halt
+export type Produced<S extends Schema.Constraint> = [S] extends [never] ? any
+  : S["Type"] | Tool.AskUser | Tool.Content | Tool.Halt
 
 /** The effect of a handler as it was written, to infer it from; nothing while it is being read. It forbids nothing. */
 type Written<H> = [H] extends [never] ? unknown : H | Effect.Effect<unknown, unknown, unknown>

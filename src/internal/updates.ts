@@ -1,5 +1,6 @@
 /** Tool events as updates on calls, for callers that think in results and not in events. */
 import type * as Event from "../Event.ts"
+import type * as Message from "../Message.ts"
 import type * as Tool from "../Tool.ts"
 import { described } from "./errorFields.ts"
 import * as Json from "./json.ts"
@@ -9,7 +10,7 @@ export interface Result {
   readonly success: boolean
   readonly data?: unknown
   readonly error?: string
-  readonly content: string
+  readonly content: Message.Content
   readonly metadata: Json.JsonObject & {
     readonly toolId: string
     readonly cancelled?: boolean
@@ -54,7 +55,7 @@ const toResult = ({ name, result: outcome }: Completed, { content, originalLengt
 
 /** How a call's text ends it: with the length it had, if it was cut. A question has none but itself. */
 interface End {
-  readonly content: string
+  readonly content: Message.Content
   readonly originalLength?: number
 }
 

@@ -302,7 +302,7 @@ describe("media", () => {
         Message.user([{ type: "file", url: "data:text/plain,%ff" }]),
         Message.user([{ type: "file", url: "https://example.com/a.csv", mediaType: "text/csv" }]),
         Message.user([{ type: "file", data: "AAAA", mediaType: "audio/wav" }]),
-        Message.tool("a", [{ type: "file", data: "AAAA", mediaType: "video/mp4" }]),
+        Message.tool("a", [{ type: "file" }]),
         Message.system([{ type: "image", data: "AAAA" }]),
         Message.assistant([{ type: "image", data: "AAAA" }])
       ]

@@ -126,7 +126,11 @@ describe("messages", () => {
         [
           { role: "user", content: written },
           { type: "function_call", call_id: "a", name: "look", arguments: "{}" },
-          { type: "function_call_output", call_id: "a", output: written }
+          {
+            type: "function_call_output",
+            call_id: "a",
+            output: [...written.slice(0, -1), { type: "input_text", text: "[file: audio/wav, 3 bytes]" }]
+          }
         ]
       )
     }))

@@ -50,7 +50,7 @@ export const run = (root: string, calls: ReadonlyArray<Message.ToolCall>, notes?
     )
     const encoded = events.filter(Event.guards.ToolResultEncoded)
     const answers = calls.map((call): any =>
-      JSON.parse(encoded.find((event) => event.id === call.id)?.content ?? "null")
+      JSON.parse(String(encoded.find((event) => event.id === call.id)?.content ?? "null"))
     )
     return { answers, events }
   })

@@ -116,7 +116,7 @@ export const byExecutor = (works: ReadonlyArray<Work>, given: Given = {}): Effec
         progress === undefined ? [] : [[at, toolCallId, progress] as const]
       ),
       contents: told.flatMap(([, { result, toolCallId }]) =>
-        result === undefined ? [] : [[toolCallId, result.content] as const]
+        result === undefined ? [] : [[toolCallId, String(result.content)] as const]
       ),
       context: yield* executor.updatedContext
     }

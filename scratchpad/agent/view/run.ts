@@ -2,7 +2,7 @@
  * A run as it is shown: a pure fold from events, each with the time it arrived, to what has been said, which calls
  * there are and how each of them stands. Every other part of the view is a function of this state.
  */
-import { type Event, Tool } from "heddle"
+import { type Event, Message, Tool } from "heddle"
 import * as Tools from "../tools.ts"
 
 /**
@@ -212,7 +212,7 @@ export const step = (run: Run, event: Event.Event, at: number): Run => {
     case "ToolExecutionCompleted":
       return ended(run, event.id, at, event.result)
     case "ToolResultEncoded":
-      return event.isError === true ? refused(run, event.id, at, event.content) : run
+      return event.isError === true ? refused(run, event.id, at, Message.text(event)) : run
     case "StepCompleted":
       return thinkAgain(run, event, at)
     case "ChatCompleted":

@@ -53,7 +53,7 @@ class Reader {
 
   read(event: Event.Event): boolean {
     if (event._tag === "TextDelta") return this.run.onText(event.delta)
-    if (event._tag === "ToolResultEncoded") this.run.onResult(JSON.parse(event.content) as Value)
+    if (event._tag === "ToolResultEncoded") this.run.onResult(JSON.parse(String(event.content)) as Value)
     else this.run.onEvent()
     if (event._tag === "ChatCompleted") this.ending = { abandoned: event.result.abandoned?.length ?? 0 }
     return true

@@ -71,13 +71,16 @@ const wireSource = (source: Source, fallback: string): Json.JsonObject => {
   return { type: "base64", media_type: mediaType, data }
 }
 
+/** What is wrong with a part that holds nothing, if it does not. */
+export const empty = (part: Part): string | undefined =>
+  part.url === undefined && part.data === undefined ? `the ${part.type} part has neither url nor data` : undefined
+
 /** Why a part cannot be sent, if it cannot. */
 export const unsupported = (part: Part): string | undefined => {
   const source = sourceOf(part)
-  const { data, fileId, mediaType, text, url } = source
-  if (data === undefined && fileId === undefined && text === undefined && url === undefined) {
-    return `the ${part.type} part has neither url nor data`
-  }
+  const { fileId, mediaType, text, url } = source
+  const problem = empty(part)
+  if (problem !== undefined) return problem
   if (url !== undefined && !/^https?:/i.test(url)) {
     return `the ${part.type} part's url must be an address, base64 data or the id of an upload`
   }

@@ -9,6 +9,7 @@ import type * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
 import * as Media from "./anthropicMedia.ts"
 import * as Turn from "./anthropicTurn.ts"
+import * as ToolContent from "./toolContent.ts"
 import { object, string } from "./wire.ts"
 
 type Blocks = ReadonlyArray<Json.JsonObject>
@@ -38,6 +39,17 @@ const partBlocks = (part: Message.Part): Blocks => {
 
 const contentBlocks = (content: Message.Content): Blocks =>
   typeof content === "string" ? textBlocks(content) : content.flatMap(partBlocks)
+
+/** The blocks of a tool's answer. What there is no block for is told in a line. */
+const answerBlocks = (content: Message.Content): Blocks =>
+  typeof content === "string" ?
+    textBlocks(content) :
+    content.flatMap((part) =>
+      ToolContent.isMedia(part) && !isHeld(part) ? textBlocks(ToolContent.line(part)) : partBlocks(part)
+    )
+
+const isHeld = (part: ToolContent.Media): boolean =>
+  Media.unsupported(part) === undefined && (!ToolContent.isImage(part) || ToolContent.isCommonImage(part))
 
 const isThinking = (block: Json.JsonObject | undefined): boolean =>
   block?.["type"] === "thinking" || block?.["type"] === "redacted_thinking"
@@ -133,7 +145,7 @@ class Writer {
   /** A failure is told in text only, and an upload stands for itself: what a result cannot hold follows all results. */
   private result({ content, isError = false, toolCallId = "" }: Message.Message): Blocks {
     const id = this.ids.answered(toolCallId)
-    const blocks = contentBlocks(content)
+    const blocks = answerBlocks(content)
     const held = blocks.filter(({ type }) => isError ? type === "text" : type !== "container_upload")
     const others = blocks.filter((block) => !held.includes(block))
     const said = held.length === 0 && isError ? textBlocks("The tool failed.") : held
@@ -230,7 +242,7 @@ export const unsupported = (messages: ReadonlyArray<Message.Message>): string | 
       if (message.role === "system" || message.role === "assistant") {
         return `a ${message.role} message cannot hold ${part.type} parts`
       }
-      const problem = Media.unsupported(part)
+      const problem = message.role === "tool" ? Media.empty(part) : Media.unsupported(part)
       if (problem !== undefined) return problem
     }
   }

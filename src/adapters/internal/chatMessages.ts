@@ -8,6 +8,7 @@ import * as Json from "../../internal/json.ts"
 import * as Message from "../../Message.ts"
 import type * as CallFragments from "./callFragments.ts"
 import type * as Vendors from "./chatVendors.ts"
+import * as ToolContent from "./toolContent.ts"
 import { list, object, string } from "./wire.ts"
 
 /** Under this key stands what has to go back to a server of this protocol, and to no other. */
@@ -23,7 +24,7 @@ export interface Style {
   readonly isReasoningOfLoop: boolean
 }
 
-/** What a tool's answer cannot hold here, such as an image, follows the answers of its turn in a user message. */
+/** What a tool's answer cannot hold here, such as an image, follows the answers of its turn in a user message, if that can. */
 export const write = (messages: ReadonlyArray<Message.Message>, style: Style): ReadonlyArray<Json.JsonObject> => {
   const written: Array<Json.JsonObject> = []
   let attached: Array<Json.JsonObject> = []
@@ -38,7 +39,7 @@ export const write = (messages: ReadonlyArray<Message.Message>, style: Style): R
     const isThoughtLeft = style.isReasoningOfLoop && index < loop
     const body = messageBody(message, isThoughtLeft ? { ...style, sendReasoningAs: "none" } : style, ids)
     if (!isSilent(body)) written.push(body)
-    const media = message.role === "tool" ? attachments(message.content) : []
+    const media = message.role === "tool" ? ToolContent.held(message.content, isHeld).flatMap(part) : []
     if (media.length > 0) attached.push(text(`From the tool call ${ids.answered(message.toolCallId ?? "")}:`), ...media)
   }
   flush()
@@ -59,8 +60,22 @@ const messageBody = (message: Message.Message, style: Style, ids: CallIds.SentId
     case "assistant":
       return { role: "assistant", ...name, ...assistantBody(message, style.sendReasoningAs, ids) }
     case "tool":
-      return { role: "tool", tool_call_id: ids.answered(message.toolCallId ?? ""), content: Message.text(message) }
+      return {
+        role: "tool",
+        tool_call_id: ids.answered(message.toolCallId ?? ""),
+        content: ToolContent.text(message.content, isHeld)
+      }
   }
+}
+
+/** What may follow a tool's answer. A file is a PDF here, and has no address. */
+const isHeld = (media: Media): boolean => {
+  const { data, url } = media
+  const type = ToolContent.typeOf(media)
+  const isInline = data !== undefined || url?.startsWith("data:") === true
+  if (isImage(media)) return ToolContent.isCommonImage(media) && (isInline || /^https?:/i.test(url ?? ""))
+  if (type?.startsWith("audio/") === true) return data !== undefined && /wav|mpeg|mp3/.test(type)
+  return isInline ? type === "application/pdf" : url?.startsWith("file-") === true
 }
 
 const assistantBody = (
@@ -128,10 +143,6 @@ const text = (value: string): Json.JsonObject => ({ type: "text", text: value })
 const parts = (content: Message.Content): string | ReadonlyArray<Json.JsonObject> =>
   typeof content === "string" ? content : content.flatMap(part)
 
-/** What a tool's answer cannot hold, and has to follow it. */
-const attachments = (content: Message.Content): ReadonlyArray<Json.JsonObject> =>
-  typeof content === "string" ? [] : content.filter(isMedia).flatMap(part)
-
 const part = (value: Message.Part): ReadonlyArray<Json.JsonObject> => {
   if (value.type === "text") return [text(value.text)]
   if (value.type === "reasoning") return []
@@ -158,6 +169,7 @@ export const unsupported = (messages: ReadonlyArray<Message.Message>): string | 
         return `a ${message.role} message cannot hold ${media.type} parts`
       }
       if (media.url === undefined && media.data === undefined) return `the ${media.type} part has neither url nor data`
+      if (message.role === "tool") continue
       if (!isImage(media) && media.url !== undefined && !/^(data:|file-)/.test(media.url)) {
         return "a file cannot be sent by its URL: send its data, or the id of an uploaded file"
       }

@@ -6,8 +6,10 @@
 import * as CallArguments from "../../internal/callArguments.ts"
 import type * as Json from "../../internal/json.ts"
 import * as Message from "../../Message.ts"
+import * as FileText from "./fileText.ts"
 import { metadataKey } from "./geminiCalls.ts"
 import * as GeminiTurn from "./geminiTurn.ts"
+import * as ToolContent from "./toolContent.ts"
 import * as Wire from "./wire.ts"
 
 export interface Contents {
@@ -91,7 +93,7 @@ const answerPart = (answer: Message.Message, call: Message.ToolCall | undefined)
 
 /** An answer has to be an object: one that is told in JSON is that object, any other text stands under a word of its own. */
 const response = (answer: Message.Message): Json.JsonObject => {
-  const text = Message.text(answer)
+  const text = ToolContent.text(answer.content, isHeld)
   const parsed = isExact(text) ? CallArguments.ofText(text) : undefined
   const told = parsed !== undefined && CallArguments.isWhole(parsed) ? parsed.arguments : undefined
   if (answer.isError === true) return told !== undefined && "error" in told ? told : { error: told ?? text }
@@ -103,8 +105,18 @@ const isExact = (text: string): boolean => text.trimStart().startsWith("{") && !
 
 /** What an answer cannot hold, such as an image, follows the answers of its turn. */
 const attachments = (answer: Message.Message): ReadonlyArray<Json.JsonObject> => {
-  const media = mediaParts(answer.content)
+  const media = ToolContent.held(answer.content, isHeld).map(mediaPart)
   return media.length === 0 ? [] : [{ text: `From the tool call ${answer.toolCallId}:` }, ...media]
+}
+
+const readable = /^(image\/(png|jpe?g|webp|hei[cf]|\*)|audio\/.*|video\/.*|application\/pdf)$/
+
+/** What the model reads beside an answer. */
+const isHeld = (media: Media): boolean => {
+  if (mediaProblem("tool", media) !== undefined) return false
+  const type = ToolContent.typeOf(media) ?? (media.type === "image" ? "image/png" : undefined)
+  if (type === undefined) return media.data === undefined
+  return readable.test(type) || (!type.startsWith("image/") && FileText.isTextual(type))
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -156,7 +168,8 @@ export const unsupported = (messages: ReadonlyArray<Message.Message>): string | 
   const ids = new Set<string>()
   for (const message of messages) {
     for (const media of mediaOf(message.content)) {
-      const problem = mediaProblem(message.role, media)
+      const isTold = message.role === "tool" && (media.data ?? media.url) !== undefined
+      const problem = isTold ? undefined : mediaProblem(message.role, media)
       if (problem !== undefined) return problem
     }
     for (const call of ownCalls(message)) ids.add(call.id)

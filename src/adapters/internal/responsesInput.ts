@@ -8,7 +8,9 @@ import * as CallArguments from "../../internal/callArguments.ts"
 import * as CallIds from "../../internal/callIds.ts"
 import * as Json from "../../internal/json.ts"
 import * as Message from "../../Message.ts"
+import * as FileText from "./fileText.ts"
 import { metadataKey } from "./responsesOutput.ts"
+import * as ToolContent from "./toolContent.ts"
 import * as Wire from "./wire.ts"
 
 /** What a request says of its thread. */
@@ -77,8 +79,26 @@ const parts = (content: ReadonlyArray<Message.Part>): ReadonlyArray<Json.JsonObj
   content.flatMap((part) => isMedia(part) ? [media(part)] : part.type === "text" ? [text(part.text)] : [])
 
 /** A tool's answer. It is a plain text if it can be one, because not every server takes parts. */
-const outputOf = (message: Message.Message): string | ReadonlyArray<Json.JsonObject> =>
-  typeof message.content !== "string" && message.content.some(isMedia) ? parts(message.content) : Message.text(message)
+const outputOf = ({ content }: Message.Message): string | ReadonlyArray<Json.JsonObject> => {
+  if (typeof content === "string" || ToolContent.held(content, isHeld).length === 0) {
+    return ToolContent.text(content, isHeld)
+  }
+  return parts(
+    content.map((part) => isMedia(part) && !isHeld(part) ? { type: "text", text: ToolContent.line(part) } : part)
+  )
+}
+
+const document =
+  /^application\/(pdf|rtf|msword|vnd\.(openxmlformats-officedocument|oasis\.opendocument|ms-excel|ms-powerpoint))/
+
+/** What an answer may hold: images, and files that the provider reads as documents. It refuses sounds. */
+const isHeld = (part: Media): boolean => {
+  const type = ToolContent.typeOf(part)
+  if (isUploaded(part.url)) return true
+  if (part.data === undefined && !/^(data|https?):/i.test(part.url ?? "")) return false
+  if (ToolContent.isImage(part)) return ToolContent.isCommonImage(part)
+  return type === undefined ? part.data === undefined : document.test(type) || FileText.isTextual(type)
+}
 
 const text = (value: string): Json.JsonObject => ({ type: "input_text", text: value })
 

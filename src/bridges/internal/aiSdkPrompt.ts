@@ -4,6 +4,7 @@
  */
 import * as Result from "effect/Result"
 import type * as Adapter from "../../Adapter.ts"
+import * as ToolContent from "../../adapters/internal/toolContent.ts"
 import * as Wire from "../../adapters/internal/wire.ts"
 import type * as Json from "../../internal/json.ts"
 import * as Message from "../../Message.ts"
@@ -49,6 +50,9 @@ export const write = (
           const content: Array<Part> = []
           for (const answer of turn.answers) content.push(yield* toolResult(writing, answer))
           prompt.push({ role: "tool", content })
+          const attached: Array<Part> = []
+          for (const answer of turn.answers) attached.push(...yield* attachments(writing, answer))
+          if (attached.length > 0) prompt.push({ role: "user", content: attached })
         }
       }
     }
@@ -170,18 +174,47 @@ const toolResult = (writing: Writing, { id, message, name }: History.Answer): Re
     ...options(writing, message)
   }))
 
-/** A result with images in it is content, which has no error flag; every other is a text. */
+/**
+ * A result with images in it is content, which has no error flag; every other is a text. So is one for a model that would
+ * write content as JSON, base64 and all: what it reads in the words of the user follows in a message of its own.
+ */
 const output = (writing: Writing, message: Message.Message): Result.Result<Part, string> =>
   Result.gen(function*() {
     const type = message.isError === true ? "error-text" : "text"
     const { content } = message
-    if (typeof content === "string" || !content.some(Layout.isMedia)) return { type, value: Message.text(message) }
+    if (typeof content === "string" || !content.some(Layout.isMedia) || isTextOnly(writing)) {
+      return { type, value: ToolContent.text(content, isTextOnly(writing) ? isAttached : () => false) }
+    }
     const value: Array<Part> = []
     for (const part of content) {
       if (part.type === "text") value.push({ type: "text", text: part.text })
-      else if (Layout.isMedia(part)) value.push(resultFile(writing, yield* Media.source(part)))
+      else if (Layout.isMedia(part)) {
+        const source = Media.source(part)
+        if (Media.isTold(part, source)) value.push({ type: "text", text: ToolContent.line(part) })
+        else value.push(resultFile(writing, yield* source))
+      }
     }
     return { type: "content", value }
+  })
+
+/** Models of Chat Completions write the content of a result as JSON. Gemini's on Vertex AI only have such a name. */
+const isTextOnly = ({ owner: { provider } }: Writing): boolean =>
+  /\.(chat|completion)$/.test(provider) && !provider.startsWith("google.")
+
+/** What such a model reads in a message of the user. */
+const isAttached = (part: Layout.Media): boolean => {
+  const type = ToolContent.typeOf(part)
+  if (Result.isFailure(Media.source(part))) return false
+  if (ToolContent.isImage(part)) return ToolContent.isCommonImage(part)
+  return type !== undefined && /^(application\/pdf|audio\/(wav|mpeg|mp3))$/.test(type)
+}
+
+const attachments = (writing: Writing, { id, message }: History.Answer): Result.Result<ReadonlyArray<Part>, string> =>
+  Result.gen(function*() {
+    const media = isTextOnly(writing) ? ToolContent.held(message.content, isAttached) : []
+    const parts: Array<Part> = media.length === 0 ? [] : [text(`From the tool call ${id}:`)]
+    for (const part of media) parts.push(file(writing, yield* Media.source(part)))
+    return parts
   })
 
 const resultFile = (writing: Writing, source: Media.Source): Part => {

@@ -3,6 +3,7 @@
  */
 import * as Prompt from "effect/ai/Prompt"
 import * as Result from "effect/Result"
+import * as ToolContent from "../../adapters/internal/toolContent.ts"
 import type * as Json from "../../internal/json.ts"
 import * as Message from "../../Message.ts"
 import * as History from "./history.ts"
@@ -123,7 +124,7 @@ const executed = (
   })
 ]
 
-/** The answer to a call. One with images in it has content for the model, and stands as its text for everybody else. */
+/** The answer to a call. One with images in it has content for the model, and is a text for those that read no content. */
 const toolResult = (
   owner: Layout.Owner,
   { id, message, name }: History.Answer
@@ -134,14 +135,18 @@ const toolResult = (
     if (typeof content !== "string" && content.some(Layout.isMedia)) {
       for (const part of content) {
         if (part.type === "text") modelOutput.push(text(part.text))
-        else if (Layout.isMedia(part)) modelOutput.push(file(yield* Media.source(part)))
+        else if (Layout.isMedia(part)) {
+          const source = Media.source(part)
+          if (Media.isTold(part, source)) modelOutput.push(text(ToolContent.line(part)))
+          else modelOutput.push(file(yield* source))
+        }
       }
     }
     return Prompt.makePart("tool-result", {
       id,
       name,
       isFailure: message.isError === true,
-      result: Message.text(message),
+      result: ToolContent.text(content, () => false),
       ...(modelOutput.length === 0 ? {} : { modelOutput }),
       providerExecuted: false,
       options: messageOptions(owner, message)

@@ -53,6 +53,10 @@ export const source = (media: Layout.Media): Result.Result<Source, string> => {
   }).pipe(Result.map((address) => ({ mediaType: typeOf(media, ofPath(address.pathname)), content: address, filename })))
 }
 
+/** Whether a part of a tool's answer is told in a line, since its address is none that a library takes. */
+export const isTold = (media: Layout.Media, found: Result.Result<Source, string>): boolean =>
+  Result.isFailure(found) && (media.data ?? media.url) !== undefined
+
 const encoded = (body: string, type: string): Result.Result<string, string> =>
   Result.try({
     try: () => Base64.encode(decodeURIComponent(body)),

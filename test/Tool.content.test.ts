@@ -1,0 +1,444 @@
+/**
+ * Results that are made of parts: from the handler to the message and the event, past every encoder, kept by sessions,
+ * and how each wire writes them.
+ */
+import { assert, describe, it } from "@effect/vitest"
+import * as Effect from "effect/Effect"
+import type * as Layer from "effect/Layer"
+import * as Schema from "effect/Schema"
+import * as Stream from "effect/Stream"
+import {
+  Adapter,
+  Chat,
+  Collector,
+  Encoder,
+  Event,
+  Executor,
+  Message,
+  Policy,
+  Session,
+  StreamingToolExecutor,
+  Tool,
+  ToolRunner
+} from "heddle"
+import * as AiSdk from "heddle/bridges/ai-sdk"
+import { Laws, Script } from "heddle/testing"
+import * as Models from "./support/aiSdk.ts"
+import * as Anthropic from "./support/anthropic.ts"
+import * as EffectAi from "./support/effectAi.ts"
+import * as Gemini from "./support/gemini.ts"
+import * as OpenAiChat from "./support/openAiChat.ts"
+import * as OpenAiResponses from "./support/openAiResponses.ts"
+import { only } from "./support/runs.ts"
+import * as Server from "./support/server.ts"
+import { throughJson } from "./support/sessions.ts"
+import { anything } from "./support/tools.ts"
+
+/** Base64 that no other text of a test holds. */
+const png = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk"
+const zip = "UEsDBBQAAAAIAAAAIQAAAAAAAAAAAAAAAAAIAAAAUEsFBgAAAAABAAEA"
+const pdf = "JVBERi0xLjQKJcOkw7zDtsOfCjIgMCBvYmoKPDwvTGVuZ3RoIDMgMCBS"
+
+const text = { type: "text", text: "Here it is" } as const
+const image = { type: "image", mediaType: "image/png", data: png } as const
+const archive = { type: "file", mediaType: "application/zip", data: zip, filename: "a.zip" } as const
+const paper = { type: "file", mediaType: "application/pdf", data: pdf, filename: "a.pdf" } as const
+
+const archiveLine = "[file \"a.zip\": application/zip, 42 bytes]"
+
+const call = Message.toolCall("c0", "show")
+
+const showing = (
+  parts: ReadonlyArray<Message.Part>,
+  options: { readonly maxResultChars?: number; readonly readOnly?: boolean; readonly approval?: boolean } = {}
+) => Tool.make("show", { parameters: anything, handler: () => Effect.succeed(Tool.content(parts)), ...options })
+
+const script = [
+  [Script.toolCall("c0", "show"), Script.finish("tool_calls")],
+  [Script.text("done"), Script.finish("stop")]
+]
+
+describe("Tool.content", () => {
+  for (const [name, policy] of Object.entries({ standard: Policy.standard, allm: Policy.allm, falai: Policy.falai })) {
+    it.effect(`M-19: the parts are the content of the message and of the event, awaited and streamed (${name})`, () =>
+      Effect.gen(function*() {
+        const parts = [text, image, paper]
+        for (const readOnly of [true, false]) {
+          const options = { tools: [showing(parts, { readOnly })], policy }
+          const result = yield* Chat.run("go", options).pipe(Effect.provide(Script.layer(script)))
+          assert.deepStrictEqual(result.steps[0]?.toolResults, [Message.tool("c0", parts)])
+          assert.deepStrictEqual(result.thread.messages[2], Message.tool("c0", parts))
+          const events = yield* Stream.runCollect(Chat.stream("go", options)).pipe(Effect.provide(Script.layer(script)))
+          assert.deepStrictEqual(only(events, "ToolResultEncoded"), {
+            _tag: "ToolResultEncoded",
+            id: "c0",
+            content: parts
+          })
+          const folded = Collector.toChatResult(Collector.applyAll(Collector.initial(), events))
+          assert.deepStrictEqual(folded.thread.messages, result.thread.messages)
+          assert.deepStrictEqual(Laws.check(events, { policy }), [])
+        }
+      }))
+  }
+
+  it.effect("M-19: they pass by the success schema and every encoder", () =>
+    Effect.gen(function*() {
+      const tool = Tool.make("show", {
+        parameters: anything,
+        success: Schema.Struct({ n: Schema.Finite }),
+        handler: () => Effect.succeed(Tool.content([image]))
+      })
+      const never = Encoder.layer({ encode: () => Effect.die("it was asked") })
+      for (const layer of [never, Encoder.layer(Encoder.allm), Encoder.layer(Encoder.falai)]) {
+        const { messages } = yield* ToolRunner.run([call], [tool]).pipe(Effect.provide(layer))
+        assert.deepStrictEqual(messages, [Message.tool("c0", [image])])
+      }
+    }))
+
+  it.effect("M-19: as Tool.ok, the result of a halt, a replacement, data of a result object, an executor's outcome", () =>
+    Effect.gen(function*() {
+      const contentOf = (handler: () => Effect.Effect<any, any>, options: ToolRunner.Options<never, never> = {}) =>
+        Effect.map(
+          ToolRunner.run([call], [Tool.make("show", { parameters: anything, handler })], options),
+          ({ messages }) => messages[0]?.content
+        )
+      const content = Tool.content([text, image])
+      assert.deepStrictEqual(yield* contentOf(() => Effect.succeed(Tool.ok(content))), [text, image])
+      assert.deepStrictEqual(yield* contentOf(() => Effect.succeed(Tool.halt("shown", content))), [text, image])
+      assert.deepStrictEqual(
+        yield* contentOf(() => Effect.fail("no"), {
+          onToolError: (_call, _error) => Effect.succeed(Tool.ErrorDecision.continue(content))
+        }),
+        [text, image]
+      )
+      assert.deepStrictEqual(
+        yield* contentOf(() => Effect.succeed({ success: true, data: content }), { policy: Policy.falai }),
+        [text, image]
+      )
+      const executor = Executor.layer({ execute: () => Effect.succeed({ _tag: "Ok", value: content }) as any })
+      assert.deepStrictEqual(yield* contentOf(() => Effect.die("not run")).pipe(Effect.provide(executor)), [
+        text,
+        image
+      ])
+    }))
+
+  it.effect("M-19: a halt with parts folds to the same thread, and its event round-trips", () =>
+    Effect.gen(function*() {
+      const tool = Tool.make("show", {
+        parameters: anything,
+        handler: () => Effect.succeed(Tool.halt("shown", Tool.content([image])))
+      })
+      const events = yield* Stream.runCollect(Chat.stream("go", { tools: [tool] })).pipe(
+        Effect.provide(Script.layer(script))
+      )
+      assert.deepStrictEqual(only(events, "ToolHalt").content, [image])
+      const folded = Collector.toChatResult(Collector.applyAll(Collector.initial(), events))
+      assert.deepStrictEqual(folded.thread.messages.at(-1), Message.tool("c0", [image]))
+    }))
+
+  it.effect("M-19: what a handler does to its parts afterwards is not seen", () =>
+    Effect.gen(function*() {
+      const parts: Array<any> = [{ ...text }]
+      const content = Tool.content(parts)
+      const tool = Tool.make("show", { parameters: anything, handler: () => Effect.succeed(content) })
+      parts[0].text = "changed"
+      parts.push(image)
+      const { messages } = yield* ToolRunner.run([call], [tool])
+      assert.deepStrictEqual(messages, [Message.tool("c0", [text])])
+    }))
+
+  it.effect("M-19: data that merely looks like content is data", () =>
+    Effect.gen(function*() {
+      const tool = Tool.make("show", {
+        parameters: anything,
+        handler: () => Effect.succeed({ _tag: "Content", parts: [text] })
+      })
+      const { messages } = yield* ToolRunner.run([call], [tool])
+      assert.strictEqual(messages[0]?.content, JSON.stringify({ _tag: "Content", parts: [text] }))
+    }))
+
+  it("M-19: a part that cannot be one is refused by its place", () => {
+    const refused = (parts: unknown) => {
+      try {
+        Tool.content(parts as never)
+      } catch (error) {
+        return String(error)
+      }
+      return assert.fail("it was taken")
+    }
+    assert.include(refused([text, { type: "image" }]), "Tool.content: part 1 needs a url, or base64 data")
+    assert.include(refused([{ type: "reasoning", text: "hm" }]), "part 0 must be a text, image or file part")
+    assert.include(refused([{ type: "text" }]), "part 0 has no text")
+    assert.include(
+      refused([{ type: "file", data: new Uint8Array(2) }]),
+      "part 0 must have its url or its data as a text"
+    )
+    assert.include(refused([null]), "part 0 must be a text, image or file part")
+    assert.include(refused("text"), "takes a list of parts")
+  })
+
+  it.effect("M-18, M-19: the result limit is for the texts, together; images and files count nothing", () =>
+    Effect.gen(function*() {
+      const long = (size: number) => ({ type: "text", text: "x".repeat(size) }) as const
+      const parts = [long(600), { ...image, data: png.repeat(100) }, long(200)]
+      const events = yield* Stream.runCollect(ToolRunner.stream([call], [showing(parts, { maxResultChars: 400 })]))
+      const { content, originalLength } = only(events, "ToolResultEncoded")
+      assert.strictEqual(originalLength, 800)
+      assert.isTrue(typeof content !== "string")
+      const texts = (typeof content === "string" ? [] : content).flatMap((part) =>
+        part.type === "text" ? [part.text.length] : []
+      )
+      assert.isAtMost(texts[0]! + texts[1]!, 400)
+      assert.isAtLeast(texts[0]! + texts[1]!, 380)
+      assert.deepStrictEqual(typeof content === "string" ? undefined : content[1], parts[1])
+      const whole = yield* ToolRunner.run([call], [showing(parts, { maxResultChars: 800 })])
+      assert.deepStrictEqual(whole.messages[0]?.content, parts)
+    }))
+
+  it.effect("M-19: StreamingToolExecutor tells the parts", () =>
+    Effect.gen(function*() {
+      const executor = yield* StreamingToolExecutor.make()
+      yield* executor.addTool(call, showing([text, image]))
+      yield* executor.noMoreCalls
+      const updates = yield* Stream.runCollect(executor.remainingResults)
+      assert.deepStrictEqual(updates[0]?.result?.content, [text, image])
+    }).pipe(Effect.scoped))
+
+  it.effect("M-19: a session keeps them, in memory and in a journal, from a tool, an approved call and a submission", () =>
+    Effect.gen(function*() {
+      const tools = [showing([text, image])]
+      const opened = yield* Session.open("s")
+      const { session } = yield* Session.keep(opened, (session) => Session.reply(session, "go", { tools }))
+      assert.deepStrictEqual(session.thread.messages[2], Message.tool("c0", [text, image]))
+      const loaded = yield* Session.load("s")
+      assert.deepStrictEqual(loaded?.session.thread.messages, session.thread.messages)
+      assert.deepStrictEqual(throughJson(session).thread.messages, session.thread.messages)
+
+      const guarded = [showing([image], { approval: true })]
+      const model = (turn: ReadonlyArray<Script.Entry>) => Effect.provide(Script.layer([turn]))
+      const asked = yield* model(script[0]!)(Session.start("go", { tools: guarded }))
+      const allowed = yield* Session.approve(asked.session, "c0")
+      const continued = yield* model(script[1]!)(Session.continue(allowed, null, { tools: guarded }))
+      assert.deepStrictEqual(continued.session.thread.messages[2], Message.tool("c0", [image]))
+
+      const manual = [Tool.make("show", { parameters: anything, manual: true })]
+      const handed = yield* model(script[0]!)(Session.start("go", { tools: manual }))
+      const submitted = yield* Session.submitToolResult(handed.session, "c0", Tool.content([image]))
+      assert.deepStrictEqual(submitted.thread.messages[2], Message.tool("c0", [image]))
+    }).pipe(Effect.provide([Session.Store.layerMemory, Script.layer(script)])))
+
+  it("M-19: events round-trip through JSON, and those of 0.1 decode", () => {
+    const codec = Schema.toCodecJson(Event.Event)
+    const events: ReadonlyArray<Event.Event> = [
+      { _tag: "ToolResultEncoded", id: "c0", content: [text, image, paper] },
+      { _tag: "ToolResultEncoded", id: "c0", content: "as ever", isError: true },
+      { _tag: "ToolHalt", toolCallId: "c0", reason: "shown", result: null, content: [image] },
+      { _tag: "ToolHalt", toolCallId: "c0", reason: "shown", result: null, content: "as ever" }
+    ]
+    for (const event of events) {
+      const json: unknown = JSON.parse(JSON.stringify(Schema.encodeSync(codec)(event)))
+      assert.deepStrictEqual(Schema.decodeUnknownSync(codec)(json), event)
+    }
+  })
+})
+
+/** The strings of a body that hold some data, each under the key that it stands under. */
+const keysOf = (body: unknown, data: string, key = ""): ReadonlyArray<string> => {
+  if (typeof body === "string") return body.includes(data) ? [key] : []
+  if (typeof body !== "object" || body === null) return []
+  return Object.entries(body).flatMap(([name, value]) => keysOf(value, data, Array.isArray(body) ? key : name))
+}
+
+/** What a server is asked after the tool has given its parts. */
+const bodyOf = (
+  layer: (url: string) => Layer.Layer<Adapter.Adapter>,
+  answer: string,
+  parts: ReadonlyArray<Message.Part>
+): Effect.Effect<any> =>
+  Effect.scoped(Effect.gen(function*() {
+    const { messages } = yield* ToolRunner.run([call], [showing(parts)])
+    const server = yield* Server.serve(() => ({ pieces: [answer] }))
+    const thread = [Message.user("go"), Message.assistant("", [call]), ...messages]
+    const stream = Stream.unwrap(
+      Adapter.Adapter.useSync((adapter) => adapter.stream({ messages: thread, tools: [] }))
+    )
+    yield* Stream.runDrain(stream).pipe(Effect.provide(layer(server.url)))
+    return server.requests[0]?.body
+  })).pipe(Effect.orDie)
+
+const hostile: ReadonlyArray<Message.Part> = [
+  { type: "image", mediaType: "image/svg+xml", url: `data:image/svg+xml;base64,${zip}` },
+  { type: "file", mediaType: "application/zip\nx", data: zip, filename: "a\n\"b\".zip" },
+  { type: "file", url: "ftp://example.com/a.bin", mediaType: "application/octet-stream" }
+]
+
+const hostileLines = [
+  "[image: image/svg+xml, 42 bytes]",
+  "[file \"a\\n\\\"b\\\".zip\": of unknown type, 42 bytes]",
+  "[file: application/octet-stream, at \"ftp://example.com/a.bin\"]"
+]
+
+describe("Tool.content on the wire", () => {
+  const chat = (parts: ReadonlyArray<Message.Part>) =>
+    bodyOf(
+      (url) => OpenAiChat.layer(url),
+      OpenAiChat.body(OpenAiChat.said("ok"), OpenAiChat.finish("stop")),
+      parts
+    )
+  const responses = (parts: ReadonlyArray<Message.Part>) =>
+    bodyOf((url) => OpenAiResponses.layer(url), OpenAiResponses.body(OpenAiResponses.completed()), parts)
+  const anthropic = (parts: ReadonlyArray<Message.Part>) =>
+    bodyOf((url) => Anthropic.layer(url), Anthropic.reply([Anthropic.text(0, "ok")], "end_turn"), parts)
+  const gemini = (parts: ReadonlyArray<Message.Part>) =>
+    bodyOf((url) => Gemini.layer(url), Gemini.body(Gemini.chunk([{ text: "ok" }]), Gemini.finish("STOP")), parts)
+
+  it.effect("M-19: Anthropic: blocks in the tool_result, a line for what has none", () =>
+    Effect.gen(function*() {
+      const body = yield* anthropic([text, image, paper, archive])
+      assert.deepStrictEqual(body.messages.at(-1).content[0].content, [
+        { type: "text", text: "Here it is" },
+        { type: "image", source: { type: "base64", media_type: "image/png", data: png } },
+        {
+          type: "document",
+          source: { type: "base64", media_type: "application/pdf", data: pdf },
+          title: "a.pdf"
+        },
+        { type: "text", text: archiveLine }
+      ])
+      assert.deepStrictEqual(
+        (yield* anthropic(hostile)).messages.at(-1).content[0].content.map((block: any) => block.text),
+        hostileLines
+      )
+    }))
+
+  it.effect("M-19: Responses: parts of the function_call_output, a line for what has none", () =>
+    Effect.gen(function*() {
+      const body = yield* responses([text, image, paper, archive])
+      assert.deepStrictEqual(body.input.at(-1), {
+        type: "function_call_output",
+        call_id: "c0",
+        output: [
+          { type: "input_text", text: "Here it is" },
+          { type: "input_image", image_url: `data:image/png;base64,${png}` },
+          { type: "input_file", filename: "a.pdf", file_data: `data:application/pdf;base64,${pdf}` },
+          { type: "input_text", text: archiveLine }
+        ]
+      })
+      assert.strictEqual((yield* responses([text, archive])).input.at(-1).output, `Here it is\n${archiveLine}`)
+      assert.strictEqual((yield* responses(hostile)).input.at(-1).output, hostileLines.join("\n"))
+    }))
+
+  it.effect("M-19: Chat Completions: behind the answers of the turn, a line for what has no way", () =>
+    Effect.gen(function*() {
+      const body = yield* chat([text, image, paper, archive])
+      assert.deepStrictEqual(body.messages.slice(-2), [
+        { role: "tool", tool_call_id: "c0", content: `Here it is\n${archiveLine}` },
+        {
+          role: "user",
+          content: [
+            { type: "text", text: "From the tool call c0:" },
+            { type: "image_url", image_url: { url: `data:image/png;base64,${png}` } },
+            { type: "file", file: { filename: "a.pdf", file_data: `data:application/pdf;base64,${pdf}` } }
+          ]
+        }
+      ])
+      assert.deepStrictEqual((yield* chat(hostile)).messages.at(-1), {
+        role: "tool",
+        tool_call_id: "c0",
+        content: hostileLines.join("\n")
+      })
+    }))
+
+  it.effect("M-19: Gemini: inline data behind the function responses, a line for what it does not read", () =>
+    Effect.gen(function*() {
+      const body = yield* gemini([text, image, paper, archive])
+      assert.deepStrictEqual(body.contents.slice(-2), [
+        {
+          role: "user",
+          parts: [{ functionResponse: { name: "show", response: { result: `Here it is\n${archiveLine}` } } }]
+        },
+        {
+          role: "user",
+          parts: [
+            { text: "From the tool call c0:" },
+            { inlineData: { mimeType: "image/png", data: png } },
+            { inlineData: { mimeType: "application/pdf", data: pdf } }
+          ]
+        }
+      ])
+      assert.deepStrictEqual((yield* gemini(hostile)).contents.at(-1).parts, [
+        { functionResponse: { name: "show", response: { result: hostileLines.join("\n") } } }
+      ])
+    }))
+
+  it.effect("M-19: no wire has base64 in a text", () =>
+    Effect.gen(function*() {
+      const native: ReadonlyArray<string> = ["data", "url", "image_url", "file_data"]
+      for (const wire of [anthropic, responses, chat, gemini]) {
+        const body = yield* wire([text, image, paper, archive, ...hostile])
+        assert.strictEqual(keysOf(body, zip).length, 0)
+        for (const data of [png, pdf]) {
+          const keys = keysOf(body, data)
+          assert.strictEqual(keys.length, 1)
+          assert.include(native, keys[0])
+        }
+      }
+    }))
+
+  it.effect("M-19: AI SDK: output of type content, a line for an address that is none", () =>
+    Effect.gen(function*() {
+      const upload = { type: "file", url: "file-123", mediaType: "application/pdf" } as const
+      const { messages } = yield* ToolRunner.run([call], [showing([text, image, upload])])
+      const thread = [Message.user("go"), Message.assistant("", [call]), ...messages]
+      for (const version of Models.versions) {
+        const model = Models.scripted([Models.text("ok"), Models.finish("stop")], version)
+        yield* Stream.runDrain(
+          Models.stream(AiSdk.layer({ model, retries: 0 }), { messages: thread, tools: [] })
+        )
+        const { output } = (model.calls[0] as any).prompt[2].content[0]
+        assert.strictEqual(output.type, "content")
+        assert.deepStrictEqual(output.value[0], { type: "text", text: "Here it is" })
+        assert.deepStrictEqual(keysOf(output, png), ["data"])
+        assert.deepStrictEqual(output.value[2], {
+          type: "text",
+          text: "[file: application/pdf, at \"file-123\"]"
+        })
+      }
+    }))
+
+  it.effect("M-19: AI SDK: models that would write content as JSON get it behind the results, in all versions", () =>
+    Effect.gen(function*() {
+      const { messages } = yield* ToolRunner.run([call], [showing([text, image, archive])])
+      const thread = [Message.user("go"), Message.assistant("", [call]), ...messages]
+      for (const version of Models.versions) {
+        const { body } = yield* Models.sent({ messages: thread }, version)
+        assert.deepStrictEqual(body.messages.at(-2), {
+          role: "tool",
+          tool_call_id: "c0",
+          content: `Here it is\n${archiveLine}`
+        })
+        assert.deepStrictEqual(body.messages.at(-1), {
+          role: "user",
+          content: [
+            { type: "text", text: "From the tool call c0:" },
+            { type: "image_url", image_url: { url: `data:image/png;base64,${png}` } }
+          ]
+        })
+      }
+    }))
+
+  it.effect("M-19: effect/ai: content for the model, and a text with lines for those that read none", () =>
+    Effect.gen(function*() {
+      const { messages } = yield* ToolRunner.run([call], [showing([text, image, archive])])
+      const thread = [Message.user("go"), Message.assistant("", [call]), ...messages]
+      const { prompt } = yield* EffectAi.sent({ messages: thread })
+      const result = prompt[2].content[0]
+      assert.strictEqual(result.result, `Here it is\n[image: image/png, 45 bytes]\n${archiveLine}`)
+      assert.deepStrictEqual(result.modelOutput.map((part: any) => [part.type, part.mediaType]), [
+        ["text", undefined],
+        ["file", "image/png"],
+        ["file", "application/zip"]
+      ])
+      assert.deepStrictEqual(keysOf(result, png), ["data"])
+    }))
+})
