@@ -191,7 +191,7 @@ export const stream = <
 >(
   input: Thread.Input,
   options: Options<Tools, E, R, RHalt, REvent> = {}
-): Stream.Stream<Event.Event, ChatError | E, R | RHalt | REvent | Step.Services<Tools>> =>
+): Stream.Stream<Event.Event, ChatError | E | Tool.Fatal<Tools[number]>, R | RHalt | REvent | Step.Services<Tools>> =>
   Pulled.stream((scope) => start<Tools, E, R | RHalt | REvent>(input, options, scope))
 
 /**
@@ -233,7 +233,11 @@ export const run = <
 >(
   input: Thread.Input,
   options: Options<Tools, E, R, RHalt, REvent> = {}
-): Effect.Effect<Event.ChatResult, ChatError | E, R | RHalt | REvent | Step.Services<Tools>> =>
+): Effect.Effect<
+  Event.ChatResult,
+  ChatError | E | Tool.Fatal<Tools[number]>,
+  R | RHalt | REvent | Step.Services<Tools>
+> =>
   Effect.suspend(() => {
     let last: Event.Event | undefined
     const read = Stream.runForEachArray(stream(input, options), (events) =>

@@ -246,11 +246,15 @@ export type Done<M extends StreamReducer.Mode = "chat"> = StreamReducer.Finalize
  */
 export type Failure = SessionRun.Failure
 
-type Events<T extends Tools, E, R> = Stream.Stream<Event.Event, Failure | E, R | Step.Services<T>>
+type Events<T extends Tools, E, R> = Stream.Stream<
+  Event.Event,
+  Failure | E | Tool.Fatal<T[number]>,
+  R | Step.Services<T>
+>
 
 type Running<M extends StreamReducer.Mode, T extends Tools, E, R> = Effect.Effect<
   Done<M>,
-  Failure | E,
+  Failure | E | Tool.Fatal<T[number]>,
   R | Step.Services<T>
 >
 

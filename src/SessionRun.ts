@@ -105,15 +105,17 @@ export class Run<M extends StreamReducer.Mode> {
     }, { discard: true }).pipe(Effect.as(events))
 }
 
+const none: Tools = []
+
 /** The calls that were approved, through the runner that every call goes through. */
 const approvedCalls = <T extends Tools, E, R>(
   session: Session,
   options: Step.Options<T, E, R>
-): Effect.Effect<Stream.Stream<Event.Event, E, R | Tool.Services<T[number]>>> =>
+): Effect.Effect<Stream.Stream<Event.Event, E | Tool.Fatal<T[number]>, R | Tool.Services<T[number]>>> =>
   Effect.map(Policy.Defaults, (defaults) => {
     const policy: Policy.Policy = { ...(options.policy ?? defaults.policy ?? Policy.standard), unknownTool: "answer" }
     const approved = session.approved.map((call) => call.id)
-    return ToolRunner.stream(session.approved, options.tools ?? [], { ...options, policy, approved })
+    return ToolRunner.stream<T, E, R>(session.approved, options.tools ?? none as T, { ...options, policy, approved })
   })
 
 /** What stops the approved calls and the turns behind them alike. The deadline counts from the start of the operation. */
@@ -125,7 +127,7 @@ interface Stops {
 const unstopped: Stops = { cancellation: undefined, deadline: undefined }
 
 const stopsOf = <E, R>(
-  options: Settings.RunnerOptions<E, R>,
+  options: Settings.RunnerOptions<E, R, any>,
   requestId: string
 ): Effect.Effect<Stops, never, R | Scope.Scope> =>
   Effect.gen(function*() {
@@ -197,6 +199,12 @@ export interface Plan<M extends StreamReducer.Mode> {
   readonly messages: ReadonlyArray<Message.Message>
 }
 
+type Events<T extends Tools, E, R> = Stream.Stream<
+  Event.Event,
+  Failure | E | Tool.Fatal<T[number]>,
+  R | Step.Services<T>
+>
+
 /**
  * The events of an operation: the approved calls, and what the model makes of them.
  *
@@ -207,7 +215,7 @@ export const stream = <M extends StreamReducer.Mode, T extends Tools, E, R, RHal
   { messages, mode, operation, session }: Plan<M>,
   options: Chat.Options<T, E, R, RHalt, REvent>,
   seen: (run: Run<M>) => void = () => {}
-): Stream.Stream<Event.Event, Failure | E, R | RHalt | REvent | Step.Services<T>> =>
+): Events<T, E, R | RHalt | REvent> =>
   Stream.unwrap(Effect.gen(function*() {
     const requestId = options.requestId ?? Settings.mintRequestId(yield* Effect.context<never>())
     const run = new Run(session, mode, requestId, yield* Keeper.Scribe)
@@ -229,7 +237,7 @@ export const stream = <M extends StreamReducer.Mode, T extends Tools, E, R, RHal
       Effect.as(Cancellation.orElse(Turn.observed(options, events), stops.cancellation, () => undefined), events)
     const approved = hasApproved ? yield* approvedCalls(session, given as Step.Options<T, E, R>) : Stream.empty
     const opening = Stream.concat(Stream.fromIterable(settled), approved).pipe(Stream.mapArrayEffect(seenBy))
-    const rest = Stream.suspend((): Stream.Stream<Event.Event, Failure | E, R | RHalt | REvent | Step.Services<T>> => {
+    const rest = Stream.suspend((): Events<T, E, R | RHalt | REvent> => {
       const { reducer } = run
       const end = endOf(reducer, stops)
       if (hasApproved && (mode === "step" || end.halt !== undefined || end.cancellation !== undefined)) {

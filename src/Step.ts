@@ -72,7 +72,7 @@ export interface Options<
   E = never,
   R = never,
   REvent = R
-> extends Settings.RunnerOptions<E, R>, Request.ModelOptions, Turn.View<REvent> {
+> extends Settings.RunnerOptions<E, R, Tool.Failure<Tools[number]>>, Request.ModelOptions, Turn.View<REvent> {
   readonly tools?: Tools
   readonly mode?: "auto" | "manual"
 }
@@ -195,7 +195,7 @@ const leaving = (running: Running, scope: Scope.Scope): Effect.Effect<void> =>
 export const stream = <const Tools extends ReadonlyArray<Tool.Any> = [], E = never, R = never, REvent = never>(
   input: Thread.Input,
   options: Options<Tools, E, R, REvent> = {}
-): Stream.Stream<Event.Event, StepError | E, R | REvent | Services<Tools>> =>
+): Stream.Stream<Event.Event, StepError | E | Tool.Fatal<Tools[number]>, R | REvent | Services<Tools>> =>
   Pulled.stream((scope) =>
     Effect.flatMap(
       prepare<Tools, E, R | REvent>(input, options, scope, "heddle.step.run"),
@@ -234,13 +234,15 @@ export const stream = <const Tools extends ReadonlyArray<Tool.Any> = [], E = nev
 export const run = <const Tools extends ReadonlyArray<Tool.Any> = [], E = never, R = never, REvent = never>(
   input: Thread.Input,
   options: Options<Tools, E, R, REvent> = {}
-): Effect.Effect<Event.StepResult, StepError | E, R | REvent | Services<Tools>> =>
+): Effect.Effect<Event.StepResult, StepError | E | Tool.Fatal<Tools[number]>, R | REvent | Services<Tools>> =>
   Effect.suspend(() => {
     const defaults = Context.get(Now.services(), Policy.Defaults)
     const policy = options.policy ?? defaults.policy ?? Policy.standard
     const state = Collector.initial({ thread: Thread.empty, policy })
-    const read = Stream.runForEachArray(stream(input, options), (events) =>
-      Effect.sync(() => Collector.applyAllUnsafe(state, events)))
+    const read = Stream.runForEachArray(
+      stream(input, options),
+      (events) => Effect.sync(() => Collector.applyAllUnsafe(state, events))
+    )
     return Effect.flatMap(read, () => {
       const result = Collector.toStepResult(state)
       const { error } = result.response

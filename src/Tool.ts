@@ -11,6 +11,7 @@ import * as Result from "effect/Result"
 import type * as Schedule from "effect/Schedule"
 import type * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
+import type * as Answer from "./internal/answer.ts"
 import type * as CallContexts from "./internal/callContext.ts"
 import * as Contents from "./internal/content.ts"
 import * as Declaration from "./internal/declaration.ts"
@@ -127,12 +128,12 @@ export type Concurrency = "shared" | "exclusive"
 
 /**
  * A tool: `Params` is what its handler receives, `Success` what it produces, `Failure` what it reports, `R` the
- * services it needs.
+ * services it needs, `Fatal` what its error policy may fail the run with.
  *
  * @category models
  * @since 0.1.0
  */
-export interface Tool<Name extends string, Params, Success, Failure, R> {
+export interface Tool<Name extends string, Params, Success, Failure, R, Fatal = never> {
   readonly name: Name
   readonly description: string
   readonly parameters: Parameters.Parameters<Params, R>
@@ -153,6 +154,9 @@ export interface Tool<Name extends string, Params, Success, Failure, R> {
   readonly approval?: boolean | Declared.Approval<Params, R>
   readonly answerWithin?: Duration.Duration
   readonly retry?: Schedule.Schedule<unknown, unknown, never, R>
+  readonly onToolError?: Answer.OnToolError<any, R, any>
+  /** Carries a type and no value. So held, each tool is one whose `Fatal` is not known. */
+  readonly "~heddle/Fatal"?: (error: Fatal) => void
   readonly maxResultChars?: number
   readonly summary?: string
   readonly compact: boolean
@@ -199,13 +203,22 @@ export type Failure<T> = T extends Tool<any, any, any, infer E, any> ? E : never
  */
 export type Services<T> = T extends Tool<any, any, any, any, infer R> ? R : never
 
+/**
+ * What the tool's own `onToolError` may fail a run with. Of tools whose types were given up (`Tool.Any`) it is `never`.
+ *
+ * @category utility types
+ * @since 0.1.0
+ */
+export type Fatal<T> = T extends Tool<any, any, any, any, any, infer E> ? E : never
+
 /** What `make` gives: the scope of a call is the runtime's. */
-type Made<Name extends string, P, A, E, R> = Tool<
+type Made<Name extends string, P, A, E, R, Fatal> = Tool<
   Name,
   Parameters.Type<P>,
   A,
   E,
-  Exclude<R, Scope.Scope> | Parameters.Services<P>
+  Exclude<R, Scope.Scope> | Parameters.Services<P>,
+  Fatal
 >
 
 /**
@@ -236,6 +249,9 @@ type Made<Name extends string, P, A, E, R> = Tool<
  * - `answerWithin`: how long an approval or a manual call waits; from then on the call counts as denied, or as unanswered.
  * - `retry`: repeats a failed handler within the call's timeout; each attempt counts in `call.attempt`. After a stop of the
  *   run no attempt starts, also where the handler blocks interruption: the failure of the last one is the call's.
+ * - `onToolError`: decides about a failed call of this tool in the place of the run's own `onToolError`: `"continue"`,
+ *   `"halt"`, or a function `(call, error)` which gets what the handler reports, or a {@link ToolError}. Write it after
+ *   the handler, from which its type comes.
  * - `maxResultChars`: how many characters (UTF-16 code units) of the encoded result the model reads, in the place of
  *   `Policy.resultLimit`; `0` or `Infinity` for all of them. `Policy.resultCut` says what is kept of a longer one. Errors
  *   have their own limit.
@@ -249,8 +265,9 @@ export type Options<
   S extends Schema.Constraint,
   E,
   R,
-  H extends Effect.Effect<unknown, unknown, unknown> = Effect.Effect<unknown, unknown, unknown>
-> = Declared.Options<P, S, E, R, H>
+  H extends Effect.Effect<unknown, unknown, unknown> = Effect.Effect<unknown, unknown, unknown>,
+  Fatal = never
+> = Declared.Options<P, S, E, R, H, Fatal>
 
 /**
  * A tool. Throws a `TypeError` that names the option for a name, a flag, parameters or a timeout that cannot be used.
@@ -280,11 +297,12 @@ export const make = <
   S extends Schema.Constraint = Schema.Unknown,
   E = never,
   R = never,
-  H extends Effect.Effect<unknown, unknown, unknown> = Effect.Effect<unknown>
+  H extends Effect.Effect<unknown, unknown, unknown> = Effect.Effect<unknown>,
+  Fatal = never
 >(
   name: Name,
-  options: Options<P, S, E, R, H>
-): Made<Name, P, Declared.Success<S, H>, E, R | S["EncodingServices"]> => {
+  options: Options<P, S, E, R, H, Fatal>
+): Made<Name, P, Declared.Success<S, H>, E, R | S["EncodingServices"], Fatal> => {
   Declaration.check(name, options as unknown as Readonly<Record<string, unknown>>)
   const { answerWithin, failure, parameters, success, timeout, ...declared } = options
   const made = Parameters.make(parameters)
@@ -304,7 +322,7 @@ export const make = <
     ...(failure === undefined ? {} : { encodeFailure: Parameters.encoder(failure) }),
     ...(timeout === undefined ? {} : { timeout: Declaration.duration(name, "timeout", timeout) }),
     ...(answerWithin === undefined ? {} : { answerWithin: Declaration.duration(name, "answerWithin", answerWithin) })
-  } as unknown as Made<Name, P, Declared.Success<S, H>, E, R | S["EncodingServices"]>
+  } as unknown as Made<Name, P, Declared.Success<S, H>, E, R | S["EncodingServices"], Fatal>
 }
 
 /**
@@ -344,15 +362,16 @@ export const fromChat = <
   const P extends Parameters.Input,
   A = string,
   E = never,
-  R = never
+  R = never,
+  Fatal = never
 >(
   name: Name,
-  options: Declared.ChatOptions<P, A, E, R>
-): Made<Name, P, A, E | SubAgent.ChatFailed, R> =>
+  options: Declared.ChatOptions<P, A, E, R, Fatal>
+): Made<Name, P, A, E | SubAgent.ChatFailed, R, Fatal> =>
   make(
     name,
     SubAgent.options(options) as unknown as Options<P, Schema.Codec<A>, E | SubAgent.ChatFailed, R>
-  ) as Any as Made<Name, P, A, E | SubAgent.ChatFailed, R>
+  ) as Any as Made<Name, P, A, E | SubAgent.ChatFailed, R, Fatal>
 
 /**
  * The outcome of a handler that produced a value.

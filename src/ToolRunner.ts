@@ -34,12 +34,13 @@ import type * as Tool from "./Tool.ts"
 /**
  * What happens after a call failed: `"continue"` hands the error to the model, `"halt"` ends the run, and a function
  * `(call, error)` decides by `Tool.ErrorDecision`. It is asked once per failing call, outside the call's timeout, and
- * gets what the handler reported or a `Tool.ToolError`.
+ * gets what the handler reported (`Failure`, of all tools of the run) or a `Tool.ToolError`. A tool's own `onToolError`
+ * goes before it.
  *
  * @category models
  * @since 0.1.0
  */
-export type OnToolError<E = never, R = never> = Answer.OnToolError<E, R>
+export type OnToolError<E = never, R = never, Failure = unknown> = Answer.OnToolError<E, R, Failure>
 
 /**
  * How calls are run.
@@ -61,7 +62,7 @@ export type OnToolError<E = never, R = never> = Answer.OnToolError<E, R>
  * @category models
  * @since 0.1.0
  */
-export interface Options<E = never, R = never> extends Settings.RunnerOptions<E, R> {
+export interface Options<E = never, R = never, Failure = unknown> extends Settings.RunnerOptions<E, R, Failure> {
   readonly stepIndex?: number
   readonly approved?: ReadonlyArray<string>
 }
@@ -182,7 +183,7 @@ const toCall = (call: Call): Message.ToolCall => ({
 const prepare = <E, R>(
   calls: ReadonlyArray<Call>,
   tools: ReadonlyArray<Tool.Any>,
-  options: Options<E, R>
+  options: Options<E, R, any>
 ): Effect.Effect<Prepared<E, R>> =>
   Effect.contextWith((context: Context.Context<never>) => {
     const defaults = Context.get(context, Policy.Defaults)
@@ -198,7 +199,7 @@ const prepare = <E, R>(
 /** The batch of a run of its own, whose handlers are stopped when the scope closes. */
 const openAlone = <E, R>(
   { calls, settings, tools }: Prepared<E, R>,
-  options: Options<E, R>,
+  options: Options<E, R, any>,
   scope: Scope.Scope
 ): Effect.Effect<Opened<E>, never, R> =>
   Effect.map(openScoped<E, R>(calls.length, settings, options, scope), (opened) => {
@@ -237,8 +238,8 @@ const openAlone = <E, R>(
 export const stream = <const Tools extends ReadonlyArray<Tool.Any>, E = never, R = never>(
   calls: ReadonlyArray<Call>,
   tools: Tools,
-  options: Options<E, R> = {}
-): Stream.Stream<Event.Event, E, R | ServicesOf<Tools>> =>
+  options: Options<E, R, Tool.Failure<Tools[number]>> = {}
+): Stream.Stream<Event.Event, E | Tool.Fatal<Tools[number]>, R | ServicesOf<Tools>> =>
   Pulled.stream((scope) =>
     Effect.gen(function*() {
       const prepared = yield* prepare(calls, tools, options)
@@ -288,8 +289,8 @@ const single = (event: Event.Event): Pulled.Source<Event.Event, never, never> =>
 export const run = <const Tools extends ReadonlyArray<Tool.Any>, E = never, R = never>(
   calls: ReadonlyArray<Call>,
   tools: Tools,
-  options: Options<E, R> = {}
-): Effect.Effect<Result, EngineError | E, R | ServicesOf<Tools>> =>
+  options: Options<E, R, Tool.Failure<Tools[number]>> = {}
+): Effect.Effect<Result, EngineError | E | Tool.Fatal<Tools[number]>, R | ServicesOf<Tools>> =>
   Effect.scopedWith((scope) =>
     Effect.gen(function*() {
       const prepared = yield* prepare(calls, tools, options)

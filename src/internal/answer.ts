@@ -25,13 +25,14 @@ import * as Outcomes from "./outcome.ts"
 import { isCrash, ToolError, toolError } from "./toolError.ts"
 import { message } from "./toolEvents.ts"
 
-export type OnToolError<E, R> =
+export type OnToolError<E, R, Failure = unknown> =
   | "continue"
   | "halt"
-  | ((call: Message.ToolCall, error: unknown) => Effect.Effect<Tool.ErrorDecision<E>, never, R>)
+  | ((call: Message.ToolCall, error: Failure | ToolError) => Effect.Effect<Tool.ErrorDecision<E>, never, R>)
 
 export interface Desk<E, R> {
   readonly encoder: Encoder.Service
+  /** What decides where a tool has no policy of its own. */
   readonly onToolError: OnToolError<E, R>
   /** How much of a result the model reads, and whether it reads what a handler died with. */
   readonly policy: Pick<Policy.Policy, "crashes" | "resultLimit" | "resultCut">
@@ -288,8 +289,11 @@ export const failed = <E, R>(desk: Desk<E, R>, subject: Subject, reason: unknown
   return Effect.andThen(Crash.ofCall(subject.call, reason), Effect.map(answer, (answer) => ({ ...answer, ...cause })))
 }
 
+/** A tool's own error policy goes before that of the run. */
+const policyOf = <E, R>(desk: Desk<E, R>, { tool }: Subject): OnToolError<E, R> => tool?.onToolError ?? desk.onToolError
+
 const byPolicy = <E, R>(desk: Desk<E, R>, subject: Subject, reason: unknown): Effect.Effect<Answer, E, R> => {
-  const { onToolError } = desk
+  const onToolError = policyOf(desk, subject)
   if (onToolError === "continue") return continued(desk, subject, reason)
   if (onToolError === "halt") return halted(desk, subject, reason)
   return Effect.suspend(() => Now.asEffect<unknown, never, R>(onToolError(subject.call, reason))).pipe(
@@ -405,5 +409,7 @@ export const lost = <E, R>(desk: Desk<E, R>, subject: Subject, cause: Cause.Caus
     cause: Cause.squash(cause)
   })
   const text = Cut.error(literalError(error), desk.policy)
-  return desk.onToolError === "continue" ? told(subject, error, text) : toldHalt(subject, error, text.content, {})
+  return policyOf(desk, subject) === "continue"
+    ? told(subject, error, text)
+    : toldHalt(subject, error, text.content, {})
 }

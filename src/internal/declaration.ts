@@ -22,6 +22,7 @@ export const check = (name: string, options: Readonly<Record<string, unknown>>):
     misuse(name, `concurrency must be "shared", "exclusive" or a function of the arguments`)
   }
   checkGates(name, options)
+  checkOnToolError(name, options["onToolError"])
   checkApproval(name, options)
   checkLimits(name, options["limits"])
   if (interrupt !== "cancel" && interrupt !== "block") misuse(name, `interrupt must be "cancel" or "block"`)
@@ -39,6 +40,14 @@ const checkGates = (name: string, options: Readonly<Record<string, unknown>>): v
     if (options["manual"] === true) {
       misuse(name, `${gate} is asked before a handler runs, and a manual tool has none: ask where its calls are run`)
     }
+  }
+}
+
+/** A function that declares no parameters cannot misread them. */
+const checkOnToolError = (name: string, value: unknown): void => {
+  if (value === undefined || value === null || value === "continue" || value === "halt") return
+  if (typeof value !== "function" || (value.length !== 2 && value.length !== 0)) {
+    misuse(name, `onToolError must be "continue", "halt" or a function (call, error)`)
   }
 }
 

@@ -12,8 +12,8 @@ import type * as Deadline from "./deadline.ts"
 import * as Json from "./json.ts"
 
 /** The options that concern the running of tools. */
-export interface RunnerOptions<E, R> {
-  readonly onToolError?: Answer.OnToolError<E, R> | null
+export interface RunnerOptions<E, R, Failure = unknown> {
+  readonly onToolError?: Answer.OnToolError<E, R, Failure> | null
   readonly toolTimeout?: Duration.Input | "infinity" | null
   readonly maxConcurrency?: number | null
   readonly context?: Readonly<Record<string, unknown>> | null
@@ -79,7 +79,7 @@ const millisOrNone = (name: string, value: unknown): number => {
  * A function that declares no parameters cannot misread them; one with another number of them was written for
  * something else.
  */
-const onToolError = <E, R>(value: unknown): Answer.OnToolError<E, R> => {
+export const onToolError = <E, R>(value: unknown): Answer.OnToolError<E, R> => {
   if (value === null || value === undefined) return "continue"
   if (value === "continue" || value === "halt") return value
   if (typeof value !== "function") {
@@ -116,7 +116,7 @@ const wish = (input: Deadline.Input | null | undefined): Deadline.Wish | undefin
 
 /** Throws for an option that cannot be used. */
 export const resolve = <E, R>(
-  options: RunnerOptions<E, R>,
+  options: RunnerOptions<E, R, any>,
   defaults: Policy.Defaults,
   standard: Policy.Policy,
   requestId: string

@@ -81,7 +81,7 @@ const awaited = <E, R>(
   })
 
 /** The options of the tool. A run is bounded by its turns and its deadline, so that by itself it has no timeout. */
-export const options = <P, A, E, R>({ chat, result, ...declared }: ChatOptions<P, A, E, R>) => ({
+export const options = <P, A, E, R, Fatal>({ chat, result, ...declared }: ChatOptions<P, A, E, R, Fatal>) => ({
   timeout: Duration.infinity,
   ...declared,
   handler: (args: Parameters<typeof chat>[0], call: Tool.CallContext) =>

@@ -9,8 +9,10 @@ import type * as Schema from "effect/Schema"
 import type * as Stream from "effect/Stream"
 import type * as Event from "../Event.ts"
 import type * as Tool from "../Tool.ts"
+import type * as Answer from "./answer.ts"
 import type * as Json from "./json.ts"
 import type * as Parameters from "./parameters.ts"
+import type { ChatFailed } from "./subAgent.ts"
 
 /** What `validate` decides. Anything but `true` or `valid: true` is a denial. */
 export type Validation = boolean | { readonly valid: boolean; readonly error?: string }
@@ -41,8 +43,11 @@ export interface Limit<in Args> {
 /** Whether a handler is interrupted when its siblings or the run stop, or may finish within the grace period. */
 export type Interrupt = "cancel" | "block"
 
+/** `E`, which is not inferred from here. Unlike `NoInfer` it is nothing but `E` where it is read. */
+type Later<E> = [E][E extends unknown ? 0 : never]
+
 /** What every tool may declare besides its handler. */
-interface Declarations<P, R> {
+interface Declarations<P, E, R, Fatal> {
   readonly description?: string
   readonly parameters: P
   readonly validate?: Gate<Parameters.Type<P>, Validation, R>
@@ -57,6 +62,8 @@ interface Declarations<P, R> {
   readonly interrupt?: Interrupt
   readonly timeout?: Duration.Input
   readonly retry?: Schedule.Schedule<unknown, unknown, never, R>
+  /** What becomes of the run after a call of this tool failed: it goes before the run's own `onToolError`. */
+  readonly onToolError?: Answer.OnToolError<Fatal, R, Later<E>>
   readonly limits?: ReadonlyArray<Limit<Parameters.Type<P>>>
   readonly maxResultChars?: number
   readonly summary?: string
@@ -84,8 +91,9 @@ export interface Options<
   S extends Schema.Constraint,
   E,
   R,
-  H extends Effect.Effect<unknown, unknown, unknown> = Effect.Effect<unknown, unknown, unknown>
-> extends Declarations<P, R> {
+  H extends Effect.Effect<unknown, unknown, unknown> = Effect.Effect<unknown, unknown, unknown>,
+  Fatal = never
+> extends Declarations<P, E, R, Fatal> {
   readonly success?: S
   /** Writes what the handler reports, before it is encoded for the model. Without it the class of the error says how. */
   readonly failure?: Schema.ConstraintCodec<E, unknown, unknown, R>
@@ -96,7 +104,7 @@ export interface Options<
   readonly manual?: boolean
 }
 
-export interface ChatOptions<P, A, E, R> extends Declarations<P, R> {
+export interface ChatOptions<P, A, E, R, Fatal = never> extends Declarations<P, E | ChatFailed, R, Fatal> {
   readonly chat: (args: Parameters.Type<P>, call: Tool.CallContext) => Stream.Stream<Event.Event, E, R>
   readonly result?: (result: Event.ChatResult) => Effect.Effect<A | Tool.AskUser | Tool.Halt, E, R>
 }

@@ -13,7 +13,9 @@ import * as Tools from "./tools.ts"
 export type Mark = readonly [at: number, what: "start" | "end" | "stop", id: string]
 
 /** A tool as a scenario declares it, which is read as falai reads it: exclusive and blocking unless it says otherwise. */
-export type Declared = Partial<Omit<Tool.Options<typeof Tools.anything, any, never, never>, "parameters" | "handler">>
+export type Declared = Partial<
+  Omit<Tool.Options<typeof Tools.anything, any, any, never>, "parameters" | "handler" | "failure">
+>
 
 type Args = Readonly<Record<string, unknown>>
 

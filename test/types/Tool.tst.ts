@@ -6,7 +6,7 @@ import type * as Cause from "effect/Cause"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
-import { type Adapter, Chat, type Event, Tool } from "heddle"
+import { type Adapter, Chat, type Event, type Message, Session, type Step, Tool, ToolRunner } from "heddle"
 import { describe, expect, test } from "tstyche"
 
 class Weather extends Context.Service<Weather, { readonly celsius: (city: string) => Effect.Effect<number> }>()(
@@ -318,5 +318,102 @@ describe("Tool.ErrorDecision", () => {
     expect(Tool.ErrorDecision.halt).type.toBe<Tool.ErrorDecision>()
     expect(Tool.ErrorDecision.continue({ any: "thing" })).type.toBe<Tool.ErrorDecision>()
     expect(Tool.ErrorDecision.halt).type.toBeAssignableTo<Tool.ErrorDecision<NoSuchCity>>()
+  })
+})
+
+describe("error policies", () => {
+  class NotFound extends Schema.TaggedError<NotFound>()("NotFound", { path: Schema.String }) {}
+  class Busy extends Schema.TaggedError<Busy>()("Busy", { port: Schema.Finite }) {}
+  class Fatal extends Schema.TaggedError<Fatal>()("Fatal", {}) {}
+
+  const find = Tool.make("find", { parameters: {}, handler: () => Effect.fail(new NotFound({ path: "/a" })) })
+  const listen = Tool.make("listen", {
+    parameters: { port: Schema.Finite },
+    handler: ({ port }) => Effect.fail(new Busy({ port }))
+  })
+  const quiet = Tool.make("quiet", { parameters: {}, handler: () => Effect.void })
+
+  test("M-32: the function of a run gets the union of what its tools report and ToolError", () => {
+    const run = Chat.run("go", {
+      tools: [find, listen, quiet],
+      onToolError: (_call, error) => {
+        expect(error).type.toBe<NotFound | Busy | Tool.ToolError>()
+        return Effect.succeed(Tool.ErrorDecision.fail(new Fatal()))
+      }
+    })
+    expect(run).type.toBe<Effect.Effect<Event.ChatResult, Chat.ChatError | Fatal, Adapter.Adapter>>()
+    ToolRunner.run([], [listen], {
+      onToolError: (_call, error) => {
+        expect(error).type.toBe<Busy | Tool.ToolError>()
+        return Effect.succeed(Tool.ErrorDecision.halt)
+      }
+    })
+    Chat.stream("go", {
+      tools: [quiet],
+      onToolError: (_call, error) => {
+        expect(error).type.toBe<Tool.ToolError>()
+        return Effect.succeed(Tool.ErrorDecision.halt)
+      }
+    })
+    Session.reply(Session.make(), "go", {
+      tools: [find],
+      onToolError: (_call, error) => {
+        expect(error).type.toBe<NotFound | Tool.ToolError>()
+        return Effect.succeed(Tool.ErrorDecision.halt)
+      }
+    })
+    const any = (_call: Message.ToolCall, _error: unknown) => Effect.succeed(Tool.ErrorDecision.halt)
+    Chat.run("go", { tools: [find, listen], onToolError: any })
+    const options: ToolRunner.Options = { onToolError: any }
+    ToolRunner.run([], [find], options)
+  })
+
+  test("M-32: the function of a tool gets what its handler reports and ToolError, and what it fails with is the run's", () => {
+    const own = Tool.make("own", {
+      parameters: { port: Schema.Finite },
+      handler: ({ port }) => Effect.fail(new Busy({ port })),
+      onToolError: (call, error) => {
+        expect(call).type.toBe<Message.ToolCall>()
+        expect(error).type.toBe<Busy | Tool.ToolError>()
+        return Effect.succeed(Tool.ErrorDecision.fail(new Fatal()))
+      }
+    })
+    expect<Tool.Failure<typeof own>>().type.toBe<Busy>()
+    expect<Tool.Fatal<typeof own>>().type.toBe<Fatal>()
+    expect<Tool.Fatal<typeof find>>().type.toBe<never>()
+    expect<Tool.Fatal<Tool.Any>>().type.toBe<never>()
+    expect(own).type.toBeAssignableTo<Tool.Any>()
+    expect(find).type.toBeAssignableTo<Tool.Any>()
+    expect(Chat.run("go", { tools: [own, find] })).type.toBe<
+      Effect.Effect<Event.ChatResult, Chat.ChatError | Fatal, Adapter.Adapter>
+    >()
+    expect(ToolRunner.run([], [own])).type.toBe<Effect.Effect<ToolRunner.Result, Step.EngineError | Fatal>>()
+    expect(ToolRunner.run([], [find])).type.toBe<Effect.Effect<ToolRunner.Result, Step.EngineError>>()
+  })
+
+  test("M-32: the policy of a tool may need services", () => {
+    class Log extends Context.Service<Log, { readonly note: (text: string) => Effect.Effect<void> }>()("test/Log") {}
+    const own = Tool.make("own", {
+      parameters: {},
+      handler: () => Effect.fail(new NotFound({ path: "/a" })),
+      onToolError: (_call, error) => Effect.as(Log.use((log) => log.note(error.message)), Tool.ErrorDecision.halt)
+    })
+    expect<Tool.Services<typeof own>>().type.toBe<Log>()
+    expect<Tool.Failure<typeof own>>().type.toBe<NotFound>()
+  })
+
+  test("M-10: the failure schema holds the handler to its type", () => {
+    const own = Tool.make("own", {
+      parameters: {},
+      failure: Schema.Union([NotFound, Busy]),
+      handler: () => Effect.fail(new NotFound({ path: "/a" }))
+    })
+    expect<Tool.Failure<typeof own>>().type.toBe<NotFound | Busy>()
+    Tool.make("own", {
+      parameters: {},
+      failure: NotFound,
+      // @ts-expect-error Type '() => Effect.Effect<never, Busy, never>' is not assignable to type
+      handler: () => Effect.fail(new Busy({ port: 1 }))
+    })
   })
 })

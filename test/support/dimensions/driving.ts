@@ -10,7 +10,7 @@ export class Decided {
   readonly _tag = "Decided"
 }
 
-type Options = Partial<Chat.Options<[], Decided, never>>
+type Options = Partial<Chat.Options<ReadonlyArray<Tool.Any>, Decided, never>>
 
 type Run = <A, E, R>(run: Effect.Effect<A, E, R>) => Effect.Effect<A, E, R>
 
