@@ -71,6 +71,82 @@ describe("text", () => {
       }
     }))
 
+  it.effect("M-35: a text is said once, however the deltas and the repetitions of it are numbered", () =>
+    Effect.gen(function*() {
+      const streamed = (content_index: number, text: string) => delta("output_text", 0, text, { content_index })
+      const textDone = (content_index: number, text: string) =>
+        event("output_text.done", { output_index: 0, content_index, text })
+      const partDone = (content_index: number, text: string) =>
+        event("content_part.done", { output_index: 0, content_index, part: { type: "output_text", text } })
+      const parts = (...texts: ReadonlyArray<string>) =>
+        message("", { content: texts.map((text) => ({ type: "output_text", text, annotations: [] })) })
+      const cases: ReadonlyArray<readonly [expected: string, said: string, ReadonlyArray<Replies.Json>]> = [
+        ["Hello", "Hello", [streamed(1, "Hel"), streamed(1, "lo"), done(0, parts("Hello"))]],
+        ["Hello", "Hello", [streamed(1, "Hel"), done(0, parts("Hello"))]],
+        ["Hello", "Hello", [streamed(1, "Hello"), completed({ output: [parts("Hello")] })]],
+        ["Hello", "Hello", [streamed(0, "Hello"), textDone(1, "Hello"), partDone(2, "Hello"), done(0, parts("Hello"))]],
+        ["Hello", "Hello", [textDone(3, "Hello"), partDone(2, "Hello"), done(0, parts("Hello"))]],
+        ["aab", "aab", [streamed(1, "a"), streamed(2, "ab"), done(0, parts("a", "ab"))]],
+        ["aa", "aa", [
+          streamed(1, "a"),
+          streamed(2, "a"),
+          textDone(0, "a"),
+          textDone(1, "a"),
+          done(0, parts("a", "a"))
+        ]],
+        ["ab", "ab", [streamed(4, "a"), done(0, parts("a", "b"))]],
+        ["Hello!", "Hello.", [streamed(1, "Hello."), done(0, parts("Hello!"))]],
+        ["Hello", "Hello", [streamed(1, "Hello"), done(0, { ...message(""), content: "Hello" })]],
+        ["ba", "ba", [streamed(1, "b"), done(0, parts("a", "b"))]]
+      ]
+      for (const [expected, shown, telling] of cases) {
+        const events = yield* eventsOf(added(0, message("")), ...telling, completed())
+        const text = of(events, "TextCompleted").map((event) => event.text)
+        assert.deepStrictEqual([textOf(events), text], [shown, [expected]], JSON.stringify(telling))
+        assert.deepStrictEqual(Message.text(last(events).message), expected)
+      }
+    }))
+
+  it.effect("M-35: so are thoughts and refusals, whatever place in the item they are listed at", () =>
+    Effect.gen(function*() {
+      const thought = (rest: Replies.Json) => ({ type: "reasoning", id: "rs_1", summary: [], ...rest })
+      const summary = delta("reasoning_summary_text", 0, "Let me see.", { summary_index: 1 })
+      const raw = delta("reasoning_text", 0, "Let me see.", { content_index: 1 })
+      const tellings: ReadonlyArray<readonly [string, ReadonlyArray<Replies.Json>]> = [
+        ["Let me see.", [summary, done(0, thought({ summary: [{ type: "summary_text", text: "Let me see." }] }))]],
+        ["Let me see.", [raw, done(0, thought({ content: [{ type: "reasoning_text", text: "Let me see." }] }))]],
+        ["Let me see.", [raw, done(0, thought({ summary: [{ type: "summary_text", text: "Let me see." }] }))]],
+        ["Let me see.", [summary, done(0, thought({ content: [{ type: "reasoning_text", text: "Let me see." }] }))]],
+        ["Let me see.Raw.", [
+          summary,
+          done(
+            0,
+            thought({
+              summary: [{ type: "summary_text", text: "Let me see." }],
+              content: [{ type: "reasoning_text", text: "Raw." }]
+            })
+          )
+        ]]
+      ]
+      for (const [expected, telling] of tellings) {
+        const events = yield* eventsOf(added(0, thought({})), ...telling, said("Hi", 1), completed())
+        assert.strictEqual(thoughtOf(events), expected, JSON.stringify(telling))
+        assert.strictEqual(textOf(events), "Hi")
+      }
+      const events = yield* eventsOf(
+        added(0, message("")),
+        delta("refusal", 0, "No.", { content_index: 1 }),
+        said("Sorry."),
+        done(
+          0,
+          message("", { content: [{ type: "output_text", text: "Sorry." }, { type: "refusal", refusal: "No." }] })
+        ),
+        completed()
+      )
+      assert.strictEqual(textOf(events), "Sorry.")
+      assert.strictEqual(last(events).metadata?.["refusal"], "No.")
+    }))
+
   it.effect("R-334: a repetition that contradicts what was streamed outweighs it", () =>
     Effect.gen(function*() {
       const events = yield* eventsOf(said("Hullo"), done(0, message("Hello")), completed())

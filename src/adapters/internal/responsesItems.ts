@@ -9,10 +9,66 @@ import * as Wire from "./wire.ts"
 /** What a text is to a reader. */
 export type Kind = "text" | "refusal" | "thought"
 
+/** Where in an item a text stands. */
+export type Place = "content" | "summary"
+
+/** Who tells the whole of a text: an event of the text, one of its part, or the item. */
+export type Teller = "text" | "part" | "item"
+
 export interface Piece {
-  readonly kind: Kind
+  readonly place: Place
   text: string
+  /** Who has told the whole of it. */
+  readonly told: Set<Teller>
 }
+
+/** The texts of one kind in an item. */
+export class Texts {
+  /** In the order in which they began. */
+  readonly all: Array<Piece> = []
+  private readonly byPlace = new Map<string, Piece>()
+  /** By teller: the texts before that one have been told. */
+  private readonly next = new Map<Teller, number>()
+
+  /** The text at a place, which begins there if there is none. */
+  at(place: Place, index: unknown): Piece {
+    return this.byPlace.get(`${place}:${String(index)}`) ?? this.begin(place, index)
+  }
+
+  /**
+   * The text whose whole is told. Servers number the texts of an item in one way while they stream and in another when
+   * they repeat them, so that the text at a place counts only as long as no other text that is still to be told is more
+   * alike: what a text was before, or goes on with. `isOneOfAll` says that as many texts are told as have begun at most:
+   * then the next one at hand is meant, even if it was rewritten.
+   */
+  whole(teller: Teller, place: Place, index: unknown, whole: string, isOneOfAll: boolean): Piece {
+    const own = this.byPlace.get(`${place}:${String(index)}`)
+    const next = this.following(teller)
+    const isOpen = own !== undefined && !own.told.has(teller)
+    const isNext = next !== undefined && (isAlike(next, whole) || (!isOpen && isOneOfAll && next.place === place))
+    const found = isOpen && (!isNext || isAlike(own, whole)) ? own : isNext ? next : this.begin(place, index)
+    found.told.add(teller)
+    return found
+  }
+
+  /** The first text that is still to be told. */
+  private following(teller: Teller): Piece | undefined {
+    let position = this.next.get(teller) ?? 0
+    while (this.all[position]?.told.has(teller) === true) position++
+    this.next.set(teller, position)
+    return this.all[position]
+  }
+
+  private begin(place: Place, index: unknown): Piece {
+    const piece: Piece = { place, text: "", told: new Set() }
+    this.all.push(piece)
+    this.byPlace.set(`${place}:${String(index)}`, piece)
+    return piece
+  }
+}
+
+/** Whether one of two texts is the beginning of the other. */
+const isAlike = ({ text }: Piece, whole: string): boolean => whole.startsWith(text) || text.startsWith(whole)
 
 export interface Item {
   readonly position: number
@@ -20,8 +76,8 @@ export interface Item {
   id: string | undefined
   /** The item as the wire last told it; nothing for one whose header is missing. */
   wire: Json.JsonObject | undefined
-  /** Its texts, in the order in which they began. */
-  readonly pieces: Map<string, Piece>
+  /** Its texts, by kind. */
+  readonly texts: Map<Kind, Texts>
   /** Whether the arguments of a call were told beside it. */
   hasText: boolean
   /** Whether it is of a kind that the provider runs, and yet a call for this side. */
@@ -51,7 +107,7 @@ export class Items {
       type,
       id: undefined,
       wire: undefined,
-      pieces: new Map(),
+      texts: new Map(),
       hasText: false,
       isOwn: false,
       isDone: false

@@ -9,7 +9,7 @@ import * as CallArguments from "../../internal/callArguments.ts"
 import * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
 import type * as CallFragments from "./callFragments.ts"
-import { type Item, Items, type Kind, type Piece, typeOf } from "./responsesItems.ts"
+import { type Item, Items, type Kind, type Place, type Teller, Texts, typeOf } from "./responsesItems.ts"
 import * as Wire from "./wire.ts"
 
 /** Under this key stands what has to go back to a server of this protocol, and to no other. */
@@ -47,9 +47,6 @@ const isHosted = (item: Item): boolean => !ownTypes.includes(item.type)
 
 /** Whether a hosted item is a call: what a call came to is an item of its own. */
 const isCall = (item: Item): boolean => !item.type.endsWith("_output") && item.type !== "compaction"
-
-/** Where in an item a text stands. */
-type Place = "content" | "summary"
 
 export class Output {
   /** Why what was read cannot be trusted, if it cannot. */
@@ -110,9 +107,8 @@ export class Output {
     }
     if (item.type === customType) return
     if (isHosted(item)) return this.list(item, out)
-    if (typeof wire["content"] === "string") this.tell(item, "content:0", "text", wire["content"], out)
-    for (const [position, part] of Wire.list(wire["summary"]).entries()) this.part(item, "summary", position, part, out)
-    for (const [position, part] of Wire.list(wire["content"]).entries()) this.part(item, "content", position, part, out)
+    if (typeof wire["content"] === "string") this.tell(item, "item", "text", "content", 0, wire["content"], out, 1)
+    for (const place of ["summary", "content"] as const) this.listed(item, place, Wire.list(wire[place]), out)
   }
 
   // -------------------------------------------------------------------------------------------------------------------
@@ -182,15 +178,14 @@ export class Output {
   delta(kind: Kind, place: Place, event: Json.JsonObject, out: Events): void {
     const delta = Wire.string(event["delta"])
     if (delta === undefined) return
-    const piece = this.piece(this.items.of(typeOfKind(kind), event), keyOf(place, event), kind)
-    piece.text += delta
+    textsOf(this.items.of(typeOfKind(kind), event), kind).at(place, indexOf(place, event)).text += delta
     emit(kind, delta, out)
   }
 
   /** The whole of a text. */
   settle(kind: Kind, place: Place, event: Json.JsonObject, out: Events): void {
     const whole = Wire.string(event["text"]) ?? Wire.string(event["refusal"]) ?? ""
-    this.tell(this.items.of(typeOfKind(kind), event), keyOf(place, event), kind, whole, out)
+    this.tell(this.items.of(typeOfKind(kind), event), "text", kind, place, indexOf(place, event), whole, out)
   }
 
   /** A part of an item, empty when it begins and whole when it ends. */
@@ -199,28 +194,48 @@ export class Output {
     const kind = kindOf(part)
     if (kind === undefined) return
     const item = this.items.of(typeOfKind(kind), event)
-    this.part(item, place, indexOf(place, event), part, out)
+    this.part(item, "part", place, indexOf(place, event), part, out)
   }
 
-  private part(item: Item, place: Place, index: unknown, part: Json.JsonObject, out: Events): void {
+  /** All parts of an item at a place. */
+  private listed(item: Item, place: Place, parts: ReadonlyArray<Json.JsonObject>, out: Events): void {
+    const counts = new Map<Kind | undefined, number>()
+    for (const part of parts) counts.set(kindOf(part), (counts.get(kindOf(part)) ?? 0) + 1)
+    for (const [position, part] of parts.entries()) {
+      this.part(item, "item", place, position, part, out, counts.get(kindOf(part)))
+    }
+  }
+
+  private part(
+    item: Item,
+    teller: Teller,
+    place: Place,
+    index: unknown,
+    part: Json.JsonObject,
+    out: Events,
+    count?: number
+  ): void {
     for (const annotation of Wire.list(part["annotations"])) this.annotate(annotation)
     const kind = kindOf(part)
     if (kind === undefined) return
     const whole = Wire.string(part["text"]) ?? Wire.string(part["refusal"]) ?? ""
-    this.tell(item, `${place}:${String(index)}`, kind, whole, out)
+    this.tell(item, teller, kind, place, index, whole, out, count)
   }
 
-  private piece(item: Item, key: string, kind: Kind): Piece {
-    const known = item.pieces.get(key)
-    if (known !== undefined) return known
-    const piece: Piece = { kind, text: "" }
-    item.pieces.set(key, piece)
-    return piece
-  }
-
-  private tell(item: Item, key: string, kind: Kind, whole: string, out: Events): void {
+  /** The whole of a text. `count`: how many of its kind are told, if it is told with all of them. */
+  private tell(
+    item: Item,
+    teller: Teller,
+    kind: Kind,
+    place: Place,
+    index: unknown,
+    whole: string,
+    out: Events,
+    count = Infinity
+  ): void {
     if (whole === "") return
-    const piece = this.piece(item, key, kind)
+    const texts = textsOf(item, kind)
+    const piece = texts.whole(teller, place, index, whole, count <= texts.all.length)
     if (whole.length >= piece.text.length && whole.startsWith(piece.text)) {
       const rest = whole.slice(piece.text.length)
       if (rest !== "") emit(kind, rest, out)
@@ -315,15 +330,18 @@ const typeOfKind = (kind: Kind): string => kind === "thought" ? "reasoning" : "m
 const indexOf = (place: Place, event: Json.JsonObject): unknown =>
   (place === "summary" ? event["summary_index"] : event["content_index"]) ?? 0
 
-const keyOf = (place: Place, event: Json.JsonObject): string => `${place}:${String(indexOf(place, event))}`
-
 const emit = (kind: Kind, delta: string, out: Events): void => {
   if (kind === "text") out.push({ _tag: "TextDelta", id: null, delta })
   if (kind === "thought") out.push({ _tag: "ReasoningDelta", id: null, delta })
 }
 
-const textOf = (item: Item, kind: Kind): string =>
-  [...item.pieces.values()].filter((piece) => piece.kind === kind).map((piece) => piece.text).join("")
+const textsOf = (item: Item, kind: Kind): Texts => {
+  const texts = item.texts.get(kind) ?? new Texts()
+  item.texts.set(kind, texts)
+  return texts
+}
+
+const textOf = (item: Item, kind: Kind): string => textsOf(item, kind).all.map(({ text }) => text).join("")
 
 /** A record without the members that say nothing. */
 const sayings = (wire: Json.JsonObject): Json.JsonObject =>
