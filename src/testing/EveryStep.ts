@@ -217,7 +217,7 @@ const defaultGrace = "5 seconds"
  * After each attempt: the run has ended, in time, and nothing of it sleeps or lives on; every handler that started has
  * ended, with its finalizers run once, was started once, and before the stop; no model was asked after the stop, and
  * every request was closed; the events are lawful; every call in a thread that was handed out is answered once. Handlers
- * that refuse to stop may live on if the run names them.
+ * that refuse to stop may live on if the run names them, also those of runs within it.
  *
  * A run that is given as a function is made anew for each attempt, and may read the attempt's `cancel`. It must not
  * depend on the attempts before it: a scripted model belongs into `layer`. Real sockets and timers know nothing of a

@@ -6,6 +6,7 @@ import { assert, describe, it } from "@effect/vitest"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
+import * as Stream from "effect/Stream"
 import { Chat, Executor, Message, Tool, ToolRunner } from "heddle"
 import { type EveryStep, everyStep, Explorer, Script } from "heddle/testing"
 import * as Broken from "../support/broken.ts"
@@ -132,6 +133,62 @@ describe("broken executors", () => {
       assert.include(lawsOf(report), "calls")
       says(report, /^ToolCallCompleted told of .*"n":1.*, which has become .*"n":"10"/)
       says(report, /^the arguments of call "c0" cannot be written as JSON$/)
+    }))
+
+  it.effect("M-01: a handler that returns while its child does not stop holds nothing up; one that hides it breaks \"lifetime\"", () =>
+    Effect.gen(function*() {
+      const parent = Tool.make("wait", {
+        parameters: {},
+        handler: () =>
+          Effect.andThen(
+            Effect.forkChild(Effect.uninterruptible(Effect.never), { startImmediately: true }),
+            Effect.sleep("1 second")
+          )
+      })
+      const attempted = (executor: Layer.Layer<never>) =>
+        everyStep(({ cancel }) => Chat.stream("go", { tools: [parent, write], maxConcurrency: 1, cancel }), {
+          layer: Layer.merge(model, executor),
+          bound: 1
+        })
+      assert.deepStrictEqual((yield* attempted(correct)).violations, [])
+      const report = yield* attempted(Broken.orphaning)
+      says(report, /^\d fibers are alive after the run$/)
+      assert.isTrue(report.violations.some(({ law, stop }) => law === "lifetime" && stop === "none"))
+    }))
+
+  it.effect("M-07: a run within the run that is cut off from it breaks \"lifetime\": the result does not name what it left", () =>
+    Effect.gen(function*() {
+      const deaf = Tool.make("deaf", {
+        parameters: {},
+        timeout: "1 second",
+        handler: () => Effect.uninterruptible(Effect.never)
+      })
+      const inner = Script.layer([
+        [Script.toolCall("i0", "deaf"), Script.finish("tool_calls")],
+        [Script.text("done"), Script.finish("stop")]
+      ])
+      const outer = Script.layer([
+        [Script.toolCall("c0", "agent"), Script.finish("tool_calls")],
+        [Script.text("done"), Script.finish("stop")]
+      ])
+      const agent = Tool.fromChat("agent", {
+        parameters: {},
+        chat: () => Stream.provide(Chat.stream("go", { tools: [deaf], requestId: "inner" }), inner)
+      })
+      const attempted = (executor: Layer.Layer<never>, isAwaited = false) =>
+        everyStep(
+          ({ cancel }) =>
+            isAwaited
+              ? ToolRunner.run([Message.toolCall("c0", "agent")], [agent], { cancel })
+              : Chat.stream("go", { tools: [agent], cancel }),
+          { layer: Layer.merge(outer, executor) }
+        )
+      for (const isAwaited of [false, true]) {
+        assert.deepStrictEqual((yield* attempted(correct, isAwaited)).violations, [])
+      }
+      const report = yield* attempted(Executor.layer(Broken.severed))
+      says(report, /^deaf \(call i0\) was abandoned, and the result does not name it$/)
+      assert.isTrue(report.violations.some(({ law, stop }) => law === "lifetime" && stop === "none"))
     }))
 
   it.effect("a thread that depends on order is found by the explorer, with the orders that lead to each", () =>

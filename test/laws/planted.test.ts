@@ -188,6 +188,30 @@ describe("planted violations", () => {
       }
     }))
 
+  it.effect("M-07, law 11: a handler of a run within the run is left behind, and the result does not name it", () =>
+    Effect.gen(function*() {
+      const nested = caseOf(turn(call({ kind: "nestedDeaf" })))
+      const trace = yield* lawfulRun(nested)
+      assert.deepStrictEqual(Lawful.stopping(trace, { take: 99 }, nested), [])
+      assert.deepStrictEqual(Lawful.lifetime(trace, nested), [])
+      const changed = (change: (entry: Event.Abandoned) => ReadonlyArray<Event.Abandoned>): Trace => ({
+        ...trace,
+        events: trace.events.map((event): Event.Event =>
+          event._tag === "ChatCompleted"
+            ? { ...event, result: { ...event.result, abandoned: (event.result.abandoned ?? []).flatMap(change) } }
+            : event
+        )
+      })
+      finds(
+        Lawful.stopping(changed(({ path, ...entry }) => path === undefined ? [entry] : []), { take: 99 }, nested),
+        /1 are named, 0 are in the result/
+      )
+      const bare = changed(({ ageMillis, id, name }) => [{ ageMillis, id, name }])
+      finds(Lawful.stopping(bare, { take: 99 }, nested), /"leaf" is named with the path #1/)
+      const severed = yield* play(nested, "stream", null, Broken.severed)
+      finds(Lawful.stopping(severed, { take: 99 }, nested), /1 are named, 0 are in the result/)
+    }))
+
   it.effect("law 11: a soft stop that takes its time, or ends without a word", () =>
     Effect.gen(function*() {
       const asked: Case = { ...two, driving: { ...two.driving, cancelAt: 10 } }

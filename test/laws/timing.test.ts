@@ -54,6 +54,7 @@ const startOf = (turns: Case["turns"], { start }: Policy.Policy): Policy.Policy[
 /** Handlers that are slow to stop keep others out for as long as they take, in a later turn as well: these stop. */
 const prompt = (call: Call): Call => {
   if (call.kind === "refuse" || call.kind === "late" || call.kind === "slowStop") return { ...call, kind: "never" }
+  if (call.kind === "nestedDeaf") return { ...call, kind: "nested" }
   return call.kind === "deafChild" || call.kind === "lateChild" ? { ...call, kind: "child" } : call
 }
 

@@ -1,6 +1,7 @@
 /**
  * Executors that are broken on purpose, each in one way that a real one could be. They show what the test kit finds.
  */
+import * as Context from "effect/Context"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
@@ -78,6 +79,12 @@ export const hasty = (isHasty: (tool: Tool.Any) => boolean): Layer.Layer<never> 
 
 /** It lets others in while exclusive work goes on. */
 export const unbarred: Layer.Layer<never> = hasty(({ concurrency }) => concurrency === "exclusive")
+
+/** What a run knows of the handler that it is started in. */
+const around = Context.Reference<unknown>("heddle/internal/Holding", { defaultValue: () => undefined })
+
+/** It cuts the runs that handlers start off from the run that the handlers are of. */
+export const severed: Executor.Service = changed((execution) => Effect.provideService(execution, around, undefined))
 
 /** It numbers the results in the order in which they come. */
 export const numbering: Layer.Layer<never> = Layer.effect(

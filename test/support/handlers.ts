@@ -45,7 +45,7 @@ export const argumentsOf = (call: Call, place: string): Readonly<Record<string, 
 export const isDenied = (call: Call): boolean => gateOf(call.gate).denies === true
 
 /** What is recorded besides handlers of calls of the case: gates, and handlers of runs that are tools. */
-type Other = "gate" | "leaf"
+type Other = "gate" | "leaf" | "deafLeaf"
 
 /** The name that something is recorded under says what is to be expected of it. */
 const nameOf = (isExclusive: boolean, what: KindName | Other, place: string): string =>
@@ -54,7 +54,8 @@ const nameOf = (isExclusive: boolean, what: KindName | Other, place: string): st
 /** Whether a handler of this name does not stop when it is told to, and whether it ends at all. */
 export const refuses = (name: string): "late" | "never" | undefined => {
   const what = name.split(" ")[1] as KindName | Other
-  return what === "gate" || what === "leaf" ? undefined : kinds[what].refuses
+  if (what === "gate" || what === "leaf") return undefined
+  return what === "deafLeaf" ? "never" : kinds[what].refuses
 }
 
 export const isExclusive = (name: string): boolean => name.startsWith("alone ")
@@ -121,11 +122,12 @@ const gated = { validate: asked("validate"), authorize: asked("authorize") }
 
 /** A handler inside the run of a handler. */
 const leaf = Tool.make("leaf", {
-  parameters: { place: Schema.String, latency: Schema.Finite },
-  handler: ({ latency, place }, context) =>
+  parameters: { place: Schema.String, latency: Schema.Finite, isDeaf: Schema.Boolean },
+  handler: ({ isDeaf, latency, place }, context) =>
     inWorld(({ recorder, starts }) => {
       starts.push(`${place} ${context.idempotencyKey} attempt ${context.attempt}`)
-      return recorder.track(nameOf(false, "leaf", place))(latency === 0 ? Effect.void : Effect.sleep(latency))
+      const work = isDeaf ? Effect.uninterruptible(Effect.never) : latency === 0 ? Effect.void : Effect.sleep(latency)
+      return recorder.track(nameOf(false, isDeaf ? "deafLeaf" : "leaf", place))(work)
     })
 })
 
@@ -133,8 +135,11 @@ const leaf = Tool.make("leaf", {
 const nested = ({ place }: Args, context: Tool.CallContext) =>
   Stream.unwrap(inWorld(({ callAt, starts }) => {
     starts.push(`${context.idempotencyKey} attempt ${context.attempt}`)
-    const { latency } = callAt(place)
-    const calls = ["#0", "#1"].map((end) => Script.toolCall(end, "leaf", { place: `${place}${end}`, latency }))
+    const { kind, latency } = callAt(place)
+    const calls = ["#0", "#1"].map((end) => {
+      const isDeaf = kind === "nestedDeaf" && end === "#1"
+      return Script.toolCall(end, "leaf", { place: `${place}${end}`, latency, isDeaf })
+    })
     const model = Script.layer([[...calls, Script.finish("tool_calls")], [Script.text("done"), Script.finish("stop")]])
     const run = Chat.stream("go", { tools: [leaf], toolTimeout, grace, requestId: "nested" })
     return Effect.succeed(Stream.provide(run, model))

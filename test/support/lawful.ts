@@ -30,6 +30,9 @@ const of = (
 /** Whether a handler of this name does not stop when it is told to. */
 const isStubborn = (name: string): boolean => refuses(name) !== undefined
 
+/** Whether a call of this kind is a run of its own. */
+const isNested = (kind: Call["kind"]): boolean => kind === "nested" || kind === "nestedDeaf"
+
 /** Whether it ends by itself some time after that, and has a timer for it. */
 const isLate = (name: string): boolean => refuses(name) === "late"
 
@@ -119,7 +122,7 @@ export const remains = ({ abandoned, log, openRequests, report }: Remains, playe
  */
 export const concurrency = ({ driving, turns }: Case, { log }: Trace): Problems => {
   const calls = turns.flatMap((turn) => turn.calls)
-  const hasRuns = calls.some(({ kind }) => kind === "nested")
+  const hasRuns = calls.some(({ kind }) => isNested(kind))
   const most = Math.max(...turns.map((turn) => turn.calls.length))
   const widest = 2 * navigator.hardwareConcurrency
   const given = driving.maxConcurrency ?? driving.policy.maxConcurrency
@@ -127,8 +130,9 @@ export const concurrency = ({ driving, turns }: Case, { log }: Trace): Problems 
   const abandoned = log.flatMap((entry) => entry._tag === "Started" && isStubborn(entry.name) ? [entry.name] : [])
   const only = (what: RegExp) => log.filter((entry) => entry._tag !== "Emitted" && what.test(entry.name))
   return [
-    ...of(Laws.handlers(log, { bound: tree, isExclusive, abandoned }), "concurrency"),
-    ...of(Laws.handlers(only(/^\w+ (?!leaf )/), { bound: given ?? widest, abandoned }), "concurrency"),
+    // A handler that a run within has left behind belongs to that run: it keeps no call of this one out.
+    ...of(Laws.handlers(only(/^\w+ (?!deafLeaf )/), { bound: tree, isExclusive, abandoned }), "concurrency"),
+    ...of(Laws.handlers(only(/^\w+ (?!leaf |deafLeaf )/), { bound: given ?? widest, abandoned }), "concurrency"),
     ...of(Laws.handlers(only(/ keyed /), { bound: keyedPermits }), "concurrency")
   ]
 }
@@ -147,8 +151,17 @@ export const stopping = (trace: Trace, stop: Stop, played: Case): Problems => {
       `stopped at ${"at" in stop && stop.at}, over at ${trace.endedAt}`
     ),
     ...when(named.length < left || named.length > most, `${left} handlers were left behind, ${named.length} are named`),
-    ...when(reported.length !== named.length, `${named.length} are named, ${reported.length} are in the result`)
+    ...when(reported.length !== named.length, `${named.length} are named, ${reported.length} are in the result`),
+    ...(reported === trace.abandoned ? [] : astray(trace, reported))
   ]
+}
+
+/** Entries of a result whose path does not lead from a call of the run to theirs. */
+const astray = ({ events }: Trace, reported: ReadonlyArray<Event.Abandoned>): Problems => {
+  const calls = new Set(events.flatMap((event) => event._tag === "ToolExecutionStarted" ? [event.id] : []))
+  return reported.flatMap(({ id, name, path = [id] }) =>
+    when(!calls.has(path[0] ?? "") || path.at(-1) !== id, `"${name}" is named with the path ${path.join(" > ")}`)
+  )
 }
 
 /**
@@ -222,7 +235,7 @@ const possible = (
 }
 
 /** What a call may come to that was started and stopped. A run that blocks interruption says itself that it was. */
-const stoppedAs = ({ kind }: Call): ReadonlyArray<Word> => kind === "nested" ? ["cancelled", "reported"] : ["cancelled"]
+const stoppedAs = ({ kind }: Call): ReadonlyArray<Word> => isNested(kind) ? ["cancelled", "reported"] : ["cancelled"]
 
 /** Law 8, for calls: each failure is of its own kind. For cases whose failures go on as they are. */
 export const failures = (played: Case, trace: Trace): Problems => {

@@ -201,12 +201,36 @@ const events = ({ events, report, stopped }: Attempted, { isChat, policy }: Know
   return isChat ? found : found.filter(({ law }) => law !== "frame")
 }
 
+type Naming = Pick<Event.ChatResult, "abandoned">
+
+/** The result of the run, if it has one that names what was left behind: that of a chat or of a batch. */
+const namingOf = ({ events, report: { exit } }: Attempted): Naming | undefined => {
+  const last = events.at(-1)
+  if (last?._tag === "ChatCompleted") return last.result
+  const value = exit !== undefined && Exit.isSuccess(exit) ? exit.value : undefined
+  const isBatch = typeof value === "object" && value !== null && "messages" in value
+  return isResult(value) || isBatch ? value as Naming : undefined
+}
+
+/** A handler that was abandoned is named in the result, also where it belongs to a run within the run. */
+const unnamed = (attempted: Attempted): Findings => {
+  const naming = namingOf(attempted)
+  const { abandoned, starts } = attempted.watch
+  return naming === undefined ? [] : abandoned.flatMap(({ id, name }) => {
+    const isHandler = starts.some(({ call }) => call.id === id && call.name === name)
+    const isNamed = naming.abandoned?.some((entry) => entry.id === id && entry.name === name) === true
+    const message = `${name} (call ${id}) was abandoned, and the result does not name it`
+    return when(isHandler && !isNamed, "lifetime", message)
+  })
+}
+
 /** Everything that is against the attempt. */
 export const of = (attempted: Attempted, known: Known): Findings => [
   ...starts(attempted.watch.starts),
   ...handlers(attempted),
   ...bound(attempted, known),
   ...lifetime(attempted),
+  ...unnamed(attempted),
   ...stop(attempted, known),
   ...events(attempted, known),
   ...Laws.calls(attempted.log),

@@ -67,6 +67,8 @@ const generated = {
   keyed: { becomes: "Ok", tool: "keyed" },
   /** A run of its own, with two calls. */
   nested: { becomes: "Ok", tool: "delegate" },
+  /** One of the two never stops. */
+  nestedDeaf: { becomes: "Ok", tool: "delegate" },
   unknown: { becomes: "unknown_tool", tool: "nobody" },
   misnamed: { becomes: "unknown_tool", tool: "functions.work" },
   manual: { becomes: "Ok", tool: "manual" },
