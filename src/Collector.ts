@@ -69,6 +69,7 @@ export const initial = (options: Options = {}): State => ({
   responseId: null,
   model: null,
   usage: null,
+  spent: null,
   error: undefined,
   tools: new ToolEvents.ToolEvents(),
   metadata: Json.none,
@@ -183,6 +184,9 @@ const foldWhole = (state: State, event: Event.Event): void => {
     case "AskUserRequested":
     case "ToolHalt":
       return foldTail(state, event)
+    case "StepReset":
+      state.spent = Response.sumUsage([state.spent, state.usage])
+      return StepState.unsay(state)
     case "StepCompleted":
       return foldStep(state, event)
     case "ChatCompleted":
@@ -286,7 +290,7 @@ export const toResponse = (state: State): Response.Response => {
     message: state.message,
     finishReason: effectiveFinish(state, toolCalls),
     rawFinishReason: state.rawFinishReason,
-    usage: state.usage,
+    usage: Response.sumUsage([state.spent, state.usage]),
     metadata: state.metadata
   }
   if (state.error !== undefined) response.error = state.error.value

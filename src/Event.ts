@@ -372,7 +372,10 @@ const stepEnd = {
 
 const behindLast = { messages: Schema.optionalKey(Schema.Array(Message.Message)) } as const
 
+const stepReset = Schema.TaggedStruct("StepReset", { error: Json.Opaque })
+
 const stepEvents = [
+  stepReset,
   Schema.TaggedStruct("StepCompleted", { ...stepEnd, thread: Thread.Thread }),
   Schema.TaggedStruct("ChatCompleted", { ...behindLast, result: ChatResult })
 ] as const
@@ -380,6 +383,7 @@ const stepEvents = [
 const receivedEnd = Schema.Struct({ ...chatEnd, finalResponse: Schema.optionalKey(Schema.NullOr(Response.Response)) })
 
 const receivedStepEvents = [
+  stepReset,
   Schema.TaggedStruct("StepCompleted", stepEnd),
   Schema.TaggedStruct("ChatCompleted", { ...behindLast, result: receivedEnd })
 ] as const
@@ -394,6 +398,9 @@ const receivedStepEvents = [
  * A `ToolResultEncoded` with `settled: true` closes a call that was open, and stands for itself: a question that its own
  * run withdraws, once, behind its `AskUserRequested`; or a call that was answered, denied or submitted since the last run,
  * at the beginning of the run that continues.
+ *
+ * `StepReset` says that the reply so far broke and that the model is asked again for it: what came of the reply, from its
+ * `MessageStarted` on, counts as not said. `error` is what broke it. No tool has started on the word of such a reply.
  *
  * `StepCompleted` has the whole `thread` after the step, and in `messages` all that came to it since the step before: the
  * model's message, the answers to its calls, and what the run itself put in front of them. `isToolTurn` says, in manual

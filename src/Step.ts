@@ -8,6 +8,7 @@ import * as Cause from "effect/Cause"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
+import type * as Schedule from "effect/Schedule"
 import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import * as Adapter from "./Adapter.ts"
@@ -63,6 +64,11 @@ export type StepError = Thread.ValidationError | EngineError | Adapter.AdapterEr
  * - `emitTextDeltas`, `emitToolDeltas` (true), `includeRawChunks` (false): what the stream shows; the result is the
  *   same whatever they say. Raw chunks that report usage are always shown.
  * - `onEvent` sees every event before that filter, in order; the run waits for the effect it may return.
+ * - `retryReply`: a schedule on which the model is asked again for a reply that broke, before or after its first event;
+ *   without one a broken reply is the end of the run. Only errors that may pass are tried again: those that are
+ *   `isRetryable`, and `malformed_response`. Once a tool has started on the word of the reply it is not asked for again.
+ *   Each reply has the whole schedule to itself, and waits at least as long as the provider asked for. A `StepReset` in
+ *   the stream says that what came of the reply counts as not said; what it cost stays in `usage`.
  *
  * @category models
  * @since 0.1.0
@@ -75,6 +81,7 @@ export interface Options<
 > extends Settings.RunnerOptions<E, R, Tool.Failure<Tools[number]>>, Request.ModelOptions, Turn.View<REvent> {
   readonly tools?: Tools
   readonly mode?: "auto" | "manual"
+  readonly retryReply?: Schedule.Schedule<unknown, Adapter.AdapterError> | null
 }
 
 /**
@@ -170,6 +177,7 @@ const enter = <E, R>(
               tools,
               startsEarly: mode === "auto" && Toolbox.all(tools).some((tool) => Turn.mayStart(tool, policy)),
               view: options,
+              retryReply: options.retryReply ?? undefined,
               running,
               ambient,
               state: Collector.initial({ thread, policy, requestId }),

@@ -14,6 +14,7 @@ import * as Adapter from "./Adapter.ts"
 import * as Collector from "./Collector.ts"
 import type * as Event from "./Event.ts"
 import type { Batch } from "./internal/batch.ts"
+import * as Cancellation from "./internal/cancellation.ts"
 import * as Division from "./internal/division.ts"
 import { type Events, isNonEmpty } from "./internal/events.ts"
 import * as Lists from "./internal/lists.ts"
@@ -22,6 +23,7 @@ import * as Now from "./internal/now.ts"
 import type * as Plan from "./internal/plan.ts"
 import { type Ending, type Listener, Reply } from "./internal/reply.ts"
 import * as Request from "./internal/request.ts"
+import { Retries } from "./internal/retries.ts"
 import type { Leaving } from "./internal/running.ts"
 import * as Telemetry from "./internal/telemetry.ts"
 import * as Turn from "./internal/turn.ts"
@@ -114,6 +116,9 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Leaving {
   private isWorking = false
   private phase: Phase<E, R> | undefined
   private isSpeaking = false
+  /** Milliseconds until the model is asked again. */
+  private delay = 0
+  private readonly retries: Retries | undefined
 
   constructor(run: Turn.Run<E, R>, place: Place<E, R>, span: Scope.Closeable | undefined) {
     this.run = run
@@ -121,6 +126,7 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Leaving {
     this.stepIndex = place.stepIndex
     this.following = place.following
     this.span = span
+    this.retries = run.retryReply === undefined ? undefined : new Retries(run.retryReply)
   }
 
   /** The next events that are shown. While the model speaks this is most of what a run does: it takes few steps. */
@@ -213,7 +219,32 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Leaving {
   over(ending: Ending): EventPull<E, R> {
     this.isSpeaking = false
     if (this.isLeft) return Cause.done()
-    return this.tell(ending._tag === "Ended" ? this.spoken() : this.broken(ending.error, ending.hasBegun))
+    const proceed = () => this.tell(this.replied(ending))
+    if (this.retries === undefined || this.reply?.hasStarted === true || this.isCancelled) return proceed()
+    const error = ending._tag === "Broken" ? ending.error : this.run.state.error?.value
+    if (!(error instanceof Adapter.AdapterError)) return proceed()
+    return Effect.flatMap(
+      this.retries.delay(error),
+      (delay) => delay === undefined ? proceed() : this.again(error, delay)
+    )
+  }
+
+  /** What the reply came to. */
+  private replied(ending: Ending): Told<E, R> {
+    return ending._tag === "Ended" ? this.spoken() : this.broken(ending.error, ending.hasBegun)
+  }
+
+  /** The reply counts as not said, and the model is asked for it again after a delay. */
+  private again(error: unknown, delay: number): EventPull<E, R> {
+    return Effect.flatMap(this.disconnect(Exit.void), () => {
+      this.reply = undefined
+      this.delay = delay
+      return this.told([{ _tag: "StepReset", error }])
+    })
+  }
+
+  private get isCancelled(): boolean {
+    return this.run.ambient.cancellation?.isRequested === true
   }
 
   /** The batch is known to the step before anything can come between. */
@@ -225,7 +256,18 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Leaving {
     return batch
   }
 
+  /** A run that is cancelled before the model is asked again goes on with nothing said. */
+  private waiting(): EventPull<E, R> {
+    const waited = Effect.sleep(this.delay)
+    this.delay = 0
+    return Effect.flatMap(Cancellation.orElse(waited, this.run.ambient.cancellation, () => undefined), () => {
+      if (this.isLeft) return Cause.done()
+      return this.isCancelled ? this.tell(this.spoken()) : this.opening()
+    })
+  }
+
   private opening(): EventPull<E, R> {
+    if (this.delay > 0) return this.waiting()
     const { adapter, system, template } = this.run
     const messages = Request.messages(system, Log.list(this.thread))
     this.isSpeaking = true

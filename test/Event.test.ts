@@ -127,6 +127,7 @@ const samples: ReadonlyArray<Event.Event> = [
   { _tag: "ToolApprovalRequested", toolCallId: "c0", toolName: "pay", arguments: { x: 1 }, expiresAt: 1 },
   { _tag: "ToolHalt", toolCallId: "c0", reason: "done_early", result: { v: 1 } },
   { _tag: "ToolHalt", toolCallId: "c0", reason: "tool_error", result: null, content: "x", onToolErrorException: "X" },
+  { _tag: "StepReset", error: "lost" },
   { _tag: "StepCompleted", response, thread, messages: [], mode: "auto", manualToolCalls: [] },
   {
     _tag: "StepCompleted",
@@ -159,7 +160,7 @@ describe("Event", () => {
     const tagsOfUnion = [...new Set(samples.map((event) => event._tag))].toSorted()
     assert.deepStrictEqual([...Event.Event.discriminants].toSorted(), tagsOfUnion)
     assert.deepStrictEqual(Object.keys(Event.guards).toSorted(), tagsOfUnion)
-    assert.strictEqual(tagsOfUnion.length, 19)
+    assert.strictEqual(tagsOfUnion.length, 20)
     for (const event of samples) {
       assert.deepStrictEqual(
         Event.Event.discriminants.filter((tag) => Event.guards[tag](event)),

@@ -45,7 +45,7 @@ export class Classifier {
   /** The value of the last error in the reply. */
   error: { readonly value: unknown } | undefined
   private readonly rules: Rules
-  private readonly calls = new Calls.Calls()
+  private calls = new Calls.Calls()
   private text = ""
   private thinking = ""
   private finishReason: Response.FinishReason | null = null
@@ -86,12 +86,24 @@ export class Classifier {
         return
       case "ToolCallCompleted":
         return this.calls.completed(event)
+      case "StepReset":
+        return this.reset()
       case "MessageCompleted":
         this.hasEnded = true
         this.calls.describe(event.message.toolCalls)
         if (this.error !== undefined && this.rules.adapterErrors === "sticky") return
         this.finishReason = FinishReasons.normalised(event.finishReason) ?? this.finishReason
     }
+  }
+
+  /** The reply so far counts as not said. */
+  private reset(): void {
+    this.error = undefined
+    this.calls = new Calls.Calls()
+    this.text = ""
+    this.thinking = ""
+    this.finishReason = null
+    this.hasEnded = false
   }
 
   get classification(): Classification {

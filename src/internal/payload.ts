@@ -47,6 +47,7 @@ const checks = new Map<unknown, (event: Payload) => boolean>(Object.entries(
     ToolApprovalRequested: (event) => isString(event["toolCallId"]),
     ToolHalt: (event) =>
       isString(event["toolCallId"]) && isString(event["reason"]) && isOptional(event["content"], isContent),
+    StepReset: (event) => "error" in event,
     StepCompleted: ({ manualToolCalls, response, thread }) =>
       Json.isObject(response) && Array.isArray(response["toolCalls"]) &&
       Json.isObject(thread) && Log.hasMessages(thread) && isOptional(manualToolCalls, Array.isArray),

@@ -71,6 +71,8 @@ export class Reply<E, R> {
   private connection: Scope.Closeable | undefined
   private batch: Batch<E> | undefined
   private hasBegun = false
+  /** Whether a tool was started on the word of it. */
+  hasStarted = false
   /** Whether nothing starts early any more: it has ended or broken, by what the wire said, or it is left. */
   private isOver = false
   private pull: ModelPull = Cause.done()
@@ -210,6 +212,7 @@ export class Reply<E, R> {
 
   /** Starts calls. While one of them runs, the model is read beside them. */
   start(jobs: ReadonlyArray<Plan.Decode>): void {
+    this.hasStarted = true
     const batch = this.beside()
     batch.add(jobs)
     batch.begin()

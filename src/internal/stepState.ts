@@ -19,6 +19,8 @@ export interface StepState {
   responseId: string | null
   model: string | null
   usage: Response.Usage | null
+  /** What replies of the step cost that broke before this one. */
+  spent: Response.Usage | null
   error: { readonly value: unknown } | undefined
   tools: ToolEvents.ToolEvents
 }
@@ -50,9 +52,16 @@ export const thought = (state: StepState, piece: string): void => {
 /** Begins a step on a thread. */
 export const begin = (state: StepState, thread: Thread.Thread): void => {
   state.thread = thread
+  state.spent = null
+  unsay(state)
+  state.tools = new ToolEvents.ToolEvents()
+}
+
+/** Forgets what the model said. */
+export const unsay = (state: StepState): void => {
   state.text = undefined
   state.reasoning = undefined
-  state.calls = new Calls.Calls(Log.length(thread))
+  state.calls = new Calls.Calls(state.thread === undefined ? undefined : Log.length(state.thread))
   state.message = null
   state.finishReason = null
   state.rawFinishReason = null
@@ -60,5 +69,4 @@ export const begin = (state: StepState, thread: Thread.Thread): void => {
   state.model = null
   state.usage = null
   state.error = undefined
-  state.tools = new ToolEvents.ToolEvents()
 }

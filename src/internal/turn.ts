@@ -2,6 +2,7 @@
  * What all steps of one run share. It is made once, before anything starts, and owned by the pull that drives the run.
  */
 import * as Effect from "effect/Effect"
+import type * as Schedule from "effect/Schedule"
 import type * as Types from "effect/Types"
 import type * as Adapter from "../Adapter.ts"
 import type * as Collector from "../Collector.ts"
@@ -39,6 +40,7 @@ export interface Run<E, R> {
   /** Whether a call of any of them may start while the model still speaks. */
   readonly startsEarly: boolean
   readonly view: View<R>
+  readonly retryReply: Schedule.Schedule<unknown, Adapter.AdapterError> | undefined
   readonly running: Running
   readonly ambient: Ambient
   readonly state: Collector.State
