@@ -186,14 +186,20 @@ const withQuestion = (
  * @category running
  * @since 0.1.0
  */
-export const completed = <E, R>(result: Event.ChatResult, { running, state }: Turn.Run<E, R>): Source<E, R> => {
+export const completed = <E, R>(
+  result: Event.ChatResult,
+  { ambient: { spending }, running, state }: Turn.Run<E, R>
+): Source<E, R> => {
   let isOut = false
   return {
     next: () => {
       if (isOut) return Cause.done()
       isOut = true
       return Now.map(running.stopping(), (abandoned): Events => [
-        last(abandoned.length === 0 ? result : { ...result, abandoned }, state.thread)
+        last(
+          { ...result, totalUsage: spending.reported, ...(abandoned.length === 0 ? {} : { abandoned }) },
+          state.thread
+        )
       ])
     }
   }

@@ -403,17 +403,20 @@ export const chatResult = (parts: {
   readonly finalResponse?: Response.Response
   readonly finalized?: Event.ChatResult["finalized"] | undefined
   readonly suspensions?: Event.ChatResult["suspensions"] | undefined
+  readonly totalUsage?: Event.ChatResult["totalUsage"]
 }): Event.ChatResult => {
   const { finalized, outcome, steps } = parts
   const suspensions = parts.suspensions ?? steps.at(-1)?.suspensions
   const { contextUpdate } = ToolEvents.mergeUpdates(steps.map((step) => step.contextUpdate))
+  const usage = Response.sumUsage(steps.map((step) => step.response.usage))
   const result: Types.Mutable<Event.ChatResult> = {
     thread: Log.plain(parts.thread),
     finalResponse: steps.at(-1)?.response ?? parts.finalResponse ?? null,
     steps: steps.slice(),
     outcome,
     haltedReason: Ending.haltedReason(outcome),
-    usage: Response.sumUsage(steps.map((step) => step.response.usage)),
+    usage,
+    totalUsage: parts.totalUsage ?? usage,
     metadata: Json.none
   }
   if (outcome._tag === "AskUser") {
@@ -439,14 +442,17 @@ export const classify = (events: Iterable<Event.Event>, options: Options = {}): 
 const received = (wire: unknown): Event.Received | undefined =>
   Result.getOrUndefined(Result.try(() => Event.fromWire(wire)))
 
-/** The thread with the messages of a step. The answers to calls of an earlier turn stand behind these calls. */
-const grownBy = (thread: Thread.Thread, messages: ReadonlyArray<Message.Message>): Thread.Thread =>
-  messages[0]?.role === "tool" ? OpenCalls.placed(thread, messages) : Log.grown(thread, messages)
+/** The thread after a step. One of a session that only runs approved calls has said nothing: their answers have a place. */
+const grownBy = (state: State, messages: ReadonlyArray<Message.Message>): Thread.Thread => {
+  const { thread = Thread.empty } = state
+  return messages.length === 0 && !hasPartial(state)
+    ? OpenCalls.placed(thread, state.tools.answersInOrder([]))
+    : Log.grown(thread, messages)
+}
 
 const foldReceived = (state: State, event: Event.Received): void => {
-  const thread = state.thread ?? Thread.empty
   if (event._tag === "StepCompleted") {
-    applyAllUnsafe(state, [{ ...event, thread: grownBy(thread, event.messages) }])
+    applyAllUnsafe(state, [{ ...event, thread: grownBy(state, event.messages) }])
   } else if (event._tag === "ChatCompleted") {
     foldOpening(state)
     const steps = state.steps.slice()
@@ -454,7 +460,7 @@ const foldReceived = (state: State, event: Event.Received): void => {
     const result = {
       finalResponse: steps.at(-1)?.response ?? null,
       ...event.result,
-      thread: Log.plain(Log.grown(state.thread ?? thread, messages)),
+      thread: Log.plain(Log.grown(state.thread ?? Thread.empty, messages)),
       steps
     }
     applyAllUnsafe(state, [{ ...event, result }])

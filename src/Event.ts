@@ -224,6 +224,9 @@ const chatEnd = {
   pendingToolCallId: Schema.optionalKey(Schema.String),
   suspensions: Schema.optionalKey(Schema.Array(Suspension)),
   usage: Schema.NullOr(Response.Usage),
+  totalUsage: Schema.NullOr(Response.Usage).pipe(
+    Schema.withDecodingDefaultKey(Effect.succeed(null), { encodingStrategy: "passthrough" })
+  ),
   structuredFinalize: Schema.optionalKey(
     Schema.Struct({ pass1Halted: Schema.String, pass2Error: Schema.optionalKey(Json.Opaque) })
   ),
@@ -235,7 +238,8 @@ const chatEnd = {
 
 /**
  * A whole run. `outcome` is what a caller matches on, `haltedReason` the same as one word; `usage` is the sum over all
- * steps, each step's own stands in its response. `structuredFinalize` tells how the tool loop ended when a last,
+ * steps, each step's own stands in its response; `totalUsage` has besides what the runs used that its handlers started, at
+ * any depth and however they ended, and, in a session, those of calls that were approved (`null` in a result stored by 0.1). `structuredFinalize` tells how the tool loop ended when a last,
  * structured answer was asked for, `suspensions` are the calls that the run waits for when it has ended, `finalized` why the tool loop was closed by an answer without tools. `contextUpdate`
  * is what all steps added to the context.
  *

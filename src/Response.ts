@@ -8,6 +8,7 @@ import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import * as FinishReasons from "./internal/finishReason.ts"
 import * as Json from "./internal/json.ts"
+import * as Usages from "./internal/usage.ts"
 import * as Message from "./Message.ts"
 
 /**
@@ -39,8 +40,6 @@ const counts = {
   outputCost: Count,
   totalCost: Count
 } as const
-
-const countNames = Object.keys(counts) as ReadonlyArray<keyof typeof counts>
 
 /**
  * What a turn consumed, in tokens (costs in the currency of the provider). `null` means not reported, which is not
@@ -81,7 +80,10 @@ const isCountName = (name: string): name is keyof typeof counts => Object.hasOwn
  * @since 0.1.0
  */
 export const usage = (input: Readonly<Record<string, unknown>>): Usage => {
-  const known = Object.fromEntries(countNames.map((name) => [name, null])) as Record<keyof typeof counts, number | null>
+  const known = Object.fromEntries(Usages.names.map((name) => [name, null])) as Record<
+    keyof typeof counts,
+    number | null
+  >
   let toolUsage: Usage["toolUsage"] = {}
   const extra: Array<readonly [string, unknown]> = []
   for (const [name, value] of Object.entries(input)) {
@@ -94,30 +96,13 @@ export const usage = (input: Readonly<Record<string, unknown>>): Usage => {
   return { ...known, toolUsage, extra: Object.fromEntries(extra) }
 }
 
-const add = (left: number | null, right: number | null): number | null =>
-  left === null ? right : right === null ? left : left + right
-
 /**
  * The usage of several turns together. A figure that no turn reported stays `null`.
  *
  * @category combinators
  * @since 0.1.0
  */
-export const sumUsage = (usages: Iterable<Usage | null>): Usage | null => {
-  let total: Usage | null = null
-  for (const next of usages) {
-    if (next === null) continue
-    const sum: Usage = total ?? usage({})
-    const added = Object.fromEntries(countNames.map((name) => [name, add(sum[name], next[name])]))
-    total = {
-      ...sum,
-      ...added,
-      toolUsage: { ...sum.toolUsage, ...next.toolUsage },
-      extra: { ...sum.extra, ...next.extra }
-    }
-  }
-  return total
-}
+export const sumUsage: (usages: Iterable<Usage | null>) => Usage | null = Usages.sum
 
 /**
  * One model turn. `toolCalls` stand in the order in which the model opened them; `finishReason` is normalised and

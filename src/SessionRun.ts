@@ -21,6 +21,7 @@ import * as Ending from "./internal/ending.ts"
 import * as Limits from "./internal/limits.ts"
 import * as OpenCalls from "./internal/openCalls.ts"
 import * as Settings from "./internal/settings.ts"
+import { Spending } from "./internal/spending.ts"
 import * as Turn from "./internal/turn.ts"
 import * as Journal from "./Journal.ts"
 import * as Keeper from "./Keeper.ts"
@@ -167,7 +168,8 @@ const withdrawals = ({ cancellation, halt, questions }: Approved): ReadonlyArray
 /** How a run ends that goes no further than its approved calls: as a step without a reply. */
 const endOfApproved = (
   { collector, mode, state: { session } }: StreamReducer.StreamReducer,
-  { cancellation, halt }: Approved
+  { cancellation, halt }: Approved,
+  totalUsage: Event.ChatResult["totalUsage"]
 ): Event.Event => {
   const { suspensions } = session
   const { thread } = Conversation.plain(session)
@@ -182,7 +184,10 @@ const endOfApproved = (
   const outcome: Event.Outcome = cancellation === undefined
     ? Ending.ofStep(folded, 0) ?? { _tag: "Completed", finishReason: null }
     : { _tag: "Cancelled", reason: cancellation.reason }
-  return { _tag: "ChatCompleted", result: Collector.chatResult({ thread, steps: [], outcome, suspensions }) }
+  return {
+    _tag: "ChatCompleted",
+    result: Collector.chatResult({ thread, steps: [], outcome, suspensions, totalUsage })
+  }
 }
 
 /** Calls that have been settled since the last run. Those that may run now, or wait again, have no answer yet. */
@@ -224,6 +229,8 @@ export const stream = <M extends StreamReducer.Mode, T extends Tools, E, R, RHal
     const settled = settledBefore(session)
     const hasApproved = session.approved.length > 0
     const stops = hasApproved || settled.length > 0 ? yield* stopsOf(options, requestId) : unstopped
+    const spending = new Spending(yield* Limits.CurrentSpending, true)
+    yield* spending.enter(yield* Effect.scope)
     const given = {
       ...options,
       requestId,
@@ -241,7 +248,7 @@ export const stream = <M extends StreamReducer.Mode, T extends Tools, E, R, RHal
       const { reducer } = run
       const end = endOf(reducer, stops)
       if (hasApproved && (mode === "step" || end.halt !== undefined || end.cancellation !== undefined)) {
-        const last = Stream.suspend(() => Stream.make(endOfApproved(run.reducer, end)))
+        const last = Stream.suspend(() => Stream.make(endOfApproved(run.reducer, end, spending.total)))
         return Stream.concat(Stream.fromIterable(withdrawals(end)), last).pipe(Stream.mapArrayEffect(seenBy))
       }
       const { thread } = Conversation.plain(reducer.state.session)
@@ -252,7 +259,8 @@ export const stream = <M extends StreamReducer.Mode, T extends Tools, E, R, RHal
     const whole = Stream.concat(opening, rest).pipe(
       Stream.mapArrayEffect(run.told),
       Stream.tapError(() => run.fail),
-      Stream.provideService(Executor.Executor, journaled(executor, requestId, run.write))
+      Stream.provideService(Executor.Executor, journaled(executor, requestId, run.write)),
+      Stream.provideService(Limits.CurrentSpending, spending)
     )
     return stops === unstopped ? whole : whole.pipe(
       Stream.provideService(Limits.ParentCancellation, stops.cancellation),

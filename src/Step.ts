@@ -166,9 +166,10 @@ const enter = <E, R>(
       Now.flatMap(
         Ambient.enter(settings, options.cancel, scope),
         (ambient) =>
-          Effect.map(leaving(running, scope), () => ({
-            thread,
-            run: {
+          Effect.map(leaving(running, scope), () => {
+            const state = Collector.initial({ thread, policy, requestId })
+            ambient.spending.of(state)
+            const run = {
               adapter,
               system: options.system,
               mode,
@@ -180,11 +181,12 @@ const enter = <E, R>(
               retryReply: options.retryReply ?? undefined,
               running,
               ambient,
-              state: Collector.initial({ thread, policy, requestId }),
+              state,
               isTraced,
               within
-            }
-          }))
+            } as const
+            return { thread, run }
+          })
       )
   )
 }

@@ -343,7 +343,7 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Leaving {
   private get introduction(): ReadonlyArray<Message.Message> {
     const { thread } = this.run.state
     const known = thread === undefined ? Infinity : Log.length(thread)
-    return Log.length(this.thread) > known ? Log.list(this.thread).slice(known) : Lists.none
+    return Log.length(this.thread) > known ? Log.since(this.thread, known) : Lists.none
   }
 
   /** What comes after the step takes over once its last events have been told. */
@@ -370,7 +370,8 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Leaving {
       const grow = this.stepIndex === 0 ? Log.longer : Log.grown
       const added = said.concat(Collector.answers(state))
       const thread = grow(this.thread, added)
-      const messages = this.introduction.concat(added)
+      const { introduction } = this
+      const messages = introduction.length === 0 ? added : introduction.concat(added)
       const told = { response, thread, messages, mode, manualToolCalls: division.manual }
       const isToolTurn = Collector.isToolTurn(settings.policy, response)
       const isDone = isCut || Collector.isDone(settings.policy, response)

@@ -67,6 +67,7 @@ const chatResults: ReadonlyArray<Event.ChatResult> = outcomes.map((outcome) => (
   pendingQuestion: "?",
   pendingToolCallId: "c0",
   usage: Response.usage({ totalTokens: 3 }),
+  totalUsage: Response.usage({ totalTokens: 8 }),
   structuredFinalize: { pass1Halted: "completed", pass2Error: "lost" },
   abandoned: [{ id: "c0", name: "echo", ageMillis: 7 }],
   metadata: {}

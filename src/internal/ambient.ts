@@ -14,6 +14,7 @@ import * as Limits from "./limits.ts"
 import * as Now from "./now.ts"
 import { Pool } from "./pool.ts"
 import * as Settings from "./settings.ts"
+import { Spending } from "./spending.ts"
 import type { Found } from "./workshop.ts"
 
 export interface Ambient {
@@ -21,6 +22,7 @@ export interface Ambient {
   readonly deadline: Deadline.Deadline | undefined
   /** There is one where anything can request it. */
   readonly cancellation: Cancellation.Cancellation | undefined
+  readonly spending: Spending
   /** What was found last: the services of one step are mostly those of the next. */
   found: Found | undefined
 }
@@ -60,13 +62,15 @@ export const enter = <E, R>(
   const isStoppable = (cancel ?? parent ?? deadline) !== undefined || isTooLate
   const cancellation = isStoppable ? new Cancellation.Cancellation() : undefined
   if (isTooLate) cancellation?.request("interrupt")
-  const ambient: Ambient = { pool, deadline, cancellation, found: undefined }
-  if (holding === undefined && cancellation === undefined) return Effect.succeed(ambient)
+  const around = Context.get(context, Limits.CurrentSpending)
+  const spending = new Spending(around)
+  const ambient: Ambient = { pool, deadline, cancellation, spending, found: undefined }
+  if (holding === undefined && cancellation === undefined && around === undefined) return Effect.succeed(ambient)
   const lent = holding === undefined ? Effect.void : holding.lend(scope)
   const watched = cancellation === undefined
     ? Effect.void
     : watch(cancellation, { parent, deadline, cancel: cancel ?? undefined }, scope)
-  return Effect.as(Effect.andThen(lent, watched), ambient)
+  return Effect.as(Effect.andThen(Effect.andThen(spending.enter(scope), lent), watched), ambient)
 }
 
 /** What may stop a run softly. */
@@ -90,8 +94,8 @@ export const watch = <R>(
 
 /** The services of handlers. They have until a last answer of the model has to begin. */
 export const forHandlers = <R>(services: Context.Context<R>, ambient: Ambient): Context.Context<R> => {
-  const { cancellation, deadline, pool } = ambient
-  let context = Context.add(services, Limits.Permits, pool.semaphore)
+  const { cancellation, deadline, pool, spending } = ambient
+  let context = Context.add(Context.add(services, Limits.Permits, pool.semaphore), Limits.CurrentSpending, spending)
   if (deadline !== undefined) context = Context.add(context, Limits.Deadline, deadline.toolsUntil)
   if (cancellation !== undefined) context = Context.add(context, Limits.ParentCancellation, cancellation)
   return context as Context.Context<R>

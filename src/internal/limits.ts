@@ -1,12 +1,13 @@
 /**
  * What a whole tree of runs shares, as Context references: it reaches a run that a handler starts through the handler's
- * fiber, without anybody passing it along. Public as `Limits`, apart from the two that only runs read.
+ * fiber, without anybody passing it along. Public as `Limits`, apart from those that only runs read.
  */
 import * as Context from "effect/Context"
 import type * as Semaphore from "effect/Semaphore"
 import type { Cancellation } from "./cancellation.ts"
 import type { Holding } from "./holding.ts"
 import { KeyedPermits } from "./keyedPermits.ts"
+import type { Spending } from "./spending.ts"
 
 export const Permits: Context.Reference<Semaphore.Semaphore | undefined> = Context.Reference<
   Semaphore.Semaphore | undefined
@@ -31,3 +32,9 @@ export const CurrentHolding: Context.Reference<Holding | undefined> = Context.Re
 export const ParentCancellation: Context.Reference<Cancellation | undefined> = Context.Reference<
   Cancellation | undefined
 >("heddle/internal/ParentCancellation", { defaultValue: () => undefined })
+
+/** What the run has used whose handler this code runs in. */
+export const CurrentSpending: Context.Reference<Spending | undefined> = Context.Reference<Spending | undefined>(
+  "heddle/internal/Spending",
+  { defaultValue: () => undefined }
+)

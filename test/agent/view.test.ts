@@ -66,6 +66,7 @@ const ended = (outcome: Event.Outcome): Event.Event => ({
     outcome,
     haltedReason: "completed",
     usage: Response.usage({ inputTokens: 1234, outputTokens: 56 }),
+    totalUsage: Response.usage({ inputTokens: 1234, outputTokens: 56 }),
     metadata: {}
   }
 })

@@ -77,7 +77,11 @@ const ofParts = (result: Event.ChatResult): ReadonlyArray<string> => {
   const { outcome, steps } = result
   const last = steps.at(-1)
   if (last === undefined) return []
-  const { metadata: _, thread: __, ...expected } = Collector.chatResult({ thread: last.thread, steps, outcome })
+  const { metadata: _, thread: __, totalUsage: ___, ...expected } = Collector.chatResult({
+    thread: last.thread,
+    steps,
+    outcome
+  })
   const fields = Object.entries(expected).filter(([field, value]) =>
     !isSame(value, result[field as keyof typeof result])
   )
