@@ -111,12 +111,13 @@ const none: Tools = []
 /** The calls that were approved, through the runner that every call goes through. */
 const approvedCalls = <T extends Tools, E, R>(
   session: Session,
-  options: Step.Options<T, E, R>
-): Effect.Effect<Stream.Stream<Event.Event, E | Tool.Fatal<T[number]>, R | Tool.Services<T[number]>>> =>
-  Effect.map(Policy.Defaults, (defaults) => {
-    const policy: Policy.Policy = { ...(options.policy ?? defaults.policy ?? Policy.standard), unknownTool: "answer" }
-    const approved = session.approved.map((call) => call.id)
-    return ToolRunner.stream<T, E, R>(session.approved, options.tools ?? none as T, { ...options, policy, approved })
+  options: Step.Options<T, E, R>,
+  policy: Policy.Policy
+): Stream.Stream<Event.Event, E | Tool.Fatal<T[number]>, R | Tool.Services<T[number]>> =>
+  ToolRunner.stream<T, E, R>(session.approved, options.tools ?? none as T, {
+    ...options,
+    policy: { ...policy, unknownTool: "answer" },
+    approved: session.approved.map((call) => call.id)
   })
 
 /** What stops the approved calls and the turns behind them alike. The deadline counts from the start of the operation. */
@@ -150,9 +151,13 @@ interface Approved {
   readonly questions: ReadonlyArray<Event.Suspension>
 }
 
-const endOf = (reducer: StreamReducer.StreamReducer, { cancellation }: Stops): Approved => {
+const endOf = (
+  reducer: StreamReducer.StreamReducer,
+  { cancellation }: Stops,
+  policy: Policy.Policy
+): Approved => {
   const cut = cancellation?.isRequested === true ? cancellation : undefined
-  const halt = StreamReducer.haltOf(reducer)
+  const halt = StreamReducer.haltOf(reducer, policy)
   const isQuestion = halt?.haltedReason === "ask_user"
   const questions = StreamReducer.questionsOf(reducer)
   return { cancellation: cut, halt: cut !== undefined && isQuestion ? undefined : halt, questions }
@@ -242,11 +247,12 @@ export const stream = <M extends StreamReducer.Mode, T extends Tools, E, R, RHal
     yield* run.begin(operation, messages)
     const seenBy = <A extends ReadonlyArray<Event.Event>>(events: A) =>
       Effect.as(Cancellation.orElse(Turn.observed(options, events), stops.cancellation, () => undefined), events)
-    const approved = hasApproved ? yield* approvedCalls(session, given as Step.Options<T, E, R>) : Stream.empty
+    const policy = options.policy ?? (yield* Policy.Defaults).policy ?? Policy.standard
+    const approved = hasApproved ? approvedCalls(session, given as Step.Options<T, E, R>, policy) : Stream.empty
     const opening = Stream.concat(Stream.fromIterable(settled), approved).pipe(Stream.mapArrayEffect(seenBy))
     const rest = Stream.suspend((): Events<T, E, R | RHalt | REvent> => {
       const { reducer } = run
-      const end = endOf(reducer, stops)
+      const end = endOf(reducer, stops, policy)
       if (hasApproved && (mode === "step" || end.halt !== undefined || end.cancellation !== undefined)) {
         const last = Stream.suspend(() => Stream.make(endOfApproved(run.reducer, end, spending.total)))
         return Stream.concat(Stream.fromIterable(withdrawals(end)), last).pipe(Stream.mapArrayEffect(seenBy))

@@ -14,6 +14,7 @@ import * as ToolEvents from "./internal/toolEvents.ts"
 import * as Turn from "./internal/turn.ts"
 import * as Journal from "./Journal.ts"
 import type * as Message from "./Message.ts"
+import type * as Policy from "./Policy.ts"
 import * as Response from "./Response.ts"
 import type * as Thread from "./Thread.ts"
 
@@ -96,8 +97,10 @@ export const questionsOf = ({ approved, session }: StreamReducer): ReadonlyArray
   approved.tools.open(session.approved)
 
 /** The halt of an approved call that decides, as it would in a turn. */
-export const haltOf = ({ approved, session }: StreamReducer): Event.Halt | undefined =>
-  approved.tools.deciding(session.approved.map((call) => call.id), approved.policy.haltPrecedence)
+export const haltOf = (
+  { approved, session }: StreamReducer,
+  { haltPrecedence }: Pick<Policy.Policy, "haltPrecedence">
+): Event.Halt | undefined => approved.tools.deciding(session.approved.map((call) => call.id), haltPrecedence)
 
 const requestId = ({ state }: StreamReducer): string => state.interrupted?.requestId ?? ""
 

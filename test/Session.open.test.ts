@@ -8,8 +8,8 @@ import * as Fiber from "effect/Fiber"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import { TestClock } from "effect/testing"
-import { Collector, type Event, Message, Session, Thread, Tool } from "heddle"
-import { Laws, Script } from "heddle/testing"
+import { Collector, Event, Message, Policy, Session, Thread, Tool } from "heddle"
+import { everyStep, Laws, Script } from "heddle/testing"
 import { told, transcript } from "./support/scenarios.ts"
 import { after, calling, done, payer, throughJson } from "./support/sessions.ts"
 
@@ -159,6 +159,32 @@ describe("M-43: a continuation begins with what was settled since the last run",
       for (let count = 0; count < events.length; count++) {
         const pending = folded(count).session.approved.map(({ id }) => id)
         assert.isEmpty(Laws.history(folded(count).session.thread, { pending }), `cut after ${count}`)
+      }
+    }))
+
+  it.effect("M-21: written as plain JSON and read back, the events come to the same thread and result", () =>
+    Effect.gen(function*() {
+      const { before, session } = yield* answered
+      const { pay } = payer()
+      const said = Thread.append(before.thread, [Message.user("and?")])
+      const asks = Tool.make("pay", {
+        parameters: { amount: Schema.Finite },
+        approval: true,
+        handler: () => Effect.succeed(Tool.askUser("Which account?"))
+      })
+      for (const tools of [[pay], [asks]]) {
+        const events = yield* Session.streamReply(session, "and?", { tools }).pipe(
+          Stream.runCollect,
+          Effect.provide(Script.layer([calling("echo:e2"), done]))
+        )
+        const last = events.at(-1)
+        const result = last?._tag === "ChatCompleted" ? last.result : assert.fail("the run has no end")
+        const wires = JSON.parse(JSON.stringify(events.map((event) => Event.toWire(event)))) as ReadonlyArray<unknown>
+        const read = Collector.fromWire(said, wires)
+        assert.deepStrictEqual(transcript(read.thread), transcript(result.thread))
+        assert.deepStrictEqual(read.outcome, result.outcome)
+        assert.deepStrictEqual(read.suspensions, result.suspensions)
+        assert.deepStrictEqual(read.steps.map((step) => step.toolResults), result.steps.map((step) => step.toolResults))
       }
     }))
 
@@ -380,6 +406,38 @@ describe("M-44: a question that was asked is open wherever its run or its journa
       assert.strictEqual(yield* Effect.flip(going), "given up")
       isOpen((yield* Session.load("s"))!.session, "after RunFailed")
     }).pipe(Effect.provide(Session.Store.layerMemory)))
+
+  it.effect("the first halt to complete decides, where the policy says so", () =>
+    Effect.gen(function*() {
+      const session = yield* approved(1, 2)
+      const late = Tool.make("pay", {
+        parameters: { amount: Schema.Finite },
+        approval: true,
+        handler: (args, call) => Effect.delay(asking.handler!(args, call), args.amount === 1 ? "1 second" : 0)
+      })
+      for (const haltPrecedence of ["request", "completion"] as const) {
+        const fiber = yield* Session.continue(session, null, {
+          tools: [late],
+          policy: { ...Policy.standard, haltPrecedence }
+        }).pipe(Effect.provide(Script.layer([done])), Effect.forkChild({ startImmediately: true }))
+        yield* TestClock.adjust("1 second")
+        const { result } = yield* Fiber.join(fiber)
+        assert.strictEqual(result.outcome._tag, haltPrecedence === "request" ? "AskUser" : "Halted")
+      }
+    }))
+
+  it.effect("stopped at every step, hard and softly, a continuation keeps the laws", () =>
+    Effect.gen(function*() {
+      const waiting = yield* after("pay:p1", "pay:p2", "pay:p3", "appr:m")
+      const answers = yield* Session.submitToolResult(yield* Session.deny(waiting, "p3", "no"), "m", "ok")
+      const one = yield* Session.approve(answers, "p1", { arguments: { amount: 1 } })
+      const session = yield* Session.approve(one, "p2", { arguments: { amount: 3 } })
+      const run = ({ cancel }: { readonly cancel: AbortSignal }) =>
+        Session.streamReply(session, "on", { tools: [asking], cancel, requestId: "r" })
+      const report = yield* everyStep(run, { layer: Script.layer([done]), maxOpsBeforeYield: 12 })
+      assert.deepStrictEqual(report.violations, [])
+      assert.isAbove(report.handlers, report.points)
+    }))
 
   const ends = {
     "another approved call's halt": { amounts: [2, 1], outcome: "Halted", reason: "enough" },

@@ -159,6 +159,14 @@ const everyKind: Records = [
     toolCallId: "c0",
     outcome: { _tag: "Ok", value: [null, { a: 1 }] }
   },
+  {
+    _tag: "CallEnded",
+    requestId: "r",
+    stepIndex: 0,
+    toolCallId: "c1",
+    outcome: { _tag: "AskUser", question: "Which?", opts: [], withinMillis: 60_000 },
+    expiresAt: 1_700_000_000_000
+  },
   { _tag: "StepCompleted", requestId: "r", stepIndex: 0, messages: [Message.tool("c0", "ok")] },
   {
     _tag: "RunEnded",
@@ -176,6 +184,13 @@ const everyKind: Records = [
   { _tag: "Answered", id: "c3", answer: { _tag: "Expired" } },
   { _tag: "RunStarted", requestId: "r2", operation: "continue", messages: [] },
   { _tag: "ApprovedAnswered", requestId: "r2", messages: [Message.tool("c1", "paid")] },
+  {
+    _tag: "ApprovedAnswered",
+    requestId: "r2",
+    messages: [Message.tool("c0", "<awaiting user response>")],
+    suspensions: [{ id: "c0", kind: "question", toolCall, question: "Which?", opts: [], expiresAt: 1_700_000_000_000 }]
+  },
+  { _tag: "QuestionWithdrawn", requestId: "r2", message: Message.tool("c0", "cancelled") },
   { _tag: "RunFailed", requestId: "r2" },
   {
     _tag: "StepCompleted",
