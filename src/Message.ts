@@ -75,7 +75,8 @@ export const ToolCall = Schema.Struct({
 export type ToolCall = (typeof ToolCall)["Type"]
 
 /**
- * A piece of a message: text, an image or a file (by `url` or inline base64 `data`), or reasoning that has to be sent
+ * A piece of a message: text, an image or a file (by `url` or inline base64 `data`; of a
+ * file of text, `data` may be the text itself), or reasoning that has to be sent
  * back unchanged with the `signature` the provider gave it. `metadata` holds what else has to go back, under one key
  * named after the protocol it came by, so that every other protocol leaves it alone. Of a file or an image it holds what
  * one protocol is told besides: `{ anthropic: { title, context, citations } }` of a document.

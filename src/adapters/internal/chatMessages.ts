@@ -8,6 +8,7 @@ import * as Json from "../../internal/json.ts"
 import * as Message from "../../Message.ts"
 import type * as CallFragments from "./callFragments.ts"
 import type * as Vendors from "./chatVendors.ts"
+import * as FileText from "./fileText.ts"
 import * as ToolContent from "./toolContent.ts"
 import { list, object, string } from "./wire.ts"
 
@@ -158,7 +159,7 @@ const part = (value: Message.Part): ReadonlyArray<Json.JsonObject> => {
 
 const dataUri = (media: Media): string => {
   const fallback = media.type === "image" ? "image/png" : "application/octet-stream"
-  return `data:${media.mediaType ?? fallback};base64,${media.data}`
+  return `data:${media.mediaType ?? fallback};base64,${FileText.base64(media)}`
 }
 
 /** The first thing that the protocol has no words for. */

@@ -28,3 +28,10 @@ export const decode = (data: string): string => {
   if (Result.isSuccess(exact)) return exact.success
   return data.length < certain ? data : new TextDecoder().decode(bytes)
 }
+
+/** The data of a file in base64: that of a text may be the text itself. */
+export const base64 = (part: Extract<Message.Part, { readonly type: "image" | "file" }>): string => {
+  const { data = "" } = part
+  if (part.type !== "file" || !isTextual(part.mediaType ?? typeOf(part))) return data
+  return decode(data) === data ? Base64.encode(data) : data
+}

@@ -143,7 +143,7 @@ const mediaPart = (media: Media): Json.JsonObject => {
   const { data, mediaType, url = "" } = media
   const fallback = media.type === "image" ? "image/png" : "application/octet-stream"
   const found = data === undefined ? dataUri.exec(url.slice(0, 1000)) : null
-  if (data !== undefined) return { inlineData: { mimeType: mediaType ?? fallback, data } }
+  if (data !== undefined) return { inlineData: { mimeType: mediaType ?? fallback, data: FileText.base64(media) } }
   if (found === null) return { fileData: { ...Wire.given("mimeType", mediaType), fileUri: url } }
   const [head, type] = found
   return { inlineData: { mimeType: mediaType ?? (type === "" ? fallback : type), data: url.slice(head.length) } }

@@ -126,7 +126,7 @@ const extensionOf = ({ mediaType = "" }: Media): string =>
 
 const dataUri = (media: Media): string => {
   const fallback = media.type === "image" ? "image/png" : "application/octet-stream"
-  return `data:${media.mediaType ?? fallback};base64,${media.data}`
+  return `data:${media.mediaType ?? fallback};base64,${FileText.base64(media)}`
 }
 
 /** The first thing that the protocol has no words for. */

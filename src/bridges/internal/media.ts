@@ -4,6 +4,7 @@
  */
 import * as Base64 from "effect/encoding/Base64"
 import * as Result from "effect/Result"
+import * as FileText from "../../adapters/internal/fileText.ts"
 import type * as Layout from "./layout.ts"
 
 export interface Source {
@@ -37,7 +38,9 @@ const extensions: { readonly [extension: string]: string } = {
 export const source = (media: Layout.Media): Result.Result<Source, string> => {
   const { data, type, url } = media
   const filename = media.type === "file" ? media.filename : undefined
-  if (data !== undefined) return Result.succeed({ mediaType: typeOf(media, ofData(data)), content: data, filename })
+  if (data !== undefined) {
+    return Result.succeed({ mediaType: typeOf(media, ofData(data)), content: FileText.base64(media), filename })
+  }
   if (url === undefined) return Result.fail(`the ${type} part has neither url nor data`)
   const inline = /^data:([^;,]*)((?:;[^;,]*)*),(.*)$/s.exec(url)
   if (inline !== null) {
