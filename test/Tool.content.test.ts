@@ -227,6 +227,34 @@ describe("Tool.content", () => {
       assert.deepStrictEqual(submitted.thread.messages[2], Message.tool("c0", [image]))
     }).pipe(Effect.provide([Session.Store.layerMemory, Script.layer(script)])))
 
+  it.effect("M-19: what was submitted between two runs is settled with its parts", () =>
+    Effect.gen(function*() {
+      const manual = [Tool.make("show", { parameters: anything, manual: true })]
+      const model = (turn: ReadonlyArray<Script.Entry>) => Effect.provide(Script.layer([turn]))
+      const handed = yield* model(script[0]!)(Session.start("go", { tools: manual }))
+      const submitted = yield* Session.submitToolResult(handed.session, "c0", Tool.content([text, image]))
+      const events: Array<Event.Event> = []
+      const onEvent = (event: Event.Event) => void events.push(event)
+      yield* model(script[1]!)(Session.continue(submitted, null, { tools: manual, onEvent }))
+      assert.deepStrictEqual(only(events, "ToolResultEncoded"), {
+        _tag: "ToolResultEncoded",
+        id: "c0",
+        content: [text, image],
+        settled: true
+      })
+    }))
+
+  it.effect("M-19: the fold of the wire form has the same thread", () =>
+    Effect.gen(function*() {
+      const events = yield* Stream.runCollect(Chat.stream("go", { tools: [showing([text, image, paper])] })).pipe(
+        Effect.provide(Script.layer(script))
+      )
+      const wires = events.map((event): unknown => JSON.parse(JSON.stringify(Event.toWire(event))))
+      const folded = Collector.toChatResult(Collector.applyAll(Collector.initial(), events))
+      assert.deepStrictEqual(Collector.fromWire("go", wires as never).thread.messages, folded.thread.messages)
+      assert.deepStrictEqual(folded.thread.messages[2]?.content, [text, image, paper])
+    }))
+
   it("M-19: events round-trip through JSON, and those of 0.1 decode", () => {
     const codec = Schema.toCodecJson(Event.Event)
     const events: ReadonlyArray<Event.Event> = [

@@ -92,9 +92,7 @@ export const isUnanswered = ({ content, isError }: Message.Message): boolean =>
 export const settlement = ({ content, isError, toolCallId = "" }: Message.Message): Event.Of<"ToolResultEncoded"> => ({
   _tag: "ToolResultEncoded",
   id: toolCallId,
-  content: typeof content === "string"
-    ? content
-    : content.flatMap((part) => part.type === "text" ? [part.text] : []).join(""),
+  content,
   ...(isError === true ? { isError } : {}),
   settled: true
 })
