@@ -128,7 +128,7 @@ const encode = <E, R>(
     ? write(desk, subject, value)
     : Now.flatMap(
       inTime(desk, subject, Now.attempt(() => encodeSuccess(value))),
-      (plain) => write(desk, subject, plain)
+      (plain) => writeResult(desk, subject, plain)
     )
 }
 

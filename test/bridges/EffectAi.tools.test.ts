@@ -74,7 +74,7 @@ const running = <T extends Toolkit.Any, R>(
     readonly events: ReadonlyArray<Event.Event>
     readonly tags: ReadonlyArray<string>
     readonly result: Tool.Outcome | undefined
-    readonly content: string | undefined
+    readonly content: Message.Content | undefined
   }>
 
 const weatherOf = (args: Readonly<Record<string, unknown>>) =>
@@ -180,7 +180,7 @@ describe("handlers", () => {
       assert.deepStrictEqual(Tool.definition(any!).parameters, { type: "object" })
     }))
 
-  it.effect("what a tool would show a model is what the model reads, and the caller has the result", () =>
+  it.effect("M-19: what a tool would show a model is what the model reads, and the caller has the result", () =>
     Effect.gen(function*() {
       const kit = Toolkit.make(AiTool.make("draw", {
         success: Schema.Struct({ png: Schema.String }),
@@ -191,7 +191,35 @@ describe("handlers", () => {
       }))
       const { content, result } = yield* running(kit, kit.toLayer({ draw: () => Effect.succeed({ png: "iVBO" }) }))
       assert.deepStrictEqual(result, { _tag: "Ok", value: { png: "iVBO" } })
-      assert.strictEqual(content, "A cat\n[image/png omitted]")
+      assert.deepStrictEqual(content, [
+        { type: "text", text: "A cat" },
+        { type: "image", mediaType: "image/png", data: "iVBO" }
+      ])
+    }))
+
+  it.effect("M-19: files of a tool's own words: bytes, addresses and names; words alone are a text", () =>
+    Effect.gen(function*() {
+      const contentFor = (parts: ReadonlyArray<Prompt.ToolModelOutputPart>) => {
+        const kit = Toolkit.make(AiTool.make("draw", { success: Schema.Finite, toModelOutput: () => parts }))
+        return Effect.map(running(kit, kit.toLayer({ draw: () => Effect.succeed(1) })), ({ content }) => content)
+      }
+      const url = new URL("https://example.com/a.pdf")
+      assert.deepStrictEqual(
+        yield* contentFor([
+          Prompt.filePart({ mediaType: "application/pdf", fileName: "a.pdf", data: url }),
+          Prompt.filePart({ mediaType: "application/pdf", data: url.href }),
+          Prompt.filePart({ mediaType: "image/png", data: new Uint8Array([1, 2, 3]) })
+        ]),
+        [
+          { type: "file", mediaType: "application/pdf", url: url.href, filename: "a.pdf" },
+          { type: "file", mediaType: "application/pdf", url: url.href },
+          { type: "image", mediaType: "image/png", data: "AQID" }
+        ]
+      )
+      assert.strictEqual(
+        yield* contentFor([Prompt.textPart({ text: "one" }), Prompt.textPart({ text: "two" })]),
+        "one\ntwo"
+      )
     }))
 
   it.effect("the handlers of a toolkit that was already built are taken as they are", () =>
@@ -322,7 +350,7 @@ describe("approvals", () => {
       assert.deepStrictEqual(asked, [[{ path: "/tmp/x" }, "call_1"]])
       const denied = yield* removing(depends, { approve }, "/")
       assert.deepStrictEqual([crash(denied.result).reason, asked.length], ["denied", 2])
-      assert.match(denied.content ?? "", /not the root/)
+      assert.match(String(denied.content), /not the root/)
       assert.strictEqual((yield* removing(() => true, { approve: () => true })).content, "removed")
     }))
 

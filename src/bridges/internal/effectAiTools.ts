@@ -9,6 +9,7 @@ import * as Toolkit from "effect/ai/Toolkit"
 import * as Cause from "effect/Cause"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
+import * as Base64 from "effect/encoding/Base64"
 import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
 import * as SchemaAST from "effect/SchemaAST"
@@ -16,6 +17,7 @@ import * as Stream from "effect/Stream"
 import * as Tracer from "effect/Tracer"
 import * as Now from "../../internal/now.ts"
 import type * as Declared from "../../internal/toolOptions.ts"
+import type * as Message from "../../Message.ts"
 import * as Tool from "../../Tool.ts"
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -92,11 +94,26 @@ const make = (tool: AiTool.Any, toolkit: Handlers, approve: Approve | undefined)
   return modelOutput(heddle, tool)
 }
 
-/** What a model reads is the tool's own choice of words; files among them are named and left out. */
+/** What a model reads is the tool's own choice of words, and of images and files. */
 const modelOutput = (heddle: Tool.Any, { toModelOutput }: AiTool.Any): Tool.Any =>
   toModelOutput === undefined
     ? heddle
-    : { ...heddle, encodeSuccess: (value) => Effect.sync(() => Prompt.toolModelOutputToText(toModelOutput(value))) }
+    : { ...heddle, encodeSuccess: (value) => Effect.sync(() => contentOf(toModelOutput(value))) }
+
+const contentOf = (parts: ReadonlyArray<Prompt.ToolModelOutputPart>): string | Tool.Content =>
+  parts.every((part) => part.type === "text")
+    ? Prompt.toolModelOutputToText(parts)
+    : Tool.content(parts.map((part) => part.type === "text" ? { type: "text", text: part.text } : mediaOf(part)))
+
+/** A text that names its scheme is an address, every other is base64. */
+const mediaOf = ({ data, fileName, mediaType }: Prompt.FilePart): Message.Part => {
+  const text = data instanceof Uint8Array ? Base64.encode(data) : data instanceof URL ? data.href : data
+  const isAddress = typeof data !== "object" && /^[a-z][a-z0-9+.-]*:/i.test(data)
+  const source = data instanceof URL || isAddress ? { url: text } : { data: text }
+  return mediaType.startsWith("image/")
+    ? { type: "image", mediaType, ...source }
+    : { type: "file", mediaType, ...source, ...(fileName === undefined ? {} : { filename: fileName }) }
+}
 
 /** Asks for an approval where the tool needs one. A tool that cannot tell is not run. */
 const authorize = ({ needsApproval }: AiTool.Any, approve: Approve): Approve => (args, call) => {
