@@ -224,7 +224,8 @@ type Made<Name extends string, P, A, E, R, Fatal> = Tool<
 /**
  * How a tool is declared.
  *
- * - `parameters`: struct fields, any Schema, or a raw JSON Schema object; `{}` for none. Arguments that do not fit are
+ * - `parameters`: struct fields, a Schema of an object, a Standard Schema that has a JSON Schema (Zod 4 and ArkType as
+ *   they are, Valibot by `toStandardJsonSchema`), or a raw JSON Schema object; `{}` for none. Arguments that do not fit are
  *   answered as `invalid_arguments`, and the handler is not called. Raw JSON Schema is sent as it is, not checked.
  * - `success`: encodes the result before it is written for the model, and holds the handler to its type. Without it the
  *   tool produces what its handler returns.
@@ -241,7 +242,7 @@ type Made<Name extends string, P, A, E, R, Fatal> = Tool<
  *   it the policy's, which is `"cancel"`.
  * - `limits`: how many handlers may run at once under a key, over all runs that share `Limits.Keyed`. A call waits for
  *   its permits in its place among its siblings, and its timeout starts after that.
- * - `timeout`: for this tool alone; `Duration.infinity` for none. What a handler comes to later is dropped, also where it
+ * - `timeout`: for this tool alone; `"infinity"` for none. What a handler comes to later is dropped, also where it
  *   blocked the thread and so its timer.
  * - `manual`: calls are handed to the caller and never run.
  * - `approval`: calls wait for somebody to allow them, all of them or those the function says; the gates are asked before,

@@ -1,5 +1,6 @@
 /** What a tool may be declared as. Anything else is the caller's mistake and throws, naming the tool and the option. */
 import * as Duration from "effect/Duration"
+import * as Durations from "./durations.ts"
 import * as Json from "./json.ts"
 
 const namePattern = /^[A-Za-z0-9_-]{1,64}$/
@@ -75,9 +76,9 @@ const checkLimits = (name: string, limits: unknown): void => {
   }
 }
 
-export const duration = (name: string, option: string, input: Duration.Input): Duration.Duration => {
-  const duration = Duration.fromInput(input)
-  return duration._tag === "Some" && Duration.isPositive(duration.value)
-    ? duration.value
-    : misuse(name, `${option} must be a duration above zero; got: ${Json.render(input)}`)
+export const duration = (name: string, option: string, input: Durations.Input): Duration.Duration => {
+  const duration = Durations.read(input)
+  return duration !== undefined && Duration.isPositive(duration)
+    ? duration
+    : misuse(name, `${option} must be a duration above zero or "infinity"; got: ${Json.render(input)}`)
 }

@@ -67,6 +67,32 @@ const mending = (): (ast: SchemaAST.AST) => SchemaAST.AST => {
   return mend
 }
 
+/** Where a chain of encodings ends. */
+const written = (ast: SchemaAST.AST): SchemaAST.AST => {
+  const last = ast.encoding?.at(-1)
+  return last === undefined ? ast : written(last.to)
+}
+
+const mayBeObject = (ast: SchemaAST.AST): boolean => {
+  switch (ast._tag) {
+    case "Objects":
+    case "ObjectKeyword":
+    case "Unknown":
+    case "Any":
+    case "Declaration":
+    case "Suspend":
+      return true
+    case "Union":
+      return ast.types.some((type) => mayBeObject(written(type)))
+    default:
+      return false
+  }
+}
+
+/** Whether a schema may read a JSON object. The codec is made only for one that does not show it. */
+export const readsObject = (schema: Schema.Constraint): boolean =>
+  SchemaAST.isObjects(written(schema.ast)) || mayBeObject(written(Schema.toCodecJson(schema).ast))
+
 /** The codec from JSON to what a schema decodes to. */
 export const make = <S extends Schema.Constraint>(schema: S): Schema.toCodecJson<S> =>
   Schema.make(mending()(Schema.toCodecJson(schema).ast), { schema })

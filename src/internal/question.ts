@@ -5,11 +5,11 @@
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import type * as JsonSchema from "effect/JsonSchema"
-import * as Option from "effect/Option"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import * as SchemaRepresentation from "effect/SchemaRepresentation"
 import type * as Tool from "../Tool.ts"
+import * as Durations from "./durations.ts"
 import * as Json from "./json.ts"
 import * as JsonCodec from "./jsonCodec.ts"
 import * as Parameters from "./parameters.ts"
@@ -18,7 +18,7 @@ import * as Parameters from "./parameters.ts"
 export interface Options<A> {
   readonly opts?: ReadonlyArray<unknown>
   readonly answer?: Schema.Codec<A, any>
-  readonly within?: Duration.Input
+  readonly within?: Durations.Input
   readonly default?: NoInfer<A>
 }
 
@@ -29,10 +29,13 @@ const misuse = (problem: string): never => {
   throw new TypeError(`Tool.askUser: ${problem}`)
 }
 
-const millis = (input: Duration.Input): number => {
-  const duration = Option.map(Duration.fromInput(input), Duration.toMillis)
-  return Option.getOrUndefined(Option.filter(duration, (value) => value > 0)) ??
-    misuse(`within must be a duration above zero; got: ${Json.render(input)}`)
+/** A question without a limit says nothing of one: infinity is no JSON. */
+const limit = (input: Durations.Input): { readonly withinMillis?: number } => {
+  const duration = Durations.read(input)
+  if (duration === undefined || !Duration.isPositive(duration)) {
+    return misuse(`within must be a duration above zero or "infinity"; got: ${Json.render(input)}`)
+  }
+  return Duration.isFinite(duration) ? { withinMillis: Duration.toMillis(duration) } : {}
 }
 
 const typed = <A>(answer: Schema.Codec<A, any>): JsonSchema.JsonSchema => {
@@ -54,7 +57,7 @@ export const make = <A>(question: string, options: ReadonlyArray<unknown> | Opti
     question,
     opts,
     ...(answer === undefined ? {} : { answerSchema: typed(answer) }),
-    ...(within === undefined ? {} : { withinMillis: millis(within) }),
+    ...(within === undefined ? {} : limit(within)),
     ...(options.default === undefined ? {} : { defaultAnswer: fallback })
   }
 }

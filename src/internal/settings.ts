@@ -9,6 +9,7 @@ import type * as Policy from "../Policy.ts"
 import type * as Answer from "./answer.ts"
 import type * as Cancellation from "./cancellation.ts"
 import type * as Deadline from "./deadline.ts"
+import * as Durations from "./durations.ts"
 import * as Json from "./json.ts"
 
 /** The options that concern the running of tools. */
@@ -54,9 +55,8 @@ export const positiveInteger = (name: string, value: unknown): number => {
 /** A number is milliseconds already. Each run asks some times. */
 const read = (value: unknown): number => {
   if (typeof value === "number") return value
-  if (value === "infinity") return Infinity
-  const duration = Duration.fromInput(value as Duration.Input)
-  return duration._tag === "Some" ? Duration.toMillis(duration.value) : Number.NaN
+  const duration = Durations.read(value)
+  return duration === undefined ? Number.NaN : Duration.toMillis(duration)
 }
 
 const refuse = (name: string, range: string, value: unknown): never => {

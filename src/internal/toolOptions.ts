@@ -2,7 +2,6 @@
  * How a tool is declared, in whole. Public as `Tool.Options` and, for a tool that is a run of its own, as
  * `Tool.ChatOptions`.
  */
-import type * as Duration from "effect/Duration"
 import type * as Effect from "effect/Effect"
 import type * as Schedule from "effect/Schedule"
 import type * as Schema from "effect/Schema"
@@ -10,6 +9,7 @@ import type * as Stream from "effect/Stream"
 import type * as Event from "../Event.ts"
 import type * as Tool from "../Tool.ts"
 import type * as Answer from "./answer.ts"
+import type * as Durations from "./durations.ts"
 import type * as Json from "./json.ts"
 import type * as Parameters from "./parameters.ts"
 import type { ChatFailed } from "./subAgent.ts"
@@ -53,14 +53,14 @@ interface Declarations<P, E, R, Fatal> {
   readonly validate?: Gate<Parameters.Type<P>, Validation, R>
   readonly authorize?: Gate<Parameters.Type<P>, Authorization, R>
   readonly approval?: boolean | Approval<Parameters.Type<P>, R>
-  readonly answerWithin?: Duration.Input
+  readonly answerWithin?: Durations.Input
   readonly readOnly?: boolean
   readonly destructive?: boolean
   readonly idempotent?: boolean
   readonly openWorld?: boolean
   readonly concurrency?: Tool.Concurrency | ((args: Parameters.Type<P>) => Tool.Concurrency)
   readonly interrupt?: Interrupt
-  readonly timeout?: Duration.Input
+  readonly timeout?: Durations.Input
   readonly retry?: Schedule.Schedule<unknown, unknown, never, R>
   /** What becomes of the run after a call of this tool failed: it goes before the run's own `onToolError`. */
   readonly onToolError?: Answer.OnToolError<Fatal, R, Later<E>>
@@ -75,7 +75,7 @@ interface Declarations<P, E, R, Fatal> {
  * What a handler may produce under a success schema. While the compiler reads a handler before it knows the schema, `S`
  * is `never`: then the handler's own value must not be held to the rest of this union.
  */
-export type Produced<S extends Schema.Constraint> = [S] extends [never] ? any
+type Produced<S extends Schema.Constraint> = [S] extends [never] ? any
   : S["Type"] | Tool.AskUser | Tool.Content | Tool.Halt
 
 /** The effect of a handler as it was written, to infer it from; nothing while it is being read. It forbids nothing. */

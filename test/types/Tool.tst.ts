@@ -2,12 +2,16 @@
  * What the compiler knows of a tool: the arguments of its handler from any form of parameters, what it may produce, and
  * what it reports and needs.
  */
+import { toStandardJsonSchema } from "@valibot/to-json-schema"
+import { type } from "arktype"
 import type * as Cause from "effect/Cause"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import { type Adapter, Chat, type Event, type Message, Session, type Step, Tool, ToolRunner } from "heddle"
 import { describe, expect, test } from "tstyche"
+import * as v from "valibot"
+import * as z from "zod"
 
 class Weather extends Context.Service<Weather, { readonly celsius: (city: string) => Effect.Effect<number> }>()(
   "test/Weather"
@@ -70,6 +74,46 @@ describe("Tool.make", () => {
         return Effect.void
       }
     })
+  })
+
+  test("M-30: a schema of another library gives what it makes of the arguments", () => {
+    const zod = Tool.make("t", {
+      parameters: z.object({
+        city: z.string(),
+        days: z.number().default(3),
+        at: z.string().transform((at) => at.length)
+      }),
+      handler: (args) => {
+        expect(args).type.toBe<{ city: string; days: number; at: number }>()
+        return Effect.void
+      }
+    })
+    expect<Tool.Params<typeof zod>>().type.toBe<{ city: string; days: number; at: number }>()
+    expect<Tool.Services<typeof zod>>().type.toBe<never>()
+    Tool.make("t", {
+      parameters: toStandardJsonSchema(v.object({ city: v.string(), days: v.optional(v.number(), 3) })),
+      concurrency: ({ days }) => days > 1 ? "exclusive" : "shared",
+      handler: (args) => {
+        expect(args).type.toBe<{ city: string; days: number }>()
+        return Effect.void
+      }
+    })
+    Tool.make("t", {
+      parameters: type({ city: "string", days: "number = 3", "unit?": "'C' | 'F'" }),
+      handler: (args) => {
+        expect(args).type.toBe<{ city: string; days: number; unit?: "C" | "F" }>()
+        return Effect.void
+      }
+    })
+    Tool.make("t", {
+      parameters: z.object({ city: z.string() }),
+      // @ts-expect-error Type 'string' is not assignable to type 'number'
+      handler: (args: { readonly city: number }) => Effect.succeed(args)
+    })
+  })
+
+  test("M-30: \"infinity\" is a duration", () => {
+    Tool.make("t", { parameters: {}, timeout: "infinity", answerWithin: "infinity", handler: () => Effect.void })
   })
 
   test("a JSON Schema gives a record of what nobody has checked", () => {

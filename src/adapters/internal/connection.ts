@@ -24,6 +24,7 @@ import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import type * as Adapter from "../../Adapter.ts"
 import type * as Event from "../../Event.ts"
+import * as Durations from "../../internal/durations.ts"
 import * as Json from "../../internal/json.ts"
 import * as Answer from "./answer.ts"
 import * as Cooldown from "./cooldown.ts"
@@ -42,15 +43,15 @@ export interface Options {
   /** How often a request that failed before its first event is tried again. Default: 2. */
   readonly retries?: number
   /** The delay before the first retry, doubled before each further one. Default: 500 ms, and up to 250 ms of jitter. */
-  readonly retryDelay?: Duration.Input
+  readonly retryDelay?: Durations.Input
   /** The longest delay between two tries, whatever the server asks for. Default: 30 seconds. */
-  readonly maxRetryDelay?: Duration.Input
+  readonly maxRetryDelay?: Durations.Input
   /** How long the head of an answer may take, the connection included. Default: as `idleTimeout`. */
-  readonly connectTimeout?: Duration.Input
+  readonly connectTimeout?: Durations.Input
   /** How long the first bytes of an answer may take once its head is there. Default: as `idleTimeout`. */
-  readonly firstChunkTimeout?: Duration.Input
-  /** How long the server may be silent between two reads; a comment is no silence. Default: 5 minutes. */
-  readonly idleTimeout?: Duration.Input
+  readonly firstChunkTimeout?: Durations.Input
+  /** How long the server may be silent between two reads; a comment is no silence. "infinity" for no limit. Default: 5 minutes. */
+  readonly idleTimeout?: Durations.Input
   /** The longest single event that is read, in UTF-16 code units. Default: 16 Mi. */
   readonly maxEventLength?: number
   /** The longest answer that is read, in bytes. Default: 256 Mi. */
@@ -97,11 +98,23 @@ export const misuse = (name: string, problem: string): never => {
   throw new TypeError(`${name}: ${problem}`)
 }
 
-const duration = (name: string, option: string, input: Duration.Input): Duration.Duration => {
-  const decoded = Duration.fromInput(input)
-  return decoded._tag === "Some"
-    ? decoded.value
-    : misuse(name, `${option} must be a duration; got: ${Json.render(input)}`)
+const duration = (name: string, option: string, input: Durations.Input): Duration.Duration =>
+  Durations.read(input) ?? misuse(name, `${option} must be a duration; got: ${Json.render(input)}`)
+
+/** How long to wait before something is done. */
+const delay = (name: string, option: string, input: Durations.Input): Duration.Duration => {
+  const read = duration(name, option, input)
+  return Duration.isNegative(read)
+    ? misuse(name, `${option} must be a duration of zero or more; got: ${Json.render(input)}`)
+    : read
+}
+
+/** How long to wait for something: in no time at all nothing comes. */
+const patience = (name: string, option: string, input: Durations.Input): Duration.Duration => {
+  const read = duration(name, option, input)
+  return Duration.isPositive(read)
+    ? read
+    : misuse(name, `${option} must be a duration above zero or "infinity"; got: ${Json.render(input)}`)
 }
 
 const count = (name: string, option: string, value: number, least: number): number =>
@@ -111,13 +124,13 @@ const count = (name: string, option: string, value: number, least: number): numb
 
 /** The options with their defaults. Throws a `TypeError` that names the one that cannot be used. */
 export const settings = (name: string, options: Options): Settings => {
-  const idleTimeout = duration(name, "idleTimeout", options.idleTimeout ?? "5 minutes")
+  const idleTimeout = patience(name, "idleTimeout", options.idleTimeout ?? "5 minutes")
   return {
     retries: count(name, "retries", options.retries ?? 2, 0),
-    retryDelay: duration(name, "retryDelay", options.retryDelay ?? "500 millis"),
-    maxRetryDelay: duration(name, "maxRetryDelay", options.maxRetryDelay ?? "30 seconds"),
-    connectTimeout: duration(name, "connectTimeout", options.connectTimeout ?? idleTimeout),
-    firstChunkTimeout: duration(name, "firstChunkTimeout", options.firstChunkTimeout ?? idleTimeout),
+    retryDelay: delay(name, "retryDelay", options.retryDelay ?? "500 millis"),
+    maxRetryDelay: delay(name, "maxRetryDelay", options.maxRetryDelay ?? "30 seconds"),
+    connectTimeout: patience(name, "connectTimeout", options.connectTimeout ?? idleTimeout),
+    firstChunkTimeout: patience(name, "firstChunkTimeout", options.firstChunkTimeout ?? idleTimeout),
     idleTimeout,
     maxEventLength: count(name, "maxEventLength", options.maxEventLength ?? 16 * mebi, 1),
     maxAnswerLength: count(name, "maxAnswerLength", options.maxAnswerLength ?? 256 * mebi, 1)

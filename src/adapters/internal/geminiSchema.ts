@@ -9,7 +9,7 @@ import * as Wire from "./wire.ts"
 
 type Definitions = Readonly<Record<string, unknown>>
 
-/** Where a reference is written out: under which definitions, and inside of which of them. */
+/** Where a reference is written out: under which definitions, and inside of which of them and of the whole, "#". */
 interface Place {
   readonly definitions: Definitions
   readonly within: ReadonlyArray<string>
@@ -62,7 +62,7 @@ const formats: { readonly [type: string]: ReadonlyArray<unknown> } = {
 export const openApi = (schema: Json.JsonObject): Json.JsonObject =>
   converted(schema, {
     definitions: { ...Wire.object(schema["definitions"]), ...Wire.object(schema["$defs"]) },
-    within: []
+    within: ["#"]
   })
 
 const converted = (input: unknown, place: Place): Json.JsonObject => {
@@ -89,7 +89,11 @@ const resolved = (
   place: Place
 ): { readonly schema: Json.JsonObject; readonly inside: Place } => {
   const { $ref, allOf, ...rest } = schema
-  const name = typeof $ref === "string" ? /^#\/(?:\$defs|definitions)\/(.+)$/.exec($ref)?.[1] : undefined
+  const name = typeof $ref !== "string"
+    ? undefined
+    : $ref === "#"
+    ? $ref
+    : /^#\/(?:\$defs|definitions)\/(.+)$/.exec($ref)?.[1]
   if (name !== undefined) {
     const target = place.within.includes(name) ? { type: "object" } : Wire.object(place.definitions[name])
     return resolved({ ...target, ...rest }, { ...place, within: [...place.within, name] })
