@@ -4,7 +4,7 @@
  */
 
 /** How long an id may be that every server takes. */
-export const longest = 40
+const longest = 40
 
 /** An id with a number, which is no longer than every server takes. */
 export const numbered = (id: string, count: number): string => {
