@@ -239,6 +239,14 @@ describe("M-43: a continuation begins with what was settled since the last run",
       }
     }))
 
+  it.effect("M-19: a result of parts is told as it is", () =>
+    Effect.gen(function*() {
+      const parts: ReadonlyArray<Message.Part> = [{ type: "text", text: "a picture" }]
+      const session = yield* Session.submitToolResult(yield* after("appr:m"), "m", parts)
+      const events = yield* Effect.provide(Stream.runCollect(Session.streamContinue(session)), Script.layer([done]))
+      assert.deepStrictEqual(settlements(events), [["m", parts, undefined]])
+    }))
+
   it.effect("a reply that denies what waits says so", () =>
     Effect.gen(function*() {
       const waiting = yield* after("pay:p")
