@@ -30,12 +30,16 @@ const loadedBy = (names: ReadonlyArray<string>, modules: Modules): ReadonlySet<s
 
 let groups: ReadonlyArray<readonly [name: string, modules: ReadonlySet<string>]> | undefined
 
+/** The data of every run, and what events, which are data as well, have in common with what runs. */
+const grouped = (modules: Modules): typeof groups => {
+  const run = loadedBy(["Adapter", "Chat", "Tool"], modules)
+  const shared = Array.from(loadedBy(["Event"], modules)).filter((id) => run.has(id))
+  return [["data", new Set([...loadedBy(["Message", "Response", "Thread"], modules), ...shared])], ["run", run]]
+}
+
 const groupOf = (id: string, modules: Modules): string | null => {
-  groups ??= [
-    ["data", loadedBy(["Message", "Response", "Thread"], modules)],
-    ["run", loadedBy(["Adapter", "Chat", "Tool"], modules)]
-  ]
-  return groups.find(([, members]) => members.has(id))?.[0] ?? null
+  groups ??= grouped(modules)
+  return groups?.find(([, members]) => members.has(id))?.[0] ?? null
 }
 
 /** What the compiler wrote and nothing loads any more goes, with its note that everything is written already. */

@@ -247,7 +247,8 @@ const byFields = (error: object): Described => {
   const text = [message, tag, name].find((word) => typeof word === "string" && word !== "") ?? "Error"
   const details = {
     ...(isNews(tag, text) ? { _tag: tag } : {}),
-    ...(isNews(name, text, tag, "Error") ? { name } : {}),
+    // A tag is the name; what a schema calls the class says nothing more.
+    ...(tag === undefined && isNews(name, text, "Error") ? { name } : {}),
     ...own
   }
   return Object.keys(details).length === 0 ? { text: String(text) } : { text: String(text), details }

@@ -79,7 +79,7 @@ const millisOrNone = (name: string, value: unknown): number => {
  * A function that declares no parameters cannot misread them; one with another number of them was written for
  * something else.
  */
-export const onToolError = <E, R>(value: unknown): Answer.OnToolError<E, R> => {
+const onToolError = <E, R>(value: unknown): Answer.OnToolError<E, R> => {
   if (value === null || value === undefined) return "continue"
   if (value === "continue" || value === "halt") return value
   if (typeof value !== "function") {

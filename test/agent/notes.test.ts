@@ -106,7 +106,11 @@ describe("Notes", () => {
           ["a", "it is no file"]
         ] as const
         for (const [folder, detail] of problems) {
-          assert.deepStrictEqual(yield* keep(root, "x", folder), { error: `cannot write ${root}/${folder}: ${detail}` })
+          const path = `${root}/${folder}`
+          assert.deepStrictEqual(yield* keep(root, "x", folder), {
+            error: `cannot write ${path}: ${detail}`,
+            details: { _tag: "FileProblem", path, reason: "unwritable", detail }
+          })
         }
         assert.deepStrictEqual(yield* filesIn(outside), ["notes.md"])
         assert.strictEqual(yield* fs.readFileString(`${outside}/notes.md`), "mine\n")

@@ -154,7 +154,9 @@ describe("Tools", () => {
           ["loop", "cannot read loop: too many symbolic links encountered"]
         ])
         for (const [path, error] of errors) {
-          assert.deepStrictEqual(yield* answer(root, "read_file", { path }), { error })
+          const told = yield* answer(root, "read_file", { path })
+          assert.strictEqual(told.error, error)
+          assert.deepInclude(told.details, { _tag: "FileProblem", path })
         }
       }))
 
@@ -170,10 +172,12 @@ describe("Tools", () => {
         ]
         const { answers, events } = yield* Agent.run(root, calls).pipe(Effect.provide(refused))
         const [read, one, search, all] = answers
-        assert.deepStrictEqual([read, one], [
-          { error: "cannot read b.txt: permission denied" },
-          { error: "cannot read b.txt: permission denied" }
-        ])
+        for (const told of [read, one]) {
+          assert.deepStrictEqual(told, {
+            error: "cannot read b.txt: permission denied",
+            details: { _tag: "FileProblem", path: "b.txt", reason: "unreadable", detail: "permission denied" }
+          })
+        }
         assert.deepStrictEqual([search.searched, all.files], [2, 2])
         const expected = { path: "b.txt", reason: "permission denied" }
         assert.deepStrictEqual([search.unreadable, all.unreadable], [[expected], [expected]])
