@@ -260,6 +260,13 @@ describe("Tool parameters", () => {
     assert.deepStrictEqual(decode({ n: words }, { n: "NaN" }), Exit.succeed({ n: "NaN" }))
   })
 
+  it("M-30: a raw JSON Schema may name its types in capitals, as Gemini's own form does", () => {
+    const parameters = { type: "OBJECT", properties: { city: { type: "STRING" } }, required: ["city"] }
+    const tool = Tool.make("t", { parameters, handler: () => Effect.succeed("ok") })
+    assert.deepStrictEqual(Tool.definition(tool).parameters, parameters)
+    assert.throws(() => Tool.make("t", { parameters: { type: "STRING" } }), TypeError, "must be those of an object")
+  })
+
   it("of a raw JSON Schema are any object, and nothing but an object", () => {
     assert.deepStrictEqual(decode({ type: "object" }, { any: [1] }), Exit.succeed({ any: [1] }))
     assert.isTrue(Exit.isFailure(decode({ type: "object" }, [1])))

@@ -123,7 +123,10 @@ const isJsonSchema = (input: Json.JsonObject): boolean => {
 
 const types = new Set<unknown>(["object", "array", "string", "number", "integer", "boolean", "null"])
 
-const isType = (type: unknown): boolean => types.has(type)
+/** Types are known in any case: schemas in Gemini's own form have them in capitals. */
+const lower = (type: unknown): unknown => typeof type === "string" ? type.toLowerCase() : type
+
+const isType = (type: unknown): boolean => types.has(lower(type))
 
 const isSchemaOfAny = (value: unknown): boolean => Schema.isSchema(value) || StandardSchema.is(value)
 
@@ -135,7 +138,7 @@ const allowsObject = (schema: unknown, root: Json.JsonObject, depth = 0): boolea
   const name = localReference.exec(String($ref))?.[1]
   const definition = name !== undefined && Json.isObject(root["$defs"]) ? root["$defs"][name] : undefined
   const options = anyOf ?? oneOf
-  return (type === undefined || (Array.isArray(type) ? type.includes("object") : type === "object")) &&
+  return (type === undefined || (Array.isArray(type) ? type : [type]).some((one) => lower(one) === "object")) &&
     (!("const" in schema) || Json.isObject(only)) && (!Array.isArray(values) || values.some(Json.isObject)) &&
     (!Array.isArray(options) || options.some(inside)) && (!Array.isArray(allOf) || allOf.every(inside)) &&
     (definition === undefined || inside(definition))
