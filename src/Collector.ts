@@ -474,7 +474,7 @@ const foldReceived = (state: State, event: Event.Received): void => {
  * **Details**
  *
  * `input` is what the run was given: the thread before it is in none of its events. For an operation of a session it is
- * the session's thread, and the message that was said to it. What is no event in wire form is passed over, so that the
+ * the session's thread, as it was before or after its calls were settled, and the message that was said to it. What is no event in wire form is passed over, so that the
  * events of a later version can be read. A run whose events end before its `ChatCompleted` comes to what
  * {@link toChatResult} gives for it. Values of the caller's own are the plain data that they were written as.
  * Throws a `Thread.ValidationError` for an input that is no conversation.

@@ -5,6 +5,7 @@
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
+import * as Schedule from "effect/Schedule"
 import * as Stream from "effect/Stream"
 import * as TestClock from "effect/testing/TestClock"
 import {
@@ -126,6 +127,17 @@ const broken: ReadonlyArray<readonly [name: string, handler: Handler, tokens: nu
   [
     "a run that is interrupted while the model speaks",
     () => Effect.timeout(Effect.provide(Chat.run("sub"), half(Stream.never)), "1 second"),
+    5
+  ],
+  [
+    "a run that is interrupted before a broken reply is asked for again",
+    () => {
+      const breaks = half(Stream.fail(new Adapter.AdapterError({ reason: "network_error" })))
+      return Effect.timeout(
+        Effect.provide(Chat.run("sub", { retryReply: Schedule.spaced("1 hour") }), breaks),
+        "1 second"
+      )
+    },
     5
   ],
   ["a handler that fails after its run", () => Effect.andThen(inner([answers(5)]), Effect.fail("no")), 5],

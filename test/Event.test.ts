@@ -156,7 +156,28 @@ const samples: ReadonlyArray<Event.Event> = [
   { _tag: "ChatCompleted", result: chatResults[0]!, messages: [Message.assistant("?")] }
 ]
 
+/** What an event has that is not written, since the events before it have said it. */
+const unwritten = (event: Event.Event): object => {
+  if (event._tag === "StepCompleted") {
+    const { thread: _, ...rest } = event
+    return rest
+  }
+  if (event._tag !== "ChatCompleted") return event
+  const { thread: _, steps, finalResponse, ...result } = event.result
+  const isLast = finalResponse === steps.at(-1)?.response
+  return { ...event, result: isLast ? result : { ...result, finalResponse } }
+}
+
 describe("Event", () => {
+  it("M-21: every event is read from its wire form as it was, but for what the events before it have said", () => {
+    for (const event of samples) {
+      const received = Event.fromWire(JSON.parse(JSON.stringify(Event.toWire(event))))
+      const expected = JSON.parse(JSON.stringify(Event.toWire(unwritten(event) as Event.Event))) as unknown
+      assert.deepStrictEqual(JSON.parse(JSON.stringify(Event.toWire(received))), expected)
+      assert.strictEqual(received._tag, event._tag)
+    }
+  })
+
   it("every tag has a sample, a guard and a case, and these are the tags of the union", () => {
     const tagsOfUnion = [...new Set(samples.map((event) => event._tag))].toSorted()
     assert.deepStrictEqual([...Event.Event.discriminants].toSorted(), tagsOfUnion)

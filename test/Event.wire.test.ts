@@ -341,9 +341,13 @@ describe("Collector.fromWire", () => {
       const first = yield* Session.approve(two, "p1")
       const denied = yield* Session.deny(first, "p2")
       const both = yield* Session.approve(first, "p2")
+      const answered = yield* Session.answer(asked, "q", "Oslo")
       const operations = [
         [with_(asked, said), Session.streamReply(asked, "Oslo", { tools })],
         [with_(denied), Session.streamContinue(denied, null, { tools })],
+        // What was settled between two runs is in the events of the second one.
+        [with_(two), Session.streamContinue(denied, null, { tools })],
+        [with_(asked), Session.streamContinue(answered, null, { tools })],
         [with_(both, said), Session.streamContinue(both, said, { tools })],
         [with_(Session.make(), said), Session.streamStart([said], { tools })]
       ] as const

@@ -7,9 +7,10 @@ import * as Scope from "effect/Scope"
 import type * as Response from "../Response.ts"
 import * as Usages from "./usage.ts"
 
-/** Where the usage of a run is found: that of its steps, and of the reply that it is in. */
+/** Where the usage of a run is found: that of its steps, of replies that broke and were asked for again, and of the one it is in. */
 export interface Used {
   readonly steps: ReadonlyArray<{ readonly response: Response.Response }>
+  readonly spent: Response.Usage | null
   readonly usage: Response.Usage | null
 }
 
@@ -67,7 +68,8 @@ export class Spending {
 }
 
 /** Of a run of many steps no list of them is made. */
-function* usages({ steps, usage }: Used): Generator<Response.Usage | null> {
+function* usages({ spent, steps, usage }: Used): Generator<Response.Usage | null> {
   for (const { response } of steps) yield response.usage
+  yield spent
   yield usage
 }
