@@ -7,7 +7,7 @@
  */
 import * as Result from "effect/Result"
 import type * as Types from "effect/Types"
-import * as Event from "./Event.ts"
+import type * as Event from "./Event.ts"
 import * as CallArguments from "./internal/callArguments.ts"
 import * as Calls from "./internal/calls.ts"
 import * as Classifications from "./internal/classification.ts"
@@ -19,6 +19,7 @@ import * as OpenCalls from "./internal/openCalls.ts"
 import * as Payload from "./internal/payload.ts"
 import * as StepState from "./internal/stepState.ts"
 import * as ToolEvents from "./internal/toolEvents.ts"
+import * as Wires from "./internal/wire.ts"
 import type * as Message from "./Message.ts"
 import * as Policy from "./Policy.ts"
 import * as Response from "./Response.ts"
@@ -439,9 +440,6 @@ export const chatResult = (parts: {
 export const classify = (events: Iterable<Event.Event>, options: Options = {}): Classifications.Classification =>
   Classifications.of(events, options.policy ?? Policy.standard)
 
-const received = (wire: unknown): Event.Received | undefined =>
-  Result.getOrUndefined(Result.try(() => Event.fromWire(wire)))
-
 /** The thread after a step. One of a session that only runs approved calls has said nothing: their answers have a place. */
 const grownBy = (state: State, messages: ReadonlyArray<Message.Message>): Thread.Thread => {
   const { thread = Thread.empty } = state
@@ -450,13 +448,19 @@ const grownBy = (state: State, messages: ReadonlyArray<Message.Message>): Thread
     : Log.grown(thread, messages)
 }
 
-const foldReceived = (state: State, event: Event.Received): void => {
+/** What is passed over is not looked at by a schema: the fold itself takes in nothing that is not well formed. */
+const foldReceived = (state: State, wire: unknown): void => {
+  const read = Wires.toJson(wire)
+  if (!Json.isObject(read)) return
+  const event = read as unknown as Event.Received
   if (event._tag === "StepCompleted") {
+    if (!Array.isArray(event.messages)) return
     applyAllUnsafe(state, [{ ...event, thread: grownBy(state, event.messages) }])
   } else if (event._tag === "ChatCompleted") {
+    if (!Json.isObject(event.result)) return
     foldOpening(state)
     const steps = state.steps.slice()
-    const messages = event.messages ?? []
+    const messages = Array.isArray(event.messages) ? event.messages : []
     const result = {
       finalResponse: steps.at(-1)?.response ?? null,
       ...event.result,
@@ -499,9 +503,6 @@ export const fromWire = (
   options: Pick<Options, "policy"> = {}
 ): Event.ChatResult => {
   const state = initial({ ...options, thread: Result.getOrThrow(Thread.validate(input)) })
-  for (const wire of wires) {
-    const event = received(wire)
-    if (event !== undefined) foldReceived(state, event)
-  }
+  for (const wire of wires) foldReceived(state, wire)
   return toChatResult(state)
 }
