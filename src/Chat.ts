@@ -110,7 +110,7 @@ const start = <Tools extends ReadonlyArray<Tool.Any>, E, R>(
 ): Effect.Effect<Source<E, R>, Failure<E>, R> =>
   Effect.map(
     Step.prepare(input, options, scope, "heddle.chat"),
-    (prepared) => observed(sourceOf(prepared, options, Context.get(Now.services(), Policy.Defaults)), options)
+    (prepared) => observed(sourceOf(prepared, options, Context.get(Now.services(), Policy.Defaults)), prepared.run)
   )
 
 /** What a run that is prepared is read from. */
@@ -142,14 +142,14 @@ const twoPass = <E, R>(run: Turn.Run<E, R>, prompt: string) => (result: Event.Ch
     : ChatRun.completed({ ...result, structuredFinalize: { pass1Halted: result.haltedReason } }, run)
 
 /** The events of steps have been shown to the observer by then; the end of the run has not. */
-const observed = <E, R>(source: Source<E, R>, view: Turn.View<R>): Source<E, R> =>
-  view.onEvent === undefined
+const observed = <E, R>(source: Source<E, R>, run: Turn.Run<E, R>): Source<E, R> =>
+  run.view.onEvent === undefined
     ? source
     : {
       next: () =>
         Effect.tap(
           source.next(),
-          (events) => events[0]._tag === "ChatCompleted" ? Turn.observed(view, events) : Effect.void
+          (events) => events[0]._tag === "ChatCompleted" ? Turn.observed(run, events) : Effect.void
         )
     }
 

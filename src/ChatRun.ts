@@ -7,9 +7,9 @@ import * as Cause from "effect/Cause"
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
 import * as Collector from "./Collector.ts"
 import type * as Event from "./Event.ts"
-import * as Cancellation from "./internal/cancellation.ts"
 import type * as Deadline from "./internal/deadline.ts"
 import * as Ending from "./internal/ending.ts"
 import type { Events } from "./internal/events.ts"
@@ -17,6 +17,7 @@ import * as Log from "./internal/log.ts"
 import * as Now from "./internal/now.ts"
 import * as Toolbox from "./internal/toolbox.ts"
 import * as Turn from "./internal/turn.ts"
+import { Worker } from "./internal/worker.ts"
 import * as Message from "./Message.ts"
 import * as StepRun from "./StepRun.ts"
 import * as Thread from "./Thread.ts"
@@ -112,7 +113,7 @@ class ChatRun<E, R> implements Source<E, R>, StepRun.Following<E, R> {
   private notStarted(error: unknown): EventPull<E, R> {
     this.outcome = { _tag: "Failed", error }
     const events: Events = [{ _tag: "Error", error }]
-    return Effect.as(Turn.observed(this.run.view, events), events)
+    return Effect.as(Turn.observed(this.run, events), events)
   }
 
   /** A step that a cancellation cut short ends the run, whatever else it came to. */
@@ -135,12 +136,19 @@ class ChatRun<E, R> implements Source<E, R>, StepRun.Following<E, R> {
     const own = isCut ? this.cancelled : Ending.ofStep(step, stepIndex)
     if (own !== undefined) return Effect.succeed(own)
     if (haltWhen === undefined || haltWhen === null) return Effect.succeed(this.bounded(turns, maxTurns))
-    const asked = Now.map(
-      Now.toEffect(haltWhen(step), "haltWhen", "return a boolean or an Effect"),
-      (isHalted): Event.Outcome | undefined =>
-        isHalted ? { _tag: "HaltWhen", haltWhenStepIndex: stepIndex } : this.bounded(turns, maxTurns)
-    )
-    return Cancellation.orElse(asked, this.run.ambient.cancellation, () => this.cancelled)
+    const asked = this.asked(Now.toEffect(haltWhen(step), "haltWhen", "return a boolean or an Effect"))
+    return Now.map(asked, (isHalted): Event.Outcome | undefined => {
+      if (isHalted === undefined) return this.cancelled
+      return isHalted ? { _tag: "HaltWhen", haltWhenStepIndex: stepIndex } : this.bounded(turns, maxTurns)
+    })
+  }
+
+  /** What the caller's condition comes to. A run that is asked to stop meanwhile does not wait for it. */
+  private asked(condition: Effect.Effect<boolean, never, R>): Effect.Effect<boolean | undefined, never, R> {
+    if (Now.isDone(condition)) return condition
+    const { running, settings: { requestId: id } } = this.run
+    const worker = new Worker(running, { kind: "hook", id, name: "haltWhen", onSoftStop: "none", once: true })
+    return worker.do<boolean | undefined, never, R>(condition, Exit.succeed(undefined))
   }
 
   private get cancelled(): Event.Outcome {

@@ -194,14 +194,22 @@ export const Outcome = Schema.Union([
 export type Outcome = (typeof Outcome)["Type"]
 
 /**
- * A handler that refused to stop: the run settled without it after the grace period and dropped its late value.
- * `ageMillis` is how long it had been running by then, in milliseconds. `path` is there where it belongs to a run within
- * a handler of this run: the ids of the calls that lead to it, from the call of this run to its own.
+ * Something that refused to stop: the run settled without it after the grace period and dropped its late value.
+ *
+ * - `kind`: a tool's handler; another function of the caller's (`onEvent`, `haltWhen`, `onToolError`, a decoder, an
+ *   encoder); a store's `append`; the adapter; the effect given as `cancel`.
+ * - `id`, `name`: of the call, or the id of the run, or of the session for a store, and the name of the option.
+ * - `ageMillis`: how long it had been running by then, in milliseconds.
+ * - `path`: there where it belongs to a run within a handler of this run: the ids of the calls that lead to it, from the
+ *   call of this run to its own.
  *
  * @category schemas
  * @since 0.1.0
  */
 export const Abandoned = Schema.Struct({
+  kind: Schema.Literals(["handler", "hook", "store", "adapter", "cancel"]).pipe(
+    Schema.withDecodingDefaultKey(Effect.succeed("handler" as const), { encodingStrategy: "passthrough" })
+  ),
   id: Schema.String,
   name: Schema.String,
   ageMillis: Schema.Finite,

@@ -20,6 +20,7 @@ import * as Deadline from "./internal/deadline.ts"
 import * as Ending from "./internal/ending.ts"
 import * as Limits from "./internal/limits.ts"
 import * as OpenCalls from "./internal/openCalls.ts"
+import { Running } from "./internal/running.ts"
 import * as Settings from "./internal/settings.ts"
 import { Spending } from "./internal/spending.ts"
 import * as Turn from "./internal/turn.ts"
@@ -130,7 +131,8 @@ const unstopped: Stops = { cancellation: undefined, deadline: undefined }
 
 const stopsOf = <E, R>(
   options: Settings.RunnerOptions<E, R, any>,
-  requestId: string
+  requestId: string,
+  running: Running
 ): Effect.Effect<Stops, never, R | Scope.Scope> =>
   Effect.gen(function*() {
     const defaults = yield* Policy.Defaults
@@ -141,6 +143,7 @@ const stopsOf = <E, R>(
     if ((parent ?? deadline ?? cancel) === undefined) return unstopped
     const cancellation = new Cancellation.Cancellation()
     yield* Ambient.watch(cancellation, { parent, deadline, cancel }, yield* Effect.scope)
+    yield* Effect.sync(() => Ambient.listen(running, { cancellation }, cancel, requestId))
     return { cancellation, deadline: deadline?.at }
   })
 
@@ -233,7 +236,11 @@ export const stream = <M extends StreamReducer.Mode, T extends Tools, E, R, RHal
     const executor = yield* Executor.Executor
     const settled = settledBefore(session)
     const hasApproved = session.approved.length > 0
-    const stops = hasApproved || settled.length > 0 ? yield* stopsOf(options, requestId) : unstopped
+    const defaults = yield* Policy.Defaults
+    const { graceMillis } = Settings.resolve(options, defaults, Policy.standard, requestId)
+    const running = new Running(graceMillis, yield* Effect.context<never>())
+    yield* Effect.addFinalizer((exit) => running.end(exit))
+    const stops = hasApproved || settled.length > 0 ? yield* stopsOf(options, requestId, running) : unstopped
     const spending = new Spending(yield* Limits.CurrentSpending, true)
     yield* spending.enter(yield* Effect.scope)
     const given = {
@@ -246,8 +253,8 @@ export const stream = <M extends StreamReducer.Mode, T extends Tools, E, R, RHal
     } as Chat.Options<T, E, R, RHalt, REvent>
     yield* run.begin(operation, messages)
     const seenBy = <A extends ReadonlyArray<Event.Event>>(events: A) =>
-      Effect.as(Cancellation.orElse(Turn.observed(options, events), stops.cancellation, () => undefined), events)
-    const policy = options.policy ?? (yield* Policy.Defaults).policy ?? Policy.standard
+      Effect.as(Turn.observed({ view: options, running, settings: { requestId } }, events), events)
+    const policy = options.policy ?? defaults.policy ?? Policy.standard
     const approved = hasApproved ? approvedCalls(session, given as Step.Options<T, E, R>, policy) : Stream.empty
     const opening = Stream.concat(Stream.fromIterable(settled), approved).pipe(Stream.mapArrayEffect(seenBy))
     const rest = Stream.suspend((): Events<T, E, R | RHalt | REvent> => {

@@ -167,6 +167,7 @@ const enter = <E, R>(
         Ambient.enter(settings, options.cancel, scope),
         (ambient) =>
           Effect.map(leaving(running, scope), () => {
+            Ambient.listen(running, ambient, options.cancel, requestId)
             const state = Collector.initial({ thread, policy, requestId })
             ambient.spending.of(state)
             const run = {

@@ -173,9 +173,9 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Leaving {
     if (this.batch !== undefined) closed = Now.both(closed, this.batch.close())
     if (this.span !== undefined) closed = Now.both(closed, Scope.close(this.span, exit))
     const disconnected = this.disconnect(exit)
-    return this.ended === undefined
-      ? Now.both(disconnected, Effect.flatMap(this.run.running.stop, () => closed))
-      : Now.both(disconnected, closed)
+    // In a run that is left, what still closes is waited for with the handlers.
+    if (!this.run.running.isLeft) return Now.both(disconnected, closed)
+    return this.ended === undefined ? Effect.flatMap(this.run.running.stop, () => closed) : closed
   }
 
   told(events: ReadonlyArray<Event.Event>, before: ReadonlyArray<Event.Event> = Lists.none): EventPull<E, R> {
@@ -206,7 +206,7 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Leaving {
     ready: ReadonlyArray<Plan.Decode>
   ): EventPull<E, R> {
     const after = ready.length === 0 ? Effect.void : Effect.sync(() => this.reply?.start(ready))
-    return Turn.observed(this.run.view, events).pipe(
+    return Turn.observed(this.run, events).pipe(
       Effect.andThen(after),
       Effect.flatMap(() => this.show(visible))
     )

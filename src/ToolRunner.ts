@@ -8,6 +8,7 @@ import * as Cause from "effect/Cause"
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
 import * as Pull from "effect/Pull"
 import * as Scope from "effect/Scope"
 import type * as Stream from "effect/Stream"
@@ -146,9 +147,12 @@ export const openScoped = <E, R>(
       const batch = open<E, R>(context, calls, settings, options.stepIndex ?? 0, running, ambient)
       const leaving = Effect.suspend(() => {
         const closed = batch.close()
-        return Effect.andThen(running.stop, closed)
+        return Effect.andThen(running.end(Exit.void), closed)
       })
-      return Effect.as(Scope.addFinalizer(scope, leaving), { ambient, batch, running })
+      return Effect.map(Scope.addFinalizer(scope, leaving), () => {
+        Ambient.listen(running, ambient, options.cancel, settings.requestId)
+        return { ambient, batch, running }
+      })
     })
   }).pipe(
     // A batch listens and waits from the start: nothing can come between that and the scope that ends it.
@@ -217,6 +221,7 @@ const openAlone = <E, R>(
  * ```ts import.meta.vitest
  * import { Message, Tool, ToolRunner } from "heddle"
  * import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
  * import * as Schema from "effect/Schema"
  * import * as Stream from "effect/Stream"
  *
@@ -268,6 +273,7 @@ const single = (event: Event.Event): Pulled.Source<Event.Event, never, never> =>
  * ```ts import.meta.vitest
  * import { Message, Tool, ToolRunner } from "heddle"
  * import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
  * import * as Schema from "effect/Schema"
  *
  * const double = Tool.make("double", {

@@ -69,7 +69,7 @@ const chatResults: ReadonlyArray<Event.ChatResult> = outcomes.map((outcome) => (
   usage: Response.usage({ totalTokens: 3 }),
   totalUsage: Response.usage({ totalTokens: 8 }),
   structuredFinalize: { pass1Halted: "completed", pass2Error: "lost" },
-  abandoned: [{ id: "c0", name: "echo", ageMillis: 7 }],
+  abandoned: [{ kind: "handler", id: "c0", name: "echo", ageMillis: 7 }],
   metadata: {}
 }))
 

@@ -67,7 +67,7 @@ describe("ToolRunner: a soft stop", () => {
         assert.strictEqual(at, 10 + grace)
         isCancelled(value)
         assert.strictEqual(value.messages.length, 2)
-        assert.deepStrictEqual(value.abandoned, [{ id: "c0", name: "deaf", ageMillis: 10 + grace }])
+        assert.deepStrictEqual(value.abandoned, [{ kind: "handler", id: "c0", name: "deaf", ageMillis: 10 + grace }])
       }
     }))
 
@@ -81,7 +81,7 @@ describe("ToolRunner: a soft stop", () => {
       const { at, value } = yield* cancelled(calling("deaf"), [deaf], { toolTimeout: 50 })
       assert.strictEqual(at, 10 + grace)
       assert.match(String(value.messages[0]?.content), /timeout/)
-      assert.deepStrictEqual(value.abandoned, [{ id: "c0", name: "deaf", ageMillis: 10 + grace }])
+      assert.deepStrictEqual(value.abandoned, [{ kind: "handler", id: "c0", name: "deaf", ageMillis: 10 + grace }])
     }))
 
   it.effect("law 11, R-075: an error policy that never decides is waited for no longer than the grace", () =>

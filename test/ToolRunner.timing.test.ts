@@ -173,7 +173,7 @@ describe("ToolRunner: handlers that refuse to stop", () => {
       assert.strictEqual(at, 2_050)
       assert.deepStrictEqual(value, {
         messages: [{ role: "tool", toolCallId: "c0", content: timeoutError("deaf"), isError: true, metadata: {} }],
-        abandoned: [{ id: "c0", name: "deaf", ageMillis: 2_050 }]
+        abandoned: [{ kind: "handler", id: "c0", name: "deaf", ageMillis: 2_050 }]
       })
     }))
 
@@ -192,7 +192,7 @@ describe("ToolRunner: handlers that refuse to stop", () => {
         const calls = calling("deaf", "slow")
         const run = yield* elapsed(ToolRunner.run(calls, [early, Tools.slow(millis)], { grace: 1_000 }))
         assert.strictEqual(run.at, at)
-        assert.deepStrictEqual(run.value.abandoned, [{ id: "c0", name: "deaf", ageMillis: at }])
+        assert.deepStrictEqual(run.value.abandoned, [{ kind: "handler", id: "c0", name: "deaf", ageMillis: at }])
       }
     }))
 
@@ -323,7 +323,7 @@ describe("ToolRunner: promises", () => {
         ToolRunner.run(calling("hanging"), [hanging], { toolTimeout: 50, grace: 20 })
       )
       assert.strictEqual(at, 70)
-      assert.deepStrictEqual(value.abandoned, [{ id: "c0", name: "hanging", ageMillis: 70 }])
+      assert.deepStrictEqual(value.abandoned, [{ kind: "handler", id: "c0", name: "hanging", ageMillis: 70 }])
     }))
 
   it.effect("M-11, R-006: a value is a result; a rejection and a throw are reported failures with what was thrown", () =>

@@ -6,6 +6,7 @@
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
 import type * as Scope from "effect/Scope"
 import type * as Semaphore from "effect/Semaphore"
 import * as Cancellation from "./cancellation.ts"
@@ -13,8 +14,10 @@ import * as Deadline from "./deadline.ts"
 import * as Limits from "./limits.ts"
 import * as Now from "./now.ts"
 import { Pool } from "./pool.ts"
+import type { Running } from "./running.ts"
 import * as Settings from "./settings.ts"
 import { Spending } from "./spending.ts"
+import { Worker } from "./worker.ts"
 import type { Found } from "./workshop.ts"
 
 export interface Ambient {
@@ -85,12 +88,29 @@ export const watch = <R>(
   cancellation: Cancellation.Cancellation,
   { cancel, deadline, parent }: Stops<R>,
   scope: Scope.Scope
-): Effect.Effect<void, never, R> =>
+): Effect.Effect<void> =>
   Effect.gen(function*() {
     if (parent !== undefined) yield* Cancellation.follow(parent, cancellation, scope)
     if (deadline !== undefined) yield* Cancellation.expire(deadline.at, Deadline.cause, cancellation, scope)
-    if (cancel !== undefined) yield* Cancellation.listen(cancel, cancellation, scope)
+    if (cancel instanceof AbortSignal) yield* Cancellation.listen(cancel, cancellation, scope)
   })
+
+/**
+ * From now on the run learns of a soft stop, and of the effect that asks for one. What that effect runs in is the run's: it
+ * is to be listened to when the scope is known to stop what is the run's.
+ */
+export const listen = <R>(
+  running: Running,
+  { cancellation }: Pick<Ambient, "cancellation">,
+  cancel: Cancellation.Source<R> | null | undefined,
+  id: string
+): void => {
+  if (cancellation === undefined) return
+  cancellation.onRequest(() => running.softly())
+  if (!Effect.isEffect(cancel)) return
+  new Worker(running, { kind: "cancel", id, name: "cancel", onSoftStop: "unaffected", once: true })
+    .start(cancel, Now.services(), (exit) => Exit.isSuccess(exit) ? cancellation.request() : undefined)
+}
 
 /** The services of handlers. They have until a last answer of the model has to begin. */
 export const forHandlers = <R>(services: Context.Context<R>, ambient: Ambient): Context.Context<R> => {

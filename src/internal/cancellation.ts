@@ -57,16 +57,6 @@ export const orElse = <A, E, R>(
   return Effect.raceFirst(effect, requested)
 }
 
-/** Listens to a source until the scope closes. */
-export const listen = <R>(
-  source: Source<R>,
-  cancellation: Cancellation,
-  scope: Scope.Scope
-): Effect.Effect<void, never, R> =>
-  Effect.isEffect(source)
-    ? listenToEffect(source, cancellation, scope)
-    : listenToSignal(source, cancellation, scope)
-
 /** Is requested when the other one is, for the same reason. */
 export const follow = (
   parent: Cancellation,
@@ -87,11 +77,11 @@ export const expire = (
   Effect.flatMap(Clock.currentTimeMillis, (now) => {
     if (at <= now) return Effect.sync(() => cancellation.request("deadline", cause))
     const waiting = Effect.map(Effect.sleep(at - now), () => cancellation.request("deadline", cause))
-    return listenToEffect(waiting, cancellation, scope)
+    return Effect.asVoid(Effect.forkIn(waiting, scope, { startImmediately: true }))
   })
 
-/** What ends with the scope is known to the scope before it begins: nothing can come between the two. */
-const listenToSignal = (
+/** Listens to a signal until the scope closes, which knows of it before it begins: nothing can come between the two. */
+export const listen = (
   signal: AbortSignal,
   cancellation: Cancellation,
   scope: Scope.Scope
@@ -102,10 +92,3 @@ const listenToSignal = (
     Effect.sync(() => signal.aborted ? request() : signal.addEventListener("abort", request, { once: true }))
   )
 }
-
-const listenToEffect = <R>(
-  effect: Effect.Effect<unknown, never, R>,
-  cancellation: Cancellation,
-  scope: Scope.Scope
-): Effect.Effect<void, never, R> =>
-  Effect.asVoid(Effect.forkIn(Effect.map(effect, () => cancellation.request()), scope, { startImmediately: true }))

@@ -7,9 +7,10 @@
 import type * as Arr from "effect/Array"
 import * as Cause from "effect/Cause"
 import * as Channel from "effect/Channel"
+import type * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
-import type * as Exit from "effect/Exit"
-import * as Fiber from "effect/Fiber"
+import * as Exit from "effect/Exit"
+import * as Latch from "effect/Latch"
 import * as Pull from "effect/Pull"
 import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
@@ -25,6 +26,7 @@ import * as Now from "./now.ts"
 import * as Plan from "./plan.ts"
 import * as Toolbox from "./toolbox.ts"
 import * as Turn from "./turn.ts"
+import { Worker } from "./worker.ts"
 
 /**
  * What a reply comes to: its end, or what broke it and whether it had begun by then. What broke it is what the adapter
@@ -40,6 +42,9 @@ type Signal = ReadonlyArray<Event.Event> | Ending
 const isEvents = (signal: Signal): signal is ReadonlyArray<Event.Event> => Array.isArray(signal)
 
 const ended: Ending = { _tag: "Ended" }
+
+/** No soft stop leaves a read. */
+const leftUnread = Exit.interrupt()
 
 /** Where the first element stands that is no event. */
 const foreignAt = (events: ReadonlyArray<unknown>): number => {
@@ -77,12 +82,22 @@ export class Reply<E, R> {
   private isOver = false
   private pull: ModelPull = Cause.done()
   private reading: Heard<E, R> | undefined
-  private fiber: Fiber.Fiber<Signal> | undefined
+  /** In its fiber the adapter opens its connection and reads. */
+  private readonly reader: Worker
   private read: Exit.Exit<Signal> | undefined
+  /** Opens when the connection is closed. There is one as soon as that has begun. */
+  private closing: Latch.Latch | undefined
 
   constructor(run: Turn.Run<E, R>, listener: Listener<E, R>) {
     this.run = run
     this.listener = listener
+    this.reader = new Worker(run.running, {
+      kind: "adapter",
+      id: run.settings.requestId,
+      name: "stream",
+      // What is read when the run is asked to stop is closed by the step.
+      onSoftStop: "unaffected"
+    })
   }
 
   /** Connects to the model, and reads for the first time. */
@@ -90,15 +105,12 @@ export class Reply<E, R> {
     // Not `Stream.toPull`, which puts a semaphore and a context around each pull: there is one reader.
     const connection = this.connection = Scope.makeUnsafe()
     const opening = Now.attempt(() => Channel.toTransform(Stream.toChannel(open()))(Cause.done(), connection))
-    if (this.run.ambient.cancellation === undefined) {
-      return Effect.matchCauseEffect(opening, {
-        onSuccess: (pull) => this.connected(pull),
-        onFailure: (cause) => this.connected(Effect.failCause(cause))
-      })
-    }
-    // A run that can be cancelled reads beside, and opens there: that may take its time as well.
-    this.beside()
-    return this.connected(Effect.flatMap(opening, (pull) => this.pull = pull))
+    // A run that can be cancelled listens for that while the connection opens.
+    if (this.run.ambient.cancellation !== undefined) this.beside()
+    return this.connected(Effect.flatMap(opening, (pull) => {
+      this.reading = undefined
+      return this.pull = pull
+    }))
   }
 
   private connected(pull: ModelPull): Heard<E, R> {
@@ -133,7 +145,7 @@ export class Reply<E, R> {
   get next(): Heard<E, R> {
     const { batch } = this
     if (batch !== undefined && this.isBeside(batch)) return this.besideModel(batch)
-    return this.reading ??= Effect.matchCauseEffect(this.pull, {
+    return this.reading ??= Effect.matchCauseEffect(this.reader.do(this.pull, leftUnread), {
       onSuccess: (events) => this.hear(this.came(events)),
       onFailure: (cause) => this.hear(this.broke(cause))
     })
@@ -141,7 +153,7 @@ export class Reply<E, R> {
 
   /** Whether the model has to be read by somebody else: where it is alone, nobody has to be listened to meanwhile. */
   private isBeside(batch: Batch<E>): boolean {
-    return this.run.ambient.cancellation !== undefined || this.fiber !== undefined || this.read !== undefined ||
+    return this.run.ambient.cancellation !== undefined || this.reader.isBusy || this.read !== undefined ||
       batch.isBusy || !batch.isEmpty
   }
 
@@ -168,21 +180,17 @@ export class Reply<E, R> {
   }
 
   private listen(batch: Batch<E>): void {
-    if (this.fiber !== undefined || this.read !== undefined) return
-    const fiber = Effect.runForkWith(batch.services)(
-      Effect.matchCause(this.pull, {
-        onSuccess: (events) => this.came(events),
-        onFailure: (cause) => this.broke(cause)
-      })
-    )
-    this.read = fiber.pollUnsafe()
-    if (this.read !== undefined) return
-    this.fiber = fiber
-    fiber.addObserver((exit) => {
-      this.fiber = undefined
-      this.read = exit
-      batch.wake()
+    if (this.reader.isBusy || this.read !== undefined) return
+    const reading = Effect.matchCause(this.pull, {
+      onSuccess: (events) => this.came(events),
+      onFailure: (cause) => this.broke(cause)
     })
+    let isAtOnce = true
+    this.reader.start<Signal, never>(reading, Now.services(), (exit) => {
+      this.read = exit
+      if (!isAtOnce) batch.wake()
+    })
+    isAtOnce = false
   }
 
   /** Calls that became final with these events and may start now. They have been folded already. */
@@ -228,32 +236,45 @@ export class Reply<E, R> {
   }
 
   /**
-   * The reply has been read, or is left: whoever reads the model is stopped, its connection is closed, and nothing starts
-   * early any more.
+   * The reply has been read, or is left: nothing starts early any more, what reads the model is stopped, and its connection
+   * is closed. That begins now. What is returned waits until it is done, within the grace period of a stop.
    */
   close(exit: Exit.Exit<unknown, unknown>): Effect.Effect<void> {
     this.isOver = true
     // Nothing of the reply is kept while its tools run.
     this.pull = Cause.done()
     this.reading = undefined
-    // Whoever closes may be interrupted before it has begun: who comes after it closes what is open by then.
-    return this.fiber === undefined
-      ? this.closed(exit)
-      : Effect.uninterruptible(Effect.suspend(() => this.unread(exit)))
-  }
-
-  /** What is opened after this is closed at once: somebody else may close while its reader still opens. */
-  private closed(exit: Exit.Exit<unknown, unknown>): Effect.Effect<void> {
     const { connection } = this
-    if (connection?.state._tag === "Open") return Scope.close(connection, exit)
-    if (connection?.state._tag === "Empty") Scope.closeUnsafe(connection, exit)
-    return Effect.void
+    if (connection === undefined) return Effect.void
+    const context = Now.services<any>()
+    this.closing ??= Latch.makeUnsafe(false)
+    const { closing } = this
+    // What still opens or reads knows nothing yet of what it is to close: it comes first, unless it is left behind.
+    this.reader.close(() => this.disconnect(connection, exit, context, closing))
+    return closing.isOpen() ? Effect.void : closing.await
   }
 
-  /** Whoever reads the model beside is stopped first. */
-  private unread(exit: Exit.Exit<unknown, unknown>): Effect.Effect<void> {
-    const closed = Effect.suspend(() => this.closed(exit))
-    return this.fiber === undefined ? closed : Effect.andThen(Fiber.interrupt(this.fiber), closed)
+  private disconnect(
+    connection: Scope.Closeable,
+    exit: Exit.Exit<unknown, unknown>,
+    context: Context.Context<any>,
+    closing: Latch.Latch
+  ): void {
+    const closed = Scope.closeUnsafe(connection, exit)
+    if (closed === undefined || Now.isDone(closed)) return void closing.openUnsafe()
+    const closer = new Worker(this.run.running, {
+      kind: "adapter",
+      id: this.run.settings.requestId,
+      name: "close",
+      onSoftStop: "grace",
+      once: true,
+      isUninterruptible: true
+    })
+    const closedQuietly = Effect.catchCause(
+      closed,
+      (cause) => Effect.logWarning("the adapter failed to close its connection", cause)
+    )
+    closer.start(closedQuietly, context, () => closing.openUnsafe())
   }
 
   /**

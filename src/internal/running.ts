@@ -7,7 +7,7 @@ import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import type * as Exit from "effect/Exit"
-import type * as Fiber from "effect/Fiber"
+import * as Fiber from "effect/Fiber"
 import * as Latch from "effect/Latch"
 import type * as Event from "../Event.ts"
 import { nobody, type Outsiders } from "./admission.ts"
@@ -16,8 +16,10 @@ import { Helpers } from "./helpers.ts"
 import type { Holding } from "./holding.ts"
 import * as Limits from "./limits.ts"
 import * as Lists from "./lists.ts"
+import type { Worker } from "./worker.ts"
 
 export interface Task {
+  readonly kind: Event.Abandoned["kind"]
   readonly id: string
   readonly name: string
   readonly startedAt: number
@@ -36,6 +38,7 @@ export const taskOf = (
   run?: Pick<Task, "isExclusive">,
   owner?: Owner
 ): Task => ({
+  kind: run === undefined ? "hook" : "handler",
   id,
   name,
   startedAt,
@@ -44,6 +47,20 @@ export const taskOf = (
   fiber,
   owner
 })
+
+/**
+ * What a soft stop means for work that the run waits for. `grace`: it may finish within the grace period, then it is left;
+ * `none`: it is left at once; `unaffected`: what started it sees to that.
+ */
+export type OnSoftStop = "grace" | "none" | "unaffected"
+
+/** Work that the run waits for, and may leave before it has ended. */
+export interface Waited extends Task {
+  startedAt: number
+  readonly onSoftStop: OnSoftStop
+  /** The soft stop began then. */
+  readonly leave: (since: number) => void
+}
 
 /** What has to be left when a run ends before it. */
 export interface Leaving {
@@ -103,6 +120,15 @@ export class Running {
   private helpers: Helpers | undefined
   /** What the runs within its handlers have left behind. */
   private within: Array<Event.Abandoned> | undefined
+  private readonly waited = new Few<Waited>()
+  /** In whose fiber the caller's observer runs, once it has taken its time. */
+  hooks: Worker | undefined
+  /** When the run was asked to stop softly, and whether the grace period that began then is over. */
+  private softSince: number | undefined
+  private isSoftTimeUp = false
+  /** Whether it has been left: what is still alive is stopped, and waited for all at once. */
+  isLeft = false
+  private softTimer: Helpers | undefined
 
   constructor(graceMillis: number, services: Context.Context<never>) {
     this.graceMillis = graceMillis
@@ -117,6 +143,45 @@ export class Running {
     if (task.isExclusive) this.exclusives++
     this.idle?.closeUnsafe()
     if (this.isStopping) this.tell(task, task.startedAt)
+  }
+
+  /** Takes in work that the run waits for, while it takes its time. It is removed when it has ended. */
+  attend(work: Waited): void {
+    work.startedAt = this.now()
+    this.tasks.add(work)
+    this.waited.add(work)
+    this.idle?.closeUnsafe()
+    if (this.softSince !== undefined) this.hurry(work, this.softSince)
+  }
+
+  /** Work that is waited for has nothing more to do but to end. */
+  closes(work: Waited): void {
+    if (this.softSince !== undefined) this.hurry(work, this.softSince)
+  }
+
+  /** The run is asked to stop softly: from now on what it waits for has one grace period, all of it together. */
+  softly(): void {
+    const since = this.softSince ??= this.now()
+    this.waited.forEach((work) => this.hurry(work, since))
+  }
+
+  private hurry(work: Waited, since: number): void {
+    if (work.onSoftStop === "unaffected") return
+    if (work.onSoftStop === "none" || this.isSoftTimeUp) return work.leave(since)
+    const left = this.until(since) - this.now()
+    // A run that is left waits for all of it at once.
+    if (this.softTimer !== undefined || this.isLeft || !Number.isFinite(left)) return
+    this.softTimer = new Helpers(this.services)
+    const timeUp = () => {
+      this.isSoftTimeUp = true
+      this.waited.forEach((waited) => this.hurry(waited, since))
+    }
+    if (left <= 0) timeUp()
+    else this.softTimer.after(left, { timeUp })
+  }
+
+  private now(): number {
+    return Context.get(this.services, Clock.Clock).currentTimeMillisUnsafe()
   }
 
   /** A blocking handler itself is told by nothing but the time that passes. */
@@ -146,6 +211,7 @@ export class Running {
   remove(task: Task): void {
     this.told?.delete(task)
     if (!this.tasks.delete(task)) return
+    this.waited.delete(task as Waited)
     if (this.lost?.delete(task) === true && task.isHandler) this.lostHandlers--
     if (this.isIdle) this.idle?.openUnsafe()
     if (!task.isHandler) return
@@ -183,6 +249,12 @@ export class Running {
       }
     })
     if (timer !== undefined) task.fiber.addObserver(() => helpers.stop(timer))
+  }
+
+  /** A task is not waited for any more: its grace period began at `since` and is over. */
+  leave(task: Task, since: number): void {
+    this.tellAt(task, since)
+    this.giveUp(task)
   }
 
   private giveUp(task: Task): void {
@@ -228,7 +300,10 @@ export class Running {
   end(exit: Exit.Exit<unknown, unknown>): Effect.Effect<unknown> {
     // A reader that is still in a pull goes no further when the connection closes under it.
     this.isStopping = true
-    return this.step === undefined ? this.stopping() : Effect.andThen(this.step.leave(exit), this.stop)
+    this.isLeft = true
+    this.hooks?.close()
+    const left = this.step === undefined ? this.stopping() : Effect.andThen(this.step.leave(exit), this.stop)
+    return this.softTimer === undefined ? left : Effect.andThen(left, this.softTimer.close())
   }
 
   /** Stops every task and waits for them, within the grace period. What is still alive then is given up. */
@@ -262,6 +337,9 @@ export class Running {
   }
 
   private stopAt(now: number): Effect.Effect<ReadonlyArray<Event.Abandoned>> {
+    // Code of the caller's that ends the run it is a part of does not wait for itself.
+    const own = Fiber.getCurrent()
+    this.waited.forEach((work) => work.fiber === own ? this.remove(work) : undefined)
     this.tasks.forEach((task) => this.tell(task, now))
     let remaining = 0
     for (const [task, since] of this.told ?? []) {
@@ -284,7 +362,7 @@ export class Running {
       Effect.map((now) => {
         const abandoned = Array.from(
           this.tasks.all,
-          ({ id, name, startedAt }) => ({ id, name, ageMillis: now - startedAt })
+          ({ id, kind, name, startedAt }) => ({ kind, id, name, ageMillis: now - startedAt })
         )
         this.tasks.forEach((task) => task.owner?.isAbandoned())
         this.tasks.clear()
@@ -302,5 +380,7 @@ export class Running {
 
 const nobodyLeft = Effect.succeed<ReadonlyArray<Event.Abandoned>>(Lists.none)
 
-const report = (abandoned: ReadonlyArray<Event.Abandoned>): Effect.Effect<void> =>
-  Effect.logWarning(`${abandoned.length} tool handlers refused to stop and were abandoned`, abandoned)
+const report = (abandoned: ReadonlyArray<Event.Abandoned>): Effect.Effect<void> => {
+  const what = abandoned.every(({ kind }) => kind === "handler") ? "tool handlers" : "tool handlers or hooks"
+  return Effect.logWarning(`${abandoned.length} ${what} refused to stop and were abandoned`, abandoned)
+}

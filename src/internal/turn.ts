@@ -2,6 +2,7 @@
  * What all steps of one run share. It is made once, before anything starts, and owned by the pull that drives the run.
  */
 import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
 import type * as Schedule from "effect/Schedule"
 import type * as Types from "effect/Types"
 import type * as Adapter from "../Adapter.ts"
@@ -21,6 +22,7 @@ import type { Running } from "./running.ts"
 import type * as Settings from "./settings.ts"
 import type * as Telemetry from "./telemetry.ts"
 import * as Toolbox from "./toolbox.ts"
+import { Worker } from "./worker.ts"
 
 /** What a consumer wants to see of the stream. The fold sees everything. */
 export interface View<R> {
@@ -110,12 +112,37 @@ export const lookAt = <R>(view: View<R>, events: ReadonlyArray<Event.Event>): nu
 export const shown = <R>(view: View<R>, events: ReadonlyArray<Event.Event>): ReadonlyArray<Event.Event> =>
   events.filter((event) => (look(view, event) & Look.hidden) === 0)
 
+/** A run as its observer concerns it. */
+export interface Observed<R> {
+  readonly view: View<R>
+  readonly running: Running
+  readonly settings: { readonly requestId: string }
+}
+
 /** Shows events to the caller's observer, one after the other. The run goes on when it is done with them. */
-export const observed = <R>(view: View<R>, events: ReadonlyArray<Event.Event>): Effect.Effect<void, never, R> => {
-  const { onEvent } = view
-  return onEvent === undefined
-    ? Effect.void
-    : Effect.forEach(events, (event) => Now.toEffect<unknown, never, R>(onEvent(event), "onEvent"), { discard: true })
+export const observed = <R>(run: Observed<R>, events: ReadonlyArray<Event.Event>): Effect.Effect<void, never, R> =>
+  run.view.onEvent === undefined ? Effect.void : Effect.suspend(() => observedFrom(run, events, 0))
+
+/** What an observer has seen at once takes no step. What takes its time is done beside the reader, who may leave. */
+const observedFrom = <R>(
+  run: Observed<R>,
+  events: ReadonlyArray<Event.Event>,
+  from: number
+): Effect.Effect<void, never, R> => {
+  const { onEvent } = run.view
+  if (onEvent === undefined) return Effect.void
+  for (let index = from; index < events.length; index++) {
+    const seen = Now.toEffect<unknown, never, R>(onEvent(events[index] as Event.Event), "onEvent")
+    if (Now.isDone(seen)) continue
+    return Effect.flatMap(hooks(run).do(seen, Exit.void), () => observedFrom(run, events, index + 1))
+  }
+  return Effect.void
+}
+
+/** The fiber in which the observer runs: one for the whole run. */
+const hooks = <R>({ running, settings }: Observed<R>): Worker => {
+  const { requestId: id } = settings
+  return running.hooks ??= new Worker(running, { kind: "hook", id, name: "onEvent", onSoftStop: "grace" })
 }
 
 /** Names that every provider takes back: a model may have made up one that none would. */

@@ -60,6 +60,7 @@ class Bench {
   /** A handler of the run, in the queue or out of it. */
   begin({ index, isExclusive }: Pick<Run, "index" | "isExclusive">): void {
     const task: Task = {
+      kind: "handler",
       id: `c${index}`,
       name: "echo",
       startedAt: 0,

@@ -206,7 +206,7 @@ describe("planted violations", () => {
         Lawful.stopping(changed(({ path, ...entry }) => path === undefined ? [entry] : []), { take: 99 }, nested),
         /1 are named, 0 are in the result/
       )
-      const bare = changed(({ ageMillis, id, name }) => [{ ageMillis, id, name }])
+      const bare = changed(({ ageMillis, id, kind, name }) => [{ ageMillis, id, kind, name }])
       finds(Lawful.stopping(bare, { take: 99 }, nested), /"leaf" is named with the path #1/)
       const severed = yield* play(nested, "stream", null, Broken.severed)
       finds(Lawful.stopping(severed, { take: 99 }, nested), /1 are named, 0 are in the result/)

@@ -1,0 +1,226 @@
+/**
+ * Every stop is over within the grace period, whatever is slow: the caller's hooks, the adapter, the effect that cancels.
+ * What has to be left behind is named.
+ */
+import { assert, describe, it } from "@effect/vitest"
+import * as Clock from "effect/Clock"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Fiber from "effect/Fiber"
+import * as Layer from "effect/Layer"
+import * as Logger from "effect/Logger"
+import * as Stream from "effect/Stream"
+import * as TestClock from "effect/testing/TestClock"
+import { Adapter, Chat, type Event, Message, Step, Tool } from "heddle"
+import { Script } from "heddle/testing"
+
+const grace = 100
+const stopAt = 10
+
+/** How something takes its time. */
+const slow: { readonly [how: string]: Effect.Effect<never> } = {
+  "never ends": Effect.never,
+  "refuses interruption": Effect.uninterruptible(Effect.never)
+}
+
+const echo = Tool.make("echo", { parameters: {}, handler: () => Effect.void })
+const started: Event.AdapterEvent = { _tag: "MessageStarted", message: Message.assistant("") }
+const calling = [Script.toolCall("c0", "echo"), Script.finish("tool_calls")]
+
+const adapter = (stream: Adapter.Adapter["Service"]["stream"]) => Layer.succeed(Adapter.Adapter, { stream })
+
+interface Slow {
+  readonly kind: Event.Abandoned["kind"]
+  readonly name: string
+  readonly options?: Chat.Options<readonly [typeof echo]>
+  readonly model?: Layer.Layer<Adapter.Adapter>
+}
+
+/** A run in which one thing takes its time when it is stopped. */
+const cases: { readonly [what: string]: (wait: Effect.Effect<never>) => Slow } = {
+  "onEvent, at the first event": (wait) => ({
+    kind: "hook",
+    name: "onEvent",
+    options: { onEvent: (event) => event._tag === "MessageStarted" ? wait : undefined }
+  }),
+  "onEvent, at the end of a step": (wait) => ({
+    kind: "hook",
+    name: "onEvent",
+    options: { onEvent: (event) => event._tag === "StepCompleted" ? wait : Effect.void }
+  }),
+  "haltWhen": (wait) => ({ kind: "hook", name: "haltWhen", options: { haltWhen: () => wait } }),
+  "an adapter that opens": (wait) => ({
+    kind: "adapter",
+    name: "stream",
+    model: adapter(() => Stream.unwrap(wait))
+  }),
+  "an adapter that is read": (wait) => ({
+    kind: "adapter",
+    name: "stream",
+    model: adapter(() => Stream.concat(Stream.make(started), Stream.fromEffect(wait)))
+  })
+}
+
+interface Stopped {
+  readonly at: number
+  readonly exit: Exit.Exit<Event.ChatResult, unknown> | undefined
+  readonly abandoned: ReadonlyArray<Event.Abandoned>
+}
+
+/** What a run comes to that is stopped at 10 ms, and when; what it names in its result or in the log. */
+const stopped = (
+  run: (
+    stop: { readonly cancel?: Effect.Effect<void>; readonly deadline?: number }
+  ) => Effect.Effect<Event.ChatResult, unknown>,
+  how: "cancel" | "deadline" | "interrupt"
+): Effect.Effect<Stopped> => {
+  const logged: Array<Event.Abandoned> = []
+  const logger = Logger.make(({ message }) => {
+    if (Array.isArray(message)) logged.push(...message.slice(1).flat() as Array<Event.Abandoned>)
+  })
+  return Effect.gen(function*() {
+    let ended: { readonly at: number; readonly exit: Exit.Exit<Event.ChatResult, unknown> } | undefined
+    const stop = how === "cancel"
+      ? { cancel: Effect.sleep(stopAt) }
+      : how === "deadline"
+      ? { deadline: stopAt }
+      : {}
+    const fiber = yield* Effect.forkDetach(
+      Effect.flatMap(Effect.exit(run(stop)), (exit) =>
+        Effect.map(Clock.currentTimeMillis, (at) => {
+          ended = { at, exit }
+        })),
+      { startImmediately: true }
+    )
+    fiber.addObserver(() => {})
+    yield* TestClock.adjust(stopAt)
+    if (how === "interrupt") fiber.interruptUnsafe()
+    yield* TestClock.adjust(grace)
+    const exit = fiber.pollUnsafe()
+    const result = ended?.exit
+    const named = result !== undefined && Exit.isSuccess(result) ? result.value.abandoned ?? [] : logged
+    return { at: exit === undefined ? Infinity : (yield* Clock.currentTimeMillis), exit: result, abandoned: named }
+  }).pipe(Effect.provideService(Logger.CurrentLoggers, new Set([logger])))
+}
+
+describe("a stop is over within the grace period", () => {
+  for (const [what, make] of Object.entries(cases)) {
+    for (const [pace, wait] of Object.entries(slow)) {
+      for (const how of ["cancel", "deadline", "interrupt"] as const) {
+        it.effect(`M-03: ${how}, while ${what} ${pace}`, () =>
+          Effect.gen(function*() {
+            const { kind, model = Script.layer([calling, [Script.finish("stop")]]), name, options } = make(wait)
+            const { abandoned, at, exit } = yield* stopped(
+              (stop) => Effect.provide(Chat.run("go", { tools: [echo], grace, ...options, ...stop }), model),
+              how
+            )
+            assert.isAtMost(at, stopAt + grace)
+            if (how !== "interrupt") {
+              assert.isTrue(exit !== undefined && Exit.isSuccess(exit), String(exit))
+              if (exit === undefined || !Exit.isSuccess(exit)) return
+              assert.deepInclude(exit.value.outcome, { _tag: "Cancelled", reason: how })
+            }
+            const expected = pace === "refuses interruption" ? [{ kind, name }] : []
+            assert.deepStrictEqual(abandoned.map(({ kind, name }) => ({ kind, name })), expected)
+          }))
+      }
+    }
+  }
+
+  it.effect("M-03: an adapter whose finalizer never ends", () =>
+    Effect.gen(function*() {
+      for (const how of ["cancel", "deadline", "interrupt"] as const) {
+        const stream = () =>
+          Stream.unwrap(Effect.as(
+            Effect.acquireRelease(Effect.void, () => Effect.never),
+            Stream.concat(Stream.make(started), Stream.never)
+          ))
+        const { abandoned, at } = yield* stopped(
+          (stop) => Effect.provide(Chat.run("go", { grace, ...stop }), adapter(stream)),
+          how
+        )
+        assert.isBelow(at, Infinity, how)
+        assert.deepStrictEqual(abandoned.map(({ kind, name }) => ({ kind, name })), [{
+          kind: "adapter",
+          name: "close"
+        }])
+      }
+    }))
+
+  it.effect("M-03: a cancel effect that refuses interruption does not hold up a finished run", () =>
+    Effect.gen(function*() {
+      const model = Script.layer([[Script.text("hi"), Script.finish("stop")]])
+      const cancel = Effect.uninterruptible(Effect.never)
+      const fiber = yield* Effect.forkChild(Effect.provide(Chat.run("go", { cancel, grace }), model), {
+        startImmediately: true
+      })
+      yield* TestClock.adjust(grace)
+      const result = yield* Fiber.join(fiber)
+      assert.strictEqual(result.outcome._tag, "Completed")
+      assert.deepStrictEqual(result.abandoned?.map(({ kind, name }) => [kind, name]), [["cancel", "cancel"]])
+      const step = yield* Effect.forkChild(Effect.provide(Step.run("go", { cancel, grace }), model), {
+        startImmediately: true
+      })
+      yield* TestClock.adjust(grace)
+      assert.isTrue((yield* Fiber.join(step)).done)
+    }))
+
+  it.effect("M-03: a nested run keeps the bounds of the run around it", () =>
+    Effect.gen(function*() {
+      const inner = Tool.fromChat("inner", {
+        parameters: {},
+        chat: () =>
+          Chat.stream("go", { grace: "1 hour", onEvent: () => Effect.uninterruptible(Effect.never) }).pipe(
+            Stream.provide(Script.layer([[Script.text("hi"), Script.finish("stop")]]))
+          )
+      })
+      for (const how of ["cancel", "deadline", "interrupt"] as const) {
+        const model = Script.layer([[Script.toolCall("c0", "inner"), Script.finish("tool_calls")]])
+        const { at } = yield* stopped(
+          (stop) => Effect.provide(Chat.run("go", { tools: [inner], grace, ...stop }), model),
+          how
+        )
+        assert.isBelow(at, Infinity, how)
+      }
+    }))
+
+  it.effect("M-03: an observer that is slow and ends sees every event of a run that is cancelled", () =>
+    Effect.gen(function*() {
+      const seen: Array<string> = []
+      const onEvent = (event: Event.Event) => Effect.andThen(Effect.sleep(5), Effect.sync(() => seen.push(event._tag)))
+      const model = Script.layer([[Script.text("hi"), Script.delay("1 hour"), Script.finish("stop")]])
+      const events: Array<string> = []
+      const run = Chat.stream("go", {
+        cancel: Effect.sleep(12),
+        grace,
+        onEvent: (event) => Effect.asVoid(onEvent(event))
+      })
+      const fiber = yield* Effect.forkChild(
+        Stream.runForEach(run, (event) => Effect.sync(() => void events.push(event._tag))).pipe(Effect.provide(model)),
+        { startImmediately: true }
+      )
+      yield* TestClock.adjust(grace)
+      yield* Fiber.join(fiber)
+      assert.deepStrictEqual(seen, events)
+      assert.deepStrictEqual(events.slice(-2), ["StepCompleted", "ChatCompleted"])
+    }))
+
+  it.effect("M-03: hooks run in one fiber of the run, with the services of its reader", () =>
+    Effect.gen(function*() {
+      const fibers = new Set<number>()
+      let children = 0
+      const onEvent = () =>
+        Effect.gen(function*() {
+          fibers.add((yield* Effect.withFiber((fiber) => Effect.succeed(fiber))).id)
+          yield* Effect.forkChild(Effect.ensuring(Effect.never, Effect.sync(() => children++)), {
+            startImmediately: true
+          })
+          yield* Effect.yieldNow
+          assert.strictEqual(children, 0)
+        })
+      const model = Script.layer([[Script.text("hi"), Script.finish("stop")]])
+      yield* Effect.provide(Chat.run("go", { onEvent }), model)
+      assert.strictEqual(fibers.size, 1)
+      assert.isAbove(children, 3)
+    }))
+})
