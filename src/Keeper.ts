@@ -8,10 +8,15 @@
 import type * as Arr from "effect/Array"
 import * as Context from "effect/Context"
 import * as Deferred from "effect/Deferred"
+import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
 import * as Semaphore from "effect/Semaphore"
 import * as Stream from "effect/Stream"
 import * as Conversation from "./Conversation.ts"
+import { Running } from "./internal/running.ts"
+import * as Settings from "./internal/settings.ts"
+import { Worker } from "./internal/worker.ts"
 import * as Journal from "./Journal.ts"
 
 /**
@@ -35,7 +40,8 @@ type Records = Arr.NonEmptyReadonlyArray<Journal.Record>
  */
 export interface Scribe {
   readonly session: Conversation.Session
-  readonly write: (records: Records, after: Conversation.Session) => Effect.Effect<void>
+  /** Writes as a part of a run, which stops waiting for it when its own stop does not let it finish. */
+  readonly write: (records: Records, after: Conversation.Session, running?: Running) => Effect.Effect<void>
 }
 
 /**
@@ -59,14 +65,15 @@ export const Scribe: Context.Reference<Scribe | undefined> = Context.Reference<S
 export const note = (
   state: Journal.State,
   records: Records,
-  scribe: Scribe | undefined
+  scribe: Scribe | undefined,
+  running?: Running
 ): Effect.Effect<Journal.State> => {
   const read = records.reduce(Journal.apply, state)
   const after = { ...read, session: Conversation.plain(read.session) }
   if (scribe === undefined) return Effect.succeed(after)
   const { session } = state
   const whole: Records = scribe.session === session ? records : [{ _tag: "Opened", session }, ...records]
-  return Effect.as(scribe.write(whole, after.session), after)
+  return Effect.as(scribe.write(whole, after.session, running), after)
 }
 
 /**
@@ -144,8 +151,13 @@ class Pen implements Scribe {
   private readonly id: string
   private readonly store: Journal.Service
   private readonly turn = Semaphore.makeUnsafe(1)
+  /** What writes outside of a run belongs to. */
+  private readonly own: Running
+  /** An append was left behind: nobody knows what is in the journal, and nothing is written after it. */
+  private isClosed = false
 
-  constructor({ id, session, version }: Kept, store: Journal.Service) {
+  constructor({ id, session, version }: Kept, store: Journal.Service, context: Context.Context<never>) {
+    this.own = new Running(Duration.toMillis(Settings.defaultGrace), context)
     this.id = id
     this.session = session
     this.version = version
@@ -153,19 +165,56 @@ class Pen implements Scribe {
   }
 
   /** What cannot be written down must not go on: whoever writes waits here until the operation is stopped. */
-  write(records: Records, after: Conversation.Session): Effect.Effect<void> {
-    const appended = Effect.suspend(() => this.store.append(this.id, this.version, records)).pipe(
+  write(records: Records, after: Conversation.Session, running = this.own): Effect.Effect<void> {
+    return Effect.suspend(() => {
+      const appended = Effect.suspend(() => this.append(records, after))
+      const writer = new Worker(running, {
+        kind: "store",
+        id: this.id,
+        name: "append",
+        onSoftStop: "grace",
+        once: true,
+        onLeft: () => {
+          this.isClosed = true
+        }
+      })
+      return writer.do(this.turn.withPermit(appended), Exit.void)
+    }).pipe(
+      Effect.catch((error) => Effect.andThen(Deferred.fail(this.failed, error), Effect.never))
+    )
+  }
+
+  private append(
+    records: Records,
+    after: Conversation.Session
+  ): Effect.Effect<void, Journal.SessionConflict | Journal.StoreError> {
+    if (this.isClosed) {
+      // The run that was stopped comes to its end. Nothing else may begin.
+      return records.every(isTail) ? Effect.void : Effect.fail(
+        new Journal.StoreError({
+          reason: "unavailable",
+          operation: "append",
+          id: this.id,
+          cause: "an append before it did not end within the grace period; open the session again"
+        })
+      )
+    }
+    return this.store.append(this.id, this.version, records).pipe(
       Effect.map((version) => {
+        if (this.isClosed) return
         this.version = version
         this.session = after
       }),
       Effect.uninterruptible
     )
-    return this.turn.withPermit(appended).pipe(
-      Effect.catch((error) => Effect.andThen(Deferred.fail(this.failed, error), Effect.never))
-    )
   }
+
+  /** What is still being written when its operation is left has the grace period to end. */
+  readonly leave: Effect.Effect<void> = Effect.suspend(() => Effect.asVoid(this.own.end(Exit.void)))
 }
+
+/** Whether a record tells of a run that has begun. */
+const isTail = (record: Journal.Record): boolean => "requestId" in record && record._tag !== "RunStarted"
 
 /**
  * What a kept operation came to: its value, and the session as the store has it now.
@@ -195,11 +244,11 @@ export const keep = <A, E, R>(
   operation: (session: Conversation.Session) => Effect.Effect<A, E, R>
 ): Effect.Effect<Outcome<A>, E | Journal.SessionConflict | Journal.StoreError, R | Journal.Store> =>
   Effect.gen(function*() {
-    const pen = new Pen(kept, yield* Journal.Store)
+    const pen = new Pen(kept, yield* Journal.Store, yield* Effect.context<never>())
     const value = yield* Effect.raceFirst(
       Effect.provideService(Effect.suspend(() => operation(kept.session)), Scribe, pen),
       Deferred.await(pen.failed)
-    )
+    ).pipe(Effect.ensuring(pen.leave))
     return { id: kept.id, session: pen.session, version: pen.version, value }
   })
 
@@ -213,10 +262,11 @@ export const keepStream = <A, E, R>(
   kept: Kept,
   operation: (session: Conversation.Session) => Stream.Stream<A, E, R>
 ): Stream.Stream<A, E | Journal.SessionConflict | Journal.StoreError, R | Journal.Store> =>
-  Stream.unwrap(Effect.map(Journal.Store, (store) => {
-    const pen = new Pen(kept, store)
+  Stream.unwrap(Effect.gen(function*() {
+    const pen = new Pen(kept, yield* Journal.Store, yield* Effect.context<never>())
     return Stream.suspend(() => operation(kept.session)).pipe(
       Stream.provideService(Scribe, pen),
-      Stream.interruptWhen(Deferred.await(pen.failed))
+      Stream.interruptWhen(Deferred.await(pen.failed)),
+      Stream.ensuring(pen.leave)
     )
   }))

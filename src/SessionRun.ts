@@ -5,6 +5,7 @@
  *
  * @since 0.1.0
  */
+import type * as Arr from "effect/Array"
 import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"
@@ -70,16 +71,19 @@ export class Run<M extends StreamReducer.Mode> {
   readonly requestId: string
   private readonly scribe: Keeper.Scribe | undefined
 
-  constructor(session: Session, mode: M, requestId: string, scribe: Keeper.Scribe | undefined) {
+  private readonly running: Running
+
+  constructor(session: Session, mode: M, requestId: string, scribe: Keeper.Scribe | undefined, running: Running) {
     this.requestId = requestId
     this.scribe = scribe
+    this.running = running
     this.reducer = StreamReducer.started(session, mode, { session })
   }
 
   begin(operation: Operation, messages: ReadonlyArray<Message.Message>): Effect.Effect<void> {
     const { requestId } = this
     const records = [{ _tag: "RunStarted", requestId, operation, messages }] as const
-    return Effect.map(Keeper.note(this.reducer.state, records, this.scribe), (state) => {
+    return Effect.map(Keeper.note(this.reducer.state, records, this.scribe, this.running), (state) => {
       this.reducer = { ...this.reducer, state }
     })
   }
@@ -93,18 +97,27 @@ export class Run<M extends StreamReducer.Mode> {
     const { scribe } = this
     return scribe === undefined
       ? Effect.void
-      : Effect.suspend(() => scribe.write([record], Journal.apply(this.reducer.state, record).session))
+      : Effect.suspend(() => scribe.write([record], Journal.apply(this.reducer.state, record).session, this.running))
   }
 
-  readonly told = <A extends ReadonlyArray<Event.Event>>(events: A): Effect.Effect<A> =>
-    Effect.forEach(events, (event) => {
+  readonly told = (events: Arr.NonEmptyReadonlyArray<Event.Event>) =>
+    Effect.forEach(events, (told) => {
+      const event = this.named(told)
       const [reducer, records] = StreamReducer.next(this.reducer, event)
       const [first, ...rest] = records
       this.reducer = reducer
-      return first === undefined || this.scribe === undefined
+      const written = first === undefined || this.scribe === undefined
         ? Effect.void
-        : this.scribe.write([first, ...rest], reducer.state.session)
-    }, { discard: true }).pipe(Effect.as(events))
+        : this.scribe.write([first, ...rest], reducer.state.session, this.running)
+      return Effect.as(written, event)
+    })
+
+  /** The result names an append that was left behind, too. */
+  private named(event: Event.Event): Event.Event {
+    const { leftBehind } = this.running
+    if (event._tag !== "ChatCompleted" || leftBehind.length === 0) return event
+    return { ...event, result: { ...event.result, abandoned: [...event.result.abandoned ?? [], ...leftBehind] } }
+  }
 }
 
 const none: Tools = []
@@ -231,8 +244,6 @@ export const stream = <M extends StreamReducer.Mode, T extends Tools, E, R, RHal
 ): Events<T, E, R | RHalt | REvent> =>
   Stream.unwrap(Effect.gen(function*() {
     const requestId = options.requestId ?? Settings.mintRequestId(yield* Effect.context<never>())
-    const run = new Run(session, mode, requestId, yield* Keeper.Scribe)
-    seen(run)
     const executor = yield* Executor.Executor
     const settled = settledBefore(session)
     const hasApproved = session.approved.length > 0
@@ -240,7 +251,11 @@ export const stream = <M extends StreamReducer.Mode, T extends Tools, E, R, RHal
     const { graceMillis } = Settings.resolve(options, defaults, Policy.standard, requestId)
     const running = new Running(graceMillis, yield* Effect.context<never>())
     yield* Effect.addFinalizer((exit) => running.end(exit))
-    const stops = hasApproved || settled.length > 0 ? yield* stopsOf(options, requestId, running) : unstopped
+    const scribe = yield* Keeper.Scribe
+    const run = new Run(session, mode, requestId, scribe, running)
+    seen(run)
+    const isOwn = hasApproved || settled.length > 0 || scribe !== undefined
+    const stops = isOwn ? yield* stopsOf(options, requestId, running) : unstopped
     const spending = new Spending(yield* Limits.CurrentSpending, true)
     yield* spending.enter(yield* Effect.scope)
     const given = {

@@ -159,6 +159,15 @@ export class Running {
     if (this.softSince !== undefined) this.hurry(work, this.softSince)
   }
 
+  /** What a soft stop has left behind by now. */
+  get leftBehind(): ReadonlyArray<Event.Abandoned> {
+    const now = this.now()
+    return Array.from(
+      this.lost ?? [],
+      ({ id, kind, name, startedAt }) => ({ kind, id, name, ageMillis: now - startedAt })
+    )
+  }
+
   /** The run is asked to stop softly: from now on what it waits for has one grace period, all of it together. */
   softly(): void {
     const since = this.softSince ??= this.now()

@@ -42,7 +42,7 @@ export interface Settings<E, R> {
 
 // In milliseconds: a duration in words would be read anew by every run.
 const defaultToolTimeout = 30_000
-const defaultGrace = 5_000
+export const defaultGrace = 5_000
 
 const show = (value: unknown): string =>
   typeof value === "function" ? `a function of ${value.length} arguments` : JSON.stringify(Json.toJson(value))

@@ -1,0 +1,62 @@
+/** A store that is slow holds up no stop: its `append` is left behind after the grace period, and its writer closed. */
+import { assert, describe, it } from "@effect/vitest"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Layer from "effect/Layer"
+import * as TestClock from "effect/testing/TestClock"
+import { Session, Tool } from "heddle"
+import { Script } from "heddle/testing"
+
+const grace = 100
+const echo = Tool.make("echo", { parameters: {}, handler: () => Effect.void })
+
+/** A store whose append of one kind of record never ends. Counts what is appended after that. */
+const hanging = (tag: string, pace: "never ends" | "refuses interruption") =>
+  Effect.map(Session.Store, (store) => {
+    const seen = { isHanging: false, after: 0 }
+    const wait = pace === "never ends" ? Effect.never : Effect.uninterruptible(Effect.never)
+    const slow: typeof store = {
+      ...store,
+      append: (id, expected, records) =>
+        Effect.suspend(() => {
+          if (seen.isHanging) seen.after++
+          if (!records.some((record) => record._tag === tag)) return store.append(id, expected, records)
+          seen.isHanging = true
+          return wait
+        })
+    }
+    return { seen, layer: Layer.succeed(Session.Store, slow) }
+  })
+
+describe("a store that does not answer", () => {
+  for (const tag of ["RunStarted", "StepCompleted", "CallStarted", "CallEnded", "RunEnded"]) {
+    for (const how of ["cancel", "deadline", "interrupt"] as const) {
+      it.effect(`M-03: ${how}, while the append of ${tag} never ends`, () =>
+        Effect.gen(function*() {
+          const kept = yield* Session.open("s")
+          const { layer, seen } = yield* hanging(tag, "refuses interruption")
+          const stop = how === "cancel" ? { cancel: Effect.sleep(10) } : how === "deadline" ? { deadline: 10 } : {}
+          const model = Script.layer([
+            [Script.toolCall("c0", "echo"), Script.finish("tool_calls")],
+            [Script.text("done"), Script.finish("stop")]
+          ])
+          const fiber = yield* Effect.forkDetach(
+            Session.keep(kept, (session) => Session.reply(session, "go", { tools: [echo], grace, ...stop })).pipe(
+              Effect.provide(Layer.merge(layer, model))
+            ),
+            { startImmediately: true }
+          )
+          yield* TestClock.adjust(10)
+          if (how === "interrupt") fiber.interruptUnsafe()
+          yield* TestClock.adjust(grace * 2)
+          const exit = fiber.pollUnsafe()
+          assert.isTrue(seen.isHanging, "the store was asked")
+          assert.isDefined(exit, "the run is over")
+          assert.strictEqual(seen.after, 0, "nothing is written after it")
+          if (how === "interrupt" || tag === "RunStarted" || exit === undefined || !Exit.isSuccess(exit)) return
+          const { abandoned = [] } = exit.value.value.result
+          if (tag !== "RunEnded") assert.deepInclude(abandoned.map(({ kind }) => kind), "store")
+        }).pipe(Effect.provide(Session.Store.layerMemory)))
+    }
+  }
+})
