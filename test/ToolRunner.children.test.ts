@@ -6,6 +6,7 @@ import { assert, describe, it } from "@effect/vitest"
 import * as Clock from "effect/Clock"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
 import * as Latch from "effect/Latch"
 import * as Schedule from "effect/Schedule"
@@ -225,6 +226,21 @@ describe("a handler whose children do not stop", () => {
         assert.deepStrictEqual(contents(value), [["c0", "done"]])
         assert.strictEqual(at, 1000)
         assert.deepStrictEqual(named(value.abandoned), [["c0", "parent"]])
+      }
+    }))
+
+  it.effect("M-01: an error policy that fails the run does so at once", () =>
+    Effect.gen(function*() {
+      const failing: Tool.Any = {
+        ...parent(children.deaf),
+        handler: () => Effect.andThen(forking(children.deaf), Effect.fail("no"))
+      }
+      const decide = () => Effect.andThen(Effect.sleep(10), Effect.succeed(Tool.ErrorDecision.fail("enough")))
+      for (const onToolError of [() => Effect.succeed(Tool.ErrorDecision.fail("enough")), decide]) {
+        const run = ToolRunner.run(calling("parent"), [failing], { onToolError, grace: 1000 } as never)
+        const { at, value } = yield* elapsed(Effect.exit(run))
+        assert.deepStrictEqual(value, Exit.fail("enough") as never)
+        assert.isAtMost(at, 1010)
       }
     }))
 })

@@ -195,7 +195,15 @@ export class Handling<E> implements Owner, Reports, Waiter {
 
   /** Its own fiber answers it, and has nothing more to do. */
   private answering(answer: Effect.Effect<Answer.Answer, E, any>): Effect.Effect<void, E, any> {
-    return Now.map(this.host.settling(this.job, answer), () => this.answered())
+    const settled = Now.map(this.host.settling(this.job, answer), () => this.answered())
+    // An error policy that fails the run does so now: the fiber ends only when all that it forked have ended.
+    return Exit.isExit(settled) && Exit.isSuccess(settled) ?
+      settled :
+      Effect.tapError(settled, (error) =>
+        Effect.sync(() => {
+          this.host.answerEnded(this.job, Exit.fail(error))
+          this.answered()
+        }))
   }
 
   /**

@@ -234,8 +234,12 @@ const possible = (
   return isAborted ? stopped : [runOf(call, spec, played)]
 }
 
-/** What a call may come to that was started and stopped. A run that blocks interruption says itself that it was. */
-const stoppedAs = ({ kind }: Call): ReadonlyArray<Word> => isNested(kind) ? ["cancelled", "reported"] : ["cancelled"]
+/**
+ * What a call may come to that was started and stopped. A run that blocks interruption says itself that it was, and a call
+ * that blocks it and had failed before is not tried again: its last failure is its answer.
+ */
+const stoppedAs = ({ kind }: Call): ReadonlyArray<Word> =>
+  isNested(kind) || kind === "retry" ? ["cancelled", "reported"] : ["cancelled"]
 
 /** Law 8, for calls: each failure is of its own kind. For cases whose failures go on as they are. */
 export const failures = (played: Case, trace: Trace): Problems => {
