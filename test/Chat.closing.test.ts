@@ -140,3 +140,61 @@ describe("the connection is closed before any handler has ended", () => {
     }
   }
 })
+
+/** A server that writes so many pieces of a reply and no more; `written` when they are out, `closed` when it is not read. */
+const serveUntil = (pieces: ReadonlyArray<string>, reads: number, written: () => void, closed: () => void) =>
+  Loopback.listen((_request, response) => {
+    response.on("close", closed)
+    response.writeHead(200, { "content-type": "text/event-stream" })
+    response.flushHeaders()
+    const write = (index: number): void => {
+      if (index === reads) return written()
+      response.write(pieces[index], () => setImmediate(() => write(index + 1)))
+    }
+    write(0)
+  })
+
+describe("a run is stopped at every read of the wire", () => {
+  for (const [protocol, wire] of Object.entries(wires)) {
+    for (const how of ["soft", "hard"] as const) {
+      it.live(
+        `M-02, law 3: ${protocol}, ${how}: the server sees the close, and nothing is alive`,
+        () =>
+          Effect.gen(function*() {
+            const pieces = [...wire.calling, ...wire.rest.slice(0, -1)]
+            for (let reads = 0; reads <= pieces.length; reads++) {
+              yield* Effect.scoped(Effect.gen(function*() {
+                const written = yield* Deferred.make<void>()
+                const closed = yield* Deferred.make<void>()
+                const url = yield* serveUntil(
+                  pieces,
+                  reads,
+                  () => Deferred.doneUnsafe(written, Effect.void),
+                  () => Deferred.doneUnsafe(closed, Effect.void)
+                )
+                let alive = 0
+                const handler = () =>
+                  Effect.suspend(() => {
+                    alive++
+                    return Effect.ensuring(Effect.never, Effect.sync(() => alive--))
+                  })
+                const look = Tool.make("look", { parameters: {}, readOnly: true, handler })
+                const note = Tool.make("note", { parameters: {}, handler })
+                const controller = new AbortController()
+                const run = Chat.run("go", { tools: [look, note], grace, cancel: controller.signal })
+                const fiber = yield* Effect.forkChild(Effect.provide(run, wire.layer(url)))
+                yield* Deferred.await(written)
+                if (how === "soft") controller.abort()
+                else fiber.interruptUnsafe()
+                const exit = yield* Fiber.await(fiber)
+                assert.strictEqual(exit._tag, how === "soft" ? "Success" : "Failure", `after ${reads} reads`)
+                assert.strictEqual(alive, 0, `after ${reads} reads`)
+                yield* Effect.timeout(Deferred.await(closed), "2 seconds")
+              }))
+            }
+          }),
+        60_000
+      )
+    }
+  }
+})
