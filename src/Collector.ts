@@ -495,7 +495,7 @@ const foldReceived = (state: State, wire: unknown): void => {
  * ```
  *
  * @category folding
- * @since 0.2.0
+ * @since 0.1.0
  */
 export const fromWire = (
   input: Thread.Input,

@@ -474,7 +474,7 @@ export const match: typeof Event.match = Event.match
  * An event as plain JSON: what {@link toWire} writes.
  *
  * @category models
- * @since 0.2.0
+ * @since 0.1.0
  */
 export type Wire = { readonly [key: string]: Schema.Json }
 
@@ -486,7 +486,7 @@ const ReceivedSchema = Schema.Union([...adapterEvents, ...runnerEvents, ...recei
  * is the last step's. `Collector.fromWire` puts these together again.
  *
  * @category models
- * @since 0.2.0
+ * @since 0.1.0
  */
 export type Received = (typeof ReceivedSchema)["Type"]
 
@@ -494,7 +494,7 @@ export type Received = (typeof ReceivedSchema)["Type"]
  * What was read is no event in wire form. The message names the field.
  *
  * @category errors
- * @since 0.2.0
+ * @since 0.1.0
  */
 export class WireError extends Schema.TaggedError<WireError>("heddle/Event/WireError")("WireError", {
   detail: Schema.String
@@ -545,7 +545,7 @@ export class WireError extends Schema.TaggedError<WireError>("heddle/Event/WireE
  * ```
  *
  * @category wire
- * @since 0.2.0
+ * @since 0.1.0
  */
 export const toWire = (event: Event | Received): Wire => Wires.toJson(event) as Wire
 
@@ -557,7 +557,7 @@ const decodeWire = Schema.decodeUnknownResult(ReceivedSchema)
  * read by this function in turn. Throws a {@link WireError} for anything else.
  *
  * @category wire
- * @since 0.2.0
+ * @since 0.1.0
  */
 export const fromWire = (wire: unknown): Received => {
   // What is read may have been written by anybody.

@@ -233,7 +233,7 @@ export const validate = (input: unknown): Result.Result<Thread, ValidationError>
  * answer's message in what was given.
  *
  * @category models
- * @since 0.2.0
+ * @since 0.1.0
  */
 export interface Repair {
   readonly kind: "answered" | "dropped" | "moved"
@@ -271,7 +271,7 @@ export interface Repair {
  * ```
  *
  * @category combinators
- * @since 0.2.0
+ * @since 0.1.0
  */
 export const repair = (
   input: Exclude<Input, string>

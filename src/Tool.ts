@@ -97,7 +97,7 @@ export interface Halt<out A = unknown> {
  * A result that is made of parts. See {@link content}.
  *
  * @category models
- * @since 0.2.0
+ * @since 0.1.0
  */
 export interface Content extends Contents.Content {}
 
@@ -424,7 +424,7 @@ export const error = <E>(reason: E): Error<E> => Outcomes.brand({ _tag: "Error",
  * ```
  *
  * @category constructors
- * @since 0.2.0
+ * @since 0.1.0
  */
 export const content = (parts: ReadonlyArray<Message.Part>): Content => Contents.make(parts)
 
