@@ -52,7 +52,10 @@ const journaled = (
   write: (record: Journal.Record) => Effect.Effect<void>
 ): Executor.Service => ({
   execute: (tool, args, call) => {
-    const execution = Effect.provideService(executor.execute(tool, args, call), Keeper.Scribe, undefined)
+    const execution = executor.execute(tool, args, call).pipe(
+      Effect.provideService(Keeper.Scribe, undefined),
+      Effect.provideService(Limits.CurrentOperation, undefined)
+    )
     if (call.requestId !== requestId) return execution
     const { attempt, id: toolCallId, idempotencyKey, stepIndex, toolCall } = call
     return Effect.gen(function*() {
@@ -288,6 +291,7 @@ export const stream = <M extends StreamReducer.Mode, T extends Tools, E, R, RHal
       Stream.mapArrayEffect(run.told),
       Stream.tapError(() => run.fail),
       Stream.provideService(Executor.Executor, journaled(executor, requestId, run.write)),
+      Stream.provideService(Limits.CurrentOperation, { isLeft: (now: number) => running.leftWith(now) }),
       Stream.provideService(Limits.CurrentSpending, spending)
     )
     return stops === unstopped ? whole : whole.pipe(

@@ -48,7 +48,7 @@ describe("a store that does not answer", () => {
           )
           yield* TestClock.adjust(10)
           if (how === "interrupt") fiber.interruptUnsafe()
-          yield* TestClock.adjust(grace * 2)
+          yield* TestClock.adjust(grace)
           const exit = fiber.pollUnsafe()
           assert.isTrue(seen.isHanging, "the store was asked")
           assert.isDefined(exit, "the run is over")
@@ -58,5 +58,35 @@ describe("a store that does not answer", () => {
           if (tag !== "RunEnded") assert.deepInclude(abandoned.map(({ kind }) => kind), "store")
         }).pipe(Effect.provide(Session.Store.layerMemory)))
     }
+  }
+
+  for (const how of ["cancel", "deadline", "interrupt"] as const) {
+    it.effect(`M-03: ${how}, beside a handler that does not stop either, takes one grace period and not two`, () =>
+      Effect.gen(function*() {
+        const kept = yield* Session.open("s")
+        const { layer, seen } = yield* hanging("CallEnded", "refuses interruption")
+        const deaf = Tool.make("deaf", { parameters: {}, handler: () => Effect.uninterruptible(Effect.never) })
+        const stop = how === "cancel" ? { cancel: Effect.sleep(10) } : how === "deadline" ? { deadline: 10 } : {}
+        const model = Script.layer([[
+          Script.toolCall("c0", "deaf"),
+          Script.toolCall("c1", "echo"),
+          Script.finish("tool_calls")
+        ]])
+        const fiber = yield* Effect.forkDetach(
+          Session.keep(kept, (session) => Session.reply(session, "go", { tools: [deaf, echo], grace, ...stop })).pipe(
+            Effect.provide(Layer.merge(layer, model))
+          ),
+          { startImmediately: true }
+        )
+        yield* TestClock.adjust(10)
+        assert.isTrue(seen.isHanging, "the store was asked")
+        if (how === "interrupt") fiber.interruptUnsafe()
+        yield* TestClock.adjust(grace)
+        const exit = fiber.pollUnsafe()
+        assert.isDefined(exit, "the run is over")
+        if (how === "interrupt" || !Exit.isSuccess(exit)) return
+        const { abandoned = [] } = exit.value.value.result
+        assert.sameMembers(abandoned.map(({ kind }) => kind), ["handler", "store"])
+      }).pipe(Effect.provide(Session.Store.layerMemory)))
   }
 })

@@ -38,3 +38,14 @@ export const CurrentSpending: Context.Reference<Spending | undefined> = Context.
   "heddle/internal/Spending",
   { defaultValue: () => undefined }
 )
+
+/** What a run is a part of, and what is waited for beside it: an operation of a session, with its store. */
+export interface Operation {
+  /** A run of it is left: what is waited for beside it has the same grace period. */
+  readonly isLeft: (now: number) => void
+}
+
+export const CurrentOperation: Context.Reference<Operation | undefined> = Context.Reference<Operation | undefined>(
+  "heddle/internal/Operation",
+  { defaultValue: () => undefined }
+)

@@ -100,6 +100,7 @@ export class Running {
   readonly graceMillis: number
   /** The handler that the run is in. */
   private readonly around: Holding | undefined
+  private readonly operation: Limits.Operation | undefined
   private readonly listeners = new Few<Listener>()
   /** The step that the run is in. */
   step: Leaving | undefined
@@ -133,6 +134,7 @@ export class Running {
   constructor(graceMillis: number, services: Context.Context<never>) {
     this.graceMillis = graceMillis
     this.around = Context.get(services, Limits.CurrentHolding)
+    this.operation = Context.get(services, Limits.CurrentOperation)
     this.services = services as Context.Context<any>
   }
 
@@ -305,12 +307,18 @@ export class Running {
     }
   }
 
+  /** A run of this operation is left. An append that is under way has the same grace period, and no other after it. */
+  leftWith(since: number): void {
+    this.waited.forEach((work) => work.kind === "store" ? this.tell(work, since) : undefined)
+  }
+
   /** The step in progress is left first, and then every handler stopped. It is to be asked for when that is to begin. */
   end(exit: Exit.Exit<unknown, unknown>): Effect.Effect<unknown> {
     // A reader that is still in a pull goes no further when the connection closes under it.
     this.isStopping = true
     this.isLeft = true
     this.hooks?.close()
+    this.operation?.isLeft(this.now())
     const left = this.step === undefined ? this.stopping() : Effect.andThen(this.step.leave(exit), this.stop)
     return this.softTimer === undefined ? left : Effect.andThen(left, this.softTimer.close())
   }
