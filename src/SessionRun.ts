@@ -75,6 +75,8 @@ export class Run<M extends StreamReducer.Mode> {
   private readonly scribe: Keeper.Scribe | undefined
 
   private readonly running: Running
+  /** Handlers of approved calls that did not stop. */
+  private readonly abandoned: Array<Event.Abandoned> = []
 
   constructor(session: Session, mode: M, requestId: string, scribe: Keeper.Scribe | undefined, running: Running) {
     this.requestId = requestId
@@ -115,11 +117,18 @@ export class Run<M extends StreamReducer.Mode> {
       return Effect.as(written, event)
     })
 
-  /** The result names an append that was left behind, too. */
+  /** What the operation is to the runs that it consists of. The turns behind the approved calls have their own result. */
+  operation(isOfApproved: boolean): Limits.Operation {
+    const isLeft = (now: number) => this.running.leftWith(now)
+    return isOfApproved ? { isLeft, left: (abandoned) => void this.abandoned.push(...abandoned) } : { isLeft }
+  }
+
+  /** The result names handlers of approved calls and an append that were left behind, too. */
   private named(event: Event.Event): Event.Event {
-    const { leftBehind } = this.running
-    if (event._tag !== "ChatCompleted" || leftBehind.length === 0) return event
-    return { ...event, result: { ...event.result, abandoned: [...event.result.abandoned ?? [], ...leftBehind] } }
+    if (event._tag !== "ChatCompleted") return event
+    const left = [...this.abandoned, ...this.running.leftBehind]
+    if (left.length === 0) return event
+    return { ...event, result: { ...event.result, abandoned: [...left, ...event.result.abandoned ?? []] } }
   }
 }
 
@@ -273,7 +282,13 @@ export const stream = <M extends StreamReducer.Mode, T extends Tools, E, R, RHal
     const seenBy = <A extends ReadonlyArray<Event.Event>>(events: A) =>
       Effect.as(Turn.observed({ view: options, running, settings: { requestId } }, events), events)
     const policy = options.policy ?? defaults.policy ?? Policy.standard
-    const approved = hasApproved ? approvedCalls(session, given as Step.Options<T, E, R>, policy) : Stream.empty
+    const approved = hasApproved
+      ? Stream.provideService(
+        approvedCalls(session, given as Step.Options<T, E, R>, policy),
+        Limits.CurrentOperation,
+        run.operation(true)
+      )
+      : Stream.empty
     const opening = Stream.concat(Stream.fromIterable(settled), approved).pipe(Stream.mapArrayEffect(seenBy))
     const rest = Stream.suspend((): Events<T, E, R | RHalt | REvent> => {
       const { reducer } = run
@@ -291,7 +306,7 @@ export const stream = <M extends StreamReducer.Mode, T extends Tools, E, R, RHal
       Stream.mapArrayEffect(run.told),
       Stream.tapError(() => run.fail),
       Stream.provideService(Executor.Executor, journaled(executor, requestId, run.write)),
-      Stream.provideService(Limits.CurrentOperation, { isLeft: (now: number) => running.leftWith(now) }),
+      Stream.provideService(Limits.CurrentOperation, run.operation(false)),
       Stream.provideService(Limits.CurrentSpending, spending)
     )
     return stops === unstopped ? whole : whole.pipe(

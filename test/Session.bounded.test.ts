@@ -90,3 +90,30 @@ describe("a store that does not answer", () => {
       }).pipe(Effect.provide(Session.Store.layerMemory)))
   }
 })
+
+describe("approved calls", () => {
+  it.effect("M-07: a handler that does not stop is named, whether the operation goes on to a model or not", () =>
+    Effect.gen(function*() {
+      const pay = Tool.make("pay", {
+        parameters: {},
+        approval: true,
+        timeout: 10,
+        handler: () => Effect.uninterruptible(Effect.never)
+      })
+      const asked = [Script.toolCall("p1", "pay"), Script.finish("tool_calls")]
+      const { session } = yield* Effect.provide(Session.start("go", { tools: [pay] }), Script.layer([asked]))
+      const approved = yield* Session.approve(session, "p1")
+      const done = [Script.text("done"), Script.finish("stop")]
+      for (const onToolError of ["continue", "halt"] as const) {
+        const fiber = yield* Effect.forkChild(
+          Effect.provide(Session.continue(approved, null, { tools: [pay], grace, onToolError }), Script.layer([done]))
+        )
+        yield* TestClock.adjust(10 + 2 * grace)
+        const exit = fiber.pollUnsafe()
+        if (exit === undefined || !Exit.isSuccess(exit)) return assert.fail(`it did not end well: ${String(exit)}`)
+        const { abandoned = [], outcome } = exit.value.result
+        assert.strictEqual(outcome._tag, onToolError === "halt" ? "ToolFailed" : "Completed")
+        assert.deepStrictEqual(abandoned.map(({ id, kind }) => [id, kind]), [["p1", "handler"]])
+      }
+    }))
+})

@@ -4,6 +4,7 @@
  */
 import * as Context from "effect/Context"
 import type * as Semaphore from "effect/Semaphore"
+import type * as Event from "../Event.ts"
 import type { Cancellation } from "./cancellation.ts"
 import type { Holding } from "./holding.ts"
 import { KeyedPermits } from "./keyedPermits.ts"
@@ -43,6 +44,8 @@ export const CurrentSpending: Context.Reference<Spending | undefined> = Context.
 export interface Operation {
   /** A run of it is left: what is waited for beside it has the same grace period. */
   readonly isLeft: (now: number) => void
+  /** A run of it that has no result of its own has left these behind. */
+  readonly left?: (abandoned: ReadonlyArray<Event.Abandoned>) => void
 }
 
 export const CurrentOperation: Context.Reference<Operation | undefined> = Context.Reference<Operation | undefined>(

@@ -386,6 +386,7 @@ export class Running {
         this.told = undefined
         this.lost = undefined
         this.around?.left(abandoned)
+        this.operation?.left?.(abandoned)
         return abandoned
       }),
       Effect.tap((abandoned) => abandoned.length === 0 ? Effect.void : report(abandoned)),
