@@ -13,7 +13,7 @@ import * as Schedule from "effect/Schedule"
 import * as Stream from "effect/Stream"
 import * as TestClock from "effect/testing/TestClock"
 import { Chat, type Event, Executor, Message, Policy, StreamingToolExecutor, Tool, ToolRunner } from "heddle"
-import { Recorder, Script } from "heddle/testing"
+import { Recorder, Script, Simulation } from "heddle/testing"
 import { contents, elapsed, timed, watched } from "./support/runs.ts"
 import * as Tools from "./support/tools.ts"
 
@@ -57,6 +57,27 @@ describe("a handler whose children do not stop", () => {
       assert.strictEqual(at, 1010)
       assert.deepStrictEqual(contents(value), [["c0", "done"], ["c1", "{}"]])
       assert.deepStrictEqual(named(value.abandoned), [["c0", "parent"]])
+    }))
+
+  it.effect("M-01: a call of the next turn that came up in the same millisecond takes its place, too", () =>
+    Effect.gen(function*() {
+      const model = Script.layer([
+        [Script.toolCall("c0", "parent"), Script.finish("tool_calls")],
+        [Script.toolCall("c1", "look"), Script.finish("tool_calls")],
+        [Script.text("done"), Script.finish("stop")]
+      ])
+      const look = Tool.make("look", { parameters: {}, readOnly: true, handler: () => Effect.void })
+      for (const child of Object.values(children)) {
+        const run = Chat.stream("go", { tools: [parent(child), look], maxConcurrency: 1, grace: 1000 })
+        const recorder = yield* Recorder.make
+        const report = yield* Simulation.run(Stream.runCollect(recorder.tap(Stream.provide(run, model))))
+        assert.strictEqual(report.exit?._tag, "Success")
+        const answers = (yield* recorder.events).flatMap((event) =>
+          event._tag === "ToolExecutionCompleted" ? [[event.id, event.result._tag]] : []
+        )
+        assert.deepStrictEqual(answers, [["c0", "Ok"], ["c1", "Ok"]])
+        assert.strictEqual(report.millis, 1010)
+      }
     }))
 
   it.effect("M-01: where the child ends within the grace period, its place is free then", () =>

@@ -98,6 +98,15 @@ export const stuck = <T extends Ticket>(state: Admission<T>): T | undefined => {
   return head !== undefined && isIdle(state) && !fits(head, state, state.outsiders) ? head : undefined
 }
 
+/**
+ * Whether the head is stuck only until outsiders give up their places, as all do when their grace period is over: a shared
+ * call that the bound keeps out.
+ */
+export const isCrowdedOut = (state: Admission): boolean => {
+  const head = state.queue[state.admitted]
+  return head !== undefined && !head.isExclusive && fits(head, state, { ...state.outsiders, occupying: 0 })
+}
+
 /** Takes the head out of the queue without running it. */
 export const skip = <T extends Ticket>(state: Admission<T>): Admission<T> => ({
   ...state,

@@ -1,7 +1,8 @@
 /**
  * The calls of a batch that wait for their turn, and those that have a place. It drives the admission machine: whoever
  * may start is started at once, whenever a call comes up, leaves its place, or a handler outside of the queue ends. A
- * call that only outsiders keep out waits one grace period for them, and is then refused.
+ * call that only outsiders keep out waits one grace period for them, and is then refused. One that waits for a place
+ * of theirs starts when they are given up, which is at the end of their grace period.
  */
 import * as Admission from "./admission.ts"
 import type { Helper, Helpers, Waiter } from "./helpers.ts"
@@ -28,6 +29,8 @@ export class Queue implements Waiter {
   private isAdmitting = false
   private hasRoom = false
   private patience: Helper | undefined
+  /** Whether the head has waited for one grace period, and waits for a place that is about to be given up. */
+  private isExtended = false
 
   constructor(bound: number, running: Running, helpers: Helpers, exits: Exits) {
     this.admission = Admission.make(bound)
@@ -81,16 +84,28 @@ export class Queue implements Waiter {
       this.exits.started()
     }
     this.isAdmitting = false
-    if (this.patience === undefined && Admission.stuck(this.admission) !== undefined) this.waitForOutsiders()
+    if (Admission.stuck(this.admission) === undefined) this.isUnstuck()
+    else this.patience ??= this.helpers.after(this.running.graceMillis, this)
   }
 
-  private waitForOutsiders(): void {
-    this.patience = this.helpers.after(this.running.graceMillis, this)
+  /** The next call that is stuck waits as long as this one could have. */
+  private isUnstuck(): void {
+    this.helpers.stop(this.patience)
+    this.patience = undefined
+    this.isExtended = false
   }
 
-  /** The outsiders have had their grace period. */
+  /**
+   * The outsiders have had their grace period. It may have begun a moment after the wait for them, so that a place which
+   * is about to be given up is waited for once more.
+   */
   timeUp(): void {
     this.patience = undefined
+    if (!this.isExtended && Admission.isCrowdedOut(this.admission)) {
+      this.isExtended = true
+      return this.admit()
+    }
+    this.isExtended = false
     for (let run = Admission.stuck(this.admission); run !== undefined; run = Admission.stuck(this.admission)) {
       this.admission = Admission.skip(this.admission)
       this.exits.refuse(run)

@@ -211,4 +211,34 @@ describe("queue", () => {
         yield* Effect.yieldNow
         assert.deepStrictEqual(bench.refused.map(([, index]) => index), [0, 1])
       })))
+
+  it.effect("M-01: a shared call waits for a place whose grace period began later than its wait", () =>
+    bench(1, (bench) =>
+      Effect.gen(function*() {
+        bench.begin({ index: 100, isExclusive: false })
+        bench.queue.add(runs("s"))
+        yield* Effect.sleep(grace + 1)
+        bench.end(100)
+        assert.deepStrictEqual(bench.started, [0])
+        bench.begin({ index: 101, isExclusive: false })
+        bench.finish(runOf(0))
+        bench.queue.add(runs("s", 1))
+        yield* Effect.sleep(2 * grace + 1)
+        assert.deepStrictEqual(bench.refused, [[3 * grace + 1, 1]], "but not for ever")
+      })))
+
+  it.effect("R-382: each call that is stuck waits for a whole grace period", () =>
+    bench(1, (bench) =>
+      Effect.gen(function*() {
+        bench.begin({ index: 100, isExclusive: true })
+        bench.queue.add(runs("s"))
+        yield* Effect.sleep(grace / 2)
+        bench.end(100)
+        bench.begin({ index: 101, isExclusive: true })
+        bench.finish(runOf(0))
+        bench.queue.add(runs("s", 1))
+        yield* Effect.sleep(grace)
+        yield* Effect.yieldNow
+        assert.deepStrictEqual(bench.refused, [[grace + grace / 2, 1]])
+      })))
 })
