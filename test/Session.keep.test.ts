@@ -7,6 +7,8 @@ import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
+import * as HttpClientError from "effect/http/HttpClientError"
+import * as HttpClientRequest from "effect/http/HttpClientRequest"
 import * as Layer from "effect/Layer"
 import * as Stream from "effect/Stream"
 import { Chat, Message, Session, Thread, Tool } from "heddle"
@@ -279,4 +281,32 @@ describe("a killed run", () => {
       ])
       assert.strictEqual(new Set(interrupted?.calls.map((call) => call.idempotencyKey)).size, 2)
     })))
+})
+
+describe("an error that carries a request", () => {
+  it.effect("M-10: is kept in the journal without the key that is in it", () =>
+    Effect.gen(function*() {
+      const url = "https://example.com/v1?key=sk-secret-1&alt=sse"
+      const request = HttpClientRequest.get(url).pipe(HttpClientRequest.bearerToken("sk-secret-2"))
+      const failure = new HttpClientError.HttpClientError({
+        reason: new HttpClientError.TransportError({ request, cause: new Error(`fetch of ${url} failed`) })
+      })
+      const read = Tool.make("read", { parameters: anything, handler: () => Effect.fail(failure) })
+      const opened = yield* Session.open("s")
+      const broken = [
+        Script.text("so"),
+        Script.streamError("network_error", { cause: failure })
+      ]
+      const { session } = yield* Session.keep(opened, (session) =>
+        Effect.provide(Session.reply(session, "go", { tools: [read] }), Script.layer([calling("read:c0"), broken])))
+      assert.strictEqual(session.status, "error")
+      const store = yield* Session.Store
+      const texts = yield* Effect.forEach(
+        yield* Stream.runCollect(store.read("s")),
+        ({ record }) => Session.Texts.toText("s", record)
+      )
+      const kept = [...texts, JSON.stringify(throughJson(session))].join("\n")
+      assert.include(kept, "network_error")
+      assert.notInclude(kept, "sk-secret")
+    }).pipe(Effect.provide(Session.Store.layerMemory)))
 })

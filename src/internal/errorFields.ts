@@ -8,6 +8,7 @@ import * as Redacted from "effect/Redacted"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import * as Json from "./json.ts"
+import { exchanges, withoutSecrets } from "./secrets.ts"
 
 /** The longest that the fields of one error get, in characters of JSON. */
 const longest = 8_192
@@ -16,9 +17,6 @@ const longest = 8_192
 const envelope = 192
 
 const never: ReadonlySet<string> = new Set(["cause", "stack", "__proto__"])
-
-/** As objects they hold headers and keys. A schema may write a text for one, such as its name. */
-const exchanges: ReadonlySet<string> = new Set(["request", "response"])
 
 const attempt = <A>(read: () => A): A | undefined => Result.getOrUndefined(Result.try(read))
 
@@ -29,20 +27,6 @@ const textOf = (value: object, key: string): string | undefined => {
   const text = member(value, key)
   return typeof text === "string" && text !== "" ? text : undefined
 }
-
-/** Bounded, since the names are foreign text: the time must not grow with the square of its length. */
-const parameter = /([?&])([^=&\s#?]{1,64})=([^&\s#"'<>)]*)/g
-const userInfo = /([a-z]{2,12}:\/\/)[^/\s@?#]{1,256}@/gi
-const secret = /key$|token|secret|sig(nature)?$|pass(wd|word)?$|pwd$|^auth$|authorization|credential|session|jwt/i
-
-/** Takes keys and passwords out of the URLs in a text; out of those of a request that failed, every parameter. */
-const withoutSecrets = (text: string, isAll: boolean): string =>
-  text.includes("=") || text.includes("@")
-    ? text.replace(userInfo, "$1").replace(
-      parameter,
-      (all, start: string, name: string) => isAll || secret.test(name) ? `${start}${name}=REDACTED` : all
-    )
-    : text
 
 /** A message as it may be shown. */
 export const shownText = (text: string): string => withoutSecrets(text, false)

@@ -7,6 +7,7 @@ import * as Inspectable from "effect/Inspectable"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import * as SchemaGetter from "effect/SchemaGetter"
+import { exchanges, withoutSecrets } from "./secrets.ts"
 
 export type JsonObject = Readonly<Record<string, unknown>>
 
@@ -118,11 +119,20 @@ export const render = (value: unknown): string => {
   return typeof value === "object" && value !== null ? Inspectable.toStringUnknown(value, 0) : String(value)
 }
 
-/** What an `Error` holds, as data: its own fields, and the name and message that JSON would lose. */
+/** The own fields of an error. What it failed on is none of them, nor is a key in a URL. */
+const ownFields = (error: Error): Record<string, unknown> => {
+  const isExchange = "request" in error || "response" in error
+  const entries = Object.entries(error).filter(([key, value]) => !(exchanges.has(key) && typeof value === "object"))
+  return Object.fromEntries(
+    entries.map(([key, value]) => [key, typeof value === "string" ? withoutSecrets(value, isExchange) : value])
+  )
+}
+
+/** What an `Error` holds, as data that is kept: its own fields, and the name and message that JSON would lose. */
 const errorFields = (error: Error): Record<string, unknown> => ({
   ...("_tag" in error ? {} : { name: error.name }),
-  ...error,
-  message: error.message,
+  ...ownFields(error),
+  message: withoutSecrets(error.message, "request" in error || "response" in error),
   ...(error.cause === undefined ? {} : { cause: error.cause })
 })
 
