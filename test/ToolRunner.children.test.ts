@@ -80,6 +80,24 @@ describe("a handler whose children do not stop", () => {
       }
     }))
 
+  it.effect("M-01: a call behind one that is refused, because it is exclusive, takes the place that is given up then", () =>
+    Effect.gen(function*() {
+      const model = Script.layer([
+        [Script.toolCall("c0", "parent"), Script.finish("tool_calls")],
+        [Script.toolCall("c1", "alone"), Script.toolCall("c2", "echo"), Script.finish("tool_calls")],
+        [Script.text("done"), Script.finish("stop")]
+      ])
+      const alone = Tool.make("alone", { parameters: {}, concurrency: "exclusive", handler: () => Effect.void })
+      const tools = [parent(children.deaf), alone, Tools.echo]
+      const recorder = yield* Recorder.make
+      const run = Chat.stream("go", { tools, maxConcurrency: 1, grace: 1000 })
+      yield* Simulation.run(Stream.runCollect(recorder.tap(Stream.provide(run, model))))
+      const answers = (yield* recorder.events).flatMap((event) =>
+        event._tag === "ToolExecutionCompleted" ? [[event.id, event.result._tag]] : []
+      )
+      assert.deepStrictEqual(answers, [["c0", "Ok"], ["c1", "Error"], ["c2", "Ok"]])
+    }))
+
   it.effect("M-01: where the child ends within the grace period, its place is free then", () =>
     Effect.gen(function*() {
       const tools = [parent(children.slow), Tools.echo]

@@ -101,12 +101,11 @@ export class Queue implements Waiter {
    */
   timeUp(): void {
     this.patience = undefined
-    if (!this.isExtended && Admission.isCrowdedOut(this.admission)) {
-      this.isExtended = true
-      return this.admit()
-    }
+    const wasExtended = this.isExtended
     this.isExtended = false
     for (let run = Admission.stuck(this.admission); run !== undefined; run = Admission.stuck(this.admission)) {
+      this.isExtended = !wasExtended && Admission.isCrowdedOut(this.admission)
+      if (this.isExtended) break
       this.admission = Admission.skip(this.admission)
       this.exits.refuse(run)
     }
