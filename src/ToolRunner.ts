@@ -221,7 +221,6 @@ const openAlone = <E, R>(
  * ```ts import.meta.vitest
  * import { Message, Tool, ToolRunner } from "heddle"
  * import * as Effect from "effect/Effect"
-import * as Exit from "effect/Exit"
  * import * as Schema from "effect/Schema"
  * import * as Stream from "effect/Stream"
  *
@@ -273,7 +272,6 @@ const single = (event: Event.Event): Pulled.Source<Event.Event, never, never> =>
  * ```ts import.meta.vitest
  * import { Message, Tool, ToolRunner } from "heddle"
  * import * as Effect from "effect/Effect"
-import * as Exit from "effect/Exit"
  * import * as Schema from "effect/Schema"
  *
  * const double = Tool.make("double", {
