@@ -141,7 +141,8 @@ export const make = (options: Options = {}): Session => ({
  *
  * - `session_in_error_state`: the last run broke; `Session.recover` leads out
  * - `approval_pending`: the user spoke while calls wait for an approval: settle them with `Session.approve` or
- *   `Session.deny` first, or reply with `pending: "deny"`
+ *   `Session.deny` first (`Session.expire` where their time is up), or reply with `pending: "deny"`. A question beside an
+ *   approval is answered with `Session.answer`
  * - `unknown_tool_call_id`: no such call waits; `already_answered`: it has had its answer
  * - `invalid_answer`: the answer does not fit the question, or the kind of the call
  * - `expired`: the time for an answer is up: `Session.expire` settles the call

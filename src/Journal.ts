@@ -112,7 +112,8 @@ export interface Entry {
 }
 
 /**
- * Somebody else has written to the session since it was read. Nothing was appended: read it again, and decide anew.
+ * The session has been written to since it was read: by another program, or by this one, also by an operation that failed
+ * or was interrupted. Nothing was appended: load it again, and decide anew.
  *
  * @category errors
  * @since 0.1.0
@@ -122,9 +123,9 @@ export class SessionConflict extends Schema.TaggedError<SessionConflict>("heddle
   { id: Schema.String, expected: Schema.Int, actual: Schema.Int }
 ) {
   override get message(): string {
-    return `session ${
-      JSON.stringify(this.id)
-    } is at version ${this.actual}, not ${this.expected}: somebody else wrote to it`
+    const session = JSON.stringify(this.id)
+    return `session ${session} is at version ${this.actual}, not ${this.expected}: it has been written to since it was `
+      + "read, by another program or by this one; load it again"
   }
 }
 

@@ -21,20 +21,36 @@ type Failure = SessionRun.Failure
 const wrong = (operation: string, { status }: Session, instead: string) =>
   Effect.die(new Error(`Session.${operation}: the session is ${status}; call ${instead}`))
 
-const forTools = "Session.submitToolResult, Session.answer, Session.approve or Session.deny"
+/** What settles a call that waits. */
+const settling: Record<Event.Suspension["kind"], string> = {
+  question: "Session.answer for each question",
+  manual: "Session.submitToolResult for each manual call",
+  approval: "Session.approve or Session.deny for each approval"
+}
 
-/** A session that waits for nobody. */
+const kinds = ({ suspensions }: Session): ReadonlyArray<Event.Suspension["kind"]> => [
+  ...new Set(suspensions.map(({ kind }) => kind))
+]
+
+/** The calls that work. The user answers a question that is the only thing that waits by speaking. */
+const instead = (session: Session): string =>
+  session.suspensions.length === 1 && session.suspensions[0]?.kind === "question"
+    ? "Session.reply"
+    : kinds(session).map((kind) => settling[kind]).join(", ")
+
+/** A session in which no call waits. */
 const free = (operation: string, session: Session): Effect.Effect<void, Conversation.SessionError> =>
   Effect.andThen(
     Answering.usable(session),
-    session.suspensions.length === 0
-      ? Effect.void
-      : wrong(operation, session, session.status === "awaiting_user" ? "Session.reply" : forTools)
+    session.suspensions.length === 0 ? Effect.void : wrong(operation, session, instead(session))
   )
 
-const approvalPending =
-  "a call waits for an approval: call Session.approve or Session.deny first, or Session.reply with "
-  + "{ pending: \"deny\" }"
+const approvalPending = (session: Session): string => {
+  const others = kinds(session).filter((kind) => kind !== "approval").map((kind) => settling[kind])
+  const beside = others.length === 0 ? "" : `; beside it, call ${others.join(" and ")}`
+  return "a call waits for an approval: call Session.approve or Session.deny first, or Session.expire where its time is "
+    + `up, or Session.reply with { pending: "deny" }${beside}`
+}
 
 const withdrawn: Record<Event.Suspension["kind"], string> = {
   approval: "the user went on instead of approving the call",
@@ -66,12 +82,12 @@ const spokenTo = (
   Effect.gen(function*() {
     yield* Answering.usable(session)
     if (session.suspensions.some(({ kind }) => kind === "approval")) {
-      return yield* new Conversation.SessionError({ reason: "approval_pending", detail: approvalPending })
+      return yield* new Conversation.SessionError({ reason: "approval_pending", detail: approvalPending(session) })
     }
-    if (session.status === "awaiting_tools") return yield* wrong(operation, session, forTools)
+    if (session.status === "awaiting_tools") return yield* wrong(operation, session, instead(session))
     const [question, ...others] = session.suspensions
     if (question === undefined) return
-    if (message.role !== "user") return yield* wrong(operation, session, "Session.reply")
+    if (message.role !== "user") return yield* wrong(operation, session, instead(session))
     if (others.length === 0) return yield* Answering.answerable(session, question.id, message.content)
     const detail = "several calls wait: call Session.answer for each by its id"
     return yield* new Conversation.SessionError({ reason: "several_pending", detail })

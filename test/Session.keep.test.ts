@@ -114,6 +114,8 @@ describe("a kept run", () => {
       assert.strictEqual(runs.length, 1)
       const again = yield* Effect.flip(Session.keep(waiting, (session) => Session.deny(session, "p")))
       assert.strictEqual(again._tag, "SessionConflict")
+      // It may have been this program: the message does not say that it was another.
+      assert.include(String(again), "it has been written to since it was read, by another program or by this one")
     })))
 
   it.effect("a call whose intent cannot be written does not run, and the operation fails", () =>
@@ -303,7 +305,8 @@ describe("an error that carries a request", () => {
       const store = yield* Session.Store
       const texts = yield* Effect.forEach(
         yield* Stream.runCollect(store.read("s")),
-        ({ record }) => Session.Texts.toText("s", record)
+        ({ record }) =>
+          Session.Texts.toText("s", record)
       )
       const kept = [...texts, JSON.stringify(throughJson(session))].join("\n")
       assert.include(kept, "network_error")

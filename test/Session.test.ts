@@ -149,6 +149,36 @@ describe("Session: questions", () => {
       const { session } = yield* withDone(Session.continue(asked, Message.user("Oslo")))
       assert.strictEqual(session.status, "completed")
     }))
+
+  it.effect("R-452, R-454: where several calls wait, the defect names for each kind the call that settles it", () =>
+    Effect.gen(function*() {
+      const answer = "Session.answer for each question"
+      const submit = "Session.submitToolResult for each manual call"
+      const decide = "Session.approve or Session.deny for each approval"
+      const cases = [
+        [yield* after("ask:q1", "ask:q2"), [answer]],
+        [yield* after("pay:p", "ask:q"), [decide, answer]],
+        [yield* after("ask:q", "appr:m"), [answer, submit]],
+        [yield* after("pay:p"), [decide]],
+        [yield* after("appr:m1", "appr:m2"), [submit]],
+        [yield* after("ask:q", "appr:m", "pay:p"), [answer, submit, decide]]
+      ] as const
+      for (const [waiting, instead] of cases) {
+        const operations = [Session.continue(waiting, null), Session.step(waiting), Session.start(waiting)]
+        for (const operation of operations) {
+          const problem = yield* defect(withDone(operation as Effect.Effect<unknown, Session.Failure>))
+          assert.include(problem, `the session is ${waiting.status}; call ${instead.join(", ")}`)
+          assert.notInclude(problem, "Session.reply")
+        }
+      }
+      // What the defect names works, in any order.
+      const [waiting] = cases[5]
+      const answered = yield* Session.answer(waiting, "q", "Oslo")
+      const submitted = yield* Session.submitToolResult(answered, "m", "done")
+      const denied = yield* Session.deny(submitted, "p")
+      const { session } = yield* withDone(Session.continue(denied, null))
+      assert.strictEqual(session.status, "completed")
+    }))
 })
 
 describe("Session: manual calls", () => {
@@ -332,7 +362,12 @@ describe("Session: errors", () => {
         for (const operation of operations) {
           const failure = yield* Effect.flip(withDone(operation as Effect.Effect<unknown, Session.Failure>))
           assert.deepInclude(failure, { _tag: "SessionError", reason: "approval_pending" })
+          assert.include(failure.message, "Session.approve or Session.deny")
+          assert.include(failure.message, "Session.expire where its time is up")
           assert.include(failure.message, "pending: \"deny\"")
+          const kinds = waiting.suspensions.map(({ kind }) => kind)
+          assert.strictEqual(failure.message.includes("Session.answer"), kinds.includes("question"))
+          assert.strictEqual(failure.message.includes("Session.submitToolResult"), kinds.includes("manual"))
         }
       }
       const misuse = Session.reply(yield* after("pay:p"), "hi", { pending: "allow" as "deny" })
