@@ -27,6 +27,7 @@ import { Retries } from "./internal/retries.ts"
 import type { Leaving } from "./internal/running.ts"
 import * as Telemetry from "./internal/telemetry.ts"
 import * as Turn from "./internal/turn.ts"
+import { Worker } from "./internal/worker.ts"
 import type * as Message from "./Message.ts"
 import * as Response from "./Response.ts"
 import type * as Thread from "./Thread.ts"
@@ -116,8 +117,8 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Leaving {
   private isWorking = false
   private phase: Phase<E, R> | undefined
   private isSpeaking = false
-  /** Milliseconds until the model is asked again. */
-  private delay = 0
+  /** Milliseconds until the model is asked again, if it is. */
+  private delay: number | undefined
   private readonly retries: Retries | undefined
 
   constructor(run: Turn.Run<E, R>, place: Place<E, R>, span: Scope.Closeable | undefined) {
@@ -223,10 +224,15 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Leaving {
     if (this.retries === undefined || this.reply?.hasStarted === true || this.isCancelled) return proceed()
     const error = ending._tag === "Broken" ? ending.error : this.run.state.error?.value
     if (!(error instanceof Adapter.AdapterError)) return proceed()
-    return Effect.flatMap(
-      this.retries.delay(error),
-      (delay) => delay === undefined ? proceed() : this.again(error, delay)
-    )
+    const { running, settings: { requestId: id } } = this.run
+    const worker = new Worker(running, { kind: "hook", id, name: "retryReply", onSoftStop: "none", once: true })
+    return Effect.flatMap(worker.do(this.retries.delay(error), Exit.succeed(undefined)), (delay) => {
+      if (this.isLeft) return Cause.done()
+      if (delay !== undefined) return this.again(error, delay)
+      // Nothing was said, and nothing failed that was waited for.
+      const isNothing = this.isCancelled && ending._tag === "Broken" && !ending.hasBegun
+      return isNothing ? this.tell(this.spoken()) : proceed()
+    })
   }
 
   /** What the reply came to. */
@@ -257,9 +263,9 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Leaving {
   }
 
   /** A run that is cancelled before the model is asked again goes on with nothing said. */
-  private waiting(): EventPull<E, R> {
-    const waited = Effect.sleep(this.delay)
-    this.delay = 0
+  private waiting(delay: number): EventPull<E, R> {
+    const waited = delay > 0 ? Effect.sleep(delay) : Effect.void
+    this.delay = undefined
     return Effect.flatMap(Cancellation.orElse(waited, this.run.ambient.cancellation, () => undefined), () => {
       if (this.isLeft) return Cause.done()
       return this.isCancelled ? this.tell(this.spoken()) : this.opening()
@@ -267,7 +273,7 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Leaving {
   }
 
   private opening(): EventPull<E, R> {
-    if (this.delay > 0) return this.waiting()
+    if (this.delay !== undefined) return this.waiting(this.delay)
     const { adapter, system, template } = this.run
     const messages = Request.messages(system, Log.list(this.thread))
     this.isSpeaking = true

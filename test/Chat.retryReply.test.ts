@@ -4,6 +4,7 @@
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
 import * as Schedule from "effect/Schedule"
 import * as Stream from "effect/Stream"
@@ -209,4 +210,48 @@ describe("retryReply", () => {
       assert.strictEqual(server.requests.length, 2)
       assert.deepStrictEqual(server.requests[0]?.body, server.requests[1]?.body)
     }).pipe(Effect.scoped))
+
+  it.effect("M-03: a schedule that takes its time, or refuses to stop, holds up no stop", () =>
+    Effect.gen(function*() {
+      const deaf = Effect.uninterruptible(Effect.never)
+      for (const pace of [Effect.never, deaf]) {
+        const left = pace === deaf ? [["hook", "retryReply"]] : []
+        const retryReply = Schedule.recurs(2).pipe(Schedule.tap(() => pace))
+        for (const first of [broken, [Script.preflightError("network_error")]]) {
+          for (const options of [{ cancel: Effect.sleep(50) }, { deadline: 50 }] as const) {
+            const run = Chat.run("go", { retryReply, grace: 100, ...options })
+            const fiber = yield* Effect.forkChild(Effect.provide(run, Script.layer([first, whole])))
+            yield* TestClock.adjust(150)
+            const exit = fiber.pollUnsafe()
+            assert.isTrue(exit !== undefined && Exit.isSuccess(exit), "it ends within the grace period")
+            const reason = "cancel" in options ? "cancel" : "deadline"
+            const { abandoned = [], outcome } = yield* Fiber.join(fiber)
+            assert.deepStrictEqual(outcome, { _tag: "Cancelled", reason })
+            assert.deepStrictEqual(abandoned.map(({ kind, name }) => [kind, name]), left)
+          }
+          const fiber = yield* Effect.forkDetach(
+            Effect.provide(Chat.run("go", { retryReply, grace: 100 }), Script.layer([first, whole]))
+          )
+          yield* TestClock.adjust(50)
+          fiber.interruptUnsafe()
+          yield* TestClock.adjust(100)
+          assert.isDefined(fiber.pollUnsafe(), "an interruption ends it within the grace period")
+        }
+      }
+    }))
+
+  it.effect("M-23: a run that is cancelled when the reply is reset asks for nothing more, also without a delay", () =>
+    Effect.gen(function*() {
+      const controller = new AbortController()
+      const model = yield* Script.make([broken, whole])
+      const events = yield* Chat.stream("go", { retryReply: twice, cancel: controller.signal }).pipe(
+        Stream.tap((event) => Effect.sync(() => event._tag === "StepReset" && controller.abort())),
+        Stream.runCollect,
+        Effect.provide(model.layer)
+      )
+      assert.strictEqual((yield* model.requests).length, 1)
+      const last = events.at(-1)
+      assert.strictEqual(last?._tag === "ChatCompleted" && last.result.outcome._tag, "Cancelled")
+      assert.isEmpty(Laws.check(events))
+    }))
 })

@@ -148,7 +148,8 @@ const toJsonValue = (value: unknown, seen: ReadonlyArray<unknown>): Schema.Json 
 
 /** May throw: a getter or a `toJSON` is somebody else's code. */
 const membersToJson = (value: object, path: ReadonlyArray<unknown>): Schema.Json => {
-  if (Array.isArray(value)) return value.map((item) => toJsonValue(item, path))
+  // Not by its own `map`, which leaves holes as they are: JSON has none.
+  if (Array.isArray(value)) return Array.from(value, (item) => toJsonValue(item, path))
   if ("toJSON" in value && typeof value.toJSON === "function" && !(value instanceof Error)) {
     return toJsonValue(value.toJSON(), path)
   }

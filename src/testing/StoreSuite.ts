@@ -219,6 +219,16 @@ const contents: Conformance.Suite<Journal.Store> = [
       const kept = entry?.record._tag === "CallEnded" ? entry.record.outcome : undefined
       yield* Conformance.equals("the outcome", kept, { _tag: "Error", error: { name: "Error", message: "kaboom" } })
     })),
+  of("a list with holes is kept as JSON has it, with nulls", (store, id) =>
+    Effect.gen(function*() {
+      const value: Array<number> = []
+      value[2] = 1
+      const outcome = { _tag: "Ok", value }
+      yield* store.append(id, 0, [{ _tag: "CallEnded", requestId: "r", stepIndex: 0, toolCallId: "c0", outcome }])
+      const [entry] = yield* read(store, id)
+      const kept = entry?.record._tag === "CallEnded" ? entry.record.outcome : undefined
+      yield* Conformance.equals("the outcome", kept, { _tag: "Ok", value: [null, null, 1] })
+    })),
   of("a long text is kept whole", (store, id) =>
     Effect.gen(function*() {
       const long = "0123456789".repeat(100_000)
