@@ -296,6 +296,11 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Leaving {
     return this.reply?.close(exit) ?? Effect.void
   }
 
+  /** Its reader learns of the stop when it asks for what comes next, which may be after a hook of the caller's. */
+  hangUp(): void {
+    if (this.isSpeaking) void this.disconnect(Exit.void)
+  }
+
   private spoken(): Told<E, R> {
     return Now.andThen(this.disconnect(Exit.void), () => {
       const response = Turn.heard(Collector.toResponse(this.run.state), this.run)

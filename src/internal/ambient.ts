@@ -108,7 +108,7 @@ export const listen = <R>(
   if (cancellation === undefined) return
   cancellation.onRequest(() => running.softly())
   if (!Effect.isEffect(cancel)) return
-  new Worker(running, { kind: "cancel", id, name: "cancel", onSoftStop: "unaffected", once: true })
+  new Worker(running, { kind: "cancel", id, name: "cancel", onSoftStop: "grace", once: true })
     .start(cancel, Now.services(), (exit) => Exit.isSuccess(exit) ? cancellation.request() : undefined)
 }
 

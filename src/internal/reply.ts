@@ -74,6 +74,8 @@ export class Reply<E, R> {
   private readonly listener: Listener<E, R>
   /** What the adapter opened, until it is closed. */
   private connection: Scope.Closeable | undefined
+  /** The services of its reader, with which it is closed: a soft stop may be asked for outside of every fiber. */
+  private context: Context.Context<any> | undefined
   private batch: Batch<E> | undefined
   private hasBegun = false
   /** Whether a tool was started on the word of it. */
@@ -104,6 +106,7 @@ export class Reply<E, R> {
   connect(open: () => Stream.Stream<Event.AdapterEvent, Adapter.AdapterError>): Heard<E, R> {
     // Not `Stream.toPull`, which puts a semaphore and a context around each pull: there is one reader.
     const connection = this.connection = Scope.makeUnsafe()
+    this.context = Now.services()
     const opening = Now.attempt(() => Channel.toTransform(Stream.toChannel(open()))(Cause.done(), connection))
     // A run that can be cancelled listens for that while the connection opens.
     if (this.run.ambient.cancellation !== undefined) this.beside()
@@ -244,14 +247,14 @@ export class Reply<E, R> {
     // Nothing of the reply is kept while its tools run.
     this.pull = Cause.done()
     this.reading = undefined
-    const { connection } = this
-    if (connection === undefined) return Effect.void
-    const context = Now.services<any>()
-    this.closing ??= Latch.makeUnsafe(false)
-    const { closing } = this
-    // What still opens or reads knows nothing yet of what it is to close: it comes first, unless it is left behind.
-    this.reader.close(() => this.disconnect(connection, exit, context, closing))
-    return closing.isOpen() ? Effect.void : closing.await
+    const { connection, context } = this
+    if (connection === undefined || context === undefined) return Effect.void
+    if (this.closing === undefined) {
+      const closing = this.closing = Latch.makeUnsafe(false)
+      // What still opens or reads knows nothing yet of what it is to close: it comes first, unless it is left behind.
+      this.reader.close(() => this.disconnect(connection, exit, context, closing))
+    }
+    return this.closing.isOpen() ? Effect.void : this.closing.await
   }
 
   private disconnect(

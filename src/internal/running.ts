@@ -65,6 +65,8 @@ export interface Waited extends Task {
 /** What has to be left when a run ends before it. */
 export interface Leaving {
   readonly leave: (exit: Exit.Exit<unknown, unknown>) => Effect.Effect<void>
+  /** The run is asked to stop softly: the model is not heard any more, whatever the reader of the run waits for. */
+  readonly hangUp: () => void
 }
 
 /** Who is told that there may be room. */
@@ -170,9 +172,13 @@ export class Running {
     )
   }
 
-  /** The run is asked to stop softly: from now on what it waits for has one grace period, all of it together. */
+  /**
+   * The run is asked to stop softly: its connection is closed first, and from now on what it waits for has one grace
+   * period, all of it together.
+   */
   softly(): void {
     const since = this.softSince ??= this.now()
+    this.step?.hangUp()
     this.waited.forEach((work) => this.hurry(work, since))
   }
 

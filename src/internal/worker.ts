@@ -193,14 +193,17 @@ export class Worker implements Waited, Owner {
   }
 
   /**
-   * It has nothing more to do. What it still does is the run's to stop; `gone` is called when that has ended or was left
-   * behind, which may be now.
+   * It has nothing more to do. What it still does is the run's to stop; `gone` is called when its work has ended or was
+   * left behind, which may be now.
    */
   close(gone: () => void = nothing): void {
+    const { isBusy } = this
     this.work = undefined
     this.current?.interruptUnsafe()
     if (!this.isAlive || this.isLeft) return gone()
-    this.gone = gone
+    // A fiber that has no work may be alive yet: what its last work came to is being told, or a child of it ends.
+    if (!isBusy) gone()
+    this.gone = isBusy ? gone : nothing
     this.settle ??= nothing
     // Children of its fiber may take their time.
     if (!this.isAttended) this.attend()

@@ -1,5 +1,5 @@
 /**
- * Executors that are broken on purpose, each in one way that a real one could be. They show what the test kit finds.
+ * Executors and runs that are broken on purpose, each in one way that a real one could be. They show what the laws find.
  */
 import * as Context from "effect/Context"
 import * as Deferred from "effect/Deferred"
@@ -7,7 +7,10 @@ import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import * as FiberSet from "effect/FiberSet"
 import * as Layer from "effect/Layer"
-import { Executor, Tool } from "heddle"
+import * as Logger from "effect/Logger"
+import * as Scope from "effect/Scope"
+import * as Stream from "effect/Stream"
+import { Adapter, Executor, Tool } from "heddle"
 
 type Execution = Effect.Effect<Tool.Outcome, never, any>
 
@@ -85,6 +88,27 @@ const around = Context.Reference<unknown>("heddle/internal/Holding", { defaultVa
 
 /** It cuts the runs that handlers start off from the run that the handlers are of. */
 export const severed: Executor.Service = changed((execution) => Effect.provideService(execution, around, undefined))
+
+/** It reads the model in a scope of its own: its connections are closed when everything else of the run is over. */
+export const hoarding = <A, E>(run: Effect.Effect<A, E, Adapter.Adapter>): Effect.Effect<A, E, Adapter.Adapter> =>
+  Effect.scopedWith((scope) =>
+    Effect.updateService(run, Adapter.Adapter, ({ stream }) => ({
+      stream: (request) =>
+        Stream.unwrap(
+          Effect.map(Scope.provide(Stream.toQueue(stream(request), { capacity: 1 }), scope), Stream.fromQueue)
+        )
+    }))
+  )
+
+/** It waits for whatever it has left behind. */
+export const waiting = <A, E, R>(
+  run: Effect.Effect<A, E, R>,
+  { awaited }: { readonly awaited: Effect.Effect<void> }
+): Effect.Effect<A, E, R> => Effect.ensuring(run, awaited)
+
+/** It says nothing of what it has left behind. */
+export const silent = <A, E, R>(run: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
+  Effect.provideService(run, Logger.CurrentLoggers, new Set())
 
 /** It numbers the results in the order in which they come. */
 export const numbering: Layer.Layer<never> = Layer.effect(

@@ -11,6 +11,7 @@ import type { Call, Case, Stop } from "./cases.ts"
 import { deliveries } from "./dimensions/deliveries.ts"
 import { Decided, usualOps } from "./dimensions/driving.ts"
 import { kinds, type Word } from "./dimensions/kinds.ts"
+import { places, type Slow } from "./dimensions/slowness.ts"
 import { grace, isDenied, isExclusive, isLook, isRun, keyedPermits, refuses } from "./handlers.ts"
 import type { Remains, Trace } from "./worlds.ts"
 
@@ -174,6 +175,79 @@ export const softStop = (trace: Trace, at: number, { driving }: Case): Problems 
   return [
     ...when(!isEnded, `the stream ends in ${trace.events.at(-1)?._tag}`),
     ...when(trace.endedAt > at + grace * (hasHooks ? 2 : 1), `asked to stop at ${at}, over at ${trace.endedAt}`)
+  ]
+}
+
+/** When a run was stopped, if it was by its reader, its caller or the clock. */
+const stoppedAt = ({ slow }: Trace, stop: Stop | null, { driving: { deadline } }: Case): number | undefined =>
+  stop !== null && "at" in stop ? stop.at : slow?.stopped?.at ?? deadline ?? undefined
+
+/**
+ * M-02, law 11: the connection to the model is closed at the instant of the stop, before any handler has ended for it. An
+ * adapter that does not let go of a read is the one exception.
+ */
+export const closing = (trace: Trace, stop: Stop | null, played: Case, slow: Slow): Problems => {
+  const at = stoppedAt(trace, stop, played)
+  const isReading = trace.abandoned.some(({ kind, name }) => kind === "adapter" && name === "stream") ||
+    (slow.place === "pull" && slow.pace !== "never")
+  if (trace.slow === undefined || at === undefined || isReading) return []
+  const { closing, opened, stopped } = trace.slow
+  return opened.flatMap((open, index) => {
+    if (open.at > at) return []
+    const close = closing[index]
+    if (close === undefined) return [`stopped at ${at}, a connection is not closed`]
+    // Where fibers make room between any few operations, the two go on side by side.
+    const isFine = played.driving.maxOps < usualOps
+    const early = isFine ?
+      [] :
+      trace.log.slice(stopped?.index ?? 0, close.index).filter((entry) =>
+        entry._tag === "Interrupted" && entry.at >= at
+      )
+    return [
+      ...when(close.at > Math.max(at, open.at), `stopped at ${at}, a connection is closed at ${close.at}`),
+      ...early.flatMap((entry) =>
+        entry._tag === "Emitted" ? [] : [`"${entry.name}" has ended before the connection is closed`]
+      )
+    ]
+  })
+}
+
+/**
+ * M-03, law 11: a stop is over within the grace period, whatever is slow besides the handlers, and what is left behind is
+ * named. A soft stop lets answers be finished meanwhile, which have a grace period of their own to stop.
+ */
+export const bounded = (trace: Trace, stop: Stop | null, played: Case, slow: Slow): Problems => {
+  const at = stoppedAt(trace, stop, played)
+  if (at === undefined) return []
+  const { driving } = played
+  const hasAnswers = stop === null && (driving.encoder === "slow" || driving.decisionLatency > 0)
+  const { kind, name } = places[slow.place]
+  // A finalizer that runs when the model has said everything runs in a read.
+  const isIts = (entry: Event.Abandoned) => entry.kind === kind && (kind === "adapter" || entry.name === name)
+  const named = trace.abandoned.filter(isIts).length
+  const alive = trace.slow?.alive.length ?? 0
+  const left = outlived(trace)
+  const last = trace.events.at(-1)
+  const result = last?._tag === "ChatCompleted" ? last.result : awaitedResult(trace)
+  // What is told of a result is left behind when that result is made.
+  const isTooLate = trace.slow?.during === "ChatCompleted" || trace.slow?.during === "RunEnded"
+  const logged = trace.abandoned.length - (isTooLate ? named : 0)
+  const reported = result?.abandoned?.length ?? 0
+  return [
+    ...when(trace.exit === undefined, "the run does not end"),
+    ...when(
+      trace.endedAt > Math.max(at, 0) + grace * (hasAnswers ? 2 : 1),
+      `stopped at ${at}, over at ${trace.endedAt}`
+    ),
+    ...when(named !== alive, `${alive} of "${kind} ${name}" are alive after the run, ${named} are named`),
+    ...when(
+      result !== undefined && reported !== logged,
+      `${logged} are named, ${reported} are in the result`
+    ),
+    ...left.filter((handler) => !isStubborn(handler)).map((handler) => `"${handler}" is alive after the run`),
+    ...when(trace.openRequests !== 0 && alive === 0, `${trace.openRequests} model requests were not closed`),
+    ...when(trace.abandoned.length === 0 && (trace.left?.fibers ?? 0) > 0, `${trace.left?.fibers} fibers are alive`),
+    ...when(trace.leftLater.timers > 0, `${trace.leftLater.timers} timers are set in the end`)
   ]
 }
 

@@ -10,16 +10,18 @@ import * as Fiber from "effect/Fiber"
 import * as Logger from "effect/Logger"
 import * as Metric from "effect/Metric"
 import * as Stream from "effect/Stream"
-import { type Adapter, Chat, type Event, Executor, Step } from "heddle"
+import { Adapter, Chat, type Event, Executor, Session, Step } from "heddle"
 import { Recorder, Script, Simulation } from "heddle/testing"
 import type { Case, Stop, Turn } from "./cases.ts"
 import { deliveries } from "./dimensions/deliveries.ts"
 import { around, optionsOf } from "./dimensions/driving.ts"
 import { isRefused, replied } from "./dimensions/endings.ts"
+import type { Slow } from "./dimensions/slowness.ts"
 import { argumentsOf, grace, toolOf, tools, toolTimeout, World } from "./handlers.ts"
+import { Slowness } from "./slowness.ts"
 
-/** What is run: a chat or one step, streamed or awaited. */
-export type How = "stream" | "run" | "stepStream" | "step"
+/** What is run: a chat or one step, streamed or awaited, or a chat that a session keeps. */
+export type How = "stream" | "run" | "stepStream" | "step" | "kept"
 
 /** What is left of a run: fibers that have not ended, and timers that are set. */
 interface Left {
@@ -42,6 +44,28 @@ export interface Trace {
   readonly left: Left | undefined
   readonly leftLater: Left
   readonly abandoned: ReadonlyArray<Event.Abandoned>
+  /** Of a run that has something slow: its connections, its stop, and what was slow and alive when it had ended. */
+  readonly slow?: SlowTrace
+}
+
+interface SlowTrace extends Pick<Slowness, "opened" | "closing" | "stopped" | "during"> {
+  readonly alive: ReadonlyArray<string>
+}
+
+const slowTrace = ({ closing, during, opened, stopped }: Slowness, alive: ReadonlyArray<string>): SlowTrace => ({
+  closing,
+  during,
+  opened,
+  stopped,
+  alive
+})
+
+type Driven = Effect.Effect<Event.ChatResult | Event.StepResult | undefined, unknown, Adapter.Adapter>
+
+/** What else a run is played with: something that is slow, and a fault that is planted around the run. */
+export interface More {
+  readonly slow?: Slow
+  readonly plant?: (run: Driven, slowness: Slowness) => Driven
 }
 
 const toEntries = (turn: Turn, position: number): ReadonlyArray<Script.Entry> =>
@@ -82,10 +106,21 @@ const driven = (
   played: Case,
   how: How,
   stop: Stop | null,
-  recorder: Recorder.Recorder
-): Effect.Effect<Event.ChatResult | Event.StepResult | undefined, unknown, Adapter.Adapter> => {
+  recorder: Recorder.Recorder,
+  slowness?: Slowness
+): Driven => {
   const { driving } = played
-  const options = { ...optionsOf(driving), tools, toolTimeout, grace, requestId: "request" }
+  const given = { ...optionsOf(driving), tools, toolTimeout, grace, requestId: "request" }
+  const options = slowness === undefined ? given : { ...given, ...slowness.options(given, driving) }
+  if (how === "kept") {
+    return Effect.flatMap(
+      Session.open("kept"),
+      (kept) => Session.keep(kept, (session) => Session.reply(session, "go", options))
+    ).pipe(
+      Effect.map(({ value: { result } }) => result),
+      Effect.provide(slowness?.store ?? Session.Store.layerMemory, { local: true })
+    )
+  }
   if (how === "run") return Chat.run("go", options)
   if (how === "step") return Step.run("go", options)
   const stream = how === "stream" ? Chat.stream("go", options) : Step.stream("go", options)
@@ -94,6 +129,7 @@ const driven = (
     : stream
   return cut.pipe(
     recorder.tap,
+    Stream.onEnd(slowness !== undefined && stop !== null && "take" in stop ? slowness.left : Effect.void),
     Stream.runForEach(() => driving.readerPause === 0 ? Effect.void : Effect.sleep(driving.readerPause)),
     Effect.as(undefined)
   )
@@ -159,7 +195,8 @@ export const play = (
   played: Case,
   how: How,
   stop: Stop | null = null,
-  executor: Executor.Service = Executor.direct
+  executor: Executor.Service = Executor.direct,
+  { plant, slow }: More = {}
 ): Effect.Effect<Trace> =>
   inWorld(Effect.gen(function*() {
     const recorder = yield* Recorder.make
@@ -168,9 +205,12 @@ export const play = (
     const reader = yield* Recorder.make
     const messages: Array<unknown> = []
     const counted = counting(yield* Clock.Clock)
+    const slowness = slow === undefined ? undefined : new Slowness(slow, recorder)
+    const subject = driven(played, how, stop, reader, slowness)
     const run = Effect.runForkWith(yield* Effect.context<never>())(
-      driven(played, how, stop, reader).pipe(
+      (plant === undefined || slowness === undefined ? subject : plant(subject, slowness)).pipe(
         around(played.driving),
+        slowness === undefined ? (run) => run : Effect.updateService(Adapter.Adapter, (own) => slowness.adapter(own)),
         Effect.provide(model.layer),
         Effect.provideService(World, world),
         Effect.provideService(Executor.Executor, executor),
@@ -179,6 +219,8 @@ export const play = (
         Effect.provideService(Metric.FiberRuntimeMetrics, counted.metrics)
       )
     )
+    const alive: Array<string> = []
+    run.addObserver(() => void alive.push(...slowness?.alive ?? []))
     const end = yield* watched(run, yield* Clock.Clock, counted.count, stop)
     return {
       ...end,
@@ -189,7 +231,10 @@ export const play = (
       starts: world.starts,
       requests: yield* model.requests,
       openRequests: yield* openIn(played, model),
-      abandoned: abandonedIn(messages)
+      abandoned: abandonedIn(messages),
+      ...(slowness === undefined
+        ? {}
+        : { slow: slowTrace(slowness, alive) })
     }
   }))
 
