@@ -101,7 +101,8 @@ const approval = (session: Session, id: string) =>
 
 /**
  * Allows a call, with its own arguments or with others, which are decoded like a model's. It runs when the session goes
- * on, once, through the same gates.
+ * on, once, through the same gates. The arguments are not checked here: those that do not fit are answered as
+ * `invalid_arguments` when it runs.
  *
  * @category answering
  * @since 0.1.0

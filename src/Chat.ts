@@ -32,7 +32,9 @@ import type * as Tool from "./Tool.ts"
 export type ChatError = Step.StepError
 
 /**
- * How a run is driven.
+ * How a run is driven. `tools`, `mode`, `retryReply` and what concerns the model and the events are explained at
+ * `Step.Options`; what concerns the tools, stopping and time (`toolTimeout`, `onToolError`, `cancel`, `deadline`, `grace`)
+ * at `ToolRunner.Options`.
  *
  * - `maxTurns` (8): model calls, the last one included. Under `onMaxTurns: "finalize"` one more follows, without tools.
  * - `deadline`: tools get until a little before it, then the model answers without them; what is not done by then is
@@ -53,9 +55,13 @@ export interface Options<
   RHalt = R,
   REvent = R
 > extends Step.Options<Tools, E, R, REvent> {
+  /** How many model calls the run may make: 8 by default. */
   readonly maxTurns?: number | null
+  /** Ends the run after the first step for which it says `true`. */
   readonly haltWhen?: ((step: Event.StepResult) => boolean | Effect.Effect<boolean, never, RHalt>) | null
+  /** Asks for the `responseFormat` in a call of its own, behind the run with its tools. `false` by default. */
   readonly structuredFinalize?: boolean
+  /** What leads in that call, as a user message: by default a text of one line, none for `""`. */
   readonly finalizePrompt?: string
 }
 

@@ -480,7 +480,9 @@ const foldReceived = (state: State, wire: unknown): void => {
  * `input` is what the run was given: the thread before it is in none of its events. For an operation of a session it is
  * the session's thread, as it was before or after its calls were settled, and the message that was said to it. What is no event in wire form is passed over, so that the
  * events of a later version can be read. A run whose events end before its `ChatCompleted` comes to what
- * {@link toChatResult} gives for it. Values of the caller's own are the plain data that they were written as.
+ * {@link toChatResult} gives for it: so does a run whose stream failed, since the failure of a stream is no event. Send it
+ * yourself, or the result is `Cancelled` with the reason `"interrupt"`. Errors and values of the caller's own are the plain
+ * data that they were written as: match errors on `_tag` and `reason`, not by `instanceof`.
  * Throws a `Thread.ValidationError` for an input that is no conversation.
  *
  * **Example** (Reading a log)

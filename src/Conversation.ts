@@ -219,7 +219,7 @@ const answering = (session: Session, answers: ReadonlyArray<Message.Message>): S
 
 /**
  * The session led out of status `error`: idle, with its whole thread and without `metadata.error`. A session that is not
- * in error is given back as it is.
+ * in error is given back as it is. It is not written by itself: within `Session.keep` recover in the operation that goes on.
  *
  * **Example** (Going on after a reply that broke)
  *

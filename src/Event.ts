@@ -407,6 +407,9 @@ const receivedStepEvents = [
  * last. A call that cannot be run is answered without a start, and one that waits for an approval has
  * `ToolApprovalRequested` and nothing else.
  *
+ * `ToolResultEncoded` has what the model reads as its `content`. `originalLength` is there where it was cut: how long the
+ * whole text was, in UTF-16 code units. The raw result is the `result` of `ToolExecutionCompleted`.
+ *
  * A `ToolResultEncoded` with `settled: true` closes a call that was open, and stands for itself: a question that its own
  * run withdraws, once, behind its `AskUserRequested`; or a call that was answered, denied or submitted since the last run,
  * at the beginning of the run that continues.

@@ -89,7 +89,8 @@ export const happened = (
   Effect.flatMap(Scribe, (scribe) => Effect.map(note({ session }, [record], scribe), (state) => state.session))
 
 /**
- * The session with this id as the store has it, if there is one.
+ * The session with this id as the store has it, if there is one. Where it has `interrupted`, the calls that this names have
+ * begun and may have had their effect: look at them before going on, since the next run forgets them.
  *
  * @category keeping
  * @since 0.1.0
@@ -231,10 +232,11 @@ export interface Outcome<out A> extends Kept {
  *
  * **Details**
  *
- * The first thing that is written decides: if somebody else has written since the session was read, it fails with
+ * The first thing that is written decides: if the session has been written to since it was read, it fails with
  * `SessionConflict` before anything has run, and so does every operation but one of those that begin at one version. An
- * operation that fails, or is interrupted, leaves what was written so far: the session as it was, with what was said and
- * every whole step.
+ * operation that fails, or is interrupted, leaves what was written so far: the session as it was, with every whole step.
+ * What was said stays where the operation was interrupted, and counts as not said where it failed before a whole step.
+ * Either way the session has been written to: load it again before the next operation.
  *
  * @category keeping
  * @since 0.1.0

@@ -37,7 +37,9 @@ export const Deadline: Context.Reference<number | undefined> = References.Deadli
 /**
  * A deadline as an option: a time from the start of the run, of which `reserve` is kept for a last answer (a quarter of
  * what there is, at most ten seconds; with `0` tools may use all of it). It is when the run begins to stop: what refuses
- * to has its grace period on top, and so have hooks that are slow.
+ * to has its grace period on top, and so have hooks that are slow. A handler that refuses to stop uses up the `reserve`
+ * with its grace period: let `reserve` be more than the run's `grace` (5 seconds by default), or there may be no last
+ * answer.
  *
  * @category models
  * @since 0.1.0

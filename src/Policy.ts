@@ -38,7 +38,8 @@ const Siblings = Schema.Literals(["drain", "abortCancelable", "abortAll"])
  *   contextUpdate }` where it has one of the first three fields (`"resultObject"`).
  * - `maxConcurrency`, `maxTurns`: what a run uses where neither its options nor the application's defaults say.
  * - `resultLimit`: how many characters (UTF-16 code units) of a tool's result the model reads where the tool has no
- *   `maxResultChars`; `0` or `Infinity` for all of them. The consumer's raw result is never cut.
+ *   `maxResultChars`; `0` or `Infinity` for all of them. The raw result, the `result` of `ToolExecutionCompleted`, is never
+ *   cut; what a run is awaited for has the text as it was cut. A JSON result that is cut is no JSON any more.
  * - `resultCut`: what the model reads of a result that is longer. `"headAndTail"` keeps both, at line ends where the lines
  *   are not too long for that, with a notice between them that counts as well; an error has 8,192 characters at most, or
  *   `resultLimit` where that is less. `"head"` keeps the first characters and puts the notice behind them, and leaves

@@ -29,35 +29,47 @@ import type * as Tool from "./Tool.ts"
 
 export {
   /**
-   * Answers a question, or gives the result of a manual call, by its id.
+   * Answers a question, or gives the result of a manual call, by its id. Changes data and runs nothing; the other calls go
+   * on waiting, and after the last answer `Session.continue` goes on. Fails with a `SessionError`, and leaves the session as
+   * it was: `unknown_tool_call_id`, `already_answered`, `expired`, `session_in_error_state`, or `invalid_answer` for a value
+   * that does not fit the question or a call that waits for an approval.
    *
    * @category answering
    * @since 0.1.0
    */
   answer,
   /**
-   * Allows a call, which runs when the session goes on.
+   * Allows a call, with its own arguments or with others. It runs when the session goes on, once, through its gates again;
+   * where the user speaks then, the message comes behind its answer. Fails like {@link answer}.
+   *
+   * **Gotchas**
+   *
+   * `arguments` are not checked here but when the call runs: those that do not fit are answered as `invalid_arguments`, to
+   * the model, and the handler is not called.
    *
    * @category answering
    * @since 0.1.0
    */
   approve,
   /**
-   * Refuses a call, which is answered as `denied` and never runs.
+   * Refuses a call, which is answered as `denied`, with the reason if one is given, and never runs. Fails like
+   * {@link answer}.
    *
    * @category answering
    * @since 0.1.0
    */
   deny,
   /**
-   * Settles every call whose time is up.
+   * Settles every call whose time is up: questions and manual calls by their default, approvals as denied. A session in
+   * which nothing is due is given back as it is. No call is settled by itself, and a late answer fails as `expired`.
    *
    * @category answering
    * @since 0.1.0
    */
   expire,
   /**
-   * Gives the result of a manual call.
+   * Gives the result of a manual call. Fails like {@link answer}, and as `invalid_answer` for a call of another kind. Dies
+   * where no call waits for a result or has waited for one.
    *
    * @category answering
    * @since 0.1.0
@@ -71,7 +83,7 @@ export {
    */
   submitToolResult as appendToolResult,
   /**
-   * Gives several results, up to the first that is refused.
+   * Gives several results, up to the first that is refused, with which it fails. In the thread they stand in call order.
    *
    * @category answering
    * @since 0.1.0
@@ -88,14 +100,20 @@ export {
    */
   Answer,
   /**
-   * A session at rest.
+   * A session at rest, of an id, a thread, a context and metadata, all of which may be left out.
    *
    * @category constructors
    * @since 0.1.0
    */
   make,
   /**
-   * Leads a session out of status `error`.
+   * Leads a session out of status `error`: idle, with its whole thread and without `metadata.error`. Any other is given back
+   * as it is.
+   *
+   * **Gotchas**
+   *
+   * It is a function of data, and is not written by itself: within {@link keep} recover in the operation that goes on,
+   * `(session) => Session.reply(Session.recover(session), …)`. An operation that only recovers keeps nothing.
    *
    * @category transitions
    * @since 0.1.0
@@ -109,7 +127,8 @@ export {
    */
   Session,
   /**
-   * What a caller got wrong about a session's data.
+   * What a caller got wrong about a session's data. `reason` says what, and `detail` names the call that
+   * goes on from there. A wrong status is a defect instead.
    *
    * @category errors
    * @since 0.1.0
@@ -133,21 +152,24 @@ export {
    */
   Record,
   /**
-   * Somebody else wrote to the session first.
+   * The session has been written to since it was read, by another program or by this one. Nothing was appended: load it
+   * again, and decide anew.
    *
    * @category errors
    * @since 0.1.0
    */
   SessionConflict,
   /**
-   * The store of sessions.
+   * The store of sessions. `Session.Store.layerMemory` keeps them in memory, `SessionStore.layerSqlite({ filename })` of
+   * `heddle/sql` in a file.
    *
    * @category services
    * @since 0.1.0
    */
   Store,
   /**
-   * A store could not do what it was asked.
+   * A store could not do what it was asked: it was `unavailable`, or holds what is no journal (`unreadable`). After a failed
+   * append, reading tells whether the records are there.
    *
    * @category errors
    * @since 0.1.0
@@ -161,26 +183,44 @@ export {
   /**
    * Runs an operation on a session and writes down what happens as it does.
    *
+   * **Details**
+   *
+   * What an operation says and answers is written before anything follows from it, and a call before its handler starts. If
+   * the session has been written to since it was read, it fails with `SessionConflict` before anything has run. It fails
+   * with a `StoreError` where something cannot be written, and stops the operation.
+   *
+   * Where the first model call fails before its first event, the operation fails (`AdapterError`), what was said counts as
+   * not said, and the session is not in error. From the first event on it succeeds, with the outcome `Failed`, and the
+   * session is in status `error`.
+   *
+   * **Gotchas**
+   *
+   * After an operation that failed or was interrupted the session has been written to: load it again before the next.
+   *
    * @category keeping
    * @since 0.1.0
    */
   keep,
   /**
-   * The same for the events of an operation.
+   * The same for the events of an operation. Load the session again when the stream has ended.
    *
    * @category keeping
    * @since 0.1.0
    */
   keepStream,
   /**
-   * The session with this id as the store has it, if there is one.
+   * The session with this id as the store has it, if there is one; `undefined` else. Fails with a `StoreError`.
+   *
+   * `interrupted` is there where a run has no end: it is under way elsewhere, was interrupted, or its program was killed. Its
+   * `calls` have begun and may have had their effect. Look at them before you go on: the next run forgets them.
    *
    * @category keeping
    * @since 0.1.0
    */
   load,
   /**
-   * The session with this id, begun if there is none.
+   * The session with this id, begun with the options if there is none. Of two that begin it at once both get the same one.
+   * It has `interrupted` as {@link load} has.
    *
    * @category keeping
    * @since 0.1.0

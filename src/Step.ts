@@ -55,7 +55,8 @@ export type EngineError = EngineErrors.EngineError
 export type StepError = Thread.ValidationError | EngineError | Adapter.AdapterError
 
 /**
- * How a step is run: what concerns the model, its tools, and what the consumer sees.
+ * How a step is run: what concerns the model, its tools, and what the consumer sees. What concerns the running of tools,
+ * stopping and time is explained at `ToolRunner.Options`.
  *
  * - `mode: "manual"` hands every call to the caller and runs none.
  * - `system` is put in front of the messages of the request and kept out of the thread.
@@ -79,8 +80,11 @@ export interface Options<
   R = never,
   REvent = R
 > extends Settings.RunnerOptions<E, R, Tool.Failure<Tools[number]>>, Request.ModelOptions, Turn.View<REvent> {
+  /** What the model may call, besides the tools of `Policy.Defaults`; one of the same name replaces it. */
   readonly tools?: Tools
+  /** `"manual"` runs no call and hands all of them to the caller. `"auto"` by default. */
   readonly mode?: "auto" | "manual"
+  /** When the model is asked again for a reply that broke. Never by default. */
   readonly retryReply?: Schedule.Schedule<unknown, Adapter.AdapterError> | null
 }
 

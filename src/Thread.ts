@@ -1,6 +1,12 @@
 /**
- * The conversation: an immutable list of messages that only grows. Validation names everything that is wrong with a
- * thread at once, so that a caller mends it in one go; a thread that a run hands out is always valid.
+ * The conversation: an immutable list of messages that only grows. Validation names everything that is wrong with its
+ * messages at once, so that a caller mends it in one go.
+ *
+ * **Details**
+ *
+ * A run takes a thread in which each call has one answer, right behind the message that makes it, and hands out such a
+ * thread. One exception: calls that wait for an approval or for a result of yours (`suspensions` of the result) have no
+ * answer yet. Answer these first, and do not {@link repair} such a thread: that would answer them as cancelled.
  *
  * @since 0.1.0
  */
@@ -196,7 +202,8 @@ const rawMessages = (input: unknown): ReadonlyArray<unknown> | undefined => {
 
 /**
  * The thread that an input stands for, or every issue it has: a role outside the closed set, content that is neither
- * a string nor parts, a tool message without a call id.
+ * a string nor parts, a tool message without a call id. Calls and answers are not compared here, but when a run begins:
+ * `Thread.repair(input).repairs` is empty where a run would take the thread.
  *
  * **Example** (All issues at once)
  *
@@ -251,7 +258,8 @@ export interface Repair {
  * For conversations that were cut short, trimmed or put together by hand: a provider refuses one with an open call or
  * with an answer to no call, and so does a run. Open calls are answered as cancelled, answers without a call and second
  * answers are dropped, and an answer that comes after other messages is moved. What was said stays. A conversation that
- * waits for an approval, for a result or for an answer is no case for it: give the answer instead.
+ * waits for an approval, for a result or for an answer is no case for it: give the answer instead
+ * (`Message.answer(id, result)` behind the call, or the session's `Session.answer` and `Session.approve`).
  *
  * **Example** (Going on after a process that ended too early)
  *

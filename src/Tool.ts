@@ -224,9 +224,12 @@ type Made<Name extends string, P, A, E, R, Fatal> = Tool<
 /**
  * How a tool is declared.
  *
- * - `parameters`: struct fields, a Schema of an object, a Standard Schema that has a JSON Schema (Zod 4 and ArkType as
- *   they are, Valibot by `toStandardJsonSchema`), or a raw JSON Schema object; `{}` for none. Arguments that do not fit are
- *   answered as `invalid_arguments`, and the handler is not called. Raw JSON Schema is sent as it is, not checked.
+ * - `parameters`: struct fields, each a Schema of Effect, a Schema of an object, a Standard Schema that has a JSON Schema
+ *   (Zod 4 and ArkType as they are, Valibot by `toStandardJsonSchema`), or a raw JSON Schema object; `{}` for none. With Zod
+ *   give `z.object({ … })`, not fields. Arguments that do not fit are answered as `invalid_arguments`, and the handler is not
+ *   called. Raw JSON Schema is sent as it is, not checked. A field is described for the model by
+ *   `Schema.String.annotate({ description: "…" })`. A default of an Effect Schema is applied, and the field is not required,
+ *   but the model is not told the default: put it into the description.
  * - `success`: encodes the result before it is written for the model, and holds the handler to its type. Without it the
  *   tool produces what its handler returns.
  * - `failure`: encodes what the handler reports. Without it the fields of an error are told as the schema of its class
@@ -242,20 +245,24 @@ type Made<Name extends string, P, A, E, R, Fatal> = Tool<
  *   it the policy's, which is `"cancel"`.
  * - `limits`: how many handlers may run at once under a key, over all runs that share `Limits.Keyed`. A call waits for
  *   its permits in its place among its siblings, and its timeout starts after that.
- * - `timeout`: for this tool alone; `"infinity"` for none. What a handler comes to later is dropped, also where it
- *   blocked the thread and so its timer.
+ * - `timeout`: for this tool alone; `"infinity"` for none. The call is answered when its time is up, also where its handler
+ *   does not stop (`ToolRunner.Options.toolTimeout`). What a handler comes to later is dropped, also where it blocked the
+ *   thread and so its timer.
  * - `manual`: calls are handed to the caller and never run.
- * - `approval`: calls wait for somebody to allow them, all of them or those the function says; the gates are asked before,
+ * - `approval`: calls wait to be allowed, all of them or those the function says; the gates are asked before,
  *   and again when an allowed call runs. A function that fails or throws has said yes. Not together with `manual`.
  * - `answerWithin`: how long an approval or a manual call waits; from then on the call counts as denied, or as unanswered.
  * - `retry`: repeats a failed handler within the call's timeout; each attempt counts in `call.attempt`. After a stop of the
  *   run no attempt starts, also where the handler blocks interruption: the failure of the last one is the call's.
  * - `onToolError`: decides about a failed call of this tool in the place of the run's own `onToolError`: `"continue"`,
- *   `"halt"`, or a function `(call, error)` which gets what the handler reports, or a {@link ToolError}. Write it after
- *   the handler, from which its type comes.
+ *   `"halt"`, or a function `(call, error)` which gets what the handler reports, or a {@link ToolError}, and returns an
+ *   Effect of an {@link ErrorDecision}. It is also asked about calls with `invalid_arguments` or `truncated_arguments`, which
+ *   never ran: see `ToolRunner.OnToolError`. Write it after the handler, from which its type comes. Name a handler that is
+ *   an `Effect.fn` in a `const` before the tool when this is a function. A handler that fails in several ways is one
+ *   `Effect.gen`, or has the union of them as `failure`: of several `Effect.fail` the compiler takes the type of the first.
  * - `maxResultChars`: how many characters (UTF-16 code units) of the encoded result the model reads, in the place of
- *   `Policy.resultLimit`; `0` or `Infinity` for all of them. `Policy.resultCut` says what is kept of a longer one. Errors
- *   have their own limit.
+ *   `Policy.resultLimit`; `0` or `Infinity` for all of them. `Policy.resultCut` says what is kept of a longer one. A JSON
+ *   result that is cut is no JSON any more. Errors have their own limit.
  * - `compact`, `summary`: the model is offered one line, and asks the `tool_help` tool for the schema.
  *
  * @category models
@@ -269,6 +276,15 @@ export type Options<
   H extends Effect.Effect<unknown, unknown, unknown> = Effect.Effect<unknown, unknown, unknown>,
   Fatal = never
 > = Declared.Options<P, S, E, R, H, Fatal>
+
+/**
+ * How a tool that is a run of its own is declared, for {@link fromChat}: `chat` gives the run, `result` what the call comes
+ * to by it, and the rest is as in {@link Options}.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type ChatOptions<P, A, E, R, Fatal = never> = Declared.ChatOptions<P, A, E, R, Fatal>
 
 /**
  * A tool. Throws a `TypeError` that names the option for a name, a flag, parameters or a timeout that cannot be used.
@@ -367,7 +383,7 @@ export const fromChat = <
   Fatal = never
 >(
   name: Name,
-  options: Declared.ChatOptions<P, A, E, R, Fatal>
+  options: ChatOptions<P, A, E, R, Fatal>
 ): Made<Name, P, A, E | SubAgent.ChatFailed, R, Fatal> =>
   make(
     name,
@@ -393,8 +409,10 @@ export const error = <E>(reason: E): Error<E> => Outcomes.brand({ _tag: "Error",
 /**
  * What a handler succeeds with when the model is to see more than a text: text, image and file parts, each image and file
  * by its `url` or its base64 `data`. The parts pass by the tool's `success` schema and the run's `Encoder`, and are the
- * `content` of the tool message and of `ToolResultEncoded`. Each protocol writes them in its own way; a part that it has
- * no way for is told in one line with its kind, type and size. The result limit is for the texts among them.
+ * `content` of the tool message and of `ToolResultEncoded`. Anthropic and OpenAI Responses have images within the tool's
+ * answer; OpenAI Chat and Gemini, whose answers hold none, have them behind the answers of the turn, as a user's, each led
+ * in by the id of its call. A part that a protocol has no way for is told in one line with its kind, type and size. The
+ * result limit is for the texts among them.
  *
  * Throws a `TypeError` that names the part for one that is no text, image or file, or has neither `url` nor `data`.
  *
@@ -432,7 +450,8 @@ export const content = (parts: ReadonlyArray<Message.Part>): Content => Contents
  * What a handler succeeds with to ask the user a question. The run ends with outcome `AskUser` once the other calls of
  * the turn have been answered or wait themselves. A list is what the user may choose from, or whatever a user interface
  * makes of it. `answer` is the type of the answer: only one that fits is taken, by way of its JSON Schema, so that it is
- * held to it in another process as well. From `within` on the question counts as answered with `default`.
+ * held to it in another process as well. Once `within` is over no answer is taken any more, and `Session.expire` answers
+ * the question with `default`.
  *
  * @category constructors
  * @since 0.1.0
@@ -455,6 +474,10 @@ export {
   /**
    * What an `onToolError` function decides, and how it says so: go on with a replacement result, end the run as a tool
    * error, or fail the run with a typed error of its own.
+   *
+   * `continue(x)` answers the call with `x` as a result, without `isError`. An error that is given as `x` is written as a
+   * plain value, which may be `{}`: `continue(Tool.error(error))` writes the text that `"continue"` writes, but that the
+   * tool's `failure` schema is not applied.
    *
    * @category constructors
    * @since 0.1.0

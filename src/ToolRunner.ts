@@ -34,9 +34,15 @@ import type * as Tool from "./Tool.ts"
 
 /**
  * What happens after a call failed: `"continue"` hands the error to the model, `"halt"` ends the run, and a function
- * `(call, error)` decides by `Tool.ErrorDecision`. It is asked once per failing call, outside the call's timeout, and
- * gets what the handler reported (`Failure`, of all tools of the run) or a `Tool.ToolError`. A tool's own `onToolError`
- * goes before it.
+ * `(call, error)` returns an Effect of a `Tool.ErrorDecision`. It is asked once per failing call, outside the call's
+ * timeout, and gets what the handler reported (`Failure`, of all tools of the run) or a `Tool.ToolError`. A tool's own
+ * `onToolError` goes before it.
+ *
+ * **Gotchas**
+ *
+ * It decides also about calls that never ran since the model wrote them wrong: those with the reason `unknown_tool`,
+ * `invalid_arguments` or `truncated_arguments`. With `"halt"`, or a function that does not look at `error.reason`, a slip of
+ * the model ends your run. It does not decide about calls that were `denied` or `cancelled`.
  *
  * @category models
  * @since 0.1.0
@@ -46,25 +52,29 @@ export type OnToolError<E = never, R = never, Failure = unknown> = Answer.OnTool
 /**
  * How calls are run.
  *
- * - `toolTimeout` (30 s): per call, from the start of its handler; a tool's own `timeout` wins; `"infinity"` for none.
+ * - `toolTimeout` (30 s): per call, from the start of its handler; a tool's own `timeout` wins; `"infinity"` for none. The
+ *   call is answered when its time is up, also where its handler does not stop, and the model goes on. The handler then
+ *   keeps its place for the grace period, and the end of the run waits for it that long.
  * - `maxConcurrency`: handlers at once; by default twice the number of cores, at most one per call.
  * - `context`: what handlers get as `call.context`; replaces the application's.
  * - `grace` (5 s): how long a handler may take to stop before it is abandoned; after its answer, how long the fibers may
  *   take that it has forked. Until then it keeps its place.
  * - `requestId`, `sessionId`: handed to handlers; a request id is made when none is given.
  * - `deadline`: when the run is stopped softly, from its start (`Limits.DeadlineInput`), its tools earlier by what is kept
- *   for a last answer of the model. What does not stop at once has its `grace` on top. The earlier of it and what a run
- *   around this one has left counts.
+ *   for a last answer of the model. What does not stop at once has its `grace` on top, and uses up that time: let `reserve`
+ *   be more than `grace`. The earlier of it and what a run around this one has left counts.
  * - `cancel`: an `AbortSignal`, or an effect that succeeds, to stop softly: nothing starts any more, running handlers are
  *   interrupted (those with `interrupt: "block"` finish), and every call is answered.
- * - `approved`: the ids of calls that somebody has allowed to run. Without it a call whose tool asks for an approval is
- *   not run, and stands in the result's `suspensions`.
+ * - `approved`: the ids of calls that are allowed to run. Without it a call whose tool asks for an approval is not run, and
+ *   stands in the result's `suspensions`.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Options<E = never, R = never, Failure = unknown> extends Settings.RunnerOptions<E, R, Failure> {
+  /** The index of the step that the calls are of, as handlers read it: `0` if none is given. */
   readonly stepIndex?: number
+  /** The ids of calls that are allowed to run although their tools ask for an approval. */
   readonly approved?: ReadonlyArray<string>
 }
 

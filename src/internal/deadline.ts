@@ -4,7 +4,7 @@
  */
 import type * as Duration from "effect/Duration"
 
-/** From the start of the run; `reserve` is what is kept for the last answer. */
+/** From the start of the run; `reserve` is what is kept for the last answer: a quarter, at most ten seconds. */
 export type Input = Duration.Input | { readonly after: Duration.Input; readonly reserve?: Duration.Input }
 
 /** What a caller asked for, in milliseconds. */

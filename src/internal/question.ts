@@ -16,9 +16,13 @@ import * as Parameters from "./parameters.ts"
 
 /** How a question is asked, besides its words. */
 export interface Options<A> {
+  /** What the user may choose from, or whatever a user interface makes of it: plain data. An answer is not held to it. */
   readonly opts?: ReadonlyArray<unknown>
+  /** The type of the answer. One that does not fit is refused as `invalid_answer`, and the question goes on waiting. */
   readonly answer?: Schema.Codec<A, any>
+  /** How long the question waits, from when it is asked; a number is milliseconds. Without it, it waits for ever. */
   readonly within?: Durations.Input
+  /** The answer that counts once `within` is over and `Session.expire` is called. Without it the model reads that it had none. */
   readonly default?: NoInfer<A>
 }
 

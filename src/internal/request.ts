@@ -15,13 +15,21 @@ import * as Toolbox from "./toolbox.ts"
 
 /** The options that concern the model. */
 export interface ModelOptions {
+  /** Put in front of the messages of each request, and kept out of the thread. */
   readonly system?: string
+  /** The name of the model: by default that of `Policy.Defaults`, else the adapter's. */
   readonly model?: string
+  /** How freely the model chooses its words. The provider's by default. */
   readonly temperature?: number | null
+  /** How many tokens a reply may have. The adapter's by default, else the provider's. */
   readonly maxTokens?: number | null
+  /** Whether and which tools the model may call. The model decides by default. */
   readonly toolChoice?: Adapter.ToolChoice | null
+  /** The form that the answer has to have. Free text by default. */
   readonly responseFormat?: Adapter.ResponseFormat | null
+  /** What requests of one conversation have in common, for the provider's cache. A session gives its id. */
   readonly cacheKey?: string
+  /** Fields of the provider's own, as the adapter takes them. */
   readonly options?: Readonly<Record<string, unknown>>
 }
 

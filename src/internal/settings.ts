@@ -14,15 +14,31 @@ import * as Json from "./json.ts"
 
 /** The options that concern the running of tools. */
 export interface RunnerOptions<E, R, Failure = unknown> {
+  /**
+   * What a failed call does to the run: `"continue"` (the default), `"halt"`, or a function. It decides also about calls
+   * that the model wrote wrong: look at `error.reason`.
+   */
   readonly onToolError?: Answer.OnToolError<E, R, Failure> | null
+  /** How long a call may take, from the start of its handler: 30 seconds by default. A number is milliseconds. */
   readonly toolTimeout?: Duration.Input | "infinity" | null
+  /** How many handlers run at once: by default twice the number of cores. */
   readonly maxConcurrency?: number | null
+  /** What handlers read as `call.context`: by default the application's (`Policy.Defaults`), which it replaces, else `{}`. */
   readonly context?: Readonly<Record<string, unknown>> | null
+  /** What handlers and spans name the run by. One is made if none is given. */
   readonly requestId?: string | null
+  /** What handlers read as `call.sessionId`. A session gives its own. */
   readonly sessionId?: string | null
+  /** How the run decides: `Policy.standard` by default. */
   readonly policy?: Policy.Policy | null
+  /** How long what is stopped may take to stop before it is left behind: 5 seconds by default. A number is milliseconds. */
   readonly grace?: Duration.Input | "infinity" | null
+  /** An `AbortSignal`, or an effect that succeeds: then the run stops softly, and comes to a result. None by default. */
   readonly cancel?: Cancellation.Source<R> | null
+  /**
+   * How long the run may take: a duration (a number is milliseconds), or `{ after, reserve }` with what is kept for a last
+   * answer of the model. Let `reserve` be more than `grace`. None by default.
+   */
   readonly deadline?: Deadline.Input | null
 }
 

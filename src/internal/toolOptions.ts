@@ -48,26 +48,45 @@ type Later<E> = [E][E extends unknown ? 0 : never]
 
 /** What every tool may declare besides its handler. */
 interface Declarations<P, E, R, Fatal> {
+  /** What the tool is for, as the model reads it. Empty by default. */
   readonly description?: string
+  /** What the model may send: fields of Effect Schemas, a Schema, `z.object(…)`, or a JSON Schema. `{}` for none. */
   readonly parameters: P
+  /** Decides from the arguments whether the call makes sense. Asked first; all but `true` is a denial. */
   readonly validate?: Gate<Parameters.Type<P>, Validation, R>
+  /** Decides from the arguments whether the call is allowed. Asked second; all but `true` is a denial. */
   readonly authorize?: Gate<Parameters.Type<P>, Authorization, R>
+  /** Whether calls wait to be allowed (`Session.approve`), all or those for which it says `true`. None by default. */
   readonly approval?: boolean | Approval<Parameters.Type<P>, R>
+  /** How long an approval or a manual call waits; a number is milliseconds. For ever by default. */
   readonly answerWithin?: Durations.Input
+  /** It changes nothing, and starts while the model still speaks (`Policy.start`). `false` by default. */
   readonly readOnly?: boolean
+  /** A hint for a user interface, as in MCP: it may destroy something. `false` by default. */
   readonly destructive?: boolean
+  /** A hint, as in MCP: to run it again with the same arguments changes nothing more. `false` by default. */
   readonly idempotent?: boolean
+  /** A hint, as in MCP: it reaches what is outside of the application. `false` by default. */
   readonly openWorld?: boolean
+  /** `"exclusive"` runs alone, `"shared"` beside others. The policy's by default, which is `"shared"`. */
   readonly concurrency?: Tool.Concurrency | ((args: Parameters.Type<P>) => Tool.Concurrency)
+  /** `"block"` lets the handler finish within the grace period when it is stopped. The policy's by default: `"cancel"`. */
   readonly interrupt?: Interrupt
+  /** How long a call may take; a number is milliseconds, `"infinity"` is no limit. The run's `toolTimeout` by default. */
   readonly timeout?: Durations.Input
+  /** Repeats a handler that failed, within the timeout. A call is not repeated by default. */
   readonly retry?: Schedule.Schedule<unknown, unknown, never, R>
   /** What becomes of the run after a call of this tool failed: it goes before the run's own `onToolError`. */
   readonly onToolError?: Answer.OnToolError<Fatal, R, Later<E>>
+  /** How many handlers may run at once under a key, over all runs. None by default. */
   readonly limits?: ReadonlyArray<Limit<Parameters.Type<P>>>
+  /** How many characters of a result the model reads. `Policy.resultLimit` by default, `0` for all. */
   readonly maxResultChars?: number
+  /** The one line that the model reads of a `compact` tool. */
   readonly summary?: string
+  /** The model reads one line, and asks `tool_help` for the schema. `false` by default. */
   readonly compact?: boolean
+  /** What you attach to the tool. Heddle does not read it, and the model does not either. */
   readonly metadata?: Json.JsonObject
 }
 
@@ -94,17 +113,22 @@ export interface Options<
   H extends Effect.Effect<unknown, unknown, unknown> = Effect.Effect<unknown, unknown, unknown>,
   Fatal = never
 > extends Declarations<P, E, R, Fatal> {
+  /** Writes the result, before it is encoded for the model, and holds the handler to its type. */
   readonly success?: S
   /** Writes what the handler reports, before it is encoded for the model. Without it the class of the error says how. */
   readonly failure?: Schema.ConstraintCodec<E, unknown, unknown, R>
+  /** What runs: an Effect of the result, of `Tool.content`, `Tool.askUser` or `Tool.halt`. A `manual` tool has none. */
   readonly handler?: (
     args: Parameters.Type<P>,
     call: Tool.CallContext
   ) => Written<H> & Effect.Effect<Produced<S>, E, R>
+  /** Calls are handed to the caller (`Session.submitToolResult`) and never run. `false` by default. */
   readonly manual?: boolean
 }
 
 export interface ChatOptions<P, A, E, R, Fatal = never> extends Declarations<P, E | ChatFailed, R, Fatal> {
+  /** The events of the run, such as `Chat.stream` gives. */
   readonly chat: (args: Parameters.Type<P>, call: Tool.CallContext) => Stream.Stream<Event.Event, E, R>
+  /** What the call comes to by the result of the run. By default its last text, or a `Tool.ChatFailed`. */
   readonly result?: (result: Event.ChatResult) => Effect.Effect<A | Tool.AskUser | Tool.Halt, E, R>
 }

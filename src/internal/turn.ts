@@ -26,9 +26,13 @@ import { Worker } from "./worker.ts"
 
 /** What a consumer wants to see of the stream. The fold sees everything. */
 export interface View<R> {
+  /** Whether the stream has the pieces of text and reasoning. `true` by default. */
   readonly emitTextDeltas?: boolean
+  /** Whether the stream has the pieces of calls. `true` by default. */
   readonly emitToolDeltas?: boolean
+  /** Whether the stream has the provider's own chunks. `false` by default. */
   readonly includeRawChunks?: boolean
+  /** Sees every event, in order, before it is shown; the run waits for the effect that it may return. */
   readonly onEvent?: (event: Event.Event) => Effect.Effect<void, never, R> | void
 }
 
