@@ -279,7 +279,8 @@ type Options<T extends Tools, E, R, RHalt, REvent> = Chat.Options<T, E, R, RHalt
 export type Done<M extends StreamReducer.Mode = "chat"> = StreamReducer.Finalized<M>
 
 /**
- * Why an operation could not be done. The caller's session is as it was.
+ * Why an operation could not be done. The caller's session is as it was, and no approved call of it has run: once one
+ * has, a model that cannot be asked ends the operation with outcome `Failed`, so that its answer is kept.
  *
  * @category errors
  * @since 0.1.0

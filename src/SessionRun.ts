@@ -34,7 +34,7 @@ import * as StreamReducer from "./StreamReducer.ts"
 import type * as Tool from "./Tool.ts"
 import * as ToolRunner from "./ToolRunner.ts"
 
-/** Why an operation could not be done. The caller's session is as it was. */
+/** Why an operation could not be done. The caller's session is as it was, and no approved call of it has run. */
 export type Failure = Chat.ChatError | Conversation.SessionError
 
 type Session = Conversation.Session
@@ -223,6 +223,36 @@ const endOfApproved = (
   }
 }
 
+/** How a run ends whose model could not be asked although approved calls have run: with their answers, and the error. */
+const endOfUnasked = (
+  { state: { session } }: StreamReducer.StreamReducer,
+  error: unknown,
+  totalUsage: Event.ChatResult["totalUsage"]
+): ReadonlyArray<Event.Event> => {
+  const { thread } = Conversation.plain(session)
+  const outcome = { _tag: "Failed", error } as const
+  return [
+    { _tag: "Error", error },
+    { _tag: "ChatCompleted", result: Collector.chatResult({ thread, steps: [], outcome, totalUsage }) }
+  ]
+}
+
+/** The events of a run. Where it fails before the first reply of its model has begun, `end` takes its place. */
+const orElseUnasked = <E, R, R2>(
+  events: Stream.Stream<Event.Event, E, R>,
+  end: (error: E) => Stream.Stream<Event.Event, never, R2>
+): Stream.Stream<Event.Event, E, R | R2> => {
+  let hasBegun = false
+  return events.pipe(
+    Stream.mapArray((told) => {
+      // A reply that is asked for again counts as not begun.
+      hasBegun = told[told.length - 1]?._tag !== "StepReset"
+      return told
+    }),
+    Stream.catch((error): Stream.Stream<Event.Event, E, R2> => hasBegun ? Stream.fail(error) : end(error))
+  )
+}
+
 /** Calls that have been settled since the last run. Those that may run now, or wait again, have no answer yet. */
 const settledBefore = (session: Session): ReadonlyArray<Event.Event> => {
   const open = new Set([...session.approved, ...session.suspensions].map(({ id }) => id))
@@ -300,11 +330,18 @@ export const stream = <M extends StreamReducer.Mode, T extends Tools, E, R, RHal
       const { thread } = Conversation.plain(reducer.state.session)
       const { contextUpdate } = reducer.approved.tools.contextUpdate(session.approved.map((call) => call.id))
       const context = contextUpdate === undefined ? given.context ?? null : { ...given.context, ...contextUpdate }
-      return mode === "step" ? Step.stream(thread, given) : Chat.stream(thread, { ...given, context })
+      if (mode === "step") return Step.stream(thread, given)
+      const turns = Chat.stream(thread, { ...given, context })
+      if (!hasApproved) return turns
+      // What has run must not be lost with a failure, or the caller who tries again pays twice.
+      return orElseUnasked(turns, (error) =>
+        Stream.fromIterable(endOfUnasked(run.reducer, error, spending.total)).pipe(Stream.mapArrayEffect(seenBy)))
     })
     const whole = Stream.concat(opening, rest).pipe(
       Stream.mapArrayEffect(run.told),
-      Stream.tapError(() => run.fail),
+      Stream.tapError(() =>
+        run.fail
+      ),
       Stream.provideService(Executor.Executor, journaled(executor, requestId, run.write)),
       Stream.provideService(Limits.CurrentOperation, run.operation(false)),
       Stream.provideService(Limits.CurrentSpending, spending)
@@ -337,5 +374,6 @@ const finished = <M extends StreamReducer.Mode>(
 ): Effect.Effect<StreamReducer.Finalized<M>, Step.EngineError> => {
   const done = StreamReducer.finalize(reducer)
   const { response } = "steps" in done.result ? done.result.steps[0] ?? {} : done.result
-  return response?.error instanceof Step.EngineError ? Effect.fail(response.error) : Effect.succeed(done)
+  const hasRun = reducer.session.approved.length > 0
+  return response?.error instanceof Step.EngineError && !hasRun ? Effect.fail(response.error) : Effect.succeed(done)
 }
