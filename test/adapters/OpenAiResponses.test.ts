@@ -107,6 +107,140 @@ describe("text", () => {
       }
     }))
 
+  it.effect("M-35: a text is said once, however it is divided into parts", () =>
+    Effect.gen(function*() {
+      const streamed = (content_index: number, text: string) => delta("output_text", 0, text, { content_index })
+      const textDone = (content_index: number, text: string) =>
+        event("output_text.done", { output_index: 0, content_index, text })
+      const partDone = (content_index: number, text: string) =>
+        event("content_part.done", { output_index: 0, content_index, part: { type: "output_text", text } })
+      const parts = (...texts: ReadonlyArray<string>) =>
+        message("", { content: texts.map((text) => ({ type: "output_text", text, annotations: [] })) })
+      const hello = [streamed(0, "Hello "), streamed(1, "world")]
+      const six = [streamed(0, "ab"), streamed(1, "cd"), streamed(2, "ef")]
+      const four = [streamed(0, "abcd")]
+      const cases: ReadonlyArray<readonly [expected: string, ReadonlyArray<Replies.Json>]> = [
+        ["Hello world", [...hello, done(0, parts("Hello world"))]],
+        ["Hello world", [...hello, textDone(0, "Hello world")]],
+        ["Hello world", [...hello, partDone(0, "Hello world"), done(0, parts("Hello world"))]],
+        ["Hello world", [...hello, completed({ output: [parts("Hello world")] })]],
+        ["Hello world!", [...hello, done(0, parts("Hello world!"))]],
+        ["Hello world!", [...hello, textDone(1, "Hello world!"), done(0, parts("Hello world!"))]],
+        ["Hello world!", [...hello, done(0, parts("Hello world", "!"))]],
+        ["abcdef", [...six, done(0, parts("abcdef"))]],
+        ["abcdef", [...six, textDone(2, "abcdef"), partDone(2, "abcdef"), done(0, parts("abcdef"))]],
+        ["abcdef", [...six, done(0, parts("abc", "def"))]],
+        ["abcdef", [...six, done(0, { ...message(""), content: "abcdef" })]],
+        ["abcd", [...four, done(0, parts("ab", "cd"))]],
+        ["abcd", [...four, completed({ output: [parts("ab", "cd")] })]],
+        ["abcd", [...four, textDone(0, "ab"), textDone(1, "cd")]],
+        ["abcd", [...four, partDone(0, "ab"), partDone(1, "cd"), done(0, parts("ab", "cd"))]],
+        ["abcdef", [...four, done(0, parts("ab", "cdef"))]],
+        ["abcdef", [...four, textDone(0, "ab"), textDone(1, "cd"), textDone(2, "ef"), done(0, parts("abcdef"))]],
+        ["aab", [streamed(0, "a"), streamed(1, "ab"), textDone(0, "a"), textDone(1, "ab"), done(0, parts("a", "ab"))]],
+        ["abab", [streamed(0, "ab"), textDone(0, "ab"), streamed(1, "ab"), textDone(1, "ab"), done(0, parts("abab"))]]
+      ]
+      for (const [expected, telling] of cases) {
+        const events = yield* eventsOf(added(0, message("")), ...telling, completed())
+        const text = of(events, "TextCompleted").map((event) => event.text)
+        assert.deepStrictEqual([textOf(events), text], [expected, [expected]], JSON.stringify(telling))
+        assert.deepStrictEqual(Message.text(last(events).message), expected)
+      }
+      const trimmed = yield* eventsOf(
+        streamed(0, "Hello \n"),
+        textDone(0, "Hello"),
+        done(0, parts("Hello")),
+        completed()
+      )
+      assert.strictEqual(Message.text(last(trimmed).message), "Hello")
+    }))
+
+  it.effect("M-35: thoughts and refusals are said once, however they are divided into parts", () =>
+    Effect.gen(function*() {
+      const summary = (...texts: ReadonlyArray<string>) => ({
+        type: "reasoning",
+        id: "rs_1",
+        summary: texts.map((text) => ({ type: "summary_text", text }))
+      })
+      const thought = (index: number, text: string) =>
+        delta("reasoning_summary_text", 0, text, { summary_index: index })
+      const raw = (index: number, text: string) => delta("reasoning_text", 0, text, { content_index: index })
+      const listedRaw = { ...summary("ab", "cd"), content: [{ type: "reasoning_text", text: "Raw." }] }
+      const tellings: ReadonlyArray<readonly [expected: string, ReadonlyArray<Replies.Json>]> = [
+        ["abcd", [thought(0, "ab"), thought(1, "cd"), done(0, summary("abcd"))]],
+        ["abcd", [thought(0, "abcd"), done(0, summary("ab", "cd"))]],
+        ["abcd", [raw(0, "ab"), raw(1, "cd"), done(0, summary("abcd"))]],
+        ["Raw.abcd", [raw(0, "Raw."), thought(0, "abcd"), done(0, listedRaw)]],
+        ["Raw.abcd", [raw(0, "Raw."), thought(0, "a"), thought(1, "bc"), done(0, listedRaw)]]
+      ]
+      for (const [expected, telling] of tellings) {
+        const events = yield* eventsOf(added(0, summary()), ...telling, said("Hi", 1), completed())
+        assert.strictEqual(thoughtOf(events), expected, JSON.stringify(telling))
+        const kept = last(events).message.reasoning ?? []
+        assert.strictEqual(kept.map((part) => part.type === "reasoning" ? part.text : "").join(""), expected)
+      }
+      const refusals = (...texts: ReadonlyArray<string>) =>
+        message("", { content: texts.map((refusal) => ({ type: "refusal", refusal })) })
+      const refused = (index: number, text: string) => delta("refusal", 0, text, { content_index: index })
+      for (
+        const telling of [
+          [refused(0, "No, "), refused(1, "never."), done(0, refusals("No, never."))],
+          [refused(0, "No, never."), done(0, refusals("No, ", "never."))]
+        ]
+      ) {
+        const events = yield* eventsOf(added(0, message("")), ...telling, completed())
+        assert.strictEqual(last(events).metadata?.["refusal"], "No, never.")
+      }
+    }))
+
+  it.effect("M-35: a text is said once where only its id, or nothing, tells which item an event belongs to", () =>
+    Effect.gen(function*() {
+      const whole = message("Hello", { id: "m" })
+      const of0 = (rest: Replies.Json, text = "Hello") => event("output_text.delta", { delta: text, ...rest })
+      const tellings: ReadonlyArray<ReadonlyArray<Replies.Json>> = [
+        [of0({ item_id: "m" }), done(0, whole)],
+        [of0({ item_id: "m", output_index: 3 }), done(0, whole)],
+        [of0({}), done(0, whole)],
+        [of0({ item_id: "m" }), completed({ output: [whole] })],
+        [
+          of0({ item_id: "m" }, "Hel"),
+          added(0, message("", { id: "m" })),
+          of0({ output_index: 0 }, "lo"),
+          done(0, whole)
+        ],
+        [of0({ item_id: "m", output_index: 3 }, "Hel"), added(0, message("", { id: "m" })), done(0, whole)],
+        [added(0, { ...message(""), id: undefined }), of0({ item_id: "m", output_index: 0 }), done(1, whole)],
+        [
+          of0({ item_id: "m", output_index: 3 }),
+          event("output_text.done", { item_id: "m", text: "Hello" }),
+          done(0, whole)
+        ]
+      ]
+      for (const telling of tellings) {
+        const events = yield* eventsOf(...telling, completed())
+        assert.deepStrictEqual(
+          [textOf(events), Message.text(last(events).message)],
+          ["Hello", "Hello"],
+          JSON.stringify(telling)
+        )
+      }
+      const two = yield* eventsOf(
+        of0({ item_id: "m1", output_index: 4 }, "a"),
+        of0({ item_id: "m2", output_index: 7 }, "b"),
+        done(0, message("a", { id: "m1" })),
+        done(1, message("b", { id: "m2" })),
+        completed()
+      )
+      assert.deepStrictEqual([textOf(two), Message.text(last(two).message)], ["ab", "ab"])
+      const called = yield* eventsOf(
+        event("function_call_arguments.delta", { item_id: "fc_c1", output_index: 5, delta: "{\"a\":1}" }),
+        done(0, call("c1", "f", "{\"a\":1}")),
+        completed()
+      )
+      const [given] = of(called, "ToolCallCompleted")
+      assert.deepStrictEqual([given?.name, given?.arguments], ["f", { a: 1 }])
+    }))
+
   it.effect("M-35: so are thoughts and refusals, whatever place in the item they are listed at", () =>
     Effect.gen(function*() {
       const thought = (rest: Replies.Json) => ({ type: "reasoning", id: "rs_1", summary: [], ...rest })

@@ -15,65 +15,197 @@ export type Place = "content" | "summary"
 /** Who tells the whole of a text: an event of the text, one of its part, or the item. */
 export type Teller = "text" | "part" | "item"
 
-export interface Piece {
+/** A text as the item lists it. */
+export interface Listed {
   readonly place: Place
-  text: string
-  /** Who has told the whole of it. */
-  readonly told: Set<Teller>
+  readonly index: unknown
+  readonly whole: string
 }
 
-/** The texts of one kind in an item. */
+class Piece {
+  readonly place: Place
+  text = ""
+  /** By teller: how many of its first characters that one has told, infinitely many when it has told the whole. */
+  private readonly told = new Map<Teller, number>()
+
+  constructor(place: Place) {
+    this.place = place
+  }
+
+  isTold(teller: Teller): boolean {
+    return this.told.get(teller) === Infinity
+  }
+
+  /** What the teller has not told of it. */
+  rest(teller: Teller): string {
+    return this.text.slice(this.told.get(teller) ?? 0)
+  }
+
+  /** Whether the untold text is the beginning of another text, or goes on with it. */
+  isAlike(teller: Teller, whole: string): boolean {
+    const rest = this.rest(teller)
+    return whole.startsWith(rest) || rest.startsWith(whole)
+  }
+
+  /** The teller tells what is left. It outweighs what was streamed; what was not streamed is given back. */
+  end(teller: Teller, whole: string): string {
+    const rest = this.rest(teller)
+    this.text = this.text.slice(0, this.text.length - rest.length) + whole
+    this.told.set(teller, Infinity)
+    return whole.startsWith(rest) ? whole.slice(rest.length) : ""
+  }
+
+  /** The teller tells a part of what is left. */
+  goOn(teller: Teller, length: number): void {
+    this.told.set(teller, (this.told.get(teller) ?? 0) + length)
+  }
+
+  /** What the teller began to tell and never went on with is no part of the text. */
+  cut(teller: Teller): void {
+    if (!this.told.has(teller) || this.isTold(teller)) return
+    this.text = this.text.slice(0, this.told.get(teller))
+    this.told.set(teller, Infinity)
+  }
+}
+
+/**
+ * The texts of one kind in an item. Servers divide and number the texts of an item in one way while they stream and in
+ * another when they repeat them, so that a repetition is compared with the characters that were streamed: it may be one
+ * of the streamed texts, several of them in a row, or a part of one.
+ */
 export class Texts {
-  /** In the order in which they began. */
-  readonly all: Array<Piece> = []
-  private readonly byPlace = new Map<string, Piece>()
+  /** In the order in which they began. None is empty. */
+  private readonly all: Array<Piece> = []
+  private readonly byPlace = new Map<string, number>()
   /** By teller: the texts before that one have been told. */
   private readonly next = new Map<Teller, number>()
 
-  /** The text at a place, which begins there if there is none. */
-  at(place: Place, index: unknown): Piece {
-    return this.byPlace.get(`${place}:${String(index)}`) ?? this.begin(place, index)
+  get text(): string {
+    return this.all.map(({ text }) => text).join("")
+  }
+
+  /** A fragment of the text at a place. */
+  add(place: Place, index: unknown, fragment: string): void {
+    if (fragment === "") return
+    const known = this.all[this.byPlace.get(keyOf(place, index)) ?? -1]
+    const piece = known ?? this.begin(place, index)
+    piece.text += fragment
+  }
+
+  /** The whole of a text is told. Gives what was not streamed of it. */
+  tell(teller: Teller, { index, place, whole }: Listed, isOneOfAll = false): string {
+    if (whole === "") return ""
+    const position = this.find(teller, place, index, whole, isOneOfAll)
+    const piece = this.all[position]
+    if (piece === undefined) return this.begin(place, index).end(teller, whole)
+    const row = this.row(teller, position, whole)
+    if (row !== undefined) return this.endRow(teller, position, row, whole)
+    const rest = piece.rest(teller)
+    if (rest.length === whole.length || !rest.startsWith(whole)) return piece.end(teller, whole)
+    piece.goOn(teller, whole.length)
+    return ""
+  }
+
+  /** All texts of the kind are told. Gives what was not streamed of them. */
+  list(listed: ReadonlyArray<Listed>): string {
+    const places = new Set(listed.map(({ place }) => place))
+    if (listed.length === 0) return ""
+    const all = this.cover(this.all, listed)
+    if (all !== undefined) return all
+    const rest = [...places].map((place) => {
+      const here = listed.filter((one) => one.place === place)
+      return this.cover(this.all.filter((piece) => piece.place === place), here) ??
+        here.map((one) => this.tell("item", one, here.length <= this.all.length)).join("")
+    }).join("")
+    for (const piece of this.all) if (places.has(piece.place)) piece.cut("item")
+    return rest
+  }
+
+  /** What the listed texts go on with, if they begin with all that was streamed, however that was divided. */
+  private cover(pieces: ReadonlyArray<Piece>, listed: ReadonlyArray<Listed>): string | undefined {
+    const last = pieces.at(-1)
+    const said = pieces.map(({ text }) => text).join("")
+    const told = listed.map(({ whole }) => whole).join("")
+    if (last === undefined || !told.startsWith(said)) return undefined
+    for (const piece of pieces) piece.end("item", piece.rest("item"))
+    let start = 0
+    for (const { index, place, whole } of listed) {
+      const left = whole.slice(Math.max(0, said.length - start))
+      if (start >= said.length && left !== "") this.begin(place, index).end("item", left)
+      else last.text += left
+      start += whole.length
+    }
+    return told.slice(said.length)
   }
 
   /**
-   * The text whose whole is told. Servers number the texts of an item in one way while they stream and in another when
-   * they repeat them, so that the text at a place counts only as long as no other text that is still to be told is more
-   * alike: what a text was before, or goes on with. `isOneOfAll` says that as many texts are told as have begun at most:
-   * then the next one at hand is meant, even if it was rewritten.
+   * Which text is meant, if any. The one at the place counts only as long as the next one that is still to be told is not
+   * more alike. `isOneOfAll` says that as many texts are told as have begun at most: then the next one at hand is meant,
+   * even if it was rewritten.
    */
-  whole(teller: Teller, place: Place, index: unknown, whole: string, isOneOfAll: boolean): Piece {
-    const own = this.byPlace.get(`${place}:${String(index)}`)
-    const next = this.following(teller)
-    const isOpen = own !== undefined && !own.told.has(teller)
-    const isNext = next !== undefined && (isAlike(next, whole) || (!isOpen && isOneOfAll && next.place === place))
-    const found = isOpen && (!isNext || isAlike(own, whole)) ? own : isNext ? next : this.begin(place, index)
-    found.told.add(teller)
-    return found
+  private find(teller: Teller, place: Place, index: unknown, whole: string, isOneOfAll: boolean): number {
+    const ownPosition = this.byPlace.get(keyOf(place, index)) ?? -1
+    const nextPosition = this.following(teller)
+    const own = this.all[ownPosition]
+    const next = this.all[nextPosition]
+    const isOpen = own !== undefined && !own.isTold(teller)
+    const isNext = next !== undefined &&
+      (next.isAlike(teller, whole) || (!isOpen && isOneOfAll && next.place === place))
+    if (isOpen && (!isNext || own.isAlike(teller, whole))) return ownPosition
+    return isNext ? nextPosition : -1
+  }
+
+  /** The end of a row of texts that a whole consists of, or begins with if no more have begun. */
+  private row(teller: Teller, first: number, whole: string): number | undefined {
+    const place = this.all[first]?.place
+    let position = first
+    let length = 0
+    for (; position < this.all.length && length < whole.length; position++) {
+      const piece = this.all[position]
+      if (piece === undefined || piece.place !== place || piece.isTold(teller)) break
+      const rest = piece.rest(teller)
+      if (!whole.startsWith(rest, length)) break
+      length += rest.length
+    }
+    const isWhole = length === whole.length || position === this.all.length
+    return isWhole && position > first + 1 ? position : undefined
+  }
+
+  private endRow(teller: Teller, first: number, end: number, whole: string): string {
+    let left = whole
+    let added = ""
+    for (const [index, piece] of this.all.slice(first, end).entries()) {
+      const rest = piece.rest(teller)
+      added = piece.end(teller, index === end - first - 1 ? left : rest)
+      left = left.slice(rest.length)
+    }
+    return added
   }
 
   /** The first text that is still to be told. */
-  private following(teller: Teller): Piece | undefined {
+  private following(teller: Teller): number {
     let position = this.next.get(teller) ?? 0
-    while (this.all[position]?.told.has(teller) === true) position++
+    while (this.all[position]?.isTold(teller) === true) position++
     this.next.set(teller, position)
-    return this.all[position]
+    return position
   }
 
   private begin(place: Place, index: unknown): Piece {
-    const piece: Piece = { place, text: "", told: new Set() }
+    const piece = new Piece(place)
+    this.byPlace.set(keyOf(place, index), this.all.length)
     this.all.push(piece)
-    this.byPlace.set(`${place}:${String(index)}`, piece)
     return piece
   }
 }
 
-/** Whether one of two texts is the beginning of the other. */
-const isAlike = ({ text }: Piece, whole: string): boolean => whole.startsWith(text) || text.startsWith(whole)
+const keyOf = (place: Place, index: unknown): string => `${place}:${String(index)}`
 
 export interface Item {
   readonly position: number
   readonly type: string
   id: string | undefined
+  /** The id that the first event inside it gave it, as long as its own is not known. */
+  eventId: string | undefined
   /** The item as the wire last told it; nothing for one whose header is missing. */
   wire: Json.JsonObject | undefined
   /** Its texts, by kind. */
@@ -93,6 +225,8 @@ export class Items {
   readonly all: Array<Item> = []
   private readonly byPlace = new Map<string, Item>()
   private readonly byId = new Map<string, Item>()
+  /** By type: the latest item whose index is not known. */
+  private readonly unplaced = new Map<string, Item>()
   private readonly byType = new Map<string, Array<Item>>()
 
   /** The items of a type, in the order in which they began. */
@@ -106,6 +240,7 @@ export class Items {
       position,
       type,
       id: undefined,
+      eventId: undefined,
       wire: undefined,
       texts: new Map(),
       hasText: false,
@@ -113,7 +248,8 @@ export class Items {
       isDone: false
     }
     this.all.push(item)
-    if (index !== undefined) this.byPlace.set(placeOf(type, index), item)
+    if (index === undefined) this.unplaced.set(type, item)
+    else this.byPlace.set(placeOf(type, index), item)
     const alike = this.byType.get(type)
     if (alike === undefined) this.byType.set(type, [item])
     else alike.push(item)
@@ -130,24 +266,49 @@ export class Items {
   /** The item that begins: a new one, unless an event of it came before its header, or the header comes again. */
   begun(wire: Json.JsonObject, index: unknown): Item {
     const type = typeOf(wire)
+    const id = Wire.string(wire["id"])
     const placed = this.byPlace.get(placeOf(type, index))
-    const isKnown = placed?.isDone === false && (placed.wire === undefined || placed.id === Wire.string(wire["id"]))
-    return isKnown ? placed : this.open(type, index)
+    const isKnown = placed?.isDone === false && (placed.wire === undefined || placed.id === id)
+    if (isKnown) return placed
+    const early = this.early(type, id)
+    return early === undefined ? this.open(type, index) : this.place(early, index)
   }
 
   /** The item that is complete, or nothing if that is told once more. */
   ended(wire: Json.JsonObject, index: unknown): Item | undefined {
     const type = typeOf(wire)
     const id = Wire.string(wire["id"])
-    const found = this.find(type, index, id)
+    const found = this.find(type, index, id) ?? this.early(type, id)
     if (found?.isDone === true && found.id === id && found.wire?.["call_id"] === wire["call_id"]) return undefined
-    return found === undefined || found.isDone ? this.open(type, index) : found
+    return found === undefined || found.isDone ? this.open(type, index) : this.place(found, index)
   }
 
   /** The item of an event inside it, which may come before its header. */
   of(type: string, event: Json.JsonObject): Item {
     const index = event["output_index"]
-    return this.find(type, index, Wire.string(event["item_id"])) ?? this.open(type, index)
+    const id = Wire.string(event["item_id"])
+    const item = this.find(type, index, id) ?? this.open(type, index)
+    if (id !== undefined && item.id === undefined && item.eventId === undefined) {
+      item.eventId = id
+      if (!this.byId.has(id)) this.byId.set(id, item)
+    }
+    return item
+  }
+
+  /** An item of which only events are known: that of the id, or else one whose index they did not tell. */
+  private early(type: string, id: string | undefined): Item | undefined {
+    const named = id === undefined ? undefined : this.byId.get(id)
+    const isEarly = (item: Item | undefined) => item?.type === type && item.wire === undefined && !item.isDone
+    if (isEarly(named)) return named
+    const unplaced = this.unplaced.get(type)
+    return isEarly(unplaced) ? unplaced : undefined
+  }
+
+  /** The item stands at the index, too, unless another one does. */
+  private place(item: Item, index: unknown): Item {
+    const key = placeOf(item.type, index)
+    if (index !== undefined && !this.byPlace.has(key)) this.byPlace.set(key, item)
+    return item
   }
 
   /** An id that is unknown says nothing; one that is known outweighs the index. */

@@ -9,7 +9,7 @@ import * as CallArguments from "../../internal/callArguments.ts"
 import * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
 import type * as CallFragments from "./callFragments.ts"
-import { type Item, Items, type Kind, type Place, type Teller, Texts, typeOf } from "./responsesItems.ts"
+import { type Item, Items, type Kind, type Listed, type Place, type Teller, Texts, typeOf } from "./responsesItems.ts"
 import * as Wire from "./wire.ts"
 
 /** Under this key stands what has to go back to a server of this protocol, and to no other. */
@@ -107,8 +107,9 @@ export class Output {
     }
     if (item.type === customType) return
     if (isHosted(item)) return this.list(item, out)
-    if (typeof wire["content"] === "string") this.tell(item, "item", "text", "content", 0, wire["content"], out, 1)
-    for (const place of ["summary", "content"] as const) this.listed(item, place, Wire.list(wire[place]), out)
+    const said = wire["content"]
+    const content = typeof said === "string" ? [{ type: "output_text", text: said }] : Wire.list(said)
+    this.listed(item, [["summary", Wire.list(wire["summary"])], ["content", content]], out)
   }
 
   // -------------------------------------------------------------------------------------------------------------------
@@ -178,14 +179,14 @@ export class Output {
   delta(kind: Kind, place: Place, event: Json.JsonObject, out: Events): void {
     const delta = Wire.string(event["delta"])
     if (delta === undefined) return
-    textsOf(this.items.of(typeOfKind(kind), event), kind).at(place, indexOf(place, event)).text += delta
+    textsOf(this.items.of(typeOfKind(kind), event), kind).add(place, indexOf(place, event), delta)
     emit(kind, delta, out)
   }
 
   /** The whole of a text. */
   settle(kind: Kind, place: Place, event: Json.JsonObject, out: Events): void {
-    const whole = Wire.string(event["text"]) ?? Wire.string(event["refusal"]) ?? ""
-    this.tell(this.items.of(typeOfKind(kind), event), "text", kind, place, indexOf(place, event), whole, out)
+    const whole = wholeOf(event)
+    this.tell(this.items.of(typeOfKind(kind), event), "text", kind, { place, index: indexOf(place, event), whole }, out)
   }
 
   /** A part of an item, empty when it begins and whole when it ends. */
@@ -193,54 +194,38 @@ export class Output {
     const part = Wire.object(event["part"])
     const kind = kindOf(part)
     if (kind === undefined) return
+    this.annotated(part)
     const item = this.items.of(typeOfKind(kind), event)
-    this.part(item, "part", place, indexOf(place, event), part, out)
+    this.tell(item, "part", kind, { place, index: indexOf(place, event), whole: wholeOf(part) }, out)
   }
 
-  /** All parts of an item at a place. */
-  private listed(item: Item, place: Place, parts: ReadonlyArray<Json.JsonObject>, out: Events): void {
-    const counts = new Map<Kind | undefined, number>()
-    for (const part of parts) counts.set(kindOf(part), (counts.get(kindOf(part)) ?? 0) + 1)
-    for (const [position, part] of parts.entries()) {
-      this.part(item, "item", place, position, part, out, counts.get(kindOf(part)))
-    }
-  }
-
-  private part(
+  /** All parts of an item, by the places where they stand. */
+  private listed(
     item: Item,
-    teller: Teller,
-    place: Place,
-    index: unknown,
-    part: Json.JsonObject,
-    out: Events,
-    count?: number
+    places: ReadonlyArray<readonly [Place, ReadonlyArray<Json.JsonObject>]>,
+    out: Events
   ): void {
+    const byKind = new Map<Kind, Array<Listed>>()
+    for (const [place, parts] of places) {
+      for (const [index, part] of parts.entries()) {
+        this.annotated(part)
+        const kind = kindOf(part)
+        if (kind === undefined) continue
+        const listed = byKind.get(kind) ?? []
+        listed.push({ place, index, whole: wholeOf(part) })
+        byKind.set(kind, listed)
+      }
+    }
+    for (const [kind, listed] of byKind) emit(kind, textsOf(item, kind).list(listed), out)
+  }
+
+  /** The whole of a text. */
+  private tell(item: Item, teller: Teller, kind: Kind, told: Listed, out: Events): void {
+    emit(kind, textsOf(item, kind).tell(teller, told), out)
+  }
+
+  private annotated(part: Json.JsonObject): void {
     for (const annotation of Wire.list(part["annotations"])) this.annotate(annotation)
-    const kind = kindOf(part)
-    if (kind === undefined) return
-    const whole = Wire.string(part["text"]) ?? Wire.string(part["refusal"]) ?? ""
-    this.tell(item, teller, kind, place, index, whole, out, count)
-  }
-
-  /** The whole of a text. `count`: how many of its kind are told, if it is told with all of them. */
-  private tell(
-    item: Item,
-    teller: Teller,
-    kind: Kind,
-    place: Place,
-    index: unknown,
-    whole: string,
-    out: Events,
-    count = Infinity
-  ): void {
-    if (whole === "") return
-    const texts = textsOf(item, kind)
-    const piece = texts.whole(teller, place, index, whole, count <= texts.all.length)
-    if (whole.length >= piece.text.length && whole.startsWith(piece.text)) {
-      const rest = whole.slice(piece.text.length)
-      if (rest !== "") emit(kind, rest, out)
-    }
-    piece.text = whole
   }
 
   /** A source of what is said. Servers tell it beside the text and in it. */
@@ -330,7 +315,11 @@ const typeOfKind = (kind: Kind): string => kind === "thought" ? "reasoning" : "m
 const indexOf = (place: Place, event: Json.JsonObject): unknown =>
   (place === "summary" ? event["summary_index"] : event["content_index"]) ?? 0
 
+/** The whole text that an event or a part tells. */
+const wholeOf = (told: Json.JsonObject): string => Wire.string(told["text"]) ?? Wire.string(told["refusal"]) ?? ""
+
 const emit = (kind: Kind, delta: string, out: Events): void => {
+  if (delta === "") return
   if (kind === "text") out.push({ _tag: "TextDelta", id: null, delta })
   if (kind === "thought") out.push({ _tag: "ReasoningDelta", id: null, delta })
 }
@@ -341,7 +330,7 @@ const textsOf = (item: Item, kind: Kind): Texts => {
   return texts
 }
 
-const textOf = (item: Item, kind: Kind): string => textsOf(item, kind).all.map(({ text }) => text).join("")
+const textOf = (item: Item, kind: Kind): string => textsOf(item, kind).text
 
 /** A record without the members that say nothing. */
 const sayings = (wire: Json.JsonObject): Json.JsonObject =>
