@@ -9,8 +9,7 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
-import { described, describedText } from "./internal/errorFields.ts"
-import * as Json from "./internal/json.ts"
+import { causeFields, described, describedText, errorFields, shownText } from "./internal/errorFields.ts"
 import * as Now from "./internal/now.ts"
 import * as Outcomes from "./internal/outcome.ts"
 import { reasonText } from "./internal/toolError.ts"
@@ -27,7 +26,7 @@ export interface Service {
 }
 
 const errorEnvelope = (reason: unknown): unknown => {
-  if (reason instanceof Tool.ToolError) return { error: reason.message, code: reason.reason }
+  if (reason instanceof Tool.ToolError) return { error: shownText(reason.message), code: reason.reason }
   const { details, text } = described(reason)
   return details === undefined ? { error: text } : { error: text, details }
 }
@@ -64,7 +63,8 @@ const encodeWith = (envelope: (reason: unknown) => unknown): Service => {
  * `Tool.error(reason)` becomes an envelope `{"error": message}`. Where the runtime made the error it has a `code`, the
  * reason of the `ToolError`. Other errors have `details` where there are any: what the schema of the error's class
  * writes, or without one its tag, its name and those of its own fields that are texts, numbers or booleans. An error
- * without a message is told by its tag or its name. Its cause, its stack, a request and a response are never written.
+ * without a message is told by its tag or its name. Its cause, its stack, a request and a response are never written, and
+ * no key in a URL. The same holds of errors that stand in a list or in data that a handler failed with, at any depth.
  *
  * **Example** (What a model reads)
  *
@@ -91,9 +91,9 @@ export const json: Service = encodeWith(errorEnvelope)
 /** A reason as ALLM's inspection writes it: identifiers (symbols here) get a leading colon. */
 const inspect = (reason: unknown): string => {
   if (typeof reason === "symbol") return `:${reason.description ?? ""}`
-  return reason instanceof Tool.ToolError
-    ? `${reason.message} ${JSON.stringify(Json.toJson(reason))}`
-    : describedText(reason)
+  if (!(reason instanceof Tool.ToolError)) return describedText(reason)
+  const cause = reason.cause === undefined ? {} : { cause: causeFields(reason.cause) }
+  return `${shownText(reason.message)} ${JSON.stringify({ ...errorFields(reason), ...cause })}`
 }
 
 /**
@@ -120,7 +120,9 @@ const plainText = (value: unknown): string => {
   if (value._tag === "Ok") return plainText(value.value)
   if (value._tag !== "Error") return jsonOrKeys(value)
   const { error } = value
-  return `Tool execution failed: ${error instanceof Tool.ToolError ? reasonText(error) : describedText(error)}`
+  return `Tool execution failed: ${
+    error instanceof Tool.ToolError ? shownText(reasonText(error)) : describedText(error)
+  }`
 }
 
 /**

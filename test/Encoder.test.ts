@@ -234,13 +234,20 @@ describe("Encoder: errors of the runtime", () => {
       })
     }))
 
-  it.effect("R-031, R-036: allm writes a debug rendering, with a colon before an identifier", () =>
+  it.effect("M-10, R-031, R-036: allm writes a debug rendering, with a colon before an identifier", () =>
     Effect.gen(function*() {
       assert.strictEqual(yield* Encoder.allm.encode(Tool.error(notFound)), "{\"error\":\":not_found\"}")
       const { error } = JSON.parse(yield* Encoder.allm.encode(Tool.error(timeout))) as { readonly error: string }
       assert.match(error, /^tool error \(slow\): timeout \{.*"toolCallId":"c0"/)
-      const nested = new Tool.ToolError({ reason: "handler_raised", cause: cyclic })
-      assert.include(yield* Encoder.allm.encode(Tool.error(nested)), "[Circular]")
+      const nested = new Tool.ToolError({
+        reason: "handler_raised",
+        cause: new Error("https://h?key=sk-1"),
+        metadata: { cyclic }
+      })
+      const written = yield* Encoder.allm.encode(Tool.error(nested))
+      assert.include(written, "[Circular]")
+      assert.include(written, "https://h?key=REDACTED")
+      assert.notInclude(written, "sk-1")
     }))
 })
 

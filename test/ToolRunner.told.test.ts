@@ -5,15 +5,18 @@ import * as Context from "effect/Context"
 import * as Data from "effect/Data"
 import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
 import * as HttpClientError from "effect/http/HttpClientError"
 import * as HttpClientRequest from "effect/http/HttpClientRequest"
+import * as Option from "effect/Option"
 import * as Redacted from "effect/Redacted"
+import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import * as SchemaGetter from "effect/SchemaGetter"
 import * as Stream from "effect/Stream"
 import * as TestClock from "effect/testing/TestClock"
-import { Chat, Encoder, Executor, Message, Policy, StreamingToolExecutor, Tool, ToolRunner } from "heddle"
+import { Chat, Encoder, Event, Executor, Message, Policy, StreamingToolExecutor, Tool, ToolRunner } from "heddle"
 import { Script } from "heddle/testing"
 import { elapsed } from "./support/runs.ts"
 
@@ -116,6 +119,105 @@ describe("ToolRunner: what a handler reports", () => {
           }
         }
       }
+    }))
+
+  it.effect("M-10: no error tells a key where it stands in a list or in data, at any depth, in a text or in an event", () =>
+    Effect.gen(function*() {
+      const url = `https://me:${secret}@h.test/x?api_key=${secret}`
+      class Http extends Error {
+        readonly request = { url, headers: { authorization: `Bearer ${secret}` } }
+      }
+      class Held extends Schema.TaggedError<Held>()("Held", {
+        inner: Schema.Defect(),
+        all: Schema.Array(Schema.Defect())
+      }) {}
+      const err = new Http(`GET ${url} failed`)
+      const real = new HttpClientError.HttpClientError({
+        reason: new HttpClientError.TransportError({
+          request: HttpClientRequest.get(`https://h.test/x?q=${secret}`, { headers: { authorization: secret } }),
+          cause: err
+        })
+      })
+      let deep: unknown = err
+      for (let depth = 0; depth < 50_000; depth++) deep = depth % 2 === 0 ? [deep] : { deep, err }
+      const cyclic: Record<string, unknown> = { err }
+      cyclic["self"] = [cyclic]
+      const hostile = [
+        new Proxy({}, {
+          ownKeys: () => {
+            throw err
+          }
+        }),
+        err
+      ]
+      const around = (e: unknown): ReadonlyArray<unknown> => [
+        [e],
+        { step: 1, error: e },
+        { _tag: "O", e },
+        { message: "no", inner: e },
+        { a: [{ b: { c: e } }] },
+        [Result.fail(e), Exit.fail(e), Cause.fail(e), Cause.die(e), Option.some(e)],
+        Result.fail(e),
+        Cause.fail(e),
+        new Map([["e", e]]),
+        new AggregateError([e], "all failed"),
+        new Held({ inner: e, all: [e, [e]] }),
+        [new Held({ inner: { e }, all: [] })],
+        new Cause.UnknownError([e]),
+        { toJSON: () => ({ e }) }
+      ]
+      const reasons = [
+        ...around(err),
+        ...around(real),
+        deep,
+        cyclic,
+        hostile,
+        Array.from({ length: 5_000 }, () => err),
+        [real.reason.request],
+        { _tag: "O", config: { headers: { Authorization: secret, "x-api-key": secret } } },
+        `GET ${url} failed`,
+        { [url]: url }
+      ]
+      const encoders = [Encoder.json, Encoder.allm, Encoder.falai, { encode: () => Effect.fail(0) }]
+      for (const reason of reasons) {
+        const tools = [
+          failing(reason),
+          Tool.make("t", { parameters: {}, handler: (_args, call) => call.promise(() => Promise.reject(reason)) }),
+          Tool.make("t", { parameters: {}, failure: Schema.Defect(), handler: () => Effect.fail(reason) }),
+          Tool.make("t", { parameters: {}, handler: () => Effect.die(reason) })
+        ]
+        for (const tool of tools) {
+          for (const encoder of encoders) {
+            const policy = { ...Policy.standard, crashes: "told" as const }
+            const content = yield* contentOf(tool, { policy }).pipe(Effect.provide(Encoder.layer(encoder)))
+            assert.notInclude(content, secret)
+            assert.isAtMost(content.length, 8_192 * 2)
+          }
+        }
+        const events = yield* Stream.runCollect(ToolRunner.stream([Message.toolCall("c0", "t")], tools.slice(3)))
+        const completed = events.find((event) => event._tag === "ToolExecutionCompleted")
+        assert.isDefined(completed?.cause)
+        assert.notInclude(JSON.stringify(Event.toWire(completed as Event.Event)), secret)
+      }
+    }))
+
+  it.effect("M-10: errors in a list or in data are told by their fields, and a result that succeeded is data", () =>
+    Effect.gen(function*() {
+      const err = Object.assign(new RangeError("too far", { cause: secret }), { code: 7 })
+      const told = { name: "RangeError", message: "too far", code: 7 }
+      assert.deepStrictEqual(parsed(yield* contentOf(failing({ _tag: "O", at: [1, { err }] }))), {
+        error: "O",
+        details: { at: [1, { err: told }] }
+      })
+      const { error } = parsed(yield* contentOf(failing([err, new NotFound({ path: "/a" })]))) as { error: string }
+      assert.deepStrictEqual(parsed(error), [told, { _tag: "NotFound", name: "NotFound", message: "", path: "/a" }])
+      assert.deepStrictEqual(parsed(yield* contentOf(failing(Result.fail(err)))), {
+        error: "Failure",
+        details: { failure: told }
+      })
+      const data = { request: { url: "https://h.test?api_key=1", headers: { authorization: "x" } }, stack: [1] }
+      const succeeding = Tool.make("t", { parameters: {}, handler: () => Effect.succeed(data) })
+      assert.deepStrictEqual(parsed(yield* contentOf(succeeding)), data)
     }))
 
   it.effect("M-10: a tool's failure schema says how its failures are told, and what does not fit it is told all the same", () =>

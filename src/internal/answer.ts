@@ -137,7 +137,7 @@ const literal = (fields: Json.JsonObject): string =>
 
 /** The last resort, which cannot fail: a value may break even while it is being rendered. */
 const literalError = (reason: unknown): string => {
-  if (reason instanceof ToolError) return literal({ error: reason.message, code: reason.reason })
+  if (reason instanceof ToolError) return literal({ error: shownText(reason.message), code: reason.reason })
   const { details, text } = described(reason)
   return literal(details === undefined ? { error: text } : { error: text, details })
 }

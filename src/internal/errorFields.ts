@@ -4,11 +4,13 @@
  * shown as its own schema writes them, and without one only those that are plain text, numbers and booleans.
  */
 import * as Cause from "effect/Cause"
+import * as Exit from "effect/Exit"
+import * as Option from "effect/Option"
 import * as Redacted from "effect/Redacted"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import * as Json from "./json.ts"
-import { exchanges, withoutSecrets } from "./secrets.ts"
+import { exchangeMembers, exchanges, isCredential, isExchange, withoutSecrets } from "./secrets.ts"
 
 /** The longest that the fields of one error get, in characters of JSON. */
 const longest = 8_192
@@ -28,15 +30,16 @@ const textOf = (value: object, key: string): string | undefined => {
   return typeof text === "string" && text !== "" ? text : undefined
 }
 
-/** A message as it may be shown. */
-export const shownText = (text: string): string => withoutSecrets(text, false)
-
 /** A text that has been cut to `most` UTF-16 code units, without splitting a surrogate pair. */
 const cut = (text: string, most: number): string => {
   if (text.length <= most) return text
   const end = /[\uD800-\uDBFF]/.test(text.charAt(most - 1)) ? most - 1 : most
   return `${text.slice(0, Math.max(0, end))}…`
 }
+
+/** A text as it may be shown, cut. What a cut would split is looked at whole. */
+export const shownText = (text: string, isAll = false, most = Infinity): string =>
+  cut(withoutSecrets(text.slice(0, most + 512), isAll), most)
 
 /** Copies JSON until there is no room for more. */
 class Copy {
@@ -108,24 +111,145 @@ class Copy {
 const bounded = (fields: Json.JsonObject): Json.JsonObject =>
   new Copy(longest - envelope).members(Object.entries(fields))
 
-const valuesOf = (value: object): ReadonlyArray<unknown> =>
-  value instanceof Map || value instanceof Set ? Array.from(value) : Object.values(value)
-
-/** Schema writes a `Redacted` as the text it hides. */
-const hidesSecrets = (value: unknown, seen = new Set<unknown>()): boolean => {
-  if (typeof value !== "object" || value === null || seen.has(value)) return false
-  seen.add(value)
-  return Redacted.isRedacted(value) || valuesOf(value).some((inner) => hidesSecrets(inner, seen))
+/** What a failure carries along, at any depth. */
+interface Load {
+  /** Schema writes a `Redacted` as the text it hides. */
+  readonly hasSecrets: boolean
+  /** A request or a response: any parameter of a URL may then be a key. */
+  readonly hasExchange: boolean
 }
 
-/** What was encoded, without what an error only carries along. */
-const shown = (value: unknown): unknown => {
-  if (Array.isArray(value)) return value.map(shown)
-  if (!Json.isObject(value)) return value
-  const entries = Object.entries(value).filter(([key, inner]) =>
-    !never.has(key) && !(exchanges.has(key) && typeof inner === "object")
-  )
-  return Object.fromEntries(entries.map(([key, inner]) => [key, shown(inner)]))
+/** The most objects of a failure that are looked at. One that has more may hold anything. */
+const mostLookedAt = 10_000
+
+const valuesOf = (value: object): ReadonlyArray<unknown> =>
+  attempt(() => [
+    ...(value instanceof Map || value instanceof Set ? value : Object.values(value)),
+    member(value, "cause")
+  ]) ?? []
+
+const isObject = (value: unknown): value is object => typeof value === "object" && value !== null
+
+const loadOf = (value: unknown): Load => {
+  const seen = new Set<object>(isObject(value) ? [value] : [])
+  let hasSecrets = false
+  let hasExchange = false
+  // A set is also walked over what is added on the way.
+  for (const object of seen) {
+    if (seen.size > mostLookedAt) return { hasSecrets: true, hasExchange: true }
+    hasSecrets ||= attempt(() => Redacted.isRedacted(object)) ?? true
+    hasExchange ||= attempt(() => "request" in object || "response" in object || isExchange(object)) ?? true
+    for (const inner of valuesOf(object)) if (isObject(inner)) seen.add(inner)
+  }
+  return { hasSecrets, hasExchange }
+}
+
+/** How deep the data of a failure are told. */
+const deepestTold = 64
+
+/** Values of Effect that stand for another value, as data. */
+const contents = (value: object): unknown => {
+  if (Cause.isCause(value)) return { _tag: "Cause", reasons: value.reasons.map(reasonOf) }
+  if (Exit.isExit(value)) return Exit.isSuccess(value) ? { _tag: "Success", value: value.value } : contents(value.cause)
+  if (Result.isResult(value)) {
+    return Result.isSuccess(value)
+      ? { _tag: "Success", success: value.success }
+      : { _tag: "Failure", failure: value.failure }
+  }
+  if (Option.isOption(value)) return Option.isSome(value) ? { _tag: "Some", value: value.value } : { _tag: "None" }
+  if (Redacted.isRedacted(value)) return "<redacted>"
+  return ArrayBuffer.isView(value) ? `[${value.byteLength} bytes]` : undefined
+}
+
+const reasonOf = (reason: Cause.Reason<unknown>): Json.JsonObject => {
+  switch (reason._tag) {
+    case "Fail":
+      return { _tag: "Fail", error: reason.error }
+    case "Die":
+      return { _tag: "Die", defect: reason.defect }
+    case "Interrupt":
+      return { _tag: "Interrupt" }
+  }
+}
+
+/**
+ * Tells what a failure holds as JSON: errors at any depth by their fields, data without what an error only carries along.
+ * It reads no more than there is room for.
+ */
+class Telling {
+  private room = 2 * longest
+  private readonly path = new Set<object>()
+  private readonly errors = new Map<object, Json.JsonObject>()
+  private readonly isAll: boolean
+
+  constructor(isAll: boolean) {
+    this.isAll = isAll
+  }
+
+  /** `undefined` where nothing is told. */
+  of(value: unknown): unknown {
+    if (this.room-- <= 0) return undefined
+    if (typeof value === "string") return this.text(value)
+    if (typeof value === "bigint" || typeof value === "number") return Json.toJson(value)
+    if (value === null || typeof value === "boolean") return value
+    if (typeof value !== "object" || this.path.has(value) || this.path.size >= deepestTold) return undefined
+    this.path.add(value)
+    const told = attempt(() => this.object(value))
+    this.path.delete(value)
+    return told
+  }
+
+  private text(value: string): string {
+    const text = shownText(value, this.isAll, Math.min(longest, this.room))
+    this.room -= text.length
+    return text
+  }
+
+  /** May throw: what is read is foreign code. */
+  private object(value: object): unknown {
+    if (Array.isArray(value)) return this.items(value)
+    const instead = contents(value)
+    if (instead !== undefined) return this.of(instead)
+    if (isError(value)) return this.error(value)
+    if (isExchange(value)) return this.members(exchangeMembers, (key) => scalarOf(value, key))
+    const toJson = member(value, "toJSON")
+    if (typeof toJson === "function") return this.of(Reflect.apply(toJson, value, []))
+    return this.members(Object.keys(value), (key) => member(value, key))
+  }
+
+  /** One that stands in many places is looked at once. */
+  private error(value: object): unknown {
+    const known = this.errors.get(value) ?? errorFields(value)
+    this.errors.set(value, known)
+    return this.members(Object.keys(known), (key) => known[key])
+  }
+
+  private items(values: ReadonlyArray<unknown>): ReadonlyArray<unknown> {
+    const told: Array<unknown> = []
+    for (let index = 0; index < values.length && this.room > 0; index++) told.push(this.of(values[index]) ?? null)
+    return told
+  }
+
+  private members(keys: ReadonlyArray<string>, read: (key: string) => unknown): Json.JsonObject {
+    const told: Array<readonly [string, unknown]> = []
+    for (const key of keys) {
+      if (this.room <= 0) break
+      if (never.has(key)) continue
+      const value = read(key)
+      if (exchanges.has(key) && isObject(value)) continue
+      const inner = isCredential(key) ? "<redacted>" : this.of(value)
+      if (inner !== undefined) told.push([this.text(key), inner])
+    }
+    return Object.fromEntries(told)
+  }
+}
+
+/** What is told of any value that a failure holds. */
+const toldOf = (value: unknown, isAll = loadOf(value).hasExchange): unknown => new Telling(isAll).of(value)
+
+const scalarOf = (value: object, key: string): unknown => {
+  const scalar = member(value, key)
+  return isObject(scalar) || typeof scalar === "function" ? undefined : scalar
 }
 
 type Encoder = (value: unknown) => unknown
@@ -143,13 +267,16 @@ const encoderOf = (value: object): Encoder | undefined => {
   return encoder
 }
 
-/** What a schema wrote of an error, as far as it may be shown: no `cause`, no `stack`, nothing that was redacted. */
+/** What a schema wrote of a failure, as far as it may be shown: no `cause`, no `stack`, nothing that was redacted. */
 export const written = (error: unknown, fields: unknown): unknown => {
-  if (!Json.isObject(fields)) return fields
-  const entries = Object.entries(fields).map(([key, value]) =>
-    [key, hidesSecrets(member(Object(error), key)) ? "<redacted>" : value] as const
-  )
-  return shown(Object.fromEntries(entries))
+  const { hasExchange, hasSecrets } = loadOf(error)
+  if (!hasSecrets) return toldOf(fields, hasExchange)
+  if (!isObject(fields)) return "<redacted>"
+  const masked = (inner: unknown, key: string) => loadOf(member(Object(error), key)).hasSecrets ? "<redacted>" : inner
+  const shown = Array.isArray(fields)
+    ? fields.map((inner: unknown, index) => masked(inner, String(index)))
+    : Object.fromEntries(Object.entries(fields).map(([key, inner]) => [key, masked(inner, key)]))
+  return toldOf(shown, hasExchange)
 }
 
 /** The fields as the schema of the error's class writes them. */
@@ -165,7 +292,7 @@ const plain = (error: object, isAll: boolean): Json.JsonObject => {
   const entries = keys.flatMap((key): ReadonlyArray<readonly [string, unknown]> => {
     if (never.has(key) || exchanges.has(key) || key.startsWith("~")) return []
     const value = member(error, key)
-    if (typeof value === "string") return [[key, withoutSecrets(cut(value, longest), isAll)]]
+    if (typeof value === "string") return [[key, isCredential(key) ? "<redacted>" : shownText(value, isAll, longest)]]
     return typeof value === "number" || typeof value === "boolean" ? [[key, Json.toJson(value)]] : []
   })
   return Object.fromEntries(entries)
@@ -194,18 +321,19 @@ export const unwrapped = (error: unknown): unknown => {
  */
 export const errorFields = (value: object): Json.JsonObject => {
   const error = unwrapped(value)
-  if (typeof error !== "object" || error === null) return { name: "UnknownError", message: Json.render(error) }
-  const isExchange = attempt(() => "request" in error || "response" in error) ?? true
+  if (typeof error !== "object" || error === null) return { name: "UnknownError", message: described(error).text }
+  const { hasExchange } = loadOf(error)
   const tag = textOf(error, "_tag")
   const name = textOf(error, "name") ?? tag
   const message = member(error, "message")
+  const text = (value: string) => shownText(value, hasExchange, longest)
   const head = {
-    ...(tag === undefined ? {} : { _tag: tag }),
-    ...(name === undefined ? {} : { name }),
-    ...(typeof message === "string" ? { message: withoutSecrets(cut(message, longest), isExchange) } : {})
+    ...(tag === undefined ? {} : { _tag: text(tag) }),
+    ...(name === undefined ? {} : { name: text(name) }),
+    ...(typeof message === "string" ? { message: text(message) } : {})
   }
   // Named twice, so that they come first and nothing of the error's own takes their place.
-  return bounded({ ...head, ...(declared(error) ?? plain(error, isExchange)), ...head })
+  return bounded({ ...head, ...(declared(error) ?? plain(error, hasExchange)), ...head })
 }
 
 /** An error in words, and the fields beside them. */
@@ -238,20 +366,30 @@ const byFields = (error: object): Described => {
   return Object.keys(details).length === 0 ? { text: String(text) } : { text: String(text), details }
 }
 
-/** Data with a message or a tag, as an error's schema writes it, has its fields beside. */
-const byData = (value: Json.JsonObject): Described => {
-  const key = textOf(value, "message") === undefined ? "_tag" : "message"
-  const text = textOf(value, key)
-  if (text === undefined) return { text: Json.render(value) }
-  const { [key]: _, ...rest } = shown(Json.toJson(value)) as Json.JsonObject
+/** Data with a message or a tag, as an error's schema writes it, has its fields beside. Other data are JSON. */
+const byData = (value: unknown): Described => {
+  const told = toldOf(value) ?? null
+  const key = textOf(Object(told), "message") === undefined ? "_tag" : "message"
+  const text = textOf(Object(told), key)
+  if (text === undefined || !Json.isObject(told)) {
+    const json = typeof told === "string" ? told : JSON.stringify(new Copy(longest - envelope).of(told) ?? null)
+    return { text: String(new Copy(longest - envelope).of(json)) }
+  }
+  const { [key]: _, ...rest } = told
   return Object.keys(rest).length === 0 ? { text } : { text, details: bounded(rest) }
 }
 
-/** A reason for a failure, in words and fields that may be shown. A text is itself, other data is JSON. It never throws. */
+/**
+ * A reason for a failure, in words and fields that may be shown. A text is itself without the keys of its URLs, other data
+ * is JSON, in which errors are told by their fields at any depth. It never throws.
+ */
 export const described = (reason: unknown): Described => {
   const error = unwrapped(reason)
-  if (typeof error === "object" && error !== null && isError(error)) return byFields(error)
-  return attempt(() => Json.isObject(error) ? byData(error) : { text: Json.render(error) }) ?? { text: "Error" }
+  if (typeof error === "string") return { text: shownText(error) }
+  if (typeof error !== "object" || error === null) return { text: Json.render(error) }
+  const isData = attempt(() => contents(error) !== undefined) ?? false
+  if (!isData && isError(error)) return byFields(error)
+  return attempt(() => byData(error)) ?? { text: "Error" }
 }
 
 /** A reason in one text. Who reads a message there needs no name for it. */

@@ -6,6 +6,18 @@
 /** As objects they hold headers and keys. A schema may write a text for one, such as its name. */
 export const exchanges: ReadonlySet<string> = new Set(["request", "response"])
 
+/** What is told of a request or a response that stands where it has no such name. */
+export const exchangeMembers = ["method", "url", "status", "statusText"] as const
+
+/** Whether an object is a request or a response, whatever made it: it has headers, and what they go with. */
+export const isExchange = (value: object): boolean =>
+  !Array.isArray(value) && "headers" in value && exchangeMembers.some((key) => key in value)
+
+const credential = /^(proxy-)?authorization$|^(set-)?cookie$|^(x-)?(\w+-)?api[-_]?key$|^x-[\w-]*(token|secret)$/i
+
+/** Whether a member has the name of a header that lets its bearer in. */
+export const isCredential = (name: string): boolean => name.length <= 64 && credential.test(name)
+
 /** Bounded, since the names are foreign text: the time must not grow with the square of its length. */
 const parameter = /([?&])([^=&\s#?]{1,64})=([^&\s#"'<>)]*)/g
 const userInfo = /([a-z]{2,12}:\/\/)[^/\s@?#]{1,256}@/gi
