@@ -12,7 +12,7 @@ import { deliveries } from "./dimensions/deliveries.ts"
 import { Decided, usualOps } from "./dimensions/driving.ts"
 import { kinds, type Word } from "./dimensions/kinds.ts"
 import { places, type Slow } from "./dimensions/slowness.ts"
-import { grace, isDenied, isExclusive, isLook, isRun, keyedPermits, refuses } from "./handlers.ts"
+import { grace, isDenied, isExclusive, isLook, isRun, keyedPermits, refuses, toolTimeout } from "./handlers.ts"
 import type { Remains, Trace } from "./worlds.ts"
 
 type Problems = ReadonlyArray<string>
@@ -214,7 +214,8 @@ export const closing = (trace: Trace, stop: Stop | null, played: Case, slow: Slo
 
 /**
  * M-03, law 11: a stop is over within the grace period, whatever is slow besides the handlers, and what is left behind is
- * named. A soft stop lets answers be finished meanwhile, which have a grace period of their own to stop.
+ * named. A soft stop lets answers be finished meanwhile, which have the time limit of their tool when they begin at its
+ * end. A run that is kept has one grace period for its handlers and one for what they write when they end.
  */
 export const bounded = (trace: Trace, stop: Stop | null, played: Case, slow: Slow): Problems => {
   const at = stoppedAt(trace, stop, played)
@@ -236,7 +237,7 @@ export const bounded = (trace: Trace, stop: Stop | null, played: Case, slow: Slo
   return [
     ...when(trace.exit === undefined, "the run does not end"),
     ...when(
-      trace.endedAt > Math.max(at, 0) + grace * (hasAnswers ? 2 : 1),
+      trace.endedAt > at + grace + (hasAnswers ? toolTimeout : slow.place === "append" ? grace : 0),
       `stopped at ${at}, over at ${trace.endedAt}`
     ),
     ...when(named !== alive, `${alive} of "${kind} ${name}" are alive after the run, ${named} are named`),
