@@ -477,7 +477,7 @@ export {
    *
    * `continue(x)` answers the call with `x` as a result, without `isError`. An error that is given as `x` is written as a
    * plain value, which may be `{}`: `continue(Tool.error(error))` writes the text that `"continue"` writes, but that the
-   * tool's `failure` schema is not applied.
+   * tool's `failure` schema and `Policy.crashes` are not applied.
    *
    * @category constructors
    * @since 0.1.0
