@@ -135,7 +135,7 @@ describe("ToolRunner: a soft stop", () => {
       isCancelled(encoding.value)
     }))
 
-  it.effect("law 11: whoever has had his grace is not waited for beside one who has not", () =>
+  it.effect("law 11: there is one grace period for handlers and for what writes their answers", () =>
     Effect.gen(function*() {
       const deaf = Tool.make("deaf", {
         parameters: {},
@@ -145,8 +145,8 @@ describe("ToolRunner: a soft stop", () => {
       const onToolError = (_call: Message.ToolCall, _error: unknown) =>
         Effect.onInterrupt(Effect.never, () => Effect.sleep(7))
       const { at, value } = yield* cancelled(calling("deaf", "ghost"), [deaf], { onToolError })
-      assert.strictEqual(at, 10 + grace + 7)
-      assert.deepStrictEqual(value.abandoned?.map(({ id }) => id), ["c0"])
+      assert.strictEqual(at, 10 + grace)
+      assert.deepStrictEqual(value.abandoned?.map(({ id, kind }) => [id, kind]), [["c1", "hook"], ["c0", "handler"]])
     }))
 
   it.effect("law 1: what ends after a call was answered without it changes nothing", () =>

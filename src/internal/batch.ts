@@ -22,6 +22,7 @@ import * as Deadline from "./deadline.ts"
 import { Decisions } from "./decisions.ts"
 import * as Emission from "./emission.ts"
 import { type Events, isNonEmpty } from "./events.ts"
+import { Few } from "./few.ts"
 import { Handling, type Host } from "./handling.ts"
 import { Helpers } from "./helpers.ts"
 import { Holding } from "./holding.ts"
@@ -55,6 +56,16 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
   private readonly company = new Siblings.Company<Handling<E>>()
   private readonly decisions: Decisions
   private cancellation: string | undefined
+  /** When it was called back. Whatever is done for its calls has one grace period, which began then. */
+  private since: number | undefined
+  /** How many of the calls have been answered by the end of that. */
+  private concluded = 0
+  private isConcluding = false
+  private hasConcluded = false
+  /** Why calls were not run that are answered so, by their position, once some have been called back. */
+  private unrun: Map<number, string> | undefined
+  /** What decides on calls and writes their answers, in fibers that are no handlers. */
+  private readonly clerks = new Few<Task>()
   private isAwaited = false
   private isSealed = false
   /** What keeps calls from running: a halt for the rest of the turn, a failure for as long as others run beside it. */
@@ -102,6 +113,7 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
     if (jobs.length === 0) return
     this.jobs = Lists.joined(this.jobs, jobs)
     this.decisions.add(jobs)
+    if (this.since !== undefined) this.come(jobs, this.since)
   }
 
   /** Starts the calls that have come up, without waiting for a reader. */
@@ -176,34 +188,59 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
 
   /**
    * Stops and answers what has come up so far. The batch does not end before all have stopped or had their grace period,
-   * in which blocking handlers may finish.
+   * in which blocking handlers may finish. It began with the soft stop of the run, if there was one.
    */
   private callBack(cause: string): void {
     this.isAwaited = true
-    const since = this.now()
+    const { running } = this.workshop
+    const since = this.since ??= Math.min(this.now(), running.softSince ?? Infinity)
+    this.clerks.forEach((task) => running.spare(task, since))
     for (const run of this.queue.clear()) this.abort(run, `not run: ${cause}`)
     for (const handling of this.company.all) {
       if (handling.isBlocking) handling.spare(since, cause)
       else handling.cancel(`interrupted: ${cause}`)
     }
-    const jobs = this.jobs.slice()
-    const left = Math.max(0, this.workshop.running.until(since) - since)
-    this.helpers.after(left, { timeUp: () => this.conclude(jobs, `interrupted: ${cause}`, since) })
+    this.bound(since, `interrupted: ${cause}`)
     this.mailbox.wake()
   }
 
+  /** Calls that come up when it has been called back. After its grace period what needs time does not answer them. */
+  private come(jobs: ReadonlyArray<Plan.Job>, since: number): void {
+    const detail = `not run: ${this.cancellation}`
+    for (const { index } of jobs) this.notRun(index, detail)
+    if (this.hasConcluded && !this.isConcluding) this.bound(since, detail)
+  }
+
+  private notRun(index: number, detail: string): void {
+    this.unrun ??= new Map()
+    this.unrun.set(index, detail)
+  }
+
+  /** The handler around the run may have less time than there was when it was called back first. */
+  private bound(since: number, detail: string): void {
+    this.isConcluding = true
+    const left = Math.max(0, this.workshop.running.until(since) - this.now())
+    this.helpers.after(left, { timeUp: () => this.conclude(since, detail) })
+  }
+
   /** Whatever is not answered by now is answered without it: a blocking handler, a policy, a decoder, an encoder. */
-  private conclude(jobs: ReadonlyArray<Plan.Job>, detail: string, since: number): void {
-    const indexes = new Set(jobs.map((job) => job.index))
-    const handlings = this.company.all.filter(({ job }) => indexes.has(job.index))
+  private conclude(since: number, detail: string): void {
+    this.isConcluding = false
+    this.hasConcluded = true
+    const { running } = this.workshop
+    const jobs = this.jobs.slice(this.concluded)
+    this.concluded = this.jobs.length
+    const handlings = this.company.all
     for (const handling of handlings) handling.cancel(detail, since)
     for (const job of jobs) {
-      if (!this.isSpokenFor(job)) this.settle(job, Answer.unfinished(job, detail))
+      if (!this.isSpokenFor(job)) this.settle(job, Answer.unfinished(job, this.unrun?.get(job.index) ?? detail))
     }
     for (const handling of handlings) handling.leave(since)
+    this.clerks.forEach((task) => running.interrupt(task, since, () => {}))
   }
 
   private abort(job: Plan.Run, detail: string): void {
+    if (this.since !== undefined) this.notRun(job.index, detail)
     this.respond(job, Answer.cancelled(this, job, detail))
   }
 
@@ -268,7 +305,12 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
   private watch(call: Message.ToolCall, fiber: Fiber.Fiber<unknown, unknown>): () => void {
     const { running } = this.workshop
     const task = this.own(call, fiber)
-    fiber.addObserver(() => running.remove(task))
+    this.clerks.add(task)
+    if (this.since !== undefined) running.spare(task, this.since)
+    fiber.addObserver(() => {
+      this.clerks.delete(task)
+      running.remove(task)
+    })
     return () => running.interrupt(task, this.now(), () => {})
   }
 

@@ -127,7 +127,7 @@ export class Running {
   /** In whose fiber the caller's observer runs, once it has taken its time. */
   hooks: Worker | undefined
   /** When the run was asked to stop softly, and whether the grace period that began then is over. */
-  private softSince: number | undefined
+  softSince: number | undefined
   private isSoftTimeUp = false
   /** Whether it has been left: what is still alive is stopped, and waited for all at once. */
   isLeft = false
