@@ -455,6 +455,60 @@ describe("Tool.content on the wire", () => {
       }
     }))
 
+  const resultOf = (parts: ReadonlyArray<Message.Part>) =>
+    bodyOf(
+      (url) => AiSdk.layer({ model: Models.anthropic(url)("claude-test"), retries: 0 }),
+      Anthropic.reply([Anthropic.text(0, "ok")], "end_turn"),
+      parts
+    ).pipe(Effect.map((body) => body.messages.at(-1).content[0].content))
+
+  it.effect("M-19: AI SDK: what Anthropic's package would drop from a result is told, and files of text are texts", () =>
+    Effect.gen(function*() {
+      const note = { type: "file", mediaType: "text/markdown", data: btoa("# Note"), filename: "a.md" } as const
+      const json = { type: "file", mediaType: "application/json", data: "{\"a\":1}" } as const
+      const sound = { type: "file", mediaType: "audio/wav", data: "UklGRiQAAABXQVZF" } as const
+      const drawing = { type: "image", mediaType: "image/svg+xml", data: zip } as const
+      const source = (media_type: string, data: string) => ({ type: "base64", media_type, data })
+      assert.deepStrictEqual(yield* resultOf([text, image, paper, note, json, archive, sound, drawing]), [
+        { type: "text", text: "Here it is" },
+        { type: "image", source: source("image/png", png) },
+        { type: "document", source: source("application/pdf", pdf) },
+        { type: "text", text: "# Note" },
+        { type: "text", text: "{\"a\":1}" },
+        { type: "text", text: archiveLine },
+        { type: "text", text: "[file: audio/wav, 12 bytes]" },
+        { type: "text", text: "[image: image/svg+xml, 42 bytes]" }
+      ])
+      for (const [part, told] of [[note, "# Note"], [archive, archiveLine]] as const) {
+        assert.strictEqual(yield* resultOf([part]), told)
+        assert.strictEqual(yield* resultOf([text, part]), `Here it is\n${told}`)
+      }
+      const unknown = { type: "image", data: "AAAAAAAA" } as const
+      assert.strictEqual(yield* resultOf([unknown]), "[image: of unknown type, 6 bytes]")
+    }))
+
+  it.effect("M-19: AI SDK: models of Chat Completions get what their version can write, and the rest is told", () =>
+    Effect.gen(function*() {
+      const note = { type: "file", mediaType: "text/plain", data: "Hi", filename: "a.txt" } as const
+      const far = { type: "file", mediaType: "application/pdf", url: "https://example.com/a.pdf" } as const
+      const { messages } = yield* ToolRunner.run([call], [showing([text, note, paper, far, archive])])
+      const thread = [Message.user("go"), Message.assistant("", [call]), ...messages]
+      for (const version of Models.versions) {
+        const { body } = yield* Models.sent({ messages: thread }, version)
+        const isHeld = version !== "v2"
+        const told = [
+          "Here it is",
+          "Hi",
+          ...(isHeld ? [] : ["[file \"a.pdf\": application/pdf, 42 bytes]"]),
+          "[file: application/pdf, at \"https://example.com/a.pdf\"]",
+          archiveLine
+        ]
+        const tool = body.messages.find(({ role }: { readonly role: string }) => role === "tool")
+        assert.strictEqual(tool.content, told.join("\n"), version)
+        assert.strictEqual(JSON.stringify(body.messages.at(-1)).includes(pdf), isHeld)
+      }
+    }))
+
   it.effect("M-19: effect/ai: content for the model, and a text with lines for those that read none", () =>
     Effect.gen(function*() {
       const { messages } = yield* ToolRunner.run([call], [showing([text, image, archive])])

@@ -55,4 +55,43 @@ describe("M-36: files of text", () => {
         assert.include(pdf, "JVBERi0xLjQ=")
       })))
   }
+
+  const answers = (part: Message.Part) => [
+    Message.user("go"),
+    Message.assistant("", [Message.toolCall("c0", "show")]),
+    { role: "tool", content: [part], toolCallId: "c0", name: "show", metadata: {} } satisfies Message.Message
+  ]
+  const files: ReadonlyArray<readonly [file: { readonly [key: string]: string }, mediaType: string]> = [
+    [{ filename: "a.pdf", data: "JVBERi0xLjQ=" }, "application/pdf"],
+    [{ filename: "A.PDF", data: "AAAA" }, "application/pdf"],
+    [{ data: "JVBERi0xLjQ=" }, "application/pdf"],
+    [{ filename: "a.txt", data: text }, "text/plain"],
+    [{ filename: "a.md", data: base64 }, "text/plain"],
+    [{ filename: "a.png", data: "iVBORw0KGgoAAAAN" }, "image/png"],
+    [{ filename: "a.mp3", data: "SUQzBAAA" }, "audio/mpeg"],
+    [{ url: "https://example.com/a.pdf" }, "application/pdf"],
+    [{ url: "https://example.com/b/a.png?size=1" }, "image/png"]
+  ]
+  for (const [name, { answered, layer }] of Object.entries(protocols)) {
+    it.effect(`M-36, M-19: ${name}: a file that only its name or its data tells the type of goes out with that type`, () =>
+      Effect.scoped(Effect.gen(function*() {
+        const server = yield* Server.serve(() => ({ pieces: [answered] }))
+        const { stream } = yield* Effect.provide(Adapter.Adapter, layer(server.url))
+        const sent = (messages: ReadonlyArray<Message.Message>) =>
+          Effect.gen(function*() {
+            const before = server.requests.length
+            const { error } = yield* Chunks.outcome(stream({ messages, tools: [] }))
+            return [error?.reason, JSON.stringify(server.requests.slice(before).map(({ body }) => body))]
+          })
+        for (const [given, mediaType] of files) {
+          const untyped = { type: "file", ...given } as const
+          const typed = { ...untyped, mediaType }
+          for (const thread of [(part: Message.Part) => [Message.user([part])], answers]) {
+            const [reason, body] = yield* sent(thread(untyped))
+            assert.deepStrictEqual([reason, body], yield* sent(thread(typed)), JSON.stringify(given))
+            assert.notInclude(body, "octet-stream")
+          }
+        }
+      })))
+  }
 })

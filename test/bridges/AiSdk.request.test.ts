@@ -284,7 +284,7 @@ describe("prompts", () => {
       assert.deepStrictEqual((yield* valueOf("v2")).value, [
         { type: "text", text: "Here" },
         { type: "media", data: png, mediaType: "image/png" },
-        { type: "text", text: "https://example.com/cat.png" },
+        { type: "text", text: "[image: image/png, at \"https://example.com/cat.png\"]" },
         { type: "media", data: "JVBERi0", mediaType: "application/pdf" }
       ])
     }))

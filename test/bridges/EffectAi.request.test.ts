@@ -239,7 +239,7 @@ describe("prompts", () => {
               id: "b",
               name: "draw",
               isFailure: false,
-              result: "Here\n[image: of unknown type, 16 bytes]",
+              result: "Here\n[image: image/png, 16 bytes]",
               modelOutput: [{ type: "text", text: "Here", ...part }, image],
               providerExecuted: false,
               ...part

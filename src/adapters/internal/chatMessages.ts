@@ -74,7 +74,7 @@ const isHeld = (media: Media): boolean => {
   const { data, url } = media
   const type = ToolContent.typeOf(media)
   const isInline = data !== undefined || url?.startsWith("data:") === true
-  if (isImage(media)) return ToolContent.isCommonImage(media) && (isInline || /^https?:/i.test(url ?? ""))
+  if (ToolContent.isImage(media)) return ToolContent.isCommonImage(media) && (isInline || /^https?:/i.test(url ?? ""))
   if (type?.startsWith("audio/") === true) return data !== undefined && /wav|mpeg|mp3/.test(type)
   return isInline ? type === "application/pdf" : url?.startsWith("file-") === true
 }
@@ -130,8 +130,6 @@ type Media = Extract<Message.Part, { readonly type: "image" | "file" }>
 
 const isMedia = (value: Message.Part): value is Media => value.type === "image" || value.type === "file"
 
-const isImage = (media: Media): boolean => media.type === "image" || media.mediaType?.startsWith("image/") === true
-
 /** All parts of a message, the reasoning that is kept beside its content first. */
 const ofMessage = (message: Message.Message): ReadonlyArray<Message.Part> => [
   ...(message.reasoning ?? []),
@@ -147,20 +145,18 @@ const parts = (content: Message.Content): string | ReadonlyArray<Json.JsonObject
 const part = (value: Message.Part): ReadonlyArray<Json.JsonObject> => {
   if (value.type === "text") return [text(value.text)]
   if (value.type === "reasoning") return []
-  const { data, mediaType, url } = value
-  if (isImage(value)) return [{ type: "image_url", image_url: { url: url ?? dataUri(value) } }]
-  if (mediaType?.startsWith("audio/") === true && data !== undefined) {
-    return [{ type: "input_audio", input_audio: { data, format: mediaType.includes("wav") ? "wav" : "mp3" } }]
+  const { data, url } = value
+  const type = ToolContent.typeOf(value)
+  if (ToolContent.isImage(value)) return [{ type: "image_url", image_url: { url: url ?? dataUri(value) } }]
+  if (type?.startsWith("audio/") === true && data !== undefined) {
+    return [{ type: "input_audio", input_audio: { data, format: type.includes("wav") ? "wav" : "mp3" } }]
   }
   if (url?.startsWith("file-") === true) return [{ type: "file", file: { file_id: url } }]
   const filename = value.type === "file" && value.filename !== undefined ? { filename: value.filename } : {}
   return [{ type: "file", file: { ...filename, file_data: url ?? dataUri(value) } }]
 }
 
-const dataUri = (media: Media): string => {
-  const fallback = media.type === "image" ? "image/png" : "application/octet-stream"
-  return `data:${media.mediaType ?? fallback};base64,${FileText.base64(media)}`
-}
+const dataUri = (media: Media): string => `data:${FileText.givenType(media)};base64,${FileText.base64(media)}`
 
 /** The first thing that the protocol has no words for. */
 export const unsupported = (messages: ReadonlyArray<Message.Message>): string | undefined => {
@@ -171,7 +167,7 @@ export const unsupported = (messages: ReadonlyArray<Message.Message>): string | 
       }
       if (media.url === undefined && media.data === undefined) return `the ${media.type} part has neither url nor data`
       if (message.role === "tool") continue
-      if (!isImage(media) && media.url !== undefined && !/^(data:|file-)/.test(media.url)) {
+      if (!ToolContent.isImage(media) && media.url !== undefined && !/^(data:|file-)/.test(media.url)) {
         return "a file cannot be sent by its URL: send its data, or the id of an uploaded file"
       }
     }

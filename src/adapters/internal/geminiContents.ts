@@ -137,16 +137,15 @@ const userParts = (content: Message.Content): ReadonlyArray<Json.JsonObject> =>
 
 const mediaParts = (content: Message.Content): ReadonlyArray<Json.JsonObject> => mediaOf(content).map(mediaPart)
 
-const dataUri = /^data:([^;,]*)[^,]*;base64,/
+const dataUri = /^data:[^;,]*[^,]*;base64,/
 
 const mediaPart = (media: Media): Json.JsonObject => {
-  const { data, mediaType, url = "" } = media
-  const fallback = media.type === "image" ? "image/png" : "application/octet-stream"
+  const { data, url = "" } = media
+  const mimeType = FileText.givenType(media)
   const found = data === undefined ? dataUri.exec(url.slice(0, 1000)) : null
-  if (data !== undefined) return { inlineData: { mimeType: mediaType ?? fallback, data: FileText.base64(media) } }
-  if (found === null) return { fileData: { ...Wire.given("mimeType", mediaType), fileUri: url } }
-  const [head, type] = found
-  return { inlineData: { mimeType: mediaType ?? (type === "" ? fallback : type), data: url.slice(head.length) } }
+  if (data !== undefined) return { inlineData: { mimeType, data: FileText.base64(media) } }
+  if (found === null) return { fileData: { ...Wire.given("mimeType", FileText.typeOf(media)), fileUri: url } }
+  return { inlineData: { mimeType, data: url.slice(found[0].length) } }
 }
 
 /** The image or file that a part of a reply holds. */

@@ -73,8 +73,6 @@ type Media = Extract<Message.Part, { readonly type: "image" | "file" }>
 
 const isMedia = (value: Message.Part): value is Media => value.type === "image" || value.type === "file"
 
-const isImage = (media: Media): boolean => media.type === "image" || media.mediaType?.startsWith("image/") === true
-
 const parts = (content: ReadonlyArray<Message.Part>): ReadonlyArray<Json.JsonObject> =>
   content.flatMap((part) => isMedia(part) ? [media(part)] : part.type === "text" ? [text(part.text)] : [])
 
@@ -106,28 +104,26 @@ const text = (value: string): Json.JsonObject => ({ type: "input_text", text: va
 const isUploaded = (url: string | undefined): boolean => url?.startsWith("file-") === true
 
 const media = (value: Media): Json.JsonObject => {
-  const { data, mediaType, url } = value
-  if (isImage(value)) {
+  const { data, url } = value
+  const type = ToolContent.typeOf(value)
+  if (ToolContent.isImage(value)) {
     return { type: "input_image", ...(isUploaded(url) ? { file_id: url } : { image_url: url ?? dataUri(value) }) }
   }
-  if (mediaType?.startsWith("audio/") === true && data !== undefined) {
-    return { type: "input_audio", input_audio: { data, format: mediaType.includes("wav") ? "wav" : "mp3" } }
+  if (type?.startsWith("audio/") === true && data !== undefined) {
+    return { type: "input_audio", input_audio: { data, format: type.includes("wav") ? "wav" : "mp3" } }
   }
   if (isUploaded(url)) return { type: "input_file", file_id: url }
   const isInline = url === undefined || url.startsWith("data:")
   if (!isInline) return { type: "input_file", file_url: url }
-  const filename = (value.type === "file" ? value.filename : undefined) ?? `file.${extensionOf(value)}`
+  const filename = (value.type === "file" ? value.filename : undefined) ?? `file.${extensionOf(type)}`
   return { type: "input_file", filename, file_data: url ?? dataUri(value) }
 }
 
 /** A file that is sent inline needs a name, whose ending tells what it is. */
-const extensionOf = ({ mediaType = "" }: Media): string =>
+const extensionOf = (mediaType = ""): string =>
   mediaType === "text/plain" ? "txt" : /\/([a-z0-9]+)/i.exec(mediaType)?.[1] ?? "bin"
 
-const dataUri = (media: Media): string => {
-  const fallback = media.type === "image" ? "image/png" : "application/octet-stream"
-  return `data:${media.mediaType ?? fallback};base64,${FileText.base64(media)}`
-}
+const dataUri = (media: Media): string => `data:${FileText.givenType(media)};base64,${FileText.base64(media)}`
 
 /** The first thing that the protocol has no words for. */
 export const unsupported = (messages: ReadonlyArray<Message.Message>): string | undefined => {

@@ -16,12 +16,7 @@ const dataUri = /^data:([^;,]*)([^,]*),/i
 const headOf = (url: string | undefined): RegExpExecArray | null => dataUri.exec((url ?? "").slice(0, 1000))
 
 /** The type of a part, in lower case and without parameters, if it can be told. */
-export const typeOf = (part: Media): string | undefined => {
-  const type = part.mediaType ?? (headOf(part.url)?.[1] || undefined) ?? FileText.typeOf(part)
-  const plain = type?.split(";")[0]?.trim().toLowerCase()
-  if (plain !== undefined) return plain
-  return part.type === "file" && /\.pdf$/i.test(part.filename ?? part.url ?? "") ? "application/pdf" : undefined
-}
+export const typeOf = (part: Media): string | undefined => FileText.typeOf(part)?.split(";")[0]?.trim().toLowerCase()
 
 export const isImage = (part: Media): boolean => part.type === "image" || typeOf(part)?.startsWith("image/") === true
 
@@ -60,8 +55,11 @@ export const line = (part: Media): string => {
   return `[${part.type}${name}: ${isKnown ? type : "of unknown type"}, ${where}]`
 }
 
-/** An answer's texts in one, with a line of its own for each part that the wire cannot hold. */
-export const text = (content: Message.Content, isHeld: (part: Media) => boolean): string => {
+/**
+ * An answer's texts in one, with a line of its own for each part that the wire cannot hold, or with what `tell` says of
+ * it.
+ */
+export const text = (content: Message.Content, isHeld: (part: Media) => boolean, tell = line): string => {
   if (typeof content === "string") return content
   let isLine = false
   let written = ""
@@ -69,7 +67,7 @@ export const text = (content: Message.Content, isHeld: (part: Media) => boolean)
     const isTold = isMedia(part) && !isHeld(part)
     if (!isTold && part.type !== "text") continue
     if ((isTold || isLine) && written !== "" && !written.endsWith("\n")) written += "\n"
-    written += isTold ? line(part) : part.type === "text" ? part.text : ""
+    written += isTold ? tell(part) : part.type === "text" ? part.text : ""
     isLine = isTold
   }
   return written

@@ -4,6 +4,7 @@
  */
 import * as Result from "effect/Result"
 import type * as Adapter from "../../Adapter.ts"
+import * as FileText from "../../adapters/internal/fileText.ts"
 import * as ToolContent from "../../adapters/internal/toolContent.ts"
 import * as Wire from "../../adapters/internal/wire.ts"
 import type * as Json from "../../internal/json.ts"
@@ -51,7 +52,7 @@ export const write = (
           for (const answer of turn.answers) content.push(yield* toolResult(writing, answer))
           prompt.push({ role: "tool", content })
           const attached: Array<Part> = []
-          for (const answer of turn.answers) attached.push(...yield* attachments(writing, answer))
+          for (const answer of turn.answers) attached.push(...attachments(writing, answer))
           if (attached.length > 0) prompt.push({ role: "user", content: attached })
         }
       }
@@ -165,66 +166,95 @@ const madeFile = (
 // ---------------------------------------------------------------------------------------------------------------------
 // answers
 
-const toolResult = (writing: Writing, { id, message, name }: History.Answer): Result.Result<Part, string> =>
-  Result.map(output(writing, message), (written) => ({
+const toolResult = (writing: Writing, { id, message, name }: History.Answer): Result.Result<Part, string> => {
+  const { content } = message
+  const empty = typeof content === "string" ? undefined : content.filter(Layout.isMedia).find(isEmpty)
+  return Result.map(empty === undefined ? Result.succeed(undefined) : Media.source(empty), () => ({
     type: "tool-result",
     toolCallId: id,
     toolName: name,
-    output: written,
+    output: output(writing, message),
     ...options(writing, message)
   }))
+}
+
+const isEmpty = ({ data, url }: Layout.Media): boolean => data === undefined && url === undefined
 
 /**
  * A result with images in it is content, which has no error flag; every other is a text. So is one for a model that would
- * write content as JSON, base64 and all: what it reads in the words of the user follows in a message of its own.
+ * write content as JSON, base64 and all: what it reads in the words of the user follows in a message of its own. What no
+ * provider takes in a result is told: they drop it without a word, or refuse the request.
  */
-const output = (writing: Writing, message: Message.Message): Result.Result<Part, string> =>
-  Result.gen(function*() {
-    const type = message.isError === true ? "error-text" : "text"
-    const { content } = message
-    if (typeof content === "string" || !content.some(Layout.isMedia) || isTextOnly(writing)) {
-      return { type, value: ToolContent.text(content, isTextOnly(writing) ? isAttached : () => false) }
-    }
-    const value: Array<Part> = []
-    for (const part of content) {
-      if (part.type === "text") value.push({ type: "text", text: part.text })
-      else if (Layout.isMedia(part)) {
-        const source = Media.source(part)
-        if (Media.isTold(part, source)) value.push({ type: "text", text: ToolContent.line(part) })
-        else value.push(resultFile(writing, yield* source))
-      }
-    }
-    return { type: "content", value }
+const output = (writing: Writing, message: Message.Message): Part => {
+  const type = message.isError === true ? "error-text" : "text"
+  const { content } = message
+  const isHeld = (part: Layout.Media): boolean =>
+    (isTextOnly(writing) ? attached(writing, part) : carried(writing, part)) !== undefined
+  const tell = (part: Layout.Media): string => told(writing, part)
+  if (typeof content === "string" || isTextOnly(writing) || ToolContent.held(content, isHeld).length === 0) {
+    return { type, value: ToolContent.text(content, isHeld, tell) }
+  }
+  const value = content.flatMap((part): ReadonlyArray<Part> => {
+    if (part.type === "text") return [text(part.text)]
+    if (!Layout.isMedia(part)) return []
+    const source = carried(writing, part)
+    return [source === undefined ? text(tell(part)) : resultFile(writing, source)]
   })
+  return { type: "content", value }
+}
 
 /** Models of Chat Completions write the content of a result as JSON. Gemini's on Vertex AI only have such a name. */
 const isTextOnly = ({ owner: { provider } }: Writing): boolean =>
   /\.(chat|completion)$/.test(provider) && !provider.startsWith("google.")
 
-/** What such a model reads in a message of the user. */
-const isAttached = (part: Layout.Media): boolean => {
-  const type = ToolContent.typeOf(part)
-  if (Result.isFailure(Media.source(part))) return false
-  if (ToolContent.isImage(part)) return ToolContent.isCommonImage(part)
-  return type !== undefined && /^(application\/pdf|audio\/(wav|mpeg|mp3))$/.test(type)
+/** What a part holds, if it can be told. */
+const sourceOf = (writing: Writing, part: Layout.Media): Media.Source | undefined => {
+  const source = Result.map(Media.source(part), (found) => loaded(writing, found))
+  return Result.isSuccess(source) ? source.success : undefined
 }
 
-const attachments = (writing: Writing, { id, message }: History.Answer): Result.Result<ReadonlyArray<Part>, string> =>
-  Result.gen(function*() {
-    const media = isTextOnly(writing) ? ToolContent.held(message.content, isAttached) : []
-    const parts: Array<Part> = media.length === 0 ? [] : [text(`From the tool call ${id}:`)]
-    for (const part of media) parts.push(file(writing, yield* Media.source(part)))
-    return parts
+const plainType = ({ mediaType }: Media.Source): string => mediaType.split(";")[0]?.trim().toLowerCase() ?? ""
+
+/** Whether an image is one that all providers read. One at an address need not say what it is. */
+const isImage = (source: Media.Source): boolean =>
+  /^image\/(png|jpe?g|gif|webp)$/.test(plainType(source)) ||
+  (plainType(source) === "image/*" && typeof source.content !== "string")
+
+/** What providers take in a result: common images and PDFs. The oldest version has no addresses there. */
+const carried = (writing: Writing, part: Layout.Media): Media.Source | undefined => {
+  const source = sourceOf(writing, part)
+  if (source === undefined || (writing.version === "v2" && typeof source.content !== "string")) return undefined
+  return isImage(source) || plainType(source) === "application/pdf" ? source : undefined
+}
+
+/** What a model of Chat Completions reads in a message of the user: images, and in later versions the data of others. */
+const attached = (writing: Writing, part: Layout.Media): Media.Source | undefined => {
+  const source = sourceOf(writing, part)
+  if (source === undefined || isImage(source)) return source
+  const isData = writing.version !== "v2" && typeof source.content === "string"
+  return isData && /^(application\/pdf|audio\/(wav|mpeg|mp3))$/.test(plainType(source)) ? source : undefined
+}
+
+/** A part in words: the text that a file holds, or a line that names its kind, type and size. */
+const told = (writing: Writing, part: Layout.Media): string => {
+  const source = part.type === "file" ? sourceOf(writing, part) : undefined
+  return typeof source?.content === "string" && FileText.isTextual(source.mediaType)
+    ? FileText.decode(source.content)
+    : ToolContent.line(part)
+}
+
+const attachments = (writing: Writing, { id, message: { content } }: History.Answer): ReadonlyArray<Part> => {
+  const parts = typeof content === "string" || !isTextOnly(writing) ? [] : content.flatMap((part) => {
+    const source = Layout.isMedia(part) ? attached(writing, part) : undefined
+    return source === undefined ? [] : [file(writing, source)]
   })
+  return parts.length === 0 ? [] : [text(`From the tool call ${id}:`), ...parts]
+}
 
 const resultFile = (writing: Writing, source: Media.Source): Part => {
-  const { content, filename, mediaType } = loaded(writing, source)
+  const { content, filename, mediaType } = source
   if (writing.version === "v4") return file(writing, source)
-  if (writing.version === "v2") {
-    return typeof content === "string"
-      ? { type: "media", data: content, mediaType }
-      : { type: "text", text: content.href }
-  }
+  if (writing.version === "v2") return { type: "media", data: content, mediaType }
   const kind = mediaType.startsWith("image/") ? "image" : "file"
   if (typeof content !== "string") return { type: `${kind}-url`, url: content.href }
   return {

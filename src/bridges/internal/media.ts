@@ -14,46 +14,27 @@ export interface Source {
   readonly filename: string | undefined
 }
 
-const magic: ReadonlyArray<readonly [base64: string, mediaType: string]> = [
-  ["iVBORw0KGgo", "image/png"],
-  ["/9j/", "image/jpeg"],
-  ["R0lGOD", "image/gif"],
-  ["UklGR", "image/webp"],
-  ["JVBERi0", "application/pdf"]
-]
-
-const extensions: { readonly [extension: string]: string } = {
-  png: "image/png",
-  jpg: "image/jpeg",
-  jpeg: "image/jpeg",
-  gif: "image/gif",
-  webp: "image/webp",
-  pdf: "application/pdf",
-  txt: "text/plain",
-  mp3: "audio/mpeg",
-  wav: "audio/wav"
-}
-
 /** The source of an image or a file, or what is wrong with it. */
 export const source = (media: Layout.Media): Result.Result<Source, string> => {
   const { data, type, url } = media
   const filename = media.type === "file" ? media.filename : undefined
+  const mediaType = FileText.typeOf(media) ?? (type === "image" ? "image/*" : "application/octet-stream")
   if (data !== undefined) {
-    return Result.succeed({ mediaType: typeOf(media, ofData(data)), content: FileText.base64(media), filename })
+    return Result.succeed({ mediaType, content: FileText.base64(media), filename })
   }
   if (url === undefined) return Result.fail(`the ${type} part has neither url nor data`)
-  const inline = /^data:([^;,]*)((?:;[^;,]*)*),(.*)$/s.exec(url)
+  const inline = /^data:[^;,]*((?:;[^;,]*)*),(.*)$/s.exec(url)
   if (inline !== null) {
-    const [, mediaType = "", parameters = "", body = ""] = inline
+    const [, parameters = "", body = ""] = inline
     return Result.map(
       parameters.endsWith(";base64") ? Result.succeed(body) : encoded(body, type),
-      (content) => ({ mediaType: typeOf(media, mediaType || ofData(content)), content, filename })
+      (content) => ({ mediaType, content, filename })
     )
   }
   return Result.try({
     try: () => new URL(url),
     catch: () => `the url of the ${type} part is no URL: ${url.slice(0, 100)}`
-  }).pipe(Result.map((address) => ({ mediaType: typeOf(media, ofPath(address.pathname)), content: address, filename })))
+  }).pipe(Result.map((address) => ({ mediaType, content: address, filename })))
 }
 
 /** Whether a part of a tool's answer is told in a line, since its address is none that a library takes. */
@@ -65,13 +46,3 @@ const encoded = (body: string, type: string): Result.Result<string, string> =>
     try: () => Base64.encode(decodeURIComponent(body)),
     catch: () => `the data URL of the ${type} part is malformed`
   })
-
-const typeOf = ({ mediaType, type }: Layout.Media, found: string | undefined): string =>
-  mediaType ?? found ?? (type === "image" ? "image/*" : "application/octet-stream")
-
-const ofData = (data: string): string | undefined => magic.find(([start]) => data.startsWith(start))?.[1]
-
-const ofPath = (path: string): string | undefined => {
-  const extension = /\.([a-z0-9]+)$/i.exec(path)?.[1]?.toLowerCase() ?? ""
-  return Object.hasOwn(extensions, extension) ? extensions[extension] : undefined
-}
