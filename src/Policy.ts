@@ -46,6 +46,8 @@ const Siblings = Schema.Literals(["drain", "abortCancelable", "abortAll"])
  *   errors whole.
  * - `toolChoice`: for how long a run's `toolChoice` of `"required"` or of a named tool holds: for its `"first"` turn, from
  *   which on the model chooses (`"auto"`) and can answer, or for `"every"` turn, which then ends by a bound or a halt only.
+ *   An operation of a session that goes on where calls of an earlier run were settled since, by an approval, a denial, an
+ *   answer or a result, is no first turn.
  * - `crashes`: what a model reads of a handler that died: that it did and no more (`"hidden"`), or with the message and the
  *   plain fields of what it died with (`"told"`). What a handler reports, a rejected promise of `call.promise` included, is
  *   always told. `Encoder.allm`, a debug rendering, writes all of an error under either.

@@ -118,9 +118,10 @@ export class Run<M extends StreamReducer.Mode> {
     })
 
   /** What the operation is to the runs that it consists of. The turns behind the approved calls have their own result. */
-  operation(isOfApproved: boolean): Limits.Operation {
+  operation(isOfApproved: boolean, continued?: string): Limits.Operation {
     const isLeft = (now: number) => this.running.leftWith(now)
-    return isOfApproved ? { isLeft, left: (abandoned) => void this.abandoned.push(...abandoned) } : { isLeft }
+    if (isOfApproved) return { isLeft, left: (abandoned) => void this.abandoned.push(...abandoned) }
+    return continued === undefined ? { isLeft } : { isLeft, continued }
   }
 
   /** The result names handlers of approved calls and an append that were left behind, too. */
@@ -259,6 +260,10 @@ const settledBefore = (session: Session): ReadonlyArray<Event.Event> => {
   return OpenCalls.settlements(session.thread, session.answered.filter((id) => !open.has(id)))
 }
 
+/** Whether calls of an earlier run have been settled since, or are now: one that waits is a question that is answered. */
+const isContinued = ({ answered, approved, suspensions }: Session): boolean =>
+  [answered, approved, suspensions].some((calls) => calls.length > 0)
+
 /** What an operation does: how it is called, and what is said with it. */
 export interface Plan<M extends StreamReducer.Mode> {
   readonly mode: M
@@ -343,7 +348,10 @@ export const stream = <M extends StreamReducer.Mode, T extends Tools, E, R, RHal
         run.fail
       ),
       Stream.provideService(Executor.Executor, journaled(executor, requestId, run.write)),
-      Stream.provideService(Limits.CurrentOperation, run.operation(false)),
+      Stream.provideService(
+        Limits.CurrentOperation,
+        run.operation(false, isContinued(session) ? requestId : undefined)
+      ),
       Stream.provideService(Limits.CurrentSpending, spending)
     )
     return stops === unstopped ? whole : whole.pipe(

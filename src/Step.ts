@@ -61,7 +61,9 @@ export type StepError = Thread.ValidationError | EngineError | Adapter.AdapterEr
  * - `mode: "manual"` hands every call to the caller and runs none.
  * - `system` is put in front of the messages of the request and kept out of the thread.
  * - `toolChoice`: whether and which tools the model may call. `"required"` and `{ name }` force a call, in a run of
- *   several turns in its first one; see `Policy.toolChoice`.
+ *   several turns in its first one; see `Policy.toolChoice`. An operation of a session that goes on after calls of an
+ *   earlier run were approved, denied, answered or submitted has had its first turn there, and leaves the choice to the
+ *   model.
  * - `emitTextDeltas`, `emitToolDeltas` (true), `includeRawChunks` (false): what the stream shows; the result is the
  *   same whatever they say. Raw chunks that report usage are always shown.
  * - `onEvent` sees every event before that filter, in order; the run waits for the effect it may return.
@@ -190,7 +192,7 @@ const enter = <E, R>(
               isTraced,
               within
             } as const
-            return { thread, run }
+            return { thread, run: Turn.begun(run) }
           })
       )
   )

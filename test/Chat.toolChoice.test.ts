@@ -97,6 +97,87 @@ describe("toolChoice", () => {
       assert.deepStrictEqual(choices(yield* session.requests), ["required", "auto"])
     }))
 
+  const settling: Record<string, (waiting: Session.Session) => Effect.Effect<Session.Session, unknown>> = {
+    "an approval": (waiting) => Session.approve(waiting, "p"),
+    "a denial": (waiting) => Session.deny(waiting, "p"),
+    "a result": (waiting) => Session.submitToolResult(waiting, "h", 1),
+    "an answer": (waiting) => Session.answer(waiting, "q", "Paris")
+  }
+
+  const waiters = [
+    echo,
+    Tool.make("pay", { parameters: {}, approval: true, handler: () => Effect.succeed("paid") }),
+    Tool.make("hand", { parameters: {}, manual: true }),
+    Tool.make("ask", { parameters: {}, handler: () => Effect.succeed(Tool.askUser("Which city?")) })
+  ]
+  const named = { "an approval": "pay:p", "a denial": "pay:p", "a result": "hand:h", "an answer": "ask:q" }
+
+  /** The choices of the requests of an operation, awaited and streamed, on a session in which a call has been settled. */
+  const chosenAfter = (
+    how: string,
+    options: Chat.Options<typeof waiters>,
+    go: "continue" | "reply" | "step" = "continue"
+  ) =>
+    Effect.gen(function*() {
+      const [name, id] = (named as Record<string, string>)[how]!.split(":") as [string, string]
+      const given = { tools: waiters, toolChoice: "required", ...options } as const
+      const asking = Script.layer([[toolCall(id, name, {}), finish("tool_calls")]])
+      const { session: waiting } = yield* Effect.provide(Session.start("go", given), asking)
+      const settled = yield* settling[how]!(waiting)
+      const operations = {
+        continue: [Session.continue(settled, null, given), Session.streamContinue(settled, null, given)],
+        reply: [Session.reply(settled, "and?", given), Session.streamReply(settled, "and?", given)],
+        step: [Session.step(settled, given), Session.streamStep(settled, given)]
+      } as const
+      const [run, events] = operations[go]
+      const awaited = yield* Script.make([again, done])
+      yield* Effect.provide(run as Effect.Effect<unknown, unknown, Adapter.Adapter>, awaited.layer)
+      const streamed = yield* Script.make([again, done])
+      yield* Effect.provide(Stream.runDrain(events), streamed.layer)
+      const requests = yield* awaited.requests
+      assert.deepStrictEqual(yield* streamed.requests, requests)
+      return choices(requests)
+    })
+
+  it.effect("M-16: an operation of a session that goes on where calls were settled is no first turn", () =>
+    Effect.gen(function*() {
+      for (const policy of [Policy.standard, Policy.allm, Policy.falai]) {
+        for (const how of Object.keys(settling)) {
+          assert.deepStrictEqual(yield* chosenAfter(how, { policy }), ["auto", "auto"], how)
+          assert.deepStrictEqual(yield* chosenAfter(how, { policy }, "reply"), ["auto", "auto"], how)
+          const every = yield* chosenAfter(how, { policy: { ...policy, toolChoice: "every" } })
+          assert.deepStrictEqual(every, ["required", "required"], how)
+          if (how !== "an approval") assert.deepStrictEqual(yield* chosenAfter(how, { policy }, "step"), ["auto"], how)
+        }
+      }
+    }))
+
+  it.effect("M-16: neither is a reply to a question, and the next one is", () =>
+    Effect.gen(function*() {
+      const given = { tools: waiters, toolChoice: "required" } as const
+      const model = yield* Script.make([[toolCall("q", "ask", {}), finish("tool_calls")], done, again, done])
+      const { session: asked } = yield* Effect.provide(Session.start("go", given), model.layer)
+      const { session: answered } = yield* Effect.provide(Session.reply(asked, "Paris", given), model.layer)
+      yield* Effect.provide(Session.reply(answered, "and now?", given), model.layer)
+      assert.deepStrictEqual(choices(yield* model.requests), ["required", "auto", "required", "auto"])
+    }))
+
+  it.effect("M-16: a run inside a handler has a first turn of its own", () =>
+    Effect.gen(function*() {
+      const inner = yield* Script.make([calling, done])
+      const outer = Tool.make("outer", {
+        parameters: {},
+        approval: true,
+        handler: () => Effect.orDie(Effect.provide(Chat.run("go", { tools, toolChoice: "required" }), inner.layer))
+      })
+      const model = Script.layer([[toolCall("o", "outer", {}), finish("tool_calls")], done])
+      const options = { tools: [outer], onEvent: () => Effect.void }
+      const { session } = yield* Effect.provide(Session.start("go", options), model)
+      const approved = yield* Session.approve(session, "o")
+      yield* Effect.provide(Session.continue(approved, null, options), Script.layer([done]))
+      assert.deepStrictEqual(choices(yield* inner.requests), ["required", "auto"])
+    }))
+
   it("M-16: a policy that 0.1 stored decodes", () => {
     const { toolChoice: _, ...stored } = Policy.standard
     assert.strictEqual(Schema.decodeUnknownSync(Policy.Policy)(stored).toolChoice, "first")

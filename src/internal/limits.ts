@@ -46,6 +46,8 @@ export interface Operation {
   readonly isLeft: (now: number) => void
   /** A run of it that has no result of its own has left these behind. */
   readonly left?: (abandoned: ReadonlyArray<Event.Abandoned>) => void
+  /** The request id of the run that goes on where calls of an earlier one were settled: its first turn was that one's. */
+  readonly continued?: string
 }
 
 export const CurrentOperation: Context.Reference<Operation | undefined> = Context.Reference<Operation | undefined>(

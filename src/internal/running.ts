@@ -102,7 +102,7 @@ export class Running {
   readonly graceMillis: number
   /** The handler that the run is in. */
   private readonly around: Holding | undefined
-  private readonly operation: Limits.Operation | undefined
+  readonly operation: Limits.Operation | undefined
   private readonly listeners = new Few<Listener>()
   /** The step that the run is in. */
   step: Leaving | undefined

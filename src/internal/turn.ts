@@ -67,6 +67,10 @@ export const closing = <E, R>(run: Run<E, R>): Run<E, R> => ({
   settings: { ...run.settings, policy: { ...run.settings.policy, unknownTool: "answer" } }
 })
 
+/** The run as it begins. One that goes on after calls of an earlier run were settled has had its first turn. */
+export const begun = <E, R>(run: Run<E, R>): Run<E, R> =>
+  run.running.operation?.continued === run.settings.requestId ? unforced(run) : run
+
 /** The run after its first turn: the model chooses whether to call tools, unless the policy keeps a forced choice. */
 export const unforced = <E, R>(run: Run<E, R>): Run<E, R> =>
   run.settings.policy.toolChoice === "first" && Request.isForced(run.template.toolChoice)
