@@ -49,17 +49,17 @@ const find = (session: Session, id: string): Effect.Effect<Event.Suspension, Con
   })
 
 /**
- * Refuses a content that is no answer to the call that waits under an id.
+ * The answer to the call that waits under an id, as a content counts. Refuses one that does not fit.
  *
  * @category checks
  * @since 0.1.0
  */
-export const answerable = (
+export const answerTo = (
   session: Session,
   id: string,
   content: unknown
-): Effect.Effect<void, Conversation.SessionError> =>
-  Effect.flatMap(find(session, id), (suspension) => Effect.asVoid(fitting(suspension, content)))
+): Effect.Effect<unknown, Conversation.SessionError> =>
+  Effect.flatMap(find(session, id), (suspension) => fitting(suspension, content))
 
 const settle = (session: Session, id: string, answer: Conversation.Answer): Effect.Effect<Session> =>
   Keeper.happened(session, { _tag: "Answered", id, answer })

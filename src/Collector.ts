@@ -478,7 +478,7 @@ const foldReceived = (state: State, wire: unknown): void => {
  * **Details**
  *
  * `input` is what the run was given: the thread before it is in none of its events. For an operation of a session it is
- * the session's thread, as it was before or after its calls were settled, and the message that was said to it. What is no event in wire form is passed over, so that the
+ * the session's thread, as it was before or after its calls were settled, and the message that was said to it, unless that answered a question in its place. What is no event in wire form is passed over, so that the
  * events of a later version can be read. A run whose events end before its `ChatCompleted` comes to what
  * {@link toChatResult} gives for it: so does a run whose stream failed, since the failure of a stream is no event. Send it
  * yourself, or the result is `Cancelled` with the reason `"interrupt"`. Errors and values of the caller's own are the plain

@@ -11,7 +11,8 @@
  *   other belongs to a run that is under way, or was killed.
  * - `RunFailed` says that a run could not be started: what was said with it counts as not said. One that had come to a
  *   whole step keeps what it had come to.
- * - `RunStarted` has what was said to the session with it. Calls that were approved run first, and `ApprovedAnswered` has
+ * - `RunStarted` has what was said to the session with it. What answers a question that was not asked in words is no
+ *   message: `answered` has it. Calls that were approved run first, and `ApprovedAnswered` has
  *   their answers, and the questions that some of them asked; what was said comes behind them. `QuestionWithdrawn` has the
  *   answer of such a question when the run ends for another reason than to wait.
  * - `ReplyReceived` has the assistant message of a turn before a call of it is acted on (calls of read-only tools, which
@@ -54,7 +55,8 @@ export const Record = Schema.Union([
   Schema.TaggedStruct("RunStarted", {
     requestId: Schema.String,
     operation: Schema.Literals(["start", "reply", "continue", "step"]),
-    messages: Schema.Array(Message.Message)
+    messages: Schema.Array(Message.Message),
+    answered: Schema.optionalKey(Schema.Struct({ id: Schema.String, answer: Conversation.Answer }))
   }),
   Schema.TaggedStruct("ApprovedAnswered", {
     requestId: Schema.String,
@@ -388,17 +390,32 @@ const openIn = (
   return questionsOf(calls.filter(({ toolCall }) => open.has(toolCall.id)))
 }
 
+/** The state after approved calls have their answers. What was said with the run is said behind the last of them. */
+const approvedAnswered = (
+  session: Conversation.Session,
+  interrupted: Interrupted,
+  record: Extract<Record, { readonly _tag: "ApprovedAnswered" }>
+): State => {
+  const { before, messages } = interrupted
+  const questions = openIn(record, interrupted.calls)
+  const answered = (session: Conversation.Session) => Conversation.withApproved(session, record.messages, questions)
+  const isSaid = messages.length > 0 && answered(session).approved.length === 0
+  return {
+    session: isSaid ? Conversation.saying(answered(spokenTo(session)), messages) : answered(session),
+    interrupted: { ...interrupted, ...(before === undefined ? {} : { before: answered(before) }), calls: [] }
+  }
+}
+
+/** The session when the user has spoken: of the questions only those of approved calls are open still. */
+const spokenTo = (session: Conversation.Session): Conversation.Session =>
+  Conversation.waitingFor(session, session.suspensions.filter(({ id }) => session.answered.includes(id)), "idle")
+
 const inRun = (state: State, record: Record): State => {
   const { interrupted, session } = state
   if (interrupted === undefined) return state
   switch (record._tag) {
-    case "ApprovedAnswered": {
-      const before = Conversation.withApproved(session, record.messages, openIn(record, interrupted.calls))
-      return {
-        session: Conversation.saying(before, interrupted.messages),
-        interrupted: { ...interrupted, before, calls: [] }
-      }
-    }
+    case "ApprovedAnswered":
+      return approvedAnswered(session, interrupted, record)
     case "QuestionWithdrawn": {
       const { before } = interrupted
       return {
@@ -455,11 +472,13 @@ export const apply = (state: State, record: Record): State => {
       return { session: Conversation.settle(atRest(state), record.id, record.answer) }
     case "RunStarted": {
       const before = atRest(state)
-      const session = Conversation.running(before)
-      const interrupted = { requestId: record.requestId, messages: record.messages, before, calls: [] }
-      return session.approved.length === 0
-        ? { session: Conversation.saying(session, record.messages), interrupted }
-        : { session, interrupted }
+      const { answered, messages, requestId } = record
+      const interrupted = { requestId, messages, before, calls: [] }
+      const session = answered === undefined ? before : Conversation.settle(before, answered.id, answered.answer)
+      // Until what was said has its place behind the answers of approved calls, what it answers is open.
+      return session.approved.length > 0
+        ? { session, interrupted }
+        : { session: Conversation.saying(Conversation.running(session), messages), interrupted }
     }
     default:
       return inRun(state, record)

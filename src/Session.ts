@@ -359,7 +359,9 @@ export const streamReply = <const T extends Tools = [], E = never, R = never, RH
 ): Events<T, E, R | RHalt | REvent> => checked(SessionPlan.replying(session, content, pending), options)
 
 /**
- * Says what the user says: the answer to the question that waits, or something new. While an approval is pending it fails
+ * Says what the user says: the answer to the question that waits, or something new. Where the question was asked in words,
+ * at the end of the thread, the answer is a message of the user. Where it was not, because other calls waited beside it or an
+ * approved call asked it, the answer stands in its place, as `Session.answer` puts it. While an approval is pending it fails
  * with the `SessionError` `approval_pending`, unless `pending` says what becomes of the call.
  *
  * @category running

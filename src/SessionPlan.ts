@@ -9,6 +9,7 @@ import * as Answering from "./Answering.ts"
 import * as Conversation from "./Conversation.ts"
 import type * as Event from "./Event.ts"
 import * as Json from "./internal/json.ts"
+import * as OpenCalls from "./internal/openCalls.ts"
 import * as Keeper from "./Keeper.ts"
 import * as Message from "./Message.ts"
 import type * as SessionRun from "./SessionRun.ts"
@@ -58,27 +59,27 @@ const withdrawn: Record<Event.Suspension["kind"], string> = {
   question: "the user went on instead of answering the question"
 }
 
-/** The session in which nothing waits but the one question that the user answers by speaking. */
-const denied = (session: Session): Effect.Effect<Session, Conversation.SessionError> => {
-  const questions = session.suspensions.filter(({ kind }) => kind === "question")
-  const refused = session.suspensions.filter(({ kind }) => kind !== "question" || questions.length > 1)
-  return Effect.andThen(
-    Answering.usable(session),
-    Effect.reduce(
-      refused,
-      () => session,
-      (session, { id, kind }) =>
-        Keeper.happened(session, { _tag: "Answered", id, answer: { _tag: "Denied", reason: withdrawn[kind] } })
-    )
-  )
+type Settled = NonNullable<SessionRun.Plan<"chat">["answered"]>
+
+/** The calls that a reply denies: all that wait, but for the one question that the user answers by speaking. */
+const denials = ({ suspensions }: Session): ReadonlyArray<Settled> => {
+  const questions = suspensions.filter(({ kind }) => kind === "question")
+  const refused = suspensions.filter(({ kind }) => kind !== "question" || questions.length > 1)
+  return refused.map(({ id, kind }) => ({ id, answer: { _tag: "Denied", reason: withdrawn[kind] } }))
 }
 
-/** A session that the user may speak to. Where it waits, that answers the one question there is. */
+type Said = Pick<SessionRun.Plan<"chat">, "answered" | "messages">
+
+/**
+ * What is said to a session that the user may speak to. Where it waits, that answers the one question there is: behind a
+ * question that was asked in words as a message. Any other question stands nowhere in the thread, and an answer behind it
+ * would be to nothing: it has its answer where it waits.
+ */
 const spokenTo = (
   operation: string,
   session: Session,
   message: Message.Message
-): Effect.Effect<void, Conversation.SessionError> =>
+): Effect.Effect<Said, Conversation.SessionError> =>
   Effect.gen(function*() {
     yield* Answering.usable(session)
     if (session.suspensions.some(({ kind }) => kind === "approval")) {
@@ -86,11 +87,17 @@ const spokenTo = (
     }
     if (session.status === "awaiting_tools") return yield* wrong(operation, session, instead(session))
     const [question, ...others] = session.suspensions
-    if (question === undefined) return
+    if (question === undefined) return { messages: [message] }
     if (message.role !== "user") return yield* wrong(operation, session, instead(session))
-    if (others.length === 0) return yield* Answering.answerable(session, question.id, message.content)
-    const detail = "several calls wait: call Session.answer for each by its id"
-    return yield* new Conversation.SessionError({ reason: "several_pending", detail })
+    if (others.length > 0) {
+      const detail = "several calls wait: call Session.answer for each by its id"
+      return yield* new Conversation.SessionError({ reason: "several_pending", detail })
+    }
+    const { id } = question
+    const value = yield* Answering.answerTo(session, id, message.content)
+    return OpenCalls.isAskedAloud(session.thread, id)
+      ? { messages: [message] }
+      : { messages: [], answered: { id, answer: { _tag: "Value", value } } }
   })
 
 /** The session that an input stands for. */
@@ -119,9 +126,16 @@ export const replying = (
     if (pending !== undefined && pending !== "deny") {
       return yield* Effect.die(new TypeError(`Session.reply: pending must be "deny"; got: ${Json.render(pending)}`))
     }
-    const settled = pending === "deny" ? yield* denied(session) : session
-    yield* spokenTo("reply", settled, message)
-    return { mode: "chat", operation: "reply", session: settled, messages: [message] }
+    const denied = pending === "deny" ? denials(session) : []
+    const freed = denied.reduce((session, { answer, id }) => Conversation.settle(session, id, answer), session)
+    // What cannot be said denies nothing.
+    const said = yield* spokenTo("reply", freed, message)
+    const settled = yield* Effect.reduce(
+      denied,
+      () => session,
+      (session, denial) => Keeper.happened(session, { _tag: "Answered", ...denial })
+    )
+    return { mode: "chat", operation: "reply", session: settled, ...said }
   })
 
 /** Going on, with a message or without. */
@@ -131,8 +145,10 @@ export const continuing = (
 ): Effect.Effect<SessionRun.Plan<"chat">, Failure> => {
   const messages = message === null ? [] : Thread.fromMessages([message]).messages
   const [said] = messages
-  const check = said === undefined ? free("continue", session) : spokenTo("continue", session, said)
-  return Effect.as(check, { mode: "chat", operation: "continue", session, messages })
+  const checked: Effect.Effect<Said, Conversation.SessionError> = said === undefined
+    ? Effect.as(free("continue", session), { messages })
+    : spokenTo("continue", session, said)
+  return Effect.map(checked, (said) => ({ mode: "chat", operation: "continue", session, ...said }))
 }
 
 /** One turn. */

@@ -39,7 +39,7 @@ export type Failure = Chat.ChatError | Conversation.SessionError
 
 type Session = Conversation.Session
 
-type Operation = Extract<Journal.Record, { readonly _tag: "RunStarted" }>["operation"]
+type Started = Extract<Journal.Record, { readonly _tag: "RunStarted" }>
 
 type Tools = ReadonlyArray<Tool.Any>
 
@@ -85,9 +85,10 @@ export class Run<M extends StreamReducer.Mode> {
     this.reducer = StreamReducer.started(session, mode, { session })
   }
 
-  begin(operation: Operation, messages: ReadonlyArray<Message.Message>): Effect.Effect<void> {
+  begin({ answered, messages, operation }: Plan<M>): Effect.Effect<void> {
     const { requestId } = this
-    const records = [{ _tag: "RunStarted", requestId, operation, messages }] as const
+    const begun = { _tag: "RunStarted", requestId, operation, messages } as const
+    const records = [answered === undefined ? begun : { ...begun, answered }] as const
     return Effect.map(Keeper.note(this.reducer.state, records, this.scribe, this.running), (state) => {
       this.reducer = { ...this.reducer, state }
     })
@@ -267,9 +268,11 @@ const isContinued = ({ answered, approved, suspensions }: Session): boolean =>
 /** What an operation does: how it is called, and what is said with it. */
 export interface Plan<M extends StreamReducer.Mode> {
   readonly mode: M
-  readonly operation: Operation
+  readonly operation: Started["operation"]
   readonly session: Session
   readonly messages: ReadonlyArray<Message.Message>
+  /** A question that it answers in the place where the question waits. */
+  readonly answered?: Started["answered"]
 }
 
 type Events<T extends Tools, E, R> = Stream.Stream<
@@ -285,14 +288,17 @@ type Events<T extends Tools, E, R> = Stream.Stream<
  * @since 0.1.0
  */
 export const stream = <M extends StreamReducer.Mode, T extends Tools, E, R, RHalt, REvent>(
-  { messages, mode, operation, session }: Plan<M>,
+  plan: Plan<M>,
   options: Chat.Options<T, E, R, RHalt, REvent>,
   seen: (run: Run<M>) => void = () => {}
 ): Events<T, E, R | RHalt | REvent> =>
   Stream.unwrap(Effect.gen(function*() {
+    const { answered, mode, session } = plan
     const requestId = options.requestId ?? Settings.mintRequestId(yield* Effect.context<never>())
     const executor = yield* Executor.Executor
-    const settled = settledBefore(session)
+    const settled = settledBefore(
+      answered === undefined ? session : Conversation.settle(session, answered.id, answered.answer)
+    )
     const hasApproved = session.approved.length > 0
     const defaults = yield* Policy.Defaults
     const { graceMillis } = Settings.resolve(options, defaults, Policy.standard, requestId)
@@ -313,7 +319,7 @@ export const stream = <M extends StreamReducer.Mode, T extends Tools, E, R, RHal
       cacheKey: options.cacheKey ?? session.id,
       ...(stops === unstopped ? {} : { cancel: null })
     } as Chat.Options<T, E, R, RHalt, REvent>
-    yield* run.begin(operation, messages)
+    yield* run.begin(plan)
     const seenBy = <A extends ReadonlyArray<Event.Event>>(events: A) =>
       Effect.as(Turn.observed({ view: options, running, settings: { requestId } }, events), events)
     const policy = options.policy ?? defaults.policy ?? Policy.standard

@@ -81,8 +81,8 @@ export const make = <const M extends Mode>(session: Conversation.Session, mode: 
   if (mode !== "chat" && mode !== "step") {
     throw new TypeError(`Session.reducer: the mode must be "chat" or "step"; got: ${JSON.stringify(mode)}`)
   }
-  const record: Journal.Record = { _tag: "RunStarted", requestId: "", operation: "continue", messages: [] }
-  return started(session, mode, Journal.apply({ session }, record))
+  // The events do not say what the user said. What waits is open until they say that it was answered.
+  return started(session, mode, { session, interrupted: { requestId: "", messages: [], before: session, calls: [] } })
 }
 
 const answersOf = ({ approved, session }: StreamReducer): ReadonlyArray<Message.Message> => {
@@ -143,10 +143,13 @@ const stepped = (reducer: StreamReducer, event: Event.Of<"StepCompleted">): Reco
   return [whole, endedAs(reducer, step, Ending.ofStep(step, 0))]
 }
 
-/** A question of an approved call that its own run withdraws. What was settled before the run is in the session. */
-const withdrawn = (reducer: StreamReducer, event: Event.Of<"ToolResultEncoded">): Records => {
-  const isOpen = event.settled === true && reducer.state.session.suspensions.some(({ id }) => id === event.id)
-  return isOpen
+/**
+ * A question of an approved call that its own run withdraws, or one that the user answers with the run. What was settled
+ * before the run is in the session.
+ */
+const withdrawn = (reducer: StreamReducer, event: Event.Event): Records => {
+  if (event._tag !== "ToolResultEncoded" || event.settled !== true) return []
+  return reducer.state.session.suspensions.some(({ id }) => id === event.id)
     ? [{ _tag: "QuestionWithdrawn", requestId: requestId(reducer), message: ToolEvents.answer(event) }]
     : []
 }
@@ -182,6 +185,8 @@ export const next = <M extends Mode>(
   if (reducer.isEnded) return [reducer, []]
   if (isOpening(reducer)) {
     const opened = opening(reducer, event)
+    const settled = withdrawn(reducer, event)
+    if (settled.length > 0) return after(opened, settled)
     const messages = answersOf(opened)
     if (messages.length < reducer.session.approved.length) return [opened, []]
     const suspensions = questionsOf(opened)

@@ -4,7 +4,7 @@ import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Schedule from "effect/Schedule"
 import * as Stream from "effect/Stream"
-import { Adapter, Policy, Session } from "heddle"
+import { Adapter, Collector, Event, Message, Policy, Session, Thread, Tool } from "heddle"
 import { Laws, Script } from "heddle/testing"
 import { transcript } from "./support/scenarios.ts"
 import { after, calling, done, payer } from "./support/sessions.ts"
@@ -106,5 +106,193 @@ describe("M-04: a model that cannot be asked after approved calls have run", () 
         Effect.provide(models["fails before its first event"])
       )
       assert.instanceOf(failure, Adapter.AdapterError)
+    }))
+})
+
+/** A session in which a question waits that was not asked in words, beside a call that was approved. */
+const besideApproved = Effect.flatMap(after("ask:q", "pay:p"), (session) => Session.approve(session, "p"))
+
+const folded = (session: Session.Session, events: ReadonlyArray<Event.Event>) =>
+  Session.finalize(
+    events.reduce((reducer, event) => Session.applyEvent(reducer, event), Session.reducer(session, "chat"))
+  )
+
+describe("R-457: a reply to a question that was not asked in words", () => {
+  const asks = Tool.make("asks", {
+    parameters: {},
+    approval: true,
+    handler: () => Effect.succeed(Tool.askUser("Which city?"))
+  })
+
+  const askedByApproved = Effect.gen(function*() {
+    const options = { tools: [asks] }
+    const { session } = yield* Session.start("go", options).pipe(
+      Effect.provide(Script.layer([calling("asks:q")]))
+    )
+    const approved = yield* Session.approve(session, "q")
+    return (yield* Effect.provide(Session.continue(approved, null, options), Script.layer([]))).session
+  })
+
+  const cutBeforeTheQuestionWasSaid = Effect.gen(function*() {
+    const before = Session.make({ thread: Thread.fromMessages([Message.user("go")]) })
+    const ask = Tool.make("ask", { parameters: {}, handler: () => Effect.succeed(Tool.askUser("Which city?")) })
+    const events = yield* Session.streamContinue(before, null, { tools: [ask] }).pipe(
+      Stream.takeUntil((event) => event._tag === "StepCompleted"),
+      Stream.runCollect,
+      Effect.provide(Script.layer([calling("ask:q")]))
+    )
+    return folded(before, events).session
+  })
+
+  const states = {
+    "of an approved call": askedByApproved,
+    "that stood beside a call which was settled first": Effect.flatMap(
+      after("ask:q", "appr:m"),
+      (session) => Session.submitToolResult(session, "m", "result")
+    ),
+    "that stood beside an approved call": besideApproved,
+    "of a stream that was cut before it was said": cutBeforeTheQuestionWasSaid
+  }
+
+  for (const [what, state] of Object.entries(states)) {
+    it.effect(`answers a question ${what} where it waits`, () =>
+      Effect.gen(function*() {
+        const { pay } = payer()
+        const options = { tools: [pay], requestId: "r" }
+        const session = yield* state
+        assert.strictEqual(session.status, "awaiting_user")
+        const model = yield* Script.make([done])
+        const awaited = yield* Effect.provide(Session.reply(session, "Oslo", options), model.layer)
+        const [request] = yield* model.requests
+        const answers = request?.messages.filter(({ toolCallId }) => toolCallId === "q")
+        assert.deepStrictEqual(answers?.map(({ content }) => content), ["Oslo"])
+        assert.isFalse(request?.messages.slice(1).some(({ role }) => role === "user"))
+        assert.isEmpty(Laws.history(awaited.session.thread))
+
+        const continued = Session.continue(session, Message.user("Oslo"), options)
+        const { session: gone } = yield* Effect.provide(continued, Script.layer([done]))
+        assert.deepStrictEqual(gone.thread, awaited.session.thread)
+
+        const events = yield* Session.streamReply(session, "Oslo", options).pipe(
+          Stream.runCollect,
+          Effect.provide(Script.layer([done]))
+        )
+        assert.isTrue(events.some((event) => event._tag === "ToolResultEncoded" && event.settled && event.id === "q"))
+        assert.isEmpty(Laws.check(events))
+        assert.deepStrictEqual(folded(session, events), awaited)
+        const wires = events.map(Event.toWire)
+        assert.deepStrictEqual(
+          transcript(Collector.fromWire(session.thread, wires).thread),
+          transcript(awaited.session.thread)
+        )
+
+        const kept = yield* Session.keep(yield* Session.open("s", {}), () =>
+          Effect.provide(Session.reply(session, "Oslo", options), Script.layer([done])))
+        const loaded = yield* Session.load("s")
+        assert.deepStrictEqual(loaded?.session, kept.session)
+        assert.deepStrictEqual(loaded?.session.thread, awaited.session.thread)
+      }).pipe(Effect.provide(Session.Store.layerMemory)))
+  }
+
+  it.effect("counts by the type of the question", () =>
+    Effect.gen(function*() {
+      const session = yield* Effect.flatMap(
+        after("many:t", "appr:m"),
+        (session) => Session.submitToolResult(session, "m", "result")
+      )
+      const failure = yield* Effect.flip(Session.reply(session, "lots")).pipe(Effect.provide(Script.layer([])))
+      assert.strictEqual((failure as Session.SessionError).reason, "invalid_answer")
+      const { session: next } = yield* Effect.provide(Session.reply(session, "7"), Script.layer([done]))
+      assert.deepStrictEqual(transcript(next.thread).slice(2, 3), ["TM(t,7)"])
+    }))
+})
+
+describe("M-44: a reply that answers a question while an approved call waits to run", () => {
+  it.effect("the question is open, or has its answer, wherever its stream is cut", () =>
+    Effect.gen(function*() {
+      const { pay } = payer()
+      const session = yield* besideApproved
+      const events = yield* Session.streamReply(session, "Oslo", { tools: [pay], requestId: "r" }).pipe(
+        Stream.runCollect,
+        Effect.provide(Script.layer([done]))
+      )
+      const at = events.findIndex((event) => event._tag === "ToolResultEncoded" && event.settled === true)
+      for (let count = 0; count <= events.length; count++) {
+        const { session: left } = folded(session, events.slice(0, count))
+        const isOpen = left.suspensions.some(({ id }) => id === "q")
+        assert.strictEqual(isOpen, count <= at, `cut after ${count}`)
+        assert.strictEqual(left.status === "awaiting_user", isOpen)
+        assert.strictEqual(transcript(left.thread)[2] === "TM(q,Oslo)", !isOpen)
+      }
+    }))
+
+  it.effect("so it is wherever its journal ends, and open again after RunFailed", () =>
+    Effect.gen(function*() {
+      const { pay } = payer()
+      const session = yield* besideApproved
+      const store = yield* Session.Store
+      const reply = Session.reply(session, "Oslo", { tools: [pay] })
+      yield* Session.keep(yield* Session.open("s"), () => Effect.provide(reply, Script.layer([done])))
+      const entries = yield* Stream.runCollect(store.read("s"))
+      const records = entries.map(({ record }) => record)
+      const began = records.findIndex(({ _tag }) => _tag === "RunStarted")
+      const { requestId } = records[began] as { readonly requestId: string }
+      for (let end = began + 1; end <= records.length; end++) {
+        const [first, ...rest] = records.slice(0, end)
+        yield* store.append(`cut ${end}`, 0, [first!, ...rest])
+        const left = (yield* Session.load(`cut ${end}`))?.session
+        assert.strictEqual(transcript(left!.thread)[2], "TM(q,Oslo)", `after ${records[end - 1]?._tag}`)
+        if (records.slice(0, end).some(({ _tag }) => _tag === "StepCompleted" || _tag === "RunEnded")) continue
+        yield* store.append(`failed ${end}`, 0, [first!, ...rest, { _tag: "RunFailed", requestId }])
+        const failed = (yield* Session.load(`failed ${end}`))?.session
+        assert.strictEqual(failed?.status, "awaiting_user")
+        assert.deepStrictEqual(failed?.suspensions.map(({ id }) => id), ["q"])
+        const isAnswered = records.slice(0, end).some(({ _tag }) => _tag === "ApprovedAnswered")
+        if (isAnswered) assert.deepStrictEqual(transcript(failed!.thread).slice(2, 4), [waits, "TM(p,paid)"])
+        assert.isEmpty(Laws.history(failed!.thread, { pending: ["q", "p"] }))
+      }
+    }).pipe(Effect.provide(Session.Store.layerMemory)))
+
+  const waits = "TM(q,<awaiting user response>)"
+
+  it.effect("a journal of 0.1, which has the answer as what was said, keeps the question until it is said", () =>
+    Effect.gen(function*() {
+      const session = yield* besideApproved
+      const store = yield* Session.Store
+      const started = {
+        _tag: "RunStarted",
+        requestId: "r",
+        operation: "reply",
+        messages: [Message.user("Oslo")]
+      } as const
+      yield* store.append("s", 0, [{ _tag: "Opened", session }, started])
+      const begun = yield* Session.load("s")
+      assert.deepStrictEqual(begun?.session.suspensions.map(({ id }) => id), ["q"])
+      const answered = { _tag: "ApprovedAnswered", requestId: "r", messages: [Message.tool("p", "paid")] } as const
+      const version = yield* store.append("s", 2, [answered])
+      const said = yield* Session.load("s")
+      assert.deepStrictEqual(transcript(said!.session.thread).slice(2), [waits, "TM(p,paid)", "user(Oslo)"])
+      assert.isEmpty(said?.session.suspensions)
+      yield* store.append("s", version, [{ _tag: "RunFailed", requestId: "r" }])
+      const failed = yield* Session.load("s")
+      assert.deepStrictEqual(transcript(failed!.session.thread).slice(2), [waits, "TM(p,paid)"])
+      assert.strictEqual(failed?.session.status, "awaiting_user")
+    }).pipe(Effect.provide(Session.Store.layerMemory)))
+
+  it.effect("a question that was asked in words is open where the stream of its reply is cut", () =>
+    Effect.gen(function*() {
+      const session = yield* after("ask:q")
+      const events = yield* Session.streamReply(session, "Oslo", { requestId: "r" }).pipe(
+        Stream.runCollect,
+        Effect.provide(Script.layer([done]))
+      )
+      const end = events.findIndex(({ _tag }) => _tag === "StepCompleted")
+      for (let count = 0; count <= end; count++) {
+        const { session: left } = folded(session, events.slice(0, count))
+        assert.strictEqual(left.status, "awaiting_user", `cut after ${count}`)
+        const { session: again } = yield* Effect.provide(Session.reply(left, "Oslo"), Script.layer([done]))
+        assert.deepStrictEqual(transcript(again.thread).slice(-2), ["user(Oslo)", "assistant(done)"])
+      }
+      assert.strictEqual(folded(session, events.slice(0, end + 1)).session.status, "completed")
     }))
 })

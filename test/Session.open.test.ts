@@ -361,9 +361,8 @@ describe("M-44: a question that was asked is open wherever its run or its journa
         Script.layer([done])
       )
       assert.deepStrictEqual(transcript(next.thread).slice(2), [
-        "TM(p1,<awaiting user response>)",
+        "TM(p1,savings)",
         "TM(p2,paid)",
-        "user(savings)",
         "assistant(done)"
       ])
     }))

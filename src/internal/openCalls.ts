@@ -222,7 +222,7 @@ export const inCallOrder = <A extends { readonly id: string }>(
 }
 
 /** Whether the last message asks the question of a call in words: what the user says next is its answer. */
-const isAskedAloud = (thread: Thread.Thread, id: string | undefined): boolean => {
+export const isAskedAloud = (thread: Thread.Thread, id: string | undefined): boolean => {
   const [last] = Log.since(thread, Log.length(thread) - 1)
   return last?.askUser === true && last.toolCallId === id
 }
