@@ -238,7 +238,7 @@ export const answer = (toolCallId: string, value: unknown): Message => {
   if (typeof value === "string") return tool(toolCallId, value)
   const content = Contents.partsOf(value)
   if (content !== undefined) return tool(toolCallId, content)
-  if (Array.isArray(value) && value.length > 0 && isParts(value)) return tool(toolCallId, value)
+  if (Array.isArray(value) && value.length > 0 && isParts(value)) return tool(toolCallId, Contents.owned(value))
   return tool(toolCallId, Json.isObject(value) ? JSON.stringify(Json.toJson(value)) : Json.render(value))
 }
 

@@ -414,6 +414,8 @@ export const error = <E>(reason: E): Error<E> => Outcomes.brand({ _tag: "Error",
  * in by the id of its call. A part that a protocol has no way for is told in one line with its kind, type and size. The
  * result limit is for the texts among them.
  *
+ * The parts are copied, with their `metadata` as JSON: what is done to them afterwards is not seen.
+ *
  * Throws a `TypeError` that names the part for one that is no text, image or file, or has neither `url` nor `data`.
  *
  * **Example** (A tool that shows a picture)

@@ -147,6 +147,54 @@ describe("Tool.content", () => {
       assert.deepStrictEqual(messages, [Message.tool("c0", [text])])
     }))
 
+  it.effect("M-19, M-20: what is done to parts, content or metadata later changes neither the thread nor a request", () =>
+    Effect.gen(function*() {
+      const cyclic: Record<string, unknown> = { n: 12n, at: new Date(0), page: 1 }
+      cyclic["self"] = cyclic
+      const shown = {
+        ...image,
+        metadata: { own: { n: "12", at: "1970-01-01T00:00:00.000Z", page: 1, self: "[Circular]" } }
+      }
+      const halting = (content: unknown) => Tool.halt("shown", content)
+      for (const wrap of [(content: unknown) => content, Tool.ok, halting]) {
+        let spoil = () => {}
+        const tool = Tool.make("show", {
+          parameters: anything,
+          handler: () =>
+            Effect.sync(() => {
+              const metadata = { own: { ...cyclic, self: cyclic["self"] } }
+              metadata.own["self"] = metadata.own
+              const parts: Array<any> = [{ ...image, metadata }, { ...text }]
+              const content = Tool.content(parts)
+              spoil = () => {
+                for (const held of [parts, content.parts] as Array<Array<any>>) {
+                  held[0].metadata.own.page = 2
+                  held[0].data = "changed"
+                  held[1].text = "changed"
+                  held.push({ type: "text", text: 7n })
+                }
+              }
+              spoil()
+              return wrap(content)
+            })
+        })
+        const model = yield* Script.make(script)
+        const onEvent = () => spoil()
+        const { thread } = yield* Effect.provide(Chat.run("go", { tools: [tool], onEvent }), model.layer)
+        spoil()
+        assert.deepStrictEqual(thread.messages[2], Message.tool("c0", [shown, text]))
+        const [, second] = yield* model.requests
+        if (wrap !== halting) assert.deepStrictEqual(second?.messages[2], Message.tool("c0", [shown, text]))
+        const written = Schema.encodeUnknownSync(Schema.toCodecJson(Schema.Array(Message.Message)))(thread.messages)
+        assert.doesNotThrow(() => JSON.stringify(written))
+        assert.doesNotThrow(() => JSON.stringify(thread))
+      }
+      const submitted = [{ ...image, metadata: { own: { page: 1n } } }]
+      const answer = Message.answer("c0", submitted)
+      Object.assign(submitted[0]!, { data: "changed" })
+      assert.deepStrictEqual(answer, Message.tool("c0", [{ ...image, metadata: { own: { page: "1" } } }]))
+    }))
+
   it.effect("M-19: data that merely looks like content is data", () =>
     Effect.gen(function*() {
       const tool = Tool.make("show", {
@@ -172,6 +220,10 @@ describe("Tool.content", () => {
     assert.include(
       refused([{ type: "file", data: new Uint8Array(2) }]),
       "part 0 must have its url or its data as a text"
+    )
+    assert.include(
+      refused([{ type: "file", data: "", filename: 7n }]),
+      "part 0 must have its mediaType and its filename as texts"
     )
     assert.include(refused([null]), "part 0 must be a text, image or file part")
     assert.include(refused("text"), "takes a list of parts")

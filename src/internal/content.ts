@@ -15,32 +15,53 @@ export interface Content {
   readonly parts: ReadonlyArray<Part>
 }
 
-const mark = Symbol.for("heddle/Tool/Content")
+/** Under it are the parts that count. Those that a handler sees are its own. */
+const mark: unique symbol = Symbol.for("heddle/Tool/Content")
+
+const fields = ["type", "text", "url", "data", "mediaType", "filename"] as const
+
+/** A part of its own, which is JSON: what holds the given one goes on changing it, or has put into it what is none. */
+const copied = (part: unknown): unknown => {
+  if (!Json.isObject(part)) return part
+  const { metadata } = part
+  const own: Record<string, unknown> = {}
+  for (const field of fields) if (part[field] !== undefined) own[field] = part[field]
+  if (!Json.isObject(metadata)) return own
+  const json = Json.toJson(metadata)
+  return Json.isObject(json) ? { ...own, metadata: json } : own
+}
+
+/** Copies of parts. */
+export const owned = (parts: ReadonlyArray<Message.Part>): ReadonlyArray<Message.Part> =>
+  parts.map((part) => part.type === "reasoning" ? part : copied(part) as Part)
 
 const problem = (part: unknown): string | undefined => {
-  const { data, text, type, url } = Json.isObject(part) ? part : {}
+  const { data, filename, mediaType, text, type, url } = Json.isObject(part) ? part : {}
   if (type === "text") return typeof text === "string" ? undefined : "has no text"
   if (type !== "image" && type !== "file") return "must be a text, image or file part"
   if (data === undefined && url === undefined) return "needs a url, or base64 data"
   const isText = (value: unknown) => value === undefined || typeof value === "string"
-  return isText(data) && isText(url) ? undefined : "must have its url or its data as a text"
+  if (!isText(data) || !isText(url)) return "must have its url or its data as a text"
+  return isText(mediaType) && isText(filename) ? undefined : "must have its mediaType and its filename as texts"
 }
 
 /** Throws a `TypeError` that names the part that cannot be used. */
 export const make = (parts: ReadonlyArray<Message.Part>): Content => {
   if (!Array.isArray(parts)) throw new TypeError("Tool.content takes a list of parts")
-  for (const [index, part] of parts.entries()) {
+  const own = Array.from(parts as ReadonlyArray<unknown>, copied)
+  for (const [index, part] of own.entries()) {
     const found = problem(part)
     if (found !== undefined) throw new TypeError(`Tool.content: part ${index} ${found}`)
   }
-  const content: Content = { _tag: "Content", parts: (parts as ReadonlyArray<Part>).map((part) => ({ ...part })) }
-  return Object.defineProperty(content, mark, { value: true })
+  const content: Content = { _tag: "Content", parts: Json.copy(own as ReadonlyArray<Part>) }
+  return Object.defineProperty(content, mark, { value: own })
 }
 
-const isContent = (value: unknown): value is Content => typeof value === "object" && value !== null && mark in value
+const isContent = (value: unknown): value is { readonly [mark]: ReadonlyArray<Part> } =>
+  typeof value === "object" && value !== null && mark in value
 
 /** The parts of a result that is made of them, also of one that a handler says is well. */
 export const partsOf = (value: unknown): ReadonlyArray<Part> | undefined => {
-  if (isContent(value)) return value.parts
+  if (isContent(value)) return value[mark]
   return Outcomes.isBranded(value) && value._tag === "Ok" ? partsOf(value.value) : undefined
 }
