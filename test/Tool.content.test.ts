@@ -247,6 +247,65 @@ describe("Tool.content", () => {
       assert.deepStrictEqual(whole.messages[0]?.content, parts)
     }))
 
+  const cutOf = (texts: ReadonlyArray<string>, policy: Policy.Policy, maxResultChars?: number) =>
+    Effect.map(
+      ToolRunner.run(
+        [call],
+        [showing(
+          texts.flatMap((text): ReadonlyArray<Message.Part> => [{ type: "text", text }, image]),
+          maxResultChars === undefined ? {} : { maxResultChars }
+        )],
+        { policy }
+      ),
+      ({ messages }) => {
+        const content = messages[0]?.content ?? ""
+        assert.isTrue(typeof content !== "string")
+        const parts = typeof content === "string" ? [] : content
+        assert.strictEqual(parts.filter((part) => part.type === "image").length, texts.length)
+        return parts.flatMap((part) => part.type === "text" ? [part.text] : [])
+      }
+    )
+
+  it.effect("M-18, M-19: of texts that are too long together the head and the tail are kept, with one notice", () =>
+    Effect.gen(function*() {
+      const limit = Policy.standard.resultLimit
+      const notices = /\[truncated: (\d+) characters in all, (\d+) shown\]/g
+      const cases: ReadonlyArray<readonly [texts: ReadonlyArray<string>, first: string, last: string]> = [
+        [["exit code 1", "z".repeat(400_000)], "exit code 1", "z"],
+        [["z".repeat(400_000), "exit code 1"], "z", "exit code 1"],
+        [["begin", "z".repeat(400_000), "end"], "begin", "end"],
+        [Array.from({ length: 40_000 }, (_, index) => index === 0 ? "<a" : index === 39_999 ? "b>" : "xy"), "<a", "b>"],
+        [["🌤".repeat(20_000), "🌤".repeat(20_000)], "🌤", "🌤"]
+      ]
+      for (const [texts, first, last] of cases) {
+        const shown = yield* cutOf(texts, Policy.standard)
+        const all = shown.join("")
+        assert.isAtMost(all.length, limit)
+        assert.isAtLeast(all.length, limit - 10)
+        assert.isTrue(all.startsWith(first) && all.endsWith(last))
+        const told = [...all.matchAll(notices)]
+        assert.deepStrictEqual(told.map(([, length]) => Number(length)), [texts.join("").length])
+        const [head = "", tail = ""] = all.split(/\n\[truncated: [^\]]*\]\n/)
+        assert.isTrue(texts.join("").startsWith(head) && texts.join("").endsWith(tail))
+        assert.strictEqual(Number(told[0]?.[2]), head.length + tail.length)
+        assert.isFalse(/[\uD800-\uDBFF](?![\uDC00-\uDFFF])|(?<![\uD800-\uDBFF])[\uDC00-\uDFFF]/.test(all))
+      }
+      assert.deepStrictEqual(yield* cutOf(["abc", "def"], Policy.standard, 2), ["a…"])
+    }))
+
+  it.effect("M-18, M-19: where only the head is kept, it is that of all texts, with one notice", () =>
+    Effect.gen(function*() {
+      for (const policy of [Policy.allm, Policy.falai]) {
+        assert.deepStrictEqual(
+          yield* cutOf(["exit code 1", "z".repeat(400), "end"], policy, 20),
+          ["exit code 1", `${"z".repeat(9)}\n[truncated: 414 characters in all, 20 shown]`]
+        )
+        assert.deepStrictEqual(yield* cutOf(["exit", "z".repeat(400)], policy, 4), [
+          "exit\n[truncated: 404 characters in all, 4 shown]"
+        ])
+      }
+    }))
+
   it.effect("M-19: StreamingToolExecutor tells the parts", () =>
     Effect.gen(function*() {
       const executor = yield* StreamingToolExecutor.make()

@@ -15,7 +15,15 @@ interface Text extends Shown {
   readonly content: string
 }
 
-type Cut = (content: string, limit: number) => string
+/** What of a text is left out: from where to where, and what stands there instead. */
+interface Gap {
+  readonly end: number
+  readonly instead: string
+  readonly start: number
+}
+
+/** The gap of a text that is longer than the limit. */
+type Cut = (content: string, limit: number) => Gap
 
 /** The most that the model reads of an error, where errors are cut. */
 const longestError = 8_192
@@ -47,43 +55,53 @@ const tailStart = (content: string, room: number): number => {
 const headAndTail: Cut = (content, limit) => {
   const { length } = content
   const room = limit - notice(length, length).length - 2
-  if (room < 2) return `${content.slice(0, endWithin(content, limit - 1))}…`
+  if (room < 2) return { end: endWithin(content, limit - 1), instead: "…", start: length }
   const end = headEnd(content, Math.ceil(room / 2))
   const start = tailStart(content, Math.floor(room / 2))
-  const head = content.slice(0, end)
-  const tail = content.slice(start)
-  // Joined, since a text that is put together otherwise would keep the whole one alive.
-  return [head, head.endsWith("\n") ? "" : "\n", notice(length, head.length + tail.length), "\n", tail].join("")
+  const told = notice(length, end + length - start)
+  return { end, instead: `${content[end - 1] === "\n" ? "" : "\n"}${told}\n`, start }
 }
 
 /** The head of a text, cut to the limit, with a line behind it that says what is missing. */
 const headOnly: Cut = (content, limit) => {
   const end = endWithin(content, limit)
-  return [content.slice(0, end), "\n", notice(content.length, end)].join("")
+  return { end, instead: `\n${notice(content.length, end)}`, start: content.length }
 }
 
 type Knobs = Pick<Policy.Policy, "resultLimit" | "resultCut">
 
 const cuts: { readonly [Kept in Knobs["resultCut"]]: Cut } = { headAndTail, head: headOnly }
 
+/** Joined, since a text that is put together otherwise would keep the whole one alive. */
+const joined = (...texts: ReadonlyArray<string>): string => texts.join("")
+
 const within = (content: string, limit: number, cut: Cut): Text => {
   const most = Math.floor(limit)
-  return most > 0 && content.length > most
-    ? { content: cut(content, most), originalLength: content.length }
-    : { content }
+  if (!(most > 0 && content.length > most)) return { content }
+  const { end, instead, start } = cut(content, most)
+  return { content: joined(content.slice(0, end), instead, content.slice(start)), originalLength: content.length }
 }
 
-/** The texts among some parts, cut to the limit together: each to its share. */
+/** The texts among some parts, cut to the limit as one text. What stands in the gap goes to the part where that begins. */
 const partsWithin = (parts: ReadonlyArray<Message.Part>, limit: number, cut: Cut): Shown => {
-  const length = parts.reduce((sum, part) => sum + (part.type === "text" ? part.text.length : 0), 0)
+  const whole = parts.map((part) => part.type === "text" ? part.text : "").join("")
   const most = Math.floor(limit)
-  if (!(most > 0 && length > most)) return { content: parts }
+  if (!(most > 0 && whole.length > most)) return { content: parts }
+  const { end, instead, start } = cut(whole, most)
+  let position = 0
   const content = parts.flatMap((part): ReadonlyArray<Message.Part> => {
-    if (part.type !== "text") return [part]
-    const share = Math.floor(most * (part.text.length / length))
-    return share === 0 ? [] : [{ ...part, text: within(part.text, share, cut).content }]
+    if (part.type !== "text" || part.text === "") return part.type === "text" ? [] : [part]
+    const from = position
+    position += part.text.length
+    const isBefore = from < end || from === 0
+    const text = joined(
+      whole.slice(from, Math.min(end, position)),
+      isBefore && end <= position ? instead : "",
+      whole.slice(Math.max(start, from), position)
+    )
+    return text === "" ? [] : [{ ...part, text }]
   })
-  return { content, originalLength: length }
+  return { content, originalLength: whole.length }
 }
 
 /** A result, cut to the limit of its tool or, where that has none, of the policy. A limit that is not above zero is none. */

@@ -149,7 +149,7 @@ describe("contents", () => {
         { inlineData: { mimeType: "application/octet-stream", data: "DDDD" } },
         { inlineData: { mimeType: "application/pdf", data: "EEEE" } },
         { fileData: { mimeType: "video/mp4", fileUri: "https://generativelanguage.googleapis.com/v1beta/files/1" } },
-        { fileData: { fileUri: "gs://bucket/a.png" } }
+        { fileData: { mimeType: "image/png", fileUri: "gs://bucket/a.png" } }
       ])
     }))
 
