@@ -8,6 +8,8 @@ import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
 import * as Conversation from "./Conversation.ts"
 import type * as Event from "./Event.ts"
+import * as CallArguments from "./internal/callArguments.ts"
+import * as Json from "./internal/json.ts"
 import * as Questions from "./internal/question.ts"
 import * as Keeper from "./Keeper.ts"
 import type * as Message from "./Message.ts"
@@ -99,10 +101,18 @@ const approval = (session: Session, id: string) =>
       ? Effect.void
       : Effect.fail(failed("invalid_answer", "the call waits for Session.answer, not for an approval", id)))
 
+/** Refuses arguments that overflow the stack of what writes or reads them. */
+const writable = (id: string, given: unknown): Effect.Effect<void, Conversation.SessionError> =>
+  Json.isDeeper(given, CallArguments.deepest)
+    ? Effect.fail(
+      failed("invalid_answer", `the arguments nest deeper than ${CallArguments.deepest} levels`, id)
+    )
+    : Effect.void
+
 /**
  * Allows a call, with its own arguments or with others, which are decoded like a model's. It runs when the session goes
- * on, once, through the same gates. The arguments are not checked here: those that do not fit are answered as
- * `invalid_arguments` when it runs.
+ * on, once, through the same gates. Arguments that nest deeper than 256 levels are refused; else they are not checked
+ * here: those that do not fit are answered as `invalid_arguments` when it runs.
  *
  * @category answering
  * @since 0.1.0
@@ -113,7 +123,7 @@ export const approve = (
   options: { readonly arguments?: Message.ToolCall["arguments"] } = {}
 ): Effect.Effect<Session, Conversation.SessionError> =>
   Effect.andThen(
-    approval(session, id),
+    Effect.andThen(approval(session, id), writable(id, options.arguments)),
     settle(session, id, {
       _tag: "Approved",
       ...(options.arguments === undefined ? {} : { arguments: options.arguments })

@@ -522,7 +522,7 @@ export class WireError extends Schema.TaggedError<WireError>("heddle/Event/WireE
  *   or a request. Of a cause there are its reasons.
  * - A BigInt is a decimal text, `NaN` and the infinities are their names, bytes are base64, a map is a list of its entries
  *   and a set of its values; what has a `toJSON` is what that gives, a date its ISO text. Functions, cycles, what throws
- *   when it is read and what is deeper than 256 levels are short texts such as `"[circular]"`. Members named `__proto__`
+ *   when it is read and what is deeper than 256 levels in a value of the caller's own are short texts such as `"[circular]"`. Members named `__proto__`
  *   are left out. What one value has more than a million values or 64 Mi characters is left out.
  *
  * **Example** (Sending events to a page)

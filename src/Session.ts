@@ -44,8 +44,8 @@ export {
    *
    * **Gotchas**
    *
-   * `arguments` are not checked here but when the call runs: those that do not fit are answered as `invalid_arguments`, to
-   * the model, and the handler is not called.
+   * `arguments` that nest deeper than 256 levels are an `invalid_answer`. Else they are not checked here but when the call
+   * runs: those that do not fit are answered as `invalid_arguments`, to the model, and the handler is not called.
    *
    * @category answering
    * @since 0.1.0

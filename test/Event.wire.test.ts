@@ -272,6 +272,30 @@ describe("Event.toWire", () => {
     for (const value of [nestedBy(100_000), endless]) for (const event of around(value)) survives(event)
   }, 60_000)
 
+  it.effect("M-33, M-21: arguments keep all of their 256 levels wherever they stand", () =>
+    Effect.gen(function*() {
+      const deep: Record<string, unknown> = { a: nestedBy(255) }
+      const json = JSON.stringify(deep)
+      const turns = [[toolCall("c0", "echo", deep), finish("tool_calls")], answer]
+      const { events, result } = yield* chatOf(turns, { tools: [echo] })
+      const folded = Collector.fromWire(start, events.map((event) => travelled(event)))
+      assert.deepStrictEqual(folded.thread, result.thread)
+      assert.include(JSON.stringify(folded.thread), json)
+      for (const event of around(deep)) survives(event)
+      const call = Message.toolCall("c1", "echo", deep)
+      const wire = JSON.stringify(plain({ progress: { inner: [{ call }, { inner: [{ inner: call }] }] } }))
+      assert.lengthOf(wire.split(json), 3)
+    }))
+
+  it("M-33, M-21: arguments inside arguments without an end are cut", () => {
+    let endless: unknown = "end"
+    for (let level = 0; level < 100_000; level++) endless = { arguments: endless }
+    const written = JSON.stringify(plain(endless))
+    assert.include(written, "\"[too deep]\"")
+    assert.isBelow(written.length, 30_000)
+    for (const event of around(endless)) survives(event)
+  })
+
   it("M-21: a long text is whole, and texts that no string could hold are cut", () => {
     const long = "x".repeat(5_000_000)
     assert.strictEqual(plain(long), long)

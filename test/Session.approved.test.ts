@@ -296,3 +296,19 @@ describe("M-44: a reply that answers a question while an approved call waits to 
       assert.strictEqual(folded(session, events.slice(0, end + 1)).session.status, "completed")
     }))
 })
+
+describe("Session.approve with arguments", () => {
+  it.effect("M-33: arguments of more than 256 levels are refused, and the call goes on waiting", () =>
+    Effect.gen(function*() {
+      const nested = (levels: number): Message.ToolCall["arguments"] => levels === 1 ? {} : { a: nested(levels - 1) }
+      const session = yield* after("pay:p1")
+      for (const levels of [257, 5000]) {
+        const error = yield* Effect.flip(Session.approve(session, "p1", { arguments: nested(levels) }))
+        assert.strictEqual(error._tag, "SessionError")
+        assert.strictEqual(error.reason, "invalid_answer")
+        assert.include(error.message, "256")
+      }
+      const approved = yield* Session.approve(session, "p1", { arguments: nested(256) })
+      assert.lengthOf(approved.approved, 1)
+    }))
+})

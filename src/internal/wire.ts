@@ -8,12 +8,19 @@ import * as Cause from "effect/Cause"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import type * as Event from "../Event.ts"
+import * as CallArguments from "./callArguments.ts"
 import { errorFields } from "./errorFields.ts"
 import * as Json from "./json.ts"
 import * as Log from "./log.ts"
 
-/** How deep values are written. `JSON.stringify` and `JSON.parse` take some thousand levels. */
-const deepest = 256
+/**
+ * How deep a value of foreign code is written, and so are the arguments of a call, wherever they stand: those that run
+ * are whole.
+ */
+const deepest = CallArguments.deepest
+
+/** How deep anything is written. `JSON.stringify` and `JSON.parse` take some thousand levels. */
+const deepestOfAll = 4 * deepest
 
 /**
  * How much of one value of foreign code is written: what refers to one value from many places is written there each time,
@@ -149,7 +156,8 @@ const written = (value: Json.JsonObject): Members => {
 class Writer {
   private readonly path = new Set<object>()
 
-  write(value: unknown, room?: Room): Schema.Json {
+  /** `above`: how many of the levels that are open do not count. */
+  write(value: unknown, room?: Room, above = 0): Schema.Json {
     if (room !== undefined && room.values-- <= 0) return truncated
     switch (typeof value) {
       case "string":
@@ -167,28 +175,30 @@ class Writer {
       case "undefined":
         return null
       case "object":
-        return value === null ? null : this.object(value, room)
+        return value === null ? null : this.object(value, room, above)
     }
   }
 
-  private object(value: object, room: Room | undefined): Schema.Json {
+  private object(value: object, room: Room | undefined, above: number): Schema.Json {
     if (this.path.has(value)) return circular
-    if (this.path.size >= deepest) return tooDeep
+    if (this.path.size - above >= deepest || this.path.size >= deepestOfAll) return tooDeep
     this.path.add(value)
-    const json = attempt(() => this.inner(value, room), unreadable)
+    const json = attempt(() => this.inner(value, room, above), unreadable)
     this.path.delete(value)
     return json
   }
 
   /** May throw: a getter, a `toJSON` and a proxy are foreign code. */
-  private inner(value: object, room: Room | undefined): Schema.Json {
-    if (Array.isArray(value)) return this.list(value, room)
+  private inner(value: object, room: Room | undefined, above: number): Schema.Json {
+    if (Array.isArray(value)) return this.list(value, room, above)
     const instead = standIn(value)
-    if (instead !== undefined) return this.write(instead.value, room)
+    if (instead !== undefined) return this.write(instead.value, room, above)
     const json: Record<string, Schema.Json> = {}
     for (const [key, member] of written(value as Json.JsonObject)) {
       if (room !== undefined) room.characters -= key.length
-      json[key] = this.write(member, room ?? this.roomFor(key))
+      const own = room ?? this.roomFor(key)
+      const isOwn = own !== room || key === "arguments"
+      json[key] = this.write(member, own, isOwn ? this.path.size : above)
       if (room?.isSpent === true) break
     }
     return json
@@ -198,11 +208,11 @@ class Writer {
     return frame.has(key) && this.path.size <= deepestFrame ? undefined : new Room()
   }
 
-  private list(values: ReadonlyArray<unknown>, room: Room | undefined): Schema.Json {
+  private list(values: ReadonlyArray<unknown>, room: Room | undefined, above: number): Schema.Json {
     const json: Array<Schema.Json> = []
     for (let index = 0; index < values.length; index++) {
       if (room?.isSpent === true) return [...json, truncated]
-      json.push(this.write(attempt(() => values[index], unreadable), room))
+      json.push(this.write(attempt(() => values[index], unreadable), room, above))
     }
     return json
   }
