@@ -499,7 +499,7 @@ describe("Tool.content on the wire", () => {
         {
           role: "user",
           parts: [
-            { text: "From the tool call c0:" },
+            { text: "From the tool show (function response 1 of 1):" },
             { inlineData: { mimeType: "image/png", data: png } },
             { inlineData: { mimeType: "application/pdf", data: pdf } }
           ]

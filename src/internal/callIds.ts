@@ -6,10 +6,16 @@
 /** How long an id may be that every server takes. */
 const longest = 40
 
+/** The beginning of an id, which splits no surrogate pair: a server may refuse half of one. */
+const shortened = (id: string, length: number): string => {
+  const last = id.length > length ? id.charCodeAt(length - 1) : 0
+  return id.slice(0, last >= 0xd800 && last < 0xdc00 ? length - 1 : length)
+}
+
 /** An id with a number, which is no longer than every server takes. */
 export const numbered = (id: string, count: number): string => {
   const suffix = `_${count}`
-  return `${id.slice(0, longest - suffix.length)}${suffix}`
+  return `${shortened(id, longest - suffix.length)}${suffix}`
 }
 
 /** Ids of which no two are the same. Every one takes the same time, however many wanted it before. */
@@ -90,6 +96,6 @@ export class SentIds {
 
   private plain(id: string): string {
     const legal = this.rules.letters === undefined ? id : id.replaceAll(/[^A-Za-z0-9_-]/g, "_") || "call"
-    return legal.slice(0, this.rules.longest ?? longest)
+    return shortened(legal, this.rules.longest ?? longest)
   }
 }

@@ -153,6 +153,25 @@ describe("contents", () => {
       ])
     }))
 
+  it.effect("M-19: what follows the answers of a turn is told by its tool and its place, never by an id made here", () =>
+    Effect.gen(function*() {
+      const image = { type: "image", data: "AAAA" } as const
+      const contents = yield* contentsOf([
+        Message.assistant("", [Message.toolCall("call_01a2", "look"), Message.toolCall("call_01a3", "look")]),
+        Message.tool("call_01a3", [image, image]),
+        Message.tool("call_01a2", [image])
+      ])
+      assert.notInclude(JSON.stringify(contents), "call_01a")
+      const attached = contents.at(-1).parts.map(({ text }: { readonly text?: string }) => text ?? "image")
+      assert.deepStrictEqual(attached, [
+        "From the tool look (function response 1 of 2):",
+        "image",
+        "From the tool look (function response 2 of 2):",
+        "image",
+        "image"
+      ])
+    }))
+
   it.effect("R-146: an image in a tool's answer follows all answers of its turn, which may not be parted", () =>
     Effect.gen(function*() {
       const image = { type: "image", data: "AAAA" } as const
@@ -171,7 +190,9 @@ describe("contents", () => {
         },
         {
           role: "user",
-          parts: [{ text: "From the tool call a:" }, { inlineData: { mimeType: "image/png", data: "AAAA" } }]
+          parts: [{ text: "From the tool look (function response 1 of 2):" }, {
+            inlineData: { mimeType: "image/png", data: "AAAA" }
+          }]
         }
       ])
     }))

@@ -208,3 +208,29 @@ describe("M-37: ids that are made here", () => {
       for (const call of folded) assert.isTrue(call.id.length <= 40 || twice.includes(call.id))
     }))
 })
+
+describe("M-19: ids that are shortened", () => {
+  for (const [name, { answered, ids, layer }] of Object.entries(protocols)) {
+    it.effect(`M-19: ${name}: no surrogate pair is split, and a call and its answer have the same id`, () =>
+      Effect.scoped(Effect.gen(function*() {
+        const server = yield* Server.serve(() => ({ pieces: [answered] }))
+        const { stream } = yield* Effect.provide(Adapter.Adapter, layer(server.url))
+        const long = (start: string) => `${start}${"🌤".repeat(60)}`
+        const given = [long("a"), long("b"), long("ab"), `${long("ab")}c`]
+        const messages = [
+          Message.user("go"),
+          Message.assistant("", given.map((id) => Message.toolCall(id, "show"))),
+          ...given.map((id) => Message.tool(id, "done"))
+        ]
+        yield* Stream.runDrain(stream({ messages, tools: [] }))
+        const sent = ids(server.requests[0]!.body)
+        const [called = [], answers = []] = ["call", "answer"].map((kind) =>
+          sent.flatMap(([own, id]) => own === kind ? [id] : [])
+        )
+        assert.deepStrictEqual(new Set(answers), new Set(called))
+        for (const id of called) {
+          assert.isFalse(/[\uD800-\uDBFF](?![\uDC00-\uDFFF])|(?<![\uD800-\uDBFF])[\uDC00-\uDFFF]/.test(id ?? ""), id)
+        }
+      })))
+  }
+})

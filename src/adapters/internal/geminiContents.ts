@@ -36,8 +36,14 @@ export const write = (messages: ReadonlyArray<Message.Message>, isSigned: boolea
   }
   const flush = (): void => {
     const inOrder = sorted(answers, latest)
-    add("user", inOrder.map((answer) => answerPart(answer, calls.get(answer.toolCallId ?? ""))))
-    add("user", inOrder.flatMap(attachments))
+    const callOf = (answer: Message.Message) => calls.get(answer.toolCallId ?? "")
+    add("user", inOrder.map((answer) => answerPart(answer, callOf(answer))))
+    add(
+      "user",
+      inOrder.flatMap((answer, index) =>
+        attachments(answer, `${nameOf(answer, callOf(answer))} (function response ${index + 1} of ${inOrder.length})`)
+      )
+    )
     answers = []
   }
   for (const message of messages) {
@@ -82,11 +88,14 @@ const sorted = (answers: ReadonlyArray<Message.Message>, calls: Calls): Readonly
   return answers.toSorted((left, right) => placeOf(left) - placeOf(right))
 }
 
+const nameOf = (answer: Message.Message, call: Message.ToolCall | undefined): string | undefined =>
+  call?.name ?? answer.name
+
 /** The protocol matches by id where the call had one, else by name and order. */
 const answerPart = (answer: Message.Message, call: Message.ToolCall | undefined): Json.JsonObject => ({
   functionResponse: {
     ...Wire.given("id", Wire.string(Wire.object(call?.metadata[metadataKey])["id"])),
-    name: call?.name ?? answer.name,
+    name: nameOf(answer, call),
     response: response(answer)
   }
 })
@@ -103,10 +112,10 @@ const response = (answer: Message.Message): Json.JsonObject => {
 /** Whether a text is an object that comes out of JSON as it went in: no number is longer than a double can hold. */
 const isExact = (text: string): boolean => text.trimStart().startsWith("{") && !/\d{16}/.test(text)
 
-/** What an answer cannot hold, such as an image, follows the answers of its turn. */
-const attachments = (answer: Message.Message): ReadonlyArray<Json.JsonObject> => {
+/** What an answer cannot hold, such as an image, follows the answers of its turn. The model knows no ids of calls. */
+const attachments = (answer: Message.Message, from: string): ReadonlyArray<Json.JsonObject> => {
   const media = ToolContent.held(answer.content, isHeld).map(mediaPart)
-  return media.length === 0 ? [] : [{ text: `From the tool call ${answer.toolCallId}:` }, ...media]
+  return media.length === 0 ? [] : [{ text: `From the tool ${from}:` }, ...media]
 }
 
 const readable = /^(image\/(png|jpe?g|webp|hei[cf]|\*)|audio\/.*|video\/.*|application\/pdf)$/
