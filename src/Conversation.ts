@@ -7,10 +7,16 @@
  */
 import * as Schema from "effect/Schema"
 import * as Event from "./Event.ts"
+import * as Contents from "./internal/content.ts"
+import * as Cut from "./internal/cut.ts"
+import { describedAgain, shownText } from "./internal/errorFields.ts"
 import * as Json from "./internal/json.ts"
 import * as Log from "./internal/log.ts"
 import * as OpenCalls from "./internal/openCalls.ts"
+import * as Outcomes from "./internal/outcome.ts"
+import { toolError } from "./internal/toolError.ts"
 import * as Message from "./Message.ts"
+import * as Policy from "./Policy.ts"
 import * as Thread from "./Thread.ts"
 import * as Tool from "./Tool.ts"
 
@@ -357,6 +363,44 @@ const refused = ({ toolCall }: Event.Suspension, detail: string): Message.Messag
 export const cancelled = ({ id: toolCallId, name: toolName }: Message.ToolCall, detail: string): Message.Message => {
   const error = new Tool.ToolError({ reason: "cancelled", toolName, toolCallId, detail })
   return { ...Message.answer(toolCallId, { error: error.message, code: error.reason }), isError: true }
+}
+
+/** What of an error the model reads: that of a call which nobody reported says what it is, and never what it holds. */
+const errorAgain = (error: unknown): Json.JsonObject => {
+  const { message, reason } = Json.isObject(error) && error["_tag"] === "ToolError" ? error : {}
+  if (typeof message === "string" && typeof reason === "string") return { error: shownText(message), code: reason }
+  const { details, text } = describedAgain(error)
+  return details === undefined ? { error: text } : { error: text, details }
+}
+
+/**
+ * The answer to a call of which no more is known than what its handler came to, read from a journal or an event. It says
+ * what the run would have said, without the tool and the encoder, which are not at hand: it shows no more of an error, and
+ * no longer text.
+ *
+ * @category transitions
+ * @since 0.1.0
+ */
+export const recalled = (call: Message.ToolCall, outcome: unknown): Message.Message => {
+  const answered = (value: unknown): Message.Message => {
+    const text = () => typeof value === "string" ? value : JSON.stringify(Json.toJson(value))
+    return Message.tool(call.id, Cut.result(Contents.partsIn(value) ?? text(), undefined, Policy.standard).content)
+  }
+  const failed = (error: unknown): Message.Message => {
+    const { content } = Cut.error(JSON.stringify(errorAgain(error)), Policy.standard)
+    return { ...Message.tool(call.id, content), isError: true }
+  }
+  if (!Outcomes.isWellFormed(outcome)) return failed(toolError("invalid_return", call))
+  switch (outcome._tag) {
+    case "Ok":
+      return answered(outcome.value)
+    case "Error":
+      return failed(outcome.error)
+    case "Halt":
+      return answered(outcome.result)
+    case "AskUser":
+      return OpenCalls.unanswered(call.id)
+  }
 }
 
 const late = "nobody answered within the time there was"

@@ -13,7 +13,7 @@
  *   whole step keeps what it had come to.
  * - `RunStarted` has what was said to the session with it. What answers a question that was not asked in words is no
  *   message: `answered` has it. Calls that were approved run first, and `ApprovedAnswered` has
- *   their answers, and the questions that some of them asked; what was said comes behind them. `QuestionWithdrawn` has the
+ *   the answer of each that has one now, and the questions that some of them asked; what was said comes behind the last. `QuestionWithdrawn` has the
  *   answer of such a question when the run ends for another reason than to wait.
  * - `ReplyReceived` has the assistant message of a turn before a call of it is acted on (calls of read-only tools, which
  *   may start while the model still speaks, come before it).
@@ -351,14 +351,14 @@ const unknownEffect = "the process ended while the call ran; whether it had its 
 
 type Call = Interrupted["calls"][number]
 
-/** What stands in the thread for an approved call that began in a run that has no end. It is not run again. */
-const remembered = ({ outcome, toolCall }: Call, isOpen: boolean): Message.Message => {
-  if (isOpen) return OpenCalls.unanswered(toolCall.id)
-  const value = Json.isObject(outcome) ? outcome : {}
-  if (value["_tag"] === "Ok") return Message.answer(toolCall.id, value["value"])
-  const error = value["_tag"] === "Error" ? value["error"] : unknownEffect
-  return { ...Message.answer(toolCall.id, { error }), isError: true }
-}
+/**
+ * What stands in the thread for an approved call that began in a run that has no end, and whose answer was not written. It
+ * is not run again.
+ */
+const remembered = (call: Call): Message.Message =>
+  "outcome" in call
+    ? Conversation.recalled(call.toolCall, call.outcome)
+    : { ...Message.answer(call.toolCall.id, { error: unknownEffect }), isError: true }
 
 /** The questions that calls ended with. */
 const questionsOf = (calls: ReadonlyArray<Call>): ReadonlyArray<Event.Suspension> =>
@@ -375,9 +375,7 @@ export const atRest = ({ interrupted, session }: State): Conversation.Session =>
   if (interrupted === undefined || session.approved.length === 0) return session
   const begun = interrupted.calls.filter(({ toolCall }) => session.approved.some((call) => call.id === toolCall.id))
   if (begun.length === 0) return session
-  const questions = questionsOf(begun)
-  const isOpen = ({ toolCall }: Call): boolean => questions.some(({ id }) => id === toolCall.id)
-  return Conversation.withApproved(session, begun.map((call) => remembered(call, isOpen(call))), questions)
+  return Conversation.withApproved(session, begun.map(remembered), questionsOf(begun))
 }
 
 /** Journals of 0.1.0 have the questions of approved calls among their outcomes only. */
@@ -398,11 +396,12 @@ const approvedAnswered = (
 ): State => {
   const { before, messages } = interrupted
   const questions = openIn(record, interrupted.calls)
+  const calls = interrupted.calls.filter(({ toolCall }) => record.messages.every((m) => m.toolCallId !== toolCall.id))
   const answered = (session: Conversation.Session) => Conversation.withApproved(session, record.messages, questions)
   const isSaid = messages.length > 0 && answered(session).approved.length === 0
   return {
     session: isSaid ? Conversation.saying(answered(spokenTo(session)), messages) : answered(session),
-    interrupted: { ...interrupted, ...(before === undefined ? {} : { before: answered(before) }), calls: [] }
+    interrupted: { ...interrupted, ...(before === undefined ? {} : { before: answered(before) }), calls }
   }
 }
 

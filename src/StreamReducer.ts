@@ -10,6 +10,7 @@ import * as Conversation from "./Conversation.ts"
 import type * as Event from "./Event.ts"
 import * as Ending from "./internal/ending.ts"
 import * as Log from "./internal/log.ts"
+import * as OpenCalls from "./internal/openCalls.ts"
 import * as ToolEvents from "./internal/toolEvents.ts"
 import * as Turn from "./internal/turn.ts"
 import * as Journal from "./Journal.ts"
@@ -26,6 +27,12 @@ import type * as Thread from "./Thread.ts"
  */
 export type Mode = "chat" | "step"
 
+/** A call that has begun, and what its handler came to, if it has. */
+interface Begun {
+  readonly id: string
+  readonly ended?: { readonly outcome: unknown }
+}
+
 /**
  * A fold in progress. `session` is the one it started from, which it never changes.
  *
@@ -39,7 +46,8 @@ export interface StreamReducer<M extends Mode = Mode> {
   readonly collector: Collector.State
   /** What the approved calls have come to, which run before anything else does. */
   readonly approved: Collector.State
-  readonly begun: ReadonlyArray<string>
+  /** Those of them that have begun, with what each came to. */
+  readonly begun: ReadonlyArray<Begun>
   readonly isEnded: boolean
 }
 
@@ -89,6 +97,9 @@ const answersOf = ({ approved, session }: StreamReducer): ReadonlyArray<Message.
   const answers = Collector.answers(approved)
   return session.approved.flatMap((call) => answers.filter((message) => message.toolCallId === call.id))
 }
+
+const isIn = (calls: ReadonlyArray<Message.ToolCall>) => (id: string | undefined): boolean =>
+  calls.some((call) => call.id === id)
 
 const isOpening = (reducer: StreamReducer): boolean => reducer.state.session.approved.length > 0
 
@@ -174,8 +185,15 @@ const opening = <M extends Mode>(reducer: StreamReducer<M>, event: Event.Event):
   ...reducer,
   approved: Collector.applyEvent(reducer.approved, event),
   collector: reducer.mode === "step" ? Collector.applyEvent(reducer.collector, event) : reducer.collector,
-  begun: event._tag === "ToolExecutionStarted" ? [...reducer.begun, event.id] : reducer.begun
+  begun: begunWith(reducer.begun, event)
 })
+
+const begunWith = (begun: StreamReducer["begun"], event: Event.Event): StreamReducer["begun"] => {
+  if (event._tag === "ToolExecutionStarted") return [...begun, { id: event.id }]
+  if (event._tag !== "ToolExecutionCompleted") return begun
+  const { id, result: outcome } = event
+  return [...begun.filter((call) => call.id !== id), { id, ended: { outcome } }]
+}
 
 /** The reducer after an event, and the records that tell of it. */
 export const next = <M extends Mode>(
@@ -187,9 +205,10 @@ export const next = <M extends Mode>(
     const opened = opening(reducer, event)
     const settled = withdrawn(reducer, event)
     if (settled.length > 0) return after(opened, settled)
-    const messages = answersOf(opened)
-    if (messages.length < reducer.session.approved.length) return [opened, []]
-    const suspensions = questionsOf(opened)
+    const isPending = isIn(reducer.state.session.approved)
+    const messages = answersOf(opened).filter(({ toolCallId }) => isPending(toolCallId))
+    if (messages.length === 0) return [opened, []]
+    const suspensions = questionsOf(opened).filter(({ id }) => isPending(id))
     const answered: Journal.Record = { _tag: "ApprovedAnswered", requestId: requestId(reducer), messages }
     return after(opened, [suspensions.length === 0 ? answered : { ...answered, suspensions }])
   }
@@ -219,16 +238,21 @@ const after = <M extends Mode>(
 export const applyEvent = <M extends Mode>(reducer: StreamReducer<M>, event: Event.Event): StreamReducer<M> =>
   next(reducer, event)[0]
 
-/** Of approved calls, what had an answer has it, what asked a question waits, and what had begun is not run again. */
+/** Of approved calls, what had come to an end has its answer, or waits for one, and what had begun is not run again. */
 const brokenOff = (reducer: StreamReducer): Journal.State => {
-  const { begun, session, state } = reducer
+  const { begun, state } = reducer
   if (!isOpening(reducer)) return state
-  const answers = answersOf(reducer)
-  const messages = session.approved.flatMap((call) => {
-    const answer = answers.find((message) => message.toolCallId === call.id)
-    return answer ?? (begun.includes(call.id) ? Conversation.cancelled(call, "the run was left") : [])
+  const left = state.session.approved.flatMap((toolCall) => {
+    const call = begun.find(({ id }) => id === toolCall.id)
+    return call === undefined ? [] : [{ toolCall, ...call.ended }]
   })
-  return { ...state, session: Conversation.withApproved(state.session, messages, questionsOf(reducer)) }
+  const messages = left.map(({ toolCall, ...ended }) =>
+    "outcome" in ended
+      ? Conversation.recalled(toolCall, ended.outcome)
+      : Conversation.cancelled(toolCall, "the run was left")
+  )
+  const questions = left.flatMap(({ toolCall, ...ended }) => OpenCalls.remembered(toolCall, ended) ?? [])
+  return { ...state, session: Conversation.withApproved(state.session, messages, questions) }
 }
 
 /**

@@ -1,9 +1,14 @@
 /** Approved calls have effects: whatever becomes of the operation that runs them, none is lost and none runs twice. */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
+import * as Fiber from "effect/Fiber"
+import * as HttpClientError from "effect/http/HttpClientError"
+import * as HttpClientRequest from "effect/http/HttpClientRequest"
 import * as Layer from "effect/Layer"
 import * as Schedule from "effect/Schedule"
+import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
+import { TestClock } from "effect/testing"
 import { Adapter, Collector, Event, Message, Policy, Session, Thread, Tool } from "heddle"
 import { Laws, Script } from "heddle/testing"
 import { transcript } from "./support/scenarios.ts"
@@ -311,4 +316,112 @@ describe("Session.approve with arguments", () => {
       const approved = yield* Session.approve(session, "p1", { arguments: nested(256) })
       assert.lengthOf(approved.approved, 1)
     }))
+})
+
+describe("M-44: an approved call that ended in a run which was cut", () => {
+  const secret = "s3cr3t"
+  const request = HttpClientRequest.get(`https://api.test/v1?key=${secret}`, { headers: { "x-custom-token": secret } })
+  const refused = new HttpClientError.TransportError({ request, description: "refused" })
+
+  const make = (name: string, handler: () => Effect.Effect<unknown, unknown>, options: object = {}): Tool.Any =>
+    Tool.make(name, { parameters: {}, approval: true, handler, ...options }) as Tool.Any
+
+  const ending = [
+    make("value", () => Effect.succeed({ n: 5 }), { success: Schema.Struct({ n: Schema.FiniteFromString }) }),
+    make("text", () => Effect.succeed("sold")),
+    make("http", () => Effect.fail(new HttpClientError.HttpClientError({ reason: refused }))),
+    make("reported", () => Effect.fail({ _tag: "Full", seats: 3 })),
+    make("dies", () => Effect.die(new Error(secret))),
+    make("halt", () => Effect.succeed(Tool.halt("sold", { order: 42 }))),
+    make("big", () => Effect.succeed("x".repeat(100_000))),
+    make("image", () => Effect.succeed(Tool.content([{ type: "image", mediaType: "image/png", data: "QUJD" }]))),
+    make("asks", () => Effect.succeed(Tool.askUser("Which city?")))
+  ]
+
+  /** Approved calls of a tool that ends and of one that does not, and what the first is answered with in a whole run. */
+  const prepared = (tool: Tool.Any) =>
+    Effect.gen(function*() {
+      let isSlow = true
+      const slow = make("slow", () => isSlow ? Effect.never : Effect.succeed("late"))
+      const tools = [tool, slow]
+      const { session } = yield* Session.start("go", { tools }).pipe(
+        Effect.provide(Script.layer([calling(`${tool.name}:c0`, "slow:c1")]))
+      )
+      const approved = yield* Effect.flatMap(Session.approve(session, "c0"), (one) => Session.approve(one, "c1"))
+      isSlow = false
+      const { session: whole } = yield* Effect.provide(
+        Session.step(approved, { tools }),
+        Script.layer([])
+      )
+      isSlow = true
+      return { approved, tools, answer: answerOf(whole, "c0") }
+    })
+
+  const answerOf = (session: Session.Session, id: string) =>
+    session.thread.messages.find(({ toolCallId }) => toolCallId === id)
+
+  for (const tool of ending) {
+    it.effect(`keeps its answer as it was written: ${tool.name}`, () =>
+      Effect.gen(function*() {
+        const { answer, approved, tools } = yield* prepared(tool)
+        const options = { tools, requestId: "r" }
+        const store = yield* Session.Store
+        const run = yield* Session.keep(yield* Session.open("awaited"), () =>
+          Effect.provide(Session.continue(approved, null, options), Script.layer([done]))).pipe(
+            Effect.forkChild({ startImmediately: true })
+          )
+        yield* TestClock.adjust("1 second")
+        yield* Fiber.interrupt(run)
+        yield* Session.keepStream(yield* Session.open("streamed"), () =>
+          Session.streamContinue(approved, null, options))
+          .pipe(
+            Stream.takeUntil((event) =>
+              event._tag === "ToolResultEncoded" || event._tag === "ToolHalt" || event._tag === "AskUserRequested"
+            ),
+            Stream.runDrain,
+            Effect.provide(Script.layer([done]))
+          )
+        for (const id of ["awaited", "streamed"]) {
+          const left = (yield* Session.load(id))!.session
+          assert.deepStrictEqual(answerOf(left, "c0"), answer, id)
+          assert.notInclude(JSON.stringify(left), secret)
+        }
+
+        // A process that is killed before the answer is written, and 0.1, have only what the handler came to.
+        const records = (yield* Stream.runCollect(store.read("awaited"))).map(({ record }) => record)
+        const ended = records.findIndex((record) => record._tag === "CallEnded" && record.toolCallId === "c0")
+        assert.include(records.slice(ended + 1).map(({ _tag }) => _tag), "ApprovedAnswered")
+        const [first, ...rest] = records.slice(0, ended + 1)
+        yield* store.append("killed", 0, [first!, ...rest])
+        const killed = (yield* Session.load("killed"))!.session
+        assert.notInclude(JSON.stringify(killed), secret)
+        const told = answerOf(killed, "c0")
+        if (tool.name === "value") assert.strictEqual(told?.content, "{\"n\":5}")
+        else if (tool.name === "http") assert.isTrue(told?.isError)
+        else assert.deepStrictEqual(told, answer)
+        assert.strictEqual(killed.status, tool.name === "asks" ? "awaiting_user" : "idle")
+      }).pipe(Effect.provide(Session.Store.layerMemory)))
+
+    it.effect(`so does the fold of its stream, wherever that is cut: ${tool.name}`, () =>
+      Effect.gen(function*() {
+        const { answer, approved, tools } = yield* prepared(tool)
+        const events = yield* Session.streamContinue(approved, null, { tools, requestId: "r" }).pipe(
+          Stream.takeUntil((event) =>
+            event._tag === "ToolResultEncoded" || event._tag === "ToolHalt" || event._tag === "AskUserRequested"
+          ),
+          Stream.runCollect,
+          Effect.provide(Script.layer([done]))
+        )
+        const ended = events.findIndex(({ _tag }) => _tag === "ToolExecutionCompleted")
+        assert.strictEqual(ended, events.length - 2)
+        for (const count of [ended + 1, ended + 2]) {
+          const { session: left } = folded(approved, events.slice(0, count))
+          const isWhole = count === events.length || (tool.name !== "value" && tool.name !== "http")
+          if (isWhole) assert.deepStrictEqual(answerOf(left, "c0"), answer, `cut after ${count}`)
+          assert.notInclude(String(answerOf(left, "c0")?.content), "was left")
+          assert.deepStrictEqual(left.suspensions.map(({ id }) => id), tool.name === "asks" ? ["c0"] : [])
+          assert.isFalse(left.approved.some(({ id }) => id === "c0"))
+        }
+      }))
+  }
 })

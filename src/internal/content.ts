@@ -65,3 +65,10 @@ export const partsOf = (value: unknown): ReadonlyArray<Part> | undefined => {
   if (isContent(value)) return value[mark]
   return Outcomes.isBranded(value) && value._tag === "Ok" ? partsOf(value.value) : undefined
 }
+
+/** The parts of a result that was written as JSON and read again. */
+export const partsIn = (value: unknown): ReadonlyArray<Part> | undefined => {
+  const { _tag: tag, parts } = Json.isObject(value) ? value : {}
+  const isMade = tag === "Content" && Array.isArray(parts) && parts.every((part) => problem(part) === undefined)
+  return isMade ? parts as ReadonlyArray<Part> : undefined
+}

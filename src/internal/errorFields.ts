@@ -380,6 +380,13 @@ const byData = (value: unknown): Described => {
 }
 
 /**
+ * The same of a reason that was written as JSON and read again. An error can no longer be told from data then, so that of
+ * both only texts, numbers and booleans are shown.
+ */
+export const describedAgain = (reason: unknown): Described =>
+  typeof reason === "object" && reason !== null ? byFields(reason) : described(reason)
+
+/**
  * A reason for a failure, in words and fields that may be shown. A text is itself without the keys of its URLs, other data
  * is JSON, in which errors are told by their fields at any depth. It never throws.
  */
