@@ -9,6 +9,7 @@ import * as Effect from "effect/Effect"
 import * as Conversation from "./Conversation.ts"
 import type * as Event from "./Event.ts"
 import * as CallArguments from "./internal/callArguments.ts"
+import * as Contents from "./internal/content.ts"
 import * as Json from "./internal/json.ts"
 import * as Questions from "./internal/question.ts"
 import * as Keeper from "./Keeper.ts"
@@ -92,7 +93,9 @@ export const answer = (
     if (suspension.kind === "approval") {
       return yield* failed("invalid_answer", "the call waits for Session.approve or Session.deny", id)
     }
-    return yield* settle(session, id, { _tag: "Value", value: yield* fitting(suspension, value) })
+    // A journal keeps a list of parts, and loses the mark of Tool.content.
+    const own = Contents.partsOf(value) ?? value
+    return yield* settle(session, id, { _tag: "Value", value: yield* fitting(suspension, own) })
   })
 
 const approval = (session: Session, id: string) =>

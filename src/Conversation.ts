@@ -406,9 +406,11 @@ export const recalled = (call: Message.ToolCall, outcome: unknown): Message.Mess
 const late = "nobody answered within the time there was"
 
 const settled = (session: Session, suspension: Event.Suspension, answer: Answer): Session => {
-  const { defaultAnswer, id, kind, toolCall } = suspension
+  const { defaultAnswer, id, kind, resultCut = "headAndTail", resultLimit = 0, toolCall } = suspension
   const told = (value: unknown): Session => {
-    const message = Message.answer(id, value)
+    const answered = Message.answer(id, value)
+    const { content } = Cut.result(answered.content, resultLimit, { resultLimit, resultCut })
+    const message = { ...answered, content }
     return kind === "question"
       ? { ...session, thread: OpenCalls.told(session.thread, message) }
       : answering(session, [message])

@@ -65,7 +65,8 @@ const Mode = Schema.Literals(["auto", "manual"])
  * A call that waits for somebody outside the run, under the id of the call: a `question` that a handler asks, an
  * `approval` without which its handler does not start, or a `manual` call that the caller runs. `answerSchema` is the
  * JSON Schema of the answer to a typed question. From `expiresAt` on (milliseconds since the epoch) it is settled without
- * anybody: a question and a manual call by `defaultAnswer`, an approval by a denial.
+ * anybody: a question and a manual call by `defaultAnswer`, an approval by a denial. The result of a manual call is cut to
+ * `resultLimit` characters as `resultCut` says, where the tool or the policy of the run that made the call has a limit.
  *
  * @category schemas
  * @since 0.1.0
@@ -78,7 +79,9 @@ export const Suspension = Schema.Struct({
   opts: Schema.optionalKey(Schema.Array(Json.Opaque)),
   answerSchema: Schema.optionalKey(AnswerSchema),
   expiresAt: Schema.optionalKey(Schema.Finite),
-  defaultAnswer: Schema.optionalKey(Json.Opaque)
+  defaultAnswer: Schema.optionalKey(Json.Opaque),
+  resultLimit: Schema.optionalKey(Schema.Finite),
+  resultCut: Schema.optionalKey(Schema.Literals(["headAndTail", "head"]))
 })
 
 /**
@@ -408,7 +411,7 @@ const receivedStepEvents = [
  * `ToolApprovalRequested` and nothing else.
  *
  * `ToolResultEncoded` has what the model reads as its `content`. `originalLength` is there where it was cut: how long the
- * whole text was, in UTF-16 code units. The raw result is the `result` of `ToolExecutionCompleted`.
+ * whole text was, in UTF-16 code units; a result that was submitted to a session says so in its text only. The raw result is the `result` of `ToolExecutionCompleted`.
  *
  * A `ToolResultEncoded` with `settled: true` closes a call that was open, and stands for itself: a question that its own
  * run withdraws, once, behind its `AskUserRequested`; or a call that was answered, denied or submitted since the last run,

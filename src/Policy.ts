@@ -39,7 +39,8 @@ const Siblings = Schema.Literals(["drain", "abortCancelable", "abortAll"])
  * - `maxConcurrency`, `maxTurns`: what a run uses where neither its options nor the application's defaults say.
  * - `resultLimit`: how many characters (UTF-16 code units) of a tool's result the model reads where the tool has no
  *   `maxResultChars`; `0` or `Infinity` for all of them. The raw result, the `result` of `ToolExecutionCompleted`, is never
- *   cut; what a run is awaited for has the text as it was cut. A JSON result that is cut is no JSON any more.
+ *   cut; what a run is awaited for has the text as it was cut. A JSON result that is cut is no JSON any more. A result that
+ *   is submitted to a session for a manual call is cut by the policy of the run that made the call.
  * - `resultCut`: what the model reads of a result that is longer. `"headAndTail"` keeps both, at line ends where the lines
  *   are not too long for that, with a notice between them that counts as well; an error has 8,192 characters at most, or
  *   `resultLimit` where that is less. `"head"` keeps the first characters and puts the notice behind them, and leaves

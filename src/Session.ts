@@ -68,8 +68,9 @@ export {
    */
   expire,
   /**
-   * Gives the result of a manual call. Fails like {@link answer}, and as `invalid_answer` for a call of another kind. Dies
-   * where no call waits for a result or has waited for one.
+   * Gives the result of a manual call. What is longer than the tool's `maxResultChars`, or the `resultLimit` of the policy of
+   * the run that made the call, is cut, for the model and in the thread. Fails like {@link answer}, and as `invalid_answer`
+   * for a call of another kind. Dies where no call waits for a result or has waited for one.
    *
    * @category answering
    * @since 0.1.0

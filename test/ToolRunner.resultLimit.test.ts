@@ -249,3 +249,92 @@ describe("ToolRunner: the place of the cut", () => {
     500
   )
 })
+
+describe("Session: the limit of results that are submitted", () => {
+  const handing = (maxResultChars?: number) =>
+    Tool.make("give", {
+      parameters: anything,
+      manual: true,
+      ...(maxResultChars === undefined ? {} : { maxResultChars })
+    })
+
+  const long = lines(60_000)
+
+  /** The result as the model reads it, as the thread has it, and as the event of its settlement tells it. */
+  const submitted = <E>(
+    options: Chat.Options<[Tool.Any]>,
+    submit: (session: Session.Session) => Effect.Effect<Session.Session, E>
+  ) =>
+    Effect.gen(function*() {
+      const model = yield* Script.make([
+        [Script.toolCall("c0", "give", {}), Script.finish("tool_calls")],
+        [Script.text("done"), Script.finish("stop")]
+      ])
+      const opened = yield* Session.open("s")
+      const kept = Session.keep(opened, (session) => Session.reply(session, "go", options))
+      const waiting = yield* Effect.provide(kept, model.layer)
+      const { session: settled } = yield* Session.keep(waiting, submit)
+      const loaded = yield* Session.load("s")
+      assert.deepStrictEqual(loaded?.session.thread, settled.thread)
+      const events = yield* Effect.provide(
+        Stream.runCollect(Session.streamContinue(settled, null, options)),
+        model.layer
+      )
+      const contents = [
+        (yield* model.requests)[1]?.messages[2],
+        settled.thread.messages[2],
+        only(events, "ChatCompleted").result.thread.messages[2],
+        { content: only(events, "ToolResultEncoded").content }
+      ].map((message) => message?.content)
+      for (const content of contents) assert.deepStrictEqual(content, contents[0])
+      assert.isTrue(only(events, "ToolResultEncoded").settled)
+      return contents[0]
+    }).pipe(Effect.provide(Session.Store.layerMemory))
+
+  it.effect("M-18: the limit of the tool or of the policy holds, in the thread, the store, the event and the request", () =>
+    Effect.gen(function*() {
+      const ways = [
+        (session: Session.Session) => Session.submitToolResult(session, "c0", long),
+        (session: Session.Session) => Session.answer(session, "c0", long)
+      ]
+      for (const submit of ways) {
+        for (const mode of ["auto", "manual"] as const) {
+          const given = (maxResultChars?: number, policy: Policy.Policy = Policy.standard) =>
+            Effect.map(submitted({ tools: [handing(maxResultChars)], policy, mode }, submit), String)
+          const standard = yield* given()
+          assert.isAtMost(standard.length, 32_768)
+          assert.strictEqual(parts(standard).all, long.length)
+          assert.strictEqual((yield* given(1_000)).length <= 1_000, true)
+          for (const none of [0, Infinity]) assert.strictEqual(yield* given(none), long)
+          assert.strictEqual(yield* given(undefined, { ...Policy.standard, resultLimit: 0 }), long)
+          for (const policy of [Policy.allm, Policy.falai]) {
+            assert.strictEqual(yield* given(undefined, policy), long)
+            const head = yield* given(100, policy)
+            assert.isTrue(head.startsWith(long.slice(0, 100)), head)
+            assert.include(head, `[truncated: ${long.length} characters in all, 100 shown]`)
+          }
+        }
+      }
+    }))
+
+  it.effect("M-18, M-19: the texts among submitted parts are cut together, and an answer to a question is not", () =>
+    Effect.gen(function*() {
+      const content = yield* submitted(
+        { tools: [handing(1_000)] },
+        (session) =>
+          Session.submitToolResult(
+            session,
+            "c0",
+            Tool.content([{ type: "text", text: long }, { type: "image", url: "https://a.test/b.png" }])
+          )
+      )
+      const [text, image] = content as ReadonlyArray<Message.Part>
+      assert.isAtMost(text?.type === "text" ? text.text.length : Infinity, 1_000)
+      assert.deepStrictEqual(image, { type: "image", url: "https://a.test/b.png" })
+      const asking = Tool.make("give", { parameters: anything, handler: () => Effect.succeed(Tool.askUser("What?")) })
+      const model = Script.layer([[Script.toolCall("c0", "give", {}), Script.finish("tool_calls")]])
+      const { session } = yield* Effect.provide(Session.start("go", { tools: [asking] }), model)
+      const answered = yield* Session.answer(session, "c0", long)
+      assert.include(answered.thread.messages.map(({ content }) => content), long)
+    }))
+})

@@ -115,6 +115,12 @@ export const result = (
   return typeof content === "string" ? within(content, limit, cut) : partsWithin(content, limit, cut)
 }
 
+/** The limit of results that a caller submits later, if there is one. */
+export const later = (own: number | undefined, { resultCut, resultLimit }: Knobs): Partial<Knobs> => {
+  const limit = Math.floor(own === undefined ? resultLimit : own)
+  return limit > 0 && limit < Infinity ? { resultLimit: limit, resultCut } : {}
+}
+
 /** The text of an error. Where only the head of a result is kept, errors stay whole. */
 export const error = (content: string, { resultCut, resultLimit }: Knobs): Text =>
   resultCut === "head"

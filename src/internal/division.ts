@@ -8,6 +8,7 @@ import type * as Event from "../Event.ts"
 import type * as Message from "../Message.ts"
 import type * as Response from "../Response.ts"
 import * as Compact from "./compact.ts"
+import * as Cut from "./cut.ts"
 import { type EngineError, unknownTool } from "./engineError.ts"
 import * as Lists from "./lists.ts"
 import * as Now from "./now.ts"
@@ -120,18 +121,19 @@ const unworked: Worked = { halt: undefined, suspensions: Lists.none }
 const waiting = <E, R>(
   { calls, jobs, manual }: Division,
   response: Response.Response,
-  { mode, tools }: Turn.Run<E, R>,
+  { mode, settings: { policy }, tools }: Turn.Run<E, R>,
   own: ReadonlyArray<Event.Suspension>
 ): Effect.Effect<ReadonlyArray<Event.Suspension>> => {
   const handedOver = mode === "manual" && jobs.length === 0 ? calls : manual
   if (handedOver.length === 0) return Effect.succeed(own)
   const position = positions(response.toolCalls)
-  return Effect.map(
-    Clock.currentTimeMillis,
-    (now) =>
-      [...own, ...handedOver.map((call) => OpenCalls.suspension("manual", call, Toolbox.find(tools, call.name), now))]
-        .toSorted((left, right) => position(left.toolCall) - position(right.toolCall))
-  )
+  return Effect.map(Clock.currentTimeMillis, (now) => {
+    const manual = handedOver.map((call): Event.Suspension => {
+      const tool = Toolbox.find(tools, call.name)
+      return { ...OpenCalls.suspension("manual", call, tool, now), ...Cut.later(tool?.maxResultChars, policy) }
+    })
+    return [...own, ...manual].toSorted((left, right) => position(left.toolCall) - position(right.toolCall))
+  })
 }
 
 /** What a worked turn leaves open: a question ends the run and waits; a run that ends otherwise leaves nothing open. */
