@@ -39,8 +39,9 @@ export type ChatError = Step.StepError
  * - `maxTurns` (8): model calls, the last one included. Under `onMaxTurns: "finalize"` one more follows, without tools.
  * - `deadline`: tools get until a little before it, then the model answers without them; what is not done by then is
  *   stopped softly (outcome `Cancelled`), and has its `grace` for that.
- * - `haltWhen`: asked after each step that does not end the run by itself; what it throws fails the run as a defect. A
- *   run that is stopped softly while it is asked does not wait for it.
+ * - `haltWhen`: asked after each step that does not end the run by itself; what it throws fails the run as a defect. It
+ *   runs in the fiber of `onEvent`: what it forks lives as long as the run. A run that is stopped softly while it is
+ *   asked does not wait for its answer: it is interrupted, and has the rest of the grace period to clean up.
  * - `structuredFinalize`: with a `responseFormat`, runs the tools without the format, and then makes one more call
  *   without tools and with the format, led in by `finalizePrompt` (a default text; `""` for none). That call does not
  *   count as a turn.

@@ -7,7 +7,6 @@ import * as Cause from "effect/Cause"
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
-import * as Exit from "effect/Exit"
 import * as Collector from "./Collector.ts"
 import type * as Event from "./Event.ts"
 import type * as Deadline from "./internal/deadline.ts"
@@ -17,7 +16,6 @@ import * as Log from "./internal/log.ts"
 import * as Now from "./internal/now.ts"
 import * as Toolbox from "./internal/toolbox.ts"
 import * as Turn from "./internal/turn.ts"
-import { Worker } from "./internal/worker.ts"
 import * as Message from "./Message.ts"
 import * as StepRun from "./StepRun.ts"
 import * as Thread from "./Thread.ts"
@@ -136,19 +134,11 @@ class ChatRun<E, R> implements Source<E, R>, StepRun.Following<E, R> {
     const own = isCut ? this.cancelled : Ending.ofStep(step, stepIndex)
     if (own !== undefined) return Effect.succeed(own)
     if (haltWhen === undefined || haltWhen === null) return Effect.succeed(this.bounded(turns, maxTurns))
-    const asked = this.asked(Now.toEffect(haltWhen(step), "haltWhen", "return a boolean or an Effect"))
-    return Now.map(asked, (isHalted): Event.Outcome | undefined => {
+    const condition = Now.toEffect(haltWhen(step), "haltWhen", "return a boolean or an Effect")
+    return Now.map(Turn.asked(this.run, condition), (isHalted): Event.Outcome | undefined => {
       if (isHalted === undefined) return this.cancelled
       return isHalted ? { _tag: "HaltWhen", haltWhenStepIndex: stepIndex } : this.bounded(turns, maxTurns)
     })
-  }
-
-  /** What the caller's condition comes to. A run that is asked to stop meanwhile does not wait for it. */
-  private asked(condition: Effect.Effect<boolean, never, R>): Effect.Effect<boolean | undefined, never, R> {
-    if (Now.isDone(condition)) return condition
-    const { running, settings: { requestId: id } } = this.run
-    const worker = new Worker(running, { kind: "hook", id, name: "haltWhen", onSoftStop: "none", once: true })
-    return worker.do<boolean | undefined, never, R>(condition, Exit.succeed(undefined))
   }
 
   private get cancelled(): Event.Outcome {

@@ -223,4 +223,117 @@ describe("a stop is over within the grace period", () => {
       assert.strictEqual(fibers.size, 1)
       assert.isAbove(children, 3)
     }))
+
+  const turns = [calling, [Script.text("hi"), Script.finish("stop")]]
+
+  const saying = (millis: number, log: Array<string>) =>
+    Effect.andThen(Effect.sleep(millis), Effect.sync(() => log.push("released")))
+
+  it.effect("M-03: a condition that is asked when the run is cancelled has the grace period to clean up", () =>
+    Effect.gen(function*() {
+      for (
+        const [millis, end, named] of [[20, 220, []], [500, 200 + grace, [{
+          kind: "hook",
+          name: "haltWhen"
+        }]]] as const
+      ) {
+        const log: Array<string> = []
+        const seen: Array<string> = []
+        const began = yield* Clock.currentTimeMillis
+        const run = Chat.run("go", {
+          tools: [echo],
+          grace,
+          cancel: Effect.sleep(200),
+          haltWhen: () => Effect.onInterrupt(Effect.never, () => saying(millis, log)),
+          onEvent: (event) => Effect.andThen(Effect.yieldNow, Effect.sync(() => void seen.push(event._tag)))
+        })
+        const timed = Effect.all([Effect.provide(run, Script.layer(turns)), Clock.currentTimeMillis])
+        const fiber = yield* Effect.forkChild(timed, { startImmediately: true })
+        for (let at = 0; at < 100; at++) yield* TestClock.adjust(10)
+        const [{ abandoned = [], outcome }, at] = yield* Fiber.join(fiber)
+        assert.strictEqual(at - began, end)
+        assert.deepStrictEqual(outcome, { _tag: "Cancelled", reason: "cancel" })
+        assert.deepEqual<ReadonlyArray<unknown>>(abandoned.map(({ kind, name }) => ({ kind, name })), named)
+        if (named.length > 0) continue
+        assert.strictEqual(seen.at(-1), "ChatCompleted")
+        assert.deepStrictEqual(log, ["released"])
+      }
+    }))
+
+  it.effect("M-03: what a condition, an observer or a cancel effect forks is released before the run has ended", () =>
+    Effect.gen(function*() {
+      const forking = (log: Array<string>) =>
+        Effect.asVoid(Effect.forkChild(Effect.uninterruptible(saying(50, log)), { startImmediately: true }))
+      const ways: { readonly [way: string]: (log: Array<string>) => Chat.Options<readonly [typeof echo]> } = {
+        "haltWhen": (log) => ({ haltWhen: () => Effect.as(forking(log), false) }),
+        "haltWhen, slow": (log) => ({
+          haltWhen: () => Effect.as(Effect.andThen(forking(log), Effect.sleep(5)), false)
+        }),
+        "onEvent": (log) => ({ onEvent: (event) => event._tag === "StepCompleted" ? forking(log) : undefined }),
+        "cancel": (log) => ({ cancel: Effect.andThen(Effect.sleep(5), forking(log)), haltWhen: () => Effect.never }),
+        "cancel, at once": (log) => ({ cancel: forking(log) }),
+        "cancel, that fails": (log) => ({ cancel: Effect.andThen(forking(log), Effect.die("no")) })
+      }
+      for (const [way, options] of Object.entries(ways)) {
+        const log: Array<string> = []
+        const run = Chat.run("go", { tools: [echo], grace, ...options(log) })
+        const fiber = yield* Effect.forkChild(Effect.provide(run, Script.layer(turns)), { startImmediately: true })
+        fiber.addObserver(() => log.push("ended"))
+        for (let at = 0; at < 20; at++) yield* TestClock.adjust(10)
+        yield* Fiber.join(fiber)
+        assert.strictEqual(log.at(-1), "ended", way)
+        assert.isAtLeast(log.length, 2, way)
+      }
+    }))
+
+  it.effect("M-03: a child of a condition that refuses to stop is named within the grace period", () =>
+    Effect.gen(function*() {
+      const logged: Array<Event.Abandoned> = []
+      const logger = Logger.make(({ message }) => {
+        if (Array.isArray(message)) logged.push(...message.slice(1).flat() as Array<Event.Abandoned>)
+      })
+      const haltWhen = () =>
+        Effect.as(Effect.forkChild(slow["refuses interruption"]!, { startImmediately: true }), true)
+      const run = Effect.provide(Chat.run("go", { tools: [echo], grace, haltWhen }), Script.layer(turns))
+      const fiber = yield* Effect.forkChild(
+        Effect.provideService(run, Logger.CurrentLoggers, new Set([logger])),
+        { startImmediately: true }
+      )
+      yield* TestClock.adjust(grace - 1)
+      assert.isUndefined(fiber.pollUnsafe())
+      yield* TestClock.adjust(1)
+      assert.strictEqual((yield* Fiber.join(fiber)).outcome._tag, "HaltWhen")
+      assert.deepStrictEqual(logged.map(({ kind, name }) => ({ kind, name })), [{ kind: "hook", name: "haltWhen" }])
+    }))
+
+  it.effect("M-03: what a condition forks goes on in the turns that follow, as what an observer forks", () =>
+    Effect.gen(function*() {
+      const nap = Tool.make("echo", { parameters: {}, handler: () => Effect.sleep(100) })
+      for (const hook of ["haltWhen", "onEvent"] as const) {
+        let ticks = 0
+        const ticking = Effect.forkChild(
+          Effect.forever(Effect.andThen(Effect.sleep(30), Effect.sync(() => ticks++))),
+          { startImmediately: true }
+        )
+        let hasForked = false
+        const forked = Effect.suspend(() => {
+          if (hasForked) return Effect.void
+          hasForked = true
+          return Effect.asVoid(ticking)
+        })
+        const run = Chat.run("go", {
+          tools: [nap],
+          ...(hook === "haltWhen"
+            ? { haltWhen: () => Effect.as(forked, false) }
+            : { onEvent: (event: Event.Event) => event._tag === "StepCompleted" ? forked : undefined })
+        })
+        const fiber = yield* Effect.forkChild(Effect.provide(run, Script.layer([calling, ...turns])), {
+          startImmediately: true
+        })
+        for (let at = 0; at < 20; at++) yield* TestClock.adjust(10)
+        yield* Fiber.join(fiber)
+        yield* TestClock.adjust(100)
+        assert.strictEqual(ticks, 3, hook)
+      }
+    }))
 })

@@ -147,7 +147,25 @@ const observedFrom = <R>(
   return Effect.void
 }
 
-/** The fiber in which the observer runs: one for the whole run. */
+/** A condition that is asked when the run is asked to stop softly is not waited for. */
+const asCondition = { name: "haltWhen", onSoftStop: "none" } as const
+
+/** What the caller's condition comes to, in the fiber of the observer, or nothing if a soft stop came first. */
+export const asked = <A, R>(
+  run: Observed<R>,
+  condition: Effect.Effect<A, never, R>
+): Effect.Effect<A | undefined, never, R> => {
+  if (Now.isDone(condition)) return condition
+  const { running } = run
+  const told = hooks(run).do<A | undefined, never, R>(condition, Exit.succeed(undefined), asCondition)
+  return Effect.map(told, (answer) => {
+    // What it still cleans up does not keep the observer from the end of the run.
+    if (answer === undefined) running.hooks = undefined
+    return answer
+  })
+}
+
+/** The fiber in which the observer runs, and the condition: one for the whole run. */
 const hooks = <R>({ running, settings }: Observed<R>): Worker => {
   const { requestId: id } = settings
   return running.hooks ??= new Worker(running, { kind: "hook", id, name: "onEvent", onSoftStop: "grace" })

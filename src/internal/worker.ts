@@ -14,12 +14,16 @@ import type * as Event from "../Event.ts"
 import * as Now from "./now.ts"
 import type { OnSoftStop, Owner, Running, Waited } from "./running.ts"
 
-/** What a worker is for, and what it is named by when it is left behind. */
-export interface Identity {
-  readonly kind: Exclude<Event.Abandoned["kind"], "handler">
-  readonly id: string
+/** What a piece of work is named by when it is left behind, and what a soft stop means for it. */
+export interface Manner {
   readonly name: string
   readonly onSoftStop: OnSoftStop
+}
+
+/** What a worker is for. */
+export interface Identity extends Manner {
+  readonly kind: Exclude<Event.Abandoned["kind"], "handler">
+  readonly id: string
   /** It has one piece of work, and its fiber ends with it. What is cleaned up so is not interrupted, but left to itself. */
   readonly once?: boolean
   readonly isUninterruptible?: boolean
@@ -40,6 +44,8 @@ export class Worker implements Waited, Owner {
   readonly isExclusive = false
   readonly isBlocking = false
   private readonly identity: Identity
+  /** That of its latest work. */
+  private manner: Manner
   private readonly running: Running
   private current: Fiber.Fiber<unknown, unknown> | undefined
   private context: Context.Context<any> | undefined
@@ -56,6 +62,7 @@ export class Worker implements Waited, Owner {
   constructor(running: Running, identity: Identity) {
     this.running = running
     this.identity = identity
+    this.manner = identity
     this.kind = identity.kind
     this.id = identity.id
     this.name = identity.name
@@ -81,19 +88,20 @@ export class Worker implements Waited, Owner {
 
   /** One that has nothing more to do has the grace period to end. */
   get onSoftStop(): OnSoftStop {
-    return this.gone === undefined ? this.identity.onSoftStop : "grace"
+    return this.gone === undefined ? this.manner.onSoftStop : "grace"
   }
 
   /** Does the work and waits for it; what it comes to is `otherwise` if a soft stop does not let it finish. */
   do<A, E, R>(
     work: Effect.Effect<A, E, R>,
     otherwise: Exit.Exit<A, E>,
-    name = this.identity.name
+    manner: Manner = this.identity
   ): Effect.Effect<A, E, R> {
     if (Now.isDone(work)) return work
     return Effect.callback<A, E, R>((resume) => {
       if (this.isLeft) return resume(otherwise)
-      this.name = name
+      this.name = manner.name
+      this.manner = manner
       this.otherwise = otherwise
       this.start(work, Now.services(), resume)
     })
@@ -112,7 +120,7 @@ export class Worker implements Waited, Owner {
     if (this.wake !== undefined) this.wake()
     // One that is on its way to its next work finds it there.
     else if (!this.isAlive) this.fork(context)
-    if (this.settle !== undefined && this.isAlive) this.attend()
+    if (this.isAlive && (this.settle !== undefined || this.identity.once === true)) this.attend()
   }
 
   private fork(context: Context.Context<any>): void {
@@ -149,8 +157,15 @@ export class Worker implements Waited, Owner {
   }
 
   private done(exit: Exit.Exit<unknown, unknown>): Effect.Effect<void, unknown, any> {
-    this.settled(exit)
-    return this.identity.once === true ? Effect.void : this.next()
+    if (this.identity.once !== true) {
+      this.settled(exit)
+      return this.next()
+    }
+    // What it has forked may take its time. It is the run's until that has ended, and the reader does not wait for it.
+    const { settle } = this
+    this.settle = undefined
+    settle?.(exit)
+    return Effect.void
   }
 
   private readonly wanted: Effect.Effect<void, unknown, any> = Effect.callback((resume) => {
@@ -179,17 +194,22 @@ export class Worker implements Waited, Owner {
     this.running.attend(this)
   }
 
-  /** It is not waited for any longer, since the soft stop that began then. Whoever waited goes on without it. */
+  /** The reader does not wait for it any longer, because of a soft stop that began then, and goes on without it. */
   leave(since: number): void {
     const { settle } = this
-    if (settle === undefined || !this.isAttended) return
+    if (!this.isAttended) return
+    if (settle === undefined) return this.running.leave(this, since)
     this.settle = nothing
     this.current?.interruptUnsafe()
-    if (this.isAttended) {
-      this.running.leave(this, since)
-      this.isAbandoned()
-    }
+    if (this.isAttended) this.leaveBehind(since)
     settle(this.otherwise)
+  }
+
+  /** What a soft stop does not wait for has the rest of the grace period to clean up: the end of the run waits for that. */
+  private leaveBehind(since: number): void {
+    if (this.onSoftStop === "none") return this.running.spare(this, since)
+    this.running.leave(this, since)
+    this.isAbandoned()
   }
 
   /**
@@ -217,7 +237,7 @@ export class Worker implements Waited, Owner {
   isAbandoned(): void {
     if (this.isLeft) return
     this.isLeft = true
-    this.identity.onLeft?.()
+    if (this.settle !== undefined) this.identity.onLeft?.()
     this.gone?.()
     this.gone = undefined
   }
