@@ -95,15 +95,14 @@ export class Texts {
   /** The whole of a text is told. Gives what was not streamed of it. */
   tell(teller: Teller, { index, place, whole }: Listed, isOneOfAll = false): string {
     if (whole === "") return ""
+    const next = this.following(teller)
+    const row = this.row(teller, next, whole)
+    if (row !== undefined) return this.tellRow(teller, next, row, whole)
     const position = this.find(teller, place, index, whole, isOneOfAll)
     const piece = this.all[position]
     if (piece === undefined) return this.begin(place, index).end(teller, whole)
-    const row = this.row(teller, position, whole)
-    if (row !== undefined) return this.endRow(teller, position, row, whole)
-    const rest = piece.rest(teller)
-    if (rest.length === whole.length || !rest.startsWith(whole)) return piece.end(teller, whole)
-    piece.goOn(teller, whole.length)
-    return ""
+    const ownRow = this.row(teller, position, whole)
+    return ownRow === undefined ? piece.end(teller, whole) : this.tellRow(teller, position, ownRow, whole)
   }
 
   /** All texts of the kind are told. Gives what was not streamed of them. */
@@ -155,31 +154,37 @@ export class Texts {
     return isNext ? nextPosition : -1
   }
 
-  /** The end of a row of texts that a whole consists of, or begins with if no more have begun. */
+  /** The end of the row of texts, at one place, that a whole is the beginning of, or goes on with if no more have begun. */
   private row(teller: Teller, first: number, whole: string): number | undefined {
     const place = this.all[first]?.place
     let position = first
     let length = 0
-    for (; position < this.all.length && length < whole.length; position++) {
+    while (length < whole.length) {
       const piece = this.all[position]
-      if (piece === undefined || piece.place !== place || piece.isTold(teller)) break
+      if (piece === undefined) return position > first ? position : undefined
+      if (piece.place !== place || piece.isTold(teller)) return undefined
       const rest = piece.rest(teller)
-      if (!whole.startsWith(rest, length)) break
+      const left = whole.slice(length)
+      if (!left.startsWith(rest) && !rest.startsWith(left)) return undefined
       length += rest.length
+      position++
     }
-    const isWhole = length === whole.length || position === this.all.length
-    return isWhole && position > first + 1 ? position : undefined
+    return position
   }
 
-  private endRow(teller: Teller, first: number, end: number, whole: string): string {
+  private tellRow(teller: Teller, first: number, end: number, whole: string): string {
     let left = whole
-    let added = ""
     for (const [index, piece] of this.all.slice(first, end).entries()) {
       const rest = piece.rest(teller)
-      added = piece.end(teller, index === end - first - 1 ? left : rest)
+      if (rest.length > left.length) {
+        piece.goOn(teller, left.length)
+        return ""
+      }
+      if (index === end - first - 1) return piece.end(teller, left)
+      piece.end(teller, rest)
       left = left.slice(rest.length)
     }
-    return added
+    return ""
   }
 
   /** The first text that is still to be told. */
