@@ -68,6 +68,13 @@ const journaled = (
   }
 })
 
+/** Where the records of an operation go, and what it waits for beside its runs. */
+interface Surroundings {
+  readonly scribe: Keeper.Scribe | undefined
+  readonly running: Running
+  readonly stopping: Running
+}
+
 /** One operation while it runs: its reducer, and where its records go. */
 export class Run<M extends StreamReducer.Mode> {
   reducer: StreamReducer.StreamReducer<M>
@@ -75,13 +82,16 @@ export class Run<M extends StreamReducer.Mode> {
   private readonly scribe: Keeper.Scribe | undefined
 
   private readonly running: Running
+  /** What the effect runs in that may ask the operation to stop. It is stopped when there is a result. */
+  private readonly stopping: Running
   /** Handlers of approved calls that did not stop. */
   private readonly abandoned: Array<Event.Abandoned> = []
 
-  constructor(session: Session, mode: M, requestId: string, scribe: Keeper.Scribe | undefined, running: Running) {
+  constructor(session: Session, mode: M, requestId: string, { running, scribe, stopping }: Surroundings) {
     this.requestId = requestId
     this.scribe = scribe
     this.running = running
+    this.stopping = stopping
     this.reducer = StreamReducer.started(session, mode, { session })
   }
 
@@ -107,8 +117,10 @@ export class Run<M extends StreamReducer.Mode> {
   }
 
   readonly told = (events: Arr.NonEmptyReadonlyArray<Event.Event>) =>
-    Effect.forEach(events, (told) => {
-      const event = this.named(told)
+    Effect.forEach(events, (told) => told._tag === "ChatCompleted" ? this.completed(told) : this.tell(told))
+
+  private tell(event: Event.Event): Effect.Effect<Event.Event> {
+    return Effect.suspend(() => {
       const [reducer, records] = StreamReducer.next(this.reducer, event)
       const [first, ...rest] = records
       this.reducer = reducer
@@ -117,6 +129,7 @@ export class Run<M extends StreamReducer.Mode> {
         : this.scribe.write([first, ...rest], reducer.state.session, this.running)
       return Effect.as(written, event)
     })
+  }
 
   /** What the operation is to the runs that it consists of. The turns behind the approved calls have their own result. */
   operation(isOfApproved: boolean, continued?: string): Limits.Operation {
@@ -125,12 +138,22 @@ export class Run<M extends StreamReducer.Mode> {
     return continued === undefined ? { isLeft } : { isLeft, continued }
   }
 
-  /** The result names handlers of approved calls and an append that were left behind, too. */
-  private named(event: Event.Event): Event.Event {
-    if (event._tag !== "ChatCompleted") return event
-    const left = [...this.abandoned, ...this.running.leftBehind]
-    if (left.length === 0) return event
-    return { ...event, result: { ...event.result, abandoned: [...left, ...event.result.abandoned ?? []] } }
+  /**
+   * The result names what else was left behind: handlers of approved calls, an append, and what may ask for the stop, which
+   * it may still do while the end is written.
+   */
+  private completed(event: Event.Of<"ChatCompleted">): Effect.Effect<Event.Event> {
+    return Effect.suspend(() => {
+      const before = this.reducer
+      return Effect.flatMap(Effect.andThen(this.tell(event), this.stopping.stop), (deaf) => {
+        const left = [...this.abandoned, ...this.running.leftBehind, ...deaf]
+        if (left.length === 0) return Effect.succeed(event)
+        const abandoned = [...left, ...event.result.abandoned ?? []]
+        const named = { ...event, result: { ...event.result, abandoned } }
+        this.reducer = StreamReducer.next(before, named)[0]
+        return Effect.succeed(named)
+      })
+    })
   }
 }
 
@@ -159,7 +182,7 @@ const unstopped: Stops = { cancellation: undefined, deadline: undefined }
 const stopsOf = <E, R>(
   options: Settings.RunnerOptions<E, R, any>,
   requestId: string,
-  running: Running
+  { running, stopping }: Surroundings
 ): Effect.Effect<Stops, never, R | Scope.Scope> =>
   Effect.gen(function*() {
     const defaults = yield* Policy.Defaults
@@ -170,7 +193,10 @@ const stopsOf = <E, R>(
     if ((parent ?? deadline ?? cancel) === undefined) return unstopped
     const cancellation = new Cancellation.Cancellation()
     yield* Ambient.watch(cancellation, { parent, deadline, cancel }, yield* Effect.scope)
-    yield* Effect.sync(() => Ambient.listen(running, { cancellation }, cancel, requestId))
+    yield* Effect.sync(() => {
+      Ambient.listen(running, { cancellation }, undefined, requestId)
+      Ambient.listen(stopping, { cancellation }, cancel, requestId)
+    })
     return { cancellation, deadline: deadline?.at }
   })
 
@@ -303,12 +329,17 @@ export const stream = <M extends StreamReducer.Mode, T extends Tools, E, R, RHal
     const defaults = yield* Policy.Defaults
     const { graceMillis } = Settings.resolve(options, defaults, Policy.standard, requestId)
     const running = new Running(graceMillis, yield* Effect.context<never>())
-    yield* Effect.addFinalizer((exit) => running.end(exit))
+    const stopping = new Running(graceMillis, yield* Effect.context<never>())
+    // They have one grace period, both together.
+    yield* Effect.addFinalizer((exit) =>
+      Effect.all([running.end(exit), stopping.end(exit)], { concurrency: "unbounded", discard: true })
+    )
     const scribe = yield* Keeper.Scribe
-    const run = new Run(session, mode, requestId, scribe, running)
+    const surroundings = { scribe, running, stopping }
+    const run = new Run(session, mode, requestId, surroundings)
     seen(run)
     const isOwn = hasApproved || settled.length > 0 || scribe !== undefined
-    const stops = isOwn ? yield* stopsOf(options, requestId, running) : unstopped
+    const stops = isOwn ? yield* stopsOf(options, requestId, surroundings) : unstopped
     const spending = new Spending(yield* Limits.CurrentSpending, true)
     yield* spending.enter(yield* Effect.scope)
     const given = {

@@ -11,7 +11,7 @@ import * as Stream from "effect/Stream"
 import { TestClock } from "effect/testing"
 import { Adapter, Collector, Event, Message, Policy, Session, Thread, Tool } from "heddle"
 import { Laws, Script } from "heddle/testing"
-import { transcript } from "./support/scenarios.ts"
+import { overTime, transcript } from "./support/scenarios.ts"
 import { after, calling, done, payer } from "./support/sessions.ts"
 
 const broken = new Adapter.AdapterError({ reason: "rate_limited" })
@@ -424,4 +424,36 @@ describe("M-44: an approved call that ended in a run which was cut", () => {
         }
       }))
   }
+})
+
+describe("M-03: an effect that asks for the stop and does not end by itself", () => {
+  const deaf = Effect.uninterruptible(Effect.never)
+
+  it.effect("is named in the result of an operation with approved calls, and in that of a kept session", () =>
+    Effect.gen(function*() {
+      const { pay } = payer()
+      const session = yield* Effect.flatMap(after("pay:p1"), (session) => Session.approve(session, "p1"))
+      const options = { tools: [pay], requestId: "r", cancel: deaf, grace: "1 second" } as const
+      const named = (result: Event.ChatResult) => result.abandoned?.map(({ id, kind, name }) => [kind, id, name])
+
+      const awaited = yield* overTime(Effect.provide(Session.continue(session, null, options), Script.layer([done])))
+      assert.strictEqual(awaited.result.outcome._tag, "Completed")
+      assert.deepStrictEqual(named(awaited.result), [["cancel", "r", "cancel"]])
+
+      const events = yield* overTime(
+        Stream.runCollect(Session.streamContinue(session, null, options)).pipe(Effect.provide(Script.layer([done])))
+      )
+      const last = events.at(-1)
+      assert.strictEqual(last?._tag, "ChatCompleted")
+      assert.deepStrictEqual(last?._tag === "ChatCompleted" && named(last.result), [["cancel", "r", "cancel"]])
+
+      const kept = yield* overTime(
+        Session.keep(
+          yield* Session.open("s"),
+          (session) => Effect.provide(Session.reply(session, "go", options), Script.layer([done]))
+        )
+      )
+      assert.deepStrictEqual(named(kept.value.result), [["cancel", "r", "cancel"]])
+      assert.strictEqual((yield* Session.load("s"))?.session.status, "completed")
+    }).pipe(Effect.provide(Session.Store.layerMemory)))
 })
