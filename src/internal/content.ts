@@ -66,9 +66,11 @@ export const partsOf = (value: unknown): ReadonlyArray<Part> | undefined => {
   return Outcomes.isBranded(value) && value._tag === "Ok" ? partsOf(value.value) : undefined
 }
 
-/** The parts of a result that was written as JSON and read again. */
+/** The parts of a result, also of one that was written as JSON and read again. */
 export const partsIn = (value: unknown): ReadonlyArray<Part> | undefined => {
+  if (isContent(value)) return value[mark]
   const { _tag: tag, parts } = Json.isObject(value) ? value : {}
-  const isMade = tag === "Content" && Array.isArray(parts) && parts.every((part) => problem(part) === undefined)
-  return isMade ? parts as ReadonlyArray<Part> : undefined
+  if (tag !== "Content" || !Array.isArray(parts)) return undefined
+  const own = Array.from(parts as ReadonlyArray<unknown>, copied)
+  return own.every((part) => problem(part) === undefined) ? own as ReadonlyArray<Part> : undefined
 }
