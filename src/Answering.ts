@@ -67,14 +67,26 @@ export const answerTo = (
 const settle = (session: Session, id: string, answer: Conversation.Answer): Effect.Effect<Session> =>
   Keeper.happened(session, { _tag: "Answered", id, answer })
 
-/** The answer as it counts: one that fits the type of the question. A text that is JSON may be meant as such. */
+/** What can be read of a value by `read`, which may throw: a value may be an object of foreign code, or a revoked proxy. */
+const readable = <A>(id: string, what: string, read: () => A): Effect.Effect<A, Conversation.SessionError> =>
+  Effect.try({ try: read, catch: () => failed("invalid_answer", `the ${what} cannot be read`, id) })
+
+/**
+ * The answer as it counts: one that fits the type of the question. A text that is JSON may be meant as such. It is plain
+ * JSON from here on, so that a session is the same whether a store has had it or not: a list of parts has lost the mark of
+ * `Tool.content`, a date is a text, and what has no value is `null`.
+ */
 const fitting = (
   { answerSchema, id }: Event.Suspension,
-  value: unknown
+  given: unknown
 ): Effect.Effect<unknown, Conversation.SessionError> =>
-  answerSchema === undefined
-    ? Effect.succeed(value)
-    : Effect.mapError(Questions.decode(answerSchema, value), (problem) => failed("invalid_answer", problem, id))
+  Effect.flatMap(
+    readable(id, "answer", () => Json.toJson(Contents.partsOf(given) ?? given)),
+    (value) =>
+      answerSchema === undefined
+        ? Effect.succeed(value)
+        : Effect.mapError(Questions.decode(answerSchema, value), (problem) => failed("invalid_answer", problem, id))
+  )
 
 /**
  * Answers a question, or gives the result of a manual call. The other calls go on waiting; after the last one the session
@@ -93,9 +105,7 @@ export const answer = (
     if (suspension.kind === "approval") {
       return yield* failed("invalid_answer", "the call waits for Session.approve or Session.deny", id)
     }
-    // A journal keeps a list of parts, and loses the mark of Tool.content.
-    const own = Contents.partsOf(value) ?? value
-    return yield* settle(session, id, { _tag: "Value", value: yield* fitting(suspension, own) })
+    return yield* settle(session, id, { _tag: "Value", value: yield* fitting(suspension, value) })
   })
 
 const approval = (session: Session, id: string) =>
@@ -104,13 +114,18 @@ const approval = (session: Session, id: string) =>
       ? Effect.void
       : Effect.fail(failed("invalid_answer", "the call waits for Session.answer, not for an approval", id)))
 
-/** Refuses arguments that overflow the stack of what writes or reads them. */
-const writable = (id: string, given: unknown): Effect.Effect<void, Conversation.SessionError> =>
-  Json.isDeeper(given, CallArguments.deepest)
-    ? Effect.fail(
-      failed("invalid_answer", `the arguments nest deeper than ${CallArguments.deepest} levels`, id)
-    )
-    : Effect.void
+type Arguments = NonNullable<Message.ToolCall["arguments"]>
+
+/** Arguments as plain JSON, like a model's. Refuses those that overflow the stack of what writes or reads them. */
+const writable = (id: string, given: Arguments): Effect.Effect<Arguments, Conversation.SessionError> =>
+  Effect.flatMap(
+    readable(id, "arguments", () =>
+      Json.isDeeper(given, CallArguments.deepest) ? undefined : Json.toJson(given) as Arguments),
+    (plain) =>
+      plain === undefined
+        ? Effect.fail(failed("invalid_answer", `the arguments nest deeper than ${CallArguments.deepest} levels`, id))
+        : Effect.succeed(plain)
+  )
 
 /**
  * Allows a call, with its own arguments or with others, which are decoded like a model's. It runs when the session goes
@@ -125,13 +140,11 @@ export const approve = (
   id: string,
   options: { readonly arguments?: Message.ToolCall["arguments"] } = {}
 ): Effect.Effect<Session, Conversation.SessionError> =>
-  Effect.andThen(
-    Effect.andThen(approval(session, id), writable(id, options.arguments)),
-    settle(session, id, {
-      _tag: "Approved",
-      ...(options.arguments === undefined ? {} : { arguments: options.arguments })
-    })
-  )
+  Effect.gen(function*() {
+    yield* approval(session, id)
+    const edited = options.arguments === undefined ? {} : { arguments: yield* writable(id, options.arguments) }
+    return yield* settle(session, id, { _tag: "Approved", ...edited })
+  })
 
 /**
  * Refuses a call: it is answered as `denied`, and never runs.

@@ -457,3 +457,63 @@ describe("M-03: an effect that asks for the stop and does not end by itself", ()
       assert.strictEqual((yield* Session.load("s"))?.session.status, "completed")
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 })
+
+describe("law 9: an answer that is no plain JSON", () => {
+  const revoked = () => {
+    const { proxy, revoke } = Proxy.revocable({}, {})
+    revoke()
+    return proxy
+  }
+
+  const kept = (id: string, state: Effect.Effect<Session.Session>) =>
+    Effect.gen(function*() {
+      const store = yield* Session.Store
+      yield* store.append(id, 0, [{ _tag: "Opened", session: { ...yield* state, id } }])
+      return (yield* Session.load(id))!
+    })
+
+  const values: Record<string, unknown> = {
+    date: new Date(0),
+    nothing: undefined,
+    nested: { at: new Date(0), none: undefined, list: [undefined, 1n] },
+    bigint: 10n,
+    infinite: Infinity,
+    map: new Map([["a", 1]]),
+    error: new Error("no"),
+    content: Tool.content([{ type: "text", text: "as parts" }])
+  }
+
+  for (const [name, value] of Object.entries(values)) {
+    it.effect(`is the same whether the session is kept or loaded: ${name}`, () =>
+      Effect.gen(function*() {
+        const given = yield* Session.keep(
+          yield* kept("s", after("appr:m", "ask:q")),
+          (session) =>
+            Effect.flatMap(Session.submitToolResult(session, "m", value), (one) => Session.answer(one, "q", value))
+        )
+        const loaded = yield* Session.load("s")
+        assert.deepStrictEqual(given.session, loaded?.session)
+
+        const args = { amount: 5, value }
+        const allowed = yield* Session.keep(
+          yield* kept("a", after("pay:p")),
+          (session) => Session.approve(session, "p", { arguments: args })
+        )
+        assert.deepStrictEqual(allowed.session, (yield* Session.load("a"))?.session)
+      }).pipe(Effect.provide(Session.Store.layerMemory)))
+  }
+
+  it.effect("and cannot be read is refused", () =>
+    Effect.gen(function*() {
+      const session = yield* after("appr:m", "ask:q", "pay:p")
+      const refused = [
+        Session.submitToolResult(session, "m", revoked()),
+        Session.answer(session, "q", revoked()),
+        Session.approve(session, "p", { arguments: revoked() })
+      ]
+      for (const answer of refused) {
+        const failure = yield* Effect.flip(answer)
+        assert.strictEqual(failure.reason, "invalid_answer")
+      }
+    }))
+})
