@@ -9,7 +9,7 @@ import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Collector from "./Collector.ts"
 import type * as Event from "./Event.ts"
-import type * as Deadline from "./internal/deadline.ts"
+import * as Deadline from "./internal/deadline.ts"
 import * as Ending from "./internal/ending.ts"
 import type { Events } from "./internal/events.ts"
 import * as Log from "./internal/log.ts"
@@ -82,8 +82,8 @@ class ChatRun<E, R> implements Source<E, R>, StepRun.Following<E, R> {
     const { ambient: { cancellation, deadline } } = this.run
     // Left by somebody else, while its reader was still asking what comes next.
     if (this.run.running.isStopping) return Cause.done()
-    if (cancellation?.isRequested === true) return this.ending(this.cancelled)
     if (deadline !== undefined) this.hurry(deadline, Context.get(context, Clock.Clock).currentTimeMillisUnsafe())
+    if (cancellation?.isRequested === true) return this.ending(this.cancelled)
     const stepIndex = this.run.state.steps.length
     const opened = StepRun.open(context, this.run, { thread: this.thread, stepIndex, following: this })
     return Now.flatMap(opened, (step) => {
@@ -92,8 +92,12 @@ class ChatRun<E, R> implements Source<E, R>, StepRun.Following<E, R> {
     })
   }
 
-  /** Where the deadline leaves no time for tools, the model is to answer now. */
-  private hurry({ toolsUntil }: Deadline.Deadline, now: number): void {
+  /**
+   * Where the deadline leaves no time for tools, the model is to answer now. One that has passed is seen here as well: code
+   * that blocks the thread keeps the timer from firing.
+   */
+  private hurry({ at, toolsUntil }: Deadline.Deadline, now: number): void {
+    if (now >= at) this.run.ambient.cancellation?.request("deadline", Deadline.cause)
     if (now >= toolsUntil && Toolbox.all(this.run.tools).length > 0) this.close("deadline")
   }
 

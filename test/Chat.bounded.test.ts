@@ -9,6 +9,7 @@ import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
 import * as Layer from "effect/Layer"
 import * as Logger from "effect/Logger"
+import type * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import * as TestClock from "effect/testing/TestClock"
 import { Adapter, Chat, type Event, Message, Step, Tool } from "heddle"
@@ -334,6 +335,67 @@ describe("a stop is over within the grace period", () => {
         yield* Fiber.join(fiber)
         yield* TestClock.adjust(100)
         assert.strictEqual(ticks, 3, hook)
+      }
+    }))
+
+  it.effect("M-03: a finished reply is closed within the grace period, though nothing stops the run", () =>
+    Effect.gen(function*() {
+      const replied: Event.AdapterEvent = {
+        _tag: "MessageCompleted",
+        message: Message.assistant("hi"),
+        finishReason: "stop"
+      }
+      const opened: { readonly [way: string]: readonly [string, Effect.Effect<void, never, Scope.Scope>] } = {
+        "its finalizer never ends": ["close", Effect.acquireRelease(Effect.void, () => Effect.never)],
+        "a child of its finalizer does not": [
+          "close",
+          Effect.addFinalizer(() =>
+            Effect.asVoid(Effect.forkChild(slow["refuses interruption"]!, { startImmediately: true }))
+          )
+        ],
+        "a child of what opens it does not": [
+          "stream",
+          Effect.asVoid(Effect.forkChild(slow["refuses interruption"]!, { startImmediately: true }))
+        ]
+      }
+      for (const [way, [name, open]] of Object.entries(opened)) {
+        const stream: Adapter.Adapter["Service"]["stream"] = () =>
+          Stream.unwrap(Effect.as(open, Stream.make(started, replied)))
+        const chat = Effect.map(Chat.run("go", { grace }), ({ abandoned, outcome }) => ({ abandoned, outcome }))
+        const step = Effect.as(Step.run("go", { grace }), { abandoned: undefined, outcome: undefined })
+        for (const run of [chat, step]) {
+          const fiber = yield* Effect.forkChild(
+            Effect.provide(run as typeof chat, adapter(stream)),
+            { startImmediately: true }
+          )
+          yield* TestClock.adjust(grace)
+          assert.isDefined(fiber.pollUnsafe(), way)
+          const { abandoned, outcome } = yield* Fiber.join(fiber)
+          if (outcome === undefined) continue
+          assert.deepStrictEqual(outcome, { _tag: "Completed", finishReason: "stop" }, way)
+          assert.deepStrictEqual(abandoned?.map(({ kind, name }) => [kind, name]), [["adapter", name]], way)
+        }
+      }
+    }))
+
+  it.effect("M-03: a deadline that passes while a handler blocks the thread asks the model for nothing more", () =>
+    Effect.gen(function*() {
+      const clock = yield* Clock.Clock
+      // The thread is blocked: the time goes on, and no timer has fired.
+      let blocked = 0
+      const behind = Object.create(clock, {
+        currentTimeMillisUnsafe: { value: () => clock.currentTimeMillisUnsafe() + blocked },
+        currentTimeMillis: { value: Effect.sync(() => clock.currentTimeMillisUnsafe() + blocked) }
+      })
+      for (const [millis, expected] of [[45, "Completed"], [50, "Cancelled"], [150, "Cancelled"]] as const) {
+        blocked = 0
+        const block = Tool.make("echo", { parameters: {}, handler: () => Effect.sync(() => void (blocked = millis)) })
+        const model = yield* Script.make(turns)
+        const run = Chat.run("go", { tools: [block], deadline: 50 }).pipe(Effect.provide(model.layer))
+        const { outcome } = yield* Effect.provideService(run, Clock.Clock, behind)
+        assert.strictEqual(outcome._tag, expected)
+        if (outcome._tag === "Cancelled") assert.strictEqual(outcome.reason, "deadline")
+        assert.strictEqual(yield* model.opens, expected === "Cancelled" ? 1 : 2)
       }
     }))
 })

@@ -277,7 +277,7 @@ export class Reply<E, R> {
       closed,
       (cause) => Effect.logWarning("the adapter failed to close its connection", cause)
     )
-    closer.start(closedQuietly, context, () => closing.openUnsafe())
+    closer.end(closedQuietly, context, () => closing.openUnsafe())
   }
 
   /**

@@ -158,9 +158,17 @@ export class Running {
     if (this.softSince !== undefined) this.hurry(work, this.softSince)
   }
 
-  /** Work that is waited for has nothing more to do but to end. */
+  /** Work that is waited for has nothing more to do but to end. It has one grace period for that, in a run that goes on, too. */
   closes(work: Waited): void {
-    if (this.softSince !== undefined) this.hurry(work, this.softSince)
+    if (this.softSince !== undefined) return this.hurry(work, this.softSince)
+    const since = this.now()
+    const left = this.until(since) - since
+    // A run that is left waits for all of it at once.
+    if (this.isLeft || !Number.isFinite(left)) return
+    this.tellAt(work, since)
+    const helpers = this.helpers ??= new Helpers(this.services)
+    const timer = helpers.after(left, { timeUp: () => work.leave(since) })
+    if (timer !== undefined) work.fiber.addObserver(() => helpers.stop(timer))
   }
 
   /** What a soft stop has left behind by now. */

@@ -212,6 +212,12 @@ export class Worker implements Waited, Owner {
     this.isAbandoned()
   }
 
+  /** Does its only work, which is to end something, and has one grace period for it. */
+  end(work: Effect.Effect<void>, context: Context.Context<any>, settle: () => void): void {
+    this.start(work, context, settle)
+    if (this.isAttended) this.running.closes(this)
+  }
+
   /**
    * It has nothing more to do. What it still does is the run's to stop; `gone` is called when its work has ended or was
    * left behind, which may be now.
@@ -227,7 +233,7 @@ export class Worker implements Waited, Owner {
     this.settle ??= nothing
     // Children of its fiber may take their time.
     if (!this.isAttended) this.attend()
-    else this.running.closes(this)
+    this.running.closes(this)
   }
 
   isLimited(): void {}
