@@ -157,9 +157,14 @@ export const stopping = (trace: Trace, stop: Stop, played: Case): Problems => {
   ]
 }
 
-/** Entries of a result whose path does not lead from a call of the run to theirs. */
+/**
+ * Entries of a result whose path does not lead from a call of the run to theirs. A call need not have started: its gates,
+ * or what writes its answer, may be what was left behind.
+ */
 const astray = ({ events }: Trace, reported: ReadonlyArray<Event.Abandoned>): Problems => {
-  const calls = new Set(events.flatMap((event) => event._tag === "ToolExecutionStarted" ? [event.id] : []))
+  const isOfCall = (event: Event.Event) =>
+    event._tag === "ToolExecutionStarted" || event._tag === "ToolExecutionCompleted"
+  const calls = new Set(events.flatMap((event) => isOfCall(event) && "id" in event ? [event.id] : []))
   return reported.flatMap(({ id, name, path = [id] }) =>
     when(!calls.has(path[0] ?? "") || path.at(-1) !== id, `"${name}" is named with the path ${path.join(" > ")}`)
   )
