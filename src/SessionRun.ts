@@ -145,8 +145,9 @@ export class Run<M extends StreamReducer.Mode> {
   private completed(event: Event.Of<"ChatCompleted">): Effect.Effect<Event.Event> {
     return Effect.suspend(() => {
       const before = this.reducer
+      const known = [...this.abandoned, ...this.running.leftBehind]
       return Effect.flatMap(Effect.andThen(this.tell(event), this.stopping.stop), (deaf) => {
-        const left = [...this.abandoned, ...this.running.leftBehind, ...deaf]
+        const left = [...known, ...deaf]
         if (left.length === 0) return Effect.succeed(event)
         const abandoned = [...left, ...event.result.abandoned ?? []]
         const named = { ...event, result: { ...event.result, abandoned } }
