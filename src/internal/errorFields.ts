@@ -161,7 +161,8 @@ const contents = (value: object): unknown => {
   return ArrayBuffer.isView(value) ? `[${value.byteLength} bytes]` : undefined
 }
 
-const reasonOf = (reason: Cause.Reason<unknown>): Json.JsonObject => {
+/** A reason of a cause as data: what failed or died, and nothing about where. */
+export const reasonOf = (reason: Cause.Reason<unknown>): Json.JsonObject => {
   switch (reason._tag) {
     case "Fail":
       return { _tag: "Fail", error: reason.error }

@@ -9,7 +9,7 @@ import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import type * as Event from "../Event.ts"
 import * as CallArguments from "./callArguments.ts"
-import { errorFields } from "./errorFields.ts"
+import { errorFields, reasonOf } from "./errorFields.ts"
 import * as Json from "./json.ts"
 import * as Log from "./log.ts"
 
@@ -66,17 +66,6 @@ const attempt = <A>(read: () => A, otherwise: A): A => Result.getOrElse(Result.t
 const base64 = Schema.encodeSync(Schema.Uint8ArrayFromBase64)
 
 const bytes = (view: ArrayBufferView): string => base64(new Uint8Array(view.buffer, view.byteOffset, view.byteLength))
-
-const reasonOf = (reason: Cause.Reason<unknown>): Json.JsonObject => {
-  switch (reason._tag) {
-    case "Fail":
-      return { _tag: "Fail", error: reason.error }
-    case "Die":
-      return { _tag: "Die", defect: reason.defect }
-    case "Interrupt":
-      return { _tag: "Interrupt" }
-  }
-}
 
 /** What a value is written as, if that is not its own members: an error by the fields that may be shown of it. */
 const standIn = (value: object): { readonly value: unknown } | undefined => {
