@@ -365,7 +365,7 @@ export const cancelled = ({ id: toolCallId, name: toolName }: Message.ToolCall, 
   return { ...Message.answer(toolCallId, { error: error.message, code: error.reason }), isError: true }
 }
 
-/** What of an error the model reads: that of a call which nobody reported says what it is, and never what it holds. */
+/** What the model reads of an error. The error of a crash shows its reason, and never what the handler died with. */
 const errorAgain = (error: unknown): Json.JsonObject => {
   const { message, reason } = Json.isObject(error) && error["_tag"] === "ToolError" ? error : {}
   if (typeof message === "string" && typeof reason === "string") return { error: shownText(message), code: reason }

@@ -63,7 +63,7 @@ const encodeWith = (envelope: (reason: unknown) => unknown): Service => {
  * `Tool.error(reason)` becomes an envelope `{"error": message}`. Where the runtime made the error it has a `code`, the
  * reason of the `ToolError`. Other errors have `details` where there are any: what the schema of the error's class
  * writes, or without one its tag, its name and those of its own fields that are texts, numbers or booleans. An error
- * without a message is told by its tag or its name. Its cause, its stack, a request and a response are never written, and
+ * without a message shows its tag or its name. Its cause, its stack, a request and a response are never written, and
  * no key in a URL. The same holds of errors that stand in a list or in data that a handler failed with, at any depth.
  *
  * **Example** (What a model reads)

@@ -147,7 +147,7 @@ export type CancelReason = (typeof CancelReason)["Type"]
 
 /**
  * Why a run ended, with what belongs to it. `Completed` says how the last reply ended: with `"length"` it was cut, with
- * `"content_filter"` it was filtered, and `null` is a reply without a finish reason, or a result stored by 0.1. Where several calls wait, a question is told before manual calls, and these
+ * `"content_filter"` it was filtered, and `null` is a reply without a finish reason, or a result stored by 0.1. Where several calls wait, a question stands before manual calls, and these
  * before approvals; the result's `suspensions` have all of them. `Failed` is a run that broke after it had begun: its `error` is the value
  * that broke it.
  *

@@ -154,7 +154,7 @@ class Pen implements Scribe {
   private readonly turn = Semaphore.makeUnsafe(1)
   /** What writes outside of a run belongs to. */
   private readonly own: Running
-  /** An append was left behind: nobody knows what is in the journal, and nothing is written after it. */
+  /** An append was left behind: what it has written is unknown, and nothing is written after it. */
   private isClosed = false
 
   constructor({ id, session, version }: Kept, store: Journal.Service, context: Context.Context<never>) {

@@ -326,8 +326,7 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Leaving {
   }
 
   private isActedOn(response: Response.Response): boolean {
-    const { settings, ambient } = this.run
-    return ambient.cancellation?.isRequested !== true && Collector.isToolTurn(settings.policy, response)
+    return !this.isCancelled && Collector.isToolTurn(this.run.settings.policy, response)
   }
 
   /** Runs a batch to its end, and goes on with what it came to. */

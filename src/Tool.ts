@@ -411,7 +411,7 @@ export const error = <E>(reason: E): Error<E> => Outcomes.brand({ _tag: "Error",
  * by its `url` or its base64 `data`. The parts pass by the tool's `success` schema and the run's `Encoder`, and are the
  * `content` of the tool message and of `ToolResultEncoded`. Anthropic and OpenAI Responses have images within the tool's
  * answer; OpenAI Chat and Gemini, whose answers hold none, have them behind the answers of the turn, as a user's, each led
- * in by the id of its call. A part that a protocol has no way for is told in one line with its kind, type and size. The
+ * in by the id of its call. A part that a protocol does not support becomes one line with its kind, type and size. The
  * result limit is for the texts among them.
  *
  * The parts are copied, with their `metadata` as JSON: what is done to them afterwards is not seen.

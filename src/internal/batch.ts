@@ -65,13 +65,13 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
   /** Why calls were not run that are answered so, by their position, once some have been called back. */
   private unrun: Map<number, string> | undefined
   /** What decides on calls and writes their answers, in fibers that are no handlers. */
-  private readonly clerks = new Few<Task>()
+  private readonly answerWriters = new Few<Task>()
   private isAwaited = false
   private isSealed = false
   /** What keeps calls from running: a halt for the rest of the turn, a failure for as long as others run beside it. */
   private skipping: Siblings.Consequence | undefined
   /** Halts that came while calls admitted with theirs were being started. */
-  private early: Array<() => void> | undefined
+  private pendingHalts: Array<() => void> | undefined
   isOver = false
 
   constructor(workshop: Workshop<E>) {
@@ -113,7 +113,7 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
     if (jobs.length === 0) return
     this.jobs = Lists.joined(this.jobs, jobs)
     this.decisions.add(jobs)
-    if (this.since !== undefined) this.come(jobs, this.since)
+    if (this.since !== undefined) this.afterCallBack(jobs, this.since)
   }
 
   /** Starts the calls that have come up, without waiting for a reader. */
@@ -194,7 +194,7 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
     this.isAwaited = true
     const { running } = this.workshop
     const since = this.since ??= Math.min(this.now(), running.softSince ?? Infinity)
-    this.clerks.forEach((task) => running.spare(task, since))
+    this.answerWriters.forEach((task) => running.spare(task, since))
     for (const run of this.queue.clear()) this.abort(run, `not run: ${cause}`)
     for (const handling of this.company.all) {
       if (handling.isBlocking) handling.spare(since, cause)
@@ -205,7 +205,7 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
   }
 
   /** Calls that come up when it has been called back. After its grace period what needs time does not answer them. */
-  private come(jobs: ReadonlyArray<Plan.Job>, since: number): void {
+  private afterCallBack(jobs: ReadonlyArray<Plan.Job>, since: number): void {
     const detail = `not run: ${this.cancellation}`
     for (const { index } of jobs) this.notRun(index, detail)
     if (this.hasConcluded && !this.isConcluding) this.bound(since, detail)
@@ -236,7 +236,7 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
       if (!this.isSpokenFor(job)) this.settle(job, Answer.unfinished(job, this.unrun?.get(job.index) ?? detail))
     }
     for (const handling of handlings) handling.leave(since)
-    this.clerks.forEach((task) => running.interrupt(task, since, () => {}))
+    this.answerWriters.forEach((task) => running.interrupt(task, since, () => {}))
   }
 
   private abort(job: Plan.Run, detail: string): void {
@@ -305,10 +305,10 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
   private watch(call: Message.ToolCall, fiber: Fiber.Fiber<unknown, unknown>): () => void {
     const { running } = this.workshop
     const task = this.own(call, fiber)
-    this.clerks.add(task)
+    this.answerWriters.add(task)
     if (this.since !== undefined) running.spare(task, this.since)
     fiber.addObserver(() => {
-      this.clerks.delete(task)
+      this.answerWriters.delete(task)
       running.remove(task)
     })
     return () => running.interrupt(task, this.now(), () => {})
@@ -386,16 +386,16 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
     const consequence = Siblings.consequence(siblings, answer, job.isExclusive === true)
     if (consequence === undefined) return
     if (consequence.isHalt && this.queue.isStarting) {
-      this.early = Lists.joined(this.early, [() => this.reach(job, consequence)])
+      this.pendingHalts = Lists.joined(this.pendingHalts, [() => this.reach(job, consequence)])
     } else this.reach(job, consequence)
   }
 
-  /** A halt finds everybody started who was admitted by then, however fast the handler was that halted. */
+  /** A halt reaches every call that was admitted together with the call that halts. */
   started(): void {
-    const { early } = this
-    if (early === undefined) return
-    this.early = undefined
-    for (const reach of early) reach()
+    const { pendingHalts } = this
+    if (pendingHalts === undefined) return
+    this.pendingHalts = undefined
+    for (const reach of pendingHalts) reach()
   }
 
   private reach(job: Answer.Numbered, consequence: Siblings.Consequence): void {
