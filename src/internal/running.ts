@@ -372,16 +372,24 @@ export class Running {
     const own = Fiber.getCurrent()
     this.waited.forEach((work) => work.fiber === own ? this.remove(work) : undefined)
     this.tasks.forEach((task) => this.tell(task, now))
-    let remaining = 0
-    for (const [task, since] of this.told ?? []) {
-      const left = this.until(since) - now
-      if (left <= 0) this.lose(task)
-      remaining = Math.max(remaining, left)
-    }
-    const abandon = Effect.suspend(() => this.abandon())
-    if (this.isIdle) return abandon
-    this.idle ??= Latch.makeUnsafe(false)
-    return this.idle.await.pipe(Effect.timeoutOption(remaining), Effect.andThen(abandon))
+    const ends = Array.from(this.told ?? [], ([task, since]) => ({ task, at: this.until(since) }))
+    return this.isIdle ? this.abandon() : this.outwait(ends.sort((one, other) => one.at - other.at))
+  }
+
+  /** Waits until nothing is alive but what has had its grace period. Those periods began at different times. */
+  private outwait(
+    ends: ReadonlyArray<{ readonly task: Task; readonly at: number }>
+  ): Effect.Effect<ReadonlyArray<Event.Abandoned>> {
+    const idle = this.idle ??= Latch.makeUnsafe(false)
+    return Effect.forEach(
+      ends,
+      ({ at, task }) => {
+        const left = at - this.now()
+        if (this.isIdle || !this.tasks.has(task)) return Effect.void
+        return Effect.map(left > 0 ? Effect.timeoutOption(idle.await, left) : Effect.void, () => this.lose(task))
+      },
+      { discard: true }
+    ).pipe(Effect.andThen(Effect.suspend(() => this.abandon())))
   }
 
   /** Blocking handlers have had their time, too: they are told to stop as well, and given one turn to do so. */

@@ -11,7 +11,7 @@ import * as Broken from "../support/broken.ts"
 import { call, type Case, caseOf, cases, type Stop, turn } from "../support/cases.ts"
 import { oneOf, points } from "../support/dimensions/dimension.ts"
 import { type Place, places, type Slow, slowDimensions } from "../support/dimensions/slowness.ts"
-import { grace } from "../support/handlers.ts"
+import { grace, toolTimeout } from "../support/handlers.ts"
 import * as Lawful from "../support/lawful.ts"
 import { property } from "../support/property.ts"
 import { type How, type More, play } from "../support/worlds.ts"
@@ -181,3 +181,18 @@ describe("a soft stop beside something slow", () => {
     }
   }
 })
+
+/** The grace period of the handler ends at 70; the opening, which is stopped at 56, has stopped at 66. */
+it.effect("M-03, law 11: a stop waits no longer for a deaf handler because something else has just ended", () =>
+  Effect.gen(function*() {
+    const slow: Slow = { place: "open", pace: "slowStop", after: 1 }
+    const { how, played, stop } = stopped(caseOf([turn([call({ kind: "late" })])]), slow, {
+      way: "cancel",
+      isAwaited: false,
+      size: 0,
+      at: 56
+    })
+    const trace = yield* play(played, how, stop, undefined, { slow })
+    assert.deepStrictEqual(Lawful.bounded(trace, stop, played, slow), [])
+    assert.strictEqual(trace.endedAt, toolTimeout + grace)
+  }))
