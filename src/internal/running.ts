@@ -373,23 +373,26 @@ export class Running {
     this.waited.forEach((work) => work.fiber === own ? this.remove(work) : undefined)
     this.tasks.forEach((task) => this.tell(task, now))
     const ends = Array.from(this.told ?? [], ([task, since]) => ({ task, at: this.until(since) }))
-    return this.isIdle ? this.abandon() : this.outwait(ends.sort((one, other) => one.at - other.at))
+    for (const { at, task } of ends) if (at <= now) this.lose(task)
+    const waited = this.isIdle ? Effect.void : this.outwait(ends.sort((one, other) => one.at - other.at))
+    return Effect.andThen(waited, Effect.suspend(() => this.abandon()))
   }
 
-  /** Waits until nothing is alive but what has had its grace period. Those periods began at different times. */
-  private outwait(
-    ends: ReadonlyArray<{ readonly task: Task; readonly at: number }>
-  ): Effect.Effect<ReadonlyArray<Event.Abandoned>> {
+  /**
+   * Waits until nothing is alive but what has had its grace period. Those periods began at different times. What comes up
+   * meanwhile, such as the closing of a connection, has until the last of them is over.
+   */
+  private outwait(ends: ReadonlyArray<{ readonly task: Task; readonly at: number }>): Effect.Effect<void> {
     const idle = this.idle ??= Latch.makeUnsafe(false)
     return Effect.forEach(
       ends,
       ({ at, task }) => {
         const left = at - this.now()
-        if (this.isIdle || !this.tasks.has(task)) return Effect.void
+        if (this.isIdle) return Effect.void
         return Effect.map(left > 0 ? Effect.timeoutOption(idle.await, left) : Effect.void, () => this.lose(task))
       },
       { discard: true }
-    ).pipe(Effect.andThen(Effect.suspend(() => this.abandon())))
+    )
   }
 
   /** Blocking handlers have had their time, too: they are told to stop as well, and given one turn to do so. */
