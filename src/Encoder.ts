@@ -9,10 +9,10 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
-import { causeFields, described, describedText, errorFields, shownText } from "./internal/errorFields.ts"
+import { causeFields, described, describedText, errorFields, shownText } from "./internal/answer/errorFields.ts"
+import * as Outcomes from "./internal/answer/outcome.ts"
+import { reasonText } from "./internal/answer/toolError.ts"
 import * as Now from "./internal/now.ts"
-import * as Outcomes from "./internal/outcome.ts"
-import { reasonText } from "./internal/toolError.ts"
 import * as Tool from "./Tool.ts"
 
 /**

@@ -8,7 +8,7 @@
 import * as Context from "effect/Context"
 import type * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
-import * as Direct from "./internal/direct.ts"
+import * as Direct from "./internal/run/localExecutor.ts"
 import type * as Tool from "./Tool.ts"
 
 /**

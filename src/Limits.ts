@@ -11,10 +11,10 @@ import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import type * as Semaphore from "effect/Semaphore"
-import type * as Deadlines from "./internal/deadline.ts"
-import { KeyedPermits } from "./internal/keyedPermits.ts"
-import * as References from "./internal/limits.ts"
-import { Pool } from "./internal/pool.ts"
+import { KeyedPermits } from "./internal/permits/keyedPermits.ts"
+import { Pool } from "./internal/permits/treePermits.ts"
+import type * as Deadlines from "./internal/stop/deadline.ts"
+import * as References from "./internal/stop/limits.ts"
 
 /**
  * How many handlers may run at once, over all runs below whoever provides it. Without one, the outermost run makes its

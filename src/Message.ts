@@ -5,8 +5,8 @@
  * @since 0.1.0
  */
 import * as Schema from "effect/Schema"
-import * as Contents from "./internal/content.ts"
-import * as FinishReasons from "./internal/finishReason.ts"
+import * as Contents from "./internal/answer/content.ts"
+import * as FinishReasons from "./internal/hear/finishReason.ts"
 import * as Json from "./internal/json.ts"
 
 /**

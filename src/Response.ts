@@ -6,9 +6,9 @@
  */
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
-import * as FinishReasons from "./internal/finishReason.ts"
+import * as FinishReasons from "./internal/hear/finishReason.ts"
+import * as Usages from "./internal/hear/usage.ts"
 import * as Json from "./internal/json.ts"
-import * as Usages from "./internal/usage.ts"
 import * as Message from "./Message.ts"
 
 /**

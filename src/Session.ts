@@ -15,15 +15,15 @@
 import * as Effect from "effect/Effect"
 import * as Stream from "effect/Stream"
 import type * as Chat from "./Chat.ts"
-import type * as Conversation from "./Conversation.ts"
 import type * as Event from "./Event.ts"
-import * as Journal from "./Journal.ts"
-import * as Keeper from "./Keeper.ts"
+import * as SessionPlan from "./internal/session/plan.ts"
+import * as Journal from "./internal/session/record.ts"
+import * as Keeper from "./internal/session/recorder.ts"
+import type * as StreamReducer from "./internal/session/reducer.ts"
+import * as SessionRun from "./internal/session/run.ts"
+import type * as Conversation from "./internal/session/state.ts"
 import * as Message from "./Message.ts"
-import * as SessionPlan from "./SessionPlan.ts"
-import * as SessionRun from "./SessionRun.ts"
 import type * as Step from "./Step.ts"
-import type * as StreamReducer from "./StreamReducer.ts"
 import * as Thread from "./Thread.ts"
 import type * as Tool from "./Tool.ts"
 
@@ -90,7 +90,7 @@ export {
    * @since 0.1.0
    */
   submitToolResults
-} from "./Answering.ts"
+} from "./internal/session/answers.ts"
 
 export {
   /**
@@ -142,7 +142,7 @@ export {
    * @since 0.1.0
    */
   Status
-} from "./Conversation.ts"
+} from "./internal/session/state.ts"
 
 export {
   /**
@@ -176,9 +176,9 @@ export {
    * @since 0.1.0
    */
   StoreError
-} from "./Journal.ts"
+} from "./internal/session/record.ts"
 
-export type { Entry, Interrupted, Service as StoreService } from "./Journal.ts"
+export type { Entry, Interrupted, Service as StoreService } from "./internal/session/record.ts"
 
 export {
   /**
@@ -227,9 +227,9 @@ export {
    * @since 0.1.0
    */
   open
-} from "./Keeper.ts"
+} from "./internal/session/recorder.ts"
 
-export type { Kept, Outcome } from "./Keeper.ts"
+export type { Kept, Outcome } from "./internal/session/recorder.ts"
 
 export {
   /**
@@ -253,9 +253,9 @@ export {
    * @since 0.1.0
    */
   make as reducer
-} from "./StreamReducer.ts"
+} from "./internal/session/reducer.ts"
 
-export type { StreamReducer } from "./StreamReducer.ts"
+export type { StreamReducer } from "./internal/session/reducer.ts"
 
 /**
  * What makes a store of your own: the text of a record and back, and reading page by page.

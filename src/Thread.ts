@@ -12,9 +12,9 @@
  */
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
+import * as Pairing from "./internal/ask/pairing.ts"
+import * as Log from "./internal/fold/sharedMessages.ts"
 import * as Json from "./internal/json.ts"
-import * as Log from "./internal/log.ts"
-import * as Pairing from "./internal/pairing.ts"
 import * as Message from "./Message.ts"
 
 /**

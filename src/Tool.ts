@@ -11,17 +11,17 @@ import * as Result from "effect/Result"
 import type * as Schedule from "effect/Schedule"
 import type * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
-import type * as Answer from "./internal/answer.ts"
-import type * as CallContexts from "./internal/callContext.ts"
-import * as Contents from "./internal/content.ts"
-import * as Declaration from "./internal/declaration.ts"
+import type * as Answer from "./internal/answer/answer.ts"
+import * as Contents from "./internal/answer/content.ts"
+import * as Outcomes from "./internal/answer/outcome.ts"
+import type { ToolError } from "./internal/answer/toolError.ts"
+import * as SubAgent from "./internal/declare/chatTool.ts"
+import * as Declaration from "./internal/declare/checkToolOptions.ts"
+import * as Parameters from "./internal/declare/parameters.ts"
+import * as Questions from "./internal/declare/question.ts"
+import type * as Declared from "./internal/declare/toolOptions.ts"
 import type * as Json from "./internal/json.ts"
-import * as Outcomes from "./internal/outcome.ts"
-import * as Parameters from "./internal/parameters.ts"
-import * as Questions from "./internal/question.ts"
-import * as SubAgent from "./internal/subAgent.ts"
-import type { ToolError } from "./internal/toolError.ts"
-import type * as Declared from "./internal/toolOptions.ts"
+import type * as CallContexts from "./internal/run/callContext.ts"
 import type * as Message from "./Message.ts"
 
 export {
@@ -32,7 +32,7 @@ export {
    * @since 0.1.0
    */
   ChatFailed
-} from "./internal/subAgent.ts"
+} from "./internal/declare/chatTool.ts"
 
 export {
   /**
@@ -42,7 +42,7 @@ export {
    * @since 0.1.0
    */
   ToolError
-} from "./internal/toolError.ts"
+} from "./internal/answer/toolError.ts"
 
 /**
  * The handler produced a value.
@@ -485,7 +485,7 @@ export {
    * @since 0.1.0
    */
   ErrorDecision
-} from "./internal/errorDecision.ts"
+} from "./internal/answer/errorDecision.ts"
 
 /**
  * A tool as a model is told of it.

@@ -23,7 +23,7 @@ import {
 } from "heddle"
 import * as AiSdk from "heddle/bridges/ai-sdk"
 import { Laws, Script } from "heddle/testing"
-import * as Conversation from "../src/Conversation.ts"
+import * as Conversation from "../src/internal/session/state.ts"
 import * as Models from "./support/aiSdk.ts"
 import * as Anthropic from "./support/anthropic.ts"
 import * as EffectAi from "./support/effectAi.ts"

@@ -38,12 +38,6 @@ const faults: Record<Rule, ReadonlyArray<readonly [source: SourceText, message: 
     [plant("src/Tool.ts", "import * as Self from \"./Tool.ts\""), "imports Tool, which does not stand before it"],
     [plant("src/Tool.ts", "import * as Stray from \"./Stray.ts\""), "imports Stray, which does not stand before it"]
   ],
-  internal: [
-    [plant("src/internal/pipeline.ts", "import * as Tool from \"../Tool.ts\""), "imports Tool as a value"],
-    [plant("src/internal/pipeline.ts", "import { type Any, make } from \"../Tool.ts\""), "imports Tool as a value"],
-    [plant("src/internal/pipeline.ts", "import \"../Tool.ts\""), "imports Tool as a value"],
-    [plant("src/internal/pipeline.ts", "export { make } from \"../Tool.ts\""), "imports Tool as a value"]
-  ],
   outward: [
     [plant("src/Chat.ts", "import * as Script from \"./testing/Script.ts\""), "imports src/testing/Script.ts"],
     [
@@ -109,7 +103,7 @@ const faults: Record<Rule, ReadonlyArray<readonly [source: SourceText, message: 
   packages: [
     [plant("src/Chat.ts", "import * as fs from \"node:fs\""), "imports node:fs"],
     [plant("src/adapters/OpenAiChat.ts", "import * as http from \"node:http\""), "imports node:http"],
-    [plant("src/Journal.ts", "import * as sqlite from \"node:sqlite\""), "imports node:sqlite"],
+    [plant("src/Session.ts", "import * as sqlite from \"node:sqlite\""), "imports node:sqlite"],
     [plant("src/sql/SqliteClient.ts", "import * as fs from \"node:fs\""), "imports node:fs"],
     [
       plant("src/sql/SessionStore.ts", "import * as Pg from \"@effect/sql-pg/PgClient\""),
@@ -129,17 +123,13 @@ const faults: Record<Rule, ReadonlyArray<readonly [source: SourceText, message: 
     [plant("src/Chat.ts", "const at = (date: Date) => date"), "Date"],
     [plant("src/Chat.ts", "const later = `${setTimeout(run, 1)}`"), "setTimeout"],
     [plant("src/Chat.ts", "globalThis.setTimeout(run, 1)"), "setTimeout"],
-    [plant("src/internal/timer.ts", "const now = Date.now()"), "Date"],
-    [plant("src/internal/timer.ts", "setInterval(run, 1)"), "setInterval"],
+    [plant("src/internal/stop/timer.ts", "const now = Date.now()"), "Date"],
+    [plant("src/internal/stop/timer.ts", "setInterval(run, 1)"), "setInterval"],
     [plant("src/Chat.ts", "const chance = Math\n  .random()"), "Math.random"],
     [plant("src/Chat.ts", "const chance = Math[\"random\"]"), "Math.random"]
   ],
-  old: [
-    [plant("src/StepRun.ts", "this.phase = () => this.spoken()"), "sets a property to a function literal"],
-    [plant("src/internal/mailbox.ts", "this.wake ??= function() {}"), "sets a property to a function literal"]
-  ],
   nodeless: [
-    [plant("src/Journal.ts", "const sqlite = process.getBuiltinModule(\"node:sqlite\")"), "process"],
+    [plant("src/Session.ts", "const sqlite = process.getBuiltinModule(\"node:sqlite\")"), "process"],
     [plant("src/internal/pipeline.ts", "const version = (globalThis as { process?: object }).process"), "process"],
     [plant("src/adapters/OpenAiChat.ts", "const bytes = Buffer.from(\"\")"), "Buffer"]
   ],
@@ -208,7 +198,7 @@ describe("architecture", () => {
         "src/sql/SqliteClient.ts",
         "import * as SqlClient from \"effect/sql/SqlClient\"",
         "import type { DatabaseSync } from \"node:sqlite\"",
-        "import * as Journal from \"../Journal.ts\"",
+        "import * as Session from \"../Session.ts\"",
         "import * as NodeSqlite from \"./internal/nodeSqlite.ts\"",
         "export const version = (globalThis as { process?: object }).process"
       ),
@@ -234,6 +224,6 @@ describe("architecture", () => {
 
   it("the order holds every module once", () => {
     assert.strictEqual(new Set(order).size, order.length)
-    assert.strictEqual(order.length, 25)
+    assert.strictEqual(order.length, 16)
   })
 })

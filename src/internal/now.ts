@@ -7,7 +7,7 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
 import type * as Encoder from "../Encoder.ts"
-import * as Misuse from "./misuse.ts"
+import * as Misuse from "./answer/misuse.ts"
 
 /** What `evaluate` gives; what it throws is a defect. */
 export const attempt = <A, E, R>(evaluate: () => Effect.Effect<A, E, R>): Effect.Effect<A, E, R> => {

@@ -26,7 +26,7 @@ import * as Layer from "effect/Layer"
 import * as Migrator from "effect/sql/Migrator"
 import * as SqlClient from "effect/sql/SqlClient"
 import type * as SqlError from "effect/sql/SqlError"
-import * as Journal from "../Journal.ts"
+import * as Journal from "../internal/session/record.ts"
 import * as SqliteClient from "./SqliteClient.ts"
 
 const tables = Effect.gen(function*() {

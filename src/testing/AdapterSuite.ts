@@ -11,7 +11,7 @@ import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import * as Adapter from "../Adapter.ts"
 import * as Event from "../Event.ts"
-import * as CallArguments from "../internal/callArguments.ts"
+import * as CallArguments from "../internal/hear/callArguments.ts"
 import * as Message from "../Message.ts"
 import * as Conformance from "./Conformance.ts"
 

@@ -4,7 +4,7 @@
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Schema from "effect/Schema"
-import * as Admission from "../../src/internal/admission.ts"
+import * as Admission from "../../src/internal/run/admission.ts"
 
 const queueOf = (letters: string): ReadonlyArray<Admission.Ticket> =>
   Array.from(letters, (letter, index) => ({ index, isExclusive: letter === "X" }))

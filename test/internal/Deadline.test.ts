@@ -3,7 +3,7 @@
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Schema from "effect/Schema"
-import * as Deadline from "../../src/internal/deadline.ts"
+import * as Deadline from "../../src/internal/stop/deadline.ts"
 
 const wish = (afterMillis: number, reserveMillis?: number): Deadline.Wish => ({ afterMillis, reserveMillis })
 

@@ -6,7 +6,7 @@ import * as HttpClientError from "effect/http/HttpClientError"
 import * as HttpClientRequest from "effect/http/HttpClientRequest"
 import * as Redacted from "effect/Redacted"
 import * as Schema from "effect/Schema"
-import { errorFields } from "../../src/internal/errorFields.ts"
+import { errorFields } from "../../src/internal/answer/errorFields.ts"
 
 const secret = "sk-ANTIQUE-LOOM"
 

@@ -6,7 +6,7 @@ import { afterEach, assert, beforeEach, describe, it, vi } from "@effect/vitest"
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
-import { Helpers } from "../../src/internal/helpers.ts"
+import { Helpers } from "../../src/internal/stop/helpers.ts"
 
 const day = 24 * 60 * 60 * 1000
 

@@ -11,8 +11,8 @@ import * as Fiber from "effect/Fiber"
 import * as Scope from "effect/Scope"
 import * as Semaphore from "effect/Semaphore"
 import { Simulation } from "heddle/testing"
-import { Holding, type Keyed } from "../../src/internal/holding.ts"
-import { Pool } from "../../src/internal/pool.ts"
+import { Holding, type Keyed } from "../../src/internal/permits/heldPermits.ts"
+import { Pool } from "../../src/internal/permits/treePermits.ts"
 import { valueOf } from "../support/seen.ts"
 
 /** A tree with so many permits, and what counts how many of them are free. */

@@ -8,7 +8,7 @@ import * as Formatter from "effect/Formatter"
 import * as Hash from "effect/Hash"
 import * as Schema from "effect/Schema"
 import { Message, Thread } from "heddle"
-import * as Log from "../../src/internal/log.ts"
+import * as Log from "../../src/internal/fold/sharedMessages.ts"
 import { deepFreeze } from "../support/frozen.ts"
 
 /** As many messages as are worth sharing. */

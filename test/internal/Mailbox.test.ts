@@ -5,7 +5,7 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
 import type { Event } from "heddle"
-import { Mailbox } from "../../src/internal/mailbox.ts"
+import { Mailbox } from "../../src/internal/run/mailbox.ts"
 
 const event = (id: string): Event.Event => ({ _tag: "ToolProgress", id, name: "t", progress: 1 })
 

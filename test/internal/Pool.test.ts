@@ -7,7 +7,7 @@ import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import * as Option from "effect/Option"
 import * as Semaphore from "effect/Semaphore"
-import { Pool } from "../../src/internal/pool.ts"
+import { Pool } from "../../src/internal/permits/treePermits.ts"
 
 /** What can be done with all of the interface, each beside a plain semaphore. */
 const uses: Record<string, (permits: Semaphore.Semaphore) => Effect.Effect<unknown>> = {

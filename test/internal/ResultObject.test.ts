@@ -4,7 +4,7 @@
  */
 import { assert, describe, it } from "@effect/vitest"
 import { Tool } from "heddle"
-import * as ResultObject from "../../src/internal/resultObject.ts"
+import * as ResultObject from "../../src/internal/answer/falaiResult.ts"
 
 const ok = (value: unknown) => ({ _tag: "Ok", value })
 const failed = (error: unknown) => ({ _tag: "Error", error })

@@ -4,8 +4,8 @@
  */
 import { assert, describe, it } from "@effect/vitest"
 import { Policy } from "heddle"
-import type { Answer } from "../../src/internal/answer.ts"
-import * as Siblings from "../../src/internal/siblings.ts"
+import type { Answer } from "../../src/internal/answer/answer.ts"
+import * as Siblings from "../../src/internal/run/siblings.ts"
 
 type Rules = Policy.Policy["siblings"]
 

@@ -3,7 +3,7 @@
  */
 import { assert, describe, it } from "@effect/vitest"
 import { type Event, Tool } from "heddle"
-import * as Updates from "../../src/internal/updates.ts"
+import * as Updates from "../../src/internal/fold/updates.ts"
 
 const completed = (
   id: string,

@@ -1,5 +1,5 @@
 import { assert, describe, it } from "@effect/vitest"
-import { GrowingText } from "../../src/internal/growingText.ts"
+import { GrowingText } from "../../src/internal/fold/textBuffer.ts"
 
 const piece = (index: number): string => `${index},`
 

@@ -20,17 +20,8 @@ export const order: ReadonlyArray<string> = [
   "Executor",
   "Encoder",
   "ToolRunner",
-  "StepRun",
   "Step",
-  "ChatRun",
   "Chat",
-  "Conversation",
-  "Journal",
-  "Keeper",
-  "Answering",
-  "StreamReducer",
-  "SessionRun",
-  "SessionPlan",
   "Session",
   "StreamingToolExecutor"
 ]
@@ -97,7 +88,7 @@ type Area = "index" | "core" | "internal" | "adapters" | "bridges" | "sql" | "te
 
 const forbiddenGlobals = new Set(["Date", "setTimeout", "setInterval", "setImmediate", "performance"])
 /** The one module that sets timers: the live clock's sleep without a fiber. */
-const timers = "src/internal/timer.ts"
+const timers = "src/internal/stop/timer.ts"
 const nodeGlobals = new Set(["process", "require", "Buffer"])
 
 const listed = (file: File): ReadonlyArray<Fault> =>
@@ -112,13 +103,6 @@ const ordered = (file: File): ReadonlyArray<Fault> =>
       order.includes(name) && order.indexOf(name) < order.indexOf(moduleName(file.path))
         ? []
         : [{ offset, message: `imports ${name}, which does not stand before it` }]
-    )
-
-const internalTypes = (file: File): ReadonlyArray<Fault> =>
-  file.area !== "internal" ?
-    [] :
-    importsIn(file, "core").flatMap(({ isType, name, offset }) =>
-      isType ? [] : [{ offset, message: `imports ${name} as a value` }]
     )
 
 const outward = (file: File): ReadonlyArray<Fault> =>
@@ -185,23 +169,6 @@ const runtime = (file: File): ReadonlyArray<Fault> => {
   return faults
 }
 
-/**
- * V8 makes a function literal among the old objects if it stands where a property is set. Until these are collected it
- * keeps whatever it closes over, which in a long run is the whole of each of its turns.
- */
-const old = (file: File): ReadonlyArray<Fault> => {
-  const faults: Array<Fault> = []
-  walk(file.body, (node) => {
-    if (node.type !== "AssignmentExpression") return
-    const { type } = node.right as Node
-    const isFunction = type === "ArrowFunctionExpression" || type === "FunctionExpression"
-    if (isFunction && (node.left as Node).type === "MemberExpression") {
-      faults.push({ offset: node.start, message: "sets a property to a function literal" })
-    }
-  })
-  return faults
-}
-
 const nodeless = (file: File): ReadonlyArray<Fault> => {
   if (file.area === "sql" || file.area === "testing") return []
   const faults: Array<Fault> = []
@@ -219,7 +186,6 @@ const header = (file: File): ReadonlyArray<Fault> =>
 export const rules = {
   listed: { demand: "every public module of the core has a place in the order", faults: listed },
   order: { demand: "a public module imports only internal ones and those that stand before it", faults: ordered },
-  internal: { demand: "internal modules import public ones as types only", faults: internalTypes },
   outward: {
     demand:
       "adapters, bridges, sql and testing are imported by nothing outside themselves, but bridges share what adapters do",
@@ -239,7 +205,6 @@ export const rules = {
     demand: `no async, await, Date, timers (but in ${timers}) or Math.random: these come from Effect`,
     faults: runtime
   },
-  old: { demand: "no property is set to a function literal: it would be made among the old objects", faults: old },
   nodeless: {
     demand: "no process, require or Buffer but in sql and testing: the rest runs anywhere",
     faults: nodeless

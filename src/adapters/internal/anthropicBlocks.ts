@@ -5,8 +5,8 @@
  * and is marked as lost if its arguments did not arrive whole.
  */
 import type * as Event from "../../Event.ts"
-import * as CallArguments from "../../internal/callArguments.ts"
-import * as CallIds from "../../internal/callIds.ts"
+import * as CallArguments from "../../internal/hear/callArguments.ts"
+import * as CallIds from "../../internal/hear/callIds.ts"
 import * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
 import * as Turn from "./anthropicTurn.ts"

@@ -4,7 +4,7 @@
  * that are used twice, halves of server-side calls. A message whose turn is over is written the same in every request, so
  * that a thread that grows begins with what was sent before, and a provider finds it in its cache.
  */
-import * as CallIds from "../../internal/callIds.ts"
+import * as CallIds from "../../internal/hear/callIds.ts"
 import type * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
 import * as Media from "./anthropicMedia.ts"

@@ -2,8 +2,8 @@
  * The messages of Chat Completions, both ways: how a thread is written, and what the delta of a streamed reply, or the
  * message of a whole one, says. Reading is total: whatever has another form than expected is not there.
  */
-import * as CallArguments from "../../internal/callArguments.ts"
-import * as CallIds from "../../internal/callIds.ts"
+import * as CallArguments from "../../internal/hear/callArguments.ts"
+import * as CallIds from "../../internal/hear/callIds.ts"
 import * as Json from "../../internal/json.ts"
 import * as Message from "../../Message.ts"
 import type * as CallFragments from "./callFragments.ts"

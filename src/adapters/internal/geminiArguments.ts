@@ -3,7 +3,7 @@
  * is linear in the pieces. What the pieces cannot mean together is lost, never guessed: a path that is none, a list with
  * gaps, a member of what is no object.
  */
-import * as CallArguments from "../../internal/callArguments.ts"
+import * as CallArguments from "../../internal/hear/callArguments.ts"
 import type * as Json from "../../internal/json.ts"
 import * as Wire from "./wire.ts"
 

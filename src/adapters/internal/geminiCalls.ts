@@ -4,7 +4,7 @@
  * which shows when its answer follows in the same reply: until then it is held back, so that nobody runs it here.
  */
 import type * as Event from "../../Event.ts"
-import * as CallArguments from "../../internal/callArguments.ts"
+import * as CallArguments from "../../internal/hear/callArguments.ts"
 import type * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
 import * as CallFragments from "./callFragments.ts"

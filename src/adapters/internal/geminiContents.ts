@@ -3,7 +3,7 @@
  * one content, in the order of the calls, whatever order they came in. What the protocol has no words for is named before
  * anything is sent.
  */
-import * as CallArguments from "../../internal/callArguments.ts"
+import * as CallArguments from "../../internal/hear/callArguments.ts"
 import type * as Json from "../../internal/json.ts"
 import * as Message from "../../Message.ts"
 import * as FileText from "./fileText.ts"

@@ -4,8 +4,8 @@
  * concern of this one. An item that waits for an answer which nobody gave is not sent, nor is reasoning that nothing
  * follows: servers refuse both.
  */
-import * as CallArguments from "../../internal/callArguments.ts"
-import * as CallIds from "../../internal/callIds.ts"
+import * as CallArguments from "../../internal/hear/callArguments.ts"
+import * as CallIds from "../../internal/hear/callIds.ts"
 import * as Json from "../../internal/json.ts"
 import * as Message from "../../Message.ts"
 import * as FileText from "./fileText.ts"

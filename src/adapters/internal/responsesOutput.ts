@@ -5,7 +5,7 @@
  * compared with its own repetitions only, so that the work is linear in what arrives.
  */
 import type * as Event from "../../Event.ts"
-import * as CallArguments from "../../internal/callArguments.ts"
+import * as CallArguments from "../../internal/hear/callArguments.ts"
 import * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
 import type * as CallFragments from "./callFragments.ts"

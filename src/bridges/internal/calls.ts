@@ -4,8 +4,8 @@
  * is run here; one that the provider ran itself is completed with what it came to.
  */
 import type * as Event from "../../Event.ts"
-import * as CallArguments from "../../internal/callArguments.ts"
-import * as CallIds from "../../internal/callIds.ts"
+import * as CallArguments from "../../internal/hear/callArguments.ts"
+import * as CallIds from "../../internal/hear/callIds.ts"
 import type * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
 import * as Layout from "./layout.ts"

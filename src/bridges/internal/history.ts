@@ -3,7 +3,7 @@
  * and ids that the provider can read. A call keeps the id its provider gave it; the ids of others are written in the
  * letters and the length that every provider takes.
  */
-import * as CallIds from "../../internal/callIds.ts"
+import * as CallIds from "../../internal/hear/callIds.ts"
 import type * as Message from "../../Message.ts"
 import * as Layout from "./layout.ts"
 

@@ -1,0 +1,415 @@
+/**
+ * From an outcome to the one answer of a call: the text the model reads, the raw result the consumer sees, and the halt
+ * it may cause. Failures go through the caller's error policy exactly once, whatever their origin; only `fail` of that
+ * policy leaves as an error.
+ */
+import * as Cause from "effect/Cause"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Result from "effect/Result"
+import type * as Types from "effect/Types"
+import type * as Encoder from "../../Encoder.ts"
+import type * as Event from "../../Event.ts"
+import type * as Message from "../../Message.ts"
+import type * as Policy from "../../Policy.ts"
+import type * as Tool from "../../Tool.ts"
+import { message } from "../fold/toolEvents.ts"
+import * as Json from "../json.ts"
+import * as Now from "../now.ts"
+import * as Contents from "./content.ts"
+import * as Crash from "./crash.ts"
+import * as Cut from "./cut.ts"
+import { described, shownText, thrown, unwrapped, written } from "./errorFields.ts"
+import * as Misuse from "./misuse.ts"
+import * as OpenCalls from "./openCalls.ts"
+import * as Outcomes from "./outcome.ts"
+import { isCrash, ToolError, toolError } from "./toolError.ts"
+
+export type OnToolError<E, R, Failure = unknown> =
+  | "continue"
+  | "halt"
+  | ((call: Message.ToolCall, error: Failure | ToolError) => Effect.Effect<Tool.ErrorDecision<E>, never, R>)
+
+export interface Desk<E, R> {
+  readonly encoder: Encoder.Service
+  /** What decides where a tool has no policy of its own. */
+  readonly onToolError: OnToolError<E, R>
+  /** How much of a result the model reads, and whether it reads what a handler died with. */
+  readonly policy: Pick<Policy.Policy, "crashes" | "resultLimit" | "resultCut">
+  /** The time, in milliseconds since the epoch. */
+  readonly now: () => number
+  /** Bounds the time that writing a result may take. */
+  readonly limit: <S>(subject: Subject, work: Effect.Effect<unknown, unknown, S>) => Effect.Effect<unknown, unknown, S>
+}
+
+export interface Answer {
+  readonly raw: Tool.Outcome
+  readonly message: Message.Message
+  readonly tail: Event.Event
+  readonly halt?: Event.Halt
+  /** The question that waits for an answer before the conversation goes on. */
+  readonly suspension?: Event.Suspension
+  /** Whether the handler reported a failure or crashed. A call that was not run to its end has done neither. */
+  readonly failure?: "reported" | "crashed"
+  /** What may be shown of what the call crashed with, whatever it was answered with. */
+  readonly cause?: Json.JsonObject
+  /** What a handler that succeeded adds to the context. */
+  readonly contextUpdate?: Json.JsonObject
+}
+
+/** The call an answer belongs to. A call of an unknown tool has none. */
+export interface Subject {
+  readonly call: Message.ToolCall
+  readonly tool: Tool.Any | undefined
+}
+
+/** A call of a batch, by its position. One that never runs is neither shared nor exclusive. */
+export interface Numbered extends Subject {
+  readonly index: number
+  readonly isExclusive?: boolean
+  /** Whether it has been answered by a question, which this answer settles. */
+  readonly isSettlement?: boolean
+}
+
+const encoded = (
+  id: string,
+  { content, originalLength }: Cut.Shown,
+  isError: boolean
+): Event.Of<"ToolResultEncoded"> => {
+  const event: Types.Mutable<Event.Of<"ToolResultEncoded">> = { _tag: "ToolResultEncoded", id, content }
+  if (originalLength !== undefined) event.originalLength = originalLength
+  if (isError) event.isError = isError
+  return event
+}
+
+const result = (call: Message.ToolCall, raw: Tool.Outcome, text: Cut.Shown, isError: boolean): Answer => ({
+  raw,
+  message: message(call.id, text.content, isError),
+  tail: encoded(call.id, text, isError)
+})
+
+/** Work that has its end, or has no more time for it than the desk gives. */
+const inTime = <E, R, S>(
+  desk: Desk<E, R>,
+  subject: Subject,
+  work: Effect.Effect<unknown, unknown, S>
+): Effect.Effect<unknown, unknown, S> => Now.isExit(work) ? work : desk.limit(subject, work)
+
+/** What an encoder yields goes to the model, so it must be a text. */
+const asText = (written: unknown): Effect.Effect<string, TypeError> =>
+  typeof written === "string" ? Exit.succeed(written) : Exit.fail(new TypeError("the encoder yielded no text"))
+
+const write = <E, R>(desk: Desk<E, R>, subject: Subject, value: unknown): Effect.Effect<string, unknown> =>
+  Now.flatMap(inTime(desk, subject, Now.encode(desk.encoder, value)), asText)
+
+const encodingFailed = (subject: Subject, cause: Cause.Cause<unknown>): Tool.ToolError =>
+  toolError("encoding_failed", subject.call, { cause: Cause.squash(cause) })
+
+/** Writes a result. One that is made of parts is what the model reads already. */
+const writeResult = <E, R>(
+  desk: Desk<E, R>,
+  subject: Subject,
+  value: unknown
+): Effect.Effect<Message.Content, unknown> => {
+  const parts = Contents.partsOf(value)
+  return parts === undefined ? write(desk, subject, value) : Exit.succeed(parts)
+}
+
+/** Encodes a result, first by the tool's own schema. */
+const encode = <E, R>(
+  desk: Desk<E, R>,
+  subject: Subject,
+  value: unknown
+): Effect.Effect<Message.Content, unknown, any> => {
+  const parts = Contents.partsOf(value)
+  if (parts !== undefined) return Exit.succeed(parts)
+  const encodeSuccess = subject.tool?.encodeSuccess
+  return encodeSuccess === undefined
+    ? write(desk, subject, value)
+    : Now.flatMap(
+      inTime(desk, subject, Now.attempt(() => encodeSuccess(value))),
+      (plain) => writeResult(desk, subject, plain)
+    )
+}
+
+const literal = (fields: Json.JsonObject): string =>
+  Result.getOrElse(Result.try(() => JSON.stringify(fields)), () => "{\"error\":\"the error cannot be shown\"}")
+
+/** The last resort, which cannot fail: a value may break even while it is being rendered. */
+const literalError = (reason: unknown): string => {
+  if (reason instanceof ToolError) return literal({ error: shownText(reason.message), code: reason.reason })
+  const { details, text } = described(reason)
+  return literal(details === undefined ? { error: text } : { error: text, details })
+}
+
+const literalValue = (value: unknown): string =>
+  Result.getOrElse(Result.try(() => JSON.stringify(Json.toJson(value))), () => "\"the result cannot be shown\"")
+
+/** An exception as data. One that is no more than its message is a text. */
+const exception = (error: Error): unknown => {
+  const { details, text } = described(error)
+  if (details !== undefined) return { message: text, ...details }
+  return error.message === "" ? text : shownText(error.message)
+}
+
+/** A crash with what the handler died with in its text. */
+const revealed = (error: ToolError): ToolError => {
+  if (error.reason !== "handler_raised" || error.cause === undefined) return error
+  const { cause, ...fields } = error
+  const { details, text } = described(thrown(cause))
+  const detail = details === undefined ? text : `${text} ${JSON.stringify(details)}`
+  return new ToolError({ ...fields, detail, cause })
+}
+
+/** What a handler reported, as its tool's schema writes it. What does not fit the schema is told like any other reason. */
+const reported = <E, R>(desk: Desk<E, R>, subject: Subject, reason: unknown): Effect.Effect<unknown, never, any> => {
+  if (reason instanceof ToolError) return Effect.succeed(desk.policy.crashes === "told" ? revealed(reason) : reason)
+  const encodeFailure = subject.tool?.encodeFailure
+  if (encodeFailure === undefined) {
+    const error = unwrapped(reason)
+    return Effect.succeed(error instanceof Error && !("_tag" in error) ? exception(error) : error)
+  }
+  return inTime(desk, subject, Now.attempt(() => encodeFailure(reason))).pipe(
+    Effect.map((fields) => withMessage(reason, written(reason, fields))),
+    Effect.catchCause(() => reported(desk, { ...subject, tool: undefined }, reason))
+  )
+}
+
+/** The message of an error is told where its schema does not write it. */
+const withMessage = (reason: unknown, fields: unknown): unknown =>
+  reason instanceof Error && reason.message !== "" && Json.isObject(fields)
+    ? { message: shownText(reason.message), ...fields }
+    : fields
+
+/** What the model reads of a failure. An encoder that failed on the result is not asked to encode its failure. */
+const errorContent = <E, R>(
+  desk: Desk<E, R>,
+  subject: Subject,
+  reason: unknown
+): Effect.Effect<Cut.Shown, never, any> =>
+  Effect.suspend(() => {
+    if (isEncodingFailure(reason)) return Effect.succeed(literal({ error: described(reason.cause).text }))
+    return Effect.flatMap(
+      reported(desk, subject, reason),
+      (error) => write(desk, subject, Outcomes.brand({ _tag: "Error", error }))
+    )
+  }).pipe(
+    Effect.catchCause(() => Effect.succeed(literalError(reason))),
+    Effect.map((content) => Cut.error(content, desk.policy))
+  )
+
+const isEncodingFailure = (reason: unknown): reason is Tool.ToolError =>
+  Json.isObject(reason) && reason["_tag"] === "ToolError" && reason["reason"] === "encoding_failed"
+
+const continued = <E, R>(desk: Desk<E, R>, subject: Subject, reason: unknown): Effect.Effect<Answer, never, any> =>
+  Effect.map(errorContent(desk, subject, reason), (text) => told(subject, reason, text))
+
+const told = (subject: Subject, reason: unknown, text: Cut.Shown): Answer => ({
+  ...result(subject.call, { _tag: "Error", error: reason }, text, true),
+  ...failure(reason)
+})
+
+const failure = (reason: unknown): Pick<Answer, "failure"> => {
+  if (!(reason instanceof ToolError)) return { failure: "reported" }
+  return isCrash(reason) ? { failure: "crashed" } : {}
+}
+
+interface Exception {
+  readonly onToolErrorException?: unknown
+}
+
+const halted = <E, R>(
+  desk: Desk<E, R>,
+  subject: Subject,
+  reason: unknown,
+  exception: Exception = {}
+): Effect.Effect<Answer, never, any> =>
+  Effect.map(errorContent(desk, subject, reason), ({ content }) => toldHalt(subject, reason, content, exception))
+
+const toldHalt = (subject: Subject, reason: unknown, content: Message.Content, exception: Exception): Answer => ({
+  raw: { _tag: "Error", error: reason },
+  message: message(subject.call.id, content, true),
+  tail: { _tag: "ToolHalt", toolCallId: subject.call.id, reason: "tool_error", result: reason, content, ...exception },
+  halt: { haltedReason: "tool_error", haltToolCallId: subject.call.id, ...exception },
+  ...failure(reason)
+})
+
+/** The caller's function broke: the run halts, and the exception is told next to the tool error. */
+const broken = <E, R>(
+  desk: Desk<E, R>,
+  subject: Subject,
+  cause: Cause.Cause<unknown>
+): Effect.Effect<Answer, never, any> => {
+  const exception = Cause.squash(cause)
+  const error = toolError("invalid_return", subject.call, {
+    detail: "onToolError threw",
+    cause: exception,
+    metadata: { onToolErrorRaised: true, onToolErrorException: exception }
+  })
+  return halted(desk, subject, error, { onToolErrorException: exception })
+}
+
+/** What a policy puts in the place of an error. Under R-039 a tool's limit is for its own results. */
+const replaced = <E, R>({ policy }: Desk<E, R>, { tool }: Subject, content: Message.Content): Cut.Shown =>
+  policy.resultCut === "head" ? { content } : Cut.result(content, tool?.maxResultChars, policy)
+
+const decided = <E, R>(
+  desk: Desk<E, R>,
+  subject: Subject,
+  reason: unknown,
+  decision: unknown
+): Effect.Effect<Answer, E, R> => {
+  const tag = Json.isObject(decision) ? decision["_tag"] : undefined
+  const known = decision as Tool.ErrorDecision<E>
+  if (tag === "Halt") return halted(desk, subject, reason)
+  if (tag === "Fail" && known._tag === "Fail") return Effect.fail(known.error)
+  if (tag === "Continue" && known._tag === "Continue") {
+    const { replacement } = known
+    return writeResult(desk, subject, replacement).pipe(
+      Effect.map((content) =>
+        result(subject.call, { _tag: "Ok", value: replacement }, replaced(desk, subject, content), false)
+      ),
+      Effect.catchCause((cause) => halted(desk, subject, encodingFailed(subject, cause)))
+    )
+  }
+  const mistake = Misuse.promised("onToolError", decision, "return an Effect")
+  const error = toolError("invalid_return", subject.call, {
+    detail: mistake?.message ?? "onToolError must decide by Tool.ErrorDecision",
+    cause: decision,
+    metadata: { onToolErrorInvalid: true }
+  })
+  return halted(desk, subject, error)
+}
+
+/** The answer to a failure: the caller's policy decides, and is asked once. A crash leaves a trace whatever it decides. */
+export const failed = <E, R>(desk: Desk<E, R>, subject: Subject, reason: unknown): Effect.Effect<Answer, E, R> => {
+  const answer = byPolicy(desk, subject, reason)
+  if (!isCrash(reason)) return answer
+  const cause = Crash.inEvent(reason)
+  return Effect.andThen(Crash.ofCall(subject.call, reason), Effect.map(answer, (answer) => ({ ...answer, ...cause })))
+}
+
+/** A tool's own error policy goes before that of the run. */
+const policyOf = <E, R>(desk: Desk<E, R>, { tool }: Subject): OnToolError<E, R> => tool?.onToolError ?? desk.onToolError
+
+const byPolicy = <E, R>(desk: Desk<E, R>, subject: Subject, reason: unknown): Effect.Effect<Answer, E, R> => {
+  const onToolError = policyOf(desk, subject)
+  if (onToolError === "continue") return continued(desk, subject, reason)
+  if (onToolError === "halt") return halted(desk, subject, reason)
+  return Effect.suspend(() => Now.asEffect<unknown, never, R>(onToolError(subject.call, reason))).pipe(
+    Effect.exit,
+    Effect.flatMap((exit) =>
+      Exit.isSuccess(exit) ? decided(desk, subject, reason, exit.value) : broken(desk, subject, exit.cause)
+    )
+  )
+}
+
+const asked = <E, R>(desk: Desk<E, R>, { call }: Subject, raw: Tool.AskUser): Answer => {
+  const tail = OpenCalls.asked(call, raw, desk.now())
+  return {
+    raw,
+    message: OpenCalls.unanswered(call.id),
+    tail,
+    suspension: OpenCalls.question(call, tail),
+    halt: OpenCalls.halt(tail)
+  }
+}
+
+/** A halt is kept even when its result cannot be encoded: it is then written as it can be. */
+const stopped = <E, R>(desk: Desk<E, R>, subject: Subject, raw: Tool.Halt): Effect.Effect<Answer, never, R> => {
+  const { call } = subject
+  return writeResult(desk, subject, raw.result).pipe(
+    Effect.catchCause(() => Effect.succeed(literalValue(raw.result))),
+    Effect.map((encoded) => Cut.result(encoded, subject.tool?.maxResultChars, desk.policy).content),
+    Effect.map((content) => ({
+      raw,
+      message: message(call.id, content, false),
+      tail: { _tag: "ToolHalt", toolCallId: call.id, reason: raw.reason, result: raw.result, content },
+      halt: { haltedReason: raw.reason, haltToolCallId: call.id, haltResult: raw.result }
+    }))
+  )
+}
+
+const reserved = (subject: Subject, raw: Tool.Halt): Tool.ToolError =>
+  toolError("invalid_return", subject.call, {
+    detail: `the halt reason "${raw.reason}" is reserved`,
+    cause: raw,
+    metadata: { reservedHaltAtom: raw.reason }
+  })
+
+const succeeded = <E, R>(
+  desk: Desk<E, R>,
+  subject: Subject,
+  raw: Tool.Ok,
+  encoding: Effect.Effect<Message.Content, unknown, any>
+): Effect.Effect<Answer, E, R> => {
+  const told = (content: Message.Content) =>
+    result(subject.call, raw, Cut.result(content, subject.tool?.maxResultChars, desk.policy), false)
+  if (Now.isDone(encoding)) return Exit.succeed(told(encoding.value))
+  return Effect.matchCauseEffectEager(encoding, {
+    onSuccess: (content) => Effect.succeed(told(content)),
+    onFailure: (cause) => failed(desk, subject, encodingFailed(subject, cause))
+  })
+}
+
+/** The answer to what an executor yielded, when it is asked for. */
+export const fromOutcome = <E, R>(desk: Desk<E, R>, subject: Subject, raw: unknown): Effect.Effect<Answer, E, R> =>
+  Effect.suspend(() => answerTo(desk, subject, raw))
+
+/** The answer to what an executor yielded. It is at hand where nothing has to be waited for. */
+export const answerTo = <E, R>(desk: Desk<E, R>, subject: Subject, raw: unknown): Effect.Effect<Answer, E, R> => {
+  if (!Outcomes.isWellFormed(raw)) {
+    return failed(desk, subject, toolError("invalid_return", subject.call, { cause: raw }))
+  }
+  switch (raw._tag) {
+    case "Ok":
+      return succeeded(desk, subject, raw, encode(desk, subject, raw.value))
+    case "Error":
+      return failed(desk, subject, raw.error)
+    case "AskUser":
+      return Effect.succeed(asked(desk, subject, raw))
+    case "Halt":
+      return Outcomes.reservedHaltReasons.has(raw.reason)
+        ? failed(desk, subject, reserved(subject, raw))
+        : stopped(desk, subject, raw)
+  }
+}
+
+/** The answer to a call that its tool's gates did not let run. It is a result like any other, and no failure. */
+export const denied = <E, R>(
+  desk: Desk<E, R>,
+  subject: Subject,
+  error: Tool.ToolError
+): Effect.Effect<Answer, never, any> => continued(desk, subject, error)
+
+/** An answer with what its handler adds to the context. What failed adds nothing. */
+export const updating = (answer: Answer, contextUpdate: Json.JsonObject | undefined): Answer =>
+  contextUpdate === undefined || answer.raw._tag === "Error" ? answer : { ...answer, contextUpdate }
+
+/** The answer to a call that was not run to its end. It tells so, and is no failure that a policy is asked about. */
+export const cancelled = <E, R>(
+  desk: Desk<E, R>,
+  subject: Subject,
+  detail: string
+): Effect.Effect<Answer, never, any> => continued(desk, subject, toolError("cancelled", subject.call, { detail }))
+
+/** The answer to a call that nobody waits for any more. Nothing of the caller's is asked, for nothing is waited for. */
+export const unfinished = (subject: Subject, detail: string): Answer => {
+  const error = toolError("cancelled", subject.call, { detail })
+  return told(subject, error, { content: literalError(error) })
+}
+
+/**
+ * The answer when writing one broke off: a fiber was interrupted from outside, or a value could not even be looked at.
+ * The error policy is not asked, for it may have been asked before.
+ */
+export const lost = <E, R>(desk: Desk<E, R>, subject: Subject, cause: Cause.Cause<unknown>): Answer => {
+  const error = toolError(Cause.hasInterruptsOnly(cause) ? "handler_exit" : "encoding_failed", subject.call, {
+    detail: "the answer could not be written",
+    cause: Cause.squash(cause)
+  })
+  const text = Cut.error(literalError(error), desk.policy)
+  return policyOf(desk, subject) === "continue"
+    ? told(subject, error, text)
+    : toldHalt(subject, error, text.content, {})
+}

@@ -1,0 +1,422 @@
+/**
+ * What may be shown of an error: to the model that made the call, in a log, on the wire. An error carries more than its
+ * author meant to show, such as the request it failed on, with its headers and the key in its URL. So its fields are
+ * shown as its own schema writes them, and without one only those that are plain text, numbers and booleans.
+ */
+import * as Cause from "effect/Cause"
+import * as Exit from "effect/Exit"
+import * as Option from "effect/Option"
+import * as Redacted from "effect/Redacted"
+import * as Result from "effect/Result"
+import * as Schema from "effect/Schema"
+import * as Json from "../json.ts"
+import { exchangeMembers, exchanges, isCredential, isExchange, withoutSecrets } from "../secrets.ts"
+
+/** The longest that the fields of one error get, in characters of JSON. */
+const longest = 8_192
+
+/** Room for the names that enclose the fields where they are shown. */
+const envelope = 192
+
+const never: ReadonlySet<string> = new Set(["cause", "stack", "__proto__"])
+
+const attempt = <A>(read: () => A): A | undefined => Result.getOrUndefined(Result.try(read))
+
+/** A member that may be a getter of foreign code. */
+const member = (value: object, key: string): unknown => attempt(() => Reflect.get(value, key))
+
+const textOf = (value: object, key: string): string | undefined => {
+  const text = member(value, key)
+  return typeof text === "string" && text !== "" ? text : undefined
+}
+
+/** A text that has been cut to `most` UTF-16 code units, without splitting a surrogate pair. */
+const cut = (text: string, most: number): string => {
+  if (text.length <= most) return text
+  const end = /[\uD800-\uDBFF]/.test(text.charAt(most - 1)) ? most - 1 : most
+  return `${text.slice(0, Math.max(0, end))}…`
+}
+
+/** A text as it may be shown, cut. What a cut would split is looked at whole. */
+export const shownText = (text: string, isAll = false, most = Infinity): string =>
+  cut(withoutSecrets(text.slice(0, most + 512), isAll), most)
+
+/** Copies JSON until there is no room for more. */
+class Copy {
+  private left: number
+
+  constructor(room: number) {
+    this.left = room
+  }
+
+  /** `undefined` where there is no room for any of it. */
+  of(value: unknown): unknown {
+    if (this.left <= 2) return undefined
+    if (typeof value === "string") return this.text(value)
+    if (typeof value !== "object" || value === null) return this.spend(value, String(value).length + 1)
+    this.left -= 3
+    return Array.isArray(value) ? this.items(value) : this.members(Object.entries(value))
+  }
+
+  private spend<A>(value: A, size: number): A | undefined {
+    if (size > this.left) return undefined
+    this.left -= size
+    return value
+  }
+
+  private text(value: string): string {
+    // A character may take six in JSON.
+    const whole = value.length <= this.left ? JSON.stringify(value).length + 1 : Infinity
+    if (whole <= this.left) {
+      this.left -= whole
+      return value
+    }
+    let size = 4
+    let end = 0
+    while (end < value.length) {
+      const character = String.fromCodePoint(value.codePointAt(end) ?? 0)
+      size += JSON.stringify(character).length - 2
+      if (size > this.left) break
+      end += character.length
+    }
+    this.left = 0
+    return cut(value, end)
+  }
+
+  private items(values: ReadonlyArray<unknown>): ReadonlyArray<unknown> {
+    const copied: Array<unknown> = []
+    for (const value of values) {
+      const copy = this.of(value)
+      if (copy === undefined) break
+      copied.push(copy)
+    }
+    return copied
+  }
+
+  members(entries: ReadonlyArray<readonly [string, unknown]>): Json.JsonObject {
+    const copied: Array<readonly [string, unknown]> = []
+    for (const [key, value] of entries) {
+      const size = JSON.stringify(key).length + 2
+      if (size + 2 > this.left) break
+      this.left -= size
+      const copy = this.of(value)
+      if (copy === undefined) break
+      copied.push([key, copy])
+    }
+    return Object.fromEntries(copied)
+  }
+}
+
+/** JSON of at most so many characters: long texts are cut, and what comes after the end of the room is left out. */
+const bounded = (fields: Json.JsonObject): Json.JsonObject =>
+  new Copy(longest - envelope).members(Object.entries(fields))
+
+/** What a failure carries along, at any depth. */
+interface Load {
+  /** Schema writes a `Redacted` as the text it hides. */
+  readonly hasSecrets: boolean
+  /** A request or a response: any parameter of a URL may then be a key. */
+  readonly hasExchange: boolean
+}
+
+/** The most objects of a failure that are looked at. One that has more may hold anything. */
+const mostLookedAt = 10_000
+
+const valuesOf = (value: object): ReadonlyArray<unknown> =>
+  attempt(() => [
+    ...(value instanceof Map || value instanceof Set ? value : Object.values(value)),
+    member(value, "cause")
+  ]) ?? []
+
+const isObject = (value: unknown): value is object => typeof value === "object" && value !== null
+
+const loadOf = (value: unknown): Load => {
+  const seen = new Set<object>(isObject(value) ? [value] : [])
+  let hasSecrets = false
+  let hasExchange = false
+  // A set is also walked over what is added on the way.
+  for (const object of seen) {
+    if (seen.size > mostLookedAt) return { hasSecrets: true, hasExchange: true }
+    hasSecrets ||= attempt(() => Redacted.isRedacted(object)) ?? true
+    hasExchange ||= attempt(() => "request" in object || "response" in object || isExchange(object)) ?? true
+    for (const inner of valuesOf(object)) if (isObject(inner)) seen.add(inner)
+  }
+  return { hasSecrets, hasExchange }
+}
+
+/** How deep the data of a failure are told. */
+const deepestTold = 64
+
+/** Values of Effect that stand for another value, as data. */
+const contents = (value: object): unknown => {
+  if (Cause.isCause(value)) return { _tag: "Cause", reasons: value.reasons.map(reasonOf) }
+  if (Exit.isExit(value)) return Exit.isSuccess(value) ? { _tag: "Success", value: value.value } : contents(value.cause)
+  if (Result.isResult(value)) {
+    return Result.isSuccess(value)
+      ? { _tag: "Success", success: value.success }
+      : { _tag: "Failure", failure: value.failure }
+  }
+  if (Option.isOption(value)) return Option.isSome(value) ? { _tag: "Some", value: value.value } : { _tag: "None" }
+  if (Redacted.isRedacted(value)) return "<redacted>"
+  return ArrayBuffer.isView(value) ? `[${value.byteLength} bytes]` : undefined
+}
+
+/** A reason of a cause as data: what failed or died, and nothing about where. */
+export const reasonOf = (reason: Cause.Reason<unknown>): Json.JsonObject => {
+  switch (reason._tag) {
+    case "Fail":
+      return { _tag: "Fail", error: reason.error }
+    case "Die":
+      return { _tag: "Die", defect: reason.defect }
+    case "Interrupt":
+      return { _tag: "Interrupt" }
+  }
+}
+
+/**
+ * Tells what a failure holds as JSON: errors at any depth by their fields, data without what an error only carries along.
+ * It reads no more than there is room for.
+ */
+class Telling {
+  private room = 2 * longest
+  private readonly path = new Set<object>()
+  private readonly errors = new Map<object, Json.JsonObject>()
+  private readonly isAll: boolean
+
+  constructor(isAll: boolean) {
+    this.isAll = isAll
+  }
+
+  /** `undefined` where nothing is told. */
+  of(value: unknown): unknown {
+    if (this.room-- <= 0) return undefined
+    if (typeof value === "string") return this.text(value)
+    if (typeof value === "bigint" || typeof value === "number") return Json.toJson(value)
+    if (value === null || typeof value === "boolean") return value
+    if (typeof value !== "object" || this.path.has(value) || this.path.size >= deepestTold) return undefined
+    this.path.add(value)
+    const told = attempt(() => this.object(value))
+    this.path.delete(value)
+    return told
+  }
+
+  private text(value: string): string {
+    const text = shownText(value, this.isAll, Math.min(longest, this.room))
+    this.room -= text.length
+    return text
+  }
+
+  /** May throw: what is read is foreign code. */
+  private object(value: object): unknown {
+    if (Array.isArray(value)) return this.items(value)
+    const instead = contents(value)
+    if (instead !== undefined) return this.of(instead)
+    if (isError(value)) return this.error(value)
+    if (isExchange(value)) return this.members(exchangeMembers, (key) => scalarOf(value, key))
+    const toJson = member(value, "toJSON")
+    if (typeof toJson === "function") return this.of(Reflect.apply(toJson, value, []))
+    return this.members(Object.keys(value), (key) => member(value, key))
+  }
+
+  /** One that stands in many places is looked at once. */
+  private error(value: object): unknown {
+    const known = this.errors.get(value) ?? errorFields(value)
+    this.errors.set(value, known)
+    return this.members(Object.keys(known), (key) => known[key])
+  }
+
+  private items(values: ReadonlyArray<unknown>): ReadonlyArray<unknown> {
+    const told: Array<unknown> = []
+    for (let index = 0; index < values.length && this.room > 0; index++) told.push(this.of(values[index]) ?? null)
+    return told
+  }
+
+  private members(keys: ReadonlyArray<string>, read: (key: string) => unknown): Json.JsonObject {
+    const told: Array<readonly [string, unknown]> = []
+    for (const key of keys) {
+      if (this.room <= 0) break
+      if (never.has(key)) continue
+      const value = read(key)
+      if (exchanges.has(key) && isObject(value)) continue
+      const inner = isCredential(key) ? "<redacted>" : this.of(value)
+      if (inner !== undefined) told.push([this.text(key), inner])
+    }
+    return Object.fromEntries(told)
+  }
+}
+
+/** What is told of any value that a failure holds. */
+const toldOf = (value: unknown, isAll = loadOf(value).hasExchange): unknown => new Telling(isAll).of(value)
+
+const scalarOf = (value: object, key: string): unknown => {
+  const scalar = member(value, key)
+  return isObject(scalar) || typeof scalar === "function" ? undefined : scalar
+}
+
+type Encoder = (value: unknown) => unknown
+
+const encoders = new WeakMap<object, Encoder>()
+
+/** The class of a value that was made from a schema is that schema. One that needs services writes nothing here. */
+const encoderOf = (value: object): Encoder | undefined => {
+  const schema = member(value, "constructor")
+  if (typeof schema !== "function" || !Schema.isSchema(schema)) return undefined
+  const known = encoders.get(schema)
+  if (known !== undefined) return known
+  const encoder: Encoder = Schema.encodeUnknownSync(Schema.toCodecJson(schema as Schema.Codec<unknown>))
+  encoders.set(schema, encoder)
+  return encoder
+}
+
+/** What a schema wrote of a failure, as far as it may be shown: no `cause`, no `stack`, nothing that was redacted. */
+export const written = (error: unknown, fields: unknown): unknown => {
+  const { hasExchange, hasSecrets } = loadOf(error)
+  if (!hasSecrets) return toldOf(fields, hasExchange)
+  if (!isObject(fields)) return "<redacted>"
+  const masked = (inner: unknown, key: string) => loadOf(member(Object(error), key)).hasSecrets ? "<redacted>" : inner
+  const shown = Array.isArray(fields)
+    ? fields.map((inner: unknown, index) => masked(inner, String(index)))
+    : Object.fromEntries(Object.entries(fields).map(([key, inner]) => [key, masked(inner, key)]))
+  return toldOf(shown, hasExchange)
+}
+
+/** The fields as the schema of the error's class writes them. */
+const declared = (error: object): Json.JsonObject | undefined =>
+  attempt(() => {
+    const fields = written(error, encoderOf(error)?.(error))
+    return Json.isObject(fields) ? fields : undefined
+  })
+
+/** The fields of its own that are texts, numbers and booleans. */
+const plain = (error: object, isAll: boolean): Json.JsonObject => {
+  const keys = attempt(() => Object.keys(error)) ?? []
+  const entries = keys.flatMap((key): ReadonlyArray<readonly [string, unknown]> => {
+    if (never.has(key) || exchanges.has(key) || key.startsWith("~")) return []
+    const value = member(error, key)
+    if (typeof value === "string") return [[key, isCredential(key) ? "<redacted>" : shownText(value, isAll, longest)]]
+    return typeof value === "number" || typeof value === "boolean" ? [[key, Json.toJson(value)]] : []
+  })
+  return Object.fromEntries(entries)
+}
+
+const deepest = 8
+
+const isUnknown = (error: unknown): error is Cause.UnknownError => attempt(() => Cause.isUnknownError(error)) ?? false
+
+/** An exception of unknown type stands for what was thrown. */
+export const unwrapped = (error: unknown): unknown => {
+  let inner = error
+  for (let depth = 0; depth < deepest && isUnknown(inner); depth++) {
+    const cause = member(inner, "cause")
+    if (cause === undefined || cause === null) return inner
+    inner = cause
+  }
+  return inner
+}
+
+/**
+ * The fields of an error that may be shown, as plain JSON: its `_tag`, `name` and `message` first, then its own. They are
+ * those that the schema of its class writes; without one the texts, numbers and booleans among its own properties. Its
+ * `cause` and `stack` are never among them, nor a `request` or a `response`. An `UnknownError` of Effect is shown as what
+ * was thrown. At most 8,192 characters of JSON. It never throws, whatever it is given.
+ */
+export const errorFields = (value: object): Json.JsonObject => {
+  const error = unwrapped(value)
+  if (typeof error !== "object" || error === null) return { name: "UnknownError", message: described(error).text }
+  const { hasExchange } = loadOf(error)
+  const tag = textOf(error, "_tag")
+  const name = textOf(error, "name") ?? tag
+  const message = member(error, "message")
+  const text = (value: string) => shownText(value, hasExchange, longest)
+  const head = {
+    ...(tag === undefined ? {} : { _tag: text(tag) }),
+    ...(name === undefined ? {} : { name: text(name) }),
+    ...(typeof message === "string" ? { message: text(message) } : {})
+  }
+  // Named twice, so that they come first and nothing of the error's own takes their place.
+  return bounded({ ...head, ...(declared(error) ?? plain(error, hasExchange)), ...head })
+}
+
+/** An error in words, and the fields beside them. */
+export interface Described {
+  readonly text: string
+  readonly details?: Json.JsonObject
+}
+
+/** Whether a value is shown by its fields: an error, or what a class of its own made. Other objects are data. */
+const isError = (value: object): boolean =>
+  attempt(() => {
+    if (value instanceof Error || encoderOf(value) !== undefined) return true
+    const prototype: unknown = Object.getPrototypeOf(value)
+    return prototype !== Object.prototype && prototype !== null && textOf(value, "_tag") !== undefined
+  }) ?? true
+
+/** What a name adds to a text. */
+const isNews = (name: unknown, ...known: ReadonlyArray<unknown>): boolean => name !== undefined && !known.includes(name)
+
+/** An error by its fields: its message, or for want of one its name. */
+const byFields = (error: object): Described => {
+  const { _tag: tag, message, name, ...own } = errorFields(error)
+  const text = [message, tag, name].find((word) => typeof word === "string" && word !== "") ?? "Error"
+  const details = {
+    ...(isNews(tag, text) ? { _tag: tag } : {}),
+    // A tag is the name; what a schema calls the class says nothing more.
+    ...(tag === undefined && isNews(name, text, "Error") ? { name } : {}),
+    ...own
+  }
+  return Object.keys(details).length === 0 ? { text: String(text) } : { text: String(text), details }
+}
+
+/** Data with a message or a tag, as an error's schema writes it, has its fields beside. Other data are JSON. */
+const byData = (value: unknown): Described => {
+  const told = toldOf(value) ?? null
+  const key = textOf(Object(told), "message") === undefined ? "_tag" : "message"
+  const text = textOf(Object(told), key)
+  if (text === undefined || !Json.isObject(told)) {
+    const json = typeof told === "string" ? told : JSON.stringify(new Copy(longest - envelope).of(told) ?? null)
+    return { text: String(new Copy(longest - envelope).of(json)) }
+  }
+  const { [key]: _, ...rest } = told
+  return Object.keys(rest).length === 0 ? { text } : { text, details: bounded(rest) }
+}
+
+/**
+ * The same of a reason that was written as JSON and read again. An error can no longer be told from data then, so that of
+ * both only texts, numbers and booleans are shown.
+ */
+export const describedAgain = (reason: unknown): Described =>
+  typeof reason === "object" && reason !== null ? byFields(reason) : described(reason)
+
+/**
+ * A reason for a failure, in words and fields that may be shown. A text is itself without the keys of its URLs, other data
+ * is JSON, in which errors are told by their fields at any depth. It never throws.
+ */
+export const described = (reason: unknown): Described => {
+  const error = unwrapped(reason)
+  if (typeof error === "string") return { text: shownText(error) }
+  if (typeof error !== "object" || error === null) return { text: Json.render(error) }
+  const isData = attempt(() => contents(error) !== undefined) ?? false
+  if (!isData && isError(error)) return byFields(error)
+  return attempt(() => byData(error)) ?? { text: "Error" }
+}
+
+/** A reason in one text. Who reads a message there needs no name for it. */
+export const describedText = (reason: unknown): string => {
+  const { details, text } = described(reason)
+  const { _tag: _, name: __, ...own } = details ?? {}
+  return Object.keys(own).length === 0 ? text : `${text} ${JSON.stringify(own)}`
+}
+
+/** How what was thrown and is no `Error` stands as the cause of a `ToolError`. */
+const isThrown = (cause: unknown): cause is Json.JsonObject => Json.isObject(cause) && cause["_tag"] === "Thrown"
+
+/** What was thrown, by the cause of a `ToolError`. */
+export const thrown = (cause: unknown): unknown => isThrown(cause) ? cause["value"] : cause
+
+/** The fields that may be shown of what a call broke with. What is no error has its text as a message. */
+export const causeFields = (cause: unknown): Json.JsonObject => {
+  const value = thrown(cause)
+  return typeof value === "object" && value !== null && isError(value)
+    ? errorFields(value)
+    : bounded({ message: described(value).text })
+}

@@ -1,0 +1,177 @@
+/**
+ * From what a caller said to what a run uses: an option that is given wins over the application's defaults, and these
+ * over ours. An option that cannot be used is the caller's mistake and throws before anything has started.
+ */
+import * as Context from "effect/Context"
+import * as Duration from "effect/Duration"
+import * as Random from "effect/Random"
+import type * as Policy from "../../Policy.ts"
+import type * as Answer from "../answer/answer.ts"
+import * as Durations from "../declare/durations.ts"
+import * as Json from "../json.ts"
+import type * as Cancellation from "../stop/cancellation.ts"
+import type * as Deadline from "../stop/deadline.ts"
+
+/** The options that concern the running of tools. */
+export interface RunnerOptions<E, R, Failure = unknown> {
+  /**
+   * What a failed call does to the run: `"continue"` (the default), `"halt"`, or a function. It decides also about calls
+   * that the model wrote wrong: look at `error.reason`.
+   */
+  readonly onToolError?: Answer.OnToolError<E, R, Failure> | null
+  /** How long a call may take, from the start of its handler: 30 seconds by default. A number is milliseconds. */
+  readonly toolTimeout?: Duration.Input | "infinity" | null
+  /** How many handlers run at once: by default twice the number of cores. */
+  readonly maxConcurrency?: number | null
+  /** What handlers read as `call.context`: by default the application's (`Policy.Defaults`), which it replaces, else `{}`. */
+  readonly context?: Readonly<Record<string, unknown>> | null
+  /** What handlers and spans name the run by. One is made if none is given. */
+  readonly requestId?: string | null
+  /** What handlers read as `call.sessionId`. A session gives its own. */
+  readonly sessionId?: string | null
+  /** How the run decides: `Policy.standard` by default. */
+  readonly policy?: Policy.Policy | null
+  /** How long what is stopped may take to stop before it is left behind: 5 seconds by default. A number is milliseconds. */
+  readonly grace?: Duration.Input | "infinity" | null
+  /** An `AbortSignal`, or an effect that succeeds: then the run stops softly, and comes to a result. None by default. */
+  readonly cancel?: Cancellation.Source<R> | null
+  /**
+   * How long the run may take: a duration (a number is milliseconds), or `{ after, reserve }` with what is kept for a last
+   * answer of the model. Let `reserve` be more than `grace`. None by default.
+   */
+  readonly deadline?: Deadline.Input | null
+}
+
+/** What a run uses. */
+export interface Settings<E, R> {
+  readonly policy: Policy.Policy
+  readonly onToolError: Answer.OnToolError<E, R>
+  readonly timeoutMillis: number
+  readonly graceMillis: number
+  readonly maxConcurrency: number | undefined
+  readonly deadline: Deadline.Wish | undefined
+  readonly context: Readonly<Record<string, unknown>>
+  readonly requestId: string
+  readonly sessionId: string | null
+  readonly approved?: ReadonlySet<string>
+}
+
+// In milliseconds: a duration in words would be read anew by every run.
+const defaultToolTimeout = 30_000
+export const defaultGrace = 5_000
+
+const show = (value: unknown): string =>
+  typeof value === "function" ? `a function of ${value.length} arguments` : JSON.stringify(Json.toJson(value))
+
+export const positiveInteger = (name: string, value: unknown): number => {
+  if (typeof value === "number" && Number.isInteger(value) && value > 0) return value
+  throw new RangeError(`${name} must be a positive integer; got: ${show(value)}`)
+}
+
+/** A number is milliseconds already. Each run asks some times. */
+const read = (value: unknown): number => {
+  if (typeof value === "number") return value
+  const duration = Durations.read(value)
+  return duration === undefined ? Number.NaN : Duration.toMillis(duration)
+}
+
+const refuse = (name: string, range: string, value: unknown): never => {
+  throw new RangeError(
+    `${name} must be a duration ${range} (milliseconds, "30 seconds", "infinity"); got: ${show(value)}`
+  )
+}
+
+const millis = (name: string, value: unknown): number => {
+  const result = read(value)
+  return result > 0 ? result : refuse(name, "above zero", value)
+}
+
+const millisOrNone = (name: string, value: unknown): number => {
+  const result = read(value)
+  return result >= 0 ? result : refuse(name, "of zero or more", value)
+}
+
+/**
+ * A function that declares no parameters cannot misread them; one with another number of them was written for
+ * something else.
+ */
+const onToolError = <E, R>(value: unknown): Answer.OnToolError<E, R> => {
+  if (value === null || value === undefined) return "continue"
+  if (value === "continue" || value === "halt") return value
+  if (typeof value !== "function") {
+    throw new TypeError(`onToolError must be "continue", "halt" or a function (tool_call, error); got: ${show(value)}`)
+  }
+  if (value.length === 2 || value.length === 0) return value as Answer.OnToolError<E, R>
+  throw new TypeError(`onToolError must be a function (tool_call, error) of arity 2; got: ${show(value)}`)
+}
+
+const usable = (policy: Policy.Policy): Policy.Policy => {
+  const { resultLimit } = policy
+  if (resultLimit !== Infinity && !(Number.isInteger(resultLimit) && resultLimit >= 0)) {
+    throw new RangeError(
+      `policy: resultLimit must be a whole number, 0 or Infinity for no limit; got: ${show(resultLimit)}`
+    )
+  }
+  // A turn that fails as a whole has no tool running, which cannot be promised once one has started.
+  if (policy.unknownTool !== "failTurn" || policy.start === "afterTurn") return policy
+  throw new TypeError(`policy: unknownTool "failTurn" needs start "afterTurn"; got: ${show(policy.start)}`)
+}
+
+const hasReserve = (input: Deadline.Input): input is Extract<Deadline.Input, { readonly after: Duration.Input }> =>
+  Json.isObject(input) && "after" in input
+
+const wish = (input: Deadline.Input | null | undefined): Deadline.Wish | undefined => {
+  if (input === null || input === undefined) return undefined
+  if (!hasReserve(input)) return { afterMillis: millis("deadline", input), reserveMillis: undefined }
+  const { after, reserve } = input
+  return {
+    afterMillis: millis("deadline.after", after),
+    reserveMillis: reserve === undefined ? undefined : millisOrNone("deadline.reserve", reserve)
+  }
+}
+
+/** Throws for an option that cannot be used. */
+export const resolve = <E, R>(
+  options: RunnerOptions<E, R, any>,
+  defaults: Policy.Defaults,
+  standard: Policy.Policy,
+  requestId: string
+): Settings<E, R> => {
+  const given = options.policy ?? defaults.policy
+  const policy = given === undefined ? standard : usable({ ...standard, ...given })
+  const maxConcurrency = options.maxConcurrency ?? defaults.maxConcurrency ?? policy.maxConcurrency
+  return {
+    policy,
+    onToolError: onToolError(options.onToolError),
+    timeoutMillis: millis("toolTimeout", options.toolTimeout ?? defaults.toolTimeout ?? defaultToolTimeout),
+    graceMillis: millis("grace", options.grace ?? defaults.grace ?? defaultGrace),
+    maxConcurrency: maxConcurrency === undefined ? undefined : positiveInteger("maxConcurrency", maxConcurrency),
+    deadline: wish(options.deadline),
+    context: options.context ?? defaults.context ?? {},
+    requestId: options.requestId ?? requestId,
+    sessionId: options.sessionId ?? null
+  }
+}
+
+const cores = (): number => typeof navigator === "undefined" ? 4 : navigator.hardwareConcurrency ?? 4
+
+/** How many handlers of a tree of runs may run at once when nobody said so. */
+export const widest = (): number => 2 * cores()
+
+/** How many calls of a batch may run at once when nobody said so. */
+export const defaultBound = (calls: number): number => Math.max(1, Math.min(calls, widest()))
+
+const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+
+/** 22 URL-safe characters, as many as 16 random bytes need. A random number has bits for five of them. */
+export const mintRequestId = <R>(context: Context.Context<R>): string => {
+  const random = Context.get(context, Random.Random)
+  const five = (): string => letters(Math.floor(random.nextDoubleUnsafe() * 2 ** 30))
+  // Joined, since a text that is put together keeps its pieces.
+  return [five(), five(), five(), five(), five().slice(0, 2)].join("")
+}
+
+const letters = (bits: number): string =>
+  String.fromCharCode(code(bits), code(bits >>> 6), code(bits >>> 12), code(bits >>> 18), code(bits >>> 24))
+
+const code = (bits: number): number => alphabet.charCodeAt(bits & 63)

@@ -1,0 +1,93 @@
+/**
+ * A tool whose handler is a run of its own. The run lives in the handler's fiber, so that it is stopped with it and takes
+ * over its permits and its deadline; its events are the call's progress, and its result is what the call comes to.
+ */
+import * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import * as Schema from "effect/Schema"
+import * as Stream from "effect/Stream"
+import type * as Event from "../../Event.ts"
+import type * as Tool from "../../Tool.ts"
+import { described } from "../answer/errorFields.ts"
+import * as Now from "../now.ts"
+import type { ChatOptions } from "./toolOptions.ts"
+
+/**
+ * A run that was a tool did not come to an answer. `reason` is its `haltedReason`, `detail` what there is to say of it:
+ * its question, its error.
+ *
+ * @category errors
+ * @since 0.1.0
+ */
+export class ChatFailed extends Schema.TaggedError<ChatFailed>("heddle/Tool/ChatFailed")("ChatFailed", {
+  reason: Schema.String,
+  detail: Schema.optionalKey(Schema.String)
+}) {
+  override get message(): string {
+    return `the run ended without an answer: ${this.reason}${this.detail === undefined ? "" : `: ${this.detail}`}`
+  }
+}
+
+const detail = (outcome: Event.Outcome): { readonly detail?: string } => {
+  if (outcome._tag === "AskUser") return { detail: outcome.pendingQuestion }
+  return outcome._tag === "Failed" ? { detail: described(outcome.error).text } : {}
+}
+
+const answering: ReadonlySet<Event.Outcome["_tag"]> = new Set(["Completed", "HaltWhen", "Halted"])
+
+/** The text that a run ended with. How it halted is its own affair and ends nothing here. */
+const answer = (result: Event.ChatResult): Effect.Effect<string, ChatFailed> => {
+  const text = result.finalResponse?.outputText ?? ""
+  const isAnswer = answering.has(result.outcome._tag) || (result.outcome._tag === "MaxTurns" && text !== "")
+  return isAnswer
+    ? Effect.succeed(text)
+    : Effect.fail(new ChatFailed({ reason: result.haltedReason, ...detail(result.outcome) }))
+}
+
+type Delta = Event.Of<"TextDelta"> | Event.Of<"ReasoningDelta">
+
+const isDelta = (event: Event.Event | undefined): event is Delta =>
+  event?._tag === "TextDelta" || event?._tag === "ReasoningDelta"
+
+/** Deltas that were read together are told together: progress that nobody reads in time is dropped, and text is not. */
+const joined = (events: ReadonlyArray<Event.Event>): ReadonlyArray<Event.Event> => {
+  const out: Array<Event.Event> = []
+  for (const event of events) {
+    const last = out.at(-1)
+    if (isDelta(event) && isDelta(last) && last._tag === event._tag && last.id === event.id) {
+      out[out.length - 1] = { ...last, delta: last.delta + event.delta }
+    } else out.push(event)
+  }
+  return out
+}
+
+const awaited = <E, R>(
+  events: Stream.Stream<Event.Event, E, R>,
+  call: Tool.CallContext
+): Effect.Effect<Event.ChatResult, E | ChatFailed, R> =>
+  Effect.suspend(() => {
+    let result: Event.ChatResult | undefined
+    return Stream.runForEachArray(events, (some) => {
+      const completed = some.findLast((event) => event._tag === "ChatCompleted")
+      if (completed !== undefined) result = completed.result
+      return Effect.forEach(joined(some), (event) => call.progress(event), { discard: true })
+    }).pipe(
+      Effect.flatMap(() =>
+        result === undefined
+          ? Effect.fail(new ChatFailed({ reason: "no_result", detail: "the stream had no ChatCompleted" }))
+          : Effect.succeed(result)
+      )
+    )
+  })
+
+/** The options of the tool. A run is bounded by its turns and its deadline, so that by itself it has no timeout. */
+export const options = <P, A, E, R, Fatal>({ chat, result, ...declared }: ChatOptions<P, A, E, R, Fatal>) => ({
+  timeout: Duration.infinity,
+  ...declared,
+  handler: (args: Parameters<typeof chat>[0], call: Tool.CallContext) =>
+    Effect.flatMap(
+      awaited(chat(args, call), call),
+      (ended): Effect.Effect<unknown, E | ChatFailed, R> =>
+        result === undefined ? answer(ended) : Now.toEffect(result(ended), "result")
+    )
+})

@@ -1,0 +1,93 @@
+/** Tool events as updates on calls, for callers that think in results and not in events. */
+import type * as Event from "../../Event.ts"
+import type * as Message from "../../Message.ts"
+import type * as Tool from "../../Tool.ts"
+import { described } from "../answer/errorFields.ts"
+import { reasonText, ToolError } from "../answer/toolError.ts"
+import * as Json from "../json.ts"
+
+export interface Result {
+  readonly success: boolean
+  readonly data?: unknown
+  readonly error?: string
+  readonly content: Message.Content
+  readonly metadata: Json.JsonObject & {
+    readonly toolId: string
+    readonly cancelled?: boolean
+    readonly gate?: string
+    readonly truncated?: boolean
+    readonly originalLength?: number
+  }
+}
+
+export interface Update {
+  readonly toolCallId: string
+  readonly progress?: unknown
+  readonly result?: Result
+  readonly contextUpdate?: Json.JsonObject
+}
+
+type Completed = Event.Of<"ToolExecutionCompleted">
+
+const errorText = (error: unknown): string => error instanceof ToolError ? reasonText(error) : described(error).text
+
+const about = (error: unknown): Json.JsonObject => {
+  if (!(error instanceof ToolError)) return {}
+  return error.reason === "cancelled" ? { cancelled: true } : error.metadata ?? {}
+}
+
+const value = (outcome: Tool.Outcome): unknown => {
+  if (outcome._tag === "Ok") return outcome.value
+  return outcome._tag === "Halt" ? outcome.result : outcome
+}
+
+const toResult = ({ name, result: outcome }: Completed, { content, originalLength }: End): Result => ({
+  ...(outcome._tag === "Error"
+    ? { success: false, error: errorText(outcome.error) }
+    : { success: true, data: value(outcome) }),
+  content,
+  metadata: {
+    ...(outcome._tag === "Error" ? about(outcome.error) : {}),
+    ...(originalLength === undefined ? {} : { truncated: true, originalLength }),
+    toolId: name
+  }
+})
+
+/** How a call's text ends it: with the length it had, if it was cut. A question has none but itself. */
+interface End {
+  readonly content: Message.Content
+  readonly originalLength?: number
+}
+
+const end = (event: Event.Event): End | undefined => {
+  switch (event._tag) {
+    case "ToolResultEncoded":
+      return event
+    case "AskUserRequested":
+      return { content: event.question }
+    case "ToolHalt":
+      return { content: event.content ?? Json.render(event.result) }
+    default:
+      return undefined
+  }
+}
+
+/** Reads events in the order in which they come: what a call came to, and right after it the text for the model. */
+export class Reading {
+  private completed: Completed | undefined
+
+  read(events: ReadonlyArray<Event.Event>): ReadonlyArray<Update> {
+    return events.flatMap((event) => this.update(event))
+  }
+
+  private update(event: Event.Event): ReadonlyArray<Update> {
+    if (event._tag === "ToolProgress") return [{ toolCallId: event.id, progress: event.progress }]
+    if (event._tag === "ToolExecutionCompleted") this.completed = event
+    const { completed } = this
+    const ending = end(event)
+    if (completed === undefined || ending === undefined) return []
+    const { contextUpdate } = completed
+    const result = toResult(completed, ending)
+    return [{ toolCallId: completed.id, result, ...(contextUpdate === undefined ? {} : { contextUpdate }) }]
+  }
+}

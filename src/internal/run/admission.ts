@@ -1,0 +1,123 @@
+/**
+ * Who may run next: a pure state machine. Calls are admitted first come, first served; shared calls overlap up to a
+ * bound, an exclusive call waits until nothing runs and holds back everything behind it. Handlers that run on outside of
+ * this queue (left from an earlier turn, or given up) count as long as they are alive: none runs beside an exclusive
+ * one, and those that still have their grace period take up room.
+ */
+import type * as Types from "effect/Types"
+import * as Lists from "../lists.ts"
+
+export interface Ticket {
+  readonly index: number
+  readonly isExclusive: boolean
+}
+
+/** Handlers of the run that hold no place in the queue. */
+export interface Outsiders {
+  /** Those that are alive. They keep exclusive calls out. */
+  readonly alive: number
+  /** Those of them that have not been given up. They count towards the bound. */
+  readonly occupying: number
+  /** Those of them that are exclusive. They keep everything out. */
+  readonly exclusive: number
+}
+
+export const nobody: Outsiders = { alive: 0, occupying: 0, exclusive: 0 }
+
+export interface Admission<T extends Ticket = Ticket> {
+  readonly bound: number
+  readonly queue: ReadonlyArray<T>
+  /** How many of the queue have been admitted: it is never copied, and let go when that is all of them. */
+  readonly admitted: number
+  readonly shared: number
+  readonly isExclusiveRunning: boolean
+  readonly outsiders: Outsiders
+}
+
+export const make = <T extends Ticket>(bound: number, queue: ReadonlyArray<T> = []): Admission<T> => ({
+  bound,
+  queue,
+  admitted: 0,
+  shared: 0,
+  isExclusiveRunning: false,
+  outsiders: nobody
+})
+
+const isIdle = (state: Admission): boolean => state.shared === 0 && !state.isExclusiveRunning
+
+const fits = (
+  ticket: Ticket,
+  { bound, isExclusiveRunning, shared }: Pick<Admission, "bound" | "shared" | "isExclusiveRunning">,
+  outsiders: Outsiders
+): boolean =>
+  ticket.isExclusive
+    ? shared === 0 && !isExclusiveRunning && outsiders.alive === 0
+    : !isExclusiveRunning && outsiders.exclusive === 0 && shared + outsiders.occupying < bound
+
+/** Admits the longest startable run of tickets from the head of the queue. */
+export const admit = <T extends Ticket>(
+  { admitted, bound, isExclusiveRunning, outsiders: before, queue, shared }: Admission<T>,
+  outsiders = before
+): readonly [ReadonlyArray<T>, Admission<T>] => {
+  const next: Types.Mutable<Admission<T>> = { bound, queue, admitted, shared, isExclusiveRunning, outsiders }
+  for (let ticket = queue[admitted]; ticket !== undefined; ticket = queue[next.admitted]) {
+    if (!fits(ticket, next, outsiders)) break
+    next.admitted++
+    next.isExclusiveRunning = ticket.isExclusive
+    if (!ticket.isExclusive) next.shared++
+  }
+  const isEmptied = next.admitted === queue.length
+  const tickets = admitted === 0 && isEmptied ? queue : queue.slice(admitted, next.admitted)
+  if (isEmptied) {
+    next.queue = Lists.none
+    next.admitted = 0
+  }
+  return [tickets, next]
+}
+
+/** A call has ended and left its place. */
+export const release = <T extends Ticket>(state: Admission<T>, ticket: Ticket): Admission<T> =>
+  ticket.isExclusive ? { ...state, isExclusiveRunning: false } : { ...state, shared: state.shared - 1 }
+
+/** Calls that have come up join the end of the queue. */
+export const enqueue = <T extends Ticket>(state: Admission<T>, tickets: ReadonlyArray<T>): Admission<T> => ({
+  ...state,
+  queue: isWaiting(state) ? [...waiting(state), ...tickets] : tickets,
+  admitted: 0
+})
+
+/** Who runs outside of the queue now. */
+export const withOutsiders = <T extends Ticket>(state: Admission<T>, outsiders: Outsiders): Admission<T> => ({
+  ...state,
+  outsiders
+})
+
+/** The head of the queue, when only outsiders keep it out: it would wait for something that may never end. */
+export const stuck = <T extends Ticket>(state: Admission<T>): T | undefined => {
+  const head = state.queue[state.admitted]
+  return head !== undefined && isIdle(state) && !fits(head, state, state.outsiders) ? head : undefined
+}
+
+/**
+ * Whether the head is stuck only until outsiders give up their places, as all do when their grace period is over: a shared
+ * call that the bound keeps out.
+ */
+export const isCrowdedOut = (state: Admission): boolean => {
+  const head = state.queue[state.admitted]
+  return head !== undefined && !head.isExclusive && fits(head, state, { ...state.outsiders, occupying: 0 })
+}
+
+/** Takes the head out of the queue without running it. */
+export const skip = <T extends Ticket>(state: Admission<T>): Admission<T> => ({
+  ...state,
+  admitted: state.admitted + 1
+})
+
+/** Whether there is anybody who has not been admitted yet. */
+export const isWaiting = (state: Admission): boolean => state.admitted < state.queue.length
+
+/** Those that have not been admitted yet. */
+export const waiting = <T extends Ticket>(state: Admission<T>): ReadonlyArray<T> => state.queue.slice(state.admitted)
+
+/** Takes everybody out of the queue who has not been admitted. */
+export const clear = <T extends Ticket>(state: Admission<T>): Admission<T> => ({ ...state, queue: [], admitted: 0 })

@@ -1,0 +1,107 @@
+/**
+ * What a call has to pass before its handler starts: the tool's `validate`, then its `authorize`. There is this one way
+ * to a handler, so no path skips them. They fail closed: what is not clearly allowed, fails, or breaks is a denial.
+ */
+import * as Cause from "effect/Cause"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Option from "effect/Option"
+import * as Result from "effect/Result"
+import type * as Message from "../../Message.ts"
+import type * as Tool from "../../Tool.ts"
+import * as Crash from "../answer/crash.ts"
+import * as Misuse from "../answer/misuse.ts"
+import { toolError } from "../answer/toolError.ts"
+import type * as Plan from "../decide/plan.ts"
+import * as Json from "../json.ts"
+import * as Now from "../now.ts"
+
+type Gate = (args: unknown, call: Tool.CallContext) => unknown
+
+/** How a gate says yes, how it explains a no, and what is said when it does not explain. */
+interface Kind {
+  readonly name: "validate" | "authorize"
+  readonly verdict: string
+  readonly explanation: string
+  readonly prefix: string
+  readonly unexplained: string
+}
+
+const validate: Kind = {
+  name: "validate",
+  verdict: "valid",
+  explanation: "error",
+  prefix: "Validation failed",
+  unexplained: "Invalid input"
+}
+
+const authorize: Kind = {
+  name: "authorize",
+  verdict: "allowed",
+  explanation: "reason",
+  prefix: "Permission denied",
+  unexplained: "Not allowed"
+}
+
+export const isGated = (tool: Tool.Any): boolean =>
+  tool.validate !== undefined || tool.authorize !== undefined || (tool.approval ?? false) !== false
+
+const denied = (call: Message.ToolCall, kind: Kind, explanation: unknown, rest: Json.JsonObject, cause?: unknown) =>
+  toolError("denied", call, {
+    detail: `${kind.prefix}: ${typeof explanation === "string" && explanation !== "" ? explanation : kind.unexplained}`,
+    ...(cause === undefined ? {} : { cause }),
+    metadata: { gate: kind.name, ...rest }
+  })
+
+/** What a gate reported as its failure explains it, and how it is misused. What else it threw is for the caller alone. */
+const reported = (cause: Cause.Cause<unknown>): unknown => {
+  const defect = Result.getOrUndefined(Cause.findDefect(cause))
+  if (defect instanceof Misuse.Misuse) return defect.message
+  const failure = Option.getOrUndefined(Cause.findErrorOption(cause))
+  return Json.isObject(failure) ? failure["message"] : failure
+}
+
+const judged = (call: Message.ToolCall, kind: Kind, exit: Exit.Exit<unknown, unknown>): Tool.ToolError | undefined => {
+  if (Exit.isFailure(exit)) return denied(call, kind, reported(exit.cause), {}, Cause.squash(exit.cause))
+  const verdict = Json.isObject(exit.value) ? exit.value : { [kind.verdict]: exit.value }
+  const mistake = Misuse.promised(kind.name, exit.value) ?? Misuse.promised(kind.name, verdict[kind.verdict])
+  if (mistake !== undefined) return denied(call, kind, mistake.message, {}, mistake)
+  if (verdict[kind.verdict] === true) return undefined
+  const { canOverride } = verdict
+  return denied(call, kind, verdict[kind.explanation], typeof canOverride === "boolean" ? { canOverride } : {})
+}
+
+/** A verdict that cannot even be looked at allows nothing. */
+const judge = (call: Message.ToolCall, kind: Kind, exit: Exit.Exit<unknown, unknown>): Tool.ToolError | undefined =>
+  Result.getOrElse(
+    Result.try({ try: () => judged(call, kind, exit), catch: (cause) => cause }),
+    (cause) => denied(call, kind, undefined, {}, cause)
+  )
+
+const ask = (
+  gate: Gate | undefined,
+  kind: Kind,
+  { args, call }: Plan.Run,
+  context: Tool.CallContext
+): Effect.Effect<Tool.ToolError | undefined, never, any> =>
+  gate === undefined
+    ? Effect.succeed(undefined)
+    : Effect.suspend(() => Now.toEffect(gate(args, context), kind.name)).pipe(
+      Effect.tapCause((cause) => Crash.ofGate(kind.name, call, cause)),
+      Effect.exit,
+      Effect.map((exit) => judge(call, kind, exit))
+    )
+
+/** Why a call may not run, if it may not. Both gates deny with the first one's words. */
+export const denial = (
+  job: Plan.Run,
+  context: Tool.CallContext
+): Effect.Effect<Tool.ToolError | undefined, never, any> =>
+  Effect.flatMap(
+    ask(job.tool.validate, validate, job, context),
+    (error) => error === undefined ? ask(job.tool.authorize, authorize, job, context) : Effect.succeed(error)
+  )
+
+/** A gate that does not answer in time has not let anybody through. */
+export const late = (call: Message.ToolCall, millis: number): Tool.ToolError =>
+  toolError("denied", call, { detail: `the call was not allowed within ${millis} ms`, metadata: { gate: "timeout" } })

@@ -1,0 +1,429 @@
+/**
+ * What is alive in one run: the fibers in which the code of tools and of the caller's hooks runs. When the run ends they
+ * are told to stop and get one grace period; those that refuse are named and left behind, and what they yield later is
+ * dropped. A fiber is taken in before any of that code has run, so that no code can end the run and live on.
+ */
+import * as Clock from "effect/Clock"
+import * as Context from "effect/Context"
+import * as Effect from "effect/Effect"
+import type * as Exit from "effect/Exit"
+import * as Fiber from "effect/Fiber"
+import * as Latch from "effect/Latch"
+import type * as Event from "../../Event.ts"
+import { Few } from "../few.ts"
+import * as Lists from "../lists.ts"
+import type { Holding } from "../permits/heldPermits.ts"
+import { nobody, type Outsiders } from "../run/admission.ts"
+import { Helpers } from "./helpers.ts"
+import * as Limits from "./limits.ts"
+import type { Worker } from "./worker.ts"
+
+export interface Task {
+  readonly kind: Event.Abandoned["kind"]
+  readonly id: string
+  readonly name: string
+  readonly startedAt: number
+  /** A handler counts for admission while it is alive. Whatever else runs for a call does not. */
+  readonly isHandler: boolean
+  readonly isExclusive: boolean
+  readonly fiber: Fiber.Fiber<unknown, unknown>
+  readonly owner?: Owner | undefined
+}
+
+/** A fiber as a task: a handler if it is that of a run. */
+export const taskOf = (
+  { id, name }: Pick<Task, "id" | "name">,
+  fiber: Task["fiber"],
+  startedAt: number,
+  run?: Pick<Task, "isExclusive">,
+  owner?: Owner
+): Task => ({
+  kind: run === undefined ? "hook" : "handler",
+  id,
+  name,
+  startedAt,
+  isHandler: run !== undefined,
+  isExclusive: run?.isExclusive === true,
+  fiber,
+  owner
+})
+
+/**
+ * What a soft stop means for work that the run waits for. `grace`: it may finish within the grace period, then it is left;
+ * `none`: it is left at once; `unaffected`: what started it sees to that.
+ */
+export type OnSoftStop = "grace" | "none" | "unaffected"
+
+/** Work that the run waits for, and may leave before it has ended. */
+export interface Waited extends Task {
+  startedAt: number
+  readonly onSoftStop: OnSoftStop
+  /** The soft stop began then. */
+  readonly leave: (since: number) => void
+}
+
+/** What has to be left when a run ends before it. */
+export interface Leaving {
+  readonly leave: (exit: Exit.Exit<unknown, unknown>) => Effect.Effect<void>
+  /** The run is asked to stop softly: the model is not heard any more, whatever the reader of the run waits for. */
+  readonly hangUp: () => void
+}
+
+/** Who is told that there may be room. */
+interface Listener {
+  readonly changed: () => void
+}
+
+/** Who a task belongs to. */
+export interface Owner {
+  /** Whether it is left to its end when the run stops. It may be so in one phase and not in another. */
+  readonly isBlocking: boolean
+  /** It has until then. What it runs in turn is to be done by then. */
+  readonly isLimited: (until: number) => void
+  /** It is left to its end. What it runs in turn is to come to its end. */
+  readonly isSpared: (cause: string | undefined) => void
+  /** It has been interrupted: what no interruption reaches is to end, too. */
+  readonly hasBeenStopped: () => void
+  /** It refused to stop and is left behind. */
+  readonly isAbandoned: () => void
+}
+
+/** The interruption comes first: what ends its waiting must not let it go on. */
+const interruptTask = (task: Task, until: number): void => {
+  task.owner?.isLimited(until)
+  task.fiber.interruptUnsafe()
+  task.owner?.hasBeenStopped()
+}
+
+/** So much earlier than a handler is given up, the runs within it have given up theirs: it would be named for them. */
+const longestLead = 50
+
+export class Running {
+  readonly graceMillis: number
+  /** The handler that the run is in. */
+  private readonly around: Holding | undefined
+  readonly operation: Limits.Operation | undefined
+  private readonly listeners = new Few<Listener>()
+  /** The step that the run is in. */
+  step: Leaving | undefined
+  private readonly tasks = new Few<Task>()
+  /** Those of the tasks that have had their grace period. Nobody waits for them any more. */
+  private lost: Set<Task> | undefined
+  private idle: Latch.Latch | undefined
+  /** Handlers alive, those of them that were given up, and those that are exclusive. */
+  private handlers = 0
+  private lostHandlers = 0
+  private exclusives = 0
+  /** When a task was told to stop: its grace period began then, and it gets no other. */
+  private told: Map<Task, number> | undefined
+  /** Whether the run is left, or has come to its end. */
+  isStopping = false
+  private readonly services: Context.Context<any>
+  /** Who waits for grace periods to be over. Few runs have one that begins. */
+  private helpers: Helpers | undefined
+  /** What the runs within its handlers have left behind. */
+  private within: Array<Event.Abandoned> | undefined
+  private readonly waited = new Few<Waited>()
+  /** In whose fiber the caller's observer runs, once it has taken its time. */
+  hooks: Worker | undefined
+  /** When the run was asked to stop softly, and whether the grace period that began then is over. */
+  softSince: number | undefined
+  private isSoftTimeUp = false
+  /** Whether it has been left: what is still alive is stopped, and waited for all at once. */
+  isLeft = false
+  private softTimer: Helpers | undefined
+
+  constructor(graceMillis: number, services: Context.Context<never>) {
+    this.graceMillis = graceMillis
+    this.around = Context.get(services, Limits.CurrentHolding)
+    this.operation = Context.get(services, Limits.CurrentOperation)
+    this.services = services as Context.Context<any>
+  }
+
+  /** Takes in a task, which is to be removed when its fiber has ended. */
+  add(task: Task): void {
+    this.tasks.add(task)
+    if (task.isHandler) this.handlers++
+    if (task.isExclusive) this.exclusives++
+    this.idle?.closeUnsafe()
+    if (this.isStopping) this.tell(task, task.startedAt)
+  }
+
+  /** Takes in work that the run waits for, while it takes its time. It is removed when it has ended. */
+  attend(work: Waited): void {
+    work.startedAt = this.now()
+    this.tasks.add(work)
+    this.waited.add(work)
+    this.idle?.closeUnsafe()
+    if (this.softSince !== undefined) this.hurry(work, this.softSince)
+  }
+
+  /** Work that is waited for has nothing more to do but to end. It has one grace period for that, in a run that goes on, too. */
+  closes(work: Waited): void {
+    if (this.softSince !== undefined) return this.hurry(work, this.softSince)
+    const since = this.now()
+    const left = this.until(since) - since
+    // A run that is left waits for all of it at once.
+    if (this.isLeft || !Number.isFinite(left)) return
+    this.tellAt(work, since)
+    const helpers = this.helpers ??= new Helpers(this.services)
+    const timer = helpers.after(left, { timeUp: () => work.leave(since) })
+    if (timer !== undefined) work.fiber.addObserver(() => helpers.stop(timer))
+  }
+
+  /** What a soft stop has left behind by now. */
+  get leftBehind(): ReadonlyArray<Event.Abandoned> {
+    const now = this.now()
+    return Array.from(
+      this.lost ?? [],
+      ({ id, kind, name, startedAt }) => ({ kind, id, name, ageMillis: now - startedAt })
+    )
+  }
+
+  /**
+   * The run is asked to stop softly: its connection is closed first, and from now on what it waits for has one grace
+   * period, all of it together.
+   */
+  softly(): void {
+    const since = this.softSince ??= this.now()
+    this.step?.hangUp()
+    this.waited.forEach((work) => this.hurry(work, since))
+  }
+
+  private hurry(work: Waited, since: number): void {
+    if (work.onSoftStop === "unaffected") return
+    if (work.onSoftStop === "none" || this.isSoftTimeUp) return work.leave(since)
+    const left = this.until(since) - this.now()
+    // A run that is left waits for all of it at once.
+    if (this.softTimer !== undefined || this.isLeft || !Number.isFinite(left)) return
+    this.softTimer = new Helpers(this.services)
+    const timeUp = () => {
+      this.isSoftTimeUp = true
+      this.waited.forEach((waited) => this.hurry(waited, since))
+    }
+    if (left <= 0) timeUp()
+    else this.softTimer.after(left, { timeUp })
+  }
+
+  private now(): number {
+    return Context.get(this.services, Clock.Clock).currentTimeMillisUnsafe()
+  }
+
+  /** A blocking handler itself is told by nothing but the time that passes. */
+  private tell(task: Task, now: number): void {
+    if (task.owner?.isBlocking === true) return this.spare(task, now)
+    this.tellAt(task, now)
+    interruptTask(task, this.innerUntil(now))
+  }
+
+  /** When its time began. Who has been told before has had a part of it. */
+  private tellAt(task: Task, since: number): number {
+    const told = this.told ??= new Map()
+    const began = Math.min(since, told.get(task) ?? since)
+    told.set(task, began)
+    return began
+  }
+
+  /** How long somebody is waited for who was told to stop at `since`. The handler around the run may have less time. */
+  until(since: number): number {
+    return Math.min(since + this.graceMillis, this.around?.until ?? Infinity)
+  }
+
+  private innerUntil(since: number): number {
+    return this.until(since) - Math.min(longestLead, this.graceMillis / 10)
+  }
+
+  remove(task: Task): void {
+    this.told?.delete(task)
+    if (!this.tasks.delete(task)) return
+    this.waited.delete(task as Waited)
+    if (this.lost?.delete(task) === true && task.isHandler) this.lostHandlers--
+    if (this.isIdle) this.idle?.openUnsafe()
+    if (!task.isHandler) return
+    this.handlers--
+    if (task.isExclusive) this.exclusives--
+    this.notify()
+  }
+
+  private notify(): void {
+    this.listeners.forEach((listener) => listener.changed())
+  }
+
+  /** A task may finish. Its grace period began at `since` all the same. */
+  spare(task: Task, since: number, cause?: string): void {
+    if (!this.tasks.has(task)) return
+    this.tellAt(task, since)
+    task.owner?.isLimited(this.innerUntil(since))
+    task.owner?.isSpared(cause)
+  }
+
+  /** Tells a task to stop. It has its grace period for that, which began at `since`; then it is given up. */
+  interrupt(task: Task, since: number, onGivenUp: () => void): void {
+    if (!this.tasks.has(task)) return
+    const began = this.tellAt(task, since)
+    interruptTask(task, this.innerUntil(began))
+    if (!this.tasks.has(task)) return
+    const left = Math.max(0, this.graceMillis - (since - began))
+    // A run that stops waits for all of them at once.
+    if (this.isStopping) return
+    const helpers = this.helpers ??= new Helpers(this.services)
+    const timer = helpers.after(left, {
+      timeUp: () => {
+        onGivenUp()
+        this.giveUp(task)
+      }
+    })
+    if (timer !== undefined) task.fiber.addObserver(() => helpers.stop(timer))
+  }
+
+  /** A task is not waited for any more: its grace period began at `since` and is over. */
+  leave(task: Task, since: number): void {
+    this.tellAt(task, since)
+    this.giveUp(task)
+  }
+
+  private giveUp(task: Task): void {
+    this.lose(task)
+    if (this.isIdle) this.idle?.openUnsafe()
+    this.notify()
+  }
+
+  /** A task that refused to stop for a whole grace period. The end of the run does not give it another. */
+  private lose(task: Task): void {
+    const lost = this.lost ??= new Set()
+    if (!this.tasks.has(task) || lost.has(task)) return
+    lost.add(task)
+    if (task.isHandler) this.lostHandlers++
+  }
+
+  /** Whether nothing is alive that is to be waited for. */
+  private get isIdle(): boolean {
+    return this.tasks.size === (this.lost?.size ?? 0)
+  }
+
+  /** Tells `listener` of each handler that has ended or was given up. */
+  listen(listener: Listener): void {
+    this.listeners.add(listener)
+  }
+
+  /** Tells it no more. */
+  unlisten(listener: Listener): void {
+    this.listeners.delete(listener)
+  }
+
+  /** Handlers other than the `holding` ones of a queue, of which `isExclusive` may be one. */
+  outsiders(holding: number, isExclusive: boolean): Outsiders {
+    if (this.handlers === holding && this.lostHandlers === 0 && this.exclusives === (isExclusive ? 1 : 0)) return nobody
+    return {
+      alive: this.handlers - holding,
+      occupying: this.handlers - this.lostHandlers - holding,
+      exclusive: this.exclusives - (isExclusive ? 1 : 0)
+    }
+  }
+
+  /** A run of this operation is left. An append that is under way has the same grace period, and no other after it. */
+  leftWith(since: number): void {
+    this.waited.forEach((work) => work.kind === "store" ? this.tell(work, since) : undefined)
+  }
+
+  /** The step in progress is left first, and then every handler stopped. It is to be asked for when that is to begin. */
+  end(exit: Exit.Exit<unknown, unknown>): Effect.Effect<unknown> {
+    // A reader that is still in a pull goes no further when the connection closes under it.
+    this.isStopping = true
+    this.isLeft = true
+    this.hooks?.close()
+    this.operation?.isLeft(this.now())
+    const left = this.step === undefined ? this.stopping() : Effect.andThen(this.step.leave(exit), this.stop)
+    return this.softTimer === undefined ? left : Effect.andThen(left, this.softTimer.close())
+  }
+
+  /** Stops every task and waits for them, within the grace period. What is still alive then is given up. */
+  get stop(): Effect.Effect<ReadonlyArray<Event.Abandoned>> {
+    return Effect.suspend(() => this.stopping())
+  }
+
+  /** As `stop`, which begins now. */
+  stopping(): Effect.Effect<ReadonlyArray<Event.Abandoned>> {
+    this.isStopping = true
+    const closed = this.helpers?.close() ?? Effect.void
+    const stopped = this.tasks.size === 0
+      ? this.withThoseWithin(Lists.none)
+      : Clock.currentTimeMillis.pipe(
+        Effect.flatMap((now) => this.stopAt(now)),
+        Effect.flatMap((abandoned) => this.withThoseWithin(abandoned))
+      )
+    return closed === Effect.void ? stopped : Effect.tap(stopped, closed)
+  }
+
+  private withThoseWithin(abandoned: ReadonlyArray<Event.Abandoned>): Effect.Effect<ReadonlyArray<Event.Abandoned>> {
+    if (this.within === undefined) return abandoned.length === 0 ? nobodyLeft : Effect.succeed(abandoned)
+    return Effect.succeed([...abandoned, ...this.within])
+  }
+
+  /** A run within the handler of a call has left something behind. Each run around it names it, by the calls that lead there. */
+  leftWithin(id: string, abandoned: ReadonlyArray<Event.Abandoned>): void {
+    const named = abandoned.map((entry) => ({ ...entry, path: [id, ...(entry.path ?? [entry.id])] }))
+    this.within = this.within === undefined ? named : this.within.concat(named)
+    this.around?.left(named)
+  }
+
+  private stopAt(now: number): Effect.Effect<ReadonlyArray<Event.Abandoned>> {
+    // Code of the caller's that ends the run it is a part of does not wait for itself.
+    const own = Fiber.getCurrent()
+    this.waited.forEach((work) => work.fiber === own ? this.remove(work) : undefined)
+    this.tasks.forEach((task) => this.tell(task, now))
+    const ends = Array.from(this.told ?? [], ([task, since]) => ({ task, at: this.until(since) }))
+    for (const { at, task } of ends) if (at <= now) this.lose(task)
+    const waited = this.isIdle ? Effect.void : this.outwait(ends.sort((one, other) => one.at - other.at))
+    return Effect.andThen(waited, Effect.suspend(() => this.abandon()))
+  }
+
+  /**
+   * Waits until nothing is alive but what has had its grace period. Those periods began at different times. What comes up
+   * meanwhile, such as the closing of a connection, has until the last of them is over.
+   */
+  private outwait(ends: ReadonlyArray<{ readonly task: Task; readonly at: number }>): Effect.Effect<void> {
+    const idle = this.idle ??= Latch.makeUnsafe(false)
+    return Effect.forEach(
+      ends,
+      ({ at, task }) => {
+        const left = at - this.now()
+        if (this.isIdle) return Effect.void
+        return Effect.map(left > 0 ? Effect.timeoutOption(idle.await, left) : Effect.void, () => this.lose(task))
+      },
+      { discard: true }
+    )
+  }
+
+  /** Blocking handlers have had their time, too: they are told to stop as well, and given one turn to do so. */
+  private abandon(): Effect.Effect<ReadonlyArray<Event.Abandoned>> {
+    if (this.tasks.size === 0) return nobodyLeft
+    this.tasks.forEach((task) => interruptTask(task, -Infinity))
+    return Effect.yieldNow.pipe(
+      Effect.andThen(Clock.currentTimeMillis),
+      Effect.map((now) => {
+        const abandoned = Array.from(
+          this.tasks.all,
+          ({ id, kind, name, startedAt }) => ({ kind, id, name, ageMillis: now - startedAt })
+        )
+        this.tasks.forEach((task) => task.owner?.isAbandoned())
+        this.tasks.clear()
+        this.told = undefined
+        this.lost = undefined
+        this.around?.left(abandoned)
+        this.operation?.left?.(abandoned)
+        return abandoned
+      }),
+      Effect.tap((abandoned) => abandoned.length === 0 ? Effect.void : report(abandoned)),
+      // Who has been given up is named: nobody else knows of them any more.
+      Effect.uninterruptible
+    )
+  }
+}
+
+const nobodyLeft = Effect.succeed<ReadonlyArray<Event.Abandoned>>(Lists.none)
+
+const report = (abandoned: ReadonlyArray<Event.Abandoned>): Effect.Effect<void> => {
+  const what = abandoned.every(({ kind }) => kind === "handler") ? "tool handlers" : "tool handlers or hooks"
+  return Effect.logWarning(`${abandoned.length} ${what} refused to stop and were abandoned`, abandoned)
+}
