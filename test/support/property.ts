@@ -2,9 +2,10 @@
  * Laws as properties of generated values. However a property fails, by what it says, by a defect, by interrupting itself
  * or by never ending, its message names the seed and says how to play it again.
  *
- * `HEDDLE_SEED` is the seed of all properties, chosen anew for each run without it; `HEDDLE_REPLAY` plays the one value
- * again that a failure names. Where `CI` is set each is held to all its values, and elsewhere to a tenth of them;
- * `HEDDLE_RUNS` is another share.
+ * `HEDDLE_SEED` is the seed of all properties. Without it each run chooses a new one, except where `CI` is set: there the
+ * verdict is one about the change, and is the same each time. `HEDDLE_REPLAY` plays the one value again that a failure
+ * names. Where `CI` is set each property is held to all its values, and elsewhere to a tenth of them; `HEDDLE_RUNS` is
+ * another share.
  */
 import { it } from "@effect/vitest"
 import * as Arbitrary from "effect/Arbitrary"
@@ -27,9 +28,11 @@ export interface Options {
 /** Generated collections hold ten members at most. */
 const size = 10
 
-const seedOfAll = process.env["HEDDLE_SEED"] ?? String(Math.floor(Math.random() * 2 ** 31))
+const isCI = process.env["CI"] !== undefined
 
-const share = Number(process.env["HEDDLE_RUNS"] ?? (process.env["CI"] === undefined ? 0.1 : 1))
+const seedOfAll = process.env["HEDDLE_SEED"] ?? (isCI ? "heddle" : String(Math.floor(Math.random() * 2 ** 31)))
+
+const share = Number(process.env["HEDDLE_RUNS"] ?? (isCI ? 1 : 0.1))
 
 /** How many values of so many a property is held to here. */
 export const shareOf = (runs: number): number => Math.ceil(runs * share)
