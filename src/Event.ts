@@ -13,7 +13,6 @@ import * as Json from "./internal/json.ts"
 import * as Message from "./Message.ts"
 import * as Response from "./Response.ts"
 import * as Thread from "./Thread.ts"
-import type * as Tool from "./Tool.ts"
 
 /**
  * How a turn or a run was ended by a tool: a question, a halt of the tool's own, or a failure under
@@ -283,7 +282,7 @@ const ToolOutcome = Schema.Union([
     defaultAnswer: Schema.optionalKey(Json.Opaque)
   }),
   Schema.TaggedStruct("Halt", { reason: Schema.String, result: Json.Opaque })
-]) satisfies Schema.Schema<Tool.Outcome>
+])
 
 const adapterEvents = [
   Schema.TaggedStruct("MessageStarted", { message: Message.Message }),

@@ -7,7 +7,6 @@
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import * as FinishReasons from "./internal/hear/finishReason.ts"
-import * as Usages from "./internal/hear/usage.ts"
 import * as Json from "./internal/json.ts"
 import * as Message from "./Message.ts"
 
@@ -58,7 +57,11 @@ export const Usage = Schema.Struct({ ...counts, toolUsage: Json.Metadata, extra:
  */
 export type Usage = (typeof Usage)["Type"]
 
-const isCountName = (name: string): name is keyof typeof counts => Object.hasOwn(counts, name)
+type CountName = keyof typeof counts
+
+const countNames = Object.keys(counts) as ReadonlyArray<CountName>
+
+const isCountName = (name: string): name is CountName => Object.hasOwn(counts, name)
 
 /**
  * Usage from any record: known keys that hold a finite number are taken, everything else goes to `extra`. Total: it
@@ -80,10 +83,7 @@ const isCountName = (name: string): name is keyof typeof counts => Object.hasOwn
  * @since 0.1.0
  */
 export const usage = (input: Readonly<Record<string, unknown>>): Usage => {
-  const known = Object.fromEntries(Usages.names.map((name) => [name, null])) as Record<
-    keyof typeof counts,
-    number | null
-  >
+  const known = Object.fromEntries(countNames.map((name) => [name, null])) as Record<CountName, number | null>
   let toolUsage: Usage["toolUsage"] = {}
   const extra: Array<readonly [string, unknown]> = []
   for (const [name, value] of Object.entries(input)) {
@@ -96,13 +96,27 @@ export const usage = (input: Readonly<Record<string, unknown>>): Usage => {
   return { ...known, toolUsage, extra: Object.fromEntries(extra) }
 }
 
+const bothCounts = (left: number | null, right: number | null): number | null =>
+  left === null ? right : right === null ? left : left + right
+
+const both = (left: Usage, right: Usage): Usage => ({
+  ...left,
+  ...Object.fromEntries(countNames.map((name) => [name, bothCounts(left[name], right[name])])),
+  toolUsage: { ...left.toolUsage, ...right.toolUsage },
+  extra: { ...left.extra, ...right.extra }
+})
+
 /**
  * The usage of several turns together. A figure that no turn reported stays `null`.
  *
  * @category combinators
  * @since 0.1.0
  */
-export const sumUsage: (usages: Iterable<Usage | null>) => Usage | null = Usages.sum
+export const sumUsage = (usages: Iterable<Usage | null>): Usage | null => {
+  let total: Usage | null = null
+  for (const next of usages) total = total === null || next === null ? total ?? next : both(total, next)
+  return total
+}
 
 /**
  * One model turn. `toolCalls` stand in the order in which the model opened them; `finishReason` is normalised and

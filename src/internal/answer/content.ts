@@ -2,12 +2,24 @@
  * Results that are made of parts: what a handler gives in place of a value when the model is to see an image or a file.
  * They carry an invisible mark, like outcomes, so that a handler may return any object of its own.
  */
-import type * as Message from "../../Message.ts"
 import * as Json from "../json.ts"
 import * as Outcomes from "./outcome.ts"
 
-/** What a part of a result may be: the model's reasoning is none. */
-export type Part = Exclude<Message.Part, { readonly type: "reasoning" }>
+interface Media {
+  readonly url?: string
+  readonly data?: string
+  readonly mediaType?: string
+  readonly metadata?: Json.JsonObject
+}
+
+/** A part of a result: every `Message.Part` but the model's reasoning. */
+export type Part =
+  | { readonly type: "text"; readonly text: string }
+  | Media & { readonly type: "image" }
+  | Media & { readonly type: "file"; readonly filename?: string }
+
+/** A part of a message, which may be the model's reasoning. */
+type MessagePart = Part | { readonly type: "reasoning"; readonly text: string }
 
 /** A result that is made of parts. Public as `Tool.Content`. */
 export interface Content {
@@ -32,8 +44,8 @@ const copied = (part: unknown): unknown => {
 }
 
 /** Copies of parts. */
-export const owned = (parts: ReadonlyArray<Message.Part>): ReadonlyArray<Message.Part> =>
-  parts.map((part) => part.type === "reasoning" ? part : copied(part) as Part)
+export const owned = <P extends MessagePart>(parts: ReadonlyArray<P>): ReadonlyArray<P> =>
+  parts.map((part) => part.type === "reasoning" ? part : copied(part) as P)
 
 const problem = (part: unknown): string | undefined => {
   const { data, filename, mediaType, text, type, url } = Json.isObject(part) ? part : {}
@@ -46,7 +58,7 @@ const problem = (part: unknown): string | undefined => {
 }
 
 /** Throws a `TypeError` that names the part that cannot be used. */
-export const make = (parts: ReadonlyArray<Message.Part>): Content => {
+export const make = (parts: ReadonlyArray<MessagePart>): Content => {
   if (!Array.isArray(parts)) throw new TypeError("Tool.content takes a list of parts")
   const own = Array.from(parts as ReadonlyArray<unknown>, copied)
   for (const [index, part] of own.entries()) {

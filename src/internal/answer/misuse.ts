@@ -2,8 +2,7 @@
  * Functions of the caller's that are `async` where an Effect or a value is wanted. The types forbid it, and programs
  * without types do it. The promise is observed, so that a rejection ends no process, and the error says how to mend it.
  */
-import type * as Message from "../../Message.ts"
-import { type ToolError, toolError } from "./toolError.ts"
+import { type CallNamed, type ToolError, toolError } from "./toolError.ts"
 
 /** What is not called here stays as lazy as it is: a promise of another kind may begin its work with its `then`. */
 const isNative = (value: object): value is Promise<unknown> =>
@@ -32,7 +31,7 @@ export const promised = (subject: string, value: unknown, wanted = "return an Ef
 export const promisedOutcome = (
   subject: string,
   value: unknown,
-  call: Pick<Message.ToolCall, "id" | "name">
+  call: CallNamed
 ): ToolError | undefined => {
   const cause = promised(subject, value)
   return cause === undefined ? undefined : toolError("invalid_return", call, { detail: cause.message, cause: value })

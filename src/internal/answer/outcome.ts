@@ -2,18 +2,31 @@
  * Telling an outcome from data that merely looks like one. Outcomes that handlers return are marked by an invisible
  * property, so that a handler may return any object of its own; what an executor yields is checked by shape.
  */
-import type * as Tool from "../../Tool.ts"
 import * as Json from "../json.ts"
+
+/** The four outcomes of a call, by their fields. Public as `Tool.Outcome`, which knows the types of a tool as well. */
+export type Outcome =
+  | { readonly _tag: "Ok"; readonly value: unknown }
+  | { readonly _tag: "Error"; readonly error: unknown }
+  | {
+    readonly _tag: "AskUser"
+    readonly question: string
+    readonly opts: ReadonlyArray<unknown>
+    readonly answerSchema?: Record<string, unknown>
+    readonly withinMillis?: number
+    readonly defaultAnswer?: unknown
+  }
+  | { readonly _tag: "Halt"; readonly reason: string; readonly result: unknown }
 
 const mark = Symbol.for("heddle/Tool/Outcome")
 
 export const brand = <O extends object>(outcome: O): O => Object.defineProperty(outcome, mark, { value: true })
 
-export const isBranded = (value: unknown): value is Tool.Outcome =>
+export const isBranded = (value: unknown): value is Outcome =>
   typeof value === "object" && value !== null && mark in value
 
 /** Whether a value has one of the four legal shapes, with the fields a consumer relies on. */
-export const isWellFormed = (value: unknown): value is Tool.Outcome => {
+export const isWellFormed = (value: unknown): value is Outcome => {
   if (!Json.isObject(value)) return false
   switch (value["_tag"]) {
     case "Ok":

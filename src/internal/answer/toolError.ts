@@ -1,6 +1,5 @@
 /** The error of a call that nobody reported. Public as `Tool.ToolError`. */
 import * as Schema from "effect/Schema"
-import type * as Message from "../../Message.ts"
 import * as Json from "../json.ts"
 
 /**
@@ -45,15 +44,21 @@ export class ToolError extends Schema.TaggedError<ToolError>("heddle/Tool/ToolEr
   }
 }
 
+/** A call, as far as an error names it. */
+export interface CallNamed {
+  readonly id: string
+  readonly name: string
+}
+
 /** The error of one call. */
 export const toolError = (
   reason: ToolError["reason"],
-  call: Pick<Message.ToolCall, "id" | "name">,
+  call: CallNamed,
   fields: Partial<Pick<ToolError, "detail" | "cause" | "metadata">> = {}
 ): ToolError => new ToolError({ reason, toolName: call.name, toolCallId: call.id, ...fields })
 
 /** The error of a call that took longer than it may. `subject` is what took so long, where that is not the call itself. */
-export const timedOut = (call: Pick<Message.ToolCall, "id" | "name">, millis: number, subject = ""): ToolError =>
+export const timedOut = (call: CallNamed, millis: number, subject = ""): ToolError =>
   toolError("timeout", call, { detail: `${subject}timed out after ${millis} ms` })
 
 /** Reasons for which a call was not run, or not to its end. */

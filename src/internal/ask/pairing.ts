@@ -3,9 +3,22 @@
  * answer, an answer has no call, or anything stands between the two: what is wrong with one is found here, and mended.
  */
 import type * as Message from "../../Message.ts"
-import type * as Thread from "../../Thread.ts"
 import { toolError } from "../answer/toolError.ts"
 import * as Json from "../json.ts"
+
+/** What is wrong with an input, and where. Public as `Thread.Issue`. */
+interface Issue {
+  readonly path: string
+  readonly reason: string
+}
+
+/** What was done about one fault. Public as `Thread.Repair`. */
+interface Repair {
+  readonly kind: "answered" | "dropped" | "moved"
+  readonly index: number
+  readonly toolCallId: string
+  readonly reason: string
+}
 
 /**
  * What is wrong at one place: a call without an answer, an answer without a call, a second answer, or an answer that
@@ -120,7 +133,7 @@ const reasons: { readonly [Kind in Fault["kind"]]: (fault: Fault) => string } = 
     "that makes the call, or use Thread.repair, which moves it there"
 }
 
-const issueOf = (fault: Fault): Thread.Issue => ({
+const issueOf = (fault: Fault): Issue => ({
   path: fault.kind === "unanswered"
     ? `messages[${fault.index}].toolCalls[${fault.position}]`
     : `messages[${fault.index}].toolCallId`,
@@ -128,8 +141,7 @@ const issueOf = (fault: Fault): Thread.Issue => ({
 })
 
 /** Why a conversation cannot be sent as it is: each call without its one answer, each answer without its call. */
-export const issues = (messages: ReadonlyArray<Message.Input>): ReadonlyArray<Thread.Issue> =>
-  faults(messages).map(issueOf)
+export const issues = (messages: ReadonlyArray<Message.Input>): ReadonlyArray<Issue> => faults(messages).map(issueOf)
 
 const detail = "the conversation went on without an answer"
 
@@ -145,7 +157,7 @@ const cancelled = ({ id, name }: Message.ToolCall): Message.Message => {
   }
 }
 
-const repairOf = ({ index, kind, toolCallId }: Fault): Thread.Repair => {
+const repairOf = ({ index, kind, toolCallId }: Fault): Repair => {
   switch (kind) {
     case "unanswered":
       return { kind: "answered", index, toolCallId, reason: "the call had no answer: it is answered as cancelled" }
@@ -174,7 +186,7 @@ const missing = (
 /** The messages with one answer for each call, right behind it, and what was done for that. */
 export const repaired = (
   messages: ReadonlyArray<Message.Input>
-): { readonly messages: ReadonlyArray<Message.Input>; readonly repairs: ReadonlyArray<Thread.Repair> } => {
+): { readonly messages: ReadonlyArray<Message.Input>; readonly repairs: ReadonlyArray<Repair> } => {
   const found = faults(messages)
   if (found.length === 0) return { messages, repairs: [] }
   const answers = missing(found, messages)

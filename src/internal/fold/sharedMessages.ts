@@ -4,9 +4,15 @@
  * keeps the thread of each of its steps; were each a list of its own, they would take room by the square of the turns.
  */
 import type * as Message from "../../Message.ts"
-import type * as Thread from "../../Thread.ts"
+import type * as Json from "../json.ts"
 
 type Messages = ReadonlyArray<Message.Message>
+
+/** Public as `Thread.Thread`. */
+export interface Thread {
+  readonly messages: Messages
+  readonly metadata: Json.JsonObject
+}
 
 /**
  * What a thread has of a log: its beginning, up to the thread's length. Where the end of a thread was written anew, the
@@ -24,9 +30,9 @@ interface Share {
  * What is constructed is what is given, so that a class can add a private field to it. A weak map would do as well, but the
  * collector goes through one with some hundred young threads at each of its passes.
  */
-const Given = function(thread: Thread.Thread): Thread.Thread {
+const Given = function(thread: Thread): Thread {
   return thread
-} as unknown as new(thread: Thread.Thread) => Thread.Thread
+} as unknown as new(thread: Thread) => Thread
 
 /** From how many messages on they are worth sharing: whoever prints a thread sees a list, and of one that shares a getter. */
 const many = 128
@@ -35,7 +41,7 @@ const many = 128
 class Sharing extends Given {
   readonly #share: Share
 
-  constructor(thread: Thread.Thread, share: Share) {
+  constructor(thread: Thread, share: Share) {
     super(thread)
     this.#share = share
   }
@@ -56,19 +62,19 @@ const listOf = (own: Share): Messages => {
 }
 
 /** The share of a thread that is many messages long. */
-const shareOf = (thread: Thread.Thread): Share =>
+const shareOf = (thread: Thread): Share =>
   Sharing.of(thread) ??
     { base: undefined, from: 0, log: Array.from(thread.messages), length: thread.messages.length, list: undefined }
 
 /** A share that the next message may be added to. Where another thread has grown on from here, it gets a log of its own. */
-const growing = (thread: Thread.Thread): Share => {
+const growing = (thread: Thread): Share => {
   const own = shareOf(thread)
   return own.log.length === own.length - own.from
     ? own
     : { base: undefined, from: 0, log: Array.from(list(thread)), length: own.length, list: undefined }
 }
 
-const sharing = (own: Share, metadata: Thread.Thread["metadata"]): Thread.Thread =>
+const sharing = (own: Share, metadata: Json.JsonObject): Thread =>
   new Sharing({
     // It knows its share by itself: it may be asked through a proxy, which is another object.
     get messages() {
@@ -78,13 +84,13 @@ const sharing = (own: Share, metadata: Thread.Thread["metadata"]): Thread.Thread
   }, own)
 
 /** The thread with messages added at its end, as plain data. */
-export const longer = (thread: Thread.Thread, more: Messages): Thread.Thread => ({
+export const longer = (thread: Thread, more: Messages): Thread => ({
   messages: list(thread).concat(more),
   metadata: thread.metadata
 })
 
 /** The thread with messages added at its end, of which there may be many others. */
-export const grown = (thread: Thread.Thread, more: Messages): Thread.Thread => {
+export const grown = (thread: Thread, more: Messages): Thread => {
   if (length(thread) + more.length < many) return longer(thread, more)
   const { base, from, log } = growing(thread)
   for (const message of more) log.push(message)
@@ -92,7 +98,7 @@ export const grown = (thread: Thread.Thread, more: Messages): Thread.Thread => {
 }
 
 /** The first messages of the thread, up to a position, and others behind them. What is before the position is shared. */
-export const respoken = (thread: Thread.Thread, position: number, behind: Messages): Thread.Thread => {
+export const respoken = (thread: Thread, position: number, behind: Messages): Thread => {
   if (position + behind.length < many) {
     return { messages: list(thread).slice(0, position).concat(behind), metadata: thread.metadata }
   }
@@ -103,7 +109,7 @@ export const respoken = (thread: Thread.Thread, position: number, behind: Messag
 }
 
 /** The position of the last message of which something is so, or -1. */
-export const findLastIndex = (thread: Thread.Thread, isSo: (message: Message.Message) => boolean): number => {
+export const findLastIndex = (thread: Thread, isSo: (message: Message.Message) => boolean): number => {
   let end = length(thread)
   for (let share = Sharing.of(thread); share !== undefined; share = share.base) {
     for (let index = end - 1; index >= share.from; index--) {
@@ -116,13 +122,13 @@ export const findLastIndex = (thread: Thread.Thread, isSo: (message: Message.Mes
 }
 
 /** The messages, for whoever does not keep them: the thread does not hold on to the list for their sake. */
-export const list = (thread: Thread.Thread): Messages => {
+export const list = (thread: Thread): Messages => {
   const own = Sharing.of(thread)
   return own === undefined ? thread.messages : own.list ?? listOf(own)
 }
 
 /** The messages from a position on. */
-export const since = (thread: Thread.Thread, position: number): Messages => {
+export const since = (thread: Thread, position: number): Messages => {
   const own = Sharing.of(thread)
   return own === undefined || position < own.from
     ? list(thread).slice(position)
@@ -130,11 +136,11 @@ export const since = (thread: Thread.Thread, position: number): Messages => {
 }
 
 /** The same thread as plain data, which whoever prints it can see: a getter is not asked for that. */
-export const plain = (thread: Thread.Thread): Thread.Thread =>
+export const plain = (thread: Thread): Thread =>
   Sharing.of(thread) !== undefined ? { messages: list(thread), metadata: thread.metadata } : thread
 
 /** How many messages there are. */
-export const length = (thread: Thread.Thread): number => Sharing.of(thread)?.length ?? thread.messages.length
+export const length = (thread: Thread): number => Sharing.of(thread)?.length ?? thread.messages.length
 
 /** Whether a value of anybody's has messages. */
 export const hasMessages = (thread: object): boolean =>

@@ -7,7 +7,6 @@
 import * as Cause from "effect/Cause"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
-import type * as Event from "../../Event.ts"
 import { errorFields, reasonOf } from "../answer/errorFields.ts"
 import * as CallArguments from "../hear/callArguments.ts"
 import * as Json from "../json.ts"
@@ -99,33 +98,46 @@ const membersOf = (value: object, without: ReadonlyArray<string> = []): Members 
     return isLeftOut(key, member) ? [] : [[key, member] as const]
   })
 
+/** What is read of a result (`Event.ChatResult`). */
+interface ChatResult extends Json.JsonObject {
+  readonly thread: Log.Thread
+  readonly steps: ReadonlyArray<{ readonly response: unknown; readonly thread: Log.Thread }>
+  readonly finalResponse: unknown
+}
+
+/** What is read of the last event of a run. */
+interface ChatCompleted extends Json.JsonObject {
+  readonly result: ChatResult
+  readonly messages?: ReadonlyArray<unknown>
+}
+
 const isStep = (value: Json.JsonObject): boolean =>
   value["_tag"] === "StepCompleted" && Array.isArray(value["messages"]) && Json.isObject(value["thread"])
 
-const isResult = (value: Json.JsonObject): value is Event.ChatResult & Json.JsonObject =>
+const isResult = (value: Json.JsonObject): value is ChatResult =>
   Array.isArray(value["steps"]) && Json.isObject(value["thread"]) && Json.isObject(value["outcome"]) &&
   typeof value["haltedReason"] === "string"
 
-const isChat = (value: Json.JsonObject): value is Event.Of<"ChatCompleted"> & Json.JsonObject =>
+const isChat = (value: Json.JsonObject): value is ChatCompleted =>
   value["_tag"] === "ChatCompleted" && Json.isObject(value["result"]) && isResult(value["result"])
 
 /** What came to the thread behind the last step: an event that was made by hand may not say so. */
-const behind = ({ messages, result }: Event.Of<"ChatCompleted">): Members => {
+const behind = ({ messages, result }: ChatCompleted): Members => {
   const last = result.steps.at(-1)
   const added = messages ?? (last === undefined ? [] : Log.since(result.thread, Log.length(last.thread)))
   return added.length === 0 ? [] : [["messages", added]]
 }
 
 /** What of a result its steps say as well. */
-const repeated = ({ finalResponse, steps }: Event.ChatResult): ReadonlyArray<string> =>
+const repeated = ({ finalResponse, steps }: ChatResult): ReadonlyArray<string> =>
   finalResponse === (steps.at(-1)?.response ?? null) ? ["steps", "finalResponse"] : ["steps"]
 
 /** A result without its thread and its steps, and without the response of the last of them, which is its own. */
-const end = (result: Event.ChatResult): Json.JsonObject =>
+const end = (result: ChatResult): Json.JsonObject =>
   Object.fromEntries(membersOf(result, ["thread", ...repeated(result)]))
 
 /** Of a whole run that a handler yields, each step without its thread: the result has the last one. */
-const whole = (result: Event.ChatResult & Json.JsonObject): Members => [
+const whole = (result: ChatResult): Members => [
   ...membersOf(result, repeated(result)),
   [
     "steps",

@@ -4,8 +4,7 @@
  */
 import * as Effect from "effect/Effect"
 import * as Scope from "effect/Scope"
-import type * as Response from "../../Response.ts"
-import * as Usages from "../hear/usage.ts"
+import * as Response from "../../Response.ts"
 
 /** Where the usage of a run is found: that of its steps, of replies that broke and were asked for again, and of the one it is in. */
 export interface Used {
@@ -35,16 +34,16 @@ export class Spending {
   /** What the runs within it have used. */
   private get within(): Response.Usage | null {
     const alive = this.alive === undefined ? [] : Array.from(this.alive, (spending) => spending.total)
-    return Usages.sum([this.ended, ...alive])
+    return Response.sumUsage([this.ended, ...alive])
   }
 
   private get own(): Response.Usage | null {
-    return this.used === undefined ? null : Usages.sum(usages(this.used))
+    return this.used === undefined ? null : Response.sumUsage(usages(this.used))
   }
 
   /** What it has used itself, and all runs within it, at any depth. */
   get total(): Response.Usage | null {
-    return Usages.sum([this.own, this.within])
+    return Response.sumUsage([this.own, this.within])
   }
 
   /** What the operation has used that this run is a part of, which may be itself alone. */
@@ -63,7 +62,7 @@ export class Spending {
 
   private left(spending: Spending): void {
     if (this.alive?.delete(spending) !== true) return
-    this.ended = Usages.sum([this.ended, spending.total])
+    this.ended = Response.sumUsage([this.ended, spending.total])
   }
 }
 
