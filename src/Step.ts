@@ -17,7 +17,7 @@ import type * as Event from "./Event.ts"
 import * as Settings from "./internal/ask/options.ts"
 import * as Pairing from "./internal/ask/pairing.ts"
 import * as Request from "./internal/ask/request.ts"
-import * as EngineErrors from "./internal/decide/engineError.ts"
+import * as Plan from "./internal/decide/plan.ts"
 import * as Toolbox from "./internal/declare/toolbox.ts"
 import * as Turn from "./internal/loop/runEnvironment.ts"
 import * as Pulled from "./internal/loop/scopedPull.ts"
@@ -36,7 +36,7 @@ import type * as Tool from "./Tool.ts"
  * @category errors
  * @since 0.1.0
  */
-export const EngineError = EngineErrors.EngineError
+export const EngineError = Plan.EngineError
 
 /**
  * @see {@link EngineError}
@@ -44,7 +44,7 @@ export const EngineError = EngineErrors.EngineError
  * @category errors
  * @since 0.1.0
  */
-export type EngineError = EngineErrors.EngineError
+export type EngineError = Plan.EngineError
 
 /**
  * Why a step could not be started. What goes wrong after the model's first event is told in the step's result.
@@ -147,7 +147,7 @@ export const prepare = <Tools extends ReadonlyArray<Tool.Any>, E, R>(
   })
 
 /** What of a run can be said before it is entered. */
-interface Plan<E, R> {
+interface Ready<E, R> {
   readonly thread: Thread.Thread
   readonly made: Pick<Turn.Run<E, R>, "adapter" | "settings" | "template" | "tools">
   readonly options: Options<ReadonlyArray<Tool.Any>, E, R>
@@ -156,7 +156,7 @@ interface Plan<E, R> {
 /** Enters a run: what it holds is returned when the scope closes. */
 const enter = <E, R>(
   context: Context.Context<R>,
-  { made, options, thread }: Plan<E, R>,
+  { made, options, thread }: Ready<E, R>,
   scope: Scope.Scope,
   spanName: string
 ): Effect.Effect<Prepared<E, R>, never, R> => {
@@ -183,7 +183,7 @@ const enter = <E, R>(
               settings,
               template,
               tools,
-              startsEarly: mode === "auto" && Toolbox.all(tools).some((tool) => Turn.mayStart(tool, policy)),
+              startsEarly: mode === "auto" && Toolbox.all(tools).some((tool) => Plan.mayStartEarly(tool, policy)),
               view: options,
               retryReply: options.retryReply ?? undefined,
               running,

@@ -17,9 +17,7 @@ import type * as Event from "./Event.ts"
 import * as Executor from "./Executor.ts"
 import type * as Answer from "./internal/answer/answer.ts"
 import * as Settings from "./internal/ask/options.ts"
-import { type EngineError, unknownTool } from "./internal/decide/engineError.ts"
 import * as Plan from "./internal/decide/plan.ts"
-import * as Compact from "./internal/declare/compact.ts"
 import * as Toolbox from "./internal/declare/toolbox.ts"
 import * as ToolEvents from "./internal/fold/toolEvents.ts"
 import * as Pulled from "./internal/loop/scopedPull.ts"
@@ -185,7 +183,7 @@ interface Prepared<E, R> {
   readonly settings: Settings.Settings<E, R>
   readonly tools: Toolbox.Toolbox
   readonly calls: ReadonlyArray<Message.ToolCall>
-  readonly unknown: EngineError | undefined
+  readonly unknown: Plan.EngineError | undefined
 }
 
 const toCall = (call: Call): Message.ToolCall => ({
@@ -205,8 +203,7 @@ const prepare = <E, R>(
     const settings = { ...resolved, approved: new Set(options.approved) }
     const byName = Toolbox.make(defaults.tools ?? [], tools)
     const normalised = calls.map(toCall)
-    const named = normalised.filter((call) => Compact.help(call, byName) === undefined)
-    const unknown = settings.policy.unknownTool === "failTurn" ? unknownTool(named, byName) : undefined
+    const unknown = Plan.failing(normalised, byName, settings.policy)
     return Effect.succeed({ settings, tools: byName, calls: normalised, unknown })
   })
 
@@ -304,7 +301,7 @@ export const run = <const Tools extends ReadonlyArray<Tool.Any>, E = never, R = 
   calls: ReadonlyArray<Call>,
   tools: Tools,
   options: Options<E, R, Tool.Failure<Tools[number]>> = {}
-): Effect.Effect<Result, EngineError | E | Tool.Fatal<Tools[number]>, R | ServicesOf<Tools>> =>
+): Effect.Effect<Result, Plan.EngineError | E | Tool.Fatal<Tools[number]>, R | ServicesOf<Tools>> =>
   Effect.scopedWith((scope) =>
     Effect.gen(function*() {
       const prepared = yield* prepare(calls, tools, options)

@@ -9,14 +9,7 @@ import * as Fiber from "effect/Fiber"
 import type * as Encoder from "../Encoder.ts"
 import * as Misuse from "./answer/misuse.ts"
 
-/** What `evaluate` gives; what it throws is a defect. */
-export const attempt = <A, E, R>(evaluate: () => Effect.Effect<A, E, R>): Effect.Effect<A, E, R> => {
-  try {
-    return evaluate()
-  } catch (defect) {
-    return Exit.die(defect)
-  }
-}
+export const attempt = Misuse.attempt
 
 const success = Object.getPrototypeOf(Exit.void)
 
@@ -85,12 +78,4 @@ export const isEffect = (value: unknown): value is Effect.Effect<unknown, unknow
 export const asEffect = <A, E, R>(given: A | Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
   isEffect(given) ? given as Effect.Effect<A, E, R> : Exit.succeed(given)
 
-/** As `asEffect`, for what a function of the caller's gave: a promise is neither, and a defect that names `subject`. */
-export const toEffect = <A, E, R>(
-  given: A | Effect.Effect<A, E, R>,
-  subject: string,
-  wanted?: string
-): Effect.Effect<A, E, R> => {
-  const mistake = isEffect(given) ? undefined : Misuse.promised(subject, given, wanted)
-  return mistake === undefined ? asEffect(given) : Exit.die(mistake)
-}
+export const toEffect = Misuse.toEffect

@@ -1,28 +1,40 @@
 /**
- * What to do with each call of a turn, decided before any of them runs: run it with these arguments, alone or shared,
- * or answer it without running it because it names no tool, its arguments are unusable or the answer is known. What
- * needs no code of the caller's is planned when the turn is opened; arguments are decoded when it begins.
+ * What becomes of each call of a reply: it runs, it is refused with an error (an unknown tool, unusable arguments), it is
+ * handed over to the caller, or it is cancelled because the reply is not acted on. No call is left out, so that the
+ * history stays valid however the reply ended. What needs no code of the caller's is decided when the turn is opened;
+ * arguments are decoded when it begins.
  */
 import * as Cause from "effect/Cause"
+import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
+import * as Schema from "effect/Schema"
+import type * as Event from "../../Event.ts"
 import type * as Message from "../../Message.ts"
 import type * as Policy from "../../Policy.ts"
+import type * as Response from "../../Response.ts"
 import type * as Tool from "../../Tool.ts"
+import * as Cut from "../answer/cut.ts"
+import * as Misuse from "../answer/misuse.ts"
+import * as OpenCalls from "../answer/openCalls.ts"
 import { timedOut, ToolError, toolError } from "../answer/toolError.ts"
 import * as Compact from "../declare/compact.ts"
 import * as Toolbox from "../declare/toolbox.ts"
 import * as CallArguments from "../hear/callArguments.ts"
-import * as Now from "../now.ts"
+import * as Json from "../json.ts"
+
+type Calls = ReadonlyArray<Message.ToolCall>
 
 /** A call of a tool that exists. Whether its arguments fit shows when they are decoded. */
 export interface Decode {
   readonly _tag: "Decode"
+  /** The position of the call in its turn. */
   readonly index: number
   readonly call: Message.ToolCall
   readonly tool: Tool.Any
 }
 
+/** A call that is run. */
 export interface Run {
   readonly _tag: "Run"
   readonly index: number
@@ -33,6 +45,7 @@ export interface Run {
   readonly isBlocking: boolean
 }
 
+/** A call that is answered without running it: with an error, or with an answer that is known. */
 interface Refuse {
   readonly _tag: "Refuse"
   readonly index: number
@@ -41,7 +54,7 @@ interface Refuse {
   readonly outcome: Tool.Outcome
 }
 
-/** A call of a turn that is not acted on: it is answered, so that history stays valid. */
+/** A call of a turn that is not acted on. */
 export interface Cancel {
   readonly _tag: "Cancel"
   readonly index: number
@@ -58,6 +71,55 @@ export type Job = Decode | Refuse | Cancel
 /** A call as it is acted on. */
 export type Decided = Run | Refuse | Cancel
 
+/** What the calls of a turn are decided by. */
+export interface Rules {
+  readonly mode: "auto" | "manual"
+  readonly tools: Toolbox.Toolbox
+  readonly settings: { readonly policy: Policy.Policy }
+}
+
+/**
+ * The run cannot be driven as asked: there is no adapter, or a call names a tool that does not exist under a policy
+ * that fails the turn. `metadata` names what is missing. Public as `Step.EngineError`.
+ *
+ * @category errors
+ * @since 0.1.0
+ */
+export class EngineError extends Schema.TaggedError<EngineError>("heddle/Step/EngineError")("EngineError", {
+  reason: Schema.Literals(["missing_adapter", "unknown_tool"]),
+  detail: Schema.optionalKey(Schema.String),
+  metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))
+}) {
+  override get message(): string {
+    return this.detail ?? `engine error: ${this.reason}`
+  }
+}
+
+/** Under a policy that fails the turn, one unknown name keeps every tool of the turn from running: the error of the turn. */
+export const failing = (
+  calls: Calls,
+  tools: Toolbox.Toolbox,
+  policy: Policy.Policy
+): EngineError | undefined => {
+  if (policy.unknownTool === "answer") return undefined
+  const unknown = calls.find((call) =>
+    Toolbox.find(tools, call.name) === undefined && Compact.help(call, tools) === undefined
+  )
+  if (unknown === undefined) return undefined
+  return new EngineError({
+    reason: "unknown_tool",
+    detail: `tool ${unknown.name} not in engine.tools`,
+    metadata: { toolName: unknown.name }
+  })
+}
+
+/** Whether a call of a tool may start before the reply that makes it has ended. */
+export const mayStartEarly = (tool: Tool.Any, { start }: Pick<Policy.Policy, "start">): boolean =>
+  start !== "afterTurn" && !tool.manual && (tool.approval ?? false) === false &&
+  (start === "onCallReady" || tool.readOnly)
+
+// One call, before it runs.
+
 const lostReasons: { readonly [Reason in Message.ArgumentsLost]: string } = {
   json_decode_error: "the arguments are not valid JSON",
   missing_fragments: "the arguments never arrived",
@@ -66,46 +128,56 @@ const lostReasons: { readonly [Reason in Message.ArgumentsLost]: string } = {
   too_deep: `the arguments nest deeper than ${CallArguments.deepest} levels`
 }
 
-const unknownTool = (call: Message.ToolCall, tools: Toolbox.Toolbox): Tool.ToolError => {
+const lostArguments = (call: Message.ToolCall, reason: Message.ArgumentsLost): Tool.ToolError =>
+  toolError(reason === "truncated" ? "truncated_arguments" : "invalid_arguments", call, { detail: lostReasons[reason] })
+
+const noSuchTool = (call: Message.ToolCall, tools: Toolbox.Toolbox): Tool.ToolError => {
   const names = Toolbox.all(tools).map((tool) => tool.name)
   return toolError("unknown_tool", call, {
     detail: names.length === 0 ? "there are no tools" : `the tools are ${names.join(", ")}`
   })
 }
 
-const lostArguments = (call: Message.ToolCall, reason: Message.ArgumentsLost): Tool.ToolError =>
-  toolError(reason === "truncated" ? "truncated_arguments" : "invalid_arguments", call, { detail: lostReasons[reason] })
-
-/** Exclusiveness may depend on the arguments. Whatever a function does but say "shared", the call runs alone: it is safe. */
-const runnable = (job: Decode, args: unknown, policy: Policy.Policy): Effect.Effect<Run> => {
-  const { tool } = job
-  const { concurrency = policy.concurrency, interrupt = policy.interrupt } = tool
-  const isBlocking = interrupt === "block"
-  if (typeof concurrency === "string") return Effect.succeed(run(job, args, isBlocking, concurrency === "exclusive"))
-  return Effect.matchCauseEffectEager(
-    Now.attempt(() =>
-      Now.map(Now.toEffect(concurrency(args), "concurrency", "return a value"), (given) => given !== "shared")
-    ),
-    {
-      onSuccess: (isExclusive) => Effect.succeed(run(job, args, isBlocking, isExclusive)),
-      onFailure: (cause) =>
-        Effect.as(
-          Effect.logWarning(`concurrency of tool "${tool.name}" threw; the call runs alone`, cause),
-          run(job, args, isBlocking, true)
-        )
-    }
-  )
-}
-
-const run = ({ call, index, tool }: Decode, args: unknown, isBlocking: boolean, isExclusive: boolean): Run => ({
-  _tag: "Run",
+const refuse = (index: number, call: Message.ToolCall, tool: Tool.Any | undefined, error: unknown): Refuse => ({
+  _tag: "Refuse",
   index,
   call,
   tool,
-  args,
-  isExclusive,
-  isBlocking
+  outcome: { _tag: "Error", error }
 })
+
+const cancel = (index: number, call: Message.ToolCall, detail: string): Cancel => ({
+  _tag: "Cancel",
+  index,
+  call,
+  tool: undefined,
+  detail
+})
+
+/** The job for a call of a tool that does not exist, where the tools that do are not known. */
+export const unknown = (index: number, call: Message.ToolCall): Job =>
+  refuse(index, call, undefined, toolError("unknown_tool", call))
+
+/** The job for one call. */
+export const planned = (
+  index: number,
+  call: Message.ToolCall,
+  tools: Toolbox.Toolbox,
+  policy: Policy.Policy
+): Job => {
+  const tool = Toolbox.find(tools, call.name)
+  if (tool === undefined) {
+    const help = Compact.help(call, tools)
+    return help === undefined
+      ? refuse(index, call, undefined, noSuchTool(call, tools))
+      : { _tag: "Refuse", index, call, tool: undefined, outcome: help }
+  }
+  if (call.argumentsLost !== undefined && policy.badArguments === "answer") {
+    return refuse(index, call, tool, lostArguments(call, call.argumentsLost))
+  }
+  const usage = Compact.missing(call, tool)
+  return usage === undefined ? { _tag: "Decode", index, call, tool } : refuse(index, call, tool, usage)
+}
 
 /** Who bounds the time that decoding may take, where it takes any. */
 export interface Court {
@@ -116,11 +188,11 @@ export interface Court {
   ) => Effect.Effect<unknown, unknown, any>
 }
 
-/** What the call came to by its arguments. Decoding may need services and time. */
+/** What the call comes to by its arguments. Decoding may need services and time; where it needs none, this is an `Exit`. */
 export const decide = (job: Decode, policy: Policy.Policy, court: Court): Effect.Effect<Decided, never, any> => {
   const { call, tool } = job
-  const decoding = Now.attempt(() => tool.parameters.decode(call.arguments ?? {}))
-  if (Now.isExit(decoding)) return decided(job, policy, decoding)
+  const decoding = Misuse.attempt(() => tool.parameters.decode(call.arguments ?? {}))
+  if (Exit.isExit(decoding)) return decided(job, policy, decoding)
   const late = (millis: number) => timedOut(call, millis, "decoding the arguments ")
   return Effect.flatMap(Effect.exit(court.limit(job, decoding, late)), (exit) => decided(job, policy, exit))
 }
@@ -141,35 +213,159 @@ const undecodable = (call: Message.ToolCall, cause: Cause.Cause<unknown>): Tool.
   return toolError("invalid_arguments", call, { detail })
 }
 
-const refuse = (index: number, call: Message.ToolCall, tool: Tool.Any | undefined, error: unknown): Refuse => ({
-  _tag: "Refuse",
-  index,
-  call,
-  tool,
-  outcome: { _tag: "Error", error }
-})
+/** Exclusiveness may depend on the arguments. A function that does not return "shared", or throws, makes the call exclusive. */
+const runnable = (
+  { call, index, tool }: Decode,
+  args: unknown,
+  { concurrency: usual, interrupt }: Policy.Policy
+): Effect.Effect<Run> => {
+  const isBlocking = (tool.interrupt ?? interrupt) === "block"
+  const run = (isExclusive: boolean): Run => ({ _tag: "Run", index, call, tool, args, isExclusive, isBlocking })
+  const { concurrency = usual } = tool
+  if (typeof concurrency === "string") return Effect.succeed(run(concurrency === "exclusive"))
+  const given = Misuse.attempt(() =>
+    Misuse.toEffect<unknown, never, never>(concurrency(args), "concurrency", "return a value")
+  )
+  return Effect.matchCauseEffectEager(given, {
+    onSuccess: (answer) => Effect.succeed(run(answer !== "shared")),
+    onFailure: (cause) =>
+      Effect.as(Effect.logWarning(`concurrency of tool "${tool.name}" threw; the call runs alone`, cause), run(true))
+  })
+}
 
-/** The job for a call of a tool that does not exist, where nobody can tell which do. */
-export const unknown = (index: number, call: Message.ToolCall): Job =>
-  refuse(index, call, undefined, toolError("unknown_tool", call))
+/**
+ * Whether a call has to be approved: asked after its tool's gates, before its handler. It fails closed: an `approval` that
+ * does not return `false` asks for one. A call that waits is settled by its place among the suspensions, and is answered
+ * from outside of the run.
+ */
+export const needsApproval = (
+  { args, call, tool: { approval } }: Run,
+  context: Tool.CallContext,
+  approved: ReadonlySet<string> | undefined
+): Effect.Effect<boolean, never, any> => {
+  if (approval === undefined || approval === false || approved?.has(call.id) === true) return Effect.succeed(false)
+  if (approval === true) return Effect.succeed(true)
+  return Effect.suspend(() => Misuse.toEffect<unknown, unknown, any>(approval(args, context), "approval")).pipe(
+    Effect.map((needed) => needed !== false),
+    Effect.catchCause((cause) =>
+      Effect.as(Effect.logWarning(`approval of tool "${call.name}" broke; the call waits for one`, cause), true)
+    )
+  )
+}
 
-/** The job for one call. */
-export const planned = (
-  index: number,
-  call: Message.ToolCall,
-  tools: Toolbox.Toolbox,
-  policy: Policy.Policy
-): Job => {
-  const tool = Toolbox.find(tools, call.name)
-  if (tool === undefined) {
-    const help = Compact.help(call, tools)
-    return help === undefined
-      ? refuse(index, call, undefined, unknownTool(call, tools))
-      : { _tag: "Refuse", index, call, tool: undefined, outcome: help }
+// The calls of a turn.
+
+/** The calls of a turn: all of them, those that are handed over to the caller, and what is done with the rest. */
+export interface Plan {
+  readonly calls: Calls
+  readonly manual: Calls
+  readonly jobs: ReadonlyArray<Job>
+}
+
+const positions = (calls: Calls): (call: Message.ToolCall) => number => {
+  const known = new Map(calls.map(({ id }, index) => [id, index]))
+  return ({ id }) => known.get(id) ?? -1
+}
+
+/** Why a call of a reply that is not acted on has no result. */
+export const ending = (finishReason: Response.FinishReason | null): string =>
+  `the reply ended with ${finishReason ?? "no finish reason"}`
+
+/** Calls of manual tools. Where lost arguments are answered, a call that lost them is not worth handing over. */
+const manualCalls = (calls: Calls, { settings: { policy }, tools }: Rules): Calls =>
+  calls.filter(({ argumentsLost, name }) =>
+    Toolbox.find(tools, name)?.manual === true && (argumentsLost === undefined || policy.badArguments !== "answer")
+  )
+
+/** Plans the calls of a reply. Those that were started while it was read are not planned again. */
+export const divide = (
+  calls: Calls,
+  { finishReason, toolCalls }: Response.Response,
+  rules: Rules,
+  isStarted: (position: number) => boolean,
+  isActedOn: boolean
+): Plan => {
+  const { mode, settings: { policy }, tools } = rules
+  if (calls.length === 0 || (isActedOn && mode === "manual")) return { calls, manual: [], jobs: [] }
+  const position = positions(toolCalls)
+  const open = calls.filter((call) => !isStarted(position(call)))
+  if (!isActedOn) {
+    return {
+      calls,
+      manual: [],
+      jobs: open.map((call) => cancel(position(call), call, `not run: ${ending(finishReason)}`))
+    }
   }
-  if (call.argumentsLost !== undefined && policy.badArguments === "answer") {
-    return refuse(index, call, tool, lostArguments(call, call.argumentsLost))
-  }
-  const usage = Compact.missing(call, tool)
-  return usage === undefined ? { _tag: "Decode", index, call, tool } : refuse(index, call, tool, usage)
+  const manual = manualCalls(open, rules)
+  const own = manual.length === 0 ? open : open.filter((call) => !manual.includes(call))
+  return { calls, manual, jobs: own.map((call) => planned(position(call), call, tools, policy)) }
+}
+
+/** What a batch came to: the halt that decided, and the calls that wait for an answer from outside. */
+interface Worked {
+  readonly halt: Event.Halt | undefined
+  readonly suspensions: ReadonlyArray<Event.Suspension>
+}
+
+/** A turn that has been worked: what is committed of it. */
+export interface Ended extends Worked, Omit<Plan, "jobs"> {
+  /** Calls that would wait if the run were not over. They are answered as cancelled instead. */
+  readonly closed: ReadonlyArray<Cancel>
+}
+
+/** The calls of a turn that failed are not committed: they would never be answered. */
+export const uncommitted: Ended = { calls: [], manual: [], halt: undefined, suspensions: [], closed: [] }
+
+/** The calls that wait for an answer from outside, in call order: those of the batch, and those that are handed over. */
+const waiting = (
+  { calls, jobs, manual }: Plan,
+  response: Response.Response,
+  { mode, settings: { policy }, tools }: Rules,
+  own: ReadonlyArray<Event.Suspension>
+): Effect.Effect<ReadonlyArray<Event.Suspension>> => {
+  const handedOver = mode === "manual" && jobs.length === 0 ? calls : manual
+  if (handedOver.length === 0) return Effect.succeed(own)
+  const position = positions(response.toolCalls)
+  return Effect.map(Clock.currentTimeMillis, (now) => {
+    const manual = handedOver.map((call): Event.Suspension => {
+      const tool = Toolbox.find(tools, call.name)
+      return { ...OpenCalls.suspension("manual", call, tool, now), ...Cut.later(tool?.maxResultChars, policy) }
+    })
+    return [...own, ...manual].toSorted((left, right) => position(left.toolCall) - position(right.toolCall))
+  })
+}
+
+/** What a worked turn leaves open: a question ends the run and waits; a run that ends otherwise leaves nothing open. */
+export const ended = (
+  plan: Plan,
+  response: Response.Response,
+  rules: Rules,
+  worked: Worked | undefined,
+  isCut: boolean
+): Effect.Effect<Ended> =>
+  Effect.mapEager(waiting(plan, response, rules, worked?.suspensions ?? []), (suspensions) => {
+    const { calls, manual } = plan
+    const halt = worked?.halt
+    const isOver = isCut || (halt !== undefined && halt.haltedReason !== "ask_user")
+    if (!isOver) return { calls, manual, halt, suspensions, closed: [] }
+    const closed = withdrawn(
+      suspensions,
+      response,
+      isCut ? "the run was cancelled" : "another call of the turn ended the run"
+    )
+    return { calls, manual: isCut ? [] : manual, halt, suspensions: [], closed }
+  })
+
+/** Open calls of a run that is over: what was asked is withdrawn, and the rest is answered unrun. */
+const withdrawn = (
+  suspensions: ReadonlyArray<Event.Suspension>,
+  { toolCalls }: Response.Response,
+  detail: string
+): ReadonlyArray<Cancel> => {
+  const position = positions(toolCalls)
+  return suspensions.map(({ kind, toolCall: call }) =>
+    kind === "question"
+      ? { ...cancel(position(call), call, `withdrawn: ${detail}`), isSettlement: true }
+      : cancel(position(call), call, `not run: ${detail}`)
+  )
 }

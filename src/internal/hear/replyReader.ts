@@ -17,13 +17,12 @@ import * as Stream from "effect/Stream"
 import type * as Adapter from "../../Adapter.ts"
 import type * as Event from "../../Event.ts"
 import type * as Response from "../../Response.ts"
-import * as Division from "../decide/division.ts"
 import * as Plan from "../decide/plan.ts"
 import * as Toolbox from "../declare/toolbox.ts"
 import type { Events } from "../fold/events.ts"
 import * as Json from "../json.ts"
 import * as Lists from "../lists.ts"
-import * as Turn from "../loop/runEnvironment.ts"
+import type * as Turn from "../loop/runEnvironment.ts"
 import * as Now from "../now.ts"
 import type { Batch } from "../run/batch.ts"
 import { Worker } from "../stop/worker.ts"
@@ -212,7 +211,7 @@ export class Reply<E, R> {
   private decodable(event: Event.Of<"ToolCallCompleted">): ReadonlyArray<Plan.Decode> {
     const { tools, settings, state } = this.run
     const tool = Toolbox.find(tools, event.name)
-    if (tool === undefined || !Turn.mayStart(tool, settings.policy)) return []
+    if (tool === undefined || !Plan.mayStartEarly(tool, settings.policy)) return []
     const taken = state.calls.take(event)
     if (taken === undefined) return []
     const job = Plan.planned(taken.index, taken.call, tools, settings.policy)
@@ -288,7 +287,7 @@ export class Reply<E, R> {
   handOver(finishReason: Response.FinishReason | null): Batch<E> | undefined {
     const { batch } = this
     this.batch = undefined
-    if (finishReason === "content_filter" || finishReason === "error") batch?.cancel(Division.ending(finishReason))
+    if (finishReason === "content_filter" || finishReason === "error") batch?.cancel(Plan.ending(finishReason))
     return batch
   }
 }

@@ -9,9 +9,7 @@ import type * as Adapter from "../../Adapter.ts"
 import type * as Collector from "../../Collector.ts"
 import type * as Event from "../../Event.ts"
 import type * as Message from "../../Message.ts"
-import type * as Policy from "../../Policy.ts"
 import type * as Response from "../../Response.ts"
-import type * as Tool from "../../Tool.ts"
 import type * as Settings from "../ask/options.ts"
 import * as Request from "../ask/request.ts"
 import * as Toolbox from "../declare/toolbox.ts"
@@ -53,11 +51,6 @@ export interface Run<E, R> {
   readonly isTraced: boolean
   readonly within: Telemetry.Within
 }
-
-/** Whether a call of a tool may start while the model still speaks. */
-export const mayStart = (tool: Tool.Any, { start }: Pick<Policy.Policy, "start">): boolean =>
-  start !== "afterTurn" && !tool.manual && (tool.approval ?? false) === false &&
-  (start === "onCallReady" || tool.readOnly)
 
 /** The run as its last step is made: the model is to answer, and calls it makes all the same are answered unrun. */
 export const closing = <E, R>(run: Run<E, R>): Run<E, R> => ({

@@ -18,8 +18,7 @@ import * as Response from "../../Response.ts"
 import type * as Thread from "../../Thread.ts"
 import * as ToolRunner from "../../ToolRunner.ts"
 import * as Request from "../ask/request.ts"
-import * as Division from "../decide/division.ts"
-import type * as Plan from "../decide/plan.ts"
+import * as Plan from "../decide/plan.ts"
 import { type Events, isNonEmpty } from "../fold/events.ts"
 import * as Log from "../fold/sharedMessages.ts"
 import { type Ending, type Listener, Reply } from "../hear/replyReader.ts"
@@ -311,15 +310,17 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Leaving {
   private acted(response: Response.Response): Told<E, R> {
     const isActedOn = this.isActedOn(response)
     const calls = Response.actionableCalls(response)
-    const unknown = isActedOn ? Division.failing(calls, this.run) : undefined
+    const { mode, settings: { policy }, state, tools } = this.run
+    const unknown = isActedOn && mode === "auto" ? Plan.failing(calls, tools, policy) : undefined
     if (unknown !== undefined) {
-      this.follow(() => this.completed({ ...response, finishReason: "error", error: unknown }, Division.uncommitted))
+      this.follow(() => this.completed({ ...response, finishReason: "error", error: unknown }, Plan.uncommitted))
       return Effect.succeed([{ _tag: "Error", error: unknown } as const])
     }
-    return this.act(response, Division.divide(calls, response, this.run, isActedOn))
+    const isStarted = (position: number) => state.calls.isTaken(position)
+    return this.act(response, Plan.divide(calls, response, this.run, isStarted, isActedOn))
   }
 
-  private act(response: Response.Response, division: Division.Division): Told<E, R> {
+  private act(response: Response.Response, division: Plan.Plan): Told<E, R> {
     const early = this.reply?.handOver(response.finishReason)
     this.reply = undefined
     return this.work(division.jobs, () => this.worked(response, division), early)
@@ -341,11 +342,10 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Leaving {
   }
 
   /** What waits stays open, unless the run is over: then it is answered as cancelled. */
-  private worked(response: Response.Response, division: Division.Division): Told<E, R> {
-    return Now.flatMap(Division.ended(division, response, this.run, this.batch), (ended) => {
+  private worked(response: Response.Response, division: Plan.Plan): Told<E, R> {
+    return Now.flatMap(Plan.ended(division, response, this.run, this.batch, this.isCancelled), (ended) => {
       if (ended.closed.length === 0) return this.completed(response, ended)
-      const jobs = Division.closing(ended, Division.positions(response.toolCalls))
-      return this.work(jobs, () => this.completed(response, ended))
+      return this.work(ended.closed, () => this.completed(response, ended))
     })
   }
 
@@ -366,7 +366,7 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Leaving {
     })
   }
 
-  private completed(response: Response.Response, division: Division.Ended): Told<E, R> {
+  private completed(response: Response.Response, division: Plan.Ended): Told<E, R> {
     const { suspensions } = division
     const { state, settings, mode } = this.run
     const message = Turn.assistantMessage(response, division.calls, response.message?.reasoning)

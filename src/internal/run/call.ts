@@ -16,8 +16,7 @@ import * as Answer from "../answer/answer.ts"
 import * as Crash from "../answer/crash.ts"
 import * as ResultObject from "../answer/falaiResult.ts"
 import { timedOut, ToolError, toolError } from "../answer/toolError.ts"
-import * as Approval from "../decide/approval.ts"
-import type * as Plan from "../decide/plan.ts"
+import * as Plan from "../decide/plan.ts"
 import type * as Json from "../json.ts"
 import * as Now from "../now.ts"
 import type { Holding } from "../permits/heldPermits.ts"
@@ -154,7 +153,7 @@ export class Handling<E> implements Owner, Reports, Waiter {
 
   /** The gates let it pass. It runs, or waits for somebody's approval without holding its place. */
   private allowed(): Effect.Effect<void, E, any> {
-    const needed = Approval.isNeeded(this.job, this.context, this.workshop.settings.approved)
+    const needed = Plan.needsApproval(this.job, this.context, this.workshop.settings.approved)
     return Effect.flatMap(needed, (isNeeded) => {
       if (this.phase !== "gating" || this.host.isOver) return Effect.void
       if (this.isLate) return this.expire()
