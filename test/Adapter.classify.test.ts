@@ -9,7 +9,7 @@ import * as References from "effect/References"
 import * as Stream from "effect/Stream"
 import { Adapter, type Event, Message, Policy, Response, Step, Tool } from "heddle"
 import { Script } from "heddle/testing"
-import * as Usage from "../src/adapters/internal/usage.ts"
+import * as Wire from "../src/adapters/internal/wire.ts"
 import * as Chunks from "./support/openAiChat.ts"
 import * as Server from "./support/server.ts"
 
@@ -185,7 +185,7 @@ describe("usage", () => {
   it("R-350, I-16: the latest figure that is not zero counts, and the total is recomputed", () => {
     const reports = [{ inputTokens: 10, outputTokens: 0 }, { outputTokens: 5 }, { inputTokens: 0, outputTokens: 7 }]
     const merged = reports.map((report) => Response.usage(report))
-      .reduce<Response.Usage | null>((usage, next) => Usage.merge(usage, next), null)
+      .reduce<Response.Usage | null>((usage, next) => Wire.mergedUsage(usage, next), null)
     assert.deepInclude(merged!, { inputTokens: 10, outputTokens: 7, totalTokens: 17 })
   })
 })

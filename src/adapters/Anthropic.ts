@@ -15,17 +15,14 @@ import type * as Event from "../Event.ts"
 import * as CallArguments from "../internal/hear/callArguments.ts"
 import * as Json from "../internal/json.ts"
 import * as Response from "../Response.ts"
-import type * as Answer from "./internal/answer.ts"
+import * as Answer from "./internal/answer.ts"
 import * as Blocks from "./internal/anthropicBlocks.ts"
-import * as Messages from "./internal/anthropicMessages.ts"
-import * as Settings from "./internal/anthropicSettings.ts"
+import * as AnthropicRequest from "./internal/anthropicRequest.ts"
 import * as Turn from "./internal/anthropicTurn.ts"
-import * as Connection from "./internal/connection.ts"
 import * as Errors from "./internal/errors.ts"
+import * as Http from "./internal/http.ts"
 import * as Protocol from "./internal/protocol.ts"
-import * as Replies from "./internal/replies.ts"
 import type * as Sse from "./internal/sse.ts"
-import * as Usage from "./internal/usage.ts"
 import * as Wire from "./internal/wire.ts"
 
 /**
@@ -74,25 +71,25 @@ const vertexVersion = "vertex-2023-10-16"
 const requestBody = (options: Options, request: Adapter.Request): Json.JsonObject => {
   const model = request.model ?? options.model
   const { output_config, tools: own, ...rest } = { ...options.options, ...request.options }
-  const { container, messages, system } = Messages.write(
+  const { container, messages, system } = AnthropicRequest.write(
     request.messages,
-    options.inlineSystem ?? Settings.takesInlineSystem(model)
+    options.inlineSystem ?? AnthropicRequest.takesInlineSystem(model)
   )
   const hosted = Wire.list(own)
-  const tools = Settings.tools(options, request, hosted)
-  const thinking = Settings.thinking(options, request)
-  const output = { ...Settings.output(options, request), ...Wire.object(output_config) }
+  const tools = AnthropicRequest.tools(options, request, hosted)
+  const thinking = AnthropicRequest.thinking(options, request)
+  const output = { ...AnthropicRequest.output(options, request), ...Wire.object(output_config) }
   const mark = cacheMark(options.cache)
   return {
     ...(options.vertex === true ? { anthropic_version: options.version ?? vertexVersion } : { model }),
-    max_tokens: Settings.maxTokens(options, request, model, thinking),
-    ...(tools.length === 0 ? {} : { tools: Messages.markedLast(tools, mark) }),
-    ...(system.length === 0 ? {} : { system: Messages.markedLast(system, mark) }),
-    messages: Messages.marked(messages, mark),
-    ...Settings.toolChoice(options, request, hosted),
+    max_tokens: AnthropicRequest.maxTokens(options, request, model, thinking),
+    ...(tools.length === 0 ? {} : { tools: AnthropicRequest.markedLast(tools, mark) }),
+    ...(system.length === 0 ? {} : { system: AnthropicRequest.markedLast(system, mark) }),
+    messages: AnthropicRequest.marked(messages, mark),
+    ...AnthropicRequest.toolChoice(options, request, hosted),
     ...Wire.given("thinking", thinking),
     ...(Object.keys(output).length === 0 ? {} : { output_config: output }),
-    ...Settings.temperature(request, thinking),
+    ...AnthropicRequest.temperature(request, thinking),
     ...Wire.given("container", container),
     ...rest,
     stream: true
@@ -107,7 +104,7 @@ const cacheMark = (cache: Options["cache"]): Json.JsonObject | undefined => {
 const unsupported = ({ messages, responseFormat }: Adapter.Request): string | undefined =>
   responseFormat?.type === "json_object"
     ? "the protocol knows no JSON without a schema: use a responseFormat of type json_schema"
-    : Messages.unsupported(messages)
+    : AnthropicRequest.unsupported(messages)
 
 // ---------------------------------------------------------------------------------------------------------------------
 // stream
@@ -140,8 +137,8 @@ class Reader implements Answer.Reader {
   read(event: Sse.SseEvent, out: Array<Event.AdapterEvent>): void {
     const { data, name } = event
     if (this.isDone || data.trim() === "" || data.trim() === "[DONE]") return
-    const chunk = Replies.opened(event)
-    if (chunk === undefined) this.failure ??= Replies.notOpened(this.origin, event)
+    const chunk = Answer.opened(event)
+    if (chunk === undefined) this.failure ??= Answer.notOpened(this.origin, event)
     else this.chunk({ type: name, ...chunk }, name === "error", out)
   }
 
@@ -149,8 +146,8 @@ class Reader implements Answer.Reader {
     if (this.hasFinished) return
     this.document(stray, out)
     if (this.failure === undefined && this.isComplete) return this.finish(out)
-    out.push(...Replies.cost(this.usage))
-    this.failure ??= Replies.unfinished(this.origin, this.hasChunks, stray)
+    out.push(...Answer.cost(this.usage))
+    this.failure ??= Answer.unfinished(this.origin, this.hasChunks, stray)
   }
 
   /** A body that is no stream of events may be a whole reply, or an error that broke the stream off. */
@@ -169,7 +166,7 @@ class Reader implements Answer.Reader {
     this.hasChunks = true
     const message = Wire.object(this.isWhole ? chunk : chunk["message"])
     const reported = chunk["usage"] ?? message["usage"]
-    if (Json.isObject(reported)) this.usage = total(Usage.merge(this.usage, usage(reported)))
+    if (Json.isObject(reported)) this.usage = total(Wire.mergedUsage(this.usage, usage(reported)))
     if (this.failure !== undefined) return
     if (this.isWhole) this.message(message, out)
     else this.event(chunk, message, out)
@@ -236,7 +233,7 @@ class Reader implements Answer.Reader {
       ...(Object.keys(own).length === 0 ? {} : { [Turn.key]: own })
     }
     const content = blocks.text
-    out.push(Replies.completed({ content, toolCalls, reasoning, finishReason: reason, word, usage, id, model, notes }))
+    out.push(Answer.completed({ content, toolCalls, reasoning, finishReason: reason, word, usage, id, model, notes }))
     this.hasFinished = true
   }
 }
@@ -313,7 +310,7 @@ const protocol: Protocol.Protocol<Options> = {
     ...(apiKey === undefined
       ? {}
       : vertex === true
-      ? { authorization: Connection.bearer(apiKey) }
+      ? { authorization: Http.bearer(apiKey) }
       : { "x-api-key": apiKey })
   }),
   body: requestBody,

@@ -16,19 +16,15 @@ import * as CallArguments from "../internal/hear/callArguments.ts"
 import * as Json from "../internal/json.ts"
 import type * as Message from "../Message.ts"
 import * as Response from "../Response.ts"
-import type * as Answer from "./internal/answer.ts"
-import * as Connection from "./internal/connection.ts"
-import * as Documents from "./internal/documents.ts"
+import * as Answer from "./internal/answer.ts"
 import * as Errors from "./internal/errors.ts"
 import * as Calls from "./internal/geminiCalls.ts"
-import * as RequestConfig from "./internal/geminiConfig.ts"
-import * as Contents from "./internal/geminiContents.ts"
 import * as Details from "./internal/geminiDetails.ts"
+import * as GeminiRequest from "./internal/geminiRequest.ts"
 import * as Turn from "./internal/geminiTurn.ts"
+import * as Http from "./internal/http.ts"
 import * as Protocol from "./internal/protocol.ts"
-import * as Replies from "./internal/replies.ts"
-import type * as Sse from "./internal/sse.ts"
-import * as Usage from "./internal/usage.ts"
+import * as Sse from "./internal/sse.ts"
 import * as Wire from "./internal/wire.ts"
 
 /**
@@ -53,7 +49,7 @@ import * as Wire from "./internal/wire.ts"
  */
 export interface Options extends Omit<Protocol.Options, "parallelToolCalls"> {
   readonly sendKeyAs?: "x-goog-api-key" | "bearer"
-  readonly reasoning?: RequestConfig.Reasoning
+  readonly reasoning?: GeminiRequest.Reasoning
   readonly schemas?: "jsonSchema" | "openApi"
   readonly cache?: string
   readonly safetySettings?: ReadonlyArray<{ readonly category: string; readonly threshold: string }>
@@ -64,25 +60,25 @@ export interface Options extends Omit<Protocol.Options, "parallelToolCalls"> {
 
 const requestBody = (options: Options, request: Adapter.Request): Json.JsonObject => {
   const model = request.model ?? options.model
-  const { contents, system } = Contents.write(request.messages, isSigned(model))
+  const { contents, system } = GeminiRequest.write(request.messages, isSigned(model))
   const generationConfig = {
     ...Wire.given("temperature", request.temperature),
     ...Wire.given("maxOutputTokens", request.maxTokens),
-    ...RequestConfig.responseFormat(options, request.responseFormat),
-    ...RequestConfig.thinking(options.reasoning, model)
+    ...GeminiRequest.responseFormat(options, request.responseFormat),
+    ...GeminiRequest.thinking(options.reasoning, model)
   }
   const own = {
     contents,
     ...(options.cache === undefined
       ? {
         ...(system.length === 0 ? {} : { systemInstruction: { parts: system } }),
-        ...RequestConfig.tools(options, request)
+        ...GeminiRequest.tools(options, request)
       }
       : { cachedContent: options.cache }),
     ...(Object.keys(generationConfig).length === 0 ? {} : { generationConfig }),
     ...Wire.given("safetySettings", options.safetySettings)
   }
-  return RequestConfig.merged(RequestConfig.merged(own, options.options), request.options)
+  return GeminiRequest.merged(GeminiRequest.merged(own, options.options), request.options)
 }
 
 const path = (options: Options, request: Adapter.Request): string => {
@@ -102,7 +98,7 @@ const serverParts = ["executableCode", "codeExecutionResult", "toolCall", "toolR
 
 class Reader implements Answer.Reader {
   readonly isDone = false
-  readonly documents = new Documents.Documents()
+  readonly documents = new Sse.Documents()
   failure: Adapter.AdapterError | undefined
   private readonly origin: Errors.Origin
   private readonly calls: Calls.Calls
@@ -134,13 +130,13 @@ class Reader implements Answer.Reader {
     const chunks = Json.isObject(parsed) ? [parsed] : Wire.list(parsed)
     if (chunks.length === 0 && name === "error") this.chunk({ error: data }, out)
     for (const chunk of chunks) this.chunk(chunk, out)
-    if (chunks.length === 0 && !Array.isArray(parsed)) this.failure ??= Replies.notOpened(this.origin, event)
+    if (chunks.length === 0 && !Array.isArray(parsed)) this.failure ??= Answer.notOpened(this.origin, event)
   }
 
   end(stray: string, out: Array<Event.AdapterEvent>): void {
     if (this.failure === undefined && this.isComplete) return this.finish(out)
-    out.push(...Replies.cost(this.usage))
-    this.failure ??= Replies.unfinished(this.origin, this.hasChunks || this.documents.held !== "", stray)
+    out.push(...Answer.cost(this.usage))
+    this.failure ??= Answer.unfinished(this.origin, this.hasChunks || this.documents.held !== "", stray)
   }
 
   private chunk(chunk: Json.JsonObject, out: Array<Event.AdapterEvent>): void {
@@ -192,7 +188,7 @@ class Reader implements Answer.Reader {
       this.calls.execute(kind, value, out)
       this.hasToolParts ||= kind === "toolCall"
     }
-    if (part["thought"] !== true) this.media.push(...Contents.media(part))
+    if (part["thought"] !== true) this.media.push(...GeminiRequest.media(part))
     if (Object.keys(part).length > 0) this.turn.raw(part)
   }
 
@@ -205,7 +201,7 @@ class Reader implements Answer.Reader {
     const { own, toolCalls } = this.calls
     const reasoning = this.turn.reasoning(own)
     const content = media.length === 0 ? text : [...(text === "" ? [] : [{ type: "text", text } as const]), ...media]
-    out.push(Replies.completed({
+    out.push(Answer.completed({
       content,
       toolCalls,
       reasoning,
@@ -265,7 +261,7 @@ const finishReason = (
 const usage = (previous: Response.Usage | null, wire: Json.JsonObject): Response.Usage => {
   const { cachedContentTokenCount, candidatesTokenCount, promptTokenCount, thoughtsTokenCount, ...rest } = wire
   const { totalTokenCount, ...extra } = rest
-  const next = Usage.merge(
+  const next = Wire.mergedUsage(
     previous,
     Response.usage({
       inputTokens: promptTokenCount,
@@ -297,11 +293,11 @@ const errors: Errors.Words = [
 // ---------------------------------------------------------------------------------------------------------------------
 // layer
 
-const headers = ({ apiKey, baseUrl = "", sendKeyAs }: Options): Connection.HeaderValues => {
+const headers = ({ apiKey, baseUrl = "", sendKeyAs }: Options): Http.HeaderValues => {
   if (apiKey === undefined) return {}
   const isProject = /aiplatform\.googleapis\.com\/.*\bprojects\//.test(baseUrl)
   return (sendKeyAs ?? (isProject ? "bearer" : "x-goog-api-key")) === "bearer"
-    ? { authorization: Connection.bearer(apiKey) }
+    ? { authorization: Http.bearer(apiKey) }
     : { "x-goog-api-key": apiKey }
 }
 
@@ -313,7 +309,7 @@ const protocol: Protocol.Protocol<Options> = {
   path,
   headers,
   body: requestBody,
-  unsupported: ({ messages }) => Contents.unsupported(messages),
+  unsupported: ({ messages }) => GeminiRequest.unsupported(messages),
   errors,
   reader: (origin, makeId, request) => new Reader(origin, makeId, request)
 }

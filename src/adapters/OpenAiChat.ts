@@ -15,20 +15,15 @@ import * as CallArguments from "../internal/hear/callArguments.ts"
 import * as Json from "../internal/json.ts"
 import type * as Message from "../Message.ts"
 import * as Response from "../Response.ts"
-import type * as Answer from "./internal/answer.ts"
+import * as Answer from "./internal/answer.ts"
 import * as CallFragments from "./internal/callFragments.ts"
-import * as Messages from "./internal/chatMessages.ts"
-import { Notes } from "./internal/chatNotes.ts"
-import * as Tools from "./internal/chatTools.ts"
-import * as Vendors from "./internal/chatVendors.ts"
-import * as Connection from "./internal/connection.ts"
+import * as ChatReply from "./internal/chatReply.ts"
+import * as ChatRequest from "./internal/chatRequest.ts"
 import * as Errors from "./internal/errors.ts"
+import * as Http from "./internal/http.ts"
 import * as Protocol from "./internal/protocol.ts"
-import { ReasoningDetails } from "./internal/reasoningDetails.ts"
-import * as Replies from "./internal/replies.ts"
 import type * as Sse from "./internal/sse.ts"
 import * as StrictSchema from "./internal/strictSchema.ts"
-import * as Usage from "./internal/usage.ts"
 import * as Wire from "./internal/wire.ts"
 
 /**
@@ -53,19 +48,20 @@ import * as Wire from "./internal/wire.ts"
  * @since 0.1.0
  */
 export interface Options extends Protocol.Options {
-  readonly vendor?: Vendors.Name
-  readonly reasoning?: Vendors.Reasoning
+  readonly vendor?: ChatRequest.Name
+  readonly reasoning?: ChatRequest.Reasoning
   readonly cache?: { readonly key?: string; readonly retention?: string }
   readonly maxTokensField?: "max_tokens" | "max_completion_tokens"
   readonly includeUsage?: boolean
-  readonly sendReasoningAs?: Vendors.ReasoningForm
+  readonly sendReasoningAs?: ChatRequest.ReasoningForm
   readonly systemRole?: "system" | "developer"
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
 // request
 
-const vendorOf = ({ baseUrl = protocol.baseUrl, vendor }: Options): Vendors.Vendor => Vendors.find(vendor, baseUrl)
+const vendorOf = ({ baseUrl = protocol.baseUrl, vendor }: Options): ChatRequest.Vendor =>
+  ChatRequest.find(vendor, baseUrl)
 
 const requestBody = (options: Options, request: Adapter.Request): Json.JsonObject => {
   const vendor = vendorOf(options)
@@ -73,13 +69,13 @@ const requestBody = (options: Options, request: Adapter.Request): Json.JsonObjec
   const { cache, includeUsage = vendor.includeUsage, reasoning } = options
   return {
     model,
-    messages: Messages.write(request.messages, {
+    messages: ChatRequest.write(request.messages, {
       systemRole: options.systemRole ?? "system",
       sendReasoningAs: options.sendReasoningAs ?? vendor.sendReasoningAs,
       isReasoningOfLoop: options.sendReasoningAs === undefined && vendor.isReasoningOfLoop
     }),
-    ...Tools.write(request, vendor, options),
-    ...Tools.responseFormat(request.responseFormat),
+    ...ChatRequest.tools(request, vendor, options),
+    ...ChatRequest.responseFormat(request.responseFormat),
     ...(reasoning === undefined ? {} : vendor.reasoning(reasoning)),
     ...Wire.given("temperature", request.temperature),
     ...Wire.given(maxTokensField(options, vendor, model), request.maxTokens),
@@ -92,7 +88,7 @@ const requestBody = (options: Options, request: Adapter.Request): Json.JsonObjec
   }
 }
 
-const maxTokensField = (options: Options, vendor: Vendors.Vendor, model: string): string =>
+const maxTokensField = (options: Options, vendor: ChatRequest.Vendor, model: string): string =>
   options.maxTokensField ?? (/(^|\/)(o\d|gpt-5)/.test(model) ? "max_completion_tokens" : vendor.maxTokensField)
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -107,8 +103,8 @@ class Reader implements Answer.Reader {
   private readonly calls: CallFragments.CallFragments
   private text = ""
   private reasoning = ""
-  private readonly details = new ReasoningDetails()
-  private readonly notes = new Notes()
+  private readonly details = new ChatReply.ReasoningDetails()
+  private readonly notes = new ChatReply.Notes()
   private refusal = ""
   private finishWord: string | undefined
   private usage: Response.Usage | null = null
@@ -139,8 +135,8 @@ class Reader implements Answer.Reader {
       this.isDone = true
       return
     }
-    const chunk = Replies.opened(event)
-    if (chunk === undefined) this.failure ??= Replies.notOpened(this.origin, event)
+    const chunk = Answer.opened(event)
+    if (chunk === undefined) this.failure ??= Answer.notOpened(this.origin, event)
     else this.chunk(chunk, name === "error", out)
   }
 
@@ -148,15 +144,15 @@ class Reader implements Answer.Reader {
     if (this.hasFinished) return
     this.document(stray, out)
     if (this.failure === undefined && this.isComplete) return this.finish(out)
-    out.push(...Replies.cost(this.usage))
+    out.push(...Answer.cost(this.usage))
     this.failure = this.failure === undefined
-      ? Replies.unfinished(this.origin, this.hasChunks, stray)
+      ? Answer.unfinished(this.origin, this.hasChunks, stray)
       : Errors.ended(this.failure, this.finishWord)
   }
 
   /** A body that is no stream of events may be a whole reply, or an error that broke the stream off. */
   private document(stray: string, out: Array<Event.AdapterEvent>): void {
-    const body = Replies.document(stray)
+    const body = Answer.documentIn(stray)
     if (body === undefined) return
     const choices = Wire.list(body["choices"])
     this.isDocument = choices.some((choice) => Json.isObject(choice["message"]))
@@ -167,7 +163,7 @@ class Reader implements Answer.Reader {
   private chunk(chunk: Json.JsonObject, isError: boolean, out: Array<Event.AdapterEvent>): void {
     this.hasChunks = true
     const reported = chunk["usage"] ?? Wire.object(chunk["x_groq"])["usage"]
-    if (Json.isObject(reported)) this.usage = Usage.merge(this.usage, usage(reported))
+    if (Json.isObject(reported)) this.usage = Wire.mergedUsage(this.usage, usage(reported))
     const choice = Wire.list(chunk["choices"]).find(({ index }) => index === undefined || index === 0)
     const word = choice === undefined ? undefined : this.takeWord(choice["finish_reason"])
     if (this.failure !== undefined) return
@@ -196,7 +192,7 @@ class Reader implements Answer.Reader {
 
   private choice(choice: Json.JsonObject, word: string | undefined, out: Array<Event.AdapterEvent>): void {
     const message = this.messageOf(choice)
-    const { annotations, details, fragments, refusal, text, thought } = Messages.read(message)
+    const { annotations, details, fragments, refusal, text, thought } = ChatReply.read(message)
     this.details.add(details)
     this.notes.add(annotations, choice["logprobs"])
     if (thought !== "") {
@@ -219,7 +215,7 @@ class Reader implements Answer.Reader {
   private get thoughts(): ReadonlyArray<Message.Part> {
     const { list } = this.details
     if (this.reasoning === "" && list.length === 0) return []
-    const metadata = list.length === 0 ? {} : { metadata: { [Messages.metadataKey]: { reasoning_details: list } } }
+    const metadata = list.length === 0 ? {} : { metadata: { [ChatRequest.metadataKey]: { reasoning_details: list } } }
     return [{ type: "reasoning", text: this.reasoning, ...metadata }]
   }
 
@@ -228,7 +224,7 @@ class Reader implements Answer.Reader {
     this.calls.end(CallArguments.endingOf(finishReason(this.finishWord, false)), out)
     const toolCalls = this.calls.toolCalls
     const { id, model, refusal, usage } = this
-    out.push(Replies.completed({
+    out.push(Answer.completed({
       content: this.text,
       toolCalls,
       reasoning: this.thoughts,
@@ -311,11 +307,11 @@ const errors: Errors.Words = [
 // ---------------------------------------------------------------------------------------------------------------------
 // layer
 
-const headers = (options: Options): Connection.HeaderValues => {
+const headers = (options: Options): Http.HeaderValues => {
   const { keyHeader } = vendorOf(options)
   if (options.apiKey === undefined) return {}
   return keyHeader === undefined
-    ? { authorization: Connection.bearer(options.apiKey) }
+    ? { authorization: Http.bearer(options.apiKey) }
     : { [keyHeader]: options.apiKey }
 }
 
@@ -327,12 +323,12 @@ const protocol: Protocol.Protocol<Options> = {
   path: () => "/chat/completions",
   headers,
   body: requestBody,
-  unsupported: ({ messages }) => Messages.unsupported(messages),
+  unsupported: ({ messages }) => ChatRequest.unsupported(messages),
   errors,
   reader: (origin, makeId, { tools }, { strict }) => {
     const restore = strict === true ? StrictSchema.restore(tools, StrictSchema.openAi) : undefined
     const isWholeName = CallFragments.nameOf(tools)
-    return new Reader(origin, new CallFragments.CallFragments(makeId, Messages.metadataKey, restore, isWholeName))
+    return new Reader(origin, new CallFragments.CallFragments(makeId, ChatRequest.metadataKey, restore, isWholeName))
   }
 }
 

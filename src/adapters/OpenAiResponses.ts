@@ -15,18 +15,15 @@ import type * as Event from "../Event.ts"
 import * as CallArguments from "../internal/hear/callArguments.ts"
 import * as Json from "../internal/json.ts"
 import * as Response from "../Response.ts"
-import type * as Answer from "./internal/answer.ts"
+import * as Answer from "./internal/answer.ts"
 import * as CallFragments from "./internal/callFragments.ts"
-import * as Connection from "./internal/connection.ts"
 import * as Errors from "./internal/errors.ts"
+import * as Http from "./internal/http.ts"
 import * as Protocol from "./internal/protocol.ts"
-import * as Replies from "./internal/replies.ts"
-import * as Input from "./internal/responsesInput.ts"
 import * as Output from "./internal/responsesOutput.ts"
-import * as Tools from "./internal/responsesTools.ts"
+import * as ResponsesRequest from "./internal/responsesRequest.ts"
 import type * as Sse from "./internal/sse.ts"
 import * as StrictSchema from "./internal/strictSchema.ts"
-import * as Usage from "./internal/usage.ts"
 import * as Wire from "./internal/wire.ts"
 
 /**
@@ -60,8 +57,8 @@ const requestBody = (options: Options, request: Adapter.Request): Json.JsonObjec
   const model = request.model ?? options.model
   const given = givenOptions(options, request)
   const store = given["store"] ?? options.store ?? false
-  const { instructions, items } = Input.write(request.messages, store === true)
-  const tools = Tools.write(request, Wire.list(given["tools"]), options)
+  const { instructions, items } = ResponsesRequest.write(request.messages, store === true)
+  const tools = ResponsesRequest.tools(request, Wire.list(given["tools"]), options)
   const isEncrypted = store !== true && mayReason.test(model)
   const include = [...(isEncrypted ? ["reasoning.encrypted_content"] : []), ...names(given["include"])]
   return {
@@ -76,7 +73,7 @@ const requestBody = (options: Options, request: Adapter.Request): Json.JsonObjec
     ...given,
     ...filled("tools", names(tools["tools"])),
     ...filled("include", [...new Set(include)]),
-    ...filled("text", { ...Tools.format(request.responseFormat), ...Wire.object(given["text"]) }),
+    ...filled("text", { ...ResponsesRequest.format(request.responseFormat), ...Wire.object(given["text"]) }),
     ...filled("reasoning", { ...reasoning(options), ...Wire.object(given["reasoning"]) }),
     store,
     stream: true
@@ -143,8 +140,8 @@ class Reader implements Answer.Reader {
   read(event: Sse.SseEvent, out: Events): void {
     const { data, name } = event
     if (this.isDone || data.trim() === "" || data.trim() === "[DONE]") return
-    const chunk = Replies.opened(event)
-    if (chunk === undefined) this.failure ??= Replies.notOpened(this.origin, event)
+    const chunk = Answer.opened(event)
+    if (chunk === undefined) this.failure ??= Answer.notOpened(this.origin, event)
     else this.event(chunk, name, out)
   }
 
@@ -152,13 +149,13 @@ class Reader implements Answer.Reader {
     if (this.isDone) return
     this.document(stray, out)
     if (this.isDone) return
-    out.push(...Replies.cost(this.usage))
-    this.failure ??= Replies.unfinished(this.origin, this.hasEvents, stray)
+    out.push(...Answer.cost(this.usage))
+    this.failure ??= Answer.unfinished(this.origin, this.hasEvents, stray)
   }
 
   /** A body that is no stream of events may be a whole reply, or an error that broke the stream off. */
   private document(stray: string, out: Events): void {
-    const body = Replies.document(stray)
+    const body = Answer.documentIn(stray)
     if (body === undefined) return
     if (Array.isArray(body["output"])) {
       this.hasEvents = true
@@ -192,7 +189,7 @@ class Reader implements Answer.Reader {
   private head(response: Json.JsonObject): void {
     this.id ??= Wire.string(response["id"])
     this.model ??= Wire.string(response["model"])
-    if (Json.isObject(response["usage"])) this.usage = Usage.merge(this.usage, usage(response["usage"]))
+    if (Json.isObject(response["usage"])) this.usage = Wire.mergedUsage(this.usage, usage(response["usage"]))
   }
 
   /** The reply's own word for its end. After an error it may still tell what the reply has cost. */
@@ -229,7 +226,7 @@ class Reader implements Answer.Reader {
     const finish = finishReason(status, reason, toolCalls.some((call) => call.providerExecuted !== true))
     if (text !== "") out.push({ _tag: "TextCompleted", id: null, text })
     const { id, model, usage } = this
-    out.push(Replies.completed({
+    out.push(Answer.completed({
       content: text,
       toolCalls,
       reasoning,
@@ -302,14 +299,14 @@ const protocol: Protocol.Protocol<Options> = {
   baseUrl: "https://api.openai.com/v1",
   environment: { model: "OPENAI_MODEL", apiKey: ["OPENAI_API_KEY"], baseUrl: "OPENAI_BASE_URL" },
   path: () => "/responses",
-  headers: ({ apiKey }) => apiKey === undefined ? {} : { authorization: Connection.bearer(apiKey) },
+  headers: ({ apiKey }) => apiKey === undefined ? {} : { authorization: Http.bearer(apiKey) },
   body: requestBody,
-  unsupported: ({ messages }) => Input.unsupported(messages),
+  unsupported: ({ messages }) => ResponsesRequest.unsupported(messages),
   errors,
   reader: (origin, makeId, request, options) => {
     const restore = options.strict === true ? StrictSchema.restore(request.tools, StrictSchema.openAi) : undefined
     const calls = new CallFragments.CallFragments(makeId, Output.metadataKey, restore)
-    return new Reader(origin, calls, Tools.custom(Wire.list(givenOptions(options, request)["tools"])))
+    return new Reader(origin, calls, ResponsesRequest.custom(Wire.list(givenOptions(options, request)["tools"])))
   }
 }
 

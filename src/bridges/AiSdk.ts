@@ -11,8 +11,8 @@ import * as Redacted from "effect/Redacted"
 import * as Result from "effect/Result"
 import * as Stream from "effect/Stream"
 import * as Adapter from "../Adapter.ts"
-import * as Connection from "../adapters/internal/connection.ts"
 import * as Errors from "../adapters/internal/errors.ts"
+import * as Http from "../adapters/internal/http.ts"
 import * as Json from "../internal/json.ts"
 import * as AiSdkFiles from "./internal/aiSdkFiles.ts"
 import * as AiSdkModel from "./internal/aiSdkModel.ts"
@@ -82,7 +82,7 @@ export interface ProviderTool {
  * @since 0.1.0
  */
 export interface Options
-  extends Pick<Connection.Options, "provider" | "retries" | "retryDelay" | "maxRetryDelay" | "idleTimeout" | "headers">
+  extends Pick<Http.Options, "provider" | "retries" | "retryDelay" | "maxRetryDelay" | "idleTimeout" | "headers">
 {
   readonly model: LanguageModel
   readonly models?: (id: string) => LanguageModel
@@ -107,7 +107,7 @@ const checked = (model: unknown, origin: string): LanguageModel => {
   if (isModel(model)) return model
   const version = Json.isObject(model) ? model["specificationVersion"] : undefined
   const found = version === undefined ? Json.render(model).slice(0, 100) : `one of version ${String(version)}`
-  return Connection.misuse(name, `${origin} must be a language model of version 2, 3 or 4 of the AI SDK; got: ${found}`)
+  return Http.misuse(name, `${origin} must be a language model of version 2, 3 or 4 of the AI SDK; got: ${found}`)
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ const joined = (left: unknown, right: unknown): unknown => {
 
 const stream = (
   options: Options,
-  settings: Connection.Settings,
+  settings: Http.Settings,
   request: Adapter.Request
 ): Stream.Stream<Reply.Event, Adapter.AdapterError> =>
   Stream.unwrap(Effect.gen(function*() {
@@ -269,7 +269,7 @@ const stream = (
  * @since 0.1.0
  */
 export const layer = (options: Options): Layer.Layer<Adapter.Adapter> => {
-  const settings = Connection.settings(name, options)
+  const settings = Http.settings(name, options)
   checked(options.model, "model")
   return Adapter.layer({ stream: (request) => stream(options, settings, request) })
 }

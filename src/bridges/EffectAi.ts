@@ -15,7 +15,7 @@ import * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
 import type * as Redacted from "effect/Redacted"
 import * as Adapter from "../Adapter.ts"
-import * as Connection from "../adapters/internal/connection.ts"
+import * as Http from "../adapters/internal/http.ts"
 import type * as Declared from "../internal/declare/toolOptions.ts"
 import * as Now from "../internal/now.ts"
 import type * as Tool from "../Tool.ts"
@@ -42,7 +42,7 @@ import * as Reply from "./internal/reply.ts"
  * @since 0.1.0
  */
 export interface Options
-  extends Pick<Connection.Options, "provider" | "retries" | "retryDelay" | "maxRetryDelay" | "idleTimeout">
+  extends Pick<Http.Options, "provider" | "retries" | "retryDelay" | "maxRetryDelay" | "idleTimeout">
 {
   readonly services?: (request: Adapter.Request) => Context.Context<never>
   readonly strict?: boolean
@@ -52,7 +52,7 @@ export interface Options
 
 const metadataKey = "effectAi"
 
-const make = (options: Options, settings: Connection.Settings) =>
+const make = (options: Options, settings: Http.Settings) =>
   Effect.gen(function*() {
     const model = yield* LanguageModel.LanguageModel
     const named = yield* Effect.serviceOption(Model.ProviderName)
@@ -117,7 +117,7 @@ const make = (options: Options, settings: Connection.Settings) =>
  * @since 0.1.0
  */
 export const layer = (options: Options = {}): Layer.Layer<Adapter.Adapter, never, LanguageModel.LanguageModel> =>
-  Layer.effect(Adapter.Adapter, make(options, Connection.settings("EffectAi.layer", options)))
+  Layer.effect(Adapter.Adapter, make(options, Http.settings("EffectAi.layer", options)))
 
 /**
  * A tool of effect/ai as Heddle's own.

@@ -12,7 +12,7 @@ import * as Redacted from "effect/Redacted"
 import * as TestClock from "effect/testing/TestClock"
 import type { Adapter } from "heddle"
 import type { OpenAiChat } from "heddle/adapters"
-import * as Cooldown from "../../src/adapters/internal/cooldown.ts"
+import * as Http from "../../src/adapters/internal/http.ts"
 import * as WaitingClock from "../support/clock.ts"
 import * as Chunks from "../support/openAiChat.ts"
 import * as Server from "../support/server.ts"
@@ -105,7 +105,7 @@ describe("a pause that a server asks for", () => {
 })
 
 describe("a lane", () => {
-  const lanes = Effect.sync(() => new Cooldown.Cooldowns())
+  const lanes = Effect.sync(() => new Http.Cooldowns())
 
   it.effect("R-122: opens when the longest of its pauses has passed, and not later", () =>
     Effect.gen(function*() {

@@ -5,6 +5,7 @@
  */
 import type * as Arr from "effect/Array"
 import * as Cause from "effect/Cause"
+import * as Channel from "effect/Channel"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Pull from "effect/Pull"
@@ -15,11 +16,11 @@ import type * as Adapter from "../../Adapter.ts"
 import type * as Event from "../../Event.ts"
 import * as Json from "../../internal/json.ts"
 import * as Message from "../../Message.ts"
-import type * as Documents from "./documents.ts"
+import type * as Response from "../../Response.ts"
 import * as Errors from "./errors.ts"
-import * as Pulls from "./pull.ts"
 import * as Sse from "./sse.ts"
 import * as Watchdog from "./watchdog.ts"
+import * as Wire from "./wire.ts"
 
 /** Reads the events of one answer. Its marks are looked at after every read. */
 export interface Reader {
@@ -33,7 +34,7 @@ export interface Reader {
   /** What broke the answer; the reader goes on to read what belongs to a broken answer, such as its cost. */
   readonly failure: Adapter.AdapterError | undefined
   /** Finds the JSON objects that stand outside of events, so that they are read as events, too. */
-  readonly documents?: Documents.Documents
+  readonly documents?: Sse.Documents
 }
 
 export interface Limits {
@@ -157,6 +158,18 @@ class Answer {
   }
 }
 
+/**
+ * A stream to be pulled by one reader. It ends with the scope; what fails before there is a pull fails the first one.
+ * `Stream.toPull` guards every pull against a second one at the same time, which takes longer than many a pull does.
+ */
+export const ofOneReader = <A, E>(
+  stream: Stream.Stream<A, E>,
+  scope: Scope.Scope
+): Effect.Effect<Pull.Pull<readonly [A, ...Array<A>], E>> =>
+  Channel.toPullScoped(Stream.toChannel(stream), scope).pipe(
+    Effect.catchCause((cause) => Effect.succeed(Effect.failCause(cause)))
+  )
+
 const closed = ["network_error", "the connection was closed before the reply was complete"] as const
 
 /** An event that the end of the body has torn is as good as never sent: it is not the server that wrote no JSON. */
@@ -180,7 +193,7 @@ export const begin = (
   Effect.gen(function*() {
     const scope = yield* Effect.scope
     const answer = new Answer(origin, reader, limits)
-    const bytes = yield* Pulls.ofOneReader(body, scope)
+    const bytes = yield* ofOneReader(body, scope)
     const pull = answer.pull(yield* Watchdog.make(answer.read(bytes), scope))
     const first = yield* Pull.catchDone(pull, () => Effect.succeed([]))
     const heads = [started, first].filter(isNonEmpty)
@@ -191,3 +204,67 @@ export const begin = (
       })
     ))
   })
+
+/** The object that an event holds. What an event named `error` holds is an error, whatever it is. */
+export const opened = ({ data, name }: Sse.SseEvent): Json.JsonObject | undefined => {
+  const parsed = Result.getOrUndefined(Json.parseWire(data))
+  if (Json.isObject(parsed)) return parsed
+  return name === "error" ? { error: data } : undefined
+}
+
+/** The object of a body that is no stream of events, which some servers put into a list. */
+export const documentIn = (stray: string): Json.JsonObject | undefined => {
+  const parsed = stray === "" ? undefined : Result.getOrUndefined(Json.parseWire(stray))
+  const body: unknown = Array.isArray(parsed) ? parsed[0] : parsed
+  return Json.isObject(body) ? body : undefined
+}
+
+export const notOpened = (origin: Errors.Origin, { data }: Sse.SseEvent): Adapter.AdapterError =>
+  Errors.make(
+    origin,
+    "malformed_response",
+    `the stream holds an event that is no JSON object (${data.length} characters)`
+  )
+
+/** A reply that was cut off, or that never began: then `stray` is what was there instead. */
+export const unfinished = (origin: Errors.Origin, hasBegun: boolean, stray: string): Adapter.AdapterError =>
+  hasBegun
+    ? Errors.make(origin, "network_error", "the connection was closed before the reply was complete")
+    : Errors.make(origin, "malformed_response", `the answer holds no reply: ${Errors.describe(stray)}`)
+
+/** What a reply has cost that comes to no message. */
+export const cost = (usage: Response.Usage | null): ReadonlyArray<Event.AdapterEvent> =>
+  usage === null ? [] : [{ _tag: "RawChunk", chunk: { usage } }]
+
+/** A reply that is whole. `word` is the provider's own for its end, `notes` are what it says besides. */
+export interface Whole {
+  readonly content: Message.Content
+  readonly toolCalls: ReadonlyArray<Message.ToolCall>
+  readonly reasoning: ReadonlyArray<Message.Part>
+  readonly finishReason: Response.FinishReason | null
+  readonly word: string | undefined
+  readonly usage: Response.Usage | null
+  readonly id: string | undefined
+  readonly model: string | undefined
+  readonly notes: Json.JsonObject
+}
+
+export const completed = (whole: Whole): Event.AdapterEvent => {
+  const { content, finishReason, id, model, notes, reasoning, toolCalls, usage, word } = whole
+  return {
+    _tag: "MessageCompleted",
+    message: {
+      ...Message.assistant(content, toolCalls),
+      finishReason,
+      ...(reasoning.length === 0 ? {} : { reasoning })
+    },
+    finishReason,
+    ...(word === undefined ? {} : { rawFinishReason: word }),
+    metadata: {
+      ...(usage === null ? {} : { usage }),
+      ...Wire.given("responseId", id),
+      ...Wire.given("model", model),
+      ...notes
+    }
+  }
+}

@@ -3,12 +3,12 @@
  * body may be JSON in any of the shapes that providers use, a page of HTML, or nothing. Whatever is quoted from a
  * provider has the secrets of the request taken out, because servers are known to quote them back.
  */
+import * as DateTime from "effect/DateTime"
 import * as Option from "effect/Option"
 import * as Redacted from "effect/Redacted"
 import * as Result from "effect/Result"
 import * as Adapter from "../../Adapter.ts"
 import * as Json from "../../internal/json.ts"
-import * as RetryDelay from "./retryDelay.ts"
 import * as Wire from "./wire.ts"
 
 export type Reason = Adapter.AdapterError["reason"]
@@ -96,7 +96,7 @@ export const fromResponse = (
   const told = said.message ?? (said.error === undefined ? describe(text) : JSON.stringify(said.error))
   const detail = status >= 300 && status < 400 ? redirected(headers["location"]) : told
   const retryAfterMillis = canHeal(status)
-    ? RetryDelay.fromHeaders(headers, now) ?? said.retryAfterMillis
+    ? delayOfHeaders(headers, now) ?? said.retryAfterMillis
     : undefined
   return fromSaid(
     origin,
@@ -244,4 +244,60 @@ const reasonOf = (origin: Origin, status: number | undefined, said: Said): Reaso
   if (status === 400 && keyWords.test(text)) return "authentication_failed"
   if (status >= 500) return "provider_unavailable"
   return byStatus[status] ?? (status >= 300 ? "invalid_request" : "unknown")
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// the delay that headers ask for
+
+type Headers = Readonly<Record<string, string | undefined>>
+
+/** A proxy passes on what the provider behind it said. */
+const prefixes = ["", "llm_provider-"] as const
+
+/** The delay in milliseconds, if one is named. `now` is the time that dates are compared with. */
+export const delayOfHeaders = (headers: Headers, now: number): number | undefined =>
+  prefixes.map((prefix) => statedDelay(headers, prefix, now)).find((delay) => delay !== undefined) ??
+    refillDelay(headers, now)
+
+const statedDelay = (headers: Headers, prefix: string, now: number): number | undefined => {
+  const millis = positive(Number(headers[`${prefix}retry-after-ms`]))
+  const after = headers[`${prefix}retry-after`]
+  if (millis !== undefined || after === undefined) return millis
+  const seconds = Number(after)
+  return Number.isNaN(seconds) ? untilDate(after, now) : positive(seconds * 1000)
+}
+
+const untilDate = (text: string, now: number): number | undefined =>
+  Option.match(DateTime.make(text), {
+    onNone: () => undefined,
+    onSome: (time) => positive(DateTime.toEpochMillis(time) - now)
+  })
+
+const resetName = /^(llm_provider-)?(x-ratelimit-reset(-[a-z0-9-]+)?|anthropic-ratelimit-[a-z-]+-reset)$/
+
+/** When the last of the limits that are used up is full again. */
+const refillDelay = (headers: Headers, now: number): number | undefined => {
+  const delays = Object.entries(headers).flatMap(([name, value]) => {
+    if (value === undefined || !resetName.test(name)) return []
+    const left = headers[name.replace("reset", "remaining")]
+    const delay = left === undefined || Number(left) > 0 ? undefined : untilReset(value.trim(), now)
+    return delay === undefined ? [] : [delay]
+  })
+  return delays.length === 0 ? undefined : Math.max(...delays)
+}
+
+const units: Readonly<Record<string, number>> = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 }
+
+const goDuration = /(\d+(?:\.\d+)?)(ms|s|m|h|d)/g
+
+/** A duration as Go writes it, seconds, seconds or milliseconds since 1970, or a date. */
+const untilReset = (text: string, now: number): number | undefined => {
+  const number = Number(text)
+  if (text !== "" && !Number.isNaN(number)) {
+    if (number >= 1e11) return positive(number - now)
+    return positive(number >= 1e9 ? number * 1000 - now : number * 1000)
+  }
+  if (text.replaceAll(goDuration, "") !== "") return untilDate(text, now)
+  const parts = Array.from(text.matchAll(goDuration), ([, amount, unit = ""]) => Number(amount) * (units[unit] ?? 0))
+  return positive(parts.reduce((sum, part) => sum + part, 0))
 }

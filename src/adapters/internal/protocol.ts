@@ -13,8 +13,8 @@ import * as Adapter from "../../Adapter.ts"
 import type * as Json from "../../internal/json.ts"
 import type * as Answer from "./answer.ts"
 import * as CallFragments from "./callFragments.ts"
-import * as Connection from "./connection.ts"
 import type * as Errors from "./errors.ts"
+import * as Http from "./http.ts"
 
 /** How much a model may think before it answers: in the provider's own word for it, or in tokens. */
 export interface Reasoning {
@@ -23,7 +23,7 @@ export interface Reasoning {
 }
 
 /** What every protocol can be told. */
-export interface Options extends Connection.Options {
+export interface Options extends Http.Options {
   /** What is asked for unless a request names another model. */
   readonly model: string
   readonly apiKey?: Redacted.Redacted<string>
@@ -54,7 +54,7 @@ export interface Protocol<O extends Options> {
   /** Where a request goes, under the base URL. */
   readonly path: (options: O, request: Adapter.Request) => string
   /** The headers of every request, the secret ones redacted. */
-  readonly headers: (options: O) => Connection.HeaderValues
+  readonly headers: (options: O) => Http.HeaderValues
   readonly body: (options: O, request: Adapter.Request) => Json.JsonObject
   /** Why the protocol has no words for a request, if it has none. */
   readonly unsupported: (request: Adapter.Request, options: O) => string | undefined
@@ -77,21 +77,21 @@ const make = <O extends Options>(
   options: O
 ): Effect.Effect<Adapter.Adapter["Service"], never, HttpClient.HttpClient> => {
   const name = `${protocol.name}.layer`
-  const settings = Connection.settings(name, options)
+  const settings = Http.settings(name, options)
   if (typeof options.model !== "string" || options.model === "") {
-    return Connection.misuse(name, "model must be the name of a model")
+    return Http.misuse(name, "model must be the name of a model")
   }
   const { apiKey, baseUrl = protocol.baseUrl, provider = protocol.provider } = options
   return Effect.map(HttpClient.HttpClient, (client) => ({
     stream: (request) =>
       Stream.suspend(() => {
         const problem = protocol.unsupported(request, options)
-        return problem !== undefined ? refused(provider, problem) : Connection.stream({
+        return problem !== undefined ? refused(provider, problem) : Http.stream({
           client,
           settings,
           provider,
           model: request.model ?? options.model,
-          url: Connection.endpoint(baseUrl, protocol.path(options, request)),
+          url: Http.endpoint(baseUrl, protocol.path(options, request)),
           headers: { ...protocol.headers(options), ...options.headers },
           secrets: apiKey === undefined ? [] : [apiKey],
           errorWords: protocol.errors,

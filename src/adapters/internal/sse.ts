@@ -3,8 +3,6 @@
  * CRLF or a code point. What it holds is bounded. Lines that are no field are kept, because servers are known to break
  * a stream off with a bare JSON document; whoever asks for it gets such documents as events, as they come.
  */
-import type * as Documents from "./documents.ts"
-import * as Utf8 from "./utf8.ts"
 
 /** One event: its name, if it has one, and its data lines joined. */
 export interface SseEvent {
@@ -20,8 +18,8 @@ export class Parser {
   /** The lines that were no field of an event. */
   stray = ""
   private readonly maximum: number
-  private readonly documents: Documents.Documents | undefined
-  private readonly decoder = new Utf8.Decoder()
+  private readonly documents: Documents | undefined
+  private readonly decoder = new Decoder()
   private line = ""
   private name: string | undefined
   private data: string | undefined
@@ -31,7 +29,7 @@ export class Parser {
    * `maximum` bounds, in UTF-16 code units, what is held of one event, line or document, and the stray lines together.
    * With `documents`, every JSON object out of stray lines is an event without a name.
    */
-  constructor(maximum: number, documents?: Documents.Documents) {
+  constructor(maximum: number, documents?: Documents) {
     this.maximum = maximum
     this.documents = documents
   }
@@ -108,5 +106,122 @@ export class Parser {
     if (found === undefined) this.stray += `${line}\n`
     else if (found.length > 0) this.dispatch(events)
     for (const data of found ?? []) events.push({ name: undefined, data })
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// documents outside of events
+
+/** What may stand before an object, and between two objects of a list. */
+const between = /^[\s,[\]]*(\{|$)/
+
+export class Documents {
+  /** The object that is still open. */
+  held = ""
+  private depth = 0
+  private isInString = false
+
+  /** The objects that are complete with this line; nothing if the line belongs to no object. */
+  feed(line: string): ReadonlyArray<string> | undefined {
+    if (this.depth === 0 && !between.test(line)) return undefined
+    const found: Array<string> = []
+    const mark = /["\\{}]/g
+    let start = 0
+    for (let at = mark.exec(line); at !== null; at = mark.exec(line)) {
+      const depth = this.depth
+      if (at[0] === "\\") mark.lastIndex = at.index + 2
+      else this.step(at[0])
+      if (depth === 0 && this.depth === 1) start = at.index
+      if (depth !== 1 || this.depth !== 0) continue
+      found.push(this.held + line.slice(start, at.index + 1))
+      this.held = ""
+    }
+    if (this.depth > 0) this.held += `${line.slice(start)}\n`
+    return found
+  }
+
+  private step(mark: string): void {
+    if (mark === "\"") this.isInString = this.depth > 0 && !this.isInString
+    else if (!this.isInString) this.depth = Math.max(0, this.depth + (mark === "{" ? 1 : -1))
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// UTF-8
+
+const none = new Uint8Array(0)
+
+/** How many bytes a code point has that starts with this one. */
+const lengthOf = (lead: number): number => lead < 0xc0 ? 1 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4
+
+/** The bytes at the end that only begin a code point. */
+const begun = (bytes: Uint8Array): Uint8Array => {
+  for (let index = bytes.length - 1; index >= Math.max(0, bytes.length - 3); index--) {
+    const byte = bytes[index] ?? 0
+    if ((byte & 0xc0) !== 0x80) return lengthOf(byte) > bytes.length - index ? bytes.subarray(index) : none
+  }
+  return none
+}
+
+const joined = (left: Uint8Array, right: Uint8Array): Uint8Array => {
+  if (left.length === 0) return right
+  const both = new Uint8Array(left.length + right.length)
+  both.set(left)
+  both.set(right, left.length)
+  return both
+}
+
+export class Decoder {
+  /** Whether there were bytes that are no UTF-8. */
+  isInvalid = false
+  private readonly decoder = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true })
+  private held: Uint8Array = none
+  private isFirst = true
+
+  decode(bytes: Uint8Array): string {
+    if (this.isInvalid) return ""
+    const all = joined(this.held, bytes)
+    const rest = begun(all)
+    const whole = all.subarray(0, all.length - rest.length)
+    this.held = rest.slice()
+    return this.withoutMark(this.valid(whole))
+  }
+
+  /** The byte order mark that a text may start with says nothing. */
+  private withoutMark(text: string): string {
+    if (!this.isFirst || text === "") return text
+    this.isFirst = false
+    return text.startsWith("\u{feff}") ? text.slice(1) : text
+  }
+
+  private valid(bytes: Uint8Array): string {
+    try {
+      return this.decoder.decode(bytes)
+    } catch {
+      this.isInvalid = true
+      return this.decoder.decode(bytes.subarray(0, this.validLength(bytes)))
+    }
+  }
+
+  /** How many of the bytes can be read; the whole is known to be more than that. */
+  private validLength(bytes: Uint8Array): number {
+    let low = 0
+    let high = bytes.length
+    while (high - low > 1) {
+      const middle = (low + high) >> 1
+      if (this.isValid(bytes.subarray(0, middle))) low = middle
+      else high = middle
+    }
+    return this.isValid(bytes.subarray(0, low)) ? low - begun(bytes.subarray(0, low)).length : 0
+  }
+
+  /** Whether nothing is wrong with bytes that may end within a code point. */
+  private isValid(bytes: Uint8Array): boolean {
+    try {
+      this.decoder.decode(bytes.subarray(0, bytes.length - begun(bytes).length))
+      return true
+    } catch {
+      return false
+    }
   }
 }

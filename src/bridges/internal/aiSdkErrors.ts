@@ -4,8 +4,8 @@
  */
 import * as Option from "effect/Option"
 import type * as Adapter from "../../Adapter.ts"
-import type * as Connection from "../../adapters/internal/connection.ts"
 import * as Errors from "../../adapters/internal/errors.ts"
+import type * as Http from "../../adapters/internal/http.ts"
 import * as Json from "../../internal/json.ts"
 
 const longestDetail = 1000
@@ -28,7 +28,7 @@ const byName: { readonly [name: string]: Errors.Reason } = {
 }
 
 /** What a provider rejected with. `now` is the time that a date in its headers is compared with. */
-export const fromRejection = (origin: Errors.Origin, rejection: unknown, now: number): Connection.Failure => {
+export const fromRejection = (origin: Errors.Origin, rejection: unknown, now: number): Http.Failure => {
   const error = fromUnknown(origin, rejection, now)
   return { error, isWorthRetrying: isWorthRetrying(error, Json.isObject(rejection) ? rejection : {}) }
 }

@@ -10,7 +10,7 @@ import type * as Message from "../../Message.ts"
 import type * as AiSdk from "../AiSdk.ts"
 import type * as AiSdkPrompt from "./aiSdkPrompt.ts"
 import * as Layout from "./layout.ts"
-import * as Media from "./media.ts"
+import * as Sources from "./media.ts"
 
 type Supported = Readonly<Record<string, ReadonlyArray<RegExp>>>
 
@@ -46,17 +46,17 @@ export const load = (
     return new Map(loaded)
   })
 
-interface Addressed extends Media.Source {
+interface Addressed extends Sources.Source {
   readonly content: URL
 }
 
 const addresses = ({ content }: Message.Message): ReadonlyArray<Addressed> =>
   typeof content === "string" ? [] : content.filter(Layout.isMedia).flatMap((media) => {
-    const source = Media.source(media)
+    const source = Sources.source(media)
     return source._tag === "Success" && isAddressed(source.success) ? [source.success] : []
   })
 
-const isAddressed = (source: Media.Source): source is Addressed =>
+const isAddressed = (source: Sources.Source): source is Addressed =>
   source.content instanceof URL && /^https?:$/.test(source.content.protocol)
 
 /** Whether one of the patterns for the kind of file matches. A kind may be `*`, or end in `/*`. */

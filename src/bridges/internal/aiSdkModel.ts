@@ -8,8 +8,8 @@ import * as Effect from "effect/Effect"
 import type * as Pull from "effect/Pull"
 import type * as Scope from "effect/Scope"
 import type * as Adapter from "../../Adapter.ts"
-import type * as Connection from "../../adapters/internal/connection.ts"
 import type * as Errors from "../../adapters/internal/errors.ts"
+import type * as Http from "../../adapters/internal/http.ts"
 import type * as Json from "../../internal/json.ts"
 import type * as AiSdk from "../AiSdk.ts"
 import * as AiSdkErrors from "./aiSdkErrors.ts"
@@ -50,12 +50,12 @@ export const open = (
   model: AiSdk.LanguageModel,
   options: Json.JsonObject,
   origin: Errors.Origin
-): Effect.Effect<Reply.PartPull, Connection.Failure, Scope.Scope> =>
+): Effect.Effect<Reply.PartPull, Http.Failure, Scope.Scope> =>
   Effect.gen(function*() {
     const held = new Held()
     yield* Effect.addFinalizer(() => held.leave)
     const call = { ...options, abortSignal: held.controller.signal }
-    return yield* Effect.callback<Reply.PartPull, Connection.Failure>((resume) => {
+    return yield* Effect.callback<Reply.PartPull, Http.Failure>((resume) => {
       new Promise<AiSdk.Started>((resolve) => resolve(model.doStream(call as never))).then(({ response, stream }) => {
         const taken = held.take(stream)
         const requestId = AiSdkErrors.requestId(response?.headers)
@@ -64,7 +64,7 @@ export const open = (
     })
   })
 
-const rejected = (origin: Errors.Origin, rejection: unknown): Effect.Effect<never, Connection.Failure> =>
+const rejected = (origin: Errors.Origin, rejection: unknown): Effect.Effect<never, Http.Failure> =>
   Effect.flatMap(Clock.currentTimeMillis, (now) => Effect.fail(AiSdkErrors.fromRejection(origin, rejection, now)))
 
 /** A reader, and the read that was begun and has not been used. */

@@ -4,14 +4,13 @@
  */
 import * as Result from "effect/Result"
 import type * as Adapter from "../../Adapter.ts"
-import * as FileText from "../../adapters/internal/fileText.ts"
-import * as ToolContent from "../../adapters/internal/toolContent.ts"
+import * as Media from "../../adapters/internal/media.ts"
 import * as Wire from "../../adapters/internal/wire.ts"
 import type * as Json from "../../internal/json.ts"
 import * as Message from "../../Message.ts"
 import * as History from "./history.ts"
 import * as Layout from "./layout.ts"
-import * as Media from "./media.ts"
+import * as Sources from "./media.ts"
 
 export type Version = "v2" | "v3" | "v4"
 
@@ -19,7 +18,7 @@ export type Version = "v2" | "v3" | "v4"
 export interface Writing {
   readonly owner: Layout.Owner
   readonly version: Version
-  readonly loaded: ReadonlyMap<string, Pick<Media.Source, "mediaType" | "content">>
+  readonly loaded: ReadonlyMap<string, Pick<Sources.Source, "mediaType" | "content">>
 }
 
 type Part = Json.JsonObject
@@ -75,7 +74,7 @@ const userParts = (writing: Writing, content: Message.Content): Result.Result<Re
     if (typeof content === "string") return [text(content)]
     const parts: Array<Part> = []
     for (const part of content) {
-      if (Layout.isMedia(part)) parts.push(file(writing, yield* Media.source(part)))
+      if (Layout.isMedia(part)) parts.push(file(writing, yield* Sources.source(part)))
       else if (part.type === "text" && part.text !== "") parts.push(text(part.text))
     }
     return parts.length === 0 ? [text("")] : parts
@@ -96,7 +95,7 @@ const assistantParts = (
     case "executed":
       return Result.succeed(executed(piece))
     case "media":
-      return Result.map(Media.source(piece.media), (source) => [file(writing, source)])
+      return Result.map(Sources.source(piece.media), (source) => [file(writing, source)])
     case "file":
       return Result.succeed(madeFile(writing, piece))
     case "custom": {
@@ -139,12 +138,12 @@ const fileData = ({ version }: Writing, content: string | URL): unknown => {
 }
 
 /** The source, or what was loaded from it. */
-const loaded = (writing: Writing, source: Media.Source): Media.Source => {
+const loaded = (writing: Writing, source: Sources.Source): Sources.Source => {
   const found = typeof source.content === "string" ? undefined : writing.loaded.get(source.content.href)
   return found === undefined ? source : { ...source, ...found }
 }
 
-const file = (writing: Writing, source: Media.Source): Part => {
+const file = (writing: Writing, source: Sources.Source): Part => {
   const { content, filename, mediaType } = loaded(writing, source)
   return { type: "file", mediaType, data: fileData(writing, content), ...Wire.given("filename", filename) }
 }
@@ -169,7 +168,7 @@ const madeFile = (
 const toolResult = (writing: Writing, { id, message, name }: History.Answer): Result.Result<Part, string> => {
   const { content } = message
   const empty = typeof content === "string" ? undefined : content.filter(Layout.isMedia).find(isEmpty)
-  return Result.map(empty === undefined ? Result.succeed(undefined) : Media.source(empty), () => ({
+  return Result.map(empty === undefined ? Result.succeed(undefined) : Sources.source(empty), () => ({
     type: "tool-result",
     toolCallId: id,
     toolName: name,
@@ -191,8 +190,8 @@ const output = (writing: Writing, message: Message.Message): Part => {
   const isHeld = (part: Layout.Media): boolean =>
     (isTextOnly(writing) ? attached(writing, part) : carried(writing, part)) !== undefined
   const tell = (part: Layout.Media): string => told(writing, part)
-  if (typeof content === "string" || isTextOnly(writing) || ToolContent.held(content, isHeld).length === 0) {
-    return { type, value: ToolContent.text(content, isHeld, tell) }
+  if (typeof content === "string" || isTextOnly(writing) || Media.held(content, isHeld).length === 0) {
+    return { type, value: Media.textWith(content, isHeld, tell) }
   }
   const value = content.flatMap((part): ReadonlyArray<Part> => {
     if (part.type === "text") return [text(part.text)]
@@ -208,27 +207,27 @@ const isTextOnly = ({ owner: { provider } }: Writing): boolean =>
   /\.(chat|completion)$/.test(provider) && !provider.startsWith("google.")
 
 /** What a part holds, if it can be told. */
-const sourceOf = (writing: Writing, part: Layout.Media): Media.Source | undefined => {
-  const source = Result.map(Media.source(part), (found) => loaded(writing, found))
+const sourceOf = (writing: Writing, part: Layout.Media): Sources.Source | undefined => {
+  const source = Result.map(Sources.source(part), (found) => loaded(writing, found))
   return Result.isSuccess(source) ? source.success : undefined
 }
 
-const plainType = ({ mediaType }: Media.Source): string => mediaType.split(";")[0]?.trim().toLowerCase() ?? ""
+const plainType = ({ mediaType }: Sources.Source): string => mediaType.split(";")[0]?.trim().toLowerCase() ?? ""
 
 /** Whether an image is one that all providers read. One at an address need not say what it is. */
-const isImage = (source: Media.Source): boolean =>
+const isImage = (source: Sources.Source): boolean =>
   /^image\/(png|jpe?g|gif|webp)$/.test(plainType(source)) ||
   (plainType(source) === "image/*" && typeof source.content !== "string")
 
 /** What providers take in a result: common images and PDFs. The oldest version has no addresses there. */
-const carried = (writing: Writing, part: Layout.Media): Media.Source | undefined => {
+const carried = (writing: Writing, part: Layout.Media): Sources.Source | undefined => {
   const source = sourceOf(writing, part)
   if (source === undefined || (writing.version === "v2" && typeof source.content !== "string")) return undefined
   return isImage(source) || plainType(source) === "application/pdf" ? source : undefined
 }
 
 /** What a model of Chat Completions reads in a message of the user: images, and in later versions the data of others. */
-const attached = (writing: Writing, part: Layout.Media): Media.Source | undefined => {
+const attached = (writing: Writing, part: Layout.Media): Sources.Source | undefined => {
   const source = sourceOf(writing, part)
   if (source === undefined || isImage(source)) return source
   const isData = writing.version !== "v2" && typeof source.content === "string"
@@ -238,9 +237,9 @@ const attached = (writing: Writing, part: Layout.Media): Media.Source | undefine
 /** A part in words: the text that a file holds, or a line that names its kind, type and size. */
 const told = (writing: Writing, part: Layout.Media): string => {
   const source = part.type === "file" ? sourceOf(writing, part) : undefined
-  return typeof source?.content === "string" && FileText.isTextual(source.mediaType)
-    ? FileText.decode(source.content)
-    : ToolContent.line(part)
+  return typeof source?.content === "string" && Media.isTextual(source.mediaType)
+    ? Media.decode(source.content)
+    : Media.line(part)
 }
 
 const attachments = (writing: Writing, { id, message: { content } }: History.Answer): ReadonlyArray<Part> => {
@@ -251,7 +250,7 @@ const attachments = (writing: Writing, { id, message: { content } }: History.Ans
   return parts.length === 0 ? [] : [text(`From the tool call ${id}:`), ...parts]
 }
 
-const resultFile = (writing: Writing, source: Media.Source): Part => {
+const resultFile = (writing: Writing, source: Sources.Source): Part => {
   const { content, filename, mediaType } = source
   if (writing.version === "v4") return file(writing, source)
   if (writing.version === "v2") return { type: "media", data: content, mediaType }

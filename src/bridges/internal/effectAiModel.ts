@@ -17,9 +17,9 @@ import * as SchemaRepresentation from "effect/SchemaRepresentation"
 import type * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import type * as Adapter from "../../Adapter.ts"
-import type * as Connection from "../../adapters/internal/connection.ts"
+import * as Answer from "../../adapters/internal/answer.ts"
 import * as Errors from "../../adapters/internal/errors.ts"
-import * as Pulls from "../../adapters/internal/pull.ts"
+import type * as Http from "../../adapters/internal/http.ts"
 import * as EffectAiErrors from "./effectAiErrors.ts"
 import * as EffectAiParts from "./effectAiParts.ts"
 import * as EffectAiPrompt from "./effectAiPrompt.ts"
@@ -124,7 +124,7 @@ const asWritten = ({ responseText, usage }: AiError.StructuredOutputError): Read
 ]
 
 /** The parts, and their failure as an error of an adapter. */
-const answer = (bridge: Bridge, request: Adapter.Request): Result.Result<
+const answered = (bridge: Bridge, request: Adapter.Request): Result.Result<
   Stream.Stream<AiResponse.AnyPart, Adapter.AdapterError>,
   Adapter.AdapterError
 > =>
@@ -153,10 +153,10 @@ const answer = (bridge: Bridge, request: Adapter.Request): Result.Result<
 export const open = (
   bridge: Bridge,
   request: Adapter.Request
-): Effect.Effect<Reply.PartPull, Connection.Failure, Scope.Scope> =>
+): Effect.Effect<Reply.PartPull, Http.Failure, Scope.Scope> =>
   Effect.gen(function*() {
-    const parts = yield* Effect.fromResult(Result.mapError(answer(bridge, request), Reply.failed))
-    const pull = yield* Pulls.ofOneReader(parts, yield* Effect.scope)
+    const parts = yield* Effect.fromResult(Result.mapError(answered(bridge, request), Reply.failed))
+    const pull = yield* Answer.ofOneReader(parts, yield* Effect.scope)
     let count = 0
     return Effect.flatMap(pull, (some) =>
       Effect.map(Clock.currentTimeMillis, (now): ReadonlyArray<Part.Part> =>

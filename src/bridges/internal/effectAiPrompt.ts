@@ -3,12 +3,12 @@
  */
 import * as Prompt from "effect/ai/Prompt"
 import * as Result from "effect/Result"
-import * as ToolContent from "../../adapters/internal/toolContent.ts"
+import * as Media from "../../adapters/internal/media.ts"
 import type * as Json from "../../internal/json.ts"
 import * as Message from "../../Message.ts"
 import * as History from "./history.ts"
 import * as Layout from "./layout.ts"
-import * as Media from "./media.ts"
+import * as Sources from "./media.ts"
 
 /** The prompt, or the first thing in the thread that cannot be written. */
 export const write = (
@@ -57,7 +57,7 @@ const messageOptions = (owner: Layout.Owner, message: Message.Message): Prompt.P
 const text = (value: string, options?: Json.JsonObject): Prompt.TextPart =>
   Prompt.makePart("text", { text: value, options: optionsOf(options) })
 
-const file = ({ content, filename, mediaType }: Media.Source, options?: Json.JsonObject): Prompt.FilePart =>
+const file = ({ content, filename, mediaType }: Sources.Source, options?: Json.JsonObject): Prompt.FilePart =>
   Prompt.makePart("file", {
     mediaType,
     data: content,
@@ -71,7 +71,7 @@ const userParts = (content: Message.Content): Result.Result<ReadonlyArray<Prompt
     if (typeof content === "string") return [text(content)]
     const parts: Array<Prompt.UserMessagePart> = []
     for (const part of content) {
-      if (Layout.isMedia(part)) parts.push(file(yield* Media.source(part)))
+      if (Layout.isMedia(part)) parts.push(file(yield* Sources.source(part)))
       else if (part.type === "text" && part.text !== "") parts.push(text(part.text))
     }
     return parts.length === 0 ? [text("")] : parts
@@ -91,7 +91,7 @@ const assistantParts = (
     case "executed":
       return Result.succeed(executed(piece))
     case "media":
-      return Result.map(Media.source(piece.media), (source) => [file(source)])
+      return Result.map(Sources.source(piece.media), (source) => [file(source)])
     case "file": {
       const { data, mediaType } = piece.file
       const made = data === undefined ? [] : [file({ content: data, filename: undefined, mediaType }, piece.options)]
@@ -136,8 +136,8 @@ const toolResult = (
       for (const part of content) {
         if (part.type === "text") modelOutput.push(text(part.text))
         else if (Layout.isMedia(part)) {
-          const source = Media.source(part)
-          if (Media.isTold(part, source)) modelOutput.push(text(ToolContent.line(part)))
+          const source = Sources.source(part)
+          if (Sources.isTold(part, source)) modelOutput.push(text(Media.line(part)))
           else modelOutput.push(file(yield* source))
         }
       }
@@ -146,7 +146,7 @@ const toolResult = (
       id,
       name,
       isFailure: message.isError === true,
-      result: ToolContent.text(content, () => false),
+      result: Media.textWith(content, () => false),
       ...(modelOutput.length === 0 ? {} : { modelOutput }),
       providerExecuted: false,
       options: messageOptions(owner, message)

@@ -4,7 +4,7 @@
  */
 import * as Base64 from "effect/encoding/Base64"
 import * as Result from "effect/Result"
-import * as FileText from "../../adapters/internal/fileText.ts"
+import * as Media from "../../adapters/internal/media.ts"
 import type * as Layout from "./layout.ts"
 
 export interface Source {
@@ -18,9 +18,9 @@ export interface Source {
 export const source = (media: Layout.Media): Result.Result<Source, string> => {
   const { data, type, url } = media
   const filename = media.type === "file" ? media.filename : undefined
-  const mediaType = FileText.typeOf(media) ?? (type === "image" ? "image/*" : "application/octet-stream")
+  const mediaType = Media.typeOf(media) ?? (type === "image" ? "image/*" : "application/octet-stream")
   if (data !== undefined) {
-    return Result.succeed({ mediaType, content: FileText.base64(media), filename })
+    return Result.succeed({ mediaType, content: Media.base64(media), filename })
   }
   if (url === undefined) return Result.fail(`the ${type} part has neither url nor data`)
   const inline = /^data:[^;,]*((?:;[^;,]*)*),(.*)$/s.exec(url)

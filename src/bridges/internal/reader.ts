@@ -3,8 +3,8 @@
  * emitted in their order; an error among them, and an end that never comes, become the reply's failure.
  */
 import type * as Adapter from "../../Adapter.ts"
+import * as Answer from "../../adapters/internal/answer.ts"
 import * as Errors from "../../adapters/internal/errors.ts"
-import * as Replies from "../../adapters/internal/replies.ts"
 import type * as Event from "../../Event.ts"
 import * as CallArguments from "../../internal/hear/callArguments.ts"
 import * as Json from "../../internal/json.ts"
@@ -70,7 +70,7 @@ export class Reader {
     if (this.isDone) return
     this.failure ??= failure ??
       Errors.make(this.origin, "network_error", "the reply ended without saying that it is complete")
-    out.push(...Replies.cost(this.usage))
+    out.push(...Answer.cost(this.usage))
   }
 
   private content(part: Part.Content, out: Events): void {
@@ -150,7 +150,7 @@ export class Reader {
     const { id, messageContent: content, model } = this
     const { usage, word } = part
     const notes = this.notesWith(part)
-    out.push(Replies.completed({ content, toolCalls, reasoning, finishReason: reason, word, usage, id, model, notes }))
+    out.push(Answer.completed({ content, toolCalls, reasoning, finishReason: reason, word, usage, id, model, notes }))
     this.isDone = true
   }
 

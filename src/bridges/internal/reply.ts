@@ -13,8 +13,8 @@ import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import type * as Adapter from "../../Adapter.ts"
 import * as CallFragments from "../../adapters/internal/callFragments.ts"
-import * as Connection from "../../adapters/internal/connection.ts"
 import * as Errors from "../../adapters/internal/errors.ts"
+import * as Http from "../../adapters/internal/http.ts"
 import * as Watchdog from "../../adapters/internal/watchdog.ts"
 import type * as Events from "../../Event.ts"
 import * as Message from "../../Message.ts"
@@ -32,8 +32,8 @@ export type PartPull = Pull.Pull<ReadonlyArray<Part.Part>, Adapter.AdapterError>
 export interface Exchange {
   readonly owner: Layout.Owner
   readonly origin: Errors.Origin
-  readonly settings: Connection.Settings
-  readonly open: Effect.Effect<PartPull, Connection.Failure, Scope.Scope>
+  readonly settings: Http.Settings
+  readonly open: Effect.Effect<PartPull, Http.Failure, Scope.Scope>
 }
 
 /** A reply that is read: what its parts come to, and the events of the next of them. */
@@ -78,14 +78,14 @@ class Reply {
   private get begin(): Effect.Effect<Chunk, Adapter.AdapterError> {
     return this.attempt.pipe(
       Effect.retry({
-        schedule: Connection.schedule(this.exchange.settings),
+        schedule: Http.schedule(this.exchange.settings),
         while: (failure) => failure.isWorthRetrying
       }),
       Effect.mapError(({ error }) => error)
     )
   }
 
-  private get attempt(): Effect.Effect<Chunk, Connection.Failure> {
+  private get attempt(): Effect.Effect<Chunk, Http.Failure> {
     return Effect.gen({ self: this }, function*() {
       const scope = yield* Scope.fork(this.scope)
       return yield* this.first(scope).pipe(
@@ -94,7 +94,7 @@ class Reply {
     })
   }
 
-  private first(scope: Scope.Scope): Effect.Effect<Chunk, Connection.Failure> {
+  private first(scope: Scope.Scope): Effect.Effect<Chunk, Http.Failure> {
     return Effect.gen({ self: this }, function*() {
       const { open, origin, owner, settings } = this.exchange
       const reader = new Reader.Reader(owner, origin, yield* CallFragments.idMaker)
@@ -155,7 +155,7 @@ class Reply {
 }
 
 /** A failure without a word of the library on whether to try again. */
-export const failed = (error: Adapter.AdapterError): Connection.Failure => ({
+export const failed = (error: Adapter.AdapterError): Http.Failure => ({
   error,
   isWorthRetrying: error.isRetryable
 })

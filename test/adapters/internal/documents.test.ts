@@ -2,8 +2,7 @@
  * JSON objects out of the lines of a body: found wherever they end, in the order of the lines, and never twice.
  */
 import { assert, describe, it } from "@effect/vitest"
-import { Documents } from "../../../src/adapters/internal/documents.ts"
-import { Parser, type SseEvent } from "../../../src/adapters/internal/sse.ts"
+import { Documents, Parser, type SseEvent } from "../../../src/adapters/internal/sse.ts"
 
 const bytes = (text: string) => new TextEncoder().encode(text)
 

@@ -2,11 +2,11 @@
  * The delay that the headers of an answer ask for, as providers write it.
  */
 import { assert, describe, it } from "@effect/vitest"
-import * as RetryDelay from "../../../src/adapters/internal/retryDelay.ts"
+import * as Errors from "../../../src/adapters/internal/errors.ts"
 
 const now = 1_700_000_000_000
 
-const delay = (headers: Readonly<Record<string, string>>) => RetryDelay.fromHeaders(headers, now)
+const delay = (headers: Readonly<Record<string, string>>) => Errors.delayOfHeaders(headers, now)
 
 describe("a delay", () => {
   it("R-122: is what retry-after says, in seconds, milliseconds or as a date", () => {

@@ -2,11 +2,11 @@
  * Bytes into text: cut anywhere, and wrong anywhere.
  */
 import { assert, describe, it } from "@effect/vitest"
-import * as Utf8 from "../../../src/adapters/internal/utf8.ts"
+import * as Sse from "../../../src/adapters/internal/sse.ts"
 
 /** What a decoder reads of bytes in reads of a size, and whether it found them wrong. */
 const decoded = (bytes: Uint8Array, size: number) => {
-  const decoder = new Utf8.Decoder()
+  const decoder = new Sse.Decoder()
   let text = ""
   for (let start = 0; start < bytes.length; start += size) text += decoder.decode(bytes.subarray(start, start + size))
   return [text, decoder.isInvalid]

@@ -27,7 +27,6 @@ import type * as Event from "../../Event.ts"
 import * as Durations from "../../internal/declare/durations.ts"
 import * as Json from "../../internal/json.ts"
 import * as Answer from "./answer.ts"
-import * as Cooldown from "./cooldown.ts"
 import * as Errors from "./errors.ts"
 
 export type HeaderValues = Readonly<Record<string, string | Redacted.Redacted<string>>>
@@ -227,7 +226,7 @@ const open = (
 ): Effect.Effect<Events, Adapter.AdapterError, Scope.Scope> =>
   Effect.gen(function*() {
     const { settings } = exchange
-    const cooldowns = yield* Cooldown.Cooldown
+    const cooldowns = yield* Cooldown
     const lane = laneOf(exchange, request)
     const tried = Effect.tapError(attempt(exchange, request), ({ error }) => {
       const pause = pauseOf(settings, error)
@@ -257,7 +256,7 @@ export const schedule = (settings: Settings): Schedule.Schedule<number, Failure>
   Schedule.recurs(settings.retries).pipe(
     Schedule.setInputType<Failure>(),
     Schedule.modifyDelay(({ attempt, input }) =>
-      Effect.map(Random.nextBetween(0, Cooldown.jitterMillis), (jitter) => {
+      Effect.map(Random.nextBetween(0, jitterMillis), (jitter) => {
         const asked = input.error.retryAfterMillis ?? Duration.toMillis(settings.retryDelay) * 2 ** (attempt - 1)
         return Duration.millis(Math.min(asked, Duration.toMillis(settings.maxRetryDelay)) + jitter)
       })
@@ -378,3 +377,50 @@ const errorBody = (response: HttpClientResponse.HttpClientResponse): Effect.Effe
       Effect.orElseSucceed(() => "")
     )
   })
+
+// ---------------------------------------------------------------------------------------------------------------------
+// cooldowns: the pause that a busy server asks for is kept by all runs of the process. A run waits at most once before a
+// request, so that a pause that is renewed again and again does not hold it back for good.
+
+/** Runs that waited together start up to this long apart. */
+const jitterMillis = 250
+
+export class Cooldowns {
+  /** By clock, since a time means nothing on another one; by lane, when it may be entered again. */
+  private readonly ends = new WeakMap<Clock.Clock, Map<string, number>>()
+
+  private endsOf(clock: Clock.Clock): Map<string, number> {
+    const known = this.ends.get(clock)
+    if (known !== undefined) return known
+    const made = new Map<string, number>()
+    this.ends.set(clock, made)
+    return made
+  }
+
+  /** Closes a lane for a time, unless it is closed for longer. */
+  note(lane: string, pause: Duration.Duration): Effect.Effect<void> {
+    return Effect.clockWith((clock) =>
+      Effect.sync(() => {
+        const ends = this.endsOf(clock)
+        const end = clock.currentTimeMillisUnsafe() + Duration.toMillis(pause)
+        ends.set(lane, Math.max(end, ends.get(lane) ?? 0))
+      })
+    )
+  }
+
+  /** Waits until a lane is open. */
+  wait(lane: string): Effect.Effect<void> {
+    return Effect.clockWith((clock) => {
+      const ends = this.endsOf(clock)
+      const rest = (ends.get(lane) ?? 0) - clock.currentTimeMillisUnsafe()
+      if (rest > 0) return Effect.flatMap(Random.nextBetween(0, jitterMillis), (jitter) => Effect.sleep(rest + jitter))
+      ends.delete(lane)
+      return Effect.void
+    })
+  }
+}
+
+/** The pauses of this process, shared by every adapter in it. */
+export const Cooldown: Context.Reference<Cooldowns> = Context.Reference<Cooldowns>("heddle/adapters/Cooldown", {
+  defaultValue: () => new Cooldowns()
+})

@@ -3,13 +3,16 @@
  * one content, in the order of the calls, whatever order they came in. What the protocol has no words for is named before
  * anything is sent.
  */
+import type * as Adapter from "../../Adapter.ts"
 import * as CallArguments from "../../internal/hear/callArguments.ts"
-import type * as Json from "../../internal/json.ts"
+import * as Json from "../../internal/json.ts"
 import * as Message from "../../Message.ts"
-import * as FileText from "./fileText.ts"
+import type * as Tool from "../../Tool.ts"
 import { metadataKey } from "./geminiCalls.ts"
+import * as GeminiSchema from "./geminiSchema.ts"
 import * as GeminiTurn from "./geminiTurn.ts"
-import * as ToolContent from "./toolContent.ts"
+import * as Media from "./media.ts"
+import type * as Protocol from "./protocol.ts"
 import * as Wire from "./wire.ts"
 
 export interface Contents {
@@ -102,7 +105,7 @@ const answerPart = (answer: Message.Message, call: Message.ToolCall | undefined)
 
 /** An answer has to be an object: one that is told in JSON is that object, any other text stands under a word of its own. */
 const response = (answer: Message.Message): Json.JsonObject => {
-  const text = ToolContent.text(answer.content, isHeld)
+  const text = Media.textWith(answer.content, isHeld)
   const parsed = isExact(text) ? CallArguments.ofText(text) : undefined
   const told = parsed !== undefined && CallArguments.isWhole(parsed) ? parsed.arguments : undefined
   if (answer.isError === true) return told !== undefined && "error" in told ? told : { error: told ?? text }
@@ -114,46 +117,42 @@ const isExact = (text: string): boolean => text.trimStart().startsWith("{") && !
 
 /** What an answer cannot hold, such as an image, follows the answers of its turn. The model knows no ids of calls. */
 const attachments = (answer: Message.Message, from: string): ReadonlyArray<Json.JsonObject> => {
-  const media = ToolContent.held(answer.content, isHeld).map(mediaPart)
+  const media = Media.held(answer.content, isHeld).map(mediaPart)
   return media.length === 0 ? [] : [{ text: `From the tool ${from}:` }, ...media]
 }
 
 const readable = /^(image\/(png|jpe?g|webp|hei[cf]|\*)|audio\/.*|video\/.*|application\/pdf)$/
 
 /** What the model reads beside an answer. */
-const isHeld = (media: Media): boolean => {
+const isHeld = (media: Media.Media): boolean => {
   if (mediaProblem("tool", media) !== undefined) return false
-  const type = ToolContent.typeOf(media) ?? (media.type === "image" ? "image/png" : undefined)
+  const type = Media.plainTypeOf(media) ?? (media.type === "image" ? "image/png" : undefined)
   if (type === undefined) return media.data === undefined
-  return readable.test(type) || (!type.startsWith("image/") && FileText.isTextual(type))
+  return readable.test(type) || (!type.startsWith("image/") && Media.isTextual(type))
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
 // parts
 
-type Media = Extract<Message.Part, { readonly type: "image" | "file" }>
-
-const isMedia = (part: Message.Part): part is Media => part.type === "image" || part.type === "file"
-
-const mediaOf = (content: Message.Content): ReadonlyArray<Media> =>
-  typeof content === "string" ? [] : content.filter(isMedia)
+const mediaOf = (content: Message.Content): ReadonlyArray<Media.Media> =>
+  typeof content === "string" ? [] : content.filter(Media.isMedia)
 
 const userParts = (content: Message.Content): ReadonlyArray<Json.JsonObject> =>
   typeof content === "string" ? [{ text: content }] : content.flatMap((part) => {
     if (part.type === "text") return [{ text: part.text }]
-    return isMedia(part) ? [mediaPart(part)] : []
+    return Media.isMedia(part) ? [mediaPart(part)] : []
   })
 
 const mediaParts = (content: Message.Content): ReadonlyArray<Json.JsonObject> => mediaOf(content).map(mediaPart)
 
 const dataUri = /^data:[^;,]*[^,]*;base64,/
 
-const mediaPart = (media: Media): Json.JsonObject => {
+const mediaPart = (media: Media.Media): Json.JsonObject => {
   const { data, url = "" } = media
-  const mimeType = FileText.givenType(media)
+  const mimeType = Media.givenType(media)
   const found = data === undefined ? dataUri.exec(url.slice(0, 1000)) : null
-  if (data !== undefined) return { inlineData: { mimeType, data: FileText.base64(media) } }
-  if (found === null) return { fileData: { ...Wire.given("mimeType", FileText.typeOf(media)), fileUri: url } }
+  if (data !== undefined) return { inlineData: { mimeType, data: Media.base64(media) } }
+  if (found === null) return { fileData: { ...Wire.given("mimeType", Media.typeOf(media)), fileUri: url } }
   return { inlineData: { mimeType, data: url.slice(found[0].length) } }
 }
 
@@ -188,9 +187,77 @@ export const unsupported = (messages: ReadonlyArray<Message.Message>): string | 
   return undefined
 }
 
-const mediaProblem = (role: Message.Role, { data, type, url }: Media): string | undefined => {
+const mediaProblem = (role: Message.Role, { data, type, url }: Media.Media): string | undefined => {
   if (role === "system") return `a system message cannot hold ${type} parts`
   if (data === undefined && url === undefined) return `the ${type} part has neither url nor data`
   const isText = data === undefined && url?.startsWith("data:") === true && !dataUri.test(url.slice(0, 1000))
   return isText ? `the ${type} part is a data URI that holds no base64` : undefined
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// tools, the form of the answer, thinking
+
+/** How much a model may think, and whether it tells. */
+export interface Reasoning extends Protocol.Reasoning {
+  readonly includeThoughts?: boolean
+}
+
+/** How schemas are written, and whether the model is always held to them. */
+export interface Options {
+  readonly schemas?: "jsonSchema" | "openApi"
+  readonly strict?: boolean
+}
+
+export const tools = (options: Options, { toolChoice, tools }: Adapter.Request): Json.JsonObject => {
+  if (tools.length === 0) return {}
+  const functionCallingConfig = callingMode(options, toolChoice)
+  return {
+    tools: [{ functionDeclarations: tools.map((tool) => declaration(options, tool)) }],
+    ...(functionCallingConfig === undefined ? {} : { toolConfig: { functionCallingConfig } })
+  }
+}
+
+const declaration = (options: Options, { description, name, parameters }: Tool.Definition): Json.JsonObject => ({
+  name,
+  description,
+  ...(options.schemas === "openApi"
+    ? { parameters: GeminiSchema.openApi(parameters) }
+    : { parametersJsonSchema: GeminiSchema.jsonSchema(parameters) })
+})
+
+const callingMode = (options: Options, choice: Adapter.ToolChoice = "auto"): Json.JsonObject | undefined => {
+  if (typeof choice === "object") return { mode: "ANY", allowedFunctionNames: [choice.name] }
+  if (choice === "auto") return options.strict === true ? { mode: "VALIDATED" } : undefined
+  return { mode: choice === "none" ? "NONE" : "ANY" }
+}
+
+export const responseFormat = (options: Options, format: Adapter.ResponseFormat | undefined): Json.JsonObject => {
+  if (format === undefined || format.type === "text") return {}
+  const responseMimeType = "application/json"
+  if (format.type === "json_object") return { responseMimeType }
+  return options.schemas === "openApi"
+    ? { responseMimeType, responseSchema: GeminiSchema.openApi(format.schema) }
+    : { responseMimeType, responseJsonSchema: GeminiSchema.jsonSchema(format.schema) }
+}
+
+/** What Google's own compatibility layer takes the words for, where a model knows none. */
+const budgets: { readonly [effort: string]: number } = { none: 0, minimal: 1024, low: 1024, medium: 8192, high: 24_576 }
+
+export const thinking = (reasoning: Reasoning | undefined, model: string): Json.JsonObject => {
+  if (reasoning === undefined) return {}
+  const { effort, includeThoughts = true, maxTokens } = reasoning
+  const isWord = effort !== undefined && effort !== "none" && !/gemini-[12]\b/.test(model)
+  const budget = maxTokens ?? (effort === undefined || isWord ? undefined : budgets[effort])
+  const level = budget === undefined ? Wire.given("thinkingLevel", effort) : { thinkingBudget: budget }
+  return { thinkingConfig: { ...level, includeThoughts } }
+}
+
+/** A caller's own members over ours: objects are merged, and tools are added. */
+export const merged = (base: Json.JsonObject, extra: Json.JsonObject = {}): Json.JsonObject => {
+  const members = Object.entries(extra).map(([key, value]) => {
+    const known = base[key]
+    if (key === "tools" && Array.isArray(known) && Array.isArray(value)) return [key, [...known, ...value]]
+    return [key, Json.isObject(known) && Json.isObject(value) ? merged(known, value) : value]
+  })
+  return { ...base, ...Object.fromEntries(members) }
 }

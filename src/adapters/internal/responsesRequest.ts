@@ -4,13 +4,16 @@
  * concern of this one. An item that waits for an answer which nobody gave is not sent, nor is reasoning that nothing
  * follows: servers refuse both.
  */
+import * as Option from "effect/Option"
+import type * as Adapter from "../../Adapter.ts"
 import * as CallArguments from "../../internal/hear/callArguments.ts"
 import * as CallIds from "../../internal/hear/callIds.ts"
 import * as Json from "../../internal/json.ts"
 import * as Message from "../../Message.ts"
-import * as FileText from "./fileText.ts"
+import type * as Tool from "../../Tool.ts"
+import * as Media from "./media.ts"
 import { metadataKey } from "./responsesOutput.ts"
-import * as ToolContent from "./toolContent.ts"
+import * as StrictSchema from "./strictSchema.ts"
 import * as Wire from "./wire.ts"
 
 /** What a request says of its thread. */
@@ -69,20 +72,16 @@ class Calls {
 // ---------------------------------------------------------------------------------------------------------------------
 // content
 
-type Media = Extract<Message.Part, { readonly type: "image" | "file" }>
-
-const isMedia = (value: Message.Part): value is Media => value.type === "image" || value.type === "file"
-
 const parts = (content: ReadonlyArray<Message.Part>): ReadonlyArray<Json.JsonObject> =>
-  content.flatMap((part) => isMedia(part) ? [media(part)] : part.type === "text" ? [text(part.text)] : [])
+  content.flatMap((part) => Media.isMedia(part) ? [media(part)] : part.type === "text" ? [text(part.text)] : [])
 
 /** A tool's answer. It is a plain text if it can be one, because not every server takes parts. */
 const outputOf = ({ content }: Message.Message): string | ReadonlyArray<Json.JsonObject> => {
-  if (typeof content === "string" || ToolContent.held(content, isHeld).length === 0) {
-    return ToolContent.text(content, isHeld)
+  if (typeof content === "string" || Media.held(content, isHeld).length === 0) {
+    return Media.textWith(content, isHeld)
   }
   return parts(
-    content.map((part) => isMedia(part) && !isHeld(part) ? { type: "text", text: ToolContent.line(part) } : part)
+    content.map((part) => Media.isMedia(part) && !isHeld(part) ? { type: "text", text: Media.line(part) } : part)
   )
 }
 
@@ -90,12 +89,12 @@ const document =
   /^application\/(pdf|rtf|msword|vnd\.(openxmlformats-officedocument|oasis\.opendocument|ms-excel|ms-powerpoint))/
 
 /** What an answer may hold: images, and files that the provider reads as documents. It refuses sounds. */
-const isHeld = (part: Media): boolean => {
-  const type = ToolContent.typeOf(part)
+const isHeld = (part: Media.Media): boolean => {
+  const type = Media.plainTypeOf(part)
   if (isUploaded(part.url)) return true
   if (part.data === undefined && !/^(data|https?):/i.test(part.url ?? "")) return false
-  if (ToolContent.isImage(part)) return ToolContent.isCommonImage(part)
-  return type === undefined ? part.data === undefined : document.test(type) || FileText.isTextual(type)
+  if (Media.isImage(part)) return Media.isCommonImage(part)
+  return type === undefined ? part.data === undefined : document.test(type) || Media.isTextual(type)
 }
 
 const text = (value: string): Json.JsonObject => ({ type: "input_text", text: value })
@@ -103,11 +102,14 @@ const text = (value: string): Json.JsonObject => ({ type: "input_text", text: va
 /** The id of a file that the provider has already. */
 const isUploaded = (url: string | undefined): boolean => url?.startsWith("file-") === true
 
-const media = (value: Media): Json.JsonObject => {
+const media = (value: Media.Media): Json.JsonObject => {
   const { data, url } = value
-  const type = ToolContent.typeOf(value)
-  if (ToolContent.isImage(value)) {
-    return { type: "input_image", ...(isUploaded(url) ? { file_id: url } : { image_url: url ?? dataUri(value) }) }
+  const type = Media.plainTypeOf(value)
+  if (Media.isImage(value)) {
+    return {
+      type: "input_image",
+      ...(isUploaded(url) ? { file_id: url } : { image_url: url ?? Media.dataUri(value) })
+    }
   }
   if (type?.startsWith("audio/") === true && data !== undefined) {
     return { type: "input_audio", input_audio: { data, format: type.includes("wav") ? "wav" : "mp3" } }
@@ -116,19 +118,17 @@ const media = (value: Media): Json.JsonObject => {
   const isInline = url === undefined || url.startsWith("data:")
   if (!isInline) return { type: "input_file", file_url: url }
   const filename = (value.type === "file" ? value.filename : undefined) ?? `file.${extensionOf(type)}`
-  return { type: "input_file", filename, file_data: url ?? dataUri(value) }
+  return { type: "input_file", filename, file_data: url ?? Media.dataUri(value) }
 }
 
 /** A file that is sent inline needs a name, whose ending tells what it is. */
 const extensionOf = (mediaType = ""): string =>
   mediaType === "text/plain" ? "txt" : /\/([a-z0-9]+)/i.exec(mediaType)?.[1] ?? "bin"
 
-const dataUri = (media: Media): string => `data:${FileText.givenType(media)};base64,${FileText.base64(media)}`
-
 /** The first thing that the protocol has no words for. */
 export const unsupported = (messages: ReadonlyArray<Message.Message>): string | undefined => {
   for (const message of messages) {
-    for (const part of partsOf(message).filter(isMedia)) {
+    for (const part of Media.partsOf(message).filter(Media.isMedia)) {
       if (message.role === "system" || message.role === "assistant") {
         return `a ${message.role} message cannot hold ${part.type} parts`
       }
@@ -137,12 +137,6 @@ export const unsupported = (messages: ReadonlyArray<Message.Message>): string | 
   }
   return undefined
 }
-
-/** All parts of a message, the reasoning that is kept beside its content first. */
-const partsOf = (message: Message.Message): ReadonlyArray<Message.Part> => [
-  ...(message.reasoning ?? []),
-  ...(typeof message.content === "string" ? [] : message.content)
-]
 
 // ---------------------------------------------------------------------------------------------------------------------
 // the model's turn
@@ -155,7 +149,7 @@ interface Placed {
 
 /** What an earlier reply of this protocol left in a message. */
 const keptIn = (message: Message.Message): ReadonlyArray<Json.JsonObject> =>
-  partsOf(message).flatMap((part) => {
+  Media.partsOf(message).flatMap((part) => {
     const kept = part.type === "reasoning" ? part.metadata?.[metadataKey] : undefined
     return Json.isObject(kept) ? [kept] : []
   })
@@ -275,3 +269,65 @@ const answered = (kept: ReadonlyArray<Json.JsonObject>): ReadonlyArray<Json.Json
 /** Without the reasoning at the end, which belongs to what is not there. */
 const followed = (items: ReadonlyArray<Json.JsonObject>): ReadonlyArray<Json.JsonObject> =>
   items.slice(0, items.findLastIndex((item) => item["type"] !== "reasoning") + 1)
+
+// ---------------------------------------------------------------------------------------------------------------------
+// tools and the form of the answer
+
+interface Options {
+  readonly strict?: boolean
+  readonly parallelToolCalls?: boolean
+}
+
+/**
+ * The names of the tools that are declared to take a text instead of arguments, among the provider's own; nothing if
+ * there are none of its own.
+ */
+export const custom = (given: ReadonlyArray<Json.JsonObject>): ReadonlySet<string> | undefined =>
+  given.length === 0
+    ? undefined
+    : new Set(given.flatMap(({ name, type }) => type === "custom" && typeof name === "string" ? [name] : []))
+
+/** Servers refuse what concerns tools in a request without any. */
+export const tools = (
+  request: Adapter.Request,
+  given: ReadonlyArray<Json.JsonObject>,
+  options: Options
+): Json.JsonObject => {
+  const texts = custom(given)
+  const own = request.tools.filter(({ name }) => texts?.has(name) !== true).map((one) => tool(one, options))
+  return own.length + given.length === 0 ? {} : {
+    tools: [...own, ...given],
+    ...toolChoice(request.toolChoice, texts),
+    ...Wire.given("parallel_tool_calls", options.parallelToolCalls)
+  }
+}
+
+/** Not to say whether a schema is strict would have the provider rewrite it. */
+const tool = ({ description, name, parameters }: Tool.Definition, options: Options): Json.JsonObject => {
+  const strict = options.strict === true ? StrictSchema.rewrite(parameters, StrictSchema.openAi) : Option.none()
+  return {
+    type: "function",
+    name,
+    ...(description === "" ? {} : { description }),
+    parameters: Option.match(strict, { onNone: () => parameters, onSome: ({ schema }) => schema }),
+    strict: Option.isSome(strict)
+  }
+}
+
+const toolChoice = (
+  choice: Adapter.ToolChoice | undefined,
+  texts: ReadonlySet<string> | undefined
+): Json.JsonObject => {
+  if (choice === undefined) return {}
+  if (typeof choice === "string") return { tool_choice: choice }
+  return { tool_choice: { type: texts?.has(choice.name) === true ? "custom" : "function", name: choice.name } }
+}
+
+/** The form of the answer. A schema without a strict form goes out as it is: whether it will do is the server's to say. */
+export const format = (wanted: Adapter.ResponseFormat | undefined): Json.JsonObject => {
+  if (wanted === undefined || wanted.type === "text") return {}
+  const strict = wanted.type === "json_schema" && wanted.strict === true
+    ? StrictSchema.rewrite(wanted.schema, StrictSchema.openAi)
+    : Option.none()
+  return { format: Option.match(strict, { onNone: () => wanted, onSome: ({ schema }) => ({ ...wanted, schema }) }) }
+}

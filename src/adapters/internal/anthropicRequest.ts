@@ -4,13 +4,18 @@
  * that are used twice, halves of server-side calls. A message whose turn is over is written the same in every request, so
  * that a thread that grows begins with what was sent before, and a provider finds it in its cache.
  */
+import * as Option from "effect/Option"
+import * as Result from "effect/Result"
+import type * as Adapter from "../../Adapter.ts"
 import * as CallIds from "../../internal/hear/callIds.ts"
 import type * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
-import * as Media from "./anthropicMedia.ts"
+import type * as Tool from "../../Tool.ts"
 import * as Turn from "./anthropicTurn.ts"
-import * as ToolContent from "./toolContent.ts"
-import { object, string } from "./wire.ts"
+import * as Media from "./media.ts"
+import type * as Protocol from "./protocol.ts"
+import * as StrictSchema from "./strictSchema.ts"
+import * as Wire from "./wire.ts"
 
 type Blocks = ReadonlyArray<Json.JsonObject>
 
@@ -34,7 +39,7 @@ const textBlocks = (text: string): Blocks => text.trim() === "" ? [] : [{ type: 
 
 const partBlocks = (part: Message.Part): Blocks => {
   if (part.type === "text") return textBlocks(part.text)
-  return part.type === "reasoning" ? [] : [Media.write(part)]
+  return part.type === "reasoning" ? [] : [mediaBlock(part)]
 }
 
 const contentBlocks = (content: Message.Content): Blocks =>
@@ -44,12 +49,10 @@ const contentBlocks = (content: Message.Content): Blocks =>
 const answerBlocks = (content: Message.Content): Blocks =>
   typeof content === "string" ?
     textBlocks(content) :
-    content.flatMap((part) =>
-      ToolContent.isMedia(part) && !isHeld(part) ? textBlocks(ToolContent.line(part)) : partBlocks(part)
-    )
+    content.flatMap((part) => Media.isMedia(part) && !isHeld(part) ? textBlocks(Media.line(part)) : partBlocks(part))
 
-const isHeld = (part: ToolContent.Media): boolean =>
-  Media.unsupported(part) === undefined && (!ToolContent.isImage(part) || ToolContent.isCommonImage(part))
+const isHeld = (part: Media.Media): boolean =>
+  mediaProblem(part) === undefined && (!Media.isImage(part) || Media.isCommonImage(part))
 
 const isThinking = (block: Json.JsonObject | undefined): boolean =>
   block?.["type"] === "thinking" || block?.["type"] === "redacted_thinking"
@@ -62,7 +65,7 @@ const withoutLastThoughts = (blocks: Blocks): Blocks =>
 
 /** A server-side call waits for its result, which comes in this turn or in one of its continuations. */
 const serverCallId = (block: Json.JsonObject): string | undefined =>
-  String(block["type"]).endsWith("_tool_use") ? string(block["id"]) : undefined
+  String(block["type"]).endsWith("_tool_use") ? Wire.string(block["id"]) : undefined
 
 interface Exchange {
   readonly role: "user" | "assistant" | "system"
@@ -90,7 +93,7 @@ class Writer {
     this.served = new Set(
       messages.filter((message) => message.role === "assistant").flatMap((message) =>
         Turn.restore(message).pieces.flatMap((piece) =>
-          piece.type === "block" ? string(piece.block["tool_use_id"]) ?? [] : []
+          piece.type === "block" ? Wire.string(piece.block["tool_use_id"]) ?? [] : []
         )
       )
     )
@@ -176,7 +179,7 @@ class Writer {
   }
 
   private call({ arguments: input, id, metadata, name }: Message.ToolCall): Json.JsonObject {
-    const caller = object(object(metadata[Turn.key])["caller"])
+    const caller = Wire.object(Wire.object(metadata[Turn.key])["caller"])
     const isCalledByServer = this.serverCalls.has(String(caller["tool_id"]))
     return { type: "tool_use", id: this.ids.called(id), name, input, ...(isCalledByServer ? { caller } : {}) }
   }
@@ -184,7 +187,7 @@ class Writer {
   /** Whether a block has what belongs to it: a call its result, unless that is still to come, and a result its call. */
   private isWhole(block: Json.JsonObject, isOpen: boolean): boolean {
     const id = serverCallId(block)
-    const answered = string(block["tool_use_id"])
+    const answered = Wire.string(block["tool_use_id"])
     if (answered !== undefined) return this.serverCalls.has(answered)
     if (id === undefined) return true
     if (isOpen || this.served.has(id)) this.serverCalls.add(this.ids.reserve(id))
@@ -242,9 +245,191 @@ export const unsupported = (messages: ReadonlyArray<Message.Message>): string | 
       if (message.role === "system" || message.role === "assistant") {
         return `a ${message.role} message cannot hold ${part.type} parts`
       }
-      const problem = message.role === "tool" ? Media.empty(part) : Media.unsupported(part)
+      const problem = message.role === "tool" ? empty(part) : mediaProblem(part)
       if (problem !== undefined) return problem
     }
   }
   return undefined
 }
+
+// ---------------------------------------------------------------------------------------------------------------------
+// media
+
+interface Source {
+  readonly mediaType: string | undefined
+  readonly data?: string
+  readonly text?: string
+  readonly url?: string
+  readonly fileId?: string
+}
+
+const dataUri = /^data:([^;,]*)(?:;[^,]*)?;base64,/i
+const textUri = /^data:(?:text\/[^;,]*)?(?:;[^,]*)?,/i
+const uploaded = /^file_/
+
+const sourceOf = (part: Media.Media): Source => {
+  const { data, mediaType = Media.typeOf(part), url } = part
+  if (url === undefined) return { mediaType, ...(data === undefined ? {} : { data }) }
+  const [prefix, type] = dataUri.exec(url) ?? []
+  if (prefix !== undefined) return { mediaType: type || mediaType, data: url.slice(prefix.length) }
+  const [start] = (part.type === "file" ? textUri.exec(url) : null) ?? []
+  const text = start === undefined ? undefined : percentDecoded(url.slice(start.length))
+  if (text !== undefined) return { mediaType: "text/plain", text }
+  return { mediaType, ...(uploaded.test(url) ? { fileId: url } : { url }) }
+}
+
+const percentDecoded = (text: string): string | undefined =>
+  Result.getOrUndefined(Result.try(() => decodeURIComponent(text)))
+
+const isImage = (part: Media.Media, { mediaType }: Source): boolean =>
+  part.type === "image" || mediaType?.startsWith("image/") === true
+
+const isText = ({ mediaType }: Source): boolean => Media.isTextual(mediaType)
+const isPdf = ({ mediaType = "application/pdf" }: Source): boolean => mediaType === "application/pdf"
+
+/** The block of a part that is supported. */
+export const mediaBlock = (part: Media.Media): Json.JsonObject => {
+  const source = sourceOf(part)
+  if (isImage(part, source)) return { type: "image", source: wireSource(source, "image/png") }
+  const { fileId } = source
+  if (fileId !== undefined && !isPdf(source) && !isText(source)) return { type: "container_upload", file_id: fileId }
+  const { citations, context, title = part.type === "file" ? part.filename : undefined } = Wire.object(
+    part.metadata?.[Turn.key]
+  )
+  return {
+    type: "document",
+    source: wireSource(source, "application/pdf"),
+    ...Wire.given("title", title),
+    ...Wire.given("context", context),
+    ...Wire.given("citations", citations)
+  }
+}
+
+const wireSource = (source: Source, fallback: string): Json.JsonObject => {
+  const { data = "", fileId, mediaType = fallback, text, url } = source
+  if (fileId !== undefined) return { type: "file", file_id: fileId }
+  if (url !== undefined) return { type: "url", url }
+  if (isText(source)) return { type: "text", media_type: "text/plain", data: text ?? Media.decode(data) }
+  return { type: "base64", media_type: mediaType, data }
+}
+
+/** What is wrong with a part that holds nothing, if it does not. */
+export const empty = (part: Media.Media): string | undefined =>
+  part.url === undefined && part.data === undefined ? `the ${part.type} part has neither url nor data` : undefined
+
+/** Why a part cannot be sent, if it cannot. */
+export const mediaProblem = (part: Media.Media): string | undefined => {
+  const source = sourceOf(part)
+  const { fileId, mediaType, text, url } = source
+  const problem = empty(part)
+  if (problem !== undefined) return problem
+  if (url !== undefined && !/^https?:/i.test(url)) {
+    return `the ${part.type} part's url must be an address, base64 data or the id of an upload`
+  }
+  if (isImage(part, source) || fileId !== undefined || text !== undefined) return undefined
+  if (url !== undefined) {
+    return isPdf(source)
+      ? undefined
+      : "a file that is no PDF cannot be sent by its URL: send its data"
+  }
+  return isText(source) || isPdf(source)
+    ? undefined
+    : `a file of type ${mediaType} cannot be sent: only images, PDFs and texts can`
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// settings
+
+type Objects = ReadonlyArray<Json.JsonObject>
+
+/** The options that settle it. */
+export interface Options extends Pick<Protocol.Options, "parallelToolCalls" | "strict"> {
+  readonly maxTokens?: number
+  readonly reasoning?: Protocol.Reasoning & { readonly display?: "summarized" | "omitted" }
+}
+
+/**
+ * The tools of a request and, after them, the provider's own. A thread with calls is refused when no tools are declared:
+ * then those that it calls are.
+ */
+export const tools = ({ strict = false }: Options, { messages, tools }: Adapter.Request, hosted: Objects): Objects =>
+  tools.length > 0 || hosted.length > 0
+    ? [...tools.map((definition) => tool(definition, strict)), ...hosted]
+    : calledNames(messages).map((name) => ({ name, input_schema: { type: "object" } }))
+
+/** A schema that cannot be held strictly goes out as it is. The root has to be an object by its type. */
+const tool = ({ description, name, parameters }: Tool.Definition, isStrict: boolean): Json.JsonObject => {
+  const strict = isStrict ? StrictSchema.rewrite(parameters, StrictSchema.anthropic) : Option.none()
+  return {
+    name,
+    ...(description === "" ? {} : { description }),
+    ...Option.match(strict, {
+      onNone: () => ({ input_schema: { type: "object", ...parameters } }),
+      onSome: ({ schema }) => ({ input_schema: { type: "object", ...schema }, strict: true })
+    })
+  }
+}
+
+const choices = { auto: "auto", none: "none", required: "any" } as const
+
+/** Which tool may be called, and whether only one: none, if the thread's own calls are all that is declared. */
+export const toolChoice = (options: Options, request: Adapter.Request, hosted: Objects): Json.JsonObject => {
+  const isDeclared = request.tools.length > 0 || hosted.length > 0
+  if (!isDeclared && calledNames(request.messages).length === 0) return {}
+  const choice = isDeclared ? request.toolChoice : "none"
+  const isOne = options.parallelToolCalls === false && choice !== "none"
+  if (choice === undefined && !isOne) return {}
+  const chosen = typeof choice === "object" ? { type: "tool", name: choice.name } : { type: choices[choice ?? "auto"] }
+  return { tool_choice: { ...chosen, ...(isOne ? { disable_parallel_tool_use: true } : {}) } }
+}
+
+/** How the model may think, where the protocol lets it: not when a tool is forced, nor in a turn that began without. */
+export const thinking = ({ reasoning }: Options, request: Adapter.Request): Json.JsonObject | undefined => {
+  const { toolChoice } = request
+  if (reasoning === undefined || toolChoice === "required" || typeof toolChoice === "object") return undefined
+  const { display, effort, maxTokens } = reasoning
+  if (effort === "none") return { type: "disabled" }
+  const shown = Wire.given("display", display)
+  if (maxTokens === undefined) return { type: "adaptive", ...shown }
+  return isThoughtless(request.messages) ? undefined : { type: "enabled", budget_tokens: maxTokens, ...shown }
+}
+
+/** A model that thinks chooses its own temperature. */
+export const temperature = (
+  { temperature }: Adapter.Request,
+  thinking: Json.JsonObject | undefined
+): Json.JsonObject =>
+  thinking === undefined || thinking["type"] === "disabled" ? Wire.given("temperature", temperature) : {}
+
+/** How much work goes into an answer, and its form. */
+export const output = ({ reasoning }: Options, { responseFormat }: Adapter.Request): Json.JsonObject => ({
+  ...Wire.given("effort", reasoning?.effort === "none" ? undefined : reasoning?.effort),
+  ...(responseFormat?.type === "json_schema" ? { format: format(responseFormat.schema) } : {})
+})
+
+const format = (schema: Json.JsonObject): Json.JsonObject => ({
+  type: "json_schema",
+  schema: Option.match(StrictSchema.rewrite(schema, StrictSchema.anthropic), {
+    onNone: () => schema,
+    onSome: (strict) => strict.schema
+  })
+})
+
+/** The limit of an answer, which the protocol wants to be told. */
+export const maxTokens = (
+  options: Options,
+  request: Adapter.Request,
+  model: string,
+  thinking: Json.JsonObject | undefined
+): number =>
+  request.maxTokens ?? options.maxTokens ??
+    Math.max(longestAnswer(model), Number(thinking?.["budget_tokens"] ?? 0) + 4096)
+
+/** What every model of a family can do, without asking for more than some of them allow. */
+const longestAnswer = (model: string): number => {
+  if (/claude-(3-(opus|sonnet|haiku)|2|instant)/.test(model)) return 4096
+  return /claude-3-5/.test(model) || !model.includes("claude") ? 8192 : 32_000
+}
+
+/** Whether a model is known to take system messages after the first user message: Claude Opus from 4.8 on, and above. */
+export const takesInlineSystem = (model: string): boolean => /claude-(opus-(4-[89]|[5-9])|fable|mythos)/.test(model)

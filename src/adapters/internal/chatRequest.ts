@@ -1,0 +1,312 @@
+/**
+ * What a Chat Completions request says: the thread as messages, the tools, the form of the answer, and where the servers
+ * that speak the protocol differ in what they expect.
+ */
+import * as Option from "effect/Option"
+import type * as Adapter from "../../Adapter.ts"
+import * as CallArguments from "../../internal/hear/callArguments.ts"
+import * as CallIds from "../../internal/hear/callIds.ts"
+import type * as Json from "../../internal/json.ts"
+import * as Message from "../../Message.ts"
+import type * as Tool from "../../Tool.ts"
+import * as Media from "./media.ts"
+import type * as Protocol from "./protocol.ts"
+import * as StrictSchema from "./strictSchema.ts"
+import * as Wire from "./wire.ts"
+
+/** Under this key stands what has to go back to a server of this protocol, and to no other. */
+export const metadataKey = "openaiChat"
+
+// ---------------------------------------------------------------------------------------------------------------------
+// messages
+
+/** How messages are written for a server. */
+export interface Style {
+  readonly systemRole: "system" | "developer"
+  readonly sendReasoningAs: ReasoningForm
+  readonly isReasoningOfLoop: boolean
+}
+
+/** What a tool's answer cannot hold here, such as an image, follows the answers of its turn in a user message, if that can. */
+export const write = (messages: ReadonlyArray<Message.Message>, style: Style): ReadonlyArray<Json.JsonObject> => {
+  const written: Array<Json.JsonObject> = []
+  let attached: Array<Json.JsonObject> = []
+  const flush = (): void => {
+    if (attached.length > 0) written.push({ role: "user", content: attached })
+    attached = []
+  }
+  const ids = new CallIds.SentIds({ mayRepeat: true })
+  const loop = messages.findLastIndex(({ role }) => role === "user")
+  for (const [index, message] of messages.entries()) {
+    if (message.role !== "tool") flush()
+    const isThoughtLeft = style.isReasoningOfLoop && index < loop
+    const body = messageBody(message, isThoughtLeft ? { ...style, sendReasoningAs: "none" } : style, ids)
+    if (!isSilent(body)) written.push(body)
+    const media = message.role === "tool" ? Media.held(message.content, isHeld).flatMap(part) : []
+    if (media.length > 0) attached.push(text(`From the tool call ${ids.answered(message.toolCallId ?? "")}:`), ...media)
+  }
+  flush()
+  return written
+}
+
+/** An assistant message with neither content nor calls: servers refuse it, or answer it with nothing. */
+const isSilent = ({ content, role, tool_calls }: Json.JsonObject): boolean =>
+  role === "assistant" && content === "" && tool_calls === undefined
+
+const messageBody = (message: Message.Message, style: Style, ids: CallIds.SentIds): Json.JsonObject => {
+  const name = message.name === undefined ? {} : { name: message.name }
+  switch (message.role) {
+    case "system":
+      return { role: style.systemRole, content: Message.text(message), ...name }
+    case "user":
+      return { role: "user", content: parts(message.content), ...name }
+    case "assistant":
+      return { role: "assistant", ...name, ...assistantBody(message, style.sendReasoningAs, ids) }
+    case "tool":
+      return {
+        role: "tool",
+        tool_call_id: ids.answered(message.toolCallId ?? ""),
+        content: Media.textWith(message.content, isHeld)
+      }
+  }
+}
+
+/** What may follow a tool's answer. A file is a PDF here, and has no address. */
+const isHeld = (media: Media.Media): boolean => {
+  const { data, url } = media
+  const type = Media.plainTypeOf(media)
+  const isInline = data !== undefined || url?.startsWith("data:") === true
+  if (Media.isImage(media)) return Media.isCommonImage(media) && (isInline || /^https?:/i.test(url ?? ""))
+  if (type?.startsWith("audio/") === true) return data !== undefined && /wav|mpeg|mp3/.test(type)
+  return isInline ? type === "application/pdf" : url?.startsWith("file-") === true
+}
+
+const assistantBody = (
+  message: Message.Message,
+  form: ReasoningForm,
+  ids: CallIds.SentIds
+): Json.JsonObject => {
+  const calls = (message.toolCalls ?? []).filter((call) => call.providerExecuted !== true)
+  const said = Message.text(message)
+  return {
+    content: said === "" && calls.length > 0 ? null : said,
+    ...(calls.length === 0 ? {} : { tool_calls: calls.map((call) => toolCall(call, ids.called(call.id))) }),
+    ...reasoningBody(Media.partsOf(message).filter(isOwnReasoning), form, said)
+  }
+}
+
+type Thought = Extract<Message.Part, { readonly type: "reasoning" }>
+
+/** Reasoning that another protocol signed, or keeps something with, means nothing here. */
+const isOwnReasoning = (part: Message.Part): part is Thought =>
+  part.type === "reasoning" &&
+  (part.metadata === undefined ? part.signature === undefined : part.metadata[metadataKey] !== undefined)
+
+const reasoningBody = (
+  thoughts: ReadonlyArray<Thought>,
+  form: ReasoningForm,
+  said: string
+): Json.JsonObject => {
+  const thought = thoughts.map(({ text }) => text).join("")
+  const details = thoughts.flatMap(({ metadata }) =>
+    Wire.list(Wire.object(metadata?.[metadataKey])["reasoning_details"])
+  )
+  if (form === "reasoning_details" && details.length > 0) return { reasoning_details: details }
+  if (form === "none" || thought === "") return {}
+  if (form !== "thinking") return { [form === "reasoning_details" ? "reasoning" : form]: thought }
+  return { content: [{ type: "thinking", thinking: [text(thought)] }, ...(said === "" ? [] : [text(said)])] }
+}
+
+/** A text that is no JSON object is not sent back: many servers parse it, and refuse the whole history. */
+const toolCall = (call: Message.ToolCall, id: string): Json.JsonObject => {
+  const { rawArguments = "" } = call
+  const isWhole = rawArguments.trim() !== "" && CallArguments.isWhole(CallArguments.ofText(rawArguments))
+  const extra = Wire.object(call.metadata[metadataKey])["extra_content"]
+  return {
+    id,
+    type: "function",
+    function: { name: call.name, arguments: isWhole ? rawArguments : JSON.stringify(call.arguments) },
+    ...(extra === undefined ? {} : { extra_content: extra })
+  }
+}
+
+const text = (value: string): Json.JsonObject => ({ type: "text", text: value })
+
+/** The content of a user message. */
+const parts = (content: Message.Content): string | ReadonlyArray<Json.JsonObject> =>
+  typeof content === "string" ? content : content.flatMap(part)
+
+const part = (value: Message.Part): ReadonlyArray<Json.JsonObject> => {
+  if (value.type === "text") return [text(value.text)]
+  if (value.type === "reasoning") return []
+  const { data, url } = value
+  const type = Media.plainTypeOf(value)
+  if (Media.isImage(value)) return [{ type: "image_url", image_url: { url: url ?? Media.dataUri(value) } }]
+  if (type?.startsWith("audio/") === true && data !== undefined) {
+    return [{ type: "input_audio", input_audio: { data, format: type.includes("wav") ? "wav" : "mp3" } }]
+  }
+  if (url?.startsWith("file-") === true) return [{ type: "file", file: { file_id: url } }]
+  const filename = value.type === "file" && value.filename !== undefined ? { filename: value.filename } : {}
+  return [{ type: "file", file: { ...filename, file_data: url ?? Media.dataUri(value) } }]
+}
+
+/** The first thing that the protocol has no words for. */
+export const unsupported = (messages: ReadonlyArray<Message.Message>): string | undefined => {
+  for (const message of messages) {
+    for (const media of Media.partsOf(message).filter(Media.isMedia)) {
+      if (message.role === "system" || message.role === "assistant") {
+        return `a ${message.role} message cannot hold ${media.type} parts`
+      }
+      if (media.url === undefined && media.data === undefined) return `the ${media.type} part has neither url nor data`
+      if (message.role === "tool") continue
+      if (!Media.isImage(media) && media.url !== undefined && !/^(data:|file-)/.test(media.url)) {
+        return "a file cannot be sent by its URL: send its data, or the id of an uploaded file"
+      }
+    }
+  }
+  return undefined
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// tools and the form of the answer
+
+/** Servers refuse what concerns tools in a request without any. */
+export const tools = (
+  request: Adapter.Request,
+  vendor: Vendor,
+  options: { readonly strict?: boolean; readonly parallelToolCalls?: boolean }
+): Json.JsonObject =>
+  request.tools.length === 0 ? {} : {
+    tools: request.tools.map((definition) => ({
+      type: "function",
+      function: tool(definition, options.strict === true)
+    })),
+    ...toolChoice(request.toolChoice, vendor),
+    ...Wire.given("parallel_tool_calls", options.parallelToolCalls)
+  }
+
+const tool = ({ description, name, parameters }: Tool.Definition, isStrict: boolean): Json.JsonObject => ({
+  name,
+  ...(description === "" ? {} : { description }),
+  ...Option.match(isStrict ? StrictSchema.rewrite(parameters, StrictSchema.openAi) : Option.none(), {
+    onNone: () => ({ parameters }),
+    onSome: ({ schema }) => ({ parameters: schema, strict: true })
+  })
+})
+
+const toolChoice = (choice: Adapter.ToolChoice | undefined, vendor: Vendor): Json.JsonObject => {
+  if (choice === undefined) return {}
+  if (typeof choice !== "string") return { tool_choice: { type: "function", function: { name: choice.name } } }
+  return { tool_choice: choice === "required" ? vendor.required : choice }
+}
+
+/** The form of the answer. A model that is held to a schema writes null for what may be missing. */
+export const responseFormat = (format: Adapter.ResponseFormat | undefined): Json.JsonObject => {
+  if (format === undefined || format.type === "text") return {}
+  if (format.type === "json_object") return { response_format: { type: format.type } }
+  const { type, ...json_schema } = format
+  return { response_format: { type, json_schema: { ...json_schema, ...strictFormat(format) } } }
+}
+
+/** A schema without a strict form goes out as it is: whether it can be held to is the server's to say. */
+const strictFormat = ({ schema, strict }: Extract<Adapter.ResponseFormat, { readonly schema: unknown }>) =>
+  strict !== true ? {} : Option.match(StrictSchema.rewrite(schema, StrictSchema.openAi), {
+    onNone: () => ({}),
+    onSome: (strict) => ({ schema: strict.schema })
+  })
+
+// ---------------------------------------------------------------------------------------------------------------------
+// vendors: one row for each server that is known to differ, found by its address
+
+/** How much a model may think, where it may be switched off as well. */
+export interface Reasoning extends Protocol.Reasoning {
+  readonly enabled?: boolean
+}
+
+/**
+ * The form in which reasoning goes back with an assistant message: as a text in one of two fields, as the details that
+ * OpenRouter signs, as Mistral's parts of the content, or not at all.
+ */
+export type ReasoningForm = "none" | "reasoning_content" | "reasoning" | "reasoning_details" | "thinking"
+
+/** What a server wants. */
+export interface Vendor {
+  /** The header of the key; by default a bearer token is sent. */
+  readonly keyHeader?: string
+  readonly maxTokensField: "max_tokens" | "max_completion_tokens"
+  /** Whether usage is asked for with `stream_options`. Those who refuse it send usage anyway. */
+  readonly includeUsage: boolean
+  /** The server's word for a model that has to call some tool. */
+  readonly required: string
+  readonly reasoning: (wanted: Reasoning) => Json.JsonObject
+  readonly sendReasoningAs: ReasoningForm
+  /** Whether reasoning goes back only while the tool loop is open that it belongs to. */
+  readonly isReasoningOfLoop: boolean
+}
+
+const isOff = ({ effort, enabled }: Reasoning): boolean => enabled === false || effort === "none"
+
+const effortWords = (wanted: Reasoning): Json.JsonObject =>
+  Wire.given("reasoning_effort", wanted.effort ?? (wanted.enabled === false ? "none" : undefined))
+
+const unified = ({ effort, enabled, maxTokens }: Reasoning): Json.JsonObject => ({
+  reasoning: {
+    ...Wire.given("effort", effort),
+    ...Wire.given("max_tokens", maxTokens),
+    ...Wire.given("enabled", enabled)
+  }
+})
+
+const switched = (wanted: Reasoning): Json.JsonObject => ({
+  thinking: { type: isOff(wanted) ? "disabled" : "enabled" },
+  ...(isOff(wanted) ? {} : Wire.given("reasoning_effort", wanted.effort))
+})
+
+const flag = (wanted: Reasoning): Json.JsonObject => ({
+  enable_thinking: !isOff(wanted),
+  ...(isOff(wanted) ? {} : Wire.given("thinking_budget", wanted.maxTokens))
+})
+
+const generic: Vendor = {
+  maxTokensField: "max_tokens",
+  includeUsage: true,
+  required: "required",
+  reasoning: effortWords,
+  sendReasoningAs: "none",
+  isReasoningOfLoop: false
+}
+
+const vendors = {
+  generic,
+  openai: { ...generic, maxTokensField: "max_completion_tokens" },
+  azure: { ...generic, keyHeader: "api-key" },
+  openrouter: { ...generic, reasoning: unified, sendReasoningAs: "reasoning_details" },
+  snowflake: { ...generic, reasoning: unified, sendReasoningAs: "reasoning_details" },
+  deepseek: { ...generic, reasoning: switched, sendReasoningAs: "reasoning_content", isReasoningOfLoop: true },
+  zai: { ...generic, reasoning: switched, sendReasoningAs: "reasoning_content" },
+  qwen: { ...generic, reasoning: flag },
+  mistral: { ...generic, includeUsage: false, required: "any", sendReasoningAs: "thinking" }
+} satisfies Readonly<Record<string, Vendor>>
+
+/** A server that differs from the others. */
+export type Name = keyof typeof vendors
+
+const hosts: ReadonlyArray<readonly [host: RegExp, name: Name]> = [
+  [/(^|\.)openai\.com$/, "openai"],
+  [/(^|\.)azure\.com$/, "azure"],
+  [/(^|\.)openrouter\.ai$/, "openrouter"],
+  [/(^|\.)snowflakecomputing\.com$/, "snowflake"],
+  [/(^|\.)deepseek\.com$/, "deepseek"],
+  [/(^|\.)(z\.ai|bigmodel\.cn)$/, "zai"],
+  [/(^|\.)aliyuncs\.com$/, "qwen"],
+  [/(^|\.)mistral\.ai$/, "mistral"]
+]
+
+/** The host of an address, or nothing if it is none. */
+const hostOf = (address: string): string => /^https?:\/\/([^/?#:]+)/i.exec(address.trim())?.[1]?.toLowerCase() ?? ""
+
+/** What is known of a server, by its name or else by its address. */
+export const find = (name: Name | undefined, baseUrl: string): Vendor => {
+  const host = hostOf(baseUrl)
+  return vendors[name ?? hosts.find(([pattern]) => pattern.test(host))?.[1] ?? "generic"]
+}
