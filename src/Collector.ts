@@ -216,10 +216,10 @@ const foldMetadata = (state: State, told: Json.JsonObject): void => {
 const isOpening = ({ calls, message, steps, text }: State): boolean =>
   steps.length === 0 && calls.isEmpty && message === null && text === undefined
 
-const foldTail = (state: State, event: ToolEvents.Tail): void => {
+const foldTail = (state: State, event: OpenCalls.Tail): void => {
   state.tools.ended(event)
   if (state.thread === undefined || !isOpening(state)) return
-  state.thread = OpenCalls.answering(state.thread, ToolEvents.answer(event))
+  state.thread = Log.answering(state.thread, OpenCalls.messageOf(event))
 }
 
 /** The calls of an earlier turn have their answers in the thread, and are none of the step that begins. */
@@ -232,7 +232,7 @@ const foldOpening = (state: State): boolean => {
 /** A question of the step in progress is settled there; any other call was answered before, in the thread. */
 const foldSettlement = (state: State, event: Event.Of<"ToolResultEncoded">): void => {
   if (state.tools.settled(event) && !isOpening(state)) return
-  if (state.thread !== undefined) state.thread = OpenCalls.heard(state.thread, ToolEvents.answer(event))
+  if (state.thread !== undefined) state.thread = Log.heard(state.thread, OpenCalls.messageOf(event))
 }
 
 const foldStep = (state: State, event: Event.Of<"StepCompleted">): void => {
@@ -444,7 +444,7 @@ export const classify = (events: Iterable<Event.Event>, options: Options = {}): 
 const grownBy = (state: State, messages: ReadonlyArray<Message.Message>): Thread.Thread => {
   const { thread = Thread.empty } = state
   return messages.length === 0 && !hasPartial(state)
-    ? OpenCalls.placed(thread, state.tools.answersInOrder([]))
+    ? Log.placed(thread, state.tools.answersInOrder([]))
     : Log.grown(thread, messages)
 }
 

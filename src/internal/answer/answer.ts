@@ -13,7 +13,6 @@ import type * as Event from "../../Event.ts"
 import type * as Message from "../../Message.ts"
 import type * as Policy from "../../Policy.ts"
 import type * as Tool from "../../Tool.ts"
-import { message } from "../fold/toolEvents.ts"
 import * as Json from "../json.ts"
 import * as Now from "../now.ts"
 import * as Contents from "./content.ts"
@@ -45,7 +44,7 @@ export interface Desk<E, R> {
 export interface Answer {
   readonly raw: Tool.Outcome
   readonly message: Message.Message
-  readonly tail: Event.Event
+  readonly tail: OpenCalls.Tail
   readonly halt?: Event.Halt
   /** The question that waits for an answer before the conversation goes on. */
   readonly suspension?: Event.Suspension
@@ -82,11 +81,15 @@ const encoded = (
   return event
 }
 
-const result = (call: Message.ToolCall, raw: Tool.Outcome, text: Cut.Shown, isError: boolean): Answer => ({
-  raw,
-  message: message(call.id, text.content, isError),
-  tail: encoded(call.id, text, isError)
-})
+/** The answer that ends a call with an event. Its message and its halt are the event's. */
+const ended = (raw: Tool.Outcome, tail: OpenCalls.Tail): Answer => {
+  const message = OpenCalls.messageOf(tail)
+  const halt = OpenCalls.haltOf(tail)
+  return halt === undefined ? { raw, message, tail } : { raw, message, tail, halt }
+}
+
+const result = (call: Message.ToolCall, raw: Tool.Outcome, text: Cut.Shown, isError: boolean): Answer =>
+  ended(raw, encoded(call.id, text, isError))
 
 /** Work that has its end, or has no more time for it than the desk gives. */
 const inTime = <E, R, S>(
@@ -227,10 +230,10 @@ const halted = <E, R>(
   Effect.map(errorContent(desk, subject, reason), ({ content }) => toldHalt(subject, reason, content, exception))
 
 const toldHalt = (subject: Subject, reason: unknown, content: Message.Content, exception: Exception): Answer => ({
-  raw: { _tag: "Error", error: reason },
-  message: message(subject.call.id, content, true),
-  tail: { _tag: "ToolHalt", toolCallId: subject.call.id, reason: "tool_error", result: reason, content, ...exception },
-  halt: { haltedReason: "tool_error", haltToolCallId: subject.call.id, ...exception },
+  ...ended(
+    { _tag: "Error", error: reason },
+    { _tag: "ToolHalt", toolCallId: subject.call.id, reason: "tool_error", result: reason, content, ...exception }
+  ),
   ...failure(reason)
 })
 
@@ -306,13 +309,7 @@ const byPolicy = <E, R>(desk: Desk<E, R>, subject: Subject, reason: unknown): Ef
 
 const asked = <E, R>(desk: Desk<E, R>, { call }: Subject, raw: Tool.AskUser): Answer => {
   const tail = OpenCalls.asked(call, raw, desk.now())
-  return {
-    raw,
-    message: OpenCalls.unanswered(call.id),
-    tail,
-    suspension: OpenCalls.question(call, tail),
-    halt: OpenCalls.halt(tail)
-  }
+  return { ...ended(raw, tail), suspension: OpenCalls.question(call, tail) }
 }
 
 /** A halt is kept even when its result cannot be encoded: it is then written as it can be. */
@@ -321,12 +318,9 @@ const stopped = <E, R>(desk: Desk<E, R>, subject: Subject, raw: Tool.Halt): Effe
   return writeResult(desk, subject, raw.result).pipe(
     Effect.catchCause(() => Effect.succeed(literalValue(raw.result))),
     Effect.map((encoded) => Cut.result(encoded, subject.tool?.maxResultChars, desk.policy).content),
-    Effect.map((content) => ({
-      raw,
-      message: message(call.id, content, false),
-      tail: { _tag: "ToolHalt", toolCallId: call.id, reason: raw.reason, result: raw.result, content },
-      halt: { haltedReason: raw.reason, haltToolCallId: call.id, haltResult: raw.result }
-    }))
+    Effect.map((content) =>
+      ended(raw, { _tag: "ToolHalt", toolCallId: call.id, reason: raw.reason, result: raw.result, content })
+    )
   )
 }
 

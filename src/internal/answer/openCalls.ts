@@ -1,20 +1,17 @@
 /**
- * The open calls of a conversation: which calls wait for an answer from outside the run, for what they wait, and how an
- * answer or a withdrawal enters the thread and the events. The run, its fold, the session's reducer and the journal's fold
- * all use these functions, so that they agree about what is open.
+ * What the last event of a call (its tail) comes to: the message that answers the call, the halt of the run, or the
+ * suspension under which the call waits for an answer from outside. The run, its fold, the session's reducer and the
+ * journal's fold all use these functions, so that they agree about what is answered and what is open.
  *
- * - A question is open from the moment it is asked, wherever its run or its journal ends, until it is answered or
- *   withdrawn. A run that ends for another reason than to wait withdraws its questions.
- * - Answers stand in the order of the calls, in whatever order they came.
+ * A question is open from the moment it is asked, wherever its run or its journal ends, until it is answered or withdrawn.
+ * A run that ends for another reason than to wait withdraws its questions. `fold/sharedMessages` puts answers into threads.
  */
 import * as Duration from "effect/Duration"
 import type * as Types from "effect/Types"
 import type * as Event from "../../Event.ts"
 import type * as Message from "../../Message.ts"
-import type * as Thread from "../../Thread.ts"
 import type * as Tool from "../../Tool.ts"
 import type * as Plan from "../decide/plan.ts"
-import * as Log from "../fold/sharedMessages.ts"
 import * as Json from "../json.ts"
 import * as Outcomes from "./outcome.ts"
 
@@ -76,13 +73,32 @@ export const remembered = (
   return question(toolCall, expiresAt === undefined ? event : { ...event, expiresAt })
 }
 
+/** The message that answers a call. */
+const message = (toolCallId: string, content: Message.Content, isError: boolean): Message.Message =>
+  isError
+    ? { role: "tool", toolCallId, content, metadata: Json.none, isError }
+    : { role: "tool", toolCallId, content, metadata: Json.none }
+
 /** What stands in the thread in the place of the answer to an open question. */
-export const unanswered = (toolCallId: string): Message.Message => ({
-  role: "tool",
-  toolCallId,
-  content: Outcomes.awaitingAnswer,
-  metadata: Json.none
-})
+export const unanswered = (toolCallId: string): Message.Message => message(toolCallId, Outcomes.awaitingAnswer, false)
+
+/** The event that ends a call. */
+export type Tail = Event.Of<"ToolResultEncoded"> | Event.Of<"AskUserRequested"> | Event.Of<"ToolHalt">
+
+/** The call that an event ends. */
+export const callOf = (event: Tail): string => event._tag === "ToolResultEncoded" ? event.id : event.toolCallId
+
+/** The message that answers the call which an event ends. */
+export const messageOf = (event: Tail): Message.Message => {
+  switch (event._tag) {
+    case "ToolResultEncoded":
+      return message(event.id, event.content, event.isError === true)
+    case "AskUserRequested":
+      return unanswered(event.toolCallId)
+    case "ToolHalt":
+      return message(event.toolCallId, event.content ?? Json.render(event.result), event.reason === "tool_error")
+  }
+}
 
 /** Whether a message is what stands in the place of the answer to an open question. */
 export const isUnanswered = ({ content, isError }: Message.Message): boolean =>
@@ -97,13 +113,25 @@ export const settlement = ({ content, isError, toolCallId = "" }: Message.Messag
   settled: true
 })
 
-/** The halt that a question is for as long as it is open. */
-export const halt = ({ opts, question, toolCallId }: Asked): Event.Halt => ({
-  haltedReason: "ask_user",
-  pendingQuestion: question,
-  pendingToolCallId: toolCallId,
-  askUserOpts: opts ?? []
-})
+/** The halt of the run that an event reports. An open question is one. */
+export const haltOf = (event: Tail): Event.Halt | undefined => {
+  switch (event._tag) {
+    case "ToolResultEncoded":
+      return undefined
+    case "AskUserRequested": {
+      const { opts, question, toolCallId } = event
+      const askUserOpts = opts ?? []
+      return { haltedReason: "ask_user", pendingQuestion: question, pendingToolCallId: toolCallId, askUserOpts }
+    }
+    case "ToolHalt": {
+      const { reason: haltedReason, result: haltResult, toolCallId: haltToolCallId } = event
+      if (haltedReason !== "tool_error") return { haltedReason, haltToolCallId, haltResult }
+      return "onToolErrorException" in event
+        ? { haltedReason, haltToolCallId, onToolErrorException: event.onToolErrorException }
+        : { haltedReason, haltToolCallId }
+    }
+  }
+}
 
 /** The calls of a batch that wait for an approval, by their position. */
 export class Approvals {
@@ -141,134 +169,4 @@ export const questions = (answers: ReadonlyArray<Answered | undefined>): Readonl
 /** An answer, which may be a question. */
 interface Answered {
   readonly suspension?: Event.Suspension
-}
-
-type Messages = ReadonlyArray<Message.Message>
-
-/** The latest turn that made a call with this id: ids may come again in later turns. */
-const turnOf = (thread: Thread.Thread, id: string | undefined): number =>
-  Log.findLastIndex(
-    thread,
-    ({ role, toolCalls }) => role === "assistant" && toolCalls?.some((call) => call.id === id) === true
-  )
-
-/** The position of each call in its turn. */
-const positionsIn = (turn: Message.Message | undefined): ReadonlyMap<string | undefined, number> =>
-  new Map(turn?.toolCalls?.map((call, index) => [call.id, index]))
-
-/** The answers of one turn, with more of them: each in the place of the call's earlier answer, or in call order. */
-const merged = (
-  block: Messages,
-  more: Messages,
-  positions: ReadonlyMap<string | undefined, number>
-): Messages => {
-  const position = ({ toolCallId }: Message.Message): number => positions.get(toolCallId) ?? -1
-  const replacements = new Map(more.map((answer) => [answer.toolCallId, answer]))
-  const kept = block.map((answer) => {
-    const replacement = replacements.get(answer.toolCallId)
-    replacements.delete(answer.toolCallId)
-    return replacement ?? answer
-  })
-  const added = Array.from(replacements.values()).toSorted((left, right) => position(left) - position(right))
-  const result: Array<Message.Message> = []
-  let next = 0
-  for (const answer of kept) {
-    for (let more = added[next]; more !== undefined && position(more) < position(answer); more = added[next]) {
-      result.push(more)
-      next++
-    }
-    result.push(answer)
-  }
-  return result.concat(added.slice(next))
-}
-
-/**
- * The thread with answers to calls of it: in call order behind the message that made the calls, and in the place of an
- * answer that the call has already. An answer without a call stands at the end.
- */
-export const placed = (thread: Thread.Thread, answers: Messages): Thread.Thread => {
-  let placed = thread
-  let rest = answers
-  for (let first = rest[0]; first !== undefined; first = rest[0]) {
-    const turn = turnOf(placed, first.toolCallId)
-    if (turn < 0) return Log.grown(placed, rest)
-    const [calling, ...behind] = Log.since(placed, turn)
-    const positions = positionsIn(calling)
-    const isHere = ({ toolCallId }: Message.Message): boolean => positions.has(toolCallId)
-    const next = behind.findIndex(({ role }) => role !== "tool")
-    const end = next < 0 ? behind.length : next
-    const answered = merged(behind.slice(0, end), rest.filter(isHere), positions)
-    placed = Log.respoken(placed, turn + 1, answered.concat(behind.slice(end)))
-    rest = rest.filter((answer) => !isHere(answer))
-  }
-  return placed
-}
-
-/** The thread with the answer to a call, if a turn of it made the call. */
-export const answering = (thread: Thread.Thread, answer: Message.Message): Thread.Thread =>
-  turnOf(thread, answer.toolCallId) < 0 ? thread : placed(thread, [answer])
-
-/** Calls of a turn in the order in which it made them. */
-export const inCallOrder = <A extends { readonly id: string }>(
-  thread: Thread.Thread,
-  calls: ReadonlyArray<A>
-): ReadonlyArray<A> => {
-  const [first] = calls
-  if (first === undefined || calls.length === 1) return calls
-  const turn = turnOf(thread, first.id)
-  const positions = positionsIn(turn < 0 ? undefined : Log.since(thread, turn)[0])
-  const position = ({ id }: A): number => positions.get(id) ?? positions.size
-  return calls.toSorted((left, right) => position(left) - position(right))
-}
-
-/** Whether the last message asks the question of a call in words: what the user says next is its answer. */
-export const isAskedAloud = (thread: Thread.Thread, id: string | undefined): boolean => {
-  const [last] = Log.since(thread, Log.length(thread) - 1)
-  return last?.askUser === true && last.toolCallId === id
-}
-
-/**
- * The thread with the answer to a question: in the place where the question waits, or, behind a question that was asked
- * in words, as what the user said.
- */
-export const told = (thread: Thread.Thread, answer: Message.Message): Thread.Thread =>
-  isAskedAloud(thread, answer.toolCallId)
-    ? Log.grown(thread, [{ role: "user", content: answer.content, metadata: Json.none }])
-    : placed(thread, [answer])
-
-/**
- * The thread for a reader who learns that a call has been settled, and may know already. A question that was asked in
- * words keeps its place in the thread, and its answer is what the user said behind it.
- */
-export const heard = (thread: Thread.Thread, answer: Message.Message): Thread.Thread => {
-  const turn = turnOf(thread, answer.toolCallId)
-  if (turn < 0) return thread
-  const behind = Log.since(thread, turn + 1)
-  const words = behind.findIndex((message) => message.askUser === true && message.toolCallId === answer.toolCallId)
-  return words < 0 || words === behind.length - 1 ? told(thread, answer) : thread
-}
-
-/**
- * The events of calls that have been settled since the last run, in call order: each with the answer that stands in the
- * thread, or, where the question was asked in words, with what the user said.
- */
-export const settlements = (
-  thread: Thread.Thread,
-  ids: ReadonlyArray<string>
-): ReadonlyArray<Event.Of<"ToolResultEncoded">> => {
-  if (ids.length === 0) return []
-  const messages = Log.list(thread)
-  const wanted = new Set(ids)
-  const answers = new Map<string, Message.Message>()
-  const turns: Array<ReadonlyArray<Message.Message>> = []
-  for (let index = messages.length - 1; index >= 0 && wanted.size > 0; index--) {
-    const { askUser, role, toolCallId, toolCalls = [] } = messages[index] as Message.Message
-    if (toolCallId !== undefined && wanted.has(toolCallId) && !answers.has(toolCallId)) {
-      const said = askUser === true ? messages[index + 1] : undefined
-      if (role === "tool") answers.set(toolCallId, messages[index] as Message.Message)
-      if (said?.role === "user") answers.set(toolCallId, { ...said, toolCallId })
-    }
-    turns.push(toolCalls.flatMap(({ id }) => wanted.delete(id) ? answers.get(id) ?? [] : []))
-  }
-  return turns.toReversed().flat().map(settlement)
 }

@@ -4,7 +4,7 @@
  * keeps the thread of each of its steps; were each a list of its own, they would take room by the square of the turns.
  */
 import type * as Message from "../../Message.ts"
-import type * as Json from "../json.ts"
+import * as Json from "../json.ts"
 
 type Messages = ReadonlyArray<Message.Message>
 
@@ -145,3 +145,128 @@ export const length = (thread: Thread): number => Sharing.of(thread)?.length ?? 
 /** Whether a value of anybody's has messages. */
 export const hasMessages = (thread: object): boolean =>
   Sharing.of(thread) !== undefined || ("messages" in thread && Array.isArray(thread.messages))
+
+/** The latest turn that made a call with this id: ids may come again in later turns. */
+const turnOf = (thread: Thread, id: string | undefined): number =>
+  findLastIndex(
+    thread,
+    ({ role, toolCalls }) => role === "assistant" && toolCalls?.some((call) => call.id === id) === true
+  )
+
+/** The position of each call in its turn. */
+const positionsIn = (turn: Message.Message | undefined): ReadonlyMap<string | undefined, number> =>
+  new Map(turn?.toolCalls?.map((call, index) => [call.id, index]))
+
+/** The answers of one turn, with more of them: each in the place of the call's earlier answer, or in call order. */
+const merged = (
+  block: Messages,
+  more: Messages,
+  positions: ReadonlyMap<string | undefined, number>
+): Messages => {
+  const position = ({ toolCallId }: Message.Message): number => positions.get(toolCallId) ?? -1
+  const replacements = new Map(more.map((answer) => [answer.toolCallId, answer]))
+  const kept = block.map((answer) => {
+    const replacement = replacements.get(answer.toolCallId)
+    replacements.delete(answer.toolCallId)
+    return replacement ?? answer
+  })
+  const added = Array.from(replacements.values()).toSorted((left, right) => position(left) - position(right))
+  const result: Array<Message.Message> = []
+  let next = 0
+  for (const answer of kept) {
+    for (let more = added[next]; more !== undefined && position(more) < position(answer); more = added[next]) {
+      result.push(more)
+      next++
+    }
+    result.push(answer)
+  }
+  return result.concat(added.slice(next))
+}
+
+/**
+ * The thread with answers to calls of it: in call order behind the message that made the calls, and in the place of an
+ * answer that the call has already. An answer without a call stands at the end.
+ */
+export const placed = (thread: Thread, answers: Messages): Thread => {
+  let placed = thread
+  let rest = answers
+  for (let first = rest[0]; first !== undefined; first = rest[0]) {
+    const turn = turnOf(placed, first.toolCallId)
+    if (turn < 0) return grown(placed, rest)
+    const [calling, ...behind] = since(placed, turn)
+    const positions = positionsIn(calling)
+    const isHere = ({ toolCallId }: Message.Message): boolean => positions.has(toolCallId)
+    const next = behind.findIndex(({ role }) => role !== "tool")
+    const end = next < 0 ? behind.length : next
+    const answered = merged(behind.slice(0, end), rest.filter(isHere), positions)
+    placed = respoken(placed, turn + 1, answered.concat(behind.slice(end)))
+    rest = rest.filter((answer) => !isHere(answer))
+  }
+  return placed
+}
+
+/** The thread with the answer to a call, if a turn of it made the call. */
+export const answering = (thread: Thread, answer: Message.Message): Thread =>
+  turnOf(thread, answer.toolCallId) < 0 ? thread : placed(thread, [answer])
+
+/** Calls of a turn in the order in which it made them. */
+export const inCallOrder = <A extends { readonly id: string }>(
+  thread: Thread,
+  calls: ReadonlyArray<A>
+): ReadonlyArray<A> => {
+  const [first] = calls
+  if (first === undefined || calls.length === 1) return calls
+  const turn = turnOf(thread, first.id)
+  const positions = positionsIn(turn < 0 ? undefined : since(thread, turn)[0])
+  const position = ({ id }: A): number => positions.get(id) ?? positions.size
+  return calls.toSorted((left, right) => position(left) - position(right))
+}
+
+/** Whether the last message asks the question of a call in words: what the user says next is its answer. */
+export const isAskedAloud = (thread: Thread, id: string | undefined): boolean => {
+  const [last] = since(thread, length(thread) - 1)
+  return last?.askUser === true && last.toolCallId === id
+}
+
+/**
+ * The thread with the answer to a question: in the place where the question waits, or, behind a question that was asked
+ * in words, as what the user said.
+ */
+export const told = (thread: Thread, answer: Message.Message): Thread =>
+  isAskedAloud(thread, answer.toolCallId)
+    ? grown(thread, [{ role: "user", content: answer.content, metadata: Json.none }])
+    : placed(thread, [answer])
+
+/**
+ * The thread for a reader who learns that a call has been settled, and may know already. A question that was asked in
+ * words keeps its place in the thread, and its answer is what the user said behind it.
+ */
+export const heard = (thread: Thread, answer: Message.Message): Thread => {
+  const turn = turnOf(thread, answer.toolCallId)
+  if (turn < 0) return thread
+  const behind = since(thread, turn + 1)
+  const words = behind.findIndex((message) => message.askUser === true && message.toolCallId === answer.toolCallId)
+  return words < 0 || words === behind.length - 1 ? told(thread, answer) : thread
+}
+
+/**
+ * The answers to calls, in call order: each as it stands in the thread, or, where the question was asked in words, as what
+ * the user said.
+ */
+export const answersTo = (thread: Thread, ids: ReadonlyArray<string>): Messages => {
+  if (ids.length === 0) return []
+  const messages = list(thread)
+  const wanted = new Set(ids)
+  const answers = new Map<string, Message.Message>()
+  const turns: Array<ReadonlyArray<Message.Message>> = []
+  for (let index = messages.length - 1; index >= 0 && wanted.size > 0; index--) {
+    const { askUser, role, toolCallId, toolCalls = [] } = messages[index] as Message.Message
+    if (toolCallId !== undefined && wanted.has(toolCallId) && !answers.has(toolCallId)) {
+      const said = askUser === true ? messages[index + 1] : undefined
+      if (role === "tool") answers.set(toolCallId, messages[index] as Message.Message)
+      if (said?.role === "user") answers.set(toolCallId, { ...said, toolCallId })
+    }
+    turns.push(toolCalls.flatMap(({ id }) => wanted.delete(id) ? answers.get(id) ?? [] : []))
+  }
+  return turns.toReversed().flat()
+}

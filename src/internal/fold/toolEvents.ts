@@ -5,7 +5,7 @@
 import type * as Event from "../../Event.ts"
 import type * as Message from "../../Message.ts"
 import * as OpenCalls from "../answer/openCalls.ts"
-import * as Json from "../json.ts"
+import type * as Json from "../json.ts"
 import * as Lists from "../lists.ts"
 
 /** Something that belongs to one call. */
@@ -13,8 +13,6 @@ interface Entry<A> {
   readonly id: string
   readonly value: A
 }
-
-export type Tail = Event.Of<"ToolResultEncoded"> | Event.Of<"AskUserRequested"> | Event.Of<"ToolHalt">
 
 export class ToolEvents {
   private answers: Array<Entry<Message.Message>> | undefined
@@ -45,12 +43,13 @@ export class ToolEvents {
     this.updates.push({ id: event.id, value: event.contextUpdate })
   }
 
-  ended(event: Tail): void {
-    const id = event._tag === "ToolResultEncoded" ? event.id : event.toolCallId
-    this.answers = Lists.added(this.answers, { id, value: answer(event) })
-    if (event._tag === "ToolResultEncoded") return
+  ended(event: OpenCalls.Tail): void {
+    const id = OpenCalls.callOf(event)
+    this.answers = Lists.added(this.answers, { id, value: OpenCalls.messageOf(event) })
+    const halt = OpenCalls.haltOf(event)
+    if (halt === undefined) return
     this.halts ??= []
-    this.halts.push({ id, value: halt(event) })
+    this.halts.push({ id, value: halt })
     if (event._tag !== "AskUserRequested") return
     this.questions ??= new Map()
     this.questions.set(id, event)
@@ -61,7 +60,7 @@ export class ToolEvents {
     const { id } = event
     if (this.questions?.delete(id) !== true) return false
     this.settlements ??= new Map()
-    this.settlements.set(id, answer(event))
+    this.settlements.set(id, OpenCalls.messageOf(event))
     this.halts = this.halts?.filter((halt) => halt.id !== id)
     return true
   }
@@ -104,34 +103,6 @@ export const mergeUpdates = (updates: ReadonlyArray<Json.JsonObject | undefined>
   return given.length === 0
     ? {}
     : { contextUpdate: Object.fromEntries(given.flatMap((update) => Object.entries(update))) }
-}
-
-/** The message that answers a call. */
-export const message = (toolCallId: string, content: Message.Content, isError: boolean): Message.Message =>
-  isError
-    ? { role: "tool", toolCallId, content, metadata: Json.none, isError }
-    : { role: "tool", toolCallId, content, metadata: Json.none }
-
-/** The message of a tail. */
-export const answer = (event: Tail): Message.Message => {
-  switch (event._tag) {
-    case "ToolResultEncoded":
-      return message(event.id, event.content, event.isError === true)
-    case "AskUserRequested":
-      return OpenCalls.unanswered(event.toolCallId)
-    case "ToolHalt":
-      return message(event.toolCallId, event.content ?? Json.render(event.result), event.reason === "tool_error")
-  }
-}
-
-const halt = (event: Exclude<Tail, Event.Of<"ToolResultEncoded">>): Event.Halt => {
-  const id = event.toolCallId
-  if (event._tag === "AskUserRequested") return OpenCalls.halt(event)
-  if (event.reason !== "tool_error") {
-    return { haltedReason: event.reason, haltToolCallId: id, haltResult: event.result }
-  }
-  const exception = "onToolErrorException" in event ? { onToolErrorException: event.onToolErrorException } : {}
-  return { haltedReason: "tool_error", haltToolCallId: id, ...exception }
 }
 
 /** By the order in which the model made the calls: what completed first must not show. */

@@ -8,7 +8,7 @@ import * as Effect from "effect/Effect"
 import type * as Event from "../../Event.ts"
 import * as Message from "../../Message.ts"
 import * as Thread from "../../Thread.ts"
-import * as OpenCalls from "../answer/openCalls.ts"
+import * as Log from "../fold/sharedMessages.ts"
 import * as Json from "../json.ts"
 import * as Answering from "./answers.ts"
 import * as Keeper from "./recorder.ts"
@@ -95,7 +95,7 @@ const spokenTo = (
     }
     const { id } = question
     const value = yield* Answering.answerTo(session, id, message.content)
-    return OpenCalls.isAskedAloud(session.thread, id)
+    return Log.isAskedAloud(session.thread, id)
       ? { messages: [message] }
       : { messages: [], answered: { id, answer: { _tag: "Value", value } } }
   })

@@ -14,7 +14,6 @@ import type * as Thread from "../../Thread.ts"
 import * as OpenCalls from "../answer/openCalls.ts"
 import * as Ending from "../fold/outcome.ts"
 import * as Log from "../fold/sharedMessages.ts"
-import * as ToolEvents from "../fold/toolEvents.ts"
 import * as Turn from "../loop/runEnvironment.ts"
 import * as Journal from "./record.ts"
 import * as Conversation from "./state.ts"
@@ -161,7 +160,7 @@ const stepped = (reducer: StreamReducer, event: Event.Of<"StepCompleted">): Reco
 const withdrawn = (reducer: StreamReducer, event: Event.Event): Records => {
   if (event._tag !== "ToolResultEncoded" || event.settled !== true) return []
   return reducer.state.session.suspensions.some(({ id }) => id === event.id)
-    ? [{ _tag: "QuestionWithdrawn", requestId: requestId(reducer), message: ToolEvents.answer(event) }]
+    ? [{ _tag: "QuestionWithdrawn", requestId: requestId(reducer), message: OpenCalls.messageOf(event) }]
     : []
 }
 

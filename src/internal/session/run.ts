@@ -22,6 +22,7 @@ import * as ToolRunner from "../../ToolRunner.ts"
 import * as OpenCalls from "../answer/openCalls.ts"
 import * as Settings from "../ask/options.ts"
 import * as Ending from "../fold/outcome.ts"
+import * as Log from "../fold/sharedMessages.ts"
 import * as Turn from "../loop/runEnvironment.ts"
 import * as Cancellation from "../stop/cancellation.ts"
 import * as Deadline from "../stop/deadline.ts"
@@ -285,7 +286,7 @@ const orElseUnasked = <E, R, R2>(
 /** Calls that have been settled since the last run. Those that may run now, or wait again, have no answer yet. */
 const settledBefore = (session: Session): ReadonlyArray<Event.Event> => {
   const open = new Set([...session.approved, ...session.suspensions].map(({ id }) => id))
-  return OpenCalls.settlements(session.thread, session.answered.filter((id) => !open.has(id)))
+  return Log.answersTo(session.thread, session.answered.filter((id) => !open.has(id))).map(OpenCalls.settlement)
 }
 
 /** Whether calls of an earlier run have been settled since, or are now: one that waits is a question that is answered. */

@@ -220,7 +220,7 @@ export const plain = (session: Session): Session => {
 /** The session with answers to its calls, each in the place of its call. */
 const answering = (session: Session, answers: ReadonlyArray<Message.Message>): Session => ({
   ...session,
-  thread: OpenCalls.placed(session.thread, answers)
+  thread: Log.placed(session.thread, answers)
 })
 
 /**
@@ -279,7 +279,7 @@ export const withApproved = (
   const approved = session.approved.filter((call) => !ids.has(call.id))
   const answered = answering({ ...session, approved }, answers)
   if (questions.length === 0) return answered
-  const suspensions = OpenCalls.inCallOrder(session.thread, [...session.suspensions, ...questions])
+  const suspensions = Log.inCallOrder(session.thread, [...session.suspensions, ...questions])
   return waitingFor(answered, suspensions, session.status)
 }
 
@@ -412,7 +412,7 @@ const settled = (session: Session, suspension: Event.Suspension, answer: Answer)
     const { content } = Cut.result(answered.content, resultLimit, { resultLimit, resultCut })
     const message = { ...answered, content }
     return kind === "question"
-      ? { ...session, thread: OpenCalls.told(session.thread, message) }
+      ? { ...session, thread: Log.told(session.thread, message) }
       : answering(session, [message])
   }
   switch (answer._tag) {
@@ -420,7 +420,7 @@ const settled = (session: Session, suspension: Event.Suspension, answer: Answer)
       return told(answer.value)
     case "Approved": {
       const call = answer.arguments === undefined ? toolCall : edited(toolCall, answer.arguments)
-      return { ...session, approved: OpenCalls.inCallOrder(session.thread, [...session.approved, call]) }
+      return { ...session, approved: Log.inCallOrder(session.thread, [...session.approved, call]) }
     }
     case "Denied":
       return answering(session, [refused(suspension, answer.reason ?? "the call was not approved")])
