@@ -15,26 +15,59 @@ import * as Response from "./Response.ts"
 import * as Thread from "./Thread.ts"
 
 /**
- * How a turn or a run was ended by a tool: a question, a halt of the tool's own, or a failure under
- * `onToolError: "halt"`.
+ * A tool asked the user.
  *
  * @category schemas
  * @since 0.1.0
  */
-export const Halt = Schema.Union([
-  Schema.Struct({
-    haltedReason: Schema.Literal("ask_user"),
-    pendingQuestion: Schema.String,
-    pendingToolCallId: Schema.String,
-    askUserOpts: Schema.Array(Json.Opaque)
-  }),
-  Schema.Struct({
-    haltedReason: Schema.Literal("tool_error"),
-    haltToolCallId: Schema.String,
-    onToolErrorException: Schema.optionalKey(Json.Opaque)
-  }),
-  Schema.Struct({ haltedReason: Schema.String, haltToolCallId: Schema.String, haltResult: Json.Opaque })
-])
+export class QuestionHalt extends Schema.Opaque<QuestionHalt>()(Schema.Struct({
+  /** The kind of the halt. */
+  haltedReason: Schema.Literal("ask_user"),
+  /** The question, as the handler put it. */
+  pendingQuestion: Schema.String,
+  /** The id of the call that asks. */
+  pendingToolCallId: Schema.String,
+  /** What the user may choose from, or whatever the handler gave a user interface. `[]` by default. */
+  askUserOpts: Schema.Array(Json.Opaque)
+})) {}
+
+/**
+ * A call failed, and `onToolError` decided to halt.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class ErrorHalt extends Schema.Opaque<ErrorHalt>()(Schema.Struct({
+  /** The kind of the halt. */
+  haltedReason: Schema.Literal("tool_error"),
+  /** The id of the call that failed. */
+  haltToolCallId: Schema.String,
+  /** What the `onToolError` function died with, if it did. */
+  onToolErrorException: Schema.optionalKey(Json.Opaque)
+})) {}
+
+/**
+ * A handler succeeded with `Tool.halt(reason, result)`.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class ReasonHalt extends Schema.Opaque<ReasonHalt>()(Schema.Struct({
+  /** The handler's own reason. */
+  haltedReason: Schema.String,
+  /** The id of the call that halted. */
+  haltToolCallId: Schema.String,
+  /** The handler's last result, as it gave it. */
+  haltResult: Json.Opaque
+})) {}
+
+/**
+ * How a tool ended a turn, and with it the run: a question, a failure under `onToolError: "halt"`, or a halt of its own.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export const Halt = Schema.Union([QuestionHalt, ErrorHalt, ReasonHalt])
 
 /**
  * @see {@link Halt}
@@ -42,15 +75,7 @@ export const Halt = Schema.Union([
  * @category models
  * @since 0.1.0
  */
-export type Halt =
-  | {
-    readonly haltedReason: "ask_user"
-    readonly pendingQuestion: string
-    readonly pendingToolCallId: string
-    readonly askUserOpts: ReadonlyArray<unknown>
-  }
-  | { readonly haltedReason: "tool_error"; readonly haltToolCallId: string; readonly onToolErrorException?: unknown }
-  | { readonly haltedReason: string; readonly haltToolCallId: string; readonly haltResult: unknown }
+export type Halt = QuestionHalt | ErrorHalt | ReasonHalt
 
 const AnswerSchema = Schema.Record(Schema.String, Json.Opaque)
 
@@ -61,70 +86,80 @@ const ContextUpdate = Schema.Record(Schema.String, Json.Opaque)
 const Mode = Schema.Literals(["auto", "manual"])
 
 /**
- * A call that waits for somebody outside the run, under the id of the call: a `question` that a handler asks, an
- * `approval` without which its handler does not start, or a `manual` call that the caller runs. `answerSchema` is the
- * JSON Schema of the answer to a typed question. From `expiresAt` on (milliseconds since the epoch) it is settled without
- * anybody: a question and a manual call by `defaultAnswer`, an approval by a denial. The result of a manual call is cut to
- * `resultLimit` characters as `resultCut` says, where the tool or the policy of the run that made the call has a limit.
+ * A call that waits for an answer from outside of the run.
  *
  * @category schemas
  * @since 0.1.0
  */
-export const Suspension = Schema.Struct({
+export class Suspension extends Schema.Opaque<Suspension>()(Schema.Struct({
+  /** The id of the call, under which it is answered. */
   id: Schema.String,
+  /**
+   * What it waits for: `"question"` for the user's answer, `"approval"` for permission to run, `"manual"` for a result of
+   * yours.
+   */
   kind: Schema.Literals(["question", "approval", "manual"]),
+  /** The call. */
   toolCall: Message.ToolCall,
+  /** Of a question: its text. */
   question: Schema.optionalKey(Schema.String),
+  /** Of a question: what the user may choose from, or whatever the handler gave a user interface. */
   opts: Schema.optionalKey(Schema.Array(Json.Opaque)),
+  /** Of a typed question: the JSON Schema that an answer has to fit. */
   answerSchema: Schema.optionalKey(AnswerSchema),
+  /**
+   * When it expires, in milliseconds since 1970. From then on no answer is taken, and `Session.expire` settles it: a
+   * question and a manual call with `defaultAnswer`, an approval as denied. Left out when it waits without a limit.
+   */
   expiresAt: Schema.optionalKey(Schema.Finite),
+  /** What answers it once it has expired. */
   defaultAnswer: Schema.optionalKey(Json.Opaque),
+  /** Of a manual call: how many characters of the result the model reads. Left out for all of them. */
   resultLimit: Schema.optionalKey(Schema.Finite),
+  /** Of a manual call: what is kept of a longer result, as in `Policy.resultCut`. */
   resultCut: Schema.optionalKey(Schema.Literals(["headAndTail", "head"]))
-})
+})) {}
 
 /**
- * @see {@link Suspension}
- *
- * @category models
- * @since 0.1.0
- */
-export type Suspension = (typeof Suspension)["Type"]
-
-/**
- * One step: the thread after it, the model's response, the answers to its calls in call order. `done` says that the
- * model has nothing more to do; a halt stands in the optional fields, `manualToolCalls` are the caller's to answer,
- * `suspensions` are all calls that wait, in call order, and `contextUpdate` is what the handlers added to the context of the next step, merged in call order.
+ * One model turn with its tools.
  *
  * @category schemas
  * @since 0.1.0
  */
-export const StepResult = Schema.Struct({
+export class StepResult extends Schema.Opaque<StepResult>()(Schema.Struct({
+  /** The thread after the step. */
   thread: Thread.Thread,
+  /** The model's reply. */
   response: Response.Response,
+  /** The answers to its calls, in call order. */
   toolResults: Schema.Array(Message.Message),
+  /** Whether the model has nothing more to do. */
   done: Schema.Boolean,
+  /** `"manual"` for a step that handed all of its calls to the caller. Left out otherwise. */
   mode: Schema.optionalKey(Schema.Literal("manual")),
+  /** The calls of manual tools, which the caller has to answer. Left out when there are none. */
   manualToolCalls: Schema.optionalKey(Schema.Array(Message.ToolCall)),
+  /** Why a tool halted, as one word. Left out when none did. */
   haltedReason: Schema.optionalKey(Schema.String),
+  /** Of a halt by a question: its text. */
   pendingQuestion: Schema.optionalKey(Schema.String),
+  /** Of a halt by a question: the id of the call that asks. */
   pendingToolCallId: Schema.optionalKey(Schema.String),
+  /** Of a halt by a question: what the user may choose from. */
   askUserOpts: Schema.optionalKey(Schema.Array(Json.Opaque)),
+  /** Of any other halt: the id of the call. */
   haltToolCallId: Schema.optionalKey(Schema.String),
+  /** Of a halt by `Tool.halt`: the handler's last result. */
   haltResult: Schema.optionalKey(Json.Opaque),
+  /** Of a halt by a failed call: what the `onToolError` function died with, if it did. */
   onToolErrorException: Schema.optionalKey(Json.Opaque),
+  /** All calls that wait for an answer, in call order. Left out when none does. */
   suspensions: Schema.optionalKey(Schema.Array(Suspension)),
+  /** What handlers added to the context of the next step, merged in call order. Left out when none did. */
   contextUpdate: Schema.optionalKey(ContextUpdate),
+  /** What you attach to the step. `{}` by default. */
   metadata: Json.Metadata
-})
-
-/**
- * @see {@link StepResult}
- *
- * @category models
- * @since 0.1.0
- */
-export type StepResult = (typeof StepResult)["Type"]
+})) {}
 
 /**
  * What cancelled a run: `"cancel"` is its `cancel` option, or that of the run around it; `"deadline"` is a deadline that
@@ -145,46 +180,158 @@ export const CancelReason = Schema.Literals(["cancel", "deadline", "interrupt"])
 export type CancelReason = (typeof CancelReason)["Type"]
 
 /**
- * Why a run ended, with what belongs to it. `Completed` says how the last reply ended: with `"length"` it was cut, with
- * `"content_filter"` it was filtered, and `null` is a reply without a finish reason, or a result stored by 0.1. Where several calls wait, a question stands before manual calls, and these
- * before approvals; the result's `suspensions` have all of them. `Failed` is a run that broke after it had begun: its `error` is the value
- * that broke it.
+ * The model answered and asked for nothing more.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class CompletedOutcome extends Schema.Opaque<CompletedOutcome>()(Schema.TaggedStruct("Completed", {
+  /**
+   * How the last reply ended: `"length"` was cut off by the token limit, `"content_filter"` was filtered. `null` for a
+   * reply without a finish reason, and in results stored by 0.1.
+   */
+  finishReason: Schema.NullOr(Response.FinishReason).pipe(
+    Schema.withDecodingDefaultKey(Effect.succeed(null), { encodingStrategy: "passthrough" })
+  )
+})) {}
+
+/**
+ * The run made as many model calls as it may, and the model still asked for tools.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class MaxTurnsOutcome extends Schema.Opaque<MaxTurnsOutcome>()(Schema.TaggedStruct("MaxTurns", {
+  /** How many model calls the run may make (`Chat.Options.maxTurns`). */
+  maxTurns: Schema.Int
+})) {}
+
+/**
+ * The `haltWhen` option said `true`.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class HaltWhenOutcome extends Schema.Opaque<HaltWhenOutcome>()(Schema.TaggedStruct("HaltWhen", {
+  /** The index of the step for which it did, from 0. */
+  haltWhenStepIndex: Schema.Int
+})) {}
+
+/**
+ * A tool asked the user. Where several calls wait, a question stands before manual calls, and these before approvals; the
+ * result's `suspensions` have all of them.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class AskUserOutcome extends Schema.Opaque<AskUserOutcome>()(Schema.TaggedStruct("AskUser", {
+  /** The question, as the handler put it. */
+  pendingQuestion: Schema.String,
+  /** The id of the call that asks. */
+  pendingToolCallId: Schema.String,
+  /** What the user may choose from, or whatever the handler gave a user interface. `[]` by default. */
+  askUserOpts: Schema.Array(Json.Opaque)
+})) {}
+
+/**
+ * A call failed, and `onToolError` decided to halt.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class ToolFailedOutcome extends Schema.Opaque<ToolFailedOutcome>()(Schema.TaggedStruct("ToolFailed", {
+  /** The id of the call that failed. */
+  haltToolCallId: Schema.String,
+  /** What the `onToolError` function died with, if it did. */
+  onToolErrorException: Schema.optionalKey(Json.Opaque)
+})) {}
+
+/**
+ * A handler ended the run with `Tool.halt(reason, result)`.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class HaltedOutcome extends Schema.Opaque<HaltedOutcome>()(Schema.TaggedStruct("Halted", {
+  /** The handler's own reason. */
+  reason: Schema.String,
+  /** The id of the call that halted. */
+  haltToolCallId: Schema.String,
+  /** The handler's last result, as it gave it. */
+  haltResult: Json.Opaque
+})) {}
+
+/**
+ * The caller has calls to run: all of them under `mode: "manual"`, or those of `manual` tools.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class ManualToolCallsOutcome extends Schema.Opaque<ManualToolCallsOutcome>()(
+  Schema.TaggedStruct("ManualToolCalls", {
+    /** The index of the step that made them, from 0. */
+    manualTurnIndex: Schema.Int,
+    /** The calls of `manual` tools. Left out under `mode: "manual"`, where all calls of `finalResponse` are meant. */
+    manualToolCalls: Schema.optionalKey(Schema.Array(Message.ToolCall))
+  })
+) {}
+
+/**
+ * Calls wait to be allowed.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class ApprovalRequestedOutcome extends Schema.Opaque<ApprovalRequestedOutcome>()(
+  Schema.TaggedStruct("ApprovalRequested", {
+    /** The index of the step that made them, from 0. */
+    approvalTurnIndex: Schema.Int,
+    /** The calls that wait, in call order. */
+    approvalToolCalls: Schema.Array(Message.ToolCall)
+  })
+) {}
+
+/**
+ * The run was stopped softly: what ran was interrupted, and every call is answered.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class CancelledOutcome extends Schema.Opaque<CancelledOutcome>()(Schema.TaggedStruct("Cancelled", {
+  /** What stopped it. `"cancel"` in results stored by 0.1. */
+  reason: CancelReason.pipe(
+    Schema.withDecodingDefaultKey(Effect.succeed("cancel" as const), { encodingStrategy: "passthrough" })
+  )
+})) {}
+
+/**
+ * The run broke after it had begun.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class FailedOutcome extends Schema.Opaque<FailedOutcome>()(Schema.TaggedStruct("Failed", {
+  /** What broke it: an `Adapter.AdapterError`, or the value of a defect. */
+  error: Json.Opaque
+})) {}
+
+/**
+ * Why a run ended, with what belongs to it.
  *
  * @category schemas
  * @since 0.1.0
  */
 export const Outcome = Schema.Union([
-  Schema.TaggedStruct("Completed", {
-    finishReason: Schema.NullOr(Response.FinishReason).pipe(
-      Schema.withDecodingDefaultKey(Effect.succeed(null), { encodingStrategy: "passthrough" })
-    )
-  }),
-  Schema.TaggedStruct("MaxTurns", { maxTurns: Schema.Int }),
-  Schema.TaggedStruct("HaltWhen", { haltWhenStepIndex: Schema.Int }),
-  Schema.TaggedStruct("AskUser", {
-    pendingQuestion: Schema.String,
-    pendingToolCallId: Schema.String,
-    askUserOpts: Schema.Array(Json.Opaque)
-  }),
-  Schema.TaggedStruct("ToolFailed", {
-    haltToolCallId: Schema.String,
-    onToolErrorException: Schema.optionalKey(Json.Opaque)
-  }),
-  Schema.TaggedStruct("Halted", { reason: Schema.String, haltToolCallId: Schema.String, haltResult: Json.Opaque }),
-  Schema.TaggedStruct("ManualToolCalls", {
-    manualTurnIndex: Schema.Int,
-    manualToolCalls: Schema.optionalKey(Schema.Array(Message.ToolCall))
-  }),
-  Schema.TaggedStruct("ApprovalRequested", {
-    approvalTurnIndex: Schema.Int,
-    approvalToolCalls: Schema.Array(Message.ToolCall)
-  }),
-  Schema.TaggedStruct("Cancelled", {
-    reason: CancelReason.pipe(
-      Schema.withDecodingDefaultKey(Effect.succeed("cancel" as const), { encodingStrategy: "passthrough" })
-    )
-  }),
-  Schema.TaggedStruct("Failed", { error: Json.Opaque })
+  CompletedOutcome,
+  MaxTurnsOutcome,
+  HaltWhenOutcome,
+  AskUserOutcome,
+  ToolFailedOutcome,
+  HaltedOutcome,
+  ManualToolCallsOutcome,
+  ApprovalRequestedOutcome,
+  CancelledOutcome,
+  FailedOutcome
 ])
 
 /**
@@ -193,127 +340,327 @@ export const Outcome = Schema.Union([
  * @category models
  * @since 0.1.0
  */
-export type Outcome = (typeof Outcome)["Type"]
+export type Outcome =
+  | CompletedOutcome
+  | MaxTurnsOutcome
+  | HaltWhenOutcome
+  | AskUserOutcome
+  | ToolFailedOutcome
+  | HaltedOutcome
+  | ManualToolCallsOutcome
+  | ApprovalRequestedOutcome
+  | CancelledOutcome
+  | FailedOutcome
 
 /**
- * Something that refused to stop: the run settled without it after the grace period and dropped its late value.
- *
- * - `kind`: a tool's handler; another function of the caller's (`onEvent`, `haltWhen`, `onToolError`, a decoder, an
- *   encoder); a store's `append`; the adapter; the effect given as `cancel`.
- * - `id`, `name`: of the call, or the id of the run, or of the session for a store, and the name of the option.
- * - `ageMillis`: how long it had been running by then, in milliseconds.
- * - `path`: there where it belongs to a run within a handler of this run: the ids of the calls that lead to it, from the
- *   call of this run to its own.
+ * Something that did not stop: the run ended without it after the grace period, and dropped its late value.
  *
  * @category schemas
  * @since 0.1.0
  */
-export const Abandoned = Schema.Struct({
+export class Abandoned extends Schema.Opaque<Abandoned>()(Schema.Struct({
+  /**
+   * What it is: a tool's handler; another function of the caller's, a `"hook"` (`onEvent`, `haltWhen`, `onToolError`, a
+   * decoder, an encoder); a store's `append`; the adapter; or the effect given as `cancel`.
+   */
   kind: Schema.Literals(["handler", "hook", "store", "adapter", "cancel"]).pipe(
     Schema.withDecodingDefaultKey(Effect.succeed("handler" as const), { encodingStrategy: "passthrough" })
   ),
+  /** The id of the call, or of the run, or, for a store, of the session. */
   id: Schema.String,
+  /** The name of the tool, or of the option. */
   name: Schema.String,
+  /** How long it had been running, in milliseconds. */
   ageMillis: Schema.Finite,
+  /** Of a run within a handler of this run: the ids of the calls that lead to it, from this run's call to its own. */
   path: Schema.optionalKey(Schema.Array(Schema.String))
-})
+})) {}
 
 /**
- * @see {@link Abandoned}
+ * How the tool loop ended where a structured answer was asked for behind it.
  *
- * @category models
+ * @category schemas
  * @since 0.1.0
  */
-export type Abandoned = (typeof Abandoned)["Type"]
+export class StructuredFinalize extends Schema.Opaque<StructuredFinalize>()(Schema.Struct({
+  /** The `haltedReason` of the tool loop. */
+  pass1Halted: Schema.String,
+  /** What broke the last call before its first event. Left out when nothing did. */
+  pass2Error: Schema.optionalKey(Json.Opaque)
+})) {}
 
 /** What a result says besides its thread and its steps. */
 const chatEnd = {
+  /** Why the run ended. Match on its `_tag`. */
   outcome: Outcome,
+  /** The outcome as one word, such as `"completed"` or `"max_turns"`. Derived from `outcome`. */
   haltedReason: Schema.String,
+  /** The question that waits for the user. Derived from `outcome`; left out unless that is `AskUser`. */
   pendingQuestion: Schema.optionalKey(Schema.String),
+  /** The id of the call that asks it. Derived from `outcome`; left out unless that is `AskUser`. */
   pendingToolCallId: Schema.optionalKey(Schema.String),
+  /** The calls that wait for an answer, in call order. Left out when none does. */
   suspensions: Schema.optionalKey(Schema.Array(Suspension)),
+  /** What all steps used. `null` when nothing was reported. */
   usage: Schema.NullOr(Response.Usage),
+  /**
+   * What the run used together with the runs that its handlers started, at any depth and however they ended, and, in a
+   * session, those of calls that were approved. `null` when nothing was reported, and in results stored by 0.1.
+   */
   totalUsage: Schema.NullOr(Response.Usage).pipe(
     Schema.withDecodingDefaultKey(Effect.succeed(null), { encodingStrategy: "passthrough" })
   ),
-  structuredFinalize: Schema.optionalKey(
-    Schema.Struct({ pass1Halted: Schema.String, pass2Error: Schema.optionalKey(Json.Opaque) })
-  ),
+  /** How the tool loop ended under `structuredFinalize`. Left out without it. */
+  structuredFinalize: Schema.optionalKey(StructuredFinalize),
+  /** Why the tool loop was closed by an answer without tools. Left out when it was not. */
   finalized: Schema.optionalKey(Schema.Literals(["max_turns", "deadline"])),
+  /** What all steps added to the context. Left out when nothing was added. */
   contextUpdate: Schema.optionalKey(ContextUpdate),
+  /** What did not stop within the grace period. Left out when everything did. */
   abandoned: Schema.optionalKey(Schema.Array(Abandoned)),
+  /** What you attach to the result. `{}` by default. */
   metadata: Json.Metadata
 } as const
 
 /**
- * A whole run. `outcome` is what a caller matches on, `haltedReason` the same as one word; `usage` is the sum over all
- * steps, each step's own stands in its response; `totalUsage` has besides what the runs used that its handlers started, at
- * any depth and however they ended, and, in a session, those of calls that were approved (`null` in a result stored by 0.1). `structuredFinalize` tells how the tool loop ended when a last,
- * structured answer was asked for, `suspensions` are the calls that the run waits for when it has ended, `finalized` why the tool loop was closed by an answer without tools. `contextUpdate`
- * is what all steps added to the context.
+ * What a run came to.
  *
  * @category schemas
  * @since 0.1.0
  */
-export const ChatResult = Schema.Struct({
+export class ChatResult extends Schema.Opaque<ChatResult>()(Schema.Struct({
+  /** The thread after the run. */
   thread: Thread.Thread,
+  /** The last reply of the model. `null` when no step was made. */
   finalResponse: Schema.NullOr(Response.Response),
+  /** The steps, in order. */
   steps: Schema.Array(StepResult),
   ...chatEnd
-})
+})) {}
 
 /**
- * @see {@link ChatResult}
+ * The handler produced a value.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class CallSucceeded extends Schema.Opaque<CallSucceeded>()(Schema.TaggedStruct("Ok", {
+  /** The value, before it is encoded. */
+  value: Json.Opaque
+})) {}
+
+/**
+ * The call failed.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class CallFailed extends Schema.Opaque<CallFailed>()(Schema.TaggedStruct("Error", {
+  /** What the handler reported, or a `Tool.ToolError`. */
+  error: Json.Opaque
+})) {}
+
+/**
+ * The handler asks the user.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class CallAsked extends Schema.Opaque<CallAsked>()(Schema.TaggedStruct("AskUser", {
+  /** The question. */
+  question: Schema.String,
+  /** What the user may choose from, or whatever the handler gave a user interface. `[]` by default. */
+  opts: Schema.Array(Json.Opaque),
+  /** Of a typed question: the JSON Schema that an answer has to fit. */
+  answerSchema: Schema.optionalKey(AnswerSchema),
+  /** How long the question waits, in milliseconds from when it is asked. Left out when it waits without a limit. */
+  withinMillis: Schema.optionalKey(Schema.Finite),
+  /** What answers it once it has expired. */
+  defaultAnswer: Schema.optionalKey(Json.Opaque)
+})) {}
+
+/**
+ * The handler ends the run.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class CallHalted extends Schema.Opaque<CallHalted>()(Schema.TaggedStruct("Halt", {
+  /** The handler's own reason. */
+  reason: Schema.String,
+  /** The handler's last result, before it is encoded. */
+  result: Json.Opaque
+})) {}
+
+/**
+ * What a call came to: a `Tool.Outcome` as plain data.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export const CallOutcome = Schema.Union([CallSucceeded, CallFailed, CallAsked, CallHalted])
+
+/**
+ * @see {@link CallOutcome}
  *
  * @category models
  * @since 0.1.0
  */
-export type ChatResult = (typeof ChatResult)["Type"]
+export type CallOutcome = CallSucceeded | CallFailed | CallAsked | CallHalted
 
-const ToolOutcome = Schema.Union([
-  Schema.TaggedStruct("Ok", { value: Json.Opaque }),
-  Schema.TaggedStruct("Error", { error: Json.Opaque }),
-  Schema.TaggedStruct("AskUser", {
-    question: Schema.String,
-    opts: Schema.Array(Json.Opaque),
-    answerSchema: Schema.optionalKey(AnswerSchema),
-    withinMillis: Schema.optionalKey(Schema.Finite),
-    defaultAnswer: Schema.optionalKey(Json.Opaque)
-  }),
-  Schema.TaggedStruct("Halt", { reason: Schema.String, result: Json.Opaque })
-])
+/**
+ * A reply begins.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class MessageStarted extends Schema.Opaque<MessageStarted>()(Schema.TaggedStruct("MessageStarted", {
+  /** The message as it begins: an assistant's, mostly without content. */
+  message: Message.Message
+})) {}
+
+/**
+ * A piece of the reply's text.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class TextDelta extends Schema.Opaque<TextDelta>()(Schema.TaggedStruct("TextDelta", {
+  /** The provider's id of the text block. `null` when it gives none. */
+  id: Schema.NullOr(Schema.String),
+  /** The piece, to be put behind those before it. */
+  delta: Schema.String
+})) {}
+
+/**
+ * The whole text of the reply. It replaces the pieces.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class TextCompleted extends Schema.Opaque<TextCompleted>()(Schema.TaggedStruct("TextCompleted", {
+  /** The provider's id of the text block. `null` when it gives none. */
+  id: Schema.NullOr(Schema.String),
+  /** The text. */
+  text: Schema.String
+})) {}
+
+/**
+ * A piece of the model's reasoning.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class ReasoningDelta extends Schema.Opaque<ReasoningDelta>()(Schema.TaggedStruct("ReasoningDelta", {
+  /** The provider's id of the reasoning block. `null` when it gives none. */
+  id: Schema.NullOr(Schema.String),
+  /** The piece, to be put behind those before it. */
+  delta: Schema.String
+})) {}
+
+/**
+ * The model begins a call.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class ToolCallStarted extends Schema.Opaque<ToolCallStarted>()(Schema.TaggedStruct("ToolCallStarted", {
+  /** The id of the call. */
+  id: Schema.String,
+  /** The name of the tool. */
+  name: Schema.String
+})) {}
+
+/**
+ * A piece of a call's arguments.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class ToolCallDelta extends Schema.Opaque<ToolCallDelta>()(Schema.TaggedStruct("ToolCallDelta", {
+  /** The id of the call. */
+  id: Schema.String,
+  /** A piece of JSON text, to be put behind those before it. */
+  argumentsDelta: Schema.String
+})) {}
+
+/**
+ * A call's arguments are final.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class ToolCallCompleted extends Schema.Opaque<ToolCallCompleted>()(Schema.TaggedStruct("ToolCallCompleted", {
+  /** The id of the call. */
+  id: Schema.String,
+  /** The name of the tool. */
+  name: Schema.String,
+  /** The parsed arguments. `{}` when they were lost. */
+  arguments: Schema.Record(Schema.String, Json.Opaque),
+  /** The JSON text that they were parsed from. */
+  rawArguments: Schema.String,
+  /** Why the arguments cannot be trusted. Left out when they can. */
+  argumentsLost: Schema.optionalKey(Message.ArgumentsLost),
+  /** `true` for a call that the provider runs itself. */
+  providerExecuted: Schema.optionalKey(Schema.Boolean),
+  /** What the adapter adds to the call. Left out when there is nothing. */
+  metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))
+})) {}
+
+/**
+ * The reply has ended.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class MessageCompleted extends Schema.Opaque<MessageCompleted>()(Schema.TaggedStruct("MessageCompleted", {
+  /** The whole message. */
+  message: Message.Message,
+  /** Why the reply ended, in one vocabulary for all providers. `null` when no reason was given. */
+  finishReason: Schema.NullOr(Response.FinishReason),
+  /** The reason in the provider's own word. Left out when there is none. */
+  rawFinishReason: Schema.optionalKey(Schema.String),
+  /** What the adapter adds. `usage`, `responseId` and `model` become those of the response. */
+  metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))
+})) {}
+
+/**
+ * Something else that the provider sent. Shown with `includeRawChunks`, and always where it reports usage.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class RawChunk extends Schema.Opaque<RawChunk>()(Schema.TaggedStruct("RawChunk", {
+  /** What was sent. Only `{ usage: { … } }` is read: it becomes the usage of the response. */
+  chunk: Json.Opaque
+})) {}
+
+/**
+ * The reply broke after its first event.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class ErrorEvent extends Schema.Opaque<ErrorEvent>()(Schema.TaggedStruct("Error", {
+  /** What broke it: an `Adapter.AdapterError`, or the value of a defect. */
+  error: Json.Opaque
+})) {}
 
 const adapterEvents = [
-  Schema.TaggedStruct("MessageStarted", { message: Message.Message }),
-  Schema.TaggedStruct("TextDelta", { id: Schema.NullOr(Schema.String), delta: Schema.String }),
-  Schema.TaggedStruct("TextCompleted", { id: Schema.NullOr(Schema.String), text: Schema.String }),
-  Schema.TaggedStruct("ReasoningDelta", { id: Schema.NullOr(Schema.String), delta: Schema.String }),
-  Schema.TaggedStruct("ToolCallStarted", { id: Schema.String, name: Schema.String }),
-  Schema.TaggedStruct("ToolCallDelta", { id: Schema.String, argumentsDelta: Schema.String }),
-  Schema.TaggedStruct("ToolCallCompleted", {
-    id: Schema.String,
-    name: Schema.String,
-    arguments: Schema.Record(Schema.String, Json.Opaque),
-    rawArguments: Schema.String,
-    argumentsLost: Schema.optionalKey(Message.ArgumentsLost),
-    providerExecuted: Schema.optionalKey(Schema.Boolean),
-    metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))
-  }),
-  Schema.TaggedStruct("MessageCompleted", {
-    message: Message.Message,
-    finishReason: Schema.NullOr(Response.FinishReason),
-    rawFinishReason: Schema.optionalKey(Schema.String),
-    metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))
-  }),
-  Schema.TaggedStruct("RawChunk", { chunk: Json.Opaque }),
-  Schema.TaggedStruct("Error", { error: Json.Opaque })
+  MessageStarted,
+  TextDelta,
+  TextCompleted,
+  ReasoningDelta,
+  ToolCallStarted,
+  ToolCallDelta,
+  ToolCallCompleted,
+  MessageCompleted,
+  RawChunk,
+  ErrorEvent
 ] as const
 
 /**
- * What an adapter may emit: the model's message from `MessageStarted` to `MessageCompleted`. `RawChunk` carries what
- * the provider sent besides; the one form the runtime reads is `{ usage: { … } }`. `MessageCompleted.metadata` may
- * name `usage`, `responseId` and `model`.
+ * What an adapter may emit: the model's message from `MessageStarted` to `MessageCompleted`.
  *
  * @category schemas
  * @since 0.1.0
@@ -326,103 +673,269 @@ export const AdapterEvent = Schema.Union(adapterEvents).pipe(Schema.toTaggedUnio
  * @category models
  * @since 0.1.0
  */
-export type AdapterEvent = (typeof AdapterEvent)["Type"]
+export type AdapterEvent =
+  | MessageStarted
+  | TextDelta
+  | TextCompleted
+  | ReasoningDelta
+  | ToolCallStarted
+  | ToolCallDelta
+  | ToolCallCompleted
+  | MessageCompleted
+  | RawChunk
+  | ErrorEvent
+
+/**
+ * A handler starts.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class ToolExecutionStarted extends Schema.Opaque<ToolExecutionStarted>()(
+  Schema.TaggedStruct("ToolExecutionStarted", {
+    /** The id of the call. */
+    id: Schema.String,
+    /** The name of the tool. */
+    name: Schema.String,
+    /** The arguments of the call, as the model sent them. */
+    arguments: Schema.Record(Schema.String, Json.Opaque)
+  })
+) {}
+
+/**
+ * A handler reports progress.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class ToolProgress extends Schema.Opaque<ToolProgress>()(Schema.TaggedStruct("ToolProgress", {
+  /** The id of the call. */
+  id: Schema.String,
+  /** The name of the tool. */
+  name: Schema.String,
+  /** What the handler reports. Of a tool made by `Tool.fromChat`: an event of its run. */
+  progress: Json.Opaque
+})) {}
+
+/**
+ * A handler has ended, or a call that could not be run is answered.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class ToolExecutionCompleted extends Schema.Opaque<ToolExecutionCompleted>()(
+  Schema.TaggedStruct("ToolExecutionCompleted", {
+    /** The id of the call. */
+    id: Schema.String,
+    /** The name of the tool. */
+    name: Schema.String,
+    /** What the call came to, before it is encoded and cut. */
+    result: CallOutcome,
+    /** What the handler added to the context. Left out when it added nothing. */
+    contextUpdate: Schema.optionalKey(ContextUpdate),
+    /**
+     * Of a handler that died: the name, the message and the plain fields of what it died with, also where the error policy
+     * put another result in its place.
+     */
+    cause: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))
+  })
+) {}
+
+/**
+ * A call has its answer for the model. With `settled` it closes a call that was open before: a question that its own run
+ * withdraws, behind its `AskUserRequested`; or a call that was answered, denied or submitted since the last run, at the
+ * beginning of the run that continues.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class ToolResultEncoded extends Schema.Opaque<ToolResultEncoded>()(Schema.TaggedStruct("ToolResultEncoded", {
+  /** The id of the call. */
+  id: Schema.String,
+  /** What the model reads: the encoded result, cut to the result limit. */
+  content: Content,
+  /** `true` when the answer is an error. Left out when it is not. */
+  isError: Schema.optionalKey(Schema.Boolean),
+  /**
+   * The length of the whole text in characters (UTF-16 code units), where `content` was cut. Left out when it was not; a
+   * result that was submitted to a session has the notice of the cut in its text only.
+   */
+  originalLength: Schema.optionalKey(Schema.Int),
+  /** `true` when it closes a call that was open before. Left out otherwise. */
+  settled: Schema.optionalKey(Schema.Boolean)
+})) {}
+
+/**
+ * A handler asks the user.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class AskUserRequested extends Schema.Opaque<AskUserRequested>()(Schema.TaggedStruct("AskUserRequested", {
+  /** The id of the call. */
+  toolCallId: Schema.String,
+  /** The name of the tool. */
+  toolName: Schema.String,
+  /** The question. */
+  question: Schema.String,
+  /** What the user may choose from, or whatever the handler gave a user interface. `[]` by default. */
+  opts: Schema.Array(Json.Opaque),
+  /** Of a typed question: the JSON Schema that an answer has to fit. */
+  answerSchema: Schema.optionalKey(AnswerSchema),
+  /** When the question expires, in milliseconds since 1970. Left out when it waits without a limit. */
+  expiresAt: Schema.optionalKey(Schema.Finite),
+  /** What answers it once it has expired. */
+  defaultAnswer: Schema.optionalKey(Json.Opaque)
+})) {}
+
+/**
+ * A call waits to be allowed. It has no other event until it is.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class ToolApprovalRequested extends Schema.Opaque<ToolApprovalRequested>()(
+  Schema.TaggedStruct("ToolApprovalRequested", {
+    /** The id of the call. */
+    toolCallId: Schema.String,
+    /** The name of the tool. */
+    toolName: Schema.String,
+    /** The arguments of the call, as the model sent them. */
+    arguments: Schema.Record(Schema.String, Json.Opaque),
+    /** When the request expires, in milliseconds since 1970: the call then counts as denied. Left out without a limit. */
+    expiresAt: Schema.optionalKey(Schema.Finite)
+  })
+) {}
+
+/**
+ * A call ends the run: by `Tool.halt`, or as a failure under `onToolError: "halt"`.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class ToolHalt extends Schema.Opaque<ToolHalt>()(Schema.TaggedStruct("ToolHalt", {
+  /** The id of the call. */
+  toolCallId: Schema.String,
+  /** The handler's own reason, or `"tool_error"`. */
+  reason: Schema.String,
+  /** The handler's last result, as it gave it. */
+  result: Json.Opaque,
+  /** What the model reads of the result. */
+  content: Schema.optionalKey(Content),
+  /** What the `onToolError` function died with, if it did. */
+  onToolErrorException: Schema.optionalKey(Json.Opaque)
+})) {}
 
 const runnerEvents = [
-  Schema.TaggedStruct("ToolExecutionStarted", {
-    id: Schema.String,
-    name: Schema.String,
-    arguments: Schema.Record(Schema.String, Json.Opaque)
-  }),
-  Schema.TaggedStruct("ToolProgress", { id: Schema.String, name: Schema.String, progress: Json.Opaque }),
-  Schema.TaggedStruct("ToolExecutionCompleted", {
-    id: Schema.String,
-    name: Schema.String,
-    result: ToolOutcome,
-    contextUpdate: Schema.optionalKey(ContextUpdate),
-    cause: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))
-  }),
-  Schema.TaggedStruct("ToolResultEncoded", {
-    id: Schema.String,
-    content: Content,
-    isError: Schema.optionalKey(Schema.Boolean),
-    originalLength: Schema.optionalKey(Schema.Int),
-    settled: Schema.optionalKey(Schema.Boolean)
-  }),
-  Schema.TaggedStruct("AskUserRequested", {
-    toolCallId: Schema.String,
-    toolName: Schema.String,
-    question: Schema.String,
-    opts: Schema.Array(Json.Opaque),
-    answerSchema: Schema.optionalKey(AnswerSchema),
-    expiresAt: Schema.optionalKey(Schema.Finite),
-    defaultAnswer: Schema.optionalKey(Json.Opaque)
-  }),
-  Schema.TaggedStruct("ToolApprovalRequested", {
-    toolCallId: Schema.String,
-    toolName: Schema.String,
-    arguments: Schema.Record(Schema.String, Json.Opaque),
-    expiresAt: Schema.optionalKey(Schema.Finite)
-  }),
-  Schema.TaggedStruct("ToolHalt", {
-    toolCallId: Schema.String,
-    reason: Schema.String,
-    result: Json.Opaque,
-    content: Schema.optionalKey(Content),
-    onToolErrorException: Schema.optionalKey(Json.Opaque)
-  })
+  ToolExecutionStarted,
+  ToolProgress,
+  ToolExecutionCompleted,
+  ToolResultEncoded,
+  AskUserRequested,
+  ToolApprovalRequested,
+  ToolHalt
 ] as const
 
 const stepEnd = {
+  /** The model's reply. */
   response: Response.Response,
+  /**
+   * What came to the thread since the step before: the model's message, the answers to its calls, and what the run itself
+   * put in front of them.
+   */
   messages: Schema.Array(Message.Message),
+  /** How the step was run. */
   mode: Mode,
+  /** Under `mode: "manual"`: whether the reply asks for tools. */
   isToolTurn: Schema.optionalKey(Schema.Boolean),
+  /** The calls of manual tools, which the caller has to answer. */
   manualToolCalls: Schema.Array(Message.ToolCall),
+  /** Whether the model has nothing more to do. */
   done: Schema.optionalKey(Schema.Boolean),
+  /** How a tool ended the run. Left out when none did. */
   halt: Schema.optionalKey(Halt),
+  /** All calls that wait for an answer, in call order. Left out when none does. */
   suspensions: Schema.optionalKey(Schema.Array(Suspension))
 } as const
 
-const behindLast = { messages: Schema.optionalKey(Schema.Array(Message.Message)) } as const
+const behindLast = {
+  /** What came to the thread behind the last step, such as the question that the run ended with. Left out for nothing. */
+  messages: Schema.optionalKey(Schema.Array(Message.Message))
+} as const
 
-const stepReset = Schema.TaggedStruct("StepReset", { error: Json.Opaque })
+/**
+ * The reply broke, and the model is asked again (`retryReply`): what came of the reply, from its `MessageStarted` on,
+ * counts as not said. No tool has started on the word of such a reply.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class StepReset extends Schema.Opaque<StepReset>()(Schema.TaggedStruct("StepReset", {
+  /** What broke the reply. */
+  error: Json.Opaque
+})) {}
 
-const stepEvents = [
-  stepReset,
-  Schema.TaggedStruct("StepCompleted", { ...stepEnd, thread: Thread.Thread }),
-  Schema.TaggedStruct("ChatCompleted", { ...behindLast, result: ChatResult })
-] as const
+/**
+ * A step has ended.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class StepCompleted extends Schema.Opaque<StepCompleted>()(Schema.TaggedStruct("StepCompleted", {
+  ...stepEnd,
+  /** The whole thread after the step. */
+  thread: Thread.Thread
+})) {}
 
-const receivedEnd = Schema.Struct({ ...chatEnd, finalResponse: Schema.optionalKey(Schema.NullOr(Response.Response)) })
+/**
+ * The run has ended. It is the last event of a stream that is read to its end.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class ChatCompleted extends Schema.Opaque<ChatCompleted>()(Schema.TaggedStruct("ChatCompleted", {
+  ...behindLast,
+  /** What `Chat.run` succeeds with. */
+  result: ChatResult
+})) {}
 
-const receivedStepEvents = [
-  stepReset,
-  Schema.TaggedStruct("StepCompleted", stepEnd),
-  Schema.TaggedStruct("ChatCompleted", { ...behindLast, result: receivedEnd })
-] as const
+/**
+ * The result in a {@link ReceivedChat}: a `ChatResult` without what the events before it say.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class ReceivedResult extends Schema.Opaque<ReceivedResult>()(Schema.Struct({
+  ...chatEnd,
+  /** The last reply of the model. Left out where it is the last step's. */
+  finalResponse: Schema.optionalKey(Schema.NullOr(Response.Response))
+})) {}
+
+/**
+ * A `StepCompleted` as it is read from its wire form: without the thread.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class ReceivedStep extends Schema.Opaque<ReceivedStep>()(Schema.TaggedStruct("StepCompleted", stepEnd)) {}
+
+/**
+ * A `ChatCompleted` as it is read from its wire form: without the thread and the steps.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class ReceivedChat extends Schema.Opaque<ReceivedChat>()(Schema.TaggedStruct("ChatCompleted", {
+  ...behindLast,
+  /** What the run came to. */
+  result: ReceivedResult
+})) {}
 
 /**
  * Every event. Per tool call: `ToolExecutionStarted` when its handler starts, `ToolProgress` while it runs,
- * `ToolExecutionCompleted` with the raw outcome, and, where the call crashed, the name, the message and the plain fields of
- * what it crashed with as its `cause`, even if the error policy put another result in its place; and one of `ToolResultEncoded`, `AskUserRequested` or `ToolHalt`
- * last. A call that cannot be run is answered without a start, and one that waits for an approval has
- * `ToolApprovalRequested` and nothing else.
- *
- * `ToolResultEncoded` has what the model reads as its `content`. `originalLength` is there where it was cut: how long the
- * whole text was, in UTF-16 code units; a result that was submitted to a session says so in its text only. The raw result is the `result` of `ToolExecutionCompleted`.
- *
- * A `ToolResultEncoded` with `settled: true` closes a call that was open, and stands for itself: a question that its own
- * run withdraws, once, behind its `AskUserRequested`; or a call that was answered, denied or submitted since the last run,
- * at the beginning of the run that continues.
- *
- * `StepReset` says that the reply so far broke and that the model is asked again for it: what came of the reply, from its
- * `MessageStarted` on, counts as not said. `error` is what broke it. No tool has started on the word of such a reply.
- *
- * `StepCompleted` has the whole `thread` after the step, and in `messages` all that came to it since the step before: the
- * model's message, the answers to its calls, and what the run itself put in front of them. `isToolTurn` says, in manual
- * mode, whether the reply asked for tools. `ChatCompleted` has in `messages` what came to the thread behind the last
- * step, the question that the run ended with for one; left out if that is nothing.
+ * `ToolExecutionCompleted` with the raw outcome, and last one of `ToolResultEncoded`, `AskUserRequested` or `ToolHalt`. A
+ * call that cannot be run is answered without a start. A call that waits for an approval has `ToolApprovalRequested` and
+ * nothing else.
  *
  * **Example** (Matching on events)
  *
@@ -437,7 +950,7 @@ const receivedStepEvents = [
  * @category schemas
  * @since 0.1.0
  */
-export const Event = Schema.Union([...adapterEvents, ...runnerEvents, ...stepEvents]).pipe(
+export const Event = Schema.Union([...adapterEvents, ...runnerEvents, StepReset, StepCompleted, ChatCompleted]).pipe(
   Schema.toTaggedUnion("_tag")
 )
 
@@ -447,7 +960,18 @@ export const Event = Schema.Union([...adapterEvents, ...runnerEvents, ...stepEve
  * @category models
  * @since 0.1.0
  */
-export type Event = (typeof Event)["Type"]
+export type Event =
+  | AdapterEvent
+  | ToolExecutionStarted
+  | ToolProgress
+  | ToolExecutionCompleted
+  | ToolResultEncoded
+  | AskUserRequested
+  | ToolApprovalRequested
+  | ToolHalt
+  | StepReset
+  | StepCompleted
+  | ChatCompleted
 
 /**
  * The event with the given tag.
@@ -483,7 +1007,7 @@ export const match: typeof Event.match = Event.match
  */
 export type Wire = { readonly [key: string]: Schema.Json }
 
-const ReceivedSchema = Schema.Union([...adapterEvents, ...runnerEvents, ...receivedStepEvents])
+const ReceivedSchema = Schema.Union([...adapterEvents, ...runnerEvents, StepReset, ReceivedStep, ReceivedChat])
 
 /**
  * An event as it is read from its wire form: as it was emitted, but that `StepCompleted` has the `messages` of its step
@@ -493,7 +1017,7 @@ const ReceivedSchema = Schema.Union([...adapterEvents, ...runnerEvents, ...recei
  * @category models
  * @since 0.1.0
  */
-export type Received = (typeof ReceivedSchema)["Type"]
+export type Received = Exclude<Event, StepCompleted | ChatCompleted> | ReceivedStep | ReceivedChat
 
 /**
  * What was read is no event in wire form. The message names the field.

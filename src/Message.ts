@@ -49,65 +49,108 @@ export const ArgumentsLost = Schema.Literals([
 export type ArgumentsLost = (typeof ArgumentsLost)["Type"]
 
 /**
- * One request of the model to run a tool. `arguments` is the parsed object, `rawArguments` the text it came from.
- * `argumentsLost` marks a call whose arguments did not arrive whole; `providerExecuted` one that ran at the provider
- * and is listed only.
+ * One request of the model to run a tool.
  *
  * @category schemas
  * @since 0.1.0
  */
-export const ToolCall = Schema.Struct({
+export class ToolCall extends Schema.Opaque<ToolCall>()(Schema.Struct({
+  /** The id by which the call is answered. Unique in its thread. */
   id: Schema.String,
+  /** The name of the tool, as the model wrote it. */
   name: Schema.String,
+  /** The parsed arguments. `{}` when they were lost (`argumentsLost`). */
   arguments: Schema.Record(Schema.String, Json.Opaque),
+  /** The JSON text that the arguments were parsed from. Left out when there was none. */
   rawArguments: Schema.optionalKey(Schema.String),
+  /** Why the arguments cannot be trusted. The call is answered with an error and never run. Left out when they can. */
   argumentsLost: Schema.optionalKey(ArgumentsLost),
+  /** `true` for a call that the provider has run itself. It is listed, and neither run nor answered here. */
   providerExecuted: Schema.optionalKey(Schema.Boolean),
+  /** What the adapter or you attach to the call. `{}` by default. */
   metadata: Json.Metadata
-})
+})) {}
 
 /**
- * @see {@link ToolCall}
- *
- * @category models
- * @since 0.1.0
- */
-export type ToolCall = (typeof ToolCall)["Type"]
-
-/**
- * A piece of a message: text, an image or a file (by `url` or inline base64 `data`; of a
- * file of text, `data` may be the text itself), or reasoning that has to be sent
- * back unchanged with the `signature` the provider gave it. `metadata` holds what else has to go back, under one key
- * named after the protocol it came by, so that every other protocol leaves it alone. Of a file or an image it holds what
- * one protocol is told besides: `{ anthropic: { title, context, citations } }` of a document.
+ * Text in a message.
  *
  * @category schemas
  * @since 0.1.0
  */
-export const Part = Schema.Union([
-  Schema.Struct({ type: Schema.Literal("text"), text: Schema.String }),
-  Schema.Struct({
-    type: Schema.Literal("image"),
-    url: Schema.optionalKey(Schema.String),
-    data: Schema.optionalKey(Schema.String),
-    mediaType: Schema.optionalKey(Schema.String),
-    metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))
-  }),
-  Schema.Struct({
-    type: Schema.Literal("file"),
-    url: Schema.optionalKey(Schema.String),
-    data: Schema.optionalKey(Schema.String),
-    mediaType: Schema.optionalKey(Schema.String),
-    filename: Schema.optionalKey(Schema.String),
-    metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))
-  }),
-  Schema.Struct({
-    type: Schema.Literal("reasoning"),
-    text: Schema.String,
-    signature: Schema.optionalKey(Schema.String),
-    metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))
-  })
-])
+export class TextPart extends Schema.Opaque<TextPart>()(Schema.Struct({
+  /** The kind of the part. */
+  type: Schema.Literal("text"),
+  /** The text. */
+  text: Schema.String
+})) {}
+
+/**
+ * An image in a message, by `url` or as `data`.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class ImagePart extends Schema.Opaque<ImagePart>()(Schema.Struct({
+  /** The kind of the part. */
+  type: Schema.Literal("image"),
+  /** Where the provider fetches the image. Give this or `data`. */
+  url: Schema.optionalKey(Schema.String),
+  /** The image in base64. Give this or `url`. */
+  data: Schema.optionalKey(Schema.String),
+  /** The media type, such as `"image/png"`. Needed with `data` by most providers. */
+  mediaType: Schema.optionalKey(Schema.String),
+  /** What one protocol is told besides, under a key named after it. Other protocols ignore it. */
+  metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))
+})) {}
+
+/**
+ * A file in a message, by `url` or as `data`.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class FilePart extends Schema.Opaque<FilePart>()(Schema.Struct({
+  /** The kind of the part. */
+  type: Schema.Literal("file"),
+  /** Where the provider fetches the file. Give this or `data`. */
+  url: Schema.optionalKey(Schema.String),
+  /** The file in base64, or, for a text file, its text. Give this or `url`. */
+  data: Schema.optionalKey(Schema.String),
+  /** The media type, such as `"application/pdf"`. Needed with `data` by most providers. */
+  mediaType: Schema.optionalKey(Schema.String),
+  /** The name that the model reads. */
+  filename: Schema.optionalKey(Schema.String),
+  /**
+   * What one protocol is told besides, under a key named after it, such as
+   * `{ anthropic: { title, context, citations } }`. Other protocols ignore it.
+   */
+  metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))
+})) {}
+
+/**
+ * Reasoning of the model, which is sent back unchanged.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class ReasoningPart extends Schema.Opaque<ReasoningPart>()(Schema.Struct({
+  /** The kind of the part. */
+  type: Schema.Literal("reasoning"),
+  /** The reasoning as text. `""` when the provider shows none. */
+  text: Schema.String,
+  /** The provider's signature, without which it does not accept the reasoning. Left out when it gave none. */
+  signature: Schema.optionalKey(Schema.String),
+  /** What else has to be sent back, under a key named after the protocol. Other protocols ignore it. */
+  metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))
+})) {}
+
+/**
+ * A piece of a message: text, an image, a file, or reasoning.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export const Part = Schema.Union([TextPart, ImagePart, FilePart, ReasoningPart])
 
 /**
  * @see {@link Part}
@@ -115,36 +158,36 @@ export const Part = Schema.Union([
  * @category models
  * @since 0.1.0
  */
-export type Part = (typeof Part)["Type"]
+export type Part = TextPart | ImagePart | FilePart | ReasoningPart
 
 /**
- * One message. A `tool` message carries the `toolCallId` it answers, and `isError` when the answer tells of a failure.
- * An assistant message of the runtime carries `finishReason`, the `toolCalls` it made, and the reasoning to send back;
- * `askUser` marks the question of a tool that waits for the user.
+ * One message of a thread.
  *
  * @category schemas
  * @since 0.1.0
  */
-export const Message = Schema.Struct({
+export class Message extends Schema.Opaque<Message>()(Schema.Struct({
+  /** Who speaks. */
   role: Role,
+  /** What is said: a text, or parts. */
   content: Schema.Union([Schema.String, Schema.Array(Part)]),
+  /** The name of the speaker, for providers that tell several users apart. */
   name: Schema.optionalKey(Schema.String),
+  /** In a `tool` message: the id of the call that it answers. */
   toolCallId: Schema.optionalKey(Schema.String),
+  /** In a `tool` message: `true` when the answer is an error. Left out when it is not. */
   isError: Schema.optionalKey(Schema.Boolean),
+  /** In a message of the model: why it ended. `null` when the provider gave no reason. */
   finishReason: Schema.optionalKey(Schema.NullOr(FinishReasons.FinishReason)),
+  /** In a message of the model: the calls it makes. Left out when there are none. */
   toolCalls: Schema.optionalKey(Schema.Array(ToolCall)),
+  /** In a message of the model: the reasoning that has to be sent back with it. */
   reasoning: Schema.optionalKey(Schema.Array(Part)),
+  /** `true` for the question of a tool that waits for the user. */
   askUser: Schema.optionalKey(Schema.Boolean),
+  /** What you attach to the message. It is not sent to the model. `{}` by default. */
   metadata: Json.Metadata
-})
-
-/**
- * @see {@link Message}
- *
- * @category models
- * @since 0.1.0
- */
-export type Message = (typeof Message)["Type"]
+})) {}
 
 /**
  * A message as a caller may write it: `metadata` can be left out.
@@ -152,7 +195,10 @@ export type Message = (typeof Message)["Type"]
  * @category models
  * @since 0.1.0
  */
-export type Input = Omit<Message, "metadata"> & { readonly metadata?: Message["metadata"] }
+export interface Input extends Omit<Message, "metadata"> {
+  /** What you attach to the message. It is not sent to the model. `{}` by default. */
+  readonly metadata?: Message["metadata"]
+}
 
 /**
  * The content of a message: a text, or parts.

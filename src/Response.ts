@@ -29,33 +29,39 @@ export type FinishReason = (typeof FinishReason)["Type"]
 const Count = Schema.NullOr(Schema.Finite).pipe(Schema.withDecodingDefaultKey(Effect.succeed(null)))
 
 const counts = {
+  /** Tokens of the request, those that were read from or written to a cache included. */
   inputTokens: Count,
+  /** Tokens of the reply, reasoning included. */
   outputTokens: Count,
+  /** Tokens of the request that the provider read from its cache. */
   cachedInputTokens: Count,
+  /** Tokens of the request that the provider wrote to its cache. */
   cacheWriteInputTokens: Count,
+  /** Tokens that the model used for reasoning. */
   reasoningTokens: Count,
+  /** All tokens, as the provider counts them. */
   totalTokens: Count,
+  /** The price of the request, in the provider's currency. */
   inputCost: Count,
+  /** The price of the reply, in the provider's currency. */
   outputCost: Count,
+  /** The whole price, in the provider's currency. */
   totalCost: Count
 } as const
 
 /**
- * What a turn consumed, in tokens (costs in the currency of the provider). `null` means not reported, which is not
- * zero. Keys that are not known here are kept in `extra`.
+ * What a turn used. A figure is `null` where the provider did not report it, which is not zero.
  *
  * @category schemas
  * @since 0.1.0
  */
-export const Usage = Schema.Struct({ ...counts, toolUsage: Json.Metadata, extra: Json.Metadata })
-
-/**
- * @see {@link Usage}
- *
- * @category models
- * @since 0.1.0
- */
-export type Usage = (typeof Usage)["Type"]
+export class Usage extends Schema.Opaque<Usage>()(Schema.Struct({
+  ...counts,
+  /** What the provider reports of its own tools. `{}` by default. */
+  toolUsage: Json.Metadata,
+  /** What it reports under keys that are not listed here. `{}` by default. */
+  extra: Json.Metadata
+})) {}
 
 type CountName = keyof typeof counts
 
@@ -119,34 +125,37 @@ export const sumUsage = (usages: Iterable<Usage | null>): Usage | null => {
 }
 
 /**
- * One model turn. `toolCalls` stand in the order in which the model opened them; `finishReason` is normalised and
- * `rawFinishReason` the provider's word; `error` is what broke the turn after its first event, if anything did.
+ * One reply of the model.
  *
  * @category schemas
  * @since 0.1.0
  */
-export const Response = Schema.Struct({
+export class Response extends Schema.Opaque<Response>()(Schema.Struct({
+  /** The provider's id of the reply. `null` when it gave none. */
   id: Schema.NullOr(Schema.String),
+  /** The id of the run, as in `Chat.Options`. `null` when the reply was not read by a run. */
   requestId: Schema.NullOr(Schema.String),
+  /** The model that replied, as the provider names it. `null` when it gave no name. */
   model: Schema.NullOr(Schema.String),
+  /** The text that was streamed. `null` when there was none. See `Response.text`. */
   outputText: Schema.NullOr(Schema.String),
+  /** The reasoning that was streamed, as one text. `""` when there was none. */
   reasoning: Schema.String,
+  /** The calls, in the order in which the model began them. Those that the provider has run are listed as well. */
   toolCalls: Schema.Array(Message.ToolCall),
+  /** The message for the thread. `null` when the reply broke off before its end. */
   message: Schema.NullOr(Message.Message),
+  /** Why the reply ended, in one vocabulary for all providers. `null` when no reason was given. */
   finishReason: Schema.NullOr(FinishReason),
+  /** The reason in the provider's own word. */
   rawFinishReason: Schema.NullOr(Schema.String),
+  /** What the reply used, replies included that broke and were asked for again. `null` when nothing was reported. */
   usage: Schema.NullOr(Usage),
+  /** What broke the reply after its first event. Left out when nothing did. */
   error: Schema.optionalKey(Json.Opaque),
+  /** What the adapter adds, such as request ids. `{}` by default. */
   metadata: Json.Metadata
-})
-
-/**
- * @see {@link Response}
- *
- * @category models
- * @since 0.1.0
- */
-export type Response = (typeof Response)["Type"]
+})) {}
 
 /**
  * The visible text of a turn: what was streamed, else the text of the message, else `null`.

@@ -18,23 +18,17 @@ import * as Json from "./internal/json.ts"
 import * as Message from "./Message.ts"
 
 /**
- * A conversation and what the caller attached to it.
+ * A conversation.
  *
  * @category schemas
  * @since 0.1.0
  */
-export const Thread = Schema.Struct({
+export class Thread extends Schema.Opaque<Thread>()(Schema.Struct({
+  /** The messages, oldest first. */
   messages: Schema.Array(Message.Message),
+  /** What you attach to the conversation. It is not sent to the model. `{}` by default. */
   metadata: Json.Metadata
-})
-
-/**
- * @see {@link Thread}
- *
- * @category models
- * @since 0.1.0
- */
-export type Thread = (typeof Thread)["Type"]
+})) {}
 
 /**
  * What a run can start from: a prompt, messages, or a thread. Each tool call in it needs one answer, right behind the
@@ -49,20 +43,17 @@ export type Input = string | ReadonlyArray<Message.Input> | {
 }
 
 /**
- * One thing that is wrong with an input: where it stands and what would be right.
+ * One thing that is wrong with an input.
  *
  * @category models
  * @since 0.1.0
  */
-export const Issue = Schema.Struct({ path: Schema.String, reason: Schema.String })
-
-/**
- * @see {@link Issue}
- *
- * @category models
- * @since 0.1.0
- */
-export type Issue = (typeof Issue)["Type"]
+export class Issue extends Schema.Opaque<Issue>()(Schema.Struct({
+  /** Where it stands, such as `messages[2].role`. */
+  path: Schema.String,
+  /** What would be right. */
+  reason: Schema.String
+})) {}
 
 /**
  * An input that cannot be used. `errors` lists every issue, not the first only; the message tells their number.

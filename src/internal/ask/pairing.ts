@@ -45,7 +45,7 @@ const expected = (message: Message.Input, index: number): ReadonlyArray<Open> =>
   if (message.role !== "assistant" || !Array.isArray(message.toolCalls)) return []
   return message.toolCalls.flatMap((call: unknown, position) =>
     Json.isObject(call) && typeof call["id"] === "string" && call["providerExecuted"] !== true
-      ? [{ call: call as Message.ToolCall, position, index }]
+      ? [{ call: call as unknown as Message.ToolCall, position, index }]
       : []
   )
 }

@@ -57,7 +57,10 @@ const checks = new Map<unknown, (event: Payload) => boolean>(Object.entries(
 ))
 
 /** Whether an event says something. */
-export const saysMore = (event: Payload): boolean => checks.get(event["_tag"])?.(event) === true
+export const saysMore = (event: object): boolean => {
+  const payload = event as Payload
+  return checks.get(payload["_tag"])?.(payload) === true
+}
 
 export const isFoldable = (event: unknown): event is Event.Event => Json.isObject(event) && saysMore(event)
 
