@@ -22,7 +22,7 @@ interface Options {
 
 type Make = (options: Options) => Layer.Layer<Adapter.Adapter, never, HttpClient.HttpClient>
 
-/** How each provider's own servers are spoken to, and whoever stands in for them. */
+/** How each provider's own servers, and those that are compatible with them, are spoken to. */
 const own: Readonly<Record<Provider.Name, Make>> = {
   openai: OpenAiResponses.layer,
   anthropic: Anthropic.layer,

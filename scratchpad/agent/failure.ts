@@ -13,7 +13,7 @@ import type * as Tools from "./tools.ts"
 
 const maxLength = 300
 
-/** How a failed call is told to the model. */
+/** What the model reads of a failed call. */
 const Envelope = Schema.fromJsonString(Schema.Struct({ error: Schema.String }))
 
 /** A text on one line, without control characters, and not longer than one can take in. */
@@ -68,7 +68,7 @@ const ofAdapter = (error: Adapter.AdapterError, model: Settings.Model): string =
   }
 }
 
-/** Two starts at once cannot both go on with a session; this is told to the one that came too late. */
+/** Two starts at once cannot both go on with a session; the later one gets this. */
 const ofConflict = ({ id }: Session.SessionConflict): string =>
   `session ${id}: another start has gone on with it meanwhile, so this one stopped; start again to go on from there`
 
@@ -80,7 +80,7 @@ export const line = (error: unknown, model: Settings.Model): string => {
   if (CliError.isCliError(error) && error._tag === "ShowHelp") {
     return oneLine(`${error.errors.map(messageOf).join("; ")} (see --help)`)
   }
-  if (isPlatformError(error) && error.reason.module === "Terminal") return "nobody reads the output any more"
+  if (isPlatformError(error) && error.reason.module === "Terminal") return "the output is not read any more"
   return oneLine(messageOf(error))
 }
 

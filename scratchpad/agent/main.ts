@@ -66,7 +66,7 @@ const isInteractive = Stdio.Stdio.use((stdio) =>
 
 /**
  * Runs until there is an outcome. What a tool asks the user is asked in a terminal, and the conversation goes on; where
- * nobody can be asked, the question waits for the next start.
+ * the user cannot be asked, the question waits for the next start.
  */
 const converse = (request: Request, view: Terminal.View) =>
   Effect.gen(function*() {

@@ -1,7 +1,7 @@
 /**
  * The conversation of this start. With a name it is kept in a file and the next start goes on with it; what happens is
  * written down as it happens, so that a start that was stopped, or killed, leaves what there was by then. Without a name
- * it is a conversation in memory that nobody sees again.
+ * it is a conversation in memory, which ends with the process.
  */
 import * as Effect from "effect/Effect"
 import * as FileSystem from "effect/FileSystem"

@@ -1,5 +1,5 @@
 /**
- * What a run is told from outside: the command line and the environment. Decides which model answers; a setting that
+ * What a run takes from outside: the command line and the environment. Decides which model answers; a setting that
  * cannot be used is a typed failure that names it, says what would be right, and quotes nothing of what may be a secret.
  */
 import * as Config from "effect/Config"
@@ -27,7 +27,7 @@ export interface Key {
   readonly secret: Redacted.Redacted<string>
 }
 
-/** A model behind somebody's server. */
+/** A model behind a server. */
 export interface Server {
   readonly _tag: "Server"
   readonly provider: Provider.Name

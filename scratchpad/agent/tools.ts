@@ -47,7 +47,7 @@ const filter = "a glob that paths have to match, in any case, such as **/*.ts"
 const clamp = (value: number | undefined, least: number, most: number, otherwise: number): number =>
   Math.min(most, Math.max(least, value ?? otherwise))
 
-/** A glob without a slash means files of that name anywhere. Nobody should have to know in which case a name is. */
+/** A glob without a slash means files of that name anywhere. Names match in either case. */
 const matching = (paths: ReadonlyArray<string>, glob: string | undefined): ReadonlyArray<string> => {
   if (glob === undefined || glob === "") return paths
   const compiled = Glob.make((glob.includes("/") ? glob : `**/${glob}`).toLowerCase(), { dot: true })

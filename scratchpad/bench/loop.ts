@@ -15,7 +15,7 @@ export interface Value {
   readonly value: number
 }
 
-/** A tool, in nobody's terms. `parameters` has the type of each parameter. */
+/** A tool, in the terms of no library. `parameters` has the type of each parameter. */
 export interface ToolSpecification {
   readonly name: string
   readonly description: string

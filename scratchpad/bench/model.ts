@@ -17,7 +17,7 @@ export type Read = ReadonlyArray<Chunk>
 /** The next read of a reply, or `undefined` where the reply has ended. */
 export type Source = () => Read | undefined | Promise<Read | undefined>
 
-/** A reply on its way. Whoever reads it and stops before its end closes it with `return`, as `for await` does. */
+/** A reply on its way. A reader that stops before its end closes it with `return`, as `for await` does. */
 export type Reply = AsyncIterableIterator<Read, undefined>
 
 const over: IteratorReturnResult<undefined> = { done: true, value: undefined }

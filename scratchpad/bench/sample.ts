@@ -1,6 +1,6 @@
 /**
  * Workloads on one loop, once each, in a process of its own: what came out is sent to the parent. A run that is stopped may
- * leave promises behind that reject when nobody listens any more, which ends no process.
+ * leave promises behind that reject without a listener, which ends no process.
  */
 import { load } from "./implementations.ts"
 import type { Figures, Size } from "./workload.ts"

@@ -1,4 +1,4 @@
-/** The two figures that a list of samples is told as. */
+/** The two figures that stand for a list of samples. */
 
 const sorted = (values: ReadonlyArray<number>): Array<number> => values.toSorted((one, other) => one - other)
 

@@ -31,7 +31,7 @@ export const slow = (body: (signal: Signal) => Promise<void>): ToolSpecification
   }
 })
 
-/** Waits, or rejects as soon as it is told to stop. */
+/** Waits, or rejects as soon as its signal is aborted. */
 export const pause = (millis: number) => (signal: Signal): Promise<void> =>
   new Promise((resolve, reject) => {
     if (signal?.aborted === true) return reject(signal.reason)

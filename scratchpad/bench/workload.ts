@@ -51,7 +51,7 @@ export const expectPromised = (
 /** No two runs are asked the same, so that a loop may know them apart by it. */
 let asked = 0
 
-/** One run, read to its end. `onResult` is told of each result as it is seen. */
+/** One run, read to its end. `onResult` gets each result as it is seen. */
 export const drive = async (
   loop: Loop,
   run: Pick<Run, "model"> & Partial<Run>,

@@ -1,5 +1,5 @@
 /**
- * What a replay is told as: one line for each transcript that failed, numbers for each protocol, and the total last.
+ * The report of a replay: one line for each transcript that failed, numbers for each protocol, and the total last.
  */
 import type * as Replay from "./replay.ts"
 

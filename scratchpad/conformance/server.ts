@@ -26,7 +26,7 @@ export interface Reply {
 }
 
 export class Server extends Context.Service<Server, {
-  /** Opens a session. After its last reply it is told that there is nothing more. */
+  /** Opens a session. After its last reply it answers that there is nothing more. */
   readonly open: (replies: ReadonlyArray<Reply>) => Session
 }>()("heddle-conformance/Server") {}
 

@@ -21,7 +21,7 @@ import * as Recorder from "./Recorder.ts"
 import * as Simulation from "./Simulation.ts"
 
 /**
- * What a run is told of the attempt at it.
+ * What a run knows of the attempt at it.
  *
  * - `cancel`: fires when the run is to stop softly. A run that reads it is also stopped softly at each of its steps.
  * - `recorder`: for whatever else is to be watched. What it tracks has to end with the run, and what passes its `tap`
@@ -49,7 +49,7 @@ export type Run<R> = Stream.Stream<Event.Event, unknown, R> | Effect.Effect<unkn
  * - `layer`: what the run needs, built anew for each attempt: the model, and the executor, if it is one of yours. What a
  *   run provides for itself works as well, but is not watched: its handlers and requests are not seen.
  * - `maxOpsBeforeYield`: after how many operations a fiber makes room for others, from 3 on. A fiber that has nothing to
- *   wait for is stopped by nobody within the 2,048 that are usual; with a few there are points everywhere in it.
+ *   wait for is not stopped within the 2,048 that are usual; with a few there are points everywhere in it.
  * - `limit` (1,000): how many points are tried at most; beyond it that many, spread evenly.
  * - `grace` (5 s): how long the run may take to stop; the one that it was given.
  * - `bound`: how many handlers may run at once; the one that it was given, any number by default.
@@ -68,7 +68,7 @@ export interface Options<Out = never, In = never> {
 }
 
 /**
- * What was found at one step. `stop` says how the run was stopped before it; a run that nobody stopped has no step.
+ * What was found at one step. `stop` says how the run was stopped before it; a run that was not stopped has no step.
  *
  * The laws are those of `Laws`, and two more:
  *

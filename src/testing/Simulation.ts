@@ -18,7 +18,7 @@ import * as Scheduler from "effect/Scheduler"
  * What became of a simulated effect.
  *
  * - `exit`: how it ended, or `undefined` when nothing could happen any more and it had not.
- * - `steps`: how often somebody ran: a task of the scheduler, or a sleeper that woke.
+ * - `steps`: how many tasks of the scheduler ran and sleepers woke.
  * - `millis`: the virtual time it took, until it had ended and its finalizers had run.
  * - `sleeping`: how many fibers it left asleep. Above zero, something outlived the effect.
  * - `fibers`: how many fibers it left that have not ended, asleep or not. An effect that has not ended is one of them.
@@ -126,7 +126,7 @@ class World {
     this.tasks.shift()?.()
   }
 
-  /** Whether somebody sleeps who will ever wake. */
+  /** Whether a sleeper is left that will ever wake. */
   get hasSleeper(): boolean {
     const next = this.sleepers[0]
     return next !== undefined && Number.isFinite(next.at)

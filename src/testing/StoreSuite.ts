@@ -32,7 +32,7 @@ const conflict = <A, E>(exit: Exit.Exit<A, E>): Journal.SessionConflict | undefi
   return error instanceof Journal.SessionConflict ? error : undefined
 }
 
-/** A case with a store and a session that nobody has written. */
+/** A case with a store and a session that has not been written. */
 const of = (
   name: string,
   body: (store: Journal.Service, id: string) => Effect.Effect<unknown, unknown>
@@ -47,7 +47,7 @@ const of = (
 const read = (store: Journal.Service, id: string, after?: number) => Stream.runCollect(store.read(id, after))
 
 const versions: Conformance.Suite<Journal.Store> = [
-  of("a session that nobody has written is at version 0 and has no records", (store, id) =>
+  of("a session that was never written is at version 0 and has no records", (store, id) =>
     Effect.gen(function*() {
       yield* Conformance.equals("version", yield* store.version(id), 0)
       yield* Conformance.equals("records", yield* read(store, id), [])

@@ -173,7 +173,7 @@ const others = (search: Found, best: Match, answers: ReadonlyArray<Conversation.
 const couldNotRead = (names: ReadonlyArray<string>): ReadonlyArray<string> =>
   names.length === 0 ? [] : [`I could not read ${enumerate(names)}.`]
 
-/** A note that could not be written is told; what became of the others is told where notes are shown. */
+/** A note that could not be written is reported here; the others are reported where notes are shown. */
 const unwritten = (answers: ReadonlyArray<Conversation.Answered>): ReadonlyArray<string> => {
   const error = answers.find((answer) => answer.name === "write_note")?.error
   return error === undefined ? [] : [`I could not write the note: ${error}.`]

@@ -169,7 +169,7 @@ const next = (intent: Intent.Intent, question: string, answers: Given): Conversa
 
 /**
  * A question needs its tools: a model that has not been given them can say so and nothing else. It can do without
- * keeping a note that nobody asked for.
+ * keeping a note that was not asked for.
  */
 const within = (reply: Conversation.Reply, offered: ReadonlyArray<string>): Conversation.Reply => {
   const isOffered = (wanted: Conversation.Wanted) => offered.includes(wanted.name)

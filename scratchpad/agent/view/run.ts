@@ -238,7 +238,7 @@ const completed = (run: Run, result: Event.ChatResult, at: number): Run => {
   return { ...abandoned(taken, result.abandoned ?? [], at), result }
 }
 
-/** Handlers that refused to stop: they were answered before, and ran on until nobody waited any more. */
+/** Handlers that refused to stop: they were answered before, and ran on until the grace period was over. */
 const abandoned = (run: Run, left: NonNullable<Event.ChatResult["abandoned"]>, at: number): Run => {
   const last = (id: string) => run.items.findLastIndex((item) => item._tag === "Call" && item.id === id)
   const indexes = new Set(left.map(({ id }) => last(id)))

@@ -84,7 +84,7 @@ class Screen {
   private readonly sheet: Sheet
   private readonly gate = Semaphore.makeUnsafe(1)
   state: Run.Run | undefined
-  /** Time that passed while nobody worked, such as waiting for the user. */
+  /** Time in which neither the model nor a tool worked, such as waiting for the user. */
   private pausedAt = 0
   private skipped = 0
   private settled = 0

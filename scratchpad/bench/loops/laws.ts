@@ -1,8 +1,8 @@
 /**
  * The floor of a run that keeps Heddle's laws and can do nothing else, on Effect's `Stream`. One reader pulls; the model
  * is read beside tools that run; each call is a fiber that the run owns, with arguments decoded by a schema, a scope for
- * its handler, a place under a bound and a time limit; every call is answered once, a crash and a timeout too; and whoever
- * leaves the run, in whatever way, stops all of it and waits for it. There are no policies, siblings, exclusive tools,
+ * its handler, a place under a bound and a time limit; every call is answered once, a crash and a timeout too; and leaving
+ * the run, in whatever way, stops all of it and waits for it. There are no policies, siblings, exclusive tools,
  * gates, approvals, retries, spans, soft stops or deadlines, no executor and no encoder to choose, and nothing is looked
  * at that an adapter says. It copies its thread for each step, so that a long run grows with the square of its turns.
  */
@@ -251,7 +251,7 @@ class Machine {
     return step
   }
 
-  /** Whoever is alive is told to stop, and waited for. A pull that somebody else is in goes no further. */
+  /** Fibers that are alive are interrupted and awaited. A pull of another fiber goes no further. */
   readonly leave = Effect.suspend(() => {
     this.phase = "over"
     this.waiting.length = 0
@@ -272,7 +272,7 @@ class Machine {
   }
 }
 
-/** Whoever leaves a pull in the middle has left the run, whatever scope it is read in. */
+/** Leaving a pull in the middle leaves the run, whatever scope it is read in. */
 const left = (scope: Scope.Closeable, exit: Exit.Exit<unknown, unknown>): Effect.Effect<void> | undefined =>
   exit._tag === "Success" ? undefined : Scope.close(scope, Pull.doneExitFromCause(exit.cause))
 

@@ -1,4 +1,4 @@
-/** Runs that end while the model speaks: whether the model is told, and how far it was read ahead. */
+/** Runs that end while the model speaks: whether its connection is closed, and how far it was read ahead. */
 import { deltas, macrotask, Model, paced, sleep, type Source } from "../model.ts"
 import { increment } from "../tools.ts"
 import { drive, expectPromised, type Workload } from "../workload.ts"

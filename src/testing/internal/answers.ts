@@ -35,8 +35,8 @@ export const turnStart = ({ messages }: Thread.Thread, from?: number): number =>
 }
 
 /**
- * The calls of a completed step that somebody has to answer. A question has its answer in the thread, the text that says
- * so. A run that was halted otherwise waits for nobody.
+ * The calls of a completed step that are still to be answered by the caller. A question has its answer in the thread, the
+ * text that says so. A run that was halted otherwise has no open calls.
  */
 export const pendingOf = (step: Event.Of<"StepCompleted">): ReadonlyArray<string> => {
   if (step.halt !== undefined && step.halt.haltedReason !== "ask_user") return []

@@ -33,11 +33,11 @@ export interface Known extends Pick<Laws.Options, "policy"> {
   readonly graceMillis: number
   /** Whether fibers pause more often than they would by themselves. */
   readonly isFine: boolean
-  /** The handlers in which runs live when nobody stops the run. */
+  /** The handlers in which runs live when the run is not stopped. */
   readonly parents: ReadonlySet<string>
-  /** Whether the run was seen to end in `ChatCompleted` when nobody stopped it. */
+  /** Whether the run was seen to end in `ChatCompleted` when it was not stopped. */
   readonly isChat: boolean
-  /** Whether the run succeeded when nobody stopped it. */
+  /** Whether the run succeeded when it was not stopped. */
   readonly isSound: boolean
 }
 
@@ -103,7 +103,7 @@ const bound = ({ handlers, watch }: Attempted, { bound, parents: known }: Known)
   return Laws.handlers(leaves, { bound, abandoned: lost }).filter(({ law }) => law === "concurrency")
 }
 
-/** What is alive after the run. Of handlers that refused to stop and were named, nobody knows what they hold. */
+/** What is alive after the run. What abandoned handlers hold is unknown. */
 const lifetime = ({ log, report, watch }: Attempted): Findings => {
   if (report.exit === undefined) return [{ law: "lifetime", message: "the run does not end" }]
   const open = watch.requests.length - watch.closed
