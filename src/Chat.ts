@@ -11,7 +11,6 @@ import * as Stream from "effect/Stream"
 import * as Collector from "./Collector.ts"
 import type * as Event from "./Event.ts"
 import * as Settings from "./internal/ask/options.ts"
-import * as Toolbox from "./internal/declare/toolbox.ts"
 import * as ChatRun from "./internal/loop/chatRun.ts"
 import * as Turn from "./internal/loop/runEnvironment.ts"
 import * as Pulled from "./internal/loop/scopedPull.ts"
@@ -81,7 +80,7 @@ const finalPass = <E, R>(first: Event.ChatResult, run: Turn.Run<E, R>, prompt: s
   const thread = prompt === "" ? first.thread : Thread.append(first.thread, [Message.user(prompt)])
   return ChatRun.make({
     thread,
-    run: { ...run, tools: Toolbox.empty, template: { ...template, tools: [] } },
+    run: { ...run, tools: new Map(), template: { ...template, tools: [] } },
     maxTurns: 1,
     haltWhen: undefined,
     firstStep: first.steps.length,

@@ -18,7 +18,7 @@ import * as Settings from "./internal/ask/options.ts"
 import * as Pairing from "./internal/ask/pairing.ts"
 import * as Request from "./internal/ask/request.ts"
 import * as Plan from "./internal/decide/plan.ts"
-import * as Toolbox from "./internal/declare/toolbox.ts"
+import * as ToolOptions from "./internal/declare/toolOptions.ts"
 import * as Turn from "./internal/loop/runEnvironment.ts"
 import * as Pulled from "./internal/loop/scopedPull.ts"
 import * as StepRun from "./internal/loop/stepRun.ts"
@@ -127,7 +127,7 @@ export const prepare = <Tools extends ReadonlyArray<Tool.Any>, E, R>(
     const defaults = Context.get(context, Policy.Defaults)
     const settings = Settings.resolve(options, defaults, Policy.standard, Settings.mintRequestId(context))
     const given: ReadonlyArray<Tool.Any> = options.tools ?? []
-    const tools = Toolbox.make(defaults.tools ?? [], given)
+    const tools = ToolOptions.toolbox(defaults.tools ?? [], given)
     const adapter = Context.getOrUndefined(context, Adapter.Adapter)
     if (adapter === undefined) {
       return Effect.fail(new EngineError({ reason: "missing_adapter", detail: "provide an Adapter with a Layer" }))
@@ -183,7 +183,8 @@ const enter = <E, R>(
               settings,
               template,
               tools,
-              startsEarly: mode === "auto" && Toolbox.all(tools).some((tool) => Plan.mayStartEarly(tool, policy)),
+              startsEarly: mode === "auto" &&
+                Array.from(tools.values()).some((tool) => Plan.mayStartEarly(tool, policy)),
               view: options,
               retryReply: options.retryReply ?? undefined,
               running,

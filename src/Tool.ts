@@ -4,24 +4,16 @@
  *
  * @since 0.1.0
  */
-import type * as Duration from "effect/Duration"
 import type * as Effect from "effect/Effect"
-import type * as JsonSchema from "effect/JsonSchema"
 import * as Result from "effect/Result"
-import type * as Schedule from "effect/Schedule"
 import type * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
-import type * as Answer from "./internal/answer/answer.ts"
-import * as Contents from "./internal/answer/content.ts"
-import * as Outcomes from "./internal/answer/outcome.ts"
-import type { ToolError } from "./internal/answer/toolError.ts"
-import * as SubAgent from "./internal/declare/chatTool.ts"
-import * as Declaration from "./internal/declare/checkToolOptions.ts"
-import * as Parameters from "./internal/declare/parameters.ts"
+import * as SubAgent from "./internal/answer/chatTool.ts"
+import * as Outcomes from "./internal/declare/outcome.ts"
 import * as Questions from "./internal/declare/question.ts"
-import type * as Declared from "./internal/declare/toolOptions.ts"
-import type * as Json from "./internal/json.ts"
-import type * as CallContexts from "./internal/run/callContext.ts"
+import * as Schemas from "./internal/declare/schema.ts"
+import type * as Declared from "./internal/declare/tool.ts"
+import * as ToolOptions from "./internal/declare/toolOptions.ts"
 import type * as Message from "./Message.ts"
 
 export {
@@ -32,7 +24,7 @@ export {
    * @since 0.1.0
    */
   ChatFailed
-} from "./internal/declare/chatTool.ts"
+} from "./internal/answer/chatTool.ts"
 
 export {
   /**
@@ -42,182 +34,167 @@ export {
    * @since 0.1.0
    */
   ToolError
-} from "./internal/answer/toolError.ts"
+} from "./internal/declare/outcome.ts"
 
-/**
- * The handler produced a value.
- *
- * @category models
- * @since 0.1.0
- */
-export interface Ok<out A = unknown> {
-  readonly _tag: "Ok"
-  readonly value: A
-}
+export type {
+  /**
+   * The handler produced a value.
+   *
+   * @category models
+   * @since 0.1.0
+   */
+  Ok
+} from "./internal/declare/outcome.ts"
 
-/**
- * The call failed: with the handler's own reason as it reported it, or with a {@link ToolError}.
- *
- * @category models
- * @since 0.1.0
- */
-export interface Error<out E = unknown> {
-  readonly _tag: "Error"
-  readonly error: E
-}
+export type {
+  /**
+   * The call failed: with the handler's own reason as it reported it, or with a {@link ToolError}.
+   *
+   * @category models
+   * @since 0.1.0
+   */
+  Error
+} from "./internal/declare/outcome.ts"
 
-/**
- * The handler asks the user; the run ends and waits for the answer.
- *
- * @category models
- * @since 0.1.0
- */
-export interface AskUser {
-  readonly _tag: "AskUser"
-  readonly question: string
-  readonly opts: ReadonlyArray<unknown>
-  readonly answerSchema?: JsonSchema.JsonSchema
-  readonly withinMillis?: number
-  readonly defaultAnswer?: unknown
-}
+export type {
+  /**
+   * The handler asks the user; the run ends and waits for the answer.
+   *
+   * @category models
+   * @since 0.1.0
+   */
+  AskUser
+} from "./internal/declare/outcome.ts"
 
-/**
- * The handler ends the run with a reason of its own and a last result.
- *
- * @category models
- * @since 0.1.0
- */
-export interface Halt<out A = unknown> {
-  readonly _tag: "Halt"
-  readonly reason: string
-  readonly result: A
-}
+export type {
+  /**
+   * The handler ends the run with a reason of its own and a last result.
+   *
+   * @category models
+   * @since 0.1.0
+   */
+  Halt
+} from "./internal/declare/outcome.ts"
 
-/**
- * A result that is made of parts. See {@link content}.
- *
- * @category models
- * @since 0.1.0
- */
-export interface Content extends Contents.Content {}
+export type {
+  /**
+   * A result that is made of parts. See {@link content}.
+   *
+   * @category models
+   * @since 0.1.0
+   */
+  Content
+} from "./internal/declare/outcome.ts"
 
-/**
- * What a call came to. Exactly one per call.
- *
- * @category models
- * @since 0.1.0
- */
-export type Outcome<T extends Any = Any> = Ok<Success<T>> | Error<Failure<T> | ToolError> | AskUser | Halt
+export type {
+  /**
+   * What a call came to. Exactly one per call.
+   *
+   * @category models
+   * @since 0.1.0
+   */
+  Outcome
+} from "./internal/declare/tool.ts"
 
-/**
- * What a handler is told about the call it serves. `context` is the caller's, as it was when the step began. The arguments
- * and `toolCall` are copies: a handler may change them, and nothing of it shows in the thread, in events or elsewhere.
- *
- * @category models
- * @since 0.1.0
- */
-export type CallContext = CallContexts.CallContext
+export type {
+  /**
+   * What a handler is told about the call it serves. `context` is the caller's, as it was when the step began. The arguments
+   * and `toolCall` are copies: a handler may change them, and nothing of it shows in the thread, in events or elsewhere.
+   *
+   * @category models
+   * @since 0.1.0
+   */
+  CallContext
+} from "./internal/declare/tool.ts"
 
-/**
- * `"shared"` calls may overlap, an `"exclusive"` call runs alone.
- *
- * @category models
- * @since 0.1.0
- */
-export type Concurrency = "shared" | "exclusive"
+export type {
+  /**
+   * `"shared"` calls may overlap, an `"exclusive"` call runs alone.
+   *
+   * @category models
+   * @since 0.1.0
+   */
+  Concurrency
+} from "./internal/declare/tool.ts"
 
-/**
- * A tool: `Params` is what its handler receives, `Success` what it produces, `Failure` what it reports, `R` the
- * services it needs, `Fatal` what its error policy may fail the run with.
- *
- * @category models
- * @since 0.1.0
- */
-export interface Tool<Name extends string, Params, Success, Failure, R, Fatal = never> {
-  readonly name: Name
-  readonly description: string
-  readonly parameters: Parameters.Parameters<Params, R>
-  readonly encodeSuccess?: (value: unknown) => Effect.Effect<unknown, unknown, R>
-  readonly encodeFailure?: (error: unknown) => Effect.Effect<unknown, unknown, R>
-  readonly handler?: (args: Params, call: CallContext) => Effect.Effect<Success | AskUser | Halt, Failure, R>
-  readonly readOnly: boolean
-  readonly destructive: boolean
-  readonly idempotent: boolean
-  readonly openWorld: boolean
-  readonly validate?: Declared.Gate<Params, Declared.Validation, R>
-  readonly authorize?: Declared.Gate<Params, Declared.Authorization, R>
-  readonly concurrency?: Concurrency | ((args: Params) => Concurrency)
-  readonly interrupt?: Declared.Interrupt
-  readonly limits?: ReadonlyArray<Declared.Limit<Params>>
-  readonly timeout?: Duration.Duration
-  readonly manual: boolean
-  readonly approval?: boolean | Declared.Approval<Params, R>
-  readonly answerWithin?: Duration.Duration
-  readonly retry?: Schedule.Schedule<unknown, unknown, never, R>
-  readonly onToolError?: Answer.OnToolError<any, R, any>
-  /** Carries a type and no value. So held, each tool is one whose `Fatal` is not known. */
-  readonly "~heddle/Fatal"?: (error: Fatal) => void
-  readonly maxResultChars?: number
-  readonly summary?: string
-  readonly compact: boolean
-  readonly metadata: Json.JsonObject
-}
+export type {
+  /**
+   * A tool: `Params` is what its handler receives, `Success` what it produces, `Failure` what it reports, `R` the
+   * services it needs, `Fatal` what its error policy may fail the run with.
+   *
+   * @category models
+   * @since 0.1.0
+   */
+  Tool
+} from "./internal/declare/tool.ts"
 
-/**
- * Any tool.
- *
- * @category utility types
- * @since 0.1.0
- */
-export type Any = Tool<string, any, any, any, any>
+export type {
+  /**
+   * Any tool.
+   *
+   * @category utility types
+   * @since 0.1.0
+   */
+  Any
+} from "./internal/declare/tool.ts"
 
-/**
- * What the tool's handler receives.
- *
- * @category utility types
- * @since 0.1.0
- */
-export type Params<T> = T extends Tool<any, infer P, any, any, any> ? P : never
+export type {
+  /**
+   * What the tool's handler receives.
+   *
+   * @category utility types
+   * @since 0.1.0
+   */
+  Params
+} from "./internal/declare/tool.ts"
 
-/**
- * What the tool produces.
- *
- * @category utility types
- * @since 0.1.0
- */
-export type Success<T> = T extends Tool<any, any, infer A, any, any> ? A : never
+export type {
+  /**
+   * What the tool produces.
+   *
+   * @category utility types
+   * @since 0.1.0
+   */
+  Success
+} from "./internal/declare/tool.ts"
 
-/**
- * What the tool reports when it fails.
- *
- * @category utility types
- * @since 0.1.0
- */
-export type Failure<T> = T extends Tool<any, any, any, infer E, any> ? E : never
+export type {
+  /**
+   * What the tool reports when it fails.
+   *
+   * @category utility types
+   * @since 0.1.0
+   */
+  Failure
+} from "./internal/declare/tool.ts"
 
-/**
- * The services the tool needs, and so every run that offers it.
- *
- * @category utility types
- * @since 0.1.0
- */
-export type Services<T> = T extends Tool<any, any, any, any, infer R> ? R : never
+export type {
+  /**
+   * The services the tool needs, and so every run that offers it.
+   *
+   * @category utility types
+   * @since 0.1.0
+   */
+  Services
+} from "./internal/declare/tool.ts"
 
-/**
- * What the tool's own `onToolError` may fail a run with. Of tools whose types were given up (`Tool.Any`) it is `never`.
- *
- * @category utility types
- * @since 0.1.0
- */
-export type Fatal<T> = T extends Tool<any, any, any, any, any, infer E> ? E : never
+export type {
+  /**
+   * What the tool's own `onToolError` may fail a run with. Of tools whose types were given up (`Tool.Any`) it is `never`.
+   *
+   * @category utility types
+   * @since 0.1.0
+   */
+  Fatal
+} from "./internal/declare/tool.ts"
 
 /** What `make` gives: the scope of a call is the runtime's. */
-type Made<Name extends string, P, A, E, R, Fatal> = Tool<
+type Made<Name extends string, P, A, E, R, Fatal> = Declared.Tool<
   Name,
-  Parameters.Type<P>,
+  Schemas.Type<P>,
   A,
   E,
-  Exclude<R, Scope.Scope> | Parameters.Services<P>,
+  Exclude<R, Scope.Scope> | Schemas.Services<P>,
   Fatal
 >
 
@@ -284,7 +261,7 @@ export type Options<
  * @category models
  * @since 0.1.0
  */
-export type ChatOptions<P, A, E, R, Fatal = never> = Declared.ChatOptions<P, A, E, R, Fatal>
+export type ChatOptions<P, A, E, R, Fatal = never> = SubAgent.ChatOptions<P, A, E, R, Fatal>
 
 /**
  * A tool. Throws a `TypeError` that names the option for a name, a flag, parameters or a timeout that cannot be used.
@@ -310,7 +287,7 @@ export type ChatOptions<P, A, E, R, Fatal = never> = Declared.ChatOptions<P, A, 
  */
 export const make = <
   const Name extends string,
-  const P extends Parameters.Input,
+  const P extends Schemas.Input,
   S extends Schema.Constraint = Schema.Unknown,
   E = never,
   R = never,
@@ -319,10 +296,10 @@ export const make = <
 >(
   name: Name,
   options: Options<P, S, E, R, H, Fatal>
-): Made<Name, P, Declared.Success<S, H>, E, R | S["EncodingServices"], Fatal> => {
-  Declaration.check(name, options as unknown as Readonly<Record<string, unknown>>)
+): Made<Name, P, Declared.Produces<S, H>, E, R | S["EncodingServices"], Fatal> => {
+  ToolOptions.check(name, options as unknown as Readonly<Record<string, unknown>>)
   const { answerWithin, failure, parameters, success, timeout, ...declared } = options
-  const made = Parameters.make(parameters)
+  const made = Schemas.parameters(parameters)
   return {
     description: "",
     readOnly: false,
@@ -334,12 +311,12 @@ export const make = <
     metadata: {},
     ...declared,
     name,
-    parameters: Result.isSuccess(made) ? made.success : Declaration.misuse(name, made.failure),
-    ...(success === undefined ? {} : { encodeSuccess: Parameters.encoder(success) }),
-    ...(failure === undefined ? {} : { encodeFailure: Parameters.encoder(failure) }),
-    ...(timeout === undefined ? {} : { timeout: Declaration.duration(name, "timeout", timeout) }),
-    ...(answerWithin === undefined ? {} : { answerWithin: Declaration.duration(name, "answerWithin", answerWithin) })
-  } as unknown as Made<Name, P, Declared.Success<S, H>, E, R | S["EncodingServices"], Fatal>
+    parameters: Result.isSuccess(made) ? made.success : ToolOptions.refuse(name, made.failure),
+    ...(success === undefined ? {} : { encodeSuccess: Schemas.encoder(success) }),
+    ...(failure === undefined ? {} : { encodeFailure: Schemas.encoder(failure) }),
+    ...(timeout === undefined ? {} : { timeout: ToolOptions.duration(name, "timeout", timeout) }),
+    ...(answerWithin === undefined ? {} : { answerWithin: ToolOptions.duration(name, "answerWithin", answerWithin) })
+  } as unknown as Made<Name, P, Declared.Produces<S, H>, E, R | S["EncodingServices"], Fatal>
 }
 
 /**
@@ -376,7 +353,7 @@ export const make = <
  */
 export const fromChat = <
   const Name extends string,
-  const P extends Parameters.Input,
+  const P extends Schemas.Input,
   A = string,
   E = never,
   R = never,
@@ -388,7 +365,7 @@ export const fromChat = <
   make(
     name,
     SubAgent.options(options) as unknown as Options<P, Schema.Codec<A>, E | SubAgent.ChatFailed, R>
-  ) as Any as Made<Name, P, A, E | SubAgent.ChatFailed, R, Fatal>
+  ) as Declared.Any as Made<Name, P, A, E | SubAgent.ChatFailed, R, Fatal>
 
 /**
  * The outcome of a handler that produced a value.
@@ -396,7 +373,7 @@ export const fromChat = <
  * @category constructors
  * @since 0.1.0
  */
-export const ok = <A>(value: A): Ok<A> => Outcomes.brand({ _tag: "Ok", value })
+export const ok = <A>(value: A): Outcomes.Ok<A> => Outcomes.brand({ _tag: "Ok", value })
 
 /**
  * The outcome of a handler that reports a failure.
@@ -404,7 +381,7 @@ export const ok = <A>(value: A): Ok<A> => Outcomes.brand({ _tag: "Ok", value })
  * @category constructors
  * @since 0.1.0
  */
-export const error = <E>(reason: E): Error<E> => Outcomes.brand({ _tag: "Error", error: reason })
+export const error = <E>(reason: E): Outcomes.Error<E> => Outcomes.brand({ _tag: "Error", error: reason })
 
 /**
  * What a handler succeeds with when the model is to see more than a text: text, image and file parts, each image and file
@@ -446,7 +423,7 @@ export const error = <E>(reason: E): Error<E> => Outcomes.brand({ _tag: "Error",
  * @category constructors
  * @since 0.1.0
  */
-export const content = (parts: ReadonlyArray<Message.Part>): Content => Contents.make(parts)
+export const content = (parts: ReadonlyArray<Message.Part>): Outcomes.Content => Outcomes.content(parts)
 
 /**
  * What a handler succeeds with to ask the user a question. The run ends with outcome `AskUser` once the other calls of
@@ -461,7 +438,7 @@ export const content = (parts: ReadonlyArray<Message.Part>): Content => Contents
 export const askUser = <A = unknown>(
   question: string,
   options: ReadonlyArray<unknown> | Questions.Options<A> = []
-): AskUser => Outcomes.brand(Questions.make(question, options))
+): Outcomes.AskUser => Outcomes.brand(Questions.make(question, options))
 
 /**
  * What a handler succeeds with to end the run. `reason` is the run's halt reason; those of the runtime itself
@@ -470,7 +447,7 @@ export const askUser = <A = unknown>(
  * @category constructors
  * @since 0.1.0
  */
-export const halt = <A>(reason: string, result: A): Halt<A> => Outcomes.brand({ _tag: "Halt", reason, result })
+export const halt = <A>(reason: string, result: A): Outcomes.Halt<A> => Outcomes.brand({ _tag: "Halt", reason, result })
 
 export {
   /**
@@ -485,19 +462,17 @@ export {
    * @since 0.1.0
    */
   ErrorDecision
-} from "./internal/answer/errorDecision.ts"
+} from "./internal/declare/outcome.ts"
 
-/**
- * A tool as a model is told of it.
- *
- * @category models
- * @since 0.1.0
- */
-export interface Definition {
-  readonly name: string
-  readonly description: string
-  readonly parameters: JsonSchema.JsonSchema
-}
+export type {
+  /**
+   * A tool as a model is told of it.
+   *
+   * @category models
+   * @since 0.1.0
+   */
+  Definition
+} from "./internal/declare/tool.ts"
 
 /**
  * The definition of a tool: its name, description and the JSON Schema of its parameters.
@@ -505,7 +480,7 @@ export interface Definition {
  * @category getters
  * @since 0.1.0
  */
-export const definition = (tool: Any): Definition => ({
+export const definition = (tool: Declared.Any): Declared.Definition => ({
   name: tool.name,
   description: tool.description,
   parameters: tool.parameters.jsonSchema

@@ -15,10 +15,10 @@ import type * as Stream from "effect/Stream"
 import * as Encoder from "./Encoder.ts"
 import type * as Event from "./Event.ts"
 import * as Executor from "./Executor.ts"
-import type * as Answer from "./internal/answer/answer.ts"
 import * as Settings from "./internal/ask/options.ts"
 import * as Plan from "./internal/decide/plan.ts"
-import * as Toolbox from "./internal/declare/toolbox.ts"
+import type * as Declared from "./internal/declare/tool.ts"
+import * as ToolOptions from "./internal/declare/toolOptions.ts"
 import * as ToolEvents from "./internal/fold/toolEvents.ts"
 import * as Pulled from "./internal/loop/scopedPull.ts"
 import { Batch } from "./internal/run/batch.ts"
@@ -45,7 +45,7 @@ import type * as Tool from "./Tool.ts"
  * @category models
  * @since 0.1.0
  */
-export type OnToolError<E = never, R = never, Failure = unknown> = Answer.OnToolError<E, R, Failure>
+export type OnToolError<E = never, R = never, Failure = unknown> = Declared.OnToolError<E, R, Failure>
 
 /**
  * How calls are run.
@@ -181,7 +181,7 @@ export interface Opened<E> {
 
 interface Prepared<E, R> {
   readonly settings: Settings.Settings<E, R>
-  readonly tools: Toolbox.Toolbox
+  readonly tools: ToolOptions.Toolbox
   readonly calls: ReadonlyArray<Message.ToolCall>
   readonly unknown: Plan.EngineError | undefined
 }
@@ -201,7 +201,7 @@ const prepare = <E, R>(
     const defaults = Context.get(context, Policy.Defaults)
     const resolved = Settings.resolve(options, defaults, Policy.standard, Settings.mintRequestId(context))
     const settings = { ...resolved, approved: new Set(options.approved) }
-    const byName = Toolbox.make(defaults.tools ?? [], tools)
+    const byName = ToolOptions.toolbox(defaults.tools ?? [], tools)
     const normalised = calls.map(toCall)
     const unknown = Plan.failing(normalised, byName, settings.policy)
     return Effect.succeed({ settings, tools: byName, calls: normalised, unknown })

@@ -7,9 +7,9 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
 import type * as Encoder from "../Encoder.ts"
-import * as Misuse from "./answer/misuse.ts"
+import * as ToolOptions from "./declare/toolOptions.ts"
 
-export const attempt = Misuse.attempt
+export const attempt = ToolOptions.attempt
 
 const success = Object.getPrototypeOf(Exit.void)
 
@@ -66,7 +66,7 @@ export const encode = (encoder: Encoder.Service, value: unknown): Effect.Effect<
 }
 
 const written = (given: Effect.Effect<string, unknown>): Effect.Effect<string, unknown> => {
-  const mistake = Misuse.promised("the encoder", given, "return an Effect")
+  const mistake = ToolOptions.promised("the encoder", given, "return an Effect")
   return mistake === undefined ? given : Exit.fail(mistake)
 }
 
@@ -78,4 +78,4 @@ export const isEffect = (value: unknown): value is Effect.Effect<unknown, unknow
 export const asEffect = <A, E, R>(given: A | Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
   isEffect(given) ? given as Effect.Effect<A, E, R> : Exit.succeed(given)
 
-export const toEffect = Misuse.toEffect
+export const toEffect = ToolOptions.toEffect

@@ -24,7 +24,8 @@ import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import type * as Adapter from "../../Adapter.ts"
 import type * as Event from "../../Event.ts"
-import * as Durations from "../../internal/declare/durations.ts"
+import type { DurationInput } from "../../internal/declare/tool.ts"
+import { readDuration } from "../../internal/declare/toolOptions.ts"
 import * as Json from "../../internal/json.ts"
 import * as Answer from "./answer.ts"
 import * as Errors from "./errors.ts"
@@ -42,15 +43,15 @@ export interface Options {
   /** How often a request that failed before its first event is tried again. Default: 2. */
   readonly retries?: number
   /** The delay before the first retry, doubled before each further one. Default: 500 ms, and up to 250 ms of jitter. */
-  readonly retryDelay?: Durations.Input
+  readonly retryDelay?: DurationInput
   /** The longest delay between two tries, whatever the server asks for. Default: 30 seconds. */
-  readonly maxRetryDelay?: Durations.Input
+  readonly maxRetryDelay?: DurationInput
   /** How long the head of an answer may take, the connection included. Default: as `idleTimeout`. */
-  readonly connectTimeout?: Durations.Input
+  readonly connectTimeout?: DurationInput
   /** How long the first bytes of an answer may take once its head is there. Default: as `idleTimeout`. */
-  readonly firstChunkTimeout?: Durations.Input
+  readonly firstChunkTimeout?: DurationInput
   /** How long the server may be silent between two reads; a comment is no silence. "infinity" for no limit. Default: 5 minutes. */
-  readonly idleTimeout?: Durations.Input
+  readonly idleTimeout?: DurationInput
   /** The longest single event that is read, in UTF-16 code units. Default: 16 Mi. */
   readonly maxEventLength?: number
   /** The longest answer that is read, in bytes. Default: 256 Mi. */
@@ -97,11 +98,11 @@ export const misuse = (name: string, problem: string): never => {
   throw new TypeError(`${name}: ${problem}`)
 }
 
-const duration = (name: string, option: string, input: Durations.Input): Duration.Duration =>
-  Durations.read(input) ?? misuse(name, `${option} must be a duration; got: ${Json.render(input)}`)
+const duration = (name: string, option: string, input: DurationInput): Duration.Duration =>
+  readDuration(input) ?? misuse(name, `${option} must be a duration; got: ${Json.render(input)}`)
 
 /** How long to wait before something is done. */
-const delay = (name: string, option: string, input: Durations.Input): Duration.Duration => {
+const delay = (name: string, option: string, input: DurationInput): Duration.Duration => {
   const read = duration(name, option, input)
   return Duration.isNegative(read)
     ? misuse(name, `${option} must be a duration of zero or more; got: ${Json.render(input)}`)
@@ -109,7 +110,7 @@ const delay = (name: string, option: string, input: Durations.Input): Duration.D
 }
 
 /** How long to wait for something: in no time at all nothing comes. */
-const patience = (name: string, option: string, input: Durations.Input): Duration.Duration => {
+const patience = (name: string, option: string, input: DurationInput): Duration.Duration => {
   const read = duration(name, option, input)
   return Duration.isPositive(read)
     ? read

@@ -13,21 +13,16 @@ import type * as Event from "../../Event.ts"
 import type * as Message from "../../Message.ts"
 import type * as Policy from "../../Policy.ts"
 import type * as Tool from "../../Tool.ts"
+import * as Outcomes from "../declare/outcome.ts"
+import { isCrash, ToolError, toolError } from "../declare/outcome.ts"
+import type { OnToolError } from "../declare/tool.ts"
+import * as ToolOptions from "../declare/toolOptions.ts"
 import * as Json from "../json.ts"
 import * as Now from "../now.ts"
-import * as Contents from "./content.ts"
-import * as Crash from "./crash.ts"
 import * as Cut from "./cut.ts"
+import * as ErrorFields from "./errorFields.ts"
 import { described, shownText, thrown, unwrapped, written } from "./errorFields.ts"
-import * as Misuse from "./misuse.ts"
 import * as OpenCalls from "./openCalls.ts"
-import * as Outcomes from "./outcome.ts"
-import { isCrash, ToolError, toolError } from "./toolError.ts"
-
-export type OnToolError<E, R, Failure = unknown> =
-  | "continue"
-  | "halt"
-  | ((call: Message.ToolCall, error: Failure | ToolError) => Effect.Effect<Tool.ErrorDecision<E>, never, R>)
 
 export interface Desk<E, R> {
   readonly encoder: Encoder.Service
@@ -114,7 +109,7 @@ const writeResult = <E, R>(
   subject: Subject,
   value: unknown
 ): Effect.Effect<Message.Content, unknown> => {
-  const parts = Contents.partsOf(value)
+  const parts = Outcomes.partsOf(value)
   return parts === undefined ? write(desk, subject, value) : Exit.succeed(parts)
 }
 
@@ -124,7 +119,7 @@ const encode = <E, R>(
   subject: Subject,
   value: unknown
 ): Effect.Effect<Message.Content, unknown, any> => {
-  const parts = Contents.partsOf(value)
+  const parts = Outcomes.partsOf(value)
   if (parts !== undefined) return Exit.succeed(parts)
   const encodeSuccess = subject.tool?.encodeSuccess
   return encodeSuccess === undefined
@@ -275,7 +270,7 @@ const decided = <E, R>(
       Effect.catchCause((cause) => halted(desk, subject, encodingFailed(subject, cause)))
     )
   }
-  const mistake = Misuse.promised("onToolError", decision, "return an Effect")
+  const mistake = ToolOptions.promised("onToolError", decision, "return an Effect")
   const error = toolError("invalid_return", subject.call, {
     detail: mistake?.message ?? "onToolError must decide by Tool.ErrorDecision",
     cause: decision,
@@ -288,8 +283,11 @@ const decided = <E, R>(
 export const failed = <E, R>(desk: Desk<E, R>, subject: Subject, reason: unknown): Effect.Effect<Answer, E, R> => {
   const answer = byPolicy(desk, subject, reason)
   if (!isCrash(reason)) return answer
-  const cause = Crash.inEvent(reason)
-  return Effect.andThen(Crash.ofCall(subject.call, reason), Effect.map(answer, (answer) => ({ ...answer, ...cause })))
+  const cause = ErrorFields.crashFields(reason)
+  return Effect.andThen(
+    ErrorFields.warnOfCrash(subject.call, reason),
+    Effect.map(answer, (answer) => ({ ...answer, ...cause }))
+  )
 }
 
 /** A tool's own error policy goes before that of the run. */

@@ -1,16 +1,17 @@
 /**
- * What may be shown of an error: to the model that made the call, in a log, on the wire. An error carries more than its
+ * What may be shown of an error: to the model that made the call, in a log, in a span, on the wire. An error carries more than its
  * author meant to show, such as the request it failed on, with its headers and the key in its URL. So its fields are
  * shown as its own schema writes them, and without one only those that are plain text, numbers and booleans.
  */
 import * as Cause from "effect/Cause"
+import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Option from "effect/Option"
 import * as Redacted from "effect/Redacted"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
+import { isCrash, ToolError, toolError } from "../declare/outcome.ts"
 import * as Json from "../json.ts"
-import { exchangeMembers, exchanges, isCredential, isExchange, withoutSecrets } from "../secrets.ts"
 
 /** The longest that the fields of one error get, in characters of JSON. */
 const longest = 8_192
@@ -39,7 +40,7 @@ const cut = (text: string, most: number): string => {
 
 /** A text as it may be shown, cut. What a cut would split is looked at whole. */
 export const shownText = (text: string, isAll = false, most = Infinity): string =>
-  cut(withoutSecrets(text.slice(0, most + 512), isAll), most)
+  cut(Json.withoutSecrets(text.slice(0, most + 512), isAll), most)
 
 /** Copies JSON until there is no room for more. */
 class Copy {
@@ -138,7 +139,7 @@ const loadOf = (value: unknown): Load => {
   for (const object of seen) {
     if (seen.size > mostLookedAt) return { hasSecrets: true, hasExchange: true }
     hasSecrets ||= attempt(() => Redacted.isRedacted(object)) ?? true
-    hasExchange ||= attempt(() => "request" in object || "response" in object || isExchange(object)) ?? true
+    hasExchange ||= attempt(() => "request" in object || "response" in object || Json.isExchange(object)) ?? true
     for (const inner of valuesOf(object)) if (isObject(inner)) seen.add(inner)
   }
   return { hasSecrets, hasExchange }
@@ -212,7 +213,7 @@ class Telling {
     const instead = contents(value)
     if (instead !== undefined) return this.of(instead)
     if (isError(value)) return this.error(value)
-    if (isExchange(value)) return this.members(exchangeMembers, (key) => scalarOf(value, key))
+    if (Json.isExchange(value)) return this.members(Json.exchangeMembers, (key) => scalarOf(value, key))
     const toJson = member(value, "toJSON")
     if (typeof toJson === "function") return this.of(Reflect.apply(toJson, value, []))
     return this.members(Object.keys(value), (key) => member(value, key))
@@ -237,8 +238,8 @@ class Telling {
       if (this.room <= 0) break
       if (never.has(key)) continue
       const value = read(key)
-      if (exchanges.has(key) && isObject(value)) continue
-      const inner = isCredential(key) ? "<redacted>" : this.of(value)
+      if (Json.exchanges.has(key) && isObject(value)) continue
+      const inner = Json.isCredential(key) ? "<redacted>" : this.of(value)
       if (inner !== undefined) told.push([this.text(key), inner])
     }
     return Object.fromEntries(told)
@@ -291,9 +292,11 @@ const declared = (error: object): Json.JsonObject | undefined =>
 const plain = (error: object, isAll: boolean): Json.JsonObject => {
   const keys = attempt(() => Object.keys(error)) ?? []
   const entries = keys.flatMap((key): ReadonlyArray<readonly [string, unknown]> => {
-    if (never.has(key) || exchanges.has(key) || key.startsWith("~")) return []
+    if (never.has(key) || Json.exchanges.has(key) || key.startsWith("~")) return []
     const value = member(error, key)
-    if (typeof value === "string") return [[key, isCredential(key) ? "<redacted>" : shownText(value, isAll, longest)]]
+    if (typeof value === "string") {
+      return [[key, Json.isCredential(key) ? "<redacted>" : shownText(value, isAll, longest)]]
+    }
     return typeof value === "number" || typeof value === "boolean" ? [[key, Json.toJson(value)]] : []
   })
   return Object.fromEntries(entries)
@@ -420,3 +423,49 @@ export const causeFields = (cause: unknown): Json.JsonObject => {
     ? errorFields(value)
     : bounded({ message: described(value).text })
 }
+
+// What a developer learns of code of his that broke in a call: a warning that names the call and the error and shows nothing of
+// it, the whole of it at debug level, and what may be shown of it in the event that completes the call.
+
+/** The call whose code broke. */
+interface Call {
+  readonly id: string
+  readonly name: string
+}
+
+const errorName = (cause: unknown): string => {
+  const { _tag, name } = causeFields(cause)
+  return typeof name === "string" ? ` (${name})` : typeof _tag === "string" ? ` (${_tag})` : ""
+}
+
+/** One warning without the error's own words, which may hold a user's data; those are logged at debug level. */
+const warned = (subject: string, call: Call, code: string, error: unknown, cause: Cause.Cause<unknown>) =>
+  Effect.logWarning(`${subject} of tool "${call.name}" broke: ${code}${errorName(error)}`).pipe(
+    Effect.andThen(Effect.logDebug(`what ${subject} of tool "${call.name}" broke with`, cause)),
+    Effect.annotateLogs({ "gen_ai.tool.name": call.name, "gen_ai.tool.call.id": call.id, "error.type": code })
+  )
+
+/** The warning for a call that crashed. One that took too long did not break. */
+export const warnOfCrash = (call: Call, error: unknown): Effect.Effect<void> =>
+  isCrash(error) && error.reason !== "timeout"
+    ? warned("a call", call, error.reason, error.cause, Cause.die(error.cause ?? error))
+    : Effect.void
+
+/** What the completing event says of what a call crashed with. */
+export const crashFields = (error: unknown): { readonly cause?: Json.JsonObject } =>
+  isCrash(error) && error.cause !== undefined ? { cause: causeFields(error.cause) } : {}
+
+/**
+ * How a failure ends the span of its call: a report ends it well. Of another one a span has the reason, and nothing of
+ * what was thrown, since spans carry no data.
+ */
+export const spanExit = (error: unknown): Exit.Exit<void, ToolError> => {
+  if (!(error instanceof ToolError)) return Exit.void
+  const { detail, reason, toolCallId = "", toolName = "" } = error
+  const shown = reason === "timeout" && detail !== undefined ? { detail } : {}
+  return Exit.fail(toolError(reason, { id: toolCallId, name: toolName }, shown))
+}
+
+/** The warning for a gate that died. One that fails has explained its denial and is as it is to be. */
+export const warnOfGate = (gate: string, call: Call, cause: Cause.Cause<unknown>): Effect.Effect<void> =>
+  Cause.hasDies(cause) ? warned(gate, call, "denied", Cause.squash(cause), cause) : Effect.void

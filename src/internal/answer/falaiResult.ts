@@ -3,8 +3,8 @@
  * of the first three fields is read as such; an `error` without `success: true` is a failure, whatever else is there.
  */
 import type * as Tool from "../../Tool.ts"
+import * as Outcomes from "../declare/outcome.ts"
 import * as Json from "../json.ts"
-import * as Outcomes from "./outcome.ts"
 
 /** An outcome as it counts, and what the handler adds to the context. */
 export interface Reading {

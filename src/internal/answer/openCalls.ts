@@ -10,10 +10,9 @@ import * as Duration from "effect/Duration"
 import type * as Types from "effect/Types"
 import type * as Event from "../../Event.ts"
 import type * as Message from "../../Message.ts"
-import type * as Tool from "../../Tool.ts"
-import type * as Plan from "../decide/plan.ts"
+import * as Outcomes from "../declare/outcome.ts"
+import type * as Tool from "../declare/tool.ts"
 import * as Json from "../json.ts"
-import * as Outcomes from "./outcome.ts"
 
 /** A call that waits for an approval, or for the caller to run it. */
 export const suspension = (
@@ -40,7 +39,7 @@ type Asked = Event.Of<"AskUserRequested">
 /** The event of a question that a handler asked. */
 export const asked = (
   { id: toolCallId, name: toolName }: Message.ToolCall,
-  { answerSchema, defaultAnswer, opts, question, withinMillis }: Tool.AskUser,
+  { answerSchema, defaultAnswer, opts, question, withinMillis }: Outcomes.AskUser,
   now: number
 ): Asked => {
   const event: Types.Mutable<Asked> = { _tag: "AskUserRequested", toolCallId, toolName, question, opts }
@@ -79,8 +78,10 @@ const message = (toolCallId: string, content: Message.Content, isError: boolean)
     ? { role: "tool", toolCallId, content, metadata: Json.none, isError }
     : { role: "tool", toolCallId, content, metadata: Json.none }
 
+const awaitingAnswer = "<awaiting user response>"
+
 /** What stands in the thread in the place of the answer to an open question. */
-export const unanswered = (toolCallId: string): Message.Message => message(toolCallId, Outcomes.awaitingAnswer, false)
+export const unanswered = (toolCallId: string): Message.Message => message(toolCallId, awaitingAnswer, false)
 
 /** The event that ends a call. */
 export type Tail = Event.Of<"ToolResultEncoded"> | Event.Of<"AskUserRequested"> | Event.Of<"ToolHalt">
@@ -102,7 +103,7 @@ export const messageOf = (event: Tail): Message.Message => {
 
 /** Whether a message is what stands in the place of the answer to an open question. */
 export const isUnanswered = ({ content, isError }: Message.Message): boolean =>
-  content === Outcomes.awaitingAnswer && isError !== true
+  content === awaitingAnswer && isError !== true
 
 /** The event of a call that was open and has its answer. */
 export const settlement = ({ content, isError, toolCallId = "" }: Message.Message): Event.Of<"ToolResultEncoded"> => ({
@@ -133,6 +134,13 @@ export const haltOf = (event: Tail): Event.Halt | undefined => {
   }
 }
 
+/** A call of a batch that is to wait. */
+interface Waiting {
+  readonly call: Message.ToolCall
+  readonly index: number
+  readonly tool: Tool.Any
+}
+
 /** The calls of a batch that wait for an approval, by their position. */
 export class Approvals {
   private readonly suspensions = new Map<number, Event.Suspension>()
@@ -146,7 +154,7 @@ export class Approvals {
   }
 
   /** Takes in a call, and gives the event that says so. */
-  add({ call, index, tool }: Plan.Run, now: number): Event.Event {
+  add({ call, index, tool }: Waiting, now: number): Event.Event {
     const waiting = suspension("approval", call, tool, now)
     this.suspensions.set(index, waiting)
     return approvalRequested(waiting)

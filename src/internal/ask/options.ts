@@ -6,8 +6,8 @@ import * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
 import * as Random from "effect/Random"
 import type * as Policy from "../../Policy.ts"
-import type * as Answer from "../answer/answer.ts"
-import * as Durations from "../declare/durations.ts"
+import type * as Declared from "../declare/tool.ts"
+import * as ToolOptions from "../declare/toolOptions.ts"
 import * as Json from "../json.ts"
 import type * as Cancellation from "../stop/cancellation.ts"
 import type * as Deadline from "../stop/deadline.ts"
@@ -18,7 +18,7 @@ export interface RunnerOptions<E, R, Failure = unknown> {
    * What a failed call does to the run: `"continue"` (the default), `"halt"`, or a function. It decides also about calls
    * that the model wrote wrong: look at `error.reason`.
    */
-  readonly onToolError?: Answer.OnToolError<E, R, Failure> | null
+  readonly onToolError?: Declared.OnToolError<E, R, Failure> | null
   /** How long a call may take, from the start of its handler: 30 seconds by default. A number is milliseconds. */
   readonly toolTimeout?: Duration.Input | "infinity" | null
   /** How many handlers run at once: by default twice the number of cores. */
@@ -45,7 +45,7 @@ export interface RunnerOptions<E, R, Failure = unknown> {
 /** What a run uses. */
 export interface Settings<E, R> {
   readonly policy: Policy.Policy
-  readonly onToolError: Answer.OnToolError<E, R>
+  readonly onToolError: Declared.OnToolError<E, R>
   readonly timeoutMillis: number
   readonly graceMillis: number
   readonly maxConcurrency: number | undefined
@@ -71,7 +71,7 @@ export const positiveInteger = (name: string, value: unknown): number => {
 /** A number is milliseconds already. Each run asks some times. */
 const read = (value: unknown): number => {
   if (typeof value === "number") return value
-  const duration = Durations.read(value)
+  const duration = ToolOptions.readDuration(value)
   return duration === undefined ? Number.NaN : Duration.toMillis(duration)
 }
 
@@ -95,13 +95,13 @@ const millisOrNone = (name: string, value: unknown): number => {
  * A function that declares no parameters cannot misread them; one with another number of them was written for
  * something else.
  */
-const onToolError = <E, R>(value: unknown): Answer.OnToolError<E, R> => {
+const onToolError = <E, R>(value: unknown): Declared.OnToolError<E, R> => {
   if (value === null || value === undefined) return "continue"
   if (value === "continue" || value === "halt") return value
   if (typeof value !== "function") {
     throw new TypeError(`onToolError must be "continue", "halt" or a function (tool_call, error); got: ${show(value)}`)
   }
-  if (value.length === 2 || value.length === 0) return value as Answer.OnToolError<E, R>
+  if (value.length === 2 || value.length === 0) return value as Declared.OnToolError<E, R>
   throw new TypeError(`onToolError must be a function (tool_call, error) of arity 2; got: ${show(value)}`)
 }
 

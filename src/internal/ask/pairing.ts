@@ -3,7 +3,7 @@
  * answer, an answer has no call, or anything stands between the two: what is wrong with one is found here, and mended.
  */
 import type * as Message from "../../Message.ts"
-import { toolError } from "../answer/toolError.ts"
+import { toolError } from "../declare/outcome.ts"
 import * as Json from "../json.ts"
 
 /** What is wrong with an input, and where. Public as `Thread.Issue`. */

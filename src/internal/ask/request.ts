@@ -8,8 +8,7 @@ import type * as Message from "../../Message.ts"
 import type * as Policy from "../../Policy.ts"
 import type * as Thread from "../../Thread.ts"
 import type * as Tool from "../../Tool.ts"
-import * as Compact from "../declare/compact.ts"
-import * as Toolbox from "../declare/toolbox.ts"
+import * as ToolOptions from "../declare/toolOptions.ts"
 import * as Json from "../json.ts"
 import * as Lists from "../lists.ts"
 
@@ -46,10 +45,10 @@ export const isForced = (choice: ModelOptions["toolChoice"]): boolean =>
 export const template = (
   options: ModelOptions,
   defaults: Policy.Defaults,
-  tools: Toolbox.Toolbox
+  tools: ToolOptions.Toolbox
 ): Template => {
   const template: Types.Mutable<Template> = {
-    tools: Compact.definitions(Toolbox.all(tools), forcedTool(options.toolChoice))
+    tools: ToolOptions.definitions(tools, forcedTool(options.toolChoice))
   }
   const { cacheKey, options: own, responseFormat, toolChoice } = options
   const model = options.model ?? defaults.model
@@ -103,7 +102,7 @@ const formatIssues = (format: unknown): Issues => {
   ]
 }
 
-const choiceIssues = (choice: unknown, tools: Toolbox.Toolbox): Issues => {
+const choiceIssues = (choice: unknown, tools: ToolOptions.Toolbox): Issues => {
   if (choice === undefined || choice === "auto" || choice === "none" || choice === "required") {
     return Lists.none
   }
@@ -111,7 +110,7 @@ const choiceIssues = (choice: unknown, tools: Toolbox.Toolbox): Issues => {
     return [{ path: "toolChoice", reason: `must be "auto", "none", "required" or { name }` }]
   }
   return when(
-    Toolbox.find(tools, choice["name"]) === undefined,
+    tools.get(choice["name"]) === undefined,
     "toolChoice.name",
     `there is no tool "${choice["name"]}"`
   )
@@ -130,7 +129,7 @@ export const issues = (
   thread: Thread.Thread,
   request: Template,
   given: ReadonlyArray<Tool.Any>,
-  tools: Toolbox.Toolbox
+  tools: ToolOptions.Toolbox
 ): Issues => [
   ...when(thread.messages.length === 0, "messages", "must not be empty"),
   ...duplicateNames(given),

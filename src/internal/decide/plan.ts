@@ -15,11 +15,9 @@ import type * as Policy from "../../Policy.ts"
 import type * as Response from "../../Response.ts"
 import type * as Tool from "../../Tool.ts"
 import * as Cut from "../answer/cut.ts"
-import * as Misuse from "../answer/misuse.ts"
 import * as OpenCalls from "../answer/openCalls.ts"
-import { timedOut, ToolError, toolError } from "../answer/toolError.ts"
-import * as Compact from "../declare/compact.ts"
-import * as Toolbox from "../declare/toolbox.ts"
+import { timedOut, ToolError, toolError } from "../declare/outcome.ts"
+import * as ToolOptions from "../declare/toolOptions.ts"
 import * as CallArguments from "../hear/callArguments.ts"
 import * as Json from "../json.ts"
 
@@ -74,7 +72,7 @@ export type Decided = Run | Refuse | Cancel
 /** What the calls of a turn are decided by. */
 export interface Rules {
   readonly mode: "auto" | "manual"
-  readonly tools: Toolbox.Toolbox
+  readonly tools: ToolOptions.Toolbox
   readonly settings: { readonly policy: Policy.Policy }
 }
 
@@ -98,12 +96,12 @@ export class EngineError extends Schema.TaggedError<EngineError>("heddle/Step/En
 /** Under a policy that fails the turn, one unknown name keeps every tool of the turn from running: the error of the turn. */
 export const failing = (
   calls: Calls,
-  tools: Toolbox.Toolbox,
+  tools: ToolOptions.Toolbox,
   policy: Policy.Policy
 ): EngineError | undefined => {
   if (policy.unknownTool === "answer") return undefined
   const unknown = calls.find((call) =>
-    Toolbox.find(tools, call.name) === undefined && Compact.help(call, tools) === undefined
+    tools.get(call.name) === undefined && ToolOptions.help(call, tools) === undefined
   )
   if (unknown === undefined) return undefined
   return new EngineError({
@@ -131,8 +129,8 @@ const lostReasons: { readonly [Reason in Message.ArgumentsLost]: string } = {
 const lostArguments = (call: Message.ToolCall, reason: Message.ArgumentsLost): Tool.ToolError =>
   toolError(reason === "truncated" ? "truncated_arguments" : "invalid_arguments", call, { detail: lostReasons[reason] })
 
-const noSuchTool = (call: Message.ToolCall, tools: Toolbox.Toolbox): Tool.ToolError => {
-  const names = Toolbox.all(tools).map((tool) => tool.name)
+const noSuchTool = (call: Message.ToolCall, tools: ToolOptions.Toolbox): Tool.ToolError => {
+  const names = Array.from(tools.values()).map((tool) => tool.name)
   return toolError("unknown_tool", call, {
     detail: names.length === 0 ? "there are no tools" : `the tools are ${names.join(", ")}`
   })
@@ -162,12 +160,12 @@ export const unknown = (index: number, call: Message.ToolCall): Job =>
 export const planned = (
   index: number,
   call: Message.ToolCall,
-  tools: Toolbox.Toolbox,
+  tools: ToolOptions.Toolbox,
   policy: Policy.Policy
 ): Job => {
-  const tool = Toolbox.find(tools, call.name)
+  const tool = tools.get(call.name)
   if (tool === undefined) {
-    const help = Compact.help(call, tools)
+    const help = ToolOptions.help(call, tools)
     return help === undefined
       ? refuse(index, call, undefined, noSuchTool(call, tools))
       : { _tag: "Refuse", index, call, tool: undefined, outcome: help }
@@ -175,7 +173,7 @@ export const planned = (
   if (call.argumentsLost !== undefined && policy.badArguments === "answer") {
     return refuse(index, call, tool, lostArguments(call, call.argumentsLost))
   }
-  const usage = Compact.missing(call, tool)
+  const usage = ToolOptions.missingArguments(call, tool)
   return usage === undefined ? { _tag: "Decode", index, call, tool } : refuse(index, call, tool, usage)
 }
 
@@ -191,7 +189,7 @@ export interface Court {
 /** What the call comes to by its arguments. Decoding may need services and time; where it needs none, this is an `Exit`. */
 export const decide = (job: Decode, policy: Policy.Policy, court: Court): Effect.Effect<Decided, never, any> => {
   const { call, tool } = job
-  const decoding = Misuse.attempt(() => tool.parameters.decode(call.arguments ?? {}))
+  const decoding = ToolOptions.attempt(() => tool.parameters.decode(call.arguments ?? {}))
   if (Exit.isExit(decoding)) return decided(job, policy, decoding)
   const late = (millis: number) => timedOut(call, millis, "decoding the arguments ")
   return Effect.flatMap(Effect.exit(court.limit(job, decoding, late)), (exit) => decided(job, policy, exit))
@@ -223,8 +221,8 @@ const runnable = (
   const run = (isExclusive: boolean): Run => ({ _tag: "Run", index, call, tool, args, isExclusive, isBlocking })
   const { concurrency = usual } = tool
   if (typeof concurrency === "string") return Effect.succeed(run(concurrency === "exclusive"))
-  const given = Misuse.attempt(() =>
-    Misuse.toEffect<unknown, never, never>(concurrency(args), "concurrency", "return a value")
+  const given = ToolOptions.attempt(() =>
+    ToolOptions.toEffect<unknown, never, never>(concurrency(args), "concurrency", "return a value")
   )
   return Effect.matchCauseEffectEager(given, {
     onSuccess: (answer) => Effect.succeed(run(answer !== "shared")),
@@ -245,7 +243,7 @@ export const needsApproval = (
 ): Effect.Effect<boolean, never, any> => {
   if (approval === undefined || approval === false || approved?.has(call.id) === true) return Effect.succeed(false)
   if (approval === true) return Effect.succeed(true)
-  return Effect.suspend(() => Misuse.toEffect<unknown, unknown, any>(approval(args, context), "approval")).pipe(
+  return Effect.suspend(() => ToolOptions.toEffect<unknown, unknown, any>(approval(args, context), "approval")).pipe(
     Effect.map((needed) => needed !== false),
     Effect.catchCause((cause) =>
       Effect.as(Effect.logWarning(`approval of tool "${call.name}" broke; the call waits for one`, cause), true)
@@ -274,7 +272,7 @@ export const ending = (finishReason: Response.FinishReason | null): string =>
 /** Calls of manual tools. Where lost arguments are answered, a call that lost them is not worth handing over. */
 const manualCalls = (calls: Calls, { settings: { policy }, tools }: Rules): Calls =>
   calls.filter(({ argumentsLost, name }) =>
-    Toolbox.find(tools, name)?.manual === true && (argumentsLost === undefined || policy.badArguments !== "answer")
+    tools.get(name)?.manual === true && (argumentsLost === undefined || policy.badArguments !== "answer")
   )
 
 /** Plans the calls of a reply. Those that were started while it was read are not planned again. */
@@ -328,7 +326,7 @@ const waiting = (
   const position = positions(response.toolCalls)
   return Effect.map(Clock.currentTimeMillis, (now) => {
     const manual = handedOver.map((call): Event.Suspension => {
-      const tool = Toolbox.find(tools, call.name)
+      const tool = tools.get(call.name)
       return { ...OpenCalls.suspension("manual", call, tool, now), ...Cut.later(tool?.maxResultChars, policy) }
     })
     return [...own, ...manual].toSorted((left, right) => position(left.toolCall) - position(right.toolCall))

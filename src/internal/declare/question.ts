@@ -1,6 +1,6 @@
 /**
- * A question with the type of its answer. The type travels as a JSON Schema, for whoever takes the answer may be another
- * process that has nothing else; a type that cannot travel is refused when the question is asked.
+ * A question with the type of its answer. The type travels as a JSON Schema, since the answer may be taken
+ * by another process that has nothing else; a type that cannot travel is refused when the question is asked.
  */
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -8,11 +8,11 @@ import type * as JsonSchema from "effect/JsonSchema"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import * as SchemaRepresentation from "effect/SchemaRepresentation"
-import type * as Tool from "../../Tool.ts"
 import * as Json from "../json.ts"
-import * as Durations from "./durations.ts"
-import * as JsonCodec from "./jsonCodec.ts"
-import * as Parameters from "./parameters.ts"
+import type * as Outcomes from "./outcome.ts"
+import { jsonCodec, jsonSchemaOf } from "./schema.ts"
+import type { DurationInput } from "./tool.ts"
+import { readDuration } from "./toolOptions.ts"
 
 /** How a question is asked, besides its words. */
 export interface Options<A> {
@@ -21,7 +21,7 @@ export interface Options<A> {
   /** The type of the answer. One that does not fit is refused as `invalid_answer`, and the question goes on waiting. */
   readonly answer?: Schema.Codec<A, any>
   /** How long the question waits, from when it is asked; a number is milliseconds. Without it, it waits for ever. */
-  readonly within?: Durations.Input
+  readonly within?: DurationInput
   /** The answer that counts once `within` is over and `Session.expire` is called. Without it the model reads that it had none. */
   readonly default?: NoInfer<A>
 }
@@ -34,8 +34,8 @@ const misuse = (problem: string): never => {
 }
 
 /** A question without a limit says nothing of one: infinity is no JSON. */
-const limit = (input: Durations.Input): { readonly withinMillis?: number } => {
-  const duration = Durations.read(input)
+const limit = (input: DurationInput): { readonly withinMillis?: number } => {
+  const duration = readDuration(input)
   if (duration === undefined || !Duration.isPositive(duration)) {
     return misuse(`within must be a duration above zero or "infinity"; got: ${Json.render(input)}`)
   }
@@ -43,19 +43,19 @@ const limit = (input: Durations.Input): { readonly withinMillis?: number } => {
 }
 
 const typed = <A>(answer: Schema.Codec<A, any>): JsonSchema.JsonSchema => {
-  const schema = Parameters.jsonSchemaOf(JsonCodec.make(answer))
+  const schema = jsonSchemaOf(jsonCodec(answer))
   const decoder = Result.try(() => validator(schema))
   return Result.isSuccess(decoder)
     ? schema
     : misuse(`the type of the answer cannot be told: ${String(decoder.failure)}`)
 }
 
-export const make = <A>(question: string, options: ReadonlyArray<unknown> | Options<A>): Tool.AskUser => {
+export const make = <A>(question: string, options: ReadonlyArray<unknown> | Options<A>): Outcomes.AskUser => {
   if (isList(options)) return { _tag: "AskUser", question, opts: options }
   const { answer, opts = [], within } = options
   const fallback = answer === undefined || options.default === undefined
     ? options.default
-    : Schema.encodeSync(JsonCodec.make(answer))(options.default)
+    : Schema.encodeSync(jsonCodec(answer))(options.default)
   return {
     _tag: "AskUser",
     question,

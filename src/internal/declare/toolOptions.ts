@@ -1,134 +1,266 @@
 /**
- * How a tool is declared, in whole. Public as `Tool.Options` and, for a tool that is a run of its own, as
- * `Tool.ChatOptions`.
+ * What a tool may be declared as, and the tools of a run. What cannot be used is the caller's mistake and throws, naming
+ * the tool and the option, before anything runs; a function that gives a promise where an Effect is wanted says so when it
+ * is called.
  */
-import type * as Effect from "effect/Effect"
-import type * as Schedule from "effect/Schedule"
-import type * as Schema from "effect/Schema"
-import type * as Stream from "effect/Stream"
-import type * as Event from "../../Event.ts"
-import type * as Tool from "../../Tool.ts"
-import type * as Answer from "../answer/answer.ts"
-import type * as Json from "../json.ts"
-import type { ChatFailed } from "./chatTool.ts"
-import type * as Durations from "./durations.ts"
-import type * as Parameters from "./parameters.ts"
+import * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import type * as Message from "../../Message.ts"
+import * as Json from "../json.ts"
+import * as Outcomes from "./outcome.ts"
+import type * as Tool from "./tool.ts"
 
-/** What `validate` decides. Anything but `true` or `valid: true` is a denial. */
-export type Validation = boolean | { readonly valid: boolean; readonly error?: string }
+const namePattern = /^[A-Za-z0-9_-]{1,64}$/
+const reservedNames: ReadonlyArray<string> = ["auto", "none", "required"]
+const flags = ["readOnly", "destructive", "idempotent", "openWorld", "manual", "compact"] as const
 
-/** What `authorize` decides. Anything but `true` or `allowed: true` is a denial; `canOverride` is told with it. */
-export type Authorization =
-  | boolean
-  | { readonly allowed: boolean; readonly reason?: string; readonly canOverride?: boolean }
-
-/** Decides from the arguments whether a call may run. What it fails with or throws is a denial. */
-export type Gate<Args, Verdict, R> = (
-  args: Args,
-  call: Tool.CallContext
-) => Verdict | Effect.Effect<Verdict, unknown, R>
-
-/** Decides from the arguments whether a call waits for somebody to allow it. */
-export type Approval<in Args, out R> = (
-  args: Args,
-  call: Tool.CallContext
-) => boolean | Effect.Effect<boolean, unknown, R>
-
-/** At most `permits` handlers run at once under one key, which names a resource, a tenant or the tool itself. */
-export interface Limit<in Args> {
-  readonly key: string | ((args: Args, call: Tool.CallContext) => string)
-  readonly permits: number
+export const refuse = (name: string, problem: string): never => {
+  throw new TypeError(`Tool.make(${JSON.stringify(name)}): ${problem}`)
 }
 
-/** Whether a handler is interrupted when its siblings or the run stop, or may finish within the grace period. */
-export type Interrupt = "cancel" | "block"
+/** Throws for options that no tool can be made of. */
+export const check = (name: string, options: Readonly<Record<string, unknown>>): void => {
+  if (!namePattern.test(name)) refuse(name, "a name has 1 to 64 letters, digits, _ or -")
+  if (reservedNames.includes(name)) refuse(name, "auto, none and required are tool choices, not names")
+  for (const flag of flags) {
+    if (flag in options && typeof options[flag] !== "boolean") refuse(name, `${flag} must be true or false`)
+  }
+  const { concurrency = "shared", interrupt = "cancel", maxResultChars = 0 } = options
+  if (concurrency !== "shared" && concurrency !== "exclusive" && typeof concurrency !== "function") {
+    refuse(name, `concurrency must be "shared", "exclusive" or a function of the arguments`)
+  }
+  checkGates(name, options)
+  checkOnToolError(name, options["onToolError"])
+  checkApproval(name, options)
+  checkLimits(name, options["limits"])
+  if (interrupt !== "cancel" && interrupt !== "block") refuse(name, `interrupt must be "cancel" or "block"`)
+  if (maxResultChars !== Infinity && !(Number.isInteger(maxResultChars) && Number(maxResultChars) >= 0)) {
+    refuse(name, "maxResultChars must be a whole number, 0 or Infinity for no limit")
+  }
+}
 
-/** `E`, which is not inferred from here. Unlike `NoInfer` it is nothing but `E` where it is read. */
-type Later<E> = [E][E extends unknown ? 0 : never]
+/** A call that is handed over is not run here, so that its tool's gates would never be asked. */
+const checkGates = (name: string, options: Readonly<Record<string, unknown>>): void => {
+  for (const gate of ["validate", "authorize"]) {
+    const value = options[gate]
+    if (value === undefined) continue
+    if (typeof value !== "function") refuse(name, `${gate} must be a function (args, call)`)
+    if (options["manual"] === true) {
+      refuse(name, `${gate} is asked before a handler runs, and a manual tool has none: ask where its calls are run`)
+    }
+  }
+}
 
-/** What every tool may declare besides its handler. */
-interface Declarations<P, E, R, Fatal> {
-  /** What the tool is for, as the model reads it. Empty by default. */
-  readonly description?: string
-  /** What the model may send: fields of Effect Schemas, a Schema, `z.object(…)`, or a JSON Schema. `{}` for none. */
-  readonly parameters: P
-  /** Decides from the arguments whether the call makes sense. Asked first; all but `true` is a denial. */
-  readonly validate?: Gate<Parameters.Type<P>, Validation, R>
-  /** Decides from the arguments whether the call is allowed. Asked second; all but `true` is a denial. */
-  readonly authorize?: Gate<Parameters.Type<P>, Authorization, R>
-  /** Whether calls wait to be allowed (`Session.approve`), all or those for which it says `true`. None by default. */
-  readonly approval?: boolean | Approval<Parameters.Type<P>, R>
-  /** How long an approval or a manual call waits; a number is milliseconds. For ever by default. */
-  readonly answerWithin?: Durations.Input
-  /** It changes nothing, and starts while the model still speaks (`Policy.start`). `false` by default. */
-  readonly readOnly?: boolean
-  /** A hint for a user interface, as in MCP: it may destroy something. `false` by default. */
-  readonly destructive?: boolean
-  /** A hint, as in MCP: to run it again with the same arguments changes nothing more. `false` by default. */
-  readonly idempotent?: boolean
-  /** A hint, as in MCP: it reaches what is outside of the application. `false` by default. */
-  readonly openWorld?: boolean
-  /** `"exclusive"` runs alone, `"shared"` beside others. The policy's by default, which is `"shared"`. */
-  readonly concurrency?: Tool.Concurrency | ((args: Parameters.Type<P>) => Tool.Concurrency)
-  /** `"block"` lets the handler finish within the grace period when it is stopped. The policy's by default: `"cancel"`. */
-  readonly interrupt?: Interrupt
-  /** How long a call may take; a number is milliseconds, `"infinity"` is no limit. The run's `toolTimeout` by default. */
-  readonly timeout?: Durations.Input
-  /** Repeats a handler that failed, within the timeout. A call is not repeated by default. */
-  readonly retry?: Schedule.Schedule<unknown, unknown, never, R>
-  /** What becomes of the run after a call of this tool failed: it goes before the run's own `onToolError`. */
-  readonly onToolError?: Answer.OnToolError<Fatal, R, Later<E>>
-  /** How many handlers may run at once under a key, over all runs. None by default. */
-  readonly limits?: ReadonlyArray<Limit<Parameters.Type<P>>>
-  /** How many characters of a result the model reads. `Policy.resultLimit` by default, `0` for all. */
-  readonly maxResultChars?: number
-  /** The one line that the model reads of a `compact` tool. */
-  readonly summary?: string
-  /** The model reads one line, and asks `tool_help` for the schema. `false` by default. */
-  readonly compact?: boolean
-  /** What you attach to the tool. Heddle does not read it, and the model does not either. */
-  readonly metadata?: Json.JsonObject
+/** A function that declares no parameters cannot misread them. */
+const checkOnToolError = (name: string, value: unknown): void => {
+  if (value === undefined || value === null || value === "continue" || value === "halt") return
+  if (typeof value !== "function" || (value.length !== 2 && value.length !== 0)) {
+    refuse(name, `onToolError must be "continue", "halt" or a function (call, error)`)
+  }
+}
+
+/** A manual call is decided by the caller who runs it. */
+const checkApproval = (name: string, { approval, manual }: Readonly<Record<string, unknown>>): void => {
+  if (approval === undefined) return
+  if (typeof approval !== "boolean" && typeof approval !== "function") {
+    refuse(name, "approval must be true, false or a function (args, call)")
+  }
+  if (manual === true && approval !== false) {
+    refuse(name, "a call is either manual or waits for approval: whoever runs a manual call decides about it")
+  }
+}
+
+const checkLimits = (name: string, limits: unknown): void => {
+  if (limits === undefined) return
+  const isUsable = (limit: unknown): boolean =>
+    Json.isObject(limit) && (typeof limit["key"] === "function" || typeof limit["key"] === "string") &&
+    Number.isInteger(limit["permits"]) && Number(limit["permits"]) > 0
+  if (!Array.isArray(limits) || !limits.every(isUsable)) {
+    refuse(
+      name,
+      "limits must be a list of { key, permits }: a text or a function (args, call), and a whole number above 0"
+    )
+  }
+}
+
+export const duration = (name: string, option: string, input: Tool.DurationInput): Duration.Duration => {
+  const duration = readDuration(input)
+  return duration !== undefined && Duration.isPositive(duration)
+    ? duration
+    : refuse(name, `${option} must be a duration above zero or "infinity"; got: ${Json.render(input)}`)
+}
+
+/** The duration, if it is one. */
+export const readDuration = (input: unknown): Duration.Duration | undefined => {
+  if (input === "infinity") return Duration.infinity
+  if (Number.isNaN(input)) return undefined
+  const duration = Duration.fromInput(input as Duration.Input)
+  return duration._tag === "Some" ? duration.value : undefined
+}
+
+export type Handler = (args: unknown, call: Tool.CallContext) => Effect.Effect<unknown, unknown, any>
+
+/** What is wrong with a tool's handler, as an error that says how to fix it. */
+export const handlerMistake = (name: string, handler: unknown): Error | undefined => {
+  if (handler === undefined) return undefined
+  if (typeof handler !== "function") {
+    return new TypeError(
+      `the handler of tool "${name}" must be a function (args, call) => Effect; got: ${typeof handler}`
+    )
+  }
+  if (handler.length > 2) {
+    return new RangeError(
+      `the handler of tool "${name}" takes ${handler.length} arguments; it is called with two: (args, call)`
+    )
+  }
+  return undefined
+}
+
+/** The tools of a run by name, in the order in which the model is told of them. */
+export type Toolbox = ReadonlyMap<string, Tool.Any>
+
+/**
+ * The application's tools, replaced in place by the caller's of the same name, and then the caller's others. Throws for a
+ * handler that cannot be called.
+ */
+export const toolbox = (defaults: ReadonlyArray<Tool.Any>, given: ReadonlyArray<Tool.Any>): Toolbox => {
+  const tools = new Map<string, Tool.Any>()
+  for (const tool of defaults.concat(given)) {
+    const mistake = handlerMistake(tool.name, tool.handler)
+    if (mistake !== undefined) throw mistake
+    tools.set(tool.name, tool)
+  }
+  return tools
+}
+
+// Compact tools: the model is offered one line per tool instead of a schema, and a `tool_help` tool that tells the schema.
+// Help is answered from the tools of the run; a compact tool that is called without a required argument answers with its
+// usage, so that the model learns the schema from its mistake.
+
+const helpName = "tool_help"
+
+const requiredOf = (tool: Tool.Any): ReadonlyArray<string> => {
+  const { required } = tool.parameters.jsonSchema
+  return Array.isArray(required) ? required : []
+}
+
+const argumentNames = (tool: Tool.Any): ReadonlyArray<string> =>
+  Object.keys(tool.parameters.jsonSchema["properties"] ?? {})
+
+const usage = (tool: Tool.Any): string =>
+  `usage of ${tool.name}: ${tool.description}\n${JSON.stringify(tool.parameters.jsonSchema)}`
+
+const stub = (tool: Tool.Any): Tool.Definition => ({
+  name: tool.name,
+  description: `${tool.summary ?? tool.description} (${argumentNames(tool).join(", ") || "no arguments"})`,
+  parameters: { type: "object", properties: {} }
+})
+
+const full = (tool: Tool.Any): Tool.Definition => ({
+  name: tool.name,
+  description: tool.description,
+  parameters: tool.parameters.jsonSchema
+})
+
+const helpTool: Tool.Definition = {
+  name: helpName,
+  description: "The full description and parameters of the named tools",
+  parameters: {
+    type: "object",
+    properties: { names: { type: "array", items: { type: "string" } } },
+    required: ["names"]
+  }
+}
+
+/** What the model is told of the tools. A tool that is forced by name is told in full; one named like ours is theirs. */
+export const definitions = (
+  tools: Toolbox,
+  forced: string | undefined
+): ReadonlyArray<Tool.Definition> => {
+  const list = Array.from(tools.values())
+  const told = list.map((tool) => tool.compact && tool.name !== forced ? stub(tool) : full(tool))
+  const needsHelp = list.some((tool) => tool.compact) && !list.some((tool) => tool.name === helpName)
+  return needsHelp ? [...told, helpTool] : told
+}
+
+/** The answer to a call of `tool_help`, when there is a compact tool to help with. */
+export const help = (call: Message.ToolCall, tools: Toolbox): Tool.Outcome | undefined => {
+  const compact = Array.from(tools.values()).filter((tool) => tool.compact)
+  if (call.name !== helpName || compact.length === 0) return undefined
+  const { names } = call.arguments
+  const wanted = Array.isArray(names) ? compact.filter((tool) => names.includes(tool.name)) : compact
+  return wanted.length === 0
+    ? {
+      _tag: "Error",
+      error: `there is no help for that; ask for one of ${compact.map((tool) => tool.name).join(", ")}`
+    }
+    : { _tag: "Ok", value: wanted.map(full) }
+}
+
+/** The usage of a compact tool that was called without a required argument. */
+export const missingArguments = (call: Message.ToolCall, tool: Tool.Any): string | undefined => {
+  if (!tool.compact) return undefined
+  return requiredOf(tool).some((name) => !Object.hasOwn(call.arguments ?? {}, name)) ? usage(tool) : undefined
+}
+
+// Functions of the caller's that are `async` where an Effect or a value is wanted. The types forbid it, and programs without
+// types do it. The promise is observed, so that a rejection ends no process, and the error says how to fix it.
+
+/** What is not called here stays as lazy as it is: a promise of another kind may begin its work with its `then`. */
+const isNative = (value: object): value is Promise<unknown> =>
+  value instanceof Promise || Object.prototype.toString.call(value) === "[object Promise]"
+
+const isPromise = (value: unknown): boolean => {
+  try {
+    if (typeof value !== "object" || value === null || !("then" in value)) return false
+    if (isNative(value)) Promise.prototype.then.call(value, ignore, ignore)
+    return typeof value.then === "function"
+  } catch {
+    return false
+  }
+}
+
+const ignore = (): void => {}
+
+/** Says what a function of the caller's gave in the place of what it is to give, and how to fix it. */
+export class Misuse extends TypeError {}
+
+/** What is wrong with what `subject` gave, if it is a promise. Its rejection is handled then. */
+export const promised = (subject: string, value: unknown, wanted = "return an Effect: call.promise(…)") =>
+  isPromise(value) ? new Misuse(`${subject} returned a Promise; ${wanted}`) : undefined
+
+/** As `promised`, for what was to be the outcome of a call. */
+export const promisedOutcome = (
+  subject: string,
+  value: unknown,
+  call: Pick<Message.ToolCall, "id" | "name">
+): Outcomes.ToolError | undefined => {
+  const cause = promised(subject, value)
+  return cause === undefined
+    ? undefined
+    : Outcomes.toolError("invalid_return", call, { detail: cause.message, cause: value })
+}
+
+/** The effect that `evaluate` returns, evaluated at once. What it throws is a defect. */
+export const attempt = <A, E, R>(evaluate: () => Effect.Effect<A, E, R>): Effect.Effect<A, E, R> => {
+  try {
+    return evaluate()
+  } catch (defect) {
+    return Exit.die(defect)
+  }
 }
 
 /**
- * What a handler may produce under a success schema. While the compiler reads a handler before it knows the schema, `S`
- * is `never`: then the handler's own value must not be held to the rest of this union.
+ * What a function of the caller's gave, a value or an Effect, as an Effect. A promise is neither, and a defect that names
+ * `subject`.
  */
-type Produced<S extends Schema.Constraint> = [S] extends [never] ? any
-  : S["Type"] | Tool.AskUser | Tool.Content | Tool.Halt
-
-/** The effect of a handler as it was written, to infer it from; nothing while it is being read. It forbids nothing. */
-type Written<H> = [H] extends [never] ? unknown : H | Effect.Effect<unknown, unknown, unknown>
-
-/** What a tool produces: what its success schema says, and without one what its handler returns as a value. */
-export type Success<S extends Schema.Constraint, H extends Effect.Effect<unknown, unknown, unknown>> = unknown extends
-  S["Type"] ? 0 extends 1 & Effect.Success<H> ? unknown : Exclude<Effect.Success<H>, Tool.AskUser | Tool.Halt>
-  : S["Type"]
-
-export interface Options<
-  P,
-  S extends Schema.Constraint,
-  E,
-  R,
-  H extends Effect.Effect<unknown, unknown, unknown> = Effect.Effect<unknown, unknown, unknown>,
-  Fatal = never
-> extends Declarations<P, E, R, Fatal> {
-  /** Writes the result, before it is encoded for the model, and holds the handler to its type. */
-  readonly success?: S
-  /** Writes what the handler reports, before it is encoded for the model. Without it the class of the error says how. */
-  readonly failure?: Schema.ConstraintCodec<E, unknown, unknown, R>
-  /** What runs: an Effect of the result, of `Tool.content`, `Tool.askUser` or `Tool.halt`. A `manual` tool has none. */
-  readonly handler?: (
-    args: Parameters.Type<P>,
-    call: Tool.CallContext
-  ) => Written<H> & Effect.Effect<Produced<S>, E, R>
-  /** Calls are handed to the caller (`Session.submitToolResult`) and never run. `false` by default. */
-  readonly manual?: boolean
-}
-
-export interface ChatOptions<P, A, E, R, Fatal = never> extends Declarations<P, E | ChatFailed, R, Fatal> {
-  /** The events of the run, such as `Chat.stream` gives. */
-  readonly chat: (args: Parameters.Type<P>, call: Tool.CallContext) => Stream.Stream<Event.Event, E, R>
-  /** What the call comes to by the result of the run. By default its last text, or a `Tool.ChatFailed`. */
-  readonly result?: (result: Event.ChatResult) => Effect.Effect<A | Tool.AskUser | Tool.Halt, E, R>
+export const toEffect = <A, E, R>(
+  given: A | Effect.Effect<A, E, R>,
+  subject: string,
+  wanted?: string
+): Effect.Effect<A, E, R> => {
+  if (Effect.isEffect(given)) return given as Effect.Effect<A, E, R>
+  const mistake = promised(subject, given, wanted)
+  return mistake === undefined ? Exit.succeed(given as A) : Exit.die(mistake)
 }

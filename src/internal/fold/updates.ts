@@ -3,7 +3,7 @@ import type * as Event from "../../Event.ts"
 import type * as Message from "../../Message.ts"
 import type * as Tool from "../../Tool.ts"
 import { described } from "../answer/errorFields.ts"
-import { reasonText, ToolError } from "../answer/toolError.ts"
+import { reasonText, ToolError } from "../declare/outcome.ts"
 import * as Json from "../json.ts"
 
 export interface Result {

@@ -18,7 +18,6 @@ import type * as Adapter from "../../Adapter.ts"
 import type * as Event from "../../Event.ts"
 import type * as Response from "../../Response.ts"
 import * as Plan from "../decide/plan.ts"
-import * as Toolbox from "../declare/toolbox.ts"
 import type { Events } from "../fold/events.ts"
 import * as Json from "../json.ts"
 import * as Lists from "../lists.ts"
@@ -210,7 +209,7 @@ export class Reply<E, R> {
 
   private decodable(event: Event.Of<"ToolCallCompleted">): ReadonlyArray<Plan.Decode> {
     const { tools, settings, state } = this.run
-    const tool = Toolbox.find(tools, event.name)
+    const tool = tools.get(event.name)
     if (tool === undefined || !Plan.mayStartEarly(tool, settings.policy)) return []
     const taken = state.calls.take(event)
     if (taken === undefined) return []

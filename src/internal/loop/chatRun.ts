@@ -11,7 +11,6 @@ import * as Collector from "../../Collector.ts"
 import type * as Event from "../../Event.ts"
 import * as Message from "../../Message.ts"
 import * as Thread from "../../Thread.ts"
-import * as Toolbox from "../declare/toolbox.ts"
 import type { Events } from "../fold/events.ts"
 import * as Ending from "../fold/outcome.ts"
 import * as Log from "../fold/sharedMessages.ts"
@@ -98,7 +97,7 @@ class ChatRun<E, R> implements Source<E, R>, StepRun.Following<E, R> {
    */
   private hurry({ at, toolsUntil }: Deadline.Deadline, now: number): void {
     if (now >= at) this.run.ambient.cancellation?.request("deadline", Deadline.cause)
-    if (now >= toolsUntil && Toolbox.all(this.run.tools).length > 0) this.close("deadline")
+    if (now >= toolsUntil && this.run.tools.size > 0) this.close("deadline")
   }
 
   private close(reason: Event.ChatResult["finalized"]): void {

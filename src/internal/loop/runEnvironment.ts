@@ -12,7 +12,7 @@ import type * as Message from "../../Message.ts"
 import type * as Response from "../../Response.ts"
 import type * as Settings from "../ask/options.ts"
 import * as Request from "../ask/request.ts"
-import * as Toolbox from "../declare/toolbox.ts"
+import type * as ToolOptions from "../declare/toolOptions.ts"
 import * as Payload from "../fold/payload.ts"
 import * as LostArguments from "../hear/lostArguments.ts"
 import * as Json from "../json.ts"
@@ -40,7 +40,7 @@ export interface Run<E, R> {
   readonly mode: "auto" | "manual"
   readonly settings: Settings.Settings<E, R>
   readonly template: Request.Template
-  readonly tools: Toolbox.Toolbox
+  readonly tools: ToolOptions.Toolbox
   /** Whether a call of any of them may start while the model still speaks. */
   readonly startsEarly: boolean
   readonly view: View<R>
@@ -55,7 +55,7 @@ export interface Run<E, R> {
 /** The run as its last step is made: the model is to answer, and calls it makes all the same are answered unrun. */
 export const closing = <E, R>(run: Run<E, R>): Run<E, R> => ({
   ...run,
-  tools: Toolbox.empty,
+  tools: new Map(),
   template: run.template.tools.length === 0 ? run.template : { ...run.template, toolChoice: "none" },
   settings: { ...run.settings, policy: { ...run.settings.policy, unknownTool: "answer" } }
 })

@@ -7,8 +7,8 @@ import * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"
 import * as Semaphore from "effect/Semaphore"
 import type * as Tool from "../../Tool.ts"
-import * as Misuse from "../answer/misuse.ts"
-import type { Limit } from "../declare/toolOptions.ts"
+import type { Limit } from "../declare/tool.ts"
+import * as ToolOptions from "../declare/toolOptions.ts"
 
 /** What a call has to hold while its handler runs: by name, how many may at once. */
 export type Wanted = ReadonlyMap<string, number>
@@ -21,7 +21,7 @@ export const wanted = (
   const numbers = new Map<string, number>()
   for (const { key, permits } of limits) {
     const name = typeof key === "string" ? key : key(args, call)
-    const mistake = Misuse.promised("the key of a limit", name, "return a text")
+    const mistake = ToolOptions.promised("the key of a limit", name, "return a text")
     if (mistake !== undefined) throw mistake
     numbers.set(name, Math.min(permits, numbers.get(name) ?? permits))
   }

@@ -20,6 +20,7 @@ import type * as Tool from "../../Tool.ts"
 import * as Answer from "../answer/answer.ts"
 import * as OpenCalls from "../answer/openCalls.ts"
 import type * as Plan from "../decide/plan.ts"
+import type * as Declared from "../declare/tool.ts"
 import { Few } from "../few.ts"
 import { type Events, isNonEmpty } from "../fold/events.ts"
 import * as Lists from "../lists.ts"
@@ -93,7 +94,7 @@ export class Batch<E> implements Host<E>, Answer.Desk<E, any> {
     return this.workshop.found.encoder
   }
 
-  get onToolError(): Answer.OnToolError<E, any> {
+  get onToolError(): Declared.OnToolError<E, any> {
     return this.workshop.settings.onToolError
   }
 

@@ -4,13 +4,13 @@ import type * as Context from "effect/Context"
 import type * as Encoder from "../../Encoder.ts"
 import type * as Executor from "../../Executor.ts"
 import type * as Policy from "../../Policy.ts"
-import type * as Answer from "../answer/answer.ts"
+import type * as Declared from "../declare/tool.ts"
 import type { Ambient } from "../stop/inherited.ts"
 import type { Running } from "../stop/ownedFibers.ts"
 
 interface Settings<E> {
   readonly policy: Policy.Policy
-  readonly onToolError: Answer.OnToolError<E, any>
+  readonly onToolError: Declared.OnToolError<E, any>
   /** Milliseconds a handler may take where its tool says nothing else. */
   readonly timeoutMillis: number
   readonly context: Readonly<Record<string, unknown>>

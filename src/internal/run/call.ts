@@ -13,10 +13,10 @@ import type * as Tracer from "effect/Tracer"
 import type * as Message from "../../Message.ts"
 import type * as Tool from "../../Tool.ts"
 import * as Answer from "../answer/answer.ts"
-import * as Crash from "../answer/crash.ts"
+import * as ErrorFields from "../answer/errorFields.ts"
 import * as ResultObject from "../answer/falaiResult.ts"
-import { timedOut, ToolError, toolError } from "../answer/toolError.ts"
 import * as Plan from "../decide/plan.ts"
+import { timedOut, ToolError, toolError } from "../declare/outcome.ts"
 import type * as Json from "../json.ts"
 import * as Now from "../now.ts"
 import type { Holding } from "../permits/heldPermits.ts"
@@ -267,7 +267,7 @@ export class Handling<E> implements Owner, Reports, Waiter {
   private endSpanBy(outcome: unknown): void {
     const name = Execution.outcomeName(outcome)
     const error = name === "invalid" ? toolError("invalid_return", this.job.call) : undefined
-    this.endSpan(Crash.spanExit(Execution.isFailure(outcome) ? outcome.error : error), name)
+    this.endSpan(ErrorFields.spanExit(Execution.isFailure(outcome) ? outcome.error : error), name)
   }
 
   private endSpan(exit: Exit.Exit<unknown, unknown>, outcome: string): void {
@@ -350,7 +350,7 @@ export class Handling<E> implements Owner, Reports, Waiter {
     if (this.phase === "answering" || this.phase === "expired" || this.task === undefined) return
     this.phase = "expired"
     this.host.helpers.stop(this.timer)
-    this.endSpan(Crash.spanExit(error), error.reason)
+    this.endSpan(ErrorFields.spanExit(error), error.reason)
     // It is answered while it still has its place, so that nobody who takes its place counts as its sibling.
     this.host.respond(this.job, answer())
     this.interrupt(since)
@@ -389,7 +389,7 @@ export class Handling<E> implements Owner, Reports, Waiter {
     this.unfollow?.()
     if (this.phase !== "answering" && this.phase !== "expired" && !host.isOver) {
       const error = brokenOff(job.call, exit)
-      this.endSpan(Crash.spanExit(error), "interrupted")
+      this.endSpan(ErrorFields.spanExit(error), "interrupted")
       this.disarm()
       host.respond(job, Answer.failed(host, job, error))
     } else {

@@ -1,9 +1,9 @@
 /** What a handler is told about its call. */
 import * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
-import type * as Message from "../../Message.ts"
 import { described } from "../answer/errorFields.ts"
 import type * as Plan from "../decide/plan.ts"
+import type { CallContext } from "../declare/tool.ts"
 import * as Json from "../json.ts"
 import type { Workshop } from "./batchEnvironment.ts"
 
@@ -36,40 +36,6 @@ export const promise = <A>(run: (signal: AbortSignal) => PromiseLike<A>): Effect
       return Effect.promise(() => settled)
     })
   })
-
-/** What a handler is told. Public as `Tool.CallContext`. */
-export interface CallContext {
-  readonly id: string
-  readonly name: string
-  /** Position of the call in its turn, from 0. */
-  readonly index: number
-  /** Position of the turn in its run, from 0. */
-  readonly stepIndex: number
-  /** 1 for the first start, one more for each retry. */
-  readonly attempt: number
-  /** The same for every attempt at this call, different for every other call. */
-  readonly idempotencyKey: string
-  readonly requestId: string | null
-  readonly sessionId: string | null
-  /** The caller's own record, as it was when the step began. */
-  readonly context: Json.JsonObject
-  /** The call as the model made it: a copy, like the arguments. */
-  readonly toolCall: Message.ToolCall
-  /** Reports to the consumer at once. It never fails, and may be coalesced when nobody reads. */
-  readonly progress: (value: unknown) => Effect.Effect<void>
-  /**
-   * Adds to the context of the steps that follow. Updates count when the handler succeeds, and are merged in the order
-   * of the calls, whatever finished first.
-   */
-  readonly updateContext: (values: Json.JsonObject) => Effect.Effect<void>
-  /**
-   * Runs a Promise API: interruption fires its signal and waits until the promise has settled, which `Effect.promise` and
-   * `Effect.tryPromise` do not: what ignores their signal outlives the run, and is named nowhere. A rejection is a failure
-   * that the handler reports, with what it was rejected with as its `cause`; the model reads the name and the message of
-   * that.
-   */
-  readonly promise: <A>(run: (signal: AbortSignal) => PromiseLike<A>) => Effect.Effect<A, Cause.UnknownError>
-}
 
 /** What a handler may tell while it runs. */
 export interface Reports {

@@ -9,9 +9,9 @@ import * as Schedule from "effect/Schedule"
 import type * as Executor from "../../Executor.ts"
 import type * as Message from "../../Message.ts"
 import type * as Tool from "../../Tool.ts"
-import * as Misuse from "../answer/misuse.ts"
-import { toolError } from "../answer/toolError.ts"
 import type * as Plan from "../decide/plan.ts"
+import { toolError } from "../declare/outcome.ts"
+import * as ToolOptions from "../declare/toolOptions.ts"
 import * as Json from "../json.ts"
 import * as Now from "../now.ts"
 import * as Cancellation from "../stop/cancellation.ts"
@@ -49,7 +49,7 @@ export const execute = (
 
 const once = ({ args, call, tool }: Plan.Run, context: Tool.CallContext, executor: Executor.Service) => {
   const given: unknown = executor.execute(tool, args, context)
-  const error = Now.isEffect(given) ? undefined : Misuse.promisedOutcome("the executor", given, call)
+  const error = Now.isEffect(given) ? undefined : ToolOptions.promisedOutcome("the executor", given, call)
   return Now.asEffect<unknown, never, any>(error === undefined ? given : { _tag: "Error", error })
 }
 

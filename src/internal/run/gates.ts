@@ -9,10 +9,10 @@ import * as Option from "effect/Option"
 import * as Result from "effect/Result"
 import type * as Message from "../../Message.ts"
 import type * as Tool from "../../Tool.ts"
-import * as Crash from "../answer/crash.ts"
-import * as Misuse from "../answer/misuse.ts"
-import { toolError } from "../answer/toolError.ts"
+import * as ErrorFields from "../answer/errorFields.ts"
 import type * as Plan from "../decide/plan.ts"
+import { toolError } from "../declare/outcome.ts"
+import * as ToolOptions from "../declare/toolOptions.ts"
 import * as Json from "../json.ts"
 import * as Now from "../now.ts"
 
@@ -56,7 +56,7 @@ const denied = (call: Message.ToolCall, kind: Kind, explanation: unknown, rest: 
 /** What a gate reported as its failure explains it, and how it is misused. What else it threw is for the caller alone. */
 const reported = (cause: Cause.Cause<unknown>): unknown => {
   const defect = Result.getOrUndefined(Cause.findDefect(cause))
-  if (defect instanceof Misuse.Misuse) return defect.message
+  if (defect instanceof ToolOptions.Misuse) return defect.message
   const failure = Option.getOrUndefined(Cause.findErrorOption(cause))
   return Json.isObject(failure) ? failure["message"] : failure
 }
@@ -64,7 +64,7 @@ const reported = (cause: Cause.Cause<unknown>): unknown => {
 const judged = (call: Message.ToolCall, kind: Kind, exit: Exit.Exit<unknown, unknown>): Tool.ToolError | undefined => {
   if (Exit.isFailure(exit)) return denied(call, kind, reported(exit.cause), {}, Cause.squash(exit.cause))
   const verdict = Json.isObject(exit.value) ? exit.value : { [kind.verdict]: exit.value }
-  const mistake = Misuse.promised(kind.name, exit.value) ?? Misuse.promised(kind.name, verdict[kind.verdict])
+  const mistake = ToolOptions.promised(kind.name, exit.value) ?? ToolOptions.promised(kind.name, verdict[kind.verdict])
   if (mistake !== undefined) return denied(call, kind, mistake.message, {}, mistake)
   if (verdict[kind.verdict] === true) return undefined
   const { canOverride } = verdict
@@ -87,7 +87,7 @@ const ask = (
   gate === undefined
     ? Effect.succeed(undefined)
     : Effect.suspend(() => Now.toEffect(gate(args, context), kind.name)).pipe(
-      Effect.tapCause((cause) => Crash.ofGate(kind.name, call, cause)),
+      Effect.tapCause((cause) => ErrorFields.warnOfGate(kind.name, call, cause)),
       Effect.exit,
       Effect.map((exit) => judge(call, kind, exit))
     )

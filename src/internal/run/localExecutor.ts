@@ -7,10 +7,9 @@ import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import type * as Executor from "../../Executor.ts"
 import type * as Tool from "../../Tool.ts"
-import * as Misuse from "../answer/misuse.ts"
-import * as Outcomes from "../answer/outcome.ts"
-import { ToolError, toolError } from "../answer/toolError.ts"
-import * as Handlers from "../declare/handler.ts"
+import * as Outcomes from "../declare/outcome.ts"
+import { ToolError, toolError } from "../declare/outcome.ts"
+import * as ToolOptions from "../declare/toolOptions.ts"
 import * as Now from "../now.ts"
 
 const failed = (
@@ -36,7 +35,7 @@ const crashed = (tool: Tool.Any, cause: Cause.Cause<unknown>): Tool.Outcome => {
 const returned = (tool: Tool.Any, value: unknown, call: Tool.CallContext): Tool.Outcome => {
   try {
     if (!Outcomes.isBranded(value)) {
-      const error = Misuse.promisedOutcome("the handler", value, call)
+      const error = ToolOptions.promisedOutcome("the handler", value, call)
       return error === undefined ? { _tag: "Ok", value } : { _tag: "Error", error }
     }
     return Outcomes.isWellFormed(value) ? value : failed(tool, "invalid_return", value)
@@ -52,7 +51,7 @@ export interface Next<A, E> {
 
 const run = <A, E>(
   tool: Tool.Any,
-  handler: Handlers.Handler,
+  handler: ToolOptions.Handler,
   args: unknown,
   call: Tool.CallContext,
   next: Next<A, E>
@@ -60,7 +59,7 @@ const run = <A, E>(
   const handled = Effect.suspend(() => {
     const result = handler(args, call)
     if (Now.isEffect(result)) return result
-    const error = Misuse.promisedOutcome("the handler", result, call)
+    const error = ToolOptions.promisedOutcome("the handler", result, call)
     return Effect.succeed(
       Outcomes.brand(error === undefined ? failed(tool, "invalid_return", result) : { _tag: "Error", error } as const)
     )
@@ -80,8 +79,8 @@ export const executeThen = <A, E>(
 ): Effect.Effect<A, E, any> => {
   const handler: unknown = tool.handler
   if (handler === undefined) return next.came(failed(tool, "not_found"))
-  const mistake = Handlers.misuse(tool.name, handler)
-  return mistake === undefined ? run(tool, handler as Handlers.Handler, args, call, next) : Effect.die(mistake)
+  const mistake = ToolOptions.handlerMistake(tool.name, handler)
+  return mistake === undefined ? run(tool, handler as ToolOptions.Handler, args, call, next) : Effect.die(mistake)
 }
 
 const asItIs: Next<Tool.Outcome, never> = { came: (outcome) => Effect.succeed(outcome) }

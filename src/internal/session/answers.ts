@@ -8,7 +8,7 @@ import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
 import type * as Event from "../../Event.ts"
 import type * as Message from "../../Message.ts"
-import * as Contents from "../answer/content.ts"
+import * as Outcomes from "../declare/outcome.ts"
 import * as Questions from "../declare/question.ts"
 import * as CallArguments from "../hear/callArguments.ts"
 import * as Json from "../json.ts"
@@ -81,7 +81,7 @@ const fitting = (
   given: unknown
 ): Effect.Effect<unknown, Conversation.SessionError> =>
   Effect.flatMap(
-    readable(id, "answer", () => Json.toJson(Contents.partsOf(given) ?? given)),
+    readable(id, "answer", () => Json.toJson(Outcomes.partsOf(given) ?? given)),
     (value) =>
       answerSchema === undefined
         ? Effect.succeed(value)

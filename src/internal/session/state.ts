@@ -11,12 +11,11 @@ import * as Message from "../../Message.ts"
 import * as Policy from "../../Policy.ts"
 import * as Thread from "../../Thread.ts"
 import * as Tool from "../../Tool.ts"
-import * as Contents from "../answer/content.ts"
 import * as Cut from "../answer/cut.ts"
 import { describedAgain, shownText } from "../answer/errorFields.ts"
 import * as OpenCalls from "../answer/openCalls.ts"
-import * as Outcomes from "../answer/outcome.ts"
-import { toolError } from "../answer/toolError.ts"
+import * as Outcomes from "../declare/outcome.ts"
+import { toolError } from "../declare/outcome.ts"
 import * as Log from "../fold/sharedMessages.ts"
 import * as Json from "../json.ts"
 
@@ -384,7 +383,7 @@ const errorAgain = (error: unknown): Json.JsonObject => {
 export const recalled = (call: Message.ToolCall, outcome: unknown): Message.Message => {
   const answered = (value: unknown): Message.Message => {
     const text = () => typeof value === "string" ? value : JSON.stringify(Json.toJson(value))
-    return Message.tool(call.id, Cut.result(Contents.partsIn(value) ?? text(), undefined, Policy.standard).content)
+    return Message.tool(call.id, Cut.result(Outcomes.partsIn(value) ?? text(), undefined, Policy.standard).content)
   }
   const failed = (error: unknown): Message.Message => {
     const { content } = Cut.error(JSON.stringify(errorAgain(error)), Policy.standard)

@@ -7,10 +7,11 @@ import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import type * as Event from "../../Event.ts"
-import type * as Tool from "../../Tool.ts"
-import { described } from "../answer/errorFields.ts"
-import * as Now from "../now.ts"
-import type { ChatOptions } from "./toolOptions.ts"
+import type * as Outcomes from "../declare/outcome.ts"
+import type * as Schemas from "../declare/schema.ts"
+import type * as Tool from "../declare/tool.ts"
+import { toEffect } from "../declare/toolOptions.ts"
+import { described } from "./errorFields.ts"
 
 /**
  * A run that was a tool did not come to an answer. `reason` is its `haltedReason`, `detail` what there is to say of it:
@@ -26,6 +27,14 @@ export class ChatFailed extends Schema.TaggedError<ChatFailed>("heddle/Tool/Chat
   override get message(): string {
     return `the run ended without an answer: ${this.reason}${this.detail === undefined ? "" : `: ${this.detail}`}`
   }
+}
+
+/** How a tool that is a run of its own is declared. Public as `Tool.ChatOptions`. */
+export interface ChatOptions<P, A, E, R, Fatal = never> extends Tool.Declarations<P, E | ChatFailed, R, Fatal> {
+  /** The events of the run, such as `Chat.stream` gives. */
+  readonly chat: (args: Schemas.Type<P>, call: Tool.CallContext) => Stream.Stream<Event.Event, E, R>
+  /** What the call comes to by the result of the run. By default its last text, or a `Tool.ChatFailed`. */
+  readonly result?: (result: Event.ChatResult) => Effect.Effect<A | Outcomes.AskUser | Outcomes.Halt, E, R>
 }
 
 const detail = (outcome: Event.Outcome): { readonly detail?: string } => {
@@ -88,6 +97,6 @@ export const options = <P, A, E, R, Fatal>({ chat, result, ...declared }: ChatOp
     Effect.flatMap(
       awaited(chat(args, call), call),
       (ended): Effect.Effect<unknown, E | ChatFailed, R> =>
-        result === undefined ? answer(ended) : Now.toEffect(result(ended), "result")
+        result === undefined ? answer(ended) : toEffect(result(ended), "result")
     )
 })

@@ -1,0 +1,272 @@
+/**
+ * What a call can come to: a value, a failure, a question to the user, or an end of the run. Outcomes and parts that a
+ * handler returns carry an invisible mark, so that a handler may also return an object of its own that looks like one.
+ * What an executor yields is checked by its shape.
+ */
+import type * as JsonSchema from "effect/JsonSchema"
+import * as Schema from "effect/Schema"
+import * as Json from "../json.ts"
+
+/** The handler produced a value. Public as `Tool.Ok`. */
+export interface Ok<out A = unknown> {
+  readonly _tag: "Ok"
+  /** The result, as the handler returned it. */
+  readonly value: A
+}
+
+/** The call failed. Public as `Tool.Error`. */
+export interface Error<out E = unknown> {
+  readonly _tag: "Error"
+  /** What the handler reported, or a `ToolError`. */
+  readonly error: E
+}
+
+/** The handler asks the user. Public as `Tool.AskUser`. */
+export interface AskUser {
+  readonly _tag: "AskUser"
+  /** The words of the question. */
+  readonly question: string
+  /** What the user may choose from; empty if nothing was given. */
+  readonly opts: ReadonlyArray<unknown>
+  /** The JSON Schema of the answer. Any answer is taken without one. */
+  readonly answerSchema?: JsonSchema.JsonSchema
+  /** How long the question waits, in milliseconds. For ever without it. */
+  readonly withinMillis?: number
+  /** The answer that counts once that time is over. */
+  readonly defaultAnswer?: unknown
+}
+
+/** The handler ends the run. Public as `Tool.Halt`. */
+export interface Halt<out A = unknown> {
+  readonly _tag: "Halt"
+  /** The run's halt reason. */
+  readonly reason: string
+  /** The last result, which the model reads like any other. */
+  readonly result: A
+}
+
+/** What a call came to, of whatever tool. */
+export type Outcome = Ok | Error | AskUser | Halt
+
+/** What a part of a result may be: text, an image or a file, each image and file by its `url` or its base64 `data`. */
+export type Part =
+  | { readonly type: "text"; readonly text: string }
+  | {
+    readonly type: "image"
+    readonly url?: string
+    readonly data?: string
+    readonly mediaType?: string
+    readonly metadata?: Json.JsonObject
+  }
+  | {
+    readonly type: "file"
+    readonly url?: string
+    readonly data?: string
+    readonly mediaType?: string
+    readonly filename?: string
+    readonly metadata?: Json.JsonObject
+  }
+
+/** A result that is made of parts. Public as `Tool.Content`. */
+export interface Content {
+  readonly _tag: "Content"
+  /** The parts in the order in which the model reads them. */
+  readonly parts: ReadonlyArray<Part>
+}
+
+/** What an `onToolError` function decides, in an Effect. */
+export type ErrorDecision<E = never> =
+  | { readonly _tag: "Continue"; readonly replacement: unknown }
+  | { readonly _tag: "Halt" }
+  | { readonly _tag: "Fail"; readonly error: E }
+
+export const ErrorDecision: {
+  /**
+   * The call is answered with the replacement as its result: it is written as a value of the handler would be, without
+   * `isError`. An error is written as a plain value, too: give `Tool.error(error)` for the text that `"continue"` writes.
+   */
+  readonly continue: (replacement: unknown) => ErrorDecision
+  /** The run ends with the outcome `ToolFailed`. */
+  readonly halt: ErrorDecision
+  /** The run fails with this error, which is in its type. */
+  readonly fail: <E>(error: E) => ErrorDecision<E>
+} = {
+  continue: (replacement) => ({ _tag: "Continue", replacement }),
+  halt: { _tag: "Halt" },
+  fail: (failure) => ({ _tag: "Fail", error: failure })
+}
+
+/**
+ * What the runtime says of a call that went wrong without the handler reporting it. `cause` keeps what was thrown (a
+ * thrown value that is no `Error` stands as `{ _tag: "Thrown", value }`), `detail` is safe to show to a model.
+ *
+ * - `handler_raised`, `handler_exit`: the handler threw, or ended by interruption of its own
+ * - `timeout`: it took longer than its limit
+ * - `invalid_return`: it returned something that is no result
+ * - `not_found`: the tool has no handler
+ * - `encoding_failed`: its result cannot be written as text
+ * - `unknown_tool`, `invalid_arguments`, `truncated_arguments`: the call itself cannot be run
+ * - `denied`: its tool's `validate` or `authorize` did not let it run; `metadata.gate` names which
+ * - `cancelled`: the call was answered without having been run to its end
+ *
+ * @category errors
+ * @since 0.1.0
+ */
+export class ToolError extends Schema.TaggedError<ToolError>("heddle/Tool/ToolError")("ToolError", {
+  reason: Schema.Literals([
+    "handler_raised",
+    "handler_exit",
+    "timeout",
+    "invalid_return",
+    "not_found",
+    "encoding_failed",
+    "unknown_tool",
+    "invalid_arguments",
+    "truncated_arguments",
+    "denied",
+    "cancelled"
+  ]),
+  toolName: Schema.optionalKey(Schema.String),
+  toolCallId: Schema.optionalKey(Schema.String),
+  detail: Schema.optionalKey(Schema.String),
+  cause: Schema.optionalKey(Json.Opaque),
+  metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))
+}) {
+  override get message(): string {
+    const subject = this.toolName === undefined ? "tool error" : `tool error (${this.toolName})`
+    return `${subject}: ${this.reason}${this.detail === undefined ? "" : `: ${this.detail}`}`
+  }
+}
+
+/** The call that an error is about. */
+interface Subject {
+  readonly id: string
+  readonly name: string
+}
+
+/** The error of one call. */
+export const toolError = (
+  reason: ToolError["reason"],
+  call: Subject,
+  fields: Partial<Pick<ToolError, "detail" | "cause" | "metadata">> = {}
+): ToolError => new ToolError({ reason, toolName: call.name, toolCallId: call.id, ...fields })
+
+/** The error of a call that took longer than it may. `subject` is what took so long, where that is not the call itself. */
+export const timedOut = (call: Subject, millis: number, subject = ""): ToolError =>
+  toolError("timeout", call, { detail: `${subject}timed out after ${millis} ms` })
+
+/** Reasons for which a call was not run, or not to its end. */
+const unrun: ReadonlySet<ToolError["reason"]> = new Set([
+  "unknown_tool",
+  "invalid_arguments",
+  "truncated_arguments",
+  "denied",
+  "cancelled"
+])
+
+/** Whether a call broke: it ran, and its handler did not report how it ended. */
+export const isCrash = (error: unknown): error is ToolError => error instanceof ToolError && !unrun.has(error.reason)
+
+/** The reason of an error alone, where no more is wanted: of a denial, the words of the gate that denied. */
+export const reasonText = (error: ToolError): string =>
+  error.reason === "denied" ? error.detail ?? error.message : error.message
+
+const outcomeMark = Symbol.for("heddle/Tool/Outcome")
+
+/** Marks an outcome that a handler returns as one. */
+export const brand = <O extends object>(outcome: O): O => Object.defineProperty(outcome, outcomeMark, { value: true })
+
+export const isBranded = (value: unknown): value is Outcome =>
+  typeof value === "object" && value !== null && outcomeMark in value
+
+/** Whether a value has one of the four legal shapes, with the fields a consumer relies on. */
+export const isWellFormed = (value: unknown): value is Outcome => {
+  if (!Json.isObject(value)) return false
+  switch (value["_tag"]) {
+    case "Ok":
+      return "value" in value
+    case "Error":
+      return "error" in value
+    case "AskUser":
+      return typeof value["question"] === "string" && Array.isArray(value["opts"]) &&
+        (value["answerSchema"] === undefined || Json.isObject(value["answerSchema"])) &&
+        (value["withinMillis"] === undefined || typeof value["withinMillis"] === "number")
+    case "Halt":
+      return typeof value["reason"] === "string" && value["reason"] !== "" && "result" in value
+    default:
+      return false
+  }
+}
+
+/** Reasons the runtime gives itself; a handler that could use one would forge an end of the run. */
+export const reservedHaltReasons: ReadonlySet<string> = new Set([
+  "ask_user",
+  "max_turns",
+  "halt_when",
+  "tool_error",
+  "cancelled",
+  "completed",
+  "error",
+  "manual_tool_calls",
+  "approval_requested"
+])
+
+/** Under it are the parts that count. Those that a handler sees are its own. */
+const contentMark: unique symbol = Symbol.for("heddle/Tool/Content")
+
+const partFields = ["type", "text", "url", "data", "mediaType", "filename"] as const
+
+/** A copy of a part that is JSON, whatever its holder does to the given one afterwards. */
+const copied = (part: unknown): unknown => {
+  if (!Json.isObject(part)) return part
+  const { metadata } = part
+  const own: Record<string, unknown> = {}
+  for (const field of partFields) if (part[field] !== undefined) own[field] = part[field]
+  if (!Json.isObject(metadata)) return own
+  const json = Json.toJson(metadata)
+  return Json.isObject(json) ? { ...own, metadata: json } : own
+}
+
+/** Copies of parts. */
+export const owned = <P extends { readonly type: string }>(parts: ReadonlyArray<P>): ReadonlyArray<P> =>
+  parts.map((part) => part.type === "reasoning" ? part : copied(part) as P)
+
+const problem = (part: unknown): string | undefined => {
+  const { data, filename, mediaType, text, type, url } = Json.isObject(part) ? part : {}
+  if (type === "text") return typeof text === "string" ? undefined : "has no text"
+  if (type !== "image" && type !== "file") return "must be a text, image or file part"
+  if (data === undefined && url === undefined) return "needs a url, or base64 data"
+  const isText = (value: unknown) => value === undefined || typeof value === "string"
+  if (!isText(data) || !isText(url)) return "must have its url or its data as a text"
+  return isText(mediaType) && isText(filename) ? undefined : "must have its mediaType and its filename as texts"
+}
+
+/** A result made of parts. Throws a `TypeError` that names the part that cannot be used. */
+export const content = (parts: ReadonlyArray<unknown>): Content => {
+  if (!Array.isArray(parts)) throw new TypeError("Tool.content takes a list of parts")
+  const own = Array.from(parts as ReadonlyArray<unknown>, copied)
+  for (const [index, part] of own.entries()) {
+    const found = problem(part)
+    if (found !== undefined) throw new TypeError(`Tool.content: part ${index} ${found}`)
+  }
+  const made: Content = { _tag: "Content", parts: Json.copy(own as ReadonlyArray<Part>) }
+  return Object.defineProperty(made, contentMark, { value: own })
+}
+
+const isContent = (value: unknown): value is { readonly [contentMark]: ReadonlyArray<Part> } =>
+  typeof value === "object" && value !== null && contentMark in value
+
+/** The parts of a result that is made of them, also of one that a handler says is well. */
+export const partsOf = (value: unknown): ReadonlyArray<Part> | undefined => {
+  if (isContent(value)) return value[contentMark]
+  return isBranded(value) && value._tag === "Ok" ? partsOf(value.value) : undefined
+}
+
+/** The parts of a result, also of one that was written as JSON and read again. */
+export const partsIn = (value: unknown): ReadonlyArray<Part> | undefined => {
+  if (isContent(value)) return value[contentMark]
+  const { _tag: tag, parts } = Json.isObject(value) ? value : {}
+  if (tag !== "Content" || !Array.isArray(parts)) return undefined
+  const own = Array.from(parts as ReadonlyArray<unknown>, copied)
+  return own.every((part) => problem(part) === undefined) ? own as ReadonlyArray<Part> : undefined
+}

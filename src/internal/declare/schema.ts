@@ -1,0 +1,467 @@
+/**
+ * How what a model and a user write is described and read. A tool's parameters come in four forms: struct fields, a Schema,
+ * a Standard Schema of another library, or a raw JSON Schema. All become one pair of a JSON Schema for the model and a
+ * decoder for what the model sends; both are made once per tool. Anything else is refused when the tool is made: a form
+ * that is guessed wrong would be sent to the model, and nothing would check what comes back.
+ */
+import * as Effect from "effect/Effect"
+import type * as JsonSchema from "effect/JsonSchema"
+import * as Predicate from "effect/Predicate"
+import * as Result from "effect/Result"
+import * as Schema from "effect/Schema"
+import * as SchemaAST from "effect/SchemaAST"
+import * as SchemaIssue from "effect/SchemaIssue"
+import type { StandardJSONSchemaV1, StandardSchemaV1 } from "effect/StandardSchema"
+import * as Json from "../json.ts"
+
+// JSON, read by a Schema. The codec is Schema's own JSON codec but for numbers: that one writes `NaN` and the infinities as
+// words and reads them back, so that a model is offered three words beside each number and is told of them when it writes
+// `"5"`. A number is a JSON number here, and a finite one.
+
+const finite = Schema.Number.check(Schema.isFinite())
+
+/** How Schema reads a number of any kind from JSON. */
+const fromWords = Schema.toCodecJson(Schema.Number).ast.encoding?.[0].transformation
+
+const changed = <A extends SchemaAST.AST>(ast: A, changes: Partial<A>): A =>
+  Object.assign(Object.create(Object.getPrototypeOf(ast)), ast, changes)
+
+/** A number that is read as it stands. What it is refused with names a number and nothing else. */
+const asNumber = (ast: SchemaAST.Number): SchemaAST.Number =>
+  new SchemaAST.Number(
+    { message: "Expected a number", ...ast.annotations },
+    [...(ast.checks ?? []), ...(finite.ast.checks ?? [])] as unknown as SchemaAST.Checks,
+    undefined,
+    ast.context
+  )
+
+/** The schema of what is written, with numbers that are finite. A schema may hold itself, so each part is made once. */
+const mending = (): (ast: SchemaAST.AST) => SchemaAST.AST => {
+  const made = new Map<SchemaAST.AST, SchemaAST.AST>()
+  const mend = (ast: SchemaAST.AST): SchemaAST.AST => {
+    const known = made.get(ast) ?? mended(ast)
+    made.set(ast, known)
+    return known
+  }
+  const mended = (ast: SchemaAST.AST): SchemaAST.AST => {
+    const { encoding } = ast
+    const last = encoding?.at(-1)
+    if (encoding === undefined || last === undefined) return inside(ast)
+    if (SchemaAST.isNumber(ast) && last.transformation === fromWords) return asNumber(ast)
+    const to = mend(last.to)
+    if (to === last.to) return ast
+    const links = [...encoding.slice(0, -1), new SchemaAST.Link(to, last.transformation)]
+    return changed(ast, { encoding: links as unknown as SchemaAST.Encoding })
+  }
+  const inside = (ast: SchemaAST.AST): SchemaAST.AST => {
+    switch (ast._tag) {
+      case "Number":
+        return asNumber(ast)
+      case "Arrays":
+        return changed(ast, { elements: ast.elements.map(mend), rest: ast.rest.map(mend) })
+      case "Objects":
+        return changed(ast, {
+          propertySignatures: ast.propertySignatures.map(({ name, type }) =>
+            new SchemaAST.PropertySignature(name, mend(type))
+          ),
+          indexSignatures: ast.indexSignatures.map(({ parameter, type }) =>
+            new SchemaAST.IndexSignature(mend(parameter), mend(type))
+          )
+        })
+      case "Union":
+        return changed(ast, { types: ast.types.map(mend) })
+      case "Suspend":
+        return new SchemaAST.Suspend(() => mend(ast.thunk()), ast.annotations, undefined, undefined, ast.context)
+      default:
+        return ast
+    }
+  }
+  return mend
+}
+
+/** Where a chain of encodings ends. */
+const written = (ast: SchemaAST.AST): SchemaAST.AST => {
+  const last = ast.encoding?.at(-1)
+  return last === undefined ? ast : written(last.to)
+}
+
+const mayBeObject = (ast: SchemaAST.AST): boolean => {
+  switch (ast._tag) {
+    case "Objects":
+    case "ObjectKeyword":
+    case "Unknown":
+    case "Any":
+    case "Declaration":
+    case "Suspend":
+      return true
+    case "Union":
+      return ast.types.some((type) => mayBeObject(written(type)))
+    default:
+      return false
+  }
+}
+
+/** Whether a schema may read a JSON object. The codec is made only for one that does not show it. */
+const readsObject = (schema: Schema.Constraint): boolean =>
+  SchemaAST.isObjects(written(schema.ast)) || mayBeObject(written(Schema.toCodecJson(schema).ast))
+
+/** The codec from JSON to what a schema decodes to. */
+export const jsonCodec = <S extends Schema.Constraint>(schema: S): Schema.toCodecJson<S> =>
+  Schema.make(mending()(Schema.toCodecJson(schema).ast), { schema })
+
+/**
+ * Whether what a codec decodes shares no object with what it was given: it makes each struct, record and list anew, and
+ * hands out what it knows nothing of as it is.
+ */
+const isFresh = (codec: Schema.Constraint): boolean => {
+  const seen = new Set<SchemaAST.AST>()
+  const isMade = (ast: SchemaAST.AST): boolean => {
+    if (seen.has(ast)) return true
+    seen.add(ast)
+    const last = ast.encoding?.at(-1)
+    if (last !== undefined) return isMade(last.to)
+    switch (ast._tag) {
+      case "Unknown":
+      case "Any":
+      case "ObjectKeyword":
+      case "Declaration":
+        return false
+      case "Arrays":
+        return [...ast.elements, ...ast.rest].every(isMade)
+      case "Objects": {
+        const members = [...ast.propertySignatures, ...ast.indexSignatures]
+        return members.length > 0 && members.every(({ type }) => isMade(type))
+      }
+      case "Union":
+        return ast.types.every(isMade)
+      case "Suspend":
+        return isMade(ast.thunk())
+      default:
+        return true
+    }
+  }
+  return isMade(codec.ast)
+}
+
+// Schemas of other libraries by their common interface: a Standard Schema that has a JSON Schema, too. The JSON Schema is
+// asked for once, when the tool is made; what a model sends is validated by the library itself, so that its transforms
+// and checks count.
+
+/** A schema of Zod 4, of ArkType, of Valibot by way of `toStandardJsonSchema`, or of any other library that has both. */
+interface StandardSchema<Input = unknown, Output = Input> {
+  readonly "~standard":
+    & StandardSchemaV1<Input, Output>["~standard"]
+    & StandardJSONSchemaV1<Input, Output>["~standard"]
+}
+
+/** What a handler receives. A transform that is asynchronous has been waited for. */
+type Output<S extends StandardSchemaV1> = Awaited<StandardSchemaV1.InferOutput<S>>
+
+const propsOf = (input: unknown): Json.JsonObject | undefined => {
+  if ((typeof input !== "object" && typeof input !== "function") || input === null) return undefined
+  const props: unknown = Reflect.get(input, "~standard")
+  return Json.isObject(props) ? props : undefined
+}
+
+/** Whether it is a schema of some library. An ArkType schema is a function. */
+const isStandard = (input: unknown): boolean => propsOf(input) !== undefined
+
+const isComplete = (input: unknown): input is StandardSchema => {
+  const props = propsOf(input)
+  return typeof props?.["validate"] === "function" && Json.isObject(props["jsonSchema"]) &&
+    typeof props["jsonSchema"]["input"] === "function"
+}
+
+const vendorOf = (input: unknown): string => Json.render(propsOf(input)?.["vendor"] ?? "unknown")
+
+const raise = ({ code }: { readonly code: string }): never => {
+  throw new Error(`JSON has no value for it (${code})`)
+}
+
+interface ValibotAction {
+  readonly errors: ReadonlyArray<string> | undefined
+  readonly jsonSchema: JsonSchema.JsonSchema
+}
+
+/**
+ * Where libraries differ. ArkType says nothing of a type that JSON does not have, so that the model would have to guess
+ * it: it is refused. Valibot refuses every action that JSON Schema cannot say, such as `trim`: it is left out, since
+ * Valibot sees to it.
+ */
+const libraryOptions: { readonly [vendor: string]: Record<string, unknown> } = {
+  arktype: { fallback: { date: raise, domain: raise, proto: raise, symbolKey: raise } },
+  valibot: {
+    overrideAction: ({ errors, jsonSchema }: ValibotAction) => errors === undefined ? undefined : jsonSchema
+  }
+}
+
+/** The JSON Schema of what a model is to send, or why there is none. */
+const standardJsonSchema = (schema: StandardSchema): Result.Result<JsonSchema.JsonSchema, string> =>
+  Result.try({
+    try: () => {
+      const { jsonSchema, vendor } = schema["~standard"]
+      const { $schema: _, ...rest } = jsonSchema.input({
+        target: "draft-2020-12",
+        libraryOptions: libraryOptions[vendor]
+      })
+      return rest
+    },
+    catch: (cause) =>
+      `parameters must have a JSON Schema: ${
+        Json.render(cause)
+      }; use types that JSON has, and transform them if need be`
+  })
+
+const segment = (part: PropertyKey | StandardSchemaV1.PathSegment): PropertyKey =>
+  typeof part === "object" ? part.key : part
+
+const issueOf = ({ message, path }: StandardSchemaV1.Issue): SchemaIssue.Issue => {
+  const issue = new SchemaIssue.InvalidValue({ message })
+  return path === undefined || path.length === 0 ? issue : new SchemaIssue.Pointer(path.map(segment), issue)
+}
+
+const unexplained: StandardSchemaV1.Issue = { message: "the arguments do not fit the parameters" }
+
+const refused = (issues: ReadonlyArray<StandardSchemaV1.Issue>): Schema.SchemaError => {
+  const [first = unexplained, ...others] = issues
+  return new Schema.SchemaError(
+    new SchemaIssue.Composite(Schema.Unknown.ast, [issueOf(first), ...others.map(issueOf)])
+  )
+}
+
+/** A result with issues is a failure, also where it has a value as well. */
+const judged = (result: StandardSchemaV1.Result<unknown>): Effect.Effect<unknown, Schema.SchemaError> => {
+  if (result.issues !== undefined && result.issues !== null) return Effect.fail(refused(Array.from(result.issues)))
+  const { value } = result
+  return Predicate.isPromiseLike(value) ? Effect.promise(() => Promise.resolve(value)) : Effect.succeed(value)
+}
+
+/** It is done at once where the library is. What a transform throws is a defect. */
+const validated = (schema: StandardSchema, input: unknown): Effect.Effect<unknown, Schema.SchemaError> => {
+  try {
+    const result = schema["~standard"].validate(Json.copy(input))
+    return Predicate.isPromiseLike(result) ? Effect.flatMap(Effect.promise(() => result), judged) : judged(result)
+  } catch (cause) {
+    return Effect.die(cause)
+  }
+}
+
+const remedies: { readonly [vendor: string]: string } = {
+  valibot: "give toStandardJsonSchema(schema), from @valibot/to-json-schema",
+  zod: "update Zod to 4.2 or later"
+}
+
+/** How the parameters of a schema are told and read, or why they cannot be. */
+const fromStandard = (
+  schema: unknown
+): Result.Result<
+  {
+    readonly jsonSchema: JsonSchema.JsonSchema
+    readonly decode: (input: unknown) => Effect.Effect<unknown, Schema.SchemaError>
+  },
+  string
+> => {
+  if (!isComplete(schema)) {
+    const vendor = vendorOf(schema)
+    const remedy = remedies[vendor] ?? "use a library whose schemas have ~standard.validate and ~standard.jsonSchema"
+    return Result.fail(`parameters must have a JSON Schema, and this ${vendor} schema has none: ${remedy}`)
+  }
+  return Result.map(standardJsonSchema(schema), (jsonSchema) => ({
+    jsonSchema,
+    decode: (input) => validated(schema, input)
+  }))
+}
+
+// The parameters of a tool, in whatever form.
+
+/** The forms in which a caller declares parameters. */
+export type Input =
+  | Schema.Constraint
+  | Schema.Struct.Fields
+  | StandardSchema<any, any>
+  | JsonSchema.JsonSchema
+
+/** What a handler receives for parameters declared as `P`. */
+export type Type<P> = P extends Schema.Constraint ? P["Type"]
+  : P extends StandardSchema<any, any> ? Output<P>
+  : P extends Schema.Struct.Fields ? Schema.Struct<P>["Type"]
+  : Json.JsonObject
+
+/** The services that decoding parameters declared as `P` needs. */
+export type Services<P> = P extends Schema.Constraint ? P["DecodingServices"]
+  : P extends StandardSchema<any, any> ? never
+  : P extends Schema.Struct.Fields ? Schema.Struct<P>["DecodingServices"]
+  : never
+
+export interface Parameters<A, R> {
+  readonly jsonSchema: JsonSchema.JsonSchema
+  /** What it gives shares nothing with its input, which stands in the thread and in events. */
+  readonly decode: (input: unknown) => Effect.Effect<A, Schema.SchemaError, R>
+}
+
+const localReference = /^#\/\$defs\/([^/]+)$/
+
+/** Providers want the object itself at the root: a schema with a name of its own is not left behind a reference. */
+const atRoot = (schema: JsonSchema.JsonSchema, definitions: JsonSchema.Definitions): JsonSchema.JsonSchema => {
+  const [, name] = localReference.exec(String(schema["$ref"])) ?? []
+  const { $ref: _, ...beside } = schema
+  return name === undefined || definitions[name] === undefined ? schema : { ...definitions[name], ...beside }
+}
+
+/** The JSON Schema of what a codec reads. */
+export const jsonSchemaOf = (codec: Schema.Constraint): JsonSchema.JsonSchema => {
+  const { definitions, schema: root } = Schema.toJsonSchemaDocument(codec)
+  return Object.keys(definitions).length === 0 ? root : { ...atRoot(root, definitions), $defs: definitions }
+}
+
+/** The value of `make`, computed at the first read: a tool that is declared and never offered costs nothing. */
+const once = <A>(make: () => A): () => A => {
+  let made: { readonly value: A } | undefined
+  return () => (made ??= { value: make() }).value
+}
+
+/** A schema that says nothing is not one that providers take: arguments are an object, whatever is in it. */
+const sayingSomething = (schema: JsonSchema.JsonSchema): JsonSchema.JsonSchema =>
+  Object.keys(schema).length === 0 ? { type: "object" } : schema
+
+const fromSchema = (schema: Schema.Constraint): Parameters<unknown, unknown> => {
+  const codec = once(() => jsonCodec(schema))
+  const jsonSchema = once(() => sayingSomething(jsonSchemaOf(codec())))
+  const isMadeAnew = once(() => isFresh(codec()))
+  const decoder = once(() => Schema.decodeUnknownEffect(codec(), { errors: "all" }))
+  return {
+    get jsonSchema() {
+      return jsonSchema()
+    },
+    decode: (input) => decoder()(isMadeAnew() ? input : Json.copy(input))
+  }
+}
+
+const objects = Schema.decodeUnknownEffect(Schema.Record(Schema.String, Schema.Unknown))
+
+/** A struct without fields: to Schema it is any value but null, to a model and a handler an object without members. */
+const isEmpty = ({ ast }: Schema.Constraint): boolean =>
+  SchemaAST.isObjects(ast) && ast.propertySignatures.length === 0 && ast.indexSignatures.length === 0 &&
+  ast.checks === undefined && ast.encoding === undefined
+
+const none: Parameters<{}, never> = {
+  jsonSchema: { type: "object", properties: {} },
+  decode: (input) => Effect.map(objects(input), () => ({}))
+}
+
+const forms =
+  "parameters must be struct fields, a Schema or a JSON Schema object, or a Standard Schema (Zod, ArkType, Valibot); use {} for none"
+
+const isPlain = (input: Json.JsonObject): boolean => {
+  const prototype = Object.getPrototypeOf(input)
+  return prototype === null || Object.getPrototypeOf(prototype) === null
+}
+
+const isRecord = (value: unknown): boolean => Json.isObject(value)
+const isFlag = (value: unknown): boolean => typeof value === "boolean"
+
+/** By what a JSON Schema without a type is known for one, and not for fields of some other notation. */
+const keywords: { readonly [keyword: string]: (value: unknown) => boolean } = {
+  $defs: isRecord,
+  $ref: (value) => typeof value === "string",
+  $schema: (value) => typeof value === "string",
+  additionalProperties: (value) => isRecord(value) || isFlag(value),
+  allOf: Array.isArray,
+  anyOf: Array.isArray,
+  definitions: isRecord,
+  oneOf: Array.isArray,
+  patternProperties: isRecord,
+  properties: isRecord,
+  required: Array.isArray,
+  unevaluatedProperties: (value) => isRecord(value) || isFlag(value)
+}
+
+const isJsonSchema = (input: Json.JsonObject): boolean => {
+  const { type } = input
+  if (type !== undefined) return typeof type === "string" ? isType(type) : Array.isArray(type) && type.every(isType)
+  return Object.entries(keywords).some(([keyword, isUsable]) => isUsable(input[keyword]))
+}
+
+const types = new Set<unknown>(["object", "array", "string", "number", "integer", "boolean", "null"])
+
+/** Types are known in any case: schemas in Gemini's own form have them in capitals. */
+const lower = (type: unknown): unknown => typeof type === "string" ? type.toLowerCase() : type
+
+const isType = (type: unknown): boolean => types.has(lower(type))
+
+const isSchemaOfAny = (value: unknown): boolean => Schema.isSchema(value) || isStandard(value)
+
+/** Whether a value that a JSON Schema describes may be an object. What is not told rules nothing out. */
+const allowsObject = (schema: unknown, root: Json.JsonObject, depth = 0): boolean => {
+  if (!Json.isObject(schema) || depth > 16) return schema !== false
+  const { $ref, allOf, anyOf, const: only, enum: values, oneOf, type } = schema
+  const inside = (part: unknown): boolean => allowsObject(part, root, depth + 1)
+  const name = localReference.exec(String($ref))?.[1]
+  const definition = name !== undefined && Json.isObject(root["$defs"]) ? root["$defs"][name] : undefined
+  const options = anyOf ?? oneOf
+  return (type === undefined || (Array.isArray(type) ? type : [type]).some((one) => lower(one) === "object")) &&
+    (!("const" in schema) || Json.isObject(only)) && (!Array.isArray(values) || values.some(Json.isObject)) &&
+    (!Array.isArray(options) || options.some(inside)) && (!Array.isArray(allOf) || allOf.every(inside)) &&
+    (definition === undefined || inside(definition))
+}
+
+/** Why a schema cannot be the parameters' own. */
+const noObject = ({ type }: Json.JsonObject): string => {
+  const what = typeof type === "string" ? `a schema of type "${type}"` : "a schema that no object fits"
+  return `parameters must be those of an object, and this is ${what}: give it a name, as in { value: … }`
+}
+
+const told = (json: Parameters<any, any>): Result.Result<Parameters<any, any>, string> =>
+  allowsObject(json.jsonSchema, json.jsonSchema)
+    ? Result.succeed({ ...json, jsonSchema: sayingSomething(json.jsonSchema) })
+    : Result.fail(noObject(json.jsonSchema))
+
+const raw = (input: Json.JsonObject): Result.Result<Parameters<any, any>, string> => {
+  const members = Json.isObject(input["properties"]) ? Object.entries(input["properties"]) : []
+  for (const [name, member] of members) {
+    if (isSchemaOfAny(member)) {
+      return Result.fail(
+        `parameters must be a JSON Schema in every part, and properties.${name} is another: give the fields themselves`
+      )
+    }
+    if (!Json.isObject(member) && typeof member !== "boolean") {
+      return Result.fail(`parameters must be a JSON Schema in every part; properties.${name} is ${show(member)}`)
+    }
+  }
+  return allowsObject(input, input)
+    ? Result.succeed({ jsonSchema: input, decode: (value) => objects(Json.copy(value)) })
+    : Result.fail(noObject(input))
+}
+
+const show = (value: unknown): string => JSON.stringify(Json.toJson(value)).slice(0, 100)
+
+/** What a field is that is no Schema. */
+const misfit = (name: string, value: unknown): string => {
+  if (isStandard(value)) return `${name} is a schema of another library: declare the object itself with it`
+  return `${name} must be a Schema, such as Schema.String; got: ${show(value)}`
+}
+
+/** The parameters, or why they cannot be used. */
+export const parameters = (input: unknown): Result.Result<Parameters<any, any>, string> => {
+  if (Schema.isSchema(input)) {
+    if (isEmpty(input)) return Result.succeed(none)
+    return readsObject(input)
+      ? Result.succeed(fromSchema(input))
+      : Result.fail(noObject(fromSchema(input).jsonSchema))
+  }
+  if (isStandard(input)) return Result.flatMap(fromStandard(input), told)
+  if (!Json.isObject(input) || !isPlain(input)) return Result.fail(forms)
+  const fields = Object.entries(input)
+  if (fields.every(([, field]) => Schema.isSchema(field))) {
+    return parameters(Schema.Struct(input as Schema.Struct.Fields))
+  }
+  if (isJsonSchema(input) && !fields.some(([, field]) => isSchemaOfAny(field))) return raw(input)
+  const wrong = fields.flatMap(([name, field]) => Schema.isSchema(field) ? [] : [misfit(name, field)])
+  return Result.fail(`parameters.${wrong[0]}. ${forms}`)
+}
+
+/** Encodes what a handler comes to by the tool's schema for it. */
+export const encoder = (schema: Schema.Constraint): (value: unknown) => Effect.Effect<unknown, unknown, any> => {
+  const encode = once(() => Schema.encodeUnknownEffect(Schema.toCodecJson(schema as Schema.Top)))
+  return (value) => encode()(value)
+}
