@@ -1,29 +1,27 @@
 /**
  * A conversation that is kept: it stops to ask, waits for a person or for another system, and goes on, in this process or
  * the next. A session is plain data, and every operation gives the next one; a store keeps what happened, so that two
- * writers cannot fork it. The thread that a session hands out can be sent to any provider as it is, but for the calls it
- * says it waits for.
+ * writers cannot fork it. Every provider accepts the thread of a session as it is, except for the calls that it waits for.
  *
  * **Details**
  *
  * An operation that the status of the session does not allow is a defect that names the right call; data that does not
  * fit is a typed error. Options are those of one run and are never kept. `context` and `sessionId` are the caller's, else
- * the session's, else the application's.
+ * the session's, else the application's. The functions of data (`answer`, `approve`, `deny`, `append`, ...) also take the
+ * session last.
  *
  * @since 0.1.0
  */
 import * as Effect from "effect/Effect"
-import * as Stream from "effect/Stream"
+import { dual } from "effect/Function"
+import type * as Stream from "effect/Stream"
+import type * as Adapter from "./Adapter.ts"
 import type * as Chat from "./Chat.ts"
 import type * as Event from "./Event.ts"
-import * as SessionPlan from "./internal/session/plan.ts"
-import * as Journal from "./internal/session/record.ts"
-import * as Keeper from "./internal/session/recorder.ts"
-import type * as StreamReducer from "./internal/session/reducer.ts"
+import * as Reducer from "./internal/session/reducer.ts"
 import * as SessionRun from "./internal/session/run.ts"
-import type * as Conversation from "./internal/session/state.ts"
+import type * as SessionState from "./internal/session/state.ts"
 import * as Message from "./Message.ts"
-import type * as Step from "./Step.ts"
 import * as Thread from "./Thread.ts"
 import type * as Tool from "./Tool.ts"
 
@@ -61,7 +59,8 @@ export {
   deny,
   /**
    * Settles every call whose time is up: questions and manual calls by their default, approvals as denied. A session in
-   * which nothing is due is given back as it is. No call is settled by itself, and a late answer fails as `expired`.
+   * which nothing is due is given back as it is. Calls are settled by this function only, and a late answer fails as
+   * `expired`.
    *
    * @category answering
    * @since 0.1.0
@@ -77,13 +76,6 @@ export {
    */
   submitToolResult,
   /**
-   * The same, by the name of the other appending calls.
-   *
-   * @category answering
-   * @since 0.1.0
-   */
-  submitToolResult as appendToolResult,
-  /**
    * Gives several results, up to the first that is refused, with which it fails. In the thread they stand in call order.
    *
    * @category answering
@@ -91,6 +83,8 @@ export {
    */
   submitToolResults
 } from "./internal/session/answers.ts"
+
+export type { ApproveOptions, ToolResult } from "./internal/session/answers.ts"
 
 export {
   /**
@@ -115,6 +109,26 @@ export {
    *
    * It is a function of data, and is not written by itself: within {@link keep} recover in the operation that goes on,
    * `(session) => Session.reply(Session.recover(session), …)`. An operation that only recovers keeps nothing.
+   *
+   * **Example** (Going on after a reply that broke)
+   *
+   * ```ts import.meta.vitest
+   * import * as Effect from "effect/Effect"
+   * import { Message, Session } from "heddle"
+   * import { Script } from "heddle/testing"
+   *
+   * const { finish, streamError, text } = Script
+   * const broken = [text("It is "), streamError("network_error")]
+   * const whole = [text("It is raining."), finish("stop")]
+   *
+   * const program = Effect.gen(function*() {
+   *   const { session } = yield* Session.start([Message.user("Is it raining?")])
+   *   const after = yield* Session.reply(Session.recover(session), "Please say that again.")
+   *   return [session.status, after.result.finalResponse?.outputText]
+   * })
+   *
+   * await Effect.runPromise(Effect.provide(program, Script.layer([broken, whole]))) // => ["error", "It is raining."]
+   * ```
    *
    * @category transitions
    * @since 0.1.0
@@ -144,9 +158,40 @@ export {
   Status
 } from "./internal/session/state.ts"
 
+export type { Options } from "./internal/session/state.ts"
+
 export {
   /**
-   * One thing that happened in a session.
+   * Runs an operation on a session and records what happens as it does.
+   *
+   * **Details**
+   *
+   * What an operation says and answers is written before anything follows from it, and a call before its handler starts. The
+   * first append decides: if the session has been written to since it was read, it fails with `SessionConflict` before
+   * anything has run, and so does every operation but one of those that begin at one version. It fails with a `StoreError`
+   * where something cannot be written, and stops the operation.
+   *
+   * Where the first model call fails before its first event, the operation fails (`AdapterError`), what was said counts as
+   * not said, and the session is not in error. From the first event on it succeeds, with the outcome `Failed`, and the
+   * session is in status `error`.
+   *
+   * **Gotchas**
+   *
+   * After an operation that failed or was interrupted the session has been written to: load it again before the next.
+   *
+   * @category keeping
+   * @since 0.1.0
+   */
+  keep,
+  /**
+   * The same for the events of an operation. Load the session again when the stream has ended.
+   *
+   * @category keeping
+   * @since 0.1.0
+   */
+  keepStream,
+  /**
+   * One thing that happened in a session, as a store keeps it.
    *
    * @category schemas
    * @since 0.1.0
@@ -170,7 +215,7 @@ export {
   Store,
   /**
    * A store could not do what it was asked: it was `unavailable`, or holds what is no journal (`unreadable`). After a failed
-   * append, reading tells whether the records are there.
+   * append, reading shows whether the records are there.
    *
    * @category errors
    * @since 0.1.0
@@ -178,37 +223,32 @@ export {
   StoreError
 } from "./internal/session/record.ts"
 
-export type { Entry, Interrupted, Service as StoreService } from "./internal/session/record.ts"
+export type {
+  Entry,
+  Interrupted,
+  InterruptedCall,
+  Kept,
+  Outcome,
+  Service as StoreService
+} from "./internal/session/record.ts"
 
 export {
   /**
-   * Runs an operation on a session and writes down what happens as it does.
+   * The reducer after an event. The given one is not changed.
    *
-   * **Details**
-   *
-   * What an operation says and answers is written before anything follows from it, and a call before its handler starts. If
-   * the session has been written to since it was read, it fails with `SessionConflict` before anything has run. It fails
-   * with a `StoreError` where something cannot be written, and stops the operation.
-   *
-   * Where the first model call fails before its first event, the operation fails (`AdapterError`), what was said counts as
-   * not said, and the session is not in error. From the first event on it succeeds, with the outcome `Failed`, and the
-   * session is in status `error`.
-   *
-   * **Gotchas**
-   *
-   * After an operation that failed or was interrupted the session has been written to: load it again before the next.
-   *
-   * @category keeping
+   * @category folding
    * @since 0.1.0
    */
-  keep,
+  applyEvent,
   /**
-   * The same for the events of an operation. Load the session again when the stream has ended.
+   * The session after a stream, and its result. A whole run gives the session that the operation gives. A run that was cut
+   * is cancelled and leaves what was whole of it; a step that was cut leaves the session as it was, except for approved
+   * calls that had begun. Asking twice gives the same.
    *
-   * @category keeping
+   * @category folding
    * @since 0.1.0
    */
-  keepStream,
+  finalize,
   /**
    * The session with this id as the store has it, if there is one; `undefined` else. Fails with a `StoreError`.
    *
@@ -220,6 +260,13 @@ export {
    */
   load,
   /**
+   * The fold from the events of an operation to the session after it. Dies for a mode other than `"chat"` and `"step"`.
+   *
+   * @category folding
+   * @since 0.1.0
+   */
+  make as reducer,
+  /**
    * The session with this id, begun with the options if there is none. Of two that begin it at once both get the same one.
    * It has `interrupted` as {@link load} has.
    *
@@ -227,87 +274,11 @@ export {
    * @since 0.1.0
    */
   open
-} from "./internal/session/recorder.ts"
-
-export type { Kept, Outcome } from "./internal/session/recorder.ts"
-
-export {
-  /**
-   * The reducer after an event.
-   *
-   * @category folding
-   * @since 0.1.0
-   */
-  applyEvent,
-  /**
-   * The session after a stream, whole or cut, and its result.
-   *
-   * @category folding
-   * @since 0.1.0
-   */
-  finalize,
-  /**
-   * The fold from the events of an operation to the session after it.
-   *
-   * @category folding
-   * @since 0.1.0
-   */
-  make as reducer
 } from "./internal/session/reducer.ts"
 
-export type { StreamReducer } from "./internal/session/reducer.ts"
+export type { Done, Mode, StreamReducer } from "./internal/session/reducer.ts"
 
-/**
- * What makes a store of your own: the text of a record and back, and reading page by page.
- *
- * @category encoding
- * @since 0.1.0
- */
-export const Texts = { toText: Journal.toText, fromText: Journal.fromText, pages: Journal.pages }
-
-type Session = Conversation.Session
-
-type Tools = ReadonlyArray<Tool.Any>
-
-type Options<T extends Tools, E, R, RHalt, REvent> = Chat.Options<T, E, R, RHalt, REvent>
-
-/**
- * What an operation came to: the session after it, and the result of its run.
- *
- * @category models
- * @since 0.1.0
- */
-export type Done<M extends StreamReducer.Mode = "chat"> = StreamReducer.Finalized<M>
-
-/**
- * Why an operation could not be done. The caller's session is as it was, and no approved call of it has run: once one
- * has, a model that cannot be asked ends the operation with outcome `Failed`, so that its answer is kept.
- *
- * @category errors
- * @since 0.1.0
- */
-export type Failure = SessionRun.Failure
-
-type Events<T extends Tools, E, R> = Stream.Stream<
-  Event.Event,
-  Failure | E | Tool.Fatal<T[number]>,
-  R | Step.Services<T>
->
-
-type Running<M extends StreamReducer.Mode, T extends Tools, E, R> = Effect.Effect<
-  Done<M>,
-  Failure | E | Tool.Fatal<T[number]>,
-  R | Step.Services<T>
->
-
-type Seen<M extends StreamReducer.Mode> = (run: SessionRun.Run<M>) => void
-
-/** The events of an operation that is checked when it begins. */
-const checked = <M extends StreamReducer.Mode, T extends Tools, E, R, RHalt, REvent>(
-  plan: Effect.Effect<SessionRun.Plan<M>, Failure>,
-  options: Options<T, E, R, RHalt, REvent>,
-  seen?: Seen<M>
-): Events<T, E, R | RHalt | REvent> => Stream.unwrap(Effect.map(plan, (plan) => SessionRun.stream(plan, options, seen)))
+export type { Failure } from "./internal/session/run.ts"
 
 /**
  * The events of {@link start}.
@@ -315,10 +286,20 @@ const checked = <M extends StreamReducer.Mode, T extends Tools, E, R, RHalt, REv
  * @category streams
  * @since 0.1.0
  */
-export const streamStart = <const T extends Tools = [], E = never, R = never, RHalt = never, REvent = never>(
-  input: Session | Thread.Input,
-  options: Options<T, E, R, RHalt, REvent> = {}
-): Events<T, E, R | RHalt | REvent> => checked(SessionPlan.starting(input), options)
+export const streamStart = <
+  const T extends ReadonlyArray<Tool.Any> = [],
+  E = never,
+  R = never,
+  RHalt = never,
+  REvent = never
+>(
+  input: SessionState.Session | Thread.Input,
+  options: Chat.Options<T, E, R, RHalt, REvent> = {}
+): Stream.Stream<
+  Event.Event,
+  SessionRun.Failure | E | Tool.Fatal<T[number]>,
+  Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent
+> => SessionRun.stream(SessionRun.starting(input), options)
 
 /**
  * Runs a session, a thread or messages. A session keeps its id, context and metadata.
@@ -326,19 +307,34 @@ export const streamStart = <const T extends Tools = [], E = never, R = never, RH
  * @category running
  * @since 0.1.0
  */
-export const start = <const T extends Tools = [], E = never, R = never, RHalt = never, REvent = never>(
-  input: Session | Thread.Input,
-  options: Options<T, E, R, RHalt, REvent> = {}
-): Running<"chat", T, E, R | RHalt | REvent> =>
-  SessionRun.awaited((seen) => checked(SessionPlan.starting(input), options, seen))
+export const start = <
+  const T extends ReadonlyArray<Tool.Any> = [],
+  E = never,
+  R = never,
+  RHalt = never,
+  REvent = never
+>(
+  input: SessionState.Session | Thread.Input,
+  options: Chat.Options<T, E, R, RHalt, REvent> = {}
+): Effect.Effect<
+  Reducer.Done,
+  SessionRun.Failure | E | Tool.Fatal<T[number]>,
+  Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent
+> => SessionRun.awaited(SessionRun.starting(input), options)
 
 /**
  * How the user is replied for: the options of the run, and what becomes of the calls that wait.
  *
- * @category models
+ * @category options
  * @since 0.1.0
  */
-export interface ReplyOptions<T extends Tools, E, R, RHalt, REvent> extends Options<T, E, R, RHalt, REvent> {
+export interface ReplyOptions<
+  T extends ReadonlyArray<Tool.Any> = ReadonlyArray<Tool.Any>,
+  E = never,
+  R = never,
+  RHalt = R,
+  REvent = R
+> extends Chat.Options<T, E, R, RHalt, REvent> {
   /**
    * What becomes of calls that still wait for an answer when the user speaks. By default a reply while an approval is
    * pending fails with the `SessionError` `approval_pending`. `"deny"` answers every call that waits as denied, and goes
@@ -353,11 +349,21 @@ export interface ReplyOptions<T extends Tools, E, R, RHalt, REvent> extends Opti
  * @category streams
  * @since 0.1.0
  */
-export const streamReply = <const T extends Tools = [], E = never, R = never, RHalt = never, REvent = never>(
-  session: Session,
+export const streamReply = <
+  const T extends ReadonlyArray<Tool.Any> = [],
+  E = never,
+  R = never,
+  RHalt = never,
+  REvent = never
+>(
+  session: SessionState.Session,
   content: Message.Content,
   { pending, ...options }: ReplyOptions<T, E, R, RHalt, REvent> = {}
-): Events<T, E, R | RHalt | REvent> => checked(SessionPlan.replying(session, content, pending), options)
+): Stream.Stream<
+  Event.Event,
+  SessionRun.Failure | E | Tool.Fatal<T[number]>,
+  Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent
+> => SessionRun.stream(SessionRun.replying(session, content, pending), options)
 
 /**
  * Says what the user says: the answer to the question that waits, or something new. Where the question was asked in words,
@@ -368,12 +374,21 @@ export const streamReply = <const T extends Tools = [], E = never, R = never, RH
  * @category running
  * @since 0.1.0
  */
-export const reply = <const T extends Tools = [], E = never, R = never, RHalt = never, REvent = never>(
-  session: Session,
+export const reply = <
+  const T extends ReadonlyArray<Tool.Any> = [],
+  E = never,
+  R = never,
+  RHalt = never,
+  REvent = never
+>(
+  session: SessionState.Session,
   content: Message.Content,
   { pending, ...options }: ReplyOptions<T, E, R, RHalt, REvent> = {}
-): Running<"chat", T, E, R | RHalt | REvent> =>
-  SessionRun.awaited((seen) => checked(SessionPlan.replying(session, content, pending), options, seen))
+): Effect.Effect<
+  Reducer.Done,
+  SessionRun.Failure | E | Tool.Fatal<T[number]>,
+  Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent
+> => SessionRun.awaited(SessionRun.replying(session, content, pending), options)
 
 /**
  * The events of `Session.continue`.
@@ -381,19 +396,32 @@ export const reply = <const T extends Tools = [], E = never, R = never, RHalt = 
  * @category streams
  * @since 0.1.0
  */
-export const streamContinue = <const T extends Tools = [], E = never, R = never, RHalt = never, REvent = never>(
-  session: Session,
+export const streamContinue = <
+  const T extends ReadonlyArray<Tool.Any> = [],
+  E = never,
+  R = never,
+  RHalt = never,
+  REvent = never
+>(
+  session: SessionState.Session,
   message: Message.Input | null = null,
-  options: Options<T, E, R, RHalt, REvent> = {}
-): Events<T, E, R | RHalt | REvent> => checked(SessionPlan.continuing(session, message), options)
+  options: Chat.Options<T, E, R, RHalt, REvent> = {}
+): Stream.Stream<
+  Event.Event,
+  SessionRun.Failure | E | Tool.Fatal<T[number]>,
+  Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent
+> => SessionRun.stream(SessionRun.continuing(session, message), options)
 
 /** Public as `Session.continue`. */
-const continue_ = <const T extends Tools = [], E = never, R = never, RHalt = never, REvent = never>(
-  session: Session,
+const continue_ = <const T extends ReadonlyArray<Tool.Any> = [], E = never, R = never, RHalt = never, REvent = never>(
+  session: SessionState.Session,
   message: Message.Input | null = null,
-  options: Options<T, E, R, RHalt, REvent> = {}
-): Running<"chat", T, E, R | RHalt | REvent> =>
-  SessionRun.awaited((seen) => checked(SessionPlan.continuing(session, message), options, seen))
+  options: Chat.Options<T, E, R, RHalt, REvent> = {}
+): Effect.Effect<
+  Reducer.Done,
+  SessionRun.Failure | E | Tool.Fatal<T[number]>,
+  Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent
+> => SessionRun.awaited(SessionRun.continuing(session, message), options)
 
 export {
   /**
@@ -411,10 +439,20 @@ export {
  * @category streams
  * @since 0.1.0
  */
-export const streamStep = <const T extends Tools = [], E = never, R = never, RHalt = never, REvent = never>(
-  session: Session,
-  options: Options<T, E, R, RHalt, REvent> = {}
-): Events<T, E, R | RHalt | REvent> => checked(SessionPlan.stepping(session), options)
+export const streamStep = <
+  const T extends ReadonlyArray<Tool.Any> = [],
+  E = never,
+  R = never,
+  RHalt = never,
+  REvent = never
+>(
+  session: SessionState.Session,
+  options: Chat.Options<T, E, R, RHalt, REvent> = {}
+): Stream.Stream<
+  Event.Event,
+  SessionRun.Failure | E | Tool.Fatal<T[number]>,
+  Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent
+> => SessionRun.stream(SessionRun.stepping(session), options)
 
 /**
  * One turn of the model and its tools. Where calls were approved, they are the step.
@@ -422,11 +460,14 @@ export const streamStep = <const T extends Tools = [], E = never, R = never, RHa
  * @category running
  * @since 0.1.0
  */
-export const step = <const T extends Tools = [], E = never, R = never, RHalt = never, REvent = never>(
-  session: Session,
-  options: Options<T, E, R, RHalt, REvent> = {}
-): Running<"step", T, E, R | RHalt | REvent> =>
-  SessionRun.awaited((seen) => checked(SessionPlan.stepping(session), options, seen))
+export const step = <const T extends ReadonlyArray<Tool.Any> = [], E = never, R = never, RHalt = never, REvent = never>(
+  session: SessionState.Session,
+  options: Chat.Options<T, E, R, RHalt, REvent> = {}
+): Effect.Effect<
+  Reducer.Done<"step">,
+  SessionRun.Failure | E | Tool.Fatal<T[number]>,
+  Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent
+> => SessionRun.awaited(SessionRun.stepping(session), options)
 
 /**
  * The session with messages at its end. Dies where calls wait or are approved: their answers come first.
@@ -434,22 +475,41 @@ export const step = <const T extends Tools = [], E = never, R = never, RHalt = n
  * @category combinators
  * @since 0.1.0
  */
-export const append = (
-  session: Session,
+export const append: {
+  (
+    messages: ReadonlyArray<Message.Input>
+  ): (session: SessionState.Session) => Effect.Effect<SessionState.Session, SessionState.SessionError>
+  (
+    session: SessionState.Session,
+    messages: ReadonlyArray<Message.Input>
+  ): Effect.Effect<SessionState.Session, SessionState.SessionError>
+} = dual(2, (
+  session: SessionState.Session,
   messages: ReadonlyArray<Message.Input>
-): Effect.Effect<Session, Conversation.SessionError> =>
+): Effect.Effect<SessionState.Session, SessionState.SessionError> =>
   Effect.andThen(
-    SessionPlan.appending(session),
-    Keeper.happened(session, { _tag: "MessagesAppended", messages: Thread.fromMessages(messages).messages })
-  )
+    SessionRun.appending(session),
+    Reducer.happened(session, { _tag: "MessagesAppended", messages: Thread.fromMessages(messages).messages })
+  ))
 
 /**
- * The session with a user message at its end.
+ * The session with a user message at its end. Dies like {@link append}.
  *
  * @category combinators
  * @since 0.1.0
  */
-export const appendUser = (session: Session, content: Message.Content) => append(session, [Message.user(content)])
+export const appendUser: {
+  (
+    content: Message.Content
+  ): (session: SessionState.Session) => Effect.Effect<SessionState.Session, SessionState.SessionError>
+  (
+    session: SessionState.Session,
+    content: Message.Content
+  ): Effect.Effect<SessionState.Session, SessionState.SessionError>
+} = dual(2, (
+  session: SessionState.Session,
+  content: Message.Content
+): Effect.Effect<SessionState.Session, SessionState.SessionError> => append(session, [Message.user(content)]))
 
 /**
  * The messages of a session.
@@ -457,12 +517,13 @@ export const appendUser = (session: Session, content: Message.Content) => append
  * @category getters
  * @since 0.1.0
  */
-export const messages = (session: Session): ReadonlyArray<Message.Message> => session.thread.messages
+export const messages = (session: SessionState.Session): ReadonlyArray<Message.Message> => session.thread.messages
 
 /**
- * The calls that somebody has to run or to allow.
+ * The calls that the caller has to run or to allow.
  *
  * @category getters
  * @since 0.1.0
  */
-export const pendingToolCalls = (session: Session): ReadonlyArray<Message.ToolCall> => session.pendingToolCalls
+export const pendingToolCalls = (session: SessionState.Session): ReadonlyArray<Message.ToolCall> =>
+  session.pendingToolCalls

@@ -8,6 +8,7 @@ import * as Layer from "effect/Layer"
 import * as Stream from "effect/Stream"
 import { Message, Session } from "heddle"
 import { Conformance, StoreSuite } from "heddle/testing"
+import * as Records from "../src/internal/session/record.ts"
 
 const said = (text: string): Session.Record => ({ _tag: "MessagesAppended", messages: [Message.user(text)] })
 
@@ -51,7 +52,7 @@ describe("a store that has a session's version and not its records", () => {
 })
 
 describe("the text of a record", () => {
-  const { fromText, toText } = Session.Texts
+  const { fromText, toText } = Records
 
   it.effect("M-26: says its version, and is refused at another; one that says none is read anywhere", () =>
     Effect.gen(function*() {
@@ -69,7 +70,7 @@ describe("the text of a record", () => {
 })
 
 describe("a long journal", () => {
-  const { fromText, toText } = Session.Texts
+  const { fromText, toText } = Records
 
   /** One turn with a tool call, as a run writes it. */
   const turn = (n: number): ReadonlyArray<Session.Record> => {

@@ -26,7 +26,7 @@ import * as Layer from "effect/Layer"
 import * as Migrator from "effect/sql/Migrator"
 import * as SqlClient from "effect/sql/SqlClient"
 import type * as SqlError from "effect/sql/SqlError"
-import * as Journal from "../internal/session/record.ts"
+import * as Records from "../internal/session/record.ts"
 import * as SqliteClient from "./SqliteClient.ts"
 
 const tables = Effect.gen(function*() {
@@ -62,16 +62,16 @@ interface Row extends Versioned {
   readonly record: string
 }
 
-type Operation = Journal.StoreError["operation"]
+type Operation = Records.StoreError["operation"]
 
 const unavailable = (operation: Operation, id: string) => (cause: SqlError.SqlError) =>
-  new Journal.StoreError({ reason: "unavailable", operation, id, cause })
+  new Records.StoreError({ reason: "unavailable", operation, id, cause })
 
 /** The texts of a page, up to the first gap: what is read behind it would stand in another record's place. */
 const inPlace = (id: string, after: number, rows: ReadonlyArray<Row>) => {
   const gap = rows.findIndex(({ version }, index) => version !== after + index + 1)
   return gap < 0 ? Effect.succeed(rows.map(({ record }) => record)) : Effect.fail(
-    new Journal.StoreError({
+    new Records.StoreError({
       reason: "unreadable",
       operation: "read",
       id,
@@ -93,7 +93,7 @@ const appending =
         } ON CONFLICT (id) DO NOTHING RETURNING version`
         : sql`UPDATE heddle_journals SET version = ${version} WHERE id = ${key} AND version = ${expected} RETURNING version`
       if (moved.length === 0) {
-        return yield* new Journal.SessionConflict({ id, expected, actual: yield* currentVersion(key) })
+        return yield* new Records.SessionConflict({ id, expected, actual: yield* currentVersion(key) })
       }
       const rows = texts.map((record, index) => ({ id: key, version: expected + index + 1, record }))
       yield* Effect.forEach(
@@ -114,7 +114,7 @@ const isolation = (sql: SqlClient.SqlClient): string | undefined =>
  * @category constructors
  * @since 0.1.0
  */
-export const make: Effect.Effect<Journal.Service, never, SqlClient.SqlClient> = Effect.gen(function*() {
+export const make: Effect.Effect<Records.Service, never, SqlClient.SqlClient> = Effect.gen(function*() {
   const sql = yield* client
   const begin = isolation(sql)
   const currentVersion = (key: string) =>
@@ -122,7 +122,7 @@ export const make: Effect.Effect<Journal.Service, never, SqlClient.SqlClient> = 
   const commit = appending(sql, currentVersion)
   return {
     append: (id, expected, records) =>
-      Journal.toTexts(id, expected, records).pipe(
+      Records.toTexts(id, expected, records).pipe(
         Effect.flatMap((texts) =>
           commit(id, expected, texts).pipe(
             Effect.provideService(SqlClient.BeginTransaction, begin),
@@ -132,7 +132,7 @@ export const make: Effect.Effect<Journal.Service, never, SqlClient.SqlClient> = 
       ),
     version: (id) => Effect.mapError(currentVersion(keyOf(id)), unavailable("version", id)),
     read: (id, from = 0) =>
-      Journal.pages(id, from, (after, limit) =>
+      Records.pages(id, from, (after, limit) =>
         sql<Row>`SELECT version, record FROM heddle_records
           WHERE id = ${keyOf(id)} AND version > ${after} ORDER BY version LIMIT ${limit}`.pipe(
           Effect.mapError(unavailable("read", id)),
@@ -147,8 +147,8 @@ export const make: Effect.Effect<Journal.Service, never, SqlClient.SqlClient> = 
  * @category layers
  * @since 0.1.0
  */
-export const layer: Layer.Layer<Journal.Store, Migrator.MigrationError | SqlError.SqlError, SqlClient.SqlClient> = Layer
-  .effect(Journal.Store, Effect.andThen(migrate, make))
+export const layer: Layer.Layer<Records.Store, Migrator.MigrationError | SqlError.SqlError, SqlClient.SqlClient> = Layer
+  .effect(Records.Store, Effect.andThen(migrate, make))
 
 /**
  * The store in a SQLite file, over Node's own SQLite (22.13 or later).
@@ -175,5 +175,5 @@ export const layer: Layer.Layer<Journal.Store, Migrator.MigrationError | SqlErro
  */
 export const layerSqlite = (
   options: SqliteClient.Options
-): Layer.Layer<Journal.Store, Migrator.MigrationError | SqlError.SqlError> =>
+): Layer.Layer<Records.Store, Migrator.MigrationError | SqlError.SqlError> =>
   Layer.provide(layer, SqliteClient.layer(options))

@@ -11,42 +11,42 @@ import * as Exit from "effect/Exit"
 import * as Option from "effect/Option"
 import * as Random from "effect/Random"
 import * as Stream from "effect/Stream"
-import * as Journal from "../internal/session/record.ts"
-import * as Conversation from "../internal/session/state.ts"
+import * as Records from "../internal/session/record.ts"
+import * as SessionState from "../internal/session/state.ts"
 import * as Message from "../Message.ts"
 import * as Conformance from "./Conformance.ts"
 
-type Records = Arr.NonEmptyReadonlyArray<Journal.Record>
+type Records = Arr.NonEmptyReadonlyArray<Records.Record>
 
-const said = (text: string): Journal.Record => ({ _tag: "MessagesAppended", messages: [Message.user(text)] })
+const said = (text: string): Records.Record => ({ _tag: "MessagesAppended", messages: [Message.user(text)] })
 
-const texts = (entries: ReadonlyArray<Journal.Entry>): ReadonlyArray<string> =>
+const texts = (entries: ReadonlyArray<Records.Entry>): ReadonlyArray<string> =>
   entries.map(({ record }) =>
     record._tag === "MessagesAppended" ? record.messages.map(Message.text).join() : record._tag
   )
 
 const mint = Effect.map(Random.Random, (random) => `session-${random.nextDoubleUnsafe().toString(36).slice(2)}`)
 
-const conflict = <A, E>(exit: Exit.Exit<A, E>): Journal.SessionConflict | undefined => {
+const conflict = <A, E>(exit: Exit.Exit<A, E>): Records.SessionConflict | undefined => {
   const error = Option.getOrUndefined(Exit.findErrorOption(exit))
-  return error instanceof Journal.SessionConflict ? error : undefined
+  return error instanceof Records.SessionConflict ? error : undefined
 }
 
 /** A case with a store and a session that has not been written. */
 const of = (
   name: string,
-  body: (store: Journal.Service, id: string) => Effect.Effect<unknown, unknown>
-): Conformance.Case<Journal.Store> =>
+  body: (store: Records.Service, id: string) => Effect.Effect<unknown, unknown>
+): Conformance.Case<Records.Store> =>
   Conformance.make(
     name,
     Effect.gen(function*() {
-      return yield* body(yield* Journal.Store, yield* mint)
+      return yield* body(yield* Records.Store, yield* mint)
     })
   )
 
-const read = (store: Journal.Service, id: string, after?: number) => Stream.runCollect(store.read(id, after))
+const read = (store: Records.Service, id: string, after?: number) => Stream.runCollect(store.read(id, after))
 
-const versions: Conformance.Suite<Journal.Store> = [
+const versions: Conformance.Suite<Records.Store> = [
   of("a session that was never written is at version 0 and has no records", (store, id) =>
     Effect.gen(function*() {
       yield* Conformance.equals("version", yield* store.version(id), 0)
@@ -78,7 +78,7 @@ const versions: Conformance.Suite<Journal.Store> = [
     }))
 ]
 
-const conflicts: Conformance.Suite<Journal.Store> = [
+const conflicts: Conformance.Suite<Records.Store> = [
   of(
     "append at another version is a SessionConflict that names both, and appends nothing",
     (store, id) =>
@@ -135,7 +135,7 @@ const conflicts: Conformance.Suite<Journal.Store> = [
 
 const toolCall = { ...Message.toolCall("c0", "pay", { amount: 12.5, to: { name: "Åsa" } }), rawArguments: "{}" }
 
-const session = Conversation.make({
+const session = SessionState.make({
   id: "kept",
   context: { nested: { list: [1, null, "two"] } },
   metadata: { "a.b": true }
@@ -202,7 +202,7 @@ const everyKind: Records = [
   { _tag: "MessagesAppended", messages: [] }
 ]
 
-const contents: Conformance.Suite<Journal.Store> = [
+const contents: Conformance.Suite<Records.Store> = [
   of("every kind of record comes back as it went in", (store, id) =>
     Effect.gen(function*() {
       yield* store.append(id, 0, everyKind)
@@ -270,4 +270,4 @@ const contents: Conformance.Suite<Journal.Store> = [
  * @category suites
  * @since 0.1.0
  */
-export const all: Conformance.Suite<Journal.Store> = [...versions, ...conflicts, ...contents]
+export const all: Conformance.Suite<Records.Store> = [...versions, ...conflicts, ...contents]

@@ -1,42 +1,41 @@
 /**
- * How what a session waits for gets its answer: each call by its own id, in any order, and each once. An answer changes
- * data and runs nothing; it is checked first, and what does not fit leaves the session as it was. Public as `Session`.
+ * How an open call gets its answer: each by its own id, in any order, and once. An answer changes data and runs nothing. It
+ * is checked first, and one that does not fit leaves the session as it was. Public as `Session`.
  *
  * @since 0.1.0
  */
 import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
+import { dual } from "effect/Function"
 import type * as Event from "../../Event.ts"
 import type * as Message from "../../Message.ts"
 import * as Outcomes from "../declare/outcome.ts"
 import * as Questions from "../declare/question.ts"
 import * as CallArguments from "../hear/callArguments.ts"
 import * as Json from "../json.ts"
-import * as Keeper from "./recorder.ts"
-import * as Conversation from "./state.ts"
+import * as Reducer from "./reducer.ts"
+import * as SessionState from "./state.ts"
 
-type Session = Conversation.Session
+type Session = SessionState.Session
 
-const failed = (reason: Conversation.SessionError["reason"], detail: string, toolCallId?: string) =>
-  new Conversation.SessionError({
+/** Whether the session stands first among the arguments of a function that takes an id behind it. */
+const hasSession = ({ 0: first }: IArguments): boolean => typeof first !== "string"
+
+const failed = (reason: SessionState.SessionError["reason"], detail: string, toolCallId?: string) =>
+  new SessionState.SessionError({
     reason,
     detail,
     ...(toolCallId === undefined ? {} : { metadata: { toolCallId } })
   })
 
-/**
- * Refuses a session whose last run broke.
- *
- * @category checks
- * @since 0.1.0
- */
-export const usable = (session: Session): Effect.Effect<void, Conversation.SessionError> =>
+/** Refuses a session whose last run broke. */
+export const usable = (session: Session): Effect.Effect<void, SessionState.SessionError> =>
   session.status === "error"
     ? failed("session_in_error_state", "the last run broke: see metadata.error, and call Session.recover to go on")
     : Effect.void
 
-/** The call that waits under an id, if its time is not up. */
-const find = (session: Session, id: string): Effect.Effect<Event.Suspension, Conversation.SessionError> =>
+/** The open call with an id, if its time is not up. */
+const find = (session: Session, id: string): Effect.Effect<Event.Suspension, SessionState.SessionError> =>
   Effect.gen(function*() {
     yield* usable(session)
     const suspension = session.suspensions.find((suspension) => suspension.id === id)
@@ -51,35 +50,30 @@ const find = (session: Session, id: string): Effect.Effect<Event.Suspension, Con
     return suspension
   })
 
-/**
- * The answer to the call that waits under an id, as a content counts. Refuses one that does not fit.
- *
- * @category checks
- * @since 0.1.0
- */
+/** What a content comes to as the answer to an open call. Refuses one that does not fit. */
 export const answerTo = (
   session: Session,
   id: string,
   content: unknown
-): Effect.Effect<unknown, Conversation.SessionError> =>
+): Effect.Effect<unknown, SessionState.SessionError> =>
   Effect.flatMap(find(session, id), (suspension) => fitting(suspension, content))
 
-const settle = (session: Session, id: string, answer: Conversation.Answer): Effect.Effect<Session> =>
-  Keeper.happened(session, { _tag: "Answered", id, answer })
+const settle = (session: Session, id: string, answer: SessionState.Answer): Effect.Effect<Session> =>
+  Reducer.happened(session, { _tag: "Answered", id, answer })
 
-/** What can be read of a value by `read`, which may throw: a value may be an object of foreign code, or a revoked proxy. */
-const readable = <A>(id: string, what: string, read: () => A): Effect.Effect<A, Conversation.SessionError> =>
+/** What `read` reads of a value. It may throw: the value may be an object of foreign code, or a revoked proxy. */
+const readable = <A>(id: string, what: string, read: () => A): Effect.Effect<A, SessionState.SessionError> =>
   Effect.try({ try: read, catch: () => failed("invalid_answer", `the ${what} cannot be read`, id) })
 
 /**
- * The answer as it counts: one that fits the type of the question. A text that is JSON may be meant as such. It is plain
- * JSON from here on, so that a session is the same whether a store has had it or not: a list of parts has lost the mark of
- * `Tool.content`, a date is a text, and what has no value is `null`.
+ * The answer, if it fits the schema of the question. A text that is JSON is also read as such. The answer is plain JSON
+ * from here on, so that a session is the same whether it was stored or not: a list of parts has lost the mark of
+ * `Tool.content`, a date is a text, and `undefined` is `null`.
  */
 const fitting = (
   { answerSchema, id }: Event.Suspension,
   given: unknown
-): Effect.Effect<unknown, Conversation.SessionError> =>
+): Effect.Effect<unknown, SessionState.SessionError> =>
   Effect.flatMap(
     readable(id, "answer", () => Json.toJson(Outcomes.partsOf(given) ?? given)),
     (value) =>
@@ -88,25 +82,21 @@ const fitting = (
         : Effect.mapError(Questions.decode(answerSchema, value), (problem) => failed("invalid_answer", problem, id))
   )
 
-/**
- * Answers a question, or gives the result of a manual call. The other calls go on waiting; after the last one the session
- * is idle, and `Session.continue` goes on. Makes no model call.
- *
- * @category answering
- * @since 0.1.0
- */
-export const answer = (
-  session: Session,
-  id: string,
-  value: unknown
-): Effect.Effect<Session, Conversation.SessionError> =>
-  Effect.gen(function*() {
-    const suspension = yield* find(session, id)
-    if (suspension.kind === "approval") {
-      return yield* failed("invalid_answer", "the call waits for Session.approve or Session.deny", id)
-    }
-    return yield* settle(session, id, { _tag: "Value", value: yield* fitting(suspension, value) })
-  })
+/** Answers a question, or gives the result of a manual call. */
+export const answer: {
+  (id: string, value: unknown): (session: Session) => Effect.Effect<Session, SessionState.SessionError>
+  (session: Session, id: string, value: unknown): Effect.Effect<Session, SessionState.SessionError>
+} = dual(
+  hasSession,
+  (session: Session, id: string, value: unknown): Effect.Effect<Session, SessionState.SessionError> =>
+    Effect.gen(function*() {
+      const suspension = yield* find(session, id)
+      if (suspension.kind === "approval") {
+        return yield* failed("invalid_answer", "the call waits for Session.approve or Session.deny", id)
+      }
+      return yield* settle(session, id, { _tag: "Value", value: yield* fitting(suspension, value) })
+    })
+)
 
 const approval = (session: Session, id: string) =>
   Effect.flatMap(find(session, id), ({ kind }) =>
@@ -116,8 +106,8 @@ const approval = (session: Session, id: string) =>
 
 type Arguments = NonNullable<Message.ToolCall["arguments"]>
 
-/** Arguments as plain JSON, like a model's. Refuses those that overflow the stack of what writes or reads them. */
-const writable = (id: string, given: Arguments): Effect.Effect<Arguments, Conversation.SessionError> =>
+/** Arguments as plain JSON, like a model's. Refuses those that are nested too deeply to be written and read again. */
+const writable = (id: string, given: Arguments): Effect.Effect<Arguments, SessionState.SessionError> =>
   Effect.flatMap(
     readable(id, "arguments", () =>
       Json.isDeeper(given, CallArguments.deepest) ? undefined : Json.toJson(given) as Arguments),
@@ -128,48 +118,48 @@ const writable = (id: string, given: Arguments): Effect.Effect<Arguments, Conver
   )
 
 /**
- * Allows a call, with its own arguments or with others, which are decoded like a model's. It runs when the session goes
- * on, once, through the same gates. Arguments that nest deeper than 256 levels are refused; else they are not checked
- * here: those that do not fit are answered as `invalid_arguments` when it runs.
+ * How a call is approved.
  *
- * @category answering
+ * @category options
  * @since 0.1.0
  */
-export const approve = (
-  session: Session,
-  id: string,
-  options: { readonly arguments?: Message.ToolCall["arguments"] } = {}
-): Effect.Effect<Session, Conversation.SessionError> =>
-  Effect.gen(function*() {
-    yield* approval(session, id)
-    const edited = options.arguments === undefined ? {} : { arguments: yield* writable(id, options.arguments) }
-    return yield* settle(session, id, { _tag: "Approved", ...edited })
-  })
+export interface ApproveOptions {
+  /**
+   * The arguments that the call runs with in place of its own, nested at most 256 levels deep. They are decoded when the
+   * call runs, like the model's.
+   */
+  readonly arguments?: Message.ToolCall["arguments"]
+}
 
-/**
- * Refuses a call: it is answered as `denied`, and never runs.
- *
- * @category answering
- * @since 0.1.0
- */
-export const deny = (
-  session: Session,
-  id: string,
-  reason?: string
-): Effect.Effect<Session, Conversation.SessionError> =>
-  Effect.andThen(
-    approval(session, id),
-    settle(session, id, { _tag: "Denied", ...(reason === undefined ? {} : { reason }) })
-  )
+/** Allows a call, with its own arguments or with others. */
+export const approve: {
+  (id: string, options?: ApproveOptions): (session: Session) => Effect.Effect<Session, SessionState.SessionError>
+  (session: Session, id: string, options?: ApproveOptions): Effect.Effect<Session, SessionState.SessionError>
+} = dual(
+  hasSession,
+  (session: Session, id: string, options: ApproveOptions = {}): Effect.Effect<Session, SessionState.SessionError> =>
+    Effect.gen(function*() {
+      yield* approval(session, id)
+      const edited = options.arguments === undefined ? {} : { arguments: yield* writable(id, options.arguments) }
+      return yield* settle(session, id, { _tag: "Approved", ...edited })
+    })
+)
 
-/**
- * Settles every call whose time is up: questions and manual calls by their default, approvals as denied. A session in
- * which nothing is due is given back as it is.
- *
- * @category answering
- * @since 0.1.0
- */
-export const expire = (session: Session): Effect.Effect<Session, Conversation.SessionError> =>
+/** Refuses a call: it is answered as `denied`, and never runs. */
+export const deny: {
+  (id: string, reason?: string): (session: Session) => Effect.Effect<Session, SessionState.SessionError>
+  (session: Session, id: string, reason?: string): Effect.Effect<Session, SessionState.SessionError>
+} = dual(
+  hasSession,
+  (session: Session, id: string, reason?: string): Effect.Effect<Session, SessionState.SessionError> =>
+    Effect.andThen(
+      approval(session, id),
+      settle(session, id, { _tag: "Denied", ...(reason === undefined ? {} : { reason }) })
+    )
+)
+
+/** Settles every open call whose time is up. */
+export const expire = (session: Session): Effect.Effect<Session, SessionState.SessionError> =>
   Effect.gen(function*() {
     yield* usable(session)
     const now = yield* Clock.currentTimeMillis
@@ -180,42 +170,50 @@ export const expire = (session: Session): Effect.Effect<Session, Conversation.Se
     return settled
   })
 
-/**
- * Gives the result of a manual call. Dies where nothing of the kind waits or has waited.
- *
- * @category answering
- * @since 0.1.0
- */
-export const submitToolResult = (
-  session: Session,
-  id: string,
-  content: unknown
-): Effect.Effect<Session, Conversation.SessionError> =>
-  Effect.gen(function*() {
-    yield* usable(session)
-    if (session.pendingToolCalls.length === 0 && !session.answered.includes(id)) {
-      return yield* Effect.die(
-        new Error(`Session.submitToolResult: the session is ${session.status} and waits for no tool result`)
-      )
-    }
-    const { kind } = yield* find(session, id)
-    return kind === "manual"
-      ? yield* answer(session, id, content)
-      : yield* failed("invalid_answer", `call ${JSON.stringify(id)} is no manual call`, id)
-  })
+/** Gives the result of a manual call. Dies where no call waits for a result or has waited for one. */
+export const submitToolResult: {
+  (id: string, content: unknown): (session: Session) => Effect.Effect<Session, SessionState.SessionError>
+  (session: Session, id: string, content: unknown): Effect.Effect<Session, SessionState.SessionError>
+} = dual(
+  hasSession,
+  (session: Session, id: string, content: unknown): Effect.Effect<Session, SessionState.SessionError> =>
+    Effect.gen(function*() {
+      yield* usable(session)
+      if (session.pendingToolCalls.length === 0 && !session.answered.includes(id)) {
+        return yield* Effect.die(
+          new Error(`Session.submitToolResult: the session is ${session.status} and waits for no tool result`)
+        )
+      }
+      const { kind } = yield* find(session, id)
+      return kind === "manual"
+        ? yield* answer(session, id, content)
+        : yield* failed("invalid_answer", `call ${JSON.stringify(id)} is no manual call`, id)
+    })
+)
 
 /**
- * Gives several results, one after the other, up to the first that is refused. In the thread they stand in call order.
+ * The result of a manual call.
  *
- * @category answering
+ * @category models
  * @since 0.1.0
  */
-export const submitToolResults = (
-  session: Session,
-  results: ReadonlyArray<{ readonly toolCallId: string; readonly content: unknown }>
-): Effect.Effect<Session, Conversation.SessionError> =>
-  Effect.reduce(
-    results,
-    () => session,
-    (session, { content, toolCallId }) => submitToolResult(session, toolCallId, content)
-  )
+export interface ToolResult {
+  /** The id of the call. */
+  readonly toolCallId: string
+  /** Its result: a text, a list of parts (`Tool.content`), or a value, which is written as JSON. */
+  readonly content: unknown
+}
+
+/** Gives several results, one after the other, up to the first that is refused. */
+export const submitToolResults: {
+  (results: ReadonlyArray<ToolResult>): (session: Session) => Effect.Effect<Session, SessionState.SessionError>
+  (session: Session, results: ReadonlyArray<ToolResult>): Effect.Effect<Session, SessionState.SessionError>
+} = dual(
+  2,
+  (session: Session, results: ReadonlyArray<ToolResult>): Effect.Effect<Session, SessionState.SessionError> =>
+    Effect.reduce(
+      results,
+      () => session,
+      (session, { content, toolCallId }) => submitToolResult(session, toolCallId, content)
+    )
+)

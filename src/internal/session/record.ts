@@ -1,95 +1,160 @@
 /**
- * What happened in a session, record after record, and where it is kept. A journal only grows: its version is the number
- * of its records, and appending says which version it follows, so that of two writers one wins and the other is told.
- * Nothing that was acknowledged is lost, and nothing is written twice. Public as `Session`.
+ * The journal of a session: the records of what happened, the store that keeps them, and the recorder that appends the
+ * records of an operation as it runs. A journal only grows: its version is the number of its records, and an append names
+ * the version that it follows, so that of two writers one fails with a conflict. Public as `Session`.
  *
  * **Details**
  *
- * A journal is written so that a run that was killed can be taken up again by somebody who has nothing else:
+ * A journal is written so that a run that was killed can be taken up by a reader of the journal alone:
  *
- * - `RunStarted` stands before anything of a run, `RunEnded` after all of it. A journal that has the one and not the
- *   other belongs to a run that is under way, or was killed.
- * - `RunFailed` says that a run could not be started: what was said with it counts as not said. One that had come to a
- *   whole step keeps what it had come to.
- * - `RunStarted` has what was said to the session with it. What answers a question that was not asked in words is no
- *   message: `answered` has it. Calls that were approved run first, and `ApprovedAnswered` has
- *   the answer of each that has one now, and the questions that some of them asked; what was said comes behind the last. `QuestionWithdrawn` has the
- *   answer of such a question when the run ends for another reason than to wait.
- * - `ReplyReceived` has the assistant message of a turn before a call of it is acted on (calls of read-only tools, which
- *   may start while the model still speaks, come before it).
- * - `CallStarted` is written before a handler starts: the intent. `CallEnded` has its outcome before anything else
- *   follows from it. A call with both is not run again; one with neither has not begun and can be; one that has only
- *   begun may have had its effect: its `idempotencyKey` lets an idempotent tool be asked again, anything else is for a
- *   person to decide. An approved call that ended with a question waits for its answer, until `expiresAt` if there is one.
- * - `StepCompleted` adds the messages of the turn, all at once, and the calls of it that wait. The thread of a session that is read back is therefore
- *   whole at every version: a call is in it with its answer, or with a suspension, or not at all.
+ * - `RunStarted` precedes every record of a run, and `RunEnded` follows them. A journal with the first and without the
+ *   second belongs to a run that is under way, was interrupted, or was killed.
+ * - `RunFailed` means that a run could not be started: what was said with it counts as not said. A run that had completed
+ *   a step keeps what it came to.
+ * - `RunStarted` has what was said to the session with it. An answer to a question that was not asked in words is no
+ *   message: `answered` has it. Calls that were approved run first, and `ApprovedAnswered` has the answer of each that has
+ *   one now, and the questions that some of them asked; what was said stands behind the last of them. `QuestionWithdrawn`
+ *   has the answer to such a question when the run ends for another reason than to wait.
+ * - `ReplyReceived` has the assistant message of a turn before one of its calls starts (except for calls of read-only
+ *   tools, which may start while the model still streams).
+ * - `CallStarted` is written before a handler starts: the intent. `CallEnded` has its outcome before anything follows from
+ *   it. A call with both is not run again; a call with neither has not started and can be run; a call that has only started
+ *   may have had its effect: its `idempotencyKey` lets an idempotent tool be asked again, and anything else is for a person
+ *   to decide. An approved call that ended with a question is open, until `expiresAt` if there is one.
+ * - `StepCompleted` adds the messages of the turn, all at once, and those of its calls that are open. The thread of a
+ *   session that is read back is therefore whole at every version: a call is in it with its answer, or with a suspension,
+ *   or not at all.
  *
  * @since 0.1.0
  */
 import type * as Arr from "effect/Array"
 import * as Context from "effect/Context"
+import * as Deferred from "effect/Deferred"
+import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
 import * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
+import * as Semaphore from "effect/Semaphore"
 import * as Stream from "effect/Stream"
 import * as Event from "../../Event.ts"
 import * as Message from "../../Message.ts"
-import * as OpenCalls from "../answer/openCalls.ts"
+import * as Settings from "../ask/options.ts"
 import * as Json from "../json.ts"
-import * as Conversation from "./state.ts"
+import { Running } from "../stop/ownedFibers.ts"
+import { Worker } from "../stop/worker.ts"
+import * as SessionState from "./state.ts"
 
-const ofStep = { requestId: Schema.String, stepIndex: Schema.Int }
+const ofRun = {
+  /** The run that the record belongs to. */
+  requestId: Schema.String
+}
+
+const ofStep = {
+  ...ofRun,
+  /** The turn of the run, from 0. */
+  stepIndex: Schema.Int
+}
 
 /**
- * One thing that happened. `Opened` says what the session began with and is the first record of a journal; `Answered`
- * that a suspension was settled, which happens at most once; the others are explained with the journal.
+ * One thing that happened in a session.
  *
  * @category schemas
  * @since 0.1.0
  */
 export const Record = Schema.Union([
-  Schema.TaggedStruct("Opened", { session: Conversation.Session }),
-  Schema.TaggedStruct("MessagesAppended", { messages: Schema.Array(Message.Message) }),
-  Schema.TaggedStruct("Answered", { id: Schema.String, answer: Conversation.Answer }),
-  Schema.TaggedStruct("RunStarted", {
-    requestId: Schema.String,
-    operation: Schema.Literals(["start", "reply", "continue", "step"]),
-    messages: Schema.Array(Message.Message),
-    answered: Schema.optionalKey(Schema.Struct({ id: Schema.String, answer: Conversation.Answer }))
+  /** The first record of a journal, and the session as a whole where an operation went on with another one. */
+  Schema.TaggedStruct("Opened", {
+    /** What the session begins with. */
+    session: SessionState.Session
   }),
-  Schema.TaggedStruct("ApprovedAnswered", {
-    requestId: Schema.String,
+  /** Messages were added between runs. */
+  Schema.TaggedStruct("MessagesAppended", {
+    /** The messages, in order. */
+    messages: Schema.Array(Message.Message)
+  }),
+  /** A suspension was settled between runs, which happens at most once. */
+  Schema.TaggedStruct("Answered", {
+    /** The id of the call. */
+    id: Schema.String,
+    /** How it was settled. */
+    answer: SessionState.Answer
+  }),
+  /** A run starts. */
+  Schema.TaggedStruct("RunStarted", {
+    ...ofRun,
+    /** The operation of `Session` that started it. */
+    operation: Schema.Literals(["start", "reply", "continue", "step"]),
+    /** What was said to the session with it. */
     messages: Schema.Array(Message.Message),
+    /** The open question that it answers in its place, and the answer. */
+    answered: Schema.optionalKey(Schema.Struct({ id: Schema.String, answer: SessionState.Answer }))
+  }),
+  /** Calls that were approved have their answers. */
+  Schema.TaggedStruct("ApprovedAnswered", {
+    ...ofRun,
+    /** The answers. */
+    messages: Schema.Array(Message.Message),
+    /** The questions that some of the calls asked. */
     suspensions: Schema.optionalKey(Schema.Array(Event.Suspension))
   }),
-  Schema.TaggedStruct("QuestionWithdrawn", { requestId: Schema.String, message: Message.Message }),
-  Schema.TaggedStruct("ReplyReceived", { ...ofStep, message: Message.Message }),
+  /** The run withdrew the question of a call that was approved. */
+  Schema.TaggedStruct("QuestionWithdrawn", {
+    ...ofRun,
+    /** What the call has as its answer. */
+    message: Message.Message
+  }),
+  /** The model replied with calls. */
+  Schema.TaggedStruct("ReplyReceived", {
+    ...ofStep,
+    /** Its message. */
+    message: Message.Message
+  }),
+  /** A handler is about to start. */
   Schema.TaggedStruct("CallStarted", {
     ...ofStep,
+    /** The call, with the arguments that the handler gets. */
     toolCall: Message.ToolCall,
+    /** The attempt, from 1. */
     attempt: Schema.Int,
+    /** The key under which an idempotent tool may be asked again. */
     idempotencyKey: Schema.String
   }),
+  /** A handler ended. */
   Schema.TaggedStruct("CallEnded", {
     ...ofStep,
+    /** The id of the call. */
     toolCallId: Schema.String,
+    /** What the handler came to. */
     outcome: Json.Opaque,
+    /** Of an outcome that is a question: when it is settled without an answer, in milliseconds since 1970. */
     expiresAt: Schema.optionalKey(Schema.Finite)
   }),
+  /** A turn is whole. */
   Schema.TaggedStruct("StepCompleted", {
     ...ofStep,
+    /** The messages of the turn. */
     messages: Schema.Array(Message.Message),
+    /** The calls of the turn that are open. */
     suspensions: Schema.optionalKey(Schema.Array(Event.Suspension))
   }),
-  Schema.TaggedStruct("RunFailed", { requestId: Schema.String }),
+  /** The run could not be started. */
+  Schema.TaggedStruct("RunFailed", ofRun),
+  /** The run ended. */
   Schema.TaggedStruct("RunEnded", {
-    requestId: Schema.String,
+    ...ofRun,
+    /** The `haltedReason` of its result; empty for a step that only ran tools. */
     haltedReason: Schema.String,
+    /** Messages that no step has, such as the answer to a structured request. */
     messages: Schema.Array(Message.Message),
-    status: Conversation.Status,
+    /** The status of the session after it, unless a call is open. */
+    status: SessionState.Status,
+    /** The calls that are open after it. */
     suspensions: Schema.Array(Event.Suspension),
+    /** What it adds to the context of the session. */
     context: Schema.Record(Schema.String, Json.Opaque),
+    /** What it adds to the metadata of the session. */
     metadata: Json.Metadata
   })
 ]).pipe(Schema.toTaggedUnion("_tag"))
@@ -102,15 +167,89 @@ export const Record = Schema.Union([
  */
 export type Record = (typeof Record)["Type"]
 
+/** Records of one append. */
+export type Records = Arr.NonEmptyReadonlyArray<Record>
+
 /**
- * A record in its place: the version of the journal after it, from 1.
+ * A record in its place.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Entry {
+  /** The version of the journal after the record, from 1. */
   readonly version: number
+  /** The record. */
   readonly record: Record
+}
+
+/**
+ * A run whose start the journal has, and not its end: it is under way elsewhere, was interrupted, or its process was
+ * killed.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Interrupted {
+  /** The id of the run. */
+  readonly requestId: string
+  /** What was said to the session with it. */
+  readonly messages: ReadonlyArray<Message.Message>
+  /** The session as it was before the run, until a step is whole. */
+  readonly before?: SessionState.Session
+  /** The last message of the model, if it has calls and its turn is not whole. */
+  readonly reply?: Message.Message
+  /** The calls that started since the last whole step. They may have had their effect. */
+  readonly calls: ReadonlyArray<InterruptedCall>
+}
+
+/**
+ * A call of a run that was interrupted.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface InterruptedCall {
+  /** The call, with the arguments that its handler got. */
+  readonly toolCall: Message.ToolCall
+  /** The key under which an idempotent tool may be asked again. */
+  readonly idempotencyKey: string
+  /** What the handler came to. Absent if it has not ended. */
+  readonly outcome?: unknown
+  /** Of a call whose outcome is a question: when it is settled without an answer, in milliseconds since 1970. */
+  readonly expiresAt?: number
+}
+
+/** What a journal comes to: the session, and the run that has no end yet. */
+export interface JournalState {
+  /** The session, with every whole step of the run, and the calls that are open. */
+  readonly session: SessionState.Session
+  /** The run that has no end, if there is one. */
+  readonly interrupted?: Interrupted
+}
+
+/**
+ * A session as a store has it.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Kept extends JournalState {
+  /** The id of the session. */
+  readonly id: string
+  /** The version of the journal that the session was read at. The next operation is written behind it, or conflicts. */
+  readonly version: number
+}
+
+/**
+ * What a kept operation came to: the session as the store has it now, and the value of the operation.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Outcome<out A> extends Kept {
+  /** What the operation succeeded with. */
+  readonly value: A
 }
 
 /**
@@ -120,9 +259,16 @@ export interface Entry {
  * @category errors
  * @since 0.1.0
  */
-export class SessionConflict extends Schema.TaggedError<SessionConflict>("heddle/Journal/SessionConflict")(
+export class SessionConflict extends Schema.TaggedError<SessionConflict>("heddle/Session/SessionConflict")(
   "SessionConflict",
-  { id: Schema.String, expected: Schema.Int, actual: Schema.Int }
+  {
+    /** The id of the session. */
+    id: Schema.String,
+    /** The version that the append was to follow. */
+    expected: Schema.Int,
+    /** The version that the journal is at. */
+    actual: Schema.Int
+  }
 ) {
   override get message(): string {
     const session = JSON.stringify(this.id)
@@ -132,20 +278,25 @@ export class SessionConflict extends Schema.TaggedError<SessionConflict>("heddle
 }
 
 /**
- * A store could not do what it was asked: it was `unavailable`, or holds what is no journal (`unreadable`). After a
- * failed append the records are in the journal as a whole or not at all; reading tells which.
- *
- * Of a damaged journal, which is `unreadable`, `version` is the first version that is not what was written: its record is
- * missing, is no record, or stands in another record's place. What was read before that version is as it was written.
+ * A store could not do what it was asked to. After a failed append the records are in the journal as a whole or not at
+ * all; reading shows which.
  *
  * @category errors
  * @since 0.1.0
  */
-export class StoreError extends Schema.TaggedError<StoreError>("heddle/Journal/StoreError")("StoreError", {
+export class StoreError extends Schema.TaggedError<StoreError>("heddle/Session/StoreError")("StoreError", {
+  /** `unavailable`: the store did not do it. `unreadable`: what it holds is no journal. */
   reason: Schema.Literals(["unavailable", "unreadable"]),
+  /** What the store was asked to do. */
   operation: Schema.Literals(["append", "version", "read"]),
+  /** The id of the session. */
   id: Schema.String,
+  /**
+   * Of a damaged journal the first version that is not as it was written: its record is missing, is no record, or stands in
+   * the place of another one. The records before it are as they were written.
+   */
   version: Schema.optionalKey(Schema.Int),
+  /** The error of the database, or what is wrong with the journal in words. */
   cause: Schema.optionalKey(Json.Opaque)
 }) {
   override get message(): string {
@@ -161,25 +312,28 @@ const damaged = (id: string, version: number, cause: unknown): StoreError =>
   new StoreError({ reason: "unreadable", operation: "read", id, version, cause })
 
 /**
- * A store of journals, one per session id.
- *
- * - `append` adds records behind version `expected` (0 for a session that nobody has written) and gives the new version.
- *   All of them or none: it fails with {@link SessionConflict} if the journal is at any other version. What it
- *   acknowledged is kept. What it costs depends on what is appended, not on how much there is.
- * - `version` is the number of records, 0 for a session that nobody has written.
- * - `read` streams the records behind a version, from the first if none is given, oldest first and without gaps, up to
- *   what was there when the reading began at least. It holds a bounded part of the journal at a time.
+ * What a store of journals does, one journal per session id. `StoreSuite` of `heddle/testing` holds a store to it.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Service {
+  /**
+   * Adds records behind version `expected`, which is 0 for a session without records, and succeeds with the new version. All
+   * of them are added or none: it fails with {@link SessionConflict} if the journal is at any other version. What it
+   * succeeded with is durable. Its cost depends on what is appended, not on the length of the journal.
+   */
   readonly append: (
     id: string,
     expected: number,
-    records: Arr.NonEmptyReadonlyArray<Record>
+    records: Records
   ) => Effect.Effect<number, SessionConflict | StoreError>
+  /** The number of records, 0 for a session without any. */
   readonly version: (id: string) => Effect.Effect<number, StoreError>
+  /**
+   * The records behind version `after`, which is 0 by default, oldest first and without gaps, at least up to the last one
+   * there was when the reading began. It holds a bounded part of the journal in memory.
+   */
   readonly read: (id: string, after?: number) => Stream.Stream<Entry, StoreError>
 }
 
@@ -189,11 +343,8 @@ const encode = Schema.encodeEffect(RecordText)
 const decode = Schema.decodeUnknownEffect(RecordText)
 
 /**
- * A record as the one line of JSON that a store keeps. What was never meant to be JSON is rendered. With the `version`
- * that the journal has after it the text says where it belongs, so that reading finds a record that stands elsewhere.
- *
- * @category encoding
- * @since 0.1.0
+ * A record as the one line of JSON that a store keeps. Values that are not JSON are rendered. With the `version` that the
+ * journal has after it the text says where it belongs, so that reading finds a record that stands elsewhere.
  */
 export const toText = (id: string, record: Record, version?: number): Effect.Effect<string, StoreError> =>
   encode(record).pipe(
@@ -201,7 +352,7 @@ export const toText = (id: string, record: Record, version?: number): Effect.Eff
     Effect.mapError((cause) => new StoreError({ reason: "unreadable", operation: "append", id, cause: cause.message }))
   )
 
-/** The version that a text says its record has. Those that 0.1.0 wrote say none. */
+/** The version that a text has of its record. The texts of 0.1.0 have none. */
 const versionOf = (json: unknown): number | undefined => {
   const version = Json.isObject(json) ? json["version"] : undefined
   return typeof version === "number" ? version : undefined
@@ -210,9 +361,6 @@ const versionOf = (json: unknown): number | undefined => {
 /**
  * The record that a text of {@link toText} stands for. A text that is anything else is `unreadable`, and so is one that
  * says another `version` than the one it is read at.
- *
- * @category encoding
- * @since 0.1.0
  */
 export const fromText = (id: string, text: string, version?: number): Effect.Effect<Record, StoreError> => {
   const unreadable = (cause: string) =>
@@ -245,10 +393,7 @@ const pageSize = 128
  * behind a version, oldest first and without gaps. It ends where a page is not full.
  *
  * `version` is the store's own count of the records. With it a journal that ends before that count, or goes beyond it, is
- * told as damaged; a writer that appends meanwhile damages nothing.
- *
- * @category encoding
- * @since 0.1.0
+ * reported as damaged; a writer that appends meanwhile damages nothing.
  */
 export const pages = (
   id: string,
@@ -309,177 +454,121 @@ const memory = (): Service => {
  * @category services
  * @since 0.1.0
  */
-export class Store extends Context.Service<Store, Service>()("heddle/Journal/Store") {
-  /** Journals in memory: they are gone with the layer. */
+export class Store extends Context.Service<Store, Service>()("heddle/Session/Store") {
+  /** Journals in memory. They are lost when the layer is released. */
   static readonly layerMemory: Layer.Layer<Store> = Layer.sync(Store, memory)
 }
 
-/**
- * A run that a journal has the start of and not the end: it is under way somewhere, or was killed. `calls` are those that
- * began since its last whole step, with the outcome of each that has one; `reply` is the model's message they are from.
- *
- * @category models
- * @since 0.1.0
- */
-export interface Interrupted {
-  readonly requestId: string
-  readonly messages: ReadonlyArray<Message.Message>
-  /** The session as it was before, for as long as no step is whole. */
-  readonly before?: Conversation.Session
-  readonly reply?: Message.Message
-  readonly calls: ReadonlyArray<{
-    readonly toolCall: Message.ToolCall
-    readonly idempotencyKey: string
-    readonly outcome?: unknown
-    /** Of a call whose outcome is a question: when it is settled without an answer. */
-    readonly expiresAt?: number
-  }>
-}
+/** Whether a record belongs to a run that has started. */
+const isOfRun = (record: Record): boolean => "requestId" in record && record._tag !== "RunStarted"
 
-/**
- * A session and the run that is on its way.
- *
- * @category models
- * @since 0.1.0
- */
-export interface State {
-  readonly session: Conversation.Session
-  readonly interrupted?: Interrupted
-}
+/** Appends the records of one operation, one append at a time, whichever of its fibers writes. */
+export class Recorder {
+  /** The session as the journal has it. */
+  session: SessionState.Session
+  version: number
+  /** Fails when an append does. The operation is stopped then. */
+  readonly failed = Deferred.makeUnsafe<never, SessionConflict | StoreError>()
+  private readonly id: string
+  private readonly store: Service
+  private readonly lock = Semaphore.makeUnsafe(1)
+  /** Owns the appends that belong to no run. */
+  private readonly own: Running
+  /** An append was abandoned: whether it has been written is unknown, and nothing may be written after it. */
+  private isClosed = false
 
-const unknownEffect = "the process ended while the call ran; whether it had its effect is not known"
-
-type Call = Interrupted["calls"][number]
-
-/**
- * What stands in the thread for an approved call that began in a run that has no end, and whose answer was not written. It
- * is not run again.
- */
-const remembered = (call: Call): Message.Message =>
-  "outcome" in call
-    ? Conversation.recalled(call.toolCall, call.outcome)
-    : { ...Message.answer(call.toolCall.id, { error: unknownEffect }), isError: true }
-
-/** The questions that calls ended with. */
-const questionsOf = (calls: ReadonlyArray<Call>): ReadonlyArray<Event.Suspension> =>
-  calls.flatMap((call) => OpenCalls.remembered(call.toolCall, call) ?? [])
-
-/**
- * The session between runs: of a run that has no end, what happened stands, and what did not is as it was. A question that
- * an approved call asked waits for its answer.
- *
- * @category folding
- * @since 0.1.0
- */
-export const atRest = ({ interrupted, session }: State): Conversation.Session => {
-  if (interrupted === undefined || session.approved.length === 0) return session
-  const begun = interrupted.calls.filter(({ toolCall }) => session.approved.some((call) => call.id === toolCall.id))
-  if (begun.length === 0) return session
-  return Conversation.withApproved(session, begun.map(remembered), questionsOf(begun))
-}
-
-/** Journals of 0.1.0 have the questions of approved calls among their outcomes only. */
-const openIn = (
-  { messages, suspensions }: Extract<Record, { readonly _tag: "ApprovedAnswered" }>,
-  calls: ReadonlyArray<Call>
-): ReadonlyArray<Event.Suspension> => {
-  if (suspensions !== undefined) return suspensions
-  const open = new Set(messages.filter(OpenCalls.isUnanswered).map(({ toolCallId }) => toolCallId))
-  return questionsOf(calls.filter(({ toolCall }) => open.has(toolCall.id)))
-}
-
-/** The state after approved calls have their answers. What was said with the run is said behind the last of them. */
-const approvedAnswered = (
-  session: Conversation.Session,
-  interrupted: Interrupted,
-  record: Extract<Record, { readonly _tag: "ApprovedAnswered" }>
-): State => {
-  const { before, messages } = interrupted
-  const questions = openIn(record, interrupted.calls)
-  const calls = interrupted.calls.filter(({ toolCall }) => record.messages.every((m) => m.toolCallId !== toolCall.id))
-  const answered = (session: Conversation.Session) => Conversation.withApproved(session, record.messages, questions)
-  const isSaid = messages.length > 0 && answered(session).approved.length === 0
-  return {
-    session: isSaid ? Conversation.saying(answered(spokenTo(session)), messages) : answered(session),
-    interrupted: { ...interrupted, ...(before === undefined ? {} : { before: answered(before) }), calls }
+  constructor({ id, session, version }: Kept, store: Service, context: Context.Context<never>) {
+    this.own = new Running(Duration.toMillis(Settings.defaultGrace), context)
+    this.id = id
+    this.session = session
+    this.version = version
+    this.store = store
   }
-}
 
-/** The session when the user has spoken: of the questions only those of approved calls are open still. */
-const spokenTo = (session: Conversation.Session): Conversation.Session =>
-  Conversation.waitingFor(session, session.suspensions.filter(({ id }) => session.answered.includes(id)), "idle")
+  /**
+   * Appends records, as a part of the run that owns `running`, which abandons the append where its own stop does not let it
+   * finish. What cannot be written must not go on: where the append fails, the writer waits here until the operation is
+   * stopped.
+   */
+  append(records: Records, after: SessionState.Session, running = this.own): Effect.Effect<void> {
+    return Effect.suspend(() => {
+      const writer = new Worker(running, {
+        kind: "store",
+        id: this.id,
+        name: "append",
+        onSoftStop: "grace",
+        once: true,
+        onLeft: () => {
+          this.isClosed = true
+        }
+      })
+      return writer.do(this.lock.withPermit(this.appendNow(records, after)), Exit.void)
+    }).pipe(
+      Effect.catch((error) => Effect.andThen(Deferred.fail(this.failed, error), Effect.never))
+    )
+  }
 
-const inRun = (state: State, record: Record): State => {
-  const { interrupted, session } = state
-  if (interrupted === undefined) return state
-  switch (record._tag) {
-    case "ApprovedAnswered":
-      return approvedAnswered(session, interrupted, record)
-    case "QuestionWithdrawn": {
-      const { before } = interrupted
-      return {
-        session: Conversation.withdrawn(session, record.message),
-        interrupted: before === undefined
-          ? interrupted
-          : { ...interrupted, before: Conversation.withdrawn(before, record.message) }
+  private appendNow(records: Records, after: SessionState.Session): Effect.Effect<void, SessionConflict | StoreError> {
+    return Effect.suspend(() => {
+      if (this.isClosed) {
+        // The run that was stopped comes to its end. Nothing else may begin.
+        return records.every(isOfRun) ? Effect.void : Effect.fail(
+          new StoreError({
+            reason: "unavailable",
+            operation: "append",
+            id: this.id,
+            cause: "an append before it did not end within the grace period; open the session again"
+          })
+        )
       }
-    }
-    case "ReplyReceived":
-      return { session, interrupted: { ...interrupted, reply: record.message } }
-    case "CallStarted": {
-      const { idempotencyKey, toolCall } = record
-      const calls = interrupted.calls.filter((call) => call.toolCall.id !== toolCall.id)
-      return { session, interrupted: { ...interrupted, calls: [...calls, { toolCall, idempotencyKey }] } }
-    }
-    case "CallEnded": {
-      const { expiresAt, outcome, toolCallId } = record
-      const ended = expiresAt === undefined ? { outcome } : { outcome, expiresAt }
-      const calls = interrupted.calls.map((call) => call.toolCall.id === toolCallId ? { ...call, ...ended } : call)
-      return { session, interrupted: { ...interrupted, calls } }
-    }
-    case "StepCompleted": {
-      const { before: _, reply: __, ...rest } = interrupted
-      const said = Conversation.saying(session, record.messages)
-      return {
-        session: Conversation.waitingFor(said, record.suspensions ?? [], "idle"),
-        interrupted: { ...rest, calls: [] }
-      }
-    }
-    case "RunFailed":
-      return { session: atRest({ session: interrupted.before ?? session, interrupted }) }
-    case "RunEnded":
-      return { session: Conversation.ended(Conversation.saying(session, record.messages), record) }
-    default:
-      return state
+      return this.store.append(this.id, this.version, records).pipe(
+        Effect.map((version) => {
+          if (this.isClosed) return
+          this.version = version
+          this.session = after
+        }),
+        Effect.uninterruptible
+      )
+    })
   }
+
+  /** Gives an append that is under way when its operation is left the grace period to end. */
+  readonly leave: Effect.Effect<void> = Effect.suspend(() => Effect.asVoid(this.own.end(Exit.void)))
 }
 
-/**
- * A state after a record. The same records give the same state, in whatever process they are read; what does not fit in
- * where it stands changes nothing.
- *
- * @category folding
- * @since 0.1.0
- */
-export const apply = (state: State, record: Record): State => {
-  switch (record._tag) {
-    case "Opened":
-      return { session: record.session }
-    case "MessagesAppended":
-      return { session: Conversation.saying(atRest(state), record.messages) }
-    case "Answered":
-      return { session: Conversation.settle(atRest(state), record.id, record.answer) }
-    case "RunStarted": {
-      const before = atRest(state)
-      const { answered, messages, requestId } = record
-      const interrupted = { requestId, messages, before, calls: [] }
-      const session = answered === undefined ? before : Conversation.settle(before, answered.id, answered.answer)
-      // Until what was said has its place behind the answers of approved calls, what it answers is open.
-      return session.approved.length > 0
-        ? { session, interrupted }
-        : { session: Conversation.saying(Conversation.running(session), messages), interrupted }
-    }
-    default:
-      return inRun(state, record)
-  }
-}
+/** The recorder of the operation that this code runs in, if the operation is kept. */
+export const CurrentRecorder: Context.Reference<Recorder | undefined> = Context.Reference<Recorder | undefined>(
+  "heddle/internal/Recorder",
+  { defaultValue: () => undefined }
+)
+
+const recorderOf = (kept: Kept): Effect.Effect<Recorder, never, Store> =>
+  Effect.gen(function*() {
+    return new Recorder(kept, yield* Store, yield* Effect.context<never>())
+  })
+
+/** Runs an operation on a session and appends its records as it runs. */
+export const keep = <A, E, R>(
+  kept: Kept,
+  operation: (session: SessionState.Session) => Effect.Effect<A, E, R>
+): Effect.Effect<Outcome<A>, E | SessionConflict | StoreError, R | Store> =>
+  Effect.flatMap(recorderOf(kept), (recorder) =>
+    Effect.raceFirst(
+      Effect.provideService(Effect.suspend(() => operation(kept.session)), CurrentRecorder, recorder),
+      Deferred.await(recorder.failed)
+    ).pipe(
+      Effect.ensuring(recorder.leave),
+      Effect.map((value) => ({ id: kept.id, session: recorder.session, version: recorder.version, value }))
+    ))
+
+/** The same for the events of an operation. */
+export const keepStream = <A, E, R>(
+  kept: Kept,
+  operation: (session: SessionState.Session) => Stream.Stream<A, E, R>
+): Stream.Stream<A, E | SessionConflict | StoreError, R | Store> =>
+  Stream.unwrap(Effect.map(recorderOf(kept), (recorder) =>
+    Stream.suspend(() => operation(kept.session)).pipe(
+      Stream.provideService(CurrentRecorder, recorder),
+      Stream.interruptWhen(Deferred.await(recorder.failed)),
+      Stream.ensuring(recorder.leave)
+    )))

@@ -1,13 +1,17 @@
 /**
- * From the events of a run to the session after it: the fold that the operations of a session use themselves, for a
- * reader who has the stream. A stream that was cut comes to a session as well: with every whole step of it, and with an
- * answer for each call that had begun. Public as `Session`.
+ * The fold from records and from events to a session. `apply` takes a record, and reads a journal; `next` takes an event
+ * of an operation, and gives the records of it, which `apply` takes in turn. The operations use it themselves, and so does
+ * a caller who has the events. A stream that was cut comes to a session as well: with every whole step of it, and with an
+ * answer for each approved call that had begun. What is open is changed in `state` alone. Public as `Session`.
  *
  * @since 0.1.0
  */
+import * as Effect from "effect/Effect"
+import { dual } from "effect/Function"
+import * as Stream from "effect/Stream"
 import * as Collector from "../../Collector.ts"
 import type * as Event from "../../Event.ts"
-import type * as Message from "../../Message.ts"
+import * as Message from "../../Message.ts"
 import type * as Policy from "../../Policy.ts"
 import * as Response from "../../Response.ts"
 import type * as Thread from "../../Thread.ts"
@@ -15,60 +19,251 @@ import * as OpenCalls from "../answer/openCalls.ts"
 import * as Ending from "../fold/outcome.ts"
 import * as Log from "../fold/sharedMessages.ts"
 import * as Turn from "../loop/runEnvironment.ts"
-import * as Journal from "./record.ts"
-import * as Conversation from "./state.ts"
+import type { Running } from "../stop/ownedFibers.ts"
+import * as Records from "./record.ts"
+import * as SessionState from "./state.ts"
+
+type Session = SessionState.Session
+
+type JournalState = Records.JournalState
+
+type Interrupted = Records.Interrupted
+
+// Records to state.
+
+/** The answer to an approved call that began in a run without an end. It is not run again. */
+const unknownEffect = ({ id }: Message.ToolCall): Message.Message => ({
+  ...Message.answer(id, { error: "the process ended while the call ran; whether it had its effect is not known" }),
+  isError: true
+})
+
+/** The session between runs: of a run that has no end, what is whole has happened, and nothing else has. */
+const atRest = ({ interrupted, session }: JournalState): Session =>
+  interrupted === undefined ? session : SessionState.brokenOff(session, interrupted.calls, unknownEffect)
+
+/** Journals of 0.1.0 have the questions of approved calls among their outcomes only. */
+const questionsIn = (
+  { messages, suspensions }: Extract<Records.Record, { readonly _tag: "ApprovedAnswered" }>,
+  calls: Interrupted["calls"]
+): ReadonlyArray<Event.Suspension> => {
+  if (suspensions !== undefined) return suspensions
+  const open = new Set(messages.filter(OpenCalls.isUnanswered).map(({ toolCallId }) => toolCallId))
+  return SessionState.questionsOf(calls.filter(({ toolCall }) => open.has(toolCall.id)))
+}
+
+/** The state after approved calls have their answers. What was said with the run is said behind the last of them. */
+const approvedAnswered = (
+  session: Session,
+  interrupted: Interrupted,
+  record: Extract<Records.Record, { readonly _tag: "ApprovedAnswered" }>
+): JournalState => {
+  const { before, messages } = interrupted
+  const questions = questionsIn(record, interrupted.calls)
+  const calls = interrupted.calls.filter(({ toolCall }) => record.messages.every((m) => m.toolCallId !== toolCall.id))
+  const answered = (session: Session) => SessionState.withApproved(session, record.messages, questions)
+  const isSaid = messages.length > 0 && answered(session).approved.length === 0
+  return {
+    session: isSaid ? SessionState.saying(answered(SessionState.spokenTo(session)), messages) : answered(session),
+    interrupted: { ...interrupted, ...(before === undefined ? {} : { before: answered(before) }), calls }
+  }
+}
+
+const inRun = (state: JournalState, record: Records.Record): JournalState => {
+  const { interrupted, session } = state
+  if (interrupted === undefined) return state
+  switch (record._tag) {
+    case "ApprovedAnswered":
+      return approvedAnswered(session, interrupted, record)
+    case "QuestionWithdrawn": {
+      const { before } = interrupted
+      return {
+        session: SessionState.withdrawn(session, record.message),
+        interrupted: before === undefined
+          ? interrupted
+          : { ...interrupted, before: SessionState.withdrawn(before, record.message) }
+      }
+    }
+    case "ReplyReceived":
+      return { session, interrupted: { ...interrupted, reply: record.message } }
+    case "CallStarted": {
+      const { idempotencyKey, toolCall } = record
+      const calls = interrupted.calls.filter((call) => call.toolCall.id !== toolCall.id)
+      return { session, interrupted: { ...interrupted, calls: [...calls, { toolCall, idempotencyKey }] } }
+    }
+    case "CallEnded": {
+      const { expiresAt, outcome, toolCallId } = record
+      const ended = expiresAt === undefined ? { outcome } : { outcome, expiresAt }
+      const calls = interrupted.calls.map((call) => call.toolCall.id === toolCallId ? { ...call, ...ended } : call)
+      return { session, interrupted: { ...interrupted, calls } }
+    }
+    case "StepCompleted": {
+      const { before: _, reply: __, ...rest } = interrupted
+      return {
+        session: SessionState.stepped(session, record.messages, record.suspensions ?? []),
+        interrupted: { ...rest, calls: [] }
+      }
+    }
+    case "RunFailed":
+      return { session: atRest({ session: interrupted.before ?? session, interrupted }) }
+    case "RunEnded":
+      return { session: SessionState.ended(SessionState.saying(session, record.messages), record) }
+    default:
+      return state
+  }
+}
 
 /**
- * Whether the events are those of a whole run or of one step.
+ * A state after a record. The same records give the same state in every process. A record that does not fit where it stands
+ * changes nothing.
+ */
+export const apply = (state: JournalState, record: Records.Record): JournalState => {
+  switch (record._tag) {
+    case "Opened":
+      return { session: record.session }
+    case "MessagesAppended":
+      return { session: SessionState.saying(atRest(state), record.messages) }
+    case "Answered":
+      return { session: SessionState.settle(atRest(state), record.id, record.answer) }
+    case "RunStarted": {
+      const before = atRest(state)
+      const { answered, messages, requestId } = record
+      const interrupted = { requestId, messages, before, calls: [] }
+      const session = answered === undefined ? before : SessionState.settle(before, answered.id, answered.answer)
+      // The message stands behind the answers of the approved calls. Until they are there, what it answers is open.
+      return session.approved.length > 0
+        ? { session, interrupted }
+        : { session: SessionState.saying(SessionState.running(session), messages), interrupted }
+    }
+    default:
+      return inRun(state, record)
+  }
+}
+
+/**
+ * The state after records, which are appended first if the operation is kept. A session that is not the one that the
+ * journal has is written as a whole before them.
+ */
+export const recorded = (
+  state: JournalState,
+  records: Records.Records,
+  recorder: Records.Recorder | undefined,
+  running?: Running
+): Effect.Effect<JournalState> => {
+  const read = records.reduce(apply, state)
+  const after = { ...read, session: SessionState.plain(read.session) }
+  if (recorder === undefined) return Effect.succeed(after)
+  const { session } = state
+  const whole: Records.Records = recorder.session === session ? records : [{ _tag: "Opened", session }, ...records]
+  return Effect.as(recorder.append(whole, after.session, running), after)
+}
+
+/** The session after something happened to it between runs. */
+export const happened = (session: Session, record: Records.Record): Effect.Effect<Session> =>
+  Effect.flatMap(
+    Records.CurrentRecorder,
+    (recorder) => Effect.map(recorded({ session }, [record], recorder), (state) => state.session)
+  )
+
+/** The session with this id as the store has it, if there is one. */
+export const load = (id: string): Effect.Effect<Records.Kept | undefined, Records.StoreError, Records.Store> =>
+  Effect.gen(function*() {
+    const store = yield* Records.Store
+    const first: { readonly state: JournalState; readonly version: number } = {
+      state: { session: SessionState.make({ id }) },
+      version: 0
+    }
+    const { state, version } = yield* Stream.runFold(store.read(id), () => first, ({ state }, entry) => ({
+      state: apply(state, entry.record),
+      version: entry.version
+    }))
+    return version === 0 ? undefined : { ...state, session: SessionState.plain(atRest(state)), id, version }
+  })
+
+/** The session with this id, begun with the options if there is none. Of two that begin it at once, both get the same. */
+export const open = (
+  id: string,
+  options: Omit<SessionState.Options, "id"> = {}
+): Effect.Effect<Records.Kept, Records.StoreError, Records.Store> =>
+  Effect.gen(function*() {
+    const store = yield* Records.Store
+    const known = yield* load(id)
+    if (known !== undefined) return known
+    const session = SessionState.make({ ...options, id })
+    return yield* store.append(id, 0, [{ _tag: "Opened", session }]).pipe(
+      Effect.map((version): Records.Kept => ({ id, version, session })),
+      Effect.catchTag("SessionConflict", begunElsewhere)
+    )
+  })
+
+/** The session that another writer began at the same time. A store with a version and without records is damaged. */
+const begunElsewhere = (
+  { actual, id }: Records.SessionConflict
+): Effect.Effect<Records.Kept, Records.StoreError, Records.Store> =>
+  Effect.flatMap(load(id), (kept) =>
+    kept === undefined
+      ? new Records.StoreError({
+        reason: "unreadable",
+        operation: "read",
+        id,
+        version: 1,
+        cause: `the store is at version ${actual} and has no record`
+      })
+      : Effect.succeed(kept))
+
+// Events to records.
+
+/**
+ * What the events of an operation are: those of a whole run, or of one step.
  *
  * @category models
  * @since 0.1.0
  */
 export type Mode = "chat" | "step"
 
-/** A call that has begun, and what its handler came to, if it has. */
-interface Begun {
-  readonly id: string
-  readonly ended?: { readonly outcome: unknown }
-}
-
 /**
- * A fold in progress. `session` is the one it started from, which it never changes.
+ * A fold in progress, from the events of an operation to the session after it. Read it through `Session.finalize`.
  *
  * @category models
  * @since 0.1.0
  */
-export interface StreamReducer<M extends Mode = Mode> {
-  readonly session: Conversation.Session
+export interface StreamReducer<out M extends Mode = Mode> {
+  /** The session that it started from, which it never changes. */
+  readonly session: Session
+  /** What the events are. */
   readonly mode: M
-  readonly state: Journal.State
-  readonly collector: Collector.State
-  /** What the approved calls have come to, which run before anything else does. */
-  readonly approved: Collector.State
-  /** Those of them that have begun, with what each came to. */
-  readonly begun: ReadonlyArray<Begun>
+  /** Whether the run has ended. Further events change nothing. */
   readonly isEnded: boolean
 }
 
+/** What a fold in progress knows. */
+export interface Progress<out M extends Mode = Mode> extends StreamReducer<M> {
+  /** The session so far, with the run that it is in. */
+  readonly state: JournalState
+  /** What the events came to. */
+  readonly collector: Collector.State
+  /** What the approved calls came to, which run before anything else does. */
+  readonly approved: Collector.State
+  /** Those of them that have begun. */
+  readonly begun: ReadonlyArray<SessionState.Begun>
+}
+
 /**
- * What a stream came to.
+ * What an operation came to.
  *
  * @category models
  * @since 0.1.0
  */
-export interface Finalized<M extends Mode> {
-  readonly session: Conversation.Session
+export interface Done<out M extends Mode = "chat"> {
+  /** The session after it. */
+  readonly session: Session
+  /** The result of its run: a `StepResult` for `Session.step`, and a `ChatResult` for every other operation. */
   readonly result: M extends "chat" ? Event.ChatResult : Event.StepResult
 }
 
-type Records = ReadonlyArray<Journal.Record>
+type NewRecords = ReadonlyArray<Records.Record>
 
-/** The reducer of an operation, which knows how the run is called and what was said with it. */
-export const started = <M extends Mode>(
-  session: Conversation.Session,
-  mode: M,
-  state: Journal.State
-): StreamReducer<M> => ({
+/** The reducer of an operation, which knows the id of the run and what was said with it. */
+export const started = <M extends Mode>(session: Session, mode: M, state: JournalState): Progress<M> => ({
   session,
   mode,
   state,
@@ -78,47 +273,38 @@ export const started = <M extends Mode>(
   isEnded: false
 })
 
-/**
- * The reducer before the first event. Dies for a mode that is none.
- *
- * @category constructors
- * @since 0.1.0
- */
-export const make = <const M extends Mode>(session: Conversation.Session, mode: M): StreamReducer<M> => {
+/** The reducer before the first event. Dies for another mode than the two. */
+export const make = <const M extends Mode>(session: Session, mode: M): StreamReducer<M> => {
   if (mode !== "chat" && mode !== "step") {
     throw new TypeError(`Session.reducer: the mode must be "chat" or "step"; got: ${JSON.stringify(mode)}`)
   }
-  // The events do not say what the user said. What waits is open until they say that it was answered.
+  // The events do not have what the user said. What is open stays so until they show that it was answered.
   return started(session, mode, { session, interrupted: { requestId: "", messages: [], before: session, calls: [] } })
 }
 
-const answersOf = ({ approved, session }: StreamReducer): ReadonlyArray<Message.Message> => {
-  const answers = Collector.answers(approved)
-  return session.approved.flatMap((call) => answers.filter((message) => message.toolCallId === call.id))
-}
-
-const isIn = (calls: ReadonlyArray<Message.ToolCall>) => (id: string | undefined): boolean =>
-  calls.some((call) => call.id === id)
-
-const isOpening = (reducer: StreamReducer): boolean => reducer.state.session.approved.length > 0
+const approvedIds = ({ session }: Progress): ReadonlyArray<string> => session.approved.map((call) => call.id)
 
 /** The questions of approved calls that are open, in call order. */
-export const questionsOf = ({ approved, session }: StreamReducer): ReadonlyArray<Event.Suspension> =>
+export const questionsOf = ({ approved, session }: Progress): ReadonlyArray<Event.Suspension> =>
   approved.tools.open(session.approved)
 
 /** The halt of an approved call that decides, as it would in a turn. */
 export const haltOf = (
-  { approved, session }: StreamReducer,
+  reducer: Progress,
   { haltPrecedence }: Pick<Policy.Policy, "haltPrecedence">
-): Event.Halt | undefined => approved.tools.deciding(session.approved.map((call) => call.id), haltPrecedence)
+): Event.Halt | undefined => reducer.approved.tools.deciding(approvedIds(reducer), haltPrecedence)
 
-const requestId = ({ state }: StreamReducer): string => state.interrupted?.requestId ?? ""
+/** What the approved calls add to the context. */
+export const contextUpdateOf = (reducer: Progress): Event.ChatResult["contextUpdate"] =>
+  reducer.approved.tools.contextUpdate(approvedIds(reducer)).contextUpdate
+
+const requestId = ({ state }: Progress): string => state.interrupted?.requestId ?? ""
 
 /** The messages that a thread has more than the session. */
-const news = ({ state }: StreamReducer, thread: Thread.Thread): ReadonlyArray<Message.Message> =>
+const news = ({ state }: Progress, thread: Thread.Thread): ReadonlyArray<Message.Message> =>
   Log.since(thread, Log.length(state.session.thread))
 
-const replied = (reducer: StreamReducer, stepIndex: number): Records => {
+const replied = (reducer: Progress, stepIndex: number): NewRecords => {
   const response = Collector.toResponse(reducer.collector)
   const calls = Response.actionableCalls(response)
   if (calls.length === 0) return []
@@ -127,21 +313,20 @@ const replied = (reducer: StreamReducer, stepIndex: number): Records => {
 }
 
 const endedAs = (
-  reducer: StreamReducer,
-  result: Parameters<typeof Conversation.leaving>[0],
+  reducer: Progress,
+  result: Parameters<typeof SessionState.leaving>[0],
   outcome: Event.Outcome | undefined,
   messages: ReadonlyArray<Message.Message> = []
-): Journal.Record => {
-  const ids = reducer.session.approved.map((call) => call.id)
-  const left = Conversation.leaving(result, outcome)
-  const context = { ...reducer.approved.tools.contextUpdate(ids).contextUpdate, ...left.context }
+): Records.Record => {
+  const left = SessionState.leaving(result, outcome)
+  const context = { ...contextUpdateOf(reducer), ...left.context }
   const haltedReason = outcome === undefined ? "" : Ending.haltedReason(outcome)
   return { _tag: "RunEnded", requestId: requestId(reducer), haltedReason, messages, ...left, context }
 }
 
-const stepped = (reducer: StreamReducer, event: Event.Of<"StepCompleted">): Records => {
+const stepped = (reducer: Progress, event: Event.Of<"StepCompleted">): NewRecords => {
   const stepIndex = reducer.collector.steps.length - 1
-  const whole: Journal.Record = {
+  const whole: Records.Record = {
     _tag: "StepCompleted",
     requestId: requestId(reducer),
     stepIndex,
@@ -157,15 +342,15 @@ const stepped = (reducer: StreamReducer, event: Event.Of<"StepCompleted">): Reco
  * A question of an approved call that its own run withdraws, or one that the user answers with the run. What was settled
  * before the run is in the session.
  */
-const withdrawn = (reducer: StreamReducer, event: Event.Event): Records => {
+const withdrawn = (reducer: Progress, event: Event.Event): NewRecords => {
   if (event._tag !== "ToolResultEncoded" || event.settled !== true) return []
   return reducer.state.session.suspensions.some(({ id }) => id === event.id)
     ? [{ _tag: "QuestionWithdrawn", requestId: requestId(reducer), message: OpenCalls.messageOf(event) }]
     : []
 }
 
-/** What an event says that is worth writing down, to a reducer that has folded it. */
-const recordsOf = (reducer: StreamReducer, event: Event.Event): Records => {
+/** The records of an event that the reducer has folded. */
+const recordsOf = (reducer: Progress, event: Event.Event): NewRecords => {
   switch (event._tag) {
     case "MessageCompleted":
       return replied(reducer, reducer.collector.steps.length)
@@ -180,108 +365,89 @@ const recordsOf = (reducer: StreamReducer, event: Event.Event): Records => {
   }
 }
 
-const opening = <M extends Mode>(reducer: StreamReducer<M>, event: Event.Event): StreamReducer<M> => ({
-  ...reducer,
-  approved: Collector.applyEvent(reducer.approved, event),
-  collector: reducer.mode === "step" ? Collector.applyEvent(reducer.collector, event) : reducer.collector,
-  begun: begunWith(reducer.begun, event)
-})
-
-const begunWith = (begun: StreamReducer["begun"], event: Event.Event): StreamReducer["begun"] => {
-  if (event._tag === "ToolExecutionStarted") return [...begun, { id: event.id }]
-  if (event._tag !== "ToolExecutionCompleted") return begun
-  const { id, result: outcome } = event
-  return [...begun.filter((call) => call.id !== id), { id, ended: { outcome } }]
+const withBegun = ({ begun, session }: Progress, event: Event.Event): Progress["begun"] => {
+  if (event._tag !== "ToolExecutionStarted" && event._tag !== "ToolExecutionCompleted") return begun
+  const toolCall = session.approved.find(({ id }) => id === event.id)
+  if (toolCall === undefined) return begun
+  const others = begun.filter((call) => call.toolCall !== toolCall)
+  return [...others, event._tag === "ToolExecutionStarted" ? { toolCall } : { toolCall, outcome: event.result }]
 }
 
-/** The reducer after an event, and the records that tell of it. */
+/** The records of an event of the approved calls: each answer as it comes, with the question that it may be. */
+const recordsOfApproved = (reducer: Progress, event: Event.Event): NewRecords => {
+  const settled = withdrawn(reducer, event)
+  if (settled.length > 0) return settled
+  const pending = new Set(reducer.state.session.approved.map(({ id }) => id))
+  const isPending = (id: string | undefined): boolean => id !== undefined && pending.has(id)
+  const answers = reducer.approved.tools.answersInOrder(approvedIds(reducer))
+  const messages = answers.filter(({ toolCallId }) => isPending(toolCallId))
+  if (messages.length === 0) return []
+  const suspensions = questionsOf(reducer).filter(({ id }) => isPending(id))
+  const answered: Records.Record = { _tag: "ApprovedAnswered", requestId: requestId(reducer), messages }
+  return [suspensions.length === 0 ? answered : { ...answered, suspensions }]
+}
+
+const isOpening = ({ state }: Progress): boolean => state.session.approved.length > 0
+
+/** The reducer after an event, and the records of it. */
 export const next = <M extends Mode>(
-  reducer: StreamReducer<M>,
+  reducer: Progress<M>,
   event: Event.Event
-): readonly [reducer: StreamReducer<M>, records: Records] => {
+): readonly [reducer: Progress<M>, records: NewRecords] => {
   if (reducer.isEnded) return [reducer, []]
-  if (isOpening(reducer)) {
-    const opened = opening(reducer, event)
-    const settled = withdrawn(reducer, event)
-    if (settled.length > 0) return after(opened, settled)
-    const isPending = isIn(reducer.state.session.approved)
-    const messages = answersOf(opened).filter(({ toolCallId }) => isPending(toolCallId))
-    if (messages.length === 0) return [opened, []]
-    const suspensions = questionsOf(opened).filter(({ id }) => isPending(id))
-    const answered: Journal.Record = { _tag: "ApprovedAnswered", requestId: requestId(reducer), messages }
-    return after(opened, [suspensions.length === 0 ? answered : { ...answered, suspensions }])
+  if (!isOpening(reducer)) {
+    const folded = { ...reducer, collector: Collector.applyEvent(reducer.collector, event) }
+    return after(folded, recordsOf(folded, event))
   }
-  const folded = { ...reducer, collector: Collector.applyEvent(reducer.collector, event) }
-  return after(folded, recordsOf(folded, event))
+  const opened = {
+    ...reducer,
+    approved: Collector.applyEvent(reducer.approved, event),
+    collector: reducer.mode === "step" ? Collector.applyEvent(reducer.collector, event) : reducer.collector,
+    begun: withBegun(reducer, event)
+  }
+  return after(opened, recordsOfApproved(opened, event))
 }
 
 const after = <M extends Mode>(
-  reducer: StreamReducer<M>,
-  records: Records
-): readonly [StreamReducer<M>, Records] => {
+  reducer: Progress<M>,
+  records: NewRecords
+): readonly [Progress<M>, NewRecords] => {
   if (records.length === 0) return [reducer, records]
-  const state = records.reduce(Journal.apply, reducer.state)
+  const state = records.reduce(apply, reducer.state)
   const isEnded = records.some((record) => record._tag === "RunEnded")
-  return [
-    { ...reducer, state: isEnded ? { ...state, session: Conversation.plain(state.session) } : state, isEnded },
-    records
-  ]
+  const session = isEnded ? SessionState.plain(state.session) : state.session
+  return [{ ...reducer, state: { ...state, session }, isEnded }, records]
 }
 
-/**
- * The reducer after an event. The given one is not changed.
- *
- * @category folding
- * @since 0.1.0
- */
-export const applyEvent = <M extends Mode>(reducer: StreamReducer<M>, event: Event.Event): StreamReducer<M> =>
-  next(reducer, event)[0]
+/** The reducer after an event. The given one is not changed. */
+export const applyEvent: {
+  (event: Event.Event): <M extends Mode>(reducer: StreamReducer<M>) => StreamReducer<M>
+  <M extends Mode>(reducer: StreamReducer<M>, event: Event.Event): StreamReducer<M>
+} = dual(
+  2,
+  <M extends Mode>(reducer: StreamReducer<M>, event: Event.Event): StreamReducer<M> =>
+    next(reducer as Progress<M>, event)[0]
+)
 
-/** Of approved calls, what had come to an end has its answer, or waits for one, and what had begun is not run again. */
-const brokenOff = (reducer: StreamReducer): Journal.State => {
-  const { begun, state } = reducer
-  if (!isOpening(reducer)) return state
-  const left = state.session.approved.flatMap((toolCall) => {
-    const call = begun.find(({ id }) => id === toolCall.id)
-    return call === undefined ? [] : [{ toolCall, ...call.ended }]
-  })
-  const messages = left.map(({ toolCall, ...ended }) =>
-    "outcome" in ended
-      ? Conversation.recalled(toolCall, ended.outcome)
-      : Conversation.cancelled(toolCall, "the run was left")
-  )
-  const questions = left.flatMap(({ toolCall, ...ended }) => OpenCalls.remembered(toolCall, ended) ?? [])
-  return { ...state, session: Conversation.withApproved(state.session, messages, questions) }
-}
+/** The run was left while the call ran. */
+const runLeft = (toolCall: Message.ToolCall): Message.Message => SessionState.cancelled(toolCall, "the run was left")
 
-/**
- * The session after the stream, and its result. A whole run gives the session that the operation gives. A run that was
- * cut is cancelled and leaves what was whole of it; a step that was cut leaves the session as it was, but for approved
- * calls that had begun. Asking twice gives the same.
- *
- * @category folding
- * @since 0.1.0
- */
-export const finalize = <M extends Mode>(reducer: StreamReducer<M>): Finalized<M> => {
-  const { collector, isEnded, mode, session, state } = reducer
-  const finalized = (session: Conversation.Session, result: Event.ChatResult | Event.StepResult) =>
-    ({ session, result }) as Finalized<M>
+/** The session after the stream, and its result. A stream that was cut is cancelled, and leaves what was whole of it. */
+export const finalize = <M extends Mode>(reducer: StreamReducer<M>): Done<M> => {
+  const { begun, collector, isEnded, mode, session, state } = reducer as Progress<M>
+  const done = (session: Session, result: Event.ChatResult | Event.StepResult) => ({ session, result }) as Done<M>
   if (isEnded) {
-    return finalized(
-      state.session,
-      mode === "chat" ? Collector.toChatResult(collector) : Collector.toStepResult(collector)
-    )
+    return done(state.session, mode === "chat" ? Collector.toChatResult(collector) : Collector.toStepResult(collector))
   }
-  const left = brokenOff(reducer)
+  const left = SessionState.brokenOff(state.session, begun, runLeft)
   if (mode === "step") {
     const result = { ...Collector.toStepResult(collector), haltedReason: "cancelled" }
-    return finalized(session.approved.length === 0 ? session : Conversation.plain(left.session), result)
+    return done(session.approved.length === 0 ? session : SessionState.plain(left), result)
   }
   const result = Collector.toChatResult(collector)
-  // A last step that was whole, or an approved call, may have left calls that wait: they wait on.
-  const { suspensions } = left.session
-  const record = endedAs(reducer, { ...result, suspensions }, result.outcome)
-  const ended = Conversation.plain(Journal.apply(left, record).session)
+  // A whole step, or an approved call, may have left calls open: they stay so.
+  const record = endedAs(reducer as Progress<M>, { ...result, suspensions: left.suspensions }, result.outcome)
+  const ended = SessionState.plain(apply({ ...state, session: left }, record).session)
   const isReady = ended.approved.length > 0 && ended.suspensions.length === 0
-  return finalized(isReady ? { ...ended, status: "idle" } : ended, result)
+  return done(isReady ? { ...ended, status: "idle" } : ended, result)
 }

@@ -1,7 +1,9 @@
 /**
- * An operation of a session while it runs: what has been settled since the last run, the calls that were approved, then the
- * model, and every event of these through the reducer that gives the session after it. What has to be written down before something goes on is written
- * by what it belongs to: a run before its first event, a call before its handler. Public as `Session`.
+ * The operations of a session. Each is checked against the session and becomes a plan: a wrong status is a defect that
+ * names the right call, and wrong data a typed error. A plan runs through the same loop as every run: first the calls that
+ * were approved, then the model, and every event of these goes through the reducer that gives the session after it. What
+ * has to be recorded before something follows from it is recorded where that starts: a run before its first event, a call
+ * before its handler. Public as `Session`.
  *
  * @since 0.1.0
  */
@@ -10,19 +12,22 @@ import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
+import type * as Adapter from "../../Adapter.ts"
 import * as Chat from "../../Chat.ts"
 import * as Collector from "../../Collector.ts"
 import type * as Event from "../../Event.ts"
 import * as Executor from "../../Executor.ts"
-import type * as Message from "../../Message.ts"
+import * as Message from "../../Message.ts"
 import * as Policy from "../../Policy.ts"
 import * as Step from "../../Step.ts"
+import * as Thread from "../../Thread.ts"
 import type * as Tool from "../../Tool.ts"
 import * as ToolRunner from "../../ToolRunner.ts"
 import * as OpenCalls from "../answer/openCalls.ts"
 import * as Settings from "../ask/options.ts"
 import * as Ending from "../fold/outcome.ts"
 import * as Log from "../fold/sharedMessages.ts"
+import * as Json from "../json.ts"
 import * as Turn from "../loop/runEnvironment.ts"
 import * as Cancellation from "../stop/cancellation.ts"
 import * as Deadline from "../stop/deadline.ts"
@@ -30,138 +35,311 @@ import * as Ambient from "../stop/inherited.ts"
 import * as Limits from "../stop/limits.ts"
 import { Running } from "../stop/ownedFibers.ts"
 import { Spending } from "../stop/spending.ts"
-import * as Journal from "./record.ts"
-import * as Keeper from "./recorder.ts"
-import * as StreamReducer from "./reducer.ts"
-import * as Conversation from "./state.ts"
+import * as Answers from "./answers.ts"
+import * as Records from "./record.ts"
+import * as Reducer from "./reducer.ts"
+import * as SessionState from "./state.ts"
 
-/** Why an operation could not be done. The caller's session is as it was, and no approved call of it has run. */
-export type Failure = Chat.ChatError | Conversation.SessionError
+/**
+ * Why an operation could not be done. The caller's session is as it was, and no approved call of it has run: once one
+ * has, a model that cannot be asked ends the operation with outcome `Failed`, so that its answer is kept.
+ *
+ * @category errors
+ * @since 0.1.0
+ */
+export type Failure = Chat.ChatError | SessionState.SessionError
 
-type Session = Conversation.Session
+type Session = SessionState.Session
 
-type Started = Extract<Journal.Record, { readonly _tag: "RunStarted" }>
+type Started = Extract<Records.Record, { readonly _tag: "RunStarted" }>
 
 type Tools = ReadonlyArray<Tool.Any>
 
-const isEmpty = (context: Session["context"]): boolean => Object.keys(context).length === 0
+// Plans: what the status of a session allows.
 
-/** Each handler start and each outcome is written down where it happens. A run inside a handler is that run's affair. */
-const journaled = (
+/** What an operation does: how it is called, and what is said with it. */
+export interface Plan<M extends Reducer.Mode> {
+  readonly mode: M
+  readonly operation: Started["operation"]
+  readonly session: Session
+  readonly messages: ReadonlyArray<Message.Message>
+  /** An open question that it answers in the place where the question waits. */
+  readonly answered?: Started["answered"]
+}
+
+const wrong = (operation: string, { status }: Session, instead: string) =>
+  Effect.die(new Error(`Session.${operation}: the session is ${status}; call ${instead}`))
+
+/** What settles an open call, by its kind. */
+const settling: Record<Event.Suspension["kind"], string> = {
+  question: "Session.answer for each question",
+  manual: "Session.submitToolResult for each manual call",
+  approval: "Session.approve or Session.deny for each approval"
+}
+
+const kinds = ({ suspensions }: Session): ReadonlyArray<Event.Suspension["kind"]> => [
+  ...new Set(suspensions.map(({ kind }) => kind))
+]
+
+/** The operations that are possible. A reply answers a question if nothing else is open. */
+const instead = (session: Session): string =>
+  session.suspensions.length === 1 && session.suspensions[0]?.kind === "question"
+    ? "Session.reply"
+    : kinds(session).map((kind) => settling[kind]).join(", ")
+
+/** Checks that no call is open. */
+const free = (operation: string, session: Session): Effect.Effect<void, SessionState.SessionError> =>
+  Effect.andThen(
+    Answers.usable(session),
+    session.suspensions.length === 0 ? Effect.void : wrong(operation, session, instead(session))
+  )
+
+const approvalPending = (session: Session): string => {
+  const others = kinds(session).filter((kind) => kind !== "approval").map((kind) => settling[kind])
+  const beside = others.length === 0 ? "" : `; beside it, call ${others.join(" and ")}`
+  return "a call waits for an approval: call Session.approve or Session.deny first, or Session.expire where its time is "
+    + `up, or Session.reply with { pending: "deny" }${beside}`
+}
+
+const withdrawn: Record<Event.Suspension["kind"], string> = {
+  approval: "the user went on instead of approving the call",
+  manual: "the user went on before the call had its result",
+  question: "the user went on instead of answering the question"
+}
+
+type Settled = NonNullable<Plan<"chat">["answered"]>
+
+/** The open calls that a reply with `pending: "deny"` denies: all but a single question, which the reply answers. */
+const denials = ({ suspensions }: Session): ReadonlyArray<Settled> => {
+  const questions = suspensions.filter(({ kind }) => kind === "question")
+  const refused = suspensions.filter(({ kind }) => kind !== "question" || questions.length > 1)
+  return refused.map(({ id, kind }) => ({ id, answer: { _tag: "Denied", reason: withdrawn[kind] } }))
+}
+
+type Said = Pick<Plan<"chat">, "answered" | "messages">
+
+/**
+ * What a message of the user says to a session. It answers the one question that is open, if there is one: as a message
+ * behind a question that the thread has in words, and else in the place of the call, since the question is not in the
+ * thread.
+ */
+const spokenTo = (
+  operation: string,
+  session: Session,
+  message: Message.Message
+): Effect.Effect<Said, SessionState.SessionError> =>
+  Effect.gen(function*() {
+    yield* Answers.usable(session)
+    if (session.suspensions.some(({ kind }) => kind === "approval")) {
+      return yield* new SessionState.SessionError({ reason: "approval_pending", detail: approvalPending(session) })
+    }
+    if (session.status === "awaiting_tools") return yield* wrong(operation, session, instead(session))
+    const [question, ...others] = session.suspensions
+    if (question === undefined) return { messages: [message] }
+    if (message.role !== "user") return yield* wrong(operation, session, instead(session))
+    if (others.length > 0) {
+      const detail = "several calls wait: call Session.answer for each by its id"
+      return yield* new SessionState.SessionError({ reason: "several_pending", detail })
+    }
+    const { id } = question
+    const value = yield* Answers.answerTo(session, id, message.content)
+    return Log.isAskedAloud(session.thread, id)
+      ? { messages: [message] }
+      : { messages: [], answered: { id, answer: { _tag: "Value", value } } }
+  })
+
+/** The session that an input stands for. */
+const opened = (input: unknown): Effect.Effect<Session, Thread.ValidationError> =>
+  SessionState.isSession(input) ? Effect.succeed(input) : Effect.fromResult(Thread.validate(input)).pipe(
+    Effect.map((thread) => SessionState.make({ thread })),
+    Effect.mapError(({ errors }) => new Thread.ValidationError({ reason: "invalid_session_input", errors }))
+  )
+
+/** Starting a session, or what one can be made of. */
+export const starting = (input: unknown): Effect.Effect<Plan<"chat">, Failure> =>
+  Effect.gen(function*() {
+    const session = yield* opened(input)
+    yield* free("start", session)
+    return { mode: "chat", operation: "start", session, messages: [] }
+  })
+
+/** Saying something as the user. What is open is denied first, if that is wanted. */
+export const replying = (
+  session: Session,
+  content: Message.Content,
+  pending: "deny" | undefined
+): Effect.Effect<Plan<"chat">, Failure> =>
+  Effect.gen(function*() {
+    const message = Message.user(content)
+    if (pending !== undefined && pending !== "deny") {
+      return yield* Effect.die(new TypeError(`Session.reply: pending must be "deny"; got: ${Json.render(pending)}`))
+    }
+    const denied = pending === "deny" ? denials(session) : []
+    const freed = denied.reduce((session, { answer, id }) => SessionState.settle(session, id, answer), session)
+    // A reply that is refused denies nothing.
+    const said = yield* spokenTo("reply", freed, message)
+    const settled = yield* Effect.reduce(
+      denied,
+      () => session,
+      (session, denial) => Reducer.happened(session, { _tag: "Answered", ...denial })
+    )
+    return { mode: "chat", operation: "reply", session: settled, ...said }
+  })
+
+/** Going on, with a message or without. */
+export const continuing = (
+  session: Session,
+  message: Message.Input | null
+): Effect.Effect<Plan<"chat">, Failure> => {
+  const messages = message === null ? [] : Thread.fromMessages([message]).messages
+  const [said] = messages
+  const checked: Effect.Effect<Said, SessionState.SessionError> = said === undefined
+    ? Effect.as(free("continue", session), { messages })
+    : spokenTo("continue", session, said)
+  return Effect.map(checked, (said) => ({ mode: "chat", operation: "continue", session, ...said }))
+}
+
+/** One turn. */
+export const stepping = (session: Session): Effect.Effect<Plan<"step">, Failure> =>
+  Effect.as(free("step", session), { mode: "step", operation: "step", session, messages: [] })
+
+/** Adding messages: nothing may come between a call and its answer. */
+export const appending = (session: Session): Effect.Effect<void, SessionState.SessionError> =>
+  Effect.andThen(
+    free("append", session),
+    session.approved.length > 0 ? wrong("append", session, "Session.continue") : Effect.void
+  )
+
+// Runs: a plan, from its first event to the session after it.
+
+/**
+ * The executor that records the start of each handler before it starts, and its outcome before anything follows from it. A
+ * run that a handler starts is not a part of the operation.
+ */
+const recording = (
   executor: Executor.Service,
   requestId: string,
-  write: (record: Journal.Record) => Effect.Effect<void>
+  record: (record: Records.Record) => Effect.Effect<void>
 ): Executor.Service => ({
   execute: (tool, args, call) => {
     const execution = executor.execute(tool, args, call).pipe(
-      Effect.provideService(Keeper.Scribe, undefined),
+      Effect.provideService(Records.CurrentRecorder, undefined),
       Effect.provideService(Limits.CurrentOperation, undefined)
     )
     if (call.requestId !== requestId) return execution
     const { attempt, id: toolCallId, idempotencyKey, stepIndex, toolCall } = call
     return Effect.gen(function*() {
-      yield* write({ _tag: "CallStarted", requestId, stepIndex, toolCall, attempt, idempotencyKey })
+      yield* record({ _tag: "CallStarted", requestId, stepIndex, toolCall, attempt, idempotencyKey })
       const outcome = yield* execution
       const expiry = OpenCalls.expiry(outcome, yield* Clock.currentTimeMillis)
-      yield* write({ _tag: "CallEnded", requestId, stepIndex, toolCallId, outcome, ...expiry })
+      yield* record({ _tag: "CallEnded", requestId, stepIndex, toolCallId, outcome, ...expiry })
       return outcome
     })
   }
 })
 
-/** Where the records of an operation go, and what it waits for beside its runs. */
-interface Surroundings {
-  readonly scribe: Keeper.Scribe | undefined
-  readonly running: Running
-  readonly stopping: Running
-}
-
-/** One operation while it runs: its reducer, and where its records go. */
-export class Run<M extends StreamReducer.Mode> {
-  reducer: StreamReducer.StreamReducer<M>
+/** One operation while it runs: its reducer, and what it waits for beside its runs. */
+class Operation<M extends Reducer.Mode> {
+  reducer: Reducer.Progress<M>
   readonly requestId: string
-  private readonly scribe: Keeper.Scribe | undefined
-
-  private readonly running: Running
-  /** What the effect runs in that may ask the operation to stop. It is stopped when there is a result. */
-  private readonly stopping: Running
+  readonly recorder: Records.Recorder | undefined
+  /** Owns the appends of the operation, and the observer of what it reports beside its runs. */
+  readonly running: Running
+  /** Owns the effect that may ask the operation to stop. It is stopped when there is a result. */
+  readonly stopping: Running
   /** Handlers of approved calls that did not stop. */
   private readonly abandoned: Array<Event.Abandoned> = []
 
-  constructor(session: Session, mode: M, requestId: string, { running, scribe, stopping }: Surroundings) {
+  constructor(
+    session: Session,
+    mode: M,
+    requestId: string,
+    recorder: Records.Recorder | undefined,
+    running: Running,
+    stopping: Running
+  ) {
     this.requestId = requestId
-    this.scribe = scribe
+    this.recorder = recorder
     this.running = running
     this.stopping = stopping
-    this.reducer = StreamReducer.started(session, mode, { session })
+    this.reducer = Reducer.started(session, mode, { session })
   }
 
   begin({ answered, messages, operation }: Plan<M>): Effect.Effect<void> {
     const { requestId } = this
     const begun = { _tag: "RunStarted", requestId, operation, messages } as const
     const records = [answered === undefined ? begun : { ...begun, answered }] as const
-    return Effect.map(Keeper.note(this.reducer.state, records, this.scribe, this.running), (state) => {
+    return Effect.map(Reducer.recorded(this.reducer.state, records, this.recorder, this.running), (state) => {
       this.reducer = { ...this.reducer, state }
     })
   }
 
-  readonly fail: Effect.Effect<void> = Effect.suspend(() =>
-    this.write({ _tag: "RunFailed", requestId: this.requestId })
-  )
+  /** Appends a record that the reducer does not need: those of a call, which stand between the events. */
+  readonly record = (record: Records.Record): Effect.Effect<void> =>
+    this.append([record], () => Reducer.apply(this.reducer.state, record).session)
 
-  /** What tells of a call is written by the call itself; the reducer does not see it. */
-  readonly write = (record: Journal.Record): Effect.Effect<void> => {
-    const { scribe } = this
-    return scribe === undefined
-      ? Effect.void
-      : Effect.suspend(() => scribe.write([record], Journal.apply(this.reducer.state, record).session, this.running))
-  }
-
-  readonly told = (events: Arr.NonEmptyReadonlyArray<Event.Event>) =>
-    Effect.forEach(events, (told) => told._tag === "ChatCompleted" ? this.completed(told) : this.tell(told))
-
-  private tell(event: Event.Event): Effect.Effect<Event.Event> {
+  private append(records: ReadonlyArray<Records.Record>, after: () => Session): Effect.Effect<void> {
     return Effect.suspend(() => {
-      const [reducer, records] = StreamReducer.next(this.reducer, event)
       const [first, ...rest] = records
-      this.reducer = reducer
-      const written = first === undefined || this.scribe === undefined
+      return first === undefined || this.recorder === undefined
         ? Effect.void
-        : this.scribe.write([first, ...rest], reducer.state.session, this.running)
-      return Effect.as(written, event)
+        : this.recorder.append([first, ...rest], after(), this.running)
     })
   }
 
-  /** What the operation is to the runs that it consists of. The turns behind the approved calls have their own result. */
-  operation(isOfApproved: boolean, continued?: string): Limits.Operation {
-    const isLeft = (now: number) => this.running.leftWith(now)
-    if (isOfApproved) return { isLeft, left: (abandoned) => void this.abandoned.push(...abandoned) }
-    return continued === undefined ? { isLeft } : { isLeft, continued }
+  /** Takes in events of the operation. What they are recorded as is written before they are seen. */
+  readonly takeAll = (events: Arr.NonEmptyReadonlyArray<Event.Event>) =>
+    Effect.forEach(
+      events,
+      (event) => event._tag === "ChatCompleted" ? this.complete(event) : Effect.as(this.take(event), event)
+    )
+
+  private take(event: Event.Event): Effect.Effect<void> {
+    return Effect.suspend(() => {
+      const [reducer, records] = Reducer.next(this.reducer, event)
+      this.reducer = reducer
+      return this.append(records, () => reducer.state.session)
+    })
   }
 
   /**
-   * The result names what else was left behind: handlers of approved calls, an append, and what may ask for the stop, which
-   * it may still do while the end is written.
+   * The result names what else was abandoned: handlers of approved calls, an append, and the effect that asks for the stop,
+   * which may still do so while the end is recorded.
    */
-  private completed(event: Event.Of<"ChatCompleted">): Effect.Effect<Event.Event> {
+  private complete(event: Event.Of<"ChatCompleted">): Effect.Effect<Event.Event> {
     return Effect.suspend(() => {
       const before = this.reducer
       const known = [...this.abandoned, ...this.running.leftBehind]
-      return Effect.flatMap(Effect.andThen(this.tell(event), this.stopping.stop), (deaf) => {
-        const left = [...known, ...deaf]
-        if (left.length === 0) return Effect.succeed(event)
-        const abandoned = [...left, ...event.result.abandoned ?? []]
+      return Effect.map(Effect.andThen(this.take(event), this.stopping.stop), (stopped) => {
+        const others = [...known, ...stopped]
+        if (others.length === 0) return event
+        const abandoned = [...others, ...event.result.abandoned ?? []]
         const named = { ...event, result: { ...event.result, abandoned } }
-        this.reducer = StreamReducer.next(before, named)[0]
-        return Effect.succeed(named)
+        // The session is the one that was recorded: it does not have this.
+        this.reducer = { ...Reducer.next(before, named)[0], state: this.reducer.state }
+        return named
       })
     })
+  }
+
+  /** What the operation is to the approved calls, which have no result of their own. */
+  get ofApproved(): Limits.Operation {
+    return {
+      isLeft: (now) => this.running.leftWith(now),
+      left: (abandoned) => void this.abandoned.push(...abandoned)
+    }
+  }
+
+  /** What the operation is to the run of the model. */
+  ofTurns(isContinued: boolean): Limits.Operation {
+    const isLeft = (now: number) => this.running.leftWith(now)
+    return isContinued ? { isLeft, continued: this.requestId } : { isLeft }
   }
 }
 
 const none: Tools = []
 
-/** The calls that were approved, through the runner that every call goes through. */
+/** The calls that were approved, through the runner of every call. */
 const approvedCalls = <T extends Tools, E, R>(
   session: Session,
   options: Step.Options<T, E, R>,
@@ -181,17 +359,14 @@ interface Stops {
 
 const unstopped: Stops = { cancellation: undefined, deadline: undefined }
 
-const stopsOf = <E, R>(
-  options: Settings.RunnerOptions<E, R, any>,
-  requestId: string,
-  { running, stopping }: Surroundings
+const stopsOf = <M extends Reducer.Mode, R>(
+  { requestId, running, stopping }: Operation<M>,
+  cancel: Cancellation.Source<R> | undefined,
+  ownDeadline: Settings.Settings<unknown, unknown>["deadline"]
 ): Effect.Effect<Stops, never, R | Scope.Scope> =>
   Effect.gen(function*() {
-    const defaults = yield* Policy.Defaults
-    const settings = Settings.resolve(options, defaults, Policy.standard, requestId)
     const parent = yield* Limits.ParentCancellation
-    const deadline = Deadline.resolve(settings.deadline, yield* Limits.Deadline, yield* Clock.currentTimeMillis)
-    const cancel = options.cancel ?? undefined
+    const deadline = Deadline.resolve(ownDeadline, yield* Limits.Deadline, yield* Clock.currentTimeMillis)
     if ((parent ?? deadline ?? cancel) === undefined) return unstopped
     const cancellation = new Cancellation.Cancellation()
     yield* Ambient.watch(cancellation, { parent, deadline, cancel }, yield* Effect.scope)
@@ -210,14 +385,14 @@ interface Approved {
 }
 
 const endOf = (
-  reducer: StreamReducer.StreamReducer,
+  reducer: Reducer.Progress,
   { cancellation }: Stops,
   policy: Policy.Policy
 ): Approved => {
   const cut = cancellation?.isRequested === true ? cancellation : undefined
-  const halt = StreamReducer.haltOf(reducer, policy)
+  const halt = Reducer.haltOf(reducer, policy)
   const isQuestion = halt?.haltedReason === "ask_user"
-  const questions = StreamReducer.questionsOf(reducer)
+  const questions = Reducer.questionsOf(reducer)
   return { cancellation: cut, halt: cut !== undefined && isQuestion ? undefined : halt, questions }
 }
 
@@ -225,17 +400,17 @@ const endOf = (
 const withdrawals = ({ cancellation, halt, questions }: Approved): ReadonlyArray<Event.Event> => {
   if (halt?.haltedReason === "ask_user") return []
   const detail = cancellation === undefined ? "another call of the turn ended the run" : "the run was cancelled"
-  return questions.map(({ toolCall }) => OpenCalls.settlement(Conversation.cancelled(toolCall, `withdrawn: ${detail}`)))
+  return questions.map(({ toolCall }) => OpenCalls.settlement(SessionState.cancelled(toolCall, `withdrawn: ${detail}`)))
 }
 
-/** How a run ends that goes no further than its approved calls: as a step without a reply. */
+/** The end of a run that goes no further than its approved calls: a step without a reply. */
 const endOfApproved = (
-  { collector, mode, state: { session } }: StreamReducer.StreamReducer,
+  { collector, mode, state: { session } }: Reducer.Progress,
   { cancellation, halt }: Approved,
   totalUsage: Event.ChatResult["totalUsage"]
 ): Event.Event => {
   const { suspensions } = session
-  const { thread } = Conversation.plain(session)
+  const { thread } = SessionState.plain(session)
   const response = Collector.toResponse(Collector.initial())
   // The answers stand in the thread already, in the places of their calls.
   const step = { response, thread, messages: [], mode: "auto", manualToolCalls: [] } as const
@@ -253,13 +428,13 @@ const endOfApproved = (
   }
 }
 
-/** How a run ends whose model could not be asked although approved calls have run: with their answers, and the error. */
+/** The end of a run whose approved calls ran and whose model could not be asked: with their answers, and the error. */
 const endOfUnasked = (
-  { state: { session } }: StreamReducer.StreamReducer,
+  { state: { session } }: Reducer.Progress,
   error: unknown,
   totalUsage: Event.ChatResult["totalUsage"]
 ): ReadonlyArray<Event.Event> => {
-  const { thread } = Conversation.plain(session)
+  const { thread } = SessionState.plain(session)
   const outcome = { _tag: "Failed", error } as const
   return [
     { _tag: "Error", error },
@@ -274,76 +449,75 @@ const orElseUnasked = <E, R, R2>(
 ): Stream.Stream<Event.Event, E, R | R2> => {
   let hasBegun = false
   return events.pipe(
-    Stream.mapArray((told) => {
+    Stream.mapArray((events) => {
       // A reply that is asked for again counts as not begun.
-      hasBegun = told[told.length - 1]?._tag !== "StepReset"
-      return told
+      hasBegun = events[events.length - 1]?._tag !== "StepReset"
+      return events
     }),
     Stream.catch((error): Stream.Stream<Event.Event, E, R2> => hasBegun ? Stream.fail(error) : end(error))
   )
 }
 
-/** Calls that have been settled since the last run. Those that may run now, or wait again, have no answer yet. */
+/** The events of calls that were settled since the last run. Those that may run now, or are open again, have no answer. */
 const settledBefore = (session: Session): ReadonlyArray<Event.Event> => {
   const open = new Set([...session.approved, ...session.suspensions].map(({ id }) => id))
   return Log.answersTo(session.thread, session.answered.filter((id) => !open.has(id))).map(OpenCalls.settlement)
 }
 
-/** Whether calls of an earlier run have been settled since, or are now: one that waits is a question that is answered. */
+/** Whether calls of an earlier run were settled since, or are now: a call that is open is a question that is answered. */
 const isContinued = ({ answered, approved, suspensions }: Session): boolean =>
   [answered, approved, suspensions].some((calls) => calls.length > 0)
 
-/** What an operation does: how it is called, and what is said with it. */
-export interface Plan<M extends StreamReducer.Mode> {
-  readonly mode: M
-  readonly operation: Started["operation"]
-  readonly session: Session
-  readonly messages: ReadonlyArray<Message.Message>
-  /** A question that it answers in the place where the question waits. */
-  readonly answered?: Started["answered"]
+/** An operation that is under way, with its events. */
+interface Opened<M extends Reducer.Mode, out E, out R> {
+  readonly operation: Operation<M>
+  readonly events: Stream.Stream<Event.Event, E, R>
 }
 
-type Events<T extends Tools, E, R> = Stream.Stream<
-  Event.Event,
-  Failure | E | Tool.Fatal<T[number]>,
-  R | Step.Services<T>
->
+type Errors<T extends Tools, E> = Failure | E | Tool.Fatal<T[number]>
 
-/**
- * The events of an operation: the approved calls, and what the model makes of them.
- *
- * @category running
- * @since 0.1.0
- */
-export const stream = <M extends StreamReducer.Mode, T extends Tools, E, R, RHalt, REvent>(
-  plan: Plan<M>,
-  options: Chat.Options<T, E, R, RHalt, REvent>,
-  seen: (run: Run<M>) => void = () => {}
-): Events<T, E, R | RHalt | REvent> =>
-  Stream.unwrap(Effect.gen(function*() {
+type Services<T extends Tools, R> = R | Adapter.Adapter | Tool.Services<T[number]>
+
+const isEmpty = (context: Session["context"]): boolean => Object.keys(context).length === 0
+
+const open = <M extends Reducer.Mode, T extends Tools, E, R, RHalt, REvent>(
+  checked: Effect.Effect<Plan<M>, Failure>,
+  options: Chat.Options<T, E, R, RHalt, REvent>
+): Effect.Effect<
+  Opened<M, Errors<T, E>, Services<T, R | RHalt | REvent>>,
+  Failure,
+  Services<T, R | RHalt | REvent> | Scope.Scope
+> =>
+  Effect.gen(function*() {
+    const plan = yield* checked
     const { answered, mode, session } = plan
-    const requestId = options.requestId ?? Settings.mintRequestId(yield* Effect.context<never>())
+    const context = yield* Effect.context<never>()
+    const scope = yield* Effect.scope
+    const requestId = options.requestId ?? Settings.mintRequestId(context)
     const executor = yield* Executor.Executor
-    const settled = settledBefore(
-      answered === undefined ? session : Conversation.settle(session, answered.id, answered.answer)
-    )
-    const hasApproved = session.approved.length > 0
+    const recorder = yield* Records.CurrentRecorder
     const defaults = yield* Policy.Defaults
-    const { graceMillis } = Settings.resolve(options, defaults, Policy.standard, requestId)
-    const running = new Running(graceMillis, yield* Effect.context<never>())
-    const stopping = new Running(graceMillis, yield* Effect.context<never>())
-    // They have one grace period, both together.
+    const policy = options.policy ?? defaults.policy ?? Policy.standard
+    const { deadline, graceMillis } = Settings.resolve(options, defaults, Policy.standard, requestId)
+
+    const running = new Running(graceMillis, context)
+    const stopping = new Running(graceMillis, context)
+    // They share one grace period.
     yield* Effect.addFinalizer((exit) =>
       Effect.all([running.end(exit), stopping.end(exit)], { concurrency: "unbounded", discard: true })
     )
-    const scribe = yield* Keeper.Scribe
-    const surroundings = { scribe, running, stopping }
-    const run = new Run(session, mode, requestId, surroundings)
-    seen(run)
-    const isOwn = hasApproved || settled.length > 0 || scribe !== undefined
-    const stops = isOwn ? yield* stopsOf(options, requestId, surroundings) : unstopped
+    const operation = new Operation(session, mode, requestId, recorder, running, stopping)
+
+    const settled = settledBefore(
+      answered === undefined ? session : SessionState.settle(session, answered.id, answered.answer)
+    )
+    const hasApproved = session.approved.length > 0
+    const isOwn = hasApproved || settled.length > 0 || recorder !== undefined
+    const stops = isOwn ? yield* stopsOf(operation, options.cancel ?? undefined, deadline) : unstopped
     const spending = new Spending(yield* Limits.CurrentSpending, true)
-    yield* spending.enter(yield* Effect.scope)
+    yield* spending.enter(scope)
+    yield* operation.begin(plan)
+
     const given = {
       ...options,
       requestId,
@@ -352,74 +526,74 @@ export const stream = <M extends StreamReducer.Mode, T extends Tools, E, R, RHal
       cacheKey: options.cacheKey ?? session.id,
       ...(stops === unstopped ? {} : { cancel: null })
     } as Chat.Options<T, E, R, RHalt, REvent>
-    yield* run.begin(plan)
-    const seenBy = <A extends ReadonlyArray<Event.Event>>(events: A) =>
+    const observed = <A extends ReadonlyArray<Event.Event>>(events: A) =>
       Effect.as(Turn.observed({ view: options, running, settings: { requestId } }, events), events)
-    const policy = options.policy ?? defaults.policy ?? Policy.standard
     const approved = hasApproved
       ? Stream.provideService(
         approvedCalls(session, given as Step.Options<T, E, R>, policy),
         Limits.CurrentOperation,
-        run.operation(true)
+        operation.ofApproved
       )
       : Stream.empty
-    const opening = Stream.concat(Stream.fromIterable(settled), approved).pipe(Stream.mapArrayEffect(seenBy))
-    const rest = Stream.suspend((): Events<T, E, R | RHalt | REvent> => {
-      const { reducer } = run
+    const opening = Stream.concat(Stream.fromIterable(settled), approved).pipe(Stream.mapArrayEffect(observed))
+    const turns = Stream.suspend((): Stream.Stream<Event.Event, Errors<T, E>, Services<T, R | RHalt | REvent>> => {
+      const { reducer } = operation
       const end = endOf(reducer, stops, policy)
       if (hasApproved && (mode === "step" || end.halt !== undefined || end.cancellation !== undefined)) {
-        const last = Stream.suspend(() => Stream.make(endOfApproved(run.reducer, end, spending.total)))
-        return Stream.concat(Stream.fromIterable(withdrawals(end)), last).pipe(Stream.mapArrayEffect(seenBy))
+        const last = Stream.suspend(() => Stream.make(endOfApproved(operation.reducer, end, spending.total)))
+        return Stream.concat(Stream.fromIterable(withdrawals(end)), last).pipe(Stream.mapArrayEffect(observed))
       }
-      const { thread } = Conversation.plain(reducer.state.session)
-      const { contextUpdate } = reducer.approved.tools.contextUpdate(session.approved.map((call) => call.id))
-      const context = contextUpdate === undefined ? given.context ?? null : { ...given.context, ...contextUpdate }
+      const { thread } = SessionState.plain(reducer.state.session)
       if (mode === "step") return Step.stream(thread, given)
+      const contextUpdate = Reducer.contextUpdateOf(reducer)
+      const context = contextUpdate === undefined ? given.context ?? null : { ...given.context, ...contextUpdate }
       const turns = Chat.stream(thread, { ...given, context })
       if (!hasApproved) return turns
-      // What has run must not be lost with a failure, or the caller who tries again pays twice.
+      // What has run must not be lost with a failure, or the caller who tries again runs it twice.
       return orElseUnasked(turns, (error) =>
-        Stream.fromIterable(endOfUnasked(run.reducer, error, spending.total)).pipe(Stream.mapArrayEffect(seenBy)))
+        Stream.fromIterable(endOfUnasked(operation.reducer, error, spending.total)).pipe(
+          Stream.mapArrayEffect(observed)
+        ))
     })
-    const whole = Stream.concat(opening, rest).pipe(
-      Stream.mapArrayEffect(run.told),
+    const events = Stream.concat(opening, turns).pipe(
+      Stream.mapArrayEffect(operation.takeAll),
       Stream.tapError(() =>
-        run.fail
+        operation.record({ _tag: "RunFailed", requestId })
       ),
-      Stream.provideService(Executor.Executor, journaled(executor, requestId, run.write)),
-      Stream.provideService(
-        Limits.CurrentOperation,
-        run.operation(false, isContinued(session) ? requestId : undefined)
-      ),
+      Stream.provideService(Executor.Executor, recording(executor, requestId, operation.record)),
+      Stream.provideService(Limits.CurrentOperation, operation.ofTurns(isContinued(session))),
       Stream.provideService(Limits.CurrentSpending, spending)
     )
-    return stops === unstopped ? whole : whole.pipe(
-      Stream.provideService(Limits.ParentCancellation, stops.cancellation),
-      Stream.provideService(Limits.Deadline, stops.deadline)
-    )
-  }))
-
-/**
- * An operation, awaited: the fold of its stream.
- *
- * @category running
- * @since 0.1.0
- */
-export const awaited = <M extends StreamReducer.Mode, E, R>(
-  events: (seen: (run: Run<M>) => void) => Stream.Stream<Event.Event, Failure | E, R>
-): Effect.Effect<StreamReducer.Finalized<M>, Failure | E, R> =>
-  Effect.suspend(() => {
-    let run: Run<M> | undefined
-    const drained = Stream.runDrain(events((started) => {
-      run = started
-    }))
-    return Effect.flatMap(drained, () => run === undefined ? Effect.die("no run") : finished(run.reducer))
+    return {
+      operation,
+      events: stops === unstopped ? events : events.pipe(
+        Stream.provideService(Limits.ParentCancellation, stops.cancellation),
+        Stream.provideService(Limits.Deadline, stops.deadline)
+      )
+    }
   })
 
-const finished = <M extends StreamReducer.Mode>(
-  reducer: StreamReducer.StreamReducer<M>
-): Effect.Effect<StreamReducer.Finalized<M>, Step.EngineError> => {
-  const done = StreamReducer.finalize(reducer)
+/** The events of an operation, which is checked when it begins. */
+export const stream = <M extends Reducer.Mode, T extends Tools, E, R, RHalt, REvent>(
+  plan: Effect.Effect<Plan<M>, Failure>,
+  options: Chat.Options<T, E, R, RHalt, REvent>
+): Stream.Stream<Event.Event, Errors<T, E>, Services<T, R | RHalt | REvent>> =>
+  Stream.unwrap(Effect.map(open(plan, options), ({ events }) => events))
+
+/** What an operation comes to: the fold of its events. */
+export const awaited = <M extends Reducer.Mode, T extends Tools, E, R, RHalt, REvent>(
+  plan: Effect.Effect<Plan<M>, Failure>,
+  options: Chat.Options<T, E, R, RHalt, REvent>
+): Effect.Effect<Reducer.Done<M>, Errors<T, E>, Services<T, R | RHalt | REvent>> =>
+  Effect.scoped(
+    Effect.flatMap(open(plan, options), ({ events, operation }) =>
+      Effect.andThen(Stream.runDrain(events), Effect.suspend(() => done(operation.reducer))))
+  )
+
+const done = <M extends Reducer.Mode>(
+  reducer: Reducer.Progress<M>
+): Effect.Effect<Reducer.Done<M>, Step.EngineError> => {
+  const done = Reducer.finalize(reducer)
   const { response } = "steps" in done.result ? done.result.steps[0] ?? {} : done.result
   const hasRun = reducer.session.approved.length > 0
   return response?.error instanceof Step.EngineError && !hasRun ? Effect.fail(response.error) : Effect.succeed(done)

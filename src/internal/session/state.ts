@@ -1,7 +1,7 @@
 /**
- * The plain data of a conversation that is kept: its thread, what it waits for, and how each thing that happens to it
- * changes it. Everything here is a pure function of the data, so that the same history always gives the same
- * conversation, in whatever process it is read. Public as `Session`.
+ * The data of a session and its transitions: the thread, the calls that wait, and what each thing that happens changes.
+ * Every function is pure, so that the same history gives the same session in every process. `suspensions` is the one list
+ * of open questions, approvals and manual calls; it is changed here and nowhere else. Public as `Session`.
  *
  * @since 0.1.0
  */
@@ -20,8 +20,13 @@ import * as Log from "../fold/sharedMessages.ts"
 import * as Json from "../json.ts"
 
 /**
- * Where a session stands: `awaiting_user` while a question is open, `awaiting_tools` while approvals or manual calls
- * are, `error` after a run that broke, `completed` after one that ended, and `idle` otherwise.
+ * Where a session stands:
+ *
+ * - `idle`: nothing waits, and the next operation may begin
+ * - `awaiting_user`: a question is open
+ * - `awaiting_tools`: approvals or manual calls are open, and no question
+ * - `completed`: the last run ended
+ * - `error`: the last run broke
  *
  * @category schemas
  * @since 0.1.0
@@ -37,16 +42,27 @@ export const Status = Schema.Literals(["idle", "awaiting_user", "awaiting_tools"
 export type Status = (typeof Status)["Type"]
 
 const Data = Schema.Struct({
+  /** The id in a store, which is also the default of `cacheKey`. Absent if the session was made without one. */
   id: Schema.optionalKey(Schema.String),
+  /** The conversation. Every provider accepts it as it is, except for the calls in `suspensions`. */
   thread: Thread.Thread,
+  /** Where the session stands. */
   status: Status,
+  /** The calls that wait for an answer from outside, each under its own id, in call order. */
   suspensions: Schema.Array(Event.Suspension),
+  /** The calls that were approved and have not run yet, in call order. The next run begins with them. */
   approved: Schema.Array(Message.ToolCall),
+  /** The ids that were answered since the last run. The next run reports each of them that it does not run as an event. */
   answered: Schema.Array(Schema.String),
+  /** The calls of `suspensions` that wait for an approval or for a result, without the questions. */
   pendingToolCalls: Schema.Array(Message.ToolCall),
+  /** The text of the first question that is open. */
   pendingQuestion: Schema.optionalKey(Schema.String),
+  /** The id of the call that asked it. */
   pendingToolCallId: Schema.optionalKey(Schema.String),
+  /** What handlers read as `call.context`, with the updates that they returned. Empty by default. */
   context: Schema.Record(Schema.String, Json.Opaque),
+  /** The caller's own data, and in status `error` the error of the last run under `error`. Empty by default. */
   metadata: Json.Metadata
 })
 
@@ -65,11 +81,7 @@ const broken = (session: (typeof Data)["Type"]): string | undefined => {
 }
 
 /**
- * A session: serialisable data and nothing else. `suspensions` are the calls it waits for, each under its own id;
- * `approved` the calls that may run when it goes on, in call order, `answered` the ids that have had their answer since the
- * last run: the next run begins with an event for each of them that it does not run.
- * `pendingToolCalls`, `pendingQuestion` and `pendingToolCallId` say the same in fewer words: the calls that somebody has
- * to run or allow, and the first question. A session in status `error` has what broke it in `metadata.error`.
+ * A session: serialisable data and nothing else.
  *
  * @category schemas
  * @since 0.1.0
@@ -85,20 +97,31 @@ export const isSession = Schema.is(Session)
  * @category models
  * @since 0.1.0
  */
-export type Session = (typeof Session)["Type"]
+export interface Session extends Schema.Schema.Type<typeof Session> {}
 
 /**
- * How a suspension was settled: with a value (the answer to a question, the result of a manual call), or with a decision
- * on an approval. `arguments` are what the approved call runs with instead of its own. `Expired` is the answer of one whose
- * time was up: its default.
+ * How a suspension was settled.
  *
  * @category schemas
  * @since 0.1.0
  */
 export const Answer = Schema.Union([
-  Schema.TaggedStruct("Value", { value: Json.Opaque }),
-  Schema.TaggedStruct("Approved", { arguments: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque)) }),
-  Schema.TaggedStruct("Denied", { reason: Schema.optionalKey(Schema.String) }),
+  /** The answer to a question, or the result of a manual call. */
+  Schema.TaggedStruct("Value", {
+    /** The value, as plain JSON. */
+    value: Json.Opaque
+  }),
+  /** The call may run. */
+  Schema.TaggedStruct("Approved", {
+    /** The arguments that the call runs with in place of its own. */
+    arguments: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))
+  }),
+  /** The call may not run. */
+  Schema.TaggedStruct("Denied", {
+    /** Why, as the model reads it. */
+    reason: Schema.optionalKey(Schema.String)
+  }),
+  /** The time for an answer was up: the default of the question counts, and an approval counts as denied. */
   Schema.TaggedStruct("Expired", {})
 ])
 
@@ -111,24 +134,23 @@ export const Answer = Schema.Union([
 export type Answer = (typeof Answer)["Type"]
 
 /**
- * What a session can be made of.
+ * What a session is made of.
  *
- * @category models
+ * @category options
  * @since 0.1.0
  */
 export interface Options {
+  /** The id of the session, for the caller's own use. A session of a store has the id that it is opened with. */
   readonly id?: string
+  /** The conversation so far. Empty by default. */
   readonly thread?: Thread.Thread
+  /** What handlers read as `call.context`. Empty by default. */
   readonly context?: Session["context"]
+  /** The caller's own data. Empty by default. */
   readonly metadata?: Session["metadata"]
 }
 
-/**
- * A session at rest.
- *
- * @category constructors
- * @since 0.1.0
- */
+/** A session at rest. */
 export const make = (options: Options = {}): Session => ({
   ...(options.id === undefined ? {} : { id: options.id }),
   thread: options.thread ?? Thread.empty,
@@ -156,7 +178,8 @@ export const make = (options: Options = {}): Session => ({
  * @category errors
  * @since 0.1.0
  */
-export class SessionError extends Schema.TaggedError<SessionError>("heddle/Conversation/SessionError")("SessionError", {
+export class SessionError extends Schema.TaggedError<SessionError>("heddle/Session/SessionError")("SessionError", {
+  /** What is wrong. */
   reason: Schema.Literals([
     "session_in_error_state",
     "approval_pending",
@@ -166,7 +189,9 @@ export class SessionError extends Schema.TaggedError<SessionError>("heddle/Conve
     "expired",
     "several_pending"
   ]),
+  /** What is wrong in words, with the call that goes on from there. */
   detail: Schema.optionalKey(Schema.String),
+  /** `toolCallId` where the error is about one call. */
   metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))
 }) {
   override get message(): string {
@@ -174,13 +199,8 @@ export class SessionError extends Schema.TaggedError<SessionError>("heddle/Conve
   }
 }
 
-/**
- * The session with these calls pending, or at rest without any.
- *
- * @category transitions
- * @since 0.1.0
- */
-export const waitingFor = (session: Session, suspensions: Session["suspensions"], rest: Status): Session => {
+/** The session with these calls open, and in status `rest` without any. The summaries of the open calls are made here. */
+const waitingFor = (session: Session, suspensions: Session["suspensions"], rest: Status): Session => {
   const { pendingQuestion: _, pendingToolCallId: __, ...cleared } = session
   const question = suspensions.find((suspension) => suspension.kind === "question")
   const calls = suspensions.filter((suspension) => suspension.kind !== "question")
@@ -197,20 +217,12 @@ export const waitingFor = (session: Session, suspensions: Session["suspensions"]
 
 /**
  * The session with messages at the end of its thread. A thread that grows message by message shares what it has with the
- * threads before it, so that reading a journal costs what is in it: see {@link plain}.
- *
- * @category transitions
- * @since 0.1.0
+ * threads before it, so that the cost of reading a journal is linear: see {@link plain}.
  */
 export const saying = (session: Session, messages: ReadonlyArray<Message.Message>): Session =>
   messages.length === 0 ? session : { ...session, thread: Log.grown(session.thread, messages) }
 
-/**
- * The session with its thread as plain data, as a caller gets it.
- *
- * @category transitions
- * @since 0.1.0
- */
+/** The session with its thread as plain data, as a caller gets it. */
 export const plain = (session: Session): Session => {
   const thread = Log.plain(session.thread)
   return thread === session.thread ? session : { ...session, thread }
@@ -222,53 +234,24 @@ const answering = (session: Session, answers: ReadonlyArray<Message.Message>): S
   thread: Log.placed(session.thread, answers)
 })
 
-/**
- * The session led out of status `error`: idle, with its whole thread and without `metadata.error`. A session that is not
- * in error is given back as it is. It is not written by itself: within `Session.keep` recover in the operation that goes on.
- *
- * **Example** (Going on after a reply that broke)
- *
- * ```ts import.meta.vitest
- * import * as Effect from "effect/Effect"
- * import { Message, Session } from "heddle"
- * import { Script } from "heddle/testing"
- *
- * const { finish, streamError, text } = Script
- * const broken = [text("It is "), streamError("network_error")]
- * const whole = [text("It is raining."), finish("stop")]
- *
- * const program = Effect.gen(function*() {
- *   const { session } = yield* Session.start([Message.user("Is it raining?")])
- *   const after = yield* Session.reply(Session.recover(session), "Please say that again.")
- *   return [session.status, after.result.finalResponse?.outputText]
- * })
- *
- * await Effect.runPromise(Effect.provide(program, Script.layer([broken, whole]))) // => ["error", "It is raining."]
- * ```
- *
- * @category transitions
- * @since 0.1.0
- */
+/** The session led out of status `error`: idle, with its whole thread and without `metadata.error`. */
 export const recover = (session: Session): Session => {
   if (session.status !== "error") return session
   const { error: _, ...metadata } = session.metadata
   return { ...session, status: "idle", metadata }
 }
 
-/**
- * The session as a run begins: what it waited for has been said.
- *
- * @category transitions
- * @since 0.1.0
- */
+/** The session as the model is asked: nothing is open any more, since the messages of the run answer it. */
 export const running = (session: Session): Session => waitingFor(session, [], "idle")
 
 /**
- * The session after calls that were approved have been answered, of which those that asked a question go on waiting.
- *
- * @category transitions
- * @since 0.1.0
+ * The session as the user's message takes its place behind the answers of approved calls. It answers what was open before
+ * the run; a question that one of those calls asked stays open.
  */
+export const spokenTo = (session: Session): Session =>
+  waitingFor(session, session.suspensions.filter(({ id }) => session.answered.includes(id)), "idle")
+
+/** The session after calls that were approved have been answered. Those that asked a question are open again. */
 export const withApproved = (
   session: Session,
   answers: ReadonlyArray<Message.Message>,
@@ -282,23 +265,49 @@ export const withApproved = (
   return waitingFor(answered, suspensions, session.status)
 }
 
+/** A call whose handler has started, and its outcome once it has ended. */
+export interface Begun {
+  readonly toolCall: Message.ToolCall
+  readonly outcome?: unknown
+  /** Of a call whose outcome is a question: when it is settled without an answer. */
+  readonly expiresAt?: number
+}
+
+/** The questions that calls ended with. */
+export const questionsOf = (calls: ReadonlyArray<Begun>): ReadonlyArray<Event.Suspension> =>
+  calls.flatMap((call) => OpenCalls.remembered(call.toolCall, call) ?? [])
+
 /**
- * The session after a question was withdrawn: it has the answer that the message gives.
- *
- * @category transitions
- * @since 0.1.0
+ * The session after a run that broke off between the start of approved calls and their answers. None of the calls that
+ * have begun runs again: each has its outcome as its answer, or is open if that is a question, or `unfinished` answers it.
  */
+export const brokenOff = (
+  session: Session,
+  begun: ReadonlyArray<Begun>,
+  unfinished: (toolCall: Message.ToolCall) => Message.Message
+): Session => {
+  const left = begun.filter(({ toolCall }) => session.approved.some((call) => call.id === toolCall.id))
+  if (left.length === 0) return session
+  const answers = left.map((call) =>
+    "outcome" in call ? recalled(call.toolCall, call.outcome) : unfinished(call.toolCall)
+  )
+  return withApproved(session, answers, questionsOf(left))
+}
+
+/** The session after a question was withdrawn: `answer` is what the call has instead. */
 export const withdrawn = (session: Session, answer: Message.Message): Session => {
   const suspensions = session.suspensions.filter(({ id }) => id !== answer.toolCallId)
   return waitingFor(answering(session, [answer]), suspensions, "idle")
 }
 
-/**
- * What a run left behind, besides its messages.
- *
- * @category models
- * @since 0.1.0
- */
+/** The session after a whole step: its messages, and the calls of it that are open. */
+export const stepped = (
+  session: Session,
+  messages: ReadonlyArray<Message.Message>,
+  suspensions: Session["suspensions"]
+): Session => waitingFor(saying(session, messages), suspensions, "idle")
+
+/** What a run leaves behind, besides its messages. */
 export interface Ended {
   readonly status: Status
   readonly suspensions: Session["suspensions"]
@@ -306,12 +315,7 @@ export interface Ended {
   readonly metadata: Session["metadata"]
 }
 
-/**
- * The session at the end of a run.
- *
- * @category transitions
- * @since 0.1.0
- */
+/** The session at the end of a run. */
 export const ended = (session: Session, { context, metadata, status, suspensions }: Ended): Session => ({
   ...waitingFor({ ...session, answered: [] }, suspensions, status),
   context: { ...session.context, ...context },
@@ -330,13 +334,7 @@ const errorOf = (outcome: Event.Outcome | undefined): Session["metadata"] => {
   return { error: onToolErrorException ?? { haltToolCallId } }
 }
 
-/**
- * How a result leaves the session it came from: waiting, completed or in error. A step that only ran tools leaves it
- * idle.
- *
- * @category transitions
- * @since 0.1.0
- */
+/** What a result leaves behind. A step that only ran tools has no outcome, and leaves the session idle. */
 export const leaving = (
   result: Pick<Event.ChatResult, "suspensions" | "contextUpdate" | "metadata">,
   outcome: Event.Outcome | undefined
@@ -347,22 +345,18 @@ export const leaving = (
   metadata: { ...result.metadata, ...errorOf(outcome) }
 })
 
-const refused = ({ toolCall }: Event.Suspension, detail: string): Message.Message => {
-  const { id: toolCallId, name: toolName } = toolCall
-  const error = new Tool.ToolError({ reason: "denied", toolName, toolCallId, detail })
+const refusal = (
+  reason: "denied" | "cancelled",
+  { id: toolCallId, name: toolName }: Message.ToolCall,
+  detail: string
+): Message.Message => {
+  const error = new Tool.ToolError({ reason, toolName, toolCallId, detail })
   return { ...Message.answer(toolCallId, { error: error.message, code: error.reason }), isError: true }
 }
 
-/**
- * The answer to an approved call that began and came to no end, or whose question was withdrawn.
- *
- * @category transitions
- * @since 0.1.0
- */
-export const cancelled = ({ id: toolCallId, name: toolName }: Message.ToolCall, detail: string): Message.Message => {
-  const error = new Tool.ToolError({ reason: "cancelled", toolName, toolCallId, detail })
-  return { ...Message.answer(toolCallId, { error: error.message, code: error.reason }), isError: true }
-}
+/** The answer to an approved call that began and did not end, or whose question was withdrawn. */
+export const cancelled = (toolCall: Message.ToolCall, detail: string): Message.Message =>
+  refusal("cancelled", toolCall, detail)
 
 /** What the model reads of an error. The error of a crash shows its reason, and never what the handler died with. */
 const errorAgain = (error: unknown): Json.JsonObject => {
@@ -373,12 +367,9 @@ const errorAgain = (error: unknown): Json.JsonObject => {
 }
 
 /**
- * The answer to a call of which no more is known than what its handler came to, read from a journal or an event. It says
- * what the run would have said, without the tool and the encoder, which are not at hand: it shows no more of an error, and
- * no longer text.
- *
- * @category transitions
- * @since 0.1.0
+ * The answer to a call of which only the outcome of its handler is known, from a journal or an event. It is what the run
+ * would have answered, without the tool and the encoder, which are not at hand: it shows no more of an error, and no
+ * longer text.
  */
 export const recalled = (call: Message.ToolCall, outcome: unknown): Message.Message => {
   const answered = (value: unknown): Message.Message => {
@@ -402,11 +393,12 @@ export const recalled = (call: Message.ToolCall, outcome: unknown): Message.Mess
   }
 }
 
+// The model reads this text, and stored threads have it.
 const late = "nobody answered within the time there was"
 
 const settled = (session: Session, suspension: Event.Suspension, answer: Answer): Session => {
   const { defaultAnswer, id, kind, resultCut = "headAndTail", resultLimit = 0, toolCall } = suspension
-  const told = (value: unknown): Session => {
+  const given = (value: unknown): Session => {
     const answered = Message.answer(id, value)
     const { content } = Cut.result(answered.content, resultLimit, { resultLimit, resultCut })
     const message = { ...answered, content }
@@ -416,31 +408,30 @@ const settled = (session: Session, suspension: Event.Suspension, answer: Answer)
   }
   switch (answer._tag) {
     case "Value":
-      return told(answer.value)
+      return given(answer.value)
     case "Approved": {
       const call = answer.arguments === undefined ? toolCall : edited(toolCall, answer.arguments)
       return { ...session, approved: Log.inCallOrder(session.thread, [...session.approved, call]) }
     }
     case "Denied":
-      return answering(session, [refused(suspension, answer.reason ?? "the call was not approved")])
+      return answering(session, [refusal("denied", toolCall, answer.reason ?? "the call was not approved")])
     case "Expired":
-      if (kind === "question") return told(defaultAnswer ?? late)
-      return defaultAnswer === undefined ? answering(session, [refused(suspension, late)]) : told(defaultAnswer)
+      if (kind === "question") return given(defaultAnswer ?? late)
+      return defaultAnswer === undefined
+        ? answering(session, [refusal("denied", toolCall, late)])
+        : given(defaultAnswer)
   }
 }
 
-/** What the model wrote is not what runs. */
+/** The call with other arguments. What the model wrote is not what runs. */
 const edited = (toolCall: Message.ToolCall, args: Message.ToolCall["arguments"]): Message.ToolCall => {
   const { rawArguments: _, ...call } = toolCall
   return { ...call, arguments: args }
 }
 
 /**
- * The session after a call that it waits for has had its answer. The others go on waiting, and the last one leaves it
- * idle. An id that does not wait changes nothing: an answer counts once.
- *
- * @category transitions
- * @since 0.1.0
+ * The session after an open call was answered. The others stay open, and the last one leaves it idle. An id that is not
+ * open changes nothing: an answer counts once.
  */
 export const settle = (session: Session, id: string, answer: Answer): Session => {
   const suspension = session.suspensions.find((suspension) => suspension.id === id)
