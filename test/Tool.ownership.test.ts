@@ -1,6 +1,6 @@
 /**
- * What the README says of work that a run cannot own, and of what to use in its place: each statement is tried, with
- * real promises and real processes.
+ * What the guide to stopping says of work that a run cannot own, and of what to use in its place: each statement is
+ * tried, with real promises and real processes.
  */
 import * as NodeServices from "@effect/platform-node/NodeServices"
 import { assert, describe, it } from "@effect/vitest"
@@ -65,18 +65,18 @@ const grandchild = (
   })
 
 describe("M-09: what a run owns", () => {
-  it.effect("M-09: the README says it next to call.promise, and its block holds", () =>
+  it.effect("M-09: the guide to stopping says it next to call.promise, and its block holds", () =>
     Effect.gen(function*() {
-      const readme = readSource("README.md")
-      const said = readme.text.slice(readme.text.indexOf("`call.promise` waits for"))
+      const guide = readSource("docs/stopping.md")
+      const said = guide.text.slice(guide.text.indexOf("`call.promise` waits for"))
       for (const name of ["`Effect.promise`", "`Effect.tryPromise`", "`ChildProcess`", "`execFile`"]) {
         assert.include(said.slice(0, said.indexOf("```")), name)
       }
-      const example = examplesOf(readme).find(({ code }) => code.includes("effect/process/ChildProcess"))
+      const example = examplesOf(guide).find(({ code }) => code.includes("effect/process/ChildProcess"))
       assert.isDefined(example)
       const folder = path.join(root, "node_modules/.cache/heddle-ownership")
       fs.mkdirSync(folder, { recursive: true })
-      const file = path.join(folder, "readme.ts")
+      const file = path.join(folder, "guide.ts")
       fs.writeFileSync(file, programOf(example!))
       yield* Effect.promise(() => import(file))
     }))

@@ -1,17 +1,20 @@
 /**
- * Runs and type-checks the examples of doc comments and of the README, each as a test of its own, and holds the public
- * exports to being documented.
+ * Runs and type-checks the examples of doc comments, of the README and of the guides, each as a test of its own; checks
+ * that every link between these pages leads somewhere; and holds the public exports to being documented.
  */
-import { assert, describe, it } from "@effect/vitest"
+import { afterAll, assert, beforeAll, describe, it } from "@effect/vitest"
 import { execFileSync } from "node:child_process"
 import * as fs from "node:fs"
 import * as path from "node:path"
 import { undocumentedIn } from "./support/documentation.ts"
 import { type Example, examplesOf, programOf, unmarkedIn } from "./support/examples.ts"
+import { anchorsIn, linksIn } from "./support/links.ts"
+import * as PageModel from "./support/pageModel.ts"
 import { readSource, readSources, root, type SourceText } from "./support/source.ts"
 
 const sources = readSources("src")
-const readme = readSource("README.md")
+const guides = fs.readdirSync(path.join(root, "docs")).filter((name) => name.endsWith(".md"))
+const pages = ["README.md", "CONTRIBUTING.md", ...guides.map((name) => `docs/${name}`)].map(readSource)
 const folder = path.join(root, "node_modules/.cache/heddle-examples")
 
 interface Written {
@@ -92,7 +95,13 @@ const wrong: ReadonlyArray<readonly [code: string, message: string]> = [
 ]
 
 describe("examples", () => {
-  const examples = write("all", [...sources, readme].flatMap(examplesOf))
+  const examples = write("all", [...sources, ...pages].flatMap(examplesOf))
+
+  let stopModel = () => {}
+  beforeAll(async () => {
+    stopModel = await PageModel.start()
+  })
+  afterAll(() => stopModel())
 
   for (const { place, run } of examples) it(place, run)
 
@@ -100,8 +109,8 @@ describe("examples", () => {
     assert.strictEqual(typeErrors("all"), "")
   })
 
-  it("of the README are all run", () => {
-    assert.deepStrictEqual(unmarkedIn(readme), [])
+  it("of the README and the guides are all run", () => {
+    assert.deepStrictEqual(pages.flatMap(unmarkedIn), [])
   })
 
   it("are found in doc comments and in Markdown, at their lines", () => {
@@ -134,6 +143,18 @@ describe("examples", () => {
     assert.throws(() => examplesOf({ path: "README.md", text: "```ts import.meta.vitest\nfirst" }), "README.md:1")
   })
 
+  it("of a page have the imports that the page declares", async () => {
+    const fence = (info: string, ...code: ReadonlyArray<string>) => ["```" + info, ...code, "```"].join("\n")
+    const declared = fence("ts import.meta.vitest imports", "import * as Option from \"effect/Option\"")
+    const example = fence("ts import.meta.vitest", "Option.isSome(Option.some(1)) // => true")
+    const page = (...fences: ReadonlyArray<string>) => ({ path: "docs/page.md", text: fences.join("\n") })
+    const ended = await Promise.all(write("imports", examplesOf(page(declared, example))).map(({ run }) => run()))
+    assert.strictEqual(ended.length, 2)
+    assert.deepStrictEqual(unmarkedIn(page(declared, example)), [])
+    assert.throws(() => examplesOf(page(declared, declared)), "docs/page.md:5: the page declares its imports twice")
+    assert.throws(() => examplesOf(page(fence("ts import.meta.vitest imports", "const more = 1"))), "docs/page.md:2")
+  })
+
   it("pass when every assertion holds", async () => {
     assert.deepStrictEqual(await outcomes("right", right), right.map(() => "passed"))
   })
@@ -148,6 +169,52 @@ describe("examples", () => {
   it("fail when their types do not hold", () => {
     write("mistyped", [{ place: "README.md:1", code: "import { Nothing } from \"heddle\"\nNothing.at.all" }])
     assert.include(typeErrors("mistyped"), "has no exported member 'Nothing'")
+  })
+})
+
+describe("links", () => {
+  const anchors = new Map<string, ReadonlySet<string>>()
+
+  /** Pages that are being written. */
+  const coming: ReadonlyArray<string> = ["docs/architecture.md", "docs/options.md"]
+
+  /** Whether a link from a page leads to no place of the repository. */
+  const broken = (from: string, link: string): boolean => {
+    const [target = "", anchor] = link.split("#")
+    const file = target === "" ? from : path.posix.join(path.posix.dirname(from), target)
+    if (!fs.existsSync(path.join(root, file))) return !coming.includes(file)
+    if (anchor === undefined || !file.endsWith(".md")) return false
+    if (!anchors.has(file)) anchors.set(file, anchorsIn(readSource(file)))
+    return !anchors.get(file)!.has(anchor)
+  }
+
+  it("of the README and the guides lead somewhere", () => {
+    const dead = pages.flatMap((page) =>
+      linksIn(page).filter(({ target }) => broken(page.path, target)).map(({ place, target }) => `${place} ${target}`)
+    )
+    assert.deepStrictEqual(dead, [])
+  })
+
+  it("every guide is in the index, and the README leads to it", () => {
+    const listed = new Set(linksIn(readSource("docs/README.md")).map(({ target }) => target))
+    assert.deepStrictEqual(guides.filter((name) => name !== "README.md" && !listed.has(name)), [])
+    assert.isTrue(linksIn(readSource("README.md")).some(({ target }) => target === "docs/README.md"))
+  })
+
+  it("are found with their places, outside of code, and anchors are those that GitHub makes", () => {
+    const text = [
+      "# A `title`, twice",
+      "[a](b.md#c) and [web](https://x.y)",
+      "```",
+      "[no](gone)",
+      "```",
+      "## A title twice"
+    ]
+    const page = { path: "docs/page.md", text: text.join("\n") }
+    assert.deepStrictEqual(linksIn(page), [{ place: "docs/page.md:2", target: "b.md#c" }])
+    assert.deepStrictEqual([...anchorsIn(page)], ["a-title-twice", "a-title-twice-1"])
+    assert.isTrue(broken("README.md", "docs/none.md"))
+    assert.isTrue(broken("README.md", "docs/README.md#none"))
   })
 })
 

@@ -1,7 +1,8 @@
 /**
- * The examples that doc comments and the README show, as programs. An example is a fence marked
- * `ts import.meta.vitest`; a trailing `expression // => value` in it is an assertion. An example keeps its line numbers,
- * and an assertion that could not be placed is an error rather than a comment.
+ * The examples in doc comments and on Markdown pages, as programs. An example is a fence marked `ts import.meta.vitest`; a
+ * trailing `expression // => value` in it is an assertion. A page may declare the imports that its examples have in
+ * common, in one fence marked `ts import.meta.vitest imports`. An example keeps its line numbers, and an assertion that
+ * could not be placed is an error rather than a comment.
  */
 import { type Comment, parseSync } from "oxc-parser"
 import { lineAt, type Node, type SourceText, walk } from "./source.ts"
@@ -10,20 +11,44 @@ export interface Example {
   /** Where the first line of its code stands, as `src/Tool.ts:12`. */
   readonly place: string
   readonly code: string
+  /** The import declarations that its page states once for all of its examples. */
+  readonly imports?: string
 }
 
+const marked = "ts import.meta.vitest"
+const markedImports = `${marked} imports`
+
 /** The marked fences of a source: those in doc comments of TypeScript, those at any place of Markdown. */
-export const examplesOf = (source: SourceText): ReadonlyArray<Example> =>
-  fencesOf(source).flatMap(({ code, info, place }) => info === "ts import.meta.vitest" ? [{ code, place }] : [])
+export const examplesOf = (source: SourceText): ReadonlyArray<Example> => {
+  const fences = fencesOf(source)
+  const declared = fences.filter(({ info }) => info === markedImports)
+  const [imports, second] = declared
+  if (second !== undefined) throw new Error(`${second.place}: the page declares its imports twice`)
+  if (imports !== undefined && !isImports(imports.code)) {
+    throw new Error(`${imports.place}: the imports of a page hold more than import declarations`)
+  }
+  return fences.flatMap((fence) => {
+    const { code, info, place } = fence
+    if (fence === imports || (info === marked && imports === undefined)) return [{ code, place }]
+    return info === marked ? [{ code, place, imports: imports!.code }] : []
+  })
+}
+
+const isImports = (code: string): boolean => {
+  const { errors, program } = parseSync("imports.ts", code, { sourceType: "module" })
+  return errors.length === 0 && program.body.every(({ type }) => type === "ImportDeclaration")
+}
 
 /** The places of TypeScript fences that are not marked, and so would be shown without ever being run. */
 export const unmarkedIn = (source: SourceText): ReadonlyArray<string> =>
   fencesOf(source).flatMap(({ info, place }) =>
-    /^(ts|typescript|tsx|js|javascript)\b/.test(info) && info !== "ts import.meta.vitest" ? [place] : []
+    /^(ts|typescript|tsx|mts|js|javascript|jsx|mjs)\b/.test(info) && info !== marked && info !== markedImports
+      ? [place]
+      : []
   )
 
 /** The code of an example with its assertions made real. */
-export const programOf = ({ code, place }: Example): string => {
+export const programOf = ({ code, imports = "", place }: Example): string => {
   const { comments, errors, program } = parseSync("example.ts", code, { sourceType: "module" })
   if (errors.length > 0) throw new Error(`${place}: the example does not parse: ${errors[0]!.message}`)
   const statements = assertable(program as unknown as Node, code)
@@ -39,7 +64,7 @@ export const programOf = ({ code, place }: Example): string => {
   return edits.reduceRight((text, { end, replace, start, subject, value }) => {
     const assertion = `;exampleEquals((${subject}), (${value}))`
     return text.slice(0, replace ? start : end) + assertion + text.slice(end)
-  }, code) + epilogue
+  }, code) + `\n${imports}` + epilogue
 }
 
 /** Whether a comment belongs to what ends before it: in the same line or alone in the next. */
