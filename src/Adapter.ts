@@ -14,7 +14,8 @@ import * as Stream from "effect/Stream"
 import type * as Event from "./Event.ts"
 import * as Pairing from "./internal/ask/pairing.ts"
 import * as Requests from "./internal/ask/request.ts"
-import * as Classifications from "./internal/fold/classification.ts"
+import * as Outcomes from "./internal/fold/outcome.ts"
+import * as Fold from "./internal/fold/state.ts"
 import * as LostArguments from "./internal/hear/lostArguments.ts"
 import * as Json from "./internal/json.ts"
 import type * as Message from "./Message.ts"
@@ -177,7 +178,7 @@ export const layer = (adapter: Adapter["Service"]): Layer.Layer<Adapter> => Laye
  * @category models
  * @since 0.1.0
  */
-export type Classification = Classifications.Classification
+export type Classification = Outcomes.Classification
 
 /**
  * What is asked of the model, and the policy that its reply is read by.
@@ -250,12 +251,12 @@ export const classify = (
     const adapter = yield* Adapter
     const defaults = yield* Policy.Defaults
     const request = yield* Effect.fromResult(requestOf(input, options, defaults))
-    const classifier = new Classifications.Classifier(options.policy ?? defaults.policy ?? Policy.standard)
+    const state = Fold.initial(options.policy ?? defaults.policy ?? Policy.standard)
     const read = Stream.suspend(() => adapter.stream(request)).pipe(
-      Stream.runForEach((event) => Effect.sync(() => classifier.add(event))),
+      Stream.runForEach((event) => Effect.sync(() => Outcomes.heard(state, event))),
       Effect.catchCause((cause) => Effect.fail(AdapterError.from(Cause.squash(cause))))
     )
     yield* read
-    if (classifier.error !== undefined) return yield* AdapterError.from(classifier.error.value)
-    return yield* LostArguments.reported(classifier.classification)
+    if (state.error !== undefined) return yield* AdapterError.from(state.error.value)
+    return yield* LostArguments.reported(Outcomes.classification(state))
   })

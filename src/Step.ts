@@ -19,6 +19,7 @@ import * as Pairing from "./internal/ask/pairing.ts"
 import * as Request from "./internal/ask/request.ts"
 import * as Plan from "./internal/decide/plan.ts"
 import * as ToolOptions from "./internal/declare/toolOptions.ts"
+import * as Fold from "./internal/fold/state.ts"
 import * as Turn from "./internal/loop/runEnvironment.ts"
 import * as Pulled from "./internal/loop/scopedPull.ts"
 import * as StepRun from "./internal/loop/stepRun.ts"
@@ -174,7 +175,7 @@ const enter = <E, R>(
         (ambient) =>
           Effect.map(leaving(running, scope), () => {
             Ambient.listen(running, ambient, options.cancel, requestId)
-            const state = Collector.initial({ thread, policy, requestId })
+            const state = Fold.initial(policy, { thread, requestId })
             ambient.spending.of(state)
             const run = {
               adapter,
@@ -256,10 +257,10 @@ export const run = <const Tools extends ReadonlyArray<Tool.Any> = [], E = never,
   Effect.suspend(() => {
     const defaults = Context.get(Now.services(), Policy.Defaults)
     const policy = options.policy ?? defaults.policy ?? Policy.standard
-    const state = Collector.initial({ thread: Thread.empty, policy })
+    const state = Fold.initial(policy, { thread: Thread.empty })
     const read = Stream.runForEachArray(
       stream(input, options),
-      (events) => Effect.sync(() => Collector.applyAllUnsafe(state, events))
+      (events) => Effect.sync(() => Fold.apply(state, events))
     )
     return Effect.flatMap(read, () => {
       const result = Collector.toStepResult(state)

@@ -14,7 +14,7 @@ import * as Semaphore from "effect/Semaphore"
 import * as Stream from "effect/Stream"
 import * as Settings from "./internal/ask/options.ts"
 import * as Plan from "./internal/decide/plan.ts"
-import * as ToolEvents from "./internal/fold/toolEvents.ts"
+import * as Fold from "./internal/fold/state.ts"
 import * as Updates from "./internal/fold/updates.ts"
 import type { Batch } from "./internal/run/batch.ts"
 import type * as Cancellation from "./internal/stop/cancellation.ts"
@@ -170,7 +170,7 @@ class Executor<R> implements StreamingToolExecutor<R> {
 
   readonly updatedContext: StreamingToolExecutor<R>["updatedContext"] = Effect.sync(() => ({
     ...this.settings.context,
-    ...ToolEvents.mergeUpdates(this.batch.answers.map((answer) => answer.contextUpdate)).contextUpdate
+    ...Fold.mergeUpdates(this.batch.answers.map((answer) => answer.contextUpdate))
   }))
 
   readonly hasUnfinishedTools: StreamingToolExecutor<R>["hasUnfinishedTools"] = Effect.sync(() =>

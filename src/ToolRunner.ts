@@ -19,7 +19,7 @@ import * as Settings from "./internal/ask/options.ts"
 import * as Plan from "./internal/decide/plan.ts"
 import type * as Declared from "./internal/declare/tool.ts"
 import * as ToolOptions from "./internal/declare/toolOptions.ts"
-import * as ToolEvents from "./internal/fold/toolEvents.ts"
+import * as Fold from "./internal/fold/state.ts"
 import * as Pulled from "./internal/loop/scopedPull.ts"
 import { Batch } from "./internal/run/batch.ts"
 import type { Found } from "./internal/run/batchEnvironment.ts"
@@ -310,10 +310,11 @@ export const run = <const Tools extends ReadonlyArray<Tool.Any>, E = never, R = 
       yield* drain(batch.pull)
       const abandoned = yield* running.stop
       const { halt, suspensions } = batch
+      const contextUpdate = Fold.mergeUpdates(batch.answers.map((answer) => answer.contextUpdate))
       return {
         messages: batch.answers.map((answer) => answer.message),
         ...(halt === undefined ? {} : { halt }),
-        ...ToolEvents.mergeUpdates(batch.answers.map((answer) => answer.contextUpdate)),
+        ...(contextUpdate === undefined ? {} : { contextUpdate }),
         ...(suspensions.length === 0 ? {} : { suspensions }),
         ...(abandoned.length === 0 ? {} : { abandoned })
       }

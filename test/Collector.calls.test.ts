@@ -4,6 +4,7 @@
  */
 import { assert, describe, it } from "@effect/vitest"
 import { Collector, type Event, type Message, Policy } from "heddle"
+import * as Fold from "../src/internal/fold/state.ts"
 import { completed, delta, finished, fold, fragment, respond, started, thread } from "./support/folds.ts"
 
 const callsOf = (events: ReadonlyArray<unknown>, policy: Policy.Policy = Policy.standard) =>
@@ -146,10 +147,10 @@ describe("Collector: a completion that is told again", () => {
       for (const second of again) {
         // Arguments that were not there before are another call's.
         if (second.rawArguments === "{}" && first.rawArguments !== "{}") continue
-        const state = Collector.initial({ thread })
-        Collector.applyAllUnsafe(state, [first as Event.Event])
+        const state = Fold.initial(Policy.standard, { thread })
+        Fold.apply(state, [first as Event.Event])
         assert.isDefined(state.calls.take(first as Event.Of<"ToolCallCompleted">), String(first.rawArguments))
-        Collector.applyAllUnsafe(state, [second as Event.Event])
+        Fold.apply(state, [second as Event.Event])
         assert.deepStrictEqual(brief(Collector.toResponse(state).toolCalls), [["a", "echo", {}]])
       }
     }
@@ -201,9 +202,9 @@ describe("Collector: arguments in fragments", () => {
         assert.isTrue(json("a").startsWith(text))
       }
     }
-    const owned = Collector.initial({ thread })
+    const owned = Fold.initial(Policy.standard, { thread })
     for (const event of events) {
-      Collector.applyAllUnsafe(owned, [event])
+      Fold.apply(owned, [event])
       if (event === events[90]) assert.strictEqual(Collector.toResponse(owned).toolCalls[0]?.rawArguments?.length, 45)
     }
     assert.deepStrictEqual(Collector.toResponse(owned), Collector.toResponse(whole))
@@ -211,7 +212,7 @@ describe("Collector: arguments in fragments", () => {
       completed("a", "echo", JSON.parse(json("a"))),
       completed("b", "echo", { x: 1 }, { rawArguments: "{}" })
     ]
-    Collector.applyAllUnsafe(owned, ended)
+    Fold.apply(owned, ended)
     assert.deepStrictEqual(Collector.toResponse(owned), Collector.toResponse(fold([...events, ...ended])))
     assert.deepStrictEqual(Collector.toResponse(owned).toolCalls.map((call) => call.rawArguments), [json("a"), "{}"])
   })

@@ -116,7 +116,7 @@ describe("Collector: step results", () => {
       done: false,
       metadata: {}
     }])
-    assert.strictEqual(state.thread, longer)
+    assert.strictEqual(state.steps[0]?.thread, longer)
     const next = Collector.toResponse(state)
     assert.deepInclude(next, {
       outputText: null,

@@ -4,6 +4,7 @@
  */
 import { assert, describe, it } from "@effect/vitest"
 import { Collector, type Event, Message, Policy, Response } from "heddle"
+import * as Fold from "../src/internal/fold/state.ts"
 import {
   completed,
   delta,
@@ -122,9 +123,9 @@ describe("Collector: pure and total", () => {
       failed("x")
     ]
     const single = events.reduce(Collector.applyEvent, Collector.initial({ thread }))
-    const inPlace = Collector.initial({ thread })
-    assert.isTrue(Collector.applyAllUnsafe(inPlace, events))
-    assert.isFalse(Collector.applyAllUnsafe(inPlace, [{ _tag: "ToolCallStarted", id: "c0", name: "echo" }]))
+    const inPlace = Fold.initial(Policy.standard, { thread })
+    assert.isTrue(Fold.apply(inPlace, events))
+    assert.isFalse(Fold.apply(inPlace, [{ _tag: "ToolCallStarted", id: "c0", name: "echo" }]))
     assert.deepStrictEqual(snapshot(single), snapshot(fold(events)))
     assert.deepStrictEqual(snapshot(inPlace), snapshot(fold(events)))
   })
@@ -270,8 +271,8 @@ describe("Collector: work", () => {
       return parse(...args)
     }
     try {
-      const state = Collector.initial({ thread })
-      Collector.applyAllUnsafe(state, watched)
+      const state = Fold.initial(Policy.standard, { thread })
+      Fold.apply(state, watched)
       const whileFolding = parses
       const response = Collector.toResponse(state)
       return { reads, whileFolding, parses, response }
@@ -297,8 +298,8 @@ describe("Collector: work", () => {
   })
 
   it("R-353: one event at a time, text leaves the lists of the state alone", () => {
-    const state = fold([completed("c0", "echo"), encoded("c0", "1")])
-    const next = Collector.applyEvent(state, delta("a"))
+    const state = Fold.applied(Fold.initial(Policy.standard), [completed("c0", "echo"), encoded("c0", "1")])
+    const next = Fold.applied(state, [delta("a")])
     assert.notStrictEqual(next, state)
     assert.strictEqual(next.calls, state.calls)
     assert.strictEqual(next.tools, state.tools)

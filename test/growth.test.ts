@@ -107,7 +107,7 @@ describe("growth", () => {
           ...list(count, (index) => [{ _tag: "TextDelta", id: null, delta: `${index} ` }] as const),
           [ended("stop")] as const
         ])
-      isLinear(yield* growth([200, 400, 800], (count) => read([deltas(count)])), { steps: 14, parsed: 0 })
+      isLinear(yield* growth([200, 400, 800], (count) => read([deltas(count)])), { parsed: 0 })
       const reads = deltas(100)
       const { arrays, seen } = yield* read([reads])
       assert.strictEqual(arrays, reads.length + 2)
@@ -136,7 +136,7 @@ describe("growth", () => {
           [ended("tool_calls")] as const
         ])
       }
-      isLinear(yield* growth([100, 200, 400], (count) => read([fragments(count), answer])), { steps: 14, parsed: 0 })
+      isLinear(yield* growth([100, 200, 400], (count) => read([fragments(count), answer])), { parsed: 0 })
       const { seen, work } = yield* read([fragments(100), answer])
       assert.isAtMost(work.parsed, json.length + 100)
       assert.deepInclude(seen.find(({ _tag }) => _tag === "ToolExecutionCompleted"), {
@@ -158,7 +158,7 @@ describe("growth", () => {
     it.effect(`a call of a turn takes as much as the one before: ${how}`, () =>
       Effect.gen(function*() {
         const work = yield* growth([64, 128, 256], (count) => read([batch(count), answer], options))
-        isLinear(work, { steps: 21, elements: 31, parsed: 0 })
+        isLinear(work, { parsed: 0 })
       }))
   }
 
@@ -171,7 +171,7 @@ describe("growth", () => {
         ),
         answer
       ]
-      isLinear(yield* growth([20, 40, 80], (count) => read(turns(count))), { steps: 65, elements: 36, parsed: 0 })
+      isLinear(yield* growth([20, 40, 80], (count) => read(turns(count))), { parsed: 0 })
       const looksAt = (count: number) =>
         Effect.gen(function*() {
           let looks = 0

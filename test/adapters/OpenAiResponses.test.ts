@@ -4,7 +4,7 @@
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
-import { Collector, type Event, Message } from "heddle"
+import { Collector, type Event, Message, Policy } from "heddle"
 import { calls, of } from "../support/openAiChat.ts"
 import * as Replies from "../support/openAiResponses.ts"
 
@@ -468,7 +468,7 @@ describe("hosted tools", () => {
       assert.deepStrictEqual(listed[3]?.metadata, { openaiResponses: { index: 3, item: image } })
       assert.strictEqual(last(events).finishReason, "stop")
       const response = Collector.toResponse(Collector.applyAll(Collector.initial(), events))
-      assert.isFalse(Collector.isToolTurn(Collector.initial().policy, response))
+      assert.isFalse(Collector.isToolTurn(Policy.standard, response))
       assert.strictEqual(response.toolCalls.length, 6)
     }))
 

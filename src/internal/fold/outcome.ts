@@ -1,11 +1,21 @@
-/** When a run ends, and with what: one total order of reasons, first match wins. */
+/**
+ * What the fold's state comes to: the outcome of a step and of a run, the result of a run, and whether a reply asks for
+ * tools (its classification). The reasons for which a run ends have one total order; the first that applies counts.
+ */
+import type * as Types from "effect/Types"
 import type * as Event from "../../Event.ts"
-import * as Lists from "../lists.ts"
+import type * as Message from "../../Message.ts"
+import * as Response from "../../Response.ts"
+import type * as Thread from "../../Thread.ts"
+import * as LostArguments from "../hear/lostArguments.ts"
+import * as Json from "../json.ts"
+import * as Log from "./sharedMessages.ts"
+import * as Fold from "./state.ts"
 
 /** The end that a step brings by itself, before the caller's own conditions are asked. */
 export const ofStep = (step: Event.StepResult, stepIndex: number): Event.Outcome | undefined => {
   if (step.haltedReason !== undefined) return ofHalt(step, step.haltedReason)
-  const { manualToolCalls = Lists.none, suspensions = Lists.none } = step
+  const { manualToolCalls = [], suspensions = [] } = step
   if (manualToolCalls.length > 0) return { _tag: "ManualToolCalls", manualTurnIndex: stepIndex, manualToolCalls }
   if (step.mode === "manual") return { _tag: "ManualToolCalls", manualTurnIndex: stepIndex }
   const approvals = suspensions.filter((suspension) => suspension.kind === "approval")
@@ -44,9 +54,98 @@ const words: { readonly [Tag in Exclude<Event.Outcome["_tag"], "Halted">]: strin
 
 const waiting: ReadonlySet<Event.Outcome["_tag"]> = new Set(["AskUser", "ManualToolCalls", "ApprovalRequested"])
 
-/** Whether a run ended to wait for somebody. */
+/** Whether a run ended to wait for an answer, an approval or a result. */
 export const isWaiting = (outcome: Event.Outcome): boolean => waiting.has(outcome._tag)
 
 /** An outcome as one word; a tool that halted chose its own. */
 export const haltedReason = (outcome: Event.Outcome): string =>
   outcome._tag === "Halted" ? outcome.reason : words[outcome._tag]
+
+/** What the result of a run is made of. */
+interface Parts {
+  readonly thread: Thread.Thread
+  readonly steps: ReadonlyArray<Event.StepResult>
+  readonly outcome: Event.Outcome
+  readonly finalResponse?: Response.Response
+  readonly finalized?: Event.ChatResult["finalized"] | undefined
+  readonly suspensions?: Event.ChatResult["suspensions"] | undefined
+  readonly totalUsage?: Event.ChatResult["totalUsage"]
+}
+
+/** The result of a run from its parts. */
+export const chatResult = (parts: Parts): Event.ChatResult => {
+  const { finalized, outcome, steps } = parts
+  const suspensions = parts.suspensions ?? steps.at(-1)?.suspensions
+  const contextUpdate = Fold.mergeUpdates(steps.map((step) => step.contextUpdate))
+  const usage = Response.sumUsage(steps.map((step) => step.response.usage))
+  const result: Types.Mutable<Event.ChatResult> = {
+    thread: Log.plain(parts.thread),
+    finalResponse: steps.at(-1)?.response ?? parts.finalResponse ?? null,
+    steps: steps.slice(),
+    outcome,
+    haltedReason: haltedReason(outcome),
+    usage,
+    totalUsage: parts.totalUsage ?? usage,
+    metadata: Json.none
+  }
+  if (outcome._tag === "AskUser") {
+    result.pendingQuestion = outcome.pendingQuestion
+    result.pendingToolCallId = outcome.pendingToolCallId
+  }
+  if (suspensions !== undefined && isWaiting(outcome)) result.suspensions = suspensions
+  if (finalized !== undefined) result.finalized = finalized
+  if (contextUpdate !== undefined) result.contextUpdate = contextUpdate
+  return result
+}
+
+/** The result of a run that was cut before its last event, on the thread that it has come to. */
+export const ofCut = (state: Fold.State, thread: Thread.Thread): Event.ChatResult => {
+  const outcome: Event.Outcome = state.error === undefined
+    ? { _tag: "Cancelled", reason: "interrupt" }
+    : { _tag: "Failed", error: state.error.value }
+  const isPartial = Fold.hasPartial(state) && state.steps.length === 0
+  return chatResult({
+    thread,
+    steps: state.steps,
+    outcome,
+    ...(isPartial ? { finalResponse: Fold.toResponse(state) } : {})
+  })
+}
+
+/** What is odd about a reply. */
+type Diagnostic =
+  | { readonly _tag: "ArgumentsLost" } & LostArguments.LostArguments
+  | { readonly _tag: "NoToolCalls" }
+
+/** Public as `Adapter.Classification`. */
+export interface Classification {
+  readonly type: "tool_calls" | "final_answer"
+  readonly text: string
+  readonly thinking: string
+  readonly toolCalls: ReadonlyArray<Message.ToolCall>
+  readonly finishReason: Response.FinishReason | null
+  readonly diagnostics: ReadonlyArray<Diagnostic>
+}
+
+/** Folds an event of a reply that is to be classified. The ends of steps and of runs say nothing about it. */
+export const heard = (state: Fold.State, event: Event.Event): void => {
+  const tag: unknown = Json.isObject(event) ? event._tag : undefined
+  if (tag !== "StepCompleted" && tag !== "ChatCompleted") Fold.apply(state, [event])
+}
+
+/** Whether the reply that was folded asks for tools or is the final answer. */
+export const classification = (state: Fold.State): Classification => {
+  const response = Fold.toResponse(state)
+  const { finishReason, outputText, reasoning } = response
+  const toolCalls = response.toolCalls.filter(({ name }) => name !== "")
+  const isVoid = finishReason === "tool_calls" && !toolCalls.some(Response.isActionable)
+  const lost = LostArguments.of(toolCalls).map((call): Diagnostic => ({ _tag: "ArgumentsLost", ...call }))
+  return {
+    type: Fold.isToolTurn(state.policy, response) ? "tool_calls" : "final_answer",
+    text: outputText ?? "",
+    thinking: reasoning,
+    toolCalls,
+    finishReason,
+    diagnostics: isVoid ? [...lost, { _tag: "NoToolCalls" }] : lost
+  }
+}

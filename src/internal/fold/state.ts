@@ -1,72 +1,393 @@
-/** The part of the fold's state that belongs to one step. */
+/**
+ * The fold: from events to what a step has come to. The loop folds every event of a run into one state, in place; the
+ * public `Collector` copies a state first. It is total, and linear in the number of events: an event with an unknown tag
+ * or a malformed payload changes nothing. `outcome` says what a whole run has come to.
+ */
+import type * as Types from "effect/Types"
+import type * as Event from "../../Event.ts"
 import type * as Message from "../../Message.ts"
-import type * as Response from "../../Response.ts"
+import type * as Policy from "../../Policy.ts"
+import * as Response from "../../Response.ts"
 import type * as Thread from "../../Thread.ts"
-import * as Calls from "../hear/toolCalls.ts"
+import * as OpenCalls from "../answer/openCalls.ts"
+import * as CallArguments from "../hear/callArguments.ts"
+import * as FinishReasons from "../hear/finishReason.ts"
+import { Calls } from "../hear/toolCalls.ts"
+import * as Json from "../json.ts"
+import * as Payload from "./payload.ts"
 import * as Log from "./sharedMessages.ts"
-import { GrowingText } from "./textBuffer.ts"
-import * as ToolEvents from "./toolEvents.ts"
+import { TextBuffer } from "./textBuffer.ts"
 
-export interface StepState {
+declare const opaque: unique symbol
+
+/** A state as the public `Collector` hands it out: its fields are nobody else's to read or to change. */
+export interface Opaque {
+  readonly [opaque]: true
+}
+
+/** What the fold knows. The fields above `policy` belong to the step in progress. */
+export interface State extends Opaque {
   thread: Thread.Thread | undefined
-  /** What was said and thought so far, if anything was. */
-  text: GrowingText | undefined
-  reasoning: GrowingText | undefined
-  calls: Calls.Calls
+  /** What the model has said and thought, if it has. */
+  text: TextBuffer | undefined
+  reasoning: TextBuffer | undefined
+  calls: Calls
   message: Message.Message | null
   finishReason: Response.FinishReason | null
   rawFinishReason: string | null
   responseId: string | null
   model: string | null
   usage: Response.Usage | null
-  /** What replies of the step cost that broke before this one. */
+  /** What broken replies of the step have used, before the present one. */
   spent: Response.Usage | null
   error: { readonly value: unknown } | undefined
-  tools: ToolEvents.ToolEvents
+  tools: ToolAnswers
+  readonly policy: Policy.Policy
+  readonly requestId: string | null
+  metadata: Json.JsonObject
+  steps: Array<Event.StepResult>
+  chatResult: Event.ChatResult | undefined
 }
 
-/** Takes in a piece of what is said. */
-export const said = (state: StepState, piece: string): void => {
-  state.text ??= new GrowingText()
-  state.text.add(piece)
+/** The fields of a step that begins. */
+const fresh = (thread: Thread.Thread | undefined) => ({
+  text: undefined,
+  reasoning: undefined,
+  calls: new Calls(thread === undefined ? undefined : Log.length(thread)),
+  message: null,
+  finishReason: null,
+  rawFinishReason: null,
+  responseId: null,
+  model: null,
+  usage: null,
+  error: undefined
+})
+
+/** The state before the first event. */
+export const initial = (
+  policy: Policy.Policy,
+  { requestId = null, thread }: { readonly thread?: Thread.Thread; readonly requestId?: string | null } = {}
+): State =>
+  ({
+    thread,
+    ...fresh(thread),
+    spent: null,
+    tools: new ToolAnswers(),
+    policy,
+    requestId,
+    metadata: Json.none,
+    steps: [],
+    chatResult: undefined
+  }) as Omit<State, keyof Opaque> as State
+
+/** Deltas of text leave every list alone. */
+const isDelta = (event: unknown): boolean =>
+  Json.isObject(event) && (event["_tag"] === "TextDelta" || event["_tag"] === "ReasoningDelta")
+
+/** The state after some events, in order: the given one where they change nothing, and otherwise a copy. */
+export const applied = (state: State, events: ReadonlyArray<Event.Event>): State => {
+  const next = { ...state, text: state.text?.copy(), reasoning: state.reasoning?.copy() }
+  if (!events.every(isDelta)) {
+    next.steps = state.steps.slice()
+    next.calls = state.calls.copy()
+    next.tools = state.tools.copy()
+  }
+  if (!apply(next, events)) return state
+  next.text?.settle()
+  next.reasoning?.settle()
+  next.calls.settle()
+  return next
 }
 
-/** Makes equal texts and arguments equal, whatever their pieces were. */
-export const settle = (state: StepState): void => {
-  state.text?.settle()
-  state.reasoning?.settle()
-  state.calls.settle()
+/** Folds events into a state in place, for its one owner. Returns whether anything changed. */
+export const apply = (state: State, events: ReadonlyArray<Event.Event>): boolean => {
+  let hasChanged = false
+  // By position: until it is compiled an iterator is an object for each event.
+  for (let index = 0; index < events.length; index++) {
+    hasChanged = fold(state, events[index] as Event.Event) || hasChanged
+  }
+  return hasChanged
 }
 
-/** What was said, whatever its pieces were. */
-export const saidInAll = (state: StepState, text: string): void => {
-  state.text = new GrowingText(text)
+/** The most frequent events come first, before anything else about them is looked at. */
+const fold = (state: State, event: Event.Event): boolean => {
+  if (typeof event !== "object" || event === null) return false
+  switch (event._tag) {
+    case "TextDelta":
+      if (!Payload.saysText(event)) return false
+      state.text ??= new TextBuffer()
+      state.text.add(event.delta)
+      return true
+    case "ReasoningDelta":
+      if (!Payload.saysText(event)) return false
+      state.reasoning ??= new TextBuffer()
+      state.reasoning.add(event.delta)
+      return true
+    case "ToolCallDelta":
+      return Payload.isFragment(event) && state.calls.delta(event.id, event.argumentsDelta)
+    case "MessageStarted":
+      return foldOpening(state)
+    case "ToolCallStarted":
+      return Payload.isHeader(event) && state.calls.started(event.id, event.name)
+    default:
+      if (!Payload.saysMore(event)) return false
+      foldWhole(state, event)
+      return true
+  }
 }
 
-/** Takes in a piece of what is thought. */
-export const thought = (state: StepState, piece: string): void => {
-  state.reasoning ??= new GrowingText()
-  state.reasoning.add(piece)
+const foldWhole = (state: State, event: Event.Event): void => {
+  switch (event._tag) {
+    case "TextCompleted":
+      state.text = new TextBuffer(event.text)
+      return
+    case "ToolCallCompleted":
+      return state.calls.completed(event)
+    case "MessageCompleted":
+      return foldMessage(state, event)
+    case "RawChunk":
+      state.usage = Response.usage((event.chunk as { readonly usage: Json.JsonObject }).usage)
+      return
+    case "Error":
+      state.error = { value: event.error }
+      state.finishReason = "error"
+      return
+    case "ToolExecutionCompleted":
+      return state.tools.updated(event)
+    case "ToolResultEncoded":
+      return event.settled === true ? foldSettlement(state, event) : foldTail(state, event)
+    case "AskUserRequested":
+    case "ToolHalt":
+      return foldTail(state, event)
+    case "StepReset":
+      state.spent = Response.sumUsage([state.spent, state.usage])
+      Object.assign(state, fresh(state.thread))
+      return
+    case "StepCompleted":
+      state.steps.push(stepResult(state, event))
+      Object.assign(state, fresh(event.thread), { thread: event.thread, spent: null, tools: new ToolAnswers() })
+      return
+    case "ChatCompleted":
+      state.chatResult = event.result
+  }
 }
 
-/** Begins a step on a thread. */
-export const begin = (state: StepState, thread: Thread.Thread): void => {
-  state.thread = thread
-  state.spent = null
-  unsay(state)
-  state.tools = new ToolEvents.ToolEvents()
+const foldMessage = (state: State, event: Event.Of<"MessageCompleted">): void => {
+  state.message = event.message
+  state.calls.describe(event.message.toolCalls)
+  const isErrorKept = state.error !== undefined && state.policy.adapterErrors === "sticky"
+  if (!isErrorKept) state.finishReason = FinishReasons.normalised(event.finishReason) ?? state.finishReason
+  state.rawFinishReason = event.rawFinishReason ?? event.finishReason ?? state.rawFinishReason
+  if (event.metadata !== undefined && event.metadata !== null) foldMetadata(state, event.metadata)
 }
 
-/** Forgets what the model said. */
-export const unsay = (state: StepState): void => {
-  state.text = undefined
-  state.reasoning = undefined
-  state.calls = new Calls.Calls(state.thread === undefined ? undefined : Log.length(state.thread))
-  state.message = null
-  state.finishReason = null
-  state.rawFinishReason = null
-  state.responseId = null
-  state.model = null
-  state.usage = null
-  state.error = undefined
+const foldMetadata = (state: State, given: Json.JsonObject): void => {
+  const { usage, responseId, model, ...metadata } = given
+  if (Json.isObject(usage)) state.usage = Response.usage(usage)
+  if (typeof responseId === "string") state.responseId = responseId
+  if (typeof model === "string") state.model = model
+  state.metadata = { ...state.metadata, ...metadata }
+}
+
+/** Whether nothing of the model has come: tool events are then of calls that the thread has, of an earlier turn. */
+const isOpening = ({ calls, message, steps, text }: State): boolean =>
+  steps.length === 0 && calls.isEmpty && message === null && text === undefined
+
+/** The calls of an earlier turn have their answers in the thread, and are none of the step that begins. */
+export const foldOpening = (state: State): boolean => {
+  if (state.tools.isEmpty || !isOpening(state)) return false
+  state.tools = new ToolAnswers()
+  return true
+}
+
+const foldTail = (state: State, event: OpenCalls.Tail): void => {
+  state.tools.ended(event)
+  if (state.thread === undefined || !isOpening(state)) return
+  state.thread = Log.answering(state.thread, OpenCalls.messageOf(event))
+}
+
+/** A question of the step in progress is settled there; any other call was answered before, in the thread. */
+const foldSettlement = (state: State, event: Event.Of<"ToolResultEncoded">): void => {
+  if (state.tools.settled(event) && !isOpening(state)) return
+  if (state.thread !== undefined) state.thread = Log.heard(state.thread, OpenCalls.messageOf(event))
+}
+
+/** The answers to the calls of the step in progress, in call order. */
+export const answers = (state: State): ReadonlyArray<Message.Message> => state.tools.inOrder(state.calls.ids)
+
+/** The halt that decides the step in progress, if a tool halted it. */
+export const halt = (state: State): Event.Halt | undefined =>
+  state.tools.deciding(state.calls.ids, state.policy.haltPrecedence)
+
+/** A reply whose message was never completed has broken off. */
+const toToolCalls = ({ calls, finishReason, message, policy }: State): ReadonlyArray<Message.ToolCall> =>
+  calls.toToolCalls({
+    parse: policy.badArguments === "answer",
+    ending: message === null ? "broken" : CallArguments.endingOf(finishReason)
+  })
+
+/** Calls that are there outweigh a finish reason that does not mention them. */
+const effectiveFinish = (state: State, toolCalls: ReadonlyArray<Message.ToolCall>): Response.FinishReason | null => {
+  const isVague = state.finishReason === null || state.finishReason === "stop" || state.finishReason === "other"
+  return state.policy.toolTurn === "presence" && isVague && toolCalls.some(Response.isActionable)
+    ? "tool_calls"
+    : state.finishReason
+}
+
+/** The response so far. */
+export const toResponse = (state: State): Response.Response => {
+  const toolCalls = toToolCalls(state)
+  const response: Types.Mutable<Response.Response> = {
+    id: state.responseId,
+    requestId: state.requestId,
+    model: state.model,
+    outputText: state.text?.toString() ?? null,
+    reasoning: state.reasoning?.toString() ?? "",
+    toolCalls,
+    message: state.message,
+    finishReason: effectiveFinish(state, toolCalls),
+    rawFinishReason: state.rawFinishReason,
+    usage: Response.sumUsage([state.spent, state.usage]),
+    metadata: state.metadata
+  }
+  if (state.error !== undefined) response.error = state.error.value
+  return response
+}
+
+/** Whether the model has said, thought, called or failed anything in the step in progress. */
+export const hasPartial = (state: State): boolean =>
+  state.text !== undefined || state.reasoning?.isEmpty === false || !state.calls.isEmpty ||
+  state.message !== null || state.error !== undefined
+
+/** Whether the runtime has tools to run after a response. */
+export const isToolTurn = ({ toolTurn }: Pick<Policy.Policy, "toolTurn">, response: Response.Response): boolean =>
+  toolTurn === "finishReason"
+    ? response.finishReason === "tool_calls"
+    : response.finishReason !== "error" && response.finishReason !== "content_filter" &&
+      response.toolCalls.some(Response.isActionable)
+
+const finalReasons: ReadonlyArray<Response.FinishReason | null> = ["stop", "length", "content_filter", "error"]
+
+/** Whether the model has nothing more to do after a response that is not halted. */
+export const isDone = (policy: Pick<Policy.Policy, "toolTurn">, response: Response.Response): boolean =>
+  policy.toolTurn === "finishReason"
+    ? finalReasons.includes(response.finishReason)
+    : !isToolTurn(policy, response)
+
+/** What a step came to, by its last event. */
+export const stepResult = (state: State, event: Event.Of<"StepCompleted">): Event.StepResult => {
+  const decided = event.done === undefined ? halt(state) : event.halt
+  const manualToolCalls = event.manualToolCalls ?? []
+  const isManual = event.mode === "manual" && (event.isToolTurn ?? isToolTurn(state.policy, event.response))
+  const ids = event.response.toolCalls.map((call) => call.id)
+  const contextUpdate = state.tools.contextUpdate(ids)
+  const result: Types.Mutable<Event.StepResult> = {
+    thread: event.thread,
+    response: event.response,
+    toolResults: state.tools.inOrder(ids),
+    done: event.done ?? (decided !== undefined || isDone(state.policy, event.response)),
+    metadata: Json.none
+  }
+  if (isManual) result.mode = "manual"
+  if (decided !== undefined) Object.assign(result, decided)
+  else if (manualToolCalls.length > 0) result.manualToolCalls = manualToolCalls
+  if (event.suspensions !== undefined) result.suspensions = event.suspensions
+  if (contextUpdate !== undefined) result.contextUpdate = contextUpdate
+  return result
+}
+
+/** Something that belongs to one call. */
+interface OfCall {
+  readonly id: string
+}
+
+interface Answered extends OfCall {
+  readonly message: Message.Message
+  readonly halt: Event.Halt | undefined
+}
+
+interface Updated extends OfCall {
+  readonly update: Json.JsonObject
+}
+
+type Asked = Event.Of<"AskUserRequested">
+
+/**
+ * What the tool events of a turn say: the answers to its calls, the halts some of them are, the questions that are open,
+ * and what handlers add to the context. They come in the order of completion and are given in the order of the calls.
+ */
+export class ToolAnswers {
+  private readonly answers: Array<Answered> = []
+  private readonly updates: Array<Updated> = []
+  /** The open questions by their calls, each with the position of its answer. */
+  private readonly questions = new Map<string, { readonly asked: Asked; readonly position: number }>()
+
+  get isEmpty(): boolean {
+    return this.answers.length === 0 && this.updates.length === 0
+  }
+
+  copy(): ToolAnswers {
+    const copied = new ToolAnswers()
+    copied.answers.push(...this.answers)
+    copied.updates.push(...this.updates)
+    for (const [id, question] of this.questions) copied.questions.set(id, question)
+    return copied
+  }
+
+  updated({ contextUpdate: update, id }: Event.Of<"ToolExecutionCompleted">): void {
+    if (update !== undefined) this.updates.push({ id, update })
+  }
+
+  ended(event: OpenCalls.Tail): void {
+    const id = OpenCalls.callOf(event)
+    if (event._tag === "AskUserRequested") this.questions.set(id, { asked: event, position: this.answers.length })
+    this.answers.push({ id, message: OpenCalls.messageOf(event), halt: OpenCalls.haltOf(event) })
+  }
+
+  /** Settles a question that was asked in these events: it halts nothing any more. Returns whether there is one. */
+  settled(event: Event.Of<"ToolResultEncoded">): boolean {
+    const question = this.questions.get(event.id)
+    if (question === undefined) return false
+    this.questions.delete(event.id)
+    this.answers[question.position] = { id: event.id, message: OpenCalls.messageOf(event), halt: undefined }
+    return true
+  }
+
+  /** The messages that answer the calls. */
+  inOrder(ids: ReadonlyArray<string>): ReadonlyArray<Message.Message> {
+    return inCallOrder(ids, this.answers).map(({ message }) => message)
+  }
+
+  /** Those of the calls whose questions are open, as they wait. */
+  open(calls: ReadonlyArray<Message.ToolCall>): ReadonlyArray<Event.Suspension> {
+    return calls.flatMap((call) => {
+      const question = this.questions.get(call.id)
+      return question === undefined ? [] : [OpenCalls.question(call, question.asked)]
+    })
+  }
+
+  /** The halt that decides: the first call's, or, where the order of completion counts, the first there was. */
+  deciding(ids: ReadonlyArray<string>, precedence: Policy.Policy["haltPrecedence"]): Event.Halt | undefined {
+    const halts = this.answers.filter(({ halt }) => halt !== undefined)
+    return (precedence === "request" ? inCallOrder(ids, halts) : halts)[0]?.halt
+  }
+
+  /** The updates of the context, merged in call order. */
+  contextUpdate(ids: ReadonlyArray<string>): Json.JsonObject | undefined {
+    return mergeUpdates(inCallOrder(ids, this.updates).map(({ update }) => update))
+  }
+}
+
+/** Updates one over the other, in the given order. Without any there is no update. */
+export const mergeUpdates = (updates: ReadonlyArray<Json.JsonObject | undefined>): Json.JsonObject | undefined => {
+  const given = updates.filter((update) => update !== undefined)
+  return given.length === 0 ? undefined : Object.fromEntries(given.flatMap((update) => Object.entries(update)))
+}
+
+/** By the order in which the model made the calls: what completed first must not show. */
+const inCallOrder = <A extends OfCall>(ids: ReadonlyArray<string>, entries: ReadonlyArray<A>): ReadonlyArray<A> => {
+  if (entries.every((entry, index) => entry.id === ids[index])) return entries
+  const order = new Map(ids.map((id, index) => [id, index]))
+  const position = ({ id }: A): number => order.get(id) ?? order.size
+  return entries.toSorted((left, right) => position(left) - position(right))
 }

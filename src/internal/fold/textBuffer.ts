@@ -1,54 +1,41 @@
 /**
- * A text that grows by small pieces. One that is put together piece by piece keeps all of them in a chain, an object for
- * each, which the collector copies while the text grows; here so many are joined at a time. Whoever reads it changes
- * nothing about it.
+ * A text that grows by small pieces: what a model says, or the arguments of a call. A string that grows by `+=` keeps an
+ * object for each piece until it is read, which the garbage collector copies meanwhile. Here 64 pieces are joined at a time.
  */
 
-/** How many are joined at a time. */
-const most = 64
+/** How many pieces are joined at a time. */
+const joined = 64
 
-export class GrowingText {
+export class TextBuffer {
   private whole: string
-  /** The latest pieces: the first `count` of them. The list is used again. */
-  private pieces: Array<string> | undefined
-  private count = 0
+  private pieces: Array<string> = []
 
   constructor(whole = "") {
     this.whole = whole
   }
 
   add(piece: string): void {
-    // Many texts come in one piece.
-    if (this.pieces === undefined && this.whole === "") {
-      this.whole = piece
-      return
-    }
-    const pieces = this.pieces ??= []
-    pieces[this.count++] = piece
-    if (this.count < most) return
-    this.whole = this.toString()
-    this.count = 0
+    this.pieces.push(piece)
+    if (this.pieces.length === joined) this.settle()
   }
 
   /** Joins all there is, so that equal texts are equal, whatever their pieces were. */
   settle(): void {
+    if (this.pieces.length === 0) return
     this.whole = this.toString()
-    this.count = 0
-    this.pieces = undefined
+    this.pieces = []
   }
 
   get isEmpty(): boolean {
-    return this.whole === "" && this.count === 0
+    return this.toString() === ""
   }
 
-  /** The same text, whatever its pieces were. It grows by itself. */
-  copy(): GrowingText {
-    return new GrowingText(this.toString())
+  /** The same text, which grows by itself. */
+  copy(): TextBuffer {
+    return new TextBuffer(this.toString())
   }
 
   toString(): string {
-    const { count, pieces, whole } = this
-    if (pieces === undefined || count === 0) return whole
-    return whole + (count === pieces.length ? pieces : pieces.slice(0, count)).join("")
+    return this.pieces.length === 0 ? this.whole : this.whole + this.pieces.join("")
   }
 }

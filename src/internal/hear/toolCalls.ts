@@ -4,7 +4,7 @@
  */
 import type * as Types from "effect/Types"
 import type * as Message from "../../Message.ts"
-import { GrowingText } from "../fold/textBuffer.ts"
+import { TextBuffer } from "../fold/textBuffer.ts"
 import * as Json from "../json.ts"
 import * as Lists from "../lists.ts"
 import * as CallArguments from "./callArguments.ts"
@@ -22,7 +22,7 @@ interface Entry {
   name: string
   arguments: Json.JsonObject
   /** Its arguments, as the wire has sent them so far. */
-  raw: GrowingText
+  raw: TextBuffer
   fragments: number
   isCompleted: boolean
   /** As it was handed out to be run: what it was run with stands. */
@@ -147,7 +147,7 @@ export class Calls {
       index: this.entries.length,
       name,
       arguments: {},
-      raw: new GrowingText(),
+      raw: new TextBuffer(),
       fragments: 0,
       isCompleted: false,
       taken: undefined,
@@ -232,7 +232,7 @@ export class Calls {
     const told = CallArguments.ofValue(call.arguments ?? {})
     entry.name = name
     entry.arguments = told.arguments
-    if (call.rawArguments !== undefined && call.rawArguments !== null) entry.raw = new GrowingText(call.rawArguments)
+    if (call.rawArguments !== undefined && call.rawArguments !== null) entry.raw = new TextBuffer(call.rawArguments)
     entry.isCompleted = true
     entry.argumentsLost = told.argumentsLost ?? call.argumentsLost
     entry.providerExecuted = call.providerExecuted === true

@@ -6,7 +6,6 @@ import * as Exit from "effect/Exit"
 import type * as Schedule from "effect/Schedule"
 import type * as Types from "effect/Types"
 import type * as Adapter from "../../Adapter.ts"
-import type * as Collector from "../../Collector.ts"
 import type * as Event from "../../Event.ts"
 import type * as Message from "../../Message.ts"
 import type * as Response from "../../Response.ts"
@@ -14,6 +13,7 @@ import type * as Settings from "../ask/options.ts"
 import * as Request from "../ask/request.ts"
 import type * as ToolOptions from "../declare/toolOptions.ts"
 import * as Payload from "../fold/payload.ts"
+import type * as Fold from "../fold/state.ts"
 import * as LostArguments from "../hear/lostArguments.ts"
 import * as Json from "../json.ts"
 import * as Now from "../now.ts"
@@ -47,7 +47,7 @@ export interface Run<E, R> {
   readonly retryReply: Schedule.Schedule<unknown, Adapter.AdapterError> | undefined
   readonly running: Running
   readonly ambient: Ambient
-  readonly state: Collector.State
+  readonly state: Fold.State
   readonly isTraced: boolean
   readonly within: Telemetry.Within
 }

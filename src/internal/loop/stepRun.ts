@@ -21,6 +21,7 @@ import * as Request from "../ask/request.ts"
 import * as Plan from "../decide/plan.ts"
 import { type Events, isNonEmpty } from "../fold/events.ts"
 import * as Log from "../fold/sharedMessages.ts"
+import * as Fold from "../fold/state.ts"
 import { type Ending, type Listener, Reply } from "../hear/replyReader.ts"
 import * as Lists from "../lists.ts"
 import * as Now from "../now.ts"
@@ -180,7 +181,7 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Leaving {
 
   told(events: ReadonlyArray<Event.Event>, before: ReadonlyArray<Event.Event> = Lists.none): EventPull<E, R> {
     const { state, view } = this.run
-    Collector.applyAllUnsafe(state, events)
+    Fold.apply(state, events)
     const seen = Turn.lookAt(view, events)
     // Without anything to hide the array is handed on as it is.
     const shown = (seen & Turn.Look.hidden) === 0 ? events : Turn.shown(view, events)

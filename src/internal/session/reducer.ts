@@ -12,12 +12,13 @@ import * as Stream from "effect/Stream"
 import * as Collector from "../../Collector.ts"
 import type * as Event from "../../Event.ts"
 import * as Message from "../../Message.ts"
-import type * as Policy from "../../Policy.ts"
+import * as Policy from "../../Policy.ts"
 import * as Response from "../../Response.ts"
 import type * as Thread from "../../Thread.ts"
 import * as OpenCalls from "../answer/openCalls.ts"
 import * as Ending from "../fold/outcome.ts"
 import * as Log from "../fold/sharedMessages.ts"
+import * as Fold from "../fold/state.ts"
 import * as Turn from "../loop/runEnvironment.ts"
 import type { Running } from "../stop/ownedFibers.ts"
 import * as Records from "./record.ts"
@@ -240,9 +241,9 @@ export interface Progress<out M extends Mode = Mode> extends StreamReducer<M> {
   /** The session so far, with the run that it is in. */
   readonly state: JournalState
   /** What the events came to. */
-  readonly collector: Collector.State
+  readonly collector: Fold.State
   /** What the approved calls came to, which run before anything else does. */
-  readonly approved: Collector.State
+  readonly approved: Fold.State
   /** Those of them that have begun. */
   readonly begun: ReadonlyArray<SessionState.Begun>
 }
@@ -267,8 +268,8 @@ export const started = <M extends Mode>(session: Session, mode: M, state: Journa
   session,
   mode,
   state,
-  collector: Collector.initial({ thread: session.thread }),
-  approved: Collector.initial(),
+  collector: Fold.initial(Policy.standard, { thread: session.thread }),
+  approved: Fold.initial(Policy.standard),
   begun: [],
   isEnded: false
 })
@@ -296,7 +297,7 @@ export const haltOf = (
 
 /** What the approved calls add to the context. */
 export const contextUpdateOf = (reducer: Progress): Event.ChatResult["contextUpdate"] =>
-  reducer.approved.tools.contextUpdate(approvedIds(reducer)).contextUpdate
+  reducer.approved.tools.contextUpdate(approvedIds(reducer))
 
 const requestId = ({ state }: Progress): string => state.interrupted?.requestId ?? ""
 
@@ -379,7 +380,7 @@ const recordsOfApproved = (reducer: Progress, event: Event.Event): NewRecords =>
   if (settled.length > 0) return settled
   const pending = new Set(reducer.state.session.approved.map(({ id }) => id))
   const isPending = (id: string | undefined): boolean => id !== undefined && pending.has(id)
-  const answers = reducer.approved.tools.answersInOrder(approvedIds(reducer))
+  const answers = reducer.approved.tools.inOrder(approvedIds(reducer))
   const messages = answers.filter(({ toolCallId }) => isPending(toolCallId))
   if (messages.length === 0) return []
   const suspensions = questionsOf(reducer).filter(({ id }) => isPending(id))
@@ -396,13 +397,13 @@ export const next = <M extends Mode>(
 ): readonly [reducer: Progress<M>, records: NewRecords] => {
   if (reducer.isEnded) return [reducer, []]
   if (!isOpening(reducer)) {
-    const folded = { ...reducer, collector: Collector.applyEvent(reducer.collector, event) }
+    const folded = { ...reducer, collector: Fold.applied(reducer.collector, [event]) }
     return after(folded, recordsOf(folded, event))
   }
   const opened = {
     ...reducer,
-    approved: Collector.applyEvent(reducer.approved, event),
-    collector: reducer.mode === "step" ? Collector.applyEvent(reducer.collector, event) : reducer.collector,
+    approved: Fold.applied(reducer.approved, [event]),
+    collector: reducer.mode === "step" ? Fold.applied(reducer.collector, [event]) : reducer.collector,
     begun: withBegun(reducer, event)
   }
   return after(opened, recordsOfApproved(opened, event))

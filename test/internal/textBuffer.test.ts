@@ -1,12 +1,12 @@
 import { assert, describe, it } from "@effect/vitest"
-import { GrowingText } from "../../src/internal/fold/textBuffer.ts"
+import { TextBuffer } from "../../src/internal/fold/textBuffer.ts"
 
 const piece = (index: number): string => `${index},`
 
 describe("a text that grows by pieces", () => {
   it("is what it was made of, however many there were and whenever it was read", () => {
     for (const every of [1, 3, 63, 64, 65, 1000]) {
-      const text = new GrowingText()
+      const text = new TextBuffer()
       let expected = ""
       for (let index = 0; index < 300; index++) {
         text.add(piece(index))
@@ -18,7 +18,7 @@ describe("a text that grows by pieces", () => {
   })
 
   it("begins empty, also with pieces that are", () => {
-    const text = new GrowingText()
+    const text = new TextBuffer()
     assert.isTrue(text.isEmpty)
     text.add("")
     assert.isTrue(text.isEmpty)
@@ -30,7 +30,7 @@ describe("a text that grows by pieces", () => {
   })
 
   it("is not changed by whoever reads it", () => {
-    const text = new GrowingText()
+    const text = new TextBuffer()
     for (const piece of ["a", "b", "c"]) text.add(piece)
     const frozen = Object.freeze(text)
     assert.strictEqual(frozen.toString(), "abc")
@@ -38,7 +38,7 @@ describe("a text that grows by pieces", () => {
   })
 
   it("leaves a copy alone", () => {
-    const text = new GrowingText("a")
+    const text = new TextBuffer("a")
     text.add("b")
     const copy = text.copy()
     text.add("c")
