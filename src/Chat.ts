@@ -8,6 +8,7 @@ import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
+import type * as Adapter from "./Adapter.ts"
 import * as Collector from "./Collector.ts"
 import type * as Event from "./Event.ts"
 import * as Settings from "./internal/ask/options.ts"
@@ -197,8 +198,11 @@ export const stream = <
 >(
   input: Thread.Input,
   options: Options<Tools, E, R, RHalt, REvent> = {}
-): Stream.Stream<Event.Event, ChatError | E | Tool.Fatal<Tools[number]>, R | RHalt | REvent | Step.Services<Tools>> =>
-  Pulled.stream((scope) => start<Tools, E, R | RHalt | REvent>(input, options, scope))
+): Stream.Stream<
+  Event.Event,
+  ChatError | E | Tool.Fatal<Tools[number]>,
+  R | RHalt | REvent | Adapter.Adapter | Tool.Services<Tools[number]>
+> => Pulled.stream((scope) => start<Tools, E, R | RHalt | REvent>(input, options, scope))
 
 /**
  * A run, awaited: the fold of {@link stream}.
@@ -242,7 +246,7 @@ export const run = <
 ): Effect.Effect<
   Event.ChatResult,
   ChatError | E | Tool.Fatal<Tools[number]>,
-  R | RHalt | REvent | Step.Services<Tools>
+  R | RHalt | REvent | Adapter.Adapter | Tool.Services<Tools[number]>
 > =>
   Effect.suspend(() => {
     let last: Event.Event | undefined

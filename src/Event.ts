@@ -67,7 +67,7 @@ export class ReasonHalt extends Schema.Opaque<ReasonHalt>()(Schema.Struct({
  * @category schemas
  * @since 0.1.0
  */
-export const Halt = Schema.Union([QuestionHalt, ErrorHalt, ReasonHalt])
+export const Halt = Schema.Opaque<Halt>()(Schema.Union([QuestionHalt, ErrorHalt, ReasonHalt]))
 
 /**
  * @see {@link Halt}
@@ -321,7 +321,7 @@ export class FailedOutcome extends Schema.Opaque<FailedOutcome>()(Schema.TaggedS
  * @category schemas
  * @since 0.1.0
  */
-export const Outcome = Schema.Union([
+export const Outcome = Schema.Opaque<Outcome>()(Schema.Union([
   CompletedOutcome,
   MaxTurnsOutcome,
   HaltWhenOutcome,
@@ -332,7 +332,7 @@ export const Outcome = Schema.Union([
   ApprovalRequestedOutcome,
   CancelledOutcome,
   FailedOutcome
-])
+]))
 
 /**
  * @see {@link Outcome}
@@ -498,7 +498,9 @@ export class CallHalted extends Schema.Opaque<CallHalted>()(Schema.TaggedStruct(
  * @category schemas
  * @since 0.1.0
  */
-export const CallOutcome = Schema.Union([CallSucceeded, CallFailed, CallAsked, CallHalted])
+export const CallOutcome = Schema.Opaque<CallOutcome>()(
+  Schema.Union([CallSucceeded, CallFailed, CallAsked, CallHalted])
+)
 
 /**
  * @see {@link CallOutcome}

@@ -150,7 +150,7 @@ export class ReasoningPart extends Schema.Opaque<ReasoningPart>()(Schema.Struct(
  * @category schemas
  * @since 0.1.0
  */
-export const Part = Schema.Union([TextPart, ImagePart, FilePart, ReasoningPart])
+export const Part = Schema.Opaque<Part>()(Schema.Union([TextPart, ImagePart, FilePart, ReasoningPart]))
 
 /**
  * @see {@link Part}

@@ -86,6 +86,8 @@ export {
 
 export type { ApproveOptions, ToolResult } from "./internal/session/answers.ts"
 
+export type { ApprovedAnswer, DeniedAnswer, ExpiredAnswer, ValueAnswer } from "./internal/session/state.ts"
+
 export {
   /**
    * How a suspension was settled.
@@ -224,12 +226,24 @@ export {
 } from "./internal/session/record.ts"
 
 export type {
+  Answered,
+  ApprovedAnswered,
+  CallEnded,
+  CallStarted,
   Entry,
   Interrupted,
   InterruptedCall,
   Kept,
+  MessagesAppended,
+  Opened,
   Outcome,
-  Service as StoreService
+  QuestionWithdrawn,
+  ReplyReceived,
+  RunEnded,
+  RunFailed,
+  RunStarted,
+  Service as StoreService,
+  StepCompleted
 } from "./internal/session/record.ts"
 
 export {

@@ -214,7 +214,11 @@ const leaving = (running: Running, scope: Scope.Scope): Effect.Effect<void> =>
 export const stream = <const Tools extends ReadonlyArray<Tool.Any> = [], E = never, R = never, REvent = never>(
   input: Thread.Input,
   options: Options<Tools, E, R, REvent> = {}
-): Stream.Stream<Event.Event, StepError | E | Tool.Fatal<Tools[number]>, R | REvent | Services<Tools>> =>
+): Stream.Stream<
+  Event.Event,
+  StepError | E | Tool.Fatal<Tools[number]>,
+  R | REvent | Adapter.Adapter | Tool.Services<Tools[number]>
+> =>
   Pulled.stream((scope) =>
     Effect.flatMap(
       prepare<Tools, E, R | REvent>(input, options, scope, "heddle.step.run"),
@@ -253,7 +257,11 @@ export const stream = <const Tools extends ReadonlyArray<Tool.Any> = [], E = nev
 export const run = <const Tools extends ReadonlyArray<Tool.Any> = [], E = never, R = never, REvent = never>(
   input: Thread.Input,
   options: Options<Tools, E, R, REvent> = {}
-): Effect.Effect<Event.StepResult, StepError | E | Tool.Fatal<Tools[number]>, R | REvent | Services<Tools>> =>
+): Effect.Effect<
+  Event.StepResult,
+  StepError | E | Tool.Fatal<Tools[number]>,
+  R | REvent | Adapter.Adapter | Tool.Services<Tools[number]>
+> =>
   Effect.suspend(() => {
     const defaults = Context.get(Now.services(), Policy.Defaults)
     const policy = options.policy ?? defaults.policy ?? Policy.standard

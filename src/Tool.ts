@@ -188,16 +188,6 @@ export type {
   Fatal
 } from "./internal/declare/tool.ts"
 
-/** What `make` gives: the scope of a call is the runtime's. */
-type Made<Name extends string, P, A, E, R, Fatal> = Declared.Tool<
-  Name,
-  Schemas.Type<P>,
-  A,
-  E,
-  Exclude<R, Scope.Scope> | Schemas.Services<P>,
-  Fatal
->
-
 /**
  * How a tool is declared.
  *
@@ -296,7 +286,14 @@ export const make = <
 >(
   name: Name,
   options: Options<P, S, E, R, H, Fatal>
-): Made<Name, P, Declared.Produces<S, H>, E, R | S["EncodingServices"], Fatal> => {
+): Declared.Tool<
+  Name,
+  Schemas.Type<P>,
+  Declared.Produces<S, H>,
+  E,
+  Exclude<R | S["EncodingServices"], Scope.Scope> | Schemas.Services<P>,
+  Fatal
+> => {
   ToolOptions.check(name, options as unknown as Readonly<Record<string, unknown>>)
   const { answerWithin, failure, parameters, success, timeout, ...declared } = options
   const made = Schemas.parameters(parameters)
@@ -316,7 +313,7 @@ export const make = <
     ...(failure === undefined ? {} : { encodeFailure: Schemas.encoder(failure) }),
     ...(timeout === undefined ? {} : { timeout: ToolOptions.duration(name, "timeout", timeout) }),
     ...(answerWithin === undefined ? {} : { answerWithin: ToolOptions.duration(name, "answerWithin", answerWithin) })
-  } as unknown as Made<Name, P, Declared.Produces<S, H>, E, R | S["EncodingServices"], Fatal>
+  } as any
 }
 
 /**
@@ -361,11 +358,18 @@ export const fromChat = <
 >(
   name: Name,
   options: ChatOptions<P, A, E, R, Fatal>
-): Made<Name, P, A, E | SubAgent.ChatFailed, R, Fatal> =>
+): Declared.Tool<
+  Name,
+  Schemas.Type<P>,
+  A,
+  E | SubAgent.ChatFailed,
+  Exclude<R, Scope.Scope> | Schemas.Services<P>,
+  Fatal
+> =>
   make(
     name,
     SubAgent.options(options) as unknown as Options<P, Schema.Codec<A>, E | SubAgent.ChatFailed, R>
-  ) as Declared.Any as Made<Name, P, A, E | SubAgent.ChatFailed, R, Fatal>
+  ) as any
 
 /**
  * The outcome of a handler that produced a value.

@@ -58,105 +58,194 @@ const ofStep = {
 }
 
 /**
+ * The first record of a journal, and the session as a whole where an operation went on with another one.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class Opened extends Schema.Opaque<Opened>()(Schema.TaggedStruct("Opened", {
+  /** What the session begins with. */
+  session: SessionState.Session
+})) {}
+
+/**
+ * Messages were added between runs.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class MessagesAppended extends Schema.Opaque<MessagesAppended>()(Schema.TaggedStruct("MessagesAppended", {
+  /** The messages, in order. */
+  messages: Schema.Array(Message.Message)
+})) {}
+
+/**
+ * A suspension was settled between runs, which happens at most once.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class Answered extends Schema.Opaque<Answered>()(Schema.TaggedStruct("Answered", {
+  /** The id of the call. */
+  id: Schema.String,
+  /** How it was settled. */
+  answer: SessionState.Answer
+})) {}
+
+/**
+ * A run starts.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class RunStarted extends Schema.Opaque<RunStarted>()(Schema.TaggedStruct("RunStarted", {
+  ...ofRun,
+  /** The operation of `Session` that started it. */
+  operation: Schema.Literals(["start", "reply", "continue", "step"]),
+  /** What was said to the session with it. */
+  messages: Schema.Array(Message.Message),
+  /** The open question that it answers in its place, and the answer. */
+  answered: Schema.optionalKey(Schema.Struct({
+    /** The id of the call that asked it. */
+    id: Schema.String,
+    /** The answer. */
+    answer: SessionState.Answer
+  }))
+})) {}
+
+/**
+ * Calls that were approved have their answers.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class ApprovedAnswered extends Schema.Opaque<ApprovedAnswered>()(Schema.TaggedStruct("ApprovedAnswered", {
+  ...ofRun,
+  /** The answers. */
+  messages: Schema.Array(Message.Message),
+  /** The questions that some of the calls asked. */
+  suspensions: Schema.optionalKey(Schema.Array(Event.Suspension))
+})) {}
+
+/**
+ * The run withdrew the question of a call that was approved.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class QuestionWithdrawn extends Schema.Opaque<QuestionWithdrawn>()(Schema.TaggedStruct("QuestionWithdrawn", {
+  ...ofRun,
+  /** What the call has as its answer. */
+  message: Message.Message
+})) {}
+
+/**
+ * The model replied with calls.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class ReplyReceived extends Schema.Opaque<ReplyReceived>()(Schema.TaggedStruct("ReplyReceived", {
+  ...ofStep,
+  /** Its message. */
+  message: Message.Message
+})) {}
+
+/**
+ * A handler is about to start.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class CallStarted extends Schema.Opaque<CallStarted>()(Schema.TaggedStruct("CallStarted", {
+  ...ofStep,
+  /** The call, with the arguments that the handler gets. */
+  toolCall: Message.ToolCall,
+  /** The attempt, from 1. */
+  attempt: Schema.Int,
+  /** The key under which an idempotent tool may be asked again. */
+  idempotencyKey: Schema.String
+})) {}
+
+/**
+ * A handler ended.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class CallEnded extends Schema.Opaque<CallEnded>()(Schema.TaggedStruct("CallEnded", {
+  ...ofStep,
+  /** The id of the call. */
+  toolCallId: Schema.String,
+  /** What the handler came to. */
+  outcome: Json.Opaque,
+  /** Of an outcome that is a question: when it is settled without an answer, in milliseconds since 1970. */
+  expiresAt: Schema.optionalKey(Schema.Finite)
+})) {}
+
+/**
+ * A turn is whole.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class StepCompleted extends Schema.Opaque<StepCompleted>()(Schema.TaggedStruct("StepCompleted", {
+  ...ofStep,
+  /** The messages of the turn. */
+  messages: Schema.Array(Message.Message),
+  /** The calls of the turn that are open. */
+  suspensions: Schema.optionalKey(Schema.Array(Event.Suspension))
+})) {}
+
+/**
+ * The run could not be started.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class RunFailed extends Schema.Opaque<RunFailed>()(Schema.TaggedStruct("RunFailed", ofRun)) {}
+
+/**
+ * The run ended.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class RunEnded extends Schema.Opaque<RunEnded>()(Schema.TaggedStruct("RunEnded", {
+  ...ofRun,
+  /** The `haltedReason` of its result; empty for a step that only ran tools. */
+  haltedReason: Schema.String,
+  /** Messages that no step has, such as the answer to a structured request. */
+  messages: Schema.Array(Message.Message),
+  /** The status of the session after it, unless a call is open. */
+  status: SessionState.Status,
+  /** The calls that are open after it. */
+  suspensions: Schema.Array(Event.Suspension),
+  /** What it adds to the context of the session. */
+  context: Schema.Record(Schema.String, Json.Opaque),
+  /** What it adds to the metadata of the session. */
+  metadata: Json.Metadata
+})) {}
+
+/**
  * One thing that happened in a session.
  *
  * @category schemas
  * @since 0.1.0
  */
 export const Record = Schema.Union([
-  /** The first record of a journal, and the session as a whole where an operation went on with another one. */
-  Schema.TaggedStruct("Opened", {
-    /** What the session begins with. */
-    session: SessionState.Session
-  }),
-  /** Messages were added between runs. */
-  Schema.TaggedStruct("MessagesAppended", {
-    /** The messages, in order. */
-    messages: Schema.Array(Message.Message)
-  }),
-  /** A suspension was settled between runs, which happens at most once. */
-  Schema.TaggedStruct("Answered", {
-    /** The id of the call. */
-    id: Schema.String,
-    /** How it was settled. */
-    answer: SessionState.Answer
-  }),
-  /** A run starts. */
-  Schema.TaggedStruct("RunStarted", {
-    ...ofRun,
-    /** The operation of `Session` that started it. */
-    operation: Schema.Literals(["start", "reply", "continue", "step"]),
-    /** What was said to the session with it. */
-    messages: Schema.Array(Message.Message),
-    /** The open question that it answers in its place, and the answer. */
-    answered: Schema.optionalKey(Schema.Struct({ id: Schema.String, answer: SessionState.Answer }))
-  }),
-  /** Calls that were approved have their answers. */
-  Schema.TaggedStruct("ApprovedAnswered", {
-    ...ofRun,
-    /** The answers. */
-    messages: Schema.Array(Message.Message),
-    /** The questions that some of the calls asked. */
-    suspensions: Schema.optionalKey(Schema.Array(Event.Suspension))
-  }),
-  /** The run withdrew the question of a call that was approved. */
-  Schema.TaggedStruct("QuestionWithdrawn", {
-    ...ofRun,
-    /** What the call has as its answer. */
-    message: Message.Message
-  }),
-  /** The model replied with calls. */
-  Schema.TaggedStruct("ReplyReceived", {
-    ...ofStep,
-    /** Its message. */
-    message: Message.Message
-  }),
-  /** A handler is about to start. */
-  Schema.TaggedStruct("CallStarted", {
-    ...ofStep,
-    /** The call, with the arguments that the handler gets. */
-    toolCall: Message.ToolCall,
-    /** The attempt, from 1. */
-    attempt: Schema.Int,
-    /** The key under which an idempotent tool may be asked again. */
-    idempotencyKey: Schema.String
-  }),
-  /** A handler ended. */
-  Schema.TaggedStruct("CallEnded", {
-    ...ofStep,
-    /** The id of the call. */
-    toolCallId: Schema.String,
-    /** What the handler came to. */
-    outcome: Json.Opaque,
-    /** Of an outcome that is a question: when it is settled without an answer, in milliseconds since 1970. */
-    expiresAt: Schema.optionalKey(Schema.Finite)
-  }),
-  /** A turn is whole. */
-  Schema.TaggedStruct("StepCompleted", {
-    ...ofStep,
-    /** The messages of the turn. */
-    messages: Schema.Array(Message.Message),
-    /** The calls of the turn that are open. */
-    suspensions: Schema.optionalKey(Schema.Array(Event.Suspension))
-  }),
-  /** The run could not be started. */
-  Schema.TaggedStruct("RunFailed", ofRun),
-  /** The run ended. */
-  Schema.TaggedStruct("RunEnded", {
-    ...ofRun,
-    /** The `haltedReason` of its result; empty for a step that only ran tools. */
-    haltedReason: Schema.String,
-    /** Messages that no step has, such as the answer to a structured request. */
-    messages: Schema.Array(Message.Message),
-    /** The status of the session after it, unless a call is open. */
-    status: SessionState.Status,
-    /** The calls that are open after it. */
-    suspensions: Schema.Array(Event.Suspension),
-    /** What it adds to the context of the session. */
-    context: Schema.Record(Schema.String, Json.Opaque),
-    /** What it adds to the metadata of the session. */
-    metadata: Json.Metadata
-  })
+  Opened,
+  MessagesAppended,
+  Answered,
+  RunStarted,
+  ApprovedAnswered,
+  QuestionWithdrawn,
+  ReplyReceived,
+  CallStarted,
+  CallEnded,
+  StepCompleted,
+  RunFailed,
+  RunEnded
 ]).pipe(Schema.toTaggedUnion("_tag"))
 
 /**
@@ -165,7 +254,19 @@ export const Record = Schema.Union([
  * @category models
  * @since 0.1.0
  */
-export type Record = (typeof Record)["Type"]
+export type Record =
+  | Opened
+  | MessagesAppended
+  | Answered
+  | RunStarted
+  | ApprovedAnswered
+  | QuestionWithdrawn
+  | ReplyReceived
+  | CallStarted
+  | CallEnded
+  | StepCompleted
+  | RunFailed
+  | RunEnded
 
 /** Records of one append. */
 export type Records = Arr.NonEmptyReadonlyArray<Record>

@@ -86,18 +86,53 @@ const broken = (session: (typeof Data)["Type"]): string | undefined => {
  * @category schemas
  * @since 0.1.0
  */
-export const Session = Data.check(Schema.makeFilter((session) => broken(session) ?? true))
+export class Session
+  extends Schema.Opaque<Session>()(Data.check(Schema.makeFilter((session) => broken(session) ?? true)))
+{}
 
 /** Whether a value is a session, and no thread. */
 export const isSession = Schema.is(Session)
 
 /**
- * @see {@link Session}
+ * The answer to a question, or the result of a manual call.
  *
- * @category models
+ * @category schemas
  * @since 0.1.0
  */
-export interface Session extends Schema.Schema.Type<typeof Session> {}
+export class ValueAnswer extends Schema.Opaque<ValueAnswer>()(Schema.TaggedStruct("Value", {
+  /** The value, as plain JSON. */
+  value: Json.Opaque
+})) {}
+
+/**
+ * The call may run.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class ApprovedAnswer extends Schema.Opaque<ApprovedAnswer>()(Schema.TaggedStruct("Approved", {
+  /** The arguments that the call runs with in place of its own. */
+  arguments: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))
+})) {}
+
+/**
+ * The call may not run.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class DeniedAnswer extends Schema.Opaque<DeniedAnswer>()(Schema.TaggedStruct("Denied", {
+  /** Why, as the model reads it. */
+  reason: Schema.optionalKey(Schema.String)
+})) {}
+
+/**
+ * The time for an answer was up: the default of the question counts, and an approval counts as denied.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class ExpiredAnswer extends Schema.Opaque<ExpiredAnswer>()(Schema.TaggedStruct("Expired", {})) {}
 
 /**
  * How a suspension was settled.
@@ -105,25 +140,7 @@ export interface Session extends Schema.Schema.Type<typeof Session> {}
  * @category schemas
  * @since 0.1.0
  */
-export const Answer = Schema.Union([
-  /** The answer to a question, or the result of a manual call. */
-  Schema.TaggedStruct("Value", {
-    /** The value, as plain JSON. */
-    value: Json.Opaque
-  }),
-  /** The call may run. */
-  Schema.TaggedStruct("Approved", {
-    /** The arguments that the call runs with in place of its own. */
-    arguments: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))
-  }),
-  /** The call may not run. */
-  Schema.TaggedStruct("Denied", {
-    /** Why, as the model reads it. */
-    reason: Schema.optionalKey(Schema.String)
-  }),
-  /** The time for an answer was up: the default of the question counts, and an approval counts as denied. */
-  Schema.TaggedStruct("Expired", {})
-])
+export const Answer = Schema.Opaque<Answer>()(Schema.Union([ValueAnswer, ApprovedAnswer, DeniedAnswer, ExpiredAnswer]))
 
 /**
  * @see {@link Answer}
@@ -131,7 +148,7 @@ export const Answer = Schema.Union([
  * @category models
  * @since 0.1.0
  */
-export type Answer = (typeof Answer)["Type"]
+export type Answer = ValueAnswer | ApprovedAnswer | DeniedAnswer | ExpiredAnswer
 
 /**
  * What a session is made of.
