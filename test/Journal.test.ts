@@ -115,6 +115,22 @@ describe("a long journal", () => {
     ]
   }
 
+  /** One turn whose call was approved, and ran when the session went on. */
+  const approvedTurn = (n: number): ReadonlyArray<Session.Record> => {
+    const [id, requestId, toolCall] = [`c${n}`, `r${n}`, Message.toolCall(`c${n}`, "pay", { amount: 5 })]
+    const ofStep = { requestId, stepIndex: 0 }
+    const turn = deniedTurn(n)
+    return [
+      ...turn.slice(0, 3),
+      { _tag: "Answered", id, answer: { _tag: "Approved" } },
+      { _tag: "RunStarted", requestId, operation: "continue", messages: [] },
+      { _tag: "CallStarted", ...ofStep, toolCall, attempt: 1, idempotencyKey: `r${n}:0:0:${id}` },
+      { _tag: "CallEnded", ...ofStep, toolCallId: id, outcome: { _tag: "Ok", value: "paid" } },
+      { _tag: "ApprovedAnswered", requestId, messages: [Message.tool(id, "paid")] },
+      ...turn.slice(5)
+    ]
+  }
+
   /** The texts of a journal of so many turns, written once. */
   const written = (turns: number, turn: (n: number) => ReadonlyArray<Session.Record>) =>
     Effect.gen(function*() {
@@ -148,7 +164,8 @@ describe("a long journal", () => {
       return shortest
     })
 
-  for (const [kind, record] of Object.entries({ "with a call": turn, "with a denied call": deniedTurn })) {
+  const turns = { "with a call": turn, "with a denied call": deniedTurn, "with an approved call": approvedTurn }
+  for (const [kind, record] of Object.entries(turns)) {
     it.live(
       `M-27: four times the turns ${kind} take four times as long to load, not sixteen times`,
       () =>

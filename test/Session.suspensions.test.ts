@@ -16,6 +16,44 @@ const withDone = Effect.provide(Script.layer([done]))
 const refusal = <A, E extends { readonly _tag: string }, R>(effect: Effect.Effect<A, E, R>) =>
   Effect.map(Effect.flip(effect), (error) => "reason" in error ? error.reason : error._tag)
 
+describe("the functions of data", () => {
+  it.effect("take the session first, or last behind what they do", () =>
+    Effect.gen(function*() {
+      const waiting = yield* after("pay:p", "appr:m", "ask:q", "pay:o")
+      assert.deepStrictEqual(waiting.suspensions.map(({ id }) => id), ["p", "m", "q", "o"])
+      const first = yield* Effect.gen(function*() {
+        const approved = yield* Session.approve(waiting, "p", { arguments: { amount: 1 } })
+        const submitted = yield* Session.submitToolResult(approved, "m", "done")
+        const answered = yield* Session.answer(submitted, "q", "yes")
+        return yield* Session.deny(answered, "o", "no")
+      })
+      const last = yield* Session.approve(waiting, "p", { arguments: { amount: 1 } }).pipe(
+        Effect.flatMap(Session.submitToolResult("m", "done")),
+        Effect.flatMap(Session.answer("q", "yes")),
+        Effect.flatMap(Session.deny("o", "no"))
+      )
+      assert.deepStrictEqual(last, first)
+      assert.deepStrictEqual(yield* Session.approve("p")(waiting), yield* Session.approve(waiting, "p"))
+      assert.deepStrictEqual(yield* Session.deny("p")(waiting), yield* Session.deny(waiting, "p"))
+      const results = [{ toolCallId: "m", content: "done" }]
+      assert.deepStrictEqual(
+        yield* Session.submitToolResults(results)(waiting),
+        yield* Session.submitToolResults(waiting, results)
+      )
+      const session = Session.make()
+      const said = yield* Session.append(session, [Message.user("hi")])
+      assert.deepStrictEqual(yield* Session.append([Message.user("hi")])(session), said)
+      assert.deepStrictEqual(yield* Session.appendUser("hi")(session), said)
+      assert.deepStrictEqual(yield* Session.appendUser(session, "hi"), said)
+      const reducer = Session.reducer(session, "chat")
+      const event = { _tag: "TextDelta", id: null, delta: "hi" } as const
+      assert.deepStrictEqual(
+        Session.finalize(Session.applyEvent(event)(reducer)),
+        Session.finalize(Session.applyEvent(reducer, event))
+      )
+    }))
+})
+
 describe("approvals", () => {
   it.effect("an approved call runs when the session goes on, once, before the model is asked", () =>
     Effect.gen(function*() {
@@ -45,7 +83,7 @@ describe("approvals", () => {
       }
     }))
 
-  it.effect("a denied call can never run: it is answered as denied, whoever goes on", () =>
+  it.effect("a denied call can never run: it is answered as denied when the session goes on", () =>
     Effect.gen(function*() {
       const { pay, runs } = payer()
       const denied = yield* Session.deny(yield* after("pay:p"), "p", "too much")

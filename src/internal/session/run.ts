@@ -1,7 +1,7 @@
 /**
- * The operations of a session. Each is checked against the session and becomes a plan: a wrong status is a defect that
- * names the right call, and wrong data a typed error. A plan runs through the same loop as every run: first the calls that
- * were approved, then the model, and every event of these goes through the reducer that gives the session after it. What
+ * The operations of a session. Each is checked against the session first: a wrong status is a defect that names the right
+ * call, and wrong data a typed error. Then it runs through the same loop as every run: first the calls that were approved,
+ * then the model, and every event of these goes through the reducer that gives the session after it. What
  * has to be recorded before something follows from it is recorded where that starts: a run before its first event, a call
  * before its handler. Public as `Session`.
  *
@@ -55,12 +55,12 @@ type Started = Extract<Records.Record, { readonly _tag: "RunStarted" }>
 
 type Tools = ReadonlyArray<Tool.Any>
 
-// Plans: what the status of a session allows.
+// Checks: what the status of a session allows.
 
-/** What an operation does: how it is called, and what is said with it. */
-export interface Plan<M extends Reducer.Mode> {
+/** An operation that the session allows, and what is said with it. */
+export interface Operation<M extends Reducer.Mode> {
   readonly mode: M
-  readonly operation: Started["operation"]
+  readonly name: Started["operation"]
   readonly session: Session
   readonly messages: ReadonlyArray<Message.Message>
   /** An open question that it answers in the place where the question waits. */
@@ -107,7 +107,7 @@ const withdrawn: Record<Event.Suspension["kind"], string> = {
   question: "the user went on instead of answering the question"
 }
 
-type Settled = NonNullable<Plan<"chat">["answered"]>
+type Settled = NonNullable<Operation<"chat">["answered"]>
 
 /** The open calls that a reply with `pending: "deny"` denies: all but a single question, which the reply answers. */
 const denials = ({ suspensions }: Session): ReadonlyArray<Settled> => {
@@ -116,7 +116,7 @@ const denials = ({ suspensions }: Session): ReadonlyArray<Settled> => {
   return refused.map(({ id, kind }) => ({ id, answer: { _tag: "Denied", reason: withdrawn[kind] } }))
 }
 
-type Said = Pick<Plan<"chat">, "answered" | "messages">
+type Said = Pick<Operation<"chat">, "answered" | "messages">
 
 /**
  * What a message of the user says to a session. It answers the one question that is open, if there is one: as a message
@@ -156,11 +156,11 @@ const opened = (input: unknown): Effect.Effect<Session, Thread.ValidationError> 
   )
 
 /** Starting a session, or what one can be made of. */
-export const starting = (input: unknown): Effect.Effect<Plan<"chat">, Failure> =>
+export const starting = (input: unknown): Effect.Effect<Operation<"chat">, Failure> =>
   Effect.gen(function*() {
     const session = yield* opened(input)
     yield* free("start", session)
-    return { mode: "chat", operation: "start", session, messages: [] }
+    return { mode: "chat", name: "start", session, messages: [] }
   })
 
 /** Saying something as the user. What is open is denied first, if that is wanted. */
@@ -168,7 +168,7 @@ export const replying = (
   session: Session,
   content: Message.Content,
   pending: "deny" | undefined
-): Effect.Effect<Plan<"chat">, Failure> =>
+): Effect.Effect<Operation<"chat">, Failure> =>
   Effect.gen(function*() {
     const message = Message.user(content)
     if (pending !== undefined && pending !== "deny") {
@@ -183,25 +183,25 @@ export const replying = (
       () => session,
       (session, denial) => Reducer.happened(session, { _tag: "Answered", ...denial })
     )
-    return { mode: "chat", operation: "reply", session: settled, ...said }
+    return { mode: "chat", name: "reply", session: settled, ...said }
   })
 
 /** Going on, with a message or without. */
 export const continuing = (
   session: Session,
   message: Message.Input | null
-): Effect.Effect<Plan<"chat">, Failure> => {
+): Effect.Effect<Operation<"chat">, Failure> => {
   const messages = message === null ? [] : Thread.fromMessages([message]).messages
   const [said] = messages
   const checked: Effect.Effect<Said, SessionState.SessionError> = said === undefined
     ? Effect.as(free("continue", session), { messages })
     : spokenTo("continue", session, said)
-  return Effect.map(checked, (said) => ({ mode: "chat", operation: "continue", session, ...said }))
+  return Effect.map(checked, (said) => ({ mode: "chat", name: "continue", session, ...said }))
 }
 
 /** One turn. */
-export const stepping = (session: Session): Effect.Effect<Plan<"step">, Failure> =>
-  Effect.as(free("step", session), { mode: "step", operation: "step", session, messages: [] })
+export const stepping = (session: Session): Effect.Effect<Operation<"step">, Failure> =>
+  Effect.as(free("step", session), { mode: "step", name: "step", session, messages: [] })
 
 /** Adding messages: nothing may come between a call and its answer. */
 export const appending = (session: Session): Effect.Effect<void, SessionState.SessionError> =>
@@ -210,7 +210,7 @@ export const appending = (session: Session): Effect.Effect<void, SessionState.Se
     session.approved.length > 0 ? wrong("append", session, "Session.continue") : Effect.void
   )
 
-// Runs: a plan, from its first event to the session after it.
+// Runs: an operation, from its first event to the session after it.
 
 /**
  * The executor that records the start of each handler before it starts, and its outcome before anything follows from it. A
@@ -239,7 +239,7 @@ const recording = (
 })
 
 /** One operation while it runs: its reducer, and what it waits for beside its runs. */
-class Operation<M extends Reducer.Mode> {
+class OperationRun<M extends Reducer.Mode> {
   reducer: Reducer.Progress<M>
   readonly requestId: string
   readonly recorder: Records.Recorder | undefined
@@ -251,8 +251,7 @@ class Operation<M extends Reducer.Mode> {
   private readonly abandoned: Array<Event.Abandoned> = []
 
   constructor(
-    session: Session,
-    mode: M,
+    { mode, session }: Operation<M>,
     requestId: string,
     recorder: Records.Recorder | undefined,
     running: Running,
@@ -265,9 +264,9 @@ class Operation<M extends Reducer.Mode> {
     this.reducer = Reducer.started(session, mode, { session })
   }
 
-  begin({ answered, messages, operation }: Plan<M>): Effect.Effect<void> {
+  begin({ answered, messages, name }: Operation<M>): Effect.Effect<void> {
     const { requestId } = this
-    const begun = { _tag: "RunStarted", requestId, operation, messages } as const
+    const begun = { _tag: "RunStarted", requestId, operation: name, messages } as const
     const records = [answered === undefined ? begun : { ...begun, answered }] as const
     return Effect.map(Reducer.recorded(this.reducer.state, records, this.recorder, this.running), (state) => {
       this.reducer = { ...this.reducer, state }
@@ -298,7 +297,7 @@ class Operation<M extends Reducer.Mode> {
     return Effect.suspend(() => {
       const [reducer, records] = Reducer.next(this.reducer, event)
       this.reducer = reducer
-      return this.append(records, () => reducer.state.session)
+      return records.length === 0 ? Effect.void : this.append(records, () => reducer.state.session)
     })
   }
 
@@ -360,7 +359,7 @@ interface Stops {
 const unstopped: Stops = { cancellation: undefined, deadline: undefined }
 
 const stopsOf = <M extends Reducer.Mode, R>(
-  { requestId, running, stopping }: Operation<M>,
+  { requestId, running, stopping }: OperationRun<M>,
   cancel: Cancellation.Source<R> | undefined,
   ownDeadline: Settings.Settings<unknown, unknown>["deadline"]
 ): Effect.Effect<Stops, never, R | Scope.Scope> =>
@@ -470,7 +469,7 @@ const isContinued = ({ answered, approved, suspensions }: Session): boolean =>
 
 /** An operation that is under way, with its events. */
 interface Opened<M extends Reducer.Mode, out E, out R> {
-  readonly operation: Operation<M>
+  readonly run: OperationRun<M>
   readonly events: Stream.Stream<Event.Event, E, R>
 }
 
@@ -481,7 +480,7 @@ type Services<T extends Tools, R> = R | Adapter.Adapter | Tool.Services<T[number
 const isEmpty = (context: Session["context"]): boolean => Object.keys(context).length === 0
 
 const open = <M extends Reducer.Mode, T extends Tools, E, R, RHalt, REvent>(
-  checked: Effect.Effect<Plan<M>, Failure>,
+  checked: Effect.Effect<Operation<M>, Failure>,
   options: Chat.Options<T, E, R, RHalt, REvent>
 ): Effect.Effect<
   Opened<M, Errors<T, E>, Services<T, R | RHalt | REvent>>,
@@ -489,8 +488,8 @@ const open = <M extends Reducer.Mode, T extends Tools, E, R, RHalt, REvent>(
   Services<T, R | RHalt | REvent> | Scope.Scope
 > =>
   Effect.gen(function*() {
-    const plan = yield* checked
-    const { answered, mode, session } = plan
+    const operation = yield* checked
+    const { answered, mode, session } = operation
     const context = yield* Effect.context<never>()
     const scope = yield* Effect.scope
     const requestId = options.requestId ?? Settings.mintRequestId(context)
@@ -506,17 +505,17 @@ const open = <M extends Reducer.Mode, T extends Tools, E, R, RHalt, REvent>(
     yield* Effect.addFinalizer((exit) =>
       Effect.all([running.end(exit), stopping.end(exit)], { concurrency: "unbounded", discard: true })
     )
-    const operation = new Operation(session, mode, requestId, recorder, running, stopping)
+    const run = new OperationRun(operation, requestId, recorder, running, stopping)
 
     const settled = settledBefore(
       answered === undefined ? session : SessionState.settle(session, answered.id, answered.answer)
     )
     const hasApproved = session.approved.length > 0
     const isOwn = hasApproved || settled.length > 0 || recorder !== undefined
-    const stops = isOwn ? yield* stopsOf(operation, options.cancel ?? undefined, deadline) : unstopped
+    const stops = isOwn ? yield* stopsOf(run, options.cancel ?? undefined, deadline) : unstopped
     const spending = new Spending(yield* Limits.CurrentSpending, true)
     yield* spending.enter(scope)
-    yield* operation.begin(plan)
+    yield* run.begin(operation)
 
     const given = {
       ...options,
@@ -532,15 +531,15 @@ const open = <M extends Reducer.Mode, T extends Tools, E, R, RHalt, REvent>(
       ? Stream.provideService(
         approvedCalls(session, given as Step.Options<T, E, R>, policy),
         Limits.CurrentOperation,
-        operation.ofApproved
+        run.ofApproved
       )
       : Stream.empty
     const opening = Stream.concat(Stream.fromIterable(settled), approved).pipe(Stream.mapArrayEffect(observed))
     const turns = Stream.suspend((): Stream.Stream<Event.Event, Errors<T, E>, Services<T, R | RHalt | REvent>> => {
-      const { reducer } = operation
+      const { reducer } = run
       const end = endOf(reducer, stops, policy)
       if (hasApproved && (mode === "step" || end.halt !== undefined || end.cancellation !== undefined)) {
-        const last = Stream.suspend(() => Stream.make(endOfApproved(operation.reducer, end, spending.total)))
+        const last = Stream.suspend(() => Stream.make(endOfApproved(run.reducer, end, spending.total)))
         return Stream.concat(Stream.fromIterable(withdrawals(end)), last).pipe(Stream.mapArrayEffect(observed))
       }
       const { thread } = SessionState.plain(reducer.state.session)
@@ -551,21 +550,19 @@ const open = <M extends Reducer.Mode, T extends Tools, E, R, RHalt, REvent>(
       if (!hasApproved) return turns
       // What has run must not be lost with a failure, or the caller who tries again runs it twice.
       return orElseUnasked(turns, (error) =>
-        Stream.fromIterable(endOfUnasked(operation.reducer, error, spending.total)).pipe(
+        Stream.fromIterable(endOfUnasked(run.reducer, error, spending.total)).pipe(
           Stream.mapArrayEffect(observed)
         ))
     })
     const events = Stream.concat(opening, turns).pipe(
-      Stream.mapArrayEffect(operation.takeAll),
-      Stream.tapError(() =>
-        operation.record({ _tag: "RunFailed", requestId })
-      ),
-      Stream.provideService(Executor.Executor, recording(executor, requestId, operation.record)),
-      Stream.provideService(Limits.CurrentOperation, operation.ofTurns(isContinued(session))),
+      Stream.mapArrayEffect(run.takeAll),
+      Stream.tapError(() => run.record({ _tag: "RunFailed", requestId })),
+      Stream.provideService(Executor.Executor, recording(executor, requestId, run.record)),
+      Stream.provideService(Limits.CurrentOperation, run.ofTurns(isContinued(session))),
       Stream.provideService(Limits.CurrentSpending, spending)
     )
     return {
-      operation,
+      run,
       events: stops === unstopped ? events : events.pipe(
         Stream.provideService(Limits.ParentCancellation, stops.cancellation),
         Stream.provideService(Limits.Deadline, stops.deadline)
@@ -575,19 +572,19 @@ const open = <M extends Reducer.Mode, T extends Tools, E, R, RHalt, REvent>(
 
 /** The events of an operation, which is checked when it begins. */
 export const stream = <M extends Reducer.Mode, T extends Tools, E, R, RHalt, REvent>(
-  plan: Effect.Effect<Plan<M>, Failure>,
+  operation: Effect.Effect<Operation<M>, Failure>,
   options: Chat.Options<T, E, R, RHalt, REvent>
 ): Stream.Stream<Event.Event, Errors<T, E>, Services<T, R | RHalt | REvent>> =>
-  Stream.unwrap(Effect.map(open(plan, options), ({ events }) => events))
+  Stream.unwrap(Effect.map(open(operation, options), ({ events }) => events))
 
 /** What an operation comes to: the fold of its events. */
 export const awaited = <M extends Reducer.Mode, T extends Tools, E, R, RHalt, REvent>(
-  plan: Effect.Effect<Plan<M>, Failure>,
+  operation: Effect.Effect<Operation<M>, Failure>,
   options: Chat.Options<T, E, R, RHalt, REvent>
 ): Effect.Effect<Reducer.Done<M>, Errors<T, E>, Services<T, R | RHalt | REvent>> =>
   Effect.scoped(
-    Effect.flatMap(open(plan, options), ({ events, operation }) =>
-      Effect.andThen(Stream.runDrain(events), Effect.suspend(() => done(operation.reducer))))
+    Effect.flatMap(open(operation, options), ({ events, run }) =>
+      Effect.andThen(Stream.runDrain(events), Effect.suspend(() => done(run.reducer))))
   )
 
 const done = <M extends Reducer.Mode>(
