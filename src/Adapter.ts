@@ -12,7 +12,6 @@ import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import type * as Event from "./Event.ts"
-import * as Pairing from "./internal/ask/pairing.ts"
 import * as Requests from "./internal/ask/request.ts"
 import * as Outcomes from "./internal/fold/outcome.ts"
 import * as Fold from "./internal/fold/state.ts"
@@ -23,29 +22,25 @@ import * as Policy from "./Policy.ts"
 import * as Thread from "./Thread.ts"
 import type * as Tool from "./Tool.ts"
 
-/**
- * Which tool the model may, must or must not call: `"auto"`, `"none"`, `"required"`, or one tool by name.
- *
- * @category models
- * @since 0.1.0
- */
-export type ToolChoice = "auto" | "none" | "required" | { readonly name: string }
+export type {
+  /**
+   * Which tool the model may, must or must not call: `"auto"`, `"none"`, `"required"`, or one tool by name.
+   *
+   * @category models
+   * @since 0.1.0
+   */
+  ToolChoice
+} from "./internal/ask/request.ts"
 
-/**
- * The form of the answer: plain text, any JSON object, or JSON that fits a schema.
- *
- * @category models
- * @since 0.1.0
- */
-export type ResponseFormat =
-  | { readonly type: "text" }
-  | { readonly type: "json_object" }
-  | {
-    readonly type: "json_schema"
-    readonly name: string
-    readonly schema: Readonly<Record<string, unknown>>
-    readonly strict?: boolean
-  }
+export type {
+  /**
+   * The form of the answer: plain text, any JSON object, or JSON that fits a schema.
+   *
+   * @category models
+   * @since 0.1.0
+   */
+  ResponseFormat
+} from "./internal/ask/request.ts"
 
 /**
  * One model call. It holds what concerns the model and nothing of how the run is driven. `options` are handed to the
@@ -55,16 +50,9 @@ export type ResponseFormat =
  * @category models
  * @since 0.1.0
  */
-export interface Request {
+export interface Request extends Requests.Template {
+  /** The conversation, with the instructions of the `system` option in front. */
   readonly messages: ReadonlyArray<Message.Message>
-  readonly tools: ReadonlyArray<Tool.Definition>
-  readonly model?: string
-  readonly toolChoice?: ToolChoice
-  readonly temperature?: number
-  readonly maxTokens?: number
-  readonly responseFormat?: ResponseFormat
-  readonly cacheKey?: string
-  readonly options?: Readonly<Record<string, unknown>>
 }
 
 const retryable: ReadonlyArray<string> = ["rate_limited", "provider_unavailable", "timeout", "network_error"]
@@ -209,7 +197,10 @@ const requestOf = (
       const given = options.tools ?? []
       const tools = new Map([...(defaults.tools ?? []), ...given].map((tool): [string, Tool.Any] => [tool.name, tool]))
       const template = Requests.template(options, defaults, tools)
-      const issues = [...Pairing.issues(thread.messages), ...Requests.issues(thread, template, given, tools)]
+      const issues = [
+        ...Requests.pairingIssues(thread.messages),
+        ...Requests.issues(thread.messages, template, given, tools)
+      ]
       if (issues.length > 0) return Result.fail(unusable(issues))
       return Result.succeed({ ...template, messages: Requests.messages(options.system, thread.messages) })
     }

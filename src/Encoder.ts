@@ -6,13 +6,11 @@
  */
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
-import * as Exit from "effect/Exit"
 import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
 import { causeFields, described, describedText, errorFields, shownText } from "./internal/answer/errorFields.ts"
 import * as Outcomes from "./internal/declare/outcome.ts"
 import { reasonText } from "./internal/declare/outcome.ts"
-import * as Now from "./internal/now.ts"
 import * as Tool from "./Tool.ts"
 
 /**
@@ -45,16 +43,9 @@ const write = (value: unknown, envelope: (reason: unknown) => unknown): string =
   return value._tag === "Error" ? stringify(envelope(value.error)) : stringify(value)
 }
 
-const encodeWith = (envelope: (reason: unknown) => unknown): Service => {
-  const now = (value: unknown): Exit.Exit<string, unknown> => {
-    try {
-      return Exit.succeed(write(value, envelope))
-    } catch (cause) {
-      return Exit.fail(cause)
-    }
-  }
-  return Now.withImmediate({ encode: (value) => Effect.suspend(() => now(value)) }, now)
-}
+const encodeWith = (text: (value: unknown) => string): Service => ({
+  encode: (value) => Effect.try({ try: () => text(value), catch: (cause) => cause })
+})
 
 /**
  * The default: strings as they are, everything else as JSON; `undefined` is written as `null`. `Tool.ok(x)` becomes
@@ -86,7 +77,7 @@ const encodeWith = (envelope: (reason: unknown) => unknown): Service => {
  * @category constructors
  * @since 0.1.0
  */
-export const json: Service = encodeWith(errorEnvelope)
+export const json: Service = encodeWith((value) => write(value, errorEnvelope))
 
 /** A reason as ALLM's inspection writes it: identifiers (symbols here) get a leading colon. */
 const inspect = (reason: unknown): string => {
@@ -103,7 +94,7 @@ const inspect = (reason: unknown): string => {
  * @category constructors
  * @since 0.1.0
  */
-export const allm: Service = encodeWith((reason) => ({ error: inspect(reason) }))
+export const allm: Service = encodeWith((value) => write(value, (reason) => ({ error: inspect(reason) })))
 
 /** An object without a JSON form (a cycle, as a rule) is told by its keys; nothing else without one has a text. */
 const jsonOrKeys = (value: unknown): string => {
@@ -144,9 +135,7 @@ const plainText = (value: unknown): string => {
  * @category constructors
  * @since 0.1.0
  */
-export const falai: Service = {
-  encode: (value) => Effect.try({ try: () => plainText(value), catch: (cause) => cause })
-}
+export const falai: Service = encodeWith(plainText)
 
 /**
  * The encoder of a run. A Context reference: without a layer it is {@link json}.

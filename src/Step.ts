@@ -15,7 +15,6 @@ import * as Adapter from "./Adapter.ts"
 import * as Collector from "./Collector.ts"
 import type * as Event from "./Event.ts"
 import * as Settings from "./internal/ask/options.ts"
-import * as Pairing from "./internal/ask/pairing.ts"
 import * as Request from "./internal/ask/request.ts"
 import * as Plan from "./internal/decide/plan.ts"
 import * as ToolOptions from "./internal/declare/toolOptions.ts"
@@ -136,12 +135,12 @@ export const prepare = <Tools extends ReadonlyArray<Tool.Any>, E, R>(
     const valid = Thread.validate(input)
     if (Result.isFailure(valid)) return Effect.fail(valid.failure)
     const thread = valid.success
-    const unpaired = Pairing.issues(thread.messages)
+    const unpaired = Request.pairingIssues(thread.messages)
     if (unpaired.length > 0) {
       return Effect.fail(new Thread.ValidationError({ reason: "invalid_thread", errors: unpaired }))
     }
     const template = Request.template(options, defaults, tools)
-    const errors = Request.issues(thread, template, given, tools)
+    const errors = Request.issues(thread.messages, template, given, tools)
     if (errors.length > 0) return Effect.fail(new Thread.ValidationError({ reason: "invalid_request", errors }))
     const made = { adapter, settings, template, tools }
     return enter(context, { thread, made, options }, scope, spanName)

@@ -12,7 +12,7 @@
  */
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
-import * as Pairing from "./internal/ask/pairing.ts"
+import * as Requests from "./internal/ask/request.ts"
 import * as Log from "./internal/fold/sharedMessages.ts"
 import * as Json from "./internal/json.ts"
 import * as Message from "./Message.ts"
@@ -277,7 +277,7 @@ export const repair = (
 ): { readonly thread: Thread; readonly repairs: ReadonlyArray<Repair> } => {
   const given: { readonly messages: ReadonlyArray<Message.Input>; readonly metadata?: Thread["metadata"] } =
     "messages" in input ? input : { messages: input }
-  const { messages, repairs } = Pairing.repaired(given.messages)
+  const { messages, repairs } = Requests.repaired(given.messages)
   return {
     thread: { messages: fromMessages(messages).messages, metadata: given.metadata ?? Json.none },
     repairs

@@ -16,38 +16,13 @@ import * as Http from "../adapters/internal/http.ts"
 import * as Json from "../internal/json.ts"
 import * as AiSdkFiles from "./internal/aiSdkFiles.ts"
 import * as AiSdkModel from "./internal/aiSdkModel.ts"
+import type { LanguageModel } from "./internal/aiSdkModel.ts"
 import * as AiSdkPrompt from "./internal/aiSdkPrompt.ts"
 import type * as Layout from "./internal/layout.ts"
 import * as Origin from "./internal/origin.ts"
 import * as Reply from "./internal/reply.ts"
 
-/**
- * What is needed of a model. `LanguageModelV4`, `LanguageModelV3` and `LanguageModelV2` of `@ai-sdk/provider` are such
- * models, whichever version of that package they come from; the package itself is not needed.
- *
- * @category models
- * @since 0.1.0
- */
-export interface LanguageModel {
-  readonly specificationVersion: "v2" | "v3" | "v4"
-  readonly provider: string
-  readonly modelId: string
-  readonly supportedUrls?:
-    | Readonly<Record<string, ReadonlyArray<RegExp>>>
-    | PromiseLike<Readonly<Record<string, ReadonlyArray<RegExp>>>>
-  doStream(options: never): PromiseLike<Started>
-}
-
-/**
- * What a model answers with: the stream of its parts, and the headers of the provider's answer.
- *
- * @category models
- * @since 0.1.0
- */
-export interface Started {
-  readonly stream: ReadableStream<unknown>
-  readonly response?: { readonly headers?: Readonly<Record<string, string>> }
-}
+export type { LanguageModel, Started } from "./internal/aiSdkModel.ts"
 
 /**
  * A tool that the provider runs itself, such as a web search: its calls are listed with what they came to, and never

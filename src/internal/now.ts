@@ -6,7 +6,6 @@ import type * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
-import type * as Encoder from "../Encoder.ts"
 import * as ToolOptions from "./declare/toolOptions.ts"
 
 export const attempt = ToolOptions.attempt
@@ -49,25 +48,6 @@ export const services = <R>(): Context.Context<R> => {
   const fiber = Fiber.getCurrent()
   if (fiber === undefined) throw new Error("a run goes on outside of the fiber that reads it")
   return fiber.context as Context.Context<any>
-}
-
-const immediate = Symbol.for("heddle/Encoder/immediate")
-
-/** An encoder that needs no fiber, and its encoding done at once. A copy of it with another encoding has no such mark. */
-export const withImmediate = (
-  encoder: Encoder.Service,
-  now: (value: unknown) => Exit.Exit<string, unknown>
-): Encoder.Service => Object.defineProperty(encoder, immediate, { value: now })
-
-/** Asks an encoder, at once where it can be. */
-export const encode = (encoder: Encoder.Service, value: unknown): Effect.Effect<string, unknown> => {
-  const { [immediate]: now } = encoder as { readonly [immediate]?: Encoder.Service["encode"] }
-  return now === undefined ? attempt(() => written(encoder.encode(value))) : now(value)
-}
-
-const written = (given: Effect.Effect<string, unknown>): Effect.Effect<string, unknown> => {
-  const mistake = ToolOptions.promised("the encoder", given, "return an Effect")
-  return mistake === undefined ? given : Exit.fail(mistake)
 }
 
 /** As `Effect.isEffect`, which goes a long way round. */

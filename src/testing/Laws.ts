@@ -6,53 +6,15 @@
  * @since 0.1.0
  */
 import type * as Event from "../Event.ts"
-import type * as Policy from "../Policy.ts"
 import type * as Thread from "../Thread.ts"
 import * as Answers from "./internal/answers.ts"
 import * as CallTexts from "./internal/callTexts.ts"
 import * as Folding from "./internal/folding.ts"
 import * as Handlers from "./internal/handlers.ts"
 import * as Histories from "./internal/history.ts"
-import type * as Recorder from "./Recorder.ts"
+import type { Entry, HandlerOptions, HistoryOptions, Options, Violation } from "./internal/violation.ts"
 
-/**
- * What a check found: the law that is broken and how. `index` is the position of the event, the message or the log entry
- * that shows it.
- *
- * - `"answers"`: every tool call of an assistant message is answered exactly once, or pending in a suspended run.
- * - `"starts"`: a handler starts at most once per call.
- * - `"lifetime"`: nothing outlives the run, and every finalizer runs exactly once.
- * - `"concurrency"`: executing calls are shared and within the bound, or one and exclusive.
- * - `"order"`: per call started, progress, completed, tail, and nothing after the tail but the settlement of a question.
- * - `"frame"`: one `StepCompleted` per step, one `ChatCompleted`, at the end.
- * - `"fold"`: what is awaited is what the stream folds to.
- * - `"history"`: a thread can be sent to any provider as it is.
- * - `"calls"`: a call stays as the model made it, whatever its handler does to its arguments.
- *
- * @category models
- * @since 0.1.0
- */
-export interface Violation {
-  readonly law: "answers" | "starts" | "lifetime" | "concurrency" | "order" | "frame" | "fold" | "history" | "calls"
-  readonly message: string
-  readonly index?: number
-}
-
-/**
- * What is known of the run whose events are checked.
- *
- * - `policy`: the one it ran under, `Policy.standard` by default; the fold depends on it.
- * - `result`: what `Chat.run` gave for the same input, the same script and the same `requestId`.
- * - `isCut`: the reader left, or the stream failed; what is there must be lawful, but need not be whole.
- *
- * @category models
- * @since 0.1.0
- */
-export interface Options {
-  readonly policy?: Policy.Policy
-  readonly result?: Event.ChatResult
-  readonly isCut?: boolean
-}
+export type { HandlerOptions, HistoryOptions, Options, Violation } from "./internal/violation.ts"
 
 /**
  * Holds the events of `Chat.stream` to the laws that events can show: answers, starts, order, frame, fold and history.
@@ -134,17 +96,6 @@ export const fold = (events: ReadonlyArray<Event.Event>, options: Options = {}):
   Folding.fold(events, options)
 
 /**
- * Where in a thread the check starts, and which calls of its last turn may be open.
- *
- * @category models
- * @since 0.1.0
- */
-export interface HistoryOptions {
-  readonly from?: number
-  readonly pending?: ReadonlyArray<string>
-}
-
-/**
  * Whether a thread can be sent as it is: it validates, names and ids of calls can be sent, every call is answered once
  * and in call order right behind its message, except those that are `pending`, and no answer lacks its call.
  *
@@ -222,24 +173,7 @@ export const histories = (events: ReadonlyArray<Event.Event>): ReadonlyArray<Vio
  * @category checks
  * @since 0.1.0
  */
-export const calls = (log: ReadonlyArray<Recorder.Entry>): ReadonlyArray<Violation> => CallTexts.violations(log)
-
-/**
- * What is known of recorded handlers.
- *
- * - `bound`: how many may run at once; any number by default.
- * - `isExclusive`: whether the handlers of a name run alone; none do by default.
- * - `abandoned`: names of handlers that the run gave up and reported. They may still be alive, keep exclusive ones out
- *   and take no place of others.
- *
- * @category models
- * @since 0.1.0
- */
-export interface HandlerOptions {
-  readonly bound?: number
-  readonly isExclusive?: (name: string) => boolean
-  readonly abandoned?: ReadonlyArray<string>
-}
+export const calls = (log: ReadonlyArray<Entry>): ReadonlyArray<Violation> => CallTexts.violations(log)
 
 /**
  * Lifetime and concurrency of handlers, from the log of a {@link Recorder.Recorder} whose `handler` or `track` wrapped
@@ -249,6 +183,6 @@ export interface HandlerOptions {
  * @since 0.1.0
  */
 export const handlers = (
-  log: ReadonlyArray<Recorder.Entry>,
+  log: ReadonlyArray<Entry>,
   options: HandlerOptions = {}
 ): ReadonlyArray<Violation> => Handlers.handlers(log, options)

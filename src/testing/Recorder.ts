@@ -13,27 +13,9 @@ import * as Stream from "effect/Stream"
 import type * as Event from "../Event.ts"
 import type * as Tool from "../Tool.ts"
 import * as CallTexts from "./internal/callTexts.ts"
+import type { Entry, Mark } from "./internal/violation.ts"
 
-/**
- * One thing that happened, `at` milliseconds after the recorder was made: an event was emitted, or a tracked effect
- * started, ended in one of three ways, or had its finalizer run. `calls` is the text of the calls that an event told of
- * at that time, for `Laws.calls`.
- *
- * @category models
- * @since 0.1.0
- */
-export type Entry =
-  | { readonly _tag: "Emitted"; readonly at: number; readonly event: Event.Event; readonly calls?: string }
-  | { readonly _tag: Mark; readonly at: number; readonly name: string }
-
-/**
- * What is noted of a tracked effect. Each run is `Started` first, then exactly one of `Succeeded`, `Failed` (which a
- * defect is, too) and `Interrupted`, then `Finalized`.
- *
- * @category models
- * @since 0.1.0
- */
-export type Mark = "Started" | "Succeeded" | "Failed" | "Interrupted" | "Finalized"
+export type { Entry, Mark } from "./internal/violation.ts"
 
 /**
  * What became of tracked effects: how many started, how many of them are `live` now and were at the `peak`, how many

@@ -20,7 +20,7 @@ import * as Adapter from "../Adapter.ts"
 import * as Collector from "../Collector.ts"
 import type * as Event from "../Event.ts"
 import type * as Response from "../Response.ts"
-import type { Entry } from "./internal/entry.ts"
+import type { Cursor, Entry, Input, Options } from "./internal/entry.ts"
 import * as Plan from "./internal/plan.ts"
 import * as Playback from "./internal/playback.ts"
 
@@ -28,18 +28,6 @@ import * as Playback from "./internal/playback.ts"
  * The entries of a script and their constructors.
  */
 export * from "./internal/entry.ts"
-
-/**
- * Which call of a script is played next. `next` gives the position and moves on; a cursor of your own may play calls
- * in any order.
- *
- * @category models
- * @since 0.1.0
- */
-export interface Cursor {
-  readonly next: Effect.Effect<number>
-  readonly position: Effect.Effect<number>
-}
 
 /**
  * A cursor at the first call, to be shared by several adapters or kept over rebuilds of a layer.
@@ -51,40 +39,6 @@ export const makeCursor: Effect.Effect<Cursor> = Effect.sync(() => {
   let position = 0
   return { next: Effect.sync(() => position++), position: Effect.sync(() => position) }
 })
-
-/**
- * How an adapter is scripted.
- *
- * - `script`: one call; `scripts`: a list of calls. Giving both is a defect.
- * - `streamScript`: for `stream` alone, and stronger there; a flat list is one call. `generate` does not see it.
- * - `usage`: replaces the usage of every call.
- * - `requestId`: stands in the response of `generate`.
- * - `cursor`: shared with other adapters; each adapter has its own otherwise.
- * - `retryUntilCall`: the first calls fail as `rate_limited` and play nothing; call number `n` is the first to play.
- * - `chunkSize`: how many events the stream emits at once, at most; as many as there are, up to the next delay,
- *   otherwise.
- *
- * @category models
- * @since 0.1.0
- */
-export interface Options {
-  readonly script?: ReadonlyArray<Entry>
-  readonly scripts?: ReadonlyArray<ReadonlyArray<Entry>>
-  readonly streamScript?: ReadonlyArray<Entry> | ReadonlyArray<ReadonlyArray<Entry>>
-  readonly usage?: Partial<Response.Usage>
-  readonly requestId?: string
-  readonly cursor?: Cursor
-  readonly retryUntilCall?: number
-  readonly chunkSize?: number
-}
-
-/**
- * What an adapter is made from: the entries of one call, a list of calls, or options.
- *
- * @category models
- * @since 0.1.0
- */
-export type Input = ReadonlyArray<Entry> | ReadonlyArray<ReadonlyArray<Entry>> | Options
 
 /**
  * A scripted adapter with what a test wants to know of it.

@@ -7,17 +7,22 @@ import * as Base64 from "effect/encoding/Base64"
 import type * as Adapter from "../../Adapter.ts"
 import * as Errors from "../../adapters/internal/errors.ts"
 import type * as Message from "../../Message.ts"
-import type * as AiSdk from "../AiSdk.ts"
+import type { LanguageModel } from "./aiSdkModel.ts"
 import type * as AiSdkPrompt from "./aiSdkPrompt.ts"
 import * as Layout from "./layout.ts"
 import * as Sources from "./media.ts"
+
+/** Loads a file from an address that the model does not read itself. */
+type Download = (
+  url: URL
+) => Effect.Effect<{ readonly data: Uint8Array | string; readonly mediaType?: string }, unknown>
 
 type Supported = Readonly<Record<string, ReadonlyArray<RegExp>>>
 
 /** What stands at the addresses in the messages that the model does not read, by address. */
 export const load = (
-  model: AiSdk.LanguageModel,
-  download: NonNullable<AiSdk.Options["download"]>,
+  model: LanguageModel,
+  download: Download,
   messages: ReadonlyArray<Message.Message>,
   origin: Errors.Origin
 ): Effect.Effect<AiSdkPrompt.Writing["loaded"], Adapter.AdapterError> =>

@@ -11,11 +11,38 @@ import type * as Adapter from "../../Adapter.ts"
 import type * as Errors from "../../adapters/internal/errors.ts"
 import type * as Http from "../../adapters/internal/http.ts"
 import type * as Json from "../../internal/json.ts"
-import type * as AiSdk from "../AiSdk.ts"
 import * as AiSdkErrors from "./aiSdkErrors.ts"
 import * as AiSdkParts from "./aiSdkParts.ts"
 import type * as Part from "./part.ts"
 import type * as Reply from "./reply.ts"
+
+/**
+ * What is needed of a model. `LanguageModelV4`, `LanguageModelV3` and `LanguageModelV2` of `@ai-sdk/provider` are such
+ * models, whichever version of that package they come from; the package itself is not needed.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface LanguageModel {
+  readonly specificationVersion: "v2" | "v3" | "v4"
+  readonly provider: string
+  readonly modelId: string
+  readonly supportedUrls?:
+    | Readonly<Record<string, ReadonlyArray<RegExp>>>
+    | PromiseLike<Readonly<Record<string, ReadonlyArray<RegExp>>>>
+  doStream(options: never): PromiseLike<Started>
+}
+
+/**
+ * What a model answers with: the stream of its parts, and the headers of the provider's answer.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Started {
+  readonly stream: ReadableStream<unknown>
+  readonly response?: { readonly headers?: Readonly<Record<string, string>> }
+}
 
 /** What is held of a model: its signal from the start, and its stream once it has answered. */
 class Held {
@@ -47,7 +74,7 @@ const ignore = (): void => {}
 
 /** Asks the model. Closing the scope aborts its request and takes its stream from it. */
 export const open = (
-  model: AiSdk.LanguageModel,
+  model: LanguageModel,
   options: Json.JsonObject,
   origin: Errors.Origin
 ): Effect.Effect<Reply.PartPull, Http.Failure, Scope.Scope> =>
@@ -56,7 +83,7 @@ export const open = (
     yield* Effect.addFinalizer(() => held.leave)
     const call = { ...options, abortSignal: held.controller.signal }
     return yield* Effect.callback<Reply.PartPull, Http.Failure>((resume) => {
-      new Promise<AiSdk.Started>((resolve) => resolve(model.doStream(call as never))).then(({ response, stream }) => {
+      new Promise<Started>((resolve) => resolve(model.doStream(call as never))).then(({ response, stream }) => {
         const taken = held.take(stream)
         const requestId = AiSdkErrors.requestId(response?.headers)
         if (taken !== undefined) resume(Effect.succeed(pull(taken, { ...origin, requestId })))

@@ -18,7 +18,6 @@ import { isCrash, ToolError, toolError } from "../declare/outcome.ts"
 import type { OnToolError } from "../declare/tool.ts"
 import * as ToolOptions from "../declare/toolOptions.ts"
 import * as Json from "../json.ts"
-import * as Now from "../now.ts"
 import * as Cut from "./cut.ts"
 import * as ErrorFields from "./errorFields.ts"
 import { described, shownText, thrown, unwrapped, written } from "./errorFields.ts"
@@ -91,14 +90,20 @@ const inTime = <E, R, S>(
   desk: Desk<E, R>,
   subject: Subject,
   work: Effect.Effect<unknown, unknown, S>
-): Effect.Effect<unknown, unknown, S> => Now.isExit(work) ? work : desk.limit(subject, work)
+): Effect.Effect<unknown, unknown, S> => Exit.isExit(work) ? work : desk.limit(subject, work)
 
 /** What an encoder yields goes to the model, so it must be a text. */
 const asText = (written: unknown): Effect.Effect<string, TypeError> =>
   typeof written === "string" ? Exit.succeed(written) : Exit.fail(new TypeError("the encoder yielded no text"))
 
 const write = <E, R>(desk: Desk<E, R>, subject: Subject, value: unknown): Effect.Effect<string, unknown> =>
-  Now.flatMap(inTime(desk, subject, Now.encode(desk.encoder, value)), asText)
+  Effect.flatMapEager(inTime(desk, subject, ToolOptions.attempt(() => given(desk.encoder.encode(value)))), asText)
+
+/** What the encoder returned, which may be no Effect. */
+const given = (encoding: Effect.Effect<string, unknown>): Effect.Effect<string, unknown> => {
+  const mistake = ToolOptions.promised("the encoder", encoding, "return an Effect")
+  return mistake === undefined ? encoding : Exit.fail(mistake)
+}
 
 const encodingFailed = (subject: Subject, cause: Cause.Cause<unknown>): Tool.ToolError =>
   toolError("encoding_failed", subject.call, { cause: Cause.squash(cause) })
@@ -124,8 +129,8 @@ const encode = <E, R>(
   const encodeSuccess = subject.tool?.encodeSuccess
   return encodeSuccess === undefined
     ? write(desk, subject, value)
-    : Now.flatMap(
-      inTime(desk, subject, Now.attempt(() => encodeSuccess(value))),
+    : Effect.flatMapEager(
+      inTime(desk, subject, ToolOptions.attempt(() => encodeSuccess(value))),
       (plain) => writeResult(desk, subject, plain)
     )
 }
@@ -167,7 +172,7 @@ const reported = <E, R>(desk: Desk<E, R>, subject: Subject, reason: unknown): Ef
     const error = unwrapped(reason)
     return Effect.succeed(error instanceof Error && !("_tag" in error) ? exception(error) : error)
   }
-  return inTime(desk, subject, Now.attempt(() => encodeFailure(reason))).pipe(
+  return inTime(desk, subject, ToolOptions.attempt(() => encodeFailure(reason))).pipe(
     Effect.map((fields) => withMessage(reason, written(reason, fields))),
     Effect.catchCause(() => reported(desk, { ...subject, tool: undefined }, reason))
   )
@@ -293,11 +298,15 @@ export const failed = <E, R>(desk: Desk<E, R>, subject: Subject, reason: unknown
 /** A tool's own error policy goes before that of the run. */
 const policyOf = <E, R>(desk: Desk<E, R>, { tool }: Subject): OnToolError<E, R> => tool?.onToolError ?? desk.onToolError
 
+/** What an error policy returned. One that is no Effect is judged like a decision. */
+const asEffect = <R>(decision: unknown): Effect.Effect<unknown, never, R> =>
+  Effect.isEffect(decision) ? decision as Effect.Effect<unknown, never, R> : Effect.succeed(decision)
+
 const byPolicy = <E, R>(desk: Desk<E, R>, subject: Subject, reason: unknown): Effect.Effect<Answer, E, R> => {
   const onToolError = policyOf(desk, subject)
   if (onToolError === "continue") return continued(desk, subject, reason)
   if (onToolError === "halt") return halted(desk, subject, reason)
-  return Effect.suspend(() => Now.asEffect<unknown, never, R>(onToolError(subject.call, reason))).pipe(
+  return Effect.suspend(() => asEffect<R>(onToolError(subject.call, reason))).pipe(
     Effect.exit,
     Effect.flatMap((exit) =>
       Exit.isSuccess(exit) ? decided(desk, subject, reason, exit.value) : broken(desk, subject, exit.cause)
@@ -337,7 +346,6 @@ const succeeded = <E, R>(
 ): Effect.Effect<Answer, E, R> => {
   const told = (content: Message.Content) =>
     result(subject.call, raw, Cut.result(content, subject.tool?.maxResultChars, desk.policy), false)
-  if (Now.isDone(encoding)) return Exit.succeed(told(encoding.value))
   return Effect.matchCauseEffectEager(encoding, {
     onSuccess: (content) => Effect.succeed(told(content)),
     onFailure: (cause) => failed(desk, subject, encodingFailed(subject, cause))

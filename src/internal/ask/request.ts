@@ -1,16 +1,48 @@
 /**
- * The request of a model call: what the options say of the model, and nothing of how the run is driven. Everything
- * that is wrong with it is found before the adapter is touched.
+ * The request of a model call: what the options say of the model, and nothing of how the run is driven. Everything that is
+ * wrong with it is found before the adapter is touched, a conversation included in which a call has no answer, an answer
+ * has no call, or anything stands between the two: providers refuse those.
  */
 import type * as Types from "effect/Types"
-import type * as Adapter from "../../Adapter.ts"
 import type * as Message from "../../Message.ts"
-import type * as Policy from "../../Policy.ts"
-import type * as Thread from "../../Thread.ts"
-import type * as Tool from "../../Tool.ts"
+import { toolError } from "../declare/outcome.ts"
+import type * as Tool from "../declare/tool.ts"
 import * as ToolOptions from "../declare/toolOptions.ts"
 import * as Json from "../json.ts"
-import * as Lists from "../lists.ts"
+
+/** Which tool the model may, must or must not call. Public as `Adapter.ToolChoice`. */
+export type ToolChoice = "auto" | "none" | "required" | { readonly name: string }
+
+/** The form of the answer: plain text, any JSON object, or JSON that fits a schema. Public as `Adapter.ResponseFormat`. */
+export type ResponseFormat =
+  | { readonly type: "text" }
+  | { readonly type: "json_object" }
+  | {
+    readonly type: "json_schema"
+    readonly name: string
+    readonly schema: Readonly<Record<string, unknown>>
+    readonly strict?: boolean
+  }
+
+/** The part of a request that is the same for every turn of a run. Public as part of `Adapter.Request`. */
+export interface Template {
+  /** The tools that the model may call. */
+  readonly tools: ReadonlyArray<Tool.Definition>
+  /** The name of the model. The adapter's without it. */
+  readonly model?: string
+  /** Which tool the model may, must or must not call. */
+  readonly toolChoice?: ToolChoice
+  /** How freely the model chooses its words, from 0 to 2. */
+  readonly temperature?: number
+  /** How many tokens the reply may have. */
+  readonly maxTokens?: number
+  /** The form of the answer. */
+  readonly responseFormat?: ResponseFormat
+  /** Names the conversation for a provider's prompt cache, where an adapter is set to use one. */
+  readonly cacheKey?: string
+  /** Fields of the provider's own, sent as they are. */
+  readonly options?: Readonly<Record<string, unknown>>
+}
 
 /** The options that concern the model. */
 export interface ModelOptions {
@@ -23,17 +55,14 @@ export interface ModelOptions {
   /** How many tokens a reply may have. The adapter's by default, else the provider's. */
   readonly maxTokens?: number | null
   /** Whether and which tools the model may call. The model decides by default. */
-  readonly toolChoice?: Adapter.ToolChoice | null
+  readonly toolChoice?: ToolChoice | null
   /** The form that the answer has to have. Free text by default. */
-  readonly responseFormat?: Adapter.ResponseFormat | null
+  readonly responseFormat?: ResponseFormat | null
   /** What requests of one conversation have in common, for the provider's cache. A session gives its id. */
   readonly cacheKey?: string
   /** Fields of the provider's own, as the adapter takes them. */
   readonly options?: Readonly<Record<string, unknown>>
 }
-
-/** The part of a request that is the same for every turn of a run. */
-export type Template = Omit<Adapter.Request, "messages">
 
 const forcedTool = (choice: ModelOptions["toolChoice"]): string | undefined =>
   typeof choice === "object" && choice !== null ? choice.name : undefined
@@ -42,9 +71,16 @@ const forcedTool = (choice: ModelOptions["toolChoice"]): string | undefined =>
 export const isForced = (choice: ModelOptions["toolChoice"]): boolean =>
   choice === "required" || forcedTool(choice) !== undefined
 
+/** What a request takes from the defaults of the application. */
+interface Defaults {
+  readonly model?: string
+  readonly temperature?: number
+  readonly maxTokens?: number
+}
+
 export const template = (
   options: ModelOptions,
-  defaults: Policy.Defaults,
+  defaults: Defaults,
   tools: ToolOptions.Toolbox
 ): Template => {
   const template: Types.Mutable<Template> = {
@@ -72,30 +108,36 @@ export const messages = (
 ): ReadonlyArray<Message.Message> =>
   system === undefined ? thread : [{ role: "system", content: system, metadata: Json.none }, ...thread]
 
-type Issues = ReadonlyArray<Thread.Issue>
+/** What is wrong with an input, and where. Public as `Thread.Issue`. */
+interface Issue {
+  readonly path: string
+  readonly reason: string
+}
 
-const when = (isWrong: boolean, path: string, reason: string): Issues => isWrong ? [{ path, reason }] : Lists.none
+type Issues = ReadonlyArray<Issue>
+
+const when = (isWrong: boolean, path: string, reason: string): Issues => isWrong ? [{ path, reason }] : []
 
 const isNumber = (value: unknown): value is number => typeof value === "number"
 
 const temperatureIssues = (temperature: unknown): Issues =>
   temperature === undefined || (isNumber(temperature) && temperature >= 0 && temperature <= 2)
-    ? Lists.none
+    ? []
     : [{ path: "temperature", reason: `must be a number from 0 to 2; got: ${Json.render(temperature)}` }]
 
 const maxTokensIssues = (maxTokens: unknown): Issues =>
   maxTokens === undefined || (isNumber(maxTokens) && Number.isInteger(maxTokens) && maxTokens > 0)
-    ? Lists.none
+    ? []
     : [{ path: "maxTokens", reason: `must be a positive integer; got: ${Json.render(maxTokens)}` }]
 
 const formatTypes: ReadonlyArray<unknown> = ["text", "json_object", "json_schema"]
 
 const formatIssues = (format: unknown): Issues => {
-  if (format === undefined) return Lists.none
+  if (format === undefined) return []
   if (!Json.isObject(format) || !formatTypes.includes(format["type"])) {
     return [{ path: "responseFormat", reason: "must have type text, json_object or json_schema" }]
   }
-  if (format["type"] !== "json_schema") return Lists.none
+  if (format["type"] !== "json_schema") return []
   return [
     ...when(typeof format["name"] !== "string" || format["name"] === "", "responseFormat.name", "must name the schema"),
     ...when(!Json.isObject(format["schema"]), "responseFormat.schema", "must be a JSON Schema object")
@@ -104,7 +146,7 @@ const formatIssues = (format: unknown): Issues => {
 
 const choiceIssues = (choice: unknown, tools: ToolOptions.Toolbox): Issues => {
   if (choice === undefined || choice === "auto" || choice === "none" || choice === "required") {
-    return Lists.none
+    return []
   }
   if (!Json.isObject(choice) || typeof choice["name"] !== "string") {
     return [{ path: "toolChoice", reason: `must be "auto", "none", "required" or { name }` }]
@@ -117,24 +159,218 @@ const choiceIssues = (choice: unknown, tools: ToolOptions.Toolbox): Issues => {
 }
 
 const duplicateNames = (tools: ReadonlyArray<Tool.Any>): Issues => {
-  if (tools.length < 2) return Lists.none
+  if (tools.length < 2) return []
   const names = tools.map((tool) => tool.name)
-  if (new Set(names).size === names.length) return Lists.none
+  if (new Set(names).size === names.length) return []
   const repeated = new Set(names.filter((name, index) => names.indexOf(name) !== index))
   return Array.from(repeated, (name) => ({ path: "tools", reason: `two tools are named "${name}"` }))
 }
 
-/** Everything that is wrong with a request. */
+/** Everything that is wrong with a request, but how its messages stand to one another. */
 export const issues = (
-  thread: Thread.Thread,
+  messages: ReadonlyArray<Message.Input>,
   request: Template,
   given: ReadonlyArray<Tool.Any>,
   tools: ToolOptions.Toolbox
 ): Issues => [
-  ...when(thread.messages.length === 0, "messages", "must not be empty"),
+  ...when(messages.length === 0, "messages", "must not be empty"),
   ...duplicateNames(given),
   ...temperatureIssues(request.temperature),
   ...maxTokensIssues(request.maxTokens),
   ...formatIssues(request.responseFormat),
   ...choiceIssues(request.toolChoice, tools)
 ]
+
+// Which tool messages of a conversation answer which calls.
+
+/** What was done about one fault. Public as `Thread.Repair`. */
+interface Repair {
+  readonly kind: "answered" | "dropped" | "moved"
+  readonly index: number
+  readonly toolCallId: string
+  readonly reason: string
+}
+
+/**
+ * What is wrong at one place: a call without an answer, an answer without a call, a second answer, or an answer that
+ * comes after other messages.
+ */
+interface Fault {
+  readonly kind: "unanswered" | "orphan" | "repeated" | "late"
+  /** The position of the message: of the call's, or of the answer's. */
+  readonly index: number
+  readonly toolCallId: string
+  /** The call, and its position in its message. A repeated answer and an orphan have none. */
+  readonly call?: Message.ToolCall
+  readonly position?: number
+}
+
+interface Open {
+  readonly call: Message.ToolCall
+  readonly position: number
+  readonly index: number
+}
+
+/** What providers expect an answer to. Calls of an input that were not checked may be anything. */
+const expected = (message: Message.Input, index: number): ReadonlyArray<Open> => {
+  if (message.role !== "assistant" || !Array.isArray(message.toolCalls)) return []
+  return message.toolCalls.flatMap((call: unknown, position) =>
+    Json.isObject(call) && typeof call["id"] === "string" && call["providerExecuted"] !== true
+      ? [{ call: call as unknown as Message.ToolCall, position, index }]
+      : []
+  )
+}
+
+/** The calls of the latest assistant message that made some, while their answers are looked for. */
+class OpenTurn {
+  /** How often an id was called, whether its calls are answered or not. */
+  private readonly asked: ReadonlySet<string>
+  private readonly open = new Map<string, Array<Open>>()
+  /** Where its answers belong: it ends with the first message that is none. */
+  isClosed = false
+
+  constructor(calls: ReadonlyArray<Open>) {
+    this.asked = new Set(calls.map(({ call }) => call.id))
+    for (const one of calls) {
+      const others = this.open.get(one.call.id)
+      if (others === undefined) this.open.set(one.call.id, [one])
+      else others.push(one)
+    }
+  }
+
+  /** What an answer is: nothing wrong, where it stands behind its call. */
+  answer(id: string): Fault["kind"] | Open | undefined {
+    const found = this.open.get(id)?.shift()
+    if (found !== undefined) return this.isClosed ? found : undefined
+    return this.asked.has(id) ? "repeated" : "orphan"
+  }
+
+  /** The calls that no message has answered, in call order. */
+  get rest(): ReadonlyArray<Open> {
+    return Array.from(this.open.values()).flat().toSorted((left, right) => left.position - right.position)
+  }
+}
+
+const unanswered = ({ call, index, position }: Open): Fault => ({
+  kind: "unanswered",
+  index,
+  toolCallId: call.id,
+  call,
+  position
+})
+
+/** Everything that is wrong, in the order of the messages that show it. */
+const faults = (messages: ReadonlyArray<Message.Input>): ReadonlyArray<Fault> => {
+  const found: Array<Fault> = []
+  let turn = new OpenTurn([])
+  const leave = (): void => {
+    for (const open of turn.rest) found.push(unanswered(open))
+  }
+  messages.forEach((message, index) => {
+    if (message.role !== "tool") {
+      const calls = expected(message, index)
+      // Instructions are sent beside the conversation by most protocols.
+      turn.isClosed ||= message.role !== "system"
+      if (calls.length === 0) return
+      leave()
+      turn = new OpenTurn(calls)
+      return
+    }
+    const toolCallId = message.toolCallId ?? ""
+    const answered = turn.answer(toolCallId)
+    if (answered === undefined) return
+    if (typeof answered === "string") found.push({ kind: answered, index, toolCallId })
+    else found.push({ ...unanswered(answered), kind: "late", index })
+  })
+  leave()
+  return found.toSorted((left, right) => left.index - right.index)
+}
+
+const quoted = (text: unknown): string => JSON.stringify(String(text))
+
+const reasons: { readonly [Kind in Fault["kind"]]: (fault: Fault) => string } = {
+  unanswered: ({ call, toolCallId }) =>
+    `the assistant message calls ${quoted(call?.name)} with id ${
+      quoted(toolCallId)
+    }, and no tool message answers it; ` +
+    "put Message.answer(id, result) behind it, or use Thread.repair, which answers it as cancelled",
+  orphan: ({ toolCallId }) =>
+    `the tool message answers ${quoted(toolCallId)}, which the assistant message before it does not call; ` +
+    "leave it out, or use Thread.repair, which drops it",
+  repeated: ({ toolCallId }) =>
+    `the tool message answers ${quoted(toolCallId)} a second time; leave it out, or use Thread.repair, which drops it`,
+  late: ({ toolCallId }) =>
+    `the tool message answers ${quoted(toolCallId)} after other messages; put it right behind the assistant message ` +
+    "that makes the call, or use Thread.repair, which moves it there"
+}
+
+const issueOf = (fault: Fault): Issue => ({
+  path: fault.kind === "unanswered"
+    ? `messages[${fault.index}].toolCalls[${fault.position}]`
+    : `messages[${fault.index}].toolCallId`,
+  reason: reasons[fault.kind](fault)
+})
+
+/** Why a conversation cannot be sent as it is: each call without its one answer, each answer without its call. */
+export const pairingIssues = (messages: ReadonlyArray<Message.Input>): Issues => faults(messages).map(issueOf)
+
+const detail = "the conversation went on without an answer"
+
+/** The answer to a call that was not run to its end. Its name may be anything. */
+const cancelled = ({ id, name }: Message.ToolCall): Message.Message => {
+  const error = toolError("cancelled", { id, name: String(name) }, { detail })
+  return {
+    role: "tool",
+    toolCallId: id,
+    content: JSON.stringify({ error: error.message, code: error.reason }),
+    isError: true,
+    metadata: Json.none
+  }
+}
+
+const repairOf = ({ index, kind, toolCallId }: Fault): Repair => {
+  switch (kind) {
+    case "unanswered":
+      return { kind: "answered", index, toolCallId, reason: "the call had no answer: it is answered as cancelled" }
+    case "orphan":
+      return { kind: "dropped", index, toolCallId, reason: "the answer had no call" }
+    case "repeated":
+      return { kind: "dropped", index, toolCallId, reason: "the call had its answer already" }
+    case "late":
+      return { kind: "moved", index, toolCallId, reason: "the answer stood behind other messages" }
+  }
+}
+
+/** The answers that are to stand behind a message, beside those that do, in call order. */
+const missing = (
+  found: ReadonlyArray<Fault>,
+  messages: ReadonlyArray<Message.Input>
+): ReadonlyMap<Message.ToolCall, Message.Input> => {
+  const answers = new Map<Message.ToolCall, Message.Input>()
+  for (const { call, index, kind } of found) {
+    const late = kind === "late" ? messages[index] : undefined
+    if (call !== undefined) answers.set(call, late ?? cancelled(call))
+  }
+  return answers
+}
+
+/** The messages with one answer for each call, right behind it, and what was done for that. */
+export const repaired = (
+  messages: ReadonlyArray<Message.Input>
+): { readonly messages: ReadonlyArray<Message.Input>; readonly repairs: ReadonlyArray<Repair> } => {
+  const found = faults(messages)
+  if (found.length === 0) return { messages, repairs: [] }
+  const answers = missing(found, messages)
+  const removed = new Set(found.flatMap(({ index, kind }) => kind === "unanswered" ? [] : [index]))
+  const kept: Array<Message.Input> = []
+  let owed: ReadonlyArray<Message.Input> = []
+  messages.forEach((message, index) => {
+    if (removed.has(index)) return
+    if (message.role !== "tool") {
+      kept.push(...owed)
+      owed = expected(message, index).flatMap(({ call }) => answers.get(call) ?? [])
+    }
+    kept.push(message)
+  })
+  return { messages: [...kept, ...owed], repairs: found.map(repairOf) }
+}

@@ -5,7 +5,6 @@
 import * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
-import type * as Executor from "../../Executor.ts"
 import type * as Tool from "../../Tool.ts"
 import * as Outcomes from "../declare/outcome.ts"
 import { ToolError, toolError } from "../declare/outcome.ts"
@@ -87,4 +86,11 @@ const asItIs: Next<Tool.Outcome, never> = { came: (outcome) => Effect.succeed(ou
 
 const execute = (tool: Tool.Any, args: unknown, call: Tool.CallContext) => executeThen(tool, args, call, asItIs)
 
-export const direct: Executor.Service = { execute: execute as Executor.Service["execute"] }
+/** Calls a handler in this process. Public as `Executor.direct`. */
+export const direct = {
+  execute: execute as <T extends Tool.Any>(
+    tool: T,
+    args: unknown,
+    call: Tool.CallContext
+  ) => Effect.Effect<Tool.Outcome<T>, never, Tool.Services<T>>
+}

@@ -3,7 +3,7 @@ import type * as Event from "../../Event.ts"
 import type * as Message from "../../Message.ts"
 import * as Response from "../../Response.ts"
 import type * as Thread from "../../Thread.ts"
-import type { Violation } from "../Laws.ts"
+import type { Violation } from "./violation.ts"
 
 type Found = ReadonlyArray<Violation>
 

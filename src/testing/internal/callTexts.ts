@@ -5,8 +5,7 @@
 import type * as Event from "../../Event.ts"
 import * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
-import type * as Laws from "../Laws.ts"
-import type * as Recorder from "../Recorder.ts"
+import type { Entry, Violation } from "./violation.ts"
 
 type Call = Pick<Message.ToolCall, "id" | "name" | "arguments">
 
@@ -39,13 +38,13 @@ const isSendable = (value: unknown): boolean => {
 }
 
 /** What was emitted, in its order, and how it reads by now. */
-export const violations = (log: ReadonlyArray<Recorder.Entry>): ReadonlyArray<Laws.Violation> => {
+export const violations = (log: ReadonlyArray<Entry>): ReadonlyArray<Violation> => {
   const started = new Map<string, string>()
-  return log.flatMap((entry, index): ReadonlyArray<Laws.Violation> => {
+  return log.flatMap((entry, index): ReadonlyArray<Violation> => {
     if (entry._tag !== "Emitted" || entry.calls === undefined) return []
     const { calls, event } = entry
     const now = of(event)
-    const found: Array<Laws.Violation> = []
+    const found: Array<Violation> = []
     const told = (message: string): number => found.push({ law: "calls", message, index })
     if (now !== calls) told(`${event._tag} told of ${calls}, which has become ${now ?? "no call"}`)
     for (const call of callsOf(event)) {

@@ -5,6 +5,7 @@
  * @since 0.1.0
  */
 import * as Duration from "effect/Duration"
+import type * as Effect from "effect/Effect"
 import type * as Adapter from "../../Adapter.ts"
 import type * as Event from "../../Event.ts"
 import type * as Message from "../../Message.ts"
@@ -261,3 +262,49 @@ export const reply = (parts: {
     finish(finishReason === undefined ? toolCalls.length === 0 ? "stop" : "tool_calls" : finishReason)
   ]
 }
+
+/**
+ * Which call of a script is played next. `next` gives the position and moves on; a cursor of your own may play calls
+ * in any order.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Cursor {
+  readonly next: Effect.Effect<number>
+  readonly position: Effect.Effect<number>
+}
+
+/**
+ * How an adapter is scripted.
+ *
+ * - `script`: one call; `scripts`: a list of calls. Giving both is a defect.
+ * - `streamScript`: for `stream` alone, and stronger there; a flat list is one call. `generate` does not see it.
+ * - `usage`: replaces the usage of every call.
+ * - `requestId`: stands in the response of `generate`.
+ * - `cursor`: shared with other adapters; each adapter has its own otherwise.
+ * - `retryUntilCall`: the first calls fail as `rate_limited` and play nothing; call number `n` is the first to play.
+ * - `chunkSize`: how many events the stream emits at once, at most; as many as there are, up to the next delay,
+ *   otherwise.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Options {
+  readonly script?: ReadonlyArray<Entry>
+  readonly scripts?: ReadonlyArray<ReadonlyArray<Entry>>
+  readonly streamScript?: ReadonlyArray<Entry> | ReadonlyArray<ReadonlyArray<Entry>>
+  readonly usage?: Partial<Response.Usage>
+  readonly requestId?: string
+  readonly cursor?: Cursor
+  readonly retryUntilCall?: number
+  readonly chunkSize?: number
+}
+
+/**
+ * What an adapter is made from: the entries of one call, a list of calls, or options.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type Input = ReadonlyArray<Entry> | ReadonlyArray<ReadonlyArray<Entry>> | Options

@@ -3,8 +3,8 @@ import * as Collector from "../../Collector.ts"
 import type * as Event from "../../Event.ts"
 import * as Json from "../../internal/json.ts"
 import * as Thread from "../../Thread.ts"
-import type { Options, Violation } from "../Laws.ts"
 import * as Answers from "./answers.ts"
+import type { Options, Violation } from "./violation.ts"
 
 type Found = ReadonlyArray<Violation>
 

@@ -1,6 +1,5 @@
 /** What a log of handlers says: that they ended with the run, were finalized once, and overlapped as they may. */
-import type { HandlerOptions, Violation } from "../Laws.ts"
-import type * as Recorder from "../Recorder.ts"
+import type { Entry, HandlerOptions, Violation } from "./violation.ts"
 
 /** The handlers of one name. */
 interface Tally {
@@ -44,7 +43,7 @@ const leftOver = (name: string, { ends, finalized, starts }: Tally, isAbandoned:
   ...(finalized === ends ? [] : [`"${name}" ended ${ends} times and was finalized ${finalized} times`])
 ]
 
-export const handlers = (log: ReadonlyArray<Recorder.Entry>, options: HandlerOptions): ReadonlyArray<Violation> => {
+export const handlers = (log: ReadonlyArray<Entry>, options: HandlerOptions): ReadonlyArray<Violation> => {
   const { abandoned = [], bound = Infinity, isExclusive = () => false } = options
   const rules: Rules = { bound, isExclusive, isAbandoned: (name) => abandoned.includes(name) }
   const found: Array<Violation> = []

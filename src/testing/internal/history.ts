@@ -3,7 +3,7 @@ import * as Result from "effect/Result"
 import type * as Message from "../../Message.ts"
 import * as Response from "../../Response.ts"
 import * as Thread from "../../Thread.ts"
-import type { HistoryOptions, Violation } from "../Laws.ts"
+import type { HistoryOptions, Violation } from "./violation.ts"
 
 /** The names that every provider takes. */
 const namePattern = /^[A-Za-z0-9_-]{1,64}$/

@@ -6,7 +6,7 @@ import * as Adapter from "../../Adapter.ts"
 import * as Event from "../../Event.ts"
 import * as Message from "../../Message.ts"
 import * as Response from "../../Response.ts"
-import type * as Script from "../Script.ts"
+import type * as Script from "./entry.ts"
 
 type Calls = ReadonlyArray<ReadonlyArray<Script.Entry>>
 

@@ -12,8 +12,7 @@ import * as Adapter from "../../Adapter.ts"
 import type * as Event from "../../Event.ts"
 import * as Message from "../../Message.ts"
 import * as Response from "../../Response.ts"
-import type * as Script from "../Script.ts"
-import type { Entry } from "./entry.ts"
+import type { Entry, Options } from "./entry.ts"
 
 /** What the stream does at one pull. */
 type Action =
@@ -144,7 +143,7 @@ export const failure = (entry: { readonly reason: Adapter.AdapterError["reason"]
 /** The stream that plays the entries of one call. */
 export const play = (
   entries: ReadonlyArray<Entry>,
-  { chunkSize, usage }: Script.Options,
+  { chunkSize, usage }: Options,
   errors: Reading["errors"]
 ): Stream.Stream<Event.AdapterEvent, Adapter.AdapterError> =>
   Stream.fromPull(Effect.sync(() => {
