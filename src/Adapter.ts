@@ -15,7 +15,7 @@ import type * as Event from "./Event.ts"
 import * as Requests from "./internal/ask/request.ts"
 import * as Outcomes from "./internal/fold/outcome.ts"
 import * as Fold from "./internal/fold/state.ts"
-import * as LostArguments from "./internal/hear/lostArguments.ts"
+import * as ToolCalls from "./internal/hear/toolCalls.ts"
 import * as Json from "./internal/json.ts"
 import type * as Message from "./Message.ts"
 import * as Policy from "./Policy.ts"
@@ -249,5 +249,5 @@ export const classify = (
     )
     yield* read
     if (state.error !== undefined) return yield* AdapterError.from(state.error.value)
-    return yield* LostArguments.reported(Outcomes.classification(state))
+    return yield* ToolCalls.reported(Outcomes.classification(state))
   })

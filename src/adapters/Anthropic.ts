@@ -12,13 +12,12 @@ import * as Option from "effect/Option"
 import * as Result from "effect/Result"
 import type * as Adapter from "../Adapter.ts"
 import type * as Event from "../Event.ts"
-import * as CallArguments from "../internal/hear/callArguments.ts"
+import * as ToolCalls from "../internal/hear/toolCalls.ts"
 import * as Json from "../internal/json.ts"
 import * as Response from "../Response.ts"
 import * as Answer from "./internal/answer.ts"
-import * as Blocks from "./internal/anthropicBlocks.ts"
+import * as AnthropicReply from "./internal/anthropicReply.ts"
 import * as AnthropicRequest from "./internal/anthropicRequest.ts"
-import * as Turn from "./internal/anthropicTurn.ts"
 import * as Errors from "./internal/errors.ts"
 import * as Http from "./internal/http.ts"
 import * as Protocol from "./internal/protocol.ts"
@@ -113,7 +112,7 @@ class Reader implements Answer.Reader {
   isDone = false
   failure: Adapter.AdapterError | undefined
   private readonly origin: Errors.Origin
-  private readonly blocks: Blocks.Blocks
+  private readonly blocks: AnthropicReply.Blocks
   private word: string | undefined
   private usage: Response.Usage | null = null
   private id: string | undefined
@@ -127,7 +126,7 @@ class Reader implements Answer.Reader {
 
   constructor(origin: Errors.Origin, makeId: () => string) {
     this.origin = origin
-    this.blocks = new Blocks.Blocks(makeId)
+    this.blocks = new AnthropicReply.Blocks(makeId)
   }
 
   get isComplete(): boolean {
@@ -223,14 +222,14 @@ class Reader implements Answer.Reader {
   private finish(out: Array<Event.AdapterEvent>): void {
     const { blocks, id, model, remarks, stopSequence, usage, word } = this
     if (blocks.text !== "") out.push({ _tag: "TextCompleted", id: null, text: blocks.text })
-    blocks.end(CallArguments.endingOf(finishReason(word, false)), out)
+    blocks.end(ToolCalls.endingOf(finishReason(word, false)), out)
     const { citations, toolCalls } = blocks
     const reason = finishReason(word, toolCalls.some((call) => call.providerExecuted !== true))
     const reasoning = blocks.reasoning(Wire.string(Wire.object(remarks["container"])["id"]))
     const own = { ...remarks, ...(citations.length === 0 ? {} : { citations }) }
     const notes = {
       ...Wire.given("stopSequence", stopSequence),
-      ...(Object.keys(own).length === 0 ? {} : { [Turn.key]: own })
+      ...(Object.keys(own).length === 0 ? {} : { [AnthropicReply.key]: own })
     }
     const content = blocks.text
     out.push(Answer.completed({ content, toolCalls, reasoning, finishReason: reason, word, usage, id, model, notes }))

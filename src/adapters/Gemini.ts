@@ -12,16 +12,14 @@ import * as Option from "effect/Option"
 import * as Result from "effect/Result"
 import type * as Adapter from "../Adapter.ts"
 import type * as Event from "../Event.ts"
-import * as CallArguments from "../internal/hear/callArguments.ts"
+import * as ToolCalls from "../internal/hear/toolCalls.ts"
 import * as Json from "../internal/json.ts"
 import type * as Message from "../Message.ts"
 import * as Response from "../Response.ts"
 import * as Answer from "./internal/answer.ts"
 import * as Errors from "./internal/errors.ts"
-import * as Calls from "./internal/geminiCalls.ts"
-import * as Details from "./internal/geminiDetails.ts"
+import * as GeminiReply from "./internal/geminiReply.ts"
 import * as GeminiRequest from "./internal/geminiRequest.ts"
-import * as Turn from "./internal/geminiTurn.ts"
 import * as Http from "./internal/http.ts"
 import * as Protocol from "./internal/protocol.ts"
 import * as Sse from "./internal/sse.ts"
@@ -101,9 +99,9 @@ class Reader implements Answer.Reader {
   readonly documents = new Sse.Documents()
   failure: Adapter.AdapterError | undefined
   private readonly origin: Errors.Origin
-  private readonly calls: Calls.Calls
-  private readonly turn = new Turn.Turn()
-  private readonly details = new Details.Details()
+  private readonly calls: GeminiReply.Calls
+  private readonly turn = new GeminiReply.Turn()
+  private readonly details = new GeminiReply.Details()
   private readonly media: Array<Message.Part> = []
   private text = ""
   private finishWord: string | undefined
@@ -116,7 +114,7 @@ class Reader implements Answer.Reader {
 
   constructor(origin: Errors.Origin, makeId: () => string, request: Adapter.Request) {
     this.origin = origin
-    this.calls = new Calls.Calls(makeId, new Set(request.tools.map(({ name }) => name)))
+    this.calls = new GeminiReply.Calls(makeId, new Set(request.tools.map(({ name }) => name)))
   }
 
   get isComplete(): boolean {
@@ -197,22 +195,23 @@ class Reader implements Answer.Reader {
     if (text !== "") out.push({ _tag: "TextCompleted", id: null, text })
     for (const hosted of this.hasToolParts ? [] : this.details.hosted) this.calls.execute(...hosted, out)
     const reason = finishReason(finishWord, this.blockReason !== undefined, false)
-    this.calls.end(CallArguments.endingOf(reason), out)
-    const { own, toolCalls } = this.calls
-    const reasoning = this.turn.reasoning(own)
+    this.calls.end(ToolCalls.endingOf(reason), out)
+    const { toolCalls } = this.calls
+    const { reasoning } = this.turn
+    const hasCalls = toolCalls.some((call) => call.providerExecuted !== true)
     const content = media.length === 0 ? text : [...(text === "" ? [] : [{ type: "text", text } as const]), ...media]
     out.push(Answer.completed({
       content,
       toolCalls,
       reasoning,
-      finishReason: finishReason(finishWord, this.blockReason !== undefined, own.length > 0),
+      finishReason: finishReason(finishWord, this.blockReason !== undefined, hasCalls),
       word: finishWord,
       usage,
       id,
       model,
       notes: {
         ...Wire.given("blockReason", this.blockReason),
-        ...(Object.keys(details).length === 0 ? {} : { [Calls.metadataKey]: details })
+        ...(Object.keys(details).length === 0 ? {} : { [GeminiReply.metadataKey]: details })
       }
     }))
   }

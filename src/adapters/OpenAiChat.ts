@@ -11,12 +11,11 @@ import type * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
 import type * as Adapter from "../Adapter.ts"
 import type * as Event from "../Event.ts"
-import * as CallArguments from "../internal/hear/callArguments.ts"
+import * as ToolCalls from "../internal/hear/toolCalls.ts"
 import * as Json from "../internal/json.ts"
 import type * as Message from "../Message.ts"
 import * as Response from "../Response.ts"
 import * as Answer from "./internal/answer.ts"
-import * as CallFragments from "./internal/callFragments.ts"
 import * as ChatReply from "./internal/chatReply.ts"
 import * as ChatRequest from "./internal/chatRequest.ts"
 import * as Errors from "./internal/errors.ts"
@@ -100,7 +99,7 @@ class Reader implements Answer.Reader {
   isDone = false
   failure: Adapter.AdapterError | undefined
   private readonly origin: Errors.Origin
-  private readonly calls: CallFragments.CallFragments
+  private readonly calls: ChatReply.Calls
   private text = ""
   private reasoning = ""
   private readonly details = new ChatReply.ReasoningDetails()
@@ -118,7 +117,7 @@ class Reader implements Answer.Reader {
   /** Whether nothing more is to be said, although no word says so. */
   private isWhole = false
 
-  constructor(origin: Errors.Origin, calls: CallFragments.CallFragments) {
+  constructor(origin: Errors.Origin, calls: ChatReply.Calls) {
     this.origin = origin
     this.calls = calls
   }
@@ -209,7 +208,7 @@ class Reader implements Answer.Reader {
       this.failure ??= Errors.make(this.origin, "malformed_response", goesOn)
     }
     const reason = finishReason(word, false)
-    if (reason === "stop" || reason === "tool_calls") this.calls.closeAll(out)
+    if (reason === "stop" || reason === "tool_calls") this.calls.settleAll(out)
   }
 
   private get thoughts(): ReadonlyArray<Message.Part> {
@@ -221,8 +220,8 @@ class Reader implements Answer.Reader {
 
   private finish(out: Array<Event.AdapterEvent>): void {
     if (this.text !== "") out.push({ _tag: "TextCompleted", id: null, text: this.text })
-    this.calls.end(CallArguments.endingOf(finishReason(this.finishWord, false)), out)
-    const toolCalls = this.calls.toolCalls
+    this.calls.endAll(ToolCalls.endingOf(finishReason(this.finishWord, false)), out)
+    const toolCalls = this.calls.completed
     const { id, model, refusal, usage } = this
     out.push(Answer.completed({
       content: this.text,
@@ -327,8 +326,7 @@ const protocol: Protocol.Protocol<Options> = {
   errors,
   reader: (origin, makeId, { tools }, { strict }) => {
     const restore = strict === true ? StrictSchema.restore(tools, StrictSchema.openAi) : undefined
-    const isWholeName = CallFragments.nameOf(tools)
-    return new Reader(origin, new CallFragments.CallFragments(makeId, ChatRequest.metadataKey, restore, isWholeName))
+    return new Reader(origin, new ChatReply.Calls(makeId, ChatRequest.metadataKey, tools, restore))
   }
 }
 

@@ -12,11 +12,10 @@ import type * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
 import type * as Adapter from "../Adapter.ts"
 import type * as Event from "../Event.ts"
-import * as CallArguments from "../internal/hear/callArguments.ts"
+import * as ToolCalls from "../internal/hear/toolCalls.ts"
 import * as Json from "../internal/json.ts"
 import * as Response from "../Response.ts"
 import * as Answer from "./internal/answer.ts"
-import * as CallFragments from "./internal/callFragments.ts"
 import * as Errors from "./internal/errors.ts"
 import * as Http from "./internal/http.ts"
 import * as Protocol from "./internal/protocol.ts"
@@ -116,7 +115,7 @@ class Reader implements Answer.Reader {
   isDone = false
   failure: Adapter.AdapterError | undefined
   private readonly origin: Errors.Origin
-  private readonly calls: CallFragments.CallFragments
+  private readonly calls: ToolCalls.WireCalls
   private readonly output: Output.Output
   private usage: Response.Usage | null = null
   private id: string | undefined
@@ -125,7 +124,7 @@ class Reader implements Answer.Reader {
 
   constructor(
     origin: Errors.Origin,
-    calls: CallFragments.CallFragments,
+    calls: ToolCalls.WireCalls,
     custom: ReadonlySet<string> | undefined
   ) {
     this.origin = origin
@@ -219,10 +218,10 @@ class Reader implements Answer.Reader {
     output: ReadonlyArray<Json.JsonObject>,
     out: Events
   ): void {
-    const ending = CallArguments.endingOf(finishReason(status, reason, false))
+    const ending = ToolCalls.endingOf(finishReason(status, reason, false))
     this.output.whole(output, ending, out)
     const { annotations, reasoning, refusal, text } = this.output.end(ending, out)
-    const toolCalls = this.calls.toolCalls
+    const toolCalls = this.calls.completed
     const finish = finishReason(status, reason, toolCalls.some((call) => call.providerExecuted !== true))
     if (text !== "") out.push({ _tag: "TextCompleted", id: null, text })
     const { id, model, usage } = this
@@ -305,7 +304,7 @@ const protocol: Protocol.Protocol<Options> = {
   errors,
   reader: (origin, makeId, request, options) => {
     const restore = options.strict === true ? StrictSchema.restore(request.tools, StrictSchema.openAi) : undefined
-    const calls = new CallFragments.CallFragments(makeId, Output.metadataKey, restore)
+    const calls = new ToolCalls.WireCalls(makeId, Output.metadataKey, restore)
     return new Reader(origin, calls, ResponsesRequest.custom(Wire.list(givenOptions(options, request)["tools"])))
   }
 }

@@ -11,7 +11,7 @@ import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import * as Adapter from "../Adapter.ts"
 import * as Event from "../Event.ts"
-import * as CallArguments from "../internal/hear/callArguments.ts"
+import * as ToolCalls from "../internal/hear/toolCalls.ts"
 import * as Message from "../Message.ts"
 import * as Conformance from "./Conformance.ts"
 
@@ -118,18 +118,18 @@ const wholeArguments = (events: Events) =>
       if (fragments.length > 0) {
         yield* Conformance.equals(`the arguments' text of call ${id}`, completed.rawArguments, fragments.join(""))
       }
-      const parsed = CallArguments.ofText(completed.rawArguments)
+      const parsed = ToolCalls.ofText(completed.rawArguments)
       yield* Conformance.equals(
         `the arguments of call ${id}`,
         completed.arguments,
-        CallArguments.isWhole(parsed) ? parsed.arguments : "lost"
+        ToolCalls.isWhole(parsed) ? parsed.arguments : "lost"
       )
     }))
 
 /** A call's arguments are lost only where fragments had begun, or where the reply was cut. */
 const nothingMissing = (events: Events) => {
   const last = events.find(isOf("MessageCompleted"))
-  if (last === undefined || CallArguments.endingOf(last.finishReason) !== "whole") return Effect.void
+  if (last === undefined || ToolCalls.endingOf(last.finishReason) !== "whole") return Effect.void
   return Effect.forEach(byCall(events), ([id, ofCall]) => {
     const completed = ofCall.find((event) => event._tag === "ToolCallCompleted")
     const isBare = !ofCall.some((event) => event._tag === "ToolCallDelta") && completed?.rawArguments === ""
@@ -146,8 +146,8 @@ const nothingMissing = (events: Events) => {
 const shallow = (events: Events) =>
   Effect.forEach(events.filter(isOf("ToolCallCompleted")), (event) =>
     Conformance.holds(
-      `the arguments of call ${event.id} nest ${CallArguments.deepest} levels at most`,
-      CallArguments.isWhole(CallArguments.ofValue(event.arguments))
+      `the arguments of call ${event.id} nest ${ToolCalls.deepest} levels at most`,
+      ToolCalls.isWhole(ToolCalls.ofValue(event.arguments))
     ))
 
 /** The cases on what a reply consists of. */

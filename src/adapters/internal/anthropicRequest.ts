@@ -7,11 +7,10 @@
 import * as Option from "effect/Option"
 import * as Result from "effect/Result"
 import type * as Adapter from "../../Adapter.ts"
-import * as CallIds from "../../internal/hear/callIds.ts"
 import type * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
 import type * as Tool from "../../Tool.ts"
-import * as Turn from "./anthropicTurn.ts"
+import * as AnthropicReply from "./anthropicReply.ts"
 import * as Media from "./media.ts"
 import type * as Protocol from "./protocol.ts"
 import * as StrictSchema from "./strictSchema.ts"
@@ -78,7 +77,7 @@ class Writer {
   /** System texts that wait for their place, which is after a user message and before an assistant's. */
   private waiting: Array<Json.JsonObject> = []
   private readonly exchanges: Array<Exchange> = []
-  private readonly ids = new CallIds.SentIds({ letters: "word", mayRepeat: false })
+  private readonly ids = new Wire.SentIds({ letters: "word", mayRepeat: false })
   /** The server-side calls that were written, whose results may be written too. */
   private readonly serverCalls = new Set<string>()
   /** The server-side calls that have a result somewhere. */
@@ -92,7 +91,7 @@ class Writer {
     this.opening = messages.findLastIndex((message) => message.role === "user") + 1
     this.served = new Set(
       messages.filter((message) => message.role === "assistant").flatMap((message) =>
-        Turn.restore(message).pieces.flatMap((piece) =>
+        AnthropicReply.restore(message).pieces.flatMap((piece) =>
           piece.type === "block" ? Wire.string(piece.block["tool_use_id"]) ?? [] : []
         )
       )
@@ -164,7 +163,7 @@ class Writer {
   }
 
   private turn(message: Message.Message, isOpen: boolean): Blocks {
-    const { container, pieces } = Turn.restore(message)
+    const { container, pieces } = AnthropicReply.restore(message)
     if (isOpen && container !== undefined) this.container = container
     return pieces.flatMap((piece) => {
       switch (piece.type) {
@@ -179,7 +178,7 @@ class Writer {
   }
 
   private call({ arguments: input, id, metadata, name }: Message.ToolCall): Json.JsonObject {
-    const caller = Wire.object(Wire.object(metadata[Turn.key])["caller"])
+    const caller = Wire.object(Wire.object(metadata[AnthropicReply.key])["caller"])
     const isCalledByServer = this.serverCalls.has(String(caller["tool_id"]))
     return { type: "tool_use", id: this.ids.called(id), name, input, ...(isCalledByServer ? { caller } : {}) }
   }
@@ -207,7 +206,7 @@ export const isThoughtless = (messages: ReadonlyArray<Message.Message>): boolean
   const opening = messages.findLastIndex((message) => message.role === "user") + 1
   const first = messages.slice(opening).find((message) => message.role === "assistant")
   if (first === undefined) return false
-  const piece = Turn.restore(first).pieces.find((one) => one.type !== "text" || one.text.trim() !== "")
+  const piece = AnthropicReply.restore(first).pieces.find((one) => one.type !== "text" || one.text.trim() !== "")
   return !(piece?.type === "block" && isThinking(piece.block))
 }
 
@@ -294,7 +293,7 @@ export const mediaBlock = (part: Media.Media): Json.JsonObject => {
   const { fileId } = source
   if (fileId !== undefined && !isPdf(source) && !isText(source)) return { type: "container_upload", file_id: fileId }
   const { citations, context, title = part.type === "file" ? part.filename : undefined } = Wire.object(
-    part.metadata?.[Turn.key]
+    part.metadata?.[AnthropicReply.key]
   )
   return {
     type: "document",

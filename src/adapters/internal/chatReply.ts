@@ -2,8 +2,9 @@
  * What a reply of Chat Completions says: the delta of a streamed reply or the message of a whole one, and what is gathered
  * over all of them. Reading is total: a member of another form than expected is not there.
  */
+import type * as Event from "../../Event.ts"
+import * as ToolCalls from "../../internal/hear/toolCalls.ts"
 import * as Json from "../../internal/json.ts"
-import type * as CallFragments from "./callFragments.ts"
 import * as Wire from "./wire.ts"
 
 /** What a delta says. */
@@ -13,7 +14,7 @@ export interface Said {
   readonly details: ReadonlyArray<Json.JsonObject>
   readonly refusal: string
   readonly annotations: ReadonlyArray<Json.JsonObject>
-  readonly fragments: ReadonlyArray<CallFragments.Fragment>
+  readonly fragments: ReadonlyArray<Fragment>
 }
 
 export const read = (delta: Json.JsonObject): Said => {
@@ -44,7 +45,7 @@ const reasoning = (delta: Json.JsonObject): string => {
   return joined(details, "text") || joined(details, "summary")
 }
 
-const fragments = (delta: Json.JsonObject): ReadonlyArray<CallFragments.Fragment> => {
+const fragments = (delta: Json.JsonObject): ReadonlyArray<Fragment> => {
   const calls = Wire.list(delta["tool_calls"])
   const legacy = delta["function_call"]
   if (calls.length === 0 && !Json.isObject(legacy)) return []
@@ -69,6 +70,125 @@ const fragment = (called: Json.JsonObject) => {
     text: typeof args === "string" ? args : Json.isObject(args) ? JSON.stringify(args) : undefined
   }
 }
+
+// ---------------------------------------------------------------------------------------------------------------------
+// calls: which call a fragment belongs to
+
+/** A piece of a call as the wire sends it; empty strings and nulls stand as `undefined`, but an empty text as `""`. */
+export interface Fragment {
+  /** The call's place on the wire: a key that may repeat or skip, never a position. */
+  readonly index: number | string | undefined
+  readonly id: string | undefined
+  readonly name: string | undefined
+  readonly text: string | undefined
+  readonly metadata: Json.JsonObject
+}
+
+type Events = Array<Event.AdapterEvent>
+
+/** The calls of a reply, each found by its index, its id or its name, as far as the server sends them. */
+export class Calls extends ToolCalls.WireCalls {
+  private readonly tools: ReadonlyArray<{ readonly name: string }>
+  private readonly byIndex = new Map<number | string, ToolCalls.Call>()
+  private readonly byWireId = new Map<string, ToolCalls.Call>()
+  /** The calls that the wire has not said to be finished. */
+  private readonly unfinished = new Set<ToolCalls.Call>()
+
+  constructor(
+    makeId: () => string,
+    key: string,
+    tools: ReadonlyArray<{ readonly name: string }>,
+    restore: ToolCalls.Restore | undefined
+  ) {
+    super(makeId, key, restore)
+    this.tools = tools
+  }
+
+  /** Adds a fragment. False if it goes on with a call that is complete. */
+  add(fragment: Fragment, out: Events): boolean {
+    const call = this.find(fragment, out)
+    if (call === undefined) return true
+    const { metadata, name, text } = fragment
+    this.describe(call, metadata)
+    if (call.completed === undefined && name !== undefined && (call.name === "" || isPiece(call, fragment))) {
+      this.name(call, call.name + name, out, this.mayGrow(call.name + name))
+    }
+    return text === undefined || this.append(call, text, out)
+  }
+
+  /** Whether a name may be the beginning of a tool's: it is no tool's, or another tool's begins with it. */
+  private mayGrow(name: string): boolean {
+    return !this.tools.some((tool) => tool.name === name) ||
+      this.tools.some((tool) => tool.name !== name && tool.name.startsWith(name))
+  }
+
+  /**
+   * The call of a fragment: by index if it has one, else by id, else the last one. A new id with a name on a used index
+   * is another call, because servers send all their calls with index 0; so is a second whole call without any id. A
+   * name that goes on on its index, or with its id, is a piece of the name.
+   */
+  private find(fragment: Fragment, out: Events): ToolCalls.Call | undefined {
+    const { id, index, name } = fragment
+    const current = index === undefined ? this.all.at(-1) : this.byIndex.get(index)
+    if (id === undefined && name === undefined) {
+      return current ?? (fragment.text === undefined || fragment.text === "" ? undefined : this.begin(fragment, out))
+    }
+    const known = id === undefined ? undefined : this.byWireId.get(id)
+    const sameId = known !== undefined && (name === undefined || name === known.name || isPiece(known, fragment))
+      ? known
+      : undefined
+    if (index === undefined) return sameId ?? this.begin(fragment, out)
+    if (current === undefined) return (name === undefined ? sameId : undefined) ?? this.begin(fragment, out)
+    if (id === undefined || current.wireId === undefined) {
+      if (this.isNext(current, fragment, out)) return this.begin(fragment, out)
+      return this.adopt(current, id)
+    }
+    if (current.wireId === id && (current.name === "" || isPiece(current, fragment))) return current
+    if (current.wireId === id && (name === undefined || name === current.name)) return current
+    return sameId ?? (name === undefined ? current : this.begin(fragment, out))
+  }
+
+  /** An id that comes after the call was named tells later fragments apart, and stays out of the events. */
+  private adopt(call: ToolCalls.Call, id: string | undefined): ToolCalls.Call {
+    if (id !== undefined) {
+      call.wireId = id
+      this.byWireId.set(id, call)
+    }
+    return call
+  }
+
+  private isNext(current: ToolCalls.Call, fragment: Fragment, out: Events): boolean {
+    if (fragment.name === undefined || current.name === "" || isPiece(current, fragment)) return false
+    if (fragment.name !== current.name) return true
+    return this.settle(current, out) && fragment.text?.trimStart().startsWith("{") === true
+  }
+
+  private begin({ id, index }: Fragment, out: Events): ToolCalls.Call {
+    this.settleLast(out)
+    const call = this.open(id)
+    this.unfinished.add(call)
+    if (index !== undefined) this.byIndex.set(index, call)
+    if (id !== undefined) this.byWireId.set(id, call)
+    return call
+  }
+
+  /** The wire says that the calls are made: those whose text is whole are complete. */
+  settleAll(out: Events): void {
+    for (const call of this.unfinished) {
+      call.isTried = false
+      this.settle(call, out)
+    }
+    this.unfinished.clear()
+  }
+}
+
+/**
+ * Whether a name in a fragment goes on with that of a call: no new id comes with it, the arguments have not begun, and it
+ * is not the name so far, which servers are known to repeat in every fragment.
+ */
+const isPiece = (call: ToolCalls.Call, { id, name }: Fragment): boolean =>
+  name !== undefined && call.name !== "" && name !== call.name && !call.isStarted && call.text === "" &&
+  (id === undefined || id === call.wireId)
 
 // ---------------------------------------------------------------------------------------------------------------------
 // notes and reasoning details

@@ -4,8 +4,7 @@
  */
 import * as Option from "effect/Option"
 import type * as Adapter from "../../Adapter.ts"
-import * as CallArguments from "../../internal/hear/callArguments.ts"
-import * as CallIds from "../../internal/hear/callIds.ts"
+import * as ToolCalls from "../../internal/hear/toolCalls.ts"
 import type * as Json from "../../internal/json.ts"
 import * as Message from "../../Message.ts"
 import type * as Tool from "../../Tool.ts"
@@ -35,7 +34,7 @@ export const write = (messages: ReadonlyArray<Message.Message>, style: Style): R
     if (attached.length > 0) written.push({ role: "user", content: attached })
     attached = []
   }
-  const ids = new CallIds.SentIds({ mayRepeat: true })
+  const ids = new Wire.SentIds({ mayRepeat: true })
   const loop = messages.findLastIndex(({ role }) => role === "user")
   for (const [index, message] of messages.entries()) {
     if (message.role !== "tool") flush()
@@ -53,7 +52,7 @@ export const write = (messages: ReadonlyArray<Message.Message>, style: Style): R
 const isSilent = ({ content, role, tool_calls }: Json.JsonObject): boolean =>
   role === "assistant" && content === "" && tool_calls === undefined
 
-const messageBody = (message: Message.Message, style: Style, ids: CallIds.SentIds): Json.JsonObject => {
+const messageBody = (message: Message.Message, style: Style, ids: Wire.SentIds): Json.JsonObject => {
   const name = message.name === undefined ? {} : { name: message.name }
   switch (message.role) {
     case "system":
@@ -84,7 +83,7 @@ const isHeld = (media: Media.Media): boolean => {
 const assistantBody = (
   message: Message.Message,
   form: ReasoningForm,
-  ids: CallIds.SentIds
+  ids: Wire.SentIds
 ): Json.JsonObject => {
   const calls = (message.toolCalls ?? []).filter((call) => call.providerExecuted !== true)
   const said = Message.text(message)
@@ -120,7 +119,7 @@ const reasoningBody = (
 /** A text that is no JSON object is not sent back: many servers parse it, and refuse the whole history. */
 const toolCall = (call: Message.ToolCall, id: string): Json.JsonObject => {
   const { rawArguments = "" } = call
-  const isWhole = rawArguments.trim() !== "" && CallArguments.isWhole(CallArguments.ofText(rawArguments))
+  const isWhole = rawArguments.trim() !== "" && ToolCalls.isWhole(ToolCalls.ofText(rawArguments))
   const extra = Wire.object(call.metadata[metadataKey])["extra_content"]
   return {
     id,

@@ -4,13 +4,12 @@
  * anything is sent.
  */
 import type * as Adapter from "../../Adapter.ts"
-import * as CallArguments from "../../internal/hear/callArguments.ts"
+import * as ToolCalls from "../../internal/hear/toolCalls.ts"
 import * as Json from "../../internal/json.ts"
 import * as Message from "../../Message.ts"
 import type * as Tool from "../../Tool.ts"
-import { metadataKey } from "./geminiCalls.ts"
+import * as GeminiReply from "./geminiReply.ts"
 import * as GeminiSchema from "./geminiSchema.ts"
-import * as GeminiTurn from "./geminiTurn.ts"
 import * as Media from "./media.ts"
 import type * as Protocol from "./protocol.ts"
 import * as Wire from "./wire.ts"
@@ -76,7 +75,7 @@ const systemParts = (message: Message.Message): ReadonlyArray<Json.JsonObject> =
 const anySignature = "skip_thought_signature_validator"
 
 const modelParts = (message: Message.Message, isSigned: boolean): ReadonlyArray<Json.JsonObject> => {
-  const parts = GeminiTurn.parts(message, mediaParts(message.content))
+  const parts = GeminiReply.parts(message, mediaParts(message.content))
   const first = parts.findIndex((part) => "functionCall" in part)
   if (!isSigned || first < 0 || parts[first]?.["thoughtSignature"] !== undefined) return parts
   return parts.map((part, index) => index === first ? { ...part, thoughtSignature: anySignature } : part)
@@ -97,7 +96,7 @@ const nameOf = (answer: Message.Message, call: Message.ToolCall | undefined): st
 /** The protocol matches by id where the call had one, else by name and order. */
 const answerPart = (answer: Message.Message, call: Message.ToolCall | undefined): Json.JsonObject => ({
   functionResponse: {
-    ...Wire.given("id", Wire.string(Wire.object(call?.metadata[metadataKey])["id"])),
+    ...Wire.given("id", Wire.string(Wire.object(call?.metadata[GeminiReply.metadataKey])["id"])),
     name: nameOf(answer, call),
     response: response(answer)
   }
@@ -106,8 +105,8 @@ const answerPart = (answer: Message.Message, call: Message.ToolCall | undefined)
 /** An answer has to be an object: one that is told in JSON is that object, any other text stands under a word of its own. */
 const response = (answer: Message.Message): Json.JsonObject => {
   const text = Media.textWith(answer.content, isHeld)
-  const parsed = isExact(text) ? CallArguments.ofText(text) : undefined
-  const told = parsed !== undefined && CallArguments.isWhole(parsed) ? parsed.arguments : undefined
+  const parsed = isExact(text) ? ToolCalls.ofText(text) : undefined
+  const told = parsed !== undefined && ToolCalls.isWhole(parsed) ? parsed.arguments : undefined
   if (answer.isError === true) return told !== undefined && "error" in told ? told : { error: told ?? text }
   return told ?? { result: text }
 }

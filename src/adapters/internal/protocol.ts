@@ -12,9 +12,9 @@ import * as Stream from "effect/Stream"
 import * as Adapter from "../../Adapter.ts"
 import type * as Json from "../../internal/json.ts"
 import type * as Answer from "./answer.ts"
-import * as CallFragments from "./callFragments.ts"
 import type * as Errors from "./errors.ts"
 import * as Http from "./http.ts"
+import * as Wire from "./wire.ts"
 
 /** How much a model may think before it answers: in the provider's own word for it, or in tokens. */
 export interface Reasoning {
@@ -97,7 +97,7 @@ const make = <O extends Options>(
           errorWords: protocol.errors,
           body: () => protocol.body(options, request),
           makeReader: (origin) =>
-            Effect.map(CallFragments.idMaker, (makeId) => protocol.reader(origin, makeId, request, options))
+            Effect.map(Wire.idMaker, (makeId) => protocol.reader(origin, makeId, request, options))
         })
       })
   }))

@@ -3,6 +3,7 @@
  * the same index, or leave either out; what they tell is put together by type, place and id. Every question takes the
  * same time, however many items there are.
  */
+import type * as ToolCalls from "../../internal/hear/toolCalls.ts"
 import type * as Json from "../../internal/json.ts"
 import * as Wire from "./wire.ts"
 
@@ -215,6 +216,8 @@ export interface Item {
   wire: Json.JsonObject | undefined
   /** Its texts, by kind. */
   readonly texts: Map<Kind, Texts>
+  /** What a call for this side comes to. */
+  call: ToolCalls.Call | undefined
   /** Whether the arguments of a call were told beside it. */
   hasText: boolean
   /** Whether it is of a kind that the provider runs, and yet a call for this side. */
@@ -248,6 +251,7 @@ export class Items {
       eventId: undefined,
       wire: undefined,
       texts: new Map(),
+      call: undefined,
       hasText: false,
       isOwn: false,
       isDone: false

@@ -5,10 +5,9 @@
  * compared with its own repetitions only, so that the work is linear in what arrives.
  */
 import type * as Event from "../../Event.ts"
-import * as CallArguments from "../../internal/hear/callArguments.ts"
+import * as ToolCalls from "../../internal/hear/toolCalls.ts"
 import * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
-import type * as CallFragments from "./callFragments.ts"
 import { type Item, Items, type Kind, type Listed, type Place, type Teller, Texts, typeOf } from "./responsesItems.ts"
 import * as Wire from "./wire.ts"
 
@@ -51,13 +50,13 @@ const isCall = (item: Item): boolean => !item.type.endsWith("_output") && item.t
 export class Output {
   /** Why what was read cannot be trusted, if it cannot. */
   problem: string | undefined
-  private readonly calls: CallFragments.CallFragments
+  private readonly calls: ToolCalls.WireCalls
   private readonly custom: ReadonlySet<string> | undefined
   private readonly items = new Items()
   private readonly annotations = new Map<string, Json.JsonObject>()
 
   /** `custom`: the tools that were declared to take a text, if any tools of the provider's kinds were declared. */
-  constructor(calls: CallFragments.CallFragments, custom: ReadonlySet<string> | undefined) {
+  constructor(calls: ToolCalls.WireCalls, custom: ReadonlySet<string> | undefined) {
     this.calls = calls
     this.custom = custom
   }
@@ -79,7 +78,7 @@ export class Output {
   }
 
   /** The whole output, as the last event or a document has it. What was streamed is known by its type and order. */
-  whole(output: ReadonlyArray<Json.JsonObject>, ending: CallArguments.Ending, out: Events): void {
+  whole(output: ReadonlyArray<Json.JsonObject>, ending: ToolCalls.Ending, out: Events): void {
     const seen = new Map<string, number>()
     for (const [index, wire] of output.entries()) {
       const type = typeOf(wire)
@@ -91,9 +90,8 @@ export class Output {
   }
 
   private head(item: Item, wire: Json.JsonObject, out: Events): void {
-    const isNamed = Wire.string(item.wire?.["name"]) !== undefined
     this.items.tell(item, wire)
-    if (item.type === "function_call") this.call(item, wire, isNamed, out)
+    if (item.type === "function_call") this.call(item, wire, out)
   }
 
   /** A call that may have been cut is left open: whether it was, its text and its place will tell. */
@@ -101,9 +99,10 @@ export class Output {
     this.head(item, wire, out)
     item.isDone = true
     if (item.type === "function_call") {
-      this.calls.replace(item.position, argumentsOf(wire), out)
+      if (item.call === undefined) return
+      this.calls.replace(item.call, argumentsOf(wire), out)
       const isCut = wire["status"] === "incomplete"
-      return isCut || !mayBeCut ? this.calls.close(item.position, isCut, out) : undefined
+      return isCut || !mayBeCut ? this.calls.close(item.call, isCut, out) : undefined
     }
     if (item.type === customType) return
     if (isHosted(item)) return this.list(item, out)
@@ -115,12 +114,25 @@ export class Output {
   // -------------------------------------------------------------------------------------------------------------------
   // calls
 
-  private call(item: Item, wire: Json.JsonObject, isNamed: boolean, out: Events): void {
+  private call(item: Item, wire: Json.JsonObject, out: Events): void {
     const { arguments: _, call_id, item_id: _id, name, output_index: _index, status: _status, type: _type, ...rest } =
       wire
-    const metadata = { index: item.position, ...sayings(rest), ...Wire.given("id", item.id) }
-    const header = isNamed ? { id: undefined, name: undefined } : { id: Wire.string(call_id), name: Wire.string(name) }
-    this.calls.add({ index: item.position, ...header, text: undefined, metadata }, out)
+    const id = Wire.string(call_id)
+    const named = Wire.string(name)
+    if (item.call === undefined && id === undefined && named === undefined) return
+    const call = this.callOf(item, out)
+    if (call.id === "") call.wireId = id ?? call.wireId
+    this.calls.describe(call, { index: item.position, ...sayings(rest), ...Wire.given("id", item.id) })
+    if (call.id === "" && named !== undefined) this.calls.name(call, named, out)
+  }
+
+  /** The call of an item, which may begin with a fragment of its arguments. */
+  private callOf(item: Item, out: Events): ToolCalls.Call {
+    if (item.call === undefined) {
+      this.calls.settleLast(out)
+      item.call = this.calls.open(undefined)
+    }
+    return item.call
   }
 
   /** A fragment of a call's arguments. */
@@ -129,23 +141,28 @@ export class Output {
     if (text === undefined) return
     const item = this.items.of("function_call", event)
     item.hasText = true
-    if (this.calls.add({ index: item.position, id: undefined, name: undefined, text, metadata: {} }, out)) return
+    if (this.calls.append(this.callOf(item, out), text, out)) return
     this.problem ??= "the stream goes on with a tool call that it had completed"
   }
 
   argumentsDone(event: Json.JsonObject, out: Events): void {
     const item = this.items.of("function_call", event)
     item.hasText = true
-    this.calls.replace(item.position, argumentsOf(event), out)
+    if (item.call !== undefined) this.calls.replace(item.call, argumentsOf(event), out)
   }
 
-  /** A call that ran at the provider. */
+  /** A call that ran at the provider: it is listed in its place, whole at once, and never run here. */
   private list(item: Item, out: Events): void {
     if (!isCall(item)) return
     const wire = item.wire ?? {}
     const name = (item.type === customType ? Wire.string(wire["name"]) : undefined) ?? item.type
-    const called = { id: item.id ?? Wire.string(wire["call_id"]), name, arguments: inputOf(wire) }
-    this.calls.list(called, { index: item.position, item: sayings(wire) }, out)
+    const input = inputOf(wire)
+    this.calls.settleLast(out)
+    const metadata = { index: item.position, item: sayings(wire) }
+    const call = this.calls.open(item.id ?? Wire.string(wire["call_id"]), metadata, true)
+    this.calls.name(call, name, out)
+    this.calls.append(call, JSON.stringify(input), out)
+    this.calls.complete(call, ToolCalls.ofValue(input), out)
   }
 
   /**
@@ -153,7 +170,7 @@ export class Output {
    * what was declared, those after which the model went on to speak ran at the provider. The text stands under `input`
    * for a tool that was declared to take one, and else for the arguments.
    */
-  private customCalls(ending: CallArguments.Ending, out: Events): void {
+  private customCalls(ending: ToolCalls.Ending, out: Events): void {
     const lastText = this.items.all.findLastIndex((item) => textOf(item, "text") !== "")
     for (const item of this.items.ofType(customType)) {
       const wire = item.wire ?? {}
@@ -166,9 +183,11 @@ export class Output {
       item.isOwn = true
       const input = Wire.string(wire["input"]) ?? ""
       const text = this.custom !== undefined ? JSON.stringify({ input }) : input
-      const metadata = { index: item.position, item: sayings(wire) }
-      this.calls.add({ index: item.position, id: Wire.string(wire["call_id"]), name, text, metadata }, out)
-      this.calls.close(item.position, wire["status"] === "incomplete" || (ending === "truncated" && !item.isDone), out)
+      this.calls.settleLast(out)
+      const call = this.calls.open(Wire.string(wire["call_id"]), { index: item.position, item: sayings(wire) })
+      this.calls.name(call, name, out)
+      this.calls.append(call, text, out)
+      this.calls.close(call, wire["status"] === "incomplete" || (ending === "truncated" && !item.isDone), out)
     }
   }
 
@@ -238,16 +257,16 @@ export class Output {
   // the end
 
   /** The reply has ended: what is still open is completed. */
-  end(ending: CallArguments.Ending, out: Events): Said {
+  end(ending: ToolCalls.Ending, out: Events): Said {
     for (const item of this.items.all.filter((one) => !one.isDone)) {
-      if (item.type === "function_call" && !item.hasText) {
+      if (item.call !== undefined && !item.hasText) {
         const text = argumentsOf(item.wire ?? {})
-        if (text !== "") this.calls.replace(item.position, text, out)
+        if (text !== "") this.calls.replace(item.call, text, out)
       }
       if (isHosted(item) && item.type !== customType) this.list(item, out)
     }
     this.customCalls(ending, out)
-    this.calls.end(ending, out)
+    this.calls.endAll(ending, out)
     return {
       text: this.joined("text"),
       refusal: this.joined("refusal"),
@@ -353,7 +372,7 @@ const argumentsOf = (wire: Json.JsonObject): string => {
 const inputOf = (wire: Json.JsonObject): Json.JsonObject => {
   const given = wire["arguments"] ?? wire["action"] ?? wire["operation"] ?? wire["input"]
   if (Json.isObject(given)) return given
-  const parsed = typeof given === "string" && given !== "" ? CallArguments.ofText(given) : undefined
-  if (parsed !== undefined && CallArguments.isWhole(parsed)) return parsed.arguments
+  const parsed = typeof given === "string" && given !== "" ? ToolCalls.ofText(given) : undefined
+  if (parsed !== undefined && ToolCalls.isWhole(parsed)) return parsed.arguments
   return Object.fromEntries(Object.entries(wire).filter(([name]) => ["input", "code", "queries"].includes(name)))
 }

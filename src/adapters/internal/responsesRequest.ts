@@ -6,8 +6,7 @@
  */
 import * as Option from "effect/Option"
 import type * as Adapter from "../../Adapter.ts"
-import * as CallArguments from "../../internal/hear/callArguments.ts"
-import * as CallIds from "../../internal/hear/callIds.ts"
+import * as ToolCalls from "../../internal/hear/toolCalls.ts"
 import * as Json from "../../internal/json.ts"
 import * as Message from "../../Message.ts"
 import type * as Tool from "../../Tool.ts"
@@ -51,7 +50,7 @@ const longestId = 64
 
 /** Ids of calls as they are sent, and what kind of item each call is. */
 class Calls {
-  private readonly ids = new CallIds.SentIds({ longest: longestId, mayRepeat: false })
+  private readonly ids = new Wire.SentIds({ longest: longestId, mayRepeat: false })
   /** By the id in the thread: the type of the latest call. */
   private readonly types = new Map<string, string>()
 
@@ -187,7 +186,7 @@ const callItem = (call: Message.ToolCall, callIds: Calls): Placed => {
   const place = placeOf(Wire.object(call.metadata[metadataKey]))
   const call_id = callIds.open(call)
   if (Json.isObject(item)) return { place, item: { ...item, call_id } }
-  const isWhole = rawArguments.trim() !== "" && CallArguments.isWhole(CallArguments.ofText(rawArguments))
+  const isWhole = rawArguments.trim() !== "" && ToolCalls.isWhole(ToolCalls.ofText(rawArguments))
   const args = isWhole ? rawArguments : JSON.stringify(call.arguments)
   return { place, item: { ...rest, type: "function_call", call_id, name: call.name, arguments: args } }
 }

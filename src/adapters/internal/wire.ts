@@ -1,6 +1,11 @@
 /**
- * Reading what a provider wrote, member by member. Total: whatever has another form than expected is not there.
+ * What all protocols read and write alike: the members of what a provider wrote, usage that is reported piece by piece,
+ * and the ids of calls. Reading is total: a member of another form than expected is not there.
  */
+import * as Clock from "effect/Clock"
+import * as Effect from "effect/Effect"
+import * as Random from "effect/Random"
+import * as ToolCalls from "../../internal/hear/toolCalls.ts"
 import * as Json from "../../internal/json.ts"
 import * as Response from "../../Response.ts"
 
@@ -17,6 +22,9 @@ export const list = (value: unknown): ReadonlyArray<Json.JsonObject> =>
 /** A member for an object that is being written, left out when it has no value. */
 export const given = <K extends string>(key: K, value: unknown): { readonly [P in K]?: unknown } =>
   (value === undefined ? {} : { [key]: value }) as { readonly [P in K]?: unknown }
+
+// ---------------------------------------------------------------------------------------------------------------------
+// usage: the latest report of a figure counts, and a report that leaves a figure out or calls it zero takes nothing back
 
 /** The usage after another report. A total that the report does not state is the sum of what is known. */
 export const mergedUsage = (previous: Response.Usage | null, next: Response.Usage): Response.Usage => {
@@ -35,3 +43,79 @@ const figures = (usage: Response.Usage): Readonly<Record<string, unknown>> =>
 
 const known = (usage: Response.Usage): Readonly<Record<string, unknown>> =>
   Object.fromEntries(Object.entries(figures(usage)).filter(([, value]) => value !== 0))
+
+// ---------------------------------------------------------------------------------------------------------------------
+// ids of calls
+
+const hexadecimal = (value: number, digits: number): string => value.toString(16).padStart(digits, "0")
+
+/** Makes ids for calls that came without one: `call_` and a UUID of version 7, without its hyphens. */
+export const idMaker: Effect.Effect<() => string> = Effect.gen(function*() {
+  const time = hexadecimal(yield* Clock.currentTimeMillis, 12)
+  const high = hexadecimal(yield* Random.nextIntBetween(0x8000, 0xbfff), 4)
+  const low = yield* Random.nextIntBetween(0, 2 ** 48 - 1)
+  let count = 0
+  return () => {
+    const serial = `7${hexadecimal(count % 4096, 3)}${high}${hexadecimal((low + count) % 2 ** 48, 12)}`
+    count++
+    return `call_${time}${serial}`
+  }
+})
+
+/** What a protocol asks of ids. */
+export interface IdRules {
+  /** What an id may hold, if not anything: the rest becomes underscores. */
+  readonly letters?: "word"
+  /** How long it may be, if not as long as every server takes it. */
+  readonly longest?: number
+  /** Whether a thread may hold an id twice, as it does where a provider begins anew with every turn. */
+  readonly mayRepeat: boolean
+}
+
+/**
+ * The ids of a thread's calls as they are sent, in the order of the thread: an id that a server may refuse becomes another
+ * one, which is the same for a call and its answer and in every request, and no other call's.
+ */
+export class SentIds {
+  private readonly rules: IdRules
+  private readonly unique = new ToolCalls.UniqueIds()
+  /** By the id in the thread: that of the latest call, as it was sent. */
+  private readonly latest = new Map<string, string>()
+  /** By the id that was wanted and the one in the thread: the one that stands for it, where ids may repeat. */
+  private readonly known = new Map<string, string>()
+
+  constructor(rules: IdRules) {
+    this.rules = rules
+  }
+
+  /** The id of a call. One that the server made itself goes back as it is. */
+  called(id: string, isKept = false): string {
+    const wanted = isKept ? id : this.plain(id)
+    const sent = this.rules.mayRepeat ? this.repeated(wanted, id) : this.unique.take(wanted)
+    this.latest.set(id, sent)
+    return sent
+  }
+
+  /** The id that an answer names. */
+  answered(id: string): string {
+    return this.latest.get(id) ?? this.plain(id)
+  }
+
+  /** Keeps an id that goes back as it is from every other call. */
+  reserve(id: string): string {
+    this.unique.take(id)
+    return id
+  }
+
+  private repeated(wanted: string, id: string): string {
+    const pair = JSON.stringify([wanted, id])
+    const sent = this.known.get(pair) ?? this.unique.take(wanted)
+    this.known.set(pair, sent)
+    return sent
+  }
+
+  private plain(id: string): string {
+    const legal = this.rules.letters === undefined ? id : id.replaceAll(/[^A-Za-z0-9_-]/g, "_") || "call"
+    return ToolCalls.shortened(legal, this.rules.longest ?? ToolCalls.longestId)
+  }
+}

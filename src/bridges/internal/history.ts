@@ -3,7 +3,7 @@
  * and ids that the provider can read. A call keeps the id its provider gave it; the ids of others are written in the
  * letters and the length that every provider takes.
  */
-import * as CallIds from "../../internal/hear/callIds.ts"
+import * as Wire from "../../adapters/internal/wire.ts"
 import type * as Message from "../../Message.ts"
 import * as Layout from "./layout.ts"
 
@@ -50,7 +50,7 @@ export const turns = (owner: Layout.Owner, messages: ReadonlyArray<Message.Messa
 
 class Ids {
   private readonly owner: Layout.Owner
-  private readonly ids = new CallIds.SentIds({ letters: "word", mayRepeat: true })
+  private readonly ids = new Wire.SentIds({ letters: "word", mayRepeat: true })
   /** By the id in the thread: the name of the latest call of that id. */
   private readonly names = new Map<string, string>()
 

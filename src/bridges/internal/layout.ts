@@ -99,8 +99,11 @@ export const merged = (
 // there
 
 /** The mark of a piece. It is plain data, whatever the library put in. */
-export const mark = (owner: Owner, at: number, fields: Json.JsonObject): Json.JsonObject => ({
-  [owner.key]: Json.toJson(defined({ provider: owner.provider, at, ...fields }))
+export const mark = (owner: Owner, at: number, fields: Json.JsonObject): Json.JsonObject =>
+  Json.toJson(defined({ provider: owner.provider, at, ...fields })) as Json.JsonObject
+
+const marks = (owner: Owner, at: number, fields: Json.JsonObject): Json.JsonObject => ({
+  [owner.key]: mark(owner, at, fields)
 })
 
 /** What a message keeps as its reasoning. `calls` are the places of this side's own. */
@@ -115,7 +118,7 @@ export const keep = (
     switch (kind) {
       case "reasoning":
         if (block.text === "" && options === undefined) return []
-        return [{ type: "reasoning", text: block.text, metadata: mark(owner, at, { options }) }]
+        return [{ type: "reasoning", text: block.text, metadata: marks(owner, at, { options }) }]
       case "text":
         return isTextKept ? [carrier(owner, at, { kind, length: block.length, options })] : []
       case "file":
@@ -131,7 +134,7 @@ export const keep = (
 const carrier = (owner: Owner, at: number, fields: Json.JsonObject): Message.Part => ({
   type: "reasoning",
   text: "",
-  metadata: mark(owner, at, fields)
+  metadata: marks(owner, at, fields)
 })
 
 /** Reasoning, then text, then calls: the order in which a message is read without being told. */

@@ -6,7 +6,7 @@ import type * as Adapter from "../../Adapter.ts"
 import * as Answer from "../../adapters/internal/answer.ts"
 import * as Errors from "../../adapters/internal/errors.ts"
 import type * as Event from "../../Event.ts"
-import * as CallArguments from "../../internal/hear/callArguments.ts"
+import * as ToolCalls from "../../internal/hear/toolCalls.ts"
 import * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
 import * as Response from "../../Response.ts"
@@ -142,7 +142,7 @@ export class Reader {
     if (part.isCut) return
     this.hasBegun = true
     if (this.text !== "") out.push({ _tag: "TextCompleted", id: null, text: this.text })
-    this.calls.end(CallArguments.endingOf(part.reason), out)
+    this.calls.end(ToolCalls.endingOf(part.reason), out)
     const { toolCalls } = this.calls
     const reason = part.reason === "stop" && toolCalls.some(Response.isActionable) ? "tool_calls" : part.reason
     const blocks = [...this.blocks, ...this.calls.executed].sort((left, right) => left.at - right.at)

@@ -12,10 +12,10 @@ import * as Pull from "effect/Pull"
 import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import type * as Adapter from "../../Adapter.ts"
-import * as CallFragments from "../../adapters/internal/callFragments.ts"
 import * as Errors from "../../adapters/internal/errors.ts"
 import * as Http from "../../adapters/internal/http.ts"
 import * as Watchdog from "../../adapters/internal/watchdog.ts"
+import * as Wire from "../../adapters/internal/wire.ts"
 import type * as Events from "../../Event.ts"
 import * as Message from "../../Message.ts"
 import type * as Layout from "./layout.ts"
@@ -97,7 +97,7 @@ class Reply {
   private first(scope: Scope.Scope): Effect.Effect<Chunk, Http.Failure> {
     return Effect.gen({ self: this }, function*() {
       const { open, origin, owner, settings } = this.exchange
-      const reader = new Reader.Reader(owner, origin, yield* CallFragments.idMaker)
+      const reader = new Reader.Reader(owner, origin, yield* Wire.idMaker)
       this.hasEnded = false
       const parts = yield* Scope.provide(open, scope).pipe(
         Effect.timeoutOrElse({

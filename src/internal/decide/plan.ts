@@ -18,7 +18,7 @@ import * as Cut from "../answer/cut.ts"
 import * as OpenCalls from "../answer/openCalls.ts"
 import { timedOut, ToolError, toolError } from "../declare/outcome.ts"
 import * as ToolOptions from "../declare/toolOptions.ts"
-import * as CallArguments from "../hear/callArguments.ts"
+import * as ToolCalls from "../hear/toolCalls.ts"
 import * as Json from "../json.ts"
 
 type Calls = ReadonlyArray<Message.ToolCall>
@@ -123,7 +123,7 @@ const lostReasons: { readonly [Reason in Message.ArgumentsLost]: string } = {
   missing_fragments: "the arguments never arrived",
   truncated: "the arguments were cut off by the token limit",
   not_an_object: "the arguments are not a JSON object",
-  too_deep: `the arguments nest deeper than ${CallArguments.deepest} levels`
+  too_deep: `the arguments nest deeper than ${ToolCalls.deepest} levels`
 }
 
 const lostArguments = (call: Message.ToolCall, reason: Message.ArgumentsLost): Tool.ToolError =>

@@ -7,7 +7,7 @@ import type * as Event from "../../Event.ts"
 import type * as Message from "../../Message.ts"
 import * as Response from "../../Response.ts"
 import type * as Thread from "../../Thread.ts"
-import * as LostArguments from "../hear/lostArguments.ts"
+import * as ToolCalls from "../hear/toolCalls.ts"
 import * as Json from "../json.ts"
 import * as Log from "./sharedMessages.ts"
 import * as Fold from "./state.ts"
@@ -114,7 +114,7 @@ export const ofCut = (state: Fold.State, thread: Thread.Thread): Event.ChatResul
 
 /** What is odd about a reply. */
 type Diagnostic =
-  | { readonly _tag: "ArgumentsLost" } & LostArguments.LostArguments
+  | { readonly _tag: "ArgumentsLost" } & ToolCalls.LostArguments
   | { readonly _tag: "NoToolCalls" }
 
 /** Public as `Adapter.Classification`. */
@@ -139,7 +139,7 @@ export const classification = (state: Fold.State): Classification => {
   const { finishReason, outputText, reasoning } = response
   const toolCalls = response.toolCalls.filter(({ name }) => name !== "")
   const isVoid = finishReason === "tool_calls" && !toolCalls.some(Response.isActionable)
-  const lost = LostArguments.of(toolCalls).map((call): Diagnostic => ({ _tag: "ArgumentsLost", ...call }))
+  const lost = ToolCalls.lostOf(toolCalls).map((call): Diagnostic => ({ _tag: "ArgumentsLost", ...call }))
   return {
     type: Fold.isToolTurn(state.policy, response) ? "tool_calls" : "final_answer",
     text: outputText ?? "",

@@ -10,9 +10,8 @@ import type * as Policy from "../../Policy.ts"
 import * as Response from "../../Response.ts"
 import type * as Thread from "../../Thread.ts"
 import * as OpenCalls from "../answer/openCalls.ts"
-import * as CallArguments from "../hear/callArguments.ts"
 import * as FinishReasons from "../hear/finishReason.ts"
-import { Calls } from "../hear/toolCalls.ts"
+import * as ToolCalls from "../hear/toolCalls.ts"
 import * as Json from "../json.ts"
 import * as Payload from "./payload.ts"
 import * as Log from "./sharedMessages.ts"
@@ -31,7 +30,7 @@ export interface State extends Opaque {
   /** What the model has said and thought, if it has. */
   text: TextBuffer | undefined
   reasoning: TextBuffer | undefined
-  calls: Calls
+  calls: ToolCalls.EventCalls
   message: Message.Message | null
   finishReason: Response.FinishReason | null
   rawFinishReason: string | null
@@ -53,7 +52,7 @@ export interface State extends Opaque {
 const fresh = (thread: Thread.Thread | undefined) => ({
   text: undefined,
   reasoning: undefined,
-  calls: new Calls(thread === undefined ? undefined : Log.length(thread)),
+  calls: new ToolCalls.EventCalls(thread === undefined ? undefined : Log.length(thread)),
   message: null,
   finishReason: null,
   rawFinishReason: null,
@@ -95,7 +94,6 @@ export const applied = (state: State, events: ReadonlyArray<Event.Event>): State
   if (!apply(next, events)) return state
   next.text?.settle()
   next.reasoning?.settle()
-  next.calls.settle()
   return next
 }
 
@@ -223,7 +221,7 @@ export const halt = (state: State): Event.Halt | undefined =>
 const toToolCalls = ({ calls, finishReason, message, policy }: State): ReadonlyArray<Message.ToolCall> =>
   calls.toToolCalls({
     parse: policy.badArguments === "answer",
-    ending: message === null ? "broken" : CallArguments.endingOf(finishReason)
+    ending: message === null ? "broken" : ToolCalls.endingOf(finishReason)
   })
 
 /** Calls that are there outweigh a finish reason that does not mention them. */

@@ -8,7 +8,7 @@ import * as Cause from "effect/Cause"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import { errorFields, reasonOf } from "../answer/errorFields.ts"
-import * as CallArguments from "../hear/callArguments.ts"
+import * as ToolCalls from "../hear/toolCalls.ts"
 import * as Json from "../json.ts"
 import * as Log from "./sharedMessages.ts"
 
@@ -16,7 +16,7 @@ import * as Log from "./sharedMessages.ts"
  * How deep a value of foreign code is written, and so are the arguments of a call, wherever they stand: those that run
  * are whole.
  */
-const deepest = CallArguments.deepest
+const deepest = ToolCalls.deepest
 
 /** How deep anything is written. `JSON.stringify` and `JSON.parse` take some thousand levels. */
 const deepestOfAll = 4 * deepest

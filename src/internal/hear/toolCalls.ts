@@ -1,35 +1,355 @@
 /**
- * The tool calls of one message while it streams. Fragments are appended to a text and parsed once, when the message
- * has ended. Ids are made unique: a provider that uses one id for two calls gets two calls.
+ * Tool calls while they are gathered from a reply. Every call gets an id that no other call of the reply has; its
+ * arguments are appended to a text and parsed when they are final; arguments that did not arrive whole are marked as
+ * lost, never guessed. `WireCalls` gathers for adapters and bridges, which emit events, and `EventCalls` for the fold,
+ * which reads these events. A text is only appended to and parsed at most three times, so the work is linear in the
+ * fragments.
  */
+import * as Effect from "effect/Effect"
+import * as Result from "effect/Result"
 import type * as Types from "effect/Types"
 import type * as Message from "../../Message.ts"
-import { TextBuffer } from "../fold/textBuffer.ts"
+import type * as Response from "../../Response.ts"
 import * as Json from "../json.ts"
-import * as Lists from "../lists.ts"
-import * as CallArguments from "./callArguments.ts"
-import * as CallIds from "./callIds.ts"
 
-interface Entry {
+// ---------------------------------------------------------------------------------------------------------------------
+// arguments
+
+/** How many levels arguments may nest, the object itself included: deeper ones overflow the stack of what walks them. */
+export const deepest = 256
+
+/** The arguments of a call: none in place of those that were lost. */
+export type Arguments = Pick<Message.ToolCall, "arguments" | "argumentsLost">
+
+export const lost = (reason: Message.ArgumentsLost): Arguments => ({ arguments: {}, argumentsLost: reason })
+
+export const isWhole = ({ argumentsLost }: Arguments): boolean => argumentsLost === undefined
+
+/** Whether no further fragment can complete a text: it can be read, or could be but for its depth. */
+const isFinal = ({ argumentsLost }: Arguments): boolean => argumentsLost === undefined || argumentsLost === "too_deep"
+
+/** How a reply ended: well, by the token limit, or by something else that cut it. */
+export type Ending = "whole" | "truncated" | "broken"
+
+/** The ending that a finish reason stands for, in a reply that has one. */
+export const endingOf = (finishReason: Response.FinishReason | null): Ending => {
+  if (finishReason === "length") return "truncated"
+  return finishReason === "error" || finishReason === "content_filter" ? "broken" : "whole"
+}
+
+/** Arguments that were parsed elsewhere. */
+export const ofValue = (value: unknown): Arguments => {
+  if (!Json.isObject(value)) return lost("not_an_object")
+  return Json.isDeeper(value, deepest) ? lost("too_deep") : { arguments: value }
+}
+
+/** The arguments in a text that is whole. An empty text is a call without parameters. */
+export const ofText = (text: string): Arguments => {
+  if (text.trim() === "") return { arguments: {} }
+  const parsed = Json.parse(text)
+  if (Result.isFailure(parsed)) return lost("json_decode_error")
+  // Every level takes two characters.
+  return text.length <= 2 * deepest && Json.isObject(parsed.success)
+    ? { arguments: parsed.success }
+    : ofValue(parsed.success)
+}
+
+/** The text of arguments as a provider writes it: some write `null` for a call that has none. */
+const written = (text: string): string => text.trim() === "null" ? "" : text
+
+/** What is known of a call's arguments before they are final. */
+interface Begun {
+  /** The arguments as far as they were sent. */
+  text: string
+  /** Whether any fragment of them came, even an empty one. */
+  isObserved: boolean
+}
+
+const append = (call: Begun, text: string): void => {
+  call.isObserved = true
+  call.text += text
+}
+
+/**
+ * The arguments of a call that was still open when its reply ended. Without any fragment there are none, unless the reply
+ * was cut.
+ */
+const atEnd = (text: string, isObserved: boolean, ending: Ending): Arguments => {
+  if (!isObserved && ending !== "whole") return lost(ending === "truncated" ? "truncated" : "missing_fragments")
+  const found = ofText(text)
+  return isFinal(found) || ending !== "truncated" ? found : lost("truncated")
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// ids
+
+/** There are servers that refuse longer ids: none that is made here is longer. */
+export const longestId = 40
+
+/** The beginning of an id, which splits no surrogate pair: a server may refuse half of one. */
+export const shortened = (id: string, length: number): string => {
+  const last = id.length > length ? id.charCodeAt(length - 1) : 0
+  return id.slice(0, last >= 0xd800 && last < 0xdc00 ? length - 1 : length)
+}
+
+/** Ids of which no two are the same. Taking one costs the same, however many wanted it before. */
+export class UniqueIds {
+  private readonly taken: Set<string>
+  /** The latest number, by what the ids with a number begin with. */
+  private readonly counts: Map<string, number>
+
+  constructor(from?: UniqueIds) {
+    this.taken = new Set(from?.taken)
+    this.counts = new Map(from?.counts)
+  }
+
+  /** The id itself, or with a number if it is taken. */
+  take(wanted: string): string {
+    if (this.taken.has(wanted)) return this.number(wanted, 2)
+    this.taken.add(wanted)
+    return wanted
+  }
+
+  /** An id with a number. The first one is given. */
+  number(wanted: string, first: number): string {
+    const stem = wanted.slice(0, longestId - 12)
+    let count = this.counts.get(stem) ?? first - 1
+    let id = ""
+    do {
+      const suffix = `_${++count}`
+      id = `${shortened(wanted, longestId - suffix.length)}${suffix}`
+    } while (this.taken.has(id))
+    this.counts.set(stem, count)
+    this.taken.add(id)
+    return id
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// calls from the wire
+
+/** A call while an adapter or a bridge gathers it. */
+export interface Call extends Begun {
+  /** Its unique id, once it has a name. */
+  id: string
+  /** The id that the wire gave it, which another call may have as well. */
+  wireId: string | undefined
+  /** The id that another call had taken before it. */
+  duplicateOf: string | undefined
+  name: string
+  /** Whether some of its arguments did not arrive, although all that did can be read. */
+  isLost: boolean
+  /** Whether its start was emitted. Until then its name may still grow. */
+  isStarted: boolean
+  /** Whether its text was parsed while it was open. */
+  isTried: boolean
+  /** Whether it ran at the provider. */
+  isExecuted: boolean
+  /** What the protocol keeps with it, under the protocol's key. */
+  metadata: Json.JsonObject
+  completed: Message.ToolCall | undefined
+}
+
+/** The events of calls. */
+type CallEvent =
+  | { readonly _tag: "ToolCallStarted"; readonly id: string; readonly name: string }
+  | { readonly _tag: "ToolCallDelta"; readonly id: string; readonly argumentsDelta: string }
+  | { readonly _tag: "ToolCallCompleted" } & Omit<Message.ToolCall, "rawArguments" | "metadata"> & {
+    readonly rawArguments: string
+    readonly metadata?: Json.JsonObject
+  }
+
+/** Where the events go: the array that an adapter emits. */
+interface Out {
+  push(event: CallEvent): unknown
+}
+
+/** The arguments that a tool was declared with, out of those that a provider's rewritten schema led to. */
+export type Restore = (name: string, args: Json.JsonObject) => Json.JsonObject
+
+const hasEntries = (record: Json.JsonObject): boolean => Object.keys(record).length > 0
+
+/** The calls of one reply, each completed exactly once. Which call a fragment belongs to is the protocol's to say. */
+export class WireCalls {
+  /** In the order in which the wire opened them. */
+  readonly all: Array<Call> = []
+  private readonly makeId: () => string
+  private readonly key: string
+  private readonly restore: Restore
+  private readonly ids = new UniqueIds()
+  /** The calls that have a name and were not started, in the order in which they were named. */
+  private readonly waiting = new Set<Call>()
+
+  /** `makeId` makes ids for calls that come without one, `key` names the protocol in the calls' metadata. */
+  constructor(makeId: () => string, key: string, restore: Restore = (_name, args) => args) {
+    this.makeId = makeId
+    this.key = key
+    this.restore = restore
+  }
+
+  /** The completed calls, in their order. */
+  get completed(): ReadonlyArray<Message.ToolCall> {
+    return this.all.flatMap((call) => call.completed === undefined ? [] : [call.completed])
+  }
+
+  /** A call without a name; it is emitted once it has one. */
+  open(wireId: string | undefined, metadata: Json.JsonObject = {}, isExecuted = false): Call {
+    const call: Call = {
+      id: "",
+      wireId,
+      duplicateOf: undefined,
+      name: "",
+      text: "",
+      isObserved: false,
+      isLost: false,
+      isStarted: false,
+      isTried: false,
+      isExecuted,
+      metadata,
+      completed: undefined
+    }
+    this.all.push(call)
+    return call
+  }
+
+  /** Names a call, or extends its name. Arguments that came before show that the name is whole. */
+  name(call: Call, name: string, out: Out, mayGrow = false): void {
+    if (call.id === "") this.identify(call)
+    call.name = name
+    this.waiting.add(call)
+    if (call.text !== "" || !mayGrow) this.start(out)
+  }
+
+  private identify(call: Call): void {
+    const wanted = call.wireId ?? this.makeId()
+    call.id = this.ids.take(wanted)
+    if (call.id !== wanted) call.duplicateOf = wanted
+  }
+
+  /**
+   * A fragment of a call's arguments. False if it adds to a call that is complete: no order of events can say so, and the
+   * stream is malformed.
+   */
+  append(call: Call, text: string, out: Out): boolean {
+    if (call.completed !== undefined) return text.trim() === "" || text === call.text
+    append(call, text)
+    if (text === "") return true
+    if (call.isStarted) out.push({ _tag: "ToolCallDelta", id: call.id, argumentsDelta: text })
+    else if (call.id !== "") this.start(out)
+    return true
+  }
+
+  private start(out: Out): void {
+    for (const call of this.waiting) {
+      call.isStarted = true
+      out.push({ _tag: "ToolCallStarted", id: call.id, name: call.name })
+    }
+    for (const { id, text } of this.waiting) {
+      if (text !== "") out.push({ _tag: "ToolCallDelta", id, argumentsDelta: text })
+    }
+    this.waiting.clear()
+  }
+
+  /** The wire repeats the whole text of a call: it adds what the fragments left out, and replaces one that differs. */
+  replace(call: Call, text: string, out: Out): void {
+    if (call.completed !== undefined) return
+    if (text === "" || (text.length >= call.text.length && text.startsWith(call.text))) {
+      this.append(call, text.slice(call.text.length), out)
+    } else call.text = text
+  }
+
+  /** What the wire attaches to a call after it was complete is part of the whole message. */
+  describe(call: Call, metadata: Json.JsonObject): void {
+    if (!hasEntries(metadata)) return
+    call.metadata = { ...call.metadata, ...metadata }
+    if (call.completed === undefined) return
+    call.completed = { ...call.completed, metadata: { ...call.completed.metadata, [this.key]: call.metadata } }
+  }
+
+  /** The wire has moved on: a call whose text is whole is complete. Tells whether it is. A text is tried once. */
+  settle(call: Call, out: Out): boolean {
+    if (call.completed !== undefined) return true
+    if (call.isTried || call.id === "" || call.text.trim() === "") return false
+    call.isTried = true
+    const found = ofText(written(call.text))
+    if (!isFinal(found)) return false
+    this.complete(call, found, out)
+    return true
+  }
+
+  /** The wire has opened another call: the one before it is complete if its text is whole. */
+  settleLast(out: Out): void {
+    const last = this.all.at(-1)
+    if (last !== undefined) this.settle(last, out)
+  }
+
+  /** The wire says that a call has ended, whole or cut off. */
+  close(call: Call, isCut: boolean, out: Out): void {
+    if (call.completed !== undefined || call.id === "") return
+    this.complete(call, isCut ? lost("truncated") : ofText(written(call.text)), out)
+  }
+
+  /** The reply has ended, and with it a call that may be open. */
+  end(call: Call, ending: Ending, isCut: boolean, out: Out): void {
+    if (call.completed !== undefined || call.id === "") return
+    if (isCut) return this.complete(call, lost("truncated"), out)
+    const found = call.isLost ? lost("missing_fragments") : atEnd(written(call.text), call.isObserved, ending)
+    this.complete(call, found, out)
+  }
+
+  /**
+   * The reply has ended, and with it all calls. If the token limit ended it, the last call was cut, even when its text
+   * parses: servers are known to mend a cut text. A call before it counts if its text is whole.
+   */
+  endAll(ending: Ending, out: Out, last = this.all.at(-1)): void {
+    for (const call of this.all) {
+      const isCut = ending === "truncated" && !call.isExecuted && (call === last || call.text.trim() === "")
+      this.end(call, ending, isCut, out)
+    }
+  }
+
+  complete(call: Call, args: Arguments, out: Out): void {
+    if (!call.isStarted) this.start(out)
+    const { duplicateOf, id, isExecuted, metadata: own, name, text } = call
+    const common = {
+      id,
+      name,
+      rawArguments: text,
+      ...args,
+      arguments: isWhole(args) && !isExecuted ? this.restore(name, args.arguments) : args.arguments,
+      ...(isExecuted ? { providerExecuted: true } : {})
+    }
+    const metadata = {
+      ...(duplicateOf === undefined ? {} : { duplicateOf }),
+      ...(hasEntries(own) ? { [this.key]: own } : {})
+    }
+    call.completed = { ...common, metadata }
+    out.push({ _tag: "ToolCallCompleted", ...common, ...(hasEntries(metadata) ? { metadata } : {}) })
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// calls from events
+
+/** A call while the fold gathers it. */
+interface Entry extends Begun {
   readonly id: string
-  /** The id on the wire, which another call may have as well. */
-  readonly wireId: string
-  /** The call before it that has the same id on the wire. */
-  before: Entry | undefined
-  /** How many have that id, up to this one. */
-  shared: number
+  /** The id in the events, which another call may have as well. */
+  readonly eventId: string
   readonly index: number
   name: string
-  arguments: Json.JsonObject
-  /** Its arguments, as the wire has sent them so far. */
-  raw: TextBuffer
-  fragments: number
-  isCompleted: boolean
+  /** Its arguments, once they are final. */
+  final: Arguments | undefined
   /** As it was handed out to be run: what it was run with stands. */
   taken: Message.ToolCall | undefined
-  argumentsLost: Message.ArgumentsLost | undefined
-  providerExecuted: boolean
+  isExecuted: boolean
   metadata: Json.JsonObject
+}
+
+/** The calls of one id in the events, and the one that the next fragment belongs to. */
+interface Namesakes {
+  readonly entries: Array<Entry>
+  current: Entry
 }
 
 /** What an adapter says of a completed call. */
@@ -46,31 +366,26 @@ export interface Completed {
 /** How unfinished calls are read when the message has ended. */
 export interface Reading {
   readonly parse: boolean
-  readonly ending: CallArguments.Ending
+  readonly ending: Ending
 }
 
 /** Whether what is said may be said of a call with these arguments. What an adapter leaves out may be `null` as well. */
-const isSaidOf = ({ rawArguments }: Completed, { raw }: Entry): boolean => {
-  const known = raw.toString()
-  return (rawArguments ?? known) === known
-}
+const isSaidOf = ({ rawArguments }: Completed, { text }: Entry): boolean => (rawArguments ?? text) === text
 
-/** A call that is whole says all there is to read. */
-const asItIs: Reading = { parse: false, ending: "broken" }
-
-export class Calls {
-  private entries: Array<Entry> = []
-  /** The latest of each id on the wire. Most replies have few calls, and do without. */
-  private latest: Map<string, Entry> | undefined
-  /** The one that the next fragment of an id belongs to, where that is not the latest. */
-  private current: Map<string, Entry> | undefined
-  /** The ids that were made up here. */
-  private madeUp: Set<string> | undefined
+/**
+ * The calls of one message, out of the events of any adapter: ids may repeat, headers may be missing, and a call may be
+ * completed again until it is taken to be run.
+ */
+export class EventCalls {
+  private readonly entries: Array<Entry> = []
+  private readonly byEventId = new Map<string, Namesakes>()
+  private readonly unique: UniqueIds
   private readonly turn: number
 
-  /** `turn` tells the ids that are made up here from those of other turns of the conversation. */
-  constructor(turn = 0) {
+  /** `turn` tells the ids that are made here from those of other turns of the conversation. */
+  constructor(turn = 0, unique = new UniqueIds()) {
     this.turn = turn
+    this.unique = unique
   }
 
   get isEmpty(): boolean {
@@ -82,122 +397,83 @@ export class Calls {
     return this.entries.map((entry) => entry.id)
   }
 
-  copy(): Calls {
-    const copy = new Calls(this.turn)
-    const copies = new Map<Entry, Entry>()
-    for (const entry of this.entries) {
-      const twin = { ...entry, raw: entry.raw.copy() }
-      copies.set(entry, twin)
-      copy.enter(twin)
+  copy(): EventCalls {
+    const copy = new EventCalls(this.turn, new UniqueIds(this.unique))
+    for (const entry of this.entries) copy.enter({ ...entry })
+    for (const [eventId, { current }] of this.byEventId) {
+      const twin = copy.entries[current.index]
+      if (twin !== undefined) copy.turnTo(eventId, twin)
     }
-    this.current?.forEach((entry, wireId) => copy.turnTo(wireId, copies.get(entry) ?? entry))
     return copy
   }
 
-  /** Makes equal arguments equal, however many fragments came at a time. */
-  settle(): void {
-    for (const { raw } of this.entries) raw.settle()
-  }
-
-  /** The latest call of an id. */
-  private latestOf(wireId: string): Entry | undefined {
-    if (this.latest !== undefined) return this.latest.get(wireId)
-    let index = this.entries.length - 1
-    while (index >= 0 && this.entries[index]?.wireId !== wireId) index--
-    return this.entries[index]
-  }
-
-  /** The latest call of an id of which something is so. */
-  private find(wireId: string, isSo: (entry: Entry) => boolean): Entry | undefined {
-    let entry = this.latestOf(wireId)
-    while (entry !== undefined && !isSo(entry)) entry = entry.before
-    return entry
-  }
-
-  /** The call that the next fragment of an id belongs to. */
-  private currentOf(wireId: string): Entry | undefined {
-    return this.current?.get(wireId) ?? this.latestOf(wireId)
-  }
-
-  /** From now on fragments of that id are this call's. */
-  private turnTo(wireId: string, entry: Entry): void {
-    const current = this.current ??= new Map()
-    current.set(wireId, entry)
-  }
-
-  /** Takes in a call, which the next fragments of its id are for. */
-  private enter(entry: Entry): void {
-    entry.before = this.latestOf(entry.wireId)
-    entry.shared = (entry.before?.shared ?? 0) + 1
-    this.entries = Lists.added(this.entries, entry)
-    if (this.entries.length === Lists.many) this.latest = new Map(this.entries.map((one) => [one.wireId, one]))
-    this.latest?.set(entry.wireId, entry)
-    this.current?.delete(entry.wireId)
-    if (entry.id === entry.wireId) return
-    this.madeUp ??= new Set()
-    this.madeUp.add(entry.id)
-  }
-
-  private open(wireId: string, name: string): Entry {
+  private open(eventId: string, name: string): Entry {
     const entry: Entry = {
-      id: wireId === "" || this.isUsed(wireId) ? this.freshId(wireId) : wireId,
-      wireId,
-      before: undefined,
-      shared: 1,
+      id: eventId === "" ? this.unique.number(`call_${this.turn}`, 1) : this.unique.take(eventId),
+      eventId,
       index: this.entries.length,
       name,
-      arguments: {},
-      raw: new TextBuffer(),
-      fragments: 0,
-      isCompleted: false,
+      text: "",
+      isObserved: false,
+      final: undefined,
       taken: undefined,
-      argumentsLost: undefined,
-      providerExecuted: false,
+      isExecuted: false,
       metadata: Json.none
     }
     this.enter(entry)
     return entry
   }
 
-  private isUsed(id: string): boolean {
-    return this.madeUp?.has(id) === true || this.find(id, (entry) => entry.id === id) !== undefined
+  private enter(entry: Entry): void {
+    this.entries.push(entry)
+    const namesakes = this.byEventId.get(entry.eventId)
+    if (namesakes === undefined) this.byEventId.set(entry.eventId, { entries: [entry], current: entry })
+    else {
+      namesakes.entries.push(entry)
+      namesakes.current = entry
+    }
   }
 
-  private freshId(wireId: string): string {
-    const base = wireId === "" ? `call_${this.turn}` : wireId
-    const shared = this.latestOf(wireId)?.shared ?? 0
-    let count = Math.max(wireId === "" ? 1 : 2, shared + 1)
-    while (this.isUsed(CallIds.numbered(base, count))) count++
-    return CallIds.numbered(base, count)
+  /** From now on fragments of that id belong to this call. */
+  private turnTo(eventId: string, entry: Entry): void {
+    const namesakes = this.byEventId.get(eventId)
+    if (namesakes !== undefined) namesakes.current = entry
+  }
+
+  /** The latest call of an id of which something is so. */
+  private find(eventId: string, isSo: (entry: Entry) => boolean): Entry | undefined {
+    return this.byEventId.get(eventId)?.entries.findLast(isSo)
   }
 
   /** The latest call of an id that may go by that name and is, or is not, completed. */
-  private named(wireId: string, name: string, isCompleted: boolean): Entry | undefined {
-    let entry = this.latestOf(wireId)
-    while (entry !== undefined && (entry.isCompleted !== isCompleted || (entry.name !== name && entry.name !== ""))) {
-      entry = entry.before
-    }
-    return entry
+  private named(eventId: string, name: string, isCompleted: boolean): Entry | undefined {
+    return this.find(
+      eventId,
+      (entry) => (entry.final !== undefined) === isCompleted && (entry.name === name || entry.name === "")
+    )
   }
 
-  /** A header. It is new, or sent again for a call that is still open; then the next fragments are that call's. */
-  started(wireId: string, name: string): boolean {
-    const entry = this.named(wireId, name, false)
+  /**
+   * A header. It is new, or sent again for a call that is still open; then the next fragments are that call's. Tells
+   * whether anything changed.
+   */
+  started(eventId: string, name: string): boolean {
+    const entry = this.named(eventId, name, false)
     if (entry === undefined) {
-      this.open(wireId, name)
+      this.open(eventId, name)
       return true
     }
-    if (entry.name === name && entry === this.currentOf(wireId)) return false
+    if (entry.name === name && entry === this.byEventId.get(eventId)?.current) return false
     entry.name = name
-    this.turnTo(wireId, entry)
+    this.turnTo(eventId, entry)
     return true
   }
 
-  delta(wireId: string, fragment: string): boolean {
-    const entry = this.currentOf(wireId) ?? this.open(wireId, "")
-    if (entry.isCompleted) return false
-    entry.raw.add(fragment)
-    entry.fragments++
+  /** A fragment. Tells whether anything changed. */
+  delta(eventId: string, fragment: string): boolean {
+    const entry = this.byEventId.get(eventId)?.current ?? this.open(eventId, "")
+    if (entry.final !== undefined) return false
+    append(entry, fragment)
     return true
   }
 
@@ -206,11 +482,11 @@ export class Calls {
     const entry = this.find(
       event.id,
       (one) =>
-        one.isCompleted && one.taken === undefined && !one.providerExecuted && one.name === event.name &&
+        one.final !== undefined && one.taken === undefined && !one.isExecuted && one.name === event.name &&
         isSaidOf(event, one)
     )
-    if (entry === undefined) return undefined
-    entry.taken = toToolCall(entry, asItIs)
+    if (entry?.final === undefined) return undefined
+    entry.taken = toToolCall(entry, entry.final)
     return { index: entry.index, call: entry.taken }
   }
 
@@ -228,14 +504,13 @@ export class Calls {
     const { id, name } = call
     const known = this.named(id, name, false) ?? this.named(id, name, true)
     if (known?.taken !== undefined && isSaidOf(call, known)) return
-    const entry = known?.taken !== undefined || known === undefined ? this.open(id, name) : known
-    const told = CallArguments.ofValue(call.arguments ?? {})
+    const entry = known === undefined || known.taken !== undefined ? this.open(id, name) : known
+    const told = ofValue(call.arguments ?? {})
+    const argumentsLost = told.argumentsLost ?? call.argumentsLost
     entry.name = name
-    entry.arguments = told.arguments
-    if (call.rawArguments !== undefined && call.rawArguments !== null) entry.raw = new TextBuffer(call.rawArguments)
-    entry.isCompleted = true
-    entry.argumentsLost = told.argumentsLost ?? call.argumentsLost
-    entry.providerExecuted = call.providerExecuted === true
+    entry.text = call.rawArguments ?? entry.text
+    entry.final = argumentsLost === undefined ? told : { arguments: told.arguments, argumentsLost }
+    entry.isExecuted = call.providerExecuted === true
     entry.metadata = Json.isObject(call.metadata) ? call.metadata : Json.none
   }
 
@@ -247,32 +522,64 @@ export class Calls {
       const entry = this.find(String(call["id"]), ({ name }) => name === call["name"])
       if (entry === undefined) continue
       entry.metadata = { ...entry.metadata, ...call["metadata"] }
-      if (entry.taken !== undefined) entry.taken = toToolCall(entry, asItIs)
+      if (entry.taken !== undefined) entry.taken = toToolCall(entry, entry.taken)
     }
   }
 
   toToolCalls(reading: Reading): ReadonlyArray<Message.ToolCall> {
-    return this.entries.map((entry) => entry.taken ?? toToolCall(entry, reading))
+    return this.entries.map((entry) => entry.taken ?? toToolCall(entry, entry.final ?? unfinished(entry, reading)))
   }
 }
 
 /** Arguments of a call that the wire never completed. What the token limit ended was cut there. */
-const unfinished = (entry: Entry, raw: string, { ending, parse }: Reading): CallArguments.Arguments => {
-  if (!parse) return { arguments: entry.arguments }
-  if (ending === "truncated") return CallArguments.lost("truncated")
-  return CallArguments.atEnd(raw, entry.fragments > 0, ending)
+const unfinished = ({ isObserved, text }: Entry, { ending, parse }: Reading): Arguments => {
+  if (!parse) return { arguments: {} }
+  return ending === "truncated" ? lost("truncated") : atEnd(text, isObserved, ending)
 }
 
-const toToolCall = (entry: Entry, reading: Reading): Message.ToolCall => {
-  const { id, name, providerExecuted, wireId } = entry
-  const rawArguments = entry.raw.toString()
-  const { arguments: args, argumentsLost } = entry.isCompleted ? entry : unfinished(entry, rawArguments, reading)
-  const metadata = id === wireId || wireId === "" ? entry.metadata : { duplicateOf: wireId, ...entry.metadata }
-  // Most have both: what is added to an object afterwards is kept in another one beside it.
-  const call: Types.Mutable<Message.ToolCall> = rawArguments === ""
-    ? { id, name, arguments: args, metadata }
-    : { id, name, arguments: args, metadata, rawArguments }
+const toToolCall = (entry: Entry, { arguments: args, argumentsLost }: Arguments): Message.ToolCall => {
+  const { eventId, id, isExecuted, name, text } = entry
+  const metadata = id === eventId || eventId === "" ? entry.metadata : { duplicateOf: eventId, ...entry.metadata }
+  const call: Types.Mutable<Message.ToolCall> = { id, name, arguments: args, metadata }
+  if (text !== "") call.rawArguments = text
   if (argumentsLost !== undefined) call.argumentsLost = argumentsLost
-  if (providerExecuted) call.providerExecuted = providerExecuted
+  if (isExecuted) call.providerExecuted = true
   return call
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// lost arguments: the tool, the call, the reason and the length are reported, and never the text, which may be a secret
+
+export interface LostArguments {
+  readonly id: string
+  readonly name: string
+  readonly reason: Message.ArgumentsLost
+  /** The length of what arrived, in bytes of UTF-8. */
+  readonly bytes: number
+}
+
+/** The calls to be answered here that lost their arguments. */
+export const lostOf = (calls: ReadonlyArray<Message.ToolCall>): ReadonlyArray<LostArguments> =>
+  calls.flatMap(({ argumentsLost, id, name, providerExecuted, rawArguments = "" }) =>
+    argumentsLost === undefined || providerExecuted === true
+      ? []
+      : [{ id, name, reason: argumentsLost, bytes: new TextEncoder().encode(rawArguments).length }]
+  )
+
+const warning = ({ bytes, id, name, reason }: LostArguments): Effect.Effect<void> =>
+  Effect.logWarning(`the arguments of a call of "${name}" were lost: ${reason}`).pipe(
+    Effect.annotateLogs({
+      "gen_ai.tool.name": name,
+      "gen_ai.tool.call.id": id,
+      "heddle.arguments.lost": reason,
+      "heddle.arguments.bytes": bytes
+    })
+  )
+
+/** The same value, after one warning for each of its calls that lost its arguments. */
+export const reported = <A extends { readonly toolCalls: ReadonlyArray<Message.ToolCall> }>(
+  said: A
+): Effect.Effect<A> => {
+  const lost = lostOf(said.toolCalls)
+  return lost.length === 0 ? Effect.succeed(said) : Effect.as(Effect.forEach(lost, warning, { discard: true }), said)
 }

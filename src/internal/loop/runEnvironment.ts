@@ -14,7 +14,7 @@ import * as Request from "../ask/request.ts"
 import type * as ToolOptions from "../declare/toolOptions.ts"
 import * as Payload from "../fold/payload.ts"
 import type * as Fold from "../fold/state.ts"
-import * as LostArguments from "../hear/lostArguments.ts"
+import * as ToolCalls from "../hear/toolCalls.ts"
 import * as Json from "../json.ts"
 import * as Now from "../now.ts"
 import type { Ambient } from "../stop/inherited.ts"
@@ -194,7 +194,7 @@ export const heard = <E, R>(response: Response.Response, { ambient, state }: Run
     : response
 
 /** What was heard, after a warning for each call that lost its arguments. */
-export const reported: (response: Response.Response) => Effect.Effect<Response.Response> = LostArguments.reported
+export const reported: (response: Response.Response) => Effect.Effect<Response.Response> = ToolCalls.reported
 
 /** Whether a message says nothing. */
 export const isEmpty = (message: Message.Message): boolean => message.content === "" && message.toolCalls === undefined

@@ -11,7 +11,7 @@ import type * as Event from "../../Event.ts"
 import type * as Message from "../../Message.ts"
 import * as Outcomes from "../declare/outcome.ts"
 import * as Questions from "../declare/question.ts"
-import * as CallArguments from "../hear/callArguments.ts"
+import * as ToolCalls from "../hear/toolCalls.ts"
 import * as Json from "../json.ts"
 import * as Reducer from "./reducer.ts"
 import * as SessionState from "./state.ts"
@@ -110,10 +110,10 @@ type Arguments = NonNullable<Message.ToolCall["arguments"]>
 const writable = (id: string, given: Arguments): Effect.Effect<Arguments, SessionState.SessionError> =>
   Effect.flatMap(
     readable(id, "arguments", () =>
-      Json.isDeeper(given, CallArguments.deepest) ? undefined : Json.toJson(given) as Arguments),
+      Json.isDeeper(given, ToolCalls.deepest) ? undefined : Json.toJson(given) as Arguments),
     (plain) =>
       plain === undefined
-        ? Effect.fail(failed("invalid_answer", `the arguments nest deeper than ${CallArguments.deepest} levels`, id))
+        ? Effect.fail(failed("invalid_answer", `the arguments nest deeper than ${ToolCalls.deepest} levels`, id))
         : Effect.succeed(plain)
   )
 

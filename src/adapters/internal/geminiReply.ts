@@ -1,0 +1,472 @@
+/**
+ * What a Gemini reply says: its calls, what it tells besides its parts, and its turn both ways, as a message keeps it and
+ * as it goes back.
+ */
+import type * as Event from "../../Event.ts"
+import * as ToolCalls from "../../internal/hear/toolCalls.ts"
+import * as Json from "../../internal/json.ts"
+import * as Message from "../../Message.ts"
+import * as Wire from "./wire.ts"
+
+/** Under this key stands what has to go back to this protocol, and to no other. */
+export const metadataKey = "gemini"
+
+type Events = Array<Event.AdapterEvent>
+
+// ---------------------------------------------------------------------------------------------------------------------
+// calls
+
+/** One call on its way. */
+interface Call {
+  readonly name: string
+  readonly wireId: string | undefined
+  metadata: Json.JsonObject
+  /** The arguments, once they are final. */
+  text: string | undefined
+  isFinal: boolean
+  /** Whether pieces of its arguments came that do not come to arguments. */
+  isLost: boolean
+  /** As it is emitted. A call that may have run at the provider is held back until then. */
+  emitted: ToolCalls.Call | undefined
+}
+
+/**
+ * The calls of a reply. A call normally comes whole in one part, without an id, and is complete at once; some models
+ * stream its arguments as values of paths. A call of a tool that was never declared may have run at the provider, which
+ * shows when its answer follows in the same reply: until then it is held back, so that it is not run here.
+ */
+export class Calls {
+  private readonly declared: ReadonlySet<string>
+  private readonly calls: ToolCalls.WireCalls
+  /** The calls that are not emitted yet, in their order, all of them and those of each name. */
+  private readonly held = new Set<Call>()
+  private readonly heldByName = new Map<string, Set<Call>>()
+  private open: { readonly call: Call; readonly args: PathArguments } | undefined
+
+  constructor(makeId: () => string, declared: ReadonlySet<string>) {
+    this.declared = declared
+    this.calls = new ToolCalls.WireCalls(makeId, metadataKey)
+  }
+
+  /** All calls, in the order in which they were emitted. */
+  get toolCalls(): ReadonlyArray<Message.ToolCall> {
+    return this.calls.completed
+  }
+
+  /** Reads a part with a call. Gives the call if the part opens one. */
+  read(value: Json.JsonObject, signature: string | undefined, out: Events): Call | undefined {
+    const name = Wire.string(value["name"])
+    const wireId = Wire.string(value["id"])
+    const opened = this.open?.call
+    const isNext = name !== undefined && !(opened?.name === name && wireId !== undefined && opened.wireId === wireId)
+    if (!isNext) {
+      if (signature !== undefined) this.sign(signature)
+      this.proceed(value, out)
+      return undefined
+    }
+    this.close(out)
+    const metadata = { ...Wire.given("id", wireId), ...Wire.given("thoughtSignature", signature) }
+    const call = { name, wireId, metadata, text: undefined, isFinal: false, isLost: false, emitted: undefined }
+    this.hold(call)
+    this.begin(call, value, out)
+    return call
+  }
+
+  private sign(thoughtSignature: string): void {
+    if (this.open !== undefined) this.open.call.metadata = { ...this.open.call.metadata, thoughtSignature }
+  }
+
+  private begin(call: Call, value: Json.JsonObject, out: Events): void {
+    this.releaseDeclared(out)
+    if (value["willContinue"] === true || Array.isArray(value["partialArgs"])) {
+      this.open = { call, args: new PathArguments() }
+      this.proceed(value, out)
+    } else this.finish(call, JSON.stringify(value["args"] ?? {}), out)
+  }
+
+  /** A part without a name goes on with the open call, and closes it unless it says that more is to come. */
+  private proceed(value: Json.JsonObject, out: Events): void {
+    if (this.open === undefined) return
+    this.open.args.assign(value["args"])
+    for (const piece of Wire.list(value["partialArgs"])) this.open.args.add(piece)
+    if (value["willContinue"] !== true) this.close(out)
+  }
+
+  private close(out: Events): void {
+    if (this.open === undefined) return
+    const { args, call } = this.open
+    this.open = undefined
+    call.isLost = args.isLost
+    this.finish(call, args.isLost ? undefined : args.text, out)
+  }
+
+  private finish(call: Call, text: string | undefined, out: Events): void {
+    call.text = text
+    call.isFinal = true
+    if (call.emitted === undefined) this.releaseDeclared(out)
+    else this.complete(call, call.emitted, out)
+  }
+
+  private hold(call: Call): void {
+    this.held.add(call)
+    const named = this.heldByName.get(call.name)
+    if (named === undefined) this.heldByName.set(call.name, new Set([call]))
+    else named.add(call)
+  }
+
+  private letGo(call: Call): void {
+    this.held.delete(call)
+    this.heldByName.get(call.name)?.delete(call)
+  }
+
+  /** Emits the calls that are known to be this side's, up to the first that may not be. */
+  private releaseDeclared(out: Events): void {
+    for (const call of this.held) {
+      if (!this.declared.has(call.name)) return
+      this.release(call, out)
+    }
+  }
+
+  private release(call: Call, out: Events): void {
+    this.letGo(call)
+    const emitted = this.calls.open(call.wireId, call.metadata)
+    call.emitted = emitted
+    this.calls.name(emitted, call.name, out)
+    if (call.isFinal) this.complete(call, emitted, out)
+  }
+
+  private complete(call: Call, emitted: ToolCalls.Call, out: Events): void {
+    this.calls.describe(emitted, call.metadata)
+    emitted.isLost = call.isLost
+    if (call.text === undefined) return
+    this.calls.append(emitted, call.text, out)
+    this.calls.settle(emitted, out)
+  }
+
+  /** An answer in the same reply: the first call of that name ran at the provider. */
+  answered(name: string, out: Events): void {
+    const [call] = this.heldByName.get(name) ?? []
+    if (call === undefined || !call.isFinal) return
+    this.letGo(call)
+    this.execute(name, ToolCalls.ofText(call.text ?? "").arguments, out)
+    this.releaseDeclared(out)
+  }
+
+  /** Lists what ran at the provider. */
+  execute(name: string, args: Json.JsonObject, out: Events): void {
+    const call = this.calls.open(undefined, {}, true)
+    this.calls.name(call, name, out)
+    call.text = JSON.stringify(args)
+    this.calls.complete(call, ToolCalls.ofValue(args), out)
+  }
+
+  /**
+   * The reply has ended: what is held back is this side's. A call that is still open is lost, unless no piece of its
+   * arguments ever came.
+   */
+  end(ending: ToolCalls.Ending, out: Events): void {
+    for (const call of this.held) this.release(call, out)
+    const open = this.open?.args.hasBegun === true ? this.open.call.emitted : undefined
+    if (open !== undefined) open.isLost = true
+    this.calls.endAll(ending, out, this.calls.all.findLast((call) => !call.isExecuted))
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// arguments by path
+
+type Key = string | number
+
+type Container = Record<string, unknown> | Array<unknown>
+
+const step = /\.([^.[\]'"]+)|\[(\d+)\]|\['((?:[^'\\]|\\.)*)'\]|\["((?:[^"\\]|\\.)*)"\]/y
+
+/** The keys of a path, or nothing if it is none. */
+const keysOf = (path: string): ReadonlyArray<Key> | undefined => {
+  if (!path.startsWith("$")) return undefined
+  const keys: Array<Key> = []
+  let position = 1
+  while (position < path.length) {
+    step.lastIndex = position
+    const found = step.exec(path)
+    if (found === null || keys.length === ToolCalls.deepest) return undefined
+    const [, name, index, single, double] = found
+    keys.push(index === undefined ? name ?? (single ?? double ?? "").replaceAll(/\\(.)/g, "$1") : Number(index))
+    position = step.lastIndex
+  }
+  return keys.length === 0 ? undefined : keys
+}
+
+const valueOf = (piece: Json.JsonObject): unknown => {
+  if ("nullValue" in piece) return null
+  return piece["stringValue"] ?? piece["numberValue"] ?? piece["boolValue"]
+}
+
+const isContainer = (value: unknown): value is Container => typeof value === "object" && value !== null
+
+/** Whether a container can have a member of that key: a list has no gaps. */
+const fits = (container: Container, key: Key): boolean =>
+  Array.isArray(container) ? typeof key === "number" && key <= container.length : typeof key === "string"
+
+const own = (container: Container, key: Key): unknown =>
+  Object.hasOwn(container, key) ? (container as Record<Key, unknown>)[key] : undefined
+
+/**
+ * Arguments that arrive as values of paths: `$.city` is `"Os"`, `$.city` goes on with `"lo"`, `$.days[0]` is 3. The work
+ * is linear in the pieces. What the pieces cannot mean together is lost, never guessed: a path that is none, a list with
+ * gaps, a member of what is no object.
+ */
+class PathArguments {
+  /** Whether a piece did not fit: what is there then is not what was meant. */
+  isLost = false
+  /** Whether any piece has come. */
+  hasBegun = false
+  private readonly root: Record<string, unknown> = {}
+
+  /** The arguments as JSON. */
+  get text(): string {
+    return JSON.stringify(this.root)
+  }
+
+  /** Members that came whole. */
+  assign(members: unknown): void {
+    for (const [name, value] of Object.entries(Wire.object(members))) this.set([name], value)
+  }
+
+  add(piece: Json.JsonObject): void {
+    this.hasBegun = true
+    const path = piece["jsonPath"]
+    const value = valueOf(piece)
+    const keys = typeof path === "string" ? keysOf(path) : undefined
+    if (keys === undefined) this.isLost = true
+    else if (value !== undefined) this.set(keys, value)
+  }
+
+  private set(keys: ReadonlyArray<Key>, value: unknown): void {
+    this.hasBegun = true
+    if (keys.includes("__proto__")) return
+    let container: Container = this.root
+    for (const [position, key] of keys.entries()) {
+      if (!fits(container, key)) return this.lose()
+      const known = own(container, key)
+      const isLast = position === keys.length - 1
+      const next = isLast ? joined(known, value) : known ?? (typeof keys[position + 1] === "number" ? [] : {})
+      ;(container as Record<Key, unknown>)[key] = next
+      if (isLast) return
+      if (!isContainer(next)) return this.lose()
+      container = next
+    }
+  }
+
+  private lose(): void {
+    this.isLost = true
+  }
+}
+
+/** Pieces of one text follow each other; any other value replaces what was there. */
+const joined = (known: unknown, value: unknown): unknown =>
+  typeof known === "string" && typeof value === "string" ? known + value : value
+
+// ---------------------------------------------------------------------------------------------------------------------
+// details: citations, grounding, safety ratings, probabilities, why a prompt was blocked
+
+const partial: { readonly [name: string]: ReadonlyArray<string> } = {
+  citationMetadata: ["citationSources", "citations"],
+  logprobsResult: ["chosenCandidates", "topCandidates"]
+}
+
+/** The latest word on each matter counts, but citations and probabilities come piece by piece and are gathered. */
+export class Details {
+  private readonly members = new Map<string, unknown>()
+  private readonly lists = new Map<string, Array<unknown>>()
+  private readonly citations = new Set<string>()
+
+  add(members: Json.JsonObject): void {
+    for (const [name, value] of Object.entries(members)) {
+      this.members.set(name, value)
+      for (const list of partial[name] ?? []) this.gather(name, list, Wire.object(value)[list])
+    }
+  }
+
+  private gather(name: string, list: string, values: unknown): void {
+    if (!Array.isArray(values)) return
+    const key = `${name}.${list}`
+    const known = this.lists.get(key) ?? []
+    this.lists.set(key, known)
+    for (const value of values) {
+      if (name !== "citationMetadata" || this.isNew(JSON.stringify(value))) known.push(value)
+    }
+  }
+
+  private isNew(citation: string): boolean {
+    const isNew = !this.citations.has(citation)
+    this.citations.add(citation)
+    return isNew
+  }
+
+  /** The hosted tools that show in nothing but what they found, by the names that requests have for them. */
+  get hosted(): ReadonlyArray<readonly [name: string, args: Json.JsonObject]> {
+    const { webSearchQueries } = Wire.object(this.members.get("groundingMetadata"))
+    const queries = Array.isArray(webSearchQueries) ? webSearchQueries.filter((query) => query !== "") : []
+    const urls = Wire.list(Wire.object(this.members.get("urlContextMetadata"))["urlMetadata"])
+      .flatMap(({ retrievedUrl }) => typeof retrievedUrl === "string" ? [retrievedUrl] : [])
+    return [
+      ...(queries.length === 0 ? [] : [["googleSearch", { queries }] as const]),
+      ...(urls.length === 0 ? [] : [["urlContext", { urls }] as const])
+    ]
+  }
+
+  /** All of it. */
+  get all(): Json.JsonObject {
+    const gathered = Array.from(this.members, ([name, value]) => {
+      const lists = (partial[name] ?? []).flatMap((list) => {
+        const values = this.lists.get(`${name}.${list}`)
+        return values === undefined ? [] : [[list, values] as const]
+      })
+      return [name, lists.length === 0 ? value : { ...Wire.object(value), ...Object.fromEntries(lists) }] as const
+    })
+    return Object.fromEntries(gathered)
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// turns: the protocol ties its signatures to parts, so every signed part goes back as it came and where it came; so do
+// images, and the parts of tools that ran at the provider. A turn of plain text and calls needs none of this: a call
+// carries its own signature. For any other turn a reasoning part without text keeps the order, counting characters of the
+// message's text instead of repeating them.
+
+/** Something of a turn, at its place. */
+type Item =
+  | { readonly _tag: "Text"; length: number; readonly signature: string | undefined }
+  | { readonly _tag: "Thought"; readonly index: number }
+  | { readonly _tag: "Call"; readonly call: Call; readonly part: Json.JsonObject }
+  | { readonly _tag: "Raw"; readonly part: Json.JsonObject }
+
+interface Thought {
+  text: string
+  readonly signature: string | undefined
+}
+
+export class Turn {
+  private readonly items: Array<Item> = []
+  private readonly thoughts: Array<Thought> = []
+
+  text(text: string, signature: string | undefined): void {
+    const last = this.items.at(-1)
+    if (signature === undefined && last?._tag === "Text" && last.signature === undefined) last.length += text.length
+    else if (signature !== undefined || text !== "") this.items.push({ _tag: "Text", length: text.length, signature })
+  }
+
+  thought(text: string, signature: string | undefined): void {
+    const last = this.thoughts.at(-1)
+    if (signature === undefined && last !== undefined && last.signature === undefined) last.text += text
+    else if (signature !== undefined || text !== "") this.thoughts.push({ text, signature })
+    if (signature !== undefined) this.items.push({ _tag: "Thought", index: this.thoughts.length - 1 })
+  }
+
+  call(call: Call, part: Json.JsonObject): void {
+    this.items.push({ _tag: "Call", call, part })
+  }
+
+  raw(part: Json.JsonObject): void {
+    this.items.push({ _tag: "Raw", part })
+  }
+
+  /** The reasoning of the message, and with it what else has to go back. */
+  get reasoning(): ReadonlyArray<Message.Part> {
+    const thoughts = this.thoughts.map(({ signature, text }): Message.Part => ({
+      type: "reasoning",
+      text,
+      ...(signature === undefined ? {} : { signature })
+    }))
+    if (this.isPlain) return thoughts
+    const parts = this.items.map(kept)
+    return [...thoughts, { type: "reasoning", text: "", metadata: { [metadataKey]: { parts } } }]
+  }
+
+  /** Unsigned text, then calls: what a message says without any help. */
+  private get isPlain(): boolean {
+    return this.items.every((item, index) =>
+      item._tag === "Call" || (item._tag === "Text" && item.signature === undefined && index === 0)
+    )
+  }
+}
+
+/** A place in the order, as it is kept. */
+const kept = (item: Item): Json.JsonObject => {
+  switch (item._tag) {
+    case "Text":
+      return { text: item.length, ...Wire.given("thoughtSignature", item.signature) }
+    case "Thought":
+      return { thought: item.index }
+    case "Call": {
+      const call = item.call.emitted?.completed
+      return call === undefined ? { part: item.part } : { call: call.id }
+    }
+    case "Raw":
+      return { part: item.part }
+  }
+}
+
+/** The parts of an assistant message. Media are what its content holds of images and files. */
+export const parts = (
+  message: Message.Message,
+  media: ReadonlyArray<Json.JsonObject>
+): ReadonlyArray<Json.JsonObject> => {
+  const text = Message.text(message)
+  const calls = (message.toolCalls ?? []).filter((call) => call.providerExecuted !== true)
+  const order = orderOf(message, text)
+  if (order !== undefined) return ordered(order, message, text, calls)
+  return [...(text === "" ? [] : [{ text }]), ...media, ...calls.map(callPart)]
+}
+
+/** The order that is kept with a message, unless its text was changed since. */
+const orderOf = (message: Message.Message, text: string): ReadonlyArray<Json.JsonObject> | undefined => {
+  const kept = (message.reasoning ?? []).flatMap((part) =>
+    part.type === "reasoning" ? [Wire.object(part.metadata?.[metadataKey])["parts"]] : []
+  ).find(Array.isArray)
+  if (kept === undefined) return undefined
+  const order = Wire.list(kept)
+  const length = order.reduce((sum, item) => sum + lengthOf(item), 0)
+  return length === text.length ? order : undefined
+}
+
+const lengthOf = ({ text }: Json.JsonObject): number => typeof text === "number" ? text : 0
+
+const ordered = (
+  order: ReadonlyArray<Json.JsonObject>,
+  message: Message.Message,
+  text: string,
+  calls: ReadonlyArray<Message.ToolCall>
+): ReadonlyArray<Json.JsonObject> => {
+  const open = new Map(calls.map((call) => [call.id, call]))
+  let offset = 0
+  const placed = order.flatMap((item): ReadonlyArray<Json.JsonObject> => {
+    const { call: id, part, text: length, thought, thoughtSignature } = item
+    if (Json.isObject(part)) return [part]
+    if (typeof thought === "number") return thoughtPart(message.reasoning?.[thought])
+    if (typeof length === "number") {
+      offset += length
+      return [{ text: text.slice(offset - length, offset), ...Wire.given("thoughtSignature", thoughtSignature) }]
+    }
+    const call = typeof id === "string" ? open.get(id) : undefined
+    if (call === undefined) return []
+    open.delete(call.id)
+    return [callPart(call)]
+  })
+  return [...placed, ...Array.from(open.values(), callPart)]
+}
+
+const thoughtPart = (part: Message.Part | undefined): ReadonlyArray<Json.JsonObject> =>
+  part?.type === "reasoning" && part.signature !== undefined
+    ? [{ text: part.text, thought: true, thoughtSignature: part.signature }]
+    : []
+
+/** A call with the id that it had on the wire, which many have not, and its signature. */
+const callPart = (call: Message.ToolCall): Json.JsonObject => {
+  const { id, thoughtSignature } = Wire.object(call.metadata[metadataKey])
+  return {
+    functionCall: { ...Wire.given("id", Wire.string(id)), name: call.name, args: call.arguments },
+    ...Wire.given("thoughtSignature", Wire.string(thoughtSignature))
+  }
+}
