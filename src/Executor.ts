@@ -5,10 +5,14 @@
  *
  * @since 0.1.0
  */
+import * as Cause from "effect/Cause"
 import * as Context from "effect/Context"
-import type * as Effect from "effect/Effect"
+import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
-import * as Direct from "./internal/run/localExecutor.ts"
+import * as Result from "effect/Result"
+import * as Outcomes from "./internal/declare/outcome.ts"
+import { ToolError, toolError } from "./internal/declare/outcome.ts"
+import * as ToolOptions from "./internal/declare/toolOptions.ts"
 import type * as Tool from "./Tool.ts"
 
 /**
@@ -32,7 +36,61 @@ export interface Service {
  * @category constructors
  * @since 0.1.0
  */
-export const direct: Service = Direct.direct
+export const direct: Service = {
+  execute: ((tool: Tool.Any, args: unknown, call: Tool.CallContext) => {
+    const handler: unknown = tool.handler
+    if (handler === undefined) return Effect.succeed(failed(tool, "not_found"))
+    const mistake = ToolOptions.handlerMistake(tool.name, handler)
+    return mistake === undefined ? run(tool, handler as ToolOptions.Handler, args, call) : Effect.die(mistake)
+  }) as Service["execute"]
+}
+
+const run = (tool: Tool.Any, handler: ToolOptions.Handler, args: unknown, call: Tool.CallContext) => {
+  const handled = Effect.suspend(() => {
+    const result = handler(args, call)
+    if (Effect.isEffect(result)) return result
+    const error = ToolOptions.promisedOutcome("the handler", result, call)
+    return Effect.succeed(
+      Outcomes.brand(error === undefined ? failed(tool, "invalid_return", result) : { _tag: "Error", error } as const)
+    )
+  })
+  return Effect.matchCause(Effect.scoped(handled), {
+    onSuccess: (value) => returned(tool, value, call),
+    onFailure: (cause) => crashed(tool, cause)
+  })
+}
+
+/** A value of the handler's own is a result; an outcome it returned counts only if it is well formed. */
+const returned = (tool: Tool.Any, value: unknown, call: Tool.CallContext): Tool.Outcome => {
+  try {
+    if (!Outcomes.isBranded(value)) {
+      const error = ToolOptions.promisedOutcome("the handler", value, call)
+      return error === undefined ? { _tag: "Ok", value } : { _tag: "Error", error }
+    }
+    return Outcomes.isWellFormed(value) ? value : failed(tool, "invalid_return", value)
+  } catch (cause) {
+    return { _tag: "Error", error: toolError("handler_raised", call, { cause }) }
+  }
+}
+
+/** The outcome of a handler that failed, died or was interrupted. */
+const crashed = (tool: Tool.Any, cause: Cause.Cause<unknown>): Tool.Outcome => {
+  const reported = Cause.findError(cause)
+  if (Result.isSuccess(reported)) return { _tag: "Error", error: reported.success }
+  const defect = Cause.findDefect(cause)
+  if (Result.isFailure(defect)) return failed(tool, "handler_exit", Cause.squash(cause))
+  const thrown = defect.success
+  return failed(tool, "handler_raised", thrown instanceof globalThis.Error ? thrown : { _tag: "Thrown", value: thrown })
+}
+
+const failed = (
+  tool: Tool.Any,
+  reason: "handler_raised" | "handler_exit" | "invalid_return" | "not_found",
+  cause?: unknown
+): Tool.Error<ToolError> => ({
+  _tag: "Error",
+  error: new ToolError({ reason, toolName: tool.name, ...(cause === undefined ? {} : { cause }) })
+})
 
 /**
  * The executor of a run. A Context reference: without a layer it is {@link direct}.

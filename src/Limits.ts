@@ -10,29 +10,28 @@ import type * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
-import type * as Semaphore from "effect/Semaphore"
+import * as Semaphore from "effect/Semaphore"
 import { KeyedPermits } from "./internal/permits/keyedPermits.ts"
-import { Pool } from "./internal/permits/treePermits.ts"
 import type * as Deadlines from "./internal/stop/deadline.ts"
-import * as References from "./internal/stop/limits.ts"
+import * as Inherited from "./internal/stop/inherited.ts"
 
 /**
- * How many handlers may run at once, over all runs below whoever provides it. Without one, the outermost run makes its
- * own, of its `maxConcurrency`.
+ * How many handlers may run at once, over all runs that inherit it. Without one, the outermost run makes its own, of its
+ * `maxConcurrency`.
  *
  * @category references
  * @since 0.1.0
  */
-export const Permits: Context.Reference<Semaphore.Semaphore | undefined> = References.Permits
+export const Permits: Context.Reference<Semaphore.Semaphore | undefined> = Inherited.Permits
 
 /**
- * The time of the clock, in milliseconds since 1970, at which whatever runs here is told to stop. A handler reads what
+ * The time of the clock, in milliseconds since 1970, at which what runs here is stopped. A handler reads what
  * is left of its run's deadline, without what is kept for a last answer of the model.
  *
  * @category references
  * @since 0.1.0
  */
-export const Deadline: Context.Reference<number | undefined> = References.Deadline
+export const Deadline: Context.Reference<number | undefined> = Inherited.CurrentDeadline
 
 /**
  * A deadline as an option: a time from the start of the run, of which `reserve` is kept for a last answer (a quarter of
@@ -52,7 +51,7 @@ export type DeadlineInput = Deadlines.Input
  * @category references
  * @since 0.1.0
  */
-export const Keyed: Context.Reference<KeyedPermits> = References.Keyed
+export const Keyed: Context.Reference<KeyedPermits> = Inherited.Keyed
 
 /**
  * The time that is left until {@link Deadline}: `Duration.infinity` without one, zero once it has passed.
@@ -97,7 +96,10 @@ export const remaining: Effect.Effect<Duration.Duration> = Effect.flatMap(
  */
 export const layer = (options: { readonly permits: number }): Layer.Layer<never> => {
   const permits = positive(options.permits)
-  return Layer.merge(Layer.sync(Permits, () => new Pool(permits)), Layer.sync(Keyed, () => new KeyedPermits()))
+  return Layer.merge(
+    Layer.sync(Permits, () => Semaphore.makeUnsafe(permits)),
+    Layer.sync(Keyed, () => new KeyedPermits())
+  )
 }
 
 const positive = (permits: number): number => {

@@ -22,7 +22,6 @@ import * as ToolOptions from "./internal/declare/toolOptions.ts"
 import * as Fold from "./internal/fold/state.ts"
 import * as Pulled from "./internal/loop/scopedPull.ts"
 import { Batch } from "./internal/run/batch.ts"
-import type { Found } from "./internal/run/batchEnvironment.ts"
 import * as Ambient from "./internal/stop/inherited.ts"
 import { Running } from "./internal/stop/ownedFibers.ts"
 import * as Telemetry from "./internal/telemetry.ts"
@@ -125,7 +124,7 @@ export const open = <E, R>(
   })
 
 /** What a batch needs of the services of a step. It is looked up once for all steps that have the same. */
-const find = <R>(context: Context.Context<R>, ambient: Ambient.Ambient): Found => {
+const find = <R>(context: Context.Context<R>, ambient: Ambient.Ambient): Ambient.Found => {
   if (ambient.found?.context === context) return ambient.found
   return ambient.found = {
     context,

@@ -1,6 +1,7 @@
 /**
- * Work grows with what there is to do, and not with its square: each delta, fragment, call and turn takes as much as the
- * one before it. What is counted is work, never time, so that a slip shows on any machine.
+ * Work grows with what there is to do, and not with its square: the thousandth delta, fragment or call takes as much as
+ * the hundredth did, and so does a turn. What is counted is work, never time, so that a slip shows on any machine, and
+ * only ratios are held: how much one of them takes is for the benchmark to tell.
  */
 import { assert, describe, it } from "@effect/vitest"
 import type * as Arr from "effect/Array"
@@ -89,12 +90,12 @@ const growth = (
     return { before: perUnit(small, middle, two - one), after: perUnit(middle, large, three - two) }
   })
 
-const isLinear = ({ after, before }: { readonly before: Work; readonly after: Work }, most: Partial<Work>): void => {
+const isLinear = ({ after, before }: { readonly before: Work; readonly after: Work }): void => {
   for (const kind of ["steps", "elements", "parsed"] as const) {
     const text = `${kind}: ${before[kind].toFixed(2)}, then ${after[kind].toFixed(2)}`
     assert.isAtMost(after[kind], before[kind] * 1.1 + 0.5, `grows: ${text}`)
-    assert.isAtMost(after[kind], most[kind] ?? Infinity, text)
   }
+  assert.strictEqual(after.parsed, 0, "parses what it has parsed before")
 }
 
 const size = <A>(first: A, rest: ReadonlyArray<A>): Arr.NonEmptyReadonlyArray<A> => [first, ...rest]
@@ -107,7 +108,7 @@ describe("growth", () => {
           ...list(count, (index) => [{ _tag: "TextDelta", id: null, delta: `${index} ` }] as const),
           [ended("stop")] as const
         ])
-      isLinear(yield* growth([200, 400, 800], (count) => read([deltas(count)])), { parsed: 0 })
+      isLinear(yield* growth([100, 200, 1000], (count) => read([deltas(count)])))
       const reads = deltas(100)
       const { arrays, seen } = yield* read([reads])
       assert.strictEqual(arrays, reads.length + 2)
@@ -122,7 +123,9 @@ describe("growth", () => {
           ended("stop")
         ])
       ]
-      isLinear(yield* growth([200, 400, 800], (count) => read([burst(count)])), { steps: 0, parsed: 0 })
+      const work = yield* growth([100, 200, 1000], (count) => read([burst(count)]))
+      isLinear(work)
+      assert.strictEqual(work.after.steps, 0)
     }))
 
   it.effect("arguments are parsed once, however many fragments they come in", () =>
@@ -136,7 +139,7 @@ describe("growth", () => {
           [ended("tool_calls")] as const
         ])
       }
-      isLinear(yield* growth([100, 200, 400], (count) => read([fragments(count), answer])), { parsed: 0 })
+      isLinear(yield* growth([100, 200, 1000], (count) => read([fragments(count), answer])))
       const { seen, work } = yield* read([fragments(100), answer])
       assert.isAtMost(work.parsed, json.length + 100)
       assert.deepInclude(seen.find(({ _tag }) => _tag === "ToolExecutionCompleted"), {
@@ -157,8 +160,7 @@ describe("growth", () => {
   ) {
     it.effect(`a call of a turn takes as much as the one before: ${how}`, () =>
       Effect.gen(function*() {
-        const work = yield* growth([64, 128, 256], (count) => read([batch(count), answer], options))
-        isLinear(work, { parsed: 0 })
+        isLinear(yield* growth([100, 200, 1000], (count) => read([batch(count), answer], options)))
       }))
   }
 
@@ -171,7 +173,7 @@ describe("growth", () => {
         ),
         answer
       ]
-      isLinear(yield* growth([20, 40, 80], (count) => read(turns(count))), { parsed: 0 })
+      isLinear(yield* growth([50, 100, 300], (count) => read(turns(count))))
       const looksAt = (count: number) =>
         Effect.gen(function*() {
           let looks = 0

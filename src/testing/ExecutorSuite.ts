@@ -11,7 +11,7 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
 import * as Executor from "../Executor.ts"
-import * as CallContexts from "../internal/run/callContext.ts"
+import { promise } from "../internal/run/handler.ts"
 import * as Message from "../Message.ts"
 import * as Tool from "../Tool.ts"
 import * as Conformance from "./Conformance.ts"
@@ -35,7 +35,7 @@ const callContext: Tool.CallContext = {
   toolCall: Message.toolCall("call_1", "subject"),
   progress: () => Effect.void,
   updateContext: () => Effect.void,
-  promise: CallContexts.promise
+  promise
 }
 
 const execute = (handler: AnyHandler | undefined, args: unknown = {}) =>

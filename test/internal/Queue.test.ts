@@ -8,8 +8,8 @@ import * as Effect from "effect/Effect"
 import { Message } from "heddle"
 import { Simulation } from "heddle/testing"
 import type { Run } from "../../src/internal/decide/plan.ts"
-import { Queue } from "../../src/internal/run/queue.ts"
-import { Helpers } from "../../src/internal/stop/helpers.ts"
+import { Queue } from "../../src/internal/run/batch.ts"
+import { Timers } from "../../src/internal/stop/deadline.ts"
 import { Running, type Task } from "../../src/internal/stop/ownedFibers.ts"
 import { valueOf } from "../support/seen.ts"
 import * as Tools from "../support/tools.ts"
@@ -35,19 +35,19 @@ class Bench {
   readonly refused: Array<readonly [at: number, index: number]> = []
   readonly queue: Queue
   readonly running: Running
-  readonly helpers: Helpers
+  readonly timers: Timers
   private readonly tasks = new Map<number, Task>()
   private readonly clock: Clock.Clock
   private readonly fiber: Task["fiber"]
   /** What a call does when it is started. */
   onStart: (run: Run) => void = (run) => this.begin(run)
 
-  constructor(bound: number, parts: { running: Running; helpers: Helpers; clock: Clock.Clock; fiber: Task["fiber"] }) {
+  constructor(bound: number, parts: { running: Running; timers: Timers; clock: Clock.Clock; fiber: Task["fiber"] }) {
     this.running = parts.running
-    this.helpers = parts.helpers
+    this.timers = parts.timers
     this.clock = parts.clock
     this.fiber = parts.fiber
-    this.queue = new Queue(bound, this.running, this.helpers, {
+    this.queue = new Queue(bound, this.running, this.timers, {
       started: () => {},
       start: (run) => {
         this.started.push(run.index)
@@ -91,7 +91,7 @@ const bench = (bound: number, scenario: (bench: Bench) => Effect.Effect<void>) =
       const fiber = yield* Effect.forkDetach(Effect.never)
       const parts = {
         running: new Running(grace, services),
-        helpers: new Helpers(services),
+        timers: new Timers(services),
         clock: yield* Clock.Clock,
         fiber
       }

@@ -84,7 +84,7 @@ export const hasty = (isHasty: (tool: Tool.Any) => boolean): Layer.Layer<never> 
 export const unbarred: Layer.Layer<never> = hasty(({ concurrency }) => concurrency === "exclusive")
 
 /** What a run knows of the handler that it is started in. */
-const around = Context.Reference<unknown>("heddle/internal/Holding", { defaultValue: () => undefined })
+const around = Context.Reference<unknown>("heddle/internal/Handler", { defaultValue: () => undefined })
 
 /** It cuts the runs that handlers start off from the run that the handlers are of. */
 export const severed: Executor.Service = changed((execution) => Effect.provideService(execution, around, undefined))

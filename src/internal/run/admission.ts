@@ -5,7 +5,6 @@
  * one, and those that still have their grace period take up room.
  */
 import type * as Types from "effect/Types"
-import * as Lists from "../lists.ts"
 
 export interface Ticket {
   readonly index: number
@@ -69,7 +68,7 @@ export const admit = <T extends Ticket>(
   const isEmptied = next.admitted === queue.length
   const tickets = admitted === 0 && isEmptied ? queue : queue.slice(admitted, next.admitted)
   if (isEmptied) {
-    next.queue = Lists.none
+    next.queue = []
     next.admitted = 0
   }
   return [tickets, next]

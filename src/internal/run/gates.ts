@@ -14,7 +14,6 @@ import type * as Plan from "../decide/plan.ts"
 import { toolError } from "../declare/outcome.ts"
 import * as ToolOptions from "../declare/toolOptions.ts"
 import * as Json from "../json.ts"
-import * as Now from "../now.ts"
 
 type Gate = (args: unknown, call: Tool.CallContext) => unknown
 
@@ -53,7 +52,7 @@ const denied = (call: Message.ToolCall, kind: Kind, explanation: unknown, rest: 
     metadata: { gate: kind.name, ...rest }
   })
 
-/** What a gate reported as its failure explains it, and how it is misused. What else it threw is for the caller alone. */
+/** What a gate reported as its failure explains it, and how it is misused. What else it threw is not shown to the model. */
 const reported = (cause: Cause.Cause<unknown>): unknown => {
   const defect = Result.getOrUndefined(Cause.findDefect(cause))
   if (defect instanceof ToolOptions.Misuse) return defect.message
@@ -86,11 +85,18 @@ const ask = (
 ): Effect.Effect<Tool.ToolError | undefined, never, any> =>
   gate === undefined
     ? Effect.succeed(undefined)
-    : Effect.suspend(() => Now.toEffect(gate(args, context), kind.name)).pipe(
+    : Effect.suspend(() => verdict(gate(args, context), kind)).pipe(
       Effect.tapCause((cause) => ErrorFields.warnOfGate(kind.name, call, cause)),
       Effect.exit,
       Effect.map((exit) => judge(call, kind, exit))
     )
+
+/** What a gate gave: an effect, or the verdict itself. */
+const verdict = (given: unknown, kind: Kind): Effect.Effect<unknown, unknown, any> => {
+  if (Effect.isEffect(given)) return given as Effect.Effect<unknown, unknown, any>
+  const mistake = ToolOptions.promised(kind.name, given)
+  return mistake === undefined ? Effect.succeed(given) : Effect.die(mistake)
+}
 
 /** Why a call may not run, if it may not. Both gates deny with the first one's words. */
 export const denial = (
@@ -102,6 +108,6 @@ export const denial = (
     (error) => error === undefined ? ask(job.tool.authorize, authorize, job, context) : Effect.succeed(error)
   )
 
-/** A gate that does not answer in time has not let anybody through. */
+/** A gate that does not answer in time denies the call. */
 export const late = (call: Message.ToolCall, millis: number): Tool.ToolError =>
   toolError("denied", call, { detail: `the call was not allowed within ${millis} ms`, metadata: { gate: "timeout" } })

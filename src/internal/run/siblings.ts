@@ -4,7 +4,6 @@
  */
 import type * as Policy from "../../Policy.ts"
 import type * as Answer from "../answer/answer.ts"
-import * as Lists from "../lists.ts"
 
 export interface Consequence {
   /** Whether handlers that block interruption are interrupted as well. */
@@ -20,7 +19,7 @@ type Siblings = Policy.Policy["siblings"]
 const isTrigger = (siblings: Siblings, answer: Answer.Answer): boolean =>
   answer.failure === "crashed" || (answer.failure === "reported" && siblings.trigger === "crashedOrReported")
 
-/** The consequence of an answer, if it has one. An exclusive call that failed ran alone, so nobody is beside it. */
+/** The consequence of an answer, if it has one. An exclusive call that failed ran alone, so no call is beside it. */
 export const consequence = (
   siblings: Siblings,
   answer: Answer.Answer,
@@ -49,43 +48,30 @@ interface Placed {
 export const isReached = ({ isForAll, isSkipping }: Consequence, { isWaiting, job }: Placed): boolean =>
   isWaiting ? isSkipping : isForAll || !job.isBlocking
 
-/** The calls that have a place, in the order in which they got it, and who of them had it at the same time. */
+/** The calls that have a place, in the order in which they got it, and which of them had it at the same time. */
 export class Company<Member extends Placed> {
-  /** The first that came, as long as it is there. Often it is the only one. */
-  private first: Member | undefined
-  /** The others that are there, and how many had come before each. */
-  private others: Map<Member, number> | undefined
+  /** Those that are there, and how many had come before each. */
+  private readonly members = new Map<Member, number>()
   /** By the position of a call that has left: how many had come by then. */
-  private before: Array<number | undefined> | undefined
+  private readonly before = new Map<number, number>()
   private count = 0
 
   join(member: Member): void {
-    if (this.count === 0) this.first = member
-    else (this.others ??= new Map()).set(member, this.count)
-    this.count++
+    this.members.set(member, this.count++)
   }
 
   leave(member: Member): void {
-    if (this.first === member) this.first = undefined
-    else this.others?.delete(member)
-    this.before = Lists.placed(this.before, member.job.index, this.count)
+    this.members.delete(member)
+    this.before.set(member.job.index, this.count)
   }
 
   get all(): ReadonlyArray<Member> {
-    return this.earlierThan(Infinity)
+    return Array.from(this.members.keys())
   }
 
   /** Those that were there at the same time as a call, itself included as long as it is there. */
   beside(index: number): ReadonlyArray<Member> {
-    return this.earlierThan(this.before?.[index] ?? Infinity)
-  }
-
-  /** In the order in which they came. */
-  private earlierThan(before: number): ReadonlyArray<Member> {
-    const found = this.first === undefined ? [] : [this.first]
-    this.others?.forEach((earlier, member) => {
-      if (earlier < before) found.push(member)
-    })
-    return found
+    const before = this.before.get(index) ?? Infinity
+    return Array.from(this.members).filter(([, earlier]) => earlier < before).map(([member]) => member)
   }
 }

@@ -32,9 +32,7 @@ import * as Turn from "../loop/runEnvironment.ts"
 import * as Cancellation from "../stop/cancellation.ts"
 import * as Deadline from "../stop/deadline.ts"
 import * as Ambient from "../stop/inherited.ts"
-import * as Limits from "../stop/limits.ts"
-import { Running } from "../stop/ownedFibers.ts"
-import { Spending } from "../stop/spending.ts"
+import { CurrentOperation, type Operation as OperationOfRuns, Running } from "../stop/ownedFibers.ts"
 import * as Answers from "./answers.ts"
 import * as Records from "./record.ts"
 import * as Reducer from "./reducer.ts"
@@ -224,7 +222,7 @@ const recording = (
   execute: (tool, args, call) => {
     const execution = executor.execute(tool, args, call).pipe(
       Effect.provideService(Records.CurrentRecorder, undefined),
-      Effect.provideService(Limits.CurrentOperation, undefined)
+      Effect.provideService(CurrentOperation, undefined)
     )
     if (call.requestId !== requestId) return execution
     const { attempt, id: toolCallId, idempotencyKey, stepIndex, toolCall } = call
@@ -322,7 +320,7 @@ class OperationRun<M extends Reducer.Mode> {
   }
 
   /** What the operation is to the approved calls, which have no result of their own. */
-  get ofApproved(): Limits.Operation {
+  get ofApproved(): OperationOfRuns {
     return {
       isLeft: (now) => this.running.leftWith(now),
       left: (abandoned) => void this.abandoned.push(...abandoned)
@@ -330,7 +328,7 @@ class OperationRun<M extends Reducer.Mode> {
   }
 
   /** What the operation is to the run of the model. */
-  ofTurns(isContinued: boolean): Limits.Operation {
+  ofTurns(isContinued: boolean): OperationOfRuns {
     const isLeft = (now: number) => this.running.leftWith(now)
     return isContinued ? { isLeft, continued: this.requestId } : { isLeft }
   }
@@ -364,8 +362,8 @@ const stopsOf = <M extends Reducer.Mode, R>(
   ownDeadline: Settings.Settings<unknown, unknown>["deadline"]
 ): Effect.Effect<Stops, never, R | Scope.Scope> =>
   Effect.gen(function*() {
-    const parent = yield* Limits.ParentCancellation
-    const deadline = Deadline.resolve(ownDeadline, yield* Limits.Deadline, yield* Clock.currentTimeMillis)
+    const parent = yield* Ambient.ParentCancellation
+    const deadline = Deadline.resolve(ownDeadline, yield* Ambient.CurrentDeadline, yield* Clock.currentTimeMillis)
     if ((parent ?? deadline ?? cancel) === undefined) return unstopped
     const cancellation = new Cancellation.Cancellation()
     yield* Ambient.watch(cancellation, { parent, deadline, cancel }, yield* Effect.scope)
@@ -513,7 +511,7 @@ const open = <M extends Reducer.Mode, T extends Tools, E, R, RHalt, REvent>(
     const hasApproved = session.approved.length > 0
     const isOwn = hasApproved || settled.length > 0 || recorder !== undefined
     const stops = isOwn ? yield* stopsOf(run, options.cancel ?? undefined, deadline) : unstopped
-    const spending = new Spending(yield* Limits.CurrentSpending, true)
+    const spending = new Ambient.Spending(yield* Ambient.CurrentSpending, true)
     yield* spending.enter(scope)
     yield* run.begin(operation)
 
@@ -530,7 +528,7 @@ const open = <M extends Reducer.Mode, T extends Tools, E, R, RHalt, REvent>(
     const approved = hasApproved
       ? Stream.provideService(
         approvedCalls(session, given as Step.Options<T, E, R>, policy),
-        Limits.CurrentOperation,
+        CurrentOperation,
         run.ofApproved
       )
       : Stream.empty
@@ -558,14 +556,14 @@ const open = <M extends Reducer.Mode, T extends Tools, E, R, RHalt, REvent>(
       Stream.mapArrayEffect(run.takeAll),
       Stream.tapError(() => run.record({ _tag: "RunFailed", requestId })),
       Stream.provideService(Executor.Executor, recording(executor, requestId, run.record)),
-      Stream.provideService(Limits.CurrentOperation, run.ofTurns(isContinued(session))),
-      Stream.provideService(Limits.CurrentSpending, spending)
+      Stream.provideService(CurrentOperation, run.ofTurns(isContinued(session))),
+      Stream.provideService(Ambient.CurrentSpending, spending)
     )
     return {
       run,
       events: stops === unstopped ? events : events.pipe(
-        Stream.provideService(Limits.ParentCancellation, stops.cancellation),
-        Stream.provideService(Limits.Deadline, stops.deadline)
+        Stream.provideService(Ambient.ParentCancellation, stops.cancellation),
+        Stream.provideService(Ambient.CurrentDeadline, stops.deadline)
       )
     }
   })

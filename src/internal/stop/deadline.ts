@@ -1,8 +1,15 @@
 /**
- * The time at which a run is stopped. Its tools are stopped a little earlier, so that a last answer of the model still
- * fits; runs that a tool starts have until then and no longer.
+ * What stops at a time of the clock. The deadline of a run: its tools are stopped a little earlier, so that a last answer
+ * of the model still fits, and runs that a tool starts have until then and no longer. Timers, and a limit of time for
+ * work that may ignore its interruption.
  */
+import type * as Context from "effect/Context"
+import * as Deferred from "effect/Deferred"
 import type * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Fiber from "effect/Fiber"
+import * as Scope from "effect/Scope"
 
 /** From the start of the run; `reserve` is what is kept for the last answer: a quarter, at most ten seconds. */
 export type Input = Duration.Input | { readonly after: Duration.Input; readonly reserve?: Duration.Input }
@@ -36,3 +43,69 @@ export const resolve = (wish: Wish | undefined, inherited: number | undefined, n
   const reserve = wish?.reserveMillis ?? Math.min(longestReserve, left * reservedShare)
   return { at, toolsUntil: at - Math.min(reserve, left) }
 }
+
+/** Something that is waited for. Stopping it is safe at any time. */
+export interface Timer {
+  readonly stop: () => void
+}
+
+/**
+ * Timers that end together. Each sleeps in a fiber of its own by the clock of the services, so that what falls asleep
+ * later, for the same time, wakes later. When they are closed nothing that they were to do happens any more.
+ */
+export class Timers {
+  private readonly services: Context.Context<any>
+  private readonly scope = Scope.makeUnsafe()
+
+  constructor(services: Context.Context<any>) {
+    this.services = services
+  }
+
+  /** Calls a function when so many milliseconds have passed. */
+  after(millis: number, then: () => void): Timer {
+    return this.when(Effect.sleep(millis), then)
+  }
+
+  /** Calls a function with what an effect comes to, at once if the effect does not wait. */
+  when<A>(effect: Effect.Effect<A, never, any>, then: (value: A) => void): Timer {
+    const waiting = Effect.map(effect, (value) => this.isClosed ? undefined : then(value))
+    const fiber = Effect.runForkWith(this.services)(this.isClosed ? Effect.void : waiting)
+    if (fiber.pollUnsafe() === undefined) Fiber.runIn(fiber, this.scope)
+    return { stop: () => fiber.interruptUnsafe() }
+  }
+
+  private get isClosed(): boolean {
+    return this.scope.state._tag === "Closed"
+  }
+
+  /** Stops all of them, and waits until they have ended: a scheduler may give them their turn later than the caller. */
+  readonly close: Effect.Effect<void> = Effect.suspend(() => Scope.close(this.scope, Exit.void))
+}
+
+/**
+ * A limit of time for work that may ignore its interruption. The work runs in a fiber of its own; when the time is up it
+ * is interrupted, and the caller goes on without it, even if it refuses to stop. Work that heeds interruption needs no
+ * more than `Effect.timeoutOrElse`.
+ */
+export interface Limit<E> {
+  readonly millis: number
+  /** Takes over the fiber of work that has not ended at once, and returns what stops it. */
+  readonly own: (fiber: Fiber.Fiber<unknown, unknown>) => () => void
+  /** What the caller fails with when the time is up. */
+  readonly late: () => E
+}
+
+/** Work that ends without waiting costs no timer. What it has forked may outlive it, and is not waited for here. */
+export const limited = <A, E, R>(work: Effect.Effect<A, E, R>, limit: Limit<E>): Effect.Effect<A, E, R> =>
+  Effect.contextWith((context) => {
+    const ended = Deferred.makeUnsafe<A, E>()
+    const fiber = Effect.runForkWith(context)(Effect.onExit(work, (exit) => Deferred.done(ended, exit)))
+    // What is no effect ends the fiber, and passes over what was to follow.
+    fiber.addObserver((exit) => Deferred.doneUnsafe(ended, exit))
+    if (fiber.pollUnsafe() !== undefined) return Deferred.await(ended)
+    const stop = limit.own(fiber)
+    if (Deferred.isDoneUnsafe(ended)) return Deferred.await(ended)
+    const end = Effect.onInterrupt(Deferred.await(ended), () => Effect.sync(stop))
+    if (!Number.isFinite(limit.millis)) return end
+    return Effect.timeoutOrElse(end, { duration: limit.millis, orElse: () => Effect.fail(limit.late()) })
+  })

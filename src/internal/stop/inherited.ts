@@ -1,27 +1,55 @@
 /**
  * What a run takes over from the run whose handler started it, if there is one, and hands on to those that its own
- * handlers start: the permits of the tree, the deadline, the soft stop. While it is alive, the handler around it holds
- * no permit. A run that is started by a handler that was given up does nothing.
+ * handlers start: the permits of the tree, the deadline, the soft stop, what has been used. It travels as Context
+ * references in the handler's fiber, so that no caller passes it along. While a run is alive, the handler around it holds
+ * no permit. A run that is started by a handler that was abandoned does nothing.
  */
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
-import type * as Scope from "effect/Scope"
-import type * as Semaphore from "effect/Semaphore"
+import * as Scope from "effect/Scope"
+import * as Semaphore from "effect/Semaphore"
+import type * as Encoder from "../../Encoder.ts"
+import type * as Executor from "../../Executor.ts"
+import * as Response from "../../Response.ts"
 import * as Settings from "../ask/options.ts"
-import * as Now from "../now.ts"
-import { Pool } from "../permits/treePermits.ts"
-import type { Found } from "../run/batchEnvironment.ts"
+import { KeyedPermits } from "../permits/keyedPermits.ts"
 import * as Cancellation from "./cancellation.ts"
 import * as Deadline from "./deadline.ts"
-import * as Limits from "./limits.ts"
-import type { Running } from "./ownedFibers.ts"
-import { Spending } from "./spending.ts"
+import { CurrentHandler, type Running } from "./ownedFibers.ts"
 import { Worker } from "./worker.ts"
 
+/** Public as `Limits.Permits`. */
+export const Permits: Context.Reference<Semaphore.Semaphore | undefined> = Context.Reference<
+  Semaphore.Semaphore | undefined
+>("heddle/Limits/Permits", { defaultValue: () => undefined })
+
+/** Public as `Limits.Deadline`. */
+export const CurrentDeadline: Context.Reference<number | undefined> = Context.Reference<number | undefined>(
+  "heddle/Limits/Deadline",
+  { defaultValue: () => undefined }
+)
+
+/** Public as `Limits.Keyed`. */
+export const Keyed: Context.Reference<KeyedPermits> = Context.Reference<KeyedPermits>("heddle/Limits/Keyed", {
+  defaultValue: () => new KeyedPermits()
+})
+
+/** The soft stop of the run whose handler this code runs in. */
+export const ParentCancellation: Context.Reference<Cancellation.Cancellation | undefined> = Context.Reference<
+  Cancellation.Cancellation | undefined
+>("heddle/internal/ParentCancellation", { defaultValue: () => undefined })
+
+/** What the run has used whose handler this code runs in. */
+export const CurrentSpending: Context.Reference<Spending | undefined> = Context.Reference<Spending | undefined>(
+  "heddle/internal/Spending",
+  { defaultValue: () => undefined }
+)
+
 export interface Ambient {
-  readonly pool: Pool
+  /** The permits of the tree. */
+  readonly permits: Semaphore.Semaphore
   readonly deadline: Deadline.Deadline | undefined
   /** There is one where anything can request it. */
   readonly cancellation: Cancellation.Cancellation | undefined
@@ -30,17 +58,16 @@ export interface Ambient {
   found: Found | undefined
 }
 
-/** Of semaphores that are the caller's. */
-const pools = new WeakMap<Semaphore.Semaphore, Pool>()
-
-/** One pool for all runs that share a semaphore, so that those who wait are seen by all. */
-const poolOf = (semaphore: Semaphore.Semaphore): Pool => {
-  if (semaphore instanceof Pool) return semaphore
-  const known = pools.get(semaphore)
-  if (known !== undefined) return known
-  const pool = new Pool(semaphore)
-  pools.set(semaphore, pool)
-  return pool
+/** What the batches of a run find among the services of its steps. */
+export interface Found {
+  /** Where it was found. */
+  readonly context: Context.Context<any>
+  readonly executor: Executor.Service
+  readonly encoder: Encoder.Service
+  /** What handlers are run with. */
+  readonly services: Context.Context<any>
+  readonly clock: Clock.Clock
+  readonly isTraced: boolean
 }
 
 /**
@@ -51,30 +78,26 @@ export const enter = <E, R>(
   settings: Settings.Settings<E, R>,
   cancel: Cancellation.Source<R> | null | undefined,
   scope: Scope.Scope
-): Effect.Effect<Ambient, never, R> => {
-  const context = Now.services<R>()
-  const holding = Context.get(context, Limits.CurrentHolding)
-  const permits = Context.get(context, Limits.Permits)
-  const pool = permits === undefined
-    ? new Pool(settings.maxConcurrency ?? Settings.widest())
-    : poolOf(permits)
-  const now = Context.get(context, Clock.Clock).currentTimeMillisUnsafe()
-  const deadline = Deadline.resolve(settings.deadline, Context.get(context, Limits.Deadline), now)
-  const parent = Context.get(context, Limits.ParentCancellation)
-  const isTooLate = holding?.until !== undefined && holding.until <= now
-  const isStoppable = (cancel ?? parent ?? deadline) !== undefined || isTooLate
-  const cancellation = isStoppable ? new Cancellation.Cancellation() : undefined
-  if (isTooLate) cancellation?.request("interrupt")
-  const around = Context.get(context, Limits.CurrentSpending)
-  const spending = new Spending(around)
-  const ambient: Ambient = { pool, deadline, cancellation, spending, found: undefined }
-  if (holding === undefined && cancellation === undefined && around === undefined) return Effect.succeed(ambient)
-  const lent = holding === undefined ? Effect.void : holding.lend(scope)
-  const watched = cancellation === undefined
-    ? Effect.void
-    : watch(cancellation, { parent, deadline, cancel: cancel ?? undefined }, scope)
-  return Effect.as(Effect.andThen(Effect.andThen(spending.enter(scope), lent), watched), ambient)
-}
+): Effect.Effect<Ambient, never, R> =>
+  Effect.contextWith((context: Context.Context<R>) => {
+    const handler = Context.get(context, CurrentHandler)
+    const now = Context.get(context, Clock.Clock).currentTimeMillisUnsafe()
+    const deadline = Deadline.resolve(settings.deadline, Context.get(context, CurrentDeadline), now)
+    const parent = Context.get(context, ParentCancellation)
+    const isTooLate = handler?.permits.until !== undefined && handler.permits.until <= now
+    const isStoppable = (cancel ?? parent ?? deadline) !== undefined || isTooLate
+    const cancellation = isStoppable ? new Cancellation.Cancellation() : undefined
+    if (isTooLate) cancellation?.request("interrupt")
+    const spending = new Spending(Context.get(context, CurrentSpending))
+    const permits = Context.get(context, Permits) ??
+      Semaphore.makeUnsafe(settings.maxConcurrency ?? Settings.widest())
+    const entered = spending.enter(scope)
+    const lent = handler === undefined ? entered : Effect.andThen(entered, handler.permits.lend(scope))
+    const watched = cancellation === undefined
+      ? lent
+      : Effect.andThen(lent, watch(cancellation, { parent, deadline, cancel: cancel ?? undefined }, scope))
+    return Effect.as(watched, { permits, deadline, cancellation, spending, found: undefined })
+  })
 
 /** What may stop a run softly. */
 interface Stops<R> {
@@ -109,14 +132,85 @@ export const listen = <R>(
   cancellation.onRequest(() => running.softly())
   if (!Effect.isEffect(cancel)) return
   new Worker(running, { kind: "cancel", id, name: "cancel", onSoftStop: "grace", once: true })
-    .start(cancel, Now.services(), (exit) => Exit.isSuccess(exit) ? cancellation.request() : undefined)
+    .start(cancel, running.services, (exit) => Exit.isSuccess(exit) ? cancellation.request() : undefined)
 }
 
 /** The services of handlers. They have until a last answer of the model has to begin. */
 export const forHandlers = <R>(services: Context.Context<R>, ambient: Ambient): Context.Context<R> => {
-  const { cancellation, deadline, pool, spending } = ambient
-  let context = Context.add(Context.add(services, Limits.Permits, pool.semaphore), Limits.CurrentSpending, spending)
-  if (deadline !== undefined) context = Context.add(context, Limits.Deadline, deadline.toolsUntil)
-  if (cancellation !== undefined) context = Context.add(context, Limits.ParentCancellation, cancellation)
+  const { cancellation, deadline, permits, spending } = ambient
+  let context = Context.add(Context.add(services, Permits, permits), CurrentSpending, spending)
+  if (deadline !== undefined) context = Context.add(context, CurrentDeadline, deadline.toolsUntil)
+  if (cancellation !== undefined) context = Context.add(context, ParentCancellation, cancellation)
   return context as Context.Context<R>
+}
+
+/** Where the usage of a run is found: that of its steps, of replies that broke and were asked for again, and of the one it is in. */
+export interface Used {
+  readonly steps: ReadonlyArray<{ readonly response: Response.Response }>
+  readonly spent: Response.Usage | null
+  readonly usage: Response.Usage | null
+}
+
+/**
+ * What a run and the runs within its handlers have used, together. A run that has ended leaves its sum to the run around
+ * it; of one that is still alive, because its handler was abandoned, what it has used by now counts.
+ */
+export class Spending {
+  private readonly around: Spending | undefined
+  /** Whether the runs directly within it are parts of one operation, which they all report. */
+  private readonly isOperation: boolean
+  private used: Used | undefined
+  private ended: Response.Usage | null = null
+  private alive: Set<Spending> | undefined
+
+  constructor(around: Spending | undefined, isOperation = false) {
+    this.around = around
+    this.isOperation = isOperation
+  }
+
+  /** From now on the usage of the run itself is read from here. */
+  of(used: Used): void {
+    this.used = used
+  }
+
+  /** What the runs within it have used. */
+  private get within(): Response.Usage | null {
+    const alive = this.alive === undefined ? [] : Array.from(this.alive, (spending) => spending.total)
+    return Response.sumUsage([this.ended, ...alive])
+  }
+
+  private get own(): Response.Usage | null {
+    return this.used === undefined ? null : Response.sumUsage(usages(this.used))
+  }
+
+  /** What it has used itself, and all runs within it, at any depth. */
+  get total(): Response.Usage | null {
+    return Response.sumUsage([this.own, this.within])
+  }
+
+  /** What the operation has used that this run is a part of, which may be itself alone. */
+  get reported(): Response.Usage | null {
+    return this.around?.isOperation === true ? this.around.total : this.total
+  }
+
+  /** Counts it in what is around it. Its sum is left there when the scope closes. */
+  enter(scope: Scope.Scope): Effect.Effect<void> {
+    const { around } = this
+    if (around === undefined) return Effect.void
+    around.alive ??= new Set()
+    around.alive.add(this)
+    return Scope.addFinalizer(scope, Effect.sync(() => around.left(this)))
+  }
+
+  private left(spending: Spending): void {
+    if (this.alive?.delete(spending) !== true) return
+    this.ended = Response.sumUsage([this.ended, spending.total])
+  }
+}
+
+/** Of a run of many steps no list of them is made. */
+function* usages({ spent, steps, usage }: Used): Generator<Response.Usage | null> {
+  for (const { response } of steps) yield response.usage
+  yield spent
+  yield usage
 }

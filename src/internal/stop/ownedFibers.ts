@@ -1,7 +1,7 @@
 /**
- * What is alive in one run: the fibers in which the code of tools and of the caller's hooks runs. When the run ends they
- * are told to stop and get one grace period; those that refuse are named and left behind, and what they yield later is
- * dropped. A fiber is taken in before any of that code has run, so that no code can end the run and live on.
+ * Who is alive in one run: the fibers in which the code of tools and of the caller's hooks runs. When the run ends they
+ * are interrupted and get one grace period; those that refuse to stop are named and abandoned, and what they yield later
+ * is dropped. A fiber is taken in before any of that code has run, so that no code can end the run and live on.
  */
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
@@ -10,14 +10,12 @@ import type * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
 import * as Latch from "effect/Latch"
 import type * as Event from "../../Event.ts"
-import { Few } from "../few.ts"
-import * as Lists from "../lists.ts"
-import type { Holding } from "../permits/heldPermits.ts"
-import { nobody, type Outsiders } from "../run/admission.ts"
-import { Helpers } from "./helpers.ts"
-import * as Limits from "./limits.ts"
+import type { HeldPermits } from "../permits/heldPermits.ts"
+import type * as Cancellation from "./cancellation.ts"
+import * as Deadline from "./deadline.ts"
 import type { Worker } from "./worker.ts"
 
+/** A fiber that the run owns, and what it is named by when it is abandoned. */
 export interface Task {
   readonly kind: Event.Abandoned["kind"]
   readonly id: string
@@ -27,26 +25,44 @@ export interface Task {
   readonly isHandler: boolean
   readonly isExclusive: boolean
   readonly fiber: Fiber.Fiber<unknown, unknown>
-  readonly owner?: Owner | undefined
+  /** Whether it is left to its end when the run stops. It may be so in one phase and not in another. */
+  readonly isBlocking?: boolean
+  /** What it holds while it is alive. A task that is to stop waits for no permit. */
+  readonly permits?: HeldPermits
+  /** The soft stop of the runs that it starts, if it is left to its end. */
+  readonly inner?: Cancellation.Cancellation | undefined
+  /** It refused to stop and is left behind. */
+  readonly abandoned?: () => void
 }
 
-/** A fiber as a task: a handler if it is that of a run. */
-export const taskOf = (
-  { id, name }: Pick<Task, "id" | "name">,
-  fiber: Task["fiber"],
-  startedAt: number,
-  run?: Pick<Task, "isExclusive">,
-  owner?: Owner
-): Task => ({
-  kind: run === undefined ? "hook" : "handler",
-  id,
-  name,
-  startedAt,
-  isHandler: run !== undefined,
-  isExclusive: run?.isExclusive === true,
-  fiber,
-  owner
-})
+/** A handler, as the runs that it starts know it. */
+export interface Handler {
+  readonly id: string
+  readonly permits: HeldPermits
+  /** The run that it is of. */
+  readonly running: Running
+}
+
+/** The handler that this code runs in. */
+export const CurrentHandler: Context.Reference<Handler | undefined> = Context.Reference<Handler | undefined>(
+  "heddle/internal/Handler",
+  { defaultValue: () => undefined }
+)
+
+/** What a run is a part of, and what is waited for beside it: an operation of a session, with its store. */
+export interface Operation {
+  /** A run of it is left: what is waited for beside it has the same grace period. */
+  readonly isLeft: (now: number) => void
+  /** A run of it that has no result of its own has left these behind. */
+  readonly left?: (abandoned: ReadonlyArray<Event.Abandoned>) => void
+  /** The request id of the run that goes on where calls of an earlier one were settled: its first turn was that one's. */
+  readonly continued?: string
+}
+
+export const CurrentOperation: Context.Reference<Operation | undefined> = Context.Reference<Operation | undefined>(
+  "heddle/internal/Operation",
+  { defaultValue: () => undefined }
+)
 
 /**
  * What a soft stop means for work that the run waits for. `grace`: it may finish within the grace period, then it is left;
@@ -62,37 +78,18 @@ export interface Waited extends Task {
   readonly leave: (since: number) => void
 }
 
-/** What has to be left when a run ends before it. */
+/** The step that a run is in, which the run ends before its handlers: see `loop`. */
 export interface Leaving {
   readonly leave: (exit: Exit.Exit<unknown, unknown>) => Effect.Effect<void>
   /** The run is asked to stop softly: the model is not heard any more, whatever the reader of the run waits for. */
   readonly hangUp: () => void
 }
 
-/** Who is told that there may be room. */
-interface Listener {
-  readonly changed: () => void
-}
-
-/** Who a task belongs to. */
-export interface Owner {
-  /** Whether it is left to its end when the run stops. It may be so in one phase and not in another. */
-  readonly isBlocking: boolean
-  /** It has until then. What it runs in turn is to be done by then. */
-  readonly isLimited: (until: number) => void
-  /** It is left to its end. What it runs in turn is to come to its end. */
-  readonly isSpared: (cause: string | undefined) => void
-  /** It has been interrupted: what no interruption reaches is to end, too. */
-  readonly hasBeenStopped: () => void
-  /** It refused to stop and is left behind. */
-  readonly isAbandoned: () => void
-}
-
 /** The interruption comes first: what ends its waiting must not let it go on. */
 const interruptTask = (task: Task, until: number): void => {
-  task.owner?.isLimited(until)
+  task.permits?.limit(until)
   task.fiber.interruptUnsafe()
-  task.owner?.hasBeenStopped()
+  task.permits?.stop()
 }
 
 /** So much earlier than a handler is given up, the runs within it have given up theirs: it would be named for them. */
@@ -100,43 +97,46 @@ const longestLead = 50
 
 export class Running {
   readonly graceMillis: number
-  /** The handler that the run is in. */
-  private readonly around: Holding | undefined
-  readonly operation: Limits.Operation | undefined
-  private readonly listeners = new Few<Listener>()
+  /** Those of the fiber that the run was started in. */
+  readonly services: Context.Context<any>
+  /** The handler that the run is in, and the operation that it is a part of. */
+  private readonly around: Handler | undefined
+  readonly operation: Operation | undefined
   /** The step that the run is in. */
   step: Leaving | undefined
-  private readonly tasks = new Few<Task>()
-  /** Those of the tasks that have had their grace period. Nobody waits for them any more. */
-  private lost: Set<Task> | undefined
-  private idle: Latch.Latch | undefined
+  /** In whose fiber the caller's observer runs, once it has taken its time. */
+  hooks: Worker | undefined
+  private readonly tasks = new Set<Task>()
+  private readonly waited = new Set<Waited>()
+  /** Those of the tasks that have had their grace period. The run does not wait for them. */
+  private readonly lost = new Set<Task>()
+  /** When a task was told to stop: its grace period began then, and it gets no other. */
+  private readonly told = new Map<Task, number>()
   /** Handlers alive, those of them that were given up, and those that are exclusive. */
   private handlers = 0
   private lostHandlers = 0
   private exclusives = 0
-  /** When a task was told to stop: its grace period began then, and it gets no other. */
-  private told: Map<Task, number> | undefined
-  /** Whether the run is left, or has come to its end. */
-  isStopping = false
-  private readonly services: Context.Context<any>
-  /** Who waits for grace periods to be over. Few runs have one that begins. */
-  private helpers: Helpers | undefined
+  /** Called when there may be room for another handler. */
+  private readonly listeners = new Set<() => void>()
+  /** Open while nothing is alive that the run waits for. Made when it first has to wait. */
+  private idle: Latch.Latch | undefined
   /** What the runs within its handlers have left behind. */
-  private within: Array<Event.Abandoned> | undefined
-  private readonly waited = new Few<Waited>()
-  /** In whose fiber the caller's observer runs, once it has taken its time. */
-  hooks: Worker | undefined
+  private within: ReadonlyArray<Event.Abandoned> = []
+  /** Grace periods of single tasks, and that of the soft stop. Made with the first one: few runs have any. */
+  private timers: Deadline.Timers | undefined
+  private softTimers: Deadline.Timers | undefined
   /** When the run was asked to stop softly, and whether the grace period that began then is over. */
   softSince: number | undefined
   private isSoftTimeUp = false
+  /** Whether the run is left, or has come to its end. */
+  isStopping = false
   /** Whether it has been left: what is still alive is stopped, and waited for all at once. */
   isLeft = false
-  private softTimer: Helpers | undefined
 
   constructor(graceMillis: number, services: Context.Context<never>) {
     this.graceMillis = graceMillis
-    this.around = Context.get(services, Limits.CurrentHolding)
-    this.operation = Context.get(services, Limits.CurrentOperation)
+    this.around = Context.get(services, CurrentHandler)
+    this.operation = Context.get(services, CurrentOperation)
     this.services = services as Context.Context<any>
   }
 
@@ -166,18 +166,13 @@ export class Running {
     // A run that is left waits for all of it at once.
     if (this.isLeft || !Number.isFinite(left)) return
     this.tellAt(work, since)
-    const helpers = this.helpers ??= new Helpers(this.services)
-    const timer = helpers.after(left, { timeUp: () => work.leave(since) })
-    if (timer !== undefined) work.fiber.addObserver(() => helpers.stop(timer))
+    this.whileAlive(work, left, () => work.leave(since))
   }
 
   /** What a soft stop has left behind by now. */
   get leftBehind(): ReadonlyArray<Event.Abandoned> {
     const now = this.now()
-    return Array.from(
-      this.lost ?? [],
-      ({ id, kind, name, startedAt }) => ({ kind, id, name, ageMillis: now - startedAt })
-    )
+    return Array.from(this.lost, (task) => named(task, now))
   }
 
   /**
@@ -195,14 +190,14 @@ export class Running {
     if (work.onSoftStop === "none" || this.isSoftTimeUp) return work.leave(since)
     const left = this.until(since) - this.now()
     // A run that is left waits for all of it at once.
-    if (this.softTimer !== undefined || this.isLeft || !Number.isFinite(left)) return
-    this.softTimer = new Helpers(this.services)
+    if (this.softTimers !== undefined || this.isLeft || !Number.isFinite(left)) return
+    this.softTimers = new Deadline.Timers(this.services)
     const timeUp = () => {
       this.isSoftTimeUp = true
       this.waited.forEach((waited) => this.hurry(waited, since))
     }
     if (left <= 0) timeUp()
-    else this.softTimer.after(left, { timeUp })
+    else this.softTimers.after(left, timeUp)
   }
 
   private now(): number {
@@ -211,22 +206,21 @@ export class Running {
 
   /** A blocking handler itself is told by nothing but the time that passes. */
   private tell(task: Task, now: number): void {
-    if (task.owner?.isBlocking === true) return this.spare(task, now)
+    if (task.isBlocking === true) return this.spare(task, now)
     this.tellAt(task, now)
     interruptTask(task, this.innerUntil(now))
   }
 
   /** When its time began. Who has been told before has had a part of it. */
   private tellAt(task: Task, since: number): number {
-    const told = this.told ??= new Map()
-    const began = Math.min(since, told.get(task) ?? since)
-    told.set(task, began)
+    const began = Math.min(since, this.told.get(task) ?? since)
+    this.told.set(task, began)
     return began
   }
 
-  /** How long somebody is waited for who was told to stop at `since`. The handler around the run may have less time. */
+  /** Until when the run waits for what was told to stop at `since`. The handler around the run may have less time. */
   until(since: number): number {
-    return Math.min(since + this.graceMillis, this.around?.until ?? Infinity)
+    return Math.min(since + this.graceMillis, this.around?.permits.until ?? Infinity)
   }
 
   private innerUntil(since: number): number {
@@ -234,10 +228,10 @@ export class Running {
   }
 
   remove(task: Task): void {
-    this.told?.delete(task)
+    this.told.delete(task)
     if (!this.tasks.delete(task)) return
     this.waited.delete(task as Waited)
-    if (this.lost?.delete(task) === true && task.isHandler) this.lostHandlers--
+    if (this.lost.delete(task) && task.isHandler) this.lostHandlers--
     if (this.isIdle) this.idle?.openUnsafe()
     if (!task.isHandler) return
     this.handlers--
@@ -246,15 +240,15 @@ export class Running {
   }
 
   private notify(): void {
-    this.listeners.forEach((listener) => listener.changed())
+    this.listeners.forEach((listener) => listener())
   }
 
   /** A task may finish. Its grace period began at `since` all the same. */
   spare(task: Task, since: number, cause?: string): void {
     if (!this.tasks.has(task)) return
     this.tellAt(task, since)
-    task.owner?.isLimited(this.innerUntil(since))
-    task.owner?.isSpared(cause)
+    task.permits?.limit(this.innerUntil(since))
+    task.inner?.request(cause === undefined ? "interrupt" : Deadline.isCause(cause) ? "deadline" : "cancel", cause)
   }
 
   /** Tells a task to stop. It has its grace period for that, which began at `since`; then it is given up. */
@@ -266,14 +260,16 @@ export class Running {
     const left = Math.max(0, this.graceMillis - (since - began))
     // A run that stops waits for all of them at once.
     if (this.isStopping) return
-    const helpers = this.helpers ??= new Helpers(this.services)
-    const timer = helpers.after(left, {
-      timeUp: () => {
-        onGivenUp()
-        this.giveUp(task)
-      }
+    this.whileAlive(task, left, () => {
+      onGivenUp()
+      this.giveUp(task)
     })
-    if (timer !== undefined) task.fiber.addObserver(() => helpers.stop(timer))
+  }
+
+  private whileAlive(task: Task, millis: number, timeUp: () => void): void {
+    this.timers ??= new Deadline.Timers(this.services)
+    const timer = this.timers.after(millis, timeUp)
+    task.fiber.addObserver(() => timer.stop())
   }
 
   /** A task is not waited for any more: its grace period began at `since` and is over. */
@@ -290,30 +286,24 @@ export class Running {
 
   /** A task that refused to stop for a whole grace period. The end of the run does not give it another. */
   private lose(task: Task): void {
-    const lost = this.lost ??= new Set()
-    if (!this.tasks.has(task) || lost.has(task)) return
-    lost.add(task)
+    if (!this.tasks.has(task) || this.lost.has(task)) return
+    this.lost.add(task)
     if (task.isHandler) this.lostHandlers++
   }
 
   /** Whether nothing is alive that is to be waited for. */
   private get isIdle(): boolean {
-    return this.tasks.size === (this.lost?.size ?? 0)
+    return this.tasks.size === this.lost.size
   }
 
-  /** Tells `listener` of each handler that has ended or was given up. */
-  listen(listener: Listener): void {
+  /** Calls `listener` after each handler that has ended or was given up. The returned function takes it back. */
+  onRoom(listener: () => void): () => void {
     this.listeners.add(listener)
+    return () => this.listeners.delete(listener)
   }
 
-  /** Tells it no more. */
-  unlisten(listener: Listener): void {
-    this.listeners.delete(listener)
-  }
-
-  /** Handlers other than the `holding` ones of a queue, of which `isExclusive` may be one. */
-  outsiders(holding: number, isExclusive: boolean): Outsiders {
-    if (this.handlers === holding && this.lostHandlers === 0 && this.exclusives === (isExclusive ? 1 : 0)) return nobody
+  /** Handlers other than the `holding` ones of a batch, of which `isExclusive` may be one. */
+  outsiders(holding: number, isExclusive: boolean) {
     return {
       alive: this.handlers - holding,
       occupying: this.handlers - this.lostHandlers - holding,
@@ -334,7 +324,7 @@ export class Running {
     this.hooks?.close()
     this.operation?.isLeft(this.now())
     const left = this.step === undefined ? this.stopping() : Effect.andThen(this.step.leave(exit), this.stop)
-    return this.softTimer === undefined ? left : Effect.andThen(left, this.softTimer.close())
+    return this.softTimers === undefined ? left : Effect.andThen(left, this.softTimers.close)
   }
 
   /** Stops every task and waits for them, within the grace period. What is still alive then is given up. */
@@ -345,26 +335,25 @@ export class Running {
   /** As `stop`, which begins now. */
   stopping(): Effect.Effect<ReadonlyArray<Event.Abandoned>> {
     this.isStopping = true
-    const closed = this.helpers?.close() ?? Effect.void
     const stopped = this.tasks.size === 0
-      ? this.withThoseWithin(Lists.none)
+      ? Effect.sync(() => this.within)
       : Clock.currentTimeMillis.pipe(
         Effect.flatMap((now) => this.stopAt(now)),
-        Effect.flatMap((abandoned) => this.withThoseWithin(abandoned))
+        Effect.map((abandoned) => [...abandoned, ...this.within])
       )
-    return closed === Effect.void ? stopped : Effect.tap(stopped, closed)
-  }
-
-  private withThoseWithin(abandoned: ReadonlyArray<Event.Abandoned>): Effect.Effect<ReadonlyArray<Event.Abandoned>> {
-    if (this.within === undefined) return abandoned.length === 0 ? nobodyLeft : Effect.succeed(abandoned)
-    return Effect.succeed([...abandoned, ...this.within])
+    return this.timers === undefined ? stopped : Effect.tap(stopped, this.timers.close)
   }
 
   /** A run within the handler of a call has left something behind. Each run around it names it, by the calls that lead there. */
-  leftWithin(id: string, abandoned: ReadonlyArray<Event.Abandoned>): void {
+  private leftWithin(id: string, abandoned: ReadonlyArray<Event.Abandoned>): void {
+    if (abandoned.length === 0) return
     const named = abandoned.map((entry) => ({ ...entry, path: [id, ...(entry.path ?? [entry.id])] }))
-    this.within = this.within === undefined ? named : this.within.concat(named)
-    this.around?.left(named)
+    this.within = [...this.within, ...named]
+    this.leaveTo(named)
+  }
+
+  private leaveTo(abandoned: ReadonlyArray<Event.Abandoned>): void {
+    this.around?.running.leftWithin(this.around.id, abandoned)
   }
 
   private stopAt(now: number): Effect.Effect<ReadonlyArray<Event.Abandoned>> {
@@ -372,7 +361,7 @@ export class Running {
     const own = Fiber.getCurrent()
     this.waited.forEach((work) => work.fiber === own ? this.remove(work) : undefined)
     this.tasks.forEach((task) => this.tell(task, now))
-    const ends = Array.from(this.told ?? [], ([task, since]) => ({ task, at: this.until(since) }))
+    const ends = Array.from(this.told, ([task, since]) => ({ task, at: this.until(since) }))
     for (const { at, task } of ends) if (at <= now) this.lose(task)
     const waited = this.isIdle ? Effect.void : this.outwait(ends.sort((one, other) => one.at - other.at))
     return Effect.andThen(waited, Effect.suspend(() => this.abandon()))
@@ -395,33 +384,38 @@ export class Running {
     )
   }
 
-  /** Blocking handlers have had their time, too: they are told to stop as well, and given one turn to do so. */
+  /** Blocking handlers have had their time, too: they are interrupted as well, and given one turn to stop. */
   private abandon(): Effect.Effect<ReadonlyArray<Event.Abandoned>> {
-    if (this.tasks.size === 0) return nobodyLeft
+    if (this.tasks.size === 0) return Effect.succeed([])
     this.tasks.forEach((task) => interruptTask(task, -Infinity))
     return Effect.yieldNow.pipe(
       Effect.andThen(Clock.currentTimeMillis),
       Effect.map((now) => {
-        const abandoned = Array.from(
-          this.tasks.all,
-          ({ id, kind, name, startedAt }) => ({ kind, id, name, ageMillis: now - startedAt })
-        )
-        this.tasks.forEach((task) => task.owner?.isAbandoned())
+        const abandoned = Array.from(this.tasks, (task) => named(task, now))
+        this.tasks.forEach((task) => {
+          task.abandoned?.()
+          task.permits?.release()
+        })
         this.tasks.clear()
-        this.told = undefined
-        this.lost = undefined
-        this.around?.left(abandoned)
+        this.told.clear()
+        this.lost.clear()
+        this.leaveTo(abandoned)
         this.operation?.left?.(abandoned)
         return abandoned
       }),
       Effect.tap((abandoned) => abandoned.length === 0 ? Effect.void : report(abandoned)),
-      // Who has been given up is named: nobody else knows of them any more.
+      // What has been abandoned is named here or nowhere.
       Effect.uninterruptible
     )
   }
 }
 
-const nobodyLeft = Effect.succeed<ReadonlyArray<Event.Abandoned>>(Lists.none)
+const named = ({ id, kind, name, startedAt }: Task, now: number): Event.Abandoned => ({
+  kind,
+  id,
+  name,
+  ageMillis: now - startedAt
+})
 
 const report = (abandoned: ReadonlyArray<Event.Abandoned>): Effect.Effect<void> => {
   const what = abandoned.every(({ kind }) => kind === "handler") ? "tool handlers" : "tool handlers or hooks"

@@ -1,8 +1,8 @@
 /**
  * Code of the caller's that a run waits for: its hooks, its store, its adapter, the effect that cancels it. It runs in a
  * fiber that the run owns, one piece of work after another, so that a fiber's own state lasts from one piece to the next,
- * and the reader waits beside it. A reader that is interrupted leaves at once; the work is then stopped with the run, has
- * the run's grace period to end, and is named and left behind if it does not.
+ * while the reader waits in its own fiber. A reader that is interrupted leaves at once; the work is then stopped with the
+ * run, has the run's grace period to end, and is named and abandoned if it does not.
  *
  * The fiber is resumed where it waits, by a call: work that needs no time takes no turn of the scheduler.
  */
@@ -11,8 +11,7 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import type * as Fiber from "effect/Fiber"
 import type * as Event from "../../Event.ts"
-import * as Now from "../now.ts"
-import type { OnSoftStop, Owner, Running, Waited } from "./ownedFibers.ts"
+import type { OnSoftStop, Running, Waited } from "./ownedFibers.ts"
 
 /** What a piece of work is named by when it is left behind, and what a soft stop means for it. */
 export interface Manner {
@@ -35,14 +34,13 @@ const nothing = (): void => {}
 
 type Settle = (exit: Exit.Exit<any, any>) => void
 
-export class Worker implements Waited, Owner {
+export class Worker implements Waited {
   readonly kind: Event.Abandoned["kind"]
   readonly id: string
   name: string
   startedAt = 0
   readonly isHandler = false
   readonly isExclusive = false
-  readonly isBlocking = false
   private readonly identity: Identity
   /** That of its latest work. */
   private manner: Manner
@@ -54,7 +52,7 @@ export class Worker implements Waited, Owner {
   private wake: (() => void) | undefined
   private isAttended = false
   private gone: (() => void) | undefined
-  /** It was left behind: nobody may wait for it any more. */
+  /** It was abandoned. What would wait for it goes on with `otherwise`. */
   private isLeft = false
   /** What is waited for comes to this when it is left. */
   private otherwise: Exit.Exit<any, any> = Exit.void
@@ -77,10 +75,6 @@ export class Worker implements Waited, Owner {
     return this.current !== undefined && this.current.pollUnsafe() === undefined
   }
 
-  get owner(): Owner {
-    return this
-  }
-
   /** Whether it is at work. */
   get isBusy(): boolean {
     return this.settle !== undefined
@@ -97,17 +91,19 @@ export class Worker implements Waited, Owner {
     otherwise: Exit.Exit<A, E>,
     manner: Manner = this.identity
   ): Effect.Effect<A, E, R> {
-    if (Now.isDone(work)) return work
-    return Effect.callback<A, E, R>((resume) => {
-      if (this.isLeft) return resume(otherwise)
-      this.name = manner.name
-      this.manner = manner
-      this.otherwise = otherwise
-      this.start(work, Now.services(), resume)
-    })
+    if (Exit.isExit(work)) return work
+    return Effect.contextWith((context: Context.Context<R>) =>
+      Effect.callback<A, E>((resume) => {
+        if (this.isLeft) return resume(otherwise)
+        this.name = manner.name
+        this.manner = manner
+        this.otherwise = otherwise
+        this.start(work, context, resume)
+      })
+    )
   }
 
-  /** Begins the work, which may be done by then, with the services of whoever waits for it. */
+  /** Begins the work, which may be done by then, with the services of the fiber that waits for it. */
   start<A, E>(
     work: Effect.Effect<A, E, any>,
     context: Context.Context<any>,
@@ -127,7 +123,7 @@ export class Worker implements Waited, Owner {
     this.context = context
     const fiber = Effect.runForkWith(context)(
       Effect.withFiber((fiber) => {
-        // It may do so before whoever started it goes on.
+        // It may do so before `runForkWith` returns.
         this.current = fiber
         return this.next()
       }),
@@ -178,7 +174,7 @@ export class Worker implements Waited, Owner {
     this.wake = wake
   })
 
-  /** The run has been told of the end before whoever waits goes on: nothing of it is alive by then. */
+  /** The run learns of the end before the waiting fiber goes on: nothing of the work is alive by then. */
   private settled(exit: Exit.Exit<unknown, unknown>): void {
     const { settle } = this
     this.settle = undefined
@@ -209,7 +205,7 @@ export class Worker implements Waited, Owner {
   private leaveBehind(since: number): void {
     if (this.onSoftStop === "none") return this.running.spare(this, since)
     this.running.leave(this, since)
-    this.isAbandoned()
+    this.abandoned()
   }
 
   /** Does its only work, which is to end something, and has one grace period for it. */
@@ -236,11 +232,7 @@ export class Worker implements Waited, Owner {
     this.running.closes(this)
   }
 
-  isLimited(): void {}
-  isSpared(): void {}
-  hasBeenStopped(): void {}
-
-  isAbandoned(): void {
+  abandoned(): void {
     if (this.isLeft) return
     this.isLeft = true
     if (this.settle !== undefined) this.identity.onLeft?.()

@@ -11,8 +11,7 @@ import * as Fiber from "effect/Fiber"
 import * as Scope from "effect/Scope"
 import * as Semaphore from "effect/Semaphore"
 import { Simulation } from "heddle/testing"
-import { Holding, type Keyed } from "../../src/internal/permits/heldPermits.ts"
-import { Pool } from "../../src/internal/permits/treePermits.ts"
+import { HeldPermits } from "../../src/internal/permits/heldPermits.ts"
 import { valueOf } from "../support/seen.ts"
 
 /** A tree with so many permits, and what counts how many of them are free. */
@@ -24,7 +23,7 @@ const tree = (permits: number) => {
     yield* semaphore.release(count)
     return count
   })
-  return { semaphore, pool: new Pool(semaphore), free }
+  return { semaphore, free }
 }
 
 const play = <A>(scenario: (services: Context.Context<any>) => Effect.Effect<A>) =>
@@ -43,13 +42,13 @@ describe("holding: permits of a handler", () => {
     Effect.gen(function*() {
       const counts = yield* play((services) =>
         Effect.gen(function*() {
-          const { free, pool } = tree(2)
-          const holding = new Holding(pool, undefined, services)
+          const { free, semaphore } = tree(2)
+          const holding = new HeldPermits(semaphore, undefined, services)
           const before = yield* free
-          yield* holding.take(Effect.void)
+          yield* holding.take
           const during = yield* free
-          yield* holding.giveBack()
-          yield* holding.giveBack()
+          yield* holding.giveBack
+          yield* holding.giveBack
           holding.release()
           return [before, during, yield* free]
         })
@@ -61,19 +60,19 @@ describe("holding: permits of a handler", () => {
     Effect.gen(function*() {
       const order = yield* play((services) =>
         Effect.gen(function*() {
-          const { pool } = tree(1)
+          const { semaphore } = tree(1)
           const order: Array<string> = []
-          const first = new Holding(pool, undefined, services)
-          yield* first.take(Effect.void)
+          const first = new HeldPermits(semaphore, undefined, services)
+          yield* first.take
           const take = (name: string) =>
             Effect.gen(function*() {
-              const holding = new Holding(pool, undefined, services)
-              yield* holding.take(Effect.void)
+              const holding = new HeldPermits(semaphore, undefined, services)
+              yield* holding.take
               order.push(name)
-              yield* holding.giveBack()
+              yield* holding.giveBack
             })
           const waiting = yield* Effect.forkChild(take("waits"), { startImmediately: true })
-          yield* first.giveBack()
+          yield* first.giveBack
           yield* take("comes later")
           yield* Fiber.join(waiting)
           return order
@@ -86,24 +85,24 @@ describe("holding: permits of a handler", () => {
     Effect.gen(function*() {
       const log = yield* play((services) =>
         Effect.gen(function*() {
-          const { pool, semaphore } = tree(1)
+          const { semaphore } = tree(1)
           const log: Array<string> = []
-          const keyed: Keyed = Effect.acquireRelease(
+          const keyed: Effect.Effect<void, never, Scope.Scope> = Effect.acquireRelease(
             Effect.sync(() => void log.push("+key")),
             () => Effect.sync(() => void log.push("-key"))
           )
           yield* semaphore.take(1)
-          const holding = new Holding(pool, keyed, services)
-          const taking = yield* Effect.forkChild(holding.take(Effect.void), { startImmediately: true })
+          const holding = new HeldPermits(semaphore, keyed, services)
+          const taking = yield* Effect.forkChild(holding.take, { startImmediately: true })
           log.push("waits for the tree")
           yield* Fiber.interrupt(taking)
           holding.release()
           yield* Effect.yieldNow
           yield* semaphore.release(1)
-          const again = new Holding(pool, keyed, services)
-          yield* again.take(Effect.void)
+          const again = new HeldPermits(semaphore, keyed, services)
+          yield* again.take
           log.push("works")
-          yield* again.giveBack()
+          yield* again.giveBack
           return [...log, yield* semaphore.takeIfAvailable(1)]
         })
       )
@@ -116,9 +115,9 @@ describe("holding: lending", () => {
     Effect.gen(function*() {
       const times = yield* play((services) =>
         Effect.gen(function*() {
-          const { free, pool, semaphore } = tree(1)
-          const holding = new Holding(pool, undefined, services)
-          yield* holding.take(Effect.void)
+          const { free, semaphore } = tree(1)
+          const holding = new HeldPermits(semaphore, undefined, services)
+          yield* holding.take
           const run = yield* open
           yield* holding.lend(run)
           assert.strictEqual(yield* free, 1)
@@ -140,9 +139,9 @@ describe("holding: lending", () => {
     Effect.gen(function*() {
       const counts = yield* play((services) =>
         Effect.gen(function*() {
-          const { free, pool } = tree(1)
-          const holding = new Holding(pool, undefined, services)
-          yield* holding.take(Effect.void)
+          const { free, semaphore } = tree(1)
+          const holding = new HeldPermits(semaphore, undefined, services)
+          yield* holding.take
           const [one, two] = [yield* open, yield* open]
           const counts = [yield* free]
           yield* holding.lend(one)
@@ -152,7 +151,7 @@ describe("holding: lending", () => {
           counts.push(yield* free)
           yield* close(two)
           counts.push(yield* free)
-          yield* holding.giveBack()
+          yield* holding.giveBack
           return [...counts, yield* free]
         })
       )
@@ -163,9 +162,9 @@ describe("holding: lending", () => {
     Effect.gen(function*() {
       const counts = yield* play((services) =>
         Effect.gen(function*() {
-          const { free, pool, semaphore } = tree(1)
-          const holding = new Holding(pool, undefined, services)
-          yield* holding.take(Effect.void)
+          const { free, semaphore } = tree(1)
+          const holding = new HeldPermits(semaphore, undefined, services)
+          yield* holding.take
           const [one, two] = [yield* open, yield* open]
           yield* holding.lend(one)
           yield* semaphore.take(1)
@@ -189,9 +188,9 @@ describe("holding: lending", () => {
       for (const isEarly of [true, false]) {
         const left = yield* play((services) =>
           Effect.gen(function*() {
-            const { free, pool, semaphore } = tree(1)
-            const holding = new Holding(pool, undefined, services)
-            yield* holding.take(Effect.void)
+            const { free, semaphore } = tree(1)
+            const holding = new HeldPermits(semaphore, undefined, services)
+            yield* holding.take
             const run = yield* open
             yield* holding.lend(run)
             yield* semaphore.take(1)
@@ -212,9 +211,9 @@ describe("holding: lending", () => {
     Effect.gen(function*() {
       const count = yield* play((services) =>
         Effect.gen(function*() {
-          const { free, pool } = tree(1)
-          const holding = new Holding(pool, undefined, services)
-          yield* holding.take(Effect.void)
+          const { free, semaphore } = tree(1)
+          const holding = new HeldPermits(semaphore, undefined, services)
+          yield* holding.take
           const run = yield* open
           yield* holding.lend(run)
           holding.release()
