@@ -1,22 +1,22 @@
 /**
- * `Session.Store` in a SQL database, over any `SqlClient` of Effect: the journals outlive the process, and any number of
+ * `Session.Store` in a SQL database, over any `SqlClient` of Effect. The journals outlive the process, and any number of
  * processes may write to one database.
  *
  * **Details**
  *
- * Two tables, made by a migration when the layer is built: the version of each journal, and its records. An append is one
- * transaction that moves the version from the expected one, which only one writer can, and inserts the new records by
- * their place. It finds the version by its key and reads no record, however many there are.
+ * Two tables, created by a migration when the layer is built: the version of each journal, and its records. An append is
+ * one transaction that moves the version on from the expected one, which only one writer can, and inserts the records. It
+ * reads the version by its key and no record, so that its cost does not depend on the length of the journal.
  *
- * The SQL is common to SQLite and Postgres (`RETURNING`, `ON CONFLICT`), and of the client nothing is used that one of
- * them lacks: provide `PgClient.layer` of `@effect/sql-pg` where the examples have `SqliteClient.layer`. The tests run on
- * SQLite. A Postgres server has not been run: the suite for stores was passed by hand through `@effect/sql-pg` 4.0.5 on
- * PGlite, which is Postgres with a single connection, so writers that race there are shown by its manual only.
+ * The SQL is common to SQLite and Postgres (`RETURNING`, `ON CONFLICT`): for Postgres, provide `PgClient.layer` of
+ * `@effect/sql-pg` where the examples have `SqliteClient.layer`. The tests run on SQLite. On Postgres the suite for stores
+ * passed by hand, through `@effect/sql-pg` 4.0.5 on PGlite, which has a single connection; two writers that race on a
+ * Postgres server have not been tested.
  *
  * **Gotchas**
  *
- * An append inside a transaction of yours is kept if that is. What is journaled within it is therefore not there yet for
- * others, nor after a crash.
+ * An append inside a transaction of yours is committed with it. Until then other connections do not see the records, and
+ * a crash loses them.
  *
  * @since 0.1.0
  */
@@ -40,7 +40,7 @@ const tables = Effect.gen(function*() {
   )`
 })
 
-/** The client as it is without what a user has it do to names. */
+/** The client without the transformations of names that the application may have set. */
 const client = Effect.map(SqlClient.SqlClient, (sql) => sql.withoutTransforms())
 
 const migrate = Migrator.make({})({
@@ -48,10 +48,10 @@ const migrate = Migrator.make({})({
   table: "heddle_migrations"
 }).pipe(Effect.provideServiceEffect(SqlClient.SqlClient, client))
 
-/** Databases keep no text that is not well-formed, or has a zero in it. JSON writes both in letters that they do keep. */
+/** The id as a key. Databases refuse text with a zero or a lone surrogate; JSON escapes both. */
 const keyOf = (id: string): string => JSON.stringify(id).slice(1, -1)
 
-/** Far below the number of parameters that a statement may have. */
+/** Three parameters a row, far below the number that a statement may have. */
 const rowsPerInsert = 500
 
 interface Versioned {
@@ -67,7 +67,7 @@ type Operation = Records.StoreError["operation"]
 const unavailable = (operation: Operation, id: string) => (cause: SqlError.SqlError) =>
   new Records.StoreError({ reason: "unavailable", operation, id, cause })
 
-/** The texts of a page, up to the first gap: what is read behind it would stand in another record's place. */
+/** The texts of a page, if its versions have no gap: the records behind one would be read at another version. */
 const inPlace = (id: string, after: number, rows: ReadonlyArray<Row>) => {
   const gap = rows.findIndex(({ version }, index) => version !== after + index + 1)
   return gap < 0 ? Effect.succeed(rows.map(({ record }) => record)) : Effect.fail(
@@ -104,12 +104,12 @@ const appending =
       return version
     }).pipe(sql.withTransaction)
 
-/** Where a stricter isolation is the default, losing would be an error of the database and not a conflict. */
+/** Under a stricter isolation of Postgres the writer that loses would fail with a database error, not with a conflict. */
 const isolation = (sql: SqlClient.SqlClient): string | undefined =>
   sql.onDialectOrElse({ pg: () => "BEGIN ISOLATION LEVEL READ COMMITTED", orElse: () => undefined })
 
 /**
- * The store over the client in the context. The tables must be there: {@link layer} makes them.
+ * The store over the client in the context. The tables must exist: {@link layer} creates them.
  *
  * @category constructors
  * @since 0.1.0
@@ -142,7 +142,7 @@ export const make: Effect.Effect<Records.Service, never, SqlClient.SqlClient> = 
 })
 
 /**
- * The store over any client, with its tables.
+ * The store over any client, with its tables. Fails where they cannot be created.
  *
  * @category layers
  * @since 0.1.0
@@ -151,7 +151,7 @@ export const layer: Layer.Layer<Records.Store, Migrator.MigrationError | SqlErro
   .effect(Records.Store, Effect.andThen(migrate, make))
 
 /**
- * The store in a SQLite file, over Node's own SQLite (22.13 or later).
+ * The store in a SQLite file, over the SQLite of Node 22.13 or later. Fails where the file cannot be opened.
  *
  * **Example** (A session that the next process goes on with)
  *

@@ -1,19 +1,19 @@
 /**
- * A `SqlClient` over the SQLite that is part of Node, 22.13 or later: no package, no server, one file. What was committed
- * is there after a killed process and after a power failure; any number of processes may use the file, one writing at a
- * time.
+ * A `SqlClient` over the SQLite that is part of Node, 22.13 or later: no package, no server, one file. A committed
+ * transaction survives a killed process and a power failure. Any number of processes may use the file; one of them writes
+ * at a time.
  *
  * **Details**
  *
  * - The file is in write-ahead mode: readers and the writer do not wait for each other. Keep the file on a local disk.
- * - A transaction takes the write lock when it begins, so that none fails halfway because of another.
- * - Statements run on the calling thread. Waiting for the lock of somebody else does not: it leaves the thread free, and
- *   two clients of one process on one file get along.
+ * - A transaction takes the write lock when it begins, so that it does not fail halfway because of another one.
+ * - Statements run on the calling thread and block it. Waiting for a lock that another connection holds does not block the
+ *   thread, so that one process may have two clients of one file.
  *
  * **Gotchas**
  *
- * - An integer beyond `Number.MAX_SAFE_INTEGER` is an error, unless `SqlClient.SafeIntegers` asks for `bigint`.
- * - Before Node 22.16, `values` gives one value of columns that have the same name, and `raw` of a query gives no rows.
+ * - Reading an integer beyond `Number.MAX_SAFE_INTEGER` is an error, unless `SqlClient.SafeIntegers` asks for `bigint`.
+ * - Before Node 22.16, `values` has one value for columns with the same name, and `raw` of a query has no rows.
  *
  * @since 0.1.0
  */
@@ -40,16 +40,16 @@ import * as NodeSqlite from "./internal/nodeSqlite.ts"
  * @since 0.1.0
  */
 export interface Options {
-  /** The file, made if there is none, or `:memory:`. Its folder must exist. */
+  /** The path of the database file, which is created if it does not exist, in a folder that does; or `:memory:`. */
   readonly filename: string
   /**
-   * When a commit is on the disk. `full` (the default): before it is acknowledged. `normal`: a power failure may take the
-   * last commits back, a killed process may not; several times faster.
+   * When a commit is on the disk. `"full"`, the default: before it succeeds. `"normal"`: a power failure may undo the last
+   * commits, a killed process cannot; commits are several times faster.
    */
   readonly synchronous?: "full" | "normal"
-  /** How long a statement waits for a lock that somebody else has: 5 seconds. */
+  /** How long a statement waits for a lock that another connection holds before it fails. 5 seconds by default. */
   readonly busyTimeout?: Duration.Input
-  /** How many prepared statements are kept: 200. */
+  /** How many prepared statements are kept, those that were used last. 200 by default. */
   readonly preparedStatements?: number
 }
 
@@ -57,7 +57,7 @@ type Values = ReadonlyArray<unknown>
 type Rows = ReadonlyArray<object>
 type Transform = Parameters<SqlConnection.Connection["execute"]>[2]
 
-/** SQLITE_BUSY, and the same while another process recovers the log. That of a stale snapshot does not pass by waiting. */
+/** SQLITE_BUSY and SQLITE_BUSY_RECOVERY. SQLITE_BUSY_SNAPSHOT is not among them: waiting does not end it. */
 const passing = new Set([5, 261])
 
 const codeOf = (cause: unknown): number | undefined => {
@@ -67,7 +67,7 @@ const codeOf = (cause: unknown): number | undefined => {
 
 const failed = (operation: string) => (cause: unknown): SqlError => {
   const errno = codeOf(cause)
-  // Effect knows SQLite's codes by the name that other drivers give them.
+  // Effect reads SQLite's code from `errno`, as other drivers call it.
   const known = errno === undefined ? cause : Object.assign(cause as Error, { errno })
   const message = cause instanceof Error ? cause.message : "the statement failed"
   return new SqlError({ reason: classifySqliteError(known, { message, operation }) })
@@ -77,8 +77,8 @@ const isPassing = (error: SqlError): boolean => passing.has(codeOf(error.reason.
 
 /** The prepared statements that were used last. */
 const preparing = (database: NodeSqlite.Database, capacity: number) => {
-  const kept = new Map<string, NodeSqlite.Prepared>()
-  return (sql: string): NodeSqlite.Prepared => {
+  const kept = new Map<string, NodeSqlite.Statement>()
+  return (sql: string): NodeSqlite.Statement => {
     const statement = kept.get(sql) ?? database.prepare(sql)
     kept.delete(sql)
     kept.set(sql, statement)
@@ -90,21 +90,21 @@ const preparing = (database: NodeSqlite.Database, capacity: number) => {
   }
 }
 
-const rowsOf = (statement: NodeSqlite.Prepared, parameters: Values, bigInts: boolean): Rows => {
+const rowsOf = (statement: NodeSqlite.Statement, parameters: Values, bigInts: boolean): Rows => {
   statement.setReadBigInts(bigInts)
   statement.setReturnArrays?.(false)
-  // Asking for rows also runs what has none, and unlike `run` makes no number of the last row's id, which may be too big.
+  // `all` also runs statements without rows. `run` would return the id of the last row, which may be too big for a number.
   return statement.all(...parameters)
 }
 
-const valuesOf = (statement: NodeSqlite.Prepared, parameters: Values, bigInts: boolean) => {
+const valuesOf = (statement: NodeSqlite.Statement, parameters: Values, bigInts: boolean) => {
   if (statement.setReturnArrays === undefined) return rowsOf(statement, parameters, bigInts).map(Object.values)
   statement.setReadBigInts(bigInts)
   statement.setReturnArrays(true)
   return statement.all(...parameters) as ReadonlyArray<ReadonlyArray<unknown>>
 }
 
-const rawOf = (statement: NodeSqlite.Prepared, parameters: Values, bigInts: boolean): unknown => {
+const rawOf = (statement: NodeSqlite.Statement, parameters: Values, bigInts: boolean): unknown => {
   if ((statement.columns?.().length ?? 0) > 0) return rowsOf(statement, parameters, bigInts)
   statement.setReadBigInts(true)
   return statement.run(...parameters)
@@ -122,7 +122,7 @@ const takeFrom = (rows: Iterator<object>): Rows => {
   return batch
 }
 
-/** Rows as they are asked for. The statement is nobody else's, for others may run while it is halfway. */
+/** Rows as they are pulled. The statement is prepared for this stream alone, since others may run while it is halfway. */
 const streamOf = (database: NodeSqlite.Database, sql: string, parameters: Values, transform: Transform) =>
   Stream.unwrap(Effect.gen(function*() {
     const bigInts = yield* SqlClient.SafeIntegers
@@ -148,6 +148,7 @@ const streamOf = (database: NodeSqlite.Database, sql: string, parameters: Values
     )
   }))
 
+/** Retries a statement while another connection holds the lock. */
 const waiting = (busyTimeout: Duration.Input) => {
   const schedule = Schedule.spaced("2 millis").pipe(Schedule.jittered, Schedule.upTo({ duration: busyTimeout }))
   return <A>(attempt: Effect.Effect<A, SqlError>): Effect.Effect<A, SqlError> =>
@@ -158,8 +159,8 @@ const connect = (database: NodeSqlite.Database, options: Options): SqlConnection
   const prepared = preparing(database, options.preparedStatements ?? 200)
   const patiently = waiting(options.busyTimeout ?? "5 seconds")
   const run = <A>(
-    read: (statement: NodeSqlite.Prepared, parameters: Values, bigInts: boolean) => A,
-    prepare: (sql: string) => NodeSqlite.Prepared = prepared
+    read: (statement: NodeSqlite.Statement, parameters: Values, bigInts: boolean) => A,
+    prepare: (sql: string) => NodeSqlite.Statement = prepared
   ) =>
   (sql: string, parameters: Values): Effect.Effect<A, SqlError> =>
     patiently(Effect.withFiber((fiber) =>
@@ -191,6 +192,7 @@ const open = (filename: string) =>
       Effect.sync(() => database.close())
   )
 
+/** Whether a transaction is open. Node before 22.16 does not say; a second `BEGIN` fails then. */
 const isTransaction = (database: NodeSqlite.Database): boolean => {
   if (database.isTransaction !== undefined) return database.isTransaction
   try {
@@ -203,7 +205,8 @@ const isTransaction = (database: NodeSqlite.Database): boolean => {
 }
 
 /**
- * Opens a database until the scope ends.
+ * The client of a database, which is closed with the scope. Fails with a `ConnectionError` where there is no
+ * `node:sqlite`, or the file cannot be opened.
  *
  * @category constructors
  * @since 0.1.0
@@ -233,7 +236,7 @@ export const make = (
   })
 
 /**
- * The client as a layer. It fails with a `ConnectionError` where there is no `node:sqlite`, or the file cannot be opened.
+ * The client as a layer. Fails like {@link make}.
  *
  * **Example** (Asking for a sum)
  *

@@ -97,7 +97,7 @@ describe("two processes", () => {
         const wins = [0, 0]
         for (let round = 0; round < rounds; round++) {
           const answers = writers.map((writer) => writer.until(() => true))
-          // Each is told first as often as the other.
+          // Each starts first as often as the other.
           for (const index of round % 2 === 0 ? [0, 1] : [1, 0]) {
             writers[index]!.tell({ _tag: "Append", version: round, text: `${round} by ${index}` })
           }

@@ -193,7 +193,7 @@ describe("a client of the user's", () => {
 })
 
 describe("ids", () => {
-  it.effect("that are no well-formed text are told apart", () =>
+  it.effect("that are no well-formed text are kept apart", () =>
     Effect.gen(function*() {
       const store = yield* Session.Store
       const ids = ["\ud800", "\ud801", "a\u0000b", "a\u0000c", "\\ud800", "\"", "\\\"", ""]

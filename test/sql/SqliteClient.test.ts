@@ -1,6 +1,6 @@
 /**
- * The client over Node's SQLite: rows, values, raw results and streams, transactions, waiting for somebody else's lock,
- * big integers, and what it says where it cannot work.
+ * The client over Node's SQLite: rows, values, raw results and streams, transactions, waiting for the lock of
+ * another connection, big integers, and its error where it cannot work.
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
@@ -27,7 +27,7 @@ const things = Effect.gen(function*() {
   return sql
 })
 
-/** Somebody else, who takes the write lock of a file and keeps it until told otherwise. */
+/** Another connection, which takes the write lock of a file and keeps it until the scope closes. */
 const holding = (filename: string) =>
   Effect.acquireRelease(
     Effect.sync(() => {
@@ -54,7 +54,7 @@ describe("SqliteClient", () => {
       assert.deepStrictEqual(yield* sql`INSERT INTO things (name) VALUES (${"c"})`, [])
     })))
 
-  it.effect("an error names what went wrong and is told apart", () =>
+  it.effect("an error names what went wrong and has a reason", () =>
     memory(Effect.gen(function*() {
       const sql = yield* things
       yield* sql`INSERT INTO things (name) VALUES ('a')`
@@ -146,7 +146,7 @@ describe("a file", () => {
       assert.deepStrictEqual(yield* open({ filename, synchronous: "normal" })(modes), [[["wal"]], [[1]]])
     }))
 
-  it.live("that somebody else writes to is waited for, and others go on meanwhile", () =>
+  it.live("that another connection writes to is waited for, and other fibers go on meanwhile", () =>
     Effect.gen(function*() {
       const filename = yield* temporaryFile
       yield* open({ filename })((sql) =>
@@ -211,7 +211,7 @@ describe("a Node that is too old", () => {
         )
     )
 
-  it.effect("is told which one it takes", () =>
+  it.effect("fails with an error that names the one it takes", () =>
     Effect.gen(function*() {
       const building: Effect.Effect<unknown, SqlError> = Effect.scoped(
         Layer.build(SqliteClient.layer({ filename: ":memory:" }))

@@ -1,12 +1,12 @@
 /**
- * Node's own SQLite as far as it is used here. It is looked up when it is needed, so that where it does not exist an
- * error can say so, and a program that only imports the module still starts.
+ * The part of `node:sqlite` that the client uses. It is looked up at run time, so that on a Node without it connecting
+ * fails with an error that says so, and a program that only imports the module still starts.
  */
 import * as Effect from "effect/Effect"
 import { ConnectionError, SqlError } from "effect/sql/SqlError"
 
-/** A prepared statement. What is optional came after Node 22.13. */
-export interface Prepared {
+/** A prepared statement. The optional methods came after Node 22.13. */
+export interface Statement {
   readonly all: (...parameters: ReadonlyArray<unknown>) => ReadonlyArray<object>
   readonly run: (...parameters: ReadonlyArray<unknown>) => object
   readonly iterate: (...parameters: ReadonlyArray<unknown>) => IterableIterator<object>
@@ -15,11 +15,11 @@ export interface Prepared {
   readonly columns?: () => ReadonlyArray<unknown>
 }
 
-/** An open database. */
+/** An open database. `isTransaction` came with Node 22.16. */
 export interface Database {
   readonly close: () => void
   readonly exec: (sql: string) => void
-  readonly prepare: (sql: string) => Prepared
+  readonly prepare: (sql: string) => Statement
   readonly isTransaction?: boolean
 }
 
@@ -40,7 +40,7 @@ const find = (process: Process | undefined): Effect.Effect<NodeSqlite, SqlError>
   return Effect.fail(new SqlError({ reason: new ConnectionError({ cause: undefined, message, operation: "connect" }) }))
 }
 
-/** Node's SQLite, or an error that says which Node it takes. */
+/** `node:sqlite`, or an error that names the Node that has it. */
 export const load: Effect.Effect<NodeSqlite, SqlError> = Effect.suspend(() =>
   find((globalThis as { readonly process?: Process }).process)
 )

@@ -1,6 +1,6 @@
 /**
- * A process that writes to a store file as it is told: once at a version, or on and on until it is killed. It says what
- * it is about to do before it does it, and what was acknowledged.
+ * A process that writes to a store file on request: once at a version, or on and on until it is killed. It says what
+ * it is about to do before it does it, and which appends succeeded.
  */
 import * as Effect from "effect/Effect"
 import * as ManagedRuntime from "effect/ManagedRuntime"

@@ -2,7 +2,7 @@
  * What a writing process and the test that orders it about agree on.
  */
 
-/** What the process is told. */
+/** What the process is asked to do. */
 export type Order =
   | { readonly _tag: "Append"; readonly version: number; readonly text: string }
   | { readonly _tag: "GoOn"; readonly sizes: ReadonlyArray<number> }
