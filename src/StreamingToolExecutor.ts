@@ -17,12 +17,12 @@ import * as Plan from "./internal/decide/plan.ts"
 import * as Fold from "./internal/fold/state.ts"
 import * as Updates from "./internal/fold/updates.ts"
 import type { Batch } from "./internal/run/batch.ts"
+import * as Open from "./internal/run/open.ts"
 import type * as Cancellation from "./internal/stop/cancellation.ts"
 import type * as Limits from "./Limits.ts"
 import type * as Message from "./Message.ts"
 import * as Policy from "./Policy.ts"
 import type * as Tool from "./Tool.ts"
-import * as ToolRunner from "./ToolRunner.ts"
 
 /**
  * How calls are run.
@@ -221,7 +221,7 @@ export const make = <R = never>(
       Policy.falai,
       Settings.mintRequestId(yield* Effect.context<never>())
     )
-    const { ambient, batch } = yield* ToolRunner.openScoped<never, R>(Infinity, settings, { cancel: signal }, scope)
+    const { ambient, batch } = yield* Open.scoped<never, R>(Infinity, settings, { cancel: signal }, scope)
     batch.begin()
     return new Executor(batch, settings, () => ambient.cancellation?.isRequested === true)
   })

@@ -4,27 +4,20 @@
  *
  * @since 0.1.0
  */
+import type * as Arr from "effect/Array"
 import * as Cause from "effect/Cause"
-import * as Clock from "effect/Clock"
-import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
-import * as Exit from "effect/Exit"
 import * as Pull from "effect/Pull"
-import * as Scope from "effect/Scope"
+import type * as Scope from "effect/Scope"
 import type * as Stream from "effect/Stream"
-import * as Encoder from "./Encoder.ts"
 import type * as Event from "./Event.ts"
-import * as Executor from "./Executor.ts"
 import * as Settings from "./internal/ask/options.ts"
 import * as Plan from "./internal/decide/plan.ts"
 import type * as Declared from "./internal/declare/tool.ts"
 import * as ToolOptions from "./internal/declare/toolOptions.ts"
 import * as Fold from "./internal/fold/state.ts"
 import * as Pulled from "./internal/loop/scopedPull.ts"
-import { Batch } from "./internal/run/batch.ts"
-import * as Ambient from "./internal/stop/inherited.ts"
-import { Running } from "./internal/stop/ownedFibers.ts"
-import * as Telemetry from "./internal/telemetry.ts"
+import * as Open from "./internal/run/open.ts"
 import type * as Message from "./Message.ts"
 import * as Policy from "./Policy.ts"
 import type * as Tool from "./Tool.ts"
@@ -99,123 +92,51 @@ type Call = Omit<Message.ToolCall, "arguments" | "metadata"> & {
 
 type ServicesOf<Tools extends ReadonlyArray<Tool.Any>> = Tool.Services<Tools[number]>
 
-/**
- * A batch of calls inside a run: what a step opens for its turn. `calls` is how many are expected at most, `Infinity`
- * when nobody knows. Its handlers belong to `running`; whoever opens it has to close it.
- *
- * @category running
- * @since 0.1.0
- */
-export const open = <E, R>(
-  context: Context.Context<R>,
-  calls: number,
-  settings: Settings.Settings<E, R>,
-  stepIndex: number,
-  running: Running,
-  ambient: Ambient.Ambient
-): Batch<E> =>
-  new Batch<E>({
-    found: find(context, ambient),
-    settings,
-    bound: settings.maxConcurrency ?? Settings.defaultBound(calls),
-    stepIndex,
-    running,
-    ambient
+/** A run of calls: its events, and what refused to stop, once they have ended. */
+interface Begun<E> {
+  readonly policy: Policy.Policy
+  readonly pull: Pull.Pull<Arr.NonEmptyReadonlyArray<Event.Event>, E>
+  readonly stopped: Effect.Effect<ReadonlyArray<Event.Abandoned>>
+}
+
+/** A run that calls a tool which does not exist, under `unknownTool: "failTurn"`. */
+const failing = (error: Plan.EngineError, policy: Policy.Policy): Begun<never> => {
+  let isOut = false
+  const pull = Effect.suspend(() => {
+    if (isOut) return Cause.done()
+    isOut = true
+    return Effect.succeed([{ _tag: "Error", error } as const] as const)
   })
-
-/** What a batch needs of the services of a step. It is looked up once for all steps that have the same. */
-const find = <R>(context: Context.Context<R>, ambient: Ambient.Ambient): Ambient.Found => {
-  if (ambient.found?.context === context) return ambient.found
-  return ambient.found = {
-    context,
-    executor: Context.get(context, Executor.Executor),
-    encoder: Context.get(context, Encoder.Encoder),
-    services: Ambient.forHandlers(context, ambient),
-    clock: Context.get(context, Clock.Clock),
-    isTraced: Telemetry.isTraced(context)
-  }
+  return { policy, pull, stopped: Effect.succeed([]) }
 }
 
-/**
- * A batch that is closed with the scope, of a run that ends with it.
- *
- * @category running
- * @since 0.1.0
- */
-export const openScoped = <E, R>(
-  calls: number,
-  settings: Settings.Settings<E, R>,
-  options: { readonly stepIndex?: number; readonly cancel?: Settings.RunnerOptions<E, R>["cancel"] | undefined },
-  scope: Scope.Scope
-): Effect.Effect<Opened<E>, never, R> =>
-  Effect.contextWith((context: Context.Context<R>) => {
-    const running = new Running(settings.graceMillis, context as Context.Context<never>)
-    return Effect.flatMap(Ambient.enter(settings, options.cancel, scope), (ambient) => {
-      const batch = open<E, R>(context, calls, settings, options.stepIndex ?? 0, running, ambient)
-      const leaving = Effect.suspend(() => {
-        const closed = batch.close()
-        return Effect.andThen(running.end(Exit.void), closed)
-      })
-      return Effect.map(Scope.addFinalizer(scope, leaving), () => {
-        Ambient.listen(running, ambient, options.cancel, settings.requestId)
-        return { ambient, batch, running }
-      })
-    })
-  }).pipe(
-    // A batch listens and waits from the start: nothing can come between that and the scope that ends it.
-    Effect.uninterruptible
-  )
-
-/**
- * A batch and the run that it is of.
- *
- * @category models
- * @since 0.1.0
- */
-export interface Opened<E> {
-  readonly ambient: Ambient.Ambient
-  readonly batch: Batch<E>
-  readonly running: Running
-}
-
-interface Prepared<E, R> {
-  readonly settings: Settings.Settings<E, R>
-  readonly tools: ToolOptions.Toolbox
-  readonly calls: ReadonlyArray<Message.ToolCall>
-  readonly unknown: Plan.EngineError | undefined
-}
-
-const toCall = (call: Call): Message.ToolCall => ({
+const normalised = (call: Call): Message.ToolCall => ({
   ...call,
   arguments: call.arguments ?? {},
   metadata: call.metadata ?? {}
 })
 
-const prepare = <E, R>(
-  calls: ReadonlyArray<Call>,
+/** Begins a run whose handlers are stopped when the scope closes. `order` goes before the policy. */
+const begin = <E, R>(
+  calls: ReadonlyArray<Message.ToolCall>,
   tools: ReadonlyArray<Tool.Any>,
-  options: Options<E, R, any>
-): Effect.Effect<Prepared<E, R>> =>
-  Effect.contextWith((context: Context.Context<never>) => {
-    const defaults = Context.get(context, Policy.Defaults)
-    const resolved = Settings.resolve(options, defaults, Policy.standard, Settings.mintRequestId(context))
-    const settings = { ...resolved, approved: new Set(options.approved) }
-    const byName = ToolOptions.toolbox(defaults.tools ?? [], tools)
-    const normalised = calls.map(toCall)
-    const unknown = Plan.failing(normalised, byName, settings.policy)
-    return Effect.succeed({ settings, tools: byName, calls: normalised, unknown })
-  })
-
-/** The batch of a run of its own, whose handlers are stopped when the scope closes. */
-const openAlone = <E, R>(
-  { calls, settings, tools }: Prepared<E, R>,
   options: Options<E, R, any>,
-  scope: Scope.Scope
-): Effect.Effect<Opened<E>, never, R> =>
-  Effect.map(openScoped<E, R>(calls.length, settings, options, scope), (opened) => {
-    opened.batch.add(calls.map((call, index) => Plan.planned(index, call, tools, settings.policy)))
-    opened.batch.seal()
-    return opened
+  scope: Scope.Scope,
+  order?: Pick<Policy.Policy, "resultOrder" | "toolEvents">
+): Effect.Effect<Begun<E>, never, R> =>
+  Effect.gen(function*() {
+    const defaults = yield* Policy.Defaults
+    const requestId = Settings.mintRequestId(yield* Effect.context<never>())
+    const resolved = Settings.resolve(options, defaults, Policy.standard, requestId)
+    const policy = { ...resolved.policy, ...order }
+    const settings = { ...resolved, policy, approved: new Set(options.approved) }
+    const byName = ToolOptions.toolbox(defaults.tools ?? [], tools)
+    const unknown = Plan.failing(calls, byName, policy)
+    if (unknown !== undefined) return failing(unknown, policy)
+    const { batch, running } = yield* Open.scoped<E, R>(calls.length, settings, options, scope)
+    batch.add(calls.map((call, index) => Plan.planned(index, call, byName, policy)))
+    batch.seal()
+    return { policy, pull: batch.pull, stopped: running.stop }
   })
 
 /**
@@ -251,27 +172,11 @@ export const stream = <const Tools extends ReadonlyArray<Tool.Any>, E = never, R
   options: Options<E, R, Tool.Failure<Tools[number]>> = {}
 ): Stream.Stream<Event.Event, E | Tool.Fatal<Tools[number]>, R | ServicesOf<Tools>> =>
   Pulled.stream((scope) =>
-    Effect.gen(function*() {
-      const prepared = yield* prepare(calls, tools, options)
-      if (prepared.unknown !== undefined) return single({ _tag: "Error", error: prepared.unknown })
-      const { batch } = yield* openAlone(prepared, options, scope)
-      return { next: () => batch.pull }
-    })
+    Effect.map(begin<E, R>(calls.map(normalised), tools, options, scope), ({ pull }) => ({ next: () => pull }))
   )
 
-const single = (event: Event.Event): Pulled.Source<Event.Event, never, never> => {
-  let isOut = false
-  return {
-    next: () => {
-      if (isOut) return Cause.done()
-      isOut = true
-      return Effect.succeed([event] as const)
-    }
-  }
-}
-
 /**
- * Runs a batch and awaits its answers, in call order. It drives the same batch as {@link stream}.
+ * Runs a batch and awaits its answers, in call order: the fold of {@link stream}.
  *
  * **Example** (Two calls at once)
  *
@@ -303,22 +208,43 @@ export const run = <const Tools extends ReadonlyArray<Tool.Any>, E = never, R = 
 ): Effect.Effect<Result, Plan.EngineError | E | Tool.Fatal<Tools[number]>, R | ServicesOf<Tools>> =>
   Effect.scopedWith((scope) =>
     Effect.gen(function*() {
-      const prepared = yield* prepare(calls, tools, options)
-      if (prepared.unknown !== undefined) return yield* prepared.unknown
-      const { batch, running } = yield* openAlone(prepared, options, scope)
-      yield* drain(batch.pull)
-      const abandoned = yield* running.stop
-      const { halt, suspensions } = batch
-      const contextUpdate = Fold.mergeUpdates(batch.answers.map((answer) => answer.contextUpdate))
-      return {
-        messages: batch.answers.map((answer) => answer.message),
-        ...(halt === undefined ? {} : { halt }),
-        ...(contextUpdate === undefined ? {} : { contextUpdate }),
-        ...(suspensions.length === 0 ? {} : { suspensions }),
-        ...(abandoned.length === 0 ? {} : { abandoned })
-      }
+      const asked = calls.map(normalised)
+      const { policy, pull, stopped } = yield* begin<E, R>(asked, tools, options, scope, orderOf(asked))
+      const answers = new Fold.ToolAnswers()
+      let error: unknown
+      const read = Effect.map(pull, (events) => {
+        for (const event of events) {
+          if (event._tag === "Error") error = event.error
+          else answers.add(event)
+        }
+      })
+      yield* Pull.catchDone(Effect.forever(read, { disableYield: true }), () => Effect.void)
+      if (error instanceof Plan.EngineError) return yield* error
+      return result(asked, answers, policy, yield* stopped)
     })
   )
 
-const drain = <E>(pull: Pull.Pull<unknown, E>): Effect.Effect<void, E> =>
-  Pull.catchDone(Effect.forever(pull, { disableYield: true }), () => Effect.void)
+/** Nobody sees the order of these events: they come as they happen, but that two calls of one id are told apart by it. */
+const orderOf = (calls: ReadonlyArray<Message.ToolCall>): Pick<Policy.Policy, "resultOrder" | "toolEvents"> => {
+  const isUnique = new Set(calls.map(({ id }) => id)).size === calls.length
+  return { resultOrder: isUnique ? "completion" : "request", toolEvents: "live" }
+}
+
+const result = (
+  calls: ReadonlyArray<Message.ToolCall>,
+  answers: Fold.ToolAnswers,
+  { haltPrecedence }: Policy.Policy,
+  abandoned: ReadonlyArray<Event.Abandoned>
+): Result => {
+  const ids = calls.map(({ id }) => id)
+  const halt = answers.deciding(ids, haltPrecedence)
+  const contextUpdate = answers.contextUpdate(ids)
+  const suspensions = answers.open(calls)
+  return {
+    messages: answers.inOrder(ids),
+    ...(halt === undefined ? {} : { halt }),
+    ...(contextUpdate === undefined ? {} : { contextUpdate }),
+    ...(suspensions.length === 0 ? {} : { suspensions }),
+    ...(abandoned.length === 0 ? {} : { abandoned })
+  }
+}

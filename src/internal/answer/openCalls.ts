@@ -20,10 +20,20 @@ export const suspension = (
   toolCall: Message.ToolCall,
   tool: Tool.Any | undefined,
   now: number
-): Event.Suspension =>
-  tool?.answerWithin === undefined
-    ? { id: toolCall.id, kind, toolCall }
-    : { id: toolCall.id, kind, toolCall, expiresAt: now + Duration.toMillis(tool.answerWithin) }
+): Event.Suspension => {
+  const within = tool?.answerWithin
+  return waiting(kind, toolCall, within === undefined ? undefined : now + Duration.toMillis(within))
+}
+
+/** A call that waits for an approval, or for the caller to run it, until a time (in milliseconds since the epoch). */
+export const waiting = (
+  kind: "approval" | "manual",
+  toolCall: Message.ToolCall,
+  expiresAt: number | undefined
+): Event.Suspension => {
+  const { id } = toolCall
+  return expiresAt === undefined ? { id, kind, toolCall } : { id, kind, toolCall, expiresAt }
+}
 
 /** The event of a call that waits for an approval. */
 const approvalRequested = ({ expiresAt, toolCall }: Event.Suspension): Event.Event => ({

@@ -151,7 +151,9 @@ const foldWhole = (state: State, event: Event.Event): void => {
       state.finishReason = "error"
       return
     case "ToolExecutionCompleted":
-      return state.tools.updated(event)
+    case "ToolApprovalRequested":
+      state.tools.add(event)
+      return
     case "ToolResultEncoded":
       return event.settled === true ? foldSettlement(state, event) : foldTail(state, event)
     case "AskUserRequested":
@@ -199,7 +201,7 @@ export const foldOpening = (state: State): boolean => {
 }
 
 const foldTail = (state: State, event: OpenCalls.Tail): void => {
-  state.tools.ended(event)
+  state.tools.add(event)
   if (state.thread === undefined || !isOpening(state)) return
   state.thread = Log.answering(state.thread, OpenCalls.messageOf(event))
 }
@@ -311,14 +313,16 @@ interface Updated extends OfCall {
 type Asked = Event.Of<"AskUserRequested">
 
 /**
- * What the tool events of a turn say: the answers to its calls, the halts some of them are, the questions that are open,
- * and what handlers add to the context. They come in the order of completion and are given in the order of the calls.
+ * What the tool events of a turn say: the answers to its calls, the halts some of them are, the calls that wait, and what
+ * handlers add to the context. They come in the order of completion and are given in the order of the calls.
  */
 export class ToolAnswers {
   private readonly answers: Array<Answered> = []
   private readonly updates: Array<Updated> = []
   /** The open questions by their calls, each with the position of its answer. */
   private readonly questions = new Map<string, { readonly asked: Asked; readonly position: number }>()
+  /** When the calls that wait for an approval are denied, if they are. */
+  private readonly approvals = new Map<string, number | undefined>()
 
   get isEmpty(): boolean {
     return this.answers.length === 0 && this.updates.length === 0
@@ -329,14 +333,28 @@ export class ToolAnswers {
     copied.answers.push(...this.answers)
     copied.updates.push(...this.updates)
     for (const [id, question] of this.questions) copied.questions.set(id, question)
+    for (const [id, expiresAt] of this.approvals) copied.approvals.set(id, expiresAt)
     return copied
   }
 
-  updated({ contextUpdate: update, id }: Event.Of<"ToolExecutionCompleted">): void {
-    if (update !== undefined) this.updates.push({ id, update })
+  add(event: Event.Event): void {
+    switch (event._tag) {
+      case "ToolExecutionCompleted": {
+        const { contextUpdate: update, id } = event
+        if (update !== undefined) this.updates.push({ id, update })
+        return
+      }
+      case "ToolApprovalRequested":
+        this.approvals.set(event.toolCallId, event.expiresAt)
+        return
+      case "ToolResultEncoded":
+      case "AskUserRequested":
+      case "ToolHalt":
+        return this.ended(event)
+    }
   }
 
-  ended(event: OpenCalls.Tail): void {
+  private ended(event: OpenCalls.Tail): void {
     const id = OpenCalls.callOf(event)
     if (event._tag === "AskUserRequested") this.questions.set(id, { asked: event, position: this.answers.length })
     this.answers.push({ id, message: OpenCalls.messageOf(event), halt: OpenCalls.haltOf(event) })
@@ -356,11 +374,12 @@ export class ToolAnswers {
     return inCallOrder(ids, this.answers).map(({ message }) => message)
   }
 
-  /** Those of the calls whose questions are open, as they wait. */
+  /** Those of the calls that wait for an answer or an approval. */
   open(calls: ReadonlyArray<Message.ToolCall>): ReadonlyArray<Event.Suspension> {
     return calls.flatMap((call) => {
       const question = this.questions.get(call.id)
-      return question === undefined ? [] : [OpenCalls.question(call, question.asked)]
+      if (question !== undefined) return [OpenCalls.question(call, question.asked)]
+      return this.approvals.has(call.id) ? [OpenCalls.waiting("approval", call, this.approvals.get(call.id))] : []
     })
   }
 

@@ -16,7 +16,6 @@ import type * as Event from "../../Event.ts"
 import type * as Message from "../../Message.ts"
 import * as Response from "../../Response.ts"
 import type * as Thread from "../../Thread.ts"
-import * as ToolRunner from "../../ToolRunner.ts"
 import * as Request from "../ask/request.ts"
 import * as Plan from "../decide/plan.ts"
 import { type Events, isNonEmpty } from "../fold/events.ts"
@@ -26,6 +25,7 @@ import { type Ending, type Listener, Reply } from "../hear/replyReader.ts"
 import * as Lists from "../lists.ts"
 import * as Now from "../now.ts"
 import type { Batch } from "../run/batch.ts"
+import * as Open from "../run/open.ts"
 import * as Cancellation from "../stop/cancellation.ts"
 import type { Leaving } from "../stop/ownedFibers.ts"
 import { Worker } from "../stop/worker.ts"
@@ -256,7 +256,7 @@ class StepRun<E, R> implements Source<E, R>, Listener<E, R>, Leaving {
   /** The batch is known to the step before anything can come between. */
   openBatch(calls: number): Batch<E> {
     const { ambient, running, settings } = this.run
-    const batch = ToolRunner.open<E, R>(Now.services(), calls, settings, this.stepIndex, running, ambient)
+    const batch = Open.open<E, R>(Now.services(), calls, settings, this.stepIndex, running, ambient)
     if (this.batch !== undefined) this.earlier = [...this.earlier, this.batch]
     this.batch = batch
     return batch
