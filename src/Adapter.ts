@@ -111,7 +111,18 @@ export class AdapterError extends Schema.TaggedError<AdapterError>("heddle/Adapt
 }
 
 /**
- * The service that reaches a model.
+ * An adapter.
+ *
+ * @category services
+ * @since 0.1.0
+ */
+export interface Service {
+  /** Sends the request and emits the reply, as {@link Adapter} describes. Nothing is sent before the first pull. */
+  readonly stream: (request: Request) => Stream.Stream<Event.AdapterEvent, AdapterError>
+}
+
+/**
+ * The service that reaches a model. It has no default: provide one with a layer.
  *
  * **Details**
  *
@@ -125,9 +136,7 @@ export class AdapterError extends Schema.TaggedError<AdapterError>("heddle/Adapt
  * @category services
  * @since 0.1.0
  */
-export class Adapter extends Context.Service<Adapter, {
-  readonly stream: (request: Request) => Stream.Stream<Event.AdapterEvent, AdapterError>
-}>()("heddle/Adapter") {}
+export class Adapter extends Context.Service<Adapter, Service>()("heddle/Adapter") {}
 
 /**
  * A layer from an adapter.
@@ -156,7 +165,7 @@ export class Adapter extends Context.Service<Adapter, {
  * @category layers
  * @since 0.1.0
  */
-export const layer = (adapter: Adapter["Service"]): Layer.Layer<Adapter> => Layer.succeed(Adapter, adapter)
+export const layer = (service: Service): Layer.Layer<Adapter> => Layer.succeed(Adapter, service)
 
 /**
  * Whether a reply asks for tools, and what else it says.

@@ -132,7 +132,7 @@ const sourceOf = <E, R>(
   return ChatRun.make({
     thread,
     run: isTwoPass ? withoutFormat(run) : run,
-    maxTurns: Settings.positiveInteger("max_turns", maxTurns ?? usual),
+    maxTurns: Settings.positiveInteger("maxTurns", maxTurns ?? usual),
     haltWhen,
     firstStep: 0,
     isClosedByAnswer: !isTwoPass && policy.onMaxTurns === "finalize",

@@ -7,6 +7,7 @@
 import * as Context from "effect/Context"
 import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
 import * as Schema from "effect/Schema"
 import type * as Tool from "./Tool.ts"
 
@@ -203,18 +204,7 @@ export interface Defaults {
 }
 
 /**
- * The defaults of an application, as a Context reference: provide them once at the edge.
- *
- * **Example** (Two turns at most, wherever nothing else is said)
- *
- * ```ts import.meta.vitest
- * import { Policy } from "heddle"
- * import * as Layer from "effect/Layer"
- *
- * const layer = Layer.succeed(Policy.Defaults, { maxTurns: 2 })
- *
- * Layer.isLayer(layer) // => true
- * ```
+ * The defaults of an application, as a Context reference: empty without a {@link layer}.
  *
  * @category references
  * @since 0.1.0
@@ -222,3 +212,30 @@ export interface Defaults {
 export const Defaults: Context.Reference<Defaults> = Context.Reference<Defaults>("heddle/Policy/Defaults", {
   defaultValue: () => ({})
 })
+
+/**
+ * Provides the defaults of an application, once at its edge. They replace those of a layer around it as a whole.
+ *
+ * **Example** (Two turns at most, wherever nothing else is said)
+ *
+ * ```ts import.meta.vitest
+ * import { Chat, Policy, Tool } from "heddle"
+ * import { Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+ *
+ * const ping = Tool.make("ping", { parameters: {}, handler: () => Effect.succeed("pong") })
+ * const again = [Script.toolCall("c0", "ping"), Script.finish("tool_calls")]
+ * const program = Chat.run("go", { tools: [ping] }).pipe(
+ *   Effect.provide(Policy.layer({ maxTurns: 2 })),
+ *   Effect.provide(Script.layer([again, again, again]))
+ * )
+ * const result = await Effect.runPromise(program)
+ *
+ * result.outcome // => { _tag: "MaxTurns", maxTurns: 2 }
+ * ```
+ *
+ * @category layers
+ * @since 0.1.0
+ */
+export const layer = (defaults: Defaults): Layer.Layer<never> => Layer.succeed(Defaults, defaults)

@@ -105,7 +105,7 @@ describe("Chat: the loop", () => {
           const { cause } = exit as Exit.Failure<unknown, unknown>
           assert.strictEqual(
             (Cause.squash(cause) as Error).message,
-            `max_turns must be a positive integer; got: ${shown}`
+            `maxTurns must be a positive integer; got: ${shown}`
           )
         }
         assert.strictEqual(yield* model.opens, 0)

@@ -61,7 +61,9 @@ const defaultToolTimeout = 30_000
 export const defaultGrace = 5_000
 
 const show = (value: unknown): string =>
-  typeof value === "function" ? `a function of ${value.length} arguments` : JSON.stringify(Json.toJson(value))
+  typeof value === "function"
+    ? `a function of ${value.length} ${value.length === 1 ? "argument" : "arguments"}`
+    : JSON.stringify(Json.toJson(value))
 
 export const positiveInteger = (name: string, value: unknown): number => {
   if (typeof value === "number" && Number.isInteger(value) && value > 0) return value
@@ -99,10 +101,10 @@ const onToolError = <E, R>(value: unknown): Declared.OnToolError<E, R> => {
   if (value === null || value === undefined) return "continue"
   if (value === "continue" || value === "halt") return value
   if (typeof value !== "function") {
-    throw new TypeError(`onToolError must be "continue", "halt" or a function (tool_call, error); got: ${show(value)}`)
+    throw new TypeError(`onToolError must be "continue", "halt" or a function (call, error); got: ${show(value)}`)
   }
   if (value.length === 2 || value.length === 0) return value as Declared.OnToolError<E, R>
-  throw new TypeError(`onToolError must be a function (tool_call, error) of arity 2; got: ${show(value)}`)
+  throw new TypeError(`onToolError must take (call, error); got: ${show(value)}`)
 }
 
 const usable = (policy: Policy.Policy): Policy.Policy => {

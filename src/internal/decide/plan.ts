@@ -89,7 +89,7 @@ export class EngineError extends Schema.TaggedError<EngineError>("heddle/Step/En
   metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))
 }) {
   override get message(): string {
-    return this.detail ?? `engine error: ${this.reason}`
+    return this.detail ?? `the run cannot be driven: ${this.reason}`
   }
 }
 
@@ -104,9 +104,10 @@ export const failing = (
     tools.get(call.name) === undefined && ToolOptions.help(call, tools) === undefined
   )
   if (unknown === undefined) return undefined
+  const names = Array.from(tools.keys()).join(", ")
   return new EngineError({
     reason: "unknown_tool",
-    detail: `tool ${unknown.name} not in engine.tools`,
+    detail: `the model called "${unknown.name}", which is none of the run's tools${names === "" ? "" : ` (${names})`}`,
     metadata: { toolName: unknown.name }
   })
 }

@@ -67,7 +67,7 @@ const checkApproval = (name: string, { approval, manual }: Readonly<Record<strin
     refuse(name, "approval must be true, false or a function (args, call)")
   }
   if (manual === true && approval !== false) {
-    refuse(name, "a call is either manual or waits for approval: whoever runs a manual call decides about it")
+    refuse(name, "a tool is either manual or waits for approval: who runs a manual call decides about it")
   }
 }
 
