@@ -15,7 +15,6 @@ import * as ToolCalls from "../hear/toolCalls.ts"
 import * as Json from "../json.ts"
 import * as Payload from "./payload.ts"
 import * as Log from "./sharedMessages.ts"
-import { TextBuffer } from "./textBuffer.ts"
 
 declare const opaque: unique symbol
 
@@ -27,9 +26,9 @@ export interface Opaque {
 /** What the fold knows. The fields above `policy` belong to the step in progress. */
 export interface State extends Opaque {
   thread: Thread.Thread | undefined
-  /** What the model has said and thought, if it has. */
-  text: TextBuffer | undefined
-  reasoning: TextBuffer | undefined
+  /** What the model has said, if it has said anything. */
+  text: string | undefined
+  reasoning: string
   calls: ToolCalls.EventCalls
   message: Message.Message | null
   finishReason: Response.FinishReason | null
@@ -51,7 +50,7 @@ export interface State extends Opaque {
 /** The fields of a step that begins. */
 const fresh = (thread: Thread.Thread | undefined) => ({
   text: undefined,
-  reasoning: undefined,
+  reasoning: "",
   calls: new ToolCalls.EventCalls(thread === undefined ? undefined : Log.length(thread)),
   message: null,
   finishReason: null,
@@ -85,16 +84,13 @@ const isDelta = (event: unknown): boolean =>
 
 /** The state after some events, in order: the given one where they change nothing, and otherwise a copy. */
 export const applied = (state: State, events: ReadonlyArray<Event.Event>): State => {
-  const next = { ...state, text: state.text?.copy(), reasoning: state.reasoning?.copy() }
+  const next = { ...state }
   if (!events.every(isDelta)) {
     next.steps = state.steps.slice()
     next.calls = state.calls.copy()
     next.tools = state.tools.copy()
   }
-  if (!apply(next, events)) return state
-  next.text?.settle()
-  next.reasoning?.settle()
-  return next
+  return apply(next, events) ? next : state
 }
 
 /** Folds events into a state in place, for its one owner. Returns whether anything changed. */
@@ -113,13 +109,11 @@ const fold = (state: State, event: Event.Event): boolean => {
   switch (event._tag) {
     case "TextDelta":
       if (!Payload.saysText(event)) return false
-      state.text ??= new TextBuffer()
-      state.text.add(event.delta)
+      state.text = (state.text ?? "") + event.delta
       return true
     case "ReasoningDelta":
       if (!Payload.saysText(event)) return false
-      state.reasoning ??= new TextBuffer()
-      state.reasoning.add(event.delta)
+      state.reasoning += event.delta
       return true
     case "ToolCallDelta":
       return Payload.isFragment(event) && state.calls.delta(event.id, event.argumentsDelta)
@@ -137,7 +131,7 @@ const fold = (state: State, event: Event.Event): boolean => {
 const foldWhole = (state: State, event: Event.Event): void => {
   switch (event._tag) {
     case "TextCompleted":
-      state.text = new TextBuffer(event.text)
+      state.text = event.text
       return
     case "ToolCallCompleted":
       return state.calls.completed(event)
@@ -241,8 +235,8 @@ export const toResponse = (state: State): Response.Response => {
     id: state.responseId,
     requestId: state.requestId,
     model: state.model,
-    outputText: state.text?.toString() ?? null,
-    reasoning: state.reasoning?.toString() ?? "",
+    outputText: state.text ?? null,
+    reasoning: state.reasoning,
     toolCalls,
     message: state.message,
     finishReason: effectiveFinish(state, toolCalls),
@@ -256,7 +250,7 @@ export const toResponse = (state: State): Response.Response => {
 
 /** Whether the model has said, thought, called or failed anything in the step in progress. */
 export const hasPartial = (state: State): boolean =>
-  state.text !== undefined || state.reasoning?.isEmpty === false || !state.calls.isEmpty ||
+  state.text !== undefined || state.reasoning !== "" || !state.calls.isEmpty ||
   state.message !== null || state.error !== undefined
 
 /** Whether the runtime has tools to run after a response. */
