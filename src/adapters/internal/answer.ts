@@ -19,7 +19,6 @@ import * as Message from "../../Message.ts"
 import type * as Response from "../../Response.ts"
 import * as Errors from "./errors.ts"
 import * as Sse from "./sse.ts"
-import * as Watchdog from "./watchdog.ts"
 import * as Wire from "./wire.ts"
 
 /** Reads the events of one answer. Its marks are looked at after every read. */
@@ -50,8 +49,6 @@ type Chunk = Arr.NonEmptyReadonlyArray<Event.AdapterEvent>
 
 type Bytes = Pull.Pull<Arr.NonEmptyReadonlyArray<Uint8Array>, unknown>
 
-type Patience = Watchdog.Limit<Events, never>
-
 /** How long the body's end is waited for after the last event: its cost may follow, and the connection be kept. */
 const afterLast = Duration.seconds(1)
 /** After the word for the end, a server that keeps the connection open is not waited for as long as before it. */
@@ -66,26 +63,24 @@ class Answer {
   private length = 0
   private hasEnded = false
   private failure: Adapter.AdapterError | undefined
-  private readonly untilFirst: Patience
-  private readonly untilNext: Patience
-  private readonly untilFinished: Patience
-  private readonly untilClosed: Patience
 
   constructor(origin: Errors.Origin, reader: Reader, limits: Limits) {
     this.origin = origin
     this.reader = reader
     this.limits = limits
     this.parser = new Sse.Parser(limits.maxEventLength, reader.documents)
-    this.untilFirst = this.patienceOf(limits.firstChunkTimeout)
-    this.untilNext = this.patienceOf(limits.idleTimeout)
-    this.untilFinished = this.patienceOf(Duration.min(afterFinish, limits.idleTimeout))
-    this.untilClosed = this.patienceOf(afterLast)
   }
 
-  pull(reads: Watchdog.Watchdog<Events, never>): Pull.Pull<Chunk, Adapter.AdapterError> {
+  /** The events, read by read. What is late is given up. */
+  pull(bytes: Bytes): Pull.Pull<Chunk, Adapter.AdapterError> {
+    const read = this.read(bytes)
     const pull: Pull.Pull<Chunk, Adapter.AdapterError> = Effect.suspend(() => {
       if (this.hasEnded) return this.close
-      return Effect.flatMap(reads.within(this.patience), (events) => isNonEmpty(events) ? Effect.succeed(events) : pull)
+      const { patience } = this
+      return Effect.flatMap(
+        Effect.timeoutOrElse(read, { duration: patience, orElse: () => Effect.sync(() => this.late(patience)) }),
+        (events) => isNonEmpty(events) ? Effect.succeed(events) : pull
+      )
     })
     return pull
   }
@@ -96,7 +91,7 @@ class Answer {
   }
 
   /** One read of the network, and what it means. */
-  read(bytes: Bytes): Effect.Effect<Events> {
+  private read(bytes: Bytes): Effect.Effect<Events> {
     return Pull.matchEffect(bytes, {
       onSuccess: (chunks) => Effect.sync(() => this.take(chunks)),
       onDone: () => Effect.sync(() => this.end(undefined)),
@@ -107,15 +102,16 @@ class Answer {
     })
   }
 
-  private get patience(): Patience {
-    if (!this.hasRead) return this.untilFirst
-    if (this.reader.isDone || this.reader.failure !== undefined) return this.untilClosed
-    return this.reader.isComplete ? this.untilFinished : this.untilNext
+  /** How long the next read may take. */
+  private get patience(): Duration.Duration {
+    const { firstChunkTimeout, idleTimeout } = this.limits
+    if (!this.hasRead) return firstChunkTimeout
+    if (this.reader.isDone || this.reader.failure !== undefined) return afterLast
+    return this.reader.isComplete ? Duration.min(afterFinish, idleTimeout) : idleTimeout
   }
 
-  private patienceOf(duration: Duration.Duration): Patience {
-    const late = () => this.end(["timeout", `the server was silent for ${Duration.format(duration)}`])
-    return { duration, late: Effect.sync(late) }
+  private late(duration: Duration.Duration): Events {
+    return this.end(["timeout", `the server was silent for ${Duration.format(duration)}`])
   }
 
   private take(chunks: ReadonlyArray<Uint8Array>): Events {
@@ -193,8 +189,7 @@ export const begin = (
   Effect.gen(function*() {
     const scope = yield* Effect.scope
     const answer = new Answer(origin, reader, limits)
-    const bytes = yield* ofOneReader(body, scope)
-    const pull = answer.pull(yield* Watchdog.make(answer.read(bytes), scope))
+    const pull = answer.pull(yield* ofOneReader(body, scope))
     const first = yield* Pull.catchDone(pull, () => Effect.succeed([]))
     const heads = [started, first].filter(isNonEmpty)
     return Stream.fromPull(Effect.sync(() =>

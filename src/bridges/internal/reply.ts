@@ -14,7 +14,6 @@ import * as Stream from "effect/Stream"
 import type * as Adapter from "../../Adapter.ts"
 import * as Errors from "../../adapters/internal/errors.ts"
 import * as Http from "../../adapters/internal/http.ts"
-import * as Watchdog from "../../adapters/internal/watchdog.ts"
 import * as Wire from "../../adapters/internal/wire.ts"
 import type * as Events from "../../Event.ts"
 import * as Message from "../../Message.ts"
@@ -36,7 +35,7 @@ export interface Exchange {
   readonly open: Effect.Effect<PartPull, Http.Failure, Scope.Scope>
 }
 
-/** A reply that is read: what its parts come to, and the events of the next of them. */
+/** A reply that is read, and the events of its next parts. */
 interface Reading {
   readonly reader: Reader.Reader
   readonly next: Effect.Effect<ReadonlyArray<Event>>
@@ -105,7 +104,7 @@ class Reply {
           orElse: () => Effect.fail(failed(silent(origin, "did not answer within", settings.idleTimeout)))
         })
       )
-      const reading = this.readingOf(reader, yield* Watchdog.make(this.read(parts, reader), scope))
+      const reading = this.readingOf(reader, parts)
       const events: Array<Event> = []
       while (!reader.hasBegun && !this.hasEnded && reader.failure === undefined) events.push(...yield* reading.next)
       if (!reader.hasBegun && reader.failure !== undefined) return yield* Effect.fail(failed(reader.failure))
@@ -129,19 +128,15 @@ class Reply {
     })
   }
 
-  /** Each phase of a reply has a limit of its own. */
-  private readingOf(reader: Reader.Reader, reads: Watchdog.Watchdog<ReadonlyArray<Event>, never>): Reading {
+  /** The end of the stream is not waited for as long as its parts. */
+  private readingOf(reader: Reader.Reader, parts: PartPull): Reading {
     const { origin, settings: { idleTimeout } } = this.exchange
-    const patienceOf = (duration: Duration.Duration) => ({
-      duration,
-      late: Effect.sync(() => this.end(reader, silent(origin, "was silent for", duration)))
-    })
-    const untilBegun = patienceOf(idleTimeout)
-    const untilNext = patienceOf(idleTimeout)
-    const untilClosed = patienceOf(Duration.min(afterLast, idleTimeout))
+    const read = this.read(parts, reader)
     const next = Effect.suspend(() => {
-      if (reader.isDone || reader.failure !== undefined) return reads.within(untilClosed)
-      return reads.within(reader.hasBegun ? untilNext : untilBegun)
+      const hasSaidAll = reader.isDone || reader.failure !== undefined
+      const duration = hasSaidAll ? Duration.min(afterLast, idleTimeout) : idleTimeout
+      const late = () => this.end(reader, silent(origin, "was silent for", duration))
+      return Effect.timeoutOrElse(read, { duration, orElse: () => Effect.sync(late) })
     })
     return { reader, next }
   }
