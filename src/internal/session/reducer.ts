@@ -313,8 +313,10 @@ const replied = (reducer: Progress, stepIndex: number): NewRecords => {
   return [{ _tag: "ReplyReceived", requestId: requestId(reducer), stepIndex, message }]
 }
 
+/** The end of a run after which `open` is what the session waits for. */
 const endedAs = (
   reducer: Progress,
+  open: Session["suspensions"],
   result: Parameters<typeof SessionState.leaving>[0],
   outcome: Event.Outcome | undefined,
   messages: ReadonlyArray<Message.Message> = []
@@ -322,7 +324,15 @@ const endedAs = (
   const left = SessionState.leaving(result, outcome)
   const context = { ...contextUpdateOf(reducer), ...left.context }
   const haltedReason = outcome === undefined ? "" : Ending.haltedReason(outcome)
-  return { _tag: "RunEnded", requestId: requestId(reducer), haltedReason, messages, ...left, context }
+  return {
+    _tag: "RunEnded",
+    requestId: requestId(reducer),
+    haltedReason,
+    messages,
+    suspensions: open,
+    ...left,
+    context
+  }
 }
 
 const stepped = (reducer: Progress, event: Event.Of<"StepCompleted">): NewRecords => {
@@ -336,7 +346,7 @@ const stepped = (reducer: Progress, event: Event.Of<"StepCompleted">): NewRecord
   }
   if (reducer.mode === "chat") return [whole]
   const step = Collector.toStepResult(reducer.collector)
-  return [whole, endedAs(reducer, step, Ending.ofStep(step, 0))]
+  return [whole, endedAs(reducer, event.suspensions ?? [], step, Ending.ofStep(step, 0))]
 }
 
 /**
@@ -359,8 +369,11 @@ const recordsOf = (reducer: Progress, event: Event.Event): NewRecords => {
       return withdrawn(reducer, event)
     case "StepCompleted":
       return stepped(reducer, event)
-    case "ChatCompleted":
-      return [endedAs(reducer, event.result, event.result.outcome, news(reducer, event.result.thread))]
+    case "ChatCompleted": {
+      const { result } = event
+      const { suspensions } = reducer.state.session
+      return [endedAs(reducer, suspensions, result, result.outcome, news(reducer, result.thread))]
+    }
     default:
       return []
   }
@@ -447,7 +460,7 @@ export const finalize = <M extends Mode>(reducer: StreamReducer<M>): Done<M> => 
   }
   const result = Collector.toChatResult(collector)
   // A whole step, or an approved call, may have left calls open: they stay so.
-  const record = endedAs(reducer as Progress<M>, { ...result, suspensions: left.suspensions }, result.outcome)
+  const record = endedAs(reducer as Progress<M>, left.suspensions, result, result.outcome)
   const ended = SessionState.plain(apply({ ...state, session: left }, record).session)
   const isReady = ended.approved.length > 0 && ended.suspensions.length === 0
   return done(isReady ? { ...ended, status: "idle" } : ended, result)

@@ -1,7 +1,15 @@
 /**
  * The data of a session and its transitions: the thread, the calls that wait, and what each thing that happens changes.
- * Every function is pure, so that the same history gives the same session in every process. `suspensions` is the one list
- * of open questions, approvals and manual calls; it is changed here and nowhere else. Public as `Session`.
+ * Every function is pure, so that the same history gives the same session in every process. Public as `Session`.
+ *
+ * **Details**
+ *
+ * `suspensions` is the one list of open questions, approvals and manual calls, and it is changed here alone:
+ *
+ * - `stepped` opens the calls that a turn leaves open; `withApproved` and `brokenOff` open the questions of approved calls
+ * - `settle` closes a call with its answer, and `withdrawn` a question that its run withdraws
+ * - `running` and `spokenTo` close what a message of the user answers
+ * - `ended` sets what is open behind a run, which is what was open at its end
  *
  * @since 0.1.0
  */
@@ -15,7 +23,6 @@ import * as Cut from "../answer/cut.ts"
 import { describedAgain, shownText } from "../answer/errorFields.ts"
 import * as OpenCalls from "../answer/openCalls.ts"
 import * as Outcomes from "../declare/outcome.ts"
-import { toolError } from "../declare/outcome.ts"
 import * as Log from "../fold/sharedMessages.ts"
 import * as Json from "../json.ts"
 
@@ -353,11 +360,10 @@ const errorOf = (outcome: Event.Outcome | undefined): Session["metadata"] => {
 
 /** What a result leaves behind. A step that only ran tools has no outcome, and leaves the session idle. */
 export const leaving = (
-  result: Pick<Event.ChatResult, "suspensions" | "contextUpdate" | "metadata">,
+  result: Pick<Event.ChatResult, "contextUpdate" | "metadata">,
   outcome: Event.Outcome | undefined
-): Ended => ({
+): Omit<Ended, "suspensions"> => ({
   status: statusOf(outcome),
-  suspensions: result.suspensions ?? [],
   context: result.contextUpdate ?? {},
   metadata: { ...result.metadata, ...errorOf(outcome) }
 })
@@ -397,7 +403,7 @@ export const recalled = (call: Message.ToolCall, outcome: unknown): Message.Mess
     const { content } = Cut.error(JSON.stringify(errorAgain(error)), Policy.standard)
     return { ...Message.tool(call.id, content), isError: true }
   }
-  if (!Outcomes.isWellFormed(outcome)) return failed(toolError("invalid_return", call))
+  if (!Outcomes.isWellFormed(outcome)) return failed(Outcomes.toolError("invalid_return", call))
   switch (outcome._tag) {
     case "Ok":
       return answered(outcome.value)
