@@ -43,29 +43,29 @@ export type {
 } from "./internal/ask/request.ts"
 
 /**
- * One model call. It holds what concerns the model and nothing of how the run is driven. `options` are handed to the
- * provider as they are; `cacheKey` names the conversation for a provider's prompt cache, where an adapter is set
- * to use one.
+ * One model call: what concerns the model, and nothing of how the run is driven.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Request extends Requests.Template {
-  /** The conversation, with the instructions of the `system` option in front. */
+  /** The conversation, with the system message in front. */
   readonly messages: ReadonlyArray<Message.Message>
 }
 
 const retryable: ReadonlyArray<string> = ["rate_limited", "provider_unavailable", "timeout", "network_error"]
 
 /**
- * What went wrong between this side and the model. `quota_exceeded` is a limit that waiting does not lift: money or a
- * plan is used up, which providers report like a rate limit. `retryAfterMillis` is what the provider asked for, in
- * milliseconds; `status` the HTTP status; `requestId` the provider's name for the request.
+ * What went wrong between Heddle and the model.
  *
  * @category errors
  * @since 0.1.0
  */
 export class AdapterError extends Schema.TaggedError<AdapterError>("heddle/Adapter/AdapterError")("AdapterError", {
+  /**
+   * What went wrong. `quota_exceeded` is a limit that waiting does not lift: the money or the plan is used up, which
+   * providers report like a rate limit.
+   */
   reason: Schema.Literals([
     "rate_limited",
     "quota_exceeded",
@@ -81,12 +81,19 @@ export class AdapterError extends Schema.TaggedError<AdapterError>("heddle/Adapt
     "no_scripted_response",
     "unknown"
   ]),
+  /** What the provider or the connection says of it. */
   detail: Schema.optionalKey(Schema.String),
+  /** The name of the provider. */
   provider: Schema.optionalKey(Schema.String),
+  /** The HTTP status of the answer. */
   status: Schema.optionalKey(Schema.Int),
+  /** How long the provider asks to wait, in milliseconds. */
   retryAfterMillis: Schema.optionalKey(Schema.Finite),
+  /** The provider's id of the request. */
   requestId: Schema.optionalKey(Schema.String),
+  /** What it was made of: an error of the connection, or a defect. */
   cause: Schema.optionalKey(Json.Opaque),
+  /** What else the adapter knows of it. */
   metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))
 }) {
   override get message(): string {
@@ -184,7 +191,9 @@ export type Classification = Outcomes.Classification
  * @since 0.1.0
  */
 export interface ClassifyOptions extends Requests.ModelOptions {
+  /** The tools that the model is offered, besides those of `Policy.Defaults`. None of them is run. */
   readonly tools?: ReadonlyArray<Tool.Any>
+  /** How the reply is read. The application's by default, else `Policy.standard`. */
   readonly policy?: Policy.Policy
 }
 
@@ -197,6 +206,7 @@ const unusable = (errors: ReadonlyArray<Thread.Issue>): AdapterError =>
 /** The request of one model call, or why there is none. */
 const requestOf = (
   input: Thread.Input,
+  /** Fields of the provider's own, which are sent as they are. */
   options: ClassifyOptions,
   defaults: Policy.Defaults
 ): Result.Result<Request, AdapterError> =>

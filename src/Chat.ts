@@ -32,19 +32,7 @@ import type * as Tool from "./Tool.ts"
 export type ChatError = Step.StepError
 
 /**
- * How a run is driven. `tools`, `mode`, `retryReply` and what concerns the model and the events are explained at
- * `Step.Options`; what concerns the tools, stopping and time (`toolTimeout`, `onToolError`, `cancel`, `deadline`, `grace`)
- * at `ToolRunner.Options`.
- *
- * - `maxTurns` (8): model calls, the last one included. Under `onMaxTurns: "finalize"` one more follows, without tools.
- * - `deadline`: tools get until a little before it, then the model answers without them; what is not done by then is
- *   stopped softly (outcome `Cancelled`), and has its `grace` for that.
- * - `haltWhen`: asked after each step that does not end the run by itself; what it throws fails the run as a defect. It
- *   runs in the fiber of `onEvent`: what it forks lives as long as the run. A run that is stopped softly while it is
- *   asked does not wait for its answer: it is interrupted, and has the rest of the grace period to clean up.
- * - `structuredFinalize`: with a `responseFormat`, runs the tools without the format, and then makes one more call
- *   without tools and with the format, led in by `finalizePrompt` (a default text; `""` for none). That call does not
- *   count as a turn.
+ * How a run is driven.
  *
  * @category models
  * @since 0.1.0
@@ -56,13 +44,23 @@ export interface Options<
   RHalt = R,
   REvent = R
 > extends Step.Options<Tools, E, R, REvent> {
-  /** How many model calls the run may make: 8 by default. */
+  /**
+   * How many model calls the run may make, the last one included. Under `onMaxTurns: "finalize"` one more follows,
+   * without tools. 8 by default; a number that is no positive integer is a defect.
+   */
   readonly maxTurns?: number | null
-  /** Ends the run after the first step for which it says `true`. */
+  /**
+   * Ends the run after the first step for which it says `true` (outcome `HaltWhen`). It is asked after each step that
+   * does not end the run by itself; what it throws fails the run as a defect. What it forks lives as long as the run.
+   * When the run is stopped while it is asked, it is interrupted. Never by default.
+   */
   readonly haltWhen?: ((step: Event.StepResult) => boolean | Effect.Effect<boolean, never, RHalt>) | null
-  /** Asks for the `responseFormat` in a call of its own, behind the run with its tools. `false` by default. */
+  /**
+   * With a `responseFormat`: runs the tools without the format, and then makes one more call with the format and
+   * without tools, which does not count as a turn. `false` by default.
+   */
   readonly structuredFinalize?: boolean
-  /** What leads in that call, as a user message: by default a text of one line, none for `""`. */
+  /** What leads in that call, as a user message: a text of one line by default, none for `""`. */
   readonly finalizePrompt?: string
 }
 

@@ -32,14 +32,17 @@ export interface State extends Fold.Opaque {
 const of = (state: State): Fold.State => state as Fold.State
 
 /**
- * What the fold starts from. `thread` is needed for step and chat results.
+ * What the fold starts from.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Options {
+  /** The thread that the run started from. Needed for step and chat results. */
   readonly thread?: Thread.Thread
+  /** The policy of the run. `Policy.standard` by default. */
   readonly policy?: Policy.Policy
+  /** The id of the run, for the responses. `null` by default. */
   readonly requestId?: string | null
 }
 

@@ -20,6 +20,7 @@ import * as Tool from "./Tool.ts"
  * @since 0.1.0
  */
 export interface Service {
+  /** The text for a value. It must not depend on anything else. A failure makes the call an `encoding_failed` error. */
   readonly encode: (value: unknown) => Effect.Effect<string, unknown>
 }
 

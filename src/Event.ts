@@ -1028,6 +1028,7 @@ export type Received = Exclude<Event, StepCompleted | ChatCompleted> | ReceivedS
  * @since 0.1.0
  */
 export class WireError extends Schema.TaggedError<WireError>("heddle/Event/WireError")("WireError", {
+  /** Which field is wrong, and how. */
   detail: Schema.String
 }) {
   override get message(): string {

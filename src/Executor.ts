@@ -16,13 +16,16 @@ import * as ToolOptions from "./internal/declare/toolOptions.ts"
 import type * as Tool from "./Tool.ts"
 
 /**
- * An executor. `args` are the call's arguments, already decoded by the tool's parameters; `call` reaches the handler
- * as it is.
+ * An executor.
  *
  * @category services
  * @since 0.1.0
  */
 export interface Service {
+  /**
+   * Runs one call. `args` are its arguments, already decoded by the tool's parameters; `call` reaches the handler as it
+   * is. It yields an outcome whatever the handler does.
+   */
   readonly execute: <T extends Tool.Any>(
     tool: T,
     args: unknown,

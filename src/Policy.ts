@@ -14,93 +14,117 @@ import type * as Tool from "./Tool.ts"
 const Siblings = Schema.Literals(["drain", "abortCancelable", "abortAll"])
 
 /**
- * How a run decides.
- *
- * - `start`: when a tool may start. `"afterTurn"` waits until the model's reply has ended. `"readOnly"` starts tools that
- *   are declared `readOnly` as soon as their arguments are final, `"onCallReady"` all of them; if the reply is then
- *   filtered or breaks, those still running are stopped and answered as cancelled. A reply that is cut off by the token
- *   limit keeps the calls whose arguments were final.
- * - `resultOrder`: the order of tool events in the stream. Threads are always in call order.
- * - `toolEvents`: `"live"` shows a start when it happens, `"grouped"` holds a call's events back until it has ended.
- * - `unknownTool`: a call of a tool that does not exist is answered with an error, or fails the turn before any tool
- *   runs.
- * - `toolTurn`: whether the presence of calls makes a turn a tool turn, or the provider's finish reason alone.
- * - `badArguments`: calls whose arguments were lost are answered with an error, or run with what there is.
- * - `haltPrecedence`: which of several halts in one turn decides: the first call, or the first to complete.
- * - `adapterErrors`: whether an error inside a reply stays (`"sticky"`) or a later finish reason replaces it.
- * - `siblings`: what a halt (`onHalt`) and a failed call (`onToolError`) do to the other calls of the turn. `"drain"` lets
- *   them run to their end, `"abortCancelable"` interrupts those that run beside it unless they block interruption,
- *   `"abortAll"` these as well; interrupted calls are answered as cancelled at once. A halt finds
- *   every call running that has been admitted by then, its gates included. `queued` says whether calls that
- *   wait by then still run or are skipped, and `trigger` whether only crashes count as failures or what handlers report,
- *   too. Calls that never ran (refused, denied, cancelled) trigger nothing, and a failed exclusive call has no siblings.
- * - `concurrency`, `interrupt`: how tools that say nothing about it are taken.
- * - `results`: whether what a handler returns is its result (`"plain"`), or is read as `{ success, data, error,
- *   contextUpdate }` where it has one of the first three fields (`"resultObject"`).
- * - `maxConcurrency`, `maxTurns`: what a run uses where neither its options nor the application's defaults say.
- * - `resultLimit`: how many characters (UTF-16 code units) of a tool's result the model reads where the tool has no
- *   `maxResultChars`; `0` or `Infinity` for all of them. The raw result, the `result` of `ToolExecutionCompleted`, is never
- *   cut; what a run is awaited for has the text as it was cut. A JSON result that is cut is no JSON any more. A result that
- *   is submitted to a session for a manual call is cut by the policy of the run that made the call.
- * - `resultCut`: what the model reads of a result that is longer. `"headAndTail"` keeps both, at line ends where the lines
- *   are not too long for that, with a notice between them that counts as well; an error has 8,192 characters at most, or
- *   `resultLimit` where that is less. `"head"` keeps the first characters and puts the notice behind them, and leaves
- *   errors whole.
- * - `toolChoice`: for how long a run's `toolChoice` of `"required"` or of a named tool holds: for its `"first"` turn, from
- *   which on the model chooses (`"auto"`) and can answer, or for `"every"` turn, which then ends by a bound or a halt only.
- *   An operation of a session that goes on where calls of an earlier run were settled since, by an approval, a denial, an
- *   answer or a result, is no first turn.
- * - `crashes`: what a model reads of a handler that died: that it did and no more (`"hidden"`), or with the message and the
- *   plain fields of what it died with (`"told"`). What a handler reports, a rejected promise of `call.promise` included, is
- *   always told. `Encoder.allm`, a debug rendering, writes all of an error under either.
- * - `onMaxTurns`: whether a run that used up its turns ends as it is, or makes one more model call without tools, so that
- *   it ends in an answer.
+ * How a run decides where tool loops differ. A run takes what is not given from `standard`.
  *
  * @category schemas
  * @since 0.1.0
  */
-export const Policy = Schema.Struct({
+export class Policy extends Schema.Opaque<Policy>()(Schema.Struct({
+  /**
+   * When a tool may start. `"afterTurn"` waits until the reply has ended. `"readOnly"` starts tools that are declared
+   * `readOnly` as soon as their arguments are final, `"onCallReady"` starts all of them; if the reply is then filtered
+   * or breaks, those that run are stopped and answered as cancelled. A reply that is cut off by the token limit keeps
+   * the calls whose arguments were final.
+   */
   start: Schema.Literals(["afterTurn", "readOnly", "onCallReady"]),
+  /**
+   * The order of tool events in the stream: that of the calls, or that in which they end. Threads are always in call
+   * order.
+   */
   resultOrder: Schema.Literals(["request", "completion"]),
+  /** `"live"` shows a start when it happens; `"grouped"` holds the events of a call back until it has ended. */
   toolEvents: Schema.Literals(["live", "grouped"]),
+  /**
+   * A call of a tool that does not exist is answered with an error, or fails the turn before any tool runs.
+   * `"failTurn"` needs `start: "afterTurn"`.
+   */
   unknownTool: Schema.Literals(["answer", "failTurn"]),
+  /** Whether the calls in a reply make it a tool turn, or its finish reason alone. */
   toolTurn: Schema.Literals(["presence", "finishReason"]),
+  /** Calls whose arguments were lost are answered with an error, or run with the arguments that there are. */
   badArguments: Schema.Literals(["answer", "runWithHeaderArguments"]),
+  /** Which of several halts in one turn decides: that of the first call, or the first to complete. */
   haltPrecedence: Schema.Literals(["request", "completion"]),
+  /** Whether an error inside a reply stays, or a later finish reason replaces it. */
   adapterErrors: Schema.Literals(["sticky", "lastWins"]),
+  /** What a halt and a failed call do to the other calls of the turn. */
   siblings: Schema.Struct({
+    /**
+     * What a halt does: `"drain"` lets the other calls run to their end, `"abortCancelable"` interrupts those that run
+     * unless they block interruption, `"abortAll"` these as well. Calls that are interrupted are answered as cancelled.
+     * A halt finds every call running that has been admitted by then, its gates included.
+     */
     onHalt: Siblings,
+    /** What a failed call does, in the same words. A failed exclusive call has no siblings. */
     onToolError: Siblings,
+    /** Whether calls that wait by then still run, or are skipped. */
     queued: Schema.Literals(["run", "skip"]),
+    /**
+     * Whether only a crash counts as a failure, or also what a handler reports. Calls that never ran trigger nothing.
+     */
     trigger: Schema.Literals(["crashed", "crashedOrReported"])
   }),
+  /** How tools run that say nothing about it: beside others, or alone. */
   concurrency: Schema.Literals(["shared", "exclusive"]),
+  /**
+   * What happens to tools that say nothing about it when they are stopped: they are interrupted, or may finish within
+   * the grace period.
+   */
   interrupt: Schema.Literals(["cancel", "block"]),
+  /**
+   * Whether what a handler returns is its result, or is read as `{ success, data, error, contextUpdate }` where it has
+   * one of the first three fields.
+   */
   results: Schema.Literals(["plain", "resultObject"]),
+  /**
+   * How many handlers run at once, where neither the options nor the defaults of the application say. Left out: twice
+   * the number of cores.
+   */
   maxConcurrency: Schema.optionalKey(Schema.Int),
+  /**
+   * How many model calls a run may make, where neither the options nor the defaults of the application say. Left out:
+   * 8.
+   */
   maxTurns: Schema.optionalKey(Schema.Int),
+  /**
+   * How many characters (UTF-16 code units) of a tool's result the model reads, where the tool has no `maxResultChars`;
+   * `0` or `Infinity` for all of them. The `result` of `ToolExecutionCompleted` is never cut. A JSON result that is cut
+   * is no JSON any more. A result that is submitted to a session for a manual call is cut by the policy of the run that
+   * made the call.
+   */
   resultLimit: Schema.Number.pipe(
     Schema.withDecodingDefaultKey(Effect.succeed(32_768), { encodingStrategy: "passthrough" })
   ),
+  /**
+   * What the model reads of a longer result. `"headAndTail"` keeps both, at line ends where the lines are short enough
+   * for that, with a notice between them that counts as well; an error has 8,192 characters at most, or `resultLimit`
+   * where that is less. `"head"` keeps the first characters and puts the notice behind them, and leaves errors whole.
+   */
   resultCut: Schema.Literals(["headAndTail", "head"]).pipe(
     Schema.withDecodingDefaultKey(Effect.succeed("headAndTail" as const), { encodingStrategy: "passthrough" })
   ),
+  /**
+   * How long a run's `toolChoice` of `"required"` or of a named tool holds: for its first turn, after which the model
+   * chooses (`"auto"`) and can answer, or for every turn, which then ends only by a limit or a halt. An operation of a
+   * session that goes on where calls of an earlier run were settled has no first turn.
+   */
   toolChoice: Schema.Literals(["first", "every"]).pipe(
     Schema.withDecodingDefaultKey(Effect.succeed("first" as const), { encodingStrategy: "passthrough" })
   ),
+  /**
+   * What the model reads of a handler that died: that it did and no more, or also the message and the plain fields of
+   * what it died with. What a handler reports, a rejected promise of `call.promise` included, is always told.
+   * `Encoder.allm` writes all of an error under either.
+   */
   crashes: Schema.Literals(["hidden", "told"]).pipe(
     Schema.withDecodingDefaultKey(Effect.succeed("hidden" as const), { encodingStrategy: "passthrough" })
   ),
+  /**
+   * Whether a run that used up its turns ends as it is, or makes one more model call without tools, so that it ends in
+   * an answer.
+   */
   onMaxTurns: Schema.Literals(["halt", "finalize"])
-})
-
-/**
- * @see {@link Policy}
- *
- * @category models
- * @since 0.1.0
- */
-export type Policy = (typeof Policy)["Type"]
+})) {}
 
 /**
  * The default: every call is answered, calls decide whether tools run, read-only tools start while the model still
@@ -183,23 +207,42 @@ export const falai: Policy = {
 }
 
 /**
- * What a run uses where its options are silent. An option that is given, and not `null`, wins; `context` is replaced,
- * never merged; tools of the same name are replaced in place, others added.
+ * What a run uses where its options are silent. An option that is given, and not `null`, wins.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Defaults {
+  /** How runs decide. `Policy.standard` by default. */
   readonly policy?: Policy
+  /** The name of the model. The adapter's by default. */
   readonly model?: string
+  /** How freely the model chooses its words, from 0 to 2. The provider's by default. */
   readonly temperature?: number
+  /** How many tokens a reply may have. The adapter's by default, else the provider's. */
   readonly maxTokens?: number
+  /**
+   * Tools that every run offers. A tool of a run replaces one of the same name, in its place; others are added. None by
+   * default.
+   */
   readonly tools?: ReadonlyArray<Tool.Tool<string, any, any, any, never>>
+  /**
+   * What handlers read as `call.context`. The `context` of a run replaces it and is not merged with it. `{}` by
+   * default.
+   */
   readonly context?: Readonly<Record<string, unknown>>
+  /** How many model calls a run may make. The policy's by default, else 8. */
   readonly maxTurns?: number
+  /** How many handlers run at once. The policy's by default, else twice the number of cores. */
   readonly maxConcurrency?: number
+  /** How long a call may take; a number is milliseconds. 30 seconds by default. */
   readonly toolTimeout?: Duration.Input
+  /** How long what is stopped may take to stop; a number is milliseconds. 5 seconds by default. */
   readonly grace?: Duration.Input
+  /**
+   * What leads in the last call of a run with `structuredFinalize`, as a user message. A text of one line by default,
+   * none for `""`.
+   */
   readonly finalizePrompt?: string
 }
 

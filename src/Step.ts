@@ -55,23 +55,7 @@ export type EngineError = Plan.EngineError
 export type StepError = Thread.ValidationError | EngineError | Adapter.AdapterError
 
 /**
- * How a step is run: what concerns the model, its tools, and what the consumer sees. What concerns the running of tools,
- * stopping and time is explained at `ToolRunner.Options`.
- *
- * - `mode: "manual"` hands every call to the caller and runs none.
- * - `system` is put in front of the messages of the request and kept out of the thread.
- * - `toolChoice`: whether and which tools the model may call. `"required"` and `{ name }` force a call, in a run of
- *   several turns in its first one; see `Policy.toolChoice`. An operation of a session that goes on after calls of an
- *   earlier run were approved, denied, answered or submitted has had its first turn there, and leaves the choice to the
- *   model.
- * - `emitTextDeltas`, `emitToolDeltas` (true), `includeRawChunks` (false): what the stream shows; the result is the
- *   same whatever they say. Raw chunks that report usage are always shown.
- * - `onEvent` sees every event before that filter, in order; the run waits for the effect it may return.
- * - `retryReply`: a schedule on which the model is asked again for a reply that broke, before or after its first event;
- *   without one a broken reply is the end of the run. Only errors that may pass are tried again: those that are
- *   `isRetryable`, and `malformed_response`. Once a tool has started on the word of the reply it is not asked for again.
- *   Each reply has the whole schedule to itself, and waits at least as long as the provider asked for. A `StepReset` in
- *   the stream says that what came of the reply counts as not said; what it cost stays in `usage`.
+ * How a step is run.
  *
  * @category models
  * @since 0.1.0
@@ -82,11 +66,19 @@ export interface Options<
   R = never,
   REvent = R
 > extends Settings.RunnerOptions<E, R, Tool.Failure<Tools[number]>>, Request.ModelOptions, Turn.View<REvent> {
-  /** What the model may call, besides the tools of `Policy.Defaults`; one of the same name replaces it. */
+  /**
+   * What the model may call, besides the tools of `Policy.Defaults`; one of the same name replaces it. None by default.
+   */
   readonly tools?: Tools
   /** `"manual"` runs no call and hands all of them to the caller. `"auto"` by default. */
   readonly mode?: "auto" | "manual"
-  /** When the model is asked again for a reply that broke. Never by default. */
+  /**
+   * A schedule on which the model is asked again for a reply that broke, before or after its first event. Only errors
+   * that may pass are tried again: those that are `isRetryable`, and `malformed_response`. Once a tool has started on
+   * the word of the reply, the reply is not asked for again. Each reply has the whole schedule to itself, and waits at
+   * least as long as the provider asks for. A `StepReset` in the stream says that what came of the reply counts as not
+   * said; what it cost stays in `usage`. Never by default.
+   */
   readonly retryReply?: Schedule.Schedule<unknown, Adapter.AdapterError> | null
 }
 
@@ -105,7 +97,9 @@ export type Services<Tools extends ReadonlyArray<Tool.Any>> = Adapter.Adapter | 
  * @since 0.1.0
  */
 export interface Prepared<E, R> {
+  /** The thread that the run starts from. */
   readonly thread: Thread.Thread
+  /** What its steps share. */
   readonly run: Turn.Run<E, R>
 }
 

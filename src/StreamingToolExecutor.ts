@@ -25,35 +25,39 @@ import * as Policy from "./Policy.ts"
 import type * as Tool from "./Tool.ts"
 
 /**
- * How calls are run.
- *
- * - `maxParallel` (10): handlers at once, whatever their class.
- * - `signal`: an `AbortSignal`, or an effect that succeeds: handlers that may be interrupted are, those that block
- *   finish, and calls that wait or come up later get a cancelled result.
- * - `context`: what handlers get as `call.context`, the same for all of them.
- * - `policy`: `Policy.falai`. The results come in request order under every policy.
- * - `toolTimeout` (30 s), `grace` (5 s), `deadline`, `requestId`, `sessionId`: as in `ToolRunner.Options`.
- *
- * What is not given here is taken from `Policy.Defaults`, except for the policy.
+ * How calls are run. What is not given is taken from `Policy.Defaults`, except for the policy.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Options<R = never> {
+  /** How many handlers run at once. 10 by default. */
   readonly maxParallel?: number
+  /**
+   * An `AbortSignal`, or an effect that succeeds. Handlers that may be interrupted then are, those that block
+   * interruption finish, and calls that wait or come later are answered as cancelled. None by default.
+   */
   readonly signal?: Cancellation.Source<R>
+  /** What handlers read as `call.context`, the same for all of them. `{}` by default. */
   readonly context?: Readonly<Record<string, unknown>>
+  /** How the calls are run. `Policy.falai` by default. Results come in request order under every policy. */
   readonly policy?: Policy.Policy
+  /** How long a call may take, from the start of its handler; a number is milliseconds. 30 seconds by default. */
   readonly toolTimeout?: Duration.Input | "infinity"
+  /**
+   * How long what is stopped may take to stop before it is abandoned; a number is milliseconds. 5 seconds by default.
+   */
   readonly grace?: Duration.Input | "infinity"
+  /** How long the executor may run tools, as in `ToolRunner.Options`. None by default. */
   readonly deadline?: Limits.DeadlineInput
+  /** The id that handlers and spans read. One is made by default. */
   readonly requestId?: string
+  /** What handlers read as `call.sessionId`. `null` by default. */
   readonly sessionId?: string
 }
 
 /**
- * What a call came to. `content` is the text for the model, `metadata.toolId` the name of its tool; `metadata.cancelled`
- * and `metadata.gate` say why it was not run to its end, or not let run.
+ * What a call came to.
  *
  * @category models
  * @since 0.1.0
@@ -71,29 +75,33 @@ export type Update = Updates.Update
 /**
  * An executor.
  *
- * - `addTool`: takes a call and starts it as soon as it may run; without a tool, where the call names none that exists, it
- *   is answered as `unknown_tool`. A call is dropped once the executor was discarded or its scope has closed.
- * - `completedResults`: what there is to tell now, without waiting. Nothing is told twice, here or below.
- * - `remainingResults`: everything that is still to be told, as it comes. It ends after `noMoreCalls`, `discard` or the
- *   signal, when every call has its result, and when the scope closes.
- * - `noMoreCalls`: no further call comes up.
- * - `discard`: stops as the signal does, and ends the results.
- * - `updatedContext`: the initial context with what completed calls added to it, in the order of the calls.
- * - `hasUnfinishedTools`: whether a call waits or runs.
- *
  * @category models
  * @since 0.1.0
  */
 export interface StreamingToolExecutor<R = never> {
+  /**
+   * Takes a call and starts it as soon as it may run. Without a tool, where the call names none that exists, the call
+   * is answered as `unknown_tool`. After `discard`, or when the scope has closed, the call is dropped; after
+   * `noMoreCalls` it is a defect.
+   */
   readonly addTool: (
     call: Message.ToolCall,
     tool: Tool.Tool<string, any, any, any, R> | undefined
   ) => Effect.Effect<void>
+  /** What there is to report now, without waiting. Nothing is reported twice, here or by `remainingResults`. */
   readonly completedResults: Effect.Effect<ReadonlyArray<Update>>
+  /**
+   * What is still to be reported, as it comes. It ends after `noMoreCalls`, `discard` or the signal, when every call
+   * has its result, and when the scope closes.
+   */
   readonly remainingResults: Stream.Stream<Update>
+  /** Says that no further call comes. */
   readonly noMoreCalls: Effect.Effect<void>
+  /** Stops as the signal does, and ends the results. */
   readonly discard: Effect.Effect<void>
+  /** The initial context with what completed calls added to it, in the order of the calls. */
   readonly updatedContext: Effect.Effect<Readonly<Record<string, unknown>>>
+  /** Whether a call waits or runs. */
   readonly hasUnfinishedTools: Effect.Effect<boolean>
 }
 

@@ -38,7 +38,9 @@ export class Thread extends Schema.Opaque<Thread>()(Schema.Struct({
  * @since 0.1.0
  */
 export type Input = string | ReadonlyArray<Message.Input> | {
+  /** The messages, oldest first. */
   readonly messages: ReadonlyArray<Message.Input>
+  /** What you attach to the conversation. `{}` by default. */
   readonly metadata?: Thread["metadata"]
 }
 
@@ -56,10 +58,10 @@ export class Issue extends Schema.Opaque<Issue>()(Schema.Struct({
 })) {}
 
 /**
- * An input that cannot be used. `errors` lists every issue, not the first only; the message tells their number.
+ * An input that cannot be used. The message tells how many issues there are.
  *
  * - `invalid_thread`: what was given is no conversation, or one in which a call lacks its one answer or an answer its
- *   call; {@link repair} mends the latter
+ *   call; {@link repair} fixes the latter
  * - `invalid_request`: an option of the request cannot be used
  * - `invalid_session_input`: what was given is neither a session nor what one can be made of
  *
@@ -69,7 +71,9 @@ export class Issue extends Schema.Opaque<Issue>()(Schema.Struct({
 export class ValidationError extends Schema.TaggedError<ValidationError>("heddle/Thread/ValidationError")(
   "ValidationError",
   {
+    /** What cannot be used: the conversation, an option of the request, or what a session is to start from. */
     reason: Schema.Literals(["invalid_thread", "invalid_request", "invalid_session_input"]),
+    /** Every issue, not the first only. */
     errors: Schema.Array(Issue)
   }
 ) {
@@ -226,17 +230,22 @@ export const validate = (input: unknown): Result.Result<Thread, ValidationError>
 }
 
 /**
- * One thing that {@link repair} did: it `"answered"` a call as cancelled, `"dropped"` an answer that had no call or was
- * a second one, or `"moved"` an answer to its place behind the call. `index` is the position of the call's or the
- * answer's message in what was given.
+ * One thing that {@link repair} did.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Repair {
+  /**
+   * `"answered"`: a call was answered as cancelled. `"dropped"`: an answer without a call, or a second one, was left
+   * out. `"moved"`: an answer was put behind its call.
+   */
   readonly kind: "answered" | "dropped" | "moved"
+  /** The position of the call's or the answer's message in what was given. */
   readonly index: number
+  /** The id of the call. */
   readonly toolCallId: string
+  /** What was wrong. */
   readonly reason: string
 }
 

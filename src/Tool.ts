@@ -191,47 +191,6 @@ export type {
 /**
  * How a tool is declared.
  *
- * - `parameters`: struct fields, each a Schema of Effect, a Schema of an object, a Standard Schema that has a JSON Schema
- *   (Zod 4 and ArkType as they are, Valibot by `toStandardJsonSchema`), or a raw JSON Schema object; `{}` for none. With Zod
- *   give `z.object({ … })`, not fields. Arguments that do not fit are answered as `invalid_arguments`, and the handler is not
- *   called. Raw JSON Schema is sent as it is, not checked. A field is described for the model by
- *   `Schema.String.annotate({ description: "…" })`. A default of an Effect Schema is applied, and the field is not required,
- *   but the model is not told the default: put it into the description.
- * - `success`: encodes the result before it is written for the model, and holds the handler to its type. Without it the
- *   tool produces what its handler returns.
- * - `failure`: encodes what the handler reports. Without it the fields of an error are told as the schema of its class
- *   writes them, and of any other error its tag, its name, its message and what it has of texts, numbers and booleans;
- *   never a cause, a stack, a request or a response, and at most 8,192 characters. What does not fit is told like that, too.
- * - `readOnly`, `destructive`, `idempotent`, `openWorld`: MCP's hints, by their MCP names.
- * - `validate`, `authorize`: decide from the arguments, in this order, whether a call may run; both are asked before
- *   every handler, count as running, and are skipped by nothing. A denial is an answer (`denied`), which the error policy
- *   is not asked about; what a gate fails with, throws or takes too long for is a denial. Both together have the tool's
- *   timeout, and no more than the run's `toolTimeout`.
- * - `concurrency`: `"shared"`, `"exclusive"`, or decided from the arguments; without it the policy's, which is `"shared"`.
- * - `interrupt`: `"block"` lets the handler finish (within the grace period) when the run or its siblings stop; without
- *   it the policy's, which is `"cancel"`.
- * - `limits`: how many handlers may run at once under a key, over all runs that share `Limits.Keyed`. A call waits for
- *   its permits in its place among its siblings, and its timeout starts after that.
- * - `timeout`: for this tool alone; `"infinity"` for none. The call is answered when its time is up, also where its handler
- *   does not stop (`ToolRunner.Options.toolTimeout`). What a handler comes to later is dropped, also where it blocked the
- *   thread and so its timer.
- * - `manual`: calls are handed to the caller and never run.
- * - `approval`: calls wait to be allowed, all of them or those the function says; the gates are asked before,
- *   and again when an allowed call runs. A function that fails or throws has said yes. Not together with `manual`.
- * - `answerWithin`: how long an approval or a manual call waits; from then on the call counts as denied, or as unanswered.
- * - `retry`: repeats a failed handler within the call's timeout; each attempt counts in `call.attempt`. After a stop of the
- *   run no attempt starts, also where the handler blocks interruption: the failure of the last one is the call's.
- * - `onToolError`: decides about a failed call of this tool in the place of the run's own `onToolError`: `"continue"`,
- *   `"halt"`, or a function `(call, error)` which gets what the handler reports, or a {@link ToolError}, and returns an
- *   Effect of an {@link ErrorDecision}. It is also asked about calls with `invalid_arguments` or `truncated_arguments`, which
- *   never ran: see `ToolRunner.OnToolError`. Write it after the handler, from which its type comes. Name a handler that is
- *   an `Effect.fn` in a `const` before the tool when this is a function. A handler that fails in several ways is one
- *   `Effect.gen`, or has the union of them as `failure`: of several `Effect.fail` the compiler takes the type of the first.
- * - `maxResultChars`: how many characters (UTF-16 code units) of the encoded result the model reads, in the place of
- *   `Policy.resultLimit`; `0` or `Infinity` for all of them. `Policy.resultCut` says what is kept of a longer one. A JSON
- *   result that is cut is no JSON any more. Errors have their own limit.
- * - `compact`, `summary`: the model is offered one line, and asks the `tool_help` tool for the schema.
- *
  * @category models
  * @since 0.1.0
  */
@@ -245,8 +204,7 @@ export type Options<
 > = Declared.Options<P, S, E, R, H, Fatal>
 
 /**
- * How a tool that is a run of its own is declared, for {@link fromChat}: `chat` gives the run, `result` what the call comes
- * to by it, and the rest is as in {@link Options}.
+ * How a tool that is a run of its own is declared, for {@link fromChat}.
  *
  * @category models
  * @since 0.1.0

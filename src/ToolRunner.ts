@@ -42,45 +42,35 @@ export type OnToolError<E = never, R = never, Failure = unknown> = Declared.OnTo
 /**
  * How calls are run.
  *
- * - `toolTimeout` (30 s): per call, from the start of its handler; a tool's own `timeout` wins; `"infinity"` for none. The
- *   call is answered when its time is up, also where its handler does not stop, and the model goes on. The handler then
- *   keeps its place for the grace period, and the end of the run waits for it that long.
- * - `maxConcurrency`: handlers at once; by default twice the number of cores, at most one per call.
- * - `context`: what handlers get as `call.context`; replaces the application's.
- * - `grace` (5 s): how long a handler may take to stop before it is abandoned; after its answer, how long the fibers may
- *   take that it has forked. Until then it keeps its place.
- * - `requestId`, `sessionId`: handed to handlers; a request id is made when none is given.
- * - `deadline`: when the run is stopped softly, from its start (`Limits.DeadlineInput`), its tools earlier by what is kept
- *   for a last answer of the model. What does not stop at once has its `grace` on top, and uses up that time: let `reserve`
- *   be more than `grace`. The earlier of it and what a run around this one has left counts.
- * - `cancel`: an `AbortSignal`, or an effect that succeeds, to stop softly: nothing starts any more, running handlers are
- *   interrupted (those with `interrupt: "block"` finish), and every call is answered.
- * - `approved`: the ids of calls that are allowed to run. Without it a call whose tool asks for an approval is not run, and
- *   stands in the result's `suspensions`.
- *
  * @category models
  * @since 0.1.0
  */
 export interface Options<E = never, R = never, Failure = unknown> extends Settings.RunnerOptions<E, R, Failure> {
-  /** The index of the step that the calls are of, as handlers read it: `0` if none is given. */
+  /** The index of the step that the calls are of, as handlers read it. `0` by default. */
   readonly stepIndex?: number
-  /** The ids of calls that are allowed to run although their tools ask for an approval. */
+  /**
+   * The ids of calls that are allowed to run although their tools ask for an approval. Without its id such a call is
+   * not run, and stands in the `suspensions` of the result.
+   */
   readonly approved?: ReadonlyArray<string>
 }
 
 /**
- * The answers in the order of the calls, one per call, and the halt that decides, if a tool halted. `contextUpdate` is
- * what handlers added to the context, merged in call order; `suspensions` are the calls that wait for somebody, of which
- * those that wait for an approval have no message; `abandoned` names handlers that refused to stop.
+ * What the calls came to.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Result {
+  /** The answers in call order, one for each call but those that wait for an approval. */
   readonly messages: ReadonlyArray<Message.Message>
+  /** How a tool ended the run. Left out when none did. */
   readonly halt?: Event.Halt
+  /** What handlers added to the context, merged in call order. Left out when none did. */
   readonly contextUpdate?: Readonly<Record<string, unknown>>
+  /** The calls that wait for an answer, in call order. Left out when none does. */
   readonly suspensions?: ReadonlyArray<Event.Suspension>
+  /** The handlers that did not stop within the grace period. Left out when all did. */
   readonly abandoned?: ReadonlyArray<Event.Abandoned>
 }
 

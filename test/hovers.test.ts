@@ -27,7 +27,7 @@ const expected: ReadonlyArray<string> = [
 
 describe("hovers", () => {
   const file = "test/fixtures/hovers.ts"
-  const hovers = hoversOf({ [file]: readSource(file).text })
+  const hovers = hoversOf(file, readSource(file).text)
 
   it("the most used expressions show one name", () => {
     assert.deepStrictEqual(hovers.map(({ type }) => plain(type)), expected)
@@ -40,7 +40,7 @@ describe("hovers", () => {
   it("a longer one is found", () => {
     const anonymous = "export const /* hover */ result = { thread: [], steps: [], outcome: { _tag: \"Completed\" } }"
     const wide = `export const /* hover */ names = [${Array.from({ length: 60 }, (_, i) => `"name${i}"`)}] as const`
-    const found = hoversOf({ "test/fixtures/long.ts": `${anonymous}\n${wide}\nexport const /* hover */ short = 1` })
+    const found = hoversOf("test/fixtures/long.ts", `${anonymous}\n${wide}\nexport const /* hover */ short = 1`)
     assert.deepStrictEqual(found.filter(({ type }) => linesOf(type) > longest).map(({ name }) => name), [
       "result",
       "names"

@@ -1,62 +1,30 @@
 /**
- * What an editor shows where the mouse rests on a name: read by the language service of TypeScript 6, since the
- * TypeScript that the package is built with has no JavaScript API.
+ * What an editor shows where the mouse rests on a name.
  */
 import * as path from "node:path"
-import ts from "../../scratchpad/reference/node_modules/typescript/lib/typescript.js"
 import { root } from "./source.ts"
+import { serviceOf, ts } from "./typescript.ts"
 
-/** One hover: the name that the mouse is on, what is shown of its type, and its documentation. */
+/** One hover: the name that the mouse is on, and what is shown of its type. */
 export interface Hover {
   readonly name: string
   readonly type: string
-  readonly documentation: string
 }
 
 const mark = /\/\* hover \*\/ /g
 
-const settings = (): ts.CompilerOptions => {
-  const { config } = ts.readConfigFile(path.join(root, "tsconfig.json"), ts.sys.readFile)
-  const { options } = ts.parseJsonConfigFileContent({ ...config, files: ["x.ts"], references: [] }, ts.sys, root)
-  return { ...options, composite: false, incremental: false, declarationMap: false, noEmit: true, types: ["node"] }
-}
-
-/** The hovers at the marks of some files. The files need not be on disk. Throws where one has a type error. */
-export const hoversOf = (files: { readonly [file: string]: string }): ReadonlyArray<Hover> => {
-  const texts = new Map(Object.entries(files).map(([file, text]) => [path.join(root, file), text]))
-  const options = settings()
-  const read = (file: string): string | undefined => texts.get(file) ?? ts.sys.readFile(file)
-  const service = ts.createLanguageService({
-    useCaseSensitiveFileNames: () => true,
-    directoryExists: ts.sys.directoryExists,
-    getDirectories: ts.sys.getDirectories,
-    readDirectory: ts.sys.readDirectory,
-    fileExists: (file) => texts.has(file) || ts.sys.fileExists(file),
-    readFile: read,
-    getScriptFileNames: () => [...texts.keys()],
-    getScriptVersion: () => "1",
-    getScriptSnapshot: (file) => {
-      const text = read(file)
-      return text === undefined ? undefined : ts.ScriptSnapshot.fromString(text)
-    },
-    getCurrentDirectory: () => root,
-    getCompilationSettings: () => options,
-    getDefaultLibFileName: ts.getDefaultLibFilePath
-  })
-  return [...texts].flatMap(([file, text]) => {
-    const errors = [...service.getSyntacticDiagnostics(file), ...service.getSemanticDiagnostics(file)]
-    if (errors.length > 0) {
-      throw new Error(errors.map(({ messageText }) => ts.flattenDiagnosticMessageText(messageText, "\n")).join("\n"))
-    }
-    return [...text.matchAll(mark)].map(({ 0: matched, index }) => {
-      const at = index + matched.length
-      const info = service.getQuickInfoAtPosition(file, at)
-      return {
-        name: /^\w+/.exec(text.slice(at))?.[0] ?? "",
-        type: ts.displayPartsToString(info?.displayParts),
-        documentation: ts.displayPartsToString(info?.documentation)
-      }
-    })
+/** The hovers at the marks of a file, which need not be on disk. Throws where it has a type error. */
+export const hoversOf = (file: string, text: string): ReadonlyArray<Hover> => {
+  const service = serviceOf({ [file]: text })
+  const name = path.join(root, file)
+  const errors = [...service.getSyntacticDiagnostics(name), ...service.getSemanticDiagnostics(name)]
+  if (errors.length > 0) {
+    throw new Error(errors.map(({ messageText }) => ts.flattenDiagnosticMessageText(messageText, "\n")).join("\n"))
+  }
+  return [...text.matchAll(mark)].map(({ 0: matched, index }) => {
+    const at = index + matched.length
+    const parts = service.getQuickInfoAtPosition(name, at)?.displayParts
+    return { name: /^\w+/.exec(text.slice(at))?.[0] ?? "", type: ts.displayPartsToString(parts) }
   })
 }
 

@@ -21,7 +21,9 @@ import { described } from "./errorFields.ts"
  * @since 0.1.0
  */
 export class ChatFailed extends Schema.TaggedError<ChatFailed>("heddle/Tool/ChatFailed")("ChatFailed", {
+  /** The `haltedReason` of the run's result. */
   reason: Schema.String,
+  /** What there is to say of it: its question, or its error. */
   detail: Schema.optionalKey(Schema.String)
 }) {
   override get message(): string {

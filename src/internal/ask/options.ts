@@ -15,29 +15,47 @@ import type * as Deadline from "../stop/deadline.ts"
 /** The options that concern the running of tools. */
 export interface RunnerOptions<E, R, Failure = unknown> {
   /**
-   * What a failed call does to the run: `"continue"` (the default), `"halt"`, or a function. It decides also about calls
-   * that the model wrote wrong: look at `error.reason`.
+   * What a failed call does to the run: `"continue"` hands the error to the model, `"halt"` ends the run, and a
+   * function decides. It also decides about calls that the model wrote wrong: look at `error.reason`. A tool's own
+   * `onToolError` goes before it. `"continue"` by default.
    */
   readonly onToolError?: Declared.OnToolError<E, R, Failure> | null
-  /** How long a call may take, from the start of its handler: 30 seconds by default. A number is milliseconds. */
+  /**
+   * How long a call may take, from the start of its handler; a number is milliseconds, `"infinity"` is no limit. A
+   * tool's own `timeout` goes before it. The call is answered when its time is up, even if its handler does not stop;
+   * the handler then keeps its place for the grace period, and the end of the run waits for it that long. 30 seconds by
+   * default.
+   */
   readonly toolTimeout?: Duration.Input | "infinity" | null
-  /** How many handlers run at once: by default twice the number of cores. */
+  /** How many handlers run at once. Twice the number of cores by default. */
   readonly maxConcurrency?: number | null
-  /** What handlers read as `call.context`: by default the application's (`Policy.Defaults`), which it replaces, else `{}`. */
+  /**
+   * What handlers read as `call.context`. It replaces the application's (`Policy.Defaults`), which is the default, else
+   * `{}`.
+   */
   readonly context?: Readonly<Record<string, unknown>> | null
-  /** What handlers and spans name the run by. One is made if none is given. */
+  /** The id by which handlers, responses and spans name the run. One is made by default. */
   readonly requestId?: string | null
-  /** What handlers read as `call.sessionId`. A session gives its own. */
+  /** What handlers read as `call.sessionId`. A session gives its id. `null` by default. */
   readonly sessionId?: string | null
-  /** How the run decides: `Policy.standard` by default. */
+  /** How the run decides. The application's by default, else `Policy.standard`. */
   readonly policy?: Policy.Policy | null
-  /** How long what is stopped may take to stop before it is left behind: 5 seconds by default. A number is milliseconds. */
+  /**
+   * How long what is stopped may take to stop before it is abandoned; a number is milliseconds. After the answer of a
+   * handler, how long the fibers may take that it has forked. Until then it keeps its place. 5 seconds by default.
+   */
   readonly grace?: Duration.Input | "infinity" | null
-  /** An `AbortSignal`, or an effect that succeeds: then the run stops softly, and comes to a result. None by default. */
+  /**
+   * An `AbortSignal`, or an effect that succeeds, to stop the run softly: nothing starts any more, running handlers are
+   * interrupted (those with `interrupt: "block"` finish), every call is answered, and the run comes to a result
+   * (outcome `Cancelled`). None by default.
+   */
   readonly cancel?: Cancellation.Source<R> | null
   /**
-   * How long the run may take: a duration (a number is milliseconds), or `{ after, reserve }` with what is kept for a last
-   * answer of the model. Let `reserve` be more than `grace`. None by default.
+   * How long the run may take: a duration (a number is milliseconds), or `{ after, reserve }` with what is kept for a
+   * last answer of the model. Tools are stopped earlier by the reserve. What does not stop at once has its `grace` on
+   * top and uses up that time: let `reserve` be more than `grace`. What a run around this one has left counts if it is
+   * earlier. None by default.
    */
   readonly deadline?: Deadline.Input | null
 }

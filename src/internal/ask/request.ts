@@ -11,7 +11,10 @@ import * as ToolOptions from "../declare/toolOptions.ts"
 import * as Json from "../json.ts"
 
 /** Which tool the model may, must or must not call. Public as `Adapter.ToolChoice`. */
-export type ToolChoice = "auto" | "none" | "required" | { readonly name: string }
+export type ToolChoice = "auto" | "none" | "required" | {
+  /** The name of the tool that the model must call. */
+  readonly name: string
+}
 
 /** The form of the answer: plain text, any JSON object, or JSON that fits a schema. Public as `Adapter.ResponseFormat`. */
 export type ResponseFormat =
@@ -19,8 +22,11 @@ export type ResponseFormat =
   | { readonly type: "json_object" }
   | {
     readonly type: "json_schema"
+    /** The name of the schema, as the provider is told it. */
     readonly name: string
+    /** A JSON Schema of an object. */
     readonly schema: Readonly<Record<string, unknown>>
+    /** Whether the provider holds the model to the schema. The provider's choice by default. */
     readonly strict?: boolean
   }
 
@@ -46,21 +52,27 @@ export interface Template {
 
 /** The options that concern the model. */
 export interface ModelOptions {
-  /** Put in front of the messages of each request, and kept out of the thread. */
+  /** A text that is put in front of the messages of each request and kept out of the thread. None by default. */
   readonly system?: string
-  /** The name of the model: by default that of `Policy.Defaults`, else the adapter's. */
+  /** The name of the model. That of `Policy.Defaults` by default, else the adapter's. */
   readonly model?: string
-  /** How freely the model chooses its words. The provider's by default. */
+  /** How freely the model chooses its words, from 0 to 2. The provider's by default. */
   readonly temperature?: number | null
   /** How many tokens a reply may have. The adapter's by default, else the provider's. */
   readonly maxTokens?: number | null
-  /** Whether and which tools the model may call. The model decides by default. */
+  /**
+   * Whether and which tools the model may call. `"required"` and `{ name }` force a call, in a run of several turns in
+   * its first one: see `Policy.toolChoice`. The model decides by default.
+   */
   readonly toolChoice?: ToolChoice | null
   /** The form that the answer has to have. Free text by default. */
   readonly responseFormat?: ResponseFormat | null
-  /** What requests of one conversation have in common, for the provider's cache. A session gives its id. */
+  /**
+   * What requests of one conversation have in common, for the provider's prompt cache. A session gives its id. None by
+   * default.
+   */
   readonly cacheKey?: string
-  /** Fields of the provider's own, as the adapter takes them. */
+  /** Fields of the provider's own, which are sent as they are. None by default. */
   readonly options?: Readonly<Record<string, unknown>>
 }
 

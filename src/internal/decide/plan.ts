@@ -84,8 +84,11 @@ export interface Rules {
  * @since 0.1.0
  */
 export class EngineError extends Schema.TaggedError<EngineError>("heddle/Step/EngineError")("EngineError", {
+  /** What is missing: the adapter, or a tool that the model calls under `unknownTool: "failTurn"`. */
   reason: Schema.Literals(["missing_adapter", "unknown_tool"]),
+  /** What is missing, in words. */
   detail: Schema.optionalKey(Schema.String),
+  /** What is missing, as data: `toolName` and `toolCallId` of an unknown tool. */
   metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))
 }) {
   override get message(): string {

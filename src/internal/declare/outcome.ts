@@ -50,20 +50,33 @@ export type Outcome = Ok | Error | AskUser | Halt
 
 /** What a part of a result may be: text, an image or a file, each image and file by its `url` or its base64 `data`. */
 export type Part =
-  | { readonly type: "text"; readonly text: string }
+  | {
+    readonly type: "text"
+    /** The text. */
+    readonly text: string
+  }
   | {
     readonly type: "image"
+    /** Where the provider fetches it. Give this or `data`. */
     readonly url?: string
+    /** It in base64. Give this or `url`. */
     readonly data?: string
+    /** The media type, such as `"image/png"`. */
     readonly mediaType?: string
+    /** What one protocol is told besides, under a key named after it. */
     readonly metadata?: Json.JsonObject
   }
   | {
     readonly type: "file"
+    /** Where the provider fetches it. Give this or `data`. */
     readonly url?: string
+    /** It in base64. Give this or `url`. */
     readonly data?: string
+    /** The media type, such as `"image/png"`. */
     readonly mediaType?: string
+    /** The name that the model reads. */
     readonly filename?: string
+    /** What one protocol is told besides, under a key named after it. */
     readonly metadata?: Json.JsonObject
   }
 
@@ -76,9 +89,17 @@ export interface Content {
 
 /** What an `onToolError` function decides, in an Effect. */
 export type ErrorDecision<E = never> =
-  | { readonly _tag: "Continue"; readonly replacement: unknown }
+  | {
+    readonly _tag: "Continue"
+    /** What answers the call, as a result. */
+    readonly replacement: unknown
+  }
   | { readonly _tag: "Halt" }
-  | { readonly _tag: "Fail"; readonly error: E }
+  | {
+    readonly _tag: "Fail"
+    /** What the run fails with. */
+    readonly error: E
+  }
 
 export const ErrorDecision: {
   /**
@@ -113,6 +134,7 @@ export const ErrorDecision: {
  * @since 0.1.0
  */
 export class ToolError extends Schema.TaggedError<ToolError>("heddle/Tool/ToolError")("ToolError", {
+  /** What went wrong. */
   reason: Schema.Literals([
     "handler_raised",
     "handler_exit",
@@ -126,10 +148,18 @@ export class ToolError extends Schema.TaggedError<ToolError>("heddle/Tool/ToolEr
     "denied",
     "cancelled"
   ]),
+  /** The name of the tool. */
   toolName: Schema.optionalKey(Schema.String),
+  /** The id of the call. */
   toolCallId: Schema.optionalKey(Schema.String),
+  /** What there is to say of it. It is safe to show to a model. */
   detail: Schema.optionalKey(Schema.String),
+  /**
+   * What the handler threw, or what an argument failed on. A thrown value that is no `Error` stands as `{ _tag:
+   * "Thrown", value }`.
+   */
   cause: Schema.optionalKey(Json.Opaque),
+  /** What else there is to say of it: the `gate` of a denial, with what the gate told. */
   metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))
 }) {
   override get message(): string {

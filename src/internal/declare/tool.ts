@@ -15,7 +15,9 @@ import type * as Parameters from "./schema.ts"
 
 /** What a handler is told. Public as `Tool.CallContext`. */
 export interface CallContext {
+  /** The id of the call. */
   readonly id: string
+  /** The name of the tool. */
   readonly name: string
   /** Position of the call in its turn, from 0. */
   readonly index: number
@@ -25,7 +27,9 @@ export interface CallContext {
   readonly attempt: number
   /** The same for every attempt at this call, different for every other call. */
   readonly idempotencyKey: string
+  /** The id of the run. */
   readonly requestId: string | null
+  /** The id of the session, or the `sessionId` of the options. `null` when there is none. */
   readonly sessionId: string | null
   /** The caller's own record, as it was when the step began. */
   readonly context: Json.JsonObject
@@ -68,35 +72,60 @@ export type OnToolError<E, R, Failure = unknown> =
  * services it needs, `Fatal` what its error policy may fail the run with.
  */
 export interface Tool<Name extends string, Params, Success, Failure, R, Fatal = never> {
+  /** The name, as the model calls it. */
   readonly name: Name
+  /** What the tool is for, as the model reads it. */
   readonly description: string
+  /** The JSON Schema of the arguments, and their decoder. */
   readonly parameters: Parameters.Parameters<Params, R>
+  /** Encodes the result, where the tool has a `success` schema. */
   readonly encodeSuccess?: (value: unknown) => Effect.Effect<unknown, unknown, R>
+  /** Encodes what the handler reports, where the tool has a `failure` schema. */
   readonly encodeFailure?: (error: unknown) => Effect.Effect<unknown, unknown, R>
+  /** What runs. Left out of a manual tool. */
   readonly handler?: (
     args: Params,
     call: CallContext
   ) => Effect.Effect<Success | Outcomes.AskUser | Outcomes.Halt, Failure, R>
+  /** Whether it changes nothing. */
   readonly readOnly: boolean
+  /** Whether it may destroy something. */
   readonly destructive: boolean
+  /** Whether running it again with the same arguments changes nothing more. */
   readonly idempotent: boolean
+  /** Whether it reaches what is outside of the application. */
   readonly openWorld: boolean
+  /** Decides from the arguments whether the call makes sense. */
   readonly validate?: Gate<Params, Validation, R>
+  /** Decides from the arguments whether the call is allowed. */
   readonly authorize?: Gate<Params, Authorization, R>
+  /** Whether it runs beside others or alone. The policy's when it is left out. */
   readonly concurrency?: Concurrency | ((args: Params) => Concurrency)
+  /** Whether it is interrupted when it is stopped, or may finish. The policy's when it is left out. */
   readonly interrupt?: Interrupt
+  /** How many handlers may run at once under a key. */
   readonly limits?: ReadonlyArray<Limit<Params>>
+  /** How long a call may take. The run's `toolTimeout` when it is left out. */
   readonly timeout?: Duration.Duration
+  /** Whether calls are handed to the caller. */
   readonly manual: boolean
+  /** Whether calls wait to be allowed. */
   readonly approval?: boolean | Approval<Params, R>
+  /** How long an approval or a manual call waits. Without a limit when it is left out. */
   readonly answerWithin?: Duration.Duration
+  /** Repeats a handler that failed. */
   readonly retry?: Schedule.Schedule<unknown, unknown, never, R>
+  /** What becomes of the run after a call of this tool failed. */
   readonly onToolError?: OnToolError<any, R, any>
   /** Carries a type and no value. So held, each tool is one whose `Fatal` is not known. */
   readonly "~heddle/Fatal"?: (error: Fatal) => void
+  /** How many characters of a result the model reads. `Policy.resultLimit` when it is left out. */
   readonly maxResultChars?: number
+  /** The one line that the model reads of a compact tool. */
   readonly summary?: string
+  /** Whether the model reads one line, and asks `tool_help` for the schema. */
   readonly compact: boolean
+  /** What you attached to the tool. */
   readonly metadata: Json.JsonObject
 }
 
@@ -139,18 +168,33 @@ export type Outcome<T extends Any = Any> =
 
 /** A tool as a model is told of it. Public as `Tool.Definition`. */
 export interface Definition {
+  /** The name. */
   readonly name: string
+  /** What the tool is for. */
   readonly description: string
+  /** The JSON Schema of the arguments. */
   readonly parameters: JsonSchema.JsonSchema
 }
 
 /** What `validate` decides. Anything but `true` or `valid: true` is a denial. */
-type Validation = boolean | { readonly valid: boolean; readonly error?: string }
+type Validation = boolean | {
+  /** Whether the call may run. */
+  readonly valid: boolean
+  /** Why not, as the model reads it. */
+  readonly error?: string
+}
 
 /** What `authorize` decides. Anything but `true` or `allowed: true` is a denial; `canOverride` is told with it. */
 export type Authorization =
   | boolean
-  | { readonly allowed: boolean; readonly reason?: string; readonly canOverride?: boolean }
+  | {
+    /** Whether the call may run. */
+    readonly allowed: boolean
+    /** Why not, as the model reads it. */
+    readonly reason?: string
+    /** Whether a person could allow it. It is told with the denial. */
+    readonly canOverride?: boolean
+  }
 
 /** Decides from the arguments whether a call may run. What it fails with or throws is a denial. */
 export type Gate<Args, Verdict, R> = (
@@ -166,7 +210,11 @@ type Approval<in Args, out R> = (
 
 /** At most `permits` handlers run at once under one key, which names a resource, a tenant or the tool itself. */
 export interface Limit<in Args> {
+  /** What the limit is of: a resource, a tenant, or the tool itself. A function takes it from the arguments. */
   readonly key: string | ((args: Args, call: CallContext) => string)
+  /**
+   * How many handlers may run at once under the key. Where two tools give one key different numbers, the smaller holds.
+   */
   readonly permits: number
 }
 
@@ -180,15 +228,36 @@ type Later<E> = [E][E extends unknown ? 0 : never]
 export interface Declarations<P, E, R, Fatal> {
   /** What the tool is for, as the model reads it. Empty by default. */
   readonly description?: string
-  /** What the model may send: fields of Effect Schemas, a Schema, `z.object(…)`, or a JSON Schema. `{}` for none. */
+  /**
+   * What the model may send: struct fields of Effect Schemas, a Schema of an object, a Standard Schema with a JSON
+   * Schema (`z.object(…)` of Zod 4 and ArkType as they are, Valibot by `toStandardJsonSchema`), or a JSON Schema
+   * object; `{}` for none. Arguments that do not fit are answered as `invalid_arguments`, and the handler is not
+   * called. A JSON Schema is sent as it is and not checked. Describe a field with `Schema.String.annotate({
+   * description: "…" })`. A default is applied, and the model is not told it: put it into the description.
+   */
   readonly parameters: P
-  /** Decides from the arguments whether the call makes sense. Asked first; all but `true` is a denial. */
+  /**
+   * Decides from the arguments whether the call makes sense. Asked first, before every start of a handler; everything
+   * but `true` or `{ valid: true }`, a failure and a timeout are a denial (`denied`), about which the error policy is
+   * not asked. The two gates together have the timeout of the tool, and no more than the run's `toolTimeout`. None by
+   * default.
+   */
   readonly validate?: Gate<Parameters.Type<P>, Validation, R>
-  /** Decides from the arguments whether the call is allowed. Asked second; all but `true` is a denial. */
+  /**
+   * Decides from the arguments whether the call is allowed. Asked second, in the same way; everything but `true` or `{
+   * allowed: true }` is a denial. None by default.
+   */
   readonly authorize?: Gate<Parameters.Type<P>, Authorization, R>
-  /** Whether calls wait to be allowed (`Session.approve`), all or those for which it says `true`. None by default. */
+  /**
+   * Whether calls wait to be allowed (`Session.approve`): all of them, or those for which the function says `true`. The
+   * gates are asked before, and again when an allowed call runs. A function that fails or throws has said yes. Not
+   * together with `manual`. `false` by default.
+   */
   readonly approval?: boolean | Approval<Parameters.Type<P>, R>
-  /** How long an approval or a manual call waits; a number is milliseconds. For ever by default. */
+  /**
+   * How long an approval or a manual call waits; a number is milliseconds. From then on the call counts as denied, or
+   * as unanswered. Without a limit by default.
+   */
   readonly answerWithin?: DurationInput
   /** It changes nothing, and starts while the model still speaks (`Policy.start`). `false` by default. */
   readonly readOnly?: boolean
@@ -198,25 +267,50 @@ export interface Declarations<P, E, R, Fatal> {
   readonly idempotent?: boolean
   /** A hint, as in MCP: it reaches what is outside of the application. `false` by default. */
   readonly openWorld?: boolean
-  /** `"exclusive"` runs alone, `"shared"` beside others. The policy's by default, which is `"shared"`. */
+  /**
+   * `"exclusive"` runs alone, `"shared"` beside others; a function decides from the arguments. The policy's by default,
+   * which is `"shared"`.
+   */
   readonly concurrency?: Concurrency | ((args: Parameters.Type<P>) => Concurrency)
-  /** `"block"` lets the handler finish within the grace period when it is stopped. The policy's by default: `"cancel"`. */
+  /**
+   * `"block"` lets the handler finish within the grace period when the run or its siblings stop. The policy's by
+   * default, which is `"cancel"`.
+   */
   readonly interrupt?: Interrupt
-  /** How long a call may take; a number is milliseconds, `"infinity"` is no limit. The run's `toolTimeout` by default. */
+  /**
+   * How long a call may take; a number is milliseconds, `"infinity"` is no limit. The call is answered when its time is
+   * up, even if its handler does not stop, and what the handler comes to later is dropped. The run's `toolTimeout` by
+   * default.
+   */
   readonly timeout?: DurationInput
-  /** Repeats a handler that failed, within the timeout. A call is not repeated by default. */
+  /**
+   * Repeats a handler that failed, within the timeout of the call; `call.attempt` counts. After a stop of the run no
+   * attempt starts, and the last failure is the call's. Never by default.
+   */
   readonly retry?: Schedule.Schedule<unknown, unknown, never, R>
-  /** What becomes of the run after a call of this tool failed: it goes before the run's own `onToolError`. */
+  /**
+   * What becomes of the run after a call of this tool failed, in place of the run's own `onToolError`: `"continue"`,
+   * `"halt"`, or a function `(call, error)` that returns an Effect of a `Tool.ErrorDecision`. It is also asked about
+   * calls with `invalid_arguments` or `truncated_arguments`, which never ran. Write it after the handler, from which
+   * the type of `error` comes; name a handler that is an `Effect.fn` in a `const` before the tool. A handler that fails
+   * in several ways is one `Effect.gen`, or has their union as `failure`. The run's by default.
+   */
   readonly onToolError?: OnToolError<Fatal, R, Later<E>>
-  /** How many handlers may run at once under a key, over all runs. None by default. */
+  /**
+   * How many handlers may run at once under a key, over all runs that share `Limits.Keyed`. A call waits for its
+   * permits in its place among its siblings, and its timeout starts after that. None by default.
+   */
   readonly limits?: ReadonlyArray<Limit<Parameters.Type<P>>>
-  /** How many characters of a result the model reads. `Policy.resultLimit` by default, `0` for all. */
+  /**
+   * How many characters (UTF-16 code units) of a result the model reads; `0` or `Infinity` for all of them.
+   * `Policy.resultCut` says what is kept of a longer one. Errors have their own limit. `Policy.resultLimit` by default.
+   */
   readonly maxResultChars?: number
-  /** The one line that the model reads of a `compact` tool. */
+  /** The one line that the model reads of a `compact` tool. Its description by default. */
   readonly summary?: string
-  /** The model reads one line, and asks `tool_help` for the schema. `false` by default. */
+  /** Whether the model is offered one line, and asks the `tool_help` tool for the schema. `false` by default. */
   readonly compact?: boolean
-  /** What you attach to the tool. Heddle does not read it, and the model does not either. */
+  /** What you attach to the tool. Neither Heddle nor the model reads it. `{}` by default. */
   readonly metadata?: Json.JsonObject
 }
 
@@ -243,15 +337,23 @@ export interface Options<
   H extends Effect.Effect<unknown, unknown, unknown> = Effect.Effect<unknown, unknown, unknown>,
   Fatal = never
 > extends Declarations<P, E, R, Fatal> {
-  /** Writes the result, before it is encoded for the model, and holds the handler to its type. */
+  /**
+   * Encodes the result before it is written for the model, and holds the handler to its type. Without it the tool
+   * produces what its handler returns.
+   */
   readonly success?: S
-  /** Writes what the handler reports, before it is encoded for the model. Without it the class of the error says how. */
+  /**
+   * Encodes what the handler reports before it is written for the model. Without it the fields of an error are written
+   * as the schema of its class says, and of any other error its tag, its name, its message and its own texts, numbers
+   * and booleans: never a cause, a stack, a request or a response, and at most 8,192 characters. An error that does not
+   * fit the schema is written like that, too.
+   */
   readonly failure?: Schema.ConstraintCodec<E, unknown, unknown, R>
   /** What runs: an Effect of the result, of `Tool.content`, `Tool.askUser` or `Tool.halt`. A `manual` tool has none. */
   readonly handler?: (
     args: Parameters.Type<P>,
     call: CallContext
   ) => Written<H> & Effect.Effect<Produced<S>, E, R>
-  /** Calls are handed to the caller (`Session.submitToolResult`) and never run. `false` by default. */
+  /** Whether calls are handed to the caller (`Session.submitToolResult`) and never run. `false` by default. */
   readonly manual?: boolean
 }

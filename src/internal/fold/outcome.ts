@@ -119,11 +119,17 @@ type Diagnostic =
 
 /** Public as `Adapter.Classification`. */
 export interface Classification {
+  /** Whether the reply asks for tools. */
   readonly type: "tool_calls" | "final_answer"
+  /** The text of the reply. `""` when there is none. */
   readonly text: string
+  /** The reasoning of the reply. `""` when there is none. */
   readonly thinking: string
+  /** The calls, in the order in which the model began them. Those that the provider has run are listed as well. */
   readonly toolCalls: ReadonlyArray<Message.ToolCall>
+  /** Why the reply ended. `null` when no reason was given. */
   readonly finishReason: Response.FinishReason | null
+  /** What is odd about the reply: calls whose arguments were lost, or a finish reason of tool calls without a call. */
   readonly diagnostics: ReadonlyArray<Diagnostic>
 }
 

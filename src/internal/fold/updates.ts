@@ -7,23 +7,37 @@ import { reasonText, ToolError } from "../declare/outcome.ts"
 import * as Json from "../json.ts"
 
 export interface Result {
+  /** Whether the handler produced a value. */
   readonly success: boolean
+  /** The value, before it is encoded. Left out when there is none. */
   readonly data?: unknown
+  /** What went wrong, as a text. Left out when nothing did. */
   readonly error?: string
+  /** What the model reads. */
   readonly content: Message.Content
+  /** What else there is to say of the call. */
   readonly metadata: Json.JsonObject & {
+    /** The name of the tool. */
     readonly toolId: string
+    /** `true` when the call was not run to its end. */
     readonly cancelled?: boolean
+    /** The gate that did not let the call run: `validate` or `authorize`. */
     readonly gate?: string
+    /** `true` when `content` was cut to the result limit. */
     readonly truncated?: boolean
+    /** The length of the whole text in characters (UTF-16 code units), where `content` was cut. */
     readonly originalLength?: number
   }
 }
 
 export interface Update {
+  /** The id of the call. */
   readonly toolCallId: string
+  /** What the handler reports. Left out of a result. */
   readonly progress?: unknown
+  /** The one result of the call. Left out of progress. */
   readonly result?: Result
+  /** What the handler added to the context. Left out when it added nothing. */
   readonly contextUpdate?: Json.JsonObject
 }
 

@@ -551,8 +551,11 @@ const toToolCall = (entry: Entry, { arguments: args, argumentsLost }: Arguments)
 // lost arguments: the tool, the call, the reason and the length are reported, and never the text, which may be a secret
 
 export interface LostArguments {
+  /** The id of the call. */
   readonly id: string
+  /** The name of the tool. */
   readonly name: string
+  /** Why the arguments were lost. */
   readonly reason: Message.ArgumentsLost
   /** The length of what arrived, in bytes of UTF-8. */
   readonly bytes: number

@@ -24,13 +24,16 @@ import type * as Telemetry from "../telemetry.ts"
 
 /** What a consumer wants to see of the stream. The fold sees everything. */
 export interface View<R> {
-  /** Whether the stream has the pieces of text and reasoning. `true` by default. */
+  /** Whether the stream has the pieces of text and reasoning. The result is the same. `true` by default. */
   readonly emitTextDeltas?: boolean
-  /** Whether the stream has the pieces of calls. `true` by default. */
+  /** Whether the stream has the pieces of calls. The result is the same. `true` by default. */
   readonly emitToolDeltas?: boolean
-  /** Whether the stream has the provider's own chunks. `false` by default. */
+  /** Whether the stream has the provider's own chunks. Those that report usage are always there. `false` by default. */
   readonly includeRawChunks?: boolean
-  /** Sees every event, in order, before it is shown; the run waits for the effect that it may return. */
+  /**
+   * Sees every event, in order and before the three options above are applied. The run waits for the effect that it may
+   * return. None by default.
+   */
   readonly onEvent?: (event: Event.Event) => Effect.Effect<void, never, R> | void
 }
 

@@ -12,7 +12,15 @@ import * as Fiber from "effect/Fiber"
 import * as Scope from "effect/Scope"
 
 /** From the start of the run; `reserve` is what is kept for the last answer: a quarter, at most ten seconds. */
-export type Input = Duration.Input | { readonly after: Duration.Input; readonly reserve?: Duration.Input }
+export type Input = Duration.Input | {
+  /** How long the run may take, from its start; a number is milliseconds. */
+  readonly after: Duration.Input
+  /**
+   * How much of it is kept for a last answer of the model; a number is milliseconds. A quarter by default, at most ten
+   * seconds; with `0` tools may use all of it.
+   */
+  readonly reserve?: Duration.Input
+}
 
 /** What a caller asked for, in milliseconds. */
 export interface Wish {

@@ -1,0 +1,91 @@
+/**
+ * Finds the fields of public types that no doc comment of their own explains.
+ */
+import * as path from "node:path"
+import { lineAt, root } from "./source.ts"
+import { serviceOf, ts } from "./typescript.ts"
+
+const sources = path.join(root, "src") + path.sep
+
+/** The modules that the package exports, and those that stand in their `index.ts`. */
+const modulesOf = (checker: ts.TypeChecker, file: ts.SourceFile): ReadonlyArray<ts.Symbol> => {
+  const module = checker.getSymbolAtLocation(file)
+  return module === undefined ? [] : [module]
+}
+
+const resolved = (checker: ts.TypeChecker, symbol: ts.Symbol): ts.Symbol =>
+  (symbol.flags & ts.SymbolFlags.Alias) === 0 ? symbol : checker.getAliasedSymbol(symbol)
+
+const isOwn = (declaration: ts.Declaration): boolean => declaration.getSourceFile().fileName.startsWith(sources)
+
+/** Every type that modules export, by the name that a user knows it by. */
+const exportedTypes = (checker: ts.TypeChecker, module: ts.Symbol, prefix = ""): ReadonlyArray<[string, ts.Symbol]> =>
+  checker.getExportsOfModule(module).flatMap((exported): ReadonlyArray<[string, ts.Symbol]> => {
+    const symbol = resolved(checker, exported)
+    const name = prefix + exported.name
+    if ((symbol.flags & ts.SymbolFlags.Module) !== 0) return exportedTypes(checker, symbol, `${name}.`)
+    return (symbol.flags & ts.SymbolFlags.Type) === 0 ? [] : [[name, symbol]]
+  })
+
+/** The fields of a type, with those of the object types without a name that its fields have. */
+const fieldsOf = (
+  checker: ts.TypeChecker,
+  type: ts.Type,
+  name: string,
+  seen: Set<ts.Type>
+): ReadonlyArray<[string, ts.Symbol]> => {
+  if (seen.has(type)) return []
+  seen.add(type)
+  if (type.isUnionOrIntersection()) return type.types.flatMap((member) => fieldsOf(checker, member, name, seen))
+  if (checker.isArrayType(type) || checker.isTupleType(type)) {
+    return checker.getTypeArguments(type as ts.TypeReference).flatMap((item) => fieldsOf(checker, item, name, seen))
+  }
+  if ((type.flags & ts.TypeFlags.Object) === 0 || type.getCallSignatures().length > 0) return []
+  return type.getProperties().flatMap((field): ReadonlyArray<[string, ts.Symbol]> => {
+    const declaration = field.declarations?.find(isOwn)
+    if (declaration === undefined) return []
+    const inner = checker.getTypeOfSymbol(field)
+    const below = isNameless(inner) ? fieldsOf(checker, inner, `${name}.${field.name}`, seen) : []
+    return [[`${name}.${field.name}`, field], ...below]
+  })
+}
+
+/** What has a name is a type of its own, which is looked at where it is exported. */
+const isNameless = (type: ts.Type): boolean =>
+  type.aliasSymbol === undefined &&
+  (type.isUnionOrIntersection() || type.symbol === undefined || type.symbol.name.startsWith("__") ||
+    type.symbol.name === "Array" || type.symbol.name === "ReadonlyArray")
+
+/** What needs no words: the kind of a member of a union, the message of an error, and what only carries a type. */
+const isPlain = (checker: ts.TypeChecker, field: ts.Symbol, declaration: ts.Declaration): boolean =>
+  field.name === "_tag" || field.name.startsWith("~") || field.name.startsWith("__@") ||
+  (field.name === "type" && checker.getTypeOfSymbol(field).isStringLiteral()) ||
+  (field.name === "message" && ts.isGetAccessor(declaration))
+
+/**
+ * The fields of the types that some modules export and that have no doc comment, each as `src/Chat.ts:12 Options.name`.
+ * A field is explained where it is declared, once for every type that has it.
+ */
+export const undocumentedFields = (files: { readonly [file: string]: string }): ReadonlyArray<string> => {
+  const program = serviceOf(files).getProgram()
+  if (program === undefined) throw new Error("there is no program")
+  const checker = program.getTypeChecker()
+  const found = new Map<ts.Declaration, string>()
+  for (const file of Object.keys(files)) {
+    const source = program.getSourceFile(path.join(root, file))
+    if (source === undefined) throw new Error(`there is no file ${file}`)
+    for (const module of modulesOf(checker, source)) {
+      for (const [name, symbol] of exportedTypes(checker, module)) {
+        for (const [path_, field] of fieldsOf(checker, checker.getDeclaredTypeOfSymbol(symbol), name, new Set())) {
+          const declaration = field.declarations?.find(isOwn)
+          if (declaration === undefined || found.has(declaration) || isPlain(checker, field, declaration)) continue
+          if (field.getDocumentationComment(checker).length > 0) continue
+          const place = declaration.getSourceFile()
+          const line = lineAt(place.text, declaration.getStart(place))
+          found.set(declaration, `${path.relative(root, place.fileName)}:${line} ${path_}`)
+        }
+      }
+    }
+  }
+  return [...found.values()].toSorted()
+}
