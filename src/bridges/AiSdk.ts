@@ -1,6 +1,6 @@
 /**
  * Models of the AI SDK as adapters: any language model that implements version 2, 3 or 4 of its provider interface,
- * from the packages of the SDK or anybody else's. A model is only asked for its stream of parts: Heddle runs the tools,
+ * from the packages of the SDK or others. A model is only asked for its stream of parts: Heddle runs the tools,
  * repeats what failed before its first word, and closing the stream aborts the model's request.
  *
  * @since 0.1.0
@@ -14,12 +14,10 @@ import * as Adapter from "../Adapter.ts"
 import * as Errors from "../adapters/internal/errors.ts"
 import * as Http from "../adapters/internal/http.ts"
 import * as Json from "../internal/json.ts"
-import * as AiSdkFiles from "./internal/aiSdkFiles.ts"
 import * as AiSdkModel from "./internal/aiSdkModel.ts"
 import type { LanguageModel } from "./internal/aiSdkModel.ts"
 import * as AiSdkPrompt from "./internal/aiSdkPrompt.ts"
 import type * as Layout from "./internal/layout.ts"
-import * as Origin from "./internal/origin.ts"
 import * as Reply from "./internal/reply.ts"
 
 export type { LanguageModel, Started } from "./internal/aiSdkModel.ts"
@@ -95,7 +93,7 @@ const refusal = (origin: Errors.Origin, detail: string): Adapter.AdapterError =>
 
 const originOf = (options: Options): Errors.Origin => {
   const values = Object.values(options.headers ?? {}).flatMap((value) => Redacted.isRedacted(value) ? [value] : [])
-  return Origin.make(options.provider ?? options.model.provider, [...options.secrets ?? [], ...values])
+  return Reply.originOf(options.provider ?? options.model.provider, [...options.secrets ?? [], ...values])
 }
 
 /** The model that a request is for. */
@@ -167,7 +165,7 @@ const stream = (
     const owner: Layout.Owner = { key: metadataKey, provider: model.provider }
     const loaded = options.download === undefined
       ? new Map()
-      : yield* AiSdkFiles.load(model, options.download, request.messages, origin)
+      : yield* AiSdkPrompt.load(model, options.download, request.messages, origin)
     const made = callOptions(options, request, { owner, version, loaded })
     const call = yield* Effect.fromResult(
       Result.mapError(made, (detail) => Errors.make(origin, "invalid_request", detail))

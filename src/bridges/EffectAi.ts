@@ -21,7 +21,6 @@ import * as Now from "../internal/now.ts"
 import type * as Tool from "../Tool.ts"
 import * as EffectAiModel from "./internal/effectAiModel.ts"
 import * as EffectAiTools from "./internal/effectAiTools.ts"
-import * as Origin from "./internal/origin.ts"
 import * as Reply from "./internal/reply.ts"
 
 /**
@@ -63,7 +62,7 @@ const make = (options: Options, settings: Http.Settings) =>
       strict: options.strict ?? false,
       providerTools: options.providerTools ?? [],
       owner: { key: metadataKey, provider },
-      origin: Origin.make(provider, options.secrets ?? [])
+      origin: Reply.originOf(provider, options.secrets ?? [])
     }
     const { origin, owner } = bridge
     return Adapter.Adapter.of({

@@ -1,18 +1,21 @@
 /**
- * A model of the AI SDK while it answers: its promise and its stream as effects. What the model has handed out by the
- * time it is read is read at once, and nothing more is asked of it than one part ahead.
+ * A model of the AI SDK while it answers: its promise and its stream as effects, its parts, and its errors. The parts that
+ * have arrived are read at once, and the model is asked for at most one part ahead.
  */
 import * as Cause from "effect/Cause"
 import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
+import * as Base64 from "effect/encoding/Base64"
+import * as Option from "effect/Option"
 import type * as Pull from "effect/Pull"
 import type * as Scope from "effect/Scope"
 import type * as Adapter from "../../Adapter.ts"
-import type * as Errors from "../../adapters/internal/errors.ts"
+import * as Errors from "../../adapters/internal/errors.ts"
 import type * as Http from "../../adapters/internal/http.ts"
-import type * as Json from "../../internal/json.ts"
-import * as AiSdkErrors from "./aiSdkErrors.ts"
-import * as AiSdkParts from "./aiSdkParts.ts"
+import * as Wire from "../../adapters/internal/wire.ts"
+import * as Json from "../../internal/json.ts"
+import * as Response from "../../Response.ts"
+import * as Layout from "./layout.ts"
 import type * as Part from "./part.ts"
 import type * as Reply from "./reply.ts"
 
@@ -50,7 +53,7 @@ class Held {
   private stream: ReadableStreamDefaultReader<unknown> | undefined
   private isLeft = false
 
-  /** A stream that comes after nobody waits any more is taken from its model at once. */
+  /** A stream that arrives after the request was abandoned is cancelled at once. */
   take(stream: ReadableStream<unknown>): Ahead | undefined {
     const reader = stream.getReader()
     this.stream = reader
@@ -62,7 +65,7 @@ class Held {
     return this.stream?.cancel().then(ignore, ignore) ?? Promise.resolve()
   }
 
-  /** Waits for the stream to let go of what it holds, but not for ever. */
+  /** Cancels the stream, and waits at most a second for it to release what it holds. */
   readonly leave: Effect.Effect<unknown> = Effect.suspend(() => {
     this.isLeft = true
     this.controller.abort()
@@ -85,14 +88,14 @@ export const open = (
     return yield* Effect.callback<Reply.PartPull, Http.Failure>((resume) => {
       new Promise<Started>((resolve) => resolve(model.doStream(call as never))).then(({ response, stream }) => {
         const taken = held.take(stream)
-        const requestId = AiSdkErrors.requestId(response?.headers)
-        if (taken !== undefined) resume(Effect.succeed(pull(taken, { ...origin, requestId })))
+        const from = { ...origin, requestId: requestId(response?.headers) }
+        if (taken !== undefined) resume(Effect.succeed(pull(taken, from)))
       }).then(ignore, (rejection: unknown) => resume(rejected(origin, rejection)))
     })
   })
 
 const rejected = (origin: Errors.Origin, rejection: unknown): Effect.Effect<never, Http.Failure> =>
-  Effect.flatMap(Clock.currentTimeMillis, (now) => Effect.fail(AiSdkErrors.fromRejection(origin, rejection, now)))
+  Effect.flatMap(Clock.currentTimeMillis, (now) => Effect.fail(fromRejection(origin, rejection, now)))
 
 /** A reader, and the read that was begun and has not been used. */
 class Ahead {
@@ -148,6 +151,276 @@ const pull = (
 
 const parts = (arrived: ReadonlyArray<unknown>, origin: Errors.Origin): Effect.Effect<ReadonlyArray<Part.Part>> =>
   Effect.map(Clock.currentTimeMillis, (now) => {
-    const readError = (error: unknown) => AiSdkErrors.fromUnknown(origin, error, now)
-    return arrived.flatMap((part) => AiSdkParts.read(part, readError))
+    const readError = (error: unknown) => fromUnknown(origin, error, now)
+    return arrived.flatMap((part) => read(part, readError))
   })
+
+// ---------------------------------------------------------------------------------------------------------------------
+// parts
+
+/** What is to be made of the errors among the parts. */
+export type ReadError = (error: unknown) => Part.Failure["error"]
+
+const string = (value: unknown): string => Wire.string(value) ?? ""
+
+const optionsOf = (part: Json.JsonObject): Json.JsonObject | undefined => Layout.spoken(part["providerMetadata"])
+
+export const read = (part: unknown, readError: ReadError): ReadonlyArray<Part.Part> => {
+  if (!Json.isObject(part)) return []
+  const type = string(part["type"])
+  const block = /^(text|reasoning)-(start|delta|end)$/.exec(type)
+  if (block !== null) return said(part, block[1] === "text" ? "text" : "reasoning")
+  switch (type) {
+    case "tool-input-start":
+    case "tool-input-delta":
+    case "tool-input-end":
+      return [input(part)]
+    case "tool-call":
+      return [call(part)]
+    case "tool-result":
+      return result(part)
+    case "file":
+    case "reasoning-file":
+      return file(part, type === "reasoning-file")
+    case "custom":
+      return [{ type: "custom", kind: string(part["kind"]), options: optionsOf(part) }]
+    case "finish":
+      return [finish(part)]
+    case "error":
+      return [{ type: "error", error: readError(part["error"]) }]
+    default:
+      return about(type, part)
+  }
+}
+
+/** What belongs to no content. */
+const about = (type: string, part: Json.JsonObject): ReadonlyArray<Part.Part> => {
+  switch (type) {
+    case "stream-start":
+      return noted("warnings", part["warnings"])
+    case "response-metadata":
+      return [{ type: "about", id: Wire.string(part["id"]), model: Wire.string(part["modelId"]) }]
+    case "source":
+      return noted("sources", [part])
+    case "tool-approval-request":
+      return noted("approvalRequests", [part])
+    case "ping":
+      return []
+    case "raw":
+      return [{ type: "raw", chunk: part["rawValue"] }]
+    default:
+      return [{ type: "raw", chunk: part }]
+  }
+}
+
+const noted = (name: string, items: unknown): ReadonlyArray<Part.About> =>
+  Array.isArray(items) && items.length > 0
+    ? [{ type: "about", notes: { [name]: items.map((item) => withoutType(item)) } }]
+    : []
+
+const withoutType = (item: unknown): unknown => {
+  if (!Json.isObject(item) || (item["type"] !== "source" && item["type"] !== "tool-approval-request")) return item
+  const { type: _type, ...rest } = item
+  return rest
+}
+
+const said = (part: Json.JsonObject, type: "text" | "reasoning"): ReadonlyArray<Part.Part> => [
+  { type, id: string(part["id"]), delta: string(part["delta"]), options: optionsOf(part) },
+  ...noted("citations", part["citations"])
+]
+
+const input = (part: Json.JsonObject): Part.Input => ({
+  type: "input",
+  id: string(part["id"]),
+  name: part["type"] === "tool-input-start" ? string(part["toolName"]) : undefined,
+  delta: string(part["delta"]),
+  isJson: part["inputEncoding"] !== "text"
+})
+
+const call = (part: Json.JsonObject): Part.Call => {
+  const text = part["input"]
+  return {
+    type: "call",
+    id: string(part["toolCallId"]),
+    name: string(part["toolName"]),
+    text: typeof text === "string" ? text : text === undefined ? "" : JSON.stringify(Json.toJson(text)),
+    isExecuted: part["providerExecuted"] === true,
+    options: optionsOf(part)
+  }
+}
+
+const result = (part: Json.JsonObject): ReadonlyArray<Part.Result> =>
+  part["preliminary"] === true ? [] : [{
+    type: "result",
+    id: string(part["toolCallId"]),
+    value: part["result"],
+    isError: part["isError"] === true,
+    options: optionsOf(part)
+  }]
+
+const file = (part: Json.JsonObject, isReasoning: boolean): ReadonlyArray<Part.File> => {
+  const tagged = Wire.object(part["data"])
+  const content = tagged["type"] === "data" ? tagged["data"] : tagged["type"] === "url" ? tagged["url"] : part["data"]
+  const common = { type: "file", mediaType: string(part["mediaType"]), isReasoning, options: optionsOf(part) } as const
+  if (typeof content === "string") return [{ ...common, data: content, url: undefined }]
+  if (content instanceof Uint8Array) return [{ ...common, data: Base64.encode(content), url: undefined }]
+  return content instanceof URL ? [{ ...common, data: undefined, url: content.href }] : []
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// finish
+
+const finishReasons: { readonly [word: string]: Response.FinishReason | null } = {
+  stop: "stop",
+  length: "length",
+  "content-filter": "content_filter",
+  "tool-calls": "tool_calls",
+  error: "error",
+  other: "other",
+  unknown: null
+}
+
+const finish = (part: Json.JsonObject): Part.Finish => {
+  const stands = part["finishReason"]
+  const unified = typeof stands === "string" ? stands : string(Wire.object(stands)["unified"])
+  return {
+    type: "finish",
+    reason: Object.hasOwn(finishReasons, unified) ? finishReasons[unified] ?? null : "other",
+    word: Wire.string(Wire.object(stands)["raw"]) ?? Wire.string(unified),
+    usage: usage(Wire.object(part["usage"])),
+    isCut: unified === "interrupted",
+    options: optionsOf(part)
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// usage
+
+/** Version 2 writes plain numbers, the later ones their parts. A total that is not stated is the sum of both. */
+const usage = (wire: Json.JsonObject): Response.Usage => {
+  const { inputTokens, outputTokens, ...rest } = wire
+  if (!Json.isObject(inputTokens) && !Json.isObject(outputTokens)) return Response.usage(defined(wire))
+  const input = Wire.object(inputTokens)
+  const output = Wire.object(outputTokens)
+  const total = Number(input["total"]) + Number(output["total"])
+  return Response.usage(defined({
+    ...rest,
+    inputTokens: input["total"],
+    outputTokens: output["total"],
+    cachedInputTokens: input["cacheRead"],
+    cacheWriteInputTokens: input["cacheWrite"],
+    reasoningTokens: output["reasoning"],
+    totalTokens: Number.isFinite(total) ? total : undefined
+  }))
+}
+
+const defined = (record: Json.JsonObject): Json.JsonObject =>
+  Object.fromEntries(Object.entries(record).filter(([, value]) => value !== undefined))
+
+// ---------------------------------------------------------------------------------------------------------------------
+// errors
+
+const longestDetail = 1000
+
+const byName: { readonly [name: string]: Errors.Reason } = {
+  AI_LoadAPIKeyError: "authentication_failed",
+  AI_LoadSettingError: "invalid_request",
+  AI_InvalidArgumentError: "invalid_request",
+  AI_InvalidPromptError: "invalid_request",
+  AI_NoSuchModelError: "invalid_request",
+  AI_NoSuchProviderReferenceError: "invalid_request",
+  AI_UnsupportedFunctionalityError: "unsupported_feature",
+  AI_EmptyResponseBodyError: "malformed_response",
+  AI_InvalidResponseDataError: "malformed_response",
+  AI_JSONParseError: "malformed_response",
+  AI_NoContentGeneratedError: "malformed_response",
+  AI_TypeValidationError: "malformed_response",
+  TimeoutError: "timeout",
+  AbortError: "network_error"
+}
+
+/** What a provider rejected with. `now` is the time that a date in its headers is compared with. */
+export const fromRejection = (origin: Errors.Origin, rejection: unknown, now: number): Http.Failure => {
+  const error = fromUnknown(origin, rejection, now)
+  return { error, isWorthRetrying: isWorthRetrying(error, Json.isObject(rejection) ? rejection : {}) }
+}
+
+/** The server's own word on it outweighs the provider's, and that what the error is taken for. */
+const isWorthRetrying = (error: Adapter.AdapterError, rejection: Json.JsonObject): boolean => {
+  const word = headers(rejection["responseHeaders"])["x-should-retry"]
+  if (word === "true" || word === "false") return word === "true"
+  const { isRetryable } = rejection
+  return typeof isRetryable === "boolean" ? isRetryable && error.reason !== "quota_exceeded" : error.isRetryable
+}
+
+/** The error that a rejection, or an error among the parts of a reply, stands for. */
+export const fromUnknown = (origin: Errors.Origin, thrown: unknown, now: number): Adapter.AdapterError => {
+  if (!Json.isObject(thrown)) return errorSaid(origin, { error: String(thrown) })
+  const { name, responseHeaders, statusCode } = thrown
+  const from = { ...origin, requestId: origin.requestId ?? requestId(responseHeaders) }
+  if (typeof statusCode === "number" && statusCode >= 400) return fromStatus(from, statusCode, thrown, now)
+  if (typeof name === "string" && Object.hasOwn(byName, name)) return named(from, byName[name] ?? "unknown", thrown)
+  if (name === "AI_APICallError") return fromCause(from, thrown, now)
+  return errorSaid(from, { error: thrown instanceof Error ? wordsOf(thrown) : thrown })
+}
+
+const errorSaid = (origin: Errors.Origin, chunk: Json.JsonObject): Adapter.AdapterError =>
+  Option.getOrElse(
+    Errors.fromChunk(origin, Json.toJson(chunk) as Json.JsonObject, true),
+    () => Errors.make(origin, "unknown", "the provider reported an error without words")
+  )
+
+/** An error's own words, without what else its provider put into it. */
+const wordsOf = (error: Error): Json.JsonObject => {
+  const fields: Json.JsonObject = { ...error }
+  return { message: error.message, type: fields["type"], code: fields["code"] }
+}
+
+const fromStatus = (
+  origin: Errors.Origin,
+  status: number,
+  error: Json.JsonObject,
+  now: number
+): Adapter.AdapterError => {
+  const body = error["responseBody"]
+  const text = typeof body === "string" && body !== "" ? body : JSON.stringify({ error: { message: error["message"] } })
+  return Errors.fromResponse(origin, { status, headers: headers(error["responseHeaders"]) }, text, now)
+}
+
+/** A call that failed without an error's status: the connection broke, or the answer could not be read. */
+const fromCause = (origin: Errors.Origin, error: Json.JsonObject, now: number): Adapter.AdapterError => {
+  const { cause } = error
+  const name = Json.isObject(cause) ? cause["name"] : undefined
+  if (typeof name === "string" && name.startsWith("AI_")) return fromUnknown(origin, cause, now)
+  return named(origin, "network_error", error)
+}
+
+/** A reply that a provider found to be incomplete is one whose connection was lost. */
+const cutWords = /ended without|unexpected(ly)? end|closed before|terminated/i
+
+const named = (origin: Errors.Origin, reason: Errors.Reason, error: Json.JsonObject): Adapter.AdapterError => {
+  const detail = [String(error["message"] ?? ""), innermost(error["cause"])].filter((text) => text !== "").join(": ")
+  const isCut = reason === "malformed_response" && error["name"] === "AI_InvalidResponseDataError"
+  return Errors.make(
+    origin,
+    isCut && cutWords.test(detail) ? "network_error" : reason,
+    detail.slice(0, longestDetail)
+  )
+}
+
+/** What stands at the bottom of the causes: above it stands only that something failed. */
+const innermost = (cause: unknown, depth = 0): string => {
+  if (!(cause instanceof Error)) return ""
+  return cause.cause instanceof Error && depth < 8 ? innermost(cause.cause, depth + 1) : cause.message
+}
+
+const headers = (value: unknown): Readonly<Record<string, string>> =>
+  !Json.isObject(value) ? {} : Object.fromEntries(
+    Object.entries(value).flatMap(([name, text]) => typeof text === "string" ? [[name.toLowerCase(), text]] : [])
+  )
+
+/** The provider's name for a request, by the headers of its answer. */
+export const requestId = (value: unknown): string | undefined => {
+  const found = headers(value)
+  return ["x-request-id", "request-id", "apim-request-id"].map((name) => found[name]).find((id) => id !== undefined)
+}

@@ -2,15 +2,18 @@
  * A request in the words of the AI SDK's provider interface. The versions differ in how files are written, in what a
  * tool's result can hold, and in what a tool of the provider is called; everything else is the same for all of them.
  */
+import * as Effect from "effect/Effect"
+import * as Base64 from "effect/encoding/Base64"
 import * as Result from "effect/Result"
 import type * as Adapter from "../../Adapter.ts"
+import * as Errors from "../../adapters/internal/errors.ts"
 import * as Media from "../../adapters/internal/media.ts"
 import * as Wire from "../../adapters/internal/wire.ts"
 import type * as Json from "../../internal/json.ts"
 import * as Message from "../../Message.ts"
+import type { LanguageModel } from "./aiSdkModel.ts"
 import * as History from "./history.ts"
 import * as Layout from "./layout.ts"
-import * as Sources from "./media.ts"
 
 export type Version = "v2" | "v3" | "v4"
 
@@ -18,7 +21,7 @@ export type Version = "v2" | "v3" | "v4"
 export interface Writing {
   readonly owner: Layout.Owner
   readonly version: Version
-  readonly loaded: ReadonlyMap<string, Pick<Sources.Source, "mediaType" | "content">>
+  readonly loaded: ReadonlyMap<string, Pick<History.Source, "mediaType" | "content">>
 }
 
 type Part = Json.JsonObject
@@ -74,7 +77,7 @@ const userParts = (writing: Writing, content: Message.Content): Result.Result<Re
     if (typeof content === "string") return [text(content)]
     const parts: Array<Part> = []
     for (const part of content) {
-      if (Layout.isMedia(part)) parts.push(file(writing, yield* Sources.source(part)))
+      if (Media.isMedia(part)) parts.push(file(writing, yield* History.source(part)))
       else if (part.type === "text" && part.text !== "") parts.push(text(part.text))
     }
     return parts.length === 0 ? [text("")] : parts
@@ -95,7 +98,7 @@ const assistantParts = (
     case "executed":
       return Result.succeed(executed(piece))
     case "media":
-      return Result.map(Sources.source(piece.media), (source) => [file(writing, source)])
+      return Result.map(History.source(piece.media), (source) => [file(writing, source)])
     case "file":
       return Result.succeed(madeFile(writing, piece))
     case "custom": {
@@ -138,12 +141,12 @@ const fileData = ({ version }: Writing, content: string | URL): unknown => {
 }
 
 /** The source, or what was loaded from it. */
-const loaded = (writing: Writing, source: Sources.Source): Sources.Source => {
+const loaded = (writing: Writing, source: History.Source): History.Source => {
   const found = typeof source.content === "string" ? undefined : writing.loaded.get(source.content.href)
   return found === undefined ? source : { ...source, ...found }
 }
 
-const file = (writing: Writing, source: Sources.Source): Part => {
+const file = (writing: Writing, source: History.Source): Part => {
   const { content, filename, mediaType } = loaded(writing, source)
   return { type: "file", mediaType, data: fileData(writing, content), ...Wire.given("filename", filename) }
 }
@@ -167,8 +170,8 @@ const madeFile = (
 
 const toolResult = (writing: Writing, { id, message, name }: History.Answer): Result.Result<Part, string> => {
   const { content } = message
-  const empty = typeof content === "string" ? undefined : content.filter(Layout.isMedia).find(isEmpty)
-  return Result.map(empty === undefined ? Result.succeed(undefined) : Sources.source(empty), () => ({
+  const empty = typeof content === "string" ? undefined : content.filter(Media.isMedia).find(isEmpty)
+  return Result.map(empty === undefined ? Result.succeed(undefined) : History.source(empty), () => ({
     type: "tool-result",
     toolCallId: id,
     toolName: name,
@@ -177,25 +180,25 @@ const toolResult = (writing: Writing, { id, message, name }: History.Answer): Re
   }))
 }
 
-const isEmpty = ({ data, url }: Layout.Media): boolean => data === undefined && url === undefined
+const isEmpty = ({ data, url }: Media.Media): boolean => data === undefined && url === undefined
 
 /**
  * A result with images in it is content, which has no error flag; every other is a text. So is one for a model that would
  * write content as JSON, base64 and all: what it reads in the words of the user follows in a message of its own. What no
- * provider takes in a result is told: they drop it without a word, or refuse the request.
+ * provider takes in a result is described: they drop it without a word, or refuse the request.
  */
 const output = (writing: Writing, message: Message.Message): Part => {
   const type = message.isError === true ? "error-text" : "text"
   const { content } = message
-  const isHeld = (part: Layout.Media): boolean =>
+  const isHeld = (part: Media.Media): boolean =>
     (isTextOnly(writing) ? attached(writing, part) : carried(writing, part)) !== undefined
-  const tell = (part: Layout.Media): string => told(writing, part)
+  const tell = (part: Media.Media): string => described(writing, part)
   if (typeof content === "string" || isTextOnly(writing) || Media.held(content, isHeld).length === 0) {
     return { type, value: Media.textWith(content, isHeld, tell) }
   }
   const value = content.flatMap((part): ReadonlyArray<Part> => {
     if (part.type === "text") return [text(part.text)]
-    if (!Layout.isMedia(part)) return []
+    if (!Media.isMedia(part)) return []
     const source = carried(writing, part)
     return [source === undefined ? text(tell(part)) : resultFile(writing, source)]
   })
@@ -206,28 +209,28 @@ const output = (writing: Writing, message: Message.Message): Part => {
 const isTextOnly = ({ owner: { provider } }: Writing): boolean =>
   /\.(chat|completion)$/.test(provider) && !provider.startsWith("google.")
 
-/** What a part holds, if it can be told. */
-const sourceOf = (writing: Writing, part: Layout.Media): Sources.Source | undefined => {
-  const source = Result.map(Sources.source(part), (found) => loaded(writing, found))
+/** What a part holds, if that is known. */
+const sourceOf = (writing: Writing, part: Media.Media): History.Source | undefined => {
+  const source = Result.map(History.source(part), (found) => loaded(writing, found))
   return Result.isSuccess(source) ? source.success : undefined
 }
 
-const plainType = ({ mediaType }: Sources.Source): string => mediaType.split(";")[0]?.trim().toLowerCase() ?? ""
+const plainType = ({ mediaType }: History.Source): string => mediaType.split(";")[0]?.trim().toLowerCase() ?? ""
 
 /** Whether an image is one that all providers read. One at an address need not say what it is. */
-const isImage = (source: Sources.Source): boolean =>
+const isImage = (source: History.Source): boolean =>
   /^image\/(png|jpe?g|gif|webp)$/.test(plainType(source)) ||
   (plainType(source) === "image/*" && typeof source.content !== "string")
 
 /** What providers take in a result: common images and PDFs. The oldest version has no addresses there. */
-const carried = (writing: Writing, part: Layout.Media): Sources.Source | undefined => {
+const carried = (writing: Writing, part: Media.Media): History.Source | undefined => {
   const source = sourceOf(writing, part)
   if (source === undefined || (writing.version === "v2" && typeof source.content !== "string")) return undefined
   return isImage(source) || plainType(source) === "application/pdf" ? source : undefined
 }
 
 /** What a model of Chat Completions reads in a message of the user: images, and in later versions the data of others. */
-const attached = (writing: Writing, part: Layout.Media): Sources.Source | undefined => {
+const attached = (writing: Writing, part: Media.Media): History.Source | undefined => {
   const source = sourceOf(writing, part)
   if (source === undefined || isImage(source)) return source
   const isData = writing.version !== "v2" && typeof source.content === "string"
@@ -235,7 +238,7 @@ const attached = (writing: Writing, part: Layout.Media): Sources.Source | undefi
 }
 
 /** A part in words: the text that a file holds, or a line that names its kind, type and size. */
-const told = (writing: Writing, part: Layout.Media): string => {
+const described = (writing: Writing, part: Media.Media): string => {
   const source = part.type === "file" ? sourceOf(writing, part) : undefined
   return typeof source?.content === "string" && Media.isTextual(source.mediaType)
     ? Media.decode(source.content)
@@ -244,13 +247,13 @@ const told = (writing: Writing, part: Layout.Media): string => {
 
 const attachments = (writing: Writing, { id, message: { content } }: History.Answer): ReadonlyArray<Part> => {
   const parts = typeof content === "string" || !isTextOnly(writing) ? [] : content.flatMap((part) => {
-    const source = Layout.isMedia(part) ? attached(writing, part) : undefined
+    const source = Media.isMedia(part) ? attached(writing, part) : undefined
     return source === undefined ? [] : [file(writing, source)]
   })
   return parts.length === 0 ? [] : [text(`From the tool call ${id}:`), ...parts]
 }
 
-const resultFile = (writing: Writing, source: Sources.Source): Part => {
+const resultFile = (writing: Writing, source: History.Source): Part => {
   const { content, filename, mediaType } = source
   if (writing.version === "v4") return file(writing, source)
   if (writing.version === "v2") return { type: "media", data: content, mediaType }
@@ -310,3 +313,66 @@ export const responseFormat = (format: Adapter.ResponseFormat | undefined): Json
   if (format.type === "json_object") return { responseFormat: { type: "json" } }
   return { responseFormat: { type: "json", name: format.name, schema: format.schema } }
 }
+
+// ---------------------------------------------------------------------------------------------------------------------
+// files
+
+/** Loads a file from an address that the model does not read itself. */
+type Download = (
+  url: URL
+) => Effect.Effect<{ readonly data: Uint8Array | string; readonly mediaType?: string }, unknown>
+
+type Supported = Readonly<Record<string, ReadonlyArray<RegExp>>>
+
+/** What stands at the addresses in the messages that the model does not read, by address. */
+export const load = (
+  model: LanguageModel,
+  download: Download,
+  messages: ReadonlyArray<Message.Message>,
+  origin: Errors.Origin
+): Effect.Effect<Writing["loaded"], Adapter.AdapterError> =>
+  Effect.gen(function*() {
+    const addressed = messages.flatMap(addresses)
+    if (addressed.length === 0) return new Map()
+    const supported: Supported = yield* Effect.tryPromise(() => Promise.resolve(model.supportedUrls ?? {})).pipe(
+      Effect.orElseSucceed(() => ({}))
+    )
+    const missing = new Map(
+      addressed.flatMap((source) => isRead(supported, source) ? [] : [[source.content.href, source] as const])
+    )
+    const loaded = yield* Effect.forEach(missing.values(), ({ content, mediaType }) =>
+      Effect.map(
+        Effect.mapError(
+          download(content),
+          () =>
+            Errors.make(origin, "invalid_request", `the file at ${content.origin}${content.pathname} cannot be loaded`)
+        ),
+        ({ data, mediaType: given }) =>
+          [content.href, {
+            mediaType: given ?? mediaType,
+            content: typeof data === "string" ? data : Base64.encode(data)
+          }] as const
+      ), { concurrency: 4 })
+    return new Map(loaded)
+  })
+
+interface Addressed extends History.Source {
+  readonly content: URL
+}
+
+const addresses = ({ content }: Message.Message): ReadonlyArray<Addressed> =>
+  typeof content === "string" ? [] : content.filter(Media.isMedia).flatMap((media) => {
+    const source = History.source(media)
+    return source._tag === "Success" && isAddressed(source.success) ? [source.success] : []
+  })
+
+const isAddressed = (source: History.Source): source is Addressed =>
+  source.content instanceof URL && /^https?:$/.test(source.content.protocol)
+
+/** Whether one of the patterns for the kind of file matches. A kind may be `*`, or end in `/*`. */
+const isRead = (supported: Supported, { content, mediaType }: Addressed): boolean =>
+  Object.entries(supported).some(([kind, patterns]) =>
+    (kind === "*" || kind === "*/*" || kind === mediaType ||
+      (kind.endsWith("/*") && mediaType.startsWith(kind.slice(0, -1)))) &&
+    patterns.some((pattern) => content.href.search(pattern) >= 0)
+  )

@@ -1,30 +1,33 @@
 /**
- * A request to a language model of effect/ai, and the parts that answer it. The model is offered tools that it cannot
- * run, and is interrupted when nobody reads its parts any more.
+ * A request to a language model of effect/ai, the parts that answer it, and its errors. The model is offered tools that it
+ * cannot run, and is interrupted when its parts are no longer read.
  */
-import type * as AiError from "effect/ai/AiError"
+import * as AiError from "effect/ai/AiError"
 import type * as LanguageModel from "effect/ai/LanguageModel"
 import type * as Prompt from "effect/ai/Prompt"
 import * as AiResponse from "effect/ai/Response"
 import type * as AiTool from "effect/ai/Tool"
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
+import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
+import * as Base64 from "effect/encoding/Base64"
 import * as JsonSchema from "effect/JsonSchema"
+import * as Option from "effect/Option"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import * as SchemaRepresentation from "effect/SchemaRepresentation"
 import type * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
-import type * as Adapter from "../../Adapter.ts"
+import * as Adapter from "../../Adapter.ts"
 import * as Answer from "../../adapters/internal/answer.ts"
 import * as Errors from "../../adapters/internal/errors.ts"
 import type * as Http from "../../adapters/internal/http.ts"
-import * as EffectAiErrors from "./effectAiErrors.ts"
-import * as EffectAiParts from "./effectAiParts.ts"
+import * as Json from "../../internal/json.ts"
+import * as Response from "../../Response.ts"
 import * as EffectAiPrompt from "./effectAiPrompt.ts"
 import * as EffectAiTools from "./effectAiTools.ts"
-import type * as Layout from "./layout.ts"
+import * as Layout from "./layout.ts"
 import type * as Part from "./part.ts"
 import * as Reply from "./reply.ts"
 
@@ -142,7 +145,7 @@ const answered = (bridge: Bridge, request: Adapter.Request): Result.Result<
       Stream.catch((error) =>
         Stream.fromEffect(Effect.flatMap(
           Clock.currentTimeMillis,
-          (now) => Effect.fail(EffectAiErrors.fromUnknown(origin, error, now))
+          (now) => Effect.fail(fromUnknown(origin, error, now))
         ))
       ),
       Stream.provideContext(bridge.services?.(request) ?? Context.empty())
@@ -161,7 +164,234 @@ export const open = (
     return Effect.flatMap(pull, (some) =>
       Effect.map(Clock.currentTimeMillis, (now): ReadonlyArray<Part.Part> =>
         some.flatMap((part) =>
-          EffectAiParts.read(part, count++, (error) =>
-            EffectAiErrors.fromUnknown(bridge.origin, error, now))
+          read(part, count++, (error) =>
+            fromUnknown(bridge.origin, error, now))
         )))
   })
+
+// ---------------------------------------------------------------------------------------------------------------------
+// parts
+
+/** What is to be made of the errors among the parts. */
+export type ReadError = (error: unknown) => Part.Failure["error"]
+
+/** A part of a reply. `index` is its position, which tells the blocks of a reply apart that came whole. */
+export const read = (part: AiResponse.AnyPart, index: number, readError: ReadError): ReadonlyArray<Part.Part> => {
+  switch (part.type) {
+    case "text":
+    case "reasoning":
+      return [said(part.type, { id: `whole-${index}`, metadata: part.metadata }, part.text)]
+    case "text-start":
+    case "text-delta":
+    case "text-end":
+      return [said("text", part, "delta" in part ? part.delta : "")]
+    case "reasoning-start":
+    case "reasoning-delta":
+    case "reasoning-end":
+      return [said("reasoning", part, "delta" in part ? part.delta : "")]
+    case "tool-params-start":
+      return [{ type: "input", id: part.id, name: part.name, delta: "", isJson: true }]
+    case "tool-params-delta":
+      return [{ type: "input", id: part.id, name: undefined, delta: part.delta, isJson: true }]
+    case "tool-call":
+      return [call(part)]
+    case "tool-result":
+      return part.preliminary ? [] : [result(part)]
+    case "file":
+      return [file(part)]
+    case "finish":
+      return [finish(part)]
+    case "error":
+      return [{ type: "error", error: readError(part.error) }]
+    default:
+      return about(part)
+  }
+}
+
+const said = (
+  type: "text" | "reasoning",
+  part: { readonly id: string; readonly metadata: AiResponse.ProviderMetadata },
+  delta: string
+): Part.Said => ({ type, id: part.id, delta, options: Layout.spoken(part.metadata) })
+
+const call = (part: AiResponse.ToolCallPart<string, unknown>): Part.Call => ({
+  type: "call",
+  id: part.id,
+  name: part.name,
+  text: typeof part.params === "string" ? part.params : JSON.stringify(Json.toJson(part.params ?? {})),
+  isExecuted: part.providerExecuted,
+  options: Layout.spoken(part.metadata)
+})
+
+const result = (part: AiResponse.ToolResultPart<string, unknown, unknown>): Part.Result => ({
+  type: "result",
+  id: part.id,
+  value: part.encodedResult,
+  isError: part.isFailure,
+  options: Layout.spoken(part.metadata)
+})
+
+const file = ({ data, mediaType, metadata }: AiResponse.FilePart): Part.File => ({
+  type: "file",
+  mediaType,
+  data: Base64.encode(data),
+  url: undefined,
+  isReasoning: false,
+  options: Layout.spoken(metadata)
+})
+
+/** What belongs to no content. */
+const about = (part: AiResponse.AnyPart): ReadonlyArray<Part.Part> => {
+  switch (part.type) {
+    case "response-metadata":
+      return [{ type: "about", id: part.id, model: part.modelId }]
+    case "source": {
+      const { id, metadata, sourceType, title } = part
+      const found = sourceType === "url" ? { url: part.url.href } : { mediaType: part.mediaType }
+      return [{ type: "about", notes: { sources: [{ id, sourceType, title, ...found, metadata }] } }]
+    }
+    case "tool-approval-request": {
+      const { approvalId, toolCallId } = part
+      return [{ type: "about", notes: { approvalRequests: [{ approvalId, toolCallId }] } }]
+    }
+    default:
+      return []
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// finish
+
+const finishReasons: { readonly [Reason in AiResponse.FinishReason]: Response.FinishReason | null } = {
+  stop: "stop",
+  length: "length",
+  "content-filter": "content_filter",
+  "tool-calls": "tool_calls",
+  error: "error",
+  pause: "other",
+  other: "other",
+  unknown: null
+}
+
+const finish = ({ metadata, reason, usage }: AiResponse.FinishPart): Part.Finish => ({
+  type: "finish",
+  reason: finishReasons[reason],
+  word: reason,
+  usage: usageOf(usage),
+  isCut: false,
+  options: Layout.spoken(metadata)
+})
+
+// ---------------------------------------------------------------------------------------------------------------------
+// usage
+
+const usageOf = ({ inputTokens, outputTokens }: AiResponse.Usage): Response.Usage => {
+  const { total: input } = inputTokens
+  const { total: output } = outputTokens
+  return Response.usage({
+    inputTokens: input,
+    outputTokens: output,
+    cachedInputTokens: inputTokens.cacheRead,
+    cacheWriteInputTokens: inputTokens.cacheWrite,
+    reasoningTokens: outputTokens.reasoning,
+    totalTokens: input === undefined || output === undefined ? undefined : input + output
+  })
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// errors
+
+const longestDetail = 1000
+
+const reasons: { readonly [Tag in AiError.AiErrorReason["_tag"]]: Errors.Reason } = {
+  RateLimitError: "rate_limited",
+  QuotaExhaustedError: "quota_exceeded",
+  AuthenticationError: "authentication_failed",
+  ContentPolicyError: "content_filter",
+  InvalidRequestError: "invalid_request",
+  InvalidResponseError: "malformed_response",
+  InternalProviderError: "provider_unavailable",
+  NetworkError: "network_error",
+  InvalidOutputError: "malformed_response",
+  StructuredOutputError: "malformed_response",
+  UnsupportedSchemaError: "unsupported_feature",
+  UnknownError: "unknown",
+  ToolNotFoundError: "malformed_response",
+  ToolParameterValidationError: "malformed_response",
+  InvalidToolResultError: "malformed_response",
+  ToolResultEncodingError: "malformed_response",
+  ToolConfigurationError: "invalid_request",
+  ToolkitRequiredError: "invalid_request",
+  InvalidUserInputError: "invalid_request"
+}
+
+/** What the words of an answer tell more exactly than the library does. */
+const exact: ReadonlyArray<Errors.Reason> = ["context_length_exceeded", "content_filter", "quota_exceeded"]
+
+/** The error that a failure of a model, or an error among the parts of a reply, stands for. */
+export const fromUnknown = (origin: Errors.Origin, error: unknown, now: number): Adapter.AdapterError => {
+  if (AiError.isAiError(error)) return fromReason(origin, error.reason, error.retryAfter, now)
+  if (AiError.isAiErrorReason(error)) return fromReason(origin, error, undefined, now)
+  const words = error instanceof Error ? { message: error.message } : Json.toJson(error)
+  return errorSaid(origin, words)
+}
+
+const errorSaid = (origin: Errors.Origin, words: unknown): Adapter.AdapterError =>
+  Option.getOrElse(
+    Errors.fromChunk(origin, { error: words }, true),
+    () => Errors.make(origin, "unknown", "the model reported an error without words")
+  )
+
+const fromReason = (
+  origin: Errors.Origin,
+  reason: AiError.AiErrorReason,
+  retryAfter: Duration.Duration | undefined,
+  now: number
+): Adapter.AdapterError => {
+  const detail = detailOf(reason)
+  const answer = answerOf(origin, reason, detail, now)
+  const words = answer ?? errorSaid(origin, { message: detail })
+  const known = reasonOf(reason)
+  const isVague = known === "unknown" && answer !== undefined
+  const retryAfterMillis = retryAfter === undefined ? answer?.retryAfterMillis : Duration.toMillis(retryAfter)
+  const { cause, requestId, status } = answer ?? {}
+  return new Adapter.AdapterError({
+    reason: isVague || exact.includes(words.reason) ? words.reason : known,
+    detail: Errors.make(origin, known, detail).detail ?? "",
+    provider: origin.provider,
+    ...(status === undefined ? {} : { status }),
+    ...(requestId === undefined ? {} : { requestId }),
+    ...(retryAfterMillis === undefined ? {} : { retryAfterMillis }),
+    ...(cause === undefined ? {} : { cause }),
+    metadata: { ...answer?.metadata, reason: reason._tag }
+  })
+}
+
+const reasonOf = (reason: AiError.AiErrorReason): Errors.Reason =>
+  reason._tag === "NetworkError" && reason.reason !== "TransportError" ? "invalid_request" : reasons[reason._tag]
+
+/** The words of the reason, without the address and the advice that some messages hold. */
+const detailOf = (reason: AiError.AiErrorReason): string => {
+  const description = "description" in reason ? reason.description : undefined
+  const words = reason._tag === "NetworkError" ? `the provider cannot be reached: ${reason.reason}` : reason.message
+  const text = reason._tag === "NetworkError" && description !== undefined ? `${words}: ${description}` : words
+  return text.slice(0, longestDetail)
+}
+
+/** What the provider's answer says, if there was one. */
+const answerOf = (
+  origin: Errors.Origin,
+  reason: AiError.AiErrorReason,
+  detail: string,
+  now: number
+): Adapter.AdapterError | undefined => {
+  const http = "http" in reason ? reason.http : undefined
+  if (http?.response === undefined) return undefined
+  const { headers: found, status } = http.response
+  const headers = Object.fromEntries(
+    Object.entries(found).flatMap(([name, text]) => typeof text === "string" ? [[name.toLowerCase(), text]] : [])
+  )
+  const requestId = origin.requestId ?? headers["x-request-id"] ?? headers["request-id"]
+  const body = http.body ?? JSON.stringify({ error: { message: detail } })
+  return Errors.fromResponse({ ...origin, requestId }, { status, headers }, body, now)
+}

@@ -8,7 +8,6 @@ import type * as Json from "../../internal/json.ts"
 import * as Message from "../../Message.ts"
 import * as History from "./history.ts"
 import * as Layout from "./layout.ts"
-import * as Sources from "./media.ts"
 
 /** The prompt, or the first thing in the thread that cannot be written. */
 export const write = (
@@ -57,7 +56,7 @@ const messageOptions = (owner: Layout.Owner, message: Message.Message): Prompt.P
 const text = (value: string, options?: Json.JsonObject): Prompt.TextPart =>
   Prompt.makePart("text", { text: value, options: optionsOf(options) })
 
-const file = ({ content, filename, mediaType }: Sources.Source, options?: Json.JsonObject): Prompt.FilePart =>
+const file = ({ content, filename, mediaType }: History.Source, options?: Json.JsonObject): Prompt.FilePart =>
   Prompt.makePart("file", {
     mediaType,
     data: content,
@@ -71,7 +70,7 @@ const userParts = (content: Message.Content): Result.Result<ReadonlyArray<Prompt
     if (typeof content === "string") return [text(content)]
     const parts: Array<Prompt.UserMessagePart> = []
     for (const part of content) {
-      if (Layout.isMedia(part)) parts.push(file(yield* Sources.source(part)))
+      if (Media.isMedia(part)) parts.push(file(yield* History.source(part)))
       else if (part.type === "text" && part.text !== "") parts.push(text(part.text))
     }
     return parts.length === 0 ? [text("")] : parts
@@ -91,7 +90,7 @@ const assistantParts = (
     case "executed":
       return Result.succeed(executed(piece))
     case "media":
-      return Result.map(Sources.source(piece.media), (source) => [file(source)])
+      return Result.map(History.source(piece.media), (source) => [file(source)])
     case "file": {
       const { data, mediaType } = piece.file
       const made = data === undefined ? [] : [file({ content: data, filename: undefined, mediaType }, piece.options)]
@@ -132,12 +131,12 @@ const toolResult = (
   Result.gen(function*() {
     const { content } = message
     const modelOutput: Array<Prompt.ToolModelOutputPart> = []
-    if (typeof content !== "string" && content.some(Layout.isMedia)) {
+    if (typeof content !== "string" && content.some(Media.isMedia)) {
       for (const part of content) {
         if (part.type === "text") modelOutput.push(text(part.text))
-        else if (Layout.isMedia(part)) {
-          const source = Sources.source(part)
-          if (Sources.isTold(part, source)) modelOutput.push(text(Media.line(part)))
+        else if (Media.isMedia(part)) {
+          const source = History.source(part)
+          if (History.isTold(part, source)) modelOutput.push(text(Media.line(part)))
           else modelOutput.push(file(yield* source))
         }
       }

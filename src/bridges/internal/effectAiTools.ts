@@ -61,7 +61,7 @@ export const offered = (
 
 export type Handlers = Toolkit.WithHandler<Record<string, AiTool.Any>>
 
-/** More preliminary results than these are not kept waiting: the handler waits until they were told. */
+/** How many preliminary results may wait to be emitted. A handler that makes more waits. */
 const waitingResults = 16
 
 export type Approve = Declared.Gate<unknown, Declared.Authorization, any>
@@ -169,7 +169,7 @@ const handle = (
     return last.isFailure ? yield* failed(tool, last.result, last.failureOrigin ?? "result") : last.result
   }).pipe(
     Effect.updateService(Toolkit.PreliminaryBuffer, (size) => size === "unbounded" ? waitingResults : size),
-    untold
+    unobserved
   )
 
 /** A toolkit tells with its failures whose they are. */
@@ -189,7 +189,7 @@ const failed = (tool: AiTool.Any, error: unknown, origin: AiTool.FailureOrigin):
 }
 
 /** A toolkit writes the arguments of a call into the current span, where they do not belong: a model chose them. */
-const untold = <A, E, R>(effect: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
+const unobserved = <A, E, R>(effect: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
   Effect.flatMap(
     Effect.serviceOption(Tracer.ParentSpan),
     (parent) =>

@@ -3,6 +3,9 @@
  * and ids that the provider can read. A call keeps the id its provider gave it; the ids of others are written in the
  * letters and the length that every provider takes.
  */
+import * as Base64 from "effect/encoding/Base64"
+import * as Result from "effect/Result"
+import * as Media from "../../adapters/internal/media.ts"
 import * as Wire from "../../adapters/internal/wire.ts"
 import type * as Message from "../../Message.ts"
 import * as Layout from "./layout.ts"
@@ -71,3 +74,46 @@ class Ids {
     return { id: this.ids.answered(toolCallId), name: this.names.get(toolCallId) ?? name }
   }
 }
+
+// ---------------------------------------------------------------------------------------------------------------------
+// media
+
+export interface Source {
+  readonly mediaType: string
+  /** Where the content is: base64 data, or an address. */
+  readonly content: string | URL
+  readonly filename: string | undefined
+}
+
+/** The source of an image or a file, or what is wrong with it. */
+export const source = (media: Media.Media): Result.Result<Source, string> => {
+  const { data, type, url } = media
+  const filename = media.type === "file" ? media.filename : undefined
+  const mediaType = Media.typeOf(media) ?? (type === "image" ? "image/*" : "application/octet-stream")
+  if (data !== undefined) {
+    return Result.succeed({ mediaType, content: Media.base64(media), filename })
+  }
+  if (url === undefined) return Result.fail(`the ${type} part has neither url nor data`)
+  const inline = /^data:[^;,]*((?:;[^;,]*)*),(.*)$/s.exec(url)
+  if (inline !== null) {
+    const [, parameters = "", body = ""] = inline
+    return Result.map(
+      parameters.endsWith(";base64") ? Result.succeed(body) : encoded(body, type),
+      (content) => ({ mediaType, content, filename })
+    )
+  }
+  return Result.try({
+    try: () => new URL(url),
+    catch: () => `the url of the ${type} part is no URL: ${url.slice(0, 100)}`
+  }).pipe(Result.map((address) => ({ mediaType, content: address, filename })))
+}
+
+/** Whether a part of a tool's result is described in a line, since no library takes its address. */
+export const isTold = (media: Media.Media, found: Result.Result<Source, string>): boolean =>
+  Result.isFailure(found) && (media.data ?? media.url) !== undefined
+
+const encoded = (body: string, type: string): Result.Result<string, string> =>
+  Result.try({
+    try: () => Base64.encode(decodeURIComponent(body)),
+    catch: () => `the data URL of the ${type} part is malformed`
+  })

@@ -3,6 +3,7 @@
  * wants back besides (signatures, item ids, results of tools it ran, the order of all that) is kept with the reasoning
  * and the calls under one key of the bridge, and counts for the provider that wrote it only.
  */
+import * as Media from "../../adapters/internal/media.ts"
 import * as Json from "../../internal/json.ts"
 import * as Message from "../../Message.ts"
 
@@ -66,11 +67,7 @@ export type Piece =
   }
   | { readonly kind: "file"; readonly file: MadeFile; readonly options: Json.JsonObject | undefined }
   | { readonly kind: "custom"; readonly name: string; readonly options: Json.JsonObject | undefined }
-  | { readonly kind: "media"; readonly media: Media }
-
-export type Media = Extract<Message.Part, { readonly type: "image" | "file" }>
-
-export const isMedia = (part: Message.Part): part is Media => part.type === "image" || part.type === "file"
+  | { readonly kind: "media"; readonly media: Media.Media }
 
 const defined = (fields: Json.JsonObject): Json.JsonObject =>
   Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined))
@@ -137,7 +134,7 @@ const carrier = (owner: Owner, at: number, fields: Json.JsonObject): Message.Par
   metadata: marks(owner, at, fields)
 })
 
-/** Reasoning, then text, then calls: the order in which a message is read without being told. */
+/** Reasoning, then text, then calls: the order in which a message is read by default. */
 const isPlain = (blocks: ReadonlyArray<Block>, calls: ReadonlyArray<number>): boolean => {
   const texts = blocks.filter((block) => block.kind === "text")
   if (texts.some((block) => block.options !== undefined)) return false
@@ -242,7 +239,10 @@ const beforeCalls = (firstCall: number): number => firstCall === Infinity ? Numb
 const mediaPieces = (message: Message.Message, firstCall: number): ReadonlyArray<Placed> =>
   typeof message.content === "string"
     ? []
-    : message.content.filter(isMedia).map((media) => ({ at: beforeCalls(firstCall), piece: { kind: "media", media } }))
+    : message.content.filter(Media.isMedia).map((media) => ({
+      at: beforeCalls(firstCall),
+      piece: { kind: "media", media }
+    }))
 
 const callPiece = (owner: Owner, call: Message.ToolCall): ReadonlyArray<Placed> => {
   if (call.providerExecuted === true) return []

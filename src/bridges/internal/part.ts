@@ -16,7 +16,7 @@ export interface Said {
   readonly options: Options
 }
 
-/** A call is announced by its name, and its arguments may follow in fragments: of JSON, or of no account. */
+/** A call is announced by its name. Its arguments may follow in fragments, which are ignored unless they are JSON. */
 export interface Input {
   readonly type: "input"
   readonly id: string
@@ -63,7 +63,7 @@ interface Custom {
 
 export type Content = Said | Input | Call | Result | File | Custom
 
-/** What is told about the reply. Lists of the same name are joined. */
+/** Facts about the reply. Lists of the same name are joined. */
 export interface About {
   readonly type: "about"
   readonly id?: string | undefined

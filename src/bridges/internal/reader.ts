@@ -10,7 +10,6 @@ import * as ToolCalls from "../../internal/hear/toolCalls.ts"
 import * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
 import * as Response from "../../Response.ts"
-import * as Calls from "./calls.ts"
 import * as Layout from "./layout.ts"
 import * as Part from "./part.ts"
 
@@ -27,7 +26,7 @@ export class Reader {
   failure: Adapter.AdapterError | undefined
   private readonly owner: Layout.Owner
   private readonly origin: Errors.Origin
-  private readonly calls: Calls.Calls
+  private readonly calls: Calls
   private readonly blocks: Array<Layout.Block> = []
   private readonly thoughts = new Map<string, ReasoningBlock>()
   private readonly notes = new Map<string, Array<unknown>>()
@@ -41,7 +40,7 @@ export class Reader {
   constructor(owner: Layout.Owner, origin: Errors.Origin, makeId: () => string) {
     this.owner = owner
     this.origin = origin
-    this.calls = new Calls.Calls(owner, makeId)
+    this.calls = new Calls(owner, makeId)
   }
 
   read(part: Part.Part, out: Events): void {
@@ -65,7 +64,7 @@ export class Reader {
     }
   }
 
-  /** Nothing more comes, for the given reason if there is one. What a broken reply cost is told all the same. */
+  /** Nothing more comes, for the given reason if there is one. The cost of a broken reply is reported as well. */
   end(failure: Adapter.AdapterError | undefined, out: Events): void {
     if (this.isDone) return
     this.failure ??= failure ??
@@ -172,7 +171,7 @@ export class Reader {
   }
 }
 
-/** Whether a part shows that the reply has gone on: the ends of blocks, and what is told of earlier calls, do not. */
+/** Whether a part shows that the reply has gone on: the ends of blocks, and what is said of earlier calls, do not. */
 const isNews = (part: Part.Content): boolean => {
   switch (part.type) {
     case "text":
@@ -184,5 +183,119 @@ const isNews = (part: Part.Content): boolean => {
       return false
     default:
       return true
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// calls
+
+interface Entry {
+  readonly call: ToolCalls.Call
+  readonly at: number
+  /** Whether its fragments are those of the text that it is made with. */
+  readonly isStreamed: boolean
+  /** Whether the library has made it, and says no more of its arguments. */
+  isMade: boolean
+  options: Json.JsonObject | undefined
+  result: Layout.ExecutedResult | undefined
+}
+
+export class Calls {
+  private readonly owner: Layout.Owner
+  private readonly calls: ToolCalls.WireCalls
+  private readonly entries: Array<Entry> = []
+  /** By the id that the library uses, which it may use again: the latest call. */
+  private readonly latest = new Map<string, Entry>()
+  /** Made, and completed as soon as the reply goes on. */
+  private held: ToolCalls.Call | undefined
+
+  constructor(owner: Layout.Owner, makeId: () => string) {
+    this.owner = owner
+    this.calls = new ToolCalls.WireCalls(makeId, owner.key)
+  }
+
+  /** The completed calls, in the order in which they were opened. */
+  get toolCalls(): ReadonlyArray<Message.ToolCall> {
+    return this.calls.completed
+  }
+
+  /** Where this side's calls stand among the pieces of the reply. */
+  get places(): ReadonlyArray<number> {
+    return this.entries.flatMap(({ at, call }) => call.isExecuted ? [] : [at])
+  }
+
+  /** The calls that the provider ran, with their results. */
+  get executed(): ReadonlyArray<Layout.Block> {
+    return this.entries.flatMap(({ at, call, options, result }): ReadonlyArray<Layout.Block> => {
+      if (call.completed === undefined || result === undefined) return []
+      const { arguments: args, id, name } = call.completed
+      return [{ kind: "executed", at, call: { id, name, arguments: args }, result, options }]
+    })
+  }
+
+  /** An announcement or a fragment. Fragments of a call that is made, or was never announced, are ignored. */
+  input(part: Part.Input, at: number, out: Events): void {
+    const known = this.latest.get(part.id)
+    const isOpen = known !== undefined && !known.isMade
+    const entry = part.name === undefined || (isOpen && known.call.name === part.name)
+      ? known
+      : this.open(part.id, part.name, at, part.isJson, out)
+    if (entry === undefined || entry.isMade || !entry.isStreamed || part.delta === "") return
+    this.calls.append(entry.call, part.delta, out)
+  }
+
+  call(part: Part.Call, at: number, out: Events): void {
+    const known = this.latest.get(part.id)
+    const isOpen = known !== undefined && !known.isMade && known.call.name === part.name
+    const entry = isOpen ? known : this.open(part.id, part.name, at, true, out)
+    const { call } = entry
+    if (call.text === "") this.calls.append(call, part.text, out)
+    call.text = part.text
+    call.isObserved = true
+    call.isExecuted = part.isExecuted
+    entry.isMade = true
+    entry.options = Layout.merged(entry.options, part.options)
+    this.mark(entry)
+    if (!call.isExecuted) this.held = call
+  }
+
+  /** The result of an executed call. A later result of the same call replaces an earlier one. */
+  result(part: Part.Result): void {
+    const entry = this.latest.get(part.id)
+    if (entry === undefined || entry.call.completed !== undefined) return
+    entry.call.isExecuted = true
+    entry.result = { value: part.value, isError: part.isError, options: part.options }
+    this.mark(entry)
+  }
+
+  /** The reply goes on: the call that was made last is whole, unless its text shows that it is not. */
+  settle(out: Events): void {
+    const call = this.held
+    this.held = undefined
+    if (call === undefined) return
+    if (call.text.trim() === "") this.calls.close(call, false, out)
+    else this.calls.settle(call, out)
+  }
+
+  /**
+   * The reply has ended. If the token limit ended it, the last call was cut, even when its text is whole. A call that was
+   * announced without any fragment of its arguments has none, unless the reply was cut.
+   */
+  end(ending: ToolCalls.Ending, out: Events): void {
+    this.calls.endAll(ending, out, this.calls.all.findLast((call) => !call.isExecuted))
+  }
+
+  private open(wireId: string, name: string, at: number, isStreamed: boolean, out: Events): Entry {
+    const call = this.calls.open(wireId === "" ? undefined : wireId)
+    const entry: Entry = { call, at, isStreamed, isMade: false, options: undefined, result: undefined }
+    this.mark(entry)
+    this.entries.push(entry)
+    this.latest.set(wireId, entry)
+    this.calls.name(call, name, out)
+    return entry
+  }
+
+  private mark({ at, call, options, result }: Entry): void {
+    call.metadata = Layout.mark(this.owner, at, { options, result })
   }
 }

@@ -9,6 +9,7 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Option from "effect/Option"
 import * as Pull from "effect/Pull"
+import type * as Redacted from "effect/Redacted"
 import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import type * as Adapter from "../../Adapter.ts"
@@ -165,3 +166,23 @@ const silent = (origin: Errors.Origin, what: string, duration: Duration.Duration
   Errors.make(origin, "timeout", `the model ${what} ${Duration.format(duration)}`)
 
 const isNonEmpty = (events: ReadonlyArray<Event>): events is Chunk => events.length > 0
+
+// ---------------------------------------------------------------------------------------------------------------------
+// errors: which provider is behind a bridged model is not known, so the words of all of them count
+
+const words: Errors.Words = [
+  [/insufficient_(user_)?quota|billing/i, "quota_exceeded"],
+  [/context_length|context_size|context_window|too_many_prompt_tokens/i, "context_length_exceeded"],
+  [/content_filter|content_policy|ResponsibleAIPolicy/i, "content_filter"],
+  [/rate_limit|RateLimitReached|RESOURCE_EXHAUSTED/i, "rate_limited"],
+  [/UNAUTHENTICATED|PERMISSION_DENIED/, "authentication_failed"],
+  [/UNAVAILABLE|overloaded/, "provider_unavailable"],
+  [/DEADLINE_EXCEEDED/, "timeout"]
+]
+
+export const originOf = (provider: string, secrets: ReadonlyArray<Redacted.Redacted<string>>): Errors.Origin => ({
+  provider,
+  secrets,
+  requestId: undefined,
+  words
+})
