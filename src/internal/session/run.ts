@@ -32,7 +32,7 @@ import * as Turn from "../loop/runEnvironment.ts"
 import * as Cancellation from "../stop/cancellation.ts"
 import * as Deadline from "../stop/deadline.ts"
 import * as Ambient from "../stop/inherited.ts"
-import { CurrentOperation, type Operation as OperationOfRuns, Running } from "../stop/ownedFibers.ts"
+import { CurrentOperation, Running } from "../stop/ownedFibers.ts"
 import * as Answers from "./answers.ts"
 import * as Records from "./record.ts"
 import * as Reducer from "./reducer.ts"
@@ -246,7 +246,7 @@ class OperationRun<M extends Reducer.Mode> {
   /** Owns the effect that may ask the operation to stop. It is stopped when there is a result. */
   readonly stopping: Running
   /** Handlers of approved calls that did not stop. */
-  private readonly abandoned: Array<Event.Abandoned> = []
+  readonly abandoned: Array<Event.Abandoned> = []
 
   constructor(
     { mode, session }: Operation<M>,
@@ -317,20 +317,6 @@ class OperationRun<M extends Reducer.Mode> {
         return named
       })
     })
-  }
-
-  /** What the operation is to the approved calls, which have no result of their own. */
-  get ofApproved(): OperationOfRuns {
-    return {
-      isLeft: (now) => this.running.leftWith(now),
-      left: (abandoned) => void this.abandoned.push(...abandoned)
-    }
-  }
-
-  /** What the operation is to the run of the model. */
-  ofTurns(isContinued: boolean): OperationOfRuns {
-    const isLeft = (now: number) => this.running.leftWith(now)
-    return isContinued ? { isLeft, continued: this.requestId } : { isLeft }
   }
 }
 
@@ -529,7 +515,7 @@ const open = <M extends Reducer.Mode, T extends Tools, E, R, RHalt, REvent>(
       ? Stream.provideService(
         approvedCalls(session, given as Step.Options<T, E, R>, policy),
         CurrentOperation,
-        run.ofApproved
+        { running, abandoned: run.abandoned }
       )
       : Stream.empty
     const opening = Stream.concat(Stream.fromIterable(settled), approved).pipe(Stream.mapArrayEffect(observed))
@@ -556,7 +542,10 @@ const open = <M extends Reducer.Mode, T extends Tools, E, R, RHalt, REvent>(
       Stream.mapArrayEffect(run.takeAll),
       Stream.tapError(() => run.record({ _tag: "RunFailed", requestId })),
       Stream.provideService(Executor.Executor, recording(executor, requestId, run.record)),
-      Stream.provideService(CurrentOperation, run.ofTurns(isContinued(session))),
+      Stream.provideService(
+        CurrentOperation,
+        isContinued(session) ? { running, continued: requestId } : { running }
+      ),
       Stream.provideService(Ambient.CurrentSpending, spending)
     )
     return {

@@ -49,12 +49,12 @@ export const CurrentHandler: Context.Reference<Handler | undefined> = Context.Re
   { defaultValue: () => undefined }
 )
 
-/** What a run is a part of, and what is waited for beside it: an operation of a session, with its store. */
+/** The operation of a session that a run is a part of. */
 export interface Operation {
-  /** A run of it is left: what is waited for beside it has the same grace period. */
-  readonly isLeft: (now: number) => void
-  /** A run of it that has no result of its own has left these behind. */
-  readonly left?: (abandoned: ReadonlyArray<Event.Abandoned>) => void
+  /** Owns what is waited for beside the run: appends to the store. When the run is left, they have the same grace period. */
+  readonly running: Running
+  /** Takes in what the run abandons, if the run has no result of its own that names it. */
+  readonly abandoned?: Array<Event.Abandoned>
   /** The request id of the run that goes on where calls of an earlier one were settled: its first turn was that one's. */
   readonly continued?: string
 }
@@ -322,7 +322,7 @@ export class Running {
     this.isStopping = true
     this.isLeft = true
     this.hooks?.close()
-    this.operation?.isLeft(this.now())
+    this.operation?.running.leftWith(this.now())
     const left = this.step === undefined ? this.stopping() : Effect.andThen(this.step.leave(exit), this.stop)
     return this.softTimers === undefined ? left : Effect.andThen(left, this.softTimers.close)
   }
@@ -400,7 +400,7 @@ export class Running {
         this.told.clear()
         this.lost.clear()
         this.leaveTo(abandoned)
-        this.operation?.left?.(abandoned)
+        this.operation?.abandoned?.push(...abandoned)
         return abandoned
       }),
       Effect.tap((abandoned) => abandoned.length === 0 ? Effect.void : report(abandoned)),
