@@ -12,10 +12,13 @@ import type * as Pull from "effect/Pull"
 import type * as Scope from "effect/Scope"
 import * as Semaphore from "effect/Semaphore"
 import * as Stream from "effect/Stream"
+import type * as Event from "./Event.ts"
+import { described } from "./internal/answer/errorFields.ts"
 import * as Settings from "./internal/ask/options.ts"
 import * as Plan from "./internal/decide/plan.ts"
+import { reasonText, ToolError } from "./internal/declare/outcome.ts"
 import * as Fold from "./internal/fold/state.ts"
-import * as Updates from "./internal/fold/updates.ts"
+import * as Json from "./internal/json.ts"
 import type { Batch } from "./internal/run/batch.ts"
 import * as Open from "./internal/run/open.ts"
 import type * as Cancellation from "./internal/stop/cancellation.ts"
@@ -62,7 +65,29 @@ export interface Options<R = never> {
  * @category models
  * @since 0.1.0
  */
-export type Result = Updates.Result
+export interface Result {
+  /** Whether the handler produced a value. */
+  readonly success: boolean
+  /** The value, before it is encoded. Left out when there is none. */
+  readonly data?: unknown
+  /** What went wrong, as a text. Left out when nothing did. */
+  readonly error?: string
+  /** What the model reads. */
+  readonly content: Message.Content
+  /** What else there is to say of the call. */
+  readonly metadata: Readonly<Record<string, unknown>> & {
+    /** The name of the tool. */
+    readonly toolId: string
+    /** `true` when the call was not run to its end. */
+    readonly cancelled?: boolean
+    /** The gate that did not let the call run: `validate` or `authorize`. */
+    readonly gate?: string
+    /** `true` when `content` was cut to the result limit. */
+    readonly truncated?: boolean
+    /** The length of the whole text in characters (UTF-16 code units), where `content` was cut. */
+    readonly originalLength?: number
+  }
+}
 
 /**
  * Something to tell about a call: its progress, or its one result, with what its handler added to the context.
@@ -70,7 +95,16 @@ export type Result = Updates.Result
  * @category models
  * @since 0.1.0
  */
-export type Update = Updates.Update
+export interface Update {
+  /** The id of the call. */
+  readonly toolCallId: string
+  /** What the handler reports. Left out of a result. */
+  readonly progress?: unknown
+  /** The one result of the call. Left out of progress. */
+  readonly result?: Result
+  /** What the handler added to the context. Left out when it added nothing. */
+  readonly contextUpdate?: Readonly<Record<string, unknown>>
+}
 
 /**
  * An executor.
@@ -105,6 +139,71 @@ export interface StreamingToolExecutor<R = never> {
   readonly hasUnfinishedTools: Effect.Effect<boolean>
 }
 
+type Completed = Event.Of<"ToolExecutionCompleted">
+
+const errorText = (error: unknown): string => error instanceof ToolError ? reasonText(error) : described(error).text
+
+const about = (error: unknown): Json.JsonObject => {
+  if (!(error instanceof ToolError)) return {}
+  return error.reason === "cancelled" ? { cancelled: true } : error.metadata ?? {}
+}
+
+const value = (outcome: Tool.Outcome): unknown => {
+  if (outcome._tag === "Ok") return outcome.value
+  return outcome._tag === "Halt" ? outcome.result : outcome
+}
+
+const toResult = ({ name, result: outcome }: Completed, { content, originalLength }: End): Result => ({
+  ...(outcome._tag === "Error"
+    ? { success: false, error: errorText(outcome.error) }
+    : { success: true, data: value(outcome) }),
+  content,
+  metadata: {
+    ...(outcome._tag === "Error" ? about(outcome.error) : {}),
+    ...(originalLength === undefined ? {} : { truncated: true, originalLength }),
+    toolId: name
+  }
+})
+
+/** The text that ends a call: with the length it had, if it was cut. That of a question is the question. */
+interface End {
+  readonly content: Message.Content
+  readonly originalLength?: number
+}
+
+const end = (event: Event.Event): End | undefined => {
+  switch (event._tag) {
+    case "ToolResultEncoded":
+      return event
+    case "AskUserRequested":
+      return { content: event.question }
+    case "ToolHalt":
+      return { content: event.content ?? Json.render(event.result) }
+    default:
+      return undefined
+  }
+}
+
+/** Reads tool events as updates. A call's outcome comes right before the text for the model. */
+class Reading {
+  private completed: Completed | undefined
+
+  read(events: ReadonlyArray<Event.Event>): ReadonlyArray<Update> {
+    return events.flatMap((event) => this.update(event))
+  }
+
+  private update(event: Event.Event): ReadonlyArray<Update> {
+    if (event._tag === "ToolProgress") return [{ toolCallId: event.id, progress: event.progress }]
+    if (event._tag === "ToolExecutionCompleted") this.completed = event
+    const { completed } = this
+    const ending = end(event)
+    if (completed === undefined || ending === undefined) return []
+    const { contextUpdate } = completed
+    const result = toResult(completed, ending)
+    return [{ toolCallId: completed.id, result, ...(contextUpdate === undefined ? {} : { contextUpdate }) }]
+  }
+}
+
 /** The batch behind an executor, and what has been read of it. */
 class Executor<R> implements StreamingToolExecutor<R> {
   private readonly batch: Batch<never>
@@ -112,7 +211,7 @@ class Executor<R> implements StreamingToolExecutor<R> {
   private readonly isStopped: () => boolean
   /** Readers take turns: each update goes to one of them. */
   private readonly turn = Semaphore.makeUnsafe(1)
-  private readonly reading = new Updates.Reading()
+  private readonly reading = new Reading()
   /** What was read and not told, because its reader left. */
   private untold: Array<Update> = []
   private calls = 0
