@@ -4,7 +4,10 @@
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
-import { Adapter, type Chat, Event, Policy, Session, Tool } from "heddle"
+import * as Logger from "effect/Logger"
+import * as Schema from "effect/Schema"
+import * as Stream from "effect/Stream"
+import { Adapter, Chat, Event, Policy, Session, Tool } from "heddle"
 import { Script } from "heddle/testing"
 import * as fs from "node:fs"
 import * as path from "node:path"
@@ -44,6 +47,48 @@ const ends: Readonly<
   ManualToolCalls: [{ manual: true }],
   ToolFailed: [{ handler: () => Effect.fail("broken") }, { onToolError: "halt" }],
   Failed: [{ handler: () => Effect.succeed(1) }]
+}
+
+interface Row {
+  readonly tool?: object
+  readonly args?: object
+  readonly name?: string
+  readonly entry?: object
+  readonly options?: object
+}
+
+const done = () => Effect.succeed(1)
+
+/** A call for each row of the table of calls. */
+const rows: Readonly<Record<string, Row>> = {
+  "the handler succeeds": { tool: { handler: done } },
+  "the handler fails (`Effect.fail`)": { tool: { handler: () => Effect.fail("broken") } },
+  "a promise of `call.promise` is rejected": {
+    tool: { handler: (_: unknown, call: Tool.CallContext) => call.promise(() => Promise.reject(new Error("no route"))) }
+  },
+  "the handler dies or throws": { tool: { handler: () => Effect.die("broken") } },
+  "the handler interrupts itself": { tool: { handler: () => Effect.interrupt } },
+  "it takes too long": { tool: { timeout: 10, handler: () => Effect.never } },
+  "it returns no Effect (an `async` function)": { tool: { handler: async () => 1 } },
+  "the tool has no handler": { tool: {} },
+  "its result has no JSON form": { tool: { handler: () => Effect.succeed(() => 1) } },
+  "no such tool": { tool: { handler: done }, name: "other" },
+  "the arguments do not fit": { tool: { parameters: { n: Schema.Int }, handler: done }, args: { n: "x" } },
+  "the arguments were cut off": { tool: { handler: done }, entry: { argumentsLost: "truncated" } },
+  "a gate denies it": { tool: { validate: () => false, handler: done } },
+  "it is stopped before its end": { tool: { handler: () => Effect.never }, options: { cancel: Effect.sleep(10) } },
+  "the handler returns `Tool.halt(reason, result)`": {
+    tool: { handler: () => Effect.succeed(Tool.halt("enough", 1)) }
+  },
+  "the handler returns `Tool.askUser(question)`": { tool: { handler: () => Effect.succeed(Tool.askUser("Which?")) } },
+  "the call needs an approval": { tool: { approval: true, handler: done } },
+  "the call is manual": { tool: { manual: true } }
+}
+
+/** The outcome of a raw result as the table writes it. */
+const written = (result: Event.Of<"ToolExecutionCompleted">["result"] | undefined): string => {
+  if (result?._tag !== "Error") return result === undefined ? "–" : `\`${result._tag}\``
+  return result.error instanceof Tool.ToolError ? `\`ToolError\` \`${result.error.reason}\`` : "`Error`"
 }
 
 describe("the tables of the guides", () => {
@@ -100,6 +145,44 @@ describe("the tables of the guides", () => {
       assert.strictEqual(passes === "yes", error.isRetryable, reason)
     }
   })
+
+  for (const [label = "", result = "", last = "", , becomes = ""] of table("docs/errors.md", "What happens")) {
+    it.live(`errors.md says what becomes of a call: ${label}`, () =>
+      Effect.gen(function*() {
+        const { args = {}, entry = {}, name = "t", options = {}, tool } = rows[label]!
+        const run = (onToolError: "continue" | "halt") =>
+          Chat.stream("go", {
+            ...options,
+            onToolError,
+            tools: [Tool.make("t", { parameters: {}, ...tool } as never)]
+          } as never).pipe(
+            Stream.runCollect,
+            Effect.provide(Script.layer([
+              [
+                { ...Script.toolCall("c0", name, args as never), ...entry } as Script.Entry,
+                Script.finish("tool_calls")
+              ],
+              [Script.text("Done."), Script.finish("stop")]
+            ])),
+            Effect.provide(Logger.layer([]))
+          )
+        const events = yield* run("continue")
+        const tail = events.findLast((event) => /^(Tool(Result|Halt|Approval)|AskUser)/.test(event._tag))
+        const raw = events.find((event) => event._tag === "ToolExecutionCompleted")
+        assert.isTrue(result.startsWith(written(raw?.result)), written(raw?.result))
+        assert.strictEqual(tail === undefined ? "–" : `\`${tail._tag}\``, last.replace(", `isError`", ""))
+        assert.strictEqual(tail?._tag === "ToolResultEncoded" && tail.isError === true, last.endsWith("`isError`"))
+        const outcome = (all: ReadonlyArray<Event.Event>) => {
+          const end = all.at(-1)
+          return end?._tag === "ChatCompleted" ? end.result.outcome._tag : undefined
+        }
+        const [, ending] = /^ends as `(\w+)`$/.exec(becomes) ?? []
+        const stopped = becomes === "what stopped it decides" ? "Cancelled" : undefined
+        assert.strictEqual(outcome(events), ending ?? stopped ?? "Completed")
+        if (becomes === "policy") assert.strictEqual(outcome(yield* run("halt")), "ToolFailed")
+        if (becomes === "goes on") assert.strictEqual(outcome(yield* run("halt")), "Completed")
+      }))
+  }
 
   it("errors.md has every reason of a tool's error", () => {
     const rows = table("docs/errors.md", "What happens")

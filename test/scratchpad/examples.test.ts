@@ -11,7 +11,7 @@ import { readSources, root } from "../support/source.ts"
 
 const folder = "scratchpad/examples"
 
-/** The environment without the keys and addresses of whoever runs the tests. */
+/** The environment without keys and addresses of providers, which a program would use. */
 const environment = Object.fromEntries(
   Object.entries(process.env).filter(([name]) => !/^(OPENAI|ANTHROPIC|GEMINI|GOOGLE)_/.test(name))
 )
