@@ -4,13 +4,13 @@
  */
 import { assert, describe, it } from "@effect/vitest"
 import { Tool } from "heddle"
-import * as ResultObject from "../../src/internal/answer/falaiResult.ts"
+import * as ResultObject from "../../src/internal/answer/answer.ts"
 
 const ok = (value: unknown) => ({ _tag: "Ok", value })
 const failed = (error: unknown) => ({ _tag: "Error", error })
 
 /** What a value that a handler returned counts as. */
-const read = (value: unknown) => ResultObject.read(ok(value))
+const read = (value: unknown) => ResultObject.readResultObject(ok(value))
 
 describe("result objects", () => {
   it("R-404: a value that is none is data as it is", () => {
@@ -30,7 +30,7 @@ describe("result objects", () => {
     ]
     for (const value of values) {
       const outcome = ok(value)
-      const reading = ResultObject.read(outcome)
+      const reading = ResultObject.readResultObject(outcome)
       assert.strictEqual(reading.outcome, outcome)
       assert.deepStrictEqual(Object.keys(reading), ["outcome"])
     }
@@ -94,6 +94,6 @@ describe("result objects", () => {
       { success: false },
       undefined
     ]
-    for (const outcome of outcomes) assert.deepStrictEqual(ResultObject.read(outcome), { outcome })
+    for (const outcome of outcomes) assert.deepStrictEqual(ResultObject.readResultObject(outcome), { outcome })
   })
 })

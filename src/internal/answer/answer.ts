@@ -6,33 +6,26 @@
 import * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
-import * as Result from "effect/Result"
 import type * as Types from "effect/Types"
-import type * as Encoder from "../../Encoder.ts"
 import type * as Event from "../../Event.ts"
 import type * as Message from "../../Message.ts"
-import type * as Policy from "../../Policy.ts"
 import type * as Tool from "../../Tool.ts"
 import * as Outcomes from "../declare/outcome.ts"
 import { isCrash, ToolError, toolError } from "../declare/outcome.ts"
 import type { OnToolError } from "../declare/tool.ts"
 import * as ToolOptions from "../declare/toolOptions.ts"
 import * as Json from "../json.ts"
-import * as Cut from "./cut.ts"
+import * as Contents from "./content.ts"
+import type { Subject } from "./content.ts"
 import * as ErrorFields from "./errorFields.ts"
-import { described, shownText, thrown, unwrapped, written } from "./errorFields.ts"
 import * as OpenCalls from "./openCalls.ts"
 
-export interface Desk<E, R> {
-  readonly encoder: Encoder.Service
+/** What answers are written with, and what decides about failures. */
+export interface Desk<E, R> extends Contents.Writing {
   /** What decides where a tool has no policy of its own. */
   readonly onToolError: OnToolError<E, R>
-  /** How much of a result the model reads, and whether it reads what a handler died with. */
-  readonly policy: Pick<Policy.Policy, "crashes" | "resultLimit" | "resultCut">
   /** The time, in milliseconds since the epoch. */
   readonly now: () => number
-  /** Bounds the time that writing a result may take. */
-  readonly limit: <S>(subject: Subject, work: Effect.Effect<unknown, unknown, S>) => Effect.Effect<unknown, unknown, S>
 }
 
 export interface Answer {
@@ -50,12 +43,6 @@ export interface Answer {
   readonly contextUpdate?: Json.JsonObject
 }
 
-/** The call an answer belongs to. A call of an unknown tool has none. */
-export interface Subject {
-  readonly call: Message.ToolCall
-  readonly tool: Tool.Any | undefined
-}
-
 /** A call of a batch, by its position. One that never runs is neither shared nor exclusive. */
 export interface Numbered extends Subject {
   readonly index: number
@@ -66,7 +53,7 @@ export interface Numbered extends Subject {
 
 const encoded = (
   id: string,
-  { content, originalLength }: Cut.Shown,
+  { content, originalLength }: Contents.Shown,
   isError: boolean
 ): Event.Of<"ToolResultEncoded"> => {
   const event: Types.Mutable<Event.Of<"ToolResultEncoded">> = { _tag: "ToolResultEncoded", id, content }
@@ -82,132 +69,16 @@ const ended = (raw: Tool.Outcome, tail: OpenCalls.Tail): Answer => {
   return halt === undefined ? { raw, message, tail } : { raw, message, tail, halt }
 }
 
-const result = (call: Message.ToolCall, raw: Tool.Outcome, text: Cut.Shown, isError: boolean): Answer =>
+const result = (call: Message.ToolCall, raw: Tool.Outcome, text: Contents.Shown, isError: boolean): Answer =>
   ended(raw, encoded(call.id, text, isError))
-
-/** Work that has its end, or has no more time for it than the desk gives. */
-const inTime = <E, R, S>(
-  desk: Desk<E, R>,
-  subject: Subject,
-  work: Effect.Effect<unknown, unknown, S>
-): Effect.Effect<unknown, unknown, S> => Exit.isExit(work) ? work : desk.limit(subject, work)
-
-/** What an encoder yields goes to the model, so it must be a text. */
-const asText = (written: unknown): Effect.Effect<string, TypeError> =>
-  typeof written === "string" ? Exit.succeed(written) : Exit.fail(new TypeError("the encoder yielded no text"))
-
-const write = <E, R>(desk: Desk<E, R>, subject: Subject, value: unknown): Effect.Effect<string, unknown> =>
-  Effect.flatMapEager(inTime(desk, subject, ToolOptions.attempt(() => given(desk.encoder.encode(value)))), asText)
-
-/** What the encoder returned, which may be no Effect. */
-const given = (encoding: Effect.Effect<string, unknown>): Effect.Effect<string, unknown> => {
-  const mistake = ToolOptions.promised("the encoder", encoding, "return an Effect")
-  return mistake === undefined ? encoding : Exit.fail(mistake)
-}
 
 const encodingFailed = (subject: Subject, cause: Cause.Cause<unknown>): Tool.ToolError =>
   toolError("encoding_failed", subject.call, { cause: Cause.squash(cause) })
 
-/** Writes a result. One that is made of parts is what the model reads already. */
-const writeResult = <E, R>(
-  desk: Desk<E, R>,
-  subject: Subject,
-  value: unknown
-): Effect.Effect<Message.Content, unknown> => {
-  const parts = Outcomes.partsOf(value)
-  return parts === undefined ? write(desk, subject, value) : Exit.succeed(parts)
-}
-
-/** Encodes a result, first by the tool's own schema. */
-const encode = <E, R>(
-  desk: Desk<E, R>,
-  subject: Subject,
-  value: unknown
-): Effect.Effect<Message.Content, unknown, any> => {
-  const parts = Outcomes.partsOf(value)
-  if (parts !== undefined) return Exit.succeed(parts)
-  const encodeSuccess = subject.tool?.encodeSuccess
-  return encodeSuccess === undefined
-    ? write(desk, subject, value)
-    : Effect.flatMapEager(
-      inTime(desk, subject, ToolOptions.attempt(() => encodeSuccess(value))),
-      (plain) => writeResult(desk, subject, plain)
-    )
-}
-
-const literal = (fields: Json.JsonObject): string =>
-  Result.getOrElse(Result.try(() => JSON.stringify(fields)), () => "{\"error\":\"the error cannot be shown\"}")
-
-/** The last resort, which cannot fail: a value may break even while it is being rendered. */
-const literalError = (reason: unknown): string => {
-  if (reason instanceof ToolError) return literal({ error: shownText(reason.message), code: reason.reason })
-  const { details, text } = described(reason)
-  return literal(details === undefined ? { error: text } : { error: text, details })
-}
-
-const literalValue = (value: unknown): string =>
-  Result.getOrElse(Result.try(() => JSON.stringify(Json.toJson(value))), () => "\"the result cannot be shown\"")
-
-/** An exception as data. One that is no more than its message is a text. */
-const exception = (error: Error): unknown => {
-  const { details, text } = described(error)
-  if (details !== undefined) return { message: text, ...details }
-  return error.message === "" ? text : shownText(error.message)
-}
-
-/** A crash with what the handler died with in its text. */
-const revealed = (error: ToolError): ToolError => {
-  if (error.reason !== "handler_raised" || error.cause === undefined) return error
-  const { cause, ...fields } = error
-  const { details, text } = described(thrown(cause))
-  const detail = details === undefined ? text : `${text} ${JSON.stringify(details)}`
-  return new ToolError({ ...fields, detail, cause })
-}
-
-/** What a handler reported, as its tool's schema writes it. What does not fit the schema is told like any other reason. */
-const reported = <E, R>(desk: Desk<E, R>, subject: Subject, reason: unknown): Effect.Effect<unknown, never, any> => {
-  if (reason instanceof ToolError) return Effect.succeed(desk.policy.crashes === "told" ? revealed(reason) : reason)
-  const encodeFailure = subject.tool?.encodeFailure
-  if (encodeFailure === undefined) {
-    const error = unwrapped(reason)
-    return Effect.succeed(error instanceof Error && !("_tag" in error) ? exception(error) : error)
-  }
-  return inTime(desk, subject, ToolOptions.attempt(() => encodeFailure(reason))).pipe(
-    Effect.map((fields) => withMessage(reason, written(reason, fields))),
-    Effect.catchCause(() => reported(desk, { ...subject, tool: undefined }, reason))
-  )
-}
-
-/** The message of an error is told where its schema does not write it. */
-const withMessage = (reason: unknown, fields: unknown): unknown =>
-  reason instanceof Error && reason.message !== "" && Json.isObject(fields)
-    ? { message: shownText(reason.message), ...fields }
-    : fields
-
-/** What the model reads of a failure. An encoder that failed on the result is not asked to encode its failure. */
-const errorContent = <E, R>(
-  desk: Desk<E, R>,
-  subject: Subject,
-  reason: unknown
-): Effect.Effect<Cut.Shown, never, any> =>
-  Effect.suspend(() => {
-    if (isEncodingFailure(reason)) return Effect.succeed(literal({ error: described(reason.cause).text }))
-    return Effect.flatMap(
-      reported(desk, subject, reason),
-      (error) => write(desk, subject, Outcomes.brand({ _tag: "Error", error }))
-    )
-  }).pipe(
-    Effect.catchCause(() => Effect.succeed(literalError(reason))),
-    Effect.map((content) => Cut.error(content, desk.policy))
-  )
-
-const isEncodingFailure = (reason: unknown): reason is Tool.ToolError =>
-  Json.isObject(reason) && reason["_tag"] === "ToolError" && reason["reason"] === "encoding_failed"
-
 const continued = <E, R>(desk: Desk<E, R>, subject: Subject, reason: unknown): Effect.Effect<Answer, never, any> =>
-  Effect.map(errorContent(desk, subject, reason), (text) => told(subject, reason, text))
+  Effect.map(Contents.errorContent(desk, subject, reason), (text) => told(subject, reason, text))
 
-const told = (subject: Subject, reason: unknown, text: Cut.Shown): Answer => ({
+const told = (subject: Subject, reason: unknown, text: Contents.Shown): Answer => ({
   ...result(subject.call, { _tag: "Error", error: reason }, text, true),
   ...failure(reason)
 })
@@ -227,7 +98,10 @@ const halted = <E, R>(
   reason: unknown,
   exception: Exception = {}
 ): Effect.Effect<Answer, never, any> =>
-  Effect.map(errorContent(desk, subject, reason), ({ content }) => toldHalt(subject, reason, content, exception))
+  Effect.map(
+    Contents.errorContent(desk, subject, reason),
+    ({ content }) => toldHalt(subject, reason, content, exception)
+  )
 
 const toldHalt = (subject: Subject, reason: unknown, content: Message.Content, exception: Exception): Answer => ({
   ...ended(
@@ -253,8 +127,8 @@ const broken = <E, R>(
 }
 
 /** What a policy puts in the place of an error. Under R-039 a tool's limit is for its own results. */
-const replaced = <E, R>({ policy }: Desk<E, R>, { tool }: Subject, content: Message.Content): Cut.Shown =>
-  policy.resultCut === "head" ? { content } : Cut.result(content, tool?.maxResultChars, policy)
+const replaced = <E, R>({ policy }: Desk<E, R>, { tool }: Subject, content: Message.Content): Contents.Shown =>
+  policy.resultCut === "head" ? { content } : Contents.cutResult(content, tool?.maxResultChars, policy)
 
 const decided = <E, R>(
   desk: Desk<E, R>,
@@ -268,7 +142,7 @@ const decided = <E, R>(
   if (tag === "Fail" && known._tag === "Fail") return Effect.fail(known.error)
   if (tag === "Continue" && known._tag === "Continue") {
     const { replacement } = known
-    return writeResult(desk, subject, replacement).pipe(
+    return Contents.writeResult(desk, subject, replacement).pipe(
       Effect.map((content) =>
         result(subject.call, { _tag: "Ok", value: replacement }, replaced(desk, subject, content), false)
       ),
@@ -322,9 +196,9 @@ const asked = <E, R>(desk: Desk<E, R>, { call }: Subject, raw: Tool.AskUser): An
 /** A halt is kept even when its result cannot be encoded: it is then written as it can be. */
 const stopped = <E, R>(desk: Desk<E, R>, subject: Subject, raw: Tool.Halt): Effect.Effect<Answer, never, R> => {
   const { call } = subject
-  return writeResult(desk, subject, raw.result).pipe(
-    Effect.catchCause(() => Effect.succeed(literalValue(raw.result))),
-    Effect.map((encoded) => Cut.result(encoded, subject.tool?.maxResultChars, desk.policy).content),
+  return Contents.writeResult(desk, subject, raw.result).pipe(
+    Effect.catchCause(() => Effect.succeed(Contents.literalValue(raw.result))),
+    Effect.map((encoded) => Contents.cutResult(encoded, subject.tool?.maxResultChars, desk.policy).content),
     Effect.map((content) =>
       ended(raw, { _tag: "ToolHalt", toolCallId: call.id, reason: raw.reason, result: raw.result, content })
     )
@@ -345,7 +219,7 @@ const succeeded = <E, R>(
   encoding: Effect.Effect<Message.Content, unknown, any>
 ): Effect.Effect<Answer, E, R> => {
   const told = (content: Message.Content) =>
-    result(subject.call, raw, Cut.result(content, subject.tool?.maxResultChars, desk.policy), false)
+    result(subject.call, raw, Contents.cutResult(content, subject.tool?.maxResultChars, desk.policy), false)
   return Effect.matchCauseEffectEager(encoding, {
     onSuccess: (content) => Effect.succeed(told(content)),
     onFailure: (cause) => failed(desk, subject, encodingFailed(subject, cause))
@@ -363,7 +237,7 @@ export const answerTo = <E, R>(desk: Desk<E, R>, subject: Subject, raw: unknown)
   }
   switch (raw._tag) {
     case "Ok":
-      return succeeded(desk, subject, raw, encode(desk, subject, raw.value))
+      return succeeded(desk, subject, raw, Contents.encode(desk, subject, raw.value))
     case "Error":
       return failed(desk, subject, raw.error)
     case "AskUser":
@@ -396,7 +270,7 @@ export const cancelled = <E, R>(
 /** The answer to a call that nobody waits for any more. Nothing of the caller's is asked, for nothing is waited for. */
 export const unfinished = (subject: Subject, detail: string): Answer => {
   const error = toolError("cancelled", subject.call, { detail })
-  return told(subject, error, { content: literalError(error) })
+  return told(subject, error, { content: Contents.literalError(error) })
 }
 
 /**
@@ -408,8 +282,33 @@ export const lost = <E, R>(desk: Desk<E, R>, subject: Subject, cause: Cause.Caus
     detail: "the answer could not be written",
     cause: Cause.squash(cause)
   })
-  const text = Cut.error(literalError(error), desk.policy)
+  const text = Contents.cutError(Contents.literalError(error), desk.policy)
   return policyOf(desk, subject) === "continue"
     ? told(subject, error, text)
     : toldHalt(subject, error, text.content, {})
+}
+
+// Results in the form `{ success, data, error, contextUpdate }`, for tools that were written for it. An object with one of
+// the first three fields is read as such; an `error` without `success: true` is a failure, whatever else is there.
+
+/** An outcome as it counts, and what the handler adds to the context. */
+export interface Reading {
+  readonly outcome: unknown
+  readonly contextUpdate?: Json.JsonObject
+}
+
+const isResultObject = (value: unknown): value is Json.JsonObject =>
+  Json.isObject(value) && ["success", "data", "error"].some((field) => Object.hasOwn(value, field))
+
+const reportedFailure = ({ data, error }: Json.JsonObject): Outcomes.Outcome =>
+  Outcomes.brand({ _tag: "Error", error: error ?? data ?? "the tool reported a failure" })
+
+export const readResultObject = (outcome: unknown): Reading => {
+  if (!Outcomes.isWellFormed(outcome) || outcome._tag !== "Ok" || !isResultObject(outcome.value)) return { outcome }
+  const { value } = outcome
+  const hasError = value["error"] !== undefined && value["error"] !== null
+  if (value["success"] === false || (hasError && value["success"] !== true)) return { outcome: reportedFailure(value) }
+  const { contextUpdate } = value
+  const ok = { _tag: "Ok", value: value["data"] }
+  return Json.isObject(contextUpdate) ? { outcome: ok, contextUpdate } : { outcome: ok }
 }

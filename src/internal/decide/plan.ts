@@ -14,7 +14,7 @@ import type * as Message from "../../Message.ts"
 import type * as Policy from "../../Policy.ts"
 import type * as Response from "../../Response.ts"
 import type * as Tool from "../../Tool.ts"
-import * as Cut from "../answer/cut.ts"
+import * as Contents from "../answer/content.ts"
 import * as OpenCalls from "../answer/openCalls.ts"
 import { timedOut, ToolError, toolError } from "../declare/outcome.ts"
 import * as ToolOptions from "../declare/toolOptions.ts"
@@ -331,7 +331,7 @@ const waiting = (
   return Effect.map(Clock.currentTimeMillis, (now) => {
     const manual = handedOver.map((call): Event.Suspension => {
       const tool = tools.get(call.name)
-      return { ...OpenCalls.suspension("manual", call, tool, now), ...Cut.later(tool?.maxResultChars, policy) }
+      return { ...OpenCalls.suspension("manual", call, tool, now), ...Contents.limitOf(tool?.maxResultChars, policy) }
     })
     return [...own, ...manual].toSorted((left, right) => position(left.toolCall) - position(right.toolCall))
   })

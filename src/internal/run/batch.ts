@@ -221,7 +221,7 @@ export class Batch<E> implements Host<E> {
 
   /** Bounds the time that decoding arguments or writing an answer may take, where it takes any. */
   limit<A, S>(
-    subject: Answer.Subject,
+    subject: Pick<Answer.Numbered, "call" | "tool">,
     work: Effect.Effect<A, unknown, S>,
     late: (millis: number) => unknown = (millis) => new Error(`writing the result timed out after ${millis} ms`)
   ): Effect.Effect<A, unknown, S> {

@@ -16,7 +16,6 @@ import type * as Policy from "../../Policy.ts"
 import type * as Tool from "../../Tool.ts"
 import * as Answer from "../answer/answer.ts"
 import * as ErrorFields from "../answer/errorFields.ts"
-import * as ResultObject from "../answer/falaiResult.ts"
 import * as Plan from "../decide/plan.ts"
 import { timedOut, ToolError, toolError } from "../declare/outcome.ts"
 import type * as Declared from "../declare/tool.ts"
@@ -248,7 +247,7 @@ export class Call<E> implements Task, Handler {
   private counted(outcome: unknown): unknown {
     if (this.host.environment.settings.policy.results === "plain") return outcome
     try {
-      const { contextUpdate, outcome: counted } = ResultObject.read(outcome)
+      const { contextUpdate, outcome: counted } = Answer.readResultObject(outcome)
       if (contextUpdate !== undefined) this.updates = { ...this.updates, ...contextUpdate }
       return counted
     } catch (cause) {

@@ -19,7 +19,7 @@ import * as Message from "../../Message.ts"
 import * as Policy from "../../Policy.ts"
 import * as Thread from "../../Thread.ts"
 import * as Tool from "../../Tool.ts"
-import * as Cut from "../answer/cut.ts"
+import * as Contents from "../answer/content.ts"
 import { describedAgain, shownText } from "../answer/errorFields.ts"
 import * as OpenCalls from "../answer/openCalls.ts"
 import * as Outcomes from "../declare/outcome.ts"
@@ -397,10 +397,13 @@ const errorAgain = (error: unknown): Json.JsonObject => {
 export const recalled = (call: Message.ToolCall, outcome: unknown): Message.Message => {
   const answered = (value: unknown): Message.Message => {
     const text = () => typeof value === "string" ? value : JSON.stringify(Json.toJson(value))
-    return Message.tool(call.id, Cut.result(Outcomes.partsIn(value) ?? text(), undefined, Policy.standard).content)
+    return Message.tool(
+      call.id,
+      Contents.cutResult(Outcomes.partsIn(value) ?? text(), undefined, Policy.standard).content
+    )
   }
   const failed = (error: unknown): Message.Message => {
-    const { content } = Cut.error(JSON.stringify(errorAgain(error)), Policy.standard)
+    const { content } = Contents.cutError(JSON.stringify(errorAgain(error)), Policy.standard)
     return { ...Message.tool(call.id, content), isError: true }
   }
   if (!Outcomes.isWellFormed(outcome)) return failed(Outcomes.toolError("invalid_return", call))
@@ -423,7 +426,7 @@ const settled = (session: Session, suspension: Event.Suspension, answer: Answer)
   const { defaultAnswer, id, kind, resultCut = "headAndTail", resultLimit = 0, toolCall } = suspension
   const given = (value: unknown): Session => {
     const answered = Message.answer(id, value)
-    const { content } = Cut.result(answered.content, resultLimit, { resultLimit, resultCut })
+    const { content } = Contents.cutResult(answered.content, resultLimit, { resultLimit, resultCut })
     const message = { ...answered, content }
     return kind === "question"
       ? { ...session, thread: Log.told(session.thread, message) }

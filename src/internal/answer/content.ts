@@ -1,0 +1,273 @@
+/**
+ * What the model reads of an outcome: a value as its tool's schema and the run's encoder write it, a failure as its tool
+ * describes it or as much of it as may be shown, and of both no more than the limits say. What fails to be written is an
+ * error that is answered like any other; the text of an error can always be written.
+ */
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Result from "effect/Result"
+import type * as Encoder from "../../Encoder.ts"
+import type * as Message from "../../Message.ts"
+import type * as Policy from "../../Policy.ts"
+import * as Outcomes from "../declare/outcome.ts"
+import { ToolError } from "../declare/outcome.ts"
+import type * as Tool from "../declare/tool.ts"
+import * as ToolOptions from "../declare/toolOptions.ts"
+import * as Json from "../json.ts"
+import { described, shownText, thrown, unwrapped, written } from "./errorFields.ts"
+
+/** What outcomes are written with. */
+export interface Writing {
+  readonly encoder: Encoder.Service
+  /** How much of a result the model reads, and whether it reads what a handler died with. */
+  readonly policy: Pick<Policy.Policy, "crashes" | "resultLimit" | "resultCut">
+  /** Bounds the time that writing a result may take. */
+  readonly limit: <S>(subject: Subject, work: Effect.Effect<unknown, unknown, S>) => Effect.Effect<unknown, unknown, S>
+}
+
+/** The call an answer belongs to. A call of an unknown tool has none. */
+export interface Subject {
+  readonly call: Message.ToolCall
+  readonly tool: Tool.Any | undefined
+}
+
+/** Work that has its end, or has no more time for it than the desk gives. */
+const inTime = <S>(
+  desk: Writing,
+  subject: Subject,
+  work: Effect.Effect<unknown, unknown, S>
+): Effect.Effect<unknown, unknown, S> => Exit.isExit(work) ? work : desk.limit(subject, work)
+
+/** What an encoder yields goes to the model, so it must be a text. */
+const asText = (written: unknown): Effect.Effect<string, TypeError> =>
+  typeof written === "string" ? Exit.succeed(written) : Exit.fail(new TypeError("the encoder yielded no text"))
+
+const write = (desk: Writing, subject: Subject, value: unknown): Effect.Effect<string, unknown> =>
+  Effect.flatMapEager(inTime(desk, subject, ToolOptions.attempt(() => given(desk.encoder.encode(value)))), asText)
+
+/** What the encoder returned, which may be no Effect. */
+const given = (encoding: Effect.Effect<string, unknown>): Effect.Effect<string, unknown> => {
+  const mistake = ToolOptions.promised("the encoder", encoding, "return an Effect")
+  return mistake === undefined ? encoding : Exit.fail(mistake)
+}
+
+/** Writes a result. One that is made of parts is what the model reads already. */
+export const writeResult = (
+  desk: Writing,
+  subject: Subject,
+  value: unknown
+): Effect.Effect<Message.Content, unknown> => {
+  const parts = Outcomes.partsOf(value)
+  return parts === undefined ? write(desk, subject, value) : Exit.succeed(parts)
+}
+
+/** Encodes a result, first by the tool's own schema. */
+export const encode = (
+  desk: Writing,
+  subject: Subject,
+  value: unknown
+): Effect.Effect<Message.Content, unknown, any> => {
+  const parts = Outcomes.partsOf(value)
+  if (parts !== undefined) return Exit.succeed(parts)
+  const encodeSuccess = subject.tool?.encodeSuccess
+  return encodeSuccess === undefined
+    ? write(desk, subject, value)
+    : Effect.flatMapEager(
+      inTime(desk, subject, ToolOptions.attempt(() => encodeSuccess(value))),
+      (plain) => writeResult(desk, subject, plain)
+    )
+}
+
+const literal = (fields: Json.JsonObject): string =>
+  Result.getOrElse(Result.try(() => JSON.stringify(fields)), () => "{\"error\":\"the error cannot be shown\"}")
+
+/** The last resort, which cannot fail: a value may break even while it is being rendered. */
+export const literalError = (reason: unknown): string => {
+  if (reason instanceof ToolError) return literal({ error: shownText(reason.message), code: reason.reason })
+  const { details, text } = described(reason)
+  return literal(details === undefined ? { error: text } : { error: text, details })
+}
+
+export const literalValue = (value: unknown): string =>
+  Result.getOrElse(Result.try(() => JSON.stringify(Json.toJson(value))), () => "\"the result cannot be shown\"")
+
+/** An exception as data. One that is no more than its message is a text. */
+const exception = (error: Error): unknown => {
+  const { details, text } = described(error)
+  if (details !== undefined) return { message: text, ...details }
+  return error.message === "" ? text : shownText(error.message)
+}
+
+/** A crash with what the handler died with in its text. */
+const revealed = (error: ToolError): ToolError => {
+  if (error.reason !== "handler_raised" || error.cause === undefined) return error
+  const { cause, ...fields } = error
+  const { details, text } = described(thrown(cause))
+  const detail = details === undefined ? text : `${text} ${JSON.stringify(details)}`
+  return new ToolError({ ...fields, detail, cause })
+}
+
+/** What a handler reported, as its tool's schema writes it. What does not fit the schema is told like any other reason. */
+const reported = (desk: Writing, subject: Subject, reason: unknown): Effect.Effect<unknown, never, any> => {
+  if (reason instanceof ToolError) return Effect.succeed(desk.policy.crashes === "told" ? revealed(reason) : reason)
+  const encodeFailure = subject.tool?.encodeFailure
+  if (encodeFailure === undefined) {
+    const error = unwrapped(reason)
+    return Effect.succeed(error instanceof Error && !("_tag" in error) ? exception(error) : error)
+  }
+  return inTime(desk, subject, ToolOptions.attempt(() => encodeFailure(reason))).pipe(
+    Effect.map((fields) => withMessage(reason, written(reason, fields))),
+    Effect.catchCause(() => reported(desk, { ...subject, tool: undefined }, reason))
+  )
+}
+
+/** The message of an error is told where its schema does not write it. */
+const withMessage = (reason: unknown, fields: unknown): unknown =>
+  reason instanceof Error && reason.message !== "" && Json.isObject(fields)
+    ? { message: shownText(reason.message), ...fields }
+    : fields
+
+/** What the model reads of a failure. An encoder that failed on the result is not asked to encode its failure. */
+export const errorContent = (
+  desk: Writing,
+  subject: Subject,
+  reason: unknown
+): Effect.Effect<Shown, never, any> =>
+  Effect.suspend(() => {
+    if (isEncodingFailure(reason)) return Effect.succeed(literal({ error: described(reason.cause).text }))
+    return Effect.flatMap(
+      reported(desk, subject, reason),
+      (error) => write(desk, subject, Outcomes.brand({ _tag: "Error", error }))
+    )
+  }).pipe(
+    Effect.catchCause(() => Effect.succeed(literalError(reason))),
+    Effect.map((content) => cutError(content, desk.policy))
+  )
+
+const isEncodingFailure = (reason: unknown): reason is ToolError =>
+  Json.isObject(reason) && reason["_tag"] === "ToolError" && reason["reason"] === "encoding_failed"
+
+// How much of a text the model reads. Lengths are UTF-16 code units, as JavaScript counts them, and a surrogate pair is
+// never split.
+
+/** What the model reads, and the length its text had if that was cut. */
+export interface Shown {
+  readonly content: Message.Content
+  readonly originalLength?: number
+}
+
+interface Text extends Shown {
+  readonly content: string
+}
+
+/** What of a text is left out: from where to where, and what stands there instead. */
+interface Gap {
+  readonly end: number
+  readonly instead: string
+  readonly start: number
+}
+
+/** The gap of a text that is longer than the limit. */
+type Cut = (content: string, limit: number) => Gap
+
+/** The most that the model reads of an error, where errors are cut. */
+const longestError = 8_192
+
+const notice = (length: number, shown: number): string => `[truncated: ${length} characters in all, ${shown} shown]`
+
+const isHigh = (unit: number): boolean => unit >= 0xd800 && unit < 0xdc00
+
+const isLow = (unit: number): boolean => unit >= 0xdc00 && unit < 0xe000
+
+/** The end of what is kept of a text's beginning: at most `room`. */
+const endWithin = (content: string, room: number): number => isHigh(content.charCodeAt(room - 1)) ? room - 1 : room
+
+/** The same at the end of a line, unless too little would be left. */
+const headEnd = (content: string, room: number): number => {
+  const line = content.lastIndexOf("\n", room - 1) + 1
+  return line * 2 >= room && line <= room ? line : endWithin(content, room)
+}
+
+/** The beginning of what is kept of a text's end, at the beginning of a line unless too little would be left. */
+const tailStart = (content: string, room: number): number => {
+  const start = content.length - room
+  const line = content.indexOf("\n", start - 1) + 1
+  if (line > 0 && (content.length - line) * 2 >= room) return line
+  return isLow(content.charCodeAt(start)) ? start + 1 : start
+}
+
+/** The head and the tail of a text, with a line between them that says what is missing, all within the limit. */
+const headAndTail: Cut = (content, limit) => {
+  const { length } = content
+  const room = limit - notice(length, length).length - 2
+  if (room < 2) return { end: endWithin(content, limit - 1), instead: "…", start: length }
+  const end = headEnd(content, Math.ceil(room / 2))
+  const start = tailStart(content, Math.floor(room / 2))
+  const told = notice(length, end + length - start)
+  return { end, instead: `${content[end - 1] === "\n" ? "" : "\n"}${told}\n`, start }
+}
+
+/** The head of a text, cut to the limit, with a line behind it that says what is missing. */
+const headOnly: Cut = (content, limit) => {
+  const end = endWithin(content, limit)
+  return { end, instead: `\n${notice(content.length, end)}`, start: content.length }
+}
+
+type Knobs = Pick<Policy.Policy, "resultLimit" | "resultCut">
+
+const cuts: { readonly [Kept in Knobs["resultCut"]]: Cut } = { headAndTail, head: headOnly }
+
+/** Joined, since a text that is put together otherwise would keep the whole one alive. */
+const joined = (...texts: ReadonlyArray<string>): string => texts.join("")
+
+const within = (content: string, limit: number, cut: Cut): Text => {
+  const most = Math.floor(limit)
+  if (!(most > 0 && content.length > most)) return { content }
+  const { end, instead, start } = cut(content, most)
+  return { content: joined(content.slice(0, end), instead, content.slice(start)), originalLength: content.length }
+}
+
+/** The texts among some parts, cut to the limit as one text. What stands in the gap goes to the part where that begins. */
+const partsWithin = (parts: ReadonlyArray<Message.Part>, limit: number, cut: Cut): Shown => {
+  const whole = parts.map((part) => part.type === "text" ? part.text : "").join("")
+  const most = Math.floor(limit)
+  if (!(most > 0 && whole.length > most)) return { content: parts }
+  const { end, instead, start } = cut(whole, most)
+  let position = 0
+  const content = parts.flatMap((part): ReadonlyArray<Message.Part> => {
+    if (part.type !== "text" || part.text === "") return part.type === "text" ? [] : [part]
+    const from = position
+    position += part.text.length
+    const isBefore = from < end || from === 0
+    const text = joined(
+      whole.slice(from, Math.min(end, position)),
+      isBefore && end <= position ? instead : "",
+      whole.slice(Math.max(start, from), position)
+    )
+    return text === "" ? [] : [{ ...part, text }]
+  })
+  return { content, originalLength: whole.length }
+}
+
+/** A result, cut to the limit of its tool or, where that has none, of the policy. A limit that is not above zero is none. */
+export const cutResult = (
+  content: Message.Content,
+  own: number | null | undefined,
+  { resultCut, resultLimit }: Knobs
+): Shown => {
+  const limit = (own === undefined ? resultLimit : own) ?? 0
+  const cut = cuts[resultCut]
+  return typeof content === "string" ? within(content, limit, cut) : partsWithin(content, limit, cut)
+}
+
+/** The limit of results that a caller submits later, if there is one. */
+export const limitOf = (own: number | undefined, { resultCut, resultLimit }: Knobs): Partial<Knobs> => {
+  const limit = Math.floor(own === undefined ? resultLimit : own)
+  return limit > 0 && limit < Infinity ? { resultLimit: limit, resultCut } : {}
+}
+
+/** The text of an error, cut. Where only the head of a result is kept, errors stay whole. */
+export const cutError = (content: string, { resultCut, resultLimit }: Knobs): Text =>
+  resultCut === "head"
+    ? { content }
+    : within(content, resultLimit > 0 ? Math.min(longestError, resultLimit) : longestError, headAndTail)
