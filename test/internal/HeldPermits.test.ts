@@ -45,10 +45,10 @@ describe("holding: permits of a handler", () => {
           const { free, semaphore } = tree(2)
           const holding = new HeldPermits(semaphore, undefined, services)
           const before = yield* free
-          yield* holding.take
+          yield* holding.take()
           const during = yield* free
-          yield* holding.giveBack
-          yield* holding.giveBack
+          yield* holding.giveBack()
+          yield* holding.giveBack()
           holding.release()
           return [before, during, yield* free]
         })
@@ -63,16 +63,16 @@ describe("holding: permits of a handler", () => {
           const { semaphore } = tree(1)
           const order: Array<string> = []
           const first = new HeldPermits(semaphore, undefined, services)
-          yield* first.take
+          yield* first.take()
           const take = (name: string) =>
             Effect.gen(function*() {
               const holding = new HeldPermits(semaphore, undefined, services)
-              yield* holding.take
+              yield* holding.take()
               order.push(name)
-              yield* holding.giveBack
+              yield* holding.giveBack()
             })
           const waiting = yield* Effect.forkChild(take("waits"), { startImmediately: true })
-          yield* first.giveBack
+          yield* first.giveBack()
           yield* take("comes later")
           yield* Fiber.join(waiting)
           return order
@@ -93,16 +93,16 @@ describe("holding: permits of a handler", () => {
           )
           yield* semaphore.take(1)
           const holding = new HeldPermits(semaphore, keyed, services)
-          const taking = yield* Effect.forkChild(holding.take, { startImmediately: true })
+          const taking = yield* Effect.forkChild(holding.take(), { startImmediately: true })
           log.push("waits for the tree")
           yield* Fiber.interrupt(taking)
           holding.release()
           yield* Effect.yieldNow
           yield* semaphore.release(1)
           const again = new HeldPermits(semaphore, keyed, services)
-          yield* again.take
+          yield* again.take()
           log.push("works")
-          yield* again.giveBack
+          yield* again.giveBack()
           return [...log, yield* semaphore.takeIfAvailable(1)]
         })
       )
@@ -117,7 +117,7 @@ describe("holding: lending", () => {
         Effect.gen(function*() {
           const { free, semaphore } = tree(1)
           const holding = new HeldPermits(semaphore, undefined, services)
-          yield* holding.take
+          yield* holding.take()
           const run = yield* open
           yield* holding.lend(run)
           assert.strictEqual(yield* free, 1)
@@ -141,7 +141,7 @@ describe("holding: lending", () => {
         Effect.gen(function*() {
           const { free, semaphore } = tree(1)
           const holding = new HeldPermits(semaphore, undefined, services)
-          yield* holding.take
+          yield* holding.take()
           const [one, two] = [yield* open, yield* open]
           const counts = [yield* free]
           yield* holding.lend(one)
@@ -151,7 +151,7 @@ describe("holding: lending", () => {
           counts.push(yield* free)
           yield* close(two)
           counts.push(yield* free)
-          yield* holding.giveBack
+          yield* holding.giveBack()
           return [...counts, yield* free]
         })
       )
@@ -164,7 +164,7 @@ describe("holding: lending", () => {
         Effect.gen(function*() {
           const { free, semaphore } = tree(1)
           const holding = new HeldPermits(semaphore, undefined, services)
-          yield* holding.take
+          yield* holding.take()
           const [one, two] = [yield* open, yield* open]
           yield* holding.lend(one)
           yield* semaphore.take(1)
@@ -190,7 +190,7 @@ describe("holding: lending", () => {
           Effect.gen(function*() {
             const { free, semaphore } = tree(1)
             const holding = new HeldPermits(semaphore, undefined, services)
-            yield* holding.take
+            yield* holding.take()
             const run = yield* open
             yield* holding.lend(run)
             yield* semaphore.take(1)
@@ -213,7 +213,7 @@ describe("holding: lending", () => {
         Effect.gen(function*() {
           const { free, semaphore } = tree(1)
           const holding = new HeldPermits(semaphore, undefined, services)
-          yield* holding.take
+          yield* holding.take()
           const run = yield* open
           yield* holding.lend(run)
           holding.release()

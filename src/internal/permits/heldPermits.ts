@@ -38,24 +38,24 @@ export class HeldPermits {
    * Waits for the permits, those of the keys first: whoever has one of the tree's waits for nothing else. `giveBack`
    * returns them, also those that came in part before an interruption.
    */
-  readonly take: Effect.Effect<void> = Effect.suspend(() => {
+  take(): Effect.Effect<void> {
     const scope = Scope.makeUnsafe()
     this.scope = scope
     const taken = this.tree.takeScoped(1)
     return Scope.provide(this.keyed === undefined ? taken : Effect.andThen(this.keyed, taken), scope)
-  })
+  }
 
-  /** Returns what is held. */
-  readonly giveBack: Effect.Effect<void> = Effect.suspend(() => {
+  /** Returns what is held. To be run at once, where no interruption comes through. */
+  giveBack(): Effect.Effect<void> {
     const { scope } = this
     this.scope = undefined
     return scope === undefined ? Effect.void : Scope.close(scope, Exit.void)
-  })
+  }
 
   /** Returns what is held, and what may still be coming, also while the handler goes on. */
   release(): void {
     this.stop()
-    if (this.scope !== undefined) Effect.runForkWith(this.services)(this.giveBack, { uninterruptible: true })
+    if (this.scope !== undefined) Effect.runForkWith(this.services)(this.giveBack(), { uninterruptible: true })
   }
 
   limit(until: number): void {
@@ -71,19 +71,21 @@ export class HeldPermits {
   /** Lends the permits until the scope of a run closes. */
   lend(scope: Scope.Scope): Effect.Effect<void> {
     return Effect.uninterruptible(Effect.suspend(() => {
-      const added = Scope.addFinalizer(scope, this.takeBack)
+      const added = Scope.addFinalizer(scope, this.takeBack())
       if (this.borrowers++ > 0) return added
       // An earlier run has ended, and the handler waits to have its permits back: it need not any more.
       this.waiting?.interruptUnsafe()
-      return Effect.andThen(this.giveBack, added)
+      return Effect.andThen(this.giveBack(), added)
     }))
   }
 
   /** Runs while a scope closes, where no interruption comes through: `stop` and `lend` end the wait early. */
-  private readonly takeBack: Effect.Effect<void> = Effect.suspend(() => {
-    if (--this.borrowers > 0 || this.isStopped) return Effect.void
-    const waiting = Effect.runForkWith(this.services)(this.take)
-    this.waiting = waiting
-    return Effect.asVoid(Fiber.await(waiting))
-  })
+  private takeBack(): Effect.Effect<void> {
+    return Effect.suspend(() => {
+      if (--this.borrowers > 0 || this.isStopped) return Effect.void
+      const waiting = Effect.runForkWith(this.services)(this.take())
+      this.waiting = waiting
+      return Effect.asVoid(Fiber.await(waiting))
+    })
+  }
 }

@@ -69,7 +69,7 @@ export class Batch<E> implements Host<E> {
   private isConcluding = false
   private hasConcluded = false
   /** Why calls were not run that are answered so, by their position, once some have been called back. */
-  private readonly unrun = new Map<number, string>()
+  private readonly unrun: Array<string | undefined> = []
 
   constructor(environment: Environment<E>) {
     const { ambient: { cancellation, deadline }, bound, running, settings } = environment
@@ -169,7 +169,7 @@ export class Batch<E> implements Host<E> {
   }
 
   private abort(job: Plan.Run, detail: string): void {
-    if (this.since !== undefined) this.unrun.set(job.index, detail)
+    if (this.since !== undefined) this.unrun[job.index] = detail
     this.respond(job, Answer.cancelled(this, job, detail))
   }
 
@@ -354,7 +354,7 @@ export class Batch<E> implements Host<E> {
   /** Calls that come up when it has been called back. After its grace period what needs time does not answer them. */
   private afterCallBack(jobs: ReadonlyArray<Plan.Job>, since: number): void {
     const detail = `not run: ${this.cancellation}`
-    for (const { index } of jobs) this.unrun.set(index, detail)
+    for (const { index } of jobs) this.unrun[index] = detail
     if (this.hasConcluded && !this.isConcluding) this.concludeAfter(since, detail)
   }
 
@@ -374,7 +374,7 @@ export class Batch<E> implements Host<E> {
     const calls = this.company.all
     for (const call of calls) call.cancel(detail, since)
     for (const job of jobs) {
-      if (!this.isSpokenFor(job)) this.settle(job, Answer.unfinished(job, this.unrun.get(job.index) ?? detail))
+      if (!this.isSpokenFor(job)) this.settle(job, Answer.unfinished(job, this.unrun[job.index] ?? detail))
     }
     for (const call of calls) call.leave(since)
     this.writers.forEach((task) => this.running.interrupt(task, since, () => {}))
@@ -533,7 +533,7 @@ export class Queue {
 
   /** The next call that is stuck waits as long as this one could have. */
   private isUnstuck(): void {
-    this.patience?.stop()
+    this.patience?.interruptUnsafe()
     this.patience = undefined
     this.isExtended = false
   }

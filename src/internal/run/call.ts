@@ -138,7 +138,7 @@ export class Call<E> implements Task, Handler {
         this.fiber = fiber as Fiber.Fiber<unknown, E>
         this.startedAt = this.host.now()
         this.running.add(this)
-        return this.life
+        return this.life()
       })
     )
     this.isForked = true
@@ -158,29 +158,32 @@ export class Call<E> implements Task, Handler {
   }
 
   /** The call from beginning to end. After each wait it goes on only if nothing has answered the call meanwhile. */
-  private readonly life: Effect.Effect<void, E, any> = Effect.gen({ self: this }, function*() {
-    const { host, job } = this
-    yield* this.permits.take
-    if (this.phase !== "waiting" || host.isOver) return
+  private life(): Effect.Effect<void, E, any> {
+    const life = Effect.gen({ self: this }, function*() {
+      const { host, job } = this
+      yield* this.permits.take()
+      if (this.phase !== "waiting" || host.isOver) return
 
-    if (Gates.isGated(job.tool)) {
-      this.enter("gating")
-      const denial = yield* Gates.denial(job, this.context)
-      if (!this.goesOn("gating")) return
-      if (denial !== undefined) return yield* this.answer(() => Answer.denied(host, job, denial))
-      const needsApproval = yield* Plan.needsApproval(job, this.context, host.environment.settings.approved)
-      if (!this.goesOn("gating")) return
-      if (needsApproval) return this.suspend()
-      this.timer?.stop()
-    }
+      if (Gates.isGated(job.tool)) {
+        this.enter("gating")
+        const denial = yield* Gates.denial(job, this.context)
+        if (!this.goesOn("gating")) return
+        if (denial !== undefined) return yield* this.answer(() => Answer.denied(host, job, denial))
+        const needsApproval = yield* Plan.needsApproval(job, this.context, host.environment.settings.approved)
+        if (!this.goesOn("gating")) return
+        if (needsApproval) return this.suspend()
+        this.timer?.interruptUnsafe()
+      }
 
-    this.enter("running")
-    const { id, name, arguments: args } = job.call
-    host.events.started(job.index, { _tag: "ToolExecutionStarted", id, name, arguments: args ?? {} })
-    const outcome = yield* this.execution
-    if (!this.goesOn("running")) return
-    return yield* this.answer(() => this.answerTo(outcome))
-  })
+      this.enter("running")
+      const { id, name, arguments: args } = job.call
+      host.events.started(job.index, { _tag: "ToolExecutionStarted", id, name, arguments: args ?? {} })
+      const outcome = yield* this.execution
+      if (!this.goesOn("running")) return
+      return yield* this.answer(() => this.answerTo(outcome))
+    })
+    return Effect.ensuring(life, Effect.suspend(() => this.permits.giveBack()))
+  }
 
   /** Code of the caller's is about to run, against the clock. */
   private enter(phase: "gating" | "running"): void {
@@ -258,17 +261,17 @@ export class Call<E> implements Task, Handler {
   /** Its own fiber answers it, and has nothing more to do. */
   private answer(write: () => Effect.Effect<Answer.Answer, E, any>): Effect.Effect<void, E, any> {
     this.disarm()
-    return Effect.matchEffect(write(), {
+    return Effect.matchCauseEffectEager(write(), {
       onSuccess: (answer) => {
         this.host.settle(this.job, answer)
         this.answered()
         return Effect.void
       },
       // An error policy that fails the run does so now: the fiber ends only when all that it forked have ended.
-      onFailure: (error) => {
-        this.host.answerEnded(this.job, Exit.fail(error))
+      onFailure: (cause) => {
+        this.host.answerEnded(this.job, Exit.failCause(cause))
         this.answered()
-        return Effect.fail(error)
+        return Effect.failCause(cause)
       }
     })
   }
@@ -308,7 +311,7 @@ export class Call<E> implements Task, Handler {
 
   private disarm(): void {
     this.phase = "answering"
-    this.timer?.stop()
+    this.timer?.interruptUnsafe()
   }
 
   /** Whether the time is up although no timer has fired: code that blocks the thread keeps the timers from firing. */
@@ -338,7 +341,7 @@ export class Call<E> implements Task, Handler {
   private overrule(error: Tool.ToolError, answer: () => Effect.Effect<Answer.Answer, E, any>, since?: number): void {
     if (this.phase === "answering" || this.phase === "overruled") return
     this.phase = "overruled"
-    this.timer?.stop()
+    this.timer?.interruptUnsafe()
     this.endSpan(ErrorFields.spanExit(error), error.reason)
     // It is answered while it still has its place, so that no call that takes its place counts as its sibling.
     this.host.respond(this.job, answer())

@@ -26,37 +26,41 @@ interface Reader<E> {
 }
 
 export class EventOrder<E> {
-  private readonly isGrouped: boolean
-  private readonly isInOrder: boolean
-  /** What is held back, by the position of the call: its start and progress, and its result with what is shown before it. */
-  private readonly begun = new Map<number, Array<Event.Event>>()
-  private readonly results = new Map<number, Events>()
+  /** What is held back of calls without a result, by their position, if events are grouped: their start and progress. */
+  private readonly begun: Map<number, Array<Event.Event>> | undefined
+  /** The results that are held back, with what is shown before them, if they are shown in call order. */
+  private readonly results: Map<number, Events> | undefined
   /** The position of the next result that may be shown; among `positions`, once it is certain which calls there are. */
   private next = 0
   private positions: ReadonlyArray<number> | undefined
-  /** What nobody has read yet. */
+  /** What has not been read yet. */
   private unread: Array<Event.Event> = []
   /** By the position of the call: how much of its progress is unread, and where the last of it is. */
-  private readonly unreadProgress = new Map<number, { readonly count: number; readonly last: number }>()
+  private unreadProgress: Map<number, { readonly count: number; readonly last: number }> | undefined
   private failure: Cause.Cause<E> | undefined
   private reader: Reader<E> | undefined
   /** Whether it was woken while no reader waited: one that has just looked, and is about to wait, has to look again. */
   private wasWoken = false
 
   constructor({ resultOrder, toolEvents }: Pick<Policy.Policy, "resultOrder" | "toolEvents">) {
-    this.isGrouped = toolEvents === "grouped"
-    this.isInOrder = resultOrder === "request"
+    this.begun = toolEvents === "grouped" ? new Map() : undefined
+    this.results = resultOrder === "request" ? new Map() : undefined
   }
 
   /** The handler of the call at a position starts. */
   started(index: number, event: Event.Event): void {
-    if (this.isGrouped) this.begun.set(index, [event])
-    else this.show([event])
+    if (this.begun === undefined) this.show([event])
+    else this.begun.set(index, [event])
   }
 
   progress(index: number, event: Event.Event): void {
-    if (this.isGrouped) return this.holdProgress(index, event)
+    const begun = this.begun?.get(index)
+    if (begun !== undefined) {
+      begun[Math.min(begun.length, progressLimit)] = event
+      return
+    }
     if (this.failure !== undefined) return
+    this.unreadProgress ??= new Map()
     const { count, last } = this.unreadProgress.get(index) ?? { count: 0, last: 0 }
     if (count < progressLimit) {
       this.unreadProgress.set(index, { count: count + 1, last: this.unread.length })
@@ -65,21 +69,14 @@ export class EventOrder<E> {
     this.wake()
   }
 
-  private holdProgress(index: number, event: Event.Event): void {
-    const events = this.begun.get(index)
-    if (events === undefined) this.begun.set(index, [event])
-    else if (events.length <= progressLimit) events.push(event)
-    else events[progressLimit] = event
-  }
-
   /** The call at a position has been answered, or waits for an approval. */
   settled(index: number, events: Events): void {
-    const begun = this.begun.get(index)
-    this.begun.delete(index)
-    const all = begun === undefined ? events : [...begun, ...events]
-    if (!this.isInOrder) return this.show(all)
+    const begun = this.begun?.get(index) ?? []
+    this.begun?.delete(index)
+    const all = begun.length === 0 ? events : [...begun, ...events]
+    if (this.results === undefined) return this.show(all)
     this.results.set(index, all)
-    this.showResults()
+    this.showResults(this.results)
   }
 
   /**
@@ -87,20 +84,20 @@ export class EventOrder<E> {
    * may still come.
    */
   sealed(calls: ReadonlyArray<{ readonly index: number }>): void {
-    if (this.isInOrder) {
+    if (this.results !== undefined) {
       const shown = this.next
       this.positions = calls.map(({ index }) => index).toSorted((left, right) => left - right)
       this.next = this.positions.filter((index) => index < shown).length
-      this.showResults()
+      this.showResults(this.results)
     }
     this.wake()
   }
 
-  private showResults(): void {
+  private showResults(results: Map<number, Events>): void {
     for (let index = this.due; index !== undefined; index = this.due) {
-      const events = this.results.get(index)
+      const events = results.get(index)
       if (events === undefined) return
-      this.results.delete(index)
+      results.delete(index)
       this.next++
       this.show(events)
     }
@@ -158,7 +155,7 @@ export class EventOrder<E> {
   takeNow(): Events {
     const events = this.unread
     this.unread = []
-    this.unreadProgress.clear()
+    this.unreadProgress = undefined
     return events
   }
 

@@ -85,18 +85,11 @@ const ask = (
 ): Effect.Effect<Tool.ToolError | undefined, never, any> =>
   gate === undefined
     ? Effect.succeed(undefined)
-    : Effect.suspend(() => verdict(gate(args, context), kind)).pipe(
+    : Effect.suspend(() => ToolOptions.toEffect(gate(args, context), kind.name)).pipe(
       Effect.tapCause((cause) => ErrorFields.warnOfGate(kind.name, call, cause)),
       Effect.exit,
       Effect.map((exit) => judge(call, kind, exit))
     )
-
-/** What a gate gave: an effect, or the verdict itself. */
-const verdict = (given: unknown, kind: Kind): Effect.Effect<unknown, unknown, any> => {
-  if (Effect.isEffect(given)) return given as Effect.Effect<unknown, unknown, any>
-  const mistake = ToolOptions.promised(kind.name, given)
-  return mistake === undefined ? Effect.succeed(given) : Effect.die(mistake)
-}
 
 /** Why a call may not run, if it may not. Both gates deny with the first one's words. */
 export const denial = (

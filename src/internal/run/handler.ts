@@ -83,7 +83,7 @@ export const execute = (
   again: () => boolean
 ): Effect.Effect<unknown, never, any> => {
   const { retry } = job.tool
-  if (retry === undefined) return Effect.suspend(() => once(job, context, executor))
+  if (retry === undefined) return ToolOptions.attempt(() => once(job, context, executor))
   const attempt = (number: number) =>
     Effect.suspend(() =>
       once(

@@ -53,7 +53,7 @@ export class Company<Member extends Placed> {
   /** Those that are there, and how many had come before each. */
   private readonly members = new Map<Member, number>()
   /** By the position of a call that has left: how many had come by then. */
-  private readonly before = new Map<number, number>()
+  private readonly before: Array<number | undefined> = []
   private count = 0
 
   join(member: Member): void {
@@ -62,7 +62,7 @@ export class Company<Member extends Placed> {
 
   leave(member: Member): void {
     this.members.delete(member)
-    this.before.set(member.job.index, this.count)
+    this.before[member.job.index] = this.count
   }
 
   get all(): ReadonlyArray<Member> {
@@ -71,7 +71,7 @@ export class Company<Member extends Placed> {
 
   /** Those that were there at the same time as a call, itself included as long as it is there. */
   beside(index: number): ReadonlyArray<Member> {
-    const before = this.before.get(index) ?? Infinity
+    const before = this.before[index] ?? Infinity
     return Array.from(this.members).filter(([, earlier]) => earlier < before).map(([member]) => member)
   }
 }

@@ -52,14 +52,15 @@ export const resolve = (wish: Wish | undefined, inherited: number | undefined, n
   return { at, toolsUntil: at - Math.min(reserve, left) }
 }
 
-/** Something that is waited for. Stopping it is safe at any time. */
-export interface Timer {
-  readonly stop: () => void
-}
+/** The fiber of a timer. To interrupt it is to stop the timer. */
+export type Timer = Fiber.Fiber<void>
 
 /**
  * Timers that end together. Each sleeps in a fiber of its own by the clock of the services, so that what falls asleep
  * later, for the same time, wakes later. When they are closed nothing that they were to do happens any more.
+ *
+ * A timer of the platform's in place of the fiber saves 1.5 KB of 22 KB in a run that waits in one handler, and no time
+ * that can be measured.
  */
 export class Timers {
   private readonly services: Context.Context<any>
@@ -78,8 +79,7 @@ export class Timers {
   when<A>(effect: Effect.Effect<A, never, any>, then: (value: A) => void): Timer {
     const waiting = Effect.map(effect, (value) => this.isClosed ? undefined : then(value))
     const fiber = Effect.runForkWith(this.services)(this.isClosed ? Effect.void : waiting)
-    if (fiber.pollUnsafe() === undefined) Fiber.runIn(fiber, this.scope)
-    return { stop: () => fiber.interruptUnsafe() }
+    return Fiber.runIn(fiber, this.scope)
   }
 
   private get isClosed(): boolean {
@@ -87,7 +87,9 @@ export class Timers {
   }
 
   /** Stops all of them, and waits until they have ended: a scheduler may give them their turn later than the caller. */
-  readonly close: Effect.Effect<void> = Effect.suspend(() => Scope.close(this.scope, Exit.void))
+  get close(): Effect.Effect<void> {
+    return Effect.suspend(() => Scope.close(this.scope, Exit.void))
+  }
 }
 
 /**

@@ -92,6 +92,12 @@ const interruptTask = (task: Task, until: number): void => {
   task.permits?.stop()
 }
 
+/** When a task was told to stop: its grace period began then, and it gets no other. Once that is over the task is lost. */
+interface Told {
+  since: number
+  isLost: boolean
+}
+
 /** So much earlier than a handler is given up, the runs within it have given up theirs: it would be named for them. */
 const longestLead = 50
 
@@ -108,10 +114,9 @@ export class Running {
   hooks: Worker | undefined
   private readonly tasks = new Set<Task>()
   private readonly waited = new Set<Waited>()
-  /** Those of the tasks that have had their grace period. The run does not wait for them. */
-  private readonly lost = new Set<Task>()
-  /** When a task was told to stop: its grace period began then, and it gets no other. */
-  private readonly told = new Map<Task, number>()
+  /** The tasks that were told to stop. */
+  private readonly told = new Map<Task, Told>()
+  private lost = 0
   /** Handlers alive, those of them that were given up, and those that are exclusive. */
   private handlers = 0
   private lostHandlers = 0
@@ -172,7 +177,7 @@ export class Running {
   /** What a soft stop has left behind by now. */
   get leftBehind(): ReadonlyArray<Event.Abandoned> {
     const now = this.now()
-    return Array.from(this.lost, (task) => named(task, now))
+    return Array.from(this.told).flatMap(([task, { isLost }]) => isLost ? [named(task, now)] : [])
   }
 
   /**
@@ -213,9 +218,10 @@ export class Running {
 
   /** When its time began. Who has been told before has had a part of it. */
   private tellAt(task: Task, since: number): number {
-    const began = Math.min(since, this.told.get(task) ?? since)
-    this.told.set(task, began)
-    return began
+    const told = this.told.get(task)
+    if (told === undefined) this.told.set(task, { since, isLost: false })
+    else told.since = Math.min(since, told.since)
+    return told?.since ?? since
   }
 
   /** Until when the run waits for what was told to stop at `since`. The handler around the run may have less time. */
@@ -228,10 +234,12 @@ export class Running {
   }
 
   remove(task: Task): void {
+    const isLost = this.told.get(task)?.isLost === true
     this.told.delete(task)
     if (!this.tasks.delete(task)) return
     this.waited.delete(task as Waited)
-    if (this.lost.delete(task) && task.isHandler) this.lostHandlers--
+    if (isLost) this.lost--
+    if (isLost && task.isHandler) this.lostHandlers--
     if (this.isIdle) this.idle?.openUnsafe()
     if (!task.isHandler) return
     this.handlers--
@@ -269,7 +277,7 @@ export class Running {
   private whileAlive(task: Task, millis: number, timeUp: () => void): void {
     this.timers ??= new Deadline.Timers(this.services)
     const timer = this.timers.after(millis, timeUp)
-    task.fiber.addObserver(() => timer.stop())
+    task.fiber.addObserver(() => timer.interruptUnsafe())
   }
 
   /** A task is not waited for any more: its grace period began at `since` and is over. */
@@ -286,14 +294,16 @@ export class Running {
 
   /** A task that refused to stop for a whole grace period. The end of the run does not give it another. */
   private lose(task: Task): void {
-    if (!this.tasks.has(task) || this.lost.has(task)) return
-    this.lost.add(task)
+    const told = this.told.get(task)
+    if (!this.tasks.has(task) || told === undefined || told.isLost) return
+    told.isLost = true
+    this.lost++
     if (task.isHandler) this.lostHandlers++
   }
 
   /** Whether nothing is alive that is to be waited for. */
   private get isIdle(): boolean {
-    return this.tasks.size === this.lost.size
+    return this.tasks.size === this.lost
   }
 
   /** Calls `listener` after each handler that has ended or was given up. The returned function takes it back. */
@@ -361,7 +371,7 @@ export class Running {
     const own = Fiber.getCurrent()
     this.waited.forEach((work) => work.fiber === own ? this.remove(work) : undefined)
     this.tasks.forEach((task) => this.tell(task, now))
-    const ends = Array.from(this.told, ([task, since]) => ({ task, at: this.until(since) }))
+    const ends = Array.from(this.told, ([task, { since }]) => ({ task, at: this.until(since) }))
     for (const { at, task } of ends) if (at <= now) this.lose(task)
     const waited = this.isIdle ? Effect.void : this.outwait(ends.sort((one, other) => one.at - other.at))
     return Effect.andThen(waited, Effect.suspend(() => this.abandon()))
@@ -398,7 +408,7 @@ export class Running {
         })
         this.tasks.clear()
         this.told.clear()
-        this.lost.clear()
+        this.lost = 0
         this.leaveTo(abandoned)
         this.operation?.abandoned?.push(...abandoned)
         return abandoned
