@@ -5,7 +5,13 @@ import { assert, describe, it } from "@effect/vitest"
 import { undocumentedFields } from "./support/fields.ts"
 import { readSource } from "./support/source.ts"
 
-const entries = ["src/index.ts"]
+const entries = [
+  "src/index.ts",
+  "src/adapters/index.ts",
+  "src/bridges/index.ts",
+  "src/sql/index.ts",
+  "src/testing/index.ts"
+]
 
 describe("fields", () => {
   it("every field of a public type has a doc comment of its own", () => {

@@ -25,39 +25,50 @@ import type * as Sse from "./internal/sse.ts"
 import * as Wire from "./internal/wire.ts"
 
 /**
- * How a server is reached and spoken to. Without `baseUrl` it is Anthropic's own.
- *
- * - `model`: what is asked for unless a request names another model.
- * - `apiKey`: sent as `x-api-key`; for a server that wants a bearer token, leave it out and give an `authorization`
- *   header.
- * - `version`, `betas`: the headers `anthropic-version` and `anthropic-beta`.
- * - `maxTokens`: the limit of an answer for requests that name none, since the protocol wants one. By default what all
- *   models of the family can do, and in any case more than the thinking budget.
- * - `inlineSystem`: whether system messages within a thread keep their place, which leaves the cache of what comes before
- *   them alone. By default where the model is known to take them; else all of them come first.
- * - `reasoning`: how the model may think. `maxTokens` is a budget, from 1024 to less than the limit of the answer;
- *   without one the model decides for itself, which those before Claude 4.6 do not. `effort` is how much work it puts
- *   into all of its answer, `"none"` turns thinking off, `display` says whether thoughts can be read. Thinking is left
- *   out where the protocol forbids it: when a tool is forced, and, with a budget, when a turn goes on that began without
- *   a thought of this protocol's. With it no temperature is sent.
- * - `parallelToolCalls`: `false` keeps the model to one call a turn.
- * - `strict`: holds the model to the schemas of tools, as far as the provider can. Off by default.
- * - `cache`: marks the ends of the tools, the system text and the last two user messages, so that a thread that grows is
- *   read from the provider's cache. Writing to the cache costs extra, so it is off by default; `ttl` is how long it lasts.
- * - `vertex`: the paths and the version of Vertex AI, where `baseUrl` ends in `/publishers/anthropic/models`.
- * - `options`: sent with every request as they are; a request's own `options` win. Their `tools`, such as the provider's
- *   own, come after the tools of the request, and their `output_config` is joined with what the adapter puts there.
+ * How a server is reached and spoken to. Without `baseUrl` it is Anthropic's own. `apiKey` is sent as `x-api-key`; for
+ * a server that wants a bearer token, leave it out and give an `authorization` header.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Options extends Protocol.Options {
+  /** The header `anthropic-version`. `2023-06-01` by default. */
   readonly version?: string
+  /** The header `anthropic-beta`. None by default. */
   readonly betas?: ReadonlyArray<string>
+  /**
+   * How many tokens a reply may have where the request names no number, since the protocol wants one. By default what
+   * all models of the family can do, and in any case more than the thinking budget.
+   */
   readonly maxTokens?: number
+  /**
+   * Whether system messages within a thread keep their place, which leaves the cache of what comes before them alone.
+   * By default where the model is known to take them; else all of them come first.
+   */
   readonly inlineSystem?: boolean
-  readonly reasoning?: Protocol.Reasoning & { readonly display?: "summarized" | "omitted" }
-  readonly cache?: boolean | { readonly ttl: "5m" | "1h" }
+  /**
+   * How the model may think. `maxTokens` is a budget, from 1024 to less than the limit of the reply; without one the
+   * model decides for itself, which models before Claude 4.6 cannot. `effort` is how much work it puts into all of its
+   * reply; `"none"` turns thinking off. Thinking is left out where the protocol forbids it: when a tool is forced, and,
+   * with a budget, when a turn goes on that began without a thought of this protocol's. With it no temperature is sent.
+   * The model's default when it is left out.
+   */
+  readonly reasoning?: Protocol.Reasoning & {
+    /** Whether thoughts can be read. The provider's choice by default. */
+    readonly display?: "summarized" | "omitted"
+  }
+  /**
+   * Marks the ends of the tools, the system text and the last two user messages, so that a thread that grows is read
+   * from the provider's cache. Writing to the cache costs extra: `false` by default.
+   */
+  readonly cache?: boolean | {
+    /** How long it stays in the cache: 5 minutes or an hour. */
+    readonly ttl: "5m" | "1h"
+  }
+  /**
+   * Whether the paths and the version of Vertex AI are used. By default where `baseUrl` ends in
+   * `/publishers/anthropic/models`.
+   */
   readonly vertex?: boolean
 }
 

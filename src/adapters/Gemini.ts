@@ -26,31 +26,43 @@ import * as Sse from "./internal/sse.ts"
 import * as Wire from "./internal/wire.ts"
 
 /**
- * How a server is reached and spoken to. Without `baseUrl` it is the Gemini API; for Vertex AI it ends before `/models`:
- * `https://LOCATION-aiplatform.googleapis.com/v1/projects/PROJECT/locations/LOCATION/publishers/google`.
+ * How a server is reached and spoken to. Without `baseUrl` it is the Gemini API; for Vertex AI it ends before
+ * `/models`:
  *
- * - `model`: what is asked for unless a request names another model; a path such as `tunedModels/mine` stands for itself.
- * - `apiKey`: an API key, or the access token of a Vertex AI project.
- * - `sendKeyAs`: the header in which it is sent. By default a bearer token to the projects of Vertex AI, and
- *   `x-goog-api-key` to everybody else.
- * - `reasoning`: how much the model may think before it answers, in a word or in tokens; `includeThoughts: false` keeps
- *   the summary of its thoughts out of the reply. Models up to 2.5 know no words and get tokens for them.
- * - `strict`: the model is held to the schemas of tools also where it is free to call none (mode `VALIDATED`).
- * - `schemas`: `"openApi"` rewrites schemas to the older subset, for servers that do not take JSON Schema.
- * - `cache`: the name of cached content. It holds the system's words and the tools, which then are not sent again.
- * - `safetySettings`: what is blocked, and how easily.
- * - `options`: sent with every request as they are; a request's own `options` win. Tools named there, such as
- *   `{ tools: [{ googleSearch: {} }] }`, join the request's, and objects such as `generationConfig` are merged.
+ * `https://LOCATION-aiplatform.googleapis.com/v1/projects/PROJECT/locations/LOCATION/publishers/google`. `apiKey` is an
+ * API key, or the access token of a Vertex AI project. With `strict` the model is held to the schemas of tools also
+ * where it is free to call none (mode `VALIDATED`).
  *
  * @category models
  * @since 0.1.0
  */
 export interface Options extends Omit<Protocol.Options, "parallelToolCalls"> {
+  /**
+   * The header of the key. By default a bearer token to the projects of Vertex AI, and `x-goog-api-key` to every other
+   * server.
+   */
   readonly sendKeyAs?: "x-goog-api-key" | "bearer"
+  /**
+   * How much the model may think before it answers, in a word or in tokens. Models up to 2.5 know no words and get
+   * tokens for them. The model's default when it is left out.
+   */
   readonly reasoning?: GeminiRequest.Reasoning
+  /**
+   * `"openApi"` rewrites schemas to the older subset, for servers that do not take JSON Schema. `"jsonSchema"` by
+   * default.
+   */
   readonly schemas?: "jsonSchema" | "openApi"
+  /**
+   * The name of cached content. It holds the system text and the tools, which then are not sent again. None by default.
+   */
   readonly cache?: string
-  readonly safetySettings?: ReadonlyArray<{ readonly category: string; readonly threshold: string }>
+  /** What is blocked, and how easily. The provider's own settings by default. */
+  readonly safetySettings?: ReadonlyArray<{
+    /** What is meant, such as `"HARM_CATEGORY_HARASSMENT"`. */
+    readonly category: string
+    /** From where on it is blocked, such as `"BLOCK_ONLY_HIGH"`. */
+    readonly threshold: string
+  }>
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

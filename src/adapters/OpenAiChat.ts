@@ -28,31 +28,37 @@ import * as Wire from "./internal/wire.ts"
 /**
  * How a server is reached and spoken to. Without `baseUrl` it is OpenAI's own.
  *
- * - `vendor`: which of the servers it is that want to be told things in words of their own; known by its address unless
- *   it is said here, as for a server behind a proxy.
- * - `reasoning`: how much the model may think, in the vendor's own form.
- * - `strict`: holds the model to the schemas of tools, which are rewritten for it; one that cannot be is sent as it is.
- * - `cache`: under which key prompts that begin alike find each other in the provider's cache, and how long they stay.
- *   Without a key it is the request's, which in a session is the session's id.
- * - `maxTokensField`: under which name a request's `maxTokens` is sent. By default `max_completion_tokens` to OpenAI's
- *   own servers and for its reasoning models (`o1`, `gpt-5`, …) anywhere, which refuse the other name, and `max_tokens`
- *   to everybody else.
- * - `includeUsage`: asks for usage with `stream_options`; on by default except for vendors that refuse it.
- * - `sendReasoningAs`: the form in which reasoning goes back with an assistant message, by default the vendor's own; to
- *   a server that nothing is known of it does not go back.
- * - `systemRole`: the role of instructions, `system` by default.
- * - `options`: sent with every request as they are; a request's own `options` win.
- *
  * @category models
  * @since 0.1.0
  */
 export interface Options extends Protocol.Options {
+  /**
+   * Which server it is, of those that are spoken to in their own way. Known by its address by default: give it for a
+   * server behind a proxy.
+   */
   readonly vendor?: ChatRequest.Name
+  /** How much the model may think, in the vendor's own form. The vendor's default when it is left out. */
   readonly reasoning?: ChatRequest.Reasoning
-  readonly cache?: { readonly key?: string; readonly retention?: string }
+  /** Lets prompts that begin alike find each other in the provider's cache. Not sent by default. */
+  readonly cache?: {
+    /** The key of the cache. The `cacheKey` of the request by default, which in a session is the session's id. */
+    readonly key?: string
+    /** How long prompts stay, such as `"24h"`. The provider's choice by default. */
+    readonly retention?: string
+  }
+  /**
+   * Under which name `maxTokens` is sent. By default `max_completion_tokens` to OpenAI's own servers and for its
+   * reasoning models (`o1`, `gpt-5`, …) anywhere, which refuse the other name, and `max_tokens` to every other server.
+   */
   readonly maxTokensField?: "max_tokens" | "max_completion_tokens"
+  /** Whether usage is asked for with `stream_options`. `true` by default, except for vendors that refuse it. */
   readonly includeUsage?: boolean
+  /**
+   * The form in which reasoning goes back with an assistant message. The vendor's own by default; to an unknown server
+   * it does not go back.
+   */
   readonly sendReasoningAs?: ChatRequest.ReasoningForm
+  /** The role of instructions. `"system"` by default. */
   readonly systemRole?: "system" | "developer"
 }
 

@@ -26,27 +26,29 @@ import * as StrictSchema from "./internal/strictSchema.ts"
 import * as Wire from "./internal/wire.ts"
 
 /**
- * How a server is reached and spoken to. Without `baseUrl` it is OpenAI's own.
- *
- * - `model`: what is asked for unless a request names another model.
- * - `apiKey`: sent as a bearer token; leave it out for servers that want none.
- * - `reasoning`: how much the model may think, and whether a summary of it is told.
- * - `parallelToolCalls`: whether the model may call several tools in one turn; the provider decides if it is not said.
- * - `strict`: holds the model to the schemas of tools, which are rewritten to what the provider accepts. Off by default.
- * - `store`: whether the provider keeps the replies. Off by default; reasoning then comes encrypted and goes back so.
- * - `cache`: under which key prompts that begin alike find each other in the provider's cache, and how long they stay.
- *   Without a key it is the request's, which in a session is the session's id.
- * - `options`: sent with every request as they are; a request's own options win. `tools` (the provider's own, such as
- *   `{ type: "web_search" }`) and `include` come in addition to what the adapter sends, `text` and `reasoning` are
- *   joined with it. One of type `custom` stands in for the tool of its name, which gets what the model wrote as `input`.
+ * How a server is reached and spoken to. Without `baseUrl` it is OpenAI's own. Of `options`, `tools` (the provider's
+ * own, such as `{ type: "web_search" }`) and `include` come in addition to what the adapter sends, `text` and
+ * `reasoning` are joined with it. A tool of type `custom` stands in for the tool of its name, which gets what the model
+ * wrote as `input`.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Options extends Protocol.Options {
-  readonly reasoning?: Protocol.Reasoning & { readonly summary?: "auto" | "concise" | "detailed" }
+  /** How much the model may think, and whether a summary of it is told. The model's default when it is left out. */
+  readonly reasoning?: Protocol.Reasoning & {
+    /** How much of a summary is told. None by default. */
+    readonly summary?: "auto" | "concise" | "detailed"
+  }
+  /** Whether the provider keeps the replies. `false` by default; reasoning then comes encrypted and goes back so. */
   readonly store?: boolean
-  readonly cache?: { readonly key?: string; readonly retention?: string }
+  /** Lets prompts that begin alike find each other in the provider's cache. Not sent by default. */
+  readonly cache?: {
+    /** The key of the cache. The `cacheKey` of the request by default, which in a session is the session's id. */
+    readonly key?: string
+    /** How long prompts stay, such as `"24h"`. The provider's choice by default. */
+    readonly retention?: string
+  }
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

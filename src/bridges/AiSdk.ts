@@ -23,33 +23,23 @@ import * as Reply from "./internal/reply.ts"
 export type { LanguageModel, Started } from "./internal/aiSdkModel.ts"
 
 /**
- * A tool that the provider runs itself, such as a web search: its calls are listed with what they came to, and never
- * run here. `id` is the provider's name for it, `args` configures it.
+ * A tool that the provider runs itself, such as a web search. Its calls are listed with what they came to, and never
+ * run here.
  *
  * @category models
  * @since 0.1.0
  */
 export interface ProviderTool {
+  /** The provider's name for it, such as `anthropic.web_search_20250305`. */
   readonly id: `${string}.${string}`
+  /** The name by which the model calls it. */
   readonly name: string
+  /** Its configuration. None by default. */
   readonly args?: Readonly<Record<string, unknown>>
 }
 
 /**
  * What is asked of a model besides a request.
- *
- * - `model`: the model. Requests that name another one go to what `models` makes of the name.
- * - `provider`: what errors call the provider; by default the model's own word.
- * - `reasoning`: how much the model is to think, for models of version 4.
- * - `strict`: whether arguments must follow the tools' schemas exactly, for models of version 3 and 4.
- * - `providerTools`: offered with every request; one takes the place of the tool of its name.
- * - `download`: loads a file from an address that the model does not read itself. Without it addresses are handed on as
- *   they are, and the provider refuses what it cannot read. Threads may name any address: load from those you trust.
- * - `headers`: sent with every request; what is `Redacted` stays out of errors.
- * - `secrets`: texts that errors must not hold, such as the provider's key, if a server is known to quote it.
- * - `options`: further settings of the SDK's calls (`topP`, `stopSequences`, `providerOptions`, …), sent with every
- *   request as they are. A request's own `options` win, and `providerOptions` of both are joined provider by provider.
- * - `retries`, `retryDelay`, `maxRetryDelay`, `idleTimeout`: as for the adapters of wire protocols.
  *
  * @category models
  * @since 0.1.0
@@ -57,15 +47,41 @@ export interface ProviderTool {
 export interface Options
   extends Pick<Http.Options, "provider" | "retries" | "retryDelay" | "maxRetryDelay" | "idleTimeout" | "headers">
 {
+  /** The model. */
   readonly model: LanguageModel
+  /** The model for a request that names another one. Without it every request goes to `model`. */
   readonly models?: (id: string) => LanguageModel
-  readonly reasoning?: { readonly effort?: "none" | "minimal" | "low" | "medium" | "high" | "xhigh" | "max" }
+  /** How much the model may think, for models of version 4. The provider's default when it is left out. */
+  readonly reasoning?: {
+    /** How much, in one of the SDK's words. */
+    readonly effort?: "none" | "minimal" | "low" | "medium" | "high" | "xhigh" | "max"
+  }
+  /** Whether arguments must follow the schemas of tools exactly, for models of version 3 and 4. `false` by default. */
   readonly strict?: boolean
+  /**
+   * Tools that the provider runs, offered with every request; one takes the place of the tool of its name. None by
+   * default.
+   */
   readonly providerTools?: ReadonlyArray<ProviderTool>
+  /**
+   * Loads a file from an address that the model does not read itself. Without it addresses are handed on as they are,
+   * and the provider refuses what it cannot read. Threads may name any address: load from those you trust.
+   */
   readonly download?: (
     url: URL
-  ) => Effect.Effect<{ readonly data: Uint8Array | string; readonly mediaType?: string }, unknown>
+  ) => Effect.Effect<{
+    /** The file, as bytes or in base64. */
+    readonly data: Uint8Array | string
+    /** Its media type. That of the part by default. */
+    readonly mediaType?: string
+  }, unknown>
+  /** Texts that errors must not hold, such as the provider's key, if a server is known to quote it. None by default. */
   readonly secrets?: ReadonlyArray<Redacted.Redacted<string>>
+  /**
+   * Further settings of the SDK's calls (`topP`, `stopSequences`, `providerOptions`, …), sent with every request as
+   * they are. A request's own `options` win, and `providerOptions` of both are joined provider by provider. None by
+   * default.
+   */
   readonly options?: Readonly<Record<string, unknown>>
 }
 

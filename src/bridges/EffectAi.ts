@@ -26,26 +26,29 @@ import * as Reply from "./internal/reply.ts"
 /**
  * What is asked of a model besides a request.
  *
- * - `services`: what a request is to run with. effect/ai has no settings that all models share: a provider's package
- *   takes temperature, token limit, model and its own options from a service of its own. Without this function a
- *   request that names one of them fails as `unsupported_feature`.
- * - `provider`: what errors call the provider; by default the name that came with the model.
- * - `strict`: whether arguments must follow the tools' schemas exactly. Off by default, because providers then refuse
- *   schemas that are not written for it.
- * - `providerTools`: tools that the provider defines, offered with every request; one takes the place of the tool of
- *   its name. Calls that the provider runs itself are listed with what they came to, and never run here.
- * - `secrets`: texts that errors must not hold, such as the provider's key, if a server is known to quote it.
- * - `retries`, `retryDelay`, `maxRetryDelay`, `idleTimeout`: as for the adapters of wire protocols.
- *
  * @category models
  * @since 0.1.0
  */
 export interface Options
   extends Pick<Http.Options, "provider" | "retries" | "retryDelay" | "maxRetryDelay" | "idleTimeout">
 {
+  /**
+   * What a request runs with. effect/ai has no settings that all models share: a provider's package takes temperature,
+   * token limit, model and its own options from a service of its own. Without this function a request that names one of
+   * them fails as `unsupported_feature`.
+   */
   readonly services?: (request: Adapter.Request) => Context.Context<never>
+  /**
+   * Whether arguments must follow the schemas of tools exactly. `false` by default, because providers then refuse
+   * schemas that are not written for it.
+   */
   readonly strict?: boolean
+  /**
+   * Tools that the provider defines, offered with every request; one takes the place of the tool of its name. Calls
+   * that the provider runs itself are listed with what they came to, and never run here. None by default.
+   */
   readonly providerTools?: ReadonlyArray<AiTool.AnyProviderDefined>
+  /** Texts that errors must not hold, such as the provider's key, if a server is known to quote it. None by default. */
   readonly secrets?: ReadonlyArray<Redacted.Redacted<string>>
 }
 
@@ -133,15 +136,16 @@ export type ToolOf<T extends AiTool.Any, R = never> = Tool.Tool<
 >
 
 /**
- * What is to be done about tools that need an approval.
- *
- * - `approve`: asked before such a tool is run, as its `authorize`. A tool that decides from its arguments whether it
- *   needs one is asked first; it is not told the conversation.
+ * What is done about tools that need an approval.
  *
  * @category models
  * @since 0.1.0
  */
 export interface ToolsOptions<R = never> {
+  /**
+   * Asked before such a tool is run, as its `authorize`. A tool that decides from its arguments whether it needs an
+   * approval is asked first; it is not told the conversation. Without it such a tool is `manual`.
+   */
   readonly approve?: Declared.Gate<unknown, Declared.Authorization, R>
 }
 

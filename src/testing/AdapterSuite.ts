@@ -18,16 +18,26 @@ import * as Conformance from "./Conformance.ts"
 /**
  * What a suite asks.
  *
- * - `request`: what is sent in each case; a question of one word by default. For the cases on tool calls, ask for some.
- * - `connections`: how many connections were opened and closed since the layer was built. Without it, the cases that
- *   watch the connection are not in the suite: whether an adapter is cold cannot be seen from its events.
- *
  * @category models
  * @since 0.1.0
  */
 export interface Options<out R = never> {
+  /** What is sent in each case. A question of one word by default; for the cases on tool calls, ask for some. */
   readonly request?: Adapter.Request
-  readonly connections?: Effect.Effect<{ readonly opened: number; readonly closed: number }, never, R>
+  /**
+   * How many connections were opened and closed since the layer was built. Without it, the cases that watch the
+   * connection are not in the suite: whether an adapter is cold cannot be seen from its events.
+   */
+  readonly connections?: Effect.Effect<
+    {
+      /** How many were opened. */
+      readonly opened: number
+      /** How many were closed. */
+      readonly closed: number
+    },
+    never,
+    R
+  >
 }
 
 type Events = ReadonlyArray<Event.AdapterEvent>

@@ -14,8 +14,7 @@ import * as Schema from "effect/Schema"
 import * as Json from "../internal/json.ts"
 
 /**
- * An implementation breaks its contract: which case shows it, and how. `expected` and `actual` are given where two
- * values were compared, `cause` where the implementation failed or died instead of answering.
+ * An implementation breaks its contract.
  *
  * @category errors
  * @since 0.1.0
@@ -24,10 +23,15 @@ export class ConformanceError
   extends Schema.TaggedError<ConformanceError>("heddle/testing/Conformance/ConformanceError")(
     "ConformanceError",
     {
+      /** How it breaks it. */
       detail: Schema.String,
+      /** The case that shows it. */
       case: Schema.optionalKey(Schema.String),
+      /** What a value should have been, where two values were compared. */
       expected: Schema.optionalKey(Json.Opaque),
+      /** What it was. */
       actual: Schema.optionalKey(Json.Opaque),
+      /** What the implementation failed or died with, where it did not answer. */
       cause: Schema.optionalKey(Json.Opaque)
     }
   )
@@ -48,7 +52,9 @@ export class ConformanceError
  * @since 0.1.0
  */
 export interface Case<out R = never> {
+  /** What the contract asks for. */
   readonly name: string
+  /** Asks for it. Fails where it is broken. */
   readonly run: Effect.Effect<void, ConformanceError, R>
 }
 

@@ -23,15 +23,16 @@ import * as Simulation from "./Simulation.ts"
 /**
  * What a run knows of the attempt at it.
  *
- * - `cancel`: fires when the run is to stop softly. A run that reads it is also stopped softly at each of its steps.
- * - `recorder`: for whatever else is to be watched. What it tracks has to end with the run, and what passes its `tap`
- *   is held to the laws of events.
- *
  * @category models
  * @since 0.1.0
  */
 export interface Attempt {
+  /** Fires when the run is to stop softly. A run that reads it is also stopped softly at each of its steps. */
   readonly cancel: AbortSignal
+  /**
+   * For whatever else is to be watched. What it tracks has to end with the run, and what passes its `tap` is held to
+   * the laws of events.
+   */
   readonly recorder: Recorder.Recorder
 }
 
@@ -46,29 +47,34 @@ export type Run<R> = Stream.Stream<Event.Event, unknown, R> | Effect.Effect<unkn
 /**
  * How a run is tried.
  *
- * - `layer`: what the run needs, built anew for each attempt: the model, and the executor, if it is one of yours. What a
- *   run provides for itself works as well, but is not watched: its handlers and requests are not seen.
- * - `maxOpsBeforeYield`: after how many operations a fiber makes room for others, from 3 on. A fiber that has nothing to
- *   wait for is not stopped within the 2,048 that are usual; with a few there are points everywhere in it.
- * - `limit` (1,000): how many points are tried at most; beyond it that many, spread evenly.
- * - `grace` (5 s): how long the run may take to stop; the one that it was given.
- * - `bound`: how many handlers may run at once; the one that it was given, any number by default.
- * - `policy`: the one that the run was given, `Policy.standard` by default.
- *
  * @category models
  * @since 0.1.0
  */
 export interface Options<Out = never, In = never> {
+  /**
+   * What the run needs, built anew for each attempt: the model, and the executor, if it is one of yours. What a run
+   * provides for itself works as well, but is not watched: its handlers and requests are not seen. None by default.
+   */
   readonly layer?: Layer.Layer<Out, unknown, In>
+  /**
+   * After how many operations a fiber makes room for others, from 3 on. Within Effect's own 2,048 (the default) a fiber
+   * that has nothing to wait for is not stopped; with a few there are points everywhere in it.
+   */
   readonly maxOpsBeforeYield?: number
+  /** How many points are tried at most; beyond it that many, spread evenly. 1,000 by default. */
   readonly limit?: number
+  /**
+   * How long the run may take to stop: the `grace` that it was given. A number is milliseconds. 5 seconds by default.
+   */
   readonly grace?: Duration.Input
+  /** How many handlers may run at once: the `maxConcurrency` that it was given. Any number by default. */
   readonly bound?: number
+  /** The policy that the run was given. `Policy.standard` by default. */
   readonly policy?: Policy.Policy
 }
 
 /**
- * What was found at one step. `stop` says how the run was stopped before it; a run that was not stopped has no step.
+ * What was found at one step.
  *
  * The laws are those of `Laws`, and two more:
  *
@@ -81,24 +87,32 @@ export interface Options<Out = never, In = never> {
  * @since 0.1.0
  */
 export interface Violation {
+  /** The step before which the run was stopped. Left out for a run that was not stopped. */
   readonly step?: number
+  /** How it was stopped. */
   readonly stop: "none" | "hard" | "soft"
+  /** The law that was broken: one of `Laws`, or one of the two above. */
   readonly law: Laws.Violation["law"] | "stop" | "repeatable"
+  /** What was seen. */
   readonly message: string
 }
 
 /**
- * What came of it: how many points there are at which the run can be stopped, how often it was run, how many handlers
- * started and how many model requests were made over all of these, and every violation.
+ * What came of it.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Report {
+  /** How many points there are at which the run can be stopped. */
   readonly points: number
+  /** How often it was run. */
   readonly attempts: number
+  /** How many handlers started, over all attempts. */
   readonly handlers: number
+  /** How many model requests were made, over all attempts. */
   readonly requests: number
+  /** What was found. */
   readonly violations: ReadonlyArray<Violation>
 }
 

@@ -11,25 +11,28 @@ import * as Json from "../internal/json.ts"
 import * as Simulation from "./Simulation.ts"
 
 /**
- * One result, and every order of the points that led to it: `[2, 0, 1]` is point 2 first, then 0, then 1.
+ * One result, and the orders that led to it.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Finding {
+  /** The result. */
   readonly result: unknown
+  /** Every order of the points that led to it: `[2, 0, 1]` is point 2 first, then 0, then 1. */
   readonly orders: ReadonlyArray<ReadonlyArray<number>>
 }
 
 /**
- * What an exploration found: how many orders were run and which different results there were. One finding means that
- * the result does not depend on the order.
+ * What an exploration found.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Report {
+  /** How many orders were run. */
   readonly runs: number
+  /** The different results. One means that the result does not depend on the order. */
   readonly findings: ReadonlyArray<Finding>
 }
 

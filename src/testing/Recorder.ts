@@ -18,47 +18,55 @@ import type { Entry, Mark } from "./internal/violation.ts"
 export type { Entry, Mark } from "./internal/violation.ts"
 
 /**
- * What became of tracked effects: how many started, how many of them are `live` now and were at the `peak`, how many
- * ended by themselves, how many were interrupted, and how often their finalizer ran.
+ * What became of tracked effects.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Counts {
+  /** How many started. */
   readonly starts: number
+  /** How many have not ended. */
   readonly live: number
+  /** How many were live at once, at most. */
   readonly peak: number
+  /** How many ended by themselves. */
   readonly ends: number
+  /** How many were interrupted. */
   readonly interrupts: number
+  /** How often their finalizers ran. */
   readonly finalizers: number
 }
 
 /**
  * A recorder.
  *
- * - `tap`: the same stream, with its events recorded as they pass.
- * - `track`: the same effect, recorded under a name each time it runs.
- * - `handler`: the same handler, each call recorded under the name of its tool.
- * - `events`: what passed `tap`; `timeline`: the tags of these, with their times; `at`: the times of one tag.
- * - `log`: everything, in the order in which it happened.
- * - `counts`: what became of tracked effects, of one name or of all.
- * - `started`: waits until that many effects of a name have started. A test that moves a test clock waits for the
- *   sleepers first.
- *
  * @category models
  * @since 0.1.0
  */
 export interface Recorder {
+  /** The same stream, with its events recorded as they pass. */
   readonly tap: <A extends Event.Event, E, R>(stream: Stream.Stream<A, E, R>) => Stream.Stream<A, E, R>
+  /** The same effect, recorded under a name each time it runs. */
   readonly track: (name: string) => <A, E, R>(effect: Effect.Effect<A, E, R>) => Effect.Effect<A, E, R>
+  /** The same handler, with each call recorded under the name of its tool. */
   readonly handler: <Args, A, E, R>(
     handler: (args: Args, call: Tool.CallContext) => Effect.Effect<A, E, R>
   ) => (args: Args, call: Tool.CallContext) => Effect.Effect<A, E, R>
+  /** The events that passed `tap`. */
   readonly events: Effect.Effect<ReadonlyArray<Event.Event>>
+  /** Their tags, each with its time in milliseconds. */
   readonly timeline: Effect.Effect<ReadonlyArray<readonly [at: number, tag: Event.Event["_tag"]]>>
+  /** The times of the events with one tag, in milliseconds. */
   readonly at: (tag: Event.Event["_tag"]) => Effect.Effect<ReadonlyArray<number>>
+  /** Everything, in the order in which it happened. */
   readonly log: Effect.Effect<ReadonlyArray<Entry>>
+  /** What became of tracked effects, of one name or of all. */
   readonly counts: (name?: string) => Effect.Effect<Counts>
+  /**
+   * Waits until that many effects of a name have started, one by default. A test that moves a test clock waits for the
+   * sleepers first.
+   */
   readonly started: (name: string, times?: number) => Effect.Effect<void>
 }
 

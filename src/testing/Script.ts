@@ -49,22 +49,24 @@ export const makeCursor: Effect.Effect<Cursor> = Effect.sync(() => {
  * does nothing. Each open moves the cursor on by one, also an open that fails, as one past the last call or on a
  * preflight error does. A script that cannot be used is a defect at its first open.
  *
- * - `generate`: the same call awaited as a whole: the fold of its events, with finish reason `"stop"` where the script
- *   has none. A scripted error fails it; the response to an empty script says so in `metadata.emptyScript`.
- * - `layer`: this adapter, with its cursor where it stands.
- * - `opens`: how many calls were opened, those that failed included.
- * - `cleanups`: how many opened streams have ended, at their end or because their reader left.
- * - `requests`: what was asked, one request per open.
- *
  * @category models
  * @since 0.1.0
  */
 export interface Scripted {
+  /** The adapter's stream. */
   readonly stream: Adapter.Adapter["Service"]["stream"]
+  /**
+   * The same call awaited as a whole: the fold of its events, with finish reason `"stop"` where the script has none. A
+   * scripted error fails it; the response to an empty script says so in `metadata.emptyScript`.
+   */
   readonly generate: (request: Adapter.Request) => Effect.Effect<Response.Response, Adapter.AdapterError>
+  /** This adapter, with its cursor where it stands. */
   readonly layer: Layer.Layer<Adapter.Adapter>
+  /** How many calls were opened, those that failed included. */
   readonly opens: Effect.Effect<number>
+  /** How many opened streams have ended, at their end or because their reader left. */
   readonly cleanups: Effect.Effect<number>
+  /** What was asked, one request per open. */
   readonly requests: Effect.Effect<ReadonlyArray<Adapter.Request>>
 }
 

@@ -17,33 +17,34 @@ import * as Scheduler from "effect/Scheduler"
 /**
  * What became of a simulated effect.
  *
- * - `exit`: how it ended, or `undefined` when nothing could happen any more and it had not.
- * - `steps`: how many tasks of the scheduler ran and sleepers woke.
- * - `millis`: the virtual time it took, until it had ended and its finalizers had run.
- * - `sleeping`: how many fibers it left asleep. Above zero, something outlived the effect.
- * - `fibers`: how many fibers it left that have not ended, asleep or not. An effect that has not ended is one of them.
- *
  * @category models
  * @since 0.1.0
  */
 export interface Report<out A, out E = never> {
+  /** How it ended. `undefined` when nothing could happen any more and it had not. */
   readonly exit: Exit.Exit<A, E> | undefined
+  /** How many tasks of the scheduler ran and sleepers woke. */
   readonly steps: number
+  /** The virtual time it took, in milliseconds, until it had ended and its finalizers had run. */
   readonly millis: number
+  /** How many fibers it left asleep. Above zero, something outlived the effect. */
   readonly sleeping: number
+  /** How many fibers it left that have not ended, asleep or not. An effect that has not ended is one of them. */
   readonly fibers: number
 }
 
 /**
- * How to simulate: `interruptAt` interrupts the effect before the step of that number (0 is before its first), `onStep`
- * is called before each step with its number (and once more where nothing goes on), `maxSteps` (100,000) ends a simulation that goes on for ever.
+ * How to simulate.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Options {
+  /** The number of the step before which the effect is interrupted; 0 is before its first. Never by default. */
   readonly interruptAt?: number
+  /** Called before each step with its number, and once more where nothing goes on. */
   readonly onStep?: (step: number) => void
+  /** After how many steps a simulation is ended. 100,000 by default. */
   readonly maxSteps?: number
 }
 

@@ -219,6 +219,7 @@ const strictFormat = ({ schema, strict }: Extract<Adapter.ResponseFormat, { read
 
 /** How much a model may think, where it may be switched off as well. */
 export interface Reasoning extends Protocol.Reasoning {
+  /** Whether the model thinks at all, where that can be switched. The vendor's default when it is left out. */
   readonly enabled?: boolean
 }
 

@@ -198,6 +198,7 @@ const mediaProblem = (role: Message.Role, { data, type, url }: Media.Media): str
 
 /** How much a model may think, and whether it tells. */
 export interface Reasoning extends Protocol.Reasoning {
+  /** `false` keeps the summary of the thoughts out of the reply. `true` by default. */
   readonly includeThoughts?: boolean
 }
 

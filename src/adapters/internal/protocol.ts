@@ -18,21 +18,31 @@ import * as Wire from "./wire.ts"
 
 /** How much a model may think before it answers: in the provider's own word for it, or in tokens. */
 export interface Reasoning {
+  /** How much, in the provider's own word, such as `"low"` or `"high"`. The model's default when it is left out. */
   readonly effort?: string
+  /** How much, in tokens. Not limited when it is left out. */
   readonly maxTokens?: number
 }
 
 /** What every protocol can be told. */
 export interface Options extends Http.Options {
-  /** What is asked for unless a request names another model. */
+  /** The name of the model, for requests that name none. */
   readonly model: string
+  /** The key. Leave it out for a server that wants none. It is kept out of errors and traces. */
   readonly apiKey?: Redacted.Redacted<string>
+  /** How much the model may think before it answers. The model's default when it is left out. */
   readonly reasoning?: Reasoning
-  /** Whether the model may call several tools in one turn. Left to the provider unless it is said. */
+  /** Whether the model may call several tools in one turn. The provider's choice by default. */
   readonly parallelToolCalls?: boolean
-  /** Whether the provider is to hold the model to the schemas of tools, which are rewritten to what it accepts. */
+  /**
+   * Whether the provider holds the model to the schemas of tools, which are rewritten to what it accepts; one that
+   * cannot be is sent as it is. `false` by default.
+   */
   readonly strict?: boolean
-  /** Sent with every request as they are; a request's own options win. */
+  /**
+   * Fields of the provider's own, which are sent with every request as they are; a request's own `options` win. None by
+   * default.
+   */
   readonly options?: Readonly<Record<string, unknown>>
 }
 

@@ -27,24 +27,34 @@ import type * as Reply from "./reply.ts"
  * @since 0.1.0
  */
 export interface LanguageModel {
+  /** The version of the SDK's interface. */
   readonly specificationVersion: "v2" | "v3" | "v4"
+  /** The name of the provider. */
   readonly provider: string
+  /** The name of the model. */
   readonly modelId: string
+  /** Which addresses of files the model reads itself, by media type. */
   readonly supportedUrls?:
     | Readonly<Record<string, ReadonlyArray<RegExp>>>
     | PromiseLike<Readonly<Record<string, ReadonlyArray<RegExp>>>>
+  /** Begins a reply. */
   doStream(options: never): PromiseLike<Started>
 }
 
 /**
- * What a model answers with: the stream of its parts, and the headers of the provider's answer.
+ * What a model answers with.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Started {
+  /** The parts of the reply. */
   readonly stream: ReadableStream<unknown>
-  readonly response?: { readonly headers?: Readonly<Record<string, string>> }
+  /** What is known of the provider's answer. */
+  readonly response?: {
+    /** Its headers. */
+    readonly headers?: Readonly<Record<string, string>>
+  }
 }
 
 /** What is held of a model: its signal from the start, and its stream once it has answered. */

@@ -28,12 +28,19 @@ export type Reason = Adapter.AdapterError["reason"]
  * @since 0.1.0
  */
 export interface ErrorDetails {
+  /** What the provider says of it. */
   readonly detail?: string
+  /** The name of the provider. */
   readonly provider?: string
+  /** The HTTP status. */
   readonly status?: number
+  /** How long the provider asks to wait, in milliseconds. */
   readonly retryAfterMillis?: number
+  /** The provider's id of the request. */
   readonly requestId?: string
+  /** What it was made of. */
   readonly cause?: unknown
+  /** What else is known of it. */
   readonly metadata?: Data
 }
 
@@ -56,20 +63,60 @@ export type InnerEvent = Exclude<
  * @since 0.1.0
  */
 export type Entry =
-  | { readonly _tag: "Text"; readonly text: string }
-  | { readonly _tag: "Reasoning"; readonly text: string }
+  | {
+    readonly _tag: "Text" | "Reasoning"
+    /** The text. */
+    readonly text: string
+  }
   | ToolCallEntry
-  | { readonly _tag: "ToolCallDelta"; readonly id: string; readonly argumentsDelta: string }
-  | { readonly _tag: "Usage"; readonly usage: Partial<Response.Usage> }
-  | { readonly _tag: "RawChunk"; readonly chunk: unknown }
-  | { readonly _tag: "Event"; readonly event: InnerEvent }
-  | { readonly _tag: "Delay"; readonly millis: number }
-  | { readonly _tag: "Error" | "ErrorThenContinue"; readonly error: unknown; readonly details?: ErrorDetails }
-  | { readonly _tag: "StreamError" | "PreflightError"; readonly reason: Reason; readonly details: ErrorDetails }
+  | {
+    readonly _tag: "ToolCallDelta"
+    /** The id of the call. */
+    readonly id: string
+    /** A piece of JSON text. */
+    readonly argumentsDelta: string
+  }
+  | {
+    readonly _tag: "Usage"
+    /** What the call used. */
+    readonly usage: Partial<Response.Usage>
+  }
+  | {
+    readonly _tag: "RawChunk"
+    /** What the provider sent. */
+    readonly chunk: unknown
+  }
+  | {
+    readonly _tag: "Event"
+    /** The event, as it is emitted. */
+    readonly event: InnerEvent
+  }
+  | {
+    readonly _tag: "Delay"
+    /** How long, in milliseconds. */
+    readonly millis: number
+  }
+  | {
+    readonly _tag: "Error" | "ErrorThenContinue"
+    /** What breaks the reply. */
+    readonly error: unknown
+    /** What an adapter error says besides its reason. */
+    readonly details?: ErrorDetails
+  }
+  | {
+    readonly _tag: "StreamError" | "PreflightError"
+    /** Why the adapter fails. */
+    readonly reason: Reason
+    /** What the error says besides. */
+    readonly details: ErrorDetails
+  }
   | {
     readonly _tag: "Finish"
+    /** Why the reply ends. */
     readonly reason: Response.FinishReason | null
+    /** The reason in the provider's own word. */
     readonly rawFinishReason?: string
+    /** What the adapter adds. */
     readonly metadata?: Data
   }
 
@@ -81,6 +128,7 @@ export type Entry =
  */
 export interface ToolCallEntry extends Omit<Message.ToolCall, "metadata"> {
   readonly _tag: "ToolCall"
+  /** What the adapter adds to the call. */
   readonly metadata?: Data
 }
 
@@ -264,40 +312,40 @@ export const reply = (parts: {
 }
 
 /**
- * Which call of a script is played next. `next` gives the position and moves on; a cursor of your own may play calls
- * in any order.
+ * Which call of a script is played next. A cursor of your own may play calls in any order.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Cursor {
+  /** Gives the position, from 0, and moves on. */
   readonly next: Effect.Effect<number>
+  /** Gives the position. */
   readonly position: Effect.Effect<number>
 }
 
 /**
  * How an adapter is scripted.
  *
- * - `script`: one call; `scripts`: a list of calls. Giving both is a defect.
- * - `streamScript`: for `stream` alone, and stronger there; a flat list is one call. `generate` does not see it.
- * - `usage`: replaces the usage of every call.
- * - `requestId`: stands in the response of `generate`.
- * - `cursor`: shared with other adapters; each adapter has its own otherwise.
- * - `retryUntilCall`: the first calls fail as `rate_limited` and play nothing; call number `n` is the first to play.
- * - `chunkSize`: how many events the stream emits at once, at most; as many as there are, up to the next delay,
- *   otherwise.
- *
  * @category models
  * @since 0.1.0
  */
 export interface Options {
+  /** The entries of one call. Not together with `scripts`, which is a defect. */
   readonly script?: ReadonlyArray<Entry>
+  /** The entries of each call. */
   readonly scripts?: ReadonlyArray<ReadonlyArray<Entry>>
+  /** The entries for `stream` alone, where they win; a flat list is one call. `generate` does not see them. */
   readonly streamScript?: ReadonlyArray<Entry> | ReadonlyArray<ReadonlyArray<Entry>>
+  /** Replaces the usage of every call. */
   readonly usage?: Partial<Response.Usage>
+  /** Stands in the response of `generate`. */
   readonly requestId?: string
+  /** A cursor that is shared with other adapters. One of its own by default. */
   readonly cursor?: Cursor
+  /** The calls before this number fail as `rate_limited` and play nothing. None do by default. */
   readonly retryUntilCall?: number
+  /** How many events the stream emits at once, at most. As many as there are up to the next delay by default. */
   readonly chunkSize?: number
 }
 

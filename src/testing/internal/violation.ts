@@ -22,24 +22,32 @@ import type * as Policy from "../../Policy.ts"
  * @since 0.1.0
  */
 export interface Violation {
+  /** The law that was broken. */
   readonly law: "answers" | "starts" | "lifetime" | "concurrency" | "order" | "frame" | "fold" | "history" | "calls"
+  /** What was seen. */
   readonly message: string
+  /** The position of the event, the message or the entry that shows it. Left out when none does by itself. */
   readonly index?: number
 }
 
 /**
  * What is known of the run whose events are checked.
  *
- * - `policy`: the one it ran under, `Policy.standard` by default; the fold depends on it.
- * - `result`: what `Chat.run` gave for the same input, the same script and the same `requestId`.
- * - `isCut`: the reader left, or the stream failed; what is there must be lawful, but need not be whole.
- *
  * @category models
  * @since 0.1.0
  */
 export interface Options {
+  /** The policy that it ran under. `Policy.standard` by default; the fold depends on it. */
   readonly policy?: Policy.Policy
+  /**
+   * What `Chat.run` gave for the same input, the same script and the same `requestId`. Not compared when it is left
+   * out.
+   */
   readonly result?: Event.ChatResult
+  /**
+   * Whether the reader left, or the stream failed: what is there must be lawful, but need not be whole. `false` by
+   * default.
+   */
   readonly isCut?: boolean
 }
 
@@ -50,38 +58,54 @@ export interface Options {
  * @since 0.1.0
  */
 export interface HistoryOptions {
+  /** The position of the message at which the check starts. `0` by default. */
   readonly from?: number
+  /** The ids of the calls of the last turn that may be open. None by default. */
   readonly pending?: ReadonlyArray<string>
 }
 
 /**
  * What is known of recorded handlers.
  *
- * - `bound`: how many may run at once; any number by default.
- * - `isExclusive`: whether the handlers of a name run alone; none do by default.
- * - `abandoned`: names of handlers that the run gave up and reported. They may still be alive, keep exclusive ones out
- *   and take no place of others.
- *
  * @category models
  * @since 0.1.0
  */
 export interface HandlerOptions {
+  /** How many may run at once. Any number by default. */
   readonly bound?: number
+  /** Whether the handlers of a name run alone. None do by default. */
   readonly isExclusive?: (name: string) => boolean
+  /**
+   * The names of handlers that the run gave up and reported. They may still be alive, keep exclusive ones out and take
+   * no place of others. None by default.
+   */
   readonly abandoned?: ReadonlyArray<string>
 }
 
 /**
- * One thing that happened, `at` milliseconds after the recorder was made: an event was emitted, or a tracked effect
- * started, ended in one of three ways, or had its finalizer run. `calls` is the text of the calls that an event told of
- * at that time, for `Laws.calls`.
+ * One thing that happened: an event was emitted, or a tracked effect started, ended in one of three ways, or had its
+ * finalizer run.
  *
  * @category models
  * @since 0.1.0
  */
 export type Entry =
-  | { readonly _tag: "Emitted"; readonly at: number; readonly event: Event.Event; readonly calls?: string }
-  | { readonly _tag: Mark; readonly at: number; readonly name: string }
+  | {
+    readonly _tag: "Emitted"
+    /** When, in milliseconds after the recorder was made. */
+    readonly at: number
+    /** The event. */
+    readonly event: Event.Event
+    /** The text of the calls that the event had at that time, for `Laws.calls`. */
+    readonly calls?: string
+  }
+  | {
+    readonly _tag: Mark
+    /** When, in milliseconds after the recorder was made. */
+    readonly at: number
+    /** The name under which the effect is tracked. */
+    readonly name: string
+  }
 
 /**
  * What is noted of a tracked effect. Each run is `Started` first, then exactly one of `Succeeded`, `Failed` (which a
