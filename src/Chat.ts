@@ -4,23 +4,15 @@
  *
  * @since 0.1.0
  */
-import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
-import type * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import type * as Adapter from "./Adapter.ts"
 import * as Collector from "./Collector.ts"
 import type * as Event from "./Event.ts"
-import * as Settings from "./internal/ask/options.ts"
-import * as ChatRun from "./internal/loop/chatRun.ts"
-import * as Turn from "./internal/loop/runEnvironment.ts"
+import * as Loop from "./internal/loop/loop.ts"
 import * as Pulled from "./internal/loop/scopedPull.ts"
-import type * as StepRun from "./internal/loop/stepRun.ts"
-import * as Now from "./internal/now.ts"
-import * as Message from "./Message.ts"
-import * as Policy from "./Policy.ts"
 import * as Step from "./Step.ts"
-import * as Thread from "./Thread.ts"
+import type * as Thread from "./Thread.ts"
 import type * as Tool from "./Tool.ts"
 
 /**
@@ -64,100 +56,6 @@ export interface Options<
   readonly finalizePrompt?: string
 }
 
-const defaultMaxTurns = 8
-const defaultFinalizePrompt = "Now provide your final structured response."
-
-type Source<E, R> = StepRun.Source<E, R>
-
-type Failure<E> = Step.StepError | E
-
-const finalized: ReadonlyArray<Event.Outcome["_tag"]> = ["Completed", "MaxTurns", "HaltWhen"]
-
-/** The second pass of a structured run: one call, without tools, in the format that was asked for. */
-const finalPass = <E, R>(first: Event.ChatResult, run: Turn.Run<E, R>, prompt: string): Source<E, R> => {
-  const { toolChoice: _, ...template } = run.template
-  const thread = prompt === "" ? first.thread : Thread.append(first.thread, [Message.user(prompt)])
-  return ChatRun.make({
-    thread,
-    run: { ...run, tools: new Map(), template: { ...template, tools: [] } },
-    maxTurns: 1,
-    haltWhen: undefined,
-    firstStep: first.steps.length,
-    isClosedByAnswer: false,
-    end: (second, run) => ChatRun.completed(merge(first, second), run)
-  })
-}
-
-/** The first pass runs the tools; the format is for the answer alone. */
-const withoutFormat = <E, R>(run: Turn.Run<E, R>): Turn.Run<E, R> => {
-  const { responseFormat: _, ...template } = run.template
-  return { ...run, template }
-}
-
-const merge = (first: Event.ChatResult, second: Event.ChatResult): Event.ChatResult => {
-  const pass1Halted = first.haltedReason
-  if (second.steps.length === 0 && second.outcome._tag === "Failed") {
-    return { ...first, structuredFinalize: { pass1Halted, pass2Error: second.outcome.error } }
-  }
-  const steps = [...first.steps, ...second.steps]
-  // A second pass that was cancelled before it was asked for leaves no question behind.
-  const { thread } = second.steps.length === 0 ? first : second
-  return {
-    ...Collector.chatResult({ thread, steps, outcome: second.outcome, finalized: first.finalized }),
-    structuredFinalize: { pass1Halted }
-  }
-}
-
-const start = <Tools extends ReadonlyArray<Tool.Any>, E, R>(
-  input: Thread.Input,
-  options: Options<Tools, E, R>,
-  scope: Scope.Scope
-): Effect.Effect<Source<E, R>, Failure<E>, R> =>
-  Effect.map(
-    Step.prepare(input, options, scope, "heddle.chat"),
-    (prepared) => observed(sourceOf(prepared, options, Context.get(Now.services(), Policy.Defaults)), prepared.run)
-  )
-
-/** What a run that is prepared is read from. */
-const sourceOf = <E, R>(
-  { run, thread }: Step.Prepared<E, R>,
-  { finalizePrompt, haltWhen, maxTurns, structuredFinalize }: Options<ReadonlyArray<Tool.Any>, E, R>,
-  defaults: Policy.Defaults
-): Source<E, R> => {
-  const { settings: { policy }, template } = run
-  const usual = defaults.maxTurns ?? policy.maxTurns ?? defaultMaxTurns
-  const isTwoPass = structuredFinalize === true && template.responseFormat !== undefined
-  return ChatRun.make({
-    thread,
-    run: isTwoPass ? withoutFormat(run) : run,
-    maxTurns: Settings.positiveInteger("maxTurns", maxTurns ?? usual),
-    haltWhen,
-    firstStep: 0,
-    isClosedByAnswer: !isTwoPass && policy.onMaxTurns === "finalize",
-    end: isTwoPass
-      ? twoPass(run, finalizePrompt ?? defaults.finalizePrompt ?? defaultFinalizePrompt)
-      : ChatRun.completed
-  })
-}
-
-/** What follows the first pass of a structured run. */
-const twoPass = <E, R>(run: Turn.Run<E, R>, prompt: string) => (result: Event.ChatResult): Source<E, R> =>
-  finalized.includes(result.outcome._tag)
-    ? finalPass(result, run, prompt)
-    : ChatRun.completed({ ...result, structuredFinalize: { pass1Halted: result.haltedReason } }, run)
-
-/** The events of steps have been shown to the observer by then; the end of the run has not. */
-const observed = <E, R>(source: Source<E, R>, run: Turn.Run<E, R>): Source<E, R> =>
-  run.view.onEvent === undefined
-    ? source
-    : {
-      next: () =>
-        Effect.tap(
-          source.next(),
-          (events) => events[0]._tag === "ChatCompleted" ? Turn.observed(run, events) : Effect.void
-        )
-    }
-
 /**
  * The events of a run: every step's, and then one `ChatCompleted`.
  *
@@ -200,7 +98,7 @@ export const stream = <
   Event.Event,
   ChatError | E | Tool.Fatal<Tools[number]>,
   R | RHalt | REvent | Adapter.Adapter | Tool.Services<Tools[number]>
-> => Pulled.stream((scope) => start<Tools, E, R | RHalt | REvent>(input, options, scope))
+> => Pulled.stream((scope) => Loop.chat<E, R | RHalt | REvent>(input, options, scope))
 
 /**
  * A run, awaited: the fold of {@link stream}.

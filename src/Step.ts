@@ -4,28 +4,19 @@
  *
  * @since 0.1.0
  */
-import * as Cause from "effect/Cause"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
-import * as Result from "effect/Result"
 import type * as Schedule from "effect/Schedule"
-import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
-import * as Adapter from "./Adapter.ts"
+import type * as Adapter from "./Adapter.ts"
 import * as Collector from "./Collector.ts"
 import type * as Event from "./Event.ts"
-import * as Settings from "./internal/ask/options.ts"
-import * as Request from "./internal/ask/request.ts"
+import type * as Settings from "./internal/ask/options.ts"
+import type * as Request from "./internal/ask/request.ts"
 import * as Plan from "./internal/decide/plan.ts"
-import * as ToolOptions from "./internal/declare/toolOptions.ts"
 import * as Fold from "./internal/fold/state.ts"
-import * as Turn from "./internal/loop/runEnvironment.ts"
+import * as Loop from "./internal/loop/loop.ts"
 import * as Pulled from "./internal/loop/scopedPull.ts"
-import * as StepRun from "./internal/loop/stepRun.ts"
-import * as Now from "./internal/now.ts"
-import * as Ambient from "./internal/stop/inherited.ts"
-import { Running } from "./internal/stop/ownedFibers.ts"
-import * as Telemetry from "./internal/telemetry.ts"
 import * as Policy from "./Policy.ts"
 import * as Thread from "./Thread.ts"
 import type * as Tool from "./Tool.ts"
@@ -65,7 +56,7 @@ export interface Options<
   E = never,
   R = never,
   REvent = R
-> extends Settings.RunnerOptions<E, R, Tool.Failure<Tools[number]>>, Request.ModelOptions, Turn.View<REvent> {
+> extends Settings.RunnerOptions<E, R, Tool.Failure<Tools[number]>>, Request.ModelOptions, Loop.View<REvent> {
   /**
    * What the model may call, besides the tools of `Policy.Defaults`; one of the same name replaces it. None by default.
    */
@@ -91,113 +82,6 @@ export interface Options<
 export type Services<Tools extends ReadonlyArray<Tool.Any>> = Adapter.Adapter | Tool.Services<Tools[number]>
 
 /**
- * A run that has been checked and not started: its thread, and what its steps share.
- *
- * @category models
- * @since 0.1.0
- */
-export interface Prepared<E, R> {
-  /** The thread that the run starts from. */
-  readonly thread: Thread.Thread
-  /** What its steps share. */
-  readonly run: Turn.Run<E, R>
-}
-
-/**
- * Checks the input and the options, and makes what the steps of a run share. Handlers that are alive when `scope`
- * closes are stopped.
- *
- * @category running
- * @since 0.1.0
- */
-export const prepare = <Tools extends ReadonlyArray<Tool.Any>, E, R>(
-  input: Thread.Input,
-  options: Options<Tools, E, R>,
-  scope: Scope.Scope,
-  spanName: string
-): Effect.Effect<Prepared<E, R>, Thread.ValidationError | EngineError, R> =>
-  Effect.suspend((): Effect.Effect<Prepared<E, R>, Thread.ValidationError | EngineError, R> => {
-    const context = Now.services<R>()
-    const defaults = Context.get(context, Policy.Defaults)
-    const settings = Settings.resolve(options, defaults, Policy.standard, Settings.mintRequestId(context))
-    const given: ReadonlyArray<Tool.Any> = options.tools ?? []
-    const tools = ToolOptions.toolbox(defaults.tools ?? [], given)
-    const adapter = Context.getOrUndefined(context, Adapter.Adapter)
-    if (adapter === undefined) {
-      return Effect.fail(new EngineError({ reason: "missing_adapter", detail: "provide an Adapter with a Layer" }))
-    }
-    const valid = Thread.validate(input)
-    if (Result.isFailure(valid)) return Effect.fail(valid.failure)
-    const thread = valid.success
-    const unpaired = Request.pairingIssues(thread.messages)
-    if (unpaired.length > 0) {
-      return Effect.fail(new Thread.ValidationError({ reason: "invalid_thread", errors: unpaired }))
-    }
-    const template = Request.template(options, defaults, tools)
-    const errors = Request.issues(thread.messages, template, given, tools)
-    if (errors.length > 0) return Effect.fail(new Thread.ValidationError({ reason: "invalid_request", errors }))
-    const made = { adapter, settings, template, tools }
-    return enter(context, { thread, made, options }, scope, spanName)
-  })
-
-/** What of a run can be said before it is entered. */
-interface Ready<E, R> {
-  readonly thread: Thread.Thread
-  readonly made: Pick<Turn.Run<E, R>, "adapter" | "settings" | "template" | "tools">
-  readonly options: Options<ReadonlyArray<Tool.Any>, E, R>
-}
-
-/** Enters a run: what it holds is returned when the scope closes. */
-const enter = <E, R>(
-  context: Context.Context<R>,
-  { made, options, thread }: Ready<E, R>,
-  scope: Scope.Scope,
-  spanName: string
-): Effect.Effect<Prepared<E, R>, never, R> => {
-  const { adapter, settings, template, tools } = made
-  const { policy, requestId } = settings
-  const mode = options.mode ?? "auto"
-  const running = new Running(settings.graceMillis, context as Context.Context<never>)
-  const isTraced = Telemetry.isTraced(context as Context.Context<never>)
-  const spanned = Telemetry.spanOf(isTraced, scope, spanName, () => ({ "heddle.request.id": requestId }))
-  return Now.flatMap(
-    spanned,
-    (within) =>
-      Now.flatMap(
-        Ambient.enter(settings, options.cancel, scope),
-        (ambient) =>
-          Effect.map(leaving(running, scope), () => {
-            Ambient.listen(running, ambient, options.cancel, requestId)
-            const state = Fold.initial(policy, { thread, requestId })
-            ambient.spending.of(state)
-            const run = {
-              adapter,
-              system: options.system,
-              mode,
-              settings,
-              template,
-              tools,
-              startsEarly: mode === "auto" &&
-                Array.from(tools.values()).some((tool) => Plan.mayStartEarly(tool, policy)),
-              view: options,
-              retryReply: options.retryReply ?? undefined,
-              running,
-              ambient,
-              state,
-              isTraced,
-              within
-            } as const
-            return { thread, run: Turn.begun(run) }
-          })
-      )
-  )
-}
-
-/** A function of its own, since it is kept as long as the run, and keeps all that it is made beside. */
-const leaving = (running: Running, scope: Scope.Scope): Effect.Effect<void> =>
-  Scope.addFinalizerExit(scope, (exit) => running.end(exit))
-
-/**
  * The events of one step. Cold: nothing runs before the first pull. Leaving it closes the connection and stops every
  * handler.
  *
@@ -211,18 +95,7 @@ export const stream = <const Tools extends ReadonlyArray<Tool.Any> = [], E = nev
   Event.Event,
   StepError | E | Tool.Fatal<Tools[number]>,
   R | REvent | Adapter.Adapter | Tool.Services<Tools[number]>
-> =>
-  Pulled.stream((scope) =>
-    Effect.flatMap(
-      prepare<Tools, E, R | REvent>(input, options, scope, "heddle.step.run"),
-      ({ run, thread }) =>
-        StepRun.open(Now.services<R | REvent>(), run, {
-          thread,
-          stepIndex: 0,
-          following: { after: () => Cause.done() }
-        })
-    )
-  )
+> => Pulled.stream((scope) => Loop.step<E, R | REvent>(input, options, scope))
 
 /**
  * One step, awaited: the fold of {@link stream}. Under `unknownTool: "failTurn"` a call that names no tool fails it.
@@ -255,8 +128,8 @@ export const run = <const Tools extends ReadonlyArray<Tool.Any> = [], E = never,
   StepError | E | Tool.Fatal<Tools[number]>,
   R | REvent | Adapter.Adapter | Tool.Services<Tools[number]>
 > =>
-  Effect.suspend(() => {
-    const defaults = Context.get(Now.services(), Policy.Defaults)
+  Effect.contextWith((context: Context.Context<R | REvent | Adapter.Adapter | Tool.Services<Tools[number]>>) => {
+    const defaults = Context.get(context, Policy.Defaults)
     const policy = options.policy ?? defaults.policy ?? Policy.standard
     const state = Fold.initial(policy, { thread: Thread.empty })
     const read = Stream.runForEachArray(

@@ -162,7 +162,7 @@ export const stream = <const Tools extends ReadonlyArray<Tool.Any>, E = never, R
   options: Options<E, R, Tool.Failure<Tools[number]>> = {}
 ): Stream.Stream<Event.Event, E | Tool.Fatal<Tools[number]>, R | ServicesOf<Tools>> =>
   Pulled.stream((scope) =>
-    Effect.map(begin<E, R>(calls.map(normalised), tools, options, scope), ({ pull }) => ({ next: () => pull }))
+    Effect.map(begin<E, R>(calls.map(normalised), tools, options, scope), ({ pull }) => () => pull)
   )
 
 /**

@@ -53,7 +53,7 @@ interface Refuse {
 }
 
 /** A call of a turn that is not acted on. */
-export interface Cancel {
+interface Cancel {
   readonly _tag: "Cancel"
   readonly index: number
   readonly call: Message.ToolCall

@@ -28,7 +28,7 @@ import * as Settings from "../ask/options.ts"
 import * as Ending from "../fold/outcome.ts"
 import * as Log from "../fold/sharedMessages.ts"
 import * as Json from "../json.ts"
-import * as Turn from "../loop/runEnvironment.ts"
+import * as Loop from "../loop/loop.ts"
 import * as Cancellation from "../stop/cancellation.ts"
 import * as Deadline from "../stop/deadline.ts"
 import * as Ambient from "../stop/inherited.ts"
@@ -397,7 +397,7 @@ const endOfApproved = (
   const response = Collector.toResponse(Collector.initial())
   // The answers stand in the thread already, in the places of their calls.
   const step = { response, thread, messages: [], mode: "auto", manualToolCalls: [] } as const
-  const completed = Turn.stepCompleted(step, false, cancellation !== undefined, halt, suspensions)
+  const completed = Loop.stepCompleted(step, false, cancellation !== undefined, halt, suspensions)
   if (mode === "step") return completed
   const folded = Collector.toStepResult(
     Collector.applyEvent(Collector.initial({ thread: collector.thread ?? thread }), completed)
@@ -510,7 +510,7 @@ const open = <M extends Reducer.Mode, T extends Tools, E, R, RHalt, REvent>(
       ...(stops === unstopped ? {} : { cancel: null })
     } as Chat.Options<T, E, R, RHalt, REvent>
     const observed = <A extends ReadonlyArray<Event.Event>>(events: A) =>
-      Effect.as(Turn.observed({ view: options, running, settings: { requestId } }, events), events)
+      Effect.as(Loop.observed(options, running, requestId, events), events)
     const approved = hasApproved
       ? Stream.provideService(
         approvedCalls(session, given as Step.Options<T, E, R>, policy),

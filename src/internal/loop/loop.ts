@@ -1,0 +1,983 @@
+/**
+ * A run as one machine. The model is asked, its reply is heard while tools may already run beside it, the calls are decided
+ * on and worked, and the step is told; then comes the next step, or the end.
+ *
+ *     Opening ─► Asking ─► Hearing ─► Deciding ─► Working ─► Stepping ─► Finishing ─► Done
+ *        ▲         ▲          │                                 │
+ *        │         └──────────┘ a broken reply is asked again   │
+ *        └──────────────────────────────────────────────────────┘ the next step
+ *
+ * It is driven by the pulls of its stream: each one does what the phase asks for until there are events to show. Nothing
+ * happens that no pull has asked for, but for what was started before, and a reader who leaves a pull leaves the run. Much
+ * of a run takes no time; it takes no step of the reader's fiber either.
+ */
+import type * as Arr from "effect/Array"
+import * as Cause from "effect/Cause"
+import * as Clock from "effect/Clock"
+import * as Context from "effect/Context"
+import * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Pull from "effect/Pull"
+import * as Result from "effect/Result"
+import * as Schedule from "effect/Schedule"
+import * as Scope from "effect/Scope"
+import type * as Types from "effect/Types"
+import * as Adapter from "../../Adapter.ts"
+import * as Collector from "../../Collector.ts"
+import type * as Event from "../../Event.ts"
+import * as Message from "../../Message.ts"
+import * as Policy from "../../Policy.ts"
+import * as Response from "../../Response.ts"
+import * as Thread from "../../Thread.ts"
+import type * as Tool from "../../Tool.ts"
+import * as Settings from "../ask/options.ts"
+import * as Request from "../ask/request.ts"
+import * as Plan from "../decide/plan.ts"
+import * as ToolOptions from "../declare/toolOptions.ts"
+import * as Outcomes from "../fold/outcome.ts"
+import * as Payload from "../fold/payload.ts"
+import * as Messages from "../fold/sharedMessages.ts"
+import * as Fold from "../fold/state.ts"
+import { type Ending, type Heard, isEvents, ReplyReader } from "../hear/replyReader.ts"
+import * as ToolCalls from "../hear/toolCalls.ts"
+import * as Json from "../json.ts"
+import type { Batch } from "../run/batch.ts"
+import * as Open from "../run/open.ts"
+import * as Cancellation from "../stop/cancellation.ts"
+import * as Deadline from "../stop/deadline.ts"
+import * as Inherited from "../stop/inherited.ts"
+import { type Leaving, Running } from "../stop/ownedFibers.ts"
+import { Worker } from "../stop/worker.ts"
+import * as Telemetry from "../telemetry.ts"
+
+// What a run is given.
+
+/** What a consumer wants to see of the stream. The fold sees everything. */
+export interface View<R> {
+  /** Whether the stream has the pieces of text and reasoning. The result is the same. `true` by default. */
+  readonly emitTextDeltas?: boolean
+  /** Whether the stream has the pieces of calls. The result is the same. `true` by default. */
+  readonly emitToolDeltas?: boolean
+  /** Whether the stream has the provider's own chunks. Those that report usage are always there. `false` by default. */
+  readonly includeRawChunks?: boolean
+  /**
+   * Sees every event, in order and before the three options above are applied. The run waits for the effect that it may
+   * return. None by default.
+   */
+  readonly onEvent?: (event: Event.Event) => Effect.Effect<void, never, R> | void
+}
+
+/** The options of a step. Public as `Step.Options`. */
+export interface StepOptions<E, R> extends Settings.RunnerOptions<E, R, any>, Request.ModelOptions, View<R> {
+  readonly tools?: ReadonlyArray<Tool.Any>
+  readonly mode?: "auto" | "manual"
+  readonly retryReply?: Schedule.Schedule<unknown, Adapter.AdapterError> | null
+}
+
+type HaltWhen<R> = (step: Event.StepResult) => boolean | Effect.Effect<boolean, never, R>
+
+/** The options of a run of several steps. Public as `Chat.Options`. */
+export interface ChatOptions<E, R> extends StepOptions<E, R> {
+  readonly maxTurns?: number | null
+  readonly haltWhen?: HaltWhen<R> | null
+  readonly structuredFinalize?: boolean
+  readonly finalizePrompt?: string
+}
+
+/** What the steps of a run go by. It is replaced as a whole where that changes from one step to the next. */
+interface Rules<E, R> extends Plan.Rules {
+  readonly settings: Settings.Settings<E, R>
+  readonly template: Request.Template
+}
+
+/** When a run of several steps ends. */
+interface Bounds<R> {
+  readonly maxTurns: number
+  readonly haltWhen: HaltWhen<R> | null | undefined
+  /** The index of the first step that counts. */
+  readonly firstStep: number
+  /** Whether one more model call, without tools, answers what the turns did not come to. */
+  readonly isClosedByAnswer: boolean
+}
+
+/** A structured run: the tools run without the format of the answer, and one more call, in that format, has no tools. */
+interface Structured<E, R> {
+  readonly prompt: string
+  /** What the second pass goes by. */
+  readonly rules: Rules<E, R>
+}
+
+/** What a run is made of. */
+interface Parts<E, R> {
+  readonly adapter: Adapter.Adapter["Service"]
+  readonly system: string | undefined
+  readonly view: View<R>
+  readonly retryReply: StepOptions<E, R>["retryReply"]
+  readonly thread: Thread.Thread
+  readonly rules: Rules<E, R>
+  readonly running: Running
+  readonly ambient: Inherited.Ambient
+  readonly isTraced: boolean
+  /** Puts an effect under the span of the run. */
+  readonly within: Telemetry.Within
+  /** There are none for a run of one step. */
+  readonly bounds: Bounds<R> | undefined
+  readonly structured: Structured<E, R> | undefined
+}
+
+// What a run is while it runs.
+
+/** The model is heard. Tools that start before it has ended run in a batch beside it; so does a run that may be cancelled. */
+interface Hearing<E> {
+  readonly _tag: "Hearing"
+  readonly reply: ReplyReader
+  batch: Batch<E> | undefined
+  /** Whether a call may still start on the word of the reply, and whether one has. */
+  mayStart: boolean
+  hasStarted: boolean
+}
+
+/** The calls of a turn are worked: those of the plan, or, where `ended` is known, those that the end of the run closes. */
+interface Working<E> {
+  readonly _tag: "Working"
+  readonly response: Response.Response
+  readonly plan: Plan.Plan
+  readonly batch: Batch<E> | undefined
+  readonly ended: Plan.Ended | undefined
+}
+
+/** What a run does next. */
+type Phase<E> =
+  /** A step is to be opened. */
+  | { readonly _tag: "Opening" }
+  /** The model is to be asked, or, in so many milliseconds, to be asked again. */
+  | { readonly _tag: "Asking"; readonly retryIn: number | undefined }
+  | Hearing<E>
+  /** The reply is over. The batch is that of its early calls. */
+  | { readonly _tag: "Deciding"; readonly batch: Batch<E> | undefined }
+  | Working<E>
+  /** The step is complete, whether by itself or because the run was cancelled. */
+  | { readonly _tag: "Stepping"; readonly isCut: boolean }
+  | { readonly _tag: "Finishing"; readonly outcome: Event.Outcome }
+  | { readonly _tag: "Done" }
+
+/** The step in progress, and what is to be closed with it. */
+interface Step<E> {
+  readonly index: number
+  readonly batches: Array<Batch<E>>
+  reply: ReplyReader | undefined
+  span: Scope.Closeable | undefined
+  /** Puts an effect under the span of the step, where there is one. */
+  within: Telemetry.Within | undefined
+  /** The schedule on which the reply is asked for again, once one has broken. */
+  retry: Retry | undefined
+}
+
+const stepAt = <E>(index: number): Step<E> => ({
+  index,
+  batches: [],
+  reply: undefined,
+  span: undefined,
+  within: undefined,
+  retry: undefined
+})
+
+type Retry = Effect.Success<ReturnType<typeof Schedule.toStep<unknown, Adapter.AdapterError, never, never>>>
+
+type Events = ReadonlyArray<Event.Event>
+
+/** What a phase comes to: events, which may be none. It leaves the next phase behind. */
+type Told<E, R> = Effect.Effect<Events, Adapter.AdapterError | E | Cause.Done, R>
+
+type EventPull<E, R> = Pull.Pull<Arr.NonEmptyReadonlyArray<Event.Event>, Adapter.AdapterError | E, void, R>
+
+const none: Events = []
+
+/** A run while it runs. */
+class Loop<E, R> implements Leaving {
+  private readonly parts: Parts<E, R>
+  /** The fold of all events, which the results are read from. */
+  private readonly state: Fold.State
+  private phase: Phase<E> = { _tag: "Opening" }
+  private step: Step<E> = stepAt(0)
+  private thread: Thread.Thread
+  private rules: Rules<E, R>
+  private bounds: Bounds<R> | undefined
+  /** Why the step in progress is the last, which the model is to answer in without tools. */
+  private closing: Event.ChatResult["finalized"]
+  /** What the first pass of a structured run came to. */
+  private first: Event.ChatResult | undefined
+  /** The services of the fiber that reads, as of the latest step. */
+  private context: Context.Context<R> = Context.empty() as Context.Context<R>
+
+  constructor(parts: Parts<E, R>) {
+    const { ambient, bounds, rules, running, structured, thread } = parts
+    const { policy, requestId } = rules.settings
+    this.parts = parts
+    this.state = Fold.initial(policy, { thread, requestId })
+    this.thread = thread
+    // A run that goes on after calls of an earlier run were settled has had its first turn.
+    const begun = running.operation?.continued === requestId ? unforced(rules) : rules
+    this.rules = structured === undefined ? begun : withoutFormat(begun)
+    this.bounds = bounds
+    ambient.spending.of(this.state)
+    running.step = this
+  }
+
+  /** The next events that are shown. It is to be called in a step of the fiber that reads. */
+  readonly next = (): EventPull<E, R> => {
+    const { within } = this.step
+    return within === undefined ? this.goOn(none) : within(Effect.suspend(() => this.goOn(none)))
+  }
+
+  private goOn(before: Events): EventPull<E, R> {
+    const { parts: { running }, phase } = this
+    if (running.isLeft) return Cause.done()
+    // Most pulls are those of a model that is heard alone. They take no step that they can do without.
+    if (phase._tag === "Hearing" && phase.batch === undefined) {
+      return phase.reply.next((heard) => this.tell(this.heard(phase, heard), before))
+    }
+    return this.tell(this.advance(phase), before)
+  }
+
+  private tell(told: Told<E, R>, before: Events): EventPull<E, R> {
+    return this.after(told, (events) => this.told(events, before))
+  }
+
+  /** Goes on after a wait, unless the run has been left meanwhile from outside of the pull. */
+  private after<A, E1, R1, B, E2, R2>(
+    waited: Effect.Effect<A, E1, R1>,
+    next: (value: A) => Effect.Effect<B, E2, R2>
+  ): Effect.Effect<B, E1 | E2 | Cause.Done, R1 | R2> {
+    return Effect.flatMapEager(
+      waited,
+      (value): Effect.Effect<B, E2 | Cause.Done, R2> => this.parts.running.isLeft ? Cause.done() : next(value)
+    )
+  }
+
+  private advance(phase: Phase<E>): Told<E, R> {
+    switch (phase._tag) {
+      case "Opening":
+        return this.opening()
+      case "Asking":
+        return this.asking(phase.retryIn)
+      case "Hearing":
+        return this.hearing(phase)
+      case "Deciding":
+        return this.deciding(phase.batch)
+      case "Working":
+        return this.working(phase)
+      case "Stepping":
+        return this.stepping(phase.isCut)
+      case "Finishing":
+        return this.finishing(phase.outcome)
+      case "Done":
+        return Cause.done()
+    }
+  }
+
+  /**
+   * Folds events and shows them. An observer has seen them before anything comes of them. Without one, what a tool shows at
+   * once comes with the event that made it start, and the end of a step with its last answer.
+   */
+  private told(events: Events, before: Events): EventPull<E, R> {
+    const { running, view } = this.parts
+    Fold.apply(this.state, events)
+    const visible = before.length === 0 ? shown(view, events) : before.concat(shown(view, events))
+    const ready = this.ready(events)
+    if (view.onEvent !== undefined) {
+      return Effect.flatMap(observed(view, running, this.id, events), () => {
+        this.start(ready)
+        return this.show(visible)
+      })
+    }
+    const early = this.start(ready)
+    if (early.length > 0) return this.told(early, visible)
+    const isWorked = this.phase._tag === "Working" && this.phase.batch?.isAtEnd === true
+    return isWorked ? this.goOn(visible) : this.show(visible)
+  }
+
+  private show(visible: Events): EventPull<E, R> {
+    return isNonEmpty(visible) ? Effect.succeed(visible) : Effect.suspend(this.next)
+  }
+
+  private get id(): string {
+    return this.rules.settings.requestId
+  }
+
+  private get isCancelled(): boolean {
+    return this.parts.ambient.cancellation?.isRequested === true
+  }
+
+  private get cancelled(): Event.Outcome {
+    return { _tag: "Cancelled", reason: this.parts.ambient.cancellation?.reason ?? "cancel" }
+  }
+
+  private opening(): Told<E, R> {
+    this.phase = { _tag: "Opening" }
+    return Effect.contextWith((context: Context.Context<R>) => {
+      this.context = context
+      if (this.bounds !== undefined) {
+        this.hurry()
+        if (this.isCancelled) return this.finish(this.cancelled)
+      }
+      this.phase = { _tag: "Asking", retryIn: undefined }
+      const isTraced = this.parts.isTraced || Telemetry.isTraced(context as Context.Context<never>)
+      return isTraced ? this.spanned() : this.ask()
+    })
+  }
+
+  /** The step goes on under its span. */
+  private spanned(): Told<E, R> {
+    const { id, parts, step } = this
+    step.span = Scope.makeUnsafe()
+    return Effect.map(parts.within(Telemetry.stepSpan(step.span, id, step.index)), (within) => {
+      step.within = within
+      return none
+    })
+  }
+
+  /**
+   * Where the deadline leaves no time for tools, the model is to answer now. One that has passed is seen here as well: code
+   * that blocks the thread keeps the timer from firing.
+   */
+  private hurry(): void {
+    const { cancellation, deadline } = this.parts.ambient
+    if (deadline === undefined) return
+    const now = Context.get(this.context, Clock.Clock).currentTimeMillisUnsafe()
+    if (now >= deadline.at) cancellation?.request("deadline", Deadline.cause)
+    if (now >= deadline.toolsUntil && this.rules.tools.size > 0) this.close("deadline")
+  }
+
+  /** From now on the model is to answer, and calls that it makes all the same are answered unrun. */
+  private close(reason: Event.ChatResult["finalized"]): void {
+    const { settings, template } = this.rules
+    this.closing ??= reason
+    this.rules = {
+      ...this.rules,
+      tools: new Map(),
+      template: template.tools.length === 0 ? template : { ...template, toolChoice: "none" },
+      settings: { ...settings, policy: { ...settings.policy, unknownTool: "answer" } }
+    }
+  }
+
+  private asking(retryIn: number | undefined): Told<E, R> {
+    return Effect.contextWith((context: Context.Context<R>) => {
+      this.context = context
+      if (retryIn === undefined) return this.ask()
+      const slept = retryIn > 0 ? Effect.sleep(retryIn) : Effect.void
+      const waited = Cancellation.orElse(slept, this.parts.ambient.cancellation, () => undefined)
+      // A run that is cancelled before the model is asked again goes on with nothing said.
+      return this.after(waited, () => this.isCancelled ? this.deciding(undefined) : this.ask())
+    })
+  }
+
+  private ask(): Told<E, R> {
+    const { id, parts: { adapter, ambient, running, system }, rules: { mode, settings, template, tools }, thread } =
+      this
+    const fibers = {
+      // What is read when the run is asked to stop is closed by `hangUp`.
+      reading: new Worker(running, { kind: "adapter", id, name: "stream", onSoftStop: "unaffected" }),
+      closing: new Worker(running, {
+        kind: "adapter",
+        id,
+        name: "close",
+        onSoftStop: "grace",
+        once: true,
+        isUninterruptible: true
+      })
+    }
+    const reply = this.step.reply = new ReplyReader(
+      fibers,
+      this.context,
+      () => adapter.stream({ ...template, messages: Request.messages(system, Messages.list(thread)) })
+    )
+    const mayStart = mode === "auto" &&
+      Array.from(tools.values()).some((tool) => Plan.mayStartEarly(tool, settings.policy))
+    const phase: Hearing<E> = { _tag: "Hearing", reply, batch: undefined, mayStart, hasStarted: false }
+    this.phase = phase
+    // A batch is woken by a cancellation, also while the connection opens.
+    if (ambient.cancellation !== undefined) phase.batch = this.openBatch(Infinity)
+    return this.hearing(phase)
+  }
+
+  /** What comes next, of the model or of the tools beside it. */
+  private hearing(phase: Hearing<E>): Told<E, R> {
+    const { batch, reply } = phase
+    if (batch === undefined) return reply.next((heard) => this.heard(phase, heard))
+    if (!batch.isEmpty) return batch.take
+    if (this.isCancelled) return this.replied(phase, { _tag: "Ended" })
+    const heard = reply.listen(this.context, () => batch.wake())
+    return heard === undefined ? batch.take : this.heard(phase, heard)
+  }
+
+  private heard(phase: Hearing<E>, heard: Heard): Told<E, R> {
+    return isEvents(heard) ? Effect.succeed(heard) : this.replied(phase, heard)
+  }
+
+  /** Calls that became final with these events and may start now. They have been folded already. */
+  private ready(events: Events): ReadonlyArray<Plan.Decode> {
+    const { phase } = this
+    if (phase._tag !== "Hearing" || !phase.mayStart) return []
+    // The end of a reply decides on all of its calls at once, also on those that the wire still tells of.
+    if (events.some(({ _tag }) => _tag === "MessageCompleted" || _tag === "Error")) phase.mayStart = false
+    return phase.mayStart
+      ? events.flatMap((event) => event._tag === "ToolCallCompleted" ? this.startable(event) : [])
+      : []
+  }
+
+  private startable(event: Event.Of<"ToolCallCompleted">): ReadonlyArray<Plan.Decode> {
+    const { settings: { policy }, tools } = this.rules
+    const tool = tools.get(event.name)
+    if (tool === undefined || !Plan.mayStartEarly(tool, policy)) return []
+    const taken = this.state.calls.take(event)
+    if (taken === undefined) return []
+    const job = Plan.planned(taken.index, taken.call, tools, policy)
+    if (job._tag === "Decode" && taken.call.argumentsLost === undefined) return [job]
+    this.state.calls.giveBack(taken.index)
+    return []
+  }
+
+  /** Starts calls while the model still speaks, and gives what they show at once. */
+  private start(jobs: ReadonlyArray<Plan.Decode>): Events {
+    const { phase } = this
+    if (jobs.length === 0 || phase._tag !== "Hearing") return none
+    const batch = phase.batch ??= this.openBatch(Infinity)
+    phase.hasStarted = true
+    batch.add(jobs)
+    batch.begin()
+    return this.parts.view.onEvent === undefined ? batch.takeNow() : none
+  }
+
+  /** The step knows the batch before anything can come between. */
+  private openBatch(calls: number): Batch<E> {
+    const { context, parts: { ambient, running }, rules: { settings }, step } = this
+    const batch = Open.open<E, R>(context, calls, settings, step.index, running, ambient)
+    step.batches.push(batch)
+    return batch
+  }
+
+  /** The reply is over. One that broke is asked for again, if the caller wants that and no tool has started on its word. */
+  private replied(phase: Hearing<E>, ending: Ending): Told<E, R> {
+    const { parts: { retryReply, running }, id } = this
+    const error = ending._tag === "Broken" ? ending.error : this.state.error?.value
+    const isFinal = retryReply === undefined || retryReply === null || phase.hasStarted || this.isCancelled
+    if (isFinal || !(error instanceof Adapter.AdapterError)) return this.concluded(phase, ending)
+    const asked = new Worker(running, { kind: "hook", id, name: "retryReply", onSoftStop: "none", once: true })
+    return this.after(asked.do(this.delay(retryReply, error), Exit.succeed(undefined)), (retryIn) => {
+      if (retryIn !== undefined) return this.again(error, retryIn)
+      const isNothing = this.isCancelled && ending._tag === "Broken" && !ending.hasBegun
+      return isNothing ? this.deciding(phase.batch) : this.concluded(phase, ending)
+    })
+  }
+
+  /**
+   * In how many milliseconds the model is asked again, on the caller's schedule and not before the time that the provider
+   * asked for; `undefined` if the reply stays broken. A malformed reply may be whole the next time.
+   */
+  private delay(
+    schedule: Schedule.Schedule<unknown, Adapter.AdapterError>,
+    error: Adapter.AdapterError
+  ): Effect.Effect<number | undefined> {
+    const { step } = this
+    if (!error.isRetryable && error.reason !== "malformed_response") return Effect.succeed(undefined)
+    return Effect.gen(function*() {
+      step.retry ??= yield* Schedule.toStep(schedule)
+      const [, delay] = yield* step.retry(yield* Clock.currentTimeMillis, error)
+      return Math.max(Duration.toMillis(delay), error.retryAfterMillis ?? 0)
+    }).pipe(Pull.catchDone(() => Effect.succeed(undefined)))
+  }
+
+  /** The reply counts as not said. */
+  private again(error: unknown, retryIn: number): Told<E, R> {
+    return this.after(this.disconnect(Exit.void), () => {
+      this.phase = { _tag: "Asking", retryIn }
+      return Effect.succeed([{ _tag: "StepReset", error }])
+    })
+  }
+
+  /** A failure before the first event is the run's, in its first step; later, and after the first event, it is an event. */
+  private concluded({ batch }: Hearing<E>, ending: Ending): Told<E, R> {
+    if (ending._tag === "Ended") return this.deciding(batch)
+    const { error, hasBegun } = ending
+    const events: Events = [{ _tag: "Error", error }]
+    if (hasBegun) {
+      this.phase = { _tag: "Deciding", batch }
+      return Effect.succeed(events)
+    }
+    if (this.step.index === 0) return Effect.fail(Adapter.AdapterError.from(error))
+    return this.after(this.closeStep(), () => {
+      this.phase = { _tag: "Finishing", outcome: { _tag: "Failed", error } }
+      return Effect.succeed(events)
+    })
+  }
+
+  /** The connection is closed before any other tool starts, however the reply has ended. */
+  private deciding(batch: Batch<E> | undefined): Told<E, R> {
+    this.phase = { _tag: "Deciding", batch }
+    return this.after(this.disconnect(Exit.void), () => {
+      this.step.reply = undefined
+      const said = Collector.toResponse(this.state)
+      const isCut = this.isCancelled && this.state.message === null && said.error === undefined
+      const response = isCut ? { ...said, finishReason: "other" as const, rawFinishReason: "cancelled" } : said
+      return this.after(ToolCalls.reported(response), (response) => this.decided(response, batch))
+    })
+  }
+
+  private decided(response: Response.Response, early: Batch<E> | undefined): Told<E, R> {
+    const { mode, settings: { policy }, tools } = this.rules
+    const isActedOn = !this.isCancelled && Collector.isToolTurn(policy, response)
+    const calls = Response.actionableCalls(response)
+    const error = isActedOn && mode === "auto" ? Plan.failing(calls, tools, policy) : undefined
+    if (error !== undefined) {
+      const failed: Response.Response = { ...response, finishReason: "error", error }
+      const plan: Plan.Plan = { calls: [], manual: [], jobs: [] }
+      this.phase = { _tag: "Working", response: failed, plan, batch: undefined, ended: Plan.uncommitted }
+      return Effect.succeed([{ _tag: "Error", error }])
+    }
+    const { finishReason } = response
+    const plan = Plan.divide(calls, response, this.rules, (index) => this.state.calls.isTaken(index), isActedOn)
+    // What was started on the word of a reply that ended so is called back, and the rest does not run.
+    if (finishReason === "content_filter" || finishReason === "error") early?.cancel(Plan.ending(finishReason))
+    return this.work(response, plan, undefined, plan.jobs, early)
+  }
+
+  private work(
+    response: Response.Response,
+    plan: Plan.Plan,
+    ended: Plan.Ended | undefined,
+    jobs: ReadonlyArray<Plan.Job>,
+    early?: Batch<E>
+  ): Told<E, R> {
+    const batch = early ?? (jobs.length === 0 ? undefined : this.openBatch(jobs.length))
+    batch?.add(jobs)
+    batch?.seal()
+    const phase: Working<E> = { _tag: "Working", response, plan, batch, ended }
+    this.phase = phase
+    return this.working(phase)
+  }
+
+  private working({ batch, ended, plan, response }: Working<E>): Told<E, R> {
+    if (batch !== undefined && !batch.isAtEnd) return batch.take
+    if (ended !== undefined) return this.completed(response, ended)
+    // What waits stays open, unless the run is over: then it is answered as cancelled.
+    return this.after(
+      Plan.ended(plan, response, this.rules, batch, this.isCancelled),
+      (ended) =>
+        ended.closed.length === 0
+          ? this.completed(response, ended)
+          : this.work(response, plan, ended, ended.closed)
+    )
+  }
+
+  private completed(
+    response: Response.Response,
+    { calls, halt: decided, manual, suspensions }: Plan.Ended
+  ): Told<E, R> {
+    const { rules: { mode, settings: { policy } }, state, step: { index } } = this
+    const message = assistantMessage(response, calls, response.message?.reasoning)
+    // A step that has decided to wait is not cut any more: its calls are left open.
+    const isCut = suspensions.length === 0 && this.isCancelled
+    // A question that was withdrawn halts nothing; another halt may decide in its place.
+    const halt = isCut && decided?.haltedReason === "ask_user" ? Collector.halt(state) : decided
+    return this.after(this.closeStep(), () => {
+      const said = isCut && message.content === "" && message.toolCalls === undefined ? [] : [message]
+      const added = said.concat(Collector.answers(state))
+      // A run of one step shares its messages with no other thread.
+      const thread = (index === 0 ? Messages.longer : Messages.grown)(this.thread, added)
+      const introduced = since(this.thread, state.thread)
+      const messages = introduced.length === 0 ? added : introduced.concat(added)
+      const isToolTurn = Collector.isToolTurn(policy, response)
+      const isDone = isCut || Collector.isDone(policy, response)
+      this.phase = { _tag: "Stepping", isCut }
+      const told = { response, thread, messages, mode, manualToolCalls: manual }
+      return Effect.succeed([stepCompleted(told, isToolTurn, isDone, halt, suspensions)])
+    })
+  }
+
+  /** A pull that is interrupted before this is done leaves the step as it was: it is closed with the run. */
+  private closeStep(): Effect.Effect<void> {
+    return Effect.mapEager(this.leave(Exit.void), () => {
+      this.step = stepAt(this.step.index + 1)
+    })
+  }
+
+  private stepping(isCut: boolean): Told<E, R> {
+    if (this.bounds === undefined) {
+      this.phase = { _tag: "Done" }
+      return Cause.done()
+    }
+    const step = Collector.toStepResult(this.state)
+    this.thread = step.thread
+    this.rules = unforced(this.rules)
+    if (step.contextUpdate !== undefined) this.rules = withContext(this.rules, step.contextUpdate)
+    return this.after(
+      this.outcomeOf(step, isCut, this.bounds),
+      (outcome) => outcome === undefined ? this.opening() : this.finish(outcome)
+    )
+  }
+
+  /** A step that a cancellation cut short ends the run, whatever else it came to. */
+  private outcomeOf(
+    step: Event.StepResult,
+    isCut: boolean,
+    { haltWhen }: Bounds<R>
+  ): Effect.Effect<Event.Outcome | undefined, never, R> {
+    const haltWhenStepIndex = this.state.steps.length - 1
+    const own = isCut ? this.cancelled : Outcomes.ofStep(step, haltWhenStepIndex)
+    if (own !== undefined) return Effect.succeed(own)
+    if (haltWhen === undefined || haltWhen === null) return Effect.succeed(this.bounded())
+    const condition = ToolOptions.toEffect(haltWhen(step), "haltWhen", "return a boolean or an Effect")
+    return Effect.mapEager(answered(this.parts.running, this.id, condition), (isHalted): Event.Outcome | undefined => {
+      if (isHalted === undefined) return this.cancelled
+      return isHalted ? { _tag: "HaltWhen", haltWhenStepIndex } : this.bounded()
+    })
+  }
+
+  /** The end that the bounds of the run bring. A model that calls tools when it was to answer gets no further turn. */
+  private bounded(): Event.Outcome | undefined {
+    if (this.closing === "deadline") return { _tag: "Cancelled", reason: "deadline" }
+    const { firstStep = 0, isClosedByAnswer = false, maxTurns = Infinity } = this.bounds ?? {}
+    if (this.state.steps.length - firstStep < maxTurns) return undefined
+    if (this.closing !== undefined || !isClosedByAnswer) return { _tag: "MaxTurns", maxTurns }
+    this.close("max_turns")
+    return undefined
+  }
+
+  private finish(outcome: Event.Outcome): Told<E, R> {
+    this.phase = { _tag: "Finishing", outcome }
+    return this.finishing(outcome)
+  }
+
+  /** Handlers that run on are waited for first, so that the result can name those that refuse to stop. */
+  private finishing(outcome: Event.Outcome): Told<E, R> {
+    const { first, parts: { ambient: { spending }, running, structured } } = this
+    const steps = this.state.steps.slice(this.bounds?.firstStep)
+    const thread = withQuestion(this.thread, steps, outcome)
+    const pass = Collector.chatResult({ thread, steps, outcome, finalized: this.closing })
+    const isAnswered = structured === undefined || first !== undefined || !isFinalized(outcome)
+    if (!isAnswered) return this.formatting(pass, structured)
+    const result = structured === undefined ? pass : merged(first, pass)
+    return Effect.mapEager(running.stopping(), (abandoned) => {
+      this.phase = { _tag: "Done" }
+      const whole = { ...result, totalUsage: spending.reported, ...(abandoned.length === 0 ? {} : { abandoned }) }
+      const messages = since(whole.thread, this.state.thread)
+      return [{ _tag: "ChatCompleted", result: whole, ...(messages.length === 0 ? {} : { messages }) }]
+    })
+  }
+
+  /** The second pass of a structured run: one call, without tools, in the format that was asked for. */
+  private formatting(first: Event.ChatResult, { prompt, rules }: Structured<E, R>): Told<E, R> {
+    this.first = first
+    this.closing = undefined
+    this.rules = rules
+    this.bounds = { maxTurns: 1, haltWhen: undefined, firstStep: first.steps.length, isClosedByAnswer: false }
+    this.thread = prompt === "" ? first.thread : Thread.append(first.thread, [Message.user(prompt)])
+    return this.opening()
+  }
+
+  private disconnect(exit: Exit.Exit<unknown, unknown>): Effect.Effect<void> {
+    return this.step.reply?.close(exit) ?? Effect.void
+  }
+
+  /** The reader learns of the stop when it asks for what comes next, which may be after a hook of the caller's. */
+  hangUp(): void {
+    if (this.phase._tag !== "Hearing") return
+    this.phase.mayStart = false
+    void this.disconnect(Exit.void)
+  }
+
+  /**
+   * Closes what the step in progress holds. The connection comes first: a model that is not heard any more must not go on
+   * generating while handlers take their time to stop. In a run that is left, the handlers are stopped before the rest, and
+   * what still closes is waited for with them.
+   */
+  leave(exit: Exit.Exit<unknown, unknown>): Effect.Effect<void> {
+    const { parts: { running }, step: { batches, span } } = this
+    const disconnected = this.disconnect(exit)
+    let closed = Effect.void
+    for (const batch of batches) closed = both(closed, batch.close())
+    if (span !== undefined) closed = both(closed, Scope.close(span, exit))
+    return running.isLeft ? Effect.andThen(running.stop, closed) : both(disconnected, closed)
+  }
+}
+
+/** One after the other. Where there is nothing to do this takes no step. */
+const both = (first: Effect.Effect<void>, second: Effect.Effect<void>): Effect.Effect<void> =>
+  Effect.flatMapEager(first, () => second)
+
+// What the steps go by.
+
+/** After the first turn: the model chooses whether to call tools, unless the policy keeps a forced choice. */
+const unforced = <E, R>(rules: Rules<E, R>): Rules<E, R> =>
+  rules.settings.policy.toolChoice === "first" && Request.isForced(rules.template.toolChoice)
+    ? { ...rules, template: { ...rules.template, toolChoice: "auto" } }
+    : rules
+
+/** With what the handlers of a step added to the context. */
+const withContext = <E, R>(rules: Rules<E, R>, update: Readonly<Record<string, unknown>>): Rules<E, R> => ({
+  ...rules,
+  settings: { ...rules.settings, context: { ...rules.settings.context, ...update } }
+})
+
+/** The first pass of a structured run: the format is for the answer alone. */
+const withoutFormat = <E, R>(rules: Rules<E, R>): Rules<E, R> => {
+  const { responseFormat: _, ...template } = rules.template
+  return { ...rules, template }
+}
+
+/** The second pass of a structured run. */
+const withoutTools = <E, R>(rules: Rules<E, R>): Rules<E, R> => {
+  const { toolChoice: _, ...template } = rules.template
+  return { ...rules, tools: new Map(), template: { ...template, tools: [] } }
+}
+
+// What the consumer sees.
+
+const isNonEmpty = (events: Events): events is Arr.NonEmptyReadonlyArray<Event.Event> => events.length > 0
+
+/** Whether a consumer wants to see an event. What is hidden changes nothing about what the run does with it. */
+const isShown = <R>(view: View<R>, event: Event.Event): boolean => {
+  switch (event._tag) {
+    case "TextDelta":
+    case "ReasoningDelta":
+      return view.emitTextDeltas !== false
+    case "ToolCallDelta":
+      return view.emitToolDeltas !== false
+    case "RawChunk":
+      return view.includeRawChunks === true || Payload.isUsage(event)
+    default:
+      return true
+  }
+}
+
+const shown = <R>(view: View<R>, events: Events): Events =>
+  events.every((event) => isShown(view, event)) ? events : events.filter((event) => isShown(view, event))
+
+/** Shows events to the caller's observer, one after the other. The run goes on when it is done with them. */
+export const observed = <R>(
+  view: View<R>,
+  running: Running,
+  requestId: string,
+  events: Events
+): Effect.Effect<void, never, R> => {
+  const { onEvent } = view
+  if (onEvent === undefined) return Effect.void
+  return Effect.forEach(
+    events,
+    (event) =>
+      hooks(running, requestId).do(ToolOptions.toEffect<unknown, never, R>(onEvent(event), "onEvent"), Exit.void),
+    { discard: true }
+  )
+}
+
+/** A condition that is asked when the run is asked to stop softly is not waited for. */
+const asCondition = { name: "haltWhen", onSoftStop: "none" } as const
+
+/** What the caller's condition comes to, in the fiber of the observer, or nothing if a soft stop came first. */
+const answered = <A, R>(
+  running: Running,
+  requestId: string,
+  condition: Effect.Effect<A, never, R>
+): Effect.Effect<A | undefined, never, R> => {
+  if (Exit.isExit(condition)) return condition
+  const told = hooks(running, requestId).do<A | undefined, never, R>(condition, Exit.succeed(undefined), asCondition)
+  return Effect.map(told, (answer) => {
+    // What it still cleans up does not keep the observer from the end of the run.
+    if (answer === undefined) running.hooks = undefined
+    return answer
+  })
+}
+
+/** The fiber in which the observer runs, and the condition: one for the whole run. */
+const hooks = (running: Running, id: string): Worker =>
+  running.hooks ??= new Worker(running, { kind: "hook", id, name: "onEvent", onSoftStop: "grace" })
+
+// What steps and runs come to.
+
+/** The messages that a thread has more than the run has told of, in a step or as its input. */
+const since = (thread: Thread.Thread, told: Thread.Thread | undefined): ReadonlyArray<Message.Message> => {
+  const known = told === undefined ? Infinity : Messages.length(told)
+  return Messages.length(thread) > known ? Messages.since(thread, known) : []
+}
+
+/** A name that every provider accepts: a model may have made up one that none would. */
+const sendable = (call: Message.ToolCall): Message.ToolCall =>
+  /^[A-Za-z0-9_-]{1,64}$/.test(call.name)
+    ? call
+    : { ...call, name: call.name.replaceAll(/[^A-Za-z0-9_-]/g, "_").slice(0, 64) }
+
+/** The assistant message of a turn: what was streamed, not what the provider repeats at the end. */
+export const assistantMessage = (
+  response: { readonly outputText: string | null; readonly finishReason: Message.Message["finishReason"] },
+  toolCalls: ReadonlyArray<Message.ToolCall>,
+  reasoning: Message.Message["reasoning"]
+): Message.Message => {
+  const message: Types.Mutable<Message.Message> = {
+    role: "assistant",
+    content: response.outputText ?? "",
+    finishReason: response.finishReason ?? null,
+    metadata: Json.none
+  }
+  if (toolCalls.length > 0) message.toolCalls = toolCalls.map(sendable)
+  if (reasoning !== undefined) message.reasoning = reasoning
+  return message
+}
+
+/** The last event of a step. A turn that a tool halted is done, whatever the model meant to do. */
+export const stepCompleted = (
+  step: Pick<Event.Of<"StepCompleted">, "response" | "thread" | "messages" | "mode" | "manualToolCalls">,
+  isToolTurn: boolean,
+  isDone: boolean,
+  halt: Event.Halt | undefined,
+  suspensions: ReadonlyArray<Event.Suspension>
+): Event.Of<"StepCompleted"> => ({
+  _tag: "StepCompleted",
+  ...step,
+  done: halt !== undefined || isDone,
+  ...(step.mode === "manual" ? { isToolTurn } : {}),
+  ...(halt === undefined ? {} : { halt }),
+  ...(suspensions.length === 0 ? {} : { suspensions })
+})
+
+/**
+ * The question stands in the result's thread, so that the user's reply follows it. Where other calls wait as well, their
+ * answers are to come first, and nothing may stand between them and the calls.
+ */
+const withQuestion = (
+  thread: Thread.Thread,
+  steps: ReadonlyArray<Event.StepResult>,
+  outcome: Event.Outcome
+): Thread.Thread => {
+  if (outcome._tag !== "AskUser" || (steps.at(-1)?.suspensions ?? []).length > 1) return thread
+  const { pendingQuestion, pendingToolCallId: toolCallId } = outcome
+  return Thread.append(thread, [{ ...Message.assistant(pendingQuestion), askUser: true, toolCallId }])
+}
+
+/** Whether a first pass that ended so is followed by the one with the format. */
+const isFinalized = ({ _tag }: Event.Outcome): boolean =>
+  _tag === "Completed" || _tag === "MaxTurns" || _tag === "HaltWhen"
+
+/** What the passes of a structured run came to, of which there may be one. */
+const merged = (first: Event.ChatResult | undefined, last: Event.ChatResult): Event.ChatResult => {
+  if (first === undefined) return { ...last, structuredFinalize: { pass1Halted: last.haltedReason } }
+  const pass1Halted = first.haltedReason
+  if (last.steps.length === 0 && last.outcome._tag === "Failed") {
+    return { ...first, structuredFinalize: { pass1Halted, pass2Error: last.outcome.error } }
+  }
+  const steps = [...first.steps, ...last.steps]
+  // A second pass that was cancelled before the model was asked leaves no question behind.
+  const { thread } = last.steps.length === 0 ? first : last
+  return {
+    ...Collector.chatResult({ thread, steps, outcome: last.outcome, finalized: first.finalized }),
+    structuredFinalize: { pass1Halted }
+  }
+}
+
+// How a run starts.
+
+type StartError = Thread.ValidationError | Plan.EngineError
+
+/** What is known of a run before it is entered. */
+type Checked<E, R> = Pick<Parts<E, R>, "adapter" | "thread" | "rules">
+
+/** Checks the input and the options. An option that cannot be used throws. */
+const check = <E, R>(
+  input: Thread.Input,
+  options: StepOptions<E, R>,
+  defaults: Policy.Defaults,
+  context: Context.Context<R>
+): Result.Result<Checked<E, R>, StartError> => {
+  const settings = Settings.resolve<E, R>(options, defaults, Policy.standard, Settings.mintRequestId(context))
+  const given = options.tools ?? []
+  const tools = ToolOptions.toolbox(defaults.tools ?? [], given)
+  const adapter = Context.getOrUndefined(context as Context.Context<any>, Adapter.Adapter)
+  if (adapter === undefined) {
+    return Result.fail(new Plan.EngineError({ reason: "missing_adapter", detail: "provide an Adapter with a Layer" }))
+  }
+  const valid = Thread.validate(input)
+  if (Result.isFailure(valid)) return Result.fail(valid.failure)
+  const thread = valid.success
+  const unpaired = Request.pairingIssues(thread.messages)
+  if (unpaired.length > 0) {
+    return Result.fail(new Thread.ValidationError({ reason: "invalid_thread", errors: unpaired }))
+  }
+  const template = Request.template(options, defaults, tools)
+  const errors = Request.issues(thread.messages, template, given, tools)
+  if (errors.length > 0) return Result.fail(new Thread.ValidationError({ reason: "invalid_request", errors }))
+  return Result.succeed({ adapter, thread, rules: { mode: options.mode ?? "auto", tools, settings, template } })
+}
+
+const defaultMaxTurns = 8
+const defaultFinalizePrompt = "Now provide your final structured response."
+
+const bounds = <E, R>(
+  { finalizePrompt, haltWhen, maxTurns, structuredFinalize }: ChatOptions<E, R>,
+  defaults: Policy.Defaults,
+  rules: Rules<E, R>
+): Pick<Parts<E, R>, "bounds" | "structured"> => {
+  const { settings: { policy }, template } = rules
+  const structured = structuredFinalize === true && template.responseFormat !== undefined
+    ? { prompt: finalizePrompt ?? defaults.finalizePrompt ?? defaultFinalizePrompt, rules: withoutTools(rules) }
+    : undefined
+  const usual = defaults.maxTurns ?? policy.maxTurns ?? defaultMaxTurns
+  return {
+    bounds: {
+      maxTurns: Settings.positiveInteger("maxTurns", maxTurns ?? usual),
+      haltWhen,
+      firstStep: 0,
+      isClosedByAnswer: structured === undefined && policy.onMaxTurns === "finalize"
+    },
+    structured
+  }
+}
+
+/**
+ * Enters a run, and gives what its stream is pulled from. What the run holds is returned when the scope closes, and handlers
+ * that are alive then are stopped.
+ */
+const start = Effect.fnUntraced(function*<E, R>(
+  input: Thread.Input,
+  options: StepOptions<E, R>,
+  chat: ChatOptions<E, R> | undefined,
+  scope: Scope.Scope
+) {
+  const context = yield* Effect.context<R>()
+  const defaults = Context.get(context, Policy.Defaults)
+  const checked = yield* Effect.fromResult(check(input, options, defaults, context))
+  const { rules, rules: { settings } } = checked
+  const isTraced = Telemetry.isTraced(context as Context.Context<never>)
+  const running = new Running(settings.graceMillis, context as Context.Context<never>)
+  const name = chat === undefined ? "heddle.step.run" : "heddle.chat"
+  const within = yield* Telemetry.spanOf(isTraced, scope, name, () => ({ "heddle.request.id": settings.requestId }))
+  const ambient = yield* Inherited.enter(settings, options.cancel, scope)
+  yield* Scope.addFinalizerExit(scope, (exit) => running.end(exit))
+  const loop = new Loop<E, R>({
+    ...checked,
+    ...(chat === undefined ? { bounds: undefined, structured: undefined } : bounds(chat, defaults, rules)),
+    system: options.system,
+    view: options,
+    retryReply: options.retryReply,
+    running,
+    ambient,
+    isTraced,
+    within
+  })
+  Inherited.listen(running, ambient, options.cancel, settings.requestId)
+  return loop.next
+})
+
+/** What a run of one step is pulled from. */
+export const step = <E, R>(
+  input: Thread.Input,
+  options: StepOptions<E, R>,
+  scope: Scope.Scope
+): Effect.Effect<() => EventPull<E, R>, StartError, R> => start(input, options, undefined, scope)
+
+/** What a run of several steps is pulled from. */
+export const chat = <E, R>(
+  input: Thread.Input,
+  options: ChatOptions<E, R>,
+  scope: Scope.Scope
+): Effect.Effect<() => EventPull<E, R>, StartError, R> => start(input, options, options, scope)
