@@ -59,8 +59,7 @@ export {
   deny,
   /**
    * Settles every call whose time is up: questions and manual calls by their default, approvals as denied. A session in
-   * which nothing is due is given back as it is. Calls are settled by this function only, and a late answer fails as
-   * `expired`.
+   * which nothing is due is returned as it is. Calls do not expire by themselves, and a late answer fails as `expired`.
    *
    * @category answering
    * @since 0.1.0
@@ -104,8 +103,8 @@ export {
    */
   make,
   /**
-   * Leads a session out of status `error`: idle, with its whole thread and without `metadata.error`. Any other is given back
-   * as it is.
+   * Leads a session out of status `error`: idle, with its whole thread and without `metadata.error`. Returns any other
+   * session as it is.
    *
    * **Gotchas**
    *
@@ -264,10 +263,10 @@ export {
    */
   finalize,
   /**
-   * The session with this id as the store has it, if there is one; `undefined` else. Fails with a `StoreError`.
+   * The session with this id as the store has it, or `undefined` if there is none. Fails with a `StoreError`.
    *
-   * `interrupted` is there where a run has no end: it is under way elsewhere, was interrupted, or its program was killed. Its
-   * `calls` have begun and may have had their effect. Look at them before you go on: the next run forgets them.
+   * `interrupted` is set if the last run has no end: it is under way elsewhere, was interrupted, or its process was killed.
+   * Its `calls` have started and may have had their effect. Look at them before you go on: the next run drops them.
    *
    * @category keeping
    * @since 0.1.0
@@ -281,8 +280,8 @@ export {
    */
   make as reducer,
   /**
-   * The session with this id, begun with the options if there is none. Of two that begin it at once both get the same one.
-   * It has `interrupted` as {@link load} has.
+   * The session with this id, begun with the options if there is none. Two programs that open it at once get the same one.
+   * `interrupted` is set as by {@link load}.
    *
    * @category keeping
    * @since 0.1.0
@@ -337,7 +336,7 @@ export const start = <
 > => SessionRun.awaited(SessionRun.starting(input), options)
 
 /**
- * How the user is replied for: the options of the run, and what becomes of the calls that wait.
+ * The options of a reply: those of its run, and what becomes of the calls that wait.
  *
  * @category options
  * @since 0.1.0
@@ -380,10 +379,10 @@ export const streamReply = <
 > => SessionRun.stream(SessionRun.replying(session, content, pending), options)
 
 /**
- * Says what the user says: the answer to the question that waits, or something new. Where the question was asked in words,
- * at the end of the thread, the answer is a message of the user. Where it was not, because other calls waited beside it or an
- * approved call asked it, the answer stands in its place, as `Session.answer` puts it. While an approval is pending it fails
- * with the `SessionError` `approval_pending`, unless `pending` says what becomes of the call.
+ * Goes on with a message of the user: the answer to the question that waits, or something new. The answer to a question
+ * that the thread ends with is a message of the user. The answer to a question that is not in the thread, because other calls
+ * waited beside it or an approved call asked it, stands in the place of the call, as `Session.answer` puts it. While an
+ * approval is pending, fails with the `SessionError` `approval_pending`, unless `pending` says what becomes of the call.
  *
  * @category running
  * @since 0.1.0

@@ -226,7 +226,7 @@ describe("M-43: a continuation begins with what was settled since the last run",
       assert.isEmpty(Laws.check(events))
     }))
 
-  it.effect("an answer to a question that was asked in words is told, and the thread keeps it as what the user said", () =>
+  it.effect("an answer to a question that was asked in words is reported, and the thread keeps it as what the user said", () =>
     Effect.gen(function*() {
       const asked = yield* after("ask:q")
       const session = yield* Session.answer(asked, "q", "Oslo")
@@ -239,7 +239,7 @@ describe("M-43: a continuation begins with what was settled since the last run",
       }
     }))
 
-  it.effect("M-19: a result of parts is told as it is", () =>
+  it.effect("M-19: a result of parts is reported as it is", () =>
     Effect.gen(function*() {
       const parts: ReadonlyArray<Message.Part> = [{ type: "text", text: "a picture" }]
       const session = yield* Session.submitToolResult(yield* after("appr:m"), "m", parts)

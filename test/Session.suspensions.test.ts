@@ -251,7 +251,7 @@ const played = (start: Session.Session, pattern: ReadonlyArray<Kind>, order: Rea
       kept = yield* Session.keep(current, answer)
       assert.notInclude(kept.session.suspensions.map((suspension) => suspension.id), id)
       assert.strictEqual(kept.session.suspensions.length, pattern.length - turn - 1, "no sibling is lost")
-      // The same answer again: of somebody who has not seen the first one, and of somebody who has.
+      // The same answer again: to the session before the first one, and to the session after it.
       assert.strictEqual(yield* refusal(Session.keep(stale, answer)), "SessionConflict")
       if (kept.session.status !== "idle") {
         assert.strictEqual(yield* refusal(answer(kept.session)), "already_answered")

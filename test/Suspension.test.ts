@@ -1,5 +1,5 @@
 /**
- * Calls that wait for somebody: approvals, questions with a type and a term, manual calls, and all of them in one batch.
+ * Calls that wait for an answer from outside: approvals, questions with a type and a term, manual calls, and all of them in one batch.
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
@@ -60,7 +60,7 @@ describe("approvals", () => {
       assert.isEmpty(Laws.check(events))
     }))
 
-  it.effect("CF-18: the gates come first, and what they deny asks nobody", () =>
+  it.effect("CF-18: the gates come first, and what they deny is not asked", () =>
     Effect.gen(function*() {
       const { runs, tool } = counting({ authorize: () => ({ allowed: false, reason: "too much" }) })
       const { events, result } = yield* chatOf([[pay("p"), finish("tool_calls")], [finish("stop")]], { tools: [tool] })
@@ -69,7 +69,7 @@ describe("approvals", () => {
       assert.deepStrictEqual(runs, [])
     }))
 
-  it.effect("arguments that do not fit ask nobody either", () =>
+  it.effect("arguments that do not fit are not asked either", () =>
     Effect.gen(function*() {
       const { tool } = counting()
       const { result } = yield* chatOf([[pay("p", "much"), finish("tool_calls")], [finish("stop")]], { tools: [tool] })
@@ -112,7 +112,7 @@ describe("approvals", () => {
       assert.isDefined(result.suspensions?.[0]?.expiresAt)
     }))
 
-  it.effect("a call that somebody approved runs through the same runner: decoded, and past the gates again", () =>
+  it.effect("a call that was approved runs through the same runner: decoded, and past the gates again", () =>
     Effect.gen(function*() {
       const asked: Array<string> = []
       const { runs, tool } = counting({ validate: (_: unknown, call: Tool.CallContext) => (asked.push(call.id), true) })
@@ -192,7 +192,7 @@ describe("several in one batch", () => {
       assert.deepStrictEqual(waiting(result.suspensions), [["p", "approval"], ["m", "manual"]])
     }))
 
-  it.effect("R-184: a halt of a tool's own waits for nobody, and every call is answered", () =>
+  it.effect("R-184: a halt of a tool's own waits for no answer, and every call is answered", () =>
     Effect.gen(function*() {
       const { tool } = counting()
       const { events, result } = yield* chatOf([[pay("p"), toolCall("h", "stop1"), finish("tool_calls")]], {
