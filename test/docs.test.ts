@@ -180,7 +180,7 @@ describe("the tables of the guides", () => {
         const stopped = becomes === "what stopped it decides" ? "Cancelled" : undefined
         assert.strictEqual(outcome(events), ending ?? stopped ?? "Completed")
         if (becomes === "policy") assert.strictEqual(outcome(yield* run("halt")), "ToolFailed")
-        if (becomes === "goes on") assert.strictEqual(outcome(yield* run("halt")), "Completed")
+        if (becomes === "continues") assert.strictEqual(outcome(yield* run("halt")), "Completed")
       }))
   }
 

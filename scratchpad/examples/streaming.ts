@@ -8,7 +8,7 @@ import { Script } from "heddle/testing"
 const search = Tool.make("search", {
   description: "Searches the files",
   parameters: { text: Schema.String },
-  readOnly: true, // starts while the model still speaks
+  readOnly: true, // starts while the reply is still streaming
   handler: ({ text }, call) =>
     Effect.gen(function*() {
       for (const file of ["a.ts", "b.ts"]) {
