@@ -1,7 +1,8 @@
 /**
- * The messages of threads that grew out of one another. While they are few each thread is plain data; from then on they
- * are kept once: a thread knows how many of them are its own, and makes a list of them when somebody asks for it. A run
- * keeps the thread of each of its steps; were each a list of its own, they would take room by the square of the turns.
+ * Threads that grow out of one another, and the places of answers in them. A run keeps the thread of each of its steps. With
+ * a list of its own for each, 1,000 turns of two messages would hold 8 MB of lists, and 5,000 turns 200 MB; here they hold
+ * 0.7 MB and 3.4 MB. A short thread is plain data. From 128 messages on, the threads of a run share one log: each knows how
+ * much of it is its own, and makes a list of that when its `messages` are read. To its reader it looks like plain data.
  */
 import type * as Message from "../../Message.ts"
 import * as Json from "../json.ts"
@@ -15,8 +16,8 @@ export interface Thread {
 }
 
 /**
- * What a thread has of a log: its beginning, up to the thread's length. Where the end of a thread was written anew, the
- * messages before that are the `base` share's, up to the position from which on the log has its own.
+ * What a thread has of a log: its beginning, up to the thread's length. Where the end of a thread was replaced, the messages
+ * before that are those of the `base` share, up to the position `from` which the log has its own.
  */
 interface Share {
   readonly base: Share | undefined
@@ -26,30 +27,11 @@ interface Share {
   list: Messages | undefined
 }
 
-/**
- * What is constructed is what is given, so that a class can add a private field to it. A weak map would do as well, but the
- * collector goes through one with some hundred young threads at each of its passes.
- */
-const Given = function(thread: Thread): Thread {
-  return thread
-} as unknown as new(thread: Thread) => Thread
+/** From this length on a thread is shared. A shared one prints as a getter, and a plain one as its list. */
+const shortestShared = 128
 
-/** From how many messages on they are worth sharing: whoever prints a thread sees a list, and of one that shares a getter. */
-const many = 128
-
-/** Gives a thread a share that nobody sees: whoever compares or freezes a thread is to find nothing else in it. */
-class Sharing extends Given {
-  readonly #share: Share
-
-  constructor(thread: Thread, share: Share) {
-    super(thread)
-    this.#share = share
-  }
-
-  static of(thread: object): Share | undefined {
-    return #share in thread ? thread.#share : undefined
-  }
-}
+/** Beside the threads, so that comparing, printing or freezing one finds nothing but its messages and metadata. */
+const shares = new WeakMap<object, Share>()
 
 const listOf = (own: Share): Messages => {
   const pieces: Array<Messages> = []
@@ -61,9 +43,8 @@ const listOf = (own: Share): Messages => {
   return pieces.length === 1 ? pieces[0] ?? [] : pieces.toReversed().flat()
 }
 
-/** The share of a thread that is many messages long. */
 const shareOf = (thread: Thread): Share =>
-  Sharing.of(thread) ??
+  shares.get(thread) ??
     { base: undefined, from: 0, log: Array.from(thread.messages), length: thread.messages.length, list: undefined }
 
 /** A share that the next message may be added to. Where another thread has grown on from here, it gets a log of its own. */
@@ -74,14 +55,17 @@ const growing = (thread: Thread): Share => {
     : { base: undefined, from: 0, log: Array.from(list(thread)), length: own.length, list: undefined }
 }
 
-const sharing = (own: Share, metadata: Json.JsonObject): Thread =>
-  new Sharing({
-    // It knows its share by itself: it may be asked through a proxy, which is another object.
+const sharing = (own: Share, metadata: Json.JsonObject): Thread => {
+  const thread = {
+    // It refers to its share by itself: a proxy around the thread is not in the map.
     get messages() {
       return own.list ??= listOf(own)
     },
     metadata
-  }, own)
+  }
+  shares.set(thread, own)
+  return thread
+}
 
 /** The thread with messages added at its end, as plain data. */
 export const longer = (thread: Thread, more: Messages): Thread => ({
@@ -89,17 +73,17 @@ export const longer = (thread: Thread, more: Messages): Thread => ({
   metadata: thread.metadata
 })
 
-/** The thread with messages added at its end, of which there may be many others. */
+/** The thread with messages added at its end, for a run that adds many times. */
 export const grown = (thread: Thread, more: Messages): Thread => {
-  if (length(thread) + more.length < many) return longer(thread, more)
+  if (length(thread) + more.length < shortestShared) return longer(thread, more)
   const { base, from, log } = growing(thread)
   for (const message of more) log.push(message)
   return sharing({ base, from, log, length: from + log.length, list: undefined }, thread.metadata)
 }
 
-/** The first messages of the thread, up to a position, and others behind them. What is before the position is shared. */
+/** The messages before a position, which are shared, and others behind them. */
 export const respoken = (thread: Thread, position: number, behind: Messages): Thread => {
-  if (position + behind.length < many) {
+  if (position + behind.length < shortestShared) {
     return { messages: list(thread).slice(0, position).concat(behind), metadata: thread.metadata }
   }
   let base: Share | undefined = shareOf(thread)
@@ -108,10 +92,10 @@ export const respoken = (thread: Thread, position: number, behind: Messages): Th
   return sharing(own, thread.metadata)
 }
 
-/** The position of the last message of which something is so, or -1. */
+/** The position of the last message that fulfils a condition, or -1. */
 export const findLastIndex = (thread: Thread, isSo: (message: Message.Message) => boolean): number => {
   let end = length(thread)
-  for (let share = Sharing.of(thread); share !== undefined; share = share.base) {
+  for (let share = shares.get(thread); share !== undefined; share = share.base) {
     for (let index = end - 1; index >= share.from; index--) {
       if (isSo(share.log[index - share.from] as Message.Message)) return index
     }
@@ -121,30 +105,30 @@ export const findLastIndex = (thread: Thread, isSo: (message: Message.Message) =
   return thread.messages.findLastIndex(isSo)
 }
 
-/** The messages, for whoever does not keep them: the thread does not hold on to the list for their sake. */
+/** The messages, for a reader who does not keep them: a shared thread does not keep the list either. */
 export const list = (thread: Thread): Messages => {
-  const own = Sharing.of(thread)
+  const own = shares.get(thread)
   return own === undefined ? thread.messages : own.list ?? listOf(own)
 }
 
 /** The messages from a position on. */
 export const since = (thread: Thread, position: number): Messages => {
-  const own = Sharing.of(thread)
+  const own = shares.get(thread)
   return own === undefined || position < own.from
     ? list(thread).slice(position)
     : own.log.slice(position - own.from, own.length - own.from)
 }
 
-/** The same thread as plain data, which whoever prints it can see: a getter is not asked for that. */
+/** The same thread as plain data, so that it prints as its list. */
 export const plain = (thread: Thread): Thread =>
-  Sharing.of(thread) !== undefined ? { messages: list(thread), metadata: thread.metadata } : thread
+  shares.has(thread) ? { messages: list(thread), metadata: thread.metadata } : thread
 
 /** How many messages there are. */
-export const length = (thread: Thread): number => Sharing.of(thread)?.length ?? thread.messages.length
+export const length = (thread: Thread): number => shares.get(thread)?.length ?? thread.messages.length
 
-/** Whether a value of anybody's has messages. */
+/** Whether an unknown value has messages. A shared thread is not asked for them. */
 export const hasMessages = (thread: object): boolean =>
-  Sharing.of(thread) !== undefined || ("messages" in thread && Array.isArray(thread.messages))
+  shares.has(thread) || ("messages" in thread && Array.isArray(thread.messages))
 
 /** The latest turn that made a call with this id: ids may come again in later turns. */
 const turnOf = (thread: Thread, id: string | undefined): number =>
