@@ -11,8 +11,8 @@ import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Semaphore from "effect/Semaphore"
+import type * as Settings from "./internal/ask/options.ts"
 import { KeyedPermits } from "./internal/permits/keyedPermits.ts"
-import type * as Deadlines from "./internal/stop/deadline.ts"
 import * as Inherited from "./internal/stop/inherited.ts"
 
 /**
@@ -43,15 +43,26 @@ export const Deadline: Context.Reference<number | undefined> = Inherited.Current
  * @category models
  * @since 0.1.0
  */
-export type DeadlineInput = Deadlines.Input
+export type DeadlineInput = Settings.DeadlineInput
 
 /**
- * The permits by name that `Tool.Options.limits` speaks of. Without a layer there is one set of names for the process.
+ * A set of keys with permits. {@link layer} makes one.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Keyed {
+  /** How many keys have permits that are held or waited for. */
+  readonly size: number
+}
+
+/**
+ * The permits by key that `Tool.Options.limits` speaks of. Without a layer there is one set of keys for the process.
  *
  * @category references
  * @since 0.1.0
  */
-export const Keyed: Context.Reference<KeyedPermits> = Inherited.Keyed
+export const Keyed: Context.Reference<Keyed> = Inherited.Keyed as unknown as Context.Reference<Keyed>
 
 /**
  * The time that is left until {@link Deadline}: `Duration.infinity` without one, zero once it has passed.
@@ -98,7 +109,7 @@ export const layer = (options: { readonly permits: number }): Layer.Layer<never>
   const permits = positive(options.permits)
   return Layer.merge(
     Layer.sync(Permits, () => Semaphore.makeUnsafe(permits)),
-    Layer.sync(Keyed, () => new KeyedPermits())
+    Layer.sync(Inherited.Keyed, () => new KeyedPermits())
   )
 }
 

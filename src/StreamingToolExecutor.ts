@@ -21,7 +21,6 @@ import * as Fold from "./internal/fold/state.ts"
 import * as Json from "./internal/json.ts"
 import type { Batch } from "./internal/run/batch.ts"
 import * as Open from "./internal/run/open.ts"
-import type * as Cancellation from "./internal/stop/cancellation.ts"
 import type * as Limits from "./Limits.ts"
 import type * as Message from "./Message.ts"
 import * as Policy from "./Policy.ts"
@@ -40,7 +39,7 @@ export interface Options<R = never> {
    * An `AbortSignal`, or an effect that succeeds. Handlers that may be interrupted then are, those that block
    * interruption finish, and calls that wait or come later are answered as cancelled. None by default.
    */
-  readonly signal?: Cancellation.Source<R>
+  readonly signal?: Settings.CancelSource<R>
   /** What handlers read as `call.context`, the same for all of them. `{}` by default. */
   readonly context?: Readonly<Record<string, unknown>>
   /** How the calls are run. `Policy.falai` by default. Results come in request order under every policy. */

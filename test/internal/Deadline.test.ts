@@ -3,9 +3,10 @@
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Schema from "effect/Schema"
+import type { DeadlineWish } from "../../src/internal/ask/options.ts"
 import * as Deadline from "../../src/internal/stop/deadline.ts"
 
-const wish = (afterMillis: number, reserveMillis?: number): Deadline.Wish => ({ afterMillis, reserveMillis })
+const wish = (afterMillis: number, reserveMillis?: number): DeadlineWish => ({ afterMillis, reserveMillis })
 
 const now = 1_000
 

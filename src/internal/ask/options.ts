@@ -4,13 +4,27 @@
  */
 import * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
+import type * as Effect from "effect/Effect"
 import * as Random from "effect/Random"
 import type * as Policy from "../../Policy.ts"
 import type * as Declared from "../declare/tool.ts"
 import * as ToolOptions from "../declare/toolOptions.ts"
 import * as Json from "../json.ts"
-import type * as Cancellation from "../stop/cancellation.ts"
-import type * as Deadline from "../stop/deadline.ts"
+
+/** What stops a run softly: a signal, or an effect that stops it when it succeeds. */
+export type CancelSource<R> = AbortSignal | Effect.Effect<unknown, never, R>
+
+/**
+ * A deadline, from the start of the run; `reserve` is what is kept for the last answer: a quarter, at most ten seconds.
+ * Public as `Limits.DeadlineInput`.
+ */
+export type DeadlineInput = Duration.Input | { readonly after: Duration.Input; readonly reserve?: Duration.Input }
+
+/** The deadline that a caller asked for, in milliseconds. */
+export interface DeadlineWish {
+  readonly afterMillis: number
+  readonly reserveMillis: number | undefined
+}
 
 /** The options that concern the running of tools. */
 export interface RunnerOptions<E, R, Failure = unknown> {
@@ -50,14 +64,14 @@ export interface RunnerOptions<E, R, Failure = unknown> {
    * interrupted (those with `interrupt: "block"` finish), every call is answered, and the run comes to a result
    * (outcome `Cancelled`). None by default.
    */
-  readonly cancel?: Cancellation.Source<R> | null
+  readonly cancel?: CancelSource<R> | null
   /**
    * How long the run may take: a duration (a number is milliseconds), or `{ after, reserve }` with what is kept for a
    * last answer of the model. Tools are stopped earlier by the reserve. What does not stop at once has its `grace` on
    * top and uses up that time: let `reserve` be more than `grace`. What a run around this one has left counts if it is
    * earlier. None by default.
    */
-  readonly deadline?: Deadline.Input | null
+  readonly deadline?: DeadlineInput | null
 }
 
 /** What a run uses. */
@@ -67,7 +81,7 @@ export interface Settings<E, R> {
   readonly timeoutMillis: number
   readonly graceMillis: number
   readonly maxConcurrency: number | undefined
-  readonly deadline: Deadline.Wish | undefined
+  readonly deadline: DeadlineWish | undefined
   readonly context: Readonly<Record<string, unknown>>
   readonly requestId: string
   readonly sessionId: string | null
@@ -137,10 +151,10 @@ const usable = (policy: Policy.Policy): Policy.Policy => {
   throw new TypeError(`policy: unknownTool "failTurn" needs start "afterTurn"; got: ${show(policy.start)}`)
 }
 
-const hasReserve = (input: Deadline.Input): input is Extract<Deadline.Input, { readonly after: Duration.Input }> =>
+const hasReserve = (input: DeadlineInput): input is Extract<DeadlineInput, { readonly after: Duration.Input }> =>
   Json.isObject(input) && "after" in input
 
-const wish = (input: Deadline.Input | null | undefined): Deadline.Wish | undefined => {
+const wish = (input: DeadlineInput | null | undefined): DeadlineWish | undefined => {
   if (input === null || input === undefined) return undefined
   if (!hasReserve(input)) return { afterMillis: millis("deadline", input), reserveMillis: undefined }
   const { after, reserve } = input

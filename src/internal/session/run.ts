@@ -344,7 +344,7 @@ const unstopped: Stops = { cancellation: undefined, deadline: undefined }
 
 const stopsOf = <M extends Reducer.Mode, R>(
   { requestId, running, stopping }: OperationRun<M>,
-  cancel: Cancellation.Source<R> | undefined,
+  cancel: Settings.CancelSource<R> | undefined,
   ownDeadline: Settings.Settings<unknown, unknown>["deadline"]
 ): Effect.Effect<Stops, never, R | Scope.Scope> =>
   Effect.gen(function*() {

@@ -7,9 +7,6 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Scope from "effect/Scope"
 
-/** What a caller may stop a run with: a signal, or an effect that stops it when it succeeds. */
-export type Source<R> = AbortSignal | Effect.Effect<unknown, never, R>
-
 const abortCause = "Execution cancelled by parent abort signal"
 
 /** What made the request. A run that a given-up handler starts is stopped as by an interruption of the handler. */

@@ -5,28 +5,11 @@
  */
 import type * as Context from "effect/Context"
 import * as Deferred from "effect/Deferred"
-import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
 import * as Scope from "effect/Scope"
-
-/** From the start of the run; `reserve` is what is kept for the last answer: a quarter, at most ten seconds. */
-export type Input = Duration.Input | {
-  /** How long the run may take, from its start; a number is milliseconds. */
-  readonly after: Duration.Input
-  /**
-   * How much of it is kept for a last answer of the model; a number is milliseconds. A quarter by default, at most ten
-   * seconds; with `0` tools may use all of it.
-   */
-  readonly reserve?: Duration.Input
-}
-
-/** What a caller asked for, in milliseconds. */
-export interface Wish {
-  readonly afterMillis: number
-  readonly reserveMillis: number | undefined
-}
+import type { DeadlineWish } from "../ask/options.ts"
 
 /** Times of the clock, in milliseconds. */
 export interface Deadline {
@@ -44,7 +27,11 @@ const longestReserve = 10_000
 const reservedShare = 0.25
 
 /** The earlier of what the caller asked for and what the run around it has left. */
-export const resolve = (wish: Wish | undefined, inherited: number | undefined, now: number): Deadline | undefined => {
+export const resolve = (
+  wish: DeadlineWish | undefined,
+  inherited: number | undefined,
+  now: number
+): Deadline | undefined => {
   const at = Math.min(wish === undefined ? Infinity : now + wish.afterMillis, inherited ?? Infinity)
   if (!Number.isFinite(at)) return undefined
   const left = Math.max(0, at - now)

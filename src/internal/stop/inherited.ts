@@ -76,7 +76,7 @@ export interface Found {
  */
 export const enter = <E, R>(
   settings: Settings.Settings<E, R>,
-  cancel: Cancellation.Source<R> | null | undefined,
+  cancel: Settings.CancelSource<R> | null | undefined,
   scope: Scope.Scope
 ): Effect.Effect<Ambient, never, R> =>
   Effect.contextWith((context: Context.Context<R>) => {
@@ -103,7 +103,7 @@ export const enter = <E, R>(
 interface Stops<R> {
   readonly parent: Cancellation.Cancellation | undefined
   readonly deadline: Deadline.Deadline | undefined
-  readonly cancel: Cancellation.Source<R> | undefined
+  readonly cancel: Settings.CancelSource<R> | undefined
 }
 
 /** Lets all that may stop a run request it, until the scope closes. */
@@ -125,7 +125,7 @@ export const watch = <R>(
 export const listen = <R>(
   running: Running,
   { cancellation }: Pick<Ambient, "cancellation">,
-  cancel: Cancellation.Source<R> | null | undefined,
+  cancel: Settings.CancelSource<R> | null | undefined,
   id: string
 ): void => {
   if (cancellation === undefined) return
