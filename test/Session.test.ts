@@ -635,3 +635,30 @@ describe("Session: JSON", () => {
       assert.isDefined(toolCall)
     }))
 })
+
+describe("Session: the scope of the caller", () => {
+  const acquiring = {
+    onEvent: (event: Event.Event) =>
+      event._tag === "StepCompleted"
+        ? Effect.addFinalizer(() => Effect.sync(() => released.push("it")))
+        : undefined
+  }
+  const released: Array<string> = []
+
+  for (
+    const [name, operation] of [
+      ["awaited", Session.start([Message.user("go")], acquiring)],
+      ["streamed", Stream.runDrain(Session.streamStart([Message.user("go")], acquiring))]
+    ] as const
+  ) {
+    it.effect(`is that of what an observer acquires, in an operation that is ${name}`, () =>
+      Effect.gen(function*() {
+        const model = Script.layer([[Script.text("done"), Script.finish("stop")]])
+        yield* Effect.scoped(Effect.gen(function*() {
+          yield* Effect.provide(operation, model)
+          assert.deepStrictEqual(released, [], "it is open behind the operation")
+        }))
+        assert.deepStrictEqual(released.splice(0), ["it"])
+      }))
+  }
+})

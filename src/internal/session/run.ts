@@ -10,7 +10,7 @@
 import type * as Arr from "effect/Array"
 import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
-import type * as Scope from "effect/Scope"
+import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import type * as Adapter from "../../Adapter.ts"
 import * as Chat from "../../Chat.ts"
@@ -569,8 +569,9 @@ export const awaited = <M extends Reducer.Mode, T extends Tools, E, R, RHalt, RE
   operation: Effect.Effect<Operation<M>, Failure>,
   options: Chat.Options<T, E, R, RHalt, REvent>
 ): Effect.Effect<Reducer.Done<M>, Errors<T, E>, Services<T, R | RHalt | REvent>> =>
-  Effect.scoped(
-    Effect.flatMap(open(operation, options), ({ events, run }) =>
+  // The scope is the operation's own: the events are read in the caller's.
+  Effect.scopedWith((scope) =>
+    Effect.flatMap(Scope.provide(open(operation, options), scope), ({ events, run }) =>
       Effect.andThen(Stream.runDrain(events), Effect.suspend(() => done(run.reducer))))
   )
 
