@@ -1,19 +1,17 @@
 /**
- * How a reply travels: bodies cut anywhere and written in the ways that servers are known to write them, usage that is
- * told in parts, work that is linear in what arrives, and connections that end with their streams.
+ * What is particular to Anthropic's replies on their way: whole replies in place of streams, usage that comes in parts,
+ * and pings. What all protocols have in common stands in `travel.test.ts`.
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
-import * as Schema from "effect/Schema"
 import type { Event } from "heddle"
-import { AdapterSuite, Conformance } from "heddle/testing"
 import * as Wire from "../support/anthropic.ts"
 import * as Connections from "../support/connections.ts"
-import { calls, of, outcome, request } from "../support/openAiChat.ts"
+import { calls, of, outcome } from "../support/openAiChat.ts"
 import * as Server from "../support/server.ts"
 import { parsing } from "../support/work.ts"
 
-const { args, body, call, called, closed, completed, ended, outcomeOf, reply, rich, start, stopped, text } = Wire
+const { args, body, call, closed, completed, ended, outcomeOf, start, stopped, text } = Wire
 
 const textOf = (events: ReadonlyArray<Event.AdapterEvent>) => of(events, "TextCompleted").map((event) => event.text)
 
@@ -21,34 +19,6 @@ const cutInto = (pieces: ReadonlyArray<Uint8Array>) =>
   outcome(Wire.stream("http://model.test").pipe(Connections.reading(pieces)))
 
 describe("reads", () => {
-  it.effect("R-349: a body that is written in pieces of any size says the same, over HTTP", () =>
-    Effect.gen(function*() {
-      const expected = yield* outcomeOf(rich)
-      assert.strictEqual(calls(expected.events).length, 2)
-      for (const size of [1, 7, 100]) {
-        assert.deepStrictEqual(yield* outcomeOf({ pieces: Server.pieces(rich, size) }), expected)
-      }
-    }))
-
-  it.effect.prop(
-    "R-349: a body cut anywhere, with any line ends, says the same",
-    {
-      cuts: Schema.Array(Schema.Int.check(Schema.isBetween({ minimum: 1, maximum: 60 }))),
-      ends: Schema.Literals(["\n", "\r\n", "\r"])
-    },
-    ({ cuts, ends }) =>
-      Effect.gen(function*() {
-        const expected = yield* outcomeOf(rich)
-        const bytes = Buffer.from(rich.replaceAll("\n", ends))
-        const pieces: Array<Uint8Array> = []
-        let position = 0
-        for (const size of [...cuts, 1, 2, 3, 5]) pieces.push(bytes.subarray(position, position += size))
-        pieces.push(bytes.subarray(position))
-        assert.deepStrictEqual(yield* cutInto(pieces), expected)
-      }),
-    { arbitrary: { runs: 60, size: 40 }, timeout: 30_000 }
-  )
-
   it.effect("R-349: a server that answers with a whole reply instead of a stream is understood", () =>
     Effect.gen(function*() {
       const whole = {
@@ -170,17 +140,6 @@ describe("usage", () => {
 })
 
 describe("work", () => {
-  it.effect("R-353: 50,000 fragments of one byte are parsed once each, and their text as often as one would be", () =>
-    Effect.gen(function*() {
-      const whole = JSON.stringify({ text: "x".repeat(49_989) })
-      assert.strictEqual(whole.length, 50_000)
-      const answer = reply([called(0, "a", "note", ...whole)], "tool_use")
-      const [{ events }, parsed] = yield* parsing(cutInto(Server.pieces(answer, 64 * 1024)))
-      assert.strictEqual(of(events, "ToolCallDelta").length, 50_000)
-      assert.strictEqual(of(events, "ToolCallCompleted")[0]!.rawArguments, whole)
-      assert.isAtMost(parsed, answer.length + 2 * whole.length)
-    }))
-
   it.effect("R-353: 64 calls whose fragments take turns are each parsed once", () =>
     Effect.gen(function*() {
       const indices = Array.from({ length: 64 }, (_, index) => index)
@@ -212,52 +171,4 @@ describe("work", () => {
       const patient = yield* outcomeOf({ pieces: [begun, noise, body(...ended("end_turn"))] }, options)
       assert.deepStrictEqual([patient.error, textOf(patient.events)], [undefined, ["a"]])
     }))
-})
-
-describe("connections", () => {
-  const begun = body(start(), ...text(0, "a"))
-
-  it.effect("R-125: nothing is sent before the first pull, and each run sends a request of its own", () =>
-    Connections.sentWhenPulled(Wire.stream, rich))
-
-  it.effect("R-144: a reader that leaves closes the socket, and the server sees it within milliseconds", () =>
-    Connections.closedByLeaving(Wire.stream, begun, 250))
-
-  it.effect("R-144: a reader that is interrupted closes the socket, before the answer and within it", () =>
-    Connections.closedByInterruption(Wire.stream, begun))
-
-  it.effect("R-355: a connection that is lost in the middle of a call fails the reply, one lost after its end does not", () =>
-    Effect.gen(function*() {
-      const cut = body(start(), ...text(0, "a"), call(1, "a", "search"), args(1, "{\"q\":"))
-      const dropped = yield* outcomeOf({ pieces: [cut], ending: "drop" })
-      assert.strictEqual(dropped.error?.reason, "network_error")
-      assert.deepStrictEqual(dropped.events.map(({ _tag }) => _tag).slice(0, 4), [
-        "MessageStarted",
-        "TextDelta",
-        "ToolCallStarted",
-        "ToolCallDelta"
-      ])
-      assert.deepStrictEqual(of(dropped.events, "ToolCallCompleted"), [])
-      const complete = yield* outcomeOf({ pieces: [reply([text(0, "a")], "end_turn")], ending: "drop" })
-      assert.deepStrictEqual([textOf(complete.events), complete.error], [["a"], undefined])
-    }))
-
-  Conformance.register(
-    AdapterSuite.answering({
-      request: { ...request, tools: [{ name: "search", description: "", parameters: {} }] },
-      connections: Connections.counted
-    }),
-    Connections.served(Wire.layer, { pieces: Server.pieces(rich, 50) }),
-    (name, run) => {
-      it(`R-334, R-337, ${name}`, run)
-    }
-  )
-
-  Conformance.register(
-    AdapterSuite.failing({ connections: Connections.counted }),
-    Connections.served(Wire.layer, { status: 401, headers: {}, pieces: ["{}"] }),
-    (name, run) => {
-      it(`R-122, ${name}`, run)
-    }
-  )
 })

@@ -1,6 +1,6 @@
 /**
- * How a reply travels: as events or as one array, cut anywhere, with usage wherever it stands; work that is linear in
- * what arrives, and connections that end with their streams.
+ * What is particular to Gemini's replies on their way: events or one array, usage wherever it stands, and pieces that only
+ * this protocol has. What all protocols have in common stands in `travel.test.ts`.
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
@@ -183,20 +183,6 @@ describe("usage", () => {
 })
 
 describe("work", () => {
-  it.effect("R-353, I-19: 50,000 pieces of one text are joined without reading it again and again", () =>
-    Effect.gen(function*() {
-      const letter = { functionCall: { partialArgs: [{ jsonPath: "$.text", stringValue: "x" }], willContinue: true } }
-      const answer = body(
-        chunk([call("note", undefined, { willContinue: true })]),
-        ...Array.from({ length: 50_000 }, () => chunk([letter])),
-        chunk([{ functionCall: {} }]),
-        stop
-      )
-      const [value, parsed] = yield* parsing(cutInto(answer, 64 * 1024))
-      assert.deepStrictEqual(of(value.events, "ToolCallCompleted")[0]!.arguments, { text: "x".repeat(50_000) })
-      assert.isAtMost(parsed, answer.length + 3 * 50_100)
-    }))
-
   it.effect("R-353: an array of 20,000 pieces is parsed piece by piece", () =>
     Effect.gen(function*() {
       const answer = array(...Array.from({ length: 20_000 }, () => said("x")), stop)
@@ -296,9 +282,6 @@ describe("connections", () => {
       assert.isBelow(millis, 500)
     })))
 
-  it.effect("R-144: a reader that is interrupted closes the socket, before the answer and within it", () =>
-    Connections.closedByInterruption(Chunks.stream, body(said("a"))))
-
   it.effect("R-355: a connection that is lost before the end fails the reply, one lost after it does not", () =>
     Effect.gen(function*() {
       const half = chunk([call("note", undefined, { willContinue: true })])
@@ -333,17 +316,6 @@ describe("connections", () => {
         }
       }
     }))
-
-  Conformance.register(
-    AdapterSuite.answering({
-      request: offering("search", "read"),
-      connections: Connections.counted
-    }),
-    Connections.served(Chunks.layer, { pieces: Server.pieces(body(...mixed), 50) }),
-    (name, run) => {
-      it(`R-334, R-337, ${name}`, run)
-    }
-  )
 
   Conformance.register(
     AdapterSuite.failing(),

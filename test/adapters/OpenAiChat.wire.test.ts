@@ -1,18 +1,16 @@
 /**
- * How a reply travels: bodies cut anywhere and written in every way that servers are known to write them, usage wherever
- * it stands, work that is linear in what arrives, and connections that end with their streams.
+ * What is particular to Chat Completions on its way: reads and events, the ways in which servers write and end a reply,
+ * and usage wherever it stands. What all protocols have in common stands in `travel.test.ts`.
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Stream from "effect/Stream"
 import type { Event } from "heddle"
-import { AdapterSuite, Conformance } from "heddle/testing"
 import * as Connections from "../support/connections.ts"
 import * as Chunks from "../support/openAiChat.ts"
 import * as Server from "../support/server.ts"
-import { parsing } from "../support/work.ts"
 
-const { body, call, calls, chunk, finish, interleaved, of, outcomeOf, said } = Chunks
+const { body, calls, chunk, finish, of, outcomeOf, said } = Chunks
 
 const textOf = (events: ReadonlyArray<Event.AdapterEvent>) => of(events, "TextCompleted").map((event) => event.text)
 
@@ -24,18 +22,6 @@ const read = (pieces: ReadonlyArray<Uint8Array>) =>
 const cutInto = (text: string, size: number) => read(Server.pieces(text, size))
 
 describe("reads", () => {
-  const cut: Connections.Cut<never> = {
-    text: interleaved,
-    overHttp: (pieces) => outcomeOf({ pieces }),
-    inReads: read
-  }
-
-  it.effect("R-349: a body that is written in pieces of any size says the same, over HTTP", () =>
-    Connections.isWrittenAnyhow(cut))
-
-  it.effect("R-349: reads of one byte, which cut lines, line ends and code points, say the same", () =>
-    Connections.isReadAnyhow(cut))
-
   it.effect("R-125, R-349: one read of the network comes out as one array of events", () =>
     Effect.gen(function*() {
       const words = Array.from({ length: 30 }, (_, index) => said(String(index)))
@@ -163,76 +149,4 @@ describe("usage", () => {
         cachedInputTokens: null
       })
     }))
-})
-
-describe("work", () => {
-  it.effect("R-353: 50,000 fragments of one byte are parsed once each, and their text as often as one would be", () =>
-    Effect.gen(function*() {
-      const text = JSON.stringify({ text: "x".repeat(49_989) })
-      assert.strictEqual(text.length, 50_000)
-      const answer = body(
-        call({ index: 0, id: "a", name: "note", arguments: "" }),
-        ...[...text].map((letter) => call({ index: 0, arguments: letter })),
-        finish("tool_calls")
-      )
-      const [{ events }, parsed] = yield* parsing(cutInto(answer, 64 * 1024))
-      assert.strictEqual(of(events, "ToolCallDelta").length, 50_000)
-      assert.strictEqual(of(events, "ToolCallCompleted")[0]!.rawArguments, text)
-      assert.isAtMost(parsed, answer.length + 3 * text.length)
-    }))
-
-  it.effect("R-353: an event longer than allowed ends the reply instead of filling the memory", () =>
-    Effect.gen(function*() {
-      const options = { maxEventLength: 1000 }
-      const endless = `data: ${"x".repeat(5000)}`
-      for (const text of [endless, `${endless}\n\n`, "data: y\n".repeat(900), "stray\n".repeat(900)]) {
-        const { error, events } = yield* outcomeOf(
-          { pieces: [body(said("a")).replace("data: [DONE]\n\n", ""), text] },
-          options
-        )
-        assert.strictEqual(error?.reason, "malformed_response", text.slice(0, 20))
-        assert.include(error?.message, "1000 characters")
-        assert.deepStrictEqual(of(events, "TextDelta").length, 1)
-      }
-    }))
-})
-
-describe("connections", () => {
-  const begun = body(said("a")).replace("data: [DONE]\n\n", "")
-
-  it.effect("R-125: nothing is sent before the first pull, and each run sends a request of its own", () =>
-    Connections.sentWhenPulled(Chunks.stream, interleaved))
-
-  it.effect("R-144: a reader that leaves closes the socket within milliseconds, not when the server speaks again", () =>
-    Connections.closedByLeaving(Chunks.stream, begun, 200))
-
-  it.effect("R-144: a reader that is interrupted closes the socket, before the answer and within it", () =>
-    Connections.closedByInterruption(Chunks.stream, begun))
-
-  it.effect("R-355: a connection that is lost in the middle of a call fails the reply, one lost after its end does not", () =>
-    Effect.gen(function*() {
-      const half = call({ index: 0, id: "a", name: "search", arguments: "{\"q\":" })
-      const cut = body(said("a"), half).replace("data: [DONE]\n\n", "")
-      const dropped = yield* outcomeOf({ pieces: [cut], ending: "drop" })
-      assert.strictEqual(dropped.error?.reason, "network_error")
-      assert.deepStrictEqual(dropped.events.map(({ _tag }) => _tag), [
-        "MessageStarted",
-        "TextDelta",
-        "ToolCallStarted",
-        "ToolCallDelta"
-      ])
-      const complete = yield* outcomeOf({ pieces: [body(said("a"), finish("stop"))], ending: "drop" })
-      assert.deepStrictEqual([textOf(complete.events), complete.error], [["a"], undefined])
-    }))
-
-  Conformance.register(
-    AdapterSuite.answering({
-      request: { ...Chunks.request, tools: [{ name: "search", description: "", parameters: {} }] },
-      connections: Connections.counted
-    }),
-    Connections.served(Chunks.layer, { pieces: Server.pieces(interleaved, 50) }),
-    (name, run) => {
-      it(`R-334, R-337, ${name}`, run)
-    }
-  )
 })

@@ -1,18 +1,16 @@
 /**
- * How a reply travels: bodies cut anywhere and written in every way that servers are known to write them, work that is
- * linear in what arrives, and connections that end with their streams.
+ * What is particular to Responses on their way: events that servers name, number and repeat in every way that they are
+ * known to, and calls whose fragments take turns. What all protocols have in common stands in `travel.test.ts`.
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
-import * as Schema from "effect/Schema"
-import { AdapterSuite, Conformance } from "heddle/testing"
 import * as Connections from "../support/connections.ts"
 import * as Chunks from "../support/openAiChat.ts"
 import * as Replies from "../support/openAiResponses.ts"
 import * as Server from "../support/server.ts"
 import { parsing } from "../support/work.ts"
 
-const { added, args, body, call, completed, created, done, event, interleaved, outcomeOf, said } = Replies
+const { added, args, body, call, completed, created, done, interleaved, outcomeOf, said } = Replies
 const { of, outcome } = Chunks
 
 const read = (pieces: ReadonlyArray<Uint8Array>) =>
@@ -21,35 +19,6 @@ const read = (pieces: ReadonlyArray<Uint8Array>) =>
 const cutInto = (text: string, size: number) => read(Server.pieces(text, size))
 
 describe("reads", () => {
-  const reference = Effect.map(outcomeOf(interleaved), ({ events }) => events)
-
-  const cut: Connections.Cut<never> = {
-    text: interleaved,
-    overHttp: (pieces) => outcomeOf({ pieces }),
-    inReads: read
-  }
-
-  it.effect("R-349: a body that is written in pieces of any size says the same, over HTTP", () =>
-    Connections.isWrittenAnyhow(cut))
-
-  it.effect("R-349: reads of one byte, which cut lines, line ends and code points, say the same", () =>
-    Connections.isReadAnyhow(cut))
-
-  const place = Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: Buffer.byteLength(interleaved) }))
-  const cuts = Schema.Array(place).check(Schema.isMaxLength(12))
-
-  it.effect.prop("R-349: cut anywhere, a reply says the same", [cuts], ([places]) =>
-    Effect.gen(function*() {
-      const bytes = Buffer.from(interleaved)
-      const ends = [...places.toSorted((left, right) => left - right), bytes.length]
-      const pieces = ends.map((end, index) => bytes.subarray(ends[index - 1] ?? 0, end)).filter(({ length }) =>
-        length > 0
-      )
-      const { error, events } = yield* read(pieces)
-      assert.isUndefined(error)
-      assert.deepStrictEqual(events, yield* reference)
-    }), { arbitrary: { runs: 100 } })
-
   it.effect("R-334: comments, names of no meaning, missing names and a closing [DONE] are passed over", () =>
     Effect.gen(function*() {
       const noise = ": OPENROUTER PROCESSING\n\n"
@@ -66,18 +35,6 @@ describe("reads", () => {
       const { error, events } = yield* outcomeOf(text)
       assert.isUndefined(error)
       assert.deepStrictEqual(of(events, "TextCompleted").map((event) => event.text), ["a"])
-    }))
-
-  it.effect("R-344: a socket that is lost after the last word is not missed, one lost in a call fails the reply", () =>
-    Effect.gen(function*() {
-      const whole = yield* outcomeOf({ pieces: [body(said("a"), completed())], ending: "drop" })
-      assert.deepStrictEqual([of(whole.events, "TextCompleted").length, whole.error], [1, undefined])
-      const cut = yield* outcomeOf({
-        pieces: [body(added(0, call("a", "search")), args(0, "{\"q\":"))],
-        ending: "drop"
-      })
-      assert.deepStrictEqual(cut.events.map(({ _tag }) => _tag), ["MessageStarted", "ToolCallStarted", "ToolCallDelta"])
-      assert.strictEqual(cut.error?.reason, "network_error")
     }))
 })
 
@@ -143,22 +100,6 @@ describe("servers", () => {
 })
 
 describe("work", () => {
-  it.effect("R-353, I-19: 50,000 fragments of one byte are parsed once each, and their text as often as one would be", () =>
-    Effect.gen(function*() {
-      const text = JSON.stringify({ text: "x".repeat(49_989) })
-      const answer = body(
-        added(0, call("a", "note")),
-        ...[...text].map((letter) => args(0, letter)),
-        event("function_call_arguments.done", { output_index: 0, arguments: text }),
-        done(0, call("a", "note", text)),
-        completed({ output: [call("a", "note", text)] })
-      )
-      const [{ events }, parsed] = yield* parsing(cutInto(answer, 64 * 1024))
-      assert.strictEqual(of(events, "ToolCallDelta").length, 50_000)
-      assert.strictEqual(of(events, "ToolCallCompleted")[0]!.rawArguments, text)
-      assert.isAtMost(parsed, answer.length + 3 * text.length)
-    }))
-
   it.effect("R-353: 64 calls whose fragments take turns are 64 calls, parsed once each", () =>
     Effect.gen(function*() {
       const texts = Array.from({ length: 64 }, (_, index) => JSON.stringify({ n: index, text: "x".repeat(200) }))
@@ -179,47 +120,4 @@ describe("work", () => {
       )
       assert.isAtMost(parsed, answer.length + 3 * texts.join("").length)
     }))
-
-  it.effect("R-353: an event longer than allowed ends the reply instead of filling the memory", () =>
-    Effect.gen(function*() {
-      const { error, events } = yield* outcomeOf(
-        { pieces: [body(said("a")), `data: ${"x".repeat(5000)}`] },
-        { maxEventLength: 1000 }
-      )
-      assert.strictEqual(error?.reason, "malformed_response")
-      assert.include(error?.message, "1000 characters")
-      assert.strictEqual(of(events, "TextDelta").length, 1)
-    }))
-})
-
-describe("connections", () => {
-  const begun = body(created, said("a"))
-
-  it.effect("R-125: nothing is sent before the first pull, and each run sends a request of its own", () =>
-    Connections.sentWhenPulled(Replies.stream, interleaved))
-
-  it.effect("R-144: a reader that leaves closes the socket, and the server sees it within a second", () =>
-    Connections.closedByLeaving(Replies.stream, begun, 1000))
-
-  it.effect("R-144: a reader that is interrupted closes the socket, before the answer and within it", () =>
-    Connections.closedByInterruption(Replies.stream, begun))
-
-  Conformance.register(
-    AdapterSuite.answering({
-      request: { ...Chunks.request, tools: [{ name: "search", description: "", parameters: {} }] },
-      connections: Connections.counted
-    }),
-    Connections.served(Replies.layer, { pieces: Server.pieces(interleaved, 50) }),
-    (name, run) => {
-      it(`R-334, R-337, ${name}`, run)
-    }
-  )
-
-  Conformance.register(
-    AdapterSuite.failing({ connections: Connections.counted }),
-    Connections.served(Replies.layer, { status: 401, headers: {}, pieces: ["{}"] }),
-    (name, run) => {
-      it(`R-122, ${name}`, run)
-    }
-  )
 })
