@@ -17,7 +17,6 @@ import type * as Redacted from "effect/Redacted"
 import * as Adapter from "../Adapter.ts"
 import * as Http from "../adapters/internal/http.ts"
 import type * as Declared from "../internal/declare/tool.ts"
-import * as Now from "../internal/now.ts"
 import type * as Tool from "../Tool.ts"
 import * as EffectAiModel from "./internal/effectAiModel.ts"
 import * as EffectAiTools from "./internal/effectAiTools.ts"
@@ -192,6 +191,6 @@ export const tools = <Tools extends Record<string, AiTool.Any>, E = never, R = n
   options: ToolsOptions<RA> = {}
 ): Effect.Effect<ReadonlyArray<{ readonly [Name in keyof Tools]: ToolOf<Tools[Name], RA> }[keyof Tools]>, E, R> =>
   Effect.map(
-    Now.asEffect(toolkit),
+    Effect.isEffect(toolkit) ? toolkit : Effect.succeed(toolkit),
     (made) => EffectAiTools.made(made as unknown as EffectAiTools.Handlers, options.approve) as any
   )

@@ -16,7 +16,7 @@ import * as SchemaAST from "effect/SchemaAST"
 import * as Stream from "effect/Stream"
 import * as Tracer from "effect/Tracer"
 import type * as Declared from "../../internal/declare/tool.ts"
-import * as Now from "../../internal/now.ts"
+import * as ToolOptions from "../../internal/declare/toolOptions.ts"
 import type * as Message from "../../Message.ts"
 import * as Tool from "../../Tool.ts"
 
@@ -117,11 +117,14 @@ const mediaOf = ({ data, fileName, mediaType }: Prompt.FilePart): Message.Part =
 
 /** Asks for an approval where the tool needs one. A tool that cannot tell is not run. */
 const authorize = ({ needsApproval }: AiTool.Any, approve: Approve): Approve => (args, call) => {
-  const asked = Effect.suspend(() => Now.toEffect(approve(args, call), "approve"))
+  const asked = Effect.suspend(() => ToolOptions.toEffect(approve(args, call), "approve"))
   const needed = typeof needsApproval === "function"
     ? needsApproval(args, { toolCallId: call.id, messages: [] })
     : needsApproval === true
-  return Effect.flatMap(Now.toEffect(needed, "needsApproval"), (isNeeded) => isNeeded ? asked : Effect.succeed(true))
+  return Effect.flatMap(
+    ToolOptions.toEffect(needed, "needsApproval"),
+    (isNeeded) => isNeeded ? asked : Effect.succeed(true)
+  )
 }
 
 const isAnything = (schema: Schema.Constraint): boolean =>

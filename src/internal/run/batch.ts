@@ -3,6 +3,7 @@
  * admitted by the queue, and each is answered exactly once. A reader pulls the events; nothing here waits for the reader.
  * Code of the caller's may end the run while it runs, so that every step here looks again whether the batch is over.
  */
+import * as Arr from "effect/Array"
 import * as Cause from "effect/Cause"
 import type * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
@@ -20,7 +21,6 @@ import * as Answer from "../answer/answer.ts"
 import * as OpenCalls from "../answer/openCalls.ts"
 import * as Plan from "../decide/plan.ts"
 import type * as Declared from "../declare/tool.ts"
-import { type Events, isNonEmpty } from "../fold/events.ts"
 import * as Deadline from "../stop/deadline.ts"
 import type { Running, Task } from "../stop/ownedFibers.ts"
 import * as Admission from "./admission.ts"
@@ -392,9 +392,12 @@ export class Batch<E> implements Host<E> {
   // What a reader sees of it.
 
   /** The events, in the order the policy asks for; it ends when there are no more calls and each has been answered. */
-  readonly pull: Pull.Pull<Events, E> = Effect.suspend(() => {
+  readonly pull: Pull.Pull<Arr.NonEmptyReadonlyArray<Event.Event>, E> = Effect.suspend(() => {
     if (this.isAtEnd) return Cause.done()
-    return Effect.flatMap(this.take, (events) => isNonEmpty(events) ? Effect.succeed(events) : this.pull)
+    return Effect.flatMap(
+      this.take,
+      (events) => Arr.isReadonlyArrayNonEmpty(events) ? Effect.succeed(events) : this.pull
+    )
   })
 
   /** What there is now, which may be nothing; waits only when there is nothing. The first one starts the calls. */
