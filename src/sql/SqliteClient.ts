@@ -18,7 +18,7 @@
  * @since 0.1.0
  */
 import * as Context from "effect/Context"
-import type * as Duration from "effect/Duration"
+import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
@@ -51,6 +51,25 @@ export interface Options {
   readonly busyTimeout?: Duration.Input
   /** How many prepared statements are kept, those that were used last. 200 by default. */
   readonly preparedStatements?: number
+}
+
+/** The options with their defaults. Throws for a value that cannot be used. */
+const checked = ({ busyTimeout = "5 seconds", preparedStatements = 200, synchronous = "full" }: Options) => {
+  if (synchronous !== "full" && synchronous !== "normal") {
+    throw new TypeError(`SqliteClient: synchronous must be "full" or "normal"; got: ${String(synchronous)}`)
+  }
+  if (!Number.isInteger(preparedStatements) || preparedStatements < 0) {
+    throw new RangeError(
+      `SqliteClient: preparedStatements must be a whole number of zero or more; got: ${String(preparedStatements)}`
+    )
+  }
+  const timeout = Duration.fromInput(busyTimeout)
+  if (Option.isNone(timeout) || Number.isNaN(busyTimeout)) {
+    throw new RangeError(
+      `SqliteClient: busyTimeout must be a duration (milliseconds, "5 seconds"); got: ${String(busyTimeout)}`
+    )
+  }
+  return { busyTimeout: timeout.value, preparedStatements, synchronous }
 }
 
 type Values = ReadonlyArray<unknown>
@@ -149,15 +168,18 @@ const streamOf = (database: NodeSqlite.Database, sql: string, parameters: Values
   }))
 
 /** Retries a statement while another connection holds the lock. */
-const waiting = (busyTimeout: Duration.Input) => {
+const waiting = (busyTimeout: Duration.Duration) => {
   const schedule = Schedule.spaced("2 millis").pipe(Schedule.jittered, Schedule.upTo({ duration: busyTimeout }))
   return <A>(attempt: Effect.Effect<A, SqlError>): Effect.Effect<A, SqlError> =>
     Effect.catchIf(attempt, isPassing, () => Effect.retry(attempt, { schedule, while: isPassing }))
 }
 
-const connect = (database: NodeSqlite.Database, options: Options): SqlConnection.Connection => {
-  const prepared = preparing(database, options.preparedStatements ?? 200)
-  const patiently = waiting(options.busyTimeout ?? "5 seconds")
+const connect = (
+  database: NodeSqlite.Database,
+  { busyTimeout, preparedStatements }: ReturnType<typeof checked>
+): SqlConnection.Connection => {
+  const prepared = preparing(database, preparedStatements)
+  const patiently = waiting(busyTimeout)
   const run = <A>(
     read: (statement: NodeSqlite.Statement, parameters: Values, bigInts: boolean) => A,
     prepare: (sql: string) => NodeSqlite.Statement = prepared
@@ -206,7 +228,7 @@ const isTransaction = (database: NodeSqlite.Database): boolean => {
 
 /**
  * The client of a database, which is closed with the scope. Fails with a `ConnectionError` where there is no
- * `node:sqlite`, or the file cannot be opened.
+ * `node:sqlite`, or the file cannot be opened. Dies for options that cannot be used.
  *
  * @category constructors
  * @since 0.1.0
@@ -215,10 +237,11 @@ export const make = (
   options: Options
 ): Effect.Effect<SqlClient.SqlClient, SqlError, Scope.Scope | Reactivity.Reactivity> =>
   Effect.gen(function*() {
+    const settings = yield* Effect.sync(() => checked(options))
     const database = yield* open(options.filename)
-    const connection = connect(database, options)
+    const connection = connect(database, settings)
     yield* connection.executeUnprepared("PRAGMA journal_mode = WAL", [], undefined)
-    yield* connection.executeUnprepared(`PRAGMA synchronous = ${options.synchronous ?? "full"}`, [], undefined)
+    yield* connection.executeUnprepared(`PRAGMA synchronous = ${settings.synchronous}`, [], undefined)
     const acquirers = SqlClient.makeSqliteAcquirers({
       connection: Effect.succeed(connection),
       semaphore: yield* Semaphore.make(1),

@@ -164,6 +164,22 @@ describe("a file", () => {
       )
     }))
 
+  it.effect("is not opened with options that cannot be used, and says how to fix them", () =>
+    Effect.gen(function*() {
+      const mistakes: ReadonlyArray<readonly [options: object, message: string]> = [
+        [{ synchronous: "off; DROP TABLE things" }, "synchronous must be \"full\" or \"normal\"; got: off"],
+        [{ preparedStatements: -1 }, "preparedStatements must be a whole number of zero or more; got: -1"],
+        [{ busyTimeout: "soon" }, "busyTimeout must be a duration (milliseconds, \"5 seconds\"); got: soon"],
+        [{ busyTimeout: Number.NaN }, "busyTimeout must be a duration"]
+      ]
+      for (const [options, message] of mistakes) {
+        const opening = open({ filename: ":memory:", ...options })(() => Effect.void)
+        const exit = yield* Effect.exit(opening)
+        assert.isTrue(Exit.hasDies(exit), message)
+        assert.include(String(exit), message)
+      }
+    }))
+
   it.live("whose lock stays taken fails as that, in time, and works afterwards", () =>
     Effect.gen(function*() {
       const filename = yield* temporaryFile
