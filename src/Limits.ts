@@ -91,6 +91,17 @@ export const remaining: Effect.Effect<Duration.Duration> = Effect.flatMap(
 )
 
 /**
+ * What all runs below a layer share.
+ *
+ * @category options
+ * @since 0.1.0
+ */
+export interface Options {
+  /** How many handlers run at once, over all of these runs. A number that is no positive integer is a defect. */
+  readonly permits: number
+}
+
+/**
  * One bound for all runs that are given this layer, and a set of names of their own for keyed permits.
  *
  * **Example** (Eight handlers at once, whatever runs)
@@ -105,7 +116,7 @@ export const remaining: Effect.Effect<Duration.Duration> = Effect.flatMap(
  * @category layers
  * @since 0.1.0
  */
-export const layer = (options: { readonly permits: number }): Layer.Layer<never> => {
+export const layer = (options: Options): Layer.Layer<never> => {
   const permits = positive(options.permits)
   return Layer.merge(
     Layer.sync(Permits, () => Semaphore.makeUnsafe(permits)),

@@ -387,6 +387,16 @@ export const error = <E>(reason: E): Outcomes.Error<E> => Outcomes.brand({ _tag:
  */
 export const content = (parts: ReadonlyArray<Message.Part>): Outcomes.Content => Outcomes.content(parts)
 
+export type {
+  /**
+   * How a question is asked, besides its words.
+   *
+   * @category models
+   * @since 0.1.0
+   */
+  AskUserOptions
+} from "./internal/declare/question.ts"
+
 /**
  * What a handler succeeds with to ask the user a question. The run ends with outcome `AskUser` once the other calls of
  * the turn have been answered or wait themselves. A list is what the user may choose from, or whatever a user interface
@@ -399,7 +409,7 @@ export const content = (parts: ReadonlyArray<Message.Part>): Outcomes.Content =>
  */
 export const askUser = <A = unknown>(
   question: string,
-  options: ReadonlyArray<unknown> | Questions.Options<A> = []
+  options: ReadonlyArray<unknown> | Questions.AskUserOptions<A> = []
 ): Outcomes.AskUser => Outcomes.brand(Questions.make(question, options))
 
 /**

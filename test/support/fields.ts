@@ -2,7 +2,7 @@
  * Finds the fields of public types that no doc comment of their own explains.
  */
 import * as path from "node:path"
-import { lineAt, root } from "./source.ts"
+import { lineAt, readSource, root } from "./source.ts"
 import { serviceOf, ts } from "./typescript.ts"
 
 const sources = path.join(root, "src") + path.sep
@@ -27,34 +27,34 @@ const exportedTypes = (checker: ts.TypeChecker, module: ts.Symbol, prefix = ""):
     return (symbol.flags & ts.SymbolFlags.Type) === 0 ? [] : [[name, symbol]]
   })
 
-/** The fields of a type, with those of the object types without a name that its fields have. */
+type Enters = (type: ts.Type) => boolean
+
+/** The fields of a type, with those of the object types below it that are entered. */
 const fieldsOf = (
   checker: ts.TypeChecker,
   type: ts.Type,
   name: string,
-  seen: Set<ts.Type>
+  enters: Enters,
+  seen = new Set<ts.Type>()
 ): ReadonlyArray<[string, ts.Symbol]> => {
   if (seen.has(type)) return []
   seen.add(type)
-  if (type.isUnionOrIntersection()) return type.types.flatMap((member) => fieldsOf(checker, member, name, seen))
+  const below = (inner: ts.Type, path: string) => enters(inner) ? fieldsOf(checker, inner, path, enters, seen) : []
+  if (type.isUnionOrIntersection()) return type.types.flatMap((member) => below(member, name))
   if (checker.isArrayType(type) || checker.isTupleType(type)) {
-    return checker.getTypeArguments(type as ts.TypeReference).flatMap((item) => fieldsOf(checker, item, name, seen))
+    return checker.getTypeArguments(type as ts.TypeReference).flatMap((item) => below(item, name))
   }
   if ((type.flags & ts.TypeFlags.Object) === 0 || type.getCallSignatures().length > 0) return []
   return type.getProperties().flatMap((field): ReadonlyArray<[string, ts.Symbol]> => {
-    const declaration = field.declarations?.find(isOwn)
-    if (declaration === undefined) return []
-    const inner = checker.getTypeOfSymbol(field)
-    const below = isNameless(inner) ? fieldsOf(checker, inner, `${name}.${field.name}`, seen) : []
-    return [[`${name}.${field.name}`, field], ...below]
+    if (field.declarations?.find(isOwn) === undefined) return []
+    const path = `${name}.${field.name}`
+    return [[path, field], ...below(checker.getTypeOfSymbol(field), path)]
   })
 }
 
-/** What has a name is a type of its own, which is looked at where it is exported. */
-const isNameless = (type: ts.Type): boolean =>
-  type.aliasSymbol === undefined &&
-  (type.isUnionOrIntersection() || type.symbol === undefined || type.symbol.name.startsWith("__") ||
-    type.symbol.name === "Array" || type.symbol.name === "ReadonlyArray")
+/** Whether a type has no name of its own. */
+const isNameless: Enters = (type) =>
+  type.isUnionOrIntersection() || type.symbol === undefined || /^(__|Array$|ReadonlyArray$)/.test(type.symbol.name)
 
 /** What needs no words: the kind of a member of a union, the message of an error, and what only carries a type. */
 const isPlain = (checker: ts.TypeChecker, field: ts.Symbol, declaration: ts.Declaration): boolean =>
@@ -76,7 +76,7 @@ export const undocumentedFields = (files: { readonly [file: string]: string }): 
     if (source === undefined) throw new Error(`there is no file ${file}`)
     for (const module of modulesOf(checker, source)) {
       for (const [name, symbol] of exportedTypes(checker, module)) {
-        for (const [path_, field] of fieldsOf(checker, checker.getDeclaredTypeOfSymbol(symbol), name, new Set())) {
+        for (const [path_, field] of fieldsOf(checker, checker.getDeclaredTypeOfSymbol(symbol), name, () => true)) {
           const declaration = field.declarations?.find(isOwn)
           if (declaration === undefined || found.has(declaration) || isPlain(checker, field, declaration)) continue
           if (field.getDocumentationComment(checker).length > 0) continue
@@ -88,4 +88,29 @@ export const undocumentedFields = (files: { readonly [file: string]: string }): 
     }
   }
   return [...found.values()].toSorted()
+}
+
+/**
+ * The options of some types that a module exports, by the name that the module has: `Chat.maxTurns` of `Chat.Options`. An
+ * option that several of the types have is the first one's; `siblings: { queued }` is `siblings` and `siblings.queued`.
+ */
+export const optionsOf = (types: ReadonlyArray<string>): ReadonlyArray<string> => {
+  const file = "src/index.ts"
+  const program = serviceOf({ [file]: readSource(file).text }).getProgram()
+  const checker = program!.getTypeChecker()
+  const exported = new Map(
+    exportedTypes(checker, checker.getSymbolAtLocation(program!.getSourceFile(path.join(root, file))!)!)
+  )
+  const seen = new Set<ts.Declaration>()
+  return types.flatMap((type) => {
+    const symbol = exported.get(type)
+    if (symbol === undefined) throw new Error(`there is no type ${type}`)
+    const module = type.slice(0, type.indexOf("."))
+    return fieldsOf(checker, checker.getDeclaredTypeOfSymbol(symbol), module, isNameless).flatMap(([name, field]) => {
+      const declaration = field.declarations?.find(isOwn)
+      if (declaration === undefined || seen.has(declaration) || isPlain(checker, field, declaration)) return []
+      seen.add(declaration)
+      return [name]
+    })
+  })
 }

@@ -18,7 +18,15 @@ export type CancelSource<R> = AbortSignal | Effect.Effect<unknown, never, R>
  * A deadline, from the start of the run; `reserve` is what is kept for the last answer: a quarter, at most ten seconds.
  * Public as `Limits.DeadlineInput`.
  */
-export type DeadlineInput = Duration.Input | { readonly after: Duration.Input; readonly reserve?: Duration.Input }
+export type DeadlineInput = Duration.Input | {
+  /** How long the run may take, from its start; a number is milliseconds. */
+  readonly after: Duration.Input
+  /**
+   * How much of it is kept for a last answer of the model; a number is milliseconds. A quarter by default, at most ten
+   * seconds; with `0` tools may use all of it.
+   */
+  readonly reserve?: Duration.Input
+}
 
 /** The deadline that a caller asked for, in milliseconds. */
 export interface DeadlineWish {

@@ -14,8 +14,8 @@ import { jsonCodec, jsonSchemaOf } from "./schema.ts"
 import type { DurationInput } from "./tool.ts"
 import { readDuration } from "./toolOptions.ts"
 
-/** How a question is asked, besides its words. */
-export interface Options<A> {
+/** How a question is asked, besides its words. Public as `Tool.AskUserOptions`. */
+export interface AskUserOptions<A> {
   /** What the user may choose from, or whatever a user interface makes of it: plain data. An answer is not held to it. */
   readonly opts?: ReadonlyArray<unknown>
   /** The type of the answer. One that does not fit is refused as `invalid_answer`, and the question goes on waiting. */
@@ -26,7 +26,7 @@ export interface Options<A> {
   readonly default?: NoInfer<A>
 }
 
-const isList = <A>(options: ReadonlyArray<unknown> | Options<A>): options is ReadonlyArray<unknown> =>
+const isList = <A>(options: ReadonlyArray<unknown> | AskUserOptions<A>): options is ReadonlyArray<unknown> =>
   Array.isArray(options) || !Json.isObject(options)
 
 const misuse = (problem: string): never => {
@@ -50,7 +50,7 @@ const typed = <A>(answer: Schema.Codec<A, any>): JsonSchema.JsonSchema => {
     : misuse(`the type of the answer cannot be told: ${String(decoder.failure)}`)
 }
 
-export const make = <A>(question: string, options: ReadonlyArray<unknown> | Options<A>): Outcomes.AskUser => {
+export const make = <A>(question: string, options: ReadonlyArray<unknown> | AskUserOptions<A>): Outcomes.AskUser => {
   if (isList(options)) return { _tag: "AskUser", question, opts: options }
   const { answer, opts = [], within } = options
   const fallback = answer === undefined || options.default === undefined

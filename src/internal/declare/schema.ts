@@ -294,6 +294,7 @@ export type Services<P> = P extends Schema.Constraint ? P["DecodingServices"]
   : never
 
 export interface Parameters<A, R> {
+  /** What the model is told. */
   readonly jsonSchema: JsonSchema.JsonSchema
   /** What it gives shares nothing with its input, which stands in the thread and in events. */
   readonly decode: (input: unknown) => Effect.Effect<A, Schema.SchemaError, R>
