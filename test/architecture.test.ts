@@ -123,8 +123,8 @@ const faults: Record<Rule, ReadonlyArray<readonly [source: SourceText, message: 
     [plant("src/Chat.ts", "const at = (date: Date) => date"), "Date"],
     [plant("src/Chat.ts", "const later = `${setTimeout(run, 1)}`"), "setTimeout"],
     [plant("src/Chat.ts", "globalThis.setTimeout(run, 1)"), "setTimeout"],
-    [plant("src/internal/stop/timer.ts", "const now = Date.now()"), "Date"],
-    [plant("src/internal/stop/timer.ts", "setInterval(run, 1)"), "setInterval"],
+    [plant("src/internal/stop/deadline.ts", "const now = Date.now()"), "Date"],
+    [plant("src/internal/stop/deadline.ts", "setInterval(run, 1)"), "setInterval"],
     [plant("src/Chat.ts", "const chance = Math\n  .random()"), "Math.random"],
     [plant("src/Chat.ts", "const chance = Math[\"random\"]"), "Math.random"]
   ],

@@ -87,8 +87,6 @@ interface File {
 type Area = "index" | "core" | "internal" | "adapters" | "bridges" | "sql" | "testing"
 
 const forbiddenGlobals = new Set(["Date", "setTimeout", "setInterval", "setImmediate", "performance"])
-/** The one module that sets timers: the live clock's sleep without a fiber. */
-const timers = "src/internal/stop/timer.ts"
 const nodeGlobals = new Set(["process", "require", "Buffer"])
 
 const listed = (file: File): ReadonlyArray<Fault> =>
@@ -163,8 +161,7 @@ const runtime = (file: File): ReadonlyArray<Fault> => {
     if (node.async === true) faults.push({ offset: node.start, message: "async function" })
     if (node.type === "AwaitExpression" || node.await === true) faults.push({ offset: node.start, message: "await" })
     const name = globalName(node, parent)
-    const isTheTimer = file.path === timers && name === "setTimeout"
-    if (name !== undefined && !isTheTimer) faults.push({ offset: node.start, message: name })
+    if (name !== undefined) faults.push({ offset: node.start, message: name })
   })
   return faults
 }
@@ -202,7 +199,7 @@ export const rules = {
     faults: packages
   },
   runtime: {
-    demand: `no async, await, Date, timers (but in ${timers}) or Math.random: these come from Effect`,
+    demand: "no async, await, Date, timers or Math.random: these come from Effect",
     faults: runtime
   },
   nodeless: {

@@ -47,8 +47,7 @@ import * as Open from "../run/open.ts"
 import * as Cancellation from "../stop/cancellation.ts"
 import * as Deadline from "../stop/deadline.ts"
 import * as Inherited from "../stop/inherited.ts"
-import { type Leaving, Running } from "../stop/ownedFibers.ts"
-import { Worker } from "../stop/worker.ts"
+import { type Leaving, Running, Worker } from "../stop/ownedFibers.ts"
 import * as Telemetry from "../telemetry.ts"
 
 // What a run is given.

@@ -42,8 +42,7 @@ import * as Event from "../../Event.ts"
 import * as Message from "../../Message.ts"
 import * as Settings from "../ask/options.ts"
 import * as Json from "../json.ts"
-import { Running } from "../stop/ownedFibers.ts"
-import { Worker } from "../stop/worker.ts"
+import { Running, Worker } from "../stop/ownedFibers.ts"
 import * as SessionState from "./state.ts"
 
 const ofRun = {

@@ -17,8 +17,7 @@ import * as Settings from "../ask/options.ts"
 import { KeyedPermits } from "../permits/keyedPermits.ts"
 import * as Cancellation from "./cancellation.ts"
 import * as Deadline from "./deadline.ts"
-import { CurrentHandler, type Running } from "./ownedFibers.ts"
-import { Worker } from "./worker.ts"
+import { CurrentHandler, type Running, Worker } from "./ownedFibers.ts"
 
 /** Public as `Limits.Permits`. */
 export const Permits: Context.Reference<Semaphore.Semaphore | undefined> = Context.Reference<
