@@ -33,8 +33,6 @@ export interface Answer {
   readonly message: Message.Message
   readonly tail: OpenCalls.Tail
   readonly halt?: Event.Halt
-  /** The question that waits for an answer before the conversation goes on. */
-  readonly suspension?: Event.Suspension
   /** Whether the handler reported a failure or crashed. A call that was not run to its end has done neither. */
   readonly failure?: "reported" | "crashed"
   /** What may be shown of what the call crashed with, whatever it was answered with. */
@@ -190,7 +188,7 @@ const byPolicy = <E, R>(desk: Desk<E, R>, subject: Subject, reason: unknown): Ef
 
 const asked = <E, R>(desk: Desk<E, R>, { call }: Subject, raw: Tool.AskUser): Answer => {
   const tail = OpenCalls.asked(call, raw, desk.now())
-  return { ...ended(raw, tail), suspension: OpenCalls.question(call, tail) }
+  return ended(raw, tail)
 }
 
 /** A halt is kept even when its result cannot be encoded: it is then written as it can be. */

@@ -36,13 +36,16 @@ export const waiting = (
 }
 
 /** The event of a call that waits for an approval. */
-const approvalRequested = ({ expiresAt, toolCall }: Event.Suspension): Event.Event => ({
-  _tag: "ToolApprovalRequested",
-  toolCallId: toolCall.id,
-  toolName: toolCall.name,
-  arguments: toolCall.arguments ?? {},
-  ...(expiresAt === undefined ? {} : { expiresAt })
-})
+export const approvalRequested = (
+  call: Message.ToolCall,
+  tool: Tool.Any,
+  now: number
+): Event.Of<"ToolApprovalRequested"> => {
+  const { expiresAt } = suspension("approval", call, tool, now)
+  const { arguments: args, id: toolCallId, name: toolName } = call
+  const event = { _tag: "ToolApprovalRequested", toolCallId, toolName, arguments: args ?? {} } as const
+  return expiresAt === undefined ? event : { ...event, expiresAt }
+}
 
 type Asked = Event.Of<"AskUserRequested">
 
@@ -142,49 +145,4 @@ export const haltOf = (event: Tail): Event.Halt | undefined => {
         : { haltedReason, haltToolCallId }
     }
   }
-}
-
-/** A call of a batch that is to wait. */
-interface Waiting {
-  readonly call: Message.ToolCall
-  readonly index: number
-  readonly tool: Tool.Any
-}
-
-/** The calls of a batch that wait for an approval, by their position. */
-export class Approvals {
-  private readonly suspensions = new Map<number, Event.Suspension>()
-
-  get size(): number {
-    return this.suspensions.size
-  }
-
-  has(job: { readonly index: number }): boolean {
-    return this.suspensions.has(job.index)
-  }
-
-  /** Takes in a call, and gives the event that says so. */
-  add({ call, index, tool }: Waiting, now: number): Event.Event {
-    const waiting = suspension("approval", call, tool, now)
-    this.suspensions.set(index, waiting)
-    return approvalRequested(waiting)
-  }
-
-  /** All that waits in call order, with the questions among the answers, which stand by their position. */
-  among(answers: ReadonlyArray<Answered | undefined>): ReadonlyArray<Event.Suspension> {
-    const { suspensions } = this
-    return Array.from(
-      { length: Math.max(answers.length, ...Array.from(suspensions.keys(), (index) => index + 1)) },
-      (_, index) => suspensions.get(index) ?? answers[index]?.suspension
-    ).filter((waiting) => waiting !== undefined)
-  }
-}
-
-/** The questions among the answers of a batch in which nothing waits for an approval. */
-export const questions = (answers: ReadonlyArray<Answered | undefined>): ReadonlyArray<Event.Suspension> =>
-  answers.flatMap((answer) => answer?.suspension ?? [])
-
-/** An answer, which may be a question. */
-interface Answered {
-  readonly suspension?: Event.Suspension
 }

@@ -304,7 +304,7 @@ export const divide = (
 }
 
 /** What a batch came to: the halt that decided, and the calls that wait for an answer from outside. */
-interface Worked {
+export interface Worked {
   readonly halt: Event.Halt | undefined
   readonly suspensions: ReadonlyArray<Event.Suspension>
 }

@@ -562,12 +562,17 @@ class Loop<E, R> implements Leaving {
     if (ended !== undefined) return this.completed(response, ended)
     // What waits stays open, unless the run is over: then it is answered as cancelled.
     return this.after(
-      Plan.ended(plan, response, this.rules, batch, this.isCancelled),
+      Plan.ended(plan, response, this.rules, this.workedOf(batch, response), this.isCancelled),
       (ended) =>
         ended.closed.length === 0
           ? this.completed(response, ended)
           : this.work(response, plan, ended, ended.closed)
     )
+  }
+
+  /** What the batch came to: what waits of its calls is in the fold. */
+  private workedOf(batch: Batch<E> | undefined, { toolCalls }: Response.Response): Plan.Worked | undefined {
+    return batch && { halt: batch.halt, suspensions: this.state.tools.open(toolCalls) }
   }
 
   private completed(

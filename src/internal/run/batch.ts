@@ -55,8 +55,8 @@ export class Batch<E> implements Host<E> {
   private firstHalt: Event.Halt | undefined
   /** Fibers that decode arguments, ask policies and write answers. */
   private readonly writers = new Set<Task>()
-  /** The calls that wait for an approval. Created with the first of them: most batches have none. */
-  private waiting: OpenCalls.Approvals | undefined
+  /** The positions of the calls that wait for an approval. Created with the first of them: most batches have none. */
+  private waiting: Set<number> | undefined
 
   /** Takes back what lets a soft stop of the run call the batch back. */
   private readonly unsubscribe: (() => void) | undefined
@@ -266,8 +266,9 @@ export class Batch<E> implements Host<E> {
   /** The call waits for an approval. Until that comes it is no call's sibling, and the batch does not wait for it. */
   suspend(job: Plan.Run): void {
     if (this.isSpokenFor(job)) return
-    this.waiting ??= new OpenCalls.Approvals()
-    this.events.settled(job.index, [this.waiting.add(job, this.now())])
+    this.waiting ??= new Set()
+    this.waiting.add(job.index)
+    this.events.settled(job.index, [OpenCalls.approvalRequested(job.call, job.tool, this.now())])
   }
 
   settle(job: Answer.Numbered, answer: Answer.Answer): void {
@@ -293,7 +294,7 @@ export class Batch<E> implements Host<E> {
   }
 
   private isSpokenFor(job: Answer.Numbered): boolean {
-    return this.isAnswered(job) || this.waiting?.has(job) === true
+    return this.isAnswered(job) || this.waiting?.has(job.index) === true
   }
 
   private isAnswered(job: Answer.Numbered): boolean {
@@ -440,12 +441,10 @@ export class Batch<E> implements Host<E> {
     return this.answered.filter((answer) => answer !== undefined)
   }
 
-  /** The calls that wait for an approval or an answer, in call order. */
-  get suspensions(): ReadonlyArray<Event.Suspension> {
-    return this.waiting?.among(this.answered) ?? OpenCalls.questions(this.answered)
-  }
-
-  /** The halt that decides: the first call's, or that of the call that completed first. */
+  /**
+   * The halt that decides: the first call's, or that of the call that completed first. The fold cannot tell which that was
+   * where the policy shows results in call order.
+   */
   get halt(): Event.Halt | undefined {
     return this.policy.haltPrecedence === "completion"
       ? this.firstHalt
