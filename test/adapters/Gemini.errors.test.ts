@@ -1,15 +1,13 @@
 /**
- * What goes wrong between here and Gemini, and what is said of it: HTTP errors with Google's details, errors inside a
- * reply in every framing, and what is tried again, and when.
+ * What is particular to Gemini's errors: Google's details, errors inside a reply in every framing, and the delays that
+ * bodies ask for. HTTP errors and retries are the same for all protocols and stand in `errors.test.ts`.
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
-import * as Random from "effect/Random"
-import * as Redacted from "effect/Redacted"
 import { type Adapter, Message, Step } from "heddle"
 import type { Gemini } from "heddle/adapters"
-import * as WaitingClock from "../support/clock.ts"
+import * as Adapters from "../support/adapters.ts"
 import * as Chunks from "../support/gemini.ts"
 import * as Server from "../support/server.ts"
 
@@ -32,7 +30,6 @@ const quotaFailure = (quotaId: string) => ({
   "@type": "type.googleapis.com/google.rpc.QuotaFailure",
   violations: [{ quotaMetric: "generate_content_free_tier_requests", quotaId }]
 })
-const errorInfo = (reason: string) => ({ "@type": "type.googleapis.com/google.rpc.ErrorInfo", reason })
 
 const errorOf = (answer: string | Server.Answer, options: Partial<Gemini.Options> = {}) =>
   Effect.map(outcomeOf(answer, options), ({ error }) => error!)
@@ -43,64 +40,6 @@ const perMinute = google(429, "RESOURCE_EXHAUSTED", "You exceeded your current q
 ])
 
 describe("HTTP errors", () => {
-  it.effect("R-122: the error of an HTTP answer comes before any event, with all that Google says of it", () =>
-    Effect.gen(function*() {
-      const { error, events } = yield* outcomeOf(json(429, perMinute))
-      assert.deepStrictEqual(events, [])
-      assert.deepInclude({ ...error }, {
-        reason: "rate_limited",
-        detail: "HTTP 429: You exceeded your current quota.",
-        provider: "google",
-        status: 429,
-        retryAfterMillis: 34_400,
-        metadata: { code: "429", status: "RESOURCE_EXHAUSTED" }
-      })
-      assert.deepStrictEqual(error?.cause, perMinute.error)
-      assert.isTrue(error?.isRetryable)
-    }))
-
-  it.effect("R-122: the status decides on the reason, and Google's words where the status says too little", () =>
-    Effect.gen(function*() {
-      const tooLong = "The input token count (1250074) exceeds the maximum number of tokens allowed (1048576)."
-      const cases: ReadonlyArray<readonly [number, object, Adapter.AdapterError["reason"]]> = [
-        [400, google(400, "INVALID_ARGUMENT", "Unknown name"), "invalid_request"],
-        [
-          400,
-          google(400, "INVALID_ARGUMENT", "API key not valid.", [errorInfo("API_KEY_INVALID")]),
-          "authentication_failed"
-        ],
-        [400, google(400, "INVALID_ARGUMENT", "No good", [errorInfo("API_KEY_INVALID")]), "authentication_failed"],
-        [400, google(400, "INVALID_ARGUMENT", tooLong), "context_length_exceeded"],
-        [400, google(400, "FAILED_PRECONDITION", "User location is not supported."), "invalid_request"],
-        [
-          401,
-          google(401, "UNAUTHENTICATED", "Request had invalid authentication credentials."),
-          "authentication_failed"
-        ],
-        [403, google(403, "PERMISSION_DENIED", "Denied"), "authentication_failed"],
-        [404, google(404, "NOT_FOUND", "models/x is not found"), "invalid_request"],
-        [429, google(429, "RESOURCE_EXHAUSTED", "Resource exhausted. Please try again later."), "rate_limited"],
-        [
-          429,
-          google(429, "RESOURCE_EXHAUSTED", "Quota", [
-            quotaFailure("GenerateRequestsPerDayPerProject"),
-            retryInfo("9s")
-          ]),
-          "quota_exceeded"
-        ],
-        [499, google(499, "CANCELLED", "The operation was cancelled."), "provider_unavailable"],
-        [500, google(500, "INTERNAL", "Internal error"), "provider_unavailable"],
-        [503, google(503, "UNAVAILABLE", "The model is overloaded."), "provider_unavailable"],
-        [504, google(504, "DEADLINE_EXCEEDED", "Deadline expired"), "provider_unavailable"]
-      ]
-      for (const [status, value, reason] of cases) {
-        const error = yield* errorOf(json(status, value))
-        assert.deepStrictEqual([error.reason, error.status], [reason, status], JSON.stringify(value))
-        const listed = yield* errorOf(json(status, [value]))
-        assert.deepStrictEqual([listed.reason, listed.detail], [reason, error.detail])
-      }
-    }))
-
   it.effect("R-122: an error that is labelled as a stream, a page and nothing are errors all the same", () =>
     Effect.gen(function*() {
       const streamed = {
@@ -117,41 +56,12 @@ describe("HTTP errors", () => {
     }))
 })
 
-describe("redirects", () => {
-  it.effect("R-122: a redirect is an error, and nobody else gets to see the key", () =>
-    Effect.scoped(Effect.gen(function*() {
-      const stranger = yield* Server.serve(() => ({ pieces: [body(said("gotcha"), stop)] }))
-      for (const status of [301, 302, 303, 307, 308]) {
-        const headers = { location: `${stranger.url}/other?key=secret-9` }
-        const { error, events } = yield* outcomeOf({ status, headers, pieces: [] }, { apiKey: Redacted.make("k") })
-        assert.deepStrictEqual(
-          [error?.reason, error?.detail, error?.status, events],
-          [
-            "invalid_request",
-            `HTTP ${status}: the server redirects to ${stranger.url}/other; change the base URL`,
-            status,
-            []
-          ]
-        )
-      }
-      assert.deepStrictEqual(stranger.requests, [])
-    })))
-})
-
 describe("retries", () => {
-  const limits: ReadonlyArray<number> = [1000, 10_000, 300_000]
-
   const trying = (answers: ReadonlyArray<Server.Answer>) =>
-    Effect.scoped(Effect.gen(function*() {
-      const server = yield* Server.serve((_, index) => answers[index] ?? answers.at(-1)!)
-      const clock = WaitingClock.make((millis) => !limits.includes(millis))
-      const { error } = yield* Chunks.outcome(Chunks.stream(server.url, { retryDelay: "600 millis" })).pipe(
-        WaitingClock.by(clock),
-        Effect.provideService(Random.Random, { nextDoubleUnsafe: () => 0, nextIntUnsafe: () => 0 })
-      )
-      const waits = clock.waits.filter((millis) => !limits.includes(millis))
-      return [server.requests.length, waits, error?.reason]
-    }))
+    Effect.map(
+      Adapters.trying(Adapters.gemini, (index) => answers[index] ?? answers.at(-1)!),
+      ({ error, requests, waits }) => [requests, waits, error?.reason]
+    )
 
   it.effect("R-122: the delay that the body asks for counts, up to the longest allowed", () =>
     Effect.gen(function*() {

@@ -1,75 +1,20 @@
 /**
- * What goes wrong between here and the model, and what is said of it: HTTP errors, errors inside a reply, replies that
- * stop, and answers that are no replies. What is tried again, and when, is the same for all protocols.
+ * Errors inside a reply of Responses, replies that stop, and answers that are no replies. HTTP errors and retries are the
+ * same for all protocols and stand in `errors.test.ts`.
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import { type Adapter, Chat, Tool } from "heddle"
-import * as WaitingClock from "../support/clock.ts"
+import * as Adapters from "../support/adapters.ts"
 import * as Chunks from "../support/openAiChat.ts"
 import * as Replies from "../support/openAiResponses.ts"
 import * as Server from "../support/server.ts"
 
 const { added, args, body, call, completed, created, done, event, outcomeOf, response, said, usage } = Replies
 
-const json = (status: number, value: unknown, headers: Readonly<Record<string, string>> = {}): Server.Answer => ({
-  status,
-  headers: { "content-type": "application/json", ...headers },
-  pieces: [typeof value === "string" ? value : JSON.stringify(value)]
-})
-
-const answered = body(said("ok"), completed())
+const { json } = Adapters
 
 const errorOf = (answer: string | Server.Answer) => Effect.map(outcomeOf(answer), ({ error }) => error!)
-
-describe("HTTP errors", () => {
-  it.effect("R-122: the error of an HTTP answer comes before any event, with all that the answer says", () =>
-    Effect.gen(function*() {
-      const said = { error: { message: "Too big", type: "invalid_request_error", code: "context_length_exceeded" } }
-      const { error, events } = yield* outcomeOf(json(400, said, { "x-request-id": "req_1" }), { provider: "acme" })
-      assert.deepStrictEqual(events, [])
-      assert.deepInclude({ ...error }, {
-        reason: "context_length_exceeded",
-        detail: "HTTP 400: Too big",
-        provider: "acme",
-        status: 400,
-        requestId: "req_1",
-        metadata: { type: "invalid_request_error", code: "context_length_exceeded" }
-      })
-      assert.isFalse(error?.isRetryable)
-    }))
-
-  it.effect("R-122: the words of the protocol decide where the status says too little", () =>
-    Effect.gen(function*() {
-      const cases: ReadonlyArray<readonly [number, unknown, Adapter.AdapterError["reason"]]> = [
-        [400, { code: "invalid-argument", error: "Model not found: x" }, "invalid_request"],
-        [400, { error: { message: "flagged", code: "invalid_prompt" } }, "content_filter"],
-        [400, { error: { message: "no", code: "content_filter" } }, "content_filter"],
-        [401, { detail: "Could not parse your authentication token." }, "authentication_failed"],
-        [429, { error: { message: "wait", code: "rate_limit_exceeded" } }, "rate_limited"],
-        [429, { error: { message: "pay", code: "insufficient_quota" } }, "quota_exceeded"],
-        [500, { error: { message: "oops", type: "server_error" } }, "provider_unavailable"]
-      ]
-      for (const [status, value, reason] of cases) {
-        const error = yield* errorOf(json(status, value))
-        assert.strictEqual(error.reason, reason, `${status} ${JSON.stringify(value)}`)
-      }
-    }))
-
-  it.effect("R-122: a busy server is asked again after the time that it names, a used-up quota is not", () =>
-    Effect.gen(function*() {
-      const trying = (code: string) =>
-        Effect.scoped(Effect.gen(function*() {
-          const refusal = json(429, { error: { message: "no", code } }, { "retry-after": "7" })
-          const server = yield* Server.serve((_, index) => index === 0 ? refusal : { pieces: [answered] })
-          const clock = WaitingClock.make((millis) => millis >= 7000 && millis <= 7250)
-          const { error } = yield* WaitingClock.by(clock)(Chunks.outcome(Replies.stream(server.url)))
-          return { requests: server.requests.length, reason: error?.reason }
-        }))
-      assert.deepStrictEqual(yield* trying("rate_limit_exceeded"), { requests: 2, reason: undefined })
-      assert.deepStrictEqual(yield* trying("insufficient_quota"), { requests: 1, reason: "quota_exceeded" })
-    }))
-})
 
 describe("errors inside a reply", () => {
   const quota = { type: "insufficient_quota", code: "insufficient_quota", message: "You exceeded your quota." }

@@ -4,10 +4,12 @@
  */
 import * as Effect from "effect/Effect"
 import type * as Layer from "effect/Layer"
+import * as Random from "effect/Random"
 import * as Stream from "effect/Stream"
 import { Adapter, type Event } from "heddle"
 import type { OpenAiChat as Options } from "heddle/adapters"
 import * as Anthropic from "./anthropic.ts"
+import * as WaitingClock from "./clock.ts"
 import * as Gemini from "./gemini.ts"
 import * as OpenAiChat from "./openAiChat.ts"
 import * as OpenAiResponses from "./openAiResponses.ts"
@@ -41,8 +43,8 @@ export interface Protocol {
   readonly isStreamed: boolean
   /** How often the text of arguments may be parsed, besides the events that it came in. */
   readonly timesParsed: number
-  /** An error as the body of an answer. */
-  readonly error: (message: string, code?: number) => string
+  /** An error within a reply: that the provider is busy, or that it refuses. */
+  readonly failing: (isBusy: boolean) => string
   /** A provider that is overloaded for now. */
   readonly busy: Server.Answer
   /** How soon the server sees that a reader has left. */
@@ -82,6 +84,28 @@ export const json = (
   pieces: [typeof value === "string" ? value : JSON.stringify(value)]
 })
 
+/** The adapter's own limits, which only pass when a server is too slow. */
+const limits: ReadonlyArray<number> = [1000, 10_000, 300_000]
+
+/** How often a server is asked, after which waits, and what comes out; without jitter, and without waiting. */
+export const trying = (
+  protocol: Protocol,
+  answer: (index: number) => Server.Answer,
+  options: Shared = {},
+  startMillis = 0,
+  jitter = 0
+) =>
+  Effect.scoped(Effect.gen(function*() {
+    const server = yield* Server.serve((_, index) => answer(index))
+    const clock = WaitingClock.make((millis) => !limits.includes(millis), startMillis)
+    const asked = OpenAiChat.outcome(stream(protocol, server.url, { retryDelay: "600 millis", ...options }))
+    const { error, events } = yield* WaitingClock.by(clock)(asked).pipe(
+      Effect.provideService(Random.Random, { nextDoubleUnsafe: () => jitter, nextIntUnsafe: () => 0 })
+    )
+    const waits = clock.waits.filter((millis) => !limits.includes(millis))
+    return { requests: server.requests.length, waits, error, events }
+  }))
+
 const open = (body: string): string => body.replace("data: [DONE]\n\n", "")
 
 const { added, args, call, completed, created, done } = OpenAiResponses
@@ -107,7 +131,7 @@ export const openAiChat: Protocol = {
     ),
   isStreamed: true,
   timesParsed: 3,
-  error: (message, code) => JSON.stringify({ error: { message, ...(code === undefined ? {} : { code }) } }),
+  failing: (isBusy) => `data: ${JSON.stringify({ error: { message: "no", code: isBusy ? 503 : 400 } })}\n\n`,
   busy: json(500, {}),
   closesWithin: 200
 }
@@ -135,7 +159,7 @@ export const openAiResponses: Protocol = {
     ),
   isStreamed: true,
   timesParsed: 3,
-  error: (message, code) => JSON.stringify({ error: { message, ...(code === undefined ? {} : { code }) } }),
+  failing: (isBusy) => `data: ${JSON.stringify({ error: { message: "no", code: isBusy ? 503 : 400 } })}\n\n`,
   busy: json(429, { error: { message: "no", code: "rate_limit_exceeded" } }),
   closesWithin: 1000
 }
@@ -156,8 +180,11 @@ export const anthropic: Protocol = {
   fragments: (text) => Anthropic.reply([Anthropic.called(0, "a", "note", ...text)], "tool_use"),
   isStreamed: true,
   timesParsed: 2,
-  error: (message, code) =>
-    JSON.stringify({ type: "error", error: { type: code === undefined ? "api_error" : "overloaded_error", message } }),
+  failing: (isBusy) =>
+    Anthropic.body({
+      type: "error",
+      error: { type: isBusy ? "overloaded_error" : "invalid_request_error", message: "no" }
+    }),
   busy: json(529, { type: "error", error: { type: "overloaded_error", message: "Overloaded", details: null } }, {
     "x-should-retry": "true"
   }),
@@ -189,8 +216,10 @@ export const gemini: Protocol = {
   },
   isStreamed: false,
   timesParsed: 3,
-  error: (message, code) =>
-    JSON.stringify({ error: { code: code ?? 400, message, status: code === undefined ? "X" : "UNAVAILABLE" } }),
+  failing: (isBusy) =>
+    Gemini.body({
+      error: { code: isBusy ? 503 : 400, message: "no", status: isBusy ? "UNAVAILABLE" : "INVALID_ARGUMENT" }
+    }),
   busy: json(503, { error: { code: 503, message: "The model is overloaded.", status: "UNAVAILABLE" } }),
   closesWithin: 500
 }
