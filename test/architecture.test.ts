@@ -38,6 +38,29 @@ const faults: Record<Rule, ReadonlyArray<readonly [source: SourceText, message: 
     [plant("src/Tool.ts", "import * as Self from \"./Tool.ts\""), "imports Tool, which does not stand before it"],
     [plant("src/Tool.ts", "import * as Stray from \"./Stray.ts\""), "imports Stray, which does not stand before it"]
   ],
+  circles: [
+    [plant("src/Tool.ts", "import * as Self from \"./Tool.ts\""), "imports src/Tool.ts, which leads back to it"],
+    [plant("src/Tool.ts", "import type { Any } from \"./Tool.ts\""), "imports src/Tool.ts, which leads back to it"],
+    [plant("src/Tool.ts", "type Any = import(\"./Tool.ts\").Any"), "imports src/Tool.ts, which leads back to it"],
+    [plant("src/Tool.ts", "export type { Any } from \"./Tool.ts\""), "imports src/Tool.ts, which leads back to it"]
+  ],
+  rooms: [
+    [plant("src/internal/pipeline.ts"), "pipeline is no room"],
+    [plant("src/internal/json/text.ts"), "json is no room"],
+    [plant("src/internal/utilities/text.ts"), "utilities is no room"],
+    [
+      plant("src/internal/ask/request.ts", "import * as Loop from \"../loop/loop.ts\""),
+      "imports src/internal/loop/loop.ts, which does not stand before it"
+    ],
+    [
+      plant("src/internal/ask/request.ts", "import type * as Stray from \"../stray.ts\""),
+      "imports src/internal/stray.ts, which does not stand before it"
+    ],
+    [
+      plant("src/internal/json.ts", "export type Tool = import(\"./declare/tool.ts\").Any"),
+      "imports src/internal/declare/tool.ts, which does not stand before it"
+    ]
+  ],
   outward: [
     [plant("src/Chat.ts", "import * as Script from \"./testing/Script.ts\""), "imports src/testing/Script.ts"],
     [
@@ -168,17 +191,18 @@ describe("architecture", () => {
         "import * as Schema from \"effect/Schema\"",
         "import * as TestClock from \"effect/testing/TestClock\"",
         "import * as Message from \"./Message.ts\"",
-        "import * as pipeline from \"./internal/pipeline.ts\"",
+        "import * as pipeline from \"./internal/run/pipeline.ts\"",
         "// async Date setTimeout import(\"./Event.ts\") Math.random()",
         "export const text = \"async Date setTimeout(1) Math.random()\" + Schema.Date + pipeline.Date",
         "export const quoted = { Date: `setTimeout(${text}, ${Message.text})`, pattern: /Date/u }",
         "export interface Stamp { readonly Date: string; readonly setTimeout: () => void }"
       ),
       plant(
-        "src/internal/pipeline.ts",
-        "import type * as Tool from \"../Tool.ts\"",
+        "src/internal/run/pipeline.ts",
+        "import type * as Message from \"../../Message.ts\"",
         "import * as admission from \"./admission.ts\"",
-        "export type Chat = import(\"../Chat.ts\").Chat"
+        "import * as plan from \"../decide/plan.ts\"",
+        "export type Chat = import(\"../../Chat.ts\").Chat"
       ),
       plant("src/adapters/index.ts", "export * as OpenAiChat from \"./OpenAiChat.ts\""),
       plant(
@@ -205,6 +229,22 @@ describe("architecture", () => {
       plant("src/testing/Script.ts", "import * as fs from \"node:fs\"", "import * as Adapter from \"../Adapter.ts\"")
     ]
     assert.deepStrictEqual(violations(sources, stable), [])
+  })
+
+  it("circles: each import of a ring is named, and none that only leads to it", () => {
+    const sources = [
+      plant("src/Step.ts", "import * as Tool from \"./Tool.ts\""),
+      plant("src/Tool.ts", "import * as tool from \"./internal/declare/tool.ts\""),
+      plant("src/internal/declare/tool.ts", "import type * as Event from \"../../Event.ts\"", "import \"../json.ts\""),
+      plant("src/Event.ts", "", "export type Any = import(\"./Tool.ts\").Any"),
+      plant("src/internal/json.ts")
+    ]
+    const found = violations(sources, stable).filter(({ rule }) => rule === "circles")
+    assert.deepStrictEqual(found.map(({ message, place }) => `${place} ${message}`), [
+      "src/Tool.ts:2 imports src/internal/declare/tool.ts, which leads back to it",
+      "src/internal/declare/tool.ts:2 imports src/Event.ts, which leads back to it",
+      "src/Event.ts:3 imports src/Tool.ts, which leads back to it"
+    ])
   })
 
   it("a violation names its line", () => {

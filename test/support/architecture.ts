@@ -26,6 +26,26 @@ export const order: ReadonlyArray<string> = [
   "StreamingToolExecutor"
 ]
 
+/**
+ * The rooms of `src/internal` in the order in which they are built on one another: each may import only what stands before
+ * it. `json` and `telemetry` are files, the others folders.
+ */
+export const rooms: ReadonlyArray<string> = [
+  "json",
+  "telemetry",
+  "declare",
+  "ask",
+  "hear",
+  "answer",
+  "fold",
+  "permits",
+  "stop",
+  "decide",
+  "run",
+  "loop",
+  "session"
+]
+
 export interface Violation {
   readonly rule: Rule
   readonly place: string
@@ -36,17 +56,19 @@ export interface Violation {
 export const violations = (
   sources: ReadonlyArray<SourceText>,
   stable: ReadonlySet<string>
-): ReadonlyArray<Violation> =>
-  sources.flatMap((source) => {
-    const file = inspect(source, stable)
-    return ruleNames.flatMap((rule) =>
-      rules[rule].faults(file).map(({ message, offset }) => ({
+): ReadonlyArray<Violation> => {
+  const files = sources.map((source) => inspect(source, stable))
+  const circles = circlesOf(files)
+  return files.flatMap((file) =>
+    ruleNames.flatMap((rule) =>
+      rules[rule].faults(file, circles).map(({ message, offset }) => ({
         rule,
-        place: `${source.path}:${lineAt(source.text, offset)}`,
+        place: `${file.path}:${lineAt(file.text, offset)}`,
         message
       }))
     )
-  })
+  )
+}
 
 /**
  * The modules of effect marked stable, by their import paths. A module's mark stands in its first doc comment; index
@@ -83,6 +105,9 @@ interface File {
   readonly opensWithComment: boolean
   readonly stable: ReadonlySet<string>
 }
+
+/** The circle that a file stands in: the paths of all files that it imports, directly or not, and that import it. */
+type Circles = ReadonlyMap<string, ReadonlySet<string>>
 
 type Area = "index" | "core" | "internal" | "adapters" | "bridges" | "sql" | "testing"
 
@@ -176,6 +201,31 @@ const nodeless = (file: File): ReadonlyArray<Fault> => {
   return faults
 }
 
+/** An import that leads back. A type counts as well: what is understood first has to stand below what is built on it. */
+const circular = (file: File, circles: Circles): ReadonlyArray<Fault> =>
+  file.imports.flatMap(({ offset, target }) =>
+    target !== undefined && circles.get(file.path)?.has(target) === true
+      ? [{ offset, message: `imports ${target}, which leads back to it` }]
+      : []
+  )
+
+const roomOf = (path: string): string | undefined => /^src\/internal\/([^/]+?)(?:\.ts)?(?:\/|$)/.exec(path)?.[1]
+
+const housed = (file: File): ReadonlyArray<Fault> => {
+  const room = roomOf(file.path)
+  if (room === undefined) return []
+  const isFile = file.path === `src/internal/${room}.ts`
+  const isHoused = isFile ? room === "json" || room === "telemetry" : rooms.indexOf(room) > 1
+  if (!isHoused) return [{ offset: 0, message: `${room} is no room` }]
+  return file.imports.flatMap(({ offset, target }) => {
+    const other = target === undefined ? undefined : roomOf(target)
+    const isBefore = other !== undefined && rooms.slice(0, rooms.indexOf(room)).includes(other)
+    return other === undefined || other === room || isBefore
+      ? []
+      : [{ offset, message: `imports ${target}, which does not stand before it` }]
+  })
+}
+
 const header = (file: File): ReadonlyArray<Fault> =>
   file.opensWithComment ? [] : [{ offset: 0, message: "does not open with a comment" }]
 
@@ -187,6 +237,11 @@ export const rules = {
     demand:
       "adapters, bridges, sql and testing are imported by nothing outside themselves, but bridges share what adapters do",
     faults: outward
+  },
+  circles: { demand: "no file imports itself by way of others, not even for a type", faults: circular },
+  rooms: {
+    demand: "an internal module stands in a room, and imports only from its own room and those before it",
+    faults: housed
   },
   barrel: { demand: "nothing imports an index file", faults: barrels },
   index: {
@@ -207,7 +262,12 @@ export const rules = {
     faults: nodeless
   },
   header: { demand: "a file opens with a comment that says what it is for", faults: header }
-} as const
+} as const satisfies {
+  readonly [name: string]: {
+    readonly demand: string
+    readonly faults: (file: File, circles: Circles) => ReadonlyArray<Fault>
+  }
+}
 
 export type Rule = keyof typeof rules
 
@@ -227,6 +287,26 @@ const inspect = (source: SourceText, stable: ReadonlySet<string>): File => {
     opensWithComment: comments[0]?.start === 0,
     stable
   }
+}
+
+/** For each file the others that it reaches by imports and that reach it. */
+const circlesOf = (files: ReadonlyArray<File>): Circles => {
+  const imports = new Map(
+    files.map((file) => [file.path, new Set(file.imports.flatMap(({ target }) => target ?? []))] as const)
+  )
+  const reachedBy = (start: string): ReadonlySet<string> => {
+    const reached = new Set(imports.get(start))
+    // A set is also walked over what is added on the way.
+    for (const path of reached) for (const next of imports.get(path) ?? []) reached.add(next)
+    return reached
+  }
+  const reached = new Map(files.map(({ path }) => [path, reachedBy(path)] as const))
+  return new Map(
+    files.map(({ path }) => [
+      path,
+      new Set(Array.from(reached.get(path) ?? []).filter((other) => reached.get(other)?.has(path) === true))
+    ])
+  )
 }
 
 const importsIn = (file: File, area: Area) =>
