@@ -18,74 +18,14 @@ import type * as Stream from "effect/Stream"
 import type * as Adapter from "./Adapter.ts"
 import type * as Chat from "./Chat.ts"
 import type * as Event from "./Event.ts"
+import * as Answers from "./internal/session/answers.ts"
+import * as Records from "./internal/session/record.ts"
 import * as Reducer from "./internal/session/reducer.ts"
 import * as SessionRun from "./internal/session/run.ts"
-import type * as SessionState from "./internal/session/state.ts"
+import * as SessionState from "./internal/session/state.ts"
 import * as Message from "./Message.ts"
 import * as Thread from "./Thread.ts"
 import type * as Tool from "./Tool.ts"
-
-export {
-  /**
-   * Answers a question, or gives the result of a manual call, by its id. Changes data and runs nothing; the other calls go
-   * on waiting, and after the last answer `Session.continue` goes on. Fails with a `SessionError`, and leaves the session as
-   * it was: `unknown_tool_call_id`, `already_answered`, `expired`, `session_in_error_state`, or `invalid_answer` for a value
-   * that does not fit the question or a call that waits for an approval.
-   *
-   * @category answering
-   * @since 0.1.0
-   */
-  answer,
-  /**
-   * Allows a call, with its own arguments or with others. It runs when the session goes on, once, through its gates again;
-   * where the user speaks then, the message comes behind its answer. Fails like {@link answer}.
-   *
-   * **Gotchas**
-   *
-   * `arguments` that nest deeper than 256 levels are an `invalid_answer`. Else they are not checked here but when the call
-   * runs: those that do not fit are answered as `invalid_arguments`, to the model, and the handler is not called.
-   *
-   * @category answering
-   * @since 0.1.0
-   */
-  approve,
-  /**
-   * Refuses a call, which is answered as `denied`, with the reason if one is given, and never runs. Fails like
-   * {@link answer}.
-   *
-   * @category answering
-   * @since 0.1.0
-   */
-  deny,
-  /**
-   * Settles every call whose time is up: questions and manual calls by their default, approvals as denied. A session in
-   * which nothing is due is returned as it is. Calls do not expire by themselves, and a late answer fails as `expired`.
-   *
-   * @category answering
-   * @since 0.1.0
-   */
-  expire,
-  /**
-   * Gives the result of a manual call. What is longer than the tool's `maxResultChars`, or the `resultLimit` of the policy of
-   * the run that made the call, is cut, for the model and in the thread. Fails like {@link answer}, and as `invalid_answer`
-   * for a call of another kind. Dies where no call waits for a result or has waited for one.
-   *
-   * @category answering
-   * @since 0.1.0
-   */
-  submitToolResult,
-  /**
-   * Gives several results, up to the first that is refused, with which it fails. In the thread they stand in call order.
-   *
-   * @category answering
-   * @since 0.1.0
-   */
-  submitToolResults
-} from "./internal/session/answers.ts"
-
-export type { ApproveOptions, ToolResult } from "./internal/session/answers.ts"
-
-export type { ApprovedAnswer, DeniedAnswer, ExpiredAnswer, ValueAnswer } from "./internal/session/state.ts"
 
 export {
   /**
@@ -95,46 +35,6 @@ export {
    * @since 0.1.0
    */
   Answer,
-  /**
-   * A session at rest, of an id, a thread, a context and metadata, all of which may be left out.
-   *
-   * @category constructors
-   * @since 0.1.0
-   */
-  make,
-  /**
-   * Leads a session out of status `error`: idle, with its whole thread and without `metadata.error`. Returns any other
-   * session as it is.
-   *
-   * **Gotchas**
-   *
-   * It is a function of data, and is not written by itself: within {@link keep} recover in the operation that goes on,
-   * `(session) => Session.reply(Session.recover(session), …)`. An operation that only recovers keeps nothing.
-   *
-   * **Example** (Going on after a reply that broke)
-   *
-   * ```ts import.meta.vitest
-   * import * as Effect from "effect/Effect"
-   * import { Message, Session } from "heddle"
-   * import { Script } from "heddle/testing"
-   *
-   * const { finish, streamError, text } = Script
-   * const broken = [text("It is "), streamError("network_error")]
-   * const whole = [text("It is raining."), finish("stop")]
-   *
-   * const program = Effect.gen(function*() {
-   *   const { session } = yield* Session.start([Message.user("Is it raining?")])
-   *   const after = yield* Session.reply(Session.recover(session), "Please say that again.")
-   *   return [session.status, after.result.finalResponse?.outputText]
-   * })
-   *
-   * await Effect.runPromise(Effect.provide(program, Script.layer([broken, whole]))) // => ["error", "It is raining."]
-   * ```
-   *
-   * @category transitions
-   * @since 0.1.0
-   */
-  recover,
   /**
    * A session: serialisable data and nothing else.
    *
@@ -159,38 +59,9 @@ export {
   Status
 } from "./internal/session/state.ts"
 
-export type { Options } from "./internal/session/state.ts"
+export type { ApprovedAnswer, DeniedAnswer, ExpiredAnswer, Options, ValueAnswer } from "./internal/session/state.ts"
 
 export {
-  /**
-   * Runs an operation on a session and records what happens as it does.
-   *
-   * **Details**
-   *
-   * What an operation says and answers is written before anything follows from it, and a call before its handler starts. The
-   * first append decides: if the session has been written to since it was read, it fails with `SessionConflict` before
-   * anything has run, and so does every operation but one of those that begin at one version. It fails with a `StoreError`
-   * where something cannot be written, and stops the operation.
-   *
-   * Where the first model call fails before its first event, the operation fails (`AdapterError`), what was said counts as
-   * not said, and the session is not in error. From the first event on it succeeds, with the outcome `Failed`, and the
-   * session is in status `error`.
-   *
-   * **Gotchas**
-   *
-   * After an operation that failed or was interrupted the session has been written to: load it again before the next.
-   *
-   * @category keeping
-   * @since 0.1.0
-   */
-  keep,
-  /**
-   * The same for the events of an operation. Load the session again when the stream has ended.
-   *
-   * @category keeping
-   * @since 0.1.0
-   */
-  keepStream,
   /**
    * One thing that happened in a session, as a store keeps it.
    *
@@ -245,53 +116,115 @@ export type {
   StepCompleted
 } from "./internal/session/record.ts"
 
-export {
-  /**
-   * The reducer after an event. The given one is not changed.
-   *
-   * @category folding
-   * @since 0.1.0
-   */
-  applyEvent,
-  /**
-   * The session after a stream, and its result. A whole run gives the session that the operation gives. A run that was cut
-   * is cancelled and leaves what was whole of it; a step that was cut leaves the session as it was, except for approved
-   * calls that had begun. Asking twice gives the same.
-   *
-   * @category folding
-   * @since 0.1.0
-   */
-  finalize,
-  /**
-   * The session with this id as the store has it, or `undefined` if there is none. Fails with a `StoreError`.
-   *
-   * `interrupted` is set if the last run has no end: it is under way elsewhere, was interrupted, or its process was killed.
-   * Its `calls` have started and may have had their effect. Look at them before you go on: the next run drops them.
-   *
-   * @category keeping
-   * @since 0.1.0
-   */
-  load,
-  /**
-   * The fold from the events of an operation to the session after it. Dies for a mode other than `"chat"` and `"step"`.
-   *
-   * @category folding
-   * @since 0.1.0
-   */
-  make as reducer,
-  /**
-   * The session with this id, begun with the options if there is none. Two programs that open it at once get the same one.
-   * `interrupted` is set as by {@link load}.
-   *
-   * @category keeping
-   * @since 0.1.0
-   */
-  open
-} from "./internal/session/reducer.ts"
+export type { ApproveOptions, ToolResult } from "./internal/session/answers.ts"
 
 export type { Done, Mode, StreamReducer } from "./internal/session/reducer.ts"
 
 export type { Failure } from "./internal/session/run.ts"
+
+/**
+ * A session at rest, of an id, a thread, a context and metadata, all of which may be left out.
+ *
+ * @category constructors
+ * @since 0.1.0
+ */
+export const make: (options?: SessionState.Options) => SessionState.Session = SessionState.make
+
+/**
+ * Leads a session out of status `error`: idle, with its whole thread and without `metadata.error`. Returns any other
+ * session as it is.
+ *
+ * **Gotchas**
+ *
+ * It is a function of data, and is not written by itself: within {@link keep} recover in the operation that goes on,
+ * `(session) => Session.reply(Session.recover(session), …)`. An operation that only recovers keeps nothing.
+ *
+ * **Example** (Going on after a reply that broke)
+ *
+ * ```ts import.meta.vitest
+ * import * as Effect from "effect/Effect"
+ * import { Message, Session } from "heddle"
+ * import { Script } from "heddle/testing"
+ *
+ * const { finish, streamError, text } = Script
+ * const broken = [text("It is "), streamError("network_error")]
+ * const whole = [text("It is raining."), finish("stop")]
+ *
+ * const program = Effect.gen(function*() {
+ *   const { session } = yield* Session.start([Message.user("Is it raining?")])
+ *   const after = yield* Session.reply(Session.recover(session), "Please say that again.")
+ *   return [session.status, after.result.finalResponse?.outputText]
+ * })
+ *
+ * await Effect.runPromise(Effect.provide(program, Script.layer([broken, whole]))) // => ["error", "It is raining."]
+ * ```
+ *
+ * @category transitions
+ * @since 0.1.0
+ */
+export const recover: (session: SessionState.Session) => SessionState.Session = SessionState.recover
+
+/**
+ * The session with this id, begun with the options if there is none. Two programs that open it at once get the same one.
+ * `interrupted` is set as by {@link load}.
+ *
+ * @category keeping
+ * @since 0.1.0
+ */
+export const open: (
+  id: string,
+  options?: Omit<SessionState.Options, "id">
+) => Effect.Effect<Records.Kept, Records.StoreError, Records.Store> = Reducer.open
+
+/**
+ * The session with this id as the store has it, or `undefined` if there is none. Fails with a `StoreError`.
+ *
+ * `interrupted` is set if the last run has no end: it is under way elsewhere, was interrupted, or its process was killed.
+ * Its `calls` have started and may have had their effect. Look at them before you go on: the next run drops them.
+ *
+ * @category keeping
+ * @since 0.1.0
+ */
+export const load: (id: string) => Effect.Effect<Records.Kept | undefined, Records.StoreError, Records.Store> =
+  Reducer.load
+
+/**
+ * Runs an operation on a session and records what happens as it does.
+ *
+ * **Details**
+ *
+ * What an operation says and answers is written before anything follows from it, and a call before its handler starts. The
+ * first append decides: if the session has been written to since it was read, it fails with `SessionConflict` before
+ * anything has run, and so does every operation but one of those that begin at one version. It fails with a `StoreError`
+ * where something cannot be written, and stops the operation.
+ *
+ * Where the first model call fails before its first event, the operation fails (`AdapterError`), what was said counts as
+ * not said, and the session is not in error. From the first event on it succeeds, with the outcome `Failed`, and the
+ * session is in status `error`.
+ *
+ * **Gotchas**
+ *
+ * After an operation that failed or was interrupted the session has been written to: load it again before the next.
+ *
+ * @category keeping
+ * @since 0.1.0
+ */
+export const keep: <A, E, R>(
+  kept: Records.Kept,
+  operation: (session: SessionState.Session) => Effect.Effect<A, E, R>
+) => Effect.Effect<Records.Outcome<A>, E | Records.SessionConflict | Records.StoreError, R | Records.Store> =
+  Records.keep
+
+/**
+ * The same for the events of an operation. Load the session again when the stream has ended.
+ *
+ * @category keeping
+ * @since 0.1.0
+ */
+export const keepStream: <A, E, R>(
+  kept: Records.Kept,
+  operation: (session: SessionState.Session) => Stream.Stream<A, E, R>
+) => Stream.Stream<A, E | Records.SessionConflict | Records.StoreError, R | Records.Store> = Records.keepStream
 
 /**
  * The events of {@link start}.
@@ -425,7 +358,13 @@ export const streamContinue = <
   Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent
 > => SessionRun.stream(SessionRun.continuing(session, message), options)
 
-/** Public as `Session.continue`. */
+/**
+ * Goes on with a message, or without one: after the last answer, with the calls that were approved. Public as
+ * `Session.continue`.
+ *
+ * @category running
+ * @since 0.1.0
+ */
 const continue_ = <const T extends ReadonlyArray<Tool.Any> = [], E = never, R = never, RHalt = never, REvent = never>(
   session: SessionState.Session,
   message: Message.Input | null = null,
@@ -436,15 +375,7 @@ const continue_ = <const T extends ReadonlyArray<Tool.Any> = [], E = never, R = 
   Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent
 > => SessionRun.awaited(SessionRun.continuing(session, message), options)
 
-export {
-  /**
-   * Goes on with a message, or without one: after the last answer, with the calls that were approved.
-   *
-   * @category running
-   * @since 0.1.0
-   */
-  continue_ as continue
-}
+export { continue_ as continue }
 
 /**
  * The events of {@link step}.
@@ -481,6 +412,119 @@ export const step = <const T extends ReadonlyArray<Tool.Any> = [], E = never, R 
   SessionRun.Failure | E | Tool.Fatal<T[number]>,
   Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent
 > => SessionRun.awaited(SessionRun.stepping(session), options)
+
+/** Whether the session stands first among the arguments of a function that takes an id behind it. */
+const hasSession = ({ 0: first }: IArguments): boolean => typeof first !== "string"
+
+/**
+ * Answers a question, or gives the result of a manual call, by its id. Changes data and runs nothing; the other calls go
+ * on waiting, and after the last answer `Session.continue` goes on. Fails with a `SessionError`, and leaves the session as
+ * it was: `unknown_tool_call_id`, `already_answered`, `expired`, `session_in_error_state`, or `invalid_answer` for a value
+ * that does not fit the question or a call that waits for an approval.
+ *
+ * @category answering
+ * @since 0.1.0
+ */
+export const answer: {
+  (
+    id: string,
+    value: unknown
+  ): (session: SessionState.Session) => Effect.Effect<SessionState.Session, SessionState.SessionError>
+  (
+    session: SessionState.Session,
+    id: string,
+    value: unknown
+  ): Effect.Effect<SessionState.Session, SessionState.SessionError>
+} = dual(hasSession, Answers.answer)
+
+/**
+ * Allows a call, with its own arguments or with others. It runs when the session goes on, once, through its gates again;
+ * where the user speaks then, the message comes behind its answer. Fails like {@link answer}.
+ *
+ * **Gotchas**
+ *
+ * `arguments` that nest deeper than 256 levels are an `invalid_answer`. Else they are not checked here but when the call
+ * runs: those that do not fit are answered as `invalid_arguments`, to the model, and the handler is not called.
+ *
+ * @category answering
+ * @since 0.1.0
+ */
+export const approve: {
+  (
+    id: string,
+    options?: Answers.ApproveOptions
+  ): (session: SessionState.Session) => Effect.Effect<SessionState.Session, SessionState.SessionError>
+  (
+    session: SessionState.Session,
+    id: string,
+    options?: Answers.ApproveOptions
+  ): Effect.Effect<SessionState.Session, SessionState.SessionError>
+} = dual(hasSession, Answers.approve)
+
+/**
+ * Refuses a call, which is answered as `denied`, with the reason if one is given, and never runs. Fails like
+ * {@link answer}.
+ *
+ * @category answering
+ * @since 0.1.0
+ */
+export const deny: {
+  (
+    id: string,
+    reason?: string
+  ): (session: SessionState.Session) => Effect.Effect<SessionState.Session, SessionState.SessionError>
+  (
+    session: SessionState.Session,
+    id: string,
+    reason?: string
+  ): Effect.Effect<SessionState.Session, SessionState.SessionError>
+} = dual(hasSession, Answers.deny)
+
+/**
+ * Gives the result of a manual call. What is longer than the tool's `maxResultChars`, or the `resultLimit` of the policy of
+ * the run that made the call, is cut, for the model and in the thread. Fails like {@link answer}, and as `invalid_answer`
+ * for a call of another kind. Dies where no call waits for a result or has waited for one.
+ *
+ * @category answering
+ * @since 0.1.0
+ */
+export const submitToolResult: {
+  (
+    id: string,
+    content: unknown
+  ): (session: SessionState.Session) => Effect.Effect<SessionState.Session, SessionState.SessionError>
+  (
+    session: SessionState.Session,
+    id: string,
+    content: unknown
+  ): Effect.Effect<SessionState.Session, SessionState.SessionError>
+} = dual(hasSession, Answers.submitToolResult)
+
+/**
+ * Gives several results, up to the first that is refused, with which it fails. In the thread they stand in call order.
+ *
+ * @category answering
+ * @since 0.1.0
+ */
+export const submitToolResults: {
+  (
+    results: ReadonlyArray<Answers.ToolResult>
+  ): (session: SessionState.Session) => Effect.Effect<SessionState.Session, SessionState.SessionError>
+  (
+    session: SessionState.Session,
+    results: ReadonlyArray<Answers.ToolResult>
+  ): Effect.Effect<SessionState.Session, SessionState.SessionError>
+} = dual(2, Answers.submitToolResults)
+
+/**
+ * Settles every call whose time is up: questions and manual calls by their default, approvals as denied. A session in
+ * which nothing is due is returned as it is. Calls do not expire by themselves, and a late answer fails as `expired`.
+ *
+ * @category answering
+ * @since 0.1.0
+ */
+export const expire: (session: SessionState.Session) => Effect.Effect<SessionState.Session, SessionState.SessionError> =
+  Answers.expire
 
 /**
  * The session with messages at its end. Dies where calls wait or are approved: their answers come first.
@@ -540,3 +584,35 @@ export const messages = (session: SessionState.Session): ReadonlyArray<Message.M
  */
 export const pendingToolCalls = (session: SessionState.Session): ReadonlyArray<Message.ToolCall> =>
   session.pendingToolCalls
+
+/**
+ * The fold from the events of an operation to the session after it. Dies for a mode other than `"chat"` and `"step"`.
+ *
+ * @category folding
+ * @since 0.1.0
+ */
+export const reducer: <const M extends Reducer.Mode>(
+  session: SessionState.Session,
+  mode: M
+) => Reducer.StreamReducer<M> = Reducer.make
+
+/**
+ * The reducer after an event. The given one is not changed.
+ *
+ * @category folding
+ * @since 0.1.0
+ */
+export const applyEvent: {
+  (event: Event.Event): <M extends Reducer.Mode>(reducer: Reducer.StreamReducer<M>) => Reducer.StreamReducer<M>
+  <M extends Reducer.Mode>(reducer: Reducer.StreamReducer<M>, event: Event.Event): Reducer.StreamReducer<M>
+} = dual(2, Reducer.applyEvent)
+
+/**
+ * The session after a stream, and its result. A whole run gives the session that the operation gives. A run that was cut
+ * is cancelled and leaves what was whole of it; a step that was cut leaves the session as it was, except for approved
+ * calls that had begun. Asking twice gives the same.
+ *
+ * @category folding
+ * @since 0.1.0
+ */
+export const finalize: <M extends Reducer.Mode>(reducer: Reducer.StreamReducer<M>) => Reducer.Done<M> = Reducer.finalize

@@ -6,7 +6,6 @@
  */
 import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
-import { dual } from "effect/Function"
 import type * as Event from "../../Event.ts"
 import type * as Message from "../../Message.ts"
 import * as Outcomes from "../declare/outcome.ts"
@@ -17,9 +16,6 @@ import * as Reducer from "./reducer.ts"
 import * as SessionState from "./state.ts"
 
 type Session = SessionState.Session
-
-/** Whether the session stands first among the arguments of a function that takes an id behind it. */
-const hasSession = ({ 0: first }: IArguments): boolean => typeof first !== "string"
 
 const failed = (reason: SessionState.SessionError["reason"], detail: string, toolCallId?: string) =>
   new SessionState.SessionError({
@@ -83,20 +79,18 @@ const fitting = (
   )
 
 /** Answers a question, or gives the result of a manual call. */
-export const answer: {
-  (id: string, value: unknown): (session: Session) => Effect.Effect<Session, SessionState.SessionError>
-  (session: Session, id: string, value: unknown): Effect.Effect<Session, SessionState.SessionError>
-} = dual(
-  hasSession,
-  (session: Session, id: string, value: unknown): Effect.Effect<Session, SessionState.SessionError> =>
-    Effect.gen(function*() {
-      const suspension = yield* find(session, id)
-      if (suspension.kind === "approval") {
-        return yield* failed("invalid_answer", "the call waits for Session.approve or Session.deny", id)
-      }
-      return yield* settle(session, id, { _tag: "Value", value: yield* fitting(suspension, value) })
-    })
-)
+export const answer = (
+  session: Session,
+  id: string,
+  value: unknown
+): Effect.Effect<Session, SessionState.SessionError> =>
+  Effect.gen(function*() {
+    const suspension = yield* find(session, id)
+    if (suspension.kind === "approval") {
+      return yield* failed("invalid_answer", "the call waits for Session.approve or Session.deny", id)
+    }
+    return yield* settle(session, id, { _tag: "Value", value: yield* fitting(suspension, value) })
+  })
 
 const approval = (session: Session, id: string) =>
   Effect.flatMap(find(session, id), ({ kind }) =>
@@ -132,31 +126,27 @@ export interface ApproveOptions {
 }
 
 /** Allows a call, with its own arguments or with others. */
-export const approve: {
-  (id: string, options?: ApproveOptions): (session: Session) => Effect.Effect<Session, SessionState.SessionError>
-  (session: Session, id: string, options?: ApproveOptions): Effect.Effect<Session, SessionState.SessionError>
-} = dual(
-  hasSession,
-  (session: Session, id: string, options: ApproveOptions = {}): Effect.Effect<Session, SessionState.SessionError> =>
-    Effect.gen(function*() {
-      yield* approval(session, id)
-      const edited = options.arguments === undefined ? {} : { arguments: yield* writable(id, options.arguments) }
-      return yield* settle(session, id, { _tag: "Approved", ...edited })
-    })
-)
+export const approve = (
+  session: Session,
+  id: string,
+  options: ApproveOptions = {}
+): Effect.Effect<Session, SessionState.SessionError> =>
+  Effect.gen(function*() {
+    yield* approval(session, id)
+    const edited = options.arguments === undefined ? {} : { arguments: yield* writable(id, options.arguments) }
+    return yield* settle(session, id, { _tag: "Approved", ...edited })
+  })
 
 /** Refuses a call: it is answered as `denied`, and never runs. */
-export const deny: {
-  (id: string, reason?: string): (session: Session) => Effect.Effect<Session, SessionState.SessionError>
-  (session: Session, id: string, reason?: string): Effect.Effect<Session, SessionState.SessionError>
-} = dual(
-  hasSession,
-  (session: Session, id: string, reason?: string): Effect.Effect<Session, SessionState.SessionError> =>
-    Effect.andThen(
-      approval(session, id),
-      settle(session, id, { _tag: "Denied", ...(reason === undefined ? {} : { reason }) })
-    )
-)
+export const deny = (
+  session: Session,
+  id: string,
+  reason?: string
+): Effect.Effect<Session, SessionState.SessionError> =>
+  Effect.andThen(
+    approval(session, id),
+    settle(session, id, { _tag: "Denied", ...(reason === undefined ? {} : { reason }) })
+  )
 
 /** Settles every open call whose time is up. */
 export const expire = (session: Session): Effect.Effect<Session, SessionState.SessionError> =>
@@ -171,25 +161,23 @@ export const expire = (session: Session): Effect.Effect<Session, SessionState.Se
   })
 
 /** Gives the result of a manual call. Dies where no call waits for a result or has waited for one. */
-export const submitToolResult: {
-  (id: string, content: unknown): (session: Session) => Effect.Effect<Session, SessionState.SessionError>
-  (session: Session, id: string, content: unknown): Effect.Effect<Session, SessionState.SessionError>
-} = dual(
-  hasSession,
-  (session: Session, id: string, content: unknown): Effect.Effect<Session, SessionState.SessionError> =>
-    Effect.gen(function*() {
-      yield* usable(session)
-      if (session.pendingToolCalls.length === 0 && !session.answered.includes(id)) {
-        return yield* Effect.die(
-          new Error(`Session.submitToolResult: the session is ${session.status} and waits for no tool result`)
-        )
-      }
-      const { kind } = yield* find(session, id)
-      return kind === "manual"
-        ? yield* answer(session, id, content)
-        : yield* failed("invalid_answer", `call ${JSON.stringify(id)} is no manual call`, id)
-    })
-)
+export const submitToolResult = (
+  session: Session,
+  id: string,
+  content: unknown
+): Effect.Effect<Session, SessionState.SessionError> =>
+  Effect.gen(function*() {
+    yield* usable(session)
+    if (session.pendingToolCalls.length === 0 && !session.answered.includes(id)) {
+      return yield* Effect.die(
+        new Error(`Session.submitToolResult: the session is ${session.status} and waits for no tool result`)
+      )
+    }
+    const { kind } = yield* find(session, id)
+    return kind === "manual"
+      ? yield* answer(session, id, content)
+      : yield* failed("invalid_answer", `call ${JSON.stringify(id)} is no manual call`, id)
+  })
 
 /**
  * The result of a manual call.
@@ -205,15 +193,12 @@ export interface ToolResult {
 }
 
 /** Gives several results, one after the other, up to the first that is refused. */
-export const submitToolResults: {
-  (results: ReadonlyArray<ToolResult>): (session: Session) => Effect.Effect<Session, SessionState.SessionError>
-  (session: Session, results: ReadonlyArray<ToolResult>): Effect.Effect<Session, SessionState.SessionError>
-} = dual(
-  2,
-  (session: Session, results: ReadonlyArray<ToolResult>): Effect.Effect<Session, SessionState.SessionError> =>
-    Effect.reduce(
-      results,
-      () => session,
-      (session, { content, toolCallId }) => submitToolResult(session, toolCallId, content)
-    )
-)
+export const submitToolResults = (
+  session: Session,
+  results: ReadonlyArray<ToolResult>
+): Effect.Effect<Session, SessionState.SessionError> =>
+  Effect.reduce(
+    results,
+    () => session,
+    (session, { content, toolCallId }) => submitToolResult(session, toolCallId, content)
+  )

@@ -7,7 +7,6 @@
  * @since 0.1.0
  */
 import * as Effect from "effect/Effect"
-import { dual } from "effect/Function"
 import * as Stream from "effect/Stream"
 import * as Collector from "../../Collector.ts"
 import type * as Event from "../../Event.ts"
@@ -434,14 +433,8 @@ const after = <M extends Mode>(
 }
 
 /** The reducer after an event. The given one is not changed. */
-export const applyEvent: {
-  (event: Event.Event): <M extends Mode>(reducer: StreamReducer<M>) => StreamReducer<M>
-  <M extends Mode>(reducer: StreamReducer<M>, event: Event.Event): StreamReducer<M>
-} = dual(
-  2,
-  <M extends Mode>(reducer: StreamReducer<M>, event: Event.Event): StreamReducer<M> =>
-    next(reducer as Progress<M>, event)[0]
-)
+export const applyEvent = <M extends Mode>(reducer: StreamReducer<M>, event: Event.Event): StreamReducer<M> =>
+  next(reducer as Progress<M>, event)[0]
 
 /** The run was left while the call ran. */
 const runLeft = (toolCall: Message.ToolCall): Message.Message => SessionState.cancelled(toolCall, "the run was left")
