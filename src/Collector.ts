@@ -8,9 +8,9 @@
 import * as Result from "effect/Result"
 import type * as Event from "./Event.ts"
 import * as Outcomes from "./internal/fold/outcome.ts"
+import * as Payload from "./internal/fold/payload.ts"
 import * as Log from "./internal/fold/sharedMessages.ts"
 import * as Fold from "./internal/fold/state.ts"
-import * as Wires from "./internal/fold/wire.ts"
 import * as Json from "./internal/json.ts"
 import type * as Message from "./Message.ts"
 import * as Policy from "./Policy.ts"
@@ -212,7 +212,7 @@ const grownBy = (state: Fold.State, messages: ReadonlyArray<Message.Message>): T
 
 /** What is passed over is not looked at by a schema: the fold itself takes in nothing that is not well formed. */
 const foldReceived = (state: Fold.State, wire: unknown): void => {
-  const read = Wires.toJson(wire)
+  const read = Payload.toJson(wire)
   if (!Json.isObject(read)) return
   const event = read as unknown as Event.Received
   if (event._tag === "StepCompleted") {

@@ -8,7 +8,7 @@
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
-import * as Wires from "./internal/fold/wire.ts"
+import * as Payload from "./internal/fold/payload.ts"
 import * as Json from "./internal/json.ts"
 import * as Message from "./Message.ts"
 import * as Response from "./Response.ts"
@@ -1079,7 +1079,7 @@ export class WireError extends Schema.TaggedError<WireError>("heddle/Event/WireE
  * @category wire
  * @since 0.1.0
  */
-export const toWire = (event: Event | Received): Wire => Wires.toJson(event) as Wire
+export const toWire = (event: Event | Received): Wire => Payload.toJson(event) as Wire
 
 const decodeWire = Schema.decodeUnknownResult(ReceivedSchema)
 
@@ -1092,8 +1092,8 @@ const decodeWire = Schema.decodeUnknownResult(ReceivedSchema)
  * @since 0.1.0
  */
 export const fromWire = (wire: unknown): Received => {
-  // What is read may have been written by anybody.
-  const decoded = decodeWire(Wires.toJson(wire))
+  // The wire form may come from outside, in any shape.
+  const decoded = decodeWire(Payload.toJson(wire))
   if (Result.isFailure(decoded)) throw new WireError({ detail: decoded.failure.message })
   return decoded.success
 }

@@ -214,7 +214,7 @@ export const run = <const Tools extends ReadonlyArray<Tool.Any>, E = never, R = 
     })
   )
 
-/** Nobody sees the order of these events: they come as they happen, but that two calls of one id are told apart by it. */
+/** `run` shows no events: they come as they happen. Only where two calls have one id does their order tell them apart. */
 const orderOf = (calls: ReadonlyArray<Message.ToolCall>): Pick<Policy.Policy, "resultOrder" | "toolEvents"> => {
   const isUnique = new Set(calls.map(({ id }) => id)).size === calls.length
   return { resultOrder: isUnique ? "completion" : "request", toolEvents: "live" }

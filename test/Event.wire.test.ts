@@ -182,7 +182,7 @@ const nestedBy = (depth: number): unknown => {
   return value
 }
 
-/** Every place of an event that may hold a value of somebody else's. */
+/** Every place of an event that may hold a value of foreign code. */
 const around = (value: unknown): ReadonlyArray<Event.Event> => {
   const call = { ...Message.toolCall("c0", "echo", { value }), metadata: { value } }
   const message = { ...Message.assistant("a", [call]), metadata: { value } }

@@ -1,6 +1,6 @@
 /**
- * Threads of a run, which share their messages: each looks like a thread of its own to whoever reads, compares, prints or
- * freezes it, and none changes another.
+ * Threads of a run, which share their messages: each looks like a thread of its own when it is read, compared, printed or
+ * frozen, and none changes another.
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Equal from "effect/Equal"
@@ -45,7 +45,7 @@ describe("Log", () => {
     assert.deepStrictEqual(latest(asked, 2), ["127", "a"])
   })
 
-  it("a thread of a run has nothing beside its messages and its metadata, whoever looks", () => {
+  it("a thread of a run has nothing beside its messages and its metadata", () => {
     const thread = Log.grown(Log.grown(before, [Message.user("a")]), [Message.assistant("b")])
     const plain = { messages: [...said, Message.user("a"), Message.assistant("b")], metadata: {} }
     Log.grown(thread, [Message.user("not yet said")])

@@ -55,7 +55,7 @@ const words: { readonly [Tag in Exclude<Event.Outcome["_tag"], "Halted">]: strin
 const waiting: ReadonlySet<Event.Outcome["_tag"]> = new Set(["AskUser", "ManualToolCalls", "ApprovalRequested"])
 
 /** Whether a run ended to wait for an answer, an approval or a result. */
-export const isWaiting = (outcome: Event.Outcome): boolean => waiting.has(outcome._tag)
+const isWaiting = (outcome: Event.Outcome): boolean => waiting.has(outcome._tag)
 
 /** An outcome as one word; a tool that halted chose its own. */
 export const haltedReason = (outcome: Event.Outcome): string =>

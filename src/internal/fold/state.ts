@@ -18,7 +18,7 @@ import * as Log from "./sharedMessages.ts"
 
 declare const opaque: unique symbol
 
-/** A state as the public `Collector` hands it out: its fields are nobody else's to read or to change. */
+/** A state as the public `Collector` hands it out: its fields are the runtime's own. */
 export interface Opaque {
   readonly [opaque]: true
 }
@@ -108,11 +108,11 @@ const fold = (state: State, event: Event.Event): boolean => {
   if (typeof event !== "object" || event === null) return false
   switch (event._tag) {
     case "TextDelta":
-      if (!Payload.saysText(event)) return false
+      if (!Payload.isSaid(event)) return false
       state.text = (state.text ?? "") + event.delta
       return true
     case "ReasoningDelta":
-      if (!Payload.saysText(event)) return false
+      if (!Payload.isSaid(event)) return false
       state.reasoning += event.delta
       return true
     case "ToolCallDelta":
@@ -122,7 +122,7 @@ const fold = (state: State, event: Event.Event): boolean => {
     case "ToolCallStarted":
       return Payload.isHeader(event) && state.calls.started(event.id, event.name)
     default:
-      if (!Payload.saysMore(event)) return false
+      if (!Payload.isFoldable(event)) return false
       foldWhole(state, event)
       return true
   }
