@@ -207,6 +207,10 @@ describe("the tables of the guides", () => {
     }
   })
 
+  it("README can be read at once", () => {
+    assert.isAtMost(readSource("README.md").text.split("\n").length, 170)
+  })
+
   it("README lists every public module", () => {
     const modules = fs.readdirSync(path.join(root, "src")).filter((name) => name.endsWith(".ts") && name !== "index.ts")
     const { text } = readSource("README.md")

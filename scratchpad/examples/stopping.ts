@@ -9,7 +9,7 @@ const slow = Tool.make("slow", {
   handler: () => Effect.never.pipe(Effect.onInterrupt(() => Effect.sync(() => console.log("slow: cleaned up"))))
 })
 const patient = Tool.make("patient", { parameters: {}, handler: () => Effect.never })
-const deaf = Tool.make("deaf", { parameters: {}, handler: () => Effect.uninterruptible(Effect.sleep("500 millis")) })
+const deaf = Tool.make("deaf", { parameters: {}, handler: () => Effect.uninterruptible(Effect.sleep("2 seconds")) })
 
 const ask = (name: string) =>
   Script.layer([
