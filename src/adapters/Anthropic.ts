@@ -263,7 +263,7 @@ const finishReasons: ReadonlyMap<string | undefined, Response.FinishReason> = ne
 ])
 
 /**
- * The word of the wire in the vocabulary of all providers. A turn that ends without a word, or with one for a pause
+ * The finish reason that the wire's word stands for. A turn that ends without a word, or with one for a pause
  * (`pause_turn`, `compaction`), ends for another reason: it goes on when it is sent back as it is.
  */
 const finishReason = (word: string | undefined, hasCalls: boolean): Response.FinishReason => {

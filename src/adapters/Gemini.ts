@@ -103,7 +103,7 @@ const isSigned = (model: string): boolean => /gemini-([3-9]|\d{2}|[a-z].*-latest
 // ---------------------------------------------------------------------------------------------------------------------
 // stream
 
-/** Parts that tell of what ran at the provider. */
+/** Parts that report what ran at the provider. */
 const serverParts = ["executableCode", "codeExecutionResult", "toolCall", "toolResponse", "functionResponse"]
 
 class Reader implements Answer.Reader {
@@ -249,7 +249,7 @@ const finishReasons: { readonly [word: string]: Response.FinishReason } = {
 }
 
 /**
- * The word of the wire in the vocabulary of all providers. It is `STOP` also for calls, and missing for what is blocked.
+ * The finish reason that the wire's word stands for. The word is `STOP` also for calls, and missing for what is blocked.
  * `OTHER` is no failure by itself; words that are not in the table name one (a malformed call, an unexpected one).
  */
 const finishReason = (
@@ -267,7 +267,7 @@ const finishReason = (
 
 /**
  * Input includes what came from the cache, output excludes the thoughts: the wire's own numbers, without sums. Every chunk
- * may leave out what an earlier one said, the total too, which then is what its parts come to.
+ * may leave out what an earlier one said, the total too, which then is the sum of its parts.
  */
 const usage = (previous: Response.Usage | null, wire: Json.JsonObject): Response.Usage => {
   const { cachedContentTokenCount, candidatesTokenCount, promptTokenCount, thoughtsTokenCount, ...rest } = wire
@@ -334,7 +334,7 @@ const protocol: Protocol.Protocol<Options> = {
  * not be reached, was busy or asked for patience. After the first event nothing is repeated. A reply whose end is
  * missing, and an error inside a reply, fail the stream. A call is complete as soon as it is there; one that is streamed
  * piece by piece and never closed is lost. What ran at the provider is listed as calls with `providerExecuted`, named
- * after the part that told of it. Signatures, and the order of turns that hold more than text and calls, are kept in the
+ * after the part that reported it. Signatures, and the order of turns that hold more than text and calls, are kept in the
  * reasoning and the calls of a message and go back with it; another protocol leaves them alone.
  * An option that cannot be used throws a `TypeError` that names it.
  *

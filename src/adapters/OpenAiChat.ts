@@ -175,7 +175,7 @@ class Reader implements Answer.Reader {
     this.id ??= Wire.string(chunk["id"])
     this.model ??= Wire.string(chunk["model"])
     if (choice !== undefined) this.choice(choice, word, out)
-    // Usage without any choice is told last of all.
+    // Usage without any choice comes last of all.
     this.isWhole ||= Json.isObject(chunk["usage"]) && Array.isArray(chunk["choices"]) && chunk["choices"].length === 0
     const failed = Json.isObject(choice?.["error"]) ? choice : chunk
     this.failure ??= Option.getOrUndefined(Errors.fromChunk(this.origin, failed, isError))
@@ -264,7 +264,7 @@ const finishReasons: { readonly [word: string]: Response.FinishReason } = {
   cancelled: "error"
 }
 
-/** The word of the wire in the vocabulary of all providers. Servers say `stop` of replies that call tools. */
+/** The finish reason that the wire's word stands for. Servers say `stop` of replies that call tools. */
 const finishReason = (word: string | undefined, hasCalls: boolean): Response.FinishReason | null => {
   if (word === undefined || word === "") return null
   const reason = Object.hasOwn(finishReasons, word) ? finishReasons[word] ?? "other" : "other"

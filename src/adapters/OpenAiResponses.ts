@@ -35,9 +35,9 @@ import * as Wire from "./internal/wire.ts"
  * @since 0.1.0
  */
 export interface Options extends Protocol.Options {
-  /** How much the model may think, and whether a summary of it is told. The model's default when it is left out. */
+  /** How much the model may think, and whether the reply holds a summary of it. The model's default when it is left out. */
   readonly reasoning?: Protocol.Reasoning & {
-    /** How much of a summary is told. None by default. */
+    /** How detailed the summary is. None by default. */
     readonly summary?: "auto" | "concise" | "detailed"
   }
   /** Whether the provider keeps the replies. `false` by default; reasoning then comes encrypted and goes back so. */
@@ -193,7 +193,7 @@ class Reader implements Answer.Reader {
     if (Json.isObject(response["usage"])) this.usage = Wire.mergedUsage(this.usage, usage(response["usage"]))
   }
 
-  /** The reply's own word for its end. After an error it may still tell what the reply has cost. */
+  /** The reply's own word for its end. After an error it may still report the cost of the reply. */
   private last(response: Json.JsonObject, word: string | undefined, out: Events): void {
     this.head(response)
     const said = Wire.string(response["status"])

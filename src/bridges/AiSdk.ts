@@ -23,7 +23,7 @@ import * as Reply from "./internal/reply.ts"
 export type { LanguageModel, Started } from "./internal/aiSdkModel.ts"
 
 /**
- * A tool that the provider runs itself, such as a web search. Its calls are listed with what they came to, and never
+ * A tool that the provider runs itself, such as a web search. Its calls are listed with their results, and never
  * run here.
  *
  * @category models

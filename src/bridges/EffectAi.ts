@@ -44,7 +44,7 @@ export interface Options
   readonly strict?: boolean
   /**
    * Tools that the provider defines, offered with every request; one takes the place of the tool of its name. Calls
-   * that the provider runs itself are listed with what they came to, and never run here. None by default.
+   * that the provider runs itself are listed with their results, and never run here. None by default.
    */
   readonly providerTools?: ReadonlyArray<AiTool.AnyProviderDefined>
   /** Texts that errors must not hold, such as the provider's key, if a server is known to quote it. None by default. */
@@ -143,7 +143,7 @@ export type ToolOf<T extends AiTool.Any, R = never> = Tool.Tool<
 export interface ToolsOptions<R = never> {
   /**
    * Asked before such a tool is run, as its `authorize`. A tool that decides from its arguments whether it needs an
-   * approval is asked first; it is not told the conversation. Without it such a tool is `manual`.
+   * approval is asked first; it does not get the conversation. Without it such a tool is `manual`.
    */
   readonly approve?: Declared.Gate<unknown, Declared.Authorization, R>
 }
@@ -155,7 +155,7 @@ export interface ToolsOptions<R = never> {
  *
  * Schemas and annotations are taken over: `Readonly`, `Destructive`, `Idempotent` and `OpenWorld` are Heddle's hints of
  * the same names, with effect/ai's defaults. Preliminary results are the call's progress. What a handler fails with is
- * reported in both failure modes; a result that does not fit its schema is a crash. Without somebody to `approve`, a
+ * reported in both failure modes; a result that does not fit its schema is a crash. Without `approve`, a
  * tool that needs an approval, or may need one, is `manual`: its calls are handed to the caller, who runs them with
  * `{ ...tool, manual: false }` once they are approved. A tool that the provider runs itself is refused with a
  * `TypeError`: {@link layer} takes it.

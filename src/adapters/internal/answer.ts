@@ -26,7 +26,7 @@ export interface Reader {
   readonly read: (event: Sse.SseEvent, out: Array<Event.AdapterEvent>) => void
   /** The body has ended; `stray` is what was no event. Emits what is still to be said. */
   readonly end: (stray: string, out: Array<Event.AdapterEvent>) => void
-  /** The answer's own word for its end was seen: what is cut off now is not missed. */
+  /** The answer's own word for its end was seen: nothing that is cut off now is missed. */
   readonly isComplete: boolean
   /** Nothing more is to come but the end of the body. */
   readonly isDone: boolean
@@ -227,7 +227,7 @@ export const unfinished = (origin: Errors.Origin, hasBegun: boolean, stray: stri
     ? Errors.make(origin, "network_error", "the connection was closed before the reply was complete")
     : Errors.make(origin, "malformed_response", `the answer holds no reply: ${Errors.describe(stray)}`)
 
-/** What a reply has cost that comes to no message. */
+/** The cost of a reply that ends without a message. */
 export const cost = (usage: Response.Usage | null): ReadonlyArray<Event.AdapterEvent> =>
   usage === null ? [] : [{ _tag: "RawChunk", chunk: { usage } }]
 

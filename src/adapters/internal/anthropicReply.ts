@@ -177,7 +177,7 @@ export class Blocks {
     if (early !== undefined) this.argue(block.call, early, out)
   }
 
-  /** A piece of a block. False if it goes on with a call that had been completed, which no order of events can tell. */
+  /** A piece of a block. False if it adds to a call that is complete: no order of events can say so. */
   add(index: unknown, delta: Json.JsonObject, out: Events): boolean {
     const { type } = delta
     const kind = deltaKinds.get(type) ?? "other"

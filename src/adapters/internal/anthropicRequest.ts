@@ -44,7 +44,7 @@ const partBlocks = (part: Message.Part): Blocks => {
 const contentBlocks = (content: Message.Content): Blocks =>
   typeof content === "string" ? textBlocks(content) : content.flatMap(partBlocks)
 
-/** The blocks of a tool's answer. What there is no block for is told in a line. */
+/** The blocks of a tool's result. A part that has no block is described in a line of text. */
 const answerBlocks = (content: Message.Content): Blocks =>
   typeof content === "string" ?
     textBlocks(content) :
@@ -144,7 +144,7 @@ class Writer {
     else this.exchanges.push({ role, content: [...content] })
   }
 
-  /** A failure is told in text only, and an upload stands for itself: what a result cannot hold follows all results. */
+  /** A failure is text only, and an upload stands for itself: what a result cannot hold follows all results. */
   private result({ content, isError = false, toolCallId = "" }: Message.Message): Blocks {
     const id = this.ids.answered(toolCallId)
     const blocks = answerBlocks(content)
@@ -414,7 +414,7 @@ const format = (schema: Json.JsonObject): Json.JsonObject => ({
   })
 })
 
-/** The limit of an answer, which the protocol wants to be told. */
+/** The limit of an answer, which the protocol requires. */
 export const maxTokens = (
   options: Options,
   request: Adapter.Request,

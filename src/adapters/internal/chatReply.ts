@@ -148,7 +148,7 @@ export class Calls extends ToolCalls.WireCalls {
     return sameId ?? (name === undefined ? current : this.begin(fragment, out))
   }
 
-  /** An id that comes after the call was named tells later fragments apart, and stays out of the events. */
+  /** An id that comes after the call was named distinguishes later fragments, and stays out of the events. */
   private adopt(call: ToolCalls.Call, id: string | undefined): ToolCalls.Call {
     if (id !== undefined) {
       call.wireId = id

@@ -234,7 +234,7 @@ export interface Vendor {
   /** The header of the key; by default a bearer token is sent. */
   readonly keyHeader?: string
   readonly maxTokensField: "max_tokens" | "max_completion_tokens"
-  /** Whether usage is asked for with `stream_options`. Those who refuse it send usage anyway. */
+  /** Whether usage is asked for with `stream_options`. Servers that refuse it send usage anyway. */
   readonly includeUsage: boolean
   /** The server's word for a model that has to call some tool. */
   readonly required: string

@@ -58,7 +58,7 @@ const redact = (text: string, secrets: ReadonlyArray<Redacted.Redacted<string>>)
   secrets.map((secret) => Redacted.value(secret).trim()).filter((secret) => secret !== "")
     .reduce((clean, secret) => clean.replaceAll(secret, "<redacted>"), text)
 
-/** An error of this side's own finding: its detail is written here and quotes nobody. */
+/** An error that was found here: its detail quotes no provider. */
 export const make = (origin: Origin, reason: Reason, detail: string): Adapter.AdapterError =>
   new Adapter.AdapterError({
     reason,
@@ -106,7 +106,7 @@ export const fromResponse = (
   )
 }
 
-/** An address without its query string, which may hold what is nobody's business. */
+/** The detail of a redirect. The query string of its address, which may hold secrets, is left out. */
 const redirected = (location: string | undefined): string =>
   `the server redirects${location === undefined ? "" : ` to ${location.replace(/[?#].*$/s, "")}`}; change the base URL`
 
@@ -218,7 +218,7 @@ const byStatus: { readonly [status: number]: Reason } = {
   429: "rate_limited"
 }
 
-/** What an error inside a stream is, which has no HTTP status to tell. */
+/** The reason of an error inside a stream, which has no HTTP status. */
 const byWord: Words = [
   [/rate_limit/i, "rate_limited"],
   [/authentication|permission|invalid_api_key/i, "authentication_failed"],

@@ -1,5 +1,5 @@
 /**
- * What a Gemini reply says: its calls, what it tells besides its parts, and its turn both ways, as a message keeps it and
+ * What a Gemini reply says: its calls, what stands beside its parts, and its turn both ways, as a message keeps it and
  * as it goes back.
  */
 import type * as Event from "../../Event.ts"
@@ -24,7 +24,7 @@ interface Call {
   /** The arguments, once they are final. */
   text: string | undefined
   isFinal: boolean
-  /** Whether pieces of its arguments came that do not come to arguments. */
+  /** Whether the pieces of its arguments do not fit together. */
   isLost: boolean
   /** As it is emitted. A call that may have run at the provider is held back until then. */
   emitted: ToolCalls.Call | undefined

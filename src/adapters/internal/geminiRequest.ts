@@ -102,7 +102,7 @@ const answerPart = (answer: Message.Message, call: Message.ToolCall | undefined)
   }
 })
 
-/** An answer has to be an object: one that is told in JSON is that object, any other text stands under a word of its own. */
+/** A result has to be an object: a text that is a JSON object is that object, any other stands under `result`. */
 const response = (answer: Message.Message): Json.JsonObject => {
   const text = Media.textWith(answer.content, isHeld)
   const parsed = isExact(text) ? ToolCalls.ofText(text) : undefined
@@ -196,7 +196,7 @@ const mediaProblem = (role: Message.Role, { data, type, url }: Media.Media): str
 // ---------------------------------------------------------------------------------------------------------------------
 // tools, the form of the answer, thinking
 
-/** How much a model may think, and whether it tells. */
+/** How much a model may think, and whether the reply holds its thoughts. */
 export interface Reasoning extends Protocol.Reasoning {
   /** `false` keeps the summary of the thoughts out of the reply. `true` by default. */
   readonly includeThoughts?: boolean

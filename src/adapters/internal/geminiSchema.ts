@@ -2,7 +2,7 @@
  * JSON Schema as Gemini takes it. The newer fields take JSON Schema as it is, but for one keyword that they pass over.
  * The older ones take a subset of OpenAPI's schemas and refuse a request for any keyword besides: there references are
  * written out, what cannot be said is left out, and a schema never asks for more than it did. Arguments are decoded with
- * the tool's own schema, whatever the model was told.
+ * the tool's own schema, whatever schema the model was given.
  */
 import * as Json from "../../internal/json.ts"
 import * as Wire from "./wire.ts"
@@ -149,7 +149,7 @@ const typeOf = (schema: Json.JsonObject): string => {
   return typeof example === "number" ? "NUMBER" : typeof example === "boolean" ? "BOOLEAN" : "STRING"
 }
 
-/** Only texts can be told one by one. */
+/** Only texts can be listed one by one. */
 const choices = (schema: Json.JsonObject, type: string): Json.JsonObject => {
   const values: unknown = "const" in schema ? [schema["const"]] : schema["enum"]
   if (type !== "STRING" || !Array.isArray(values)) return {}
@@ -176,7 +176,7 @@ const members = (schema: Json.JsonObject, type: string, place: Place): Json.Json
   return { properties, ...(required.length === 0 ? {} : { required }) }
 }
 
-/** The places of a tuple are not told apart. */
+/** The places of a tuple are not distinguished. */
 const items = (schema: Json.JsonObject, place: Place): Json.JsonObject => {
   const places = Wire.list(schema["prefixItems"])
   const [first, ...others] = places

@@ -71,7 +71,7 @@ export interface Exchange {
   readonly client: HttpClient.HttpClient
   readonly settings: Settings
   readonly provider: string
-  /** Whom a pause concerns that the server asks for: the users of one model. */
+  /** The model: a pause that the server asks for concerns all requests for it. */
   readonly model: string
   readonly url: string
   readonly headers: HeaderValues
@@ -81,7 +81,7 @@ export interface Exchange {
   readonly makeReader: (origin: Errors.Origin) => Effect.Effect<Answer.Reader>
 }
 
-/** What a try came to, and whether the same request is worth another one. */
+/** How a try failed, and whether the same request is worth another one. */
 export interface Failure {
   readonly error: Adapter.AdapterError
   readonly isWorthRetrying: boolean
@@ -233,19 +233,19 @@ const open = (
       const pause = pauseOf(settings, error)
       return pause === undefined ? Effect.void : cooldowns.note(lane, pause)
     })
-    // Who wants no second try wants no waiting either.
+    // Without a second try there is no waiting either.
     return settings.retries === 0 ? yield* tried : yield* Effect.andThen(cooldowns.wait(lane), tried).pipe(
       Effect.retry({ schedule: schedule(settings), while: (failure) => failure.isWorthRetrying })
     )
   }).pipe(Effect.mapError((failure) => failure.error))
 
-/** Those who are refused together: with one key, at one server, for one model. */
+/** The requests that are refused together: with one key, at one server, for one model. */
 const laneOf = (exchange: Exchange, request: HttpClientRequest.HttpClientRequest): string => {
   const keys = exchange.secrets.map((secret) => Hash.string(Redacted.value(secret))).join(",")
   return `${visibleUrl(request.url)} ${exchange.model} ${keys}`
 }
 
-/** How long nobody should ask. */
+/** How long the lane is closed. */
 const pauseOf = (settings: Settings, error: Adapter.AdapterError): Duration.Duration | undefined => {
   const asked = error.retryAfterMillis === undefined ? undefined : Duration.millis(error.retryAfterMillis)
   const pause = asked ?? (error.reason === "rate_limited" ? settings.retryDelay : undefined)

@@ -37,7 +37,7 @@ const extensions: ReadonlyMap<string, string> = new Map([
   ["wav", "audio/wav"]
 ])
 
-/** The type that a file's name tells. */
+/** The type that a file's name implies. */
 const ofName = (name: string): string | undefined =>
   extensions.get(/\.([a-z0-9]+)$/i.exec(name)?.[1]?.toLowerCase() ?? "")
 
@@ -57,7 +57,7 @@ const addressHead = /^data:([^;,]*)([^,]*),/i
 /** The head of an address that holds data. The data may be long: it is not read. */
 const headOf = (url: string): RegExpExecArray | null => addressHead.exec(url.slice(0, 1000))
 
-/** The type that an address tells: its own, that of its name, or that of the data in it. */
+/** The type that an address implies: its own, that of its name, or that of the data in it. */
 const ofUrl = (url: string): string | undefined => {
   const head = headOf(url)
   if (head === null) return /^[a-z][a-z0-9+.-]*:/i.test(url) ? ofName(url.replace(/[?#].*$/s, "")) : undefined
@@ -66,12 +66,12 @@ const ofUrl = (url: string): string | undefined => {
 
 /**
  * The type of an image or a file: what the message says it is, or else its address, its name or its data. Nothing if none
- * of them tells it.
+ * of them implies it.
  */
 export const typeOf = (part: Media): string | undefined => {
   const { data, mediaType, url } = part
-  const told = mediaType ?? (url === undefined ? undefined : headOf(url)?.[1])
-  if (told) return told
+  const given = mediaType ?? (url === undefined ? undefined : headOf(url)?.[1])
+  if (given) return given
   const named = part.type === "file" && part.filename !== undefined ? ofName(part.filename) : undefined
   return named ?? (data === undefined ? ofUrl(url ?? "") : ofData(data))
 }
@@ -106,7 +106,7 @@ export const dataUri = (part: Media): string => `data:${givenType(part)};base64,
 // media in a tool's result: the parts that a protocol can hold, and one line of text for each other part, which names its
 // kind, type and size, and never its data
 
-/** The type of a part, in lower case and without parameters, if it can be told. */
+/** The type of a part, in lower case and without parameters, if it is known. */
 export const plainTypeOf = (part: Media): string | undefined => typeOf(part)?.split(";")[0]?.trim().toLowerCase()
 
 export const isImage = (part: Media): boolean =>
@@ -148,19 +148,19 @@ export const line = (part: Media): string => {
 }
 
 /**
- * The texts of a result as one, with a line of its own, or with what `tell` says, for each part that the wire cannot
+ * The texts of a result as one, with a line of its own, or with what `describe` gives, for each part that the wire cannot
  * hold.
  */
-export const textWith = (content: Message.Content, isHeld: (part: Media) => boolean, tell = line): string => {
+export const textWith = (content: Message.Content, isHeld: (part: Media) => boolean, describe = line): string => {
   if (typeof content === "string") return content
   let isLine = false
   let written = ""
   for (const part of content) {
-    const isTold = isMedia(part) && !isHeld(part)
-    if (!isTold && part.type !== "text") continue
-    if ((isTold || isLine) && written !== "" && !written.endsWith("\n")) written += "\n"
-    written += isTold ? tell(part) : part.type === "text" ? part.text : ""
-    isLine = isTold
+    const isDescribed = isMedia(part) && !isHeld(part)
+    if (!isDescribed && part.type !== "text") continue
+    if ((isDescribed || isLine) && written !== "" && !written.endsWith("\n")) written += "\n"
+    written += isDescribed ? describe(part) : part.type === "text" ? part.text : ""
+    isLine = isDescribed
   }
   return written
 }

@@ -24,7 +24,7 @@ export interface Reasoning {
   readonly maxTokens?: number
 }
 
-/** What every protocol can be told. */
+/** The options that all protocols share. */
 export interface Options extends Http.Options {
   /** The name of the model, for requests that name none. */
   readonly model: string

@@ -1,6 +1,6 @@
 /**
  * Which output item of a Responses reply an event belongs to. Servers make up a new id for every event, give all items
- * the same index, or leave either out; what they tell is put together by type, place and id. Every question takes the
+ * the same index, or leave either out; what they send is put together by type, place and id. Every lookup takes the
  * same time, however many items there are.
  */
 import type * as ToolCalls from "../../internal/hear/toolCalls.ts"
@@ -13,8 +13,8 @@ export type Kind = "text" | "refusal" | "thought"
 /** Where in an item a text stands. */
 export type Place = "content" | "summary"
 
-/** Who tells the whole of a text: an event of the text, one of its part, or the item. */
-export type Teller = "text" | "part" | "item"
+/** Where the whole of a text is repeated: in an event of the text, in one of its part, or in the item. */
+export type Source = "text" | "part" | "item"
 
 /** A text as the item lists it. */
 export interface Listed {
@@ -26,46 +26,46 @@ export interface Listed {
 class Piece {
   readonly place: Place
   text = ""
-  /** By teller: how many of its first characters that one has told, infinitely many when it has told the whole. */
-  private readonly told = new Map<Teller, number>()
+  /** By source: how many of its first characters were repeated there, infinitely many when all of it was. */
+  private readonly repeated = new Map<Source, number>()
 
   constructor(place: Place) {
     this.place = place
   }
 
-  isTold(teller: Teller): boolean {
-    return this.told.get(teller) === Infinity
+  isRepeated(source: Source): boolean {
+    return this.repeated.get(source) === Infinity
   }
 
-  /** What the teller has not told of it. */
-  rest(teller: Teller): string {
-    return this.text.slice(this.told.get(teller) ?? 0)
+  /** What the source has not repeated of it. */
+  rest(source: Source): string {
+    return this.text.slice(this.repeated.get(source) ?? 0)
   }
 
-  /** Whether the untold text is the beginning of another text, or goes on with it. */
-  isAlike(teller: Teller, whole: string): boolean {
-    const rest = this.rest(teller)
+  /** Whether the text that was not repeated is the beginning of another text, or goes on with it. */
+  isAlike(source: Source, whole: string): boolean {
+    const rest = this.rest(source)
     return whole.startsWith(rest) || rest.startsWith(whole)
   }
 
-  /** The teller tells what is left. It outweighs what was streamed; what was not streamed is given back. */
-  end(teller: Teller, whole: string): string {
-    const rest = this.rest(teller)
+  /** The source repeats what is left. It outweighs what was streamed; what was not streamed is returned. */
+  end(source: Source, whole: string): string {
+    const rest = this.rest(source)
     this.text = this.text.slice(0, this.text.length - rest.length) + whole
-    this.told.set(teller, Infinity)
+    this.repeated.set(source, Infinity)
     return whole.startsWith(rest) ? whole.slice(rest.length) : ""
   }
 
-  /** The teller tells a part of what is left. */
-  goOn(teller: Teller, length: number): void {
-    this.told.set(teller, (this.told.get(teller) ?? 0) + length)
+  /** The source repeats a part of what is left. */
+  goOn(source: Source, length: number): void {
+    this.repeated.set(source, (this.repeated.get(source) ?? 0) + length)
   }
 
-  /** What the teller began to tell and never went on with is no part of the text. */
-  cut(teller: Teller): void {
-    if (!this.told.has(teller) || this.isTold(teller)) return
-    this.text = this.text.slice(0, this.told.get(teller))
-    this.told.set(teller, Infinity)
+  /** What the source began to repeat and never went on with is no part of the text. */
+  cut(source: Source): void {
+    if (!this.repeated.has(source) || this.isRepeated(source)) return
+    this.text = this.text.slice(0, this.repeated.get(source))
+    this.repeated.set(source, Infinity)
   }
 }
 
@@ -78,8 +78,8 @@ export class Texts {
   /** In the order in which they began. None is empty. */
   private readonly all: Array<Piece> = []
   private readonly byPlace = new Map<string, number>()
-  /** By teller: the texts before that one have been told. */
-  private readonly next = new Map<Teller, number>()
+  /** By source: the texts before that one have been repeated. */
+  private readonly next = new Map<Source, number>()
 
   get text(): string {
     return this.all.map(({ text }) => text).join("")
@@ -93,20 +93,20 @@ export class Texts {
     piece.text += fragment
   }
 
-  /** The whole of a text is told. Gives what was not streamed of it. */
-  tell(teller: Teller, { index, place, whole }: Listed, isOneOfAll = false): string {
+  /** The whole of a text is repeated. Returns what was not streamed of it. */
+  repeat(source: Source, { index, place, whole }: Listed, isOneOfAll = false): string {
     if (whole === "") return ""
-    const next = this.following(teller)
-    const row = this.row(teller, next, whole)
-    if (row !== undefined) return this.tellRow(teller, next, row, whole)
-    const position = this.find(teller, place, index, whole, isOneOfAll)
+    const next = this.following(source)
+    const row = this.row(source, next, whole)
+    if (row !== undefined) return this.repeatRow(source, next, row, whole)
+    const position = this.find(source, place, index, whole, isOneOfAll)
     const piece = this.all[position]
-    if (piece === undefined) return this.begin(place, index).end(teller, whole)
-    const ownRow = this.row(teller, position, whole)
-    return ownRow === undefined ? piece.end(teller, whole) : this.tellRow(teller, position, ownRow, whole)
+    if (piece === undefined) return this.begin(place, index).end(source, whole)
+    const ownRow = this.row(source, position, whole)
+    return ownRow === undefined ? piece.end(source, whole) : this.repeatRow(source, position, ownRow, whole)
   }
 
-  /** All texts of the kind are told. Gives what was not streamed of them. */
+  /** All texts of the kind are repeated. Returns what was not streamed of them. */
   list(listed: ReadonlyArray<Listed>): string {
     const places = new Set(listed.map(({ place }) => place))
     if (listed.length === 0) return ""
@@ -115,7 +115,7 @@ export class Texts {
     const rest = [...places].map((place) => {
       const here = listed.filter((one) => one.place === place)
       return this.cover(this.all.filter((piece) => piece.place === place), here) ??
-        here.map((one) => this.tell("item", one, here.length <= this.all.length)).join("")
+        here.map((one) => this.repeat("item", one, here.length <= this.all.length)).join("")
     }).join("")
     for (const piece of this.all) if (places.has(piece.place)) piece.cut("item")
     return rest
@@ -125,8 +125,8 @@ export class Texts {
   private cover(pieces: ReadonlyArray<Piece>, listed: ReadonlyArray<Listed>): string | undefined {
     const last = pieces.at(-1)
     const said = pieces.map(({ text }) => text).join("")
-    const told = listed.map(({ whole }) => whole).join("")
-    if (last === undefined || !told.startsWith(said)) return undefined
+    const repeated = listed.map(({ whole }) => whole).join("")
+    if (last === undefined || !repeated.startsWith(said)) return undefined
     for (const piece of pieces) piece.end("item", piece.rest("item"))
     let start = 0
     for (const { index, place, whole } of listed) {
@@ -135,36 +135,36 @@ export class Texts {
       else last.text += left
       start += whole.length
     }
-    return told.slice(said.length)
+    return repeated.slice(said.length)
   }
 
   /**
-   * Which text is meant, if any. The one at the place counts only as long as the next one that is still to be told is not
-   * more alike. `isOneOfAll` says that as many texts are told as have begun at most: then the next one at hand is meant,
+   * Which text is meant, if any. The one at the place counts only as long as the next one that is still to be repeated is not
+   * more alike. `isOneOfAll` says that as many texts are repeated as have begun at most: then the next one at hand is meant,
    * even if it was rewritten.
    */
-  private find(teller: Teller, place: Place, index: unknown, whole: string, isOneOfAll: boolean): number {
+  private find(source: Source, place: Place, index: unknown, whole: string, isOneOfAll: boolean): number {
     const ownPosition = this.byPlace.get(keyOf(place, index)) ?? -1
-    const nextPosition = this.following(teller)
+    const nextPosition = this.following(source)
     const own = this.all[ownPosition]
     const next = this.all[nextPosition]
-    const isOpen = own !== undefined && !own.isTold(teller)
+    const isOpen = own !== undefined && !own.isRepeated(source)
     const isNext = next !== undefined &&
-      (next.isAlike(teller, whole) || (!isOpen && isOneOfAll && next.place === place))
-    if (isOpen && (!isNext || own.isAlike(teller, whole))) return ownPosition
+      (next.isAlike(source, whole) || (!isOpen && isOneOfAll && next.place === place))
+    if (isOpen && (!isNext || own.isAlike(source, whole))) return ownPosition
     return isNext ? nextPosition : -1
   }
 
   /** The end of the row of texts, at one place, that a whole is the beginning of, or goes on with if no more have begun. */
-  private row(teller: Teller, first: number, whole: string): number | undefined {
+  private row(source: Source, first: number, whole: string): number | undefined {
     const place = this.all[first]?.place
     let position = first
     let length = 0
     while (length < whole.length) {
       const piece = this.all[position]
       if (piece === undefined) return position > first ? position : undefined
-      if (piece.place !== place || piece.isTold(teller)) return undefined
-      const rest = piece.rest(teller)
+      if (piece.place !== place || piece.isRepeated(source)) return undefined
+      const rest = piece.rest(source)
       const left = whole.slice(length)
       if (!left.startsWith(rest) && !rest.startsWith(left)) return undefined
       length += rest.length
@@ -173,26 +173,26 @@ export class Texts {
     return position
   }
 
-  private tellRow(teller: Teller, first: number, end: number, whole: string): string {
+  private repeatRow(source: Source, first: number, end: number, whole: string): string {
     let left = whole
     for (const [index, piece] of this.all.slice(first, end).entries()) {
-      const rest = piece.rest(teller)
+      const rest = piece.rest(source)
       if (rest.length > left.length) {
-        piece.goOn(teller, left.length)
+        piece.goOn(source, left.length)
         return ""
       }
-      if (index === end - first - 1) return piece.end(teller, left)
-      piece.end(teller, rest)
+      if (index === end - first - 1) return piece.end(source, left)
+      piece.end(source, rest)
       left = left.slice(rest.length)
     }
     return ""
   }
 
-  /** The first text that is still to be told. */
-  private following(teller: Teller): number {
-    let position = this.next.get(teller) ?? 0
-    while (this.all[position]?.isTold(teller) === true) position++
-    this.next.set(teller, position)
+  /** The first text that is still to be repeated. */
+  private following(source: Source): number {
+    let position = this.next.get(source) ?? 0
+    while (this.all[position]?.isRepeated(source) === true) position++
+    this.next.set(source, position)
     return position
   }
 
@@ -212,13 +212,13 @@ export interface Item {
   id: string | undefined
   /** The id that the first event inside it gave it, as long as its own is not known. */
   eventId: string | undefined
-  /** The item as the wire last told it; nothing for one whose header is missing. */
+  /** The item as the wire last sent it; nothing for one whose header is missing. */
   wire: Json.JsonObject | undefined
   /** Its texts, by kind. */
   readonly texts: Map<Kind, Texts>
-  /** What a call for this side comes to. */
+  /** The call of this side that it stands for. */
   call: ToolCalls.Call | undefined
-  /** Whether the arguments of a call were told beside it. */
+  /** Whether the arguments of a call came in events beside it. */
   hasText: boolean
   /** Whether it is of a kind that the provider runs, and yet a call for this side. */
   isOwn: boolean
@@ -265,8 +265,8 @@ export class Items {
     return item
   }
 
-  /** What the wire tells of an item. Its first id counts. */
-  tell(item: Item, wire: Json.JsonObject): void {
+  /** What the wire says of an item. Its first id counts. */
+  describe(item: Item, wire: Json.JsonObject): void {
     item.id ??= Wire.string(wire["id"])
     if (item.id !== undefined) this.byId.set(item.id, item)
     item.wire = { ...item.wire, ...wire, ...Wire.given("id", item.id) }
@@ -283,7 +283,7 @@ export class Items {
     return early === undefined ? this.open(type, index) : this.place(early, index)
   }
 
-  /** The item that is complete, or nothing if that is told once more. */
+  /** The item that is complete, or nothing if that is said once more. */
   ended(wire: Json.JsonObject, index: unknown): Item | undefined {
     const type = typeOf(wire)
     const id = Wire.string(wire["id"])
@@ -304,7 +304,7 @@ export class Items {
     return item
   }
 
-  /** An item of which only events are known: that of the id, or else one whose index they did not tell. */
+  /** An item of which only events are known: that of the id, or else one whose index they did not name. */
   private early(type: string, id: string | undefined): Item | undefined {
     const named = id === undefined ? undefined : this.byId.get(id)
     const isEarly = (item: Item | undefined) => item?.type === type && item.wire === undefined && !item.isDone

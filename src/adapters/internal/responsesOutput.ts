@@ -8,7 +8,7 @@ import type * as Event from "../../Event.ts"
 import * as ToolCalls from "../../internal/hear/toolCalls.ts"
 import * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
-import { type Item, Items, type Kind, type Listed, type Place, type Teller, Texts, typeOf } from "./responsesItems.ts"
+import { type Item, Items, type Kind, type Listed, type Place, type Source, Texts, typeOf } from "./responsesItems.ts"
 import * as Wire from "./wire.ts"
 
 /** Under this key stands what has to go back to a server of this protocol, and to no other. */
@@ -41,10 +41,10 @@ const customType = "custom_tool_call"
 
 const ownTypes: ReadonlyArray<string> = ["message", "reasoning", "function_call"]
 
-/** Whether an item tells of what the provider did, or wants done, besides answering and calling functions. */
+/** Whether an item is something that the provider did, or wants done, besides answering and calling functions. */
 const isHosted = (item: Item): boolean => !ownTypes.includes(item.type)
 
-/** Whether a hosted item is a call: what a call came to is an item of its own. */
+/** Whether a hosted item is a call: the result of a call is an item of its own. */
 const isCall = (item: Item): boolean => !item.type.endsWith("_output") && item.type !== "compaction"
 
 export class Output {
@@ -90,11 +90,11 @@ export class Output {
   }
 
   private head(item: Item, wire: Json.JsonObject, out: Events): void {
-    this.items.tell(item, wire)
+    this.items.describe(item, wire)
     if (item.type === "function_call") this.call(item, wire, out)
   }
 
-  /** A call that may have been cut is left open: whether it was, its text and its place will tell. */
+  /** A call that may have been cut is left open: its text and its place show whether it was. */
   private complete(item: Item, wire: Json.JsonObject, out: Events, mayBeCut = false): void {
     this.head(item, wire, out)
     item.isDone = true
@@ -205,7 +205,13 @@ export class Output {
   /** The whole of a text. */
   settle(kind: Kind, place: Place, event: Json.JsonObject, out: Events): void {
     const whole = wholeOf(event)
-    this.tell(this.items.of(typeOfKind(kind), event), "text", kind, { place, index: indexOf(place, event), whole }, out)
+    this.repeat(
+      this.items.of(typeOfKind(kind), event),
+      "text",
+      kind,
+      { place, index: indexOf(place, event), whole },
+      out
+    )
   }
 
   /** A part of an item, empty when it begins and whole when it ends. */
@@ -215,7 +221,7 @@ export class Output {
     if (kind === undefined) return
     this.annotated(part)
     const item = this.items.of(typeOfKind(kind), event)
-    this.tell(item, "part", kind, { place, index: indexOf(place, event), whole: wholeOf(part) }, out)
+    this.repeat(item, "part", kind, { place, index: indexOf(place, event), whole: wholeOf(part) }, out)
   }
 
   /** All parts of an item, by the places where they stand. */
@@ -239,15 +245,15 @@ export class Output {
   }
 
   /** The whole of a text. */
-  private tell(item: Item, teller: Teller, kind: Kind, told: Listed, out: Events): void {
-    emit(kind, textsOf(item, kind).tell(teller, told), out)
+  private repeat(item: Item, source: Source, kind: Kind, whole: Listed, out: Events): void {
+    emit(kind, textsOf(item, kind).repeat(source, whole), out)
   }
 
   private annotated(part: Json.JsonObject): void {
     for (const annotation of Wire.list(part["annotations"])) this.annotate(annotation)
   }
 
-  /** A source of what is said. Servers tell it beside the text and in it. */
+  /** A source that the text cites. Servers report it beside the text and in it. */
   annotate(annotation: Json.JsonObject): void {
     const text = JSON.stringify(annotation)
     if (!this.annotations.has(text)) this.annotations.set(text, annotation)
@@ -334,8 +340,8 @@ const typeOfKind = (kind: Kind): string => kind === "thought" ? "reasoning" : "m
 const indexOf = (place: Place, event: Json.JsonObject): unknown =>
   (place === "summary" ? event["summary_index"] : event["content_index"]) ?? 0
 
-/** The whole text that an event or a part tells. */
-const wholeOf = (told: Json.JsonObject): string => Wire.string(told["text"]) ?? Wire.string(told["refusal"]) ?? ""
+/** The whole text of an event or a part. */
+const wholeOf = (given: Json.JsonObject): string => Wire.string(given["text"]) ?? Wire.string(given["refusal"]) ?? ""
 
 const emit = (kind: Kind, delta: string, out: Events): void => {
   if (delta === "") return

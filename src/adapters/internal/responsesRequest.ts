@@ -1,8 +1,8 @@
 /**
  * A thread as the input items of a Responses request: instructions, messages, calls and their outputs, and in between
  * what an earlier reply of this protocol left to be sent back, each at its place. What another protocol left is no
- * concern of this one. An item that waits for an answer which nobody gave is not sent, nor is reasoning that nothing
- * follows: servers refuse both.
+ * concern of this one. An item that waits for an answer that was never given is not sent, nor is reasoning that
+ * nothing follows: servers refuse both.
  */
 import * as Option from "effect/Option"
 import type * as Adapter from "../../Adapter.ts"
@@ -120,7 +120,7 @@ const media = (value: Media.Media): Json.JsonObject => {
   return { type: "input_file", filename, file_data: url ?? Media.dataUri(value) }
 }
 
-/** A file that is sent inline needs a name, whose ending tells what it is. */
+/** A file that is sent inline needs a name, whose ending says what it is. */
 const extensionOf = (mediaType = ""): string =>
   mediaType === "text/plain" ? "txt" : /\/([a-z0-9]+)/i.exec(mediaType)?.[1] ?? "bin"
 
@@ -192,7 +192,7 @@ const callItem = (call: Message.ToolCall, callIds: Calls): Placed => {
 }
 
 /**
- * The messages that a reply's text was divided into. A text that is not theirs any more, because somebody changed it,
+ * The messages that a reply's text was divided into. A text that was changed since
  * is one message without their ids, in front of the calls.
  */
 const textItems = (said: string, kept: ReadonlyArray<Json.JsonObject>, firstCall: number): ReadonlyArray<Placed> => {

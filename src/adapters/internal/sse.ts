@@ -1,7 +1,7 @@
 /**
  * Server-sent events out of network reads. It is linear in what arrives, wherever the reads are cut: inside a line, a
  * CRLF or a code point. What it holds is bounded. Lines that are no field are kept, because servers are known to break
- * a stream off with a bare JSON document; whoever asks for it gets such documents as events, as they come.
+ * a stream off with a bare JSON document; with `Documents` they are events, too, as they come.
  */
 
 /** One event: its name, if it has one, and its data lines joined. */

@@ -64,7 +64,7 @@ export const rewrite = (schema: Schema, dialect: Dialect): Option.Option<Strict>
   return made
 }
 
-/** What a call's arguments come to for a tool whose schema was rewritten. */
+/** The arguments of a call of a tool whose schema was rewritten, as the tool was declared with. */
 export const restore = (
   tools: ReadonlyArray<{ readonly name: string; readonly parameters: Schema }>,
   dialect: Dialect
@@ -130,7 +130,7 @@ const isSayable = (schema: Schema): boolean => {
     !(isOfObjects(schema) && isOpen(schema)) && (!types(schema).includes("array") || Json.isObject(schema["items"]))
 }
 
-/** An object that is said to have no members, and not to be closed, may be one whose members are told elsewhere. */
+/** An object that is said to have no members, and not to be closed, may be one whose members are declared elsewhere. */
 const isOpen = ({ additionalProperties, properties }: Schema): boolean => {
   const isNamed = Json.isObject(properties) && Object.keys(properties).length > 0
   return Json.isObject(additionalProperties) || (!isNamed && additionalProperties !== false)

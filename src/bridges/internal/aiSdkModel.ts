@@ -143,7 +143,7 @@ class Ahead {
 
 const mostAtOnce = 64
 
-/** The parts that have arrived, at least one. Those that tell of errors are read with the time they came at. */
+/** The parts that have arrived, at least one. Errors among them are read with the time at which they came. */
 const pull = (
   ahead: Ahead,
   origin: Errors.Origin

@@ -1,5 +1,5 @@
 /**
- * A request in the words of the AI SDK's provider interface. The versions differ in how files are written, in what a
+ * A request in the form of the AI SDK's provider interface. The versions differ in how files are written, in what a
  * tool's result can hold, and in what a tool of the provider is called; everything else is the same for all of them.
  */
 import * as Effect from "effect/Effect"

@@ -175,7 +175,7 @@ export const open = (
 /** What is to be made of the errors among the parts. */
 export type ReadError = (error: unknown) => Part.Failure["error"]
 
-/** A part of a reply. `index` is its position, which tells the blocks of a reply apart that came whole. */
+/** A part of a reply. `index` is its position, which distinguishes the blocks of a reply that came whole. */
 export const read = (part: AiResponse.AnyPart, index: number, readError: ReadError): ReadonlyArray<Part.Part> => {
   switch (part.type) {
     case "text":
@@ -325,7 +325,7 @@ const reasons: { readonly [Tag in AiError.AiErrorReason["_tag"]]: Errors.Reason 
   InvalidUserInputError: "invalid_request"
 }
 
-/** What the words of an answer tell more exactly than the library does. */
+/** The reasons that the words of an answer give more exactly than the library. */
 const exact: ReadonlyArray<Errors.Reason> = ["context_length_exceeded", "content_filter", "quota_exceeded"]
 
 /** The error that a failure of a model, or an error among the parts of a reply, stands for. */

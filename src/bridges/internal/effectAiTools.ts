@@ -115,7 +115,7 @@ const mediaOf = ({ data, fileName, mediaType }: Prompt.FilePart): Message.Part =
     : { type: "file", mediaType, ...source, ...(fileName === undefined ? {} : { filename: fileName }) }
 }
 
-/** Asks for an approval where the tool needs one. A tool that cannot tell is not run. */
+/** Asks for an approval where the tool needs one. A tool that cannot decide is not run. */
 const authorize = ({ needsApproval }: AiTool.Any, approve: Approve): Approve => (args, call) => {
   const asked = Effect.suspend(() => ToolOptions.toEffect(approve(args, call), "approve"))
   const needed = typeof needsApproval === "function"
@@ -175,7 +175,7 @@ const handle = (
     unobserved
   )
 
-/** A toolkit tells with its failures whose they are. */
+/** A toolkit marks its failures with their origin. */
 const reported = (tool: AiTool.Any, cause: Cause.Cause<unknown>): Effect.Effect<never, unknown> => {
   const error = Cause.findErrorOption(cause)
   return Option.isNone(error)

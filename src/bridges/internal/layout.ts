@@ -13,7 +13,7 @@ export interface Owner {
   readonly provider: string
 }
 
-/** What a call came to that the provider ran itself. */
+/** The result of a call that the provider ran itself. */
 export interface ExecutedResult {
   readonly value: unknown
   readonly isError: boolean

@@ -35,7 +35,7 @@ export interface Call {
   readonly options: Options
 }
 
-/** What a call came to that the provider ran itself. */
+/** The result of a call that the provider ran itself. */
 export interface Result {
   readonly type: "result"
   readonly id: string

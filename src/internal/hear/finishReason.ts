@@ -5,6 +5,6 @@ export const FinishReason = Schema.Literals(["stop", "length", "tool_calls", "co
 
 const literals: ReadonlyArray<string> = FinishReason.literals
 
-/** The word of an adapter that is no finish reason of ours ends the message all the same. */
+/** An unknown finish reason counts as `other`: the message has ended in any case. */
 export const normalised = (reason: (typeof FinishReason)["Type"] | null): (typeof FinishReason)["Type"] | null =>
   reason === null || reason === undefined || literals.includes(reason) ? reason ?? null : "other"

@@ -382,7 +382,7 @@ export class EventCalls {
   private readonly unique: UniqueIds
   private readonly turn: number
 
-  /** `turn` tells the ids that are made here from those of other turns of the conversation. */
+  /** `turn` distinguishes the ids that are made here from those of other turns of the conversation. */
   constructor(turn = 0, unique = new UniqueIds()) {
     this.turn = turn
     this.unique = unique
@@ -505,16 +505,16 @@ export class EventCalls {
     const known = this.named(id, name, false) ?? this.named(id, name, true)
     if (known?.taken !== undefined && isSaidOf(call, known)) return
     const entry = known === undefined || known.taken !== undefined ? this.open(id, name) : known
-    const told = ofValue(call.arguments ?? {})
-    const argumentsLost = told.argumentsLost ?? call.argumentsLost
+    const given = ofValue(call.arguments ?? {})
+    const argumentsLost = given.argumentsLost ?? call.argumentsLost
     entry.name = name
     entry.text = call.rawArguments ?? entry.text
-    entry.final = argumentsLost === undefined ? told : { arguments: told.arguments, argumentsLost }
+    entry.final = argumentsLost === undefined ? given : { arguments: given.arguments, argumentsLost }
     entry.isExecuted = call.providerExecuted === true
     entry.metadata = Json.isObject(call.metadata) ? call.metadata : Json.none
   }
 
-  /** What the wire attached to calls after they were final, as the whole message tells it. */
+  /** What the wire attached to calls after they were final, as the whole message reports it. */
   describe(calls: unknown): void {
     if (!Array.isArray(calls)) return
     for (const call of calls) {

@@ -3,7 +3,7 @@ import { describe } from "@effect/vitest"
 import * as Arbitrary from "effect/Arbitrary"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
-import { type Teller, Texts } from "../../../src/adapters/internal/responsesItems.ts"
+import { type Source, Texts } from "../../../src/adapters/internal/responsesItems.ts"
 import { property } from "../../support/property.ts"
 
 const Lengths = Schema.Array(Schema.Literals([1, 2, 3]))
@@ -47,10 +47,10 @@ describe("Texts", () => {
           said += piece
         }
         for (
-          const [teller, lengths] of [["text", text], ["part", part]] as const satisfies ReadonlyArray<[Teller, any]>
+          const [source, lengths] of [["text", text], ["part", part]] as const satisfies ReadonlyArray<[Source, any]>
         ) {
           for (const [index, one] of (lengths === undefined ? [] : divided(whole, lengths)).entries()) {
-            said += texts.tell(teller, { place, index: first + index, whole: one })
+            said += texts.repeat(source, { place, index: first + index, whole: one })
           }
         }
         said += texts.list(divided(whole, item).map((one, index) => ({ place, index, whole: one })))
