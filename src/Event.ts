@@ -8,11 +8,29 @@
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
+import * as SchemaGetter from "effect/SchemaGetter"
 import * as Payload from "./internal/fold/payload.ts"
 import * as Json from "./internal/json.ts"
 import * as Message from "./Message.ts"
 import * as Response from "./Response.ts"
 import * as Thread from "./Thread.ts"
+
+/** An outcome that 0.1 stored with the index of its step under an older name alone. */
+const indexed = <S extends Schema.Codec<{ readonly stepIndex: number }, any>>(
+  struct: S & { readonly fields: Schema.Struct.Fields },
+  older: Exclude<keyof S["Type"] & string, "stepIndex">
+): Schema.Codec<S["Type"], S["Encoded"]> => {
+  const stored = Schema.Struct({ ...struct.fields, stepIndex: Schema.optionalKey(Schema.Int) })
+  return stored.pipe(
+    Schema.decodeTo(Schema.toType(struct), {
+      decode: SchemaGetter.transform((outcome: any) => ({
+        ...outcome,
+        stepIndex: outcome.stepIndex ?? outcome[older]
+      })),
+      encode: SchemaGetter.passthrough({ strict: false })
+    })
+  ) as any
+}
 
 /**
  * A tool asked the user.
@@ -139,19 +157,49 @@ export class StepResult extends Schema.Opaque<StepResult>()(Schema.Struct({
   mode: Schema.optionalKey(Schema.Literal("manual")),
   /** The calls of manual tools, which the caller has to answer. Left out when there are none. */
   manualToolCalls: Schema.optionalKey(Schema.Array(Message.ToolCall)),
-  /** Why a tool halted, as one word. Left out when none did. */
+  /** How a tool ended the run. Left out when none did, and in steps stored by 0.1. */
+  halt: Schema.optionalKey(Halt),
+  /**
+   * The `haltedReason` of `halt`, or `"cancelled"` for a step of a session whose stream was cut.
+   *
+   * @deprecated Use `halt`.
+   */
   haltedReason: Schema.optionalKey(Schema.String),
-  /** Of a halt by a question: its text. */
+  /**
+   * The `pendingQuestion` of `halt`.
+   *
+   * @deprecated Use `halt`.
+   */
   pendingQuestion: Schema.optionalKey(Schema.String),
-  /** Of a halt by a question: the id of the call that asks. */
+  /**
+   * The `pendingToolCallId` of `halt`.
+   *
+   * @deprecated Use `halt`.
+   */
   pendingToolCallId: Schema.optionalKey(Schema.String),
-  /** Of a halt by a question: what the user may choose from. */
+  /**
+   * The `askUserOpts` of `halt`.
+   *
+   * @deprecated Use `halt`.
+   */
   askUserOpts: Schema.optionalKey(Schema.Array(Json.Opaque)),
-  /** Of any other halt: the id of the call. */
+  /**
+   * The `haltToolCallId` of `halt`.
+   *
+   * @deprecated Use `halt`.
+   */
   haltToolCallId: Schema.optionalKey(Schema.String),
-  /** Of a halt by `Tool.halt`: the handler's last result. */
+  /**
+   * The `haltResult` of `halt`.
+   *
+   * @deprecated Use `halt`.
+   */
   haltResult: Schema.optionalKey(Json.Opaque),
-  /** Of a halt by a failed call: what the `onToolError` function died with, if it did. */
+  /**
+   * The `onToolErrorException` of `halt`.
+   *
+   * @deprecated Use `halt`.
+   */
   onToolErrorException: Schema.optionalKey(Json.Opaque),
   /** All calls that wait for an answer, in call order. Left out when none does. */
   suspensions: Schema.optionalKey(Schema.Array(Suspension)),
@@ -212,10 +260,21 @@ export class MaxTurnsOutcome extends Schema.Opaque<MaxTurnsOutcome>()(Schema.Tag
  * @category schemas
  * @since 0.1.0
  */
-export class HaltWhenOutcome extends Schema.Opaque<HaltWhenOutcome>()(Schema.TaggedStruct("HaltWhen", {
-  /** The index of the step for which it did, from 0. */
-  haltWhenStepIndex: Schema.Int
-})) {}
+export class HaltWhenOutcome extends Schema.Opaque<HaltWhenOutcome>()(
+  indexed(
+    Schema.TaggedStruct("HaltWhen", {
+      /** The index of the step for which it did, from 0. */
+      stepIndex: Schema.Int,
+      /**
+       * The same.
+       *
+       * @deprecated Use `stepIndex`.
+       */
+      haltWhenStepIndex: Schema.Int
+    }),
+    "haltWhenStepIndex"
+  )
+) {}
 
 /**
  * A tool asked the user. Where several calls wait, a question stands before manual calls, and these before approvals; the
@@ -268,12 +327,21 @@ export class HaltedOutcome extends Schema.Opaque<HaltedOutcome>()(Schema.TaggedS
  * @since 0.1.0
  */
 export class ManualToolCallsOutcome extends Schema.Opaque<ManualToolCallsOutcome>()(
-  Schema.TaggedStruct("ManualToolCalls", {
-    /** The index of the step that made them, from 0. */
-    manualTurnIndex: Schema.Int,
-    /** The calls of `manual` tools. Left out under `mode: "manual"`, where all calls of `finalResponse` are meant. */
-    manualToolCalls: Schema.optionalKey(Schema.Array(Message.ToolCall))
-  })
+  indexed(
+    Schema.TaggedStruct("ManualToolCalls", {
+      /** The index of the step that made them, from 0. */
+      stepIndex: Schema.Int,
+      /**
+       * The same.
+       *
+       * @deprecated Use `stepIndex`.
+       */
+      manualTurnIndex: Schema.Int,
+      /** The calls of `manual` tools. Left out under `mode: "manual"`, where all calls of `finalResponse` are meant. */
+      manualToolCalls: Schema.optionalKey(Schema.Array(Message.ToolCall))
+    }),
+    "manualTurnIndex"
+  )
 ) {}
 
 /**
@@ -283,12 +351,21 @@ export class ManualToolCallsOutcome extends Schema.Opaque<ManualToolCallsOutcome
  * @since 0.1.0
  */
 export class ApprovalRequestedOutcome extends Schema.Opaque<ApprovalRequestedOutcome>()(
-  Schema.TaggedStruct("ApprovalRequested", {
-    /** The index of the step that made them, from 0. */
-    approvalTurnIndex: Schema.Int,
-    /** The calls that wait, in call order. */
-    approvalToolCalls: Schema.Array(Message.ToolCall)
-  })
+  indexed(
+    Schema.TaggedStruct("ApprovalRequested", {
+      /** The index of the step that made them, from 0. */
+      stepIndex: Schema.Int,
+      /**
+       * The same.
+       *
+       * @deprecated Use `stepIndex`.
+       */
+      approvalTurnIndex: Schema.Int,
+      /** The calls that wait, in call order. */
+      approvalToolCalls: Schema.Array(Message.ToolCall)
+    }),
+    "approvalTurnIndex"
+  )
 ) {}
 
 /**

@@ -156,7 +156,9 @@ describe("Collector: step results", () => {
     const halt: Event.Halt = { haltedReason: "r", haltToolCallId: "a", haltResult: 1 }
     const step = fold([stepEnd(response, { manualToolCalls: calls, done: true, halt })]).steps[0]
     assert.notProperty(step, "manualToolCalls")
-    assert.deepInclude(step, { haltedReason: "r", haltToolCallId: "a", haltResult: 1, done: true })
+    assert.deepInclude(step, { halt, done: true })
+    // The fields of the halt, under the names that 0.1 gave them in a step.
+    assert.deepInclude(step, { haltedReason: "r", haltToolCallId: "a", haltResult: 1 })
   })
 
   it("R-307, R-310: without a verdict of the loop a step is done when it halted or has nothing to run", () => {
@@ -242,11 +244,11 @@ describe("Collector: chat results", () => {
       [
         word({ _tag: "Completed", finishReason: "stop" }),
         word({ _tag: "MaxTurns", maxTurns: 1 }),
-        word({ _tag: "HaltWhen", haltWhenStepIndex: 0 }),
+        word({ _tag: "HaltWhen", stepIndex: 0, haltWhenStepIndex: 0 }),
         word({ _tag: "AskUser", pendingQuestion: "?", pendingToolCallId: "a", askUserOpts: [] }),
         word({ _tag: "ToolFailed", haltToolCallId: "a" }),
         word({ _tag: "Halted", reason: "done_early", ...halt }),
-        word({ _tag: "ManualToolCalls", manualTurnIndex: 0 }),
+        word({ _tag: "ManualToolCalls", stepIndex: 0, manualTurnIndex: 0 }),
         word({ _tag: "Cancelled", reason: "interrupt" }),
         word({ _tag: "Failed", error: 1 })
       ],

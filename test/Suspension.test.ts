@@ -35,6 +35,7 @@ describe("approvals", () => {
       const [call] = result.finalResponse!.toolCalls
       assert.deepStrictEqual(result.outcome, {
         _tag: "ApprovalRequested",
+        stepIndex: 0,
         approvalTurnIndex: 0,
         approvalToolCalls: [call!]
       })
@@ -187,7 +188,7 @@ describe("several in one batch", () => {
       const { result } = yield* chatOf([[pay("p"), toolCall("m", "appr"), finish("tool_calls")]], {
         tools: [tool, appr]
       })
-      assert.deepInclude(result.outcome, { _tag: "ManualToolCalls", manualTurnIndex: 0 })
+      assert.deepInclude(result.outcome, { _tag: "ManualToolCalls", stepIndex: 0, manualTurnIndex: 0 })
       assert.deepStrictEqual(result.steps[0]?.manualToolCalls?.map(({ id }) => id), ["m"])
       assert.deepStrictEqual(waiting(result.suspensions), [["p", "approval"], ["m", "manual"]])
     }))

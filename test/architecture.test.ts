@@ -4,7 +4,7 @@
  */
 import { assert, describe, it } from "@effect/vitest"
 import { order, type Rule, ruleNames, rules, stableModules, violations } from "./support/architecture.ts"
-import { readSources, type SourceText } from "./support/source.ts"
+import { readSource, readSources, type SourceText } from "./support/source.ts"
 
 const stable = stableModules(readSources("node_modules/effect/src"))
 
@@ -162,6 +162,10 @@ const faults: Record<Rule, ReadonlyArray<readonly [source: SourceText, message: 
   ]
 }
 
+/** The modules that the rows of a table name and link to. */
+const modulesIn = (page: string): ReadonlyArray<string> =>
+  [...page.matchAll(/^\| \[`(\w+)`\]\(src\/\1\.ts\)/gm)].map(([, name]) => name!)
+
 describe("architecture", () => {
   const found = violations(readSources("src"), stable)
 
@@ -260,6 +264,20 @@ describe("architecture", () => {
       assert.isFalse(stable.has(`effect/${name}`), name)
     }
     assert.isAbove(stable.size, 100)
+  })
+
+  it("README lists every module of src, in the order, and no other", () => {
+    const modules = readSources("src").map(({ path }) => /^src\/(\w+)\.ts$/.exec(path)?.[1])
+      .filter((name) => name !== undefined && name !== "index")
+    const listed = modulesIn(readSource("README.md").text)
+    assert.deepStrictEqual(listed.toSorted(), modules.toSorted())
+    assert.deepStrictEqual(listed, order.filter((name) => listed.includes(name)))
+  })
+
+  it("a module that README does not list, or lists in its place no more, is found", () => {
+    const list = "| [`Message`](src/Message.ts) | messages |\n| [`Adapter`](src/Adapter.ts) (service) | requests |"
+    assert.deepStrictEqual(modulesIn(`${list}\n[\`Tool\`](src/Tool.ts) in words`), ["Message", "Adapter"])
+    assert.deepStrictEqual(modulesIn("| [`Message`](src/Response.ts) | messages |"), [])
   })
 
   it("the order holds every module once", () => {

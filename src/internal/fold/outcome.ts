@@ -14,14 +14,16 @@ import * as Fold from "./state.ts"
 
 /** The end that a step brings by itself, before the caller's own conditions are asked. */
 export const ofStep = (step: Event.StepResult, stepIndex: number): Event.Outcome | undefined => {
-  if (step.haltedReason !== undefined) return ofHalt(step, step.haltedReason)
+  if (step.halt !== undefined) return ofHalt(step.halt)
   const { manualToolCalls = [], suspensions = [] } = step
-  if (manualToolCalls.length > 0) return { _tag: "ManualToolCalls", manualTurnIndex: stepIndex, manualToolCalls }
-  if (step.mode === "manual") return { _tag: "ManualToolCalls", manualTurnIndex: stepIndex }
+  if (manualToolCalls.length > 0) {
+    return { _tag: "ManualToolCalls", stepIndex, manualTurnIndex: stepIndex, manualToolCalls }
+  }
+  if (step.mode === "manual") return { _tag: "ManualToolCalls", stepIndex, manualTurnIndex: stepIndex }
   const approvals = suspensions.filter((suspension) => suspension.kind === "approval")
   if (approvals.length > 0) {
     const approvalToolCalls = approvals.map((suspension) => suspension.toolCall)
-    return { _tag: "ApprovalRequested", approvalTurnIndex: stepIndex, approvalToolCalls }
+    return { _tag: "ApprovalRequested", stepIndex, approvalTurnIndex: stepIndex, approvalToolCalls }
   }
   if (!step.done) return undefined
   return step.response.finishReason === "error"
@@ -29,14 +31,25 @@ export const ofStep = (step: Event.StepResult, stepIndex: number): Event.Outcome
     : { _tag: "Completed", finishReason: step.response.finishReason }
 }
 
-const ofHalt = (step: Event.StepResult, haltedReason: string): Event.Outcome => {
-  const { pendingQuestion = "", pendingToolCallId = "", askUserOpts = [], haltToolCallId = "" } = step
+/** The fields of every halt. One that was read from storage may lack those of its kind. */
+interface AnyHalt {
+  readonly haltedReason: string
+  readonly pendingQuestion?: string
+  readonly pendingToolCallId?: string
+  readonly askUserOpts?: ReadonlyArray<unknown>
+  readonly haltToolCallId?: string
+  readonly haltResult?: unknown
+  readonly onToolErrorException?: unknown
+}
+
+const ofHalt = (halt: AnyHalt): Event.Outcome => {
+  const { askUserOpts = [], haltToolCallId = "", haltedReason, pendingQuestion = "", pendingToolCallId = "" } = halt
   if (haltedReason === "ask_user") return { _tag: "AskUser", pendingQuestion, pendingToolCallId, askUserOpts }
   if (haltedReason !== "tool_error") {
-    return { _tag: "Halted", reason: haltedReason, haltToolCallId, haltResult: step.haltResult ?? null }
+    return { _tag: "Halted", reason: haltedReason, haltToolCallId, haltResult: halt.haltResult ?? null }
   }
-  return "onToolErrorException" in step
-    ? { _tag: "ToolFailed", haltToolCallId, onToolErrorException: step.onToolErrorException }
+  return "onToolErrorException" in halt
+    ? { _tag: "ToolFailed", haltToolCallId, onToolErrorException: halt.onToolErrorException }
     : { _tag: "ToolFailed", haltToolCallId }
 }
 

@@ -283,7 +283,7 @@ export const stepResult = (state: State, event: Event.Of<"StepCompleted">): Even
     metadata: Json.none
   }
   if (isManual) result.mode = "manual"
-  if (decided !== undefined) Object.assign(result, decided)
+  if (decided !== undefined) Object.assign(result, decided, { halt: decided })
   else if (manualToolCalls.length > 0) result.manualToolCalls = manualToolCalls
   if (event.suspensions !== undefined) result.suspensions = event.suspensions
   if (contextUpdate !== undefined) result.contextUpdate = contextUpdate

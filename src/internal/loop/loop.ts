@@ -628,14 +628,14 @@ class Loop<E, R> implements Leaving {
     isCut: boolean,
     { haltWhen }: Bounds<R>
   ): Effect.Effect<Event.Outcome | undefined, never, R> {
-    const haltWhenStepIndex = this.state.steps.length - 1
-    const own = isCut ? this.cancelled : Outcomes.ofStep(step, haltWhenStepIndex)
+    const stepIndex = this.state.steps.length - 1
+    const own = isCut ? this.cancelled : Outcomes.ofStep(step, stepIndex)
     if (own !== undefined) return Effect.succeed(own)
     if (haltWhen === undefined || haltWhen === null) return Effect.succeed(this.bounded())
     const condition = ToolOptions.toEffect(haltWhen(step), "haltWhen", "return a boolean or an Effect")
     return Effect.mapEager(answered(this.parts.running, this.id, condition), (isHalted): Event.Outcome | undefined => {
       if (isHalted === undefined) return this.cancelled
-      return isHalted ? { _tag: "HaltWhen", haltWhenStepIndex } : this.bounded()
+      return isHalted ? { _tag: "HaltWhen", stepIndex, haltWhenStepIndex: stepIndex } : this.bounded()
     })
   }
 

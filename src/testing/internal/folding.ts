@@ -95,9 +95,10 @@ const ofParts = (result: Event.ChatResult): ReadonlyArray<string> => {
 /** Whether a run can end with an outcome when its last step was this one. */
 const isEnd = (step: Event.StepResult, outcome: Event.Outcome): boolean => {
   if (outcome._tag === "Cancelled") return true
-  if (step.haltedReason === "ask_user") return outcome._tag === "AskUser"
-  if (step.haltedReason === "tool_error") return outcome._tag === "ToolFailed"
-  if (step.haltedReason !== undefined) return outcome._tag === "Halted" && outcome.reason === step.haltedReason
+  const halt = step.halt?.haltedReason
+  if (halt === "ask_user") return outcome._tag === "AskUser"
+  if (halt === "tool_error") return outcome._tag === "ToolFailed"
+  if (halt !== undefined) return outcome._tag === "Halted" && outcome.reason === halt
   if (step.mode === "manual" || step.manualToolCalls !== undefined) return outcome._tag === "ManualToolCalls"
   if (step.suspensions !== undefined) return outcome._tag === "ApprovalRequested"
   const { finishReason } = step.response

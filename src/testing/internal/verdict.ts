@@ -159,7 +159,7 @@ const toStepCompleted = (step: Event.StepResult): Event.Event => ({
   messages: [],
   mode: step.mode ?? "auto",
   manualToolCalls: step.manualToolCalls ?? [],
-  ...(step.haltedReason === undefined ? {} : { halt: step as Event.Halt }),
+  ...(step.halt === undefined ? {} : { halt: step.halt }),
   ...(step.suspensions === undefined ? {} : { suspensions: step.suspensions })
 })
 
