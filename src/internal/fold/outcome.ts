@@ -4,9 +4,9 @@
  */
 import type * as Types from "effect/Types"
 import type * as Event from "../../Event.ts"
-import type * as Message from "../../Message.ts"
+import * as Message from "../../Message.ts"
 import * as Response from "../../Response.ts"
-import type * as Thread from "../../Thread.ts"
+import * as Thread from "../../Thread.ts"
 import * as ToolCalls from "../hear/toolCalls.ts"
 import * as Json from "../json.ts"
 import * as Log from "./sharedMessages.ts"
@@ -123,6 +123,81 @@ export const ofCut = (state: Fold.State, thread: Thread.Thread): Event.ChatResul
     outcome,
     ...(isPartial ? { finalResponse: Fold.toResponse(state) } : {})
   })
+}
+
+/** The messages that a thread has more than the run has told of, in a step or as its input. */
+export const since = (thread: Thread.Thread, told: Thread.Thread | undefined): ReadonlyArray<Message.Message> => {
+  const known = told === undefined ? Infinity : Log.length(told)
+  return Log.length(thread) > known ? Log.since(thread, known) : []
+}
+
+/** A name that every provider accepts: a model may have made up one that none would. */
+const sendable = (call: Message.ToolCall): Message.ToolCall =>
+  /^[A-Za-z0-9_-]{1,64}$/.test(call.name)
+    ? call
+    : { ...call, name: call.name.replaceAll(/[^A-Za-z0-9_-]/g, "_").slice(0, 64) }
+
+/** The assistant message of a turn: what was streamed, not what the provider repeats at the end. */
+export const assistantMessage = (
+  response: { readonly outputText: string | null; readonly finishReason: Message.Message["finishReason"] },
+  toolCalls: ReadonlyArray<Message.ToolCall>,
+  reasoning: Message.Message["reasoning"]
+): Message.Message => {
+  const message: Types.Mutable<Message.Message> = {
+    role: "assistant",
+    content: response.outputText ?? "",
+    finishReason: response.finishReason ?? null,
+    metadata: Json.none
+  }
+  if (toolCalls.length > 0) message.toolCalls = toolCalls.map(sendable)
+  if (reasoning !== undefined) message.reasoning = reasoning
+  return message
+}
+
+/** The last event of a step. A turn that a tool halted is done, whatever the model meant to do. */
+export const stepCompleted = (
+  step: Pick<Event.Of<"StepCompleted">, "response" | "thread" | "messages" | "mode" | "manualToolCalls">,
+  isToolTurn: boolean,
+  isDone: boolean,
+  halt: Event.Halt | undefined,
+  suspensions: ReadonlyArray<Event.Suspension>
+): Event.Of<"StepCompleted"> => ({
+  _tag: "StepCompleted",
+  ...step,
+  done: halt !== undefined || isDone,
+  ...(step.mode === "manual" ? { isToolTurn } : {}),
+  ...(halt === undefined ? {} : { halt }),
+  ...(suspensions.length === 0 ? {} : { suspensions })
+})
+
+/**
+ * The question stands in the result's thread, so that the user's reply follows it. Where other calls wait as well, their
+ * answers are to come first, and nothing may stand between them and the calls.
+ */
+export const withQuestion = (
+  thread: Thread.Thread,
+  steps: ReadonlyArray<Event.StepResult>,
+  outcome: Event.Outcome
+): Thread.Thread => {
+  if (outcome._tag !== "AskUser" || (steps.at(-1)?.suspensions ?? []).length > 1) return thread
+  const { pendingQuestion, pendingToolCallId: toolCallId } = outcome
+  return Thread.append(thread, [{ ...Message.assistant(pendingQuestion), askUser: true, toolCallId }])
+}
+
+/** What the passes of a structured run came to, of which there may be one. */
+export const merged = (first: Event.ChatResult | undefined, last: Event.ChatResult): Event.ChatResult => {
+  if (first === undefined) return { ...last, structuredFinalize: { pass1Halted: last.haltedReason } }
+  const pass1Halted = first.haltedReason
+  if (last.steps.length === 0 && last.outcome._tag === "Failed") {
+    return { ...first, structuredFinalize: { pass1Halted, pass2Error: last.outcome.error } }
+  }
+  const steps = [...first.steps, ...last.steps]
+  // A second pass that was cancelled before the model was asked leaves no question behind.
+  const { thread } = last.steps.length === 0 ? first : last
+  return {
+    ...chatResult({ thread, steps, outcome: last.outcome, finalized: first.finalized }),
+    structuredFinalize: { pass1Halted }
+  }
 }
 
 /** What is odd about a reply. */

@@ -22,7 +22,6 @@ import * as Pull from "effect/Pull"
 import * as Result from "effect/Result"
 import * as Schedule from "effect/Schedule"
 import * as Scope from "effect/Scope"
-import type * as Types from "effect/Types"
 import * as Adapter from "../../Adapter.ts"
 import * as Collector from "../../Collector.ts"
 import type * as Event from "../../Event.ts"
@@ -41,7 +40,6 @@ import * as Messages from "../fold/sharedMessages.ts"
 import * as Fold from "../fold/state.ts"
 import { type Ending, type Heard, isEvents, ReplyReader } from "../hear/replyReader.ts"
 import * as ToolCalls from "../hear/toolCalls.ts"
-import * as Json from "../json.ts"
 import type { Batch } from "../run/batch.ts"
 import * as Open from "../run/open.ts"
 import * as Cancellation from "../stop/cancellation.ts"
@@ -146,19 +144,43 @@ interface Working<E> {
   readonly ended: Plan.Ended | undefined
 }
 
+interface Asking {
+  readonly _tag: "Asking"
+  /** In how many milliseconds, if it is asked again. */
+  readonly retryIn: number | undefined
+}
+
+interface Deciding<E> {
+  readonly _tag: "Deciding"
+  /** That of the early calls. */
+  readonly batch: Batch<E> | undefined
+}
+
+interface Stepping {
+  readonly _tag: "Stepping"
+  /** Whether the run was cancelled before the step could end by itself. */
+  readonly isCut: boolean
+}
+
+interface Finishing {
+  readonly _tag: "Finishing"
+  readonly outcome: Event.Outcome
+}
+
 /** What a run does next. */
 type Phase<E> =
   /** A step is to be opened. */
   | { readonly _tag: "Opening" }
-  /** The model is to be asked, or, in so many milliseconds, to be asked again. */
-  | { readonly _tag: "Asking"; readonly retryIn: number | undefined }
+  /** The model is to be asked. */
+  | Asking
   | Hearing<E>
-  /** The reply is over. The batch is that of its early calls. */
-  | { readonly _tag: "Deciding"; readonly batch: Batch<E> | undefined }
+  /** The reply is over: its calls are to be decided on. */
+  | Deciding<E>
   | Working<E>
-  /** The step is complete, whether by itself or because the run was cancelled. */
-  | { readonly _tag: "Stepping"; readonly isCut: boolean }
-  | { readonly _tag: "Finishing"; readonly outcome: Event.Outcome }
+  /** The step is complete: what comes next is to be decided. */
+  | Stepping
+  /** There is an outcome: the run is to come to its result. */
+  | Finishing
   | { readonly _tag: "Done" }
 
 /** The step in progress, and what is to be closed with it. */
@@ -207,7 +229,7 @@ class Loop<E, R> implements Leaving {
   private closing: Event.ChatResult["finalized"]
   /** What the first pass of a structured run came to. */
   private first: Event.ChatResult | undefined
-  /** The services of the fiber that reads, as of the latest step. */
+  /** The services of the fiber that reads, as of its latest pull. */
   private context: Context.Context<R> = Context.empty() as Context.Context<R>
 
   constructor(parts: Parts<E, R>) {
@@ -224,27 +246,30 @@ class Loop<E, R> implements Leaving {
     running.step = this
   }
 
-  /** The next events that are shown. It is to be called in a step of the fiber that reads. */
-  readonly next = (): EventPull<E, R> => {
-    const { within } = this.step
-    return within === undefined ? this.goOn(none) : within(Effect.suspend(() => this.goOn(none)))
+  /** The next events that are shown, for the fiber that reads with these services. It is to be called in a step of it. */
+  readonly next = (context: Context.Context<R>): EventPull<E, R> =>
+    this.step.within === undefined ? this.resumed(context) : this.step.within(Effect.contextWith(this.resumed))
+
+  private readonly resumed = (context: Context.Context<R>): EventPull<E, R> => {
+    this.context = context
+    return this.goOn(none)
   }
 
+  /** Does what the phases ask for until one of them has something to show, or has to wait. */
   private goOn(before: Events): EventPull<E, R> {
     const { parts: { running }, phase } = this
     if (running.isLeft) return Cause.done()
     // Most pulls are those of a model that is heard alone. They take no step that they can do without.
-    if (phase._tag === "Hearing" && phase.batch === undefined) {
-      return phase.reply.next((heard) => this.tell(this.heard(phase, heard), before))
-    }
-    return this.tell(this.advance(phase), before)
+    return phase._tag === "Hearing" && phase.batch === undefined
+      ? phase.reply.next((heard) => this.tell(this.heard(phase, heard), before))
+      : this.tell(this.advance(phase), before)
   }
 
   private tell(told: Told<E, R>, before: Events): EventPull<E, R> {
-    return this.after(told, (events) => this.told(events, before))
+    return this.after(told, (events) => events === none ? this.goOn(before) : this.told(events, before))
   }
 
-  /** Goes on after a wait, unless the run has been left meanwhile from outside of the pull. */
+  /** Goes on after what may have waited, unless the run has been left meanwhile from outside of its pull. */
   private after<A, E1, R1, B, E2, R2>(
     waited: Effect.Effect<A, E1, R1>,
     next: (value: A) => Effect.Effect<B, E2, R2>
@@ -260,20 +285,26 @@ class Loop<E, R> implements Leaving {
       case "Opening":
         return this.opening()
       case "Asking":
-        return this.asking(phase.retryIn)
+        return this.asking(phase)
       case "Hearing":
         return this.hearing(phase)
       case "Deciding":
-        return this.deciding(phase.batch)
+        return this.deciding(phase)
       case "Working":
         return this.working(phase)
       case "Stepping":
-        return this.stepping(phase.isCut)
+        return this.stepping(phase)
       case "Finishing":
-        return this.finishing(phase.outcome)
+        return this.finishing(phase)
       case "Done":
         return Cause.done()
     }
+  }
+
+  /** The next phase, and what there is to show before it. */
+  private become(phase: Phase<E>, events: Events = none): Told<E, R> {
+    this.phase = phase
+    return Effect.succeed(events)
   }
 
   /**
@@ -298,7 +329,7 @@ class Loop<E, R> implements Leaving {
   }
 
   private show(visible: Events): EventPull<E, R> {
-    return isNonEmpty(visible) ? Effect.succeed(visible) : Effect.suspend(this.next)
+    return isNonEmpty(visible) ? Effect.succeed(visible) : Effect.contextWith(this.next)
   }
 
   private get id(): string {
@@ -314,26 +345,18 @@ class Loop<E, R> implements Leaving {
   }
 
   private opening(): Told<E, R> {
-    this.phase = { _tag: "Opening" }
-    return Effect.contextWith((context: Context.Context<R>) => {
-      this.context = context
-      if (this.bounds !== undefined) {
-        this.hurry()
-        if (this.isCancelled) return this.finish(this.cancelled)
-      }
-      this.phase = { _tag: "Asking", retryIn: undefined }
-      const isTraced = this.parts.isTraced || Telemetry.isTraced(context as Context.Context<never>)
-      return isTraced ? this.spanned() : this.ask()
-    })
-  }
-
-  /** The step goes on under its span. */
-  private spanned(): Told<E, R> {
-    const { id, parts, step } = this
+    const { bounds, context, id, parts, step } = this
+    if (bounds !== undefined) {
+      this.hurry()
+      if (this.isCancelled) return this.become({ _tag: "Finishing", outcome: this.cancelled })
+    }
+    this.phase = { _tag: "Asking", retryIn: undefined }
+    if (!parts.isTraced && !Telemetry.isTraced(context as Context.Context<never>)) return Effect.succeed(none)
     step.span = Scope.makeUnsafe()
     return Effect.map(parts.within(Telemetry.stepSpan(step.span, id, step.index)), (within) => {
       step.within = within
-      return none
+      // What follows goes on under the span.
+      return []
     })
   }
 
@@ -361,15 +384,16 @@ class Loop<E, R> implements Leaving {
     }
   }
 
-  private asking(retryIn: number | undefined): Told<E, R> {
-    return Effect.contextWith((context: Context.Context<R>) => {
-      this.context = context
-      if (retryIn === undefined) return this.ask()
-      const slept = retryIn > 0 ? Effect.sleep(retryIn) : Effect.void
-      const waited = Cancellation.orElse(slept, this.parts.ambient.cancellation, () => undefined)
-      // A run that is cancelled before the model is asked again goes on with nothing said.
-      return this.after(waited, () => this.isCancelled ? this.deciding(undefined) : this.ask())
-    })
+  private asking({ retryIn }: Asking): Told<E, R> {
+    if (retryIn === undefined) return this.ask()
+    const slept = retryIn > 0 ? Effect.sleep(retryIn) : Effect.void
+    const waited = Cancellation.orElse(slept, this.parts.ambient.cancellation, () => undefined)
+    // A run that is cancelled before the model is asked again goes on with nothing said.
+    return Effect.flatMapEager(
+      waited,
+      () =>
+        this.become(this.isCancelled ? { _tag: "Deciding", batch: undefined } : { _tag: "Asking", retryIn: undefined })
+    )
   }
 
   private ask(): Told<E, R> {
@@ -394,11 +418,9 @@ class Loop<E, R> implements Leaving {
     )
     const mayStart = mode === "auto" &&
       Array.from(tools.values()).some((tool) => Plan.mayStartEarly(tool, settings.policy))
-    const phase: Hearing<E> = { _tag: "Hearing", reply, batch: undefined, mayStart, hasStarted: false }
-    this.phase = phase
     // A batch is woken by a cancellation, also while the connection opens.
-    if (ambient.cancellation !== undefined) phase.batch = this.openBatch(Infinity)
-    return this.hearing(phase)
+    const batch = ambient.cancellation === undefined ? undefined : this.openBatch(Infinity)
+    return this.become({ _tag: "Hearing", reply, batch, mayStart, hasStarted: false })
   }
 
   /** What comes next, of the model or of the tools beside it. */
@@ -412,6 +434,7 @@ class Loop<E, R> implements Leaving {
   }
 
   private heard(phase: Hearing<E>, heard: Heard): Told<E, R> {
+    if (this.parts.running.isLeft) return Cause.done()
     return isEvents(heard) ? Effect.succeed(heard) : this.replied(phase, heard)
   }
 
@@ -467,7 +490,7 @@ class Loop<E, R> implements Leaving {
     return this.after(asked.do(this.delay(retryReply, error), Exit.succeed(undefined)), (retryIn) => {
       if (retryIn !== undefined) return this.again(error, retryIn)
       const isNothing = this.isCancelled && ending._tag === "Broken" && !ending.hasBegun
-      return isNothing ? this.deciding(phase.batch) : this.concluded(phase, ending)
+      return this.concluded(phase, isNothing ? { _tag: "Ended" } : ending)
     })
   }
 
@@ -490,31 +513,27 @@ class Loop<E, R> implements Leaving {
 
   /** The reply counts as not said. */
   private again(error: unknown, retryIn: number): Told<E, R> {
-    return this.after(this.disconnect(Exit.void), () => {
-      this.phase = { _tag: "Asking", retryIn }
-      return Effect.succeed([{ _tag: "StepReset", error }])
-    })
+    return Effect.flatMapEager(
+      this.disconnect(Exit.void),
+      () => this.become({ _tag: "Asking", retryIn }, [{ _tag: "StepReset", error }])
+    )
   }
 
   /** A failure before the first event is the run's, in its first step; later, and after the first event, it is an event. */
   private concluded({ batch }: Hearing<E>, ending: Ending): Told<E, R> {
-    if (ending._tag === "Ended") return this.deciding(batch)
+    if (ending._tag === "Ended") return this.become({ _tag: "Deciding", batch })
     const { error, hasBegun } = ending
     const events: Events = [{ _tag: "Error", error }]
-    if (hasBegun) {
-      this.phase = { _tag: "Deciding", batch }
-      return Effect.succeed(events)
-    }
+    if (hasBegun) return this.become({ _tag: "Deciding", batch }, events)
     if (this.step.index === 0) return Effect.fail(Adapter.AdapterError.from(error))
-    return this.after(this.closeStep(), () => {
-      this.phase = { _tag: "Finishing", outcome: { _tag: "Failed", error } }
-      return Effect.succeed(events)
-    })
+    return Effect.flatMapEager(
+      this.closeStep(),
+      () => this.become({ _tag: "Finishing", outcome: { _tag: "Failed", error } }, events)
+    )
   }
 
   /** The connection is closed before any other tool starts, however the reply has ended. */
-  private deciding(batch: Batch<E> | undefined): Told<E, R> {
-    this.phase = { _tag: "Deciding", batch }
+  private deciding({ batch }: Deciding<E>): Told<E, R> {
     return this.after(this.disconnect(Exit.void), () => {
       this.step.reply = undefined
       const said = Collector.toResponse(this.state)
@@ -532,8 +551,10 @@ class Loop<E, R> implements Leaving {
     if (error !== undefined) {
       const failed: Response.Response = { ...response, finishReason: "error", error }
       const plan: Plan.Plan = { calls: [], manual: [], jobs: [] }
-      this.phase = { _tag: "Working", response: failed, plan, batch: undefined, ended: Plan.uncommitted }
-      return Effect.succeed([{ _tag: "Error", error }])
+      return this.become(
+        { _tag: "Working", response: failed, plan, batch: undefined, ended: Plan.uncommitted },
+        [{ _tag: "Error", error }]
+      )
     }
     const { finishReason } = response
     const plan = Plan.divide(calls, response, this.rules, (index) => this.state.calls.isTaken(index), isActedOn)
@@ -552,9 +573,7 @@ class Loop<E, R> implements Leaving {
     const batch = early ?? (jobs.length === 0 ? undefined : this.openBatch(jobs.length))
     batch?.add(jobs)
     batch?.seal()
-    const phase: Working<E> = { _tag: "Working", response, plan, batch, ended }
-    this.phase = phase
-    return this.working(phase)
+    return this.become({ _tag: "Working", response, plan, batch, ended })
   }
 
   private working({ batch, ended, plan, response }: Working<E>): Told<E, R> {
@@ -580,7 +599,7 @@ class Loop<E, R> implements Leaving {
     { calls, halt: decided, manual, suspensions }: Plan.Ended
   ): Told<E, R> {
     const { rules: { mode, settings: { policy } }, state, step: { index } } = this
-    const message = assistantMessage(response, calls, response.message?.reasoning)
+    const message = Outcomes.assistantMessage(response, calls, response.message?.reasoning)
     // A step that has decided to wait is not cut any more: its calls are left open.
     const isCut = suspensions.length === 0 && this.isCancelled
     // A question that was withdrawn halts nothing; another halt may decide in its place.
@@ -590,13 +609,13 @@ class Loop<E, R> implements Leaving {
       const added = said.concat(Collector.answers(state))
       // A run of one step shares its messages with no other thread.
       const thread = (index === 0 ? Messages.longer : Messages.grown)(this.thread, added)
-      const introduced = since(this.thread, state.thread)
+      const introduced = Outcomes.since(this.thread, state.thread)
       const messages = introduced.length === 0 ? added : introduced.concat(added)
       const isToolTurn = Collector.isToolTurn(policy, response)
       const isDone = isCut || Collector.isDone(policy, response)
       this.phase = { _tag: "Stepping", isCut }
       const told = { response, thread, messages, mode, manualToolCalls: manual }
-      return Effect.succeed([stepCompleted(told, isToolTurn, isDone, halt, suspensions)])
+      return Effect.succeed([Outcomes.stepCompleted(told, isToolTurn, isDone, halt, suspensions)])
     })
   }
 
@@ -607,18 +626,16 @@ class Loop<E, R> implements Leaving {
     })
   }
 
-  private stepping(isCut: boolean): Told<E, R> {
-    if (this.bounds === undefined) {
-      this.phase = { _tag: "Done" }
-      return Cause.done()
-    }
+  private stepping({ isCut }: Stepping): Told<E, R> {
+    const { bounds } = this
+    if (bounds === undefined) return this.become({ _tag: "Done" })
     const step = Collector.toStepResult(this.state)
     this.thread = step.thread
     this.rules = unforced(this.rules)
     if (step.contextUpdate !== undefined) this.rules = withContext(this.rules, step.contextUpdate)
-    return this.after(
-      this.outcomeOf(step, isCut, this.bounds),
-      (outcome) => outcome === undefined ? this.opening() : this.finish(outcome)
+    return Effect.flatMapEager(
+      this.outcomeOf(step, isCut, bounds),
+      (outcome) => this.become(outcome === undefined ? { _tag: "Opening" } : { _tag: "Finishing", outcome })
     )
   }
 
@@ -649,25 +666,20 @@ class Loop<E, R> implements Leaving {
     return undefined
   }
 
-  private finish(outcome: Event.Outcome): Told<E, R> {
-    this.phase = { _tag: "Finishing", outcome }
-    return this.finishing(outcome)
-  }
-
   /** Handlers that run on are waited for first, so that the result can name those that refuse to stop. */
-  private finishing(outcome: Event.Outcome): Told<E, R> {
+  private finishing({ outcome }: Finishing): Told<E, R> {
     const { first, parts: { ambient: { spending }, running, structured } } = this
     const steps = this.state.steps.slice(this.bounds?.firstStep)
-    const thread = withQuestion(this.thread, steps, outcome)
+    const thread = Outcomes.withQuestion(this.thread, steps, outcome)
     const pass = Collector.chatResult({ thread, steps, outcome, finalized: this.closing })
     const isAnswered = structured === undefined || first !== undefined || !isFinalized(outcome)
     if (!isAnswered) return this.formatting(pass, structured)
-    const result = structured === undefined ? pass : merged(first, pass)
-    return Effect.mapEager(running.stopping(), (abandoned) => {
-      this.phase = { _tag: "Done" }
+    const result = structured === undefined ? pass : Outcomes.merged(first, pass)
+    return Effect.flatMapEager(running.stopping(), (abandoned) => {
       const whole = { ...result, totalUsage: spending.reported, ...(abandoned.length === 0 ? {} : { abandoned }) }
-      const messages = since(whole.thread, this.state.thread)
-      return [{ _tag: "ChatCompleted", result: whole, ...(messages.length === 0 ? {} : { messages }) }]
+      const messages = Outcomes.since(whole.thread, this.state.thread)
+      const told = { _tag: "ChatCompleted", result: whole, ...(messages.length === 0 ? {} : { messages }) } as const
+      return this.become({ _tag: "Done" }, [told])
     })
   }
 
@@ -678,7 +690,7 @@ class Loop<E, R> implements Leaving {
     this.rules = rules
     this.bounds = { maxTurns: 1, haltWhen: undefined, firstStep: first.steps.length, isClosedByAnswer: false }
     this.thread = prompt === "" ? first.thread : Thread.append(first.thread, [Message.user(prompt)])
-    return this.opening()
+    return this.become({ _tag: "Opening" })
   }
 
   private disconnect(exit: Exit.Exit<unknown, unknown>): Effect.Effect<void> {
@@ -736,6 +748,10 @@ const withoutTools = <E, R>(rules: Rules<E, R>): Rules<E, R> => {
   const { toolChoice: _, ...template } = rules.template
   return { ...rules, tools: new Map(), template: { ...template, tools: [] } }
 }
+
+/** Whether a first pass that ended so is followed by the one with the format. */
+const isFinalized = ({ _tag }: Event.Outcome): boolean =>
+  _tag === "Completed" || _tag === "MaxTurns" || _tag === "HaltWhen"
 
 // What the consumer sees.
 
@@ -798,88 +814,10 @@ const answered = <A, R>(
 const hooks = (running: Running, id: string): Worker =>
   running.hooks ??= new Worker(running, { kind: "hook", id, name: "onEvent", onSoftStop: "grace" })
 
-// What steps and runs come to.
-
-/** The messages that a thread has more than the run has told of, in a step or as its input. */
-const since = (thread: Thread.Thread, told: Thread.Thread | undefined): ReadonlyArray<Message.Message> => {
-  const known = told === undefined ? Infinity : Messages.length(told)
-  return Messages.length(thread) > known ? Messages.since(thread, known) : []
-}
-
-/** A name that every provider accepts: a model may have made up one that none would. */
-const sendable = (call: Message.ToolCall): Message.ToolCall =>
-  /^[A-Za-z0-9_-]{1,64}$/.test(call.name)
-    ? call
-    : { ...call, name: call.name.replaceAll(/[^A-Za-z0-9_-]/g, "_").slice(0, 64) }
-
-/** The assistant message of a turn: what was streamed, not what the provider repeats at the end. */
-export const assistantMessage = (
-  response: { readonly outputText: string | null; readonly finishReason: Message.Message["finishReason"] },
-  toolCalls: ReadonlyArray<Message.ToolCall>,
-  reasoning: Message.Message["reasoning"]
-): Message.Message => {
-  const message: Types.Mutable<Message.Message> = {
-    role: "assistant",
-    content: response.outputText ?? "",
-    finishReason: response.finishReason ?? null,
-    metadata: Json.none
-  }
-  if (toolCalls.length > 0) message.toolCalls = toolCalls.map(sendable)
-  if (reasoning !== undefined) message.reasoning = reasoning
-  return message
-}
-
-/** The last event of a step. A turn that a tool halted is done, whatever the model meant to do. */
-export const stepCompleted = (
-  step: Pick<Event.Of<"StepCompleted">, "response" | "thread" | "messages" | "mode" | "manualToolCalls">,
-  isToolTurn: boolean,
-  isDone: boolean,
-  halt: Event.Halt | undefined,
-  suspensions: ReadonlyArray<Event.Suspension>
-): Event.Of<"StepCompleted"> => ({
-  _tag: "StepCompleted",
-  ...step,
-  done: halt !== undefined || isDone,
-  ...(step.mode === "manual" ? { isToolTurn } : {}),
-  ...(halt === undefined ? {} : { halt }),
-  ...(suspensions.length === 0 ? {} : { suspensions })
-})
-
-/**
- * The question stands in the result's thread, so that the user's reply follows it. Where other calls wait as well, their
- * answers are to come first, and nothing may stand between them and the calls.
- */
-const withQuestion = (
-  thread: Thread.Thread,
-  steps: ReadonlyArray<Event.StepResult>,
-  outcome: Event.Outcome
-): Thread.Thread => {
-  if (outcome._tag !== "AskUser" || (steps.at(-1)?.suspensions ?? []).length > 1) return thread
-  const { pendingQuestion, pendingToolCallId: toolCallId } = outcome
-  return Thread.append(thread, [{ ...Message.assistant(pendingQuestion), askUser: true, toolCallId }])
-}
-
-/** Whether a first pass that ended so is followed by the one with the format. */
-const isFinalized = ({ _tag }: Event.Outcome): boolean =>
-  _tag === "Completed" || _tag === "MaxTurns" || _tag === "HaltWhen"
-
-/** What the passes of a structured run came to, of which there may be one. */
-const merged = (first: Event.ChatResult | undefined, last: Event.ChatResult): Event.ChatResult => {
-  if (first === undefined) return { ...last, structuredFinalize: { pass1Halted: last.haltedReason } }
-  const pass1Halted = first.haltedReason
-  if (last.steps.length === 0 && last.outcome._tag === "Failed") {
-    return { ...first, structuredFinalize: { pass1Halted, pass2Error: last.outcome.error } }
-  }
-  const steps = [...first.steps, ...last.steps]
-  // A second pass that was cancelled before the model was asked leaves no question behind.
-  const { thread } = last.steps.length === 0 ? first : last
-  return {
-    ...Collector.chatResult({ thread, steps, outcome: last.outcome, finalized: first.finalized }),
-    structuredFinalize: { pass1Halted }
-  }
-}
-
 // How a run starts.
+
+/** What is called for each pull, with the services of the fiber that reads. */
+type Next<E, R> = (context: Context.Context<R>) => EventPull<E, R>
 
 type StartError = Thread.ValidationError | Plan.EngineError
 
@@ -977,11 +915,11 @@ export const step = <E, R>(
   input: Thread.Input,
   options: StepOptions<E, R>,
   scope: Scope.Scope
-): Effect.Effect<() => EventPull<E, R>, StartError, R> => start(input, options, undefined, scope)
+): Effect.Effect<Next<E, R>, StartError, R> => start(input, options, undefined, scope)
 
 /** What a run of several steps is pulled from. */
 export const chat = <E, R>(
   input: Thread.Input,
   options: ChatOptions<E, R>,
   scope: Scope.Scope
-): Effect.Effect<() => EventPull<E, R>, StartError, R> => start(input, options, options, scope)
+): Effect.Effect<Next<E, R>, StartError, R> => start(input, options, options, scope)

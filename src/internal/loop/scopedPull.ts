@@ -6,19 +6,21 @@
 import type * as Arr from "effect/Array"
 import * as Cause from "effect/Cause"
 import * as Channel from "effect/Channel"
+import type * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import type * as Exit from "effect/Exit"
-import type { LazyArg } from "effect/Function"
 import * as Pull from "effect/Pull"
 import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 
 /**
- * The stream of what `start` gives, which is called for each pull, in a step of the fiber that reads. A pull after one that
- * failed, ended or was interrupted is the end: what it would go on with has been left.
+ * The stream of what `start` gives. That is called for each pull, in a step of the fiber that reads and with its services. A
+ * pull after one that failed, ended or was interrupted is the end: what it would go on with has been left.
  */
 export const stream = <A, E, R, EX, RX>(
-  start: (scope: Scope.Scope) => Effect.Effect<LazyArg<Pull.Pull<Arr.NonEmptyReadonlyArray<A>, E, void, R>>, EX, RX>
+  start: (
+    scope: Scope.Scope
+  ) => Effect.Effect<(context: Context.Context<R>) => Pull.Pull<Arr.NonEmptyReadonlyArray<A>, E, void, R>, EX, RX>
 ): Stream.Stream<A, Pull.ExcludeDone<E> | EX, R | RX> =>
   Stream.fromChannel(Channel.fromTransform((_upstream, around) =>
     Effect.suspend(() => {
@@ -27,7 +29,9 @@ export const stream = <A, E, R, EX, RX>(
         exit._tag === "Success" ? undefined : Scope.close(scope, Pull.doneExitFromCause(exit.cause))
       return Effect.map(Effect.onExitPrimitive(start(scope), leave), (next) =>
         Effect.onExitPrimitive(
-          Effect.suspend(() => scope.state._tag === "Closed" ? Cause.done() : next()),
+          Effect.contextWith((context: Context.Context<R>) =>
+            scope.state._tag === "Closed" ? Cause.done() : next(context)
+          ),
           leave
         ))
     })

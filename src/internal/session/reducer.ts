@@ -18,7 +18,6 @@ import * as OpenCalls from "../answer/openCalls.ts"
 import * as Ending from "../fold/outcome.ts"
 import * as Log from "../fold/sharedMessages.ts"
 import * as Fold from "../fold/state.ts"
-import * as Loop from "../loop/loop.ts"
 import type { Running } from "../stop/ownedFibers.ts"
 import * as Records from "./record.ts"
 import * as SessionState from "./state.ts"
@@ -308,7 +307,7 @@ const replied = (reducer: Progress, stepIndex: number): NewRecords => {
   const response = Collector.toResponse(reducer.collector)
   const calls = Response.actionableCalls(response)
   if (calls.length === 0) return []
-  const message = Loop.assistantMessage(response, calls, response.message?.reasoning)
+  const message = Ending.assistantMessage(response, calls, response.message?.reasoning)
   return [{ _tag: "ReplyReceived", requestId: requestId(reducer), stepIndex, message }]
 }
 

@@ -397,7 +397,7 @@ const endOfApproved = (
   const response = Collector.toResponse(Collector.initial())
   // The answers stand in the thread already, in the places of their calls.
   const step = { response, thread, messages: [], mode: "auto", manualToolCalls: [] } as const
-  const completed = Loop.stepCompleted(step, false, cancellation !== undefined, halt, suspensions)
+  const completed = Ending.stepCompleted(step, false, cancellation !== undefined, halt, suspensions)
   if (mode === "step") return completed
   const folded = Collector.toStepResult(
     Collector.applyEvent(Collector.initial({ thread: collector.thread ?? thread }), completed)
