@@ -1,6 +1,6 @@
 /**
  * What a whole tree of runs has to share: permits, a deadline, permits by name. They are Context references, so that a
- * run which a handler starts takes them over through the handler's fiber and nobody passes them along. A handler that
+ * run which a handler starts takes them over through the handler's fiber, and no caller passes them along. A handler that
  * waits for a run it started holds no permit, so that a tree never waits for itself.
  *
  * @since 0.1.0

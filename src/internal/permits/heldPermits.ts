@@ -35,7 +35,7 @@ export class HeldPermits {
   }
 
   /**
-   * Waits for the permits, those of the keys first: whoever has one of the tree's waits for nothing else. `giveBack`
+   * Waits for the permits, those of the keys first: a call that has one of the tree's waits for nothing else. `giveBack`
    * returns them, also those that came in part before an interruption.
    */
   take(): Effect.Effect<void> {

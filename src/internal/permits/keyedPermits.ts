@@ -1,5 +1,5 @@
 /**
- * Permits by name. A name is known for as long as somebody holds or awaits one of its permits, so that names made from
+ * Permits by name. A name is known for as long as one of its permits is held or awaited, so that names made from
  * arguments cost nothing once they are no longer used. Where two callers give one name different numbers, the smaller
  * holds.
  */

@@ -393,13 +393,17 @@ export class Batch<E> implements Host<E> {
   // What a reader sees of it.
 
   /** The events, in the order the policy asks for; it ends when there are no more calls and each has been answered. */
-  readonly pull: Pull.Pull<Arr.NonEmptyReadonlyArray<Event.Event>, E> = Effect.suspend(() => {
+  get pull(): Pull.Pull<Arr.NonEmptyReadonlyArray<Event.Event>, E> {
+    return Effect.suspend(() => this.next())
+  }
+
+  private next(): Pull.Pull<Arr.NonEmptyReadonlyArray<Event.Event>, E> {
     if (this.isAtEnd) return Cause.done()
     return Effect.flatMap(
       this.take,
-      (events) => Arr.isReadonlyArrayNonEmpty(events) ? Effect.succeed(events) : this.pull
+      (events) => Arr.isReadonlyArrayNonEmpty(events) ? Effect.succeed(events) : this.next()
     )
-  })
+  }
 
   /** What there is now, which may be nothing; waits only when there is nothing. The first one starts the calls. */
   get take(): Effect.Effect<ReadonlyArray<Event.Event>, E> {

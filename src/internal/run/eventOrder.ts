@@ -136,16 +136,20 @@ export class EventOrder<E> {
   }
 
   /** Everything there is now; waits only when there is nothing, and may then have been woken for nothing. */
-  readonly take: Effect.Effect<Events, E> = Effect.suspend(() => this.isDue ? this.drain() : this.wait)
+  get take(): Effect.Effect<Events, E> {
+    return Effect.suspend(() => this.isDue ? this.drain() : this.wait())
+  }
 
-  private readonly wait: Effect.Effect<Events, E> = Effect.callback((resume) => {
-    // A fiber may have been held up between its look and its wait.
-    if (this.isDue) return resume(Effect.suspend(() => this.drain()))
-    this.reader = { fiber: Fiber.getCurrent(), resume }
-    return Effect.sync(() => {
-      this.reader = undefined
+  private wait(): Effect.Effect<Events, E> {
+    return Effect.callback((resume) => {
+      // A fiber may have been held up between its look and its wait.
+      if (this.isDue) return resume(Effect.suspend(() => this.drain()))
+      this.reader = { fiber: Fiber.getCurrent(), resume }
+      return Effect.sync(() => {
+        this.reader = undefined
+      })
     })
-  })
+  }
 
   private get isDue(): boolean {
     return !this.isEmpty || this.wasWoken

@@ -16,7 +16,7 @@ import * as ToolOptions from "../declare/toolOptions.ts"
 import * as Json from "../json.ts"
 import * as Cancellation from "../stop/cancellation.ts"
 
-/** What the handlers of a step are told about their run. */
+/** What the handlers of a step know of their run. */
 interface Settings {
   readonly context: Json.JsonObject
   readonly requestId: string

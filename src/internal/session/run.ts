@@ -352,7 +352,7 @@ const stopsOf = <M extends Reducer.Mode, R>(
     const deadline = Deadline.resolve(ownDeadline, yield* Ambient.CurrentDeadline, yield* Clock.currentTimeMillis)
     if ((parent ?? deadline ?? cancel) === undefined) return unstopped
     const cancellation = new Cancellation.Cancellation()
-    yield* Ambient.watch(cancellation, { parent, deadline, cancel }, yield* Effect.scope)
+    yield* Cancellation.watch(cancellation, { parent, deadline, cancel }, yield* Effect.scope)
     yield* Effect.sync(() => {
       Ambient.listen(running, { cancellation }, undefined, requestId)
       Ambient.listen(stopping, { cancellation }, cancel, requestId)

@@ -1,15 +1,17 @@
 /**
- * The soft stop of a run: a request that is made once and stays made. Whoever asks later learns of it as well as whoever
- * listened before, so that nothing that starts in between is missed.
+ * The soft stop of a run: a request that is made once and stays made. A listener that is added later is called as well as
+ * those that were there, so that nothing that starts in between misses it.
  */
 import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Scope from "effect/Scope"
+import type { CancelSource } from "../ask/options.ts"
+import * as Deadline from "./deadline.ts"
 
 const abortCause = "Execution cancelled by parent abort signal"
 
-/** What made the request. A run that a given-up handler starts is stopped as by an interruption of the handler. */
+/** What made the request. A run that an abandoned handler starts is stopped as by an interruption of the handler. */
 export type Reason = "cancel" | "deadline" | "interrupt"
 
 export class Cancellation {
@@ -40,7 +42,7 @@ export class Cancellation {
   }
 }
 
-/** What an effect comes to, or something else as soon as the request is made. What has its end is not waited for. */
+/** What an effect comes to, or something else as soon as the request is made. */
 export const orElse = <A, E, R>(
   effect: Effect.Effect<A, E, R>,
   cancellation: Cancellation | undefined,
@@ -54,38 +56,37 @@ export const orElse = <A, E, R>(
   return Effect.raceFirst(effect, requested)
 }
 
-/** Is requested when the other one is, for the same reason. */
-export const follow = (
-  parent: Cancellation,
-  cancellation: Cancellation,
-  scope: Scope.Scope
-): Effect.Effect<void> => {
-  const unsubscribe = parent.onRequest(() => cancellation.request(parent.reason, parent.cause))
-  return Scope.addFinalizer(scope, Effect.sync(unsubscribe))
+/** What may stop a run softly. */
+interface Stops {
+  /** The soft stop of the run around it. */
+  readonly parent: Cancellation | undefined
+  readonly deadline: Deadline.Deadline | undefined
+  /** What the caller stops it with. An effect is run by the run that it stops. */
+  readonly cancel: CancelSource<any> | undefined
 }
 
-/** Is requested at a time of the clock. */
-export const expire = (
-  at: number,
-  cause: string,
+/** Lets all that may stop a run request it, until the scope closes. */
+export const watch = (
   cancellation: Cancellation,
+  { cancel, deadline, parent }: Stops,
   scope: Scope.Scope
 ): Effect.Effect<void> =>
-  Effect.flatMap(Clock.currentTimeMillis, (now) => {
-    if (at <= now) return Effect.sync(() => cancellation.request("deadline", cause))
-    const waiting = Effect.map(Effect.sleep(at - now), () => cancellation.request("deadline", cause))
-    return Effect.asVoid(Effect.forkIn(waiting, scope, { startImmediately: true }))
+  Effect.gen(function*() {
+    if (parent !== undefined) {
+      const unsubscribe = parent.onRequest(() => cancellation.request(parent.reason, parent.cause))
+      yield* Scope.addFinalizer(scope, Effect.sync(unsubscribe))
+    }
+    if (deadline !== undefined) {
+      const expire = Effect.sync(() => cancellation.request("deadline", Deadline.cause))
+      const left = deadline.at - (yield* Clock.currentTimeMillis)
+      if (left <= 0) yield* expire
+      else yield* Effect.forkIn(Effect.delay(expire, left), scope, { startImmediately: true })
+    }
+    if (cancel instanceof AbortSignal) {
+      const request = () => cancellation.request()
+      // The scope knows of the listener before there is one: nothing can come between the two.
+      yield* Scope.addFinalizer(scope, Effect.sync(() => cancel.removeEventListener("abort", request)))
+      if (cancel.aborted) request()
+      else cancel.addEventListener("abort", request, { once: true })
+    }
   })
-
-/** Listens to a signal until the scope closes, which knows of it before it begins: nothing can come between the two. */
-export const listen = (
-  signal: AbortSignal,
-  cancellation: Cancellation,
-  scope: Scope.Scope
-): Effect.Effect<void> => {
-  const request = () => cancellation.request()
-  return Effect.andThen(
-    Scope.addFinalizer(scope, Effect.sync(() => signal.removeEventListener("abort", request))),
-    Effect.sync(() => signal.aborted ? request() : signal.addEventListener("abort", request, { once: true }))
-  )
-}

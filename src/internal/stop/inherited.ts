@@ -94,27 +94,8 @@ export const enter = <E, R>(
     const lent = handler === undefined ? entered : Effect.andThen(entered, handler.permits.lend(scope))
     const watched = cancellation === undefined
       ? lent
-      : Effect.andThen(lent, watch(cancellation, { parent, deadline, cancel: cancel ?? undefined }, scope))
+      : Effect.andThen(lent, Cancellation.watch(cancellation, { parent, deadline, cancel: cancel ?? undefined }, scope))
     return Effect.as(watched, { permits, deadline, cancellation, spending, found: undefined })
-  })
-
-/** What may stop a run softly. */
-interface Stops<R> {
-  readonly parent: Cancellation.Cancellation | undefined
-  readonly deadline: Deadline.Deadline | undefined
-  readonly cancel: Settings.CancelSource<R> | undefined
-}
-
-/** Lets all that may stop a run request it, until the scope closes. */
-export const watch = <R>(
-  cancellation: Cancellation.Cancellation,
-  { cancel, deadline, parent }: Stops<R>,
-  scope: Scope.Scope
-): Effect.Effect<void> =>
-  Effect.gen(function*() {
-    if (parent !== undefined) yield* Cancellation.follow(parent, cancellation, scope)
-    if (deadline !== undefined) yield* Cancellation.expire(deadline.at, Deadline.cause, cancellation, scope)
-    if (cancel instanceof AbortSignal) yield* Cancellation.listen(cancel, cancellation, scope)
   })
 
 /**

@@ -201,7 +201,7 @@ export class Running {
     return Context.get(this.services, Clock.Clock).currentTimeMillisUnsafe()
   }
 
-  /** A blocking handler itself is told by nothing but the time that passes. */
+  /** A blocking handler is not interrupted: it has the grace period to finish. */
   private tell(task: Task, now: number): void {
     if (task.isBlocking === true) return this.spare(task, now)
     this.tellAt(task, now)
