@@ -12,7 +12,7 @@
  *
  * @since 0.1.0
  */
-import * as Effect from "effect/Effect"
+import type * as Effect from "effect/Effect"
 import { dual } from "effect/Function"
 import type * as Stream from "effect/Stream"
 import type * as Adapter from "./Adapter.ts"
@@ -23,8 +23,8 @@ import * as Records from "./internal/session/record.ts"
 import * as Reducer from "./internal/session/reducer.ts"
 import * as SessionRun from "./internal/session/run.ts"
 import * as SessionState from "./internal/session/state.ts"
-import * as Message from "./Message.ts"
-import * as Thread from "./Thread.ts"
+import type * as Message from "./Message.ts"
+import type * as Thread from "./Thread.ts"
 import type * as Tool from "./Tool.ts"
 
 export {
@@ -417,103 +417,133 @@ export const step = <const T extends ReadonlyArray<Tool.Any> = [], E = never, R 
 const hasSession = ({ 0: first }: IArguments): boolean => typeof first !== "string"
 
 /**
- * Answers a question, or gives the result of a manual call, by its id. Changes data and runs nothing; the other calls go
- * on waiting, and after the last answer `Session.continue` goes on. Fails with a `SessionError`, and leaves the session as
- * it was: `unknown_tool_call_id`, `already_answered`, `expired`, `session_in_error_state`, or `invalid_answer` for a value
- * that does not fit the question or a call that waits for an approval.
+ * Answers a question, or gives the result of a manual call, by its id.
  *
  * @category answering
  * @since 0.1.0
  */
 export const answer: {
-  (
-    id: string,
-    value: unknown
-  ): (session: SessionState.Session) => Effect.Effect<SessionState.Session, SessionState.SessionError>
+  /**
+   * Answers a question, or gives the result of a manual call, by its id. Changes data and runs nothing; the other calls go
+   * on waiting, and after the last answer `Session.continue` goes on. Fails with a `SessionError`, and leaves the session as
+   * it was: `unknown_tool_call_id`, `already_answered`, `expired`, `session_in_error_state`, or `invalid_answer` for a value
+   * that does not fit the question or a call that waits for an approval.
+   */
   (
     session: SessionState.Session,
     id: string,
     value: unknown
   ): Effect.Effect<SessionState.Session, SessionState.SessionError>
+  /**
+   * The same, for a session that comes last.
+   */
+  (
+    id: string,
+    value: unknown
+  ): (session: SessionState.Session) => Effect.Effect<SessionState.Session, SessionState.SessionError>
 } = dual(hasSession, Answers.answer)
 
 /**
- * Allows a call, with its own arguments or with others. It runs when the session goes on, once, through its gates again;
- * where the user speaks then, the message comes behind its answer. Fails like {@link answer}.
- *
- * **Gotchas**
- *
- * `arguments` that nest deeper than 256 levels are an `invalid_answer`. Else they are not checked here but when the call
- * runs: those that do not fit are answered as `invalid_arguments`, to the model, and the handler is not called.
+ * Allows a call, with its own arguments or with others.
  *
  * @category answering
  * @since 0.1.0
  */
 export const approve: {
-  (
-    id: string,
-    options?: Answers.ApproveOptions
-  ): (session: SessionState.Session) => Effect.Effect<SessionState.Session, SessionState.SessionError>
+  /**
+   * Allows a call, with its own arguments or with others. It runs when the session goes on, once, through its gates again;
+   * where the user speaks then, the message comes behind its answer. Fails like {@link answer}.
+   *
+   * **Gotchas**
+   *
+   * `arguments` that nest deeper than 256 levels are an `invalid_answer`. Else they are not checked here but when the call
+   * runs: those that do not fit are answered as `invalid_arguments`, to the model, and the handler is not called.
+   */
   (
     session: SessionState.Session,
     id: string,
     options?: Answers.ApproveOptions
   ): Effect.Effect<SessionState.Session, SessionState.SessionError>
+  /**
+   * The same, for a session that comes last.
+   */
+  (
+    id: string,
+    options?: Answers.ApproveOptions
+  ): (session: SessionState.Session) => Effect.Effect<SessionState.Session, SessionState.SessionError>
 } = dual(hasSession, Answers.approve)
 
 /**
- * Refuses a call, which is answered as `denied`, with the reason if one is given, and never runs. Fails like
- * {@link answer}.
+ * Refuses a call, which is answered as `denied`, with the reason if one is given, and never runs.
  *
  * @category answering
  * @since 0.1.0
  */
 export const deny: {
-  (
-    id: string,
-    reason?: string
-  ): (session: SessionState.Session) => Effect.Effect<SessionState.Session, SessionState.SessionError>
+  /**
+   * Refuses a call, which is answered as `denied`, with the reason if one is given, and never runs. Fails like
+   * {@link answer}.
+   */
   (
     session: SessionState.Session,
     id: string,
     reason?: string
   ): Effect.Effect<SessionState.Session, SessionState.SessionError>
+  /**
+   * The same, for a session that comes last.
+   */
+  (
+    id: string,
+    reason?: string
+  ): (session: SessionState.Session) => Effect.Effect<SessionState.Session, SessionState.SessionError>
 } = dual(hasSession, Answers.deny)
 
 /**
- * Gives the result of a manual call. What is longer than the tool's `maxResultChars`, or the `resultLimit` of the policy of
- * the run that made the call, is cut, for the model and in the thread. Fails like {@link answer}, and as `invalid_answer`
- * for a call of another kind. Dies where no call waits for a result or has waited for one.
+ * Gives the result of a manual call.
  *
  * @category answering
  * @since 0.1.0
  */
 export const submitToolResult: {
-  (
-    id: string,
-    content: unknown
-  ): (session: SessionState.Session) => Effect.Effect<SessionState.Session, SessionState.SessionError>
+  /**
+   * Gives the result of a manual call. What is longer than the tool's `maxResultChars`, or the `resultLimit` of the policy of
+   * the run that made the call, is cut, for the model and in the thread. Fails like {@link answer}, and as `invalid_answer`
+   * for a call of another kind. Dies where no call waits for a result or has waited for one.
+   */
   (
     session: SessionState.Session,
     id: string,
     content: unknown
   ): Effect.Effect<SessionState.Session, SessionState.SessionError>
+  /**
+   * The same, for a session that comes last.
+   */
+  (
+    id: string,
+    content: unknown
+  ): (session: SessionState.Session) => Effect.Effect<SessionState.Session, SessionState.SessionError>
 } = dual(hasSession, Answers.submitToolResult)
 
 /**
- * Gives several results, up to the first that is refused, with which it fails. In the thread they stand in call order.
+ * Gives several results, up to the first that is refused, with which it fails.
  *
  * @category answering
  * @since 0.1.0
  */
 export const submitToolResults: {
-  (
-    results: ReadonlyArray<Answers.ToolResult>
-  ): (session: SessionState.Session) => Effect.Effect<SessionState.Session, SessionState.SessionError>
+  /**
+   * Gives several results, up to the first that is refused, with which it fails. In the thread they stand in call order.
+   */
   (
     session: SessionState.Session,
     results: ReadonlyArray<Answers.ToolResult>
   ): Effect.Effect<SessionState.Session, SessionState.SessionError>
+  /**
+   * The same, for a session that comes last.
+   */
+  (
+    results: ReadonlyArray<Answers.ToolResult>
+  ): (session: SessionState.Session) => Effect.Effect<SessionState.Session, SessionState.SessionError>
 } = dual(2, Answers.submitToolResults)
 
 /**
@@ -527,46 +557,48 @@ export const expire: (session: SessionState.Session) => Effect.Effect<SessionSta
   Answers.expire
 
 /**
- * The session with messages at its end. Dies where calls wait or are approved: their answers come first.
+ * The session with messages at its end.
  *
  * @category combinators
  * @since 0.1.0
  */
 export const append: {
-  (
-    messages: ReadonlyArray<Message.Input>
-  ): (session: SessionState.Session) => Effect.Effect<SessionState.Session, SessionState.SessionError>
+  /**
+   * The session with messages at its end. Dies where calls wait or are approved: their answers come first.
+   */
   (
     session: SessionState.Session,
     messages: ReadonlyArray<Message.Input>
   ): Effect.Effect<SessionState.Session, SessionState.SessionError>
-} = dual(2, (
-  session: SessionState.Session,
-  messages: ReadonlyArray<Message.Input>
-): Effect.Effect<SessionState.Session, SessionState.SessionError> =>
-  Effect.andThen(
-    SessionRun.appending(session),
-    Reducer.happened(session, { _tag: "MessagesAppended", messages: Thread.fromMessages(messages).messages })
-  ))
+  /**
+   * The same, for a session that comes last.
+   */
+  (
+    messages: ReadonlyArray<Message.Input>
+  ): (session: SessionState.Session) => Effect.Effect<SessionState.Session, SessionState.SessionError>
+} = dual(2, SessionRun.append)
 
 /**
- * The session with a user message at its end. Dies like {@link append}.
+ * The session with a user message at its end.
  *
  * @category combinators
  * @since 0.1.0
  */
 export const appendUser: {
-  (
-    content: Message.Content
-  ): (session: SessionState.Session) => Effect.Effect<SessionState.Session, SessionState.SessionError>
+  /**
+   * The session with a user message at its end. Dies like {@link append}.
+   */
   (
     session: SessionState.Session,
     content: Message.Content
   ): Effect.Effect<SessionState.Session, SessionState.SessionError>
-} = dual(2, (
-  session: SessionState.Session,
-  content: Message.Content
-): Effect.Effect<SessionState.Session, SessionState.SessionError> => append(session, [Message.user(content)]))
+  /**
+   * The same, for a session that comes last.
+   */
+  (
+    content: Message.Content
+  ): (session: SessionState.Session) => Effect.Effect<SessionState.Session, SessionState.SessionError>
+} = dual(2, SessionRun.appendUser)
 
 /**
  * The messages of a session.
@@ -597,14 +629,20 @@ export const reducer: <const M extends Reducer.Mode>(
 ) => Reducer.StreamReducer<M> = Reducer.make
 
 /**
- * The reducer after an event. The given one is not changed.
+ * The reducer after an event.
  *
  * @category folding
  * @since 0.1.0
  */
 export const applyEvent: {
-  (event: Event.Event): <M extends Reducer.Mode>(reducer: Reducer.StreamReducer<M>) => Reducer.StreamReducer<M>
+  /**
+   * The reducer after an event. The given one is not changed.
+   */
   <M extends Reducer.Mode>(reducer: Reducer.StreamReducer<M>, event: Event.Event): Reducer.StreamReducer<M>
+  /**
+   * The same, for a reducer that comes last.
+   */
+  (event: Event.Event): <M extends Reducer.Mode>(reducer: Reducer.StreamReducer<M>) => Reducer.StreamReducer<M>
 } = dual(2, Reducer.applyEvent)
 
 /**

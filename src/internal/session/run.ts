@@ -201,12 +201,23 @@ export const continuing = (
 export const stepping = (session: Session): Effect.Effect<Operation<"step">, Failure> =>
   Effect.as(free("step", session), { mode: "step", name: "step", session, messages: [] })
 
-/** Adding messages: nothing may come between a call and its answer. */
-export const appending = (session: Session): Effect.Effect<void, SessionState.SessionError> =>
-  Effect.andThen(
-    free("append", session),
-    session.approved.length > 0 ? wrong("append", session, "Session.continue") : Effect.void
-  )
+/** The session with messages at its end. Nothing may come between a call and its answer. */
+export const append = (
+  session: Session,
+  messages: ReadonlyArray<Message.Input>
+): Effect.Effect<Session, SessionState.SessionError> =>
+  Effect.gen(function*() {
+    yield* free("append", session)
+    if (session.approved.length > 0) return yield* wrong("append", session, "Session.continue")
+    const added = Thread.fromMessages(messages).messages
+    return yield* Reducer.happened(session, { _tag: "MessagesAppended", messages: added })
+  })
+
+/** The session with a message of the user at its end. */
+export const appendUser = (
+  session: Session,
+  content: Message.Content
+): Effect.Effect<Session, SessionState.SessionError> => append(session, [Message.user(content)])
 
 // Runs: an operation, from its first event to the session after it.
 
