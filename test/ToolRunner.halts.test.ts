@@ -70,10 +70,13 @@ describe("ToolRunner: halts", () => {
       const tails = events.flatMap((event) => event._tag === "ToolHalt" ? [[event.toolCallId, event.reason]] : [])
       assert.deepStrictEqual(tails, [["c1", "second"], ["c0", "done_early"]])
       for (const [haltPrecedence, reason] of [["request", "done_early"], ["completion", "second"]] as const) {
-        const policy = { ...Policy.standard, haltPrecedence }
-        const { value } = yield* elapsed(ToolRunner.run(calls, tools, { policy }))
-        assert.strictEqual(value.messages.length, 2)
-        assert.strictEqual(value.halt?.haltedReason, reason)
+        // In which order results are shown decides nothing.
+        for (const resultOrder of ["completion", "request"] as const) {
+          const policy = { ...Policy.standard, haltPrecedence, resultOrder }
+          const { value } = yield* elapsed(ToolRunner.run(calls, tools, { policy }))
+          assert.strictEqual(value.messages.length, 2)
+          assert.strictEqual(value.halt?.haltedReason, reason)
+        }
       }
     }))
 

@@ -201,6 +201,9 @@ describe("ToolRunner: a batch", () => {
       const calls = [call("c0", "echo", { x: 1 }), call("c0", "echo", { x: 2 })]
       const result = yield* ToolRunner.run(calls, [Tools.echo])
       assert.deepStrictEqual(contents(result), [["c0", "{\"x\":1}"], ["c0", "{\"x\":2}"]])
+      const slow = [call("c0", "slow"), call("c0", "echo", { x: 2 })]
+      const { value } = yield* elapsed(ToolRunner.run(slow, [Tools.echo, Tools.slow(10)]))
+      assert.deepStrictEqual(contents(value)[1], ["c0", "{\"x\":2}"], "also where the second is answered first")
     }))
 
   it.effect("R-078: awaited and streamed runs of the same calls come to the same answers", () =>
