@@ -304,7 +304,11 @@ interface Updated extends OfCall {
   readonly update: Json.JsonObject
 }
 
-type Asked = Event.Of<"AskUserRequested">
+/** A call that waits: for an answer, whose placeholder has a position among the answers, or for an approval. */
+interface Waiting {
+  readonly event: Event.Of<"AskUserRequested"> | Event.Of<"ToolApprovalRequested">
+  readonly position: number
+}
 
 /**
  * What the tool events of a turn say: the answers to its calls, the halts some of them are, the calls that wait, and what
@@ -313,10 +317,8 @@ type Asked = Event.Of<"AskUserRequested">
 export class ToolAnswers {
   private readonly answers: Array<Answered> = []
   private readonly updates: Array<Updated> = []
-  /** The open questions by their calls, each with the position of its answer. */
-  private readonly questions = new Map<string, { readonly asked: Asked; readonly position: number }>()
-  /** When the calls that wait for an approval are denied, if they are. */
-  private readonly approvals = new Map<string, number | undefined>()
+  /** By the id of the call. */
+  private readonly waiting = new Map<string, Waiting>()
 
   get isEmpty(): boolean {
     return this.answers.length === 0 && this.updates.length === 0
@@ -326,8 +328,7 @@ export class ToolAnswers {
     const copied = new ToolAnswers()
     copied.answers.push(...this.answers)
     copied.updates.push(...this.updates)
-    for (const [id, question] of this.questions) copied.questions.set(id, question)
-    for (const [id, expiresAt] of this.approvals) copied.approvals.set(id, expiresAt)
+    for (const [id, waiting] of this.waiting) copied.waiting.set(id, waiting)
     return copied
   }
 
@@ -339,7 +340,7 @@ export class ToolAnswers {
         return
       }
       case "ToolApprovalRequested":
-        this.approvals.set(event.toolCallId, event.expiresAt)
+        this.waiting.set(event.toolCallId, { event, position: -1 })
         return
       case "ToolResultEncoded":
       case "AskUserRequested":
@@ -350,16 +351,17 @@ export class ToolAnswers {
 
   private ended(event: OpenCalls.Tail): void {
     const id = OpenCalls.callOf(event)
-    if (event._tag === "AskUserRequested") this.questions.set(id, { asked: event, position: this.answers.length })
+    if (event._tag === "AskUserRequested") this.waiting.set(id, { event, position: this.answers.length })
     this.answers.push({ id, message: OpenCalls.messageOf(event), halt: OpenCalls.haltOf(event) })
   }
 
   /** Settles a question that was asked in these events: it halts nothing any more. Returns whether there is one. */
   settled(event: Event.Of<"ToolResultEncoded">): boolean {
-    const question = this.questions.get(event.id)
-    if (question === undefined) return false
-    this.questions.delete(event.id)
-    this.answers[question.position] = { id: event.id, message: OpenCalls.messageOf(event), halt: undefined }
+    const { id } = event
+    const waiting = this.waiting.get(id)
+    if (waiting?.event._tag !== "AskUserRequested") return false
+    this.waiting.delete(id)
+    this.answers[waiting.position] = { id, message: OpenCalls.messageOf(event), halt: undefined }
     return true
   }
 
@@ -371,9 +373,11 @@ export class ToolAnswers {
   /** Those of the calls that wait for an answer or an approval. */
   open(calls: ReadonlyArray<Message.ToolCall>): ReadonlyArray<Event.Suspension> {
     return calls.flatMap((call) => {
-      const question = this.questions.get(call.id)
-      if (question !== undefined) return [OpenCalls.question(call, question.asked)]
-      return this.approvals.has(call.id) ? [OpenCalls.waiting("approval", call, this.approvals.get(call.id))] : []
+      const event = this.waiting.get(call.id)?.event
+      if (event === undefined) return []
+      return event._tag === "AskUserRequested"
+        ? [OpenCalls.question(call, event)]
+        : [OpenCalls.waiting("approval", call, event.expiresAt)]
     })
   }
 
