@@ -97,7 +97,7 @@ const inspect = (reason: unknown): string => {
  */
 export const allm: Service = encodeWith((value) => write(value, (reason) => ({ error: inspect(reason) })))
 
-/** An object without a JSON form (a cycle, as a rule) is told by its keys; nothing else without one has a text. */
+/** An object without a JSON form (a cycle, as a rule) is written as its keys; nothing else without one has a text. */
 const jsonOrKeys = (value: unknown): string => {
   const json = Result.try({ try: () => stringify(value), catch: (cause) => cause })
   return Result.isFailure(json) && typeof value === "object" && value !== null

@@ -10,7 +10,6 @@ import type * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
 import * as SubAgent from "./internal/answer/chatTool.ts"
 import * as Outcomes from "./internal/declare/outcome.ts"
-import * as Questions from "./internal/declare/question.ts"
 import * as Schemas from "./internal/declare/schema.ts"
 import type * as Declared from "./internal/declare/tool.ts"
 import * as ToolOptions from "./internal/declare/toolOptions.ts"
@@ -98,7 +97,7 @@ export type {
 
 export type {
   /**
-   * What a handler is told about the call it serves. `context` is the caller's, as it was when the step began. The arguments
+   * What a handler knows of the call it serves. `context` is the caller's, as it was when the step began. The arguments
    * and `toolCall` are copies: a handler may change them, and nothing of it shows in the thread, in events or elsewhere.
    *
    * @category models
@@ -395,12 +394,12 @@ export type {
    * @since 0.1.0
    */
   AskUserOptions
-} from "./internal/declare/question.ts"
+} from "./internal/declare/outcome.ts"
 
 /**
  * What a handler succeeds with to ask the user a question. The run ends with outcome `AskUser` once the other calls of
- * the turn have been answered or wait themselves. A list is what the user may choose from, or whatever a user interface
- * makes of it. `answer` is the type of the answer: only one that fits is taken, by way of its JSON Schema, so that it is
+ * the turn have been answered or wait themselves. A list is what the user may choose from, or any data that a
+ * user interface reads. `answer` is the type of the answer: only one that fits is taken, by way of its JSON Schema, so that it is
  * held to it in another process as well. Once `within` is over no answer is taken any more, and `Session.expire` answers
  * the question with `default`.
  *
@@ -409,8 +408,8 @@ export type {
  */
 export const askUser = <A = unknown>(
   question: string,
-  options: ReadonlyArray<unknown> | Questions.AskUserOptions<A> = []
-): Outcomes.AskUser => Outcomes.brand(Questions.make(question, options))
+  options: ReadonlyArray<unknown> | Outcomes.AskUserOptions<A> = []
+): Outcomes.AskUser => Outcomes.brand(Outcomes.question(question, options))
 
 /**
  * What a handler succeeds with to end the run. `reason` is the run's halt reason; those of the runtime itself
@@ -438,7 +437,7 @@ export {
 
 export type {
   /**
-   * A tool as a model is told of it.
+   * A tool as a model reads it.
    *
    * @category models
    * @since 0.1.0

@@ -119,10 +119,10 @@ const setOwn = (object: Record<string, unknown>, key: string, value: unknown): v
 /** As objects they hold headers and keys. A schema may write a text for one, such as its name. */
 export const exchanges: ReadonlySet<string> = new Set(["request", "response"])
 
-/** What is told of a request or a response that stands where it has no such name. */
+/** The members that are shown of a request or a response which stands under another name. */
 export const exchangeMembers = ["method", "url", "status", "statusText"] as const
 
-/** Whether an object is a request or a response, whatever made it: it has headers, and what they go with. */
+/** Whether an object is a request or a response, of any library: it has headers, and a member that goes with them. */
 export const isExchange = (value: object): boolean =>
   !Array.isArray(value) && "headers" in value && exchangeMembers.some((key) => key in value)
 

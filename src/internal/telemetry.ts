@@ -1,5 +1,5 @@
 /**
- * Spans, where somebody listens. Without a tracer of its own or a span around it, a run makes none: they cost more than
+ * Spans, for a run that is traced. Without a tracer of its own or a span around it, a run makes none: they cost more than
  * the steps they describe. Attributes name things and never carry arguments, results or keys.
  */
 import type * as Clock from "effect/Clock"
@@ -12,12 +12,12 @@ import * as Tracer from "effect/Tracer"
 
 export type Attributes = Readonly<Record<string, unknown>>
 
-/** Whether somebody listens. */
+/** Whether there is a tracer, or a span around the run. */
 export const isTraced = (context: Context.Context<never>): boolean =>
   Context.getOrUndefined(context, Tracer.Tracer) !== undefined ||
   Context.getOrUndefined(context, Tracer.ParentSpan) !== undefined
 
-/** Runs an effect under a new span, which whoever gets it ends. */
+/** Runs an effect under a new span. `onSpan` receives the span, and has to see to its end. */
 export const underSpan = <A, E, R>(
   effect: Effect.Effect<A, E, R>,
   name: string,
@@ -45,7 +45,7 @@ export type Within = <A, E, R>(effect: Effect.Effect<A, E, R>) => Effect.Effect<
 
 const bare: Within = (effect) => effect
 
-/** A span that lasts as long as a scope, where somebody listens, and a way to put effects under it. */
+/** A span that lasts as long as a scope, if the run is traced, and a way to put effects under it. */
 export const spanOf = (
   isTraced: boolean,
   scope: Scope.Scope,

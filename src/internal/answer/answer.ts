@@ -35,7 +35,7 @@ export interface Answer {
   readonly halt?: Event.Halt
   /** Whether the handler reported a failure or crashed. A call that was not run to its end has done neither. */
   readonly failure?: "reported" | "crashed"
-  /** What may be shown of what the call crashed with, whatever it was answered with. */
+  /** What may be shown of what the call crashed with. The answer itself may be another. */
   readonly cause?: Json.JsonObject
   /** What a handler that succeeded adds to the context. */
   readonly contextUpdate?: Json.JsonObject
@@ -109,7 +109,7 @@ const toldHalt = (subject: Subject, reason: unknown, content: Message.Content, e
   ...failure(reason)
 })
 
-/** The caller's function broke: the run halts, and the exception is told next to the tool error. */
+/** The caller's function broke: the run halts, and the exception is reported next to the tool error. */
 const broken = <E, R>(
   desk: Desk<E, R>,
   subject: Subject,
@@ -156,7 +156,7 @@ const decided = <E, R>(
   return halted(desk, subject, error)
 }
 
-/** The answer to a failure: the caller's policy decides, and is asked once. A crash leaves a trace whatever it decides. */
+/** The answer to a failure: the caller's policy decides, and is asked once. A crash is logged, however the policy decides. */
 export const failed = <E, R>(desk: Desk<E, R>, subject: Subject, reason: unknown): Effect.Effect<Answer, E, R> => {
   const answer = byPolicy(desk, subject, reason)
   if (!isCrash(reason)) return answer
@@ -265,7 +265,7 @@ export const cancelled = <E, R>(
   detail: string
 ): Effect.Effect<Answer, never, any> => continued(desk, subject, toolError("cancelled", subject.call, { detail }))
 
-/** The answer to a call that nobody waits for any more. Nothing of the caller's is asked, for nothing is waited for. */
+/** The answer to a call whose grace period is over. It is written at once, without code of the caller's. */
 export const unfinished = (subject: Subject, detail: string): Answer => {
   const error = toolError("cancelled", subject.call, { detail })
   return told(subject, error, { content: Contents.literalError(error) })
@@ -287,7 +287,7 @@ export const lost = <E, R>(desk: Desk<E, R>, subject: Subject, cause: Cause.Caus
 }
 
 // Results in the form `{ success, data, error, contextUpdate }`, for tools that were written for it. An object with one of
-// the first three fields is read as such; an `error` without `success: true` is a failure, whatever else is there.
+// the first three fields is read as such; an `error` without `success: true` is a failure, also beside `data`.
 
 /** An outcome as it counts, and what the handler adds to the context. */
 export interface Reading {

@@ -60,7 +60,7 @@ type Delta = Event.Of<"TextDelta"> | Event.Of<"ReasoningDelta">
 const isDelta = (event: Event.Event | undefined): event is Delta =>
   event?._tag === "TextDelta" || event?._tag === "ReasoningDelta"
 
-/** Deltas that were read together are told together: progress that nobody reads in time is dropped, and text is not. */
+/** Deltas that were read together are reported as one: progress that is not read in time is dropped, and text must not be. */
 const joined = (events: ReadonlyArray<Event.Event>): ReadonlyArray<Event.Event> => {
   const out: Array<Event.Event> = []
   for (const event of events) {

@@ -107,7 +107,7 @@ const revealed = (error: ToolError): ToolError => {
   return new ToolError({ ...fields, detail, cause })
 }
 
-/** What a handler reported, as its tool's schema writes it. What does not fit the schema is told like any other reason. */
+/** What a handler reported, as its tool's schema writes it. What does not fit the schema is described like any other reason. */
 const reported = (desk: Writing, subject: Subject, reason: unknown): Effect.Effect<unknown, never, any> => {
   if (reason instanceof ToolError) return Effect.succeed(desk.policy.crashes === "told" ? revealed(reason) : reason)
   const encodeFailure = subject.tool?.encodeFailure
@@ -121,7 +121,7 @@ const reported = (desk: Writing, subject: Subject, reason: unknown): Effect.Effe
   )
 }
 
-/** The message of an error is told where its schema does not write it. */
+/** The message of an error is added where its schema does not write it. */
 const withMessage = (reason: unknown, fields: unknown): unknown =>
   reason instanceof Error && reason.message !== "" && Json.isObject(fields)
     ? { message: shownText(reason.message), ...fields }

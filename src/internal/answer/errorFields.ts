@@ -145,7 +145,7 @@ const loadOf = (value: unknown): Load => {
   return { hasSecrets, hasExchange }
 }
 
-/** How deep the data of a failure are told. */
+/** How deep the data of a failure are shown. */
 const deepestTold = 64
 
 /** Values of Effect that stand for another value, as data. */
@@ -188,7 +188,7 @@ class Telling {
     this.isAll = isAll
   }
 
-  /** `undefined` where nothing is told. */
+  /** `undefined` where nothing may be shown. */
   of(value: unknown): unknown {
     if (this.room-- <= 0) return undefined
     if (typeof value === "string") return this.text(value)
@@ -246,7 +246,7 @@ class Telling {
   }
 }
 
-/** What is told of any value that a failure holds. */
+/** What is shown of any value that a failure holds. */
 const toldOf = (value: unknown, isAll = loadOf(value).hasExchange): unknown => new Telling(isAll).of(value)
 
 const scalarOf = (value: object, key: string): unknown => {
@@ -321,7 +321,7 @@ export const unwrapped = (error: unknown): unknown => {
  * The fields of an error that may be shown, as plain JSON: its `_tag`, `name` and `message` first, then its own. They are
  * those that the schema of its class writes; without one the texts, numbers and booleans among its own properties. Its
  * `cause` and `stack` are never among them, nor a `request` or a `response`. An `UnknownError` of Effect is shown as what
- * was thrown. At most 8,192 characters of JSON. It never throws, whatever it is given.
+ * was thrown. At most 8,192 characters of JSON. It never throws.
  */
 export const errorFields = (value: object): Json.JsonObject => {
   const error = unwrapped(value)
@@ -392,7 +392,7 @@ export const describedAgain = (reason: unknown): Described =>
 
 /**
  * A reason for a failure, in words and fields that may be shown. A text is itself without the keys of its URLs, other data
- * is JSON, in which errors are told by their fields at any depth. It never throws.
+ * is JSON, in which errors are shown by their fields at any depth. It never throws.
  */
 export const described = (reason: unknown): Described => {
   const error = unwrapped(reason)

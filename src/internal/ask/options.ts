@@ -7,8 +7,8 @@ import * as Duration from "effect/Duration"
 import type * as Effect from "effect/Effect"
 import * as Random from "effect/Random"
 import type * as Policy from "../../Policy.ts"
+import { readDuration } from "../declare/schema.ts"
 import type * as Declared from "../declare/tool.ts"
-import * as ToolOptions from "../declare/toolOptions.ts"
 import * as Json from "../json.ts"
 
 /** What stops a run softly: a signal, or an effect that stops it when it succeeds. */
@@ -113,7 +113,7 @@ export const positiveInteger = (name: string, value: unknown): number => {
 /** A number is milliseconds already. Each run asks some times. */
 const read = (value: unknown): number => {
   if (typeof value === "number") return value
-  const duration = ToolOptions.readDuration(value)
+  const duration = readDuration(value)
   return duration === undefined ? Number.NaN : Duration.toMillis(duration)
 }
 
@@ -197,10 +197,10 @@ export const resolve = <E, R>(
 
 const cores = (): number => typeof navigator === "undefined" ? 4 : navigator.hardwareConcurrency ?? 4
 
-/** How many handlers of a tree of runs may run at once when nobody said so. */
+/** How many handlers of a tree of runs may run at once by default. */
 export const widest = (): number => 2 * cores()
 
-/** How many calls of a batch may run at once when nobody said so. */
+/** How many calls of a batch may run at once by default. */
 export const defaultBound = (calls: number): number => Math.max(1, Math.min(calls, widest()))
 
 const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"

@@ -22,7 +22,7 @@ export type ResponseFormat =
   | { readonly type: "json_object" }
   | {
     readonly type: "json_schema"
-    /** The name of the schema, as the provider is told it. */
+    /** The name of the schema, which the provider receives. */
     readonly name: string
     /** A JSON Schema of an object. */
     readonly schema: Readonly<Record<string, unknown>>

@@ -1,11 +1,16 @@
 /**
  * What a call can come to: a value, a failure, a question to the user, or an end of the run. Outcomes and parts that a
  * handler returns carry an invisible mark, so that a handler may also return an object of its own that looks like one.
- * What an executor yields is checked by its shape.
+ * What an executor yields is checked by its shape. A question may have the type of its answer.
  */
+import * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
 import type * as JsonSchema from "effect/JsonSchema"
+import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
+import * as SchemaRepresentation from "effect/SchemaRepresentation"
 import * as Json from "../json.ts"
+import { type DurationInput, jsonCodec, jsonSchemaOf, readDuration } from "./schema.ts"
 
 /** The handler produced a value. Public as `Tool.Ok`. */
 export interface Ok<out A = unknown> {
@@ -45,7 +50,7 @@ export interface Halt<out A = unknown> {
   readonly result: A
 }
 
-/** What a call came to, of whatever tool. */
+/** What a call of any tool came to. */
 export type Outcome = Ok | Error | AskUser | Halt
 
 /** What a part of a result may be: text, an image or a file, each image and file by its `url` or its base64 `data`. */
@@ -63,7 +68,7 @@ export type Part =
     readonly data?: string
     /** The media type, such as `"image/png"`. */
     readonly mediaType?: string
-    /** What one protocol is told besides, under a key named after it. */
+    /** Settings for one protocol, under a key named after it. */
     readonly metadata?: Json.JsonObject
   }
   | {
@@ -76,7 +81,7 @@ export type Part =
     readonly mediaType?: string
     /** The name that the model reads. */
     readonly filename?: string
-    /** What one protocol is told besides, under a key named after it. */
+    /** Settings for one protocol, under a key named after it. */
     readonly metadata?: Json.JsonObject
   }
 
@@ -246,7 +251,7 @@ const contentMark: unique symbol = Symbol.for("heddle/Tool/Content")
 
 const partFields = ["type", "text", "url", "data", "mediaType", "filename"] as const
 
-/** A copy of a part that is JSON, whatever its holder does to the given one afterwards. */
+/** A copy of a part that is JSON: later changes of the given part do not show in it. */
 const copied = (part: unknown): unknown => {
   if (!Json.isObject(part)) return part
   const { metadata } = part
@@ -300,3 +305,85 @@ export const partsIn = (value: unknown): ReadonlyArray<Part> | undefined => {
   const own = Array.from(parts as ReadonlyArray<unknown>, copied)
   return own.every((part) => problem(part) === undefined) ? own as ReadonlyArray<Part> : undefined
 }
+
+// A question with the type of its answer. The type travels as a JSON Schema, since the answer may be taken by another process
+// that has nothing else; a type that cannot travel is refused when the question is asked.
+
+/** How a question is asked, besides its words. Public as `Tool.AskUserOptions`. */
+export interface AskUserOptions<A> {
+  /** What the user may choose from, or any data that a user interface reads. An answer is not held to it. */
+  readonly opts?: ReadonlyArray<unknown>
+  /** The type of the answer. One that does not fit is refused as `invalid_answer`, and the question goes on waiting. */
+  readonly answer?: Schema.Codec<A, any>
+  /** How long the question waits, from when it is asked; a number is milliseconds. Without it, it waits for ever. */
+  readonly within?: DurationInput
+  /** The answer that counts once `within` is over and `Session.expire` is called. Without it the model reads that it had none. */
+  readonly default?: NoInfer<A>
+}
+
+const isList = <A>(options: ReadonlyArray<unknown> | AskUserOptions<A>): options is ReadonlyArray<unknown> =>
+  Array.isArray(options) || !Json.isObject(options)
+
+const misuseOfAskUser = (problem: string): never => {
+  throw new TypeError(`Tool.askUser: ${problem}`)
+}
+
+/** A question without a limit says nothing of one: infinity is no JSON. */
+const limit = (input: DurationInput): { readonly withinMillis?: number } => {
+  const duration = readDuration(input)
+  if (duration === undefined || !Duration.isPositive(duration)) {
+    return misuseOfAskUser(`within must be a duration above zero or "infinity"; got: ${Json.render(input)}`)
+  }
+  return Duration.isFinite(duration) ? { withinMillis: Duration.toMillis(duration) } : {}
+}
+
+const typed = <A>(answer: Schema.Codec<A, any>): JsonSchema.JsonSchema => {
+  const schema = jsonSchemaOf(jsonCodec(answer))
+  const decoder = Result.try(() => validator(schema))
+  return Result.isSuccess(decoder)
+    ? schema
+    : misuseOfAskUser(`the type of the answer cannot be told: ${String(decoder.failure)}`)
+}
+
+export const question = <A>(words: string, options: ReadonlyArray<unknown> | AskUserOptions<A>): AskUser => {
+  if (isList(options)) return { _tag: "AskUser", question: words, opts: options }
+  const { answer, opts = [], within } = options
+  const fallback = answer === undefined || options.default === undefined
+    ? options.default
+    : Schema.encodeSync(jsonCodec(answer))(options.default)
+  return {
+    _tag: "AskUser",
+    question: words,
+    opts,
+    ...(answer === undefined ? {} : { answerSchema: typed(answer) }),
+    ...(within === undefined ? {} : limit(within)),
+    ...(options.default === undefined ? {} : { defaultAnswer: fallback })
+  }
+}
+
+/** Checks an answer against a JSON Schema. Throws for one that cannot be read. */
+const validator = (jsonSchema: Json.JsonObject) => {
+  const { $defs: definitions, ...schema } = jsonSchema
+  const read = SchemaRepresentation.fromJsonSchemaDocument(
+    {
+      dialect: "draft-2020-12",
+      schema,
+      definitions: (definitions ?? {}) as JsonSchema.Definitions
+    },
+    { patterns: "apply" }
+  )
+  return Schema.decodeUnknownEffect(read as Schema.Codec<unknown>, { errors: "all", onExcessProperty: "error" })
+}
+
+/** The answer as it counts, or why it does not fit. What a person typed may be meant as JSON. */
+export const decodeAnswer = (jsonSchema: Json.JsonObject, value: unknown): Effect.Effect<unknown, string> =>
+  Effect.suspend(() => {
+    const check = validator(jsonSchema)
+    const meant = typeof value === "string" ? Result.getOrUndefined(Json.parse(value)) : undefined
+    return check(value).pipe(
+      Effect.catch((error) => meant === undefined ? Effect.fail(error) : Effect.mapError(check(meant), () => error))
+    )
+  }).pipe(
+    Effect.sandbox,
+    Effect.mapError((cause) => cause.reasons.map((reason) => "error" in reason ? String(reason.error) : "").join("; "))
+  )

@@ -4,6 +4,7 @@
  * decoder for what the model sends; both are made once per tool. Anything else is refused when the tool is made: a form
  * that is guessed wrong would be sent to the model, and nothing would check what comes back.
  */
+import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import type * as JsonSchema from "effect/JsonSchema"
 import * as Predicate from "effect/Predicate"
@@ -15,8 +16,8 @@ import type { StandardJSONSchemaV1, StandardSchemaV1 } from "effect/StandardSche
 import * as Json from "../json.ts"
 
 // JSON, read by a Schema. The codec is Schema's own JSON codec but for numbers: that one writes `NaN` and the infinities as
-// words and reads them back, so that a model is offered three words beside each number and is told of them when it writes
-// `"5"`. A number is a JSON number here, and a finite one.
+// words and reads them back, so that a model would be offered three words beside each number, and read of them in the
+// error when it writes `"5"`. A number is a JSON number here, and a finite one.
 
 const finite = Schema.Number.check(Schema.isFinite())
 
@@ -36,19 +37,19 @@ const asNumber = (ast: SchemaAST.Number): SchemaAST.Number =>
   )
 
 /** The schema of what is written, with numbers that are finite. A schema may hold itself, so each part is made once. */
-const mending = (): (ast: SchemaAST.AST) => SchemaAST.AST => {
+const finiteNumbers = (): (ast: SchemaAST.AST) => SchemaAST.AST => {
   const made = new Map<SchemaAST.AST, SchemaAST.AST>()
-  const mend = (ast: SchemaAST.AST): SchemaAST.AST => {
-    const known = made.get(ast) ?? mended(ast)
+  const change = (ast: SchemaAST.AST): SchemaAST.AST => {
+    const known = made.get(ast) ?? changedOf(ast)
     made.set(ast, known)
     return known
   }
-  const mended = (ast: SchemaAST.AST): SchemaAST.AST => {
+  const changedOf = (ast: SchemaAST.AST): SchemaAST.AST => {
     const { encoding } = ast
     const last = encoding?.at(-1)
     if (encoding === undefined || last === undefined) return inside(ast)
     if (SchemaAST.isNumber(ast) && last.transformation === fromWords) return asNumber(ast)
-    const to = mend(last.to)
+    const to = change(last.to)
     if (to === last.to) return ast
     const links = [...encoding.slice(0, -1), new SchemaAST.Link(to, last.transformation)]
     return changed(ast, { encoding: links as unknown as SchemaAST.Encoding })
@@ -58,25 +59,25 @@ const mending = (): (ast: SchemaAST.AST) => SchemaAST.AST => {
       case "Number":
         return asNumber(ast)
       case "Arrays":
-        return changed(ast, { elements: ast.elements.map(mend), rest: ast.rest.map(mend) })
+        return changed(ast, { elements: ast.elements.map(change), rest: ast.rest.map(change) })
       case "Objects":
         return changed(ast, {
           propertySignatures: ast.propertySignatures.map(({ name, type }) =>
-            new SchemaAST.PropertySignature(name, mend(type))
+            new SchemaAST.PropertySignature(name, change(type))
           ),
           indexSignatures: ast.indexSignatures.map(({ parameter, type }) =>
-            new SchemaAST.IndexSignature(mend(parameter), mend(type))
+            new SchemaAST.IndexSignature(change(parameter), change(type))
           )
         })
       case "Union":
-        return changed(ast, { types: ast.types.map(mend) })
+        return changed(ast, { types: ast.types.map(change) })
       case "Suspend":
-        return new SchemaAST.Suspend(() => mend(ast.thunk()), ast.annotations, undefined, undefined, ast.context)
+        return new SchemaAST.Suspend(() => change(ast.thunk()), ast.annotations, undefined, undefined, ast.context)
       default:
         return ast
     }
   }
-  return mend
+  return change
 }
 
 /** Where a chain of encodings ends. */
@@ -107,7 +108,7 @@ const readsObject = (schema: Schema.Constraint): boolean =>
 
 /** The codec from JSON to what a schema decodes to. */
 export const jsonCodec = <S extends Schema.Constraint>(schema: S): Schema.toCodecJson<S> =>
-  Schema.make(mending()(Schema.toCodecJson(schema).ast), { schema })
+  Schema.make(finiteNumbers()(Schema.toCodecJson(schema).ast), { schema })
 
 /**
  * Whether what a codec decodes shares no object with what it was given: it makes each struct, record and list anew, and
@@ -251,7 +252,7 @@ const remedies: { readonly [vendor: string]: string } = {
   zod: "update Zod to 4.2 or later"
 }
 
-/** How the parameters of a schema are told and read, or why they cannot be. */
+/** The JSON Schema of a schema of another library and a decoder, or why it has none. */
 const fromStandard = (
   schema: unknown
 ): Result.Result<
@@ -272,7 +273,7 @@ const fromStandard = (
   }))
 }
 
-// The parameters of a tool, in whatever form.
+// The parameters of a tool, in any of the four forms.
 
 /** The forms in which a caller declares parameters. */
 export type Input =
@@ -294,7 +295,7 @@ export type Services<P> = P extends Schema.Constraint ? P["DecodingServices"]
   : never
 
 export interface Parameters<A, R> {
-  /** What the model is told. */
+  /** What the model reads. */
   readonly jsonSchema: JsonSchema.JsonSchema
   /** What it gives shares nothing with its input, which stands in the thread and in events. */
   readonly decode: (input: unknown) => Effect.Effect<A, Schema.SchemaError, R>
@@ -321,7 +322,7 @@ const once = <A>(make: () => A): () => A => {
   return () => (made ??= { value: make() }).value
 }
 
-/** A schema that says nothing is not one that providers take: arguments are an object, whatever is in it. */
+/** A schema that says nothing is not one that providers take: arguments are an object with any members. */
 const sayingSomething = (schema: JsonSchema.JsonSchema): JsonSchema.JsonSchema =>
   Object.keys(schema).length === 0 ? { type: "object" } : schema
 
@@ -465,4 +466,17 @@ export const parameters = (input: unknown): Result.Result<Parameters<any, any>, 
 export const encoder = (schema: Schema.Constraint): (value: unknown) => Effect.Effect<unknown, unknown, any> => {
   const encode = once(() => Schema.encodeUnknownEffect(Schema.toCodecJson(schema as Schema.Top)))
   return (value) => encode()(value)
+}
+
+// Durations, as options give them.
+
+/** How long: milliseconds, a text such as "30 seconds", a `Duration`, or "infinity". */
+export type DurationInput = Duration.Input | "infinity"
+
+/** The duration, if it is one. */
+export const readDuration = (input: unknown): Duration.Duration | undefined => {
+  if (input === "infinity") return Duration.infinity
+  if (Number.isNaN(input)) return undefined
+  const duration = Duration.fromInput(input as Duration.Input)
+  return duration._tag === "Some" ? duration.value : undefined
 }

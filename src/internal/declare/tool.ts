@@ -11,9 +11,9 @@ import type * as Schema from "effect/Schema"
 import type * as Message from "../../Message.ts"
 import type * as Json from "../json.ts"
 import type * as Outcomes from "./outcome.ts"
-import type * as Parameters from "./schema.ts"
+import type * as Schemas from "./schema.ts"
 
-/** What a handler is told. Public as `Tool.CallContext`. */
+/** What a handler receives besides its arguments. Public as `Tool.CallContext`. */
 export interface CallContext {
   /** The id of the call. */
   readonly id: string
@@ -39,7 +39,7 @@ export interface CallContext {
   readonly progress: (value: unknown) => Effect.Effect<void>
   /**
    * Adds to the context of the steps that follow. Updates count when the handler succeeds, and are merged in the order
-   * of the calls, whatever finished first.
+   * of the calls, not in the order in which they finish.
    */
   readonly updateContext: (values: Json.JsonObject) => Effect.Effect<void>
   /**
@@ -53,9 +53,6 @@ export interface CallContext {
 
 /** `"shared"` calls may overlap, an `"exclusive"` call runs alone. Public as `Tool.Concurrency`. */
 export type Concurrency = "shared" | "exclusive"
-
-/** How long: milliseconds, a text such as "30 seconds", a `Duration`, or "infinity". */
-export type DurationInput = Duration.Input | "infinity"
 
 /** What becomes of a run after a call failed, or what decides it. Public as `ToolRunner.OnToolError`. */
 export type OnToolError<E, R, Failure = unknown> =
@@ -77,7 +74,7 @@ export interface Tool<Name extends string, Params, Success, Failure, R, Fatal = 
   /** What the tool is for, as the model reads it. */
   readonly description: string
   /** The JSON Schema of the arguments, and their decoder. */
-  readonly parameters: Parameters.Parameters<Params, R>
+  readonly parameters: Schemas.Parameters<Params, R>
   /** Encodes the result, where the tool has a `success` schema. */
   readonly encodeSuccess?: (value: unknown) => Effect.Effect<unknown, unknown, R>
   /** Encodes what the handler reports, where the tool has a `failure` schema. */
@@ -166,7 +163,7 @@ export type Outcome<T extends Any = Any> =
   | Outcomes.AskUser
   | Outcomes.Halt
 
-/** A tool as a model is told of it. Public as `Tool.Definition`. */
+/** A tool as a model reads it. Public as `Tool.Definition`. */
 export interface Definition {
   /** The name. */
   readonly name: string
@@ -184,7 +181,7 @@ type Validation = boolean | {
   readonly error?: string
 }
 
-/** What `authorize` decides. Anything but `true` or `allowed: true` is a denial; `canOverride` is told with it. */
+/** What `authorize` decides. Anything but `true` or `allowed: true` is a denial; `canOverride` is reported with it. */
 export type Authorization =
   | boolean
   | {
@@ -192,7 +189,7 @@ export type Authorization =
     readonly allowed: boolean
     /** Why not, as the model reads it. */
     readonly reason?: string
-    /** Whether a person could allow it. It is told with the denial. */
+    /** Whether a person could allow it. It is reported with the denial. */
     readonly canOverride?: boolean
   }
 
@@ -202,7 +199,7 @@ export type Gate<Args, Verdict, R> = (
   call: CallContext
 ) => Verdict | Effect.Effect<Verdict, unknown, R>
 
-/** Decides from the arguments whether a call waits for somebody to allow it. */
+/** Decides from the arguments whether a call waits for an approval. */
 type Approval<in Args, out R> = (
   args: Args,
   call: CallContext
@@ -242,23 +239,23 @@ export interface Declarations<P, E, R, Fatal> {
    * not asked. The two gates together have the timeout of the tool, and no more than the run's `toolTimeout`. None by
    * default.
    */
-  readonly validate?: Gate<Parameters.Type<P>, Validation, R>
+  readonly validate?: Gate<Schemas.Type<P>, Validation, R>
   /**
    * Decides from the arguments whether the call is allowed. Asked second, in the same way; everything but `true` or `{
    * allowed: true }` is a denial. None by default.
    */
-  readonly authorize?: Gate<Parameters.Type<P>, Authorization, R>
+  readonly authorize?: Gate<Schemas.Type<P>, Authorization, R>
   /**
    * Whether calls wait to be allowed (`Session.approve`): all of them, or those for which the function says `true`. The
    * gates are asked before, and again when an allowed call runs. A function that fails or throws has said yes. Not
    * together with `manual`. `false` by default.
    */
-  readonly approval?: boolean | Approval<Parameters.Type<P>, R>
+  readonly approval?: boolean | Approval<Schemas.Type<P>, R>
   /**
    * How long an approval or a manual call waits; a number is milliseconds. From then on the call counts as denied, or
    * as unanswered. Without a limit by default.
    */
-  readonly answerWithin?: DurationInput
+  readonly answerWithin?: Schemas.DurationInput
   /** It changes nothing, and starts while the model still speaks (`Policy.start`). `false` by default. */
   readonly readOnly?: boolean
   /** A hint for a user interface, as in MCP: it may destroy something. `false` by default. */
@@ -271,7 +268,7 @@ export interface Declarations<P, E, R, Fatal> {
    * `"exclusive"` runs alone, `"shared"` beside others; a function decides from the arguments. The policy's by default,
    * which is `"shared"`.
    */
-  readonly concurrency?: Concurrency | ((args: Parameters.Type<P>) => Concurrency)
+  readonly concurrency?: Concurrency | ((args: Schemas.Type<P>) => Concurrency)
   /**
    * `"block"` lets the handler finish within the grace period when the run or its siblings stop. The policy's by
    * default, which is `"cancel"`.
@@ -282,7 +279,7 @@ export interface Declarations<P, E, R, Fatal> {
    * up, even if its handler does not stop, and what the handler comes to later is dropped. The run's `toolTimeout` by
    * default.
    */
-  readonly timeout?: DurationInput
+  readonly timeout?: Schemas.DurationInput
   /**
    * Repeats a handler that failed, within the timeout of the call; `call.attempt` counts. After a stop of the run no
    * attempt starts, and the last failure is the call's. Never by default.
@@ -300,7 +297,7 @@ export interface Declarations<P, E, R, Fatal> {
    * How many handlers may run at once under a key, over all runs that share `Limits.Keyed`. A call waits for its
    * permits in its place among its siblings, and its timeout starts after that. None by default.
    */
-  readonly limits?: ReadonlyArray<Limit<Parameters.Type<P>>>
+  readonly limits?: ReadonlyArray<Limit<Schemas.Type<P>>>
   /**
    * How many characters (UTF-16 code units) of a result the model reads; `0` or `Infinity` for all of them.
    * `Policy.resultCut` says what is kept of a longer one. Errors have their own limit. `Policy.resultLimit` by default.
@@ -351,7 +348,7 @@ export interface Options<
   readonly failure?: Schema.ConstraintCodec<E, unknown, unknown, R>
   /** What runs: an Effect of the result, of `Tool.content`, `Tool.askUser` or `Tool.halt`. A `manual` tool has none. */
   readonly handler?: (
-    args: Parameters.Type<P>,
+    args: Schemas.Type<P>,
     call: CallContext
   ) => Written<H> & Effect.Effect<Produced<S>, E, R>
   /** Whether calls are handed to the caller (`Session.submitToolResult`) and never run. `false` by default. */

@@ -9,6 +9,7 @@ import * as Exit from "effect/Exit"
 import type * as Message from "../../Message.ts"
 import * as Json from "../json.ts"
 import * as Outcomes from "./outcome.ts"
+import { type DurationInput, readDuration } from "./schema.ts"
 import type * as Tool from "./tool.ts"
 
 const namePattern = /^[A-Za-z0-9_-]{1,64}$/
@@ -84,19 +85,11 @@ const checkLimits = (name: string, limits: unknown): void => {
   }
 }
 
-export const duration = (name: string, option: string, input: Tool.DurationInput): Duration.Duration => {
+export const duration = (name: string, option: string, input: DurationInput): Duration.Duration => {
   const duration = readDuration(input)
   return duration !== undefined && Duration.isPositive(duration)
     ? duration
     : refuse(name, `${option} must be a duration above zero or "infinity"; got: ${Json.render(input)}`)
-}
-
-/** The duration, if it is one. */
-export const readDuration = (input: unknown): Duration.Duration | undefined => {
-  if (input === "infinity") return Duration.infinity
-  if (Number.isNaN(input)) return undefined
-  const duration = Duration.fromInput(input as Duration.Input)
-  return duration._tag === "Some" ? duration.value : undefined
 }
 
 export type Handler = (args: unknown, call: Tool.CallContext) => Effect.Effect<unknown, unknown, any>
@@ -117,7 +110,7 @@ export const handlerMistake = (name: string, handler: unknown): Error | undefine
   return undefined
 }
 
-/** The tools of a run by name, in the order in which the model is told of them. */
+/** The tools of a run by name, in the order in which the model reads them. */
 export type Toolbox = ReadonlyMap<string, Tool.Any>
 
 /**
@@ -173,7 +166,10 @@ const helpTool: Tool.Definition = {
   }
 }
 
-/** What the model is told of the tools. A tool that is forced by name is told in full; one named like ours is theirs. */
+/**
+ * The tools as the model reads them. One that the model has to call is described in full although it is compact. A tool of
+ * the caller's that is named `tool_help` takes the place of ours.
+ */
 export const definitions = (
   tools: Toolbox,
   forced: string | undefined

@@ -9,7 +9,6 @@ import * as Effect from "effect/Effect"
 import type * as Event from "../../Event.ts"
 import type * as Message from "../../Message.ts"
 import * as Outcomes from "../declare/outcome.ts"
-import * as Questions from "../declare/question.ts"
 import * as ToolCalls from "../hear/toolCalls.ts"
 import * as Json from "../json.ts"
 import * as Reducer from "./reducer.ts"
@@ -75,7 +74,10 @@ const fitting = (
     (value) =>
       answerSchema === undefined
         ? Effect.succeed(value)
-        : Effect.mapError(Questions.decode(answerSchema, value), (problem) => failed("invalid_answer", problem, id))
+        : Effect.mapError(
+          Outcomes.decodeAnswer(answerSchema, value),
+          (problem) => failed("invalid_answer", problem, id)
+        )
   )
 
 /** Answers a question, or gives the result of a manual call. */
