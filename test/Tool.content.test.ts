@@ -23,7 +23,7 @@ import {
 } from "heddle"
 import * as AiSdk from "heddle/bridges/ai-sdk"
 import { Laws, Script } from "heddle/testing"
-import * as SessionState from "../src/internal/session/state.ts"
+import * as Answers from "../src/internal/answer/answer.ts"
 import * as Models from "./support/aiSdk.ts"
 import * as Anthropic from "./support/anthropic.ts"
 import * as EffectAi from "./support/effectAi.ts"
@@ -192,7 +192,7 @@ describe("Tool.content", () => {
       }
       const held = Tool.content([image])
       Object.assign((held.parts as Array<object>)[0]!, { data: "changed" })
-      const recalled = SessionState.recalled(call, Tool.ok(held))
+      const recalled = Answers.recalled(call, Tool.ok(held), Policy.standard)
       assert.deepStrictEqual(recalled, Message.tool("c0", [image]))
       const submitted = [{ ...image, metadata: { own: { page: 1n } } }]
       const answer = Message.answer("c0", submitted)

@@ -8,7 +8,7 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import type * as Types from "effect/Types"
 import type * as Event from "../../Event.ts"
-import type * as Message from "../../Message.ts"
+import * as Message from "../../Message.ts"
 import type * as Tool from "../../Tool.ts"
 import * as Outcomes from "../declare/outcome.ts"
 import { isCrash, ToolError, toolError } from "../declare/outcome.ts"
@@ -284,6 +284,54 @@ export const lost = <E, R>(desk: Desk<E, R>, subject: Subject, cause: Cause.Caus
   return policyOf(desk, subject) === "continue"
     ? told(subject, error, text)
     : toldHalt(subject, error, text.content, {})
+}
+
+// Answers without a run: of calls whose tool and encoder are not at hand.
+
+/** The answer to a call that was denied or cancelled between runs, or that its own run did not end. */
+export const refused = (
+  reason: "denied" | "cancelled",
+  call: Message.ToolCall,
+  detail: string
+): Message.Message => {
+  const error = toolError(reason, call, { detail })
+  return { ...Message.answer(call.id, { error: error.message, code: error.reason }), isError: true }
+}
+
+/** What the model reads of an error. The error of a crash shows its reason, and never what the handler died with. */
+const errorAgain = (error: unknown): Json.JsonObject => {
+  const { message, reason } = Json.isObject(error) && error["_tag"] === "ToolError" ? error : {}
+  if (typeof message === "string" && typeof reason === "string") {
+    return { error: ErrorFields.shownText(message), code: reason }
+  }
+  const { details, text } = ErrorFields.describedAgain(error)
+  return details === undefined ? { error: text } : { error: text, details }
+}
+
+/**
+ * The answer to a call of which only the outcome of its handler is known, from a journal or an event. It is what the run
+ * would have answered, except that it shows no more of an error, and no longer text, than the limits allow.
+ */
+export const recalled = (call: Message.ToolCall, outcome: unknown, limits: Contents.Knobs): Message.Message => {
+  const answered = (value: unknown): Message.Message => {
+    const text = () => typeof value === "string" ? value : JSON.stringify(Json.toJson(value))
+    return Message.tool(call.id, Contents.cutResult(Outcomes.partsIn(value) ?? text(), undefined, limits).content)
+  }
+  const failed = (error: unknown): Message.Message => {
+    const { content } = Contents.cutError(JSON.stringify(errorAgain(error)), limits)
+    return { ...Message.tool(call.id, content), isError: true }
+  }
+  if (!Outcomes.isWellFormed(outcome)) return failed(toolError("invalid_return", call))
+  switch (outcome._tag) {
+    case "Ok":
+      return answered(outcome.value)
+    case "Error":
+      return failed(outcome.error)
+    case "Halt":
+      return answered(outcome.result)
+    case "AskUser":
+      return OpenCalls.unanswered(call.id)
+  }
 }
 
 // Results in the form `{ success, data, error, contextUpdate }`, for tools that were written for it. An object with one of

@@ -213,7 +213,7 @@ const headOnly: Cut = (content, limit) => {
   return { end, instead: `\n${notice(content.length, end)}`, start: content.length }
 }
 
-type Knobs = Pick<Policy.Policy, "resultLimit" | "resultCut">
+export type Knobs = Pick<Policy.Policy, "resultLimit" | "resultCut">
 
 const cuts: { readonly [Kept in Knobs["resultCut"]]: Cut } = { headAndTail, head: headOnly }
 

@@ -14,6 +14,7 @@ import * as Message from "../../Message.ts"
 import * as Policy from "../../Policy.ts"
 import * as Response from "../../Response.ts"
 import type * as Thread from "../../Thread.ts"
+import * as Answers from "../answer/answer.ts"
 import * as OpenCalls from "../answer/openCalls.ts"
 import * as Ending from "../fold/outcome.ts"
 import * as Log from "../fold/sharedMessages.ts"
@@ -436,7 +437,8 @@ export const applyEvent = <M extends Mode>(reducer: StreamReducer<M>, event: Eve
   next(reducer as Progress<M>, event)[0]
 
 /** The run was left while the call ran. */
-const runLeft = (toolCall: Message.ToolCall): Message.Message => SessionState.cancelled(toolCall, "the run was left")
+const runLeft = (toolCall: Message.ToolCall): Message.Message =>
+  Answers.refused("cancelled", toolCall, "the run was left")
 
 /** The session after the stream, and its result. A stream that was cut is cancelled, and leaves what was whole of it. */
 export const finalize = <M extends Mode>(reducer: StreamReducer<M>): Done<M> => {

@@ -23,6 +23,7 @@ import * as Step from "../../Step.ts"
 import * as Thread from "../../Thread.ts"
 import type * as Tool from "../../Tool.ts"
 import * as ToolRunner from "../../ToolRunner.ts"
+import * as ToolAnswers from "../answer/answer.ts"
 import * as OpenCalls from "../answer/openCalls.ts"
 import * as Settings from "../ask/options.ts"
 import * as Ending from "../fold/outcome.ts"
@@ -394,7 +395,9 @@ const endOf = (
 const withdrawals = ({ cancellation, halt, questions }: Approved): ReadonlyArray<Event.Event> => {
   if (halt?.haltedReason === "ask_user") return []
   const detail = cancellation === undefined ? "another call of the turn ended the run" : "the run was cancelled"
-  return questions.map(({ toolCall }) => OpenCalls.settlement(SessionState.cancelled(toolCall, `withdrawn: ${detail}`)))
+  return questions.map(({ toolCall }) =>
+    OpenCalls.settlement(ToolAnswers.refused("cancelled", toolCall, `withdrawn: ${detail}`))
+  )
 }
 
 /** The end of a run that goes no further than its approved calls: a step without a reply. */

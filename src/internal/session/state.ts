@@ -18,11 +18,9 @@ import * as Event from "../../Event.ts"
 import * as Message from "../../Message.ts"
 import * as Policy from "../../Policy.ts"
 import * as Thread from "../../Thread.ts"
-import * as Tool from "../../Tool.ts"
+import * as Answers from "../answer/answer.ts"
 import * as Contents from "../answer/content.ts"
-import { describedAgain, shownText } from "../answer/errorFields.ts"
 import * as OpenCalls from "../answer/openCalls.ts"
-import * as Outcomes from "../declare/outcome.ts"
 import * as Log from "../fold/sharedMessages.ts"
 import * as Json from "../json.ts"
 
@@ -313,7 +311,7 @@ export const brokenOff = (
   const left = begun.filter(({ toolCall }) => session.approved.some((call) => call.id === toolCall.id))
   if (left.length === 0) return session
   const answers = left.map((call) =>
-    "outcome" in call ? recalled(call.toolCall, call.outcome) : unfinished(call.toolCall)
+    "outcome" in call ? Answers.recalled(call.toolCall, call.outcome, Policy.standard) : unfinished(call.toolCall)
   )
   return withApproved(session, answers, questionsOf(left))
 }
@@ -368,57 +366,6 @@ export const leaving = (
   metadata: { ...result.metadata, ...errorOf(outcome) }
 })
 
-const refusal = (
-  reason: "denied" | "cancelled",
-  { id: toolCallId, name: toolName }: Message.ToolCall,
-  detail: string
-): Message.Message => {
-  const error = new Tool.ToolError({ reason, toolName, toolCallId, detail })
-  return { ...Message.answer(toolCallId, { error: error.message, code: error.reason }), isError: true }
-}
-
-/** The answer to an approved call that began and did not end, or whose question was withdrawn. */
-export const cancelled = (toolCall: Message.ToolCall, detail: string): Message.Message =>
-  refusal("cancelled", toolCall, detail)
-
-/** What the model reads of an error. The error of a crash shows its reason, and never what the handler died with. */
-const errorAgain = (error: unknown): Json.JsonObject => {
-  const { message, reason } = Json.isObject(error) && error["_tag"] === "ToolError" ? error : {}
-  if (typeof message === "string" && typeof reason === "string") return { error: shownText(message), code: reason }
-  const { details, text } = describedAgain(error)
-  return details === undefined ? { error: text } : { error: text, details }
-}
-
-/**
- * The answer to a call of which only the outcome of its handler is known, from a journal or an event. It is what the run
- * would have answered, without the tool and the encoder, which are not at hand: it shows no more of an error, and no
- * longer text.
- */
-export const recalled = (call: Message.ToolCall, outcome: unknown): Message.Message => {
-  const answered = (value: unknown): Message.Message => {
-    const text = () => typeof value === "string" ? value : JSON.stringify(Json.toJson(value))
-    return Message.tool(
-      call.id,
-      Contents.cutResult(Outcomes.partsIn(value) ?? text(), undefined, Policy.standard).content
-    )
-  }
-  const failed = (error: unknown): Message.Message => {
-    const { content } = Contents.cutError(JSON.stringify(errorAgain(error)), Policy.standard)
-    return { ...Message.tool(call.id, content), isError: true }
-  }
-  if (!Outcomes.isWellFormed(outcome)) return failed(Outcomes.toolError("invalid_return", call))
-  switch (outcome._tag) {
-    case "Ok":
-      return answered(outcome.value)
-    case "Error":
-      return failed(outcome.error)
-    case "Halt":
-      return answered(outcome.result)
-    case "AskUser":
-      return OpenCalls.unanswered(call.id)
-  }
-}
-
 // The model reads this text, and stored threads have it.
 const late = "nobody answered within the time there was"
 
@@ -440,11 +387,11 @@ const settled = (session: Session, suspension: Event.Suspension, answer: Answer)
       return { ...session, approved: Log.inCallOrder(session.thread, [...session.approved, call]) }
     }
     case "Denied":
-      return answering(session, [refusal("denied", toolCall, answer.reason ?? "the call was not approved")])
+      return answering(session, [Answers.refused("denied", toolCall, answer.reason ?? "the call was not approved")])
     case "Expired":
       if (kind === "question") return given(defaultAnswer ?? late)
       return defaultAnswer === undefined
-        ? answering(session, [refusal("denied", toolCall, late)])
+        ? answering(session, [Answers.refused("denied", toolCall, late)])
         : given(defaultAnswer)
   }
 }
