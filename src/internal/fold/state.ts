@@ -317,8 +317,8 @@ interface Waiting {
 export class ToolAnswers {
   private readonly answers: Array<Answered> = []
   private readonly updates: Array<Updated> = []
-  /** By the id of the call. */
-  private readonly waiting = new Map<string, Waiting>()
+  /** By the id of the call. Created with the first: an empty one would be a hundredth of what an idle run holds. */
+  private waiting: Map<string, Waiting> | undefined
 
   get isEmpty(): boolean {
     return this.answers.length === 0 && this.updates.length === 0
@@ -328,7 +328,7 @@ export class ToolAnswers {
     const copied = new ToolAnswers()
     copied.answers.push(...this.answers)
     copied.updates.push(...this.updates)
-    for (const [id, waiting] of this.waiting) copied.waiting.set(id, waiting)
+    copied.waiting = this.waiting && new Map(this.waiting)
     return copied
   }
 
@@ -340,8 +340,7 @@ export class ToolAnswers {
         return
       }
       case "ToolApprovalRequested":
-        this.waiting.set(event.toolCallId, { event, position: -1 })
-        return
+        return this.wait(event.toolCallId, { event, position: -1 })
       case "ToolResultEncoded":
       case "AskUserRequested":
       case "ToolHalt":
@@ -351,16 +350,21 @@ export class ToolAnswers {
 
   private ended(event: OpenCalls.Tail): void {
     const id = OpenCalls.callOf(event)
-    if (event._tag === "AskUserRequested") this.waiting.set(id, { event, position: this.answers.length })
+    if (event._tag === "AskUserRequested") this.wait(id, { event, position: this.answers.length })
     this.answers.push({ id, message: OpenCalls.messageOf(event), halt: OpenCalls.haltOf(event) })
+  }
+
+  private wait(id: string, waiting: Waiting): void {
+    this.waiting ??= new Map()
+    this.waiting.set(id, waiting)
   }
 
   /** Settles a question that was asked in these events: it halts nothing any more. Returns whether there is one. */
   settled(event: Event.Of<"ToolResultEncoded">): boolean {
     const { id } = event
-    const waiting = this.waiting.get(id)
+    const waiting = this.waiting?.get(id)
     if (waiting?.event._tag !== "AskUserRequested") return false
-    this.waiting.delete(id)
+    this.waiting?.delete(id)
     this.answers[waiting.position] = { id, message: OpenCalls.messageOf(event), halt: undefined }
     return true
   }
@@ -373,7 +377,7 @@ export class ToolAnswers {
   /** Those of the calls that wait for an answer or an approval. */
   open(calls: ReadonlyArray<Message.ToolCall>): ReadonlyArray<Event.Suspension> {
     return calls.flatMap((call) => {
-      const event = this.waiting.get(call.id)?.event
+      const event = this.waiting?.get(call.id)?.event
       if (event === undefined) return []
       return event._tag === "AskUserRequested"
         ? [OpenCalls.question(call, event)]

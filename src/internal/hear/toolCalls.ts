@@ -95,12 +95,12 @@ export const shortened = (id: string, length: number): string => {
 /** Ids of which no two are the same. Taking one costs the same, however many wanted it before. */
 export class UniqueIds {
   private readonly taken: Set<string>
-  /** The latest number, by what the ids with a number begin with. */
-  private readonly counts: Map<string, number>
+  /** The latest number, by what the ids with a number begin with. Created with the first number. */
+  private counts: Map<string, number> | undefined
 
   constructor(from?: UniqueIds) {
     this.taken = new Set(from?.taken)
-    this.counts = new Map(from?.counts)
+    this.counts = from?.counts && new Map(from.counts)
   }
 
   /** The id itself, or with a number if it is taken. */
@@ -113,13 +113,14 @@ export class UniqueIds {
   /** An id with a number. The first one is given. */
   number(wanted: string, first: number): string {
     const stem = wanted.slice(0, longestId - 12)
-    let count = this.counts.get(stem) ?? first - 1
+    const counts = this.counts ??= new Map()
+    let count = counts.get(stem) ?? first - 1
     let id = ""
     do {
       const suffix = `_${++count}`
       id = `${shortened(wanted, longestId - suffix.length)}${suffix}`
     } while (this.taken.has(id))
-    this.counts.set(stem, count)
+    counts.set(stem, count)
     this.taken.add(id)
     return id
   }
