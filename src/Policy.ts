@@ -265,7 +265,6 @@ export const Defaults: Context.Reference<Defaults> = Context.Reference<Defaults>
  * import { Chat, Policy, Tool } from "heddle"
  * import { Script } from "heddle/testing"
  * import * as Effect from "effect/Effect"
-import * as Layer from "effect/Layer"
  *
  * const ping = Tool.make("ping", { parameters: {}, handler: () => Effect.succeed("pong") })
  * const again = [Script.toolCall("c0", "ping"), Script.finish("tool_calls")]
