@@ -49,6 +49,14 @@ export interface Options {
 /**
  * The state before the first event.
  *
+ * **Example** (Nothing has been folded)
+ *
+ * ```ts import.meta.vitest
+ * import { Collector } from "heddle"
+ *
+ * Collector.toResponse(Collector.initial()).outputText // => null
+ * ```
+ *
  * @category constructors
  * @since 0.1.0
  */
@@ -78,6 +86,19 @@ export const applyEvent = (state: State, event: Event.Event): State => applyAll(
 /**
  * The state after some events, in order.
  *
+ * **Example** (Folding what was read)
+ *
+ * ```ts import.meta.vitest
+ * import { Collector } from "heddle"
+ *
+ * const state = Collector.applyAll(Collector.initial(), [
+ *   { _tag: "TextDelta", id: null, delta: "Hel" },
+ *   { _tag: "TextDelta", id: null, delta: "lo" }
+ * ])
+ *
+ * Collector.toResponse(state).outputText // => "Hello"
+ * ```
+ *
  * @category folding
  * @since 0.1.0
  */
@@ -85,6 +106,20 @@ export const applyAll = (state: State, events: ReadonlyArray<Event.Event>): Stat
 
 /**
  * The answers to the calls of the step in progress, in call order.
+ *
+ * **Example** (The answer of a call)
+ *
+ * ```ts import.meta.vitest
+ * import { Collector } from "heddle"
+ *
+ * const state = Collector.applyAll(Collector.initial(), [
+ *   { _tag: "ToolCallStarted", id: "c0", name: "stop" },
+ *   { _tag: "ToolCallCompleted", id: "c0", name: "stop", arguments: {}, rawArguments: "{}" },
+ *   { _tag: "ToolHalt", toolCallId: "c0", reason: "done_early", result: 42, content: "42" }
+ * ])
+ *
+ * Collector.answers(state).map((message) => message.content) // => ["42"]
+ * ```
  *
  * @category getters
  * @since 0.1.0
@@ -95,6 +130,20 @@ export const answers = (state: State): ReadonlyArray<Message.Message> => Fold.an
  * The halt that decides the step in progress, if a tool halted it: the first call's, or, under
  * `haltPrecedence: "completion"`, the first to complete.
  *
+ * **Example** (A tool that halted)
+ *
+ * ```ts import.meta.vitest
+ * import { Collector } from "heddle"
+ *
+ * const state = Collector.applyAll(Collector.initial(), [
+ *   { _tag: "ToolCallStarted", id: "c0", name: "stop" },
+ *   { _tag: "ToolCallCompleted", id: "c0", name: "stop", arguments: {}, rawArguments: "{}" },
+ *   { _tag: "ToolHalt", toolCallId: "c0", reason: "done_early", result: 42, content: "42" }
+ * ])
+ *
+ * Collector.halt(state) // => { haltedReason: "done_early", haltToolCallId: "c0", haltResult: 42 }
+ * ```
+ *
  * @category getters
  * @since 0.1.0
  */
@@ -102,6 +151,16 @@ export const halt = (state: State): Event.Halt | undefined => Fold.halt(of(state
 
 /**
  * The response so far. Works without a thread and never fails; an error of the reply stands in `error`.
+ *
+ * **Example** (What was heard so far)
+ *
+ * ```ts import.meta.vitest
+ * import { Collector } from "heddle"
+ *
+ * const state = Collector.applyEvent(Collector.initial(), { _tag: "ToolCallStarted", id: "c0", name: "search" })
+ *
+ * Collector.toResponse(state).toolCalls.map((call) => call.name) // => ["search"]
+ * ```
  *
  * @category results
  * @since 0.1.0
@@ -112,6 +171,21 @@ export const toResponse = (state: State): Response.Response => Fold.toResponse(o
  * Whether the runtime has tools to run after a response: decided by the calls that are there, or by the finish reason
  * alone, as the policy says. A reply that ended in an error or was filtered is never acted on.
  *
+ * **Example** (A reply with a call)
+ *
+ * ```ts import.meta.vitest
+ * import { Collector, Message, Policy } from "heddle"
+ *
+ * const response = Collector.toResponse(
+ *   Collector.applyAll(Collector.initial(), [
+ *     { _tag: "ToolCallCompleted", id: "c0", name: "search", arguments: {}, rawArguments: "{}" },
+ *     { _tag: "MessageCompleted", message: Message.assistant(""), finishReason: "tool_calls" }
+ *   ])
+ * )
+ *
+ * Collector.isToolTurn(Policy.standard, response) // => true
+ * ```
+ *
  * @category getters
  * @since 0.1.0
  */
@@ -119,6 +193,21 @@ export const isToolTurn: (policy: Policy.Policy, response: Response.Response) =>
 
 /**
  * Whether the model has nothing more to do after a response that is not halted.
+ *
+ * **Example** (A reply with a call)
+ *
+ * ```ts import.meta.vitest
+ * import { Collector, Message, Policy } from "heddle"
+ *
+ * const response = Collector.toResponse(
+ *   Collector.applyAll(Collector.initial(), [
+ *     { _tag: "ToolCallCompleted", id: "c0", name: "search", arguments: {}, rawArguments: "{}" },
+ *     { _tag: "MessageCompleted", message: Message.assistant(""), finishReason: "tool_calls" }
+ *   ])
+ * )
+ *
+ * Collector.isDone(Policy.standard, response) // => false
+ * ```
  *
  * @category getters
  * @since 0.1.0
@@ -133,6 +222,17 @@ const threadOf = ({ thread }: Fold.State, name: string): Thread.Thread => {
 /**
  * The last step that was completed, or what the step in progress has come to. Throws when the fold was started without
  * a thread.
+ *
+ * **Example** (A step in progress)
+ *
+ * ```ts import.meta.vitest
+ * import { Collector, Thread } from "heddle"
+ *
+ * const state = Collector.initial({ thread: Thread.empty })
+ * const step = Collector.toStepResult(Collector.applyEvent(state, { _tag: "TextDelta", id: null, delta: "Hi" }))
+ *
+ * step.response.outputText // => "Hi"
+ * ```
  *
  * @category results
  * @since 0.1.0
@@ -153,6 +253,16 @@ export const toStepResult = (state: State): Event.StepResult => {
  * The chat result: the one that the run completed with, or, for a stream that was cut, what was seen of it, with
  * outcome `Failed` if an error was held and `Cancelled` otherwise. Throws when the fold was started without a thread.
  *
+ * **Example** (A stream that was cut)
+ *
+ * ```ts import.meta.vitest
+ * import { Collector, Thread } from "heddle"
+ *
+ * const result = Collector.toChatResult(Collector.initial({ thread: Thread.empty }))
+ *
+ * result.outcome // => { _tag: "Cancelled", reason: "interrupt" }
+ * ```
+ *
  * @category results
  * @since 0.1.0
  */
@@ -163,6 +273,20 @@ export const toChatResult = (state: State): Event.ChatResult => {
 
 /**
  * A chat result from its parts: what the loop and the fold of a cut stream both build theirs with.
+ *
+ * **Example** (A result from its parts)
+ *
+ * ```ts import.meta.vitest
+ * import { Collector, Thread } from "heddle"
+ *
+ * const result = Collector.chatResult({
+ *   thread: Thread.empty,
+ *   steps: [],
+ *   outcome: { _tag: "MaxTurns", maxTurns: 8 }
+ * })
+ *
+ * result.haltedReason // => "max_turns"
+ * ```
  *
  * @category results
  * @since 0.1.0
@@ -180,6 +304,17 @@ export const chatResult: (parts: {
 /**
  * Whether events in hand ask for tools or are the final answer, as `Adapter.classify` finds it of a reply on its way.
  * Nothing is run. An iterator can be read once: to classify it again throws, instead of finding nothing.
+ *
+ * **Example** (Whether a reply asks for tools)
+ *
+ * ```ts import.meta.vitest
+ * import { Collector } from "heddle"
+ *
+ * const reply = Collector.classify([{ _tag: "TextDelta", id: null, delta: "Hello" }])
+ *
+ * reply.type // => "final_answer"
+ * reply.text // => "Hello"
+ * ```
  *
  * @category results
  * @since 0.1.0

@@ -92,6 +92,15 @@ const inspect = (reason: unknown): string => {
  * The encoder that writes errors as ALLM does: a debug rendering of the reason, with `:name` for an identifier
  * (`Symbol.for("name")`).
  *
+ * **Example** (A debug rendering)
+ *
+ * ```ts import.meta.vitest
+ * import { Encoder, Tool } from "heddle"
+ * import * as Effect from "effect/Effect"
+ *
+ * Effect.runSync(Encoder.allm.encode(Tool.error(Symbol.for("not_found")))) // => '{"error":":not_found"}'
+ * ```
+ *
  * @category constructors
  * @since 0.1.0
  */
@@ -150,6 +159,21 @@ export const Encoder: Context.Reference<Service> = Context.Reference<Service>("h
 
 /**
  * Replaces the encoder.
+ *
+ * **Example** (An encoder of your own)
+ *
+ * ```ts import.meta.vitest
+ * import { Encoder, Message, Tool, ToolRunner } from "heddle"
+ * import * as Effect from "effect/Effect"
+ *
+ * const now = Tool.make("now", { parameters: {}, handler: () => Effect.succeed({ hour: 7 }) })
+ * const terse = Encoder.layer({ encode: (value) => Effect.succeed(Object.values(value as object).join(" ")) })
+ * const { messages } = await Effect.runPromise(
+ *   ToolRunner.run([Message.toolCall("c0", "now")], [now]).pipe(Effect.provide(terse))
+ * )
+ *
+ * messages[0]?.content // => "7"
+ * ```
  *
  * @category layers
  * @since 0.1.0

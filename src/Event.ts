@@ -1063,6 +1063,20 @@ export type Of<Tag extends Event["_tag"]> = Extract<Event, { readonly _tag: Tag 
 /**
  * One guard per tag. A guard reads the tag alone: events are trusted, not validated again.
  *
+ * **Example** (Picking the events of one tag)
+ *
+ * ```ts import.meta.vitest
+ * import { Event } from "heddle"
+ *
+ * const events: ReadonlyArray<Event.Event> = [
+ *   { _tag: "TextDelta", id: null, delta: "Hel" },
+ *   { _tag: "RawChunk", chunk: {} },
+ *   { _tag: "TextDelta", id: null, delta: "lo" }
+ * ]
+ *
+ * events.filter(Event.guards.TextDelta).map((event) => event.delta).join("") // => "Hello"
+ * ```
+ *
  * @category guards
  * @since 0.1.0
  */
@@ -1072,6 +1086,17 @@ export const guards = Object.fromEntries(
 
 /**
  * Handles every tag; the compiler names the ones that are missing.
+ *
+ * **Example** (One case for each tag)
+ *
+ * ```ts import.meta.vitest
+ * import { Event } from "heddle"
+ *
+ * const event: Event.Event = { _tag: "TextDelta", id: null, delta: "Hello" }
+ *
+ * // `Event.match` asks for a case of every tag; `Event.Event.matchOrElse` takes those that you handle.
+ * Event.Event.matchOrElse(event, { TextDelta: ({ delta }) => delta }, ({ _tag }) => _tag) // => "Hello"
+ * ```
  *
  * @category matching
  * @since 0.1.0
@@ -1164,6 +1189,16 @@ const decodeWire = Schema.decodeUnknownResult(ReceivedSchema)
  * The event that {@link toWire} has written. Values of the caller's own (arguments, results, progress, errors) come back
  * as the plain data they were written as; the event of a nested run is in the progress of its call in wire form, to be
  * read by this function in turn. Throws a {@link WireError} for anything else.
+ *
+ * **Example** (Reading a line of a log)
+ *
+ * ```ts import.meta.vitest
+ * import { Event } from "heddle"
+ *
+ * const event = Event.fromWire(JSON.parse('{"_tag":"TextDelta","id":null,"delta":"Hello"}'))
+ *
+ * event._tag === "TextDelta" && event.delta // => "Hello"
+ * ```
  *
  * @category wire
  * @since 0.1.0

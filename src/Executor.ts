@@ -36,6 +36,25 @@ export interface Service {
 /**
  * The default executor: it calls the handler.
  *
+ * **Example** (What a log executor falls back on)
+ *
+ * ```ts import.meta.vitest
+ * import { Executor, Message, Tool, ToolRunner } from "heddle"
+ * import * as Effect from "effect/Effect"
+ *
+ * const names: Array<string> = []
+ * const logged = Executor.layer({
+ *   execute: (tool, args, call) => {
+ *     names.push(tool.name)
+ *     return Executor.direct.execute(tool, args, call)
+ *   }
+ * })
+ * const ping = Tool.make("ping", { parameters: {}, handler: () => Effect.succeed("pong") })
+ * await Effect.runPromise(ToolRunner.run([Message.toolCall("c0", "ping")], [ping]).pipe(Effect.provide(logged)))
+ *
+ * names // => ["ping"]
+ * ```
+ *
  * @category constructors
  * @since 0.1.0
  */

@@ -211,6 +211,14 @@ export type Content = Message["content"]
 /**
  * A system message.
  *
+ * **Example** (An instruction)
+ *
+ * ```ts import.meta.vitest
+ * import { Message } from "heddle"
+ *
+ * Message.system("Answer in one line.").role // => "system"
+ * ```
+ *
  * @category constructors
  * @since 0.1.0
  */
@@ -240,6 +248,16 @@ export const user = (content: Content): Message => ({ role: "user", content, met
 /**
  * An assistant message, with the tool calls it made, if any.
  *
+ * **Example** (A message with a call)
+ *
+ * ```ts import.meta.vitest
+ * import { Message } from "heddle"
+ *
+ * const message = Message.assistant("", [Message.toolCall("c0", "search", { text: "heddle" })])
+ *
+ * message.toolCalls?.map((call) => call.name) // => ["search"]
+ * ```
+ *
  * @category constructors
  * @since 0.1.0
  */
@@ -250,6 +268,14 @@ export const assistant = (content: Content, toolCalls?: ReadonlyArray<ToolCall>)
 
 /**
  * The answer to one tool call.
+ *
+ * **Example** (An answer)
+ *
+ * ```ts import.meta.vitest
+ * import { Message } from "heddle"
+ *
+ * Message.tool("c0", "7 °C").toolCallId // => "c0"
+ * ```
  *
  * @category constructors
  * @since 0.1.0
@@ -311,6 +337,14 @@ export const toolCall = (id: string, name: string, args: ToolCall["arguments"] =
 
 /**
  * The text of a message: its content, or its text parts joined.
+ *
+ * **Example** (The text of a list of parts)
+ *
+ * ```ts import.meta.vitest
+ * import { Message } from "heddle"
+ *
+ * Message.text(Message.user([{ type: "text", text: "What is " }, { type: "text", text: "this?" }])) // => "What is this?"
+ * ```
  *
  * @category getters
  * @since 0.1.0

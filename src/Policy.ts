@@ -168,6 +168,14 @@ export const standard: Policy = {
  * tools run, arguments that were lost are replaced by those of the call's header, tool events come in groups, results are
  * cut for tools that ask for it only.
  *
+ * **Example** (Tools start when the reply has ended)
+ *
+ * ```ts import.meta.vitest
+ * import { Policy } from "heddle"
+ *
+ * Policy.allm.start // => "afterTurn"
+ * ```
+ *
  * @category constants
  * @since 0.1.0
  */
@@ -187,6 +195,15 @@ export const allm: Policy = {
  * falai's behaviour where its laws allow it: tools start as soon as their arguments are final, run alone and block
  * interruption unless they say otherwise, results come in request order, a failure interrupts the calls beside it, and
  * five follow-ups are closed by an answer.
+ *
+ * **Example** (Tools start as soon as they can)
+ *
+ * ```ts import.meta.vitest
+ * import { Policy } from "heddle"
+ *
+ * Policy.falai.start // => "onCallReady"
+ * Policy.falai.onMaxTurns // => "finalize"
+ * ```
  *
  * @category constants
  * @since 0.1.0

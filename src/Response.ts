@@ -115,6 +115,17 @@ const both = (left: Usage, right: Usage): Usage => ({
 /**
  * The usage of several turns together. A figure that no turn reported stays `null`.
  *
+ * **Example** (Two turns together)
+ *
+ * ```ts import.meta.vitest
+ * import { Response } from "heddle"
+ *
+ * const usage = Response.sumUsage([Response.usage({ inputTokens: 3 }), Response.usage({ inputTokens: 4 }), null])
+ *
+ * usage?.inputTokens // => 7
+ * usage?.outputTokens // => null
+ * ```
+ *
  * @category combinators
  * @since 0.1.0
  */
@@ -160,6 +171,14 @@ export class Response extends Schema.Opaque<Response>()(Schema.Struct({
 /**
  * The visible text of a turn: what was streamed, else the text of the message, else `null`.
  *
+ * **Example** (The text of a message that was not streamed)
+ *
+ * ```ts import.meta.vitest
+ * import { Message, Response } from "heddle"
+ *
+ * Response.text({ outputText: null, message: Message.assistant("Hello") }) // => "Hello"
+ * ```
+ *
  * @category getters
  * @since 0.1.0
  */
@@ -169,6 +188,16 @@ export const text = (response: Pick<Response, "outputText" | "message">): string
 /**
  * Whether this side has to answer a call: not if it ran at the provider, and not if its name never arrived.
  *
+ * **Example** (A call that the provider has run)
+ *
+ * ```ts import.meta.vitest
+ * import { Message, Response } from "heddle"
+ *
+ * const calls = [Message.toolCall("a", "search"), { ...Message.toolCall("b", "web_search"), providerExecuted: true }]
+ *
+ * calls.map(Response.isActionable) // => [true, false]
+ * ```
+ *
  * @category guards
  * @since 0.1.0
  */
@@ -176,6 +205,16 @@ export const isActionable = (call: Message.ToolCall): boolean => call.providerEx
 
 /**
  * The calls that this side has to answer.
+ *
+ * **Example** (The calls to answer)
+ *
+ * ```ts import.meta.vitest
+ * import { Message, Response } from "heddle"
+ *
+ * const calls = [Message.toolCall("a", "search"), { ...Message.toolCall("b", "web_search"), providerExecuted: true }]
+ *
+ * Response.actionableCalls({ toolCalls: calls }).map((call) => call.id) // => ["a"]
+ * ```
  *
  * @category getters
  * @since 0.1.0

@@ -125,6 +125,16 @@ export type { Failure } from "./internal/session/run.ts"
 /**
  * A session at rest, of an id, a thread, a context and metadata, all of which may be left out.
  *
+ * **Example** (A new session)
+ *
+ * ```ts import.meta.vitest
+ * import { Session } from "heddle"
+ *
+ * const session = Session.make({ context: { userId: "u1" } })
+ *
+ * session.status // => "idle"
+ * ```
+ *
  * @category constructors
  * @since 0.1.0
  */
@@ -168,6 +178,26 @@ export const recover: (session: SessionState.Session) => SessionState.Session = 
  * The session with this id, begun with the options if there is none. Two programs that open it at once get the same one.
  * `interrupted` is set as by {@link load}.
  *
+ * **Example** (A session that is kept)
+ *
+ * ```ts import.meta.vitest
+ * import { Session } from "heddle"
+ * import { Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ *
+ * const model = Script.layer([
+ *   [Script.text("Hello"), Script.finish("stop")],
+ *   [Script.text("Fine"), Script.finish("stop")]
+ * ])
+ * const program = Effect.gen(function*() {
+ *   const opened = yield* Session.open("s1")
+ *   const kept = yield* Session.keep(opened, (session) => Session.reply(session, "Hi"))
+ *   return [opened.version, kept.version > opened.version]
+ * })
+ *
+ * await Effect.runPromise(program.pipe(Effect.provide(model), Effect.provide(Session.Store.layerMemory))) // => [1, true]
+ * ```
+ *
  * @category keeping
  * @since 0.1.0
  */
@@ -181,6 +211,17 @@ export const open: (
  *
  * `interrupted` is set if the last run has no end: it is under way elsewhere, was interrupted, or its process was killed.
  * Its `calls` have started and may have had their effect. Look at them before you go on: the next run drops them.
+ *
+ * **Example** (A session that nobody has begun)
+ *
+ * ```ts import.meta.vitest
+ * import { Session } from "heddle"
+ * import * as Effect from "effect/Effect"
+ *
+ * const loaded = await Effect.runPromise(Session.load("none").pipe(Effect.provide(Session.Store.layerMemory)))
+ *
+ * loaded // => undefined
+ * ```
  *
  * @category keeping
  * @since 0.1.0
@@ -206,6 +247,27 @@ export const load: (id: string) => Effect.Effect<Records.Kept | undefined, Recor
  *
  * After an operation that failed or was interrupted the session has been written to: load it again before the next.
  *
+ * **Example** (Two operations, one after the other)
+ *
+ * ```ts import.meta.vitest
+ * import { Session } from "heddle"
+ * import { Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ *
+ * const model = Script.layer([
+ *   [Script.text("Hello"), Script.finish("stop")],
+ *   [Script.text("Fine"), Script.finish("stop")]
+ * ])
+ * const program = Effect.gen(function*() {
+ *   const opened = yield* Session.open("s1")
+ *   const first = yield* Session.keep(opened, (session) => Session.reply(session, "Hi"))
+ *   const second = yield* Session.keep(first, (session) => Session.reply(session, "How are you?"))
+ *   return second.value.result.finalResponse?.outputText
+ * })
+ *
+ * await Effect.runPromise(program.pipe(Effect.provide(model), Effect.provide(Session.Store.layerMemory))) // => "Fine"
+ * ```
+ *
  * @category keeping
  * @since 0.1.0
  */
@@ -218,6 +280,25 @@ export const keep: <A, E, R>(
 /**
  * The same for the events of an operation. Load the session again when the stream has ended.
  *
+ * **Example** (The events of a kept operation)
+ *
+ * ```ts import.meta.vitest
+ * import { Session } from "heddle"
+ * import { Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ * import * as Stream from "effect/Stream"
+ *
+ * const model = Script.layer([[Script.text("Hello"), Script.finish("stop")]])
+ * const program = Effect.gen(function*() {
+ *   const opened = yield* Session.open("s1")
+ *   yield* Stream.runDrain(Session.keepStream(opened, (session) => Session.streamReply(session, "Hi")))
+ *   const loaded = yield* Session.load("s1")
+ *   return loaded?.session.thread.messages.length
+ * })
+ *
+ * await Effect.runPromise(program.pipe(Effect.provide(model), Effect.provide(Session.Store.layerMemory))) // => 2
+ * ```
+ *
  * @category keeping
  * @since 0.1.0
  */
@@ -228,6 +309,22 @@ export const keepStream: <A, E, R>(
 
 /**
  * The events of {@link start}.
+ *
+ * **Example** (The events of a run)
+ *
+ * ```ts import.meta.vitest
+ * import { Session } from "heddle"
+ * import { Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ * import * as Stream from "effect/Stream"
+ *
+ * const model = Script.layer([[Script.text("Hello"), Script.finish("stop")]])
+ * const tags = await Effect.runPromise(
+ *   Session.streamStart("Hi").pipe(Stream.map((event) => event._tag), Stream.runCollect, Effect.provide(model))
+ * )
+ *
+ * tags.at(-1) // => "ChatCompleted"
+ * ```
  *
  * @category streams
  * @since 0.1.0
@@ -249,6 +346,20 @@ export const streamStart = <
 
 /**
  * Runs a session, a thread or messages. A session keeps its id, context and metadata.
+ *
+ * **Example** (A session from a prompt)
+ *
+ * ```ts import.meta.vitest
+ * import { Session } from "heddle"
+ * import { Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ *
+ * const model = Script.layer([[Script.text("Hello"), Script.finish("stop")]])
+ * const { result, session } = await Effect.runPromise(Session.start("Hi").pipe(Effect.provide(model)))
+ *
+ * result.finalResponse?.outputText // => "Hello"
+ * session.status // => "completed"
+ * ```
  *
  * @category running
  * @since 0.1.0
@@ -292,6 +403,26 @@ export interface ReplyOptions<
 /**
  * The events of {@link reply}.
  *
+ * **Example** (The events of a reply)
+ *
+ * ```ts import.meta.vitest
+ * import { Session } from "heddle"
+ * import { Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ * import * as Stream from "effect/Stream"
+ *
+ * const model = Script.layer([[Script.text("Hello"), Script.finish("stop")]])
+ * const tags = await Effect.runPromise(
+ *   Session.streamReply(Session.make(), "Hi").pipe(
+ *     Stream.map((event) => event._tag),
+ *     Stream.runCollect,
+ *     Effect.provide(model)
+ *   )
+ * )
+ *
+ * tags.at(-1) // => "ChatCompleted"
+ * ```
+ *
  * @category streams
  * @since 0.1.0
  */
@@ -317,6 +448,26 @@ export const streamReply = <
  * waited beside it or an approved call asked it, stands in the place of the call, as `Session.answer` puts it. While an
  * approval is pending, fails with the `SessionError` `approval_pending`, unless `pending` says what becomes of the call.
  *
+ * **Example** (A conversation)
+ *
+ * ```ts import.meta.vitest
+ * import { Session } from "heddle"
+ * import { Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ *
+ * const model = Script.layer([
+ *   [Script.text("Hello"), Script.finish("stop")],
+ *   [Script.text("Fine"), Script.finish("stop")]
+ * ])
+ * const program = Effect.gen(function*() {
+ *   const { session } = yield* Session.start("Hi")
+ *   return yield* Session.reply(session, "How are you?")
+ * })
+ * const { session } = await Effect.runPromise(program.pipe(Effect.provide(model)))
+ *
+ * Session.messages(session).map((message) => message.content) // => ["Hi", "Hello", "How are you?", "Fine"]
+ * ```
+ *
  * @category running
  * @since 0.1.0
  */
@@ -338,6 +489,29 @@ export const reply = <
 
 /**
  * The events of `Session.continue`.
+ *
+ * **Example** (The events after an answer)
+ *
+ * ```ts import.meta.vitest
+ * import { Session, Tool } from "heddle"
+ * import { Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ * import * as Stream from "effect/Stream"
+ *
+ * const book = Tool.make("book", { parameters: {}, handler: () => Effect.succeed(Tool.askUser("How many seats?")) })
+ * const model = Script.layer([
+ *   [Script.toolCall("c0", "book"), Script.finish("tool_calls")],
+ *   [Script.text("Booked."), Script.finish("stop")]
+ * ])
+ * const program = Effect.gen(function*() {
+ *   const asked = yield* Session.start("Book", { tools: [book] })
+ *   const answered = yield* Session.answer(asked.session, "c0", 2)
+ *   return yield* Stream.runCollect(Session.streamContinue(answered, null, { tools: [book] }))
+ * })
+ * const events = await Effect.runPromise(program.pipe(Effect.provide(model)))
+ *
+ * events.at(-1)?._tag // => "ChatCompleted"
+ * ```
  *
  * @category streams
  * @since 0.1.0
@@ -362,6 +536,28 @@ export const streamContinue = <
  * Goes on with a message, or without one: after the last answer, with the calls that were approved. Public as
  * `Session.continue`.
  *
+ * **Example** (After an answer)
+ *
+ * ```ts import.meta.vitest
+ * import { Session, Tool } from "heddle"
+ * import { Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ *
+ * const book = Tool.make("book", { parameters: {}, handler: () => Effect.succeed(Tool.askUser("How many seats?")) })
+ * const model = Script.layer([
+ *   [Script.toolCall("c0", "book"), Script.finish("tool_calls")],
+ *   [Script.text("Booked."), Script.finish("stop")]
+ * ])
+ * const program = Effect.gen(function*() {
+ *   const asked = yield* Session.start("Book", { tools: [book] })
+ *   const answered = yield* Session.answer(asked.session, "c0", 2)
+ *   return yield* Session.continue(answered, null, { tools: [book] })
+ * })
+ * const { result } = await Effect.runPromise(program.pipe(Effect.provide(model)))
+ *
+ * result.finalResponse?.outputText // => "Booked."
+ * ```
+ *
  * @category running
  * @since 0.1.0
  */
@@ -379,6 +575,23 @@ export { continue_ as continue }
 
 /**
  * The events of {@link step}.
+ *
+ * **Example** (The events of one turn)
+ *
+ * ```ts import.meta.vitest
+ * import { Message, Session, Thread } from "heddle"
+ * import { Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ * import * as Stream from "effect/Stream"
+ *
+ * const model = Script.layer([[Script.text("Hello"), Script.finish("stop")]])
+ * const said = Session.make({ thread: Thread.fromMessages([Message.user("Hi")]) })
+ * const tags = await Effect.runPromise(
+ *   Session.streamStep(said).pipe(Stream.map((event) => event._tag), Stream.runCollect, Effect.provide(model))
+ * )
+ *
+ * tags.at(-1) // => "StepCompleted"
+ * ```
  *
  * @category streams
  * @since 0.1.0
@@ -401,6 +614,20 @@ export const streamStep = <
 /**
  * One turn of the model and its tools. Where calls were approved, they are the step.
  *
+ * **Example** (One turn)
+ *
+ * ```ts import.meta.vitest
+ * import { Message, Session, Thread } from "heddle"
+ * import { Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ *
+ * const model = Script.layer([[Script.text("Hello"), Script.finish("stop")]])
+ * const said = Session.make({ thread: Thread.fromMessages([Message.user("Hi")]) })
+ * const { result } = await Effect.runPromise(Session.step(said).pipe(Effect.provide(model)))
+ *
+ * result.done // => true
+ * ```
+ *
  * @category running
  * @since 0.1.0
  */
@@ -418,6 +645,28 @@ const hasSession = ({ 0: first }: IArguments): boolean => typeof first !== "stri
 
 /**
  * Answers a question, or gives the result of a manual call, by its id.
+ *
+ * **Example** (The answer to a question)
+ *
+ * ```ts import.meta.vitest
+ * import { Session, Tool } from "heddle"
+ * import { Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ *
+ * const book = Tool.make("book", { parameters: {}, handler: () => Effect.succeed(Tool.askUser("How many seats?")) })
+ * const model = Script.layer([
+ *   [Script.toolCall("c0", "book"), Script.finish("tool_calls")],
+ *   [Script.text("Booked."), Script.finish("stop")]
+ * ])
+ * const program = Effect.gen(function*() {
+ *   const { session } = yield* Session.start("Book", { tools: [book] })
+ *   return yield* Session.answer(session, "c0", 2)
+ * })
+ * const session = await Effect.runPromise(program.pipe(Effect.provide(model)))
+ *
+ * session.status // => "idle"
+ * session.suspensions // => []
+ * ```
  *
  * @category answering
  * @since 0.1.0
@@ -445,6 +694,28 @@ export const answer: {
 
 /**
  * Allows a call, with its own arguments or with others.
+ *
+ * **Example** (A payment that waits for a person)
+ *
+ * ```ts import.meta.vitest
+ * import { Session, Tool } from "heddle"
+ * import { Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ *
+ * const pay = Tool.make("pay", { parameters: {}, approval: true, handler: () => Effect.succeed("paid") })
+ * const model = Script.layer([
+ *   [Script.toolCall("c0", "pay"), Script.finish("tool_calls")],
+ *   [Script.text("Done."), Script.finish("stop")]
+ * ])
+ * const program = Effect.gen(function*() {
+ *   const asked = yield* Session.start("Pay", { tools: [pay] })
+ *   const approved = yield* Session.approve(asked.session, "c0")
+ *   return yield* Session.continue(approved, null, { tools: [pay] })
+ * })
+ * const { session } = await Effect.runPromise(program.pipe(Effect.provide(model)))
+ *
+ * Session.messages(session).find((message) => message.role === "tool")?.content // => "paid"
+ * ```
  *
  * @category answering
  * @since 0.1.0
@@ -476,6 +747,28 @@ export const approve: {
 /**
  * Refuses a call, which is answered as `denied`, with the reason if one is given, and never runs.
  *
+ * **Example** (A payment that is refused)
+ *
+ * ```ts import.meta.vitest
+ * import { Session, Tool } from "heddle"
+ * import { Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ *
+ * const pay = Tool.make("pay", { parameters: {}, approval: true, handler: () => Effect.succeed("paid") })
+ * const model = Script.layer([
+ *   [Script.toolCall("c0", "pay"), Script.finish("tool_calls")],
+ *   [Script.text("Done."), Script.finish("stop")]
+ * ])
+ * const program = Effect.gen(function*() {
+ *   const asked = yield* Session.start("Pay", { tools: [pay] })
+ *   return yield* Session.deny(asked.session, "c0", "too expensive")
+ * })
+ * const session = await Effect.runPromise(program.pipe(Effect.provide(model)))
+ *
+ * Session.messages(session).at(-1)?.isError // => true
+ * session.approved // => []
+ * ```
+ *
  * @category answering
  * @since 0.1.0
  */
@@ -500,6 +793,28 @@ export const deny: {
 
 /**
  * Gives the result of a manual call.
+ *
+ * **Example** (A result of your own)
+ *
+ * ```ts import.meta.vitest
+ * import { Session, Tool } from "heddle"
+ * import { Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ *
+ * const stamp = Tool.make("stamp", { parameters: {}, manual: true })
+ * const model = Script.layer([
+ *   [Script.toolCall("c0", "stamp"), Script.finish("tool_calls")],
+ *   [Script.text("Stamped."), Script.finish("stop")]
+ * ])
+ * const program = Effect.gen(function*() {
+ *   const asked = yield* Session.start("Stamp", { tools: [stamp] })
+ *   const submitted = yield* Session.submitToolResult(asked.session, "c0", "done by hand")
+ *   return yield* Session.continue(submitted, null, { tools: [stamp] })
+ * })
+ * const { result } = await Effect.runPromise(program.pipe(Effect.provide(model)))
+ *
+ * result.finalResponse?.outputText // => "Stamped."
+ * ```
  *
  * @category answering
  * @since 0.1.0
@@ -527,6 +842,27 @@ export const submitToolResult: {
 /**
  * Gives several results, up to the first that is refused, with which it fails.
  *
+ * **Example** (Several results)
+ *
+ * ```ts import.meta.vitest
+ * import { Session, Tool } from "heddle"
+ * import { Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ *
+ * const stamp = Tool.make("stamp", { parameters: {}, manual: true })
+ * const model = Script.layer([
+ *   [Script.toolCall("c0", "stamp"), Script.finish("tool_calls")],
+ *   [Script.text("Stamped."), Script.finish("stop")]
+ * ])
+ * const program = Effect.gen(function*() {
+ *   const { session } = yield* Session.start("Stamp", { tools: [stamp] })
+ *   return yield* Session.submitToolResults(session, [{ toolCallId: "c0", content: "done by hand" }])
+ * })
+ * const session = await Effect.runPromise(program.pipe(Effect.provide(model)))
+ *
+ * session.suspensions // => []
+ * ```
+ *
  * @category answering
  * @since 0.1.0
  */
@@ -550,6 +886,17 @@ export const submitToolResults: {
  * Settles every call whose time is up: questions and manual calls by their default, approvals as denied. A session in
  * which nothing is due is returned as it is. Calls do not expire by themselves, and a late answer fails as `expired`.
  *
+ * **Example** (Nothing is due)
+ *
+ * ```ts import.meta.vitest
+ * import { Session } from "heddle"
+ * import * as Effect from "effect/Effect"
+ *
+ * const session = Session.make()
+ *
+ * Effect.runSync(Session.expire(session)) === session // => true
+ * ```
+ *
  * @category answering
  * @since 0.1.0
  */
@@ -558,6 +905,17 @@ export const expire: (session: SessionState.Session) => Effect.Effect<SessionSta
 
 /**
  * The session with messages at its end.
+ *
+ * **Example** (Messages from elsewhere)
+ *
+ * ```ts import.meta.vitest
+ * import { Message, Session } from "heddle"
+ * import * as Effect from "effect/Effect"
+ *
+ * const session = Effect.runSync(Session.append(Session.make(), [Message.user("Hi"), Message.assistant("Hello")]))
+ *
+ * Session.messages(session).length // => 2
+ * ```
  *
  * @category combinators
  * @since 0.1.0
@@ -581,6 +939,17 @@ export const append: {
 /**
  * The session with a user message at its end.
  *
+ * **Example** (A message of the user)
+ *
+ * ```ts import.meta.vitest
+ * import { Session } from "heddle"
+ * import * as Effect from "effect/Effect"
+ *
+ * const session = Effect.runSync(Session.appendUser(Session.make(), "Hi"))
+ *
+ * Session.messages(session).map((message) => message.content) // => ["Hi"]
+ * ```
+ *
  * @category combinators
  * @since 0.1.0
  */
@@ -603,6 +972,16 @@ export const appendUser: {
 /**
  * The messages of a session.
  *
+ * **Example** (What was said)
+ *
+ * ```ts import.meta.vitest
+ * import { Message, Session, Thread } from "heddle"
+ *
+ * const session = Session.make({ thread: Thread.fromMessages([Message.user("Hi")]) })
+ *
+ * Session.messages(session).map((message) => message.role) // => ["user"]
+ * ```
+ *
  * @category getters
  * @since 0.1.0
  */
@@ -610,6 +989,23 @@ export const messages = (session: SessionState.Session): ReadonlyArray<Message.M
 
 /**
  * The calls that the caller has to run or to allow.
+ *
+ * **Example** (What waits for permission)
+ *
+ * ```ts import.meta.vitest
+ * import { Session, Tool } from "heddle"
+ * import { Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ *
+ * const pay = Tool.make("pay", { parameters: {}, approval: true, handler: () => Effect.succeed("paid") })
+ * const model = Script.layer([
+ *   [Script.toolCall("c0", "pay"), Script.finish("tool_calls")],
+ *   [Script.text("Done."), Script.finish("stop")]
+ * ])
+ * const { session } = await Effect.runPromise(Session.start("Pay", { tools: [pay] }).pipe(Effect.provide(model)))
+ *
+ * Session.pendingToolCalls(session).map((call) => call.name) // => ["pay"]
+ * ```
  *
  * @category getters
  * @since 0.1.0
@@ -619,6 +1015,14 @@ export const pendingToolCalls = (session: SessionState.Session): ReadonlyArray<M
 
 /**
  * The fold from the events of an operation to the session after it. Dies for a mode other than `"chat"` and `"step"`.
+ *
+ * **Example** (Before the first event)
+ *
+ * ```ts import.meta.vitest
+ * import { Session } from "heddle"
+ *
+ * Session.reducer(Session.make(), "chat").isEnded // => false
+ * ```
  *
  * @category folding
  * @since 0.1.0
@@ -630,6 +1034,27 @@ export const reducer: <const M extends Reducer.Mode>(
 
 /**
  * The reducer after an event.
+ *
+ * **Example** (The session after a stream)
+ *
+ * ```ts import.meta.vitest
+ * import { Session } from "heddle"
+ * import { Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ * import * as Stream from "effect/Stream"
+ *
+ * const model = Script.layer([[Script.text("Hello"), Script.finish("stop")]])
+ * const program = Effect.gen(function*() {
+ *   const session = Session.make()
+ *   const events = yield* Stream.runCollect(Session.streamReply(session, "Hi"))
+ *   let reducer = Session.reducer(session, "chat")
+ *   for (const event of events) reducer = Session.applyEvent(reducer, event)
+ *   return Session.finalize(reducer)
+ * })
+ * const done = await Effect.runPromise(program.pipe(Effect.provide(model)))
+ *
+ * done.result.haltedReason // => "completed"
+ * ```
  *
  * @category folding
  * @since 0.1.0
@@ -649,6 +1074,27 @@ export const applyEvent: {
  * The session after a stream, and its result. A whole run gives the session that the operation gives. A run that was cut
  * is cancelled and leaves what was whole of it; a step that was cut leaves the session as it was, except for approved
  * calls that had begun. Asking twice gives the same.
+ *
+ * **Example** (The session after a stream)
+ *
+ * ```ts import.meta.vitest
+ * import { Session } from "heddle"
+ * import { Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ * import * as Stream from "effect/Stream"
+ *
+ * const model = Script.layer([[Script.text("Hello"), Script.finish("stop")]])
+ * const program = Effect.gen(function*() {
+ *   const session = Session.make()
+ *   const events = yield* Stream.runCollect(Session.streamReply(session, "Hi"))
+ *   let reducer = Session.reducer(session, "chat")
+ *   for (const event of events) reducer = Session.applyEvent(reducer, event)
+ *   return Session.finalize(reducer)
+ * })
+ * const done = await Effect.runPromise(program.pipe(Effect.provide(model)))
+ *
+ * done.session.status // => "completed"
+ * ```
  *
  * @category folding
  * @since 0.1.0

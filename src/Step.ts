@@ -85,6 +85,22 @@ export type Services<Tools extends ReadonlyArray<Tool.Any>> = Adapter.Adapter | 
  * The events of one step. Cold: nothing runs before the first pull. Leaving it closes the connection and stops every
  * handler.
  *
+ * **Example** (The events of a step)
+ *
+ * ```ts import.meta.vitest
+ * import { Step } from "heddle"
+ * import { Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ * import * as Stream from "effect/Stream"
+ *
+ * const model = Script.layer([[Script.text("Hello"), Script.finish("stop")]])
+ * const tags = await Effect.runPromise(
+ *   Step.stream("Hi").pipe(Stream.map((event) => event._tag), Stream.runCollect, Effect.provide(model))
+ * )
+ *
+ * tags.at(-1) // => "StepCompleted"
+ * ```
+ *
  * @category running
  * @since 0.1.0
  */

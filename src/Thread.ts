@@ -86,6 +86,14 @@ export class ValidationError extends Schema.TaggedError<ValidationError>("heddle
 /**
  * A thread of the given messages.
  *
+ * **Example** (A conversation)
+ *
+ * ```ts import.meta.vitest
+ * import { Message, Thread } from "heddle"
+ *
+ * Thread.fromMessages([Message.user("Hi"), { role: "assistant", content: "Hello" }]).messages.length // => 2
+ * ```
+ *
  * @category constructors
  * @since 0.1.0
  */
@@ -98,6 +106,14 @@ export const fromMessages = (messages: ReadonlyArray<Message.Input>): Thread => 
 
 /**
  * A thread without messages.
+ *
+ * **Example** (Nothing has been said)
+ *
+ * ```ts import.meta.vitest
+ * import { Thread } from "heddle"
+ *
+ * Thread.empty.messages // => []
+ * ```
  *
  * @category constructors
  * @since 0.1.0
@@ -125,6 +141,15 @@ export const append = (thread: Thread, messages: ReadonlyArray<Message.Message>)
 
 /**
  * The last message, if there is one.
+ *
+ * **Example** (What was said last)
+ *
+ * ```ts import.meta.vitest
+ * import { Message, Thread } from "heddle"
+ *
+ * Thread.lastMessage(Thread.fromMessages([Message.user("Hi")]))?.content // => "Hi"
+ * Thread.lastMessage(Thread.empty) // => undefined
+ * ```
  *
  * @category getters
  * @since 0.1.0

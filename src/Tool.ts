@@ -331,6 +331,14 @@ export const fromChat = <
 /**
  * The outcome of a handler that produced a value.
  *
+ * **Example** (A result of an executor)
+ *
+ * ```ts import.meta.vitest
+ * import { Tool } from "heddle"
+ *
+ * Tool.ok({ celsius: 7 })._tag // => "Ok"
+ * ```
+ *
  * @category constructors
  * @since 0.1.0
  */
@@ -338,6 +346,14 @@ export const ok = <A>(value: A): Outcomes.Ok<A> => Outcomes.brand({ _tag: "Ok", 
 
 /**
  * The outcome of a handler that reports a failure.
+ *
+ * **Example** (A failure of an executor)
+ *
+ * ```ts import.meta.vitest
+ * import { Tool } from "heddle"
+ *
+ * Tool.error("no such city").error // => "no such city"
+ * ```
  *
  * @category constructors
  * @since 0.1.0
@@ -403,6 +419,25 @@ export type {
  * held to it in another process as well. Once `within` is over no answer is taken any more, and `Session.expire` answers
  * the question with `default`.
  *
+ * **Example** (A question with an answer of a type)
+ *
+ * ```ts import.meta.vitest
+ * import { Chat, Tool } from "heddle"
+ * import { Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ * import * as Schema from "effect/Schema"
+ *
+ * const book = Tool.make("book", {
+ *   parameters: {},
+ *   handler: () => Effect.succeed(Tool.askUser("How many seats?", { answer: Schema.Int, within: "1 day" }))
+ * })
+ * const model = Script.layer([[Script.toolCall("c0", "book"), Script.finish("tool_calls")]])
+ * const result = await Effect.runPromise(Chat.run("Book", { tools: [book] }).pipe(Effect.provide(model)))
+ *
+ * result.pendingQuestion // => "How many seats?"
+ * result.suspensions?.[0]?.answerSchema?.["type"] // => "integer"
+ * ```
+ *
  * @category constructors
  * @since 0.1.0
  */
@@ -414,6 +449,20 @@ export const askUser = <A = unknown>(
 /**
  * What a handler succeeds with to end the run. `reason` is the run's halt reason; those of the runtime itself
  * (`completed`, `max_turns`, …) are reserved. `result` is written for the model like any other.
+ *
+ * **Example** (A tool that ends the run)
+ *
+ * ```ts import.meta.vitest
+ * import { Chat, Tool } from "heddle"
+ * import { Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ *
+ * const finish = Tool.make("finish", { parameters: {}, handler: () => Effect.succeed(Tool.halt("finished", { rows: 3 })) })
+ * const model = Script.layer([[Script.toolCall("c0", "finish"), Script.finish("tool_calls")]])
+ * const result = await Effect.runPromise(Chat.run("go", { tools: [finish] }).pipe(Effect.provide(model)))
+ *
+ * result.outcome // => { _tag: "Halted", reason: "finished", haltToolCallId: "c0", haltResult: { rows: 3 } }
+ * ```
  *
  * @category constructors
  * @since 0.1.0
@@ -428,6 +477,22 @@ export {
    * `continue(x)` answers the call with `x` as a result, without `isError`. An error that is given as `x` is written as a
    * plain value, which may be `{}`: `continue(Tool.error(error))` writes the text that `"continue"` writes, but that the
    * tool's `failure` schema and `Policy.crashes` are not applied.
+   *
+   * **Example** (Going on with another result)
+   *
+   * ```ts import.meta.vitest
+   * import { Message, Tool, ToolRunner } from "heddle"
+   * import * as Effect from "effect/Effect"
+   *
+   * const flaky = Tool.make("flaky", { parameters: {}, handler: () => Effect.fail("no connection") })
+   * const { messages } = await Effect.runPromise(
+   *   ToolRunner.run([Message.toolCall("c0", "flaky")], [flaky], {
+   *     onToolError: () => Effect.succeed(Tool.ErrorDecision.continue("try again later"))
+   *   })
+   * )
+   *
+   * messages[0]?.content // => "try again later"
+   * ```
    *
    * @category constructors
    * @since 0.1.0
@@ -447,6 +512,23 @@ export type {
 
 /**
  * The definition of a tool: its name, description and the JSON Schema of its parameters.
+ *
+ * **Example** (What the model is told)
+ *
+ * ```ts import.meta.vitest
+ * import { Tool } from "heddle"
+ * import * as Effect from "effect/Effect"
+ * import * as Schema from "effect/Schema"
+ *
+ * const echo = Tool.make("echo", {
+ *   description: "Says it again",
+ *   parameters: { text: Schema.String },
+ *   handler: ({ text }) => Effect.succeed(text)
+ * })
+ *
+ * Tool.definition(echo).description // => "Says it again"
+ * Tool.definition(echo).parameters["required"] // => ["text"]
+ * ```
  *
  * @category getters
  * @since 0.1.0

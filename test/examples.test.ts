@@ -6,7 +6,7 @@ import { afterAll, assert, beforeAll, describe, it } from "@effect/vitest"
 import { execFileSync } from "node:child_process"
 import * as fs from "node:fs"
 import * as path from "node:path"
-import { undocumentedIn } from "./support/documentation.ts"
+import { undocumentedIn, unshownIn } from "./support/documentation.ts"
 import { type Example, examplesOf, programOf, unmarkedIn } from "./support/examples.ts"
 import { anchorsIn, linksIn } from "./support/links.ts"
 import * as PageModel from "./support/pageModel.ts"
@@ -225,6 +225,30 @@ describe("documentation", () => {
   it("every public export has a doc comment", () => {
     const isPublic = ({ path }: SourceText) => !path.includes("/internal/") && !path.endsWith("/index.ts")
     assert.deepStrictEqual(sources.filter(isPublic).flatMap(undocumentedIn), [])
+  })
+
+  it("what is called has an example that is run", () => {
+    const isPublic = ({ path }: SourceText) => !path.includes("/internal/") && !path.endsWith("/index.ts")
+    assert.deepStrictEqual(sources.filter(isPublic).flatMap(unshownIn), [])
+  })
+
+  it("a function without an example is found", () => {
+    const shown = " * ```ts import.meta.vitest\n * 1 + 1 // => 2\n * ```\n"
+    const text = [
+      "/** The module. */",
+      "/**\n * Makes.\n *",
+      `${shown} * @category constructors\n */`,
+      "export const make = () => 1",
+      "/**\n * Runs.\n *",
+      " * ```ts",
+      " * run()",
+      " * ```",
+      " * @category running\n */",
+      "export const run = () => 1",
+      "/**\n * Options.\n * @category options\n */",
+      "export interface Options {}"
+    ]
+    assert.deepStrictEqual(unshownIn({ path: "src/Tool.ts", text: text.join("\n") }), ["src/Tool.ts:19 run"])
   })
 
   it("an export without one is found", () => {

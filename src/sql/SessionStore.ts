@@ -111,6 +111,15 @@ const isolation = (sql: SqlClient.SqlClient): string | undefined =>
 /**
  * The store over the client in the context. The tables must exist: {@link layer} creates them.
  *
+ * **Example** (A store without the migration)
+ *
+ * ```ts import.meta.vitest
+ * import { SessionStore } from "heddle/sql"
+ * import * as Effect from "effect/Effect"
+ *
+ * Effect.isEffect(SessionStore.make) // => true
+ * ```
+ *
  * @category constructors
  * @since 0.1.0
  */
@@ -143,6 +152,20 @@ export const make: Effect.Effect<Records.Service, never, SqlClient.SqlClient> = 
 
 /**
  * The store over any client, with its tables. Fails where they cannot be created.
+ *
+ * **Example** (A store on a client of your own)
+ *
+ * ```ts import.meta.vitest
+ * import { Session } from "heddle"
+ * import { SessionStore, SqliteClient } from "heddle/sql"
+ * import * as Effect from "effect/Effect"
+ * import * as Layer from "effect/Layer"
+ *
+ * const store = SessionStore.layer.pipe(Layer.provide(SqliteClient.layer({ filename: ":memory:" })))
+ * const opened = await Effect.runPromise(Session.open("s1").pipe(Effect.provide(store)))
+ *
+ * opened.version // => 1
+ * ```
  *
  * @category layers
  * @since 0.1.0

@@ -230,6 +230,21 @@ const isTransaction = (database: NodeSqlite.Database): boolean => {
  * The client of a database, which is closed with the scope. Fails with a `ConnectionError` where there is no
  * `node:sqlite`, or the file cannot be opened. Dies for options that cannot be used.
  *
+ * **Example** (A statement in a database in memory)
+ *
+ * ```ts import.meta.vitest
+ * import { SqliteClient } from "heddle/sql"
+ * import * as Effect from "effect/Effect"
+ * import * as Reactivity from "effect/reactivity/Reactivity"
+ *
+ * const program = Effect.gen(function*() {
+ *   const sql = yield* SqliteClient.make({ filename: ":memory:" })
+ *   return yield* sql`SELECT 1 + 1 AS two`
+ * })
+ *
+ * await Effect.runPromise(Effect.scoped(program).pipe(Effect.provide(Reactivity.layer))) // => [{ two: 2 }]
+ * ```
+ *
  * @category constructors
  * @since 0.1.0
  */

@@ -253,6 +253,14 @@ export const answering = <R = never>(options: Options<R> = {}): Conformance.Suit
  * The contract of an adapter that cannot answer: wrong key, no server. Its stream fails with an `AdapterError` before
  * its first event, and leaves no connection open.
  *
+ * **Example** (The names of its cases)
+ *
+ * ```ts import.meta.vitest
+ * import { AdapterSuite } from "heddle/testing"
+ *
+ * AdapterSuite.failing().length > 0 // => true
+ * ```
+ *
  * @category suites
  * @since 0.1.0
  */

@@ -70,6 +70,17 @@ export type Suite<R = never> = ReadonlyArray<Case<R>>
  * A case from its body. The body runs in a fiber of its own, so that whatever it ends with is a `ConformanceError` of
  * the case, also an implementation that interrupts or breaks the fiber that called it.
  *
+ * **Example** (A case of your own)
+ *
+ * ```ts import.meta.vitest
+ * import { Conformance } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ *
+ * const sum = Conformance.make("adds", Conformance.equals("the sum", 1 + 1, 2))
+ *
+ * await Effect.runPromise(sum.run) // => undefined
+ * ```
+ *
  * @category constructors
  * @since 0.1.0
  */
@@ -94,6 +105,17 @@ const found = (name: string, cause: Cause.Cause<unknown>): ConformanceError => {
 /**
  * Fails unless the condition holds. For the body of a case.
  *
+ * **Example** (A claim that does not hold)
+ *
+ * ```ts import.meta.vitest
+ * import { Conformance } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ *
+ * const error = await Effect.runPromise(Effect.flip(Conformance.holds("one is more than two", 1 > 2)))
+ *
+ * error.detail // => "one is more than two"
+ * ```
+ *
  * @category assertions
  * @since 0.1.0
  */
@@ -102,6 +124,17 @@ export const holds = (detail: string, condition: boolean): Effect.Effect<void, C
 
 /**
  * Fails unless the two values are structurally equal. For the body of a case.
+ *
+ * **Example** (Two values that are not the same)
+ *
+ * ```ts import.meta.vitest
+ * import { Conformance } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ *
+ * const error = await Effect.runPromise(Effect.flip(Conformance.equals("the sum", 1 + 1, 3)))
+ *
+ * error.message // => "the sum; expected 3, got 2"
+ * ```
  *
  * @category assertions
  * @since 0.1.0
@@ -142,6 +175,19 @@ export const register = <R, E>(
 /**
  * Runs every case and gives the failures, so that a program of yours can report all of them at once. The layer is built
  * anew for each case.
+ *
+ * **Example** (What an implementation breaks)
+ *
+ * ```ts import.meta.vitest
+ * import { Conformance } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ * import * as Layer from "effect/Layer"
+ *
+ * const suite = [Conformance.make("adds", Conformance.equals("the sum", 1 + 1, 3))]
+ * const found = await Effect.runPromise(Conformance.failures(suite, Layer.empty))
+ *
+ * found.map((error) => error.case) // => ["adds"]
+ * ```
  *
  * @category running
  * @since 0.1.0

@@ -50,6 +50,16 @@ const samples = (): ReadonlyArray<unknown> => [
 /**
  * What every encoder owes its callers, whatever it writes.
  *
+ * **Example** (The encoder that is there by default)
+ *
+ * ```ts import.meta.vitest
+ * import { Conformance, EncoderSuite } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ * import * as Layer from "effect/Layer"
+ *
+ * await Effect.runPromise(Conformance.failures(EncoderSuite.contract, Layer.empty)) // => []
+ * ```
+ *
  * @category suites
  * @since 0.1.0
  */
@@ -142,6 +152,16 @@ const readable = (reason: unknown) =>
 
 /**
  * What the JSON encoder writes, row by row, after {@link contract}.
+ *
+ * **Example** (The encoder that is there by default)
+ *
+ * ```ts import.meta.vitest
+ * import { Conformance, EncoderSuite } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ * import * as Layer from "effect/Layer"
+ *
+ * await Effect.runPromise(Conformance.failures(EncoderSuite.json, Layer.empty)) // => []
+ * ```
  *
  * @category suites
  * @since 0.1.0

@@ -268,6 +268,16 @@ const conduct: Conformance.Suite = [
  * The contract of executors. Run it with the layer of yours:
  * `Conformance.register(ExecutorSuite.suite, Executor.layer(mine), it)`.
  *
+ * **Example** (The executor that is there by default)
+ *
+ * ```ts import.meta.vitest
+ * import { Conformance, ExecutorSuite } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ * import * as Layer from "effect/Layer"
+ *
+ * await Effect.runPromise(Conformance.failures(ExecutorSuite.suite, Layer.empty)) // => []
+ * ```
+ *
  * @category suites
  * @since 0.1.0
  */

@@ -56,6 +56,27 @@ export const check = (events: ReadonlyArray<Event.Event>, options: Options = {})
  * Starts and order of the tool events of any stream: of a batch, of a step, of a run. A `ToolResultEncoded` with
  * `settled: true` may come once after `AskUserRequested`, and, for calls of earlier turns, before anything of the model.
  *
+ * **Example** (Events that are twisted)
+ *
+ * ```ts import.meta.vitest
+ * import { Chat, Tool } from "heddle"
+ * import { Laws, Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ * import * as Stream from "effect/Stream"
+ *
+ * const ping = Tool.make("ping", { parameters: {}, handler: () => Effect.succeed("pong") })
+ * const model = Script.layer([
+ *   [Script.toolCall("c0", "ping"), Script.finish("tool_calls")],
+ *   [Script.text("Done."), Script.finish("stop")]
+ * ])
+ * const events = await Effect.runPromise(
+ *   Chat.stream("go", { tools: [ping] }).pipe(Stream.runCollect, Effect.provide(model))
+ * )
+ *
+ * Laws.order(events) // => []
+ * Laws.order(events.toReversed()).length > 0 // => true
+ * ```
+ *
  * @category checks
  * @since 0.1.0
  */
@@ -68,6 +89,27 @@ export const order = (
  * One answer per call, for every step that was completed: the calls of its assistant message are those of the model,
  * and each has one tail event or is the caller's. A question that was asked is open, and waits, or is settled.
  *
+ * **Example** (A call without an answer)
+ *
+ * ```ts import.meta.vitest
+ * import { Chat, Tool } from "heddle"
+ * import { Laws, Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ * import * as Stream from "effect/Stream"
+ *
+ * const ping = Tool.make("ping", { parameters: {}, handler: () => Effect.succeed("pong") })
+ * const model = Script.layer([
+ *   [Script.toolCall("c0", "ping"), Script.finish("tool_calls")],
+ *   [Script.text("Done."), Script.finish("stop")]
+ * ])
+ * const events = await Effect.runPromise(
+ *   Chat.stream("go", { tools: [ping] }).pipe(Stream.runCollect, Effect.provide(model))
+ * )
+ *
+ * Laws.answers(events) // => []
+ * Laws.answers(events.filter((event) => event._tag !== "ToolResultEncoded")).length > 0 // => true
+ * ```
+ *
  * @category checks
  * @since 0.1.0
  */
@@ -76,6 +118,27 @@ export const answers = (events: ReadonlyArray<Event.Event>): ReadonlyArray<Viola
 /**
  * The frame of a run: as many `StepCompleted` as steps in the result, nothing but the error of a step that could not be
  * started behind the last one, and one `ChatCompleted` at the end.
+ *
+ * **Example** (A run without an end)
+ *
+ * ```ts import.meta.vitest
+ * import { Chat, Tool } from "heddle"
+ * import { Laws, Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ * import * as Stream from "effect/Stream"
+ *
+ * const ping = Tool.make("ping", { parameters: {}, handler: () => Effect.succeed("pong") })
+ * const model = Script.layer([
+ *   [Script.toolCall("c0", "ping"), Script.finish("tool_calls")],
+ *   [Script.text("Done."), Script.finish("stop")]
+ * ])
+ * const events = await Effect.runPromise(
+ *   Chat.stream("go", { tools: [ping] }).pipe(Stream.runCollect, Effect.provide(model))
+ * )
+ *
+ * Laws.frame(events) // => []
+ * Laws.frame(events.slice(0, -1)).length > 0 // => true
+ * ```
  *
  * @category checks
  * @since 0.1.0
@@ -88,6 +151,26 @@ export const frame = (
 /**
  * The result of a run is the fold of its events: the same steps, the thread and the response of the last one, the sum
  * of their usage, and an outcome that agrees with them. With `result`, that is the same as well.
+ *
+ * **Example** (What the stream folds to)
+ *
+ * ```ts import.meta.vitest
+ * import { Chat, Tool } from "heddle"
+ * import { Laws, Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ * import * as Stream from "effect/Stream"
+ *
+ * const ping = Tool.make("ping", { parameters: {}, handler: () => Effect.succeed("pong") })
+ * const model = Script.layer([
+ *   [Script.toolCall("c0", "ping"), Script.finish("tool_calls")],
+ *   [Script.text("Done."), Script.finish("stop")]
+ * ])
+ * const events = await Effect.runPromise(
+ *   Chat.stream("go", { tools: [ping] }).pipe(Stream.runCollect, Effect.provide(model))
+ * )
+ *
+ * Laws.fold(events) // => []
+ * ```
  *
  * @category checks
  * @since 0.1.0
@@ -121,6 +204,26 @@ export const history = (thread: Thread.Thread, options: HistoryOptions = {}): Re
 /**
  * Every thread that the events hand out can be sent as it is. What the caller put in front of the first step is the
  * caller's.
+ *
+ * **Example** (Every thread of a run)
+ *
+ * ```ts import.meta.vitest
+ * import { Chat, Tool } from "heddle"
+ * import { Laws, Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ * import * as Stream from "effect/Stream"
+ *
+ * const ping = Tool.make("ping", { parameters: {}, handler: () => Effect.succeed("pong") })
+ * const model = Script.layer([
+ *   [Script.toolCall("c0", "ping"), Script.finish("tool_calls")],
+ *   [Script.text("Done."), Script.finish("stop")]
+ * ])
+ * const events = await Effect.runPromise(
+ *   Chat.stream("go", { tools: [ping] }).pipe(Stream.runCollect, Effect.provide(model))
+ * )
+ *
+ * Laws.histories(events) // => []
+ * ```
  *
  * @category checks
  * @since 0.1.0
@@ -178,6 +281,25 @@ export const calls = (log: ReadonlyArray<Entry>): ReadonlyArray<Violation> => Ca
 /**
  * Lifetime and concurrency of handlers, from the log of a {@link Recorder.Recorder} whose `handler` or `track` wrapped
  * them, read after the run has ended.
+ *
+ * **Example** (Two handlers, and one at a time)
+ *
+ * ```ts import.meta.vitest
+ * import { Message, Tool, ToolRunner } from "heddle"
+ * import { Laws, Recorder } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ *
+ * const program = Effect.gen(function*() {
+ *   const recorder = yield* Recorder.make
+ *   const nap = Tool.make("nap", { parameters: {}, handler: recorder.handler(() => Effect.sleep(1)) })
+ *   yield* ToolRunner.run([Message.toolCall("a", "nap"), Message.toolCall("b", "nap")], [nap], { maxConcurrency: 2 })
+ *   return yield* recorder.log
+ * })
+ * const log = await Effect.runPromise(program)
+ *
+ * Laws.handlers(log, { bound: 2 }) // => []
+ * Laws.handlers(log, { bound: 1 }).map((violation) => violation.law).includes("concurrency") // => true
+ * ```
  *
  * @category checks
  * @since 0.1.0

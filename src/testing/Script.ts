@@ -32,6 +32,21 @@ export * from "./internal/entry.ts"
 /**
  * A cursor at the first call, to be shared by several adapters or kept over rebuilds of a layer.
  *
+ * **Example** (Two adapters that share a script)
+ *
+ * ```ts import.meta.vitest
+ * import { Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ *
+ * const program = Effect.gen(function*() {
+ *   const cursor = yield* Script.makeCursor
+ *   yield* cursor.next
+ *   return yield* cursor.position
+ * })
+ *
+ * Effect.runSync(program) // => 1
+ * ```
+ *
  * @category constructors
  * @since 0.1.0
  */

@@ -1,5 +1,5 @@
 /**
- * Finds the public exports that no doc comment explains.
+ * Finds the public exports that no doc comment explains, and those that are called and have no example.
  */
 import { parseSync } from "oxc-parser"
 import { isNode, lineAt, type Node, type SourceText, walk } from "./source.ts"
@@ -22,6 +22,34 @@ export const undocumentedIn = (source: SourceText): ReadonlyArray<string> => {
   }
   return [...exported.values()].filter(({ local, node }) => !documented.has(local) && !hasDoc(node))
     .map(({ name, node }) => `${source.path}:${lineAt(source.text, node.start)} ${name}`)
+}
+
+/** What is not called by itself: it is shown where it is used. */
+const unshown = new Set([
+  "schemas",
+  "models",
+  "options",
+  "errors",
+  "services",
+  "references",
+  "utility types",
+  "entries"
+])
+
+/** The exports of a module that are called and whose doc comments show no example that is run. */
+export const unshownIn = (source: SourceText): ReadonlyArray<string> => {
+  const { comments, program } = parseSync(source.path, source.text, { sourceType: "module" })
+  return (program.body as unknown as ReadonlyArray<Node>).flatMap((statement) =>
+    exportsOf(statement).flatMap(({ name, node }) => {
+      const doc = comments.find(({ end, start, type }) =>
+        start > 0 && type === "Block" && source.text.slice(end, node.start).trim() === ""
+      )
+      const category = /@category (.+)/.exec(doc?.value ?? "")?.[1]
+      return category === undefined || unshown.has(category) || doc!.value.includes("```ts import.meta.vitest")
+        ? []
+        : [`${source.path}:${lineAt(source.text, node.start)} ${name}`]
+    })
+  )
 }
 
 interface Exported {
