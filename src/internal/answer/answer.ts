@@ -4,6 +4,7 @@
  * policy leaves as an error.
  */
 import * as Cause from "effect/Cause"
+import type * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import type * as Types from "effect/Types"
@@ -20,12 +21,11 @@ import type { Subject } from "./content.ts"
 import * as ErrorFields from "./errorFields.ts"
 import * as OpenCalls from "./openCalls.ts"
 
-/** What answers are written with, and what decides about failures. */
-export interface Desk<E, R> extends Contents.Writing {
+/** What the calls of a batch are answered with. */
+export interface Answering<E, R> extends Contents.Writing {
   /** What decides where a tool has no policy of its own. */
   readonly onToolError: OnToolError<E, R>
-  /** The time, in milliseconds since the epoch. */
-  readonly now: () => number
+  readonly clock: Clock.Clock
 }
 
 export interface Answer {
@@ -73,8 +73,12 @@ const result = (call: Message.ToolCall, raw: Tool.Outcome, text: Contents.Shown,
 const encodingFailed = (subject: Subject, cause: Cause.Cause<unknown>): Tool.ToolError =>
   toolError("encoding_failed", subject.call, { cause: Cause.squash(cause) })
 
-const continued = <E, R>(desk: Desk<E, R>, subject: Subject, reason: unknown): Effect.Effect<Answer, never, any> =>
-  Effect.map(Contents.errorContent(desk, subject, reason), (text) => told(subject, reason, text))
+const continued = <E, R>(
+  answering: Answering<E, R>,
+  subject: Subject,
+  reason: unknown
+): Effect.Effect<Answer, never, any> =>
+  Effect.map(Contents.errorContent(answering, subject, reason), (text) => told(subject, reason, text))
 
 const told = (subject: Subject, reason: unknown, text: Contents.Shown): Answer => ({
   ...result(subject.call, { _tag: "Error", error: reason }, text, true),
@@ -91,13 +95,13 @@ interface Exception {
 }
 
 const halted = <E, R>(
-  desk: Desk<E, R>,
+  answering: Answering<E, R>,
   subject: Subject,
   reason: unknown,
   exception: Exception = {}
 ): Effect.Effect<Answer, never, any> =>
   Effect.map(
-    Contents.errorContent(desk, subject, reason),
+    Contents.errorContent(answering, subject, reason),
     ({ content }) => toldHalt(subject, reason, content, exception)
   )
 
@@ -111,7 +115,7 @@ const toldHalt = (subject: Subject, reason: unknown, content: Message.Content, e
 
 /** The caller's function broke: the run halts, and the exception is reported next to the tool error. */
 const broken = <E, R>(
-  desk: Desk<E, R>,
+  answering: Answering<E, R>,
   subject: Subject,
   cause: Cause.Cause<unknown>
 ): Effect.Effect<Answer, never, any> => {
@@ -121,30 +125,30 @@ const broken = <E, R>(
     cause: exception,
     metadata: { onToolErrorRaised: true, onToolErrorException: exception }
   })
-  return halted(desk, subject, error, { onToolErrorException: exception })
+  return halted(answering, subject, error, { onToolErrorException: exception })
 }
 
 /** What a policy puts in the place of an error. Under R-039 a tool's limit is for its own results. */
-const replaced = <E, R>({ policy }: Desk<E, R>, { tool }: Subject, content: Message.Content): Contents.Shown =>
+const replaced = <E, R>({ policy }: Answering<E, R>, { tool }: Subject, content: Message.Content): Contents.Shown =>
   policy.resultCut === "head" ? { content } : Contents.cutResult(content, tool?.maxResultChars, policy)
 
 const decided = <E, R>(
-  desk: Desk<E, R>,
+  answering: Answering<E, R>,
   subject: Subject,
   reason: unknown,
   decision: unknown
 ): Effect.Effect<Answer, E, R> => {
   const tag = Json.isObject(decision) ? decision["_tag"] : undefined
   const known = decision as Tool.ErrorDecision<E>
-  if (tag === "Halt") return halted(desk, subject, reason)
+  if (tag === "Halt") return halted(answering, subject, reason)
   if (tag === "Fail" && known._tag === "Fail") return Effect.fail(known.error)
   if (tag === "Continue" && known._tag === "Continue") {
     const { replacement } = known
-    return Contents.writeResult(desk, subject, replacement).pipe(
+    return Contents.writeResult(answering, subject, replacement).pipe(
       Effect.map((content) =>
-        result(subject.call, { _tag: "Ok", value: replacement }, replaced(desk, subject, content), false)
+        result(subject.call, { _tag: "Ok", value: replacement }, replaced(answering, subject, content), false)
       ),
-      Effect.catchCause((cause) => halted(desk, subject, encodingFailed(subject, cause)))
+      Effect.catchCause((cause) => halted(answering, subject, encodingFailed(subject, cause)))
     )
   }
   const mistake = ToolOptions.promised("onToolError", decision, "return an Effect")
@@ -153,12 +157,16 @@ const decided = <E, R>(
     cause: decision,
     metadata: { onToolErrorInvalid: true }
   })
-  return halted(desk, subject, error)
+  return halted(answering, subject, error)
 }
 
 /** The answer to a failure: the caller's policy decides, and is asked once. A crash is logged, however the policy decides. */
-export const failed = <E, R>(desk: Desk<E, R>, subject: Subject, reason: unknown): Effect.Effect<Answer, E, R> => {
-  const answer = byPolicy(desk, subject, reason)
+export const failed = <E, R>(
+  answering: Answering<E, R>,
+  subject: Subject,
+  reason: unknown
+): Effect.Effect<Answer, E, R> => {
+  const answer = byPolicy(answering, subject, reason)
   if (!isCrash(reason)) return answer
   const cause = ErrorFields.crashFields(reason)
   return Effect.andThen(
@@ -168,35 +176,40 @@ export const failed = <E, R>(desk: Desk<E, R>, subject: Subject, reason: unknown
 }
 
 /** A tool's own error policy goes before that of the run. */
-const policyOf = <E, R>(desk: Desk<E, R>, { tool }: Subject): OnToolError<E, R> => tool?.onToolError ?? desk.onToolError
+const policyOf = <E, R>(answering: Answering<E, R>, { tool }: Subject): OnToolError<E, R> =>
+  tool?.onToolError ?? answering.onToolError
 
 /** What an error policy returned. One that is no Effect is judged like a decision. */
 const asEffect = <R>(decision: unknown): Effect.Effect<unknown, never, R> =>
   Effect.isEffect(decision) ? decision as Effect.Effect<unknown, never, R> : Effect.succeed(decision)
 
-const byPolicy = <E, R>(desk: Desk<E, R>, subject: Subject, reason: unknown): Effect.Effect<Answer, E, R> => {
-  const onToolError = policyOf(desk, subject)
-  if (onToolError === "continue") return continued(desk, subject, reason)
-  if (onToolError === "halt") return halted(desk, subject, reason)
+const byPolicy = <E, R>(answering: Answering<E, R>, subject: Subject, reason: unknown): Effect.Effect<Answer, E, R> => {
+  const onToolError = policyOf(answering, subject)
+  if (onToolError === "continue") return continued(answering, subject, reason)
+  if (onToolError === "halt") return halted(answering, subject, reason)
   return Effect.suspend(() => asEffect<R>(onToolError(subject.call, reason))).pipe(
     Effect.exit,
     Effect.flatMap((exit) =>
-      Exit.isSuccess(exit) ? decided(desk, subject, reason, exit.value) : broken(desk, subject, exit.cause)
+      Exit.isSuccess(exit) ? decided(answering, subject, reason, exit.value) : broken(answering, subject, exit.cause)
     )
   )
 }
 
-const asked = <E, R>(desk: Desk<E, R>, { call }: Subject, raw: Tool.AskUser): Answer => {
-  const tail = OpenCalls.asked(call, raw, desk.now())
+const asked = <E, R>(answering: Answering<E, R>, { call }: Subject, raw: Tool.AskUser): Answer => {
+  const tail = OpenCalls.asked(call, raw, answering.clock.currentTimeMillisUnsafe())
   return ended(raw, tail)
 }
 
 /** A halt is kept even when its result cannot be encoded: it is then written as it can be. */
-const stopped = <E, R>(desk: Desk<E, R>, subject: Subject, raw: Tool.Halt): Effect.Effect<Answer, never, R> => {
+const stopped = <E, R>(
+  answering: Answering<E, R>,
+  subject: Subject,
+  raw: Tool.Halt
+): Effect.Effect<Answer, never, R> => {
   const { call } = subject
-  return Contents.writeResult(desk, subject, raw.result).pipe(
+  return Contents.writeResult(answering, subject, raw.result).pipe(
     Effect.catchCause(() => Effect.succeed(Contents.literalValue(raw.result))),
-    Effect.map((encoded) => Contents.cutResult(encoded, subject.tool?.maxResultChars, desk.policy).content),
+    Effect.map((encoded) => Contents.cutResult(encoded, subject.tool?.maxResultChars, answering.policy).content),
     Effect.map((content) =>
       ended(raw, { _tag: "ToolHalt", toolCallId: call.id, reason: raw.reason, result: raw.result, content })
     )
@@ -211,48 +224,55 @@ const reserved = (subject: Subject, raw: Tool.Halt): Tool.ToolError =>
   })
 
 const succeeded = <E, R>(
-  desk: Desk<E, R>,
+  answering: Answering<E, R>,
   subject: Subject,
   raw: Tool.Ok,
   encoding: Effect.Effect<Message.Content, unknown, any>
 ): Effect.Effect<Answer, E, R> => {
   const told = (content: Message.Content) =>
-    result(subject.call, raw, Contents.cutResult(content, subject.tool?.maxResultChars, desk.policy), false)
+    result(subject.call, raw, Contents.cutResult(content, subject.tool?.maxResultChars, answering.policy), false)
   return Effect.matchCauseEffectEager(encoding, {
     onSuccess: (content) => Effect.succeed(told(content)),
-    onFailure: (cause) => failed(desk, subject, encodingFailed(subject, cause))
+    onFailure: (cause) => failed(answering, subject, encodingFailed(subject, cause))
   })
 }
 
 /** The answer to what an executor yielded, when it is asked for. */
-export const fromOutcome = <E, R>(desk: Desk<E, R>, subject: Subject, raw: unknown): Effect.Effect<Answer, E, R> =>
-  Effect.suspend(() => answerTo(desk, subject, raw))
+export const fromOutcome = <E, R>(
+  answering: Answering<E, R>,
+  subject: Subject,
+  raw: unknown
+): Effect.Effect<Answer, E, R> => Effect.suspend(() => answerTo(answering, subject, raw))
 
 /** The answer to what an executor yielded. It is at hand where nothing has to be waited for. */
-export const answerTo = <E, R>(desk: Desk<E, R>, subject: Subject, raw: unknown): Effect.Effect<Answer, E, R> => {
+export const answerTo = <E, R>(
+  answering: Answering<E, R>,
+  subject: Subject,
+  raw: unknown
+): Effect.Effect<Answer, E, R> => {
   if (!Outcomes.isWellFormed(raw)) {
-    return failed(desk, subject, toolError("invalid_return", subject.call, { cause: raw }))
+    return failed(answering, subject, toolError("invalid_return", subject.call, { cause: raw }))
   }
   switch (raw._tag) {
     case "Ok":
-      return succeeded(desk, subject, raw, Contents.encode(desk, subject, raw.value))
+      return succeeded(answering, subject, raw, Contents.encode(answering, subject, raw.value))
     case "Error":
-      return failed(desk, subject, raw.error)
+      return failed(answering, subject, raw.error)
     case "AskUser":
-      return Effect.succeed(asked(desk, subject, raw))
+      return Effect.succeed(asked(answering, subject, raw))
     case "Halt":
       return Outcomes.reservedHaltReasons.has(raw.reason)
-        ? failed(desk, subject, reserved(subject, raw))
-        : stopped(desk, subject, raw)
+        ? failed(answering, subject, reserved(subject, raw))
+        : stopped(answering, subject, raw)
   }
 }
 
 /** The answer to a call that its tool's gates did not let run. It is a result like any other, and no failure. */
 export const denied = <E, R>(
-  desk: Desk<E, R>,
+  answering: Answering<E, R>,
   subject: Subject,
   error: Tool.ToolError
-): Effect.Effect<Answer, never, any> => continued(desk, subject, error)
+): Effect.Effect<Answer, never, any> => continued(answering, subject, error)
 
 /** An answer with what its handler adds to the context. What failed adds nothing. */
 export const updating = (answer: Answer, contextUpdate: Json.JsonObject | undefined): Answer =>
@@ -260,10 +280,10 @@ export const updating = (answer: Answer, contextUpdate: Json.JsonObject | undefi
 
 /** The answer to a call that was not run to its end. It tells so, and is no failure that a policy is asked about. */
 export const cancelled = <E, R>(
-  desk: Desk<E, R>,
+  answering: Answering<E, R>,
   subject: Subject,
   detail: string
-): Effect.Effect<Answer, never, any> => continued(desk, subject, toolError("cancelled", subject.call, { detail }))
+): Effect.Effect<Answer, never, any> => continued(answering, subject, toolError("cancelled", subject.call, { detail }))
 
 /** The answer to a call whose grace period is over. It is written at once, without code of the caller's. */
 export const unfinished = (subject: Subject, detail: string): Answer => {
@@ -275,13 +295,13 @@ export const unfinished = (subject: Subject, detail: string): Answer => {
  * The answer when writing one broke off: a fiber was interrupted from outside, or a value could not even be looked at.
  * The error policy is not asked, for it may have been asked before.
  */
-export const lost = <E, R>(desk: Desk<E, R>, subject: Subject, cause: Cause.Cause<unknown>): Answer => {
+export const lost = <E, R>(answering: Answering<E, R>, subject: Subject, cause: Cause.Cause<unknown>): Answer => {
   const error = toolError(Cause.hasInterruptsOnly(cause) ? "handler_exit" : "encoding_failed", subject.call, {
     detail: "the answer could not be written",
     cause: Cause.squash(cause)
   })
-  const text = Contents.cutError(Contents.literalError(error), desk.policy)
-  return policyOf(desk, subject) === "continue"
+  const text = Contents.cutError(Contents.literalError(error), answering.policy)
+  return policyOf(answering, subject) === "continue"
     ? told(subject, error, text)
     : toldHalt(subject, error, text.content, {})
 }

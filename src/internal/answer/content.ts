@@ -9,11 +9,13 @@ import * as Result from "effect/Result"
 import type * as Encoder from "../../Encoder.ts"
 import type * as Message from "../../Message.ts"
 import type * as Policy from "../../Policy.ts"
+import { timeoutOf } from "../ask/options.ts"
 import * as Outcomes from "../declare/outcome.ts"
 import { ToolError } from "../declare/outcome.ts"
 import type * as Tool from "../declare/tool.ts"
 import * as ToolOptions from "../declare/toolOptions.ts"
 import * as Json from "../json.ts"
+import type { HookFibers } from "../stop/ownedFibers.ts"
 import { described, shownText, thrown, unwrapped, written } from "./errorFields.ts"
 
 /** What outcomes are written with. */
@@ -21,8 +23,10 @@ export interface Writing {
   readonly encoder: Encoder.Service
   /** How much of a result the model reads, and whether it reads what a handler died with. */
   readonly policy: Pick<Policy.Policy, "crashes" | "resultLimit" | "resultCut">
-  /** Bounds the time that writing a result may take. */
-  readonly limit: <S>(subject: Subject, work: Effect.Effect<unknown, unknown, S>) => Effect.Effect<unknown, unknown, S>
+  /** Milliseconds that writing may take where the tool says nothing else. */
+  readonly timeoutMillis: number
+  /** Where schemas and encoders run. */
+  readonly fibers: HookFibers
 }
 
 /** The call an answer belongs to. A call of an unknown tool has none. */
@@ -31,19 +35,29 @@ export interface Subject {
   readonly tool: Tool.Any | undefined
 }
 
-/** Work that has its end, or has no more time for it than the desk gives. */
+/** Work that has its end, or has no more time for it than its tool has. */
 const inTime = <S>(
-  desk: Writing,
+  writing: Writing,
   subject: Subject,
   work: Effect.Effect<unknown, unknown, S>
-): Effect.Effect<unknown, unknown, S> => Exit.isExit(work) ? work : desk.limit(subject, work)
+): Effect.Effect<unknown, unknown, S> => {
+  if (Exit.isExit(work)) return work
+  return writing.fibers.limited<unknown, unknown, S>(
+    subject.call,
+    work,
+    timeoutOf(subject.tool, writing.timeoutMillis),
+    late
+  )
+}
+
+const late = (millis: number): Error => new Error(`writing the result timed out after ${millis} ms`)
 
 /** What an encoder yields goes to the model, so it must be a text. */
 const asText = (written: unknown): Effect.Effect<string, TypeError> =>
   typeof written === "string" ? Exit.succeed(written) : Exit.fail(new TypeError("the encoder yielded no text"))
 
-const write = (desk: Writing, subject: Subject, value: unknown): Effect.Effect<string, unknown> =>
-  Effect.flatMapEager(inTime(desk, subject, ToolOptions.attempt(() => given(desk.encoder.encode(value)))), asText)
+const write = (writing: Writing, subject: Subject, value: unknown): Effect.Effect<string, unknown> =>
+  Effect.flatMapEager(inTime(writing, subject, ToolOptions.attempt(() => given(writing.encoder.encode(value)))), asText)
 
 /** What the encoder returned, which may be no Effect. */
 const given = (encoding: Effect.Effect<string, unknown>): Effect.Effect<string, unknown> => {
@@ -53,17 +67,17 @@ const given = (encoding: Effect.Effect<string, unknown>): Effect.Effect<string, 
 
 /** Writes a result. One that is made of parts is what the model reads already. */
 export const writeResult = (
-  desk: Writing,
+  writing: Writing,
   subject: Subject,
   value: unknown
 ): Effect.Effect<Message.Content, unknown> => {
   const parts = Outcomes.partsOf(value)
-  return parts === undefined ? write(desk, subject, value) : Exit.succeed(parts)
+  return parts === undefined ? write(writing, subject, value) : Exit.succeed(parts)
 }
 
 /** Encodes a result, first by the tool's own schema. */
 export const encode = (
-  desk: Writing,
+  writing: Writing,
   subject: Subject,
   value: unknown
 ): Effect.Effect<Message.Content, unknown, any> => {
@@ -71,10 +85,10 @@ export const encode = (
   if (parts !== undefined) return Exit.succeed(parts)
   const encodeSuccess = subject.tool?.encodeSuccess
   return encodeSuccess === undefined
-    ? write(desk, subject, value)
+    ? write(writing, subject, value)
     : Effect.flatMapEager(
-      inTime(desk, subject, ToolOptions.attempt(() => encodeSuccess(value))),
-      (plain) => writeResult(desk, subject, plain)
+      inTime(writing, subject, ToolOptions.attempt(() => encodeSuccess(value))),
+      (plain) => writeResult(writing, subject, plain)
     )
 }
 
@@ -108,16 +122,16 @@ const revealed = (error: ToolError): ToolError => {
 }
 
 /** What a handler reported, as its tool's schema writes it. What does not fit the schema is described like any other reason. */
-const reported = (desk: Writing, subject: Subject, reason: unknown): Effect.Effect<unknown, never, any> => {
-  if (reason instanceof ToolError) return Effect.succeed(desk.policy.crashes === "told" ? revealed(reason) : reason)
+const reported = (writing: Writing, subject: Subject, reason: unknown): Effect.Effect<unknown, never, any> => {
+  if (reason instanceof ToolError) return Effect.succeed(writing.policy.crashes === "told" ? revealed(reason) : reason)
   const encodeFailure = subject.tool?.encodeFailure
   if (encodeFailure === undefined) {
     const error = unwrapped(reason)
     return Effect.succeed(error instanceof Error && !("_tag" in error) ? exception(error) : error)
   }
-  return inTime(desk, subject, ToolOptions.attempt(() => encodeFailure(reason))).pipe(
+  return inTime(writing, subject, ToolOptions.attempt(() => encodeFailure(reason))).pipe(
     Effect.map((fields) => withMessage(reason, written(reason, fields))),
-    Effect.catchCause(() => reported(desk, { ...subject, tool: undefined }, reason))
+    Effect.catchCause(() => reported(writing, { ...subject, tool: undefined }, reason))
   )
 }
 
@@ -129,19 +143,19 @@ const withMessage = (reason: unknown, fields: unknown): unknown =>
 
 /** What the model reads of a failure. An encoder that failed on the result is not asked to encode its failure. */
 export const errorContent = (
-  desk: Writing,
+  writing: Writing,
   subject: Subject,
   reason: unknown
 ): Effect.Effect<Shown, never, any> =>
   Effect.suspend(() => {
     if (isEncodingFailure(reason)) return Effect.succeed(literal({ error: described(reason.cause).text }))
     return Effect.flatMap(
-      reported(desk, subject, reason),
-      (error) => write(desk, subject, Outcomes.brand({ _tag: "Error", error }))
+      reported(writing, subject, reason),
+      (error) => write(writing, subject, Outcomes.brand({ _tag: "Error", error }))
     )
   }).pipe(
     Effect.catchCause(() => Effect.succeed(literalError(reason))),
-    Effect.map((content) => cutError(content, desk.policy))
+    Effect.map((content) => cutError(content, writing.policy))
   )
 
 const isEncodingFailure = (reason: unknown): reason is ToolError =>

@@ -195,6 +195,10 @@ export const resolve = <E, R>(
   }
 }
 
+/** How many milliseconds the code of a tool may take. `usual` is for a tool that says nothing, and for code of no tool. */
+export const timeoutOf = (tool: Declared.Any | undefined, usual: number): number =>
+  tool?.timeout === undefined ? usual : Duration.toMillis(tool.timeout)
+
 const cores = (): number => typeof navigator === "undefined" ? 4 : navigator.hardwareConcurrency ?? 4
 
 /** How many handlers of a tree of runs may run at once by default. */

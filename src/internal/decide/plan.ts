@@ -16,10 +16,12 @@ import type * as Response from "../../Response.ts"
 import type * as Tool from "../../Tool.ts"
 import * as Contents from "../answer/content.ts"
 import * as OpenCalls from "../answer/openCalls.ts"
+import { timeoutOf } from "../ask/options.ts"
 import { timedOut, ToolError, toolError } from "../declare/outcome.ts"
 import * as ToolOptions from "../declare/toolOptions.ts"
 import * as ToolCalls from "../hear/toolCalls.ts"
 import * as Json from "../json.ts"
+import type { HookFibers } from "../stop/ownedFibers.ts"
 
 type Calls = ReadonlyArray<Message.ToolCall>
 
@@ -181,22 +183,19 @@ export const planned = (
   return usage === undefined ? { _tag: "Decode", index, call, tool } : refuse(index, call, tool, usage)
 }
 
-/** Who bounds the time that decoding may take, where it takes any. */
-export interface Court {
-  readonly limit: (
-    job: Decode,
-    decoding: Effect.Effect<unknown, unknown, any>,
-    late: (millis: number) => Tool.ToolError
-  ) => Effect.Effect<unknown, unknown, any>
-}
-
 /** What the call comes to by its arguments. Decoding may need services and time; where it needs none, this is an `Exit`. */
-export const decide = (job: Decode, policy: Policy.Policy, court: Court): Effect.Effect<Decided, never, any> => {
+export const decide = (
+  job: Decode,
+  policy: Policy.Policy,
+  timeoutMillis: number,
+  fibers: HookFibers
+): Effect.Effect<Decided, never, any> => {
   const { call, tool } = job
   const decoding = ToolOptions.attempt(() => tool.parameters.decode(call.arguments ?? {}))
   if (Exit.isExit(decoding)) return decided(job, policy, decoding)
   const late = (millis: number) => timedOut(call, millis, "decoding the arguments ")
-  return Effect.flatMap(Effect.exit(court.limit(job, decoding, late)), (exit) => decided(job, policy, exit))
+  const limited = fibers.limited<unknown, unknown, any>(call, decoding, timeoutOf(tool, timeoutMillis), late)
+  return Effect.flatMap(Effect.exit(limited), (exit) => decided(job, policy, exit))
 }
 
 const decided = (

@@ -6,23 +6,17 @@
 import * as Arr from "effect/Array"
 import * as Cause from "effect/Cause"
 import type * as Context from "effect/Context"
-import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
-import type * as Fiber from "effect/Fiber"
 import type * as Pull from "effect/Pull"
 import type * as Types from "effect/Types"
-import type * as Encoder from "../../Encoder.ts"
 import type * as Event from "../../Event.ts"
-import type * as Message from "../../Message.ts"
 import type * as Policy from "../../Policy.ts"
-import type * as Tool from "../../Tool.ts"
 import * as Answer from "../answer/answer.ts"
 import * as OpenCalls from "../answer/openCalls.ts"
 import * as Plan from "../decide/plan.ts"
-import type * as Declared from "../declare/tool.ts"
 import * as Deadline from "../stop/deadline.ts"
-import type { Running, Task } from "../stop/ownedFibers.ts"
+import { HookFibers, type Running } from "../stop/ownedFibers.ts"
 import * as Admission from "./admission.ts"
 import { Call, type Environment, type Host } from "./call.ts"
 import { EventOrder } from "./eventOrder.ts"
@@ -30,6 +24,7 @@ import * as Siblings from "./siblings.ts"
 
 export class Batch<E> implements Host<E> {
   readonly environment: Environment<E>
+  readonly answering: Answer.Answering<E, any>
   readonly events: EventOrder<E>
   readonly timers: Deadline.Timers
   private readonly running: Running
@@ -53,8 +48,6 @@ export class Batch<E> implements Host<E> {
   private readonly answered: Array<Answer.Answer | undefined> = []
   private completed = 0
   private firstHalt: Event.Halt | undefined
-  /** Fibers that decode arguments, ask policies and write answers. */
-  private readonly writers = new Set<Task>()
   /** The positions of the calls that wait for an approval. Created with the first of them: most batches have none. */
   private waiting: Set<number> | undefined
 
@@ -72,11 +65,19 @@ export class Batch<E> implements Host<E> {
   private readonly unrun: Array<string | undefined> = []
 
   constructor(environment: Environment<E>) {
-    const { ambient: { cancellation, deadline }, bound, running, settings } = environment
+    const { ambient: { cancellation, deadline }, bound, found, running, settings } = environment
     this.environment = environment
     this.running = running
     this.events = new EventOrder(settings.policy)
     this.timers = new Deadline.Timers(this.services)
+    this.answering = {
+      encoder: found.encoder,
+      onToolError: settings.onToolError,
+      policy: settings.policy,
+      timeoutMillis: settings.timeoutMillis,
+      clock: found.clock,
+      fibers: new HookFibers(running, found.clock)
+    }
     this.queue = new Queue(bound, running, this.timers, this)
     this.unsubscribe = cancellation?.onRequest(() => this.cancel(cancellation.cause))
     if (deadline !== undefined) this.stopAt(deadline.toolsUntil)
@@ -86,19 +87,11 @@ export class Batch<E> implements Host<E> {
     return this.environment.found.services
   }
 
-  get encoder(): Encoder.Service {
-    return this.environment.found.encoder
-  }
-
-  get onToolError(): Declared.OnToolError<E, any> {
-    return this.environment.settings.onToolError
-  }
-
-  get policy(): Policy.Policy {
+  private get policy(): Policy.Policy {
     return this.environment.settings.policy
   }
 
-  now(): number {
+  private now(): number {
     return this.environment.found.clock.currentTimeMillisUnsafe()
   }
 
@@ -138,7 +131,9 @@ export class Batch<E> implements Host<E> {
     this.isDeciding = true
     this.undecided = []
     const deciding = jobs.map((job) =>
-      job._tag === "Decode" ? Plan.decide(job, this.policy, this) : Effect.succeed<Plan.Decided>(job)
+      job._tag === "Decode"
+        ? Plan.decide(job, this.policy, this.answering.timeoutMillis, this.answering.fibers)
+        : Effect.succeed<Plan.Decided>(job)
     )
     const then = (decided: ReadonlyArray<Plan.Decided>) => {
       this.isDeciding = false
@@ -155,8 +150,8 @@ export class Batch<E> implements Host<E> {
     for (const job of decided) {
       if (this.isAnswered(job)) continue
       if (job._tag === "Run") runs.push(job)
-      if (job._tag === "Refuse") this.respond(job, Answer.fromOutcome(this, job, job.outcome))
-      if (job._tag === "Cancel") this.respond(job, Answer.cancelled(this, job, job.detail))
+      if (job._tag === "Refuse") this.respond(job, Answer.fromOutcome(this.answering, job, job.outcome))
+      if (job._tag === "Cancel") this.respond(job, Answer.cancelled(this.answering, job, job.detail))
     }
     const { ban } = this
     if (ban !== undefined) return runs.forEach((run) => this.abort(run, `not run: ${ban}`))
@@ -170,7 +165,7 @@ export class Batch<E> implements Host<E> {
 
   private abort(job: Plan.Run, detail: string): void {
     if (this.since !== undefined) this.unrun[job.index] = detail
-    this.respond(job, Answer.cancelled(this, job, detail))
+    this.respond(job, Answer.cancelled(this.answering, job, detail))
   }
 
   // The queue starts calls, and they leave their places.
@@ -213,52 +208,24 @@ export class Batch<E> implements Host<E> {
     if (this.queue.holding === 0 && this.skipping?.isHalt === false) this.skipping = undefined
   }
 
-  millisFor(tool: Tool.Any | undefined): number {
-    return tool?.timeout === undefined ? this.environment.settings.timeoutMillis : Duration.toMillis(tool.timeout)
-  }
-
   // Calls are answered.
-
-  /** Bounds the time that decoding arguments or writing an answer may take, where it takes any. */
-  limit<A, S>(
-    subject: Pick<Answer.Numbered, "call" | "tool">,
-    work: Effect.Effect<A, unknown, S>,
-    late: (millis: number) => unknown = (millis) => new Error(`writing the result timed out after ${millis} ms`)
-  ): Effect.Effect<A, unknown, S> {
-    const millis = this.millisFor(subject.tool)
-    return Deadline.limited(work, { millis, own: (fiber) => this.own(subject.call, fiber), late: () => late(millis) })
-  }
 
   /** Writes the answer of a call in a fiber of its own. */
   respond(job: Answer.Numbered, answer: Effect.Effect<Answer.Answer, E, any>): void {
     if (this.isOver) return
     const fiber = Effect.runForkWith(this.services)(
       Effect.withFiber((fiber) => {
-        this.own(job.call, fiber)
+        this.answering.fibers.own(job.call, fiber)
         return Effect.map(answer, (value) => this.settle(job, value))
       })
     )
     fiber.addObserver((exit) => this.answerEnded(job, exit))
   }
 
-  /** Puts a fiber into the run's care that is no handler, before it runs code of the caller's. Returns what stops it. */
-  private own({ id, name }: Message.ToolCall, fiber: Fiber.Fiber<unknown, unknown>): () => void {
-    const { running } = this
-    const task: Task = { kind: "hook", id, name, startedAt: this.now(), isHandler: false, isExclusive: false, fiber }
-    running.add(task)
-    this.writers.add(task)
-    if (this.since !== undefined) running.spare(task, this.since)
-    fiber.addObserver(() => {
-      this.writers.delete(task)
-      running.remove(task)
-    })
-    return () => running.interrupt(task, this.now(), () => {})
-  }
-
   /** What the caller's policy failed with is the run's failure. Any other end without an answer costs this one call. */
   answerEnded(job: Answer.Numbered, exit: Exit.Exit<unknown, E>): void {
     if (Exit.isSuccess(exit) || this.isOver || this.isAnswered(job)) return
-    if (!Cause.hasFails(exit.cause)) return this.settle(job, Answer.lost(this, job, exit.cause))
+    if (!Cause.hasFails(exit.cause)) return this.settle(job, Answer.lost(this.answering, job, exit.cause))
     this.isOver = true
     this.events.fail(exit.cause)
   }
@@ -342,7 +309,7 @@ export class Batch<E> implements Host<E> {
     const { running } = this
     this.cancellation = cause
     const since = this.since ??= Math.min(this.now(), running.softSince ?? Infinity)
-    this.writers.forEach((task) => running.spare(task, since))
+    this.answering.fibers.spare(since)
     for (const run of this.queue.clear()) this.abort(run, `not run: ${cause}`)
     for (const call of this.company.all) {
       if (call.isBlocking) call.spare(since, cause)
@@ -378,7 +345,7 @@ export class Batch<E> implements Host<E> {
       if (!this.isSpokenFor(job)) this.settle(job, Answer.unfinished(job, this.unrun[job.index] ?? detail))
     }
     for (const call of calls) call.leave(since)
-    this.writers.forEach((task) => this.running.interrupt(task, since, () => {}))
+    this.answering.fibers.interrupt(since)
   }
 
   /** Ends the timers; nothing starts any more. What runs belongs to the run and is stopped with it. */

@@ -16,6 +16,7 @@ import type * as Policy from "../../Policy.ts"
 import type * as Tool from "../../Tool.ts"
 import * as Answer from "../answer/answer.ts"
 import * as ErrorFields from "../answer/errorFields.ts"
+import * as Settings from "../ask/options.ts"
 import * as Plan from "../decide/plan.ts"
 import { timedOut, ToolError, toolError } from "../declare/outcome.ts"
 import type * as Declared from "../declare/tool.ts"
@@ -56,13 +57,12 @@ export interface Environment<E> {
  * The batch of a call, as far as the call knows it. It is an interface because the batch is made of calls, and so imports
  * this module.
  */
-export interface Host<E> extends Answer.Desk<E, any> {
+export interface Host<E> {
   readonly environment: Environment<E>
+  readonly answering: Answer.Answering<E, any>
   readonly events: EventOrder<E>
   readonly timers: Deadline.Timers
   readonly isOver: boolean
-  /** Milliseconds that the code of a tool may take, or code that is of no tool. */
-  readonly millisFor: (tool: Tool.Any | undefined) => number
   /** Takes in the answer of a call. */
   readonly settle: (job: Answer.Numbered, answer: Answer.Answer) => void
   /** Writes the answer of a call in a fiber of its own. */
@@ -136,7 +136,7 @@ export class Call<E> implements Task, Handler {
     const fiber = Effect.runForkWith(this.services())(
       Effect.withFiber((fiber) => {
         this.fiber = fiber as Fiber.Fiber<unknown, E>
-        this.startedAt = this.host.now()
+        this.startedAt = this.host.environment.found.clock.currentTimeMillisUnsafe()
         this.running.add(this)
         return this.life()
       })
@@ -168,7 +168,7 @@ export class Call<E> implements Task, Handler {
         this.enter("gating")
         const denial = yield* Gates.denial(job, this.context)
         if (!this.goesOn("gating")) return
-        if (denial !== undefined) return yield* this.answer(() => Answer.denied(host, job, denial))
+        if (denial !== undefined) return yield* this.answer(() => Answer.denied(host.answering, job, denial))
         const needsApproval = yield* Plan.needsApproval(job, this.context, host.environment.settings.approved)
         if (!this.goesOn("gating")) return
         if (needsApproval) return this.suspend()
@@ -242,7 +242,7 @@ export class Call<E> implements Task, Handler {
       this.endSpan(ErrorFields.spanExit(Handling.isFailure(counted) ? counted.error : error), name)
     }
     const updates = Handling.isFailure(counted) ? undefined : this.updates
-    const answer = Answer.answerTo(this.host, this.job, counted)
+    const answer = Answer.answerTo(this.host.answering, this.job, counted)
     return updates === undefined ? answer : Effect.mapEager(answer, (value) => Answer.updating(value, updates))
   }
 
@@ -281,7 +281,7 @@ export class Call<E> implements Task, Handler {
    * have stopped. Nearly always it ends in this very step, so that no timer is set before that has passed.
    */
   private answered(): void {
-    const since = this.host.now()
+    const since = this.host.environment.found.clock.currentTimeMillisUnsafe()
     void Promise.resolve().then(() => {
       if (this.hasPlace) this.interrupt(since)
     })
@@ -299,8 +299,9 @@ export class Call<E> implements Task, Handler {
 
   /** A tool may take all the time it likes; its gates have no more than any other tool. */
   private get millis(): number {
-    const millis = this.host.millisFor(this.job.tool)
-    return this.phase === "gating" ? Math.min(millis, this.host.millisFor(undefined)) : millis
+    const { timeoutMillis } = this.host.answering
+    const millis = Settings.timeoutOf(this.job.tool, timeoutMillis)
+    return this.phase === "gating" ? Math.min(millis, timeoutMillis) : millis
   }
 
   /** The timeout of a tool runs from the start of its handler, not while the call waits for its permits. */
@@ -326,15 +327,15 @@ export class Call<E> implements Task, Handler {
     const { call } = this.job
     if (this.phase === "gating") {
       const late = Gates.late(call, this.millis)
-      return this.overrule(late, () => Answer.denied(this.host, this.job, late))
+      return this.overrule(late, () => Answer.denied(this.host.answering, this.job, late))
     }
     const error = timedOut(call, this.millis)
-    this.overrule(error, () => Answer.failed(this.host, this.job, error))
+    this.overrule(error, () => Answer.failed(this.host.answering, this.job, error))
   }
 
   /** The call is answered as cancelled now, and its handler interrupted, unless its answer is already being written. */
   cancel(detail: string, since?: number): void {
-    const answer = () => Answer.cancelled(this.host, this.job, detail)
+    const answer = () => Answer.cancelled(this.host.answering, this.job, detail)
     this.overrule(toolError("cancelled", this.job.call), answer, since)
   }
 
@@ -368,7 +369,7 @@ export class Call<E> implements Task, Handler {
     this.vacate()
   }
 
-  private interrupt(since = this.host.now()): void {
+  private interrupt(since = this.host.environment.found.clock.currentTimeMillisUnsafe()): void {
     this.running.interrupt(this, since, () => this.vacate())
   }
 
@@ -394,7 +395,7 @@ export class Call<E> implements Task, Handler {
       const error = brokenOff(job.call, exit)
       this.endSpan(ErrorFields.spanExit(error), "interrupted")
       this.disarm()
-      host.respond(job, Answer.failed(host, job, error))
+      host.respond(job, Answer.failed(host.answering, job, error))
     }
     this.vacate()
     this.running.remove(this)

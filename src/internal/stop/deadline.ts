@@ -1,10 +1,8 @@
 /**
  * What stops at a time of the clock. The deadline of a run: its tools are stopped a little earlier, so that a last answer
- * of the model still fits, and runs that a tool starts have until then and no longer. Timers, and a limit of time for
- * work that may ignore its interruption.
+ * of the model still fits, and runs that a tool starts have until then and no longer. Timers.
  */
 import type * as Context from "effect/Context"
-import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
@@ -78,31 +76,3 @@ export class Timers {
     return Effect.suspend(() => Scope.close(this.scope, Exit.void))
   }
 }
-
-/**
- * A limit of time for work that may ignore its interruption. The work runs in a fiber of its own; when the time is up it
- * is interrupted, and the caller goes on without it, even if it refuses to stop. Work that heeds interruption needs no
- * more than `Effect.timeoutOrElse`.
- */
-export interface Limit<E> {
-  readonly millis: number
-  /** Takes over the fiber of work that has not ended at once, and returns what stops it. */
-  readonly own: (fiber: Fiber.Fiber<unknown, unknown>) => () => void
-  /** What the caller fails with when the time is up. */
-  readonly late: () => E
-}
-
-/** Work that ends without waiting costs no timer. What it has forked may outlive it, and is not waited for here. */
-export const limited = <A, E, R>(work: Effect.Effect<A, E, R>, limit: Limit<E>): Effect.Effect<A, E, R> =>
-  Effect.contextWith((context) => {
-    const ended = Deferred.makeUnsafe<A, E>()
-    const fiber = Effect.runForkWith(context)(Effect.onExit(work, (exit) => Deferred.done(ended, exit)))
-    // What is no effect ends the fiber, and passes over what was to follow.
-    fiber.addObserver((exit) => Deferred.doneUnsafe(ended, exit))
-    if (fiber.pollUnsafe() !== undefined) return Deferred.await(ended)
-    const stop = limit.own(fiber)
-    if (Deferred.isDoneUnsafe(ended)) return Deferred.await(ended)
-    const end = Effect.onInterrupt(Deferred.await(ended), () => Effect.sync(stop))
-    if (!Number.isFinite(limit.millis)) return end
-    return Effect.timeoutOrElse(end, { duration: limit.millis, orElse: () => Effect.fail(limit.late()) })
-  })

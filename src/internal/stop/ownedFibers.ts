@@ -6,6 +6,7 @@
  */
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
+import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
@@ -657,5 +658,74 @@ export class Worker implements Task {
     if (this.settle !== undefined) this.identity.onLeft?.()
     this.gone?.()
     this.gone = undefined
+  }
+}
+
+/**
+ * The code of the caller's that runs for the calls of a batch and is no handler: it decodes arguments, decides about errors
+ * and writes results. Each piece runs in a fiber that the run owns, for as long as it is given.
+ */
+export class HookFibers {
+  private readonly running: Running
+  private readonly clock: Clock.Clock
+  private readonly tasks = new Set<Task>()
+  /** When the batch was called back: all of its fibers have one grace period, which began then. */
+  private since: number | undefined
+
+  constructor(running: Running, clock: Clock.Clock) {
+    this.running = running
+    this.clock = clock
+  }
+
+  /** Takes a fiber into the run's care, before it runs code of the caller's. Returns what stops it. */
+  own({ id, name }: { readonly id: string; readonly name: string }, fiber: Fiber.Fiber<unknown, unknown>): () => void {
+    const { clock, running } = this
+    const startedAt = clock.currentTimeMillisUnsafe()
+    const task: Task = { kind: "hook", id, name, startedAt, isHandler: false, isExclusive: false, fiber }
+    running.add(task)
+    this.tasks.add(task)
+    if (this.since !== undefined) running.spare(task, this.since)
+    fiber.addObserver(() => {
+      this.tasks.delete(task)
+      running.remove(task)
+    })
+    return () => running.interrupt(task, clock.currentTimeMillisUnsafe(), () => {})
+  }
+
+  /**
+   * Work for a call with a limit of time, which it may ignore: it runs in a fiber of its own, is interrupted when the time
+   * is up, and the call goes on without it, even if it refuses to stop. Work that heeds interruption needs no more than
+   * `Effect.timeoutOrElse`. What the work has forked may outlive it, and is not waited for here.
+   */
+  limited<A, E, R>(
+    call: { readonly id: string; readonly name: string },
+    work: Effect.Effect<A, E, R>,
+    millis: number,
+    late: (millis: number) => E
+  ): Effect.Effect<A, E, R> {
+    return Effect.contextWith((context: Context.Context<R>) => {
+      const ended = Deferred.makeUnsafe<A, E>()
+      const fiber = Effect.runForkWith(context)(Effect.onExit(work, (exit) => Deferred.done(ended, exit)))
+      // What is no effect ends the fiber, and passes over what was to follow.
+      fiber.addObserver((exit) => Deferred.doneUnsafe(ended, exit))
+      // Work that ends without waiting costs no timer.
+      if (fiber.pollUnsafe() !== undefined) return Deferred.await(ended)
+      const stop = this.own(call, fiber)
+      if (Deferred.isDoneUnsafe(ended)) return Deferred.await(ended)
+      const end = Effect.onInterrupt(Deferred.await(ended), () => Effect.sync(stop))
+      if (!Number.isFinite(millis)) return end
+      return Effect.timeoutOrElse(end, { duration: millis, orElse: () => Effect.fail(late(millis)) })
+    })
+  }
+
+  /** Lets all of them finish, and those that come later, within a grace period that began then. */
+  spare(since: number): void {
+    this.since = since
+    this.tasks.forEach((task) => this.running.spare(task, since))
+  }
+
+  /** Stops all of them. Their grace period began then, and is over. */
+  interrupt(since: number): void {
+    this.tasks.forEach((task) => this.running.interrupt(task, since, () => {}))
   }
 }
