@@ -4,7 +4,8 @@
  *
  * **Details**
  *
- * `suspensions` is the one list of open questions, approvals and manual calls, and it is changed here alone:
+ * `suspensions` is the one list of open questions, approvals and manual calls. The fold of a run knows what is open in it
+ * (`tools.open` of `fold/state`), the reducer hands that on, and the list is changed here alone:
  *
  * - `stepped` opens the calls that a turn leaves open; `withApproved` and `brokenOff` open the questions of approved calls
  * - `settle` closes a call with its answer, and `withdrawn` a question that its run withdraws
