@@ -35,8 +35,6 @@ const ended: Ending = { _tag: "Ended" }
 /** A fiber that the run owns, in which the adapter's code runs: a `Worker` of the run's. */
 interface OwnedFiber {
   readonly isBusy: boolean
-  /** Does the work and waits for it. */
-  readonly do: <A, E, R>(work: Effect.Effect<A, E, R>, otherwise: Exit.Exit<A, E>) => Effect.Effect<A, E, R>
   /** Begins the work. What it comes to is passed to `settle`, which may be at once. */
   readonly start: <A, E>(
     work: Effect.Effect<A, E>,
@@ -56,9 +54,6 @@ export interface Fibers {
 }
 
 type ModelPull = Pull.Pull<Arr.NonEmptyReadonlyArray<Event.AdapterEvent>, Adapter.AdapterError>
-
-/** A soft stop closes the reply and abandons no read of it: this is never used. */
-const otherwise = Exit.interrupt()
 
 /** The position of the first element that is no event, or -1. */
 const foreignAt = (events: ReadonlyArray<unknown>): number =>
@@ -90,12 +85,12 @@ export class ReplyReader {
     )
   }
 
-  /** Reads once, waits for it and goes on with what it gave. */
-  next<A, E, R>(goOn: (heard: Heard) => Effect.Effect<A, E, R>): Effect.Effect<A, E, R> {
-    return Effect.matchCauseEffect(this.fibers.reading.do(this.pull, otherwise), {
-      onSuccess: (events) => goOn(this.came(events)),
-      onFailure: (cause) => goOn(this.broke(cause))
-    })
+  /** Reads once, waits for it and goes on with what it gave, in the fiber that waits. */
+  next<A, E, R>(
+    context: Context.Context<any>,
+    goOn: (heard: Heard) => Effect.Effect<A, E, R>
+  ): Effect.Effect<A, E, R> {
+    return Effect.callback((resume) => this.read(context, (heard) => resume(Effect.suspend(() => goOn(heard)))))
   }
 
   /**
@@ -105,8 +100,8 @@ export class ReplyReader {
   listen(context: Context.Context<any>, wake: () => void): Heard | undefined {
     let isAtOnce = true
     if (this.heard === undefined && !this.fibers.reading.isBusy) {
-      this.fibers.reading.start(this.pull, context, (exit) => {
-        this.heard = Exit.isSuccess(exit) ? this.came(exit.value) : this.broke(exit.cause)
+      this.read(context, (heard) => {
+        this.heard = heard
         if (!isAtOnce) wake()
       })
     }
@@ -114,6 +109,14 @@ export class ReplyReader {
     const { heard } = this
     this.heard = undefined
     return heard
+  }
+
+  private read(context: Context.Context<any>, settle: (heard: Heard) => void): void {
+    this.fibers.reading.start(
+      this.pull,
+      context,
+      (exit) => settle(Exit.isSuccess(exit) ? this.came(exit.value) : this.broke(exit.cause))
+    )
   }
 
   /** What came of a read. Events that come before an element that is no event are kept. */

@@ -144,43 +144,20 @@ interface Working<E> {
   readonly ended: Plan.Ended | undefined
 }
 
-interface Asking {
-  readonly _tag: "Asking"
-  /** In how many milliseconds, if it is asked again. */
-  readonly retryIn: number | undefined
-}
-
-interface Deciding<E> {
-  readonly _tag: "Deciding"
-  /** That of the early calls. */
-  readonly batch: Batch<E> | undefined
-}
-
-interface Stepping {
-  readonly _tag: "Stepping"
-  /** Whether the run was cancelled before the step could end by itself. */
-  readonly isCut: boolean
-}
-
-interface Finishing {
-  readonly _tag: "Finishing"
-  readonly outcome: Event.Outcome
-}
-
 /** What a run does next. */
 type Phase<E> =
   /** A step is to be opened. */
   | { readonly _tag: "Opening" }
-  /** The model is to be asked. */
-  | Asking
+  /** The model is to be asked, or, in so many milliseconds, to be asked again. */
+  | { readonly _tag: "Asking"; readonly retryIn: number | undefined }
   | Hearing<E>
-  /** The reply is over: its calls are to be decided on. */
-  | Deciding<E>
+  /** The reply is over: its calls are to be decided on. The batch is that of its early calls. */
+  | { readonly _tag: "Deciding"; readonly batch: Batch<E> | undefined }
   | Working<E>
-  /** The step is complete: what comes next is to be decided. */
-  | Stepping
+  /** The step is complete, by itself or cut short by a cancellation: what comes next is to be decided. */
+  | { readonly _tag: "Stepping"; readonly isCut: boolean }
   /** There is an outcome: the run is to come to its result. */
-  | Finishing
+  | { readonly _tag: "Finishing"; readonly outcome: Event.Outcome }
   | { readonly _tag: "Done" }
 
 /** The step in progress, and what is to be closed with it. */
@@ -261,7 +238,7 @@ class Loop<E, R> implements Leaving {
     if (running.isLeft) return Cause.done()
     // Most pulls are those of a model that is heard alone. They take no step that they can do without.
     return phase._tag === "Hearing" && phase.batch === undefined
-      ? phase.reply.next((heard) => this.tell(this.heard(phase, heard), before))
+      ? phase.reply.next(this.context, (heard) => this.tell(this.heard(phase, heard), before))
       : this.tell(this.advance(phase), before)
   }
 
@@ -285,17 +262,17 @@ class Loop<E, R> implements Leaving {
       case "Opening":
         return this.opening()
       case "Asking":
-        return this.asking(phase)
+        return this.asking(phase.retryIn)
       case "Hearing":
         return this.hearing(phase)
       case "Deciding":
-        return this.deciding(phase)
+        return this.deciding(phase.batch)
       case "Working":
         return this.working(phase)
       case "Stepping":
-        return this.stepping(phase)
+        return this.stepping(phase.isCut)
       case "Finishing":
-        return this.finishing(phase)
+        return this.finishing(phase.outcome)
       case "Done":
         return Cause.done()
     }
@@ -317,7 +294,7 @@ class Loop<E, R> implements Leaving {
     const visible = before.length === 0 ? shown(view, events) : before.concat(shown(view, events))
     const ready = this.ready(events)
     if (view.onEvent !== undefined) {
-      return Effect.flatMap(observed(view, running, this.id, events), () => {
+      return this.after(observed(view, running, this.id, events), () => {
         this.start(ready)
         return this.show(visible)
       })
@@ -384,7 +361,7 @@ class Loop<E, R> implements Leaving {
     }
   }
 
-  private asking({ retryIn }: Asking): Told<E, R> {
+  private asking(retryIn: number | undefined): Told<E, R> {
     if (retryIn === undefined) return this.ask()
     const slept = retryIn > 0 ? Effect.sleep(retryIn) : Effect.void
     const waited = Cancellation.orElse(slept, this.parts.ambient.cancellation, () => undefined)
@@ -399,23 +376,20 @@ class Loop<E, R> implements Leaving {
   private ask(): Told<E, R> {
     const { id, parts: { adapter, ambient, running, system }, rules: { mode, settings, template, tools }, thread } =
       this
+    const adapters = { kind: "adapter", id } as const
     const fibers = {
       // What is read when the run is asked to stop is closed by `hangUp`.
-      reading: new Worker(running, { kind: "adapter", id, name: "stream", onSoftStop: "unaffected" }),
+      reading: new Worker(running, { ...adapters, name: "stream", onSoftStop: "unaffected" }),
       closing: new Worker(running, {
-        kind: "adapter",
-        id,
+        ...adapters,
         name: "close",
         onSoftStop: "grace",
         once: true,
         isUninterruptible: true
       })
     }
-    const reply = this.step.reply = new ReplyReader(
-      fibers,
-      this.context,
-      () => adapter.stream({ ...template, messages: Request.messages(system, Messages.list(thread)) })
-    )
+    const request = () => ({ ...template, messages: Request.messages(system, Messages.list(thread)) })
+    const reply = this.step.reply = new ReplyReader(fibers, this.context, () => adapter.stream(request()))
     const mayStart = mode === "auto" &&
       Array.from(tools.values()).some((tool) => Plan.mayStartEarly(tool, settings.policy))
     // A batch is woken by a cancellation, also while the connection opens.
@@ -426,7 +400,7 @@ class Loop<E, R> implements Leaving {
   /** What comes next, of the model or of the tools beside it. */
   private hearing(phase: Hearing<E>): Told<E, R> {
     const { batch, reply } = phase
-    if (batch === undefined) return reply.next((heard) => this.heard(phase, heard))
+    if (batch === undefined) return reply.next(this.context, (heard) => this.heard(phase, heard))
     if (!batch.isEmpty) return batch.take
     if (this.isCancelled) return this.replied(phase, { _tag: "Ended" })
     const heard = reply.listen(this.context, () => batch.wake())
@@ -533,7 +507,7 @@ class Loop<E, R> implements Leaving {
   }
 
   /** The connection is closed before any other tool starts, however the reply has ended. */
-  private deciding({ batch }: Deciding<E>): Told<E, R> {
+  private deciding(batch: Batch<E> | undefined): Told<E, R> {
     return this.after(this.disconnect(Exit.void), () => {
       this.step.reply = undefined
       const said = Collector.toResponse(this.state)
@@ -613,9 +587,9 @@ class Loop<E, R> implements Leaving {
       const messages = introduced.length === 0 ? added : introduced.concat(added)
       const isToolTurn = Collector.isToolTurn(policy, response)
       const isDone = isCut || Collector.isDone(policy, response)
-      this.phase = { _tag: "Stepping", isCut }
       const told = { response, thread, messages, mode, manualToolCalls: manual }
-      return Effect.succeed([Outcomes.stepCompleted(told, isToolTurn, isDone, halt, suspensions)])
+      const event = Outcomes.stepCompleted(told, isToolTurn, isDone, halt, suspensions)
+      return this.become({ _tag: "Stepping", isCut }, [event])
     })
   }
 
@@ -626,7 +600,7 @@ class Loop<E, R> implements Leaving {
     })
   }
 
-  private stepping({ isCut }: Stepping): Told<E, R> {
+  private stepping(isCut: boolean): Told<E, R> {
     const { bounds } = this
     if (bounds === undefined) return this.become({ _tag: "Done" })
     const step = Collector.toStepResult(this.state)
@@ -667,7 +641,7 @@ class Loop<E, R> implements Leaving {
   }
 
   /** Handlers that run on are waited for first, so that the result can name those that refuse to stop. */
-  private finishing({ outcome }: Finishing): Told<E, R> {
+  private finishing(outcome: Event.Outcome): Told<E, R> {
     const { first, parts: { ambient: { spending }, running, structured } } = this
     const steps = this.state.steps.slice(this.bounds?.firstStep)
     const thread = Outcomes.withQuestion(this.thread, steps, outcome)
