@@ -212,7 +212,7 @@ export const open: (
  * `interrupted` is set if the last run has no end: it is under way elsewhere, was interrupted, or its process was killed.
  * Its `calls` have started and may have had their effect. Look at them before you go on: the next run drops them.
  *
- * **Example** (A session that nobody has begun)
+ * **Example** (A session that does not exist)
  *
  * ```ts import.meta.vitest
  * import { Session } from "heddle"
