@@ -10,6 +10,7 @@
  *
  * @since 0.1.0
  */
+import { dual } from "effect/Function"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import * as Requests from "./internal/ask/request.ts"
@@ -126,18 +127,29 @@ export const empty: Thread = fromMessages([])
  * **Example** (Growing a conversation)
  *
  * ```ts import.meta.vitest
+ * import { pipe } from "effect/Function"
  * import { Message, Thread } from "heddle"
  *
  * const asked = Thread.append(Thread.empty, [Message.user("Is it raining?")])
  *
  * Thread.append(asked, [Message.assistant("No.")]).messages.length // => 2
+ * pipe(asked, Thread.append([Message.assistant("No.")])).messages.length // => 2
  * asked.messages.length // => 1
  * ```
  *
  * @category combinators
  * @since 0.1.0
  */
-export const append = (thread: Thread, messages: ReadonlyArray<Message.Message>): Thread => Log.longer(thread, messages)
+export const append: {
+  /**
+   * The thread with messages added at its end. The given thread is not changed.
+   */
+  (thread: Thread, messages: ReadonlyArray<Message.Message>): Thread
+  /**
+   * The same, for a thread that comes last.
+   */
+  (messages: ReadonlyArray<Message.Message>): (thread: Thread) => Thread
+} = dual(2, (thread: Thread, messages: ReadonlyArray<Message.Message>): Thread => Log.longer(thread, messages))
 
 /**
  * The last message, if there is one.

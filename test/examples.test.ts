@@ -224,7 +224,7 @@ describe("documentation", () => {
 
   it("every public export has a doc comment", () => {
     const isPublic = ({ path }: SourceText) => !path.includes("/internal/") && !path.endsWith("/index.ts")
-    assert.deepStrictEqual(sources.filter(isPublic).flatMap(undocumentedIn), [])
+    assert.deepStrictEqual(sources.filter(isPublic).flatMap((source) => undocumentedIn(source, sources)), [])
   })
 
   it("what is called has an example that is run", () => {
@@ -253,6 +253,9 @@ describe("documentation", () => {
 
   it("an export without one is found", () => {
     assert.deepStrictEqual(undocumented("export const make = 1"), ["src/Tool.ts:2 make"])
+    assert.deepStrictEqual(undocumented("export const make = 1", "/** Doc. */", "export const other = 1"), [
+      "src/Tool.ts:2 make"
+    ])
     assert.deepStrictEqual(undocumented("export const { make, other: [renamed] } = 1"), [
       "src/Tool.ts:2 make",
       "src/Tool.ts:2 renamed"
@@ -264,6 +267,18 @@ describe("documentation", () => {
     assert.deepStrictEqual(undocumented("const make = 1", "export { make as of }"), ["src/Tool.ts:3 of"])
     assert.deepStrictEqual(undocumented("export * from \"./Other.ts\""), ["src/Tool.ts:2 *"])
     assert.deepStrictEqual(undocumented("export * as Other from \"./Other.ts\""), ["src/Tool.ts:2 Other"])
+  })
+
+  it("a comment where the export is declared serves it", () => {
+    const source = {
+      path: "src/Tool.ts",
+      text: "/** The module. */\nexport type { Told, Untold as Other } from \"./b/c.ts\""
+    }
+    const other = {
+      path: "src/b/c.ts",
+      text: "/** The module. */\n/** Doc. */\nexport class Told {}\nexport class Untold {}"
+    }
+    assert.deepStrictEqual(undocumentedIn(source, [source, other]), ["src/Tool.ts:2 Other"])
   })
 
   it("one comment serves a name in all its roles", () => {
