@@ -5,7 +5,7 @@ import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Redacted from "effect/Redacted"
 import { type Adapter, Message, type Tool } from "heddle"
-import { Anthropic } from "heddle/adapters"
+import type { Anthropic } from "heddle/adapters"
 import * as Wire from "../support/anthropic.ts"
 import * as Chunks from "../support/openAiChat.ts"
 import * as Requests from "../support/requests.ts"
@@ -353,38 +353,5 @@ describe("layer", () => {
         [received.headers.authorization, received.headers["x-api-key"], received.headers["anthropic-version"]],
         ["Bearer token", undefined, undefined]
       )
-    }))
-
-  it.effect("R-123: without a base URL it is Anthropic's own", () =>
-    Effect.gen(function*() {
-      const { url } = yield* Requests.elsewhere(answered, Anthropic.layer({ model: "m" }))
-      assert.strictEqual(url, "https://api.anthropic.com/v1/messages")
-    }))
-
-  it("R-123: an option that cannot be used is named", () => {
-    assert.throws(() => Anthropic.layer({ model: "" }), TypeError, "Anthropic.layer: model must be the name of a model")
-    assert.throws(() => Anthropic.layer({ model: "m", retries: -1 }), TypeError, "Anthropic.layer: retries")
-  })
-
-  const fromEnvironment = (
-    environment: (url: string) => Record<string, string>,
-    defaults: Partial<Anthropic.Options> = {}
-  ) => Requests.fromEnvironment(answered, environment, Anthropic.layerConfig(defaults))
-
-  it.effect("R-122: the environment names the model, the key and the server, and wins over the defaults", () =>
-    Effect.gen(function*() {
-      const full = yield* fromEnvironment(
-        (url) => ({ ANTHROPIC_API_KEY: "sk-ant-2", ANTHROPIC_BASE_URL: url, ANTHROPIC_MODEL: "env-model" }),
-        { model: "default-model", baseUrl: "http://nowhere.test", apiKey: Redacted.make("sk-ant-1"), cache: true }
-      )
-      assert.deepStrictEqual(
-        [full.path, full.body.model, full.headers["x-api-key"]],
-        ["/v1/messages", "env-model", "sk-ant-2"]
-      )
-      assert.deepInclude(full.body.messages[0].content[0], { cache_control: { type: "ephemeral" } })
-      const noModel = yield* Effect.flip(fromEnvironment((url) => ({ ANTHROPIC_BASE_URL: url })))
-      assert.match(noModel.message, /ANTHROPIC_MODEL/)
-      const noKey = yield* Effect.flip(fromEnvironment(() => ({ ANTHROPIC_MODEL: "m" })))
-      assert.match(noKey.message, /ANTHROPIC_API_KEY/)
     }))
 })

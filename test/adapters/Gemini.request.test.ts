@@ -221,11 +221,6 @@ describe("settings", () => {
       assert.strictEqual(url, `${vertex}/models/m:streamGenerateContent?alt=sse`)
     }))
 
-  it("R-123: an option that cannot be used is named", () => {
-    assert.throws(() => Gemini.layer({ model: "" }), TypeError, "Gemini.layer: model must be the name of a model")
-    assert.throws(() => Gemini.layer({ model: "m", retries: -1 }), TypeError, "Gemini.layer: retries")
-  })
-
   const fromEnvironment = (env: Record<string, string>, defaults: Partial<Gemini.Options> = {}) =>
     Requests.fromEnvironment(
       answered,

@@ -4,7 +4,6 @@
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
-import * as Redacted from "effect/Redacted"
 import * as Schema from "effect/Schema"
 import { type Adapter, Chat, Message, Thread, Tool } from "heddle"
 import { OpenAiChat } from "heddle/adapters"
@@ -301,65 +300,6 @@ describe("messages", () => {
       }
       assert.strictEqual(server.requests.length, 0)
     })))
-})
-
-describe("layer", () => {
-  const key = Redacted.make("sk-secret-1")
-
-  it.effect("R-123: the key is a bearer token, other headers win over the adapter's own", () =>
-    Effect.gen(function*() {
-      const { headers } = yield* sent({}, { apiKey: Redacted.make(" sk-secret-1\n") })
-      assert.strictEqual(headers.authorization, "Bearer sk-secret-1")
-      assert.deepInclude(headers, { accept: "text/event-stream", "content-type": "application/json" })
-      const other = yield* sent({}, { headers: { "api-key": key, authorization: "Token t", "x-title": "Heddle" } })
-      assert.deepInclude(other.headers, { "api-key": "sk-secret-1", authorization: "Token t", "x-title": "Heddle" })
-      assert.isUndefined((yield* sent({})).headers.authorization)
-    }))
-
-  it("R-123: an option that cannot be used is named", () => {
-    const make = (options: object) => () => OpenAiChat.layer({ model: "m", ...options })
-    assert.throws(make({ model: "" }), TypeError, "model must be the name of a model")
-    assert.throws(make({ retries: -1 }), TypeError, "retries must be an integer of at least 0; got: -1")
-    assert.throws(make({ retries: 1.5 }), TypeError, "retries")
-    assert.throws(make({ maxEventLength: 0 }), TypeError, "maxEventLength")
-    assert.throws(make({ idleTimeout: "soon" }), TypeError, "idleTimeout must be a duration; got: soon")
-    assert.throws(make({ retryDelay: "x" }), TypeError, "retryDelay")
-    assert.throws(make({ connectTimeout: "x" }), TypeError, "connectTimeout must be a duration; got: x")
-    assert.throws(make({ firstChunkTimeout: "x" }), TypeError, "firstChunkTimeout must be a duration; got: x")
-  })
-
-  const fromEnvironment = (
-    environment: (url: string) => Record<string, string>,
-    defaults: Partial<OpenAiChat.Options> = {}
-  ) => Requests.fromEnvironment(answered, environment, OpenAiChat.layerConfig(defaults))
-
-  it.effect("R-122: the environment names the model, the key and the server, and wins over the defaults", () =>
-    Effect.gen(function*() {
-      const full = yield* fromEnvironment((url) => ({
-        OPENAI_API_KEY: "sk-secret-2",
-        OPENAI_BASE_URL: `${url}/v2/`,
-        OPENAI_MODEL: "env-model"
-      }), { model: "default-model", baseUrl: "http://nowhere.test", apiKey: key })
-      assert.deepStrictEqual(
-        [full.path, full.body.model, full.headers.authorization],
-        ["/v2/chat/completions", "env-model", "Bearer sk-secret-2"]
-      )
-      const sparse = yield* fromEnvironment(
-        (url) => ({ OPENAI_BASE_URL: url, OPENAI_MODEL: " ", OPENAI_API_KEY: "" }),
-        {
-          model: "default-model"
-        }
-      )
-      assert.deepStrictEqual([sparse.body.model, sparse.headers.authorization], ["default-model", undefined])
-    }))
-
-  it.effect("R-122: a model that nobody names, and a key that OpenAI would want, are missed by name", () =>
-    Effect.gen(function*() {
-      const noModel = yield* Effect.flip(fromEnvironment((url) => ({ OPENAI_BASE_URL: url })))
-      assert.match(noModel.message, /OPENAI_MODEL/)
-      const noKey = yield* Effect.flip(fromEnvironment(() => ({ OPENAI_MODEL: "m" })))
-      assert.match(noKey.message, /OPENAI_API_KEY/)
-    }))
 })
 
 describe("run", () => {

@@ -4,7 +4,6 @@
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
-import * as Redacted from "effect/Redacted"
 import { type Adapter, Message, type Tool } from "heddle"
 import { OpenAiResponses } from "heddle/adapters"
 import * as Chunks from "../support/openAiChat.ts"
@@ -173,8 +172,6 @@ describe("body", () => {
 })
 
 describe("layer", () => {
-  const key = Redacted.make("sk-secret-1")
-
   const addressOf = (options: Partial<OpenAiResponses.Options>) =>
     Effect.map(Requests.elsewhere(answered, OpenAiResponses.layer({ model: "m", ...options })), ({ url }) => url)
 
@@ -185,47 +182,5 @@ describe("layer", () => {
         yield* addressOf({ baseUrl: "https://x.openai.azure.com/openai/v1/?api-version=preview" }),
         "https://x.openai.azure.com/openai/v1/responses?api-version=preview"
       )
-    }))
-
-  it.effect("R-123: the key is a bearer token, other headers win over the adapter's own", () =>
-    Effect.gen(function*() {
-      const { headers } = yield* sent({}, { apiKey: Redacted.make(" sk-secret-1\n") })
-      assert.strictEqual(headers.authorization, "Bearer sk-secret-1")
-      const other = yield* sent({}, { headers: { "api-key": key, authorization: "Token t", "x-title": "Heddle" } })
-      assert.deepInclude(other.headers, { "api-key": "sk-secret-1", authorization: "Token t", "x-title": "Heddle" })
-      assert.isUndefined((yield* sent({})).headers.authorization)
-    }))
-
-  it("R-123: an option that cannot be used is named", () => {
-    const make = (options: object) => () => OpenAiResponses.layer({ model: "m", ...options })
-    assert.throws(make({ model: "" }), TypeError, "OpenAiResponses.layer: model must be the name of a model")
-    assert.throws(make({ retries: -1 }), TypeError, "retries must be an integer of at least 0; got: -1")
-    assert.throws(make({ idleTimeout: "soon" }), TypeError, "idleTimeout must be a duration; got: soon")
-  })
-
-  const fromEnvironment = (
-    environment: (url: string) => Record<string, string>,
-    defaults: Partial<OpenAiResponses.Options> = {}
-  ) => Requests.fromEnvironment(answered, environment, OpenAiResponses.layerConfig(defaults))
-
-  it.effect("R-122: the environment names the model, the key and the server, and wins over the defaults", () =>
-    Effect.gen(function*() {
-      const full = yield* fromEnvironment((url) => ({
-        OPENAI_API_KEY: "sk-secret-2",
-        OPENAI_BASE_URL: `${url}/v2/`,
-        OPENAI_MODEL: "env-model"
-      }), { model: "default-model", baseUrl: "http://nowhere.test", apiKey: key, store: true })
-      assert.deepStrictEqual(
-        [full.path, full.body.model, full.headers.authorization, full.body.store],
-        ["/v2/responses", "env-model", "Bearer sk-secret-2", true]
-      )
-    }))
-
-  it.effect("R-122: a model that nobody names, and a key that OpenAI would want, are missed by name", () =>
-    Effect.gen(function*() {
-      const noModel = yield* Effect.flip(fromEnvironment((url) => ({ OPENAI_BASE_URL: url })))
-      assert.match(noModel.message, /OPENAI_MODEL/)
-      const noKey = yield* Effect.flip(fromEnvironment(() => ({ OPENAI_MODEL: "m" })))
-      assert.match(noKey.message, /OPENAI_API_KEY/)
     }))
 })

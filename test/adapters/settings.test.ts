@@ -1,0 +1,170 @@
+/**
+ * How an adapter is set up, in every protocol: its key, its address, options that cannot be used, and what the
+ * environment says.
+ */
+import { assert, describe, it } from "@effect/vitest"
+import type * as Config from "effect/Config"
+import * as Effect from "effect/Effect"
+import type * as HttpClient from "effect/http/HttpClient"
+import type * as Layer from "effect/Layer"
+import * as Redacted from "effect/Redacted"
+import type { Adapter } from "heddle"
+import { Anthropic, Gemini, OpenAiChat, OpenAiResponses } from "heddle/adapters"
+import * as Adapters from "../support/adapters.ts"
+import * as Requests from "../support/requests.ts"
+
+interface Options extends Adapters.Shared {
+  readonly model?: string
+  readonly baseUrl?: string
+}
+
+interface Row {
+  readonly protocol: Adapters.Protocol
+  readonly make: (options: Options & { readonly model: string }) => Layer.Layer<
+    Adapter.Adapter,
+    never,
+    HttpClient.HttpClient
+  >
+  readonly config: (defaults: Options) => Layer.Layer<Adapter.Adapter, Config.ConfigError, HttpClient.HttpClient>
+  /** The names of the model, the key and the address in the environment. */
+  readonly names: readonly [model: string, key: string, baseUrl: string]
+  /** Where a request for a model goes, under a base URL. */
+  readonly path: (model: string) => string
+  readonly ownBaseUrl: string
+  readonly keyHeader: readonly [name: string, prefix: string]
+  /** Which model a request is for. */
+  readonly modelOf: (received: { readonly path: string; readonly body: any }) => unknown
+  /** A further default, and how it shows in a request. */
+  readonly default: { readonly options: object; readonly isSeen: (body: any) => boolean }
+}
+
+const openAiNames = ["OPENAI_MODEL", "OPENAI_API_KEY", "OPENAI_BASE_URL"] as const
+
+const rows: ReadonlyArray<Row> = [
+  {
+    protocol: Adapters.openAiChat,
+    make: OpenAiChat.layer,
+    config: OpenAiChat.layerConfig,
+    names: openAiNames,
+    path: () => "/chat/completions",
+    ownBaseUrl: "https://api.openai.com/v1",
+    keyHeader: ["authorization", "Bearer "],
+    modelOf: ({ body }) => body.model,
+    default: { options: { includeUsage: false }, isSeen: (body) => body.stream_options === undefined }
+  },
+  {
+    protocol: Adapters.openAiResponses,
+    make: OpenAiResponses.layer,
+    config: OpenAiResponses.layerConfig,
+    names: openAiNames,
+    path: () => "/responses",
+    ownBaseUrl: "https://api.openai.com/v1",
+    keyHeader: ["authorization", "Bearer "],
+    modelOf: ({ body }) => body.model,
+    default: { options: { store: true }, isSeen: (body) => body.store === true }
+  },
+  {
+    protocol: Adapters.anthropic,
+    make: Anthropic.layer,
+    config: Anthropic.layerConfig,
+    names: ["ANTHROPIC_MODEL", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"],
+    path: () => "/v1/messages",
+    ownBaseUrl: "https://api.anthropic.com",
+    keyHeader: ["x-api-key", ""],
+    modelOf: ({ body }) => body.model,
+    default: {
+      options: { cache: true },
+      isSeen: (body) => body.messages[0].content[0].cache_control.type === "ephemeral"
+    }
+  },
+  {
+    protocol: Adapters.gemini,
+    make: Gemini.layer,
+    config: Gemini.layerConfig,
+    names: ["GEMINI_MODEL", "GEMINI_API_KEY", "GEMINI_BASE_URL"],
+    path: (model) => `/models/${model}:streamGenerateContent?alt=sse`,
+    ownBaseUrl: "https://generativelanguage.googleapis.com/v1beta",
+    keyHeader: ["x-goog-api-key", ""],
+    modelOf: ({ path }) => /models\/([^:]*):/.exec(path)?.[1],
+    default: {
+      options: { reasoning: { maxTokens: 7 } },
+      isSeen: (body) => body.generationConfig.thinkingConfig.thinkingBudget === 7
+    }
+  }
+]
+
+const key = Redacted.make("sk-secret-1")
+
+for (const row of rows) {
+  const { config, keyHeader: [keyHeader, prefix], make, modelOf, names, ownBaseUrl, path, protocol } = row
+  const [modelName, keyName, baseUrlName] = names
+
+  describe(`settings: ${protocol.name}`, () => {
+    const sent = (options: Options) =>
+      Requests.elsewhere(protocol.whole, make({ model: "m", baseUrl: "http://model.test", ...options }))
+
+    it.effect("R-123: the key has its header, and other headers win over the adapter's own", () =>
+      Effect.gen(function*() {
+        const { headers } = yield* sent({ apiKey: Redacted.make(" sk-secret-1\n") })
+        assert.strictEqual(headers[keyHeader], `${prefix}sk-secret-1`)
+        assert.deepInclude(headers, { accept: "text/event-stream", "content-type": "application/json" })
+        const others = { "api-key": key, [keyHeader]: "own", "x-title": "Heddle" }
+        const other = yield* sent({ apiKey: Redacted.make("sk-secret-2"), headers: others })
+        assert.deepInclude(other.headers, { "api-key": "sk-secret-1", [keyHeader]: "own", "x-title": "Heddle" })
+        assert.isUndefined((yield* sent({})).headers[keyHeader])
+      }))
+
+    it.effect("R-123: without a base URL it is the provider's own", () =>
+      Effect.gen(function*() {
+        const { url } = yield* Requests.elsewhere(protocol.whole, make({ model: "m" }))
+        assert.strictEqual(url, `${ownBaseUrl}${path("m")}`)
+      }))
+
+    it("R-123: an option that cannot be used is named", () => {
+      const made = (options: object) => () => make({ model: "m", ...options })
+      const layer = `${protocol.name}.layer: `
+      assert.throws(made({ model: "" }), TypeError, `${layer}model must be the name of a model`)
+      assert.throws(made({ retries: -1 }), TypeError, `${layer}retries must be an integer of at least 0; got: -1`)
+      assert.throws(made({ retries: 1.5 }), TypeError, "retries")
+      assert.throws(made({ maxEventLength: 0 }), TypeError, "maxEventLength")
+      assert.throws(made({ idleTimeout: "soon" }), TypeError, "idleTimeout must be a duration; got: soon")
+      assert.throws(made({ retryDelay: "x" }), TypeError, "retryDelay")
+      assert.throws(made({ connectTimeout: "x" }), TypeError, "connectTimeout must be a duration; got: x")
+      assert.throws(made({ firstChunkTimeout: "x" }), TypeError, "firstChunkTimeout must be a duration; got: x")
+    })
+
+    const fromEnvironment = (environment: (url: string) => Record<string, string>, defaults: Options = {}) =>
+      Requests.fromEnvironment(protocol.whole, environment, config(defaults))
+
+    it.effect("R-122: the environment names the model, the key and the server, and wins over the defaults", () =>
+      Effect.gen(function*() {
+        const environment = (url: string) => ({
+          [keyName]: "sk-secret-2",
+          [baseUrlName]: `${url}/v2/`,
+          [modelName]: "env-model"
+        })
+        const defaults = { model: "default-model", baseUrl: "http://nowhere.test", apiKey: key, ...row.default.options }
+        const full = yield* fromEnvironment(environment, defaults)
+        assert.deepStrictEqual(
+          [full.path, modelOf(full), full.headers[keyHeader]],
+          [`/v2${path("env-model")}`, "env-model", `${prefix}sk-secret-2`]
+        )
+        assert.isTrue(row.default.isSeen(full.body))
+      }))
+
+    it.effect("R-122: an empty setting of the environment is none", () =>
+      Effect.gen(function*() {
+        const environment = (url: string) => ({ [baseUrlName]: url, [modelName]: " ", [keyName]: "" })
+        const sparse = yield* fromEnvironment(environment, { model: "default-model" })
+        assert.deepStrictEqual([modelOf(sparse), sparse.headers[keyHeader]], ["default-model", undefined])
+      }))
+
+    it.effect("R-122: a model that is not named, and a key that the provider requires, are missed by name", () =>
+      Effect.gen(function*() {
+        const noModel = yield* Effect.flip(fromEnvironment((url) => ({ [baseUrlName]: url })))
+        assert.match(noModel.message, new RegExp(modelName))
+        const noKey = yield* Effect.flip(fromEnvironment(() => ({ [modelName]: "m" })))
+        assert.match(noKey.message, new RegExp(keyName))
+      }))
+  })
+}
