@@ -506,7 +506,7 @@ export class Queue {
 
   /** The next call that is stuck waits as long as this one could have. */
   private isUnstuck(): void {
-    this.patience?.interruptUnsafe()
+    this.patience?.stop()
     this.patience = undefined
     this.isExtended = false
   }

@@ -172,7 +172,7 @@ export class Call<E> implements Task, Handler {
         const needsApproval = yield* Plan.needsApproval(job, this.context, host.environment.settings.approved)
         if (!this.goesOn("gating")) return
         if (needsApproval) return this.suspend()
-        this.timer?.interruptUnsafe()
+        this.timer?.stop()
       }
 
       this.enter("running")
@@ -312,7 +312,7 @@ export class Call<E> implements Task, Handler {
 
   private disarm(): void {
     this.phase = "answering"
-    this.timer?.interruptUnsafe()
+    this.timer?.stop()
   }
 
   /** Whether the time is up although no timer has fired: code that blocks the thread keeps the timers from firing. */
@@ -342,7 +342,7 @@ export class Call<E> implements Task, Handler {
   private overrule(error: Tool.ToolError, answer: () => Effect.Effect<Answer.Answer, E, any>, since?: number): void {
     if (this.phase === "answering" || this.phase === "overruled") return
     this.phase = "overruled"
-    this.timer?.interruptUnsafe()
+    this.timer?.stop()
     this.endSpan(ErrorFields.spanExit(error), error.reason)
     // It is answered while it still has its place, so that no call that takes its place counts as its sibling.
     this.host.respond(this.job, answer())

@@ -2,7 +2,8 @@
  * What stops at a time of the clock. The deadline of a run: its tools are stopped a little earlier, so that a last answer
  * of the model still fits, and runs that a tool starts have until then and no longer. Timers.
  */
-import type * as Context from "effect/Context"
+import * as Clock from "effect/Clock"
+import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
@@ -37,19 +38,27 @@ export const resolve = (
   return { at, toolsUntil: at - Math.min(reserve, left) }
 }
 
-/** The fiber of a timer. To interrupt it is to stop the timer. */
-export type Timer = Fiber.Fiber<void>
+/** Something that is waited for. It may be stopped at any time, and more than once. */
+export interface Timer {
+  readonly stop: () => void
+}
+
+/** The clock that sleeps by timers of the platform's, and the longest time that one of these can wait for. */
+const live = Context.get(Context.empty(), Clock.Clock)
+const longest = 2 ** 31 - 1
 
 /**
- * Timers that end together. Each sleeps in a fiber of its own by the clock of the services, so that what falls asleep
- * later, for the same time, wakes later. When they are closed nothing that they were to do happens any more.
+ * Timers that end together. When they are closed nothing that they were to do happens any more. What is set later, for
+ * the same time, fires later.
  *
- * A timer of the platform's in place of the fiber saves 1.5 KB of 22 KB in a run that waits in one handler, and no time
- * that can be measured.
+ * Under the live clock a timer is one of the platform's, and no fiber that sleeps: 64 calls that wait for 20 ms take 33 ms
+ * in place of 40, and a run that waits in one handler holds 1.5 KB less of 22.
  */
 export class Timers {
   private readonly services: Context.Context<any>
   private readonly scope = Scope.makeUnsafe()
+  /** The timers of the platform's. Fibers are known to the scope. */
+  private readonly waiting = new Set<Timer>()
 
   constructor(services: Context.Context<any>) {
     this.services = services
@@ -57,14 +66,28 @@ export class Timers {
 
   /** Calls a function when so many milliseconds have passed. */
   after(millis: number, then: () => void): Timer {
-    return this.when(Effect.sleep(millis), then)
+    const isLive = Context.get(this.services, Clock.Clock) === live && millis > 0 && millis <= longest
+    if (!isLive || this.isClosed) return this.when(Effect.sleep(millis), then)
+    const timeout = setTimeout(() => {
+      this.waiting.delete(timer)
+      Effect.runForkWith(this.services)(Effect.sync(then))
+    }, millis)
+    const timer: Timer = {
+      stop: () => {
+        clearTimeout(timeout)
+        this.waiting.delete(timer)
+      }
+    }
+    this.waiting.add(timer)
+    return timer
   }
 
   /** Calls a function with what an effect comes to, at once if the effect does not wait. */
   when<A>(effect: Effect.Effect<A, never, any>, then: (value: A) => void): Timer {
     const waiting = Effect.map(effect, (value) => this.isClosed ? undefined : then(value))
     const fiber = Effect.runForkWith(this.services)(this.isClosed ? Effect.void : waiting)
-    return Fiber.runIn(fiber, this.scope)
+    Fiber.runIn(fiber, this.scope)
+    return { stop: () => fiber.interruptUnsafe() }
   }
 
   private get isClosed(): boolean {
@@ -73,6 +96,9 @@ export class Timers {
 
   /** Stops all of them, and waits until they have ended: a scheduler may give them their turn later than the caller. */
   get close(): Effect.Effect<void> {
-    return Effect.suspend(() => Scope.close(this.scope, Exit.void))
+    return Effect.suspend(() => {
+      this.waiting.forEach((timer) => timer.stop())
+      return Scope.close(this.scope, Exit.void)
+    })
   }
 }

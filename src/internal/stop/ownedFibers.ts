@@ -270,7 +270,7 @@ export class Running {
   private whileAlive(task: Task, millis: number, timeUp: () => void): void {
     this.timers ??= new Deadline.Timers(this.services)
     const timer = this.timers.after(millis, timeUp)
-    task.fiber.addObserver(() => timer.interruptUnsafe())
+    task.fiber.addObserver(() => timer.stop())
   }
 
   /** A task is not waited for any more: its grace period began at `since` and is over. */
