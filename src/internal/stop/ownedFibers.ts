@@ -706,10 +706,11 @@ export class HookFibers {
     return Effect.contextWith((context: Context.Context<R>) => {
       const ended = Deferred.makeUnsafe<A, E>()
       const fiber = Effect.runForkWith(context)(Effect.onExit(work, (exit) => Deferred.done(ended, exit)))
+      // Work that ends without waiting costs no timer.
+      const exit = fiber.pollUnsafe()
+      if (exit !== undefined) return exit
       // What is no effect ends the fiber, and passes over what was to follow.
       fiber.addObserver((exit) => Deferred.doneUnsafe(ended, exit))
-      // Work that ends without waiting costs no timer.
-      if (fiber.pollUnsafe() !== undefined) return Deferred.await(ended)
       const stop = this.own(call, fiber)
       if (Deferred.isDoneUnsafe(ended)) return Deferred.await(ended)
       const end = Effect.onInterrupt(Deferred.await(ended), () => Effect.sync(stop))
