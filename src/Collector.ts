@@ -342,7 +342,7 @@ const grownBy = (state: Fold.State, messages: ReadonlyArray<Message.Message>): T
   const { thread = Thread.empty } = state
   return messages.length === 0 && !Fold.hasPartial(state)
     ? Log.placed(thread, state.tools.inOrder([]))
-    : Log.grown(thread, messages)
+    : Log.appendedShared(thread, messages)
 }
 
 /** What is passed over is not looked at by a schema: the fold itself takes in nothing that is not well formed. */
@@ -361,7 +361,7 @@ const foldReceived = (state: Fold.State, wire: unknown): void => {
     const result = {
       finalResponse: steps.at(-1)?.response ?? null,
       ...event.result,
-      thread: Log.plain(Log.grown(state.thread ?? Thread.empty, messages)),
+      thread: Log.plain(Log.appendedShared(state.thread ?? Thread.empty, messages)),
       steps
     }
     Fold.apply(state, [{ ...event, result }])

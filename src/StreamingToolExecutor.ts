@@ -211,8 +211,8 @@ class Executor<R> implements StreamingToolExecutor<R> {
   /** Readers take turns: each update goes to one of them. */
   private readonly turn = Semaphore.makeUnsafe(1)
   private readonly reading = new Reading()
-  /** What was read and not told, because its reader left. */
-  private untold: Array<Update> = []
+  /** What was taken from the batch and not handed out, because its reader left. */
+  private pending: Array<Update> = []
   private calls = 0
   private phase: "open" | "sealed" | "discarded" = "open"
 
@@ -226,7 +226,7 @@ class Executor<R> implements StreamingToolExecutor<R> {
     Effect.suspend(() => {
       if (this.phase === "discarded") return Effect.void
       if (this.phase === "sealed") {
-        return Effect.die(new Error("addTool: the executor was told that there are no more calls"))
+        return Effect.die(new Error("addTool was called after noMoreCalls, which says that there are no more calls"))
       }
       const whole = { ...call, arguments: call.arguments ?? {}, metadata: call.metadata ?? {} }
       const index = this.calls++
@@ -238,18 +238,18 @@ class Executor<R> implements StreamingToolExecutor<R> {
     })
 
   readonly completedResults: StreamingToolExecutor<R>["completedResults"] = Effect.sync(() => {
-    const updates = [...this.untold, ...this.reading.read(this.batch.takeNow())]
-    this.untold = []
+    const updates = [...this.pending, ...this.reading.read(this.batch.takeNow())]
+    this.pending = []
     return updates
   })
 
   /** One update after the other, so that a reader who leaves takes no other with him. */
   private readonly next: Pull.Pull<readonly [Update]> = Effect.suspend(() => {
-    const update = this.untold.shift()
+    const update = this.pending.shift()
     if (update !== undefined) return Effect.succeed([update])
     if (this.batch.isEmpty && this.isAtEnd) return Cause.done()
     return Effect.flatMap(this.batch.take, (events) => {
-      this.untold.push(...this.reading.read(events))
+      this.pending.push(...this.reading.read(events))
       return this.next
     })
   })

@@ -149,7 +149,7 @@ export const append: {
    * The same, for a thread that comes last.
    */
   (messages: ReadonlyArray<Message.Message>): (thread: Thread) => Thread
-} = dual(2, (thread: Thread, messages: ReadonlyArray<Message.Message>): Thread => Log.longer(thread, messages))
+} = dual(2, (thread: Thread, messages: ReadonlyArray<Message.Message>): Thread => Log.appended(thread, messages))
 
 /**
  * The last message, if there is one.

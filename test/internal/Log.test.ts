@@ -25,30 +25,30 @@ describe("Log", () => {
   it("a thread of few messages is plain data, and one of many makes its list when it is asked", () => {
     let thread = Thread.empty
     for (const [index, message] of said.entries()) {
-      thread = Log.grown(thread, [message])
+      thread = Log.appendedShared(thread, [message])
       assert.strictEqual(isAsked(thread), index === 127)
     }
     assert.deepStrictEqual(thread, before)
   })
 
   it("a thread of a run looks like any other", () => {
-    const asked = Log.grown(before, [Message.user("a")])
-    const thread = Log.grown(asked, [Message.assistant("b")])
+    const asked = Log.appendedShared(before, [Message.user("a")])
+    const thread = Log.appendedShared(asked, [Message.assistant("b")])
     const plain = { messages: [...said, Message.user("a"), Message.assistant("b")], metadata: {} }
     assert.isTrue(isAsked(thread))
     assert.deepStrictEqual(thread, plain)
     assert.deepStrictEqual({ ...thread }, plain)
     assert.deepStrictEqual(structuredClone(thread), plain)
     assert.strictEqual(JSON.stringify(thread), JSON.stringify(plain))
-    assert.strictEqual(Log.grown(Object.freeze(thread), []).messages.length, 130)
+    assert.strictEqual(Log.appendedShared(Object.freeze(thread), []).messages.length, 130)
     assert.strictEqual(thread.messages, thread.messages)
     assert.deepStrictEqual(latest(asked, 2), ["127", "a"])
   })
 
   it("a thread of a run has nothing beside its messages and its metadata", () => {
-    const thread = Log.grown(Log.grown(before, [Message.user("a")]), [Message.assistant("b")])
+    const thread = Log.appendedShared(Log.appendedShared(before, [Message.user("a")]), [Message.assistant("b")])
     const plain = { messages: [...said, Message.user("a"), Message.assistant("b")], metadata: {} }
-    Log.grown(thread, [Message.user("not yet said")])
+    Log.appendedShared(thread, [Message.user("not yet said")])
     assert.deepStrictEqual(Reflect.ownKeys(thread), ["messages", "metadata"])
     assert.isTrue(Equal.equals(thread, plain))
     assert.strictEqual(Hash.hash(thread), Hash.hash(plain))
@@ -56,10 +56,12 @@ describe("Log", () => {
   })
 
   it("a thread of a run can be frozen with all that it holds, and read through a proxy", () => {
-    const thread = deepFreeze(Log.grown(Log.grown(before, [Message.user("a")]), [Message.assistant("b")]))
-    assert.deepStrictEqual(latest(Log.grown(thread, [Message.user("c")]), 3), ["a", "b", "c"])
-    assert.deepStrictEqual(latest(new Proxy(Log.grown(thread, []), {}), 2), ["a", "b"])
-    assert.strictEqual(Log.grown(new Proxy(thread, {}), [Message.user("c")]).messages.length, 131)
+    const thread = deepFreeze(
+      Log.appendedShared(Log.appendedShared(before, [Message.user("a")]), [Message.assistant("b")])
+    )
+    assert.deepStrictEqual(latest(Log.appendedShared(thread, [Message.user("c")]), 3), ["a", "b", "c"])
+    assert.deepStrictEqual(latest(new Proxy(Log.appendedShared(thread, []), {}), 2), ["a", "b"])
+    assert.strictEqual(Log.appendedShared(new Proxy(thread, {}), [Message.user("c")]).messages.length, 131)
   })
 
   const growing = Schema.Array(Schema.Struct({ from: Schema.Natural, more: Schema.Natural, isRead: Schema.Boolean }))
@@ -70,7 +72,7 @@ describe("Log", () => {
     for (const { from, isRead, more } of growing) {
       const parent = from % threads.length
       const names = Array.from({ length: more % 4 }, (_, index) => `${threads.length}.${index}`)
-      threads.push(Log.grown(threads[parent]!, names.map((name) => Message.user(name))))
+      threads.push(Log.appendedShared(threads[parent]!, names.map((name) => Message.user(name))))
       expected.push([...expected[parent]!, ...names])
       if (isRead) assert.deepStrictEqual(threads[parent]!.messages.map(Message.text), expected[parent])
     }
@@ -78,7 +80,7 @@ describe("Log", () => {
   })
 
   it("a thread as plain data has the same messages, and one that is plain already is itself", () => {
-    const thread = Log.grown(before, [Message.user("a")])
+    const thread = Log.appendedShared(before, [Message.user("a")])
     const plain = Log.plain(thread)
     assert.deepStrictEqual(plain, { messages: [...said, Message.user("a")], metadata: {} })
     assert.isFalse(isAsked(plain))
@@ -93,13 +95,13 @@ describe("Log", () => {
     for (let round = 0; round < 200; round++) {
       const position = plain.length - (round * 7) % 11
       const behind = [Message.user(`${round}`), ...plain.slice(position)]
-      thread = Log.respoken(thread, position, behind)
+      thread = Log.replacedFrom(thread, position, behind)
       plain = [...plain.slice(0, position), ...behind]
       if (round % 3 === 0) {
         const [fork, more] = [thread, [Message.assistant(`${round}`)]]
-        thread = Log.grown(thread, more)
+        thread = Log.appendedShared(thread, more)
         plain = [...plain, ...more]
-        kept.push([Log.grown(fork, more), plain])
+        kept.push([Log.appendedShared(fork, more), plain])
       }
       kept.push([thread, plain])
     }
@@ -114,7 +116,7 @@ describe("Log", () => {
       assert.deepStrictEqual(Log.since(thread, 3), messages.slice(3))
     }
     const few = Thread.fromMessages([...said.slice(0, 2), ...said.slice(0, 1)])
-    assert.deepStrictEqual(Log.respoken(before, 2, said.slice(0, 1)), few)
-    assert.deepStrictEqual(Log.respoken(before, 0, said), before)
+    assert.deepStrictEqual(Log.replacedFrom(before, 2, said.slice(0, 1)), few)
+    assert.deepStrictEqual(Log.replacedFrom(before, 0, said), before)
   })
 })

@@ -68,21 +68,21 @@ const sharing = (own: Share, metadata: Json.JsonObject): Thread => {
 }
 
 /** The thread with messages added at its end, as plain data. */
-export const longer = (thread: Thread, more: Messages): Thread => ({
+export const appended = (thread: Thread, more: Messages): Thread => ({
   messages: list(thread).concat(more),
   metadata: thread.metadata
 })
 
 /** The thread with messages added at its end, for a run that adds many times. */
-export const grown = (thread: Thread, more: Messages): Thread => {
-  if (length(thread) + more.length < shortestShared) return longer(thread, more)
+export const appendedShared = (thread: Thread, more: Messages): Thread => {
+  if (length(thread) + more.length < shortestShared) return appended(thread, more)
   const { base, from, log } = growing(thread)
   for (const message of more) log.push(message)
   return sharing({ base, from, log, length: from + log.length, list: undefined }, thread.metadata)
 }
 
 /** The messages before a position, which are shared, and others behind them. */
-export const respoken = (thread: Thread, position: number, behind: Messages): Thread => {
+export const replacedFrom = (thread: Thread, position: number, behind: Messages): Thread => {
   if (position + behind.length < shortestShared) {
     return { messages: list(thread).slice(0, position).concat(behind), metadata: thread.metadata }
   }
@@ -176,21 +176,21 @@ export const placed = (thread: Thread, answers: Messages): Thread => {
   let rest = answers
   for (let first = rest[0]; first !== undefined; first = rest[0]) {
     const turn = turnOf(placed, first.toolCallId)
-    if (turn < 0) return grown(placed, rest)
+    if (turn < 0) return appendedShared(placed, rest)
     const [calling, ...behind] = since(placed, turn)
     const positions = positionsIn(calling)
     const isHere = ({ toolCallId }: Message.Message): boolean => positions.has(toolCallId)
     const next = behind.findIndex(({ role }) => role !== "tool")
     const end = next < 0 ? behind.length : next
     const answered = merged(behind.slice(0, end), rest.filter(isHere), positions)
-    placed = respoken(placed, turn + 1, answered.concat(behind.slice(end)))
+    placed = replacedFrom(placed, turn + 1, answered.concat(behind.slice(end)))
     rest = rest.filter((answer) => !isHere(answer))
   }
   return placed
 }
 
 /** The thread with the answer to a call, if a turn of it made the call. */
-export const answering = (thread: Thread, answer: Message.Message): Thread =>
+export const withAnswerToCall = (thread: Thread, answer: Message.Message): Thread =>
   turnOf(thread, answer.toolCallId) < 0 ? thread : placed(thread, [answer])
 
 /** Calls of a turn in the order in which it made them. */
@@ -207,7 +207,7 @@ export const inCallOrder = <A extends { readonly id: string }>(
 }
 
 /** Whether the last message asks the question of a call in words: what the user says next is its answer. */
-export const isAskedAloud = (thread: Thread, id: string | undefined): boolean => {
+export const endsWithQuestion = (thread: Thread, id: string | undefined): boolean => {
   const [last] = since(thread, length(thread) - 1)
   return last?.askUser === true && last.toolCallId === id
 }
@@ -216,21 +216,21 @@ export const isAskedAloud = (thread: Thread, id: string | undefined): boolean =>
  * The thread with the answer to a question: in the place where the question waits, or, behind a question that was asked
  * in words, as what the user said.
  */
-export const told = (thread: Thread, answer: Message.Message): Thread =>
-  isAskedAloud(thread, answer.toolCallId)
-    ? grown(thread, [{ role: "user", content: answer.content, metadata: Json.none }])
+export const withAnswer = (thread: Thread, answer: Message.Message): Thread =>
+  endsWithQuestion(thread, answer.toolCallId)
+    ? appendedShared(thread, [{ role: "user", content: answer.content, metadata: Json.none }])
     : placed(thread, [answer])
 
 /**
  * The thread for a reader who learns that a call has been settled, and may know already. A question that was asked in
  * words keeps its place in the thread, and its answer is what the user said behind it.
  */
-export const heard = (thread: Thread, answer: Message.Message): Thread => {
+export const withSettlement = (thread: Thread, answer: Message.Message): Thread => {
   const turn = turnOf(thread, answer.toolCallId)
   if (turn < 0) return thread
   const behind = since(thread, turn + 1)
   const words = behind.findIndex((message) => message.askUser === true && message.toolCallId === answer.toolCallId)
-  return words < 0 || words === behind.length - 1 ? told(thread, answer) : thread
+  return words < 0 || words === behind.length - 1 ? withAnswer(thread, answer) : thread
 }
 
 /**

@@ -197,13 +197,13 @@ export const foldOpening = (state: State): boolean => {
 const foldTail = (state: State, event: OpenCalls.Tail): void => {
   state.tools.add(event)
   if (state.thread === undefined || !isOpening(state)) return
-  state.thread = Log.answering(state.thread, OpenCalls.messageOf(event))
+  state.thread = Log.withAnswerToCall(state.thread, OpenCalls.messageOf(event))
 }
 
 /** A question of the step in progress is settled there; any other call was answered before, in the thread. */
 const foldSettlement = (state: State, event: Event.Of<"ToolResultEncoded">): void => {
   if (state.tools.settled(event) && !isOpening(state)) return
-  if (state.thread !== undefined) state.thread = Log.heard(state.thread, OpenCalls.messageOf(event))
+  if (state.thread !== undefined) state.thread = Log.withSettlement(state.thread, OpenCalls.messageOf(event))
 }
 
 /** The answers to the calls of the step in progress, in call order. */

@@ -582,7 +582,7 @@ class Loop<E, R> implements Leaving {
       const said = isCut && message.content === "" && message.toolCalls === undefined ? [] : [message]
       const added = said.concat(Collector.answers(state))
       // A run of one step shares its messages with no other thread.
-      const thread = (index === 0 ? Messages.longer : Messages.grown)(this.thread, added)
+      const thread = (index === 0 ? Messages.appended : Messages.appendedShared)(this.thread, added)
       const introduced = Outcomes.since(this.thread, state.thread)
       const messages = introduced.length === 0 ? added : introduced.concat(added)
       const isToolTurn = Collector.isToolTurn(policy, response)

@@ -142,7 +142,7 @@ const spokenTo = (
     }
     const { id } = question
     const value = yield* Answers.answerTo(session, id, message.content)
-    return Log.isAskedAloud(session.thread, id)
+    return Log.endsWithQuestion(session.thread, id)
       ? { messages: [message] }
       : { messages: [], answered: { id, answer: { _tag: "Value", value } } }
   })

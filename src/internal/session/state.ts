@@ -243,7 +243,7 @@ const waitingFor = (session: Session, suspensions: Session["suspensions"], rest:
  * threads before it, so that the cost of reading a journal is linear: see {@link plain}.
  */
 export const saying = (session: Session, messages: ReadonlyArray<Message.Message>): Session =>
-  messages.length === 0 ? session : { ...session, thread: Log.grown(session.thread, messages) }
+  messages.length === 0 ? session : { ...session, thread: Log.appendedShared(session.thread, messages) }
 
 /** The session with its thread as plain data, as a caller gets it. */
 export const plain = (session: Session): Session => {
@@ -377,7 +377,7 @@ const settled = (session: Session, suspension: Event.Suspension, answer: Answer)
     const { content } = Contents.cutResult(answered.content, resultLimit, { resultLimit, resultCut })
     const message = { ...answered, content }
     return kind === "question"
-      ? { ...session, thread: Log.told(session.thread, message) }
+      ? { ...session, thread: Log.withAnswer(session.thread, message) }
       : answering(session, [message])
   }
   switch (answer._tag) {
