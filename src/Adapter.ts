@@ -174,15 +174,7 @@ export class Adapter extends Context.Service<Adapter, Service>()("heddle/Adapter
  */
 export const layer = (service: Service): Layer.Layer<Adapter> => Layer.succeed(Adapter, service)
 
-/**
- * Whether a reply asks for tools, and what else it says.
- *
- * @see {@link classify}
- *
- * @category models
- * @since 0.1.0
- */
-export type Classification = Outcomes.Classification
+export type { Classification } from "./internal/fold/outcome.ts"
 
 /**
  * What is asked of the model, and the policy that its reply is read by.
@@ -231,7 +223,7 @@ const requestOf = (
  * **Details**
  *
  * The calls that are there decide, not the provider's word for its end, unless the policy says otherwise. Calls of the
- * provider's own are listed and ask for nothing. A call whose arguments were lost is marked, and told in `diagnostics`
+ * provider's own are listed and ask for nothing. A call whose arguments were lost is marked, and reported in `diagnostics`
  * and in one warning, without the text of its arguments. A reply that breaks fails; an adapter that dies fails with the
  * reason `unknown` and the defect as its `cause`.
  *
@@ -256,7 +248,7 @@ const requestOf = (
 export const classify = (
   input: Thread.Input,
   options: ClassifyOptions = {}
-): Effect.Effect<Classification, AdapterError, Adapter> =>
+): Effect.Effect<Outcomes.Classification, AdapterError, Adapter> =>
   Effect.gen(function*() {
     const adapter = yield* Adapter
     const defaults = yield* Policy.Defaults

@@ -11,7 +11,6 @@ import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Semaphore from "effect/Semaphore"
-import type * as Settings from "./internal/ask/options.ts"
 import { KeyedPermits } from "./internal/permits/keyedPermits.ts"
 import * as Inherited from "./internal/stop/inherited.ts"
 
@@ -33,17 +32,7 @@ export const Permits: Context.Reference<Semaphore.Semaphore | undefined> = Inher
  */
 export const Deadline: Context.Reference<number | undefined> = Inherited.CurrentDeadline
 
-/**
- * A deadline as an option: a time from the start of the run, of which `reserve` is kept for a last answer (a quarter of
- * what there is, at most ten seconds; with `0` tools may use all of it). It is when the run begins to stop: what refuses
- * to has its grace period on top, and so have hooks that are slow. A handler that refuses to stop uses up the `reserve`
- * with its grace period: let `reserve` be more than the run's `grace` (5 seconds by default), or there may be no last
- * answer.
- *
- * @category models
- * @since 0.1.0
- */
-export type DeadlineInput = Settings.DeadlineInput
+export type { DeadlineInput } from "./internal/ask/options.ts"
 
 /**
  * A set of keys with permits. {@link layer} makes one.

@@ -99,7 +99,7 @@ export class ImagePart extends Schema.Opaque<ImagePart>()(Schema.Struct({
   data: Schema.optionalKey(Schema.String),
   /** The media type, such as `"image/png"`. Needed with `data` by most providers. */
   mediaType: Schema.optionalKey(Schema.String),
-  /** What one protocol is told besides, under a key named after it. Other protocols ignore it. */
+  /** Fields for one protocol, under a key named after it. Other protocols ignore them. */
   metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))
 })) {}
 
@@ -121,8 +121,8 @@ export class FilePart extends Schema.Opaque<FilePart>()(Schema.Struct({
   /** The name that the model reads. */
   filename: Schema.optionalKey(Schema.String),
   /**
-   * What one protocol is told besides, under a key named after it, such as
-   * `{ anthropic: { title, context, citations } }`. Other protocols ignore it.
+   * Fields for one protocol, under a key named after it, such as
+   * `{ anthropic: { title, context, citations } }`. Other protocols ignore them.
    */
   metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))
 })) {}

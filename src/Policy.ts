@@ -113,7 +113,7 @@ export class Policy extends Schema.Opaque<Policy>()(Schema.Struct({
   ),
   /**
    * What the model reads of a handler that died: that it did and no more, or also the message and the plain fields of
-   * what it died with. What a handler reports, a rejected promise of `call.promise` included, is always told.
+   * what it died with. What a handler reports, a rejected promise of `call.promise` included, the model always reads.
    * `Encoder.allm` writes all of an error under either.
    */
   crashes: Schema.Literals(["hidden", "told"]).pipe(

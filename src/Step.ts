@@ -21,29 +21,23 @@ import * as Policy from "./Policy.ts"
 import * as Thread from "./Thread.ts"
 import type * as Tool from "./Tool.ts"
 
-/**
- * The run cannot be driven as asked.
- *
- * @category errors
- * @since 0.1.0
- */
-export const EngineError = Plan.EngineError
+export {
+  /**
+   * The run cannot be driven as asked.
+   *
+   * @category errors
+   * @since 0.1.0
+   */
+  EngineError
+} from "./internal/decide/plan.ts"
 
 /**
- * @see {@link EngineError}
+ * Why a step could not be started. What goes wrong after the model's first event is in the step's result.
  *
  * @category errors
  * @since 0.1.0
  */
-export type EngineError = Plan.EngineError
-
-/**
- * Why a step could not be started. What goes wrong after the model's first event is told in the step's result.
- *
- * @category errors
- * @since 0.1.0
- */
-export type StepError = Thread.ValidationError | EngineError | Adapter.AdapterError
+export type StepError = Thread.ValidationError | Plan.EngineError | Adapter.AdapterError
 
 /**
  * How a step is run.
@@ -155,6 +149,6 @@ export const run = <const Tools extends ReadonlyArray<Tool.Any> = [], E = never,
     return Effect.flatMap(read, () => {
       const result = Collector.toStepResult(state)
       const { error } = result.response
-      return error instanceof EngineError ? Effect.fail(error) : Effect.succeed(result)
+      return error instanceof Plan.EngineError ? Effect.fail(error) : Effect.succeed(result)
     })
   })

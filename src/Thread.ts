@@ -59,7 +59,7 @@ export class Issue extends Schema.Opaque<Issue>()(Schema.Struct({
 })) {}
 
 /**
- * An input that cannot be used. The message tells how many issues there are.
+ * An input that cannot be used. The message has the number of issues.
  *
  * - `invalid_thread`: what was given is no conversation, or one in which a call lacks its one answer or an answer its
  *   call; {@link repair} fixes the latter

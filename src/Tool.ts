@@ -187,28 +187,11 @@ export type {
   Fatal
 } from "./internal/declare/tool.ts"
 
-/**
- * How a tool is declared.
- *
- * @category models
- * @since 0.1.0
- */
-export type Options<
-  P,
-  S extends Schema.Constraint,
-  E,
-  R,
-  H extends Effect.Effect<unknown, unknown, unknown> = Effect.Effect<unknown, unknown, unknown>,
-  Fatal = never
-> = Declared.Options<P, S, E, R, H, Fatal>
+export type { Approval, Authorization, Gate, Interrupt, Limit, Options, Validation } from "./internal/declare/tool.ts"
 
-/**
- * How a tool that is a run of its own is declared, for {@link fromChat}.
- *
- * @category models
- * @since 0.1.0
- */
-export type ChatOptions<P, A, E, R, Fatal = never> = SubAgent.ChatOptions<P, A, E, R, Fatal>
+export type { DurationInput } from "./internal/declare/schema.ts"
+
+export type { ChatOptions } from "./internal/answer/chatTool.ts"
 
 /**
  * A tool. Throws a `TypeError` that names the option for a name, a flag, parameters or a timeout that cannot be used.
@@ -242,7 +225,7 @@ export const make = <
   Fatal = never
 >(
   name: Name,
-  options: Options<P, S, E, R, H, Fatal>
+  options: Declared.Options<P, S, E, R, H, Fatal>
 ): Declared.Tool<
   Name,
   Schemas.Type<P>,
@@ -314,7 +297,7 @@ export const fromChat = <
   Fatal = never
 >(
   name: Name,
-  options: ChatOptions<P, A, E, R, Fatal>
+  options: SubAgent.ChatOptions<P, A, E, R, Fatal>
 ): Declared.Tool<
   Name,
   Schemas.Type<P>,
@@ -325,7 +308,7 @@ export const fromChat = <
 > =>
   make(
     name,
-    SubAgent.options(options) as unknown as Options<P, Schema.Codec<A>, E | SubAgent.ChatFailed, R>
+    SubAgent.options(options) as unknown as Declared.Options<P, Schema.Codec<A>, E | SubAgent.ChatFailed, R>
   ) as any
 
 /**
@@ -513,7 +496,7 @@ export type {
 /**
  * The definition of a tool: its name, description and the JSON Schema of its parameters.
  *
- * **Example** (What the model is told)
+ * **Example** (What the model reads)
  *
  * ```ts import.meta.vitest
  * import { Tool } from "heddle"

@@ -13,7 +13,6 @@ import type * as Stream from "effect/Stream"
 import type * as Event from "./Event.ts"
 import * as Settings from "./internal/ask/options.ts"
 import * as Plan from "./internal/decide/plan.ts"
-import type * as Declared from "./internal/declare/tool.ts"
 import * as ToolOptions from "./internal/declare/toolOptions.ts"
 import * as Fold from "./internal/fold/state.ts"
 import * as Pulled from "./internal/loop/scopedPull.ts"
@@ -22,22 +21,9 @@ import type * as Message from "./Message.ts"
 import * as Policy from "./Policy.ts"
 import type * as Tool from "./Tool.ts"
 
-/**
- * What happens after a call failed: `"continue"` hands the error to the model, `"halt"` ends the run, and a function
- * `(call, error)` returns an Effect of a `Tool.ErrorDecision`. It is asked once per failing call, outside the call's
- * timeout, and gets what the handler reported (`Failure`, of all tools of the run) or a `Tool.ToolError`. A tool's own
- * `onToolError` goes before it.
- *
- * **Gotchas**
- *
- * It decides also about calls that never ran since the model wrote them wrong: those with the reason `unknown_tool`,
- * `invalid_arguments` or `truncated_arguments`. With `"halt"`, or a function that does not look at `error.reason`, a slip of
- * the model ends your run. It does not decide about calls that were `denied` or `cancelled`.
- *
- * @category models
- * @since 0.1.0
- */
-export type OnToolError<E = never, R = never, Failure = unknown> = Declared.OnToolError<E, R, Failure>
+export type { OnToolError } from "./internal/declare/tool.ts"
+
+export type { CancelSource } from "./internal/ask/options.ts"
 
 /**
  * How calls are run.
@@ -74,9 +60,16 @@ export interface Result {
   readonly abandoned?: ReadonlyArray<Event.Abandoned>
 }
 
-/** A call as a provider or a caller may write it. */
-type Call = Omit<Message.ToolCall, "arguments" | "metadata"> & {
+/**
+ * A call as a provider or a caller may write it.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Call extends Omit<Message.ToolCall, "arguments" | "metadata"> {
+  /** The parsed arguments. `{}` by default. */
   readonly arguments?: Message.ToolCall["arguments"] | null
+  /** What you attach to the call. `{}` by default. */
   readonly metadata?: Message.ToolCall["metadata"]
 }
 

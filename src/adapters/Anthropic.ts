@@ -24,6 +24,8 @@ import * as Protocol from "./internal/protocol.ts"
 import type * as Sse from "./internal/sse.ts"
 import * as Wire from "./internal/wire.ts"
 
+export type { Reasoning } from "./internal/protocol.ts"
+
 /**
  * How a server is reached and spoken to. Without `baseUrl` it is Anthropic's own. `apiKey` is sent as `x-api-key`; for
  * a server that wants a bearer token, leave it out and give an `authorization` header.

@@ -25,6 +25,8 @@ import * as Protocol from "./internal/protocol.ts"
 import * as Sse from "./internal/sse.ts"
 import * as Wire from "./internal/wire.ts"
 
+export type { Reasoning } from "./internal/geminiRequest.ts"
+
 /**
  * How a server is reached and spoken to. Without `baseUrl` it is the Gemini API; for Vertex AI it ends before
  * `/models`:

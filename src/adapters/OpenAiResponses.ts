@@ -25,6 +25,8 @@ import type * as Sse from "./internal/sse.ts"
 import * as StrictSchema from "./internal/strictSchema.ts"
 import * as Wire from "./internal/wire.ts"
 
+export type { Reasoning } from "./internal/protocol.ts"
+
 /**
  * How a server is reached and spoken to. Without `baseUrl` it is OpenAI's own. Of `options`, `tools` (the provider's
  * own, such as `{ type: "web_search" }`) and `include` come in addition to what the adapter sends, `text` and

@@ -31,7 +31,12 @@ export class ChatFailed extends Schema.TaggedError<ChatFailed>("heddle/Tool/Chat
   }
 }
 
-/** How a tool that is a run of its own is declared. Public as `Tool.ChatOptions`. */
+/**
+ * How a tool that is a run of its own is declared. Public as `Tool.ChatOptions`.
+ *
+ * @category options
+ * @since 0.1.0
+ */
 export interface ChatOptions<P, A, E, R, Fatal = never> extends Tool.Declarations<P, E | ChatFailed, R, Fatal> {
   /** The events of the run, such as `Chat.stream` gives. */
   readonly chat: (args: Schemas.Type<P>, call: Tool.CallContext) => Stream.Stream<Event.Event, E, R>

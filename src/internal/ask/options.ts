@@ -11,12 +11,21 @@ import { readDuration } from "../declare/schema.ts"
 import type * as Declared from "../declare/tool.ts"
 import * as Json from "../json.ts"
 
-/** What stops a run softly: a signal, or an effect that stops it when it succeeds. */
+/**
+ * What stops a run softly: a signal, or an effect that stops it when it succeeds.
+ *
+ * @category models
+ * @since 0.1.0
+ */
 export type CancelSource<R> = AbortSignal | Effect.Effect<unknown, never, R>
 
 /**
- * A deadline, from the start of the run; `reserve` is what is kept for the last answer: a quarter, at most ten seconds.
- * Public as `Limits.DeadlineInput`.
+ * How long a run may take, from its start: a duration (a number is milliseconds), or `{ after, reserve }`. The run begins to
+ * stop then; what does not stop at once has its grace period on top, which uses up the reserve: let `reserve` be more than the
+ * `grace` of the run (5 seconds by default), or there may be no last answer. Public as `Limits.DeadlineInput`.
+ *
+ * @category models
+ * @since 0.1.0
  */
 export type DeadlineInput = Duration.Input | {
   /** How long the run may take, from its start; a number is milliseconds. */

@@ -164,7 +164,7 @@ export class ToolError extends Schema.TaggedError<ToolError>("heddle/Tool/ToolEr
    * "Thrown", value }`.
    */
   cause: Schema.optionalKey(Json.Opaque),
-  /** What else there is to say of it: the `gate` of a denial, with what the gate told. */
+  /** What else there is to say of it: the `gate` of a denial, with what the gate returned. */
   metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))
 }) {
   override get message(): string {

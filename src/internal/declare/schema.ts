@@ -470,7 +470,12 @@ export const encoder = (schema: Schema.Constraint): (value: unknown) => Effect.E
 
 // Durations, as options give them.
 
-/** How long: milliseconds, a text such as "30 seconds", a `Duration`, or "infinity". */
+/**
+ * How long: milliseconds, a text such as "30 seconds", a `Duration`, or "infinity".
+ *
+ * @category models
+ * @since 0.1.0
+ */
 export type DurationInput = Duration.Input | "infinity"
 
 /** The duration, if it is one. */

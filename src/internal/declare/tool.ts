@@ -54,8 +54,22 @@ export interface CallContext {
 /** `"shared"` calls may overlap, an `"exclusive"` call runs alone. Public as `Tool.Concurrency`. */
 export type Concurrency = "shared" | "exclusive"
 
-/** What becomes of a run after a call failed, or what decides it. Public as `ToolRunner.OnToolError`. */
-export type OnToolError<E, R, Failure = unknown> =
+/**
+ * What happens after a call failed: `"continue"` hands the error to the model, `"halt"` ends the run, and a function
+ * `(call, error)` returns an Effect of a `Tool.ErrorDecision`. The function is asked once per failing call, outside the
+ * timeout of the call, with what the handler reported (`Failure`, of all tools of the run) or a `Tool.ToolError`. A tool's own
+ * `onToolError` goes before that of the run. Public as `ToolRunner.OnToolError`.
+ *
+ * **Gotchas**
+ *
+ * It also decides about calls that never ran since the model wrote them wrong: those with the reason `unknown_tool`,
+ * `invalid_arguments` or `truncated_arguments`. With `"halt"`, or a function that does not look at `error.reason`, a slip of
+ * the model ends your run. It does not decide about calls that were `denied` or `cancelled`.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type OnToolError<E = never, R = never, Failure = unknown> =
   | "continue"
   | "halt"
   | ((call: Message.ToolCall, error: Failure | Outcomes.ToolError) => Effect.Effect<
@@ -173,15 +187,25 @@ export interface Definition {
   readonly parameters: JsonSchema.JsonSchema
 }
 
-/** What `validate` decides. Anything but `true` or `valid: true` is a denial. */
-type Validation = boolean | {
+/**
+ * What `validate` decides. Anything but `true` or `valid: true` is a denial.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type Validation = boolean | {
   /** Whether the call may run. */
   readonly valid: boolean
   /** Why not, as the model reads it. */
   readonly error?: string
 }
 
-/** What `authorize` decides. Anything but `true` or `allowed: true` is a denial; `canOverride` is reported with it. */
+/**
+ * What `authorize` decides. Anything but `true` or `allowed: true` is a denial; `canOverride` is reported with it.
+ *
+ * @category models
+ * @since 0.1.0
+ */
 export type Authorization =
   | boolean
   | {
@@ -193,19 +217,34 @@ export type Authorization =
     readonly canOverride?: boolean
   }
 
-/** Decides from the arguments whether a call may run. What it fails with or throws is a denial. */
+/**
+ * Decides from the arguments whether a call may run. What it fails with or throws is a denial.
+ *
+ * @category models
+ * @since 0.1.0
+ */
 export type Gate<Args, Verdict, R> = (
   args: Args,
   call: CallContext
 ) => Verdict | Effect.Effect<Verdict, unknown, R>
 
-/** Decides from the arguments whether a call waits for an approval. */
-type Approval<in Args, out R> = (
+/**
+ * Decides from the arguments whether a call waits for an approval.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type Approval<in Args, out R> = (
   args: Args,
   call: CallContext
 ) => boolean | Effect.Effect<boolean, unknown, R>
 
-/** At most `permits` handlers run at once under one key, which names a resource, a tenant or the tool itself. */
+/**
+ * At most `permits` handlers run at once under one key, which names a resource, a tenant or the tool itself.
+ *
+ * @category models
+ * @since 0.1.0
+ */
 export interface Limit<in Args> {
   /** What the limit is of: a resource, a tenant, or the tool itself. A function takes it from the arguments. */
   readonly key: string | ((args: Args, call: CallContext) => string)
@@ -215,8 +254,13 @@ export interface Limit<in Args> {
   readonly permits: number
 }
 
-/** Whether a handler is interrupted when its siblings or the run stop, or may finish within the grace period. */
-type Interrupt = "cancel" | "block"
+/**
+ * Whether a handler is interrupted when its siblings or the run stop, or may finish within the grace period.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type Interrupt = "cancel" | "block"
 
 /** `E`, which is not inferred from here. Unlike `NoInfer` it is nothing but `E` where it is read. */
 type Later<E> = [E][E extends unknown ? 0 : never]
@@ -230,7 +274,7 @@ export interface Declarations<P, E, R, Fatal> {
    * Schema (`z.object(…)` of Zod 4 and ArkType as they are, Valibot by `toStandardJsonSchema`), or a JSON Schema
    * object; `{}` for none. Arguments that do not fit are answered as `invalid_arguments`, and the handler is not
    * called. A JSON Schema is sent as it is and not checked. Describe a field with `Schema.String.annotate({
-   * description: "…" })`. A default is applied, and the model is not told it: put it into the description.
+   * description: "…" })`. A default is applied, and the model does not read it: put it into the description.
    */
   readonly parameters: P
   /**
@@ -326,6 +370,12 @@ export type Produces<S extends Schema.Constraint, H extends Effect.Effect<unknow
   S["Type"] ? 0 extends 1 & Effect.Success<H> ? unknown : Exclude<Effect.Success<H>, Outcomes.AskUser | Outcomes.Halt>
   : S["Type"]
 
+/**
+ * How a tool is declared. Public as `Tool.Options`.
+ *
+ * @category options
+ * @since 0.1.0
+ */
 export interface Options<
   P,
   S extends Schema.Constraint,

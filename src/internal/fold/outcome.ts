@@ -205,7 +205,12 @@ type Diagnostic =
   | { readonly _tag: "ArgumentsLost" } & ToolCalls.LostArguments
   | { readonly _tag: "NoToolCalls" }
 
-/** Public as `Adapter.Classification`. */
+/**
+ * Whether a reply asks for tools, and what else it says. Public as `Adapter.Classification`.
+ *
+ * @category models
+ * @since 0.1.0
+ */
 export interface Classification {
   /** Whether the reply asks for tools. */
   readonly type: "tool_calls" | "final_answer"
