@@ -163,7 +163,7 @@ describe("usage", () => {
       assert.deepInclude(found, { inputTokens: 10, outputTokens: 5, reasoningTokens: 6, totalTokens: 25 })
     }))
 
-  it.effect("R-350, I-16: a total that nobody stated is what its parts come to", () =>
+  it.effect("R-350, I-16: a total that was not stated is the sum of its parts", () =>
     Effect.gen(function*() {
       const found = yield* usageOf(
         usage({ promptTokenCount: 10, candidatesTokenCount: 0 }),

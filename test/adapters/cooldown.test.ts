@@ -133,7 +133,7 @@ describe("a lane", () => {
       yield* Fiber.join(waiting)
     }))
 
-  it.effect("R-122: holds nobody twice, even if its pause is renewed meanwhile", () =>
+  it.effect("R-122: holds no request twice, even if its pause is renewed meanwhile", () =>
     Effect.gen(function*() {
       const cooldowns = yield* lanes
       yield* cooldowns.note("a", Duration.seconds(1))

@@ -206,7 +206,7 @@ describe("errors inside a reply", () => {
       }))
   }
 
-  it.effect("R-355: a reply that ends without its end is lost, whoever finds out", () =>
+  it.effect("R-355: a reply that ends without its end is lost, wherever that is found", () =>
     Effect.gen(function*() {
       const provider = yield* outcomeOf(body(said("a")).replace("data: [DONE]\n\n", ""))
       assert.strictEqual(provider.error?.reason, "network_error")

@@ -279,7 +279,7 @@ describe("provider tools", () => {
       assert.strictEqual(made.reasoning?.length, 1)
     }))
 
-  it.effect("what the provider asks an approval for is told in the metadata", () =>
+  it.effect("what the provider asks an approval for stands in the metadata", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOfParts(
         { type: "tool-approval-request", approvalId: "p", toolCallId: "s" },
@@ -551,7 +551,7 @@ describe("other parts", () => {
 })
 
 describe("streams that hold on", () => {
-  it.effect("a model that answers after nobody waits any more has its stream taken from it", () =>
+  it.effect("the stream of a model that answers after the request was abandoned is cancelled", () =>
     Effect.gen(function*() {
       const asked = yield* Deferred.make<AbortSignal>()
       const taken = yield* Deferred.make<unknown>()

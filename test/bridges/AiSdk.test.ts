@@ -1,6 +1,6 @@
 /**
  * Models of the AI SDK's own packages as adapters, over HTTP: what their replies come to in every version of the
- * interface, whole runs with tools, and what becomes of the connection when somebody stops reading.
+ * interface, whole runs with tools, and what becomes of the connection when its reader stops.
  */
 import { assert, describe, it } from "@effect/vitest"
 import { extractReasoningMiddleware, simulateStreamingMiddleware, wrapLanguageModel } from "ai"

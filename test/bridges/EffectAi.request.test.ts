@@ -92,7 +92,7 @@ describe("requests", () => {
       assert.deepStrictEqual(asked.settings, { temperature: 0.5, max: 7, seed: 1 })
     }))
 
-  it.effect("R-122: a setting that nobody hands on is refused, and named", () =>
+  it.effect("R-122: a setting that cannot be passed on is refused, and named", () =>
     Effect.gen(function*() {
       const cases: ReadonlyArray<readonly [Partial<Adapter.Request>, string]> = [
         [{ temperature: 0 }, "temperature"],

@@ -1,6 +1,6 @@
 /**
  * Language models of effect/ai as adapters: replies of a model that `LanguageModel.make` made of a server, over HTTP,
- * whole runs with tools, what goes back, and what becomes of the connection when somebody stops reading.
+ * whole runs with tools, what goes back, and what becomes of the connection when its reader stops.
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as AiTool from "effect/ai/Tool"

@@ -142,7 +142,7 @@ describe("handlers", () => {
       }
     }))
 
-  it.effect("a handler that interrupts itself is told apart from one that fails", () =>
+  it.effect("a handler that interrupts itself is distinguished from one that fails", () =>
     Effect.gen(function*() {
       const kit = Toolkit.make(AiTool.make("stop"))
       const { result } = yield* running(kit, kit.toLayer({ stop: () => Effect.interrupt }))
@@ -316,7 +316,7 @@ describe("approvals", () => {
     return running(removable, removable.toLayer({ remove: () => Effect.succeed("removed") }), { path }, options)
   }
 
-  it.effect("a tool that may need an approval is the caller's to run, unless somebody approves", () =>
+  it.effect("a tool that may need an approval is the caller's to run, unless there is an `approve`", () =>
     Effect.gen(function*() {
       for (const needsApproval of [true, () => false]) {
         const removable = kit(needsApproval)

@@ -1,5 +1,5 @@
 /**
- * What an adapter sends, as whoever is asked receives it: a server on the loopback interface, the server that the
+ * What an adapter sends, as it is received: a server on the loopback interface, the server that the
  * environment names, or one that is not ours to run.
  */
 import type * as Config from "effect/Config"

@@ -39,7 +39,7 @@ export const pieces = (body: string | Uint8Array, size: number): ReadonlyArray<U
   )
 }
 
-/** A server that answers every request as `answer` says, which is told how many came before it. */
+/** A server that answers every request as `answer` says, given how many came before it. */
 export const serve = (
   answer: (request: Received, index: number) => Answer
 ): Effect.Effect<Server, never, Scope.Scope> =>

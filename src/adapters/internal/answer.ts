@@ -200,6 +200,9 @@ export const begin = (
     ))
   })
 
+// ---------------------------------------------------------------------------------------------------------------------
+// what the readers of all protocols have in common
+
 /** The object that an event holds. What an event named `error` holds is an error, whatever it is. */
 export const opened = ({ data, name }: Sse.SseEvent): Json.JsonObject | undefined => {
   const parsed = Result.getOrUndefined(Json.parseWire(data))

@@ -310,7 +310,7 @@ const piece = (block: Block): ReadonlyArray<Piece> => {
 // wrote, comes back as far as it can be said here.
 
 /** A piece of a turn: text, a call of this side's tools, or a block that goes back as it came. */
-export type Piece =
+type Piece =
   | { readonly type: "text"; readonly text: string }
   | { readonly type: "call"; readonly call: Message.ToolCall }
   | { readonly type: "block"; readonly block: Json.JsonObject }
@@ -361,7 +361,7 @@ const placeOf = (piece: Piece): Json.JsonObject => {
 }
 
 /** The reasoning of the message that stands for a turn. */
-export const keep = ({ container, pieces }: Turn): ReadonlyArray<Message.Part> => {
+const keep = ({ container, pieces }: Turn): ReadonlyArray<Message.Part> => {
   const parts = pieces.flatMap((piece) => piece.type === "block" ? [partOf(piece.block)] : [])
   if (isPlain(pieces) && container === undefined) return parts
   const order = { type: "order", order: pieces.map(placeOf), ...(container === undefined ? {} : { container }) }

@@ -202,7 +202,7 @@ const withoutLastSpace = (message: Json.JsonObject & { readonly content: Blocks 
 }
 
 /** Whether a thread goes on with a turn of the model's that does not start with a thought of its own. */
-export const isThoughtless = (messages: ReadonlyArray<Message.Message>): boolean => {
+const isThoughtless = (messages: ReadonlyArray<Message.Message>): boolean => {
   const opening = messages.findLastIndex((message) => message.role === "user") + 1
   const first = messages.slice(opening).find((message) => message.role === "assistant")
   if (first === undefined) return false
@@ -211,7 +211,7 @@ export const isThoughtless = (messages: ReadonlyArray<Message.Message>): boolean
 }
 
 /** Whether a thread holds calls of this side's tools, by name. */
-export const calledNames = (messages: ReadonlyArray<Message.Message>): ReadonlyArray<string> => {
+const calledNames = (messages: ReadonlyArray<Message.Message>): ReadonlyArray<string> => {
   const calls = messages.flatMap((message) => message.toolCalls ?? []).filter((call) => call.providerExecuted !== true)
   return [...new Set(calls.map((call) => call.name))]
 }
@@ -287,7 +287,7 @@ const isText = ({ mediaType }: Source): boolean => Media.isTextual(mediaType)
 const isPdf = ({ mediaType = "application/pdf" }: Source): boolean => mediaType === "application/pdf"
 
 /** The block of a part that is supported. */
-export const mediaBlock = (part: Media.Media): Json.JsonObject => {
+const mediaBlock = (part: Media.Media): Json.JsonObject => {
   const source = sourceOf(part)
   if (isImage(part, source)) return { type: "image", source: wireSource(source, "image/png") }
   const { fileId } = source
@@ -313,11 +313,11 @@ const wireSource = (source: Source, fallback: string): Json.JsonObject => {
 }
 
 /** What is wrong with a part that holds nothing, if it does not. */
-export const empty = (part: Media.Media): string | undefined =>
+const empty = (part: Media.Media): string | undefined =>
   part.url === undefined && part.data === undefined ? `the ${part.type} part has neither url nor data` : undefined
 
 /** Why a part cannot be sent, if it cannot. */
-export const mediaProblem = (part: Media.Media): string | undefined => {
+const mediaProblem = (part: Media.Media): string | undefined => {
   const source = sourceOf(part)
   const { fileId, mediaType, text, url } = source
   const problem = empty(part)

@@ -421,6 +421,6 @@ export class Cooldowns {
 }
 
 /** The pauses of this process, shared by every adapter in it. */
-export const Cooldown: Context.Reference<Cooldowns> = Context.Reference<Cooldowns>("heddle/adapters/Cooldown", {
+const Cooldown: Context.Reference<Cooldowns> = Context.Reference<Cooldowns>("heddle/adapters/Cooldown", {
   defaultValue: () => new Cooldowns()
 })

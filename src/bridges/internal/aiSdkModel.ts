@@ -169,13 +169,13 @@ const parts = (arrived: ReadonlyArray<unknown>, origin: Errors.Origin): Effect.E
 // parts
 
 /** What is to be made of the errors among the parts. */
-export type ReadError = (error: unknown) => Part.Failure["error"]
+type ReadError = (error: unknown) => Part.Failure["error"]
 
 const string = (value: unknown): string => Wire.string(value) ?? ""
 
 const optionsOf = (part: Json.JsonObject): Json.JsonObject | undefined => Layout.spoken(part["providerMetadata"])
 
-export const read = (part: unknown, readError: ReadError): ReadonlyArray<Part.Part> => {
+const read = (part: unknown, readError: ReadError): ReadonlyArray<Part.Part> => {
   if (!Json.isObject(part)) return []
   const type = string(part["type"])
   const block = /^(text|reasoning)-(start|delta|end)$/.exec(type)
@@ -350,7 +350,7 @@ const byName: { readonly [name: string]: Errors.Reason } = {
 }
 
 /** What a provider rejected with. `now` is the time that a date in its headers is compared with. */
-export const fromRejection = (origin: Errors.Origin, rejection: unknown, now: number): Http.Failure => {
+const fromRejection = (origin: Errors.Origin, rejection: unknown, now: number): Http.Failure => {
   const error = fromUnknown(origin, rejection, now)
   return { error, isWorthRetrying: isWorthRetrying(error, Json.isObject(rejection) ? rejection : {}) }
 }
@@ -364,7 +364,7 @@ const isWorthRetrying = (error: Adapter.AdapterError, rejection: Json.JsonObject
 }
 
 /** The error that a rejection, or an error among the parts of a reply, stands for. */
-export const fromUnknown = (origin: Errors.Origin, thrown: unknown, now: number): Adapter.AdapterError => {
+const fromUnknown = (origin: Errors.Origin, thrown: unknown, now: number): Adapter.AdapterError => {
   if (!Json.isObject(thrown)) return errorSaid(origin, { error: String(thrown) })
   const { name, responseHeaders, statusCode } = thrown
   const from = { ...origin, requestId: origin.requestId ?? requestId(responseHeaders) }
@@ -430,7 +430,7 @@ const headers = (value: unknown): Readonly<Record<string, string>> =>
   )
 
 /** The provider's name for a request, by the headers of its answer. */
-export const requestId = (value: unknown): string | undefined => {
+const requestId = (value: unknown): string | undefined => {
   const found = headers(value)
   return ["x-request-id", "request-id", "apim-request-id"].map((name) => found[name]).find((id) => id !== undefined)
 }

@@ -173,10 +173,10 @@ export const open = (
 // parts
 
 /** What is to be made of the errors among the parts. */
-export type ReadError = (error: unknown) => Part.Failure["error"]
+type ReadError = (error: unknown) => Part.Failure["error"]
 
 /** A part of a reply. `index` is its position, which distinguishes the blocks of a reply that came whole. */
-export const read = (part: AiResponse.AnyPart, index: number, readError: ReadError): ReadonlyArray<Part.Part> => {
+const read = (part: AiResponse.AnyPart, index: number, readError: ReadError): ReadonlyArray<Part.Part> => {
   switch (part.type) {
     case "text":
     case "reasoning":
@@ -329,7 +329,7 @@ const reasons: { readonly [Tag in AiError.AiErrorReason["_tag"]]: Errors.Reason 
 const exact: ReadonlyArray<Errors.Reason> = ["context_length_exceeded", "content_filter", "quota_exceeded"]
 
 /** The error that a failure of a model, or an error among the parts of a reply, stands for. */
-export const fromUnknown = (origin: Errors.Origin, error: unknown, now: number): Adapter.AdapterError => {
+const fromUnknown = (origin: Errors.Origin, error: unknown, now: number): Adapter.AdapterError => {
   if (AiError.isAiError(error)) return fromReason(origin, error.reason, error.retryAfter, now)
   if (AiError.isAiErrorReason(error)) return fromReason(origin, error, undefined, now)
   const words = error instanceof Error ? { message: error.message } : Json.toJson(error)

@@ -21,7 +21,7 @@ export const deepest = 256
 /** The arguments of a call: none in place of those that were lost. */
 export type Arguments = Pick<Message.ToolCall, "arguments" | "argumentsLost">
 
-export const lost = (reason: Message.ArgumentsLost): Arguments => ({ arguments: {}, argumentsLost: reason })
+const lost = (reason: Message.ArgumentsLost): Arguments => ({ arguments: {}, argumentsLost: reason })
 
 export const isWhole = ({ argumentsLost }: Arguments): boolean => argumentsLost === undefined
 

@@ -83,7 +83,7 @@ describe("an answer", () => {
       assert.deepStrictEqual([error?.reason, error?.detail], ["timeout", "the server was silent for 100ms"])
     }))
 
-  it.effect("R-122: time counts only while somebody reads", () =>
+  it.effect("R-122: time counts only during a read", () =>
     Effect.gen(function*() {
       const { error, millis, texts } = yield* heard(body([60, "0"], [60, "1"], [101, "2"]), {}, Effect.sleep(1000))
       assert.deepStrictEqual(texts, ["0", "1"])
