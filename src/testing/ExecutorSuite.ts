@@ -186,11 +186,11 @@ const crashes: Conformance.Suite = [
     Effect.flatMap(execute(undefined), (outcome) => toolError(outcome, "not_found"))
   ),
   Conformance.make(
-    "misuse: a handler of the wrong arity, or none that is a function, is a defect of either kind",
+    "misuse: a handler of too many parameters, or one that is no function, is a defect of either kind",
     Effect.gen(function*() {
-      const arity = yield* defect((_args: unknown, _call: unknown, _more: unknown) => Effect.void)
+      const excess = yield* defect((_args: unknown, _call: unknown, _more: unknown) => Effect.void)
       const kind = yield* defect({ module: "m", function: "f" })
-      yield* Conformance.holds("the two defects differ in kind", field(arity, "name") !== field(kind, "name"))
+      yield* Conformance.holds("the two defects differ in kind", field(excess, "name") !== field(kind, "name"))
     })
   )
 ]

@@ -35,7 +35,7 @@ export interface CallContext {
   readonly context: Json.JsonObject
   /** The call as the model made it: a copy, like the arguments. */
   readonly toolCall: Message.ToolCall
-  /** Reports to the consumer at once. It never fails, and may be coalesced when nobody reads. */
+  /** Reports to the consumer at once. It never fails. Reports that are not read in time are coalesced. */
   readonly progress: (value: unknown) => Effect.Effect<void>
   /**
    * Adds to the context of the steps that follow. Updates count when the handler succeeds, and are merged in the order
