@@ -11,6 +11,7 @@ import { Adapter, Chat, Event, Policy, Session, Tool } from "heddle"
 import { Script } from "heddle/testing"
 import * as fs from "node:fs"
 import * as path from "node:path"
+import { order, rooms } from "./support/architecture.ts"
 import { readSource, root } from "./support/source.ts"
 
 /** The rows of the table below a heading of a page whose head has these words, each cell without its markup. */
@@ -208,9 +209,17 @@ describe("the tables of the guides", () => {
     assert.isAtMost(readSource("README.md").text.split("\n").length, 170)
   })
 
-  it("README lists every public module", () => {
+  it("README lists every public module, in the order in which they import each other", () => {
+    assert.deepStrictEqual(names(table("README.md", "Module", "What it is for").map(([name = ""]) => name)), order)
     const modules = fs.readdirSync(path.join(root, "src")).filter((name) => name.endsWith(".ts") && name !== "index.ts")
-    const { text } = readSource("README.md")
-    assert.deepStrictEqual(modules.filter((name) => !text.includes(`(src/${name})`)), [])
+    assert.deepStrictEqual(modules.sort(), order.map((name) => `${name}.ts`).sort())
+  })
+
+  it("CONTRIBUTING lists every folder of src/internal, and the order in which they import each other", () => {
+    const folders = rooms.filter((room) => room !== "json" && room !== "telemetry")
+    const listed = names(table("CONTRIBUTING.md", "Folder").map(([name = ""]) => name))
+    assert.deepStrictEqual([...listed].sort(), [...folders].sort())
+    const [, list = ""] = /The import order is another list \(([^)]*)\)/.exec(readSource("CONTRIBUTING.md").text) ?? []
+    assert.deepStrictEqual(Array.from(list.matchAll(/`(\w+)`/g), ([, name]) => name), [...rooms])
   })
 })

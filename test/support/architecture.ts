@@ -30,7 +30,7 @@ export const order: ReadonlyArray<string> = [
  * The rooms of `src/internal` in the order in which they are built on one another: each may import only what stands before
  * it. `json` and `telemetry` are files, the others folders.
  */
-const rooms: ReadonlyArray<string> = [
+export const rooms: ReadonlyArray<string> = [
   "json",
   "telemetry",
   "declare",
