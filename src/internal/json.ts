@@ -87,6 +87,8 @@ const isPlain = (value: unknown): value is object => {
  */
 export const copy = <A>(value: A): A => {
   if (!isPlain(value)) return value
+  // As most arguments are.
+  if (!Object.values(value).some(isPlain)) return (Array.isArray(value) ? value.slice() : { ...value }) as A
   const copies = new Map<object, object>()
   const begun: Array<readonly [from: object, to: object]> = []
   const copied = (from: unknown): unknown => {

@@ -40,7 +40,7 @@ export const callContext = (
   requestId,
   sessionId,
   context,
-  toolCall: Json.copy(call),
+  toolCall: copyOf(call),
   progress: (value) => Effect.sync(() => progress(value)),
   updateContext: (values: unknown) =>
     Effect.sync(() => {
@@ -48,6 +48,12 @@ export const callContext = (
       updateContext(values)
     }),
   promise
+})
+
+const copyOf = (call: Message.ToolCall): Message.ToolCall => ({
+  ...call,
+  arguments: Json.copy(call.arguments),
+  metadata: Json.copy(call.metadata)
 })
 
 /**
@@ -89,7 +95,7 @@ export const execute = (
       once(
         // What an attempt does to its arguments is no concern of the next one.
         { ...job, args: Json.copy(job.args) },
-        number === 1 ? context : { ...context, attempt: number, toolCall: Json.copy(job.call) },
+        number === 1 ? context : { ...context, attempt: number, toolCall: copyOf(job.call) },
         executor
       )
     )
