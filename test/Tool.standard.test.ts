@@ -15,7 +15,7 @@ import { OpenAiChat } from "heddle/adapters"
 import { Laws, Script } from "heddle/testing"
 import * as v from "valibot"
 import * as z from "zod"
-import { openApi } from "../src/adapters/internal/geminiSchema.ts"
+import { openApi } from "../src/adapters/internal/geminiRequest.ts"
 import * as StrictSchema from "../src/adapters/internal/strictSchema.ts"
 
 /** The same parameters in three libraries: a text that is trimmed, a number with a default, a list of choices. */

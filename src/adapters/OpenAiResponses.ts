@@ -19,7 +19,7 @@ import * as Answer from "./internal/answer.ts"
 import * as Errors from "./internal/errors.ts"
 import * as Http from "./internal/http.ts"
 import * as Protocol from "./internal/protocol.ts"
-import * as Output from "./internal/responsesOutput.ts"
+import * as ResponsesReply from "./internal/responsesReply.ts"
 import * as ResponsesRequest from "./internal/responsesRequest.ts"
 import type * as Sse from "./internal/sse.ts"
 import * as StrictSchema from "./internal/strictSchema.ts"
@@ -120,7 +120,7 @@ class Reader implements Answer.Reader {
   failure: Adapter.AdapterError | undefined
   private readonly origin: Errors.Origin
   private readonly calls: ToolCalls.WireCalls
-  private readonly output: Output.Output
+  private readonly output: ResponsesReply.Output
   private usage: Response.Usage | null = null
   private id: string | undefined
   private model: string | undefined
@@ -133,7 +133,7 @@ class Reader implements Answer.Reader {
   ) {
     this.origin = origin
     this.calls = calls
-    this.output = new Output.Output(calls, custom)
+    this.output = new ResponsesReply.Output(calls, custom)
   }
 
   get isComplete(): boolean {
@@ -170,7 +170,7 @@ class Reader implements Answer.Reader {
   private event(event: Json.JsonObject, name: string | undefined, out: Events): void {
     this.hasEvents = true
     const type = Wire.string(event["type"]) ?? name ?? ""
-    const read = Output.readers.get(type)
+    const read = ResponsesReply.readers.get(type)
     if (endings.has(type)) this.last(Wire.object(event["response"]), endings.get(type), out)
     else if (type === "error" || name === "error" || Json.isObject(event["error"])) this.error(event)
     else if (type === "response.created") this.head(Wire.object(event["response"]))
@@ -308,7 +308,7 @@ const protocol: Protocol.Protocol<Options> = {
   errors,
   reader: (origin, makeId, request, options) => {
     const restore = options.strict === true ? StrictSchema.restore(request.tools, StrictSchema.openAi) : undefined
-    const calls = new ToolCalls.WireCalls(makeId, Output.metadataKey, restore)
+    const calls = new ToolCalls.WireCalls(makeId, ResponsesReply.metadataKey, restore)
     return new Reader(origin, calls, ResponsesRequest.custom(Wire.list(givenOptions(options, request)["tools"])))
   }
 }

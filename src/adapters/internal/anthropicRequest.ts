@@ -1,8 +1,10 @@
 /**
- * A thread as Anthropic's messages: system texts apart, user and assistant by turns, all results of a turn first in the
- * one user message after it. What the protocol refuses is not written: empty texts, thinking that nothing follows, ids
- * that are used twice, halves of server-side calls. A message whose turn is over is written the same in every request, so
- * that a thread that grows begins with what was sent before, and a provider finds it in its cache.
+ * What an Anthropic request says: the thread as messages, its images and files, the tools, how the model may think, how
+ * long its answer may be and what form it has. System texts stand apart, user and assistant speak by turns, and all
+ * results of a turn come first in the one user message after it. What the protocol refuses is not written: empty texts,
+ * thinking that nothing follows, ids that are used twice, halves of server-side calls. A message whose turn is over is
+ * written the same in every request, so that a thread that grows begins with what was sent before, and a provider finds
+ * it in its cache.
  */
 import * as Option from "effect/Option"
 import * as Result from "effect/Result"
@@ -252,7 +254,9 @@ export const unsupported = (messages: ReadonlyArray<Message.Message>): string | 
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// media
+// media: pictures, PDFs and texts, by their data, their address, or the id of an upload. Other uploads are put into
+// the container of the server's own tools. The `title`, `context` and `citations` of a document stand in the part's
+// metadata, under this protocol's key
 
 interface Source {
   readonly mediaType: string | undefined

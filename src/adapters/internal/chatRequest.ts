@@ -215,7 +215,8 @@ const strictFormat = ({ schema, strict }: Extract<Adapter.ResponseFormat, { read
   })
 
 // ---------------------------------------------------------------------------------------------------------------------
-// vendors: one row for each server that is known to differ, found by its address
+// vendors: one row for each server that is known to differ, found by its address. A server that is not in the table
+// gets what most servers understand
 
 /** How much a model may think, where it may be switched off as well. */
 export interface Reasoning extends Protocol.Reasoning {

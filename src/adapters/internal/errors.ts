@@ -247,7 +247,8 @@ const reasonOf = (origin: Origin, status: number | undefined, said: Said): Reaso
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// the delay that headers ask for
+// the delay that headers ask for: `retry-after`, or, where a limit is used up, the time at which it is full again.
+// Providers write times in every way there is
 
 type Headers = Readonly<Record<string, string | undefined>>
 

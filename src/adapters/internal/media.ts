@@ -1,7 +1,7 @@
 /**
  * Images and files of messages: their types, their data, and how a tool's result holds them. The `data` of a text file
- * is base64, as for every file, or the text itself: a text is seldom base64 by accident, and base64 of a text decodes to
- * a text.
+ * is base64, as for every file, or the text itself: a text is seldom base64 by accident, and base64 of a text decodes
+ * to a text.
  */
 import * as Base64 from "effect/encoding/Base64"
 import * as Result from "effect/Result"

@@ -1,8 +1,8 @@
 /**
- * A thread as the input items of a Responses request: instructions, messages, calls and their outputs, and in between
- * what an earlier reply of this protocol left to be sent back, each at its place. What another protocol left is no
- * concern of this one. An item that waits for an answer that was never given is not sent, nor is reasoning that
- * nothing follows: servers refuse both.
+ * What a Responses request says: the tools, the form of the answer, and the thread as input items: messages, calls,
+ * outputs, and what an earlier reply of this protocol left to be sent back, each at its place. What another protocol
+ * left is ignored. An item that waits for an answer that was never given is not sent, nor is reasoning that nothing
+ * follows: servers refuse both.
  */
 import * as Option from "effect/Option"
 import type * as Adapter from "../../Adapter.ts"
@@ -11,7 +11,7 @@ import * as Json from "../../internal/json.ts"
 import * as Message from "../../Message.ts"
 import type * as Tool from "../../Tool.ts"
 import * as Media from "./media.ts"
-import { metadataKey } from "./responsesOutput.ts"
+import { metadataKey } from "./responsesReply.ts"
 import * as StrictSchema from "./strictSchema.ts"
 import * as Wire from "./wire.ts"
 
@@ -270,7 +270,8 @@ const followed = (items: ReadonlyArray<Json.JsonObject>): ReadonlyArray<Json.Jso
   items.slice(0, items.findLastIndex((item) => item["type"] !== "reasoning") + 1)
 
 // ---------------------------------------------------------------------------------------------------------------------
-// tools and the form of the answer
+// tools and the form of the answer: the provider's own tools come with the options and stand beside those of the run;
+// schemas are rewritten where the model is to be held to them
 
 interface Options {
   readonly strict?: boolean

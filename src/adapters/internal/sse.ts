@@ -110,7 +110,9 @@ export class Parser {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// documents outside of events
+// documents outside of events: a stream that is one JSON array, an error that breaks a stream off, a whole reply. An
+// object is found as soon as its last line is there; only one that is still open is held, and the work is linear in
+// the lines
 
 /** What may stand before an object, and between two objects of a list. */
 const between = /^[\s,[\]]*(\{|$)/
@@ -147,7 +149,8 @@ export class Documents {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// UTF-8
+// UTF-8 out of bytes that are cut anywhere. Bytes that are no UTF-8 are not guessed at: what stands before them is
+// read, and nothing after
 
 const none = new Uint8Array(0)
 

@@ -166,7 +166,8 @@ const parts = (arrived: ReadonlyArray<unknown>, origin: Errors.Origin): Effect.E
   })
 
 // ---------------------------------------------------------------------------------------------------------------------
-// parts
+// parts, as all versions of the provider interface write them. Reading is total: a part of another form than expected
+// says nothing, and one of an unknown type is passed on raw
 
 /** What is to be made of the errors among the parts. */
 type ReadError = (error: unknown) => Part.Failure["error"]
@@ -328,7 +329,8 @@ const defined = (record: Json.JsonObject): Json.JsonObject =>
   Object.fromEntries(Object.entries(record).filter(([, value]) => value !== undefined))
 
 // ---------------------------------------------------------------------------------------------------------------------
-// errors
+// errors are recognised by their names and fields, because several versions of their classes may be installed.
+// Nothing of the request, which some of them carry, is taken over
 
 const longestDetail = 1000
 

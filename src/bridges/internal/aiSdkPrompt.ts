@@ -1,6 +1,7 @@
 /**
- * A request in the form of the AI SDK's provider interface. The versions differ in how files are written, in what a
- * tool's result can hold, and in what a tool of the provider is called; everything else is the same for all of them.
+ * A request in the form of the AI SDK's provider interface. Files that the model does not fetch itself are loaded
+ * before. The versions differ in how files are written, in what a tool's result can hold, and in what a tool of the
+ * provider is called; everything else is the same for all of them.
  */
 import * as Effect from "effect/Effect"
 import * as Base64 from "effect/encoding/Base64"
@@ -315,7 +316,8 @@ export const responseFormat = (format: Adapter.ResponseFormat | undefined): Json
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// files
+// files that a model would not fetch itself: models say which addresses they read, and what stands at any other is
+// loaded with the caller's `download`
 
 /** Loads a file from an address that the model does not read itself. */
 type Download = (

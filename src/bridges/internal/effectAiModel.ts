@@ -170,7 +170,8 @@ export const open = (
   })
 
 // ---------------------------------------------------------------------------------------------------------------------
-// parts
+// parts, streamed and whole. A model hands over a call's arguments as it has parsed them, so they are written as text
+// again, in which every reply is read
 
 /** What is to be made of the errors among the parts. */
 type ReadError = (error: unknown) => Part.Failure["error"]
@@ -299,7 +300,8 @@ const usageOf = ({ inputTokens, outputTokens }: AiResponse.Usage): Response.Usag
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// errors
+// errors: where the provider's own answer is known, its words make a reason more exact. Nothing of the request is
+// taken over
 
 const longestDetail = 1000
 

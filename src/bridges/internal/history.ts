@@ -1,7 +1,7 @@
 /**
  * A thread as bridged libraries want it: the answers to a turn's calls in one message, each with the name of its tool,
  * and ids that the provider can read. A call keeps the id its provider gave it; the ids of others are written in the
- * letters and the length that every provider takes.
+ * letters and the length that every provider takes. Images and files have the one form that libraries take.
  */
 import * as Base64 from "effect/encoding/Base64"
 import * as Result from "effect/Result"
@@ -76,7 +76,7 @@ class Ids {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// media
+// media: base64 data or an address, with a media type, which is inferred where the message does not name it
 
 export interface Source {
   readonly mediaType: string

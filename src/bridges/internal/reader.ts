@@ -187,7 +187,9 @@ const isNews = (part: Part.Content): boolean => {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// calls
+// calls. One is completed once the reply has gone on to something else or has ended, because a library hands over the
+// call that a token limit cut like any other, right before it reports the limit. None is run here; one that the
+// provider ran itself is completed with its result
 
 interface Entry {
   readonly call: ToolCalls.Call

@@ -6,7 +6,7 @@ import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import { Tool } from "heddle"
-import { jsonSchema, openApi } from "../../../src/adapters/internal/geminiSchema.ts"
+import { jsonSchema, openApi } from "../../../src/adapters/internal/geminiRequest.ts"
 
 describe("JSON Schema", () => {
   it("R-123: const is an enum of one wherever a schema stands, and nowhere else", () => {
