@@ -38,7 +38,7 @@ import * as Outcomes from "../fold/outcome.ts"
 import * as Payload from "../fold/payload.ts"
 import * as Messages from "../fold/sharedMessages.ts"
 import * as Fold from "../fold/state.ts"
-import { type Ending, type Heard, isEvents, ReplyReader } from "../hear/replyReader.ts"
+import { type Ending, isEvents, ReplyReader } from "../hear/replyReader.ts"
 import * as ToolCalls from "../hear/toolCalls.ts"
 import type { Batch } from "../run/batch.ts"
 import * as Open from "../run/open.ts"
@@ -236,14 +236,16 @@ class Loop<E, R> implements Leaving {
   private goOn(before: Events): EventPull<E, R> {
     const { parts: { running }, phase } = this
     if (running.isLeft) return Cause.done()
+    if (phase._tag !== "Hearing" || phase.batch !== undefined) return this.tell(this.advance(phase), before)
     // Most pulls are those of a model that is heard alone. They take no step that they can do without.
-    return phase._tag === "Hearing" && phase.batch === undefined
-      ? phase.reply.next(this.context, (heard) => this.tell(this.heard(phase, heard), before))
-      : this.tell(this.advance(phase), before)
+    return phase.reply.next(
+      this.context,
+      (heard) => isEvents(heard) ? this.told(heard, before) : this.tell(this.replied(phase, heard), before)
+    )
   }
 
   private tell(told: Told<E, R>, before: Events): EventPull<E, R> {
-    return this.after(told, (events) => events === none ? this.goOn(before) : this.told(events, before))
+    return Effect.flatMapEager(told, (events) => events === none ? this.goOn(before) : this.told(events, before))
   }
 
   /** Goes on after what may have waited, unless the run has been left meanwhile from outside of its pull. */
@@ -290,6 +292,7 @@ class Loop<E, R> implements Leaving {
    */
   private told(events: Events, before: Events): EventPull<E, R> {
     const { running, view } = this.parts
+    if (running.isLeft) return Cause.done()
     Fold.apply(this.state, events)
     const visible = before.length === 0 ? shown(view, events) : before.concat(shown(view, events))
     const ready = this.ready(events)
@@ -397,18 +400,13 @@ class Loop<E, R> implements Leaving {
     return this.become({ _tag: "Hearing", reply, batch, mayStart, hasStarted: false })
   }
 
-  /** What comes next, of the model or of the tools beside it. */
+  /** What comes next, of the model or of the batch beside it. */
   private hearing(phase: Hearing<E>): Told<E, R> {
-    const { batch, reply } = phase
-    if (batch === undefined) return reply.next(this.context, (heard) => this.heard(phase, heard))
+    const batch = phase.batch ??= this.openBatch(Infinity)
     if (!batch.isEmpty) return batch.take
     if (this.isCancelled) return this.replied(phase, { _tag: "Ended" })
-    const heard = reply.listen(this.context, () => batch.wake())
-    return heard === undefined ? batch.take : this.heard(phase, heard)
-  }
-
-  private heard(phase: Hearing<E>, heard: Heard): Told<E, R> {
-    if (this.parts.running.isLeft) return Cause.done()
+    const heard = phase.reply.listen(this.context, () => batch.wake())
+    if (heard === undefined) return batch.take
     return isEvents(heard) ? Effect.succeed(heard) : this.replied(phase, heard)
   }
 
@@ -457,6 +455,7 @@ class Loop<E, R> implements Leaving {
   /** The reply is over. One that broke is asked for again, if the caller wants that and no tool has started on its word. */
   private replied(phase: Hearing<E>, ending: Ending): Told<E, R> {
     const { parts: { retryReply, running }, id } = this
+    if (running.isLeft) return Cause.done()
     const error = ending._tag === "Broken" ? ending.error : this.state.error?.value
     const isFinal = retryReply === undefined || retryReply === null || phase.hasStarted || this.isCancelled
     if (isFinal || !(error instanceof Adapter.AdapterError)) return this.concluded(phase, ending)
