@@ -1,8 +1,8 @@
 /**
- * Who is alive in one run: the fibers in which the code of tools and of the caller's hooks runs (`Running`), and the way
- * in which a run waits for code that is no handler (`Worker`). When the run ends they
- * are interrupted and get one grace period; those that refuse to stop are named and abandoned, and what they yield later
- * is dropped. A fiber is taken in before any of that code has run, so that no code can end the run and live on.
+ * Who is alive in one run (`Running`): the fibers in which the code of tools and of the caller's hooks runs. When the run
+ * ends they are interrupted and get one grace period; those that refuse to stop are named and abandoned, and what they
+ * yield later is dropped. A fiber is taken in before any of that code has run, so that no code can end the run and live
+ * on. `Worker` is how a run waits for code that is no handler, and `HookFibers` how a batch bounds the time of such code.
  */
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
