@@ -1,15 +1,15 @@
 /**
- * A run as one machine. The model is asked, its reply is heard while tools may already run beside it, the calls are decided
- * on and worked, and the step is told; then comes the next step, or the end.
+ * A run as one state machine. The model is asked, its reply is read while tools may already run concurrently, its calls are
+ * decided on and run, and the step is reported; then comes the next step, or the end.
  *
  *     Opening ─► Asking ─► Hearing ─► Deciding ─► Working ─► Stepping ─► Finishing ─► Done
  *        ▲         ▲          │                                 │
  *        │         └──────────┘ a broken reply is asked again   │
  *        └──────────────────────────────────────────────────────┘ the next step
  *
- * It is driven by the pulls of its stream: each one does what the phase asks for until there are events to show. Nothing
- * happens that no pull has asked for, but for what was started before, and a reader who leaves a pull leaves the run. Much
- * of a run takes no time; it takes no step of the reader's fiber either.
+ * The pulls of its stream drive it: each pull does what the phase asks for until there are events to emit. Nothing new
+ * starts between two pulls, and a reader that leaves a pull leaves the run. A change of phase that waits for nothing takes
+ * no step of the reader's fiber.
  */
 import type * as Arr from "effect/Array"
 import * as Cause from "effect/Cause"
@@ -94,11 +94,11 @@ interface Bounds<R> {
   readonly haltWhen: HaltWhen<R> | null | undefined
   /** The index of the first step that counts. */
   readonly firstStep: number
-  /** Whether one more model call, without tools, answers what the turns did not come to. */
+  /** Whether the last turn is followed by one more model call, without tools, for an answer. */
   readonly isClosedByAnswer: boolean
 }
 
-/** A structured run: the tools run without the format of the answer, and one more call, in that format, has no tools. */
+/** A structured run: a first pass with the tools and without the format of the answer, and one call with that format. */
 interface Structured<E, R> {
   readonly prompt: string
   /** What the second pass goes by. */
@@ -123,9 +123,12 @@ interface Parts<E, R> {
   readonly structured: Structured<E, R> | undefined
 }
 
-// What a run is while it runs.
+// The phases of a run.
 
-/** The model is heard. Tools that start before it has ended run in a batch beside it; so does a run that may be cancelled. */
+/**
+ * The model's reply is read. Calls that start before it has ended run in a batch beside it. A run that may be cancelled has
+ * such a batch from the start, since that is what a cancellation wakes.
+ */
 interface Hearing<E> {
   readonly _tag: "Hearing"
   readonly reply: ReplyReader
@@ -135,7 +138,7 @@ interface Hearing<E> {
   hasStarted: boolean
 }
 
-/** The calls of a turn are worked: those of the plan, or, where `ended` is known, those that the end of the run closes. */
+/** The calls of a turn run: those of the plan, or, once `ended` is known, those that the end of the run cancels. */
 interface Working<E> {
   readonly _tag: "Working"
   readonly response: Response.Response
@@ -144,7 +147,7 @@ interface Working<E> {
   readonly ended: Plan.Ended | undefined
 }
 
-/** What a run does next. */
+/** The phase of a run: what its next pull begins with. */
 type Phase<E> =
   /** A step is to be opened. */
   | { readonly _tag: "Opening" }
@@ -185,14 +188,14 @@ type Retry = Effect.Success<ReturnType<typeof Schedule.toStep<unknown, Adapter.A
 
 type Events = ReadonlyArray<Event.Event>
 
-/** What a phase comes to: events, which may be none. It leaves the next phase behind. */
-type Told<E, R> = Effect.Effect<Events, Adapter.AdapterError | E | Cause.Done, R>
+/** What a phase emits, which may be nothing. It leaves the next phase in `Loop.phase`. */
+type Emitted<E, R> = Effect.Effect<Events, Adapter.AdapterError | E | Cause.Done, R>
 
 type EventPull<E, R> = Pull.Pull<Arr.NonEmptyReadonlyArray<Event.Event>, Adapter.AdapterError | E, void, R>
 
 const none: Events = []
 
-/** A run while it runs. */
+/** A run, and the phase that it is in. */
 class Loop<E, R> implements Leaving {
   private readonly parts: Parts<E, R>
   /** The fold of all events, which the results are read from. */
@@ -202,7 +205,7 @@ class Loop<E, R> implements Leaving {
   private thread: Thread.Thread
   private rules: Rules<E, R>
   private bounds: Bounds<R> | undefined
-  /** Why the step in progress is the last, which the model is to answer in without tools. */
+  /** Why the step in progress is the last one, in which the model has no tools and is to answer. */
   private closing: Event.ChatResult["finalized"]
   /** What the first pass of a structured run came to. */
   private first: Event.ChatResult | undefined
@@ -223,7 +226,7 @@ class Loop<E, R> implements Leaving {
     running.step = this
   }
 
-  /** The next events that are shown, for the fiber that reads with these services. It is to be called in a step of it. */
+  /** The next events of the stream. It is called in a step of the fiber that reads, with the services of that fiber. */
   readonly next = (context: Context.Context<R>): EventPull<E, R> =>
     this.step.within === undefined ? this.resumed(context) : this.step.within(Effect.contextWith(this.resumed))
 
@@ -232,20 +235,20 @@ class Loop<E, R> implements Leaving {
     return this.goOn(none)
   }
 
-  /** Does what the phases ask for until one of them has something to show, or has to wait. */
+  /** Does what the phases ask for until one of them emits events or has to wait. `before` is emitted with them. */
   private goOn(before: Events): EventPull<E, R> {
     const { parts: { running }, phase } = this
     if (running.isLeft) return Cause.done()
-    if (phase._tag !== "Hearing" || phase.batch !== undefined) return this.tell(this.advance(phase), before)
-    // Most pulls are those of a model that is heard alone. They take no step that they can do without.
+    if (phase._tag !== "Hearing" || phase.batch !== undefined) return this.proceed(this.advance(phase), before)
+    // Most pulls are reads of a model with no batch beside it: 12 steps of a fiber each, and 14 by way of `advance`.
     return phase.reply.next(
       this.context,
-      (heard) => isEvents(heard) ? this.told(heard, before) : this.tell(this.replied(phase, heard), before)
+      (heard) => isEvents(heard) ? this.emit(heard, before) : this.proceed(this.replied(phase, heard), before)
     )
   }
 
-  private tell(told: Told<E, R>, before: Events): EventPull<E, R> {
-    return Effect.flatMapEager(told, (events) => events === none ? this.goOn(before) : this.told(events, before))
+  private proceed(emitted: Emitted<E, R>, before: Events): EventPull<E, R> {
+    return Effect.flatMapEager(emitted, (events) => events === none ? this.goOn(before) : this.emit(events, before))
   }
 
   /** Goes on after what may have waited, unless the run has been left meanwhile from outside of its pull. */
@@ -259,7 +262,7 @@ class Loop<E, R> implements Leaving {
     )
   }
 
-  private advance(phase: Phase<E>): Told<E, R> {
+  private advance(phase: Phase<E>): Emitted<E, R> {
     switch (phase._tag) {
       case "Opening":
         return this.opening()
@@ -280,17 +283,18 @@ class Loop<E, R> implements Leaving {
     }
   }
 
-  /** The next phase, and what there is to show before it. */
-  private become(phase: Phase<E>, events: Events = none): Told<E, R> {
+  /** Leaves the next phase behind, and emits events before it. */
+  private become(phase: Phase<E>, events: Events = none): Emitted<E, R> {
     this.phase = phase
     return Effect.succeed(events)
   }
 
   /**
-   * Folds events and shows them. An observer has seen them before anything comes of them. Without one, what a tool shows at
-   * once comes with the event that made it start, and the end of a step with its last answer.
+   * Folds events and emits those that the consumer wants to see. An observer has seen them before anything follows from
+   * them. Without an observer, what a tool emits at once is emitted with the event that started it, and the end of a step
+   * with its last answer.
    */
-  private told(events: Events, before: Events): EventPull<E, R> {
+  private emit(events: Events, before: Events): EventPull<E, R> {
     const { running, view } = this.parts
     if (running.isLeft) return Cause.done()
     Fold.apply(this.state, events)
@@ -303,7 +307,7 @@ class Loop<E, R> implements Leaving {
       })
     }
     const early = this.start(ready)
-    if (early.length > 0) return this.told(early, visible)
+    if (early.length > 0) return this.emit(early, visible)
     const isWorked = this.phase._tag === "Working" && this.phase.batch?.isAtEnd === true
     return isWorked ? this.goOn(visible) : this.show(visible)
   }
@@ -324,7 +328,7 @@ class Loop<E, R> implements Leaving {
     return { _tag: "Cancelled", reason: this.parts.ambient.cancellation?.reason ?? "cancel" }
   }
 
-  private opening(): Told<E, R> {
+  private opening(): Emitted<E, R> {
     const { bounds, context, id, parts, step } = this
     if (bounds !== undefined) {
       this.hurry()
@@ -335,14 +339,14 @@ class Loop<E, R> implements Leaving {
     step.span = Scope.makeUnsafe()
     return Effect.map(parts.within(Telemetry.stepSpan(step.span, id, step.index)), (within) => {
       step.within = within
-      // What follows goes on under the span.
+      // An empty list, not `none`: the driver pulls anew, under the span.
       return []
     })
   }
 
   /**
-   * Where the deadline leaves no time for tools, the model is to answer now. One that has passed is seen here as well: code
-   * that blocks the thread keeps the timer from firing.
+   * Where the deadline leaves no time for tools, the model has to answer now. A deadline that has passed is noticed here as
+   * well: code that blocks the thread keeps its timer from firing.
    */
   private hurry(): void {
     const { cancellation, deadline } = this.parts.ambient
@@ -352,7 +356,7 @@ class Loop<E, R> implements Leaving {
     if (now >= deadline.toolsUntil && this.rules.tools.size > 0) this.close("deadline")
   }
 
-  /** From now on the model is to answer, and calls that it makes all the same are answered unrun. */
+  /** From now on the model has no tools. Calls that it makes all the same are answered without running. */
   private close(reason: Event.ChatResult["finalized"]): void {
     const { settings, template } = this.rules
     this.closing ??= reason
@@ -364,7 +368,7 @@ class Loop<E, R> implements Leaving {
     }
   }
 
-  private asking(retryIn: number | undefined): Told<E, R> {
+  private asking(retryIn: number | undefined): Emitted<E, R> {
     if (retryIn === undefined) return this.ask()
     const slept = retryIn > 0 ? Effect.sleep(retryIn) : Effect.void
     const waited = Cancellation.orElse(slept, this.parts.ambient.cancellation, () => undefined)
@@ -376,7 +380,7 @@ class Loop<E, R> implements Leaving {
     )
   }
 
-  private ask(): Told<E, R> {
+  private ask(): Emitted<E, R> {
     const { id, parts: { adapter, ambient, running, system }, rules: { mode, settings, template, tools }, thread } =
       this
     const adapters = { kind: "adapter", id } as const
@@ -401,7 +405,7 @@ class Loop<E, R> implements Leaving {
   }
 
   /** What comes next, of the model or of the batch beside it. */
-  private hearing(phase: Hearing<E>): Told<E, R> {
+  private hearing(phase: Hearing<E>): Emitted<E, R> {
     const batch = phase.batch ??= this.openBatch(Infinity)
     if (!batch.isEmpty) return batch.take
     if (this.isCancelled) return this.replied(phase, { _tag: "Ended" })
@@ -414,7 +418,7 @@ class Loop<E, R> implements Leaving {
   private ready(events: Events): ReadonlyArray<Plan.Decode> {
     const { phase } = this
     if (phase._tag !== "Hearing" || !phase.mayStart) return []
-    // The end of a reply decides on all of its calls at once, also on those that the wire still tells of.
+    // From the end of a reply on, all of its remaining calls are decided on together.
     if (events.some(({ _tag }) => _tag === "MessageCompleted" || _tag === "Error")) phase.mayStart = false
     return phase.mayStart
       ? events.flatMap((event) => event._tag === "ToolCallCompleted" ? this.startable(event) : [])
@@ -433,7 +437,7 @@ class Loop<E, R> implements Leaving {
     return []
   }
 
-  /** Starts calls while the model still speaks, and gives what they show at once. */
+  /** Starts calls while the reply is still read, and returns what they emit at once. */
   private start(jobs: ReadonlyArray<Plan.Decode>): Events {
     const { phase } = this
     if (jobs.length === 0 || phase._tag !== "Hearing") return none
@@ -444,7 +448,7 @@ class Loop<E, R> implements Leaving {
     return this.parts.view.onEvent === undefined ? batch.takeNow() : none
   }
 
-  /** The step knows the batch before anything can come between. */
+  /** The step has to close the batch, and knows of it before anything can interrupt. */
   private openBatch(calls: number): Batch<E> {
     const { context, parts: { ambient, running }, rules: { settings }, step } = this
     const batch = Open.open<E, R>(context, calls, settings, step.index, running, ambient)
@@ -452,8 +456,8 @@ class Loop<E, R> implements Leaving {
     return batch
   }
 
-  /** The reply is over. One that broke is asked for again, if the caller wants that and no tool has started on its word. */
-  private replied(phase: Hearing<E>, ending: Ending): Told<E, R> {
+  /** The reply is over. One that broke is asked for again if `retryReply` says so and no call of it has started. */
+  private replied(phase: Hearing<E>, ending: Ending): Emitted<E, R> {
     const { parts: { retryReply, running }, id } = this
     if (running.isLeft) return Cause.done()
     const error = ending._tag === "Broken" ? ending.error : this.state.error?.value
@@ -484,16 +488,16 @@ class Loop<E, R> implements Leaving {
     }).pipe(Pull.catchDone(() => Effect.succeed(undefined)))
   }
 
-  /** The reply counts as not said. */
-  private again(error: unknown, retryIn: number): Told<E, R> {
+  /** The reply is discarded, and the model asked again. */
+  private again(error: unknown, retryIn: number): Emitted<E, R> {
     return Effect.flatMapEager(
       this.disconnect(Exit.void),
       () => this.become({ _tag: "Asking", retryIn }, [{ _tag: "StepReset", error }])
     )
   }
 
-  /** A failure before the first event is the run's, in its first step; later, and after the first event, it is an event. */
-  private concluded({ batch }: Hearing<E>, ending: Ending): Told<E, R> {
+  /** A failure before the first event of a run fails the run. Any later one is an event. */
+  private concluded({ batch }: Hearing<E>, ending: Ending): Emitted<E, R> {
     if (ending._tag === "Ended") return this.become({ _tag: "Deciding", batch })
     const { error, hasBegun } = ending
     const events: Events = [{ _tag: "Error", error }]
@@ -506,7 +510,7 @@ class Loop<E, R> implements Leaving {
   }
 
   /** The connection is closed before any other tool starts, however the reply has ended. */
-  private deciding(batch: Batch<E> | undefined): Told<E, R> {
+  private deciding(batch: Batch<E> | undefined): Emitted<E, R> {
     return this.after(this.disconnect(Exit.void), () => {
       this.step.reply = undefined
       const said = Collector.toResponse(this.state)
@@ -516,7 +520,7 @@ class Loop<E, R> implements Leaving {
     })
   }
 
-  private decided(response: Response.Response, early: Batch<E> | undefined): Told<E, R> {
+  private decided(response: Response.Response, early: Batch<E> | undefined): Emitted<E, R> {
     const { mode, settings: { policy }, tools } = this.rules
     const isActedOn = !this.isCancelled && Collector.isToolTurn(policy, response)
     const calls = Response.actionableCalls(response)
@@ -531,7 +535,7 @@ class Loop<E, R> implements Leaving {
     }
     const { finishReason } = response
     const plan = Plan.divide(calls, response, this.rules, (index) => this.state.calls.isTaken(index), isActedOn)
-    // What was started on the word of a reply that ended so is called back, and the rest does not run.
+    // Calls of such a reply that have started are interrupted, and the rest does not run.
     if (finishReason === "content_filter" || finishReason === "error") early?.cancel(Plan.ending(finishReason))
     return this.work(response, plan, undefined, plan.jobs, early)
   }
@@ -542,14 +546,14 @@ class Loop<E, R> implements Leaving {
     ended: Plan.Ended | undefined,
     jobs: ReadonlyArray<Plan.Job>,
     early?: Batch<E>
-  ): Told<E, R> {
+  ): Emitted<E, R> {
     const batch = early ?? (jobs.length === 0 ? undefined : this.openBatch(jobs.length))
     batch?.add(jobs)
     batch?.seal()
     return this.become({ _tag: "Working", response, plan, batch, ended })
   }
 
-  private working({ batch, ended, plan, response }: Working<E>): Told<E, R> {
+  private working({ batch, ended, plan, response }: Working<E>): Emitted<E, R> {
     if (batch !== undefined && !batch.isAtEnd) return batch.take
     if (ended !== undefined) return this.completed(response, ended)
     // What waits stays open, unless the run is over: then it is answered as cancelled.
@@ -562,7 +566,7 @@ class Loop<E, R> implements Leaving {
     )
   }
 
-  /** What the batch came to: what waits of its calls is in the fold. */
+  /** What the batch came to. The calls of it that wait are in the fold. */
   private workedOf(batch: Batch<E> | undefined, { toolCalls }: Response.Response): Plan.Worked | undefined {
     return batch && { halt: batch.halt, suspensions: this.state.tools.open(toolCalls) }
   }
@@ -570,10 +574,10 @@ class Loop<E, R> implements Leaving {
   private completed(
     response: Response.Response,
     { calls, halt: decided, manual, suspensions }: Plan.Ended
-  ): Told<E, R> {
+  ): Emitted<E, R> {
     const { rules: { mode, settings: { policy } }, state, step: { index } } = this
     const message = Outcomes.assistantMessage(response, calls, response.message?.reasoning)
-    // A step that has decided to wait is not cut any more: its calls are left open.
+    // A step that waits for an answer from outside is not cut short: its calls stay open.
     const isCut = suspensions.length === 0 && this.isCancelled
     // A question that was withdrawn halts nothing; another halt may decide in its place.
     const halt = isCut && decided?.haltedReason === "ask_user" ? Collector.halt(state) : decided
@@ -599,7 +603,7 @@ class Loop<E, R> implements Leaving {
     })
   }
 
-  private stepping(isCut: boolean): Told<E, R> {
+  private stepping(isCut: boolean): Emitted<E, R> {
     const { bounds } = this
     if (bounds === undefined) return this.become({ _tag: "Done" })
     const step = Collector.toStepResult(this.state)
@@ -629,7 +633,7 @@ class Loop<E, R> implements Leaving {
     })
   }
 
-  /** The end that the bounds of the run bring. A model that calls tools when it was to answer gets no further turn. */
+  /** The outcome that the bounds of the run bring. A model that calls tools although it has none gets no further turn. */
   private bounded(): Event.Outcome | undefined {
     if (this.closing === "deadline") return { _tag: "Cancelled", reason: "deadline" }
     const { firstStep = 0, isClosedByAnswer = false, maxTurns = Infinity } = this.bounds ?? {}
@@ -639,8 +643,8 @@ class Loop<E, R> implements Leaving {
     return undefined
   }
 
-  /** Handlers that run on are waited for first, so that the result can name those that refuse to stop. */
-  private finishing(outcome: Event.Outcome): Told<E, R> {
+  /** Handlers that are still alive are stopped first, so that the result can name those that refuse to stop. */
+  private finishing(outcome: Event.Outcome): Emitted<E, R> {
     const { first, parts: { ambient: { spending }, running, structured } } = this
     const steps = this.state.steps.slice(this.bounds?.firstStep)
     const thread = Outcomes.withQuestion(this.thread, steps, outcome)
@@ -657,7 +661,7 @@ class Loop<E, R> implements Leaving {
   }
 
   /** The second pass of a structured run: one call, without tools, in the format that was asked for. */
-  private formatting(first: Event.ChatResult, { prompt, rules }: Structured<E, R>): Told<E, R> {
+  private formatting(first: Event.ChatResult, { prompt, rules }: Structured<E, R>): Emitted<E, R> {
     this.first = first
     this.closing = undefined
     this.rules = rules
@@ -670,7 +674,7 @@ class Loop<E, R> implements Leaving {
     return this.step.reply?.close(exit) ?? Effect.void
   }
 
-  /** The reader learns of the stop when it asks for what comes next, which may be after a hook of the caller's. */
+  /** A soft stop closes the connection at once. The reader notices the stop at its next pull, which a hook may delay. */
   hangUp(): void {
     if (this.phase._tag !== "Hearing") return
     this.phase.mayStart = false
@@ -678,9 +682,9 @@ class Loop<E, R> implements Leaving {
   }
 
   /**
-   * Closes what the step in progress holds. The connection comes first: a model that is not heard any more must not go on
-   * generating while handlers take their time to stop. In a run that is left, the handlers are stopped before the rest, and
-   * what still closes is waited for with them.
+   * Closes what the step in progress holds. The connection is closed first: the provider must not go on generating while
+   * handlers take their time to stop. In a run that is left, the handlers are stopped before the rest is closed, and a
+   * connection that still closes is waited for with them.
    */
   leave(exit: Exit.Exit<unknown, unknown>): Effect.Effect<void> {
     const { parts: { running }, step: { batches, span } } = this
@@ -765,10 +769,10 @@ export const observed = <R>(
   )
 }
 
-/** A condition that is asked when the run is asked to stop softly is not waited for. */
+/** A soft stop does not wait for a condition that is being evaluated. */
 const asCondition = { name: "haltWhen", onSoftStop: "none" } as const
 
-/** What the caller's condition comes to, in the fiber of the observer, or nothing if a soft stop came first. */
+/** Evaluates the caller's condition in the fiber of the observer. `undefined` if a soft stop came first. */
 const answered = <A, R>(
   running: Running,
   requestId: string,
@@ -777,7 +781,7 @@ const answered = <A, R>(
   if (Exit.isExit(condition)) return condition
   const told = hooks(running, requestId).do<A | undefined, never, R>(condition, Exit.succeed(undefined), asCondition)
   return Effect.map(told, (answer) => {
-    // What it still cleans up does not keep the observer from the end of the run.
+    // The observer needs a fiber of its own while the condition still cleans up.
     if (answer === undefined) running.hooks = undefined
     return answer
   })
