@@ -5,8 +5,7 @@
  * @since 0.1.0
  */
 import * as Context from "effect/Context"
-import type * as Effect from "effect/Effect"
-import * as Exit from "effect/Exit"
+import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
 import { causeFields, described, describedText, errorFields, shownText } from "./internal/answer/errorFields.ts"
@@ -45,15 +44,8 @@ const write = (value: unknown, envelope: (reason: unknown) => unknown): string =
   return value._tag === "Error" ? stringify(envelope(value.error)) : stringify(value)
 }
 
-/** The text is written when it is asked for, and not in a fiber of its own: nothing of it can take time. */
 const encodeWith = (text: (value: unknown) => string): Service => ({
-  encode: (value) => {
-    try {
-      return Exit.succeed(text(value))
-    } catch (cause) {
-      return Exit.fail(cause)
-    }
-  }
+  encode: (value) => Effect.try({ try: () => text(value), catch: (cause) => cause })
 })
 
 /**
@@ -70,8 +62,7 @@ const encodeWith = (text: (value: unknown) => string): Service => ({
  *
  * ```ts import.meta.vitest
  * import { Encoder, Tool } from "heddle"
- * import type * as Effect from "effect/Effect"
-import * as Exit from "effect/Exit"
+ * import * as Effect from "effect/Effect"
  * import * as Schema from "effect/Schema"
  *
  * Effect.runSync(Encoder.json.encode("as it is")) // => "as it is"
@@ -105,8 +96,7 @@ const inspect = (reason: unknown): string => {
  *
  * ```ts import.meta.vitest
  * import { Encoder, Tool } from "heddle"
- * import type * as Effect from "effect/Effect"
-import * as Exit from "effect/Exit"
+ * import * as Effect from "effect/Effect"
  *
  * Effect.runSync(Encoder.allm.encode(Tool.error(Symbol.for("not_found")))) // => '{"error":":not_found"}'
  * ```
@@ -145,8 +135,7 @@ const plainText = (value: unknown): string => {
  *
  * ```ts import.meta.vitest
  * import { Encoder, Tool } from "heddle"
- * import type * as Effect from "effect/Effect"
-import * as Exit from "effect/Exit"
+ * import * as Effect from "effect/Effect"
  *
  * Effect.runSync(Encoder.falai.encode(Tool.error("no such city"))) // => "Tool execution failed: no such city"
  * Effect.runSync(Encoder.falai.encode(null)) // => "Tool executed successfully"
@@ -175,8 +164,7 @@ export const Encoder: Context.Reference<Service> = Context.Reference<Service>("h
  *
  * ```ts import.meta.vitest
  * import { Encoder, Message, Tool, ToolRunner } from "heddle"
- * import type * as Effect from "effect/Effect"
-import * as Exit from "effect/Exit"
+ * import * as Effect from "effect/Effect"
  *
  * const now = Tool.make("now", { parameters: {}, handler: () => Effect.succeed({ hour: 7 }) })
  * const terse = Encoder.layer({ encode: (value) => Effect.succeed(Object.values(value as object).join(" ")) })
