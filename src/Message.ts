@@ -6,7 +6,6 @@
  */
 import * as Schema from "effect/Schema"
 import * as Outcomes from "./internal/declare/outcome.ts"
-import * as FinishReasons from "./internal/hear/finishReason.ts"
 import * as Json from "./internal/json.ts"
 
 /**
@@ -24,6 +23,22 @@ export const Role = Schema.Literals(["system", "user", "assistant", "tool"])
  * @since 0.1.0
  */
 export type Role = (typeof Role)["Type"]
+
+/**
+ * Why a message of the model ended, in one vocabulary for all providers.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export const FinishReason = Schema.Literals(["stop", "length", "tool_calls", "content_filter", "error", "other"])
+
+/**
+ * @see {@link FinishReason}
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type FinishReason = (typeof FinishReason)["Type"]
 
 /**
  * Why a call's arguments cannot be trusted: the text was no JSON, it or a piece of it never arrived, it was cut off by
@@ -178,7 +193,7 @@ export class Message extends Schema.Opaque<Message>()(Schema.Struct({
   /** In a `tool` message: `true` when the answer is an error. Left out when it is not. */
   isError: Schema.optionalKey(Schema.Boolean),
   /** In a message of the model: why it ended. `null` when the provider gave no reason. */
-  finishReason: Schema.optionalKey(Schema.NullOr(FinishReasons.FinishReason)),
+  finishReason: Schema.optionalKey(Schema.NullOr(FinishReason)),
   /** In a message of the model: the calls it makes. Left out when there are none. */
   toolCalls: Schema.optionalKey(Schema.Array(ToolCall)),
   /** In a message of the model: the reasoning that has to be sent back with it. */

@@ -6,7 +6,6 @@
  */
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
-import * as FinishReasons from "./internal/hear/finishReason.ts"
 import * as Json from "./internal/json.ts"
 import * as Message from "./Message.ts"
 
@@ -16,7 +15,7 @@ import * as Message from "./Message.ts"
  * @category schemas
  * @since 0.1.0
  */
-export const FinishReason = FinishReasons.FinishReason
+export const FinishReason = Message.FinishReason
 
 /**
  * @see {@link FinishReason}

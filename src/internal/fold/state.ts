@@ -10,7 +10,6 @@ import type * as Policy from "../../Policy.ts"
 import * as Response from "../../Response.ts"
 import type * as Thread from "../../Thread.ts"
 import * as OpenCalls from "../answer/openCalls.ts"
-import * as FinishReasons from "../hear/finishReason.ts"
 import * as ToolCalls from "../hear/toolCalls.ts"
 import * as Json from "../json.ts"
 import * as Payload from "./payload.ts"
@@ -166,11 +165,17 @@ const foldWhole = (state: State, event: Event.Event): void => {
   }
 }
 
+const finishReasons: ReadonlyArray<string> = Response.FinishReason.literals
+
+/** An unknown finish reason counts as `other`: the message has ended in any case. */
+const normalised = (reason: Response.FinishReason | null): Response.FinishReason | null =>
+  reason === null || reason === undefined || finishReasons.includes(reason) ? reason ?? null : "other"
+
 const foldMessage = (state: State, event: Event.Of<"MessageCompleted">): void => {
   state.message = event.message
   state.calls.describe(event.message.toolCalls)
   const isErrorKept = state.error !== undefined && state.policy.adapterErrors === "sticky"
-  if (!isErrorKept) state.finishReason = FinishReasons.normalised(event.finishReason) ?? state.finishReason
+  if (!isErrorKept) state.finishReason = normalised(event.finishReason) ?? state.finishReason
   state.rawFinishReason = event.rawFinishReason ?? event.finishReason ?? state.rawFinishReason
   if (event.metadata !== undefined && event.metadata !== null) foldMetadata(state, event.metadata)
 }
