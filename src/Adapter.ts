@@ -174,7 +174,7 @@ export class Adapter extends Context.Service<Adapter, Service>()("heddle/Adapter
  */
 export const layer = (service: Service): Layer.Layer<Adapter> => Layer.succeed(Adapter, service)
 
-export type { Classification } from "./internal/fold/outcome.ts"
+export type { Classification, Diagnostic } from "./internal/fold/outcome.ts"
 
 /**
  * What is asked of the model, and the policy that its reply is read by.

@@ -200,8 +200,13 @@ export const merged = (first: Event.ChatResult | undefined, last: Event.ChatResu
   }
 }
 
-/** What is odd about a reply. */
-type Diagnostic =
+/**
+ * What is odd about a reply: a call whose arguments were lost, or the finish reason `tool_calls` without a call.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type Diagnostic =
   | { readonly _tag: "ArgumentsLost" } & ToolCalls.LostArguments
   | { readonly _tag: "NoToolCalls" }
 
