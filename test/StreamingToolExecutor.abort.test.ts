@@ -25,7 +25,7 @@ const slowEncoder = Encoder.layer({
 })
 
 describe("StreamingToolExecutor: a failure whose answer takes time", () => {
-  it.effect("R-394: whoever took the place of a call that timed out is no sibling of it, however late it is answered", () =>
+  it.effect("R-394: a call that takes the place of a timed-out call is not its sibling, however late the latter is answered", () =>
     Effect.gen(function*() {
       const floor = new Floor(2)
       const works = [
@@ -67,7 +67,7 @@ describe("StreamingToolExecutor: a failure whose answer takes time", () => {
       assertSeen(results, [failed("a", 10, "timeout"), ok("b", 30, "after 20"), ok("c", 38, "after 5")])
     }))
 
-  it.effect("R-391: a sibling that has ended by the time the failure is told keeps its result", () =>
+  it.effect("R-391: a sibling that has ended before the failure is reported keeps its result", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const works = [floor.work("a", failsAfter(7), safe), floor.work("b", takes(9), cancelable)]
@@ -111,7 +111,7 @@ describe("StreamingToolExecutor: calls that come up after a failure or a halt", 
       assertSeen(skip.slice(2), [cancelled("c", 30, "not run: a call beside it failed"), ok("d", 31, "after 1")])
     }))
 
-  it.effect("CF-1: after a halt nobody starts any more, where those that wait are skipped", () =>
+  it.effect("CF-1: after a halt no call starts, where waiting calls are skipped", () =>
     Effect.gen(function*() {
       const halting = Effect.succeed(Tool.halt("enough", null))
       const skip = yield* later(halting, { onHalt: "abortCancelable", queued: "skip" })

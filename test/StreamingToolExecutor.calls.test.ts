@@ -32,7 +32,7 @@ const seen = (calls: ReadonlyArray<Call>, options?: StreamingToolExecutor.Option
   Effect.map(played(calls, options), (told) => told.flatMap(([at, update]) => seenOf(update, at)))
 
 describe("StreamingToolExecutor: options", () => {
-  it.effect("R-420: a bound that lets nobody run is a mistake that is named", () =>
+  it.effect("R-420: a bound that allows no call is a defect that names the option", () =>
     Effect.gen(function*() {
       for (const maxParallel of [0, -1, 1.5, Number.NaN, Infinity]) {
         const defect = yield* defectOf(Effect.scoped(StreamingToolExecutor.make({ maxParallel })))
@@ -108,7 +108,7 @@ describe("StreamingToolExecutor: options", () => {
       ])
     }))
 
-  it.effect("a deadline ends calls and results, although nobody said that no more calls come", () =>
+  it.effect("a deadline ends calls and results, also where `noMoreCalls` was never run", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const work = floor.tool("a", Effect.never, { interrupt: "cancel" })
@@ -168,7 +168,7 @@ describe("StreamingToolExecutor: calls", () => {
       assert.strictEqual(asked.length, 4)
     }))
 
-  it.effect("R-385: where that throws, or says neither, the call runs alone, and whoever hands it over is not told", () =>
+  it.effect("R-385: where that throws, or returns neither, the call runs alone, and `addTool` does not fail", () =>
     Effect.gen(function*() {
       const warnings: Array<unknown> = []
       const logger = Logger.make<unknown, void>(({ logLevel, message }) => void warnings.push([logLevel, message]))
@@ -192,7 +192,7 @@ describe("StreamingToolExecutor: calls", () => {
       assert.include(JSON.stringify(warnings), "the call runs alone")
     }))
 
-  it.effect("R-380: a call is started while it is handed over, before anybody reads", () =>
+  it.effect("R-380: a call is started while it is handed over, before the results are read", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const tool = floor.tool("a", takes(5))
@@ -208,7 +208,7 @@ describe("StreamingToolExecutor: calls", () => {
       assert.deepStrictEqual(floor.marks, [[3, "start", "a"], [8, "end", "a"]])
     }))
 
-  it.effect("R-411: a call without a tool is answered, in its place, and stops nobody", () =>
+  it.effect("R-411: a call without a tool is answered, in its place, and stops no other call", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const tool = floor.tool("a", takes(5), { ...safe, interrupt: "cancel" })
@@ -224,7 +224,7 @@ describe("StreamingToolExecutor: calls", () => {
       ])
     }))
 
-  it.effect("R-357, R-392: arguments that were lost or do not fit are answered, and stop nobody", () =>
+  it.effect("R-357, R-392: a call whose arguments were lost or do not fit is answered, and stops no other call", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const tool = floor.tool("a", takes(5), { ...safe, interrupt: "cancel" })
@@ -264,7 +264,7 @@ describe("StreamingToolExecutor: calls", () => {
       assert.deepStrictEqual(floor.marks, [])
     }))
 
-  it.effect("R-408: a handler is told of its call as a whole one", () =>
+  it.effect("R-408: a handler receives a complete call, with defaults for missing fields", () =>
     Effect.gen(function*() {
       const tool = new Floor().tool("a", (args, { toolCall }) => Effect.succeed([args, toolCall]))
       const [told] = yield* played([[{ id: "a", name: "a" } as Message.ToolCall, tool]])

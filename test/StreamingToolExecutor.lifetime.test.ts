@@ -1,5 +1,5 @@
 /**
- * From the first call to the end: aborted before or after it, discarded, left, or told that nothing more comes. Every
+ * From the first call to the end: aborted before or after it, discarded, left, or closed to further calls. Every
  * call that was taken has its result, results end, and nothing is alive when the scope has closed.
  */
 import { assert, describe, it } from "@effect/vitest"
@@ -28,7 +28,7 @@ type Executor = StreamingToolExecutor.StreamingToolExecutor
 const add = (executor: Executor, ...works: ReadonlyArray<Work>) =>
   Effect.forEach(works, (work) => executor.addTool(callOf(work), work.tool), { discard: true })
 
-/** Everything that is still to be told, which has to come to an end. */
+/** The updates not yet read. Their stream has to end. */
 const rest = (executor: Executor): Effect.Effect<ReadonlyArray<Seen>> =>
   Effect.map(timedUpdates(executor), (told) => told.flatMap(([at, update]) => seenOf(update, at)))
 
@@ -60,7 +60,7 @@ describe("StreamingToolExecutor: a signal", () => {
       assert.deepStrictEqual(yield* play(floor, rest, { signal }), [], "they end without a call as well")
     }))
 
-  it.effect("J-18, R-399: so is a call that comes up after it, told to whoever still reads", () =>
+  it.effect("J-18, R-399: a call added after it is cancelled as well, and reported to the remaining reader", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const told = yield* play(
@@ -94,7 +94,7 @@ describe("StreamingToolExecutor: a signal", () => {
       assert.strictEqual(at, 30)
     }))
 
-  it.effect("R-396: a handler that refuses to stop is answered at once, and nobody who reads waits for it", () =>
+  it.effect("R-396: a handler that refuses to stop is answered at once, and no reader waits for it", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const deaf = floor.work("a", Effect.uninterruptible(Effect.sleep(60)), cancelable)
@@ -112,7 +112,7 @@ describe("StreamingToolExecutor: a signal", () => {
       assert.deepStrictEqual(floor.marks, [[0, "start", "a"], [60, "stop", "a"]])
     }))
 
-  it.effect("nobody listens to a signal any more when the scope has closed", () =>
+  it.effect("the listener is removed from the signal when the scope closes", () =>
     Effect.gen(function*() {
       const { signal } = new AbortController()
       let listening = 0
@@ -132,7 +132,7 @@ describe("StreamingToolExecutor: a signal", () => {
 })
 
 describe("StreamingToolExecutor: discarding", () => {
-  it.effect("J-19, R-400: what runs finishes and is told, what waits is cancelled, and the results end", () =>
+  it.effect("J-19, R-400: running calls finish and are reported, waiting calls are cancelled, and the results end", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const [told, isBusy] = yield* play(floor, (executor) =>
@@ -160,7 +160,7 @@ describe("StreamingToolExecutor: discarding", () => {
       assert.deepStrictEqual(floor.marks, [[0, "start", "a"], [5, "stop", "a"]])
     }))
 
-  it.effect("R-400: a reader who waits is told the end, also where there was no call", () =>
+  it.effect("R-400: the results end for a waiting reader, also where there was no call", () =>
     Effect.gen(function*() {
       const at = yield* play(new Floor(), (executor) =>
         Effect.gen(function*() {
@@ -173,7 +173,7 @@ describe("StreamingToolExecutor: discarding", () => {
       assert.strictEqual(at, 7)
     }))
 
-  it.effect("R-400: what comes up after it is dropped, whatever else was said, and saying it again changes nothing", () =>
+  it.effect("R-400: a call added after it is dropped, and discarding again has no effect", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const told = yield* play(floor, (executor) =>
@@ -199,7 +199,7 @@ describe("StreamingToolExecutor: the end", () => {
       assert.include(String(Exit.isFailure(exit) ? exit.cause : ""), "there are no more calls")
     }))
 
-  it.effect("law 3: when the scope closes, handlers are stopped, and a reader elsewhere is told the end", () =>
+  it.effect("law 3: when the scope closes, handlers are stopped, and the results end for a reader in another fiber", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const program = Effect.gen(function*() {

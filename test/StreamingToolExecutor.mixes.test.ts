@@ -1,7 +1,7 @@
 /**
  * Generated mixes of calls: safe and unsafe, quick and slow, failing, gated, blocking or not, handed over at once or one
- * after the other, under any bound and any policy for siblings, read to the end, aborted or discarded. The rule of who
- * may work beside whom is looked at whenever somebody starts or ends.
+ * after the other, under any bound and any policy for siblings, read to the end, aborted or discarded. Which handlers
+ * may run concurrently is checked whenever a handler starts or ends.
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Arbitrary from "effect/Arbitrary"
@@ -90,7 +90,7 @@ const toolOf = (floor: Floor, made: Call, index: number): AnyTool => {
   })
 }
 
-/** Hands all calls over while a reader reads, and tells everything that was told. */
+/** Hands all calls over while a reader reads, and returns every result. */
 const scenario = ({ calls, maxParallel, onToolError, queued, stop, stopAt }: Mix, floor: Floor) =>
   Effect.gen(function*() {
     const controller = new AbortController()
@@ -113,7 +113,7 @@ const scenario = ({ calls, maxParallel, onToolError, queued, stop, stopAt }: Mix
     }
     yield* executor.noMoreCalls
     const told = [...yield* Fiber.join(reader)]
-    // A signal ends the results for whoever has read all there was; calls that come up after that are told to the next.
+    // A signal ends the results for a reader that has read all of them. Calls added after that go to the next reader.
     told.push(...yield* timedUpdates(executor))
     return told.flatMap(([at, update]) => seenOf(update, at))
   })
@@ -136,8 +136,10 @@ const assertOrder = ({ calls, stop, stopAt }: Mix, floor: Floor, results: Readon
   const times = results.map(({ at }) => at)
   assert.deepStrictEqual(times, times.toSorted((left, right) => left - right))
   const started = starts(floor).map(({ id }) => id)
-  assert.deepStrictEqual(started, [...new Set(started)], "nobody starts twice")
-  if (stop !== "none") assert.deepStrictEqual(starts(floor).filter(({ at }) => at > stopAt), [], "nobody starts late")
+  assert.deepStrictEqual(started, [...new Set(started)], "no call starts twice")
+  if (stop !== "none") {
+    assert.deepStrictEqual(starts(floor).filter(({ at }) => at > stopAt), [], "no call starts after the stop")
+  }
 }
 
 /** What a result says is what became of its call. */
@@ -156,19 +158,19 @@ const assertTrue = (made: Mix, floor: Floor, results: ReadonlyArray<Seen>): void
   }
 }
 
-/** Nobody overtakes an unsafe call, where nobody is taken out of the queue. */
+/** No call overtakes an unsafe call, where no call is removed from the queue. */
 const assertBarriers = ({ calls }: Mix, floor: Floor): void => {
   const order = starts(floor).map(({ id }) => Number(id.slice(1)))
   for (const [position, index] of order.entries()) {
     if (calls[index]!.isSafe) continue
-    assert.isTrue(order.slice(0, position).every((other) => other < index), `somebody overtook c${index}`)
+    assert.isTrue(order.slice(0, position).every((other) => other < index), `c${index} was overtaken`)
   }
 }
 
 describe("StreamingToolExecutor: generated mixes", () => {
   it.effect.prop(
     "J-02, R-381 to R-384, R-386, R-391, R-394, R-398, U-1 to U-4: one true result per call, in request order, and "
-      + "nobody beside an unsafe call",
+      + "no call beside an unsafe call",
     [mix],
     ([made]) =>
       Effect.gen(function*() {

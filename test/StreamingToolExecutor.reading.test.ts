@@ -1,6 +1,6 @@
 /**
- * Reading an executor: with and without waiting, by one reader or several, by readers who leave. Every update is told
- * once, and none is lost.
+ * Reading an executor: with and without waiting, by one reader or several, by readers that leave. Every update is
+ * emitted once, and none is lost.
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Clock from "effect/Clock"
@@ -30,7 +30,7 @@ const play = <A>(floor: Floor, scenario: (executor: Executor) => Effect.Effect<A
   })
 
 describe("StreamingToolExecutor: reading", () => {
-  it.effect("J-26, R-389: what was read without waiting is not told again, and the other way round", () =>
+  it.effect("J-26, R-389: what was read without waiting is not emitted again, and the other way round", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const [first, none, rest, after] = yield* play(floor, (executor) =>
@@ -46,7 +46,7 @@ describe("StreamingToolExecutor: reading", () => {
       assert.deepStrictEqual([ids(first), ids(none), ids(rest), ids(after)], [["a"], [], ["b"], []])
     }))
 
-  it.effect("R-386, R-389: without waiting, a result behind an unfinished one is not told yet", () =>
+  it.effect("R-386, R-389: without waiting, a result behind an unfinished one is not emitted yet", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const told = yield* play(floor, (executor) =>
@@ -60,7 +60,7 @@ describe("StreamingToolExecutor: reading", () => {
       assert.deepStrictEqual(told, [[], ["a", "b"]])
     }))
 
-  it.effect("R-387, R-388: progress of a call behind an unfinished one is told without waiting", () =>
+  it.effect("R-387, R-388: progress of a call behind an unfinished one is emitted without waiting", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const loud: Body = (_args, call) =>
@@ -74,7 +74,7 @@ describe("StreamingToolExecutor: reading", () => {
       assert.deepStrictEqual(told, [{ toolCallId: "b", progress: 1 }])
     }))
 
-  it.effect("R-388: progress after the result is dropped, whoever still holds on to it", () =>
+  it.effect("R-388: progress reported after the result is dropped", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const told = yield* play(floor, (executor) =>
@@ -91,7 +91,7 @@ describe("StreamingToolExecutor: reading", () => {
       assert.deepStrictEqual(told.map(({ progress, result }) => progress ?? result?.success), ["in time", true])
     }))
 
-  it.effect("R-389: a reader who leaves takes with him what he was told, and nothing else", () =>
+  it.effect("R-389: a reader that leaves has consumed the updates it received, and no others", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const works = ["a", "b", "c", "d"].map((id) => floor.work(id, Effect.succeed(id), safe))
@@ -106,7 +106,7 @@ describe("StreamingToolExecutor: reading", () => {
       assert.deepStrictEqual(told, [["a"], ["b", "c"], ["d"], []])
     }))
 
-  it.effect("R-389: a reader who is interrupted while he waits takes nothing with him", () =>
+  it.effect("R-389: a reader that is interrupted while it waits consumes nothing", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const told = yield* play(floor, (executor) =>
@@ -169,7 +169,7 @@ describe("StreamingToolExecutor: reading", () => {
       assert.strictEqual(at, 7)
     }))
 
-  it.effect("R-388: progress wakes a reader who waits, and nothing else has to happen", () =>
+  it.effect("R-388: progress alone wakes a waiting reader", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const isTold = yield* play(floor, (executor) =>

@@ -62,7 +62,7 @@ describe("StreamingToolExecutor: results", () => {
       ])
     }))
 
-  it.effect("R-389: however the results are read, each is told once, with its own text", () =>
+  it.effect("R-389: however the results are read, each is emitted once, with its own text", () =>
     Effect.gen(function*() {
       const outcomes = [Tool.ok("A"), Tool.ok("B"), Tool.error("C")]
       for (const isAtOnce of [true, false]) {
@@ -117,7 +117,7 @@ describe("StreamingToolExecutor: results", () => {
       assert.deepStrictEqual(yield* metadataOf("nope"), { toolId })
     }))
 
-  it.effect("J-23, R-039: a text that was cut is told with the length it had", () =>
+  it.effect("J-23, R-039: a text that was cut is reported with its original length", () =>
     Effect.gen(function*() {
       const result = yield* resultOf(Tool.ok("0123456789"), cut)
       assert.deepStrictEqual(result?.metadata, { truncated: true, originalLength: 10, toolId: "t" })

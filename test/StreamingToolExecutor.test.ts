@@ -1,6 +1,6 @@
 /**
- * The executor by the rows of the contract: all calls are handed over at once, and every result is told once, in the
- * order of the calls, at the millisecond it is due.
+ * The executor by the rows of the contract: all calls are handed over at once, and every result is reported once, in
+ * the order of the calls, at the millisecond it is due.
  */
 import { describe, it } from "@effect/vitest"
 import { rows } from "./support/falaiRows.ts"

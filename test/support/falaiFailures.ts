@@ -1,6 +1,6 @@
 /**
  * Rows about what a failed call, or one that halts, does to those beside it and to those that wait: which failures count,
- * who is reached, and who is not.
+ * which calls it stops, and which it does not.
  */
 import * as Effect from "effect/Effect"
 import { Tool } from "heddle"
@@ -47,7 +47,7 @@ export const failures: ReadonlyArray<Row> = [
     marks: [[0, "start", "a"], [0, "start", "b"], [7, "stop", "b"], [7, "stop", "a"]]
   },
   {
-    name: "R-394: whoever takes the place of a call that timed out is no sibling of it",
+    name: "R-394: a call that takes the place of a timed-out call is not its sibling",
     works: (floor) => [
       floor.work("a", Effect.never, { ...safe, timeout: 7 }),
       floor.work("b", takes(5), cancelable)
@@ -182,19 +182,19 @@ export const failures: ReadonlyArray<Row> = [
     results: [failed("a", 5, "kaboom"), cancelled("b", 5), cancelled("c", 5)]
   },
   {
-    name: "CF-1: under drain a failure reaches nobody, under abortAll those that block as well",
+    name: "CF-1: under abortAll a failure stops blocking calls as well",
     works: (floor) => [floor.work("a", failsAfter(1), safe), floor.work("b", takes(15), safe)],
     given: { siblings: { onToolError: "abortAll" } },
     results: [failed("a", 1, "kaboom"), cancelled("b", 1)]
   },
   {
-    name: "CF-1: under drain a failure reaches nobody",
+    name: "CF-1: under drain a failure stops no other call",
     works: (floor) => [floor.work("a", failsAfter(1), safe), floor.work("b", takes(15), cancelable)],
     given: { siblings: { onToolError: "drain" } },
     results: [failed("a", 1, "kaboom"), ok("b", 15, "after 15")]
   },
   {
-    name: "CF-8: where only crashes count, what a handler reports reaches nobody",
+    name: "CF-8: where only crashes count, a reported failure stops no other call",
     works: (floor) => [floor.work("a", failsAfter(1), safe), floor.work("b", takes(15), cancelable)],
     given: { siblings: { trigger: "crashed" } },
     results: [failed("a", 1, "kaboom"), ok("b", 15, "after 15")]
@@ -211,19 +211,19 @@ const halting = (floor: Floor) => [
 
 export const halts: ReadonlyArray<Row> = [
   {
-    name: "R-059, CF-1: a halt lets everybody finish",
+    name: "R-059, CF-1: a halt lets every call finish",
     works: halting,
     given: { maxParallel: 3 },
     results: [ok("a", 5, "halted"), ok("b", 10, "after 10"), ok("c", 10, "after 10"), ok("d", 15, "after 10")]
   },
   {
-    name: "CF-1: or stops what may be interrupted, and nobody who waits",
+    name: "CF-1: or stops interruptible calls, and no waiting call",
     works: halting,
     given: { maxParallel: 3, siblings: { onHalt: "abortCancelable" } },
     results: [ok("a", 5, "halted"), cancelled("b", 5), ok("c", 10, "after 10"), ok("d", 15, "after 10")]
   },
   {
-    name: "CF-1: or those as well",
+    name: "CF-1: or waiting calls as well",
     works: halting,
     given: { maxParallel: 3, siblings: { onHalt: "abortCancelable", queued: "skip" } },
     results: [
@@ -242,13 +242,13 @@ export const halts: ReadonlyArray<Row> = [
     ]
   },
   {
-    name: "CF-1: or everybody",
+    name: "CF-1: or every call",
     works: halting,
     given: { maxParallel: 3, siblings: { onHalt: "abortAll", queued: "skip" } },
     results: [ok("a", 5, "halted"), cancelled("b", 5), cancelled("c", 5), cancelled("d", 5)]
   },
   {
-    name: "CF-1: a halt of an unsafe call ends the turn for whoever waits",
+    name: "CF-1: a halt of an unsafe call ends the turn for waiting calls",
     works: (floor) => [
       floor.work("a", takes(5, Tool.halt("enough", null))),
       floor.work("b", takes(10)),

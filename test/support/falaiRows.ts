@@ -18,7 +18,7 @@ const waves = (size: number): ReadonlyArray<Seen> =>
 
 const order: ReadonlyArray<Row> = [
   {
-    name: "J-01, R-381, R-384: an unsafe call overlaps nobody, and the safe one behind it starts after it",
+    name: "J-01, R-381, R-384: an unsafe call overlaps no other call, and the safe one behind it starts after it",
     works: (floor) => [
       floor.work("a", takes(10), safe),
       floor.work("b", takes(10), safe),
@@ -97,7 +97,7 @@ const order: ReadonlyArray<Row> = [
 
 const gates: ReadonlyArray<Row> = [
   {
-    name: "J-10, R-392, R-406, R-407: a denied call is not run, and its siblings are not told",
+    name: "J-10, R-392, R-406, R-407: a denied call is not run, and its siblings go on",
     works: (floor) => [
       floor.work("a", takes(1), {
         ...safe,
@@ -132,7 +132,7 @@ const gates: ReadonlyArray<Row> = [
     marks: []
   },
   {
-    name: "J-12, R-409: a gate that throws denies, and its siblings are not told",
+    name: "J-12, R-409: a gate that throws denies, and its siblings go on",
     works: (floor) => [
       floor.work("a", takes(1), {
         ...safe,
@@ -146,7 +146,7 @@ const gates: ReadonlyArray<Row> = [
     marks: [[0, "start", "b"], [15, "end", "b"]]
   },
   {
-    name: "R-381: a gate counts as work: nobody starts beside an unsafe call that is asked about",
+    name: "R-381: a gate counts as work: no call starts beside an unsafe call whose gate runs",
     works: (floor) => [
       floor.work("a", takes(5), { validate: () => Effect.as(Effect.sleep(10), true) }),
       floor.work("b", takes(5), { ...safe, validate: () => Effect.as(Effect.sleep(10), true) }),

@@ -1,6 +1,6 @@
 /**
  * The shop floor of a scenario: the tools it calls, each with one handler that is watched. Every start and end is noted
- * with its time, and at each of them the rule for who may work beside whom is checked, so that no scenario passes with
+ * with its time, and at each of them it is checked which tools may run concurrently, so that no scenario passes with
  * an instant at which it was broken. Gates count as work.
  */
 import * as Clock from "effect/Clock"
@@ -36,7 +36,7 @@ export const safe = { concurrency: "shared" } as const
 /** One that may be interrupted. */
 export const cancelable = { concurrency: "shared", interrupt: "cancel" } as const
 
-/** Somebody at work; two calls may have one id. */
+/** A handler at work. Two calls may share an id. */
 interface Worker {
   readonly id: string
   readonly isShared: boolean
@@ -44,7 +44,7 @@ interface Worker {
 
 export class Floor {
   readonly marks: Array<Mark> = []
-  /** Instants at which somebody worked beside an exclusive one, or too many worked. */
+  /** Instants at which a handler ran beside an exclusive one, or more ran than the bound allows. */
   readonly breaches: Array<string> = []
   peak = 0
   private readonly bound: number
@@ -54,7 +54,7 @@ export class Floor {
     this.bound = bound
   }
 
-  /** Who is working now. */
+  /** The ids of the calls that are running. */
   get live(): ReadonlyArray<string> {
     return Array.from(this.working, ({ id }) => id)
   }

@@ -1,7 +1,6 @@
 /**
  * A scenario as a row: what is called, under which policy, and what has to come of it at which millisecond. A row that
- * leaves `marks` out says nothing about them; whatever it says, nobody works beside an unsafe call, and nothing is left
- * at the end.
+ * leaves `marks` out does not check them. In every row no call runs beside an unsafe one, and nothing is left at the end.
  */
 import { assert } from "@effect/vitest"
 import * as Effect from "effect/Effect"

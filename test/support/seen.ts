@@ -11,7 +11,7 @@ import { Chat, type Event, Message, Policy, StreamingToolExecutor, Thread, Tool 
 import { Script, Simulation } from "heddle/testing"
 import type { Floor, Work } from "./floor.ts"
 
-/** The one result of a call. `error` is a part of its text, `at` when it was told. */
+/** The one result of a call. `error` is a part of its text, `at` the time at which it was emitted. */
 export interface Seen {
   readonly id: string
   readonly at: number
@@ -52,7 +52,7 @@ export interface Given {
   readonly abortAt?: number
 }
 
-/** What became of it: results in the order in which they were told, progress, and the text that the model reads. */
+/** What became of it: results in the order in which they were emitted, progress, and the text that the model reads. */
 export interface Scene {
   readonly results: ReadonlyArray<Seen>
   readonly progress: ReadonlyArray<readonly [at: number, id: string, value: unknown]>
@@ -96,7 +96,7 @@ export const seenOf = ({ result, toolCallId: id }: StreamingToolExecutor.Update,
     ...(result.metadata.gate === undefined ? {} : { gate: result.metadata.gate })
   }]
 
-/** All calls handed over at once, and everything told, to the end. */
+/** Hands all calls over at once, and reads every update. */
 export const byExecutor = (works: ReadonlyArray<Work>, given: Given = {}): Effect.Effect<Scene> => {
   const program = Effect.gen(function*() {
     const { abortAt, maxParallel, context } = given
@@ -127,7 +127,7 @@ export const byExecutor = (works: ReadonlyArray<Work>, given: Given = {}): Effec
   }))
 }
 
-/** The updates that are left to be told, each with its time. */
+/** The updates not yet read, each with its time. */
 export const timedUpdates = (executor: StreamingToolExecutor.StreamingToolExecutor) =>
   Stream.runCollect(Stream.mapEffect(
     executor.remainingResults,
@@ -238,5 +238,5 @@ export const assertClean = (floor: Floor, sleeping: number): void => {
   assert.strictEqual(sleeping, 0)
   const starts = floor.marks.filter(([, what]) => what === "start").map(([, , id]) => id)
   const ends = floor.marks.filter(([, what]) => what !== "start").map(([, , id]) => id)
-  assert.deepStrictEqual(ends.toSorted(), starts.toSorted(), "whoever started has ended once")
+  assert.deepStrictEqual(ends.toSorted(), starts.toSorted(), "every handler that started has ended once")
 }
