@@ -382,7 +382,7 @@ describe("leaving a reply while tools of it run", () => {
       for (let step = 0; step <= whole.report.steps; step++) {
         const { report, counts } = yield* observed(step)
         assert.isDefined(report.exit, `step ${step}: the run did not end`)
-        assert.strictEqual(report.sleeping, 0, `step ${step}: somebody is asleep`)
+        assert.strictEqual(report.sleeping, 0, `step ${step}: a fiber is asleep`)
         assert.strictEqual(counts.live, 0, `step ${step}: a handler is alive`)
         assert.strictEqual(counts.finalizers, counts.starts, `step ${step}: finalizers`)
       }

@@ -1,7 +1,7 @@
 /**
- * A stop reaches the runs within a run, however deep, also through handlers that block interruption: they are left to
- * their end, and so the runs that they wait for are to come to theirs. All of it takes one grace period and not one for
- * each level, and of what refuses to stop that is named which does.
+ * A stop reaches nested runs at every depth, also through handlers that block interruption: these run to their end, and
+ * the runs that they wait for are stopped. The whole takes one grace period and not one for each level, and only the
+ * handler that does not stop is named.
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Clock from "effect/Clock"
@@ -101,7 +101,7 @@ describe("a stop of runs within runs", () => {
             assert.deepStrictEqual(left, { took: 100, sleeping: 0, abandoned: [] })
           }))
 
-        it.effect(`law 11: ${how}, ${depth} deep (${interrupt}): who refuses to stop is named, and nobody around it`, () =>
+        it.effect(`law 11: ${how}, ${depth} deep (${interrupt}): only the handler that does not stop is named`, () =>
           Effect.gen(function*() {
             const refusing = Effect.uninterruptible(Effect.never)
             const leaf = Tool.make("leaf", { parameters: {}, handler: () => refusing })

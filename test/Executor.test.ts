@@ -103,7 +103,7 @@ describe("Executor: the outcome of a handler", () => {
       }
     }))
 
-  it.effect("S-03, R-008: a thrown value that is no exception is kept, and told apart from one", () =>
+  it.effect("S-03, R-008: a thrown value that is no exception is kept, and distinguished from one", () =>
     Effect.gen(function*() {
       for (const value of ["x", null, undefined, { message: "looks like one" }]) {
         const error = yield* crash(toolOf("thrower", () => {
@@ -261,7 +261,7 @@ describe("Executor: in a run", () => {
       assert.strictEqual(yield* Executor.Executor, Executor.direct)
     }))
 
-  it.effect("R-004: a handler is told its call, its run and the caller's context", () =>
+  it.effect("R-004: a handler receives its call, its run and the caller's context", () =>
     Effect.gen(function*() {
       const seen: Array<Tool.CallContext> = []
       const tell = toolOf("tell", (_args: unknown, context: Tool.CallContext) => Effect.sync(() => seen.push(context)))

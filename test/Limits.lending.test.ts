@@ -1,6 +1,6 @@
 /**
- * What a handler lends to the runs that it starts comes back, however a run ends and wherever it is stopped: not twice,
- * not to somebody who was told to stop, and not before the run is over.
+ * A permit that a handler lends to its nested runs is returned, however a run ends and wherever it is stopped: once, not
+ * to a handler that was stopped, and not before the run is over.
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
@@ -84,7 +84,7 @@ describe("lending to one run after the other", () => {
       assert.deepStrictEqual(floor.log, ["20 goes on"])
     }))
 
-  it.effect("law 4: a handler that is told to stop while it waits for its permit does nothing more", () =>
+  it.effect("law 4: a handler that is stopped while it waits for its permit does nothing more", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const leaf = tool("leaf", Effect.sleep(10))
@@ -101,7 +101,7 @@ describe("lending to one run after the other", () => {
       assert.deepStrictEqual(floor.log, [])
     }))
 
-  it.effect("law 11: who runs two things at once, and waits for both runs' permit, stops when it is told to", () =>
+  it.effect("law 11: a handler that runs two runs concurrently, and waits for its permit after both, stops when interrupted", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const leaf = tool("leaf", Effect.sleep(10))

@@ -142,7 +142,7 @@ describe("Limits: permits by name", () => {
       assert.strictEqual(report.millis, 20)
     }))
 
-  it.effect("names are shared by tools and by runs, and are forgotten when nobody uses them", () =>
+  it.effect("names are shared by tools and by runs, and are removed when they are no longer used", () =>
     Effect.gen(function*() {
       const gauge = new Gauge()
       const tool = (name: string) =>

@@ -71,7 +71,7 @@ describe("ToolRunner: a soft stop", () => {
       }
     }))
 
-  it.effect("law 11: a timeout in the middle of the grace gives nobody another one", () =>
+  it.effect("law 11: a timeout during the grace period does not start another one", () =>
     Effect.gen(function*() {
       const deaf = Tool.make("deaf", {
         parameters: {},

@@ -1,5 +1,5 @@
 /**
- * Compact tools: what the model is told of them, how it asks for more, and what it learns from a mistake.
+ * Compact tools: what the model receives of them, how it asks for more, and what it reads after a mistake.
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
@@ -32,7 +32,7 @@ const tools = [weather, news, Tools.echo]
 const help = (args: Record<string, unknown>, offered: ReadonlyArray<Tool.Any> = tools) =>
   ToolRunner.run([call("c0", "tool_help", args)], offered)
 
-/** The tools as the model is told of them. */
+/** The tools as the model receives them. */
 const offered = (given: ReadonlyArray<Tool.Any>, options: Pick<Step.Options, "toolChoice"> = {}) =>
   Effect.gen(function*() {
     const model = yield* Script.make([Script.text("hello"), Script.finish("stop")])
@@ -126,7 +126,7 @@ describe("ToolRunner: compact tools", () => {
       assert.strictEqual(messages[2]?.content, "none")
     }))
 
-  it.effect("R-079: the model is told one line of a compact tool, and of the help", () =>
+  it.effect("R-079: the model receives one line for a compact tool, and the help tool", () =>
     Effect.gen(function*() {
       const told = yield* offered(tools)
       assert.deepStrictEqual(told.map(({ name, description }) => [name, description]).slice(0, 3), [
@@ -138,7 +138,7 @@ describe("ToolRunner: compact tools", () => {
       assert.deepStrictEqual(told.map(({ name }) => name), ["weather", "news", "echo", "tool_help"])
     }))
 
-  it.effect("R-079: a tool that is forced is told in full, and a caller's own help stands alone", () =>
+  it.effect("R-079: a forced tool is sent in full, and a caller's own help tool replaces the default", () =>
     Effect.gen(function*() {
       const [forced, other] = yield* offered(tools, { toolChoice: { name: "weather" } })
       assert.deepStrictEqual(forced, Tool.definition(weather))

@@ -66,7 +66,7 @@ describe("ToolRunner: exclusive calls", () => {
       assert.deepStrictEqual(starts, [["c0", 0], ["c1", 0], ["c2", 10], ["c3", 20]])
     }))
 
-  it.effect("R-382: where that cannot be told the call runs alone, and somebody is warned", () =>
+  it.effect("R-382: where the concurrency function throws, the call runs alone, and a warning is logged", () =>
     Effect.gen(function*() {
       const recorder = yield* Recorder.make
       const warnings: Array<unknown> = []

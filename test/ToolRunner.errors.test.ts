@@ -1,6 +1,6 @@
 /**
- * Failing calls: what the model reads of each failure, what the error policy is told and how often, and what its
- * decisions come to.
+ * Failing calls: what the model reads of each failure, what the error policy receives and how often, and what its
+ * decisions lead to.
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Cause from "effect/Cause"

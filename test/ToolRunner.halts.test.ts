@@ -193,7 +193,7 @@ describe("ToolRunner: asking the user", () => {
 })
 
 describe("ToolRunner: drain", () => {
-  it.effect("B-26, R-059: a halt stops nobody: queued calls run and are answered", () =>
+  it.effect("B-26, R-059: a halt stops no other call: queued calls run and are answered", () =>
     Effect.gen(function*() {
       const recorder = yield* Recorder.make
       const echo = Tool.make("echo", { parameters: {}, handler: recorder.handler((args) => Effect.succeed(args)) })

@@ -68,7 +68,7 @@ describe("ToolRunner: left at any step", () => {
           const recorder = yield* Recorder.make
           const report = yield* Simulation.run(run(recorder, policy), { interruptAt: step })
           assert.isDefined(report.exit, `interrupted before step ${step} it does not end`)
-          assert.strictEqual(report.sleeping, 0, `interrupted before step ${step} it leaves somebody asleep`)
+          assert.strictEqual(report.sleeping, 0, `interrupted before step ${step} it leaves a sleeping fiber`)
           yield* isOver(recorder)
           assert.isAtMost(report.millis, undisturbed.millis + 50)
         }

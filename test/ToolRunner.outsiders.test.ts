@@ -118,7 +118,7 @@ describe("handlers that outlive their turn", () => {
 })
 
 describe("order of results", () => {
-  it.effect("law 1, T-03: results held back in call order are all shown, whoever ends last", () =>
+  it.effect("law 1, T-03: results held back in call order are all emitted, whichever call ends last", () =>
     Effect.gen(function*() {
       const wait = Tool.make("wait", {
         parameters: {},

@@ -1,6 +1,6 @@
 /**
- * What a handler holds is its own: nothing that it does to its arguments or to the call it is told of is seen in the
- * thread, in events, by other handlers or in the next request.
+ * A handler owns what it receives: no change it makes to its arguments or to its call shows in the thread, in events,
+ * in other handlers or in the next request.
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"

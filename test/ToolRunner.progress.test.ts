@@ -1,5 +1,6 @@
 /**
- * Progress and slow readers: progress is bounded and never costs a result, and whoever does not read holds nothing up.
+ * Progress and slow readers: progress is bounded and never displaces a result, and a reader that does not read delays
+ * no tool.
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Duration from "effect/Duration"
@@ -20,7 +21,7 @@ const call = Message.toolCall
 
 const calling = (...names: ReadonlyArray<string>) => names.map((name, index) => call(`c${index}`, name))
 
-/** A tool that reports its progress so many times, and waits between these as it is told. */
+/** A tool that reports progress the given number of times, and waits the given time between two reports. */
 const reporting = (times: number, wait: Effect.Effect<void> = Effect.void) =>
   Tool.make("reporting", {
     parameters: {},

@@ -38,7 +38,7 @@ describe("ToolRunner.stream: events of a call", () => {
       ])
     }))
 
-  it.effect("T-04, R-106: a question is told raw with its options, and requested", () =>
+  it.effect("T-04, R-106: a question is emitted raw with its options, and requested", () =>
     Effect.gen(function*() {
       assert.deepStrictEqual((yield* collect(calling("ask"), [Tools.ask])).slice(1), [
         { _tag: "ToolExecutionCompleted", id: "c0", name: "ask", result: Tool.askUser("Which city?", []) },
@@ -48,7 +48,7 @@ describe("ToolRunner.stream: events of a call", () => {
       assert.deepInclude(requested, { _tag: "AskUserRequested", opts: [{ kind: "pick" }] })
     }))
 
-  it.effect("T-05, R-106, R-108: a halt is told raw, and its tail carries the encoded content", () =>
+  it.effect("T-05, R-106, R-108: a halt is emitted raw, and its tail carries the encoded content", () =>
     Effect.gen(function*() {
       assert.deepStrictEqual((yield* collect(calling("stop1"), [Tools.stop1])).slice(1), [
         { _tag: "ToolExecutionCompleted", id: "c0", name: "stop1", result: Tool.halt("done_early", { v: 1 }) },
@@ -76,7 +76,7 @@ describe("ToolRunner.stream: events of a call", () => {
       })
     }))
 
-  it.effect("R-106: a reported failure is told as it was reported, and a replacement as the result", () =>
+  it.effect("R-106: a reported failure is emitted as it was reported, and a replacement as the result", () =>
     Effect.gen(function*() {
       const failed = only(yield* collect(calling("fail"), [Tools.fail]), "ToolExecutionCompleted")
       assert.deepStrictEqual(failed.result, { _tag: "Error", error: Tools.notFound })
@@ -85,7 +85,7 @@ describe("ToolRunner.stream: events of a call", () => {
       assert.deepStrictEqual(replaced.result, { _tag: "Ok", value: [1] })
     }))
 
-  it.effect("T-08, R-109: a timeout is told like any other failure, with no tag of its own, when the time is up", () =>
+  it.effect("T-08, R-109: a timeout is emitted as any other failure, with no tag of its own, when the time is up", () =>
     Effect.gen(function*() {
       const { line, at, events } = yield* watched(
         ToolRunner.stream(calling("slow"), [Tools.slow(200)], { toolTimeout: 50 })

@@ -1,5 +1,5 @@
 /**
- * Spans of tool calls: one per call where somebody listens, as long as the call, and none where nobody does.
+ * Spans of tool calls: where a tracer is installed, one per call and as long as the call; otherwise none.
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
@@ -77,7 +77,7 @@ describe("ToolRunner: telemetry", () => {
       ])
     }))
 
-  it.effect("M-12, R-080: what a handler reports ends well, and what it dies of does not; the outcome is told", () =>
+  it.effect("M-12, R-080: a span succeeds where a handler reports a failure, and fails where it dies; it names the outcome", () =>
     Effect.gen(function*() {
       const { spans, provide } = recording()
       const tools = [Tools.echo, Tools.fail, Tools.boom, Tools.weird, Tools.ask, Tools.stop1]

@@ -1,6 +1,6 @@
 /**
- * Batches of calls: what is checked before anything runs, that calls run at once and are answered in their own order,
- * and what a handler is told.
+ * Batches of calls: what is checked before anything runs, that calls run concurrently and are answered in their order,
+ * and what a handler receives.
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
@@ -174,7 +174,7 @@ describe("ToolRunner: a batch", () => {
       }
     }))
 
-  it.effect("B-25, R-054: a bound of two holds, and nobody waits longer than that makes him", () =>
+  it.effect("B-25, R-054: a bound of two holds, and no call waits longer than the bound requires", () =>
     Effect.gen(function*() {
       const recorder = yield* Recorder.make
       const wait = Tool.make("slow", { parameters: {}, handler: recorder.handler(() => Effect.sleep(30)) })
@@ -238,7 +238,7 @@ describe("ToolRunner: a batch", () => {
     }))
 })
 
-describe("ToolRunner: what a handler is told", () => {
+describe("ToolRunner: what a handler receives", () => {
   it.effect("B-27, R-076: the caller's context replaces the application's and is never merged with it", () =>
     Effect.gen(function*() {
       const defaults = Effect.provide(Layer.succeed(Policy.Defaults, { context: { b: 2 } }))
@@ -247,8 +247,8 @@ describe("ToolRunner: what a handler is told", () => {
       assert.strictEqual(given?.call.context, context)
       const [application] = yield* defaults(told())
       assert.deepStrictEqual(application?.call.context, { b: 2 })
-      const [nobody] = yield* told()
-      assert.deepStrictEqual(nobody?.call.context, {})
+      const [neither] = yield* told()
+      assert.deepStrictEqual(neither?.call.context, {})
     }))
 
   it.effect("R-076: ids of session and request are handed on; a request id is made where none is given", () =>

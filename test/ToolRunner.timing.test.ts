@@ -239,7 +239,7 @@ describe("ToolRunner: handlers that end one another", () => {
       )
       yield* TestClock.adjust(60)
       fiber.interruptUnsafe()
-      // The handler that refuses was told to stop at 10, and has had its time at 110.
+      // The handler that does not stop was interrupted at 10, and its grace period is over at 110.
       yield* TestClock.adjust(49)
       assert.isUndefined(fiber.pollUnsafe())
       yield* TestClock.adjust(1)
@@ -269,7 +269,7 @@ describe("ToolRunner: interrupt block", () => {
       }
     }))
 
-  it.effect("R-111: a blocking handler that outlives the grace is told to stop after all", () =>
+  it.effect("R-111: a blocking handler that outlives the grace period is interrupted", () =>
     Effect.gen(function*() {
       const recorder = yield* Recorder.make
       const run = ToolRunner.run(calling("save"), [make(recorder, "block", 60_000)], {

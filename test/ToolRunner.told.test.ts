@@ -1,4 +1,4 @@
-/** What the model reads of a call that failed, on every way to it, and what it never reads. */
+/** What the model reads of a failed call, whichever way it failed, and what it never reads. */
 import { assert, describe, it } from "@effect/vitest"
 import * as Cause from "effect/Cause"
 import * as Context from "effect/Context"
@@ -38,7 +38,7 @@ const failing = <E>(reason: E) => Tool.make("t", { parameters: {}, handler: () =
 const parsed = (content: string): unknown => JSON.parse(content)
 
 describe("ToolRunner: what a handler reports", () => {
-  it.effect("M-10: a tagged error's fields are told, awaited and streamed, whatever the error policy says", () =>
+  it.effect("M-10: the model reads a tagged error's fields, awaited and streamed, whatever the error policy decides", () =>
     Effect.gen(function*() {
       const expected = { error: "NotFound", details: { path: "/a" } }
       const tool = failing(new NotFound({ path: "/a" }))
@@ -201,7 +201,7 @@ describe("ToolRunner: what a handler reports", () => {
       }
     }))
 
-  it.effect("M-10: errors in a list or in data are told by their fields, and a result that succeeded is data", () =>
+  it.effect("M-10: errors in a list or in data are written by their fields, and a successful result is data", () =>
     Effect.gen(function*() {
       const err = Object.assign(new RangeError("too far", { cause: secret }), { code: 7 })
       const told = { name: "RangeError", message: "too far", code: 7 }
@@ -220,7 +220,7 @@ describe("ToolRunner: what a handler reports", () => {
       assert.deepStrictEqual(parsed(yield* contentOf(succeeding)), data)
     }))
 
-  it.effect("M-10: a tool's failure schema says how its failures are told, and what does not fit it is told all the same", () =>
+  it.effect("M-10: a tool's failure schema encodes its failures, and a failure that does not fit it is written without it", () =>
     Effect.gen(function*() {
       class Names extends Context.Service<Names, { readonly of: (id: number) => string }>()("test/Names") {}
       const Missing = Schema.Struct({ _tag: Schema.Literal("Missing"), user: Schema.Finite }).pipe(
@@ -333,7 +333,7 @@ describe("ToolRunner: what a model reads of the runtime's own errors", () => {
 describe("ToolRunner: promises of a handler", () => {
   const refused = Object.assign(new RangeError("refused"), { code: "E1" })
 
-  it.effect("M-11: a rejection of call.promise and one of Effect.tryPromise are told by name and message", () =>
+  it.effect("M-11: a rejection of call.promise and one of Effect.tryPromise are written with name and message", () =>
     Effect.gen(function*() {
       const expected = { error: "refused", details: { name: "RangeError", code: "E1" } }
       const handlers: ReadonlyArray<(args: unknown, call: Tool.CallContext) => Effect.Effect<unknown, unknown>> = [
@@ -394,7 +394,7 @@ describe("ToolRunner: promises of a handler", () => {
       assert.strictEqual((yield* Fiber.join(fiber)).messages[1]?.content, "done")
     }))
 
-  it.effect("M-11: what a handler dies with is hidden under every preset, and told where the policy says so", () =>
+  it.effect("M-11: a handler's defect is hidden under every preset, and shown where the policy says so", () =>
     Effect.gen(function*() {
       const dying: ReadonlyArray<readonly [() => Effect.Effect<unknown>, string]> = [
         [() => Effect.die(refused), "refused {\"name\":\"RangeError\",\"code\":\"E1\"}"],
@@ -425,7 +425,7 @@ describe("ToolRunner: promises of a handler", () => {
 })
 
 describe("ToolRunner: functions that are async where an Effect is wanted", () => {
-  /** Runs an effect, and gives the rejections that nobody handled meanwhile. */
+  /** Runs an effect, and returns the unhandled rejections that occurred meanwhile. */
   const unhandledIn = <A, E, R>(effect: Effect.Effect<A, E, R>) =>
     Effect.gen(function*() {
       const unhandled: Array<unknown> = []

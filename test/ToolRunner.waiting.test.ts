@@ -1,6 +1,6 @@
 /**
- * Calls that have a place and no handler yet, because they wait for permits or for their gates. Whatever they are
- * declared as, they never start once the run is stopped or left, and nobody waits for them.
+ * Calls that hold a place but have no handler yet, because they wait for permits or for their gates. However their tool
+ * is declared, they never start once the run is stopped or left, and the run does not wait for them.
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Clock from "effect/Clock"
@@ -92,7 +92,7 @@ describe("ToolRunner: the end of a run that others wait in", () => {
       }
     }))
 
-  it.effect("CF-1: a halt that is told late reaches whoever has started since", () =>
+  it.effect("CF-1: a halt that is decided late stops calls that have started since", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const tools = [floor.tool("a", Effect.never, { timeout: 7 }), floor.tool("b", takes(50), { interrupt: "cancel" })]

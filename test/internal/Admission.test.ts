@@ -1,6 +1,6 @@
 /**
- * The order of admission, as the pure machine that it is: first come, first served, never more than the bound, and an
- * exclusive call alone.
+ * The admission state machine: calls are admitted first come, first served, never more than the bound, and an exclusive
+ * call runs alone.
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Schema from "effect/Schema"
@@ -54,7 +54,7 @@ describe("admission", () => {
     assert.deepStrictEqual(admit(Admission.release(two, exclusive))[0], [2])
   })
 
-  it("R-382: whoever is alive outside of the queue keeps an exclusive call out, and it is stuck", () => {
+  it("R-382: a handler that is alive outside of the queue blocks an exclusive call, which is stuck", () => {
     const lone = Admission.withOutsiders(Admission.make(2, queueOf("Xs")), outside({ alive: 1 }))
     assert.deepStrictEqual(admit(lone)[0], [])
     assert.strictEqual(Admission.stuck(lone)?.index, 0)
@@ -74,7 +74,7 @@ describe("admission", () => {
     assert.deepStrictEqual(admit(Admission.withOutsiders(state, outside({ alive: 2 })))[0], [0, 1])
   })
 
-  it("R-384: nobody is stuck who waits for calls of the queue, or who may start", () => {
+  it("R-384: a call that waits for calls of the queue, or that may start, is not stuck", () => {
     const [, running] = admit(Admission.make(2, queueOf("sX")))
     assert.isUndefined(Admission.stuck(Admission.withOutsiders(running, outside({ alive: 1 }))))
     assert.isUndefined(Admission.stuck(Admission.make(2, queueOf("X"))))
@@ -136,7 +136,7 @@ const advance = (world: World): void => {
   if (isHeldUp) assert.isAbove(outsiders.alive, 0, "only outsiders may hold up an idle queue")
   if (head === undefined || outsiders.alive > 0 || isHeldUp) return
   const isFull = world.running.length === bound
-  assert.isTrue(exclusives === 1 || isFull || head.isExclusive, "whoever may start has started")
+  assert.isTrue(exclusives === 1 || isFull || head.isExclusive, "every call that may start has started")
 }
 
 const change = (world: World, step: typeof Change.Type): void => {
@@ -152,7 +152,7 @@ const change = (world: World, step: typeof Change.Type): void => {
 
 describe("admission of generated sequences", () => {
   it.prop(
-    "law 4, R-381, R-382, R-384: the bound and the barrier hold, the order is kept, and nobody who may start waits",
+    "law 4, R-381, R-382, R-384: the bound and the barrier hold, the order is kept, and no call that may start waits",
     [Sequence],
     ([{ bound, queue, changes }]) => {
       const tickets = queue.map((isExclusive, index) => ({ index, isExclusive }))

@@ -1,5 +1,5 @@
 /**
- * Gates one by one: which verdicts let a call through, in which order they are asked, and what is said of a denial.
+ * Gates one by one: which verdicts let a call through, in which order they are asked, and how a denial is reported.
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Data from "effect/Data"
@@ -103,7 +103,7 @@ describe("gates", () => {
       }
     }))
 
-  it.effect("R-409: what a gate reports is told, what it throws is kept from the model", () =>
+  it.effect("R-409: a failure of a gate is shown to the model, what it throws is not", () =>
     Effect.gen(function*() {
       const kaboom = new Error("secret")
       const rows: ReadonlyArray<readonly [() => unknown, string, unknown]> = [
@@ -148,7 +148,7 @@ describe("gates", () => {
       assert.deepStrictEqual([first?.metadata?.["gate"], second?.metadata?.["gate"]], ["validate", "authorize"])
     }))
 
-  it("R-409: a gate that takes too long has let nobody through", () => {
+  it("R-409: a gate that times out denies the call", () => {
     const error = Gates.late(Message.toolCall("c0", "subject"), 250)
     assert.deepInclude(error, { reason: "denied", toolName: "subject", toolCallId: "c0" })
     assert.deepStrictEqual(error.metadata, { gate: "timeout" })

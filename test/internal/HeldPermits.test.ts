@@ -1,6 +1,6 @@
 /**
  * The permits of one handler: taken before it starts, lent to the runs that it starts, taken back when the last of them
- * has ended, and never waited for by what is to stop.
+ * has ended, and never waited for by a handler that is being stopped.
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Clock from "effect/Clock"
@@ -38,7 +38,7 @@ const close = (scope: Scope.Closeable) => Scope.close(scope, Exit.void)
 const now = Clock.currentTimeMillis
 
 describe("holding: permits of a handler", () => {
-  it.effect("it takes one of the tree's, and returns it once, however often that is said", () =>
+  it.effect("it takes one of the tree's permits, and returns it once, however often it is asked to", () =>
     Effect.gen(function*() {
       const counts = yield* play((services) =>
         Effect.gen(function*() {
@@ -56,7 +56,7 @@ describe("holding: permits of a handler", () => {
       assert.deepStrictEqual(counts, [2, 1, 2])
     }))
 
-  it.effect("whoever waits in line is not overtaken by one who finds a permit free", () =>
+  it.effect("a waiting call is not overtaken by a later one that finds a permit free", () =>
     Effect.gen(function*() {
       const order = yield* play((services) =>
         Effect.gen(function*() {
@@ -183,7 +183,7 @@ describe("holding: lending", () => {
       assert.deepStrictEqual(counts, [1, 0, 1])
     }))
 
-  it.effect("law 11: what is told to stop waits for nothing, before or while it waits", () =>
+  it.effect("law 11: a handler that is stopped, before or while it waits, waits no longer", () =>
     Effect.gen(function*() {
       for (const isEarly of [true, false]) {
         const left = yield* play((services) =>

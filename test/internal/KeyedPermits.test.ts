@@ -1,5 +1,5 @@
 /**
- * Permits by name: what a call wants, who waits for whom, and that names cost nothing once nobody uses them.
+ * Permits by name: which names a call takes, the order in which calls wait, and that an unused name holds no memory.
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
@@ -75,7 +75,7 @@ describe("keyed permits: taking", () => {
       assert.strictEqual(millis, 10)
     }))
 
-  it.effect("two who want the same names in another order never wait for each other in a circle", () =>
+  it.effect("calls that take the same names in different orders never deadlock", () =>
     Effect.gen(function*() {
       const { millis } = yield* play((permits, log) => {
         const work = worker(permits, log)
@@ -105,7 +105,7 @@ describe("keyed permits: taking", () => {
       assert.deepStrictEqual(log.slice(8), ["later", "+e", "+f", "-e", "-f"])
     }))
 
-  it.effect("whoever is interrupted while waiting returns what it has, and leaves the names", () =>
+  it.effect("a call that is interrupted while it waits returns its permits, and leaves the queues of the names", () =>
     Effect.gen(function*() {
       const { log, millis } = yield* play((permits, log) =>
         Effect.gen(function*() {

@@ -1,6 +1,6 @@
 /**
- * The queue of a batch: who is started when, who is taken out, and who is refused because handlers outside of it refuse
- * to end.
+ * The queue of a batch: when a call starts, which calls are removed, and which are refused because handlers outside of
+ * the queue do not end.
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Clock from "effect/Clock"
@@ -101,7 +101,7 @@ const bench = (bound: number, scenario: (bench: Bench) => Effect.Effect<void>) =
   )
 
 describe("queue", () => {
-  it.effect("R-382, R-384: whoever fits starts when it comes, the next when one has left its place and ended", () =>
+  it.effect("R-382, R-384: a call that fits starts when it is added, the next when one has left its place and ended", () =>
     bench(2, (bench) =>
       Effect.sync(() => {
         const [a, b, c, d] = runs("sssX") as [Run, Run, Run, Run]
@@ -137,7 +137,7 @@ describe("queue", () => {
         assert.strictEqual(bench.queue.holding, 0)
       })))
 
-  it.effect("R-380: a call that is added while another is being started has its turn", () =>
+  it.effect("R-380: a call that is added while another is being started is started after it", () =>
     bench(2, (bench) =>
       Effect.sync(() => {
         const [a, b] = runs("ss") as [Run, Run]
@@ -149,7 +149,7 @@ describe("queue", () => {
         assert.deepStrictEqual(bench.started, [0, 1])
       })))
 
-  it.effect("R-398: whoever is taken out is told in order, and never starts; later ones do", () =>
+  it.effect("R-398: removed calls are returned in order and never start; calls added later do", () =>
     bench(1, (bench) =>
       Effect.sync(() => {
         const [a, ...rest] = runs("sXs") as [Run, Run, Run]
@@ -162,7 +162,7 @@ describe("queue", () => {
         assert.deepStrictEqual(bench.started, [0, 3])
       })))
 
-  it.effect("law 3: a queue that is closed starts nobody when handlers end", () =>
+  it.effect("law 3: a closed queue starts no call when handlers end", () =>
     bench(1, (bench) =>
       Effect.sync(() => {
         const [a, b] = runs("ss") as [Run, Run]
@@ -185,7 +185,7 @@ describe("queue", () => {
         assert.deepStrictEqual(bench.refused, [])
       })))
 
-  it.effect("R-382: when that takes longer than the grace period, all whom only it keeps out are refused at once", () =>
+  it.effect("R-382: when that takes longer than the grace period, all calls that only it blocks are refused at once", () =>
     bench(3, (bench) =>
       Effect.gen(function*() {
         bench.begin({ index: 100, isExclusive: false })

@@ -1,6 +1,6 @@
 /**
- * What the end of a call does to others, as the pure rules that they are: whether it does anything, whom it reaches, and
- * who was there at the same time.
+ * The rules for what the end of a call does to other calls: whether it has a consequence, which calls it stops, and
+ * which calls were running at the same time.
  */
 import { assert, describe, it } from "@effect/vitest"
 import { Policy } from "heddle"
@@ -78,7 +78,7 @@ describe("siblings: the consequence of an answer", () => {
   })
 })
 
-describe("siblings: who is reached", () => {
+describe("siblings: which calls are stopped", () => {
   const member = (isWaiting: boolean, isBlocking: boolean) => ({ isWaiting, job: { index: 0, isBlocking } })
   const reached = (isForAll: boolean, isSkipping: boolean) => {
     const consequence = { isForAll, isSkipping, isHalt: false, detail: "" }
@@ -89,7 +89,7 @@ describe("siblings: who is reached", () => {
     }
   }
 
-  it("R-391, R-394: those that run unless they block, or all of them; those that wait where they are skipped", () => {
+  it("R-391, R-394: running calls unless they block, or all of them; waiting calls where these are skipped", () => {
     assert.deepStrictEqual(reached(false, false), { running: true, blocking: false, waiting: false })
     assert.deepStrictEqual(reached(true, false), { running: true, blocking: true, waiting: false })
     assert.deepStrictEqual(reached(false, true), { running: true, blocking: false, waiting: true })
@@ -102,7 +102,7 @@ describe("siblings: the company of a call", () => {
   const indexes = (members: ReadonlyArray<{ readonly job: { readonly index: number } }>) =>
     members.map(({ job }) => job.index)
 
-  it("R-393: whoever has a place while it has one, itself included", () => {
+  it("R-393: the calls that hold a place while it holds one, itself included", () => {
     const company = new Siblings.Company<ReturnType<typeof member>>()
     const [a, b, c] = [member(7), member(3), member(5)]
     company.join(a)
@@ -113,7 +113,7 @@ describe("siblings: the company of a call", () => {
     assert.deepStrictEqual(indexes(company.all), [7, 3, 5])
   })
 
-  it("R-394: when it has left, those of them that are still there, and nobody who came later", () => {
+  it("R-394: after it has left, those of them that are still there, and no call that came later", () => {
     const company = new Siblings.Company<ReturnType<typeof member>>()
     const [a, b, c, d] = [member(0), member(1), member(2), member(3)]
     for (const one of [a, b, c]) company.join(one)
@@ -122,7 +122,7 @@ describe("siblings: the company of a call", () => {
     assert.deepStrictEqual(indexes(company.beside(0)), [1, 2])
     company.leave(b)
     assert.deepStrictEqual(indexes(company.beside(0)), [2])
-    assert.deepStrictEqual(indexes(company.beside(1)), [2, 3], "who left later had more beside it")
+    assert.deepStrictEqual(indexes(company.beside(1)), [2, 3], "a call that left later had more beside it")
     assert.deepStrictEqual(indexes(company.all), [2, 3])
   })
 })
