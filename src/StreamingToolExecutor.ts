@@ -19,8 +19,7 @@ import * as Plan from "./internal/decide/plan.ts"
 import { reasonText, ToolError } from "./internal/declare/outcome.ts"
 import * as Fold from "./internal/fold/state.ts"
 import * as Json from "./internal/json.ts"
-import type { Batch } from "./internal/run/batch.ts"
-import * as Open from "./internal/run/open.ts"
+import * as Batches from "./internal/run/batch.ts"
 import type * as Limits from "./Limits.ts"
 import type * as Message from "./Message.ts"
 import * as Policy from "./Policy.ts"
@@ -205,7 +204,7 @@ class Reading {
 
 /** The batch behind an executor, and what has been read of it. */
 class Executor<R> implements StreamingToolExecutor<R> {
-  private readonly batch: Batch<never>
+  private readonly batch: Batches.Batch<never>
   private readonly settings: Settings.Settings<never, R>
   private readonly isStopped: () => boolean
   /** Readers take turns: each update goes to one of them. */
@@ -216,7 +215,7 @@ class Executor<R> implements StreamingToolExecutor<R> {
   private calls = 0
   private phase: "open" | "sealed" | "discarded" = "open"
 
-  constructor(batch: Batch<never>, settings: Settings.Settings<never, R>, isStopped: () => boolean) {
+  constructor(batch: Batches.Batch<never>, settings: Settings.Settings<never, R>, isStopped: () => boolean) {
     this.batch = batch
     this.settings = settings
     this.isStopped = isStopped
@@ -327,7 +326,7 @@ export const make = <R = never>(
       Policy.falai,
       Settings.mintRequestId(yield* Effect.context<never>())
     )
-    const { ambient, batch } = yield* Open.scoped<never, R>(Infinity, settings, { cancel: signal }, scope)
+    const { ambient, batch } = yield* Batches.scoped<never, R>(Infinity, settings, { cancel: signal }, scope)
     batch.begin()
     return new Executor(batch, settings, () => ambient.cancellation?.isRequested === true)
   })

@@ -16,7 +16,7 @@ import * as Plan from "./internal/decide/plan.ts"
 import * as ToolOptions from "./internal/declare/toolOptions.ts"
 import * as Fold from "./internal/fold/state.ts"
 import * as Pulled from "./internal/loop/scopedPull.ts"
-import * as Open from "./internal/run/open.ts"
+import * as Batches from "./internal/run/batch.ts"
 import type * as Message from "./Message.ts"
 import * as Policy from "./Policy.ts"
 import type * as Tool from "./Tool.ts"
@@ -116,7 +116,7 @@ const begin = <E, R>(
     const byName = ToolOptions.toolbox(defaults.tools ?? [], tools)
     const unknown = Plan.failing(calls, byName, policy)
     if (unknown !== undefined) return failing(unknown, policy)
-    const { batch, running } = yield* Open.scoped<E, R>(calls.length, settings, options, scope)
+    const { batch, running } = yield* Batches.scoped<E, R>(calls.length, settings, options, scope)
     batch.add(calls.map((call, index) => Plan.planned(index, call, byName, policy)))
     batch.seal()
     return { policy, pull: batch.pull, stopped: running.stop }

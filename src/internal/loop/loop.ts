@@ -40,8 +40,7 @@ import * as Messages from "../fold/sharedMessages.ts"
 import * as Fold from "../fold/state.ts"
 import { type Ending, isEvents, ReplyReader } from "../hear/replyReader.ts"
 import * as ToolCalls from "../hear/toolCalls.ts"
-import type { Batch } from "../run/batch.ts"
-import * as Open from "../run/open.ts"
+import * as Batches from "../run/batch.ts"
 import * as Cancellation from "../stop/cancellation.ts"
 import * as Deadline from "../stop/deadline.ts"
 import * as Inherited from "../stop/inherited.ts"
@@ -132,7 +131,7 @@ interface Parts<E, R> {
 interface Hearing<E> {
   readonly _tag: "Hearing"
   readonly reply: ReplyReader
-  batch: Batch<E> | undefined
+  batch: Batches.Batch<E> | undefined
   /** Whether a call may still start on the word of the reply, and whether one has. */
   mayStart: boolean
   hasStarted: boolean
@@ -143,7 +142,7 @@ interface Working<E> {
   readonly _tag: "Working"
   readonly response: Response.Response
   readonly plan: Plan.Plan
-  readonly batch: Batch<E> | undefined
+  readonly batch: Batches.Batch<E> | undefined
   readonly ended: Plan.Ended | undefined
 }
 
@@ -155,7 +154,7 @@ type Phase<E> =
   | { readonly _tag: "Asking"; readonly retryIn: number | undefined }
   | Hearing<E>
   /** The reply is over: its calls are to be decided on. The batch is that of its early calls. */
-  | { readonly _tag: "Deciding"; readonly batch: Batch<E> | undefined }
+  | { readonly _tag: "Deciding"; readonly batch: Batches.Batch<E> | undefined }
   | Working<E>
   /** The step is complete, by itself or cut short by a cancellation: what comes next is to be decided. */
   | { readonly _tag: "Stepping"; readonly isCut: boolean }
@@ -166,7 +165,7 @@ type Phase<E> =
 /** The step in progress, and what is to be closed with it. */
 interface Step<E> {
   readonly index: number
-  readonly batches: Array<Batch<E>>
+  readonly batches: Array<Batches.Batch<E>>
   reply: ReplyReader | undefined
   span: Scope.Closeable | undefined
   /** Puts an effect under the span of the step, where there is one. */
@@ -449,9 +448,9 @@ class Loop<E, R> implements Leaving {
   }
 
   /** The step has to close the batch, and knows of it before anything can interrupt. */
-  private openBatch(calls: number): Batch<E> {
+  private openBatch(calls: number): Batches.Batch<E> {
     const { context, parts: { ambient, running }, rules: { settings }, step } = this
-    const batch = Open.open<E, R>(context, calls, settings, step.index, running, ambient)
+    const batch = Batches.open<E, R>(context, calls, settings, step.index, running, ambient)
     step.batches.push(batch)
     return batch
   }
@@ -510,7 +509,7 @@ class Loop<E, R> implements Leaving {
   }
 
   /** The connection is closed before any other tool starts, however the reply has ended. */
-  private deciding(batch: Batch<E> | undefined): Emitted<E, R> {
+  private deciding(batch: Batches.Batch<E> | undefined): Emitted<E, R> {
     return this.after(this.disconnect(Exit.void), () => {
       this.step.reply = undefined
       const said = Collector.toResponse(this.state)
@@ -520,7 +519,7 @@ class Loop<E, R> implements Leaving {
     })
   }
 
-  private decided(response: Response.Response, early: Batch<E> | undefined): Emitted<E, R> {
+  private decided(response: Response.Response, early: Batches.Batch<E> | undefined): Emitted<E, R> {
     const { mode, settings: { policy }, tools } = this.rules
     const isActedOn = !this.isCancelled && Collector.isToolTurn(policy, response)
     const calls = Response.actionableCalls(response)
@@ -545,7 +544,7 @@ class Loop<E, R> implements Leaving {
     plan: Plan.Plan,
     ended: Plan.Ended | undefined,
     jobs: ReadonlyArray<Plan.Job>,
-    early?: Batch<E>
+    early?: Batches.Batch<E>
   ): Emitted<E, R> {
     const batch = early ?? (jobs.length === 0 ? undefined : this.openBatch(jobs.length))
     batch?.add(jobs)
@@ -567,7 +566,7 @@ class Loop<E, R> implements Leaving {
   }
 
   /** What the batch came to. The calls of it that wait are in the fold. */
-  private workedOf(batch: Batch<E> | undefined, { toolCalls }: Response.Response): Plan.Worked | undefined {
+  private workedOf(batch: Batches.Batch<E> | undefined, { toolCalls }: Response.Response): Plan.Worked | undefined {
     return batch && { halt: batch.halt, suspensions: this.state.tools.open(toolCalls) }
   }
 
