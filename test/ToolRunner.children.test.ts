@@ -12,7 +12,7 @@ import * as Latch from "effect/Latch"
 import * as Schedule from "effect/Schedule"
 import * as Stream from "effect/Stream"
 import * as TestClock from "effect/testing/TestClock"
-import { Chat, type Event, Executor, Message, Policy, StreamingToolExecutor, Tool, ToolRunner } from "heddle"
+import { Chat, type Event, Executor, Limits, Message, Policy, StreamingToolExecutor, Tool, ToolRunner } from "heddle"
 import { Recorder, Script, Simulation } from "heddle/testing"
 import { contents, elapsed, timed, watched } from "./support/runs.ts"
 import * as Tools from "./support/tools.ts"
@@ -96,6 +96,25 @@ describe("a handler whose children do not stop", () => {
         event._tag === "ToolExecutionCompleted" ? [[event.id, event.result._tag]] : []
       )
       assert.deepStrictEqual(answers, [["c0", "Ok"], ["c1", "Error"], ["c2", "Ok"]])
+    }))
+
+  it.effect("M-01: it keeps the permits of its keys and of the tree as long as its place, also where it has waited for them", () =>
+    Effect.gen(function*() {
+      const limits = [{ key: "one", permits: 1 }]
+      const tools = [parent(children.deaf, { limits }), { ...Tools.echo, limits }]
+      const { line } = yield* watched(ToolRunner.stream(calling("parent", "echo"), tools, { grace: 1000 }))
+      assert.deepStrictEqual(startedAt(line), [[0, "c0"], [1010, "c1"]])
+      for (
+        const [names, starts] of [[["parent", "echo"], [0, 1010]], [["parent", "parent", "echo"], [
+          0,
+          1010,
+          2020
+        ]]] as const
+      ) {
+        const run = ToolRunner.stream(calling(...names), [parent(children.deaf), Tools.echo], { grace: 1000 })
+        const { line } = yield* watched(Stream.provide(run, Limits.layer({ permits: 1 })))
+        assert.deepStrictEqual(startedAt(line).map(([at]) => at), [...starts])
+      }
     }))
 
   it.effect("M-01: where the child ends within the grace period, its place is free then", () =>

@@ -105,6 +105,27 @@ describe("ToolRunner: code that must not outlive the run", () => {
       assert.strictEqual((yield* timed(Fiber.interrupt(fiber))).at, 30)
     }))
 
+  it.effect("R-075, R-111: once a run is left no time limit stops what may finish, and no error policy is asked", () =>
+    Effect.gen(function*() {
+      const recorder = yield* Recorder.make
+      const block = Tool.make("block", {
+        parameters: {},
+        interrupt: "block",
+        timeout: 50,
+        handler: recorder.handler(() => Effect.sleep(80))
+      })
+      let asked = 0
+      const onToolError = (_call: Message.ToolCall, _error: unknown) => {
+        asked++
+        return Effect.succeed(Tool.ErrorDecision.halt)
+      }
+      const run = ToolRunner.run(calling("block"), [block], { onToolError, grace: 1000 })
+      const report = yield* Simulation.run(Effect.timeoutOption(run, 20))
+      assert.strictEqual(report.millis, 80)
+      const { ends, interrupts } = yield* recorder.counts("block")
+      assert.deepStrictEqual({ asked, ends, interrupts }, { asked: 0, ends: 1, interrupts: 0 })
+    }))
+
   it.effect("R-034, R-111: an encoder at work is stopped with the run, which waits for its finalizer", () =>
     Effect.gen(function*() {
       const recorder = yield* Recorder.make

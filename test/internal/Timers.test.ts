@@ -28,7 +28,7 @@ describe("waiting by the live clock", () => {
     assert.deepStrictEqual([done, vi.getTimerCount()], [0, 1])
     vi.advanceTimersByTime(1000)
     assert.deepStrictEqual([done, vi.getTimerCount()], [1, 0])
-    Effect.runSync(waiting.close)
+    Effect.runSync(waiting.close())
   })
 
   it("does in the order in which they began what comes at one time", () => {
@@ -52,7 +52,7 @@ describe("waiting by the live clock", () => {
     stopped.stop()
     stopped.stop()
     assert.strictEqual(vi.getTimerCount(), 2)
-    Effect.runSync(waiting.close)
+    Effect.runSync(waiting.close())
     assert.strictEqual(vi.getTimerCount(), 0)
     waiting.after(30, () => done++)
     vi.advanceTimersByTime(1000)
@@ -68,7 +68,7 @@ describe("waiting by the live clock", () => {
     vi.advanceTimersByTime(1)
     assert.strictEqual(done, 1)
     waiting.after(30 * day, () => done++)
-    Effect.runSync(waiting.close)
+    Effect.runSync(waiting.close())
     assert.strictEqual(vi.getTimerCount(), 0)
   })
 
@@ -93,6 +93,6 @@ describe("waiting by the live clock", () => {
     waiting.after(30, () => slept.push("done"))
     vi.advanceTimersByTime(1000)
     assert.strictEqual(slept.length, 1)
-    Effect.runSync(waiting.close)
+    Effect.runSync(waiting.close())
   })
 })

@@ -361,7 +361,7 @@ export class Batch<E> implements Host<E> {
     this.unsubscribe?.()
     this.queue.close()
     this.events.wake()
-    return this.timers.close
+    return this.timers.close()
   }
 
   // What a reader sees of it.

@@ -159,7 +159,7 @@ export class Call<E> implements Task, Handler {
 
   /** The call from beginning to end. After each wait it goes on only if nothing has answered the call meanwhile. */
   private life(): Effect.Effect<void, E, any> {
-    const life = Effect.gen({ self: this }, function*() {
+    return Effect.gen({ self: this }, function*() {
       const { host, job } = this
       yield* this.permits.take()
       if (this.phase !== "waiting" || host.isOver) return
@@ -182,7 +182,6 @@ export class Call<E> implements Task, Handler {
       if (!this.goesOn("running")) return
       return yield* this.answer(() => this.answerTo(outcome))
     })
-    return Effect.ensuring(life, Effect.suspend(() => this.permits.giveBack()))
   }
 
   /** Code of the caller's is about to run, against the clock. */

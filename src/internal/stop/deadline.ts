@@ -5,9 +5,7 @@
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
-import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
-import * as Scope from "effect/Scope"
 import type { DeadlineWish } from "../ask/options.ts"
 
 /** Times of the clock, in milliseconds. */
@@ -56,9 +54,10 @@ const longest = 2 ** 31 - 1
  */
 export class Timers {
   private readonly services: Context.Context<any>
-  private readonly scope = Scope.makeUnsafe()
-  /** The timers of the platform's. Fibers are known to the scope. */
+  /** The timers of the platform's. */
   private readonly waiting = new Set<Timer>()
+  private readonly fibers = new Set<Fiber.Fiber<unknown>>()
+  private isClosed = false
 
   constructor(services: Context.Context<any>) {
     this.services = services
@@ -84,21 +83,30 @@ export class Timers {
 
   /** Calls a function with what an effect comes to, at once if the effect does not wait. */
   when<A>(effect: Effect.Effect<A, never, any>, then: (value: A) => void): Timer {
-    const waiting = Effect.map(effect, (value) => this.isClosed ? undefined : then(value))
+    let own: Fiber.Fiber<unknown> | undefined
+    const waiting = Effect.map(effect, (value) => {
+      // What it does may close the timers, which do not wait for it then.
+      if (own !== undefined) this.fibers.delete(own)
+      if (!this.isClosed) then(value)
+    })
     const fiber = Effect.runForkWith(this.services)(this.isClosed ? Effect.void : waiting)
-    Fiber.runIn(fiber, this.scope)
+    if (fiber.pollUnsafe() === undefined) {
+      own = fiber
+      this.fibers.add(fiber)
+      fiber.addObserver(() => this.fibers.delete(fiber))
+      if (this.isClosed) fiber.interruptUnsafe()
+    }
     return { stop: () => fiber.interruptUnsafe() }
   }
 
-  private get isClosed(): boolean {
-    return this.scope.state._tag === "Closed"
-  }
-
-  /** Stops all of them, and waits until they have ended: a scheduler may give them their turn later than the caller. */
-  get close(): Effect.Effect<void> {
-    return Effect.suspend(() => {
-      this.waiting.forEach((timer) => timer.stop())
-      return Scope.close(this.scope, Exit.void)
-    })
+  /**
+   * Stops all of them at once. The effect waits until they have ended: a scheduler may give them their turn later than
+   * the caller.
+   */
+  close(): Effect.Effect<void> {
+    this.isClosed = true
+    this.waiting.forEach((timer) => timer.stop())
+    this.fibers.forEach((fiber) => fiber.interruptUnsafe())
+    return this.fibers.size === 0 ? Effect.void : Effect.asVoid(Fiber.awaitAll(this.fibers))
   }
 }

@@ -327,7 +327,8 @@ export class Running {
     this.hooks?.close()
     this.operation?.running.leftWith(this.now())
     const left = this.step === undefined ? this.stopping() : Effect.andThen(this.step.leave(exit), this.stop)
-    return this.softTimers === undefined ? left : Effect.andThen(left, this.softTimers.close)
+    const { softTimers } = this
+    return softTimers === undefined ? left : Effect.andThen(left, Effect.suspend(() => softTimers.close()))
   }
 
   /** Stops every task and waits for them, within the grace period. What is still alive then is given up. */
@@ -344,7 +345,8 @@ export class Running {
         Effect.flatMap((now) => this.stopAt(now)),
         Effect.map((abandoned) => [...abandoned, ...this.within])
       )
-    return this.timers === undefined ? stopped : Effect.tap(stopped, this.timers.close)
+    const { timers } = this
+    return timers === undefined ? stopped : Effect.tap(stopped, () => timers.close())
   }
 
   /** A run within the handler of a call has left something behind. Each run around it names it, by the calls that lead there. */
