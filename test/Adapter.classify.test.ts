@@ -172,7 +172,7 @@ describe("a reply", () => {
       ])
     }))
 
-  it.effect("R-347, I-15: ends with a word of the table, or with one that nobody knows", () =>
+  it.effect("R-347, I-15: a finish reason of the table is mapped, and an unknown one is `other`", () =>
     Effect.gen(function*() {
       const reasons = ["stop", "length", "content_filter", "eos", "whatever", ""].map((word) =>
         Effect.map(classify(said("a"), finish(word)), ({ finishReason }) => finishReason)

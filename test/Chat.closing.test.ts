@@ -1,6 +1,7 @@
 /**
- * When a run is stopped, its connection to the model is closed first, whatever its handlers do: a provider that nobody
- * reads must not go on generating. Each of the four adapters reads from a real server, which says when it saw the close.
+ * When a run is stopped, its connection to the model is closed first, whatever its handlers do: a provider whose
+ * reply is no longer read must not go on generating. Each of the four adapters reads from a real server, which reports
+ * when it saw the close.
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Deferred from "effect/Deferred"

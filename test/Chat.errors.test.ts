@@ -225,7 +225,7 @@ describe("Chat: runs that break on the way", () => {
 describe("Chat: unknown tools", () => {
   const ghost = [toolCall("g", "ghost"), finish("tool_calls")]
 
-  it.effect("R-140, R-191: by default the model is told, and the loop goes on", () =>
+  it.effect("R-140, R-191: by default the error is returned to the model, and the loop goes on", () =>
     Effect.gen(function*() {
       const { result } = yield* chatOf([ghost, done], { tools: [echo] })
       assert.deepStrictEqual(result.outcome, { _tag: "Completed", finishReason: "stop" })

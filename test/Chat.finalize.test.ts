@@ -141,7 +141,7 @@ describe("Chat: structured finalize", () => {
       assert.strictEqual(result.haltedReason, "completed")
     }))
 
-  it.effect("R-200: the second pass has no tools, whoever gave them; a call in it is answered as unknown", () =>
+  it.effect("R-200: the second pass has no tools, neither the caller's nor the application's; a call in it is answered as unknown", () =>
     Effect.gen(function*() {
       const layer = Layer.succeed(Policy.Defaults, { tools: [stop1] })
       const { model, result } = yield* chatOf([answer, [toolCall("c9", "echo"), finish("tool_calls")]], options).pipe(

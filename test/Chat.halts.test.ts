@@ -115,7 +115,7 @@ describe("Chat: halts", () => {
       }
     }))
 
-  it.effect("C-11, R-192: what the error policy threw is told, awaited and streamed", () =>
+  it.effect("C-11, R-192: what the error policy threw is reported, awaited and streamed", () =>
     Effect.gen(function*() {
       const thrown = new Error("X")
       const { events, result } = yield* chatOf([[toolCall("c0", "boom"), finish("tool_calls")]], {

@@ -91,7 +91,7 @@ describe("outcome: Cancelled", () => {
       return outcome
     })
 
-  it.effect("M-15: `cancel`, a signal or an effect, is told from a deadline that passed", () =>
+  it.effect("M-15: `cancel`, a signal or an effect, is distinguished from a deadline that passed", () =>
     Effect.gen(function*() {
       assert.deepStrictEqual(yield* cancelled({ cancel: Effect.sleep(50) }), { _tag: "Cancelled", reason: "cancel" })
       assert.deepStrictEqual(yield* cancelled({ cancel: AbortSignal.abort() }), { _tag: "Cancelled", reason: "cancel" })

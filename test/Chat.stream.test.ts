@@ -1,6 +1,6 @@
 /**
- * Reading a run as it happens: nothing is done before it is asked for, the next model call least of all, and whoever
- * leaves takes the connection and the tools down, each once.
+ * Reading a run as it happens: nothing is done before it is pulled, least of all the next model call, and leaving the
+ * stream closes the connection and stops the tools, each once.
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Clock from "effect/Clock"
@@ -201,7 +201,7 @@ describe("Chat.stream: leaving", () => {
 })
 
 describe("Chat.stream: time", () => {
-  it.effect("a reader who is slow does not slow the tools down", () =>
+  it.effect("a slow reader does not slow the tools down", () =>
     Effect.gen(function*() {
       const recorder = yield* Recorder.make
       const wait = Tool.make("wait", {

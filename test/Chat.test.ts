@@ -18,7 +18,7 @@ const callEcho = [toolCall("c0", "echo", { x: 1 }), finish("tool_calls")]
 const done = [text("done"), finish("stop")]
 
 describe("Chat: the loop", () => {
-  it.effect("the thread of a result, and one that was appended to it, show their messages to whoever prints them", () =>
+  it.effect("the thread of a result, and a thread that extends it, show their messages when printed", () =>
     Effect.gen(function*() {
       const { result } = yield* chatOf([callEcho, callEcho, done], { tools: [echo] })
       const thread = Thread.append(result.thread, [Message.user("and now?")])
@@ -159,7 +159,7 @@ describe("Chat: the loop", () => {
 })
 
 describe("Chat: halt_when", () => {
-  it.effect("C-05, R-172, R-173: halt_when beats max_turns, and is told the index of the step", () =>
+  it.effect("C-05, R-172, R-173: halt_when beats max_turns, and receives the index of the step", () =>
     Effect.gen(function*() {
       const options = { tools: [echo], haltWhen: () => true }
       const first = yield* chatOf([callEcho, done], { ...options, maxTurns: 1 })

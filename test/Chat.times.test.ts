@@ -1,5 +1,5 @@
 /**
- * A timeout lasts as long as it says, whatever the time of day is set to, and concerns nobody but its own call; and a pull
+ * A timeout lasts as long as it says, whatever the time of day is set to, and concerns only its own call; and a pull
  * that was interrupted has ended its run.
  */
 import { assert, describe, it } from "@effect/vitest"

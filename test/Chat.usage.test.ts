@@ -216,7 +216,7 @@ describe("Chat: usage", () => {
       }))
   }
 
-  it.effect("M-17: all figures are summed, and one that nobody reported stays null", () =>
+  it.effect("M-17: all figures are summed, and a figure that was never reported stays null", () =>
     Effect.gen(function*() {
       const child = () => inner([[text("a"), usage({ inputTokens: 1, totalCost: 0.5 }), finish("stop")]])
       const result = yield* around(child)

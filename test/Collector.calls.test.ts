@@ -140,7 +140,7 @@ describe("Collector: one id for two calls", () => {
   })
 })
 
-describe("Collector: a completion that is told again", () => {
+describe("Collector: a repeated completion", () => {
   it("R-297: it opens no call of its own, whether it repeats its arguments or leaves them out, as null or not at all", () => {
     const again = [undefined, null, "{}"].map((rawArguments) => ({ ...completed("a", "echo"), rawArguments }))
     for (const first of again) {

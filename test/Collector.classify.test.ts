@@ -18,7 +18,7 @@ const brief = (calls: ReadonlyArray<Message.ToolCall>) =>
   calls.map((call) => [call.id, call.name, call.argumentsLost ?? call.arguments])
 
 describe("the type of a reply", () => {
-  it("R-330, I-01: a header and its fragments ask for tools, although no end was told", () => {
+  it("R-330, I-01: a header and its fragments ask for tools, although no end was reported", () => {
     const found = classify(
       started("call_1", "get_weather"),
       fragment("call_1", "{\"ci"),
@@ -61,7 +61,7 @@ describe("the type of a reply", () => {
     assert.strictEqual(both.type, "tool_calls")
   })
 
-  it("R-331, I-11: the word tool_calls without a call is told, and decides only under a policy that trusts words", () => {
+  it("R-331, I-11: the finish reason tool_calls without a call is reported, and decides only under a policy that trusts it", () => {
     const found = classify(finished("tool_calls"))
     assert.deepStrictEqual([found.type, found.diagnostics], ["final_answer", [{ _tag: "NoToolCalls" }]])
     assert.strictEqual(Collector.classify([finished("tool_calls")], { policy: Policy.allm }).type, "tool_calls")
@@ -154,7 +154,7 @@ describe("lost arguments", () => {
     return [brief(toolCalls), diagnostics] as ReadonlyArray<unknown>
   }
 
-  it("R-339, R-359, I-04: a text that is no JSON is lost, spoils no other call, and is told by its length", () => {
+  it("R-339, R-359, I-04: a text that is no JSON is lost, spoils no other call, and is reported by its length", () => {
     const secret = "{\"key\":\"sk-sécret"
     const [calls, diagnostics] = lostOf(
       started("a", "first"),

@@ -98,7 +98,7 @@ describe("Collector: answers", () => {
 describe("Collector: step results", () => {
   const response = respond(twoCalls)
 
-  it("R-307: a completed step is told from what was folded before it, and its fields are reset", () => {
+  it("R-307: a completed step is derived from what was folded before it, and its fields are reset", () => {
     const longer = Thread.append(thread, [Message.assistant("x")])
     const state = fold([
       delta("x"),

@@ -102,7 +102,7 @@ for (const [name, encoder] of Object.entries(encoders)) {
         }
       }))
 
-    it.effect("R-031: an error is always told, whatever its reason is", () =>
+    it.effect("R-031: an error is always encoded, whatever its reason is", () =>
       Effect.gen(function*() {
         for (const reason of [() => 1, notFound, cyclic, 1n, { message: 42 }, [kaboom]]) {
           const envelope = JSON.parse(yield* encoder.encode(Tool.error(reason))) as { readonly error: string }
@@ -192,7 +192,7 @@ describe("Encoder.falai", () => {
 })
 
 describe("Encoder: errors that were reported", () => {
-  it.effect("M-10, M-11, R-031, R-415: the fields of an error are told with its message", () =>
+  it.effect("M-10, M-11, R-031, R-415: the fields of an error are encoded with its message", () =>
     Effect.gen(function*() {
       for (const [reason, json, text] of withFields) {
         assert.strictEqual(yield* Encoder.json.encode(Tool.error(reason)), json)
@@ -355,7 +355,7 @@ describe("Encoder: in a run", () => {
       assert.isTrue(messages[0]?.isError)
     }))
 
-  it.effect("R-035: (a) a failed encoding is told without asking the encoder again", () =>
+  it.effect("R-035: (a) a failed encoding is reported without asking the encoder again", () =>
     Effect.gen(function*() {
       const { encoder, seen } = spying(() => Effect.fail(kaboom))
       const answer = yield* answerTo(() => Effect.succeed({ x: 1 }), { encoder })

@@ -24,7 +24,7 @@ describe("Message", () => {
     assert.deepStrictEqual(Message.assistant("", [call]).toolCalls, [call])
   })
 
-  it("R-038, L-19: what a caller answers is told as it is, objects as JSON, the rest as it reads", () => {
+  it("R-038, L-19: a caller's answer is written as it is, objects as JSON, the rest as text", () => {
     const content = (value: unknown) => Message.answer("c0", value).content
     const parts: ReadonlyArray<Message.Part> = [{ type: "text", text: "seen" }]
     assert.strictEqual(content("s"), "s")

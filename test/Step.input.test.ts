@@ -230,7 +230,7 @@ describe("Step: the request", () => {
       assert.deepStrictEqual(step.thread.messages.map((message) => message.role), ["user", "assistant"])
     }))
 
-  it.effect("R-124: tools are told in the order they were given", () =>
+  it.effect("R-124: tools are sent in the order they were given", () =>
     Effect.gen(function*() {
       const typed = Tool.make("typed", { description: "d", parameters: { x: Schema.Finite } })
       const request = yield* requestOf({ tools: [typed, echo] })

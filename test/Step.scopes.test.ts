@@ -125,7 +125,7 @@ describe("Step: handlers that outlive their calls", () => {
 })
 
 describe("Step: the policy of the application", () => {
-  it.effect("R-132, P-14: an awaited step is told by it, as the stream is", () =>
+  it.effect("R-132, P-14: an awaited step follows it, as the stream does", () =>
     Effect.gen(function*() {
       const model = yield* Script.make([toolCall("c0", "echo"), finish("stop")])
       const layer = Layer.merge(model.layer, Layer.succeed(Policy.Defaults, { policy: Policy.allm }))

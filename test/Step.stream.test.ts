@@ -1,6 +1,6 @@
 /**
  * The events of a step: their order, what filters hide and observers see, that nothing runs before the first pull, and
- * that whoever leaves takes everything down.
+ * that leaving the stream stops everything.
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Cause from "effect/Cause"
@@ -232,7 +232,7 @@ describe("Step: cold, and closed behind the reader", () => {
       assert.strictEqual((yield* recorder.counts()).starts, 0)
     }))
 
-  it.effect("P-18, R-144: so does a reader who is interrupted while the model is silent", () =>
+  it.effect("P-18, R-144: so does a reader that is interrupted while the model is silent", () =>
     Effect.gen(function*() {
       const model = yield* Script.make([text("a"), Script.delay("1 hour"), finish("stop")])
       const fiber = yield* Effect.forkChild(Effect.provide(Step.run(start), model.layer), { startImmediately: true })

@@ -199,7 +199,7 @@ describe("Step: unknown tools", () => {
       assert.strictEqual((only(events, "Error")[0]!.error as Step.EngineError).reason, "unknown_tool")
       const { thread, response } = only(events, "StepCompleted")[0]!
       assert.strictEqual(thread.messages.length, 2)
-      assert.notProperty(last(thread), "toolCalls", "calls that nobody will answer are not committed")
+      assert.notProperty(last(thread), "toolCalls", "calls that will not be answered are not committed")
       assert.strictEqual(response.finishReason, "error")
     }))
 

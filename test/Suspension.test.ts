@@ -367,7 +367,7 @@ describe("questions with a type", () => {
       assert.deepStrictEqual(JSON.parse(JSON.stringify(suspension)), suspension)
     }))
 
-  it("M-13: a number is told as a number, and a word is none", () => {
+  it("M-13: a number is described as a number, and NaN is refused", () => {
     const { answerSchema, defaultAnswer } = Tool.askUser("How many?", { answer: Schema.Number, default: 2 })
     assert.deepStrictEqual([answerSchema, defaultAnswer], [{ type: "number" }, 2])
     assert.throws(() => Tool.askUser("?", { answer: Schema.Number, default: Number.NaN }), /finite number/)

@@ -578,7 +578,7 @@ describe("Tool.content on the wire", () => {
       parts
     ).pipe(Effect.map((body) => body.messages.at(-1).content[0].content))
 
-  it.effect("M-19: AI SDK: what Anthropic's package would drop from a result is told, and files of text are texts", () =>
+  it.effect("M-19: AI SDK: content that Anthropic's package would drop from a result is named in a line, and text files are texts", () =>
     Effect.gen(function*() {
       const note = { type: "file", mediaType: "text/markdown", data: btoa("# Note"), filename: "a.md" } as const
       const json = { type: "file", mediaType: "application/json", data: "{\"a\":1}" } as const
@@ -603,7 +603,7 @@ describe("Tool.content on the wire", () => {
       assert.strictEqual(yield* resultOf([unknown]), "[image: of unknown type, 6 bytes]")
     }))
 
-  it.effect("M-19: AI SDK: models of Chat Completions get what their version can write, and the rest is told", () =>
+  it.effect("M-19: AI SDK: models of Chat Completions get what their version can write, and a line for the rest", () =>
     Effect.gen(function*() {
       const note = { type: "file", mediaType: "text/plain", data: "Hi", filename: "a.txt" } as const
       const far = { type: "file", mediaType: "application/pdf", url: "https://example.com/a.pdf" } as const

@@ -82,7 +82,7 @@ describe("Tool.fromChat", () => {
       assert.deepStrictEqual(own.map((event) => event.name), ["agent"])
     }))
 
-  it.effect("text that was read at once is told at once, and none of it is lost", () =>
+  it.effect("text that was read at once is emitted at once, and none of it is lost", () =>
     Effect.gen(function*() {
       const text = Array.from({ length: 500 }, (_, index) => `${index} `)
       const script = [...text.map((delta) => Script.text(delta)), Script.finish("stop")]
@@ -199,7 +199,7 @@ describe("Tool.fromChat", () => {
       assert.strictEqual(hasty.millis, 60_000)
     }))
 
-  it.effect("law 11: its run may take any time, and who asks whether it may run has that of any tool", () =>
+  it.effect("law 11: its run may take any time, and its gates have the time of any tool's gates", () =>
     Effect.gen(function*() {
       const guarded = agent(() => child([says("never")]), { authorize: () => Effect.never })
       const report = yield* Simulation.run(parentOf(guarded, { toolTimeout: 50 }))

@@ -138,14 +138,14 @@ describe("Tool.definition", () => {
     assert.deepStrictEqual(Object.keys(parameters["$defs"] as object), ["Tree"])
   })
 
-  it("a schema that has a name of its own is told at the root, not behind a reference", () => {
+  it("a schema that has a name of its own is described at the root, not behind a reference", () => {
     const Named = Schema.Struct({ city: Schema.String }).annotate({ identifier: "City", description: "where" })
     const { parameters } = Tool.definition(Tool.make("t", { parameters: Named }))
     assert.deepInclude(parameters, { type: "object", required: ["city"] })
     assert.notProperty(parameters, "$ref")
   })
 
-  it("name and description are told, and the empty parameters are an object", () => {
+  it("name and description are part of the definition, and the empty parameters are an object", () => {
     const definition = Tool.definition(Tool.make("t", { description: "what", parameters: {} }))
     assert.deepInclude(definition, { name: "t", description: "what" })
     assert.strictEqual(definition.parameters["type"], "object")

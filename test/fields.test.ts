@@ -23,7 +23,7 @@ describe("fields", () => {
     const planted = [
       "import * as Schema from \"effect/Schema\"",
       "import * as Effect from \"effect/Effect\"",
-      "/** Options. `named` is told here, where no editor shows it. */",
+      "/** Options. `named` is described here, where no editor shows it. */",
       "export interface Options {",
       "  /** Told. */",
       "  readonly told: string",

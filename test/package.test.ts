@@ -55,7 +55,7 @@ describe("package", () => {
     assert.isFalse(loaded.has("effect/Stream"))
   })
 
-  it("imports of types load nothing, a module that is passed on is loaded, and one that is missing is told", () => {
+  it("imports of types load nothing, a re-exported module is loaded, and a missing one is reported", () => {
     const modules = [
       { path: "src/A.ts", text: "import type * as B from \"./B.ts\"\nimport { type D } from \"./D.ts\"" },
       { path: "src/C.ts", text: "export { one } from \"./E.ts\"\nexport type { two } from \"./B.ts\"" },

@@ -125,7 +125,7 @@ const tree = (
     const tools = Array.from(new Set(called))
     return everyStep(({ cancel }) => Chat.stream("go", { tools, maxConcurrency: bound, cancel, ...more }), {
       ...options,
-      // A run whose time is over before it has a permit leaves nothing by which it could be told from a handler.
+      // A run whose deadline passes before it has a permit leaves nothing that would distinguish it from a handler.
       ...(more.deadline === undefined ? { bound } : {}),
       layer: Layer.merge(model, services),
       ...(more.policy === undefined || more.policy === null ? {} : { policy: more.policy })

@@ -1,6 +1,6 @@
 /**
- * A run is left when the scope closes in which it is read, also when that is somebody else's doing and its reader is still
- * in a pull: what opens later is closed at once, and the pull goes no further.
+ * A run is left when the scope closes in which it is read, also when another fiber closes it while the reader is still
+ * in a pull: what opens later is closed at once, and the pull does not continue.
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
@@ -67,7 +67,7 @@ const slowly = (millis: number, replies: Script.Input) => {
 
 const answer: ReadonlyArray<Script.Entry> = [Script.text("Done."), Script.finish("stop")]
 
-describe("a run that somebody else leaves", () => {
+describe("a run whose scope another fiber closes", () => {
   for (const isCancellable of [false, true]) {
     it.effect(`closes a connection that is open only then${isCancellable ? ", where it can be cancelled" : ""}`, () =>
       Effect.gen(function*() {

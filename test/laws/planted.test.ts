@@ -64,7 +64,7 @@ describe("planted violations", () => {
       assert.deepStrictEqual(Lawful.history(yield* play(two, "run", null, Broken.meddling)), [])
     }))
 
-  it.effect("law 2: an attempt that nobody granted", () =>
+  it.effect("law 2: an attempt that was not granted", () =>
     Effect.gen(function*() {
       const trace = yield* lawfulRun(two)
       finds(Lawful.starts({ ...trace, starts: ["request:0:0:c0_0 attempt 2"] }), /before the attempt in front of it/)

@@ -16,7 +16,7 @@ import * as Lawful from "../support/lawful.ts"
 import { property } from "../support/property.ts"
 import { type How, type More, play } from "../support/worlds.ts"
 
-/** How a run is stopped. At a time at which nothing else happens, so that what comes of the stop can be told. */
+/** How a run is stopped. At a time at which nothing else happens, so that the effect of the stop is unambiguous. */
 const ways = Arbitrary.map(
   Arbitrary.all({
     way: oneOf("cancel", "deadline", "interrupt", "take"),

@@ -1,6 +1,6 @@
 /**
  * Laws 7 and 10 on generated runs: the same outcomes at other times, in another order, with another bound or under a slow
- * reader, give the same decisions; and no tool runs at other times because somebody reads slowly.
+ * reader, give the same decisions; and a slow reader does not change when a tool runs.
  */
 import { describe } from "@effect/vitest"
 import * as Arbitrary from "effect/Arbitrary"

@@ -113,7 +113,7 @@ describe("the cost of an append", () => {
 })
 
 describe("a session in a file", () => {
-  it.effect("is gone on with by whoever opens the file next, call by call, and by one of two only", () =>
+  it.effect("is resumed by the next process that opens the file, call by call, and by only one of two", () =>
     Effect.gen(function*() {
       const filename = yield* temporaryFile
       /** As a process of its own has it: the client and the store are built anew. */

@@ -203,7 +203,7 @@ describe("a file", () => {
 
   it.effect("that cannot be opened is a ConnectionError", () =>
     Effect.gen(function*() {
-      const filename = path.join(yield* temporaryFile, "nobody/store.db")
+      const filename = path.join(yield* temporaryFile, "missing/store.db")
       const failure = yield* Effect.flip(open({ filename })(() => Effect.void))
       assert.deepStrictEqual([failure.reason._tag, failure.message], [
         "ConnectionError",

@@ -39,7 +39,7 @@ export const sharing = <T extends Tool.Any>(tool: T): T => ({
   parameters: { ...tool.parameters, decode: (input: unknown) => Effect.succeed(input) }
 })
 
-/** It waits for work that is nobody's: whoever stops the waiting does not stop the work. */
+/** It runs the work in a detached fiber: interrupting the wait does not interrupt the work. */
 export const orphaning: Layer.Layer<never> = Executor.layer(
   changed((execution) => Effect.flatMap(Effect.forkDetach(execution, { startImmediately: true }), Fiber.join))
 )

@@ -13,7 +13,7 @@ import type { Call } from "./cases.ts"
 import { type GateName, gateOf } from "./dimensions/gates.ts"
 import { type KindName, kinds } from "./dimensions/kinds.ts"
 
-/** Limits are no multiples of ten, and times are, so that nothing depends on who is first at the same instant. */
+/** Limits are no multiples of ten, and times are, so that nothing depends on the order of events at one instant. */
 export const toolTimeout = 45
 export const grace = 25
 
@@ -41,7 +41,7 @@ export const argumentsOf = (call: Call, place: string): Readonly<Record<string, 
   isExclusive: call.isExclusive
 })
 
-/** Whether the gates of a call let nobody through. */
+/** Whether the gates of a call deny it. */
 export const isDenied = (call: Call): boolean => gateOf(call.gate).denies === true
 
 /** What is recorded besides handlers of calls of the case: gates, and handlers of runs that are tools. */
@@ -51,7 +51,7 @@ type Other = "gate" | "leaf" | "deafLeaf"
 const nameOf = (isExclusive: boolean, what: KindName | Other, place: string): string =>
   `${isExclusive ? "alone" : "shared"} ${what} ${place}`
 
-/** Whether a handler of this name does not stop when it is told to, and whether it ends at all. */
+/** How a handler of this name ignores interruption: `"late"` ends later by itself, `"never"` does not end. */
 export const refuses = (name: string): "late" | "never" | undefined => {
   const what = name.split(" ")[1] as KindName | Other
   if (what === "gate" || what === "leaf") return undefined

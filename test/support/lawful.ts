@@ -28,7 +28,7 @@ const of = (
   ...laws: ReadonlyArray<Laws.Violation["law"]>
 ): Problems => told(violations.filter((violation) => laws.includes(violation.law)))
 
-/** Whether a handler of this name does not stop when it is told to. */
+/** Whether a handler of this name does not stop when it is interrupted. */
 const isStubborn = (name: string): boolean => refuses(name) !== undefined
 
 /** Whether a call of this kind is a run of its own. */
@@ -76,8 +76,8 @@ export const starts = (trace: Trace): Problems => {
 
 /**
  * How many hooks of the caller may be left behind. A run that calls back what it started lets answers be finished for
- * as long as the grace lasts, and settles without those that are not. Of a tool that is a run itself nobody knows what it
- * holds.
+ * as long as the grace lasts, and settles without those that are not. For a tool that is a run itself,
+ * the number is unknown.
  */
 const spared = ({ driving }: Case, abandoned: ReadonlyArray<Event.Abandoned>): number => {
   if (abandoned.some(({ name }) => isRun(name))) return Infinity
@@ -172,7 +172,7 @@ const astray = ({ events }: Trace, reported: ReadonlyArray<Event.Abandoned>): Pr
 
 /**
  * Law 11: a soft stop is over within the grace period, too, and its stream ends as any other. Answers that are being
- * written may be finished meanwhile; those that are not are told to stop then, and have a grace period for that.
+ * written may be finished meanwhile; those that are not are interrupted then, and have a grace period for that.
  */
 export const softStop = (trace: Trace, at: number, { driving }: Case): Problems => {
   const isEnded = trace.exit?._tag === "Failure" || trace.events.at(-1)?._tag === "ChatCompleted"
@@ -235,7 +235,7 @@ export const bounded = (trace: Trace, stop: Stop | null, played: Case, slow: Slo
   const left = outlived(trace)
   const last = trace.events.at(-1)
   const result = last?._tag === "ChatCompleted" ? last.result : awaitedResult(trace)
-  // What is told of a result is left behind when that result is made.
+  // A hook that receives a result is abandoned after that result is made.
   const isTooLate = trace.slow?.during === "ChatCompleted" || trace.slow?.during === "RunEnded"
   const logged = trace.abandoned.length - (isTooLate ? named : 0)
   const reported = result?.abandoned?.length ?? 0

@@ -38,7 +38,7 @@ const isGroupAlive = (pid: number): boolean => {
   }
 }
 
-/** Runs the agent without a terminal and without the settings of whoever runs the tests. */
+/** Runs the agent without a terminal and without the environment of the process that runs the tests. */
 export const agent = (
   args: ReadonlyArray<string>,
   { environment = {}, interruptAt = [], program = main }: Options = {}

@@ -1,5 +1,5 @@
 /**
- * What four wire protocols demand of a conversation, as far as a thread decides it: who may speak when, that calls and
+ * What four wire protocols demand of a conversation, as far as a thread decides it: the order of roles, that calls and
  * answers are paired, where the answers stand, and how they are named. Each function says what is wrong.
  */
 import { Message, type Thread } from "heddle"

@@ -82,7 +82,7 @@ export class Slowness {
     })
   }
 
-  /** The options of a run, with its slow hooks. Who asks it to stop is on record. */
+  /** The options of a run, with its slow hooks. What asks it to stop is on record. */
   options(options: Options, { cancelAt }: Driving): Options {
     const { place } = this.slow
     const { haltWhen } = options

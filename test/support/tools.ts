@@ -11,7 +11,7 @@ export const notFound = Symbol.for("not_found")
 
 export const kaboom = new Error("kaboom")
 
-/** What a function is that nobody can write as JSON. */
+/** A function, which cannot be written as JSON. */
 export const unwritable = () => "never called"
 
 export const echo = Tool.make("echo", { parameters: anything, handler: (args) => Effect.succeed(args) })

@@ -7,7 +7,7 @@ import * as Stream from "effect/Stream"
 import { type Adapter, Chat, type Event, Tool } from "heddle"
 import { Script } from "heddle/testing"
 
-/** Counts who is running, by name. */
+/** Counts the running handlers. */
 export class Gauge {
   now = 0
   most = 0

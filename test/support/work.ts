@@ -51,7 +51,7 @@ const replaced = (target: object, name: PropertyKey, replace: (original: Method)
   return () => Object.defineProperty(target, name, before)
 }
 
-/** Counts what is done to lists until it is told to stop. */
+/** Counts operations on lists until the returned function is called. */
 const watch = (): () => number => {
   let elements = 0
   const restore = passes.map((name) =>

@@ -33,7 +33,7 @@ interface Left {
 export interface Trace {
   readonly exit: Exit.Exit<Event.ChatResult | Event.StepResult | undefined, unknown> | undefined
   readonly events: ReadonlyArray<Event.Event>
-  /** The events as they were emitted, with what they told of calls then. */
+  /** The events as they were emitted, with the calls as they read then. */
   readonly emitted: ReadonlyArray<Recorder.Entry>
   readonly log: ReadonlyArray<Recorder.Entry>
   readonly starts: ReadonlyArray<string>
@@ -167,7 +167,7 @@ const counting = (clock: Clock.Clock) => {
   return { count, clock: { ...clock, sleep }, metrics }
 }
 
-/** What can be told of a run when it has ended, now and an hour later. */
+/** The state of a run when it has ended, now and an hour later. */
 const watched = (run: Fiber.Fiber<unknown, unknown>, clock: Clock.Clock, count: Left, stop: Stop | null) =>
   Effect.gen(function*() {
     let left: Left | undefined

@@ -102,7 +102,7 @@ describe("everyStep: attempts", () => {
       assert.isTrue(Exit.isFailure(exit) && Cause.squash(exit.cause) instanceof RangeError)
     }))
 
-  it.effect("leaves the services of the run to the caller, and its logs to nobody", () =>
+  it.effect("leaves the services of the run to the caller, and discards its logs", () =>
     Effect.gen(function*() {
       class Word extends Context.Service<Word, string>()("test/Word") {}
       const said: Array<string> = []
@@ -379,7 +379,7 @@ describe("everyStep: events and threads", () => {
       }
     }))
 
-  it.effect("reads the threads of requests, and blames nobody for what the caller has put in front", () =>
+  it.effect("reads the threads of requests, and reports no violation for the messages the caller put in front", () =>
     Effect.gen(function*() {
       const send = (messages: ReadonlyArray<Message.Message>) =>
         Adapter.Adapter.use(({ stream }) => Stream.runDrain(stream({ messages, tools: [] })))

@@ -67,7 +67,7 @@ describe("Recorder", () => {
         finalizers: 4
       })
       assert.deepInclude(yield* recorder.counts("ok"), { starts: 1, ends: 1, interrupts: 0, finalizers: 1 })
-      assert.deepInclude(yield* recorder.counts("nobody"), { starts: 0, peak: 0 })
+      assert.deepInclude(yield* recorder.counts("unknown"), { starts: 0, peak: 0 })
       const marks = (yield* recorder.log).map((entry) => entry._tag === "Emitted" ? "" : `${entry.name} ${entry._tag}`)
       assert.deepStrictEqual(marks, [
         "ok Started",

@@ -591,7 +591,7 @@ describe("Script: in a run", () => {
       assert.deepStrictEqual([yield* model.opens, yield* model.cleanups], [2, 2])
     }))
 
-  it.effect("R-243, R-244: a run that asks too often is told that nothing is scripted", () =>
+  it.effect("R-243, R-244: a run that asks too often fails because nothing is scripted", () =>
     Effect.gen(function*() {
       const calls = [Script.toolCall("c0", "echo", { x: 1 }), Script.finish("tool_calls")]
       const model = yield* Script.make([calls])

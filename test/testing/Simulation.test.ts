@@ -38,7 +38,7 @@ describe("Simulation", () => {
       assert.isUndefined(report.exit)
     }))
 
-  it.effect("interrupts at the step it is told to", () =>
+  it.effect("interrupts at the given step", () =>
     Effect.gen(function*() {
       const program = Effect.forEach([1, 2, 3], () => Effect.sleep(10))
       const whole = yield* Simulation.run(program)

@@ -116,7 +116,7 @@ describe("Tool.make", () => {
     Tool.make("t", { parameters: {}, timeout: "infinity", answerWithin: "infinity", handler: () => Effect.void })
   })
 
-  test("a JSON Schema gives a record of what nobody has checked", () => {
+  test("a JSON Schema gives a record of unchecked values", () => {
     Tool.make("t", {
       parameters: { type: "object", properties: { city: { type: "string" } }, required: ["city"] },
       handler: (args) => {

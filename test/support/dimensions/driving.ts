@@ -59,7 +59,7 @@ const encoders = {
   broken: { encode: () => Effect.die("the encoder broke") }
 } satisfies { readonly [name: string]: Encoder.Service }
 
-/** Times are multiples of ten, and limits are not, so that nothing depends on who is first at the same instant. */
+/** Times are multiples of ten, and limits are not, so that nothing depends on the order of events at one instant. */
 export const drivingDimensions = {
   policy: knob(policies, (policy) => ({ policy })),
   onToolError: knob(

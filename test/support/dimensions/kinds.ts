@@ -18,9 +18,9 @@ interface Kind {
   readonly returns?: unknown
   /** The tool that is called; by default `look` or `work`, by whether the call is read-only. */
   readonly tool?: string
-  /** Whether it does not stop when it is told to: `"late"` ends by itself some time later, `"never"` does not. */
+  /** How it ignores interruption: `"late"` ends by itself some time later, `"never"` does not end. */
   readonly refuses?: "late" | "never"
-  /** What it is like where handlers block interruption, and are told to stop when their grace period is over. */
+  /** The same where handlers block interruption, and are interrupted when their grace period is over. */
   readonly whenBlocking?: "late"
 }
 
