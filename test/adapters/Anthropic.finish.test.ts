@@ -75,7 +75,7 @@ describe("finish", () => {
       assert.strictEqual(completed(asked.events).finishReason, "tool_calls")
     }))
 
-  it.effect("R-346: the last word counts, a missing one takes nothing back, and what is said of it is told", () =>
+  it.effect("R-346: the last stop reason counts, a missing one changes nothing, and its details are reported", () =>
     Effect.gen(function*() {
       const details = { type: "refusal", category: "cyber", explanation: null }
       const { events } = yield* outcomeOf(body(

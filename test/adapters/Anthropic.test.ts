@@ -63,7 +63,7 @@ describe("text", () => {
       assert.isNull(responseOf(events).outputText)
     }))
 
-  it.effect("R-358: citations are told with the part of the text they belong to", () =>
+  it.effect("R-358: citations are reported with the part of the text they belong to", () =>
     Effect.gen(function*() {
       const first = { type: "char_location", cited_text: "x" }
       const second = { type: "web_search_result_location", url: "https://example.com" }
@@ -252,7 +252,7 @@ describe("calls", () => {
       assert.match(found!.id, /^call_[\da-f]{32}$/)
     }))
 
-  it.effect("R-343: blocks that all have index 0 are told apart, also where they are of different kinds", () =>
+  it.effect("R-343: blocks that all have index 0 are distinguished, also where they are of different kinds", () =>
     Effect.gen(function*() {
       const { error, events } = yield* outcomeOf(body(
         start(),

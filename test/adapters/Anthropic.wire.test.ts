@@ -126,7 +126,7 @@ describe("usage", () => {
       })
     }))
 
-  it.effect("I-16, R-350: what is told at the end replaces what was told before, and is never added to it", () =>
+  it.effect("I-16, R-350: the usage at the end replaces the usage reported before, and is never added to it", () =>
     Effect.gen(function*() {
       const found = yield* usageOf(
         { input_tokens: 10, output_tokens: 0, cache_read_input_tokens: 0 },

@@ -29,7 +29,7 @@ const piece = (partialArgs: ReadonlyArray<object>, rest: object = {}) =>
 const stop = finish("STOP")
 
 describe("calls", () => {
-  it.effect("R-335, R-349: calls in one chunk and in several are told of in their order, whole and at once", () =>
+  it.effect("R-335, R-349: calls in one chunk and in several are emitted in their order, whole and at once", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(
         body(chunk([call("a", { x: 1 }), call("a", { x: 2 })]), chunk([call("b")]), said("later"), stop),
@@ -47,7 +47,7 @@ describe("calls", () => {
       assert.deepStrictEqual(completed(events).message.toolCalls?.map(({ name }) => name), ["a", "a", "b"])
     }))
 
-  it.effect("R-336: a call without an id gets one of its own, one with an id keeps it, and a repeated id is told apart", () =>
+  it.effect("R-336: a call without an id gets one of its own, one with an id keeps it, and a repeated id is replaced", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(
         body(chunk([call("a"), call("a"), call("a", {}, { id: "w" }), call("b", {}, { id: "w" }), call("")]), stop)

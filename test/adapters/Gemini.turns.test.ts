@@ -67,7 +67,7 @@ describe("contents", () => {
       ])
     }))
 
-  it.effect("R-146: an answer is an object: what is told as one is that one, anything else stands under a word", () =>
+  it.effect("R-146: an answer is an object: an object is sent as it is, any other value as a member of one", () =>
     Effect.gen(function*() {
       const responseOf = (content: string, isError = false) =>
         Effect.map(
@@ -153,7 +153,7 @@ describe("contents", () => {
       ])
     }))
 
-  it.effect("M-19: what follows the answers of a turn is told by its tool and its place, never by an id made here", () =>
+  it.effect("M-19: content that follows the answers of a turn names its tool and its place, never a generated id", () =>
     Effect.gen(function*() {
       const image = { type: "image", data: "AAAA" } as const
       const contents = yield* contentsOf([

@@ -96,7 +96,7 @@ describe("text", () => {
       assert.isNull(responseOf(events).outputText)
     }))
 
-  it.effect("R-334: only the first of several choices is read, and a refusal is told in the metadata", () =>
+  it.effect("R-334: only the first of several choices is read, and a refusal is part of the metadata", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(body(
         chunk({ content: "other" }, { index: 1 }),
@@ -158,7 +158,7 @@ describe("calls", () => {
       assert.strictEqual(responseOf(events).outputText, "laterlast")
     }))
 
-  it.effect("R-343: calls that all have index 0 are told apart by their ids, whichever id a fragment names", () =>
+  it.effect("R-343: calls that all have index 0 are distinguished by their ids, whichever id a fragment names", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(body(
         call({ index: 0, id: "a", name: "search", arguments: "{\"q\":" }),
@@ -277,7 +277,7 @@ describe("calls", () => {
   for (
     const [kind, transcript] of [["a name in two pieces", inTwoPieces], ["a name in every fragment", repeated]] as const
   ) {
-    it.effect(`M-38: ${kind} is one call, told of once, by its whole name`, () =>
+    it.effect(`M-38: ${kind} is one call, emitted once, with its whole name`, () =>
       Effect.gen(function*() {
         const tools = ["get_weather", "get_time"].map((name) => ({ name, description: "", parameters: {} }))
         for (const asked of [request, { ...request, tools }]) {

@@ -1,6 +1,6 @@
 /**
- * What servers want to be told in words of their own: reasoning and how it goes back, strict schemas, prompt caches, tool
- * choices, keys. Each server stands behind its name here, since its address is not ours to run.
+ * Request fields that differ from server to server: reasoning and how it is sent back, strict schemas, prompt caches,
+ * tool choices, keys. Each server stands behind its name here, since its address is not ours to run.
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
@@ -289,7 +289,7 @@ describe("reasoning that goes back", () => {
       })
     }))
 
-  it.effect("R-358: DeepSeek is told what it thought only while the tool loop is open", () =>
+  it.effect("R-358: DeepSeek receives its reasoning only while the tool loop is open", () =>
     Effect.gen(function*() {
       const messages = [
         ...thread([thought]),

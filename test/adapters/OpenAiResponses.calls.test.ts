@@ -177,7 +177,7 @@ describe("calls", () => {
       ])
     }))
 
-  it.effect("R-343: a completion that is told again is the same call, and other ones with nothing but their place are others", () =>
+  it.effect("R-343: a repeated completion is the same call, and completions that share only their place are separate calls", () =>
     Effect.gen(function*() {
       const same = yield* eventsOf(done(0, call("a", "now", "{}")), done(0, call("a", "now", "{}")), completed())
       assert.deepStrictEqual(calls(same), [{ id: "a", name: "now", arguments: {} }])

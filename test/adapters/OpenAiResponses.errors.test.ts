@@ -21,7 +21,7 @@ describe("errors inside a reply", () => {
   const failed = (error: unknown, rest: Replies.Json = {}) =>
     event("failed", { response: response({ status: "failed", error, ...rest }) })
 
-  it.effect("R-145: an error and the failure that follows it are one error, told after what was said, with its cost", () =>
+  it.effect("R-145: an error and the failure that follows it are one error, reported after the text, with its cost", () =>
     Effect.gen(function*() {
       const { error, events } = yield* outcomeOf(body(
         created,

@@ -307,7 +307,7 @@ describe("text", () => {
       assert.deepStrictEqual(last(events).message, { ...Message.assistant(""), finishReason: "stop" })
     }))
 
-  it.effect("R-334: a refusal is told in the metadata and is no text, and what is unknown is passed over", () =>
+  it.effect("R-334: a refusal is part of the metadata and is no text, and unknown events are ignored", () =>
     Effect.gen(function*() {
       const events = yield* eventsOf(
         event("in_progress", { response: {} }),
@@ -327,7 +327,7 @@ describe("text", () => {
       )
     }))
 
-  it.effect("R-358: sources are told once each, whether they stand beside the text or in it", () =>
+  it.effect("R-358: each source is reported once, whether it stands beside the text or in it", () =>
     Effect.gen(function*() {
       const [one, two] = [{ type: "url_citation", url: "https://a.test" }, {
         type: "url_citation",

@@ -70,7 +70,7 @@ describe("servers", () => {
     ["gives every item the same index and repeats nothing", named, bare]
   ]
 
-  /** What a reply comes to, however it was told. */
+  /** The result of a reply, whatever events carried it. */
   const sum = (events: Chunks.Outcome["events"]) => {
     const { finishReason, message, metadata } = Replies.last(events)
     return {

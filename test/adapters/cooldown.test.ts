@@ -79,7 +79,7 @@ describe("a pause that a server asks for", () => {
       assert.deepStrictEqual(pauses, [4000])
     }))
 
-  it.effect("R-122: does not concern other models, other keys, and those who want no waiting", () =>
+  it.effect("R-122: does not concern other models, other keys, and adapters that do not wait", () =>
     Effect.gen(function*() {
       const asked = busy({ "retry-after": "7" })
       assert.deepStrictEqual((yield* second(asked, {}, { ...Chunks.request, model: "other" })).pauses, [])

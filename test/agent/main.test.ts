@@ -105,7 +105,7 @@ describe("Main job", { concurrent: true }, () => {
         assert.notInclude(unknown.stderr + unknown.stdout, "sk-secret")
       }))
 
-    it.effect("main job: a question back is shown as the outcome where nobody can be asked", () =>
+    it.effect("main job: a question back is shown as the outcome where there is no terminal", () =>
       Effect.gen(function*() {
         const root = yield* Agent.folder({})
         const ended = yield* agent(["What is this?", "--dir", root])

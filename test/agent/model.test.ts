@@ -176,7 +176,7 @@ describe("Embedded model", () => {
         }
       }))
 
-    it.effect("main job: the tests are looked into beside the reads, and told apart from the rest", () =>
+    it.effect("main job: the tests are searched concurrently with the reads, and listed apart from the rest", () =>
       Effect.gen(function*() {
         const tests = Object.fromEntries(
           ["a", "b", "c", "d", "e", "f"].map((name) => [`test/${name}.test.ts`, `expect(taxRate).toBe("${name}")\n`])
@@ -196,7 +196,7 @@ describe("Embedded model", () => {
         assert.match(text, /\n\nIn the tests\n- test\/e\.test\.ts:1 {2}expect\(taxRate\)\.toBe\("e"\)\n- test\/f/)
       }))
 
-    it.effect("main job: a note that it may not keep is left out, and one that fails is told", () =>
+    it.effect("main job: a note that it may not keep is left out, and one that fails is reported", () =>
       Effect.gen(function*() {
         const root = yield* Agent.folder(shop)
         const tools = offered.filter((name) => name !== "write_note")
@@ -273,7 +273,7 @@ describe("Embedded model", () => {
         assert.match(Conversation.textOf(second), /"lamps"/)
       }))
 
-    it.effect("main job: a failed call is told, not hidden", () =>
+    it.effect("main job: a failed call is reported, not hidden", () =>
       Effect.gen(function*() {
         const fs = yield* FileSystem.FileSystem
         const root = yield* Agent.folder(shop)

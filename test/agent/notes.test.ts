@@ -11,7 +11,7 @@ import * as Agent from "../support/agent.ts"
 
 const note = (text: string, id = "note"): Message.ToolCall => Message.toolCall(id, "write_note", { note: text })
 
-/** What the model is told of a note. */
+/** What the model reads of a note. */
 const keep = (root: string, text: string, notes?: string) =>
   Effect.map(Agent.run(root, [note(text)], notes), ({ answers }) => answers[0])
 
@@ -68,7 +68,7 @@ describe("Notes", () => {
         assert.match((yield* keep(root, "", "kept")).error, /invalid_arguments/)
       }))
 
-    it.effect("main job: a line that somebody has left open is not gone on with", () =>
+    it.effect("main job: a note starts a new line after an unterminated one", () =>
       Effect.gen(function*() {
         const fs = yield* FileSystem.FileSystem
         const root = yield* Agent.folder({ "notes.md": "# Mine\nopen" })

@@ -142,7 +142,7 @@ describe("Picture", () => {
       ])
     }))
 
-  it.effect("main job: what started just before the end of a long reply, and just after it, are told apart", () =>
+  it.effect("main job: calls that started just before and just after the end of a long reply are distinguished", () =>
     Effect.gen(function*() {
       const last = [
         call("a", "read_file", 1),

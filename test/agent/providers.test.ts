@@ -16,7 +16,7 @@ import * as OpenAiResponses from "../support/openAiResponses.ts"
 import { agent } from "../support/process.ts"
 import * as Server from "../support/server.ts"
 
-const key = "sk-nobody-may-see-this"
+const key = "sk-must-stay-secret"
 const said = "It says alpha, see a.txt:1."
 const read = "{\"path\":\"a.txt\",\"totalLines\":1,\"text\":\"1: alpha\"}"
 
@@ -31,7 +31,7 @@ interface Protocol {
   readonly turns: readonly [call: string, text: string]
   readonly model: (request: Server.Received) => unknown
   readonly tools: (body: any) => ReadonlyArray<{ readonly name: string }>
-  /** What the answer of the call is told as. */
+  /** The answer of the call, as it stands in the request. */
   readonly answer: (body: any) => unknown
   readonly answered: unknown
   /** How it refuses a key. */
@@ -213,7 +213,7 @@ describe("Providers", { concurrent: true }, () => {
         assert.strictEqual(servers[1]?.requests[0]?.body.model, "other-model")
       }))
 
-    it.effect("main job: --provider embedded asks nobody, whatever keys there are", () =>
+    it.effect("main job: --provider embedded makes no request, whatever keys there are", () =>
       Effect.gen(function*() {
         const root = yield* Agent.folder({ "a.txt": "alpha\n" })
         const server = yield* serveTurns(chat)

@@ -78,7 +78,7 @@ describe("Sessions of the agent", () => {
       )
     }))
 
-  it("a start that came too late is told in one line what happened", () => {
+  it("a start that came too late reports the conflict in one line", () => {
     const line = Failure.line(new Session.SessionConflict({ id: "s", expected: 1, actual: 2 }), { _tag: "Embedded" })
     assert.match(line, /^session s: another start has gone on with it meanwhile.*start again/)
   })

@@ -168,7 +168,7 @@ describe("Settings", () => {
     assert.strictEqual(Settings.address(server), "http://host/v1")
   })
 
-  it("main job: a provider's own address is known, in every region, and nobody else's", () => {
+  it("main job: a provider's own address is recognized, in every region, and no other", () => {
     for (const [name, { ownBaseUrl }] of Object.entries(Provider.providers)) {
       assert.isTrue(Provider.isName(name) && Provider.isOwn(name, ownBaseUrl))
     }
@@ -210,7 +210,7 @@ describe("Failure", () => {
     assert.strictEqual(Failure.ofResult(completed, [], embedded), "cannot read x: \"x\" is gone")
   })
 
-  it("main job: every other end is told in one line", () => {
+  it("main job: every other end is reported in one line", () => {
     const error = new Adapter.AdapterError({ reason: "rate_limited", detail: "slow\ndown\u001b[2J" })
     const failed: ReadonlyArray<readonly [Event.Outcome, RegExp]> = [
       [

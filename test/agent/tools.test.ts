@@ -69,7 +69,7 @@ describe("Tools", () => {
         assert.strictEqual((yield* answer(root, "list_files", { glob: "*.rs" })).total, 0)
       }))
 
-    it.effect("main job: search_text finds lines by words or phrases, and stays where it is told to", () =>
+    it.effect("main job: search_text finds lines by words or phrases, and only in the given folder", () =>
       Effect.gen(function*() {
         const root = yield* Agent.folder(files)
         const found = yield* answer(root, "search_text", { query: "Who loads the crates?" })

@@ -160,7 +160,7 @@ describe("rejections", () => {
       }
     }))
 
-  it.effect("errors that go round in circles, or are long, are told all the same", () =>
+  it.effect("circular and long errors are reported as well", () =>
     Effect.gen(function*() {
       const circle: Record<string, unknown> = { message: "round", big: 10n }
       circle["self"] = circle

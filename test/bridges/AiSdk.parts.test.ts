@@ -68,7 +68,7 @@ describe("calls", () => {
       assert.deepStrictEqual(calls(empty.events).map((item: any) => item.argumentsLost), [undefined, undefined])
     }))
 
-  it.effect("R-336: calls without an id, and calls with the same, are told apart", () =>
+  it.effect("R-336: calls without an id, and calls with the same id, are distinguished", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOfParts(
         call("", "now", "{\"n\":1}"),
@@ -468,7 +468,7 @@ describe("other parts", () => {
       ])
     }))
 
-  it.effect("warnings, sources and citations are told in the metadata, raw chunks and unknown parts as they are", () =>
+  it.effect("warnings, sources and citations are part of the metadata, raw chunks and unknown parts are emitted as they are", () =>
     Effect.gen(function*() {
       const source = { type: "source", sourceType: "url", id: "1", url: "https://example.com" }
       const { events } = yield* outcomeOfParts(

@@ -100,7 +100,7 @@ describe("on the wire", () => {
       }))
   }
 
-  it.effect("R-123: headers, strict tools and reasoning are told to the model", () =>
+  it.effect("R-123: headers, strict tools and reasoning are sent to the model", () =>
     Effect.gen(function*() {
       const { body, headers } = yield* sent(
         { tools: [{ name: "now", description: "", parameters: { type: "object" } }] },

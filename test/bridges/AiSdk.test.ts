@@ -116,7 +116,7 @@ describe("replies", () => {
       assert.isFalse(made.some((item) => Object.hasOwn(item.arguments, "__proto__")))
     }))
 
-  it.effect("R-350: the parts of the usage are told apart, and the provider's own figures are kept", () =>
+  it.effect("R-350: the parts of the usage are separated, and the provider's own figures are kept", () =>
     Effect.gen(function*() {
       const figures = {
         prompt_tokens: 10,

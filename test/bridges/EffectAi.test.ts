@@ -62,7 +62,7 @@ describe("replies", () => {
       }
     }))
 
-  it.effect("R-334: reasoning is kept apart, and the parts of the usage are told apart", () =>
+  it.effect("R-334: reasoning is kept apart, and the parts of the usage are separated", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOfParts(
         { type: "reasoning-start", id: "r" },
@@ -137,7 +137,7 @@ describe("replies", () => {
       ])
     }))
 
-  it.effect("files, sources and what needs an approval are told", () =>
+  it.effect("files, sources and approval requests are emitted", () =>
     Effect.gen(function*() {
       const { error, events } = yield* outcomeOfParts(
         { type: "file", mediaType: "image/png", data: "iVBO" },

@@ -294,7 +294,7 @@ describe("declarations", () => {
       assert.deepInclude(Tool.definition(made).parameters, { type: "object", required: ["command"] })
     }))
 
-  it.effect("a name that no model can be told is refused", () =>
+  it.effect("a name that no provider accepts is refused", () =>
     Effect.gen(function*() {
       const exit = yield* Effect.exit(declared(AiTool.make("get weather")))
       assert.match(String(Exit.isFailure(exit) && Cause.squash(exit.cause)), /get weather/)
