@@ -105,6 +105,10 @@ describe("Chat: runs that break on the way", () => {
     }))
 
   const bug = new Error("bug")
+  const refuses = () => {
+    throw new Error("refused")
+  }
+  const unreadable = { toJSON: refuses, toString: refuses }
   const dying: Readonly<Record<string, () => Stream.Stream<Event.AdapterEvent>>> = {
     "dies": () => Stream.die(bug),
     "throws": () => {
@@ -118,6 +122,9 @@ describe("Chat: runs that break on the way", () => {
       ),
     "emits undefined": () => Stream.make(undefined as never),
     "emits no event": () => Stream.make({} as never),
+    "emits what cannot be read": () => Stream.make(unreadable as never),
+    "emits what refuses to be looked at": () => Stream.make(new Proxy({}, { has: refuses }) as never),
+    "emits no list of events": () => Stream.fromPull(Effect.succeed(Effect.succeed(undefined as never))),
     "gives no stream": () => undefined as never,
     "interrupts itself": () => Stream.fromEffect(Effect.interrupt)
   }

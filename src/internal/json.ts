@@ -147,11 +147,15 @@ export const withoutSecrets = (text: string, isAll: boolean): string =>
     )
     : text
 
-/** A text for any value: strings as they are, errors by their message, the rest as readable JSON. */
-export const render = (value: unknown): string => {
-  if (value instanceof Error) return value.message
+/** May throw: a getter, a `toJSON` or a `toString` is foreign code. */
+const rendered = (value: unknown): string => {
+  if (value instanceof Error) return String(value.message)
   return typeof value === "object" && value !== null ? Inspectable.toStringUnknown(value, 0) : String(value)
 }
+
+/** A text for any value: strings as they are, errors by their message, the rest as readable JSON. Total. */
+export const render = (value: unknown): string =>
+  Result.getOrElse(Result.try(() => rendered(value)), () => "[Unreadable]")
 
 /** The own fields of an error. What it failed on is none of them, nor is a key in a URL. */
 const ownFields = (error: Error): Record<string, unknown> => {

@@ -119,8 +119,17 @@ export class ReplyReader {
     )
   }
 
-  /** What came of a read. Events that come before an element that is no event are kept. */
-  private came(events: ReadonlyArray<Event.Event>): Heard {
+  /** What came of a read. What throws when it is looked at breaks the reply: nothing else would end the wait for it. */
+  private came(given: ReadonlyArray<Event.Event>): Heard {
+    try {
+      return this.checked(given)
+    } catch (error) {
+      return this.broken(error)
+    }
+  }
+
+  /** Events that come before an element that is no event are kept. */
+  private checked(events: ReadonlyArray<Event.Event>): Heard {
     const foreign = foreignAt(events)
     const error = foreign < 0
       ? undefined
