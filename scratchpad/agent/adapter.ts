@@ -29,7 +29,7 @@ const own: Readonly<Record<Provider.Name, Make>> = {
   gemini: Gemini.layer
 }
 
-/** How those who stand in for a provider are spoken to where that differs: most of them know the older protocol only. */
+/** The protocols of compatible servers, where these differ from the provider's: most implement only the older one. */
 const compatible: Partial<Record<Provider.Name, Make>> = {
   openai: OpenAiChat.layer
 }

@@ -1,5 +1,5 @@
 /**
- * What went wrong, in one line each: for the person who runs the agent, not for the one who wrote it.
+ * Failures as one line each, for the user of the agent rather than its developer.
  */
 import * as CliError from "effect/cli/CliError"
 import * as Formatter from "effect/Formatter"

@@ -1,7 +1,7 @@
 /**
- * Where notes are kept: in `notes.md` of the folder that the user has named, and nowhere else; without one they are told
- * and not written. A line is written in one go that nothing interrupts, so that whatever stops the run leaves whole
- * lines, and a line that is there already is not written again. Links are not followed out of the agent's folder.
+ * Where notes are kept: in `notes.md` of the folder that the user has named, and nowhere else; without a folder they are
+ * returned and not written. A line is written in one uninterruptible operation, so that a stop leaves whole lines, and a
+ * line that is there already is not written again. Links are not followed out of the agent's folder.
  */
 import * as Effect from "effect/Effect"
 import type * as FileSystem from "effect/FileSystem"

@@ -12,7 +12,7 @@ import * as Runtime from "effect/Runtime"
 /** What a signal leads to. An echo is the same press of the keys, delivered once more. */
 export type Step = "echo" | "softly" | "interrupt" | "end"
 
-/** `npm start` passes on the signal that the terminal has sent to everybody. No hand is as fast. */
+/** `npm start` forwards the signal that the terminal sends to every process. No second key press is as fast. */
 const echoMillis = 120
 /** How long an interruption may take. */
 const patienceMillis = 1000

@@ -28,8 +28,8 @@ const blockProblems = (expected: Fixtures.Expected, sent: ReadonlyArray<Conversa
     .map((block) => `reasoning block does not go back: ${JSON.stringify(block).slice(0, 100)}`)
 
 /**
- * An item goes back with its encrypted content. One without any is known to a provider by its id, if to anybody: it is
- * enough that the message keeps it.
+ * An item is sent back with its encrypted content. An item without any is identified by its id alone: it is enough that
+ * the message keeps it.
  */
 const itemProblems = (
   expected: Fixtures.Expected,

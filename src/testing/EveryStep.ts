@@ -116,7 +116,7 @@ export interface Report {
   readonly violations: ReadonlyArray<Violation>
 }
 
-/** The signal of one attempt, which knows whether anybody has asked for it. */
+/** The signal of one attempt, which records whether it was read. */
 class Cancel {
   isRead = false
   readonly controller = new AbortController()

@@ -17,7 +17,7 @@ const media = (part: Conversation.Json): ReadonlyArray<Message.Part> => {
   return file["fileUri"] === undefined ? [] : [{ type: "file", url: string(file["fileUri"]) }]
 }
 
-/** A text wherever it stands: an answer has to be an object, and what its one member is called is everybody's own. */
+/** A text wherever it stands: an answer has to be an object, and each library names its one member as it likes. */
 const resultText = (response: unknown): string => {
   const values = Object.values(object(response))
   const [only] = values

@@ -403,7 +403,7 @@ export const described = (reason: unknown): Described => {
   return attempt(() => byData(error)) ?? { text: "Error" }
 }
 
-/** A reason in one text. Who reads a message there needs no name for it. */
+/** A reason as one text, without its name and tag: the message identifies it. */
 export const describedText = (reason: unknown): string => {
   const { details, text } = described(reason)
   const { _tag: _, name: __, ...own } = details ?? {}
