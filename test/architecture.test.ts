@@ -4,6 +4,7 @@
  */
 import { assert, describe, it } from "@effect/vitest"
 import { order, type Rule, ruleNames, rules, stableModules, violations } from "./support/architecture.ts"
+import { exceptions, readTexts, vagueIn } from "./support/language.ts"
 import { readSource, readSources, type SourceText } from "./support/source.ts"
 
 const stable = stableModules(readSources("node_modules/effect/src"))
@@ -278,6 +279,34 @@ describe("architecture", () => {
     const list = "| [`Message`](src/Message.ts) | messages |\n| [`Adapter`](src/Adapter.ts) (service) | requests |"
     assert.deepStrictEqual(modulesIn(`${list}\n[\`Tool\`](src/Tool.ts) in words`), ["Message", "Adapter"])
     assert.deepStrictEqual(modulesIn("| [`Message`](src/Response.ts) | messages |"), [])
+  })
+
+  it("language: comments, titles and pages name their subject, and say what is emitted, returned or reported", () => {
+    assert.deepStrictEqual(readTexts().flatMap(vagueIn), [])
+  })
+
+  it("language: a vague word is found in every kind of text, and names its line", () => {
+    const told = ["told", "."].join("")
+    for (const word of ["whoever", "somebody", "Nobody"]) {
+      assert.deepStrictEqual(vagueIn(plant("src/Chat.ts", `// It is for ${word}.`)), [`src/Chat.ts:2 ${word}`])
+      assert.deepStrictEqual(vagueIn(plant("test/a.test.ts", `it("R-001: ${word} reads", run)`)), [
+        `test/a.test.ts:2 ${word}`
+      ])
+      assert.deepStrictEqual(vagueIn({ path: "docs/tools.md", text: `Tools\n\nare for ${word}.\n` }), [
+        `docs/tools.md:3 ${word}`
+      ])
+      assert.deepStrictEqual(vagueIn(plant("src/Chat.ts", `export const ${word} = { name: "${word}" }`)), [])
+    }
+    const found = [["src/Chat.ts:2 are", "told"].join(" ")]
+    assert.deepStrictEqual(vagueIn(plant("src/Chat.ts", "/** Tools are", ` * ${told} */`)), found)
+    assert.deepStrictEqual(vagueIn(plant("src/Chat.ts", "// Tools are", `// ${told}`)), found)
+    assert.deepStrictEqual(vagueIn(plant("src/Chat.ts", `const text = \`\${tools} are ${told}\``)), found)
+  })
+
+  it("language: every exception stands in the sources", () => {
+    const sources = readSources("src")
+    const missing = [...exceptions.keys()].filter((words) => !sources.some(({ text }) => text.includes(`"${words}"`)))
+    assert.deepStrictEqual(missing, [])
   })
 
   it("the order holds every module once", () => {
