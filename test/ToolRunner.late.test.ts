@@ -6,8 +6,10 @@ import { assert, describe, it } from "@effect/vitest"
 import * as Clock from "effect/Clock"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
+import * as Fiber from "effect/Fiber"
 import * as Schedule from "effect/Schedule"
 import * as Stream from "effect/Stream"
+import * as TestClock from "effect/testing/TestClock"
 import { Chat, Executor, Message, Policy, StreamingToolExecutor, Tool, ToolRunner } from "heddle"
 import { Script } from "heddle/testing"
 import { contents } from "./support/runs.ts"
@@ -160,6 +162,42 @@ describe("a handler that blocks the thread past its time limit", () => {
           assert.include(String(run.messages[0]?.content), "the call was not allowed within 50 ms")
         }
         assert.isFalse(hasRun)
+      })
+    ))
+
+  it.effect("M-06: the time that a handler blocks the thread counts against its limit when it waits afterwards", () =>
+    blocking((block) =>
+      Effect.gen(function*() {
+        for (const [blocked, left] of [[20, 30], [50, 0], [300, 0]] as const) {
+          const tool = busy(() => Effect.andThen(block(blocked), Effect.never))
+          const run = yield* Effect.forkChild(ToolRunner.run(calls, [tool]), { startImmediately: true })
+          if (left > 0) {
+            yield* TestClock.adjust(left - 1)
+            assert.isUndefined(run.pollUnsafe(), `before ${blocked} and ${left} ms`)
+            yield* TestClock.adjust(1)
+          } else yield* TestClock.adjust(0)
+          assert.isDefined(run.pollUnsafe(), `after ${blocked} and ${left} ms`)
+          assert.deepStrictEqual(results(yield* Fiber.join(run)), [timeout])
+        }
+      })
+    ))
+
+  it.effect("M-06: the time that writing a result blocks the thread counts against its limit", () =>
+    blocking((block) =>
+      Effect.gen(function*() {
+        const tool: Tool.Any = {
+          ...busy(() => Effect.succeed("a result")),
+          encodeSuccess: () => Effect.andThen(block(20), Effect.never)
+        }
+        const run = yield* Effect.forkChild(ToolRunner.run(calls, [tool]), { startImmediately: true })
+        yield* TestClock.adjust(29)
+        assert.isUndefined(run.pollUnsafe())
+        yield* TestClock.adjust(1)
+        assert.isDefined(run.pollUnsafe())
+        assert.include(
+          String((yield* Fiber.join(run)).messages[0]?.content),
+          "writing the result timed out after 50 ms"
+        )
       })
     ))
 

@@ -24,7 +24,7 @@ import * as Json from "../json.ts"
 import { HeldPermits } from "../permits/heldPermits.ts"
 import * as KeyedPermits from "../permits/keyedPermits.ts"
 import { Cancellation } from "../stop/cancellation.ts"
-import type * as Deadline from "../stop/deadline.ts"
+import * as Deadline from "../stop/deadline.ts"
 import * as Inherited from "../stop/inherited.ts"
 import { CurrentHandler, type Handler, type Running, type Task } from "../stop/ownedFibers.ts"
 import * as Telemetry from "../telemetry.ts"
@@ -89,8 +89,8 @@ export class Call<E> implements Task, Handler {
   private hasPlace = true
   private isForked = false
   private timer: Deadline.Timer | undefined
-  /** When the gates were first asked, or the handler started, by the clock that only goes forward. */
-  private since = 0n
+  /** When the gates were first asked, or the handler started, in nanoseconds of the clock that only goes forward. */
+  private enteredAt = 0n
   private span: Tracer.Span | undefined
   private updates: Json.JsonObject | undefined
   private unfollow: (() => void) | undefined
@@ -197,7 +197,7 @@ export class Call<E> implements Task, Handler {
   /** Code of the caller's is about to run, against the clock. */
   private enter(phase: "gating" | "running"): void {
     this.phase = phase
-    this.since = this.host.environment.found.clock.monotonicTimeNanosUnsafe()
+    this.enteredAt = this.host.environment.found.clock.monotonicTimeNanosUnsafe()
     if (this.isForked) this.arm()
   }
 
@@ -313,10 +313,15 @@ export class Call<E> implements Task, Handler {
     return this.phase === "gating" ? Math.min(millis, timeoutMillis) : millis
   }
 
-  /** The timeout of a tool runs from the start of its handler, not while the call waits for its permits. */
+  /**
+   * The timeout of a tool runs from the start of its handler, not while the call waits for its permits. The synchronous
+   * part of the handler may have run by now, and counts.
+   */
   private arm(): void {
-    const { millis } = this
-    if (Number.isFinite(millis)) this.timer = this.host.timers.after(millis, () => this.timeUp())
+    const { enteredAt, millis } = this
+    if (!Number.isFinite(millis)) return
+    const left = Deadline.leftOf(millis, this.host.environment.found.clock, enteredAt)
+    this.timer = this.host.timers.after(left, () => this.timeUp())
   }
 
   private disarm(): void {
@@ -328,7 +333,7 @@ export class Call<E> implements Task, Handler {
   private get isLate(): boolean {
     const { millis } = this
     if (!Number.isFinite(millis)) return false
-    return Number(this.host.environment.found.clock.monotonicTimeNanosUnsafe() - this.since) / 1e6 > millis
+    return Deadline.elapsedMillis(this.host.environment.found.clock, this.enteredAt) > millis
   }
 
   /** The time is up: the call is answered now, whatever its handler does about the interruption. */

@@ -41,6 +41,17 @@ export interface Timer {
   readonly stop: () => void
 }
 
+/**
+ * Milliseconds since then, by the clock that only goes forward. A timer that is set after code of the caller's has run is
+ * set for what is left of its time: that code may have blocked the thread.
+ */
+export const elapsedMillis = (clock: Clock.Clock, sinceNanos: bigint): number =>
+  Number(clock.monotonicTimeNanosUnsafe() - sinceNanos) / 1e6
+
+/** What is left of so many milliseconds, in whole ones, so that a timer of the platform's does not fire early. */
+export const leftOf = (millis: number, clock: Clock.Clock, sinceNanos: bigint): number =>
+  Math.max(0, Math.ceil(millis - elapsedMillis(clock, sinceNanos)))
+
 /** The clock that sleeps by timers of the platform's, and the longest time that one of these can wait for. */
 const live = Context.get(Context.empty(), Clock.Clock)
 const longest = 2 ** 31 - 1

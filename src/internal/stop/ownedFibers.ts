@@ -707,6 +707,7 @@ export class HookFibers {
   ): Effect.Effect<A, E, R> {
     return Effect.contextWith((context: Context.Context<R>) => {
       const ended = Deferred.makeUnsafe<A, E>()
+      const begun = this.clock.monotonicTimeNanosUnsafe()
       const fiber = Effect.runForkWith(context)(Effect.onExit(work, (exit) => Deferred.done(ended, exit)))
       // Work that ends without waiting costs no timer.
       const exit = fiber.pollUnsafe()
@@ -717,7 +718,8 @@ export class HookFibers {
       if (Deferred.isDoneUnsafe(ended)) return Deferred.await(ended)
       const end = Effect.onInterrupt(Deferred.await(ended), () => Effect.sync(stop))
       if (!Number.isFinite(millis)) return end
-      return Effect.timeoutOrElse(end, { duration: millis, orElse: () => Effect.fail(late(millis)) })
+      const left = Deadline.leftOf(millis, this.clock, begun)
+      return Effect.timeoutOrElse(end, { duration: left, orElse: () => Effect.fail(late(millis)) })
     })
   }
 
