@@ -115,7 +115,7 @@ describe("a handler abandoned in a run within a run", () => {
   }
 
   for (const interrupt of ["cancel", "block"] as const) {
-    it.effect(`M-07: three deep (${interrupt}): each run names it from where it stands`, () =>
+    it.effect(`M-07: three deep (${interrupt}): each run names it by its path from that run`, () =>
       Effect.gen(function*() {
         const results: Array<ReadonlyArray<unknown> | undefined> = []
         const noting = (name: string, tool: AnyTool) =>

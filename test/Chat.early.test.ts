@@ -70,7 +70,7 @@ describe("early start", () => {
       assert.deepStrictEqual(yield* starts("afterTurn", "look"), [550])
     }))
 
-  it.effect("R-136: answers stand in call order, whatever started early", () =>
+  it.effect("R-136: answers are in call order, whichever calls started early", () =>
     Effect.gen(function*() {
       const write = Tool.make("write", { parameters: {}, handler: () => Effect.succeed("w") })
       const look = readOnly("look", Effect.as(Effect.sleep(1000), "l"))

@@ -221,7 +221,7 @@ describe("Chat: runs that break on the way", () => {
       }))
   }
 
-  it.effect("an adapter that emits nothing at all is a run that completes without a word", () =>
+  it.effect("an adapter that emits nothing leads to a completed run without text", () =>
     Effect.gen(function*() {
       const result = yield* Chat.run("go").pipe(Effect.provide(Adapter.layer({ stream: () => Stream.empty })))
       assert.deepStrictEqual(result.outcome, { _tag: "Completed", finishReason: null })

@@ -29,7 +29,7 @@ const { finish, text, toolCall } = Script
 const done = [text("done"), finish("stop")]
 
 describe("Chat: questions", () => {
-  it.effect("C-08, R-138, R-172, R-178: the question ends the run and stands at the end of its thread alone", () =>
+  it.effect("C-08, R-138, R-172, R-178: the question ends the run and is the last message of its thread", () =>
     Effect.gen(function*() {
       const script = [toolCall("c0", "ask"), toolCall("c1", "echo"), finish("tool_calls")]
       const { events, model, result } = yield* chatOf([script, done], { tools: [ask, echo] })
@@ -132,7 +132,7 @@ describe("Chat: halts", () => {
       assert.strictEqual(only(events, "ToolHalt")[0]?.onToolErrorException, thrown)
     }))
 
-  it.effect("R-194: an error policy that continues goes on with what it put in place of the error", () =>
+  it.effect("R-194: an error policy that continues replaces the error by its own value", () =>
     Effect.gen(function*() {
       const seen: Array<unknown> = []
       const { result } = yield* chatOf([[toolCall("c0", "boom"), toolCall("c1", "fail"), finish("tool_calls")], done], {

@@ -27,7 +27,7 @@ const outcomes = (script: Script.Input, options: Chat.Options = {}) =>
 describe("outcome: Completed", () => {
   for (const policy of [Policy.standard, Policy.allm, Policy.falai]) {
     const name = Object.entries(Policy).find(([, value]) => value === policy)?.[0]
-    it.effect(`M-15: a reply that was cut, filtered or empty says so in finishReason (${name})`, () =>
+    it.effect(`M-15: finishReason reports a reply that was cut, filtered or empty (${name})`, () =>
       Effect.gen(function*() {
         // Where the finish reason alone decides, a reply with another one, or with none, does not end the run.
         const isStrict = policy.toolTurn === "finishReason"

@@ -116,7 +116,7 @@ describe("Chat: spans", () => {
       ]])
     }))
 
-  it.effect("R-203: a reader who leaves ends every span, the tools' first and the run's last", () =>
+  it.effect("R-203: leaving the stream ends every span, the tools' first and the run's last", () =>
     Effect.gen(function*() {
       const { ended, spans, tracer } = recording()
       const model = yield* Script.make([[toolCall("c0", "wait"), finish("tool_calls")]])
@@ -131,7 +131,7 @@ describe("Chat: spans", () => {
       assert.deepStrictEqual(ended, ["execute_tool wait", "heddle.step", "heddle.chat"])
     }))
 
-  it.effect("R-203: a run that breaks ends its spans, whatever broke it", () =>
+  it.effect("R-203: a failed run ends its spans, whatever the cause", () =>
     Effect.gen(function*() {
       const breaks: ReadonlyArray<Script.Input> = [
         [[Script.preflightError("timeout")]],

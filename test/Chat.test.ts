@@ -80,7 +80,7 @@ describe("Chat: the loop", () => {
       assert.strictEqual(yield* model.opens, 1)
     }))
 
-  it.effect("R-170: without a word about it eight model calls are the limit", () =>
+  it.effect("R-170: by default eight model calls are the limit", () =>
     Effect.gen(function*() {
       const { model, result } = yield* chatOf(Array.from({ length: 10 }, () => callEcho), { tools: [echo] })
       assert.deepStrictEqual(result.outcome, { _tag: "MaxTurns", maxTurns: 8 })

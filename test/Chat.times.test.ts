@@ -68,7 +68,7 @@ describe("times: the time of day", () => {
 })
 
 describe("times: at the same moment", () => {
-  it.effect("law 7: what a call comes to at the moment of its timeout does not depend on the calls beside it", () =>
+  it.effect("law 7: the outcome of a call at the moment of its timeout does not depend on concurrent calls", () =>
     Effect.gen(function*() {
       const nap = Tool.make("nap", { parameters: {}, handler: () => Effect.as(Effect.sleep(100), "ok") })
       const alone = yield* elapsed(ToolRunner.run([call("a", "nap")], [nap], { toolTimeout: 100 }))

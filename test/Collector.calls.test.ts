@@ -178,7 +178,7 @@ describe("Collector: arguments in fragments", () => {
     assert.isUndefined(lost(fragment("a", " {} ")))
   })
 
-  it("R-298: arguments of a thousand fragments are what they say, however many are folded at a time", () => {
+  it("R-298: arguments in a thousand fragments are the same, however many fragments are folded at a time", () => {
     const json = (id: string) => JSON.stringify({ id, text: "abcdefghi ".repeat(100) })
     const wire = Array.from(json("a"), (piece, index) => [fragment("a", piece), fragment("b", json("b")[index] ?? "")])
     const events = [started("a", "echo"), started("b", "echo"), ...wire.flat()]

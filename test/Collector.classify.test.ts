@@ -314,7 +314,7 @@ const eventOf = ({ id, kind, name, reason, text }: Piece): Event.Event => {
 
 describe("agreement", () => {
   it.effect.prop(
-    "R-330, R-355: a classification is what the fold of the same events comes to",
+    "R-330, R-355: a classification equals the fold of the same events",
     [Arbitrary.array(pieces, { minLength: 0, maxLength: 12 }), oneOf(Policy.standard, Policy.allm)],
     ([generated, policy]) =>
       Effect.sync(() => {

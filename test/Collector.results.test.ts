@@ -41,7 +41,7 @@ const contents = (state: Collector.State) =>
   Collector.answers(state).map((message) => [message.toolCallId, message.content])
 
 describe("Collector: answers", () => {
-  it("R-305: an encoded result is the answer to its call, in call order whatever completed first", () => {
+  it("R-305: an encoded result is the answer to its call, in call order, whichever call completed first", () => {
     const state = fold([...twoCalls, encoded("b", "2"), { ...encoded("a", "1"), isError: true }])
     assert.deepStrictEqual(Collector.answers(state), [
       { ...Message.tool("a", "1"), isError: true },
@@ -237,7 +237,7 @@ describe("Collector: chat results", () => {
     assert.deepStrictEqual(result.steps.map((one) => one.response.usage?.inputTokens), [2, 2])
   })
 
-  it("every outcome has its word", () => {
+  it("every outcome has its haltedReason", () => {
     const word = (outcome: Event.Outcome) => Collector.chatResult({ thread, steps: [], outcome }).haltedReason
     const halt = { haltToolCallId: "a", haltResult: 1 }
     assert.deepStrictEqual(

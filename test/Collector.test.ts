@@ -113,7 +113,7 @@ describe("Collector: pure and total", () => {
     assert.deepStrictEqual(Collector.applyAll(Collector.initial({ thread }), pieces), state)
   })
 
-  it("folding at once, one by one and in place come to the same", () => {
+  it("folding all events at once, one by one and in place gives the same state", () => {
     const events = [
       delta("a"),
       started("c0", "echo"),

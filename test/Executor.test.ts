@@ -314,7 +314,7 @@ describe("Executor: in a run", () => {
       }
     }))
 
-  it.effect("R-012, R-003: an executor of one's own gets decoded arguments, the context and the services", () =>
+  it.effect("R-012, R-003: a custom executor receives decoded arguments, the context and the services", () =>
     Effect.gen(function*() {
       const log: Array<string> = []
       const tagged = Tool.make("tagged", {

@@ -122,7 +122,7 @@ const folded = (session: Session.Session, events: ReadonlyArray<Event.Event>) =>
     events.reduce((reducer, event) => Session.applyEvent(reducer, event), Session.reducer(session, "chat"))
   )
 
-describe("R-457: a reply to a question that was not asked in words", () => {
+describe("R-457: a reply to a question that is not in the thread", () => {
   const asks = Tool.make("asks", {
     parameters: {},
     approval: true,
@@ -284,7 +284,7 @@ describe("M-44: a reply that answers a question while an approved call waits to 
       assert.strictEqual(failed?.session.status, "awaiting_user")
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 
-  it.effect("a question that was asked in words is open where the stream of its reply is cut", () =>
+  it.effect("a question that is in the thread is open where the stream of its reply is cut", () =>
     Effect.gen(function*() {
       const session = yield* after("ask:q")
       const events = yield* Session.streamReply(session, "Oslo", { requestId: "r" }).pipe(

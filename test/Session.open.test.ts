@@ -14,7 +14,7 @@ import { told, transcript } from "./support/scenarios.ts"
 import { after, calling, done, payer, throughJson } from "./support/sessions.ts"
 
 describe("M-28: the answers of a turn stand in call order", () => {
-  it.effect("a denial that comes before the first call has run stands behind its answer", () =>
+  it.effect("a denial that arrives before the first call has run is placed after its answer", () =>
     Effect.gen(function*() {
       const { pay } = payer()
       const waiting = yield* after("pay:p1", "pay:p2")
@@ -28,7 +28,7 @@ describe("M-28: the answers of a turn stand in call order", () => {
       assert.isEmpty(Laws.history(session.thread))
     }))
 
-  it.effect("so does a result, a default and an answer, whatever has been answered before", () =>
+  it.effect("so is a result, a default or an answer, whatever has been answered before", () =>
     Effect.gen(function*() {
       const { pay } = payer()
       const waiting = yield* after("appr:m1", "pay:p1", "ask:q", "echo:e", "appr:m2", "many:t")
@@ -226,7 +226,7 @@ describe("M-43: a continuation begins with what was settled since the last run",
       assert.isEmpty(Laws.check(events))
     }))
 
-  it.effect("an answer to a question that was asked in words is reported, and the thread keeps it as what the user said", () =>
+  it.effect("an answer to a question that is in the thread is reported, and the thread keeps it as a user message", () =>
     Effect.gen(function*() {
       const asked = yield* after("ask:q")
       const session = yield* Session.answer(asked, "q", "Oslo")
@@ -247,7 +247,7 @@ describe("M-43: a continuation begins with what was settled since the last run",
       assert.deepStrictEqual(settlements(events), [["m", parts, undefined]])
     }))
 
-  it.effect("a reply that denies what waits says so", () =>
+  it.effect("a reply that denies waiting calls reports the denials", () =>
     Effect.gen(function*() {
       const waiting = yield* after("pay:p")
       const reply = Session.streamReply(waiting, "no, wait", { pending: "deny" })

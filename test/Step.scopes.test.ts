@@ -108,7 +108,7 @@ describe("Step: handlers that outlive their calls", () => {
       assert.deepStrictEqual(log, ["step at 10", "tidied", "end at 1010"])
     }))
 
-  it.effect("R-144: a reader who leaves at StepCompleted waits for it as well", () =>
+  it.effect("R-144: a reader that leaves at StepCompleted waits for it as well", () =>
     Effect.gen(function*() {
       const log: Array<string> = []
       const model = yield* Script.make(script)

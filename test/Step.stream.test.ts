@@ -213,7 +213,7 @@ describe("Step: cold, and closed behind the reader", () => {
       assert.strictEqual(yield* model.opens, 1)
     }))
 
-  it.effect("P-18, R-144: a reader who leaves in the reply closes the connection once, at once", () =>
+  it.effect("P-18, R-144: a reader that leaves during the reply closes the connection once, at once", () =>
     Effect.gen(function*() {
       const model = yield* Script.make({
         script: [text("a"), Script.delay("1 hour"), toolCall("c0", "echo"), finish("tool_calls")],
@@ -241,7 +241,7 @@ describe("Step: cold, and closed behind the reader", () => {
       assert.strictEqual(yield* model.cleanups, 1)
     }))
 
-  it.effect("P-19, R-144: a reader who leaves among the tools stops each handler once; the connection was closed", () =>
+  it.effect("P-19, R-144: a reader that leaves while tools run stops each handler once; the connection was closed", () =>
     Effect.gen(function*() {
       const model = yield* Script.make([toolCall("c0", "wait"), toolCall("c1", "wait"), finish("tool_calls")])
       const recorder = yield* Recorder.make

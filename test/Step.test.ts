@@ -149,7 +149,7 @@ describe("Step: replies with tools", () => {
       assert.deepStrictEqual(allm.step.toolResults, step.toolResults)
     }))
 
-  it.effect("R-298: a call that only ever had fragments runs with what they come to; under allm with nothing", () =>
+  it.effect("R-298: a call that consists only of fragments runs with the arguments these form; under allm without arguments", () =>
     Effect.gen(function*() {
       const header = Script.event({ _tag: "ToolCallStarted", id: "c0", name: "echo" })
       const script = [header, toolCallDelta("c0", "{\"x\":"), toolCallDelta("c0", "1}"), finish("tool_calls")]

@@ -102,7 +102,7 @@ describe("StreamingToolExecutor: calls that come up after a failure or a halt", 
       return valueOf(report)
     })
 
-  it.effect("R-395, CF-1: one that joins those that ran beside a failure runs, or is skipped where the policy says so", () =>
+  it.effect("R-395, CF-1: a call added to the siblings of a failure runs, or is skipped where the policy says so", () =>
     Effect.gen(function*() {
       const failing = Effect.fail("kaboom")
       const run = yield* later(failing, {})

@@ -222,7 +222,7 @@ describe("StreamingToolExecutor: the end", () => {
       assertClean(floor, report.sleeping)
     }))
 
-  it.effect("law 3: at whatever step it is left, nothing is alive and nothing sleeps", () =>
+  it.effect("law 3: at every step at which it is left, no handler is alive and no fiber sleeps", () =>
     Effect.gen(function*() {
       const observed = (interruptAt: number) => {
         const floor = new Floor()

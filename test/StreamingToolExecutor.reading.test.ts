@@ -121,7 +121,7 @@ describe("StreamingToolExecutor: reading", () => {
       assert.deepStrictEqual(told.map(([at, { toolCallId }]) => [at, toolCallId]), [[5, "a"]])
     }))
 
-  it.effect("R-389: two readers who wait share the updates, and both come to an end", () =>
+  it.effect("R-389: two waiting readers share the updates, and both end", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const works = Array.from({ length: 6 }, (_, index) => floor.work(`c${index}`, takes(index), safe))

@@ -85,7 +85,7 @@ describe("StreamingToolExecutor: results", () => {
       }
     }))
 
-  it.effect("R-404: a failure has an error and no data, in words", () =>
+  it.effect("R-404: a failure has an error as text and no data", () =>
     Effect.gen(function*() {
       const rows: ReadonlyArray<readonly [unknown, string]> = [
         ["nope", "nope"],

@@ -169,7 +169,7 @@ describe("several in one batch", () => {
       }
     }))
 
-  it.effect("a question that was asked while the model still spoke stands in its place, too", () =>
+  it.effect("a question asked during the reply is placed in call order as well", () =>
     Effect.gen(function*() {
       const { tool } = counting()
       const early = Tool.make("early", {

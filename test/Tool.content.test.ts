@@ -529,7 +529,7 @@ describe("Tool.content on the wire", () => {
       }
     }))
 
-  it.effect("M-19: AI SDK: output of type content, a line for an address that is none", () =>
+  it.effect("M-19: AI SDK: output of type content, and a line for an invalid address", () =>
     Effect.gen(function*() {
       const upload = { type: "file", url: "file-123", mediaType: "application/pdf" } as const
       const { messages } = yield* ToolRunner.run([call], [showing([text, image, upload])])

@@ -137,7 +137,7 @@ describe("Tool.fromChat", () => {
       assert.include(content, "authentication_failed")
     }))
 
-  it.effect("result decides what the call comes to, with the whole run before it", () =>
+  it.effect("`result` makes the call's result from the whole run", () =>
     Effect.gen(function*() {
       const asking = Tool.fromChat("agent", {
         parameters: {},

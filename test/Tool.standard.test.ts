@@ -291,7 +291,7 @@ describe("parameters that are no schema of an object", () => {
 })
 
 describe("durations", () => {
-  it("M-30: \"infinity\" is no limit, wherever a limit of time is given", () => {
+  it("M-30: \"infinity\" means no limit for every timeout", () => {
     const tool = Tool.make("t", { parameters: {}, timeout: "infinity", answerWithin: "infinity" })
     assert.isFalse(Duration.isFinite(tool.timeout!))
     assert.isFalse(Duration.isFinite(tool.answerWithin!))

@@ -169,7 +169,7 @@ describe("Tool parameters", () => {
     assert.include(text, "b")
   })
 
-  it("M-13: a number is a number to the model, wherever it stands", () => {
+  it("M-13: a number is described to the model as a number, at every depth", () => {
     interface Tree {
       readonly weight: number
       readonly children: ReadonlyArray<Tree>
@@ -238,7 +238,7 @@ describe("Tool parameters", () => {
     }
   })
 
-  it("M-13: what is no number is refused by naming a number, whatever kind of number is wanted", () => {
+  it("M-13: a value that is no number is refused with an error that asks for a number, for every kind of number", () => {
     const error = (schema: Schema.Constraint, n: unknown) =>
       String((decode({ n: schema }, { n }) as Exit.Failure<never, never>).cause)
     for (const schema of [Schema.Number, Schema.Finite, Schema.Int, Schema.Number.check(Schema.isGreaterThan(3))]) {
@@ -253,7 +253,7 @@ describe("Tool parameters", () => {
     assert.include(error(own, "5"), "how many?")
   })
 
-  it("M-13: a text that stands for a number is still read as its schema says", () => {
+  it("M-13: a number encoded as text is still decoded by its schema", () => {
     assert.deepStrictEqual(decode({ n: Schema.NumberFromString }, { n: "5" }), Exit.succeed({ n: 5 }))
     assert.deepStrictEqual(decode({ n: Schema.FiniteFromString }, { n: "5" }), Exit.succeed({ n: 5 }))
     const words = Schema.Literals(["NaN", "Infinity"])

@@ -183,7 +183,7 @@ describe("ToolRunner: a soft stop", () => {
       assert.strictEqual((yield* recorder.counts("late")).starts, 0)
     }))
 
-  it.effect("law 1: answers that were there stay, and calls that come to an end by themselves end the batch", () =>
+  it.effect("law 1: existing answers are kept, and the batch ends with calls that end by themselves", () =>
     Effect.gen(function*() {
       const { at, value } = yield* cancelled(calling("echo", "slow"), [Tools.echo, Tools.slow(50)])
       assert.strictEqual(at, 10)

@@ -1,5 +1,5 @@
 /**
- * Who runs beside whom: exclusive calls as a barrier in the queue, and batches of thousands of calls.
+ * Which calls run concurrently: exclusive calls as a barrier in the queue, and batches of thousands of calls.
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"

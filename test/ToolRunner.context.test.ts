@@ -19,7 +19,7 @@ const ran = (tools: ReadonlyArray<AnyTool>, options: ToolRunner.Options = {}) =>
   )
 
 describe("ToolRunner: context updates", () => {
-  it.effect("R-402: without any there is none", () =>
+  it.effect("R-402: without updates the result has no context", () =>
     Effect.gen(function*() {
       assert.notProperty(yield* ran([new Floor().tool("a", Effect.void)]), "contextUpdate")
     }))

@@ -182,7 +182,7 @@ describe("a handler that dies", () => {
       assert.isUndefined(spans[0]?.attributes.get("error.type"))
     }))
 
-  it.effect("M-12: the completing event has the cause as plain data, whatever the error policy answers", () =>
+  it.effect("M-12: ToolExecutionCompleted has the cause as plain data, whatever the error policy decides", () =>
     Effect.gen(function*() {
       const mended = () => Effect.succeed(Tool.ErrorDecision.continue("mended"))
       for (const [handler, , cause] of deaths) {

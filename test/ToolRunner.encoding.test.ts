@@ -188,7 +188,7 @@ describe("ToolRunner: long results", () => {
 
   const notice = (all: number, shown: number) => `\n[truncated: ${all} characters in all, ${shown} shown]`
 
-  it.effect("R-039: a longer text is cut to the limit, and says so behind the cut", () =>
+  it.effect("R-039: a longer text is cut to the limit, with a notice after the cut", () =>
     Effect.gen(function*() {
       const tool = { ...Tools.big, maxResultChars: 4 }
       assert.strictEqual(yield* contentOf(tool, options), `0123${notice(10, 4)}`)
@@ -202,7 +202,7 @@ describe("ToolRunner: long results", () => {
       assert.deepStrictEqual(only(events, "ToolExecutionCompleted").result, { _tag: "Ok", value: "0123456789" })
     }))
 
-  it.effect("R-039: a text as long as the limit stays whole, and so does anything under a limit that is none", () =>
+  it.effect("R-039: a text as long as the limit stays whole, and so does any text without a limit", () =>
     Effect.gen(function*() {
       for (const limit of [10, 11, 0, -1, Number.NaN, 0.5, Infinity, null as never]) {
         const tool = { ...Tools.big, maxResultChars: limit }

@@ -81,7 +81,7 @@ describe("ToolRunner: failures under continue", () => {
       })
     }))
 
-  it.effect("R-036: allm: the source's rendering of the whole error stands behind its encoder", () =>
+  it.effect("R-036: allm: its encoder renders the whole error as ALLM does", () =>
     Effect.gen(function*() {
       const { content } = yield* allmEncoder(answerOf("boom"))
       const { error } = JSON.parse(String(content)) as { readonly error: string }

@@ -78,7 +78,7 @@ describe("ToolRunner: the result limit", () => {
       assert.isAtMost((yield* contentOf(giving(`${text}y`))).length, 32_768)
     }))
 
-  it.effect("M-18: `maxResultChars` is the tool's own limit, 0 and Infinity are none", () =>
+  it.effect("M-18: `maxResultChars` is the tool's own limit; 0 and Infinity mean no limit", () =>
     Effect.gen(function*() {
       for (const maxResultChars of [0, Infinity]) {
         assert.strictEqual(yield* contentOf(giving(huge, { maxResultChars })), huge)
@@ -91,7 +91,7 @@ describe("ToolRunner: the result limit", () => {
       assert.isAtLeast(long.length, 99_900)
     }))
 
-  it.effect("M-18: Policy.resultLimit is the limit of all tools without one of their own, 0 and Infinity are none", () =>
+  it.effect("M-18: Policy.resultLimit is the limit of all tools without one of their own; 0 and Infinity mean no limit", () =>
     Effect.gen(function*() {
       const limited = (resultLimit: number) => ({ policy: { ...Policy.standard, resultLimit } })
       assert.isAtMost((yield* contentOf(giving(lines(100)), limited(1000))).length, 1000)

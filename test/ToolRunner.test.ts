@@ -206,7 +206,7 @@ describe("ToolRunner: a batch", () => {
       assert.deepStrictEqual(contents(value)[1], ["c0", "{\"x\":2}"], "also where the second is answered first")
     }))
 
-  it.effect("R-078: awaited and streamed runs of the same calls come to the same answers", () =>
+  it.effect("R-078: awaited and streamed runs of the same calls give the same answers", () =>
     Effect.gen(function*() {
       const all = [
         Tools.echo,

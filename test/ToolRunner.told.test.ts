@@ -121,7 +121,7 @@ describe("ToolRunner: what a handler reports", () => {
       }
     }))
 
-  it.effect("M-10: no error tells a key where it stands in a list or in data, at any depth, in a text or in an event", () =>
+  it.effect("M-10: no error reveals a key in a list or in data, at any depth, in a text or in an event", () =>
     Effect.gen(function*() {
       const url = `https://me:${secret}@h.test/x?api_key=${secret}`
       class Http extends Error {
@@ -321,7 +321,7 @@ describe("ToolRunner: what a model reads of the runtime's own errors", () => {
       }
     }))
 
-  it.effect("M-14: the name of an error stands in for a message it does not have", () =>
+  it.effect("M-14: the name of an error replaces a missing message", () =>
     Effect.gen(function*() {
       for (const policy of [Policy.standard, Policy.allm, Policy.falai]) {
         assert.deepStrictEqual(parsed(yield* contentOf(failing(new Error("")), { policy })), { error: "Error" })

@@ -11,7 +11,7 @@ const wish = (afterMillis: number, reserveMillis?: number): DeadlineWish => ({ a
 const now = 1_000
 
 describe("deadline", () => {
-  it("without a wish and without a run around it there is none", () => {
+  it("without an option and without an outer run there is no deadline", () => {
     assert.isUndefined(Deadline.resolve(undefined, undefined, now))
     assert.isUndefined(Deadline.resolve(wish(Infinity), undefined, now))
     assert.isUndefined(Deadline.resolve(undefined, Infinity, now))

@@ -38,7 +38,7 @@ describe("gates", () => {
       assert.isTrue(Gates.isGated({ ...Tools.echo, authorize: () => true }))
     }))
 
-  it.effect("R-409: what cannot even be looked at is a no, as a verdict and as a failure", () =>
+  it.effect("R-409: a value that cannot be read denies, as a verdict and as a failure", () =>
     Effect.gen(function*() {
       const broken = (name: string) => Object.defineProperty({}, name, { get: () => assert.fail("looked at") })
       const { proxy, revoke } = Proxy.revocable({}, {})
@@ -52,7 +52,7 @@ describe("gates", () => {
       }
     }))
 
-  it.effect("R-409: whatever is no clear yes is a no", () =>
+  it.effect("R-409: every verdict other than a clear approval denies", () =>
     Effect.gen(function*() {
       const unclear: ReadonlyArray<unknown> = [
         false,

@@ -13,7 +13,7 @@ const failed = (error: unknown) => ({ _tag: "Error", error })
 const read = (value: unknown) => ResultObject.readResultObject(ok(value))
 
 describe("result objects", () => {
-  it("R-404: a value that is none is data as it is", () => {
+  it("R-404: a value that is no result object is data", () => {
     const values: ReadonlyArray<unknown> = [
       undefined,
       null,

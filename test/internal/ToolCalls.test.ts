@@ -192,7 +192,7 @@ describe("calls from events", () => {
     assert.deepStrictEqual([read(calls), read(copy)], [[{ a: 1 }], [{ a: 2 }]])
   })
 
-  it("what was taken to be run stands, whatever is said of it later", () => {
+  it("a call that was taken to be run stays as it is, whatever follows", () => {
     const calls = new ToolCalls.EventCalls()
     const said = { id: "a", name: "note", arguments: { a: 1 }, rawArguments: "{\"a\":1}" }
     calls.started("a", "note")

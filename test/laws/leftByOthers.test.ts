@@ -81,7 +81,7 @@ describe("a run whose scope another fiber closes", () => {
       }))
   }
 
-  it.effect("tells of no step that it has not come to, and starts no tool, where events are hidden", () =>
+  it.effect("emits no step that it has not reached, and starts no tool, where events are hidden", () =>
     Effect.gen(function*() {
       const replies = [
         [Script.toolCall("c", "wait"), Script.delay(5), Script.text("a"), Script.delay(5), Script.finish("tool_calls")],

@@ -152,7 +152,7 @@ describe("planted violations", () => {
       assert.deepStrictEqual(Lawful.times(trace, trace), [])
     }))
 
-  it.effect("law 11: a run that takes its time to stop, and a handler that is left behind without a word", () =>
+  it.effect("law 11: a run that stops too late, and an abandoned handler that is not reported", () =>
     Effect.gen(function*() {
       const stubborn = caseOf(turn(call({ kind: "refuse" })))
       const trace = yield* play(stubborn, "stream", { at: 10 })
@@ -212,7 +212,7 @@ describe("planted violations", () => {
       finds(Lawful.stopping(severed, { take: 99 }, nested), /1 are named, 0 are in the result/)
     }))
 
-  it.effect("law 11: a soft stop that takes its time, or ends without a word", () =>
+  it.effect("law 11: a soft stop that takes too long, or ends without its event", () =>
     Effect.gen(function*() {
       const asked: Case = { ...two, driving: { ...two.driving, cancelAt: 10 } }
       const trace = yield* lawfulRun(asked)

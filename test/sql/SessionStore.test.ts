@@ -224,7 +224,7 @@ describe("a database that is no store any more", () => {
     return error
   }
 
-  it.effect("a missing record, and one that is none, are unreadable", () =>
+  it.effect("a session with a missing or invalid record is unreadable", () =>
     Effect.gen(function*() {
       const gap = yield* damaged((sql) => sql`DELETE FROM heddle_records WHERE version = 2`)
       const changed = yield* damaged((sql) =>

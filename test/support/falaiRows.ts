@@ -121,7 +121,7 @@ const gates: ReadonlyArray<Row> = [
     marks: []
   },
   {
-    name: "J-11: where both gates deny, validation has the word",
+    name: "J-11: where both gates deny, the denial of validation is reported",
     works: (floor) => [
       floor.work("a", takes(1), {
         validate: () => ({ valid: false, error: "too long" }),

@@ -331,7 +331,7 @@ describe("Laws", () => {
       assert.include(Laws.history({ messages, metadata: {} }).map(({ message }) => message), said))
   }
 
-  it("a pending call may be open in the last turn only, and what stands in front of `from` is not judged", () => {
+  it("a pending call may be open in the last turn only, and messages before `from` are not checked", () => {
     const open = Thread.fromMessages([pair, Message.tool("a", "")])
     assert.deepStrictEqual(Laws.history(open, { pending: ["b"] }), [])
     assert.deepStrictEqual(says(Laws.history(Thread.append(open, [Message.user("go on")]), { pending: ["b"] })), [

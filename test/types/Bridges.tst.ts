@@ -69,7 +69,7 @@ describe("EffectAi", () => {
     expect<Tool.Services<Extract<Made, { readonly name: "ping" }>>>().type.toBe<never>()
   })
 
-  test("a run with them needs what they need, and what who approves needs", () => {
+  test("a run with them requires their services, and those of the approval hooks", () => {
     const run = Effect.flatMap(EffectAi.tools(toolkit), (tools) => Chat.run("Hi", { tools }))
     type Handlers = AiTool.Handler<"weather"> | AiTool.Handler<"ping">
     expect<Effect.Services<typeof run>>().type.toBe<Adapter.Adapter | Weather | Handlers>()

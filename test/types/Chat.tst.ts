@@ -158,7 +158,7 @@ describe("options", () => {
     expect(Chat.run).type.not.toBeCallableWith([{ role: "robot", content: "go" }])
   })
 
-  test("null stands for not given", () => {
+  test("null means not given", () => {
     expect(Chat.run).type.toBeCallableWith("go", {
       onToolError: null,
       toolTimeout: null,
