@@ -66,7 +66,7 @@ describe("finish", () => {
         assert.deepInclude(completed(events), { finishReason: reason, rawFinishReason: word })
       })))
 
-  it.effect("R-347: a reply that was ended without a word is other, and a tool turn if it calls", () =>
+  it.effect("R-347: a reply without a stop reason ends as other, and as a tool turn if it has calls", () =>
     Effect.gen(function*() {
       const said = yield* outcomeOf(reply([text(0, "x")], null))
       assert.strictEqual(completed(said.events).finishReason, "other")

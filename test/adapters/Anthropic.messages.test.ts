@@ -108,7 +108,7 @@ describe("turns", () => {
       assert.deepStrictEqual(yield* systems(refusing), refusing.map(() => [said("Now.")]))
     }))
 
-  it.effect("R-146: system texts are apart, wherever they stand, where the model wants them so", () =>
+  it.effect("R-146: system texts are sent apart from the messages, at every position, where the model requires it", () =>
     Effect.gen(function*() {
       const body = yield* bodyOf([
         Message.system("One."),

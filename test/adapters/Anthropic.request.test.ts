@@ -114,7 +114,7 @@ describe("tools", () => {
   const choiceOf = (request: Partial<Adapter.Request>, options: Partial<Anthropic.Options> = {}) =>
     Effect.map(bodyOf({ tools: [weather], ...request }, options), (body) => body.tool_choice)
 
-  it.effect("R-123: each choice has its word, and one call at a time is asked for beside it", () =>
+  it.effect("R-123: each tool choice is mapped, and one call at a time is requested with it", () =>
     Effect.gen(function*() {
       assert.isUndefined(yield* choiceOf({}))
       assert.deepStrictEqual(yield* choiceOf({ toolChoice: "auto" }), { type: "auto" })

@@ -191,7 +191,7 @@ describe("calls", () => {
       assert.deepStrictEqual(calls(events), [{ id: "a", name: "search", arguments: { q: 1 } }])
     }))
 
-  it.effect("M-34, I-05, I-06, R-340: an empty fragment is a call without arguments, and so is none at all", () =>
+  it.effect("M-34, I-05, I-06, R-340: an empty fragment is a call without arguments, and so is a missing one", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(reply([
         called(0, "a", "now", ""),
@@ -205,7 +205,7 @@ describe("calls", () => {
       )
     }))
 
-  it.effect("R-349: a call that code of the provider's makes has its whole input from the start, and says who called", () =>
+  it.effect("R-349: a call made by the provider's code has its whole input from the start, and names its caller", () =>
     Effect.gen(function*() {
       const caller = { type: "code_execution_20250825", tool_id: "srvtoolu_1" }
       const { events } = yield* outcomeOf(reply([
@@ -229,7 +229,7 @@ describe("calls", () => {
       ])
     }))
 
-  it.effect("I-21, R-336: fragments before their block count, a call without id gets one, and one without name is none", () =>
+  it.effect("I-21, R-336: fragments before their block count, a call without an id gets one, and a call without a name is ignored", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(body(
         start(),

@@ -152,7 +152,7 @@ describe("what goes back", () => {
       assert.strictEqual(messages.length, 2)
     }))
 
-  it.effect("R-342: a call at the provider that never got its result is left out once the user has gone on", () =>
+  it.effect("R-342: a server-side call that never got its result is left out after the next user message", () =>
     Effect.gen(function*() {
       const { content } = yield* returned(
         [Wire.text(0, "Searching."), searching(1)],
@@ -178,7 +178,7 @@ describe("what goes back", () => {
       assert.deepStrictEqual(content, [said("Hi")])
     }))
 
-  it.effect("R-342: calls by code of the provider's say who called, and the container is named while the turn goes on", () =>
+  it.effect("R-342: calls by the provider's code name their caller, and the container is named while the turn goes on", () =>
     Effect.gen(function*() {
       const caller = { type: "code_execution_20250825", tool_id: "srvtoolu_1" }
       const run = { type: "server_tool_use", id: "srvtoolu_1", name: "code_execution", input: { code: "look()" } }
@@ -286,7 +286,7 @@ describe("run", () => {
       }])
     })))
 
-  it.effect("R-347: a turn that the provider paused is gone on with by sending its thread again", () =>
+  it.effect("R-347: a turn that the provider paused is resumed by sending its thread again", () =>
     Effect.scoped(Effect.gen(function*() {
       const search = { type: "server_tool_use", id: "srvtoolu_1", name: "web_search", input: { query: "sky" } }
       const found = { type: "web_search_tool_result", tool_use_id: "srvtoolu_1", content: [] }

@@ -64,7 +64,7 @@ describe("calls", () => {
       ])
     }))
 
-  it.effect("R-339: arguments that are no object are lost, null is none, and __proto__ does not get through", () =>
+  it.effect("R-339: arguments that are no object are lost, null means no arguments, and __proto__ is dropped", () =>
     Effect.gen(function*() {
       const proto = "{\"functionCall\":{\"name\":\"p\",\"args\":{\"__proto__\":{\"x\":1},\"y\":2}}}"
       const text = body(chunk([call("a", [1]), call("b", "text"), call("c", null), call("p")]), stop)
@@ -116,7 +116,7 @@ describe("calls", () => {
       ])
     }))
 
-  it.effect("R-343: a piece that repeats name and id goes on with its call, one with another id is another call", () =>
+  it.effect("R-343: a piece that repeats name and id continues its call, a piece with another id is another call", () =>
     Effect.gen(function*() {
       const repeating = (id: string, jsonPath: string) =>
         piece([{ jsonPath, stringValue: id }], { name: "a", id, willContinue: true })
@@ -175,7 +175,7 @@ describe("calls", () => {
       assert.strictEqual(completed(events).finishReason, "stop")
     }))
 
-  it.effect("R-357: a whole call stands although the token limit ended the reply, since the wire completed it", () =>
+  it.effect("R-357: a whole call is kept although the token limit ended the reply, since the wire completed it", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(body(chunk([call("a", { x: 1 })]), finish("MAX_TOKENS")))
       assert.deepStrictEqual(named(events), [{ name: "a", arguments: { x: 1 } }])

@@ -37,7 +37,7 @@ describe("text", () => {
       ])
     }))
 
-  it.effect("R-334: thoughts are reasoning, wherever they stand, and no text", () =>
+  it.effect("R-334: thoughts are reasoning, at every position, and no text", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(body(thought("a"), said("Red"), thought("b"), said("!"), stop))
       assert.deepStrictEqual(of(events, "ReasoningDelta").map(({ delta }) => delta), ["a", "b"])
@@ -63,7 +63,7 @@ describe("text", () => {
       assert.deepStrictEqual(of(events, "TextCompleted").map(({ text }) => text), ["a"])
     }))
 
-  it.effect("R-334: an image that the model made stands in the message's content", () =>
+  it.effect("R-334: an image that the model made is part of the message's content", () =>
     Effect.gen(function*() {
       const image = { inlineData: { mimeType: "image/png", data: "AAAA" } }
       const file = { fileData: { mimeType: "video/mp4", fileUri: "gs://b/c.mp4" } }
@@ -122,7 +122,7 @@ describe("finish", () => {
       }
     }))
 
-  it.effect("M-40: OTHER ends the reply for another reason, and what it says of it stands in the metadata", () =>
+  it.effect("M-40: OTHER ends the reply as other, and its message is part of the metadata", () =>
     Effect.gen(function*() {
       const finishMessage = "The reply was stopped for reasons of its own."
       const { error, events } = yield* outcomeOf(
@@ -170,7 +170,7 @@ describe("finish", () => {
       assert.deepStrictEqual(metadata, { blockReason: "SAFETY", gemini: { promptFeedback } })
     }))
 
-  it.effect("R-330: a reply whose end never came fails, whatever it has said", () =>
+  it.effect("R-330: a reply without an end fails, whatever it contains", () =>
     Effect.gen(function*() {
       for (const text of [body(said("a")), body(chunk([call("a")])), body({ usageMetadata: {} }), "{\"candidates\":"]) {
         const { error, events } = yield* outcomeOf(text, {}, request)

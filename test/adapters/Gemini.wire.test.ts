@@ -59,7 +59,7 @@ describe("reads", () => {
       }))
   }
 
-  it.effect("R-349: a body written in pieces says the same over HTTP, whatever its content type", () =>
+  it.effect("R-349: a body written in pieces is read the same over HTTP, whatever its content type", () =>
     Effect.gen(function*() {
       for (const [, text] of bodies) {
         for (const type of ["text/event-stream", "application/json"]) {
@@ -299,7 +299,7 @@ describe("connections", () => {
       assert.deepStrictEqual([textOf(complete.events), complete.error], [["a"], undefined])
     }))
 
-  it.effect("R-355: wherever a body is cut, the reply fails as cut and what came before is handed on; after the end it does not", () =>
+  it.effect("R-355: wherever a body is cut, its events are emitted, then the reply fails as cut; after the end it does not", () =>
     Effect.gen(function*() {
       const complete = Buffer.from(body(said("a"), stop))
       for (const text of [body(said("a"), said("ø")), array(said("a"), said("ø"))]) {

@@ -111,7 +111,7 @@ const comparable = ({ error, events }: Chunks.Outcome): unknown =>
 
 describe("cuts", () => {
   it.effect.prop(
-    "R-349: any transcript says the same wherever its reads are cut",
+    "R-349: every transcript is read the same, wherever its reads are cut",
     [transcripts, sizes],
     ([transcript, lengths]) =>
       Effect.gen(function*() {

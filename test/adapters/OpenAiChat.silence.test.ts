@@ -26,7 +26,7 @@ describe("silence", () => {
       )
     }))
 
-  it.effect("R-122: a base URL that is none is refused, and shows no password", () =>
+  it.effect("R-122: an invalid base URL is refused, without showing a password", () =>
     Effect.gen(function*() {
       const messageFor = (baseUrl: string) =>
         Effect.map(Chunks.outcome(Chunks.stream("", { baseUrl })), ({ error }) => `${error?.reason}: ${error?.detail}`)

@@ -190,7 +190,7 @@ describe("calls", () => {
       assert.deepStrictEqual(calls(events), [{ id: "0", name: "version", arguments: { v: 1 } }])
     }))
 
-  it.effect("R-336: a call without id gets one of its own, and a call without a name is none", () =>
+  it.effect("R-336: a call without an id gets one of its own, and a call without a name is ignored", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(body(
         call({ index: 0, name: "search", arguments: "{\"q\":1}" }),
@@ -241,7 +241,7 @@ describe("calls", () => {
       assert.deepStrictEqual(of(events, "ToolCallDelta").map((event) => event.argumentsDelta), ["{\"q\"", ":1", "}"])
     }))
 
-  it.effect("M-34, R-340: no arguments are the empty object, however the wire writes them or does not", () =>
+  it.effect("M-34, R-340: missing arguments are the empty object, however the wire writes them or leaves them out", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(body(
         call({ index: 0, id: "empty", name: "now", arguments: "" }),
@@ -433,7 +433,7 @@ describe("truncation", () => {
       assert.strictEqual(of(events, "ToolCallCompleted")[0]!.rawArguments, "{\"text\":\"whole\"}")
     }))
 
-  it.effect("R-357: a call that was opened and never filled is truncated, wherever it stands", () =>
+  it.effect("R-357: a call that was opened and never filled is truncated, at every position", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(body(
         call({ index: 0, id: "a", name: "note", arguments: "" }),

@@ -67,7 +67,7 @@ describe("reads", () => {
       assert.strictEqual(without.error?.reason, "network_error")
     }))
 
-  it.effect("R-330: a stream that ends with its usage is complete, whatever word is missing", () =>
+  it.effect("R-330: a stream that ends with its usage is complete, also without a finish reason or [DONE]", () =>
     Effect.gen(function*() {
       const usage = Chunks.usage({ prompt_tokens: 1, completion_tokens: 1 })
       const { error, events } = yield* outcomeOf(body(said("a"), usage).replace("data: [DONE]\n\n", ""))
@@ -134,7 +134,7 @@ describe("usage", () => {
       })
     }))
 
-  it.effect("R-350: the latest figure counts, wherever it stands; nothing and zero take none back", () =>
+  it.effect("R-350: the latest figure counts, at every position; a missing figure and zero change nothing", () =>
     Effect.gen(function*() {
       const found = yield* usageOf(
         { ...chunk({}), x_groq: { usage: { prompt_tokens: 10, completion_tokens: 0 } } },

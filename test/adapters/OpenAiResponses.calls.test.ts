@@ -59,7 +59,7 @@ describe("calls", () => {
       assert.deepStrictEqual(calls(bare), [{ id: "a", name: "search", arguments: { q: 1 } }])
     }))
 
-  it.effect("R-349: a call is complete when the wire says so, before the reply has ended", () =>
+  it.effect("R-349: a call is complete when the wire completes it, before the reply has ended", () =>
     Effect.gen(function*() {
       const events = yield* eventsOf(
         added(0, call("a", "search")),
@@ -186,7 +186,7 @@ describe("calls", () => {
       assert.deepStrictEqual(calls(others).length, 2)
     }))
 
-  it.effect("R-336, I-03, I-14: an id that is missing is made up, and a call without a name is none", () =>
+  it.effect("R-336, I-03, I-14: a missing id is generated, and a call without a name is ignored", () =>
     Effect.gen(function*() {
       const events = yield* eventsOf(
         done(0, { type: "function_call", name: "now", arguments: "{}" }),
@@ -281,7 +281,7 @@ describe("calls with a text", () => {
         ])
     )
 
-  it.effect("R-332, R-337: one that was declared is a call whose input is the text, whatever follows it", () =>
+  it.effect("R-332, R-337: a declared one is a call whose input is the text, whatever follows it", () =>
     Effect.gen(function*() {
       const streamed = [
         added(0, custom("", { status: "in_progress" })),

@@ -41,7 +41,7 @@ describe("errors inside a reply", () => {
       assert.deepStrictEqual(error?.cause, quota)
     }))
 
-  it.effect("R-145: an error is read wherever it stands", () =>
+  it.effect("R-145: an error is read at every position", () =>
     Effect.gen(function*() {
       const start = body(created, said("a"))
       const errors: ReadonlyArray<readonly [string, Adapter.AdapterError["reason"], string]> = [
@@ -87,8 +87,8 @@ describe("errors inside a reply", () => {
     })))
 })
 
-describe("replies that are none", () => {
-  it.effect("R-355: a reply without its last word was cut, wherever it stops, and [DONE] is no such word", () =>
+describe("invalid and incomplete replies", () => {
+  it.effect("R-355: a reply without its final event was cut, wherever it stops, and [DONE] is no such event", () =>
     Effect.gen(function*() {
       const whole = [created, added(0, call("a", "now")), args(0, "{}"), done(0, call("a", "now", "{}"))]
       for (let count = 1; count <= whole.length; count++) {

@@ -71,7 +71,7 @@ describe("text", () => {
       }
     }))
 
-  it.effect("M-35: a text is said once, however the deltas and the repetitions of it are numbered", () =>
+  it.effect("M-35: a text is emitted once, however its deltas and repetitions are numbered", () =>
     Effect.gen(function*() {
       const streamed = (content_index: number, text: string) => delta("output_text", 0, text, { content_index })
       const textDone = (content_index: number, text: string) =>
@@ -107,7 +107,7 @@ describe("text", () => {
       }
     }))
 
-  it.effect("M-35: a text is said once, however it is divided into parts", () =>
+  it.effect("M-35: a text is emitted once, however it is divided into parts", () =>
     Effect.gen(function*() {
       const streamed = (content_index: number, text: string) => delta("output_text", 0, text, { content_index })
       const textDone = (content_index: number, text: string) =>
@@ -155,7 +155,7 @@ describe("text", () => {
       assert.strictEqual(Message.text(last(trimmed).message), "Hello")
     }))
 
-  it.effect("M-35: thoughts and refusals are said once, however they are divided into parts", () =>
+  it.effect("M-35: reasoning and refusals are emitted once, however they are divided into parts", () =>
     Effect.gen(function*() {
       const summary = (...texts: ReadonlyArray<string>) => ({
         type: "reasoning",
@@ -241,7 +241,7 @@ describe("text", () => {
       assert.deepStrictEqual([given?.name, given?.arguments], ["f", { a: 1 }])
     }))
 
-  it.effect("M-35: so are thoughts and refusals, whatever place in the item they are listed at", () =>
+  it.effect("M-35: so are reasoning and refusals, at every place in the item", () =>
     Effect.gen(function*() {
       const thought = (rest: Replies.Json) => ({ type: "reasoning", id: "rs_1", summary: [], ...rest })
       const summary = delta("reasoning_summary_text", 0, "Let me see.", { summary_index: 1 })

@@ -155,7 +155,7 @@ describe("M-33: arguments nest 256 levels at most", () => {
       assert.strictEqual((yield* ask(below))[0]?.argumentsLost, "too_deep")
     }))
 
-  it.effect("M-33: what a provider runs itself is listed, however deep its arguments and results are", () =>
+  it.effect("M-33: server-side calls are listed, however deep their arguments and results are", () =>
     Effect.gen(function*() {
       const deep = nested(5000)
       const hosted: ReadonlyArray<readonly [string, typeof Chunks.outcomeOf]> = [

@@ -311,7 +311,7 @@ for (const { full, protocol, reasons, spent } of [openAiChat, openAiResponses, a
         }))
     }
 
-    it.effect("R-122: what only the body says is kept: the request's id, and a status in words", () =>
+    it.effect("R-122: what only the body contains is kept: the request's id, and a status as text", () =>
       Effect.gen(function*() {
         const typed = yield* errorOf(json(404, { type: "error", error: { message: "no" }, request_id: "req_2" }))
         assert.deepStrictEqual([typed.requestId, typed.reason], ["req_2", "invalid_request"])
@@ -399,7 +399,7 @@ for (const { full, protocol, reasons, spent } of [openAiChat, openAiResponses, a
         assert.deepStrictEqual(capped.waits, [30_200])
       }))
 
-    it.effect("R-122: what can never succeed is not tried again, unless the server says so", () =>
+    it.effect("R-122: a request that can never succeed is not retried, unless the server asks for it", () =>
       Effect.gen(function*() {
         for (const status of [400, 401, 403, 404, 422]) {
           assert.strictEqual((yield* trying(() => json(status, {}))).requests, 1)

@@ -152,7 +152,7 @@ for (const row of rows) {
         assert.isTrue(row.default.isSeen(full.body))
       }))
 
-    it.effect("R-122: an empty setting of the environment is none", () =>
+    it.effect("R-122: an empty environment variable is ignored", () =>
       Effect.gen(function*() {
         const environment = (url: string) => ({ [baseUrlName]: url, [modelName]: " ", [keyName]: "" })
         const sparse = yield* fromEnvironment(environment, { model: "default-model" })

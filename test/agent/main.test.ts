@@ -74,7 +74,7 @@ describe("Main job", { concurrent: true }, () => {
         assertRefused(wrong, /OPENAI_BASE_URL: it is no address that starts with http/)
       }))
 
-    it.effect("main job: an unreadable file is named in one line, and the code says so", () =>
+    it.effect("main job: an unreadable file is named in one line, and the exit code is not zero", () =>
       Effect.gen(function*() {
         const fs = yield* FileSystem.FileSystem
         const root = yield* Agent.folder({ "a.txt": "a\n" })

@@ -166,7 +166,7 @@ describe("Embedded model", () => {
         assert.match((yield* told("What is in the src folder?"))[1], /^3 files \(src\):\n- src\/billing\.ts\n/)
       }))
 
-    it.effect("main job: a name that leads nowhere is looked for as a word", () =>
+    it.effect("main job: a name of no file is searched as a word", () =>
       Effect.gen(function*() {
         const root = yield* Agent.folder(shop)
         for (const question of ["How many lines have sailors?", "Show me the sailors"]) {
@@ -210,7 +210,7 @@ describe("Embedded model", () => {
         )
       }))
 
-    it.effect("main job: a heading is quoted with what stands below it", () =>
+    it.effect("main job: a heading is quoted with the lines below it", () =>
       Effect.gen(function*() {
         const root = yield* Agent.folder({ "a.md": "# Tides\n\nHigh at noon.\nLow at six.\n\nMore.\n" })
         const { text } = yield* ask(root, "When are the tides?")
@@ -252,7 +252,7 @@ describe("Embedded model", () => {
         )
       }))
 
-    it.effect("main job: a question without a word to look for is asked back, and the reply answers it", () =>
+    it.effect("main job: a question without a search word is answered by a question, and the reply answers that", () =>
       Effect.gen(function*() {
         const first = Reply.reply({ messages: [user("What is this?")], tools: offered })
         assert.deepStrictEqual(names(first), ["ask_user"])
@@ -284,7 +284,7 @@ describe("Embedded model", () => {
         assert.match(outside.text, /cannot read \.\.\/x\.ts: it is outside of the folder/)
       }))
 
-    it.effect("main job: without the tools it needs it says so and calls nothing", () =>
+    it.effect("main job: without the tools it needs it reports them and calls nothing", () =>
       Effect.gen(function*() {
         const root = yield* Agent.folder(shop)
         const { text, turns } = yield* ask(root, "Where is the tax rate?", { tools: ["list_files"] })

@@ -124,7 +124,7 @@ describe("Picture", () => {
       ])
     }))
 
-  it.effect("main job: what starts after the reply stands behind its end, and a barrier holds back what comes after it", () =>
+  it.effect("main job: calls that start after the reply are drawn behind its end, and a barrier holds back later calls", () =>
     Effect.gen(function*() {
       const late = tools.map((tool) => ({ ...tool, readOnly: false }))
       const script = [

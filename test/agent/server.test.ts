@@ -44,7 +44,7 @@ describe("Embedded model over HTTP", () => {
         assert.strictEqual(new Set(ids).size, ids.length)
       }))
 
-    it.effect("main job: what ask_user asks ends the run, and the reply goes on with it", () =>
+    it.effect("main job: a question of ask_user ends the run, and the reply resumes it", () =>
       Effect.gen(function*() {
         const root = yield* Agent.folder(shop)
         const options = { tools: Tools.all }
@@ -55,7 +55,7 @@ describe("Embedded model over HTTP", () => {
         assert.include(second.finalResponse?.outputText, "README.md:3")
       }))
 
-    it.effect("main job: a request that is none gets a 400 that says why", () =>
+    it.effect("main job: an invalid request gets a 400 with the reason", () =>
       Effect.gen(function*() {
         const { baseUrl } = yield* Server.Endpoint
         const post = (body: string) =>
@@ -95,7 +95,7 @@ const paced = (pace: Effect.Effect<void>) => {
   ).pipe(Layer.provide([FetchHttpClient.layer, server]), Layer.fresh)
 }
 
-/** Lets the reading calls of the second turn end only when that many of them run at once, and tells who ran beside whom. */
+/** Lets the reading calls of the second turn end only when that many of them run at once, and returns which calls ran concurrently. */
 const overlapping = (wanted: number) => {
   const met = Latch.makeUnsafe(false)
   const running = new Set<string>()

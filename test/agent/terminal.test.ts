@@ -176,7 +176,7 @@ describe("Terminal", () => {
     result: Collector.chatResult({ thread: Thread.empty, steps: [], outcome: { _tag: "Cancelled", reason: "cancel" } })
   }
 
-  it.effect("main job: a run that is asked to stop says so until it has, and then what was kept", () => {
+  it.effect("main job: a run that is asked to stop shows it until it has stopped, and then what was kept", () => {
     const screen = new Screen(60)
     return Effect.gen(function*() {
       const view = yield* View.make
@@ -193,7 +193,7 @@ describe("Terminal", () => {
     }).pipe(Effect.scoped, Effect.provide(services(screen, true)))
   })
 
-  it.effect("main job: elsewhere it says so once, and no two blank lines follow each other", () => {
+  it.effect("main job: elsewhere it is shown once, and no two blank lines follow each other", () => {
     const screen = new Screen(Infinity)
     return Effect.gen(function*() {
       const view = yield* View.make
@@ -233,7 +233,7 @@ describe("Terminal", () => {
     })
   }
 
-  it.effect("main job: an empty NO_COLOR is none", () => {
+  it.effect("main job: an empty NO_COLOR is ignored", () => {
     const screen = new Screen(60)
     return Effect.gen(function*() {
       const view = yield* View.make

@@ -158,7 +158,7 @@ describe("View", () => {
     assert.isTrue(before.some((line) => line.includes("src/y.ts:1")))
   })
 
-  it("main job: no line is wider than the terminal, whatever stands in it", () => {
+  it("main job: no line is wider than the terminal, whatever it contains", () => {
     const wide = "駅前の時刻表 ".repeat(30)
     const run = play([
       [1, text(`${wide}\n    12  ${"code ".repeat(60)}\n${"x".repeat(300)}`)],

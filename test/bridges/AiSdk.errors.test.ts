@@ -206,7 +206,7 @@ describe("errors inside a reply", () => {
       }))
   }
 
-  it.effect("R-355: a reply that ends without its end is lost, wherever that is found", () =>
+  it.effect("R-355: a reply without its final part was cut, wherever it stops", () =>
     Effect.gen(function*() {
       const provider = yield* outcomeOf(body(said("a")).replace("data: [DONE]\n\n", ""))
       assert.strictEqual(provider.error?.reason, "network_error")
@@ -302,7 +302,7 @@ describe("retries", () => {
       assert.deepStrictEqual([long.waits, long.error?.retryAfterMillis], [[30_000], 3_600_000])
     }))
 
-  it.effect("R-122: what can never succeed is not tried again, unless the server says so", () =>
+  it.effect("R-122: a request that can never succeed is not retried, unless the server asks for it", () =>
     Effect.gen(function*() {
       for (const status of [400, 401, 404]) assert.strictEqual((yield* trying(() => json(status, {}))).requests, 1)
       const quota = json(429, { error: { message: "no", code: "insufficient_quota" } })

@@ -279,7 +279,7 @@ describe("provider tools", () => {
       assert.strictEqual(made.reasoning?.length, 1)
     }))
 
-  it.effect("what the provider asks an approval for stands in the metadata", () =>
+  it.effect("the provider's approval requests are part of the metadata", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOfParts(
         { type: "tool-approval-request", approvalId: "p", toolCallId: "s" },
@@ -580,7 +580,7 @@ describe("streams that hold on", () => {
       assert.isTrue(yield* Deferred.await(taken))
     }))
 
-  it.live("R-144: a stream that never lets go does not hold up who left it", () =>
+  it.live("R-144: a stream that never closes does not delay a reader that leaves it", () =>
     Effect.gen(function*() {
       let signal: AbortSignal | undefined
       const model: AiSdk.LanguageModel = {

@@ -119,7 +119,7 @@ describe("call options", () => {
       assert.sameMembers(Object.keys(yield* called({ toolChoice: "required" })), ["prompt", "abortSignal"])
     }))
 
-  it.effect("R-123: each tool choice has its word", () =>
+  it.effect("R-123: each tool choice is mapped", () =>
     Effect.gen(function*() {
       const tools = [{ name: "now", description: "", parameters: {} }]
       for (const choice of ["auto", "none", "required"] as const) {
@@ -138,7 +138,7 @@ describe("call options", () => {
       assert.isUndefined(yield* format({ type: "text" }))
     }))
 
-  it.effect("a tool of the provider is called by its version's word, and stands for the tool of its name", () =>
+  it.effect("a provider-defined tool has its version's type, and replaces the tool of its name", () =>
     Effect.gen(function*() {
       const providerTools = [{ id: "acme.search", name: "search", args: { limit: 3 } }, {
         id: "acme.run",

@@ -57,7 +57,7 @@ describe("requests", () => {
       assert.isTrue(strict.tools[0].strict)
     }))
 
-  it.effect("R-123: each tool choice has its word", () =>
+  it.effect("R-123: each tool choice is mapped", () =>
     Effect.gen(function*() {
       const tools = [{ name: "now", description: "", parameters: {} }]
       for (const choice of ["auto", "none", "required"] as const) {
@@ -66,7 +66,7 @@ describe("requests", () => {
       assert.deepStrictEqual((yield* sent({ tools, toolChoice: { name: "now" } })).toolChoice, { tool: "now" })
     }))
 
-  it.effect("a tool that the provider defines stands for the tool of its name", () =>
+  it.effect("a provider-defined tool replaces the tool of its name", () =>
     Effect.gen(function*() {
       const shell = AiTool.providerDefined({
         id: "acme.shell",
@@ -412,7 +412,7 @@ describe("errors", () => {
       ])
     }))
 
-  it.effect("parts that are none fail the reply", () =>
+  it.effect("invalid parts fail the reply", () =>
     Effect.gen(function*() {
       const { error } = yield* outcomeOfParts(text("a"), { type: "text-delta", id: 5 } as never)
       assert.strictEqual(error?.reason, "malformed_response")

@@ -350,7 +350,7 @@ describe("Script: which call is played", () => {
   const awaitedTextOf = (model: Script.Scripted) =>
     Effect.map(model.generate(request), (response) => response.outputText)
 
-  it.effect("R-240: whatever is asked, the script is played, and only adapter events are", () =>
+  it.effect("R-240: the script is played for every request, and emits only adapter events", () =>
     Effect.gen(function*() {
       const script = [Script.text("a"), Script.toolCall("c0", "echo"), Script.rawChunk(1), Script.error("timeout")]
       const model = yield* Script.make([script, script])
@@ -432,7 +432,7 @@ describe("Script: which call is played", () => {
       assert.deepStrictEqual(asked.map((events) => events.at(-1)), [completed("x", null), completed("y", null)])
     }))
 
-  it.effect("R-255: the requests are recorded at each open, and the adapter's layer goes on where it stands", () =>
+  it.effect("R-255: the requests are recorded at each open, and the adapter's layer continues at its position", () =>
     Effect.gen(function*() {
       const model = yield* Script.make([[Script.text("a")], [Script.text("b")]])
       const other: Adapter.Request = { ...request, model: "m2" }
@@ -443,7 +443,7 @@ describe("Script: which call is played", () => {
       assert.deepStrictEqual(yield* model.requests, [request, other, request])
     }))
 
-  it.effect("R-255: the request id stands in the awaited response", () =>
+  it.effect("R-255: the request id is part of the awaited response", () =>
     Effect.gen(function*() {
       assert.strictEqual((yield* generated({ script: [], requestId: "req_1" })).requestId, "req_1")
       assert.strictEqual((yield* generated({ script: [] })).requestId, null)

@@ -112,7 +112,7 @@ describe("an answer", () => {
       assert.deepStrictEqual([texts, millis], [["done", "1"], 1999])
     }))
 
-  it.effect("R-122: a limit of infinity is none", () =>
+  it.effect("R-122: a limit of infinity means no limit", () =>
     Effect.gen(function*() {
       const idleTimeout = Duration.infinity
       const { error, millis, texts } = yield* heard(body([0, "0"], [1_000_000, "1"]), { idleTimeout })

@@ -9,7 +9,7 @@ import { Tool } from "heddle"
 import { jsonSchema, openApi } from "../../../src/adapters/internal/geminiRequest.ts"
 
 describe("JSON Schema", () => {
-  it("R-123: const is an enum of one wherever a schema stands, and nowhere else", () => {
+  it("R-123: const becomes an enum of one in every schema, and nowhere else", () => {
     const schema = {
       $schema: "https://json-schema.org/draft/2020-12/schema",
       type: "object",
@@ -78,7 +78,7 @@ describe("OpenAPI", () => {
     })
   })
 
-  it("R-123: references are written out, one to a schema that it stands in is cut, and parts are merged", () => {
+  it("R-123: references are written out, a recursive reference is cut, and parts are merged", () => {
     const node = {
       type: "object",
       properties: { label: { type: "string" }, next: { $ref: "#/$defs/Node", description: "More" } },

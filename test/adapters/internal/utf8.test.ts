@@ -15,7 +15,7 @@ const decoded = (bytes: Uint8Array, size: number) => {
 const encoder = new TextEncoder()
 
 describe("UTF-8", () => {
-  it("R-349: says the same wherever it is cut", () => {
+  it("R-349: decodes the same wherever it is cut", () => {
     for (const text of ["", "a", "tøj", "\u{feff}marked", "🌤 and 한글, \u{fffd} too", "\u{feff}", "x\u{feff}y"]) {
       const expected = text.startsWith("\u{feff}") ? text.slice(1) : text
       for (const size of [1, 2, 3, 4, 5, 100]) {
