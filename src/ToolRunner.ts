@@ -192,39 +192,51 @@ export const run = <const Tools extends ReadonlyArray<Tool.Any>, E = never, R = 
   Effect.scopedWith((scope) =>
     Effect.gen(function*() {
       const asked = calls.map(normalised)
-      const { policy, pull, stopped } = yield* begin<E, R>(asked, tools, options, scope, orderOf(asked))
+      const ids = asked.map(({ id }) => id)
+      // Where two calls have one id, it is their order that tells them apart.
+      const keys = new Set(ids).size === ids.length ? undefined : ids.map((_, position) => position)
+      const { policy, pull, stopped } = yield* begin<E, R>(asked, tools, options, scope, {
+        // No events are shown: they come as they happen.
+        resultOrder: keys === undefined ? "completion" : "request",
+        toolEvents: "live"
+      })
       const answers = new Fold.ToolAnswers()
+      let ended = 0
       let error: unknown
       const read = Effect.map(pull, (events) => {
         for (const event of events) {
           if (event._tag === "Error") error = event.error
-          else answers.add(event)
+          else answers.add(event, keys?.[ended])
+          if (lasts.has(event._tag)) ended++
         }
       })
       yield* Pull.catchDone(Effect.forever(read, { disableYield: true }), () => Effect.void)
       if (error instanceof Plan.EngineError) return yield* error
-      return result(asked, answers, policy, yield* stopped)
+      return result(asked, keys ?? ids, answers, policy, yield* stopped)
     })
   )
 
-/** `run` shows no events: they come as they happen. Only where two calls have one id does their order tell them apart. */
-const orderOf = (calls: ReadonlyArray<Message.ToolCall>): Pick<Policy.Policy, "resultOrder" | "toolEvents"> => {
-  const isUnique = new Set(calls.map(({ id }) => id)).size === calls.length
-  return { resultOrder: isUnique ? "completion" : "request", toolEvents: "live" }
-}
+/** The last event of a call: its answer, or its request for an approval. */
+const lasts: ReadonlySet<Event.Event["_tag"]> = new Set<Event.Event["_tag"]>([
+  "ToolResultEncoded",
+  "AskUserRequested",
+  "ToolHalt",
+  "ToolApprovalRequested"
+])
 
+/** `keys` tell the calls apart: their ids, or their positions where two have one id. */
 const result = (
   calls: ReadonlyArray<Message.ToolCall>,
+  keys: ReadonlyArray<Fold.Key>,
   answers: Fold.ToolAnswers,
   { haltPrecedence }: Policy.Policy,
   abandoned: ReadonlyArray<Event.Abandoned>
 ): Result => {
-  const ids = calls.map(({ id }) => id)
-  const halt = answers.deciding(ids, haltPrecedence)
-  const contextUpdate = answers.contextUpdate(ids)
-  const suspensions = answers.open(calls)
+  const halt = answers.deciding(keys, haltPrecedence)
+  const contextUpdate = answers.contextUpdate(keys)
+  const suspensions = answers.open(calls, keys)
   return {
-    messages: answers.inOrder(ids),
+    messages: answers.inOrder(keys),
     ...(halt === undefined ? {} : { halt }),
     ...(contextUpdate === undefined ? {} : { contextUpdate }),
     ...(suspensions.length === 0 ? {} : { suspensions }),

@@ -206,6 +206,19 @@ describe("ToolRunner: a batch", () => {
       assert.deepStrictEqual(contents(value)[1], ["c0", "{\"x\":2}"], "also where the second is answered first")
     }))
 
+  it.effect("R-082: of two calls with one id one may wait for an approval while the other is answered", () =>
+    Effect.gen(function*() {
+      const asked = Tool.make("asked", { parameters: {}, approval: true, handler: () => Effect.succeed("run") })
+      const calls = [call("c0", "slow"), call("c1", "echo", { x: 1 }), call("c0", "asked")]
+      for (const order of [calls, calls.toReversed()]) {
+        const result = yield* elapsed(ToolRunner.run(order, [Tools.slow(10), Tools.echo, asked]))
+        const waiting = result.value.suspensions?.map(({ id, kind, toolCall }) => [id, kind, toolCall.name])
+        assert.deepStrictEqual(waiting, [["c0", "approval", "asked"]])
+        const answered = order.filter(({ name }) => name !== "asked").map(({ id }) => id)
+        assert.deepStrictEqual(contents(result.value).map(([id]) => id), answered)
+      }
+    }))
+
   it.effect("R-078: awaited and streamed runs of the same calls give the same answers", () =>
     Effect.gen(function*() {
       const all = [

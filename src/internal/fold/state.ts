@@ -295,9 +295,12 @@ export const stepResult = (state: State, event: Event.Of<"StepCompleted">): Even
   return result
 }
 
+/** The id of a call, or, where two calls have one id, its position. */
+export type Key = string | number
+
 /** Something that belongs to one call. */
 interface OfCall {
-  readonly id: string
+  readonly id: Key
 }
 
 interface Answered extends OfCall {
@@ -322,8 +325,8 @@ interface Waiting {
 export class ToolAnswers {
   private readonly answers: Array<Answered> = []
   private readonly updates: Array<Updated> = []
-  /** By the id of the call. Created with the first: an empty one would be a hundredth of what an idle run holds. */
-  private waiting: Map<string, Waiting> | undefined
+  /** Created with the first: an empty one would be a hundredth of what an idle run holds. */
+  private waiting: Map<Key, Waiting> | undefined
 
   get isEmpty(): boolean {
     return this.answers.length === 0 && this.updates.length === 0
@@ -337,29 +340,29 @@ export class ToolAnswers {
     return copied
   }
 
-  add(event: Event.Event): void {
+  /** Takes in an event of a call, which `key` tells from all others where two calls have one id. */
+  add(event: Event.Event, key?: Key): void {
     switch (event._tag) {
       case "ToolExecutionCompleted": {
         const { contextUpdate: update, id } = event
-        if (update !== undefined) this.updates.push({ id, update })
+        if (update !== undefined) this.updates.push({ id: key ?? id, update })
         return
       }
       case "ToolApprovalRequested":
-        return this.wait(event.toolCallId, { event, position: -1 })
+        return this.wait(key ?? event.toolCallId, { event, position: -1 })
       case "ToolResultEncoded":
       case "AskUserRequested":
       case "ToolHalt":
-        return this.ended(event)
+        return this.ended(event, key ?? OpenCalls.callOf(event))
     }
   }
 
-  private ended(event: OpenCalls.Tail): void {
-    const id = OpenCalls.callOf(event)
+  private ended(event: OpenCalls.Tail, id: Key): void {
     if (event._tag === "AskUserRequested") this.wait(id, { event, position: this.answers.length })
     this.answers.push({ id, message: OpenCalls.messageOf(event), halt: OpenCalls.haltOf(event) })
   }
 
-  private wait(id: string, waiting: Waiting): void {
+  private wait(id: Key, waiting: Waiting): void {
     this.waiting ??= new Map()
     this.waiting.set(id, waiting)
   }
@@ -375,14 +378,14 @@ export class ToolAnswers {
   }
 
   /** The messages that answer the calls. */
-  inOrder(ids: ReadonlyArray<string>): ReadonlyArray<Message.Message> {
+  inOrder(ids: ReadonlyArray<Key>): ReadonlyArray<Message.Message> {
     return inCallOrder(ids, this.answers).map(({ message }) => message)
   }
 
-  /** Those of the calls that wait for an answer or an approval. */
-  open(calls: ReadonlyArray<Message.ToolCall>): ReadonlyArray<Event.Suspension> {
-    return calls.flatMap((call) => {
-      const event = this.waiting?.get(call.id)?.event
+  /** Those of the calls that wait for an answer or an approval. `keys` are those that their events were taken in with. */
+  open(calls: ReadonlyArray<Message.ToolCall>, keys?: ReadonlyArray<Key>): ReadonlyArray<Event.Suspension> {
+    return calls.flatMap((call, index) => {
+      const event = this.waiting?.get(keys?.[index] ?? call.id)?.event
       if (event === undefined) return []
       return event._tag === "AskUserRequested"
         ? [OpenCalls.question(call, event)]
@@ -391,13 +394,13 @@ export class ToolAnswers {
   }
 
   /** The halt that decides: the first call's, or, where the order of completion counts, the first there was. */
-  deciding(ids: ReadonlyArray<string>, precedence: Policy.Policy["haltPrecedence"]): Event.Halt | undefined {
+  deciding(ids: ReadonlyArray<Key>, precedence: Policy.Policy["haltPrecedence"]): Event.Halt | undefined {
     const halts = this.answers.filter(({ halt }) => halt !== undefined)
     return (precedence === "request" ? inCallOrder(ids, halts) : halts)[0]?.halt
   }
 
   /** The updates of the context, merged in call order. */
-  contextUpdate(ids: ReadonlyArray<string>): Json.JsonObject | undefined {
+  contextUpdate(ids: ReadonlyArray<Key>): Json.JsonObject | undefined {
     return mergeUpdates(inCallOrder(ids, this.updates).map(({ update }) => update))
   }
 }
@@ -409,7 +412,7 @@ export const mergeUpdates = (updates: ReadonlyArray<Json.JsonObject | undefined>
 }
 
 /** By the order in which the model made the calls: what completed first must not show. */
-const inCallOrder = <A extends OfCall>(ids: ReadonlyArray<string>, entries: ReadonlyArray<A>): ReadonlyArray<A> => {
+const inCallOrder = <A extends OfCall>(ids: ReadonlyArray<Key>, entries: ReadonlyArray<A>): ReadonlyArray<A> => {
   if (entries.every((entry, index) => entry.id === ids[index])) return entries
   const order = new Map(ids.map((id, index) => [id, index]))
   const position = ({ id }: A): number => order.get(id) ?? order.size
