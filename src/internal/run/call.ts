@@ -188,10 +188,14 @@ export class Call<E> implements Task, Handler {
     const { host, job: { call: { arguments: args, id, name }, index } } = this
     this.enter("running")
     host.events.started(index, { _tag: "ToolExecutionStarted", id, name, arguments: args ?? {} })
-    return Effect.flatMap(
-      this.execution,
-      (outcome) => this.goesOn("running") ? this.answer(() => this.answerTo(outcome)) : Effect.void
-    )
+    return Effect.matchCauseEffect(this.execution, {
+      onSuccess: (outcome) => this.came(outcome),
+      onFailure: (cause) => this.came(Handling.crashed(this.job.call, cause))
+    })
+  }
+
+  private came(outcome: unknown): Effect.Effect<void, E, any> {
+    return this.goesOn("running") ? this.answer(() => this.answerTo(outcome)) : Effect.void
   }
 
   /** Code of the caller's is about to run, against the clock. */
@@ -221,7 +225,7 @@ export class Call<E> implements Task, Handler {
     const { found: { executor, isTraced }, settings: { requestId }, stepIndex } = this.host.environment
     const { call } = this.job
     const execution = Handling.execute(this.job, this.context, executor, this.inner, () => this.mayTryAgain())
-    const spanned = isTraced
+    return isTraced
       ? Telemetry.underSpan(execution, `execute_tool ${call.name}`, {
         "gen_ai.operation.name": "execute_tool",
         "gen_ai.tool.name": call.name,
@@ -232,7 +236,6 @@ export class Call<E> implements Task, Handler {
         this.span = span
       })
       : execution
-    return Effect.catchCause(spanned, (cause) => Effect.succeed(Handling.crashed(call, cause)))
   }
 
   /** No attempt starts after a stop, nor when the time is up. What the attempt that failed had to add does not count. */

@@ -106,7 +106,6 @@ export class Running {
   /** In whose fiber the caller's observer runs, once it has taken its time. */
   hooks: Worker | undefined
   private readonly tasks = new Set<Task>()
-  private readonly waited = new Set<Worker>()
   /** The tasks that were told to stop. */
   private readonly told = new Map<Task, Told>()
   private lost = 0
@@ -151,9 +150,13 @@ export class Running {
   attend(work: Worker): void {
     work.startedAt = this.now()
     this.tasks.add(work)
-    this.waited.add(work)
     this.idle?.closeUnsafe()
     if (this.softSince !== undefined) this.hurry(work, this.softSince)
+  }
+
+  /** Those of its tasks that the reader waits for. */
+  private get waited(): ReadonlyArray<Worker> {
+    return Array.from(this.tasks).filter((task) => task instanceof Worker)
   }
 
   /** Work that is waited for has nothing more to do but to end. It has one grace period for that, in a run that goes on, too. */
@@ -230,7 +233,6 @@ export class Running {
     const isLost = this.told.get(task)?.isLost === true
     this.told.delete(task)
     if (!this.tasks.delete(task)) return
-    this.waited.delete(task as Worker)
     if (isLost) this.lost--
     if (isLost && task.isHandler) this.lostHandlers--
     if (this.isIdle) this.idle?.openUnsafe()
@@ -708,7 +710,10 @@ export class HookFibers {
     return Effect.contextWith((context: Context.Context<R>) => {
       const ended = Deferred.makeUnsafe<A, E>()
       const begun = this.clock.monotonicTimeNanosUnsafe()
-      const fiber = Effect.runForkWith(context)(Effect.onExit(work, (exit) => Deferred.done(ended, exit)))
+      const fiber = Effect.runForkWith(context)(Effect.onExitPrimitive(work, (exit) => {
+        Deferred.doneUnsafe(ended, exit)
+        return undefined
+      }))
       // Work that ends without waiting costs no timer.
       const exit = fiber.pollUnsafe()
       if (exit !== undefined) return exit
