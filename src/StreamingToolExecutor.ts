@@ -242,7 +242,7 @@ class Executor<R> implements StreamingToolExecutor<R> {
     return updates
   })
 
-  /** One update after the other, so that a reader who leaves takes no other with him. */
+  /** One update at a time, so that a reader that leaves consumes no other update. */
   private readonly next: Pull.Pull<readonly [Update]> = Effect.suspend(() => {
     const update = this.pending.shift()
     if (update !== undefined) return Effect.succeed([update])

@@ -205,7 +205,7 @@ class Reader implements Answer.Reader {
     }
   }
 
-  /** Two replies in one stream cannot be told apart: their blocks have the same indices. */
+  /** Two replies in one stream cannot be distinguished: their blocks have the same indices. */
   private start(message: Json.JsonObject): void {
     const id = Wire.string(message["id"])
     const isSame = id === undefined || this.id === undefined ? !this.blocks.hasBegun : id === this.id

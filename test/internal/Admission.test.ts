@@ -17,7 +17,7 @@ const admit = (state: Admission.Admission): readonly [ReadonlyArray<number>, Adm
   return [indices(started), next]
 }
 
-const outside = (more: Partial<Admission.Outsiders>): Admission.Outsiders => ({ ...Admission.nobody, ...more })
+const outside = (more: Partial<Admission.Outsiders>): Admission.Outsiders => ({ ...Admission.noOutsiders, ...more })
 
 const shared: Admission.Ticket = { index: -1, isExclusive: false }
 const exclusive: Admission.Ticket = { index: -1, isExclusive: true }
@@ -58,7 +58,7 @@ describe("admission", () => {
     const lone = Admission.withOutsiders(Admission.make(2, queueOf("Xs")), outside({ alive: 1 }))
     assert.deepStrictEqual(admit(lone)[0], [])
     assert.strictEqual(Admission.stuck(lone)?.index, 0)
-    assert.deepStrictEqual(admit(Admission.withOutsiders(lone, Admission.nobody))[0], [0])
+    assert.deepStrictEqual(admit(Admission.withOutsiders(lone, Admission.noOutsiders))[0], [0])
   })
 
   it("R-382: an exclusive handler outside of the queue keeps everything out", () => {
@@ -162,7 +162,7 @@ describe("admission of generated sequences", () => {
         change(world, step)
         advance(world)
       }
-      world.state = Admission.withOutsiders(world.state, Admission.nobody)
+      world.state = Admission.withOutsiders(world.state, Admission.noOutsiders)
       advance(world)
       while (world.running.length > 0) {
         change(world, { ends: 0 })

@@ -384,8 +384,8 @@ const byData = (value: unknown): Described => {
 }
 
 /**
- * The same of a reason that was written as JSON and read again. An error can no longer be told from data then, so that of
- * both only texts, numbers and booleans are shown.
+ * The same of a reason that was written as JSON and read again. An error can no longer be distinguished from data then,
+ * so that of both only texts, numbers and booleans are shown.
  */
 export const describedAgain = (reason: unknown): Described =>
   typeof reason === "object" && reason !== null ? byFields(reason) : described(reason)
@@ -424,8 +424,8 @@ export const causeFields = (cause: unknown): Json.JsonObject => {
     : bounded({ message: described(value).text })
 }
 
-// What a developer learns of code of his that broke in a call: a warning that names the call and the error and shows nothing of
-// it, the whole of it at debug level, and what may be shown of it in the event that completes the call.
+// How a defect of user code in a call is reported to its developer: a warning that names the call and the error without
+// its text, the whole error at debug level, and its public fields in the event that completes the call.
 
 /** The call whose code broke. */
 interface Call {

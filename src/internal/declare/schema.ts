@@ -393,7 +393,7 @@ const isType = (type: unknown): boolean => types.has(lower(type))
 
 const isSchemaOfAny = (value: unknown): boolean => Schema.isSchema(value) || isStandard(value)
 
-/** Whether a value that a JSON Schema describes may be an object. What is not told rules nothing out. */
+/** Whether a value that a JSON Schema describes may be an object. A missing keyword excludes nothing. */
 const allowsObject = (schema: unknown, root: Json.JsonObject, depth = 0): boolean => {
   if (!Json.isObject(schema) || depth > 16) return schema !== false
   const { $ref, allOf, anyOf, const: only, enum: values, oneOf, type } = schema

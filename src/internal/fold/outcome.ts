@@ -125,7 +125,7 @@ export const ofCut = (state: Fold.State, thread: Thread.Thread): Event.ChatResul
   })
 }
 
-/** The messages that a thread has more than the run has told of, in a step or as its input. */
+/** The messages of a thread that the run has not emitted yet, neither in a step nor as its input. */
 export const since = (thread: Thread.Thread, told: Thread.Thread | undefined): ReadonlyArray<Message.Message> => {
   const known = told === undefined ? Infinity : Log.length(told)
   return Log.length(thread) > known ? Log.since(thread, known) : []

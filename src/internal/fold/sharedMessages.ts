@@ -105,7 +105,7 @@ export const findLastIndex = (thread: Thread, isSo: (message: Message.Message) =
   return thread.messages.findLastIndex(isSo)
 }
 
-/** The messages, for a reader who does not keep them: a shared thread does not keep the list either. */
+/** The messages, for a reader that does not keep them: a shared thread does not keep the list either. */
 export const list = (thread: Thread): Messages => {
   const own = shares.get(thread)
   return own === undefined ? thread.messages : own.list ?? listOf(own)
@@ -222,7 +222,7 @@ export const withAnswer = (thread: Thread, answer: Message.Message): Thread =>
     : placed(thread, [answer])
 
 /**
- * The thread for a reader who learns that a call has been settled, and may know already. A question that was asked in
+ * The thread for a reader of a call's settlement, which may already be in it. A question that was asked in
  * words keeps its place in the thread, and its answer is what the user said behind it.
  */
 export const withSettlement = (thread: Thread, answer: Message.Message): Thread => {

@@ -1,8 +1,8 @@
 /**
- * Who may run next: a pure state machine. Calls are admitted first come, first served; shared calls overlap up to a
- * bound, an exclusive call waits until nothing runs and holds back everything behind it. Handlers that run on outside of
- * this queue (left from an earlier turn, or given up) count as long as they are alive: none runs beside an exclusive
- * one, and those that still have their grace period take up room.
+ * Which calls may run next: a pure state machine. Calls are admitted first come, first served; shared calls overlap up to a
+ * bound, an exclusive call waits until nothing runs, and blocks everything behind it. Handlers that still run outside of this
+ * queue (from an earlier turn, or abandoned) count as long as they are alive: none runs concurrently with an exclusive
+ * call, and those still within their grace period count towards the bound.
  */
 import type * as Types from "effect/Types"
 
@@ -21,7 +21,7 @@ export interface Outsiders {
   readonly exclusive: number
 }
 
-export const nobody: Outsiders = { alive: 0, occupying: 0, exclusive: 0 }
+export const noOutsiders: Outsiders = { alive: 0, occupying: 0, exclusive: 0 }
 
 export interface Admission<T extends Ticket = Ticket> {
   readonly bound: number
@@ -39,7 +39,7 @@ export const make = <T extends Ticket>(bound: number, queue: ReadonlyArray<T> = 
   admitted: 0,
   shared: 0,
   isExclusiveRunning: false,
-  outsiders: nobody
+  outsiders: noOutsiders
 })
 
 const isIdle = (state: Admission): boolean => state.shared === 0 && !state.isExclusiveRunning
@@ -112,11 +112,11 @@ export const skip = <T extends Ticket>(state: Admission<T>): Admission<T> => ({
   admitted: state.admitted + 1
 })
 
-/** Whether there is anybody who has not been admitted yet. */
+/** Whether a call of the queue has not been admitted yet. */
 export const isWaiting = (state: Admission): boolean => state.admitted < state.queue.length
 
-/** Those that have not been admitted yet. */
+/** The calls that have not been admitted yet. */
 export const waiting = <T extends Ticket>(state: Admission<T>): ReadonlyArray<T> => state.queue.slice(state.admitted)
 
-/** Takes everybody out of the queue who has not been admitted. */
+/** Removes the calls from the queue that have not been admitted. */
 export const clear = <T extends Ticket>(state: Admission<T>): Admission<T> => ({ ...state, queue: [], admitted: 0 })

@@ -1,5 +1,5 @@
 /**
- * What one call's end does to the calls beside it: who they are, which of them are interrupted, and whether those that
+ * What one call's end does to its siblings: which calls they are, which of them are interrupted, and whether those that
  * wait still run.
  */
 import type * as Policy from "../../Policy.ts"

@@ -85,7 +85,7 @@ const interruptTask = (task: Task, until: number): void => {
   task.permits?.stop()
 }
 
-/** When a task was told to stop: its grace period began then, and it gets no other. Once that is over the task is lost. */
+/** When a task was asked to stop: its only grace period began then. Once that is over the task is abandoned. */
 interface Told {
   since: number
   isLost: boolean
@@ -106,7 +106,7 @@ export class Running {
   /** In whose fiber the caller's observer runs, once it has taken its time. */
   hooks: Worker | undefined
   private readonly tasks = new Set<Task>()
-  /** The tasks that were told to stop. */
+  /** The tasks that were asked to stop. */
   private readonly told = new Map<Task, Told>()
   private lost = 0
   /** Handlers alive, those of them that were given up, and those that are exclusive. */
@@ -212,7 +212,7 @@ export class Running {
     interruptTask(task, this.innerUntil(now))
   }
 
-  /** When its time began. Who has been told before has had a part of it. */
+  /** When its grace period began. A task that was asked to stop before has used a part of it. */
   private tellAt(task: Task, since: number): number {
     const told = this.told.get(task)
     if (told === undefined) this.told.set(task, { since, isLost: false })
@@ -220,7 +220,7 @@ export class Running {
     return told?.since ?? since
   }
 
-  /** Until when the run waits for what was told to stop at `since`. The handler around the run may have less time. */
+  /** Until when the run waits for a task asked to stop at `since`. The handler around the run may have less time. */
   until(since: number): number {
     return Math.min(since + this.graceMillis, this.around?.permits.until ?? Infinity)
   }
@@ -647,7 +647,7 @@ export class Worker implements Task {
     this.work = undefined
     this.current?.interruptUnsafe()
     if (!this.isAlive || this.isLeft) return gone()
-    // A fiber that has no work may be alive yet: what its last work came to is being told, or a child of it ends.
+    // A fiber without work may still be alive: the exit of its last work is being reported, or a child of it ends.
     if (!isBusy) gone()
     this.gone = isBusy ? gone : nothing
     this.settle ??= nothing

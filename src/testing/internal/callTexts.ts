@@ -1,6 +1,6 @@
 /**
- * The calls that an event tells of, as text: what a call was made with must be the same in every event, and must not
- * change after it was told.
+ * The calls of an event, as text: the arguments of a call must be the same in every event, and must not change after they
+ * were emitted.
  */
 import type * as Event from "../../Event.ts"
 import * as Json from "../../internal/json.ts"
@@ -9,7 +9,7 @@ import type { Entry, Violation } from "./violation.ts"
 
 type Call = Pick<Message.ToolCall, "id" | "name" | "arguments">
 
-/** The calls of the last turn of a thread: those before it were told with their own. */
+/** The calls of the last turn of a thread: those before it were emitted with their own turns. */
 const lastCalls = (messages: ReadonlyArray<Message.Message>): ReadonlyArray<Call> =>
   messages.findLast(({ role }) => role === "assistant")?.toolCalls ?? []
 
