@@ -54,7 +54,7 @@ describe("a reply", () => {
       assert.deepStrictEqual(yield* server.settled, { answered: 1, left: 0 })
     }))
 
-  it.effect("R-331, R-333, I-08, I-09, I-11: is what it holds, not what its finish word says", () =>
+  it.effect("R-331, R-333, I-08, I-09, I-11: a reply is classified by its content, not by its finish reason", () =>
     Effect.gen(function*() {
       const both = yield* classify(
         said("hm"),
@@ -132,7 +132,7 @@ describe("a reply", () => {
       assert.deepStrictEqual(late.toolCalls.map(({ arguments: args, name }) => [name, args]), [["search", { x: 1 }]])
     }))
 
-  it.effect("R-339, R-340, R-357, I-04, I-05, I-06, I-17, I-18: tells arguments that are none from those that were lost", () =>
+  it.effect("R-339, R-340, R-357, I-04, I-05, I-06, I-17, I-18: distinguishes missing arguments from lost ones", () =>
     Effect.gen(function*() {
       const one = (text: string | null | undefined, word = "tool_calls") => {
         const header = { index: 0, id: "a", name: "search" }
@@ -249,7 +249,7 @@ describe("asking", () => {
       assert.strictEqual(yield* told(own), own)
     }))
 
-  it.effect("R-354, I-20: a second reading is a second request, and one that is not there fails", () =>
+  it.effect("R-354, I-20: a second reading is a second request, and a missing second reply fails", () =>
     Effect.gen(function*() {
       const twice = Effect.gen(function*() {
         const first = yield* Adapter.classify("go")

@@ -307,7 +307,7 @@ describe("a stop is over within the grace period", () => {
       assert.deepStrictEqual(logged.map(({ kind, name }) => ({ kind, name })), [{ kind: "hook", name: "haltWhen" }])
     }))
 
-  it.effect("M-03: what a condition forks goes on in the turns that follow, as what an observer forks", () =>
+  it.effect("M-03: a fiber that a condition forks runs on in the following turns, as does one that an observer forks", () =>
     Effect.gen(function*() {
       const nap = Tool.make("echo", { parameters: {}, handler: () => Effect.sleep(100) })
       for (const hook of ["haltWhen", "onEvent"] as const) {

@@ -19,7 +19,7 @@ const cancelledRun = (
   )
 
 describe("cancel", () => {
-  it.effect("CF-16: while the model speaks, the partial text is kept and the run completes as Cancelled", () =>
+  it.effect("CF-16: during a reply, the partial text is kept and the run completes as Cancelled", () =>
     Effect.gen(function*() {
       const report = yield* cancelledRun(
         [[Script.text("one "), Script.delay(100), Script.text("two"), Script.finish("stop")]],

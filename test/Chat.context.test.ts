@@ -55,7 +55,7 @@ describe("context updates", () => {
       assert.deepStrictEqual(runner.contextUpdate, { q: 1 })
     }))
 
-  it.effect("R-402: a run that was given none has one of its own, which is no other run's", () =>
+  it.effect("R-402: a run without a given context has its own, which it shares with no other run", () =>
     Effect.gen(function*() {
       const contexts: Array<object> = []
       const look = Tool.make("look", {
@@ -95,7 +95,7 @@ describe("context updates", () => {
       assert.deepStrictEqual(contextUpdate, { again2: true, asks1: true })
     }))
 
-  it.effect("an update that is no object crashes its call with a message that says how to mend it", () =>
+  it.effect("an update that is no object is a defect of its call whose message says how to fix it", () =>
     Effect.gen(function*() {
       const wrong = Tool.make("wrong", {
         parameters: {},

@@ -97,7 +97,7 @@ describe("early start", () => {
       }
     }))
 
-  it.effect("R-384: an exclusive call that started early is a barrier for what comes up later", () =>
+  it.effect("R-384: an exclusive call that started early is a barrier for later calls", () =>
     Effect.gen(function*() {
       let live = 0
       let peak = 0

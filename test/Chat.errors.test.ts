@@ -54,7 +54,7 @@ describe("Chat: runs that cannot be started", () => {
     }))
 })
 
-describe("Chat: runs that break on the way", () => {
+describe("Chat: runs that fail midway", () => {
   it.effect("C-12, R-172, R-176: an error in a later reply ends the run with its step among the steps", () =>
     Effect.gen(function*() {
       const { result } = yield* chatOf([callEcho, [text("p"), error("network_error")]], { tools: [echo] })

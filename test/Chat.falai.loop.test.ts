@@ -299,7 +299,7 @@ describe("Policy.falai", () => {
     assert.isTrue(Result.isFailure(Schema.decodeUnknownResult(Policy.Policy)(wrong)))
   })
 
-  it.effect("R-416: an executor's updates and a run's events tell the same, in the same order", () =>
+  it.effect("R-416: an executor's updates and a run's events are the same, in the same order", () =>
     Effect.gen(function*() {
       const works = (floor: Floor) => [
         floor.work("a", takes(20), safe),

@@ -64,7 +64,7 @@ describe("Chat: structured finalize", () => {
       assert.include(transcript(theirs.result.thread), "user(theirs)")
     }))
 
-  it.effect("C-27, R-196, R-198: a question skips the second pass, and the result says how the first one ended", () =>
+  it.effect("C-27, R-196, R-198: a question skips the second pass, and the result has the outcome of the first", () =>
     Effect.gen(function*() {
       const scripts = [[toolCall("c0", "ask"), finish("tool_calls")], structured]
       const { events, model, result } = yield* chatOf(scripts, { ...options, tools: [ask] })
@@ -112,7 +112,7 @@ describe("Chat: structured finalize", () => {
       assert.strictEqual(result.finalResponse?.outputText, "{")
     }))
 
-  it.effect("C-29, R-195: without a format, or without the wish, it is an ordinary run", () =>
+  it.effect("C-29, R-195: without a format, or without structuredFinalize, it is an ordinary run", () =>
     Effect.gen(function*() {
       for (
         const more of [{ structuredFinalize: true }, { responseFormat }, { responseFormat, structuredFinalize: false }]

@@ -67,7 +67,7 @@ describe("Chat: questions", () => {
       assert.deepInclude(result.outcome, { askUserOpts: [["kind", "pick"]] })
     }))
 
-  it.effect("R-178: the reply of the user goes on from the thread of the result", () =>
+  it.effect("R-178: the user's reply continues the thread of the result", () =>
     Effect.gen(function*() {
       const asked = yield* chatOf([[toolCall("c0", "ask"), finish("tool_calls")]], { tools: [ask] })
       const thread = Thread.append(asked.result.thread, [Message.user("Oslo")])
@@ -107,7 +107,7 @@ describe("Chat: halts", () => {
       assert.deepStrictEqual(tags(events).slice(-3), ["ToolHalt", "StepCompleted", "ChatCompleted"])
     }))
 
-  it.effect("R-186: on a halt StepCompleted and ChatCompleted stand side by side", () =>
+  it.effect("R-186: on a halt ChatCompleted immediately follows StepCompleted", () =>
     Effect.gen(function*() {
       for (const tool of [ask, stop1]) {
         const { events } = yield* chatOf([[toolCall("c0", tool.name), finish("tool_calls")]], { tools: [tool] })

@@ -75,7 +75,7 @@ describe("Chat: single tools by hand", () => {
       assert.deepStrictEqual(transcript(result.thread), ["user(go)", "assistant()"])
     }))
 
-  it.effect("R-180: without a manual call nothing speaks of them", () =>
+  it.effect("R-180: without a manual call the result has no field for them", () =>
     Effect.gen(function*() {
       const { events, result } = yield* chatOf([callEcho, done], { tools: [echo, appr] })
       assert.notProperty(result.steps[0], "manualToolCalls")

@@ -69,7 +69,7 @@ describe("outcome: Completed", () => {
       })
     }))
 
-  it.effect("M-15: a session's result says it as well", () =>
+  it.effect("M-15: a session's result has it as well", () =>
     Effect.gen(function*() {
       const model = Effect.provide(Script.layer([[text("half a sen"), finish("length")]]))
       const { result } = yield* model(Session.start("go"))
@@ -106,7 +106,7 @@ describe("outcome: Cancelled", () => {
       })
     }))
 
-  it.effect("M-15: a run that its deadline finds in haltWhen, or calling tools at the end, says deadline", () =>
+  it.effect("M-15: a run whose deadline passes in haltWhen, or while it calls tools at the end, reports deadline", () =>
     Effect.gen(function*() {
       const wait = Tool.make("wait", { parameters: anything, handler: () => Effect.sleep(60_000) })
       const stubborn = [
@@ -143,7 +143,7 @@ describe("outcome: Cancelled", () => {
       assert.deepStrictEqual(yield* inside({ deadline: { after: 50, reserve: 0 } }), new Set(["deadline"]))
     }))
 
-  it.effect("M-15: the fold of a stream that was left says interrupt", () =>
+  it.effect("M-15: the fold of a stream that was left reports interrupt", () =>
     Effect.gen(function*() {
       const events = yield* Stream.runCollect(Stream.take(Chat.stream("go"), 2)).pipe(
         Effect.provide(Script.layer(speaking))

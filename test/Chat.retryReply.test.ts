@@ -81,7 +81,7 @@ describe("retryReply", () => {
       assert.deepStrictEqual(result.thread.messages.map(({ role }) => role), ["user", "assistant", "tool", "assistant"])
     }))
 
-  it.effect("M-23: a failure before the first event, and an error that the reply tells of, are asked again for as well", () =>
+  it.effect("M-23: a failure before the first event, and an error within the reply, are retried as well", () =>
     Effect.gen(function*() {
       const refused = [Script.preflightError("provider_unavailable")]
       const told = [text("It "), error("timeout")]
@@ -119,7 +119,7 @@ describe("retryReply", () => {
       assert.strictEqual(result.haltedReason, "error")
     }))
 
-  it.effect("M-23: it waits as long as the schedule says, and no less than the provider asked for", () =>
+  it.effect("M-23: it waits as long as the schedule requires, and no less than the provider asked for", () =>
     Effect.gen(function*() {
       const busy = [text("It "), streamError("rate_limited", { retryAfterMillis: 60_000 })]
       const retryReply = Schedule.spaced("10 seconds")

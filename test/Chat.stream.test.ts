@@ -41,7 +41,7 @@ const forever = (recorder: Recorder.Recorder) =>
   Tool.make("forever", { parameters: {}, handler: recorder.handler(() => Effect.never) })
 
 describe("Chat.stream: cold", () => {
-  it.effect("a reader and an observer may freeze all that they are shown, and the run goes on", () =>
+  it.effect("a reader and an observer may freeze every event they receive, and the run continues", () =>
     Effect.gen(function*() {
       const model = yield* Script.make([callEcho, callEcho, callEcho, done])
       const events = yield* Chat.stream(start, { tools: [echo], onEvent: (event) => void deepFreeze(event) }).pipe(
@@ -76,7 +76,7 @@ describe("Chat.stream: cold", () => {
       ]])
     }))
 
-  it.effect("R-205: nor is halt_when asked, or an end decided, before the reader goes on", () =>
+  it.effect("R-205: halt_when is not run, and no end decided, before the next pull", () =>
     Effect.gen(function*() {
       let asked = 0
       const haltWhen = () => {
@@ -167,7 +167,7 @@ describe("Chat.stream: leaving", () => {
       assert.strictEqual(yield* model.cleanups, 1)
     }))
 
-  it.effect("R-188: what is closed is closed from the inside out", () =>
+  it.effect("R-188: scopes are closed from the inside out", () =>
     Effect.gen(function*() {
       const order: Array<string> = []
       const note = (name: string) => Effect.sync(() => void order.push(name))
@@ -192,7 +192,7 @@ describe("Chat.stream: leaving", () => {
       assert.deepStrictEqual(order, ["connection", "handler starts", "handler", "reader"])
     }))
 
-  it.effect("a reader that ends by itself closes a model that would go on", () =>
+  it.effect("a reader that ends by itself closes the connection of a model that still generates", () =>
     Effect.gen(function*() {
       const model = yield* Script.make([[text("a"), delay("1 day"), finish("stop")]])
       yield* Chat.stream(start).pipe(Stream.take(1), Stream.runDrain, Effect.provide(model.layer))
@@ -222,7 +222,7 @@ describe("Chat.stream: time", () => {
       assert.strictEqual(Message.text(last.result.thread.messages[2]!), "in time")
     }))
 
-  it.effect("X-07: deltas, completed text and the thread say the same", () =>
+  it.effect("X-07: deltas, completed text and the thread have the same text", () =>
     Effect.gen(function*() {
       const { events, result } = yield* chatOf([[text("a"), text("b"), text("c"), finish("stop")]])
       const streamed = only(events, "TextDelta").map((event) => event.delta).join("")

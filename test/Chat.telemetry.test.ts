@@ -102,7 +102,7 @@ describe("Chat: spans", () => {
       for (const span of spans) assert.notInclude(JSON.stringify([...span.attributes]), "private")
     }))
 
-  it.effect("R-203: a span lasts as long as what it tells of is read", () =>
+  it.effect("R-203: a span lasts as long as its operation is read", () =>
     Effect.gen(function*() {
       const { millis, spans, tracer } = recording()
       const model = yield* Script.make([[text("a"), delay(200), finish("stop")]])

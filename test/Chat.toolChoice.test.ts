@@ -55,7 +55,7 @@ describe("toolChoice", () => {
       }))
   }
 
-  it.effect("M-16: what is not forced stays as it is", () =>
+  it.effect("M-16: a choice that forces no tool is unchanged", () =>
     Effect.gen(function*() {
       for (const toolChoice of ["auto", "none"] as const) {
         assert.deepStrictEqual(choices(yield* chosen({ toolChoice })), [toolChoice, toolChoice, toolChoice])
@@ -139,7 +139,7 @@ describe("toolChoice", () => {
       return choices(requests)
     })
 
-  it.effect("M-16: an operation of a session that goes on where calls were settled is no first turn", () =>
+  it.effect("M-16: an operation of a session that continues after settled calls has no first turn", () =>
     Effect.gen(function*() {
       for (const policy of [Policy.standard, Policy.allm, Policy.falai]) {
         for (const how of Object.keys(settling)) {

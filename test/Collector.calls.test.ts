@@ -28,7 +28,7 @@ describe("Collector: calls", () => {
     }]])
   })
 
-  it("R-296: a completed call replaces what was there, calls stay in the order they were opened", () => {
+  it("R-296: a completed call replaces its fragments, and calls stay in the order they were opened", () => {
     const calls = callsOf([
       started("a", "echo"),
       started("b", "echo"),
@@ -60,7 +60,7 @@ describe("Collector: calls", () => {
     }
   })
 
-  it("what the adapter says of a call is kept: metadata, loss, and that it ran at the provider", () => {
+  it("what the adapter reports of a call is kept: metadata, loss, and that it ran at the provider", () => {
     const [call] = callsOf([
       completed("a", "echo", {}, { metadata: { s: 1 }, argumentsLost: "missing_fragments", providerExecuted: true })
     ])
@@ -81,13 +81,13 @@ describe("Collector: calls", () => {
 })
 
 describe("Collector: one id for two calls", () => {
-  it("R-297: another name opens a call of its own, with a fresh id that tells whose it was", () => {
+  it("R-297: another name opens a separate call, with a new id and the original one in `duplicateOf`", () => {
     const calls = callsOf([completed("x", "read", { p: 1 }), completed("x", "write", { p: 2 })])
     assert.deepStrictEqual(brief(calls), [["x", "read", { p: 1 }], ["x_2", "write", { p: 2 }]])
     assert.deepStrictEqual(calls.map((call) => call.metadata), [{}, { duplicateOf: "x" }])
   })
 
-  it("R-297: a start after completion opens a call of its own, also under the same name", () => {
+  it("R-297: a start after completion opens a separate call, also under the same name", () => {
     const calls = callsOf([
       started("x", "read"),
       completed("x", "read", { p: 1 }),
@@ -141,7 +141,7 @@ describe("Collector: one id for two calls", () => {
 })
 
 describe("Collector: a repeated completion", () => {
-  it("R-297: it opens no call of its own, whether it repeats its arguments or leaves them out, as null or not at all", () => {
+  it("R-297: it opens no further call, whether it repeats its arguments or leaves them out, as null or not at all", () => {
     const again = [undefined, null, "{}"].map((rawArguments) => ({ ...completed("a", "echo"), rawArguments }))
     for (const first of again) {
       for (const second of again) {
@@ -168,7 +168,7 @@ describe("Collector: arguments in fragments", () => {
     assert.notProperty(call, "argumentsLost")
   })
 
-  it("R-298, R-339, R-340: what cannot be read is lost, and says how", () => {
+  it("R-298, R-339, R-340: arguments that cannot be read are lost, with the reason", () => {
     const lost = (...events: ReadonlyArray<Event.Event>) => callsOf([started("a", "echo"), ...events])[0]?.argumentsLost
     assert.strictEqual(lost(), "missing_fragments")
     assert.strictEqual(lost(fragment("a", "{\"a\":")), "json_decode_error")
@@ -234,7 +234,7 @@ describe("Collector: arguments in fragments", () => {
 })
 
 describe("Collector: the effective finish reason", () => {
-  it("R-141, R-344: calls that are there outweigh a finish reason that does not mention them", () => {
+  it("R-141, R-344: calls take precedence over a finish reason that does not mention them", () => {
     const finishOf = (reason: Parameters<typeof finished>[0], policy = Policy.standard) =>
       respond([completed("a", "echo"), finished(reason)], { policy }).finishReason
     assert.strictEqual(finishOf("stop"), "tool_calls")

@@ -46,7 +46,7 @@ describe("the type of a reply", () => {
     assert.deepStrictEqual([type, text, thinking, finishReason], ["tool_calls", "hm", "t", "tool_calls"])
   })
 
-  it("R-334: the completed text counts, empty pieces and unknown events say nothing", () => {
+  it("R-334: the completed text counts; empty pieces and unknown events are ignored", () => {
     const odd = [{ _tag: "Nonsense", delta: "x" }, { _tag: "TextDelta" }, null, { _tag: "RawChunk", chunk: {} }]
     const events = [delta("a"), ...odd as ReadonlyArray<any>, { _tag: "TextCompleted", id: null, text: "A" } as const]
     assert.strictEqual(Collector.classify(events).text, "A")
@@ -77,7 +77,7 @@ describe("the type of a reply", () => {
     assert.strictEqual(Collector.classify([failed("no"), finished("stop")], { policy }).finishReason, "stop")
   })
 
-  it("R-346: the latest end counts, and one that says nothing takes nothing back", () => {
+  it("R-346: the latest end counts, and an end without a reason changes nothing", () => {
     assert.strictEqual(classify(finished("stop"), finished("length")).finishReason, "length")
     assert.strictEqual(classify(finished("length"), finished(null)).finishReason, "length")
     assert.strictEqual(classify(finished("finished" as never)).finishReason, "other")
@@ -105,7 +105,7 @@ describe("the calls of a reply", () => {
     assert.strictEqual(new Set(ids).size, ids.length)
   })
 
-  it("R-336, R-338, I-13, I-14: what never got a name is no call", () => {
+  it("R-336, R-338, I-13, I-14: a call that never got a name is ignored", () => {
     const found = classify(fragment("x", "{\"a\":1}"), started("y", ""), finished("stop"))
     assert.deepStrictEqual([found.type, found.toolCalls, found.diagnostics], ["final_answer", [], []])
   })
@@ -179,7 +179,7 @@ describe("lost arguments", () => {
     }
   })
 
-  it("M-34, R-340, I-05, I-06: no fragment is no arguments like an empty one, and a loss in a reply that never ended", () => {
+  it("M-34, R-340, I-05, I-06: a call without fragments has no arguments, as with an empty one, and lost ones in a reply that never ended", () => {
     assert.deepStrictEqual(lostOf(started("a", "echo"), fragment("a", "")), [[["a", "echo", {}]], []])
     assert.deepStrictEqual(lostOf(started("a", "echo"), finished("tool_calls")), [[["a", "echo", {}]], []])
     const missing = { _tag: "ArgumentsLost", id: "a", name: "echo", reason: "missing_fragments", bytes: 0 }
@@ -228,7 +228,7 @@ describe("reading events", () => {
     assert.deepStrictEqual(Collector.classify({ [Symbol.iterator]: generated }), expected)
   })
 
-  it("R-354, I-20: events that can be read once say so the second time, those in a list do not", () => {
+  it("R-354, I-20: events that can be read once fail on a second reading, events in a list do not", () => {
     function* generated() {
       yield* events
     }

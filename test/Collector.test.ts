@@ -69,7 +69,7 @@ describe("Collector: pure and total", () => {
     }
   })
 
-  it("R-291: the start of a message and what tools do while they run say nothing to the fold", () => {
+  it("R-291: the fold ignores the start of a message and the events of running tools", () => {
     const state = fold([delta("a")])
     const events: ReadonlyArray<Event.Event> = [
       { _tag: "MessageStarted", message: Message.assistant("ignored") },
@@ -80,7 +80,7 @@ describe("Collector: pure and total", () => {
     for (const event of events) assert.strictEqual(Collector.applyEvent(state, event), state, event._tag)
   })
 
-  it("R-290: a state is never changed by what is folded onto it", () => {
+  it("R-290: folding an event never changes the given state", () => {
     const events: ReadonlyArray<Event.Event> = [
       delta("a"),
       started("c0", "echo"),
@@ -194,7 +194,7 @@ describe("Collector: the end of a message", () => {
     assert.strictEqual(response.rawFinishReason, "pause_turn")
   })
 
-  it("R-300: a raw chunk with usage replaces the usage, any other raw chunk says nothing", () => {
+  it("R-300: a raw chunk with usage replaces the usage, any other raw chunk is ignored", () => {
     const chunk = (value: unknown): Event.Event => ({ _tag: "RawChunk", chunk: value })
     const response = respond([
       chunk({ usage: { inputTokens: 1, outputTokens: 1 } }),

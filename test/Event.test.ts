@@ -169,7 +169,7 @@ const unwritten = (event: Event.Event): object => {
 }
 
 describe("Event", () => {
-  it("M-21: every event is read from its wire form as it was, but for what the events before it have said", () => {
+  it("M-21: every event is decoded from its wire form unchanged, except for what earlier events contain", () => {
     for (const event of samples) {
       const received = Event.fromWire(JSON.parse(JSON.stringify(Event.toWire(event))))
       const expected = JSON.parse(JSON.stringify(Event.toWire(unwritten(event) as Event.Event))) as unknown
@@ -227,7 +227,7 @@ describe("Event", () => {
     assert.isFalse(refused({ _tag: "TextDelta", id: null, delta: "a" }))
   })
 
-  it.prop("what a generated event is encoded to comes back as it is", [Event.Event], ([event]) => {
+  it.prop("a generated event is decoded from its encoding unchanged", [Event.Event], ([event]) => {
     const text = JSON.stringify(encode(event))
     // The JSON.parse of Node 24 may read a key that is half of a surrogate pair, such as "\\udc00", as a backslash.
     if (/\\ud[89a-f]/.test(text)) return
@@ -236,7 +236,7 @@ describe("Event", () => {
   }, { arbitrary: { runs: 400 } })
 })
 
-describe("Event: what is no JSON", () => {
+describe("Event: values without a JSON form", () => {
   const encodedChunk = (chunk: unknown) => (encode({ _tag: "RawChunk", chunk }) as { readonly chunk: unknown }).chunk
 
   it("errors are written with their own fields, their name and their message", () => {
@@ -270,7 +270,7 @@ describe("Event: what is no JSON", () => {
     assert.deepStrictEqual(encodedChunk([shared, shared]), [shared, shared], "a value that stands twice is no cycle")
   })
 
-  it("a value that throws when it is looked at is said to be unreadable, and the rest is kept", () => {
+  it("a value that throws when it is read is reported as unreadable, and the rest is kept", () => {
     const hostile = {
       get secret(): never {
         throw new Error("no")

@@ -58,7 +58,7 @@ describe("Event: what a step added", () => {
       ])
     }))
 
-  it.effect("M-21: the question that a run ends with comes behind its last step", () =>
+  it.effect("M-21: the question that a run ends with follows its last step", () =>
     Effect.gen(function*() {
       const { events, result } = yield* chatOf([toolCall("c0", "ask"), finish("tool_calls")], { tools: [ask] })
       const [step, end] = added(events)
@@ -67,7 +67,7 @@ describe("Event: what a step added", () => {
       assert.strictEqual(Message.text(result.thread.messages.at(-1)!), "Which city?")
     }))
 
-  it.effect("M-21: failed and handed-over calls stand in their step as they do in the thread", () =>
+  it.effect("M-21: failed and manual calls are in their step as they are in the thread", () =>
     Effect.gen(function*() {
       const calls = [toolCall("c0", "boom"), toolCall("c1", "appr", {}), finish("tool_calls")]
       const { events } = yield* chatOf([calls], { tools: [boom, appr] })
@@ -243,20 +243,20 @@ const survives = (event: Event.Event): void => {
 
 describe("Event.toWire", () => {
   for (const [name, value, written] of values) {
-    it(`M-21: ${name} is plain data wherever it stands`, () => {
+    it(`M-21: ${name} is plain data at every depth`, () => {
       assert.deepStrictEqual(plain(value), written)
       for (const event of around(value)) survives(event)
     })
   }
 
-  it("M-21: a cycle ends, and what is there twice without one is there twice", () => {
+  it("M-21: a cycle is cut, and a value that is there twice without a cycle is encoded twice", () => {
     assert.deepStrictEqual(plain(circle()), { a: 1, own: "[circular]", list: ["[circular]"] })
     const shared = { a: 1 }
     assert.deepStrictEqual(plain([shared, { shared }]), [{ a: 1 }, { shared: { a: 1 } }])
     for (const event of around(circle())) survives(event)
   })
 
-  it("M-21: what is too deep, too much or without an end is cut", () => {
+  it("M-21: values that are too deep, too large or infinite are cut", () => {
     const written = JSON.stringify(plain(nestedBy(100_000)))
     assert.include(written, "\"[too deep]\"")
     assert.isBelow(written.length, 5_000)
@@ -272,7 +272,7 @@ describe("Event.toWire", () => {
     for (const value of [nestedBy(100_000), endless]) for (const event of around(value)) survives(event)
   }, 60_000)
 
-  it.effect("M-33, M-21: arguments keep all of their 256 levels wherever they stand", () =>
+  it.effect("M-33, M-21: arguments keep all of their 256 levels in every event", () =>
     Effect.gen(function*() {
       const deep: Record<string, unknown> = { a: nestedBy(255) }
       const json = JSON.stringify(deep)
@@ -304,7 +304,7 @@ describe("Event.toWire", () => {
     assert.include(wire, "[truncated]")
   })
 
-  it("M-21: an error has its fields wherever it stands, and never what it carries along", () => {
+  it("M-21: an error has its fields at every depth, and never its cause, stack, request or response", () => {
     const error = new Adapter.AdapterError({ reason: "rate_limited", status: 429, cause: new Error("secret") })
     for (const event of around(error)) {
       const wire = JSON.stringify(Event.toWire(event))
@@ -314,7 +314,7 @@ describe("Event.toWire", () => {
     assert.include(JSON.stringify(Event.toWire({ _tag: "Error", error })), "\"reason\":\"rate_limited\"")
   })
 
-  it("M-21: what is no event in wire form is refused by its field", () => {
+  it("M-21: a value that is no event in wire form is refused with the name of its field", () => {
     const message = (wire: unknown): string => {
       try {
         return Event.fromWire(wire)._tag
@@ -329,7 +329,7 @@ describe("Event.toWire", () => {
     for (const wire of [null, 1, "{}", [], {}, { _tag: "Later" }]) assert.include(message(wire), "not the wire form")
   })
 
-  it("M-21: what is read pollutes no prototype", () => {
+  it("M-21: decoding pollutes no prototype", () => {
     const wire = JSON.parse(
       "{\"_tag\":\"ToolProgress\",\"id\":\"c\",\"name\":\"n\",\"__proto__\":{\"x\":1},\"progress\":{\"__proto__\":{\"x\":1},\"y\":2}}"
     ) as unknown
@@ -340,7 +340,7 @@ describe("Event.toWire", () => {
 })
 
 describe("Collector.fromWire", () => {
-  it("M-21: what is no event is passed over, and the rest is folded", () => {
+  it("M-21: an unknown event is ignored, and the rest is folded", () => {
     const wires = [null, { _tag: "Later" }, { _tag: "TextDelta", id: null, delta: "a" }, { _tag: "TextDelta" }, "x"]
     assert.strictEqual(Collector.fromWire("go", wires).finalResponse?.outputText, "a")
     assert.throws(() => Collector.fromWire([{ role: "robot" as "user", content: "x" }], []), /messages\[0\]\.role/)

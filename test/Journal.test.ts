@@ -34,7 +34,7 @@ describe("Session.Store: memory", () => {
 })
 
 describe("a store that has a session's version and not its records", () => {
-  it.live("M-25: opening reads it once more, and says that the journal is damaged", () =>
+  it.live("M-25: opening reads it once more, and reports that the journal is damaged", () =>
     Effect.gen(function*() {
       let reads = 0
       const store: Session.StoreService = {
@@ -54,7 +54,7 @@ describe("a store that has a session's version and not its records", () => {
 describe("the text of a record", () => {
   const { fromText, toText } = Records
 
-  it.effect("M-26: says its version, and is refused at another; one that says none is read anywhere", () =>
+  it.effect("M-26: names its version, and is refused at another; a record without a version is read at every one", () =>
     Effect.gen(function*() {
       const text = yield* toText("s", said("a"), 3)
       assert.deepStrictEqual(yield* fromText("s", text, 3), said("a"))

@@ -49,7 +49,7 @@ describe("Limits: deadline", () => {
       assert.strictEqual(second?.toolChoice, "none")
     }))
 
-  it.effect("law 6: a structured answer after that says as well that the tools were stopped", () =>
+  it.effect("law 6: a structured answer after that reports the stopped tools as well", () =>
     Effect.gen(function*() {
       const model = Script.layer([
         [Script.toolCall("c0", "wait"), Script.finish("tool_calls")],
@@ -73,7 +73,7 @@ describe("Limits: deadline", () => {
       assert.strictEqual(result.finalized, "deadline")
     }))
 
-  it.effect("what is not done at the deadline is stopped softly", () =>
+  it.effect("a run that is not over at the deadline is stopped softly", () =>
     Effect.gen(function*() {
       const report = yield* Simulation.run(
         Effect.provide(
@@ -106,7 +106,7 @@ describe("Limits: deadline", () => {
       assert.deepStrictEqual([late.millis, late.sleeping], [1000, 0])
     }))
 
-  it.effect("a run that is done in time does not notice its deadline", () =>
+  it.effect("a run that ends in time is not affected by its deadline", () =>
     Effect.gen(function*() {
       const report = yield* Simulation.run(
         Effect.provide(Chat.run("go", { tools: [wait(10)], deadline: "1 second" }), last(10))
@@ -118,7 +118,7 @@ describe("Limits: deadline", () => {
       assert.strictEqual(report.sleeping, 0)
     }))
 
-  it.effect("a model that calls tools instead of answering at the end gets them answered unrun", () =>
+  it.effect("calls of a model that should answer at the end are answered without being run", () =>
     Effect.gen(function*() {
       const stubborn = Script.layer([
         [Script.toolCall("c0", "wait"), Script.finish("tool_calls")],
@@ -173,7 +173,7 @@ describe("Limits: deadline", () => {
       assert.deepStrictEqual([gauge.now, report.sleeping], [0, 0])
     }))
 
-  it.effect("a deadline that has passed lets nothing start", () =>
+  it.effect("after a deadline that has passed no tool starts", () =>
     Effect.gen(function*() {
       const model = yield* Script.make([[Script.text("never"), Script.finish("stop")]])
       const run = Chat.run("go", { tools: [wait(1)] }).pipe(
@@ -185,7 +185,7 @@ describe("Limits: deadline", () => {
       assert.strictEqual(yield* model.opens, 0)
     }))
 
-  it.effect("deadlines that are no time are refused with what would be right", () =>
+  it.effect("invalid deadlines are refused with a message that names the valid ones", () =>
     Effect.gen(function*() {
       const refused: ReadonlyArray<readonly [Limits.DeadlineInput, string]> = [
         [0, "deadline must be a duration above zero"],
@@ -201,7 +201,7 @@ describe("Limits: deadline", () => {
       }
     }))
 
-  it.effect("without a deadline there is no end of time", () =>
+  it.effect("without a deadline the remaining time is unlimited", () =>
     Effect.gen(function*() {
       assert.isFalse(Duration.isFinite(yield* Limits.remaining))
       const passed = yield* Effect.provideContext(Limits.remaining, Context.make(Limits.Deadline, -5))

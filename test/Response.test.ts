@@ -20,7 +20,7 @@ const none = {
 }
 
 describe("Response.usage", () => {
-  it("what is not reported is null, and zero is zero", () => {
+  it("a figure that is not reported is null, and zero is zero", () => {
     assert.deepStrictEqual(Response.usage({}), none)
     assert.deepStrictEqual(Response.usage({ inputTokens: 0, outputTokens: null }), { ...none, inputTokens: 0 })
   })

@@ -260,7 +260,7 @@ describe("M-44: a reply that answers a question while an approved call waits to 
 
   const waits = "TM(q,<awaiting user response>)"
 
-  it.effect("a journal of 0.1, which has the answer as what was said, keeps the question until it is said", () =>
+  it.effect("a journal of 0.1, which has the answer as a user message, keeps the question open until that message", () =>
     Effect.gen(function*() {
       const session = yield* besideApproved
       const store = yield* Session.Store

@@ -92,7 +92,7 @@ describe("a store that does not answer", () => {
 })
 
 describe("approved calls", () => {
-  it.effect("M-07: a handler that does not stop is named, whether the operation goes on to a model or not", () =>
+  it.effect("M-07: a handler that does not stop is named, whether the operation calls a model afterwards or not", () =>
     Effect.gen(function*() {
       const pay = Tool.make("pay", {
         parameters: {},

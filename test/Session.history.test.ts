@@ -1,6 +1,6 @@
 /**
- * History that a session hands out: generated runs that are stopped anywhere, answered anyhow and taken up again, and
- * four protocols that take every thread of them.
+ * The history of a session: generated runs that are stopped at any point, answered in any way and resumed, and four
+ * protocols that accept each of their threads.
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"

@@ -50,7 +50,7 @@ const isValid = ({ session }: Pick<Session.Kept, "session">) => {
 }
 
 describe("a kept run", () => {
-  it.effect("the intent stands before a call and its result behind it, and the run around them", () =>
+  it.effect("the intent is recorded before a call and its result after it, within the run's records", () =>
     memory(Effect.gen(function*() {
       const seen: Array<ReadonlyArray<string>> = []
       const look = Tool.make("look", {
@@ -71,7 +71,7 @@ describe("a kept run", () => {
       ])
     })))
 
-  it.effect("what is read back is the session of the operation, at rest and with calls waiting", () =>
+  it.effect("loading returns the session of the operation, at rest and with calls waiting", () =>
     memory(Effect.gen(function*() {
       const scripts = [[done], [calling("echo:c0"), done], [calling("ask:q")], [calling("pay:p", "appr:m", "ask:q")]]
       for (const [index, script] of scripts.entries()) {
@@ -84,7 +84,7 @@ describe("a kept run", () => {
       }
     })))
 
-  it.effect("an append holds what is new, however long the history is", () =>
+  it.effect("an append contains only what is new, however long the history is", () =>
     memory(Effect.gen(function*() {
       const store = yield* Session.Store
       let kept: Session.Kept = yield* Session.open("s")
@@ -264,7 +264,7 @@ describe("a killed run", () => {
       }
     }))
 
-  it.effect("the journal tells what had begun, with what came of it, and under which key it can be asked again", () =>
+  it.effect("the journal records which calls had begun, their results, and the key under which each can be retried", () =>
     memory(Effect.gen(function*() {
       const reached = yield* Deferred.make<void>()
       const stuck = Tool.make("stuck", {

@@ -13,7 +13,7 @@ import { everyStep, Laws, Script } from "heddle/testing"
 import { told, transcript } from "./support/scenarios.ts"
 import { after, calling, done, payer, throughJson } from "./support/sessions.ts"
 
-describe("M-28: the answers of a turn stand in call order", () => {
+describe("M-28: the answers of a turn are in call order", () => {
   it.effect("a denial that arrives before the first call has run is placed after its answer", () =>
     Effect.gen(function*() {
       const { pay } = payer()
@@ -210,7 +210,7 @@ describe("M-43: a continuation begins with what was settled since the last run",
       assert.deepStrictEqual(result.toolResults, [])
     }))
 
-  it.effect("once: the run after the next says nothing of them", () =>
+  it.effect("once: the run after the next does not report them", () =>
     Effect.gen(function*() {
       const denied = yield* Session.deny(yield* after("pay:p"), "p", "no")
       const { session } = yield* Effect.provide(Session.continue(denied), Script.layer([done]))

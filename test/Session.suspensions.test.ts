@@ -55,7 +55,7 @@ describe("the functions of data", () => {
 })
 
 describe("approvals", () => {
-  it.effect("an approved call runs when the session goes on, once, before the model is asked", () =>
+  it.effect("an approved call runs when the session continues, once, before the model is called", () =>
     Effect.gen(function*() {
       const { pay, runs } = payer()
       const waiting = yield* after("echo:e", "pay:p")
@@ -83,7 +83,7 @@ describe("approvals", () => {
       }
     }))
 
-  it.effect("a denied call can never run: it is answered as denied when the session goes on", () =>
+  it.effect("a denied call never runs: it is answered as denied when the session continues", () =>
     Effect.gen(function*() {
       const { pay, runs } = payer()
       const denied = yield* Session.deny(yield* after("pay:p"), "p", "too much")

@@ -119,7 +119,7 @@ describe("Session: questions", () => {
       ])
     }))
 
-  it.effect("R-457: answering by the id says the same and calls no model", () =>
+  it.effect("R-457: answering by the id has the same effect and calls no model", () =>
     Effect.gen(function*() {
       const answered = yield* Session.answer(yield* after("ask:c0"), "c0", "Oslo")
       assert.strictEqual(answered.status, "idle")
@@ -193,7 +193,7 @@ describe("Session: manual calls", () => {
       assert.deepStrictEqual([whole.session.status, ids(whole.session)], ["awaiting_tools", ["c0", "c1"]])
     }))
 
-  it.effect("L-07, R-458, R-459, M-28: results are submitted one by one, in any order, stand in call order, and call no model", () =>
+  it.effect("L-07, R-458, R-459, M-28: results are submitted one by one, in any order, are kept in call order, and call no model", () =>
     Effect.gen(function*() {
       const waiting = yield* after("appr:m1", "appr:m2")
       const one = yield* Session.submitToolResult(waiting, "m2", "second")
@@ -214,7 +214,7 @@ describe("Session: manual calls", () => {
       assert.strictEqual(session.status, "completed")
     }))
 
-  it.effect("R-470: the session's id is the key of the prompt cache, unless a run says another", () =>
+  it.effect("R-470: the session's id is the key of the prompt cache, unless a run sets another", () =>
     Effect.gen(function*() {
       const model = yield* Script.make([done, done])
       const session = Session.make({ id: "s1" })
@@ -260,7 +260,7 @@ describe("Session: manual calls", () => {
       assert.include(yield* defect(Session.submitToolResult(yield* after("ask:q"), "q", "x")), "awaiting_user")
     }))
 
-  it.effect("L-19: a result is a text as it is, an object as JSON, and anything else as it reads", () =>
+  it.effect("L-19: a result is written unchanged if it is a text, as JSON if it is an object, and else as text", () =>
     Effect.gen(function*() {
       const waiting = yield* after("appr:a", "appr:b", "appr:c")
       const session = yield* Session.submitToolResults(waiting, [
@@ -302,7 +302,7 @@ describe("Session: errors", () => {
       }
     }))
 
-  it.effect("M-23: recovering leads out of every error, with the thread as it was, and every operation goes on", () =>
+  it.effect("M-23: recovering resumes from every error, with the thread unchanged, and every operation continues", () =>
     Effect.gen(function*() {
       const cut = yield* Effect.provide(Session.start("go"), Script.layer([[text("par"), error("timeout")]]))
       const later = yield* Effect.provide(
@@ -352,7 +352,7 @@ describe("Session: errors", () => {
       assert.deepStrictEqual([next.session.status, next.session.metadata], ["completed", {}])
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 
-  it.effect("M-24: speaking while an approval waits is a typed failure, and says how to go on", () =>
+  it.effect("M-24: a user message while an approval waits is a typed failure whose message says how to continue", () =>
     Effect.gen(function*() {
       for (const waiting of [yield* after("pay:p"), yield* after("pay:p", "ask:q"), yield* after("appr:m", "pay:p")]) {
         const operations = [
@@ -375,7 +375,7 @@ describe("Session: errors", () => {
       assert.include(yield* defect(withDone(misuse)), "pending must be \"deny\"; got: allow")
     }))
 
-  it.effect("M-24: a reply that denies what waits answers every such call, and goes on", () =>
+  it.effect("M-24: a reply that denies waiting calls answers each of them, and continues", () =>
     Effect.gen(function*() {
       const { pay, runs } = payer()
       const waiting = yield* after("pay:p1", "appr:m1", "echo:c0", "pay:p2")
@@ -484,7 +484,7 @@ describe("Session: errors", () => {
       assert.deepStrictEqual(asked, copy)
     }))
 
-  it("R-466: data that breaks what its status promises is no session", () => {
+  it("R-466: data that contradicts its status is no session", () => {
     const session = Session.make()
     for (const status of ["awaiting_user", "awaiting_tools", "error"] as const) {
       assert.throws(() => throughJson({ ...session, status }), /needs/)
@@ -544,7 +544,7 @@ describe("Session: the reducer", () => {
       assert.deepStrictEqual(session, copy)
     }))
 
-  it.effect("L-17, R-463, R-469: a run that was cut anywhere is cancelled, and can go on", () =>
+  it.effect("L-17, R-463, R-469: a run that was cut at any point is cancelled, and can be continued", () =>
     Effect.gen(function*() {
       const session = Session.make()
       const events = yield* chunks(session, [calling("echo:c0"), done])
@@ -558,7 +558,7 @@ describe("Session: the reducer", () => {
       }
     }))
 
-  it.effect("L-17: cut behind a step whose calls wait, it waits for them", () =>
+  it.effect("L-17: cut after a step whose calls wait, it waits for them", () =>
     Effect.gen(function*() {
       const session = Session.make()
       const events = yield* chunks(session, [calling("appr:m", "ask:q")])
@@ -583,7 +583,7 @@ describe("Session: the reducer", () => {
     assert.throws(() => Session.reducer(Session.make(), "batch" as never), /mode/)
   })
 
-  it.effect("R-464: a stream that is dropped leaves the session usable, without what was just said", () =>
+  it.effect("R-464: a stream that is dropped leaves the session usable, without the last user message", () =>
     Effect.gen(function*() {
       const session = yield* after("ask:c0")
       const stream = Session.streamReply(session, "Oslo")
