@@ -98,6 +98,7 @@ export class Running {
   readonly graceMillis: number
   /** Those of the fiber that the run was started in. */
   readonly services: Context.Context<any>
+  private readonly clock: Clock.Clock
   /** The handler that the run is in, and the operation that it is a part of. */
   private readonly around: Handler | undefined
   readonly operation: Operation | undefined
@@ -135,6 +136,7 @@ export class Running {
     this.around = Context.get(services, CurrentHandler)
     this.operation = Context.get(services, CurrentOperation)
     this.services = services as Context.Context<any>
+    this.clock = Context.get(services, Clock.Clock)
   }
 
   /** Takes in a task, which is to be removed when its fiber has ended. */
@@ -202,7 +204,7 @@ export class Running {
   }
 
   private now(): number {
-    return Context.get(this.services, Clock.Clock).currentTimeMillisUnsafe()
+    return this.clock.currentTimeMillisUnsafe()
   }
 
   /** A blocking handler is not interrupted: it has the grace period to finish. */
