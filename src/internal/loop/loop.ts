@@ -44,7 +44,7 @@ import * as Batches from "../run/batch.ts"
 import * as Cancellation from "../stop/cancellation.ts"
 import * as Deadline from "../stop/deadline.ts"
 import * as Inherited from "../stop/inherited.ts"
-import { type Leaving, Running, Worker } from "../stop/ownedFibers.ts"
+import { type Driver, Running, Worker } from "../stop/ownedFibers.ts"
 import * as Telemetry from "../telemetry.ts"
 
 // What a run is given.
@@ -195,7 +195,7 @@ type EventPull<E, R> = Pull.Pull<Arr.NonEmptyReadonlyArray<Event.Event>, Adapter
 const none: Events = []
 
 /** A run, and the phase that it is in. */
-class Loop<E, R> implements Leaving {
+class Loop<E, R> implements Driver {
   private readonly parts: Parts<E, R>
   /** The fold of all events, which the results are read from. */
   private readonly state: Fold.State
@@ -222,7 +222,7 @@ class Loop<E, R> implements Leaving {
     this.rules = structured === undefined ? begun : withoutFormat(begun)
     this.bounds = bounds
     ambient.spending.of(this.state)
-    running.step = this
+    running.loop = this
   }
 
   /** The next events of the stream. It is called in a step of the fiber that reads, with the services of that fiber. */
@@ -651,7 +651,7 @@ class Loop<E, R> implements Leaving {
     const isAnswered = structured === undefined || first !== undefined || !isFinalized(outcome)
     if (!isAnswered) return this.formatting(pass, structured)
     const result = structured === undefined ? pass : Outcomes.merged(first, pass)
-    return Effect.flatMapEager(running.stopping(), (abandoned) => {
+    return Effect.flatMapEager(running.beginStop(), (abandoned) => {
       const whole = { ...result, totalUsage: spending.reported, ...(abandoned.length === 0 ? {} : { abandoned }) }
       const messages = Outcomes.since(whole.thread, this.state.thread)
       const told = { _tag: "ChatCompleted", result: whole, ...(messages.length === 0 ? {} : { messages }) } as const

@@ -316,10 +316,10 @@ export class Batch<E> implements Host<E> {
     const { running } = this
     this.cancellation = cause
     const since = this.since ??= Math.min(this.now(), running.softSince ?? Infinity)
-    this.answering.fibers.spare(since)
+    this.answering.fibers.letFinish(since)
     for (const run of this.queue.clear()) this.abort(run, `not run: ${cause}`)
     for (const call of this.company.all) {
-      if (call.isBlocking) call.spare(since, cause)
+      if (call.isBlocking) call.letFinish(since, cause)
       else call.cancel(`interrupted: ${cause}`)
     }
     this.concludeAfter(since, `interrupted: ${cause}`)
@@ -351,7 +351,7 @@ export class Batch<E> implements Host<E> {
     for (const job of jobs) {
       if (!this.isSpokenFor(job)) this.settle(job, Answer.unfinished(job, this.unrun[job.index] ?? detail))
     }
-    for (const call of calls) call.leave(since)
+    for (const call of calls) call.giveUp(since)
     this.answering.fibers.interrupt(since)
   }
 

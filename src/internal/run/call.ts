@@ -376,12 +376,12 @@ export class Call<E> implements Task, Handler {
   }
 
   /** It may finish, in the grace period that began then. The runs that it waits for are asked to stop. */
-  spare(since: number, cause: string): void {
-    this.running.spare(this, since, cause)
+  letFinish(since: number, cause: string): void {
+    this.running.letFinish(this, since, cause)
   }
 
-  /** The grace period that began then is over: what it still does is stopped, and not waited for. */
-  leave(since: number): void {
+  /** The grace period that began at `since` is over: what it still does is stopped, and not waited for. */
+  giveUp(since: number): void {
     this.interrupt(since)
     this.vacate()
   }
@@ -390,7 +390,7 @@ export class Call<E> implements Task, Handler {
     this.running.interrupt(this, since, () => this.vacate())
   }
 
-  abandoned(): void {
+  onAbandoned(): void {
     this.endSpan(Exit.void, "abandoned")
   }
 

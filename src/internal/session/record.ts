@@ -598,7 +598,7 @@ export class Recorder {
         name: "append",
         onSoftStop: "grace",
         once: true,
-        onLeft: () => {
+        onAbandoned: () => {
           this.isClosed = true
         }
       })

@@ -318,7 +318,7 @@ class OperationRun<M extends Reducer.Mode> {
   private complete(event: Event.Of<"ChatCompleted">): Effect.Effect<Event.Event> {
     return Effect.suspend(() => {
       const before = this.reducer
-      const known = [...this.abandoned, ...this.running.leftBehind]
+      const known = [...this.abandoned, ...this.running.givenUpTasks]
       return Effect.map(Effect.andThen(this.take(event), this.stopping.stop), (stopped) => {
         const others = [...known, ...stopped]
         if (others.length === 0) return event

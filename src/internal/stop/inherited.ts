@@ -109,7 +109,7 @@ export const listen = <R>(
   id: string
 ): void => {
   if (cancellation === undefined) return
-  cancellation.onRequest(() => running.softly())
+  cancellation.onRequest(() => running.stopSoftly())
   if (!Effect.isEffect(cancel)) return
   new Worker(running, { kind: "cancel", id, name: "cancel", onSoftStop: "grace", once: true })
     .start(cancel, running.services, (exit) => Exit.isSuccess(exit) ? cancellation.request() : undefined)
@@ -153,8 +153,8 @@ export class Spending {
     this.used = used
   }
 
-  /** What the runs within it have used. */
-  private get within(): Response.Usage | null {
+  /** What the runs have used that its handlers started. */
+  private get ofNestedRuns(): Response.Usage | null {
     const alive = this.alive === undefined ? [] : Array.from(this.alive, (spending) => spending.total)
     return Response.sumUsage([this.ended, ...alive])
   }
@@ -165,7 +165,7 @@ export class Spending {
 
   /** What it has used itself, and all runs within it, at any depth. */
   get total(): Response.Usage | null {
-    return Response.sumUsage([this.own, this.within])
+    return Response.sumUsage([this.own, this.ofNestedRuns])
   }
 
   /** What the operation has used that this run is a part of, which may be itself alone. */

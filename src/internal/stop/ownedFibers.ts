@@ -1,8 +1,22 @@
 /**
- * Who is alive in one run (`Running`): the fibers in which the code of tools and of the caller's hooks runs. When the run
- * ends they are interrupted and get one grace period; those that refuse to stop are named and abandoned, and what they
- * yield later is dropped. A fiber is taken in before any of that code has run, so that no code can end the run and live
- * on. `Worker` is how a run waits for code that is no handler, and `HookFibers` how a batch bounds the time of such code.
+ * The fibers that one run owns (`Running`): those in which the code of tools and of the caller's hooks runs. A fiber is
+ * added before any of that code has run, so that no code can end the run and stay alive. `Worker` is how a run waits for
+ * code that is no handler, and `HookFibers` how a batch bounds the time of such code.
+ *
+ * A task is a fiber that the run owns. Its life:
+ *
+ *     alive ──────────► stopping ──────────► given up ──────────► abandoned
+ *       │ interrupt         │ its grace          │ the run ends        the result names it; what it
+ *       │ letFinish         │ period is over     │                     yields later is dropped
+ *       ▼                   ▼                    ▼
+ *     removed, when its fiber ends
+ *
+ * - *Stopping*: its grace period has begun. A task has one and never a second, whatever else stops it. It was either
+ *   interrupted or, as a blocking handler, is left to finish (`letFinish`).
+ * - *Given up*: its grace period is over. Nothing waits for it, and its place is free for another handler. It may still end.
+ * - *Abandoned*: it was alive when the run came to its end.
+ * - *Soft stop*: the request to stop of a cancellation or a deadline. The reader goes on, and gets a result.
+ * - *Left*: the reader has gone, and the run ends without it. All tasks are stopped, and waited for together.
  */
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
@@ -32,8 +46,8 @@ export interface Task {
   readonly permits?: HeldPermits
   /** The soft stop of the runs that it starts, if it is left to its end. */
   readonly inner?: Cancellation.Cancellation | undefined
-  /** It refused to stop and is left behind. */
-  readonly abandoned?: () => void
+  /** Called when it is abandoned. */
+  readonly onAbandoned?: () => void
 }
 
 /** A handler, as the runs that it starts know it. */
@@ -66,32 +80,37 @@ export const CurrentOperation: Context.Reference<Operation | undefined> = Contex
 )
 
 /**
- * What a soft stop means for work that the run waits for. `grace`: it may finish within the grace period, then it is left;
- * `none`: it is left at once; `unaffected`: what started it sees to that.
+ * What a soft stop means for work that the run waits for. `grace`: it may finish within the grace period, then it is given
+ * up; `none`: the reader goes on without it at once; `unaffected`: whatever started it stops it.
  */
-export type OnSoftStop = "grace" | "none" | "unaffected"
+type OnSoftStop = "grace" | "none" | "unaffected"
 
-/** The step that a run is in, which the run ends before its handlers: see `loop`. */
-export interface Leaving {
+/** The machine that drives the run, as its owner stops it: the `Loop` of `loop/loop`. A batch alone has none. */
+export interface Driver {
+  /** Closes what the step in progress holds. */
   readonly leave: (exit: Exit.Exit<unknown, unknown>) => Effect.Effect<void>
-  /** The run is asked to stop softly: the model is not heard any more, whatever the reader of the run waits for. */
+  /** A soft stop: closes the connection to the model now, whatever the reader of the run waits for. */
   readonly hangUp: () => void
 }
 
-/** The interruption comes first: what ends its waiting must not let it go on. */
+/** Interrupts a task. The runs that its handler starts have until then. */
 const interruptTask = (task: Task, until: number): void => {
   task.permits?.limit(until)
+  // Before `permits.stop()`, which wakes a task that waits for permits: it must not go on.
   task.fiber.interruptUnsafe()
   task.permits?.stop()
 }
 
-/** When a task was asked to stop: its only grace period began then. Once that is over the task is abandoned. */
-interface Told {
+/** The grace period of a task. When it is over, the task is given up. */
+interface Grace {
   since: number
-  isLost: boolean
+  isOver: boolean
 }
 
-/** So much earlier than a handler is given up, the runs within it have given up theirs: it would be named for them. */
+/**
+ * Nested runs give up at most this many milliseconds earlier. Otherwise the outer handler would be reported in place of
+ * the inner one that is stuck.
+ */
 const longestLead = 50
 
 export class Running {
@@ -102,24 +121,23 @@ export class Running {
   /** The handler that the run is in, and the operation that it is a part of. */
   private readonly around: Handler | undefined
   readonly operation: Operation | undefined
-  /** The step that the run is in. */
-  step: Leaving | undefined
+  loop: Driver | undefined
   /** In whose fiber the caller's observer runs, once it has taken its time. */
   hooks: Worker | undefined
   private readonly tasks = new Set<Task>()
-  /** The tasks that were asked to stop. */
-  private readonly told = new Map<Task, Told>()
-  private lost = 0
+  /** The grace periods of the tasks that are stopping or given up. */
+  private readonly graces = new Map<Task, Grace>()
+  private givenUp = 0
   /** Handlers alive, those of them that were given up, and those that are exclusive. */
   private handlers = 0
-  private lostHandlers = 0
+  private givenUpHandlers = 0
   private exclusives = 0
   /** Called when there may be room for another handler. */
   private readonly listeners = new Set<() => void>()
   /** Open while nothing is alive that the run waits for. Made when it first has to wait. */
   private idle: Latch.Latch | undefined
-  /** What the runs within its handlers have left behind. */
-  private within: ReadonlyArray<Event.Abandoned> = []
+  /** What the runs that its handlers started have abandoned. */
+  private abandonedWithin: ReadonlyArray<Event.Abandoned> = []
   /** Grace periods of single tasks, and that of the soft stop. Made with the first one: few runs have any. */
   private timers: Deadline.Timers | undefined
   private softTimers: Deadline.Timers | undefined
@@ -128,7 +146,7 @@ export class Running {
   private isSoftTimeUp = false
   /** Whether the run is left, or has come to its end. */
   isStopping = false
-  /** Whether it has been left: what is still alive is stopped, and waited for all at once. */
+  /** Whether its reader has gone, or its scope has closed. */
   isLeft = false
 
   constructor(graceMillis: number, services: Context.Context<never>) {
@@ -139,65 +157,64 @@ export class Running {
     this.clock = Context.get(services, Clock.Clock)
   }
 
-  /** Takes in a task, which is to be removed when its fiber has ended. */
+  /** Adds a task, which is to be removed when its fiber has ended. */
   add(task: Task): void {
     this.tasks.add(task)
     if (task.isHandler) this.handlers++
     if (task.isExclusive) this.exclusives++
     this.idle?.closeUnsafe()
-    if (this.isStopping) this.tell(task, task.startedAt)
+    if (this.isStopping) this.stopTask(task, task.startedAt)
   }
 
-  /** Takes in work that the run waits for, while it takes its time. It is removed when it has ended. */
-  attend(work: Worker): void {
-    work.startedAt = this.now()
-    this.tasks.add(work)
+  /** Adds a worker, whose work takes its time. It is to be removed when that has ended. */
+  addWorker(worker: Worker): void {
+    worker.startedAt = this.now()
+    this.tasks.add(worker)
     this.idle?.closeUnsafe()
-    if (this.softSince !== undefined) this.hurry(work, this.softSince)
+    if (this.softSince !== undefined) this.applySoftStop(worker, this.softSince)
   }
 
-  /** Those of its tasks that the reader waits for. */
-  private get waited(): ReadonlyArray<Worker> {
+  private get workers(): ReadonlyArray<Worker> {
     return Array.from(this.tasks).filter((task) => task instanceof Worker)
   }
 
-  /** Work that is waited for has nothing more to do but to end. It has one grace period for that, in a run that goes on, too. */
-  closes(work: Worker): void {
-    if (this.softSince !== undefined) return this.hurry(work, this.softSince)
+  /** A worker has nothing more to do but to end. It has one grace period for that, also in a run that goes on. */
+  closing(worker: Worker): void {
+    if (this.softSince !== undefined) return this.applySoftStop(worker, this.softSince)
     const since = this.now()
     const left = this.until(since) - since
-    // A run that is left waits for all of it at once.
+    // A run that is left waits for all tasks together.
     if (this.isLeft || !Number.isFinite(left)) return
-    this.tellAt(work, since)
-    this.whileAlive(work, left, () => work.leave(since))
+    this.beginGrace(worker, since)
+    this.whileAlive(worker, left, () => worker.detach(since))
   }
 
-  /** What a soft stop has left behind by now. */
-  get leftBehind(): ReadonlyArray<Event.Abandoned> {
+  /** The tasks that are given up and still alive, as they will be named if they are abandoned. */
+  get givenUpTasks(): ReadonlyArray<Event.Abandoned> {
     const now = this.now()
-    return Array.from(this.told).flatMap(([task, { isLost }]) => isLost ? [named(task, now)] : [])
+    return Array.from(this.graces).flatMap(([task, { isOver }]) => isOver ? [named(task, now)] : [])
   }
 
   /**
-   * The run is asked to stop softly: its connection is closed first, and from now on what it waits for has one grace
-   * period, all of it together.
+   * A soft stop: the connection is closed first, and all workers have one grace period together, which begins now.
+   * Handlers are stopped by their batch.
    */
-  softly(): void {
+  stopSoftly(): void {
     const since = this.softSince ??= this.now()
-    this.step?.hangUp()
-    this.waited.forEach((work) => this.hurry(work, since))
+    this.loop?.hangUp()
+    this.workers.forEach((worker) => this.applySoftStop(worker, since))
   }
 
-  private hurry(work: Worker, since: number): void {
-    if (work.onSoftStop === "unaffected") return
-    if (work.onSoftStop === "none" || this.isSoftTimeUp) return work.leave(since)
+  private applySoftStop(worker: Worker, since: number): void {
+    if (worker.onSoftStop === "unaffected") return
+    if (worker.onSoftStop === "none" || this.isSoftTimeUp) return worker.detach(since)
     const left = this.until(since) - this.now()
-    // A run that is left waits for all of it at once.
+    // One timer for all workers. A run that is left waits for all tasks together.
     if (this.softTimers !== undefined || this.isLeft || !Number.isFinite(left)) return
     this.softTimers = new Deadline.Timers(this.services)
     const timeUp = () => {
       this.isSoftTimeUp = true
-      this.waited.forEach((waited) => this.hurry(waited, since))
+      this.workers.forEach((each) => this.applySoftStop(each, since))
     }
     if (left <= 0) timeUp()
     else this.softTimers.after(left, timeUp)
@@ -208,35 +225,37 @@ export class Running {
   }
 
   /** A blocking handler is not interrupted: it has the grace period to finish. */
-  private tell(task: Task, now: number): void {
-    if (task.isBlocking === true) return this.spare(task, now)
-    this.tellAt(task, now)
+  private stopTask(task: Task, now: number): void {
+    if (task.isBlocking === true) return this.letFinish(task, now)
+    this.beginGrace(task, now)
     interruptTask(task, this.innerUntil(now))
   }
 
-  /** When its grace period began. A task that was asked to stop before has used a part of it. */
-  private tellAt(task: Task, since: number): number {
-    const told = this.told.get(task)
-    if (told === undefined) this.told.set(task, { since, isLost: false })
-    else told.since = Math.min(since, told.since)
-    return told?.since ?? since
+  /** Records that the grace period of a task began at `since`, or earlier if it is stopping already. Returns when. */
+  beginGrace(task: Task, since: number): number {
+    if (!this.tasks.has(task)) return since
+    const grace = this.graces.get(task)
+    if (grace === undefined) this.graces.set(task, { since, isOver: false })
+    else grace.since = Math.min(since, grace.since)
+    return grace?.since ?? since
   }
 
-  /** Until when the run waits for a task asked to stop at `since`. The handler around the run may have less time. */
+  /** The end of a grace period that began at `since`. The handler around the run may have less time. */
   until(since: number): number {
     return Math.min(since + this.graceMillis, this.around?.permits.until ?? Infinity)
   }
 
+  /** By when the runs within a handler have to end whose grace period began at `since`. */
   private innerUntil(since: number): number {
     return this.until(since) - Math.min(longestLead, this.graceMillis / 10)
   }
 
   remove(task: Task): void {
-    const isLost = this.told.get(task)?.isLost === true
-    this.told.delete(task)
+    const isGivenUp = this.graces.get(task)?.isOver === true
+    this.graces.delete(task)
     if (!this.tasks.delete(task)) return
-    if (isLost) this.lost--
-    if (isLost && task.isHandler) this.lostHandlers--
+    if (isGivenUp) this.givenUp--
+    if (isGivenUp && task.isHandler) this.givenUpHandlers--
     if (this.isIdle) this.idle?.openUnsafe()
     if (!task.isHandler) return
     this.handlers--
@@ -248,59 +267,60 @@ export class Running {
     this.listeners.forEach((listener) => listener())
   }
 
-  /** A task may finish. Its grace period began at `since` all the same. */
-  spare(task: Task, since: number, cause?: string): void {
+  /** A task is not interrupted, and has the grace period that began at `since` to finish. Runs within it stop softly. */
+  letFinish(task: Task, since: number, cause?: string): void {
     if (!this.tasks.has(task)) return
-    this.tellAt(task, since)
+    this.beginGrace(task, since)
     task.permits?.limit(this.innerUntil(since))
     task.inner?.request(cause === undefined ? "interrupt" : Deadline.isCause(cause) ? "deadline" : "cancel", cause)
   }
 
-  /** Tells a task to stop. It has its grace period for that, which began at `since`; then it is given up. */
+  /** Interrupts a task. If it is alive when its grace period is over, which began at `since`, it is given up. */
   interrupt(task: Task, since: number, onGivenUp: () => void): void {
     if (!this.tasks.has(task)) return
-    const began = this.tellAt(task, since)
+    const began = this.beginGrace(task, since)
     interruptTask(task, this.innerUntil(began))
+    // The interruption may have ended it at once.
     if (!this.tasks.has(task)) return
     const left = Math.max(0, this.graceMillis - (since - began))
-    // A run that stops waits for all of them at once.
+    // A run that ends waits for all tasks together.
     if (this.isStopping) return
     this.whileAlive(task, left, () => {
       onGivenUp()
-      this.giveUp(task)
+      this.expire(task)
     })
   }
 
+  /** Calls a function after so many milliseconds, unless the task has ended by then. */
   private whileAlive(task: Task, millis: number, timeUp: () => void): void {
     this.timers ??= new Deadline.Timers(this.services)
     const timer = this.timers.after(millis, timeUp)
     task.fiber.addObserver(() => timer.stop())
   }
 
-  /** A task is not waited for any more: its grace period began at `since` and is over. */
-  leave(task: Task, since: number): void {
-    this.tellAt(task, since)
-    this.giveUp(task)
+  /** Gives up a task, whose grace period began at `since` and is over. */
+  giveUp(task: Task, since: number): void {
+    this.beginGrace(task, since)
+    this.expire(task)
   }
 
-  private giveUp(task: Task): void {
-    this.lose(task)
+  private expire(task: Task): void {
+    this.markGivenUp(task)
     if (this.isIdle) this.idle?.openUnsafe()
     this.notify()
   }
 
-  /** A task that refused to stop for a whole grace period. The end of the run does not give it another. */
-  private lose(task: Task): void {
-    const told = this.told.get(task)
-    if (!this.tasks.has(task) || told === undefined || told.isLost) return
-    told.isLost = true
-    this.lost++
-    if (task.isHandler) this.lostHandlers++
+  private markGivenUp(task: Task): void {
+    const grace = this.graces.get(task)
+    if (!this.tasks.has(task) || grace === undefined || grace.isOver) return
+    grace.isOver = true
+    this.givenUp++
+    if (task.isHandler) this.givenUpHandlers++
   }
 
-  /** Whether nothing is alive that is to be waited for. */
+  /** Whether every task that is alive is given up. */
   private get isIdle(): boolean {
-    return this.tasks.size === this.lost
+    return this.tasks.size === this.givenUp
   }
 
   /** Calls `listener` after each handler that has ended or was given up. The returned function takes it back. */
@@ -313,71 +333,74 @@ export class Running {
   outsiders(holding: number, isExclusive: boolean) {
     return {
       alive: this.handlers - holding,
-      occupying: this.handlers - this.lostHandlers - holding,
+      occupying: this.handlers - this.givenUpHandlers - holding,
       exclusive: this.exclusives - (isExclusive ? 1 : 0)
     }
   }
 
   /** A run of this operation is left. An append that is under way has the same grace period, and no other after it. */
-  leftWith(since: number): void {
-    this.waited.forEach((work) => work.kind === "store" ? this.tell(work, since) : undefined)
+  stopAppends(since: number): void {
+    this.workers.forEach((worker) => worker.kind === "store" ? this.stopTask(worker, since) : undefined)
   }
 
-  /** The step in progress is left first, and then every handler stopped. It is to be asked for when that is to begin. */
+  /**
+   * Ends the run: what the step in progress holds is closed first, and then every task stopped. Has side effects when it is
+   * called, not when the effect is run.
+   */
   end(exit: Exit.Exit<unknown, unknown>): Effect.Effect<unknown> {
     // A reader that is still in a pull goes no further when the connection closes under it.
     this.isStopping = true
     this.isLeft = true
     this.hooks?.close()
-    this.operation?.running.leftWith(this.now())
-    const left = this.step === undefined ? this.stopping() : Effect.andThen(this.step.leave(exit), this.stop)
+    this.operation?.running.stopAppends(this.now())
+    const left = this.loop === undefined ? this.beginStop() : Effect.andThen(this.loop.leave(exit), this.stop)
     const { softTimers } = this
     return softTimers === undefined ? left : Effect.andThen(left, Effect.suspend(() => softTimers.close()))
   }
 
-  /** Stops every task and waits for them, within the grace period. What is still alive then is given up. */
+  /** Stops every task and waits for them, within the grace period. Yields what was still alive then, and is abandoned. */
   get stop(): Effect.Effect<ReadonlyArray<Event.Abandoned>> {
-    return Effect.suspend(() => this.stopping())
+    return Effect.suspend(() => this.beginStop())
   }
 
-  /** As `stop`, which begins now. */
-  stopping(): Effect.Effect<ReadonlyArray<Event.Abandoned>> {
+  /** As `stop`, but it begins when this is called. */
+  beginStop(): Effect.Effect<ReadonlyArray<Event.Abandoned>> {
     this.isStopping = true
     const stopped = this.tasks.size === 0
-      ? Effect.sync(() => this.within)
+      ? Effect.sync(() => this.abandonedWithin)
       : Clock.currentTimeMillis.pipe(
         Effect.flatMap((now) => this.stopAt(now)),
-        Effect.map((abandoned) => [...abandoned, ...this.within])
+        Effect.map((abandoned) => [...abandoned, ...this.abandonedWithin])
       )
     const { timers } = this
     return timers === undefined ? stopped : Effect.tap(stopped, () => timers.close())
   }
 
-  /** A run within the handler of a call has left something behind. Each run around it names it, by the calls that lead there. */
-  private leftWithin(id: string, abandoned: ReadonlyArray<Event.Abandoned>): void {
+  /** A run within the handler of a call has abandoned tasks. Each run around it names them, by the calls that lead there. */
+  private addAbandonedWithin(id: string, abandoned: ReadonlyArray<Event.Abandoned>): void {
     if (abandoned.length === 0) return
     const named = abandoned.map((entry) => ({ ...entry, path: [id, ...(entry.path ?? [entry.id])] }))
-    this.within = [...this.within, ...named]
-    this.leaveTo(named)
+    this.abandonedWithin = [...this.abandonedWithin, ...named]
+    this.reportOutward(named)
   }
 
-  private leaveTo(abandoned: ReadonlyArray<Event.Abandoned>): void {
-    this.around?.running.leftWithin(this.around.id, abandoned)
+  private reportOutward(abandoned: ReadonlyArray<Event.Abandoned>): void {
+    this.around?.running.addAbandonedWithin(this.around.id, abandoned)
   }
 
   private stopAt(now: number): Effect.Effect<ReadonlyArray<Event.Abandoned>> {
     // Code of the caller's that ends the run it is a part of does not wait for itself.
     const own = Fiber.getCurrent()
-    this.waited.forEach((work) => work.fiber === own ? this.remove(work) : undefined)
-    this.tasks.forEach((task) => this.tell(task, now))
-    const ends = Array.from(this.told, ([task, { since }]) => ({ task, at: this.until(since) }))
-    for (const { at, task } of ends) if (at <= now) this.lose(task)
+    this.workers.forEach((worker) => worker.fiber === own ? this.remove(worker) : undefined)
+    this.tasks.forEach((task) => this.stopTask(task, now))
+    const ends = Array.from(this.graces, ([task, { since }]) => ({ task, at: this.until(since) }))
+    for (const { at, task } of ends) if (at <= now) this.markGivenUp(task)
     const waited = this.isIdle ? Effect.void : this.outwait(ends.sort((one, other) => one.at - other.at))
     return Effect.andThen(waited, Effect.suspend(() => this.abandon()))
   }
 
   /**
-   * Waits until nothing is alive but what has had its grace period. Those periods began at different times. What comes up
+   * Waits until each task has ended or is given up. Their grace periods began at different times. A task that is added
    * meanwhile, such as the closing of a connection, has until the last of them is over.
    */
   private outwait(ends: ReadonlyArray<{ readonly task: Task; readonly at: number }>): Effect.Effect<void> {
@@ -387,28 +410,33 @@ export class Running {
       ({ at, task }) => {
         const left = at - this.now()
         if (this.isIdle) return Effect.void
-        return Effect.map(left > 0 ? Effect.timeoutOption(idle.await, left) : Effect.void, () => this.lose(task))
+        // A task that has ended by then is not marked: see `markGivenUp`.
+        return Effect.map(left > 0 ? Effect.timeoutOption(idle.await, left) : Effect.void, () => this.markGivenUp(task))
       },
       { discard: true }
     )
   }
 
-  /** Blocking handlers have had their time, too: they are interrupted as well, and given one turn to stop. */
+  /**
+   * Abandons what is alive. Blocking handlers have had their time, too: they are interrupted as well, and have one turn of
+   * the scheduler to stop.
+   */
   private abandon(): Effect.Effect<ReadonlyArray<Event.Abandoned>> {
     if (this.tasks.size === 0) return Effect.succeed([])
+    // Runs within them have no time left, and one that starts now does nothing.
     this.tasks.forEach((task) => interruptTask(task, -Infinity))
     return Effect.yieldNow.pipe(
       Effect.andThen(Clock.currentTimeMillis),
       Effect.map((now) => {
         const abandoned = Array.from(this.tasks, (task) => named(task, now))
         this.tasks.forEach((task) => {
-          task.abandoned?.()
+          task.onAbandoned?.()
           task.permits?.release()
         })
         this.tasks.clear()
-        this.told.clear()
-        this.lost = 0
-        this.leaveTo(abandoned)
+        this.graces.clear()
+        this.givenUp = 0
+        this.reportOutward(abandoned)
         this.operation?.abandoned?.push(...abandoned)
         return abandoned
       }),
@@ -431,21 +459,21 @@ const report = (abandoned: ReadonlyArray<Event.Abandoned>): Effect.Effect<void> 
   return Effect.logWarning(`${abandoned.length} ${what} refused to stop and were abandoned`, abandoned)
 }
 
-/** What a piece of work is named by when it is left behind, and what a soft stop means for it. */
-export interface Manner {
+/** What a piece of work is named by when it is given up, and what a soft stop means for it. */
+interface Manner {
   readonly name: string
   readonly onSoftStop: OnSoftStop
 }
 
 /** What a worker is for. */
-export interface Identity extends Manner {
+interface Identity extends Manner {
   readonly kind: Exclude<Event.Abandoned["kind"], "handler">
   readonly id: string
   /** It has one piece of work, and its fiber ends with it. What is cleaned up so is not interrupted, but left to itself. */
   readonly once?: boolean
   readonly isUninterruptible?: boolean
-  /** It was left behind while it worked. */
-  readonly onLeft?: () => void
+  /** Called when it is given up or abandoned at work. */
+  readonly onAbandoned?: () => void
 }
 
 const nothing = (): void => {}
@@ -457,6 +485,13 @@ type Settle = (exit: Exit.Exit<any, any>) => void
  * fiber that the run owns, one piece of work after another, so that a fiber's own state lasts from one piece to the next,
  * while the reader waits in its own fiber. A reader that is interrupted leaves at once; the work is then stopped with the
  * run, has the run's grace period to end, and is named and abandoned if it does not.
+ *
+ *     idle ──────► at work ──────► closing ──────► ended
+ *       ▲ start       │  │  close      │
+ *       └─────────────┘  │ detach      │ detach, or the end of the run
+ *         work ends      └──────────► given up: it takes no more work, and its reader goes on without it
+ *
+ * It is a task of the run only while it is at work or closing: an idle worker needs nothing to be stopped.
  *
  * The fiber is resumed where it waits, by a call: work that needs no time takes no turn of the scheduler.
  */
@@ -476,11 +511,12 @@ export class Worker implements Task {
   private work: Effect.Effect<unknown, unknown, any> | undefined
   private settle: Settle | undefined
   private wake: (() => void) | undefined
-  private isAttended = false
+  /** Whether it is a task of the run. */
+  private isAdded = false
+  /** Called when it has closed. There is one from `close` on. */
   private gone: (() => void) | undefined
-  /** It was abandoned. What would wait for it goes on with `otherwise`. */
-  private isLeft = false
-  /** What is waited for comes to this when it is left. */
+  private isGivenUp = false
+  /** What the reader gets in place of the work's end when it is detached. */
   private otherwise: Exit.Exit<any, any> = Exit.void
 
   constructor(running: Running, identity: Identity) {
@@ -520,7 +556,7 @@ export class Worker implements Task {
     if (Exit.isExit(work)) return work
     return Effect.contextWith((context: Context.Context<R>) =>
       Effect.callback<A, E>((resume) => {
-        if (this.isLeft) return resume(otherwise)
+        if (this.isGivenUp) return resume(otherwise)
         this.name = manner.name
         this.manner = manner
         this.otherwise = otherwise
@@ -542,7 +578,7 @@ export class Worker implements Task {
     if (this.wake !== undefined) this.wake()
     // One that is on its way to its next work finds it there.
     else if (!this.isAlive) this.fork(context)
-    if (this.isAlive && (this.settle !== undefined || this.identity.once === true)) this.attend()
+    if (this.isAlive && (this.settle !== undefined || this.identity.once === true)) this.addToRun()
   }
 
   private fork(context: Context.Context<any>): void {
@@ -604,64 +640,65 @@ export class Worker implements Task {
   private settled(exit: Exit.Exit<unknown, unknown>): void {
     const { settle } = this
     this.settle = undefined
-    if (this.isAttended) {
-      this.isAttended = false
+    if (this.isAdded) {
+      this.isAdded = false
       this.running.remove(this)
     }
     settle?.(exit)
   }
 
-  private attend(): void {
-    this.isAttended = true
-    this.running.attend(this)
+  private addToRun(): void {
+    this.isAdded = true
+    this.running.addWorker(this)
   }
 
-  /** The reader does not wait for it any longer, because of a soft stop that began then, and goes on without it. */
-  leave(since: number): void {
+  /** Interrupts the work and lets its reader go on without it: its time, which began at `since`, is over, or it has none. */
+  detach(since: number): void {
     const { settle } = this
-    if (!this.isAttended) return
-    if (settle === undefined) return this.running.leave(this, since)
+    if (!this.isAdded) return
+    if (settle === undefined) return this.running.giveUp(this, since)
     this.settle = nothing
     this.current?.interruptUnsafe()
-    if (this.isAttended) this.leaveBehind(since)
+    // The interruption may have ended it at once.
+    if (this.isAdded) this.afterDetached(since)
     settle(this.otherwise)
   }
 
   /** What a soft stop does not wait for has the rest of the grace period to clean up: the end of the run waits for that. */
-  private leaveBehind(since: number): void {
-    if (this.onSoftStop === "none") return this.running.spare(this, since)
-    this.running.leave(this, since)
-    this.abandoned()
+  private afterDetached(since: number): void {
+    if (this.onSoftStop === "none") return void this.running.beginGrace(this, since)
+    this.running.giveUp(this, since)
+    this.onAbandoned()
   }
 
   /** Does its only work, which is to end something, and has one grace period for it. */
   end(work: Effect.Effect<void>, context: Context.Context<any>, settle: () => void): void {
     this.start(work, context, settle)
-    if (this.isAttended) this.running.closes(this)
+    if (this.isAdded) this.running.closing(this)
   }
 
   /**
-   * It has nothing more to do. What it still does is the run's to stop; `gone` is called when its work has ended or was
-   * left behind, which may be now.
+   * It has nothing more to do. What it still does is the run's to stop; `gone` is called when its work has ended or is
+   * given up, which may be now.
    */
   close(gone: () => void = nothing): void {
     const { isBusy } = this
     this.work = undefined
     this.current?.interruptUnsafe()
-    if (!this.isAlive || this.isLeft) return gone()
-    // A fiber without work may still be alive: the exit of its last work is being reported, or a child of it ends.
+    if (!this.isAlive || this.isGivenUp) return gone()
+    // A fiber that has no work may be alive yet: its reader is just being resumed, or a child of the fiber ends.
     if (!isBusy) gone()
     this.gone = isBusy ? gone : nothing
     this.settle ??= nothing
     // Children of its fiber may take their time.
-    if (!this.isAttended) this.attend()
-    this.running.closes(this)
+    if (!this.isAdded) this.addToRun()
+    this.running.closing(this)
   }
 
-  abandoned(): void {
-    if (this.isLeft) return
-    this.isLeft = true
-    if (this.settle !== undefined) this.identity.onLeft?.()
+  onAbandoned(): void {
+    if (this.isGivenUp) return
+    this.isGivenUp = true
+    if (this.settle !== undefined) this.identity.onAbandoned?.()
     this.gone?.()
     this.gone = undefined
   }
@@ -675,22 +712,22 @@ export class HookFibers {
   private readonly running: Running
   private readonly clock: Clock.Clock
   private readonly tasks = new Set<Task>()
-  /** When the batch was called back: all of its fibers have one grace period, which began then. */
-  private since: number | undefined
+  /** When the grace period of all its fibers began, once the batch is cancelled. */
+  private graceSince: number | undefined
 
   constructor(running: Running, clock: Clock.Clock) {
     this.running = running
     this.clock = clock
   }
 
-  /** Takes a fiber into the run's care, before it runs code of the caller's. Returns what stops it. */
+  /** Adds a fiber to the run, before it runs code of the caller's. Returns what stops it. */
   own({ id, name }: { readonly id: string; readonly name: string }, fiber: Fiber.Fiber<unknown, unknown>): () => void {
     const { clock, running } = this
     const startedAt = clock.currentTimeMillisUnsafe()
     const task: Task = { kind: "hook", id, name, startedAt, isHandler: false, isExclusive: false, fiber }
     running.add(task)
     this.tasks.add(task)
-    if (this.since !== undefined) running.spare(task, this.since)
+    if (this.graceSince !== undefined) running.beginGrace(task, this.graceSince)
     fiber.addObserver(() => {
       this.tasks.delete(task)
       running.remove(task)
@@ -719,7 +756,7 @@ export class HookFibers {
       // Work that ends without waiting costs no timer.
       const exit = fiber.pollUnsafe()
       if (exit !== undefined) return exit
-      // What is no effect ends the fiber, and passes over what was to follow.
+      // Work that is no Effect ends the fiber without running `onExit`.
       fiber.addObserver((exit) => Deferred.doneUnsafe(ended, exit))
       const stop = this.own(call, fiber)
       if (Deferred.isDoneUnsafe(ended)) return Deferred.await(ended)
@@ -730,13 +767,13 @@ export class HookFibers {
     })
   }
 
-  /** Lets all of them finish, and those that come later, within a grace period that began then. */
-  spare(since: number): void {
-    this.since = since
-    this.tasks.forEach((task) => this.running.spare(task, since))
+  /** Lets all of them finish, and those that come later, within a grace period that began at `since`. */
+  letFinish(since: number): void {
+    this.graceSince = since
+    this.tasks.forEach((task) => this.running.beginGrace(task, since))
   }
 
-  /** Stops all of them. Their grace period began then, and is over. */
+  /** Interrupts all of them. Their grace period began at `since`, and is over. */
   interrupt(since: number): void {
     this.tasks.forEach((task) => this.running.interrupt(task, since, () => {}))
   }
