@@ -41,7 +41,7 @@ const requestOf = (options: StepOptions, input: Thread.Input = "go") =>
   })
 
 describe("Step: input", () => {
-  it.effect("P-13, R-120: what is no input is an invalid thread", () =>
+  it.effect("P-13, R-120: any other input is an invalid thread", () =>
     Effect.gen(function*() {
       for (const input of [42, null, {}, undefined]) {
         assert.strictEqual((yield* refused(input)).reason, "invalid_thread")

@@ -65,7 +65,7 @@ describe("Step: the connection", () => {
       }
     }))
 
-  it.effect("R-144: is closed when it never said anything, when it failed first, and when its reader was interrupted", () =>
+  it.effect("R-144: is closed when it emitted nothing, when it failed first, and when its reader was interrupted", () =>
     Effect.gen(function*() {
       const failure = Stream.fail(new Adapter.AdapterError({ reason: "timeout" }))
       const failed = connected(failure)

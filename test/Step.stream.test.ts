@@ -203,7 +203,7 @@ describe("Step: filters and observers", () => {
     }))
 })
 
-describe("Step: cold, and closed behind the reader", () => {
+describe("Step: cold, and closed after the reader", () => {
   it.effect("R-125: nothing is asked of the model before the first pull", () =>
     Effect.gen(function*() {
       const model = yield* Script.make([text("a"), finish("stop")])

@@ -29,7 +29,7 @@ describe("Step: replies without tools", () => {
       assert.notProperty(step, "manualToolCalls")
     }))
 
-  it.effect("R-137: the content is what was streamed, not what the provider repeats at the end", () =>
+  it.effect("R-137: the content is the streamed text, not the provider's repetition at the end", () =>
     Effect.gen(function*() {
       const { step } = yield* stepOf([finish("stop")])
       assert.deepStrictEqual(last(step.thread), {
@@ -102,7 +102,7 @@ describe("Step: replies with tools", () => {
       assert.deepStrictEqual(message.toolCalls?.map((call) => call.id), ["c0"])
     }))
 
-  it.effect("P-14, R-141: calls that are there run whatever the finish reason; under allm they are answered unrun", () =>
+  it.effect("P-14, R-141: calls run whatever the finish reason; under allm they are answered without being run", () =>
     Effect.gen(function*() {
       const script = [toolCall("c0", "echo", { x: 1 }), finish("stop")]
       const { step } = yield* stepOf(script, { tools: [echo] })
@@ -137,7 +137,7 @@ describe("Step: replies with tools", () => {
       assert.strictEqual(step.toolResults.length, 1)
     }))
 
-  it.effect("P-20, R-136, R-143: answers stand in call order, events come as the calls complete", () =>
+  it.effect("P-20, R-136, R-143: answers are in call order, events are emitted as the calls complete", () =>
     Effect.gen(function*() {
       const wait = slow("wait", 30)
       const script = [toolCall("c1", "wait"), toolCall("c0", "echo"), finish("tool_calls")]

@@ -54,7 +54,7 @@ describe("StreamingToolExecutor: a failure whose answer takes time", () => {
       assertClean(floor, sleeping)
     }))
 
-  it.effect("R-394, CF-1: nor does its failure skip what came to wait behind others after it", () =>
+  it.effect("R-394, CF-1: nor does its failure skip calls that were queued after it", () =>
     Effect.gen(function*() {
       const floor = new Floor(1)
       const works = [

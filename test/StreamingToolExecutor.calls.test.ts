@@ -50,7 +50,7 @@ describe("StreamingToolExecutor: options", () => {
       }
     }))
 
-  it.effect("J-05, R-382: ten at once is the default under every policy that says nothing else", () =>
+  it.effect("J-05, R-382: ten concurrent calls are the default under every policy without another bound", () =>
     Effect.gen(function*() {
       for (const [policy, peak] of [[Policy.standard, 10], [{ ...Policy.falai, maxConcurrency: 4 }, 4]] as const) {
         const floor = new Floor()
@@ -141,7 +141,7 @@ describe("StreamingToolExecutor: options", () => {
 })
 
 describe("StreamingToolExecutor: calls", () => {
-  it.effect("J-06, R-383: whether a call is safe is asked once, of its arguments, when it comes up", () =>
+  it.effect("J-06, R-383: whether a call is safe is determined once, from its arguments, when it is added", () =>
     Effect.gen(function*() {
       const asked: Array<unknown> = []
       const starts: Array<string> = []
@@ -287,7 +287,7 @@ describe("StreamingToolExecutor: calls", () => {
       assert.deepStrictEqual(told.flatMap(([, { progress }]) => progress ?? []), [1, 2, 3])
     }))
 
-  it.effect("R-397, R-404, R-406: metadata names the tool, and says what is to be said of the end", () =>
+  it.effect("R-397, R-404, R-406: metadata names the tool, and how the call ended", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const tools = {

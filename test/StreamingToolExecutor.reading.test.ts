@@ -136,7 +136,7 @@ describe("StreamingToolExecutor: reading", () => {
       assert.deepStrictEqual(shares.flatMap(ids).toSorted(), works.map(({ id }) => id))
     }))
 
-  it.effect("J-27, R-390: results of calls that come up while others are read arrive, and the end is said", () =>
+  it.effect("J-27, R-390: results of calls added during reading are emitted, and the stream ends", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const told = yield* play(floor, (executor) =>
@@ -156,7 +156,7 @@ describe("StreamingToolExecutor: reading", () => {
       assert.strictEqual(told[1], 20)
     }))
 
-  it.effect("R-390: without a call the end comes when it is said", () =>
+  it.effect("R-390: without a call the stream ends at `noMoreCalls`", () =>
     Effect.gen(function*() {
       const at = yield* play(new Floor(), (executor) =>
         Effect.gen(function*() {

@@ -104,7 +104,7 @@ describe("StreamingToolExecutor: results", () => {
       }
     }))
 
-  it.effect("R-397, R-406: metadata says whether a call was cancelled, and which gate denied it", () =>
+  it.effect("R-397, R-406: metadata names whether a call was cancelled, and which gate denied it", () =>
     Effect.gen(function*() {
       const metadataOf = (error: unknown) => Effect.map(resultOf(Tool.error(error)), (result) => result?.metadata)
       const toolId = "t"

@@ -95,7 +95,7 @@ describe("approvals", () => {
       }
     }))
 
-  it.effect("a read-only tool that needs an approval does not start while the model speaks", () =>
+  it.effect("a read-only tool that needs an approval does not start during the reply", () =>
     Effect.gen(function*() {
       const { runs, tool } = counting({ readOnly: true })
       const script = [pay("p"), text("and more"), finish("length")]
@@ -334,7 +334,7 @@ describe("M-42: a question of a run that ends for another reason", () => {
 describe("questions with a type", () => {
   const Seats = Schema.Struct({ count: Schema.Int, rows: Schema.Array(Schema.Literals(["a", "b"])) })
 
-  it.effect("the type, the term and the default answer stand on the suspension, as plain data", () =>
+  it.effect("the suspension has the type, the term and the default answer as plain data", () =>
     Effect.gen(function*() {
       const typed = Tool.make("seats", {
         parameters: {},

@@ -132,7 +132,7 @@ describe("Thread.repair", () => {
   }
 
   for (const { messages, name, repairs, roles } of broken) {
-    it.effect(`M-22: ${name} is repaired, and said`, () =>
+    it.effect(`M-22: ${name} is repaired and reported`, () =>
       Effect.gen(function*() {
         const repaired = Thread.repair(messages)
         assert.deepStrictEqual(

@@ -111,7 +111,7 @@ describe("Thread.unanswered", () => {
     )
   })
 
-  it("an id that is used again in a later turn needs an answer of its own", () => {
+  it("an id that is used again in a later turn needs a separate answer", () => {
     const twice = Thread.fromMessages([
       Message.assistant("", calls),
       Message.tool("a", "1"),

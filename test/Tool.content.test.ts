@@ -148,7 +148,7 @@ describe("Tool.content", () => {
       assert.deepStrictEqual(messages, [Message.tool("c0", [text])])
     }))
 
-  it.effect("M-19, M-20: what is done to parts, content or metadata later changes neither the thread nor a request", () =>
+  it.effect("M-19, M-20: a later change of parts, content or metadata changes neither the thread nor a request", () =>
     Effect.gen(function*() {
       const cyclic: Record<string, unknown> = { n: 12n, at: new Date(0), page: 1 }
       cyclic["self"] = cyclic
@@ -311,7 +311,7 @@ describe("Tool.content", () => {
       }
     }))
 
-  it.effect("M-19: StreamingToolExecutor tells the parts", () =>
+  it.effect("M-19: StreamingToolExecutor emits the parts", () =>
     Effect.gen(function*() {
       const executor = yield* StreamingToolExecutor.make()
       yield* executor.addTool(call, showing([text, image]))
@@ -343,7 +343,7 @@ describe("Tool.content", () => {
       assert.deepStrictEqual(submitted.thread.messages[2], Message.tool("c0", [image]))
     }).pipe(Effect.provide([Session.Store.layerMemory, Script.layer(script)])))
 
-  it.effect("M-19: what was submitted between two runs is settled with its parts", () =>
+  it.effect("M-19: a result submitted between two runs is settled with its parts", () =>
     Effect.gen(function*() {
       const manual = [Tool.make("show", { parameters: anything, manual: true })]
       const model = (turn: ReadonlyArray<Script.Entry>) => Effect.provide(Script.layer([turn]))
@@ -472,7 +472,7 @@ describe("Tool.content on the wire", () => {
       assert.strictEqual((yield* responses(hostile)).input.at(-1).output, hostileLines.join("\n"))
     }))
 
-  it.effect("M-19: Chat Completions: behind the answers of the turn, a line for what has no way", () =>
+  it.effect("M-19: Chat Completions: after the answers of the turn, and a line for content it cannot carry", () =>
     Effect.gen(function*() {
       const body = yield* chat([text, image, paper, archive])
       assert.deepStrictEqual(body.messages.slice(-2), [
@@ -493,7 +493,7 @@ describe("Tool.content on the wire", () => {
       })
     }))
 
-  it.effect("M-19: Gemini: inline data behind the function responses, a line for what it does not read", () =>
+  it.effect("M-19: Gemini: inline data after the function responses, and a line for unsupported content", () =>
     Effect.gen(function*() {
       const body = yield* gemini([text, image, paper, archive])
       assert.deepStrictEqual(body.contents.slice(-2), [
@@ -550,7 +550,7 @@ describe("Tool.content on the wire", () => {
       }
     }))
 
-  it.effect("M-19: AI SDK: models that would write content as JSON get it behind the results, in all versions", () =>
+  it.effect("M-19: AI SDK: models that would write content as JSON get it after the results, in all versions", () =>
     Effect.gen(function*() {
       const { messages } = yield* ToolRunner.run([call], [showing([text, image, archive])])
       const thread = [Message.user("go"), Message.assistant("", [call]), ...messages]

@@ -91,7 +91,7 @@ describe("Tool.fromChat", () => {
       assert.strictEqual(heard.join(""), text.join(""))
     }))
 
-  it.effect("what a stream says after its run has ended changes nothing about what it came to", () =>
+  it.effect("events after the end of a stream's run do not change its result", () =>
     Effect.gen(function*() {
       const late: Event.Event = { _tag: "TextDelta", id: null, delta: "late" }
       const tool = agent(() => child([says("answer")]).pipe(Stream.concat(Stream.make(late)), Stream.rechunk(100)))
@@ -106,7 +106,7 @@ describe("Tool.fromChat", () => {
       assert.strictEqual(resultOf(events).outcome._tag, "Completed")
     }))
 
-  it.effect("a run that came to no answer is a failure that says why", () =>
+  it.effect("a run without an answer is a failure with the reason", () =>
     Effect.gen(function*() {
       const cases: ReadonlyArray<readonly [Child, string]> = [
         [child([calls("ask"), says("never")], { tools: [ask] }), "ask_user: Which city?"],
@@ -122,7 +122,7 @@ describe("Tool.fromChat", () => {
       }
     }))
 
-  it.effect("what a run ends with at its bound of turns counts, if it said anything", () =>
+  it.effect("the text of a run that ends at its limit of turns counts, if there is any", () =>
     Effect.gen(function*() {
       const run = child([[Script.text("as far as I got"), ...calls("none")]], { maxTurns: 1 })
       const events = succeeded(yield* Simulation.run(parentOf(agent(() => run))))

@@ -65,7 +65,7 @@ const grandchild = (
   })
 
 describe("M-09: what a run owns", () => {
-  it.effect("M-09: the guide to stopping says it next to call.promise, and its block holds", () =>
+  it.effect("M-09: the guide to stopping documents it next to call.promise, and its example holds", () =>
     Effect.gen(function*() {
       const guide = readSource("docs/stopping.md")
       const said = guide.text.slice(guide.text.indexOf("`call.promise` waits for"))

@@ -156,7 +156,7 @@ describe("parameters of another library", () => {
       assert.include((yield* called(arktype, { city: 1 })).content, "invalid_arguments")
     }))
 
-  it.effect("M-30: a transform that throws or rejects is an answer, and the run goes on", () =>
+  it.effect("M-30: a transform that throws or rejects is answered as an error, and the run continues", () =>
     Effect.gen(function*() {
       const throwing = z.object({ city: z.string().transform((): string => assert.fail("broken transform")) })
       // Not with Zod's own: it runs a transform that is asynchronous twice, and leaves the first rejection unhandled.
@@ -202,7 +202,7 @@ describe("parameters of another library", () => {
     assert.match(refusal({ "~standard": { ...old["~standard"], vendor: "other" } }), /~standard\.jsonSchema/)
   })
 
-  it("M-30: what JSON Schema cannot say of a field is left out of it, and still checked", () => {
+  it("M-30: constraints that JSON Schema cannot express are left out of it, and still checked", () => {
     const checked = toStandardJsonSchema(
       v.object({ city: v.pipe(v.string(), v.check((city) => city !== "x", "no x")) })
     )
@@ -280,7 +280,7 @@ describe("parameters that are no schema of an object", () => {
     for (const object of objects) assert.isObject(jsonSchemaOf(object))
   })
 
-  it("M-30: what is no plain object is refused", () => {
+  it("M-30: a value that is no plain object is refused", () => {
     class Shape {
       readonly type = "object"
     }

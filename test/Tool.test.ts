@@ -22,7 +22,7 @@ const refusal = (name: unknown, options: unknown): string => {
 const made = (options: object) => Tool.make("tool", { parameters: {}, ...options })
 
 describe("Tool.make", () => {
-  it("a tool that says nothing has no hints, and leaves to the policy whether it is shared and can be stopped", () => {
+  it("a tool without options has no hints, and the policy decides whether it is shared and interruptible", () => {
     const tool = Tool.make("tool", { parameters: {} })
     assert.deepInclude(tool, {
       name: "tool",

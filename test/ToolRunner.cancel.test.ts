@@ -55,7 +55,7 @@ describe("ToolRunner: a soft stop", () => {
       }
     }))
 
-  it.effect("law 11: one that refuses is answered, left behind and named after one grace", () =>
+  it.effect("law 11: a handler that does not stop is answered, abandoned and named after one grace period", () =>
     Effect.gen(function*() {
       for (const interrupt of ["block", "cancel"] as const) {
         const deaf = Tool.make("deaf", {

@@ -80,7 +80,7 @@ describe("a handler whose children do not stop", () => {
       }
     }))
 
-  it.effect("M-01: a call behind one that is refused, because it is exclusive, takes the place that is given up then", () =>
+  it.effect("M-01: a call behind a refused exclusive call takes the place that is given up then", () =>
     Effect.gen(function*() {
       const model = Script.layer([
         [Script.toolCall("c0", "parent"), Script.finish("tool_calls")],
@@ -267,7 +267,7 @@ describe("a handler whose children do not stop", () => {
       assert.deepInclude(yield* recorder.counts("child"), { starts: 2, interrupts: 2, live: 0 })
     }))
 
-  it.effect("M-01: what an encoder or a decoder has left behind keeps no call from its answer", () =>
+  it.effect("M-01: a fiber that an encoder or a decoder left behind does not prevent an answer", () =>
     Effect.gen(function*() {
       const leaving = <A>(value: A) => Effect.as(forking(children.deaf), value)
       const latch = yield* Latch.make(true)

@@ -78,7 +78,7 @@ describe("ToolRunner: compact tools", () => {
       assert.deepStrictEqual(names((yield* help({ names: ["news", "echo", "ghost"] })).messages[0]?.content), ["news"])
     }))
 
-  it.effect("R-079: help for names that are no compact tools is an error that says which there are", () =>
+  it.effect("R-079: help for names that are no compact tools is an error that lists the compact tools", () =>
     Effect.gen(function*() {
       const { messages } = yield* help({ names: ["ghost"] })
       assert.isTrue(messages[0]?.isError)

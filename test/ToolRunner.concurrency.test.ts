@@ -120,7 +120,7 @@ describe("ToolRunner: exclusive calls", () => {
       assert.deepStrictEqual(value.abandoned?.map(({ id }) => id), ["c0"])
     }))
 
-  it.effect("R-067, R-382: a call that is answered so is no failure: the error policy is not asked", () =>
+  it.effect("R-067, R-382: a call that is answered so is no failure: the error policy is not run", () =>
     Effect.gen(function*() {
       const asked: Array<string> = []
       const onToolError = (call: Message.ToolCall, _error: unknown) =>

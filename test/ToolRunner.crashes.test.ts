@@ -126,7 +126,7 @@ describe("a handler that dies", () => {
       assert.strictEqual(Cause.squash(cause), kaboom)
     }))
 
-  it.effect("M-12: a retried call is warned of once, and what is no crash is not warned of", () =>
+  it.effect("M-12: a retried call logs one warning, and a failure that is no crash logs none", () =>
     Effect.gen(function*() {
       const retried = { ...crashing(() => Effect.die(kaboom)), retry: Schedule.recurs(3) }
       assert.lengthOf((yield* loggedIn(ToolRunner.run(calls, [retried]))).warnings, 1)
@@ -143,7 +143,7 @@ describe("a handler that dies", () => {
       }
     }))
 
-  it.effect("M-12: a gate that dies denies with a warning of its own", () =>
+  it.effect("M-12: a gate that dies denies the call and logs a warning", () =>
     Effect.gen(function*() {
       for (const gate of ["validate", "authorize"] as const) {
         const tool = { ...crashing(() => Effect.void), [gate]: () => Effect.die(kaboom) }
@@ -153,7 +153,7 @@ describe("a handler that dies", () => {
       }
     }))
 
-  it.effect("M-12, R-080: the span of a crash ends in an error of its type, without what was thrown", () =>
+  it.effect("M-12, R-080: the span of a crash ends in an error of its type, without the thrown value", () =>
     Effect.gen(function*() {
       const odd = Executor.layer({ execute: (() => Effect.succeed("odd")) as never })
       const suicide = crashing(() =>

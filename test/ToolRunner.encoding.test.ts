@@ -135,7 +135,7 @@ describe("ToolRunner: encoding", () => {
       }
     }))
 
-  it.effect("R-034: values that break while they are looked at cost one call and no run", () =>
+  it.effect("R-034: a value that throws when it is read fails its call and not the run", () =>
     Effect.gen(function*() {
       const unreadable = new Proxy({}, {
         get: () => {

@@ -151,7 +151,7 @@ describe("ToolRunner: failures under continue", () => {
       assert.deepStrictEqual(contents(value).map(([, content]) => content), ["{}", raised, raised, raised, "{}"])
     }))
 
-  it.effect("R-014: a value that cannot be looked at is its handler's crash, and the error knows its call", () =>
+  it.effect("R-014: a value that cannot be read is a crash of its handler, and the error names its call", () =>
     Effect.gen(function*() {
       const unreadable = Tool.make("unreadable", {
         parameters: {},
@@ -267,7 +267,7 @@ describe("ToolRunner: onToolError as a function", () => {
       assert.strictEqual(policy.asked.length, 3)
     }))
 
-  it.effect("B-19, R-071, R-074: a function that throws halts the run, which tells the exception", () =>
+  it.effect("B-19, R-071, R-074: a function that throws halts the run, which reports the exception", () =>
     Effect.gen(function*() {
       const exception = new Error("policy broke")
       for (

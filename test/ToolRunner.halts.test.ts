@@ -62,7 +62,7 @@ describe("ToolRunner: halts", () => {
       assert.deepStrictEqual(value.halt, { haltedReason: "late", haltToolCallId: "c0", haltResult: { by: "late" } })
     }))
 
-  it.effect("T-12, R-060: both halts have their tails and answers; the policy says which of them decides", () =>
+  it.effect("T-12, R-060: both halts have their tails and answers; the policy determines which of them decides", () =>
     Effect.gen(function*() {
       const tools = [halting("stop1", "done_early", 50), halting("second", "second")]
       const calls = calling("stop1", "second")
@@ -114,7 +114,7 @@ describe("ToolRunner: halts", () => {
       }
     }))
 
-  it.effect("B-13, R-063, R-064: a reserved reason is answered as a mistake, and the run goes on", () =>
+  it.effect("B-13, R-063, R-064: a reserved reason is answered as an error, and the run continues", () =>
     Effect.gen(function*() {
       for (const reason of [...reserved, ...forgeable]) {
         const { messages, halt } = yield* ToolRunner.run(calling("forge", "echo"), [

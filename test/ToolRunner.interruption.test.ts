@@ -56,7 +56,7 @@ describe("ToolRunner: left at any step", () => {
       { standard: Policy.standard, allm: { ...Policy.allm, unknownTool: "answer" } } as const
     )
   ) {
-    it.effect(`law 3, R-111: ${name}: interrupted before each of its steps, it leaves nothing behind and is over within the grace`, () =>
+    it.effect(`law 3, R-111: ${name}: interrupted before each of its steps, it leaves no fiber and ends within the grace period`, () =>
       Effect.gen(function*() {
         const whole = yield* Recorder.make
         const undisturbed = yield* Simulation.run(run(whole, policy))
@@ -94,7 +94,7 @@ describe("ToolRunner: code that must not outlive the run", () => {
       }
     }))
 
-  it.effect("R-075: an error policy that refuses to stop is left behind after the grace, and is named", () =>
+  it.effect("R-075: an error policy that does not stop is abandoned after the grace period, and named", () =>
     Effect.gen(function*() {
       const never = Tool.make("never", { parameters: {}, timeout: 5, handler: () => Effect.never })
       const onToolError = (_call: Message.ToolCall, _error: unknown) => Effect.uninterruptible(Effect.never)

@@ -69,7 +69,7 @@ describe("handlers that outlive their turn", () => {
       assert.strictEqual(seen.besideExclusive, 0)
     }))
 
-  it.effect("law 4, law 11: what waits behind a deaf exclusive handler is answered, and never starts", () =>
+  it.effect("law 4, law 11: a call that waits behind an exclusive handler that does not stop is answered, and never starts", () =>
     Effect.gen(function*() {
       const { seen, measured } = meter()
       const alone = Tool.make("alone", {

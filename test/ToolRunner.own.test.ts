@@ -172,7 +172,7 @@ describe("what a handler holds", () => {
 })
 
 describe("a copy of data", () => {
-  it("shares no object with it, keeps what is no data, and takes cycles and any depth", () => {
+  it("shares no object with it, keeps values that are no data, and accepts cycles and any depth", () => {
     const at = new Date(0)
     const value: any = { at, list: [1, { a: null }], empty: {}, text: "x", big: 1n, nothing: undefined }
     value.self = value

@@ -136,7 +136,7 @@ describe("ToolRunner: progress", () => {
       assert.strictEqual(stepsOf(events, 0).length, stepsOf(events, 1).length)
     }))
 
-  it.effect("R-109: progress of a handler that goes on after its timeout is dropped", () =>
+  it.effect("R-109: progress of a handler that still runs after its timeout is dropped", () =>
     Effect.gen(function*() {
       const deaf = Tool.make("deaf", {
         parameters: {},
@@ -192,7 +192,7 @@ describe("ToolRunner: slow readers", () => {
       assert.deepStrictEqual((yield* pull).map((event) => event._tag), ["ToolExecutionCompleted", "ToolResultEncoded"])
     }))
 
-  it.effect("R-075: a failure comes after what was left before it, and nothing comes after the failure", () =>
+  it.effect("R-075: a failure is emitted after the earlier events, and nothing after the failure", () =>
     Effect.gen(function*() {
       const fails = Tool.make("fails", {
         parameters: {},

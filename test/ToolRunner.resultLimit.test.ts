@@ -61,7 +61,7 @@ describe("ToolRunner: the result limit", () => {
       assert.closeTo(head.length, tail.length, 200)
     }))
 
-  it.effect("M-18: five million characters in one line are cut as well, and the event says how long it was", () =>
+  it.effect("M-18: five million characters in one line are cut as well, and the event has the original length", () =>
     Effect.gen(function*() {
       const events = yield* Stream.runCollect(ToolRunner.stream(call, [giving(huge)]))
       const { content, originalLength } = only(events, "ToolResultEncoded")

@@ -118,7 +118,7 @@ describe("retries of a tool that blocks interruption", () => {
       })))
   }
 
-  it.effect("M-41: without a stop it is attempted as often as its schedule says, which learns what failed", () =>
+  it.effect("M-41: without a stop it is attempted as often as its schedule allows, which receives the failure", () =>
     Effect.gen(function*() {
       const seen: Array<unknown> = []
       const schedule = Schedule.recurs(3).pipe(Schedule.while(({ input }) => seen.push(input) > 0))

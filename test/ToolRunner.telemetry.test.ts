@@ -61,7 +61,7 @@ describe("ToolRunner: telemetry", () => {
       })
     }))
 
-  it.effect("R-080: spans stand under the caller's, and a handler's own under its call's", () =>
+  it.effect("R-080: spans are children of the caller's span, and a handler's spans of its call's", () =>
     Effect.gen(function*() {
       const { spans, provide } = recording()
       const inner = Tool.make("inner", { parameters: {}, handler: () => Effect.withSpan(Effect.void, "fetch") })
@@ -173,7 +173,7 @@ describe("ToolRunner: telemetry", () => {
       assert.deepInclude(ending(untimed.spans[0]), { millis: 0, endTime: 0n })
     }))
 
-  it.effect("the span of a handler that refuses to stop ends when it is left behind", () =>
+  it.effect("the span of a handler that does not stop ends when it is abandoned", () =>
     Effect.gen(function*() {
       const { spans, provide } = recording()
       const deaf = Tool.make("deaf", { parameters: {}, handler: () => Effect.uninterruptible(Effect.never) })

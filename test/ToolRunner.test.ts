@@ -29,7 +29,7 @@ const told = (options: ToolRunner.Options = {}, args: unknown = {}) =>
   })
 
 describe("ToolRunner: before anything runs", () => {
-  it.effect("B-01, R-051: an onToolError of another arity is a defect that tells the signature, even without calls", () =>
+  it.effect("B-01, R-051: an onToolError of another arity is a defect that names the signature, even without calls", () =>
     Effect.gen(function*() {
       for (
         const onToolError of [(_one: unknown) => Effect.void, (_a: unknown, _b: unknown, _c: unknown) => Effect.void]
@@ -126,7 +126,7 @@ describe("ToolRunner: before anything runs", () => {
       }
     }))
 
-  it.effect("R-055: a timeout or a grace that is no duration above zero is a defect", () =>
+  it.effect("R-055: a timeout or a grace period that is no duration above zero is a defect", () =>
     Effect.gen(function*() {
       for (const option of ["toolTimeout", "grace"] as const) {
         for (const value of [0, -1, "soon", Number.NaN, {}]) {

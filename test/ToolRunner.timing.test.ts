@@ -69,7 +69,7 @@ describe("ToolRunner: timeouts", () => {
       assert.deepStrictEqual(contents(value).map(([, content]) => content), ["slow", "slow", "slow"])
     }))
 
-  it.effect("R-055: 30 seconds where nothing else is said; an option, the application and the tool may say so", () =>
+  it.effect("R-055: 30 seconds by default; an option, the application and the tool can set another timeout", () =>
     Effect.gen(function*() {
       const never = Tool.make("never", { parameters: {}, handler: () => Effect.never })
       const patient = Tool.make("patient", { parameters: {}, timeout: "2 minutes", handler: () => Effect.never })
@@ -207,7 +207,7 @@ describe("ToolRunner: handlers that refuse to stop", () => {
       assert.deepStrictEqual(completedAt(sooner.line, "ToolExecutionStarted"), [[0, "c0"], [400, "c1"]])
     }))
 
-  it.effect("R-111: leaving the run is bounded, too: after the grace it goes on without the handler", () =>
+  it.effect("R-111: leaving the run is bounded, too: after the grace period it continues without the handler", () =>
     Effect.gen(function*() {
       const fiber = yield* Effect.forkChild(ToolRunner.run(calling("deaf"), [deaf], { grace: 300 }), {
         startImmediately: true

@@ -56,7 +56,7 @@ describe("ToolRunner: what a handler reports", () => {
       }
     }))
 
-  it.effect("M-10: a run and the executor of calls tell it alike", () =>
+  it.effect("M-10: a run and StreamingToolExecutor report it alike", () =>
     Effect.gen(function*() {
       const tool = failing(new Lost({ path: "/a", cause: new Error(secret) }))
       const model = Script.layer([[Script.toolCall("c0", "t", {}), Script.finish("tool_calls")], [
@@ -76,7 +76,7 @@ describe("ToolRunner: what a handler reports", () => {
       assert.strictEqual(updates[0]?.result?.error, "Lost")
     }))
 
-  it.effect("M-10: no way of failing tells a key", () =>
+  it.effect("M-10: no failure reveals a key", () =>
     Effect.gen(function*() {
       class Login extends Schema.TaggedError<Login>()("Login", {
         user: Schema.String,
@@ -271,7 +271,7 @@ describe("ToolRunner: what a handler reports", () => {
 })
 
 describe("ToolRunner: what a model reads of the runtime's own errors", () => {
-  it.effect("M-14: a timeout says how long the call had, by the tool's own limit or the run's", () =>
+  it.effect("M-14: a timeout names the time the call had, by the tool's own limit or the run's", () =>
     Effect.gen(function*() {
       const never = (options: { readonly timeout?: Duration.Input }) =>
         Tool.make("t", { ...options, parameters: {}, handler: () => Effect.never })
@@ -444,7 +444,7 @@ describe("ToolRunner: functions that are async where an Effect is wanted", () =>
 
   const handler = () => Effect.succeed("ran")
 
-  it.effect("M-31: the answer says what is wrong, and no rejection is left unhandled", () =>
+  it.effect("M-31: the answer names the misuse, and no rejection is left unhandled", () =>
     Effect.gen(function*() {
       const word = "an Effect: call.promise(…)"
       const rows: ReadonlyArray<readonly [Partial<Tool.Any>, string]> = [

@@ -164,7 +164,7 @@ describe("growth", () => {
       }))
   }
 
-  it.effect("a turn takes as much as the one before, and looks at no message of the turns before it", () =>
+  it.effect("a turn takes as many steps as the one before, and reads no message of earlier turns", () =>
     Effect.gen(function*() {
       const turns = (count: number) => [
         ...list(
@@ -190,7 +190,7 @@ describe("growth", () => {
       assert.strictEqual(yield* looksAt(40), yield* looksAt(10))
     }))
 
-  it.effect("a result of many turns holds each of their messages once, and still tells the thread of each", () =>
+  it.effect("a result of many turns holds each of their messages once, and still has the thread of each", () =>
     Effect.gen(function*() {
       const result = (turns: number) => {
         const replies = [

@@ -35,7 +35,7 @@ describe("admission", () => {
     assert.deepStrictEqual(admit(Admission.release(empty, shared))[0], [])
   })
 
-  it("R-382, R-384: an exclusive call waits for those before it, runs alone, and holds back those behind it", () => {
+  it("R-382, R-384: an exclusive call waits for those before it, runs alone, and blocks those behind it", () => {
     const [first, running] = admit(Admission.make(8, queueOf("ssXss")))
     assert.deepStrictEqual(first, [0, 1])
     const [tooEarly, one] = admit(Admission.release(running, shared))

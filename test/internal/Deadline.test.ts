@@ -30,7 +30,7 @@ describe("deadline", () => {
     assert.deepStrictEqual(Deadline.resolve(wish(1_000, 0), undefined, now), { at: 2_000, toolsUntil: 2_000 })
   })
 
-  it("the earlier of the two ends counts, and what is kept is kept of that", () => {
+  it("the earlier of the two deadlines counts, and the reserve is kept of that", () => {
     assert.deepStrictEqual(Deadline.resolve(wish(1_000), 1_400, now), { at: 1_400, toolsUntil: 1_300 })
     assert.deepStrictEqual(Deadline.resolve(wish(1_000), 9_000, now), { at: 2_000, toolsUntil: 1_750 })
     assert.deepStrictEqual(Deadline.resolve(undefined, 1_400, now), { at: 1_400, toolsUntil: 1_300 })

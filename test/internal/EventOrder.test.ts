@@ -24,7 +24,7 @@ const waiting = () => {
 const turn = Effect.yieldNow
 
 describe("the events of a batch", () => {
-  it.effect("what is left in one turn is read together, in a turn of the reader's own", () =>
+  it.effect("events offered in one turn are read together, in a later turn of the reader", () =>
     Effect.gen(function*() {
       const { fiber, order, read } = waiting()
       order.started(0, event("a"))
@@ -52,7 +52,7 @@ describe("the events of a batch", () => {
       assert.deepStrictEqual(ids(yield* Effect.suspend(() => order.take)), ["a"])
     }))
 
-  it.effect("a failure comes after what was left before it", () =>
+  it.effect("a failure is read after the events offered before it", () =>
     Effect.gen(function*() {
       const order = new EventOrder<string>(Policy.standard)
       order.started(0, event("a"))

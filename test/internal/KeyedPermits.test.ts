@@ -36,7 +36,7 @@ const play = (scenario: (permits: KeyedPermits, log: Array<string>) => Effect.Ef
 const together = (...effects: ReadonlyArray<Effect.Effect<unknown>>) =>
   Effect.all(effects, { concurrency: "unbounded", discard: true })
 
-describe("keyed permits: what a call wants", () => {
+describe("keyed permits: the names of a call", () => {
   it("a name is a text or made from the arguments and the call; the smaller number counts where two agree on one", () => {
     const limits: NonNullable<Tool.Any["limits"]> = [
       { key: "all", permits: 5 },

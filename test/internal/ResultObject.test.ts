@@ -84,7 +84,7 @@ describe("result objects", () => {
     }
   })
 
-  it("R-404: an outcome that is no plain result is left alone, and so is what is no outcome", () => {
+  it("R-404: an outcome that is no plain result is unchanged, and so is a value that is no outcome", () => {
     const outcomes: ReadonlyArray<unknown> = [
       Tool.error({ success: true, data: 1 }),
       Tool.halt("enough", { success: false }),

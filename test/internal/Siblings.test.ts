@@ -35,7 +35,7 @@ describe("siblings: the consequence of an answer", () => {
     for (const end of [crashed, reported, halted]) assert.isUndefined(Siblings.consequence(drain, end, false))
   })
 
-  it("CF-8: what handlers report counts where the policy says so, a crash always", () => {
+  it("CF-8: a reported failure counts where the policy says so, a crash always", () => {
     const strict = rules({ trigger: "crashed" })
     assert.isUndefined(Siblings.consequence(strict, reported, false))
     assert.isDefined(Siblings.consequence(strict, crashed, false))
@@ -48,7 +48,7 @@ describe("siblings: the consequence of an answer", () => {
     assert.deepInclude(Siblings.consequence(both, halted, true), { isHalt: true })
   })
 
-  it("CF-1: a halt and a failure follow their own knobs, and where both speak the stronger one", () => {
+  it("CF-1: a halt and a failure follow their own options, and where both apply the stronger one", () => {
     const onlyHalts = rules({ onHalt: "abortAll", onToolError: "drain" })
     assert.isUndefined(Siblings.consequence(onlyHalts, crashed, false))
     assert.deepInclude(Siblings.consequence(onlyHalts, halted, false), { isForAll: true, isHalt: true })
@@ -66,7 +66,7 @@ describe("siblings: the consequence of an answer", () => {
     )
   })
 
-  it("CF-1: whether those that wait are skipped is a knob of its own", () => {
+  it("CF-1: whether waiting calls are skipped is a separate option", () => {
     const gentle = Siblings.consequence(rules(), crashed, false)
     assert.deepStrictEqual(gentle, {
       isForAll: false,

@@ -20,7 +20,7 @@ const services = Context.empty() as Context.Context<any>
 const timers = () => new Timers(services)
 
 describe("waiting by the live clock", () => {
-  it("does it once, when the time is up, and is no timer after that", () => {
+  it("runs once, when the time is up, and is removed after that", () => {
     const waiting = timers()
     let done = 0
     waiting.after(30, () => done++)

@@ -52,7 +52,7 @@ describe("laws of a run that is stopped", () => {
     1000
   )
 
-  it.effect("X-02: a run that fails while the answer of a blocking call is written leaves nothing behind", () =>
+  it.effect("X-02: a run that fails while the answer of a blocking call is written leaves no fiber", () =>
     Effect.gen(function*() {
       const bad = call({ latency: 40, gap: 10, delivery: "fragments" })
       const played = caseOf([turn([call({ kind: "block", latency: 20, gap: 10 }), bad], { pause: 10 })], {

@@ -58,7 +58,7 @@ describe("planted violations", () => {
       finds(Lawful.calls({ ...other, emitted }), /"9.9".* was run, and the step tells of/)
     }))
 
-  it.effect("M-20: an executor that changes what it is given changes nothing else", () =>
+  it.effect("M-20: an executor that changes its input changes nothing else", () =>
     Effect.gen(function*() {
       assert.deepStrictEqual(Lawful.calls(yield* play(two, "stream", null, Broken.meddling)), [])
       assert.deepStrictEqual(Lawful.history(yield* play(two, "run", null, Broken.meddling)), [])
@@ -70,7 +70,7 @@ describe("planted violations", () => {
       finds(Lawful.starts({ ...trace, starts: ["request:0:0:c0_0 attempt 2"] }), /before the attempt in front of it/)
     }))
 
-  it.effect("law 3: an executor that lets handlers run on, and a handler that leaves a fiber behind", () =>
+  it.effect("law 3: an executor that does not stop handlers, and a handler that leaves a fiber", () =>
     Effect.gen(function*() {
       const slow = caseOf(turn(call({ latency: 40 })))
       const leaky = caseOf(turn(call({ kind: "leak" })))
@@ -115,7 +115,7 @@ describe("planted violations", () => {
       assert.deepStrictEqual(Lawful.startsInTime(slow, yield* lawfulRun(slow)), [])
     }))
 
-  it.effect("law 7: an executor whose results tell the time", () =>
+  it.effect("law 7: an executor whose results depend on the time", () =>
     Effect.gen(function*() {
       const sooner = caseOf(turn(call({ latency: 10 }), call()))
       const first = yield* play(two, "run", null, clocked)
@@ -170,7 +170,7 @@ describe("planted violations", () => {
       finds(Lawful.stopping({ ...ended, events: silent }, { take: 99 }, stubborn), /1 are named, 0 are in the result/)
     }))
 
-  it.effect("M-01, law 11: a handler that returns while its child does not stop: the run goes on, and names it", () =>
+  it.effect("M-01, law 11: a handler that returns while its child does not stop: the run continues, and names it", () =>
     Effect.gen(function*() {
       const awaiting = Broken.changed(Effect.awaitAllChildren)
       for (const kind of ["deafChild", "lateChild"] as const) {
@@ -188,7 +188,7 @@ describe("planted violations", () => {
       }
     }))
 
-  it.effect("M-07, law 11: a handler of a run within the run is left behind, and the result does not name it", () =>
+  it.effect("M-07, law 11: a handler of a nested run is abandoned, and the result does not name it", () =>
     Effect.gen(function*() {
       const nested = caseOf(turn(call({ kind: "nestedDeaf" })))
       const trace = yield* lawfulRun(nested)

@@ -26,7 +26,7 @@ const broken: { readonly [how: string]: Law<number> } = {
 }
 
 describe("properties", () => {
-  it.live("one that holds has nothing to say", () =>
+  it.live("one that holds reports nothing", () =>
     Effect.gen(function*() {
       assert.isUndefined(yield* check("holds", numbers, () => Effect.succeed([]), options))
     }))

@@ -131,7 +131,7 @@ describe("planted violations", () => {
   for (const place of Object.keys(places) as ReadonlyArray<Place>) {
     for (const way of ["cancel", "deadline", "interrupt"] as const) {
       if (place === "cancel" && way === "cancel") continue
-      it.effect(`M-03, law 11: a run that waits for what is slow, or does not name it: ${place}, ${way}`, () =>
+      it.effect(`M-03, law 11: a run that waits for a slow part, or does not name it: ${place}, ${way}`, () =>
         Effect.gen(function*() {
           for (const pace of ["deaf", "late"] as const) {
             const slow: Slow = { place, pace, after: 0 }
@@ -164,7 +164,7 @@ describe("planted violations", () => {
     }))
 })
 
-describe("a soft stop beside something slow", () => {
+describe("a soft stop beside a slow part", () => {
   for (const place of ["onEvent", "append"] as const) {
     for (const way of ["cancel", "deadline"] as const) {
       it.effect(`M-02: the connection is closed at once, while the run waits for ${place}: ${way}`, () =>
@@ -183,7 +183,7 @@ describe("a soft stop beside something slow", () => {
 })
 
 /** The grace period of the handler ends at 70; the opening, which is stopped at 56, has stopped at 66. */
-it.effect("M-03, law 11: a stop waits no longer for a deaf handler because something else has just ended", () =>
+it.effect("M-03, law 11: when another fiber has just ended, a stop waits no longer for a handler that does not stop", () =>
   Effect.gen(function*() {
     const slow: Slow = { place: "open", pace: "slowStop", after: 1 }
     const { how, played, stop } = stopped(caseOf([turn([call({ kind: "late" })])]), slow, {

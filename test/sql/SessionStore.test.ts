@@ -205,7 +205,7 @@ describe("ids", () => {
     }).pipe(Effect.provide(both)))
 })
 
-describe("a database that is no store any more", () => {
+describe("a database that is no longer a store", () => {
   const damaged = (damage: (sql: SqlClient.SqlClient) => Effect.Effect<unknown, unknown>) =>
     Effect.gen(function*() {
       const store = yield* Session.Store

@@ -97,7 +97,7 @@ describe("SqliteClient", () => {
       assert.deepStrictEqual(yield* sql`SELECT count(*) FROM parts`.values, [[0]])
     })))
 
-  it.effect("a row id beyond the safe integers is written, and read as what was asked for", () =>
+  it.effect("a row id beyond the safe integers is written, and read as the requested type", () =>
     memory(Effect.gen(function*() {
       const sql = yield* things
       yield* sql.withTransaction(sql`INSERT INTO things (id) VALUES (${big})`)
@@ -146,7 +146,7 @@ describe("a file", () => {
       assert.deepStrictEqual(yield* open({ filename, synchronous: "normal" })(modes), [[["wal"]], [[1]]])
     }))
 
-  it.live("that another connection writes to is waited for, and other fibers go on meanwhile", () =>
+  it.live("that another connection writes to is waited for, and other fibers run meanwhile", () =>
     Effect.gen(function*() {
       const filename = yield* temporaryFile
       yield* open({ filename })((sql) =>
@@ -164,7 +164,7 @@ describe("a file", () => {
       )
     }))
 
-  it.effect("is not opened with options that cannot be used, and says how to fix them", () =>
+  it.effect("is not opened with invalid options, and the error says how to fix them", () =>
     Effect.gen(function*() {
       const mistakes: ReadonlyArray<readonly [options: object, message: string]> = [
         [{ synchronous: "off; DROP TABLE things" }, "synchronous must be \"full\" or \"normal\"; got: off"],

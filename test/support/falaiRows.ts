@@ -69,7 +69,7 @@ const order: ReadonlyArray<Row> = [
     also: (_scene, floor) => assert.strictEqual(floor.peak, 3)
   },
   {
-    name: "J-05, R-382: and ten at a time where nothing is said",
+    name: "J-05, R-382: and ten at a time by default",
     works: (floor) => many(20).map((index) => floor.work(`c${index}`, takes(10, index), safe)),
     results: waves(10),
     also: (_scene, floor) => assert.strictEqual(floor.peak, 10)
@@ -255,7 +255,7 @@ const results: ReadonlyArray<Row> = [
     results: [ok("a", 1, 1), ok("b", 1, "old")]
   },
   {
-    name: "J-23, R-039: a text beyond its limit is cut and says so, one at its limit or without one is not",
+    name: "J-23, R-039: a text beyond its limit is cut with a notice, one at its limit or without one is not",
     works: (floor) =>
       [5, 10, 0].map((limit) => floor.work(`limit${limit}`, Effect.succeed("0123456789"), { maxResultChars: limit })),
     results: ["limit5", "limit10", "limit0"].map((id) => ok(id, 0, "0123456789")),

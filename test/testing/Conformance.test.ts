@@ -70,7 +70,7 @@ describe("Conformance", () => {
       assert.strictEqual(stopped, 1)
     }))
 
-  it("a runner gets each case by name, and a Promise that tells how it went", async () => {
+  it("a runner receives each case by name, with a Promise of its result", async () => {
     const registered: Array<readonly [string, () => Promise<void>]> = []
     Conformance.register([passing, failing], Layer.empty, (name, run) => registered.push([name, run]))
     assert.deepStrictEqual(registered.map(([name]) => name), ["passing", "failing"])

@@ -117,7 +117,7 @@ describe("everyStep: attempts", () => {
       assert.deepStrictEqual(logged, [])
     }))
 
-  it.effect("says that a run cannot be repeated", () =>
+  it.effect("reports that a run cannot be repeated", () =>
     Effect.gen(function*() {
       let runs = 0
       const report = yield* everyStep(Effect.suspend(() => Effect.sleep(++runs === 1 ? 10 : 0)))
@@ -272,7 +272,7 @@ describe("everyStep: calls", () => {
       })
     }))
 
-  it.effect("takes tools that say nothing about it as the policy does, and functions that throw as exclusive", () =>
+  it.effect("treats tools without the option as the policy does, and functions that throw as exclusive", () =>
     Effect.gen(function*() {
       const lying = {
         ...wait,
@@ -339,7 +339,7 @@ describe("everyStep: events and threads", () => {
       assert.include(Object.keys(told(report)), "answers")
     }))
 
-  it.effect("asks for no ChatCompleted where there is none", () =>
+  it.effect("requires no ChatCompleted where there is none", () =>
     Effect.gen(function*() {
       const report = yield* everyStep(({ cancel }) => Step.stream("go", { tools: [wait], cancel }), { layer: model })
       assert.deepStrictEqual(report.violations, [])
@@ -367,7 +367,7 @@ describe("everyStep: events and threads", () => {
       })
     }))
 
-  it.effect("lets calls stand open that are the caller's", () =>
+  it.effect("accepts open calls that are the caller's", () =>
     Effect.gen(function*() {
       const manual = Tool.make("wait", { parameters: {}, manual: true })
       const approved = { ...wait, approval: () => true } as typeof wait

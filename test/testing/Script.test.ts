@@ -130,7 +130,7 @@ describe("Script: what entries play", () => {
       ])
     }))
 
-  it.effect("R-245: a call may say that its arguments were lost, and a finish what the provider said", () =>
+  it.effect("R-245: a call may have lost arguments, and a finish the provider's own reason", () =>
     Effect.gen(function*() {
       const lost = { ...Script.toolCall("c0", "echo", {}, "{bad"), argumentsLost: "json_decode_error" } as const
       const finish = Script.finish("stop", { rawFinishReason: "end_turn", metadata: { model: "m1", responseId: "r1" } })
@@ -200,7 +200,7 @@ describe("Script: what entries play", () => {
 })
 
 describe("Script: errors", () => {
-  it.effect("R-249, R-250: an error is an event, ends the script and keeps what was said", () =>
+  it.effect("R-249, R-250: an error is an event, ends the script and keeps the earlier text", () =>
     Effect.gen(function*() {
       const events = yield* play([
         Script.text("par"),
@@ -252,7 +252,7 @@ describe("Script: errors", () => {
       assert.strictEqual(yield* Effect.flip(generated([Script.error(own)])), own)
     }))
 
-  it.effect("F-04, R-250: only the explicit form goes on, and what it folds to is the policy's", () =>
+  it.effect("F-04, R-250: only the explicit form continues, and the policy decides how it is folded", () =>
     Effect.gen(function*() {
       const script = [
         Script.text("a"),
@@ -277,7 +277,7 @@ describe("Script: errors", () => {
       assert.deepInclude(folded(Policy.allm).error, { reason: "rate_limited" })
     }))
 
-  it.effect("R-254: a stream error breaks the stream after what was said, without an end of the message", () =>
+  it.effect("R-254: a stream error fails the stream after the earlier events, without an end of the message", () =>
     Effect.gen(function*() {
       const script = [Script.text("a"), Script.streamError("network_error", { detail: "reset" }), Script.text("b")]
       const model = yield* Script.make({ scripts: [script, script] })

@@ -32,7 +32,7 @@ describe("Simulation", () => {
       assert.strictEqual(report.sleeping, 1)
     }))
 
-  it.effect("tells an effect that waits for nothing", () =>
+  it.effect("reports an effect that never ends", () =>
     Effect.gen(function*() {
       const report = yield* Simulation.run(Effect.never)
       assert.isUndefined(report.exit)
@@ -78,7 +78,7 @@ describe("Simulation", () => {
       assert.strictEqual(stuck.fibers, 1)
     }))
 
-  it.effect("tells of each step before it is taken", () =>
+  it.effect("reports each step before it is taken", () =>
     Effect.gen(function*() {
       const seen: Array<readonly [number, string]> = []
       let phase = "before"
@@ -127,7 +127,7 @@ describe("Explorer", () => {
       )
     }))
 
-  it.effect("tells which orders lead to which result", () =>
+  it.effect("reports which orders lead to which result", () =>
     Effect.gen(function*() {
       const report = yield* Explorer.explore(3, (point) =>
         Effect.gen(function*() {

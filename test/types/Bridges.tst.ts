@@ -79,7 +79,7 @@ describe("EffectAi", () => {
   })
 })
 
-test("both bridges stand under one entry, too", () => {
+test("both bridges are exported from one entry, too", () => {
   expect<typeof Bridges>().type.toHaveProperty("AiSdk")
   expect<typeof Bridges>().type.toHaveProperty("EffectAi")
 })

@@ -76,14 +76,14 @@ describe("what a run needs", () => {
     expect<Effect.Services<ReturnType<typeof observed>>>().type.toBe<Adapter.Adapter | Audit>()
   })
 
-  test("a provided adapter is no requirement any more", () => {
+  test("a provided adapter is no longer a requirement", () => {
     expect(model).type.toBe<Layer.Layer<Adapter.Adapter>>()
     expect(Chat.run("go", { tools: [ping] }).pipe(Effect.provide(model))).type.toBe<
       Effect.Effect<Event.ChatResult, Chat.ChatError>
     >()
   })
 
-  test("a list of tools that is not known in full needs what its type says", () => {
+  test("a list of tools of a wider type requires the services of that type", () => {
     const listed: ReadonlyArray<Tool.Tool<string, any, unknown, unknown, Weather>> = [weather, broken, ping]
     const run = () => Chat.run("go", { tools: listed })
     expect<Effect.Services<ReturnType<typeof run>>>().type.toBe<Adapter.Adapter | Weather>()
@@ -91,7 +91,7 @@ describe("what a run needs", () => {
 })
 
 describe("how a run fails", () => {
-  test("what handlers report is data: it is no error of the run", () => {
+  test("a failure that a handler reports is data, not an error of the run", () => {
     const run = () => Chat.run("go", { tools: [broken] })
     expect<Effect.Error<ReturnType<typeof run>>>().type.toBe<Chat.ChatError>()
     expect<Chat.ChatError>().type.toBe<Thread.ValidationError | Step.EngineError | Adapter.AdapterError>()
@@ -115,7 +115,7 @@ describe("how a run fails", () => {
     expect(ToolRunner.stream(calls, [ping], { onToolError })).type.toBe<Stream.Stream<Event.Event, GiveUp>>()
   })
 
-  test("an onToolError that may fail or go on", () => {
+  test("an onToolError that may fail or continue", () => {
     const run = () =>
       Chat.run("go", {
         tools: [broken],
@@ -137,7 +137,7 @@ describe("how a run fails", () => {
     expect<Effect.Error<ReturnType<typeof halting>>>().type.toBe<Chat.ChatError>()
   })
 
-  test("onToolError decides by an ErrorDecision and has no error of its own", () => {
+  test("onToolError decides by an ErrorDecision and cannot fail", () => {
     Chat.run("go", {
       // @ts-expect-error is not assignable to type
       onToolError: () => Effect.succeed("continue")

@@ -28,6 +28,6 @@ test("what the layer gives is not needed any more, and what it needs is", () => 
   >()
 })
 
-test("what a run fails with is no failure of the attempt", () => {
+test("a failure of the run is no failure of the attempt", () => {
   expect(everyStep({} as Effect.Effect<number, "no">)).type.toBe<Effect.Effect<EveryStep.Report>>()
 })

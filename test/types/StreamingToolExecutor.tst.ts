@@ -49,7 +49,7 @@ describe("StreamingToolExecutor", () => {
     expect(weatherly.addTool(call, needy)).type.toBe<Effect.Effect<void>>()
   })
 
-  test("what it tells fails never and needs nothing", () => {
+  test("its results never fail and require no service", () => {
     expect(weatherly.completedResults).type.toBe<Effect.Effect<ReadonlyArray<StreamingToolExecutor.Update>>>()
     expect(weatherly.remainingResults).type.toBe<Stream.Stream<StreamingToolExecutor.Update>>()
     expect<NonNullable<StreamingToolExecutor.Update["result"]>["data"]>().type.toBe<unknown>()

@@ -126,7 +126,7 @@ describe("Tool.make", () => {
     })
   })
 
-  test("no parameters are no arguments", () => {
+  test("a tool without parameters has no arguments", () => {
     const none = Tool.make("none", { parameters: {}, handler: () => Effect.succeed(1) })
     expect<Tool.Params<typeof none>>().type.toBe<{}>()
     expect<Tool.Success<typeof none>>().type.toBe<number>()
@@ -202,7 +202,7 @@ describe("Tool.make", () => {
     expect<Tool.Success<typeof asynchronous>>().type.toBe<number>()
   })
 
-  test("M-29: a callback and a promise that do not say what they produce are unknown, or what success says", () => {
+  test("M-29: an untyped callback or promise produces unknown, or the type of `success`", () => {
     const called = Tool.make("t", {
       parameters: {},
       handler: () => Effect.callback((resume) => resume(Effect.succeed(1)))
