@@ -24,9 +24,15 @@ export type ResponseFormat =
     readonly type: "json_schema"
     /** The name of the schema, which the provider receives. */
     readonly name: string
-    /** A JSON Schema of an object. */
+    /**
+     * A JSON Schema of an object. Of an Effect Schema: `{ ...schema, $defs: definitions }`, with the `schema` and the
+     * `definitions` of `Schema.toJsonSchemaDocument`.
+     */
     readonly schema: Readonly<Record<string, unknown>>
-    /** Whether the provider holds the model to the schema. The provider's choice by default. */
+    /**
+     * Whether the provider holds the model to the schema. OpenAI's adapters then ask for every field, and one that may be
+     * missing arrives as `null`. The provider's choice by default.
+     */
     readonly strict?: boolean
   }
 

@@ -325,8 +325,8 @@ export interface Declarations<P, E, R, Fatal> {
    */
   readonly timeout?: Schemas.DurationInput
   /**
-   * Repeats a handler that failed, within the timeout of the call; `call.attempt` counts. After a stop of the run no
-   * attempt starts, and the last failure is the call's. Never by default.
+   * Repeats a handler that failed, within the timeout of the call; `call.attempt` counts. `Schedule.while` chooses which
+   * failures, by `input`. After a stop of the run no attempt starts, and the last failure is the call's. Never by default.
    */
   readonly retry?: Schedule.Schedule<unknown, unknown, never, R>
   /**
