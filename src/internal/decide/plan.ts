@@ -42,6 +42,7 @@ export interface Run {
   readonly tool: Tool.Any
   readonly args: unknown
   readonly isExclusive: boolean
+  /** Whether its handler is declared as one that a stop lets finish. */
   readonly isBlocking: boolean
 }
 

@@ -319,7 +319,7 @@ export class Batch<E> implements Host<E> {
     this.answering.fibers.letFinish(since)
     for (const run of this.queue.clear()) this.abort(run, `not run: ${cause}`)
     for (const call of this.company.all) {
-      if (call.isBlocking) call.letFinish(since, cause)
+      if (call.mayFinish) call.letFinish(since, cause)
       else call.cancel(`interrupted: ${cause}`)
     }
     this.concludeAfter(since, `interrupted: ${cause}`)

@@ -86,14 +86,20 @@ export class Call<E> implements Task, Handler {
   private readonly host: Host<E>
   private readonly context: Tool.CallContext
   private phase: Phase = "waiting"
+  /** Whether it counts for admission and as a sibling, and may hold permits. */
   private hasPlace = true
+  /** Whether its fiber was forked, and has run as far as it could without waiting. Until then no timer is set. */
   private isForked = false
   private timer: Deadline.Timer | undefined
   /** When the gates were first asked, or the handler started, in nanoseconds of the clock that only goes forward. */
   private enteredAt = 0n
   private span: Tracer.Span | undefined
+  /** What the handler has added to the context of the run so far. */
   private updates: Json.JsonObject | undefined
+  /** Stops passing the soft stop of the run on to `inner`. */
   private unfollow: (() => void) | undefined
+
+  // What the run knows of it: the members of `Task` and of `Handler`.
 
   readonly kind = "handler"
   readonly id: string
@@ -101,10 +107,11 @@ export class Call<E> implements Task, Handler {
   readonly isHandler = true
   readonly isExclusive: boolean
   startedAt = 0
+  /** Set by the first step of the fiber itself, before any code of the caller's: that code may end the run. */
   declare fiber: Fiber.Fiber<unknown, E>
   readonly running: Running
   readonly permits: HeldPermits
-  /** The soft stop of the runs that it starts, if it is left to its end: they are stopped softly, whatever stops this run. */
+  /** Set only for calls that block. The runs that the handler starts get this soft stop in place of an interruption. */
   inner: Cancellation | undefined
 
   constructor(job: Plan.Run, host: Host<E>) {
@@ -215,9 +222,9 @@ export class Call<E> implements Task, Handler {
 
   /** It waits for an approval, without its place. */
   private suspend(): void {
-    this.disarm()
+    this.toAnswering()
     this.host.suspend(this.job)
-    this.answered()
+    this.beginEnding()
   }
 
   /** What the executor makes of the handler, under a span of its own if the run is traced. */
@@ -272,30 +279,30 @@ export class Call<E> implements Task, Handler {
 
   /** Its own fiber answers it, and has nothing more to do. */
   private answer(write: () => Effect.Effect<Answer.Answer, E, any>): Effect.Effect<void, E, any> {
-    this.disarm()
+    this.toAnswering()
     return Effect.matchCauseEffectEager(write(), {
       onSuccess: (answer) => {
         this.host.settle(this.job, answer)
-        this.answered()
+        this.beginEnding()
         return Effect.void
       },
       // An error policy that fails the run does so now: the fiber ends only when all that it forked have ended.
       onFailure: (cause) => {
         this.host.answerEnded(this.job, Exit.failCause(cause))
-        this.answered()
+        this.beginEnding()
         return Effect.failCause(cause)
       }
     })
   }
 
   /**
-   * From the answer on its fiber has one grace period, since it ends only when the fibers that the handler has forked
-   * have stopped. Nearly always it ends in this very step, so that no timer is set before that has passed.
+   * There is nothing more to do: its fiber has one grace period to end, which begins now. It ends only when the fibers that
+   * the handler has forked have stopped. Nearly always it ends in this very step, so that a timer is set only after that.
    */
-  private answered(): void {
-    const since = this.host.environment.found.clock.currentTimeMillisUnsafe()
+  private beginEnding(): void {
+    const graceSince = this.host.environment.found.clock.currentTimeMillisUnsafe()
     void Promise.resolve().then(() => {
-      if (this.hasPlace) this.interrupt(since)
+      if (this.hasPlace) this.interrupt(graceSince)
     })
   }
 
@@ -327,7 +334,8 @@ export class Call<E> implements Task, Handler {
     this.timer = this.host.timers.after(left, () => this.timeUp())
   }
 
-  private disarm(): void {
+  /** Its own fiber has come to the answer: no timeout and no cancellation overrules it from now on. */
+  private toAnswering(): void {
     this.phase = "answering"
     this.timer?.stop()
   }
@@ -351,19 +359,24 @@ export class Call<E> implements Task, Handler {
   }
 
   /** The call is answered as cancelled now, and its handler interrupted, unless its answer is already being written. */
-  cancel(detail: string, since?: number): void {
+  cancel(detail: string, graceSince?: number): void {
     const answer = () => Answer.cancelled(this.host.answering, this.job, detail)
-    this.overrule(toolError("cancelled", this.job.call), answer, since)
+    this.overrule(toolError("cancelled", this.job.call), answer, graceSince)
   }
 
-  private overrule(error: Tool.ToolError, answer: () => Effect.Effect<Answer.Answer, E, any>, since?: number): void {
+  /** Answers the call in place of its own fiber. The grace period of that begins now, or began at `graceSince`. */
+  private overrule(
+    error: Tool.ToolError,
+    answer: () => Effect.Effect<Answer.Answer, E, any>,
+    graceSince?: number
+  ): void {
     if (this.phase === "answering" || this.phase === "overruled") return
     this.phase = "overruled"
     this.timer?.stop()
     this.endSpan(ErrorFields.spanExit(error), error.reason)
     // It is answered while it still has its place, so that no call that takes its place counts as its sibling.
     this.host.respond(this.job, answer())
-    this.interrupt(since)
+    this.interrupt(graceSince)
   }
 
   get isWaiting(): boolean {
@@ -371,29 +384,33 @@ export class Call<E> implements Task, Handler {
   }
 
   /** Whether it is left to its end when the run stops. What blocks is the handler, not what comes before it or after it. */
-  get isBlocking(): boolean {
+  get mayFinish(): boolean {
     return this.job.isBlocking && this.phase === "running"
   }
 
-  /** It may finish, in the grace period that began then. The runs that it waits for are asked to stop. */
-  letFinish(since: number, cause: string): void {
-    this.running.letFinish(this, since, cause)
+  /** It may finish, in the grace period that began at `graceSince`. The runs that it waits for are asked to stop. */
+  letFinish(graceSince: number, cause: string): void {
+    this.running.letFinish(this, graceSince, cause)
   }
 
-  /** The grace period that began at `since` is over: what it still does is stopped, and not waited for. */
-  giveUp(since: number): void {
-    this.interrupt(since)
+  /** The grace period that began at `graceSince` is over: what it still does is stopped, and not waited for. */
+  giveUp(graceSince: number): void {
+    this.interrupt(graceSince)
     this.vacate()
   }
 
-  private interrupt(since = this.host.environment.found.clock.currentTimeMillisUnsafe()): void {
-    this.running.interrupt(this, since, () => this.vacate())
+  private interrupt(graceSince = this.host.environment.found.clock.currentTimeMillisUnsafe()): void {
+    this.running.interrupt(this, graceSince, () => this.vacate())
   }
 
   onAbandoned(): void {
     this.endSpan(Exit.void, "abandoned")
   }
 
+  /**
+   * Leaves its place and returns its permits, once: when its fiber has ended, or has refused to end for a whole grace
+   * period. In the second case the handler is still alive: it holds no permit from now on, and takes none.
+   */
   private vacate(): void {
     if (!this.hasPlace) return
     this.hasPlace = false
@@ -407,11 +424,12 @@ export class Call<E> implements Task, Handler {
     this.unfollow?.()
     if (phase === "answering" || phase === "overruled" || host.isOver) {
       this.endSpan(exit, "interrupted")
+      // A fiber that was overruled has no say. One that broke off while it wrote the answer costs the call its answer.
       if (phase === "answering") host.answerEnded(job, exit)
     } else {
       const error = brokenOff(job.call, exit)
       this.endSpan(ErrorFields.spanExit(error), "interrupted")
-      this.disarm()
+      this.toAnswering()
       host.respond(job, Answer.failed(host.answering, job, error))
     }
     this.vacate()

@@ -40,8 +40,8 @@ export interface Task {
   readonly isHandler: boolean
   readonly isExclusive: boolean
   readonly fiber: Fiber.Fiber<unknown, unknown>
-  /** Whether it is left to its end when the run stops. It may be so in one phase and not in another. */
-  readonly isBlocking?: boolean
+  /** Whether it is not interrupted when the run stops, but has the grace period to finish: a blocking handler at work. */
+  readonly mayFinish?: boolean
   /** What it holds while it is alive. A task that is to stop waits for no permit. */
   readonly permits?: HeldPermits
   /** The soft stop of the runs that it starts, if it is left to its end. */
@@ -226,7 +226,7 @@ export class Running {
 
   /** A blocking handler is not interrupted: it has the grace period to finish. */
   private stopTask(task: Task, now: number): void {
-    if (task.isBlocking === true) return this.letFinish(task, now)
+    if (task.mayFinish === true) return this.letFinish(task, now)
     this.beginGrace(task, now)
     interruptTask(task, this.innerUntil(now))
   }
