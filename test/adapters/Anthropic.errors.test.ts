@@ -36,7 +36,7 @@ describe("errors inside a reply", () => {
     ["some_new_error", "unknown"]
   ]
 
-  it.effect("R-145: an error event fails the reply after what it had said, with its cost and its request", () =>
+  it.effect("R-145: an error event fails the reply after its earlier events, with its cost and its request", () =>
     Effect.gen(function*() {
       for (const [type, reason] of kinds) {
         const { error, events } = yield* outcomeOf(body(start(), ...text(0, "a"), said(type, "no", "req_3")))
@@ -67,7 +67,7 @@ describe("errors inside a reply", () => {
       assert.strictEqual((yield* errorOf(json(200, { detail: "no" }))).detail, "no")
     }))
 
-  it.effect("R-145: after an error nothing more is said, and nothing is called", () =>
+  it.effect("R-145: after an error no text is emitted, and no tool is called", () =>
     Effect.gen(function*() {
       const { error, events } = yield* outcomeOf(body(
         start(),

@@ -43,7 +43,7 @@ describe("truncation", () => {
       assert.deepStrictEqual(yield* lostOf(called(0, "a", "note", "{\"text\":1}")), [undefined])
     }))
 
-  it.effect("R-357: a call that is cut although the word is tool_use is lost", () =>
+  it.effect("R-357: a call that is cut although the stop reason is tool_use is lost", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(reply([[call(0, "a", "note"), args(0, "{\"t")]], "tool_use"))
       assert.deepStrictEqual(of(events, "ToolCallCompleted").map((event) => event.argumentsLost), ["json_decode_error"])
@@ -59,7 +59,7 @@ describe("finish", () => {
     ...["pause_turn", "compaction", "wobbly", "toString"].map((word) => [word, "other"] as const)
   ]
 
-  it.effect("I-15, R-347, R-348: every word has its reason, and is kept; an unknown one is other", () =>
+  it.effect("I-15, R-347, R-348: every stop reason is mapped, and kept; an unknown one is other", () =>
     Effect.forEach(words, ([word, reason]) =>
       Effect.gen(function*() {
         const { events } = yield* outcomeOf(reply([text(0, "x")], word))
@@ -94,7 +94,7 @@ describe("finish", () => {
       })
     }))
 
-  it.effect("R-330: a stream is complete by its word or by its last event; what follows that is not read", () =>
+  it.effect("R-330: a stream is complete by its stop reason or by its last event; what follows is not read", () =>
     Effect.gen(function*() {
       const withWord = yield* outcomeOf(body(start(), ...text(0, "a"), Wire.stopped("end_turn")))
       assert.deepStrictEqual([textsOf(withWord.events), withWord.error], [["a"], undefined])

@@ -10,7 +10,7 @@ import * as Chunks from "../support/openAiChat.ts"
 import * as Server from "../support/server.ts"
 
 describe("turns", () => {
-  it.effect("R-146: all results of a turn are in one user message, before what the user says, failures marked", () =>
+  it.effect("R-146: all results of a turn are in one user message, before the user's text, failures marked", () =>
     Effect.gen(function*() {
       const calls = [Message.toolCall("a", "look", { q: 1 }), Message.toolCall("b", "look")]
       assert.deepStrictEqual(
@@ -33,7 +33,7 @@ describe("turns", () => {
       )
     }))
 
-  it.effect("R-351: a turn without text has no empty text, and a message that says nothing is not sent", () =>
+  it.effect("R-351: a turn without text has no empty text, and an empty message is not sent", () =>
     Effect.gen(function*() {
       const call = Message.toolCall("a", "look")
       assert.deepStrictEqual(

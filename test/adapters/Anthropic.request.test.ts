@@ -28,7 +28,7 @@ const weather: Tool.Definition = {
 const bare: Tool.Definition = { name: "bare", description: "", parameters: { properties: {} } }
 
 describe("body", () => {
-  it.effect("R-123: a plain request holds the model, a limit, the thread with the system text apart, and the wish for a stream", () =>
+  it.effect("R-123: a plain request holds the model, a limit, the thread with the system text apart, and asks for a stream", () =>
     Effect.gen(function*() {
       const received = yield* sent({ messages: [Message.system("Be brief."), Message.user("Hello")] })
       assert.deepStrictEqual([received.method, received.path], ["POST", "/v1/messages"])
@@ -215,7 +215,7 @@ describe("thinking", () => {
       assert.deepStrictEqual(yield* of({ reasoning: { effort: "none" } }, request), off)
     }))
 
-  it.effect("R-123: what the options say of the output is joined with what the adapter says", () =>
+  it.effect("R-123: the output options of the request are merged with the adapter's", () =>
     Effect.gen(function*() {
       const body = yield* bodyOf({
         responseFormat: { type: "json_schema", name: "x", schema: { type: "object", properties: { a: {} } } },
@@ -284,7 +284,7 @@ describe("caching", () => {
       }
     }))
 
-  it.effect("R-123: a thread that grows begins with what was sent before, but for the marks", () =>
+  it.effect("R-123: a growing thread begins with what was sent before, except for the marks", () =>
     Effect.gen(function*() {
       const sentOf = (length: number) =>
         Effect.map(

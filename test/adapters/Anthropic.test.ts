@@ -37,7 +37,7 @@ describe("text", () => {
       assert.deepStrictEqual([metadata?.["responseId"], metadata?.["model"]], ["msg_1", "test-model"])
     }))
 
-  it.effect("R-334: a block that opens with text says it, and one that was never opened is read all the same", () =>
+  it.effect("R-334: the opening text of a block is emitted, and a block that was never opened is read as well", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(body(
         start(),
@@ -55,7 +55,7 @@ describe("text", () => {
       assert.strictEqual(responseOf(events).reasoning, "hm")
     }))
 
-  it.effect("R-333: a reply that says nothing is complete, and has no text", () =>
+  it.effect("R-333: an empty reply is complete, and has no text", () =>
     Effect.gen(function*() {
       const { error, events } = yield* outcomeOf(reply([], "end_turn"))
       assert.isUndefined(error)
@@ -84,7 +84,7 @@ describe("text", () => {
 })
 
 describe("thinking", () => {
-  it.effect("R-334, R-342: thoughts are apart from the text, and keep the signature that has to go back", () =>
+  it.effect("R-334, R-342: reasoning is apart from the text, and keeps the signature that has to be sent back", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(
         reply([thinking(0, "hm", "sig_a"), thinking(1, "", "sig_b"), text(2, "Hi")], "end_turn")
@@ -312,7 +312,7 @@ describe("calls", () => {
       assert.deepStrictEqual(Object.getOwnPropertyNames(found["q"]), [])
     }))
 
-  it.effect("R-349: a call that goes on after it was complete breaks the reply, a repetition of it does not", () =>
+  it.effect("R-349: a fragment after a complete call fails the reply, a repetition of the call does not", () =>
     Effect.gen(function*() {
       const opening = called(0, "a", "search", "{\"q\":1}")
       const repeated = yield* outcomeOf(reply([opening, [args(0, "{\"q\":1}"), args(0, " ")]], "tool_use"))
@@ -362,7 +362,7 @@ describe("tools of the provider's own", () => {
       assert.isTrue(response.toolCalls[0]!.providerExecuted)
     }))
 
-  it.effect("R-332: so are remote tools and those for files and code, and their results are kept to go back", () =>
+  it.effect("R-332: so are remote tools and those for files and code, and their results are kept to be sent back", () =>
     Effect.gen(function*() {
       const remote = { type: "mcp_tool_use", id: "mcptoolu_1", name: "ask", server_name: "wiki", input: {} }
       const edited = { type: "text_editor_code_execution_tool_result", tool_use_id: "srvtoolu_2", content: {} }
@@ -387,7 +387,7 @@ describe("tools of the provider's own", () => {
       )
     }))
 
-  it.effect("R-344: a call of this side's tools makes a tool turn although the word is end_turn", () =>
+  it.effect("R-344: a call of the caller's tools makes a tool turn although the stop reason is end_turn", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(reply([
         [opened(0, search), args(0, "{}"), closed(0)],

@@ -49,7 +49,7 @@ describe("what goes back", () => {
     Wire.closed(index)
   ]
 
-  it.effect("R-342: thoughts go back with their signatures, unread, redacted or empty", () =>
+  it.effect("R-342: reasoning is sent back with its signatures, unread, redacted or empty", () =>
     Effect.gen(function*() {
       const { content } = yield* returned([
         Wire.thinking(0, "hm", "sig_a"),
@@ -248,7 +248,7 @@ describe("what goes back", () => {
 })
 
 describe("run", () => {
-  it.effect("R-126, R-136, R-342: calls are run and answered, and the next turn is asked with all that the model said", () =>
+  it.effect("R-126, R-136, R-342: calls are run and answered, and the next request has all that the model emitted", () =>
     Effect.scoped(Effect.gen(function*() {
       const turns = [
         Wire.reply([

@@ -87,7 +87,7 @@ describe("retries", () => {
 describe("errors inside a reply", () => {
   const cancelled = google(499, "CANCELLED", "The operation was cancelled.")
 
-  it.effect("R-145: an error fails the reply after what it had said, its cost included, in every framing", () =>
+  it.effect("R-145: an error fails the reply after its earlier events, its cost included, in every framing", () =>
     Effect.gen(function*() {
       const chunks = [said("a"), chunk([call("now", {})]), usage({ promptTokenCount: 3 })]
       const list = array(...chunks, cancelled)
@@ -116,7 +116,7 @@ describe("errors inside a reply", () => {
       }
     }))
 
-  it.effect("R-145: an error after the word for the end outweighs it, keeps it, and no call of the reply is run", () =>
+  it.effect("R-145: an error after the finish reason fails the reply, keeps the reason, and no call of the reply is run", () =>
     Effect.scoped(Effect.gen(function*() {
       const text = body(chunk([{ text: "a" }, call("now", {})], { finishReason: "STOP" })) +
         JSON.stringify(cancelled, null, 2)

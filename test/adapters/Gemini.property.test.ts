@@ -85,7 +85,7 @@ const expectedBack = (parts: ReadonlyArray<Json>): ReadonlyArray<Json> => {
 
 describe("every reply", () => {
   it.effect.prop(
-    "R-349: says the same in either framing and at any cut",
+    "R-349: is read the same in either framing and at any cut",
     [reply],
     ([{ chunks, sizes, word }]) =>
       Effect.gen(function*() {

@@ -76,7 +76,7 @@ describe("text", () => {
       ])
     }))
 
-  it.effect("R-358: what a reply says besides is kept; citations and probabilities are gathered, the rest is the latest", () =>
+  it.effect("R-358: metadata of a reply is kept; citations and probabilities are gathered, of the rest the latest counts", () =>
     Effect.gen(function*() {
       const first = { citationSources: [{ uri: "a" }] }
       const second = { citationSources: [{ uri: "a" }, { uri: "b" }] }
@@ -95,7 +95,7 @@ describe("text", () => {
 })
 
 describe("finish", () => {
-  it.effect("R-347, R-348, I-15: every word has its reason, and the word is kept", () =>
+  it.effect("R-347, R-348, I-15: every finish reason is mapped, and the original is kept", () =>
     Effect.gen(function*() {
       const words: ReadonlyArray<readonly [word: string, reason: Response.FinishReason]> = [
         ["STOP", "stop"],
@@ -146,7 +146,7 @@ describe("finish", () => {
       assert.strictEqual(completed(hosted.events).finishReason, "stop")
     }))
 
-  it.effect("R-346: the last word counts, and text after it is still read", () =>
+  it.effect("R-346: the last finish reason counts, and text after it is still read", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(
         body(

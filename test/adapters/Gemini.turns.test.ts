@@ -91,7 +91,7 @@ describe("contents", () => {
       assert.deepStrictEqual(yield* responseOf("{\"error\":\"x\",\"code\":1}", true), { error: "x", code: 1 })
     }))
 
-  it.effect("R-351: a message that says nothing is left out, since the protocol wants parts", () =>
+  it.effect("R-351: an empty message is left out, since the protocol requires parts", () =>
     Effect.gen(function*() {
       const contents = yield* contentsOf([
         Message.user("a"),
@@ -106,7 +106,7 @@ describe("contents", () => {
       ])
     }))
 
-  it.effect("M-39: what the model said in two messages in a row is one turn, with its parts in order", () =>
+  it.effect("M-39: two model messages in a row are one turn, with their parts in order", () =>
     Effect.gen(function*() {
       const contents = yield* contentsOf([
         Message.user("a"),
@@ -330,7 +330,7 @@ describe("turns", () => {
   ]
 
   for (const [name, chunks, parts] of replies) {
-    it.effect(`R-342: what a model said goes back as it came: ${name}`, () =>
+    it.effect(`R-342: a model's message is sent back as it came: ${name}`, () =>
       Effect.gen(function*() {
         assert.deepStrictEqual(yield* goingBack(chunks), parts)
       }))
@@ -346,7 +346,7 @@ describe("turns", () => {
       assert.deepStrictEqual(yield* goingBack([chunk([opening]), chunk([signed(rest, "s")]), stop]), parts)
     }))
 
-  it.effect("R-342: a text that was changed goes back as it is now, and loses what was tied to the old one", () =>
+  it.effect("R-342: a changed text is sent back as it is now, without the metadata of the old text", () =>
     Effect.gen(function*() {
       const chunks = [chunk([signed({ text: "a" }, "s")]), chunk([signed(call("f", {}), "t")]), said("b"), stop]
       const parts = yield* goingBack(
@@ -356,7 +356,7 @@ describe("turns", () => {
       assert.deepStrictEqual(parts, [{ text: "other" }, signed(call("f", {}), "t")])
     }))
 
-  it.effect("R-342: calls that were taken out do not go back, and whatever is kept of an order, a turn is written", () =>
+  it.effect("R-342: removed calls are not sent back, and a turn is written whatever order is kept", () =>
     Effect.gen(function*() {
       const chunks = [chunk([call("f", {}), call("g", {})]), said("b"), stop]
       const without = yield* goingBack(chunks, ([reply, , second]) => {

@@ -44,7 +44,7 @@ const bodies: ReadonlyArray<readonly [name: string, text: string]> = [
 
 describe("reads", () => {
   for (const [name, text] of bodies) {
-    it.effect(`R-349: reads of any size say the same: ${name}`, () =>
+    it.effect(`R-349: reads of any size give the same events: ${name}`, () =>
       Effect.gen(function*() {
         const expected = yield* cutInto(body(...mixed), 1_000_000)
         const named = of(expected.events, "ToolCallCompleted").map(({ arguments: args, name }) => ({
@@ -74,7 +74,7 @@ describe("reads", () => {
       }
     }))
 
-  it.effect("R-349: what an array has said is handed on before its end", () =>
+  it.effect("R-349: the elements of an array are emitted before its end", () =>
     Effect.scoped(Effect.gen(function*() {
       const server = yield* Server.serve(() => ({ pieces: [array(said("a"), said("b"))], ending: "open" }))
       const deltas = yield* Chunks.stream(server.url).pipe(
@@ -204,7 +204,7 @@ describe("work", () => {
       assert.deepStrictEqual(executed.map((event) => event.arguments["index"]), far.map((_, index) => index))
     }))
 
-  it.effect("R-353: what is longer than allowed ends the reply instead of filling the memory", () =>
+  it.effect("R-353: an event longer than the limit fails the reply instead of filling the memory", () =>
     Effect.gen(function*() {
       const endless = [
         `data: ${"x".repeat(5000)}`,

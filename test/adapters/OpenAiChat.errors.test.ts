@@ -20,7 +20,7 @@ const errorOf = (answer: string | Server.Answer, options: Partial<OpenAiChat.Opt
 describe("errors inside a reply", () => {
   const failing = (...parts: ReadonlyArray<string>) => outcomeOf(parts.join(""))
 
-  it.effect("R-145: an error chunk fails the reply after what it had said, its cost included", () =>
+  it.effect("R-145: an error chunk fails the reply after its earlier events, its cost included", () =>
     Effect.gen(function*() {
       const error = { message: "Provider returned error", code: 502, metadata: { raw: "cut" } }
       const found = yield* failing(body(
@@ -57,7 +57,7 @@ describe("errors inside a reply", () => {
       assert.deepStrictEqual([text.error?.detail, text.events.length], ["overloaded", 2])
     }))
 
-  it.effect("R-145: an error may stand in the choice that it broke, and tell nothing but a message", () =>
+  it.effect("R-145: an error may be part of the choice that it broke, and have only a message", () =>
     Effect.gen(function*() {
       const within = { error: { code: 502, message: "upstream is gone" }, finish_reason: "error" }
       const found = yield* failing(body(said("a"), chunk({ content: "" }, within)))

@@ -58,7 +58,7 @@ describe("a call that did not arrive whole is not run", () => {
       }))
   }
 
-  it.effect("R-345, R-357, I-18: one that its text shows to be cut is answered, and the model goes on", () =>
+  it.effect("R-345, R-357, I-18: one that its text shows to be cut is answered, and the run continues", () =>
     Effect.gen(function*() {
       for (const word of ["length", "tool_calls", "stop"]) {
         const { ran, requests, result } = yield* running({ pieces: [body(opened, finish(word))] })
@@ -71,7 +71,7 @@ describe("a call that did not arrive whole is not run", () => {
     }))
 })
 
-describe("what is no answer", () => {
+describe("invalid answers", () => {
   it.effect("R-349: bytes that are no UTF-8 fail the reply instead of being guessed at", () =>
     Effect.gen(function*() {
       const [before, after] = body(said("a"), said("b|c"), finish("stop")).split("|").map((text) => Buffer.from(text))
@@ -146,7 +146,7 @@ describe("what never ends", () => {
       assert.deepStrictEqual(yield* server.settled, { answered: 1, left: 1 })
     })))
 
-  it.effect("R-353: a million empty comments say nothing, and cost little", () =>
+  it.effect("R-353: a million empty comments are ignored, at little cost", () =>
     Effect.gen(function*() {
       const comments = ":\n".repeat(50_000)
       const pieces = [...Array.from({ length: 20 }, () => comments), body(said("a"), finish("stop"))]
@@ -165,7 +165,7 @@ describe("what never ends", () => {
       assert.deepStrictEqual(yield* server.settled, { answered: 1, left: 1 })
     })))
 
-  it.effect("R-122: a server that only comments is waited for, one that says nothing at all is not", () =>
+  it.effect("R-122: a server that only sends comments is waited for, a silent one is not", () =>
     Effect.gen(function*() {
       const asked = yield* Queue.unbounded<ReadableStreamDefaultController<Uint8Array>>()
       const fetch = () =>

@@ -32,7 +32,7 @@ const weather: Tool.Definition = {
 }
 
 describe("body", () => {
-  it.effect("R-123: a plain request holds the model, the messages and the wish for a stream with usage", () =>
+  it.effect("R-123: a plain request holds the model, the messages and asks for a stream with usage", () =>
     Effect.gen(function*() {
       const received = yield* sent({ messages: [Message.system("Be brief."), Message.user("Hello")] })
       assert.deepStrictEqual([received.method, received.path], ["POST", "/v1/chat/completions"])
@@ -74,7 +74,7 @@ describe("body", () => {
       })
     }))
 
-  it.effect("R-123: what is not asked for is not in the body, and a stream is always asked for", () =>
+  it.effect("R-123: options that are not given are not in the body, and a stream is always requested", () =>
     Effect.gen(function*() {
       const body = yield* bodyOf(
         { toolChoice: "required", responseFormat: { type: "text" }, options: { stream: false } },

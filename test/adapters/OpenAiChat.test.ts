@@ -176,7 +176,7 @@ describe("calls", () => {
       assert.deepStrictEqual(responseOf(events).toolCalls.map(({ id }) => id), ["a", "b", "c"])
     }))
 
-  it.effect("R-343: ids and names that are repeated, null or empty in later fragments say nothing new", () =>
+  it.effect("R-343: ids and names that are repeated, null or empty in later fragments are ignored", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(body(
         call({ index: 1, id: null, type: "", name: null, arguments: "" }),
@@ -399,7 +399,7 @@ describe("calls", () => {
       assert.deepStrictEqual(tagsOf(zero.events), ["MessageStarted", "TextDelta", "TextCompleted", "MessageCompleted"])
     }))
 
-  it.effect("R-349: a call that goes on after it was complete breaks the reply, a repetition of it does not", () =>
+  it.effect("R-349: a fragment after a complete call fails the reply, a repetition of the call does not", () =>
     Effect.gen(function*() {
       const opening = [
         call({ index: 0, id: "a", name: "search", arguments: "{\"q\":1}" }),
@@ -447,7 +447,7 @@ describe("truncation", () => {
       ])
     }))
 
-  it.effect("R-357: a call that is cut although the word is tool_calls is lost", () =>
+  it.effect("R-357: a call that is cut although the finish reason is tool_calls is lost", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(
         body(call({ index: 0, id: "a", name: "note", arguments: "{\"t" }), finish("tool_calls"))
@@ -457,7 +457,7 @@ describe("truncation", () => {
 })
 
 describe("finish", () => {
-  it.effect("R-344, R-348: stop with calls means tool_calls, and the word of the wire is kept", () =>
+  it.effect("R-344, R-348: stop with calls means tool_calls, and the wire's finish reason is kept", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(
         body(call({ index: 0, id: "a", name: "now", arguments: "{}" }), finish("stop"))
@@ -475,14 +475,14 @@ describe("finish", () => {
     ...["incomplete", "wobbly", "toString"].map((word) => [word, "other"] as const)
   ]
 
-  it.effect("R-347, R-348: every word has its reason, an unknown one is other", () =>
+  it.effect("R-347, R-348: every finish reason is mapped, an unknown one is other", () =>
     Effect.forEach(words, ([word, reason]) =>
       Effect.gen(function*() {
         const { events } = yield* outcomeOf(body(said("x"), finish(word)))
         assert.deepInclude(completed(events), { finishReason: reason, rawFinishReason: word })
       })))
 
-  it.effect("R-346: the last word counts, a missing or empty one takes nothing back", () =>
+  it.effect("R-346: the last finish reason counts, a missing or empty one changes nothing", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(body(finish("stop"), finish("length"), chunk({}), finish("")))
       assert.deepInclude(completed(events), { finishReason: "length", rawFinishReason: "length" })

@@ -47,7 +47,7 @@ describe("reads", () => {
       assert.deepStrictEqual(textOf(events), ["ab"])
     }))
 
-  it.effect("R-334: the data lines of an event are joined, an empty event says nothing, and the last event needs no blank line", () =>
+  it.effect("R-334: the data lines of an event are joined, an empty event is ignored, and the last event needs no blank line", () =>
     Effect.gen(function*() {
       const pretty = JSON.stringify(said("a"), null, 2).split("\n").map((line) => `data: ${line}`).join("\n")
       const last = JSON.stringify(chunk({ content: "b" }, { finish_reason: "stop" }))
@@ -58,7 +58,7 @@ describe("reads", () => {
       }
     }))
 
-  it.effect("R-330: a stream without [DONE] is complete by its finish word, one without either is not", () =>
+  it.effect("R-330: a stream without [DONE] is complete by its finish reason, one without either is not", () =>
     Effect.gen(function*() {
       const withWord = yield* outcomeOf(body(said("a"), finish("stop")).replace("data: [DONE]\n\n", ""))
       assert.deepStrictEqual([textOf(withWord.events), withWord.error], [["a"], undefined])
@@ -77,7 +77,7 @@ describe("reads", () => {
       assert.strictEqual(cut.error?.reason, "network_error")
     }))
 
-  it.effect("R-334: a message that repeats the deltas beside it, or after them, says nothing new", () =>
+  it.effect("R-334: a message that repeats the deltas beside it, or after them, adds nothing", () =>
     Effect.gen(function*() {
       const beside = { ...said("a"), choices: [{ index: 0, delta: { content: "a" }, message: { content: "a" } }] }
       const after = { ...said("a"), choices: [{ index: 0, message: { content: "ab" }, finish_reason: "stop" }] }

@@ -210,7 +210,7 @@ describe("calls", () => {
       assert.deepStrictEqual(calls(events), [{ id: "a", name: "search", arguments: { q: 1 } }])
     }))
 
-  it.effect("R-342: what the wire says of a call besides is kept for the way back", () =>
+  it.effect("R-342: other fields of a call are kept and sent back", () =>
     Effect.gen(function*() {
       const item = call("a", "rate", "{}", {
         namespace: "money",

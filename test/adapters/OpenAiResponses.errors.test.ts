@@ -100,7 +100,7 @@ describe("invalid and incomplete replies", () => {
       }
     }))
 
-  it.effect("R-122: truncated JSON, a page, a text, an empty body and a reply in the making are errors that say so", () =>
+  it.effect("R-122: truncated JSON, a page, a text, an empty body and an unfinished reply are errors that name the problem", () =>
     Effect.gen(function*() {
       const bodies: ReadonlyArray<readonly [string, RegExp]> = [
         [body(created) + "data: {\"type\":\"response.comp\n\n", /no JSON object \(22 characters\)/],

@@ -219,7 +219,7 @@ describe("what goes back", () => {
       assert.deepStrictEqual(byRequest[0], stored[0])
     }))
 
-  it.effect("R-342: nulls, states and empty lists of a reply's reasoning do not go back", () =>
+  it.effect("R-342: nulls, states and empty lists of a reply's reasoning are not sent back", () =>
     Effect.gen(function*() {
       const told = reasoning("rs_1", { status: "completed", content: [], encrypted_content: "E", note: null })
       const [first] = yield* backOf(body(completed({ output: [told, message("Hi")] })))
@@ -308,7 +308,7 @@ describe("run", () => {
     handler: ({ word }) => Effect.succeed(`about ${word}`)
   })
 
-  it.effect("R-126, R-136, R-342: a run of three turns sends all that was said before, reasoning at its place", () =>
+  it.effect("R-126, R-136, R-342: a run of three turns sends all earlier messages, reasoning at its place", () =>
     Effect.scoped(Effect.gen(function*() {
       const first = [
         reasoning("rs_1"),
@@ -345,7 +345,7 @@ describe("run", () => {
       assert.strictEqual(server.requests[2]!.body.instructions, "Be brief.")
     })))
 
-  it.effect("R-126, I-18: a call that was cut is answered, not run, and its text does not go back", () =>
+  it.effect("R-126, I-18: a call that was cut is answered, not run, and its text is not sent back", () =>
     Effect.scoped(Effect.gen(function*() {
       const cut = call("a", "look_up", "{\"word\":\"x", { status: "incomplete" })
       const replies = [body(done(0, cut), incomplete("max_output_tokens")), body(said("Sorry."), completed())]

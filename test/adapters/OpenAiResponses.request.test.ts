@@ -30,7 +30,7 @@ const weather: Tool.Definition = {
 }
 
 describe("body", () => {
-  it.effect("R-123: a plain request holds the model, the instructions, the input and the wish for a stream", () =>
+  it.effect("R-123: a plain request holds the model, the instructions, the input and asks for a stream", () =>
     Effect.gen(function*() {
       const received = yield* sent({ messages: [Message.system("Be brief."), Message.user("Hello")] })
       assert.deepStrictEqual([received.method, received.path], ["POST", "/v1/responses"])
@@ -83,7 +83,7 @@ describe("body", () => {
       })
     }))
 
-  it.effect("R-123: what is not asked for is not in the body, and a stream is always asked for", () =>
+  it.effect("R-123: options that are not given are not in the body, and a stream is always requested", () =>
     Effect.gen(function*() {
       const body = yield* bodyOf(
         { toolChoice: "required", responseFormat: { type: "text" }, options: { stream: false } },

@@ -193,7 +193,7 @@ describe("text", () => {
       }
     }))
 
-  it.effect("M-35: a text is said once where only its id, or nothing, tells which item an event belongs to", () =>
+  it.effect("M-35: a text is emitted once where only its id, or nothing, identifies the item of an event", () =>
     Effect.gen(function*() {
       const whole = message("Hello", { id: "m" })
       const of0 = (rest: Replies.Json, text = "Hello") => event("output_text.delta", { delta: text, ...rest })
@@ -281,7 +281,7 @@ describe("text", () => {
       assert.strictEqual(last(events).metadata?.["refusal"], "No.")
     }))
 
-  it.effect("R-334: a repetition that contradicts what was streamed outweighs it", () =>
+  it.effect("R-334: a repetition that contradicts the streamed text replaces it", () =>
     Effect.gen(function*() {
       const events = yield* eventsOf(said("Hullo"), done(0, message("Hello")), completed())
       assert.deepStrictEqual([textOf(events), of(events, "TextCompleted")[0]?.text], ["Hullo", "Hello"])
@@ -394,7 +394,7 @@ describe("reasoning", () => {
       })
     }))
 
-  it.effect("R-355: reasoning that was not complete is shown, and does not go back", () =>
+  it.effect("R-355: incomplete reasoning is emitted, and not sent back", () =>
     Effect.gen(function*() {
       const events = yield* eventsOf(
         added(0, { type: "reasoning", id: "rs_1", summary: [], encrypted_content: "half" }),
@@ -495,7 +495,7 @@ describe("hosted tools", () => {
 })
 
 describe("the end", () => {
-  it.effect("R-347, I-15: the status and its reason tell how a reply ended, and calls outweigh it", () =>
+  it.effect("R-347, I-15: the status and its reason determine how a reply ended, and calls take precedence", () =>
     Effect.gen(function*() {
       const now = done(0, call("a", "now", "{}"))
       const cases: ReadonlyArray<readonly [ReadonlyArray<Replies.Json>, string, string]> = [

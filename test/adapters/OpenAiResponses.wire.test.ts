@@ -85,7 +85,7 @@ describe("servers", () => {
   }
 
   for (const [name, ...varies] of varieties) {
-    it.effect(`R-343, R-349: a server that ${name} says the same`, () =>
+    it.effect(`R-343, R-349: a server that ${name} is read the same`, () =>
       Effect.gen(function*() {
         const told = varies.reduce<ReadonlyArray<Replies.Json>>(
           (all, vary) => all.flatMap(vary),

@@ -245,7 +245,7 @@ describe("M-33: arguments nest 256 levels at most", () => {
   }
 
   for (const [name, layer] of Object.entries(servers)) {
-    it.effect(`M-33: ${name}: the call is answered, the run goes on, and its thread can be written`, () =>
+    it.effect(`M-33: ${name}: the call is answered, the run continues, and its thread can be written`, () =>
       Effect.scoped(Effect.gen(function*() {
         const body = filled(replies[name]!.body, nested(5000))
         const server = yield* Server.serve((_, index) => ({ pieces: [index === 0 ? body : answers[name]!] }))
@@ -390,7 +390,7 @@ describe("M-34: a call without any fragment", () => {
     assert.isDefined(lost({ _tag: "ToolCallDelta", id: "a", argumentsDelta: "{" }, ended("tool_calls")))
   })
 
-  it.effect("M-34: a tool without parameters runs, and one with parameters answers what its schema says", () =>
+  it.effect("M-34: a tool without parameters runs, and one with parameters answers with its schema's error", () =>
     Effect.scoped(Effect.gen(function*() {
       const calls = Chunks.body(
         Chunks.call({ index: 0, id: "a", name: "now" }),

@@ -284,7 +284,7 @@ for (const { full, protocol, reasons, spent } of [openAiChat, openAiResponses, a
   ) => Adapters.trying(protocol, answer, options, startMillis, jitter)
 
   describe(`HTTP errors: ${name}`, () => {
-    it.effect("R-122: the error of an HTTP answer comes before any event, with all that the answer says", () =>
+    it.effect("R-122: the error of an HTTP answer comes before any event, with all fields of the answer", () =>
       Effect.gen(function*() {
         const { error, events } = yield* Adapters.outcomeOf(protocol, full.answer, full.options)
         assert.deepStrictEqual(events, [])
@@ -293,7 +293,7 @@ for (const { full, protocol, reasons, spent } of [openAiChat, openAiResponses, a
         assert.strictEqual(error?.isRetryable, full.isRetryable)
       }))
 
-    it.effect("R-122: the status decides on the reason, and the provider's words where the status says too little", () =>
+    it.effect("R-122: the status decides on the reason, and the provider's message where the status is ambiguous", () =>
       Effect.gen(function*() {
         for (const [status, value, reason] of reasons) {
           const error = yield* errorOf(json(status, value))
@@ -321,7 +321,7 @@ for (const { full, protocol, reasons, spent } of [openAiChat, openAiResponses, a
         assert.deepStrictEqual(found.metadata, { code: "404", status: "NOT_FOUND" })
       }))
 
-    it.effect("R-122: a page, an empty body and an endless one leave the status to speak", () =>
+    it.effect("R-122: with a page, an empty body and an endless one the status alone decides", () =>
       Effect.gen(function*() {
         const page = yield* errorOf({
           status: 502,
@@ -459,7 +459,7 @@ for (const { full, protocol, reasons, spent } of [openAiChat, openAiResponses, a
         }
       }))
 
-    it.effect("R-122: an answer that breaks before it has said anything is like one that never came", () =>
+    it.effect("R-122: an answer that breaks before its first event is like one that never arrived", () =>
       Effect.gen(function*() {
         const answers: ReadonlyArray<Server.Answer> = [
           { pieces: [": nothing yet\n\n"], ending: "drop" },

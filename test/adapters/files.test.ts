@@ -73,7 +73,7 @@ describe("M-36: files of text", () => {
     [{ url: "https://example.com/b/a.png?size=1" }, "image/png"]
   ]
   for (const [name, { answered, layer }] of Object.entries(protocols)) {
-    it.effect(`M-36, M-19: ${name}: a file that only its name or its data tells the type of goes out with that type`, () =>
+    it.effect(`M-36, M-19: ${name}: a file whose type is known only from its name or its data is sent with that type`, () =>
       Effect.scoped(Effect.gen(function*() {
         const server = yield* Server.serve(() => ({ pieces: [answered] }))
         const { stream } = yield* Effect.provide(Adapter.Adapter, layer(server.url))

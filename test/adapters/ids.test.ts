@@ -183,7 +183,7 @@ describe("M-37: ids that are made here", () => {
       for (const id of made) assert.match(id, /^call_[0-9a-f]{12}7[0-9a-f]{3}[89ab][0-9a-f]{15}$/)
     }))
 
-  it.effect("M-37: a number that tells two calls of one id apart does not make it too long", () =>
+  it.effect("M-37: a number that distinguishes two calls of one id does not make the id too long", () =>
     Effect.gen(function*() {
       const id = "c".repeat(40)
       const twice = [id, id, `${"c".repeat(38)}_2`, "b".repeat(60), "b".repeat(60), "short", "short"]

@@ -28,19 +28,19 @@ for (const protocol of Adapters.all) {
       inReads: read
     }
 
-    it.effect("R-349: a body that is written in pieces of any size says the same, over HTTP", () =>
+    it.effect("R-349: a body that is written in pieces of any size is read the same, over HTTP", () =>
       Effect.gen(function*() {
         assert.strictEqual(calls((yield* Adapters.outcomeOf(protocol, rich)).events).length, 2)
         yield* Connections.isWrittenAnyhow(cut)
       }))
 
-    it.effect("R-349: reads of one byte, which cut lines, line ends and code points, say the same", () =>
+    it.effect("R-349: reads of one byte, which cut lines, line ends and code points, give the same events", () =>
       Connections.isReadAnyhow(cut))
 
     const place = Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: Buffer.byteLength(rich) }))
 
     it.effect.prop(
-      "R-349: a body cut anywhere, with any line ends, says the same",
+      "R-349: a body cut anywhere, with any line ends, is read the same",
       {
         places: Schema.Array(place).check(Schema.isMaxLength(12)),
         ends: Schema.Literals(["\n", "\r\n", "\r"])
@@ -72,7 +72,7 @@ for (const protocol of Adapters.all) {
         assert.isAtMost(parsed, answer.length + timesParsed * text.length)
       }))
 
-    it.effect("R-353: what is longer than allowed ends the reply instead of filling the memory, comments do not", () =>
+    it.effect("R-353: an event longer than the limit fails the reply instead of filling the memory, comments do not", () =>
       Effect.gen(function*() {
         const endless = `data: ${"x".repeat(5000)}`
         for (const text of [endless, `${endless}\n\n`, "data: y\n".repeat(900), "stray\n".repeat(900)]) {
@@ -96,7 +96,7 @@ for (const protocol of Adapters.all) {
     it.effect("R-125: nothing is sent before the first pull, and each run sends a request of its own", () =>
       Connections.sentWhenPulled(events, rich))
 
-    it.effect("R-144: a reader that leaves closes the socket within milliseconds, not when the server speaks again", () =>
+    it.effect("R-144: a reader that leaves closes the socket within milliseconds, not when the server sends again", () =>
       Connections.closedByLeaving(events, begun, closesWithin))
 
     it.effect("R-144: a reader that is interrupted closes the socket, before the answer and within it", () =>

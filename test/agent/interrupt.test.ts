@@ -73,7 +73,7 @@ describe("Ctrl-C", { concurrent: true }, () => {
         )
       }))
 
-    it.effect("main job, U-4: the embedded model is left and gone, too", () =>
+    it.effect("main job, U-4: the embedded model is left and stopped, too", () =>
       Effect.gen(function*() {
         const root = yield* large
         const ended = yield* agent(["Where is the particular lamp?", "--dir", root], { interruptAt: [/▸ search_text/] })
@@ -105,7 +105,7 @@ describe("Ctrl-C", { concurrent: true }, () => {
         assert.match(ended.stdout, /Not kept: search_text \(stopped after .+\) and write_note \(never started\)\.\n$/)
       }))
 
-    it.effect("main job, U-4: a note that was written stays whole, and what was said is kept", () =>
+    it.effect("main job, U-4: a note that was written stays whole, and the text so far is kept", () =>
       Effect.gen(function*() {
         const fs = yield* FileSystem.FileSystem
         const root = yield* Agent.folder({})

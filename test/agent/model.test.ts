@@ -88,7 +88,7 @@ describe("Embedded model", () => {
         assert.notInclude(text, "billing")
       }))
 
-    it.effect("main job: every path:line that it names says what it quotes", () =>
+    it.effect("main job: every path:line that it names contains the quoted text", () =>
       Effect.gen(function*() {
         const fs = yield* FileSystem.FileSystem
         const root = yield* Agent.folder(shop)
@@ -106,7 +106,7 @@ describe("Embedded model", () => {
         }
       }))
 
-    it.effect("main job: what is not there is said not to be there", () =>
+    it.effect("main job: a missing word or file is reported as missing", () =>
       Effect.gen(function*() {
         const root = yield* Agent.folder(shop)
         const nothing = yield* ask(root, "Where are submarines repaired?")

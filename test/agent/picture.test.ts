@@ -160,7 +160,7 @@ describe("Picture", () => {
       ])
     }))
 
-  it.effect("main job: a soft stop shows what was stopped, and what of it never started", () =>
+  it.effect("main job: a soft stop shows the stopped calls, and those that never started", () =>
     Effect.gen(function*() {
       const run = yield* record([early, answer], { stopAt: 800 })
       assert.deepStrictEqual(drawn(run), [
@@ -283,7 +283,7 @@ describe("Picture", () => {
   ])("main job: %s, are apart in the picture as well", ([, calls]) => isTrue(calls))
 
   it.effect.prop(
-    "main job: what is true of the times is true of the picture, at any width",
+    "main job: the picture agrees with the times, at any width",
     [calls],
     ([calls]) => isTrue(calls),
     { arbitrary: { runs: 200 } }

@@ -34,7 +34,7 @@ describe("Search", () => {
     assert.match(places(found)[0] ?? "", /^near\.ts/)
   })
 
-  it("main job: a rare word decides, one that is everywhere does not", () => {
+  it("main job: a rare word decides, a common one does not", () => {
     const common = Object.fromEntries(Array.from({ length: 8 }, (_, index) => [`f${index}.ts`, "tool tool tool\n"]))
     const found = find("tool lighthouse", { ...common, "z.ts": "\n\nthe lighthouse\n" })
     assert.strictEqual(places(found)[0], "z.ts:3")

@@ -72,7 +72,7 @@ describe("Embedded model over HTTP", () => {
         assert.strictEqual(elsewhere.status, 404)
       }))
 
-    it.effect("main job: the server is on the loopback interface, and gone with its scope", () =>
+    it.effect("main job: the server listens on the loopback interface, and closes with its scope", () =>
       Effect.gen(function*() {
         const baseUrl = yield* Server.Endpoint.use(({ baseUrl }) => Effect.succeed(baseUrl)).pipe(
           Effect.provide(Layer.fresh(Server.layer({ pace: Effect.void })))

@@ -11,7 +11,7 @@ import * as Server from "../support/server.ts"
 describe("Sessions of the agent", () => {
   layer(Agent.services, { excludeTestServices: true })((it) => {
     it.effect(
-      "L-scenarios: a question of the first start is answered in the second, and the history goes on",
+      "L-scenarios: a question of the first start is answered in the second, and the history continues",
       () =>
         Effect.gen(function*() {
           const root = yield* Agent.folder(Agent.shop)
@@ -31,7 +31,7 @@ describe("Sessions of the agent", () => {
     )
 
     it.effect(
-      "L-scenarios: after Ctrl-C the next start goes on, and the model sees what was said before",
+      "L-scenarios: after Ctrl-C the next start continues, and the model receives the earlier messages",
       () =>
         Effect.gen(function*() {
           const root = yield* Agent.folder({})

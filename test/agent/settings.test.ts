@@ -156,7 +156,7 @@ describe("Settings", () => {
       }))
   }
 
-  it.effect("main job: a key cannot be seen in what was read and chosen", () =>
+  it.effect("main job: a key does not appear in the settings and the choice", () =>
     Effect.gen(function*() {
       const environment = Object.fromEntries(Object.keys(all).map((name) => [name, "sk-secret"]))
       const provider = ConfigProvider.layer(ConfigProvider.fromUnknown(environment))

@@ -124,7 +124,7 @@ describe("Terminal", () => {
     )
   })
 
-  it.effect("main job: it is redrawn while nothing happens, so that the time goes on", () => {
+  it.effect("main job: it is redrawn between events, so that the time advances", () => {
     const screen = new Screen(60)
     return Effect.gen(function*() {
       const view = yield* View.make

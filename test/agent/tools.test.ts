@@ -141,7 +141,7 @@ describe("Tools", () => {
         assert.strictEqual((yield* answer(root, "read_file", { path: "x/../in.txt" })).text, "1: crane")
       }))
 
-    it.effect("main job: what cannot be read is reported as data, and says why", () =>
+    it.effect("main job: an unreadable file is reported as data, with the reason", () =>
       Effect.gen(function*() {
         const fs = yield* FileSystem.FileSystem
         const root = yield* Agent.folder({ "big.txt": "x".repeat(1_000_001), "blob": "a\0b", "sub/a.txt": "a" })
@@ -202,7 +202,7 @@ describe("Tools", () => {
         }
       }))
 
-    it.effect("main job: a long call says how far it is, and can be stopped between two files", () =>
+    it.effect("main job: a long call reports its progress, and can be stopped between two files", () =>
       Effect.gen(function*() {
         const many = Object.fromEntries(Array.from({ length: 50 }, (_, index) => [`f${index}.txt`, "crane\n"]))
         const root = yield* Agent.folder(many)

@@ -112,7 +112,7 @@ const appended = (events: ReadonlyArray<Timed>) => {
 }
 
 describe("View", () => {
-  it("main job: the fold follows each call from the wish to the end, with its times", () => {
+  it("main job: the fold follows each call from the request to the end, with its times", () => {
     const standing = (at: number) => Run.calls(until(at)).map((call) => call.standing)
     assert.deepStrictEqual(standing(200), [])
     assert.deepStrictEqual(standing(300), ["waiting", "waiting"])
@@ -142,7 +142,7 @@ describe("View", () => {
     )
   })
 
-  it("main job: settled lines never change, and what is live is what still can", () => {
+  it("main job: settled lines never change, and all other lines are live", () => {
     let before: ReadonlyArray<string> = []
     for (let count = 0; count <= script.length; count++) {
       const at = script[count - 1]?.[0] ?? 0
@@ -173,7 +173,7 @@ describe("View", () => {
     }
   })
 
-  it("main job: what is broken off hangs under its text, and earlier lines stay as the text grows", () => {
+  it("main job: a wrapped line is indented under its text, and earlier lines stay as the text grows", () => {
     assert.deepStrictEqual(Paint.wrap("  12  aaa bbb ccc", 12), ["  12  aaa", "      bbb", "      ccc"])
     assert.deepStrictEqual(Paint.wrap("- aaa bbb ccc", 9), ["- aaa bbb", "  ccc"])
     assert.deepStrictEqual(Paint.wrap("abcdefgh", 3), ["abc", "def", "gh"])
@@ -202,7 +202,7 @@ describe("View", () => {
     assert.include(written, "red")
   })
 
-  it("main job: elsewhere, plain lines are appended, each said once", () => {
+  it("main job: elsewhere, plain lines are appended, each once", () => {
     assert.deepStrictEqual(appended(script), [
       "I look around.",
       "Now",
@@ -254,7 +254,7 @@ describe("View", () => {
     [95, completed("b", { _tag: "Ok", value: { note: "- lamp", isWritten: true, path: "/n.md" } })]
   ]
 
-  it("main job: a call says what it waits for, and whether it started early or waited at the barrier", () => {
+  it("main job: a call shows what it waits for, and whether it started early or waited at the barrier", () => {
     const at = (time: number) =>
       shown(play(barrier.filter(([each]) => each <= time)), time, 60).find((line) => line.includes("write_note"))
     assert.strictEqual(at(40), "  · write_note  lamp            waits for the reply")
@@ -280,7 +280,7 @@ describe("View", () => {
     assert.deepStrictEqual(play(barrier).notes, [{ note: "- lamp", isWritten: true, path: "/n.md" }])
   })
 
-  it("main job: a run that is broken off names what was stopped, and when", () => {
+  it("main job: an interrupted run names what was stopped, and when", () => {
     const run = Run.stop(until(1700), 2000)
     assert.deepStrictEqual(Lines.stopped(run, 2000), ["  ■ search_text  lamp - stopped at 30/40 files (1.69 s)"])
     assert.isFalse(run.isThinking)

@@ -16,7 +16,7 @@ describe("Words", () => {
     assert.deepStrictEqual(labels("  ?!  "), [])
   })
 
-  it("main job: what is quoted, a path or an identifier is looked for letter by letter", () => {
+  it("main job: a quotation, a path or an identifier is searched literally", () => {
     const phrases = (question: string) =>
       Words.terms(question).flatMap((term) => term._tag === "Phrase" ? [term.text] : [])
     assert.deepStrictEqual(phrases("Where is \"too many requests\" said?"), ["too many requests"])

@@ -34,7 +34,7 @@ const rejecting = (error: unknown, options: Partial<AiSdk.Options> = {}) => {
 
 describe("HTTP errors", () => {
   for (const version of versions) {
-    it.effect(`R-122: an error comes before any event, with all that the answer says, in version ${version}`, () =>
+    it.effect(`R-122: an error comes before any event, with all fields of the answer, in version ${version}`, () =>
       Effect.gen(function*() {
         const body = { error: { message: "No such key", type: "invalid_request_error", code: "invalid_api_key" } }
         const { error, events } = yield* outcomeOf(json(401, body, { "x-request-id": "req_1" }), version)
@@ -51,7 +51,7 @@ describe("HTTP errors", () => {
       }))
   }
 
-  it.effect("R-122: the status decides on the reason, and the words where the status says too little", () =>
+  it.effect("R-122: the status decides on the reason, and the message where the status is ambiguous", () =>
     Effect.gen(function*() {
       const tooLong = { error: { message: "wrong", code: "context_length_exceeded" } }
       const cases: ReadonlyArray<readonly [number, unknown, Adapter.AdapterError["reason"]]> = [
@@ -172,7 +172,7 @@ describe("rejections", () => {
 
 describe("errors inside a reply", () => {
   for (const version of versions) {
-    it.effect(`R-145: an error chunk fails the reply after what it had said, in version ${version}`, () =>
+    it.effect(`R-145: an error chunk fails the reply after its earlier events, in version ${version}`, () =>
       Effect.gen(function*() {
         const found = yield* outcomeOf(
           body(
@@ -244,7 +244,7 @@ describe("errors inside a reply", () => {
       }
     }))
 
-  it.effect("R-122: an error inside a reply tells the request that it belongs to", () =>
+  it.effect("R-122: an error inside a reply names the request that it belongs to", () =>
     Effect.gen(function*() {
       const { error } = yield* outcomeOf({
         headers: { "content-type": "text/event-stream", "x-request-id": "req_1" },
@@ -312,7 +312,7 @@ describe("retries", () => {
       assert.strictEqual((yield* trying(() => json(503, {}), { retries: 0 })).requests, 1)
     }))
 
-  it.effect("R-122: an error of a reply that has said nothing is tried again, one after its first word is not", () =>
+  it.effect("R-122: an error of a reply without any content is retried, an error after its first content is not", () =>
     Effect.gen(function*() {
       const busy = { error: { message: "busy", type: "overloaded_error" } }
       const silent = yield* trying((index) => ({ pieces: [index === 0 ? body(busy) : answered] }))

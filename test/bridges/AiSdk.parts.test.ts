@@ -32,7 +32,7 @@ const sentBack = (parts: ReadonlyArray<Readonly<Record<string, unknown>>>, versi
   })
 
 describe("calls", () => {
-  it.effect("R-349: a call is complete as soon as the reply goes on, not when the next part happens to come", () =>
+  it.effect("R-349: a call is complete as soon as the reply continues, not when the next part happens to arrive", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOfParts(
         start("a", "now"),
@@ -299,7 +299,7 @@ describe("marks", () => {
     { type: `${type}-end`, id, providerMetadata: words[2] }
   ]
 
-  it.effect("R-342: what a provider says of its reasoning and calls goes back unchanged, block by block", () =>
+  it.effect("R-342: the provider's metadata of reasoning and calls is sent back unchanged, block by block", () =>
     Effect.gen(function*() {
       const content = yield* sentBack([
         ...block("reasoning", "1", "first", { acme: { id: "a" } }, { acme: { signature: "x" } }, undefined),
@@ -324,7 +324,7 @@ describe("marks", () => {
       ])
     }))
 
-  it.effect("blocks that are mixed go back in the order in which they came, texts with their own marks", () =>
+  it.effect("mixed blocks are sent back in the order in which they came, texts with their own metadata", () =>
     Effect.gen(function*() {
       const content = yield* sentBack([
         ...block("text", "1", "Høj "),
@@ -405,7 +405,7 @@ describe("marks", () => {
 })
 
 describe("other parts", () => {
-  it.effect("files that the model made stand in the message, and go back in the form of the version", () =>
+  it.effect("files that the model made are part of the message, and are sent back in the form of the version", () =>
     Effect.gen(function*() {
       const data = { type: "data", data: new Uint8Array([137, 80]) }
       const parts = [

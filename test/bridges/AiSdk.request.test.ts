@@ -114,7 +114,7 @@ describe("on the wire", () => {
 })
 
 describe("call options", () => {
-  it.effect("R-123: what is not asked for is not said", () =>
+  it.effect("R-123: options that are not given are not sent", () =>
     Effect.gen(function*() {
       assert.sameMembers(Object.keys(yield* called({ toolChoice: "required" })), ["prompt", "abortSignal"])
     }))
@@ -289,7 +289,7 @@ describe("prompts", () => {
       ])
     }))
 
-  it.effect("R-123: the kind of a file is found out where the message does not tell it", () =>
+  it.effect("R-123: the type of a file is detected where the message does not name it", () =>
     Effect.gen(function*() {
       const prompt = yield* promptOf([Message.user([
         { type: "image", data: "unknown" },
@@ -355,7 +355,7 @@ describe("prompts", () => {
       }
     }))
 
-  it.effect("R-351: empty texts are left out where something else is said, and a turn that says nothing is", () =>
+  it.effect("R-351: empty texts are left out beside other content, and so is an empty turn", () =>
     Effect.gen(function*() {
       const prompt = yield* promptOf([
         Message.user([{ type: "text", text: "" }, { type: "image", data: png }]),

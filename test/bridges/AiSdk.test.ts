@@ -88,7 +88,7 @@ describe("replies", () => {
       }))
   }
 
-  it.effect("R-344: a reply that calls a tool under the word stop is a turn with tools", () =>
+  it.effect("R-344: a reply that calls a tool with finish reason stop is a turn with tools", () =>
     Effect.gen(function*() {
       const reply = body(call({ index: 0, id: "a", name: "now", arguments: "{}" }), finish("stop"))
       const last = completed((yield* outcomeOf(reply)).events)
@@ -131,7 +131,7 @@ describe("replies", () => {
       assert.deepStrictEqual((reported as any).extra, { raw: figures })
     }))
 
-  it.effect("a body in pieces of any size says the same", () =>
+  it.effect("a body in pieces of any size is read the same", () =>
     Effect.gen(function*() {
       const { events: expected } = yield* outcomeOf(interleaved)
       for (const size of [1, 7, 100]) {

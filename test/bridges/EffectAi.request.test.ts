@@ -250,7 +250,7 @@ describe("prompts", () => {
       ])
     }))
 
-  it.effect("R-351: a turn that says nothing is left out, and reasoning of others stays here", () =>
+  it.effect("R-351: an empty turn is left out, and reasoning of other providers is not sent", () =>
     Effect.gen(function*() {
       const prompt = yield* promptOf([
         Message.user(""),
@@ -370,7 +370,7 @@ describe("errors", () => {
       assert.notInclude(JSON.stringify(answered.error), "sk-secret")
     }))
 
-  it.effect("R-145: errors inside a reply fail it after what it had said, its cost included", () =>
+  it.effect("R-145: errors inside a reply fail it after its earlier events, its cost included", () =>
     Effect.gen(function*() {
       const reason = new AiError.InternalProviderError({ description: "busy" })
       const thrown = yield* Chunks.outcome(stream(Models.scripted(() =>
@@ -418,7 +418,7 @@ describe("errors", () => {
       assert.strictEqual(error?.reason, "malformed_response")
     }))
 
-  it.effect("R-122: a server that cannot be reached is asked again, and a busy one when it says", () =>
+  it.effect("R-122: a request to an unreachable server is retried, and one to a busy server after the delay it names", () =>
     Effect.gen(function*() {
       const clock = () => WaitingClock.make((millis) => millis !== 300_000 && millis !== 1000)
       const calm = Effect.provideService(Random.Random, { nextDoubleUnsafe: () => 0, nextIntUnsafe: () => 0 })

@@ -225,7 +225,7 @@ describe("runs", () => {
 })
 
 describe("what goes back", () => {
-  it.effect("R-342: what a provider says of its reasoning and calls goes back unchanged", () =>
+  it.effect("R-342: the provider's metadata of reasoning and calls is sent back unchanged", () =>
     Effect.gen(function*() {
       const [assistant] = yield* sentBack([
         { type: "reasoning-start", id: "1", metadata: { acme: { id: "a" } } },
@@ -287,7 +287,7 @@ describe("what goes back", () => {
       assert.deepInclude(assistant.content[1], { providerExecuted: true, options: { acme: { itemId: "ws" } } })
     }))
 
-  it.effect("files that the model made go back with it", () =>
+  it.effect("files that the model made are sent back with it", () =>
     Effect.gen(function*() {
       const [assistant] = yield* sentBack([
         { type: "file", mediaType: "image/png", data: "iVBO", metadata: { acme: { a: 1 } } },

@@ -165,7 +165,7 @@ describe("handlers", () => {
       assert.strictEqual((yield* running(kit, layer, { day: "2020-02-02T00:00:00.000Z" })).content, "2020")
     }))
 
-  it.effect("dynamic tools take what their schema says, or any object", () =>
+  it.effect("dynamic tools accept what their schema accepts, or any object", () =>
     Effect.gen(function*() {
       const parameters = { type: "object", properties: { q: { type: "string" } }, required: ["q"] } as const
       const kit = Toolkit.make(AiTool.dynamic("remote", { parameters }))
@@ -354,7 +354,7 @@ describe("approvals", () => {
       assert.strictEqual((yield* removing(() => true, { approve: () => true })).content, "removed")
     }))
 
-  it.effect("a tool that cannot tell whether it needs one is not run", () =>
+  it.effect("a tool whose approval function fails is not run", () =>
     Effect.gen(function*() {
       const { result } = yield* removing(() => Effect.die("cannot tell"), { approve: () => true })
       assert.strictEqual(crash(result).reason, "denied")

@@ -94,7 +94,7 @@ describe("a difference is found", () => {
 
   const call = { id: "call_a", name: "weather", argumentsRaw: "{\"town\":\"Bergen\"}", arguments: { town: "Bergen" } }
 
-  it.effect("in what a call says", () =>
+  it.effect("in the arguments of a call", () =>
     Effect.gen(function*() {
       const fixture = yield* fixtureOf("chat-calls")
       const [, second] = fixture.turns[0]!.expected.toolCalls!
@@ -113,7 +113,7 @@ describe("a difference is found", () => {
       assert.include(yield* problems(cut), "not marked as lost")
     }))
 
-  it.effect("in a transcript that says something else", () =>
+  it.effect("in a transcript with another content", () =>
     Effect.gen(function*() {
       const whole = yield* Effect.flatMap(
         answering("chat-cut-call", (body) => body.replace("the be", "the be\\\"}")),
@@ -128,7 +128,7 @@ describe("a difference is found", () => {
 })
 
 describe("a session", () => {
-  it.effect("goes on from turn to turn where its requests say so, and starts anew where they do not", () =>
+  it.effect("continues from turn to turn where its requests do, and starts anew where they do not", () =>
     Effect.gen(function*() {
       const fixture = yield* fixtureOf("chat-loop")
       const protocol = Protocols.find(fixture.protocol)!
@@ -150,7 +150,7 @@ describe("a session", () => {
       assert.isTrue(problems.some((problem) => problem.startsWith("[turn 1")), problems.join("; "))
     }))
 
-  it.effect("fails where Heddle would say something else than was recorded", () =>
+  it.effect("fails where Heddle would send something else than was recorded", () =>
     Effect.gen(function*() {
       const louder = yield* answering("chat-loop", (body) => body.replace("I will add.", "I will subtract."))
       const problems = yield* problemsOf(louder)
@@ -169,7 +169,7 @@ describe("two requests", () => {
   const differ = (index: number, item: Conversation.Item) =>
     Conversation.differences(items, items.map((known, at) => at === index ? item : known)).length > 0
 
-  it("differ in what was said, called and answered", () => {
+  it("differ in texts, calls and answers", () => {
     assert.deepStrictEqual(Conversation.differences(items, items), [])
     assert.isTrue(differ(0, { kind: "system", text: "x" }))
     assert.isTrue(differ(0, { kind: "user", text: "s", media: [] }))
@@ -186,7 +186,7 @@ describe("two requests", () => {
     assert.isNotEmpty(Conversation.differences(items, items.slice(1)))
   })
 
-  it("do not differ in what only one of them can say", () => {
+  it("do not differ in what only one of them can express", () => {
     assert.isFalse(differ(2, { kind: "assistant", text: " t\n", calls: [{ ...call, id: null }] }))
     assert.isFalse(differ(3, { kind: "result", id: null, name: "add", text: "r", isError: false }))
   })

@@ -92,7 +92,7 @@ describe("an answer", () => {
       assert.strictEqual(error?.reason, "timeout")
     }))
 
-  it.effect("R-122: after its own word for the end, a body that stays open is read for ten seconds at most", () =>
+  it.effect("R-122: after its final event, a body that stays open is read for ten seconds at most", () =>
     Effect.gen(function*() {
       const idleTimeout = Duration.minutes(1)
       const patient = yield* heard(body([59_000, "0"], [1000, "finish"], [Infinity, "1"]), {

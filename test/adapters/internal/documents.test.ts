@@ -48,7 +48,7 @@ describe("Documents", () => {
     }
   })
 
-  it("R-349: what is no object stays where it was, and one that is cut off is left over", () => {
+  it("R-349: text that is no object stays where it was, and an incomplete object is left over", () => {
     assert.deepStrictEqual(parsed("<html>\n{\"a\":1}\nnot { it }\n", 1), {
       data: ["{\"a\":1}"],
       stray: "<html>\nnot { it }\n",

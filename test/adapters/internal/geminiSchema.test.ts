@@ -45,7 +45,7 @@ describe("OpenAPI", () => {
     })
   })
 
-  it("R-123: what Effect writes for a schema goes in, and only what is known comes out", () => {
+  it("R-123: what Effect writes for a schema is accepted, and only known keywords are written", () => {
     const tool = Tool.make("plan", {
       parameters: {
         city: Schema.NonEmptyString.annotate({ description: "Where" }),
@@ -100,7 +100,7 @@ describe("OpenAPI", () => {
     assert.deepStrictEqual(openApi({ $ref: "#/$defs/Missing" }), { type: "STRING" })
   })
 
-  it("R-123: alternatives, null and several types are what the subset can say of them", () => {
+  it("R-123: alternatives, null and several types are written as far as the subset allows", () => {
     const cases: ReadonlyArray<readonly [schema: Readonly<Record<string, unknown>>, written: unknown]> = [
       [{ type: ["string", "null"] }, { type: "STRING", nullable: true }],
       [{ type: ["string", "integer"] }, { anyOf: [{ type: "STRING" }, { type: "INTEGER" }] }],

@@ -9,7 +9,7 @@ const now = 1_700_000_000_000
 const delay = (headers: Readonly<Record<string, string>>) => Errors.delayOfHeaders(headers, now)
 
 describe("a delay", () => {
-  it("R-122: is what retry-after says, in seconds, milliseconds or as a date", () => {
+  it("R-122: is the value of retry-after, in seconds, milliseconds or as a date", () => {
     assert.strictEqual(delay({ "retry-after": "7" }), 7000)
     assert.strictEqual(delay({ "retry-after": "1", "retry-after-ms": "1500" }), 1500)
     assert.strictEqual(delay({ "retry-after": "1", "retry-after-ms": "0" }), 1000)

@@ -76,7 +76,7 @@ describe("a strict schema", () => {
     })
   })
 
-  it("says in the provider's words what JSON Schema says in several", () => {
+  it("writes with the provider's keywords what JSON Schema can write in several ways", () => {
     assert.deepStrictEqual(member({ oneOf: [{ type: "string" }, { type: "null" }] }), {
       anyOf: [{ type: "string" }, { type: "null" }]
     })
