@@ -3,9 +3,16 @@
  * decided on and run, and the step is reported; then comes the next step, or the end.
  *
  *     Opening ─► Asking ─► Hearing ─► Deciding ─► Working ─► Stepping ─► Finishing ─► Done
- *        ▲         ▲          │                                 │
- *        │         └──────────┘ a broken reply is asked again   │
- *        └──────────────────────────────────────────────────────┘ the next step
+ *
+ *     Opening    ► Asking; Finishing if the run is cancelled
+ *     Asking     ► Hearing; Deciding if it is cancelled while it waits to ask again
+ *     Hearing    ► Deciding; Asking if a broken reply is asked for again; Finishing if a later step fails before an event
+ *     Deciding   ► Working
+ *     Working    ► Stepping; Working once more, for the open calls that the end of the run cancels
+ *     Stepping   ► Opening for the next step; Finishing; Done in a run of one step
+ *     Finishing  ► Done; Opening for the second pass of a structured run
+ *
+ * The method that does what a phase asks for has the name of the phase; the steps that it takes are verbs.
  *
  * The pulls of its stream drive it: each pull does what the phase asks for until there are events to emit. Nothing new
  * starts between two pulls, and a reader that leaves a pull leaves the run. A change of phase that waits for nothing takes
@@ -187,14 +194,14 @@ type Retry = Effect.Success<ReturnType<typeof Schedule.toStep<unknown, Adapter.A
 
 type Events = ReadonlyArray<Event.Event>
 
-/** What a phase emits, which may be nothing. It leaves the next phase in `Loop.phase`. */
-type Emitted<E, R> = Effect.Effect<Events, Adapter.AdapterError | E | Cause.Done, R>
+/** What a phase emits, or `undefined` to go on with the next phase. It leaves that in `Loop.phase`. */
+type Emitted<E, R> = Effect.Effect<Events | undefined, Adapter.AdapterError | E | Cause.Done, R>
 
 type EventPull<E, R> = Pull.Pull<Arr.NonEmptyReadonlyArray<Event.Event>, Adapter.AdapterError | E, void, R>
 
-const none: Events = []
+const noEvents: Events = []
 
-/** A run, and the phase that it is in. */
+/** The machine that drives a run, and the phase that it is in. */
 class Loop<E, R> implements Driver {
   private readonly parts: Parts<E, R>
   /** The fold of all events, which the results are read from. */
@@ -231,7 +238,7 @@ class Loop<E, R> implements Driver {
 
   private readonly resumed = (context: Context.Context<R>): EventPull<E, R> => {
     this.context = context
-    return this.goOn(none)
+    return this.goOn(noEvents)
   }
 
   /** Does what the phases ask for until one of them emits events or has to wait. `before` is emitted with them. */
@@ -239,15 +246,19 @@ class Loop<E, R> implements Driver {
     const { parts: { running }, phase } = this
     if (running.isLeft) return Cause.done()
     if (phase._tag !== "Hearing" || phase.batch !== undefined) return this.proceed(this.advance(phase), before)
-    // Most pulls are reads of a model with no batch beside it: 12 steps of a fiber each, and 14 by way of `advance`.
+    // Most pulls are reads of a model with no batch beside it: 12 steps of a fiber each, and 14 by way of `advance`, which
+    // the benchmark "text, one delta per read" shows.
     return phase.reply.next(
       this.context,
-      (heard) => isEvents(heard) ? this.emit(heard, before) : this.proceed(this.replied(phase, heard), before)
+      (heard) => isEvents(heard) ? this.emit(heard, before) : this.proceed(this.endReply(phase, heard), before)
     )
   }
 
   private proceed(emitted: Emitted<E, R>, before: Events): EventPull<E, R> {
-    return Effect.flatMapEager(emitted, (events) => events === none ? this.goOn(before) : this.emit(events, before))
+    return Effect.flatMapEager(
+      emitted,
+      (events) => events === undefined ? this.goOn(before) : this.emit(events, before)
+    )
   }
 
   /** Goes on after what may have waited, unless the run has been left meanwhile from outside of its pull. */
@@ -282,8 +293,8 @@ class Loop<E, R> implements Driver {
     }
   }
 
-  /** Leaves the next phase behind, and emits events before it. */
-  private become(phase: Phase<E>, events: Events = none): Emitted<E, R> {
+  /** Sets the next phase, and emits events before it. */
+  private become(phase: Phase<E>, events?: Events): Emitted<E, R> {
     this.phase = phase
     return Effect.succeed(events)
   }
@@ -291,24 +302,24 @@ class Loop<E, R> implements Driver {
   /**
    * Folds events and emits those that the consumer wants to see. An observer has seen them before anything follows from
    * them. Without an observer, what a tool emits at once is emitted with the event that started it, and the end of a step
-   * with its last answer.
+   * with its last answer, which saves a pull for each.
    */
   private emit(events: Events, before: Events): EventPull<E, R> {
     const { running, view } = this.parts
     if (running.isLeft) return Cause.done()
     Fold.apply(this.state, events)
     const visible = before.length === 0 ? shown(view, events) : before.concat(shown(view, events))
-    const ready = this.ready(events)
+    const startable = this.takeStartable(events)
     if (view.onEvent !== undefined) {
       return this.after(observed(view, running, this.id, events), () => {
-        this.start(ready)
+        this.startEarly(startable)
         return this.show(visible)
       })
     }
-    const early = this.start(ready)
+    const early = this.startEarly(startable)
     if (early.length > 0) return this.emit(early, visible)
-    const isWorked = this.phase._tag === "Working" && this.phase.batch?.isAtEnd === true
-    return isWorked ? this.goOn(visible) : this.show(visible)
+    const isStepOver = this.phase._tag === "Working" && this.phase.batch?.isAtEnd === true
+    return isStepOver ? this.goOn(visible) : this.show(visible)
   }
 
   private show(visible: Events): EventPull<E, R> {
@@ -330,15 +341,15 @@ class Loop<E, R> implements Driver {
   private opening(): Emitted<E, R> {
     const { bounds, context, id, parts, step } = this
     if (bounds !== undefined) {
-      this.hurry()
+      this.checkDeadline()
       if (this.isCancelled) return this.become({ _tag: "Finishing", outcome: this.cancelled })
     }
     this.phase = { _tag: "Asking", retryIn: undefined }
-    if (!parts.isTraced && !Telemetry.isTraced(context as Context.Context<never>)) return Effect.succeed(none)
+    if (!parts.isTraced && !Telemetry.isTraced(context as Context.Context<never>)) return Effect.succeed(undefined)
     step.span = Scope.makeUnsafe()
     return Effect.map(parts.within(Telemetry.stepSpan(step.span, id, step.index)), (within) => {
       step.within = within
-      // An empty list, not `none`: the driver pulls anew, under the span.
+      // An empty list, not `undefined`: the stream is pulled anew, under the span.
       return []
     })
   }
@@ -347,16 +358,16 @@ class Loop<E, R> implements Driver {
    * Where the deadline leaves no time for tools, the model has to answer now. A deadline that has passed is noticed here as
    * well: code that blocks the thread keeps its timer from firing.
    */
-  private hurry(): void {
+  private checkDeadline(): void {
     const { cancellation, deadline } = this.parts.ambient
     if (deadline === undefined) return
     const now = Context.get(this.context, Clock.Clock).currentTimeMillisUnsafe()
     if (now >= deadline.at) cancellation?.request("deadline", Deadline.cause)
-    if (now >= deadline.toolsUntil && this.rules.tools.size > 0) this.close("deadline")
+    if (now >= deadline.toolsUntil && this.rules.tools.size > 0) this.forbidTools("deadline")
   }
 
   /** From now on the model has no tools. Calls that it makes all the same are answered without running. */
-  private close(reason: Event.ChatResult["finalized"]): void {
+  private forbidTools(reason: Event.ChatResult["finalized"]): void {
     const { settings, template } = this.rules
     this.closing ??= reason
     this.rules = {
@@ -368,7 +379,7 @@ class Loop<E, R> implements Driver {
   }
 
   private asking(retryIn: number | undefined): Emitted<E, R> {
-    if (retryIn === undefined) return this.ask()
+    if (retryIn === undefined) return this.sendRequest()
     const slept = retryIn > 0 ? Effect.sleep(retryIn) : Effect.void
     const waited = Cancellation.orElse(slept, this.parts.ambient.cancellation, () => undefined)
     // A run that is cancelled before the model is asked again goes on with nothing said.
@@ -379,7 +390,7 @@ class Loop<E, R> implements Driver {
     )
   }
 
-  private ask(): Emitted<E, R> {
+  private sendRequest(): Emitted<E, R> {
     const { id, parts: { adapter, ambient, running, system }, rules: { mode, settings, template, tools }, thread } =
       this
     const adapters = { kind: "adapter", id } as const
@@ -407,24 +418,24 @@ class Loop<E, R> implements Driver {
   private hearing(phase: Hearing<E>): Emitted<E, R> {
     const batch = phase.batch ??= this.openBatch(Infinity)
     if (!batch.isEmpty) return batch.take
-    if (this.isCancelled) return this.replied(phase, { _tag: "Ended" })
+    if (this.isCancelled) return this.endReply(phase, { _tag: "Ended" })
     const heard = phase.reply.listen(this.context, () => batch.wake())
     if (heard === undefined) return batch.take
-    return isEvents(heard) ? Effect.succeed(heard) : this.replied(phase, heard)
+    return isEvents(heard) ? Effect.succeed(heard) : this.endReply(phase, heard)
   }
 
-  /** Calls that became final with these events and may start now. They have been folded already. */
-  private ready(events: Events): ReadonlyArray<Plan.Decode> {
+  /** Takes the calls that became final with these events and may start now, so that `startCalls` passes them over. */
+  private takeStartable(events: Events): ReadonlyArray<Plan.Decode> {
     const { phase } = this
     if (phase._tag !== "Hearing" || !phase.mayStart) return []
     // From the end of a reply on, all of its remaining calls are decided on together.
     if (events.some(({ _tag }) => _tag === "MessageCompleted" || _tag === "Error")) phase.mayStart = false
     return phase.mayStart
-      ? events.flatMap((event) => event._tag === "ToolCallCompleted" ? this.startable(event) : [])
+      ? events.flatMap((event) => event._tag === "ToolCallCompleted" ? this.takeIfStartable(event) : [])
       : []
   }
 
-  private startable(event: Event.Of<"ToolCallCompleted">): ReadonlyArray<Plan.Decode> {
+  private takeIfStartable(event: Event.Of<"ToolCallCompleted">): ReadonlyArray<Plan.Decode> {
     const { settings: { policy }, tools } = this.rules
     const tool = tools.get(event.name)
     if (tool === undefined || !Plan.mayStartEarly(tool, policy)) return []
@@ -437,14 +448,14 @@ class Loop<E, R> implements Driver {
   }
 
   /** Starts calls while the reply is still read, and returns what they emit at once. */
-  private start(jobs: ReadonlyArray<Plan.Decode>): Events {
+  private startEarly(jobs: ReadonlyArray<Plan.Decode>): Events {
     const { phase } = this
-    if (jobs.length === 0 || phase._tag !== "Hearing") return none
+    if (jobs.length === 0 || phase._tag !== "Hearing") return noEvents
     const batch = phase.batch ??= this.openBatch(Infinity)
     phase.hasStarted = true
     batch.add(jobs)
     batch.begin()
-    return this.parts.view.onEvent === undefined ? batch.takeNow() : none
+    return this.parts.view.onEvent === undefined ? batch.takeNow() : noEvents
   }
 
   /** The step has to close the batch, and knows of it before anything can interrupt. */
@@ -456,17 +467,18 @@ class Loop<E, R> implements Driver {
   }
 
   /** The reply is over. One that broke is asked for again if `retryReply` says so and no call of it has started. */
-  private replied(phase: Hearing<E>, ending: Ending): Emitted<E, R> {
+  private endReply(phase: Hearing<E>, ending: Ending): Emitted<E, R> {
     const { parts: { retryReply, running }, id } = this
     if (running.isLeft) return Cause.done()
     const error = ending._tag === "Broken" ? ending.error : this.state.error?.value
     const isFinal = retryReply === undefined || retryReply === null || phase.hasStarted || this.isCancelled
-    if (isFinal || !(error instanceof Adapter.AdapterError)) return this.concluded(phase, ending)
+    if (isFinal || !(error instanceof Adapter.AdapterError)) return this.leaveReply(phase, ending)
     const asked = new Worker(running, { kind: "hook", id, name: "retryReply", onSoftStop: "none", once: true })
-    return this.after(asked.do(this.delay(retryReply, error), Exit.succeed(undefined)), (retryIn) => {
-      if (retryIn !== undefined) return this.again(error, retryIn)
-      const isNothing = this.isCancelled && ending._tag === "Broken" && !ending.hasBegun
-      return this.concluded(phase, isNothing ? { _tag: "Ended" } : ending)
+    return this.after(asked.do(this.retryDelay(retryReply, error), Exit.succeed(undefined)), (retryIn) => {
+      if (retryIn !== undefined) return this.askAgain(error, retryIn)
+      // Cancelled while the schedule was asked: as where the cancellation comes during the wait, the step has said nothing.
+      const isUnsaid = this.isCancelled && ending._tag === "Broken" && !ending.hasBegun
+      return this.leaveReply(phase, isUnsaid ? { _tag: "Ended" } : ending)
     })
   }
 
@@ -474,7 +486,7 @@ class Loop<E, R> implements Driver {
    * In how many milliseconds the model is asked again, on the caller's schedule and not before the time that the provider
    * asked for; `undefined` if the reply stays broken. A malformed reply may be whole the next time.
    */
-  private delay(
+  private retryDelay(
     schedule: Schedule.Schedule<unknown, Adapter.AdapterError>,
     error: Adapter.AdapterError
   ): Effect.Effect<number | undefined> {
@@ -488,15 +500,15 @@ class Loop<E, R> implements Driver {
   }
 
   /** The reply is discarded, and the model asked again. */
-  private again(error: unknown, retryIn: number): Emitted<E, R> {
+  private askAgain(error: unknown, retryIn: number): Emitted<E, R> {
     return Effect.flatMapEager(
-      this.disconnect(Exit.void),
+      this.beginDisconnect(Exit.void),
       () => this.become({ _tag: "Asking", retryIn }, [{ _tag: "StepReset", error }])
     )
   }
 
   /** A failure before the first event of a run fails the run. Any later one is an event. */
-  private concluded({ batch }: Hearing<E>, ending: Ending): Emitted<E, R> {
+  private leaveReply({ batch }: Hearing<E>, ending: Ending): Emitted<E, R> {
     if (ending._tag === "Ended") return this.become({ _tag: "Deciding", batch })
     const { error, hasBegun } = ending
     const events: Events = [{ _tag: "Error", error }]
@@ -510,16 +522,16 @@ class Loop<E, R> implements Driver {
 
   /** The connection is closed before any other tool starts, however the reply has ended. */
   private deciding(batch: Batches.Batch<E> | undefined): Emitted<E, R> {
-    return this.after(this.disconnect(Exit.void), () => {
+    return this.after(this.beginDisconnect(Exit.void), () => {
       this.step.reply = undefined
       const said = Collector.toResponse(this.state)
       const isCut = this.isCancelled && this.state.message === null && said.error === undefined
       const response = isCut ? { ...said, finishReason: "other" as const, rawFinishReason: "cancelled" } : said
-      return this.after(ToolCalls.reported(response), (response) => this.decided(response, batch))
+      return this.after(ToolCalls.reported(response), (response) => this.startCalls(response, batch))
     })
   }
 
-  private decided(response: Response.Response, early: Batches.Batch<E> | undefined): Emitted<E, R> {
+  private startCalls(response: Response.Response, early: Batches.Batch<E> | undefined): Emitted<E, R> {
     const { mode, settings: { policy }, tools } = this.rules
     const isActedOn = !this.isCancelled && Collector.isToolTurn(policy, response)
     const calls = Response.actionableCalls(response)
@@ -536,10 +548,10 @@ class Loop<E, R> implements Driver {
     const plan = Plan.divide(calls, response, this.rules, (index) => this.state.calls.isTaken(index), isActedOn)
     // Calls of such a reply that have started are interrupted, and the rest does not run.
     if (finishReason === "content_filter" || finishReason === "error") early?.cancel(Plan.ending(finishReason))
-    return this.work(response, plan, undefined, plan.jobs, early)
+    return this.openWork(response, plan, undefined, plan.jobs, early)
   }
 
-  private work(
+  private openWork(
     response: Response.Response,
     plan: Plan.Plan,
     ended: Plan.Ended | undefined,
@@ -554,14 +566,14 @@ class Loop<E, R> implements Driver {
 
   private working({ batch, ended, plan, response }: Working<E>): Emitted<E, R> {
     if (batch !== undefined && !batch.isAtEnd) return batch.take
-    if (ended !== undefined) return this.completed(response, ended)
+    if (ended !== undefined) return this.completeStep(response, ended)
     // What waits stays open, unless the run is over: then it is answered as cancelled.
     return this.after(
       Plan.ended(plan, response, this.rules, this.workedOf(batch, response), this.isCancelled),
       (ended) =>
         ended.closed.length === 0
-          ? this.completed(response, ended)
-          : this.work(response, plan, ended, ended.closed)
+          ? this.completeStep(response, ended)
+          : this.openWork(response, plan, ended, ended.closed)
     )
   }
 
@@ -570,7 +582,7 @@ class Loop<E, R> implements Driver {
     return batch && { halt: batch.halt, suspensions: this.state.tools.open(toolCalls) }
   }
 
-  private completed(
+  private completeStep(
     response: Response.Response,
     { calls, halt: decided, manual, suspensions }: Plan.Ended
   ): Emitted<E, R> {
@@ -589,8 +601,8 @@ class Loop<E, R> implements Driver {
       const messages = introduced.length === 0 ? added : introduced.concat(added)
       const isToolTurn = Collector.isToolTurn(policy, response)
       const isDone = isCut || Collector.isDone(policy, response)
-      const told = { response, thread, messages, mode, manualToolCalls: manual }
-      const event = Outcomes.stepCompleted(told, isToolTurn, isDone, halt, suspensions)
+      const step = { response, thread, messages, mode, manualToolCalls: manual }
+      const event = Outcomes.stepCompleted(step, isToolTurn, isDone, halt, suspensions)
       return this.become({ _tag: "Stepping", isCut }, [event])
     })
   }
@@ -626,7 +638,7 @@ class Loop<E, R> implements Driver {
     if (own !== undefined) return Effect.succeed(own)
     if (haltWhen === undefined || haltWhen === null) return Effect.succeed(this.bounded())
     const condition = ToolOptions.toEffect(haltWhen(step), "haltWhen", "return a boolean or an Effect")
-    return Effect.mapEager(answered(this.parts.running, this.id, condition), (isHalted): Event.Outcome | undefined => {
+    return Effect.mapEager(evaluate(this.parts.running, this.id, condition), (isHalted): Event.Outcome | undefined => {
       if (isHalted === undefined) return this.cancelled
       return isHalted ? { _tag: "HaltWhen", stepIndex, haltWhenStepIndex: stepIndex } : this.bounded()
     })
@@ -638,7 +650,7 @@ class Loop<E, R> implements Driver {
     const { firstStep = 0, isClosedByAnswer = false, maxTurns = Infinity } = this.bounds ?? {}
     if (this.state.steps.length - firstStep < maxTurns) return undefined
     if (this.closing !== undefined || !isClosedByAnswer) return { _tag: "MaxTurns", maxTurns }
-    this.close("max_turns")
+    this.forbidTools("max_turns")
     return undefined
   }
 
@@ -649,18 +661,22 @@ class Loop<E, R> implements Driver {
     const thread = Outcomes.withQuestion(this.thread, steps, outcome)
     const pass = Collector.chatResult({ thread, steps, outcome, finalized: this.closing })
     const isAnswered = structured === undefined || first !== undefined || !isFinalized(outcome)
-    if (!isAnswered) return this.formatting(pass, structured)
+    if (!isAnswered) return this.beginSecondPass(pass, structured)
     const result = structured === undefined ? pass : Outcomes.merged(first, pass)
     return Effect.flatMapEager(running.beginStop(), (abandoned) => {
       const whole = { ...result, totalUsage: spending.reported, ...(abandoned.length === 0 ? {} : { abandoned }) }
       const messages = Outcomes.since(whole.thread, this.state.thread)
-      const told = { _tag: "ChatCompleted", result: whole, ...(messages.length === 0 ? {} : { messages }) } as const
-      return this.become({ _tag: "Done" }, [told])
+      const completed = {
+        _tag: "ChatCompleted",
+        result: whole,
+        ...(messages.length === 0 ? {} : { messages })
+      } as const
+      return this.become({ _tag: "Done" }, [completed])
     })
   }
 
   /** The second pass of a structured run: one call, without tools, in the format that was asked for. */
-  private formatting(first: Event.ChatResult, { prompt, rules }: Structured<E, R>): Emitted<E, R> {
+  private beginSecondPass(first: Event.ChatResult, { prompt, rules }: Structured<E, R>): Emitted<E, R> {
     this.first = first
     this.closing = undefined
     this.rules = rules
@@ -669,7 +685,8 @@ class Loop<E, R> implements Driver {
     return this.become({ _tag: "Opening" })
   }
 
-  private disconnect(exit: Exit.Exit<unknown, unknown>): Effect.Effect<void> {
+  /** Closes the connection now, if there is one. What is returned waits until it is closed, and may be dropped. */
+  private beginDisconnect(exit: Exit.Exit<unknown, unknown>): Effect.Effect<void> {
     return this.step.reply?.close(exit) ?? Effect.void
   }
 
@@ -677,7 +694,7 @@ class Loop<E, R> implements Driver {
   hangUp(): void {
     if (this.phase._tag !== "Hearing") return
     this.phase.mayStart = false
-    void this.disconnect(Exit.void)
+    void this.beginDisconnect(Exit.void)
   }
 
   /**
@@ -687,7 +704,7 @@ class Loop<E, R> implements Driver {
    */
   leave(exit: Exit.Exit<unknown, unknown>): Effect.Effect<void> {
     const { parts: { running }, step: { batches, span } } = this
-    const disconnected = this.disconnect(exit)
+    const disconnected = this.beginDisconnect(exit)
     let closed = Effect.void
     for (const batch of batches) closed = both(closed, batch.close())
     if (span !== undefined) closed = both(closed, Scope.close(span, exit))
@@ -772,14 +789,18 @@ export const observed = <R>(
 const asCondition = { name: "haltWhen", onSoftStop: "none" } as const
 
 /** Evaluates the caller's condition in the fiber of the observer. `undefined` if a soft stop came first. */
-const answered = <A, R>(
+const evaluate = <A, R>(
   running: Running,
   requestId: string,
   condition: Effect.Effect<A, never, R>
 ): Effect.Effect<A | undefined, never, R> => {
   if (Exit.isExit(condition)) return condition
-  const told = hooks(running, requestId).do<A | undefined, never, R>(condition, Exit.succeed(undefined), asCondition)
-  return Effect.map(told, (answer) => {
+  const evaluated = hooks(running, requestId).do<A | undefined, never, R>(
+    condition,
+    Exit.succeed(undefined),
+    asCondition
+  )
+  return Effect.map(evaluated, (answer) => {
     // The observer needs a fiber of its own while the condition still cleans up.
     if (answer === undefined) running.hooks = undefined
     return answer
@@ -855,7 +876,7 @@ const bounds = <E, R>(
  * Enters a run, and gives what its stream is pulled from. What the run holds is returned when the scope closes, and handlers
  * that are alive then are stopped.
  */
-const start = Effect.fnUntraced(function*<E, R>(
+const enter = Effect.fnUntraced(function*<E, R>(
   input: Thread.Input,
   options: StepOptions<E, R>,
   chat: ChatOptions<E, R> | undefined,
@@ -891,11 +912,11 @@ export const step = <E, R>(
   input: Thread.Input,
   options: StepOptions<E, R>,
   scope: Scope.Scope
-): Effect.Effect<Next<E, R>, StartError, R> => start(input, options, undefined, scope)
+): Effect.Effect<Next<E, R>, StartError, R> => enter(input, options, undefined, scope)
 
 /** What a run of several steps is pulled from. */
 export const chat = <E, R>(
   input: Thread.Input,
   options: ChatOptions<E, R>,
   scope: Scope.Scope
-): Effect.Effect<Next<E, R>, StartError, R> => start(input, options, options, scope)
+): Effect.Effect<Next<E, R>, StartError, R> => enter(input, options, options, scope)
