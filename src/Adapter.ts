@@ -81,7 +81,7 @@ export class AdapterError extends Schema.TaggedError<AdapterError>("heddle/Adapt
     "no_scripted_response",
     "unknown"
   ]),
-  /** What the provider or the connection says of it. */
+  /** The message of the provider or of the connection. */
   detail: Schema.optionalKey(Schema.String),
   /** The name of the provider. */
   provider: Schema.optionalKey(Schema.String),
@@ -134,7 +134,7 @@ export interface Service {
  * **Details**
  *
  * Nothing happens before the first pull. The stream starts with `MessageStarted` and ends with `MessageCompleted`;
- * `TextCompleted` repeats the whole text, `ToolCallCompleted` says that a call's arguments are final. A failure before
+ * `TextCompleted` repeats the whole text, `ToolCallCompleted` means that a call's arguments are final. A failure before
  * the first event fails the stream; one after it fails the stream too, and the step turns it into an `Error` event.
  * A defect, or an element that is no event, counts as a failure: before the first event of a run it is an `AdapterError`
  * with the reason `unknown` and the defect as its `cause`; later the run ends as `Failed` with the defect, and keeps its
@@ -222,8 +222,8 @@ const requestOf = (
  *
  * **Details**
  *
- * The calls that are there decide, not the provider's word for its end, unless the policy says otherwise. Calls of the
- * provider's own are listed and ask for nothing. A call whose arguments were lost is marked, and reported in `diagnostics`
+ * The reply's calls decide, not the provider's finish reason, unless the policy says otherwise. Calls that the provider
+ * runs itself are listed and ask for nothing. A call whose arguments were lost is marked, and reported in `diagnostics`
  * and in one warning, without the text of its arguments. A reply that breaks fails; an adapter that dies fails with the
  * reason `unknown` and the defect as its `cause`.
  *

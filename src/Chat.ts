@@ -42,9 +42,9 @@ export interface Options<
    */
   readonly maxTurns?: number | null
   /**
-   * Ends the run after the first step for which it says `true` (outcome `HaltWhen`). It is asked after each step that
-   * does not end the run by itself; what it throws fails the run as a defect. What it forks lives as long as the run.
-   * When the run is stopped while it is asked, it is interrupted. Never by default.
+   * Ends the run after the first step for which it returns `true` (outcome `HaltWhen`). It runs after each step that
+   * does not end the run by itself; what it throws fails the run as a defect. Fibers it forks live as long as the run.
+   * When the run is stopped while it runs, it is interrupted. Never by default.
    */
   readonly haltWhen?: ((step: Event.StepResult) => boolean | Effect.Effect<boolean, never, RHalt>) | null
   /**

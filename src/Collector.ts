@@ -63,8 +63,8 @@ export interface Options {
 export const initial = (options: Options = {}): State => Fold.initial(options.policy ?? Policy.standard, options)
 
 /**
- * The state after one event. The given state is not changed; an event that says nothing new gives the same reference
- * back.
+ * The state after one event. The given state is not changed; an event without new information returns the same
+ * reference.
  *
  * **Example** (The completed text is authoritative)
  *
@@ -152,7 +152,7 @@ export const halt = (state: State): Event.Halt | undefined => Fold.halt(of(state
 /**
  * The response so far. Works without a thread and never fails; an error of the reply stands in `error`.
  *
- * **Example** (What was heard so far)
+ * **Example** (The text so far)
  *
  * ```ts import.meta.vitest
  * import { Collector } from "heddle"
@@ -168,8 +168,8 @@ export const halt = (state: State): Event.Halt | undefined => Fold.halt(of(state
 export const toResponse = (state: State): Response.Response => Fold.toResponse(of(state))
 
 /**
- * Whether the runtime has tools to run after a response: decided by the calls that are there, or by the finish reason
- * alone, as the policy says. A reply that ended in an error or was filtered is never acted on.
+ * Whether the runtime has tools to run after a response: decided by its calls, or by the finish reason alone, as
+ * the policy says. A reply that ended in an error or was filtered is never acted on.
  *
  * **Example** (A reply with a call)
  *
@@ -220,7 +220,7 @@ const threadOf = ({ thread }: Fold.State, name: string): Thread.Thread => {
 }
 
 /**
- * The last step that was completed, or what the step in progress has come to. Throws when the fold was started without
+ * The last completed step, or the step in progress as it is so far. Throws when the fold was started without
  * a thread.
  *
  * **Example** (A step in progress)
@@ -337,7 +337,7 @@ const once = (events: Iterable<Event.Event>): Iterable<Event.Event> => {
   return events
 }
 
-/** The thread after a step. One of a session that only runs approved calls has said nothing: their answers have a place. */
+/** The thread after a step. A session's step that only runs approved calls has no reply: their answers have a place. */
 const grownBy = (state: Fold.State, messages: ReadonlyArray<Message.Message>): Thread.Thread => {
   const { thread = Thread.empty } = state
   return messages.length === 0 && !Fold.hasPartial(state)
@@ -345,7 +345,7 @@ const grownBy = (state: Fold.State, messages: ReadonlyArray<Message.Message>): T
     : Log.appendedShared(thread, messages)
 }
 
-/** What is passed over is not looked at by a schema: the fold itself takes in nothing that is not well formed. */
+/** Ignored events are not decoded by a schema: the fold itself accepts only well-formed events. */
 const foldReceived = (state: Fold.State, wire: unknown): void => {
   const read = Payload.toJson(wire)
   if (!Json.isObject(read)) return
@@ -375,9 +375,10 @@ const foldReceived = (state: Fold.State, wire: unknown): void => {
  * **Details**
  *
  * `input` is what the run was given: the thread before it is in none of its events. For an operation of a session it is
- * the session's thread, as it was before or after its calls were settled, and the message that was said to it, unless that answered a question in its place. What is no event in wire form is passed over, so that the
- * events of a later version can be read. A run whose events end before its `ChatCompleted` comes to what
- * {@link toChatResult} gives for it: so does a run whose stream failed, since the failure of a stream is no event. Send it
+ * the session's thread, as it was before or after its calls were settled, and the user message that was sent to it,
+ * unless that answered a question in its place. Values that are no event in wire form are ignored, so that the events
+ * of a later version can be read. A run whose events end before its `ChatCompleted` has the result of
+ * {@link toChatResult}: so does a run whose stream failed, since the failure of a stream is no event. Send it
  * yourself, or the result is `Cancelled` with the reason `"interrupt"`. Errors and values of the caller's own are the plain
  * data that they were written as: match errors on `_tag` and `reason`, not by `instanceof`.
  * Throws a `Thread.ValidationError` for an input that is no conversation.

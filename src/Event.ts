@@ -255,7 +255,7 @@ export class MaxTurnsOutcome extends Schema.Opaque<MaxTurnsOutcome>()(Schema.Tag
 })) {}
 
 /**
- * The `haltWhen` option said `true`.
+ * The `haltWhen` option returned `true`.
  *
  * @category schemas
  * @since 0.1.0
@@ -466,7 +466,7 @@ export class StructuredFinalize extends Schema.Opaque<StructuredFinalize>()(Sche
   pass2Error: Schema.optionalKey(Json.Opaque)
 })) {}
 
-/** What a result says besides its thread and its steps. */
+/** The fields of a result besides its thread and its steps. */
 const chatEnd = {
   /** Why the run ended. Match on its `_tag`. */
   outcome: Outcome,
@@ -943,8 +943,8 @@ const behindLast = {
 } as const
 
 /**
- * The reply broke, and the model is asked again (`retryReply`): what came of the reply, from its `MessageStarted` on,
- * counts as not said. No tool has started on the word of such a reply.
+ * The reply broke, and the request is retried (`retryReply`): the events of the reply, from its `MessageStarted` on,
+ * are discarded. No tool has started because of such a reply.
  *
  * @category schemas
  * @since 0.1.0
@@ -979,7 +979,7 @@ export class ChatCompleted extends Schema.Opaque<ChatCompleted>()(Schema.TaggedS
 })) {}
 
 /**
- * The result in a {@link ReceivedChat}: a `ChatResult` without what the events before it say.
+ * The result in a {@link ReceivedChat}: a `ChatResult` without what earlier events contain.
  *
  * @category schemas
  * @since 0.1.0

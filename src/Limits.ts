@@ -46,7 +46,7 @@ export interface Keyed {
 }
 
 /**
- * The permits by key that `Tool.Options.limits` speaks of. Without a layer there is one set of keys for the process.
+ * The permits by key that `Tool.Options.limits` uses. Without a layer there is one set of keys for the process.
  *
  * @category references
  * @since 0.1.0

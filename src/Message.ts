@@ -9,7 +9,7 @@ import * as Outcomes from "./internal/declare/outcome.ts"
 import * as Json from "./internal/json.ts"
 
 /**
- * Who speaks: `system` instructs, `user` asks, `assistant` is the model, `tool` answers one tool call.
+ * The author of a message: `system` instructs, `user` asks, `assistant` is the model, `tool` answers one tool call.
  *
  * @category schemas
  * @since 0.1.0
@@ -182,11 +182,11 @@ export type Part = TextPart | ImagePart | FilePart | ReasoningPart
  * @since 0.1.0
  */
 export class Message extends Schema.Opaque<Message>()(Schema.Struct({
-  /** Who speaks. */
+  /** The author of the message. */
   role: Role,
-  /** What is said: a text, or parts. */
+  /** The content: a text, or parts. */
   content: Schema.Union([Schema.String, Schema.Array(Part)]),
-  /** The name of the speaker, for providers that tell several users apart. */
+  /** The name of the speaker, for providers that distinguish several users. */
   name: Schema.optionalKey(Schema.String),
   /** In a `tool` message: the id of the call that it answers. */
   toolCallId: Schema.optionalKey(Schema.String),

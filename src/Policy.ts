@@ -64,11 +64,11 @@ export class Policy extends Schema.Opaque<Policy>()(Schema.Struct({
      */
     trigger: Schema.Literals(["crashed", "crashedOrReported"])
   }),
-  /** How tools run that say nothing about it: beside others, or alone. */
+  /** How tools without the `concurrency` option run: concurrently with others, or alone. */
   concurrency: Schema.Literals(["shared", "exclusive"]),
   /**
-   * What happens to tools that say nothing about it when they are stopped: they are interrupted, or may finish within
-   * the grace period.
+   * What happens to running tools without the `interrupt` option when they are stopped: they are interrupted, or may
+   * finish within the grace period.
    */
   interrupt: Schema.Literals(["cancel", "block"]),
   /**
@@ -77,13 +77,12 @@ export class Policy extends Schema.Opaque<Policy>()(Schema.Struct({
    */
   results: Schema.Literals(["plain", "resultObject"]),
   /**
-   * How many handlers run at once, where neither the options nor the defaults of the application say. Left out: twice
-   * the number of cores.
+   * How many handlers run concurrently, where neither the options nor the application's defaults set it. Left out:
+   * twice the number of cores.
    */
   maxConcurrency: Schema.optionalKey(Schema.Int),
   /**
-   * How many model calls a run may make, where neither the options nor the defaults of the application say. Left out:
-   * 8.
+   * How many model calls a run may make, where neither the options nor the application's defaults set it. Left out: 8.
    */
   maxTurns: Schema.optionalKey(Schema.Int),
   /**
@@ -106,7 +105,7 @@ export class Policy extends Schema.Opaque<Policy>()(Schema.Struct({
   /**
    * How long a run's `toolChoice` of `"required"` or of a named tool holds: for its first turn, after which the model
    * chooses (`"auto"`) and can answer, or for every turn, which then ends only by a limit or a halt. An operation of a
-   * session that goes on where calls of an earlier run were settled has no first turn.
+   * session that continues after calls of an earlier run were settled has no first turn.
    */
   toolChoice: Schema.Literals(["first", "every"]).pipe(
     Schema.withDecodingDefaultKey(Effect.succeed("first" as const), { encodingStrategy: "passthrough" })
@@ -127,10 +126,10 @@ export class Policy extends Schema.Opaque<Policy>()(Schema.Struct({
 })) {}
 
 /**
- * The default: every call is answered, calls decide whether tools run, read-only tools start while the model still
- * speaks, the first call in the turn decides a halt.
+ * The default: every call is answered, calls decide whether tools run, read-only tools start during the
+ * reply, the first call in the turn decides a halt.
  *
- * **Example** (Changing one knob)
+ * **Example** (Changing one field)
  *
  * ```ts import.meta.vitest
  * import { Policy } from "heddle"
@@ -193,8 +192,8 @@ export const allm: Policy = {
 
 /**
  * falai's behaviour where its laws allow it: tools start as soon as their arguments are final, run alone and block
- * interruption unless they say otherwise, results come in request order, a failure interrupts the calls beside it, and
- * five follow-ups are closed by an answer.
+ * interruption unless declared otherwise, results come in request order, a failure interrupts its siblings, and five
+ * follow-ups are closed by an answer.
  *
  * **Example** (Tools start as soon as they can)
  *
@@ -276,7 +275,7 @@ export const Defaults: Context.Reference<Defaults> = Context.Reference<Defaults>
 /**
  * Provides the defaults of an application, once at its edge. They replace those of a layer around it as a whole.
  *
- * **Example** (Two turns at most, wherever nothing else is said)
+ * **Example** (Two turns at most by default)
  *
  * ```ts import.meta.vitest
  * import { Chat, Policy, Tool } from "heddle"

@@ -157,7 +157,7 @@ export class Response extends Schema.Opaque<Response>()(Schema.Struct({
   message: Schema.NullOr(Message.Message),
   /** Why the reply ended, in one vocabulary for all providers. `null` when no reason was given. */
   finishReason: Schema.NullOr(FinishReason),
-  /** The reason in the provider's own word. */
+  /** The provider's own finish reason. */
   rawFinishReason: Schema.NullOr(Schema.String),
   /** What the reply used, replies included that broke and were asked for again. `null` when nothing was reported. */
   usage: Schema.NullOr(Usage),

@@ -59,10 +59,10 @@ export interface Options<
   readonly mode?: "auto" | "manual"
   /**
    * A schedule on which the model is asked again for a reply that broke, before or after its first event. Only errors
-   * that may pass are tried again: those that are `isRetryable`, and `malformed_response`. Once a tool has started on
-   * the word of the reply, the reply is not asked for again. Each reply has the whole schedule to itself, and waits at
-   * least as long as the provider asks for. A `StepReset` in the stream says that what came of the reply counts as not
-   * said; what it cost stays in `usage`. Never by default.
+   * that may pass are tried again: those that are `isRetryable`, and `malformed_response`. Once a tool has started
+   * because of the reply, the reply is not retried. Each reply has its own schedule, and waits at least as long as the
+   * provider asks for. A `StepReset` in the stream means that the events of the reply are discarded; its cost stays in
+   * `usage`. Never by default.
    */
   readonly retryReply?: Schedule.Schedule<unknown, Adapter.AdapterError> | null
 }

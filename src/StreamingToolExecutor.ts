@@ -1,5 +1,5 @@
 /**
- * Tools handed over call by call while a model still speaks, for callers that drive a model of their own. It is a thin
+ * Runs tool calls while a reply is still being streamed, for callers that drive their own model. It is a thin
  * front on the runner of `Chat`, under `Policy.falai`: shared calls overlap, others run alone, first come, first served;
  * every call has one result, and results come in the order of the calls. Nothing outlives the scope it is made in.
  *
@@ -72,7 +72,7 @@ export interface Result {
   readonly error?: string
   /** What the model reads. */
   readonly content: Message.Content
-  /** What else there is to say of the call. */
+  /** Further facts about the call. */
   readonly metadata: Readonly<Record<string, unknown>> & {
     /** The name of the tool. */
     readonly toolId: string
@@ -88,7 +88,7 @@ export interface Result {
 }
 
 /**
- * Something to tell about a call: its progress, or its one result, with what its handler added to the context.
+ * An update of a call: its progress, or its one result, with what its handler added to the context.
  *
  * @category models
  * @since 0.1.0
@@ -285,7 +285,7 @@ class Executor<R> implements StreamingToolExecutor<R> {
 
 /**
  * An executor that lives as long as the scope: when it closes, handlers are stopped within the grace period. Throws for
- * an option that cannot be used, and names it. Tools may need what `R` says, which is taken from here.
+ * an invalid option, and names it. The services `R` of the tools are taken from the context of this effect.
  *
  * **Example** (Two calls, the second behind the first)
  *

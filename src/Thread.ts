@@ -108,7 +108,7 @@ export const fromMessages = (messages: ReadonlyArray<Message.Input>): Thread => 
 /**
  * A thread without messages.
  *
- * **Example** (Nothing has been said)
+ * **Example** (An empty conversation)
  *
  * ```ts import.meta.vitest
  * import { Thread } from "heddle"
@@ -154,7 +154,7 @@ export const append: {
 /**
  * The last message, if there is one.
  *
- * **Example** (What was said last)
+ * **Example** (The text of the last message)
  *
  * ```ts import.meta.vitest
  * import { Message, Thread } from "heddle"
@@ -294,7 +294,7 @@ export interface Repair {
  *
  * For conversations that were cut short, trimmed or put together by hand: a provider refuses one with an open call or
  * with an answer to no call, and so does a run. Open calls are answered as cancelled, answers without a call and second
- * answers are dropped, and an answer that comes after other messages is moved. What was said stays. A conversation that
+ * answers are dropped, and an answer that comes after other messages is moved. Texts are kept. A conversation that
  * waits for an approval, for a result or for an answer is no case for it: give the answer instead
  * (`Message.answer(id, result)` behind the call, or the session's `Session.answer` and `Session.approve`).
  *

@@ -1,6 +1,6 @@
 /**
- * Tools: what a model may ask for, how it is run, and what a call can come to. A tool's handler is an Effect; what it
- * needs shows in the run's requirements, what it reports is data, and what crashes it becomes a `ToolError`.
+ * Tools: what a model may call, how a call is run, and its possible outcomes. A tool's handler is an Effect: its
+ * services are requirements of the run, its failure is data, and its defect becomes a `ToolError`.
  *
  * @since 0.1.0
  */
@@ -17,7 +17,7 @@ import type * as Message from "./Message.ts"
 
 export {
   /**
-   * What a tool made by {@link fromChat} reports when its run did not come to an answer.
+   * The failure of a tool made by {@link fromChat} whose run ended without an answer.
    *
    * @category errors
    * @since 0.1.0
@@ -27,7 +27,7 @@ export {
 
 export {
   /**
-   * What the runtime says of a call that went wrong without its handler reporting it.
+   * The runtime's error for a call that failed without its handler reporting a failure.
    *
    * @category errors
    * @since 0.1.0
@@ -257,8 +257,8 @@ export const make = <
 }
 
 /**
- * A tool whose handler is a run of its own: a sub-agent. `chat` gives the run's stream, `result` what the call comes to
- * by it: without one the text it ended with, or a {@link ChatFailed}. The run's events are the call's progress
+ * A tool whose handler is a run: a sub-agent. `chat` returns the run's stream, `result` the call's result: by default
+ * the run's last text, or a {@link ChatFailed}. The run's events are the call's progress
  * (`ToolProgress` with the event as its `progress`), nested under the call's id; what a slow reader misses of them is
  * dropped like other progress. The run shares the permits and the deadline around it and stops with the call, softly
  * where the call blocks interruption; the call holds no permit meanwhile. A halt ends the run alone. It has no timeout.
@@ -454,7 +454,7 @@ export const halt = <A>(reason: string, result: A): Outcomes.Halt<A> => Outcomes
 
 export {
   /**
-   * What an `onToolError` function decides, and how it says so: go on with a replacement result, end the run as a tool
+   * What an `onToolError` function can decide: continue with a replacement result, end the run as a tool
    * error, or fail the run with a typed error of its own.
    *
    * `continue(x)` answers the call with `x` as a result, without `isError`. An error that is given as `x` is written as a

@@ -193,7 +193,7 @@ export const run = <const Tools extends ReadonlyArray<Tool.Any>, E = never, R = 
     Effect.gen(function*() {
       const asked = calls.map(normalised)
       const ids = asked.map(({ id }) => id)
-      // Where two calls have one id, it is their order that tells them apart.
+      // Two calls with one id are distinguished by their order.
       const keys = new Set(ids).size === ids.length ? undefined : ids.map((_, position) => position)
       const { policy, pull, stopped } = yield* begin<E, R>(asked, tools, options, scope, {
         // No events are shown: they come as they happen.
@@ -224,7 +224,7 @@ const lasts: ReadonlySet<Event.Event["_tag"]> = new Set<Event.Event["_tag"]>([
   "ToolApprovalRequested"
 ])
 
-/** `keys` tell the calls apart: their ids, or their positions where two have one id. */
+/** `keys` distinguish the calls: their ids, or their positions where two have one id. */
 const result = (
   calls: ReadonlyArray<Message.ToolCall>,
   keys: ReadonlyArray<Fold.Key>,

@@ -1,7 +1,7 @@
 /**
  * Models of the AI SDK as adapters: any language model that implements version 2, 3 or 4 of its provider interface,
  * from the packages of the SDK or others. A model is only asked for its stream of parts: Heddle runs the tools,
- * repeats what failed before its first word, and closing the stream aborts the model's request.
+ * retries what failed before its first event, and closing the stream aborts the model's request.
  *
  * @since 0.1.0
  */
@@ -197,15 +197,15 @@ const stream = (
  *
  * **Details**
  *
- * Calls are handed on as the model made them. One is final as soon as the reply goes on or has ended; if the token
+ * Calls are handed on as the model made them. One is final as soon as the reply continues or has ended; if the token
  * limit ended it, the last call is marked as `truncated`, even if its arguments parse. What a provider wants back
  * unchanged (signatures of reasoning, item ids, results of tools it ran) is kept with the message's reasoning and calls,
  * and is sent back to the same provider only. A message's own `metadata.aiSdk.options` are its provider options, such as
  * a mark for prompt caching.
  *
- * A request that fails before the model's first word is tried again with growing delays if its error may pass. After
- * the first word nothing is repeated: an error in the reply, and a reply without an end, fail the stream. An option that
- * cannot be used throws a `TypeError` that names it.
+ * A request that fails before the model's first output is retried with growing delays if its error is retryable. After
+ * the first output nothing is retried: an error in the reply, and a reply without an end, fail the stream. An invalid
+ * option throws a `TypeError` that names it.
  *
  * **Example** (A model that answers from memory)
  *

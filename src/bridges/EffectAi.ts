@@ -78,14 +78,14 @@ const make = (options: Options, settings: Http.Settings) =>
  * **Details**
  *
  * The model never runs a tool: calls are handed on as the model made them, known or not, with arguments that are checked
- * by Heddle. One is final as soon as the reply goes on or has ended; if the token limit ended it, the last call is
+ * by Heddle. One is final as soon as the reply continues or has ended; if the token limit ended it, the last call is
  * marked as `truncated`. What a provider wants back unchanged (signatures of reasoning, item ids, results of tools it
  * ran) is kept with the message's reasoning and calls. A message's own `metadata.effectAi.options` are its provider
  * options. A structured answer comes whole, in one piece of text.
  *
- * A request that fails before the model's first word is tried again with growing delays if its error may pass. After
- * the first word nothing is repeated: an error in the reply, and a reply without an end, fail the stream. An option that
- * cannot be used throws a `TypeError` that names it.
+ * A request that fails before the model's first output is retried with growing delays if its error is retryable. After
+ * the first output nothing is retried: an error in the reply, and a reply without an end, fail the stream. An invalid
+ * option throws a `TypeError` that names it.
  *
  * **Example** (A model that effect/ai made)
  *

@@ -176,7 +176,7 @@ export const layer: Layer.Layer<Records.Store, Migrator.MigrationError | SqlErro
 /**
  * The store in a SQLite file, over the SQLite of Node 22.13 or later. Fails where the file cannot be opened.
  *
- * **Example** (A session that the next process goes on with)
+ * **Example** (A session that the next process resumes)
  *
  * ```ts import.meta.vitest
  * import * as Effect from "effect/Effect"

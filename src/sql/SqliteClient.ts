@@ -214,7 +214,7 @@ const open = (filename: string) =>
       Effect.sync(() => database.close())
   )
 
-/** Whether a transaction is open. Node before 22.16 does not say; a second `BEGIN` fails then. */
+/** Whether a transaction is open. Node before 22.16 does not report it; a second `BEGIN` fails then. */
 const isTransaction = (database: NodeSqlite.Database): boolean => {
   if (database.isTransaction !== undefined) return database.isTransaction
   try {

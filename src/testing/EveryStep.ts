@@ -212,7 +212,7 @@ const violations = ({ plan, ...attempted }: Tried, known: Verdict.Known): Readon
     message
   }))
 
-/** A run that takes other steps when it is run again, or comes to another end, is not one run. */
+/** A run that takes other steps, or ends differently, when it is run again is not repeatable. */
 const repeatable = (first: Tried, second: Tried): ReadonlyArray<Violation> => {
   const [before, after] = [course(first), course(second)]
   return before === after ? [] : [{ stop: "none", law: "repeatable", message: `${before} became ${after}` }]

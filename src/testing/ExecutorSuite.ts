@@ -1,5 +1,5 @@
 /**
- * The contract of executors as runnable cases: what each thing that a handler can do comes to, and what an executor
+ * The contract of executors as runnable cases: the outcome of everything a handler can do, and what an executor
  * must not do on its own.
  *
  * @since 0.1.0

@@ -1,14 +1,7 @@
 /**
- * The scripted adapter: a model that says what a test wrote down. A script is plain data, one list of entries per model
- * call; it is played on the runtime clock, in the order it was written, whatever the request asks for. One adapter has
- * one cursor: each open plays the next call, and an open past the last one fails.
- *
- * @since 0.1.0
- */
-/**
- * The scripted adapter: a model that says what a test wrote down. A script is plain data, one list of entries per model
- * call; it is played on the runtime clock, in the order it was written, whatever the request asks for. One adapter has
- * one cursor: each open plays the next call, and an open past the last one fails.
+ * The scripted adapter: a model that replies as a test prescribes. A script is plain data, one list of entries per model
+ * call; it is played on the runtime clock, in the order it was written, for every request. One adapter has one cursor:
+ * each open plays the next call, and an open past the last one fails.
  *
  * @since 0.1.0
  */
@@ -72,7 +65,7 @@ export interface Scripted {
   readonly stream: Adapter.Adapter["Service"]["stream"]
   /**
    * The same call awaited as a whole: the fold of its events, with finish reason `"stop"` where the script has none. A
-   * scripted error fails it; the response to an empty script says so in `metadata.emptyScript`.
+   * scripted error fails it; the response to an empty script has `metadata.emptyScript`.
    */
   readonly generate: (request: Adapter.Request) => Effect.Effect<Response.Response, Adapter.AdapterError>
   /** This adapter, with its cursor where it stands. */
@@ -173,7 +166,7 @@ const toResponse =
 
 /**
  * A layer with a scripted adapter of its own. It starts at the first call each time the layer is built; for one that
- * goes on, or to ask it what it saw, use {@link make} and its `layer`.
+ * continues, or to read the requests it received, use {@link make} and its `layer`.
  *
  * **Example** (A model that calls a tool and then answers)
  *

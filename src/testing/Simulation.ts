@@ -42,7 +42,7 @@ export interface Report<out A, out E = never> {
 export interface Options {
   /** The number of the step before which the effect is interrupted; 0 is before its first. Never by default. */
   readonly interruptAt?: number
-  /** Called before each step with its number, and once more where nothing goes on. */
+  /** Called before each step with its number, and once more where nothing is left to run. */
   readonly onStep?: (step: number) => void
   /** After how many steps a simulation is ended. 100,000 by default. */
   readonly maxSteps?: number
@@ -143,7 +143,7 @@ class World {
   }
 }
 
-/** How often a world in which nothing moves is looked at again before it counts as stuck, or as over. */
+/** How often a simulation without progress is checked again before it counts as stuck, or as over. */
 const patience = { stuck: 8, over: 2 }
 
 /**

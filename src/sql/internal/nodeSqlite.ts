@@ -1,6 +1,6 @@
 /**
  * The part of `node:sqlite` that the client uses. It is looked up at run time, so that on a Node without it connecting
- * fails with an error that says so, and a program that only imports the module still starts.
+ * fails with an error that says this, and a program that only imports the module still starts.
  */
 import * as Effect from "effect/Effect"
 import { ConnectionError, SqlError } from "effect/sql/SqlError"
