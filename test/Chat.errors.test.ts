@@ -21,6 +21,29 @@ const errorOf = (result: Event.ChatResult): unknown => {
   return result.outcome.error
 }
 
+const messageOf = (exit: Exit.Exit<unknown, unknown>): string =>
+  Exit.isFailure(exit) ? String(Cause.squash(exit.cause)) : "it succeeded"
+
+describe("Chat: options of programs without types", () => {
+  it.effect("what cannot stop a run, and what is no tool, is refused by its name before a model is asked", () =>
+    Effect.gen(function*() {
+      const model = yield* Script.make({ script: done })
+      const refused: ReadonlyArray<readonly [options: object, message: string]> = [
+        [{ cancel: new AbortController() }, "cancel must be an AbortSignal or an Effect"],
+        [{ cancel: "now" }, "cancel must be an AbortSignal or an Effect"],
+        [{ tools: { echo } }, "tools must be an array of tools made with Tool.make"],
+        [{ tools: [null] }, "tools must be an array of tools made with Tool.make"],
+        [{ tools: [{}] }, "tools must be an array of tools made with Tool.make"],
+        [{ onEvent: () => Promise.resolve() }, "onEvent returned a Promise; return an Effect or nothing"]
+      ]
+      for (const [options, message] of refused) {
+        const exit = yield* Effect.exit(Effect.provide(Chat.run(start, options as {}), model.layer))
+        assert.include(messageOf(exit), message)
+        assert.isTrue(Exit.isFailure(exit) && Cause.hasDies(exit.cause), message)
+      }
+    }))
+})
+
 describe("Chat: runs that cannot be started", () => {
   it.effect("C-14, R-175: a first model call that cannot be made fails the run and the stream", () =>
     Effect.gen(function*() {

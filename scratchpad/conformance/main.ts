@@ -7,6 +7,7 @@ import * as NodeServices from "@effect/platform-node/NodeServices"
 import * as Console from "effect/Console"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
+import * as FileSystem from "effect/FileSystem"
 import * as Logger from "effect/Logger"
 import * as Fixtures from "./fixtures.ts"
 import * as Replay from "./replay.ts"
@@ -17,6 +18,13 @@ const defaultFolder = "../shared/fixtures"
 
 const program = Effect.gen(function*() {
   const [folder = defaultFolder] = process.argv.slice(2)
+  const fileSystem = yield* FileSystem.FileSystem
+  if (!(yield* fileSystem.exists(`${folder}/index.json`))) {
+    yield* Console.error(
+      `there are no recorded transcripts in ${folder}: npm run conformance -- <folder with an index.json>`
+    )
+    return 1
+  }
   const fixtures = yield* Fixtures.read(folder)
   const verdicts = yield* Effect.forEach(
     fixtures,

@@ -4,7 +4,7 @@
  */
 import * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
-import type * as Effect from "effect/Effect"
+import * as Effect from "effect/Effect"
 import * as Random from "effect/Random"
 import type * as Policy from "../../Policy.ts"
 import { readDuration } from "../declare/schema.ts"
@@ -156,6 +156,13 @@ const onToolError = <E, R>(value: unknown): Declared.OnToolError<E, R> => {
   throw new TypeError(`onToolError must take (call, error); got: ${show(value)}`)
 }
 
+const checkCancel = (cancel: unknown): void => {
+  const isUsable = cancel === undefined || cancel === null || cancel instanceof AbortSignal || Effect.isEffect(cancel)
+  if (!isUsable) {
+    throw new TypeError(`cancel must be an AbortSignal or an Effect; got: ${show(cancel)}`)
+  }
+}
+
 const usable = (policy: Policy.Policy): Policy.Policy => {
   const { resultLimit } = policy
   if (resultLimit !== Infinity && !(Number.isInteger(resultLimit) && resultLimit >= 0)) {
@@ -188,6 +195,7 @@ export const resolve = <E, R>(
   standard: Policy.Policy,
   requestId: string
 ): Settings<E, R> => {
+  checkCancel(options.cancel)
   const given = options.policy ?? defaults.policy
   const policy = given === undefined ? standard : usable({ ...standard, ...given })
   const maxConcurrency = options.maxConcurrency ?? defaults.maxConcurrency ?? policy.maxConcurrency

@@ -119,7 +119,9 @@ export type Toolbox = ReadonlyMap<string, Tool.Any>
  */
 export const toolbox = (defaults: ReadonlyArray<Tool.Any>, given: ReadonlyArray<Tool.Any>): Toolbox => {
   const tools = new Map<string, Tool.Any>()
+  if (!Array.isArray(given)) throw new TypeError("tools must be an array of tools made with Tool.make")
   for (const tool of defaults.concat(given)) {
+    if (!isTool(tool)) throw new TypeError("tools must be an array of tools made with Tool.make; one of them is none")
     const mistake = handlerMistake(tool.name, tool.handler)
     if (mistake !== undefined) throw mistake
     tools.set(tool.name, tool)
@@ -216,6 +218,8 @@ const isPromise = (value: unknown): boolean => {
     return false
   }
 }
+
+const isTool = (tool: unknown): boolean => Json.isObject(tool) && "name" in tool && Json.isObject(tool["parameters"])
 
 const ignore = (): void => {}
 

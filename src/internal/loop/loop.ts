@@ -780,7 +780,10 @@ export const observed = <R>(
   return Effect.forEach(
     events,
     (event) =>
-      hooks(running, requestId).do(ToolOptions.toEffect<unknown, never, R>(onEvent(event), "onEvent"), Exit.void),
+      hooks(running, requestId).do(
+        ToolOptions.toEffect<unknown, never, R>(onEvent(event), "onEvent", "return an Effect or nothing"),
+        Exit.void
+      ),
     { discard: true }
   )
 }
