@@ -52,7 +52,7 @@ export interface Options extends Protocol.Options {
    * How the model may think. `maxTokens` is a budget, from 1024 to less than the limit of the reply; without one the
    * model decides for itself, which models before Claude 4.6 cannot. `effort` is how much work it puts into all of its
    * reply; `"none"` turns thinking off. Thinking is left out where the protocol forbids it: when a tool is forced, and,
-   * with a budget, when a turn goes on that began without a thought of this protocol's. With it no temperature is sent.
+   * with a budget, when a turn continues that began without reasoning of this protocol. With it no temperature is sent.
    * The model's default when it is left out.
    */
   readonly reasoning?: Protocol.Reasoning & {
@@ -223,7 +223,7 @@ class Reader implements Answer.Reader {
     content.forEach((block, index) => this.blocks.openWhole(index, block, isCut && index === content.length - 1, out))
   }
 
-  /** What is said of the end; nothing takes nothing back. */
+  /** The details of the end. A missing field does not reset an earlier one. */
   private remark(said: Json.JsonObject): void {
     this.word = Wire.string(said["stop_reason"]) ?? this.word
     this.stopSequence = Wire.string(said["stop_sequence"]) ?? this.stopSequence
@@ -265,8 +265,8 @@ const finishReasons: ReadonlyMap<string | undefined, Response.FinishReason> = ne
 ])
 
 /**
- * The finish reason that the wire's word stands for. A turn that ends without a word, or with one for a pause
- * (`pause_turn`, `compaction`), ends for another reason: it goes on when it is sent back as it is.
+ * Maps the wire's stop reason. A turn that ends without one, or with one for a pause (`pause_turn`, `compaction`), has
+ * the finish reason `other`: it is resumed when it is sent back unchanged.
  */
 const finishReason = (word: string | undefined, hasCalls: boolean): Response.FinishReason => {
   const reason = finishReasons.get(word) ?? "other"
@@ -340,7 +340,7 @@ const protocol: Protocol.Protocol<Options> = {
  * not be reached, was busy or asked for patience. After the first event nothing is repeated. A reply whose end is
  * missing, and an error inside a reply, fail the stream. Under finish reason `length` a call that the wire had not
  * closed is marked as `truncated`. A turn that the provider paused (`rawFinishReason` is `"pause_turn"`) ends with
- * `other` and goes on when its thread is sent again. An option that cannot be used throws a `TypeError` that names it.
+ * `other` and is resumed when its thread is sent again. An invalid option throws a `TypeError` that names it.
  *
  * **Example** (A model that thinks, behind an HTTP client)
  *
@@ -368,8 +368,8 @@ export const layer = (options: Options): Layer.Layer<Adapter.Adapter, never, Htt
   Protocol.layer(protocol, options)
 
 /**
- * The adapter with what the environment says: `ANTHROPIC_MODEL`, `ANTHROPIC_API_KEY` and `ANTHROPIC_BASE_URL`, read
- * through Effect's `Config`. `defaults` stand in for what it does not say; a model has to be named by one of the two,
+ * The adapter configured from the environment: `ANTHROPIC_MODEL`, `ANTHROPIC_API_KEY` and `ANTHROPIC_BASE_URL`, read
+ * through Effect's `Config`. `defaults` replace missing variables; a model has to be named by one of the two,
  * and Anthropic's own servers want a key.
  *
  * **Example** (From the environment)

@@ -251,8 +251,8 @@ const finishReasons: { readonly [word: string]: Response.FinishReason } = {
 }
 
 /**
- * The finish reason that the wire's word stands for. The word is `STOP` also for calls, and missing for what is blocked.
- * `OTHER` is no failure by itself; words that are not in the table name one (a malformed call, an unexpected one).
+ * Maps the wire's finish reason. It is `STOP` also for calls, and missing for a blocked reply.
+ * `OTHER` is no failure by itself; values that are not in the table name a failure (a malformed call, an unexpected one).
  */
 const finishReason = (
   word: string | undefined,
@@ -269,7 +269,7 @@ const finishReason = (
 
 /**
  * Input includes what came from the cache, output excludes the thoughts: the wire's own numbers, without sums. Every chunk
- * may leave out what an earlier one said, the total too, which then is the sum of its parts.
+ * may leave out figures of an earlier one, the total too, which then is the sum of its parts.
  */
 const usage = (previous: Response.Usage | null, wire: Json.JsonObject): Response.Usage => {
   const { cachedContentTokenCount, candidatesTokenCount, promptTokenCount, thoughtsTokenCount, ...rest } = wire
@@ -364,8 +364,8 @@ export const layer = (options: Options): Layer.Layer<Adapter.Adapter, never, Htt
   Protocol.layer(protocol, options)
 
 /**
- * The adapter with what the environment says: `GEMINI_MODEL`, `GEMINI_API_KEY` or `GOOGLE_API_KEY`, and
- * `GEMINI_BASE_URL`, read through Effect's `Config`. `defaults` stand in for what it does not say; a model has to be named
+ * The adapter configured from the environment: `GEMINI_MODEL`, `GEMINI_API_KEY` or `GOOGLE_API_KEY`, and
+ * `GEMINI_BASE_URL`, read through Effect's `Config`. `defaults` replace missing variables; a model has to be named
  * by one of the two, and the Gemini API wants a key.
  *
  * **Example** (From the environment)

@@ -1,7 +1,7 @@
 /**
  * OpenAI's Chat Completions protocol, streamed, as OpenAI and the many servers that speak it really write it: Azure,
  * OpenRouter, Ollama, vLLM, llama.cpp, Mistral, DeepSeek, Groq and others. The reply is read by what it holds, not by
- * what its finish word says of it, and arguments that did not arrive whole are marked as lost.
+ * its finish reason, and arguments that did not arrive whole are marked as lost.
  *
  * @since 0.1.0
  */
@@ -122,7 +122,7 @@ class Reader implements Answer.Reader {
   private hasFinished = false
   /** Whether the body is a reply, and no stream of its pieces. */
   private isDocument = false
-  /** Whether nothing more is to be said, although no word says so. */
+  /** Whether the reply is complete, although it has no finish reason. */
   private isWhole = false
 
   constructor(origin: Errors.Origin, calls: ChatReply.Calls) {
@@ -183,14 +183,14 @@ class Reader implements Answer.Reader {
     this.failure ??= Option.getOrUndefined(Errors.fromChunk(this.origin, failed, isError))
   }
 
-  /** Between the chunks of a stream an empty word means that the end is not there yet. */
+  /** Between the chunks of a stream an empty finish reason means that the reply has not ended yet. */
   private takeWord(word: unknown): string | undefined {
     if (typeof word !== "string") return undefined
     if (word !== "" || this.isDocument) this.finishWord = word
     return word
   }
 
-  /** A whole message beside deltas repeats what they say. */
+  /** A whole message beside deltas repeats their content. */
   private messageOf({ delta, message }: Json.JsonObject): Json.JsonObject {
     const isWhole = this.isDocument || (!this.hasDeltas && !Json.isObject(delta))
     this.hasDeltas ||= !isWhole
@@ -266,7 +266,7 @@ const finishReasons: { readonly [word: string]: Response.FinishReason } = {
   cancelled: "error"
 }
 
-/** The finish reason that the wire's word stands for. Servers say `stop` of replies that call tools. */
+/** Maps the wire's finish reason. Some servers send `stop` for replies that call tools. */
 const finishReason = (word: string | undefined, hasCalls: boolean): Response.FinishReason | null => {
   if (word === undefined || word === "") return null
   const reason = Object.hasOwn(finishReasons, word) ? finishReasons[word] ?? "other" : "other"
@@ -375,8 +375,8 @@ export const layer = (options: Options): Layer.Layer<Adapter.Adapter, never, Htt
   Protocol.layer(protocol, options)
 
 /**
- * The adapter with what the environment says: `OPENAI_MODEL`, `OPENAI_API_KEY` and `OPENAI_BASE_URL`, read through
- * Effect's `Config`. `defaults` stand in for what it does not say; a model has to be named by one of the two, and
+ * The adapter configured from the environment: `OPENAI_MODEL`, `OPENAI_API_KEY` and `OPENAI_BASE_URL`, read through
+ * Effect's `Config`. `defaults` replace missing variables; a model has to be named by one of the two, and
  * OpenAI's own servers want a key.
  *
  * **Example** (From the environment)

@@ -195,7 +195,7 @@ class Reader implements Answer.Reader {
     if (Json.isObject(response["usage"])) this.usage = Wire.mergedUsage(this.usage, usage(response["usage"]))
   }
 
-  /** The reply's own word for its end. After an error it may still report the cost of the reply. */
+  /** The reply's own final status. After an error it may still report the cost of the reply. */
   private last(response: Json.JsonObject, word: string | undefined, out: Events): void {
     this.head(response)
     const said = Wire.string(response["status"])
@@ -253,7 +253,7 @@ const incompleteReasons: { readonly [reason: string]: Response.FinishReason } = 
   content_filter: "content_filter"
 }
 
-/** There is no word for the end but the status: that there are calls to answer is seen from the calls. */
+/** The wire has no finish reason but the status: whether there are calls to answer shows in the calls. */
 const finishReason = (status: string, reason: string | undefined, hasCalls: boolean): Response.FinishReason => {
   if (status === "completed") return hasCalls ? "tool_calls" : "stop"
   if (status === "cancelled") return "error"
@@ -354,8 +354,8 @@ export const layer = (options: Options): Layer.Layer<Adapter.Adapter, never, Htt
   Protocol.layer(protocol, options)
 
 /**
- * The adapter with what the environment says: `OPENAI_MODEL`, `OPENAI_API_KEY` and `OPENAI_BASE_URL`, read through
- * Effect's `Config`. `defaults` stand in for what it does not say; a model has to be named by one of the two, and
+ * The adapter configured from the environment: `OPENAI_MODEL`, `OPENAI_API_KEY` and `OPENAI_BASE_URL`, read through
+ * Effect's `Config`. `defaults` replace missing variables; a model has to be named by one of the two, and
  * OpenAI's own servers want a key.
  *
  * **Example** (From the environment)

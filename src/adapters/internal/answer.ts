@@ -1,6 +1,6 @@
 /**
  * The body of a streamed answer as events: one network read becomes one array of events, in the order of the wire. An
- * answer ends when its body ends, soon after its own last word, or when the server has been silent for too long; what
+ * answer ends when its body ends, soon after its own final event, or when the server has been silent for too long; what
  * was read before a failure is handed out before it.
  */
 import type * as Arr from "effect/Array"
@@ -21,16 +21,16 @@ import * as Errors from "./errors.ts"
 import * as Sse from "./sse.ts"
 import * as Wire from "./wire.ts"
 
-/** Reads the events of one answer. Its marks are looked at after every read. */
+/** Reads the events of one answer. Its flags are checked after every read. */
 export interface Reader {
   readonly read: (event: Sse.SseEvent, out: Array<Event.AdapterEvent>) => void
-  /** The body has ended; `stray` is what was no event. Emits what is still to be said. */
+  /** The body has ended; `stray` is what was no event. Emits the remaining events. */
   readonly end: (stray: string, out: Array<Event.AdapterEvent>) => void
-  /** The answer's own word for its end was seen: nothing that is cut off now is missed. */
+  /** The answer's own final event was read: whatever is cut off now is not needed. */
   readonly isComplete: boolean
   /** Nothing more is to come but the end of the body. */
   readonly isDone: boolean
-  /** What broke the answer; the reader goes on to read what belongs to a broken answer, such as its cost. */
+  /** What broke the answer; the reader continues with what belongs to a broken answer, such as its cost. */
   readonly failure: Adapter.AdapterError | undefined
   /** Finds the JSON objects that stand outside of events, so that they are read as events, too. */
   readonly documents?: Sse.Documents
@@ -51,7 +51,7 @@ type Bytes = Pull.Pull<Arr.NonEmptyReadonlyArray<Uint8Array>, unknown>
 
 /** How long the body's end is waited for after the last event: its cost may follow, and the connection be kept. */
 const afterLast = Duration.seconds(1)
-/** After the word for the end, a server that keeps the connection open is not waited for as long as before it. */
+/** After the final event, a server that keeps the connection open is waited for less long than before. */
 const afterFinish = Duration.seconds(10)
 
 class Answer {
@@ -234,7 +234,7 @@ export const unfinished = (origin: Errors.Origin, hasBegun: boolean, stray: stri
 export const cost = (usage: Response.Usage | null): ReadonlyArray<Event.AdapterEvent> =>
   usage === null ? [] : [{ _tag: "RawChunk", chunk: { usage } }]
 
-/** A reply that is whole. `word` is the provider's own for its end, `notes` are what it says besides. */
+/** A reply that is whole. `word` is the provider's own finish reason, `notes` its further fields. */
 export interface Whole {
   readonly content: Message.Content
   readonly toolCalls: ReadonlyArray<Message.ToolCall>

@@ -259,7 +259,7 @@ export class Blocks {
     }
   }
 
-  /** The wire goes on: the call before is complete, unless its text shows that more is to come. */
+  /** The reply continues: the call before is complete, unless its text shows that more is to come. */
   private moveOn(out: Events): void {
     const last = this.blocks.at(-1)
     if (last?.kind !== "call") return
@@ -332,7 +332,7 @@ const keptAs = (own: Json.JsonObject, text = "", signature?: string): Reasoning 
 
 const ranks: { readonly [type in Piece["type"]]: number } = { block: 0, text: 1, call: 2 }
 
-/** A message says by itself that its reasoning comes first, then its text, then its calls. */
+/** A message implies that its reasoning comes first, then its text, then its calls. */
 const isPlain = (pieces: ReadonlyArray<Piece>): boolean =>
   pieces.every((piece, index) => {
     const previous = pieces[index - 1]
@@ -379,7 +379,7 @@ const blockOf = ({ metadata, signature, text }: Reasoning, isOthers: boolean): J
   return isOthers || Wire.string(signature) === undefined ? undefined : { type: "thinking", thinking: text, signature }
 }
 
-/** A signature alone does not say whose it is; what stands beside it may. */
+/** A signature alone does not name its provider; the fields beside it may. */
 const isForeign = (parts: ReadonlyArray<Reasoning>): boolean =>
   parts.some(({ metadata = {} }) => Object.keys(metadata).length > 0 && metadata[key] === undefined)
 

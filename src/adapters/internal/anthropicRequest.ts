@@ -1,6 +1,6 @@
 /**
- * What an Anthropic request says: the thread as messages, its images and files, the tools, how the model may think, how
- * long its answer may be and what form it has. System texts stand apart, user and assistant speak by turns, and all
+ * Writes an Anthropic request: the thread as messages, its images and files, the tools, how the model may think, how
+ * long its answer may be and what form it has. System texts stand apart, user and assistant alternate, and all
  * results of a turn come first in the one user message after it. What the protocol refuses is not written: empty texts,
  * thinking that nothing follows, ids that are used twice, halves of server-side calls. A message whose turn is over is
  * written the same in every request, so that a thread that grows begins with what was sent before, and a provider finds
@@ -28,7 +28,7 @@ export interface Written {
   readonly container: string | undefined
 }
 
-/** `isInline` says that the model takes system texts within the thread, too. Else they all come first. */
+/** `isInline`: the model accepts system texts within the thread, too. Else they all come first. */
 export const write = (messages: ReadonlyArray<Message.Message>, isInline: boolean): Written => {
   const writer = new Writer(messages, isInline)
   for (const [index, message] of messages.entries()) writer.add(message, index)
@@ -196,14 +196,14 @@ class Writer {
   }
 }
 
-/** A request that ends with words of the model must not end with space. */
+/** A request that ends with text of the model must not end with space. */
 const withoutLastSpace = (message: Json.JsonObject & { readonly content: Blocks }, index: number, all: Blocks) => {
   const last = message.content.at(-1)
   if (index < all.length - 1 || message["role"] !== "assistant" || typeof last?.["text"] !== "string") return message
   return { ...message, content: [...message.content.slice(0, -1), { ...last, text: last["text"].trimEnd() }] }
 }
 
-/** Whether a thread goes on with a turn of the model's that does not start with a thought of its own. */
+/** Whether a thread continues a model turn that does not start with reasoning. */
 const isThoughtless = (messages: ReadonlyArray<Message.Message>): boolean => {
   const opening = messages.findLastIndex((message) => message.role === "user") + 1
   const first = messages.slice(opening).find((message) => message.role === "assistant")
@@ -236,9 +236,9 @@ export const markedLast = (blocks: Blocks, mark: Json.JsonObject | undefined): B
   )
 
 // ---------------------------------------------------------------------------------------------------------------------
-// what cannot be said
+// what cannot be expressed
 
-/** The first thing that the protocol has no words for. */
+/** The first content that the protocol cannot express. */
 export const unsupported = (messages: ReadonlyArray<Message.Message>): string | undefined => {
   for (const message of messages) {
     for (const part of typeof message.content === "string" ? [] : message.content) {

@@ -1,5 +1,5 @@
 /**
- * What a reply of Chat Completions says: the delta of a streamed reply or the message of a whole one, and what is gathered
+ * Reads a reply of Chat Completions: the delta of a streamed reply or the message of a whole one, and what is gathered
  * over all of them. Reading is total: a member of another form than expected is not there.
  */
 import type * as Event from "../../Event.ts"
@@ -7,7 +7,7 @@ import * as ToolCalls from "../../internal/hear/toolCalls.ts"
 import * as Json from "../../internal/json.ts"
 import * as Wire from "./wire.ts"
 
-/** What a delta says. */
+/** The content of a delta. */
 export interface Said {
   readonly text: string
   readonly thought: string
@@ -91,7 +91,7 @@ export class Calls extends ToolCalls.WireCalls {
   private readonly tools: ReadonlyArray<{ readonly name: string }>
   private readonly byIndex = new Map<number | string, ToolCalls.Call>()
   private readonly byWireId = new Map<string, ToolCalls.Call>()
-  /** The calls that the wire has not said to be finished. */
+  /** The calls that the wire has not completed. */
   private readonly unfinished = new Set<ToolCalls.Call>()
 
   constructor(
@@ -104,7 +104,7 @@ export class Calls extends ToolCalls.WireCalls {
     this.tools = tools
   }
 
-  /** Adds a fragment. False if it goes on with a call that is complete. */
+  /** Adds a fragment. False if it continues a call that is complete. */
   add(fragment: Fragment, out: Events): boolean {
     const call = this.find(fragment, out)
     if (call === undefined) return true
@@ -172,7 +172,7 @@ export class Calls extends ToolCalls.WireCalls {
     return call
   }
 
-  /** The wire says that the calls are made: those whose text is whole are complete. */
+  /** The wire has completed the calls: those whose text is whole are complete. */
   settleAll(out: Events): void {
     for (const call of this.unfinished) {
       call.isTried = false
@@ -183,7 +183,7 @@ export class Calls extends ToolCalls.WireCalls {
 }
 
 /**
- * Whether a name in a fragment goes on with that of a call: no new id comes with it, the arguments have not begun, and it
+ * Whether a name in a fragment continues that of a call: no new id comes with it, the arguments have not begun, and it
  * is not the name so far, which servers are known to repeat in every fragment.
  */
 const isPiece = (call: ToolCalls.Call, { id, name }: Fragment): boolean =>
@@ -193,7 +193,7 @@ const isPiece = (call: ToolCalls.Call, { id, name }: Fragment): boolean =>
 // ---------------------------------------------------------------------------------------------------------------------
 // notes and reasoning details
 
-/** The sources that a text cites, each once, and how likely its words were, in their order. */
+/** The sources that a text cites, each once, and its token probabilities, in their order. */
 export class Notes {
   private readonly annotations = new Map<string, Json.JsonObject>()
   private readonly logprobs: Array<Json.JsonObject> = []
@@ -232,7 +232,7 @@ export class ReasoningDetails {
   }
 }
 
-/** Whether a piece goes on with a detail. What is encrypted comes whole. */
+/** Whether a piece continues a detail. Encrypted details come whole. */
 const isContinued = (detail: Json.JsonObject, piece: Json.JsonObject): boolean =>
   detail["type"] === piece["type"] && detail["index"] === piece["index"] && isPieced(detail) && isPieced(piece)
 

@@ -1,5 +1,5 @@
 /**
- * What a Chat Completions request says: the thread as messages, the tools, the form of the answer, and where the servers
+ * Writes a Chat Completions request: the thread as messages, the tools, the form of the answer, and where the servers
  * that speak the protocol differ in what they expect.
  */
 import * as Option from "effect/Option"
@@ -149,7 +149,7 @@ const part = (value: Message.Part): ReadonlyArray<Json.JsonObject> => {
   return [{ type: "file", file: { ...filename, file_data: url ?? Media.dataUri(value) } }]
 }
 
-/** The first thing that the protocol has no words for. */
+/** The first content that the protocol cannot express. */
 export const unsupported = (messages: ReadonlyArray<Message.Message>): string | undefined => {
   for (const message of messages) {
     for (const media of Media.partsOf(message).filter(Media.isMedia)) {
@@ -207,7 +207,7 @@ export const responseFormat = (format: Adapter.ResponseFormat | undefined): Json
   return { response_format: { type, json_schema: { ...json_schema, ...strictFormat(format) } } }
 }
 
-/** A schema without a strict form goes out as it is: whether it can be held to is the server's to say. */
+/** A schema without a strict form is sent unchanged: the server decides whether it can enforce it. */
 const strictFormat = ({ schema, strict }: Extract<Adapter.ResponseFormat, { readonly schema: unknown }>) =>
   strict !== true ? {} : Option.match(StrictSchema.rewrite(schema, StrictSchema.openAi), {
     onNone: () => ({}),
@@ -237,7 +237,7 @@ export interface Vendor {
   readonly maxTokensField: "max_tokens" | "max_completion_tokens"
   /** Whether usage is asked for with `stream_options`. Servers that refuse it send usage anyway. */
   readonly includeUsage: boolean
-  /** The server's word for a model that has to call some tool. */
+  /** The server's value for a model that has to call some tool. */
   readonly required: string
   readonly reasoning: (wanted: Reasoning) => Json.JsonObject
   readonly sendReasoningAs: ReasoningForm

@@ -1,5 +1,5 @@
 /**
- * What providers say when something is wrong, as one error. The HTTP status decides before the body is looked at; the
+ * The errors of providers, as one type. The HTTP status decides before the body is read; the
  * body may be JSON in any of the shapes that providers use, a page of HTML, or nothing. Whatever is quoted from a
  * provider has the secrets of the request taken out, because servers are known to quote them back.
  */
@@ -13,7 +13,7 @@ import * as Wire from "./wire.ts"
 
 export type Reason = Adapter.AdapterError["reason"]
 
-/** A protocol's own words for errors, as they stand in its types, codes and statuses. They outweigh a status below 500. */
+/** A protocol's own error types, codes and statuses. They take precedence over an HTTP status below 500. */
 export type Words = ReadonlyArray<readonly [words: RegExp, reason: Reason]>
 
 /** Where an error came from, as far as it is known without reading its body. */
@@ -24,12 +24,12 @@ export interface Origin {
   readonly words: Words
 }
 
-/** What a body says: the provider's words, whatever shape they came in. */
+/** The content of an error body, whatever its form. */
 interface Said {
   readonly message: string | undefined
   readonly type: string | undefined
   readonly code: string | undefined
-  /** A status in words, next to the number. */
+  /** A status as text, next to the number. */
   readonly statusWord: string | undefined
   readonly status: number | undefined
   readonly requestId: string | undefined
@@ -110,7 +110,7 @@ export const fromResponse = (
 const redirected = (location: string | undefined): string =>
   `the server redirects${location === undefined ? "" : ` to ${location.replace(/[?#].*$/s, "")}`}; change the base URL`
 
-/** The error that a piece of a stream carries, or nothing. `isError` says that the wire marked the piece as one. */
+/** The error that a piece of a stream carries, or nothing. `isError`: the wire marked the piece as an error. */
 export const fromChunk = (
   origin: Origin,
   chunk: Json.JsonObject,
@@ -125,7 +125,7 @@ export const fromChunk = (
   )
 }
 
-/** An error of a reply that had named its end all the same: the provider's word for it is kept. */
+/** An error of a reply that had a finish reason: the provider's own is kept. */
 export const ended = (error: Adapter.AdapterError, word: string | undefined): Adapter.AdapterError => {
   if (word === undefined) return error
   const cause = error.cause === undefined ? {} : { cause: error.cause }
@@ -140,14 +140,14 @@ const string = (value: unknown): string | undefined => {
   return typeof value === "string" && value !== "" ? value : undefined
 }
 
-/** What is said in letters: a text that is no number. */
+/** A text that is no number. */
 const word = (value: unknown): string | undefined =>
   typeof value === "string" && /[a-z]/i.test(value) ? value : undefined
 
-/** What a body says that was written as an event although it is an error. */
+/** The content of an error body that was written as an event. */
 const payload = (text: string): string => /^data: ?(.*)$/m.exec(text)?.[1] ?? ""
 
-/** The object that holds the words: under `error`, or the body itself, or the first of a list. */
+/** The object with the message: under `error`, or the body itself, or the first of a list. */
 const read = (text: string): Said => {
   const parsed = Result.getOrUndefined(Result.orElse(Json.parseWire(text), () => Json.parseWire(payload(text))))
   const body: unknown = Array.isArray(parsed) ? parsed[0] : parsed
@@ -189,10 +189,10 @@ const positive = (value: number): number | undefined => Number.isFinite(value) &
 // ---------------------------------------------------------------------------------------------------------------------
 // reasons
 
-/** Whether a status may be gone at the next try, and a header that names a delay is meant for this answer. */
+/** Whether a status is transient, and a header that names a delay is meant for this answer. */
 const canHeal = (status: number): boolean => status === 408 || status === 409 || status === 429 || status >= 500
 
-/** Whether the same request is worth another try. The provider's own word on it outweighs the status. */
+/** Whether the same request may succeed later. The provider's own header takes precedence over the status. */
 export const isWorthRetrying = (
   error: Adapter.AdapterError,
   headers: Readonly<Record<string, string>>
@@ -237,7 +237,7 @@ const reasonOf = (origin: Origin, status: number | undefined, said: Said): Reaso
   if (own !== undefined) return own
   if (status !== 401 && quotaWords.test(text)) return "quota_exceeded"
   const isRefused = status === undefined || (status >= 400 && status < 500 && status !== 401 && status !== 403)
-  // A rate limit may speak of too many tokens, too.
+  // The message of a rate limit may name too many tokens, too.
   if (isRefused && status !== 429 && contextWords.test(text)) return "context_length_exceeded"
   if (isRefused && filterWords.test(text)) return "content_filter"
   if (status === undefined) return firstReason(byWord, words) ?? firstReason(byWord, text) ?? "unknown"
@@ -252,7 +252,7 @@ const reasonOf = (origin: Origin, status: number | undefined, said: Said): Reaso
 
 type Headers = Readonly<Record<string, string | undefined>>
 
-/** A proxy passes on what the provider behind it said. */
+/** A proxy passes on the error of the provider behind it. */
 const prefixes = ["", "llm_provider-"] as const
 
 /** The delay in milliseconds, if one is named. `now` is the time that dates are compared with. */

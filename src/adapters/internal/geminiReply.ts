@@ -1,5 +1,5 @@
 /**
- * What a Gemini reply says: its calls, what stands beside its parts, and its turn both ways, as a message keeps it and
+ * Reads a Gemini reply: its calls, what stands beside its parts, and its turn both ways, as a message keeps it and
  * as it goes back.
  */
 import type * as Event from "../../Event.ts"
@@ -84,7 +84,7 @@ export class Calls {
     } else this.finish(call, JSON.stringify(value["args"] ?? {}), out)
   }
 
-  /** A part without a name goes on with the open call, and closes it unless it says that more is to come. */
+  /** A part without a name continues the open call, and closes it unless it announces more. */
   private proceed(value: Json.JsonObject, out: Events): void {
     if (this.open === undefined) return
     this.open.args.assign(value["args"])
@@ -212,7 +212,7 @@ const own = (container: Container, key: Key): unknown =>
   Object.hasOwn(container, key) ? (container as Record<Key, unknown>)[key] : undefined
 
 /**
- * Arguments that arrive as values of paths: `$.city` is `"Os"`, `$.city` goes on with `"lo"`, `$.days[0]` is 3. The work
+ * Arguments that arrive as values of paths: `$.city` is `"Os"`, `$.city` continues with `"lo"`, `$.days[0]` is 3. The work
  * is linear in the pieces. What the pieces cannot mean together is lost, never guessed: a path that is none, a list with
  * gaps, a member of what is no object.
  */
@@ -275,7 +275,7 @@ const partial: { readonly [name: string]: ReadonlyArray<string> } = {
   logprobsResult: ["chosenCandidates", "topCandidates"]
 }
 
-/** The latest word on each matter counts, but citations and probabilities come piece by piece and are gathered. */
+/** The latest value of each field counts, but citations and probabilities come in pieces and are gathered. */
 export class Details {
   private readonly members = new Map<string, unknown>()
   private readonly lists = new Map<string, Array<unknown>>()
@@ -384,7 +384,7 @@ export class Turn {
     return [...thoughts, { type: "reasoning", text: "", metadata: { [metadataKey]: { parts } } }]
   }
 
-  /** Unsigned text, then calls: what a message says without any help. */
+  /** Unsigned text, then calls: the order that a message implies. */
   private get isPlain(): boolean {
     return this.items.every((item, index) =>
       item._tag === "Call" || (item._tag === "Text" && item.signature === undefined && index === 0)

@@ -1,7 +1,7 @@
 /**
- * What a Gemini request says: the thread as turns of a user and a model with the system's words apart, the tools and their
+ * Writes a Gemini request: the thread as turns of a user and a model with the system text apart, the tools and their
  * schemas, the form of the answer, and how much the model may think. All results of a turn stand in one content, in the
- * order of the calls. What the protocol has no words for is named before anything is sent.
+ * order of the calls. Content that the protocol cannot express is refused by name before anything is sent.
  */
 import type * as Adapter from "../../Adapter.ts"
 import * as ToolCalls from "../../internal/hear/toolCalls.ts"
@@ -20,7 +20,7 @@ export interface Contents {
 
 type Calls = ReadonlyArray<Message.ToolCall>
 
-/** `isSigned` says that the model wants a signature on every first call of a turn. */
+/** `isSigned`: the model requires a signature on the first call of each turn. */
 export const write = (messages: ReadonlyArray<Message.Message>, isSigned: boolean): Contents => {
   const system: Array<Json.JsonObject> = []
   const contents: Array<{ readonly role: string; readonly parts: ReadonlyArray<Json.JsonObject> }> = []
@@ -30,7 +30,7 @@ export const write = (messages: ReadonlyArray<Message.Message>, isSigned: boolea
   const add = (role: string, parts: ReadonlyArray<Json.JsonObject>): void => {
     const last = contents.at(-1)
     if (parts.length === 0) return
-    // What the model says in a row is one turn. A user's contents stay apart: answers are counted against their calls.
+    // Consecutive model messages are one turn. A user's contents stay apart: answers are counted against their calls.
     if (role === "model" && last?.role === role) {
       contents[contents.length - 1] = { role, parts: [...last.parts, ...parts] }
     } else contents.push({ role, parts })
@@ -166,9 +166,9 @@ export const media = (part: Json.JsonObject): ReadonlyArray<Message.Part> => {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// what cannot be said
+// what cannot be expressed
 
-/** The first thing that the protocol has no words for. */
+/** The first content that the protocol cannot express. */
 export const unsupported = (messages: ReadonlyArray<Message.Message>): string | undefined => {
   const ids = new Set<string>()
   for (const message of messages) {
@@ -239,7 +239,7 @@ export const responseFormat = (options: Options, format: Adapter.ResponseFormat 
     : { responseMimeType, responseJsonSchema: jsonSchema(format.schema) }
 }
 
-/** What Google's own compatibility layer takes the words for, where a model knows none. */
+/** The token budgets that Google's compatibility layer uses for effort levels, where a model accepts no levels. */
 const budgets: { readonly [effort: string]: number } = { none: 0, minimal: 1024, low: 1024, medium: 8192, high: 24_576 }
 
 export const thinking = (reasoning: Reasoning | undefined, model: string): Json.JsonObject => {
@@ -299,7 +299,7 @@ const mapped = (schemas: Json.JsonObject, convert: (schema: unknown) => unknown)
 
 const always = ["title", "description", "nullable"]
 
-/** What may be said of a type besides. */
+/** The further keywords that are allowed for a type. */
 const ofType: { readonly [type: string]: ReadonlyArray<string> } = {
   STRING: ["minLength", "maxLength", "pattern"],
   NUMBER: ["minimum", "maximum"],
@@ -395,7 +395,7 @@ const typed = (schema: Json.JsonObject, place: Place): Json.JsonObject => {
   return { type, ...format, ...said, ...members(schema, type, place) }
 }
 
-/** A schema has to have a type; one that says nothing is most safely a text. */
+/** A schema has to have a type; for an empty schema the safest is a text. */
 const typeOf = (schema: Json.JsonObject): string => {
   const { const: only, enum: values, items, prefixItems, properties, type } = schema
   if (typeof type === "string") return type === "null" ? "STRING" : type.toUpperCase()

@@ -284,7 +284,7 @@ const attempt = (
     )
   })
 
-/** A redirect would take the key to wherever it leads. A client that is not made of `fetch` has its own mind on it. */
+/** A redirect would send the key to its target. A client that is not made of `fetch` handles redirects itself. */
 const withoutRedirects = <A, E, R>(self: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
   Effect.updateContext(self, (context: Context.Context<R>) => {
     const own = Context.getOption(context, FetchHttpClient.RequestInit)
@@ -308,7 +308,7 @@ const head = (
     Effect.flatMap((response) => accepted(exchange, response))
   )
 
-/** An answer that breaks before it has said anything is like one that never came. */
+/** An answer that breaks before its first event is treated as one that never arrived. */
 const begun = (
   exchange: Exchange,
   response: HttpClientResponse.HttpClientResponse
@@ -344,7 +344,7 @@ const notSent = (
   return { error: Errors.make(originOf(exchange, {}), reason, detail), isWorthRetrying: isTransport }
 }
 
-/** What a transport says at the bottom of its causes: above it stands only that the request failed. */
+/** The innermost cause of a transport error: the outer ones only report that the request failed. */
 const innermost = (cause: unknown, depth = 0): string => {
   const inner = cause instanceof AggregateError ? cause.errors[0] : cause instanceof Error ? cause.cause : undefined
   if (inner instanceof Error && depth < 8) return innermost(inner, depth + 1)
@@ -365,7 +365,7 @@ const accepted = (
       return yield* Effect.fail({ error, isWorthRetrying: Errors.isWorthRetrying(error, response.headers) })
     })
 
-/** The beginning of an error's body. Whatever goes wrong with it, the status alone says enough. */
+/** The beginning of an error's body. If it cannot be read, the status alone is sufficient. */
 const errorBody = (response: HttpClientResponse.HttpClientResponse): Effect.Effect<string> =>
   Effect.suspend(() => {
     let length = 0

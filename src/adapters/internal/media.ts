@@ -65,7 +65,7 @@ const ofUrl = (url: string): string | undefined => {
 }
 
 /**
- * The type of an image or a file: what the message says it is, or else its address, its name or its data. Nothing if none
+ * The type of an image or a file: as the message names it, or else by its address, its name or its data. Nothing if none
  * of them implies it.
  */
 export const typeOf = (part: Media): string | undefined => {

@@ -1,5 +1,5 @@
 /**
- * What makes an adapter out of a wire protocol. A protocol says where a request goes, what it holds and how its answer
+ * What makes an adapter out of a wire protocol. A protocol defines where a request goes, what it holds and how its answer
  * is read; the connection, the retries, the settings of the environment and the layer stand here once for all of them.
  */
 import * as Config from "effect/Config"
@@ -16,9 +16,9 @@ import type * as Errors from "./errors.ts"
 import * as Http from "./http.ts"
 import * as Wire from "./wire.ts"
 
-/** How much a model may think before it answers: in the provider's own word for it, or in tokens. */
+/** How much a model may think before it answers: as the provider's own level, or in tokens. */
 export interface Reasoning {
-  /** How much, in the provider's own word, such as `"low"` or `"high"`. The model's default when it is left out. */
+  /** The provider's own level, such as `"low"` or `"high"`. The model's default when it is left out. */
   readonly effort?: string
   /** How much, in tokens. Not limited when it is left out. */
   readonly maxTokens?: number
@@ -66,9 +66,9 @@ export interface Protocol<O extends Options> {
   /** The headers of every request, the secret ones redacted. */
   readonly headers: (options: O) => Http.HeaderValues
   readonly body: (options: O, request: Adapter.Request) => Json.JsonObject
-  /** Why the protocol has no words for a request, if it has none. */
+  /** Why the protocol cannot express a request, if it cannot. */
   readonly unsupported: (request: Adapter.Request, options: O) => string | undefined
-  /** What the protocol's own words for errors stand for. */
+  /** The reasons of the protocol's own error codes. */
   readonly errors: Errors.Words
   /** Reads one answer. `makeId` makes ids for calls that come without one. */
   readonly reader: (

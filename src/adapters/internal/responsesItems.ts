@@ -265,7 +265,7 @@ export class Items {
     return item
   }
 
-  /** What the wire says of an item. Its first id counts. */
+  /** The fields of an item. Its first id counts. */
   describe(item: Item, wire: Json.JsonObject): void {
     item.id ??= Wire.string(wire["id"])
     if (item.id !== undefined) this.byId.set(item.id, item)
@@ -283,7 +283,7 @@ export class Items {
     return early === undefined ? this.open(type, index) : this.place(early, index)
   }
 
-  /** The item that is complete, or nothing if that is said once more. */
+  /** The completed item, or nothing if it was completed before. */
   ended(wire: Json.JsonObject, index: unknown): Item | undefined {
     const type = typeOf(wire)
     const id = Wire.string(wire["id"])
@@ -320,7 +320,7 @@ export class Items {
     return item
   }
 
-  /** An id that is unknown says nothing; one that is known outweighs the index. */
+  /** An unknown id is ignored; a known one takes precedence over the index. */
   private find(type: string, index: unknown, id: string | undefined): Item | undefined {
     const placed = this.byPlace.get(placeOf(type, index))
     const named = id === undefined ? undefined : this.byId.get(id)

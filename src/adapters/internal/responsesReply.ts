@@ -318,7 +318,7 @@ const texts: ReadonlyArray<readonly [name: string, kind: Kind, place: Place]> = 
 const contentPart: Read = (output, event, out) => output.settlePart("content", event, out)
 const summaryPart: Read = (output, event, out) => output.settlePart("summary", event, out)
 
-/** What the events of a reply's output say. Kinds that are not here say nothing that another one does not say, too. */
+/** The events of a reply's output. Kinds that are not listed repeat the content of others. */
 export const readers: ReadonlyMap<string, Read> = new Map<string, Read>([
   ["response.output_item.added", (output, event, out) => output.added(event, out)],
   ["response.output_item.done", (output, event, out) => output.done(event, out)],
@@ -357,7 +357,7 @@ const textsOf = (item: Item, kind: Kind): Texts => {
 
 const textOf = (item: Item, kind: Kind): string => textsOf(item, kind).text
 
-/** A record without the members that say nothing. */
+/** A record without its empty members. */
 const sayings = (wire: Json.JsonObject): Json.JsonObject =>
   Object.fromEntries(Object.entries(wire).filter(([, value]) => value !== null && value !== undefined))
 

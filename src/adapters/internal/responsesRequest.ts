@@ -1,5 +1,5 @@
 /**
- * What a Responses request says: the tools, the form of the answer, and the thread as input items: messages, calls,
+ * Writes a Responses request: the tools, the form of the answer, and the thread as input items: messages, calls,
  * outputs, and what an earlier reply of this protocol left to be sent back, each at its place. What another protocol
  * left is ignored. An item that waits for an answer that was never given is not sent, nor is reasoning that nothing
  * follows: servers refuse both.
@@ -15,7 +15,7 @@ import { metadataKey } from "./responsesReply.ts"
 import * as StrictSchema from "./strictSchema.ts"
 import * as Wire from "./wire.ts"
 
-/** What a request says of its thread. */
+/** The fields of a request that depend on its thread. */
 export interface Input {
   readonly instructions: string | undefined
   readonly items: ReadonlyArray<Json.JsonObject>
@@ -120,11 +120,11 @@ const media = (value: Media.Media): Json.JsonObject => {
   return { type: "input_file", filename, file_data: url ?? Media.dataUri(value) }
 }
 
-/** A file that is sent inline needs a name, whose ending says what it is. */
+/** A file that is sent inline needs a name, whose extension names its type. */
 const extensionOf = (mediaType = ""): string =>
   mediaType === "text/plain" ? "txt" : /\/([a-z0-9]+)/i.exec(mediaType)?.[1] ?? "bin"
 
-/** The first thing that the protocol has no words for. */
+/** The first content that the protocol cannot express. */
 export const unsupported = (messages: ReadonlyArray<Message.Message>): string | undefined => {
   for (const message of messages) {
     for (const part of Media.partsOf(message).filter(Media.isMedia)) {
@@ -302,7 +302,7 @@ export const tools = (
   }
 }
 
-/** Not to say whether a schema is strict would have the provider rewrite it. */
+/** If `strict` were left out, the provider would rewrite the schema. */
 const tool = ({ description, name, parameters }: Tool.Definition, options: Options): Json.JsonObject => {
   const strict = options.strict === true ? StrictSchema.rewrite(parameters, StrictSchema.openAi) : Option.none()
   return {
@@ -323,7 +323,7 @@ const toolChoice = (
   return { tool_choice: { type: texts?.has(choice.name) === true ? "custom" : "function", name: choice.name } }
 }
 
-/** The form of the answer. A schema without a strict form goes out as it is: whether it will do is the server's to say. */
+/** The form of the answer. A schema without a strict form is sent unchanged: the server decides whether to accept it. */
 export const format = (wanted: Adapter.ResponseFormat | undefined): Json.JsonObject => {
   if (wanted === undefined || wanted.type === "text") return {}
   const strict = wanted.type === "json_schema" && wanted.strict === true

@@ -190,7 +190,7 @@ export class Decoder {
     return this.withoutMark(this.valid(whole))
   }
 
-  /** The byte order mark that a text may start with says nothing. */
+  /** The byte order mark that a text may start with is ignored. */
   private withoutMark(text: string): string {
     if (!this.isFirst || text === "") return text
     this.isFirst = false

@@ -1,7 +1,7 @@
 /**
  * JSON Schema for providers that hold a model to it and accept only a part of the language. A schema is rewritten so
- * that it says no more than the provider can enforce: what it leaves out is still checked by the tool's own decoder. What
- * cannot be said at all, such as an open map, leaves the schema as it was. A member that may be missing becomes one that
+ * that it contains only what the provider can enforce: what it leaves out is still checked by the tool's own decoder. What
+ * cannot be expressed at all, such as an open map, leaves the schema as it was. A member that may be missing becomes one that
  * may be null, and the nulls that stand for missing members are taken out of what the model writes.
  */
 import * as Option from "effect/Option"
@@ -123,14 +123,14 @@ const convert = (node: unknown, dialect: Dialect): Option.Option<Schema> => {
 
 const isWellFormed = (key: string, value: unknown): boolean => key !== "items" || Json.isObject(value)
 
-/** Whether there is a strict form: something has to be said of the value, and an object has to name its members. */
+/** Whether there is a strict form: the schema must not be empty, and an object has to name its members. */
 const isSayable = (schema: Schema): boolean => {
   const isSaid = ["type", "$ref", "enum", "anyOf"].some((key) => schema[key] !== undefined) || isOfObjects(schema)
   return isSaid && schema["patternProperties"] === undefined && schema["prefixItems"] === undefined &&
     !(isOfObjects(schema) && isOpen(schema)) && (!types(schema).includes("array") || Json.isObject(schema["items"]))
 }
 
-/** An object that is said to have no members, and not to be closed, may be one whose members are declared elsewhere. */
+/** An open object without members may be one whose members are declared elsewhere. */
 const isOpen = ({ additionalProperties, properties }: Schema): boolean => {
   const isNamed = Json.isObject(properties) && Object.keys(properties).length > 0
   return Json.isObject(additionalProperties) || (!isNamed && additionalProperties !== false)
@@ -150,7 +150,7 @@ const flattened = (schema: Schema): Schema | undefined => {
 
 const typeOf = (value: unknown): string => value === null ? "null" : Array.isArray(value) ? "array" : typeof value
 
-/** Two schemas at once, if they do not speak of the same thing in different ways. */
+/** Merges two schemas, if they do not contradict each other. */
 const together = (left: Schema | undefined, right: unknown): Schema | undefined => {
   if (left === undefined || !Json.isObject(right)) return undefined
   const isClash = Object.entries(right).some(([key, value]) =>

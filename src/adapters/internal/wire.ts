@@ -9,7 +9,7 @@ import * as ToolCalls from "../../internal/hear/toolCalls.ts"
 import * as Json from "../../internal/json.ts"
 import * as Response from "../../Response.ts"
 
-/** A text that says something; an empty one is none. */
+/** A text that is not empty. */
 export const string = (value: unknown): string | undefined =>
   typeof value === "string" && value !== "" ? value : undefined
 
