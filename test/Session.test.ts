@@ -3,6 +3,7 @@
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
 import * as Stream from "effect/Stream"
 import { TestClock } from "effect/testing"
 import { type Event, Message, Policy, Session, Thread, Tool } from "heddle"
@@ -18,6 +19,19 @@ const ids = (session: Session.Session) => session.pendingToolCalls.map((call) =>
 const withDone = Effect.provide(Script.layer([done]))
 
 describe("Session: start", () => {
+  it.effect("an operation looks at what it was given when it is run", () =>
+    Effect.gen(function*() {
+      const unreadable = Object.defineProperty({ role: "user" }, "content", {
+        enumerable: true,
+        get: () => {
+          throw new Error("unreadable")
+        }
+      })
+      const operation = Session.continue(Session.make(), unreadable as never)
+      const exit = yield* Effect.exit(Effect.provide(operation, Script.layer([])))
+      assert.isTrue(Exit.isFailure(exit))
+    }))
+
   it.effect("L-01, R-450: a stop turn completes it, with the thread of the result", () =>
     Effect.gen(function*() {
       const { result, session } = yield* withDone(Session.start([Message.user("go")]))

@@ -189,14 +189,15 @@ export const replying = (
 export const continuing = (
   session: Session,
   message: Message.Input | null
-): Effect.Effect<Operation<"chat">, Failure> => {
-  const messages = message === null ? [] : Thread.fromMessages([message]).messages
-  const [said] = messages
-  const checked: Effect.Effect<Said, SessionState.SessionError> = said === undefined
-    ? Effect.as(free("continue", session), { messages })
-    : spokenTo("continue", session, said)
-  return Effect.map(checked, (said) => ({ mode: "chat", name: "continue", session, ...said }))
-}
+): Effect.Effect<Operation<"chat">, Failure> =>
+  Effect.suspend(() => {
+    const messages = message === null ? [] : Thread.fromMessages([message]).messages
+    const [said] = messages
+    const checked: Effect.Effect<Said, SessionState.SessionError> = said === undefined
+      ? Effect.as(free("continue", session), { messages })
+      : spokenTo("continue", session, said)
+    return Effect.map(checked, (said) => ({ mode: "chat", name: "continue", session, ...said }))
+  })
 
 /** One turn. */
 export const stepping = (session: Session): Effect.Effect<Operation<"step">, Failure> =>
