@@ -9,7 +9,7 @@ import * as Result from "effect/Result"
 import type * as Event from "./Event.ts"
 import * as Outcomes from "./internal/fold/outcome.ts"
 import * as Payload from "./internal/fold/payload.ts"
-import * as Log from "./internal/fold/sharedMessages.ts"
+import * as SharedMessages from "./internal/fold/sharedMessages.ts"
 import * as Fold from "./internal/fold/state.ts"
 import * as Json from "./internal/json.ts"
 import type * as Message from "./Message.ts"
@@ -341,8 +341,8 @@ const once = (events: Iterable<Event.Event>): Iterable<Event.Event> => {
 const grownBy = (state: Fold.State, messages: ReadonlyArray<Message.Message>): Thread.Thread => {
   const { thread = Thread.empty } = state
   return messages.length === 0 && !Fold.hasPartial(state)
-    ? Log.placed(thread, state.tools.inOrder([]))
-    : Log.appendedShared(thread, messages)
+    ? SharedMessages.placed(thread, state.tools.inOrder([]))
+    : SharedMessages.appendedShared(thread, messages)
 }
 
 /** Ignored events are not decoded by a schema: the fold itself accepts only well-formed events. */
@@ -361,7 +361,7 @@ const foldReceived = (state: Fold.State, wire: unknown): void => {
     const result = {
       finalResponse: steps.at(-1)?.response ?? null,
       ...event.result,
-      thread: Log.plain(Log.appendedShared(state.thread ?? Thread.empty, messages)),
+      thread: SharedMessages.plain(SharedMessages.appendedShared(state.thread ?? Thread.empty, messages)),
       steps
     }
     Fold.apply(state, [{ ...event, result }])

@@ -9,7 +9,7 @@ import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
 import { causeFields, described, describedText, errorFields, shownText } from "./internal/answer/errorFields.ts"
-import * as Outcomes from "./internal/declare/outcome.ts"
+import * as ToolOutcomes from "./internal/declare/outcome.ts"
 import { reasonText } from "./internal/declare/outcome.ts"
 import * as Tool from "./Tool.ts"
 
@@ -38,7 +38,7 @@ const stringify = (value: unknown): string => {
 
 const write = (value: unknown, envelope: (reason: unknown) => unknown): string => {
   if (typeof value === "string") return value
-  if (!Outcomes.isBranded(value)) return stringify(value)
+  if (!ToolOutcomes.isBranded(value)) return stringify(value)
   // Written around its value, since a member without a JSON form would vanish unnoticed.
   if (value._tag === "Ok") return `{"ok":${stringify(value.value)}}`
   return value._tag === "Error" ? stringify(envelope(value.error)) : stringify(value)
@@ -117,7 +117,7 @@ const jsonOrKeys = (value: unknown): string => {
 const plainText = (value: unknown): string => {
   if (value === null || value === undefined) return "Tool executed successfully"
   if (typeof value === "string") return value
-  if (!Outcomes.isBranded(value)) return jsonOrKeys(value)
+  if (!ToolOutcomes.isBranded(value)) return jsonOrKeys(value)
   if (value._tag === "Ok") return plainText(value.value)
   if (value._tag !== "Error") return jsonOrKeys(value)
   const { error } = value

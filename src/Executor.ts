@@ -10,7 +10,7 @@ import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
-import * as Outcomes from "./internal/declare/outcome.ts"
+import * as ToolOutcomes from "./internal/declare/outcome.ts"
 import { ToolError, toolError } from "./internal/declare/outcome.ts"
 import * as ToolOptions from "./internal/declare/toolOptions.ts"
 import type * as Tool from "./Tool.ts"
@@ -73,7 +73,9 @@ const run = (tool: Tool.Any, handler: ToolOptions.Handler, args: unknown, call: 
     if (Effect.isEffect(result)) return result
     const error = ToolOptions.promisedOutcome("the handler", result, call)
     return Effect.succeed(
-      Outcomes.brand(error === undefined ? failed(tool, "invalid_return", result) : { _tag: "Error", error } as const)
+      ToolOutcomes.brand(
+        error === undefined ? failed(tool, "invalid_return", result) : { _tag: "Error", error } as const
+      )
     )
   })
   return Effect.matchCause(Effect.scoped(handled), {
@@ -85,11 +87,11 @@ const run = (tool: Tool.Any, handler: ToolOptions.Handler, args: unknown, call: 
 /** A value of the handler's own is a result; an outcome it returned counts only if it is well formed. */
 const returned = (tool: Tool.Any, value: unknown, call: Tool.CallContext): Tool.Outcome => {
   try {
-    if (!Outcomes.isBranded(value)) {
+    if (!ToolOutcomes.isBranded(value)) {
       const error = ToolOptions.promisedOutcome("the handler", value, call)
       return error === undefined ? { _tag: "Ok", value } : { _tag: "Error", error }
     }
-    return Outcomes.isWellFormed(value) ? value : failed(tool, "invalid_return", value)
+    return ToolOutcomes.isWellFormed(value) ? value : failed(tool, "invalid_return", value)
   } catch (cause) {
     return { _tag: "Error", error: toolError("handler_raised", call, { cause }) }
   }

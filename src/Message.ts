@@ -5,7 +5,7 @@
  * @since 0.1.0
  */
 import * as Schema from "effect/Schema"
-import * as Outcomes from "./internal/declare/outcome.ts"
+import * as ToolOutcomes from "./internal/declare/outcome.ts"
 import * as Json from "./internal/json.ts"
 
 /**
@@ -323,9 +323,9 @@ const isParts = Schema.is(Schema.Array(Part))
  */
 export const answer = (toolCallId: string, value: unknown): Message => {
   if (typeof value === "string") return tool(toolCallId, value)
-  const content = Outcomes.partsOf(value)
+  const content = ToolOutcomes.partsOf(value)
   if (content !== undefined) return tool(toolCallId, content)
-  if (Array.isArray(value) && value.length > 0 && isParts(value)) return tool(toolCallId, Outcomes.owned(value))
+  if (Array.isArray(value) && value.length > 0 && isParts(value)) return tool(toolCallId, ToolOutcomes.owned(value))
   return tool(toolCallId, Json.isObject(value) ? JSON.stringify(Json.toJson(value)) : Json.render(value))
 }
 

@@ -18,7 +18,7 @@ import type * as Stream from "effect/Stream"
 import type * as Adapter from "./Adapter.ts"
 import type * as Chat from "./Chat.ts"
 import type * as Event from "./Event.ts"
-import * as Answers from "./internal/session/answers.ts"
+import * as SessionAnswers from "./internal/session/answers.ts"
 import * as Records from "./internal/session/record.ts"
 import * as Reducer from "./internal/session/reducer.ts"
 import * as SessionRun from "./internal/session/run.ts"
@@ -690,7 +690,7 @@ export const answer: {
     id: string,
     value: unknown
   ): (session: SessionState.Session) => Effect.Effect<SessionState.Session, SessionState.SessionError>
-} = dual(hasSession, Answers.answer)
+} = dual(hasSession, SessionAnswers.answer)
 
 /**
  * Allows a call, with its own arguments or with others.
@@ -733,16 +733,16 @@ export const approve: {
   (
     session: SessionState.Session,
     id: string,
-    options?: Answers.ApproveOptions
+    options?: SessionAnswers.ApproveOptions
   ): Effect.Effect<SessionState.Session, SessionState.SessionError>
   /**
    * The same, for a session that comes last.
    */
   (
     id: string,
-    options?: Answers.ApproveOptions
+    options?: SessionAnswers.ApproveOptions
   ): (session: SessionState.Session) => Effect.Effect<SessionState.Session, SessionState.SessionError>
-} = dual(hasSession, Answers.approve)
+} = dual(hasSession, SessionAnswers.approve)
 
 /**
  * Refuses a call, which is answered as `denied`, with the reason if one is given, and never runs.
@@ -789,7 +789,7 @@ export const deny: {
     id: string,
     reason?: string
   ): (session: SessionState.Session) => Effect.Effect<SessionState.Session, SessionState.SessionError>
-} = dual(hasSession, Answers.deny)
+} = dual(hasSession, SessionAnswers.deny)
 
 /**
  * Gives the result of a manual call.
@@ -837,7 +837,7 @@ export const submitToolResult: {
     id: string,
     content: unknown
   ): (session: SessionState.Session) => Effect.Effect<SessionState.Session, SessionState.SessionError>
-} = dual(hasSession, Answers.submitToolResult)
+} = dual(hasSession, SessionAnswers.submitToolResult)
 
 /**
  * Gives several results, up to the first that is refused, with which it fails.
@@ -872,15 +872,15 @@ export const submitToolResults: {
    */
   (
     session: SessionState.Session,
-    results: ReadonlyArray<Answers.ToolResult>
+    results: ReadonlyArray<SessionAnswers.ToolResult>
   ): Effect.Effect<SessionState.Session, SessionState.SessionError>
   /**
    * The same, for a session that comes last.
    */
   (
-    results: ReadonlyArray<Answers.ToolResult>
+    results: ReadonlyArray<SessionAnswers.ToolResult>
   ): (session: SessionState.Session) => Effect.Effect<SessionState.Session, SessionState.SessionError>
-} = dual(2, Answers.submitToolResults)
+} = dual(2, SessionAnswers.submitToolResults)
 
 /**
  * Settles every call whose time is up: questions and manual calls by their default, approvals as denied. A session in
@@ -901,7 +901,7 @@ export const submitToolResults: {
  * @since 0.1.0
  */
 export const expire: (session: SessionState.Session) => Effect.Effect<SessionState.Session, SessionState.SessionError> =
-  Answers.expire
+  SessionAnswers.expire
 
 /**
  * The session with messages at its end.

@@ -12,7 +12,7 @@ import type * as Adapter from "./Adapter.ts"
 import * as Collector from "./Collector.ts"
 import type * as Event from "./Event.ts"
 import type * as Settings from "./internal/ask/options.ts"
-import type * as Request from "./internal/ask/request.ts"
+import type * as Requests from "./internal/ask/request.ts"
 import * as Plan from "./internal/decide/plan.ts"
 import * as Fold from "./internal/fold/state.ts"
 import * as Loop from "./internal/loop/loop.ts"
@@ -50,7 +50,7 @@ export interface Options<
   E = never,
   R = never,
   REvent = R
-> extends Settings.RunnerOptions<E, R, Tool.Failure<Tools[number]>>, Request.ModelOptions, Loop.View<REvent> {
+> extends Settings.RunnerOptions<E, R, Tool.Failure<Tools[number]>>, Requests.ModelOptions, Loop.View<REvent> {
   /**
    * What the model may call, besides the tools of `Policy.Defaults`; one of the same name replaces it. None by default.
    */

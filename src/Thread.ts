@@ -14,7 +14,7 @@ import { dual } from "effect/Function"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import * as Requests from "./internal/ask/request.ts"
-import * as Log from "./internal/fold/sharedMessages.ts"
+import * as SharedMessages from "./internal/fold/sharedMessages.ts"
 import * as Json from "./internal/json.ts"
 import * as Message from "./Message.ts"
 
@@ -149,7 +149,10 @@ export const append: {
    * The same, for a thread that comes last.
    */
   (messages: ReadonlyArray<Message.Message>): (thread: Thread) => Thread
-} = dual(2, (thread: Thread, messages: ReadonlyArray<Message.Message>): Thread => Log.appended(thread, messages))
+} = dual(
+  2,
+  (thread: Thread, messages: ReadonlyArray<Message.Message>): Thread => SharedMessages.appended(thread, messages)
+)
 
 /**
  * The last message, if there is one.

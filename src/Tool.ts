@@ -9,7 +9,7 @@ import * as Result from "effect/Result"
 import type * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
 import * as SubAgent from "./internal/answer/chatTool.ts"
-import * as Outcomes from "./internal/declare/outcome.ts"
+import * as ToolOutcomes from "./internal/declare/outcome.ts"
 import * as Schemas from "./internal/declare/schema.ts"
 import type * as Declared from "./internal/declare/tool.ts"
 import * as ToolOptions from "./internal/declare/toolOptions.ts"
@@ -325,7 +325,7 @@ export const fromChat = <
  * @category constructors
  * @since 0.1.0
  */
-export const ok = <A>(value: A): Outcomes.Ok<A> => Outcomes.brand({ _tag: "Ok", value })
+export const ok = <A>(value: A): ToolOutcomes.Ok<A> => ToolOutcomes.brand({ _tag: "Ok", value })
 
 /**
  * The outcome of a handler that reports a failure.
@@ -341,7 +341,7 @@ export const ok = <A>(value: A): Outcomes.Ok<A> => Outcomes.brand({ _tag: "Ok", 
  * @category constructors
  * @since 0.1.0
  */
-export const error = <E>(reason: E): Outcomes.Error<E> => Outcomes.brand({ _tag: "Error", error: reason })
+export const error = <E>(reason: E): ToolOutcomes.Error<E> => ToolOutcomes.brand({ _tag: "Error", error: reason })
 
 /**
  * What a handler succeeds with when the model is to see more than a text: text, image and file parts, each image and file
@@ -383,7 +383,7 @@ export const error = <E>(reason: E): Outcomes.Error<E> => Outcomes.brand({ _tag:
  * @category constructors
  * @since 0.1.0
  */
-export const content = (parts: ReadonlyArray<Message.Part>): Outcomes.Content => Outcomes.content(parts)
+export const content = (parts: ReadonlyArray<Message.Part>): ToolOutcomes.Content => ToolOutcomes.content(parts)
 
 export type {
   /**
@@ -426,8 +426,8 @@ export type {
  */
 export const askUser = <A = unknown>(
   question: string,
-  options: ReadonlyArray<unknown> | Outcomes.AskUserOptions<A> = []
-): Outcomes.AskUser => Outcomes.brand(Outcomes.question(question, options))
+  options: ReadonlyArray<unknown> | ToolOutcomes.AskUserOptions<A> = []
+): ToolOutcomes.AskUser => ToolOutcomes.brand(ToolOutcomes.question(question, options))
 
 /**
  * What a handler succeeds with to end the run. `reason` is the run's halt reason; those of the runtime itself
@@ -450,7 +450,8 @@ export const askUser = <A = unknown>(
  * @category constructors
  * @since 0.1.0
  */
-export const halt = <A>(reason: string, result: A): Outcomes.Halt<A> => Outcomes.brand({ _tag: "Halt", reason, result })
+export const halt = <A>(reason: string, result: A): ToolOutcomes.Halt<A> =>
+  ToolOutcomes.brand({ _tag: "Halt", reason, result })
 
 export {
   /**

@@ -45,6 +45,24 @@ const faults: Record<Rule, ReadonlyArray<readonly [source: SourceText, message: 
     [plant("src/Tool.ts", "type Any = import(\"./Tool.ts\").Any"), "imports src/Tool.ts, which leads back to it"],
     [plant("src/Tool.ts", "export type { Any } from \"./Tool.ts\""), "imports src/Tool.ts, which leads back to it"]
   ],
+  names: [
+    [
+      plant(
+        "src/internal/ask/request.ts",
+        "import * as Json from \"../json.ts\"",
+        "import type * as Data from \"../json.ts\""
+      ),
+      "calls src/internal/json.ts Data, which is Json elsewhere"
+    ],
+    [
+      plant(
+        "src/internal/ask/request.ts",
+        "import * as Json from \"../json.ts\"",
+        "import * as Json from \"../telemetry.ts\""
+      ),
+      "calls src/internal/telemetry.ts Json, as src/internal/json.ts is called"
+    ]
+  ],
   rooms: [
     [plant("src/internal/pipeline.ts"), "pipeline is no room"],
     [plant("src/internal/json/text.ts"), "json is no room"],

@@ -59,9 +59,10 @@ export const violations = (
 ): ReadonlyArray<Violation> => {
   const files = sources.map((source) => inspect(source, stable))
   const circles = circlesOf(files)
+  const names = namesOf(files)
   return files.flatMap((file) =>
     ruleNames.flatMap((rule) =>
-      rules[rule].faults(file, circles).map(({ message, offset }) => ({
+      rules[rule].faults(file, circles, names).map(({ message, offset }) => ({
         rule,
         place: `${file.path}:${lineAt(file.text, offset)}`,
         message
@@ -93,6 +94,8 @@ interface Import {
   /** The path of the imported file, if it is one of ours. */
   readonly target: string | undefined
   readonly isType: boolean
+  /** What the module is called, if it is imported as a whole. */
+  readonly alias: string | undefined
   readonly offset: number
 }
 
@@ -104,6 +107,12 @@ interface File {
   readonly imports: ReadonlyArray<Import>
   readonly opensWithComment: boolean
   readonly stable: ReadonlySet<string>
+}
+
+/** What each internal module is called where it is imported first, and which module has each name. */
+interface Names {
+  readonly aliases: ReadonlyMap<string, string>
+  readonly targets: ReadonlyMap<string, string>
 }
 
 /** The circle that a file stands in: the paths of all files that it imports, directly or not, and that import it. */
@@ -213,6 +222,28 @@ const circular = (file: File, circles: Circles): ReadonlyArray<Fault> =>
       : []
   )
 
+/** A reader of one file knows the names in the next: an internal module has one name, and no other module has that. */
+const named = (file: File, _: Circles, { aliases, targets }: Names): ReadonlyArray<Fault> =>
+  file.imports.flatMap(({ alias, offset, target }) => {
+    if (alias === undefined || target === undefined || areaOf(target) !== "internal") return []
+    const usual = aliases.get(target)
+    if (usual !== alias) return [{ offset, message: `calls ${target} ${alias}, which is ${usual} elsewhere` }]
+    const other = targets.get(alias)
+    return other === target ? [] : [{ offset, message: `calls ${target} ${alias}, as ${other} is called` }]
+  })
+
+/** The first import of a module names it. */
+const namesOf = (files: ReadonlyArray<File>): Names => {
+  const aliases = new Map<string, string>()
+  const targets = new Map<string, string>()
+  for (const { alias, target } of files.flatMap(({ imports }) => imports)) {
+    if (alias === undefined || target === undefined || areaOf(target) !== "internal") continue
+    if (!aliases.has(target)) aliases.set(target, alias)
+    if (!targets.has(alias)) targets.set(alias, target)
+  }
+  return { aliases, targets }
+}
+
 const roomOf = (path: string): string | undefined => /^src\/internal\/([^/]+?)(?:\.ts)?(?:\/|$)/.exec(path)?.[1]
 
 const housed = (file: File): ReadonlyArray<Fault> => {
@@ -247,6 +278,7 @@ export const rules = {
     demand: "an internal module stands in a room, and imports only from its own room and those before it",
     faults: housed
   },
+  names: { demand: "an internal module has the same name wherever it is imported as a whole", faults: named },
   barrel: { demand: "nothing imports an index file", faults: barrels },
   index: {
     demand: "an index re-exports modules of its folder as namespaces, or by the one function they are there for",
@@ -269,7 +301,7 @@ export const rules = {
 } as const satisfies {
   readonly [name: string]: {
     readonly demand: string
-    readonly faults: (file: File, circles: Circles) => ReadonlyArray<Fault>
+    readonly faults: (file: File, circles: Circles, names: Names) => ReadonlyArray<Fault>
   }
 }
 
@@ -352,12 +384,18 @@ const importsOf = (
   body: Node
 ): ReadonlyArray<Import> => {
   const found: Array<Import> = []
-  const add = (specifier: string, isType: boolean, offset: number) => {
+  const add = (specifier: string, isType: boolean, offset: number, alias?: string) => {
     const target = specifier.startsWith(".") ? new URL(specifier, `file:///${path}`).pathname.slice(1) : undefined
-    found.push({ specifier, target, isType, offset })
+    found.push({ specifier, target, isType, alias, offset })
   }
   for (const { entries, moduleRequest, start } of imports) {
-    add(moduleRequest.value, entries.length > 0 && entries.every((entry) => entry.isType), start)
+    const whole = entries.find(({ importName }) => importName.kind === "NamespaceObject")
+    add(
+      moduleRequest.value,
+      entries.length > 0 && entries.every((entry) => entry.isType),
+      start,
+      whole?.localName.value
+    )
   }
   for (const { isType, moduleRequest, start } of exports.flatMap((statement) => statement.entries)) {
     if (moduleRequest !== null) add(moduleRequest.value, isType, start)

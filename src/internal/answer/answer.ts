@@ -11,7 +11,7 @@ import type * as Types from "effect/Types"
 import type * as Event from "../../Event.ts"
 import * as Message from "../../Message.ts"
 import type * as Tool from "../../Tool.ts"
-import * as Outcomes from "../declare/outcome.ts"
+import * as ToolOutcomes from "../declare/outcome.ts"
 import { isCrash, ToolError, toolError } from "../declare/outcome.ts"
 import type { OnToolError } from "../declare/tool.ts"
 import * as ToolOptions from "../declare/toolOptions.ts"
@@ -250,7 +250,7 @@ export const answerTo = <E, R>(
   subject: Subject,
   raw: unknown
 ): Effect.Effect<Answer, E, R> => {
-  if (!Outcomes.isWellFormed(raw)) {
+  if (!ToolOutcomes.isWellFormed(raw)) {
     return failed(answering, subject, toolError("invalid_return", subject.call, { cause: raw }))
   }
   switch (raw._tag) {
@@ -261,7 +261,7 @@ export const answerTo = <E, R>(
     case "AskUser":
       return Effect.succeed(asked(answering, subject, raw))
     case "Halt":
-      return Outcomes.reservedHaltReasons.has(raw.reason)
+      return ToolOutcomes.reservedHaltReasons.has(raw.reason)
         ? failed(answering, subject, reserved(subject, raw))
         : stopped(answering, subject, raw)
   }
@@ -335,13 +335,13 @@ const errorAgain = (error: unknown): Json.JsonObject => {
 export const recalled = (call: Message.ToolCall, outcome: unknown, limits: Contents.Knobs): Message.Message => {
   const answered = (value: unknown): Message.Message => {
     const text = () => typeof value === "string" ? value : JSON.stringify(Json.toJson(value))
-    return Message.tool(call.id, Contents.cutResult(Outcomes.partsIn(value) ?? text(), undefined, limits).content)
+    return Message.tool(call.id, Contents.cutResult(ToolOutcomes.partsIn(value) ?? text(), undefined, limits).content)
   }
   const failed = (error: unknown): Message.Message => {
     const { content } = Contents.cutError(JSON.stringify(errorAgain(error)), limits)
     return { ...Message.tool(call.id, content), isError: true }
   }
-  if (!Outcomes.isWellFormed(outcome)) return failed(toolError("invalid_return", call))
+  if (!ToolOutcomes.isWellFormed(outcome)) return failed(toolError("invalid_return", call))
   switch (outcome._tag) {
     case "Ok":
       return answered(outcome.value)
@@ -366,11 +366,11 @@ export interface Reading {
 const isResultObject = (value: unknown): value is Json.JsonObject =>
   Json.isObject(value) && ["success", "data", "error"].some((field) => Object.hasOwn(value, field))
 
-const reportedFailure = ({ data, error }: Json.JsonObject): Outcomes.Outcome =>
-  Outcomes.brand({ _tag: "Error", error: error ?? data ?? "the tool reported a failure" })
+const reportedFailure = ({ data, error }: Json.JsonObject): ToolOutcomes.Outcome =>
+  ToolOutcomes.brand({ _tag: "Error", error: error ?? data ?? "the tool reported a failure" })
 
 export const readResultObject = (outcome: unknown): Reading => {
-  if (!Outcomes.isWellFormed(outcome) || outcome._tag !== "Ok" || !isResultObject(outcome.value)) return { outcome }
+  if (!ToolOutcomes.isWellFormed(outcome) || outcome._tag !== "Ok" || !isResultObject(outcome.value)) return { outcome }
   const { value } = outcome
   const hasError = value["error"] !== undefined && value["error"] !== null
   if (value["success"] === false || (hasError && value["success"] !== true)) return { outcome: reportedFailure(value) }

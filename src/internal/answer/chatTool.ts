@@ -7,9 +7,9 @@ import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import type * as Event from "../../Event.ts"
-import type * as Outcomes from "../declare/outcome.ts"
+import type * as ToolOutcomes from "../declare/outcome.ts"
 import type * as Schemas from "../declare/schema.ts"
-import type * as Tool from "../declare/tool.ts"
+import type * as Declared from "../declare/tool.ts"
 import { toEffect } from "../declare/toolOptions.ts"
 import { described } from "./errorFields.ts"
 
@@ -37,11 +37,11 @@ export class ChatFailed extends Schema.TaggedError<ChatFailed>("heddle/Tool/Chat
  * @category options
  * @since 0.1.0
  */
-export interface ChatOptions<P, A, E, R, Fatal = never> extends Tool.Declarations<P, E | ChatFailed, R, Fatal> {
+export interface ChatOptions<P, A, E, R, Fatal = never> extends Declared.Declarations<P, E | ChatFailed, R, Fatal> {
   /** The events of the run, such as `Chat.stream` gives. */
-  readonly chat: (args: Schemas.Type<P>, call: Tool.CallContext) => Stream.Stream<Event.Event, E, R>
+  readonly chat: (args: Schemas.Type<P>, call: Declared.CallContext) => Stream.Stream<Event.Event, E, R>
   /** What the call comes to by the result of the run. By default its last text, or a `Tool.ChatFailed`. */
-  readonly result?: (result: Event.ChatResult) => Effect.Effect<A | Outcomes.AskUser | Outcomes.Halt, E, R>
+  readonly result?: (result: Event.ChatResult) => Effect.Effect<A | ToolOutcomes.AskUser | ToolOutcomes.Halt, E, R>
 }
 
 const detail = (outcome: Event.Outcome): { readonly detail?: string } => {
@@ -79,7 +79,7 @@ const joined = (events: ReadonlyArray<Event.Event>): ReadonlyArray<Event.Event> 
 
 const awaited = <E, R>(
   events: Stream.Stream<Event.Event, E, R>,
-  call: Tool.CallContext
+  call: Declared.CallContext
 ): Effect.Effect<Event.ChatResult, E | ChatFailed, R> =>
   Effect.suspend(() => {
     let result: Event.ChatResult | undefined
@@ -100,7 +100,7 @@ const awaited = <E, R>(
 export const options = <P, A, E, R, Fatal>({ chat, result, ...declared }: ChatOptions<P, A, E, R, Fatal>) => ({
   timeout: Duration.infinity,
   ...declared,
-  handler: (args: Parameters<typeof chat>[0], call: Tool.CallContext) =>
+  handler: (args: Parameters<typeof chat>[0], call: Declared.CallContext) =>
     Effect.flatMap(
       awaited(chat(args, call), call),
       (ended): Effect.Effect<unknown, E | ChatFailed, R> =>

@@ -10,9 +10,9 @@ import type * as Encoder from "../../Encoder.ts"
 import type * as Message from "../../Message.ts"
 import type * as Policy from "../../Policy.ts"
 import { timeoutOf } from "../ask/options.ts"
-import * as Outcomes from "../declare/outcome.ts"
+import * as ToolOutcomes from "../declare/outcome.ts"
 import { ToolError } from "../declare/outcome.ts"
-import type * as Tool from "../declare/tool.ts"
+import type * as Declared from "../declare/tool.ts"
 import * as ToolOptions from "../declare/toolOptions.ts"
 import * as Json from "../json.ts"
 import type { HookFibers } from "../stop/ownedFibers.ts"
@@ -32,7 +32,7 @@ export interface Writing {
 /** The call an answer belongs to. A call of an unknown tool has none. */
 export interface Subject {
   readonly call: Message.ToolCall
-  readonly tool: Tool.Any | undefined
+  readonly tool: Declared.Any | undefined
 }
 
 /** Work that has its end, or has no more time for it than its tool has. */
@@ -71,7 +71,7 @@ export const writeResult = (
   subject: Subject,
   value: unknown
 ): Effect.Effect<Message.Content, unknown> => {
-  const parts = Outcomes.partsOf(value)
+  const parts = ToolOutcomes.partsOf(value)
   return parts === undefined ? write(writing, subject, value) : Exit.succeed(parts)
 }
 
@@ -81,7 +81,7 @@ export const encode = (
   subject: Subject,
   value: unknown
 ): Effect.Effect<Message.Content, unknown, any> => {
-  const parts = Outcomes.partsOf(value)
+  const parts = ToolOutcomes.partsOf(value)
   if (parts !== undefined) return Exit.succeed(parts)
   const encodeSuccess = subject.tool?.encodeSuccess
   return encodeSuccess === undefined
@@ -151,7 +151,7 @@ export const errorContent = (
     if (isEncodingFailure(reason)) return Effect.succeed(literal({ error: described(reason.cause).text }))
     return Effect.flatMap(
       reported(writing, subject, reason),
-      (error) => write(writing, subject, Outcomes.brand({ _tag: "Error", error }))
+      (error) => write(writing, subject, ToolOutcomes.brand({ _tag: "Error", error }))
     )
   }).pipe(
     Effect.catchCause(() => Effect.succeed(literalError(reason))),

@@ -10,15 +10,15 @@ import * as Duration from "effect/Duration"
 import type * as Types from "effect/Types"
 import type * as Event from "../../Event.ts"
 import type * as Message from "../../Message.ts"
-import * as Outcomes from "../declare/outcome.ts"
-import type * as Tool from "../declare/tool.ts"
+import * as ToolOutcomes from "../declare/outcome.ts"
+import type * as Declared from "../declare/tool.ts"
 import * as Json from "../json.ts"
 
 /** A call that waits for an approval, or for the caller to run it. */
 export const suspension = (
   kind: "approval" | "manual",
   toolCall: Message.ToolCall,
-  tool: Tool.Any | undefined,
+  tool: Declared.Any | undefined,
   now: number
 ): Event.Suspension => {
   const within = tool?.answerWithin
@@ -38,7 +38,7 @@ export const waiting = (
 /** The event of a call that waits for an approval. */
 export const approvalRequested = (
   call: Message.ToolCall,
-  tool: Tool.Any,
+  tool: Declared.Any,
   now: number
 ): Event.Of<"ToolApprovalRequested"> => {
   const { expiresAt } = suspension("approval", call, tool, now)
@@ -52,7 +52,7 @@ type Asked = Event.Of<"AskUserRequested">
 /** The event of a question that a handler asked. */
 export const asked = (
   { id: toolCallId, name: toolName }: Message.ToolCall,
-  { answerSchema, defaultAnswer, opts, question, withinMillis }: Outcomes.AskUser,
+  { answerSchema, defaultAnswer, opts, question, withinMillis }: ToolOutcomes.AskUser,
   now: number
 ): Asked => {
   const event: Types.Mutable<Asked> = { _tag: "AskUserRequested", toolCallId, toolName, question, opts }
@@ -70,7 +70,7 @@ export const question = (toolCall: Message.ToolCall, event: Asked): Event.Suspen
 
 /** When the question of a call is settled without an answer, if that is what it came to. */
 export const expiry = (outcome: unknown, now: number): { readonly expiresAt?: number } =>
-  Outcomes.isWellFormed(outcome) && outcome._tag === "AskUser" && outcome.withinMillis !== undefined
+  ToolOutcomes.isWellFormed(outcome) && outcome._tag === "AskUser" && outcome.withinMillis !== undefined
     ? { expiresAt: now + outcome.withinMillis }
     : {}
 
@@ -79,7 +79,7 @@ export const remembered = (
   toolCall: Message.ToolCall,
   { expiresAt, outcome }: { readonly outcome?: unknown; readonly expiresAt?: number }
 ): Event.Suspension | undefined => {
-  if (!Outcomes.isWellFormed(outcome) || outcome._tag !== "AskUser") return undefined
+  if (!ToolOutcomes.isWellFormed(outcome) || outcome._tag !== "AskUser") return undefined
   const { withinMillis: _, ...raw } = outcome
   const event = asked(toolCall, raw, 0)
   return question(toolCall, expiresAt === undefined ? event : { ...event, expiresAt })

@@ -6,7 +6,7 @@
 import type * as Types from "effect/Types"
 import type * as Message from "../../Message.ts"
 import { toolError } from "../declare/outcome.ts"
-import type * as Tool from "../declare/tool.ts"
+import type * as Declared from "../declare/tool.ts"
 import * as ToolOptions from "../declare/toolOptions.ts"
 import * as Json from "../json.ts"
 
@@ -39,7 +39,7 @@ export type ResponseFormat =
 /** The part of a request that is the same for every turn of a run. Public as part of `Adapter.Request`. */
 export interface Template {
   /** The tools that the model may call. */
-  readonly tools: ReadonlyArray<Tool.Definition>
+  readonly tools: ReadonlyArray<Declared.Definition>
   /** The name of the model. The adapter's without it. */
   readonly model?: string
   /** Which tool the model may, must or must not call. */
@@ -176,7 +176,7 @@ const choiceIssues = (choice: unknown, tools: ToolOptions.Toolbox): Issues => {
   )
 }
 
-const duplicateNames = (tools: ReadonlyArray<Tool.Any>): Issues => {
+const duplicateNames = (tools: ReadonlyArray<Declared.Any>): Issues => {
   if (tools.length < 2) return []
   const names = tools.map((tool) => tool.name)
   if (new Set(names).size === names.length) return []
@@ -188,7 +188,7 @@ const duplicateNames = (tools: ReadonlyArray<Tool.Any>): Issues => {
 export const issues = (
   messages: ReadonlyArray<Message.Input>,
   request: Template,
-  given: ReadonlyArray<Tool.Any>,
+  given: ReadonlyArray<Declared.Any>,
   tools: ToolOptions.Toolbox
 ): Issues => [
   ...when(messages.length === 0, "messages", "must not be empty"),

@@ -10,7 +10,7 @@ import type * as Schedule from "effect/Schedule"
 import type * as Schema from "effect/Schema"
 import type * as Message from "../../Message.ts"
 import type * as Json from "../json.ts"
-import type * as Outcomes from "./outcome.ts"
+import type * as ToolOutcomes from "./outcome.ts"
 import type * as Schemas from "./schema.ts"
 
 /** What a handler receives besides its arguments. Public as `Tool.CallContext`. */
@@ -72,8 +72,8 @@ export type Concurrency = "shared" | "exclusive"
 export type OnToolError<E = never, R = never, Failure = unknown> =
   | "continue"
   | "halt"
-  | ((call: Message.ToolCall, error: Failure | Outcomes.ToolError) => Effect.Effect<
-    Outcomes.ErrorDecision<E>,
+  | ((call: Message.ToolCall, error: Failure | ToolOutcomes.ToolError) => Effect.Effect<
+    ToolOutcomes.ErrorDecision<E>,
     never,
     R
   >)
@@ -97,7 +97,7 @@ export interface Tool<Name extends string, Params, Success, Failure, R, Fatal = 
   readonly handler?: (
     args: Params,
     call: CallContext
-  ) => Effect.Effect<Success | Outcomes.AskUser | Outcomes.Halt, Failure, R>
+  ) => Effect.Effect<Success | ToolOutcomes.AskUser | ToolOutcomes.Halt, Failure, R>
   /** Whether it changes nothing. */
   readonly readOnly: boolean
   /** Whether it may destroy something. */
@@ -172,10 +172,10 @@ export type Fatal<T> = T extends Tool<any, any, any, any, any, infer E> ? E : ne
 
 /** What a call of a tool came to. Exactly one per call. Public as `Tool.Outcome`. */
 export type Outcome<T extends Any = Any> =
-  | Outcomes.Ok<Success<T>>
-  | Outcomes.Error<Failure<T> | Outcomes.ToolError>
-  | Outcomes.AskUser
-  | Outcomes.Halt
+  | ToolOutcomes.Ok<Success<T>>
+  | ToolOutcomes.Error<Failure<T> | ToolOutcomes.ToolError>
+  | ToolOutcomes.AskUser
+  | ToolOutcomes.Halt
 
 /** A tool as a model reads it. Public as `Tool.Definition`. */
 export interface Definition {
@@ -360,14 +360,15 @@ export interface Declarations<P, E, R, Fatal> {
  * is `never`: then the handler's own value must not be held to the rest of this union.
  */
 type Produced<S extends Schema.Constraint> = [S] extends [never] ? any
-  : S["Type"] | Outcomes.AskUser | Outcomes.Content | Outcomes.Halt
+  : S["Type"] | ToolOutcomes.AskUser | ToolOutcomes.Content | ToolOutcomes.Halt
 
 /** The effect of a handler as it was written, to infer it from; nothing while it is being read. It forbids nothing. */
 type Written<H> = [H] extends [never] ? unknown : H | Effect.Effect<unknown, unknown, unknown>
 
 /** What a tool produces: what its success schema says, and without one what its handler returns as a value. */
 export type Produces<S extends Schema.Constraint, H extends Effect.Effect<unknown, unknown, unknown>> = unknown extends
-  S["Type"] ? 0 extends 1 & Effect.Success<H> ? unknown : Exclude<Effect.Success<H>, Outcomes.AskUser | Outcomes.Halt>
+  S["Type"] ?
+  0 extends 1 & Effect.Success<H> ? unknown : Exclude<Effect.Success<H>, ToolOutcomes.AskUser | ToolOutcomes.Halt>
   : S["Type"]
 
 /**

@@ -8,9 +8,9 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import type * as Message from "../../Message.ts"
 import * as Json from "../json.ts"
-import * as Outcomes from "./outcome.ts"
+import * as ToolOutcomes from "./outcome.ts"
 import { type DurationInput, readDuration } from "./schema.ts"
-import type * as Tool from "./tool.ts"
+import type * as Declared from "./tool.ts"
 
 const namePattern = /^[A-Za-z0-9_-]{1,64}$/
 const reservedNames: ReadonlyArray<string> = ["auto", "none", "required"]
@@ -92,7 +92,7 @@ export const duration = (name: string, option: string, input: DurationInput): Du
     : refuse(name, `${option} must be a duration above zero or "infinity"; got: ${Json.render(input)}`)
 }
 
-export type Handler = (args: unknown, call: Tool.CallContext) => Effect.Effect<unknown, unknown, any>
+export type Handler = (args: unknown, call: Declared.CallContext) => Effect.Effect<unknown, unknown, any>
 
 /** What is wrong with a tool's handler, as an error that says how to fix it. */
 export const handlerMistake = (name: string, handler: unknown): Error | undefined => {
@@ -111,14 +111,14 @@ export const handlerMistake = (name: string, handler: unknown): Error | undefine
 }
 
 /** The tools of a run by name, in the order in which the model reads them. */
-export type Toolbox = ReadonlyMap<string, Tool.Any>
+export type Toolbox = ReadonlyMap<string, Declared.Any>
 
 /**
  * The application's tools, replaced in place by the caller's of the same name, and then the caller's others. Throws for a
  * handler that cannot be called.
  */
-export const toolbox = (defaults: ReadonlyArray<Tool.Any>, given: ReadonlyArray<Tool.Any>): Toolbox => {
-  const tools = new Map<string, Tool.Any>()
+export const toolbox = (defaults: ReadonlyArray<Declared.Any>, given: ReadonlyArray<Declared.Any>): Toolbox => {
+  const tools = new Map<string, Declared.Any>()
   if (!Array.isArray(given)) throw new TypeError("tools must be an array of tools made with Tool.make")
   for (const tool of defaults.concat(given)) {
     if (!isTool(tool)) throw new TypeError("tools must be an array of tools made with Tool.make; one of them is none")
@@ -135,30 +135,30 @@ export const toolbox = (defaults: ReadonlyArray<Tool.Any>, given: ReadonlyArray<
 
 const helpName = "tool_help"
 
-const requiredOf = (tool: Tool.Any): ReadonlyArray<string> => {
+const requiredOf = (tool: Declared.Any): ReadonlyArray<string> => {
   const { required } = tool.parameters.jsonSchema
   return Array.isArray(required) ? required : []
 }
 
-const argumentNames = (tool: Tool.Any): ReadonlyArray<string> =>
+const argumentNames = (tool: Declared.Any): ReadonlyArray<string> =>
   Object.keys(tool.parameters.jsonSchema["properties"] ?? {})
 
-const usage = (tool: Tool.Any): string =>
+const usage = (tool: Declared.Any): string =>
   `usage of ${tool.name}: ${tool.description}\n${JSON.stringify(tool.parameters.jsonSchema)}`
 
-const stub = (tool: Tool.Any): Tool.Definition => ({
+const stub = (tool: Declared.Any): Declared.Definition => ({
   name: tool.name,
   description: `${tool.summary ?? tool.description} (${argumentNames(tool).join(", ") || "no arguments"})`,
   parameters: { type: "object", properties: {} }
 })
 
-const full = (tool: Tool.Any): Tool.Definition => ({
+const full = (tool: Declared.Any): Declared.Definition => ({
   name: tool.name,
   description: tool.description,
   parameters: tool.parameters.jsonSchema
 })
 
-const helpTool: Tool.Definition = {
+const helpTool: Declared.Definition = {
   name: helpName,
   description: "The full description and parameters of the named tools",
   parameters: {
@@ -175,7 +175,7 @@ const helpTool: Tool.Definition = {
 export const definitions = (
   tools: Toolbox,
   forced: string | undefined
-): ReadonlyArray<Tool.Definition> => {
+): ReadonlyArray<Declared.Definition> => {
   const list = Array.from(tools.values())
   const told = list.map((tool) => tool.compact && tool.name !== forced ? stub(tool) : full(tool))
   const needsHelp = list.some((tool) => tool.compact) && !list.some((tool) => tool.name === helpName)
@@ -183,7 +183,7 @@ export const definitions = (
 }
 
 /** The answer to a call of `tool_help`, when there is a compact tool to help with. */
-export const help = (call: Message.ToolCall, tools: Toolbox): Tool.Outcome | undefined => {
+export const help = (call: Message.ToolCall, tools: Toolbox): Declared.Outcome | undefined => {
   const compact = Array.from(tools.values()).filter((tool) => tool.compact)
   if (call.name !== helpName || compact.length === 0) return undefined
   const { names } = call.arguments
@@ -197,7 +197,7 @@ export const help = (call: Message.ToolCall, tools: Toolbox): Tool.Outcome | und
 }
 
 /** The usage of a compact tool that was called without a required argument. */
-export const missingArguments = (call: Message.ToolCall, tool: Tool.Any): string | undefined => {
+export const missingArguments = (call: Message.ToolCall, tool: Declared.Any): string | undefined => {
   if (!tool.compact) return undefined
   return requiredOf(tool).some((name) => !Object.hasOwn(call.arguments ?? {}, name)) ? usage(tool) : undefined
 }
@@ -235,11 +235,11 @@ export const promisedOutcome = (
   subject: string,
   value: unknown,
   call: Pick<Message.ToolCall, "id" | "name">
-): Outcomes.ToolError | undefined => {
+): ToolOutcomes.ToolError | undefined => {
   const cause = promised(subject, value)
   return cause === undefined
     ? undefined
-    : Outcomes.toolError("invalid_return", call, { detail: cause.message, cause: value })
+    : ToolOutcomes.toolError("invalid_return", call, { detail: cause.message, cause: value })
 }
 
 /** The effect that `evaluate` returns, evaluated at once. What it throws is a defect. */

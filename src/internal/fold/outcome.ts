@@ -9,7 +9,7 @@ import * as Response from "../../Response.ts"
 import * as Thread from "../../Thread.ts"
 import * as ToolCalls from "../hear/toolCalls.ts"
 import * as Json from "../json.ts"
-import * as Log from "./sharedMessages.ts"
+import * as SharedMessages from "./sharedMessages.ts"
 import * as Fold from "./state.ts"
 
 /** The end that a step brings by itself, before the caller's own conditions are asked. */
@@ -92,7 +92,7 @@ export const chatResult = (parts: Parts): Event.ChatResult => {
   const contextUpdate = Fold.mergeUpdates(steps.map((step) => step.contextUpdate))
   const usage = Response.sumUsage(steps.map((step) => step.response.usage))
   const result: Types.Mutable<Event.ChatResult> = {
-    thread: Log.plain(parts.thread),
+    thread: SharedMessages.plain(parts.thread),
     finalResponse: steps.at(-1)?.response ?? parts.finalResponse ?? null,
     steps: steps.slice(),
     outcome,
@@ -127,8 +127,8 @@ export const ofCut = (state: Fold.State, thread: Thread.Thread): Event.ChatResul
 
 /** The messages of a thread that the run has not emitted yet, neither in a step nor as its input. */
 export const since = (thread: Thread.Thread, told: Thread.Thread | undefined): ReadonlyArray<Message.Message> => {
-  const known = told === undefined ? Infinity : Log.length(told)
-  return Log.length(thread) > known ? Log.since(thread, known) : []
+  const known = told === undefined ? Infinity : SharedMessages.length(told)
+  return SharedMessages.length(thread) > known ? SharedMessages.since(thread, known) : []
 }
 
 /** A name that every provider accepts: a model may have made up one that none would. */

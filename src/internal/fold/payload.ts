@@ -11,7 +11,7 @@ import * as Schema from "effect/Schema"
 import { errorFields, reasonOf } from "../answer/errorFields.ts"
 import * as ToolCalls from "../hear/toolCalls.ts"
 import * as Json from "../json.ts"
-import * as Log from "./sharedMessages.ts"
+import * as SharedMessages from "./sharedMessages.ts"
 
 // Which events are folded.
 
@@ -57,7 +57,7 @@ const checks: { readonly [tag: string]: (event: Payload) => boolean } = {
   StepReset: (event) => "error" in event,
   StepCompleted: ({ manualToolCalls, response, thread }) =>
     Json.isObject(response) && Array.isArray(response["toolCalls"]) &&
-    Json.isObject(thread) && Log.hasMessages(thread) && isOptional(manualToolCalls, Array.isArray),
+    Json.isObject(thread) && SharedMessages.hasMessages(thread) && isOptional(manualToolCalls, Array.isArray),
   ChatCompleted: ({ result }) =>
     Json.isObject(result) && Array.isArray(result["steps"]) && Json.isObject(result["outcome"])
 }
@@ -164,8 +164,8 @@ const membersOf = (value: object, without: ReadonlyArray<string> = []): Members 
 
 /** What is read of a result (`Event.ChatResult`). */
 interface ChatResult extends Json.JsonObject {
-  readonly thread: Log.Thread
-  readonly steps: ReadonlyArray<{ readonly response: unknown; readonly thread: Log.Thread }>
+  readonly thread: SharedMessages.Thread
+  readonly steps: ReadonlyArray<{ readonly response: unknown; readonly thread: SharedMessages.Thread }>
   readonly finalResponse: unknown
 }
 
@@ -188,7 +188,8 @@ const isChat = (value: Json.JsonObject): value is ChatCompleted =>
 /** What came to the thread behind the last step: an event that was made by hand may not say so. */
 const behind = ({ messages, result }: ChatCompleted): Members => {
   const last = result.steps.at(-1)
-  const added = messages ?? (last === undefined ? [] : Log.since(result.thread, Log.length(last.thread)))
+  const added = messages ??
+    (last === undefined ? [] : SharedMessages.since(result.thread, SharedMessages.length(last.thread)))
   return added.length === 0 ? [] : [["messages", added]]
 }
 

@@ -13,7 +13,7 @@ import * as OpenCalls from "../answer/openCalls.ts"
 import * as ToolCalls from "../hear/toolCalls.ts"
 import * as Json from "../json.ts"
 import * as Payload from "./payload.ts"
-import * as Log from "./sharedMessages.ts"
+import * as SharedMessages from "./sharedMessages.ts"
 
 declare const opaque: unique symbol
 
@@ -50,7 +50,7 @@ export interface State extends Opaque {
 const fresh = (thread: Thread.Thread | undefined) => ({
   text: undefined,
   reasoning: "",
-  calls: new ToolCalls.EventCalls(thread === undefined ? undefined : Log.length(thread)),
+  calls: new ToolCalls.EventCalls(thread === undefined ? undefined : SharedMessages.length(thread)),
   message: null,
   finishReason: null,
   rawFinishReason: null,
@@ -202,13 +202,13 @@ export const foldOpening = (state: State): boolean => {
 const foldTail = (state: State, event: OpenCalls.Tail): void => {
   state.tools.add(event)
   if (state.thread === undefined || !isOpening(state)) return
-  state.thread = Log.withAnswerToCall(state.thread, OpenCalls.messageOf(event))
+  state.thread = SharedMessages.withAnswerToCall(state.thread, OpenCalls.messageOf(event))
 }
 
 /** A question of the step in progress is settled there; any other call was answered before, in the thread. */
 const foldSettlement = (state: State, event: Event.Of<"ToolResultEncoded">): void => {
   if (state.tools.settled(event) && !isOpening(state)) return
-  if (state.thread !== undefined) state.thread = Log.withSettlement(state.thread, OpenCalls.messageOf(event))
+  if (state.thread !== undefined) state.thread = SharedMessages.withSettlement(state.thread, OpenCalls.messageOf(event))
 }
 
 /** The answers to the calls of the step in progress, in call order. */

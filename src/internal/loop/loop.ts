@@ -38,12 +38,12 @@ import * as Response from "../../Response.ts"
 import * as Thread from "../../Thread.ts"
 import type * as Tool from "../../Tool.ts"
 import * as Settings from "../ask/options.ts"
-import * as Request from "../ask/request.ts"
+import * as Requests from "../ask/request.ts"
 import * as Plan from "../decide/plan.ts"
 import * as ToolOptions from "../declare/toolOptions.ts"
 import * as Outcomes from "../fold/outcome.ts"
 import * as Payload from "../fold/payload.ts"
-import * as Messages from "../fold/sharedMessages.ts"
+import * as SharedMessages from "../fold/sharedMessages.ts"
 import * as Fold from "../fold/state.ts"
 import { type Ending, isEvents, ReplyReader } from "../hear/replyReader.ts"
 import * as ToolCalls from "../hear/toolCalls.ts"
@@ -72,7 +72,7 @@ export interface View<R> {
 }
 
 /** The options of a step. Public as `Step.Options`. */
-export interface StepOptions<E, R> extends Settings.RunnerOptions<E, R, any>, Request.ModelOptions, View<R> {
+export interface StepOptions<E, R> extends Settings.RunnerOptions<E, R, any>, Requests.ModelOptions, View<R> {
   readonly tools?: ReadonlyArray<Tool.Any>
   readonly mode?: "auto" | "manual"
   readonly retryReply?: Schedule.Schedule<unknown, Adapter.AdapterError> | null
@@ -91,7 +91,7 @@ export interface ChatOptions<E, R> extends StepOptions<E, R> {
 /** What the steps of a run go by. It is replaced as a whole where that changes from one step to the next. */
 interface Rules<E, R> extends Plan.Rules {
   readonly settings: Settings.Settings<E, R>
-  readonly template: Request.Template
+  readonly template: Requests.Template
 }
 
 /** When a run of several steps ends. */
@@ -405,7 +405,7 @@ class Loop<E, R> implements Driver {
         isUninterruptible: true
       })
     }
-    const request = () => ({ ...template, messages: Request.messages(system, Messages.list(thread)) })
+    const request = () => ({ ...template, messages: Requests.messages(system, SharedMessages.list(thread)) })
     const reply = this.step.reply = new ReplyReader(fibers, this.context, () => adapter.stream(request()))
     const mayStart = mode === "auto" &&
       Array.from(tools.values()).some((tool) => Plan.mayStartEarly(tool, settings.policy))
@@ -596,7 +596,7 @@ class Loop<E, R> implements Driver {
       const said = isCut && message.content === "" && message.toolCalls === undefined ? [] : [message]
       const added = said.concat(Collector.answers(state))
       // A run of one step shares its messages with no other thread.
-      const thread = (index === 0 ? Messages.appended : Messages.appendedShared)(this.thread, added)
+      const thread = (index === 0 ? SharedMessages.appended : SharedMessages.appendedShared)(this.thread, added)
       const introduced = Outcomes.since(this.thread, state.thread)
       const messages = introduced.length === 0 ? added : introduced.concat(added)
       const isToolTurn = Collector.isToolTurn(policy, response)
@@ -720,7 +720,7 @@ const both = (first: Effect.Effect<void>, second: Effect.Effect<void>): Effect.E
 
 /** After the first turn: the model chooses whether to call tools, unless the policy keeps a forced choice. */
 const unforced = <E, R>(rules: Rules<E, R>): Rules<E, R> =>
-  rules.settings.policy.toolChoice === "first" && Request.isForced(rules.template.toolChoice)
+  rules.settings.policy.toolChoice === "first" && Requests.isForced(rules.template.toolChoice)
     ? { ...rules, template: { ...rules.template, toolChoice: "auto" } }
     : rules
 
@@ -841,12 +841,12 @@ const check = <E, R>(
   const valid = Thread.validate(input)
   if (Result.isFailure(valid)) return Result.fail(valid.failure)
   const thread = valid.success
-  const unpaired = Request.pairingIssues(thread.messages)
+  const unpaired = Requests.pairingIssues(thread.messages)
   if (unpaired.length > 0) {
     return Result.fail(new Thread.ValidationError({ reason: "invalid_thread", errors: unpaired }))
   }
-  const template = Request.template(options, defaults, tools)
-  const errors = Request.issues(thread.messages, template, given, tools)
+  const template = Requests.template(options, defaults, tools)
+  const errors = Requests.issues(thread.messages, template, given, tools)
   if (errors.length > 0) return Result.fail(new Thread.ValidationError({ reason: "invalid_request", errors }))
   return Result.succeed({ adapter, thread, rules: { mode: options.mode ?? "auto", tools, settings, template } })
 }

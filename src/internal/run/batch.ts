@@ -16,12 +16,12 @@ import * as Encoder from "../../Encoder.ts"
 import type * as Event from "../../Event.ts"
 import * as Executor from "../../Executor.ts"
 import type * as Policy from "../../Policy.ts"
-import * as Answer from "../answer/answer.ts"
+import * as Answers from "../answer/answer.ts"
 import * as OpenCalls from "../answer/openCalls.ts"
 import * as Settings from "../ask/options.ts"
 import * as Plan from "../decide/plan.ts"
 import * as Deadline from "../stop/deadline.ts"
-import * as Ambient from "../stop/inherited.ts"
+import * as Inherited from "../stop/inherited.ts"
 import { HookFibers, Running } from "../stop/ownedFibers.ts"
 import * as Telemetry from "../telemetry.ts"
 import * as Admission from "./admission.ts"
@@ -31,7 +31,7 @@ import * as Siblings from "./siblings.ts"
 
 export class Batch<E> implements Host<E> {
   readonly environment: Environment<E>
-  readonly answering: Answer.Answering<E, any>
+  readonly answering: Answers.Answering<E, any>
   readonly events: EventOrder<E>
   readonly timers: Deadline.Timers
   private readonly running: Running
@@ -52,7 +52,7 @@ export class Batch<E> implements Host<E> {
   private pendingHalts: Array<() => void> = []
 
   /** The answers, by the position of the call. */
-  private readonly answered: Array<Answer.Answer | undefined> = []
+  private readonly answered: Array<Answers.Answer | undefined> = []
   private completed = 0
   private firstHalt: Event.Halt | undefined
   /** The positions of the calls that wait for an approval. Created with the first of them: most batches have none. */
@@ -157,8 +157,8 @@ export class Batch<E> implements Host<E> {
     for (const job of decided) {
       if (this.isAnswered(job)) continue
       if (job._tag === "Run") runs.push(job)
-      if (job._tag === "Refuse") this.respond(job, Answer.fromOutcome(this.answering, job, job.outcome))
-      if (job._tag === "Cancel") this.respond(job, Answer.cancelled(this.answering, job, job.detail))
+      if (job._tag === "Refuse") this.respond(job, Answers.fromOutcome(this.answering, job, job.outcome))
+      if (job._tag === "Cancel") this.respond(job, Answers.cancelled(this.answering, job, job.detail))
     }
     const { ban } = this
     if (ban !== undefined) return runs.forEach((run) => this.abort(run, `not run: ${ban}`))
@@ -172,7 +172,7 @@ export class Batch<E> implements Host<E> {
 
   private abort(job: Plan.Run, detail: string): void {
     if (this.since !== undefined) this.unrun[job.index] = detail
-    this.respond(job, Answer.cancelled(this.answering, job, detail))
+    this.respond(job, Answers.cancelled(this.answering, job, detail))
   }
 
   // The queue starts calls, and they leave their places.
@@ -218,7 +218,7 @@ export class Batch<E> implements Host<E> {
   // Calls are answered.
 
   /** Writes the answer of a call in a fiber of its own. */
-  respond(job: Answer.Numbered, answer: Effect.Effect<Answer.Answer, E, any>): void {
+  respond(job: Answers.Numbered, answer: Effect.Effect<Answers.Answer, E, any>): void {
     if (this.isOver) return
     const fiber = Effect.runForkWith(this.services)(
       Effect.withFiber((fiber) => {
@@ -230,9 +230,9 @@ export class Batch<E> implements Host<E> {
   }
 
   /** What the caller's policy failed with is the run's failure. Any other end without an answer costs this one call. */
-  answerEnded(job: Answer.Numbered, exit: Exit.Exit<unknown, E>): void {
+  answerEnded(job: Answers.Numbered, exit: Exit.Exit<unknown, E>): void {
     if (Exit.isSuccess(exit) || this.isOver || this.isAnswered(job)) return
-    if (!Cause.hasFails(exit.cause)) return this.settle(job, Answer.lost(this.answering, job, exit.cause))
+    if (!Cause.hasFails(exit.cause)) return this.settle(job, Answers.lost(this.answering, job, exit.cause))
     this.isOver = true
     this.events.fail(exit.cause)
   }
@@ -245,7 +245,7 @@ export class Batch<E> implements Host<E> {
     this.events.settled(job.index, [OpenCalls.approvalRequested(job.call, job.tool, this.now())])
   }
 
-  settle(job: Answer.Numbered, answer: Answer.Answer): void {
+  settle(job: Answers.Numbered, answer: Answers.Answer): void {
     if (this.isSpokenFor(job)) return
     this.answered[job.index] = answer
     this.completed++
@@ -267,23 +267,23 @@ export class Batch<E> implements Host<E> {
     this.reachSiblings(job, answer)
   }
 
-  private isSpokenFor(job: Answer.Numbered): boolean {
+  private isSpokenFor(job: Answers.Numbered): boolean {
     return this.isAnswered(job) || this.waiting?.has(job.index) === true
   }
 
-  private isAnswered(job: Answer.Numbered): boolean {
+  private isAnswered(job: Answers.Numbered): boolean {
     return this.answered[job.index] !== undefined
   }
 
   /** A halt or a failure may stop the calls beside it, and keep those from running that wait. */
-  private reachSiblings(job: Answer.Numbered, answer: Answer.Answer): void {
+  private reachSiblings(job: Answers.Numbered, answer: Answers.Answer): void {
     const consequence = Siblings.consequence(this.policy.siblings, answer, job.isExclusive === true)
     if (consequence === undefined) return
     if (consequence.isHalt && this.queue.isStarting) this.pendingHalts.push(() => this.reach(job, consequence))
     else this.reach(job, consequence)
   }
 
-  private reach(job: Answer.Numbered, consequence: Siblings.Consequence): void {
+  private reach(job: Answers.Numbered, consequence: Siblings.Consequence): void {
     if (this.isOver) return
     const { detail, isHalt, isSkipping } = consequence
     const concerned = isHalt ? this.company.all : this.company.beside(job.index)
@@ -349,7 +349,7 @@ export class Batch<E> implements Host<E> {
     const calls = this.company.all
     for (const call of calls) call.cancel(detail, since)
     for (const job of jobs) {
-      if (!this.isSpokenFor(job)) this.settle(job, Answer.unfinished(job, this.unrun[job.index] ?? detail))
+      if (!this.isSpokenFor(job)) this.settle(job, Answers.unfinished(job, this.unrun[job.index] ?? detail))
     }
     for (const call of calls) call.giveUp(since)
     this.answering.fibers.interrupt(since)
@@ -415,7 +415,7 @@ export class Batch<E> implements Host<E> {
   }
 
   /** The answers so far, in call order. */
-  get answers(): ReadonlyArray<Answer.Answer> {
+  get answers(): ReadonlyArray<Answers.Answer> {
     return this.answered.filter((answer) => answer !== undefined)
   }
 
@@ -548,7 +548,7 @@ export const open = <E, R>(
   settings: Settings.Settings<E, R>,
   stepIndex: number,
   running: Running,
-  ambient: Ambient.Ambient
+  ambient: Inherited.Ambient
 ): Batch<E> =>
   new Batch<E>({
     found: find(context, ambient),
@@ -560,13 +560,13 @@ export const open = <E, R>(
   })
 
 /** What a batch needs of the services of a step. It is looked up once for all steps that have the same. */
-const find = <R>(context: Context.Context<R>, ambient: Ambient.Ambient): Ambient.Found => {
+const find = <R>(context: Context.Context<R>, ambient: Inherited.Ambient): Inherited.Found => {
   if (ambient.found?.context === context) return ambient.found
   return ambient.found = {
     context,
     executor: Context.get(context, Executor.Executor),
     encoder: Context.get(context, Encoder.Encoder),
-    services: Ambient.forHandlers(context, ambient),
+    services: Inherited.forHandlers(context, ambient),
     clock: Context.get(context, Clock.Clock),
     isTraced: Telemetry.isTraced(context)
   }
@@ -581,14 +581,14 @@ export const scoped = <E, R>(
 ): Effect.Effect<Opened<E>, never, R> =>
   Effect.contextWith((context: Context.Context<R>) => {
     const running = new Running(settings.graceMillis, context as Context.Context<never>)
-    return Effect.flatMap(Ambient.enter(settings, options.cancel, scope), (ambient) => {
+    return Effect.flatMap(Inherited.enter(settings, options.cancel, scope), (ambient) => {
       const batch = open<E, R>(context, calls, settings, options.stepIndex ?? 0, running, ambient)
       const leaving = Effect.suspend(() => {
         const closed = batch.close()
         return Effect.andThen(running.end(Exit.void), closed)
       })
       return Effect.map(Scope.addFinalizer(scope, leaving), () => {
-        Ambient.listen(running, ambient, options.cancel, settings.requestId)
+        Inherited.listen(running, ambient, options.cancel, settings.requestId)
         return { ambient, batch, running }
       })
     })
@@ -599,7 +599,7 @@ export const scoped = <E, R>(
 
 /** A batch and the run that it is of. */
 interface Opened<E> {
-  readonly ambient: Ambient.Ambient
+  readonly ambient: Inherited.Ambient
   readonly batch: Batch<E>
   readonly running: Running
 }

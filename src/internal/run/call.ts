@@ -14,7 +14,7 @@ import type * as Tracer from "effect/Tracer"
 import type * as Message from "../../Message.ts"
 import type * as Policy from "../../Policy.ts"
 import type * as Tool from "../../Tool.ts"
-import * as Answer from "../answer/answer.ts"
+import * as Answers from "../answer/answer.ts"
 import * as ErrorFields from "../answer/errorFields.ts"
 import * as Settings from "../ask/options.ts"
 import * as Plan from "../decide/plan.ts"
@@ -59,16 +59,16 @@ export interface Environment<E> {
  */
 export interface Host<E> {
   readonly environment: Environment<E>
-  readonly answering: Answer.Answering<E, any>
+  readonly answering: Answers.Answering<E, any>
   readonly events: EventOrder<E>
   readonly timers: Deadline.Timers
   readonly isOver: boolean
   /** Takes in the answer of a call. */
-  readonly settle: (job: Answer.Numbered, answer: Answer.Answer) => void
+  readonly settle: (job: Answers.Numbered, answer: Answers.Answer) => void
   /** Writes the answer of a call in a fiber of its own. */
-  readonly respond: (job: Answer.Numbered, answer: Effect.Effect<Answer.Answer, E, any>) => void
+  readonly respond: (job: Answers.Numbered, answer: Effect.Effect<Answers.Answer, E, any>) => void
   /** The fiber that was to write an answer has ended. */
-  readonly answerEnded: (job: Answer.Numbered, exit: Exit.Exit<unknown, E>) => void
+  readonly answerEnded: (job: Answers.Numbered, exit: Exit.Exit<unknown, E>) => void
   /** The call waits for an approval. */
   readonly suspend: (job: Plan.Run) => void
   /** The call has left its place. */
@@ -182,7 +182,7 @@ export class Call<E> implements Task, Handler {
       this.enter("gating")
       const denial = yield* Gates.denial(job, this.context)
       if (!this.goesOn("gating")) return
-      if (denial !== undefined) return yield* this.answer(() => Answer.denied(host.answering, job, denial))
+      if (denial !== undefined) return yield* this.answer(() => Answers.denied(host.answering, job, denial))
       const needsApproval = yield* Plan.needsApproval(job, this.context, host.environment.settings.approved)
       if (!this.goesOn("gating")) return
       if (needsApproval) return this.suspend()
@@ -253,7 +253,7 @@ export class Call<E> implements Task, Handler {
   }
 
   /** The answer to the outcome. What failed adds nothing to the context, also where a policy replaces the result. */
-  private answerTo(outcome: unknown): Effect.Effect<Answer.Answer, E, any> {
+  private answerTo(outcome: unknown): Effect.Effect<Answers.Answer, E, any> {
     const counted = this.counted(outcome)
     if (this.span !== undefined) {
       const name = outcomeName(counted)
@@ -261,15 +261,15 @@ export class Call<E> implements Task, Handler {
       this.endSpan(ErrorFields.spanExit(Handling.isFailure(counted) ? counted.error : error), name)
     }
     const updates = Handling.isFailure(counted) ? undefined : this.updates
-    const answer = Answer.answerTo(this.host.answering, this.job, counted)
-    return updates === undefined ? answer : Effect.mapEager(answer, (value) => Answer.updating(value, updates))
+    const answer = Answers.answerTo(this.host.answering, this.job, counted)
+    return updates === undefined ? answer : Effect.mapEager(answer, (value) => Answers.updating(value, updates))
   }
 
   /** What an outcome counts as under the policy. One that cannot even be looked at is a failure of the handler's. */
   private counted(outcome: unknown): unknown {
     if (this.host.environment.settings.policy.results === "plain") return outcome
     try {
-      const { contextUpdate, outcome: counted } = Answer.readResultObject(outcome)
+      const { contextUpdate, outcome: counted } = Answers.readResultObject(outcome)
       if (contextUpdate !== undefined) this.updates = { ...this.updates, ...contextUpdate }
       return counted
     } catch (cause) {
@@ -278,7 +278,7 @@ export class Call<E> implements Task, Handler {
   }
 
   /** Its own fiber answers it, and has nothing more to do. */
-  private answer(write: () => Effect.Effect<Answer.Answer, E, any>): Effect.Effect<void, E, any> {
+  private answer(write: () => Effect.Effect<Answers.Answer, E, any>): Effect.Effect<void, E, any> {
     this.toAnswering()
     return Effect.matchCauseEffectEager(write(), {
       onSuccess: (answer) => {
@@ -352,22 +352,22 @@ export class Call<E> implements Task, Handler {
     const { call } = this.job
     if (this.phase === "gating") {
       const late = Gates.late(call, this.millis)
-      return this.overrule(late, () => Answer.denied(this.host.answering, this.job, late))
+      return this.overrule(late, () => Answers.denied(this.host.answering, this.job, late))
     }
     const error = timedOut(call, this.millis)
-    this.overrule(error, () => Answer.failed(this.host.answering, this.job, error))
+    this.overrule(error, () => Answers.failed(this.host.answering, this.job, error))
   }
 
   /** The call is answered as cancelled now, and its handler interrupted, unless its answer is already being written. */
   cancel(detail: string, graceSince?: number): void {
-    const answer = () => Answer.cancelled(this.host.answering, this.job, detail)
+    const answer = () => Answers.cancelled(this.host.answering, this.job, detail)
     this.overrule(toolError("cancelled", this.job.call), answer, graceSince)
   }
 
   /** Answers the call in place of its own fiber. The grace period of that begins now, or began at `graceSince`. */
   private overrule(
     error: Tool.ToolError,
-    answer: () => Effect.Effect<Answer.Answer, E, any>,
+    answer: () => Effect.Effect<Answers.Answer, E, any>,
     graceSince?: number
   ): void {
     if (this.phase === "answering" || this.phase === "overruled") return
@@ -430,7 +430,7 @@ export class Call<E> implements Task, Handler {
       const error = brokenOff(job.call, exit)
       this.endSpan(ErrorFields.spanExit(error), "interrupted")
       this.toAnswering()
-      host.respond(job, Answer.failed(host.answering, job, error))
+      host.respond(job, Answers.failed(host.answering, job, error))
     }
     this.vacate()
     this.running.remove(this)

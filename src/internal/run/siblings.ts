@@ -3,7 +3,7 @@
  * wait still run.
  */
 import type * as Policy from "../../Policy.ts"
-import type * as Answer from "../answer/answer.ts"
+import type * as Answers from "../answer/answer.ts"
 
 export interface Consequence {
   /** Whether handlers that block interruption are interrupted as well. */
@@ -16,13 +16,13 @@ export interface Consequence {
 
 type Siblings = Policy.Policy["siblings"]
 
-const isTrigger = (siblings: Siblings, answer: Answer.Answer): boolean =>
+const isTrigger = (siblings: Siblings, answer: Answers.Answer): boolean =>
   answer.failure === "crashed" || (answer.failure === "reported" && siblings.trigger === "crashedOrReported")
 
 /** The consequence of an answer, if it has one. An exclusive call that failed ran alone, so no call is beside it. */
 export const consequence = (
   siblings: Siblings,
-  answer: Answer.Answer,
+  answer: Answers.Answer,
   isExclusive: boolean
 ): Consequence | undefined => {
   const onHalt = answer.halt === undefined ? "drain" : siblings.onHalt

@@ -8,7 +8,7 @@ import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
 import type * as Event from "../../Event.ts"
 import type * as Message from "../../Message.ts"
-import * as Outcomes from "../declare/outcome.ts"
+import * as ToolOutcomes from "../declare/outcome.ts"
 import * as ToolCalls from "../hear/toolCalls.ts"
 import * as Json from "../json.ts"
 import * as Reducer from "./reducer.ts"
@@ -70,12 +70,12 @@ const fitting = (
   given: unknown
 ): Effect.Effect<unknown, SessionState.SessionError> =>
   Effect.flatMap(
-    readable(id, "answer", () => Json.toJson(Outcomes.partsOf(given) ?? given)),
+    readable(id, "answer", () => Json.toJson(ToolOutcomes.partsOf(given) ?? given)),
     (value) =>
       answerSchema === undefined
         ? Effect.succeed(value)
         : Effect.mapError(
-          Outcomes.decodeAnswer(answerSchema, value),
+          ToolOutcomes.decodeAnswer(answerSchema, value),
           (problem) => failed("invalid_answer", problem, id)
         )
   )

@@ -16,8 +16,8 @@ import * as Response from "../../Response.ts"
 import type * as Thread from "../../Thread.ts"
 import * as Answers from "../answer/answer.ts"
 import * as OpenCalls from "../answer/openCalls.ts"
-import * as Ending from "../fold/outcome.ts"
-import * as Log from "../fold/sharedMessages.ts"
+import * as Outcomes from "../fold/outcome.ts"
+import * as SharedMessages from "../fold/sharedMessages.ts"
 import * as Fold from "../fold/state.ts"
 import type { Running } from "../stop/ownedFibers.ts"
 import * as Records from "./record.ts"
@@ -302,13 +302,13 @@ const requestId = ({ state }: Progress): string => state.interrupted?.requestId 
 
 /** The messages that a thread has more than the session. */
 const news = ({ state }: Progress, thread: Thread.Thread): ReadonlyArray<Message.Message> =>
-  Log.since(thread, Log.length(state.session.thread))
+  SharedMessages.since(thread, SharedMessages.length(state.session.thread))
 
 const replied = (reducer: Progress, stepIndex: number): NewRecords => {
   const response = Collector.toResponse(reducer.collector)
   const calls = Response.actionableCalls(response)
   if (calls.length === 0) return []
-  const message = Ending.assistantMessage(response, calls, response.message?.reasoning)
+  const message = Outcomes.assistantMessage(response, calls, response.message?.reasoning)
   return [{ _tag: "ReplyReceived", requestId: requestId(reducer), stepIndex, message }]
 }
 
@@ -322,7 +322,7 @@ const endedAs = (
 ): Records.Record => {
   const left = SessionState.leaving(result, outcome)
   const context = { ...contextUpdateOf(reducer), ...left.context }
-  const haltedReason = outcome === undefined ? "" : Ending.haltedReason(outcome)
+  const haltedReason = outcome === undefined ? "" : Outcomes.haltedReason(outcome)
   return {
     _tag: "RunEnded",
     requestId: requestId(reducer),
@@ -345,7 +345,7 @@ const stepped = (reducer: Progress, event: Event.Of<"StepCompleted">): NewRecord
   }
   if (reducer.mode === "chat") return [whole]
   const step = Collector.toStepResult(reducer.collector)
-  return [whole, endedAs(reducer, event.suspensions ?? [], step, Ending.ofStep(step, 0))]
+  return [whole, endedAs(reducer, event.suspensions ?? [], step, Outcomes.ofStep(step, 0))]
 }
 
 /**

@@ -23,18 +23,18 @@ import * as Step from "../../Step.ts"
 import * as Thread from "../../Thread.ts"
 import type * as Tool from "../../Tool.ts"
 import * as ToolRunner from "../../ToolRunner.ts"
-import * as ToolAnswers from "../answer/answer.ts"
+import * as Answers from "../answer/answer.ts"
 import * as OpenCalls from "../answer/openCalls.ts"
 import * as Settings from "../ask/options.ts"
-import * as Ending from "../fold/outcome.ts"
-import * as Log from "../fold/sharedMessages.ts"
+import * as Outcomes from "../fold/outcome.ts"
+import * as SharedMessages from "../fold/sharedMessages.ts"
 import * as Json from "../json.ts"
 import * as Loop from "../loop/loop.ts"
 import * as Cancellation from "../stop/cancellation.ts"
 import * as Deadline from "../stop/deadline.ts"
-import * as Ambient from "../stop/inherited.ts"
+import * as Inherited from "../stop/inherited.ts"
 import { CurrentOperation, Running } from "../stop/ownedFibers.ts"
-import * as Answers from "./answers.ts"
+import * as SessionAnswers from "./answers.ts"
 import * as Records from "./record.ts"
 import * as Reducer from "./reducer.ts"
 import * as SessionState from "./state.ts"
@@ -89,7 +89,7 @@ const instead = (session: Session): string =>
 /** Checks that no call is open. */
 const free = (operation: string, session: Session): Effect.Effect<void, SessionState.SessionError> =>
   Effect.andThen(
-    Answers.usable(session),
+    SessionAnswers.usable(session),
     session.suspensions.length === 0 ? Effect.void : wrong(operation, session, instead(session))
   )
 
@@ -128,7 +128,7 @@ const spokenTo = (
   message: Message.Message
 ): Effect.Effect<Said, SessionState.SessionError> =>
   Effect.gen(function*() {
-    yield* Answers.usable(session)
+    yield* SessionAnswers.usable(session)
     if (session.suspensions.some(({ kind }) => kind === "approval")) {
       return yield* new SessionState.SessionError({ reason: "approval_pending", detail: approvalPending(session) })
     }
@@ -141,8 +141,8 @@ const spokenTo = (
       return yield* new SessionState.SessionError({ reason: "several_pending", detail })
     }
     const { id } = question
-    const value = yield* Answers.answerTo(session, id, message.content)
-    return Log.endsWithQuestion(session.thread, id)
+    const value = yield* SessionAnswers.answerTo(session, id, message.content)
+    return SharedMessages.endsWithQuestion(session.thread, id)
       ? { messages: [message] }
       : { messages: [], answered: { id, answer: { _tag: "Value", value } } }
   })
@@ -361,14 +361,14 @@ const stopsOf = <M extends Reducer.Mode, R>(
   ownDeadline: Settings.Settings<unknown, unknown>["deadline"]
 ): Effect.Effect<Stops, never, R | Scope.Scope> =>
   Effect.gen(function*() {
-    const parent = yield* Ambient.ParentCancellation
-    const deadline = Deadline.resolve(ownDeadline, yield* Ambient.CurrentDeadline, yield* Clock.currentTimeMillis)
+    const parent = yield* Inherited.ParentCancellation
+    const deadline = Deadline.resolve(ownDeadline, yield* Inherited.CurrentDeadline, yield* Clock.currentTimeMillis)
     if ((parent ?? deadline ?? cancel) === undefined) return unstopped
     const cancellation = new Cancellation.Cancellation()
     yield* Cancellation.watch(cancellation, { parent, deadline, cancel }, yield* Effect.scope)
     yield* Effect.sync(() => {
-      Ambient.listen(running, { cancellation }, undefined, requestId)
-      Ambient.listen(stopping, { cancellation }, cancel, requestId)
+      Inherited.listen(running, { cancellation }, undefined, requestId)
+      Inherited.listen(stopping, { cancellation }, cancel, requestId)
     })
     return { cancellation, deadline: deadline?.at }
   })
@@ -397,7 +397,7 @@ const withdrawals = ({ cancellation, halt, questions }: Approved): ReadonlyArray
   if (halt?.haltedReason === "ask_user") return []
   const detail = cancellation === undefined ? "another call of the turn ended the run" : "the run was cancelled"
   return questions.map(({ toolCall }) =>
-    OpenCalls.settlement(ToolAnswers.refused("cancelled", toolCall, `withdrawn: ${detail}`))
+    OpenCalls.settlement(Answers.refused("cancelled", toolCall, `withdrawn: ${detail}`))
   )
 }
 
@@ -412,13 +412,13 @@ const endOfApproved = (
   const response = Collector.toResponse(Collector.initial())
   // The answers stand in the thread already, in the places of their calls.
   const step = { response, thread, messages: [], mode: "auto", manualToolCalls: [] } as const
-  const completed = Ending.stepCompleted(step, false, cancellation !== undefined, halt, suspensions)
+  const completed = Outcomes.stepCompleted(step, false, cancellation !== undefined, halt, suspensions)
   if (mode === "step") return completed
   const folded = Collector.toStepResult(
     Collector.applyEvent(Collector.initial({ thread: collector.thread ?? thread }), completed)
   )
   const outcome: Event.Outcome = cancellation === undefined
-    ? Ending.ofStep(folded, 0) ?? { _tag: "Completed", finishReason: null }
+    ? Outcomes.ofStep(folded, 0) ?? { _tag: "Completed", finishReason: null }
     : { _tag: "Cancelled", reason: cancellation.reason }
   return {
     _tag: "ChatCompleted",
@@ -459,7 +459,9 @@ const orElseUnasked = <E, R, R2>(
 /** The events of calls that were settled since the last run. Those that may run now, or are open again, have no answer. */
 const settledBefore = (session: Session): ReadonlyArray<Event.Event> => {
   const open = new Set([...session.approved, ...session.suspensions].map(({ id }) => id))
-  return Log.answersTo(session.thread, session.answered.filter((id) => !open.has(id))).map(OpenCalls.settlement)
+  return SharedMessages.answersTo(session.thread, session.answered.filter((id) => !open.has(id))).map(
+    OpenCalls.settlement
+  )
 }
 
 /** Whether calls of an earlier run were settled since, or are now: a call that is open is a question that is answered. */
@@ -512,7 +514,7 @@ const open = <M extends Reducer.Mode, T extends Tools, E, R, RHalt, REvent>(
     const hasApproved = session.approved.length > 0
     const isOwn = hasApproved || settled.length > 0 || recorder !== undefined
     const stops = isOwn ? yield* stopsOf(run, options.cancel ?? undefined, deadline) : unstopped
-    const spending = new Ambient.Spending(yield* Ambient.CurrentSpending, true)
+    const spending = new Inherited.Spending(yield* Inherited.CurrentSpending, true)
     yield* spending.enter(scope)
     yield* run.begin(operation)
 
@@ -561,13 +563,13 @@ const open = <M extends Reducer.Mode, T extends Tools, E, R, RHalt, REvent>(
         CurrentOperation,
         isContinued(session) ? { running, continued: requestId } : { running }
       ),
-      Stream.provideService(Ambient.CurrentSpending, spending)
+      Stream.provideService(Inherited.CurrentSpending, spending)
     )
     return {
       run,
       events: stops === unstopped ? events : events.pipe(
-        Stream.provideService(Ambient.ParentCancellation, stops.cancellation),
-        Stream.provideService(Ambient.CurrentDeadline, stops.deadline)
+        Stream.provideService(Inherited.ParentCancellation, stops.cancellation),
+        Stream.provideService(Inherited.CurrentDeadline, stops.deadline)
       )
     }
   })

@@ -22,7 +22,7 @@ import * as Thread from "../../Thread.ts"
 import * as Answers from "../answer/answer.ts"
 import * as Contents from "../answer/content.ts"
 import * as OpenCalls from "../answer/openCalls.ts"
-import * as Log from "../fold/sharedMessages.ts"
+import * as SharedMessages from "../fold/sharedMessages.ts"
 import * as Json from "../json.ts"
 
 /**
@@ -243,18 +243,18 @@ const waitingFor = (session: Session, suspensions: Session["suspensions"], rest:
  * threads before it, so that the cost of reading a journal is linear: see {@link plain}.
  */
 export const saying = (session: Session, messages: ReadonlyArray<Message.Message>): Session =>
-  messages.length === 0 ? session : { ...session, thread: Log.appendedShared(session.thread, messages) }
+  messages.length === 0 ? session : { ...session, thread: SharedMessages.appendedShared(session.thread, messages) }
 
 /** The session with its thread as plain data, as a caller gets it. */
 export const plain = (session: Session): Session => {
-  const thread = Log.plain(session.thread)
+  const thread = SharedMessages.plain(session.thread)
   return thread === session.thread ? session : { ...session, thread }
 }
 
 /** The session with answers to its calls, each in the place of its call. */
 const answering = (session: Session, answers: ReadonlyArray<Message.Message>): Session => ({
   ...session,
-  thread: Log.placed(session.thread, answers)
+  thread: SharedMessages.placed(session.thread, answers)
 })
 
 /** The session led out of status `error`: idle, with its whole thread and without `metadata.error`. */
@@ -284,7 +284,7 @@ export const withApproved = (
   const approved = session.approved.filter((call) => !ids.has(call.id))
   const answered = answering({ ...session, approved }, answers)
   if (questions.length === 0) return answered
-  const suspensions = Log.inCallOrder(session.thread, [...session.suspensions, ...questions])
+  const suspensions = SharedMessages.inCallOrder(session.thread, [...session.suspensions, ...questions])
   return waitingFor(answered, suspensions, session.status)
 }
 
@@ -377,7 +377,7 @@ const settled = (session: Session, suspension: Event.Suspension, answer: Answer)
     const { content } = Contents.cutResult(answered.content, resultLimit, { resultLimit, resultCut })
     const message = { ...answered, content }
     return kind === "question"
-      ? { ...session, thread: Log.withAnswer(session.thread, message) }
+      ? { ...session, thread: SharedMessages.withAnswer(session.thread, message) }
       : answering(session, [message])
   }
   switch (answer._tag) {
@@ -385,7 +385,7 @@ const settled = (session: Session, suspension: Event.Suspension, answer: Answer)
       return given(answer.value)
     case "Approved": {
       const call = answer.arguments === undefined ? toolCall : edited(toolCall, answer.arguments)
-      return { ...session, approved: Log.inCallOrder(session.thread, [...session.approved, call]) }
+      return { ...session, approved: SharedMessages.inCallOrder(session.thread, [...session.approved, call]) }
     }
     case "Denied":
       return answering(session, [Answers.refused("denied", toolCall, answer.reason ?? "the call was not approved")])
