@@ -1,7 +1,7 @@
 /**
  * OpenAI's Chat Completions protocol, streamed, as OpenAI and the many servers that speak it really write it: Azure,
- * OpenRouter, Ollama, vLLM, llama.cpp, Mistral, DeepSeek, Groq and others. The reply is read by what it holds, not by
- * its finish reason, and arguments that did not arrive whole are marked as lost.
+ * OpenRouter, Ollama, vLLM, llama.cpp, Mistral, DeepSeek, Groq and others. The content of a reply decides, not its
+ * finish reason, and arguments that did not arrive whole are marked as lost.
  *
  * @since 0.1.0
  */

@@ -1,5 +1,5 @@
 /**
- * From what a caller said to what a run uses: an option that is given wins over the application's defaults, and these
+ * From the caller's options to what a run uses: an option that is given wins over the application's defaults, and these
  * over ours. An option that cannot be used is the caller's mistake and throws before anything has started.
  */
 import * as Context from "effect/Context"
@@ -212,7 +212,7 @@ export const resolve = <E, R>(
   }
 }
 
-/** How many milliseconds the code of a tool may take. `usual` is for a tool that says nothing, and for code of no tool. */
+/** How many milliseconds the code of a tool may take. `usual` is for a tool without a timeout, and for code of no tool. */
 export const timeoutOf = (tool: Declared.Any | undefined, usual: number): number =>
   tool?.timeout === undefined ? usual : Duration.toMillis(tool.timeout)
 

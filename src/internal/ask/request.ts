@@ -1,5 +1,5 @@
 /**
- * The request of a model call: what the options say of the model, and nothing of how the run is driven. Everything that is
+ * The request of a model call: the options for the model, and none for driving the run. Everything that is
  * wrong with it is found before the adapter is touched, a conversation included in which a call has no answer, an answer
  * has no call, or anything stands between the two: providers refuse those.
  */
@@ -44,7 +44,7 @@ export interface Template {
   readonly model?: string
   /** Which tool the model may, must or must not call. */
   readonly toolChoice?: ToolChoice
-  /** How freely the model chooses its words, from 0 to 2. */
+  /** The sampling temperature, from 0 to 2. */
   readonly temperature?: number
   /** How many tokens the reply may have. */
   readonly maxTokens?: number
@@ -62,7 +62,7 @@ export interface ModelOptions {
   readonly system?: string
   /** The name of the model. That of `Policy.Defaults` by default, else the adapter's. */
   readonly model?: string
-  /** How freely the model chooses its words, from 0 to 2. The provider's by default. */
+  /** The sampling temperature, from 0 to 2. The provider's by default. */
   readonly temperature?: number | null
   /** How many tokens a reply may have. The adapter's by default, else the provider's. */
   readonly maxTokens?: number | null

@@ -89,7 +89,7 @@ export interface Rules {
 export class EngineError extends Schema.TaggedError<EngineError>("heddle/Step/EngineError")("EngineError", {
   /** What is missing: the adapter, or a tool that the model calls under `unknownTool: "failTurn"`. */
   reason: Schema.Literals(["missing_adapter", "unknown_tool"]),
-  /** What is missing, in words. */
+  /** What is missing, as text. */
   detail: Schema.optionalKey(Schema.String),
   /** What is missing, as data: `toolName` and `toolCallId` of an unknown tool. */
   metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))
@@ -184,7 +184,7 @@ export const planned = (
   return usage === undefined ? { _tag: "Decode", index, call, tool } : refuse(index, call, tool, usage)
 }
 
-/** What the call comes to by its arguments. Decoding may need services and time; where it needs none, this is an `Exit`. */
+/** The plan of the call, by its arguments. Decoding may need services and time; where it needs none, this is an `Exit`. */
 export const decide = (
   job: Decode,
   policy: Policy.Policy,

@@ -1,5 +1,5 @@
 /**
- * What a call can come to: a value, a failure, a question to the user, or an end of the run. Outcomes and parts that a
+ * The possible outcomes of a call: a value, a failure, a question to the user, or an end of the run. Outcomes and parts that a
  * handler returns carry an invisible mark, so that a handler may also return an object of its own that looks like one.
  * What an executor yields is checked by its shape. A question may have the type of its answer.
  */
@@ -29,7 +29,7 @@ export interface Error<out E = unknown> {
 /** The handler asks the user. Public as `Tool.AskUser`. */
 export interface AskUser {
   readonly _tag: "AskUser"
-  /** The words of the question. */
+  /** The text of the question. */
   readonly question: string
   /** What the user may choose from; empty if nothing was given. */
   readonly opts: ReadonlyArray<unknown>
@@ -123,7 +123,7 @@ export const ErrorDecision: {
 }
 
 /**
- * What the runtime says of a call that went wrong without the handler reporting it. `cause` keeps what was thrown (a
+ * The runtime's error for a call that failed without the handler reporting a failure. `cause` keeps what was thrown (a
  * thrown value that is no `Error` stands as `{ _tag: "Thrown", value }`), `detail` is safe to show to a model.
  *
  * - `handler_raised`, `handler_exit`: the handler threw, or ended by interruption of its own
@@ -157,14 +157,14 @@ export class ToolError extends Schema.TaggedError<ToolError>("heddle/Tool/ToolEr
   toolName: Schema.optionalKey(Schema.String),
   /** The id of the call. */
   toolCallId: Schema.optionalKey(Schema.String),
-  /** What there is to say of it. It is safe to show to a model. */
+  /** The message. It is safe to show to a model. */
   detail: Schema.optionalKey(Schema.String),
   /**
    * What the handler threw, or what an argument failed on. A thrown value that is no `Error` stands as `{ _tag:
    * "Thrown", value }`.
    */
   cause: Schema.optionalKey(Json.Opaque),
-  /** What else there is to say of it: the `gate` of a denial, with what the gate returned. */
+  /** Further facts: the `gate` of a denial, with what the gate returned. */
   metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))
 }) {
   override get message(): string {
@@ -202,7 +202,7 @@ const unrun: ReadonlySet<ToolError["reason"]> = new Set([
 /** Whether a call broke: it ran, and its handler did not report how it ended. */
 export const isCrash = (error: unknown): error is ToolError => error instanceof ToolError && !unrun.has(error.reason)
 
-/** The reason of an error alone, where no more is wanted: of a denial, the words of the gate that denied. */
+/** The reason of an error alone: of a denial, the message of the gate that denied. */
 export const reasonText = (error: ToolError): string =>
   error.reason === "denied" ? error.detail ?? error.message : error.message
 
@@ -291,7 +291,7 @@ export const content = (parts: ReadonlyArray<unknown>): Content => {
 const isContent = (value: unknown): value is { readonly [contentMark]: ReadonlyArray<Part> } =>
   typeof value === "object" && value !== null && contentMark in value
 
-/** The parts of a result that is made of them, also of one that a handler says is well. */
+/** The parts of a result that is made of them, also of one that a handler returned as `Ok`. */
 export const partsOf = (value: unknown): ReadonlyArray<Part> | undefined => {
   if (isContent(value)) return value[contentMark]
   return isBranded(value) && value._tag === "Ok" ? partsOf(value.value) : undefined
@@ -309,11 +309,11 @@ export const partsIn = (value: unknown): ReadonlyArray<Part> | undefined => {
 // A question with the type of its answer. The type travels as a JSON Schema, since the answer may be taken by another process
 // that has nothing else; a type that cannot travel is refused when the question is asked.
 
-/** How a question is asked, besides its words. Public as `Tool.AskUserOptions`. */
+/** The options of a question, besides its text. Public as `Tool.AskUserOptions`. */
 export interface AskUserOptions<A> {
   /** What the user may choose from, or any data that a user interface reads. An answer is not held to it. */
   readonly opts?: ReadonlyArray<unknown>
-  /** The type of the answer. One that does not fit is refused as `invalid_answer`, and the question goes on waiting. */
+  /** The type of the answer. One that does not fit is refused as `invalid_answer`, and the question stays open. */
   readonly answer?: Schema.Codec<A, any>
   /** How long the question waits, from when it is asked; a number is milliseconds. Without it, it waits for ever. */
   readonly within?: DurationInput
@@ -328,7 +328,7 @@ const misuseOfAskUser = (problem: string): never => {
   throw new TypeError(`Tool.askUser: ${problem}`)
 }
 
-/** A question without a limit says nothing of one: infinity is no JSON. */
+/** A question without a time limit has no field for it: infinity is no JSON. */
 const limit = (input: DurationInput): { readonly withinMillis?: number } => {
   const duration = readDuration(input)
   if (duration === undefined || !Duration.isPositive(duration)) {

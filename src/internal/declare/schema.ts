@@ -185,7 +185,7 @@ interface ValibotAction {
 }
 
 /**
- * Where libraries differ. ArkType says nothing of a type that JSON does not have, so that the model would have to guess
+ * Where libraries differ. ArkType leaves out a type that JSON does not have, so that the model would have to guess
  * it: it is refused. Valibot refuses every action that JSON Schema cannot say, such as `trim`: it is left out, since
  * Valibot sees to it.
  */
@@ -322,7 +322,7 @@ const once = <A>(make: () => A): () => A => {
   return () => (made ??= { value: make() }).value
 }
 
-/** A schema that says nothing is not one that providers take: arguments are an object with any members. */
+/** Providers refuse an empty schema: it is written as an object with any members. */
 const sayingSomething = (schema: JsonSchema.JsonSchema): JsonSchema.JsonSchema =>
   Object.keys(schema).length === 0 ? { type: "object" } : schema
 
@@ -462,7 +462,7 @@ export const parameters = (input: unknown): Result.Result<Parameters<any, any>, 
   return Result.fail(`parameters.${wrong[0]}. ${forms}`)
 }
 
-/** Encodes what a handler comes to by the tool's schema for it. */
+/** Encodes a handler's outcome by the tool's schema for it. */
 export const encoder = (schema: Schema.Constraint): (value: unknown) => Effect.Effect<unknown, unknown, any> => {
   const encode = once(() => Schema.encodeUnknownEffect(Schema.toCodecJson(schema as Schema.Top)))
   return (value) => encode()(value)

@@ -290,8 +290,8 @@ export interface Declarations<P, E, R, Fatal> {
    */
   readonly authorize?: Gate<Schemas.Type<P>, Authorization, R>
   /**
-   * Whether calls wait to be allowed (`Session.approve`): all of them, or those for which the function says `true`. The
-   * gates are asked before, and again when an allowed call runs. A function that fails or throws has said yes. Not
+   * Whether calls wait to be allowed (`Session.approve`): all of them, or those for which the function returns `true`. The
+   * gates are asked before, and again when an allowed call runs. A function that fails or throws counts as `true`. Not
    * together with `manual`. `false` by default.
    */
   readonly approval?: boolean | Approval<Schemas.Type<P>, R>
@@ -300,7 +300,7 @@ export interface Declarations<P, E, R, Fatal> {
    * as unanswered. Without a limit by default.
    */
   readonly answerWithin?: Schemas.DurationInput
-  /** It changes nothing, and starts while the model still speaks (`Policy.start`). `false` by default. */
+  /** The tool changes nothing, and starts during the reply (`Policy.start`). `false` by default. */
   readonly readOnly?: boolean
   /** A hint for a user interface, as in MCP: it may destroy something. `false` by default. */
   readonly destructive?: boolean
@@ -320,7 +320,7 @@ export interface Declarations<P, E, R, Fatal> {
   readonly interrupt?: Interrupt
   /**
    * How long a call may take; a number is milliseconds, `"infinity"` is no limit. The call is answered when its time is
-   * up, even if its handler does not stop, and what the handler comes to later is dropped. The run's `toolTimeout` by
+   * up, even if its handler does not stop, and the handler's later outcome is dropped. The run's `toolTimeout` by
    * default.
    */
   readonly timeout?: Schemas.DurationInput
@@ -365,7 +365,7 @@ type Produced<S extends Schema.Constraint> = [S] extends [never] ? any
 /** The effect of a handler as it was written, to infer it from; nothing while it is being read. It forbids nothing. */
 type Written<H> = [H] extends [never] ? unknown : H | Effect.Effect<unknown, unknown, unknown>
 
-/** What a tool produces: what its success schema says, and without one what its handler returns as a value. */
+/** What a tool produces: the type of its success schema, or without one the value that its handler returns. */
 export type Produces<S extends Schema.Constraint, H extends Effect.Effect<unknown, unknown, unknown>> = unknown extends
   S["Type"] ?
   0 extends 1 & Effect.Success<H> ? unknown : Exclude<Effect.Success<H>, ToolOutcomes.AskUser | ToolOutcomes.Halt>

@@ -1,6 +1,6 @@
 /**
  * What a tool may be declared as, and the tools of a run. What cannot be used is the caller's mistake and throws, naming
- * the tool and the option, before anything runs; a function that gives a promise where an Effect is wanted says so when it
+ * the tool and the option, before anything runs; a function that returns a promise where an Effect is required fails with that message when it
  * is called.
  */
 import * as Duration from "effect/Duration"
@@ -94,7 +94,7 @@ export const duration = (name: string, option: string, input: DurationInput): Du
 
 export type Handler = (args: unknown, call: Declared.CallContext) => Effect.Effect<unknown, unknown, any>
 
-/** What is wrong with a tool's handler, as an error that says how to fix it. */
+/** The misuse of a tool's handler, as an error that says how to fix it. */
 export const handlerMistake = (name: string, handler: unknown): Error | undefined => {
   if (handler === undefined) return undefined
   if (typeof handler !== "function") {
@@ -129,7 +129,7 @@ export const toolbox = (defaults: ReadonlyArray<Declared.Any>, given: ReadonlyAr
   return tools
 }
 
-// Compact tools: the model is offered one line per tool instead of a schema, and a `tool_help` tool that tells the schema.
+// Compact tools: the model is offered one line per tool instead of a schema, and a `tool_help` tool that returns the schema.
 // Help is answered from the tools of the run; a compact tool that is called without a required argument answers with its
 // usage, so that the model learns the schema from its mistake.
 

@@ -1,5 +1,5 @@
 /**
- * What the fold's state comes to: the outcome of a step and of a run, the result of a run, and whether a reply asks for
+ * The results of the fold's state: the outcome of a step and of a run, the result of a run, and whether a reply asks for
  * tools (its classification). The reasons for which a run ends have one total order; the first that applies counts.
  */
 import type * as Types from "effect/Types"
@@ -111,7 +111,7 @@ export const chatResult = (parts: Parts): Event.ChatResult => {
   return result
 }
 
-/** The result of a run that was cut before its last event, on the thread that it has come to. */
+/** The result of a run that was cut before its last event, with its thread so far. */
 export const ofCut = (state: Fold.State, thread: Thread.Thread): Event.ChatResult => {
   const outcome: Event.Outcome = state.error === undefined
     ? { _tag: "Cancelled", reason: "interrupt" }
@@ -211,7 +211,7 @@ export type Diagnostic =
   | { readonly _tag: "NoToolCalls" }
 
 /**
- * Whether a reply asks for tools, and what else it says. Public as `Adapter.Classification`.
+ * Whether a reply asks for tools, and its content. Public as `Adapter.Classification`.
  *
  * @category models
  * @since 0.1.0
@@ -231,7 +231,7 @@ export interface Classification {
   readonly diagnostics: ReadonlyArray<Diagnostic>
 }
 
-/** Folds an event of a reply that is to be classified. The ends of steps and of runs say nothing about it. */
+/** Folds an event of a reply that is to be classified. The ends of steps and of runs are ignored. */
 export const heard = (state: Fold.State, event: Event.Event): void => {
   const tag: unknown = Json.isObject(event) ? event._tag : undefined
   if (tag !== "StepCompleted" && tag !== "ChatCompleted") Fold.apply(state, [event])

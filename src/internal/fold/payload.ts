@@ -2,7 +2,7 @@
  * Events as data from outside, since they come from adapters and from storage: which of them the fold takes in, and the JSON
  * form in which they travel and are stored. Both are total, whatever they are given. A malformed event is passed over.
  * Writing throws nothing and has an end, and what is written is what `JSON.parse(JSON.stringify(…))` returns; an event is
- * written without what the events before it have said, at any depth: the progress of a call may be the events of a run
+ * written without what earlier events contain, at any depth: the progress of a call may be the events of a run
  * inside its handler.
  */
 import * as Cause from "effect/Cause"
@@ -193,7 +193,7 @@ const behind = ({ messages, result }: ChatCompleted): Members => {
   return added.length === 0 ? [] : [["messages", added]]
 }
 
-/** What of a result its steps say as well. */
+/** The fields of a result that its steps contain as well. */
 const repeated = ({ finalResponse, steps }: ChatResult): ReadonlyArray<string> =>
   finalResponse === (steps.at(-1)?.response ?? null) ? ["steps", "finalResponse"] : ["steps"]
 

@@ -206,7 +206,7 @@ export const inCallOrder = <A extends { readonly id: string }>(
   return calls.toSorted((left, right) => position(left) - position(right))
 }
 
-/** Whether the last message asks the question of a call in words: what the user says next is its answer. */
+/** Whether the last message is the question of a call: the next user message is its answer. */
 export const endsWithQuestion = (thread: Thread, id: string | undefined): boolean => {
   const [last] = since(thread, length(thread) - 1)
   return last?.askUser === true && last.toolCallId === id

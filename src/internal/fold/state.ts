@@ -1,7 +1,7 @@
 /**
- * The fold: from events to what a step has come to. The loop folds every event of a run into one state, in place; the
+ * The fold: from events to the state of a step. The loop folds every event of a run into one state, in place; the
  * public `Collector` copies a state first. It is total, and linear in the number of events: an event with an unknown tag
- * or a malformed payload changes nothing. `outcome` says what a whole run has come to.
+ * or a malformed payload changes nothing. `outcome` derives the result of a whole run.
  */
 import type * as Types from "effect/Types"
 import type * as Event from "../../Event.ts"
@@ -25,7 +25,7 @@ export interface Opaque {
 /** What the fold knows. The fields above `policy` belong to the step in progress. */
 export interface State extends Opaque {
   thread: Thread.Thread | undefined
-  /** What the model has said, if it has said anything. */
+  /** The model's reply so far, if there is any. */
   text: string | undefined
   reasoning: string
   calls: ToolCalls.EventCalls
@@ -253,7 +253,7 @@ export const toResponse = (state: State): Response.Response => {
   return response
 }
 
-/** Whether the model has said, thought, called or failed anything in the step in progress. */
+/** Whether the step in progress has any text, reasoning, call or failure. */
 export const hasPartial = (state: State): boolean =>
   state.text !== undefined || state.reasoning !== "" || !state.calls.isEmpty ||
   state.message !== null || state.error !== undefined
@@ -319,7 +319,7 @@ interface Waiting {
 }
 
 /**
- * What the tool events of a turn say: the answers to its calls, the halts some of them are, the calls that wait, and what
+ * The tool events of a turn, folded: the answers to its calls, the halts some of them are, the calls that wait, and what
  * handlers add to the context. They come in the order of completion and are given in the order of the calls.
  */
 export class ToolAnswers {
@@ -340,7 +340,7 @@ export class ToolAnswers {
     return copied
   }
 
-  /** Takes in an event of a call, which `key` tells from all others where two calls have one id. */
+  /** Takes in an event of a call, which `key` distinguishes where two calls have one id. */
   add(event: Event.Event, key?: Key): void {
     switch (event._tag) {
       case "ToolExecutionCompleted": {

@@ -18,7 +18,7 @@ import type * as Event from "../../Event.ts"
 import * as Json from "../json.ts"
 
 /**
- * How a reply ended: as the adapter ended it, or broken, by what the adapter failed with or died of. `hasBegun` says whether
+ * How a reply ended: as the adapter ended it, or broken, by what the adapter failed with or died of. `hasBegun`: whether
  * an event came before that.
  */
 export type Ending =
@@ -35,7 +35,7 @@ const ended: Ending = { _tag: "Ended" }
 /** A fiber that the run owns, in which the adapter's code runs: a `Worker` of the run's. */
 interface OwnedFiber {
   readonly isBusy: boolean
-  /** Begins the work. What it comes to is passed to `settle`, which may be at once. */
+  /** Begins the work. Its exit is passed to `settle`, possibly at once. */
   readonly start: <A, E>(
     work: Effect.Effect<A, E>,
     context: Context.Context<any>,
@@ -85,7 +85,7 @@ export class ReplyReader {
     )
   }
 
-  /** Reads once, waits for it and goes on with what it gave, in the fiber that waits. */
+  /** Reads once, waits for the events and continues with them, in the fiber that waits. */
   next<A, E, R>(
     context: Context.Context<any>,
     goOn: (heard: Heard) => Effect.Effect<A, E, R>
@@ -119,7 +119,7 @@ export class ReplyReader {
     )
   }
 
-  /** What came of a read. What throws when it is looked at breaks the reply: nothing else would end the wait for it. */
+  /** The exit of a read. Events that throw when they are read fail the reply: nothing else would end the wait for it. */
   private came(given: ReadonlyArray<Event.Event>): Heard {
     try {
       return this.checked(given)

@@ -170,7 +170,7 @@ export type Restore = (name: string, args: Json.JsonObject) => Json.JsonObject
 
 const hasEntries = (record: Json.JsonObject): boolean => Object.keys(record).length > 0
 
-/** The calls of one reply, each completed exactly once. Which call a fragment belongs to is the protocol's to say. */
+/** The calls of one reply, each completed exactly once. The protocol determines the call of a fragment. */
 export class WireCalls {
   /** In the order in which the wire opened them. */
   readonly all: Array<Call> = []
@@ -228,7 +228,7 @@ export class WireCalls {
   }
 
   /**
-   * A fragment of a call's arguments. False if it adds to a call that is complete: no order of events can say so, and the
+   * A fragment of a call's arguments. False if it adds to a call that is complete: no order of events can express that, and the
    * stream is malformed.
    */
   append(call: Call, text: string, out: Out): boolean {
@@ -284,7 +284,7 @@ export class WireCalls {
     if (last !== undefined) this.settle(last, out)
   }
 
-  /** The wire says that a call has ended, whole or cut off. */
+  /** The wire has ended a call, whole or cut off. */
   close(call: Call, isCut: boolean, out: Out): void {
     if (call.completed !== undefined || call.id === "") return
     this.complete(call, isCut ? lost("truncated") : ofText(written(call.text)), out)
@@ -353,7 +353,7 @@ interface Namesakes {
   current: Entry
 }
 
-/** What an adapter says of a completed call. */
+/** What an adapter reports of a completed call. */
 export interface Completed {
   readonly id: string
   readonly name: string
@@ -370,7 +370,7 @@ export interface Reading {
   readonly ending: Ending
 }
 
-/** Whether what is said may be said of a call with these arguments. What an adapter leaves out may be `null` as well. */
+/** Whether the reported fields are valid for a call with these arguments. A field that is left out may also be `null`. */
 const isSaidOf = ({ rawArguments }: Completed, { text }: Entry): boolean => (rawArguments ?? text) === text
 
 /**

@@ -139,7 +139,7 @@ interface Hearing<E> {
   readonly _tag: "Hearing"
   readonly reply: ReplyReader
   batch: Batches.Batch<E> | undefined
-  /** Whether a call may still start on the word of the reply, and whether one has. */
+  /** Whether a call of the reply may still start early, and whether one has. */
   mayStart: boolean
   hasStarted: boolean
 }
@@ -224,7 +224,7 @@ class Loop<E, R> implements Driver {
     this.parts = parts
     this.state = Fold.initial(policy, { thread, requestId })
     this.thread = thread
-    // A run that goes on after calls of an earlier run were settled has had its first turn.
+    // A run that continues after calls of an earlier run were settled has had its first turn.
     const begun = running.operation?.continued === requestId ? unforced(rules) : rules
     this.rules = structured === undefined ? begun : withoutFormat(begun)
     this.bounds = bounds
@@ -382,7 +382,7 @@ class Loop<E, R> implements Driver {
     if (retryIn === undefined) return this.sendRequest()
     const slept = retryIn > 0 ? Effect.sleep(retryIn) : Effect.void
     const waited = Cancellation.orElse(slept, this.parts.ambient.cancellation, () => undefined)
-    // A run that is cancelled before the model is asked again goes on with nothing said.
+    // A run that is cancelled before the request is retried continues with an empty reply.
     return Effect.flatMapEager(
       waited,
       () =>
@@ -466,7 +466,7 @@ class Loop<E, R> implements Driver {
     return batch
   }
 
-  /** The reply is over. One that broke is asked for again if `retryReply` says so and no call of it has started. */
+  /** The reply is over. One that broke is retried if `retryReply` allows it and no call of it has started. */
   private endReply(phase: Hearing<E>, ending: Ending): Emitted<E, R> {
     const { parts: { retryReply, running }, id } = this
     if (running.isLeft) return Cause.done()
@@ -768,7 +768,7 @@ const isShown = <R>(view: View<R>, event: Event.Event): boolean => {
 const shown = <R>(view: View<R>, events: Events): Events =>
   events.every((event) => isShown(view, event)) ? events : events.filter((event) => isShown(view, event))
 
-/** Shows events to the caller's observer, one after the other. The run goes on when it is done with them. */
+/** Passes events to the caller's observer, one at a time. The run continues when the observer has returned. */
 export const observed = <R>(
   view: View<R>,
   running: Running,

@@ -62,7 +62,7 @@ export class HeldPermits {
     this.until = Math.min(this.until ?? Infinity, until)
   }
 
-  /** The handler is to stop. If it waits for permits, it goes on without them. */
+  /** Stops the handler. If it waits for permits, it continues without them. */
   stop(): void {
     this.isStopped = true
     this.waiting?.interruptUnsafe()

@@ -300,7 +300,7 @@ export class Batch<E> implements Host<E> {
 
   // The batch is stopped.
 
-  /** Tools have to be done by then; what comes up later does not run. */
+  /** Tools have to end by then; later calls do not run. */
   private stopAt(millis: number): void {
     const left = millis - this.now()
     if (left <= 0) this.cancel(Deadline.toolsCause)

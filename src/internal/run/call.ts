@@ -38,7 +38,7 @@ export interface Environment<E> {
   readonly settings: {
     readonly policy: Policy.Policy
     readonly onToolError: Declared.OnToolError<E, any>
-    /** Milliseconds a handler may take where its tool says nothing else. */
+    /** Milliseconds a handler may take where its tool has no timeout. */
     readonly timeoutMillis: number
     readonly context: Json.JsonObject
     readonly requestId: string
@@ -212,7 +212,7 @@ export class Call<E> implements Task, Handler {
     if (this.isForked) this.arm()
   }
 
-  /** Whether what the fiber has come to counts. What comes too late is dropped, and the call is answered by its timeout. */
+  /** Whether the fiber's outcome counts. A late outcome is dropped, and the call is answered by its timeout. */
   private goesOn(phase: "gating" | "running"): boolean {
     if (this.phase !== phase || this.host.isOver) return false
     if (!this.isLate) return true
@@ -265,7 +265,7 @@ export class Call<E> implements Task, Handler {
     return updates === undefined ? answer : Effect.mapEager(answer, (value) => Answers.updating(value, updates))
   }
 
-  /** What an outcome counts as under the policy. One that cannot even be looked at is a failure of the handler's. */
+  /** What an outcome counts as under the policy. An outcome that throws when it is read is a failure of the handler. */
   private counted(outcome: unknown): unknown {
     if (this.host.environment.settings.policy.results === "plain") return outcome
     try {
@@ -334,7 +334,7 @@ export class Call<E> implements Task, Handler {
     this.timer = this.host.timers.after(left, () => this.timeUp())
   }
 
-  /** Its own fiber has come to the answer: no timeout and no cancellation overrules it from now on. */
+  /** Its own fiber has produced the answer: from now on no timeout and no cancellation replaces it. */
   private toAnswering(): void {
     this.phase = "answering"
     this.timer?.stop()
@@ -424,7 +424,8 @@ export class Call<E> implements Task, Handler {
     this.unfollow?.()
     if (phase === "answering" || phase === "overruled" || host.isOver) {
       this.endSpan(exit, "interrupted")
-      // A fiber that was overruled has no say. One that broke off while it wrote the answer costs the call its answer.
+      // The exit of a fiber whose call was answered by a stop is ignored. A fiber that fails while it writes the answer
+      // fails the call.
       if (phase === "answering") host.answerEnded(job, exit)
     } else {
       const error = brokenOff(job.call, exit)
@@ -455,7 +456,7 @@ const brokenOff = (call: Message.ToolCall, exit: Exit.Exit<unknown, unknown>): T
   return toolError(reason, call, { cause: Cause.squash(exit.cause) })
 }
 
-/** An outcome in one word, for a span. */
+/** An outcome's name, for a span. */
 const outcomeName = (outcome: unknown): string => {
   const tag = Json.isObject(outcome) ? outcome["_tag"] : undefined
   return outcomeNames.get(tag) ?? "invalid"

@@ -9,7 +9,7 @@
  *
  * - `RunStarted` precedes every record of a run, and `RunEnded` follows them. A journal with the first and without the
  *   second belongs to a run that is under way, was interrupted, or was killed.
- * - `RunFailed` means that a run could not be started: what was said with it counts as not said. A run that had completed
+ * - `RunFailed` means that a run could not be started: its user message is discarded. A run that had completed
  *   a step keeps what it came to.
  * - `RunStarted` has what was said to the session with it. An answer to a question that was not asked in words is no
  *   message: `answered` has it. Calls that were approved run first, and `ApprovedAnswered` has the answer of each that has
@@ -320,7 +320,7 @@ export interface InterruptedCall {
   readonly expiresAt?: number
 }
 
-/** What a journal comes to: the session, and the run that has no end yet. */
+/** The fold of a journal: the session, and the run that has no end yet. */
 export interface JournalState {
   /** The session, with every whole step of the run, and the calls that are open. */
   readonly session: SessionState.Session
@@ -396,7 +396,7 @@ export class StoreError extends Schema.TaggedError<StoreError>("heddle/Session/S
    * the place of another one. The records before it are as they were written.
    */
   version: Schema.optionalKey(Schema.Int),
-  /** The error of the database, or what is wrong with the journal in words. */
+  /** The error of the database, or what is wrong with the journal as text. */
   cause: Schema.optionalKey(Json.Opaque)
 }) {
   override get message(): string {
@@ -611,7 +611,7 @@ export class Recorder {
   private appendNow(records: Records, after: SessionState.Session): Effect.Effect<void, SessionConflict | StoreError> {
     return Effect.suspend(() => {
       if (this.isClosed) {
-        // The run that was stopped comes to its end. Nothing else may begin.
+        // The stopped run ends. Nothing else may begin.
         return records.every(isOfRun) ? Effect.void : Effect.fail(
           new StoreError({
             reason: "unavailable",

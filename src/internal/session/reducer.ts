@@ -51,7 +51,7 @@ const questionsIn = (
   return SessionState.questionsOf(calls.filter(({ toolCall }) => open.has(toolCall.id)))
 }
 
-/** The state after approved calls have their answers. What was said with the run is said behind the last of them. */
+/** The state after approved calls have their answers. The run's user message is placed after the last of them. */
 const approvedAnswered = (
   session: Session,
   interrupted: Interrupted,
@@ -262,7 +262,7 @@ export interface Done<out M extends Mode = "chat"> {
 
 type NewRecords = ReadonlyArray<Records.Record>
 
-/** The reducer of an operation, which knows the id of the run and what was said with it. */
+/** The reducer of an operation, which has the id of the run and its user message. */
 export const started = <M extends Mode>(session: Session, mode: M, state: JournalState): Progress<M> => ({
   session,
   mode,
@@ -278,7 +278,7 @@ export const make = <const M extends Mode>(session: Session, mode: M): StreamRed
   if (mode !== "chat" && mode !== "step") {
     throw new TypeError(`Session.reducer: the mode must be "chat" or "step"; got: ${JSON.stringify(mode)}`)
   }
-  // The events do not have what the user said. What is open stays so until they show that it was answered.
+  // The events do not have the user message. An open question stays open until they show its answer.
   return started(session, mode, { session, interrupted: { requestId: "", messages: [], before: session, calls: [] } })
 }
 

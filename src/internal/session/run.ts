@@ -56,7 +56,7 @@ type Tools = ReadonlyArray<Tool.Any>
 
 // Checks: what the status of a session allows.
 
-/** An operation that the session allows, and what is said with it. */
+/** An operation that the session allows, and the user message of it. */
 export interface Operation<M extends Reducer.Mode> {
   readonly mode: M
   readonly name: Started["operation"]
@@ -118,8 +118,8 @@ const denials = ({ suspensions }: Session): ReadonlyArray<Settled> => {
 type Said = Pick<Operation<"chat">, "answered" | "messages">
 
 /**
- * What a message of the user says to a session. It answers the one question that is open, if there is one: as a message
- * behind a question that the thread has in words, and else in the place of the call, since the question is not in the
+ * What a user message does to a session. It answers the one question that is open, if there is one: as a message
+ * after a question that is in the thread, and else in the place of the call, since the question is not in the
  * thread.
  */
 const spokenTo = (
@@ -581,7 +581,7 @@ export const stream = <M extends Reducer.Mode, T extends Tools, E, R, RHalt, REv
 ): Stream.Stream<Event.Event, Errors<T, E>, Services<T, R | RHalt | REvent>> =>
   Stream.unwrap(Effect.map(open(operation, options), ({ events }) => events))
 
-/** What an operation comes to: the fold of its events. */
+/** The result of an operation: the fold of its events. */
 export const awaited = <M extends Reducer.Mode, T extends Tools, E, R, RHalt, REvent>(
   operation: Effect.Effect<Operation<M>, Failure>,
   options: Chat.Options<T, E, R, RHalt, REvent>

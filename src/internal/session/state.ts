@@ -196,7 +196,7 @@ export const make = (options: Options = {}): Session => ({
  * - `unknown_tool_call_id`: no such call waits; `already_answered`: it has had its answer
  * - `invalid_answer`: the answer does not fit the question, or the kind of the call
  * - `expired`: the time for an answer is up: `Session.expire` settles the call
- * - `several_pending`: a reply cannot say which of several calls it answers: `Session.answer` can
+ * - `several_pending`: a reply cannot choose between several open calls: `Session.answer` can
  *
  * @category errors
  * @since 0.1.0
@@ -212,7 +212,7 @@ export class SessionError extends Schema.TaggedError<SessionError>("heddle/Sessi
     "expired",
     "several_pending"
   ]),
-  /** What is wrong in words, with the call that goes on from there. */
+  /** The problem as text, with the call that resolves it. */
   detail: Schema.optionalKey(Schema.String),
   /** `toolCallId` where the error is about one call. */
   metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))

@@ -15,7 +15,7 @@ const abortCause = "Execution cancelled by parent abort signal"
 export type Reason = "cancel" | "deadline" | "interrupt"
 
 export class Cancellation {
-  /** Why it was requested, as the model reads it, and as the outcome says it. */
+  /** Why it was requested, as the model reads it, and as the outcome names it. */
   cause = abortCause
   reason: Reason = "cancel"
   private hasBeenRequested = false
@@ -42,7 +42,7 @@ export class Cancellation {
   }
 }
 
-/** What an effect comes to, or something else as soon as the request is made. */
+/** The result of an effect, or another one as soon as the request is made. */
 export const orElse = <A, E, R>(
   effect: Effect.Effect<A, E, R>,
   cancellation: Cancellation | undefined,

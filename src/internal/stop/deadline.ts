@@ -92,7 +92,7 @@ export class Timers {
     return timer
   }
 
-  /** Calls a function with what an effect comes to, at once if the effect does not wait. */
+  /** Calls a function with an effect's exit, at once if the effect does not wait. */
   when<A>(effect: Effect.Effect<A, never, any>, then: (value: A) => void): Timer {
     let own: Fiber.Fiber<unknown> | undefined
     const waiting = Effect.map(effect, (value) => {

@@ -1,4 +1,4 @@
-/** What tool events say of calls: that each starts once, in order, and is answered once. */
+/** The checks of tool events: that each call starts once, in order, and is answered once. */
 import type * as Event from "../../Event.ts"
 import type * as Message from "../../Message.ts"
 import * as Response from "../../Response.ts"
@@ -23,8 +23,8 @@ const actionable = (calls: ReadonlyArray<Message.ToolCall> = []): ReadonlyArray<
   Response.actionableCalls({ toolCalls: calls }).map((call) => call.id)
 
 /**
- * Where the turn that a step added begins, if `from` messages were there before: a turn that was cut short may have said
- * nothing. Without `from`, the last thing that the model said since the user spoke.
+ * Where the turn that a step added begins, if `from` messages were there before: a turn that was cut short may be
+ * empty. Without `from`, the model's last message since the last user message.
  */
 export const turnStart = ({ messages }: Thread.Thread, from?: number): number => {
   const lastOf = (role: Message.Role): number => messages.findLastIndex((message) => message.role === role)
@@ -169,7 +169,7 @@ export const answers = (events: ReadonlyArray<Event.Event>): Found => {
   return found
 }
 
-/** A question is open, and then the step says that it waits, or it is settled. */
+/** A question is open, and then the step is waiting, or it is settled. */
 const ofQuestions = (step: Event.Of<"StepCompleted">, tails: ReadonlyArray<Tail>): ReadonlyArray<string> => {
   const settled = tails.filter(isSettlement).map(callOf)
   const asked = tails.filter((tail) => tail._tag === "AskUserRequested").map(callOf)

@@ -1,5 +1,5 @@
 /**
- * The entries that scripts are written in, as plain data, each with its constructor. What an entry plays is said at its
+ * The entries that scripts are written in, as plain data, each with its constructor. What an entry plays is documented at its
  * constructor; `Script` exports all of this module.
  *
  * @since 0.1.0
@@ -22,13 +22,13 @@ type Data = Readonly<Record<string, unknown>>
 export type Reason = Adapter.AdapterError["reason"]
 
 /**
- * What an adapter error says besides its reason.
+ * The fields of an adapter error besides its reason.
  *
  * @category models
  * @since 0.1.0
  */
 export interface ErrorDetails {
-  /** What the provider says of it. */
+  /** The provider's message. */
   readonly detail?: string
   /** The name of the provider. */
   readonly provider?: string
@@ -100,21 +100,21 @@ export type Entry =
     readonly _tag: "Error" | "ErrorThenContinue"
     /** What breaks the reply. */
     readonly error: unknown
-    /** What an adapter error says besides its reason. */
+    /** The fields of an adapter error besides its reason. */
     readonly details?: ErrorDetails
   }
   | {
     readonly _tag: "StreamError" | "PreflightError"
     /** Why the adapter fails. */
     readonly reason: Reason
-    /** What the error says besides. */
+    /** The error's other fields. */
     readonly details: ErrorDetails
   }
   | {
     readonly _tag: "Finish"
     /** Why the reply ends. */
     readonly reason: Response.FinishReason | null
-    /** The reason in the provider's own word. */
+    /** The provider's own finish reason. */
     readonly rawFinishReason?: string
     /** What the adapter adds. */
     readonly metadata?: Data
@@ -171,7 +171,7 @@ export const toolCall = (
 
 /**
  * A fragment of a call's arguments, as one `ToolCallDelta` and nothing more: the call is never completed by the
- * adapter, and its arguments are what its fragments come to when the message has ended.
+ * adapter, and its arguments are those of its fragments when the message has ended.
  *
  * @category entries
  * @since 0.1.0
@@ -200,7 +200,7 @@ export const usage = (value: Partial<Response.Usage>): Entry => ({ _tag: "Usage"
 export const rawChunk = (chunk: unknown): Entry => ({ _tag: "RawChunk", chunk })
 
 /**
- * An event as it is, for what the other entries cannot say: a call that is started and gets its fragments later,
+ * An event as it is, for what the other entries cannot express: a call that is started and gets its fragments later,
  * reasoning with an id. `MessageStarted`, `TextCompleted` and `MessageCompleted` are written by the script itself.
  *
  * @category entries
@@ -210,7 +210,7 @@ export const event = (value: InnerEvent): Entry => ({ _tag: "Event", event: valu
 
 /**
  * A pause before the next entry, or before the end of the message, on the runtime clock. `MessageStarted` never waits.
- * `Duration.infinity` is a model that says nothing more.
+ * `Duration.infinity` is a model that emits nothing more.
  *
  * @category entries
  * @since 0.1.0
@@ -243,7 +243,7 @@ export const error = (reasonOrTerm: unknown, details?: ErrorDetails): Entry => (
 })
 
 /**
- * An `Error` event after which the script goes on, as a few providers do.
+ * An `Error` event after which the script continues, as with a few providers.
  *
  * @category entries
  * @since 0.1.0

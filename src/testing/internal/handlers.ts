@@ -1,4 +1,4 @@
-/** What a log of handlers says: that they ended with the run, were finalized once, and overlapped as they may. */
+/** The checks of a log of handlers: that they ended with the run, were finalized once, and overlapped as they may. */
 import type { Entry, HandlerOptions, Violation } from "./violation.ts"
 
 /** The handlers of one name. */

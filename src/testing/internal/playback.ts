@@ -1,5 +1,5 @@
 /**
- * What a script's entries come to: events, pauses and failures in order, and the stream that plays them. Reading the
+ * The playback of a script's entries: events, pauses and failures in order, and the stream that plays them. Reading the
  * entries is pure; the clock is asked only while the stream is pulled.
  */
 import * as Arr from "effect/Array"
@@ -20,7 +20,7 @@ type Action =
   | { readonly _tag: "Wait"; readonly millis: number }
   | { readonly _tag: "Fail"; readonly error: Adapter.AdapterError }
 
-/** How entries are read: `errors` says whether a scripted error is an event or fails the call. */
+/** How entries are read: `errors` decides whether a scripted error is an event or fails the call. */
 interface Reading {
   readonly errors: "emit" | "fail"
   readonly usage: Readonly<Record<string, unknown>> | undefined
@@ -39,7 +39,7 @@ const emittedError = ({ details, error }: Scripted): Adapter.AdapterError => {
     : new Adapter.AdapterError({ reason: "unknown", cause: error, ...details })
 }
 
-/** The error of a reply that is awaited whole: without details it says no more than that it was scripted. */
+/** The error of a reply that is awaited whole: without details it only reports that it was scripted. */
 const awaitedError = (entry: Scripted): Adapter.AdapterError =>
   entry.details !== undefined || entry.error instanceof Adapter.AdapterError
     ? emittedError(entry)
@@ -53,7 +53,7 @@ const toolCallEvents = (entry: Extract<Entry, { readonly _tag: "ToolCall" }>): R
   ]
 }
 
-/** The events of an entry that says what the model says; the others drive the playback. */
+/** The events of an entry that is a part of the reply; the other entries control the playback. */
 const eventsOf = (entry: Entry): ReadonlyArray<Event.AdapterEvent> => {
   switch (entry._tag) {
     case "Text":

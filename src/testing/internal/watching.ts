@@ -35,7 +35,7 @@ interface Asked {
   readonly inside: string
 }
 
-/** What was seen of an attempt. `usual` is how tools are taken that say nothing about their concurrency. */
+/** What was seen of an attempt. `usual` is the concurrency of tools without the option. */
 export interface Watch {
   readonly usual: Tool.Concurrency
   readonly recorder: Recorder.Recorder
