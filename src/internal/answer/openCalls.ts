@@ -1,6 +1,6 @@
 /**
  * What the last event of a call (its tail) comes to: the message that answers the call, the halt of the run, or the
- * suspension under which the call waits for an answer from outside. The run, its fold, the session's reducer and the
+ * suspension under which the call waits for an answer from outside: a question, an approval, or a manual call. The run, its fold, the session's reducer and the
  * journal's fold all use these functions, so that they agree about what is answered and what is open.
  *
  * A question is open from the moment it is asked, wherever its run or its journal ends, until it is answered or withdrawn.

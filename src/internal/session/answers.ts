@@ -1,5 +1,5 @@
 /**
- * How an open call gets its answer: each by its own id, in any order, and once. An answer changes data and runs nothing. It
+ * How a suspension gets its answer: each by its own id, in any order, and once. An answer changes data and runs nothing. It
  * is checked first, and one that does not fit leaves the session as it was. Public as `Session`.
  *
  * @since 0.1.0
@@ -29,7 +29,7 @@ export const usable = (session: Session): Effect.Effect<void, SessionState.Sessi
     ? failed("session_in_error_state", "the last run broke: see metadata.error, and call Session.recover to go on")
     : Effect.void
 
-/** The open call with an id, if its time is not up. */
+/** The suspension with an id, if its time is not up. */
 const find = (session: Session, id: string): Effect.Effect<Event.Suspension, SessionState.SessionError> =>
   Effect.gen(function*() {
     yield* usable(session)
@@ -150,7 +150,7 @@ export const deny = (
     settle(session, id, { _tag: "Denied", ...(reason === undefined ? {} : { reason }) })
   )
 
-/** Settles every open call whose time is up. */
+/** Settles every suspension whose time is up. */
 export const expire = (session: Session): Effect.Effect<Session, SessionState.SessionError> =>
   Effect.gen(function*() {
     yield* usable(session)

@@ -69,7 +69,7 @@ export interface Operation<M extends Reducer.Mode> {
 const wrong = (operation: string, { status }: Session, instead: string) =>
   Effect.die(new Error(`Session.${operation}: the session is ${status}; call ${instead}`))
 
-/** What settles an open call, by its kind. */
+/** What settles a suspension, by its kind. */
 const settling: Record<Event.Suspension["kind"], string> = {
   question: "Session.answer for each question",
   manual: "Session.submitToolResult for each manual call",
@@ -108,7 +108,7 @@ const withdrawn: Record<Event.Suspension["kind"], string> = {
 
 type Settled = NonNullable<Operation<"chat">["answered"]>
 
-/** The open calls that a reply with `pending: "deny"` denies: all but a single question, which the reply answers. */
+/** The suspensions that a reply with `pending: "deny"` denies: all but a single question, which the reply answers. */
 const denials = ({ suspensions }: Session): ReadonlyArray<Settled> => {
   const questions = suspensions.filter(({ kind }) => kind === "question")
   const refused = suspensions.filter(({ kind }) => kind !== "question" || questions.length > 1)

@@ -4,7 +4,9 @@
  *
  * **Details**
  *
- * `suspensions` is the one list of open questions, approvals and manual calls. The fold of a run knows what is open in it
+ * A *suspension* is a call that waits for an answer from outside: a question to the user, an approval, or a manual call.
+ * Every comment and name here uses that word for all three, and "question" only for the first kind. `suspensions` is the
+ * one list of them. The fold of a run knows what is open in it
  * (`tools.open` of `fold/state`), the reducer hands that on, and the list is changed here alone:
  *
  * - `stepped` opens the calls that a turn leaves open; `withApproved` and `brokenOff` open the questions of approved calls
@@ -222,7 +224,7 @@ export class SessionError extends Schema.TaggedError<SessionError>("heddle/Sessi
   }
 }
 
-/** The session with these calls open, and in status `rest` without any. The summaries of the open calls are made here. */
+/** The session with these suspensions, and in status `rest` without any. The summaries of the suspensions are made here. */
 const waitingFor = (session: Session, suspensions: Session["suspensions"], rest: Status): Session => {
   const { pendingQuestion: _, pendingToolCallId: __, ...cleared } = session
   const question = suspensions.find((suspension) => suspension.kind === "question")
@@ -404,7 +406,7 @@ const edited = (toolCall: Message.ToolCall, args: Message.ToolCall["arguments"])
 }
 
 /**
- * The session after an open call was answered. The others stay open, and the last one leaves it idle. An id that is not
+ * The session after a suspension was answered. The others stay open, and the last one leaves it idle. An id that is not
  * open changes nothing: an answer counts once.
  */
 export const settle = (session: Session, id: string, answer: Answer): Session => {
