@@ -375,7 +375,10 @@ describe("questions with a type", () => {
 
   it("a type that cannot travel, a default that does not fit and an unusable term are the tool's mistakes", () => {
     const keyed = Schema.Record(Schema.TemplateLiteral(["row ", Schema.String]), Schema.Int)
-    assert.throws(() => Tool.askUser("?", { answer: keyed }), /^Tool\.askUser: the type of the answer cannot be told: /)
+    assert.throws(
+      () => Tool.askUser("?", { answer: keyed }),
+      /^Tool\.askUser: the JSON Schema of the answer cannot be checked: /
+    )
     assert.throws(() => Tool.askUser("?", { within: "never" as any }), /within/)
     assert.throws(() => Tool.askUser("?", { answer: Schema.Int, default: "x" as any }))
   })

@@ -36,7 +36,7 @@ export interface View {
   readonly finish: (usage: Response.Usage | null, unit: string) => Written
   /** The same for a run that was broken off, of which nothing is kept; says which calls were stopped. */
   readonly interrupted: (unit: string) => Written
-  /** What can be told of the run so far. */
+  /** The state of the run so far. */
   readonly run: Effect.Effect<Run.Run>
 }
 

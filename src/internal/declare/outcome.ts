@@ -1,7 +1,7 @@
 /**
- * The possible outcomes of a call: a value, a failure, a question to the user, or an end of the run. Outcomes and parts that a
- * handler returns carry an invisible mark, so that a handler may also return an object of its own that looks like one.
- * What an executor yields is checked by its shape. A question may have the type of its answer.
+ * The possible outcomes of a call: a value, a failure, a question to the user, or an end of the run. Outcomes and parts
+ * that a handler returns carry an invisible mark, so that a handler may also return an object of its own that looks like
+ * one. What an executor yields is checked by its shape. A question may have the type of its answer.
  */
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -342,7 +342,7 @@ const typed = <A>(answer: Schema.Codec<A, any>): JsonSchema.JsonSchema => {
   const decoder = Result.try(() => validator(schema))
   return Result.isSuccess(decoder)
     ? schema
-    : misuseOfAskUser(`the type of the answer cannot be told: ${String(decoder.failure)}`)
+    : misuseOfAskUser(`the JSON Schema of the answer cannot be checked: ${String(decoder.failure)}`)
 }
 
 export const question = <A>(words: string, options: ReadonlyArray<unknown> | AskUserOptions<A>): AskUser => {

@@ -1,6 +1,6 @@
 /**
- * What a tool may be declared as, and the tools of a run. What cannot be used is the caller's mistake and throws, naming
- * the tool and the option, before anything runs; a function that returns a promise where an Effect is required fails with that message when it
+ * The options of a tool, and the tools of a run. An invalid option is misuse and throws, naming the tool and the option,
+ * before anything runs; a function that returns a promise where an Effect is required fails with such a message when it
  * is called.
  */
 import * as Duration from "effect/Duration"
@@ -129,8 +129,8 @@ export const toolbox = (defaults: ReadonlyArray<Declared.Any>, given: ReadonlyAr
   return tools
 }
 
-// Compact tools: the model is offered one line per tool instead of a schema, and a `tool_help` tool that returns the schema.
-// Help is answered from the tools of the run; a compact tool that is called without a required argument answers with its
+// Compact tools: the model is offered one line per tool instead of a schema, and a `tool_help` tool that returns the
+// schema. Help is answered from the tools of the run; a compact tool that is called without a required argument answers with its
 // usage, so that the model learns the schema from its mistake.
 
 const helpName = "tool_help"

@@ -228,8 +228,8 @@ export class WireCalls {
   }
 
   /**
-   * A fragment of a call's arguments. False if it adds to a call that is complete: no order of events can express that, and the
-   * stream is malformed.
+   * A fragment of a call's arguments. False if it adds to a call that is complete: no order of events can express
+   * that, and the stream is malformed.
    */
   append(call: Call, text: string, out: Out): boolean {
     if (call.completed !== undefined) return text.trim() === "" || text === call.text

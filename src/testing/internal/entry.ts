@@ -1,6 +1,6 @@
 /**
- * The entries that scripts are written in, as plain data, each with its constructor. What an entry plays is documented at its
- * constructor; `Script` exports all of this module.
+ * The entries that scripts are written in, as plain data, each with its constructor. What an entry plays is documented at
+ * its constructor; `Script` exports all of this module.
  *
  * @since 0.1.0
  */
