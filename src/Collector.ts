@@ -7,8 +7,8 @@
  */
 import * as Result from "effect/Result"
 import type * as Event from "./Event.ts"
+import * as EventJson from "./internal/fold/eventJson.ts"
 import * as Outcomes from "./internal/fold/outcome.ts"
-import * as Payload from "./internal/fold/payload.ts"
 import * as SharedMessages from "./internal/fold/sharedMessages.ts"
 import * as Fold from "./internal/fold/state.ts"
 import * as Json from "./internal/json.ts"
@@ -347,7 +347,7 @@ const grownBy = (state: Fold.State, messages: ReadonlyArray<Message.Message>): T
 
 /** Ignored events are not decoded by a schema: the fold itself accepts only well-formed events. */
 const foldReceived = (state: Fold.State, wire: unknown): void => {
-  const read = Payload.toJson(wire)
+  const read = EventJson.toJson(wire)
   if (!Json.isObject(read)) return
   const event = read as unknown as Event.Received
   if (event._tag === "StepCompleted") {

@@ -9,7 +9,7 @@ import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import * as SchemaGetter from "effect/SchemaGetter"
-import * as Payload from "./internal/fold/payload.ts"
+import * as EventJson from "./internal/fold/eventJson.ts"
 import * as Json from "./internal/json.ts"
 import * as Message from "./Message.ts"
 import * as Response from "./Response.ts"
@@ -1181,7 +1181,7 @@ export class WireError extends Schema.TaggedError<WireError>("heddle/Event/WireE
  * @category wire
  * @since 0.1.0
  */
-export const toWire = (event: Event | Received): Wire => Payload.toJson(event) as Wire
+export const toWire = (event: Event | Received): Wire => EventJson.toJson(event) as Wire
 
 const decodeWire = Schema.decodeUnknownResult(ReceivedSchema)
 
@@ -1205,7 +1205,7 @@ const decodeWire = Schema.decodeUnknownResult(ReceivedSchema)
  */
 export const fromWire = (wire: unknown): Received => {
   // The wire form may come from outside, in any shape.
-  const decoded = decodeWire(Payload.toJson(wire))
+  const decoded = decodeWire(EventJson.toJson(wire))
   if (Result.isFailure(decoded)) throw new WireError({ detail: decoded.failure.message })
   return decoded.success
 }

@@ -19,7 +19,7 @@ import type * as Adapter from "./Adapter.ts"
 import type * as Chat from "./Chat.ts"
 import type * as Event from "./Event.ts"
 import * as SessionAnswers from "./internal/session/answers.ts"
-import * as Records from "./internal/session/record.ts"
+import * as Journals from "./internal/session/journal.ts"
 import * as Reducer from "./internal/session/reducer.ts"
 import * as SessionRun from "./internal/session/run.ts"
 import * as SessionState from "./internal/session/state.ts"
@@ -93,7 +93,7 @@ export {
    * @since 0.1.0
    */
   StoreError
-} from "./internal/session/record.ts"
+} from "./internal/session/journal.ts"
 
 export type {
   Answered,
@@ -114,7 +114,7 @@ export type {
   RunStarted,
   Service as StoreService,
   StepCompleted
-} from "./internal/session/record.ts"
+} from "./internal/session/journal.ts"
 
 export type { ApproveOptions, ToolResult } from "./internal/session/answers.ts"
 
@@ -204,7 +204,7 @@ export const recover: (session: SessionState.Session) => SessionState.Session = 
 export const open: (
   id: string,
   options?: Omit<SessionState.Options, "id">
-) => Effect.Effect<Records.Kept, Records.StoreError, Records.Store> = Reducer.open
+) => Effect.Effect<Journals.Kept, Journals.StoreError, Journals.Store> = Reducer.open
 
 /**
  * The session with this id as the store has it, or `undefined` if there is none. Fails with a `StoreError`.
@@ -226,7 +226,7 @@ export const open: (
  * @category keeping
  * @since 0.1.0
  */
-export const load: (id: string) => Effect.Effect<Records.Kept | undefined, Records.StoreError, Records.Store> =
+export const load: (id: string) => Effect.Effect<Journals.Kept | undefined, Journals.StoreError, Journals.Store> =
   Reducer.load
 
 /**
@@ -272,10 +272,10 @@ export const load: (id: string) => Effect.Effect<Records.Kept | undefined, Recor
  * @since 0.1.0
  */
 export const keep: <A, E, R>(
-  kept: Records.Kept,
+  kept: Journals.Kept,
   operation: (session: SessionState.Session) => Effect.Effect<A, E, R>
-) => Effect.Effect<Records.Outcome<A>, E | Records.SessionConflict | Records.StoreError, R | Records.Store> =
-  Records.keep
+) => Effect.Effect<Journals.Outcome<A>, E | Journals.SessionConflict | Journals.StoreError, R | Journals.Store> =
+  Journals.keep
 
 /**
  * The same for the events of an operation. Load the session again when the stream has ended.
@@ -303,9 +303,9 @@ export const keep: <A, E, R>(
  * @since 0.1.0
  */
 export const keepStream: <A, E, R>(
-  kept: Records.Kept,
+  kept: Journals.Kept,
   operation: (session: SessionState.Session) => Stream.Stream<A, E, R>
-) => Stream.Stream<A, E | Records.SessionConflict | Records.StoreError, R | Records.Store> = Records.keepStream
+) => Stream.Stream<A, E | Journals.SessionConflict | Journals.StoreError, R | Journals.Store> = Journals.keepStream
 
 /**
  * The events of {@link start}.

@@ -8,7 +8,7 @@ import type * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import type * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
-import * as SubAgent from "./internal/answer/chatTool.ts"
+import * as SubAgent from "./internal/answer/subAgent.ts"
 import * as ToolOutcomes from "./internal/declare/outcome.ts"
 import * as Schemas from "./internal/declare/schema.ts"
 import type * as Declared from "./internal/declare/tool.ts"
@@ -23,7 +23,7 @@ export {
    * @since 0.1.0
    */
   ChatFailed
-} from "./internal/answer/chatTool.ts"
+} from "./internal/answer/subAgent.ts"
 
 export {
   /**
@@ -191,7 +191,7 @@ export type { Approval, Authorization, Gate, Interrupt, Limit, Options, Validati
 
 export type { DurationInput } from "./internal/declare/schema.ts"
 
-export type { ChatOptions } from "./internal/answer/chatTool.ts"
+export type { ChatOptions } from "./internal/answer/subAgent.ts"
 
 /**
  * A tool. Throws a `TypeError` that names the option for a name, a flag, parameters or a timeout that cannot be used.

@@ -8,7 +8,7 @@ import * as Layer from "effect/Layer"
 import * as Stream from "effect/Stream"
 import { Message, Session } from "heddle"
 import { Conformance, StoreSuite } from "heddle/testing"
-import * as Records from "../src/internal/session/record.ts"
+import * as Records from "../src/internal/session/journal.ts"
 
 const said = (text: string): Session.Record => ({ _tag: "MessagesAppended", messages: [Message.user(text)] })
 

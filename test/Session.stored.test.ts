@@ -10,7 +10,7 @@ import { SessionStore } from "heddle/sql"
 import { Laws, Script } from "heddle/testing"
 import { copyFileSync, readdirSync, readFileSync } from "node:fs"
 import { fileURLToPath } from "node:url"
-import * as Records from "../src/internal/session/record.ts"
+import * as Records from "../src/internal/session/journal.ts"
 import { temporaryFile } from "./sql/support/files.ts"
 import { done } from "./support/sessions.ts"
 

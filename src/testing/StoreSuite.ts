@@ -11,42 +11,42 @@ import * as Exit from "effect/Exit"
 import * as Option from "effect/Option"
 import * as Random from "effect/Random"
 import * as Stream from "effect/Stream"
-import * as Records from "../internal/session/record.ts"
+import * as Journals from "../internal/session/journal.ts"
 import * as SessionState from "../internal/session/state.ts"
 import * as Message from "../Message.ts"
 import * as Conformance from "./Conformance.ts"
 
-type Records = Arr.NonEmptyReadonlyArray<Records.Record>
+type Records = Arr.NonEmptyReadonlyArray<Journals.Record>
 
-const said = (text: string): Records.Record => ({ _tag: "MessagesAppended", messages: [Message.user(text)] })
+const said = (text: string): Journals.Record => ({ _tag: "MessagesAppended", messages: [Message.user(text)] })
 
-const texts = (entries: ReadonlyArray<Records.Entry>): ReadonlyArray<string> =>
+const texts = (entries: ReadonlyArray<Journals.Entry>): ReadonlyArray<string> =>
   entries.map(({ record }) =>
     record._tag === "MessagesAppended" ? record.messages.map(Message.text).join() : record._tag
   )
 
 const mint = Effect.map(Random.Random, (random) => `session-${random.nextDoubleUnsafe().toString(36).slice(2)}`)
 
-const conflict = <A, E>(exit: Exit.Exit<A, E>): Records.SessionConflict | undefined => {
+const conflict = <A, E>(exit: Exit.Exit<A, E>): Journals.SessionConflict | undefined => {
   const error = Option.getOrUndefined(Exit.findErrorOption(exit))
-  return error instanceof Records.SessionConflict ? error : undefined
+  return error instanceof Journals.SessionConflict ? error : undefined
 }
 
 /** A case with a store and a session that has not been written. */
 const of = (
   name: string,
-  body: (store: Records.Service, id: string) => Effect.Effect<unknown, unknown>
-): Conformance.Case<Records.Store> =>
+  body: (store: Journals.Service, id: string) => Effect.Effect<unknown, unknown>
+): Conformance.Case<Journals.Store> =>
   Conformance.make(
     name,
     Effect.gen(function*() {
-      return yield* body(yield* Records.Store, yield* mint)
+      return yield* body(yield* Journals.Store, yield* mint)
     })
   )
 
-const read = (store: Records.Service, id: string, after?: number) => Stream.runCollect(store.read(id, after))
+const read = (store: Journals.Service, id: string, after?: number) => Stream.runCollect(store.read(id, after))
 
-const versions: Conformance.Suite<Records.Store> = [
+const versions: Conformance.Suite<Journals.Store> = [
   of("a session that was never written is at version 0 and has no records", (store, id) =>
     Effect.gen(function*() {
       yield* Conformance.equals("version", yield* store.version(id), 0)
@@ -78,7 +78,7 @@ const versions: Conformance.Suite<Records.Store> = [
     }))
 ]
 
-const conflicts: Conformance.Suite<Records.Store> = [
+const conflicts: Conformance.Suite<Journals.Store> = [
   of(
     "append at another version is a SessionConflict that names both, and appends nothing",
     (store, id) =>
@@ -202,7 +202,7 @@ const everyKind: Records = [
   { _tag: "MessagesAppended", messages: [] }
 ]
 
-const contents: Conformance.Suite<Records.Store> = [
+const contents: Conformance.Suite<Journals.Store> = [
   of("every kind of record comes back as it went in", (store, id) =>
     Effect.gen(function*() {
       yield* store.append(id, 0, everyKind)
@@ -270,4 +270,4 @@ const contents: Conformance.Suite<Records.Store> = [
  * @category suites
  * @since 0.1.0
  */
-export const all: Conformance.Suite<Records.Store> = [...versions, ...conflicts, ...contents]
+export const all: Conformance.Suite<Journals.Store> = [...versions, ...conflicts, ...contents]

@@ -12,7 +12,7 @@ import type * as Thread from "../../Thread.ts"
 import * as OpenCalls from "../answer/openCalls.ts"
 import * as ToolCalls from "../hear/toolCalls.ts"
 import * as Json from "../json.ts"
-import * as Payload from "./payload.ts"
+import * as EventJson from "./eventJson.ts"
 import * as SharedMessages from "./sharedMessages.ts"
 
 declare const opaque: unique symbol
@@ -107,21 +107,21 @@ const fold = (state: State, event: Event.Event): boolean => {
   if (typeof event !== "object" || event === null) return false
   switch (event._tag) {
     case "TextDelta":
-      if (!Payload.isSaid(event)) return false
+      if (!EventJson.isSaid(event)) return false
       state.text = (state.text ?? "") + event.delta
       return true
     case "ReasoningDelta":
-      if (!Payload.isSaid(event)) return false
+      if (!EventJson.isSaid(event)) return false
       state.reasoning += event.delta
       return true
     case "ToolCallDelta":
-      return Payload.isFragment(event) && state.calls.delta(event.id, event.argumentsDelta)
+      return EventJson.isFragment(event) && state.calls.delta(event.id, event.argumentsDelta)
     case "MessageStarted":
       return foldOpening(state)
     case "ToolCallStarted":
-      return Payload.isHeader(event) && state.calls.started(event.id, event.name)
+      return EventJson.isHeader(event) && state.calls.started(event.id, event.name)
     default:
-      if (!Payload.isFoldable(event)) return false
+      if (!EventJson.isFoldable(event)) return false
       foldWhole(state, event)
       return true
   }

@@ -41,8 +41,8 @@ import * as Settings from "../ask/options.ts"
 import * as Requests from "../ask/request.ts"
 import * as Plan from "../decide/plan.ts"
 import * as ToolOptions from "../declare/toolOptions.ts"
+import * as EventJson from "../fold/eventJson.ts"
 import * as Outcomes from "../fold/outcome.ts"
-import * as Payload from "../fold/payload.ts"
 import * as SharedMessages from "../fold/sharedMessages.ts"
 import * as Fold from "../fold/state.ts"
 import { type Ending, isEvents, ReplyReader } from "../hear/replyReader.ts"
@@ -759,7 +759,7 @@ const isShown = <R>(view: View<R>, event: Event.Event): boolean => {
     case "ToolCallDelta":
       return view.emitToolDeltas !== false
     case "RawChunk":
-      return view.includeRawChunks === true || Payload.isUsage(event)
+      return view.includeRawChunks === true || EventJson.isUsage(event)
     default:
       return true
   }

@@ -45,7 +45,7 @@ const find = (session: Session, id: string): Effect.Effect<Event.Suspension, Ses
     return suspension
   })
 
-/** Reads a content as the answer to an open call. Refuses one that does not fit. */
+/** Reads a content as the answer to a suspension. Refuses one that does not fit. */
 export const answerTo = (
   session: Session,
   id: string,

@@ -20,14 +20,14 @@ import * as Outcomes from "../fold/outcome.ts"
 import * as SharedMessages from "../fold/sharedMessages.ts"
 import * as Fold from "../fold/state.ts"
 import type { Running } from "../stop/ownedFibers.ts"
-import * as Records from "./record.ts"
+import * as Journals from "./journal.ts"
 import * as SessionState from "./state.ts"
 
 type Session = SessionState.Session
 
-type JournalState = Records.JournalState
+type JournalState = Journals.JournalState
 
-type Interrupted = Records.Interrupted
+type Interrupted = Journals.Interrupted
 
 // Records to state.
 
@@ -43,7 +43,7 @@ const atRest = ({ interrupted, session }: JournalState): Session =>
 
 /** Journals of 0.1.0 have the questions of approved calls among their outcomes only. */
 const questionsIn = (
-  { messages, suspensions }: Extract<Records.Record, { readonly _tag: "ApprovedAnswered" }>,
+  { messages, suspensions }: Extract<Journals.Record, { readonly _tag: "ApprovedAnswered" }>,
   calls: Interrupted["calls"]
 ): ReadonlyArray<Event.Suspension> => {
   if (suspensions !== undefined) return suspensions
@@ -55,7 +55,7 @@ const questionsIn = (
 const approvedAnswered = (
   session: Session,
   interrupted: Interrupted,
-  record: Extract<Records.Record, { readonly _tag: "ApprovedAnswered" }>
+  record: Extract<Journals.Record, { readonly _tag: "ApprovedAnswered" }>
 ): JournalState => {
   const { before, messages } = interrupted
   const questions = questionsIn(record, interrupted.calls)
@@ -68,7 +68,7 @@ const approvedAnswered = (
   }
 }
 
-const inRun = (state: JournalState, record: Records.Record): JournalState => {
+const inRun = (state: JournalState, record: Journals.Record): JournalState => {
   const { interrupted, session } = state
   if (interrupted === undefined) return state
   switch (record._tag) {
@@ -116,7 +116,7 @@ const inRun = (state: JournalState, record: Records.Record): JournalState => {
  * A state after a record. The same records give the same state in every process. A record that does not fit where it stands
  * changes nothing.
  */
-export const apply = (state: JournalState, record: Records.Record): JournalState => {
+export const apply = (state: JournalState, record: Journals.Record): JournalState => {
   switch (record._tag) {
     case "Opened":
       return { session: record.session }
@@ -145,29 +145,29 @@ export const apply = (state: JournalState, record: Records.Record): JournalState
  */
 export const recorded = (
   state: JournalState,
-  records: Records.Records,
-  recorder: Records.Recorder | undefined,
+  records: Journals.Records,
+  recorder: Journals.Recorder | undefined,
   running?: Running
 ): Effect.Effect<JournalState> => {
   const read = records.reduce(apply, state)
   const after = { ...read, session: SessionState.plain(read.session) }
   if (recorder === undefined) return Effect.succeed(after)
   const { session } = state
-  const whole: Records.Records = recorder.session === session ? records : [{ _tag: "Opened", session }, ...records]
+  const whole: Journals.Records = recorder.session === session ? records : [{ _tag: "Opened", session }, ...records]
   return Effect.as(recorder.append(whole, after.session, running), after)
 }
 
 /** The session after something happened to it between runs. */
-export const happened = (session: Session, record: Records.Record): Effect.Effect<Session> =>
+export const happened = (session: Session, record: Journals.Record): Effect.Effect<Session> =>
   Effect.flatMap(
-    Records.CurrentRecorder,
+    Journals.CurrentRecorder,
     (recorder) => Effect.map(recorded({ session }, [record], recorder), (state) => state.session)
   )
 
 /** The session with this id as the store has it, if there is one. */
-export const load = (id: string): Effect.Effect<Records.Kept | undefined, Records.StoreError, Records.Store> =>
+export const load = (id: string): Effect.Effect<Journals.Kept | undefined, Journals.StoreError, Journals.Store> =>
   Effect.gen(function*() {
-    const store = yield* Records.Store
+    const store = yield* Journals.Store
     const first: { readonly state: JournalState; readonly version: number } = {
       state: { session: SessionState.make({ id }) },
       version: 0
@@ -183,25 +183,25 @@ export const load = (id: string): Effect.Effect<Records.Kept | undefined, Record
 export const open = (
   id: string,
   options: Omit<SessionState.Options, "id"> = {}
-): Effect.Effect<Records.Kept, Records.StoreError, Records.Store> =>
+): Effect.Effect<Journals.Kept, Journals.StoreError, Journals.Store> =>
   Effect.gen(function*() {
-    const store = yield* Records.Store
+    const store = yield* Journals.Store
     const known = yield* load(id)
     if (known !== undefined) return known
     const session = SessionState.make({ ...options, id })
     return yield* store.append(id, 0, [{ _tag: "Opened", session }]).pipe(
-      Effect.map((version): Records.Kept => ({ id, version, session })),
+      Effect.map((version): Journals.Kept => ({ id, version, session })),
       Effect.catchTag("SessionConflict", begunElsewhere)
     )
   })
 
 /** The session that another writer began at the same time. A store with a version and without records is damaged. */
 const begunElsewhere = (
-  { actual, id }: Records.SessionConflict
-): Effect.Effect<Records.Kept, Records.StoreError, Records.Store> =>
+  { actual, id }: Journals.SessionConflict
+): Effect.Effect<Journals.Kept, Journals.StoreError, Journals.Store> =>
   Effect.flatMap(load(id), (kept) =>
     kept === undefined
-      ? new Records.StoreError({
+      ? new Journals.StoreError({
         reason: "unreadable",
         operation: "read",
         id,
@@ -260,7 +260,7 @@ export interface Done<out M extends Mode = "chat"> {
   readonly result: M extends "chat" ? Event.ChatResult : Event.StepResult
 }
 
-type NewRecords = ReadonlyArray<Records.Record>
+type NewRecords = ReadonlyArray<Journals.Record>
 
 /** The reducer of an operation, which has the id of the run and its user message. */
 export const started = <M extends Mode>(session: Session, mode: M, state: JournalState): Progress<M> => ({
@@ -319,7 +319,7 @@ const endedAs = (
   result: Parameters<typeof SessionState.leaving>[0],
   outcome: Event.Outcome | undefined,
   messages: ReadonlyArray<Message.Message> = []
-): Records.Record => {
+): Journals.Record => {
   const left = SessionState.leaving(result, outcome)
   const context = { ...contextUpdateOf(reducer), ...left.context }
   const haltedReason = outcome === undefined ? "" : Outcomes.haltedReason(outcome)
@@ -336,7 +336,7 @@ const endedAs = (
 
 const stepped = (reducer: Progress, event: Event.Of<"StepCompleted">): NewRecords => {
   const stepIndex = reducer.collector.steps.length - 1
-  const whole: Records.Record = {
+  const whole: Journals.Record = {
     _tag: "StepCompleted",
     requestId: requestId(reducer),
     stepIndex,
@@ -396,7 +396,7 @@ const recordsOfApproved = (reducer: Progress, event: Event.Event): NewRecords =>
   const messages = answers.filter(({ toolCallId }) => isPending(toolCallId))
   if (messages.length === 0) return []
   const suspensions = questionsOf(reducer).filter(({ id }) => isPending(id))
-  const answered: Records.Record = { _tag: "ApprovedAnswered", requestId: requestId(reducer), messages }
+  const answered: Journals.Record = { _tag: "ApprovedAnswered", requestId: requestId(reducer), messages }
   return [suspensions.length === 0 ? answered : { ...answered, suspensions }]
 }
 
