@@ -317,6 +317,7 @@ export const make = <R = never>(
   Effect.gen(function*() {
     const scope = yield* Effect.scope
     const { maxParallel, policy = Policy.falai, signal, ...rest } = options
+    Settings.checkCancel(signal, "signal")
     const given = maxParallel === undefined
       ? {}
       : { maxConcurrency: Settings.positiveInteger("maxParallel", maxParallel) }

@@ -43,7 +43,7 @@ describe("StreamingToolExecutor: options", () => {
 
   it.effect("other options that cannot be used are named as well", () =>
     Effect.gen(function*() {
-      const mistakes = { toolTimeout: 0, grace: -1, deadline: "soon" } as const
+      const mistakes = { toolTimeout: 0, grace: -1, deadline: "soon", signal: "stop" } as const
       for (const [name, value] of Object.entries(mistakes)) {
         const defect = yield* defectOf(Effect.scoped(StreamingToolExecutor.make({ [name]: value })))
         assert.include(defect.message, name)

@@ -156,10 +156,11 @@ const onToolError = <E, R>(value: unknown): Declared.OnToolError<E, R> => {
   throw new TypeError(`onToolError must take (call, error); got: ${show(value)}`)
 }
 
-const checkCancel = (cancel: unknown): void => {
+/** Refuses what cannot stop a run. `name` is the option as the caller wrote it. */
+export const checkCancel = (cancel: unknown, name = "cancel"): void => {
   const isUsable = cancel === undefined || cancel === null || cancel instanceof AbortSignal || Effect.isEffect(cancel)
   if (!isUsable) {
-    throw new TypeError(`cancel must be an AbortSignal or an Effect; got: ${show(cancel)}`)
+    throw new TypeError(`${name} must be an AbortSignal or an Effect; got: ${show(cancel)}`)
   }
 }
 
