@@ -44,7 +44,7 @@ export interface Task {
   readonly mayFinish?: boolean
   /** What it holds while it is alive. A task that is to stop waits for no permit. */
   readonly permits?: HeldPermits
-  /** The soft stop of the runs that it starts, if it is left to its end. */
+  /** The soft stop of the runs that it starts. Only a blocking handler has one. */
   readonly inner?: Cancellation.Cancellation | undefined
   /** Called when it is abandoned. */
   readonly onAbandoned?: () => void
@@ -353,9 +353,9 @@ export class Running {
     this.isLeft = true
     this.hooks?.close()
     this.operation?.running.stopAppends(this.now())
-    const left = this.loop === undefined ? this.beginStop() : Effect.andThen(this.loop.leave(exit), this.stop)
+    const ended = this.loop === undefined ? this.beginStop() : Effect.andThen(this.loop.leave(exit), this.stop)
     const { softTimers } = this
-    return softTimers === undefined ? left : Effect.andThen(left, Effect.suspend(() => softTimers.close()))
+    return softTimers === undefined ? ended : Effect.andThen(ended, Effect.suspend(() => softTimers.close()))
   }
 
   /** Stops every task and waits for them, within the grace period. Yields what was still alive then, and is abandoned. */
@@ -469,7 +469,7 @@ interface Manner {
 interface Identity extends Manner {
   readonly kind: Exclude<Event.Abandoned["kind"], "handler">
   readonly id: string
-  /** It has one piece of work, and its fiber ends with it. What is cleaned up so is not interrupted, but left to itself. */
+  /** It has one piece of work, and its fiber ends with it. What that has forked may outlive it, until the run stops it. */
   readonly once?: boolean
   readonly isUninterruptible?: boolean
   /** Called when it is given up or abandoned at work. */
@@ -748,7 +748,7 @@ export class HookFibers {
   ): Effect.Effect<A, E, R> {
     return Effect.contextWith((context: Context.Context<R>) => {
       const ended = Deferred.makeUnsafe<A, E>()
-      const begun = this.clock.monotonicTimeNanosUnsafe()
+      const startedAt = this.clock.monotonicTimeNanosUnsafe()
       const fiber = Effect.runForkWith(context)(Effect.onExitPrimitive(work, (exit) => {
         Deferred.doneUnsafe(ended, exit)
         return undefined
@@ -762,7 +762,7 @@ export class HookFibers {
       if (Deferred.isDoneUnsafe(ended)) return Deferred.await(ended)
       const end = Effect.onInterrupt(Deferred.await(ended), () => Effect.sync(stop))
       if (!Number.isFinite(millis)) return end
-      const left = Deadline.leftOf(millis, this.clock, begun)
+      const left = Deadline.leftOf(millis, this.clock, startedAt)
       return Effect.timeoutOrElse(end, { duration: left, orElse: () => Effect.fail(late(millis)) })
     })
   }
