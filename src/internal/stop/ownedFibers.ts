@@ -469,7 +469,7 @@ interface Manner {
 interface Identity extends Manner {
   readonly kind: Exclude<Event.Abandoned["kind"], "handler">
   readonly id: string
-  /** It has one piece of work, and its fiber ends with it. What that has forked may outlive it, until the run stops it. */
+  /** It has one piece of work. Its fiber ends when that and all that it has forked have ended; the reader waits for the work. */
   readonly once?: boolean
   readonly isUninterruptible?: boolean
   /** Called when it is given up or abandoned at work. */
