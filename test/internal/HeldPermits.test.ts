@@ -11,7 +11,7 @@ import * as Fiber from "effect/Fiber"
 import * as Scope from "effect/Scope"
 import * as Semaphore from "effect/Semaphore"
 import { Simulation } from "heddle/testing"
-import { HeldPermits } from "../../src/internal/permits/heldPermits.ts"
+import { HeldPermits } from "../../src/internal/permits/permits.ts"
 import { valueOf } from "../support/seen.ts"
 
 /** A tree with so many permits, and what counts how many of them are free. */

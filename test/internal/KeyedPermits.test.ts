@@ -6,7 +6,7 @@ import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import type { Tool } from "heddle"
 import { Simulation } from "heddle/testing"
-import { KeyedPermits, wanted } from "../../src/internal/permits/keyedPermits.ts"
+import { KeyedPermits, wanted } from "../../src/internal/permits/permits.ts"
 import { callOf } from "../support/calls.ts"
 import { valueOf } from "../support/seen.ts"
 

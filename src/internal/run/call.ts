@@ -10,7 +10,10 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import type * as Fiber from "effect/Fiber"
 import * as Option from "effect/Option"
+import * as Pull from "effect/Pull"
+import * as Schedule from "effect/Schedule"
 import type * as Tracer from "effect/Tracer"
+import type * as Executor from "../../Executor.ts"
 import type * as Message from "../../Message.ts"
 import type * as Policy from "../../Policy.ts"
 import type * as Tool from "../../Tool.ts"
@@ -20,17 +23,16 @@ import * as Settings from "../ask/options.ts"
 import * as Plan from "../decide/plan.ts"
 import { timedOut, ToolError, toolError } from "../declare/outcome.ts"
 import type * as Declared from "../declare/tool.ts"
+import * as ToolOptions from "../declare/toolOptions.ts"
 import * as Json from "../json.ts"
-import { HeldPermits } from "../permits/heldPermits.ts"
-import * as KeyedPermits from "../permits/keyedPermits.ts"
-import { Cancellation } from "../stop/cancellation.ts"
+import { HeldPermits, wanted } from "../permits/permits.ts"
+import * as Cancellation from "../stop/cancellation.ts"
 import * as Deadline from "../stop/deadline.ts"
 import * as Inherited from "../stop/inherited.ts"
 import { CurrentHandler, type Handler, type Running, type Task } from "../stop/ownedFibers.ts"
 import * as Telemetry from "../telemetry.ts"
 import type { EventOrder } from "./eventOrder.ts"
 import * as Gates from "./gates.ts"
-import * as Handling from "./handler.ts"
 
 /** What the calls of a batch are run with. */
 export interface Environment<E> {
@@ -112,7 +114,7 @@ export class Call<E> implements Task, Handler {
   readonly running: Running
   readonly permits: HeldPermits
   /** Set only for calls that block. The runs that the handler starts get this soft stop in place of an interruption. */
-  inner: Cancellation | undefined
+  inner: Cancellation.Cancellation | undefined
 
   constructor(job: Plan.Run, host: Host<E>) {
     const { ambient, found: { services }, running, settings, stepIndex } = host.environment
@@ -122,7 +124,7 @@ export class Call<E> implements Task, Handler {
     this.name = job.call.name
     this.isExclusive = job.isExclusive
     this.running = running
-    this.context = Handling.callContext(
+    this.context = callContext(
       job,
       settings,
       stepIndex,
@@ -132,9 +134,7 @@ export class Call<E> implements Task, Handler {
     const { args, tool: { limits } } = job
     const keyed = limits === undefined
       ? undefined
-      : Effect.suspend(() =>
-        Context.get(services, Inherited.Keyed).takeAll(KeyedPermits.wanted(limits, args, this.context))
-      )
+      : Effect.suspend(() => Context.get(services, Inherited.Keyed).takeAll(wanted(limits, args, this.context)))
     this.permits = new HeldPermits(ambient.permits, keyed, services)
   }
 
@@ -158,7 +158,7 @@ export class Call<E> implements Task, Handler {
     const { ambient: { cancellation }, found: { services } } = this.host.environment
     const own = Context.add(services, CurrentHandler, this)
     if (!this.job.isBlocking) return own
-    const inner = new Cancellation()
+    const inner = new Cancellation.Cancellation()
     this.inner = inner
     this.unfollow = cancellation?.onRequest(() => inner.request(cancellation.reason, cancellation.cause))
     return Context.add(own, Inherited.ParentCancellation, inner)
@@ -197,7 +197,7 @@ export class Call<E> implements Task, Handler {
     host.events.started(index, { _tag: "ToolExecutionStarted", id, name, arguments: args ?? {} })
     return Effect.matchCauseEffect(this.execution, {
       onSuccess: (outcome) => this.came(outcome),
-      onFailure: (cause) => this.came(Handling.crashed(this.job.call, cause))
+      onFailure: (cause) => this.came(crashed(this.job.call, cause))
     })
   }
 
@@ -231,7 +231,7 @@ export class Call<E> implements Task, Handler {
   private get execution(): Effect.Effect<unknown, never, any> {
     const { found: { executor, isTraced }, settings: { requestId }, stepIndex } = this.host.environment
     const { call } = this.job
-    const execution = Handling.execute(this.job, this.context, executor, this.inner, () => this.mayTryAgain())
+    const execution = execute(this.job, this.context, executor, this.inner, () => this.mayTryAgain())
     return isTraced
       ? Telemetry.underSpan(execution, `execute_tool ${call.name}`, {
         "gen_ai.operation.name": "execute_tool",
@@ -258,9 +258,9 @@ export class Call<E> implements Task, Handler {
     if (this.span !== undefined) {
       const name = outcomeName(counted)
       const error = name === "invalid" ? toolError("invalid_return", this.job.call) : undefined
-      this.endSpan(ErrorFields.spanExit(Handling.isFailure(counted) ? counted.error : error), name)
+      this.endSpan(ErrorFields.spanExit(isFailure(counted) ? counted.error : error), name)
     }
-    const updates = Handling.isFailure(counted) ? undefined : this.updates
+    const updates = isFailure(counted) ? undefined : this.updates
     const answer = Answers.answerTo(this.host.answering, this.job, counted)
     return updates === undefined ? answer : Effect.mapEager(answer, (value) => Answers.updating(value, updates))
   }
@@ -468,3 +468,138 @@ const outcomeNames: ReadonlyMap<unknown, string> = new Map([
   ["AskUser", "ask_user"],
   ["Halt", "halt"]
 ])
+
+// What a handler is given, its attempts, and the executor that runs them.
+
+/** What the handlers of a step know of their run. */
+interface Known {
+  readonly context: Json.JsonObject
+  readonly requestId: string
+  readonly sessionId: string | null
+}
+
+/** What a handler is given about its call. */
+export const callContext = (
+  { call, index }: Plan.Run,
+  { context, requestId, sessionId }: Known,
+  stepIndex: number,
+  progress: (value: unknown) => void,
+  updateContext: (values: Json.JsonObject) => void
+): Tool.CallContext => ({
+  id: call.id,
+  name: call.name,
+  index,
+  stepIndex,
+  attempt: 1,
+  idempotencyKey: `${requestId}:${stepIndex}:${index}:${call.id}`,
+  requestId,
+  sessionId,
+  context,
+  toolCall: copyOf(call),
+  progress: (value) => Effect.sync(() => progress(value)),
+  updateContext: (values: unknown) =>
+    Effect.sync(() => {
+      if (!Json.isObject(values)) throw new TypeError("call.updateContext takes an object of context values")
+      updateContext(values)
+    }),
+  promise
+})
+
+const copyOf = (call: Message.ToolCall): Message.ToolCall => ({
+  ...call,
+  arguments: Json.copy(call.arguments),
+  metadata: Json.copy(call.metadata)
+})
+
+/**
+ * Runs a Promise API. Interruption fires the signal and then waits until the promise has settled, so that nothing of it
+ * is alive when the call has ended.
+ */
+export const promise = <A>(run: (signal: AbortSignal) => PromiseLike<A>): Effect.Effect<A, Cause.UnknownError> =>
+  Effect.callback<A, Cause.UnknownError>((resume) => {
+    const controller = new AbortController()
+    // An API that throws has rejected.
+    const settled = new Promise<A>((resolve) => resolve(run(controller.signal))).then(
+      (value) => resume(Effect.succeed(value)),
+      (cause: unknown) => resume(Effect.fail(new Cause.UnknownError(cause, rejection(cause))))
+    )
+    return Effect.suspend(() => {
+      controller.abort()
+      return Effect.promise(() => settled)
+    })
+  })
+
+const rejection = (cause: unknown): string =>
+  cause === undefined || cause === null
+    ? "the promise was rejected without a reason"
+    : ErrorFields.described(cause).text
+
+/**
+ * What the executor makes of the handler. `inner` is the soft stop of a handler that is left to its end: no attempt
+ * starts after it. `again` says whether another attempt may start.
+ */
+export const execute = (
+  job: Plan.Run,
+  context: Tool.CallContext,
+  executor: Executor.Service,
+  inner: Cancellation.Cancellation | undefined,
+  again: () => boolean
+): Effect.Effect<unknown, never, any> => {
+  const { retry } = job.tool
+  if (retry === undefined) return ToolOptions.attempt(() => once(job, context, executor))
+  const attempt = (number: number) =>
+    Effect.suspend(() =>
+      once(
+        // What an attempt does to its arguments is no concern of the next one.
+        { ...job, args: Json.copy(job.args) },
+        number === 1 ? context : { ...context, attempt: number, toolCall: copyOf(job.call) },
+        executor
+      )
+    )
+  return retrying(retry, inner, again, attempt)
+}
+
+const once = (
+  { args, call, tool }: Plan.Run,
+  context: Tool.CallContext,
+  executor: Executor.Service
+): Effect.Effect<unknown, never, any> => {
+  const given: unknown = executor.execute(tool, args, context)
+  if (Effect.isEffect(given)) return given as Effect.Effect<unknown, never, any>
+  const error = ToolOptions.promisedOutcome("the executor", given, call)
+  return Effect.succeed(error === undefined ? given : { _tag: "Error", error })
+}
+
+/**
+ * Repeats a failed attempt as the tool's schedule says, which sees what failed; the last failure is the outcome. A stop
+ * ends the wait for the next attempt at once.
+ */
+const retrying = (
+  schedule: NonNullable<Tool.Any["retry"]>,
+  inner: Cancellation.Cancellation | undefined,
+  again: () => boolean,
+  attempt: (number: number) => Effect.Effect<unknown, never, any>
+): Effect.Effect<unknown, never, any> =>
+  Effect.flatMap(Schedule.toStepWithMetadata(schedule), (step) => {
+    const from = (number: number, metadata: Schedule.Metadata): Effect.Effect<unknown, never, any> =>
+      Effect.flatMap(Effect.provideService(attempt(number), Schedule.CurrentMetadata, metadata), (outcome) => {
+        if (!isFailure(outcome)) return Effect.succeed(outcome)
+        const granted = Pull.catchDone(step(outcome.error), () => Effect.succeed(undefined))
+        return Effect.flatMap(
+          Cancellation.orElse(granted, inner, () => undefined),
+          (next) => next !== undefined && again() ? from(number + 1, next) : Effect.succeed(outcome)
+        )
+      })
+    return from(1, Schedule.CurrentMetadata.defaultValue())
+  })
+
+/** The outcome of an executor that failed, died or was interrupted. */
+export const crashed = (call: Message.ToolCall, cause: Cause.Cause<unknown>): Tool.Outcome => ({
+  _tag: "Error",
+  error: toolError(Cause.hasInterruptsOnly(cause) ? "handler_exit" : "handler_raised", call, {
+    cause: Cause.squash(cause)
+  })
+})
+
+export const isFailure = (outcome: unknown): outcome is Tool.Error =>
+  Json.isObject(outcome) && outcome["_tag"] === "Error" && "error" in outcome

@@ -26,7 +26,7 @@ import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
 import * as Latch from "effect/Latch"
 import type * as Event from "../../Event.ts"
-import type { HeldPermits } from "../permits/heldPermits.ts"
+import type { HeldPermits } from "../permits/permits.ts"
 import type * as Cancellation from "./cancellation.ts"
 import * as Deadline from "./deadline.ts"
 
