@@ -18,7 +18,6 @@ import type * as Stream from "effect/Stream"
 import type * as Adapter from "./Adapter.ts"
 import type * as Chat from "./Chat.ts"
 import type * as Event from "./Event.ts"
-import * as SessionAnswers from "./internal/session/answers.ts"
 import * as Journals from "./internal/session/journal.ts"
 import * as Reducer from "./internal/session/reducer.ts"
 import * as SessionRun from "./internal/session/run.ts"
@@ -116,7 +115,7 @@ export type {
   StepCompleted
 } from "./internal/session/journal.ts"
 
-export type { ApproveOptions, ToolResult } from "./internal/session/answers.ts"
+export type { ApproveOptions, ToolResult } from "./internal/session/run.ts"
 
 export type { Done, Mode, StreamReducer } from "./internal/session/reducer.ts"
 
@@ -690,7 +689,7 @@ export const answer: {
     id: string,
     value: unknown
   ): (session: SessionState.Session) => Effect.Effect<SessionState.Session, SessionState.SessionError>
-} = dual(hasSession, SessionAnswers.answer)
+} = dual(hasSession, SessionRun.answer)
 
 /**
  * Allows a call, with its own arguments or with others.
@@ -733,16 +732,16 @@ export const approve: {
   (
     session: SessionState.Session,
     id: string,
-    options?: SessionAnswers.ApproveOptions
+    options?: SessionRun.ApproveOptions
   ): Effect.Effect<SessionState.Session, SessionState.SessionError>
   /**
    * The same, for a session that comes last.
    */
   (
     id: string,
-    options?: SessionAnswers.ApproveOptions
+    options?: SessionRun.ApproveOptions
   ): (session: SessionState.Session) => Effect.Effect<SessionState.Session, SessionState.SessionError>
-} = dual(hasSession, SessionAnswers.approve)
+} = dual(hasSession, SessionRun.approve)
 
 /**
  * Refuses a call, which is answered as `denied`, with the reason if one is given, and never runs.
@@ -789,7 +788,7 @@ export const deny: {
     id: string,
     reason?: string
   ): (session: SessionState.Session) => Effect.Effect<SessionState.Session, SessionState.SessionError>
-} = dual(hasSession, SessionAnswers.deny)
+} = dual(hasSession, SessionRun.deny)
 
 /**
  * Gives the result of a manual call.
@@ -837,7 +836,7 @@ export const submitToolResult: {
     id: string,
     content: unknown
   ): (session: SessionState.Session) => Effect.Effect<SessionState.Session, SessionState.SessionError>
-} = dual(hasSession, SessionAnswers.submitToolResult)
+} = dual(hasSession, SessionRun.submitToolResult)
 
 /**
  * Gives several results, up to the first that is refused, with which it fails.
@@ -872,15 +871,15 @@ export const submitToolResults: {
    */
   (
     session: SessionState.Session,
-    results: ReadonlyArray<SessionAnswers.ToolResult>
+    results: ReadonlyArray<SessionRun.ToolResult>
   ): Effect.Effect<SessionState.Session, SessionState.SessionError>
   /**
    * The same, for a session that comes last.
    */
   (
-    results: ReadonlyArray<SessionAnswers.ToolResult>
+    results: ReadonlyArray<SessionRun.ToolResult>
   ): (session: SessionState.Session) => Effect.Effect<SessionState.Session, SessionState.SessionError>
-} = dual(2, SessionAnswers.submitToolResults)
+} = dual(2, SessionRun.submitToolResults)
 
 /**
  * Settles every call whose time is up: questions and manual calls by their default, approvals as denied. A session in
@@ -901,7 +900,7 @@ export const submitToolResults: {
  * @since 0.1.0
  */
 export const expire: (session: SessionState.Session) => Effect.Effect<SessionState.Session, SessionState.SessionError> =
-  SessionAnswers.expire
+  SessionRun.expire
 
 /**
  * The session with messages at its end.

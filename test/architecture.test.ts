@@ -270,6 +270,10 @@ describe("architecture", () => {
     ])
   })
 
+  it("the rooms are few enough to be known: 36 files at most", () => {
+    assert.isAtMost(readSources("src/internal").length, 36)
+  })
+
   it("a violation names its line", () => {
     const places = violations([plant("src/Chat.ts", "", "const now = Date.now()")], stable).map(({ place }) => place)
     assert.deepStrictEqual(places, ["src/Chat.ts:3"])

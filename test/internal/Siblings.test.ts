@@ -5,7 +5,7 @@
 import { assert, describe, it } from "@effect/vitest"
 import { Policy } from "heddle"
 import type { Answer } from "../../src/internal/answer/answer.ts"
-import * as Siblings from "../../src/internal/run/siblings.ts"
+import * as Batches from "../../src/internal/run/batch.ts"
 
 type Rules = Policy.Policy["siblings"]
 
@@ -26,55 +26,55 @@ const halted = answer({ halt: { haltedReason: "enough", haltToolCallId: "a", hal
 describe("siblings: the consequence of an answer", () => {
   it("CF-1: an answer that is neither a halt nor a failure has none", () => {
     for (const onHalt of ["drain", "abortCancelable", "abortAll"] as const) {
-      assert.isUndefined(Siblings.consequence(rules({ onHalt, onToolError: onHalt }), answer({}), false))
+      assert.isUndefined(Batches.consequenceOf(rules({ onHalt, onToolError: onHalt }), answer({}), false))
     }
   })
 
   it("CF-1: under drain nothing has one", () => {
     const drain = rules({ onHalt: "drain", onToolError: "drain", queued: "skip" })
-    for (const end of [crashed, reported, halted]) assert.isUndefined(Siblings.consequence(drain, end, false))
+    for (const end of [crashed, reported, halted]) assert.isUndefined(Batches.consequenceOf(drain, end, false))
   })
 
   it("CF-8: a reported failure counts where the policy says so, a crash always", () => {
     const strict = rules({ trigger: "crashed" })
-    assert.isUndefined(Siblings.consequence(strict, reported, false))
-    assert.isDefined(Siblings.consequence(strict, crashed, false))
-    assert.isDefined(Siblings.consequence(rules({ trigger: "crashedOrReported" }), reported, false))
+    assert.isUndefined(Batches.consequenceOf(strict, reported, false))
+    assert.isDefined(Batches.consequenceOf(strict, crashed, false))
+    assert.isDefined(Batches.consequenceOf(rules({ trigger: "crashedOrReported" }), reported, false))
   })
 
   it("R-393: the failure of an exclusive call has none, its halt has", () => {
     const both = rules({ onHalt: "abortCancelable" })
-    assert.isUndefined(Siblings.consequence(both, crashed, true))
-    assert.deepInclude(Siblings.consequence(both, halted, true), { isHalt: true })
+    assert.isUndefined(Batches.consequenceOf(both, crashed, true))
+    assert.deepInclude(Batches.consequenceOf(both, halted, true), { isHalt: true })
   })
 
   it("CF-1: a halt and a failure follow their own options, and where both apply the stronger one", () => {
     const onlyHalts = rules({ onHalt: "abortAll", onToolError: "drain" })
-    assert.isUndefined(Siblings.consequence(onlyHalts, crashed, false))
-    assert.deepInclude(Siblings.consequence(onlyHalts, halted, false), { isForAll: true, isHalt: true })
+    assert.isUndefined(Batches.consequenceOf(onlyHalts, crashed, false))
+    assert.deepInclude(Batches.consequenceOf(onlyHalts, halted, false), { isForAll: true, isHalt: true })
     const onlyFailures = rules({ onHalt: "drain", onToolError: "abortAll" })
-    assert.isUndefined(Siblings.consequence(onlyFailures, halted, false))
+    assert.isUndefined(Batches.consequenceOf(onlyFailures, halted, false))
     const failingHalt = answer({ failure: "crashed", halt: { haltedReason: "tool_error", haltToolCallId: "a" } })
-    assert.deepInclude(Siblings.consequence(onlyFailures, failingHalt, false), { isForAll: true, isHalt: false })
+    assert.deepInclude(Batches.consequenceOf(onlyFailures, failingHalt, false), { isForAll: true, isHalt: false })
     assert.deepInclude(
-      Siblings.consequence(rules({ onHalt: "abortCancelable", onToolError: "abortAll" }), failingHalt, false),
+      Batches.consequenceOf(rules({ onHalt: "abortCancelable", onToolError: "abortAll" }), failingHalt, false),
       { isForAll: true, isHalt: true, detail: "another call of the turn ended it" }
     )
     assert.deepInclude(
-      Siblings.consequence(rules({ onHalt: "abortAll", onToolError: "abortCancelable" }), failingHalt, false),
+      Batches.consequenceOf(rules({ onHalt: "abortAll", onToolError: "abortCancelable" }), failingHalt, false),
       { isForAll: true, isHalt: true }
     )
   })
 
   it("CF-1: whether waiting calls are skipped is a separate option", () => {
-    const gentle = Siblings.consequence(rules(), crashed, false)
+    const gentle = Batches.consequenceOf(rules(), crashed, false)
     assert.deepStrictEqual(gentle, {
       isForAll: false,
       isSkipping: false,
       isHalt: false,
       detail: "a call beside it failed"
     })
-    assert.deepInclude(Siblings.consequence(rules({ queued: "skip" }), crashed, false), { isSkipping: true })
+    assert.deepInclude(Batches.consequenceOf(rules({ queued: "skip" }), crashed, false), { isSkipping: true })
   })
 })
 
@@ -83,9 +83,9 @@ describe("siblings: which calls are stopped", () => {
   const reached = (isForAll: boolean, isSkipping: boolean) => {
     const consequence = { isForAll, isSkipping, isHalt: false, detail: "" }
     return {
-      running: Siblings.isReached(consequence, member(false, false)),
-      blocking: Siblings.isReached(consequence, member(false, true)),
-      waiting: Siblings.isReached(consequence, member(true, false))
+      running: Batches.isReached(consequence, member(false, false)),
+      blocking: Batches.isReached(consequence, member(false, true)),
+      waiting: Batches.isReached(consequence, member(true, false))
     }
   }
 
@@ -103,7 +103,7 @@ describe("siblings: the company of a call", () => {
     members.map(({ job }) => job.index)
 
   it("R-393: the calls that hold a place while it holds one, itself included", () => {
-    const company = new Siblings.Company<ReturnType<typeof member>>()
+    const company = new Batches.Company<ReturnType<typeof member>>()
     const [a, b, c] = [member(7), member(3), member(5)]
     company.join(a)
     company.join(b)
@@ -114,7 +114,7 @@ describe("siblings: the company of a call", () => {
   })
 
   it("R-394: after it has left, those of them that are still there, and no call that came later", () => {
-    const company = new Siblings.Company<ReturnType<typeof member>>()
+    const company = new Batches.Company<ReturnType<typeof member>>()
     const [a, b, c, d] = [member(0), member(1), member(2), member(3)]
     for (const one of [a, b, c]) company.join(one)
     company.leave(a)

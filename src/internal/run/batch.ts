@@ -27,7 +27,6 @@ import * as Telemetry from "../telemetry.ts"
 import * as Admission from "./admission.ts"
 import { Call, type Environment, type Host } from "./call.ts"
 import { EventOrder } from "./eventOrder.ts"
-import * as Siblings from "./siblings.ts"
 
 export class Batch<E> implements Host<E> {
   readonly environment: Environment<E>
@@ -45,9 +44,9 @@ export class Batch<E> implements Host<E> {
   private isDeciding = false
 
   private readonly queue: Queue
-  private readonly company = new Siblings.Company<Call<E>>()
+  private readonly company = new Company<Call<E>>()
   /** What keeps calls from running: a halt for the rest of the turn, a failure for as long as others run beside it. */
-  private skipping: Siblings.Consequence | undefined
+  private skipping: Consequence | undefined
   /** Halts that came while calls admitted with theirs were being started. */
   private pendingHalts: Array<() => void> = []
 
@@ -277,13 +276,13 @@ export class Batch<E> implements Host<E> {
 
   /** A halt or a failure may stop the calls beside it, and keep those from running that wait. */
   private reachSiblings(job: Answers.Numbered, answer: Answers.Answer): void {
-    const consequence = Siblings.consequence(this.policy.siblings, answer, job.isExclusive === true)
+    const consequence = consequenceOf(this.policy.siblings, answer, job.isExclusive === true)
     if (consequence === undefined) return
     if (consequence.isHalt && this.queue.isStarting) this.pendingHalts.push(() => this.reach(job, consequence))
     else this.reach(job, consequence)
   }
 
-  private reach(job: Answers.Numbered, consequence: Siblings.Consequence): void {
+  private reach(job: Answers.Numbered, consequence: Consequence): void {
     if (this.isOver) return
     const { detail, isHalt, isSkipping } = consequence
     const concerned = isHalt ? this.company.all : this.company.beside(job.index)
@@ -294,7 +293,7 @@ export class Batch<E> implements Host<E> {
     }
     for (const call of concerned) {
       const isOther = call.job.index !== job.index
-      if (isOther && Siblings.isReached(consequence, call)) call.cancel(`interrupted: ${detail}`)
+      if (isOther && isReached(consequence, call)) call.cancel(`interrupted: ${detail}`)
     }
   }
 
@@ -602,4 +601,78 @@ interface Opened<E> {
   readonly ambient: Inherited.Ambient
   readonly batch: Batch<E>
   readonly running: Running
+}
+
+// What one call's end does to its siblings: which calls they are, which of them are interrupted, and whether those that
+// wait still run.
+
+export interface Consequence {
+  /** Whether handlers that block interruption are interrupted as well. */
+  readonly isForAll: boolean
+  readonly isSkipping: boolean
+  /** A halt ends the turn; a failure concerns those that run beside it. */
+  readonly isHalt: boolean
+  readonly detail: string
+}
+
+type Siblings = Policy.Policy["siblings"]
+
+const isTrigger = (siblings: Siblings, answer: Answers.Answer): boolean =>
+  answer.failure === "crashed" || (answer.failure === "reported" && siblings.trigger === "crashedOrReported")
+
+/** The consequence of an answer, if it has one. An exclusive call that failed ran alone, so no call is beside it. */
+export const consequenceOf = (
+  siblings: Siblings,
+  answer: Answers.Answer,
+  isExclusive: boolean
+): Consequence | undefined => {
+  const onHalt = answer.halt === undefined ? "drain" : siblings.onHalt
+  const onFailure = isTrigger(siblings, answer) && !isExclusive ? siblings.onToolError : "drain"
+  if (onHalt === "drain" && onFailure === "drain") return undefined
+  const isHalt = onHalt !== "drain"
+  return {
+    isForAll: onHalt === "abortAll" || onFailure === "abortAll",
+    isSkipping: siblings.queued === "skip",
+    isHalt,
+    detail: isHalt ? "another call of the turn ended it" : "a call beside it failed"
+  }
+}
+
+/** A call that has a place. */
+interface Placed {
+  /** It waits for permits, and so is no further than those that have no place yet. */
+  readonly isWaiting: boolean
+  readonly job: { readonly index: number; readonly isBlocking: boolean }
+}
+
+/** Whether a call is stopped by the end of another one. One that waits is skipped or not, as those in the queue are. */
+export const isReached = ({ isForAll, isSkipping }: Consequence, { isWaiting, job }: Placed): boolean =>
+  isWaiting ? isSkipping : isForAll || !job.isBlocking
+
+/** The calls that have a place, in the order in which they got it, and which of them had it at the same time. */
+export class Company<Member extends Placed> {
+  /** Those that are there, and how many had come before each. */
+  private readonly members = new Map<Member, number>()
+  /** By the position of a call that has left: how many had come by then. */
+  private readonly before: Array<number | undefined> = []
+  private count = 0
+
+  join(member: Member): void {
+    this.members.set(member, this.count++)
+  }
+
+  leave(member: Member): void {
+    this.members.delete(member)
+    this.before[member.job.index] = this.count
+  }
+
+  get all(): ReadonlyArray<Member> {
+    return Array.from(this.members.keys())
+  }
+
+  /** Those that were there at the same time as a call, itself included as long as it is there. */
+  beside(index: number): ReadonlyArray<Member> {
+    const before = this.before[index] ?? Infinity
+    return Array.from(this.members).filter(([, earlier]) => earlier < before).map(([member]) => member)
+  }
 }

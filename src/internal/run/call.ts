@@ -479,7 +479,7 @@ interface Known {
 }
 
 /** What a handler is given about its call. */
-export const callContext = (
+const callContext = (
   { call, index }: Plan.Run,
   { context, requestId, sessionId }: Known,
   stepIndex: number,
@@ -538,7 +538,7 @@ const rejection = (cause: unknown): string =>
  * What the executor makes of the handler. `inner` is the soft stop of a handler that is left to its end: no attempt
  * starts after it. `again` says whether another attempt may start.
  */
-export const execute = (
+const execute = (
   job: Plan.Run,
   context: Tool.CallContext,
   executor: Executor.Service,
@@ -594,12 +594,12 @@ const retrying = (
   })
 
 /** The outcome of an executor that failed, died or was interrupted. */
-export const crashed = (call: Message.ToolCall, cause: Cause.Cause<unknown>): Tool.Outcome => ({
+const crashed = (call: Message.ToolCall, cause: Cause.Cause<unknown>): Tool.Outcome => ({
   _tag: "Error",
   error: toolError(Cause.hasInterruptsOnly(cause) ? "handler_exit" : "handler_raised", call, {
     cause: Cause.squash(cause)
   })
 })
 
-export const isFailure = (outcome: unknown): outcome is Tool.Error =>
+const isFailure = (outcome: unknown): outcome is Tool.Error =>
   Json.isObject(outcome) && outcome["_tag"] === "Error" && "error" in outcome
