@@ -120,7 +120,7 @@ export interface StreamingToolExecutor<R = never> {
     call: Message.ToolCall,
     tool: Tool.Tool<string, any, any, any, R> | undefined
   ) => Effect.Effect<void>
-  /** What there is to report now, without waiting. Nothing is reported twice, here or by `remainingResults`. */
+  /** The updates that are ready, without waiting. Nothing is reported twice, here or by `remainingResults`. */
   readonly completedResults: Effect.Effect<ReadonlyArray<Update>>
   /**
    * What is still to be reported, as it comes. It ends after `noMoreCalls`, `discard` or the signal, when every call

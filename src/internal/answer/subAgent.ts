@@ -14,7 +14,7 @@ import { toEffect } from "../declare/toolOptions.ts"
 import { described } from "./errorFields.ts"
 
 /**
- * A run that was a tool did not come to an answer. `reason` is its `haltedReason`, `detail` what there is to say of it:
+ * A run that was a tool did not come to an answer. `reason` is its `haltedReason`, `detail` describes it:
  * its question, its error.
  *
  * @category errors
@@ -23,7 +23,7 @@ import { described } from "./errorFields.ts"
 export class ChatFailed extends Schema.TaggedError<ChatFailed>("heddle/Tool/ChatFailed")("ChatFailed", {
   /** The `haltedReason` of the run's result. */
   reason: Schema.String,
-  /** What there is to say of it: its question, or its error. */
+  /** The question of the run, or its error. */
   detail: Schema.optionalKey(Schema.String)
 }) {
   override get message(): string {

@@ -378,13 +378,13 @@ export class Batch<E> implements Host<E> {
     )
   }
 
-  /** What there is now, which may be nothing; waits only when there is nothing. The first one starts the calls. */
+  /** The events that are ready; waits if there are none. The first pull starts the calls. */
   get take(): Effect.Effect<ReadonlyArray<Event.Event>, E> {
     this.begin()
     return this.events.take
   }
 
-  /** What there is now, without waiting for more. */
+  /** The events that are ready, without waiting for more. */
   takeNow(): ReadonlyArray<Event.Event> {
     return this.events.takeNow()
   }
