@@ -18,10 +18,12 @@ import type * as Stream from "effect/Stream"
 import type * as Adapter from "./Adapter.ts"
 import type * as Chat from "./Chat.ts"
 import type * as Event from "./Event.ts"
-import * as Journals from "./internal/session/journal.ts"
+import * as Recorders from "./internal/session/recorder.ts"
+import type * as Records from "./internal/session/records.ts"
 import * as Reducer from "./internal/session/reducer.ts"
 import * as SessionRun from "./internal/session/run.ts"
 import * as SessionState from "./internal/session/state.ts"
+import type * as Stores from "./internal/session/store.ts"
 import type * as Message from "./Message.ts"
 import type * as Thread from "./Thread.ts"
 import type * as Tool from "./Tool.ts"
@@ -67,7 +69,10 @@ export {
    * @category schemas
    * @since 0.1.0
    */
-  Record,
+  Record
+} from "./internal/session/records.ts"
+
+export {
   /**
    * The session has been written to since it was read, by another program or by this one. Nothing was appended: load it
    * again, and decide anew.
@@ -92,7 +97,7 @@ export {
    * @since 0.1.0
    */
   StoreError
-} from "./internal/session/journal.ts"
+} from "./internal/session/store.ts"
 
 export type {
   Answered,
@@ -111,9 +116,10 @@ export type {
   RunEnded,
   RunFailed,
   RunStarted,
-  Service as StoreService,
   StepCompleted
-} from "./internal/session/journal.ts"
+} from "./internal/session/records.ts"
+
+export type { Service as StoreService } from "./internal/session/store.ts"
 
 export type { ApproveOptions, ToolResult } from "./internal/session/run.ts"
 
@@ -203,7 +209,7 @@ export const recover: (session: SessionState.Session) => SessionState.Session = 
 export const open: (
   id: string,
   options?: Omit<SessionState.Options, "id">
-) => Effect.Effect<Journals.Kept, Journals.StoreError, Journals.Store> = Reducer.open
+) => Effect.Effect<Records.Kept, Stores.StoreError, Stores.Store> = Reducer.open
 
 /**
  * The session with this id as the store has it, or `undefined` if there is none. Fails with a `StoreError`.
@@ -225,7 +231,7 @@ export const open: (
  * @category keeping
  * @since 0.1.0
  */
-export const load: (id: string) => Effect.Effect<Journals.Kept | undefined, Journals.StoreError, Journals.Store> =
+export const load: (id: string) => Effect.Effect<Records.Kept | undefined, Stores.StoreError, Stores.Store> =
   Reducer.load
 
 /**
@@ -271,10 +277,10 @@ export const load: (id: string) => Effect.Effect<Journals.Kept | undefined, Jour
  * @since 0.1.0
  */
 export const keep: <A, E, R>(
-  kept: Journals.Kept,
+  kept: Records.Kept,
   operation: (session: SessionState.Session) => Effect.Effect<A, E, R>
-) => Effect.Effect<Journals.Outcome<A>, E | Journals.SessionConflict | Journals.StoreError, R | Journals.Store> =
-  Journals.keep
+) => Effect.Effect<Records.Outcome<A>, E | Stores.SessionConflict | Stores.StoreError, R | Stores.Store> =
+  Recorders.keep
 
 /**
  * The same for the events of an operation. Load the session again when the stream has ended.
@@ -302,9 +308,9 @@ export const keep: <A, E, R>(
  * @since 0.1.0
  */
 export const keepStream: <A, E, R>(
-  kept: Journals.Kept,
+  kept: Records.Kept,
   operation: (session: SessionState.Session) => Stream.Stream<A, E, R>
-) => Stream.Stream<A, E | Journals.SessionConflict | Journals.StoreError, R | Journals.Store> = Journals.keepStream
+) => Stream.Stream<A, E | Stores.SessionConflict | Stores.StoreError, R | Stores.Store> = Recorders.keepStream
 
 /**
  * The events of {@link start}.

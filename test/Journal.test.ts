@@ -8,7 +8,7 @@ import * as Layer from "effect/Layer"
 import * as Stream from "effect/Stream"
 import { Message, Session } from "heddle"
 import { Conformance, StoreSuite } from "heddle/testing"
-import * as Records from "../src/internal/session/journal.ts"
+import * as Stores from "../src/internal/session/store.ts"
 
 const said = (text: string): Session.Record => ({ _tag: "MessagesAppended", messages: [Message.user(text)] })
 
@@ -52,7 +52,7 @@ describe("a store that has a session's version and not its records", () => {
 })
 
 describe("the text of a record", () => {
-  const { fromText, toText } = Records
+  const { fromText, toText } = Stores
 
   it.effect("M-26: names its version, and is refused at another; a record without a version is read at every one", () =>
     Effect.gen(function*() {
@@ -70,7 +70,7 @@ describe("the text of a record", () => {
 })
 
 describe("a long journal", () => {
-  const { fromText, toText } = Records
+  const { fromText, toText } = Stores
 
   /** One turn with a tool call, as a run writes it. */
   const turn = (n: number): ReadonlyArray<Session.Record> => {

@@ -13,7 +13,7 @@ import * as Layer from "effect/Layer"
 import * as Stream from "effect/Stream"
 import { Chat, Message, Session, Thread, Tool } from "heddle"
 import { Laws, Script } from "heddle/testing"
-import * as Records from "../src/internal/session/journal.ts"
+import * as Stores from "../src/internal/session/store.ts"
 import { transcript } from "./support/scenarios.ts"
 import { calling, done, payer, throughJson, tools } from "./support/sessions.ts"
 import { anything, echo } from "./support/tools.ts"
@@ -307,7 +307,7 @@ describe("an error that carries a request", () => {
       const texts = yield* Effect.forEach(
         yield* Stream.runCollect(store.read("s")),
         ({ record }) =>
-          Records.toText("s", record)
+          Stores.toText("s", record)
       )
       const kept = [...texts, JSON.stringify(throughJson(session))].join("\n")
       assert.include(kept, "network_error")

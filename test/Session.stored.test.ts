@@ -10,7 +10,7 @@ import { SessionStore } from "heddle/sql"
 import { Laws, Script } from "heddle/testing"
 import { copyFileSync, readdirSync, readFileSync } from "node:fs"
 import { fileURLToPath } from "node:url"
-import * as Records from "../src/internal/session/journal.ts"
+import * as Stores from "../src/internal/session/store.ts"
 import { temporaryFile } from "./sql/support/files.ts"
 import { done } from "./support/sessions.ts"
 
@@ -91,7 +91,7 @@ const loadedAt = (id: string, records: ReadonlyArray<unknown>) =>
     const store = yield* Session.Store
     const [first, ...rest] = yield* Effect.forEach(
       records,
-      (record) => Records.fromText(id, JSON.stringify(record))
+      (record) => Stores.fromText(id, JSON.stringify(record))
     )
     assert.isDefined(first)
     if (first !== undefined) yield* store.append(id, 0, [first, ...rest])

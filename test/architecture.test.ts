@@ -270,8 +270,8 @@ describe("architecture", () => {
     ])
   })
 
-  it("the rooms are few enough to be known: 36 files at most", () => {
-    assert.isAtMost(readSources("src/internal").length, 36)
+  it("the rooms are few enough to be known: 40 files at most", () => {
+    assert.isAtMost(readSources("src/internal").length, 40)
   })
 
   it("a violation names its line", () => {

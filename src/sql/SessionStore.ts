@@ -26,7 +26,7 @@ import * as Layer from "effect/Layer"
 import * as Migrator from "effect/sql/Migrator"
 import * as SqlClient from "effect/sql/SqlClient"
 import type * as SqlError from "effect/sql/SqlError"
-import * as Journals from "../internal/session/journal.ts"
+import * as Stores from "../internal/session/store.ts"
 import * as SqliteClient from "./SqliteClient.ts"
 
 const tables = Effect.gen(function*() {
@@ -62,16 +62,16 @@ interface Row extends Versioned {
   readonly record: string
 }
 
-type Operation = Journals.StoreError["operation"]
+type Operation = Stores.StoreError["operation"]
 
 const unavailable = (operation: Operation, id: string) => (cause: SqlError.SqlError) =>
-  new Journals.StoreError({ reason: "unavailable", operation, id, cause })
+  new Stores.StoreError({ reason: "unavailable", operation, id, cause })
 
 /** The texts of a page, if its versions have no gap: the records behind one would be read at another version. */
 const inPlace = (id: string, after: number, rows: ReadonlyArray<Row>) => {
   const gap = rows.findIndex(({ version }, index) => version !== after + index + 1)
   return gap < 0 ? Effect.succeed(rows.map(({ record }) => record)) : Effect.fail(
-    new Journals.StoreError({
+    new Stores.StoreError({
       reason: "unreadable",
       operation: "read",
       id,
@@ -93,7 +93,7 @@ const appending =
         } ON CONFLICT (id) DO NOTHING RETURNING version`
         : sql`UPDATE heddle_journals SET version = ${version} WHERE id = ${key} AND version = ${expected} RETURNING version`
       if (moved.length === 0) {
-        return yield* new Journals.SessionConflict({ id, expected, actual: yield* currentVersion(key) })
+        return yield* new Stores.SessionConflict({ id, expected, actual: yield* currentVersion(key) })
       }
       const rows = texts.map((record, index) => ({ id: key, version: expected + index + 1, record }))
       yield* Effect.forEach(
@@ -123,7 +123,7 @@ const isolation = (sql: SqlClient.SqlClient): string | undefined =>
  * @category constructors
  * @since 0.1.0
  */
-export const make: Effect.Effect<Journals.Service, never, SqlClient.SqlClient> = Effect.gen(function*() {
+export const make: Effect.Effect<Stores.Service, never, SqlClient.SqlClient> = Effect.gen(function*() {
   const sql = yield* client
   const begin = isolation(sql)
   const currentVersion = (key: string) =>
@@ -131,7 +131,7 @@ export const make: Effect.Effect<Journals.Service, never, SqlClient.SqlClient> =
   const commit = appending(sql, currentVersion)
   return {
     append: (id, expected, records) =>
-      Journals.toTexts(id, expected, records).pipe(
+      Stores.toTexts(id, expected, records).pipe(
         Effect.flatMap((texts) =>
           commit(id, expected, texts).pipe(
             Effect.provideService(SqlClient.BeginTransaction, begin),
@@ -141,7 +141,7 @@ export const make: Effect.Effect<Journals.Service, never, SqlClient.SqlClient> =
       ),
     version: (id) => Effect.mapError(currentVersion(keyOf(id)), unavailable("version", id)),
     read: (id, from = 0) =>
-      Journals.pages(id, from, (after, limit) =>
+      Stores.pages(id, from, (after, limit) =>
         sql<Row>`SELECT version, record FROM heddle_records
           WHERE id = ${keyOf(id)} AND version > ${after} ORDER BY version LIMIT ${limit}`.pipe(
           Effect.mapError(unavailable("read", id)),
@@ -170,9 +170,8 @@ export const make: Effect.Effect<Journals.Service, never, SqlClient.SqlClient> =
  * @category layers
  * @since 0.1.0
  */
-export const layer: Layer.Layer<Journals.Store, Migrator.MigrationError | SqlError.SqlError, SqlClient.SqlClient> =
-  Layer
-    .effect(Journals.Store, Effect.andThen(migrate, make))
+export const layer: Layer.Layer<Stores.Store, Migrator.MigrationError | SqlError.SqlError, SqlClient.SqlClient> = Layer
+  .effect(Stores.Store, Effect.andThen(migrate, make))
 
 /**
  * The store in a SQLite file, over the SQLite of Node 22.13 or later. Fails where the file cannot be opened.
@@ -199,5 +198,5 @@ export const layer: Layer.Layer<Journals.Store, Migrator.MigrationError | SqlErr
  */
 export const layerSqlite = (
   options: SqliteClient.Options
-): Layer.Layer<Journals.Store, Migrator.MigrationError | SqlError.SqlError> =>
+): Layer.Layer<Stores.Store, Migrator.MigrationError | SqlError.SqlError> =>
   Layer.provide(layer, SqliteClient.layer(options))

@@ -11,42 +11,43 @@ import * as Exit from "effect/Exit"
 import * as Option from "effect/Option"
 import * as Random from "effect/Random"
 import * as Stream from "effect/Stream"
-import * as Journals from "../internal/session/journal.ts"
+import type * as Records from "../internal/session/records.ts"
 import * as SessionState from "../internal/session/state.ts"
+import * as Stores from "../internal/session/store.ts"
 import * as Message from "../Message.ts"
 import * as Conformance from "./Conformance.ts"
 
-type Records = Arr.NonEmptyReadonlyArray<Journals.Record>
+type Appended = Arr.NonEmptyReadonlyArray<Records.Record>
 
-const said = (text: string): Journals.Record => ({ _tag: "MessagesAppended", messages: [Message.user(text)] })
+const said = (text: string): Records.Record => ({ _tag: "MessagesAppended", messages: [Message.user(text)] })
 
-const texts = (entries: ReadonlyArray<Journals.Entry>): ReadonlyArray<string> =>
+const texts = (entries: ReadonlyArray<Records.Entry>): ReadonlyArray<string> =>
   entries.map(({ record }) =>
     record._tag === "MessagesAppended" ? record.messages.map(Message.text).join() : record._tag
   )
 
 const mint = Effect.map(Random.Random, (random) => `session-${random.nextDoubleUnsafe().toString(36).slice(2)}`)
 
-const conflict = <A, E>(exit: Exit.Exit<A, E>): Journals.SessionConflict | undefined => {
+const conflict = <A, E>(exit: Exit.Exit<A, E>): Stores.SessionConflict | undefined => {
   const error = Option.getOrUndefined(Exit.findErrorOption(exit))
-  return error instanceof Journals.SessionConflict ? error : undefined
+  return error instanceof Stores.SessionConflict ? error : undefined
 }
 
 /** A case with a store and a session that has not been written. */
 const of = (
   name: string,
-  body: (store: Journals.Service, id: string) => Effect.Effect<unknown, unknown>
-): Conformance.Case<Journals.Store> =>
+  body: (store: Stores.Service, id: string) => Effect.Effect<unknown, unknown>
+): Conformance.Case<Stores.Store> =>
   Conformance.make(
     name,
     Effect.gen(function*() {
-      return yield* body(yield* Journals.Store, yield* mint)
+      return yield* body(yield* Stores.Store, yield* mint)
     })
   )
 
-const read = (store: Journals.Service, id: string, after?: number) => Stream.runCollect(store.read(id, after))
+const read = (store: Stores.Service, id: string, after?: number) => Stream.runCollect(store.read(id, after))
 
-const versions: Conformance.Suite<Journals.Store> = [
+const versions: Conformance.Suite<Stores.Store> = [
   of("a session that was never written is at version 0 and has no records", (store, id) =>
     Effect.gen(function*() {
       yield* Conformance.equals("version", yield* store.version(id), 0)
@@ -78,7 +79,7 @@ const versions: Conformance.Suite<Journals.Store> = [
     }))
 ]
 
-const conflicts: Conformance.Suite<Journals.Store> = [
+const conflicts: Conformance.Suite<Stores.Store> = [
   of(
     "append at another version is a SessionConflict that names both, and appends nothing",
     (store, id) =>
@@ -95,7 +96,7 @@ const conflicts: Conformance.Suite<Journals.Store> = [
     "of writers at one version exactly one wins, and its records stand together",
     (store, id) =>
       Effect.gen(function*() {
-        const writers = Array.from({ length: 8 }, (_, writer) => [said(`${writer}a`), said(`${writer}b`)] as Records)
+        const writers = Array.from({ length: 8 }, (_, writer) => [said(`${writer}a`), said(`${writer}b`)] as Appended)
         const exits = yield* Effect.forEach(writers, (records) => Effect.exit(store.append(id, 0, records)), {
           concurrency: "unbounded"
         })
@@ -142,7 +143,7 @@ const session = SessionState.make({
 })
 
 /** One record of each kind, with what is hard to keep: empty lists, Unicode, nulls, and values nested in values. */
-const everyKind: Records = [
+const everyKind: Appended = [
   { _tag: "Opened", session },
   {
     _tag: "RunStarted",
@@ -202,7 +203,7 @@ const everyKind: Records = [
   { _tag: "MessagesAppended", messages: [] }
 ]
 
-const contents: Conformance.Suite<Journals.Store> = [
+const contents: Conformance.Suite<Stores.Store> = [
   of("every kind of record comes back as it went in", (store, id) =>
     Effect.gen(function*() {
       yield* store.append(id, 0, everyKind)
@@ -239,7 +240,7 @@ const contents: Conformance.Suite<Journals.Store> = [
     Effect.gen(function*() {
       const count = 1000
       const names = Array.from({ length: count }, (_, index) => `${index}`)
-      yield* store.append(id, 0, names.map(said) as unknown as Records)
+      yield* store.append(id, 0, names.map(said) as unknown as Appended)
       const entries = yield* read(store, id)
       yield* Conformance.equals("the records", texts(entries), names)
       const few = yield* Stream.runCollect(Stream.take(store.read(id), 3))
@@ -270,4 +271,4 @@ const contents: Conformance.Suite<Journals.Store> = [
  * @category suites
  * @since 0.1.0
  */
-export const all: Conformance.Suite<Journals.Store> = [...versions, ...conflicts, ...contents]
+export const all: Conformance.Suite<Stores.Store> = [...versions, ...conflicts, ...contents]

@@ -20,14 +20,16 @@ import * as Outcomes from "../fold/outcome.ts"
 import * as SharedMessages from "../fold/sharedMessages.ts"
 import * as Fold from "../fold/state.ts"
 import type { Running } from "../stop/ownedFibers.ts"
-import * as Journals from "./journal.ts"
+import * as Recorders from "./recorder.ts"
+import type * as Records from "./records.ts"
 import * as SessionState from "./state.ts"
+import * as Stores from "./store.ts"
 
 type Session = SessionState.Session
 
-type JournalState = Journals.JournalState
+type JournalState = Records.JournalState
 
-type Interrupted = Journals.Interrupted
+type Interrupted = Records.Interrupted
 
 // Records to state.
 
@@ -43,7 +45,7 @@ const atRest = ({ interrupted, session }: JournalState): Session =>
 
 /** Journals of 0.1.0 have the questions of approved calls among their outcomes only. */
 const questionsIn = (
-  { messages, suspensions }: Extract<Journals.Record, { readonly _tag: "ApprovedAnswered" }>,
+  { messages, suspensions }: Extract<Records.Record, { readonly _tag: "ApprovedAnswered" }>,
   calls: Interrupted["calls"]
 ): ReadonlyArray<Event.Suspension> => {
   if (suspensions !== undefined) return suspensions
@@ -55,7 +57,7 @@ const questionsIn = (
 const approvedAnswered = (
   session: Session,
   interrupted: Interrupted,
-  record: Extract<Journals.Record, { readonly _tag: "ApprovedAnswered" }>
+  record: Extract<Records.Record, { readonly _tag: "ApprovedAnswered" }>
 ): JournalState => {
   const { before, messages } = interrupted
   const questions = questionsIn(record, interrupted.calls)
@@ -68,7 +70,7 @@ const approvedAnswered = (
   }
 }
 
-const inRun = (state: JournalState, record: Journals.Record): JournalState => {
+const inRun = (state: JournalState, record: Records.Record): JournalState => {
   const { interrupted, session } = state
   if (interrupted === undefined) return state
   switch (record._tag) {
@@ -116,7 +118,7 @@ const inRun = (state: JournalState, record: Journals.Record): JournalState => {
  * A state after a record. The same records give the same state in every process. A record that does not fit where it stands
  * changes nothing.
  */
-export const apply = (state: JournalState, record: Journals.Record): JournalState => {
+export const apply = (state: JournalState, record: Records.Record): JournalState => {
   switch (record._tag) {
     case "Opened":
       return { session: record.session }
@@ -145,29 +147,29 @@ export const apply = (state: JournalState, record: Journals.Record): JournalStat
  */
 export const recorded = (
   state: JournalState,
-  records: Journals.Records,
-  recorder: Journals.Recorder | undefined,
+  records: Records.Records,
+  recorder: Recorders.Recorder | undefined,
   running?: Running
 ): Effect.Effect<JournalState> => {
   const read = records.reduce(apply, state)
   const after = { ...read, session: SessionState.plain(read.session) }
   if (recorder === undefined) return Effect.succeed(after)
   const { session } = state
-  const whole: Journals.Records = recorder.session === session ? records : [{ _tag: "Opened", session }, ...records]
+  const whole: Records.Records = recorder.session === session ? records : [{ _tag: "Opened", session }, ...records]
   return Effect.as(recorder.append(whole, after.session, running), after)
 }
 
 /** The session after something happened to it between runs. */
-export const happened = (session: Session, record: Journals.Record): Effect.Effect<Session> =>
+export const happened = (session: Session, record: Records.Record): Effect.Effect<Session> =>
   Effect.flatMap(
-    Journals.CurrentRecorder,
+    Recorders.CurrentRecorder,
     (recorder) => Effect.map(recorded({ session }, [record], recorder), (state) => state.session)
   )
 
 /** The session with this id as the store has it, if there is one. */
-export const load = (id: string): Effect.Effect<Journals.Kept | undefined, Journals.StoreError, Journals.Store> =>
+export const load = (id: string): Effect.Effect<Records.Kept | undefined, Stores.StoreError, Stores.Store> =>
   Effect.gen(function*() {
-    const store = yield* Journals.Store
+    const store = yield* Stores.Store
     const first: { readonly state: JournalState; readonly version: number } = {
       state: { session: SessionState.make({ id }) },
       version: 0
@@ -183,25 +185,25 @@ export const load = (id: string): Effect.Effect<Journals.Kept | undefined, Journ
 export const open = (
   id: string,
   options: Omit<SessionState.Options, "id"> = {}
-): Effect.Effect<Journals.Kept, Journals.StoreError, Journals.Store> =>
+): Effect.Effect<Records.Kept, Stores.StoreError, Stores.Store> =>
   Effect.gen(function*() {
-    const store = yield* Journals.Store
+    const store = yield* Stores.Store
     const known = yield* load(id)
     if (known !== undefined) return known
     const session = SessionState.make({ ...options, id })
     return yield* store.append(id, 0, [{ _tag: "Opened", session }]).pipe(
-      Effect.map((version): Journals.Kept => ({ id, version, session })),
+      Effect.map((version): Records.Kept => ({ id, version, session })),
       Effect.catchTag("SessionConflict", begunElsewhere)
     )
   })
 
 /** The session that another writer began at the same time. A store with a version and without records is damaged. */
 const begunElsewhere = (
-  { actual, id }: Journals.SessionConflict
-): Effect.Effect<Journals.Kept, Journals.StoreError, Journals.Store> =>
+  { actual, id }: Stores.SessionConflict
+): Effect.Effect<Records.Kept, Stores.StoreError, Stores.Store> =>
   Effect.flatMap(load(id), (kept) =>
     kept === undefined
-      ? new Journals.StoreError({
+      ? new Stores.StoreError({
         reason: "unreadable",
         operation: "read",
         id,
@@ -260,7 +262,7 @@ export interface Done<out M extends Mode = "chat"> {
   readonly result: M extends "chat" ? Event.ChatResult : Event.StepResult
 }
 
-type NewRecords = ReadonlyArray<Journals.Record>
+type NewRecords = ReadonlyArray<Records.Record>
 
 /** The reducer of an operation, which has the id of the run and its user message. */
 export const started = <M extends Mode>(session: Session, mode: M, state: JournalState): Progress<M> => ({
@@ -319,7 +321,7 @@ const endedAs = (
   result: Parameters<typeof SessionState.leaving>[0],
   outcome: Event.Outcome | undefined,
   messages: ReadonlyArray<Message.Message> = []
-): Journals.Record => {
+): Records.Record => {
   const left = SessionState.leaving(result, outcome)
   const context = { ...contextUpdateOf(reducer), ...left.context }
   const haltedReason = outcome === undefined ? "" : Outcomes.haltedReason(outcome)
@@ -336,7 +338,7 @@ const endedAs = (
 
 const stepped = (reducer: Progress, event: Event.Of<"StepCompleted">): NewRecords => {
   const stepIndex = reducer.collector.steps.length - 1
-  const whole: Journals.Record = {
+  const whole: Records.Record = {
     _tag: "StepCompleted",
     requestId: requestId(reducer),
     stepIndex,
@@ -396,7 +398,7 @@ const recordsOfApproved = (reducer: Progress, event: Event.Event): NewRecords =>
   const messages = answers.filter(({ toolCallId }) => isPending(toolCallId))
   if (messages.length === 0) return []
   const suspensions = questionsOf(reducer).filter(({ id }) => isPending(id))
-  const answered: Journals.Record = { _tag: "ApprovedAnswered", requestId: requestId(reducer), messages }
+  const answered: Records.Record = { _tag: "ApprovedAnswered", requestId: requestId(reducer), messages }
   return [suspensions.length === 0 ? answered : { ...answered, suspensions }]
 }
 

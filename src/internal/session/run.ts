@@ -36,7 +36,8 @@ import * as Cancellation from "../stop/cancellation.ts"
 import * as Deadline from "../stop/deadline.ts"
 import * as Inherited from "../stop/inherited.ts"
 import { CurrentOperation, Running } from "../stop/ownedFibers.ts"
-import * as Journals from "./journal.ts"
+import * as Recorders from "./recorder.ts"
+import type * as Records from "./records.ts"
 import * as Reducer from "./reducer.ts"
 import * as SessionState from "./state.ts"
 
@@ -51,7 +52,7 @@ export type Failure = Chat.ChatError | SessionState.SessionError
 
 type Session = SessionState.Session
 
-type Started = Extract<Journals.Record, { readonly _tag: "RunStarted" }>
+type Started = Extract<Records.Record, { readonly _tag: "RunStarted" }>
 
 type Tools = ReadonlyArray<Tool.Any>
 
@@ -231,11 +232,11 @@ export const appendUser = (
 const recording = (
   executor: Executor.Service,
   requestId: string,
-  record: (record: Journals.Record) => Effect.Effect<void>
+  record: (record: Records.Record) => Effect.Effect<void>
 ): Executor.Service => ({
   execute: (tool, args, call) => {
     const execution = executor.execute(tool, args, call).pipe(
-      Effect.provideService(Journals.CurrentRecorder, undefined),
+      Effect.provideService(Recorders.CurrentRecorder, undefined),
       Effect.provideService(CurrentOperation, undefined)
     )
     if (call.requestId !== requestId) return execution
@@ -254,7 +255,7 @@ const recording = (
 class OperationRun<M extends Reducer.Mode> {
   reducer: Reducer.Progress<M>
   readonly requestId: string
-  readonly recorder: Journals.Recorder | undefined
+  readonly recorder: Recorders.Recorder | undefined
   /** Owns the appends of the operation, and the observer of what it reports beside its runs. */
   readonly running: Running
   /** Owns the effect that may ask the operation to stop. It is stopped when there is a result. */
@@ -265,7 +266,7 @@ class OperationRun<M extends Reducer.Mode> {
   constructor(
     { mode, session }: Operation<M>,
     requestId: string,
-    recorder: Journals.Recorder | undefined,
+    recorder: Recorders.Recorder | undefined,
     running: Running,
     stopping: Running
   ) {
@@ -286,10 +287,10 @@ class OperationRun<M extends Reducer.Mode> {
   }
 
   /** Appends a record that the reducer does not need: those of a call, which stand between the events. */
-  readonly record = (record: Journals.Record): Effect.Effect<void> =>
+  readonly record = (record: Records.Record): Effect.Effect<void> =>
     this.append([record], () => Reducer.apply(this.reducer.state, record).session)
 
-  private append(records: ReadonlyArray<Journals.Record>, after: () => Session): Effect.Effect<void> {
+  private append(records: ReadonlyArray<Records.Record>, after: () => Session): Effect.Effect<void> {
     return Effect.suspend(() => {
       const [first, ...rest] = records
       return first === undefined || this.recorder === undefined
@@ -496,7 +497,7 @@ const open = <M extends Reducer.Mode, T extends Tools, E, R, RHalt, REvent>(
     const scope = yield* Effect.scope
     const requestId = options.requestId ?? Settings.mintRequestId(context)
     const executor = yield* Executor.Executor
-    const recorder = yield* Journals.CurrentRecorder
+    const recorder = yield* Recorders.CurrentRecorder
     const defaults = yield* Policy.Defaults
     const policy = options.policy ?? defaults.policy ?? Policy.standard
     const { deadline, graceMillis } = Settings.resolve(options, defaults, Policy.standard, requestId)
