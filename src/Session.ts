@@ -209,7 +209,7 @@ export const recover: (session: SessionState.Session) => SessionState.Session = 
 export const open: (
   id: string,
   options?: Omit<SessionState.Options, "id">
-) => Effect.Effect<Records.Kept, Stores.StoreError, Stores.Store> = Reducer.open
+) => Effect.Effect<Records.Kept, Stores.StoreError, Stores.Store> = Recorders.open
 
 /**
  * The session with this id as the store has it, or `undefined` if there is none. Fails with a `StoreError`.
@@ -232,7 +232,7 @@ export const open: (
  * @since 0.1.0
  */
 export const load: (id: string) => Effect.Effect<Records.Kept | undefined, Stores.StoreError, Stores.Store> =
-  Reducer.load
+  Recorders.load
 
 /**
  * Runs an operation on a session and records what happens as it does.

@@ -1,7 +1,8 @@
 /**
  * The recorder of an operation: it appends the records of what happens, one append at a time, whichever fiber of the
- * operation writes. What cannot be written must not go on: the operation is stopped where an append fails. Public as
- * `Session.keep`.
+ * operation writes. What cannot be written must not go on: the operation is stopped where an append fails. A session that
+ * is opened or loaded here is what an operation is recorded behind. Public as `Session.keep`, `Session.open` and
+ * `Session.load`.
  *
  * @since 0.1.0
  */
@@ -15,7 +16,8 @@ import * as Stream from "effect/Stream"
 import * as Settings from "../ask/options.ts"
 import { Running, Worker } from "../stop/ownedFibers.ts"
 import type * as Records from "./records.ts"
-import type * as SessionState from "./state.ts"
+import * as Reducer from "./reducer.ts"
+import * as SessionState from "./state.ts"
 import * as Stores from "./store.ts"
 
 /** Whether a record belongs to a run that has started. */
@@ -104,6 +106,31 @@ export const CurrentRecorder: Context.Reference<Recorder | undefined> = Context.
   { defaultValue: () => undefined }
 )
 
+/**
+ * The state after records, which are appended first if the operation is kept. A session that is not the one that the
+ * journal has is written as a whole before them.
+ */
+export const recorded = (
+  state: Records.JournalState,
+  records: Records.Records,
+  recorder: Recorder | undefined,
+  running?: Running
+): Effect.Effect<Records.JournalState> => {
+  const read = records.reduce(Reducer.apply, state)
+  const after = { ...read, session: SessionState.plain(read.session) }
+  if (recorder === undefined) return Effect.succeed(after)
+  const { session } = state
+  const whole: Records.Records = recorder.session === session ? records : [{ _tag: "Opened", session }, ...records]
+  return Effect.as(recorder.append(whole, after.session, running), after)
+}
+
+/** The session after something happened to it between runs. */
+export const happened = (session: SessionState.Session, record: Records.Record): Effect.Effect<SessionState.Session> =>
+  Effect.flatMap(
+    CurrentRecorder,
+    (recorder) => Effect.map(recorded({ session }, [record], recorder), (state) => state.session)
+  )
+
 const recorderOf = (kept: Records.Kept): Effect.Effect<Recorder, never, Stores.Store> =>
   Effect.gen(function*() {
     return new Recorder(kept, yield* Stores.Store, yield* Effect.context<never>())
@@ -134,3 +161,49 @@ export const keepStream = <A, E, R>(
       Stream.interruptWhen(Deferred.await(recorder.failed)),
       Stream.ensuring(recorder.leave)
     )))
+
+/** The session with this id as the store has it, if there is one. */
+export const load = (id: string): Effect.Effect<Records.Kept | undefined, Stores.StoreError, Stores.Store> =>
+  Effect.gen(function*() {
+    const store = yield* Stores.Store
+    const first: { readonly state: Records.JournalState; readonly version: number } = {
+      state: { session: SessionState.make({ id }) },
+      version: 0
+    }
+    const { state, version } = yield* Stream.runFold(store.read(id), () => first, ({ state }, entry) => ({
+      state: Reducer.apply(state, entry.record),
+      version: entry.version
+    }))
+    return version === 0 ? undefined : { ...state, session: SessionState.plain(Reducer.atRest(state)), id, version }
+  })
+
+/** The session with this id, begun with the options if there is none. Of two that begin it at once, both get the same. */
+export const open = (
+  id: string,
+  options: Omit<SessionState.Options, "id"> = {}
+): Effect.Effect<Records.Kept, Stores.StoreError, Stores.Store> =>
+  Effect.gen(function*() {
+    const store = yield* Stores.Store
+    const known = yield* load(id)
+    if (known !== undefined) return known
+    const session = SessionState.make({ ...options, id })
+    return yield* store.append(id, 0, [{ _tag: "Opened", session }]).pipe(
+      Effect.map((version): Records.Kept => ({ id, version, session })),
+      Effect.catchTag("SessionConflict", begunElsewhere)
+    )
+  })
+
+/** The session that another writer began at the same time. A store with a version and without records is damaged. */
+const begunElsewhere = (
+  { actual, id }: Stores.SessionConflict
+): Effect.Effect<Records.Kept, Stores.StoreError, Stores.Store> =>
+  Effect.flatMap(load(id), (kept) =>
+    kept === undefined
+      ? new Stores.StoreError({
+        reason: "unreadable",
+        operation: "read",
+        id,
+        version: 1,
+        cause: `the store is at version ${actual} and has no record`
+      })
+      : Effect.succeed(kept))

@@ -6,8 +6,6 @@
  *
  * @since 0.1.0
  */
-import * as Effect from "effect/Effect"
-import * as Stream from "effect/Stream"
 import * as Collector from "../../Collector.ts"
 import type * as Event from "../../Event.ts"
 import * as Message from "../../Message.ts"
@@ -19,11 +17,8 @@ import * as OpenCalls from "../answer/openCalls.ts"
 import * as Outcomes from "../fold/outcome.ts"
 import * as SharedMessages from "../fold/sharedMessages.ts"
 import * as Fold from "../fold/state.ts"
-import type { Running } from "../stop/ownedFibers.ts"
-import * as Recorders from "./recorder.ts"
 import type * as Records from "./records.ts"
 import * as SessionState from "./state.ts"
-import * as Stores from "./store.ts"
 
 type Session = SessionState.Session
 
@@ -40,7 +35,7 @@ const unknownEffect = ({ id }: Message.ToolCall): Message.Message => ({
 })
 
 /** The session between runs: of a run that has no end, what is whole has happened, and nothing else has. */
-const atRest = ({ interrupted, session }: JournalState): Session =>
+export const atRest = ({ interrupted, session }: JournalState): Session =>
   interrupted === undefined ? session : SessionState.brokenOff(session, interrupted.calls, unknownEffect)
 
 /** Journals of 0.1.0 have the questions of approved calls among their outcomes only. */
@@ -140,77 +135,6 @@ export const apply = (state: JournalState, record: Records.Record): JournalState
       return inRun(state, record)
   }
 }
-
-/**
- * The state after records, which are appended first if the operation is kept. A session that is not the one that the
- * journal has is written as a whole before them.
- */
-export const recorded = (
-  state: JournalState,
-  records: Records.Records,
-  recorder: Recorders.Recorder | undefined,
-  running?: Running
-): Effect.Effect<JournalState> => {
-  const read = records.reduce(apply, state)
-  const after = { ...read, session: SessionState.plain(read.session) }
-  if (recorder === undefined) return Effect.succeed(after)
-  const { session } = state
-  const whole: Records.Records = recorder.session === session ? records : [{ _tag: "Opened", session }, ...records]
-  return Effect.as(recorder.append(whole, after.session, running), after)
-}
-
-/** The session after something happened to it between runs. */
-export const happened = (session: Session, record: Records.Record): Effect.Effect<Session> =>
-  Effect.flatMap(
-    Recorders.CurrentRecorder,
-    (recorder) => Effect.map(recorded({ session }, [record], recorder), (state) => state.session)
-  )
-
-/** The session with this id as the store has it, if there is one. */
-export const load = (id: string): Effect.Effect<Records.Kept | undefined, Stores.StoreError, Stores.Store> =>
-  Effect.gen(function*() {
-    const store = yield* Stores.Store
-    const first: { readonly state: JournalState; readonly version: number } = {
-      state: { session: SessionState.make({ id }) },
-      version: 0
-    }
-    const { state, version } = yield* Stream.runFold(store.read(id), () => first, ({ state }, entry) => ({
-      state: apply(state, entry.record),
-      version: entry.version
-    }))
-    return version === 0 ? undefined : { ...state, session: SessionState.plain(atRest(state)), id, version }
-  })
-
-/** The session with this id, begun with the options if there is none. Of two that begin it at once, both get the same. */
-export const open = (
-  id: string,
-  options: Omit<SessionState.Options, "id"> = {}
-): Effect.Effect<Records.Kept, Stores.StoreError, Stores.Store> =>
-  Effect.gen(function*() {
-    const store = yield* Stores.Store
-    const known = yield* load(id)
-    if (known !== undefined) return known
-    const session = SessionState.make({ ...options, id })
-    return yield* store.append(id, 0, [{ _tag: "Opened", session }]).pipe(
-      Effect.map((version): Records.Kept => ({ id, version, session })),
-      Effect.catchTag("SessionConflict", begunElsewhere)
-    )
-  })
-
-/** The session that another writer began at the same time. A store with a version and without records is damaged. */
-const begunElsewhere = (
-  { actual, id }: Stores.SessionConflict
-): Effect.Effect<Records.Kept, Stores.StoreError, Stores.Store> =>
-  Effect.flatMap(load(id), (kept) =>
-    kept === undefined
-      ? new Stores.StoreError({
-        reason: "unreadable",
-        operation: "read",
-        id,
-        version: 1,
-        cause: `the store is at version ${actual} and has no record`
-      })
-      : Effect.succeed(kept))
 
 // Events to records.
 

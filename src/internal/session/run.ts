@@ -182,7 +182,7 @@ export const replying = (
     const settled = yield* Effect.reduce(
       denied,
       () => session,
-      (session, denial) => Reducer.happened(session, { _tag: "Answered", ...denial })
+      (session, denial) => Recorders.happened(session, { _tag: "Answered", ...denial })
     )
     return { mode: "chat", name: "reply", session: settled, ...said }
   })
@@ -214,7 +214,7 @@ export const append = (
     yield* free("append", session)
     if (session.approved.length > 0) return yield* wrong("append", session, "Session.continue")
     const added = Thread.fromMessages(messages).messages
-    return yield* Reducer.happened(session, { _tag: "MessagesAppended", messages: added })
+    return yield* Recorders.happened(session, { _tag: "MessagesAppended", messages: added })
   })
 
 /** The session with a message of the user at its end. */
@@ -281,7 +281,7 @@ class OperationRun<M extends Reducer.Mode> {
     const { requestId } = this
     const begun = { _tag: "RunStarted", requestId, operation: name, messages } as const
     const records = [answered === undefined ? begun : { ...begun, answered }] as const
-    return Effect.map(Reducer.recorded(this.reducer.state, records, this.recorder, this.running), (state) => {
+    return Effect.map(Recorders.recorded(this.reducer.state, records, this.recorder, this.running), (state) => {
       this.reducer = { ...this.reducer, state }
     })
   }
@@ -644,7 +644,7 @@ const answerTo = (
   Effect.flatMap(find(session, id), (suspension) => fitting(suspension, content))
 
 const settle = (session: Session, id: string, answer: SessionState.Answer): Effect.Effect<Session> =>
-  Reducer.happened(session, { _tag: "Answered", id, answer })
+  Recorders.happened(session, { _tag: "Answered", id, answer })
 
 /** What `read` reads of a value. It may throw: the value may be an object of foreign code, or a revoked proxy. */
 const readable = <A>(id: string, what: string, read: () => A): Effect.Effect<A, SessionState.SessionError> =>
