@@ -934,7 +934,12 @@ const stepEnd = {
   /** How a tool ended the run. Left out when none did. */
   halt: Schema.optionalKey(Halt),
   /** All calls that wait for an answer, in call order. Left out when none does. */
-  suspensions: Schema.optionalKey(Schema.Array(Suspension))
+  suspensions: Schema.optionalKey(Schema.Array(Suspension)),
+  /**
+   * Why it was the last step, in which the model had no tools: the turns or the time were up, or it was the second pass of
+   * a structured run. Left out for any other step.
+   */
+  closing: Schema.optionalKey(Schema.Literals(["max_turns", "deadline", "structured"]))
 } as const
 
 const behindLast = {

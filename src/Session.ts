@@ -109,14 +109,18 @@ export type {
   InterruptedCall,
   Kept,
   MessagesAppended,
+  MessageSubmitted,
   Opened,
   Outcome,
   QuestionWithdrawn,
+  Reference,
   ReplyReceived,
   RunEnded,
   RunFailed,
   RunStarted,
-  StepCompleted
+  StepCompleted,
+  StopRequested,
+  WholeStep
 } from "./internal/session/records.ts"
 
 export type { Service as StoreService } from "./internal/session/store.ts"

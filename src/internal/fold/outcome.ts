@@ -160,14 +160,16 @@ export const stepCompleted = (
   isToolTurn: boolean,
   isDone: boolean,
   halt: Event.Halt | undefined,
-  suspensions: ReadonlyArray<Event.Suspension>
+  suspensions: ReadonlyArray<Event.Suspension>,
+  closing?: Event.Of<"StepCompleted">["closing"]
 ): Event.Of<"StepCompleted"> => ({
   _tag: "StepCompleted",
   ...step,
   done: halt !== undefined || isDone,
   ...(step.mode === "manual" ? { isToolTurn } : {}),
   ...(halt === undefined ? {} : { halt }),
-  ...(suspensions.length === 0 ? {} : { suspensions })
+  ...(suspensions.length === 0 ? {} : { suspensions }),
+  ...(closing === undefined ? {} : { closing })
 })
 
 /**

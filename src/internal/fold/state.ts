@@ -211,6 +211,11 @@ const foldSettlement = (state: State, event: Event.Of<"ToolResultEncoded">): voi
   if (state.thread !== undefined) state.thread = SharedMessages.withSettlement(state.thread, OpenCalls.messageOf(event))
 }
 
+/** Puts the steps of a run in front that were folded in another process. The thread has their messages. */
+export const takeUp = (state: State, steps: ReadonlyArray<Event.StepResult>): void => {
+  state.steps.push(...steps)
+}
+
 /** The answers to the calls of the step in progress, in call order. */
 export const answers = (state: State): ReadonlyArray<Message.Message> => state.tools.inOrder(state.calls.ids)
 
@@ -275,22 +280,39 @@ export const isDone = (policy: Pick<Policy.Policy, "toolTurn">, response: Respon
 
 /** What a step came to, by its last event. */
 export const stepResult = (state: State, event: Event.Of<"StepCompleted">): Event.StepResult => {
-  const decided = event.done === undefined ? halt(state) : event.halt
-  const manualToolCalls = event.manualToolCalls ?? []
-  const isManual = event.mode === "manual" && (event.isToolTurn ?? isToolTurn(state.policy, event.response))
-  const ids = event.response.toolCalls.map((call) => call.id)
-  const contextUpdate = state.tools.contextUpdate(ids)
-  const result: Types.Mutable<Event.StepResult> = {
-    thread: event.thread,
-    response: event.response,
+  const { response, suspensions, thread } = event
+  const halted = event.done === undefined ? halt(state) : event.halt
+  const isManual = event.mode === "manual" && (event.isToolTurn ?? isToolTurn(state.policy, response))
+  const ids = response.toolCalls.map((call) => call.id)
+  return stepResultOf({
+    thread,
+    response,
     toolResults: state.tools.inOrder(ids),
-    done: event.done ?? (decided !== undefined || isDone(state.policy, event.response)),
-    metadata: Json.none
+    done: event.done ?? (halted !== undefined || isDone(state.policy, response)),
+    mode: isManual ? "manual" : "auto",
+    manualToolCalls: event.manualToolCalls ?? [],
+    halt: halted,
+    suspensions,
+    contextUpdate: state.tools.contextUpdate(ids)
+  })
+}
+
+/** What a step came to, from its parts. */
+export const stepResultOf = (
+  step: Pick<Event.StepResult, "thread" | "response" | "toolResults" | "done"> & {
+    readonly mode: "auto" | "manual"
+    readonly manualToolCalls: ReadonlyArray<Message.ToolCall>
+    readonly halt: Event.Halt | undefined
+    readonly suspensions: Event.StepResult["suspensions"] | undefined
+    readonly contextUpdate: Json.JsonObject | undefined
   }
-  if (isManual) result.mode = "manual"
-  if (decided !== undefined) Object.assign(result, decided, { halt: decided })
+): Event.StepResult => {
+  const { contextUpdate, done, halt, manualToolCalls, mode, response, suspensions, thread, toolResults } = step
+  const result: Types.Mutable<Event.StepResult> = { thread, response, toolResults, done, metadata: Json.none }
+  if (mode === "manual") result.mode = "manual"
+  if (halt !== undefined) Object.assign(result, halt, { halt })
   else if (manualToolCalls.length > 0) result.manualToolCalls = manualToolCalls
-  if (event.suspensions !== undefined) result.suspensions = event.suspensions
+  if (suspensions !== undefined) result.suspensions = suspensions
   if (contextUpdate !== undefined) result.contextUpdate = contextUpdate
   return result
 }

@@ -51,7 +51,7 @@ import * as Batches from "../run/batch.ts"
 import * as Cancellation from "../stop/cancellation.ts"
 import * as Deadline from "../stop/deadline.ts"
 import * as Inherited from "../stop/inherited.ts"
-import { type Driver, Running, Worker } from "../stop/ownedFibers.ts"
+import { type Driver, type Past, Running, Worker } from "../stop/ownedFibers.ts"
 import * as Telemetry from "../telemetry.ts"
 
 // What a run is given.
@@ -230,6 +230,39 @@ class Loop<E, R> implements Driver {
     this.bounds = bounds
     ambient.spending.of(this.state)
     running.loop = this
+    if (running.operation?.past !== undefined) this.takeUp(running.operation.past)
+  }
+
+  /**
+   * Goes on where the run was cut: behind its whole steps. What the last of them led to is decided again, unless the reply
+   * to the next one is known.
+   */
+  private takeUp({ hasReply, steps }: Past): void {
+    const last = steps.at(-1)
+    if (last === undefined) return
+    for (const { result: { contextUpdate } } of steps) {
+      if (contextUpdate !== undefined) this.rules = withContext(this.rules, contextUpdate)
+    }
+    Fold.takeUp(this.state, steps.map(({ result }) => result))
+    this.rules = unforced(this.rules)
+    this.step = stepAt(steps.length)
+    if (last.closing === "structured") {
+      const first = steps.slice(0, -1).map(({ result }) => result)
+      const ended = first.at(-1)
+      if (ended !== undefined) this.first = this.firstPass(first, ended)
+      this.bounds = secondPass(first.length)
+    } else this.closing = last.closing
+    if (!hasReply) this.phase = { _tag: "Stepping", isCut: false }
+  }
+
+  /** What the first pass of a structured run came to whose second pass is known. */
+  private firstPass(steps: ReadonlyArray<Event.StepResult>, last: Event.StepResult): Event.ChatResult {
+    const { maxTurns = Infinity } = this.bounds ?? {}
+    const index = steps.length - 1
+    const bound: Event.Outcome = steps.length < maxTurns
+      ? { _tag: "HaltWhen", stepIndex: index, haltWhenStepIndex: index }
+      : { _tag: "MaxTurns", maxTurns }
+    return Collector.chatResult({ thread: last.thread, steps, outcome: Outcomes.ofStep(last, index) ?? bound })
   }
 
   /** The next events of the stream. It is called in a step of the fiber that reads, with the services of that fiber. */
@@ -602,7 +635,8 @@ class Loop<E, R> implements Driver {
       const isToolTurn = Collector.isToolTurn(policy, response)
       const isDone = isCut || Collector.isDone(policy, response)
       const step = { response, thread, messages, mode, manualToolCalls: manual }
-      const event = Outcomes.stepCompleted(step, isToolTurn, isDone, halt, suspensions)
+      const closing = this.first === undefined ? this.closing : "structured"
+      const event = Outcomes.stepCompleted(step, isToolTurn, isDone, halt, suspensions, closing)
       return this.become({ _tag: "Stepping", isCut }, [event])
     })
   }
@@ -680,7 +714,7 @@ class Loop<E, R> implements Driver {
     this.first = first
     this.closing = undefined
     this.rules = rules
-    this.bounds = { maxTurns: 1, haltWhen: undefined, firstStep: first.steps.length, isClosedByAnswer: false }
+    this.bounds = secondPass(first.steps.length)
     this.thread = prompt === "" ? first.thread : Thread.append(first.thread, [Message.user(prompt)])
     return this.become({ _tag: "Opening" })
   }
@@ -741,6 +775,9 @@ const withoutTools = <E, R>(rules: Rules<E, R>): Rules<E, R> => {
   const { toolChoice: _, ...template } = rules.template
   return { ...rules, tools: new Map(), template: { ...template, tools: [] } }
 }
+
+/** The bounds of the second pass of a structured run. */
+const secondPass = (firstStep: number) => ({ maxTurns: 1, haltWhen: undefined, firstStep, isClosedByAnswer: false })
 
 /** Whether a first pass that ended so is followed by the one with the format. */
 const isFinalized = ({ _tag }: Event.Outcome): boolean =>

@@ -174,7 +174,10 @@ export const load = (id: string): Effect.Effect<Records.Kept | undefined, Stores
       state: Reducer.apply(state, entry.record),
       version: entry.version
     }))
-    return version === 0 ? undefined : { ...state, session: SessionState.plain(Reducer.atRest(state)), id, version }
+    if (version === 0) return undefined
+    const session = SessionState.plain(Reducer.atRest(state))
+    const cut = state.interrupted === undefined ? {} : { cut: SessionState.plain(state.session) }
+    return { ...state, ...cut, session, id, version }
   })
 
 /** The session with this id, begun with the options if there is none. Of two that begin it at once, both get the same. */

@@ -31,6 +31,7 @@ import type * as Arr from "effect/Array"
 import * as Schema from "effect/Schema"
 import * as Event from "../../Event.ts"
 import * as Message from "../../Message.ts"
+import * as Response from "../../Response.ts"
 import * as Json from "../json.ts"
 import * as SessionState from "./state.ts"
 
@@ -77,7 +78,36 @@ export class Answered extends Schema.Opaque<Answered>()(Schema.TaggedStruct("Ans
   /** The id of the call. */
   id: Schema.String,
   /** How it was settled. */
-  answer: SessionState.Answer
+  answer: SessionState.Answer,
+  /** Whether the session can go on now: nothing else waits. Left out where that is not known. */
+  unfinished: Schema.optionalKey(Schema.Boolean)
+})) {}
+
+/**
+ * A program asks the run of the session to stop. Any process may append it, also while another one runs the session.
+ *
+ * @category schemas
+ * @since 0.2.0
+ */
+export class StopRequested extends Schema.Opaque<StopRequested>()(Schema.TaggedStruct("StopRequested", {
+  /** The id of the request. */
+  id: Schema.String,
+  /** The run that is to stop: the one that had no end when the stop was requested. */
+  requestId: Schema.String
+})) {}
+
+/**
+ * A message for the session that no run has taken up yet. Any process may append it, also while another one runs the
+ * session.
+ *
+ * @category schemas
+ * @since 0.2.0
+ */
+export class MessageSubmitted extends Schema.Opaque<MessageSubmitted>()(Schema.TaggedStruct("MessageSubmitted", {
+  /** The id of the submission. */
+  id: Schema.String,
+  /** What is said to the session. */
+  message: Message.Message
 })) {}
 
 /**
@@ -90,6 +120,16 @@ export class RunStarted extends Schema.Opaque<RunStarted>()(Schema.TaggedStruct(
   ...ofRun,
   /** The operation of `Session` that started it. */
   operation: Schema.Literals(["start", "reply", "continue", "step"]),
+  /** The run that was cut and is taken up again, which is this one: it keeps its id. Left out at its first start. */
+  resumes: Schema.optionalKey(Schema.String),
+  /** When it started, in milliseconds since 1970. Journals of 0.1 do not have it. */
+  startedAt: Schema.optionalKey(Schema.Finite),
+  /** When its deadline is over, in milliseconds since 1970. Left out where it has none. */
+  deadlineAt: Schema.optionalKey(Schema.Finite),
+  /** The owner of the claim under which it runs. Left out where it runs without a claim. */
+  owner: Schema.optionalKey(Schema.String),
+  /** The submission that it takes up. Left out where there is none. */
+  submitted: Schema.optionalKey(Schema.String),
   /** What was said to the session with it. */
   messages: Schema.Array(Message.Message),
   /** The open question that it answers in its place, and the answer. */
@@ -135,8 +175,10 @@ export class QuestionWithdrawn extends Schema.Opaque<QuestionWithdrawn>()(Schema
  */
 export class ReplyReceived extends Schema.Opaque<ReplyReceived>()(Schema.TaggedStruct("ReplyReceived", {
   ...ofStep,
-  /** Its message. */
-  message: Message.Message
+  /** Its message, in journals of 0.1. */
+  message: Schema.optionalKey(Message.Message),
+  /** The whole reply. Journals of 0.1 have its message only. */
+  response: Schema.optionalKey(Response.Response)
 })) {}
 
 /**
@@ -155,8 +197,11 @@ export class CallStarted extends Schema.Opaque<CallStarted>()(Schema.TaggedStruc
   idempotencyKey: Schema.String
 })) {}
 
+/** The event that answered a call. */
+const Answer = Schema.Union([Event.ToolResultEncoded, Event.ToolHalt])
+
 /**
- * A handler ended.
+ * A handler ended, or its call was answered without it.
  *
  * @category schemas
  * @since 0.1.0
@@ -165,10 +210,32 @@ export class CallEnded extends Schema.Opaque<CallEnded>()(Schema.TaggedStruct("C
   ...ofStep,
   /** The id of the call. */
   toolCallId: Schema.String,
-  /** What the handler came to. */
+  /** What the handler came to, as `Tool.encodeOutcome` writes it. Journals of 0.1 have the value before it was encoded. */
   outcome: Json.Opaque,
+  /** Whether the tool's own schema has encoded it. */
+  encoded: Schema.optionalKey(Schema.Boolean),
+  /** What the handler added to the context. Left out when it added nothing. */
+  contextUpdate: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque)),
+  /** The answer of a call that its handler did not answer: a timeout or a cancellation came first. */
+  answer: Schema.optionalKey(Answer),
   /** Of an outcome that is a question: when it is settled without an answer, in milliseconds since 1970. */
   expiresAt: Schema.optionalKey(Schema.Finite)
+})) {}
+
+/**
+ * A message of a turn that the records before it contain: the reply, or the answer of a call that is written from its
+ * outcome.
+ *
+ * @category schemas
+ * @since 0.2.0
+ */
+export class Reference extends Schema.Opaque<Reference>()(Schema.TaggedStruct("Reference", {
+  /** The call that the message answers. Left out for the reply. */
+  toolCallId: Schema.optionalKey(Schema.String),
+  /** How many characters of the outcome the model reads. Left out where it reads all of them. */
+  resultLimit: Schema.optionalKey(Schema.Finite),
+  /** Which part of a longer outcome is left out. */
+  resultCut: Schema.optionalKey(Schema.Literals(["headAndTail", "head"]))
 })) {}
 
 /**
@@ -179,10 +246,26 @@ export class CallEnded extends Schema.Opaque<CallEnded>()(Schema.TaggedStruct("C
  */
 export class StepCompleted extends Schema.Opaque<StepCompleted>()(Schema.TaggedStruct("StepCompleted", {
   ...ofStep,
-  /** The messages of the turn. */
-  messages: Schema.Array(Message.Message),
+  /** The messages of the turn. What the records before it contain is not repeated. */
+  messages: Schema.Array(Schema.Union([Message.Message, Reference])),
   /** The calls of the turn that are open. */
-  suspensions: Schema.optionalKey(Schema.Array(Event.Suspension))
+  suspensions: Schema.optionalKey(Schema.Array(Event.Suspension)),
+  /** The reply, where no `ReplyReceived` has it. Journals of 0.1 do not have it. */
+  response: Schema.optionalKey(Response.Response),
+  /** Whether the model has nothing more to do. Journals of 0.1 do not have it. */
+  done: Schema.optionalKey(Schema.Boolean),
+  /** `"manual"` for a turn that handed all of its calls to the caller. */
+  mode: Schema.optionalKey(Schema.Literals(["auto", "manual"])),
+  /** The calls of manual tools. Left out when there are none. */
+  manualToolCalls: Schema.optionalKey(Schema.Array(Message.ToolCall)),
+  /** How a tool ended the run. Left out when none did. */
+  halt: Schema.optionalKey(Event.Halt),
+  /** What handlers added to the context. Left out when none did. */
+  contextUpdate: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque)),
+  /** Why it was the last turn of the run, in which the model had no tools. Left out for any other turn. */
+  closing: Schema.optionalKey(Schema.Literals(["max_turns", "deadline", "structured"])),
+  /** What the run has used with all the runs inside its handlers. Left out where that is the usage of its replies. */
+  totalUsage: Schema.optionalKey(Response.Usage)
 })) {}
 
 /**
@@ -212,7 +295,11 @@ export class RunEnded extends Schema.Opaque<RunEnded>()(Schema.TaggedStruct("Run
   /** What it adds to the context of the session. */
   context: Schema.Record(Schema.String, Json.Opaque),
   /** What it adds to the metadata of the session. */
-  metadata: Json.Metadata
+  metadata: Json.Metadata,
+  /** What refused to stop. Left out when nothing did. */
+  abandoned: Schema.optionalKey(Schema.Array(Event.Abandoned)),
+  /** Whether a message was submitted that no run has taken up. */
+  unfinished: Schema.optionalKey(Schema.Boolean)
 })) {}
 
 /**
@@ -225,6 +312,8 @@ export const Record = Schema.Union([
   Opened,
   MessagesAppended,
   Answered,
+  StopRequested,
+  MessageSubmitted,
   RunStarted,
   ApprovedAnswered,
   QuestionWithdrawn,
@@ -246,6 +335,8 @@ export type Record =
   | Opened
   | MessagesAppended
   | Answered
+  | StopRequested
+  | MessageSubmitted
   | RunStarted
   | ApprovedAnswered
   | QuestionWithdrawn
@@ -286,10 +377,37 @@ export interface Interrupted {
   readonly messages: ReadonlyArray<Message.Message>
   /** The session as it was before the run, until a step is whole. */
   readonly before?: SessionState.Session
+  /** The operation of `Session` that started it. */
+  readonly operation: RunStarted["operation"]
+  /** The whole steps of the run, in order. Steps of a journal of 0.1 are left out. */
+  readonly steps: ReadonlyArray<WholeStep>
   /** The last message of the model, if it has calls and its turn is not whole. */
   readonly reply?: Message.Message
+  /** The whole reply. Left out where only its message is known, from a journal of 0.1. */
+  readonly response?: Response.Response
   /** The calls that started since the last whole step. They may have had their effect. */
   readonly calls: ReadonlyArray<InterruptedCall>
+  /** How often the run was taken up again. */
+  readonly resumptions: number
+  /** When it started first, in milliseconds since 1970. */
+  readonly startedAt?: number
+  /** When its deadline is over, in milliseconds since 1970. */
+  readonly deadlineAt?: number
+}
+
+/**
+ * A whole step of a run that was interrupted.
+ *
+ * @category models
+ * @since 0.2.0
+ */
+export interface WholeStep {
+  /** The result of the step. */
+  readonly result: Event.StepResult
+  /** What the run had used by then, with all the runs inside its handlers. Left out where it is not known. */
+  readonly totalUsage?: Response.Usage
+  /** Why it was the last one, in which the model had no tools. Left out for any other step. */
+  readonly closing?: "max_turns" | "deadline" | "structured"
 }
 
 /**
@@ -301,10 +419,18 @@ export interface Interrupted {
 export interface InterruptedCall {
   /** The call, with the arguments that its handler got. */
   readonly toolCall: Message.ToolCall
+  /** The attempt that started last, from 1. */
+  readonly attempt: number
   /** The key under which an idempotent tool may be asked again. */
   readonly idempotencyKey: string
   /** What the handler came to. Absent if it has not ended. */
   readonly outcome?: unknown
+  /** Whether the tool's own schema has encoded the outcome. */
+  readonly encoded?: boolean
+  /** What the handler added to the context. */
+  readonly contextUpdate?: Json.JsonObject
+  /** The answer, where a timeout or a cancellation answered the call. */
+  readonly answer?: Event.Of<"ToolResultEncoded"> | Event.Of<"ToolHalt">
   /** Of a call whose outcome is a question: when it is settled without an answer, in milliseconds since 1970. */
   readonly expiresAt?: number
 }
@@ -315,6 +441,10 @@ export interface JournalState {
   readonly session: SessionState.Session
   /** The run that has no end, if there is one. */
   readonly interrupted?: Interrupted
+  /** The request that the run is to stop, if there is one. */
+  readonly stop?: StopRequested
+  /** Messages that were submitted and that no run has taken up, oldest first. Left out when there are none. */
+  readonly submitted?: ReadonlyArray<MessageSubmitted>
 }
 
 /**
@@ -328,6 +458,11 @@ export interface Kept extends JournalState {
   readonly id: string
   /** The version of the journal that the session was read at. The next operation is written behind it, or conflicts. */
   readonly version: number
+  /**
+   * The session as the interrupted run has it, for `Session.resume`: approved calls that have begun still wait for their
+   * answers. Left out where no run was interrupted.
+   */
+  readonly cut?: SessionState.Session
 }
 
 /**

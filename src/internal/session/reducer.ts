@@ -6,6 +6,7 @@
  *
  * @since 0.1.0
  */
+import type * as Types from "effect/Types"
 import * as Collector from "../../Collector.ts"
 import type * as Event from "../../Event.ts"
 import * as Message from "../../Message.ts"
@@ -26,6 +27,8 @@ type JournalState = Records.JournalState
 
 type Interrupted = Records.Interrupted
 
+type RecordOf<Tag extends Records.Record["_tag"]> = Extract<Records.Record, { readonly _tag: Tag }>
+
 // Records to state.
 
 /** The answer to an approved call that began in a run without an end. It is not run again. */
@@ -34,13 +37,21 @@ const unknownEffect = ({ id }: Message.ToolCall): Message.Message => ({
   isError: true
 })
 
+/** What handlers of whole steps added to the context. The end of a run adds it to the session. */
+const contextOf = ({ steps }: Interrupted): Session["context"] =>
+  Fold.mergeUpdates(steps.map(({ result }) => result.contextUpdate)) ?? {}
+
 /** The session between runs: of a run that has no end, what is whole has happened, and nothing else has. */
-export const atRest = ({ interrupted, session }: JournalState): Session =>
-  interrupted === undefined ? session : SessionState.brokenOff(session, interrupted.calls, unknownEffect)
+export const atRest = ({ interrupted, session }: JournalState): Session => {
+  if (interrupted === undefined) return session
+  const rested = SessionState.brokenOff(session, interrupted.calls, unknownEffect)
+  const context = contextOf(interrupted)
+  return Object.keys(context).length === 0 ? rested : { ...rested, context: { ...rested.context, ...context } }
+}
 
 /** Journals of 0.1.0 have the questions of approved calls among their outcomes only. */
 const questionsIn = (
-  { messages, suspensions }: Extract<Records.Record, { readonly _tag: "ApprovedAnswered" }>,
+  { messages, suspensions }: RecordOf<"ApprovedAnswered">,
   calls: Interrupted["calls"]
 ): ReadonlyArray<Event.Suspension> => {
   if (suspensions !== undefined) return suspensions
@@ -50,30 +61,102 @@ const questionsIn = (
 
 /** The state after approved calls have their answers. The run's user message is placed after the last of them. */
 const approvedAnswered = (
-  session: Session,
+  state: JournalState,
   interrupted: Interrupted,
-  record: Extract<Records.Record, { readonly _tag: "ApprovedAnswered" }>
+  record: RecordOf<"ApprovedAnswered">
 ): JournalState => {
+  const { session } = state
   const { before, messages } = interrupted
   const questions = questionsIn(record, interrupted.calls)
   const calls = interrupted.calls.filter(({ toolCall }) => record.messages.every((m) => m.toolCallId !== toolCall.id))
   const answered = (session: Session) => SessionState.withApproved(session, record.messages, questions)
   const isSaid = messages.length > 0 && answered(session).approved.length === 0
   return {
+    ...state,
     session: isSaid ? SessionState.saying(answered(SessionState.spokenTo(session)), messages) : answered(session),
     interrupted: { ...interrupted, ...(before === undefined ? {} : { before: answered(before) }), calls }
   }
 }
+
+/** The calls of a lost reply that had started early are no calls of the reply that came after it. */
+const replyReceived = (interrupted: Interrupted, record: RecordOf<"ReplyReceived">): Interrupted => {
+  const reply = replyOf(record)
+  if (reply === undefined) return interrupted
+  const names = new Map(reply.toolCalls?.map(({ id, name }) => [id, name]))
+  const calls = interrupted.calls.filter(({ toolCall }) => names.get(toolCall.id) === toolCall.name)
+  const { response } = record
+  return { ...interrupted, reply, calls, ...(response === undefined ? {} : { response }) }
+}
+
+const replyOf = ({ message, response }: RecordOf<"ReplyReceived">): Message.Message | undefined =>
+  response === undefined ? message : messageOf(response)
+
+/** The message of a reply in the thread. */
+const messageOf = (response: Response.Response): Message.Message =>
+  Outcomes.assistantMessage(response, Response.actionableCalls(response), response.message?.reasoning)
+
+/** A message of a turn. What the records before it contain is written once. */
+const referredTo = (
+  reference: RecordOf<"StepCompleted">["messages"][number],
+  reply: Message.Message | undefined,
+  calls: Interrupted["calls"]
+): ReadonlyArray<Message.Message> => {
+  if (!("_tag" in reference)) return [reference]
+  const { resultCut = "headAndTail", resultLimit = 0, toolCallId } = reference
+  if (toolCallId === undefined) return reply === undefined ? [] : [reply]
+  const call = calls.find(({ toolCall }) => toolCall.id === toolCallId)
+  return call === undefined ? [] : [Answers.recalled(call.toolCall, call.outcome, { resultLimit, resultCut })]
+}
+
+const stepCompleted = (
+  state: JournalState,
+  interrupted: Interrupted,
+  record: RecordOf<"StepCompleted">
+): JournalState => {
+  const { before: _, reply, response: replied, ...rest } = interrupted
+  const response = record.response ?? replied
+  const said = record.response === undefined ? reply : messageOf(record.response)
+  const messages = record.messages.flatMap((message) => referredTo(message, said, interrupted.calls))
+  const session = SessionState.stepped(state.session, messages, record.suspensions ?? [])
+  const step = response === undefined || record.done === undefined
+    ? []
+    : [wholeStep(session.thread, response, record.done, messages, record)]
+  return { ...state, session, interrupted: { ...rest, steps: [...interrupted.steps, ...step], calls: [] } }
+}
+
+/** A whole step as the run that made it has it. */
+const wholeStep = (
+  thread: Thread.Thread,
+  response: Response.Response,
+  done: boolean,
+  messages: ReadonlyArray<Message.Message>,
+  { closing, contextUpdate, halt, manualToolCalls = [], mode = "auto", suspensions, totalUsage }: RecordOf<
+    "StepCompleted"
+  >
+): Records.WholeStep => {
+  const toolResults = messages.filter(({ role }) => role === "tool")
+  const answered = { thread, response, toolResults, done, halt, manualToolCalls, mode, suspensions, contextUpdate }
+  return {
+    result: Fold.stepResultOf(answered),
+    ...(closing === undefined ? {} : { closing }),
+    ...(totalUsage === undefined ? {} : { totalUsage })
+  }
+}
+
+/** The state after a run, with what was submitted meanwhile. */
+const over = ({ submitted }: JournalState, session: Session): JournalState =>
+  submitted === undefined ? { session } : { session, submitted }
 
 const inRun = (state: JournalState, record: Records.Record): JournalState => {
   const { interrupted, session } = state
   if (interrupted === undefined) return state
   switch (record._tag) {
     case "ApprovedAnswered":
-      return approvedAnswered(session, interrupted, record)
+      return approvedAnswered(state, interrupted, record)
     case "QuestionWithdrawn": {
       const { before } = interrupted
       return {
+        ...state,
         session: SessionState.withdrawn(session, record.message),
         interrupted: before === undefined
           ? interrupted
@@ -81,29 +164,23 @@ const inRun = (state: JournalState, record: Records.Record): JournalState => {
       }
     }
     case "ReplyReceived":
-      return { session, interrupted: { ...interrupted, reply: record.message } }
+      return { ...state, interrupted: replyReceived(interrupted, record) }
     case "CallStarted": {
-      const { idempotencyKey, toolCall } = record
+      const { attempt, idempotencyKey, toolCall } = record
       const calls = interrupted.calls.filter((call) => call.toolCall.id !== toolCall.id)
-      return { session, interrupted: { ...interrupted, calls: [...calls, { toolCall, idempotencyKey }] } }
+      return { ...state, interrupted: { ...interrupted, calls: [...calls, { toolCall, attempt, idempotencyKey }] } }
     }
     case "CallEnded": {
-      const { expiresAt, outcome, toolCallId } = record
-      const ended = expiresAt === undefined ? { outcome } : { outcome, expiresAt }
+      const { _tag: _, requestId: __, stepIndex: ___, toolCallId, ...ended } = record
       const calls = interrupted.calls.map((call) => call.toolCall.id === toolCallId ? { ...call, ...ended } : call)
-      return { session, interrupted: { ...interrupted, calls } }
+      return { ...state, interrupted: { ...interrupted, calls } }
     }
-    case "StepCompleted": {
-      const { before: _, reply: __, ...rest } = interrupted
-      return {
-        session: SessionState.stepped(session, record.messages, record.suspensions ?? []),
-        interrupted: { ...rest, calls: [] }
-      }
-    }
+    case "StepCompleted":
+      return stepCompleted(state, interrupted, record)
     case "RunFailed":
-      return { session: atRest({ session: interrupted.before ?? session, interrupted }) }
+      return over(state, atRest({ session: interrupted.before ?? session, interrupted }))
     case "RunEnded":
-      return { session: SessionState.ended(SessionState.saying(session, record.messages), record) }
+      return over(state, SessionState.ended(SessionState.saying(session, record.messages), record))
     default:
       return state
   }
@@ -116,23 +193,53 @@ const inRun = (state: JournalState, record: Records.Record): JournalState => {
 export const apply = (state: JournalState, record: Records.Record): JournalState => {
   switch (record._tag) {
     case "Opened":
-      return { session: record.session }
+      return over(state, record.session)
     case "MessagesAppended":
-      return { session: SessionState.saying(atRest(state), record.messages) }
+      return over(state, SessionState.saying(atRest(state), record.messages))
     case "Answered":
-      return { session: SessionState.settle(atRest(state), record.id, record.answer) }
-    case "RunStarted": {
-      const before = atRest(state)
-      const { answered, messages, requestId } = record
-      const interrupted = { requestId, messages, before, calls: [] }
-      const session = answered === undefined ? before : SessionState.settle(before, answered.id, answered.answer)
-      // The message stands behind the answers of the approved calls. Until they are there, what it answers is open.
-      return session.approved.length > 0
-        ? { session, interrupted }
-        : { session: SessionState.saying(SessionState.running(session), messages), interrupted }
-    }
+      return answered(state, record)
+    case "StopRequested":
+      return state.interrupted?.requestId === record.requestId ? { ...state, stop: record } : state
+    case "MessageSubmitted":
+      return { ...state, submitted: [...state.submitted ?? [], record] }
+    case "RunStarted":
+      return runStarted(state, record)
     default:
       return inRun(state, record)
+  }
+}
+
+/** An answer that comes while a run has no end is for a call that one of its whole steps has left open. */
+const answered = (state: JournalState, { answer, id }: RecordOf<"Answered">): JournalState =>
+  state.interrupted?.before === undefined && state.interrupted !== undefined
+    ? { ...state, session: SessionState.settle(state.session, id, answer) }
+    : over(state, SessionState.settle(atRest(state), id, answer))
+
+const runStarted = (state: JournalState, record: RecordOf<"RunStarted">): JournalState => {
+  const { answered, deadlineAt, messages, operation, requestId, resumes, startedAt, submitted } = record
+  const { interrupted } = state
+  if (resumes !== undefined && interrupted?.requestId === resumes) {
+    return { ...state, interrupted: { ...interrupted, requestId, resumptions: interrupted.resumptions + 1 } }
+  }
+  const before = atRest(state)
+  const begun: Interrupted = {
+    requestId,
+    operation,
+    messages,
+    before,
+    steps: [],
+    calls: [],
+    resumptions: 0,
+    ...(startedAt === undefined ? {} : { startedAt }),
+    ...(deadlineAt === undefined ? {} : { deadlineAt })
+  }
+  const session = answered === undefined ? before : SessionState.settle(before, answered.id, answered.answer)
+  const waiting = state.submitted?.filter(({ id }) => id !== submitted) ?? []
+  return {
+    // The message stands behind the answers of the approved calls. Until they are there, what it answers is open.
+    session: session.approved.length > 0 ? session : SessionState.saying(SessionState.running(session), messages),
+    interrupted: begun,
+    ...(waiting.length === 0 ? {} : { submitted: waiting })
   }
 }
 
@@ -205,7 +312,16 @@ export const make = <const M extends Mode>(session: Session, mode: M): StreamRed
     throw new TypeError(`Session.reducer: the mode must be "chat" or "step"; got: ${JSON.stringify(mode)}`)
   }
   // The events do not have the user message. An open question stays open until they show its answer.
-  return started(session, mode, { session, interrupted: { requestId: "", messages: [], before: session, calls: [] } })
+  const interrupted: Interrupted = {
+    requestId: "",
+    operation: mode === "step" ? "step" : "continue",
+    messages: [],
+    before: session,
+    steps: [],
+    calls: [],
+    resumptions: 0
+  }
+  return started(session, mode, { session, interrupted })
 }
 
 const approvedIds = ({ session }: Progress): ReadonlyArray<string> => session.approved.map((call) => call.id)
@@ -234,8 +350,7 @@ const replied = (reducer: Progress, stepIndex: number): NewRecords => {
   const response = Collector.toResponse(reducer.collector)
   const calls = Response.actionableCalls(response)
   if (calls.length === 0) return []
-  const message = Outcomes.assistantMessage(response, calls, response.message?.reasoning)
-  return [{ _tag: "ReplyReceived", requestId: requestId(reducer), stepIndex, message }]
+  return [{ _tag: "ReplyReceived", requestId: requestId(reducer), stepIndex, response }]
 }
 
 /** The end of a run after which `open` is what the session waits for. */
@@ -261,17 +376,24 @@ const endedAs = (
 }
 
 const stepped = (reducer: Progress, event: Event.Of<"StepCompleted">): NewRecords => {
-  const stepIndex = reducer.collector.steps.length - 1
-  const whole: Records.Record = {
+  const step = Collector.toStepResult(reducer.collector)
+  const { halt, manualToolCalls, mode, response, suspensions } = event
+  const whole: Types.Mutable<RecordOf<"StepCompleted">> = {
     _tag: "StepCompleted",
     requestId: requestId(reducer),
-    stepIndex,
+    stepIndex: reducer.collector.steps.length - 1,
     messages: news(reducer, event.thread),
-    ...(event.suspensions === undefined ? {} : { suspensions: event.suspensions })
+    response,
+    done: step.done
   }
+  if (suspensions !== undefined) whole.suspensions = suspensions
+  if (step.mode === "manual") whole.mode = mode
+  if (manualToolCalls.length > 0) whole.manualToolCalls = manualToolCalls
+  if (halt !== undefined) whole.halt = halt
+  if (step.contextUpdate !== undefined) whole.contextUpdate = step.contextUpdate
+  if (event.closing !== undefined) whole.closing = event.closing
   if (reducer.mode === "chat") return [whole]
-  const step = Collector.toStepResult(reducer.collector)
-  return [whole, endedAs(reducer, event.suspensions ?? [], step, Outcomes.ofStep(step, 0))]
+  return [whole, endedAs(reducer, suspensions ?? [], step, Outcomes.ofStep(step, 0))]
 }
 
 /**

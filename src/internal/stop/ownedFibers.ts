@@ -64,6 +64,17 @@ export const CurrentHandler: Context.Reference<Handler | undefined> = Context.Re
   { defaultValue: () => undefined }
 )
 
+/** What a run that was cut had done before it is taken up again. */
+export interface Past {
+  /** Its whole steps, in order. */
+  readonly steps: ReadonlyArray<{
+    readonly result: Event.StepResult
+    readonly closing?: Event.Of<"StepCompleted">["closing"]
+  }>
+  /** Whether the reply of the step behind them is known. */
+  readonly hasReply: boolean
+}
+
 /** The operation of a session that a run is a part of. */
 export interface Operation {
   /** Owns what is waited for beside the run: appends to the store. When the run is left, they have the same grace period. */
@@ -72,6 +83,8 @@ export interface Operation {
   readonly abandoned?: Array<Event.Abandoned>
   /** The request id of the run that goes on where calls of an earlier one were settled: its first turn was that one's. */
   readonly continued?: string
+  /** Of a run that is taken up again. */
+  readonly past?: Past
 }
 
 export const CurrentOperation: Context.Reference<Operation | undefined> = Context.Reference<Operation | undefined>(
