@@ -42,8 +42,18 @@ export type {
   ResponseFormat
 } from "./internal/ask/request.ts"
 
+export type {
+  /**
+   * The run that makes a request.
+   *
+   * @category models
+   * @since 0.1.0
+   */
+  Asker
+} from "./internal/ask/request.ts"
+
 /**
- * One model call: what concerns the model, and nothing of how the run is driven.
+ * One model call: what concerns the model, and the run that makes it.
  *
  * @category models
  * @since 0.1.0
@@ -51,6 +61,11 @@ export type {
 export interface Request extends Requests.Template {
   /** The conversation, with the system message in front. */
   readonly messages: ReadonlyArray<Message.Message>
+  /**
+   * The run that makes the request, for an adapter that counts, caches or records by it. No adapter sends it to a
+   * provider. Left out of a request that no run makes, such as that of {@link classify}.
+   */
+  readonly run?: Requests.Asker
 }
 
 const retryable: ReadonlyArray<string> = ["rate_limited", "provider_unavailable", "timeout", "network_error"]
@@ -173,6 +188,38 @@ export class Adapter extends Context.Service<Adapter, Service>()("heddle/Adapter
  * @since 0.1.0
  */
 export const layer = (service: Service): Layer.Layer<Adapter> => Layer.succeed(Adapter, service)
+
+/**
+ * A layer that changes the adapter in the context: `change` is given the adapter and returns the one that runs use.
+ * `request.run` says which run makes a request, also where runs of handlers use the same adapter.
+ *
+ * **Example** (Counting the requests of each run)
+ *
+ * ```ts import.meta.vitest
+ * import { Adapter, Chat } from "heddle"
+ * import { Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ * import * as Layer from "effect/Layer"
+ *
+ * const asked: Array<string> = []
+ * const counted = Adapter.map((adapter) => ({
+ *   ...adapter,
+ *   stream: (request) => {
+ *     asked.push(`${request.run?.requestId}, step ${request.run?.stepIndex}`)
+ *     return adapter.stream(request)
+ *   }
+ * }))
+ * const model = counted.pipe(Layer.provide(Script.layer([[Script.text("Hello"), Script.finish("stop")]])))
+ * await Effect.runPromise(Chat.run("Hi", { requestId: "r1" }).pipe(Effect.provide(model)))
+ *
+ * asked // => ["r1, step 0"]
+ * ```
+ *
+ * @category layers
+ * @since 0.1.0
+ */
+export const map = (change: (adapter: Service) => Service): Layer.Layer<Adapter, never, Adapter> =>
+  Layer.effect(Adapter, Adapter.useSync(change))
 
 export type { Classification, Diagnostic } from "./internal/fold/outcome.ts"
 

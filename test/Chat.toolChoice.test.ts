@@ -24,8 +24,9 @@ const done = [text("done"), finish("stop")]
 
 const forced = ["required", { name: "compact" }] as const
 
-const chosen = (options: Chat.Options<typeof tools>, script = [calling, again, done]) =>
+const chosen = (given: Chat.Options<typeof tools>, script = [calling, again, done]) =>
   Effect.gen(function*() {
+    const options = { requestId: "r1", ...given }
     const awaited = yield* Script.make(script)
     const streamed = yield* Script.make(script)
     yield* Chat.run("go", { tools, ...options }).pipe(Effect.provide(awaited.layer))
@@ -120,7 +121,7 @@ describe("toolChoice", () => {
   ) =>
     Effect.gen(function*() {
       const [name, id] = (named as Record<string, string>)[how]!.split(":") as [string, string]
-      const given = { tools: waiters, toolChoice: "required", ...options } as const
+      const given = { tools: waiters, toolChoice: "required", requestId: "r1", ...options } as const
       const asking = Script.layer([[toolCall(id, name, {}), finish("tool_calls")]])
       const { session: waiting } = yield* Effect.provide(Session.start("go", given), asking)
       const settled = yield* settling[how]!(waiting)

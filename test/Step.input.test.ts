@@ -184,7 +184,7 @@ describe("Step: checks before the request", () => {
 })
 
 describe("Step: the request", () => {
-  it.effect("P-22, R-123: options that drive the run never reach it, sampling parameters do", () =>
+  it.effect("P-22, R-123: of the options that drive the run it has the ids alone, sampling parameters are in it", () =>
     Effect.gen(function*() {
       const options = {
         mode: "auto",
@@ -211,14 +211,15 @@ describe("Step: the request", () => {
         temperature: 0.5,
         maxTokens: 10,
         model: "m",
-        options: { seed: 7 }
+        options: { seed: 7 },
+        run: { requestId: "r", stepIndex: 0, sessionId: "s" }
       })
     }))
 
   it.effect("R-123: parameters that are null or left out are not in the request", () =>
     Effect.gen(function*() {
       const request = yield* requestOf({ temperature: null, maxTokens: null, toolChoice: null, responseFormat: null })
-      assert.deepStrictEqual(Object.keys(request).toSorted(), ["messages", "tools"])
+      assert.deepStrictEqual(Object.keys(request).toSorted(), ["messages", "run", "tools"])
     }))
 
   it.effect("R-123: the system text leads the request and stays out of the thread", () =>

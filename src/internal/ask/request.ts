@@ -56,6 +56,16 @@ export interface Template {
   readonly options?: Readonly<Record<string, unknown>>
 }
 
+/** The run that makes a request. Public as `Adapter.Asker`. */
+export interface Asker {
+  /** The id of the run. */
+  readonly requestId: string
+  /** The step of the run that the reply is for, from 0. A request that is retried has the same. */
+  readonly stepIndex: number
+  /** The id of the session, or the `sessionId` of the options. `null` when there is none. */
+  readonly sessionId: string | null
+}
+
 /** The options that concern the model. */
 export interface ModelOptions {
   /** A text that is put in front of the messages of each request and kept out of the thread. None by default. */

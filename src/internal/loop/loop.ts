@@ -424,8 +424,13 @@ class Loop<E, R> implements Driver {
   }
 
   private sendRequest(): Emitted<E, R> {
-    const { id, parts: { adapter, ambient, running, system }, rules: { mode, settings, template, tools }, thread } =
-      this
+    const {
+      id,
+      parts: { adapter, ambient, running, system },
+      rules: { mode, settings, template, tools },
+      step,
+      thread
+    } = this
     const adapters = { kind: "adapter", id } as const
     const fibers = {
       // What is read when the run is asked to stop is closed by `hangUp`.
@@ -438,8 +443,9 @@ class Loop<E, R> implements Driver {
         isUninterruptible: true
       })
     }
-    const request = () => ({ ...template, messages: Requests.messages(system, SharedMessages.list(thread)) })
-    const reply = this.step.reply = new ReplyReader(fibers, this.context, () => adapter.stream(request()))
+    const run = { requestId: id, stepIndex: step.index, sessionId: settings.sessionId }
+    const request = () => ({ ...template, messages: Requests.messages(system, SharedMessages.list(thread)), run })
+    const reply = step.reply = new ReplyReader(fibers, this.context, () => adapter.stream(request()))
     const mayStart = mode === "auto" &&
       Array.from(tools.values()).some((tool) => Plan.mayStartEarly(tool, settings.policy))
     // A batch is woken by a cancellation, also while the connection opens.
