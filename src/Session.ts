@@ -123,7 +123,7 @@ export type {
   WholeStep
 } from "./internal/session/records.ts"
 
-export type { Service as StoreService } from "./internal/session/store.ts"
+export type { Claim, Listed, Service as StoreService } from "./internal/session/store.ts"
 
 export type { ApproveOptions, ToolResult } from "./internal/session/run.ts"
 

@@ -4,9 +4,12 @@
  *
  * **Details**
  *
- * Two tables, created by a migration when the layer is built: the version of each journal, and its records. An append is
- * one transaction that moves the version on from the expected one, which only one writer can, and inserts the records. It
- * reads the version by its key and no record, so that its cost does not depend on the length of the journal.
+ * Three tables, created by migrations when the layer is built: the version of each journal, its records, and the claims. An
+ * append is one transaction that moves the version on from the expected one, which only one writer can, and inserts the
+ * records. It reads the version by its key and no record, so that its cost does not depend on the length of the journal.
+ *
+ * A claim ends by the clock of the database, so that the clocks of the processes do not matter. A database of release 0.1
+ * is brought up to date when the layer is built; processes of 0.1 must not write to it any more.
  *
  * The SQL is common to SQLite and Postgres (`RETURNING`, `ON CONFLICT`): for Postgres, provide `PgClient.layer` of
  * `@effect/sql-pg` where the examples have `SqliteClient.layer`. The tests run on SQLite. On Postgres the suite for stores
@@ -23,90 +26,121 @@
 import * as Arr from "effect/Array"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
+import * as Option from "effect/Option"
 import * as Migrator from "effect/sql/Migrator"
 import * as SqlClient from "effect/sql/SqlClient"
 import type * as SqlError from "effect/sql/SqlError"
+import type * as Statement from "effect/sql/Statement"
+import * as Stream from "effect/Stream"
+import type * as Records from "../internal/session/records.ts"
 import * as Stores from "../internal/session/store.ts"
+import * as Claims from "./internal/claims.ts"
+import * as Keys from "./internal/keys.ts"
+import * as Migrations from "./internal/migrations.ts"
 import * as SqliteClient from "./SqliteClient.ts"
-
-const tables = Effect.gen(function*() {
-  const sql = yield* SqlClient.SqlClient
-  yield* sql`CREATE TABLE heddle_journals (id TEXT NOT NULL PRIMARY KEY, version INTEGER NOT NULL)`
-  yield* sql`CREATE TABLE heddle_records (
-    id TEXT NOT NULL,
-    version INTEGER NOT NULL,
-    record TEXT NOT NULL,
-    PRIMARY KEY (id, version)
-  )`
-})
 
 /** The client without the transformations of names that the application may have set. */
 const client = Effect.map(SqlClient.SqlClient, (sql) => sql.withoutTransforms())
 
 const migrate = Migrator.make({})({
-  loader: Migrator.fromRecord({ "1_journals": tables }),
+  loader: Migrator.fromRecord(Migrations.all),
   table: "heddle_migrations"
 }).pipe(Effect.provideServiceEffect(SqlClient.SqlClient, client))
-
-/** The id as a key. Databases refuse text with a zero or a lone surrogate; JSON escapes both. */
-const keyOf = (id: string): string => JSON.stringify(id).slice(1, -1)
 
 /** Three parameters a row, far below the number that a statement may have. */
 const rowsPerInsert = 500
 
-interface Versioned {
+/** How many sessions a list reads at a time. */
+const pageSize = 256
+
+interface Journal {
+  readonly id: string
   readonly version: number
+  readonly oldest: number
+  readonly unfinished: number
 }
 
-interface Row extends Versioned {
-  readonly record: string
-}
+type Row = Pick<Journal, "version"> & { readonly record: string }
 
 type Operation = Stores.StoreError["operation"]
 
-const unavailable = (operation: Operation, id: string) => (cause: SqlError.SqlError) =>
-  new Stores.StoreError({ reason: "unavailable", operation, id, cause })
+const failed = (operation: Operation, id?: string) => (cause: SqlError.SqlError) =>
+  new Stores.StoreError({ reason: "unavailable", operation, ...(id === undefined ? {} : { id }), cause })
 
-/** The texts of a page, if its versions have no gap: the records behind one would be read at another version. */
-const inPlace = (id: string, after: number, rows: ReadonlyArray<Row>) => {
-  const gap = rows.findIndex(({ version }, index) => version !== after + index + 1)
-  return gap < 0 ? Effect.succeed(rows.map(({ record }) => record)) : Effect.fail(
-    new Stores.StoreError({
-      reason: "unreadable",
-      operation: "read",
-      id,
-      version: after + gap + 1,
-      cause: "the record is missing"
-    })
-  )
+/** What the records say about the flag, whatever it was: 1, 0, or that it stays as it is. */
+const flagOf = (records: Records.Records): 0 | 1 | undefined => {
+  const [after, otherwise] = [Stores.isUnfinishedAfter(records, true), Stores.isUnfinishedAfter(records, false)]
+  return after === otherwise ? Number(after) as 0 | 1 : undefined
 }
-
-const appending =
-  (sql: SqlClient.SqlClient, currentVersion: (key: string) => Effect.Effect<number, SqlError.SqlError>) =>
-  (id: string, expected: number, texts: ReadonlyArray<string>) =>
-    Effect.gen(function*() {
-      const key = keyOf(id)
-      const version = expected + texts.length
-      const moved = yield* expected === 0
-        ? sql`INSERT INTO heddle_journals ${
-          sql.insert({ id: key, version })
-        } ON CONFLICT (id) DO NOTHING RETURNING version`
-        : sql`UPDATE heddle_journals SET version = ${version} WHERE id = ${key} AND version = ${expected} RETURNING version`
-      if (moved.length === 0) {
-        return yield* new Stores.SessionConflict({ id, expected, actual: yield* currentVersion(key) })
-      }
-      const rows = texts.map((record, index) => ({ id: key, version: expected + index + 1, record }))
-      yield* Effect.forEach(
-        Arr.chunksOf(rows, rowsPerInsert),
-        (chunk) => sql`INSERT INTO heddle_records ${sql.insert(chunk)}`,
-        { discard: true }
-      )
-      return version
-    }).pipe(sql.withTransaction)
 
 /** Under a stricter isolation of Postgres the writer that loses would fail with a database error, not with a conflict. */
 const isolation = (sql: SqlClient.SqlClient): string | undefined =>
   sql.onDialectOrElse({ pg: () => "BEGIN ISOLATION LEVEL READ COMMITTED", orElse: () => undefined })
+
+const appending = (sql: SqlClient.SqlClient) => (id: string, expected: number, records: Records.Records) =>
+  Effect.gen(function*() {
+    const texts = yield* Stores.toTexts(id, expected, records)
+    const key = Keys.keyOf(id)
+    const version = expected + texts.length
+    const flag = flagOf(records)
+    const unfinished = flag === undefined ? sql.literal("unfinished") : sql`${flag}`
+    const moved = yield* expected === 0
+      ? sql`INSERT INTO heddle_journals ${
+        sql.insert({ id: key, version, unfinished: flag ?? 0 })
+      } ON CONFLICT (id) DO NOTHING RETURNING version`
+      : sql`UPDATE heddle_journals SET version = ${version}, unfinished = ${unfinished}
+        WHERE id = ${key} AND version = ${expected} RETURNING version`
+    if (moved.length === 0) {
+      const [row] = yield* sql<Journal>`SELECT version FROM heddle_journals WHERE id = ${key}`
+      return yield* new Stores.SessionConflict({ id, expected, actual: row?.version ?? 0 })
+    }
+    const rows = texts.map((record, index) => ({ id: key, version: expected + index + 1, record }))
+    yield* Effect.forEach(
+      Arr.chunksOf(rows, rowsPerInsert),
+      (chunk) => sql`INSERT INTO heddle_records ${sql.insert(chunk)}`,
+      { discard: true }
+    )
+    return version
+  })
+
+const truncating = (sql: SqlClient.SqlClient) => (id: string, before: number) =>
+  Effect.gen(function*() {
+    const key = Keys.keyOf(id)
+    // The row of the journal is taken first, as in an append, so that the two never wait for each other.
+    const moved = yield* sql`UPDATE heddle_journals SET oldest = ${before}
+      WHERE id = ${key} AND oldest < ${before} RETURNING id`
+    if (moved.length === 0) return
+    const [row] = yield* sql<Row>`SELECT record FROM heddle_records WHERE id = ${key} AND version = ${before}`
+    yield* Stores.checkSnapshot(id, before, row === undefined ? row : yield* Stores.fromText(id, row.record, before))
+    yield* sql`DELETE FROM heddle_records WHERE id = ${key} AND version < ${before}`
+  })
+
+const deleting = (sql: SqlClient.SqlClient) => (id: string) =>
+  Effect.gen(function*() {
+    const key = Keys.keyOf(id)
+    yield* sql`DELETE FROM heddle_journals WHERE id = ${key}`
+    yield* sql`DELETE FROM heddle_records WHERE id = ${key}`
+    yield* sql`DELETE FROM heddle_claims WHERE id = ${key}`
+  })
+
+/** The journals whose keys do not stand before `from`, in the order of the keys, a page at a time. */
+const journalsIn = (
+  sql: SqlClient.SqlClient,
+  isAny: Statement.Fragment,
+  from: string
+): Stream.Stream<Journal, SqlError.SqlError> => {
+  const id = Keys.ordered(sql)
+  const first: Statement.Fragment = sql`${id} >= ${from}`
+  return Stream.paginate(first, (after) =>
+    Effect.map(
+      sql<Journal>`SELECT id, version, unfinished FROM heddle_journals
+        WHERE ${isAny} AND ${after} ORDER BY ${id} LIMIT ${pageSize}`,
+      (rows) => {
+        const last = rows.length < pageSize ? undefined : rows.at(-1)
+        return [rows, last === undefined ? Option.none() : Option.some(sql`${id} > ${last.id}`)] as const
+      }
+    ))
+}
 
 /**
  * The store over the client in the context. The tables must exist: {@link layer} creates them.
@@ -126,27 +160,60 @@ const isolation = (sql: SqlClient.SqlClient): string | undefined =>
 export const make: Effect.Effect<Stores.Service, never, SqlClient.SqlClient> = Effect.gen(function*() {
   const sql = yield* client
   const begin = isolation(sql)
-  const currentVersion = (key: string) =>
-    Effect.map(sql<Versioned>`SELECT version FROM heddle_journals WHERE id = ${key}`, ([row]) => row?.version ?? 0)
-  const commit = appending(sql, currentVersion)
+  const atOnce = <A, E>(effect: Effect.Effect<A, E>) =>
+    effect.pipe(sql.withTransaction, Effect.provideService(SqlClient.BeginTransaction, begin))
+  const append = appending(sql)
+  const truncate = truncating(sql)
+  const remove = deleting(sql)
+  const claims = Claims.make(sql)
+  const journal = (id: string) =>
+    Effect.map(
+      sql<Journal>`SELECT version, oldest FROM heddle_journals WHERE id = ${Keys.keyOf(id)}`,
+      ([row]): Stores.Extent => ({ version: row?.version ?? 0, first: row?.oldest ?? 1 })
+    )
   return {
     append: (id, expected, records) =>
-      Stores.toTexts(id, expected, records).pipe(
-        Effect.flatMap((texts) =>
-          commit(id, expected, texts).pipe(
-            Effect.provideService(SqlClient.BeginTransaction, begin),
-            Effect.catchTag("SqlError", (error) => Effect.fail(unavailable("append", id)(error)))
-          )
-        )
+      Effect.catchTag(
+        atOnce(append(id, expected, records)),
+        "SqlError",
+        (error) => Effect.fail(failed("append", id)(error))
       ),
-    version: (id) => Effect.mapError(currentVersion(keyOf(id)), unavailable("version", id)),
+    version: (id) => journal(id).pipe(Effect.map(({ version }) => version), Effect.mapError(failed("version", id))),
     read: (id, from = 0) =>
       Stores.pages(id, from, (after, limit) =>
         sql<Row>`SELECT version, record FROM heddle_records
-          WHERE id = ${keyOf(id)} AND version > ${after} ORDER BY version LIMIT ${limit}`.pipe(
-          Effect.mapError(unavailable("read", id)),
-          Effect.flatMap((rows) => inPlace(id, after, rows))
-        ), Effect.mapError(currentVersion(keyOf(id)), unavailable("read", id)))
+          WHERE id = ${Keys.keyOf(id)} AND version > ${after} ORDER BY version LIMIT ${limit}`.pipe(
+          Effect.map((rows) => rows.map(({ record, version }): Stores.Line => ({ version, text: record }))),
+          Effect.mapError(failed("read", id))
+        ), Effect.mapError(journal(id), failed("read", id))),
+    unfinished: journalsIn(sql, sql.literal("unfinished = 1"), "").pipe(
+      Stream.map((row) => Keys.idOf(row.id)),
+      Stream.mapError(failed("unfinished"))
+    ),
+    list: ({ prefix = "" } = {}) => {
+      const key = Keys.prefixOf(prefix)
+      return journalsIn(sql, sql.literal("1 = 1"), key).pipe(
+        Stream.takeWhile((row) => row.id.startsWith(key)),
+        Stream.map((row): Stores.Listed => ({
+          id: Keys.idOf(row.id),
+          version: row.version,
+          isUnfinished: row.unfinished === 1
+        })),
+        Stream.filter((listed) => listed.id.startsWith(prefix)),
+        Stream.mapError(failed("list"))
+      )
+    },
+    truncate: (id, before) =>
+      Effect.catchTag(
+        atOnce(truncate(id, before)),
+        "SqlError",
+        (error) => Effect.fail(failed("truncate", id)(error))
+      ),
+    delete: (id) => Effect.mapError(atOnce(remove(id)), failed("delete", id)),
+    claim: (id, owner, termMillis) => Effect.mapError(atOnce(claims.claim(id, owner, termMillis)), failed("claim", id)),
+    release: (id, owner) => Effect.mapError(claims.release(id, owner), failed("release", id)),
+    claimUnfinished: (owner, termMillis, limit) =>
+      Effect.mapError(atOnce(claims.claimUnfinished(owner, termMillis, limit)), failed("claimUnfinished"))
   }
 })
 
@@ -160,6 +227,7 @@ export const make: Effect.Effect<Stores.Service, never, SqlClient.SqlClient> = E
  * import { SessionStore, SqliteClient } from "heddle/sql"
  * import * as Effect from "effect/Effect"
  * import * as Layer from "effect/Layer"
+import * as Option from "effect/Option"
  *
  * const store = SessionStore.layer.pipe(Layer.provide(SqliteClient.layer({ filename: ":memory:" })))
  * const opened = await Effect.runPromise(Session.open("s1").pipe(Effect.provide(store)))

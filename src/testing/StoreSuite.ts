@@ -1,11 +1,13 @@
 /**
  * The contract of session stores as runnable cases: versions without gaps, appending by compare-and-set, all or nothing,
- * and records that come back as they went in. Every case takes a session id of its own, so that a store can be kept from
- * case to case.
+ * records that come back as they went in, what is removed of a journal, and claims. Every case takes a session id of its
+ * own, so that a store can be kept from case to case.
  *
  * @since 0.1.0
  */
 import type * as Arr from "effect/Array"
+import * as Context from "effect/Context"
+import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Option from "effect/Option"
@@ -251,6 +253,264 @@ const contents: Conformance.Suite<Stores.Store> = [
 ]
 
 /**
+ * How the cases about claims let time pass by the clock of the store: by default they wait. Where the store goes by a
+ * virtual clock, set this one forward.
+ *
+ * **Example** (A store in virtual time)
+ *
+ * ```ts import.meta.vitest
+ * import { Session } from "heddle"
+ * import { Conformance, StoreSuite } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ * import * as TestClock from "effect/testing/TestClock"
+ *
+ * const failures = Conformance.failures(StoreSuite.all, Session.Store.layerMemory).pipe(
+ *   Effect.provideService(StoreSuite.Passing, TestClock.adjust),
+ *   Effect.provide(TestClock.layer())
+ * )
+ *
+ * await Effect.runPromise(failures) // => []
+ * ```
+ *
+ * @category services
+ * @since 0.1.0
+ */
+export const Passing: Context.Reference<(duration: Duration.Input) => Effect.Effect<void>> = Context.Reference(
+  "heddle/testing/StoreSuite/Passing",
+  { defaultValue: () => Effect.sleep }
+)
+
+const pass = (duration: Duration.Input) => Effect.flatMap(Passing, (passing) => passing(duration))
+
+const runStarted = (requestId: string): Records.Record => ({
+  _tag: "RunStarted",
+  requestId,
+  operation: "start",
+  messages: []
+})
+
+const runEnded = (requestId: string): Records.Record => ({
+  _tag: "RunEnded",
+  requestId,
+  haltedReason: "completed",
+  messages: [],
+  status: "completed",
+  suspensions: [],
+  context: {},
+  metadata: {}
+})
+
+/** A snapshot of the session with this id. */
+const opened = (id: string): Records.Record => ({ _tag: "Opened", session: SessionState.make({ id }) })
+
+const isUnfinished = (store: Stores.Service, id: string) =>
+  Effect.map(Stream.runCollect(store.unfinished), (ids) => ids.includes(id))
+
+const listed = (store: Stores.Service, prefix: string) =>
+  Effect.map(
+    Stream.runCollect(store.list({ prefix })),
+    (found) => found.toSorted((left, right) => left.id < right.id ? -1 : 1)
+  )
+
+const lists: Conformance.Suite<Stores.Store> = [
+  of(
+    "a session has work left from the start of a run to its end, as an append leaves it",
+    (store, id) =>
+      Effect.gen(function*() {
+        const after = (expected: number, records: Appended, left: boolean) =>
+          Effect.gen(function*() {
+            yield* store.append(id, expected, records)
+            const what = `work left after ${records.map(({ _tag }) => _tag).join(", ")}`
+            yield* Conformance.equals(what, yield* isUnfinished(store, id), left)
+          })
+        yield* Conformance.equals("work left before anything", yield* isUnfinished(store, id), false)
+        yield* after(0, [opened(id), said("a")], false)
+        yield* after(2, [said("b"), runStarted("r1")], true)
+        yield* after(4, [said("c")], true)
+        yield* after(5, [runEnded("r1")], false)
+        yield* after(6, [said("d")], false)
+        yield* after(7, [runStarted("r2"), runEnded("r2"), runStarted("r3")], true)
+        yield* after(10, [{ _tag: "RunFailed", requestId: "r3" }], false)
+        yield* after(11, [runStarted("r4")], true)
+        yield* after(12, [opened(id)], false)
+      })
+  ),
+  of("a new session may begin with work left", (store, id) =>
+    Effect.gen(function*() {
+      yield* store.append(id, 0, [opened(id), runStarted("r1")])
+      yield* Conformance.equals("work left", yield* isUnfinished(store, id), true)
+    })),
+  of(
+    "list has each session once, and only those whose ids begin with the prefix",
+    (store, id) =>
+      Effect.gen(function*() {
+        const ids = [`${id}/1`, `${id}/2`, `${id}/ä😀`, `${id}/`]
+        yield* Effect.forEach(ids, (id) => store.append(id, 0, [opened(id), said("a")]))
+        yield* store.append(`${id}x`, 0, [said("a")])
+        yield* store.append(`${id}/2`, 2, [runStarted("r")])
+        yield* Conformance.equals("the sessions", yield* listed(store, `${id}/`), [
+          { id: `${id}/`, version: 2, isUnfinished: false },
+          { id: `${id}/1`, version: 2, isUnfinished: false },
+          { id: `${id}/2`, version: 3, isUnfinished: true },
+          { id: `${id}/ä😀`, version: 2, isUnfinished: false }
+        ])
+        yield* Conformance.equals("those with an odd prefix", (yield* listed(store, `${id}/%`)).length, 0)
+        const all = yield* Stream.runCollect(store.list())
+        yield* Conformance.equals("how many of all", all.filter((one) => one.id.startsWith(id)).length, 5)
+      })
+  )
+]
+
+const removals: Conformance.Suite<Stores.Store> = [
+  of(
+    "truncate removes what stands before a snapshot, and reading begins with the snapshot",
+    (store, id) =>
+      Effect.gen(function*() {
+        const records: Appended = [opened(id), said("a"), said("b"), opened(id), said("c")]
+        yield* store.append(id, 0, records)
+        yield* store.truncate(id, 4)
+        const versions = (after?: number) =>
+          Effect.map(read(store, id, after), (entries) => entries.map((entry) => entry.version))
+        yield* Conformance.equals("the versions", yield* versions(), [4, 5])
+        yield* Conformance.equals("behind one that is gone", yield* versions(2), [4, 5])
+        yield* Conformance.equals("behind the snapshot", yield* versions(4), [5])
+        yield* Conformance.equals("the first record", texts(yield* read(store, id))[0], "Opened")
+        yield* Conformance.equals("the version of the journal", yield* store.version(id), 5)
+        yield* Conformance.equals("the next version", yield* store.append(id, 5, [said("d"), opened(id)]), 7)
+        yield* store.truncate(id, 2)
+        yield* Conformance.equals("after what is done already", yield* versions(), [4, 5, 6, 7])
+        yield* store.truncate(id, 7)
+        yield* Conformance.equals("after the next snapshot", yield* versions(), [7])
+        const found = conflict(yield* Effect.exit(store.append(id, 1, [said("x")])))
+        yield* Conformance.equals("the conflict", [found?.expected, found?.actual], [1, 7])
+      })
+  ),
+  of("truncate before anything but a snapshot dies, and removes nothing", (store, id) =>
+    Effect.gen(function*() {
+      yield* store.append(id, 0, [opened(id), said("a"), said("b")])
+      for (const before of [2, 3, 4]) {
+        const exit = yield* Effect.exit(store.truncate(id, before))
+        yield* Conformance.holds(`it dies before version ${before}`, Exit.isFailure(exit) && Exit.hasDies(exit))
+      }
+      yield* Conformance.equals("the records", texts(yield* read(store, id)), ["Opened", "a", "b"])
+    })),
+  of("delete leaves nothing of a session, which can begin anew", (store, id) =>
+    Effect.gen(function*() {
+      const other = `${id}-other`
+      yield* store.append(id, 0, [opened(id), said("a"), runStarted("r")])
+      yield* store.append(other, 0, [said("b")])
+      yield* store.claim(id, "first", 60_000)
+      yield* store.delete(id)
+      yield* Conformance.equals("its version", yield* store.version(id), 0)
+      yield* Conformance.equals("its records", yield* read(store, id), [])
+      yield* Conformance.equals("the list", (yield* listed(store, id)).map((one) => one.id), [other])
+      yield* Conformance.equals("work left", yield* isUnfinished(store, id), false)
+      yield* Conformance.equals("its owner", (yield* store.claim(id, "second", 60_000)).owner, "second")
+      yield* Conformance.equals("the next version", yield* store.append(id, 0, [said("c")]), 1)
+      yield* Conformance.equals("its records", texts(yield* read(store, id)), ["c"])
+      yield* store.delete(`${id}-never`)
+      yield* Conformance.equals("another session", texts(yield* read(store, other)), ["b"])
+    }))
+]
+
+/** Longer than any case takes. */
+const long = 600_000
+
+/** Claims unfinished sessions two at a time until there are none. */
+const claimAll = (store: Stores.Service, owner: string) =>
+  Effect.gen(function*() {
+    const count = (yield* Stream.runCollect(store.unfinished)).length
+    const found: Array<string> = []
+    for (let round = 0; round <= count; round++) {
+      const some = yield* store.claimUnfinished(owner, long, 2)
+      yield* Conformance.holds(`at most two at once, got ${some.length}`, some.length <= 2)
+      if (some.length === 0) break
+      found.push(...some)
+      yield* Effect.yieldNow
+    }
+    return found
+  })
+
+const claims: Conformance.Suite<Stores.Store> = [
+  of("a claim is its owner's until it is released, and others see whose it is", (store, id) =>
+    Effect.gen(function*() {
+      const claim = yield* store.claim(id, "first", long)
+      yield* Conformance.equals("the owner", claim.owner, "first")
+      yield* Conformance.equals("what another one gets", yield* store.claim(id, "second", 2 * long), claim)
+      yield* store.release(id, "second")
+      yield* Conformance.equals("after a release that is not its own", yield* store.claim(id, "second", long), claim)
+      yield* Conformance.equals("another session", (yield* store.claim(`${id}-2`, "second", long)).owner, "second")
+      yield* store.release(id, "first")
+      yield* Conformance.equals("after the release", (yield* store.claim(id, "second", long)).owner, "second")
+    })),
+  of("of owners that claim at once exactly one wins, and all see the same one", (store, id) =>
+    Effect.gen(function*() {
+      const owners = Array.from({ length: 8 }, (_, index) => `owner ${index}`)
+      const found = yield* Effect.forEach(owners, (owner) => store.claim(id, owner, long), {
+        concurrency: "unbounded"
+      })
+      const winners = new Set(found.map(({ owner }) => owner))
+      yield* Conformance.equals("how many won", winners.size, 1)
+      yield* Conformance.holds("the winner is one of them", owners.some((owner) => winners.has(owner)))
+    })),
+  of("a claim ends after its term unless it is renewed", (store, id) =>
+    Effect.gen(function*() {
+      yield* store.claim(id, "first", 20)
+      yield* pass(40)
+      yield* Conformance.equals("the next owner", (yield* store.claim(id, "second", 20)).owner, "second")
+      const renewed = yield* store.claim(id, "second", long)
+      yield* pass(40)
+      const held = yield* store.claim(id, "third", long)
+      yield* Conformance.equals("the owner that renewed", held, renewed)
+      const later = yield* store.claim(id, "second", 2 * long)
+      yield* Conformance.holds("a renewal moves the end", later.until > renewed.until)
+    })),
+  of("claimUnfinished gives what has work left and no owner, up to a limit", (store, id) =>
+    Effect.gen(function*() {
+      const name = (what: string) => `${id}-${what}`
+      const free = [name("ended"), name("free"), name("new")]
+      const others = [name("claimed"), name("done")]
+      yield* Effect.forEach([...free, ...others], (id) => store.append(id, 0, [runStarted("r")]))
+      yield* store.append(name("done"), 1, [runEnded("r")])
+      yield* store.claim(name("claimed"), "other", long)
+      yield* store.claim(name("ended"), "other", 20)
+      yield* pass(40)
+      const found = yield* claimAll(store, "first")
+      yield* Conformance.equals("the sessions", found.filter((one) => one.startsWith(id)).toSorted(), free)
+      for (const one of free) {
+        yield* Conformance.equals("the owner", (yield* store.claim(one, "second", long)).owner, "first")
+      }
+    })),
+  of("owners that call claimUnfinished at once get each session once", (store, id) =>
+    Effect.gen(function*() {
+      const ids = Array.from({ length: 12 }, (_, index) => `${id}-${String(index).padStart(2, "0")}`)
+      yield* Effect.forEach(ids, (id) => store.append(id, 0, [runStarted("r")]))
+      const found = yield* Effect.forEach(["a", "b", "c", "d"], (owner) => claimAll(store, owner), {
+        concurrency: "unbounded"
+      })
+      // One that came away empty while others were at it asks once more.
+      const rest = yield* claimAll(store, "e")
+      const mine = [...found.flat(), ...rest].filter((one) => ids.includes(one))
+      yield* Conformance.equals("the sessions", mine.toSorted(), ids)
+    })),
+  of(
+    "claimUnfinished gives every session in turn, also where none is ever finished",
+    (store, id) =>
+      Effect.gen(function*() {
+        const ids = ["a", "b", "c"].map((name) => `${id}-${name}`)
+        yield* Effect.forEach(ids, (id) => store.append(id, 0, [runStarted("r")]))
+        const count = (yield* Stream.runCollect(store.unfinished)).length
+        const found = new Set<string>()
+        for (let round = 0; round < count; round++) {
+          for (const one of yield* store.claimUnfinished("first", 1, 1)) found.add(one)
+          yield* pass(3)
+        }
+        yield* Conformance.equals("those that never came", ids.filter((one) => !found.has(one)), [])
+      })
+  )
+]
+
+/**
  * Every store passes these.
  *
  * **Example** (In a test file)
@@ -271,4 +531,11 @@ const contents: Conformance.Suite<Stores.Store> = [
  * @category suites
  * @since 0.1.0
  */
-export const all: Conformance.Suite<Stores.Store> = [...versions, ...conflicts, ...contents]
+export const all: Conformance.Suite<Stores.Store> = [
+  ...versions,
+  ...conflicts,
+  ...contents,
+  ...lists,
+  ...removals,
+  ...claims
+]

@@ -147,7 +147,7 @@ describe("a session in a file", () => {
 })
 
 describe("a client of the user's", () => {
-  it.effect("may change names on the way in and out", () =>
+  it.live("may change names on the way in and out", () =>
     Effect.gen(function*() {
       const shouting = Layer.effect(
         SqlClient.SqlClient,

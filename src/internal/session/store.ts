@@ -2,8 +2,19 @@
  * The store of journals: what it does, the errors that it fails with, the text that it keeps of a record, and the reading of
  * a journal page by page. The one that is here keeps journals in memory. Public as `Session.Store`.
  *
+ * **Details**
+ *
+ * A store knows two things of a session besides its journal. Both are there so that any process can find and take over what
+ * another one left:
+ *
+ * - Whether the session has work left ({@link isUnfinishedAfter}), which is a function of its records. A store keeps the
+ *   answer beside the version, and changes it with each append.
+ * - Which owner has claimed the session, and until when. A claim says who should act; the journal says who does: it refuses
+ *   every append behind a version that another writer has moved on from.
+ *
  * @since 0.1.0
  */
+import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
@@ -46,12 +57,27 @@ export class SessionConflict extends Schema.TaggedError<SessionConflict>("heddle
  * @since 0.1.0
  */
 export class StoreError extends Schema.TaggedError<StoreError>("heddle/Session/StoreError")("StoreError", {
-  /** `unavailable`: the store did not do it. `unreadable`: what it holds is no journal. */
-  reason: Schema.Literals(["unavailable", "unreadable"]),
-  /** What the store was asked to do. */
-  operation: Schema.Literals(["append", "version", "read"]),
-  /** The id of the session. */
-  id: Schema.String,
+  /**
+   * `unavailable`: the store did not do it. `full`: it has no space left. `read_only`: it may not be written to.
+   * `too_large`: a record is larger than the store takes. `unreadable`: what it holds is no journal. `newer_version`: it
+   * holds what a later release has written.
+   */
+  reason: Schema.Literals(["unavailable", "full", "read_only", "too_large", "unreadable", "newer_version"]),
+  /** What the store was asked to do: the name of the member of `StoreService`. */
+  operation: Schema.Literals([
+    "append",
+    "version",
+    "read",
+    "unfinished",
+    "list",
+    "truncate",
+    "delete",
+    "claim",
+    "release",
+    "claimUnfinished"
+  ]),
+  /** The id of the session. Absent where the operation is about all sessions. */
+  id: Schema.optionalKey(Schema.String),
   /**
    * Of a damaged journal the first version that is not as it was written: its record is missing, is no record, or stands in
    * the place of another one. The records before it are as they were written.
@@ -61,16 +87,44 @@ export class StoreError extends Schema.TaggedError<StoreError>("heddle/Session/S
   cause: Schema.optionalKey(Json.Opaque)
 }) {
   override get message(): string {
-    const session = JSON.stringify(this.id)
+    const session = this.id === undefined ? "all sessions" : `session ${JSON.stringify(this.id)}`
     return this.version === undefined
-      ? `the store is ${this.reason} (${this.operation} of session ${session})`
-      : `the journal of session ${session} is damaged at version ${this.version}`
+      ? `the store is ${this.reason} (${this.operation} of ${session})`
+      : `the journal of ${session} is damaged at version ${this.version}`
   }
 }
 
 /** What is wrong with a journal, and from which version on. */
 const damaged = (id: string, version: number, cause: unknown): StoreError =>
   new StoreError({ reason: "unreadable", operation: "read", id, version, cause })
+
+/**
+ * A session in the list of a store.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Listed {
+  /** The id of the session. */
+  readonly id: string
+  /** The version of its journal. */
+  readonly version: number
+  /** Whether it has work left: a run without an end, or a command that no run has taken up. */
+  readonly isUnfinished: boolean
+}
+
+/**
+ * Which owner has a session, and for how long.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Claim {
+  /** The owner, as it named itself. */
+  readonly owner: string
+  /** When the claim ends unless it is renewed, in milliseconds since 1970 by the clock of the store. */
+  readonly until: number
+}
 
 /**
  * What a store of journals does, one journal per session id. `StoreSuite` of `heddle/testing` holds a store to it.
@@ -89,13 +143,80 @@ export interface Service {
     expected: number,
     records: Records.Records
   ) => Effect.Effect<number, SessionConflict | StoreError>
-  /** The number of records, 0 for a session without any. */
+  /** The number of records that were ever appended, 0 for a session without any. */
   readonly version: (id: string) => Effect.Effect<number, StoreError>
   /**
    * The records behind version `after`, which is 0 by default, oldest first and without gaps, at least up to the last one
-   * there was when the reading began. It holds a bounded part of the journal in memory.
+   * there was when the reading began. It holds a bounded part of the journal in memory. A journal that was truncated begins
+   * with its snapshot; one that is truncated meanwhile goes on there.
    */
   readonly read: (id: string, after?: number) => Stream.Stream<Records.Entry, StoreError>
+  /**
+   * The ids of the sessions with work left: a run without an end, or a command that no run has taken up. Its cost depends
+   * on how many there are, not on the number of all sessions.
+   */
+  readonly unfinished: Stream.Stream<string, StoreError>
+  /** The sessions whose ids begin with `prefix`, or all of them, in no particular order. */
+  readonly list: (options?: {
+    /** What the ids begin with. Empty by default. */
+    readonly prefix?: string
+  }) => Stream.Stream<Listed, StoreError>
+  /**
+   * Removes the records below version `before`, whose record must be an `Opened`, the snapshot; dies otherwise. The version
+   * of the journal stays as it is. Does nothing where these records are gone already, or the session is.
+   */
+  readonly truncate: (id: string, before: number) => Effect.Effect<void, StoreError>
+  /** Removes the journal and the claim of a session, which is at version 0 then. */
+  readonly delete: (id: string) => Effect.Effect<void, StoreError>
+  /**
+   * Claims a session for `termMillis` milliseconds if its claim is free, has ended by the clock of the store, or is the
+   * owner's already, which renews it. Succeeds with the claim that holds now: compare its owner with yours. The session need
+   * not exist.
+   */
+  readonly claim: (id: string, owner: string, termMillis: number) => Effect.Effect<Claim, StoreError>
+  /** Ends the claim of a session if it is the owner's. */
+  readonly release: (id: string, owner: string) => Effect.Effect<void, StoreError>
+  /**
+   * Claims up to `limit` sessions with work left whose claim is free or has ended, those first whose claims ended first.
+   * Succeeds with their ids. Of owners that ask at once each gets other sessions.
+   */
+  readonly claimUnfinished: (
+    owner: string,
+    termMillis: number,
+    limit: number
+  ) => Effect.Effect<ReadonlyArray<string>, StoreError>
+}
+
+/**
+ * Whether a session has work left after these records, if it had any `before` them. Every store uses it, so that all
+ * agree.
+ */
+export const isUnfinishedAfter = (records: ReadonlyArray<Records.Record>, before: boolean): boolean => {
+  let isUnfinished = before
+  for (const { _tag, unfinished } of records as ReadonlyArray<Deciding>) {
+    switch (_tag) {
+      case "RunStarted":
+      case "MessageSubmitted":
+        isUnfinished = true
+        break
+      case "RunEnded":
+      case "RunFailed":
+        isUnfinished = unfinished === true
+        break
+      case "Answered":
+        isUnfinished = unfinished ?? isUnfinished
+        break
+      case "Opened":
+        isUnfinished = false
+    }
+  }
+  return isUnfinished
+}
+
+/** What decides about it in a record of any release. */
+interface Deciding {
+  readonly _tag: string
+  readonly unfinished?: boolean
 }
 
 const RecordText = Schema.toCodecJson(Records.Record)
@@ -149,66 +270,156 @@ export const toTexts = (
 
 const pageSize = 128
 
+/** The text of a record, in its place. */
+export interface Line {
+  readonly version: number
+  readonly text: string
+}
+
+/** Which records of a journal there are, by the store's own count. A journal without any is at version 0. */
+export interface Extent {
+  readonly version: number
+  /** The version of the first record that has not been removed, which is 1 where none has. */
+  readonly first: number
+}
+
 /**
  * The reading of a journal page by page, for a store to read with: `page` gives up to `limit` texts of {@link toText}
- * behind a version, oldest first and without gaps. It ends where a page is not full.
+ * behind a version, oldest first. It ends where a page is not full.
  *
- * `version` is the store's own count of the records. With it a journal that ends before that count, or goes beyond it, is
- * reported as damaged; a writer that appends meanwhile damages nothing.
+ * A record that the count has and the pages do not, or the other way round, is reported as damage. Records that a writer
+ * adds meanwhile are none, and neither are those that a truncation or a deletion removes.
  */
 export const pages = (
   id: string,
   after: number,
-  page: (after: number, limit: number) => Effect.Effect<ReadonlyArray<string>, StoreError>,
-  version?: Effect.Effect<number, StoreError>
+  page: (after: number, limit: number) => Effect.Effect<ReadonlyArray<Line>, StoreError>,
+  extent: Effect.Effect<Extent, StoreError>
 ): Stream.Stream<Records.Entry, StoreError> =>
   Stream.unwrap(
-    Effect.map(version ?? Effect.succeed(undefined), (begun) =>
-      Stream.paginate(after, (at) =>
+    Effect.map(extent, (begun) =>
+      Stream.paginate(Math.max(after, begun.first - 1), (at) =>
         Effect.gen(function*() {
-          const texts = yield* page(at, pageSize)
-          const entries = yield* Effect.forEach(texts, (text, index) =>
-            Effect.map(
-              fromText(id, text, at + index + 1),
-              (record): Records.Entry => ({ version: at + index + 1, record })
-            ))
-          const end = at + texts.length
-          if (texts.length === pageSize) {
-            return [entries, Option.some(end)] as const
+          const lines = yield* page(at, pageSize)
+          const end = at + lines.length
+          const gap = lines.findIndex(({ version }, index) => version !== at + index + 1)
+          const isLast = lines.length < pageSize
+          const isOther = isLast && (end < begun.version || end > Math.max(after, begun.version))
+          if (gap >= 0 || isOther) {
+            const now = yield* extent
+            if (now.first > at + 1) return [[], Option.some(now.first - 1)] as const
+            if (now.version < begun.version) return [[], Option.none()] as const
+            if (gap >= 0) return yield* damaged(id, at + gap + 1, "the record is missing")
+            if (end < begun.version) return yield* damaged(id, end + 1, "the record is missing")
+            if (end > now.version) return yield* damaged(id, now.version + 1, "the store does not count this record")
           }
-          if (begun !== undefined && end < begun) {
-            return yield* damaged(id, end + 1, "the record is missing")
-          }
-          if (version !== undefined && end > Math.max(after, begun ?? 0)) {
-            const count = yield* version
-            if (end > count) {
-              return yield* damaged(id, count + 1, "the store does not count this record")
-            }
-          }
-          return [entries, Option.none()] as const
+          const entries = yield* Effect.forEach(lines, ({ text, version }) =>
+            Effect.map(fromText(id, text, version), (record): Records.Entry => ({ version, record })))
+          return [entries, isLast ? Option.none() : Option.some(end)] as const
         })))
   )
 
+/**
+ * Dies unless the record before which a journal is to be truncated is a snapshot, which the caller appends first.
+ */
+export const checkSnapshot = (id: string, before: number, record: Records.Record | undefined): Effect.Effect<void> =>
+  record?._tag === "Opened" ? Effect.void : Effect.die(
+    new TypeError(
+      `Session.Store.truncate: session ${JSON.stringify(id)} has ${
+        record === undefined ? "no record" : `the record ${record._tag}`
+      } at version ${before}, not an Opened; append one first, as Session.snapshot does`
+    )
+  )
+
+/** A journal in memory. */
+interface Journal {
+  /** How many records were removed. */
+  readonly removed: number
+  readonly texts: Array<string>
+  readonly isUnfinished: boolean
+}
+
+const emptyJournal = (): Journal => ({ removed: 0, texts: [], isUnfinished: false })
+
+const versionIn = ({ removed, texts }: Journal): number => removed + texts.length
+
 /** Texts and not values are kept, so that what is read is what any other store would give. */
 const memory = (): Service => {
-  const journals = new Map<string, Array<string>>()
-  const texts = (id: string): ReadonlyArray<string> => journals.get(id) ?? []
-  const commit = (id: string, expected: number, lines: ReadonlyArray<string>) =>
+  const journals = new Map<string, Journal>()
+  const claims = new Map<string, Claim>()
+  const journalOf = (id: string): Journal => journals.get(id) ?? emptyJournal()
+  const commit = (id: string, expected: number, lines: ReadonlyArray<string>, records: Records.Records) =>
     Effect.suspend((): Effect.Effect<number, SessionConflict> => {
-      const journal = journals.get(id) ?? []
-      if (journal.length !== expected) {
-        return Effect.fail(new SessionConflict({ id, expected, actual: journal.length }))
-      }
-      for (const line of lines) journal.push(line)
-      journals.set(id, journal)
-      return Effect.succeed(journal.length)
+      const journal = journalOf(id)
+      const actual = versionIn(journal)
+      if (actual !== expected) return Effect.fail(new SessionConflict({ id, expected, actual }))
+      for (const line of lines) journal.texts.push(line)
+      journals.set(id, { ...journal, isUnfinished: isUnfinishedAfter(records, journal.isUnfinished) })
+      return Effect.succeed(expected + lines.length)
     })
+  const take = (id: string, owner: string, now: number, termMillis: number): Claim => {
+    const held = claims.get(id)
+    if (held !== undefined && held.owner !== owner && held.until > now) return held
+    const claim = { owner, until: now + termMillis }
+    claims.set(id, claim)
+    return claim
+  }
+  const lines = (id: string, after: number, limit: number): ReadonlyArray<Line> => {
+    const { removed, texts } = journalOf(id)
+    const from = Math.max(after - removed, 0)
+    return texts.slice(from, from + limit).map((text, index) => ({ version: removed + from + index + 1, text }))
+  }
+  const entriesOf = Stream.suspend(() => Stream.fromIterable(Array.from(journals)))
   return {
     append: (id, expected, records) =>
-      Effect.flatMap(toTexts(id, expected, records), (lines) => commit(id, expected, lines)),
-    version: (id) => Effect.sync(() => texts(id).length),
+      Effect.flatMap(toTexts(id, expected, records), (lines) => commit(id, expected, lines, records)),
+    version: (id) => Effect.sync(() => versionIn(journalOf(id))),
     read: (id, after = 0) =>
-      pages(id, after, (version, limit) => Effect.sync(() => texts(id).slice(version, version + limit)))
+      pages(
+        id,
+        after,
+        (version, limit) => Effect.sync(() => lines(id, version, limit)),
+        Effect.sync(() => {
+          const journal = journalOf(id)
+          return { version: versionIn(journal), first: journal.removed + 1 }
+        })
+      ),
+    unfinished: entriesOf.pipe(
+      Stream.filter(([, { isUnfinished }]) => isUnfinished),
+      Stream.map(([id]) => id)
+    ),
+    list: ({ prefix = "" } = {}) =>
+      entriesOf.pipe(
+        Stream.filter(([id]) => id.startsWith(prefix)),
+        Stream.map(([id, journal]) => ({ id, version: versionIn(journal), isUnfinished: journal.isUnfinished }))
+      ),
+    truncate: (id, before) =>
+      Effect.gen(function*() {
+        const { removed, texts } = journalOf(id)
+        if (texts.length === 0 || before <= removed + 1) return
+        const text = texts[before - removed - 1]
+        yield* checkSnapshot(id, before, text === undefined ? undefined : yield* fromText(id, text, before))
+        const journal = journalOf(id)
+        const kept = journal.texts.slice(Math.max(before - journal.removed - 1, 0))
+        if (kept.length > 0) journals.set(id, { ...journal, removed: versionIn(journal) - kept.length, texts: kept })
+      }),
+    delete: (id) =>
+      Effect.sync(() => {
+        journals.delete(id)
+        claims.delete(id)
+      }),
+    claim: (id, owner, termMillis) => Effect.map(Clock.currentTimeMillis, (now) => take(id, owner, now, termMillis)),
+    release: (id, owner) => Effect.sync(() => void (claims.get(id)?.owner === owner && claims.delete(id))),
+    claimUnfinished: (owner, termMillis, limit) =>
+      Effect.map(Clock.currentTimeMillis, (now) => {
+        const endOf = (id: string) => claims.get(id)?.until ?? -Infinity
+        const ids = Array.from(journals).flatMap(([id, { isUnfinished }]) =>
+          isUnfinished && endOf(id) <= now ? [id] : []
+        )
+        const taken = ids.toSorted((a, b) => endOf(a) === endOf(b) ? 0 : endOf(a) - endOf(b)).slice(0, limit)
+        for (const id of taken) take(id, owner, now, termMillis)
+        return taken
+      })
   }
 }
 
@@ -219,6 +430,6 @@ const memory = (): Service => {
  * @since 0.1.0
  */
 export class Store extends Context.Service<Store, Service>()("heddle/Session/Store") {
-  /** Journals in memory. They are lost when the layer is released. */
+  /** Journals in memory. They are lost when the layer is released. The clock of its claims is the one of Effect. */
   static readonly layerMemory: Layer.Layer<Store> = Layer.sync(Store, memory)
 }
