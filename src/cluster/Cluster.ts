@@ -1,0 +1,168 @@
+/**
+ * Sessions on a cluster of processes, over the cluster of Effect. Each session has one owner at a time, the process whose
+ * runner has its shard. Any process sends it commands through a `SessionClient`: they wait for an owner, and are carried out
+ * by the next one where the owner is killed. The journal in the store says what has happened; the cluster says only who goes
+ * on with it.
+ *
+ * **Details**
+ *
+ * Where two processes believe that they own a session, as when one was frozen and wakes up, the journal decides: the first
+ * record of the new owner moves its version, every later append of the old one is refused, and its run is stopped there. What
+ * neither prevents is the effect that is already under way in the frozen process, hence `idempotencyKey` and `lookUp`.
+ *
+ * The parts of Effect that this module stands on are marked unstable, and may change in a minor version of Effect. Nothing
+ * in `heddle` itself imports them.
+ *
+ * @since 0.2.0
+ */
+import * as RunnerAddress from "effect/cluster/RunnerAddress"
+import type * as Sharding from "effect/cluster/Sharding"
+import type * as ShardingConfig from "effect/cluster/ShardingConfig"
+import type * as Layer from "effect/Layer"
+import * as Option from "effect/Option"
+import type * as Adapter from "../Adapter.ts"
+import type * as Chat from "../Chat.ts"
+import type * as Stores from "../internal/session/store.ts"
+import type * as Tool from "../Tool.ts"
+import * as Drives from "./internal/drive.ts"
+import * as Owner from "./internal/owner.ts"
+import * as Protocol from "./internal/protocol.ts"
+
+/**
+ * How a runner drives the sessions that it owns.
+ *
+ * @category options
+ * @since 0.2.0
+ */
+export interface Options<
+  T extends ReadonlyArray<Tool.Any> = ReadonlyArray<Tool.Any>,
+  E = never,
+  R = never,
+  RHalt = R,
+  REvent = R
+> {
+  /** The options of every run, those of `Session.reply`. Every runner of the cluster has to have the same. */
+  readonly run: Chat.Options<T, E, R, RHalt, REvent>
+}
+
+/**
+ * Makes this process an owner of sessions: it runs those whose shards its runner has. Provide it with a cluster
+ * (`NodeClusterHttp.layer` of `@effect/platform-node`, with {@link transport}), a store that every process reaches, and an
+ * adapter.
+ *
+ * **Example** (A cluster of one process, in memory)
+ *
+ * ```ts import.meta.vitest
+ * import * as TestRunner from "effect/cluster/TestRunner"
+ * import * as Effect from "effect/Effect"
+ * import * as Layer from "effect/Layer"
+ * import { Session } from "heddle"
+ * import { Cluster, SessionClient } from "heddle/cluster"
+ * import { Script } from "heddle/testing"
+ *
+ * const model = Script.layer([[Script.text("Hello, Ann."), Script.finish("stop")]])
+ * const owner = Cluster.layer({ run: { system: "Be friendly." } })
+ * const cluster = Layer.mergeAll(owner, SessionClient.layer).pipe(
+ *   Layer.provide([model, Session.Store.layerMemory]),
+ *   Layer.provide(TestRunner.layer)
+ * )
+ *
+ * const program = Effect.gen(function*() {
+ *   const client = yield* SessionClient.SessionClient
+ *   const { outputText, status } = yield* client.reply("ann", "Hi, I am Ann")
+ *   return [status, outputText]
+ * })
+ *
+ * await Effect.runPromise(program.pipe(Effect.provide(cluster))) // => ["completed", "Hello, Ann."]
+ * ```
+ *
+ * @category layers
+ * @since 0.2.0
+ */
+export const layer = <
+  const T extends ReadonlyArray<Tool.Any> = [],
+  E = never,
+  R = never,
+  RHalt = never,
+  REvent = never
+>(
+  { run }: Options<T, E, R, RHalt, REvent>
+): Layer.Layer<
+  never,
+  never,
+  Sharding.Sharding | Stores.Store | Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent
+> =>
+  Protocol.SessionEntity.toLayer(Owner.make(Drives.make(run)), {
+    // The feed and a stop do not wait for the commands before them.
+    concurrency: "unbounded",
+    // A defect of a run answers its command. Otherwise the entity would start the run again and again.
+    disableFatalDefects: true
+  })
+
+/**
+ * Where a runner listens.
+ *
+ * @category options
+ * @since 0.2.0
+ */
+export interface Address {
+  /** The host name or address by which the other processes reach it. The ports have no authentication: keep them private. */
+  readonly host: string
+  /** The port that it listens on. */
+  readonly port: number
+}
+
+/**
+ * How the processes of a cluster reach each other and how soon one takes over, for {@link transport}.
+ *
+ * @category models
+ * @since 0.2.0
+ */
+export interface Transport {
+  /** Frames go out at once. Over a plain socket, which waits to fill its packets, live events are 65 to 104 ms late. */
+  readonly transport: "websocket"
+  /** The settings of `ShardingConfig` that decide how soon another runner takes over. */
+  readonly shardingConfig: Partial<ShardingConfig.ShardingConfig["Service"]>
+}
+
+/**
+ * The options of `NodeClusterHttp.layer` with the settings that were measured: another runner takes over 3 to 6 seconds after
+ * a kill. Pass the address of this runner, or nothing and `clientOnly: true` for a process that only sends commands. All
+ * processes need the same settings: a client with others sends to a runner that is gone until its own time is over.
+ *
+ * **Details**
+ *
+ * A lock on a shard expires after 5 seconds and is renewed every 1.5; assignments are read every second, messages that wait
+ * are found within one; an owner that hands a session over has 2 seconds for it, so that a frozen one that wakes up stops
+ * soon.
+ *
+ * **Gotchas**
+ *
+ * `NodeClusterHttp.layer` also reads environment variables without a prefix, such as `PORT`, and fails where they do not fit.
+ *
+ * **Example** (A runner and a client)
+ *
+ * ```ts import.meta.vitest
+ * import * as NodeClusterHttp from "@effect/platform-node/NodeClusterHttp"
+ * import { Cluster } from "heddle/cluster"
+ *
+ * const runner = NodeClusterHttp.layer(Cluster.transport({ host: "10.0.0.7", port: 34431 }))
+ * const client = NodeClusterHttp.layer({ ...Cluster.transport(), clientOnly: true })
+ *
+ * Cluster.transport().shardingConfig.shardLockExpiration // => "5 seconds"
+ * ```
+ *
+ * @category transport
+ * @since 0.2.0
+ */
+export const transport = (address?: Address): Transport => ({
+  transport: "websocket",
+  shardingConfig: {
+    ...(address === undefined ? {} : { runnerAddress: Option.some(RunnerAddress.make(address.host, address.port)) }),
+    shardLockExpiration: "5 seconds",
+    shardLockRefreshInterval: "1500 millis",
+    refreshAssignmentsInterval: "1 second",
+    entityMessagePollInterval: "1 second",
+    entityTerminationTimeout: "2 seconds"
+  }
+})

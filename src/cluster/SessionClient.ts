@@ -1,0 +1,279 @@
+/**
+ * A client of sessions on a cluster: it sends commands to the owner of a session, wherever that is, and reads what happens
+ * there. A command waits for an owner, and what it has begun goes on without the process that sent it.
+ *
+ * @since 0.2.0
+ */
+import * as Cause from "effect/Cause"
+import type * as ClusterError from "effect/cluster/ClusterError"
+import * as EntityAddress from "effect/cluster/EntityAddress"
+import * as EntityId from "effect/cluster/EntityId"
+import * as MessageStorage from "effect/cluster/MessageStorage"
+import * as Sharding from "effect/cluster/Sharding"
+import * as Context from "effect/Context"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Schedule from "effect/Schedule"
+import * as Stream from "effect/Stream"
+import * as Event from "../Event.ts"
+import * as Settings from "../internal/ask/options.ts"
+import type * as SessionRun from "../internal/session/run.ts"
+import * as Message from "../Message.ts"
+import * as Ids from "./internal/ids.ts"
+import * as Protocol from "./internal/protocol.ts"
+
+export {
+  /**
+   * A command was refused, or its run could not begin. Sent again under the same id it fails the same way.
+   *
+   * @category errors
+   * @since 0.2.0
+   */
+  CommandError,
+  /**
+   * The feed begins here: the journal has what led to this, and live events follow. It comes again where events were
+   * missed, because the session has another owner now or the reader fell behind.
+   *
+   * @category models
+   * @since 0.2.0
+   */
+  Connected,
+  /**
+   * Where a session stands once a command has been carried out: its run has ended, or waits for an answer.
+   *
+   * @category models
+   * @since 0.2.0
+   */
+  Report
+} from "./internal/protocol.ts"
+
+/**
+ * Why a command could not be sent, or was refused: a {@link CommandError}, or an error of the cluster. `PersistenceError`
+ * says that the command could not be stored, and it may be sent again under its id.
+ *
+ * @category errors
+ * @since 0.2.0
+ */
+export type Failure =
+  | Protocol.CommandError
+  | ClusterError.AlreadyProcessingMessage
+  | ClusterError.EntityNotAssignedToRunner
+  | ClusterError.MailboxFull
+  | ClusterError.PersistenceError
+
+/**
+ * How a command is sent.
+ *
+ * @category options
+ * @since 0.2.0
+ */
+export interface CommandOptions {
+  /**
+   * The id of the command. A command that is sent again under its id, by any process, is carried out once, and has the same
+   * answer. A new id by default.
+   */
+  readonly command?: string
+}
+
+/**
+ * How a call is approved.
+ *
+ * @category options
+ * @since 0.2.0
+ */
+export interface ApproveOptions extends CommandOptions, SessionRun.ApproveOptions {}
+
+/**
+ * How a call is denied.
+ *
+ * @category options
+ * @since 0.2.0
+ */
+export interface DenyOptions extends CommandOptions {
+  /** Why, as the model reads it. */
+  readonly reason?: string
+}
+
+/**
+ * What a client can do. Every command succeeds once the run that it leads to has ended or waits for an answer, and goes on
+ * where the caller is interrupted before that.
+ *
+ * @category models
+ * @since 0.2.0
+ */
+export interface Service {
+  /** Says something as the user. A session that does not exist is begun. */
+  readonly reply: (
+    id: string,
+    content: Message.Content,
+    options?: CommandOptions
+  ) => Effect.Effect<Protocol.Report, Failure>
+  /** Answers a question by the id of its call, or gives the result of a manual call. The answer is sent as plain JSON. */
+  readonly answer: (
+    id: string,
+    toolCallId: string,
+    value: unknown,
+    options?: CommandOptions
+  ) => Effect.Effect<Protocol.Report, Failure>
+  /** Allows a call that waits for an approval. */
+  readonly approve: (
+    id: string,
+    toolCallId: string,
+    options?: ApproveOptions
+  ) => Effect.Effect<Protocol.Report, Failure>
+  /** Refuses a call that waits for an approval. */
+  readonly deny: (id: string, toolCallId: string, options?: DenyOptions) => Effect.Effect<Protocol.Report, Failure>
+  /** Has the session driven where something of it is unfinished that no command on the cluster waits for. */
+  readonly resume: (id: string, options?: CommandOptions) => Effect.Effect<Protocol.Report, Failure>
+  /**
+   * The live events of a session, from its owner and from each owner after that. It does not end by itself. The first
+   * element is `Connected`, and so is the first after a gap: what the gap had is in the journal. A slow reader does not hold
+   * up the run.
+   */
+  readonly events: (id: string) => Stream.Stream<Event.Received | Protocol.Connected, Failure>
+  /**
+   * Removes the commands of a session, with what was said in them, from the tables of the cluster, which keeps them for
+   * ever otherwise. Their ids are forgotten: a command that is sent again is carried out again. The journal stays.
+   */
+  readonly forget: (id: string) => Effect.Effect<void, Failure>
+}
+
+const make = Effect.gen(function*() {
+  const entity = yield* Protocol.SessionEntity.client
+  const sharding = yield* Sharding.Sharding
+  const storage = yield* MessageStorage.MessageStorage
+  const context = yield* Effect.context<never>()
+
+  const drive = (id: string, input: Protocol.Input, options: CommandOptions = {}) =>
+    Effect.suspend(() => {
+      const { command = Settings.mintRequestId(context) } = options
+      return Effect.flatMap(Ids.entityOf(id, command), (address) => entity(address).Drive({ command, input }))
+    })
+
+  /** The feed of the owner of the moment. Where that one hands the session over, its feed ends, and the next one's begins. */
+  const feed = (address: string): Stream.Stream<Protocol.Fed, Failure> =>
+    entity(address).Feed().pipe(
+      Stream.catchCause((cause) => Cause.hasInterruptsOnly(cause) ? Stream.empty : Stream.failCause(cause)),
+      Stream.repeat(Schedule.spaced("100 millis"))
+    )
+
+  const service: Service = {
+    reply: (id, content, options) => drive(id, { _tag: "Say", message: Message.user(content) }, options),
+    answer: (id, toolCallId, value, options) => drive(id, { _tag: "Answer", id: toolCallId, value }, options),
+    approve: (id, toolCallId, options = {}) =>
+      drive(id, {
+        _tag: "Approve",
+        id: toolCallId,
+        ...(options.arguments === undefined ? {} : { arguments: options.arguments })
+      }, options),
+    deny: (id, toolCallId, options = {}) =>
+      drive(id, {
+        _tag: "Deny",
+        id: toolCallId,
+        ...(options.reason === undefined ? {} : { reason: options.reason })
+      }, options),
+    resume: (id, options) => drive(id, { _tag: "Resume" }, options),
+    events: (id) =>
+      Stream.unwrap(Effect.map(Ids.entityOf(id, "events"), feed)).pipe(
+        Stream.map((fed) => fed._tag === "Connected" ? fed : Event.fromWire(fed.event))
+      ),
+    forget: (id) =>
+      Effect.flatMap(Ids.entityOf(id, "forget"), (address) => {
+        const entityId = EntityId.make(address)
+        const shardId = sharding.getShardId(entityId, Protocol.SessionEntity.getShardGroup(entityId))
+        const entityType = Protocol.SessionEntity.type
+        return storage.clearAddress(EntityAddress.make({ entityType, entityId, shardId }))
+      })
+  }
+  return service
+})
+
+/**
+ * The client of sessions on a cluster.
+ *
+ * **Example** (An approval that is given from elsewhere)
+ *
+ * ```ts import.meta.vitest
+ * import * as TestRunner from "effect/cluster/TestRunner"
+ * import * as Effect from "effect/Effect"
+ * import * as Layer from "effect/Layer"
+import * as Schedule from "effect/Schedule"
+ * import * as Schema from "effect/Schema"
+ * import { Session, Tool } from "heddle"
+ * import { Cluster, SessionClient } from "heddle/cluster"
+ * import { Script } from "heddle/testing"
+ *
+ * const pay = Tool.make("pay", {
+ *   parameters: { amount: Schema.Finite },
+ *   approval: true,
+ *   handler: ({ amount }) => Effect.succeed(`paid ${amount}`)
+ * })
+ * const model = Script.layer([
+ *   [Script.toolCall("c0", "pay", { amount: 50 }), Script.finish("tool_calls")],
+ *   [Script.text("Done."), Script.finish("stop")]
+ * ])
+ * const cluster = Layer.mergeAll(Cluster.layer({ run: { tools: [pay] } }), SessionClient.layer).pipe(
+ *   Layer.provide([model, Session.Store.layerMemory]),
+ *   Layer.provide(TestRunner.layer)
+ * )
+ *
+ * const program = Effect.gen(function*() {
+ *   const client = yield* SessionClient.SessionClient
+ *   const asked = yield* client.reply("ann", "Pay the bill")
+ *   const done = yield* client.approve("ann", asked.suspensions[0]!.id)
+ *   return [asked.status, done.status, done.outputText]
+ * })
+ *
+ * await Effect.runPromise(program.pipe(Effect.provide(cluster))) // => ["awaiting_tools", "completed", "Done."]
+ * ```
+ *
+ * @category services
+ * @since 0.2.0
+ */
+export class SessionClient extends Context.Service<SessionClient, Service>()("heddle/cluster/SessionClient") {}
+
+/**
+ * The client, over the cluster that this process is part of, as a runner or with `clientOnly: true`.
+ *
+ * **Example** (The live events of a session)
+ *
+ * ```ts import.meta.vitest
+ * import * as TestRunner from "effect/cluster/TestRunner"
+ * import * as Effect from "effect/Effect"
+ * import * as Layer from "effect/Layer"
+import * as Schedule from "effect/Schedule"
+ * import * as Stream from "effect/Stream"
+ * import { Session } from "heddle"
+ * import { Cluster, SessionClient } from "heddle/cluster"
+ * import { Script } from "heddle/testing"
+ *
+ * const model = Script.layer([[Script.text("Hello"), Script.finish("stop")]])
+ * const cluster = Layer.mergeAll(Cluster.layer({ run: {} }), SessionClient.layer).pipe(
+ *   Layer.provide([model, Session.Store.layerMemory]),
+ *   Layer.provide(TestRunner.layer)
+ * )
+ *
+ * const program = Effect.gen(function*() {
+ *   const client = yield* SessionClient.SessionClient
+ *   return yield* client.events("ann").pipe(
+ *     // What is said before the feed begins is not in it.
+ *     Stream.tap((event) =>
+ *       event._tag === "Connected" ? Effect.forkChild(client.reply("ann", "Hi"), { startImmediately: true }) : Effect.void
+ *     ),
+ *     Stream.map(({ _tag }) => _tag),
+ *     Stream.takeUntil((tag) => tag === "ChatCompleted"),
+ *     Stream.runCollect
+ *   )
+ * })
+ * const tags = await Effect.runPromise(program.pipe(Effect.provide(cluster)))
+ *
+ * tags.filter((tag) => tag === "Connected" || tag === "ChatCompleted") // => ["Connected", "ChatCompleted"]
+ * ```
+ *
+ * @category layers
+ * @since 0.2.0
+ */
+export const layer: Layer.Layer<SessionClient, never, Sharding.Sharding | MessageStorage.MessageStorage> = Layer.effect(
+  SessionClient,
+  make
+)

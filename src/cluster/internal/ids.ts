@@ -1,0 +1,28 @@
+/**
+ * The id of a session as the id of an entity. A database refuses a text with a zero or a lone surrogate, which JSON
+ * escapes, and the tables of a cluster have room for 255 characters.
+ *
+ * @since 0.2.0
+ */
+import * as Effect from "effect/Effect"
+import * as Protocol from "./protocol.ts"
+
+/** The longest id that the tables of a cluster have room for. */
+const longest = 255
+
+/** The id of the entity of a session, if it can have one. */
+export const entityOf = (session: string, command: string): Effect.Effect<string, Protocol.CommandError> => {
+  const id = JSON.stringify(session).slice(1, -1)
+  return id.length > 0 && id.length <= longest ? Effect.succeed(id) : Effect.fail(
+    new Protocol.CommandError({
+      session,
+      command,
+      reason: "invalid_id",
+      detail:
+        `the id of a session on a cluster must have 1 to ${longest} characters as JSON text; this one has ${id.length}`
+    })
+  )
+}
+
+/** The id of the session of an entity. */
+export const sessionOf = (entity: string): string => JSON.parse(`"${entity}"`) as string

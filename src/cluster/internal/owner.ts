@@ -1,0 +1,67 @@
+/**
+ * The owner of a session: the one entity that runs it, on the runner that has its shard. Commands are carried out one after
+ * the other; the feed and a stop do not wait for them. What happens is in the journal, so that the next owner needs nothing
+ * of this one.
+ *
+ * @since 0.2.0
+ */
+import * as Entity from "effect/cluster/Entity"
+import * as Effect from "effect/Effect"
+import * as Semaphore from "effect/Semaphore"
+import type * as Event from "../../Event.ts"
+import * as Json from "../../internal/json.ts"
+import type * as Records from "../../internal/session/records.ts"
+import * as Message from "../../Message.ts"
+import * as Feeds from "./feed.ts"
+import * as Ids from "./ids.ts"
+import * as Protocol from "./protocol.ts"
+
+/** Takes a command in, once, and drives the session until nothing is left to do. */
+export type Drive<R> = (
+  id: string,
+  command: Protocol.Command,
+  publish: (event: Event.Event) => Effect.Effect<void>
+) => Effect.Effect<Records.Kept, unknown, R>
+
+const outputText = ({ thread }: Records.Kept["session"]): string => {
+  const said = thread.messages.findLast(({ role }) => role === "assistant")
+  return said === undefined ? "" : Message.text(said)
+}
+
+const reportOf = ({ session, version }: Records.Kept): Protocol.Report => ({
+  version,
+  status: session.status,
+  suspensions: session.suspensions,
+  outputText: outputText(session)
+})
+
+/** The word for an error, and its message. */
+const refusalOf = (error: unknown): Pick<Protocol.CommandError, "reason" | "detail"> => {
+  const { _tag, message, reason } = (typeof error === "object" && error !== null ? error : {}) as Json.JsonObject
+  return {
+    reason: String(_tag === "SessionError" ? reason : _tag ?? "unknown"),
+    detail: typeof message === "string" ? message : Json.render(error)
+  }
+}
+
+/** The handlers of one session. */
+export const make = <R>(drive: Drive<R>) =>
+  Effect.gen(function*() {
+    const { entityId } = yield* Entity.CurrentAddress
+    const services = yield* Effect.context<R>()
+    const id = Ids.sessionOf(entityId)
+    const feed = yield* Feeds.make(id)
+    const turn = yield* Semaphore.make(1)
+    return Protocol.SessionEntity.of({
+      Drive: ({ payload }) =>
+        turn.withPermit(drive(id, payload, feed.publish)).pipe(
+          Effect.map(reportOf),
+          Effect.mapError((error) =>
+            new Protocol.CommandError({ session: id, command: payload.command, ...refusalOf(error) })
+          ),
+          Effect.provideContext(services)
+        ),
+      Stop: () => Effect.void,
+      Feed: () => feed.events
+    })
+  })

@@ -1,0 +1,283 @@
+/**
+ * Commands and feeds of sessions on a cluster, in one process and in memory: what a command comes to, that it is carried out
+ * once, and what a reader of the feed sees. On the live clock, since the loops of the cluster sleep between their looks.
+ */
+import { assert, describe, it } from "@effect/vitest"
+import * as MessageStorage from "effect/cluster/MessageStorage"
+import * as TestRunner from "effect/cluster/TestRunner"
+import * as Deferred from "effect/Deferred"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Fiber from "effect/Fiber"
+import * as Latch from "effect/Latch"
+import * as Layer from "effect/Layer"
+import * as Schema from "effect/Schema"
+import * as Stream from "effect/Stream"
+import { type Chat, Message, Session, Tool } from "heddle"
+import { Cluster, SessionClient } from "heddle/cluster"
+import { Script } from "heddle/testing"
+
+const { finish, text, toolCall } = Script
+
+const said = (words: string) => [text(words), finish("stop")]
+const called = (name: string, args: Message.ToolCall["arguments"] = {}) => [
+  toolCall("c0", name, args),
+  finish("tool_calls")
+]
+
+/** A cluster of one process. Its store and its messages can be read beside it. */
+const cluster = <const T extends ReadonlyArray<Tool.Any> = []>(
+  script: ReadonlyArray<ReadonlyArray<Script.Entry>>,
+  run: Chat.Options<T, never, never, never, never> = {}
+) =>
+  Layer.mergeAll(Cluster.layer({ run }), SessionClient.layer).pipe(
+    Layer.provide(Script.layer({ scripts: script })),
+    Layer.provideMerge(Session.Store.layerMemory),
+    Layer.provideMerge(TestRunner.layer)
+  )
+
+const client = SessionClient.SessionClient
+
+const messages = (id: string) =>
+  Effect.map(Session.load(id), (loaded) => loaded?.session.thread.messages.map(Message.text))
+
+/** A tool that counts its starts and waits for a latch. */
+const gated = () => {
+  const state = { starts: 0 }
+  const started = Latch.makeUnsafe()
+  const gate = Latch.makeUnsafe()
+  const tool = Tool.make("work", {
+    parameters: {},
+    handler: () =>
+      Effect.suspend(() => {
+        state.starts++
+        return Effect.as(Effect.andThen(started.open, gate.await), "worked")
+      })
+  })
+  return { state, started, gate, tool }
+}
+
+describe("commands", () => {
+  it.live("a reply begins the session, and reports where it stands", () =>
+    Effect.gen(function*() {
+      const { reply } = yield* client
+      const report = yield* reply("ann", "Hi")
+      const loaded = yield* Session.load("ann")
+      assert.deepStrictEqual(report, {
+        version: loaded!.version,
+        status: "completed",
+        suspensions: [],
+        outputText: "Hello"
+      })
+      assert.deepStrictEqual(yield* messages("ann"), ["Hi", "Hello"])
+    }).pipe(Effect.provide(cluster([said("Hello")]))))
+
+  it.live("a command that is sent again, at once or later, is carried out once and has one answer", () => {
+    const { gate, started, state, tool } = gated()
+    return Effect.gen(function*() {
+      const { reply } = yield* client
+      const options = { command: "order-7" }
+      const first = yield* Effect.forkChild(reply("ann", "Work", options))
+      yield* started.await
+      const second = yield* Effect.forkChild(reply("ann", "Work", options))
+      yield* gate.open
+      const reports = [yield* Fiber.join(first), yield* Fiber.join(second), yield* reply("ann", "Work", options)]
+      assert.deepStrictEqual(reports.map(({ outputText }) => outputText), ["Done", "Done", "Done"])
+      assert.strictEqual(state.starts, 1)
+      assert.deepStrictEqual(yield* messages("ann"), ["Work", "", "worked", "Done"])
+    }).pipe(Effect.provide(cluster([called("work"), said("Done")], { tools: [tool] })))
+  })
+
+  it.live("commands of a session are carried out one after the other, those of two sessions at once", () => {
+    const { gate, started, tool } = gated()
+    const script = [called("work"), said("Other"), said("First"), said("Second")]
+    return Effect.gen(function*() {
+      const { reply } = yield* client
+      const first = yield* Effect.forkChild(reply("ann", "Work"))
+      yield* started.await
+      const second = yield* Effect.forkChild(reply("ann", "And then"))
+      assert.strictEqual((yield* reply("bob", "Hi")).outputText, "Other")
+      yield* gate.open
+      assert.strictEqual((yield* Fiber.join(first)).outputText, "First")
+      assert.strictEqual((yield* Fiber.join(second)).outputText, "Second")
+      assert.deepStrictEqual(yield* messages("ann"), ["Work", "", "worked", "First", "And then", "Second"])
+    }).pipe(Effect.provide(cluster(script, { tools: [tool] })))
+  })
+
+  it.live("a caller that leaves does not stop the run", () => {
+    const { gate, started, tool } = gated()
+    return Effect.gen(function*() {
+      const { reply } = yield* client
+      const left = yield* Effect.forkChild(reply("ann", "Work", { command: "left" }))
+      yield* started.await
+      yield* Fiber.interrupt(left)
+      yield* gate.open
+      assert.strictEqual((yield* reply("ann", "Work", { command: "left" })).outputText, "Done")
+    }).pipe(Effect.provide(cluster([called("work"), said("Done")], { tools: [tool] })))
+  })
+
+  it.live("questions are answered, approvals given and denied, by the id of their call", () => {
+    const tools = [
+      Tool.make("book", {
+        parameters: {},
+        handler: () => Effect.succeed(Tool.askUser("How many seats?", { answer: Schema.Int }))
+      }),
+      Tool.make("pay", {
+        parameters: { amount: Schema.Finite },
+        approval: true,
+        handler: ({ amount }) => Effect.succeed(`paid ${amount}`)
+      })
+    ]
+    const script = [
+      called("book"),
+      said("Booked"),
+      called("pay", { amount: 5 }),
+      said("Paid"),
+      called("pay", { amount: 7 }),
+      said("Not")
+    ]
+    return Effect.gen(function*() {
+      const { answer, approve, deny, reply } = yield* client
+      const asked = yield* reply("ann", "Book")
+      assert.deepStrictEqual([asked.status, asked.suspensions[0]?.question], ["awaiting_user", "How many seats?"])
+      assert.strictEqual((yield* answer("ann", "c0", 4)).outputText, "Booked")
+
+      const waiting = yield* reply("bob", "Pay")
+      assert.strictEqual(waiting.status, "awaiting_tools")
+      assert.strictEqual((yield* approve("bob", "c0", { arguments: { amount: 6 } })).outputText, "Paid")
+      assert.include((yield* messages("bob"))!, "paid 6")
+
+      yield* reply("cid", "Pay")
+      assert.strictEqual((yield* deny("cid", "c0", { reason: "too much" })).outputText, "Not")
+      assert.include((yield* messages("cid"))![2], "too much")
+    }).pipe(Effect.provide(cluster(script, { tools })))
+  })
+
+  it.live("a command that is refused fails with the reason, and with the same when it is sent again", () =>
+    Effect.gen(function*() {
+      const { answer } = yield* client
+      const once = yield* Effect.flip(answer("ann", "c9", 1, { command: "wrong" }))
+      const again = yield* Effect.flip(answer("ann", "c9", 1, { command: "wrong" }))
+      assert.instanceOf(once, SessionClient.CommandError)
+      assert.deepStrictEqual(again, once)
+      assert.deepInclude(once, { session: "ann", command: "wrong", reason: "unknown_tool_call_id" })
+      assert.include(once.message, `no call "c9" waits for an answer`)
+    }).pipe(Effect.provide(cluster([]))))
+
+  it.live("a model that cannot be asked fails the command, and the next one goes on", () =>
+    Effect.gen(function*() {
+      const { reply } = yield* client
+      const error = yield* Effect.flip(reply("ann", "Hi"))
+      assert.deepInclude(error, { _tag: "CommandError", reason: "AdapterError" })
+      assert.strictEqual((yield* reply("ann", "Hi")).outputText, "Hello")
+    }).pipe(Effect.provide(cluster([[Script.preflightError("provider_unavailable")], said("Hello")]))))
+
+  it.live("a defect of a run is the answer to its command, and starts nothing again", () => {
+    let asked = 0
+    const run = {
+      haltWhen: () => {
+        asked++
+        throw new Error("a mistake")
+      }
+    }
+    return Effect.gen(function*() {
+      const { reply } = yield* client
+      const exit = yield* Effect.exit(reply("ann", "Hi"))
+      assert.isTrue(Exit.hasDies(exit))
+      assert.isTrue(Exit.hasDies(yield* Effect.exit(reply("ann", "Again"))))
+      assert.strictEqual(asked, 2)
+    }).pipe(Effect.provide(cluster([called("none"), called("none")], run)))
+  })
+
+  it.live("an id may hold any text that the tables have room for, and another one is refused by name", () =>
+    Effect.gen(function*() {
+      const { events, forget, reply } = yield* client
+      for (const id of ["a\u0000b", "\ud800", "a\"b\\c", "é".repeat(255)]) {
+        assert.strictEqual((yield* reply(id, "Hi")).outputText, "Hello")
+        assert.deepStrictEqual(yield* messages(id), ["Hi", "Hello"])
+      }
+      for (const id of ["", "x".repeat(256), "\u0000".repeat(50)]) {
+        for (const refused of [reply(id, "Hi"), forget(id), Stream.runDrain(events(id))]) {
+          const error = yield* Effect.flip(refused as Effect.Effect<unknown, SessionClient.Failure>)
+          assert.deepInclude(error, { _tag: "CommandError", session: id, reason: "invalid_id" })
+        }
+      }
+    }).pipe(Effect.provide(cluster(Array.from({ length: 4 }, () => said("Hello"))))))
+
+  it.live("forgotten commands are in no table, and the journal stays", () =>
+    Effect.gen(function*() {
+      const { forget, reply } = yield* client
+      const driver = yield* MessageStorage.MemoryDriver
+      const stored = () => driver.requests.size
+      yield* reply("ann", "My secret")
+      yield* reply("bob", "Hi")
+      assert.strictEqual(stored(), 2)
+      yield* forget("ann")
+      assert.strictEqual(stored(), 1)
+      assert.deepStrictEqual(yield* messages("ann"), ["My secret", "Hello"])
+    }).pipe(Effect.provide(cluster([said("Hello"), said("Hello")]))))
+})
+
+describe("feeds", () => {
+  it.live("every reader sees what happens from its start on", () =>
+    Effect.gen(function*() {
+      const { events, reply } = yield* client
+      yield* reply("ann", "Before")
+      const readers = yield* Effect.forEach([0, 1], () =>
+        Effect.gen(function*() {
+          const connected = yield* Deferred.make<number>()
+          const fiber = yield* events("ann").pipe(
+            Stream.tap((event) =>
+              event._tag === "Connected" ? Deferred.succeed(connected, event.version) : Effect.void
+            ),
+            Stream.takeUntil(({ _tag }) => _tag === "ChatCompleted"),
+            Stream.runCollect,
+            Effect.forkChild
+          )
+          assert.strictEqual(yield* Deferred.await(connected), (yield* Session.load("ann"))!.version)
+          return fiber
+        }))
+      yield* reply("ann", "Hi")
+      for (const reader of readers) {
+        const seen = yield* Fiber.join(reader)
+        assert.deepStrictEqual(seen.map(({ _tag }) => _tag), [
+          "Connected",
+          "MessageStarted",
+          "TextDelta",
+          "TextCompleted",
+          "MessageCompleted",
+          "StepCompleted",
+          "ChatCompleted"
+        ])
+        assert.deepInclude(seen[2], { _tag: "TextDelta", delta: "Hello" })
+      }
+    }).pipe(Effect.provide(cluster([said("Earlier"), said("Hello")]))))
+
+  it.live("a reader that falls behind holds nothing up, and learns that it missed events", () => {
+    const pieces = Array.from({ length: 20_000 }, (_, index) => text(`${index} `))
+    return Effect.gen(function*() {
+      const { events, reply } = yield* client
+      const connected = yield* Latch.make()
+      const goOn = yield* Latch.make()
+      const reader = yield* events("ann").pipe(
+        Stream.tap((event) => event._tag === "Connected" ? connected.open : Effect.void),
+        Stream.tap(() => goOn.await),
+        Stream.takeUntil(({ _tag }) => _tag === "ChatCompleted"),
+        Stream.runCollect,
+        Effect.forkChild
+      )
+      yield* connected.await
+      yield* reply("ann", "Talk")
+      yield* goOn.open
+      const seen = yield* Fiber.join(reader)
+      const deltas = seen.flatMap((event) => event._tag === "TextDelta" ? [Number.parseInt(event.delta)] : [])
+      const gap = seen.findIndex(({ _tag }, index) => index > 0 && _tag === "Connected")
+      assert.isAbove(gap, 0)
+      assert.isBelow(deltas.length, 20_000)
+      assert.strictEqual(deltas.at(-1), 19_999)
+      // Before the gap and behind it nothing is missing.
+      const breaks = deltas.filter((delta, index) => index > 0 && delta !== deltas[index - 1]! + 1)
+      assert.strictEqual(breaks.length, seen.filter(({ _tag }) => _tag === "Connected").length - 1)
+    }).pipe(Effect.provide(cluster([[...pieces, finish("stop")]])))
+  })
+})
