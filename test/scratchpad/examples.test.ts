@@ -86,7 +86,8 @@ const lines: Readonly<Record<string, ReadonlyArray<string>>> = {
   ],
   "sub-agent": ["c0 > All about heddles.", "A heddle is a part of a loom.", "tokens: 20 here, 220 in all"],
   "testing": ["an hour in no time: waited 50 minutes", "stopped at each of its points: 0 violations"],
-  "typed-answer": ["Oslo: 7 °C, take a coat"]
+  "typed-answer": ["Oslo: 7 °C, take a coat"],
+  "workflow": ["reserved a heddle", "shipped order-7", "[ 'A heddle, from shelf 3.', 'A heddle, from shelf 3.' ]"]
 }
 
 /** Those that are started with arguments, or do not end by themselves. */
