@@ -462,8 +462,10 @@ describe("M-44: a question that was asked is open wherever its run or its journa
         parameters: { amount: Schema.Finite },
         approval: true,
         handler: ({ amount }, call) => {
-          if (amount === 5) controller.abort()
-          return amount === 6 ? Effect.never : asking.handler!({ amount }, call)
+          const asked = asking.handler!({ amount }, call)
+          if (amount === 6) return Effect.never
+          // The calls before it have asked by then.
+          return amount === 5 ? Effect.andThen(Effect.delay(Effect.sync(() => controller.abort()), 1), asked) : asked
         }
       })
       return {

@@ -11,7 +11,7 @@ import * as Deferred from "effect/Deferred"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
-import * as Semaphore from "effect/Semaphore"
+import * as Option from "effect/Option"
 import * as Stream from "effect/Stream"
 import * as Settings from "../ask/options.ts"
 import { Running, Worker } from "../stop/ownedFibers.ts"
@@ -20,21 +20,75 @@ import * as Reducer from "./reducer.ts"
 import * as SessionState from "./state.ts"
 import * as Stores from "./store.ts"
 
+const isReply = (record: Records.Record): boolean => record._tag === "ReplyReceived"
+
 /** Whether a record belongs to a run that has started. */
 const isOfRun = (record: Records.Record): boolean => "requestId" in record && record._tag !== "RunStarted"
 
-/** Appends the records of one operation, one append at a time, whichever of its fibers writes. */
+/** Whether a record says what is about to begin, and nothing that has happened. */
+const isIntent = (record: Records.Record): boolean => record._tag === "CallStarted" || record._tag === "RunStarted"
+
+type Failure = Stores.SessionConflict | Stores.StoreError
+
+/** The records of one writer, which are to be in the journal together. */
+interface Writing {
+  readonly records: Records.Records
+  /** The session after them. */
+  readonly after: SessionState.Session
+  /** Owns the append that they are in, if they are the first of it. */
+  readonly running: Running
+  /** Done when they are in the journal. Where they cannot be, their writer waits until the operation is stopped. */
+  readonly written: Deferred.Deferred<void>
+}
+
+/** An append has at most so many records, and about so many characters, unless one writer has more. */
+const groupRecords = 256
+const groupCharacters = 1 << 20
+
+/** About how many characters a value is as JSON. Counts no further than `limit`. */
+const charactersOf = (value: unknown, limit: number): number => {
+  const left = [value]
+  let count = 0
+  while (left.length > 0 && count < limit) {
+    const next = left.pop()
+    if (typeof next === "string") count += next.length
+    else if (ArrayBuffer.isView(next)) count += next.byteLength
+    else if (typeof next === "object" && next !== null) { for (const member of Object.values(next)) left.push(member) }
+    count += 8
+  }
+  return count
+}
+
+/**
+ * Appends the records of one operation, one append at a time, whichever of its fibers writes.
+ *
+ * **Details**
+ *
+ * What is written while an append is under way is appended together after it (group commit). So is what several calls of a
+ * turn write in the same turn of the event loop, and the reply that they were made in. The order is that of the writing,
+ * and an append has the records of a writer as a whole or not at all.
+ */
 export class Recorder {
   /** The session as the journal has it. */
   session: SessionState.Session
   version: number
   /** Fails when an append does. The operation is stopped then. */
-  readonly failed = Deferred.makeUnsafe<never, Stores.SessionConflict | Stores.StoreError>()
+  readonly failed = Deferred.makeUnsafe<never, Failure>()
   private readonly id: string
   private readonly store: Stores.Service
-  private readonly lock = Semaphore.makeUnsafe(1)
+  /** What no append has yet, in order. */
+  private waiting: Array<Writing> = []
+  /** What the append has that is under way. */
+  private taken: ReadonlyArray<Writing> = []
+  private isAppending = false
+  /** Lets the append that others may join begin at once. */
+  private begin: (() => void) | undefined
+  /** How many calls may start or end at the same time. */
+  private calls = 0
   /** Owns the appends that belong to no run. */
   private readonly own: Running
+  /** Nothing is written after an append that failed. */
+  private hasFailed = false
   /** An append was abandoned: whether it has been written is unknown, and nothing may be written after it. */
   private isClosed = false
 
@@ -49,50 +103,134 @@ export class Recorder {
   /**
    * Appends records, as a part of the run that owns `running`, which abandons the append where its own stop does not let it
    * finish. What cannot be written must not go on: where the append fails, the writer waits here until the operation is
-   * stopped.
+   * stopped. Only a reply is not waited for: its calls start behind it. A writer that is interrupted leaves: what has
+   * happened is appended nevertheless, and an intent is withdrawn unless an append has it.
    */
   append(records: Records.Records, after: SessionState.Session, running = this.own): Effect.Effect<void> {
-    return Effect.suspend(() => {
-      const writer = new Worker(running, {
-        kind: "store",
-        id: this.id,
-        name: "append",
-        onSoftStop: "grace",
-        once: true,
-        onAbandoned: () => {
-          this.isClosed = true
-        }
-      })
-      return writer.do(this.lock.withPermit(this.appendNow(records, after)), Exit.void)
-    }).pipe(
-      Effect.catch((error) => Effect.andThen(Deferred.fail(this.failed, error), Effect.never))
+    return Effect.contextWith((context: Context.Context<never>) => {
+      const writing = { records, after, running, written: Deferred.makeUnsafe<void>() }
+      this.waiting.push(writing)
+      this.count(records)
+      if (!this.isJoined(records)) this.begin?.()
+      this.appendWaiting(context)
+      if (records.every(isReply)) return Effect.void
+      return Effect.onInterrupt(Deferred.await(writing.written), () => this.withdraw(writing))
+    })
+  }
+
+  private withdraw(writing: Writing): Effect.Effect<void> {
+    return Effect.sync(() => {
+      if (writing.records.some(isIntent)) this.waiting = this.waiting.filter((other) => other !== writing)
+    })
+  }
+
+  private count(records: Records.Records): void {
+    for (const record of records) {
+      if (record._tag === "ReplyReceived") this.calls = (record.response ?? record.message)?.toolCalls?.length ?? 0
+      else if (record._tag === "RunStarted") this.calls = this.session.approved.length
+    }
+  }
+
+  /** Whether other writers may write in the same turn of the event loop. */
+  private isJoined(records: Records.Records): boolean {
+    return records.every((record) =>
+      isReply(record) || this.calls > 1 && (record._tag === "CallStarted" || record._tag === "CallEnded")
     )
   }
 
-  private appendNow(
-    records: Records.Records,
-    after: SessionState.Session
-  ): Effect.Effect<void, Stores.SessionConflict | Stores.StoreError> {
-    return Effect.suspend(() => {
-      if (this.isClosed) {
-        // The stopped run ends. Nothing else may begin.
-        return records.every(isOfRun) ? Effect.void : Effect.fail(
-          new Stores.StoreError({
-            reason: "unavailable",
-            operation: "append",
-            id: this.id,
-            cause: "an append before it did not end within the grace period; open the session again"
-          })
-        )
+  private appendWaiting(context: Context.Context<never>): void {
+    for (let [next] = this.waiting; next !== undefined && !this.isAppending; [next] = this.waiting) {
+      if (this.isClosed || this.hasFailed) this.refuse(this.waiting.splice(0))
+      else this.appendNext(next, context)
+    }
+  }
+
+  /** Appends a group of what waits, in a fiber of the run that the first of it belongs to. */
+  private appendNext({ records, running }: Writing, context: Context.Context<never>): void {
+    this.isAppending = true
+    const writer = new Worker(running, {
+      kind: "store",
+      id: this.id,
+      name: "append",
+      onSoftStop: "grace",
+      once: true,
+      isUninterruptible: true,
+      onAbandoned: () => this.close()
+    })
+    const append = Effect.suspend(() => this.appendGroup())
+    const joined = this.isJoined(records) ? Effect.andThen(this.joining, append) : append
+    writer.start(joined, context as Context.Context<any>, (exit: Exit.Exit<void, Failure>) => {
+      const { taken } = this
+      this.taken = []
+      this.isAppending = false
+      const failure = Exit.findErrorOption(exit)
+      if (Option.isSome(failure)) this.fail(failure.value)
+      else for (const { written } of taken) Deferred.doneUnsafe(written, exit as Exit.Exit<void>)
+      this.appendWaiting(context)
+    })
+  }
+
+  /** Waits until the writers that write in the same turn of the event loop have joined, or one that does not wait for others. */
+  private readonly joining: Effect.Effect<void> = Effect.withFiber((fiber) =>
+    Effect.callback<void>((resume) => {
+      const begin = () => {
+        this.begin = undefined
+        resume(Effect.void)
       }
-      return this.store.append(this.id, this.version, records).pipe(
-        Effect.map((version) => {
-          if (this.isClosed) return
-          this.version = version
-          this.session = after
-        }),
-        Effect.uninterruptible
-      )
+      this.begin = begin
+      fiber.currentDispatcher.scheduleTask(begin, 0)
+    })
+  )
+
+  /** An append was abandoned: no writer waits for it any longer. */
+  private close(): void {
+    this.isClosed = true
+    this.refuse([...this.taken, ...this.waiting.splice(0)])
+  }
+
+  /** Of what cannot be written any more, a run that is being stopped may end. Nothing else may begin. */
+  private refuse(writings: ReadonlyArray<Writing>): void {
+    if (this.hasFailed) return
+    const ending = writings.filter(({ records }) => records.every(isOfRun))
+    for (const { written } of ending) Deferred.doneUnsafe(written, Exit.void)
+    if (ending.length === writings.length) return
+    this.fail(
+      new Stores.StoreError({
+        reason: "unavailable",
+        operation: "append",
+        id: this.id,
+        cause: "an append before it did not end within the grace period; open the session again"
+      })
+    )
+  }
+
+  private fail(failure: Failure): void {
+    this.hasFailed = true
+    Deferred.doneUnsafe(this.failed, Exit.fail(failure))
+  }
+
+  private takeGroup(): void {
+    let records = 0
+    let characters = 0
+    const exceeds = (writing: Writing, index: number): boolean => {
+      records += writing.records.length
+      characters += charactersOf(writing.records, groupCharacters)
+      return index > 0 && (records > groupRecords || characters > groupCharacters)
+    }
+    const end = this.waiting.length === 1 ? -1 : this.waiting.findIndex(exceeds)
+    this.taken = this.waiting.splice(0, end === -1 ? this.waiting.length : end)
+  }
+
+  private appendGroup(): Effect.Effect<void, Failure> {
+    this.takeGroup()
+    const [first, ...rest] = this.taken.flatMap(({ records }) => records)
+    const last = this.taken[this.taken.length - 1]
+    // All that waited may have been withdrawn.
+    if (first === undefined || last === undefined) return Effect.void
+    return Effect.map(this.store.append(this.id, this.version, [first, ...rest]), (version) => {
+      if (this.isClosed) return
+      this.version = version
+      this.session = last.after
     })
   }
 
