@@ -587,6 +587,14 @@ export const CallOutcome = Schema.Opaque<CallOutcome>()(
  */
 export type CallOutcome = CallSucceeded | CallFailed | CallAsked | CallHalted
 
+const replay = {
+  /**
+   * `true` for what had happened before the run was taken up after its process ended, and is emitted again. Left out
+   * otherwise.
+   */
+  replayed: Schema.optionalKey(Schema.Boolean)
+} as const
+
 /**
  * A reply begins.
  *
@@ -595,7 +603,8 @@ export type CallOutcome = CallSucceeded | CallFailed | CallAsked | CallHalted
  */
 export class MessageStarted extends Schema.Opaque<MessageStarted>()(Schema.TaggedStruct("MessageStarted", {
   /** The message as it begins: an assistant's, mostly without content. */
-  message: Message.Message
+  message: Message.Message,
+  ...replay
 })) {}
 
 /**
@@ -608,7 +617,8 @@ export class TextDelta extends Schema.Opaque<TextDelta>()(Schema.TaggedStruct("T
   /** The provider's id of the text block. `null` when it gives none. */
   id: Schema.NullOr(Schema.String),
   /** The piece, to be put behind those before it. */
-  delta: Schema.String
+  delta: Schema.String,
+  ...replay
 })) {}
 
 /**
@@ -621,7 +631,8 @@ export class TextCompleted extends Schema.Opaque<TextCompleted>()(Schema.TaggedS
   /** The provider's id of the text block. `null` when it gives none. */
   id: Schema.NullOr(Schema.String),
   /** The text. */
-  text: Schema.String
+  text: Schema.String,
+  ...replay
 })) {}
 
 /**
@@ -634,7 +645,8 @@ export class ReasoningDelta extends Schema.Opaque<ReasoningDelta>()(Schema.Tagge
   /** The provider's id of the reasoning block. `null` when it gives none. */
   id: Schema.NullOr(Schema.String),
   /** The piece, to be put behind those before it. */
-  delta: Schema.String
+  delta: Schema.String,
+  ...replay
 })) {}
 
 /**
@@ -647,7 +659,8 @@ export class ToolCallStarted extends Schema.Opaque<ToolCallStarted>()(Schema.Tag
   /** The id of the call. */
   id: Schema.String,
   /** The name of the tool. */
-  name: Schema.String
+  name: Schema.String,
+  ...replay
 })) {}
 
 /**
@@ -683,7 +696,8 @@ export class ToolCallCompleted extends Schema.Opaque<ToolCallCompleted>()(Schema
   /** `true` for a call that the provider runs itself. */
   providerExecuted: Schema.optionalKey(Schema.Boolean),
   /** What the adapter adds to the call. Left out when there is nothing. */
-  metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))
+  metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque)),
+  ...replay
 })) {}
 
 /**
@@ -700,7 +714,8 @@ export class MessageCompleted extends Schema.Opaque<MessageCompleted>()(Schema.T
   /** The reason in the provider's own word. Left out when there is none. */
   rawFinishReason: Schema.optionalKey(Schema.String),
   /** What the adapter adds. `usage`, `responseId` and `model` become those of the response. */
-  metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))
+  metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque)),
+  ...replay
 })) {}
 
 /**
@@ -777,7 +792,8 @@ export class ToolExecutionStarted extends Schema.Opaque<ToolExecutionStarted>()(
     /** The name of the tool. */
     name: Schema.String,
     /** The arguments of the call, as the model sent them. */
-    arguments: Schema.Record(Schema.String, Json.Opaque)
+    arguments: Schema.Record(Schema.String, Json.Opaque),
+    ...replay
   })
 ) {}
 
@@ -816,7 +832,8 @@ export class ToolExecutionCompleted extends Schema.Opaque<ToolExecutionCompleted
      * Of a handler that died: the name, the message and the plain fields of what it died with, also where the error policy
      * put another result in its place.
      */
-    cause: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))
+    cause: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque)),
+    ...replay
   })
 ) {}
 
@@ -841,7 +858,8 @@ export class ToolResultEncoded extends Schema.Opaque<ToolResultEncoded>()(Schema
    */
   originalLength: Schema.optionalKey(Schema.Int),
   /** `true` when it closes a call that was open before. Left out otherwise. */
-  settled: Schema.optionalKey(Schema.Boolean)
+  settled: Schema.optionalKey(Schema.Boolean),
+  ...replay
 })) {}
 
 /**
@@ -864,7 +882,8 @@ export class AskUserRequested extends Schema.Opaque<AskUserRequested>()(Schema.T
   /** When the question expires, in milliseconds since 1970. Left out when it waits without a limit. */
   expiresAt: Schema.optionalKey(Schema.Finite),
   /** What answers it once it has expired. */
-  defaultAnswer: Schema.optionalKey(Json.Opaque)
+  defaultAnswer: Schema.optionalKey(Json.Opaque),
+  ...replay
 })) {}
 
 /**
@@ -902,7 +921,8 @@ export class ToolHalt extends Schema.Opaque<ToolHalt>()(Schema.TaggedStruct("Too
   /** What the model reads of the result. */
   content: Schema.optionalKey(Content),
   /** What the `onToolError` function died with, if it did. */
-  onToolErrorException: Schema.optionalKey(Json.Opaque)
+  onToolErrorException: Schema.optionalKey(Json.Opaque),
+  ...replay
 })) {}
 
 const runnerEvents = [

@@ -187,7 +187,26 @@ export type {
   Fatal
 } from "./internal/declare/tool.ts"
 
-export type { Approval, Authorization, Gate, Interrupt, Limit, Options, Validation } from "./internal/declare/tool.ts"
+export type {
+  Approval,
+  Authorization,
+  Gate,
+  Interrupt,
+  Limit,
+  Options,
+  Unknown,
+  Validation
+} from "./internal/declare/tool.ts"
+
+export type {
+  /**
+   * Looks in the world for what a call came to of which it is not known whether it had its effect.
+   *
+   * @category models
+   * @since 0.1.0
+   */
+  LookUp
+} from "./internal/declare/tool.ts"
 
 export type { DurationInput } from "./internal/declare/schema.ts"
 

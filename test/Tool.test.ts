@@ -7,6 +7,7 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Schema from "effect/Schema"
 import { Tool } from "heddle"
+import { unknownPolicyOf } from "../src/internal/declare/toolOptions.ts"
 
 /** What making a tool is refused with. */
 const refusal = (name: unknown, options: unknown): string => {
@@ -107,6 +108,32 @@ describe("Tool.make", () => {
     assert.strictEqual(Duration.toMillis(made({ timeout: "5 seconds" }).timeout!), 5000)
     assert.strictEqual(Duration.toMillis(made({ timeout: 250 }).timeout!), 250)
     assert.isFalse(Duration.isFinite(made({ timeout: Duration.infinity }).timeout!))
+  })
+
+  it("what becomes of a call that may have had its effect is one of four words, or found out", () => {
+    for (const unknown of ["retry", "report", "ask", "fail"]) assert.strictEqual(made({ unknown }).unknown, unknown)
+    assert.isUndefined(made({}).unknown)
+    for (const unknown of ["again", "", null, true]) {
+      assert.include(
+        refusal("tool", { parameters: {}, unknown }),
+        "unknown must be \"retry\", \"report\", \"ask\" or \"fail\""
+      )
+    }
+    const lookUp = () => Effect.succeedNone
+    assert.strictEqual(made({ lookUp }).lookUp, lookUp)
+    assert.include(refusal("tool", { parameters: {}, lookUp: true }), "lookUp must be a function (args, call)")
+    assert.include(refusal("tool", { parameters: {}, lookUp, unknown: "retry" }), "give one of the two")
+    assert.include(refusal("tool", { parameters: {}, lookUp, manual: true }), "lookUp is for a handler")
+    assert.include(refusal("tool", { parameters: {}, unknown: "ask", manual: true }), "unknown is for a handler")
+  })
+
+  it("such a call is tried again where that does no harm, and else reported", () => {
+    const of = (options: object) => unknownPolicyOf(made(options))
+    assert.deepStrictEqual(
+      [{}, { destructive: true }, { readOnly: true }, { idempotent: true }].map(of),
+      ["report", "report", "retry", "retry"]
+    )
+    assert.deepStrictEqual([{ readOnly: true, unknown: "ask" }, { unknown: "retry" }].map(of), ["ask", "retry"])
   })
 
   it("J-23: a limit of result characters is a whole number, zero for none", () => {
@@ -297,6 +324,7 @@ describe("Tool outcomes", () => {
       new Tool.ToolError({ reason: "timeout", toolName: "t", detail: "late" }).message,
       "tool error (t): timeout: late"
     )
+    assert.strictEqual(new Tool.ToolError({ reason: "unknown_effect" }).message, "tool error: unknown_effect")
     assert.throws(() => new Tool.ToolError({ reason: "eaten" as "timeout" }))
   })
 })

@@ -4,13 +4,15 @@
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
 import * as Logger from "effect/Logger"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
-import { Adapter, Chat, Event, Policy, Session, Tool } from "heddle"
+import { Adapter, Chat, Event, Executor, Policy, Session, Tool } from "heddle"
 import { Script } from "heddle/testing"
 import * as fs from "node:fs"
 import * as path from "node:path"
+import * as Replay from "../src/internal/run/replay.ts"
 import { order, rooms } from "./support/architecture.ts"
 import { readSource, root } from "./support/source.ts"
 
@@ -53,9 +55,15 @@ interface Row {
   readonly name?: string
   readonly entry?: object
   readonly options?: object
+  readonly layer?: Layer.Layer<never>
 }
 
 const done = () => Effect.succeed(1)
+
+/** An executor that knows of each call that its handler had started, and no more. */
+const afterCrash = Executor.layer({
+  execute: (tool, args, call) => Replay.resolveUnknown(tool, args, call, Executor.direct) as never
+})
 
 /** A call for each row of the table of calls. */
 const rows: Readonly<Record<string, Row>> = {
@@ -75,6 +83,10 @@ const rows: Readonly<Record<string, Row>> = {
   "the arguments were cut off": { tool: { handler: done }, entry: { argumentsLost: "truncated" } },
   "a gate denies it": { tool: { validate: () => false, handler: done } },
   "it is stopped before its end": { tool: { handler: () => Effect.never }, options: { cancel: Effect.sleep(10) } },
+  "the process ended while it ran ([more](tools.md#calls-that-may-have-had-their-effect))": {
+    tool: { handler: () => Effect.die("must not run") },
+    layer: afterCrash
+  },
   "the handler returns `Tool.halt(reason, result)`": {
     tool: { handler: () => Effect.succeed(Tool.halt("enough", 1)) }
   },
@@ -147,7 +159,7 @@ describe("the tables of the guides", () => {
   for (const [label = "", result = "", last = "", , becomes = ""] of table("docs/errors.md", "What happens")) {
     it.live(`errors.md says what becomes of a call: ${label}`, () =>
       Effect.gen(function*() {
-        const { args = {}, entry = {}, name = "t", options = {}, tool } = rows[label]!
+        const { args = {}, entry = {}, layer = Layer.empty, name = "t", options = {}, tool } = rows[label]!
         const run = (onToolError: "continue" | "halt") =>
           Chat.stream("go", {
             ...options,
@@ -162,6 +174,7 @@ describe("the tables of the guides", () => {
               ],
               [Script.text("Done."), Script.finish("stop")]
             ])),
+            Effect.provide(layer),
             Effect.provide(Logger.layer([]))
           )
         const events = yield* run("continue")

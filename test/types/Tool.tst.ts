@@ -7,7 +7,9 @@ import { type } from "arktype"
 import type * as Cause from "effect/Cause"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
+import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
+import * as Stream from "effect/Stream"
 import { type Adapter, Chat, type Event, type Message, Session, type Step, Tool, ToolRunner } from "heddle"
 import { describe, expect, test } from "tstyche"
 import * as v from "valibot"
@@ -459,5 +461,42 @@ describe("error policies", () => {
       // @ts-expect-error Type '() => Effect.Effect<never, Busy, never>' is not assignable to type
       handler: () => Effect.fail(new Busy({ port: 1 }))
     })
+  })
+
+  test("what looks up a call needs services, which are the tool's, and gives what the tool produces", () => {
+    class Bank extends Context.Service<Bank, { readonly find: (key: string) => Effect.Effect<number, "away"> }>()(
+      "test/Bank"
+    ) {}
+    const own = Tool.make("own", {
+      parameters: { amount: Schema.Finite },
+      success: Schema.Struct({ paid: Schema.Finite }),
+      lookUp: (args, call) => {
+        expect(args).type.toBe<{ readonly amount: number }>()
+        expect(call).type.toBe<Tool.CallContext>()
+        return Effect.map(Bank.use((bank) => bank.find(call.idempotencyKey)), (paid) => Option.some({ paid }))
+      },
+      handler: () =>
+        Effect.gen(function*() {
+          yield* Weather
+          if ((yield* Bank.use((bank) => bank.find("k"))) > 0) return { paid: 1 }
+          return yield* new NotFound({ path: "/a" })
+        })
+    })
+    expect<Tool.Services<typeof own>>().type.toBe<Bank | Weather>()
+    expect<Tool.Failure<typeof own>>().type.toBe<"away" | NotFound>()
+    expect(own).type.toBeAssignableTo<Tool.Any>()
+    Tool.make("own", {
+      parameters: {},
+      success: Schema.Finite,
+      // @ts-expect-error Type '() => Effect.Effect<Option.Option<string>, never, never>' is not assignable to type
+      lookUp: () => Effect.succeedSome("7"),
+      handler: () => Effect.succeed(7)
+    })
+    const agent = Tool.fromChat("agent", {
+      parameters: {},
+      chat: () => Stream.unwrap(Bank.use(() => Effect.succeed(Chat.stream("go")))),
+      lookUp: () => Effect.as(Bank.use((bank) => bank.find("k")), Option.some("done"))
+    })
+    expect<Tool.Services<typeof agent>>().type.toBe<Adapter.Adapter | Bank>()
   })
 })

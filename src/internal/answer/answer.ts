@@ -39,6 +39,8 @@ export interface Answer {
   readonly cause?: Json.JsonObject
   /** What a handler that succeeded adds to the context. */
   readonly contextUpdate?: Json.JsonObject
+  /** Whether the call had ended before the run was taken up. */
+  readonly isReplayed?: boolean
 }
 
 /** A call of a batch, by its position. One that never runs is neither shared nor exclusive. */
@@ -237,6 +239,14 @@ const succeeded = <E, R>(
   })
 }
 
+/** A call that may have had its effect was decided about by its tool: the error policy is not asked. */
+const errored = <E, R>(answering: Answering<E, R>, subject: Subject, raw: Tool.Error): Effect.Effect<Answer, E, R> => {
+  if (ToolOutcomes.isEndingRun(raw)) return halted(answering, subject, raw.error)
+  return raw.error instanceof ToolError && raw.error.reason === "unknown_effect"
+    ? continued(answering, subject, raw.error)
+    : failed(answering, subject, raw.error)
+}
+
 /** The answer to what an executor yielded, when it is asked for. */
 export const fromOutcome = <E, R>(
   answering: Answering<E, R>,
@@ -257,7 +267,7 @@ export const answerTo = <E, R>(
     case "Ok":
       return succeeded(answering, subject, raw, Contents.encode(answering, subject, raw.value))
     case "Error":
-      return failed(answering, subject, raw.error)
+      return errored(answering, subject, raw)
     case "AskUser":
       return Effect.succeed(asked(answering, subject, raw))
     case "Halt":
@@ -304,6 +314,19 @@ export const lost = <E, R>(answering: Answering<E, R>, subject: Subject, cause: 
   return policyOf(answering, subject) === "continue"
     ? told(subject, error, text)
     : toldHalt(subject, error, text.content, {})
+}
+
+/** The answer that a call had before its run was taken up, by the events that it was emitted as. */
+export const replayed = (completed: Event.Of<"ToolExecutionCompleted">, tail: OpenCalls.Tail): Answer => {
+  const { cause, result } = completed
+  const error = result._tag === "Error" ? ToolOutcomes.readToolError(result.error) : undefined
+  const raw = error === undefined ? result : { _tag: "Error", error } as const
+  return {
+    ...ended(raw as Tool.Outcome, tail),
+    ...(raw._tag === "Error" ? failure(raw.error) : {}),
+    ...(cause === undefined ? {} : { cause }),
+    isReplayed: true
+  }
 }
 
 // Answers without a run: of calls whose tool and encoder are not at hand.

@@ -469,3 +469,7 @@ export const spanExit = (error: unknown): Exit.Exit<void, ToolError> => {
 /** The warning for a gate that died. One that fails has explained its denial and is as it is to be. */
 export const warnOfGate = (gate: string, call: Call, cause: Cause.Cause<unknown>): Effect.Effect<void> =>
   Cause.hasDies(cause) ? warned(gate, call, "denied", Cause.squash(cause), cause) : Effect.void
+
+/** The warning for a tool that could not find out what a call came to. */
+export const warnOfLookUp = (call: Call, cause: Cause.Cause<unknown>): Effect.Effect<void> =>
+  warned("lookUp", call, "unknown_effect", Cause.squash(cause), cause)

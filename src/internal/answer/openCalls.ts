@@ -64,7 +64,7 @@ export const asked = (
 
 /** The call that waits for the answer to a question. */
 export const question = (toolCall: Message.ToolCall, event: Asked): Event.Suspension => {
-  const { _tag: _, toolCallId: id, toolName: __, ...rest } = event
+  const { _tag: _, replayed: __, toolCallId: id, toolName: ___, ...rest } = event
   return { id, kind: "question", toolCall, ...rest }
 }
 

@@ -37,7 +37,11 @@ export class ChatFailed extends Schema.TaggedError<ChatFailed>("heddle/Tool/Chat
  * @category options
  * @since 0.1.0
  */
-export interface ChatOptions<P, A, E, R, Fatal = never> extends Declared.Declarations<P, E | ChatFailed, R, Fatal> {
+export interface ChatOptions<P, A, E, R, Fatal = never>
+  extends
+    Declared.Declarations<P, E | ChatFailed, R, Fatal>,
+    Declared.Findable<P, A | ToolOutcomes.AskUser | ToolOutcomes.Halt, R>
+{
   /** The events of the run, such as `Chat.stream` gives. */
   readonly chat: (args: Schemas.Type<P>, call: Declared.CallContext) => Stream.Stream<Event.Event, E, R>
   /** What the call comes to by the result of the run. By default its last text, or a `Tool.ChatFailed`. */

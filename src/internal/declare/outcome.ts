@@ -6,6 +6,7 @@
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import type * as JsonSchema from "effect/JsonSchema"
+import * as Option from "effect/Option"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import * as SchemaRepresentation from "effect/SchemaRepresentation"
@@ -134,6 +135,7 @@ export const ErrorDecision: {
  * - `unknown_tool`, `invalid_arguments`, `truncated_arguments`: the call itself cannot be run
  * - `denied`: its tool's `validate` or `authorize` did not let it run; `metadata.gate` names which
  * - `cancelled`: the call was answered without having been run to its end
+ * - `unknown_effect`: its process ended while it ran, and it is not known whether it had its effect (`Tool.Options.unknown`)
  *
  * @category errors
  * @since 0.1.0
@@ -151,7 +153,8 @@ export class ToolError extends Schema.TaggedError<ToolError>("heddle/Tool/ToolEr
     "invalid_arguments",
     "truncated_arguments",
     "denied",
-    "cancelled"
+    "cancelled",
+    "unknown_effect"
   ]),
   /** The name of the tool. */
   toolName: Schema.optionalKey(Schema.String),
@@ -172,6 +175,12 @@ export class ToolError extends Schema.TaggedError<ToolError>("heddle/Tool/ToolEr
     return `${subject}: ${this.reason}${this.detail === undefined ? "" : `: ${this.detail}`}`
   }
 }
+
+const decodeToolError = Schema.decodeUnknownOption(ToolError)
+
+/** An error of the runtime, also one that was written as JSON and read again. */
+export const readToolError = (error: unknown): ToolError | undefined =>
+  error instanceof ToolError ? error : Option.getOrUndefined(decodeToolError(error))
 
 /** The call that an error is about. */
 interface Subject {
@@ -196,7 +205,8 @@ const unrun: ReadonlySet<ToolError["reason"]> = new Set([
   "invalid_arguments",
   "truncated_arguments",
   "denied",
-  "cancelled"
+  "cancelled",
+  "unknown_effect"
 ])
 
 /** Whether a call broke: it ran, and its handler did not report how it ended. */
@@ -213,6 +223,13 @@ export const brand = <O extends object>(outcome: O): O => Object.defineProperty(
 
 export const isBranded = (value: unknown): value is Outcome =>
   typeof value === "object" && value !== null && outcomeMark in value
+
+const endMark = Symbol.for("heddle/Tool/EndsRun")
+
+/** Marks a failure that ends the run, whatever the error policy says. */
+export const endingRun = <O extends Error>(outcome: O): O => Object.defineProperty(outcome, endMark, { value: true })
+
+export const isEndingRun = (outcome: Error): boolean => endMark in outcome
 
 /** Whether a value has one of the four legal shapes, with the fields a consumer relies on. */
 export const isWellFormed = (value: unknown): value is Outcome => {

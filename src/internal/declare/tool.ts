@@ -6,6 +6,7 @@ import type * as Cause from "effect/Cause"
 import type * as Duration from "effect/Duration"
 import type * as Effect from "effect/Effect"
 import type * as JsonSchema from "effect/JsonSchema"
+import type * as Option from "effect/Option"
 import type * as Schedule from "effect/Schedule"
 import type * as Schema from "effect/Schema"
 import type * as Message from "../../Message.ts"
@@ -106,6 +107,10 @@ export interface Tool<Name extends string, Params, Success, Failure, R, Fatal = 
   readonly idempotent: boolean
   /** Whether it reaches what is outside of the application. */
   readonly openWorld: boolean
+  /** What becomes of a call of which it is not known whether it had its effect. By the flags when it is left out. */
+  readonly unknown?: Unknown
+  /** Looks in the world for what such a call came to. */
+  readonly lookUp?: (args: Params, call: CallContext) => Effect.Effect<Option.Option<unknown>, unknown, R>
   /** Decides from the arguments whether the call makes sense. */
   readonly validate?: Gate<Params, Validation, R>
   /** Decides from the arguments whether the call is allowed. */
@@ -262,6 +267,29 @@ export interface Limit<in Args> {
  */
 export type Interrupt = "cancel" | "block"
 
+/**
+ * What becomes of a call whose handler had started when its process ended, so that nothing tells whether the call had its
+ * effect, once its run is taken up: it is tried again, reported to the model as unknown, put to a person, or ends the run.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type Unknown = "retry" | "report" | "ask" | "fail"
+
+/** Looks for what a call came to. Public as `Tool.LookUp`. */
+export type LookUp<Args, A, R> = (args: Args, call: CallContext) => Effect.Effect<Option.Option<A>, unknown, R>
+
+/** What a tool may declare that can find out what its calls came to. */
+export interface Findable<P, A, R> {
+  /**
+   * Looks in the world, by `call.idempotencyKey`, for what a call came to whose handler had started when its process
+   * ended: `Option.some` of the result, or `Option.none()` if it did not happen, and the call then runs. One that fails
+   * tells nothing, and the call is reported as unknown. It counts as the handler of the call, with its gates and its timeout.
+   * In place of `unknown`. None by default.
+   */
+  readonly lookUp?: LookUp<Schemas.Type<P>, A, R>
+}
+
 /** `E`, which is not inferred from here. Unlike `NoInfer` it is nothing but `E` where it is read. */
 type Later<E> = [E][E extends unknown ? 0 : never]
 
@@ -304,10 +332,21 @@ export interface Declarations<P, E, R, Fatal> {
   readonly readOnly?: boolean
   /** A hint for a user interface, as in MCP: it may destroy something. `false` by default. */
   readonly destructive?: boolean
-  /** A hint, as in MCP: to run it again with the same arguments changes nothing more. `false` by default. */
+  /**
+   * As in MCP: to run it again with the same arguments changes nothing more. A call that was cut off by the end of its
+   * process is then tried again (`unknown`). `false` by default.
+   */
   readonly idempotent?: boolean
   /** A hint, as in MCP: it reaches what is outside of the application. `false` by default. */
   readonly openWorld?: boolean
+  /**
+   * What becomes of a call whose handler had started when its process ended, once its run is taken up: `"retry"` runs it
+   * again, with the same `call.idempotencyKey` and the next `call.attempt`; `"report"` answers it as an error
+   * (`unknown_effect`) that tells the model so; `"ask"` puts it to a person, whose answer becomes the result; `"fail"`
+   * ends the run as `ToolFailed`. Not together with `lookUp`. `"retry"` by default for a tool that is `readOnly` or
+   * `idempotent`, else `"report"`.
+   */
+  readonly unknown?: Unknown
   /**
    * `"exclusive"` runs alone, `"shared"` beside others; a function decides from the arguments. The policy's by default,
    * which is `"shared"`.
@@ -384,7 +423,7 @@ export interface Options<
   R,
   H extends Effect.Effect<unknown, unknown, unknown> = Effect.Effect<unknown, unknown, unknown>,
   Fatal = never
-> extends Declarations<P, E, R, Fatal> {
+> extends Declarations<P, E, R, Fatal>, Findable<P, Produced<S>, R> {
   /**
    * Encodes the result before it is written for the model, and holds the handler to its type. Without it the tool
    * produces what its handler returns.

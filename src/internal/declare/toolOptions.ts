@@ -34,6 +34,7 @@ export const check = (name: string, options: Readonly<Record<string, unknown>>):
   checkGates(name, options)
   checkOnToolError(name, options["onToolError"])
   checkApproval(name, options)
+  checkUnknown(name, options)
   checkLimits(name, options["limits"])
   if (interrupt !== "cancel" && interrupt !== "block") refuse(name, `interrupt must be "cancel" or "block"`)
   if (maxResultChars !== Infinity && !(Number.isInteger(maxResultChars) && Number(maxResultChars) >= 0)) {
@@ -71,6 +72,32 @@ const checkApproval = (name: string, { approval, manual }: Readonly<Record<strin
     refuse(name, "a tool is either manual or waits for approval: who runs a manual call decides about it")
   }
 }
+
+const unknownWords: ReadonlyArray<unknown> = ["retry", "report", "ask", "fail"]
+
+/** A manual call has no handler whose effect could be unknown. */
+const checkUnknown = (name: string, { lookUp, manual, unknown }: Readonly<Record<string, unknown>>): void => {
+  if (unknown !== undefined && !unknownWords.includes(unknown)) {
+    refuse(name, `unknown must be "retry", "report", "ask" or "fail"; got: ${Json.render(unknown)}`)
+  }
+  if (lookUp !== undefined && typeof lookUp !== "function") {
+    refuse(name, "lookUp must be a function (args, call) that returns an Effect of an Option")
+  }
+  if (unknown !== undefined && lookUp !== undefined) {
+    refuse(name, "lookUp finds out what unknown would decide without knowing: give one of the two")
+  }
+  if (manual === true && (unknown ?? lookUp) !== undefined) {
+    refuse(
+      name,
+      `${unknown === undefined ? "lookUp" : "unknown"} is for a handler that was cut off, and a manual tool has none`
+    )
+  }
+}
+
+/** What becomes of a call of a tool of which it is not known whether it had its effect, where the tool cannot look it up. */
+export const unknownPolicyOf = (
+  { idempotent, readOnly, unknown }: Pick<Declared.Any, "idempotent" | "readOnly" | "unknown">
+): Declared.Unknown => unknown ?? (readOnly || idempotent ? "retry" : "report")
 
 const checkLimits = (name: string, limits: unknown): void => {
   if (limits === undefined) return

@@ -27,6 +27,7 @@ import * as Telemetry from "../telemetry.ts"
 import * as Admission from "./admission.ts"
 import { Call, type Environment, type Host } from "./call.ts"
 import { EventOrder } from "./eventOrder.ts"
+import * as Replay from "./replay.ts"
 
 export class Batch<E> implements Host<E> {
   readonly environment: Environment<E>
@@ -155,13 +156,24 @@ export class Batch<E> implements Host<E> {
     const runs: Array<Plan.Run> = []
     for (const job of decided) {
       if (this.isAnswered(job)) continue
-      if (job._tag === "Run") runs.push(job)
+      if (job._tag === "Run" && !this.isReplayed(job)) runs.push(job)
       if (job._tag === "Refuse") this.respond(job, Answers.fromOutcome(this.answering, job, job.outcome))
       if (job._tag === "Cancel") this.respond(job, Answers.cancelled(this.answering, job, job.detail))
     }
     const { ban } = this
     if (ban !== undefined) return runs.forEach((run) => this.abort(run, `not run: ${ban}`))
     this.queue.add(runs)
+  }
+
+  /** Answers a call that was answered before its run was taken up, and whether it was. */
+  private isReplayed({ call, index, isExclusive }: Plan.Run): boolean {
+    const { replay, settings: { requestId }, stepIndex } = this.environment
+    const answer = replay?.find(call, { requestId, stepIndex })?.answer
+    if (answer === undefined) return false
+    const { arguments: args, id, name } = call
+    this.events.started(index, { _tag: "ToolExecutionStarted", id, name, arguments: args ?? {}, replayed: true })
+    this.settle({ call, index, isExclusive, tool: undefined }, Answers.replayed(answer.completed, answer.tail))
+    return true
   }
 
   /** Why nothing may start any more, if so. */
@@ -259,9 +271,10 @@ export class Batch<E> implements Host<E> {
     }
     if (contextUpdate !== undefined) completed.contextUpdate = contextUpdate
     if (cause !== undefined) completed.cause = cause
+    if (answer.isReplayed === true) completed.replayed = true
     const events: ReadonlyArray<Event.Event> = job.isSettlement === true && tail._tag === "ToolResultEncoded"
       ? [{ ...tail, settled: true }]
-      : [completed, tail]
+      : [completed, answer.isReplayed === true ? { ...tail, replayed: true } : tail]
     this.events.settled(job.index, events)
     this.reachSiblings(job, answer)
   }
@@ -555,7 +568,8 @@ export const open = <E, R>(
     bound: settings.maxConcurrency ?? Settings.defaultBound(calls),
     stepIndex,
     running,
-    ambient
+    ambient,
+    replay: Context.get(context, Replay.CurrentReplay)
   })
 
 /** What a batch needs of the services of a step. It is looked up once for all steps that have the same. */
@@ -565,7 +579,7 @@ const find = <R>(context: Context.Context<R>, ambient: Inherited.Ambient): Inher
     context,
     executor: Context.get(context, Executor.Executor),
     encoder: Context.get(context, Encoder.Encoder),
-    services: Inherited.forHandlers(context, ambient),
+    services: Replay.withoutReplay(Inherited.forHandlers(context, ambient)),
     clock: Context.get(context, Clock.Clock),
     isTraced: Telemetry.isTraced(context)
   }

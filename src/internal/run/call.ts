@@ -33,6 +33,7 @@ import { CurrentHandler, type Handler, type Running, type Task } from "../stop/o
 import * as Telemetry from "../telemetry.ts"
 import type { EventOrder } from "./eventOrder.ts"
 import * as Gates from "./gates.ts"
+import * as Replay from "./replay.ts"
 
 /** What the calls of a batch are run with. */
 export interface Environment<E> {
@@ -53,6 +54,8 @@ export interface Environment<E> {
   readonly stepIndex: number
   readonly running: Running
   readonly ambient: Inherited.Ambient
+  /** What is known of the calls from before the run was taken up. */
+  readonly replay: Replay.Service | undefined
 }
 
 /**
@@ -87,6 +90,8 @@ export class Call<E> implements Task, Handler {
   readonly job: Plan.Run
   private readonly host: Host<E>
   private readonly context: Tool.CallContext
+  /** What is known of it from before the run was taken up. */
+  private readonly replayed: Replay.Replayed | undefined
   private phase: Phase = "waiting"
   /** Whether it counts for admission and as a sibling, and may hold permits. */
   private hasPlace = true
@@ -98,6 +103,7 @@ export class Call<E> implements Task, Handler {
   private span: Tracer.Span | undefined
   /** What the handler has added to the context of the run so far. */
   private updates: Json.JsonObject | undefined
+  private isTriedAgain = false
   /** Stops passing the soft stop of the run on to `inner`. */
   private unfollow: (() => void) | undefined
 
@@ -117,20 +123,22 @@ export class Call<E> implements Task, Handler {
   inner: Cancellation.Cancellation | undefined
 
   constructor(job: Plan.Run, host: Host<E>) {
-    const { ambient, found: { services }, running, settings, stepIndex } = host.environment
+    const { ambient, found: { services }, replay, running, settings, stepIndex } = host.environment
     this.job = job
     this.host = host
     this.id = job.call.id
     this.name = job.call.name
     this.isExclusive = job.isExclusive
     this.running = running
-    this.context = callContext(
+    const context = callContext(
       job,
       settings,
       stepIndex,
       (value) => this.progress(value),
       (values) => this.update(values)
     )
+    this.replayed = replay?.find(job.call, { requestId: settings.requestId, stepIndex })
+    this.context = this.replayed === undefined ? context : { ...context, ...Replay.recalled(this.replayed) }
     const { args, tool: { limits } } = job
     const keyed = limits === undefined
       ? undefined
@@ -172,7 +180,8 @@ export class Call<E> implements Task, Handler {
   private life(): Effect.Effect<void, E, any> {
     return Effect.flatMap(this.permits.take(), () => {
       if (this.phase !== "waiting" || this.host.isOver) return Effect.void
-      return Gates.isGated(this.job.tool) ? this.gated() : this.handled()
+      const isToPass = Gates.isGated(this.job.tool) && this.replayed?.hasStarted !== true
+      return isToPass ? this.gated() : this.handled()
     })
   }
 
@@ -194,7 +203,8 @@ export class Call<E> implements Task, Handler {
   private handled(): Effect.Effect<void, E, any> {
     const { host, job: { call: { arguments: args, id, name }, index } } = this
     this.enter("running")
-    host.events.started(index, { _tag: "ToolExecutionStarted", id, name, arguments: args ?? {} })
+    const started = { _tag: "ToolExecutionStarted", id, name, arguments: args ?? {} } as const
+    host.events.started(index, this.replayed?.hasStarted === true ? { ...started, replayed: true } : started)
     return Effect.matchCauseEffect(this.execution, {
       onSuccess: (outcome) => this.came(outcome),
       onFailure: (cause) => this.came(crashed(this.job.call, cause))
@@ -249,6 +259,7 @@ export class Call<E> implements Task, Handler {
   private mayTryAgain(): boolean {
     if (this.phase !== "running" || this.host.isOver || this.isLate || this.inner?.isRequested === true) return false
     this.updates = undefined
+    this.isTriedAgain = true
     return true
   }
 
@@ -262,7 +273,15 @@ export class Call<E> implements Task, Handler {
     }
     const updates = isFailure(counted) ? undefined : this.updates
     const answer = Answers.answerTo(this.host.answering, this.job, counted)
-    return updates === undefined ? answer : Effect.mapEager(answer, (value) => Answers.updating(value, updates))
+    const updated = updates === undefined
+      ? answer
+      : Effect.mapEager(answer, (value) => Answers.updating(value, updates))
+    return this.isRecalled ? Effect.mapEager(updated, (value) => ({ ...value, isReplayed: true })) : updated
+  }
+
+  /** Whether its outcome is that of the attempt that had ended before the run was taken up. */
+  private get isRecalled(): boolean {
+    return this.replayed?.hasEnded === true && !this.isTriedAgain
   }
 
   /** What an outcome counts as under the policy. An outcome that throws when it is read is a failure of the handler. */
@@ -552,7 +571,7 @@ const execute = (
       once(
         // What an attempt does to its arguments is no concern of the next one.
         { ...job, args: Json.copy(job.args) },
-        number === 1 ? context : { ...context, attempt: number, toolCall: copyOf(job.call) },
+        number === 1 ? context : { ...context, attempt: context.attempt + number - 1, toolCall: copyOf(job.call) },
         executor
       )
     )
