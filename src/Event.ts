@@ -217,7 +217,7 @@ export class StepResult extends Schema.Opaque<StepResult>()(Schema.Struct({
  * @category schemas
  * @since 0.1.0
  */
-export const CancelReason = Schema.Literals(["cancel", "deadline", "interrupt"])
+export const CancelReason = Schema.Literals(["cancel", "deadline", "interrupt", "stop"])
 
 /**
  * @see {@link CancelReason}

@@ -18,6 +18,7 @@ import type * as Stream from "effect/Stream"
 import type * as Adapter from "./Adapter.ts"
 import type * as Chat from "./Chat.ts"
 import type * as Event from "./Event.ts"
+import type * as Ledgers from "./internal/session/ledger.ts"
 import * as Recorders from "./internal/session/recorder.ts"
 import type * as Records from "./internal/session/records.ts"
 import * as Reducer from "./internal/session/reducer.ts"
@@ -124,6 +125,16 @@ export type {
 } from "./internal/session/records.ts"
 
 export type { Claim, Listed, Service as StoreService } from "./internal/session/store.ts"
+
+export {
+  /**
+   * Why a run that was cut cannot be taken up, or was ended in place of being taken up.
+   *
+   * @category errors
+   * @since 0.2.0
+   */
+  ResumeError
+} from "./internal/session/ledger.ts"
 
 export type { ApproveOptions, ToolResult } from "./internal/session/run.ts"
 
@@ -315,6 +326,131 @@ export const keepStream: <A, E, R>(
   kept: Records.Kept,
   operation: (session: SessionState.Session) => Stream.Stream<A, E, R>
 ) => Stream.Stream<A, E | Stores.SessionConflict | Stores.StoreError, R | Stores.Store> = Recorders.keepStream
+
+/**
+ * The options of taking up a run: those of the run, how old it may be, and how often it may be taken up.
+ *
+ * @category options
+ * @since 0.2.0
+ */
+export interface ResumeOptions<
+  T extends ReadonlyArray<Tool.Any> = ReadonlyArray<Tool.Any>,
+  E = never,
+  R = never,
+  RHalt = R,
+  REvent = R
+> extends Chat.Options<T, E, R, RHalt, REvent>, SessionRun.ResumeOptions {}
+
+/**
+ * The events of {@link resume}. Those that repeat what was recorded have `replayed: true`. Load the session again when the
+ * stream has ended.
+ *
+ * **Example** (The events of a run that was cut)
+ *
+ * ```ts import.meta.vitest
+ * import { Session, Tool } from "heddle"
+ * import { Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ * import * as Stream from "effect/Stream"
+ *
+ * const ping = Tool.make("ping", { parameters: {}, handler: () => Effect.succeed("pong") })
+ * const model = Script.layer([
+ *   [Script.toolCall("c0", "ping"), Script.finish("tool_calls")],
+ *   [Script.text("Done."), Script.finish("stop")]
+ * ])
+ * const program = Effect.gen(function*() {
+ *   const opened = yield* Session.open("s1")
+ *   // The reader leaves the run when the model has replied.
+ *   yield* Session.keepStream(opened, (session) => Session.streamReply(session, "Go", { tools: [ping] })).pipe(
+ *     Stream.takeUntil((event) => event._tag === "MessageCompleted"),
+ *     Stream.runDrain
+ *   )
+ *   const cut = (yield* Session.load("s1"))!
+ *   return yield* Stream.runCollect(Session.streamResume(cut, { tools: [ping], takeOver: true }))
+ * })
+ * const store = Session.Store.layerMemory
+ * const events = await Effect.runPromise(program.pipe(Effect.provide(model), Effect.provide(store)))
+ *
+ * events.filter((event) => "replayed" in event).map((event) => event._tag).slice(0, 3)
+ * // => ["MessageStarted", "ToolCallStarted", "ToolCallCompleted"]
+ * events.at(-1)?._tag // => "ChatCompleted"
+ * ```
+ *
+ * @category streams
+ * @since 0.2.0
+ */
+export const streamResume = <
+  const T extends ReadonlyArray<Tool.Any> = [],
+  E = never,
+  R = never,
+  RHalt = never,
+  REvent = never
+>(
+  kept: Records.Kept,
+  options: ResumeOptions<T, E, R, RHalt, REvent> = {}
+): Stream.Stream<
+  Event.Event,
+  Ledgers.ResumeError | SessionRun.Failure | Stores.SessionConflict | Stores.StoreError | E | Tool.Fatal<T[number]>,
+  Adapter.Adapter | Stores.Store | Tool.Services<T[number]> | R | RHalt | REvent
+> => SessionRun.streamResumed(kept, options)
+
+/**
+ * Takes up the run of a session that was cut: its process was killed, or its reader left. The run keeps its id and goes on
+ * where the journal ends. Whole steps are not repeated. Of the cut step the recorded reply is read again, a call that ended
+ * has its recorded result, and a call that had not started runs. A call that had started and not ended may have had its
+ * effect: its tool decides, by `lookUp` or `unknown`. A reply that was cut is asked for again.
+ *
+ * Fails with a {@link ResumeError}, before anything was written, where the session was loaded without a claim, or where the
+ * tools no longer fit what was recorded. Dies where no run was cut.
+ *
+ * **Example** (After a restart)
+ *
+ * ```ts import.meta.vitest
+ * import { Session, Tool } from "heddle"
+ * import { Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ * import * as Stream from "effect/Stream"
+ *
+ * let charged = 0
+ * const charge = Tool.make("charge", { parameters: {}, handler: () => Effect.sync(() => ++charged) })
+ * const model = Script.layer([
+ *   [Script.toolCall("c0", "charge"), Script.finish("tool_calls")],
+ *   [Script.text("Paid."), Script.finish("stop")]
+ * ])
+ * const program = Effect.gen(function*() {
+ *   const opened = yield* Session.open("s1")
+ *   // The reader leaves the run with the first answer.
+ *   yield* Session.keepStream(opened, (session) => Session.streamReply(session, "Pay", { tools: [charge] })).pipe(
+ *     Stream.takeUntil((event) => event._tag === "ToolResultEncoded"),
+ *     Stream.runDrain
+ *   )
+ *   const cut = (yield* Session.load("s1"))!
+ *   return yield* Session.resume(cut, { tools: [charge], takeOver: true })
+ * })
+ * const store = Session.Store.layerMemory
+ * const { value } = await Effect.runPromise(program.pipe(Effect.provide(model), Effect.provide(store)))
+ *
+ * value.result.finalResponse?.outputText // => "Paid."
+ * charged // => 1
+ * ```
+ *
+ * @category running
+ * @since 0.2.0
+ */
+export const resume = <
+  const T extends ReadonlyArray<Tool.Any> = [],
+  E = never,
+  R = never,
+  RHalt = never,
+  REvent = never
+>(
+  kept: Records.Kept,
+  options: ResumeOptions<T, E, R, RHalt, REvent> = {}
+): Effect.Effect<
+  Records.Outcome<Reducer.Done>,
+  Ledgers.ResumeError | SessionRun.Failure | Stores.SessionConflict | Stores.StoreError | E | Tool.Fatal<T[number]>,
+  Adapter.Adapter | Stores.Store | Tool.Services<T[number]> | R | RHalt | REvent
+> => SessionRun.resumed(kept, options)
 
 /**
  * The events of {@link start}.

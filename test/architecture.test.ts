@@ -271,8 +271,8 @@ describe("architecture", () => {
     ])
   })
 
-  it("the rooms are few enough to be known: 40 files at most", () => {
-    assert.isAtMost(readSources("src/internal").length, 40)
+  it("the rooms are few enough to be known: 44 files at most", () => {
+    assert.isAtMost(readSources("src/internal").length, 44)
   })
 
   it("a violation names its line", () => {

@@ -132,7 +132,7 @@ const refuse = (name: string, range: string, value: unknown): never => {
   )
 }
 
-const millis = (name: string, value: unknown): number => {
+export const millis = (name: string, value: unknown): number => {
   const result = read(value)
   return result > 0 ? result : refuse(name, "above zero", value)
 }

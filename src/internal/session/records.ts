@@ -264,8 +264,8 @@ export class StepCompleted extends Schema.Opaque<StepCompleted>()(Schema.TaggedS
   contextUpdate: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque)),
   /** Why it was the last turn of the run, in which the model had no tools. Left out for any other turn. */
   closing: Schema.optionalKey(Schema.Literals(["max_turns", "deadline", "structured"])),
-  /** What the run has used with all the runs inside its handlers. Left out where that is the usage of its replies. */
-  totalUsage: Schema.optionalKey(Response.Usage)
+  /** What runs inside the handlers of the run have used so far, together. Left out when they have used nothing. */
+  nestedUsage: Schema.optionalKey(Response.Usage)
 })) {}
 
 /**
@@ -404,8 +404,8 @@ export interface Interrupted {
 export interface WholeStep {
   /** The result of the step. */
   readonly result: Event.StepResult
-  /** What the run had used by then, with all the runs inside its handlers. Left out where it is not known. */
-  readonly totalUsage?: Response.Usage
+  /** What runs inside the handlers of the run had used by then, together. Left out when they had used nothing. */
+  readonly nestedUsage?: Response.Usage
   /** Why it was the last one, in which the model had no tools. Left out for any other step. */
   readonly closing?: "max_turns" | "deadline" | "structured"
 }
@@ -463,6 +463,8 @@ export interface Kept extends JournalState {
    * answers. Left out where no run was interrupted.
    */
   readonly cut?: SessionState.Session
+  /** The owner of the claim under which it was loaded (`Session.claim`). Left out where there is none. */
+  readonly owner?: string
 }
 
 /**

@@ -92,7 +92,7 @@ const replyOf = ({ message, response }: RecordOf<"ReplyReceived">): Message.Mess
   response === undefined ? message : messageOf(response)
 
 /** The message of a reply in the thread. */
-const messageOf = (response: Response.Response): Message.Message =>
+export const messageOf = (response: Response.Response): Message.Message =>
   Outcomes.assistantMessage(response, Response.actionableCalls(response), response.message?.reasoning)
 
 /** A message of a turn. What the records before it contain is written once. */
@@ -130,7 +130,7 @@ const wholeStep = (
   response: Response.Response,
   done: boolean,
   messages: ReadonlyArray<Message.Message>,
-  { closing, contextUpdate, halt, manualToolCalls = [], mode = "auto", suspensions, totalUsage }: RecordOf<
+  { closing, contextUpdate, halt, manualToolCalls = [], mode = "auto", suspensions, nestedUsage }: RecordOf<
     "StepCompleted"
   >
 ): Records.WholeStep => {
@@ -139,7 +139,7 @@ const wholeStep = (
   return {
     result: Fold.stepResultOf(answered),
     ...(closing === undefined ? {} : { closing }),
-    ...(totalUsage === undefined ? {} : { totalUsage })
+    ...(nestedUsage === undefined ? {} : { nestedUsage })
   }
 }
 
@@ -296,15 +296,11 @@ export interface Done<out M extends Mode = "chat"> {
 type NewRecords = ReadonlyArray<Records.Record>
 
 /** The reducer of an operation, which has the id of the run and its user message. */
-export const started = <M extends Mode>(session: Session, mode: M, state: JournalState): Progress<M> => ({
-  session,
-  mode,
-  state,
-  collector: Fold.initial(Policy.standard, { thread: session.thread }),
-  approved: Fold.initial(Policy.standard),
-  begun: [],
-  isEnded: false
-})
+export const started = <M extends Mode>(session: Session, mode: M, state: JournalState): Progress<M> => {
+  const collector = Fold.initial(Policy.standard, { thread: session.thread })
+  Fold.takeUp(collector, state.interrupted?.steps.map(({ result }) => result) ?? [])
+  return { session, mode, state, collector, approved: Fold.initial(Policy.standard), begun: [], isEnded: false }
+}
 
 /** The reducer before the first event. Dies for another mode than the two. */
 export const make = <const M extends Mode>(session: Session, mode: M): StreamReducer<M> => {

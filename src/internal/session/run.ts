@@ -7,18 +7,20 @@
  *
  * @since 0.1.0
  */
-import type * as Arr from "effect/Array"
 import * as Clock from "effect/Clock"
+import * as Context from "effect/Context"
+import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
-import type * as Adapter from "../../Adapter.ts"
+import * as Adapter from "../../Adapter.ts"
 import * as Chat from "../../Chat.ts"
 import * as Collector from "../../Collector.ts"
 import type * as Event from "../../Event.ts"
 import * as Executor from "../../Executor.ts"
 import * as Message from "../../Message.ts"
 import * as Policy from "../../Policy.ts"
+import type * as Response from "../../Response.ts"
 import * as Step from "../../Step.ts"
 import * as Thread from "../../Thread.ts"
 import type * as Tool from "../../Tool.ts"
@@ -27,19 +29,24 @@ import * as Answers from "../answer/answer.ts"
 import * as OpenCalls from "../answer/openCalls.ts"
 import * as Settings from "../ask/options.ts"
 import * as ToolOutcomes from "../declare/outcome.ts"
+import * as ToolOptions from "../declare/toolOptions.ts"
 import * as Outcomes from "../fold/outcome.ts"
 import * as SharedMessages from "../fold/sharedMessages.ts"
 import * as ToolCalls from "../hear/toolCalls.ts"
 import * as Json from "../json.ts"
 import * as Loop from "../loop/loop.ts"
+import * as Replay from "../run/replay.ts"
 import * as Cancellation from "../stop/cancellation.ts"
 import * as Deadline from "../stop/deadline.ts"
 import * as Inherited from "../stop/inherited.ts"
 import { CurrentOperation, Running } from "../stop/ownedFibers.ts"
+import * as Ledgers from "./ledger.ts"
+import { OperationRun, recording } from "./operation.ts"
 import * as Recorders from "./recorder.ts"
 import type * as Records from "./records.ts"
 import * as Reducer from "./reducer.ts"
 import * as SessionState from "./state.ts"
+import type * as Stores from "./store.ts"
 
 /**
  * Why an operation could not be done. The caller's session is as it was, and no approved call of it has run: once one
@@ -56,7 +63,22 @@ type Started = Extract<Records.Record, { readonly _tag: "RunStarted" }>
 
 type Tools = ReadonlyArray<Tool.Any>
 
+const none: Tools = []
+
 // Checks: what the status of a session allows.
+
+/** A run that was cut, as it is taken up. */
+interface Resumed {
+  /** The journal as it was read. */
+  readonly state: Records.JournalState
+  readonly interrupted: Records.Interrupted
+  readonly ledger: Ledgers.Ledger
+  /** Why the run is ended in place of being taken up: what has happened is answered, and nothing new starts. */
+  readonly ending: Ending | undefined
+}
+
+/** A stop that was requested, or what the run fails with. */
+type Ending = { readonly _tag: "Stop" } | { readonly _tag: "Failure"; readonly error: Ledgers.ResumeError }
 
 /** An operation that the session allows, and the user message of it. */
 export interface Operation<M extends Reducer.Mode> {
@@ -66,6 +88,8 @@ export interface Operation<M extends Reducer.Mode> {
   readonly messages: ReadonlyArray<Message.Message>
   /** An open question that it answers in the place where the question waits. */
   readonly answered?: Started["answered"]
+  /** The run that was cut and is taken up. */
+  readonly resumed?: Resumed
 }
 
 const wrong = (operation: string, { status }: Session, instead: string) =>
@@ -205,6 +229,72 @@ export const continuing = (
 export const stepping = (session: Session): Effect.Effect<Operation<"step">, Failure> =>
   Effect.as(free("step", session), { mode: "step", name: "step", session, messages: [] })
 
+/** How a run is taken up that was cut. */
+export interface ResumeOptions {
+  /**
+   * How long after its start a run may be taken up; a number is milliseconds. An older one is ended: what has happened is
+   * answered, nothing new starts, and the outcome is `Failed` with the `ResumeError` `too_old`. 7 days by default.
+   */
+  readonly maxAge?: Duration.Input
+  /**
+   * How often a run may be taken up. After that it is ended as one that is too old, as `too_many_attempts`. 10 by default.
+   */
+  readonly maxAttempts?: number
+  /**
+   * Whether a session that was loaded without a claim may be resumed: nothing else runs it, as you know. `false` by
+   * default.
+   */
+  readonly takeOver?: boolean
+}
+
+const defaultMaxAge = Duration.days(7)
+const defaultMaxAttempts = 10
+
+/** Going on with the run that was cut. */
+export const resuming = (
+  kept: Records.Kept,
+  { maxAge = defaultMaxAge, maxAttempts = defaultMaxAttempts, takeOver = false, tools = none }: ResumeOptions & {
+    readonly tools?: Tools
+  }
+): Effect.Effect<Operation<"chat">, Ledgers.ResumeError, any> =>
+  Effect.gen(function*() {
+    const { cut: session, id, interrupted } = kept
+    if (interrupted === undefined || session === undefined) {
+      return yield* Effect.die(
+        new Error("Session.resume: no run of the session was cut; call Session.reply or Session.continue")
+      )
+    }
+    const refused = (reason: Ledgers.ResumeError["reason"], detail: string) =>
+      new Ledgers.ResumeError({ reason, id, detail })
+    if (kept.owner === undefined && !takeOver) {
+      return yield* refused(
+        "unclaimed",
+        "another process may be running it; load it with Session.claim, or give { takeOver: true } where nothing else can"
+      )
+    }
+    const oldest = (yield* Clock.currentTimeMillis) - Settings.millis("maxAge", maxAge)
+    const { resumptions, startedAt = Infinity } = interrupted
+    const ending: Ending | undefined = kept.stop !== undefined
+      ? { _tag: "Stop" }
+      : startedAt < oldest
+      ? { _tag: "Failure", error: refused("too_old", "the run started longer ago than maxAge allows") }
+      : resumptions >= Settings.positiveInteger("maxAttempts", maxAttempts)
+      ? { _tag: "Failure", error: refused("too_many_attempts", `the run was taken up ${resumptions} times already`) }
+      : undefined
+    const defaults = yield* Policy.Defaults
+    const toolbox = ToolOptions.toolbox(defaults.tools ?? [], tools)
+    const ledger = yield* Ledgers.make(id, interrupted, toolbox, ending !== undefined)
+    const { session: _, stop: __, ...rest } = kept
+    const state = { ...rest, session, interrupted }
+    return {
+      mode: "chat",
+      name: interrupted.operation,
+      session,
+      messages: [],
+      resumed: { state, interrupted, ledger, ending }
+    }
+  })
+
 /** The session with messages at its end. Nothing may come between a call and its answer. */
 export const append = (
   session: Session,
@@ -224,118 +314,6 @@ export const appendUser = (
 ): Effect.Effect<Session, SessionState.SessionError> => append(session, [Message.user(content)])
 
 // Runs: an operation, from its first event to the session after it.
-
-/**
- * The executor that records the start of each handler before it starts, and its outcome before anything follows from it. A
- * run that a handler starts is not a part of the operation.
- */
-const recording = (
-  executor: Executor.Service,
-  requestId: string,
-  record: (record: Records.Record) => Effect.Effect<void>
-): Executor.Service => ({
-  execute: (tool, args, call) => {
-    const execution = executor.execute(tool, args, call).pipe(
-      Effect.provideService(Recorders.CurrentRecorder, undefined),
-      Effect.provideService(CurrentOperation, undefined)
-    )
-    if (call.requestId !== requestId) return execution
-    const { attempt, id: toolCallId, idempotencyKey, stepIndex, toolCall } = call
-    return Effect.gen(function*() {
-      yield* record({ _tag: "CallStarted", requestId, stepIndex, toolCall, attempt, idempotencyKey })
-      const outcome = yield* execution
-      const expiry = OpenCalls.expiry(outcome, yield* Clock.currentTimeMillis)
-      yield* record({ _tag: "CallEnded", requestId, stepIndex, toolCallId, outcome, ...expiry })
-      return outcome
-    })
-  }
-})
-
-/** One operation while it runs: its reducer, and what it waits for beside its runs. */
-class OperationRun<M extends Reducer.Mode> {
-  reducer: Reducer.Progress<M>
-  readonly requestId: string
-  readonly recorder: Recorders.Recorder | undefined
-  /** Owns the appends of the operation, and the observer of what it reports beside its runs. */
-  readonly running: Running
-  /** Owns the effect that may ask the operation to stop. It is stopped when there is a result. */
-  readonly stopping: Running
-  /** Handlers of approved calls that did not stop. */
-  readonly abandoned: Array<Event.Abandoned> = []
-
-  constructor(
-    { mode, session }: Operation<M>,
-    requestId: string,
-    recorder: Recorders.Recorder | undefined,
-    running: Running,
-    stopping: Running
-  ) {
-    this.requestId = requestId
-    this.recorder = recorder
-    this.running = running
-    this.stopping = stopping
-    this.reducer = Reducer.started(session, mode, { session })
-  }
-
-  begin({ answered, messages, name }: Operation<M>): Effect.Effect<void> {
-    const { requestId } = this
-    const begun = { _tag: "RunStarted", requestId, operation: name, messages } as const
-    const records = [answered === undefined ? begun : { ...begun, answered }] as const
-    return Effect.map(Recorders.recorded(this.reducer.state, records, this.recorder, this.running), (state) => {
-      this.reducer = { ...this.reducer, state }
-    })
-  }
-
-  /** Appends a record that the reducer does not need: those of a call, which stand between the events. */
-  readonly record = (record: Records.Record): Effect.Effect<void> =>
-    this.append([record], () => Reducer.apply(this.reducer.state, record).session)
-
-  private append(records: ReadonlyArray<Records.Record>, after: () => Session): Effect.Effect<void> {
-    return Effect.suspend(() => {
-      const [first, ...rest] = records
-      return first === undefined || this.recorder === undefined
-        ? Effect.void
-        : this.recorder.append([first, ...rest], after(), this.running)
-    })
-  }
-
-  /** Takes in events of the operation. What they are recorded as is written before they are seen. */
-  readonly takeAll = (events: Arr.NonEmptyReadonlyArray<Event.Event>) =>
-    Effect.forEach(
-      events,
-      (event) => event._tag === "ChatCompleted" ? this.complete(event) : Effect.as(this.take(event), event)
-    )
-
-  private take(event: Event.Event): Effect.Effect<void> {
-    return Effect.suspend(() => {
-      const [reducer, records] = Reducer.next(this.reducer, event)
-      this.reducer = reducer
-      return records.length === 0 ? Effect.void : this.append(records, () => reducer.state.session)
-    })
-  }
-
-  /**
-   * The result names what else was abandoned: handlers of approved calls, an append, and the effect that asks for the stop,
-   * which may still do so while the end is recorded.
-   */
-  private complete(event: Event.Of<"ChatCompleted">): Effect.Effect<Event.Event> {
-    return Effect.suspend(() => {
-      const before = this.reducer
-      const known = [...this.abandoned, ...this.running.givenUpTasks]
-      return Effect.map(Effect.andThen(this.take(event), this.stopping.stop), (stopped) => {
-        const others = [...known, ...stopped]
-        if (others.length === 0) return event
-        const abandoned = [...others, ...event.result.abandoned ?? []]
-        const named = { ...event, result: { ...event.result, abandoned } }
-        // The session is the one that was recorded: it does not have this.
-        this.reducer = { ...Reducer.next(before, named)[0], state: this.reducer.state }
-        return named
-      })
-    })
-  }
-}
-
-const none: Tools = []
 
 /** The calls that were approved, through the runner of every call. */
 const approvedCalls = <T extends Tools, E, R>(
@@ -360,12 +338,16 @@ const unstopped: Stops = { cancellation: undefined, deadline: undefined }
 const stopsOf = <M extends Reducer.Mode, R>(
   { requestId, running, stopping }: OperationRun<M>,
   cancel: Settings.CancelSource<R> | undefined,
-  ownDeadline: Settings.Settings<unknown, unknown>["deadline"]
+  ownDeadline: Settings.Settings<unknown, unknown>["deadline"],
+  resumed: Resumed | undefined
 ): Effect.Effect<Stops, never, R | Scope.Scope> =>
   Effect.gen(function*() {
     const parent = yield* Inherited.ParentCancellation
-    const deadline = Deadline.resolve(ownDeadline, yield* Inherited.CurrentDeadline, yield* Clock.currentTimeMillis)
-    if ((parent ?? deadline ?? cancel) === undefined) return unstopped
+    const around = yield* Inherited.CurrentDeadline
+    const begun = resumed?.interrupted.deadlineAt
+    const latest = around === undefined ? begun : Math.min(around, begun ?? Infinity)
+    const deadline = Deadline.resolve(ownDeadline, latest, yield* Clock.currentTimeMillis)
+    if ((parent ?? deadline ?? cancel ?? resumed?.ending) === undefined) return unstopped
     const cancellation = new Cancellation.Cancellation()
     yield* Cancellation.watch(cancellation, { parent, deadline, cancel }, yield* Effect.scope)
     yield* Effect.sync(() => {
@@ -470,6 +452,49 @@ const settledBefore = (session: Session): ReadonlyArray<Event.Event> => {
 const isContinued = ({ answered, approved, suspensions }: Session): boolean =>
   [answered, approved, suspensions].some((calls) => calls.length > 0)
 
+const stopCause = "the run was stopped"
+
+/** The record that a run begins with. */
+const beginning = <M extends Reducer.Mode>(
+  { answered, messages, name, resumed }: Operation<M>,
+  requestId: string,
+  deadlineAt: number | undefined
+): Effect.Effect<Records.Record> =>
+  Effect.map(Clock.currentTimeMillis, (startedAt) => ({
+    _tag: "RunStarted",
+    requestId,
+    operation: name,
+    messages,
+    ...(answered === undefined ? {} : { answered }),
+    ...(resumed === undefined ? {} : { resumes: requestId }),
+    startedAt,
+    ...(deadlineAt === undefined ? {} : { deadlineAt })
+  }))
+
+/** The turns of a run that is taken up: the reply of the cut step is known, and the run may have to end with that step. */
+const resumedTurns = <E, R>(
+  turns: Stream.Stream<Event.Event, E, R>,
+  { ending, interrupted: { requestId, steps } }: Resumed,
+  adapter: Adapter.Service | undefined,
+  response: Response.Response | undefined,
+  { cancellation }: Stops
+): Stream.Stream<Event.Event, E, R> => {
+  const replayed = response === undefined || adapter === undefined
+    ? turns
+    : Stream.provideService(turns, Adapter.Adapter, Ledgers.replaying(adapter, requestId, steps.length, response))
+  if (ending === undefined) return replayed as Stream.Stream<Event.Event, E, R>
+  const ended = Stream.map(replayed, (event): Event.Event => {
+    if (event._tag === "StepCompleted") cancellation?.request("stop", stopCause)
+    return event._tag === "ChatCompleted" && ending._tag === "Failure" ? failedWith(event, ending.error) : event
+  })
+  return ended as Stream.Stream<Event.Event, E, R>
+}
+
+const failedWith = (event: Event.Of<"ChatCompleted">, error: unknown): Event.Event => {
+  const outcome: Event.Outcome = { _tag: "Failed", error }
+  return { ...event, result: { ...event.result, outcome, haltedReason: Outcomes.haltedReason(outcome) } }
+}
+
 /** An operation that is under way, with its events. */
 interface Opened<M extends Reducer.Mode, out E, out R> {
   readonly run: OperationRun<M>
@@ -482,20 +507,21 @@ type Services<T extends Tools, R> = R | Adapter.Adapter | Tool.Services<T[number
 
 const isEmpty = (context: Session["context"]): boolean => Object.keys(context).length === 0
 
-const open = <M extends Reducer.Mode, T extends Tools, E, R, RHalt, REvent>(
-  checked: Effect.Effect<Operation<M>, Failure>,
+const open = <M extends Reducer.Mode, F, RF, T extends Tools, E, R, RHalt, REvent>(
+  checked: Effect.Effect<Operation<M>, F, RF>,
   options: Chat.Options<T, E, R, RHalt, REvent>
 ): Effect.Effect<
   Opened<M, Errors<T, E>, Services<T, R | RHalt | REvent>>,
-  Failure,
-  Services<T, R | RHalt | REvent> | Scope.Scope
+  F,
+  RF | Services<T, R | RHalt | REvent> | Scope.Scope
 > =>
   Effect.gen(function*() {
     const operation = yield* checked
     const { answered, mode, session } = operation
     const context = yield* Effect.context<never>()
     const scope = yield* Effect.scope
-    const requestId = options.requestId ?? Settings.mintRequestId(context)
+    const { resumed } = operation
+    const requestId = resumed?.interrupted.requestId ?? options.requestId ?? Settings.mintRequestId(context)
     const executor = yield* Executor.Executor
     const recorder = yield* Recorders.CurrentRecorder
     const defaults = yield* Policy.Defaults
@@ -508,17 +534,22 @@ const open = <M extends Reducer.Mode, T extends Tools, E, R, RHalt, REvent>(
     yield* Effect.addFinalizer((exit) =>
       Effect.all([running.end(exit), stopping.end(exit)], { concurrency: "unbounded", discard: true })
     )
-    const run = new OperationRun(operation, requestId, recorder, running, stopping)
+    const spending = new Inherited.Spending(yield* Inherited.CurrentSpending, true)
+    const state = resumed?.state ?? { session }
+    const reducer = Reducer.started(session, mode, state)
+    const run = new OperationRun(reducer, requestId, recorder, running, stopping, policy, spending)
 
-    const settled = settledBefore(
+    const steps = resumed?.interrupted.steps ?? []
+    const settled = steps.length > 0 ? [] : settledBefore(
       answered === undefined ? session : SessionState.settle(session, answered.id, answered.answer)
     )
     const hasApproved = session.approved.length > 0
     const isOwn = hasApproved || settled.length > 0 || recorder !== undefined
-    const stops = isOwn ? yield* stopsOf(run, options.cancel ?? undefined, deadline) : unstopped
-    const spending = new Inherited.Spending(yield* Inherited.CurrentSpending, true)
+    const stops = isOwn ? yield* stopsOf(run, options.cancel ?? undefined, deadline, resumed) : unstopped
+    const nestedUsage = steps.at(-1)?.nestedUsage
+    if (nestedUsage !== undefined) spending.takeUp(nestedUsage)
     yield* spending.enter(scope)
-    yield* run.begin(operation)
+    yield* run.begin({ state, records: [yield* beginning(operation, requestId, stops.deadline)] })
 
     const given = {
       ...options,
@@ -526,6 +557,7 @@ const open = <M extends Reducer.Mode, T extends Tools, E, R, RHalt, REvent>(
       context: options.context ?? (isEmpty(session.context) ? null : session.context),
       sessionId: options.sessionId ?? session.id ?? null,
       cacheKey: options.cacheKey ?? session.id,
+      ...(resumed?.interrupted.operation === "step" ? { maxTurns: 1 } : {}),
       ...(stops === unstopped ? {} : { cancel: null })
     } as Chat.Options<T, E, R, RHalt, REvent>
     const observed = <A extends ReadonlyArray<Event.Event>>(events: A) =>
@@ -538,8 +570,10 @@ const open = <M extends Reducer.Mode, T extends Tools, E, R, RHalt, REvent>(
       )
       : Stream.empty
     const opening = Stream.concat(Stream.fromIterable(settled), approved).pipe(Stream.mapArrayEffect(observed))
+    const replied = resumed === undefined ? undefined : Ledgers.responseOf(resumed.interrupted)
     const turns = Stream.suspend((): Stream.Stream<Event.Event, Errors<T, E>, Services<T, R | RHalt | REvent>> => {
       const { reducer } = run
+      if (resumed?.ending !== undefined && replied === undefined) stops.cancellation?.request("stop", stopCause)
       const end = endOf(reducer, stops, policy)
       if (hasApproved && (mode === "step" || end.halt !== undefined || end.cancellation !== undefined)) {
         const last = Stream.suspend(() => Stream.make(endOfApproved(run.reducer, end, spending.total)))
@@ -557,15 +591,22 @@ const open = <M extends Reducer.Mode, T extends Tools, E, R, RHalt, REvent>(
           Stream.mapArrayEffect(observed)
         ))
     })
-    const events = Stream.concat(opening, turns).pipe(
+    const past = steps.length === 0 ? {} : { past: { steps, hasReply: replied !== undefined } }
+    const adapter = Context.getOrUndefined(context, Adapter.Adapter)
+    const events = Stream.concat(
+      opening,
+      resumed === undefined ? turns : resumedTurns(turns, resumed, adapter, replied, stops)
+    ).pipe(
       Stream.mapArrayEffect(run.takeAll),
-      Stream.tapError(() => run.record({ _tag: "RunFailed", requestId })),
-      Stream.provideService(Executor.Executor, recording(executor, requestId, run.record)),
+      // A run that was taken up in vain can be taken up again.
+      Stream.tapError(() => resumed === undefined ? run.record({ _tag: "RunFailed", requestId }) : Effect.void),
+      Stream.provideService(Executor.Executor, recording(executor, run, resumed?.ledger)),
       Stream.provideService(
         CurrentOperation,
-        isContinued(session) ? { running, continued: requestId } : { running }
+        isContinued(session) ? { running, continued: requestId, ...past } : { running, ...past }
       ),
-      Stream.provideService(Inherited.CurrentSpending, spending)
+      Stream.provideService(Inherited.CurrentSpending, spending),
+      Stream.provideService(Replay.CurrentReplay, resumed?.ledger.replay)
     )
     return {
       run,
@@ -577,22 +618,47 @@ const open = <M extends Reducer.Mode, T extends Tools, E, R, RHalt, REvent>(
   })
 
 /** The events of an operation, which is checked when it begins. */
-export const stream = <M extends Reducer.Mode, T extends Tools, E, R, RHalt, REvent>(
-  operation: Effect.Effect<Operation<M>, Failure>,
+export const stream = <M extends Reducer.Mode, F, RF, T extends Tools, E, R, RHalt, REvent>(
+  operation: Effect.Effect<Operation<M>, F, RF>,
   options: Chat.Options<T, E, R, RHalt, REvent>
-): Stream.Stream<Event.Event, Errors<T, E>, Services<T, R | RHalt | REvent>> =>
+): Stream.Stream<Event.Event, F | Errors<T, E>, RF | Services<T, R | RHalt | REvent>> =>
   Stream.unwrap(Effect.map(open(operation, options), ({ events }) => events))
 
 /** The result of an operation: the fold of its events. */
-export const awaited = <M extends Reducer.Mode, T extends Tools, E, R, RHalt, REvent>(
-  operation: Effect.Effect<Operation<M>, Failure>,
+export const awaited = <M extends Reducer.Mode, F, RF, T extends Tools, E, R, RHalt, REvent>(
+  operation: Effect.Effect<Operation<M>, F, RF>,
   options: Chat.Options<T, E, R, RHalt, REvent>
-): Effect.Effect<Reducer.Done<M>, Errors<T, E>, Services<T, R | RHalt | REvent>> =>
+): Effect.Effect<Reducer.Done<M>, F | Errors<T, E>, RF | Services<T, R | RHalt | REvent>> =>
   // The scope is the operation's own: the events are read in the caller's.
   Effect.scopedWith((scope) =>
     Effect.flatMap(Scope.provide(open(operation, options), scope), ({ events, run }) =>
       Effect.andThen(Stream.runDrain(events), Effect.suspend(() => done(run.reducer))))
   )
+
+type ResumeFailure = Ledgers.ResumeError | Failure | Stores.SessionConflict | Stores.StoreError
+
+/** The journal is read at the place where the run was cut. */
+const atCut = (kept: Records.Kept): Records.Kept => kept.cut === undefined ? kept : { ...kept, session: kept.cut }
+
+/** The events of a run that was cut and is taken up. */
+export const streamResumed = <T extends Tools, E, R, RHalt, REvent>(
+  kept: Records.Kept,
+  options: Chat.Options<T, E, R, RHalt, REvent> & ResumeOptions
+): Stream.Stream<
+  Event.Event,
+  ResumeFailure | E | Tool.Fatal<T[number]>,
+  Stores.Store | Services<T, R | RHalt | REvent>
+> => Recorders.keepStream(atCut(kept), () => stream(resuming(kept, options), options))
+
+/** The result of a run that was cut and is taken up. */
+export const resumed = <T extends Tools, E, R, RHalt, REvent>(
+  kept: Records.Kept,
+  options: Chat.Options<T, E, R, RHalt, REvent> & ResumeOptions
+): Effect.Effect<
+  Records.Outcome<Reducer.Done>,
+  ResumeFailure | E | Tool.Fatal<T[number]>,
+  Stores.Store | Services<T, R | RHalt | REvent>
+> => Recorders.keep(atCut(kept), () => awaited(resuming(kept, options), options))
 
 const done = <M extends Reducer.Mode>(
   reducer: Reducer.Progress<M>

@@ -12,7 +12,7 @@ import * as Deadline from "./deadline.ts"
 const abortCause = "Execution cancelled by parent abort signal"
 
 /** What made the request. A run that an abandoned handler starts is stopped as by an interruption of the handler. */
-export type Reason = "cancel" | "deadline" | "interrupt"
+export type Reason = "cancel" | "deadline" | "interrupt" | "stop"
 
 export class Cancellation {
   /** Why it was requested, as the model reads it, and as the outcome names it. */

@@ -163,6 +163,17 @@ export class Spending {
     return this.used === undefined ? null : Response.sumUsage(usages(this.used))
   }
 
+  /** Of an operation: what the runs have used that its handlers started, and those of the runs that it is made of. */
+  get nested(): Response.Usage | null {
+    const alive = this.alive === undefined ? [] : Array.from(this.alive, (spending) => spending.ofNestedRuns)
+    return Response.sumUsage([this.ended, ...alive])
+  }
+
+  /** Counts what runs inside handlers had used before the run was cut that is taken up now. */
+  takeUp(nested: Response.Usage): void {
+    this.ended = Response.sumUsage([this.ended, nested])
+  }
+
   /** What it has used itself, and all runs within it, at any depth. */
   get total(): Response.Usage | null {
     return Response.sumUsage([this.own, this.ofNestedRuns])
