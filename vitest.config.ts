@@ -8,6 +8,7 @@ export default defineConfig({
   ssr: { resolve: { conditions } },
   test: {
     include: ["test/**/*.test.ts"],
+    globalSetup: ["test/support/postgresRun.ts"],
     // Tests share nothing that a file could change for another, and loading the library once per file took most of the time.
     isolate: false,
     // The laws take most of the time, and nothing but the processor.

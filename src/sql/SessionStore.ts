@@ -12,9 +12,8 @@
  * is brought up to date when the layer is built; processes of 0.1 must not write to it any more.
  *
  * The SQL is common to SQLite and Postgres (`RETURNING`, `ON CONFLICT`): for Postgres, provide `PgClient.layer` of
- * `@effect/sql-pg` where the examples have `SqliteClient.layer`. The tests run on SQLite. On Postgres the suite for stores
- * passed by hand, through `@effect/sql-pg` 4.0.5 on PGlite, which has a single connection; two writers that race on a
- * Postgres server have not been tested.
+ * `@effect/sql-pg` where the examples have `SqliteClient.layer`. The tests run on both: on files of SQLite, and on a
+ * Postgres 18 server through `@effect/sql-pg` 4.0.5, with several connections that write at once.
  *
  * **Gotchas**
  *

@@ -15,6 +15,7 @@ import { Message, Session, Thread } from "heddle"
 import { SessionStore, SqliteClient } from "heddle/sql"
 import { Conformance, Script, StoreSuite } from "heddle/testing"
 import { calling, done, payer, throughJson } from "../support/sessions.ts"
+import * as Contract from "./support/contract.ts"
 import { temporaryFile } from "./support/files.ts"
 
 const said = (text: string): Session.Record => ({ _tag: "MessagesAppended", messages: [Message.user(text)] })
@@ -35,6 +36,9 @@ describe("the suite for stores", () => {
       it
     ))
 })
+
+describe("on SQLite", () =>
+  Contract.register(Effect.map(temporaryFile, (filename) => SqliteClient.layer({ filename }))))
 
 /** The statements that an effect runs, as they are sent. */
 const statementsOf = <A, E, R>(effect: Effect.Effect<A, E, R>) =>

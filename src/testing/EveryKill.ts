@@ -1,0 +1,352 @@
+/**
+ * Kills a program at every boundary it has, in real processes, and holds what the next processes make of it to the laws.
+ * The program is run once to its end, and then once for each of its boundaries: killed there, and started again until it
+ * has its result.
+ *
+ * @since 0.2.0
+ */
+import * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import * as Random from "effect/Random"
+import * as KillLaws from "./internal/killLaws.ts"
+import * as Node from "./internal/node.ts"
+import * as WorldLog from "./internal/worldLog.ts"
+
+export type { Kill, Law, Repeat, Unknown, Violation } from "./internal/killLaws.ts"
+
+/**
+ * What a program is killed at.
+ *
+ * @category options
+ * @since 0.2.0
+ */
+export interface RandomKills {
+  /** How many times the program is run. */
+  readonly attempts: number
+  /** How often it is killed at most in each of them. 3 by default. */
+  readonly most?: number
+  /** The same seed kills at the same boundaries. `"heddle"` by default. */
+  readonly seed?: string
+}
+
+/**
+ * How a program is run and killed.
+ *
+ * @category options
+ * @since 0.2.0
+ */
+export interface Options {
+  /** The arguments of the program. None by default. */
+  readonly args?: ReadonlyArray<string>
+  /** The arguments of Node before the program, such as `--conditions=source`. None by default. */
+  readonly nodeArgs?: ReadonlyArray<string>
+  /** What the environment of its processes has besides that of this one. Nothing by default. */
+  readonly environment?: Readonly<Record<string, string>>
+  /**
+   * How many processes run the program at once, for one that several processes share. Each of them has to end. 1 by default.
+   */
+  readonly processes?: number
+  /** How many boundaries are tried at most; beyond it that many, spread evenly. All by default. */
+  readonly limit?: number
+  /**
+   * Whether the recovery is killed as well: `"random"` at one of its boundaries for each boundary of the run, `"every"` at
+   * each of them. `"none"` by default.
+   */
+  readonly again?: "none" | "random" | "every"
+  /** Kills at random boundaries, in place of every one. */
+  readonly random?: RandomKills
+  /** How often the program is started again at most before it is a hang. 5 by default. */
+  readonly recoveries?: number
+  /** How long a process may live. Beyond it, it is a hang. A number is milliseconds. 30 seconds by default. */
+  readonly timeout?: Duration.Input
+  /** How many attempts are made at once. 2 by default. */
+  readonly concurrency?: number
+  /**
+   * Compares the result of a killed run with that of the uncut one: what differs, or `undefined`. By default they are to be
+   * the same as JSON. A program that reports unknown calls to its model has to allow for their answers.
+   */
+  readonly difference?: (uncut: unknown, value: unknown, attempt: Attempt) => string | undefined
+}
+
+/**
+ * One run of the program, with its kills.
+ *
+ * @category models
+ * @since 0.2.0
+ */
+export interface Attempt {
+  /** At which boundary each process that was to die was to die. */
+  readonly plan: ReadonlyArray<number>
+  /** The kills that came about. A boundary that is not reached kills nothing. */
+  readonly kills: ReadonlyArray<KillLaws.Kill>
+  /** How many processes ran. */
+  readonly processes: number
+  /** How many boundaries the last of them had. */
+  readonly lastPoints: number
+  /** Whether the program came to a result. */
+  readonly isDone: boolean
+  /** The result. */
+  readonly value: unknown
+  /** The effects that happened more often than in the uncut run. */
+  readonly repeats: ReadonlyArray<KillLaws.Repeat>
+  /** The calls that a kill cut between their start and their end. */
+  readonly unknown: ReadonlyArray<KillLaws.Unknown>
+  /** The names of the calls whose effect is missing. */
+  readonly missing: ReadonlyArray<string>
+  /** How many more requests there were than in the uncut run. */
+  readonly extraAsked: number
+  /** How many more final answers the journals have than those of the uncut run. */
+  readonly extraAnswers: number
+  /** What was found. */
+  readonly violations: ReadonlyArray<KillLaws.Violation>
+}
+
+/**
+ * What was found in an attempt.
+ *
+ * @category models
+ * @since 0.2.0
+ */
+export interface Found extends KillLaws.Violation {
+  /** At which boundaries its processes were to die. Empty for the uncut run. */
+  readonly plan: ReadonlyArray<number>
+}
+
+/**
+ * What came of it.
+ *
+ * @category models
+ * @since 0.2.0
+ */
+export interface Report {
+  /** The names of the boundaries of the uncut run, in order. */
+  readonly points: ReadonlyArray<string>
+  /** The runs with kills. */
+  readonly attempts: ReadonlyArray<Attempt>
+  /** How many processes were killed. */
+  readonly kills: number
+  /** What was found in all of them, each with the plan of its attempt. Empty for a program that survives. */
+  readonly violations: ReadonlyArray<Found>
+}
+
+/** How a process ended, and whether it was to end like that: by itself, or by its kill. */
+interface Ended {
+  readonly isWell: boolean
+  readonly end: string
+  readonly stderr: string
+}
+
+const stderrLimit = 2000
+
+/** One process of the program, which is killed where it is not awaited any more. */
+const processOf = (
+  program: string,
+  { args = [], environment = {}, nodeArgs = [] }: Options,
+  folder: string,
+  plan: ReadonlyArray<number>
+): Effect.Effect<Ended> =>
+  Effect.callback((resume) => {
+    const child = Node.spawn([...nodeArgs, program, ...args], {
+      env: {
+        // A process spends most of its time on compiling what the last one has compiled.
+        NODE_COMPILE_CACHE: `${Node.temporaryFolder()}/node-compile-cache`,
+        ...Node.process?.env,
+        ...environment,
+        [WorldLog.variables.folder]: folder,
+        [WorldLog.variables.plan]: plan.join(",")
+      },
+      stdio: ["ignore", "ignore", "pipe"]
+    })
+    let stderr = ""
+    child.stderr.setEncoding("utf8")
+    child.stderr.on("data", (text) => {
+      stderr = (stderr + text).slice(-stderrLimit)
+    })
+    child.on("error", ({ message }) =>
+      resume(Effect.succeed({ isWell: false, end: "could not be started", stderr: message })))
+    child.on("close", (code, signal) => {
+      const isWell = code === 0 || signal === "SIGKILL"
+      resume(
+        Effect.succeed({ isWell, end: signal === null ? `ended with code ${code}` : `ended by ${signal}`, stderr })
+      )
+    })
+    return Effect.sync(() =>
+      child.kill("SIGKILL")
+    )
+  })
+
+interface Run {
+  readonly lines: ReadonlyArray<WorldLog.Line>
+  readonly processes: number
+  readonly violations: ReadonlyArray<KillLaws.Violation>
+}
+
+const folderOf = Effect.acquireRelease(
+  Effect.sync(() => Node.fileSystem().mkdtempSync(`${Node.temporaryFolder()}/heddle-kill-`)),
+  (folder) => Effect.sync(() => Node.fileSystem().rmSync(folder, { recursive: true, force: true }))
+)
+
+const ending = ({ end, isWell, stderr }: Ended): ReadonlyArray<KillLaws.Violation> =>
+  isWell ? [] : [{ law: "end", message: `a process ${end}${stderr === "" ? "" : `: ${stderr.trim()}`}` }]
+
+const isDone = (lines: ReadonlyArray<WorldLog.Line>): boolean => lines.some(({ _tag }) => _tag === "Done")
+
+/** Runs the program, killed as planned, and starts it again while none of its processes is alive and it has no result. */
+const run = (program: string, options: Options, plan: ReadonlyArray<number>): Effect.Effect<Run> =>
+  Effect.scoped(Effect.gen(function*() {
+    const { processes = 1, recoveries = 5, timeout = "30 seconds" } = options
+    const folder = yield* folderOf
+    const limit = Duration.format(Duration.fromInputUnsafe(timeout))
+    const hung = { isWell: false, end: `did not end within ${limit}`, stderr: "" }
+    const alive = processOf(program, options, folder, plan).pipe(
+      Effect.timeoutOrElse({ duration: timeout, orElse: () => Effect.succeed(hung) })
+    )
+    const round = Effect.all(Array.from({ length: processes }, () => alive), { concurrency: "unbounded" })
+    let count = 0
+    for (let rounds = 0; rounds <= recoveries + plan.length; rounds++) {
+      const violations = (yield* round).flatMap(ending)
+      count += processes
+      const lines = WorldLog.read(folder)
+      if (violations.length > 0 || isDone(lines)) return { lines, processes: count, violations }
+    }
+    const message = `no result after ${count} processes`
+    return { lines: WorldLog.read(folder), processes: count, violations: [{ law: "end", message }] }
+  }))
+
+const pointsOf = (lines: ReadonlyArray<WorldLog.Line>, pid?: number): ReadonlyArray<string> =>
+  lines.flatMap((line) => line._tag === "Reached" && (pid === undefined || line.pid === pid) ? line.name : [])
+
+/** The boundaries of the process that has the most of them: of several that share a program, the one that did the work. */
+const longest = (lines: ReadonlyArray<WorldLog.Line>): ReadonlyArray<string> =>
+  [...new Set(lines.map(({ pid }) => pid))].map((pid) => pointsOf(lines, pid))
+    .reduce((most, points) => points.length > most.length ? points : most, [])
+
+const valuesOf = (lines: ReadonlyArray<WorldLog.Line>): ReadonlyArray<unknown> =>
+  lines.flatMap((line) => line._tag === "Done" ? [line.value] : [])
+
+const attemptOf = (uncut: Run, plan: ReadonlyArray<number>, { lines, processes, violations }: Run, {
+  difference = (expected, actual) => KillLaws.difference(expected, actual)
+}: Options): Attempt => {
+  const values = valuesOf(lines)
+  const [value] = values
+  const found = KillLaws.findings(uncut.lines, lines)
+  const last = lines.at(-1)?.pid
+  const attempt: Attempt = {
+    ...found,
+    plan,
+    processes,
+    lastPoints: pointsOf(lines, last).length,
+    isDone: isDone(lines),
+    value,
+    violations: [...violations, ...found.violations]
+  }
+  const [expected] = valuesOf(uncut.lines)
+  const different = values.flatMap((value) => difference(expected, value, attempt) ?? [])
+  const results = different.map((message) => ({ law: "result" as const, message }))
+  return { ...attempt, violations: [...attempt.violations, ...results] }
+}
+
+/** The numbers to be tried: all from 1, or as many as are wanted, spread evenly from the first to the last. */
+const spread = (count: number, limit: number): ReadonlyArray<number> =>
+  Array.from(
+    { length: Math.min(count, limit) },
+    (_, index) => count <= limit ? index + 1 : Math.round(index * (count - 1) / Math.max(1, limit - 1)) + 1
+  )
+
+const randomPlans = (points: number, { attempts, most = 3, seed = "heddle" }: RandomKills) =>
+  Effect.forEach(Array.from({ length: attempts }), () =>
+    Effect.gen(function*() {
+      const kills = yield* Random.nextIntBetween(1, most)
+      return yield* Effect.forEach(Array.from({ length: kills }), () => Random.nextIntBetween(1, points))
+    })).pipe(Random.withSeed(seed))
+
+/** The plans that kill a recovery, one after the other, or one of them. */
+const secondPlans = ({ lastPoints, plan }: Attempt, again: "random" | "every") =>
+  lastPoints === 0
+    ? Effect.succeed([])
+    : again === "every"
+    ? Effect.succeed(spread(lastPoints, Infinity).map((second) => [...plan, second]))
+    : Effect.map(Random.nextIntBetween(1, lastPoints), (second) => [[...plan, second]])
+
+/**
+ * Kills a program at each of its boundaries in turn, starts it again until it has its result, and checks the laws.
+ *
+ * **Details**
+ *
+ * The program is a file that Node runs. It marks its boundaries by `KillPoint`, has its database in `KillPoint.folder()`,
+ * goes on from there when it is started again, and reports its result by `KillPoint.done`. A process kills itself at its
+ * boundary by SIGKILL: nothing of it is closed, flushed or released, as after a crash.
+ *
+ * The laws are those of {@link Law}. They read what the calls did to the world (`KillPoint.act`) and what is in the
+ * journals (`KillPoint.watch`), and compare it with the uncut run; a call is the same if its name and its arguments are. A
+ * program that says the same things in each run, by a scripted model, can be held to all of them.
+ *
+ * **Gotchas**
+ *
+ * Every attempt starts processes of Node, at a fifth of a second each: `limit` has fewer of them.
+ *
+ * **Example** (A program that is killed everywhere)
+ *
+ * ```ts import.meta.vitest
+ * // order.ts, the program:
+ * import * as Effect from "effect/Effect"
+ * import * as Layer from "effect/Layer"
+ * import { Session, Tool } from "heddle"
+ * import { SessionStore } from "heddle/sql"
+ * import { everyKill, KillPoint, Script } from "heddle/testing"
+ *
+ * const pay = Tool.make("pay", { parameters: {}, idempotent: true, handler: (_, call) => KillPoint.act(call) })
+ * const model = Script.layer([[Script.text("Nothing is to be paid."), Script.finish("stop")]])
+ * const program = Effect.gen(function*() {
+ *   const store = SessionStore.layerSqlite({ filename: `${KillPoint.folder()}/sessions.db` })
+ *   const run = Effect.gen(function*() {
+ *     const opened = yield* Session.open("order")
+ *     const { session } = yield* Session.keep(opened, (session) => Session.reply(session, "Pay", { tools: [pay] }))
+ *     yield* KillPoint.done(session.status)
+ *   })
+ *   yield* Effect.provide(run, KillPoint.watch(Layer.merge(store, model)))
+ * })
+ *
+ * // The test: `(await Effect.runPromise(killed)).violations` is to be empty.
+ * const killed = everyKill("order.ts", { limit: 20 })
+ *
+ * Effect.isEffect(program) && Effect.isEffect(killed) // => true
+ * ```
+ *
+ * @category running
+ * @since 0.2.0
+ */
+export const everyKill = (program: string, options: Options = {}): Effect.Effect<Report> =>
+  Effect.gen(function*() {
+    const { again = "none", concurrency = 2, limit = Infinity, random } = options
+    const uncut = yield* run(program, options, [])
+    const points = longest(uncut.lines)
+    const attempts: Array<Attempt> = []
+    const attemptAll = (plans: ReadonlyArray<ReadonlyArray<number>>) =>
+      Effect.forEach(plans, (plan) =>
+        Effect.map(run(program, options, plan), (after) => {
+          const attempt = attemptOf(uncut, plan, after, options)
+          attempts.push(attempt)
+          return attempt
+        }), { concurrency })
+    if (uncut.violations.length === 0) {
+      if (random !== undefined) {
+        yield* attemptAll(yield* randomPlans(points.length, random))
+      } else {
+        const first = yield* attemptAll(spread(points.length, limit).map((point) => [point]))
+        if (again !== "none") {
+          const plans = yield* Effect.forEach(first, (attempt) => secondPlans(attempt, again))
+          yield* attemptAll(plans.flat())
+        }
+      }
+    }
+    return {
+      points,
+      attempts,
+      kills: attempts.reduce((sum, { kills }) => sum + kills.length, 0),
+      violations: [
+        ...uncut.violations.map((violation) => ({ ...violation, plan: [] })),
+        ...attempts.flatMap(({ plan, violations }) => violations.map((violation) => ({ ...violation, plan })))
+      ]
+    }
+  })

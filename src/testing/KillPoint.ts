@@ -1,0 +1,264 @@
+/**
+ * The boundaries at which `everyKill` kills a program. The program marks them; run by itself it is never killed and
+ * writes nothing.
+ *
+ * @since 0.2.0
+ */
+import * as Context from "effect/Context"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Option from "effect/Option"
+import * as Stream from "effect/Stream"
+import * as Adapter from "../Adapter.ts"
+import * as Executor from "../Executor.ts"
+import * as Stores from "../internal/session/store.ts"
+import type * as Tool from "../Tool.ts"
+import * as Node from "./internal/node.ts"
+import * as WorldLog from "./internal/worldLog.ts"
+
+/**
+ * What of a call identifies its effect.
+ *
+ * @category models
+ * @since 0.2.0
+ */
+export interface Call extends Pick<Tool.CallContext, "attempt" | "idempotencyKey"> {
+  /** The call as the model made it. Its name and its arguments are what it does. */
+  readonly toolCall: Pick<Tool.CallContext["toolCall"], "name" | "arguments">
+}
+
+/** A process of an attempt: what it writes, and the boundary at which it dies. */
+class Process {
+  readonly write: (happened: WorldLog.Happened) => void
+  private readonly folder: string
+  private readonly plan: ReadonlyArray<number>
+  /** The kill of the plan that is next. */
+  private kill = 0
+  private count = 0
+  /** The last version of each journal that is in the log. */
+  private readonly versions = new Map<string, number>()
+
+  constructor(folder: string, plan: string) {
+    this.folder = folder
+    this.plan = plan.split(",").filter((text) => text !== "").map(Number)
+    this.write = WorldLog.writer(folder)
+  }
+
+  reached(name: string): void {
+    this.count++
+    this.write({ _tag: "Reached", name })
+    while (this.kill < this.plan.length && WorldLog.isKilled(this.folder, this.kill)) this.kill++
+    if (this.plan[this.kill] === this.count && WorldLog.claimKill(this.folder, this.kill)) this.die(name)
+  }
+
+  recorded(
+    session: string,
+    version: number,
+    record: Extract<WorldLog.Line, { _tag: "Recorded" }>["record"],
+    isOwn: boolean
+  ) {
+    if (version <= (this.versions.get(session) ?? 0)) return
+    this.versions.set(session, version)
+    this.write({ _tag: "Recorded", session, version, isOwn, record })
+  }
+
+  private die(name: string): void {
+    this.write({ _tag: "Killed", kill: this.kill, at: this.count, name })
+    Node.process?.kill(Node.process.pid, "SIGKILL")
+    // Nothing may happen between the signal and its effect.
+    Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0)
+  }
+}
+
+let known: Process | undefined
+
+const variable = (name: keyof typeof WorldLog.variables): string | undefined =>
+  Node.process?.env[WorldLog.variables[name]]
+
+/** The process that this code runs in, if `everyKill` runs it. */
+const current = (): Process | undefined => {
+  const folder = variable("folder")
+  if (folder === undefined) return undefined
+  known ??= new Process(folder, variable("plan") ?? "")
+  return known
+}
+
+/**
+ * The folder of the attempt, which all of its processes share and no other attempt does: the place for a database. The
+ * working directory if `everyKill` does not run the program.
+ *
+ * **Example** (The place of a database)
+ *
+ * ```ts import.meta.vitest
+ * import { KillPoint } from "heddle/testing"
+ *
+ * KillPoint.folder() // => "."
+ * ```
+ *
+ * @category constructors
+ * @since 0.2.0
+ */
+export const folder = (): string => variable("folder") ?? "."
+
+/**
+ * A boundary: the process may die here.
+ *
+ * **Example** (A boundary of your own)
+ *
+ * ```ts import.meta.vitest
+ * import { KillPoint } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ *
+ * Effect.runSync(KillPoint.at("before the file is renamed")) // => undefined
+ * ```
+ *
+ * @category marks
+ * @since 0.2.0
+ */
+export const at = (name: string): Effect.Effect<void> => Effect.sync(() => current()?.reached(name))
+
+/**
+ * What a call does to the world, with a boundary before and after it. Use it in a handler, in the place of what cannot
+ * be taken back, or around it.
+ *
+ * **Example** (A payment)
+ *
+ * ```ts import.meta.vitest
+ * import { Message, Tool, ToolRunner } from "heddle"
+ * import { KillPoint } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ *
+ * const pay = Tool.make("pay", {
+ *   parameters: {},
+ *   handler: (_, call) => Effect.as(KillPoint.act(call), "paid")
+ * })
+ * const { messages } = await Effect.runPromise(ToolRunner.run([Message.toolCall("c0", "pay")], [pay]))
+ *
+ * messages[0]?.content // => "paid"
+ * ```
+ *
+ * @category marks
+ * @since 0.2.0
+ */
+export const act = <A = void, E = never, R = never>(
+  { attempt, idempotencyKey, toolCall: { arguments: args, name } }: Call,
+  effect: Effect.Effect<A, E, R> = Effect.void as Effect.Effect<any>
+): Effect.Effect<A, E, R> =>
+  Effect.gen(function*() {
+    yield* at(`before the effect of ${name}`)
+    current()?.write({ _tag: "Acted", name, what: WorldLog.whatOf(name, args), key: idempotencyKey, attempt })
+    const value = yield* effect
+    yield* at(`after the effect of ${name}`)
+    return value
+  })
+
+/**
+ * A model is asked, by something else than an `Adapter` that {@link watch} watches.
+ *
+ * **Example** (A model of another library)
+ *
+ * ```ts import.meta.vitest
+ * import { KillPoint } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ *
+ * Effect.runSync(KillPoint.asked) // => undefined
+ * ```
+ *
+ * @category marks
+ * @since 0.2.0
+ */
+export const asked: Effect.Effect<void> = Effect.sync(() => current()?.write({ _tag: "Asked" }))
+
+/**
+ * The program has its result: any JSON. It is compared with that of the uncut run, so leave out what is new each time,
+ * such as the id of a run. The process ends by itself after it.
+ *
+ * **Example** (The end of a program)
+ *
+ * ```ts import.meta.vitest
+ * import { KillPoint } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ *
+ * Effect.runSync(KillPoint.done({ text: "It is 42." })) // => undefined
+ * ```
+ *
+ * @category marks
+ * @since 0.2.0
+ */
+export const done = (value: unknown): Effect.Effect<void> =>
+  Effect.sync(() => current()?.write({ _tag: "Done", value }))
+
+const store = (inner: Stores.Service): Stores.Service => ({
+  ...inner,
+  append: (id, expected, records) =>
+    Effect.gen(function*() {
+      const tags = records.map(({ _tag }) => _tag).join(" ")
+      yield* at(`before ${tags}`)
+      const version = yield* inner.append(id, expected, records)
+      const first = version - records.length + 1
+      records.forEach((record, index) => current()?.recorded(id, first + index, record, true))
+      yield* at(`after ${tags}`)
+      return version
+    }),
+  read: (id, after) =>
+    Stream.tap(
+      inner.read(id, after),
+      ({ record, version }) => Effect.sync(() => current()?.recorded(id, version, record, false))
+    )
+})
+
+const adapter = ({ stream }: Adapter.Service): Adapter.Service => ({
+  stream: (request) =>
+    Stream.unwrap(Effect.as(asked, Stream.tap(stream(request), ({ _tag }) => at(`the model's ${_tag}`))))
+})
+
+const executor = (inner: Executor.Service): Executor.Service => ({
+  execute:
+    ((tool: Tool.Any, args: unknown, call: Tool.CallContext) =>
+      Effect.flatMap(inner.execute(tool, args, call) as Effect.Effect<Tool.Outcome>, (outcome) => {
+        current()?.write({ _tag: "Returned", what: WorldLog.whatOf(call.toolCall.name, call.toolCall.arguments) })
+        return Effect.as(at(`the end of ${tool.name}`), outcome)
+      })) as Executor.Service["execute"]
+})
+
+const services = <A>(context: Context.Context<A>): Context.Context<A> => {
+  const withExecutor = Context.add(context, Executor.Executor, executor(Context.get(context, Executor.Executor)))
+  const withAdapter = Option.match(Context.getOption(withExecutor, Adapter.Adapter), {
+    onNone: () => withExecutor,
+    onSome: (service) => Context.add(withExecutor, Adapter.Adapter, adapter(service))
+  })
+  return Option.match(Context.getOption(withAdapter, Stores.Store), {
+    onNone: () => withAdapter,
+    onSome: (service) => Context.add(withAdapter, Stores.Store, store(service))
+  })
+}
+
+/**
+ * The same services with boundaries in them: before and after each append of the store, at each event of the adapter,
+ * and at the end of each handler that the executor runs. What is appended and what is asked is written down.
+ *
+ * **Example** (The services of a program)
+ *
+ * ```ts import.meta.vitest
+ * import { Session } from "heddle"
+ * import { KillPoint, Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ * import * as Layer from "effect/Layer"
+ *
+ * const model = Script.layer([[Script.text("Hello"), Script.finish("stop")]])
+ * const services = KillPoint.watch(Layer.merge(model, Session.Store.layerMemory))
+ * const program = Effect.gen(function*() {
+ *   const opened = yield* Session.open("s1")
+ *   const { session } = yield* Session.keep(opened, (session) => Session.reply(session, "Hi"))
+ *   yield* KillPoint.done(session.status)
+ *   return session.status
+ * })
+ *
+ * await Effect.runPromise(Effect.provide(program, services)) // => "completed"
+ * ```
+ *
+ * @category constructors
+ * @since 0.2.0
+ */
+export const watch = <A, E, R>(layer: Layer.Layer<A, E, R>): Layer.Layer<A, E, R> =>
+  Layer.flatMap(layer, (context) => Layer.succeedContext(services(context)))

@@ -1,0 +1,95 @@
+/**
+ * The SQL layer of the session store on a real Postgres server, whose database orders words as a dictionary does: the suite
+ * for stores, also where the database demands a stricter isolation, writers and owners on several connections, and a
+ * database of release 0.1. And that a server which a killed run left is stopped.
+ */
+import { assert, describe, it } from "@effect/vitest"
+import * as Context from "effect/Context"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Schedule from "effect/Schedule"
+import * as Stream from "effect/Stream"
+import { Message, Session } from "heddle"
+import { SessionStore } from "heddle/sql"
+import { Conformance, StoreSuite } from "heddle/testing"
+import { fork } from "node:child_process"
+import { once } from "node:events"
+import * as fs from "node:fs"
+import { fileURLToPath } from "node:url"
+import * as Postgres from "../support/postgres.ts"
+import { reap } from "../support/postgresServer.ts"
+import * as Contract from "./support/contract.ts"
+
+const said = (text: string): Session.Record => ({ _tag: "MessagesAppended", messages: [Message.user(text)] })
+
+const connect = Effect.map(Postgres.database, (url) => Postgres.client(url))
+
+/** One database for all cases. */
+const kept = (options: Parameters<typeof Postgres.client>[1] = {}) => {
+  const url = Effect.runSync(Effect.cached(Postgres.database))
+  const client = Layer.unwrap(Effect.map(url, (url) => Postgres.client(url, options)))
+  return Layer.provide(SessionStore.layer, client)
+}
+
+describe("the suite for stores", () => {
+  describe("as Postgres comes", () => Conformance.register(StoreSuite.all, kept(), it))
+
+  describe("where transactions are serializable", () =>
+    Conformance.register(
+      StoreSuite.all,
+      kept({ startupParameters: { default_transaction_isolation: "serializable" } }),
+      it
+    ))
+})
+
+describe("on Postgres", () => Contract.register(connect))
+
+describe("a server that goes away", () => {
+  it.live("D-15: every operation is unavailable until it is back, and nothing that was appended is lost", () =>
+    Effect.gen(function*() {
+      const server = yield* Postgres.server
+      const context = yield* Layer.build(Layer.provide(SessionStore.layer, Postgres.client(server.url)))
+      const store = Context.get(context, Session.Store)
+      yield* store.append("s", 0, [said("a")])
+      yield* server.stop
+      const operations: Record<Session.StoreError["operation"], Effect.Effect<unknown, unknown>> = {
+        append: store.append("s", 1, [said("b")]),
+        version: store.version("s"),
+        read: Stream.runDrain(store.read("s")),
+        unfinished: Stream.runDrain(store.unfinished),
+        list: Stream.runDrain(store.list()),
+        truncate: store.truncate("s", 2),
+        delete: store.delete("s"),
+        claim: store.claim("s", "me", 1000),
+        release: store.release("s", "me"),
+        claimUnfinished: store.claimUnfinished("me", 1000, 1)
+      }
+      for (const [operation, effect] of Object.entries(operations)) {
+        const error = yield* Effect.flip(effect).pipe(Effect.timeout("10 seconds"))
+        assert.instanceOf(error, Session.StoreError, operation)
+        assert.deepStrictEqual([error.reason, error.operation], ["unavailable", operation])
+      }
+      yield* server.start
+      const back = store.append("s", 1, [said("b")]).pipe(Effect.retry({ times: 20, schedule: Schedule.spaced(50) }))
+      assert.strictEqual(yield* back, 2)
+      assert.strictEqual((yield* Stream.runCollect(store.read("s"))).length, 2)
+    }).pipe(Effect.scoped))
+})
+
+describe("a server that a killed run left", () => {
+  it.live("is stopped by the next run, and its folder is removed", () =>
+    Effect.gen(function*() {
+      const program = fileURLToPath(new URL("./support/leaver.ts", import.meta.url))
+      const child = fork(program, [], { execArgv: ["--conditions=source"] })
+      const [folder, pid] = yield* Effect.promise(() => once(child, "message")).pipe(Effect.map(([left]) => left))
+      yield* Effect.promise(() => once(child, "close"))
+      assert.isTrue(fs.existsSync(folder))
+      process.kill(pid, 0)
+      assert.include(yield* Effect.promise(reap), folder)
+      assert.isFalse(fs.existsSync(folder))
+      // Where the first process of a machine does not wait for its children, an ended one still has its entry.
+      const status = fs.existsSync(`/proc/${pid}/stat`) ? fs.readFileSync(`/proc/${pid}/stat`, "utf8") : ""
+      if (process.platform === "linux") assert.match(status, /^$|\) Z /)
+      else assert.throws(() => process.kill(pid, 0))
+    }))
+})

@@ -1,0 +1,147 @@
+/**
+ * What holds of the SQL layer on every database, as tests over a client: what the suite for stores cannot ask, since it needs
+ * the tables, or several connections.
+ */
+import { assert, it } from "@effect/vitest"
+import type * as Arr from "effect/Array"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Layer from "effect/Layer"
+import type * as Scope from "effect/Scope"
+import * as SqlClient from "effect/sql/SqlClient"
+import * as Stream from "effect/Stream"
+import { Message, Session } from "heddle"
+import { SessionStore } from "heddle/sql"
+import * as Release01 from "./release01.ts"
+
+const said = (text: string): Session.Record => ({ _tag: "MessagesAppended", messages: [Message.user(text)] })
+
+const text = (record: object, index: number) => JSON.stringify({ version: index + 1, ...record })
+
+const started = { _tag: "RunStarted", requestId: "r", operation: "start", messages: [] }
+
+const ended = {
+  _tag: "RunEnded",
+  requestId: "r",
+  haltedReason: "completed",
+  messages: [],
+  status: "completed",
+  suspensions: [],
+  context: {},
+  metadata: {}
+}
+
+const words = (count: number) => Array.from({ length: count }, () => said("x"))
+
+/**
+ * Registers the tests. `connect` makes a client of a database that is new in each scope: two clients of one scope share
+ * it.
+ */
+export const register = (
+  connect: Effect.Effect<Layer.Layer<SqlClient.SqlClient, unknown>, unknown, Scope.Scope>
+): void => {
+  it.live("a database of 0.1 is brought up to date, and what has work left is found by its records", () =>
+    Effect.gen(function*() {
+      const client = yield* connect
+      const journals = {
+        ended: [started, ended],
+        cut: [started, ...words(200)],
+        failed: [started, { _tag: "RunFailed", requestId: "r" }],
+        "cut again": [started, ended, started],
+        "long ended": [started, ended, ...words(300)],
+        "without a run": words(3),
+        damaged: [started, { _tag: "Bogus" }],
+        "": [started]
+      }
+      const texts = Object.fromEntries(Object.entries(journals).map(([id, records]) => [id, records.map(text)]))
+      yield* Effect.provide(Release01.make(texts), client, { local: true })
+      yield* Effect.gen(function*() {
+        const store = yield* Session.Store
+        const left = yield* Stream.runCollect(store.unfinished)
+        assert.deepStrictEqual(left.toSorted(), ["", "cut", "cut again", "damaged"])
+        assert.strictEqual((yield* Stream.runCollect(store.read("cut"))).length, 201)
+        assert.strictEqual(yield* store.append("cut", 201, [said("on")]), 202)
+        assert.deepStrictEqual((yield* store.claimUnfinished("me", 60_000, 10)).length, 4)
+      }).pipe(Effect.provide(Layer.provide(SessionStore.layer, client), { local: true }))
+    }).pipe(Effect.scoped))
+
+  it.live("a list of more sessions than a page, in whatever order the database has words", () =>
+    Effect.gen(function*() {
+      const client = yield* connect
+      yield* Effect.gen(function*() {
+        const store = yield* Session.Store
+        const sql = yield* SqlClient.SqlClient
+        const rows = Array.from({ length: 600 }, (_, index) => ({
+          id: `${"aB_bAä"[index % 6]}${index}`,
+          version: 1,
+          unfinished: 1
+        }))
+        const ids = rows.map(({ id }) => id)
+        yield* sql`INSERT INTO heddle_journals ${sql.insert(rows as Arr.NonEmptyArray<typeof rows[number]>)}`
+        const all = yield* Stream.runCollect(store.list())
+        assert.deepStrictEqual(all.map(({ id }) => id).toSorted(), ids.toSorted())
+        assert.strictEqual((yield* Stream.runCollect(store.unfinished)).length, 600)
+        for (const prefix of ["a", "B", "_", "b", "A", "ä"]) {
+          const found = yield* Stream.runCollect(store.list({ prefix }))
+          assert.deepStrictEqual(
+            found.map(({ id }) => id).toSorted(),
+            ids.filter((id) => id.startsWith(prefix)).toSorted()
+          )
+        }
+      }).pipe(Effect.provide(Layer.provideMerge(SessionStore.layer, client), { local: true }))
+    }).pipe(Effect.scoped))
+
+  it.live("of two connections that append at one version one wins, the other gets SessionConflict", () =>
+    Effect.gen(function*() {
+      const client = yield* connect
+      const layer = Layer.provide(SessionStore.layer, client)
+      const contexts = yield* Effect.all([Layer.build(Layer.fresh(layer)), Layer.build(Layer.fresh(layer))])
+      const wins = [0, 0]
+      for (let round = 0; round < 100; round++) {
+        const exits = yield* Effect.forEach(
+          contexts,
+          (context, index) =>
+            Effect.flatMap(
+              Session.Store,
+              (store) => store.append("s", 2 * round, [said(`${index}a`), said(`${index}b`)])
+            )
+              .pipe(Effect.provideContext(context), Effect.exit),
+          { concurrency: "unbounded" }
+        )
+        const winner = exits.findIndex(Exit.isSuccess)
+        const loser = exits[1 - winner]
+        assert.deepStrictEqual(
+          loser,
+          Exit.fail(new Session.SessionConflict({ id: "s", expected: 2 * round, actual: 2 * round + 2 }))
+        )
+        wins[winner === 0 ? 0 : 1]!++
+      }
+      assert.strictEqual(wins[0]! + wins[1]!, 100)
+    }).pipe(Effect.scoped))
+
+  it.live("connections that claim what is unfinished at once get each session once", () =>
+    Effect.gen(function*() {
+      const client = yield* connect
+      const layer = Layer.provide(SessionStore.layer, client)
+      const contexts = yield* Effect.all(Array.from({ length: 3 }, () => Layer.build(Layer.fresh(layer))))
+      const stores = yield* Effect.forEach(contexts, (context) => Effect.provideContext(Session.Store, context))
+      const ids = Array.from({ length: 60 }, (_, index) => `s${index}`)
+      yield* Effect.forEach(ids, (id) => stores[0]!.append(id, 0, [started as Session.Record]), { concurrency: 8 })
+      const take = (owner: number) =>
+        Effect.gen(function*() {
+          const found: Array<string> = []
+          let empty = 0
+          while (empty < 3) {
+            const some = yield* stores[owner]!.claimUnfinished(`${owner}`, 60_000, 3)
+            empty = some.length === 0 ? empty + 1 : 0
+            found.push(...some)
+          }
+          return found
+        })
+      const found = yield* Effect.all([take(0), take(1), take(2)], { concurrency: "unbounded" })
+      assert.deepStrictEqual(found.flat().toSorted(), ids.toSorted())
+      for (const [owner, ids] of found.entries()) {
+        for (const id of ids) assert.strictEqual((yield* stores[0]!.claim(id, "other", 1000)).owner, `${owner}`)
+      }
+    }).pipe(Effect.scoped))
+}
