@@ -75,6 +75,14 @@ export {
 
 export {
   /**
+   * How many bytes of JSON a record may have, 8 MiB by default. A larger one is refused when it is written, with the
+   * `StoreError` `too_large`, and the operation ends with it.
+   *
+   * @category services
+   * @since 0.2.0
+   */
+  MaxRecordBytes,
+  /**
    * The session has been written to since it was read, by another program or by this one. Nothing was appended: load it
    * again, and decide anew.
    *
@@ -91,8 +99,9 @@ export {
    */
   Store,
   /**
-   * A store could not do what it was asked: it was `unavailable`, or holds what is no journal (`unreadable`). After a failed
-   * append, reading shows whether the records are there.
+   * A store could not do what it was asked: it was `unavailable`, `full` or `read_only`, a record was `too_large`, or it holds
+   * what is no journal (`unreadable`) or is of a later release (`newer_version`). After an append that was `unavailable`,
+   * reading shows whether the records are there.
    *
    * @category errors
    * @since 0.1.0

@@ -5,10 +5,11 @@
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
+import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import * as TestClock from "effect/testing/TestClock"
-import { Message, Session } from "heddle"
-import { Conformance, StoreSuite } from "heddle/testing"
+import { Message, Session, Tool } from "heddle"
+import { Conformance, Script, StoreSuite } from "heddle/testing"
 import * as Stores from "../src/internal/session/store.ts"
 import { untouched } from "./support/stores.ts"
 
@@ -187,6 +188,40 @@ describe("a long journal", () => {
       const thread = kept === undefined ? {} : kept.session.thread
       assert.isArray(Object.getOwnPropertyDescriptor(thread, "messages")?.value)
     }))
+})
+
+describe("a record that is too large", () => {
+  it.effect("D-26: ends the operation, by the name of the record and of its call; 1 MB is kept", () =>
+    Effect.gen(function*() {
+      const dump = Tool.make("dump", {
+        parameters: { megabytes: Schema.Finite },
+        handler: ({ megabytes }) => Effect.succeed("x".repeat(megabytes * 1_000_000))
+      })
+      const asking = (megabytes: number) =>
+        Effect.gen(function*() {
+          const opened = yield* Session.open(`${megabytes} MB`)
+          return yield* Session.keep(opened, (session) => Session.reply(session, "Dump it", { tools: [dump] }))
+        }).pipe(Effect.provide(Script.layer([
+          [Script.toolCall("c0", "dump", { megabytes }), Script.finish("tool_calls")],
+          [Script.text("Done."), Script.finish("stop")]
+        ])))
+      assert.strictEqual((yield* asking(1)).session.status, "completed")
+      const error = yield* Effect.flip(asking(9))
+      assert.instanceOf(error, Session.StoreError)
+      assert.deepInclude(error, {
+        reason: "too_large",
+        record: "CallEnded",
+        toolCallId: "c0",
+        maxBytes: 8 * 1024 * 1024
+      })
+      assert.match(
+        error.message,
+        /^the record CallEnded of call "c0" of session "9 MB" has 90\d{5} bytes, more than the 8388608 of Session.MaxR/
+      )
+      const loaded = yield* Session.load("9 MB")
+      assert.strictEqual(loaded?.interrupted?.calls.length, 1)
+      assert.notProperty(loaded?.interrupted?.calls[0], "outcome")
+    }).pipe(Effect.provide(Session.Store.layerMemory)))
 })
 
 const broken = (change: (store: Session.StoreService) => Partial<Session.StoreService>) =>

@@ -209,6 +209,14 @@ describe("the tables of the guides", () => {
     )
   })
 
+  it("sessions.md has every reason of a store's error", () => {
+    const rows = table("docs/sessions.md", "`StoreError`", "Meaning, and what to do")
+    assert.deepStrictEqual(
+      [...names(rows.map(([reason = ""]) => reason))].sort(),
+      reasonsOf(Session.StoreError as never)
+    )
+  })
+
   it("policies.md has every decision, with its standard setting", () => {
     const rows = table("docs/policies.md", "Decision", "`Policy.standard`")
     assert.deepStrictEqual([...names(rows.map(([name = ""]) => name))].sort(), Object.keys(Policy.standard).sort())

@@ -41,9 +41,18 @@ import * as SqliteClient from "./SqliteClient.ts"
 /** The client without the transformations of names that the application may have set. */
 const client = Effect.map(SqlClient.SqlClient, (sql) => sql.withoutTransforms())
 
-const migrate = Migrator.make({})({
-  loader: Migrator.fromRecord(Migrations.all),
-  table: "heddle_migrations"
+const newest = Object.keys(Migrations.all).length
+
+const migrate = Effect.gen(function*() {
+  yield* Migrator.make({})({ loader: Migrator.fromRecord(Migrations.all), table: "heddle_migrations" })
+  const sql = yield* SqlClient.SqlClient
+  const rows = yield* sql`SELECT migration_id FROM heddle_migrations WHERE migration_id > ${newest}`
+  if (rows.length > 0) {
+    return yield* new Migrator.MigrationError({
+      kind: "BadState",
+      message: "a newer release of Heddle has changed the tables of the store: upgrade to use it"
+    })
+  }
 }).pipe(Effect.provideServiceEffect(SqlClient.SqlClient, client))
 
 /** Three parameters a row, far below the number that a statement may have. */
@@ -64,7 +73,22 @@ type Row = Pick<Journal, "version"> & { readonly record: string }
 type Operation = Stores.StoreError["operation"]
 
 const failed = (operation: Operation, id?: string) => (cause: SqlError.SqlError) =>
-  new Stores.StoreError({ reason: "unavailable", operation, ...(id === undefined ? {} : { id }), cause })
+  new Stores.StoreError({ reason: reasonOf(cause), operation, ...(id === undefined ? {} : { id }), cause })
+
+/** The codes of SQLite, and the states of Postgres, for a database that is full and for one that may only be read. */
+const reasons = new Map<unknown, "full" | "read_only">([
+  [8, "read_only"],
+  [13, "full"],
+  ["25006", "read_only"],
+  ["53100", "full"]
+])
+
+const reasonOf = ({ reason }: SqlError.SqlError): Stores.StoreError["reason"] => {
+  const { code, errcode, errno } = reason.cause as { code?: unknown; errcode?: unknown; errno?: unknown } ?? {}
+  const number = errcode ?? errno
+  // The upper bits of a code of SQLite say more than its kind.
+  return reasons.get(typeof number === "number" ? number & 0xff : code) ?? "unavailable"
+}
 
 /** What the records say about the flag, whatever it was: 1, 0, or that it stays as it is. */
 const flagOf = (records: Records.Records): 0 | 1 | undefined => {
@@ -76,31 +100,30 @@ const flagOf = (records: Records.Records): 0 | 1 | undefined => {
 const isolation = (sql: SqlClient.SqlClient): string | undefined =>
   sql.onDialectOrElse({ pg: () => "BEGIN ISOLATION LEVEL READ COMMITTED", orElse: () => undefined })
 
-const appending = (sql: SqlClient.SqlClient) => (id: string, expected: number, records: Records.Records) =>
-  Effect.gen(function*() {
-    const texts = yield* Stores.toTexts(id, expected, records)
-    const key = Keys.keyOf(id)
-    const version = expected + texts.length
-    const flag = flagOf(records)
-    const unfinished = flag === undefined ? sql.literal("unfinished") : sql`${flag}`
-    const moved = yield* expected === 0
-      ? sql`INSERT INTO heddle_journals ${
-        sql.insert({ id: key, version, unfinished: flag ?? 0 })
-      } ON CONFLICT (id) DO NOTHING RETURNING version`
-      : sql`UPDATE heddle_journals SET version = ${version}, unfinished = ${unfinished}
+const appending =
+  (sql: SqlClient.SqlClient) => (id: string, expected: number, texts: ReadonlyArray<string>, flag: 0 | 1 | undefined) =>
+    Effect.gen(function*() {
+      const key = Keys.keyOf(id)
+      const version = expected + texts.length
+      const unfinished = flag === undefined ? sql.literal("unfinished") : sql`${flag}`
+      const moved = yield* expected === 0
+        ? sql`INSERT INTO heddle_journals ${
+          sql.insert({ id: key, version, unfinished: flag ?? 0 })
+        } ON CONFLICT (id) DO NOTHING RETURNING version`
+        : sql`UPDATE heddle_journals SET version = ${version}, unfinished = ${unfinished}
         WHERE id = ${key} AND version = ${expected} RETURNING version`
-    if (moved.length === 0) {
-      const [row] = yield* sql<Journal>`SELECT version FROM heddle_journals WHERE id = ${key}`
-      return yield* new Stores.SessionConflict({ id, expected, actual: row?.version ?? 0 })
-    }
-    const rows = texts.map((record, index) => ({ id: key, version: expected + index + 1, record }))
-    yield* Effect.forEach(
-      Arr.chunksOf(rows, rowsPerInsert),
-      (chunk) => sql`INSERT INTO heddle_records ${sql.insert(chunk)}`,
-      { discard: true }
-    )
-    return version
-  })
+      if (moved.length === 0) {
+        const [row] = yield* sql<Journal>`SELECT version FROM heddle_journals WHERE id = ${key}`
+        return yield* new Stores.SessionConflict({ id, expected, actual: row?.version ?? 0 })
+      }
+      const rows = texts.map((record, index) => ({ id: key, version: expected + index + 1, record }))
+      yield* Effect.forEach(
+        Arr.chunksOf(rows, rowsPerInsert),
+        (chunk) => sql`INSERT INTO heddle_records ${sql.insert(chunk)}`,
+        { discard: true }
+      )
+      return version
+    })
 
 const truncating = (sql: SqlClient.SqlClient) => (id: string, before: number) =>
   Effect.gen(function*() {
@@ -172,11 +195,12 @@ export const make: Effect.Effect<Stores.Service, never, SqlClient.SqlClient> = E
     )
   return {
     append: (id, expected, records) =>
-      Effect.catchTag(
-        atOnce(append(id, expected, records)),
-        "SqlError",
-        (error) => Effect.fail(failed("append", id)(error))
-      ),
+      Effect.flatMap(Stores.toTexts(id, expected, records), (texts) =>
+        Effect.catchTag(
+          atOnce(append(id, expected, texts, flagOf(records))),
+          "SqlError",
+          (error) => Effect.fail(failed("append", id)(error))
+        )),
     version: (id) => journal(id).pipe(Effect.map(({ version }) => version), Effect.mapError(failed("version", id))),
     read: (id, from = 0) =>
       Stores.pages(id, from, (after, limit) =>

@@ -202,7 +202,10 @@ const everyKind: Appended = [
     messages: [],
     suspensions: [{ id: "c4", kind: "manual", toolCall }]
   },
-  { _tag: "MessagesAppended", messages: [] }
+  { _tag: "MessagesAppended", messages: [] },
+  { _tag: "StopRequested", id: "s0", requestId: "r2" },
+  { _tag: "MessageSubmitted", id: "m0", message: Message.user("\ud83d\ude00") },
+  { _tag: "Answered", id: "c4", answer: { _tag: "Value", value: null }, unfinished: true }
 ]
 
 const contents: Conformance.Suite<Stores.Store> = [
@@ -238,6 +241,32 @@ const contents: Conformance.Suite<Stores.Store> = [
       yield* store.append(id, 0, [said(long)])
       yield* Conformance.holds("the text is the same", texts(yield* read(store, id))[0] === long)
     })),
+  of(
+    "a record that is larger than the bound is refused by name, and nothing of its append is written",
+    (store, id) =>
+      Effect.gen(function*() {
+        const ended: Records.Record = {
+          _tag: "CallEnded",
+          requestId: "r",
+          stepIndex: 0,
+          toolCallId: "c0",
+          outcome: { _tag: "Ok", value: "ä".repeat(1000) }
+        }
+        yield* store.append(id, 0, [said("a")])
+        const append = store.append(id, 1, [said("b"), ended]).pipe(Effect.provideService(Stores.MaxRecordBytes, 2000))
+        const error = yield* Effect.flip(append)
+        yield* Conformance.holds("a StoreError", error instanceof Stores.StoreError)
+        if (!(error instanceof Stores.StoreError)) return
+        yield* Conformance.equals(
+          "what it names",
+          [error.reason, error.id, error.record, error.toolCallId, error.maxBytes],
+          ["too_large", id, "CallEnded", "c0", 2000]
+        )
+        yield* Conformance.holds("it says how large", (error.bytes ?? 0) > 2000)
+        yield* Conformance.equals("the records", texts(yield* read(store, id)), ["a"])
+        yield* store.append(id, 1, [ended])
+      })
+  ),
   of("a long journal is read whole, and left early without harm", (store, id) =>
     Effect.gen(function*() {
       const count = 1000
@@ -289,7 +318,7 @@ const runStarted = (requestId: string): Records.Record => ({
   messages: []
 })
 
-const runEnded = (requestId: string): Records.Record => ({
+const runEnded = (requestId: string): Records.RunEnded => ({
   _tag: "RunEnded",
   requestId,
   haltedReason: "completed",

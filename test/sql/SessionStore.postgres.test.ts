@@ -8,6 +8,7 @@ import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Schedule from "effect/Schedule"
+import * as SqlClient from "effect/sql/SqlClient"
 import * as Stream from "effect/Stream"
 import { Message, Session } from "heddle"
 import { SessionStore } from "heddle/sql"
@@ -43,6 +44,32 @@ describe("the suite for stores", () => {
 })
 
 describe("on Postgres", () => Contract.register(connect))
+
+describe("a server that takes no records", () => {
+  it.live("says whether it is full, or may only be read", () =>
+    Effect.gen(function*() {
+      const url = yield* Postgres.database
+      yield* Effect.gen(function*() {
+        const store = yield* Session.Store
+        const sql = yield* SqlClient.SqlClient
+        yield* store.append("s", 0, [said("a")])
+        // A trigger reports what the server does where its disk is full.
+        yield* sql`CREATE FUNCTION no_room() RETURNS trigger LANGUAGE plpgsql AS
+          'BEGIN RAISE EXCEPTION ''could not extend file'' USING ERRCODE = ''53100''; END'`
+        yield* sql`CREATE TRIGGER no_room BEFORE INSERT ON heddle_records EXECUTE FUNCTION no_room()`
+        const full = yield* Effect.flip(store.append("s", 1, [said("b")]))
+        assert.deepInclude(full, { _tag: "StoreError", reason: "full", operation: "append", id: "s" })
+        assert.strictEqual(yield* store.version("s"), 1)
+      }).pipe(Effect.provide(Layer.provideMerge(SessionStore.layer, Postgres.client(url)), { local: true }))
+      const reader = Postgres.client(url, { startupParameters: { default_transaction_read_only: "on" } })
+      yield* Effect.gen(function*() {
+        const store = yield* SessionStore.make
+        const refused = yield* Effect.flip(store.append("s", 1, [said("b")]))
+        assert.deepInclude(refused, { _tag: "StoreError", reason: "read_only", operation: "append", id: "s" })
+        assert.strictEqual((yield* Stream.runCollect(store.read("s"))).length, 1)
+      }).pipe(Effect.provide(reader, { local: true }))
+    }))
+})
 
 describe("a server that goes away", () => {
   it.live("D-15: every operation is unavailable until it is back, and nothing that was appended is lost", () =>

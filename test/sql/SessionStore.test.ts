@@ -231,9 +231,7 @@ describe("a database that is no longer a store", () => {
   it.effect("a session with a missing or invalid record is unreadable", () =>
     Effect.gen(function*() {
       const gap = yield* damaged((sql) => sql`DELETE FROM heddle_records WHERE version = 2`)
-      const changed = yield* damaged((sql) =>
-        sql`UPDATE heddle_records SET record = '{"_tag":"Bogus"}' WHERE version = 2`
-      )
+      const changed = yield* damaged((sql) => sql`UPDATE heddle_records SET record = '{"_tag":7}' WHERE version = 2`)
       for (const [, , read] of [gap, changed]) {
         const { operation, reason } = errorOf(read)
         assert.deepStrictEqual([reason, operation], ["unreadable", "read"])
@@ -248,7 +246,11 @@ describe("a database that is no longer a store", () => {
       sql`UPDATE heddle_records SET version = -version WHERE version > 1`.pipe(
         Effect.andThen(sql`UPDATE heddle_records SET version = 5 + version WHERE version < 0`)
       ), 2],
-    "a record is no record": [(sql) => sql`UPDATE heddle_records SET record = '{"_tag":"Bogus"}' WHERE version = 2`, 2],
+    "a record is no record": [(sql) => sql`UPDATE heddle_records SET record = '{"_tag":7}' WHERE version = 2`, 2],
+    "a record lacks what it needs": [
+      (sql) => sql`UPDATE heddle_records SET record = '{"_tag":"Answered"}' WHERE version = 2`,
+      2
+    ],
     "a record is cut off": [
       (sql) => sql`UPDATE heddle_records SET record = substr(record, 1, 20) WHERE version = 2`,
       2
@@ -275,6 +277,70 @@ describe("a database that is no longer a store", () => {
         }
       }).pipe(Effect.provide(both, { local: true })))
   }
+
+  it.effect("a record of a kind that only a later release knows is of a newer version, and so are its tables", () =>
+    Effect.gen(function*() {
+      const [, , read] = yield* damaged((sql) =>
+        sql`UPDATE heddle_records SET record = '{"version":2,"_tag":"Steered","text":"left"}' WHERE version = 2`
+      )
+      const error = errorOf(read)
+      assert.deepStrictEqual([error.reason, error.version], ["newer_version", 2])
+      assert.strictEqual(
+        error.message,
+        "a newer release of Heddle has written the journal of session \"s\" at version 2: upgrade to read it"
+      )
+      assert.strictEqual(error.cause, "this release does not know the record Steered")
+      const filename = yield* temporaryFile
+      const open = Effect.provide(Effect.void, SessionStore.layerSqlite({ filename }), { local: true })
+      yield* open
+      yield* Effect.flatMap(
+        SqlClient.SqlClient,
+        (sql) => sql`INSERT INTO heddle_migrations (migration_id, name) VALUES (99, 'later')`
+      ).pipe(
+        Effect.provide(SqliteClient.layer({ filename }), { local: true })
+      )
+      const refused = yield* Effect.flip(open)
+      assert.strictEqual(
+        refused.message,
+        "a newer release of Heddle has changed the tables of the store: upgrade to use it"
+      )
+    }).pipe(Effect.scoped))
+
+  it.effect("a file that is full takes no record, says so, and goes on when there is room", () =>
+    Effect.gen(function*() {
+      const store = yield* Session.Store
+      const sql = yield* SqlClient.SqlClient
+      yield* store.append("s", 0, [said("a")])
+      const [row] = yield* sql<{ page_count: number }>`PRAGMA page_count`
+      yield* sql.unsafe(`PRAGMA max_page_count = ${row!.page_count}`)
+      const large = Array.from({ length: 50 }, () => said("x".repeat(1000))) as never
+      const error = errorOf(yield* Effect.exit(store.append("s", 1, large)))
+      assert.deepStrictEqual([error.reason, error.operation, error.id], ["full", "append", "s"])
+      assert.match(error.message, /^the store is full \(append of session "s"\): nothing was written; make room/)
+      assert.strictEqual(yield* store.version("s"), 1)
+      yield* sql`PRAGMA max_page_count = 1000000`
+      assert.strictEqual(yield* store.append("s", 1, large), 51)
+    }).pipe(Effect.provide(both, { local: true })))
+
+  it.effect("a file that may only be read is read, and takes no record", () =>
+    Effect.gen(function*() {
+      const store = yield* Session.Store
+      const sql = yield* SqlClient.SqlClient
+      yield* store.append("s", 0, [said("a")])
+      yield* sql`PRAGMA query_only = 1`
+      const writes = {
+        append: store.append("s", 1, [said("b")]),
+        delete: store.delete("s"),
+        claim: store.claim("s", "me", 1000),
+        claimUnfinished: store.claimUnfinished("me", 1000, 1)
+      }
+      for (const [operation, write] of Object.entries(writes)) {
+        const error = errorOf(yield* Effect.exit(write))
+        assert.deepStrictEqual([error.reason, error.operation], ["read_only", operation])
+        assert.match(error.message, /^the store is read-only .*: nothing was written; open it with the right to write$/)
+      }
+      assert.strictEqual((yield* Stream.runCollect(store.read("s"))).length, 1)
+    }).pipe(Effect.provide(both, { local: true })))
 
   it.effect("M-26: a writer that appends while a journal is read damages nothing", () =>
     Effect.gen(function*() {

@@ -83,14 +83,40 @@ export class StoreError extends Schema.TaggedError<StoreError>("heddle/Session/S
    * the place of another one. The records before it are as they were written.
    */
   version: Schema.optionalKey(Schema.Int),
+  /** The kind of the record that is too large. */
+  record: Schema.optionalKey(Schema.String),
+  /** The call whose outcome or arguments it has, where it is about one call. */
+  toolCallId: Schema.optionalKey(Schema.String),
+  /** How many bytes it has. */
+  bytes: Schema.optionalKey(Schema.Int),
+  /** How many it may have. */
+  maxBytes: Schema.optionalKey(Schema.Finite),
   /** The error of the database, or what is wrong with the journal as text. */
   cause: Schema.optionalKey(Json.Opaque)
 }) {
   override get message(): string {
     const session = this.id === undefined ? "all sessions" : `session ${JSON.stringify(this.id)}`
-    return this.version === undefined
-      ? `the store is ${this.reason} (${this.operation} of ${session})`
-      : `the journal of ${session} is damaged at version ${this.version}`
+    const asked = `(${this.operation} of ${session})`
+    switch (this.reason) {
+      case "unavailable":
+        return `the store is unavailable ${asked}; try again, and load a session again before the next operation`
+      case "full":
+        return `the store is full ${asked}: nothing was written; make room, and load the session again`
+      case "read_only":
+        return `the store is read-only ${asked}: nothing was written; open it with the right to write`
+      case "too_large": {
+        const call = this.toolCallId === undefined ? "" : ` of call ${JSON.stringify(this.toolCallId)}`
+        return `the record ${this.record}${call} of ${session} has ${this.bytes} bytes, more than the ${this.maxBytes} `
+          + "of Session.MaxRecordBytes: keep what is large elsewhere and return where it is, or raise the bound"
+      }
+      case "newer_version":
+        return `a newer release of Heddle has written the journal of ${session} at version ${this.version}: upgrade to `
+          + "read it"
+      case "unreadable":
+        return this.version === undefined
+          ? `the store is unreadable ${asked}`
+          : `the journal of ${session} is damaged at version ${this.version}`
+    }
   }
 }
 
@@ -240,33 +266,102 @@ const versionOf = (json: unknown): number | undefined => {
   return typeof version === "number" ? version : undefined
 }
 
+/** The kinds of records that this release knows. */
+const kinds: ReadonlySet<string> = new Set(Object.keys(Records.Record.cases))
+
+/** The kind that a text has of its record, if this release does not know it. */
+const newerKind = (json: unknown): string | undefined => {
+  const kind = Json.isObject(json) ? json["_tag"] : undefined
+  return typeof kind === "string" && !kinds.has(kind) ? kind : undefined
+}
+
 /**
  * The record that a text of {@link toText} stands for. A text that is anything else is `unreadable`, and so is one that
- * says another `version` than the one it is read at.
+ * says another `version` than the one it is read at. One of a kind that is not known is of a `newer_version`.
  */
 export const fromText = (id: string, text: string, version?: number): Effect.Effect<Records.Record, StoreError> => {
-  const unreadable = (cause: string) =>
-    version === undefined
-      ? new StoreError({ reason: "unreadable", operation: "read", id, cause })
-      : damaged(id, version, cause)
+  const failed = (reason: "unreadable" | "newer_version", cause: string) =>
+    new StoreError({ reason, operation: "read", id, ...(version === undefined ? {} : { version }), cause })
   return Effect.fromResult(Json.parse(text)).pipe(
-    Effect.mapError((cause) => unreadable(Json.render(cause))),
+    Effect.mapError((cause) => failed("unreadable", Json.render(cause))),
     Effect.flatMap((json) => {
       const written = versionOf(json)
-      return written === undefined || version === undefined || written === version
-        ? Effect.mapError(decode(json), (cause) => unreadable(Json.render(cause)))
-        : Effect.fail(unreadable(`the record of version ${written} stands in its place`))
+      if (written !== undefined && version !== undefined && written !== version) {
+        return failed("unreadable", `the record of version ${written} stands in its place`)
+      }
+      const kind = newerKind(json)
+      return kind === undefined
+        ? Effect.mapError(decode(json), (cause) => failed("unreadable", Json.render(cause)))
+        : failed("newer_version", `this release does not know the record ${kind}`)
     })
   )
 }
 
-/** The texts of an append, each with its version. */
+/**
+ * How many bytes of JSON a record may have, 8 MiB by default. A larger one is refused when it is written, with the
+ * `StoreError` `too_large`, and the operation ends with it. It bounds what a store has to read at once: the Postgres client of
+ * Effect reads rows of up to 16 MiB.
+ *
+ * **Example** (A store for small records)
+ *
+ * ```ts import.meta.vitest
+ * import { Message, Session } from "heddle"
+ * import * as Effect from "effect/Effect"
+ *
+ * const program = Effect.gen(function*() {
+ *   const store = yield* Session.Store
+ *   const long = Message.user("x".repeat(2000))
+ *   return yield* Effect.flip(store.append("s", 0, [{ _tag: "MessagesAppended", messages: [long] }]))
+ * })
+ * const error = await Effect.runPromise(program.pipe(
+ *   Effect.provideService(Session.MaxRecordBytes, 1024),
+ *   Effect.provide(Session.Store.layerMemory)
+ * ))
+ *
+ * error._tag === "StoreError" && error.reason // => "too_large"
+ * ```
+ *
+ * @category services
+ * @since 0.2.0
+ */
+export const MaxRecordBytes: Context.Reference<number> = Context.Reference("heddle/Session/MaxRecordBytes", {
+  defaultValue: () => 8 * 1024 * 1024
+})
+
+const utf8 = new TextEncoder()
+
+/** The call that a record is about, if it is about one. */
+const callOf = (record: Records.Record): string | undefined =>
+  record._tag === "CallStarted" ? record.toolCall.id : record._tag === "CallEnded" ? record.toolCallId : undefined
+
+const bounded = (id: string, record: Records.Record, text: string): Effect.Effect<string, StoreError> =>
+  Effect.flatMap(MaxRecordBytes, (maxBytes) => {
+    // A character has three bytes at most, so that most texts need not be measured.
+    if (text.length * 3 <= maxBytes) return Effect.succeed(text)
+    const bytes = utf8.encode(text).length
+    if (bytes <= maxBytes) return Effect.succeed(text)
+    const toolCallId = callOf(record)
+    return new StoreError({
+      reason: "too_large",
+      operation: "append",
+      id,
+      record: record._tag,
+      ...(toolCallId === undefined ? {} : { toolCallId }),
+      bytes,
+      maxBytes
+    })
+  })
+
+/** The texts of an append, each with its version. One that is larger than {@link MaxRecordBytes} is refused. */
 export const toTexts = (
   id: string,
   expected: number,
   records: ReadonlyArray<Records.Record>
 ): Effect.Effect<ReadonlyArray<string>, StoreError> =>
-  Effect.forEach(records, (record, index) => toText(id, record, expected + index + 1))
+  Effect.forEach(
+    records,
+    (record, index) => Effect.flatMap(toText(id, record, expected + index + 1), (text) => bounded(id, record, text))
+  )
 
 const pageSize = 128
 
