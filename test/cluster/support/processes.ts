@@ -1,0 +1,94 @@
+/**
+ * A cluster of real processes over a real Postgres: runners that are started, killed, frozen and woken, and a client in the
+ * process of the test.
+ */
+import * as NodeClusterHttp from "@effect/platform-node/NodeClusterHttp"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Logger from "effect/Logger"
+import * as Schedule from "effect/Schedule"
+import type * as Scope from "effect/Scope"
+import { Cluster, SessionClient } from "heddle/cluster"
+import { type ChildProcess, spawn } from "node:child_process"
+import * as fs from "node:fs"
+import * as net from "node:net"
+import * as os from "node:os"
+import * as path from "node:path"
+import { type Place, stored } from "./work.ts"
+
+const program = path.join(import.meta.dirname, "runner.ts")
+const cache = path.resolve("node_modules/.cache/heddle-cluster")
+
+const freePort: Effect.Effect<number> = Effect.callback((resume) => {
+  const server = net.createServer().listen(0, "127.0.0.1", () => {
+    const { port } = server.address() as net.AddressInfo
+    server.close(() => resume(Effect.succeed(port)))
+  })
+})
+
+/** A runner. */
+export interface Runner {
+  readonly pid: number
+  readonly signal: (signal: NodeJS.Signals) => void
+  /** How many shards it has, as it said last. */
+  readonly shards: () => number
+}
+
+const runnerOf = (child: ChildProcess): Runner => {
+  let shards = 0
+  child.on("message", (count) => {
+    shards = Number(count)
+  })
+  child.once("exit", () => {
+    shards = 0
+  })
+  return { pid: child.pid!, signal: (signal) => void child.kill(signal), shards: () => shards }
+}
+
+/** Waits until each runner has shards, and all shards are somewhere: from then on they do not move by themselves. */
+export const settled = (runners: ReadonlyArray<Runner>): Effect.Effect<void> =>
+  Effect.sync(() => runners.map(({ shards }) => shards())).pipe(
+    Effect.repeat({
+      schedule: Schedule.spaced("20 millis"),
+      until: (counts) => counts.every((count) => count > 0) && counts.reduce((sum, count) => sum + count) === 300
+    }),
+    Effect.asVoid
+  )
+
+/** Starts a runner, which is killed with the scope. */
+export const start = (place: Omit<Place, "port">): Effect.Effect<Runner, never, Scope.Scope> =>
+  Effect.gen(function*() {
+    const port = yield* freePort
+    const child = yield* Effect.acquireRelease(
+      Effect.sync(() =>
+        spawn(process.execPath, ["--conditions=source", program, JSON.stringify({ ...place, port })], {
+          stdio: ["ignore", "inherit", "inherit", "ipc"],
+          env: { ...process.env, NODE_COMPILE_CACHE: cache }
+        })
+      ),
+      (child) => Effect.sync(() => child.kill("SIGKILL"))
+    )
+    return runnerOf(child)
+  })
+
+/** A world without acts. */
+export const world: Effect.Effect<string, never, Scope.Scope> = Effect.map(
+  Effect.acquireRelease(
+    Effect.sync(() => fs.mkdtempSync(path.join(os.tmpdir(), "heddle-cluster-"))),
+    (folder) => Effect.sync(() => fs.rmSync(folder, { recursive: true, force: true }))
+  ),
+  (folder) => {
+    const file = path.join(folder, "world")
+    fs.writeFileSync(file, "")
+    return file
+  }
+)
+
+/** A client in this process, with the store of the cluster. */
+export const client = (database: string) =>
+  SessionClient.layer.pipe(
+    Layer.provide(NodeClusterHttp.layer({ ...Cluster.transport(), clientOnly: true })),
+    Layer.provideMerge(stored(database)),
+    Layer.provide(Logger.layer([])),
+    Layer.orDie
+  )
