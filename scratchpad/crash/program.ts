@@ -4,11 +4,12 @@
  */
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
-import { Message, Session } from "heddle"
+import { Session } from "heddle"
 import { SessionStore } from "heddle/sql"
 import { KillPoint } from "heddle/testing"
 import { parseArgs } from "node:util"
 import * as Model from "./model.ts"
+import { resultOf } from "./result.ts"
 import { tools } from "./tools.ts"
 
 const { values } = parseArgs({
@@ -22,20 +23,6 @@ const { values } = parseArgs({
 const store = SessionStore.layerSqlite({ filename: `${KillPoint.folder()}/sessions.db` })
 
 const services = KillPoint.watch(Layer.merge(store, Model.layer(values.ids as Model.Ids)))
-
-/** What is compared: the session and, where this process has ended the run, its result. */
-const resultOf = ({ session }: Session.Kept, result?: Session.Done["result"]) => ({
-  session: {
-    messages: session.thread.messages.map((message) => ({
-      role: message.role,
-      text: Message.text(message),
-      calls: message.toolCalls?.map(({ arguments: args, name }) => ({ name, args }))
-    })),
-    status: session.status,
-    context: session.context
-  },
-  run: result && { usage: result.totalUsage, outcome: result.outcome, steps: result.steps.length }
-})
 
 const program = Effect.gen(function*() {
   const opened = yield* Session.open("order")

@@ -1,10 +1,9 @@
 /**
  * A cluster of real processes over a real Postgres: owners that are killed, frozen and asked to leave, and what becomes of
- * the sessions that they had. `npm run crash` kills owners at every boundary; here each kind of end happens once.
+ * the sessions that they had. Here each kind of end comes once; `npm run crash -- --store cluster` kills at every boundary.
  */
 import { afterAll, assert, beforeAll, describe, it } from "@effect/vitest"
 import * as Context from "effect/Context"
-import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
@@ -20,51 +19,142 @@ import { type Act, acts as actsIn } from "./support/work.ts"
 
 type Services = SessionClient.SessionClient | Session.Store
 
+const scope = Scope.makeUnsafe()
+
 let services: Context.Context<Services>
 let runners: ReadonlyArray<Processes.Runner>
 let world: string
 
-const scope = Scope.makeUnsafe()
-
-/** Starts a runner beside those that there are. */
-let startRunner: Effect.Effect<Processes.Runner>
-
-beforeAll(async () => {
-  const started = Effect.gen(function*() {
+beforeAll(() =>
+  Effect.gen(function*() {
     const database = yield* Postgres.database
     world = yield* Processes.world
-    startRunner = Scope.provide(Processes.start({ database, world }), scope)
-    // One after the other: of those that start together each takes shards from the one before it.
-    runners = yield* Effect.forEach([1, 2, 3], () => startRunner, { concurrency: "unbounded" })
+    runners = yield* Effect.forEach([1, 2, 3, 4], () => Processes.start({ database, world }))
     services = yield* Layer.build(Processes.client(database))
-  })
-  await Effect.runPromise(Scope.provide(started, scope))
-}, 60_000)
+  }).pipe(Scope.provide(scope), Effect.runPromise), 60_000)
 
 afterAll(() => Effect.runPromise(Scope.close(scope, Exit.void)))
 
+/** A test of the cluster. */
+const test = <E>(title: string, program: () => Effect.Effect<void, E, Services>) =>
+  it.live(title, () => Effect.suspend(() => Effect.provideContext(program(), services)), 60_000)
+
+const client = SessionClient.SessionClient
+
 const acts = (session: string): ReadonlyArray<Act> => actsIn(world, session)
 
-/** Waits until the world has this many acts of a session. */
-const until = (session: string, count: number) =>
-  Effect.sync(() => acts(session)).pipe(
-    Effect.repeat({ schedule: Schedule.spaced("10 millis"), until: (acts) => acts.length >= count }),
-    Effect.map((acts) => acts[count - 1]!)
+/** Waits for an act of a session, the first that is so. */
+const until = (session: string, isSo: (act: Act) => boolean) =>
+  Effect.sync(() => acts(session).find(isSo)).pipe(
+    Effect.repeat({ schedule: Schedule.spaced("10 millis"), until: (act) => act !== undefined }),
+    Effect.map((act) => act!)
   )
 
-let sessions = 0
+const texts = (id: string) =>
+  Effect.map(Session.load(id), (loaded) => loaded!.session.thread.messages.map(Message.text))
 
-/** Sessions whose owner is the same runner, each with one act. */
-const together = (count: number) =>
+let count = 0
+
+/** Sessions with the same owner, which has done nothing for them but a charge of 0, and that owner. */
+const together = (size: number) =>
   Effect.gen(function*() {
-    const { reply } = yield* SessionClient.SessionClient
-    const owned = new Map<number, ReadonlyArray<string>>()
+    const { reply } = yield* client
+    yield* Processes.settled(runners)
+    const owned = new Map<number, Array<string>>()
     while (true) {
-      const id = `session-${++sessions}`
+      const id = `session-${++count}`
       yield* reply(id, "charge 0")
       const { pid } = acts(id).at(-1)!
-      const ids = [...owned.get(pid) ?? [], id]
-      if (ids.length === count) return { ids, owner: runners.find((runner) => runner.pid === pid)! }
+      const ids = owned.get(pid) ?? []
       owned.set(pid, ids)
+      ids.push(id)
+      if (ids.length === size) return { ids, owner: runners.find((runner) => runner.pid === pid)! }
     }
   })
+
+/** Ends a runner by a signal. */
+const end = (gone: Processes.Runner, signal: NodeJS.Signals) =>
+  Effect.sync(() => {
+    gone.signal(signal)
+    runners = runners.filter((runner) => runner !== gone)
+    return Date.now()
+  })
+
+describe("an owner that is killed", () => {
+  test("D-13: its run goes on elsewhere, an answer that is given meanwhile waits and counts once, the feed goes on", () =>
+    Effect.gen(function*() {
+      const { answer, events, reply } = yield* client
+      const { ids: [running, asking], owner } = yield* together(2)
+      assert.strictEqual((yield* reply(asking!, "book 4")).status, "awaiting_user")
+      const feed = yield* events(running!).pipe(
+        Stream.map(({ _tag }) => _tag),
+        Stream.takeUntil((tag) => tag === "ChatCompleted"),
+        Stream.runCollect,
+        Effect.forkChild
+      )
+      const report = yield* Effect.forkChild(reply(running!, "wait 700", { command: "work" }))
+      const { pid } = yield* until(running!, ({ what }) => what === "wait 700")
+      assert.strictEqual(pid, owner.pid)
+      const killedAt = yield* end(owner, "SIGKILL")
+      const answers = yield* Effect.forEach(
+        [4, 5],
+        (seats) => answer(asking!, "book-0", seats, { command: `${seats} seats` }).pipe(Effect.exit, Effect.forkChild)
+      )
+
+      const next = yield* until(running!, (act) => act.what === "wait 700" && act.pid !== owner.pid)
+      assert.isBelow(next.at - killedAt, 15_000)
+      assert.strictEqual((yield* Fiber.join(report)).outputText, "waited 700")
+      assert.strictEqual((yield* reply(running!, "wait 700", { command: "work" })).outputText, "waited 700")
+      assert.strictEqual((yield* texts(running!)).filter((text) => text === "waited 700").length, 2)
+
+      const [four, five] = [yield* Fiber.join(answers[0]!), yield* Fiber.join(answers[1]!)]
+      assert.deepStrictEqual([four, five].map(Exit.isSuccess).toSorted(), [false, true])
+      const seats = Exit.isSuccess(four) ? 4 : 5
+      assert.deepStrictEqual((yield* texts(asking!)).slice(-2), [`${seats}`, `You said ${seats}`])
+      const again = yield* answer(asking!, "book-0", seats, { command: `${seats} seats` })
+      assert.strictEqual(again.outputText, `You said ${seats}`)
+
+      const seen = yield* Fiber.join(feed)
+      assert.strictEqual(seen.filter((tag) => tag === "Connected").length, 2)
+      assert.strictEqual(seen.at(-1), "ChatCompleted")
+    }))
+})
+
+describe("an owner that is frozen", () => {
+  test("D-11: its session is taken over, and nothing that it does when it wakes up is recorded", () =>
+    Effect.gen(function*() {
+      const { reply } = yield* client
+      const { ids: [id], owner } = yield* together(1)
+      const report = yield* Effect.forkChild(reply(id!, "wait 1000"))
+      yield* until(id!, ({ what }) => what === "wait 1000")
+      owner.signal("SIGSTOP")
+      yield* until(id!, ({ pid, what }) => what === "wait 1000" && pid !== owner.pid)
+      const { outputText, version } = yield* Fiber.join(report)
+      assert.strictEqual(outputText, "waited 1000")
+      owner.signal("SIGCONT")
+      // It is back once it has shards again.
+      yield* Processes.settled(runners)
+      const loaded = yield* Session.load(id!)
+      assert.deepStrictEqual([loaded!.version, loaded!.session.status], [version, "completed"])
+      assert.strictEqual((yield* reply(id!, "Hello")).outputText, "You said Hello")
+    }))
+})
+
+describe("an owner that is asked to leave", () => {
+  test("ends what it can in its time, and hands over what it cannot", () =>
+    Effect.gen(function*() {
+      const { reply } = yield* client
+      const { ids: [short, long], owner } = yield* together(2)
+      const reports = yield* Effect.forEach([[short!, "wait 600"], [long!, "wait 4000"]] as const, ([id, text]) =>
+        Effect.forkChild(reply(id, text)))
+      yield* until(short!, ({ what }) =>
+        what === "wait 600")
+      yield* until(long!, ({ what }) => what === "wait 4000")
+      const leftAt = yield* end(owner, "SIGTERM")
+      assert.strictEqual((yield* Fiber.join(reports[0]!)).outputText, "waited 600")
+      assert.strictEqual(acts(short!).filter(({ what }) => what === "wait 600").length, 1)
+      const next = yield* until(long!, ({ pid, what }) => what === "wait 4000" && pid !== owner.pid)
+      assert.isBelow(next.at - leftAt, 10_000)
+      assert.strictEqual((yield* Fiber.join(reports[1]!)).outputText, "waited 4000")
+    }))
+})

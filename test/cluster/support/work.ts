@@ -52,12 +52,12 @@ const calls = (text: string) =>
     return Script.toolCall(`${name}-${index}`, name, { value: Number(value) })
   })
 
-/** What the user asked the model to say, or the results of its calls. Everything else that the user asks for is a call. */
+/** The calls that the user's last message asks for, then their results. To anything else the model says `You said` it. */
 const reply = (messages: ReadonlyArray<Message.Message>) => {
   const asked = messages.findLastIndex(({ role }) => role === "user")
   const text = Message.text(messages[asked]!)
   const answers = messages.slice(asked + 1).filter(({ role }) => role === "tool").map(Message.text)
-  if (text.startsWith("say ")) return [Script.text(text.slice(4)), Script.finish("stop")]
+  if (!/^(charge|wait|book) /.test(text)) return [Script.text(`You said ${text}`), Script.finish("stop")]
   return answers.length > 0
     ? [Script.text(answers.join(", ")), Script.finish("stop")]
     : [...calls(text), Script.finish("tool_calls")]
@@ -65,7 +65,8 @@ const reply = (messages: ReadonlyArray<Message.Message>) => {
 
 /** A model that is the same in every process. */
 export const model = Adapter.layer({
-  stream: (request) => Stream.unwrap(Effect.map(Script.make([reply(request.messages)]), ({ stream }) => stream(request)))
+  stream: (request) =>
+    Stream.unwrap(Effect.map(Script.make([reply(request.messages)]), ({ stream }) => stream(request)))
 })
 
 /** The tools of a runner. Each writes down what it does when it begins. */
