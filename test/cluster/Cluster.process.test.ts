@@ -3,7 +3,7 @@
  * the sessions that they had. Here each kind of end comes once; `npm run crash -- --store cluster` kills at every boundary.
  */
 import { afterAll, assert, beforeAll, describe, it } from "@effect/vitest"
-import * as Context from "effect/Context"
+import type * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
