@@ -217,6 +217,23 @@ describe("the tables of the guides", () => {
     )
   })
 
+  it("crashes.md has every reason of an error of resuming", () => {
+    const rows = table("docs/crashes.md", "Error", "`reason`", "Meaning, and what to do").map(names)
+    const reasons = rows.flatMap(([name, reason = ""]) => name === "ResumeError" ? [reason] : [])
+    assert.deepStrictEqual(reasons.sort(), reasonsOf(Session.ResumeError as never))
+  })
+
+  it("crashes.md has every record that is written while a run runs", () => {
+    const rows = table("docs/crashes.md", "Record", "Is written").map(names)
+    // What is written between runs, or only where calls were approved, is in sessions.md.
+    const others = ["Opened", "MessagesAppended", "ApprovedAnswered", "QuestionWithdrawn", "RunFailed"]
+    const listed = rows.map(([record = ""]) => record)
+    assert.deepStrictEqual(
+      [...listed, ...others].sort(),
+      Session.Record.members.map(({ fields }) => fields._tag.schema.literal as string).sort()
+    )
+  })
+
   it("policies.md has every decision, with its standard setting", () => {
     const rows = table("docs/policies.md", "Decision", "`Policy.standard`")
     assert.deepStrictEqual([...names(rows.map(([name = ""]) => name))].sort(), Object.keys(Policy.standard).sort())
