@@ -68,6 +68,33 @@ export const question = (toolCall: Message.ToolCall, event: Asked): Event.Suspen
   return { id, kind: "question", toolCall, ...rest }
 }
 
+/** The event of a question that is open, once more. */
+export const askedAgain = (suspension: Event.Suspension): Asked => {
+  const { answerSchema, defaultAnswer, expiresAt, id, opts = [], question = "", toolCall } = suspension
+  const event: Types.Mutable<Asked> = {
+    _tag: "AskUserRequested",
+    toolCallId: id,
+    toolName: toolCall.name,
+    question,
+    opts
+  }
+  if (answerSchema !== undefined) event.answerSchema = answerSchema
+  if (expiresAt !== undefined) event.expiresAt = expiresAt
+  if (defaultAnswer !== undefined) event.defaultAnswer = defaultAnswer
+  return event
+}
+
+/** The event of a call that ended the run, once more. */
+export const haltedAgain = (
+  toolCallId: string,
+  content: Message.Content,
+  halt: Event.Halt
+): Event.Of<"ToolHalt"> => {
+  const { haltResult: result = null, haltedReason: reason, ...rest } = { haltResult: undefined, ...halt }
+  const exception = "onToolErrorException" in rest ? { onToolErrorException: rest.onToolErrorException } : {}
+  return { _tag: "ToolHalt", toolCallId, reason, result, content, ...exception }
+}
+
 /** When the question of a call is settled without an answer, if that is what it came to. */
 export const expiry = (outcome: unknown, now: number): { readonly expiresAt?: number } =>
   ToolOutcomes.isWellFormed(outcome) && outcome._tag === "AskUser" && outcome.withinMillis !== undefined

@@ -421,9 +421,15 @@ export class ToolAnswers {
     return (precedence === "request" ? inCallOrder(ids, halts) : halts)[0]?.halt
   }
 
-  /** The updates of the context, merged in call order. */
-  contextUpdate(ids: ReadonlyArray<Key>): Json.JsonObject | undefined {
-    return mergeUpdates(inCallOrder(ids, this.updates).map(({ update }) => update))
+  /** The halts of some calls. */
+  halts(ids: ReadonlyArray<Key>): ReadonlyArray<Event.Halt> {
+    return this.answers.flatMap(({ halt, id }) => halt !== undefined && ids.includes(id) ? [halt] : [])
+  }
+
+  /** The updates of the context, merged in call order. With `isOnly` those of other calls are left out. */
+  contextUpdate(ids: ReadonlyArray<Key>, isOnly = false): Json.JsonObject | undefined {
+    const updates = isOnly ? this.updates.filter(({ id }) => ids.includes(id)) : this.updates
+    return mergeUpdates(inCallOrder(ids, updates).map(({ update }) => update))
   }
 }
 

@@ -152,7 +152,11 @@ export class ApprovedAnswered extends Schema.Opaque<ApprovedAnswered>()(Schema.T
   /** The answers. */
   messages: Schema.Array(Message.Message),
   /** The questions that some of the calls asked. */
-  suspensions: Schema.optionalKey(Schema.Array(Event.Suspension))
+  suspensions: Schema.optionalKey(Schema.Array(Event.Suspension)),
+  /** How some of the calls ended the run. Left out when none did. */
+  halts: Schema.optionalKey(Schema.Array(Event.Halt)),
+  /** What the handlers added to the context. Left out when they added nothing. */
+  contextUpdate: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))
 })) {}
 
 /**
@@ -379,6 +383,10 @@ export interface Interrupted {
   readonly before?: SessionState.Session
   /** The operation of `Session` that started it. */
   readonly operation: RunStarted["operation"]
+  /** The calls that were approved before it, in call order. It began with them. */
+  readonly approved: ReadonlyArray<Message.ToolCall>
+  /** Those of their answers that are recorded. */
+  readonly approvedAnswers: ReadonlyArray<ApprovedAnswered>
   /** The whole steps of the run, in order. Steps of a journal of 0.1 are left out. */
   readonly steps: ReadonlyArray<WholeStep>
   /** The last message of the model, if it has calls and its turn is not whole. */

@@ -74,7 +74,12 @@ const approvedAnswered = (
   return {
     ...state,
     session: isSaid ? SessionState.saying(answered(SessionState.spokenTo(session)), messages) : answered(session),
-    interrupted: { ...interrupted, ...(before === undefined ? {} : { before: answered(before) }), calls }
+    interrupted: {
+      ...interrupted,
+      ...(before === undefined ? {} : { before: answered(before) }),
+      approvedAnswers: [...interrupted.approvedAnswers, record],
+      calls
+    }
   }
 }
 
@@ -222,18 +227,20 @@ const runStarted = (state: JournalState, record: RecordOf<"RunStarted">): Journa
     return { ...state, interrupted: { ...interrupted, requestId, resumptions: interrupted.resumptions + 1 } }
   }
   const before = atRest(state)
+  const session = answered === undefined ? before : SessionState.settle(before, answered.id, answered.answer)
   const begun: Interrupted = {
     requestId,
     operation,
     messages,
     before,
+    approved: session.approved,
+    approvedAnswers: [],
     steps: [],
     calls: [],
     resumptions: 0,
     ...(startedAt === undefined ? {} : { startedAt }),
     ...(deadlineAt === undefined ? {} : { deadlineAt })
   }
-  const session = answered === undefined ? before : SessionState.settle(before, answered.id, answered.answer)
   const waiting = state.submitted?.filter(({ id }) => id !== submitted) ?? []
   return {
     // The message stands behind the answers of the approved calls. Until they are there, what it answers is open.
@@ -274,7 +281,8 @@ export interface Progress<out M extends Mode = Mode> extends StreamReducer<M> {
   readonly state: JournalState
   /** What the events came to. */
   readonly collector: Fold.State
-  /** What the approved calls came to, which run before anything else does. */
+  /** The calls that were approved, and what they came to. They run before anything else does. */
+  readonly approvedCalls: ReadonlyArray<Message.ToolCall>
   readonly approved: Fold.State
   /** Those of them that have begun. */
   readonly begun: ReadonlyArray<SessionState.Begun>
@@ -298,8 +306,39 @@ type NewRecords = ReadonlyArray<Records.Record>
 /** The reducer of an operation, which has the id of the run and its user message. */
 export const started = <M extends Mode>(session: Session, mode: M, state: JournalState): Progress<M> => {
   const collector = Fold.initial(Policy.standard, { thread: session.thread })
-  Fold.takeUp(collector, state.interrupted?.steps.map(({ result }) => result) ?? [])
-  return { session, mode, state, collector, approved: Fold.initial(Policy.standard), begun: [], isEnded: false }
+  const approved = Fold.initial(Policy.standard)
+  const { interrupted } = state
+  if (interrupted !== undefined) {
+    Fold.takeUp(collector, interrupted.steps.map(({ result }) => result))
+    Fold.apply(approved, interrupted.approvedAnswers.flatMap(eventsOf))
+  }
+  const approvedCalls = interrupted?.approved ?? session.approved
+  return { session, mode, state, collector, approvedCalls, approved, begun: [], isEnded: false }
+}
+
+/** The events that answers of approved calls are folded from again. */
+const eventsOf = (record: RecordOf<"ApprovedAnswered">): ReadonlyArray<Event.Event> => {
+  const { contextUpdate, halts = [], messages, suspensions = [] } = record
+  const answers = messages.map((message): Event.Event => {
+    const { content, isError, toolCallId: id = "" } = message
+    const question = suspensions.find((suspension) => suspension.id === id)
+    if (question !== undefined) return OpenCalls.askedAgain(question)
+    const halt = halts.find((halt) => "haltToolCallId" in halt && halt.haltToolCallId === id)
+    return halt === undefined
+      ? { _tag: "ToolResultEncoded", id, content, ...(isError === true ? { isError } : {}) }
+      : OpenCalls.haltedAgain(id, content, halt)
+  })
+  const [first] = messages
+  return contextUpdate === undefined || first?.toolCallId === undefined ? answers : [
+    {
+      _tag: "ToolExecutionCompleted",
+      id: first.toolCallId,
+      name: "",
+      result: { _tag: "Ok", value: null },
+      contextUpdate
+    },
+    ...answers
+  ]
 }
 
 /** The reducer before the first event. Dies for another mode than the two. */
@@ -313,6 +352,8 @@ export const make = <const M extends Mode>(session: Session, mode: M): StreamRed
     operation: mode === "step" ? "step" : "continue",
     messages: [],
     before: session,
+    approved: session.approved,
+    approvedAnswers: [],
     steps: [],
     calls: [],
     resumptions: 0
@@ -320,11 +361,11 @@ export const make = <const M extends Mode>(session: Session, mode: M): StreamRed
   return started(session, mode, { session, interrupted })
 }
 
-const approvedIds = ({ session }: Progress): ReadonlyArray<string> => session.approved.map((call) => call.id)
+const approvedIds = ({ approvedCalls }: Progress): ReadonlyArray<string> => approvedCalls.map((call) => call.id)
 
 /** The questions of approved calls that are open, in call order. */
-export const questionsOf = ({ approved, session }: Progress): ReadonlyArray<Event.Suspension> =>
-  approved.tools.open(session.approved)
+export const questionsOf = ({ approved, approvedCalls }: Progress): ReadonlyArray<Event.Suspension> =>
+  approved.tools.open(approvedCalls)
 
 /** The halt of an approved call that decides, as it would in a turn. */
 export const haltOf = (
@@ -439,9 +480,18 @@ const recordsOfApproved = (reducer: Progress, event: Event.Event): NewRecords =>
   const answers = reducer.approved.tools.inOrder(approvedIds(reducer))
   const messages = answers.filter(({ toolCallId }) => isPending(toolCallId))
   if (messages.length === 0) return []
+  const ids = messages.flatMap(({ toolCallId }) => toolCallId ?? [])
   const suspensions = questionsOf(reducer).filter(({ id }) => isPending(id))
-  const answered: Records.Record = { _tag: "ApprovedAnswered", requestId: requestId(reducer), messages }
-  return [suspensions.length === 0 ? answered : { ...answered, suspensions }]
+  const halts = reducer.approved.tools.halts(ids).filter((halt) => halt.haltedReason !== "ask_user")
+  const contextUpdate = reducer.approved.tools.contextUpdate(ids, true)
+  return [{
+    _tag: "ApprovedAnswered",
+    requestId: requestId(reducer),
+    messages,
+    ...(suspensions.length === 0 ? {} : { suspensions }),
+    ...(halts.length === 0 ? {} : { halts }),
+    ...(contextUpdate === undefined ? {} : { contextUpdate })
+  }]
 }
 
 const isOpening = ({ state }: Progress): boolean => state.session.approved.length > 0

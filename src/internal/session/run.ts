@@ -543,7 +543,7 @@ const open = <M extends Reducer.Mode, F, RF, T extends Tools, E, R, RHalt, REven
     const settled = steps.length > 0 ? [] : settledBefore(
       answered === undefined ? session : SessionState.settle(session, answered.id, answered.answer)
     )
-    const hasApproved = session.approved.length > 0
+    const hasApproved = reducer.approvedCalls.length > 0 && steps.length === 0
     const isOwn = hasApproved || settled.length > 0 || recorder !== undefined
     const stops = isOwn ? yield* stopsOf(run, options.cancel ?? undefined, deadline, resumed) : unstopped
     const nestedUsage = steps.at(-1)?.nestedUsage
