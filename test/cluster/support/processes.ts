@@ -14,9 +14,10 @@ import * as fs from "node:fs"
 import * as net from "node:net"
 import * as os from "node:os"
 import * as path from "node:path"
+import { fileURLToPath } from "node:url"
 import { type Place, stored } from "./work.ts"
 
-const program = path.join(import.meta.dirname, "runner.ts")
+const program = fileURLToPath(new URL("./runner.ts", import.meta.url))
 const cache = path.resolve("node_modules/.cache/heddle-cluster")
 
 const freePort: Effect.Effect<number> = Effect.callback((resume) => {
