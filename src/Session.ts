@@ -133,7 +133,7 @@ export type {
   WholeStep
 } from "./internal/session/records.ts"
 
-export type { Claim, Listed, Service as StoreService } from "./internal/session/store.ts"
+export type { Claim, Listed, ListOptions, Service as StoreService } from "./internal/session/store.ts"
 
 export {
   /**
@@ -335,6 +335,123 @@ export const keepStream: <A, E, R>(
   kept: Records.Kept,
   operation: (session: SessionState.Session) => Stream.Stream<A, E, R>
 ) => Stream.Stream<A, E | Stores.SessionConflict | Stores.StoreError, R | Stores.Store> = Recorders.keepStream
+
+/**
+ * Writes a session that is at rest as one record and removes the records before it, so that loading it no longer depends on
+ * its history. Succeeds with the session behind that record.
+ *
+ * Fails with the `SessionError` `unfinished` where a run has no end, or where a message or an answer waits for a run: they
+ * need the records. Fails with a `SessionConflict` where the session has been written to since it was read.
+ *
+ * **Example** (A journal of one record)
+ *
+ * ```ts import.meta.vitest
+ * import { Message, Session } from "heddle"
+ * import * as Effect from "effect/Effect"
+ * import * as Stream from "effect/Stream"
+ *
+ * const program = Effect.gen(function*() {
+ *   const opened = yield* Session.open("s1")
+ *   const said = yield* Session.keep(opened, (session) => Session.append(session, [Message.user("Hi")]))
+ *   const kept = yield* Session.snapshot(said)
+ *   const store = yield* Session.Store
+ *   const records = yield* Stream.runCollect(store.read("s1"))
+ *   return [said.version, kept.version, records.map(({ record }) => record._tag)]
+ * })
+ *
+ * await Effect.runPromise(program.pipe(Effect.provide(Session.Store.layerMemory))) // => [2, 3, ["Opened"]]
+ * ```
+ *
+ * @category keeping
+ * @since 0.2.0
+ */
+export const snapshot: (
+  kept: Records.Kept
+) => Effect.Effect<
+  Records.Kept,
+  SessionState.SessionError | Stores.SessionConflict | Stores.StoreError,
+  Stores.Store
+> = Recorders.snapshot
+
+/**
+ * The ids of the sessions of the store that have work left: a run without an end, or a message or an answer that no run has
+ * taken up. A run without an end may be under way in another process.
+ *
+ * **Example** (What a process finds when it starts)
+ *
+ * ```ts import.meta.vitest
+ * import { Session } from "heddle"
+ * import * as Effect from "effect/Effect"
+ * import * as Stream from "effect/Stream"
+ *
+ * const program = Effect.gen(function*() {
+ *   const store = yield* Session.Store
+ *   yield* store.append("s1", 0, [{ _tag: "RunStarted", requestId: "r1", operation: "start", messages: [] }])
+ *   yield* Session.open("s2")
+ *   return yield* Stream.runCollect(Session.unfinished)
+ * })
+ *
+ * await Effect.runPromise(program.pipe(Effect.provide(Session.Store.layerMemory))) // => ["s1"]
+ * ```
+ *
+ * @category keeping
+ * @since 0.2.0
+ */
+export const unfinished: Stream.Stream<string, Stores.StoreError, Stores.Store> = Recorders.unfinished
+
+/**
+ * The sessions of the store whose ids begin with a prefix, or all of them, in no particular order.
+ *
+ * **Example** (The sessions of one user)
+ *
+ * ```ts import.meta.vitest
+ * import { Session } from "heddle"
+ * import * as Effect from "effect/Effect"
+ * import * as Stream from "effect/Stream"
+ *
+ * const program = Effect.gen(function*() {
+ *   for (const id of ["ada/1", "bob/1"]) yield* Session.open(id)
+ *   return yield* Stream.runCollect(Session.list({ prefix: "ada/" }))
+ * })
+ *
+ * await Effect.runPromise(program.pipe(Effect.provide(Session.Store.layerMemory)))
+ * // => [{ id: "ada/1", version: 1, isUnfinished: false }]
+ * ```
+ *
+ * @category keeping
+ * @since 0.2.0
+ */
+export const list: (
+  options?: Stores.ListOptions
+) => Stream.Stream<Stores.Listed, Stores.StoreError, Stores.Store> = Recorders.list
+
+const remove: (id: string) => Effect.Effect<void, Stores.StoreError, Stores.Store> = Recorders.remove
+
+export {
+  /**
+   * Removes a session from the store: its journal, and its claim. A process that runs it meanwhile has a
+   * `SessionConflict` at its next record.
+   *
+   * **Example** (A session that is gone)
+   *
+   * ```ts import.meta.vitest
+   * import { Session } from "heddle"
+   * import * as Effect from "effect/Effect"
+   *
+   * const program = Effect.gen(function*() {
+   *   yield* Session.open("s1")
+   *   yield* Session.delete("s1")
+   *   return yield* Session.load("s1")
+   * })
+   *
+   * await Effect.runPromise(program.pipe(Effect.provide(Session.Store.layerMemory))) // => undefined
+   * ```
+   *
+   * @category keeping
+   * @since 0.2.0
+   */
+  remove as delete
+}
 
 /**
  * The options of taking up a run: those of the run, how old it may be, and how often it may be taken up.

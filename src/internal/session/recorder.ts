@@ -300,23 +300,76 @@ export const keepStream = <A, E, R>(
       Stream.ensuring(recorder.leave)
     )))
 
+/** What the records of a journal come to. */
+interface Journal {
+  readonly state: Records.JournalState
+  /** The version of the last record, 0 where there is none. */
+  readonly version: number
+  /** Whether the session has work left. */
+  readonly isUnfinished: boolean
+}
+
+const read = (id: string): Effect.Effect<Journal, Stores.StoreError, Stores.Store> =>
+  Effect.flatMap(Stores.Store, (store) => {
+    const first: Journal = { state: { session: SessionState.make({ id }) }, version: 0, isUnfinished: false }
+    return Stream.runFold(store.read(id), () => first, (journal, { record, version }): Journal => ({
+      state: Reducer.apply(journal.state, record),
+      version,
+      isUnfinished: Stores.isUnfinishedAfter([record], journal.isUnfinished)
+    }))
+  })
+
 /** The session with this id as the store has it, if there is one. */
 export const load = (id: string): Effect.Effect<Records.Kept | undefined, Stores.StoreError, Stores.Store> =>
-  Effect.gen(function*() {
-    const store = yield* Stores.Store
-    const first: { readonly state: Records.JournalState; readonly version: number } = {
-      state: { session: SessionState.make({ id }) },
-      version: 0
-    }
-    const { state, version } = yield* Stream.runFold(store.read(id), () => first, ({ state }, entry) => ({
-      state: Reducer.apply(state, entry.record),
-      version: entry.version
-    }))
+  Effect.map(read(id), ({ state, version }) => {
     if (version === 0) return undefined
     const session = SessionState.plain(Reducer.atRest(state))
     const cut = state.interrupted === undefined ? {} : { cut: SessionState.plain(state.session) }
     return { ...state, ...cut, session, id, version }
   })
+
+/**
+ * Writes the session at rest as one record, and removes the records before it. What has work left needs them, so that it is
+ * refused.
+ */
+export const snapshot = ({ id, version }: Records.Kept): Effect.Effect<
+  Records.Kept,
+  SessionState.SessionError | Stores.SessionConflict | Stores.StoreError,
+  Stores.Store
+> =>
+  Effect.gen(function*() {
+    const store = yield* Stores.Store
+    const journal = yield* read(id)
+    if (journal.version !== version) {
+      return yield* new Stores.SessionConflict({ id, expected: version, actual: journal.version })
+    }
+    const { isUnfinished, state: { interrupted } } = journal
+    if (isUnfinished || interrupted !== undefined) {
+      const left = interrupted === undefined
+        ? "a message or an answer waits for a run: Session.continue takes it up"
+        : "a run has no end: Session.resume takes it up"
+      return yield* new SessionState.SessionError({ reason: "unfinished", detail: left })
+    }
+    const session = SessionState.plain(Reducer.atRest(journal.state))
+    const snapshotVersion = yield* store.append(id, version, [{ _tag: "Opened", session }])
+    yield* store.truncate(id, snapshotVersion)
+    return { id, session, version: snapshotVersion }
+  })
+
+/** The ids of the sessions with work left. */
+export const unfinished: Stream.Stream<string, Stores.StoreError, Stores.Store> = Stream.unwrap(
+  Effect.map(Stores.Store, (store) => store.unfinished)
+)
+
+/** The sessions of the store. */
+export const list = (
+  options?: Stores.ListOptions
+): Stream.Stream<Stores.Listed, Stores.StoreError, Stores.Store> =>
+  Stream.unwrap(Effect.map(Stores.Store, (store) => store.list(options)))
+
+/** Removes a session. */
+export const remove = (id: string): Effect.Effect<void, Stores.StoreError, Stores.Store> =>
+  Effect.flatMap(Stores.Store, (store) => store.delete(id))
 
 /** The session with this id, begun with the options if there is none. Of two that begin it at once, both get the same. */
 export const open = (

@@ -212,7 +212,8 @@ export class SessionError extends Schema.TaggedError<SessionError>("heddle/Sessi
     "already_answered",
     "invalid_answer",
     "expired",
-    "several_pending"
+    "several_pending",
+    "unfinished"
   ]),
   /** The problem as text, with the call that resolves it. */
   detail: Schema.optionalKey(Schema.String),

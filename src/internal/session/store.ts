@@ -140,6 +140,17 @@ export interface Listed {
 }
 
 /**
+ * Which sessions of a store are listed.
+ *
+ * @category options
+ * @since 0.2.0
+ */
+export interface ListOptions {
+  /** What the ids begin with. Empty by default: all sessions. */
+  readonly prefix?: string
+}
+
+/**
  * Which owner has a session, and for how long.
  *
  * @category models
@@ -183,10 +194,7 @@ export interface Service {
    */
   readonly unfinished: Stream.Stream<string, StoreError>
   /** The sessions whose ids begin with `prefix`, or all of them, in no particular order. */
-  readonly list: (options?: {
-    /** What the ids begin with. Empty by default. */
-    readonly prefix?: string
-  }) => Stream.Stream<Listed, StoreError>
+  readonly list: (options?: ListOptions) => Stream.Stream<Listed, StoreError>
   /**
    * Removes the records below version `before`, whose record must be an `Opened`, the snapshot; dies otherwise. The version
    * of the journal stays as it is. Does nothing where these records are gone already, or the session is.

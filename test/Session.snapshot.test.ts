@@ -1,0 +1,140 @@
+/**
+ * What keeps a store small: snapshots of sessions at rest, and what refuses to be one; lists and deletion.
+ */
+import { assert, describe, it } from "@effect/vitest"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Stream from "effect/Stream"
+import { Message, Session } from "heddle"
+import { SessionStore } from "heddle/sql"
+import { Script } from "heddle/testing"
+import { temporaryFile } from "./sql/support/files.ts"
+import { calling, done, payer, tools } from "./support/sessions.ts"
+
+const opened = (id: string): Session.Record => ({ _tag: "Opened", session: Session.make({ id }) })
+
+const started: Session.Record = { _tag: "RunStarted", requestId: "r", operation: "reply", messages: [] }
+
+/** One turn with a tool call, as a run writes it: seven records, four messages. */
+const turn = (n: number): ReadonlyArray<Session.Record> => {
+  const [id, requestId, toolCall] = [`c${n}`, `r${n}`, Message.toolCall(`c${n}`, "read", { path: "a.ts" })]
+  const ofStep = { requestId, stepIndex: 0 }
+  const asking = Message.assistant("", [toolCall])
+  return [
+    { _tag: "RunStarted", requestId, operation: "reply", messages: [Message.user(`question ${n}`)] },
+    { _tag: "ReplyReceived", ...ofStep, message: asking },
+    { _tag: "CallStarted", ...ofStep, toolCall, attempt: 1, idempotencyKey: `r${n}:0:0:${id}` },
+    { _tag: "CallEnded", ...ofStep, toolCallId: id, outcome: { _tag: "Ok", value: "text" } },
+    { _tag: "StepCompleted", ...ofStep, messages: [asking, Message.tool(id, "text")] },
+    { _tag: "StepCompleted", requestId, stepIndex: 1, messages: [Message.assistant(`answer ${n}`)] },
+    {
+      _tag: "RunEnded",
+      requestId,
+      haltedReason: "completed",
+      messages: [],
+      status: "completed",
+      suspensions: [],
+      context: {},
+      metadata: {}
+    }
+  ]
+}
+
+const memory = Effect.provide(Session.Store.layerMemory, { local: true })
+
+describe("Session.snapshot", () => {
+  it.effect("keeps what waits: an approval is given behind it, and the call runs", () =>
+    Effect.gen(function*() {
+      const { pay, runs } = payer()
+      const begun = yield* Session.open("s")
+      const asked = yield* Session.keep(begun, (session) => Session.reply(session, "Pay", { tools: [pay] })).pipe(
+        Effect.provide(Script.layer([calling("pay:p")]))
+      )
+      const kept = yield* Session.snapshot(asked)
+      const store = yield* Session.Store
+      const records = yield* Stream.runCollect(store.read("s"))
+      assert.deepStrictEqual(records.map(({ record, version }) => [record._tag, version]), [["Opened", kept.version]])
+      const loaded = (yield* Session.load("s"))!
+      assert.deepStrictEqual(loaded.session, asked.session)
+      const given = yield* Session.keep(loaded, (session) => Session.approve(session, "p"))
+      const ended = yield* Session.keep(given, (session) => Session.continue(session, null, { tools: [pay] })).pipe(
+        Effect.provide(Script.layer([done]))
+      )
+      assert.deepStrictEqual([ended.session.status, runs], ["completed", [{ amount: 5 }]])
+    }).pipe(memory))
+
+  const left: Record<string, readonly [records: ReadonlyArray<Session.Record>, detail: string]> = {
+    "a run has no end": [[started], "a run has no end: Session.resume takes it up"],
+    "a message was submitted": [
+      [{ _tag: "MessageSubmitted", id: "m", message: Message.user("hi") }],
+      "a message or an answer waits for a run: Session.continue takes it up"
+    ],
+    "an answer was given that lets it go on": [
+      [{ _tag: "Answered", id: "c", answer: { _tag: "Denied" }, unfinished: true }],
+      "a message or an answer waits for a run: Session.continue takes it up"
+    ]
+  }
+
+  for (const [what, [records, detail]] of Object.entries(left)) {
+    it.effect(`is refused where ${what}, and removes nothing`, () =>
+      Effect.gen(function*() {
+        const store = yield* Session.Store
+        yield* store.append("s", 0, [opened("s"), ...records])
+        const error = yield* Effect.flip(Session.snapshot((yield* Session.load("s"))!))
+        assert.deepInclude(error, { _tag: "SessionError", reason: "unfinished", detail })
+        assert.strictEqual((yield* Stream.runCollect(store.read("s"))).length, 2)
+      }).pipe(memory))
+  }
+
+  it.effect("of a session that was written to since is a SessionConflict", () =>
+    Effect.gen(function*() {
+      const begun = yield* Session.open("s")
+      yield* Session.keep(begun, (session) => Session.append(session, [Message.user("Hi")]))
+      const late = yield* Effect.flip(Session.snapshot(begun))
+      assert.deepStrictEqual(late, new Session.SessionConflict({ id: "s", expected: 1, actual: 2 }))
+      yield* Session.delete("s")
+      const gone = yield* Effect.flip(Session.snapshot(begun))
+      assert.deepStrictEqual(gone, new Session.SessionConflict({ id: "s", expected: 1, actual: 0 }))
+    }).pipe(memory))
+
+  it.live("D-18: a session of 10,000 records loads from its snapshot in 50 ms", () =>
+    Effect.gen(function*() {
+      const store = yield* Session.Store
+      const records = Array.from({ length: 1429 }, (_, n) => turn(n)).flat()
+      yield* store.append("s", 0, [opened("s"), ...records])
+      const before = (yield* Session.load("s"))!
+      assert.isAtLeast(before.version, 10_000)
+      yield* Session.snapshot(before)
+      let shortest = Infinity
+      for (let round = 0; round < 10; round++) {
+        const began = process.cpuUsage()
+        const kept = yield* Session.load("s")
+        const { system, user } = process.cpuUsage(began)
+        shortest = Math.min(shortest, (system + user) / 1000)
+        assert.strictEqual(kept?.session.thread.messages.length, 4 * 1429)
+      }
+      assert.isBelow(shortest, 50)
+    }).pipe(
+      Effect.provide(Layer.unwrap(Effect.map(temporaryFile, (filename) => SessionStore.layerSqlite({ filename }))))
+    ))
+})
+
+describe("the sessions of a store", () => {
+  it.effect("are listed, those with work left apart, and one that is deleted conflicts where it is run", () =>
+    Effect.gen(function*() {
+      const store = yield* Session.Store
+      for (const id of ["ada/1", "ada/2", "bob/1"]) yield* Session.open(id)
+      yield* store.append("ada/2", 1, [started])
+      assert.deepStrictEqual(yield* Stream.runCollect(Session.list({ prefix: "ada/" })), [
+        { id: "ada/1", version: 1, isUnfinished: false },
+        { id: "ada/2", version: 2, isUnfinished: true }
+      ])
+      assert.deepStrictEqual(yield* Stream.runCollect(Session.unfinished), ["ada/2"])
+      const running = (yield* Session.load("bob/1"))!
+      yield* Session.delete("bob/1")
+      const run = Session.keep(running, (session) => Session.reply(session, "Hi", { tools }))
+      const error = yield* Effect.flip(Effect.provide(run, Script.layer([done])))
+      assert.strictEqual(error._tag, "SessionConflict")
+      assert.deepStrictEqual((yield* Stream.runCollect(Session.list())).map(({ id }) => id), ["ada/1", "ada/2"])
+    }).pipe(memory))
+})
