@@ -22,12 +22,12 @@ import { basename } from "node:path"
 import { parseArgs } from "node:util"
 import * as Model from "./model.ts"
 import { resultOf } from "./result.ts"
-import { tools } from "./tools.ts"
+import { type Policy, toolsOf } from "./tools.ts"
 
 const { values } = parseArgs({
   options: {
     store: { type: "string" },
-    policy: { type: "string", default: "continue" },
+    policy: { type: "string", default: "report" },
     ids: { type: "string", default: "same" },
     server: { type: "string", default: "postgres://postgres@127.0.0.1:5432" }
   }
@@ -83,7 +83,7 @@ const program = Effect.gen(function*() {
   const { reply } = yield* SessionClient.SessionClient
   yield* reply("order", "Pay both orders", { command: "first" })
   const kept = yield* Session.open("order")
-  yield* KillPoint.done(resultOf(kept))
+  yield* KillPoint.done(resultOf(kept.session))
 })
 
 const cluster = (port: number) => {
@@ -92,7 +92,7 @@ const cluster = (port: number) => {
     Layer.merge(Layer.provide(SessionStore.layer, database), Model.layer(values.ids as Model.Ids))
   )
   const runner = NodeClusterHttp.layer(Cluster.transport({ host: "127.0.0.1", port }))
-  return Layer.merge(SessionClient.layer, Cluster.layer({ run: { tools } })).pipe(
+  return Layer.merge(SessionClient.layer, Cluster.layer({ run: { tools: toolsOf(values.policy as Policy) } })).pipe(
     Layer.provideMerge(services),
     Layer.provideMerge(Layer.provide(runner, database)),
     Layer.provide(Logger.layer([]))

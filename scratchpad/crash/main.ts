@@ -14,7 +14,7 @@ import * as Effect from "effect/Effect"
 import { type EveryKill, everyKill } from "heddle/testing"
 import { join } from "node:path"
 import { bundle } from "./bundle.ts"
-import { difference } from "./difference.ts"
+import { difference } from "./result.ts"
 import { settings } from "./settings.ts"
 import * as Table from "./table.ts"
 
@@ -32,5 +32,5 @@ for (const { policy, store } of rows) {
     ...report.violations.map(({ law, message, plan }) => `${store} ${policy} at ${plan.join()}: ${law}: ${message}`)
   )
 }
-for (const message of broken) console.error(message)
+for (const message of broken) console.error(message.slice(0, 500))
 process.exitCode = broken.length === 0 ? 0 : 1

@@ -7,15 +7,9 @@ import * as Layer from "effect/Layer"
 import * as Stream from "effect/Stream"
 import { Adapter } from "heddle"
 import { Script } from "heddle/testing"
+import { turns } from "./turns.ts"
 
 const { finish, text, toolCall, usage } = Script
-
-type Call = readonly [name: string, args: Readonly<Record<string, unknown>>]
-
-const turns: ReadonlyArray<ReadonlyArray<Call>> = [
-  [["lookup", { word: "loom" }], ["charge", { order: 1 }], ["mail", { to: "ada" }]],
-  [["charge", { order: 2 }], ["lookup", { word: "weft" }]]
-]
 
 /** The reply to a thread with this many replies in it. The ids of calls are the same at each asking, or new ones. */
 const reply = (turn: number, prefix: string): Script.Input => {
@@ -42,7 +36,8 @@ export const layer = (ids: Ids): Layer.Layer<Adapter.Adapter> =>
   Layer.succeed(Adapter.Adapter, {
     stream: (request) =>
       Stream.unwrap(Effect.suspend(() => {
-        const turn = request.messages.filter(({ role }) => role === "assistant").length
+        // A question to the user is a message without calls.
+        const turn = request.messages.filter(({ toolCalls = [] }) => toolCalls.length > 0).length
         const prefix = ids === "same" ? "call-" : `call-${process.pid}-${asked++}-`
         return Effect.map(Script.make(reply(turn, prefix)), (script) => script.stream(request))
       }))

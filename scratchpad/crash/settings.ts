@@ -1,12 +1,10 @@
 /** The command line of `npm run crash`: which rows of the table, and where the program is killed. */
 import type { EveryKill } from "heddle/testing"
 import { parseArgs } from "node:util"
+import { policies } from "./tools.ts"
 
 /** The stores that a program can have. */
 export const stores: ReadonlyArray<string> = ["sqlite"]
-
-/** What becomes of a call that was cut. `continue` goes on without what the journal knows of the cut run. */
-export const policies: ReadonlyArray<string> = ["continue"]
 
 /** A row of the table. */
 export interface Row {

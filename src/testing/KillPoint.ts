@@ -152,6 +152,28 @@ export const act = <A = void, E = never, R = never>(
     return value
   })
 
+const write = (happened: WorldLog.Happened): Effect.Effect<void> => Effect.sync(() => current()?.write(happened))
+
+/**
+ * The handler of a call has returned, in something else than an `Executor` that {@link watch} watches. A boundary.
+ *
+ * **Example** (A handler of another library)
+ *
+ * ```ts import.meta.vitest
+ * import { KillPoint } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ *
+ * const call = { attempt: 1, idempotencyKey: "k", toolCall: { name: "pay", arguments: {} } }
+ *
+ * Effect.runSync(KillPoint.returned(call)) // => undefined
+ * ```
+ *
+ * @category marks
+ * @since 0.2.0
+ */
+export const returned = ({ toolCall: { arguments: args, name } }: Call): Effect.Effect<void> =>
+  Effect.andThen(write({ _tag: "Returned", what: WorldLog.whatOf(name, args) }), at(`the end of ${name}`))
+
 /**
  * A model is asked, by something else than an `Adapter` that {@link watch} watches.
  *
@@ -167,7 +189,7 @@ export const act = <A = void, E = never, R = never>(
  * @category marks
  * @since 0.2.0
  */
-export const asked: Effect.Effect<void> = Effect.sync(() => current()?.write({ _tag: "Asked" }))
+export const asked: Effect.Effect<void> = write({ _tag: "Asked" })
 
 /**
  * The program has its result: any JSON. It is compared with that of the uncut run, so leave out what is new each time,
@@ -185,8 +207,7 @@ export const asked: Effect.Effect<void> = Effect.sync(() => current()?.write({ _
  * @category marks
  * @since 0.2.0
  */
-export const done = (value: unknown): Effect.Effect<void> =>
-  Effect.sync(() => current()?.write({ _tag: "Done", value }))
+export const done = (value: unknown): Effect.Effect<void> => write({ _tag: "Done", value })
 
 const store = (inner: Stores.Service): Stores.Service => ({
   ...inner,

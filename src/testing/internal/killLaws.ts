@@ -16,7 +16,7 @@ import * as WorldLog from "./worldLog.ts"
  *   the same key with the next attempt; or where the reply that made the call was lost with the process.
  * - `"untold"`: a call that was cut between its start and its end is tried again under its key, looked up, reported, asked
  *   about, or ends the run. It is never passed over.
- * - `"lost"`: every effect of the uncut run happens, unless its call was unknown.
+ * - `"lost"`: every effect of the uncut run happens, unless its call was unknown, or an unknown call ended the run.
  * - `"asked"`: a model is asked again only for a reply that was lost with the process.
  * - `"answer"`: the journal has no more final answers than that of the uncut run.
  * - `"result"`: the result is that of the uncut run.
@@ -250,35 +250,47 @@ class Ledger {
 /** The code of an answer that says of a call that its effect is not known. */
 const unknownCode = "unknown_effect"
 
+/** Whether the run of a call ends in an error. */
+const hasFailed = (start: Start, after: ReadonlyArray<Line>): boolean =>
+  after.some((line) =>
+    line._tag === "Recorded" && line.record._tag === "RunEnded" && line.record.status === "error"
+    && isOfRun(start, line.session, line.record)
+  )
+
+const isOfRun = ({ turn }: Start, session: string, record: { readonly requestId: string }): boolean =>
+  turn.startsWith(`${session} ${record.requestId} `)
+
+const isUnknown = (answer: unknown): boolean => JSON.stringify(answer).includes(unknownCode)
+
 const settledOf = (start: Start, after: ReadonlyArray<Line>, ledger: Ledger): Unknown["settled"] => {
+  const answered = (answer: unknown) => !isUnknown(answer) ? "found" : hasFailed(start, after) ? "failed" : "reported"
   for (const line of after) {
     if (line._tag !== "Recorded") continue
     const { record, session } = line
-    if (!("requestId" in record) || !start.turn.startsWith(`${session} ${record.requestId} `)) continue
+    if (!("requestId" in record) || !isOfRun(start, session, record)) continue
     switch (record._tag) {
       case "CallStarted":
         if (record.idempotencyKey === start.key && record.attempt > start.attempt) return "retried"
         break
-      case "CallEnded":
-        if (turnOf(session, record) === start.turn && record.toolCallId === start.id) {
-          return JSON.stringify([record.outcome, record.answer]).includes(unknownCode) ? "reported" : "found"
-        }
-        break
+      case "CallEnded": {
+        if (turnOf(session, record) !== start.turn || record.toolCallId !== start.id) break
+        return isQuestion(record.outcome) ? "asked" : answered([record.outcome, record.answer])
+      }
       case "StepCompleted": {
         if (turnOf(session, record) !== start.turn) break
         if (record.suspensions?.some(({ id }) => id === start.id) === true) return "asked"
         const answer = messagesOf(record).find(({ toolCallId }) => toolCallId === start.id)
-        if (answer !== undefined) return JSON.stringify(answer).includes(unknownCode) ? "reported" : "found"
+        if (answer !== undefined) return answered(answer)
         break
       }
-      case "RunEnded":
-        if (record.status === "error") return "failed"
-        break
       default:
     }
   }
   return ledger.isReplied(start) ? "none" : "lostReply"
 }
+
+const isQuestion = (outcome: unknown): boolean =>
+  typeof outcome === "object" && outcome !== null && "_tag" in outcome && outcome._tag === "AskUser"
 
 const unknownIn = (lines: ReadonlyArray<Line>, ledger: Ledger): ReadonlyArray<Unknown> =>
   lines.flatMap((line, index) =>
@@ -323,9 +335,12 @@ export const findings = (uncutLog: ReadonlyArray<Line>, log: ReadonlyArray<Line>
 
   const named = (why: Repeat["why"]) => ledger.repeats.flatMap((repeat) => repeat.why === why ? repeat.name : [])
   const told = counted(unknown.flatMap(({ name, settled }) => settled === "none" ? [] : name))
-  const lostCalls = [...counted(missing)].flatMap(([name, count]) =>
-    Array<string>(Math.max(0, count - (told.get(name) ?? 0))).fill(name)
-  )
+  const isFailed = unknown.some(({ settled }) => settled === "failed")
+  const lostCalls = isFailed ?
+    [] :
+    [...counted(missing)].flatMap(([name, count]) =>
+      Array<string>(Math.max(0, count - (told.get(name) ?? 0))).fill(name)
+    )
   return {
     kills,
     repeats: ledger.repeats,

@@ -1,0 +1,65 @@
+/**
+ * The program of `npm run crash`, killed in processes of its own: once at each of its boundaries, in its recovery as well,
+ * and with a model that gives its calls new ids at each asking. Here each comes in its short form.
+ */
+import { assert, beforeAll, describe, it } from "@effect/vitest"
+import * as Effect from "effect/Effect"
+import { type EveryKill, everyKill } from "heddle/testing"
+import { join } from "node:path"
+import { bundle } from "../scratchpad/crash/bundle.ts"
+import { difference } from "../scratchpad/crash/result.ts"
+import type { Policy } from "../scratchpad/crash/tools.ts"
+
+let program: string
+
+beforeAll(async () => {
+  program = await bundle(join(import.meta.dirname, "../scratchpad/crash/program.ts"))
+})
+
+const killing = (policy: Policy, { args = [], ...options }: EveryKill.Options = {}) =>
+  Effect.suspend(() => everyKill(program, { difference, ...options, args: ["--policy", policy, ...args] }))
+
+const names = (calls: ReadonlyArray<{ readonly name: string }>) => new Set(calls.map(({ name }) => name))
+
+describe("a program that is killed", () => {
+  it.live(
+    "D-01, D-03: at each boundary: no finished call is repeated, no repeat is silent, the result is the same",
+    () =>
+      Effect.gen(function*() {
+        const { attempts, kills, points, violations } = yield* killing("lookUp")
+        assert.deepStrictEqual(violations, [])
+        assert.isAbove(points.length, 60)
+        assert.strictEqual(kills, points.length)
+        assert.isTrue(attempts.every(({ isDone }) => isDone))
+        // It is not by luck: calls of all kinds were cut, and what may be repeated was.
+        const unknown = attempts.flatMap(({ unknown }) => unknown)
+        assert.deepStrictEqual([...names(unknown)].sort(), ["charge", "lookup", "mail"])
+        const repeats = attempts.flatMap(({ repeats }) => repeats)
+        assert.deepStrictEqual([...names(repeats)].sort(), ["lookup", "mail"])
+        assert.deepStrictEqual(attempts.flatMap(({ missing }) => missing), [])
+      }),
+    180_000
+  )
+
+  it.live("D-02: in the recovery as well", () =>
+    Effect.gen(function*() {
+      const { attempts, kills, violations } = yield* killing("report", { limit: 11, again: "random" })
+      assert.deepStrictEqual(violations, [])
+      assert.isAtLeast(kills, 30)
+      const repeats = attempts.flatMap(({ repeats }) => repeats)
+      assert.notInclude([...names(repeats)], "charge")
+    }), 180_000)
+
+  it.live(
+    "D-02: by a model that gives its calls new ids at each asking, up to three times at random",
+    () =>
+      Effect.gen(function*() {
+        const random = { attempts: 10, most: 3, seed: "crash" }
+        const { attempts, violations } = yield* killing("report", { args: ["--ids", "new"], random })
+        assert.deepStrictEqual(violations, [])
+        const repeats = attempts.flatMap(({ repeats }) => repeats)
+        assert.notInclude([...names(repeats)], "charge")
+      }),
+    180_000
+  )
+})
