@@ -14,10 +14,12 @@
  */
 import type * as Effect from "effect/Effect"
 import { dual } from "effect/Function"
+import type * as Scope from "effect/Scope"
 import type * as Stream from "effect/Stream"
 import type * as Adapter from "./Adapter.ts"
 import type * as Chat from "./Chat.ts"
 import type * as Event from "./Event.ts"
+import * as Claims from "./internal/session/claim.ts"
 import type * as Ledgers from "./internal/session/ledger.ts"
 import * as Recorders from "./internal/session/recorder.ts"
 import type * as Records from "./internal/session/records.ts"
@@ -137,6 +139,25 @@ export type { Claim, Listed, ListOptions, Service as StoreService } from "./inte
 
 export {
   /**
+   * The session belongs to another owner (`held`), or the claim of this one could not be renewed in time (`lost`): nothing
+   * of it may go on here.
+   *
+   * @category errors
+   * @since 0.2.0
+   */
+  SessionClaimed
+} from "./internal/session/claim.ts"
+
+export type {
+  HeldClaim,
+  Options as ClaimOptions,
+  StopReceipt,
+  StopReport,
+  SubmitReceipt
+} from "./internal/session/claim.ts"
+
+export {
+  /**
    * Why a run that was cut cannot be taken up, or was ended in place of being taken up.
    *
    * @category errors
@@ -144,6 +165,8 @@ export {
    */
   ResumeError
 } from "./internal/session/ledger.ts"
+
+export type { Claimed, Failure as KeepError } from "./internal/session/recorder.ts"
 
 export type { ApproveOptions, ToolResult } from "./internal/session/run.ts"
 
@@ -303,8 +326,7 @@ export const load: (id: string) => Effect.Effect<Records.Kept | undefined, Store
 export const keep: <A, E, R>(
   kept: Records.Kept,
   operation: (session: SessionState.Session) => Effect.Effect<A, E, R>
-) => Effect.Effect<Records.Outcome<A>, E | Stores.SessionConflict | Stores.StoreError, R | Stores.Store> =
-  Recorders.keep
+) => Effect.Effect<Records.Outcome<A>, E | Recorders.Failure, R | Stores.Store> = Recorders.keep
 
 /**
  * The same for the events of an operation. Load the session again when the stream has ended.
@@ -334,7 +356,100 @@ export const keep: <A, E, R>(
 export const keepStream: <A, E, R>(
   kept: Records.Kept,
   operation: (session: SessionState.Session) => Stream.Stream<A, E, R>
-) => Stream.Stream<A, E | Stores.SessionConflict | Stores.StoreError, R | Stores.Store> = Recorders.keepStream
+) => Stream.Stream<A, E | Recorders.Failure, R | Stores.Store> = Recorders.keepStream
+
+/**
+ * The session with this id under a claim, begun if there is none: no other owner can claim it until the scope closes. Fails
+ * with a `SessionClaimed` if another owner has it.
+ *
+ * **Details**
+ *
+ * The claim is renewed in the background, and ends by the clock of the store where it is not, so that the sessions of a
+ * process that is gone are free after their term. While an operation of {@link keep} runs under it, commands of other
+ * processes are taken in: {@link stop}, {@link submit}. An operation whose claim is lost is stopped, and fails with
+ * `SessionClaimed`.
+ *
+ * **Example** (One owner at a time)
+ *
+ * ```ts import.meta.vitest
+ * import { Session } from "heddle"
+ * import { Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ *
+ * const model = Script.layer([[Script.text("Hello"), Script.finish("stop")]])
+ * const program = Effect.gen(function*() {
+ *   const claimed = yield* Session.claim("s1", { owner: "here", term: "10 seconds" })
+ *   const other = yield* Effect.flip(Session.claim("s1", { owner: "there" }))
+ *   const kept = yield* Session.keep(claimed, (session) => Session.reply(session, "Hi"))
+ *   return [other._tag, kept.session.status]
+ * }).pipe(Effect.scoped)
+ * const store = Session.Store.layerMemory
+ *
+ * await Effect.runPromise(program.pipe(Effect.provide(model), Effect.provide(store))) // => ["SessionClaimed", "completed"]
+ * ```
+ *
+ * @category keeping
+ * @since 0.2.0
+ */
+export const claim: (
+  id: string,
+  options?: Claims.Options
+) => Effect.Effect<Recorders.Claimed, Claims.SessionClaimed | Stores.StoreError, Stores.Store | Scope.Scope> =
+  Recorders.claim
+
+/**
+ * Asks the run of a session to stop, from any process. The request is a record: the owner takes it in, or the next one does
+ * if there is none. The run ends softly, with outcome `Cancelled` and reason `"stop"`, and leaves the session in status
+ * `stopped`. A session without a run is left as it is.
+ *
+ * Succeeds as soon as the request is durable. `ended` of its receipt waits for the end, and names the calls.
+ *
+ * **Example** (A session that does not run)
+ *
+ * ```ts import.meta.vitest
+ * import { Session } from "heddle"
+ * import * as Effect from "effect/Effect"
+ *
+ * const program = Effect.gen(function*() {
+ *   const { version } = yield* Session.open("s1")
+ *   const { accepted, ended } = yield* Session.stop("s1")
+ *   return [accepted === version, (yield* ended).stopped]
+ * })
+ *
+ * await Effect.runPromise(Effect.provide(program, Session.Store.layerMemory)) // => [true, []]
+ * ```
+ *
+ * @category commands
+ * @since 0.2.0
+ */
+export const stop: (id: string) => Effect.Effect<Claims.StopReceipt, Stores.StoreError, Stores.Store> = Claims.stop
+
+/**
+ * Leaves a message for a session, from any process, which a worker of `heddle/durable` takes up as soon as the session is
+ * free. Begins the session if there is none. Succeeds when the message is durable.
+ *
+ * **Example** (A message that waits)
+ *
+ * ```ts import.meta.vitest
+ * import { Session } from "heddle"
+ * import * as Effect from "effect/Effect"
+ *
+ * const program = Effect.gen(function*() {
+ *   const { accepted } = yield* Session.submit("s1", "Hi")
+ *   const kept = yield* Session.open("s1")
+ *   return [accepted, kept.submitted?.map(({ message }) => message.content)]
+ * })
+ *
+ * await Effect.runPromise(Effect.provide(program, Session.Store.layerMemory)) // => [2, ["Hi"]]
+ * ```
+ *
+ * @category commands
+ * @since 0.2.0
+ */
+export const submit: (
+  id: string,
+  content: Message.Content
+) => Effect.Effect<Claims.SubmitReceipt, Stores.StoreError, Stores.Store> = Claims.submit
 
 /**
  * Writes a session that is at rest as one record and removes the records before it, so that loading it no longer depends on
@@ -516,7 +631,7 @@ export const streamResume = <
   options: ResumeOptions<T, E, R, RHalt, REvent> = {}
 ): Stream.Stream<
   Event.Event,
-  Ledgers.ResumeError | SessionRun.Failure | Stores.SessionConflict | Stores.StoreError | E | Tool.Fatal<T[number]>,
+  Ledgers.ResumeError | SessionRun.Failure | Recorders.Failure | E | Tool.Fatal<T[number]>,
   Adapter.Adapter | Stores.Store | Tool.Services<T[number]> | R | RHalt | REvent
 > => SessionRun.streamResumed(kept, options)
 
@@ -574,7 +689,7 @@ export const resume = <
   options: ResumeOptions<T, E, R, RHalt, REvent> = {}
 ): Effect.Effect<
   Records.Outcome<Reducer.Done>,
-  Ledgers.ResumeError | SessionRun.Failure | Stores.SessionConflict | Stores.StoreError | E | Tool.Fatal<T[number]>,
+  Ledgers.ResumeError | SessionRun.Failure | Recorders.Failure | E | Tool.Fatal<T[number]>,
   Adapter.Adapter | Stores.Store | Tool.Services<T[number]> | R | RHalt | REvent
 > => SessionRun.resumed(kept, options)
 

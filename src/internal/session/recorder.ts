@@ -6,15 +6,18 @@
  *
  * @since 0.1.0
  */
+import * as Arr from "effect/Array"
 import * as Context from "effect/Context"
 import * as Deferred from "effect/Deferred"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Option from "effect/Option"
+import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import * as Settings from "../ask/options.ts"
 import { Running, Worker } from "../stop/ownedFibers.ts"
+import * as Claims from "./claim.ts"
 import type * as Records from "./records.ts"
 import * as Reducer from "./reducer.ts"
 import * as SessionState from "./state.ts"
@@ -28,7 +31,19 @@ const isOfRun = (record: Records.Record): boolean => "requestId" in record && re
 /** Whether a record says what is about to begin, and nothing that has happened. */
 const isIntent = (record: Records.Record): boolean => record._tag === "CallStarted" || record._tag === "RunStarted"
 
-type Failure = Stores.SessionConflict | Stores.StoreError
+/** Why an operation that is kept is stopped: it cannot write, or may not go on. */
+export type Failure = Stores.SessionConflict | Claims.SessionClaimed | Stores.StoreError
+
+/**
+ * Whether records may be appended behind a command that their writer did not know of. An answer changes the session that an
+ * operation begins with, and a stop what becomes of a run that is taken up.
+ */
+const mayFollow = (records: Records.Records, command: Records.Record): boolean => {
+  if (command._tag === "Answered") return records.every(isOfRun)
+  if (command._tag === "MessageSubmitted") return true
+  return command._tag === "StopRequested" &&
+    !records.some((record) => record._tag === "RunStarted" && record.resumes !== undefined)
+}
 
 /** The records of one writer, which are to be in the journal together. */
 interface Writing {
@@ -67,13 +82,20 @@ const charactersOf = (value: unknown, limit: number): number => {
  * What is written while an append is under way is appended together after it (group commit). So is what several calls of a
  * turn write in the same turn of the event loop, and the reply that they were made in. The order is that of the writing,
  * and an append has the records of a writer as a whole or not at all.
+ *
+ * Other processes append commands meanwhile. Where an append finds nothing but these before it, it takes them in and
+ * follows them. Anything else is another owner's: the operation is stopped.
  */
 export class Recorder {
   /** The session as the journal has it. */
   session: SessionState.Session
   version: number
-  /** Fails when an append does. The operation is stopped then. */
+  /** What other processes have asked for. */
+  readonly commands: Claims.Commands
+  /** Fails when an append does, or when the claim is lost. The operation is stopped then. */
   readonly failed = Deferred.makeUnsafe<never, Failure>()
+  /** The owner of the claim that the operation runs under. */
+  readonly owner: string | undefined
   private readonly id: string
   private readonly store: Stores.Service
   /** What no append has yet, in order. */
@@ -92,12 +114,14 @@ export class Recorder {
   /** An append was abandoned: whether it has been written is unknown, and nothing may be written after it. */
   private isClosed = false
 
-  constructor({ id, session, version }: Records.Kept, store: Stores.Service, context: Context.Context<never>) {
+  constructor(kept: Records.Kept, store: Stores.Service, context: Context.Context<never>) {
     this.own = new Running(Duration.toMillis(Settings.defaultGrace), context)
-    this.id = id
-    this.session = session
-    this.version = version
+    this.id = kept.id
+    this.session = kept.session
+    this.version = kept.version
     this.store = store
+    this.owner = kept.owner
+    this.commands = new Claims.Commands(kept)
   }
 
   /**
@@ -204,7 +228,7 @@ export class Recorder {
     )
   }
 
-  private fail(failure: Failure): void {
+  fail(failure: Failure): void {
     this.hasFailed = true
     Deferred.doneUnsafe(this.failed, Exit.fail(failure))
   }
@@ -226,12 +250,83 @@ export class Recorder {
     const [first, ...rest] = this.taken.flatMap(({ records }) => records)
     const last = this.taken[this.taken.length - 1]
     // All that waited may have been withdrawn.
-    if (first === undefined || last === undefined) return Effect.void
-    return Effect.map(this.store.append(this.id, this.version, [first, ...rest]), (version) => {
-      if (this.isClosed) return
+    return first === undefined || last === undefined ? Effect.void : this.appendNow([first, ...rest], last.after)
+  }
+
+  private appendNow(records: Records.Records, after: SessionState.Session): Effect.Effect<void, Failure> {
+    return Effect.suspend(() => {
+      const marked = Arr.map(records, (record) => this.commands.marked(record, after))
+      return this.store.append(this.id, this.version, marked)
+    }).pipe(
+      Effect.map((version) => {
+        if (this.isClosed) return
+        this.version = version
+        this.session = this.commands.appended(records, after)
+      }),
+      Effect.catchTag("SessionConflict", (conflict) => {
+        const again = Effect.andThen(Effect.suspend(() => this.appendNow(records, after)), this.notifyLater)
+        return Effect.andThen(this.takeIn(conflict, (command) => mayFollow(records, command)), again)
+      })
+    )
+  }
+
+  /** Takes in the commands that other processes have appended. Fails where they are not all, or are not for this append. */
+  private takeIn(
+    conflict: Stores.SessionConflict,
+    isTaken: (record: Records.Record) => boolean
+  ): Effect.Effect<void, Failure> {
+    return Effect.map(this.commandsBehind(conflict, isTaken), (commands) => this.take(commands))
+  }
+
+  /** What is behind the version that the operation knows. */
+  private commandsBehind(
+    conflict: Stores.SessionConflict,
+    isTaken: (record: Records.Record) => boolean
+  ): Effect.Effect<ReadonlyArray<Records.Entry>, Failure> {
+    return Stream.runCollect(Stream.mapEffect(
+      this.store.read(this.id, conflict.expected),
+      (entry) => isTaken(entry.record) ? Effect.succeed(entry) : Effect.fail(conflict)
+    ))
+  }
+
+  /** The writers of what has just been written come first: a call that has ended is answered, and not cancelled. */
+  private readonly notifyLater: Effect.Effect<void> = Effect.withFiber((fiber) =>
+    Effect.sync(() => fiber.currentDispatcher.scheduleTask(() => this.commands.notify(), 0))
+  )
+
+  private take(entries: ReadonlyArray<Records.Entry>): void {
+    for (const { record, version } of entries) {
       this.version = version
-      this.session = last.after
+      this.commands.take(record)
+    }
+  }
+
+  /**
+   * Looks for commands as often as the claim says, so that they are taken in while the operation writes nothing. A look
+   * that fails is repeated. An append that is under way, or was in the meantime, takes them in itself.
+   */
+  watch({ pollMillis }: Claims.HeldClaim): Effect.Effect<void> {
+    const look = Effect.suspend(() => {
+      const { id, version: expected } = this
+      return Effect.flatMap(this.store.version(id), (actual) => {
+        if (actual <= expected || this.isBusySince(expected)) return Effect.void
+        const conflict = new Stores.SessionConflict({ id, expected, actual })
+        return Effect.map(this.commandsBehind(conflict, (command) => this.commands.mayTake(command)), (commands) => {
+          if (this.isBusySince(expected)) return
+          this.take(commands)
+          this.commands.notify()
+        })
+      })
     })
+    const looked = Effect.catch(look, (error) =>
+      Effect.sync(() => {
+        if (error._tag === "SessionConflict" && !this.isBusySince(error.expected)) this.fail(error)
+      }))
+    return Effect.forever(Effect.delay(looked, pollMillis))
+  }
+
+  private isBusySince(version: number): boolean {
+    return this.isAppending || this.version !== version
   }
 
   /** Gives an append that is under way when its operation is left the grace period to end. */
@@ -269,30 +364,61 @@ export const happened = (session: SessionState.Session, record: Records.Record):
     (recorder) => Effect.map(recorded({ session }, [record], recorder), (state) => state.session)
   )
 
-const recorderOf = (kept: Records.Kept): Effect.Effect<Recorder, never, Stores.Store> =>
+/** The session after a call that it waited for was settled. The record says whether it waits for another one. */
+export const settled = (
+  session: SessionState.Session,
+  id: string,
+  answer: SessionState.Answer
+): Effect.Effect<SessionState.Session> => {
+  const unfinished = session.suspensions.every((suspension) => suspension.id === id)
+  return happened(session, { _tag: "Answered", id, answer, unfinished })
+}
+
+/** A session that was loaded under a claim has it. */
+const claimOf = (kept: Partial<Claimed>): Claims.HeldClaim | undefined => kept.claim
+
+/** The recorder of an operation, which is watched over until the scope closes. */
+const recorderOf = (kept: Records.Kept): Effect.Effect<Recorder, never, Stores.Store | Scope.Scope> =>
   Effect.gen(function*() {
-    return new Recorder(kept, yield* Stores.Store, yield* Effect.context<never>())
+    const recorder = new Recorder(kept, yield* Stores.Store, yield* Effect.context<never>())
+    const claim = claimOf(kept)
+    if (claim !== undefined) {
+      yield* Effect.forkScoped(recorder.watch(claim))
+      const lost = Effect.catch(Deferred.await(claim.lost), (lost) => Effect.sync(() => recorder.fail(lost)))
+      // One that is lost already stops the operation before it does anything.
+      yield* Effect.forkScoped(lost, { startImmediately: true })
+    }
+    return recorder
   })
+
+/** What the operation has left behind: the session as the journal has it, under the same claim. */
+const keptBy = ({ commands: { submitted }, session, version }: Recorder, kept: Records.Kept): Records.Kept => {
+  const { cut: _, interrupted: __, stop: ___, submitted: ____, ...same } = kept
+  return { ...same, session, version, ...(submitted.length === 0 ? {} : { submitted }) }
+}
 
 /** Runs an operation on a session and appends its records as it runs. */
 export const keep = <A, E, R>(
   kept: Records.Kept,
   operation: (session: SessionState.Session) => Effect.Effect<A, E, R>
-): Effect.Effect<Records.Outcome<A>, E | Stores.SessionConflict | Stores.StoreError, R | Stores.Store> =>
-  Effect.flatMap(recorderOf(kept), (recorder) =>
-    Effect.raceFirst(
-      Effect.provideService(Effect.suspend(() => operation(kept.session)), CurrentRecorder, recorder),
-      Deferred.await(recorder.failed)
-    ).pipe(
-      Effect.ensuring(recorder.leave),
-      Effect.map((value) => ({ id: kept.id, session: recorder.session, version: recorder.version, value }))
-    ))
+): Effect.Effect<Records.Outcome<A>, E | Failure, R | Stores.Store> =>
+  // The scope is the recorder's own: the operation runs in the caller's.
+  Effect.scopedWith((scope) =>
+    Effect.flatMap(Scope.provide(recorderOf(kept), scope), (recorder) =>
+      Effect.raceFirst(
+        Effect.provideService(Effect.suspend(() => operation(kept.session)), CurrentRecorder, recorder),
+        Deferred.await(recorder.failed)
+      ).pipe(
+        Effect.ensuring(recorder.leave),
+        Effect.map((value) => ({ ...keptBy(recorder, kept), value }))
+      ))
+  )
 
 /** The same for the events of an operation. */
 export const keepStream = <A, E, R>(
   kept: Records.Kept,
   operation: (session: SessionState.Session) => Stream.Stream<A, E, R>
-): Stream.Stream<A, E | Stores.SessionConflict | Stores.StoreError, R | Stores.Store> =>
+): Stream.Stream<A, E | Failure, R | Stores.Store> =>
   Stream.unwrap(Effect.map(recorderOf(kept), (recorder) =>
     Stream.suspend(() => operation(kept.session)).pipe(
       Stream.provideService(CurrentRecorder, recorder),
@@ -401,3 +527,32 @@ const begunElsewhere = (
         cause: `the store is at version ${actual} and has no record`
       })
       : Effect.succeed(kept))
+
+/**
+ * A session that is claimed: what {@link open} gives, and its claim.
+ *
+ * @category models
+ * @since 0.2.0
+ */
+export interface Claimed extends Records.Kept {
+  /** Who has claimed it. */
+  readonly owner: string
+  /** The claim, which the operations of the session run under. */
+  readonly claim: Claims.HeldClaim
+}
+
+/** The session with this id under a claim, which is renewed until the scope closes. */
+export const claim = (
+  id: string,
+  options: Claims.Options = {}
+): Effect.Effect<Claimed, Claims.SessionClaimed | Stores.StoreError, Stores.Store | Scope.Scope> =>
+  Effect.gen(function*() {
+    const claim = Claims.make(id, options, yield* Stores.Store)
+    // It may have been taken where this is interrupted.
+    yield* Effect.addFinalizer(() => claim.release)
+    yield* claim.take
+    yield* Effect.forkScoped(claim.renew)
+    yield* Effect.forkScoped(claim.expire)
+    const kept = yield* Effect.raceFirst(open(id), Deferred.await(claim.lost))
+    return { ...kept, owner: claim.owner, claim }
+  })

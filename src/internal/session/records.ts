@@ -278,7 +278,11 @@ export class StepCompleted extends Schema.Opaque<StepCompleted>()(Schema.TaggedS
  * @category schemas
  * @since 0.1.0
  */
-export class RunFailed extends Schema.Opaque<RunFailed>()(Schema.TaggedStruct("RunFailed", ofRun)) {}
+export class RunFailed extends Schema.Opaque<RunFailed>()(Schema.TaggedStruct("RunFailed", {
+  ...ofRun,
+  /** Whether a message was submitted that no run has taken up, or calls that were settled wait for a run. */
+  unfinished: Schema.optionalKey(Schema.Boolean)
+})) {}
 
 /**
  * The run ended.
@@ -302,7 +306,7 @@ export class RunEnded extends Schema.Opaque<RunEnded>()(Schema.TaggedStruct("Run
   metadata: Json.Metadata,
   /** What refused to stop. Left out when nothing did. */
   abandoned: Schema.optionalKey(Schema.Array(Event.Abandoned)),
-  /** Whether a message was submitted that no run has taken up. */
+  /** Whether a message was submitted that no run has taken up, or every call that it left open has been settled. */
   unfinished: Schema.optionalKey(Schema.Boolean)
 })) {}
 
@@ -397,6 +401,10 @@ export interface Interrupted {
   readonly calls: ReadonlyArray<InterruptedCall>
   /** How often the run was taken up again. */
   readonly resumptions: number
+  /** The submission that it has taken up. Left out where there is none. */
+  readonly taken?: MessageSubmitted
+  /** The answers to calls that it has left open, which came before its end. Left out where there are none. */
+  readonly answers?: ReadonlyArray<Answered>
   /** When it started first, in milliseconds since 1970. */
   readonly startedAt?: number
   /** When its deadline is over, in milliseconds since 1970. */

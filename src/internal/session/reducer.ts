@@ -44,7 +44,7 @@ const contextOf = ({ steps }: Interrupted): Session["context"] =>
 /** The session between runs: of a run that has no end, what is whole has happened, and nothing else has. */
 export const atRest = ({ interrupted, session }: JournalState): Session => {
   if (interrupted === undefined) return session
-  const rested = SessionState.brokenOff(session, interrupted.calls, unknownEffect)
+  const rested = settledBy(interrupted.answers, SessionState.brokenOff(session, interrupted.calls, unknownEffect))
   const context = contextOf(interrupted)
   return Object.keys(context).length === 0 ? rested : { ...rested, context: { ...rested.context, ...context } }
 }
@@ -152,6 +152,13 @@ const wholeStep = (
 const over = ({ submitted }: JournalState, session: Session): JournalState =>
   submitted === undefined ? { session } : { session, submitted }
 
+/** A message that was submitted waits for another run where the one that took it up could not start. */
+const resubmitted = (state: JournalState, { taken }: Interrupted): JournalState =>
+  taken === undefined ? state : { ...state, submitted: [taken, ...state.submitted ?? []] }
+
+const settledBy = (answers: Interrupted["answers"] = [], session: Session): Session =>
+  answers.reduce((session, { answer, id }) => SessionState.settle(session, id, answer), session)
+
 const inRun = (state: JournalState, record: Records.Record): JournalState => {
   const { interrupted, session } = state
   if (interrupted === undefined) return state
@@ -183,9 +190,12 @@ const inRun = (state: JournalState, record: Records.Record): JournalState => {
     case "StepCompleted":
       return stepCompleted(state, interrupted, record)
     case "RunFailed":
-      return over(state, atRest({ session: interrupted.before ?? session, interrupted }))
+      return over(resubmitted(state, interrupted), atRest({ session: interrupted.before ?? session, interrupted }))
     case "RunEnded":
-      return over(state, SessionState.ended(SessionState.saying(session, record.messages), record))
+      return over(
+        state,
+        settledBy(interrupted.answers, SessionState.ended(SessionState.saying(session, record.messages), record))
+      )
     default:
       return state
   }
@@ -214,11 +224,18 @@ export const apply = (state: JournalState, record: Records.Record): JournalState
   }
 }
 
-/** An answer that comes while a run has no end is for a call that one of its whole steps has left open. */
-const answered = (state: JournalState, { answer, id }: RecordOf<"Answered">): JournalState =>
-  state.interrupted?.before === undefined && state.interrupted !== undefined
-    ? { ...state, session: SessionState.settle(state.session, id, answer) }
-    : over(state, SessionState.settle(atRest(state), id, answer))
+/**
+ * An answer that comes while a run has no end is for a call that one of its whole steps has left open. It is settled behind
+ * the end of the run, which may have been written without knowing of it.
+ */
+const answered = (state: JournalState, record: RecordOf<"Answered">): JournalState => {
+  const { interrupted, session } = state
+  if (interrupted === undefined || interrupted.before !== undefined) {
+    return over(state, settledBy([record], atRest(state)))
+  }
+  if (!session.suspensions.some(({ id }) => id === record.id)) return state
+  return { ...state, interrupted: { ...interrupted, answers: [...interrupted.answers ?? [], record] } }
+}
 
 const runStarted = (state: JournalState, record: RecordOf<"RunStarted">): JournalState => {
   const { answered, deadlineAt, messages, operation, requestId, resumes, startedAt, submitted } = record
@@ -241,11 +258,12 @@ const runStarted = (state: JournalState, record: RecordOf<"RunStarted">): Journa
     ...(startedAt === undefined ? {} : { startedAt }),
     ...(deadlineAt === undefined ? {} : { deadlineAt })
   }
-  const waiting = state.submitted?.filter(({ id }) => id !== submitted) ?? []
+  const taken = state.submitted?.find(({ id }) => id === submitted)
+  const waiting = state.submitted?.filter((other) => other !== taken) ?? []
   return {
     // The message stands behind the answers of the approved calls. Until they are there, what it answers is open.
     session: session.approved.length > 0 ? session : SessionState.saying(SessionState.running(session), messages),
-    interrupted: begun,
+    interrupted: taken === undefined ? begun : { ...begun, taken },
     ...(waiting.length === 0 ? {} : { submitted: waiting })
   }
 }
@@ -397,7 +415,7 @@ const endedAs = (
   result: Parameters<typeof SessionState.leaving>[0],
   outcome: Event.Outcome | undefined,
   messages: ReadonlyArray<Message.Message> = []
-): Records.Record => {
+): RecordOf<"RunEnded"> => {
   const left = SessionState.leaving(result, outcome)
   const context = { ...contextUpdateOf(reducer), ...left.context }
   const haltedReason = outcome === undefined ? "" : Outcomes.haltedReason(outcome)
@@ -456,7 +474,9 @@ const recordsOf = (reducer: Progress, event: Event.Event): NewRecords => {
     case "ChatCompleted": {
       const { result } = event
       const { suspensions } = reducer.state.session
-      return [endedAs(reducer, suspensions, result, result.outcome, news(reducer, result.thread))]
+      const { abandoned = [] } = result
+      const ended = endedAs(reducer, suspensions, result, result.outcome, news(reducer, result.thread))
+      return [abandoned.length === 0 ? ended : { ...ended, abandoned }]
     }
     default:
       return []

@@ -88,6 +88,8 @@ export interface Operation<M extends Reducer.Mode> {
   readonly messages: ReadonlyArray<Message.Message>
   /** An open question that it answers in the place where the question waits. */
   readonly answered?: Started["answered"]
+  /** The submission that it takes up. */
+  readonly submitted?: string
   /** The run that was cut and is taken up. */
   readonly resumed?: Resumed
 }
@@ -206,7 +208,7 @@ export const replying = (
     const settled = yield* Effect.reduce(
       denied,
       () => session,
-      (session, denial) => Recorders.happened(session, { _tag: "Answered", ...denial })
+      (session, { answer, id }) => Recorders.settled(session, id, answer)
     )
     return { mode: "chat", name: "reply", session: settled, ...said }
   })
@@ -336,7 +338,7 @@ interface Stops {
 const unstopped: Stops = { cancellation: undefined, deadline: undefined }
 
 const stopsOf = <M extends Reducer.Mode, R>(
-  { requestId, running, stopping }: OperationRun<M>,
+  { recorder, requestId, running, stopping }: OperationRun<M>,
   cancel: Settings.CancelSource<R> | undefined,
   ownDeadline: Settings.Settings<unknown, unknown>["deadline"],
   resumed: Resumed | undefined
@@ -347,9 +349,15 @@ const stopsOf = <M extends Reducer.Mode, R>(
     const begun = resumed?.interrupted.deadlineAt
     const latest = around === undefined ? begun : Math.min(around, begun ?? Infinity)
     const deadline = Deadline.resolve(ownDeadline, latest, yield* Clock.currentTimeMillis)
-    if ((parent ?? deadline ?? cancel ?? resumed?.ending) === undefined) return unstopped
+    if ((parent ?? deadline ?? cancel ?? recorder ?? resumed?.ending) === undefined) return unstopped
     const cancellation = new Cancellation.Cancellation()
     yield* Cancellation.watch(cancellation, { parent, deadline, cancel }, yield* Effect.scope)
+    // A run that is ended in place of being taken up answers what has happened first.
+    if (recorder !== undefined && resumed?.ending === undefined) {
+      const stop = () => cancellation.request("stop", Cancellation.stopCause)
+      const unsubscribe = recorder.commands.onStop(requestId, stop)
+      yield* Effect.addFinalizer(() => Effect.sync(unsubscribe))
+    }
     yield* Effect.sync(() => {
       Inherited.listen(running, { cancellation }, undefined, requestId)
       Inherited.listen(stopping, { cancellation }, cancel, requestId)
@@ -452,12 +460,10 @@ const settledBefore = (session: Session): ReadonlyArray<Event.Event> => {
 const isContinued = ({ answered, approved, suspensions }: Session): boolean =>
   [answered, approved, suspensions].some((calls) => calls.length > 0)
 
-const stopCause = "the run was stopped"
-
 /** The record that a run begins with. */
 const beginning = <M extends Reducer.Mode>(
-  { answered, messages, name, resumed }: Operation<M>,
-  requestId: string,
+  { answered, messages, name, resumed, submitted }: Operation<M>,
+  { recorder, requestId }: OperationRun<M>,
   deadlineAt: number | undefined
 ): Effect.Effect<Records.Record> =>
   Effect.map(Clock.currentTimeMillis, (startedAt) => ({
@@ -468,7 +474,9 @@ const beginning = <M extends Reducer.Mode>(
     ...(answered === undefined ? {} : { answered }),
     ...(resumed === undefined ? {} : { resumes: requestId }),
     startedAt,
-    ...(deadlineAt === undefined ? {} : { deadlineAt })
+    ...(deadlineAt === undefined ? {} : { deadlineAt }),
+    ...(recorder?.owner === undefined ? {} : { owner: recorder.owner }),
+    ...(submitted === undefined ? {} : { submitted })
   }))
 
 /** The turns of a run that is taken up: the reply of the cut step is known, and the run may have to end with that step. */
@@ -484,7 +492,7 @@ const resumedTurns = <E, R>(
     : Stream.provideService(turns, Adapter.Adapter, Ledgers.replaying(adapter, requestId, steps.length, response))
   if (ending === undefined) return replayed as Stream.Stream<Event.Event, E, R>
   const ended = Stream.map(replayed, (event): Event.Event => {
-    if (event._tag === "StepCompleted") cancellation?.request("stop", stopCause)
+    if (event._tag === "StepCompleted") cancellation?.request("stop", Cancellation.stopCause)
     return event._tag === "ChatCompleted" && ending._tag === "Failure" ? failedWith(event, ending.error) : event
   })
   return ended as Stream.Stream<Event.Event, E, R>
@@ -549,7 +557,7 @@ const open = <M extends Reducer.Mode, F, RF, T extends Tools, E, R, RHalt, REven
     const nestedUsage = steps.at(-1)?.nestedUsage
     if (nestedUsage !== undefined) spending.takeUp(nestedUsage)
     yield* spending.enter(scope)
-    yield* run.begin({ state, records: [yield* beginning(operation, requestId, stops.deadline)] })
+    yield* run.begin({ state, records: [yield* beginning(operation, run, stops.deadline)] })
 
     const given = {
       ...options,
@@ -573,7 +581,9 @@ const open = <M extends Reducer.Mode, F, RF, T extends Tools, E, R, RHalt, REven
     const replied = resumed === undefined ? undefined : Ledgers.responseOf(resumed.interrupted)
     const turns = Stream.suspend((): Stream.Stream<Event.Event, Errors<T, E>, Services<T, R | RHalt | REvent>> => {
       const { reducer } = run
-      if (resumed?.ending !== undefined && replied === undefined) stops.cancellation?.request("stop", stopCause)
+      if (resumed?.ending !== undefined && replied === undefined) {
+        stops.cancellation?.request("stop", Cancellation.stopCause)
+      }
       const end = endOf(reducer, stops, policy)
       if (hasApproved && (mode === "step" || end.halt !== undefined || end.cancellation !== undefined)) {
         const last = Stream.suspend(() => Stream.make(endOfApproved(run.reducer, end, spending.total)))
@@ -635,7 +645,7 @@ export const awaited = <M extends Reducer.Mode, F, RF, T extends Tools, E, R, RH
       Effect.andThen(Stream.runDrain(events), Effect.suspend(() => done(run.reducer))))
   )
 
-type ResumeFailure = Ledgers.ResumeError | Failure | Stores.SessionConflict | Stores.StoreError
+type ResumeFailure = Ledgers.ResumeError | Failure | Recorders.Failure
 
 /** The journal is read at the place where the run was cut. */
 const atCut = (kept: Records.Kept): Records.Kept => kept.cut === undefined ? kept : { ...kept, session: kept.cut }
@@ -709,9 +719,6 @@ const answerTo = (
 ): Effect.Effect<unknown, SessionState.SessionError> =>
   Effect.flatMap(find(session, id), (suspension) => fitting(suspension, content))
 
-const settle = (session: Session, id: string, answer: SessionState.Answer): Effect.Effect<Session> =>
-  Recorders.happened(session, { _tag: "Answered", id, answer })
-
 /** What `read` reads of a value. It may throw: the value may be an object of foreign code, or a revoked proxy. */
 const readable = <A>(id: string, what: string, read: () => A): Effect.Effect<A, SessionState.SessionError> =>
   Effect.try({ try: read, catch: () => failed("invalid_answer", `the ${what} cannot be read`, id) })
@@ -747,7 +754,7 @@ export const answer = (
     if (suspension.kind === "approval") {
       return yield* failed("invalid_answer", "the call waits for Session.approve or Session.deny", id)
     }
-    return yield* settle(session, id, { _tag: "Value", value: yield* fitting(suspension, value) })
+    return yield* Recorders.settled(session, id, { _tag: "Value", value: yield* fitting(suspension, value) })
   })
 
 const approval = (session: Session, id: string) =>
@@ -792,7 +799,7 @@ export const approve = (
   Effect.gen(function*() {
     yield* approval(session, id)
     const edited = options.arguments === undefined ? {} : { arguments: yield* writable(id, options.arguments) }
-    return yield* settle(session, id, { _tag: "Approved", ...edited })
+    return yield* Recorders.settled(session, id, { _tag: "Approved", ...edited })
   })
 
 /** Refuses a call: it is answered as `denied`, and never runs. */
@@ -803,7 +810,7 @@ export const deny = (
 ): Effect.Effect<Session, SessionState.SessionError> =>
   Effect.andThen(
     approval(session, id),
-    settle(session, id, { _tag: "Denied", ...(reason === undefined ? {} : { reason }) })
+    Recorders.settled(session, id, { _tag: "Denied", ...(reason === undefined ? {} : { reason }) })
   )
 
 /** Settles every suspension whose time is up. */
@@ -813,7 +820,9 @@ export const expire = (session: Session): Effect.Effect<Session, SessionState.Se
     const now = yield* Clock.currentTimeMillis
     let settled = session
     for (const { expiresAt, id } of session.suspensions) {
-      if (expiresAt !== undefined && expiresAt <= now) settled = yield* settle(settled, id, { _tag: "Expired" })
+      if (expiresAt !== undefined && expiresAt <= now) {
+        settled = yield* Recorders.settled(settled, id, { _tag: "Expired" })
+      }
     }
     return settled
   })

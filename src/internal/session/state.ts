@@ -34,12 +34,13 @@ import * as Json from "../json.ts"
  * - `awaiting_user`: a question is open
  * - `awaiting_tools`: approvals or manual calls are open, and no question
  * - `completed`: the last run ended
+ * - `stopped`: the last run was stopped by request (`Session.stop`)
  * - `error`: the last run broke
  *
  * @category schemas
  * @since 0.1.0
  */
-export const Status = Schema.Literals(["idle", "awaiting_user", "awaiting_tools", "completed", "error"])
+export const Status = Schema.Literals(["idle", "awaiting_user", "awaiting_tools", "completed", "stopped", "error"])
 
 /**
  * @see {@link Status}
@@ -350,6 +351,7 @@ export const ended = (session: Session, { context, metadata, status, suspensions
 
 const statusOf = (outcome: Event.Outcome | undefined): Status => {
   if (outcome === undefined) return "idle"
+  if (outcome._tag === "Cancelled" && outcome.reason === "stop") return "stopped"
   return outcome._tag === "ToolFailed" || outcome._tag === "Failed" ? "error" : "completed"
 }
 

@@ -11,6 +11,9 @@ import * as Deadline from "./deadline.ts"
 
 const abortCause = "Execution cancelled by parent abort signal"
 
+/** The cause of a stop that was requested of the session. */
+export const stopCause = "the run was stopped"
+
 /** What made the request. A run that an abandoned handler starts is stopped as by an interruption of the handler. */
 export type Reason = "cancel" | "deadline" | "interrupt" | "stop"
 
