@@ -75,6 +75,9 @@ const ofConflict = ({ id }: Session.SessionConflict): string =>
 /** One line for whatever ended the agent. */
 export const line = (error: unknown, model: Settings.Model): string => {
   if (error instanceof Session.SessionConflict) return oneLine(ofConflict(error))
+  if (error instanceof Session.ResumeError) {
+    return oneLine(`${error.message}; or start with --give-up to go on without it`)
+  }
   if (error instanceof Session.StoreError) return oneLine(`session ${error.id}: it cannot be kept: ${messageOf(error)}`)
   if (error instanceof Adapter.AdapterError) return oneLine(ofAdapter(error, model))
   if (CliError.isCliError(error) && error._tag === "ShowHelp") {

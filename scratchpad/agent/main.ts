@@ -9,6 +9,7 @@ import * as CliOutput from "effect/cli/CliOutput"
 import * as Command from "effect/cli/Command"
 import * as Flag from "effect/cli/Flag"
 import * as Prompt from "effect/cli/Prompt"
+import * as Clock from "effect/Clock"
 import * as Console from "effect/Console"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
@@ -21,6 +22,7 @@ import { createRequire } from "node:module"
 import { homedir } from "node:os"
 import { resolve } from "node:path"
 import * as Adapter from "./adapter.ts"
+import * as Cut from "./cut.ts"
 import * as Failure from "./failure.ts"
 import * as Conversation from "./session.ts"
 import * as Settings from "./settings.ts"
@@ -73,15 +75,22 @@ const converse = (request: Request, view: Terminal.View) =>
     const canAsk = yield* isInteractive
     const usages: Array<Event.ChatResult["usage"]> = []
     let { turn } = request
+    let { later } = turn
     let result: Event.ChatResult | undefined
     while (true) {
-      if (Conversation.questions(turn.kept).length === 0 || turn.words !== undefined) {
+      const isAsked = Conversation.questions(turn.kept).length > 0
+      if (Conversation.isCut(turn.kept) || !isAsked || turn.words !== undefined) {
         result = yield* show(turn, view)
         usages.push(result.usage)
         turn = { kept: yield* Conversation.open(request.place), words: undefined }
       }
       const [question] = Conversation.questions(turn.kept)
-      if (question === undefined || !canAsk) return { result, question, usage: Response.sumUsage(usages) }
+      if (question === undefined && later !== undefined && result?.outcome._tag === "Completed") {
+        turn = { ...turn, words: later }
+        later = undefined
+        continue
+      }
+      if (question === undefined || !canAsk) return { result, question, later, usage: Response.sumUsage(usages) }
       yield* view.pause
       const reply: string = yield* Prompt.run(Prompt.String({ message: question.question ?? "" }))
       turn = yield* Conversation.take(turn.kept, reply)
@@ -115,12 +124,14 @@ interface Answered {
   readonly problem: string | undefined
 }
 
-/** What is about to be done: where, by whom, and what the user said last. */
-const headline = ({ folder, model, place, turn }: Request): string => {
+/** What is about to be done: where, by whom, what there is of a run that was cut, and what the user said last. */
+const headline = ({ folder, model, place, turn }: Request, now: number): string => {
+  const { interrupted } = turn.kept
   const session = place === undefined ? "" : ` · ${Conversation.standing(place, turn.kept)}`
   const asked = Conversation.questions(turn.kept).map(({ question }) => `\n? ${Run.harmless(question ?? "")}`).join("")
+  const found = interrupted === undefined ? "" : `\n${Cut.lines(interrupted, now).join("\n")}`
   const said = turn.words === undefined ? "" : `\n> ${turn.words}`
-  return `${folder} · ${titleOf(model)}${session}${asked}${said}`
+  return `${folder} · ${titleOf(model)}${session}${found}${interrupted === undefined ? asked : ""}${said}`
 }
 
 /** Answers one question. */
@@ -129,11 +140,12 @@ const answer = (request: Request) =>
     const { model } = request
     const unit = model._tag === "Embedded" ? "word" : "token"
     const view = yield* Terminal.make
-    yield* view.headline(headline(request))
-    const { question, result, usage } = yield* shownWhatever(converse(request, view), view, unit)
+    yield* view.headline(headline(request, yield* Clock.currentTimeMillis))
+    const { later, question, result, usage } = yield* shownWhatever(converse(request, view), view, unit)
     if (result !== undefined) yield* view.finish(usage, unit)
     const { unreadable } = yield* view.run
     if (question !== undefined) yield* Console.log(`It asks: ${Run.harmless(question.question ?? "")}`)
+    if (later !== undefined) yield* Console.log(`Not said yet: ${later}`)
     const isStopped = result?.outcome._tag === "Cancelled"
     const isGood = isStopped || result === undefined
     return { isStopped, problem: isGood ? undefined : Failure.ofResult(result, unreadable, model) } satisfies Answered
@@ -146,12 +158,16 @@ const askForQuestion = Effect.gen(function*() {
   return typed.trim() === "" ? defaultQuestion : typed.trim()
 })
 
-/** What to begin with. Without words it is what the last start left open, and a question only if it left nothing. */
+/**
+ * What to begin with. Without words it is what the last start left open, and a question only if it left nothing. A run that
+ * was cut comes first.
+ */
 const turnFrom = (kept: Session.Kept, words: ReadonlyArray<string>) =>
   Effect.gen(function*() {
     const said = words.join(" ").trim()
     if (said !== "") return yield* Conversation.take(kept, said)
-    const isOpen = Conversation.questions(kept).length > 0 || Conversation.isUnfinished(kept)
+    const isOpen = Conversation.isCut(kept) || Conversation.questions(kept).length > 0 ||
+      Conversation.isUnfinished(kept)
     return { kept, words: isOpen ? undefined : yield* askForQuestion } satisfies Conversation.Turn
   })
 
@@ -187,6 +203,10 @@ const parameters = {
     ),
     Flag.optional
   ),
+  giveUp: Flag.Boolean("give-up").pipe(
+    Flag.withDescription("Forgets what the last turn of a run that was cut had begun, instead of taking the run up"),
+    Flag.withDefault(false)
+  ),
   sessions: Flag.String("sessions").pipe(
     Flag.withDescription("The folder to keep sessions in; by default heddle-agent/sessions among the user's data"),
     Flag.optional
@@ -198,7 +218,7 @@ const command = (onExit: (code: number) => void) =>
   Command.make(
     "agent",
     parameters,
-    ({ dir, model: named, notes, provider, question: words, session, sessions }) =>
+    ({ dir, giveUp, model: named, notes, provider, question: words, session, sessions }) =>
       Effect.gen(function*() {
         const environment = yield* Settings.environment
         const model = yield* Settings.chooseModel(environment, { provider, model: named })
@@ -207,7 +227,8 @@ const command = (onExit: (code: number) => void) =>
         const workspace = Workspace.layer({ folder: dir, notes })
         const answered = yield* Effect.gen(function*() {
           const { root } = yield* Workspace.Workspace
-          const turn = yield* turnFrom(yield* Conversation.open(place), words)
+          const kept = yield* Conversation.open(place)
+          const turn = yield* turnFrom(giveUp ? Conversation.givenUp(kept) : kept, words)
           return yield* answer({ turn, place, folder: root, model }).pipe(Effect.provide(Adapter.layer(model)))
         }).pipe(
           Effect.provide(Conversation.layer(place)),

@@ -14,6 +14,9 @@ export type Noted =
   | { readonly _tag: "Written" | "Known"; readonly line: string; readonly path: string }
   | { readonly _tag: "Planned"; readonly line: string }
 
+/** What is known of a note that may have been written: what became of it, that it is not there, or nothing. */
+export type Found = Noted | "missing" | "unseen"
+
 /** Where the notes are, as an absolute path, and the folder that the agent works in. */
 export interface Place {
   readonly root: string
@@ -56,11 +59,16 @@ const present = ({ fs }: Place, file: string) =>
     })
   )
 
-/** The notes as far as they matter for the next line. */
+/** The notes, or why they are not looked at: there are none, or too many. */
 const textOf = Effect.fnUntraced(function*(place: Place, file: string) {
   const info = yield* present(place, file)
-  return info === undefined || Number(info.size) > maxBytes ? "" : yield* place.fs.readFileString(file)
+  if (info === undefined) return { isSeen: true, text: "" }
+  return Number(info.size) > maxBytes
+    ? { isSeen: false, text: "" }
+    : { isSeen: true, text: yield* place.fs.readFileString(file) }
 })
+
+const fileOf = ({ folder, system }: Place): string => system.join(folder, "notes.md")
 
 const keep = Effect.fnUntraced(function*(place: Place, note: string) {
   const { folder, fs, root, system } = place
@@ -70,17 +78,32 @@ const keep = Effect.fnUntraced(function*(place: Place, note: string) {
     return yield* Effect.fail("a link leads out of the folder")
   }
   yield* fs.makeDirectory(folder, { recursive: true })
-  const path = system.join(folder, "notes.md")
-  const text = yield* textOf(place, path)
+  const path = fileOf(place)
+  const { text } = yield* textOf(place, path)
   if (text.split("\n").includes(line)) return { _tag: "Known", line, path } satisfies Noted
   const gap = text === "" || text.endsWith("\n") ? "" : "\n"
   yield* Effect.uninterruptible(fs.writeFileString(path, `${gap}${line}\n`, { flag: "a" }))
   return { _tag: "Written", line, path } satisfies Noted
 })
 
+/** Looks whether a note is there. */
+const look = Effect.fnUntraced(function*(place: Place, note: string) {
+  const line = lineOf(note)
+  const path = fileOf(place)
+  const { isSeen, text } = yield* textOf(place, path)
+  if (!isSeen) return "unseen" satisfies Found
+  return text.split("\n").includes(line) ? { _tag: "Written", line, path } satisfies Found : "missing" satisfies Found
+})
+
+const unwritable = ({ folder }: Place) => (error: string | PlatformError.PlatformError): FileProblem => {
+  const detail = typeof error === "string" ? error : detailOf(error)
+  return new FileProblem({ reason: "unwritable", path: folder, detail })
+}
+
 /** Keeps notes in a folder, which is made when the first one is written. */
 export const make = (place: Place) => (note: string): Effect.Effect<Noted, FileProblem> =>
-  Effect.mapError(keep(place, note), (error) => {
-    const detail = typeof error === "string" ? error : detailOf(error)
-    return new FileProblem({ reason: "unwritable", path: place.folder, detail })
-  })
+  Effect.mapError(keep(place, note), unwritable(place))
+
+/** Finds a note that may have been written in such a folder. */
+export const find = (place: Place) => (note: string): Effect.Effect<Found, FileProblem> =>
+  Effect.mapError(look(place, note), unwritable(place))

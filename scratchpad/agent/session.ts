@@ -1,7 +1,7 @@
 /**
  * The conversation of this start. With a name it is kept in a file and the next start goes on with it; what happens is
- * written down as it happens, so that a start that was stopped, or killed, leaves what there was by then. Without a name
- * it is a conversation in memory, which ends with the process.
+ * written down as it happens, so that the next start takes up the run of one that was killed. Without a name it is a
+ * conversation in memory, which ends with the process.
  */
 import * as Effect from "effect/Effect"
 import * as FileSystem from "effect/FileSystem"
@@ -40,6 +40,12 @@ export const open = (place: Settings.Place | undefined) => Session.open(place?.n
 export const questions = ({ session }: Session.Kept) =>
   session.suspensions.filter((suspension) => suspension.kind === "question")
 
+/** Whether the process of the last start ended before its run did. */
+export const isCut = ({ interrupted }: Session.Kept): boolean => interrupted !== undefined
+
+/** The conversation without the run that was cut: its whole turns stay, and what its last turn had begun is forgotten. */
+export const givenUp = ({ id, session, version }: Session.Kept): Session.Kept => ({ id, session, version })
+
 /** Whether the last start was stopped before the model had said its last word. */
 export const isUnfinished = ({ session }: Session.Kept): boolean => {
   const last = session.thread.messages.at(-1)
@@ -60,10 +66,14 @@ const answered = (kept: Session.Kept, id: string, text: string) =>
     version
   }))
 
-/** What the next run says, and the conversation that it says it in. Without words it goes on where it was. */
+/**
+ * What the next run says, and the conversation that it says it in. Without words it goes on where it was. A run that was
+ * cut is finished first; `later` is said after it.
+ */
 export interface Turn {
   readonly kept: Session.Kept
   readonly words: string | undefined
+  readonly later?: string
 }
 
 /**
@@ -72,6 +82,7 @@ export interface Turn {
  */
 export const take = (kept: Session.Kept, words: string) =>
   Effect.gen(function*() {
+    if (isCut(kept)) return { kept, words: undefined, later: words } satisfies Turn
     const [question, ...others] = questions(kept)
     if (question === undefined || (others.length === 0 && kept.session.answered.length === 0)) {
       return { kept, words } satisfies Turn
@@ -85,9 +96,11 @@ const mended = (session: Session.Session): Session.Session => {
   return status === "error" ? Session.make({ ...id === undefined ? {} : { id }, thread, context }) : session
 }
 
-/** The events of a run, which is written down while it runs. */
-export const run = <const T extends ReadonlyArray<Tool.Any>>({ kept, words }: Turn, options: Chat.Options<T>) =>
-  Session.keepStream(kept, (session) =>
+/** The events of a run, which is written down while it runs. One that was cut is taken up where it was. */
+export const run = <const T extends ReadonlyArray<Tool.Any>>({ kept, words }: Turn, options: Chat.Options<T>) => {
+  if (isCut(kept)) return Session.streamResume(kept, { ...options, takeOver: true })
+  return Session.keepStream(kept, (session) =>
     words === undefined
       ? Session.streamContinue(mended(session), null, options)
       : Session.streamReply(mended(session), words, options))
+}

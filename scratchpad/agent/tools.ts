@@ -6,6 +6,7 @@
 import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
 import * as Glob from "effect/Glob"
+import * as Option from "effect/Option"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import { Tool } from "heddle"
@@ -196,9 +197,19 @@ const noteResult = (noted: Notes.Noted): NoteResult => {
     : { note: noted.line, isWritten: false, path: noted.path, reason: "it is there already" }
 }
 
+/** What a person says of a note that may have been written, where the notes are too many to look through. */
+const unseen = (note: string) =>
+  Tool.askUser(
+    `The agent ended while it wrote a note, and there are too many notes to look for it. Was it written? ${note}`,
+    [
+      "It was written",
+      "It was not written"
+    ]
+  )
+
 /**
  * Keeps a note for later. Alone among the tools it changes something: it is a barrier, runs when all others are done and
- * nothing runs beside it, and once it has begun a stop lets it finish.
+ * nothing runs beside it, and once it has begun a stop lets it finish. After a kill the notes show whether it was written.
  */
 export const writeNote = Tool.make("write_note", {
   description:
@@ -207,13 +218,19 @@ export const writeNote = Tool.make("write_note", {
   parameters: { note: Schema.NonEmptyString.check(Schema.isMaxLength(2000)).annotate({ description: "the note" }) },
   concurrency: "exclusive",
   interrupt: "block",
+  lookUp: ({ note }) =>
+    Effect.map(Workspace.use((workspace) => workspace.noted(note)), (found) => {
+      if (found === "missing") return Option.none()
+      return Option.some(found === "unseen" ? unseen(note) : noteResult(found))
+    }),
   handler: ({ note }) => Effect.map(Workspace.use((workspace) => workspace.note(note)), noteResult)
 })
 
-/** Asks the person in front of the terminal. */
+/** Asks the person in front of the terminal. It does nothing that could not be done again. */
 export const askUser = Tool.make("ask_user", {
   description: "Asks the user one question, when nothing in the folder can answer it.",
   parameters: { question: text("the question") },
+  unknown: "retry",
   handler: ({ question }) => Effect.succeed(Tool.askUser(question))
 })
 
@@ -224,6 +241,15 @@ const barriers = new Set<string>(all.filter((tool) => tool.concurrency === "excl
 
 /** Whether calls of that name run alone. */
 export const isBarrier = (name: string): boolean => barriers.has(name)
+
+/** What becomes of a call of that name of which it is not known whether it had its effect. */
+export const afterCrash = (name: string): string => {
+  const tool: Tool.Any | undefined = all.find((tool) => tool.name === name)
+  if (tool?.lookUp !== undefined) return "it is looked up"
+  return tool?.readOnly === true || tool?.unknown === "retry"
+    ? "it is tried again"
+    : "the model reads that it is unknown"
+}
 
 /** The note in what a call came to, if it is one. */
 export const noteIn = (value: unknown): NoteResult | undefined =>

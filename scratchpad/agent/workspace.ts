@@ -29,6 +29,8 @@ export class Workspace extends Context.Service<Workspace, {
   readonly read: (path: string) => Effect.Effect<string, FileProblem>
   /** Adds a line to the notes. A line is written whole or not at all, whatever stops the run. */
   readonly note: (line: string) => Effect.Effect<Notes.Noted, FileProblem>
+  /** What is known of a line that may have been added to the notes. */
+  readonly noted: (line: string) => Effect.Effect<Notes.Found, FileProblem>
 }>()("heddle-agent/Workspace") {}
 
 const maxFiles = 20_000
@@ -133,15 +135,15 @@ export const layer = (options: {
       }
       yield* Effect.mapError(fs.readDirectory(root), failed)
       const resolve = makeResolve(root, fs, system)
-      const notes = Option.filter(options.notes, (folder) => folder.trim() !== "")
+      const notes = Option.filter(options.notes, (folder) => folder.trim() !== "").pipe(
+        Option.map((folder) => ({ root, folder: system.resolve(root, folder), fs, system }))
+      )
       return Workspace.of({
         root,
         list: makeList(resolve, root, fs, system),
         read: makeRead(resolve, fs),
-        note: Option.match(notes, {
-          onNone: () => Notes.plan,
-          onSome: (folder) => Notes.make({ root, folder: system.resolve(root, folder), fs, system })
-        })
+        note: Option.match(notes, { onNone: () => Notes.plan, onSome: Notes.make }),
+        noted: Option.match(notes, { onNone: () => Notes.plan, onSome: Notes.find })
       })
     })
   )

@@ -78,6 +78,11 @@ describe("Sessions of the agent", () => {
       )
     }))
 
+  it("a run that cannot be taken up names the way on in one line", () => {
+    const error = new Session.ResumeError({ reason: "tool_missing", id: "s", detail: "there is no tool x" })
+    assert.match(Failure.line(error, { _tag: "Embedded" }), /^session "s" cannot be resumed: .*--give-up/)
+  })
+
   it("a start that came too late reports the conflict in one line", () => {
     const line = Failure.line(new Session.SessionConflict({ id: "s", expected: 1, actual: 2 }), { _tag: "Embedded" })
     assert.match(line, /^session s: another start has gone on with it meanwhile.*start again/)

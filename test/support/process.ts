@@ -6,6 +6,7 @@ import * as Effect from "effect/Effect"
 import { spawn } from "node:child_process"
 import { resolve } from "node:path"
 
+const dying = resolve(import.meta.dirname, "dying.ts")
 const main = resolve(import.meta.dirname, "../../scratchpad/agent/main.ts")
 
 /** What the agent reads of the environment. */
@@ -26,6 +27,12 @@ export interface Options {
   readonly environment?: Readonly<Record<string, string>>
   /** Sends a SIGINT each time the output has come to contain the next of these. */
   readonly interruptAt?: ReadonlyArray<RegExp>
+  /** Gets a function that kills it with SIGKILL, before it has started. */
+  readonly onStart?: (kill: () => void) => void
+  /** Kills it with SIGKILL once the output has come to contain this. */
+  readonly killAt?: RegExp
+  /** Makes it kill itself with SIGKILL where it does something with a file: see `dying.ts`. */
+  readonly dieAt?: string
   readonly program?: string
 }
 
@@ -41,20 +48,23 @@ const isGroupAlive = (pid: number): boolean => {
 /** Runs the agent without a terminal and without the environment of the process that runs the tests. */
 export const agent = (
   args: ReadonlyArray<string>,
-  { environment = {}, interruptAt = [], program = main }: Options = {}
+  { dieAt, environment = {}, interruptAt = [], killAt, onStart, program = main }: Options = {}
 ): Effect.Effect<Ended> =>
   Effect.callback<Ended>((resume) => {
     const own = Object.entries(process.env).filter(([name]) => !settings.test(name))
-    const child = spawn(process.execPath, ["--conditions=source", program, ...args], {
-      env: { ...Object.fromEntries(own), ...environment },
+    const flags = dieAt === undefined ? [] : ["--import", dying]
+    const child = spawn(process.execPath, ["--conditions=source", ...flags, program, ...args], {
+      env: { ...Object.fromEntries(own), ...environment, ...(dieAt === undefined ? {} : { DIE_AT: dieAt }) },
       stdio: ["ignore", "pipe", "pipe"],
       detached: true
     })
+    onStart?.(() => child.kill("SIGKILL"))
     let [stdout, stderr] = ["", ""]
     let signals = 0
     let signalledAt = NaN
     child.stdout.setEncoding("utf8").on("data", (text: string) => {
       stdout += text
+      if (killAt?.test(stdout) === true) child.kill("SIGKILL")
       if (interruptAt[signals]?.test(stdout) !== true) return
       signals++
       signalledAt = performance.now()
