@@ -18,11 +18,12 @@
 import * as RunnerAddress from "effect/cluster/RunnerAddress"
 import type * as Sharding from "effect/cluster/Sharding"
 import type * as ShardingConfig from "effect/cluster/ShardingConfig"
+import type * as Duration from "effect/Duration"
 import type * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
 import type * as Adapter from "../Adapter.ts"
-import type * as Chat from "../Chat.ts"
 import type * as Stores from "../internal/session/store.ts"
+import type * as Session from "../Session.ts"
 import type * as Tool from "../Tool.ts"
 import * as Drives from "./internal/drive.ts"
 import * as Owner from "./internal/owner.ts"
@@ -41,8 +42,16 @@ export interface Options<
   RHalt = R,
   REvent = R
 > {
-  /** The options of every run, those of `Session.reply`. Every runner of the cluster has to have the same. */
-  readonly run: Chat.Options<T, E, R, RHalt, REvent>
+  /**
+   * The options of every run: those of `Session.reply`, and `maxAge` and `maxAttempts` of `Session.resume` for runs that are
+   * taken over. Every runner of the cluster has to have the same.
+   */
+  readonly run: Omit<Session.ResumeOptions<T, E, R, RHalt, REvent>, "takeOver">
+  /**
+   * How long a session belongs to an owner that does not say that it is alive, besides the lock on its shard. `"5 seconds"`
+   * by default, which is the time of the locks in {@link transport}. At least three times the longest pause of a process.
+   */
+  readonly term?: Duration.Input
 }
 
 /**
@@ -86,13 +95,13 @@ export const layer = <
   RHalt = never,
   REvent = never
 >(
-  { run }: Options<T, E, R, RHalt, REvent>
+  { run, term = "5 seconds" }: Options<T, E, R, RHalt, REvent>
 ): Layer.Layer<
   never,
   never,
   Sharding.Sharding | Stores.Store | Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent
 > =>
-  Protocol.SessionEntity.toLayer(Owner.make(Drives.make(run)), {
+  Protocol.SessionEntity.toLayer(Owner.make(Drives.make({ run, term })), {
     // The feed and a stop do not wait for the commands before them.
     concurrency: "unbounded",
     // A defect of a run answers its command. Otherwise the entity would start the run again and again.

@@ -12,12 +12,15 @@ import * as MessageStorage from "effect/cluster/MessageStorage"
 import * as Sharding from "effect/cluster/Sharding"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
+import * as Fiber from "effect/Fiber"
 import * as Layer from "effect/Layer"
 import * as Schedule from "effect/Schedule"
 import * as Stream from "effect/Stream"
 import * as Event from "../Event.ts"
 import * as Settings from "../internal/ask/options.ts"
+import * as Claims from "../internal/session/claim.ts"
 import type * as SessionRun from "../internal/session/run.ts"
+import * as Stores from "../internal/session/store.ts"
 import * as Message from "../Message.ts"
 import * as Ids from "./internal/ids.ts"
 import * as Protocol from "./internal/protocol.ts"
@@ -95,6 +98,19 @@ export interface DenyOptions extends CommandOptions {
 }
 
 /**
+ * The receipt of a stop.
+ *
+ * @category models
+ * @since 0.2.0
+ */
+export interface StopReceipt {
+  /** The version of the journal with the request: from here on it is honoured, whatever becomes of the owner. */
+  readonly accepted: number
+  /** Waits until the run has ended, and says what became of its calls. */
+  readonly ended: Effect.Effect<Claims.StopReport, Stores.StoreError>
+}
+
+/**
  * What a client can do. Every command succeeds once the run that it leads to has ended or waits for an answer, and goes on
  * where the caller is interrupted before that.
  *
@@ -126,6 +142,11 @@ export interface Service {
   /** Has the session driven where something of it is unfinished that no command on the cluster waits for. */
   readonly resume: (id: string, options?: CommandOptions) => Effect.Effect<Protocol.Report, Failure>
   /**
+   * Asks the run of a session to stop. The request is in the journal when this succeeds, and the owner, or the next one,
+   * honours it. `ended` of the receipt waits for the end of the run, and names its calls. Without a run nothing is stopped.
+   */
+  readonly stop: (id: string) => Effect.Effect<StopReceipt, Protocol.CommandError | Stores.StoreError>
+  /**
    * The live events of a session, from its owner and from each owner after that. It does not end by itself. The first
    * element is `Connected`, and so is the first after a gap: what the gap had is in the journal. A slow reader does not hold
    * up the run.
@@ -142,6 +163,8 @@ const make = Effect.gen(function*() {
   const entity = yield* Protocol.SessionEntity.client
   const sharding = yield* Sharding.Sharding
   const storage = yield* MessageStorage.MessageStorage
+  const store = yield* Stores.Store
+  const scope = yield* Effect.scope
   const context = yield* Effect.context<never>()
 
   const drive = (id: string, input: Protocol.Input, options: CommandOptions = {}) =>
@@ -156,6 +179,16 @@ const make = Effect.gen(function*() {
       Stream.catchCause((cause) => Cause.hasInterruptsOnly(cause) ? Stream.empty : Stream.failCause(cause)),
       Stream.repeat(Schedule.spaced("100 millis"))
     )
+
+  /** The owner looks at once for the stop that the journal has. Where it does not answer, the journal says when the run ended. */
+  const stop = (id: string): Effect.Effect<StopReceipt, Protocol.CommandError | Stores.StoreError> =>
+    Effect.gen(function*() {
+      const address = yield* Ids.entityOf(id, "stop")
+      const { accepted, ended } = yield* Effect.provideService(Claims.stop(id), Stores.Store, store)
+      const answer = entity(address).Stop().pipe(Effect.timeout("10 seconds"), Effect.ignore)
+      const asked = yield* Effect.forkIn(answer, scope, { startImmediately: true })
+      return { accepted, ended: Effect.andThen(Fiber.await(asked), Effect.provideService(ended, Stores.Store, store)) }
+    })
 
   const service: Service = {
     reply: (id, content, options) => drive(id, { _tag: "Say", message: Message.user(content) }, options),
@@ -173,6 +206,7 @@ const make = Effect.gen(function*() {
         ...(options.reason === undefined ? {} : { reason: options.reason })
       }, options),
     resume: (id, options) => drive(id, { _tag: "Resume" }, options),
+    stop,
     events: (id) =>
       Stream.unwrap(Effect.map(Ids.entityOf(id, "events"), feed)).pipe(
         Stream.map((fed) => fed._tag === "Connected" ? fed : Event.fromWire(fed.event))
@@ -196,6 +230,7 @@ const make = Effect.gen(function*() {
  * ```ts import.meta.vitest
  * import * as TestRunner from "effect/cluster/TestRunner"
  * import * as Effect from "effect/Effect"
+import * as Fiber from "effect/Fiber"
  * import * as Layer from "effect/Layer"
 import * as Schedule from "effect/Schedule"
  * import * as Schema from "effect/Schema"
@@ -240,6 +275,7 @@ export class SessionClient extends Context.Service<SessionClient, Service>()("he
  * ```ts import.meta.vitest
  * import * as TestRunner from "effect/cluster/TestRunner"
  * import * as Effect from "effect/Effect"
+import * as Fiber from "effect/Fiber"
  * import * as Layer from "effect/Layer"
 import * as Schedule from "effect/Schedule"
  * import * as Stream from "effect/Stream"
@@ -273,7 +309,8 @@ import * as Schedule from "effect/Schedule"
  * @category layers
  * @since 0.2.0
  */
-export const layer: Layer.Layer<SessionClient, never, Sharding.Sharding | MessageStorage.MessageStorage> = Layer.effect(
+export const layer: Layer.Layer<
   SessionClient,
-  make
-)
+  never,
+  Sharding.Sharding | MessageStorage.MessageStorage | Stores.Store
+> = Layer.effect(SessionClient, make)

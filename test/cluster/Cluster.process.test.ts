@@ -50,6 +50,17 @@ const until = (session: string, isSo: (act: Act) => boolean) =>
     Effect.map((act) => act!)
   )
 
+/** Waits until the journal of a session has a record of a kind since its last run began. */
+const untilRecorded = (id: string, tag: Session.Record["_tag"]) =>
+  Session.Store.pipe(
+    Effect.flatMap((store) => Stream.runCollect(store.read(id))),
+    Effect.map((entries) => entries.map(({ record }) => record._tag)),
+    Effect.repeat({
+      schedule: Schedule.spaced("10 millis"),
+      until: (tags) => tags.lastIndexOf(tag) > tags.lastIndexOf("RunStarted")
+    })
+  )
+
 const texts = (id: string) =>
   Effect.map(Session.load(id), (loaded) => loaded!.session.thread.messages.map(Message.text))
 
@@ -80,11 +91,29 @@ const end = (gone: Processes.Runner, signal: NodeJS.Signals) =>
     return Date.now()
   })
 
-describe("an owner that is killed", () => {
-  test("D-13: its run goes on elsewhere, an answer that is given meanwhile waits and counts once, the feed goes on", () =>
+describe("an owner elsewhere", () => {
+  test("D-25: is stopped at once, while its tool runs", () =>
     Effect.gen(function*() {
-      const { answer, events, reply } = yield* client
-      const { ids: [running, asking], owner } = yield* together(2)
+      const { reply, stop } = yield* client
+      const { ids: [id] } = yield* together(1)
+      for (const round of [1, 2, 3]) {
+        const report = yield* Effect.forkChild(reply(id!, `wait ${6000 + round}`))
+        yield* until(id!, ({ what }) => what === `wait ${6000 + round}`)
+        const askedAt = Date.now()
+        const { ended } = yield* stop(id!)
+        assert.deepStrictEqual(yield* ended, { stopped: ["wait-0"], ended: [], refused: [], unknown: [] })
+        assert.isBelow(Date.now() - askedAt, 2000)
+        assert.strictEqual((yield* Fiber.join(report)).status, "stopped")
+      }
+    }))
+})
+
+describe("an owner that is killed", () => {
+  // One kill for all of them: each takes as long as a lock lasts.
+  test("D-01, D-12, D-13: its run goes on elsewhere, and what is asked meanwhile waits for the next owner", () =>
+    Effect.gen(function*() {
+      const { answer, events, reply, stop } = yield* client
+      const { ids: [running, asking, stopping], owner } = yield* together(3)
       assert.strictEqual((yield* reply(asking!, "book 4")).status, "awaiting_user")
       const feed = yield* events(running!).pipe(
         Stream.map(({ _tag }) => _tag),
@@ -92,10 +121,15 @@ describe("an owner that is killed", () => {
         Stream.runCollect,
         Effect.forkChild
       )
-      const report = yield* Effect.forkChild(reply(running!, "wait 700", { command: "work" }))
+      const report = yield* Effect.forkChild(reply(running!, "charge 1, wait 700", { command: "work" }))
+      const stopped = yield* Effect.forkChild(reply(stopping!, "wait 60000"))
       const { pid } = yield* until(running!, ({ what }) => what === "wait 700")
       assert.strictEqual(pid, owner.pid)
+      yield* until(stopping!, ({ what }) => what === "wait 60000")
+      yield* untilRecorded(running!, "CallEnded")
       const killedAt = yield* end(owner, "SIGKILL")
+      const { ended } = yield* stop(stopping!)
+      assert.isBelow(Date.now() - killedAt, 2000)
       const answers = yield* Effect.forEach(
         [4, 5],
         (seats) => answer(asking!, "book-0", seats, { command: `${seats} seats` }).pipe(Effect.exit, Effect.forkChild)
@@ -103,16 +137,25 @@ describe("an owner that is killed", () => {
 
       const next = yield* until(running!, (act) => act.what === "wait 700" && act.pid !== owner.pid)
       assert.isBelow(next.at - killedAt, 15_000)
-      assert.strictEqual((yield* Fiber.join(report)).outputText, "waited 700")
-      assert.strictEqual((yield* reply(running!, "wait 700", { command: "work" })).outputText, "waited 700")
-      assert.strictEqual((yield* texts(running!)).filter((text) => text === "waited 700").length, 2)
+      assert.strictEqual((yield* Fiber.join(report)).outputText, "charged 1, waited 700")
+      const again = yield* reply(running!, "charge 1, wait 700", { command: "work" })
+      assert.strictEqual(again.outputText, "charged 1, waited 700")
+      // What had ended is not repeated, and what had not is tried again under its key.
+      const [charge, ...charges] = acts(running!).filter(({ what }) => what === "charge 1")
+      assert.deepStrictEqual([charge?.pid, charges], [owner.pid, []])
+      const waits = acts(running!).filter(({ what }) => what === "wait 700")
+      assert.deepStrictEqual([waits.length, new Set(waits.map(({ key }) => key)).size], [2, 1])
+
+      assert.strictEqual((yield* Fiber.join(stopped)).status, "stopped")
+      assert.deepStrictEqual(yield* ended, { stopped: [], ended: [], refused: [], unknown: ["wait-0"] })
+      assert.strictEqual(acts(stopping!).filter(({ what }) => what === "wait 60000").length, 1)
 
       const [four, five] = [yield* Fiber.join(answers[0]!), yield* Fiber.join(answers[1]!)]
       assert.deepStrictEqual([four, five].map(Exit.isSuccess).toSorted(), [false, true])
       const seats = Exit.isSuccess(four) ? 4 : 5
       assert.deepStrictEqual((yield* texts(asking!)).slice(-2), [`${seats}`, `You said ${seats}`])
-      const again = yield* answer(asking!, "book-0", seats, { command: `${seats} seats` })
-      assert.strictEqual(again.outputText, `You said ${seats}`)
+      const repeated = yield* answer(asking!, "book-0", seats, { command: `${seats} seats` })
+      assert.strictEqual(repeated.outputText, `You said ${seats}`)
 
       const seen = yield* Fiber.join(feed)
       assert.strictEqual(seen.filter((tag) => tag === "Connected").length, 2)

@@ -116,6 +116,23 @@ describe("commands", () => {
     }).pipe(Effect.provide(cluster([called("work"), said("Done")], { tools: [tool] })))
   })
 
+  it.live("D-25: a stop is in the journal at once, and says at the end of the run what became of its calls", () => {
+    const { started, tool } = gated()
+    return Effect.gen(function*() {
+      const { reply, stop } = yield* client
+      const report = yield* Effect.forkChild(reply("ann", "Work"))
+      yield* started.await
+      const { accepted, ended } = yield* stop("ann")
+      const records = yield* Stream.runCollect(Stream.unwrap(Effect.map(Session.Store, (store) => store.read("ann"))))
+      assert.strictEqual(records[accepted - 1]?.record._tag, "StopRequested")
+      assert.deepStrictEqual(yield* ended, { stopped: ["c0"], ended: [], refused: [], unknown: [] })
+      assert.strictEqual((yield* Fiber.join(report)).status, "stopped")
+      const idle = yield* stop("ann")
+      assert.deepStrictEqual(yield* idle.ended, { stopped: [], ended: [], refused: [], unknown: [] })
+      assert.strictEqual((yield* reply("ann", "Hi")).outputText, "Hello")
+    }).pipe(Effect.provide(cluster([called("work"), said("Hello")], { tools: [tool] })))
+  })
+
   it.live("questions are answered, approvals given and denied, by the id of their call", () => {
     const tools = [
       Tool.make("book", {

@@ -1,26 +1,61 @@
 /**
- * What the owner of a session does for a command.
+ * How the owner of a session carries out its commands. The session is run under a claim: first what an owner before this one
+ * left unfinished, then the command, unless the journal has it already, and then what follows from it.
  *
  * @since 0.2.0
  */
+import * as Deferred from "effect/Deferred"
+import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
+import * as Schedule from "effect/Schedule"
+import * as Semaphore from "effect/Semaphore"
 import * as Stream from "effect/Stream"
 import type * as Adapter from "../../Adapter.ts"
-import type * as Chat from "../../Chat.ts"
 import type * as Event from "../../Event.ts"
+import * as Json from "../../internal/json.ts"
+import type * as Claims from "../../internal/session/claim.ts"
 import * as Recorders from "../../internal/session/recorder.ts"
 import type * as Records from "../../internal/session/records.ts"
 import * as SessionRun from "../../internal/session/run.ts"
 import type * as SessionState from "../../internal/session/state.ts"
-import type * as Stores from "../../internal/session/store.ts"
+import * as Stores from "../../internal/session/store.ts"
+import type * as Session from "../../Session.ts"
 import type * as Tool from "../../Tool.ts"
-import type * as Owner from "./owner.ts"
 import type * as Protocol from "./protocol.ts"
 
 type Tools = ReadonlyArray<Tool.Any>
 
-/** The session after what is settled, if the input settles anything. */
-const settled = (session: SessionState.Session, input: Protocol.Input) => {
+type Kept = Recorders.Claimed
+
+type Settling = Extract<Protocol.Input, { readonly _tag: "Answer" | "Approve" | "Deny" }>
+
+type Saying = Extract<Protocol.Input, { readonly _tag: "Say" }>
+
+/** How sessions are driven. */
+export interface Settings<T extends Tools, E, R, RHalt, REvent> {
+  /** The options of every run. */
+  readonly run: Omit<Session.ResumeOptions<T, E, R, RHalt, REvent>, "takeOver">
+  /** How long a claim lasts that is not renewed. */
+  readonly term: Duration.Input
+}
+
+/** What one owner does for one session. */
+export interface Driver<R> {
+  /** Carries a command out, once. Those of a session wait for one another. */
+  readonly carryOut: (command: Protocol.Command) => Effect.Effect<Records.Kept, unknown, R>
+  /** Has the run that is under way look for its stop, and waits for its end. */
+  readonly stopped: Effect.Effect<void>
+}
+
+/** How an owner drives one session. It shows the events of its runs. */
+export type Make<R> = (
+  id: string,
+  owner: string,
+  publish: (event: Event.Event) => Effect.Effect<void>
+) => Driver<R>
+
+/** The session after a call has its answer. */
+const settled = (session: SessionState.Session, input: Settling) => {
   switch (input._tag) {
     case "Answer":
       return SessionRun.answer(session, input.id, input.value)
@@ -28,28 +63,120 @@ const settled = (session: SessionState.Session, input: Protocol.Input) => {
       return SessionRun.approve(session, input.id, input)
     case "Deny":
       return SessionRun.deny(session, input.id, input.reason)
-    default:
-      return Effect.succeed(session)
   }
 }
 
-/** The function that drives sessions with the same options for every run. */
+/** The record of an answer that a command of this input has given. */
+const answerOf = (input: Settling): SessionState.Answer => {
+  switch (input._tag) {
+    case "Answer":
+      return { _tag: "Value", value: Json.toJson(input.value) }
+    case "Approve":
+      return { _tag: "Approved", ...(input.arguments === undefined ? {} : { arguments: input.arguments }) }
+    case "Deny":
+      return { _tag: "Denied", ...(input.reason === undefined ? {} : { reason: input.reason }) }
+  }
+}
+
+/** Whether a record of the journal is so. A command that has come twice is rare, and a journal is read in pages. */
+const has = (id: string, isSo: (record: Records.Record) => boolean) =>
+  Effect.flatMap(Stores.Store, (store) =>
+    Effect.map(
+      Stream.runHead(Stream.filter(store.read(id), ({ record }) => isSo(record))),
+      (found) => found._tag === "Some"
+    ))
+
+const isFailure = (error: unknown): error is { readonly _tag: string; readonly reason?: unknown } =>
+  typeof error === "object" && error !== null && "_tag" in error
+
+/**
+ * What passes by itself: the store is away, another owner still has the claim, or another writer was faster. The session is
+ * claimed and read again then, and the command is carried out if it was not.
+ */
+const isPassing = (error: unknown): boolean =>
+  isFailure(error) && (error._tag === "SessionClaimed" || error._tag === "SessionConflict"
+    || error._tag === "StoreError" && error.reason === "unavailable")
+
+/** How an owner drives a session with these settings. */
 export const make = <T extends Tools, E, R, RHalt, REvent>(
-  options: Chat.Options<T, E, R, RHalt, REvent>
-): Owner.Drive<Stores.Store | Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent> =>
-(id, { input }, publish) => {
-  const operation = (session: SessionState.Session) =>
-    Stream.unwrap(Effect.map(settled(session, input), (session) => {
-      const isOpen = session.suspensions.length > 0
-      return input._tag === "Say"
-        ? SessionRun.stream(SessionRun.replying(session, input.message.content, undefined), options)
-        : isOpen || input._tag === "Resume"
-        ? Stream.empty as Stream.Stream<Event.Event>
-        : SessionRun.stream(SessionRun.continuing(session, null), options)
+  { run, term }: Settings<T, E, R, RHalt, REvent>
+): Make<Stores.Store | Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent> =>
+(id, owner, publish) => {
+  const turn = Semaphore.makeUnsafe(1)
+  let running: { readonly claim: Claims.HeldClaim; readonly ended: Deferred.Deferred<void> } | undefined
+
+  /** Runs an operation to its end, and reads the session again. */
+  const ran = <E, R>({ claim }: Kept, events: Stream.Stream<Event.Event, E, R>) =>
+    Effect.suspend(() => {
+      const ended = Deferred.makeUnsafe<void>()
+      running = { claim, ended }
+      return Stream.runForEach(events, publish).pipe(
+        Effect.ensuring(Effect.sync(() => {
+          running = undefined
+          Deferred.doneUnsafe(ended, Effect.void)
+        })),
+        Effect.andThen(Recorders.open(id)),
+        Effect.map((kept): Kept => ({ ...kept, claim, owner }))
+      )
+    })
+
+  /** Does what the session has to do without a further word: a run that was cut, or calls that have their answers. */
+  const finished = (kept: Kept) =>
+    Effect.gen(function*() {
+      const resumed = kept.interrupted === undefined ? kept : yield* ran(kept, SessionRun.streamResumed(kept, run))
+      const { answered, approved, suspensions } = resumed.session
+      if (suspensions.length > 0 || answered.length + approved.length === 0) return resumed
+      const operation = (session: SessionState.Session) => SessionRun.stream(SessionRun.continuing(session, null), run)
+      return yield* ran(resumed, Recorders.keepStream(resumed, operation))
+    })
+
+  /** Settles a call. A command that was carried out before its owner was killed finds its own answer. */
+  const settling = (kept: Kept, input: Settling) =>
+    Recorders.keep(kept, (session) => settled(session, input)).pipe(
+      Effect.catchTag("SessionError", (error) => {
+        const answer = JSON.stringify(answerOf(input))
+        const isOwn = (record: Records.Record) =>
+          record._tag === "Answered" && record.id === input.id && JSON.stringify(record.answer) === answer
+        return Effect.flatMap(has(id, isOwn), (isKnown) => isKnown ? Effect.void : Effect.fail(error))
+      }),
+      Effect.andThen(Recorders.open(id)),
+      Effect.map((after): Kept => ({ ...kept, ...after }))
+    )
+
+  /** Says something. The run is recorded under the id of the command. */
+  const saying = (kept: Kept, command: string, { message: { content } }: Saying) =>
+    Effect.gen(function*() {
+      if (yield* has(id, (record) => record._tag === "RunStarted" && record.submitted === command)) return kept
+      const operation = (session: SessionState.Session) =>
+        SessionRun.stream(
+          Effect.map(SessionRun.replying(session, content, undefined), (reply) => ({ ...reply, submitted: command })),
+          run
+        )
+      return yield* ran(kept, Recorders.keepStream(kept, operation))
+    })
+
+  const taken = (kept: Kept, { command, input }: Protocol.Command) => {
+    switch (input._tag) {
+      case "Say":
+        return saying(kept, command, input)
+      case "Resume":
+        return Effect.succeed(kept)
+      default:
+        return settling(kept, input)
+    }
+  }
+
+  const once = (command: Protocol.Command) =>
+    Effect.scoped(Effect.gen(function*() {
+      const before = yield* finished(yield* Recorders.claim(id, { owner, term }))
+      return yield* finished(yield* taken(before, command))
     }))
-  return Effect.gen(function*() {
-    const kept: Records.Kept = yield* Recorders.open(id)
-    yield* Stream.runForEach(Recorders.keepStream(kept, operation), publish)
-    return yield* Recorders.open(id)
-  })
+
+  return {
+    carryOut: (command) =>
+      turn.withPermit(Effect.retry(once(command), { while: isPassing, schedule: Schedule.spaced("250 millis") })),
+    stopped: Effect.suspend(() =>
+      running === undefined ? Effect.void : Effect.andThen(running.claim.look, Deferred.await(running.ended))
+    )
+  }
 }

@@ -7,21 +7,13 @@
  */
 import * as Entity from "effect/cluster/Entity"
 import * as Effect from "effect/Effect"
-import * as Semaphore from "effect/Semaphore"
-import type * as Event from "../../Event.ts"
 import * as Json from "../../internal/json.ts"
 import type * as Records from "../../internal/session/records.ts"
 import * as Message from "../../Message.ts"
+import type * as Drives from "./drive.ts"
 import * as Feeds from "./feed.ts"
 import * as Ids from "./ids.ts"
 import * as Protocol from "./protocol.ts"
-
-/** Takes a command in, once, and drives the session until nothing is left to do. */
-export type Drive<R> = (
-  id: string,
-  command: Protocol.Command,
-  publish: (event: Event.Event) => Effect.Effect<void>
-) => Effect.Effect<Records.Kept, unknown, R>
 
 const outputText = ({ thread }: Records.Kept["session"]): string => {
   const said = thread.messages.findLast(({ role }) => role === "assistant")
@@ -45,23 +37,24 @@ const refusalOf = (error: unknown): Pick<Protocol.CommandError, "reason" | "deta
 }
 
 /** The handlers of one session. */
-export const make = <R>(drive: Drive<R>) =>
+export const make = <R>(drive: Drives.Make<R>) =>
   Effect.gen(function*() {
     const { entityId } = yield* Entity.CurrentAddress
+    const { host, port } = yield* Entity.CurrentRunnerAddress
     const services = yield* Effect.context<R>()
     const id = Ids.sessionOf(entityId)
     const feed = yield* Feeds.make(id)
-    const turn = yield* Semaphore.make(1)
+    const driver = drive(id, `${host}:${port}`, feed.publish)
     return Protocol.SessionEntity.of({
       Drive: ({ payload }) =>
-        turn.withPermit(drive(id, payload, feed.publish)).pipe(
+        driver.carryOut(payload).pipe(
           Effect.map(reportOf),
           Effect.mapError((error) =>
             new Protocol.CommandError({ session: id, command: payload.command, ...refusalOf(error) })
           ),
           Effect.provideContext(services)
         ),
-      Stop: () => Effect.void,
+      Stop: () => driver.stopped,
       Feed: () => feed.events
     })
   })

@@ -18,6 +18,7 @@ import * as DateTime from "effect/DateTime"
 import * as Deferred from "effect/Deferred"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
+import * as Latch from "effect/Latch"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import * as Message from "../../Message.ts"
@@ -110,6 +111,8 @@ export class HeldClaim {
   private readonly termMillis: number
   /** When it ends by the clock of this process, which began to count before the store did. */
   private until = 0
+  /** Open where a running operation is to look for commands. */
+  private readonly asked = Latch.makeUnsafe()
 
   constructor(id: string, owner: string, termMillis: number, pollMillis: number, store: Stores.Service) {
     this.id = id
@@ -118,6 +121,14 @@ export class HeldClaim {
     this.pollMillis = pollMillis
     this.store = store
   }
+
+  /** Has the operation that runs under it look for commands now. */
+  readonly look: Effect.Effect<void> = Effect.suspend(() => Effect.asVoid(this.asked.open))
+
+  /** Waits until a running operation is to look for commands: as often as the claim says, and when it is asked to. */
+  readonly looks: Effect.Effect<void> = Effect.suspend(() =>
+    Effect.andThen(Effect.raceFirst(Effect.sleep(this.pollMillis), this.asked.await), this.asked.close)
+  )
 
   /** Claims the session for another term. */
   readonly take: Effect.Effect<void, SessionClaimed | Stores.StoreError> = Effect.suspend(() =>
@@ -287,13 +298,16 @@ export interface StopReceipt {
   readonly ended: Effect.Effect<StopReport, Stores.StoreError, Stores.Store>
 }
 
+/** What became of a call, or that it has started and not ended. */
+type Came = keyof StopReport | "open"
+
 /** A journal as far as it was read, and what became of the calls of its last run. */
 class Reading {
   state: Records.JournalState
   version = 0
   private requestId: string | undefined
   /** By the step and the id of the call: a later step may use an id again. */
-  private readonly calls = new Map<string, { readonly id: string; came: keyof StopReport }>()
+  private readonly calls = new Map<string, { readonly id: string; came: Came }>()
   private readonly id: string
   private readonly store: Stores.Service
 
@@ -316,14 +330,14 @@ class Reading {
       this.calls.clear()
     }
     if (record._tag === "CallStarted") {
-      this.calls.set(`${record.stepIndex} ${record.toolCall.id}`, { id: record.toolCall.id, came: "unknown" })
+      this.calls.set(`${record.stepIndex} ${record.toolCall.id}`, { id: record.toolCall.id, came: "open" })
     }
     if (record._tag === "CallEnded") {
-      const came = isCancelled(record.outcome) ? "stopped" : "ended"
-      this.calls.set(`${record.stepIndex} ${record.toolCallId}`, { id: record.toolCallId, came })
+      const id = record.toolCallId
+      this.calls.set(`${record.stepIndex} ${id}`, { id, came: outcomes.get(toolErrorOf(record.outcome)) ?? "ended" })
     }
     // Where a whole step has an answer of a call whose handler had not ended, the run has answered it itself.
-    if (record._tag === "StepCompleted") this.change("stopped", ({ came }) => came === "unknown")
+    if (record._tag === "StepCompleted") this.change("stopped", ({ came }) => came === "open")
     if (record._tag === "RunEnded") {
       const abandoned = record.abandoned ?? []
       const refused = new Set(abandoned.flatMap(({ id, kind, path = [] }) => kind === "handler" ? [path[0] ?? id] : []))
@@ -337,15 +351,19 @@ class Reading {
 
   get report(): StopReport {
     const calls = Array.from(this.calls.values())
-    const of = (came: keyof StopReport) => calls.filter((call) => call.came === came).map(({ id }) => id)
-    return { stopped: of("stopped"), ended: of("ended"), refused: of("refused"), unknown: of("unknown") }
+    const of = (...came: ReadonlyArray<Came>) => calls.filter((call) => came.includes(call.came)).map(({ id }) => id)
+    return { stopped: of("stopped"), ended: of("ended"), refused: of("refused"), unknown: of("open", "unknown") }
   }
 }
 
-const isCancelled = (outcome: unknown): boolean => {
+/** The reason of the `ToolError` that an outcome is, if it is one. */
+const toolErrorOf = (outcome: unknown): string => {
   const error = Json.isObject(outcome) ? outcome["error"] : undefined
-  return Json.isObject(error) && error["_tag"] === "ToolError" && error["reason"] === "cancelled"
+  return Json.isObject(error) && error["_tag"] === "ToolError" ? String(error["reason"]) : ""
 }
+
+/** What a call came to whose handler did not end by itself. */
+const outcomes: ReadonlyMap<string, Came> = new Map([["cancelled", "stopped"], ["unknown_effect", "unknown"]])
 
 const nothing: StopReport = { stopped: [], ended: [], refused: [], unknown: [] }
 

@@ -305,7 +305,7 @@ export class Recorder {
    * Looks for commands as often as the claim says, so that they are taken in while the operation writes nothing. A look
    * that fails is repeated. An append that is under way, or was in the meantime, takes them in itself.
    */
-  watch({ pollMillis }: Claims.HeldClaim): Effect.Effect<void> {
+  watch({ looks }: Claims.HeldClaim): Effect.Effect<void> {
     const look = Effect.suspend(() => {
       const { id, version: expected } = this
       return Effect.flatMap(this.store.version(id), (actual) => {
@@ -322,7 +322,7 @@ export class Recorder {
       Effect.sync(() => {
         if (error._tag === "SessionConflict" && !this.isBusySince(error.expected)) this.fail(error)
       }))
-    return Effect.forever(Effect.delay(looked, pollMillis))
+    return Effect.forever(Effect.andThen(looks, looked))
   }
 
   private isBusySince(version: number): boolean {
