@@ -116,6 +116,7 @@ export type {
   ApprovedAnswered,
   CallEnded,
   CallStarted,
+  Ended,
   Entry,
   Interrupted,
   InterruptedCall,
@@ -124,6 +125,7 @@ export type {
   MessageSubmitted,
   Opened,
   Outcome,
+  Parent,
   QuestionWithdrawn,
   Reference,
   ReplyReceived,
@@ -452,8 +454,8 @@ export const submit: (
 ) => Effect.Effect<Claims.SubmitReceipt, Stores.StoreError, Stores.Store> = Claims.submit
 
 /**
- * Writes a session that is at rest as one record and removes the records before it, so that loading it no longer depends on
- * its history. Succeeds with the session behind that record.
+ * Writes a session that is at rest as one record and removes the records before it, and the journals of the runs inside it,
+ * so that loading it no longer depends on its history. Succeeds with the session behind that record.
  *
  * Fails with the `SessionError` `unfinished` where a run has no end, or where a message or an answer waits for a run: they
  * need the records. Fails with a `SessionConflict` where the session has been written to since it was read.
@@ -544,7 +546,7 @@ const remove: (id: string) => Effect.Effect<void, Stores.StoreError, Stores.Stor
 
 export {
   /**
-   * Removes a session from the store: its journal, and its claim. A process that runs it meanwhile has a
+   * Removes a session from the store: its journal, its claim, and those of the runs inside it. A process that runs it meanwhile has a
    * `SessionConflict` at its next record.
    *
    * **Example** (A session that is gone)

@@ -100,9 +100,13 @@ const awaited = <E, R>(
     )
   })
 
-/** The options of the tool. A run is bounded by its turns and its deadline, so that by itself it has no timeout. */
+/**
+ * The options of the tool. A run is bounded by its turns and its deadline, so that by itself it has no timeout. Where it was
+ * cut with its process, it is kept in a journal of its own and goes on: the call is tried again.
+ */
 export const options = <P, A, E, R, Fatal>({ chat, result, ...declared }: ChatOptions<P, A, E, R, Fatal>) => ({
   timeout: Duration.infinity,
+  ...(declared.lookUp === undefined ? { unknown: "retry" as const } : {}),
   ...declared,
   handler: (args: Parameters<typeof chat>[0], call: Declared.CallContext) =>
     Effect.flatMap(

@@ -20,6 +20,7 @@
  */
 import type * as Arr from "effect/Array"
 import * as Cause from "effect/Cause"
+import * as Channel from "effect/Channel"
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
@@ -29,6 +30,7 @@ import * as Pull from "effect/Pull"
 import * as Result from "effect/Result"
 import * as Schedule from "effect/Schedule"
 import * as Scope from "effect/Scope"
+import * as Stream from "effect/Stream"
 import * as Adapter from "../../Adapter.ts"
 import * as Collector from "../../Collector.ts"
 import type * as Event from "../../Event.ts"
@@ -960,9 +962,15 @@ export const step = <E, R>(
   scope: Scope.Scope
 ): Effect.Effect<Next<E, R>, StartError, R> => enter(input, options, undefined, scope)
 
-/** What a run of several steps is pulled from. */
+/** What a run of several steps is pulled from. Within a run that is kept it is kept as well, and begun by what keeps it. */
 export const chat = <E, R>(
   input: Thread.Input,
   options: ChatOptions<E, R>,
   scope: Scope.Scope
-): Effect.Effect<Next<E, R>, StartError, R> => enter(input, options, options, scope)
+): Effect.Effect<Next<E, R>, StartError, R> =>
+  Effect.contextWith((context: Context.Context<R>) => {
+    const nesting = Context.get(context, Inherited.CurrentNesting)
+    if (nesting === undefined) return enter(input, options, options, scope)
+    const events = Stream.toChannel(nesting.stream(input, options))
+    return Effect.map(Channel.toPullScoped(events, scope), (pull): Next<E, R> => () => pull)
+  })

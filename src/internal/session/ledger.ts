@@ -263,10 +263,14 @@ export const replaying = (
   }
 }
 
-/** Runs a call of the cut step: as it was recorded, or, where nothing is known of it, for the first time. */
+/**
+ * Runs a call of the cut step: as it was recorded, or, where nothing is known of it, for the first time. `again` runs a
+ * handler that had started.
+ */
 export const execute = <T extends Tool.Any>(
   ledger: Ledger,
   executor: Executor.Service,
+  again: Executor.Service,
   tool: T,
   args: unknown,
   call: Tool.CallContext
@@ -284,7 +288,7 @@ export const execute = <T extends Tool.Any>(
     }
     return ledger.isClosing
       ? Effect.succeed(Replay.unknownEffect(call))
-      : Replay.resolveUnknown(tool, args, call, executor)
+      : Replay.resolveUnknown(tool, args, call, again)
   })
 
 const notRun = (call: Tool.CallContext): Tool.Outcome => ({

@@ -17,7 +17,7 @@ import * as Answers from "../answer/answer.ts"
 import * as OpenCalls from "../answer/openCalls.ts"
 import { ToolError } from "../declare/outcome.ts"
 import * as Json from "../json.ts"
-import type * as Inherited from "../stop/inherited.ts"
+import * as Inherited from "../stop/inherited.ts"
 import { CurrentOperation, type Running } from "../stop/ownedFibers.ts"
 import * as Ledgers from "./ledger.ts"
 import * as OutcomeJson from "./outcomeJson.ts"
@@ -32,6 +32,8 @@ type RecordOf<Tag extends Records.Record["_tag"]> = Extract<Records.Record, { re
 interface Recorded {
   readonly toolCall: Message.ToolCall
   readonly stepIndex: number
+  /** What runs inside its handler have used. */
+  readonly spending: Inherited.Spending | undefined
   /** The outcome as it was recorded, once it was. */
   outcome: { readonly json: unknown; readonly raw: unknown } | undefined
 }
@@ -83,7 +85,8 @@ export class OperationRun<M extends Reducer.Mode> {
   begin({ records, state }: Beginning): Effect.Effect<void> {
     for (const { outcome, toolCall } of state.interrupted?.calls ?? []) {
       const known = outcome === undefined ? undefined : { json: outcome, raw: undefined }
-      this.calls.set(toolCall.id, { toolCall, stepIndex: state.interrupted?.steps.length ?? 0, outcome: known })
+      const stepIndex = state.interrupted?.steps.length ?? 0
+      this.calls.set(toolCall.id, { toolCall, stepIndex, spending: undefined, outcome: known })
     }
     const response = state.interrupted?.response
     this.replied = response === undefined ? undefined : textOf(response)
@@ -102,17 +105,21 @@ export class OperationRun<M extends Reducer.Mode> {
     return Effect.gen({ self: this }, function*() {
       const { attempt, id, idempotencyKey, stepIndex, toolCall } = call
       const { requestId } = this
-      const recorded: Recorded = { toolCall, stepIndex, outcome: undefined }
+      const spending = new Inherited.Spending(yield* Inherited.CurrentSpending)
+      const recorded: Recorded = { toolCall, stepIndex, spending, outcome: undefined }
       this.calls.set(id, recorded)
       yield* this.record({ _tag: "CallStarted", requestId, stepIndex, toolCall, attempt, idempotencyKey })
       let contextUpdate: Json.JsonObject | undefined
-      const outcome = yield* executor.execute(tool, args, {
+      const executed = executor.execute(tool, args, {
         ...call,
         updateContext: (values) =>
           Effect.map(call.updateContext(values), () => {
             contextUpdate = { ...contextUpdate, ...values }
           })
       })
+      const outcome = yield* Effect.scopedWith((scope) =>
+        Effect.andThen(spending.enter(scope), Effect.provideService(executed, Inherited.CurrentSpending, spending))
+      )
       const { isEncoded, json } = yield* OutcomeJson.encode(tool, outcome)
       const ended: Types.Mutable<RecordOf<"CallEnded">> = {
         _tag: "CallEnded",
@@ -120,7 +127,8 @@ export class OperationRun<M extends Reducer.Mode> {
         stepIndex,
         toolCallId: id,
         outcome: json,
-        ...OpenCalls.expiry(outcome, yield* Clock.currentTimeMillis)
+        ...OpenCalls.expiry(outcome, yield* Clock.currentTimeMillis),
+        ...usedBy(spending)
       }
       if (isEncoded) ended.encoded = true
       if (contextUpdate !== undefined) ended.contextUpdate = contextUpdate
@@ -178,7 +186,8 @@ export class OperationRun<M extends Reducer.Mode> {
     call.outcome = { json: outcome, raw: completed.result }
     const { requestId } = this
     const { stepIndex } = call
-    return [{ _tag: "CallEnded", requestId, stepIndex, toolCallId: id, outcome, answer: event }]
+    const used = usedBy(call.spending)
+    return [{ _tag: "CallEnded", requestId, stepIndex, toolCallId: id, outcome, answer: event, ...used }]
   }
 
   /** A record without what the records before it contain. */
@@ -245,6 +254,11 @@ export class OperationRun<M extends Reducer.Mode> {
   }
 }
 
+const usedBy = (spending: Inherited.Spending | undefined): Pick<RecordOf<"CallEnded">, "nestedUsage"> => {
+  const nestedUsage = spending?.total ?? null
+  return nestedUsage === null ? {} : { nestedUsage }
+}
+
 const textOf = (response: Response.Response): string => JSON.stringify(Json.toJson(response))
 
 const overruling: ReadonlySet<unknown> = new Set(["timeout", "cancelled"])
@@ -257,14 +271,18 @@ const isOverruled = (result: Event.CallOutcome, { outcome }: Recorded): boolean 
   return overruling.has(result.error.reason) && outcome.raw !== undefined && raw !== result.error
 }
 
+/** What keeps the runs that a call starts. `isAgain` says whether the call was cut, or left open, and now goes on. */
+export type NestingOf = (around: Recorders.Recorder, call: Tool.CallContext, isAgain: boolean) => Inherited.Nesting
+
 /**
  * The executor that records the start of each handler before it starts, and its outcome before anything follows from it. A
- * run that a handler starts is not a part of the operation.
+ * run that a handler starts is not a part of the operation: it is kept for itself.
  */
 export const recording = <M extends Reducer.Mode>(
   executor: Executor.Service,
   run: OperationRun<M>,
-  ledger: Ledgers.Ledger | undefined
+  ledger: Ledgers.Ledger | undefined,
+  nestingOf: NestingOf
 ): Executor.Service => {
   const plain: Executor.Service = {
     execute: (tool, args, call) =>
@@ -273,14 +291,27 @@ export const recording = <M extends Reducer.Mode>(
         Effect.provideService(CurrentOperation, undefined)
       )
   }
-  if (run.recorder === undefined) return plain
-  const recorded: Executor.Service = { execute: (tool, args, call) => run.recordedCall(plain, tool, args, call) }
+  const { recorder } = run
+  if (recorder === undefined) return plain
+  const nesting = (isAgain: boolean): Executor.Service => ({
+    execute: (tool, args, call) =>
+      Effect.provideService(
+        plain.execute(tool, args, call),
+        Inherited.CurrentNesting,
+        nestingOf(recorder, call, isAgain)
+      )
+  })
+  const recorded = (plain: Executor.Service): Executor.Service => ({
+    execute: (tool, args, call) => run.recordedCall(plain, tool, args, call)
+  })
+  const first = recorded(nesting(false))
+  const again = recorded(nesting(true))
   return {
     execute: (tool, args, call) => {
       if (call.requestId !== run.requestId) return plain.execute(tool, args, call)
       return ledger === undefined
-        ? recorded.execute(tool, args, call)
-        : Ledgers.execute(ledger, recorded, tool, args, call)
+        ? first.execute(tool, args, call)
+        : Ledgers.execute(ledger, first, again, tool, args, call)
     }
   }
 }

@@ -18,6 +18,7 @@ import * as Stream from "effect/Stream"
 import * as Settings from "../ask/options.ts"
 import { Running, Worker } from "../stop/ownedFibers.ts"
 import * as Claims from "./claim.ts"
+import * as Nested from "./nested.ts"
 import type * as Records from "./records.ts"
 import * as Reducer from "./reducer.ts"
 import * as SessionState from "./state.ts"
@@ -92,12 +93,12 @@ export class Recorder {
   version: number
   /** What other processes have asked for. */
   readonly commands: Claims.Commands
-  /** Fails when an append does, or when the claim is lost. The operation is stopped then. */
-  readonly failed = Deferred.makeUnsafe<never, Failure>()
+  /** Fails when an append does, or when the claim is lost. The operation is stopped then, and what it is a part of. */
+  readonly failed: Deferred.Deferred<never, Failure>
   /** The owner of the claim that the operation runs under. */
   readonly owner: string | undefined
-  private readonly id: string
-  private readonly store: Stores.Service
+  readonly id: string
+  readonly store: Stores.Service
   /** What no append has yet, in order. */
   private waiting: Array<Writing> = []
   /** What the append has that is under way. */
@@ -109,13 +110,17 @@ export class Recorder {
   private calls = 0
   /** Owns the appends that belong to no run. */
   private readonly own: Running
-  /** Nothing is written after an append that failed. */
-  private hasFailed = false
   /** An append was abandoned: whether it has been written is unknown, and nothing may be written after it. */
   private isClosed = false
 
-  constructor(kept: Records.Kept, store: Stores.Service, context: Context.Context<never>) {
+  constructor(
+    kept: Records.Kept,
+    store: Stores.Service,
+    context: Context.Context<never>,
+    failed = Deferred.makeUnsafe<never, Failure>()
+  ) {
     this.own = new Running(Duration.toMillis(Settings.defaultGrace), context)
+    this.failed = failed
     this.id = kept.id
     this.session = kept.session
     this.version = kept.version
@@ -228,9 +233,13 @@ export class Recorder {
     )
   }
 
+  /** Nothing is written after what failed. */
   fail(failure: Failure): void {
-    this.hasFailed = true
     Deferred.doneUnsafe(this.failed, Exit.fail(failure))
+  }
+
+  private get hasFailed(): boolean {
+    return Deferred.isDoneUnsafe(this.failed)
   }
 
   private takeGroup(): void {
@@ -393,7 +402,7 @@ const recorderOf = (kept: Records.Kept): Effect.Effect<Recorder, never, Stores.S
 
 /** What the operation has left behind: the session as the journal has it, under the same claim. */
 const keptBy = ({ commands: { submitted }, session, version }: Recorder, kept: Records.Kept): Records.Kept => {
-  const { cut: _, interrupted: __, stop: ___, submitted: ____, ...same } = kept
+  const { cut: _, ended: __, interrupted: ___, stop: ____, submitted: _____, ...same } = kept
   return { ...same, session, version, ...(submitted.length === 0 ? {} : { submitted }) }
 }
 
@@ -445,6 +454,39 @@ const read = (id: string): Effect.Effect<Journal, Stores.StoreError, Stores.Stor
     }))
   })
 
+/**
+ * The events of a run that is a part of the operation that `around` records. It is recorded in a journal of its own, and
+ * where it cannot be, the operation is stopped: the run waits for that.
+ */
+export const keepWithin = <A, E, R>(
+  kept: Records.Kept,
+  around: Recorder,
+  events: Stream.Stream<A, E, R>
+): Stream.Stream<A, E, R> =>
+  Stream.unwrap(Effect.contextWith((context: Context.Context<never>) => {
+    const recorder = new Recorder(kept, around.store, context, around.failed)
+    return Effect.succeed(
+      events.pipe(Stream.provideService(CurrentRecorder, recorder), Stream.ensuring(recorder.leave))
+    )
+  }))
+
+/** What the operation of a recorder needs of its store. Where the store cannot give it, the operation is stopped. */
+export const stored = <A>(
+  recorder: Recorder,
+  read: Effect.Effect<A, Stores.StoreError, Stores.Store>
+): Effect.Effect<A> =>
+  read.pipe(
+    Effect.provideService(Stores.Store, recorder.store),
+    Effect.catch((failure) => {
+      recorder.fail(failure)
+      return Effect.never
+    })
+  )
+
+/** The version that a journal is at. */
+export const versionOf = (id: string): Effect.Effect<number, Stores.StoreError, Stores.Store> =>
+  Effect.flatMap(Stores.Store, (store) => store.version(id))
+
 /** The session with this id as the store has it, if there is one. */
 export const load = (id: string): Effect.Effect<Records.Kept | undefined, Stores.StoreError, Stores.Store> =>
   Effect.map(read(id), ({ state, version }) => {
@@ -455,7 +497,7 @@ export const load = (id: string): Effect.Effect<Records.Kept | undefined, Stores
   })
 
 /**
- * Writes the session at rest as one record, and removes the records before it. What has work left needs them, so that it is
+ * Writes the session at rest as one record, and removes the records before it, and the runs inside it. What has work left needs them, so that it is
  * refused.
  */
 export const snapshot = ({ id, version }: Records.Kept): Effect.Effect<
@@ -479,6 +521,7 @@ export const snapshot = ({ id, version }: Records.Kept): Effect.Effect<
     const session = SessionState.plain(Reducer.atRest(journal.state))
     const snapshotVersion = yield* store.append(id, version, [{ _tag: "Opened", session }])
     yield* store.truncate(id, snapshotVersion)
+    yield* removeWithin(id)
     return { id, session, version: snapshotVersion }
   })
 
@@ -493,9 +536,25 @@ export const list = (
 ): Stream.Stream<Stores.Listed, Stores.StoreError, Stores.Store> =>
   Stream.unwrap(Effect.map(Stores.Store, (store) => store.list(options)))
 
-/** Removes a session. */
+/** Removes a session. The runs inside it go first: a removal that fails can be done again. */
 export const remove = (id: string): Effect.Effect<void, Stores.StoreError, Stores.Store> =>
-  Effect.flatMap(Stores.Store, (store) => store.delete(id))
+  Effect.gen(function*() {
+    const store = yield* Stores.Store
+    yield* removeWithin(id)
+    yield* store.delete(id)
+  })
+
+/** Removes the journals of the runs inside a session. */
+const removeWithin = (id: string): Effect.Effect<void, Stores.StoreError, Stores.Store> =>
+  Effect.gen(function*() {
+    const store = yield* Stores.Store
+    const listed = yield* Stream.runCollect(store.list({ prefix: `${id}/` }))
+    yield* Effect.forEach(
+      listed.filter((other) => Nested.isWithin(id, other.id)),
+      (other) => store.delete(other.id),
+      { discard: true }
+    )
+  })
 
 /** The session with this id, begun with the options if there is none. Of two that begin it at once, both get the same. */
 export const open = (

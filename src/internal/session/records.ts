@@ -111,6 +111,19 @@ export class MessageSubmitted extends Schema.Opaque<MessageSubmitted>()(Schema.T
 })) {}
 
 /**
+ * What a run is a part of: it is kept in a journal of its own, and is taken up by what started it alone.
+ *
+ * @category schemas
+ * @since 0.2.0
+ */
+export class Parent extends Schema.Opaque<Parent>()(Schema.Struct({
+  /** The id of the session, or of the `Durable.layer`, that it was started in. */
+  id: Schema.String,
+  /** The id of the call whose handler started it. Left out where no handler did. */
+  toolCallId: Schema.optionalKey(Schema.String)
+})) {}
+
+/**
  * A run starts.
  *
  * @category schemas
@@ -128,6 +141,8 @@ export class RunStarted extends Schema.Opaque<RunStarted>()(Schema.TaggedStruct(
   deadlineAt: Schema.optionalKey(Schema.Finite),
   /** The owner of the claim under which it runs. Left out where it runs without a claim. */
   owner: Schema.optionalKey(Schema.String),
+  /** What the run is a part of. Left out where the session stands for itself. */
+  parent: Schema.optionalKey(Parent),
   /** The submission that it takes up. Left out where there is none. */
   submitted: Schema.optionalKey(Schema.String),
   /** What was said to the session with it. */
@@ -220,6 +235,8 @@ export class CallEnded extends Schema.Opaque<CallEnded>()(Schema.TaggedStruct("C
   encoded: Schema.optionalKey(Schema.Boolean),
   /** What the handler added to the context. Left out when it added nothing. */
   contextUpdate: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque)),
+  /** What runs inside the handler have used. Left out when they have used nothing. */
+  nestedUsage: Schema.optionalKey(Response.Usage),
   /** The answer of a call that its handler did not answer: a timeout or a cancellation came first. */
   answer: Schema.optionalKey(Answer),
   /** Of an outcome that is a question: when it is settled without an answer, in milliseconds since 1970. */
@@ -306,6 +323,8 @@ export class RunEnded extends Schema.Opaque<RunEnded>()(Schema.TaggedStruct("Run
   metadata: Json.Metadata,
   /** What refused to stop. Left out when nothing did. */
   abandoned: Schema.optionalKey(Schema.Array(Event.Abandoned)),
+  /** Of a run that is a part of another one: its result, without what the records before it contain. */
+  result: Schema.optionalKey(Event.ReceivedResult),
   /** Whether a message was submitted that no run has taken up, or every call that it left open has been settled. */
   unfinished: Schema.optionalKey(Schema.Boolean)
 })) {}
@@ -399,6 +418,8 @@ export interface Interrupted {
   readonly response?: Response.Response
   /** The calls that started since the last whole step. They may have had their effect. */
   readonly calls: ReadonlyArray<InterruptedCall>
+  /** What runs inside handlers have used that ended since the last whole step. Left out when they have used nothing. */
+  readonly nestedUsage?: Response.Usage
   /** How often the run was taken up again. */
   readonly resumptions: number
   /** The submission that it has taken up. Left out where there is none. */
@@ -409,6 +430,23 @@ export interface Interrupted {
   readonly startedAt?: number
   /** When its deadline is over, in milliseconds since 1970. */
   readonly deadlineAt?: number
+  /** What it is a part of. Left out where the session stands for itself. */
+  readonly parent?: Parent
+}
+
+/**
+ * A run that is a part of another one, and has ended.
+ *
+ * @category models
+ * @since 0.2.0
+ */
+export interface Ended {
+  /** The id of the run. */
+  readonly requestId: string
+  /** Its steps, in order. */
+  readonly steps: ReadonlyArray<WholeStep>
+  /** Its result, without its thread and its steps. */
+  readonly result: Event.ReceivedResult
 }
 
 /**
@@ -457,6 +495,8 @@ export interface JournalState {
   readonly session: SessionState.Session
   /** The run that has no end, if there is one. */
   readonly interrupted?: Interrupted
+  /** Of a session that is kept for a part of another one: its last run, if that has ended and nothing has happened since. */
+  readonly ended?: Ended
   /** The request that the run is to stop, if there is one. */
   readonly stop?: StopRequested
   /** Messages that were submitted and that no run has taken up, oldest first. Left out when there are none. */

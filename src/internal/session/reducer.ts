@@ -18,6 +18,7 @@ import * as OpenCalls from "../answer/openCalls.ts"
 import * as Outcomes from "../fold/outcome.ts"
 import * as SharedMessages from "../fold/sharedMessages.ts"
 import * as Fold from "../fold/state.ts"
+import * as Nested from "./nested.ts"
 import type * as Records from "./records.ts"
 import * as SessionState from "./state.ts"
 
@@ -118,7 +119,7 @@ const stepCompleted = (
   interrupted: Interrupted,
   record: RecordOf<"StepCompleted">
 ): JournalState => {
-  const { before: _, reply, response: replied, ...rest } = interrupted
+  const { before: _, nestedUsage: __, reply, response: replied, ...rest } = interrupted
   const response = record.response ?? replied
   const said = record.response === undefined ? reply : messageOf(record.response)
   const messages = record.messages.flatMap((message) => referredTo(message, said, interrupted.calls))
@@ -147,6 +148,13 @@ const wholeStep = (
     ...(nestedUsage === undefined ? {} : { nestedUsage })
   }
 }
+
+/** Of a run that is a part of another one: what it came to. */
+const endedOf = (
+  { parent, requestId, steps }: Interrupted,
+  { result }: RecordOf<"RunEnded">
+): Pick<JournalState, "ended"> =>
+  parent === undefined || result === undefined ? {} : { ended: { requestId, steps, result } }
 
 /** The state after a run, with what was submitted meanwhile. */
 const over = ({ submitted }: JournalState, session: Session): JournalState =>
@@ -183,19 +191,23 @@ const inRun = (state: JournalState, record: Records.Record): JournalState => {
       return { ...state, interrupted: { ...interrupted, calls: [...calls, { toolCall, attempt, idempotencyKey }] } }
     }
     case "CallEnded": {
-      const { _tag: _, requestId: __, stepIndex: ___, toolCallId, ...ended } = record
+      const { _tag: _, requestId: __, stepIndex: ___, nestedUsage, toolCallId, ...ended } = record
       const calls = interrupted.calls.map((call) => call.toolCall.id === toolCallId ? { ...call, ...ended } : call)
-      return { ...state, interrupted: { ...interrupted, calls } }
+      const used = Response.sumUsage([interrupted.nestedUsage ?? null, nestedUsage ?? null])
+      return { ...state, interrupted: { ...interrupted, calls, ...(used === null ? {} : { nestedUsage: used }) } }
     }
     case "StepCompleted":
       return stepCompleted(state, interrupted, record)
     case "RunFailed":
       return over(resubmitted(state, interrupted), atRest({ session: interrupted.before ?? session, interrupted }))
     case "RunEnded":
-      return over(
-        state,
-        settledBy(interrupted.answers, SessionState.ended(SessionState.saying(session, record.messages), record))
-      )
+      return {
+        ...over(
+          state,
+          settledBy(interrupted.answers, SessionState.ended(SessionState.saying(session, record.messages), record))
+        ),
+        ...endedOf(interrupted, record)
+      }
     default:
       return state
   }
@@ -238,7 +250,7 @@ const answered = (state: JournalState, record: RecordOf<"Answered">): JournalSta
 }
 
 const runStarted = (state: JournalState, record: RecordOf<"RunStarted">): JournalState => {
-  const { answered, deadlineAt, messages, operation, requestId, resumes, startedAt, submitted } = record
+  const { answered, deadlineAt, messages, operation, parent, requestId, resumes, startedAt, submitted } = record
   const { interrupted } = state
   if (resumes !== undefined && interrupted?.requestId === resumes) {
     return { ...state, interrupted: { ...interrupted, requestId, resumptions: interrupted.resumptions + 1 } }
@@ -256,7 +268,8 @@ const runStarted = (state: JournalState, record: RecordOf<"RunStarted">): Journa
     calls: [],
     resumptions: 0,
     ...(startedAt === undefined ? {} : { startedAt }),
-    ...(deadlineAt === undefined ? {} : { deadlineAt })
+    ...(deadlineAt === undefined ? {} : { deadlineAt }),
+    ...(parent === undefined ? {} : { parent })
   }
   const taken = state.submitted?.find(({ id }) => id === submitted)
   const waiting = state.submitted?.filter((other) => other !== taken) ?? []
@@ -476,7 +489,8 @@ const recordsOf = (reducer: Progress, event: Event.Event): NewRecords => {
       const { suspensions } = reducer.state.session
       const { abandoned = [] } = result
       const ended = endedAs(reducer, suspensions, result, result.outcome, news(reducer, result.thread))
-      return [abandoned.length === 0 ? ended : { ...ended, abandoned }]
+      const named = abandoned.length === 0 ? ended : { ...ended, abandoned }
+      return [reducer.state.interrupted?.parent === undefined ? named : { ...named, result: Nested.received(result) }]
     }
     default:
       return []

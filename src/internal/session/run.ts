@@ -11,6 +11,7 @@ import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
+import * as Result from "effect/Result"
 import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import * as Adapter from "../../Adapter.ts"
@@ -41,7 +42,8 @@ import * as Deadline from "../stop/deadline.ts"
 import * as Inherited from "../stop/inherited.ts"
 import { CurrentOperation, Running } from "../stop/ownedFibers.ts"
 import * as Ledgers from "./ledger.ts"
-import { OperationRun, recording } from "./operation.ts"
+import * as Nested from "./nested.ts"
+import { type NestingOf, OperationRun, recording } from "./operation.ts"
 import * as Recorders from "./recorder.ts"
 import type * as Records from "./records.ts"
 import * as Reducer from "./reducer.ts"
@@ -92,6 +94,8 @@ export interface Operation<M extends Reducer.Mode> {
   readonly submitted?: string
   /** The run that was cut and is taken up. */
   readonly resumed?: Resumed
+  /** What it is a part of. */
+  readonly parent?: Records.Parent
 }
 
 const wrong = (operation: string, { status }: Session, instead: string) =>
@@ -293,7 +297,8 @@ export const resuming = (
       name: interrupted.operation,
       session,
       messages: [],
-      resumed: { state, interrupted, ledger, ending }
+      resumed: { state, interrupted, ledger, ending },
+      ...(interrupted.parent === undefined ? {} : { parent: interrupted.parent })
     }
   })
 
@@ -462,7 +467,7 @@ const isContinued = ({ answered, approved, suspensions }: Session): boolean =>
 
 /** The record that a run begins with. */
 const beginning = <M extends Reducer.Mode>(
-  { answered, messages, name, resumed, submitted }: Operation<M>,
+  { answered, messages, name, parent, resumed, submitted }: Operation<M>,
   { recorder, requestId }: OperationRun<M>,
   deadlineAt: number | undefined
 ): Effect.Effect<Records.Record> =>
@@ -472,6 +477,7 @@ const beginning = <M extends Reducer.Mode>(
     operation: name,
     messages,
     ...(answered === undefined ? {} : { answered }),
+    ...(parent === undefined ? {} : { parent }),
     ...(resumed === undefined ? {} : { resumes: requestId }),
     startedAt,
     ...(deadlineAt === undefined ? {} : { deadlineAt }),
@@ -554,8 +560,9 @@ const open = <M extends Reducer.Mode, F, RF, T extends Tools, E, R, RHalt, REven
     const hasApproved = reducer.approvedCalls.length > 0 && steps.length === 0
     const isOwn = hasApproved || settled.length > 0 || recorder !== undefined
     const stops = isOwn ? yield* stopsOf(run, options.cancel ?? undefined, deadline, resumed) : unstopped
-    const nestedUsage = steps.at(-1)?.nestedUsage
-    if (nestedUsage !== undefined) spending.takeUp(nestedUsage)
+    for (const nestedUsage of [steps.at(-1)?.nestedUsage, resumed?.interrupted.nestedUsage]) {
+      if (nestedUsage !== undefined) spending.takeUp(nestedUsage)
+    }
     yield* spending.enter(scope)
     yield* run.begin({ state, records: [yield* beginning(operation, run, stops.deadline)] })
 
@@ -610,7 +617,8 @@ const open = <M extends Reducer.Mode, F, RF, T extends Tools, E, R, RHalt, REven
       Stream.mapArrayEffect(run.takeAll),
       // A run that was taken up in vain can be taken up again.
       Stream.tapError(() => resumed === undefined ? run.record({ _tag: "RunFailed", requestId }) : Effect.void),
-      Stream.provideService(Executor.Executor, recording(executor, run, resumed?.ledger)),
+      Stream.provideService(Executor.Executor, recording(executor, run, resumed?.ledger, nesting)),
+      Stream.provideService(Inherited.CurrentNesting, undefined),
       Stream.provideService(
         CurrentOperation,
         isContinued(session) ? { running, continued: requestId, ...past } : { running, ...past }
@@ -626,6 +634,75 @@ const open = <M extends Reducer.Mode, F, RF, T extends Tools, E, R, RHalt, REven
       )
     }
   })
+
+// Runs inside a run: what the handlers of a kept operation start with `Chat.stream` and `Chat.run`.
+
+/** How often a part of a run is taken up, and how long after its start, is for the run to say. */
+const unbounded = { maxAge: Duration.infinity, maxAttempts: Number.MAX_SAFE_INTEGER, takeOver: true }
+
+/** A run that was cut goes on, and one that has ended has its result. `undefined` where nothing of it is known. */
+const goneOn = (
+  kept: Records.Kept,
+  around: Recorders.Recorder,
+  options: Chat.Options
+): Stream.Stream<Event.Event, any, any> | undefined => {
+  const { ended, interrupted } = kept
+  if (interrupted !== undefined) {
+    const cut = atCut(kept)
+    return Recorders.keepWithin(cut, around, stream(resuming(cut, { ...options, ...unbounded }), options))
+  }
+  if (ended === undefined) return undefined
+  return Stream.fromEffect(Effect.map(Inherited.CurrentSpending, (spending) => {
+    const { totalUsage } = ended.result
+    if (totalUsage !== null) spending?.takeUp(totalUsage)
+    return Nested.completed(ended, kept.session.thread)
+  }))
+}
+
+/** A run that is kept for the first time, or anew: from what it is given. */
+const begun = (
+  id: string,
+  parent: Records.Parent,
+  thread: Thread.Thread,
+  around: Recorders.Recorder,
+  options: Chat.Options
+): Stream.Stream<Event.Event, any, any> =>
+  Stream.unwrap(Effect.map(Recorders.stored(around, Recorders.versionOf(id)), (version) => {
+    const operation = { mode: "chat", name: "start", session: SessionState.make({ thread }), messages: [], parent }
+    const before = { id, version, session: SessionState.make() }
+    return Recorders.keepWithin(before, around, stream(Effect.succeed(operation as Operation<"chat">), options))
+  }))
+
+/**
+ * Keeps the runs that the handler of a call starts, each in a journal of its own. Where the handler is started again, since
+ * its process had ended, they go on where they were.
+ */
+const nesting: NestingOf = (around, { id: toolCallId }, isAgain) => {
+  const parent = { id: around.id, toolCallId }
+  const ids = new Nested.Ids(around.id, toolCallId)
+  // An id is given again where a run has failed: what it began with is over then.
+  const left = new Set<string>()
+  return {
+    stream: (input: Thread.Input, options: Chat.Options) =>
+      Stream.unwrap(Effect.gen(function*() {
+        const valid = Thread.validate(input)
+        if (Result.isFailure(valid)) return unkept(Chat.stream(input, options))
+        const { giveBack, id } = ids.take(valid.success)
+        const isFirst = !left.has(id)
+        left.add(id)
+        const kept = isAgain && isFirst ? yield* Recorders.stored(around, Recorders.load(id)) : undefined
+        const events = kept === undefined ? undefined : goneOn(kept, around, options)
+        return Stream.tapError(
+          unkept(events ?? begun(id, parent, valid.success, around, options)),
+          () => Effect.sync(giveBack)
+        )
+      }))
+  }
+}
+
+/** What keeps a run keeps none of its own turns as runs. */
+const unkept = <A, E, R>(events: Stream.Stream<A, E, R>): Stream.Stream<A, E, R> =>
+  Stream.provideService(events, Inherited.CurrentNesting, undefined)
 
 /** The events of an operation, which is checked when it begins. */
 export const stream = <M extends Reducer.Mode, F, RF, T extends Tools, E, R, RHalt, REvent>(

@@ -227,9 +227,11 @@ export interface Service {
  */
 export const isUnfinishedAfter = (records: ReadonlyArray<Records.Record>, before: boolean): boolean => {
   let isUnfinished = before
-  for (const { _tag, unfinished } of records as ReadonlyArray<Deciding>) {
+  for (const { _tag, parent, unfinished } of records as ReadonlyArray<Deciding>) {
     switch (_tag) {
       case "RunStarted":
+        isUnfinished = parent === undefined || isUnfinished
+        break
       case "MessageSubmitted":
         isUnfinished = true
         break
@@ -251,6 +253,8 @@ export const isUnfinishedAfter = (records: ReadonlyArray<Records.Record>, before
 interface Deciding {
   readonly _tag: string
   readonly unfinished?: boolean
+  /** A run that is a part of another one is taken up with it, and by nothing else. */
+  readonly parent?: unknown
 }
 
 const RecordText = Schema.toCodecJson(Records.Record)

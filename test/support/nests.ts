@@ -1,0 +1,107 @@
+/** A program whose runs start runs: what they append in which order, over all journals, and a store that has a part of it. */
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Stream from "effect/Stream"
+import { Adapter, Chat, type Event, Message, Session, Tool } from "heddle"
+import type { Deed } from "./survivor.ts"
+
+/** A record, and the session that it is of. */
+export interface Written {
+  readonly id: string
+  readonly record: Session.Record
+}
+
+/** A store in memory that lists what it is given, in the order in which it was given. */
+export const listing = (written: Array<Written>): Layer.Layer<Session.Store> =>
+  Layer.effect(
+    Session.Store,
+    Effect.map(Session.Store, (store) =>
+      Session.Store.of({
+        ...store,
+        append: (id, expected, records) =>
+          Effect.tap(store.append(id, expected, records), () =>
+            Effect.sync(() => {
+              for (const record of records) written.push({ id, record })
+            }))
+      }))
+  ).pipe(Layer.provide(Session.Store.layerMemory))
+
+/** A store that takes so many records of nested runs, and then fails. */
+export const refusing = (limit: number, written: Array<Written>): Layer.Layer<Session.Store> =>
+  Layer.effect(
+    Session.Store,
+    Effect.map(Session.Store, (store) => {
+      let count = 0
+      return Session.Store.of({
+        ...store,
+        append: (id, expected, records) => {
+          if (id.includes("@")) count += records.length
+          return count > limit && id.includes("@")
+            ? new Session.StoreError({ reason: "unavailable", operation: "append", id })
+            : store.append(id, expected, records)
+        }
+      })
+    })
+  ).pipe(Layer.provide(listing(written)))
+
+/** A store that has the first records of several journals, and lists what is written behind them. */
+export const holding = (before: ReadonlyArray<Written>, after: Array<Written> = []): Layer.Layer<Session.Store> =>
+  Layer.effectDiscard(Effect.gen(function*() {
+    const store = yield* Session.Store
+    for (const { id, record } of before) yield* store.append(id, yield* store.version(id), [record])
+    after.length = 0
+  })).pipe(Layer.provideMerge(listing(after)), Layer.orDie)
+
+/** What a model says in a turn: the calls that it makes, or the last text. */
+export type Turn = ReadonlyArray<readonly [id: string, name: string, args: Record<string, unknown>]> | string
+
+const saidBy = (turn: Turn, number: number): ReadonlyArray<Event.AdapterEvent> => {
+  const calls = typeof turn === "string" ? [] : turn
+  const said = typeof turn === "string" ? turn : `turn ${number}`
+  return [
+    { _tag: "MessageStarted", message: Message.assistant("") },
+    { _tag: "TextDelta", id: null, delta: said },
+    { _tag: "TextCompleted", id: null, text: said },
+    ...calls.flatMap(([id, name, args]): ReadonlyArray<Event.AdapterEvent> => [
+      { _tag: "ToolCallStarted", id, name },
+      { _tag: "ToolCallCompleted", id, name, arguments: args, rawArguments: JSON.stringify(args) }
+    ]),
+    {
+      _tag: "MessageCompleted",
+      message: Message.assistant(said, calls.map(([id, name, args]) => Message.toolCall(id, name, args))),
+      finishReason: calls.length === 0 ? "stop" : "tool_calls",
+      metadata: { usage: { inputTokens: 10, outputTokens: number + 1 } }
+    }
+  ]
+}
+
+/** A model that answers by who it is, which the first message says, and by how many turns the conversation has. */
+export const casting = (
+  parts: Readonly<Record<string, ReadonlyArray<Turn>>>,
+  asked: Array<string> = []
+): Layer.Layer<Adapter.Adapter> =>
+  Adapter.layer({
+    stream: ({ messages }) =>
+      Stream.suspend(() => {
+        const [first] = messages
+        const part = first === undefined ? "" : Message.text(first)
+        const turn = messages.filter(({ askUser, role }) => role === "assistant" && askUser !== true).length
+        asked.push(`${part} ${turn}`)
+        return Stream.fromIterable(saidBy(parts[part]?.[turn] ?? "", turn))
+      })
+  })
+
+/** A tool that has an effect on a world, once for each call. */
+export const acting = (world: Array<Deed>, name: string) =>
+  Tool.make(name, {
+    parameters: {},
+    handler: (_, call) =>
+      Effect.sync(() => {
+        world.push({ tool: name, key: call.idempotencyKey, attempt: call.attempt })
+        return `${name} done`
+      })
+  })
+
+/** A sub-agent of that name. */
+export const agent = <const Tools extends ReadonlyArray<Tool.Any>>(name: string, tools: Tools) =>
+  Tool.fromChat(name, { parameters: {}, chat: () => Chat.stream(name, { tools, requestId: `run of ${name}` }) })
