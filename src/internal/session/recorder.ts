@@ -292,6 +292,8 @@ export class Recorder {
     conflict: Stores.SessionConflict,
     isTaken: (record: Records.Record) => boolean
   ): Effect.Effect<ReadonlyArray<Records.Entry>, Failure> {
+    // The journal was deleted: nothing is behind that version.
+    if (conflict.actual < conflict.expected) return Effect.fail(conflict)
     return Stream.runCollect(Stream.mapEffect(
       this.store.read(this.id, conflict.expected),
       (entry) => isTaken(entry.record) ? Effect.succeed(entry) : Effect.fail(conflict)
