@@ -7,7 +7,7 @@ import { basename, dirname, join } from "node:path"
 import { rolldown } from "rolldown"
 
 /** Packages that are no JavaScript alone, and those that are asked for and need not be there. */
-const external = ["better-sqlite3", "pg-native"]
+const external = ["better-sqlite3", "pg", "pg-native"]
 
 /** The nearest folder of packages: a file in it finds the packages that its program does. */
 const packagesOf = (folder: string): string => {

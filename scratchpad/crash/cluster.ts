@@ -4,13 +4,11 @@
  * crash -- --store cluster` runs it.
  */
 import * as NodeClusterHttp from "@effect/platform-node/NodeClusterHttp"
-import * as PgClient from "@effect/sql-pg/PgClient"
 import * as ShardId from "effect/cluster/ShardId"
 import * as Sharding from "effect/cluster/Sharding"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Logger from "effect/Logger"
-import * as Redacted from "effect/Redacted"
 import * as Schedule from "effect/Schedule"
 import { Session } from "heddle"
 import { Cluster, SessionClient } from "heddle/cluster"
@@ -18,36 +16,9 @@ import { SessionStore } from "heddle/sql"
 import { KillPoint } from "heddle/testing"
 import { existsSync, readdirSync, readFileSync, writeFileSync } from "node:fs"
 import { createServer } from "node:net"
-import { basename } from "node:path"
-import { parseArgs } from "node:util"
-import * as Model from "./model.ts"
+import * as Database from "./database.ts"
 import { resultOf } from "./result.ts"
-import { type Policy, toolsOf } from "./tools.ts"
-
-const { values } = parseArgs({
-  options: {
-    store: { type: "string" },
-    policy: { type: "string", default: "report" },
-    ids: { type: "string", default: "same" },
-    server: { type: "string", default: "postgres://postgres@127.0.0.1:5432" }
-  }
-})
-
-/** The database of this attempt, which the first of its processes makes. */
-const name = basename(KillPoint.folder()).replace(/\W/g, "_").toLowerCase()
-const connect = (database: string) =>
-  PgClient.layer({ url: Redacted.make(`${values.server}/${database}`), maxConnections: 5 })
-const create = PgClient.PgClient.pipe(
-  Effect.flatMap((sql) => sql`CREATE DATABASE ${sql(name)} TEMPLATE template0`),
-  // Another process has made it, or makes it now.
-  Effect.ignore,
-  Effect.provide(connect("postgres"))
-)
-const isMade = PgClient.PgClient.pipe(
-  Effect.flatMap((sql) => sql`SELECT 1`),
-  Effect.provide(connect(name)),
-  Effect.retry({ times: 50, schedule: Schedule.spaced("100 millis") })
-)
+import { services, settings, tools } from "./session.ts"
 
 const freePort = Effect.callback<number>((resume) => {
   const server = createServer().listen(0, "127.0.0.1", () => {
@@ -87,20 +58,16 @@ const program = Effect.gen(function*() {
 })
 
 const cluster = (port: number) => {
-  const database = connect(name)
-  const services = KillPoint.watch(
-    Layer.merge(Layer.provide(SessionStore.layer, database), Model.layer(values.ids as Model.Ids))
-  )
+  const database = Database.client(settings.server)
   const runner = NodeClusterHttp.layer(Cluster.transport({ host: "127.0.0.1", port }))
-  return Layer.merge(SessionClient.layer, Cluster.layer({ run: { tools: toolsOf(values.policy as Policy) } })).pipe(
-    Layer.provideMerge(services),
+  return Layer.merge(SessionClient.layer, Cluster.layer({ run: { tools } })).pipe(
+    Layer.provideMerge(services(Layer.provide(SessionStore.layer, database))),
     Layer.provideMerge(Layer.provide(runner, database)),
     Layer.provide(Logger.layer([]))
   )
 }
 
 await Effect.runPromise(Effect.gen(function*() {
-  yield* create
-  yield* isMade
+  yield* Database.made(settings.server)
   yield* Effect.provide(program, cluster(yield* freePort))
 }))

@@ -5,32 +5,42 @@
  *   known whether they happened.
  * - `npm run crash -- --store sqlite --policy report` runs one row; `--again random` or `--again every` kills the recovery
  *   as well; `--ids new` has a model that gives its calls new ids at each asking; `--limit N` tries N boundaries.
+ * - `npm run crash -- --langgraph --store sqlite` compares with LangGraph JS, which `npm ci --prefix
+ *   scratchpad/crash/langgraph` installs.
  * - `npm run crash -- --kills N --seed S` kills at N times one to three random boundaries.
  *
  * The exit code is 1 if a law was broken. What `continue` does is not held to the laws: it goes on without what the journal
  * knows of the cut run, as a contrast.
  */
 import * as Effect from "effect/Effect"
-import { type EveryKill, everyKill } from "heddle/testing"
-import { join } from "node:path"
+import { everyKill } from "heddle/testing"
 import { bundle } from "./bundle.ts"
+import * as Comparison from "./comparison.ts"
 import { difference } from "./result.ts"
+import { withServer } from "./server.ts"
 import { settings } from "./settings.ts"
 import * as Table from "./table.ts"
 
-const { options, rows } = settings(process.argv.slice(2))
-const program = await bundle(join(import.meta.dirname, "program.ts"))
+const { isComparison, isServed, rows } = settings(process.argv.slice(2))
+const columns = isComparison ? Comparison.columns : Table.columns
 
-console.log(Table.head(["store", "policy"]))
 const broken: Array<string> = []
-for (const { policy, store } of rows) {
-  const args = [...options.args ?? [], "--store", store, "--policy", policy]
-  const report: EveryKill.Report = await Effect.runPromise(everyKill(program, { ...options, args, difference }))
-  console.log(Table.row([store, policy], report))
-  if (policy === "continue") continue
-  broken.push(
-    ...report.violations.map(({ law, message, plan }) => `${store} ${policy} at ${plan.join()}: ${law}: ${message}`)
-  )
+
+const run = async (server: string): Promise<void> => {
+  console.log(Table.head(columns))
+  for (const row of rows) {
+    const { isHeld, options, policy, program, store } = row
+    const args = [...options.args ?? [], "--server", server]
+    const compared = isHeld ? { difference } : {}
+    const report = await Effect.runPromise(everyKill(await bundle(program), { ...options, args, ...compared }))
+    console.log(Table.row(columns, row, report))
+    if (!isHeld && report.attempts.length > 0) continue
+    for (const { law, message, plan } of report.violations) {
+      broken.push(`${store} ${policy} at ${plan.join()}: ${law}: ${message}`)
+    }
+  }
 }
+
+await (isServed ? withServer(run) : run(""))
 for (const message of broken) console.error(message.slice(0, 500))
 process.exitCode = broken.length === 0 ? 0 : 1

@@ -1,27 +1,58 @@
 /** The command line of `npm run crash`: which rows of the table, and where the program is killed. */
 import type { EveryKill } from "heddle/testing"
+import { join } from "node:path"
 import { parseArgs } from "node:util"
-import { policies } from "./tools.ts"
+import * as Comparison from "./comparison.ts"
 
-/** The stores that a program can have. */
-export const stores: ReadonlyArray<string> = ["sqlite"]
+/** A kind of store, with the program that is killed over it. */
+interface Store {
+  readonly program: string
+  /** The policies that it is run with. */
+  readonly policies: ReadonlyArray<string>
+  /** Whether it needs a Postgres server. */
+  readonly isServed: boolean
+  readonly options: EveryKill.Options
+}
+
+const all = ["report", "lookUp", "ask", "retry", "fail"]
+
+/** The stores, and how many processes share each. */
+const stores: Readonly<Record<string, Store>> = {
+  sqlite: { program: "program.ts", policies: [...all, "continue"], isServed: false, options: {} },
+  postgres: { program: "postgres.ts", policies: all, isServed: true, options: {} },
+  cluster: {
+    program: "cluster.ts",
+    policies: ["report", "lookUp"],
+    isServed: true,
+    options: { processes: 3, timeout: "90 seconds", concurrency: 1 }
+  }
+}
 
 /** A row of the table. */
 export interface Row {
   readonly store: string
   readonly policy: string
+  readonly program: string
+  /** Whether a law that it breaks is a failure. */
+  readonly isHeld: boolean
+  readonly options: EveryKill.Options
 }
 
 /** What the command line says. */
 export interface Settings {
   readonly rows: ReadonlyArray<Row>
-  readonly options: EveryKill.Options
+  /** Whether LangGraph is compared: what is asked for is what both know. */
+  readonly isComparison: boolean
+  /** Whether a row needs a Postgres server. */
+  readonly isServed: boolean
 }
 
-const chosen = (name: string, given: string | undefined, all: ReadonlyArray<string>): ReadonlyArray<string> => {
-  if (given === undefined) return all
-  if (!all.includes(given)) throw new Error(`--${name} is one of ${all.join(", ")}; got: ${given}`)
-  return [given]
+const chosen = (name: string, given: string | undefined, known: ReadonlyArray<string>): ReadonlyArray<string> => {
+  if (given === undefined) return known
+  const names = given.split(",")
+  const wrong = names.find((name) => !known.includes(name))
+  if (wrong !== undefined) throw new Error(`--${name} is one of ${known.join(", ")}; got: ${wrong}`)
+  return names
 }
 
 const number = (name: string, given: string): number => {
@@ -42,23 +73,36 @@ export const settings = (args: ReadonlyArray<string>): Settings => {
       kills: { type: "string" },
       seed: { type: "string", default: "heddle" },
       limit: { type: "string" },
-      concurrency: { type: "string", default: "2" }
+      concurrency: { type: "string" },
+      node: { type: "string" },
+      langgraph: { type: "boolean", default: false }
     }
   })
   const [ids] = chosen("ids", values.ids, ["same", "new"])
   const [again] = chosen("again", values.again, ["none", "random", "every"])
+  const names = chosen("store", values.store, Object.keys(stores))
+  const known = [...new Set(Object.values(stores).flatMap(({ policies }) => policies))]
+  const wanted = chosen("policy", values.policy, known)
+  const common: EveryKill.Options = {
+    again: again as NonNullable<EveryKill.Options["again"]>,
+    ...(values.concurrency === undefined ? {} : { concurrency: number("concurrency", values.concurrency) }),
+    ...(values.limit === undefined ? {} : { limit: number("limit", values.limit) }),
+    ...(values.kills === undefined ? {} : { random: { attempts: number("kills", values.kills), seed: values.seed } })
+  }
+  const rows = names.flatMap((store) => {
+    const { options, policies, program } = stores[store] as Store
+    return policies.filter((policy) => wanted.includes(policy)).map((policy) => ({
+      store,
+      policy,
+      program: join(import.meta.dirname, program),
+      isHeld: policy !== "continue",
+      options: { ...options, ...common, args: ["--ids", String(ids), "--policy", policy] }
+    }))
+  })
+  const isComparison = values.langgraph
   return {
-    rows: chosen("store", values.store, stores).flatMap((store) =>
-      chosen("policy", values.policy, policies).map((policy) => ({ store, policy }))
-    ),
-    options: {
-      args: ["--ids", String(ids)],
-      again: again as NonNullable<EveryKill.Options["again"]>,
-      concurrency: number("concurrency", values.concurrency),
-      ...(values.limit === undefined ? {} : { limit: number("limit", values.limit) }),
-      ...(values.kills === undefined
-        ? {}
-        : { random: { attempts: number("kills", values.kills), seed: values.seed } })
-    }
+    rows: isComparison ? [...rows, ...Comparison.rows(common, values.node)] : rows,
+    isComparison,
+    isServed: isComparison || names.some((store) => stores[store]?.isServed)
   }
 }

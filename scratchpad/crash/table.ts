@@ -1,9 +1,11 @@
 /** What came of the attempts of one program, as a row of the table. */
 import type { EveryKill } from "heddle/testing"
+import type { Row } from "./settings.ts"
 
 type Attempt = EveryKill.Attempt
 
-type Column = readonly [name: string, cell: (report: EveryKill.Report) => string | number]
+/** A column: its name, and what it says of a report. */
+export type Column = readonly [name: string, cell: (report: EveryKill.Report) => string | number]
 
 const attemptsWith = (name: string, has: (attempt: Attempt) => boolean): Column => [
   name,
@@ -19,6 +21,14 @@ const repeats = (why: EveryKill.Repeat["why"]) => ({ repeats }: Attempt) =>
   repeats.filter((repeat) => repeat.why === why).length
 
 const isTwice = (isOf: (name: string) => boolean) => ({ repeats }: Attempt) => repeats.some(({ name }) => isOf(name))
+
+/** The middle one and the last one of the times until another process went on, in seconds. */
+const takeover = ({ attempts }: EveryKill.Report): string => {
+  const millis = attempts.flatMap(({ kills }) => kills.flatMap(({ takeoverMillis }) => takeoverMillis ?? []))
+    .toSorted((a, b) => a - b)
+  const at = (share: number) => ((millis[Math.round((millis.length - 1) * share)] ?? NaN) / 1000).toFixed(2)
+  return millis.length === 0 ? "–" : `${at(0.5)} / ${at(1)}`
+}
 
 const broken = ({ violations }: EveryKill.Report): string =>
   [...new Set(violations.map(({ law }) => law))]
@@ -40,17 +50,18 @@ export const columns: ReadonlyArray<Column> = [
   attemptsWith("asked again", ({ extraAsked }) => extraAsked > 0),
   attemptsWith("second answer", ({ extraAnswers }) => extraAnswers > 0),
   attemptsWith("hangs", ({ violations }) => violations.some(({ law }) => law === "end")),
+  ["takeover, s (median / most)", takeover],
   ["laws broken", (report) => broken(report) || "none"]
 ]
 
-/** The head of the table. */
-export const head = (first: ReadonlyArray<string>): string => {
-  const names = [...first, ...columns.map(([name]) => name)]
+/** The head of a table. */
+export const head = (columns: ReadonlyArray<Column>): string => {
+  const names = ["store", "policy", ...columns.map(([name]) => name)]
   return `${line(names)}\n${line(names.map(() => "---"))}`
 }
 
 /** One row of it. */
-export const row = (first: ReadonlyArray<string>, report: EveryKill.Report): string =>
-  line([...first, ...columns.map(([, cell]) => String(cell(report)))])
+export const row = (columns: ReadonlyArray<Column>, { policy, store }: Row, report: EveryKill.Report): string =>
+  line([store, policy, ...columns.map(([, cell]) => String(cell(report)))])
 
 const line = (cells: ReadonlyArray<string>): string => `| ${cells.join(" | ")} |`

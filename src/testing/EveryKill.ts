@@ -40,6 +40,8 @@ export interface Options {
   readonly args?: ReadonlyArray<string>
   /** The arguments of Node before the program, such as `--conditions=source`. None by default. */
   readonly nodeArgs?: ReadonlyArray<string>
+  /** The Node that runs it, as a path. The one that runs this process by default. */
+  readonly node?: string
   /** What the environment of its processes has besides that of this one. Nothing by default. */
   readonly environment?: Readonly<Record<string, string>>
   /**
@@ -141,12 +143,12 @@ const stderrLimit = 2000
 /** One process of the program, which is killed where it is not awaited any more. */
 const processOf = (
   program: string,
-  { args = [], environment = {}, nodeArgs = [] }: Options,
+  { args = [], environment = {}, node, nodeArgs = [] }: Options,
   folder: string,
   plan: ReadonlyArray<number>
 ): Effect.Effect<Ended> =>
   Effect.callback((resume) => {
-    const child = Node.spawn([...nodeArgs, program, ...args], {
+    const child = Node.spawn(node, [...nodeArgs, program, ...args], {
       env: {
         // A process spends most of its time on compiling what the last one has compiled.
         NODE_COMPILE_CACHE: `${Node.temporaryFolder()}/node-compile-cache`,

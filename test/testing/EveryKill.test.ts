@@ -114,6 +114,16 @@ describe("everyKill: attempts", () => {
       assert.isFalse(fs.existsSync(folders[0] ?? ""))
     }), 60_000)
 
+  it.live("another Node runs the program, and the report says where there is none", () =>
+    Effect.gen(function*() {
+      const node = join(import.meta.dirname, "no-node")
+      const { attempts, violations } = yield* killing("none", { node })
+      assert.deepStrictEqual(attempts, [])
+      assert.match(violations[0]?.message ?? "", /^a process could not be started: spawn .*no-node ENOENT$/)
+      const other = yield* killing("node", { node: process.execPath, nodeArgs: ["--title=everyKill"], limit: 1 })
+      assert.deepStrictEqual(other.attempts.map(({ value }) => value), ["everyKill"])
+    }), 60_000)
+
   it.live("a program run by itself is not killed, and writes nothing", () =>
     Effect.gen(function*() {
       assert.strictEqual(KillPoint.folder(), ".")

@@ -17,7 +17,7 @@ const { values } = parseArgs({
     store: { type: "string", default: "sqlite" },
     version: { type: "string", default: "v1" },
     durability: { type: "string", default: "async" },
-    url: { type: "string", default: "" },
+    server: { type: "string", default: "" },
     thread: { type: "string", default: KillPoint.folder() }
   }
 })
@@ -85,18 +85,20 @@ const watched = <A extends BaseCheckpointSaver>(saver: A): A => {
   return saver
 }
 
-const saverOf = async (): Promise<BaseCheckpointSaver> => {
+/** The saver, and what closes it. */
+const open = async (): Promise<readonly [BaseCheckpointSaver, () => unknown]> => {
   if (values.store === "sqlite") {
     const { SqliteSaver } = await import("@langchain/langgraph-checkpoint-sqlite")
-    return SqliteSaver.fromConnString(`${KillPoint.folder()}/checkpoints.db`)
+    const saver = SqliteSaver.fromConnString(`${KillPoint.folder()}/checkpoints.db`)
+    return [saver, () => (saver as unknown as { readonly db: { readonly close: () => void } }).db.close()]
   }
   const { PostgresSaver } = await import("@langchain/langgraph-checkpoint-postgres")
-  const saver = PostgresSaver.fromConnString(values.url)
+  const saver = PostgresSaver.fromConnString(`${values.server}/postgres`)
   await saver.setup()
-  return saver
+  return [saver, () => saver.end()]
 }
 
-const saver = await saverOf()
+const [saver, close] = await open()
 const agent = createReactAgent({
   llm: new Scripted(),
   tools,
@@ -108,12 +110,11 @@ const config = {
   durability: values.durability as "async" | "sync" | "exit"
 }
 
+// `next` is empty as well where the writes of a task are kept and its checkpoint is not, so that it does not say that the run
+// is over. Asked to go on, a run that is over gives its result.
 const before = await agent.getState(config)
 const isNew = before.next.length === 0 && before.values.messages === undefined
-const isOver = !isNew && before.next.length === 0
-const state = isOver
-  ? before.values
-  : await agent.invoke(isNew ? { messages: [new HumanMessage("Pay both orders")] } : null, config)
+const state = await agent.invoke(isNew ? { messages: [new HumanMessage("Pay both orders")] } : null, config)
 const messages: ReadonlyArray<BaseMessage> = state.messages
 await Effect.runPromise(KillPoint.done(messages.map((message) => `${message.type}: ${message.text}`)))
-if ("end" in saver) await (saver as { end: () => Promise<void> }).end()
+await close()

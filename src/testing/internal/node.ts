@@ -51,13 +51,13 @@ const here = (): Process => {
 /** Node's file system. */
 export const fileSystem = (): FileSystem => here().getBuiltinModule("node:fs") as FileSystem
 
-/** Starts a process of this Node. */
-export const spawn = (args: ReadonlyArray<string>, options: SpawnOptions): Child => {
+/** Starts a process of a Node, which is this one by default. */
+export const spawn = (node: string | undefined, args: ReadonlyArray<string>, options: SpawnOptions): Child => {
   const { execPath, getBuiltinModule } = here()
   const { spawn } = getBuiltinModule("node:child_process") as {
     readonly spawn: (file: string, args: ReadonlyArray<string>, options: SpawnOptions) => Child
   }
-  return spawn(execPath, args, options)
+  return spawn(node ?? execPath, args, options)
 }
 
 /** The folder for temporary files. */
