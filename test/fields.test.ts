@@ -9,6 +9,7 @@ const entries = [
   "src/index.ts",
   "src/adapters/index.ts",
   "src/bridges/index.ts",
+  "src/files/index.ts",
   "src/sql/index.ts",
   "src/testing/index.ts"
 ]

@@ -118,7 +118,7 @@ interface Names {
 /** The circle that a file stands in: the paths of all files that it imports, directly or not, and that import it. */
 type Circles = ReadonlyMap<string, ReadonlySet<string>>
 
-type Area = "index" | "core" | "internal" | "adapters" | "bridges" | "cluster" | "sql" | "testing"
+type Area = "index" | "core" | "internal" | "adapters" | "bridges" | "cluster" | "files" | "sql" | "testing"
 
 const forbiddenGlobals = new Set(["Date", "setTimeout", "setInterval", "setImmediate", "performance"])
 /** The one module that sets timers: where the clock is the live one, they need no fiber. */
@@ -140,11 +140,12 @@ const ordered = (file: File): ReadonlyArray<Fault> =>
     )
 
 const outward = (file: File): ReadonlyArray<Fault> =>
-  (["adapters", "bridges", "cluster", "sql", "testing"] as const).filter((area) => area !== file.area).flatMap((area) =>
-    importsIn(file, area).filter(({ target }) => !isShared(file, target)).map(({ offset, target }) => ({
-      offset,
-      message: `imports ${target}`
-    }))
+  (["adapters", "bridges", "cluster", "files", "sql", "testing"] as const).filter((area) => area !== file.area).flatMap(
+    (area) =>
+      importsIn(file, area).filter(({ target }) => !isShared(file, target)).map(({ offset, target }) => ({
+        offset,
+        message: `imports ${target}`
+      }))
   )
 
 /** A bridge is an adapter whose wire is another library: what adapters share it shares too. */
@@ -204,7 +205,7 @@ const runtime = (file: File): ReadonlyArray<Fault> => {
 }
 
 const nodeless = (file: File): ReadonlyArray<Fault> => {
-  if (file.area === "sql" || file.area === "testing") return []
+  if (["files", "sql", "testing"].includes(file.area)) return []
   const faults: Array<Fault> = []
   walk(file.body, (node, parent) => {
     const name = globalName(node, parent, nodeGlobals)
@@ -270,7 +271,7 @@ export const rules = {
   order: { demand: "a public module imports only internal ones and those that stand before it", faults: ordered },
   outward: {
     demand:
-      "adapters, bridges, cluster, sql and testing are imported by nothing outside themselves, but bridges share what adapters do",
+      "adapters, bridges, cluster, files, sql and testing are imported by nothing outside themselves, but bridges share what adapters do",
     faults: outward
   },
   circles: { demand: "no file imports itself by way of others, not even for a type", faults: circular },
@@ -294,7 +295,7 @@ export const rules = {
     faults: runtime
   },
   nodeless: {
-    demand: "no process, require or Buffer but in sql and testing: the rest runs anywhere",
+    demand: "no process, require or Buffer but in files, sql and testing: the rest runs anywhere",
     faults: nodeless
   },
   header: { demand: "a file opens with a comment that says what it is for", faults: header }
@@ -408,7 +409,7 @@ const importsOf = (
 }
 
 const areaOf = (path: string): Area => {
-  const folder = /^src\/(adapters|bridges|cluster|sql|testing|internal)\//.exec(path)?.[1]
+  const folder = /^src\/(adapters|bridges|cluster|files|sql|testing|internal)\//.exec(path)?.[1]
   if (folder !== undefined) return folder as Area
   return isIndex(path) ? "index" : "core"
 }

@@ -1,12 +1,12 @@
 /**
- * A process that writes to a store file on request: once at a version, or on and on until it is killed. It says what
+ * A process that writes to a store on request: once at a version, or on and on until it is killed. It says what
  * it is about to do before it does it, and which appends succeeded.
  */
 import * as Effect from "effect/Effect"
 import * as ManagedRuntime from "effect/ManagedRuntime"
 import { Message, Session } from "heddle"
-import { SessionStore } from "heddle/sql"
 import * as module from "node:module"
+import { storeAt } from "./places.ts"
 import { id, type Order, type Report, textAt } from "./writing.ts"
 
 const said = (text: string): Session.Record => ({ _tag: "MessagesAppended", messages: [Message.user(text)] })
@@ -27,7 +27,7 @@ const append = (version: number, [first, ...rest]: ReadonlyArray<string>) =>
 
 const say = (report: Report) => process.send?.(report)
 
-const runtime = ManagedRuntime.make(SessionStore.layerSqlite({ filename: process.argv[2]! }))
+const runtime = ManagedRuntime.make(storeAt(process.argv[2]!))
 
 const goOn = (sizes: ReadonlyArray<number>) =>
   Effect.gen(function*() {
