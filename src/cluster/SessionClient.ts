@@ -15,9 +15,11 @@ import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import * as Layer from "effect/Layer"
 import * as Schedule from "effect/Schedule"
+import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import * as Event from "../Event.ts"
 import * as Settings from "../internal/ask/options.ts"
+import * as ToolOutcomes from "../internal/declare/outcome.ts"
 import * as Claims from "../internal/session/claim.ts"
 import type * as SessionRun from "../internal/session/run.ts"
 import * as Stores from "../internal/session/store.ts"
@@ -79,6 +81,20 @@ export interface CommandOptions {
 }
 
 /**
+ * How something is said.
+ *
+ * @category options
+ * @since 0.2.0
+ */
+export interface ReplyOptions extends CommandOptions {
+  /**
+   * What becomes of calls that still wait for an answer: `"deny"` answers them as denied, as with `Session.reply`. By default
+   * the command is refused while an approval is pending.
+   */
+  readonly pending?: "deny"
+}
+
+/**
  * How a call is approved.
  *
  * @category options
@@ -118,11 +134,11 @@ export interface StopReceipt {
  * @since 0.2.0
  */
 export interface Service {
-  /** Says something as the user. A session that does not exist is begun. */
+  /** Says something as the user. A session that does not exist is begun, and one whose last run broke goes on with it. */
   readonly reply: (
     id: string,
     content: Message.Content,
-    options?: CommandOptions
+    options?: ReplyOptions
   ) => Effect.Effect<Protocol.Report, Failure>
   /** Answers a question by the id of its call, or gives the result of a manual call. The answer is sent as plain JSON. */
   readonly answer: (
@@ -159,6 +175,29 @@ export interface Service {
   readonly forget: (id: string) => Effect.Effect<void, Failure>
 }
 
+const InputJson = Schema.toCodecJson(Protocol.Input)
+
+const utf8 = new TextEncoder()
+
+/** The input as plain JSON, as the owner reads it. A larger one would keep the cluster from reading anything else. */
+const checked = (
+  session: string,
+  command: string,
+  input: Protocol.Input
+): Effect.Effect<Protocol.Input, Protocol.CommandError> =>
+  Effect.gen(function*() {
+    const refused = (reason: string, detail: string) => new Protocol.CommandError({ session, command, reason, detail })
+    const json = yield* Schema.encodeEffect(InputJson)(input).pipe(
+      Effect.mapError(({ message }) => refused("invalid_input", message))
+    )
+    const maxBytes = yield* Stores.MaxRecordBytes
+    const bytes = utf8.encode(JSON.stringify(json)).length
+    if (bytes > maxBytes) {
+      return yield* refused("too_large", `the command has ${bytes} bytes, more than the ${maxBytes} of MaxRecordBytes`)
+    }
+    return yield* Effect.orDie(Schema.decodeEffect(InputJson)(json))
+  })
+
 const make = Effect.gen(function*() {
   const entity = yield* Protocol.SessionEntity.client
   const sharding = yield* Sharding.Sharding
@@ -167,10 +206,12 @@ const make = Effect.gen(function*() {
   const scope = yield* Effect.scope
   const context = yield* Effect.context<never>()
 
-  const drive = (id: string, input: Protocol.Input, options: CommandOptions = {}) =>
-    Effect.suspend(() => {
+  const drive = (id: string, given: Protocol.Input, options: CommandOptions = {}) =>
+    Effect.gen(function*() {
       const { command = Settings.mintRequestId(context) } = options
-      return Effect.flatMap(Ids.entityOf(id, command), (address) => entity(address).Drive({ command, input }))
+      const address = yield* Ids.entityOf(id, command)
+      const input = yield* checked(id, command, given)
+      return yield* entity(address).Drive({ command, input })
     })
 
   /** The feed of the owner of the moment. Where that one hands the session over, its feed ends, and the next one's begins. */
@@ -191,8 +232,14 @@ const make = Effect.gen(function*() {
     })
 
   const service: Service = {
-    reply: (id, content, options) => drive(id, { _tag: "Say", message: Message.user(content) }, options),
-    answer: (id, toolCallId, value, options) => drive(id, { _tag: "Answer", id: toolCallId, value }, options),
+    reply: (id, content, options = {}) =>
+      drive(id, {
+        _tag: "Say",
+        message: Message.user(content),
+        ...(options.pending === undefined ? {} : { pending: options.pending })
+      }, options),
+    answer: (id, toolCallId, value, options) =>
+      drive(id, { _tag: "Answer", id: toolCallId, value: ToolOutcomes.partsOf(value) ?? value }, options),
     approve: (id, toolCallId, options = {}) =>
       drive(id, {
         _tag: "Approve",
@@ -230,9 +277,7 @@ const make = Effect.gen(function*() {
  * ```ts import.meta.vitest
  * import * as TestRunner from "effect/cluster/TestRunner"
  * import * as Effect from "effect/Effect"
-import * as Fiber from "effect/Fiber"
  * import * as Layer from "effect/Layer"
-import * as Schedule from "effect/Schedule"
  * import * as Schema from "effect/Schema"
  * import { Session, Tool } from "heddle"
  * import { Cluster, SessionClient } from "heddle/cluster"
@@ -275,9 +320,7 @@ export class SessionClient extends Context.Service<SessionClient, Service>()("he
  * ```ts import.meta.vitest
  * import * as TestRunner from "effect/cluster/TestRunner"
  * import * as Effect from "effect/Effect"
-import * as Fiber from "effect/Fiber"
  * import * as Layer from "effect/Layer"
-import * as Schedule from "effect/Schedule"
  * import * as Stream from "effect/Stream"
  * import { Session } from "heddle"
  * import { Cluster, SessionClient } from "heddle/cluster"

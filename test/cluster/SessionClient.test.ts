@@ -221,6 +221,34 @@ describe("commands", () => {
       }
     }).pipe(Effect.provide(cluster(Array.from({ length: 4 }, () => said("Hello"))))))
 
+  it.live("a command that is too large, or that says nothing that can be said, is refused before it is sent", () =>
+    Effect.gen(function*() {
+      const { answer, reply } = yield* client
+      const driver = yield* MessageStorage.MemoryDriver
+      const large = Effect.provideService(reply("ann", "é".repeat(600)), Session.MaxRecordBytes, 1200)
+      assert.deepInclude(yield* Effect.flip(large), { _tag: "CommandError", reason: "too_large" })
+      const none = reply("ann", 5 as unknown as string)
+      assert.deepInclude(yield* Effect.flip(none), { _tag: "CommandError", reason: "invalid_input" })
+      const cyclic: Array<unknown> = []
+      cyclic.push(cyclic, 1n, new Date(0))
+      const unknown = yield* Effect.flip(answer("ann", "c0", cyclic))
+      assert.deepInclude(unknown, { _tag: "CommandError", reason: "unknown_tool_call_id" })
+      assert.strictEqual(driver.requests.size, 1)
+    }).pipe(Effect.provide(cluster([]))))
+
+  it.live("a session goes on after a run that broke, and past calls that wait where that is wanted", () => {
+    const tools = [Tool.make("pay", { parameters: {}, approval: true, handler: () => Effect.succeed("paid") })]
+    const script = [[text("Half"), Script.streamError("network_error")], called("pay"), said("Not paid")]
+    return Effect.gen(function*() {
+      const { reply } = yield* client
+      assert.strictEqual((yield* reply("ann", "Pay")).status, "error")
+      assert.strictEqual((yield* reply("ann", "Again")).status, "awaiting_tools")
+      const refused = yield* Effect.flip(reply("ann", "Never mind"))
+      assert.deepInclude(refused, { _tag: "CommandError", reason: "approval_pending" })
+      assert.strictEqual((yield* reply("ann", "Never mind", { pending: "deny" })).outputText, "Not paid")
+    }).pipe(Effect.provide(cluster(script, { tools })))
+  })
+
   it.live("forgotten commands are in no table, and the journal stays", () =>
     Effect.gen(function*() {
       const { forget, reply } = yield* client
@@ -297,4 +325,31 @@ describe("feeds", () => {
       assert.strictEqual(breaks.length, seen.filter(({ _tag }) => _tag === "Connected").length - 1)
     }).pipe(Effect.provide(cluster([[...pieces, finish("stop")]])))
   })
+
+  it.live("an event that is too large to be sent is a gap", () =>
+    Effect.gen(function*() {
+      const { events, reply } = yield* client
+      const seen = yield* events("ann").pipe(
+        Stream.tap((event) =>
+          event._tag === "Connected" && event.version === 0
+            ? Effect.forkChild(reply("ann", "Talk"))
+            : Effect.void
+        ),
+        Stream.map(({ _tag }) => _tag),
+        Stream.takeUntil((tag) => tag === "ChatCompleted"),
+        Stream.runCollect
+      )
+      assert.deepStrictEqual(seen, [
+        "Connected",
+        "MessageStarted",
+        "Connected",
+        "Connected",
+        "Connected",
+        "Connected",
+        "ChatCompleted"
+      ])
+    }).pipe(
+      Effect.provide(cluster([said("x".repeat(2000))])),
+      Effect.provideService(Session.MaxRecordBytes, 5000)
+    ))
 })

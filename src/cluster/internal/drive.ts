@@ -7,6 +7,7 @@
 import * as Deferred from "effect/Deferred"
 import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
+import * as Result from "effect/Result"
 import * as Schedule from "effect/Schedule"
 import * as Semaphore from "effect/Semaphore"
 import * as Stream from "effect/Stream"
@@ -17,7 +18,7 @@ import type * as Claims from "../../internal/session/claim.ts"
 import * as Recorders from "../../internal/session/recorder.ts"
 import type * as Records from "../../internal/session/records.ts"
 import * as SessionRun from "../../internal/session/run.ts"
-import type * as SessionState from "../../internal/session/state.ts"
+import * as SessionState from "../../internal/session/state.ts"
 import * as Stores from "../../internal/session/store.ts"
 import type * as Session from "../../Session.ts"
 import type * as Tool from "../../Tool.ts"
@@ -66,15 +67,20 @@ const settled = (session: SessionState.Session, input: Settling) => {
   }
 }
 
-/** The record of an answer that a command of this input has given. */
-const answerOf = (input: Settling): SessionState.Answer => {
-  switch (input._tag) {
-    case "Answer":
-      return { _tag: "Value", value: Json.toJson(input.value) }
-    case "Approve":
-      return { _tag: "Approved", ...(input.arguments === undefined ? {} : { arguments: input.arguments }) }
-    case "Deny":
-      return { _tag: "Denied", ...(input.reason === undefined ? {} : { reason: input.reason }) }
+const isSame = (left: unknown, right: unknown): boolean => JSON.stringify(left) === JSON.stringify(right)
+
+/** Whether an answer of the journal is the one that a command gives. A text may have been read as the JSON that it is. */
+const isAnswerOf = (answer: SessionState.Answer, input: Settling): boolean => {
+  switch (answer._tag) {
+    case "Value":
+      return input._tag === "Answer" && (isSame(answer.value, input.value)
+        || typeof input.value === "string" && isSame(answer.value, Result.getOrUndefined(Json.parse(input.value))))
+    case "Approved":
+      return input._tag === "Approve" && isSame(answer.arguments, input.arguments)
+    case "Denied":
+      return input._tag === "Deny" && answer.reason === input.reason
+    case "Expired":
+      return false
   }
 }
 
@@ -134,9 +140,8 @@ export const make = <T extends Tools, E, R, RHalt, REvent>(
   const settling = (kept: Kept, input: Settling) =>
     Recorders.keep(kept, (session) => settled(session, input)).pipe(
       Effect.catchTag("SessionError", (error) => {
-        const answer = JSON.stringify(answerOf(input))
         const isOwn = (record: Records.Record) =>
-          record._tag === "Answered" && record.id === input.id && JSON.stringify(record.answer) === answer
+          record._tag === "Answered" && record.id === input.id && isAnswerOf(record.answer, input)
         return Effect.flatMap(has(id, isOwn), (isKnown) => isKnown ? Effect.void : Effect.fail(error))
       }),
       Effect.andThen(Recorders.open(id)),
@@ -144,12 +149,15 @@ export const make = <T extends Tools, E, R, RHalt, REvent>(
     )
 
   /** Says something. The run is recorded under the id of the command. */
-  const saying = (kept: Kept, command: string, { message: { content } }: Saying) =>
+  const saying = (kept: Kept, command: string, { message: { content }, pending }: Saying) =>
     Effect.gen(function*() {
       if (yield* has(id, (record) => record._tag === "RunStarted" && record.submitted === command)) return kept
       const operation = (session: SessionState.Session) =>
         SessionRun.stream(
-          Effect.map(SessionRun.replying(session, content, undefined), (reply) => ({ ...reply, submitted: command })),
+          Effect.map(
+            SessionRun.replying(SessionState.recover(session), content, pending),
+            (reply) => ({ ...reply, submitted: command })
+          ),
           run
         )
       return yield* ran(kept, Recorders.keepStream(kept, operation))

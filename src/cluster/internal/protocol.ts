@@ -44,8 +44,9 @@ export class CommandError extends Schema.TaggedError<CommandError>("heddle/clust
   /** The id of the command. */
   command: Schema.String,
   /**
-   * What went wrong: the `reason` of a `SessionError`, such as `already_answered`; `invalid_id` for the id of a session that
-   * a cluster cannot carry; or the name of another error, such as `AdapterError`.
+   * What went wrong: the `reason` of a `SessionError`, such as `already_answered`; the name of another error, such as
+   * `AdapterError`; or why the command was not sent: `invalid_id` for a session whose id the tables of a cluster have no room
+   * for, `invalid_input` for a content that is none, `too_large` for more than `Session.MaxRecordBytes`.
    */
   reason: Schema.String,
   /** The message of that error. */
@@ -63,7 +64,7 @@ const Arguments = Schema.Record(Schema.String, Json.Opaque)
 /** What a command asks for. */
 export const Input = Schema.Union([
   /** The user says something. */
-  Schema.TaggedStruct("Say", { message: Message.Message }),
+  Schema.TaggedStruct("Say", { message: Message.Message, pending: Schema.optionalKey(Schema.Literal("deny")) }),
   /** A question has its answer, or a manual call its result. */
   Schema.TaggedStruct("Answer", { ...ofCall, value: Json.Opaque }),
   /** A call may run, with its own arguments or with others. */
