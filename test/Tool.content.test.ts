@@ -192,7 +192,7 @@ describe("Tool.content", () => {
       }
       const held = Tool.content([image])
       Object.assign((held.parts as Array<object>)[0]!, { data: "changed" })
-      const recalled = Answers.recalled(call, Tool.ok(held), Policy.standard)
+      const recalled = Answers.recalled(call, { outcome: Tool.ok(held) }, Policy.standard)
       assert.deepStrictEqual(recalled, Message.tool("c0", [image]))
       const submitted = [{ ...image, metadata: { own: { page: 1n } } }]
       const answer = Message.answer("c0", submitted)

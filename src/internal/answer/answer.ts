@@ -20,6 +20,7 @@ import * as Contents from "./content.ts"
 import type { Subject } from "./content.ts"
 import * as ErrorFields from "./errorFields.ts"
 import * as OpenCalls from "./openCalls.ts"
+import * as OutcomeJson from "./outcomeJson.ts"
 
 /** What the calls of a batch are answered with. */
 export interface Answering<E, R> extends Contents.Writing {
@@ -261,11 +262,12 @@ export const answerTo = <E, R>(
   raw: unknown
 ): Effect.Effect<Answer, E, R> => {
   if (!ToolOutcomes.isWellFormed(raw)) {
-    return failed(answering, subject, toolError("invalid_return", subject.call, { cause: raw }))
+    const cause = raw instanceof ToolOutcomes.Invalid ? raw.given : raw
+    return failed(answering, subject, toolError("invalid_return", subject.call, { cause }))
   }
   switch (raw._tag) {
     case "Ok":
-      return succeeded(answering, subject, raw, Contents.encode(answering, subject, raw.value))
+      return succeeded(answering, subject, raw, Contents.encode(answering, subject, raw))
     case "Error":
       return errored(answering, subject, raw)
     case "AskUser":
@@ -351,18 +353,40 @@ const errorAgain = (error: unknown): Json.JsonObject => {
   return details === undefined ? { error: text } : { error: text, details }
 }
 
+/** What the model reads of an error that was recorded: what the run would have written, unless a policy reveals more. */
+const errorAsRecorded = (error: unknown): Json.JsonObject => {
+  if (error instanceof ToolError && error.reason !== "encoding_failed") {
+    return { error: ErrorFields.shownText(error.message), code: error.reason }
+  }
+  if (error instanceof ToolError) return { error: ErrorFields.described(error.cause).text }
+  const { details, text } = ErrorFields.described(ErrorFields.unschemed(error))
+  return details === undefined ? { error: text } : { error: text, details }
+}
+
+/** The outcome of a call in a journal. */
+interface Kept {
+  readonly outcome?: unknown
+  /** Whether it is in the form that `Tool.encodeOutcome` writes. Journals of 0.1 have another. */
+  readonly encoded?: boolean
+}
+
 /**
  * The answer to a call of which only the outcome of its handler is known, from a journal or an event. It is what the run
  * would have answered, except that it shows no more of an error, and no longer text, than the limits allow.
  */
-export const recalled = (call: Message.ToolCall, outcome: unknown, limits: Contents.Knobs): Message.Message => {
+export const recalled = (
+  call: Message.ToolCall,
+  { encoded, outcome: kept }: Kept,
+  limits: Contents.Knobs
+): Message.Message => {
+  const outcome = encoded === true ? OutcomeJson.readAlone(kept) : kept
   const answered = (value: unknown): Message.Message => {
     const text = () => typeof value === "string" ? value : JSON.stringify(Json.toJson(value))
     return Message.tool(call.id, Contents.cutResult(ToolOutcomes.partsIn(value) ?? text(), undefined, limits).content)
   }
   const failed = (error: unknown): Message.Message => {
-    const { content } = Contents.cutError(JSON.stringify(errorAgain(error)), limits)
-    return { ...Message.tool(call.id, content), isError: true }
+    const fields = encoded === true ? errorAsRecorded(error) : errorAgain(error)
+    return { ...Message.tool(call.id, Contents.cutError(JSON.stringify(fields), limits).content), isError: true }
   }
   if (!ToolOutcomes.isWellFormed(outcome)) return failed(toolError("invalid_return", call))
   switch (outcome._tag) {
@@ -398,6 +422,8 @@ export const readResultObject = (outcome: unknown): Reading => {
   const hasError = value["error"] !== undefined && value["error"] !== null
   if (value["success"] === false || (hasError && value["success"] !== true)) return { outcome: reportedFailure(value) }
   const { contextUpdate } = value
-  const ok = { _tag: "Ok", value: value["data"] }
+  const data = ToolOutcomes.writtenOf(outcome)?.data
+  const plain = { _tag: "Ok", value: value["data"] } as const
+  const ok = data === undefined ? plain : ToolOutcomes.withWritten(plain, { whole: data })
   return Json.isObject(contextUpdate) ? { outcome: ok, contextUpdate } : { outcome: ok }
 }

@@ -16,7 +16,7 @@ import type * as Declared from "../declare/tool.ts"
 import * as ToolOptions from "../declare/toolOptions.ts"
 import * as Json from "../json.ts"
 import type { HookFibers } from "../stop/ownedFibers.ts"
-import { described, shownText, thrown, unwrapped, written } from "./errorFields.ts"
+import { described, reportOf, shownText, thrown, toldBefore, unschemed } from "./errorFields.ts"
 
 /** What outcomes are written with. */
 export interface Writing {
@@ -79,10 +79,13 @@ export const writeResult = (
 export const encode = (
   writing: Writing,
   subject: Subject,
-  value: unknown
+  outcome: ToolOutcomes.Ok
 ): Effect.Effect<Message.Content, unknown, any> => {
+  const { value } = outcome
   const parts = ToolOutcomes.partsOf(value)
   if (parts !== undefined) return Exit.succeed(parts)
+  const written = ToolOutcomes.writtenOf(outcome)?.whole
+  if (written !== undefined) return Effect.flatMapEager(written, (plain) => writeResult(writing, subject, plain))
   const encodeSuccess = subject.tool?.encodeSuccess
   return encodeSuccess === undefined
     ? write(writing, subject, value)
@@ -105,13 +108,6 @@ export const literalError = (reason: unknown): string => {
 export const literalValue = (value: unknown): string =>
   Result.getOrElse(Result.try(() => JSON.stringify(Json.toJson(value))), () => "\"the result cannot be shown\"")
 
-/** An exception as data. One that is no more than its message is a text. */
-const exception = (error: Error): unknown => {
-  const { details, text } = described(error)
-  if (details !== undefined) return { message: text, ...details }
-  return error.message === "" ? text : shownText(error.message)
-}
-
 /** A crash with what the handler died with in its text. */
 const revealed = (error: ToolError): ToolError => {
   if (error.reason !== "handler_raised" || error.cause === undefined) return error
@@ -124,22 +120,15 @@ const revealed = (error: ToolError): ToolError => {
 /** What a handler reported, as its tool's schema writes it. What does not fit the schema is described like any other reason. */
 const reported = (writing: Writing, subject: Subject, reason: unknown): Effect.Effect<unknown, never, any> => {
   if (reason instanceof ToolError) return Effect.succeed(writing.policy.crashes === "told" ? revealed(reason) : reason)
+  const report = toldBefore(reason)
+  if (report !== undefined) return Effect.succeed(report.told)
   const encodeFailure = subject.tool?.encodeFailure
-  if (encodeFailure === undefined) {
-    const error = unwrapped(reason)
-    return Effect.succeed(error instanceof Error && !("_tag" in error) ? exception(error) : error)
-  }
+  if (encodeFailure === undefined) return Effect.succeed(unschemed(reason))
   return inTime(writing, subject, ToolOptions.attempt(() => encodeFailure(reason))).pipe(
-    Effect.map((fields) => withMessage(reason, written(reason, fields))),
+    Effect.map((fields) => reportOf(reason, fields).told),
     Effect.catchCause(() => reported(writing, { ...subject, tool: undefined }, reason))
   )
 }
-
-/** The message of an error is added where its schema does not write it. */
-const withMessage = (reason: unknown, fields: unknown): unknown =>
-  reason instanceof Error && reason.message !== "" && Json.isObject(fields)
-    ? { message: shownText(reason.message), ...fields }
-    : fields
 
 /** What the model reads of a failure. An encoder that failed on the result is not asked to encode its failure. */
 export const errorContent = (

@@ -162,6 +162,9 @@ const contents = (value: object): unknown => {
   return ArrayBuffer.isView(value) ? `[${value.byteLength} bytes]` : undefined
 }
 
+/** Whether a value stands for another. It is data, although it has a tag. */
+const isContainer = (value: object): boolean => attempt(() => contents(value) !== undefined) ?? false
+
 /** A reason of a cause as data: what failed or died, and nothing about where. */
 export const reasonOf = (reason: Cause.Reason<unknown>): Json.JsonObject => {
   switch (reason._tag) {
@@ -247,11 +250,58 @@ class Telling {
 }
 
 /** What is shown of any value that a failure holds. */
-const toldOf = (value: unknown, isAll = loadOf(value).hasExchange): unknown => new Telling(isAll).of(value)
+export const toldOf = (value: unknown, isAll = loadOf(value).hasExchange): unknown => new Telling(isAll).of(value)
 
 const scalarOf = (value: object, key: string): unknown => {
   const scalar = member(value, key)
   return isObject(scalar) || typeof scalar === "function" ? undefined : scalar
+}
+
+// Errors that were written as JSON and read again. They are shown by the fields that were written.
+
+const recalledMark = Symbol.for("heddle/Tool/Recalled")
+
+/** What an error is read from. */
+export interface ErrorJson {
+  /** What `errorFields` gave of it. */
+  readonly fields: Json.JsonObject
+  /** Whether it was an `Error`, and no other object that is shown by its fields. */
+  readonly isError: boolean
+  /** Its message, where the fields have a shorter one. */
+  readonly message?: string
+  /** Whether it carried a request or a response. */
+  readonly hasExchange?: boolean
+}
+
+/** An error that is shown as the one that was written. */
+export const errorFrom = ({ fields, hasExchange, isError, message }: ErrorJson): object => {
+  const { message: shown, name = "", ...own } = fields
+  const error: object = isError ? new Error() : {}
+  const hidden = (key: PropertyKey, value: unknown) =>
+    Object.defineProperty(error, key, { value, configurable: true, writable: true })
+  const text = message ?? shown
+  if (isError || text !== undefined) hidden("message", text)
+  if (isError || name !== "") hidden("name", name)
+  for (const [key, value] of Object.entries(own)) {
+    if (key !== "stack") {
+      Object.defineProperty(error, key, { value, configurable: true, enumerable: true, writable: true })
+    }
+  }
+  if (hasExchange === true) hidden("request", undefined)
+  return hidden(recalledMark, own)
+}
+
+/** An error, or an object that is shown like one, as what it can be read from. */
+export const errorToJson = (error: object): ErrorJson | undefined => {
+  if (isContainer(error) || !isError(error)) return undefined
+  const fields = errorFields(error)
+  const message = error instanceof Error ? shownText(String(member(error, "message"))) : undefined
+  return {
+    fields,
+    isError: error instanceof Error,
+    ...(message === undefined || message === fields["message"] ? {} : { message }),
+    ...(loadOf(error).hasExchange ? { hasExchange: true } : {})
+  }
 }
 
 type Encoder = (value: unknown) => unknown
@@ -260,6 +310,7 @@ const encoders = new WeakMap<object, Encoder>()
 
 /** The class of a value that was made from a schema is that schema. One that needs services writes nothing here. */
 const encoderOf = (value: object): Encoder | undefined => {
+  if (recalledMark in value) return () => Reflect.get(value, recalledMark)
   const schema = member(value, "constructor")
   if (typeof schema !== "function" || !Schema.isSchema(schema)) return undefined
   const known = encoders.get(schema)
@@ -398,8 +449,7 @@ export const described = (reason: unknown): Described => {
   const error = unwrapped(reason)
   if (typeof error === "string") return { text: shownText(error) }
   if (typeof error !== "object" || error === null) return { text: Json.render(error) }
-  const isData = attempt(() => contents(error) !== undefined) ?? false
-  if (!isData && isError(error)) return byFields(error)
+  if (!isContainer(error) && isError(error)) return byFields(error)
   return attempt(() => byData(error)) ?? { text: "Error" }
 }
 
@@ -408,6 +458,45 @@ export const describedText = (reason: unknown): string => {
   const { details, text } = described(reason)
   const { _tag: _, name: __, ...own } = details ?? {}
   return Object.keys(own).length === 0 ? text : `${text} ${JSON.stringify(own)}`
+}
+
+// What a model reads of a failure that a handler reported.
+
+/** An exception as data. One that is no more than its message is a text. */
+const exception = (error: Error): unknown => {
+  const { details, text } = described(error)
+  if (details !== undefined) return { message: text, ...details }
+  return error.message === "" ? text : shownText(error.message)
+}
+
+/** The message of an error is added where its schema does not write it. */
+const withMessage = (reason: unknown, fields: unknown): unknown =>
+  reason instanceof Error && reason.message !== "" && Json.isObject(fields)
+    ? { message: shownText(reason.message), ...fields }
+    : fields
+
+/** What a model was to read of failures that were recorded. */
+const reports = new WeakMap<object, { readonly told: unknown }>()
+
+/** A failure with what a model reads of it, whatever the schema of its tool writes now. */
+export const withReport = (error: unknown, told: unknown): unknown => {
+  if (typeof error === "object" && error !== null) reports.set(error, { told })
+  return error
+}
+
+/** What a model was to read of a failure when that was recorded, if it was. */
+export const toldBefore = (reason: unknown): { readonly told: unknown } | undefined => reports.get(reason as object)
+
+/** What a model reads of a failure without a schema. */
+export const unschemed = (reason: unknown): unknown => {
+  const error = unwrapped(reason)
+  return error instanceof Error && !("_tag" in error) ? exception(error) : error
+}
+
+/** What a model reads of a failure of which a schema has written the fields, and what of them may be shown. */
+export const reportOf = (reason: unknown, fields: unknown): { readonly shown: unknown; readonly told: unknown } => {
+  const shown = written(reason, fields)
+  return { shown, told: withMessage(reason, shown) }
 }
 
 /** How what was thrown and is no `Error` stands as the cause of a `ToolError`. */
@@ -419,7 +508,7 @@ export const thrown = (cause: unknown): unknown => isThrown(cause) ? cause["valu
 /** The fields that may be shown of what a call broke with. What is no error has its text as a message. */
 export const causeFields = (cause: unknown): Json.JsonObject => {
   const value = thrown(cause)
-  return typeof value === "object" && value !== null && isError(value)
+  return isObject(value) && !isContainer(value) && isError(value)
     ? errorFields(value)
     : bounded({ message: described(value).text })
 }

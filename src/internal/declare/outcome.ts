@@ -5,6 +5,7 @@
  */
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
+import type * as Exit from "effect/Exit"
 import type * as JsonSchema from "effect/JsonSchema"
 import * as Option from "effect/Option"
 import * as Result from "effect/Result"
@@ -224,6 +225,34 @@ export const brand = <O extends object>(outcome: O): O => Object.defineProperty(
 export const isBranded = (value: unknown): value is Outcome =>
   typeof value === "object" && value !== null && outcomeMark in value
 
+const writtenMark = Symbol.for("heddle/Tool/Written")
+
+/** What the schema of a tool wrote of a result, or why it did not, and of the `data` in it, where that is the result. */
+export interface Written {
+  readonly whole: Exit.Exit<unknown, unknown>
+  readonly data?: Exit.Exit<unknown, unknown>
+}
+
+/** A result with what its schema wrote of it. The schema is not asked again. */
+export const withWritten = <O extends Ok>(outcome: O, written: Written): O =>
+  Object.defineProperty(outcome, writtenMark, { value: written })
+
+export const writtenOf = (outcome: Ok): Written | undefined =>
+  writtenMark in outcome ? outcome[writtenMark] as Written : undefined
+
+/** Whether a value may be a result in the form `{ success, data, error }`. */
+export const hasData = (value: unknown): value is Json.JsonObject =>
+  Json.isObject(value) && Object.hasOwn(value, "data")
+
+/** What an executor gave that was no outcome, once it was recorded and read again. */
+export class Invalid {
+  readonly given: unknown
+
+  constructor(given: unknown) {
+    this.given = given
+  }
+}
+
 const endMark = Symbol.for("heddle/Tool/EndsRun")
 
 /** Marks a failure that ends the run, whatever the error policy says. */
@@ -305,7 +334,7 @@ export const content = (parts: ReadonlyArray<unknown>): Content => {
   return Object.defineProperty(made, contentMark, { value: own })
 }
 
-const isContent = (value: unknown): value is { readonly [contentMark]: ReadonlyArray<Part> } =>
+export const isContent = (value: unknown): value is { readonly [contentMark]: ReadonlyArray<Part> } =>
   typeof value === "object" && value !== null && contentMark in value
 
 /** The parts of a result that is made of them, also of one that a handler returned as `Ok`. */

@@ -94,6 +94,10 @@ export interface Tool<Name extends string, Params, Success, Failure, R, Fatal = 
   readonly encodeSuccess?: (value: unknown) => Effect.Effect<unknown, unknown, R>
   /** Encodes what the handler reports, where the tool has a `failure` schema. */
   readonly encodeFailure?: (error: unknown) => Effect.Effect<unknown, unknown, R>
+  /** Reads a result that `encodeSuccess` has written. */
+  readonly decodeSuccess?: (json: unknown) => Effect.Effect<unknown, Schema.SchemaError, R>
+  /** Reads what `encodeFailure` has written. */
+  readonly decodeFailure?: (json: unknown) => Effect.Effect<unknown, Schema.SchemaError, R>
   /** What runs. Left out of a manual tool. */
   readonly handler?: (
     args: Params,
@@ -435,7 +439,7 @@ export interface Options<
    * and booleans: never a cause, a stack, a request or a response, and at most 8,192 characters. An error that does not
    * fit the schema is written like that, too.
    */
-  readonly failure?: Schema.ConstraintCodec<E, unknown, unknown, R>
+  readonly failure?: Schema.ConstraintCodec<E, unknown, R, R>
   /** What runs: an Effect of the result, of `Tool.content`, `Tool.askUser` or `Tool.halt`. A `manual` tool has none. */
   readonly handler?: (
     args: Schemas.Type<P>,

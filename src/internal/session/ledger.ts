@@ -6,6 +6,7 @@
  *
  * @since 0.2.0
  */
+import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
@@ -16,11 +17,11 @@ import type * as Executor from "../../Executor.ts"
 import * as Message from "../../Message.ts"
 import type * as Response from "../../Response.ts"
 import type * as Tool from "../../Tool.ts"
+import * as OutcomeJson from "../answer/outcomeJson.ts"
 import { toolError } from "../declare/outcome.ts"
 import type * as ToolOptions from "../declare/toolOptions.ts"
 import * as Json from "../json.ts"
 import * as Replay from "../run/replay.ts"
-import * as OutcomeJson from "./outcomeJson.ts"
 import type * as Records from "./records.ts"
 
 /**
@@ -71,6 +72,8 @@ export interface Known {
   readonly contextUpdate: Json.JsonObject | undefined
   /** What the handler came to. */
   readonly outcome: Tool.Outcome | undefined
+  /** Of a question: when it is settled without an answer. */
+  readonly expiresAt: number | undefined
   readonly answer: Records.InterruptedCall["answer"]
 }
 
@@ -136,7 +139,7 @@ const read = (
   refused: Refused
 ): Effect.Effect<Known, ResumeError, any> =>
   Effect.gen(function*() {
-    const { answer, attempt, contextUpdate, idempotencyKey, toolCall } = call
+    const { answer, attempt, contextUpdate, expiresAt, idempotencyKey, toolCall } = call
     const tool = tools.get(toolCall.name)
     if (tool === undefined) {
       const detail =
@@ -144,8 +147,8 @@ const read = (
         + "of that name; give the tools that the run was started with"
       return yield* refused("tool_missing", detail, toolCall)
     }
-    const known = { toolCall, attempt, idempotencyKey, contextUpdate, answer }
-    if (answer !== undefined) return { ...known, outcome: yield* OutcomeJson.decodeAny(call.outcome) }
+    const known = { toolCall, attempt, idempotencyKey, contextUpdate, expiresAt, answer }
+    if (answer !== undefined) return { ...known, outcome: OutcomeJson.readOlder(call.outcome) }
     yield* Effect.mapError(
       Effect.sandbox(tool.parameters.decode(toolCall.arguments)),
       () =>
@@ -157,16 +160,15 @@ const read = (
         )
     )
     if (!("outcome" in call)) return { ...known, outcome: undefined }
-    const outcome = call.encoded === undefined
-      ? OutcomeJson.decodeAny(call.outcome)
-      : OutcomeJson.decode(tool, call.outcome)
+    if (call.encoded !== true) return { ...known, outcome: OutcomeJson.readOlder(call.outcome) }
+    const outcome = OutcomeJson.decode(tool, call.outcome)
     return {
       ...known,
       outcome: yield* Effect.mapError(outcome, (problem) =>
         refused(
           "result_changed",
           `the result of call ${JSON.stringify(toolCall.id)} no longer fits the tool "${toolCall.name}" `
-            + `(${problem.message}); give the tool that the run was started with`,
+            + `(${problem.detail}); give the tool that the run was started with`,
           toolCall
         ))
     }
@@ -280,16 +282,21 @@ export const execute = <T extends Tool.Any>(
     if (known === undefined) {
       return ledger.isClosing ? Effect.succeed(notRun(call)) : executor.execute(tool, args, call)
     }
-    const { contextUpdate, outcome } = known
+    const { contextUpdate, expiresAt, outcome } = known
     if (outcome !== undefined) {
-      return contextUpdate === undefined
-        ? Effect.succeed(outcome)
-        : Effect.as(call.updateContext(contextUpdate), outcome)
+      const updated = contextUpdate === undefined ? Effect.void : call.updateContext(contextUpdate)
+      return Effect.andThen(updated, stillWaiting(outcome, expiresAt))
     }
     return ledger.isClosing
       ? Effect.succeed(Replay.unknownEffect(call))
       : Replay.resolveUnknown(tool, args, call, again)
   })
+
+/** A question waits until the time that was recorded, and not as long again. */
+const stillWaiting = (outcome: Tool.Outcome, expiresAt: number | undefined): Effect.Effect<Tool.Outcome> =>
+  outcome._tag !== "AskUser" || expiresAt === undefined
+    ? Effect.succeed(outcome)
+    : Effect.map(Clock.currentTimeMillis, (now) => ({ ...outcome, withinMillis: expiresAt - now }))
 
 const notRun = (call: Tool.CallContext): Tool.Outcome => ({
   _tag: "Error",

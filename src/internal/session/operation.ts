@@ -15,12 +15,13 @@ import type * as Response from "../../Response.ts"
 import type * as Tool from "../../Tool.ts"
 import * as Answers from "../answer/answer.ts"
 import * as OpenCalls from "../answer/openCalls.ts"
+import * as OutcomeJson from "../answer/outcomeJson.ts"
 import { ToolError } from "../declare/outcome.ts"
+import * as EventJson from "../fold/eventJson.ts"
 import * as Json from "../json.ts"
 import * as Inherited from "../stop/inherited.ts"
 import { CurrentOperation, type Running } from "../stop/ownedFibers.ts"
 import * as Ledgers from "./ledger.ts"
-import * as OutcomeJson from "./outcomeJson.ts"
 import * as Recorders from "./recorder.ts"
 import type * as Records from "./records.ts"
 import * as Reducer from "./reducer.ts"
@@ -35,7 +36,7 @@ interface Recorded {
   /** What runs inside its handler have used. */
   readonly spending: Inherited.Spending | undefined
   /** The outcome as it was recorded, once it was. */
-  outcome: { readonly json: unknown; readonly raw: unknown } | undefined
+  outcome: { readonly json: unknown; readonly encoded: boolean; readonly raw: unknown } | undefined
 }
 
 /** What a run is begun with. */
@@ -83,8 +84,8 @@ export class OperationRun<M extends Reducer.Mode> {
   }
 
   begin({ records, state }: Beginning): Effect.Effect<void> {
-    for (const { outcome, toolCall } of state.interrupted?.calls ?? []) {
-      const known = outcome === undefined ? undefined : { json: outcome, raw: undefined }
+    for (const { encoded = false, outcome, toolCall } of state.interrupted?.calls ?? []) {
+      const known = outcome === undefined ? undefined : { json: outcome, encoded, raw: undefined }
       const stepIndex = state.interrupted?.steps.length ?? 0
       this.calls.set(toolCall.id, { toolCall, stepIndex, spending: undefined, outcome: known })
     }
@@ -120,21 +121,22 @@ export class OperationRun<M extends Reducer.Mode> {
       const outcome = yield* Effect.scopedWith((scope) =>
         Effect.andThen(spending.enter(scope), Effect.provideService(executed, Inherited.CurrentSpending, spending))
       )
-      const { isEncoded, json } = yield* OutcomeJson.encode(tool, outcome)
+      // Its schema has written it, and is not asked again for the answer.
+      const { json, outcome: counted } = yield* OutcomeJson.record(tool, outcome)
       const ended: Types.Mutable<RecordOf<"CallEnded">> = {
         _tag: "CallEnded",
         requestId,
         stepIndex,
         toolCallId: id,
         outcome: json,
+        encoded: true,
         ...OpenCalls.expiry(outcome, yield* Clock.currentTimeMillis),
         ...usedBy(spending)
       }
-      if (isEncoded) ended.encoded = true
       if (contextUpdate !== undefined) ended.contextUpdate = contextUpdate
-      recorded.outcome = { json, raw: outcome }
+      recorded.outcome = { json, encoded: true, raw: counted }
       yield* this.record(ended)
-      return outcome
+      return counted as Tool.Outcome<T>
     })
   }
 
@@ -182,12 +184,20 @@ export class OperationRun<M extends Reducer.Mode> {
     const call = this.calls.get(id)
     const { completed } = this
     if (call === undefined || completed?.id !== id || !isOverruled(completed.result, call)) return []
-    const outcome = OutcomeJson.encodeAny(completed.result)
-    call.outcome = { json: outcome, raw: completed.result }
+    const outcome = EventJson.toJson(completed.result)
+    call.outcome = { json: outcome, encoded: false, raw: completed.result }
     const { requestId } = this
     const { stepIndex } = call
-    const used = usedBy(call.spending)
-    return [{ _tag: "CallEnded", requestId, stepIndex, toolCallId: id, outcome, answer: event, ...used }]
+    const ended = {
+      _tag: "CallEnded",
+      requestId,
+      stepIndex,
+      toolCallId: id,
+      outcome,
+      encoded: false,
+      answer: event
+    } as const
+    return [{ ...ended, ...usedBy(call.spending) }]
   }
 
   /** A record without what the records before it contain. */
@@ -222,9 +232,10 @@ export class OperationRun<M extends Reducer.Mode> {
     call: Recorded | undefined
   ): RecordOf<"StepCompleted">["messages"][number] {
     if (call?.outcome === undefined) return message
+    const { encoded, json } = call.outcome
     const text = JSON.stringify(message)
     const isWritten = (limits: { readonly resultLimit: number; readonly resultCut: "head" | "headAndTail" }) =>
-      JSON.stringify(Answers.recalled(call.toolCall, call.outcome?.json, limits)) === text
+      JSON.stringify(Answers.recalled(call.toolCall, { outcome: json, encoded }, limits)) === text
     const reference = { _tag: "Reference", toolCallId: call.toolCall.id } as const
     if (isWritten({ resultLimit: 0, resultCut: "headAndTail" })) return reference
     const { resultCut, resultLimit } = this.limits

@@ -231,7 +231,7 @@ export class CallEnded extends Schema.Opaque<CallEnded>()(Schema.TaggedStruct("C
   toolCallId: Schema.String,
   /** What the handler came to, as `Tool.encodeOutcome` writes it. Journals of 0.1 have the value before it was encoded. */
   outcome: Json.Opaque,
-  /** Whether the tool's own schema has encoded it. */
+  /** Whether it is in that form. */
   encoded: Schema.optionalKey(Schema.Boolean),
   /** What the handler added to the context. Left out when it added nothing. */
   contextUpdate: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque)),
@@ -479,7 +479,7 @@ export interface InterruptedCall {
   readonly idempotencyKey: string
   /** What the handler came to. Absent if it has not ended. */
   readonly outcome?: unknown
-  /** Whether the tool's own schema has encoded the outcome. */
+  /** Whether the outcome is in the form that `Tool.encodeOutcome` writes. */
   readonly encoded?: boolean
   /** What the handler added to the context. */
   readonly contextUpdate?: Json.JsonObject

@@ -111,7 +111,7 @@ const referredTo = (
   const { resultCut = "headAndTail", resultLimit = 0, toolCallId } = reference
   if (toolCallId === undefined) return reply === undefined ? [] : [reply]
   const call = calls.find(({ toolCall }) => toolCall.id === toolCallId)
-  return call === undefined ? [] : [Answers.recalled(call.toolCall, call.outcome, { resultLimit, resultCut })]
+  return call === undefined ? [] : [Answers.recalled(call.toolCall, call, { resultLimit, resultCut })]
 }
 
 const stepCompleted = (

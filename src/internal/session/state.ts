@@ -296,6 +296,8 @@ export const withApproved = (
 export interface Begun {
   readonly toolCall: Message.ToolCall
   readonly outcome?: unknown
+  /** Whether the outcome is in the form that `Tool.encodeOutcome` writes. */
+  readonly encoded?: boolean
   /** Of a call whose outcome is a question: when it is settled without an answer. */
   readonly expiresAt?: number
 }
@@ -316,7 +318,7 @@ export const brokenOff = (
   const left = begun.filter(({ toolCall }) => session.approved.some((call) => call.id === toolCall.id))
   if (left.length === 0) return session
   const answers = left.map((call) =>
-    "outcome" in call ? Answers.recalled(call.toolCall, call.outcome, Policy.standard) : unfinished(call.toolCall)
+    "outcome" in call ? Answers.recalled(call.toolCall, call, Policy.standard) : unfinished(call.toolCall)
   )
   return withApproved(session, answers, questionsOf(left))
 }
