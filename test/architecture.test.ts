@@ -96,6 +96,7 @@ const faults: Record<Rule, ReadonlyArray<readonly [source: SourceText, message: 
       "imports src/adapters/OpenAiChat.ts"
     ],
     [plant("src/Chat.ts", "import * as AiSdk from \"./bridges/AiSdk.ts\""), "imports src/bridges/AiSdk.ts"],
+    [plant("src/Session.ts", "import * as Worker from \"./durable/Worker.ts\""), "imports src/durable/Worker.ts"],
     [plant("src/Session.ts", "import * as Cluster from \"./cluster/Cluster.ts\""), "imports src/cluster/Cluster.ts"],
     [
       plant("src/Chat.ts", "import * as errors from \"./adapters/internal/errors.ts\""),

@@ -118,7 +118,7 @@ interface Names {
 /** The circle that a file stands in: the paths of all files that it imports, directly or not, and that import it. */
 type Circles = ReadonlyMap<string, ReadonlySet<string>>
 
-type Area = "index" | "core" | "internal" | "adapters" | "bridges" | "cluster" | "files" | "sql" | "testing"
+type Area = "index" | "core" | "internal" | "adapters" | "bridges" | "cluster" | "durable" | "files" | "sql" | "testing"
 
 const forbiddenGlobals = new Set(["Date", "setTimeout", "setInterval", "setImmediate", "performance"])
 /** The one module that sets timers: where the clock is the live one, they need no fiber. */
@@ -140,7 +140,9 @@ const ordered = (file: File): ReadonlyArray<Fault> =>
     )
 
 const outward = (file: File): ReadonlyArray<Fault> =>
-  (["adapters", "bridges", "cluster", "files", "sql", "testing"] as const).filter((area) => area !== file.area).flatMap(
+  (["adapters", "bridges", "cluster", "durable", "files", "sql", "testing"] as const).filter((area) =>
+    area !== file.area
+  ).flatMap(
     (area) =>
       importsIn(file, area).filter(({ target }) => !isShared(file, target)).map(({ offset, target }) => ({
         offset,
@@ -271,7 +273,7 @@ export const rules = {
   order: { demand: "a public module imports only internal ones and those that stand before it", faults: ordered },
   outward: {
     demand:
-      "adapters, bridges, cluster, files, sql and testing are imported by nothing outside themselves, but bridges share what adapters do",
+      "adapters, bridges, cluster, durable, files, sql and testing are imported by nothing outside themselves, but bridges share what adapters do",
     faults: outward
   },
   circles: { demand: "no file imports itself by way of others, not even for a type", faults: circular },
@@ -409,7 +411,7 @@ const importsOf = (
 }
 
 const areaOf = (path: string): Area => {
-  const folder = /^src\/(adapters|bridges|cluster|files|sql|testing|internal)\//.exec(path)?.[1]
+  const folder = /^src\/(adapters|bridges|cluster|durable|files|sql|testing|internal)\//.exec(path)?.[1]
   if (folder !== undefined) return folder as Area
   return isIndex(path) ? "index" : "core"
 }

@@ -77,10 +77,11 @@ export interface Options {
   readonly owner?: string
 }
 
-const millisOf = (name: string, input: Duration.Input): number => {
+/** A length of time as milliseconds. Throws for one that is none. */
+export const millisOf = (name: string, input: Duration.Input): number => {
   const millis = Duration.toMillis(Duration.fromInputUnsafe(input))
   if (Number.isFinite(millis) && millis > 0) return millis
-  throw new TypeError(`Session.claim: ${name} must be longer than 0 and finite; got: ${Json.render(input)}`)
+  throw new TypeError(`${name} must be longer than 0 and finite; got: ${Json.render(input)}`)
 }
 
 /** The claim that these options ask for. Dies for wrong ones. */
@@ -88,7 +89,8 @@ export const make = (
   id: string,
   { owner = globalThis.crypto.randomUUID(), poll = "200 millis", term = "30 seconds" }: Options,
   store: Stores.Service
-): HeldClaim => new HeldClaim(id, owner, millisOf("term", term), millisOf("poll", poll), store)
+): HeldClaim =>
+  new HeldClaim(id, owner, millisOf("Session.claim: term", term), millisOf("Session.claim: poll", poll), store)
 
 /**
  * A claim that is held, until its scope closes or it is lost.
@@ -113,6 +115,8 @@ export class HeldClaim {
   private until = 0
   /** Open where a running operation is to look for commands. */
   private readonly asked = Latch.makeUnsafe()
+  /** Whether the claim is left to end by itself. */
+  private isResting = false
 
   constructor(id: string, owner: string, termMillis: number, pollMillis: number, store: Stores.Service) {
     this.id = id
@@ -129,6 +133,12 @@ export class HeldClaim {
   readonly looks: Effect.Effect<void> = Effect.suspend(() =>
     Effect.andThen(Effect.raceFirst(Effect.sleep(this.pollMillis), this.asked.await), this.asked.close)
   )
+
+  /** It was taken by other means, when the clock of this process stood at `began` at the earliest. */
+  taken(began: number): this {
+    this.until = began + this.termMillis
+    return this
+  }
 
   /** Claims the session for another term. */
   readonly take: Effect.Effect<void, SessionClaimed | Stores.StoreError> = Effect.suspend(() =>
@@ -169,9 +179,15 @@ export class HeldClaim {
         ))
   )
 
+  /** Leaves the session alone for so many milliseconds: the claim ends then, and is not released before. */
+  rest(millis: number): Effect.Effect<void, Stores.StoreError> {
+    this.isResting = true
+    return Effect.asVoid(this.store.claim(this.id, this.owner, millis))
+  }
+
   /** Ends it, so that another owner need not wait for the end of its term. */
   readonly release: Effect.Effect<void> = Effect.suspend(() =>
-    this.store.release(this.id, this.owner).pipe(
+    this.isResting ? Effect.void : this.store.release(this.id, this.owner).pipe(
       Effect.timeoutOption(this.termMillis),
       Effect.ignore
     )
@@ -183,7 +199,7 @@ export class HeldClaim {
 type RecordOf<Tag extends Records.Record["_tag"]> = Extract<Records.Record, { readonly _tag: Tag }>
 
 /** Whether a session goes on without a further answer. */
-const isReady = ({ answered, approved, suspensions }: SessionState.Session): boolean =>
+export const isReady = ({ answered, approved, suspensions }: SessionState.Session): boolean =>
   suspensions.length === 0 && approved.length + answered.length > 0
 
 /** The commands that an operation has taken in. */

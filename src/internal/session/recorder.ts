@@ -602,6 +602,25 @@ export interface Claimed extends Records.Kept {
   readonly claim: Claims.HeldClaim
 }
 
+/** The session under a claim that has been taken, which is renewed until the scope closes. */
+export const claimed = (
+  claim: Claims.HeldClaim
+): Effect.Effect<Claimed, Claims.SessionClaimed | Stores.StoreError, Stores.Store | Scope.Scope> =>
+  Effect.gen(function*() {
+    yield* Effect.forkScoped(claim.renew)
+    yield* Effect.forkScoped(claim.expire)
+    return yield* reloaded(claim)
+  })
+
+/** The session as the store has it now, under the same claim. */
+export const reloaded = (
+  claim: Claims.HeldClaim
+): Effect.Effect<Claimed, Claims.SessionClaimed | Stores.StoreError, Stores.Store> =>
+  Effect.map(
+    Effect.raceFirst(open(claim.id), Deferred.await(claim.lost)),
+    (kept) => ({ ...kept, owner: claim.owner, claim })
+  )
+
 /** The session with this id under a claim, which is renewed until the scope closes. */
 export const claim = (
   id: string,
@@ -612,8 +631,5 @@ export const claim = (
     // It may have been taken where this is interrupted.
     yield* Effect.addFinalizer(() => claim.release)
     yield* claim.take
-    yield* Effect.forkScoped(claim.renew)
-    yield* Effect.forkScoped(claim.expire)
-    const kept = yield* Effect.raceFirst(open(id), Deferred.await(claim.lost))
-    return { ...kept, owner: claim.owner, claim }
+    return yield* claimed(claim)
   })
