@@ -27,6 +27,7 @@ export const rows = (options: EveryKill.Options, node = process.execPath): Reado
       store: `LangGraph, ${store}`,
       policy: `agent ${version}, durability \`${durability}\``,
       program: join(folder, "program.ts"),
+      isServed: store === "postgres",
       isHeld: false,
       options: { ...options, node, args: ["--store", store, "--version", version, "--durability", durability] }
     }))

@@ -21,7 +21,7 @@ import { withServer } from "./server.ts"
 import { settings } from "./settings.ts"
 import * as Table from "./table.ts"
 
-const { isComparison, isServed, rows } = settings(process.argv.slice(2))
+const { isComparison, rows } = settings(process.argv.slice(2))
 const columns = isComparison ? Comparison.columns : Table.columns
 
 const broken: Array<string> = []
@@ -29,8 +29,8 @@ const broken: Array<string> = []
 const run = async (server: string): Promise<void> => {
   console.log(Table.head(columns))
   for (const row of rows) {
-    const { isHeld, options, policy, program, store } = row
-    const args = [...options.args ?? [], "--server", server]
+    const { isHeld, isServed, options, policy, program, store } = row
+    const args = [...options.args ?? [], ...isServed ? ["--server", server] : []]
     const compared = isHeld ? { difference } : {}
     const report = await Effect.runPromise(everyKill(await bundle(program), { ...options, args, ...compared }))
     console.log(Table.row(columns, row, report))
@@ -41,6 +41,6 @@ const run = async (server: string): Promise<void> => {
   }
 }
 
-await (isServed ? withServer(run) : run(""))
+await (rows.some(({ isServed }) => isServed) ? withServer(run) : run(""))
 for (const message of broken) console.error(message.slice(0, 500))
 process.exitCode = broken.length === 0 ? 0 : 1

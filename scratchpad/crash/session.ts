@@ -47,14 +47,18 @@ const next = (kept: Session.Kept) => {
 const answered = (session: Session.Session, { id, toolCall }: Session.Session["suspensions"][number]) =>
   Session.answer(session, id, paid(Number(toolCall.arguments?.["order"])))
 
-/** Goes on until nothing is left to do, and reports the result. */
-export const program = Effect.gen(function*() {
-  let kept: Session.Kept = yield* Session.open("order")
-  let done: Session.Done | undefined
-  for (let operation = next(kept); operation !== undefined; operation = next(kept)) {
-    const outcome: Session.Outcome<Session.Done | Session.Session> = yield* operation
-    kept = outcome
-    if ("result" in outcome.value) done = outcome.value
-  }
-  yield* KillPoint.done(resultOf(kept.session, done?.result))
-})
+/** Goes on with a session until nothing is left to do. */
+export const goOn = (opened: Session.Kept) =>
+  Effect.gen(function*() {
+    let kept = opened
+    let done: Session.Done | undefined
+    for (let operation = next(kept); operation !== undefined; operation = next(kept)) {
+      const outcome: Session.Outcome<Session.Done | Session.Session> = yield* operation
+      kept = outcome
+      if ("result" in outcome.value) done = outcome.value
+    }
+    return resultOf(kept.session, done?.result)
+  })
+
+/** The session from where its store has it to its end, with its result. */
+export const program = Session.open("order").pipe(Effect.flatMap(goOn), Effect.flatMap(KillPoint.done))

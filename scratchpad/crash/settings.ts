@@ -20,6 +20,8 @@ const all = ["report", "lookUp", "ask", "retry", "fail"]
 const stores: Readonly<Record<string, Store>> = {
   sqlite: { program: "program.ts", policies: [...all, "continue"], isServed: false, options: {} },
   postgres: { program: "postgres.ts", policies: all, isServed: true, options: {} },
+  file: { program: "workers.ts", policies: all, isServed: false, options: { processes: 2 } },
+  workers: { program: "workers.ts", policies: all, isServed: true, options: { processes: 2 } },
   cluster: {
     program: "cluster.ts",
     policies: ["report", "lookUp"],
@@ -33,6 +35,8 @@ export interface Row {
   readonly store: string
   readonly policy: string
   readonly program: string
+  /** Whether it needs a Postgres server. */
+  readonly isServed: boolean
   /** Whether a law that it breaks is a failure. */
   readonly isHeld: boolean
   readonly options: EveryKill.Options
@@ -43,8 +47,6 @@ export interface Settings {
   readonly rows: ReadonlyArray<Row>
   /** Whether LangGraph is compared: what is asked for is what both know. */
   readonly isComparison: boolean
-  /** Whether a row needs a Postgres server. */
-  readonly isServed: boolean
 }
 
 const chosen = (name: string, given: string | undefined, known: ReadonlyArray<string>): ReadonlyArray<string> => {
@@ -90,19 +92,16 @@ export const settings = (args: ReadonlyArray<string>): Settings => {
     ...(values.kills === undefined ? {} : { random: { attempts: number("kills", values.kills), seed: values.seed } })
   }
   const rows = names.flatMap((store) => {
-    const { options, policies, program } = stores[store] as Store
+    const { isServed, options, policies, program } = stores[store] as Store
     return policies.filter((policy) => wanted.includes(policy)).map((policy) => ({
       store,
       policy,
       program: join(import.meta.dirname, program),
       isHeld: policy !== "continue",
+      isServed,
       options: { ...options, ...common, args: ["--ids", String(ids), "--policy", policy] }
     }))
   })
   const isComparison = values.langgraph
-  return {
-    rows: isComparison ? [...rows, ...Comparison.rows(common, values.node)] : rows,
-    isComparison,
-    isServed: isComparison || names.some((store) => stores[store]?.isServed)
-  }
+  return { rows: isComparison ? [...rows, ...Comparison.rows(common, values.node)] : rows, isComparison }
 }

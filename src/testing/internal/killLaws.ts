@@ -175,13 +175,18 @@ const answersIn = (lines: ReadonlyArray<Line>): number => {
 const isReply = (line: Line): line is Recorded =>
   line._tag === "Recorded" && (line.record._tag === "ReplyReceived" || line.record._tag === "StepCompleted")
 
-/** How many replies were lost: a process died between asking and the record of the reply. */
+/**
+ * How many replies were lost: the process that asked did not record the reply, and died, or another process went on in its
+ * place.
+ */
 const lostReplies = (lines: ReadonlyArray<Line>): number =>
-  lines.filter((line, index) => {
-    if (line._tag !== "Killed") return false
-    const own = lines.slice(0, index).filter(({ pid }) => pid === line.pid)
-    const asked = own.findLastIndex(({ _tag }) => _tag === "Asked")
-    return asked >= 0 && !own.slice(asked).some(isReply)
+  lines.filter(({ _tag, pid }, index) => {
+    if (_tag !== "Asked") return false
+    const rest = lines.slice(index + 1)
+    const next = rest.findIndex((line) => line._tag === "Asked" && line.pid === pid)
+    const until = next < 0 ? rest : rest.slice(0, next)
+    return !until.some((line) => line.pid === pid && isReply(line)) &&
+      until.some((line) => line.pid === pid ? line._tag === "Killed" : line._tag === "Recorded" && line.isOwn)
   }).length
 
 const takeoverOf = (lines: ReadonlyArray<Line>, killed: Line): number | undefined => {
