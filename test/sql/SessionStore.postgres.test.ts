@@ -5,14 +5,16 @@
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Context from "effect/Context"
+import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Schedule from "effect/Schedule"
+import * as Schema from "effect/Schema"
 import * as SqlClient from "effect/sql/SqlClient"
 import * as Stream from "effect/Stream"
-import { Message, Session } from "heddle"
+import { Message, Session, Tool } from "heddle"
 import { SessionStore } from "heddle/sql"
-import { Conformance, StoreSuite } from "heddle/testing"
+import { Conformance, Script, StoreSuite } from "heddle/testing"
 import { fork } from "node:child_process"
 import { once } from "node:events"
 import * as fs from "node:fs"
@@ -101,6 +103,65 @@ describe("a server that goes away", () => {
       assert.strictEqual(yield* back, 2)
       assert.strictEqual((yield* Stream.runCollect(store.read("s"))).length, 2)
     }).pipe(Effect.scoped))
+})
+
+describe("a run whose server goes away", () => {
+  it.live(
+    "D-15: ends by type; when the server is back it is taken up, with nothing lost and nothing done twice",
+    () =>
+      Effect.gen(function*() {
+        const server = yield* Postgres.server
+        const charged: Array<number> = []
+        const charge = Tool.make("charge", {
+          parameters: { amount: Schema.Finite },
+          handler: ({ amount }) => Effect.sync(() => charged.push(amount)).pipe(Effect.as(`charged ${amount}`))
+        })
+        const stopped = yield* Deferred.make<void>()
+        const stop = Effect.forkDetach(Effect.andThen(server.stop, Deferred.succeed(stopped, undefined)))
+        // The first call has ended when the second one takes the server away.
+        const unplug = Tool.make("unplug", {
+          parameters: {},
+          concurrency: "exclusive",
+          handler: () => stop.pipe(Effect.andThen(Deferred.await(stopped)), Effect.as("unplugged"))
+        })
+        const tools = [charge, unplug]
+        const calling = (...calls: ReadonlyArray<readonly [string, string, { readonly amount?: number }]>) => [
+          ...calls.map(([id, name, args]) => Script.toolCall(id, name, args)),
+          Script.finish("tool_calls")
+        ]
+        const first = Script.layer([calling(["c0", "charge", { amount: 1 }], ["u0", "unplug", {}])])
+        const second = Script.layer([
+          calling(["c1", "charge", { amount: 2 }]),
+          [Script.text("All charged."), Script.finish("stop")]
+        ])
+        yield* Effect.gen(function*() {
+          const opened = yield* Session.open("s")
+          const run = Session.keep(opened, (session) => Session.reply(session, "Charge", { tools }))
+          const error = yield* Effect.flip(Effect.provide(run, first)).pipe(Effect.timeout("20 seconds"))
+          assert.deepInclude(error, { _tag: "StoreError", reason: "unavailable", operation: "append", id: "s" })
+          assert.deepStrictEqual(charged, [1])
+          yield* server.start
+          const cut = yield* Session.load("s").pipe(Effect.retry({ times: 50, schedule: Schedule.spaced(100) }))
+          assert.deepStrictEqual(
+            cut?.interrupted?.calls.map((call) => [call.toolCall.id, call.outcome !== undefined]),
+            [["c0", true], ["u0", false]]
+          )
+          if (cut === undefined) return
+          const ended = yield* Effect.provide(Session.resume(cut, { tools, takeOver: true }), second)
+          assert.deepStrictEqual([ended.session.status, charged], ["completed", [1, 2]])
+          const loaded = yield* Session.load("s")
+          assert.deepStrictEqual(loaded?.session.thread, ended.session.thread)
+          const answers = ended.session.thread.messages.flatMap(({ content, toolCallId }) =>
+            toolCallId === undefined ? [] : [`${toolCallId}: ${content}`]
+          )
+          assert.deepStrictEqual([answers[0], answers[2]], ["c0: charged 1", "c1: charged 2"])
+          assert.include(answers[1], "unknown_effect")
+        }).pipe(
+          Effect.provide(Layer.provide(SessionStore.layer, Postgres.client(server.url)), { local: true })
+        )
+      }).pipe(Effect.scoped),
+    60_000
+  )
 })
 
 describe("a server that a killed run left", () => {

@@ -224,6 +224,23 @@ export interface Service {
 /**
  * Whether a session has work left after these records, if it had any `before` them. Every store uses it, so that all
  * agree.
+ *
+ * **Example** (A run that starts and ends)
+ *
+ * ```ts import.meta.vitest
+ * import { Message, Session } from "heddle"
+ *
+ * const started: Session.Record = { _tag: "RunStarted", requestId: "r1", operation: "start", messages: [] }
+ * const failed: Session.Record = { _tag: "RunFailed", requestId: "r1" }
+ * const said: Session.Record = { _tag: "MessagesAppended", messages: [Message.user("Hi")] }
+ *
+ * const left = [[started], [started, failed], [said]].map((records) => Session.isUnfinishedAfter(records, false))
+ *
+ * left // => [true, false, false]
+ * ```
+ *
+ * @category keeping
+ * @since 0.2.0
  */
 export const isUnfinishedAfter = (records: ReadonlyArray<Records.Record>, before: boolean): boolean => {
   let isUnfinished = before
