@@ -441,6 +441,18 @@ describe("what a cut run cannot be taken up with", () => {
         tools: [Tool.make("lookup", { parameters: { city: Schema.String }, handler }), charge, mail]
       })
       assert.deepInclude(other, { reason: "arguments_changed", toolName: "lookup" })
+      const result = yield* refused(before, {
+        tools: [
+          Tool.make("lookup", {
+            parameters: { of: Schema.String },
+            success: Schema.Finite,
+            handler: () => Effect.succeed(1)
+          }),
+          charge,
+          mail
+        ]
+      })
+      assert.deepInclude(result, { reason: "result_changed", toolName: "lookup" })
     }))
 
   it.effect("a session in which no run was cut is a misuse that names the right call", () =>

@@ -22,10 +22,10 @@ export const toolsOf = (world: Array<Deed>, unknown?: Unknown) => {
     })
   const lookup = Tool.make("lookup", {
     parameters: { of: Schema.String },
-    success: Schema.Struct({ of: Schema.String, at: Schema.Finite }),
+    success: Schema.Struct({ of: Schema.String, at: Schema.Date }),
     readOnly: true,
     handler: ({ of }, call) =>
-      Effect.as(Effect.andThen(act("lookup", call), call.updateContext({ [of]: "seen" })), { of, at: 0 })
+      Effect.as(Effect.andThen(act("lookup", call), call.updateContext({ [of]: "seen" })), { of, at: new Date(0) })
   })
   const charge = Tool.make("charge", {
     parameters: { amount: Schema.Finite },

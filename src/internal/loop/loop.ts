@@ -53,7 +53,7 @@ import * as Batches from "../run/batch.ts"
 import * as Cancellation from "../stop/cancellation.ts"
 import * as Deadline from "../stop/deadline.ts"
 import * as Inherited from "../stop/inherited.ts"
-import { type Driver, type Past, Running, Worker } from "../stop/ownedFibers.ts"
+import { CurrentOperation, type Driver, type Past, Running, Worker } from "../stop/ownedFibers.ts"
 import * as Telemetry from "../telemetry.ts"
 
 // What a run is given.
@@ -255,6 +255,8 @@ class Loop<E, R> implements Driver {
       this.bounds = secondPass(first.length)
     } else this.closing = last.closing
     if (!hasReply) this.phase = { _tag: "Stepping", isCut: false }
+    // The step whose reply is known may be the one in which the model had no tools.
+    else this.bounded()
   }
 
   /** What the first pass of a structured run came to whose second pass is known. */
@@ -886,7 +888,9 @@ const check = <E, R>(
   const valid = Thread.validate(input)
   if (Result.isFailure(valid)) return Result.fail(valid.failure)
   const thread = valid.success
-  const unpaired = Requests.pairingIssues(thread.messages)
+  // The last step of a run that is taken up may have left calls open: the run ends with it.
+  const isTakenUp = Context.get(context as Context.Context<never>, CurrentOperation)?.past !== undefined
+  const unpaired = isTakenUp ? [] : Requests.pairingIssues(thread.messages)
   if (unpaired.length > 0) {
     return Result.fail(new Thread.ValidationError({ reason: "invalid_thread", errors: unpaired }))
   }

@@ -1,0 +1,202 @@
+/**
+ * Generated runs that are cut behind any record of their journal: taken up, each comes to what the uncut run came to,
+ * whatever its tools do, its policy says and its options ask for.
+ */
+import { assert, describe } from "@effect/vitest"
+import * as Arbitrary from "effect/Arbitrary"
+import * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import * as Fiber from "effect/Fiber"
+import * as Layer from "effect/Layer"
+import * as References from "effect/References"
+import * as Schema from "effect/Schema"
+import * as Stream from "effect/Stream"
+import * as TestClock from "effect/testing/TestClock"
+import { Adapter, type Event, Message, Policy, Session, Tool } from "heddle"
+import { property } from "../support/property.ts"
+import { journalOf, prefixed } from "../support/survivor.ts"
+import { anything } from "../support/tools.ts"
+
+class Refused extends Schema.TaggedError<Refused>("test/Refused")("Refused", { why: Schema.String }) {}
+
+/** What the tools do, each by its name. All may be tried again, so that nothing is ever unknown. */
+const handlers = {
+  value: ({ n }, call) => Effect.as(call.updateContext({ [call.id]: n }), { n, text: "v".repeat(Number(n)) }),
+  date: ({ n }) => Effect.succeed({ at: new Date(Number(n)) }),
+  typed: ({ n }) => Effect.fail(new Refused({ why: `no ${n}` })),
+  crash: ({ n }) => Effect.die(new Error(`broke ${n}`)),
+  ask: ({ n }) => Effect.succeed(Tool.askUser(`which ${n}?`, { default: n, within: "1 hour" })),
+  halt: ({ n }) => Effect.succeed(Tool.halt("enough", { n })),
+  slow: ({ n }) => Effect.as(Effect.sleep(20), n),
+  late: () => Effect.never,
+  approved: ({ n }) => Effect.succeed(`allowed ${n}`),
+  manual: () => Effect.die("is not run"),
+  deaf: () => Effect.as(Effect.uninterruptible(Effect.sleep(40)), "deaf")
+} satisfies Record<string, (args: Record<string, unknown>, call: Tool.CallContext) => Effect.Effect<unknown, unknown>>
+
+type Name = keyof typeof handlers
+
+const names = Object.keys(handlers) as [Name, ...Array<Name>]
+
+const toolsOf = (ran: Array<string>) =>
+  names.map((name) =>
+    Tool.make(name, {
+      parameters: anything,
+      ...(name === "manual" ? {} : { unknown: "retry" as const }),
+      ...(name === "date" ? { success: Schema.Struct({ at: Schema.Date }) } : {}),
+      ...(name === "late" ? { timeout: 10 } : {}),
+      ...(name === "approved" ? { approval: true } : {}),
+      ...(name === "slow" ? { concurrency: "exclusive" as const } : {}),
+      ...(name === "value" ? { readOnly: true, maxResultChars: 40 } : {}),
+      ...(name === "manual" ? { manual: true } : {
+        handler: (args: Record<string, unknown>, call: Tool.CallContext) =>
+          Effect.suspend(() => (ran.push(call.id), handlers[name](args, call)))
+      })
+    } as never) as Tool.Tool<string, any, any, any, never>
+  )
+
+interface Turn {
+  readonly calls: ReadonlyArray<{ readonly name: Name; readonly n: number }>
+  readonly finish: "stop" | "length" | "content_filter" | "tool_calls"
+}
+
+const literals = <const L extends ReadonlyArray<string | number | boolean>>(...values: L) =>
+  Arbitrary.schema(Schema.Literals(values))
+
+const turns = Arbitrary.schema(
+  Schema.Array(Schema.Struct({
+    calls: Schema.Array(Schema.Struct({ name: Schema.Literals(names), n: Schema.Literals([0, 3, 100]) })).check(
+      Schema.isMaxLength(4)
+    ),
+    finish: Schema.Literals(["stop", "length", "content_filter", "tool_calls"])
+  })).check(Schema.isMaxLength(4))
+) as Arbitrary.Arbitrary<ReadonlyArray<Turn>>
+
+const policies = { standard: Policy.standard, allm: Policy.allm, falai: Policy.falai } as const
+
+const knobs = Arbitrary.all([
+  turns,
+  literals("standard", "allm", "falai"),
+  literals("continue", "halt"),
+  literals(1, 2, 8),
+  literals(1, 2, 64),
+  literals("none", "structured", "haltWhen", "finalize", "limit"),
+  Arbitrary.schema(Schema.Literals(Array.from({ length: 100 }, (_, percent) => percent)))
+])
+
+const replyOf = (turn: Turn | undefined, index: number): ReadonlyArray<Event.AdapterEvent> => {
+  const calls = turn?.calls.map(({ n, name }, call) => Message.toolCall(`c${index}_${call}`, name, { n })) ?? []
+  const finishReason = calls.length > 0 && turn?.finish === "stop" ? "tool_calls" : turn?.finish ?? "stop"
+  return [
+    { _tag: "MessageStarted", message: Message.assistant("") },
+    { _tag: "TextCompleted", id: null, text: `turn ${index}` },
+    ...calls.flatMap((call): ReadonlyArray<Event.AdapterEvent> => [
+      { _tag: "ToolCallStarted", id: call.id, name: call.name },
+      { _tag: "ToolCallCompleted", ...call, rawArguments: JSON.stringify(call.arguments) }
+    ]),
+    {
+      _tag: "MessageCompleted",
+      message: Message.assistant(`turn ${index}`, calls),
+      finishReason,
+      metadata: { usage: { inputTokens: 1, outputTokens: index + 1 } }
+    }
+  ]
+}
+
+const modelOf = (turns: ReadonlyArray<Turn>) =>
+  Adapter.layer({
+    stream: ({ messages, tools }) => {
+      const index = messages.filter(({ role, askUser }) => role === "assistant" && askUser !== true).length
+      return Stream.fromIterable(replyOf(tools.length === 0 ? undefined : turns[index], index))
+    }
+  })
+
+/** Runs an effect with a clock that is moved on until the effect has ended. */
+const inTime = <A, E>(effect: Effect.Effect<A, E>): Effect.Effect<A, E> =>
+  Effect.gen(function*() {
+    const fiber = yield* Effect.forkChild(effect)
+    while (fiber.pollUnsafe() === undefined) yield* TestClock.adjust(Duration.millis(5))
+    return yield* Fiber.join(fiber)
+  }).pipe(Effect.provide(TestClock.layer()), Effect.provideService(References.MinimumLogLevel, "None"))
+
+type Knobs = typeof knobs extends Arbitrary.Arbitrary<infer A> ? A : never
+
+const optionsOf = ([, policy, onToolError, maxTurns, maxConcurrency, special]: Knobs, ran: Array<string>) => ({
+  tools: toolsOf(ran),
+  policy: {
+    ...policies[policy],
+    ...(special === "finalize" ? { onMaxTurns: "finalize" as const } : {}),
+    ...(special === "limit" ? { resultLimit: 50 } : {})
+  },
+  onToolError,
+  maxTurns,
+  maxConcurrency,
+  grace: 10,
+  ...(special === "haltWhen" ? { haltWhen: (step: Event.StepResult) => step.toolResults.length > 1 } : {}),
+  ...(special === "structured"
+    ? { structuredFinalize: true, responseFormat: { type: "json_object" } as const }
+    : {})
+})
+
+/** Times differ with when a run was cut: those of questions and approvals. */
+const untimed = (value: unknown): unknown =>
+  JSON.parse(JSON.stringify(value, (key, member) => key === "expiresAt" ? undefined : member))
+
+describe("laws of a run that is cut and taken up", () => {
+  property(
+    "D-03: cut behind any record, a generated run comes to the result of the uncut one, and no finished call is repeated",
+    knobs,
+    (knobs) =>
+      Effect.gen(function*() {
+        const [turns, , , , , , percent] = knobs
+        const model = modelOf(turns)
+        const whole = yield* inTime(
+          Effect.gen(function*() {
+            const opened = yield* Session.open("s")
+            const kept = yield* Session.keep(opened, (session) =>
+              Session.reply(session, "go", { ...optionsOf(knobs, []), requestId: "run" }))
+            return { kept, records: yield* journalOf("s") }
+          }).pipe(Effect.provide(Layer.merge(model, Session.Store.layerMemory)), Effect.orDie)
+        )
+        const { records } = whole
+        const length = 2 + Math.floor((records.length - 2) * percent / 100)
+        if (length >= records.length) {
+          return []
+        }
+        const before = records.slice(0, length)
+        const ran: Array<string> = []
+        const again = yield* inTime(
+          Effect.gen(function*() {
+            const cut = (yield* Session.load("s"))!
+            const kept = yield* Session.resume(cut, { ...optionsOf(knobs, ran), takeOver: true })
+            return { kept, loaded: yield* Session.load("s") }
+          }).pipe(Effect.provide(Layer.merge(model, prefixed("s", before))), Effect.orDie)
+        )
+        const where = `cut behind record ${length}, ${before.at(-1)?._tag}`
+        const problems: Array<string> = []
+        const compare = (what: string, actual: unknown, expected: unknown) => {
+          try {
+            assert.deepStrictEqual(untimed(actual), untimed(expected))
+          } catch (error) {
+            problems.push(
+              `${where}: ${what}: ${String((error as Error).message)}\n${JSON.stringify(untimed(actual))}\n${
+                JSON.stringify(untimed(expected))
+              }`
+            )
+          }
+        }
+        for (const record of before) {
+          if (record._tag === "CallEnded" && ran.includes(record.toolCallId)) {
+            problems.push(`${where}: repeated ${record.toolCallId}`)
+          }
+        }
+        const { abandoned: _, ...result } = again.kept.value.result
+        const { abandoned: __, ...expected } = whole.kept.value.result
+        compare("result", result, expected)
+        compare("session", again.kept.session, whole.kept.session)
+        compare("loaded", again.loaded?.session, again.kept.session)
+        return problems
+      }),
+    2000
+  )
+})
