@@ -60,7 +60,7 @@ const program = Effect.gen(function*() {
 const cluster = (port: number) => {
   const database = Database.client(settings.server)
   const runner = NodeClusterHttp.layer(Cluster.transport({ host: "127.0.0.1", port }))
-  return Layer.merge(SessionClient.layer, Cluster.layer({ run: { tools } })).pipe(
+  return Layer.merge(SessionClient.layer, Cluster.layer({ run: () => ({ tools }) })).pipe(
     Layer.provideMerge(services(Layer.provide(SessionStore.layer, database))),
     Layer.provideMerge(Layer.provide(runner, database)),
     Layer.provide(Logger.layer([]))

@@ -47,7 +47,7 @@ const model = Script.layer([
 
 const cluster = orders.pipe(
   Layer.provideMerge(ClusterWorkflowEngine.layer),
-  Layer.provide([SessionClient.layer, Cluster.layer({ run: { tools: [stock] } })]),
+  Layer.provide([SessionClient.layer, Cluster.layer({ run: () => ({ tools: [stock] }) })]),
   Layer.provide([model, Session.Store.layerMemory]),
   Layer.provide(TestRunner.layer)
 )

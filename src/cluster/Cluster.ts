@@ -22,6 +22,7 @@ import type * as Duration from "effect/Duration"
 import type * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
 import type * as Adapter from "../Adapter.ts"
+import type * as Records from "../internal/session/records.ts"
 import type * as Stores from "../internal/session/store.ts"
 import type * as Session from "../Session.ts"
 import type * as Tool from "../Tool.ts"
@@ -43,10 +44,10 @@ export interface Options<
   REvent = R
 > {
   /**
-   * The options of every run: those of `Session.reply`, and `maxAge` and `maxAttempts` of `Session.resume` for runs that are
-   * taken over. Every runner of the cluster has to have the same.
+   * The options of the next run of a session: its tools, its system prompt, its limits, and how often a run is taken up.
+   * Every runner of a cluster has to give the same. It is called before each run, with the session as it is then.
    */
-  readonly run: Omit<Session.ResumeOptions<T, E, R, RHalt, REvent>, "takeOver">
+  readonly run: (kept: Records.Kept) => Session.ResumeOptions<T, E, R, RHalt, REvent>
   /**
    * How long a session belongs to an owner that does not say that it is alive, besides the lock on its shard. `"5 seconds"`
    * by default, which is the time of the locks in {@link transport}. At least three times the longest pause of a process.
@@ -70,7 +71,7 @@ export interface Options<
  * import { Script } from "heddle/testing"
  *
  * const model = Script.layer([[Script.text("Hello, Ann."), Script.finish("stop")]])
- * const owner = Cluster.layer({ run: { system: "Be friendly." } })
+ * const owner = Cluster.layer({ run: () => ({ system: "Be friendly." }) })
  * const cluster = Layer.mergeAll(owner, SessionClient.layer).pipe(
  *   Layer.provide([model, Session.Store.layerMemory]),
  *   Layer.provide(TestRunner.layer)

@@ -292,7 +292,7 @@ const make = Effect.gen(function*() {
  *   [Script.toolCall("c0", "pay", { amount: 50 }), Script.finish("tool_calls")],
  *   [Script.text("Done."), Script.finish("stop")]
  * ])
- * const cluster = Layer.mergeAll(Cluster.layer({ run: { tools: [pay] } }), SessionClient.layer).pipe(
+ * const cluster = Layer.mergeAll(Cluster.layer({ run: () => ({ tools: [pay] }) }), SessionClient.layer).pipe(
  *   Layer.provide([model, Session.Store.layerMemory]),
  *   Layer.provide(TestRunner.layer)
  * )
@@ -327,7 +327,7 @@ export class SessionClient extends Context.Service<SessionClient, Service>()("he
  * import { Script } from "heddle/testing"
  *
  * const model = Script.layer([[Script.text("Hello"), Script.finish("stop")]])
- * const cluster = Layer.mergeAll(Cluster.layer({ run: {} }), SessionClient.layer).pipe(
+ * const cluster = Layer.mergeAll(Cluster.layer({ run: () => ({}) }), SessionClient.layer).pipe(
  *   Layer.provide([model, Session.Store.layerMemory]),
  *   Layer.provide(TestRunner.layer)
  * )

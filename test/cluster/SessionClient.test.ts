@@ -30,7 +30,7 @@ const cluster = <const T extends ReadonlyArray<Tool.Any> = []>(
   script: ReadonlyArray<ReadonlyArray<Script.Entry>>,
   run: Chat.Options<T, never, never, never, never> = {}
 ) =>
-  Layer.mergeAll(Cluster.layer({ run }), SessionClient.layer).pipe(
+  Layer.mergeAll(Cluster.layer({ run: () => run }), SessionClient.layer).pipe(
     Layer.provide(Script.layer({ scripts: script })),
     Layer.provideMerge(Session.Store.layerMemory),
     Layer.provideMerge(TestRunner.layer)

@@ -150,9 +150,13 @@ const outward = (file: File): ReadonlyArray<Fault> =>
       }))
   )
 
-/** A bridge is an adapter whose wire is another library: what adapters share it shares too. */
+/**
+ * A bridge is an adapter whose wire is another library, and an owner on a cluster drives sessions as a worker does: what
+ * adapters and workers share these share too.
+ */
 const isShared = (file: File, target: string | undefined): boolean =>
   file.area === "bridges" && target?.startsWith("src/adapters/internal/") === true
+  || file.area === "cluster" && target?.startsWith("src/durable/internal/") === true
 
 const barrels = (file: File): ReadonlyArray<Fault> =>
   file.imports.flatMap(({ offset, target }) =>
@@ -273,7 +277,7 @@ export const rules = {
   order: { demand: "a public module imports only internal ones and those that stand before it", faults: ordered },
   outward: {
     demand:
-      "adapters, bridges, cluster, durable, files, sql and testing are imported by nothing outside themselves, but bridges share what adapters do",
+      "adapters, bridges, cluster, durable, files, sql and testing are imported by nothing outside themselves, but bridges share what adapters do, and cluster what durable does",
     faults: outward
   },
   circles: { demand: "no file imports itself by way of others, not even for a type", faults: circular },

@@ -12,6 +12,7 @@ import * as Schedule from "effect/Schedule"
 import * as Semaphore from "effect/Semaphore"
 import * as Stream from "effect/Stream"
 import type * as Adapter from "../../Adapter.ts"
+import * as Durable from "../../durable/internal/drive.ts"
 import type * as Event from "../../Event.ts"
 import * as Json from "../../internal/json.ts"
 import type * as Claims from "../../internal/session/claim.ts"
@@ -20,13 +21,10 @@ import type * as Records from "../../internal/session/records.ts"
 import * as SessionRun from "../../internal/session/run.ts"
 import * as SessionState from "../../internal/session/state.ts"
 import * as Stores from "../../internal/session/store.ts"
-import type * as Session from "../../Session.ts"
 import type * as Tool from "../../Tool.ts"
 import type * as Protocol from "./protocol.ts"
 
 type Tools = ReadonlyArray<Tool.Any>
-
-type Kept = Recorders.Claimed
 
 type Settling = Extract<Protocol.Input, { readonly _tag: "Answer" | "Approve" | "Deny" }>
 
@@ -34,8 +32,8 @@ type Saying = Extract<Protocol.Input, { readonly _tag: "Say" }>
 
 /** How sessions are driven. */
 export interface Settings<T extends Tools, E, R, RHalt, REvent> {
-  /** The options of every run. */
-  readonly run: Omit<Session.ResumeOptions<T, E, R, RHalt, REvent>, "takeOver">
+  /** The options of the next run of a session. */
+  readonly run: (kept: Records.Kept) => Durable.RunOptions<T, E, R, RHalt, REvent>
   /** How long a claim lasts that is not renewed. */
   readonly term: Duration.Input
 }
@@ -45,7 +43,7 @@ export interface Driver<R> {
   /** Carries a command out, once. Those of a session wait for one another. */
   readonly carryOut: (command: Protocol.Command) => Effect.Effect<Records.Kept, unknown, R>
   /** Has the run that is under way look for its stop, and waits for its end. */
-  readonly stopped: Effect.Effect<void>
+  readonly stopped: Effect.Effect<void, Stores.StoreError, Stores.Store>
 }
 
 /** How an owner drives one session. It shows the events of its runs. */
@@ -53,7 +51,7 @@ export type Make<R> = (
   id: string,
   owner: string,
   publish: (event: Event.Event) => Effect.Effect<void>
-) => Driver<R>
+) => Driver<R | Stores.Store>
 
 /** The session after a call has its answer. */
 const settled = (session: SessionState.Session, input: Settling) => {
@@ -103,88 +101,104 @@ const isPassing = (error: unknown): boolean =>
   isFailure(error) && (error._tag === "SessionClaimed" || error._tag === "SessionConflict"
     || error._tag === "StoreError" && error.reason === "unavailable")
 
+/** A claim that commands are carried out under, and the end of the run that is under way, or of the command. */
+class Turn {
+  readonly claim: Claims.HeldClaim
+  private end = Deferred.makeUnsafe<void>()
+
+  constructor(claim: Claims.HeldClaim) {
+    this.claim = claim
+  }
+
+  get ended(): Effect.Effect<void> {
+    return Deferred.await(this.end)
+  }
+
+  readonly completeRun: Effect.Effect<void> = Effect.sync(() => {
+    Deferred.doneUnsafe(this.end, Effect.void)
+    this.end = Deferred.makeUnsafe()
+  })
+}
+
 /** How an owner drives a session with these settings. */
-export const make = <T extends Tools, E, R, RHalt, REvent>(
+export const make = <const T extends Tools = [], E = never, R = never, RHalt = never, REvent = never>(
   { run, term }: Settings<T, E, R, RHalt, REvent>
-): Make<Stores.Store | Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent> =>
+): Make<Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent> =>
 (id, owner, publish) => {
-  const turn = Semaphore.makeUnsafe(1)
-  let running: { readonly claim: Claims.HeldClaim; readonly ended: Deferred.Deferred<void> } | undefined
+  const turns = Semaphore.makeUnsafe(1)
+  let turn: Turn | undefined
 
-  /** Runs an operation to its end, and reads the session again. */
-  const ran = <E, R>({ claim }: Kept, events: Stream.Stream<Event.Event, E, R>) =>
-    Effect.suspend(() => {
-      const ended = Deferred.makeUnsafe<void>()
-      running = { claim, ended }
-      return Stream.runForEach(events, publish).pipe(
-        Effect.ensuring(Effect.sync(() => {
-          running = undefined
-          Deferred.doneUnsafe(ended, Effect.void)
-        })),
-        Effect.andThen(Recorders.open(id)),
-        Effect.map((kept): Kept => ({ ...kept, claim, owner }))
-      )
-    })
+  const published = (event: Event.Event) =>
+    Effect.suspend(() =>
+      event._tag === "ChatCompleted" && turn !== undefined
+        ? Effect.andThen(publish(event), turn.completeRun)
+        : publish(event)
+    )
 
-  /** Does what the session has to do without a further word: a run that was cut, or calls that have their answers. */
-  const finished = (kept: Kept) =>
-    Effect.gen(function*() {
-      const resumed = kept.interrupted === undefined ? kept : yield* ran(kept, SessionRun.streamResumed(kept, run))
-      const { answered, approved, suspensions } = resumed.session
-      if (suspensions.length > 0 || answered.length + approved.length === 0) return resumed
-      const operation = (session: SessionState.Session) => SessionRun.stream(SessionRun.continuing(session, null), run)
-      return yield* ran(resumed, Recorders.keepStream(resumed, operation))
-    })
+  const driven = (claim: Claims.HeldClaim) => Durable.drive(Recorders.reloaded(claim), run, published)
 
   /** Settles a call. A command that was carried out before its owner was killed finds its own answer. */
-  const settling = (kept: Kept, input: Settling) =>
+  const settling = (kept: Records.Kept, input: Settling) =>
     Recorders.keep(kept, (session) => settled(session, input)).pipe(
       Effect.catchTag("SessionError", (error) => {
         const isOwn = (record: Records.Record) =>
           record._tag === "Answered" && record.id === input.id && isAnswerOf(record.answer, input)
         return Effect.flatMap(has(id, isOwn), (isKnown) => isKnown ? Effect.void : Effect.fail(error))
-      }),
-      Effect.andThen(Recorders.open(id)),
-      Effect.map((after): Kept => ({ ...kept, ...after }))
+      })
     )
 
   /** Says something. The run is recorded under the id of the command. */
-  const saying = (kept: Kept, command: string, { message: { content }, pending }: Saying) =>
+  const saying = (kept: Records.Kept, command: string, { message: { content }, pending }: Saying) =>
     Effect.gen(function*() {
-      if (yield* has(id, (record) => record._tag === "RunStarted" && record.submitted === command)) return kept
+      if (yield* has(id, (record) => record._tag === "RunStarted" && record.submitted === command)) return
       const operation = (session: SessionState.Session) =>
         SessionRun.stream(
           Effect.map(
             SessionRun.replying(SessionState.recover(session), content, pending),
             (reply) => ({ ...reply, submitted: command })
           ),
-          run
+          run(kept)
         )
-      return yield* ran(kept, Recorders.keepStream(kept, operation))
+      yield* Stream.runForEach(Recorders.keepStream(kept, operation), published)
     })
 
-  const taken = (kept: Kept, { command, input }: Protocol.Command) => {
+  const taken = (kept: Records.Kept, { command, input }: Protocol.Command) => {
     switch (input._tag) {
       case "Say":
         return saying(kept, command, input)
       case "Resume":
-        return Effect.succeed(kept)
+        return Effect.void
       default:
         return settling(kept, input)
     }
   }
 
   const once = (command: Protocol.Command) =>
-    Effect.scoped(Effect.gen(function*() {
-      const before = yield* finished(yield* Recorders.claim(id, { owner, term }))
-      return yield* finished(yield* taken(before, command))
-    }))
+    Effect.gen(function*() {
+      const { claim } = yield* Recorders.claim(id, { owner, term })
+      const own = new Turn(claim)
+      turn = own
+      yield* Effect.addFinalizer(() =>
+        Effect.suspend(() => {
+          turn = undefined
+          return own.completeRun
+        })
+      )
+      yield* taken(yield* driven(claim), command)
+      return yield* driven(claim)
+    }).pipe(Effect.scoped)
 
   return {
     carryOut: (command) =>
-      turn.withPermit(Effect.retry(once(command), { while: isPassing, schedule: Schedule.spaced("250 millis") })),
-    stopped: Effect.suspend(() =>
-      running === undefined ? Effect.void : Effect.andThen(running.claim.look, Deferred.await(running.ended))
-    )
+      turns.withPermit(Effect.retry(once(command), { while: isPassing, schedule: Schedule.spaced("250 millis") })),
+    stopped: Effect.suspend(() => {
+      if (turn === undefined) return Effect.void
+      const { claim, ended } = turn
+      return Effect.gen(function*() {
+        yield* claim.look
+        const kept = yield* Recorders.load(id)
+        if (kept?.interrupted !== undefined) yield* ended
+      })
+    })
   }
 }

@@ -9,6 +9,7 @@ import * as Entity from "effect/cluster/Entity"
 import * as Effect from "effect/Effect"
 import * as Json from "../../internal/json.ts"
 import type * as Records from "../../internal/session/records.ts"
+import type * as Stores from "../../internal/session/store.ts"
 import * as Message from "../../Message.ts"
 import type * as Drives from "./drive.ts"
 import * as Feeds from "./feed.ts"
@@ -41,7 +42,7 @@ export const make = <R>(drive: Drives.Make<R>) =>
   Effect.gen(function*() {
     const { entityId } = yield* Entity.CurrentAddress
     const { host, port } = yield* Entity.CurrentRunnerAddress
-    const services = yield* Effect.context<R>()
+    const services = yield* Effect.context<R | Stores.Store>()
     const id = Ids.sessionOf(entityId)
     const feed = yield* Feeds.make(id)
     const driver = drive(id, `${host}:${port}`, feed.publish)
@@ -54,7 +55,8 @@ export const make = <R>(drive: Drives.Make<R>) =>
           ),
           Effect.provideContext(services)
         ),
-      Stop: () => driver.stopped,
+      // The journal has the stop in any case, and its reader finds the end of the run there.
+      Stop: () => Effect.provideContext(Effect.ignore(driver.stopped), services),
       Feed: () => feed.events
     })
   })

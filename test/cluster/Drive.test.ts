@@ -1,0 +1,147 @@
+/**
+ * How the owner of a session carries out commands: once, whichever owner does it, and under a claim. The owners here share a
+ * store in memory.
+ */
+import { assert, describe, it } from "@effect/vitest"
+import * as Context from "effect/Context"
+import * as Effect from "effect/Effect"
+import * as Fiber from "effect/Fiber"
+import * as Latch from "effect/Latch"
+import * as Layer from "effect/Layer"
+import * as Schema from "effect/Schema"
+import * as TestClock from "effect/testing/TestClock"
+import { Message, Session, Tool } from "heddle"
+import { Script } from "heddle/testing"
+import * as Drives from "../../src/cluster/internal/drive.ts"
+import type * as Protocol from "../../src/cluster/internal/protocol.ts"
+
+const { finish, text, toolCall } = Script
+
+const said = (words: string) => [text(words), finish("stop")]
+const called = (...names: ReadonlyArray<string>) => [...names.map((name) => toolCall(name, name)), finish("tool_calls")]
+
+const started = Latch.makeUnsafe()
+
+const work = () => {
+  const starts = { charge: 0, wait: 0 }
+  const gate = Latch.makeUnsafe()
+  const tools = [
+    Tool.make("book", {
+      parameters: {},
+      handler: () => Effect.succeed(Tool.askUser("How many seats?", { answer: Schema.Int }))
+    }),
+    Tool.make("pay", { parameters: {}, approval: true, handler: () => Effect.succeed("paid") }),
+    Tool.make("charge", { parameters: {}, handler: () => Effect.sync(() => ++starts.charge) }),
+    Tool.make("wait", {
+      parameters: {},
+      readOnly: true,
+      handler: () =>
+        Effect.suspend(() => {
+          starts.wait++
+          return Effect.as(Effect.andThen(started.open, gate.await), "waited")
+        })
+    })
+  ]
+  const make = Drives.make({ run: () => ({ tools }), term: "5 seconds" })
+  return { starts, gate, owner: (name: string) => make("ann", name, () => Effect.void) }
+}
+
+const say = (command: string, words: string): Protocol.Command => ({
+  command,
+  input: { _tag: "Say", message: Message.user(words) }
+})
+
+const services = (script: ReadonlyArray<ReadonlyArray<Script.Entry>>) =>
+  Layer.merge(Script.layer({ scripts: script }), Session.Store.layerMemory)
+
+const texts = Effect.map(Session.load("ann"), (kept) => kept!.session.thread.messages.map(Message.text))
+
+describe("a command that the next owner carries out again", () => {
+  it.effect("says nothing twice", () =>
+    Effect.gen(function*() {
+      const { owner } = work()
+      const first = yield* owner("a").carryOut(say("m1", "Hi"))
+      const again = yield* owner("b").carryOut(say("m1", "Hi"))
+      assert.strictEqual(again.version, first.version)
+      yield* owner("b").carryOut(say("m2", "Hi"))
+      assert.deepStrictEqual(yield* texts, ["Hi", "Hello", "Hi", "Hello again"])
+    }).pipe(Effect.provide(services([said("Hello"), said("Hello again")]))))
+
+  it.effect("goes on with the run where it was cut, and repeats nothing that had ended", () =>
+    Effect.gen(function*() {
+      const { gate, owner, starts } = work()
+      yield* started.close
+      const left = yield* Effect.forkChild(owner("a").carryOut(say("m1", "Go")))
+      yield* started.await
+      yield* Fiber.interrupt(left)
+      yield* gate.open
+      const { session } = yield* owner("b").carryOut(say("m1", "Go"))
+      assert.strictEqual(session.status, "completed")
+      assert.deepStrictEqual(starts, { charge: 1, wait: 2 })
+      assert.deepStrictEqual(yield* texts, ["Go", "", "1", "waited", "Done"])
+    }).pipe(Effect.provide(services([called("charge", "wait"), said("Done")]))))
+
+  const commands: Readonly<Record<string, readonly [tool: string, input: Protocol.Input, other: Protocol.Input]>> = {
+    "answers nothing twice, also a text that is read as JSON": [
+      "book",
+      { _tag: "Answer", id: "book", value: "4" },
+      { _tag: "Answer", id: "book", value: "5" }
+    ],
+    "approves nothing twice": ["pay", { _tag: "Approve", id: "pay" }, { _tag: "Deny", id: "pay" }],
+    "denies nothing twice": [
+      "pay",
+      { _tag: "Deny", id: "pay", reason: "too much" },
+      { _tag: "Deny", id: "pay", reason: "too late" }
+    ]
+  }
+  for (const [title, [tool, input, other]] of Object.entries(commands)) {
+    it.effect(title, () =>
+      Effect.gen(function*() {
+        const { owner } = work()
+        yield* owner("a").carryOut(say("m1", "Go"))
+        const first = yield* owner("a").carryOut({ command: "a1", input })
+        assert.strictEqual(first.session.status, "completed")
+        const again = yield* owner("b").carryOut({ command: "a1", input })
+        assert.strictEqual(again.version, first.version)
+        const error = yield* Effect.flip(owner("b").carryOut({ command: "a2", input: other }))
+        assert.instanceOf(error, Session.SessionError)
+      }).pipe(Effect.provide(services([called(tool), said("Done")]))))
+  }
+})
+
+describe("a claim", () => {
+  it.effect("D-10: a command waits while another owner has the session, and starts nothing before", () =>
+    Effect.gen(function*() {
+      const { owner } = work()
+      const store = yield* Session.Store
+      yield* store.claim("ann", "elsewhere", 3000)
+      const waiting = yield* Effect.forkChild(owner("a").carryOut(say("m1", "Hi")), { startImmediately: true })
+      yield* TestClock.adjust("2900 millis")
+      assert.strictEqual(yield* store.version("ann"), 0)
+      yield* TestClock.adjust("500 millis")
+      yield* Fiber.join(waiting)
+      assert.deepStrictEqual(yield* texts, ["Hi", "Hello"])
+    }).pipe(Effect.provide(services([said("Hello")]))))
+
+  it.effect("D-15: a command waits while the store is away", () =>
+    Effect.gen(function*() {
+      const { owner } = work()
+      const store = yield* Session.Store
+      let isAway = true
+      const away = new Session.StoreError({ reason: "unavailable", operation: "append", id: "ann" })
+      const flaky = Context.make(Session.Store, {
+        ...store,
+        append: (id, expected, records) => isAway ? Effect.fail(away) : store.append(id, expected, records)
+      })
+      const waiting = yield* owner("a").carryOut(say("m1", "Hi")).pipe(
+        Effect.provideContext(flaky),
+        Effect.forkChild({ startImmediately: true })
+      )
+      yield* TestClock.adjust("10 seconds")
+      assert.isUndefined(waiting.pollUnsafe())
+      isAway = false
+      yield* TestClock.adjust("1 second")
+      yield* Fiber.join(waiting)
+      assert.deepStrictEqual(yield* texts, ["Hi", "Hello"])
+    }).pipe(Effect.provide(services([said("Hello")]))))
+})
