@@ -415,10 +415,12 @@ const news = ({ state }: Progress, thread: Thread.Thread): ReadonlyArray<Message
   SharedMessages.since(thread, SharedMessages.length(state.session.thread))
 
 const replied = (reducer: Progress, stepIndex: number): NewRecords => {
-  const response = Collector.toResponse(reducer.collector)
+  const run = requestId(reducer)
+  // As the step has it, which the journal then does not write again.
+  const response = { ...Collector.toResponse(reducer.collector), requestId: run }
   const calls = Response.actionableCalls(response)
   if (calls.length === 0) return []
-  return [{ _tag: "ReplyReceived", requestId: requestId(reducer), stepIndex, response }]
+  return [{ _tag: "ReplyReceived", requestId: run, stepIndex, response }]
 }
 
 /** The end of a run after which `open` is what the session waits for. */
