@@ -6,10 +6,12 @@
 import { assert, describe, it } from "@effect/vitest"
 import type * as Arr from "effect/Array"
 import * as Cause from "effect/Cause"
+import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
-import { Adapter, Chat, type Event, Message, Policy, Tool } from "heddle"
+import { Adapter, Chat, type Event, Message, Policy, Session, Tool } from "heddle"
 import { counted, held, perUnit, type Work } from "./support/work.ts"
 
 type Reads = Arr.NonEmptyReadonlyArray<Arr.NonEmptyReadonlyArray<Event.AdapterEvent>>
@@ -90,12 +92,21 @@ const growth = (
     return { before: perUnit(small, middle, two - one), after: perUnit(middle, large, three - two) }
   })
 
-const isLinear = ({ after, before }: { readonly before: Work; readonly after: Work }): void => {
+interface Growth {
+  readonly before: Work
+  readonly after: Work
+}
+
+const isSteady = ({ after, before }: Growth): void => {
   for (const kind of ["steps", "elements", "parsed"] as const) {
     const text = `${kind}: ${before[kind].toFixed(2)}, then ${after[kind].toFixed(2)}`
     assert.isAtMost(after[kind], before[kind] * 1.1 + 0.5, `grows: ${text}`)
   }
-  assert.strictEqual(after.parsed, 0, "parses what it has parsed before")
+}
+
+const isLinear = (growth: Growth): void => {
+  isSteady(growth)
+  assert.strictEqual(growth.after.parsed, 0, "parses what it has parsed before")
 }
 
 const size = <A>(first: A, rest: ReadonlyArray<A>): Arr.NonEmptyReadonlyArray<A> => [first, ...rest]
@@ -207,5 +218,37 @@ describe("growth", () => {
         assert.strictEqual(length, index < 320 ? 3 + 2 * index : 642)
         assert.deepStrictEqual(step.thread.messages, many.thread.messages.slice(0, length))
       })
+    }))
+
+  /** A run that is kept, and the session that is loaded from its journal. */
+  const kept = (replies: ReadonlyArray<Reads>) =>
+    Effect.gen(function*() {
+      const store = yield* Layer.build(Session.Store.layerMemory)
+      const services = Context.add(store, Adapter.Adapter, model(replies))
+      const opened = yield* Effect.provideContext(Session.open("s"), services)
+      const options = { tools: [echo], maxTurns: replies.length + 1, maxConcurrency: 5_000 }
+      const reply = Session.keep(opened, (session) => Session.reply(session, "go", options))
+      const run = yield* counted(Effect.provideContext(reply, services))
+      return { run, load: yield* counted(Effect.provideContext(Session.load("s"), services)) }
+    }).pipe(Effect.scoped)
+
+  const turns = (count: number): ReadonlyArray<Reads> => [
+    ...list(
+      count,
+      (index): Reads => [[started], callEvents(`t${index}`) as unknown as Reads[number], [ended("tool_calls")]]
+    ),
+    answer
+  ]
+
+  it.effect("a call of a turn that is kept takes as much as the one before, and so does reading it", () =>
+    Effect.gen(function*() {
+      isLinear(yield* growth([100, 200, 1000], (count) => Effect.map(kept([batch(count), answer]), ({ run }) => run)))
+      isSteady(yield* growth([100, 200, 1000], (count) => Effect.map(kept([batch(count), answer]), ({ load }) => load)))
+    }))
+
+  it.effect("a turn that is kept takes as much as the one before, and so does reading it", () =>
+    Effect.gen(function*() {
+      isLinear(yield* growth([50, 100, 300], (count) => Effect.map(kept(turns(count)), ({ run }) => run)))
+      isSteady(yield* growth([50, 100, 300], (count) => Effect.map(kept(turns(count)), ({ load }) => load)))
     }))
 })

@@ -197,6 +197,22 @@ const membersToJson = (value: object, path: ReadonlyArray<unknown>): Schema.Json
   )
 }
 
+const hasSameMembers = (one: unknown, other: unknown, depth: number): boolean => {
+  if (Object.is(one, other)) return true
+  if (depth === kept || !isPlain(one) || !isPlain(other) || Array.isArray(one) !== Array.isArray(other)) return false
+  const members = Object.entries(one).filter(([, member]) => member !== undefined)
+  const others = new Map(Object.entries(other).filter(([, member]) => member !== undefined))
+  return members.length === others.size &&
+    members.every(([key, member]) => hasSameMembers(member, others.get(key), depth + 1))
+}
+
+/**
+ * Whether two values hold the same data. Data that they share is not gone through. Total: what is not plain, such as a date,
+ * or cannot be read is the same as itself only.
+ */
+export const isSame = (one: unknown, other: unknown): boolean =>
+  Result.getOrElse(Result.try(() => hasSameMembers(one, other, 0)), () => false)
+
 /** Any value as JSON. Total: cycles, functions, errors and what throws when it is read are rendered. */
 export const toJson = (value: unknown): Schema.Json => toJsonValue(value, [])
 

@@ -319,8 +319,8 @@ type Came = keyof StopReport | "open"
 
 /** A journal as far as it was read, and what became of the calls of its last run. */
 class Reading {
-  state: Records.JournalState
   version = 0
+  private readonly journal: Reducer.Reading
   private requestId: string | undefined
   /** By the step and the id of the call: a later step may use an id again. */
   private readonly calls = new Map<string, { readonly id: string; came: Came }>()
@@ -330,7 +330,11 @@ class Reading {
   constructor(id: string, store: Stores.Service) {
     this.id = id
     this.store = store
-    this.state = { session: SessionState.make({ id }) }
+    this.journal = new Reducer.Reading(SessionState.make({ id }))
+  }
+
+  get state(): Records.JournalState {
+    return this.journal.state
   }
 
   /** Reads what it has not read yet. */
@@ -340,7 +344,7 @@ class Reading {
 
   private take({ record, version }: Records.Entry): void {
     this.version = version
-    this.state = Reducer.apply(this.state, record)
+    this.journal.take(record)
     if (record._tag === "RunStarted" && record.requestId !== this.requestId) {
       this.requestId = record.requestId
       this.calls.clear()

@@ -63,7 +63,7 @@ export class OperationRun<M extends Reducer.Mode> {
   /** What the latest call that was answered came to. */
   private completed: Event.Of<"ToolExecutionCompleted"> | undefined
   /** The reply of the turn, if the journal has it. */
-  private replied: string | undefined
+  private replied: Response.Response | undefined
 
   constructor(
     reducer: Reducer.Progress<M>,
@@ -89,8 +89,7 @@ export class OperationRun<M extends Reducer.Mode> {
       const stepIndex = state.interrupted?.steps.length ?? 0
       this.calls.set(toolCall.id, { toolCall, stepIndex, spending: undefined, outcome: known })
     }
-    const response = state.interrupted?.response
-    this.replied = response === undefined ? undefined : textOf(response)
+    this.replied = state.interrupted?.response
     return Effect.map(Recorders.recorded(state, records, this.recorder, this.running), (state) => {
       this.reducer = { ...this.reducer, state }
     })
@@ -202,24 +201,24 @@ export class OperationRun<M extends Reducer.Mode> {
 
   /** A record without what the records before it contain. */
   private shortened(record: Records.Record): Records.Record {
-    if (record._tag === "ReplyReceived" && record.response !== undefined) this.replied = textOf(record.response)
+    if (record._tag === "ReplyReceived") this.replied = record.response
     return record._tag === "StepCompleted" ? this.shortenedStep(record) : record
   }
 
   private shortenedStep(record: RecordOf<"StepCompleted">): Records.Record {
     const { calls, replied } = this
     const { response, ...rest } = record
-    const said = response === undefined ? undefined : JSON.stringify(Reducer.messageOf(response))
+    const said = response === undefined ? undefined : Reducer.messageOf(response)
     const messages = record.messages.map((message) => {
       if ("_tag" in message) return message
-      if (message.role === "assistant" && JSON.stringify(message) === said) return { _tag: "Reference" } as const
+      if (message.role === "assistant" && Json.isSame(message, said)) return { _tag: "Reference" } as const
       return message.role === "tool" ? this.referenceTo(message, calls.get(message.toolCallId ?? "")) : message
     })
     this.calls = new Map()
     this.replied = undefined
     const { nested } = this.spending
     const whole: RecordOf<"StepCompleted"> = {
-      ...(response === undefined || textOf(response) === replied ? rest : record),
+      ...(response === undefined || Json.isSame(response, replied) ? rest : record),
       messages,
       ...(nested === null ? {} : { nestedUsage: nested })
     }
@@ -233,9 +232,8 @@ export class OperationRun<M extends Reducer.Mode> {
   ): RecordOf<"StepCompleted">["messages"][number] {
     if (call?.outcome === undefined) return message
     const { encoded, json } = call.outcome
-    const text = JSON.stringify(message)
     const isWritten = (limits: { readonly resultLimit: number; readonly resultCut: "head" | "headAndTail" }) =>
-      JSON.stringify(Answers.recalled(call.toolCall, { outcome: json, encoded }, limits)) === text
+      Json.isSame(Answers.recalled(call.toolCall, { outcome: json, encoded }, limits), message)
     const reference = { _tag: "Reference", toolCallId: call.toolCall.id } as const
     if (isWritten({ resultLimit: 0, resultCut: "headAndTail" })) return reference
     const { resultCut, resultLimit } = this.limits
@@ -269,8 +267,6 @@ const usedBy = (spending: Inherited.Spending | undefined): Pick<RecordOf<"CallEn
   const nestedUsage = spending?.total ?? null
   return nestedUsage === null ? {} : { nestedUsage }
 }
-
-const textOf = (response: Response.Response): string => JSON.stringify(Json.toJson(response))
 
 const overruling: ReadonlySet<unknown> = new Set(["timeout", "cancelled"])
 

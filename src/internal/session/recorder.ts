@@ -448,12 +448,13 @@ interface Journal {
 
 const read = (id: string): Effect.Effect<Journal, Stores.StoreError, Stores.Store> =>
   Effect.flatMap(Stores.Store, (store) => {
-    const first: Journal = { state: { session: SessionState.make({ id }) }, version: 0, isUnfinished: false }
-    return Stream.runFold(store.read(id), () => first, (journal, { record, version }): Journal => ({
-      state: Reducer.apply(journal.state, record),
-      version,
-      isUnfinished: Stores.isUnfinishedAfter([record], journal.isUnfinished)
-    }))
+    const reading = new Reducer.Reading(SessionState.make({ id }))
+    const first = { version: 0, isUnfinished: false }
+    const entries = Stream.runFold(store.read(id), () => first, ({ isUnfinished }, { record, version }) => {
+      reading.take(record)
+      return { version, isUnfinished: Stores.isUnfinishedAfter([record], isUnfinished) }
+    })
+    return Effect.map(entries, (read): Journal => ({ ...read, state: reading.state }))
   })
 
 /**

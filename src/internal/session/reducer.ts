@@ -101,16 +101,41 @@ const replyOf = ({ message, response }: RecordOf<"ReplyReceived">): Message.Mess
 export const messageOf = (response: Response.Response): Message.Message =>
   Outcomes.assistantMessage(response, Response.actionableCalls(response), response.message?.reasoning)
 
+/** The calls of a turn by their ids, in the order in which they started last. */
+type Begun = Map<string, Records.InterruptedCall>
+
+const begunOf = ({ calls }: Interrupted): Begun => new Map(calls.map((call) => [call.toolCall.id, call]))
+
+/** Takes a record of a call in, which takes the same however many calls there are. */
+const note = (begun: Begun, record: RecordOf<"CallStarted"> | RecordOf<"CallEnded">): void => {
+  if (record._tag === "CallStarted") {
+    const { attempt, idempotencyKey, toolCall } = record
+    begun.delete(toolCall.id)
+    begun.set(toolCall.id, { toolCall, attempt, idempotencyKey })
+    return
+  }
+  const { _tag: _, nestedUsage: __, requestId: ___, stepIndex: ____, toolCallId, ...ended } = record
+  const call = begun.get(toolCallId)
+  if (call !== undefined) begun.set(toolCallId, { ...call, ...ended })
+}
+
+/** What runs inside a call that ended have used, with what those before it have. */
+const withUsage = (interrupted: Interrupted, record: Records.Record): Interrupted => {
+  if (record._tag !== "CallEnded" || record.nestedUsage === undefined) return interrupted
+  const nestedUsage = Response.sumUsage([interrupted.nestedUsage ?? null, record.nestedUsage])
+  return nestedUsage === null ? interrupted : { ...interrupted, nestedUsage }
+}
+
 /** A message of a turn. What the records before it contain is written once. */
 const referredTo = (
   reference: RecordOf<"StepCompleted">["messages"][number],
   reply: Message.Message | undefined,
-  calls: Interrupted["calls"]
+  begun: Begun
 ): ReadonlyArray<Message.Message> => {
   if (!("_tag" in reference)) return [reference]
   const { resultCut = "headAndTail", resultLimit = 0, toolCallId } = reference
   if (toolCallId === undefined) return reply === undefined ? [] : [reply]
-  const call = calls.find(({ toolCall }) => toolCall.id === toolCallId)
+  const call = begun.get(toolCallId)
   return call === undefined ? [] : [Answers.recalled(call.toolCall, call, { resultLimit, resultCut })]
 }
 
@@ -122,7 +147,8 @@ const stepCompleted = (
   const { before: _, nestedUsage: __, reply, response: replied, ...rest } = interrupted
   const response = record.response ?? replied
   const said = record.response === undefined ? reply : messageOf(record.response)
-  const messages = record.messages.flatMap((message) => referredTo(message, said, interrupted.calls))
+  const begun = begunOf(interrupted)
+  const messages = record.messages.flatMap((message) => referredTo(message, said, begun))
   const session = SessionState.stepped(state.session, messages, record.suspensions ?? [])
   const step = response === undefined || record.done === undefined
     ? []
@@ -185,16 +211,11 @@ const inRun = (state: JournalState, record: Records.Record): JournalState => {
     }
     case "ReplyReceived":
       return { ...state, interrupted: replyReceived(interrupted, record) }
-    case "CallStarted": {
-      const { attempt, idempotencyKey, toolCall } = record
-      const calls = interrupted.calls.filter((call) => call.toolCall.id !== toolCall.id)
-      return { ...state, interrupted: { ...interrupted, calls: [...calls, { toolCall, attempt, idempotencyKey }] } }
-    }
+    case "CallStarted":
     case "CallEnded": {
-      const { _tag: _, requestId: __, stepIndex: ___, nestedUsage, toolCallId, ...ended } = record
-      const calls = interrupted.calls.map((call) => call.toolCall.id === toolCallId ? { ...call, ...ended } : call)
-      const used = Response.sumUsage([interrupted.nestedUsage ?? null, nestedUsage ?? null])
-      return { ...state, interrupted: { ...interrupted, calls, ...(used === null ? {} : { nestedUsage: used }) } }
+      const begun = begunOf(interrupted)
+      note(begun, record)
+      return { ...state, interrupted: { ...withUsage(interrupted, record), calls: Array.from(begun.values()) } }
     }
     case "StepCompleted":
       return stepCompleted(state, interrupted, record)
@@ -233,6 +254,41 @@ export const apply = (state: JournalState, record: Records.Record): JournalState
       return runStarted(state, record)
     default:
       return inRun(state, record)
+  }
+}
+
+/**
+ * A journal that is read record by record, which comes to what {@link apply} gives. The calls of a turn are gathered here,
+ * so that a turn of many takes as much for each of them as a turn of few.
+ */
+export class Reading {
+  private read: JournalState
+  private begun: Begun | undefined
+
+  constructor(session: Session) {
+    this.read = { session }
+  }
+
+  take(record: Records.Record): void {
+    const { interrupted } = this.read
+    if (interrupted === undefined || (record._tag !== "CallStarted" && record._tag !== "CallEnded")) {
+      this.read = apply(this.state, record)
+      return
+    }
+    this.begun ??= begunOf(interrupted)
+    note(this.begun, record)
+    const used = withUsage(interrupted, record)
+    if (used !== interrupted) this.read = { ...this.read, interrupted: used }
+  }
+
+  /** What the records come to so far. */
+  get state(): JournalState {
+    const { begun, read } = this
+    if (begun !== undefined && read.interrupted !== undefined) {
+      this.read = { ...read, interrupted: { ...read.interrupted, calls: Array.from(begun.values()) } }
+    }
+    this.begun = undefined
+    return this.read
   }
 }
 
