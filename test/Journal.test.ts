@@ -205,6 +205,9 @@ describe("a record that is too large", () => {
           [Script.toolCall("c0", "dump", { megabytes }), Script.finish("tool_calls")],
           [Script.text("Done."), Script.finish("stop")]
         ])))
+      const small = Effect.provideService(asking(1), Session.MaxRecordBytes, 100_000)
+      assert.deepInclude(yield* Effect.flip(small), { reason: "too_large", maxBytes: 100_000 })
+      yield* Session.delete("1 MB")
       assert.strictEqual((yield* asking(1)).session.status, "completed")
       const error = yield* Effect.flip(asking(9))
       assert.instanceOf(error, Session.StoreError)

@@ -423,6 +423,35 @@ const removals: Conformance.Suite<Stores.Store> = [
       }
       yield* Conformance.equals("the records", texts(yield* read(store, id)), ["Opened", "a", "b"])
     })),
+  of("a journal that is truncated or deleted while it is read is not damaged", (store, id) =>
+    Effect.gen(function*() {
+      const count = 1000
+      const names = Array.from({ length: count }, (_, index) => `${index}`)
+      for (const removal of ["truncated", "deleted"]) {
+        const session = `${id}-${removal}`
+        yield* store.append(session, 0, names.map(said) as unknown as Appended)
+        let isRemoved = false
+        const remove = Effect.suspend(() => {
+          if (isRemoved) return Effect.void
+          isRemoved = true
+          return removal === "deleted" ? store.delete(session) : Effect.flatMap(
+            store.append(session, count, [opened(session), said("on")]),
+            () => store.truncate(session, count + 1)
+          )
+        })
+        const entries = yield* Stream.runCollect(
+          Stream.mapArrayEffect(store.read(session), (entries) => Effect.as(remove, entries))
+        )
+        const jump = entries.findIndex(({ version }, index) => version !== index + 1)
+        const next = jump < 0 ? undefined : entries[jump]
+        yield* Conformance.holds(
+          `${removal}: it goes on with the snapshot, or reads what there was`,
+          next === undefined || (removal === "truncated" && next.record._tag === "Opened")
+        )
+        const isWhole = (entries.at(-1)?.version ?? 0) >= count
+        yield* Conformance.holds(`${removal}: nothing is left out`, isWhole || removal === "deleted")
+      }
+    })),
   of("delete leaves nothing of a session, which can begin anew", (store, id) =>
     Effect.gen(function*() {
       const other = `${id}-other`

@@ -82,6 +82,23 @@ describe("the cost of an append", () => {
       }
     }).pipe(Effect.provide(both)))
 
+  it.effect("what has work left is found without a look at what has none", () =>
+    Effect.gen(function*() {
+      const store = yield* Session.Store
+      const sql = yield* SqlClient.SqlClient
+      const found = [
+        ...(yield* statementsOf(Stream.runDrain(store.unfinished))),
+        ...(yield* statementsOf(store.claimUnfinished("me", 1000, 5)))
+      ]
+      assert.strictEqual(found.length, 2)
+      for (const [text, parameters] of found) {
+        const plan = yield* sql.unsafe<{ detail: string }>(`EXPLAIN QUERY PLAN ${text}`, parameters)
+        const details = plan.map(({ detail }) => detail).filter((detail) => detail.includes("journals"))
+        assert.strictEqual(details.length, 1)
+        assert.include(details[0], "heddle_journals_unfinished")
+      }
+    }).pipe(Effect.provide(both, { local: true })))
+
   it.effect("the log of the file grows by the same number of pages at any length", () =>
     Effect.gen(function*() {
       const store = yield* Session.Store
