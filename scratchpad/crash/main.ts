@@ -5,6 +5,7 @@
  *   known whether they happened.
  * - `npm run crash -- --store sqlite --policy report` runs one row; `--again random` or `--again every` kills the recovery
  *   as well; `--ids new` has a model that gives its calls new ids at each asking; `--limit N` tries N boundaries.
+ * - `npm run crash -- --stops` measures how long a stop from another process takes.
  * - `npm run crash -- --langgraph --store sqlite` compares with LangGraph JS, which `npm ci --prefix
  *   scratchpad/crash/langgraph` installs.
  * - `npm run crash -- --kills N --seed S` kills at N times one to three random boundaries.
@@ -19,9 +20,10 @@ import * as Comparison from "./comparison.ts"
 import { difference } from "./result.ts"
 import { withServer } from "./server.ts"
 import { settings } from "./settings.ts"
+import { stops } from "./stops.ts"
 import * as Table from "./table.ts"
 
-const { isComparison, rows } = settings(process.argv.slice(2))
+const { isComparison, isOfStops, rows } = settings(process.argv.slice(2))
 const columns = isComparison ? Comparison.columns : Table.columns
 
 const broken: Array<string> = []
@@ -41,6 +43,7 @@ const run = async (server: string): Promise<void> => {
   }
 }
 
-await (rows.some(({ isServed }) => isServed) ? withServer(run) : run(""))
+if (isOfStops) await withServer(stops)
+else await (rows.some(({ isServed }) => isServed) ? withServer(run) : run(""))
 for (const message of broken) console.error(message.slice(0, 500))
 process.exitCode = broken.length === 0 ? 0 : 1

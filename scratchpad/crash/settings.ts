@@ -16,17 +16,21 @@ interface Store {
 
 const all = ["report", "lookUp", "ask", "retry", "fail"]
 
+/** Where several processes share a session, none of them is the person who is asked. */
+const shared = ["report", "lookUp", "retry", "fail"]
+
 /** The stores, and how many processes share each. */
 const stores: Readonly<Record<string, Store>> = {
-  sqlite: { program: "program.ts", policies: [...all, "continue"], isServed: false, options: {} },
-  postgres: { program: "postgres.ts", policies: all, isServed: true, options: {} },
-  file: { program: "workers.ts", policies: all, isServed: false, options: { processes: 2 } },
-  workers: { program: "workers.ts", policies: all, isServed: true, options: { processes: 2 } },
-  cluster: {
+  "sqlite": { program: "program.ts", policies: [...all, "continue"], isServed: false, options: {} },
+  "files": { program: "files.ts", policies: all, isServed: false, options: {} },
+  "postgres": { program: "postgres.ts", policies: all, isServed: true, options: {} },
+  "sqlite-workers": { program: "workers.ts", policies: shared, isServed: false, options: { processes: 2 } },
+  "postgres-workers": { program: "workers.ts", policies: shared, isServed: true, options: { processes: 2 } },
+  "cluster": {
     program: "cluster.ts",
     policies: ["report", "lookUp"],
     isServed: true,
-    options: { processes: 3, timeout: "90 seconds", concurrency: 1 }
+    options: { processes: 3, timeout: "90 seconds" }
   }
 }
 
@@ -47,6 +51,8 @@ export interface Settings {
   readonly rows: ReadonlyArray<Row>
   /** Whether LangGraph is compared: what is asked for is what both know. */
   readonly isComparison: boolean
+  /** Whether stops are measured, and nothing is killed. */
+  readonly isOfStops: boolean
 }
 
 const chosen = (name: string, given: string | undefined, known: ReadonlyArray<string>): ReadonlyArray<string> => {
@@ -76,6 +82,7 @@ export const settings = (args: ReadonlyArray<string>): Settings => {
       seed: { type: "string", default: "heddle" },
       limit: { type: "string" },
       concurrency: { type: "string" },
+      stops: { type: "boolean", default: false },
       node: { type: "string" },
       langgraph: { type: "boolean", default: false }
     }
@@ -103,5 +110,9 @@ export const settings = (args: ReadonlyArray<string>): Settings => {
     }))
   })
   const isComparison = values.langgraph
-  return { rows: isComparison ? [...rows, ...Comparison.rows(common, values.node)] : rows, isComparison }
+  return {
+    rows: isComparison ? [...rows, ...Comparison.rows(common, values.node)] : rows,
+    isComparison,
+    isOfStops: values.stops
+  }
 }

@@ -57,8 +57,10 @@ class Process {
     record: Extract<WorldLog.Line, { _tag: "Recorded" }>["record"],
     isOwn: boolean
   ) {
-    if (version <= (this.versions.get(session) ?? 0)) return
-    this.versions.set(session, version)
+    const last = this.versions.get(session) ?? 0
+    // Another part of the process may have read it before the one that appends it comes to write it down.
+    if (!isOwn && version <= last) return
+    this.versions.set(session, Math.max(last, version))
     this.write({ _tag: "Recorded", session, version, isOwn, record })
   }
 

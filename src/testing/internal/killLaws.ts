@@ -120,15 +120,20 @@ interface Start {
   isEnded: boolean
 }
 
-/** Each record once, where it is first known to be in its journal. */
+/** Each record once, where it is first known to be in its journal, as that of the process that appended it. */
 const once = (lines: ReadonlyArray<Line>): ReadonlyArray<Line> => {
+  const keyOf = ({ session, version }: Recorded): string => `${version} ${session}`
+  const own = new Map(
+    lines.flatMap((line) => line._tag === "Recorded" && line.isOwn ? [[keyOf(line), line.pid] as const] : [])
+  )
   const seen = new Set<string>()
-  return lines.filter((line) => {
-    if (line._tag !== "Recorded") return true
-    const key = `${line.version} ${line.session}`
-    const isNew = !seen.has(key)
+  return lines.flatMap((line): ReadonlyArray<Line> => {
+    if (line._tag !== "Recorded") return [line]
+    const key = keyOf(line)
+    if (seen.has(key)) return []
     seen.add(key)
-    return isNew
+    const pid = own.get(key)
+    return [pid === undefined ? line : { ...line, pid, isOwn: true }]
   })
 }
 
