@@ -5,6 +5,7 @@
 import * as PgClient from "@effect/sql-pg/PgClient"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
+import * as Option from "effect/Option"
 import * as Redacted from "effect/Redacted"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
@@ -80,6 +81,12 @@ export const tools = (world: string) => {
   return [
     Tool.make("charge", {
       parameters,
+      // What an owner that was killed has done is in the world, or has not been done.
+      lookUp: ({ value }, { idempotencyKey, sessionId }) =>
+        Effect.sync(() => {
+          const isDone = acts(world, sessionId ?? "").some(({ key }) => key === idempotencyKey)
+          return isDone ? Option.some(`charged ${value}`) : Option.none()
+        }),
       handler: ({ value }, call) => Effect.as(act(`charge ${value}`, call), `charged ${value}`)
     }),
     Tool.make("wait", {
