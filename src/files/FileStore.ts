@@ -19,19 +19,17 @@
  *
  * @since 0.2.0
  */
-import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
 import * as FileSystem from "effect/FileSystem"
 import * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
 import * as Path from "effect/Path"
 import type * as PlatformError from "effect/PlatformError"
-import * as Result from "effect/Result"
 import type * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
-import * as Json from "../internal/json.ts"
 import type * as Records from "../internal/session/records.ts"
 import * as Stores from "../internal/session/store.ts"
+import * as Claims from "./internal/claims.ts"
 import * as JournalFile from "./internal/journalFile.ts"
 import * as Lines from "./internal/lines.ts"
 import * as Locks from "./internal/locks.ts"
@@ -77,22 +75,6 @@ const isFailure = (error: unknown): error is PlatformError.PlatformError | Locks
   typeof error === "object" && error !== null && "_tag" in error
   && (error._tag === "PlatformError" || error._tag === "Held")
 
-/** A claim as its file has it. */
-interface Claimed extends Stores.Claim {
-  /** The process of the owner. */
-  readonly by: Locks.Process
-}
-
-const claimIn = (text: string): Claimed | undefined => {
-  const parsed = Json.parse(text)
-  if (Result.isFailure(parsed) || !Json.isObject(parsed.success)) return undefined
-  const { by, owner, until } = parsed.success
-  const process = Locks.processIn(JSON.stringify(by ?? null))
-  return typeof owner === "string" && typeof until === "number" && process !== undefined
-    ? { owner, until, by: process }
-    : undefined
-}
-
 const damaged = (id: string, version: number, cause: string) =>
   new Stores.StoreError({ reason: "unreadable", operation: "read", id, version, cause })
 
@@ -122,18 +104,17 @@ export const make = (
     const fs = yield* FileSystem.FileSystem
     const path = yield* Path.Path
     const folderOf = (name: string) => path.join(options.folder, name)
-    const [journals, marks, claims, locks] = ["journals", "unfinished", "claims", "locks"].map(folderOf) as [
-      string,
-      string,
-      string,
-      string
+    const [journals, marks, claimed, locks] = [
+      folderOf("journals"),
+      folderOf("unfinished"),
+      folderOf("claims"),
+      folderOf("locks")
     ]
-    yield* Effect.forEach([journals, marks, claims, locks], (folder) => fs.makeDirectory(folder, { recursive: true }))
+    yield* Effect.forEach([journals, marks, claimed, locks], (folder) => fs.makeDirectory(folder, { recursive: true }))
     const lock = yield* Locks.make(fs, locks)
-    const self = yield* Locks.self(fs)
+    const claims = yield* Claims.make(fs, (name) => path.join(claimed, `${name}.json`))
     const journalOf = (name: string) => path.join(journals, `${name}.ndjson`)
     const markOf = (name: string) => path.join(marks, name)
-    const claimOf = (name: string) => path.join(claims, `${name}.json`)
 
     /** What the file of a session has, undefined if it has none. */
     const contents = (file: FileSystem.File, operation: Operation, id?: string) =>
@@ -173,27 +154,14 @@ export const make = (
       effect: (name: string) => Effect.Effect<A, E>
     ) => mapped(Effect.flatMap(Names.nameOf(id), (name) => lock.with(name, effect(name))), operation, id)
 
-    /** Writes a file as a whole, so that a reader finds what was there before or what is there now. */
-    const replace = (file: string, bytes: Uint8Array) =>
-      Effect.scoped(Effect.gen(function*() {
-        const next = `${file}.new`
-        const opened = yield* fs.open(next, { flag: "w" })
-        yield* opened.writeAll(bytes)
-        yield* opened.sync
-        yield* fs.rename(next, file)
-      }))
-
     const mark = (name: string) =>
       Effect.andThen(fs.writeFile(markOf(name), new Uint8Array()), JournalFile.syncFolder(fs, marks))
 
     const unmark = (name: string) => fs.remove(markOf(name), { force: true })
 
     const begin = (name: string, id: string, bytes: Uint8Array) => {
-      const header = Lines.headerOf(id)
-      const whole = new Uint8Array(header.length + bytes.length)
-      whole.set(header)
-      whole.set(bytes, header.length)
-      return Effect.andThen(replace(journalOf(name), whole), JournalFile.syncFolder(fs, journals))
+      const whole = JournalFile.joined([Lines.headerOf(id), bytes])
+      return Effect.andThen(JournalFile.replace(fs, journalOf(name), whole), JournalFile.syncFolder(fs, journals))
     }
 
     const append = (
@@ -267,16 +235,16 @@ export const make = (
           const line = page[0]
           const record = line?.version === before ? yield* Stores.fromText(id, line.text, before) : undefined
           yield* Stores.checkSnapshot(id, before, record)
-          const texts: Array<Uint8Array> = [Lines.headerOf(id)]
+          const kept: Array<Uint8Array> = [Lines.headerOf(id)]
           for (let at = yield* JournalFile.before(file, found, before - 1); at < found.end;) {
             const { end, lines } = yield* JournalFile.linesFrom(file, at, found.end)
             if (lines.length === 0) break
             for (const bytes of lines) {
-              if ((Lines.versionOf(bytes) ?? before) >= before) texts.push(bytes, newline)
+              if ((Lines.versionOf(bytes) ?? before) >= before) kept.push(bytes, newline)
             }
             at = end
           }
-          yield* replace(journalOf(name), joined(texts))
+          yield* JournalFile.replace(fs, journalOf(name), JournalFile.joined(kept))
           yield* JournalFile.syncFolder(fs, journals)
         }), undefined)
 
@@ -285,36 +253,8 @@ export const make = (
         yield* fs.remove(journalOf(name), { force: true })
         yield* JournalFile.syncFolder(fs, journals)
         yield* unmark(name)
-        yield* fs.remove(claimOf(name), { force: true })
+        yield* claims.remove(name)
       })
-
-    /** The claim of a session that holds now. */
-    const held = (name: string) =>
-      Effect.gen(function*() {
-        const text = yield* fs.readFileString(claimOf(name)).pipe(
-          Effect.catchIf((error) => error.reason._tag === "NotFound", () => Effect.succeed(""))
-        )
-        const found = claimIn(text)
-        const now = yield* Clock.currentTimeMillis
-        const holds = found !== undefined && found.until > now && (yield* Locks.isAlive(fs, found.by))
-        return { found, holds, now }
-      })
-
-    const take = (name: string, owner: string, until: number) =>
-      Effect.as(
-        replace(claimOf(name), new TextEncoder().encode(JSON.stringify({ owner, until, by: self }))),
-        { owner, until }
-      )
-
-    const claim = (name: string, owner: string, termMillis: number) =>
-      Effect.flatMap(held(name), ({ found, holds, now }) =>
-        holds && found !== undefined && found.owner !== owner
-          ? Effect.succeed({ owner: found.owner, until: found.until })
-          : take(name, owner, now + termMillis))
-
-    const release = (name: string, owner: string) =>
-      Effect.flatMap(held(name), ({ found }) =>
-        found?.owner === owner ? fs.remove(claimOf(name), { force: true }) : Effect.void)
 
     /** What a list says of the session with this name. */
     const listed = (name: string) =>
@@ -337,8 +277,7 @@ export const make = (
         )
       )
 
-    const unfinished = Stream.filter(sessions(marks, "", "unfinished"), (found) =>
-      found.isUnfinished)
+    const unfinished = Stream.filter(sessions(marks, "", "unfinished"), (found) => found.isUnfinished)
 
     /** The session with this name, claimed if it still has work left and no owner. */
     const claimLeft = (name: string, owner: string, termMillis: number) =>
@@ -346,9 +285,9 @@ export const make = (
         name,
         Effect.gen(function*() {
           const found = yield* listed(name)
-          const { holds, now } = yield* held(name)
+          const { holds, now } = yield* claims.held(name)
           if (found?.isUnfinished !== true || holds) return []
-          yield* take(name, owner, now + termMillis)
+          yield* claims.take(name, owner, now + termMillis)
           return [found.id]
         })
       )
@@ -356,8 +295,7 @@ export const make = (
     return {
       append: (id, expected, records) =>
         Effect.flatMap(Stores.toTexts(id, expected, records), (texts) =>
-          locked("append", id, (name) =>
-            append(name, id, expected, texts, records))),
+          locked("append", id, (name) => append(name, id, expected, texts, records))),
       version: (id) =>
         mapped(
           Effect.flatMap(Names.nameOf(id), (name) =>
@@ -375,14 +313,15 @@ export const make = (
         ),
       truncate: (id, before) => locked("truncate", id, (name) => truncate(name, id, before)),
       delete: (id) => locked("delete", id, remove),
-      claim: (id, owner, termMillis) => locked("claim", id, (name) => claim(name, owner, termMillis)),
-      release: (id, owner) => locked("release", id, (name) => release(name, owner)),
+      claim: (id, owner, termMillis) => locked("claim", id, (name) => claims.claim(name, owner, termMillis)),
+      release: (id, owner) => locked("release", id, (name) => claims.release(name, owner)),
       claimUnfinished: (owner, termMillis, limit) =>
         mapped(
           Effect.gen(function*() {
             const found = yield* Stream.runCollect(unfinished)
             const free = yield* Effect.forEach(found, ({ name }) =>
-              Effect.map(held(name), ({ found, holds }) => holds ? [] : [{ name, until: found?.until ?? 0 }]))
+              Effect.map(claims.held(name), ({ found, holds }) =>
+                holds ? [] : [{ name, until: found?.until ?? 0 }]))
             const taken: Array<string> = []
             for (
               const { name } of free.flat().toSorted((left, right) =>
@@ -400,16 +339,6 @@ export const make = (
   })
 
 const newline = new Uint8Array([10])
-
-const joined = (parts: ReadonlyArray<Uint8Array>): Uint8Array => {
-  const whole = new Uint8Array(parts.reduce((length, part) => length + part.length, 0))
-  let at = 0
-  for (const part of parts) {
-    whole.set(part, at)
-    at += part.length
-  }
-  return whole
-}
 
 /**
  * The store in a folder. Fails where the folder cannot be created.

@@ -228,7 +228,11 @@ describe("a journal that is damaged", () => {
       const file = journal(folder, "ss")
       fs.writeFileSync(file, fs.readFileSync(file, "utf8").replace("{\"heddle\":1", "{\"heddle\":2"))
       const error = yield* Effect.flip(anew(folder)(Session.load("s")))
-      assert.deepInclude(error, { _tag: "StoreError", reason: "newer_version" })
+      assert.deepInclude(error, { _tag: "StoreError", reason: "newer_version", operation: "read", id: "s" })
+      assert.strictEqual(
+        (error as Error).message,
+        "a newer release of Heddle has written the journal of session \"s\": upgrade to read it"
+      )
     }).pipe(Effect.scoped))
 })
 

@@ -140,6 +140,27 @@ export const add = (
     yield* file.sync
   })
 
+/** Writes a file as a whole, so that a reader finds what was there before or what is there now. */
+export const replace = (fs: FileSystem.FileSystem, path: string, bytes: Uint8Array): Effect.Effect<void, Failure> =>
+  Effect.scoped(Effect.gen(function*() {
+    const next = `${path}.new`
+    const opened = yield* fs.open(next, { flag: "w" })
+    yield* opened.writeAll(bytes)
+    yield* opened.sync
+    yield* fs.rename(next, path)
+  }))
+
+/** The bytes of all parts, one after the other. */
+export const joined = (parts: ReadonlyArray<Uint8Array>): Uint8Array => {
+  const whole = new Uint8Array(parts.reduce((length, part) => length + part.length, 0))
+  let at = 0
+  for (const part of parts) {
+    whole.set(part, at)
+    at += part.length
+  }
+  return whole
+}
+
 /** Opens a file that may not be there. */
 export const open = (fs: FileSystem.FileSystem, path: string, flag: "r" | "r+") =>
   fs.open(path, { flag }).pipe(

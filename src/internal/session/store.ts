@@ -110,8 +110,9 @@ export class StoreError extends Schema.TaggedError<StoreError>("heddle/Session/S
           + "of Session.MaxRecordBytes: keep what is large elsewhere and return where it is, or raise the bound"
       }
       case "newer_version":
-        return `a newer release of Heddle has written the journal of ${session} at version ${this.version}: upgrade to `
-          + "read it"
+        return `a newer release of Heddle has written the journal of ${session}${
+          this.version === undefined ? "" : ` at version ${this.version}`
+        }: upgrade to read it`
       case "unreadable":
         return this.version === undefined
           ? `the store is unreadable ${asked}`
