@@ -388,7 +388,7 @@ const outcomes: ReadonlyMap<string, Came> = new Map([["cancelled", "stopped"], [
 const nothing: StopReport = { stopped: [], ended: [], refused: [], unknown: [] }
 
 /** How often the end of a run is looked for. */
-const endPoll: Duration.Input = "50 millis"
+const endPoll: Duration.Input = "25 millis"
 
 /** Asks the run of a session to stop, wherever it runs, or its next owner. */
 export const stop = (id: string): Effect.Effect<StopReceipt, Stores.StoreError, Stores.Store> =>
