@@ -16,7 +16,8 @@ const types = [
   "Policy.Policy",
   "Session.Options",
   "Session.ReplyOptions",
-  "Session.ApproveOptions"
+  "Session.ApproveOptions",
+  "Session.ClaimOptions"
 ]
 
 /** The options that the tables of a page name in their last column. */

@@ -22,7 +22,7 @@ export interface Place {
   readonly world: string
   /** How long a claim lasts, in milliseconds. */
   readonly term: number
-  /** The session that it resumes, when it is told to. A worker drives all that have work left. */
+  /** The session that it resumes at a word of its parent. A worker drives all that have work left. */
   readonly resumes?: string
 }
 

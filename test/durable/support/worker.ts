@@ -1,5 +1,5 @@
 /**
- * A process that drives sessions until it is killed, or one that resumes a single session when it is told to, and says what
+ * A process that drives sessions until it is killed, or one that resumes a single session at a word of its parent, and says what
  * came of it.
  */
 import * as NodeRuntime from "@effect/platform-node/NodeRuntime"
