@@ -88,6 +88,23 @@ describe("Limits: deadline", () => {
       assert.strictEqual(report.sleeping, 0)
     }))
 
+  it.effect("a time of the clock is the same however late the run starts, and one that has passed asks no model", () =>
+    Effect.gen(function*() {
+      const options = { tools: [wait(60_000)], toolTimeout: "infinity", deadline: { at: 5000, reserve: 400 } } as const
+      for (const started of [0, 4000]) {
+        const run = Effect.provide(Chat.run("go", options), last(10))
+        const report = yield* Simulation.run(Effect.andThen(Effect.sleep(started), run))
+        assert.strictEqual(succeeded(report).finalized, "deadline")
+        assert.deepStrictEqual(succeeded(report).outcome, { _tag: "Completed", finishReason: "stop" })
+        assert.deepStrictEqual([report.millis, report.sleeping], [4610, 0])
+      }
+      const model = yield* Script.make([[Script.text("late"), Script.finish("stop")]])
+      const late = Effect.provide(Chat.run("go", options), model.layer)
+      const report = yield* Simulation.run(Effect.andThen(Effect.sleep(6000), late))
+      assert.deepStrictEqual(succeeded(report).outcome, { _tag: "Cancelled", reason: "deadline" })
+      assert.strictEqual(yield* model.opens, 0)
+    }))
+
   it.effect("where nothing is kept for a last answer, tools may use all of the time", () =>
     Effect.gen(function*() {
       const run = (millis: number) =>
@@ -191,6 +208,10 @@ describe("Limits: deadline", () => {
         [0, "deadline must be a duration above zero"],
         [-1, "deadline must be a duration above zero"],
         [{ after: 0 }, "deadline.after must be a duration above zero"],
+        [{ at: Number.NaN }, "deadline.at must be a time in milliseconds since 1970"],
+        [{ at: "tomorrow" as never }, "deadline.at must be a time in milliseconds since 1970"],
+        [{ at: 10, reserve: -1 }, "deadline.reserve must be a duration of zero or more"],
+        [{ at: 10, after: 10 }, "deadline must have after or at"],
         [{ after: 10, reserve: -1 }, "deadline.reserve must be a duration of zero or more"],
         [{ after: 10, reserve: Number.NaN }, "deadline.reserve must be a duration of zero or more"]
       ]

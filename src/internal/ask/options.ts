@@ -20,26 +20,42 @@ import * as Json from "../json.ts"
 export type CancelSource<R> = AbortSignal | Effect.Effect<unknown, never, R>
 
 /**
- * How long a run may take, from its start: a duration (a number is milliseconds), or `{ after, reserve }`. The run begins to
- * stop then; what does not stop at once has its grace period on top, which uses up the reserve: let `reserve` be more than the
- * `grace` of the run (5 seconds by default), or there may be no last answer. Public as `Limits.DeadlineInput`.
+ * How long a run may take, from its start: a duration (a number is milliseconds), or `{ after, reserve }`; or `{ at, reserve }`
+ * with the time at which it has to end. The run begins to stop then; what does not stop at once has its grace period on top,
+ * which uses up the reserve: let `reserve` be more than the `grace` of the run (5 seconds by default), or there may be no last
+ * answer. Public as `Limits.DeadlineInput`.
  *
  * @category models
  * @since 0.1.0
  */
-export type DeadlineInput = Duration.Input | {
-  /** How long the run may take, from its start; a number is milliseconds. */
-  readonly after: Duration.Input
+export type DeadlineInput =
+  | Duration.Input
+  | Reserving & {
+    /** How long the run may take, from its start; a number is milliseconds. */
+    readonly after: Duration.Input
+  }
+  | Reserving & {
+    /**
+     * When the run has to end, in milliseconds since 1970: the same time for a run that waits in a queue first, or that is
+     * taken up after a crash. A time that has passed stops the run before it asks the model.
+     */
+    readonly at: number
+  }
+
+type Reserving = {
   /**
-   * How much of it is kept for a last answer of the model; a number is milliseconds. A quarter by default, at most ten
-   * seconds; with `0` tools may use all of it.
+   * How much of the time is kept for a last answer of the model; a number is milliseconds. A quarter by default, at most
+   * ten seconds; with `0` tools may use all of it.
    */
   readonly reserve?: Duration.Input
 }
 
 /** The deadline that a caller asked for, in milliseconds. */
 export interface DeadlineWish {
+  /** From the start of the run. */
   readonly afterMillis: number
+  /** A time of the clock, in place of that. */
+  readonly at?: number
   readonly reserveMillis: number | undefined
 }
 
@@ -83,8 +99,8 @@ export interface RunnerOptions<E, R, Failure = unknown> {
    */
   readonly cancel?: CancelSource<R> | null
   /**
-   * How long the run may take: a duration (a number is milliseconds), or `{ after, reserve }` with what is kept for a
-   * last answer of the model. Tools are stopped earlier by the reserve. What does not stop at once has its `grace` on
+   * How long the run may take: a duration (a number is milliseconds), `{ after, reserve }` with what is kept for a last
+   * answer of the model, or `{ at, reserve }` with the time, in milliseconds since 1970, at which it has to end. Tools are stopped earlier by the reserve. What does not stop at once has its `grace` on
    * top and uses up that time: let `reserve` be more than `grace`. What a run around this one has left counts if it is
    * earlier. None by default.
    */
@@ -176,17 +192,28 @@ const usable = (policy: Policy.Policy): Policy.Policy => {
   throw new TypeError(`policy: unknownTool "failTurn" needs start "afterTurn"; got: ${show(policy.start)}`)
 }
 
-const hasReserve = (input: DeadlineInput): input is Extract<DeadlineInput, { readonly after: Duration.Input }> =>
-  Json.isObject(input) && "after" in input
-
 const wish = (input: DeadlineInput | null | undefined): DeadlineWish | undefined => {
   if (input === null || input === undefined) return undefined
-  if (!hasReserve(input)) return { afterMillis: millis("deadline", input), reserveMillis: undefined }
-  const { after, reserve } = input
-  return {
-    afterMillis: millis("deadline.after", after),
-    reserveMillis: reserve === undefined ? undefined : millisOrNone("deadline.reserve", reserve)
+  if (!Json.isObject(input) || !("after" in input || "at" in input)) {
+    return { afterMillis: millis("deadline", input), reserveMillis: undefined }
   }
+  const { after, at, reserve } = input as {
+    readonly after?: unknown
+    readonly at?: unknown
+    readonly reserve?: unknown
+  }
+  if (after !== undefined && at !== undefined) {
+    throw new TypeError("deadline must have after or at: how long the run may take, or when it has to end")
+  }
+  const reserveMillis = reserve === undefined ? undefined : millisOrNone("deadline.reserve", reserve)
+  return at === undefined
+    ? { afterMillis: millis("deadline.after", after), reserveMillis }
+    : { afterMillis: Infinity, at: time(at), reserveMillis }
+}
+
+const time = (at: unknown): number => {
+  if (typeof at === "number" && at >= 0) return at
+  throw new RangeError(`deadline.at must be a time in milliseconds since 1970; got: ${show(at)}`)
 }
 
 /** Throws for an option that cannot be used. */

@@ -29,7 +29,8 @@ export const resolve = (
   inherited: number | undefined,
   now: number
 ): Deadline | undefined => {
-  const at = Math.min(wish === undefined ? Infinity : now + wish.afterMillis, inherited ?? Infinity)
+  const own = wish === undefined ? Infinity : wish.at ?? now + wish.afterMillis
+  const at = Math.min(own, inherited ?? Infinity)
   if (!Number.isFinite(at)) return undefined
   const left = Math.max(0, at - now)
   const reserve = wish?.reserveMillis ?? Math.min(longestReserve, left * reservedShare)
