@@ -109,6 +109,23 @@ describe("a command that the next owner carries out again", () => {
   }
 })
 
+describe("a stop", () => {
+  it.effect("D-25: is found at once where the owner is asked to look, and the run has ended behind it", () =>
+    Effect.gen(function*() {
+      const { owner } = work()
+      const driver = owner("a")
+      yield* driver.stopped
+      yield* started.close
+      const running = yield* Effect.forkChild(driver.carryOut(say("m1", "Go")))
+      yield* started.await
+      yield* Session.stop("ann")
+      // The clock stands still: the owner does not wait until it would look by itself.
+      yield* driver.stopped
+      assert.strictEqual((yield* Session.load("ann"))?.session.status, "stopped")
+      assert.strictEqual((yield* Fiber.join(running)).session.status, "stopped")
+    }).pipe(Effect.provide(services([called("wait")]))))
+})
+
 describe("a claim", () => {
   it.effect("D-10: a command waits while another owner has the session, and starts nothing before", () =>
     Effect.gen(function*() {

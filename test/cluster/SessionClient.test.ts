@@ -84,6 +84,7 @@ describe("commands", () => {
       const reports = [yield* Fiber.join(first), yield* Fiber.join(second), yield* reply("ann", "Work", options)]
       assert.deepStrictEqual(reports.map(({ outputText }) => outputText), ["Done", "Done", "Done"])
       assert.strictEqual(state.starts, 1)
+      assert.strictEqual((yield* MessageStorage.MemoryDriver).requests.size, 1)
       assert.deepStrictEqual(yield* messages("ann"), ["Work", "", "worked", "Done"])
     }).pipe(Effect.provide(cluster([called("work"), said("Done")], { tools: [tool] })))
   })

@@ -91,7 +91,7 @@ const Drive = Rpc.make("Drive", {
   primaryKey: ({ command }) => command
 })
   .annotate(ClusterSchema.Persisted, true)
-  // A command outlives its sender: who leaves it does not stop the run.
+  // A command outlives its sender: leaving it does not stop the run.
   .annotate(ClusterSchema.Uninterruptible, "client")
 
 /** Has the owner look for the stop that the journal has for it. */
