@@ -72,9 +72,16 @@ const ofAdapter = (error: Adapter.AdapterError, model: Settings.Model): string =
 const ofConflict = ({ id }: Session.SessionConflict): string =>
   `session ${id}: another start has gone on with it meanwhile, so this one stopped; start again to go on from there`
 
+/** A start that goes on with a session while another one does gets this, and so does one whose claim ended. */
+const ofClaim = ({ id, owner, reason }: Session.SessionClaimed): string =>
+  reason === "held"
+    ? `session ${id}: ${owner} goes on with it now; wait until that start has ended, or stop it`
+    : `session ${id}: the claim on it could not be renewed, so this start stopped; start again to go on from there`
+
 /** One line for whatever ended the agent. */
 export const line = (error: unknown, model: Settings.Model): string => {
   if (error instanceof Session.SessionConflict) return oneLine(ofConflict(error))
+  if (error instanceof Session.SessionClaimed) return oneLine(ofClaim(error))
   if (error instanceof Session.ResumeError) {
     return oneLine(`${error.message}; or start with --give-up to go on without it`)
   }

@@ -82,7 +82,7 @@ const converse = (request: Request, view: Terminal.View) =>
       if (Conversation.isCut(turn.kept) || !isAsked || turn.words !== undefined) {
         result = yield* show(turn, view)
         usages.push(result.usage)
-        turn = { kept: yield* Conversation.open(request.place), words: undefined }
+        turn = { kept: yield* Conversation.reopen(turn.kept), words: undefined }
       }
       const [question] = Conversation.questions(turn.kept)
       if (question === undefined && later !== undefined && result?.outcome._tag === "Completed") {
@@ -106,7 +106,8 @@ const shownWhatever = <A, E, R>(run: Effect.Effect<A, E, R>, view: Terminal.View
     Fiber.join(fiber).pipe(
       Effect.onInterrupt(() => Effect.ignore(view.interrupted(unit))),
       Effect.tapError((error) => {
-        if (error instanceof Session.SessionConflict) return Effect.ignore(view.interrupted(unit))
+        const isTaken = error instanceof Session.SessionConflict || error instanceof Session.SessionClaimed
+        if (isTaken) return Effect.ignore(view.interrupted(unit))
         return isQuitError(error) ? Effect.ignore(view.finish(null, unit)) : Effect.void
       })
     ))
@@ -231,6 +232,7 @@ const command = (onExit: (code: number) => void) =>
           const turn = yield* turnFrom(giveUp ? Conversation.givenUp(kept) : kept, words)
           return yield* answer({ turn, place, folder: root, model }).pipe(Effect.provide(Adapter.layer(model)))
         }).pipe(
+          Effect.scoped,
           Effect.provide(Conversation.layer(place)),
           Effect.provide(workspace),
           Effect.catch((error): Effect.Effect<Answered> =>

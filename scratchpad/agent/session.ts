@@ -9,6 +9,7 @@ import * as Layer from "effect/Layer"
 import * as Path from "effect/Path"
 import { type Chat, Session, type Tool } from "heddle"
 import { SessionStore } from "heddle/sql"
+import { hostname } from "node:os"
 import { detailOf } from "./problem.ts"
 import * as Settings from "./settings.ts"
 
@@ -33,8 +34,43 @@ const inFolder = (folder: string) =>
 export const layer = (place: Settings.Place | undefined) =>
   place === undefined ? Session.Store.layerMemory : inFolder(place.folder)
 
-/** The conversation as it stands now. */
-export const open = (place: Settings.Place | undefined) => Session.open(place?.name ?? "unnamed")
+/** Says which process has a conversation. */
+const owner = `process ${process.pid} on ${hostname()}`
+
+/** Whether an owner is a process of this machine that is not there any more. It cannot give its claim back itself. */
+const isGone = (owner: string): boolean => {
+  const [, id, host] = /^process (\d+) on (.*)$/.exec(owner) ?? []
+  if (id === undefined || host !== hostname()) return false
+  try {
+    process.kill(Number(id), 0)
+    return false
+  } catch (error) {
+    return (error as NodeJS.ErrnoException).code === "ESRCH"
+  }
+}
+
+const claim = (id: string) => Session.claim(id, { owner, term: "10 seconds" })
+
+/** The conversation as it stands now, which no other start can go on with until the scope closes. */
+export const open = (place: Settings.Place | undefined) => {
+  const id = place?.name ?? "unnamed"
+  return Effect.catchTag(claim(id), "SessionClaimed", (held) =>
+    isGone(held.owner)
+      ? Effect.andThen(Session.Store.use((store) => store.release(id, held.owner)), claim(id))
+      : Effect.fail(held))
+}
+
+/** The conversation without the run that was cut: its whole turns stay, and what its last turn had begun is forgotten. */
+export const givenUp = (kept: Session.Kept): Session.Kept => {
+  const { cut: _, interrupted: __, ...rest } = kept
+  return rest
+}
+
+/** The conversation after a run, under the same claim. */
+export const reopen = (kept: Session.Kept) => {
+  const claimed = givenUp(kept)
+  return Effect.map(Session.open(kept.id), (opened): Session.Kept => ({ ...claimed, ...opened }))
+}
 
 /** The questions that wait for the user, in the order in which they were asked. */
 export const questions = ({ session }: Session.Kept) =>
@@ -42,9 +78,6 @@ export const questions = ({ session }: Session.Kept) =>
 
 /** Whether the process of the last start ended before its run did. */
 export const isCut = ({ interrupted }: Session.Kept): boolean => interrupted !== undefined
-
-/** The conversation without the run that was cut: its whole turns stay, and what its last turn had begun is forgotten. */
-export const givenUp = ({ id, session, version }: Session.Kept): Session.Kept => ({ id, session, version })
 
 /** Whether the last start was stopped before the model had said its last word. */
 export const isUnfinished = ({ session }: Session.Kept): boolean => {
@@ -60,11 +93,10 @@ export const standing = ({ name }: Settings.Place, { session }: Session.Kept): s
 
 /** Answers one of several questions that wait. The model is asked when all of them have their answer. */
 const answered = (kept: Session.Kept, id: string, text: string) =>
-  Effect.map(Session.keep(kept, (session) => Session.answer(session, id, text)), ({ id, session, version }) => ({
-    id,
-    session,
-    version
-  }))
+  Effect.map(
+    Session.keep(kept, (session) => Session.answer(session, id, text)),
+    (outcome): Session.Kept => outcome
+  )
 
 /**
  * What the next run says, and the conversation that it says it in. Without words it goes on where it was. A run that was
@@ -98,7 +130,7 @@ const mended = (session: Session.Session): Session.Session => {
 
 /** The events of a run, which is written down while it runs. One that was cut is taken up where it was. */
 export const run = <const T extends ReadonlyArray<Tool.Any>>({ kept, words }: Turn, options: Chat.Options<T>) => {
-  if (isCut(kept)) return Session.streamResume(kept, { ...options, takeOver: true })
+  if (isCut(kept)) return Session.streamResume(kept, options)
   return Session.keepStream(kept, (session) =>
     words === undefined
       ? Session.streamContinue(mended(session), null, options)

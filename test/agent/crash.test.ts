@@ -4,7 +4,10 @@
  */
 import { assert, describe, layer } from "@effect/vitest"
 import * as Context from "effect/Context"
+import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Fiber from "effect/Fiber"
 import * as FileSystem from "effect/FileSystem"
 import * as Layer from "effect/Layer"
 import { Session } from "heddle"
@@ -42,14 +45,14 @@ const note = "- the tax rate is 0.2\n"
 
 const question = "What is the tax rate?"
 
-/** A folder, a server that follows a plan, and the agent on both of them, which is killed at one of the requests. */
-const setting = (plan: Plan, killedAtRequest?: number) =>
+/** A folder, a server that follows a plan, and the agent on both of them. The last start can be killed at a request. */
+const setting = (plan: Plan, onRequest: (index: number, kill: () => void) => void = () => {}) =>
   Effect.gen(function*() {
     let kill = () => {}
     const root = yield* Agent.folder(Agent.shop)
     const sessions = yield* Agent.folder({})
     const server = yield* Server.serve((_, index) => {
-      if (index === killedAtRequest) kill()
+      onRequest(index, kill)
       const next = plan[index] ?? { pieces: [], status: 500 }
       return typeof next === "number" ? replies[next]! : next
     })
@@ -66,6 +69,10 @@ const setting = (plan: Plan, killedAtRequest?: number) =>
     )
     return { requests: server.requests, root, said, start }
   })
+
+const killedAt = (request: number | undefined) => (index: number, kill: () => void): void => {
+  if (index === request) kill()
+}
 
 const isKilled = ({ code, signal }: { readonly code: number | null; readonly signal: string | null }) =>
   assert.deepStrictEqual([code, signal], [null, "SIGKILL"])
@@ -154,7 +161,7 @@ describe("kill -9", { concurrent: true }, () => {
         `D-03: killed ${where}, the next start says what it finds and ends as the uncut one`,
         () =>
           Effect.gen(function*() {
-            const { requests, root, said, start } = yield* setting(plan, killedAtRequest)
+            const { requests, root, said, start } = yield* setting(plan, killedAt(killedAtRequest))
             isKilled(yield* start([question], options))
             const next = yield* start([])
             assert.deepStrictEqual([next.code, next.stderr], [0, ""], next.stdout)
@@ -199,13 +206,36 @@ describe("kill -9", { concurrent: true }, () => {
     it.effect("D-03: what is said to a run that was cut is said after it", () =>
       Effect.gen(function*() {
         const plan = [0, 1, open(), 2, { pieces: [text("You are welcome.\n"), frame({}, "stop")] }]
-        const { requests, start } = yield* setting(plan, 2)
+        const { requests, start } = yield* setting(plan, killedAt(2))
         isKilled(yield* start([question]))
         const next = yield* start(["Thank you"])
         assert.deepStrictEqual([next.code, next.stderr], [0, ""], next.stdout)
         assert.match(next.stdout, /The last run[^]*It is 0\.2\.[^]*You are welcome\./)
         assert.strictEqual(requests.at(-1)?.body.messages.at(-1).content, "Thank you")
       }), 60_000)
+
+    it.effect(
+      "D-10: while a start goes on with a session another one is refused, and after its kill is not",
+      () =>
+        Effect.gen(function*() {
+          const asked = yield* Deferred.make<() => void>()
+          const { requests, said, start } = yield* setting([0, open(), 1, 2], (index, kill) => {
+            if (index === 1) Deferred.doneUnsafe(asked, Exit.succeed(kill))
+          })
+          const first = yield* Effect.forkChild(start([question]))
+          const kill = yield* Deferred.await(asked)
+          const second = yield* start(["Hello"])
+          assert.deepStrictEqual([second.code, second.signal], [1, null])
+          assert.match(second.stderr, /^agent: session s: process \d+ on .* goes on with it now; wait until .*\n$/)
+          kill()
+          isKilled(yield* Fiber.join(first))
+          const next = yield* start([])
+          assert.deepStrictEqual([next.code, next.stderr], [0, ""], next.stdout)
+          assert.strictEqual(yield* said, yield* Uncut)
+          assert.strictEqual(requests.length, 4)
+        }),
+      60_000
+    )
 
     it.effect("a run that was cut is forgotten where that is wanted", () =>
       Effect.gen(function*() {

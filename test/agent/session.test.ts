@@ -27,7 +27,7 @@ describe("Sessions of the agent", () => {
           const third = yield* agent(["How many lines does src/stock.ts have?", ...kept])
           assert.match(third.stdout, /session lamps goes on after 1\d messages/)
         }),
-      30_000
+      60_000
     )
 
     it.effect(
@@ -49,7 +49,7 @@ describe("Sessions of the agent", () => {
           assert.match(next.stdout, /session s goes on after \d messages/)
           assert.match(bodies.at(-1) ?? "", /first words.*second words/)
         }),
-      30_000
+      60_000
     )
   })
 
