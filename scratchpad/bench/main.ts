@@ -8,12 +8,17 @@
  *   first: `npm ci --prefix scratchpad/bench/peers`.
  * - `npm run bench -- --loops=plain,heddle --samples=9` names the loops and how often each is measured.
  *
+ * The rows of K1 to K3 are runs that are kept, on each store; Postgres is started for them.
+ *
  * Each sample is a process of its own, and the loops take turns. A figure is the median of its samples, a ratio that to the
  * plain floor in the same round; `spread` is the middle half of the samples over the median. A wrong result fails its row
  * and the exit code.
  */
+import { withServer } from "../crash/server.ts"
 import * as Cold from "./cold.ts"
 import * as Implementations from "./implementations.ts"
+import * as Stores from "./kept/stores.ts"
+import { workloads as kept } from "./kept/workloads.ts"
 import * as Passes from "./passes.ts"
 import * as Report from "./report.ts"
 import * as Settings from "./settings.ts"
@@ -32,6 +37,24 @@ const measured = async (name: string, settings: Settings.Settings): Promise<Read
   return []
 }
 
+/** The workloads of kept runs on every store, and a table for each. */
+const measureKept = async (settings: Settings.Settings): Promise<ReadonlyArray<string>> => {
+  if (settings.kept.length === 0) return []
+  const wrong: Array<string> = []
+  await withServer(async (address) => {
+    process.env[Stores.address] = address
+    for (const name of settings.kept) {
+      const implementations = Object.keys(Stores.stores)
+      const own = { ...settings, implementations, program: "kept/sample.ts", onSample: progress } as const
+      const rows = await Passes.run(name, own)
+      progress("")
+      console.log(Report.table(kept[name]!, rows, undefined))
+      wrong.push(...complaints(name, rows))
+    }
+  })
+  return wrong
+}
+
 const complaints = (workload: string, rows: ReadonlyArray<Passes.Row>): ReadonlyArray<string> =>
   rows.flatMap(({ failures, name }) => failures.map((failure) => `${workload}, ${name}: ${failure}`))
 
@@ -47,6 +70,7 @@ const measure = async (settings: Settings.Settings): Promise<ReadonlyArray<strin
     if (rows.length > 0) console.log(Report.table(workloads[name]!, rows, floor))
     wrong.push(...complaints(name, rows))
   }
+  wrong.push(...await measureKept(settings))
   if (settings.isWithPeers) console.log(Implementations.versions())
   console.log(Report.machine())
   return wrong
@@ -54,12 +78,16 @@ const measure = async (settings: Settings.Settings): Promise<ReadonlyArray<strin
 
 /** Every workload on every loop, and one line for each: the loops beside each other, since no time counts. */
 const check = async (settings: Settings.Settings): Promise<ReadonlyArray<string>> => {
-  const checked = await Promise.all(
-    settings.implementations.map((implementation) => Passes.check(implementation, settings.workloads))
-  )
-  return checked.flatMap((rows) =>
+  const checked = await Promise.all([
+    ...settings.implementations.map((implementation) => Passes.check(implementation, settings.workloads)),
+    ...settings.kept.length === 0
+      ? []
+      : Stores.alone.map((store) => Passes.check(store, settings.kept, "kept/sample.ts"))
+  ])
+  return checked.flatMap((rows, place) =>
     rows.flatMap((row, index) => {
-      const workload = settings.workloads[index]!
+      const names = place < settings.implementations.length ? settings.workloads : settings.kept
+      const workload = names[index]!
       console.log(`${row.failures.length === 0 ? "right" : "wrong"}: ${workload}, ${row.name}`)
       return complaints(workload, [row])
     })

@@ -17,14 +17,18 @@ export interface Row {
 
 const patience: Readonly<Record<Size, number>> = { full: 150_000, quick: 60_000, check: 30_000 }
 
+/** The program of a sample: of a loop, or of a store in the workloads of kept runs. */
+export type Program = "sample.ts" | "kept/sample.ts"
+
 /** What each workload came to, in their order. One that said nothing failed. */
 const take = (
   implementation: string,
   workloads: ReadonlyArray<string>,
-  size: Size
+  size: Size,
+  program: Program
 ): Promise<ReadonlyArray<Message>> =>
   new Promise((resolve) => {
-    const child = fork(join(import.meta.dirname, "sample.ts"), [implementation, size, ...workloads], {
+    const child = fork(join(import.meta.dirname, program), [implementation, size, ...workloads], {
       execArgv: [...process.execArgv, "--expose-gc", "--max-old-space-size=8192"],
       silent: true
     })
@@ -61,9 +65,10 @@ const add = (row: Row, message: Message): void => {
 /** Each workload once on one loop, in one process for all of them: for the results, and not for the times. */
 export const check = async (
   implementation: string,
-  workloads: ReadonlyArray<string>
+  workloads: ReadonlyArray<string>,
+  program: Program = "sample.ts"
 ): Promise<ReadonlyArray<Row>> =>
-  (await take(implementation, workloads, "check")).map((message) => {
+  (await take(implementation, workloads, "check", program)).map((message) => {
     const row: Row = { name: implementation, rounds: [], failures: [], millis: 0 }
     add(row, message)
     return row
@@ -79,11 +84,12 @@ const isDue = ({ failures, millis, rounds }: Row): boolean => {
 /** All samples of one workload. */
 export const run = async (
   workload: string,
-  { implementations, samples, size, onSample }: {
+  { implementations, samples, size, onSample, program = "sample.ts" }: {
     readonly implementations: ReadonlyArray<string>
     readonly samples: number
     readonly size: Size
     readonly onSample: (text: string) => void
+    readonly program?: Program
   }
 ): Promise<ReadonlyArray<Row>> => {
   const rows = implementations.map((name): Row => ({ name, rounds: [], failures: [], millis: 0 }))
@@ -95,7 +101,7 @@ export const run = async (
       }
       onSample(`${workload}, ${row.name}: sample ${round + 1} of ${samples}`)
       const start = performance.now()
-      const messages = await take(implementations[index]!, [workload], size)
+      const messages = await take(implementations[index]!, [workload], size, program)
       row.millis += performance.now() - start
       for (const message of messages) add(row, message)
     }

@@ -37,7 +37,11 @@ const texts = (
   )
 ]
 
-const columns = ({ metrics }: Workload, rows: ReadonlyArray<Row>, floor: Row | undefined): ReadonlyArray<Column> => {
+const columns = (
+  { metrics }: Pick<Workload, "metrics">,
+  rows: ReadonlyArray<Row>,
+  floor: Row | undefined
+): ReadonlyArray<Column> => {
   const taken = Object.entries(metrics).filter(([key]) =>
     rows.some((row) => row.rounds.some((figures) => figures?.[key] !== undefined))
   )
@@ -63,7 +67,11 @@ const rowLine = (row: Row, columns: ReadonlyArray<Column>): string => {
 }
 
 /** The table of one workload. `floor` is the row that ratios are to. */
-export const table = (workload: Workload, rows: ReadonlyArray<Row>, floor: Row | undefined): string => {
+export const table = (
+  workload: Pick<Workload, "title" | "note" | "metrics">,
+  rows: ReadonlyArray<Row>,
+  floor: Row | undefined
+): string => {
   const shownColumns = columns(workload, rows, floor)
   return [
     `### ${workload.title}`,

@@ -1,11 +1,14 @@
 /** What the command line asks for. */
 import { parseArgs } from "node:util"
 import * as Implementations from "./implementations.ts"
+import { workloads as kept } from "./kept/workloads.ts"
 import type { Size } from "./workload.ts"
 import { workloads } from "./workloads/index.ts"
 
 export interface Settings {
   readonly workloads: ReadonlyArray<string>
+  /** The workloads of kept runs. */
+  readonly kept: ReadonlyArray<string>
   readonly implementations: ReadonlyArray<string>
   readonly isWithPeers: boolean
   readonly size: Size
@@ -47,10 +50,11 @@ export const parse = (args: ReadonlyArray<string>): Settings => {
     throw new Error(`the packages of the peers are not installed: ${Implementations.installCommand}`)
   }
   const size = values.check ? "check" : values.quick ? "quick" : "full"
+  const names = [...Object.keys(workloads), ...Object.keys(kept)]
+  const wanted = positionals.length === 0 ? names : known("workload", positionals, names)
   return {
-    workloads: positionals.length === 0
-      ? Object.keys(workloads)
-      : known("workload", positionals, Object.keys(workloads)),
+    workloads: wanted.filter((name) => name in workloads),
+    kept: wanted.filter((name) => name in kept),
     implementations,
     isWithPeers,
     size,

@@ -6,6 +6,8 @@ import { assert, describe, it } from "@effect/vitest"
 import { execFile } from "node:child_process"
 import { promisify } from "node:util"
 import * as Implementations from "../../scratchpad/bench/implementations.ts"
+import * as Stores from "../../scratchpad/bench/kept/stores.ts"
+import { workloads as kept } from "../../scratchpad/bench/kept/workloads.ts"
 import type { Implementation, Run } from "../../scratchpad/bench/loop.ts"
 import { implementation as heddle } from "../../scratchpad/bench/loops/heddle.ts"
 import { implementation as plain } from "../../scratchpad/bench/loops/plain.ts"
@@ -35,8 +37,9 @@ describe("the benchmark", () => {
     const lines = stdout.trim().split("\n")
     assert.strictEqual(stderr, "")
     assert.deepStrictEqual(lines.filter((line) => !line.startsWith("right: ")), [])
-    assert.strictEqual(lines.length, Object.keys(workloads).length * Implementations.own.length)
-  })
+    const loops = Object.keys(workloads).length * Implementations.own.length
+    assert.strictEqual(lines.length, loops + Object.keys(kept).length * Stores.alone.length)
+  }, 90_000)
 
   it("fails a loop that answers something else", async () => {
     const wrong = altered(plain, (run) => ({ ...run, onResult: ({ value }) => run.onResult({ value: value + 1 }) }))
