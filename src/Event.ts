@@ -110,8 +110,13 @@ const Mode = Schema.Literals(["auto", "manual"])
  * @since 0.1.0
  */
 export class Suspension extends Schema.Opaque<Suspension>()(Schema.Struct({
-  /** The id of the call, under which it is answered. */
+  /**
+   * The id under which it is answered: that of the call, or, of a call of a nested run, the ids of the calls that lead to it,
+   * joined by `/`.
+   */
   id: Schema.String,
+  /** Of a call of a nested run: the ids of the calls that lead to it, from this run's call to its own. */
+  path: Schema.optionalKey(Schema.Array(Schema.String)),
   /**
    * What it waits for: `"question"` for the user's answer, `"approval"` for permission to run, `"manual"` for a result of
    * yours.
@@ -906,6 +911,22 @@ export class ToolApprovalRequested extends Schema.Opaque<ToolApprovalRequested>(
 ) {}
 
 /**
+ * A run inside the handler of a call waits for answers from outside, so that the call does. When they are there, the handler
+ * is started again, and the inner run goes on where it was.
+ *
+ * @category schemas
+ * @since 0.2.0
+ */
+export class ToolSuspended extends Schema.Opaque<ToolSuspended>()(Schema.TaggedStruct("ToolSuspended", {
+  /** The id of the call. */
+  toolCallId: Schema.String,
+  /** The name of the tool. */
+  toolName: Schema.String,
+  /** What the inner run waits for, each under the path of ids that leads to it. */
+  suspensions: Schema.Array(Suspension)
+})) {}
+
+/**
  * A call ends the run: by `Tool.halt`, or as a failure under `onToolError: "halt"`.
  *
  * @category schemas
@@ -932,6 +953,7 @@ const runnerEvents = [
   ToolResultEncoded,
   AskUserRequested,
   ToolApprovalRequested,
+  ToolSuspended,
   ToolHalt
 ] as const
 
@@ -1039,7 +1061,7 @@ export class ReceivedChat extends Schema.Opaque<ReceivedChat>()(Schema.TaggedStr
  * Every event. Per tool call: `ToolExecutionStarted` when its handler starts, `ToolProgress` while it runs,
  * `ToolExecutionCompleted` with the raw outcome, and last one of `ToolResultEncoded`, `AskUserRequested` or `ToolHalt`. A
  * call that cannot be run is answered without a start. A call that waits for an approval has `ToolApprovalRequested` and
- * nothing else.
+ * nothing else; one whose inner run waits has `ToolSuspended` in place of the last two.
  *
  * **Example** (Matching on events)
  *
@@ -1072,6 +1094,7 @@ export type Event =
   | ToolResultEncoded
   | AskUserRequested
   | ToolApprovalRequested
+  | ToolSuspended
   | ToolHalt
   | StepReset
   | StepCompleted

@@ -87,6 +87,8 @@ const run = (tool: Tool.Any, handler: ToolOptions.Handler, args: unknown, call: 
 /** A value of the handler's own is a result; an outcome it returned counts only if it is well formed. */
 const returned = (tool: Tool.Any, value: unknown, call: Tool.CallContext): Tool.Outcome => {
   try {
+    // Nothing but the runtime makes one, and nothing else reads it.
+    if (ToolOutcomes.isSuspended(value)) return value as unknown as Tool.Outcome
     if (!ToolOutcomes.isBranded(value)) {
       const error = ToolOptions.promisedOutcome("the handler", value, call)
       return error === undefined ? { _tag: "Ok", value } : { _tag: "Error", error }

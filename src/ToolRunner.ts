@@ -221,7 +221,8 @@ const lasts: ReadonlySet<Event.Event["_tag"]> = new Set<Event.Event["_tag"]>([
   "ToolResultEncoded",
   "AskUserRequested",
   "ToolHalt",
-  "ToolApprovalRequested"
+  "ToolApprovalRequested",
+  "ToolSuspended"
 ])
 
 /** `keys` distinguish the calls: their ids, or their positions where two have one id. */

@@ -126,6 +126,18 @@ const samples: ReadonlyArray<Event.Event> = [
     defaultAnswer: 1
   },
   { _tag: "ToolApprovalRequested", toolCallId: "c0", toolName: "pay", arguments: { x: 1 }, expiresAt: 1 },
+  {
+    _tag: "ToolSuspended",
+    toolCallId: "c0",
+    toolName: "agent",
+    suspensions: [{
+      id: "c0/q",
+      path: ["c0", "q"],
+      kind: "question",
+      toolCall: Message.toolCall("q", "ask"),
+      question: "?"
+    }]
+  },
   { _tag: "ToolHalt", toolCallId: "c0", reason: "done_early", result: { v: 1 } },
   { _tag: "ToolHalt", toolCallId: "c0", reason: "tool_error", result: null, content: "x", onToolErrorException: "X" },
   { _tag: "StepReset", error: "lost" },
@@ -182,7 +194,7 @@ describe("Event", () => {
     const tagsOfUnion = [...new Set(samples.map((event) => event._tag))].toSorted()
     assert.deepStrictEqual([...Event.Event.discriminants].toSorted(), tagsOfUnion)
     assert.deepStrictEqual(Object.keys(Event.guards).toSorted(), tagsOfUnion)
-    assert.strictEqual(tagsOfUnion.length, 20)
+    assert.strictEqual(tagsOfUnion.length, 21)
     for (const event of samples) {
       assert.deepStrictEqual(
         Event.Event.discriminants.filter((tag) => Event.guards[tag](event)),

@@ -217,6 +217,18 @@ const around = (value: unknown): ReadonlyArray<Event.Event> => {
       defaultAnswer: value
     },
     { _tag: "ToolApprovalRequested", toolCallId: "c0", toolName: "echo", arguments: { value } },
+    {
+      _tag: "ToolSuspended",
+      toolCallId: "c0",
+      toolName: "agent",
+      suspensions: [{
+        id: "c0/q",
+        path: ["c0", "q"],
+        kind: "question",
+        toolCall: Message.toolCall("q", "ask"),
+        defaultAnswer: value
+      }]
+    },
     { _tag: "ToolHalt", toolCallId: "c0", reason: "r", result: value, onToolErrorException: value },
     {
       _tag: "StepCompleted",

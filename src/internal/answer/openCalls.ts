@@ -47,6 +47,30 @@ export const approvalRequested = (
   return expiresAt === undefined ? event : { ...event, expiresAt }
 }
 
+/** The call of the run itself that waits: of a call of a nested run, the one whose handler has started that run. */
+export const outerOf = ({ id, path }: Pick<Event.Suspension, "id" | "path">): string => path?.[0] ?? id
+
+/** The id of a suspension in the nested run that it comes from. */
+export const innerOf = (suspension: Event.Suspension): string => suspension.id.slice(outerOf(suspension).length + 1)
+
+/** What a nested run waits for, as the run around it waits for it. */
+export const risen = (toolCallId: string, { id, path = [id], ...rest }: Event.Suspension): Event.Suspension => ({
+  ...rest,
+  id: `${toolCallId}/${id}`,
+  path: [toolCallId, ...path]
+})
+
+/** The event of a call whose inner run waits. */
+export const suspended = (
+  { id: toolCallId, name: toolName }: Message.ToolCall,
+  { suspensions }: ToolOutcomes.Suspended
+): Event.Of<"ToolSuspended"> => ({
+  _tag: "ToolSuspended",
+  toolCallId,
+  toolName,
+  suspensions: suspensions as ReadonlyArray<Event.Suspension>
+})
+
 type Asked = Event.Of<"AskUserRequested">
 
 /** The event of a question that a handler asked. */
@@ -101,15 +125,17 @@ export const expiry = (outcome: unknown, now: number): { readonly expiresAt?: nu
     ? { expiresAt: now + outcome.withinMillis }
     : {}
 
-/** The call that waits for the answer to a question, by what it came to, if that is a question. */
+/** What a call waits for, by what it came to. */
 export const remembered = (
   toolCall: Message.ToolCall,
   { expiresAt, outcome }: { readonly outcome?: unknown; readonly expiresAt?: number }
-): Event.Suspension | undefined => {
-  if (!ToolOutcomes.isWellFormed(outcome) || outcome._tag !== "AskUser") return undefined
+): ReadonlyArray<Event.Suspension> => {
+  const nested = ToolOutcomes.readSuspended(outcome)
+  if (nested !== undefined) return nested.suspensions as ReadonlyArray<Event.Suspension>
+  if (!ToolOutcomes.isWellFormed(outcome) || outcome._tag !== "AskUser") return []
   const { withinMillis: _, ...raw } = outcome
   const event = asked(toolCall, raw, 0)
-  return question(toolCall, expiresAt === undefined ? event : { ...event, expiresAt })
+  return [question(toolCall, expiresAt === undefined ? event : { ...event, expiresAt })]
 }
 
 /** The message that answers a call. */

@@ -1,17 +1,34 @@
 /**
  * A tool whose handler is a run of its own. The run lives in the handler's fiber, so that it is stopped with it and takes
- * over its permits and its deadline; its events are the call's progress, and its result is what the call comes to.
+ * over its permits and its deadline; its events are the call's progress, and its result is what the call comes to. Where the run around it is kept, it is kept
+ * as well, by what travels in the handler's fiber.
  */
+import * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import type * as Event from "../../Event.ts"
-import type * as ToolOutcomes from "../declare/outcome.ts"
+import * as ToolOutcomes from "../declare/outcome.ts"
 import type * as Schemas from "../declare/schema.ts"
 import type * as Declared from "../declare/tool.ts"
 import { toEffect } from "../declare/toolOptions.ts"
 import { described } from "./errorFields.ts"
+import * as OpenCalls from "./openCalls.ts"
+
+/** Keeps the runs that are started within it in journals of their own. */
+export interface Nesting {
+  /** The events of a run, as `Chat.stream` gives them. */
+  readonly stream: (input: any, options: any) => Stream.Stream<Event.Event, any, any>
+  /** Whether a result is that of a run which goes on when what it waits for has its answers. */
+  readonly canGoOn: (result: Event.ChatResult) => boolean
+}
+
+/** What keeps the runs that this code starts. There is one in the handlers of a run that is kept. */
+export const CurrentNesting: Context.Reference<Nesting | undefined> = Context.Reference<Nesting | undefined>(
+  "heddle/internal/Nesting",
+  { defaultValue: () => undefined }
+)
 
 /**
  * A run that was a tool did not come to an answer. `reason` is its `haltedReason`, `detail` describes it:
@@ -55,8 +72,19 @@ const detail = (outcome: Event.Outcome): { readonly detail?: string } => {
 
 const answering: ReadonlySet<Event.Outcome["_tag"]> = new Set(["Completed", "HaltWhen", "Halted"])
 
-/** The text that a run ended with. How it halted is its own affair and ends nothing here. */
-const answer = (result: Event.ChatResult): Effect.Effect<string, ChatFailed> => {
+/**
+ * The text that a run ended with. How it halted is its own affair and ends nothing here. What it waits for, the call waits
+ * for, if the run can go on when it has its answers.
+ */
+const answer = (
+  result: Event.ChatResult,
+  toolCallId: string,
+  nesting: Nesting | undefined
+): Effect.Effect<string | ToolOutcomes.Suspended, ChatFailed> => {
+  const { suspensions = [] } = result
+  if (suspensions.length > 0 && nesting?.canGoOn(result) === true) {
+    return Effect.succeed(ToolOutcomes.suspended(suspensions.map((open) => OpenCalls.risen(toolCallId, open))))
+  }
   const text = result.finalResponse?.outputText ?? ""
   const isAnswer = answering.has(result.outcome._tag) || (result.outcome._tag === "MaxTurns" && text !== "")
   return isAnswer
@@ -112,6 +140,8 @@ export const options = <P, A, E, R, Fatal>({ chat, result, ...declared }: ChatOp
     Effect.flatMap(
       awaited(chat(args, call), call),
       (ended): Effect.Effect<unknown, E | ChatFailed, R> =>
-        result === undefined ? answer(ended) : toEffect(result(ended), "result")
+        result === undefined
+          ? Effect.flatMap(CurrentNesting, (nesting) => answer(ended, call.id, nesting))
+          : toEffect(result(ended), "result")
     )
 })

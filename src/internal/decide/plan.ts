@@ -264,7 +264,7 @@ export interface Plan {
   readonly jobs: ReadonlyArray<Job>
 }
 
-const positions = (calls: Calls): (call: Message.ToolCall) => number => {
+const positions = (calls: Calls): (call: { readonly id: string }) => number => {
   const known = new Map(calls.map(({ id }, index) => [id, index]))
   return ({ id }) => known.get(id) ?? -1
 }
@@ -333,7 +333,9 @@ const waiting = (
       const tool = tools.get(call.name)
       return { ...OpenCalls.suspension("manual", call, tool, now), ...Contents.limitOf(tool?.maxResultChars, policy) }
     })
-    return [...own, ...manual].toSorted((left, right) => position(left.toolCall) - position(right.toolCall))
+    return [...own, ...manual].toSorted((left, right) =>
+      position({ id: OpenCalls.outerOf(left) }) - position({ id: OpenCalls.outerOf(right) })
+    )
   })
 }
 
@@ -365,9 +367,14 @@ const withdrawn = (
   detail: string
 ): ReadonlyArray<Cancel> => {
   const position = positions(toolCalls)
-  return suspensions.map(({ kind, toolCall: call }) =>
+  const nested = new Set(suspensions.flatMap(({ path }) => path?.[0] ?? []))
+  const outer = toolCalls.filter(({ id }) => nested.has(id))
+  const own = suspensions.filter(({ path }) => path === undefined)
+  const waited = outer.map((call) => ({ ...cancel(position(call), call, `withdrawn: ${detail}`), isSettlement: true }))
+  const closed = own.map(({ kind, toolCall: call }) =>
     kind === "question"
       ? { ...cancel(position(call), call, `withdrawn: ${detail}`), isSettlement: true }
       : cancel(position(call), call, `not run: ${detail}`)
   )
+  return [...waited, ...closed]
 }

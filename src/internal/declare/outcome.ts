@@ -260,6 +260,27 @@ export const endingRun = <O extends Error>(outcome: O): O => Object.defineProper
 
 export const isEndingRun = (outcome: Error): boolean => endMark in outcome
 
+/** What the handler of a call came to whose inner run waits. It is no outcome of a handler of the caller's. */
+export interface Suspended {
+  readonly _tag: "Suspended"
+  /** What the inner run waits for, under the path of ids that leads there from the run of the call. */
+  readonly suspensions: ReadonlyArray<{ readonly id: string }>
+}
+
+const suspendedMark = Symbol.for("heddle/Tool/Suspended")
+
+export const suspended = (suspensions: Suspended["suspensions"]): Suspended =>
+  Object.defineProperty({ _tag: "Suspended", suspensions }, suspendedMark, { value: true })
+
+export const isSuspended = (value: unknown): value is Suspended =>
+  typeof value === "object" && value !== null && suspendedMark in value
+
+/** What a journal has of such an outcome. */
+export const readSuspended = (json: unknown): Suspended | undefined =>
+  Json.isObject(json) && json["_tag"] === "Suspended" && Array.isArray(json["suspensions"])
+    ? suspended(json["suspensions"])
+    : undefined
+
 /** Whether a value has one of the four legal shapes, with the fields a consumer relies on. */
 export const isWellFormed = (value: unknown): value is Outcome => {
   if (!Json.isObject(value)) return false

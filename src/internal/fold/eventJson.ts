@@ -52,6 +52,7 @@ const checks: { readonly [tag: string]: (event: Payload) => boolean } = {
   AskUserRequested: (event) =>
     isString(event["toolCallId"]) && isString(event["question"]) && isOptional(event["opts"], Array.isArray),
   ToolApprovalRequested: (event) => isString(event["toolCallId"]),
+  ToolSuspended: (event) => isString(event["toolCallId"]) && Array.isArray(event["suspensions"]),
   ToolHalt: (event) =>
     isString(event["toolCallId"]) && isString(event["reason"]) && isOptional(event["content"], isContent),
   StepReset: (event) => "error" in event,

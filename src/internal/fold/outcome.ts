@@ -15,7 +15,15 @@ import * as Fold from "./state.ts"
 /** The end that a step brings by itself, before the caller's own conditions are asked. */
 export const ofStep = (step: Event.StepResult, stepIndex: number): Event.Outcome | undefined => {
   if (step.halt !== undefined) return ofHalt(step.halt)
-  const { manualToolCalls = [], suspensions = [] } = step
+  const { suspensions = [] } = step
+  const nested = suspensions.filter(({ path }) => path !== undefined)
+  const question = nested.find(({ kind }) => kind === "question")
+  if (question !== undefined) {
+    const { id: pendingToolCallId, opts: askUserOpts = [], question: pendingQuestion = "" } = question
+    return { _tag: "AskUser", pendingQuestion, pendingToolCallId, askUserOpts }
+  }
+  const handedOver = nested.flatMap(({ kind, toolCall }) => kind === "manual" ? [toolCall] : [])
+  const manualToolCalls = [...step.manualToolCalls ?? [], ...handedOver]
   if (manualToolCalls.length > 0) {
     return { _tag: "ManualToolCalls", stepIndex, manualTurnIndex: stepIndex, manualToolCalls }
   }
@@ -174,14 +182,17 @@ export const stepCompleted = (
 
 /**
  * The question stands in the result's thread, so that the user's reply follows it. Where other calls wait as well, their
- * answers are to come first, and nothing may stand between them and the calls.
+ * answers are to come first, and nothing may stand between them and the calls. The question of a nested run is none of the
+ * run's own: the call that has started that run is not answered yet.
  */
 export const withQuestion = (
   thread: Thread.Thread,
   steps: ReadonlyArray<Event.StepResult>,
   outcome: Event.Outcome
 ): Thread.Thread => {
-  if (outcome._tag !== "AskUser" || (steps.at(-1)?.suspensions ?? []).length > 1) return thread
+  const { suspensions = [] } = steps.at(-1) ?? {}
+  const isApart = suspensions.length > 1 || suspensions.some(({ path }) => path !== undefined)
+  if (outcome._tag !== "AskUser" || isApart) return thread
   const { pendingQuestion, pendingToolCallId: toolCallId } = outcome
   return Thread.append(thread, [{ ...Message.assistant(pendingQuestion), askUser: true, toolCallId }])
 }

@@ -137,6 +137,12 @@ const turnOf = (thread: Thread, id: string | undefined): number =>
     ({ role, toolCalls }) => role === "assistant" && toolCalls?.some((call) => call.id === id) === true
   )
 
+/** The latest call with this id. */
+export const callOf = (thread: Thread, id: string): Message.ToolCall | undefined => {
+  const turn = turnOf(thread, id)
+  return turn < 0 ? undefined : since(thread, turn)[0]?.toolCalls?.find((call) => call.id === id)
+}
+
 /** The position of each call in its turn. */
 const positionsIn = (turn: Message.Message | undefined): ReadonlyMap<string | undefined, number> =>
   new Map(turn?.toolCalls?.map((call, index) => [call.id, index]))

@@ -145,6 +145,7 @@ const foldWhole = (state: State, event: Event.Event): void => {
       return
     case "ToolExecutionCompleted":
     case "ToolApprovalRequested":
+    case "ToolSuspended":
       state.tools.add(event)
       return
     case "ToolResultEncoded":
@@ -334,9 +335,9 @@ interface Updated extends OfCall {
   readonly update: Json.JsonObject
 }
 
-/** A call that waits: for an answer, whose placeholder has a position among the answers, or for an approval. */
+/** A call that waits: for an answer, whose placeholder has a position among the answers, or without one of its own. */
 interface Waiting {
-  readonly event: Event.Of<"AskUserRequested"> | Event.Of<"ToolApprovalRequested">
+  readonly event: Event.Of<"AskUserRequested" | "ToolApprovalRequested" | "ToolSuspended">
   readonly position: number
 }
 
@@ -371,6 +372,7 @@ export class ToolAnswers {
         return
       }
       case "ToolApprovalRequested":
+      case "ToolSuspended":
         return this.wait(key ?? event.toolCallId, { event, position: -1 })
       case "ToolResultEncoded":
       case "AskUserRequested":
@@ -389,13 +391,14 @@ export class ToolAnswers {
     this.waiting.set(id, waiting)
   }
 
-  /** Settles a question that was asked in these events: it halts nothing any more. Returns whether there is one. */
+  /** Settles what was asked in these events: it halts nothing any more. Returns whether there is such a call. */
   settled(event: Event.Of<"ToolResultEncoded">): boolean {
     const { id } = event
     const waiting = this.waiting?.get(id)
-    if (waiting?.event._tag !== "AskUserRequested") return false
+    if (waiting === undefined || waiting.event._tag === "ToolApprovalRequested") return false
     this.waiting?.delete(id)
-    this.answers[waiting.position] = { id, message: OpenCalls.messageOf(event), halt: undefined }
+    const position = waiting.position < 0 ? this.answers.length : waiting.position
+    this.answers[position] = { id, message: OpenCalls.messageOf(event), halt: undefined }
     return true
   }
 
@@ -409,6 +412,7 @@ export class ToolAnswers {
     return calls.flatMap((call, index) => {
       const event = this.waiting?.get(keys?.[index] ?? call.id)?.event
       if (event === undefined) return []
+      if (event._tag === "ToolSuspended") return event.suspensions
       return event._tag === "AskUserRequested"
         ? [OpenCalls.question(call, event)]
         : [OpenCalls.waiting("approval", call, event.expiresAt)]

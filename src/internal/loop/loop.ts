@@ -39,6 +39,7 @@ import * as Policy from "../../Policy.ts"
 import * as Response from "../../Response.ts"
 import * as Thread from "../../Thread.ts"
 import type * as Tool from "../../Tool.ts"
+import * as SubAgent from "../answer/subAgent.ts"
 import * as Settings from "../ask/options.ts"
 import * as Requests from "../ask/request.ts"
 import * as Plan from "../decide/plan.ts"
@@ -973,7 +974,7 @@ export const chat = <E, R>(
   scope: Scope.Scope
 ): Effect.Effect<Next<E, R>, StartError, R> =>
   Effect.contextWith((context: Context.Context<R>) => {
-    const nesting = Context.get(context, Inherited.CurrentNesting)
+    const nesting = Context.get(context, SubAgent.CurrentNesting)
     if (nesting === undefined) return enter(input, options, options, scope)
     const events = Stream.toChannel(nesting.stream(input, options))
     return Effect.map(Channel.toPullScoped(events, scope), (pull): Next<E, R> => () => pull)

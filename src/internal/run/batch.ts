@@ -17,7 +17,6 @@ import type * as Event from "../../Event.ts"
 import * as Executor from "../../Executor.ts"
 import type * as Policy from "../../Policy.ts"
 import * as Answers from "../answer/answer.ts"
-import * as OpenCalls from "../answer/openCalls.ts"
 import * as Settings from "../ask/options.ts"
 import * as Plan from "../decide/plan.ts"
 import * as Deadline from "../stop/deadline.ts"
@@ -55,7 +54,7 @@ export class Batch<E> implements Host<E> {
   private readonly answered: Array<Answers.Answer | undefined> = []
   private completed = 0
   private firstHalt: Event.Halt | undefined
-  /** The positions of the calls that wait for an approval. Created with the first of them: most batches have none. */
+  /** The positions of the calls that wait for an answer from outside. Created with the first of them: most batches have none. */
   private waiting: Set<number> | undefined
 
   /** Takes back what lets a soft stop of the run call the batch back. */
@@ -248,12 +247,12 @@ export class Batch<E> implements Host<E> {
     this.events.fail(exit.cause)
   }
 
-  /** The call waits for an approval. Until that comes it is no call's sibling, and the batch does not wait for it. */
-  suspend(job: Plan.Run): void {
+  /** The call waits for an answer from outside. It is no call's sibling then, and the batch does not wait for it. */
+  suspend(job: Plan.Run, event: Event.Of<"ToolApprovalRequested" | "ToolSuspended">): void {
     if (this.isSpokenFor(job)) return
     this.waiting ??= new Set()
     this.waiting.add(job.index)
-    this.events.settled(job.index, [OpenCalls.approvalRequested(job.call, job.tool, this.now())])
+    this.events.settled(job.index, [event])
   }
 
   settle(job: Answers.Numbered, answer: Answers.Answer): void {

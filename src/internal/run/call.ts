@@ -13,14 +13,17 @@ import * as Option from "effect/Option"
 import * as Pull from "effect/Pull"
 import * as Schedule from "effect/Schedule"
 import type * as Tracer from "effect/Tracer"
+import type * as Event from "../../Event.ts"
 import type * as Executor from "../../Executor.ts"
 import type * as Message from "../../Message.ts"
 import type * as Policy from "../../Policy.ts"
 import type * as Tool from "../../Tool.ts"
 import * as Answers from "../answer/answer.ts"
 import * as ErrorFields from "../answer/errorFields.ts"
+import * as OpenCalls from "../answer/openCalls.ts"
 import * as Settings from "../ask/options.ts"
 import * as Plan from "../decide/plan.ts"
+import * as ToolOutcomes from "../declare/outcome.ts"
 import { timedOut, ToolError, toolError } from "../declare/outcome.ts"
 import type * as Declared from "../declare/tool.ts"
 import * as ToolOptions from "../declare/toolOptions.ts"
@@ -74,8 +77,8 @@ export interface Host<E> {
   readonly respond: (job: Answers.Numbered, answer: Effect.Effect<Answers.Answer, E, any>) => void
   /** The fiber that was to write an answer has ended. */
   readonly answerEnded: (job: Answers.Numbered, exit: Exit.Exit<unknown, E>) => void
-  /** The call waits for an approval. */
-  readonly suspend: (job: Plan.Run) => void
+  /** The call waits for an answer from outside. */
+  readonly suspend: (job: Plan.Run, event: Event.Of<"ToolApprovalRequested" | "ToolSuspended">) => void
   /** The call has left its place. */
   readonly vacated: (call: Call<E>) => void
 }
@@ -194,7 +197,11 @@ export class Call<E> implements Task, Handler {
       if (denial !== undefined) return yield* this.answer(() => Answers.denied(host.answering, job, denial))
       const needsApproval = yield* Plan.needsApproval(job, this.context, host.environment.settings.approved)
       if (!this.goesOn("gating")) return
-      if (needsApproval) return this.suspend()
+      if (needsApproval) {
+        return this.suspend(
+          OpenCalls.approvalRequested(job.call, job.tool, host.environment.found.clock.currentTimeMillisUnsafe())
+        )
+      }
       this.timer?.stop()
       return yield* this.handled()
     })
@@ -212,7 +219,11 @@ export class Call<E> implements Task, Handler {
   }
 
   private came(outcome: unknown): Effect.Effect<void, E, any> {
-    return this.goesOn("running") ? this.answer(() => this.answerTo(outcome)) : Effect.void
+    if (!this.goesOn("running")) return Effect.void
+    if (!ToolOutcomes.isSuspended(outcome)) return this.answer(() => this.answerTo(outcome))
+    this.endSpan(Exit.void, "suspended")
+    this.suspend(OpenCalls.suspended(this.job.call, outcome))
+    return Effect.void
   }
 
   /** Code of the caller's is about to run, against the clock. */
@@ -230,10 +241,10 @@ export class Call<E> implements Task, Handler {
     return false
   }
 
-  /** It waits for an approval, without its place. */
-  private suspend(): void {
+  /** It waits for an answer from outside, without its place. */
+  private suspend(event: Event.Of<"ToolApprovalRequested" | "ToolSuspended">): void {
     this.toAnswering()
-    this.host.suspend(this.job)
+    this.host.suspend(this.job, event)
     this.beginEnding()
   }
 

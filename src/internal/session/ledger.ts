@@ -18,6 +18,7 @@ import * as Message from "../../Message.ts"
 import type * as Response from "../../Response.ts"
 import type * as Tool from "../../Tool.ts"
 import * as OutcomeJson from "../answer/outcomeJson.ts"
+import * as ToolOutcomes from "../declare/outcome.ts"
 import { toolError } from "../declare/outcome.ts"
 import type * as ToolOptions from "../declare/toolOptions.ts"
 import * as Json from "../json.ts"
@@ -147,7 +148,9 @@ const read = (
         + "of that name; give the tools that the run was started with"
       return yield* refused("tool_missing", detail, toolCall)
     }
+    const suspended = ToolOutcomes.readSuspended(call.outcome)
     const known = { toolCall, attempt, idempotencyKey, contextUpdate, expiresAt, answer }
+    if (suspended !== undefined) return { ...known, outcome: suspended as unknown as Tool.Outcome }
     if (answer !== undefined) return { ...known, outcome: OutcomeJson.readOlder(call.outcome) }
     yield* Effect.mapError(
       Effect.sandbox(tool.parameters.decode(toolCall.arguments)),

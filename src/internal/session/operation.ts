@@ -16,6 +16,8 @@ import type * as Tool from "../../Tool.ts"
 import * as Answers from "../answer/answer.ts"
 import * as OpenCalls from "../answer/openCalls.ts"
 import * as OutcomeJson from "../answer/outcomeJson.ts"
+import * as SubAgent from "../answer/subAgent.ts"
+import * as ToolOutcomes from "../declare/outcome.ts"
 import { ToolError } from "../declare/outcome.ts"
 import * as EventJson from "../fold/eventJson.ts"
 import * as Json from "../json.ts"
@@ -121,7 +123,9 @@ export class OperationRun<M extends Reducer.Mode> {
         Effect.andThen(spending.enter(scope), Effect.provideService(executed, Inherited.CurrentSpending, spending))
       )
       // Its schema has written it, and is not asked again for the answer.
-      const { json, outcome: counted } = yield* OutcomeJson.record(tool, outcome)
+      const { json, outcome: counted } = ToolOutcomes.isSuspended(outcome)
+        ? { json: EventJson.toJson(outcome), outcome }
+        : yield* OutcomeJson.record(tool, outcome)
       const ended: Types.Mutable<RecordOf<"CallEnded">> = {
         _tag: "CallEnded",
         requestId,
@@ -278,8 +282,18 @@ const isOverruled = (result: Event.CallOutcome, { outcome }: Recorded): boolean 
   return overruling.has(result.error.reason) && outcome.raw !== undefined && raw !== result.error
 }
 
-/** What keeps the runs that a call starts. `isAgain` says whether the call was cut, or left open, and now goes on. */
-export type NestingOf = (around: Recorders.Recorder, call: Tool.CallContext, isAgain: boolean) => Inherited.Nesting
+/** The answers for what runs inside a call. */
+export type NestedAnswers = SessionState.NestedAnswers["answers"]
+
+/**
+ * What keeps the runs that a call starts. With answers the call was cut, or waited for them, and its runs go on; without,
+ * they are new.
+ */
+export type NestingOf = (
+  around: Recorders.Recorder,
+  call: Tool.CallContext,
+  answers: NestedAnswers | undefined
+) => SubAgent.Nesting
 
 /**
  * The executor that records the start of each handler before it starts, and its outcome before anything follows from it. A
@@ -300,13 +314,23 @@ export const recording = <M extends Reducer.Mode>(
   }
   const { recorder } = run
   if (recorder === undefined) return plain
+  const waited = new Map(run.reducer.session.nested?.map(({ answers, id }) => [id, answers]))
+  // A further attempt of the call is a new one.
+  const answersOf = ({ id }: Tool.CallContext): NestedAnswers | undefined => {
+    const answers = waited.get(id)
+    waited.delete(id)
+    return answers
+  }
   const nesting = (isAgain: boolean): Executor.Service => ({
     execute: (tool, args, call) =>
-      Effect.provideService(
-        plain.execute(tool, args, call),
-        Inherited.CurrentNesting,
-        nestingOf(recorder, call, isAgain)
-      )
+      Effect.suspend(() => {
+        const answers = answersOf(call) ?? (isAgain ? [] : undefined)
+        return Effect.provideService(
+          plain.execute(tool, args, call),
+          SubAgent.CurrentNesting,
+          nestingOf(recorder, call, answers)
+        )
+      })
   })
   const recorded = (plain: Executor.Service): Executor.Service => ({
     execute: (tool, args, call) => run.recordedCall(plain, tool, args, call)

@@ -524,7 +524,8 @@ export const snapshot = ({ id, version }: Records.Kept): Effect.Effect<
     const session = SessionState.plain(Reducer.atRest(journal.state))
     const snapshotVersion = yield* store.append(id, version, [{ _tag: "Opened", session }])
     yield* store.truncate(id, snapshotVersion)
-    yield* removeWithin(id)
+    const isWaiting = session.nested !== undefined || session.suspensions.some(({ path }) => path !== undefined)
+    if (!isWaiting) yield* removeWithin(id)
     return { id, session, version: snapshotVersion }
   })
 

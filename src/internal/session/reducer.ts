@@ -69,7 +69,8 @@ const approvedAnswered = (
   const { session } = state
   const { before, messages } = interrupted
   const questions = questionsIn(record, interrupted.calls)
-  const calls = interrupted.calls.filter(({ toolCall }) => record.messages.every((m) => m.toolCallId !== toolCall.id))
+  const ended = new Set([...record.messages.map(({ toolCallId }) => toolCallId), ...questions.map(OpenCalls.outerOf)])
+  const calls = interrupted.calls.filter(({ toolCall }) => !ended.has(toolCall.id))
   const answered = (session: Session) => SessionState.withApproved(session, record.messages, questions)
   const isSaid = messages.length > 0 && answered(session).approved.length === 0
   return {
@@ -406,6 +407,13 @@ export const started = <M extends Mode>(session: Session, mode: M, state: Journa
 /** The events that answers of approved calls are folded from again. */
 const eventsOf = (record: RecordOf<"ApprovedAnswered">): ReadonlyArray<Event.Event> => {
   const { contextUpdate, halts = [], messages, suspensions = [] } = record
+  const within = suspensions.filter(({ path }) => path !== undefined)
+  const suspended = Array.from(new Set(within.map(OpenCalls.outerOf)), (toolCallId): Event.Event => ({
+    _tag: "ToolSuspended",
+    toolCallId,
+    toolName: "",
+    suspensions: within.filter((suspension) => OpenCalls.outerOf(suspension) === toolCallId)
+  }))
   const answers = messages.map((message): Event.Event => {
     const { content, isError, toolCallId: id = "" } = message
     const question = suspensions.find((suspension) => suspension.id === id)
@@ -416,7 +424,7 @@ const eventsOf = (record: RecordOf<"ApprovedAnswered">): ReadonlyArray<Event.Eve
       : OpenCalls.haltedAgain(id, content, halt)
   })
   const [first] = messages
-  return contextUpdate === undefined || first?.toolCallId === undefined ? answers : [
+  return contextUpdate === undefined || first?.toolCallId === undefined ? [...answers, ...suspended] : [
     {
       _tag: "ToolExecutionCompleted",
       id: first.toolCallId,
@@ -424,7 +432,8 @@ const eventsOf = (record: RecordOf<"ApprovedAnswered">): ReadonlyArray<Event.Eve
       result: { _tag: "Ok", value: null },
       contextUpdate
     },
-    ...answers
+    ...answers,
+    ...suspended
   ]
 }
 
@@ -528,7 +537,7 @@ const stepped = (reducer: Progress, event: Event.Of<"StepCompleted">): NewRecord
  */
 const withdrawn = (reducer: Progress, event: Event.Event): NewRecords => {
   if (event._tag !== "ToolResultEncoded" || event.settled !== true) return []
-  return reducer.state.session.suspensions.some(({ id }) => id === event.id)
+  return reducer.state.session.suspensions.some((suspension) => OpenCalls.outerOf(suspension) === event.id)
     ? [{ _tag: "QuestionWithdrawn", requestId: requestId(reducer), message: OpenCalls.messageOf(event) }]
     : []
 }
@@ -571,9 +580,9 @@ const recordsOfApproved = (reducer: Progress, event: Event.Event): NewRecords =>
   const isPending = (id: string | undefined): boolean => id !== undefined && pending.has(id)
   const answers = reducer.approved.tools.inOrder(approvedIds(reducer))
   const messages = answers.filter(({ toolCallId }) => isPending(toolCallId))
-  if (messages.length === 0) return []
+  const suspensions = questionsOf(reducer).filter((suspension) => isPending(OpenCalls.outerOf(suspension)))
+  if (messages.length === 0 && suspensions.length === 0) return []
   const ids = messages.flatMap(({ toolCallId }) => toolCallId ?? [])
-  const suspensions = questionsOf(reducer).filter(({ id }) => isPending(id))
   const halts = reducer.approved.tools.halts(ids).filter((halt) => halt.haltedReason !== "ask_user")
   const contextUpdate = reducer.approved.tools.contextUpdate(ids, true)
   return [{

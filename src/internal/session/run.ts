@@ -28,6 +28,7 @@ import type * as Tool from "../../Tool.ts"
 import * as ToolRunner from "../../ToolRunner.ts"
 import * as Answers from "../answer/answer.ts"
 import * as OpenCalls from "../answer/openCalls.ts"
+import * as SubAgent from "../answer/subAgent.ts"
 import * as Settings from "../ask/options.ts"
 import * as ToolOutcomes from "../declare/outcome.ts"
 import * as ToolOptions from "../declare/toolOptions.ts"
@@ -43,7 +44,7 @@ import * as Inherited from "../stop/inherited.ts"
 import { CurrentOperation, Running } from "../stop/ownedFibers.ts"
 import * as Ledgers from "./ledger.ts"
 import * as Nested from "./nested.ts"
-import { type NestingOf, OperationRun, recording } from "./operation.ts"
+import { type NestedAnswers, type NestingOf, OperationRun, recording } from "./operation.ts"
 import * as Recorders from "./recorder.ts"
 import type * as Records from "./records.ts"
 import * as Reducer from "./reducer.ts"
@@ -147,7 +148,10 @@ const denials = ({ suspensions }: Session): ReadonlyArray<Settled> => {
   return refused.map(({ id, kind }) => ({ id, answer: { _tag: "Denied", reason: withdrawn[kind] } }))
 }
 
-type Said = Pick<Operation<"chat">, "answered" | "messages">
+interface Said extends Pick<Operation<"chat">, "answered" | "messages"> {
+  /** An answer for a nested run: the call that has started that run begins the operation. */
+  readonly within?: Settled
+}
 
 /**
  * What a user message does to a session. It answers the one question that is open, if there is one: as a message
@@ -174,10 +178,22 @@ const spokenTo = (
     }
     const { id } = question
     const value = yield* answerTo(session, id, message.content)
+    if (question.path !== undefined) return { messages: [], within: { id, answer: { _tag: "Value", value } } }
     return SharedMessages.endsWithQuestion(session.thread, id)
       ? { messages: [message] }
       : { messages: [], answered: { id, answer: { _tag: "Value", value } } }
   })
+
+/** The operation by which something is said to a session. */
+const spoken = (
+  name: "reply" | "continue",
+  session: Session,
+  { within, ...said }: Said
+): Effect.Effect<Operation<"chat">> =>
+  Effect.map(
+    within === undefined ? Effect.succeed(session) : Recorders.settled(session, within.id, within.answer),
+    (session) => ({ mode: "chat", name, session, ...said })
+  )
 
 /** The session that an input stands for. */
 const opened = (input: unknown): Effect.Effect<Session, Thread.ValidationError> =>
@@ -214,7 +230,7 @@ export const replying = (
       () => session,
       (session, { answer, id }) => Recorders.settled(session, id, answer)
     )
-    return { mode: "chat", name: "reply", session: settled, ...said }
+    return yield* spoken("reply", settled, said)
   })
 
 /** Going on, with a message or without. */
@@ -228,7 +244,7 @@ export const continuing = (
     const checked: Effect.Effect<Said, SessionState.SessionError> = said === undefined
       ? Effect.as(free("continue", session), { messages })
       : spokenTo("continue", session, said)
-    return Effect.map(checked, (said) => ({ mode: "chat", name: "continue", session, ...said }))
+    return Effect.flatMap(checked, (said) => spoken("continue", session, said))
   })
 
 /** One turn. */
@@ -389,12 +405,22 @@ const endOf = (
   return { cancellation: cut, halt: cut !== undefined && isQuestion ? undefined : halt, questions }
 }
 
+/** Whether the run ends with its approved calls: they have ended it, or left a call open that the model cannot be asked with. */
+const isOver = ({ cancellation, halt, questions }: Approved): boolean =>
+  halt !== undefined || cancellation !== undefined || questions.some(({ path }) => path !== undefined)
+
 /** A run that does not end to wait withdraws its questions. */
-const withdrawals = ({ cancellation, halt, questions }: Approved): ReadonlyArray<Event.Event> => {
-  if (halt?.haltedReason === "ask_user") return []
+const withdrawals = (
+  { session: { thread } }: Reducer.Progress,
+  { cancellation, halt, questions }: Approved
+): ReadonlyArray<Event.Event> => {
+  if (halt?.haltedReason === "ask_user" || halt === undefined && cancellation === undefined) return []
   const detail = cancellation === undefined ? "another call of the turn ended the run" : "the run was cancelled"
-  return questions.map(({ toolCall }) =>
-    OpenCalls.settlement(Answers.refused("cancelled", toolCall, `withdrawn: ${detail}`))
+  const waiting = Array.from(new Set(questions.map(OpenCalls.outerOf)), (id) => SharedMessages.callOf(thread, id))
+  return waiting.flatMap((toolCall) =>
+    toolCall === undefined
+      ? []
+      : [OpenCalls.settlement(Answers.refused("cancelled", toolCall, `withdrawn: ${detail}`))]
   )
 }
 
@@ -519,6 +545,21 @@ type Errors<T extends Tools, E> = Failure | E | Tool.Fatal<T[number]>
 
 type Services<T extends Tools, R> = R | Adapter.Adapter | Tool.Services<T[number]>
 
+/** What is known of calls from before the run. Those that waited for what runs inside them have passed their gates. */
+const replayOf = (
+  { nested = [] }: Session,
+  requestId: string,
+  ledger: Ledgers.Ledger | undefined
+): Replay.Service | undefined => {
+  if (nested.length === 0) return ledger?.replay
+  const ids = new Set(nested.map(({ id }) => id))
+  const begun = { hasStarted: true } as const
+  return {
+    find: (call, place) =>
+      ledger?.replay.find(call, place) ?? (place.requestId === requestId && ids.has(call.id) ? begun : undefined)
+  }
+}
+
 const isEmpty = (context: Session["context"]): boolean => Object.keys(context).length === 0
 
 const open = <M extends Reducer.Mode, F, RF, T extends Tools, E, R, RHalt, REvent>(
@@ -592,9 +633,9 @@ const open = <M extends Reducer.Mode, F, RF, T extends Tools, E, R, RHalt, REven
         stops.cancellation?.request("stop", Cancellation.stopCause)
       }
       const end = endOf(reducer, stops, policy)
-      if (hasApproved && (mode === "step" || end.halt !== undefined || end.cancellation !== undefined)) {
+      if (hasApproved && (mode === "step" || isOver(end))) {
         const last = Stream.suspend(() => Stream.make(endOfApproved(run.reducer, end, spending.total)))
-        return Stream.concat(Stream.fromIterable(withdrawals(end)), last).pipe(Stream.mapArrayEffect(observed))
+        return Stream.concat(Stream.fromIterable(withdrawals(reducer, end)), last).pipe(Stream.mapArrayEffect(observed))
       }
       const { thread } = SessionState.plain(reducer.state.session)
       if (mode === "step") return Step.stream(thread, given)
@@ -618,13 +659,13 @@ const open = <M extends Reducer.Mode, F, RF, T extends Tools, E, R, RHalt, REven
       // A run that was taken up in vain can be taken up again.
       Stream.tapError(() => resumed === undefined ? run.record({ _tag: "RunFailed", requestId }) : Effect.void),
       Stream.provideService(Executor.Executor, recording(executor, run, resumed?.ledger, nesting)),
-      Stream.provideService(Inherited.CurrentNesting, undefined),
+      Stream.provideService(SubAgent.CurrentNesting, undefined),
       Stream.provideService(
         CurrentOperation,
         isContinued(session) ? { running, continued: requestId, ...past } : { running, ...past }
       ),
       Stream.provideService(Inherited.CurrentSpending, spending),
-      Stream.provideService(Replay.CurrentReplay, resumed?.ledger.replay)
+      Stream.provideService(Replay.CurrentReplay, replayOf(session, requestId, resumed?.ledger))
     )
     return {
       run,
@@ -640,16 +681,27 @@ const open = <M extends Reducer.Mode, F, RF, T extends Tools, E, R, RHalt, REven
 /** How often a part of a run is taken up, and how long after its start, is for the run to say. */
 const unbounded = { maxAge: Duration.infinity, maxAttempts: Number.MAX_SAFE_INTEGER, takeOver: true }
 
-/** A run that was cut goes on, and one that has ended has its result. `undefined` where nothing of it is known. */
+/**
+ * A run that was cut goes on, one that waits goes on with its answers, and one that has ended has its result. `undefined`
+ * where nothing of it is known.
+ */
 const goneOn = (
   kept: Records.Kept,
   around: Recorders.Recorder,
+  parent: Records.Parent,
+  answers: NestedAnswers,
   options: Chat.Options
 ): Stream.Stream<Event.Event, any, any> | undefined => {
-  const { ended, interrupted } = kept
+  const { ended, interrupted, session } = kept
   if (interrupted !== undefined) {
     const cut = atCut(kept)
     return Recorders.keepWithin(cut, around, stream(resuming(cut, { ...options, ...unbounded }), options))
+  }
+  const ids = new Set(answers.map(({ id }) => id))
+  const isAnswered = session.suspensions.every(({ id }) => ids.has(id))
+  const hasAnswers = session.suspensions.length + session.answered.length + session.approved.length > 0
+  if (isAnswered && hasAnswers) {
+    return Recorders.keepWithin(kept, around, stream(answered(session, parent, answers), options))
   }
   if (ended === undefined) return undefined
   return Stream.fromEffect(Effect.map(Inherited.CurrentSpending, (spending) => {
@@ -658,6 +710,22 @@ const goneOn = (
     return Nested.completed(ended, kept.session.thread)
   }))
 }
+
+/** Going on with a run that waited. An answer that its journal has already changes nothing. */
+const answered = (
+  session: Session,
+  parent: Records.Parent,
+  answers: NestedAnswers
+): Effect.Effect<Operation<"chat">, Failure> =>
+  Effect.gen(function*() {
+    const open = new Set(session.suspensions.map(({ id }) => id))
+    const settled = yield* Effect.reduce(
+      answers.filter(({ id }) => open.has(id)),
+      () => session,
+      (session, answer) => Recorders.happened(session, { _tag: "Answered", ...answer })
+    )
+    return { ...yield* continuing(settled, null), parent }
+  })
 
 /** A run that is kept for the first time, or anew: from what it is given. */
 const begun = (
@@ -677,32 +745,32 @@ const begun = (
  * Keeps the runs that the handler of a call starts, each in a journal of its own. Where the handler is started again, since
  * its process had ended, they go on where they were.
  */
-const nesting: NestingOf = (around, { id: toolCallId }, isAgain) => {
+const nesting: NestingOf = (around, { id: toolCallId }, answers) => {
   const parent = { id: around.id, toolCallId }
   const ids = new Nested.Ids(around.id, toolCallId)
-  // An id is given again where a run has failed: what it began with is over then.
-  const left = new Set<string>()
+  const waiting = new WeakSet<Event.ChatResult>()
+  const noted = (event: Event.Event): Event.Event => {
+    if (event._tag === "ChatCompleted" && event.result.suspensions !== undefined) waiting.add(event.result)
+    return event
+  }
   return {
+    canGoOn: (result) => waiting.has(result),
     stream: (input: Thread.Input, options: Chat.Options) =>
       Stream.unwrap(Effect.gen(function*() {
         const valid = Thread.validate(input)
         if (Result.isFailure(valid)) return unkept(Chat.stream(input, options))
         const { giveBack, id } = ids.take(valid.success)
-        const isFirst = !left.has(id)
-        left.add(id)
-        const kept = isAgain && isFirst ? yield* Recorders.stored(around, Recorders.load(id)) : undefined
-        const events = kept === undefined ? undefined : goneOn(kept, around, options)
-        return Stream.tapError(
-          unkept(events ?? begun(id, parent, valid.success, around, options)),
-          () => Effect.sync(giveBack)
-        )
+        const kept = answers !== undefined ? yield* Recorders.stored(around, Recorders.load(id)) : undefined
+        const known = kept === undefined ? undefined : goneOn(kept, around, parent, answers ?? [], options)
+        const events = unkept(known ?? begun(id, parent, valid.success, around, options))
+        return events.pipe(Stream.map(noted), Stream.tapError(() => Effect.sync(giveBack)))
       }))
   }
 }
 
 /** What keeps a run keeps none of its own turns as runs. */
 const unkept = <A, E, R>(events: Stream.Stream<A, E, R>): Stream.Stream<A, E, R> =>
-  Stream.provideService(events, Inherited.CurrentNesting, undefined)
+  Stream.provideService(events, SubAgent.CurrentNesting, undefined)
 
 /** The events of an operation, which is checked when it begins. */
 export const stream = <M extends Reducer.Mode, F, RF, T extends Tools, E, R, RHalt, REvent>(

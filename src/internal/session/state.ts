@@ -24,6 +24,7 @@ import * as Thread from "../../Thread.ts"
 import * as Answers from "../answer/answer.ts"
 import * as Contents from "../answer/content.ts"
 import * as OpenCalls from "../answer/openCalls.ts"
+import * as ToolOutcomes from "../declare/outcome.ts"
 import * as SharedMessages from "../fold/sharedMessages.ts"
 import * as Json from "../json.ts"
 
@@ -49,58 +50,6 @@ export const Status = Schema.Literals(["idle", "awaiting_user", "awaiting_tools"
  * @since 0.1.0
  */
 export type Status = (typeof Status)["Type"]
-
-const Data = Schema.Struct({
-  /** The id in a store, which is also the default of `cacheKey`. Absent if the session was made without one. */
-  id: Schema.optionalKey(Schema.String),
-  /** The conversation. Every provider accepts it as it is, except for the calls in `suspensions`. */
-  thread: Thread.Thread,
-  /** Where the session stands. */
-  status: Status,
-  /** The calls that wait for an answer from outside, each under its own id, in call order. */
-  suspensions: Schema.Array(Event.Suspension),
-  /** The calls that were approved and have not run yet, in call order. The next run begins with them. */
-  approved: Schema.Array(Message.ToolCall),
-  /** The ids that were answered since the last run. The next run reports each of them that it does not run as an event. */
-  answered: Schema.Array(Schema.String),
-  /** The calls of `suspensions` that wait for an approval or for a result, without the questions. */
-  pendingToolCalls: Schema.Array(Message.ToolCall),
-  /** The text of the first question that is open. */
-  pendingQuestion: Schema.optionalKey(Schema.String),
-  /** The id of the call that asked it. */
-  pendingToolCallId: Schema.optionalKey(Schema.String),
-  /** What handlers read as `call.context`, with the updates that they returned. Empty by default. */
-  context: Schema.Record(Schema.String, Json.Opaque),
-  /** The caller's own data, and in status `error` the error of the last run under `error`. Empty by default. */
-  metadata: Json.Metadata
-})
-
-/** What a status promises; data that was written by hand may break it. */
-const broken = (session: (typeof Data)["Type"]): string | undefined => {
-  switch (session.status) {
-    case "awaiting_user":
-      return typeof session.pendingQuestion === "string" ? undefined : "awaiting_user needs a pending question"
-    case "awaiting_tools":
-      return session.pendingToolCalls.length > 0 ? undefined : "awaiting_tools needs pending tool calls"
-    case "error":
-      return "error" in session.metadata ? undefined : "error needs metadata.error"
-    default:
-      return undefined
-  }
-}
-
-/**
- * A session: serialisable data and nothing else.
- *
- * @category schemas
- * @since 0.1.0
- */
-export class Session
-  extends Schema.Opaque<Session>()(Data.check(Schema.makeFilter((session) => broken(session) ?? true)))
-{}
-
-/** Whether a value is a session, and no thread. */
-export const isSession = Schema.is(Session)
 
 /**
  * The answer to a question, or the result of a manual call.
@@ -158,6 +107,80 @@ export const Answer = Schema.Opaque<Answer>()(Schema.Union([ValueAnswer, Approve
  * @since 0.1.0
  */
 export type Answer = ValueAnswer | ApprovedAnswer | DeniedAnswer | ExpiredAnswer
+
+/**
+ * Answers for the run inside a call.
+ *
+ * @category schemas
+ * @since 0.2.0
+ */
+export class NestedAnswers extends Schema.Opaque<NestedAnswers>()(Schema.Struct({
+  /** The id of the call. */
+  id: Schema.String,
+  /** The answers, each to a call that the inner run waits for. */
+  answers: Schema.Array(Schema.Struct({
+    /** The id under which the inner run waits for it. */
+    id: Schema.String,
+    /** How it was settled. */
+    answer: Answer
+  }))
+})) {}
+
+const Data = Schema.Struct({
+  /** The id in a store, which is also the default of `cacheKey`. Absent if the session was made without one. */
+  id: Schema.optionalKey(Schema.String),
+  /** The conversation. Every provider accepts it as it is, except for the calls in `suspensions`. */
+  thread: Thread.Thread,
+  /** Where the session stands. */
+  status: Status,
+  /** The calls that wait for an answer from outside, each under its own id, in call order. */
+  suspensions: Schema.Array(Event.Suspension),
+  /** The calls that were approved and have not run yet, in call order. The next run begins with them. */
+  approved: Schema.Array(Message.ToolCall),
+  /** The ids that were answered since the last run. The next run reports each of them that it does not run as an event. */
+  answered: Schema.Array(Schema.String),
+  /**
+   * Answers for runs inside calls, until those calls run again, each under the id of its call. Left out when there are none.
+   */
+  nested: Schema.optionalKey(Schema.Array(NestedAnswers)),
+  /** The calls of `suspensions` that wait for an approval or for a result, without the questions. */
+  pendingToolCalls: Schema.Array(Message.ToolCall),
+  /** The text of the first question that is open. */
+  pendingQuestion: Schema.optionalKey(Schema.String),
+  /** The id of the call that asked it. */
+  pendingToolCallId: Schema.optionalKey(Schema.String),
+  /** What handlers read as `call.context`, with the updates that they returned. Empty by default. */
+  context: Schema.Record(Schema.String, Json.Opaque),
+  /** The caller's own data, and in status `error` the error of the last run under `error`. Empty by default. */
+  metadata: Json.Metadata
+})
+
+/** What a status promises; data that was written by hand may break it. */
+const broken = (session: (typeof Data)["Type"]): string | undefined => {
+  switch (session.status) {
+    case "awaiting_user":
+      return typeof session.pendingQuestion === "string" ? undefined : "awaiting_user needs a pending question"
+    case "awaiting_tools":
+      return session.pendingToolCalls.length > 0 ? undefined : "awaiting_tools needs pending tool calls"
+    case "error":
+      return "error" in session.metadata ? undefined : "error needs metadata.error"
+    default:
+      return undefined
+  }
+}
+
+/**
+ * A session: serialisable data and nothing else.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class Session
+  extends Schema.Opaque<Session>()(Data.check(Schema.makeFilter((session) => broken(session) ?? true)))
+{}
+
+/** Whether a value is a session, and no thread. */
+export const isSession = Schema.is(Session)
 
 /**
  * What a session is made of.
@@ -278,17 +301,31 @@ export const running = (session: Session): Session => waitingFor(session, [], "i
 export const spokenTo = (session: Session): Session =>
   waitingFor(session, session.suspensions.filter(({ id }) => session.answered.includes(id)), "idle")
 
+/** The suspensions of the session with more of them, in the order of the calls of the turn. */
+const opened = ({ suspensions, thread }: Session, more: Session["suspensions"]): Session["suspensions"] => {
+  const waiting = [...suspensions, ...more].map((suspension) => ({ id: OpenCalls.outerOf(suspension), suspension }))
+  return SharedMessages.inCallOrder(thread, waiting).map(({ suspension }) => suspension)
+}
+
+/** The session without the answers for what runs inside some calls. */
+const withoutNested = (session: Session, ids: ReadonlySet<string | undefined>): Session => {
+  if (session.nested === undefined) return session
+  const { nested, ...rest } = session
+  const left = nested.filter(({ id }) => !ids.has(id))
+  return left.length === 0 ? rest : { ...rest, nested: left }
+}
+
 /** The session after calls that were approved have been answered. Those that asked a question are open again. */
 export const withApproved = (
   session: Session,
   answers: ReadonlyArray<Message.Message>,
   questions: ReadonlyArray<Event.Suspension>
 ): Session => {
-  const ids = new Set(answers.map((message) => message.toolCallId))
+  const ids = new Set([...answers.map((message) => message.toolCallId), ...questions.map(OpenCalls.outerOf)])
   const approved = session.approved.filter((call) => !ids.has(call.id))
-  const answered = answering({ ...session, approved }, answers)
+  const answered = answering(withoutNested({ ...session, approved }, ids), answers)
   if (questions.length === 0) return answered
-  const suspensions = SharedMessages.inCallOrder(session.thread, [...session.suspensions, ...questions])
+  const suspensions = opened(session, questions)
   return waitingFor(answered, suspensions, session.status)
 }
 
@@ -304,7 +341,7 @@ export interface Begun {
 
 /** The questions that calls ended with. */
 export const questionsOf = (calls: ReadonlyArray<Begun>): ReadonlyArray<Event.Suspension> =>
-  calls.flatMap((call) => OpenCalls.remembered(call.toolCall, call) ?? [])
+  calls.flatMap((call) => OpenCalls.remembered(call.toolCall, call))
 
 /**
  * The session after a run that broke off between the start of approved calls and their answers. None of the calls that
@@ -317,15 +354,17 @@ export const brokenOff = (
 ): Session => {
   const left = begun.filter(({ toolCall }) => session.approved.some((call) => call.id === toolCall.id))
   if (left.length === 0) return session
-  const answers = left.map((call) =>
-    "outcome" in call ? Answers.recalled(call.toolCall, call, Policy.standard) : unfinished(call.toolCall)
-  )
+  const answers = left.flatMap((call) => {
+    if (!("outcome" in call)) return [unfinished(call.toolCall)]
+    const isOpen = ToolOutcomes.readSuspended(call.outcome) !== undefined
+    return isOpen ? [] : [Answers.recalled(call.toolCall, call, Policy.standard)]
+  })
   return withApproved(session, answers, questionsOf(left))
 }
 
 /** The session after a question was withdrawn: `answer` is what the call has instead. */
 export const withdrawn = (session: Session, answer: Message.Message): Session => {
-  const suspensions = session.suspensions.filter(({ id }) => id !== answer.toolCallId)
+  const suspensions = session.suspensions.filter((suspension) => OpenCalls.outerOf(suspension) !== answer.toolCallId)
   return waitingFor(answering(session, [answer]), suspensions, "idle")
 }
 
@@ -411,6 +450,27 @@ const edited = (toolCall: Message.ToolCall, args: Message.ToolCall["arguments"])
 }
 
 /**
+ * The session after a call of a nested run was answered. When that run waits for nothing any more, the call that has started
+ * it may run, and hands the answers on.
+ */
+const settledWithin = (
+  session: Session,
+  suspension: Event.Suspension,
+  answer: Answer,
+  rest: Session["suspensions"]
+): Session => {
+  const outer = OpenCalls.outerOf(suspension)
+  const given = { id: OpenCalls.innerOf(suspension), answer }
+  const { nested = [] } = session
+  const before = nested.find(({ id }) => id === outer)?.answers ?? []
+  const others = nested.filter(({ id }) => id !== outer)
+  const after = { ...session, nested: [...others, { id: outer, answers: [...before, given] }] }
+  const toolCall = SharedMessages.callOf(session.thread, outer)
+  if (toolCall === undefined || rest.some((other) => OpenCalls.outerOf(other) === outer)) return after
+  return { ...after, approved: SharedMessages.inCallOrder(session.thread, [...session.approved, toolCall]) }
+}
+
+/**
  * The session after a suspension was answered. The others stay open, and the last one leaves it idle. An id that is not
  * open changes nothing: an answer counts once.
  */
@@ -418,6 +478,8 @@ export const settle = (session: Session, id: string, answer: Answer): Session =>
   const suspension = session.suspensions.find((suspension) => suspension.id === id)
   if (suspension === undefined) return session
   const rest = session.suspensions.filter((other) => other !== suspension)
-  const after = settled(session, suspension, answer)
+  const after = suspension.path === undefined
+    ? settled(session, suspension, answer)
+    : settledWithin(session, suspension, answer, rest)
   return { ...waitingFor(after, rest, "idle"), answered: [...session.answered, id] }
 }

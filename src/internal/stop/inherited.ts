@@ -1,7 +1,7 @@
 /**
  * What a run takes over from the run whose handler started it, if there is one, and hands on to those that its own
  * handlers start: the permits of the tree, the deadline, the soft stop, what has been used. It travels as Context
- * references in the handler's fiber, so that no caller passes it along, and so does what keeps it where the run is kept. While a run is alive, the handler around it holds
+ * references in the handler's fiber, so that no caller passes it along. While a run is alive, the handler around it holds
  * no permit. A run that is started by a handler that was abandoned does nothing.
  */
 import * as Clock from "effect/Clock"
@@ -10,9 +10,7 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Scope from "effect/Scope"
 import * as Semaphore from "effect/Semaphore"
-import type * as Stream from "effect/Stream"
 import type * as Encoder from "../../Encoder.ts"
-import type * as Event from "../../Event.ts"
 import type * as Executor from "../../Executor.ts"
 import * as Response from "../../Response.ts"
 import * as Settings from "../ask/options.ts"
@@ -45,18 +43,6 @@ export const ParentCancellation: Context.Reference<Cancellation.Cancellation | u
 /** What the run has used whose handler this code runs in. */
 export const CurrentSpending: Context.Reference<Spending | undefined> = Context.Reference<Spending | undefined>(
   "heddle/internal/Spending",
-  { defaultValue: () => undefined }
-)
-
-/** Keeps the runs that are started within it in journals of their own. */
-export interface Nesting {
-  /** The events of a run, as `Chat.stream` gives them. */
-  readonly stream: (input: any, options: any) => Stream.Stream<Event.Event, any, any>
-}
-
-/** What keeps the runs that this code starts. There is one in the handlers of a run that is kept. */
-export const CurrentNesting: Context.Reference<Nesting | undefined> = Context.Reference<Nesting | undefined>(
-  "heddle/internal/Nesting",
   { defaultValue: () => undefined }
 )
 

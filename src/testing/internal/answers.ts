@@ -7,11 +7,12 @@ import type { Violation } from "./violation.ts"
 
 type Found = ReadonlyArray<Violation>
 
-type Tail = Event.Of<"ToolResultEncoded" | "AskUserRequested" | "ToolHalt">
+type Tail = Event.Of<"ToolResultEncoded" | "AskUserRequested" | "ToolHalt" | "ToolSuspended">
 type ToolEvent = Event.Of<"ToolExecutionStarted" | "ToolProgress" | "ToolExecutionCompleted"> | Tail
 
 const isTail = (event: Event.Event): event is Tail =>
-  event._tag === "ToolResultEncoded" || event._tag === "AskUserRequested" || event._tag === "ToolHalt"
+  event._tag === "ToolResultEncoded" || event._tag === "AskUserRequested" || event._tag === "ToolHalt" ||
+  event._tag === "ToolSuspended"
 
 const isToolEvent = (event: Event.Event): event is ToolEvent =>
   event._tag === "ToolExecutionStarted" || event._tag === "ToolProgress" || event._tag === "ToolExecutionCompleted" ||
@@ -34,15 +35,23 @@ export const turnStart = ({ messages }: Thread.Thread, from?: number): number =>
   return start < 0 || (from === undefined && start < lastOf("user")) ? messages.length : start
 }
 
+/** The calls of the step itself that wait for what runs inside them. */
+const waitingWithin = ({ suspensions = [] }: Pick<Event.StepResult, "suspensions">): ReadonlyArray<string> =>
+  Array.from(new Set(suspensions.flatMap(({ path }) => path?.[0] ?? [])))
+
 /**
  * The calls of a completed step that are still to be answered by the caller. A question has its answer in the thread, the
  * text that says so. A run that was halted otherwise has no open calls.
  */
 export const pendingOf = (step: Event.Of<"StepCompleted">): ReadonlyArray<string> => {
   if (step.halt !== undefined && step.halt.haltedReason !== "ask_user") return []
-  const waiting = (step.suspensions ?? []).filter((suspension) => suspension.kind !== "question")
-  if (step.halt !== undefined) return waiting.map((suspension) => suspension.id)
-  const approvals = waiting.flatMap((suspension) => suspension.kind === "approval" ? [suspension.id] : [])
+  const own = (step.suspensions ?? []).filter(({ path }) => path === undefined)
+  const waiting = own.filter((suspension) => suspension.kind !== "question")
+  const within = waitingWithin(step)
+  if (step.halt !== undefined) return [...waiting.map((suspension) => suspension.id), ...within]
+  const approvals = waiting.flatMap((suspension) => suspension.kind === "approval" ? [suspension.id] : []).concat(
+    within
+  )
   const last = step.thread.messages.at(-1)
   return step.mode === "manual" && last?.role === "assistant"
     ? actionable(last.toolCalls)
@@ -98,6 +107,11 @@ const misplaced = (call: Call, event: ToolEvent): Pick<Violation, "law" | "messa
   }
   if (isTail(event) && call.isAnswered) return { law: "answers", message: `call "${id}" is answered twice` }
   if (call.isAnswered) return { law: "order", message: `${event._tag} of call "${id}" comes after its answer` }
+  if (event._tag === "ToolSuspended") {
+    return call.isStarted && call.result === undefined
+      ? undefined
+      : { law: "order", message: `call "${id}" waits for what runs inside it, and is not running` }
+  }
   if (isTail(event)) {
     if (call.result === undefined) return { law: "order", message: `call "${id}" is answered before it has completed` }
     return fits(call.result, event)
@@ -117,7 +131,7 @@ const advance = (call: Call, event: ToolEvent): void => {
   if (event._tag === "ToolExecutionCompleted") call.result = event.result
   if (isTail(event)) {
     call.isAnswered = true
-    call.isOpen = event._tag === "AskUserRequested"
+    call.isOpen = event._tag === "AskUserRequested" || event._tag === "ToolSuspended"
   }
 }
 
@@ -172,9 +186,10 @@ export const answers = (events: ReadonlyArray<Event.Event>): Found => {
 /** A question is open, and then the step is waiting, or it is settled. */
 const ofQuestions = (step: Event.Of<"StepCompleted">, tails: ReadonlyArray<Tail>): ReadonlyArray<string> => {
   const settled = tails.filter(isSettlement).map(callOf)
-  const asked = tails.filter((tail) => tail._tag === "AskUserRequested").map(callOf)
+  const asked = tails.filter(({ _tag }) => _tag === "AskUserRequested" || _tag === "ToolSuspended").map(callOf)
   const open = asked.filter((id) => !settled.includes(id))
-  const waiting = (step.suspensions ?? []).flatMap(({ id, kind }) => kind === "question" ? [id] : [])
+  const own = (step.suspensions ?? []).filter(({ path }) => path === undefined)
+  const waiting = [...own.flatMap(({ id, kind }) => kind === "question" ? [id] : []), ...waitingWithin(step)]
   return [
     ...open.filter((id) => !waiting.includes(id)).map((id) => `the question of "${id}" is neither open nor withdrawn`),
     ...waiting.filter((id) => !open.includes(id)).map((id) => `call "${id}" waits, and has asked nothing that is open`)
@@ -186,7 +201,10 @@ const ofStep = (
   turn: Message.Message | undefined,
   all: ReadonlyArray<Tail>
 ): ReadonlyArray<string> => {
-  const tails = all.filter((tail) => !isSettlement(tail)).map(callOf)
+  const settled = all.filter(isSettlement).map(callOf)
+  const isAnswer = (tail: Tail) =>
+    !isSettlement(tail) && (tail._tag !== "ToolSuspended" || settled.includes(tail.toolCallId))
+  const tails = all.filter(isAnswer).map(callOf)
   const asked = actionable(step.response.toolCalls)
   const committed = actionable(turn?.toolCalls)
   const pending = pendingOf(step)

@@ -99,6 +99,9 @@ const isEnd = (step: Event.StepResult, outcome: Event.Outcome): boolean => {
   if (halt === "ask_user") return outcome._tag === "AskUser"
   if (halt === "tool_error") return outcome._tag === "ToolFailed"
   if (halt !== undefined) return outcome._tag === "Halted" && outcome.reason === halt
+  const within = (step.suspensions ?? []).filter(({ path }) => path !== undefined)
+  if (within.some(({ kind }) => kind === "question")) return outcome._tag === "AskUser"
+  if (within.some(({ kind }) => kind === "manual")) return outcome._tag === "ManualToolCalls"
   if (step.mode === "manual" || step.manualToolCalls !== undefined) return outcome._tag === "ManualToolCalls"
   if (step.suspensions !== undefined) return outcome._tag === "ApprovalRequested"
   const { finishReason } = step.response
@@ -107,12 +110,13 @@ const isEnd = (step: Event.StepResult, outcome: Event.Outcome): boolean => {
   return outcome._tag === "MaxTurns" || outcome._tag === "HaltWhen" || outcome._tag === "Failed"
 }
 
-/** A question that nothing else waits beside stands behind the thread of its step; everything else ends where its last step ended. */
+/** A question of the run itself that nothing else waits beside stands behind the thread of its step; everything else ends where its last step ended. */
 const isContinued = (step: Event.StepResult, { outcome, thread }: Event.ChatResult): boolean => {
   const question = thread.messages.at(-1)
   const isAsked = outcome._tag === "AskUser" && question?.askUser === true &&
     question.toolCallId === outcome.pendingToolCallId && question.content === outcome.pendingQuestion
-  const isAlone = (step.suspensions ?? []).length <= 1
+  const { suspensions = [] } = step
+  const isAlone = suspensions.length <= 1 && suspensions.every(({ path }) => path === undefined)
   return isSame(step.thread.messages, isAsked ? thread.messages.slice(0, -1) : thread.messages) &&
     isAsked === (outcome._tag === "AskUser" && isAlone)
 }
