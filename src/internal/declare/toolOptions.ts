@@ -96,8 +96,9 @@ const checkUnknown = (name: string, { lookUp, manual, unknown }: Readonly<Record
 
 /** What becomes of a call of a tool of which it is not known whether it had its effect, where the tool cannot look it up. */
 export const unknownPolicyOf = (
-  { idempotent, readOnly, unknown }: Pick<Declared.Any, "idempotent" | "readOnly" | "unknown">
-): Declared.Unknown => unknown ?? (readOnly || idempotent ? "retry" : "report")
+  { idempotent, readOnly, unknown }: Pick<Declared.Any, "idempotent" | "readOnly" | "unknown">,
+  otherwise: Declared.Unknown = "report"
+): Declared.Unknown => unknown ?? (readOnly || idempotent ? "retry" : otherwise)
 
 const checkLimits = (name: string, limits: unknown): void => {
   if (limits === undefined) return

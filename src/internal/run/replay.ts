@@ -106,19 +106,20 @@ const found = (
 const outcomeOf = (value: unknown): Tool.Outcome => ToolOutcomes.isBranded(value) ? value : { _tag: "Ok", value }
 
 /**
- * What a call comes to of which it is not known whether it had its effect: by `lookUp` of its tool, by `unknown`, or by the
- * flags. It is what the executor gives for the first attempt of such a call; `executor` runs the handler where that is the
+ * What a call comes to of which it is not known whether it had its effect: by `lookUp` of its tool, by `unknown`, by the
+ * flags, or else by `otherwise`. It is what the executor gives for the first attempt of such a call; `executor` runs the handler where that is the
  * answer.
  */
 export const resolveUnknown = (
   tool: Tool.Any,
   args: unknown,
   call: Tool.CallContext,
-  executor: Executor.Service
+  executor: Executor.Service,
+  otherwise?: Declared.Unknown
 ): Resolved => {
   const run: Resolved = Effect.suspend(() => executor.execute(tool, args, call))
   if (tool.lookUp !== undefined) return lookedUp(tool.lookUp, args, call, run)
-  switch (ToolOptions.unknownPolicyOf(tool)) {
+  switch (ToolOptions.unknownPolicyOf(tool, otherwise)) {
     case "ask":
       return Effect.sync(() => asked(call))
     case "fail":

@@ -86,17 +86,25 @@ const sameCall = (left: Message.ToolCall, right: Message.ToolCall): boolean =>
 export class Ledger {
   /** Whether nothing new may start: the step is only answered. */
   readonly isClosing: boolean
+  /** What becomes of a call of which it is not known whether it had its effect, where its tool does not say. */
+  readonly unknown: Tool.Unknown | undefined
   private readonly requestId: string
   private readonly stepIndex: number
   private readonly calls: ReadonlyMap<string, Known>
   /** The calls whose recorded outcome has been given: another attempt of theirs is a new one. */
   private readonly given = new Set<string>()
 
-  constructor({ requestId, steps }: Records.Interrupted, calls: ReadonlyArray<Known>, isClosing: boolean) {
+  constructor(
+    { requestId, steps }: Records.Interrupted,
+    calls: ReadonlyArray<Known>,
+    isClosing: boolean,
+    unknown: Tool.Unknown | undefined
+  ) {
     this.requestId = requestId
     this.stepIndex = steps.length
     this.calls = new Map(calls.map((call) => [call.toolCall.id, call]))
     this.isClosing = isClosing
+    this.unknown = unknown
   }
 
   /** What is known of a call, until its recorded outcome has been given. */
@@ -182,13 +190,14 @@ export const make = (
   id: string,
   interrupted: Records.Interrupted,
   tools: ToolOptions.Toolbox,
-  isClosing: boolean
+  isClosing: boolean,
+  unknown?: Tool.Unknown
 ): Effect.Effect<Ledger, ResumeError, any> => {
   const refused: Refused = (reason, detail, { id: toolCallId, name: toolName }) =>
     new ResumeError({ reason, id, detail, toolName, toolCallId })
   return Effect.map(
     Effect.forEach(interrupted.calls, (call) => read(call, tools, refused)),
-    (known) => new Ledger(interrupted, known, isClosing)
+    (known) => new Ledger(interrupted, known, isClosing, unknown)
   )
 }
 
@@ -292,7 +301,7 @@ export const execute = <T extends Tool.Any>(
     }
     return ledger.isClosing
       ? Effect.succeed(Replay.unknownEffect(call))
-      : Replay.resolveUnknown(tool, args, call, again)
+      : Replay.resolveUnknown(tool, args, call, again, ledger.unknown)
   })
 
 /** A question waits until the time that was recorded, and not as long again. */

@@ -286,12 +286,12 @@ const isOverruled = (result: Event.CallOutcome, { outcome }: Recorded): boolean 
 export type NestedAnswers = SessionState.NestedAnswers["answers"]
 
 /**
- * What keeps the runs that a call starts. With answers the call was cut, or waited for them, and its runs go on; without,
+ * What keeps the runs that a call starts, or a program. With answers the call was cut, or waited for them, and its runs go on; without,
  * they are new.
  */
 export type NestingOf = (
-  around: Recorders.Recorder,
-  call: Tool.CallContext,
+  around: Recorders.Around,
+  call: Pick<Tool.CallContext, "id"> | undefined,
   answers: NestedAnswers | undefined
 ) => SubAgent.Nesting
 

@@ -15,6 +15,7 @@ import * as Exit from "effect/Exit"
 import * as Option from "effect/Option"
 import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
+import type * as Tool from "../../Tool.ts"
 import * as Settings from "../ask/options.ts"
 import { Running, Worker } from "../stop/ownedFibers.ts"
 import * as Claims from "./claim.ts"
@@ -44,6 +45,20 @@ const mayFollow = (records: Records.Records, command: Records.Record): boolean =
   if (command._tag === "MessageSubmitted") return true
   return command._tag === "StopRequested" &&
     !records.some((record) => record._tag === "RunStarted" && record.resumes !== undefined)
+}
+
+/** What a run that is a part of something else is recorded with, by what that is: an operation, or a program. */
+export interface Around {
+  /** The id that those of its runs begin with. */
+  readonly id: string
+  readonly store: Stores.Service
+  /** Fails when something cannot be recorded. All of it is stopped then. */
+  readonly failed: Deferred.Deferred<never, Failure>
+  readonly fail: (failure: Failure) => void
+  /** What becomes of a call of which it is not known whether it had its effect, where its tool does not say. */
+  readonly unknown: Tool.Unknown | undefined
+  /** Whether what its runs wait for can be answered. */
+  readonly isAnswerable: boolean
 }
 
 /** The records of one writer, which are to be in the journal together. */
@@ -99,6 +114,8 @@ export class Recorder {
   readonly owner: string | undefined
   readonly id: string
   readonly store: Stores.Service
+  readonly unknown: Around["unknown"]
+  readonly isAnswerable: boolean
   /** What no append has yet, in order. */
   private waiting: Array<Writing> = []
   /** What the append has that is under way. */
@@ -117,10 +134,12 @@ export class Recorder {
     kept: Records.Kept,
     store: Stores.Service,
     context: Context.Context<never>,
-    failed = Deferred.makeUnsafe<never, Failure>()
+    around?: Around
   ) {
     this.own = new Running(Duration.toMillis(Settings.defaultGrace), context)
-    this.failed = failed
+    this.failed = around?.failed ?? Deferred.makeUnsafe<never, Failure>()
+    this.unknown = around?.unknown
+    this.isAnswerable = around?.isAnswerable ?? true
     this.id = kept.id
     this.session = kept.session
     this.version = kept.version
@@ -463,11 +482,11 @@ const read = (id: string): Effect.Effect<Journal, Stores.StoreError, Stores.Stor
  */
 export const keepWithin = <A, E, R>(
   kept: Records.Kept,
-  around: Recorder,
+  around: Around,
   events: Stream.Stream<A, E, R>
 ): Stream.Stream<A, E, R> =>
   Stream.unwrap(Effect.contextWith((context: Context.Context<never>) => {
-    const recorder = new Recorder(kept, around.store, context, around.failed)
+    const recorder = new Recorder(kept, around.store, context, around)
     return Effect.succeed(
       events.pipe(Stream.provideService(CurrentRecorder, recorder), Stream.ensuring(recorder.leave))
     )
@@ -475,7 +494,7 @@ export const keepWithin = <A, E, R>(
 
 /** What the operation of a recorder needs of its store. Where the store cannot give it, the operation is stopped. */
 export const stored = <A>(
-  recorder: Recorder,
+  recorder: Around,
   read: Effect.Effect<A, Stores.StoreError, Stores.Store>
 ): Effect.Effect<A> =>
   read.pipe(
@@ -622,6 +641,25 @@ export const reloaded = (
     Effect.raceFirst(open(claim.id), Deferred.await(claim.lost)),
     (kept) => ({ ...kept, owner: claim.owner, claim })
   )
+
+/** What the runs of a program are recorded with, under a claim that is renewed until the scope closes. */
+export const around = (
+  id: string,
+  options: Claims.Options,
+  unknown: Tool.Unknown | undefined
+): Effect.Effect<Around, Claims.SessionClaimed | Stores.StoreError, Stores.Store | Scope.Scope> =>
+  Effect.gen(function*() {
+    const store = yield* Stores.Store
+    const claim = Claims.make(id, options, store)
+    const failed = yield* Deferred.make<never, Failure>()
+    const fail = (failure: Failure) => Deferred.doneUnsafe(failed, Exit.fail(failure))
+    yield* Effect.addFinalizer(() => claim.release)
+    yield* claim.take
+    yield* Effect.forkScoped(claim.renew)
+    yield* Effect.forkScoped(claim.expire)
+    yield* Effect.forkScoped(Effect.catch(Deferred.await(claim.lost), (lost) => Effect.sync(() => fail(lost))))
+    return { id, store, failed, fail, unknown, isAnswerable: false }
+  })
 
 /** The session with this id under a claim, which is renewed until the scope closes. */
 export const claim = (

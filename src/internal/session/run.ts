@@ -305,7 +305,8 @@ export const resuming = (
       : undefined
     const defaults = yield* Policy.Defaults
     const toolbox = ToolOptions.toolbox(defaults.tools ?? [], tools)
-    const ledger = yield* Ledgers.make(id, interrupted, toolbox, ending !== undefined)
+    const unknown = (yield* Recorders.CurrentRecorder)?.unknown
+    const ledger = yield* Ledgers.make(id, interrupted, toolbox, ending !== undefined, unknown)
     const { session: _, stop: __, ...rest } = kept
     const state = { ...rest, session, interrupted }
     return {
@@ -687,7 +688,7 @@ const unbounded = { maxAge: Duration.infinity, maxAttempts: Number.MAX_SAFE_INTE
  */
 const goneOn = (
   kept: Records.Kept,
-  around: Recorders.Recorder,
+  around: Recorders.Around,
   parent: Records.Parent,
   answers: NestedAnswers,
   options: Chat.Options
@@ -732,7 +733,7 @@ const begun = (
   id: string,
   parent: Records.Parent,
   thread: Thread.Thread,
-  around: Recorders.Recorder,
+  around: Recorders.Around,
   options: Chat.Options
 ): Stream.Stream<Event.Event, any, any> =>
   Stream.unwrap(Effect.map(Recorders.stored(around, Recorders.versionOf(id)), (version) => {
@@ -742,11 +743,12 @@ const begun = (
   }))
 
 /**
- * Keeps the runs that the handler of a call starts, each in a journal of its own. Where the handler is started again, since
+ * Keeps the runs that the handler of a call starts, or a program, each in a journal of its own. Where the handler is started again, since
  * its process had ended, they go on where they were.
  */
-const nesting: NestingOf = (around, { id: toolCallId }, answers) => {
-  const parent = { id: around.id, toolCallId }
+export const nesting: NestingOf = (around, call, answers) => {
+  const toolCallId = call?.id
+  const parent: Records.Parent = { id: around.id, ...(toolCallId === undefined ? {} : { toolCallId }) }
   const ids = new Nested.Ids(around.id, toolCallId)
   const waiting = new WeakSet<Event.ChatResult>()
   const noted = (event: Event.Event): Event.Event => {
@@ -754,7 +756,7 @@ const nesting: NestingOf = (around, { id: toolCallId }, answers) => {
     return event
   }
   return {
-    canGoOn: (result) => waiting.has(result),
+    canGoOn: (result) => around.isAnswerable && waiting.has(result),
     stream: (input: Thread.Input, options: Chat.Options) =>
       Stream.unwrap(Effect.gen(function*() {
         const valid = Thread.validate(input)
