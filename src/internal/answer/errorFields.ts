@@ -321,7 +321,7 @@ const encoderOf = (value: object): Encoder | undefined => {
 }
 
 /** What a schema wrote of a failure, as far as it may be shown: no `cause`, no `stack`, nothing that was redacted. */
-export const written = (error: unknown, fields: unknown): unknown => {
+const written = (error: unknown, fields: unknown): unknown => {
   const { hasExchange, hasSecrets } = loadOf(error)
   if (!hasSecrets) return toldOf(fields, hasExchange)
   if (!isObject(fields)) return "<redacted>"
