@@ -24,8 +24,18 @@ const stores: Readonly<Record<string, Store>> = {
   "sqlite": { program: "program.ts", policies: [...all, "continue"], isServed: false, options: {} },
   "files": { program: "files.ts", policies: all, isServed: false, options: {} },
   "postgres": { program: "postgres.ts", policies: all, isServed: true, options: {} },
-  "sqlite-workers": { program: "workers.ts", policies: shared, isServed: false, options: { processes: 2 } },
-  "postgres-workers": { program: "workers.ts", policies: shared, isServed: true, options: { processes: 2 } },
+  "sqlite-workers": {
+    program: "workers.ts",
+    policies: shared,
+    isServed: false,
+    options: { processes: 2, timeout: "60 seconds" }
+  },
+  "postgres-workers": {
+    program: "workers.ts",
+    policies: shared,
+    isServed: true,
+    options: { processes: 2, timeout: "60 seconds" }
+  },
   "cluster": {
     program: "cluster.ts",
     policies: ["report", "lookUp"],

@@ -55,7 +55,7 @@ const session = Effect.gen(function*() {
 })
 
 const program = Effect.gen(function*() {
-  yield* Layer.build(Worker.layer({ run: () => ({ tools }), term: "1 second", poll: "100 millis" }))
+  yield* Layer.build(Worker.layer({ run: () => ({ tools }), term: "3 seconds", poll: "100 millis" }))
   const over = yield* Effect.repeat(session, {
     schedule: Schedule.spaced("50 millis"),
     until: (session) => session !== undefined

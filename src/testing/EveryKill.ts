@@ -323,6 +323,12 @@ export const everyKill = (program: string, options: Options = {}): Effect.Effect
     const { again = "none", concurrency = 2, limit = Infinity, random } = options
     const uncut = yield* run(program, options, [])
     const points = longest(uncut.lines)
+    const broken = uncut.violations.length > 0
+      ? uncut.violations
+      : attemptOf(uncut, [], yield* run(program, options, []), options).violations.map(({ law, message }) => ({
+        law: "repeatable" as const,
+        message: `${law}: ${message}`
+      }))
     const attempts: Array<Attempt> = []
     const attemptAll = (plans: ReadonlyArray<ReadonlyArray<number>>) =>
       Effect.forEach(plans, (plan) =>
@@ -331,7 +337,7 @@ export const everyKill = (program: string, options: Options = {}): Effect.Effect
           attempts.push(attempt)
           return attempt
         }), { concurrency })
-    if (uncut.violations.length === 0) {
+    if (broken.length === 0) {
       if (random !== undefined) {
         yield* attemptAll(yield* randomPlans(points.length, random))
       } else {
@@ -347,7 +353,7 @@ export const everyKill = (program: string, options: Options = {}): Effect.Effect
       attempts,
       kills: attempts.reduce((sum, { kills }) => sum + kills.length, 0),
       violations: [
-        ...uncut.violations.map((violation) => ({ ...violation, plan: [] })),
+        ...broken.map((violation) => ({ ...violation, plan: [] })),
         ...attempts.flatMap(({ plan, violations }) => violations.map((violation) => ({ ...violation, plan })))
       ]
     }

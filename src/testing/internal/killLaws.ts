@@ -20,11 +20,12 @@ import * as WorldLog from "./worldLog.ts"
  * - `"asked"`: a model is asked again only for a reply that was lost with the process.
  * - `"answer"`: the journal has no more final answers than that of the uncut run.
  * - `"result"`: the result is that of the uncut run.
+ * - `"repeatable"`: the uncut program does the same each time. Where it does not, nothing is killed.
  *
  * @category models
  * @since 0.2.0
  */
-export type Law = "end" | "finished" | "silent" | "untold" | "lost" | "asked" | "answer" | "result"
+export type Law = "end" | "finished" | "silent" | "untold" | "lost" | "asked" | "answer" | "result" | "repeatable"
 
 /**
  * A law that was broken, and how.
@@ -74,7 +75,8 @@ export interface Repeat {
 }
 
 /**
- * A call that a kill cut between its recorded start and its recorded end: it may have had its effect.
+ * A call that was cut between its recorded start and its recorded end, by a kill or as its process lost the session: it may
+ * have had its effect.
  *
  * @category models
  * @since 0.2.0
@@ -180,6 +182,9 @@ const answersIn = (lines: ReadonlyArray<Line>): number => {
 const isReply = (line: Line): line is Recorded =>
   line._tag === "Recorded" && (line.record._tag === "ReplyReceived" || line.record._tag === "StepCompleted")
 
+/** Whether a record says that a run was taken up again: also the process that lost it may be the one that has it now. */
+const isRestart = ({ record }: Recorded): boolean => record._tag === "RunStarted" && record.resumes !== undefined
+
 /**
  * How many replies were lost: the process that asked did not record the reply, and died, or another process went on in its
  * place.
@@ -190,8 +195,11 @@ const lostReplies = (lines: ReadonlyArray<Line>): number =>
     const rest = lines.slice(index + 1)
     const next = rest.findIndex((line) => line._tag === "Asked" && line.pid === pid)
     const until = next < 0 ? rest : rest.slice(0, next)
-    return !until.some((line) => line.pid === pid && isReply(line)) &&
-      until.some((line) => line.pid === pid ? line._tag === "Killed" : line._tag === "Recorded" && line.isOwn)
+    return !until.some((line) => line.pid === pid && isReply(line)) && until.some((line) =>
+      line._tag === "Killed"
+        ? line.pid === pid
+        : line._tag === "Recorded" && line.isOwn && (line.pid !== pid || isRestart(line))
+    )
   }).length
 
 const takeoverOf = (lines: ReadonlyArray<Line>, killed: Line): number | undefined => {
@@ -302,12 +310,21 @@ const settledOf = (start: Start, after: ReadonlyArray<Line>, ledger: Ledger): Un
 const isQuestion = (outcome: unknown): boolean =>
   typeof outcome === "object" && outcome !== null && "_tag" in outcome && outcome._tag === "AskUser"
 
+/** Whether a line shows that a run was taken up again. */
+const isTakeover = (line: Line, { turn }: Pick<Start, "turn">): boolean =>
+  line._tag === "Recorded" && line.record._tag === "RunStarted" && isRestart(line)
+  && turn.startsWith(`${line.session} ${line.record.requestId} `)
+
+/** Calls without an end in a process that died, or in a run that was then taken up: its owner may have lost it alive. */
 const unknownIn = (lines: ReadonlyArray<Line>, ledger: Ledger): ReadonlyArray<Unknown> =>
-  lines.flatMap((line, index) =>
-    line._tag !== "Killed" ? [] : ledger.starts
-      .filter((start) => start.pid === line.pid && start.index < index && !endedBy(lines, start, index))
-      .map((start) => ({ name: start.name, id: start.id, settled: settledOf(start, lines.slice(index), ledger) }))
-  )
+  ledger.starts.flatMap((start) => {
+    const cut = lines.findIndex((line, index) =>
+      index > start.index && ((line._tag === "Killed" && line.pid === start.pid) || isTakeover(line, start))
+    )
+    return cut < 0 || endedBy(lines, start, cut)
+      ? []
+      : [{ name: start.name, id: start.id, settled: settledOf(start, lines.slice(cut), ledger) }]
+  })
 
 /** Whether the end of a start is in the journal, or its turn is whole, before a line. */
 const endedBy = (lines: ReadonlyArray<Line>, start: Start, before: number): boolean =>
