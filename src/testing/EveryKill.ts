@@ -279,7 +279,7 @@ const secondPlans = ({ lastPoints, plan }: Attempt, again: "random" | "every") =
  * goes on from there when it is started again, and reports its result by `KillPoint.done`. A process kills itself at its
  * boundary by SIGKILL: nothing of it is closed, flushed or released, as after a crash.
  *
- * The laws are those of {@link Law}. They read what the calls did to the world (`KillPoint.act`) and what is in the
+ * The laws are those of `Law`. They read what the calls did to the world (`KillPoint.act`) and what is in the
  * journals (`KillPoint.watch`), and compare it with the uncut run; a call is the same if its name and its arguments are. A
  * program that says the same things in each run, by a scripted model, can be held to all of them.
  *

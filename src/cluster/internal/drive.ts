@@ -39,7 +39,7 @@ export interface Settings<T extends Tools, E, R, RHalt, REvent> {
 }
 
 /** What one owner does for one session. */
-export interface Driver<R> {
+interface Driver<R> {
   /** Carries a command out, once. Those of a session wait for one another. */
   readonly carryOut: (command: Protocol.Command) => Effect.Effect<Records.Kept, unknown, R>
   /** Has the run that is under way look for its stop, and waits for its end. */
