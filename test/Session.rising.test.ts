@@ -3,7 +3,9 @@
  * The call then runs again, and the inner run goes on where it was.
  */
 import { assert, describe, it } from "@effect/vitest"
+import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
+import * as Stream from "effect/Stream"
 import { type Event, Session, Tool } from "heddle"
 import { acting, agent, casting, holding, listing, type Turn, type Written } from "./support/nests.ts"
 import type { Deed } from "./support/survivor.ts"
@@ -245,5 +247,78 @@ describe("what a nested run waits for", () => {
       const own = events.filter((event) => event._tag.startsWith("ToolE") || event._tag === "ToolSuspended")
       assert.deepStrictEqual(own.map(({ _tag }) => _tag), ["ToolExecutionStarted", "ToolSuspended"])
       assert.deepInclude(own[1], { toolCallId: "a", toolName: "only", suspensions: session.suspensions })
+    }))
+
+  it.effect("a nested run that asks again is asked for again, and the model is not asked meanwhile", () =>
+    Effect.gen(function*() {
+      const asked: Array<string> = []
+      const tools = [agent("twice", [ask])]
+      const twice = {
+        go: [[["a", "twice", {}]], "done"],
+        twice: [[["q1", "ask", {}]], [["q2", "ask", {}]], "both are known"]
+      } as const
+      const program = Effect.gen(function*() {
+        const open: Array<unknown> = []
+        let kept: Session.Kept = yield* begin(tools)
+        while (kept.session.suspensions[0] !== undefined) {
+          open.push([kept.session.suspensions[0].id, kept.session.status])
+          yield* settle(kept.session.suspensions[0].id)
+          kept = yield* goOn(tools)
+        }
+        return { open, session: kept.session }
+      })
+      const { open, session } = yield* Effect.provide(program, [casting(twice, asked), Session.Store.layerMemory])
+      assert.deepStrictEqual(open, [["a/q1", "awaiting_user"], ["a/q2", "awaiting_user"]])
+      assert.deepStrictEqual(contents(session), [["a", "both are known"]])
+      assert.deepStrictEqual(asked, ["go 0", "twice 0", "twice 1", "twice 2", "go 1"])
+    }))
+
+  it.effect("a stop while a nested run goes on withdraws what it would have waited for", () =>
+    Effect.gen(function*() {
+      const stop = yield* Deferred.make<void>()
+      const world: Array<Deed> = []
+      const stuck = Tool.make("stuck", {
+        parameters: {},
+        handler: () => Effect.andThen(Deferred.succeed(stop, undefined), Effect.never)
+      })
+      const tools = [agent("only", [ask]), agent("other", [stuck, acting(world, "pay")])]
+      const model = casting({
+        go: [[["a", "only", {}], ["b", "other", {}]], "done"],
+        only: [[["q", "ask", {}]], "only is done"],
+        other: [[["s", "stuck", {}]], [["p", "pay", {}]]]
+      })
+      const written: Array<Written> = []
+      const program = Effect.gen(function*() {
+        const opened = yield* Session.open("s")
+        const kept = yield* Session.keep(
+          opened,
+          (session) => Session.reply(session, "go", { tools, cancel: Deferred.await(stop) })
+        )
+        const reply = yield* Session.keep(kept, (session) => Session.reply(session, "and now?", { tools }))
+        return { kept, reply, unfinished: yield* Stream.runCollect(Session.unfinished) }
+      })
+      const { kept, reply, unfinished } = yield* Effect.provide(program, [model, listing(written)])
+      assert.strictEqual(kept.value.result.outcome._tag, "Cancelled")
+      assert.deepStrictEqual(kept.session.suspensions, [])
+      assert.match(String(contents(kept.session)[0]), /a,.*cancelled/)
+      assert.match(String(contents(kept.session)[1]), /b,.*cancelled/)
+      assert.strictEqual(reply.value.result.outcome._tag, "Completed")
+      assert.deepStrictEqual(unfinished, [])
+      assert.deepStrictEqual(world, [])
+    }))
+
+  it.effect("a nested run that cannot go on is no work of its own", () =>
+    Effect.gen(function*() {
+      const tools = [agent("only", [ask])]
+      const program = Effect.gen(function*() {
+        yield* begin(tools)
+        yield* settle("a/q")
+        const { session } = yield* goOn(tools)
+        return { session, unfinished: yield* Stream.runCollect(Session.unfinished) }
+      })
+      const model = casting({ go: [[["a", "only", {}]], "done"], only: [[["q", "ask", {}]], "done"] }, [], "only 1")
+      const { session, unfinished } = yield* Effect.provide(program, [model, Session.Store.layerMemory])
+      assert.match(String(contents(session)[0]), /a,.*network_error/)
+      assert.deepStrictEqual(unfinished, [])
     }))
 })

@@ -75,10 +75,11 @@ const saidBy = (turn: Turn, number: number): ReadonlyArray<Event.AdapterEvent> =
   ]
 }
 
-/** A model that answers by who it is, which the first message says, and by how many turns the conversation has. */
+/** A model that answers by who it is, which the first message says, and by how many turns the conversation has. In the turn `broken` it cannot be asked. */
 export const casting = (
   parts: Readonly<Record<string, ReadonlyArray<Turn>>>,
-  asked: Array<string> = []
+  asked: Array<string> = [],
+  broken?: string
 ): Layer.Layer<Adapter.Adapter> =>
   Adapter.layer({
     stream: ({ messages }) =>
@@ -87,6 +88,7 @@ export const casting = (
         const part = first === undefined ? "" : Message.text(first)
         const turn = messages.filter(({ askUser, role }) => role === "assistant" && askUser !== true).length
         asked.push(`${part} ${turn}`)
+        if (asked.at(-1) === broken) return Stream.fail(new Adapter.AdapterError({ reason: "network_error" }))
         return Stream.fromIterable(saidBy(parts[part]?.[turn] ?? "", turn))
       })
   })

@@ -208,6 +208,8 @@ export class Commands {
   submitted: ReadonlyArray<RecordOf<"MessageSubmitted">>
   /** The run that is under way. */
   private requestId: string | undefined
+  /** Whether it is a part of another one, which goes on with it: there is nothing to do for it alone. */
+  private isPart = false
   /** The submission that it has taken up. */
   private taken: RecordOf<"MessageSubmitted"> | undefined
   /** The answers that came while it ran. */
@@ -250,7 +252,7 @@ export class Commands {
   /** A record of the operation as it is appended: the end of a run says whether there is more to do. */
   marked(record: Records.Record, after: SessionState.Session): Records.Record {
     const isFailed = record._tag === "RunFailed"
-    if (!isFailed && record._tag !== "RunEnded") return record
+    if (this.isPart || !isFailed && record._tag !== "RunEnded") return record
     const isLeft = this.submitted.length > 0 || isFailed && this.taken !== undefined || isReady(this.settled(after))
     return isLeft ? { ...record, unfinished: true } : record
   }
@@ -270,8 +272,9 @@ export class Commands {
     return this.answers.reduce((session, { answer, id }) => SessionState.settle(session, id, answer), session)
   }
 
-  private started({ requestId, resumes, submitted }: RecordOf<"RunStarted">): void {
+  private started({ parent, requestId, resumes, submitted }: RecordOf<"RunStarted">): void {
     this.requestId = requestId
+    this.isPart = parent !== undefined
     if (resumes !== undefined) return
     this.taken = this.submitted.find(({ id }) => id === submitted)
     this.submitted = this.submitted.filter((other) => other !== this.taken)

@@ -273,7 +273,7 @@ const defaultMaxAge = Duration.days(7)
 const defaultMaxAttempts = 10
 
 /** Going on with the run that was cut. */
-export const resuming = (
+const resuming = (
   kept: Records.Kept,
   { maxAge = defaultMaxAge, maxAttempts = defaultMaxAttempts, takeOver = false, tools = none }: ResumeOptions & {
     readonly tools?: Tools
