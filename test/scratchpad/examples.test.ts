@@ -91,7 +91,7 @@ const lines: Readonly<Record<string, ReadonlyArray<string>>> = {
 }
 
 /** Those that are started with arguments, or do not end by themselves. */
-const others = ["page", "session", "two-processes"]
+const others = ["crash", "page", "session", "two-processes", "workers"]
 
 describe("scratchpad/examples", () => {
   for (const [name, expected] of Object.entries(lines)) {
@@ -117,6 +117,33 @@ describe("scratchpad/examples", () => {
       assert.include(approved, `tool: deployed 2 from process ${pid}`)
       assert.include(approved, "assistant: Version 2 is live.")
       assert.include(await output("two-processes"), "usage:")
+    }))
+
+  it("crash: one is killed while it pays, another finds that it has paid and goes on", () =>
+    inFolder(async (made) => {
+      const file = path.join(made, "sessions.db")
+      const killed = start("crash", "start", file)
+      const [code, signal] = await new Promise<ReadonlyArray<unknown>>((resolve) =>
+        killed.on("close", (...end) => resolve(end))
+      )
+      assert.deepStrictEqual([code, signal], [null, "SIGKILL"])
+      const resumed = await output("crash", "resume", file)
+      assert.match(
+        resumed,
+        /^reserve: finished\ncharge: unknown\n[^]*\ntool: charged\nassistant: It is paid\.\neffects: 2\n$/
+      )
+      assert.include(await output("crash", "resume", file), "no run was cut")
+      assert.include(await output("crash"), "usage:")
+    }))
+
+  it("workers: two share the sessions, and each session is answered once", () =>
+    inFolder(async (made) => {
+      const file = path.join(made, "sessions.db")
+      assert.strictEqual(await output("workers", "submit", file), "")
+      const printed = await Promise.all([output("workers", "work", file), output("workers", "work", file)])
+      const answers = printed.join("").trim().split("\n").map((line) => line.replace(/^process \d+, /, "")).toSorted()
+      const customers = ["ann", "bob", "cem", "dee", "eve", "fay"]
+      assert.deepStrictEqual(answers, customers.map((name) => `${name}: Hello, I am ${name}!`))
     }))
 
   it("session: each start goes on where the last one ended", () =>
