@@ -76,6 +76,7 @@ export {
 } from "./internal/session/records.ts"
 
 export {
+  isUnfinishedAfter,
   /**
    * How many bytes of JSON a record may have, 8 MiB by default. A larger one is refused when it is written, with the
    * `StoreError` `too_large`, and the operation ends with it.

@@ -89,7 +89,6 @@ const overtaken = (id: string): string => `another owner goes on with session ${
  * import * as Deferred from "effect/Deferred"
  * import * as Effect from "effect/Effect"
  * import * as Layer from "effect/Layer"
-import * as Option from "effect/Option"
  * import { Session } from "heddle"
  * import { Worker } from "heddle/durable"
  * import { Script } from "heddle/testing"
