@@ -289,6 +289,9 @@ export const make = <
  * dropped like other progress. The run shares the permits and the deadline around it and stops with the call, softly
  * where the call blocks interruption; the call holds no permit meanwhile. A halt ends the run alone. It has no timeout.
  *
+ * In a kept session the run is kept as well: after a crash the call is tried again (`unknown: "retry"` by default) and its
+ * run goes on where it was, and what the run waits for the session waits for.
+ *
  * **Example** (A researcher for a writer)
  *
  * ```ts import.meta.vitest
