@@ -250,7 +250,6 @@ export const make: Effect.Effect<Stores.Service, never, SqlClient.SqlClient> = E
  * import { SessionStore, SqliteClient } from "heddle/sql"
  * import * as Effect from "effect/Effect"
  * import * as Layer from "effect/Layer"
-import * as Option from "effect/Option"
  *
  * const store = SessionStore.layer.pipe(Layer.provide(SqliteClient.layer({ filename: ":memory:" })))
  * const opened = await Effect.runPromise(Session.open("s1").pipe(Effect.provide(store)))

@@ -49,7 +49,7 @@ const turns: ReadonlyArray<ReadonlyArray<readonly [id: string, name: string, arg
 ]
 
 /** The events of a reply. */
-export const replyOf = (turn: number): ReadonlyArray<Event.AdapterEvent> => {
+const replyOf = (turn: number): ReadonlyArray<Event.AdapterEvent> => {
   const calls = turns[turn] ?? []
   const said = `turn ${turn}`
   return [
