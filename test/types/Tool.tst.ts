@@ -263,7 +263,8 @@ describe("Tool.make", () => {
     const tool = Tool.make("t", { parameters, handler: () => Effect.void })
     expect<Tool.Services<typeof tool>>().type.toBe<Weather>()
     const written = Tool.make("t", { parameters: {}, success: parameters, handler: () => Effect.succeed({ id: "1" }) })
-    expect<Tool.Services<typeof written>>().type.toBe<NoSuchCity>()
+    // A recorded result is read again when a run is taken up.
+    expect<Tool.Services<typeof written>>().type.toBe<Weather | NoSuchCity>()
   })
 
   test("concurrency may look at the arguments", () => {
