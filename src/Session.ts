@@ -63,7 +63,14 @@ export {
   Status
 } from "./internal/session/state.ts"
 
-export type { ApprovedAnswer, DeniedAnswer, ExpiredAnswer, Options, ValueAnswer } from "./internal/session/state.ts"
+export type {
+  ApprovedAnswer,
+  DeniedAnswer,
+  ExpiredAnswer,
+  NestedAnswers,
+  Options,
+  ValueAnswer
+} from "./internal/session/state.ts"
 
 export {
   /**

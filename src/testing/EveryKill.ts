@@ -279,7 +279,11 @@ const secondPlans = ({ lastPoints, plan }: Attempt, again: "random" | "every") =
  * goes on from there when it is started again, and reports its result by `KillPoint.done`. A process kills itself at its
  * boundary by SIGKILL: nothing of it is closed, flushed or released, as after a crash.
  *
+<<<<<<< Updated upstream
  * The laws are those of `Law`. They read what the calls did to the world (`KillPoint.act`) and what is in the
+=======
+ * The laws are those of the type `Law`. They read what the calls did to the world (`KillPoint.act`) and what is in the
+>>>>>>> Stashed changes
  * journals (`KillPoint.watch`), and compare it with the uncut run; a call is the same if its name and its arguments are. A
  * program that says the same things in each run, by a scripted model, can be held to all of them.
  *
