@@ -30,24 +30,25 @@ export type CancelSource<R> = AbortSignal | Effect.Effect<unknown, never, R>
  */
 export type DeadlineInput =
   | Duration.Input
-  | {
+  | Reserving & {
     /** How long the run may take, from its start; a number is milliseconds. */
     readonly after: Duration.Input
-    /**
-     * How much of the time is kept for a last answer of the model; a number is milliseconds. A quarter by default, at most
-     * ten seconds; with `0` tools may use all of it.
-     */
-    readonly reserve?: Duration.Input
   }
-  | {
+  | Reserving & {
     /**
      * When the run has to end, in milliseconds since 1970: the same time for a run that waits in a queue first, or that is
      * taken up after a crash. A time that has passed stops the run before it asks the model.
      */
     readonly at: number
-    /** How much of the time is kept for a last answer of the model, as with `after`. */
-    readonly reserve?: Duration.Input
   }
+
+type Reserving = {
+  /**
+   * How much of the time is kept for a last answer of the model; a number is milliseconds. A quarter by default, at most
+   * ten seconds; with `0` tools may use all of it.
+   */
+  readonly reserve?: Duration.Input
+}
 
 /** The deadline that a caller asked for, in milliseconds. */
 export interface DeadlineWish {
