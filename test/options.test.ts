@@ -24,7 +24,8 @@ const types = [
 const named = (page: string): ReadonlyArray<string> =>
   [...page.matchAll(/\| `((?:Chat|Tool|Policy|Limits|Session)(?:\.\w+)+)`\s*\|$/gm)].map(([, name]) => name!)
 
-describe("options", () => {
+// The compiler reads all of it.
+describe("options", { timeout: 120_000 }, () => {
   it("the page names every option once", () => {
     assert.deepStrictEqual(named(readSource("docs/options.md").text).toSorted(), optionsOf(types).toSorted())
   })
