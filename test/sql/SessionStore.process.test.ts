@@ -127,7 +127,7 @@ describe.each(Object.entries(places))("two processes and %s", (_name, place) => 
 })
 
 /** How often a process is killed: the promise was made for SQLite. */
-const killsOf = (name: string): number => process.env["CI"] !== "true" ? 12 : name.includes("SQLite") ? 200 : 60
+const killsOf = (name: string): number => process.env["CI"] !== "true" ? 12 : name.includes("SQLite") ? 60 : 30
 
 /** Between 1 and 40 records, so that an append takes from under a millisecond to several. */
 const sizes = Array.from({ length: 17 }, (_, index) => 1 + (index * 7) % 40)
