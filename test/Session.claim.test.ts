@@ -401,6 +401,16 @@ describe("commands", () => {
       assert.isTrue(yield* isUnfinished("s"))
     })))
 
+  it.effect("a message that waits is found also where an operation goes on with another session", () =>
+    memory(Effect.gen(function*() {
+      yield* Session.submit("s", "Hi")
+      const kept = (yield* Session.load("s"))!
+      const other = Session.make({ id: "s", context: { from: "elsewhere" } })
+      yield* Session.keep(kept, () => Session.append(other, [Message.user("Before")]))
+      assert.isTrue(yield* isUnfinished("s"))
+      assert.lengthOf((yield* Session.load("s"))?.submitted ?? [], 1)
+    })))
+
   it.effect("a message that no run could take up waits for the next", () =>
     memory(Effect.gen(function*() {
       const { id } = yield* Session.submit("s", "Hi")

@@ -383,7 +383,9 @@ export const recorded = (
   const after = { ...read, session: SessionState.plain(read.session) }
   if (recorder === undefined) return Effect.succeed(after)
   const { session } = state
-  const whole: Records.Records = recorder.session === session ? records : [{ _tag: "Opened", session }, ...records]
+  const isWaiting = recorder.commands.submitted.length > 0
+  const opened: Records.Record = isWaiting ? { _tag: "Opened", session, unfinished: true } : { _tag: "Opened", session }
+  const whole: Records.Records = recorder.session === session ? records : [opened, ...records]
   return Effect.as(recorder.append(whole, after.session, running), after)
 }
 

@@ -54,7 +54,9 @@ const ofStep = {
  */
 export class Opened extends Schema.Opaque<Opened>()(Schema.TaggedStruct("Opened", {
   /** What the session begins with. */
-  session: SessionState.Session
+  session: SessionState.Session,
+  /** Whether a message was submitted that no run has taken up. Left out where there is none. */
+  unfinished: Schema.optionalKey(Schema.Boolean)
 })) {}
 
 /**

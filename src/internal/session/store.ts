@@ -253,15 +253,13 @@ export const isUnfinishedAfter = (records: ReadonlyArray<Records.Record>, before
       case "MessageSubmitted":
         isUnfinished = true
         break
+      case "Opened":
       case "RunEnded":
       case "RunFailed":
         isUnfinished = unfinished === true
         break
       case "Answered":
         isUnfinished = unfinished ?? isUnfinished
-        break
-      case "Opened":
-        isUnfinished = false
     }
   }
   return isUnfinished
