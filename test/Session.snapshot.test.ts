@@ -67,11 +67,11 @@ describe("Session.snapshot", () => {
     "a run has no end": [[started], "a run has no end: Session.resume takes it up"],
     "a message was submitted": [
       [{ _tag: "MessageSubmitted", id: "m", message: Message.user("hi") }],
-      "a message or an answer waits for a run: Session.continue takes it up"
+      "a message or an answer waits for a run: a worker takes up a message, Session.continue goes on after an answer"
     ],
     "an answer was given that lets it go on": [
       [{ _tag: "Answered", id: "c", answer: { _tag: "Denied" }, unfinished: true }],
-      "a message or an answer waits for a run: Session.continue takes it up"
+      "a message or an answer waits for a run: a worker takes up a message, Session.continue goes on after an answer"
     ]
   }
 

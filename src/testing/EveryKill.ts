@@ -279,17 +279,14 @@ const secondPlans = ({ lastPoints, plan }: Attempt, again: "random" | "every") =
  * goes on from there when it is started again, and reports its result by `KillPoint.done`. A process kills itself at its
  * boundary by SIGKILL: nothing of it is closed, flushed or released, as after a crash.
  *
-<<<<<<< Updated upstream
- * The laws are those of `Law`. They read what the calls did to the world (`KillPoint.act`) and what is in the
-=======
  * The laws are those of the type `Law`. They read what the calls did to the world (`KillPoint.act`) and what is in the
->>>>>>> Stashed changes
  * journals (`KillPoint.watch`), and compare it with the uncut run; a call is the same if its name and its arguments are. A
  * program that says the same things in each run, by a scripted model, can be held to all of them.
  *
  * **Gotchas**
  *
- * Every attempt starts processes of Node, at a fifth of a second each: `limit` has fewer of them.
+ * Every attempt starts processes of Node, at a fifth of a second each: `limit` has fewer of them. A `Script` starts over in
+ * each process, so that it cannot be the model of a run with calls: choose each reply by the messages.
  *
  * **Example** (A program that is killed everywhere)
  *
@@ -297,21 +294,38 @@ const secondPlans = ({ lastPoints, plan }: Attempt, again: "random" | "every") =
  * // order.ts, the program:
  * import * as Effect from "effect/Effect"
  * import * as Layer from "effect/Layer"
- * import { Session, Tool } from "heddle"
+ * import * as Stream from "effect/Stream"
+ * import { Adapter, Session, Tool } from "heddle"
  * import { SessionStore } from "heddle/sql"
  * import { everyKill, KillPoint, Script } from "heddle/testing"
  *
  * const pay = Tool.make("pay", { parameters: {}, idempotent: true, handler: (_, call) => KillPoint.act(call) })
- * const model = Script.layer([[Script.text("Nothing is to be paid."), Script.finish("stop")]])
- * const program = Effect.gen(function*() {
- *   const store = SessionStore.layerSqlite({ filename: `${KillPoint.folder()}/sessions.db` })
- *   const run = Effect.gen(function*() {
- *     const opened = yield* Session.open("order")
- *     const { session } = yield* Session.keep(opened, (session) => Session.reply(session, "Pay", { tools: [pay] }))
- *     yield* KillPoint.done(session.status)
- *   })
- *   yield* Effect.provide(run, KillPoint.watch(Layer.merge(store, model)))
+ * const tools = [pay]
+ * const call = [Script.toolCall("c0", "pay", {}), Script.finish("tool_calls")]
+ * const answer = [Script.text("It is paid."), Script.finish("stop")]
+ *
+ * // A script starts over in each process: this model chooses its reply by the messages.
+ * const model = Adapter.layer({
+ *   stream: (request) => {
+ *     const isPaid = request.messages.some(({ role }) => role === "tool")
+ *     return Stream.unwrap(Effect.map(Script.make([isPaid ? answer : call]), (script) => script.stream(request)))
+ *   }
  * })
+ *
+ * const run = Effect.gen(function*() {
+ *   const kept = yield* Session.open("order")
+ *   const ended = kept.interrupted !== undefined
+ *     ? yield* Session.resume(kept, { tools, takeOver: true })
+ *     : kept.session.status === "idle"
+ *     ? yield* Session.keep(kept, (session) => Session.reply(session, "Pay", { tools }))
+ *     : kept
+ *   yield* KillPoint.done(ended.session.status)
+ * })
+ * const program = Effect.suspend(() => {
+ *   const store = SessionStore.layerSqlite({ filename: `${KillPoint.folder()}/sessions.db` })
+ *   return Effect.provide(run, KillPoint.watch(Layer.merge(store, model)))
+ * })
+ * // The last line of the file: await Effect.runPromise(program)
  *
  * // The test: `(await Effect.runPromise(killed)).violations` is to be empty.
  * const killed = everyKill("order.ts", { limit: 20 })

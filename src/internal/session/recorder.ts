@@ -521,8 +521,8 @@ export const load = (id: string): Effect.Effect<Records.Kept | undefined, Stores
   })
 
 /**
- * Writes the session at rest as one record, and removes the records before it, and the runs inside it. What has work left needs them, so that it is
- * refused.
+ * Writes the session at rest as one record, and removes the records before it, and the runs inside it. What has work left
+ * needs them, so that it is refused.
  */
 export const snapshot = ({ id, version }: Records.Kept): Effect.Effect<
   Records.Kept,
@@ -538,7 +538,7 @@ export const snapshot = ({ id, version }: Records.Kept): Effect.Effect<
     const { isUnfinished, state: { interrupted } } = journal
     if (isUnfinished || interrupted !== undefined) {
       const left = interrupted === undefined
-        ? "a message or an answer waits for a run: Session.continue takes it up"
+        ? "a message or an answer waits for a run: a worker takes up a message, Session.continue goes on after an answer"
         : "a run has no end: Session.resume takes it up"
       return yield* new SessionState.SessionError({ reason: "unfinished", detail: left })
     }
