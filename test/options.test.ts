@@ -17,7 +17,8 @@ const types = [
   "Session.Options",
   "Session.ReplyOptions",
   "Session.ApproveOptions",
-  "Session.ClaimOptions"
+  "Session.ClaimOptions",
+  "Session.ResumeOptions"
 ]
 
 /** The options that the tables of a page name in their last column. */

@@ -312,6 +312,7 @@ const secondPlans = ({ lastPoints, plan }: Attempt, again: "random" | "every") =
  *   }
  * })
  *
+ * // No other process is on the folder, so that the run may be taken over without a claim.
  * const run = Effect.gen(function*() {
  *   const kept = yield* Session.open("order")
  *   const ended = kept.interrupted !== undefined
