@@ -616,9 +616,9 @@ export interface ResumeOptions<
  *     Stream.takeUntil((event) => event._tag === "MessageCompleted"),
  *     Stream.runDrain
  *   )
- *   const cut = (yield* Session.load("s1"))!
- *   return yield* Stream.runCollect(Session.streamResume(cut, { tools: [ping], takeOver: true }))
- * })
+ *   const cut = yield* Session.claim("s1")
+ *   return yield* Stream.runCollect(Session.streamResume(cut, { tools: [ping] }))
+ * }).pipe(Effect.scoped)
  * const store = Session.Store.layerMemory
  * const events = await Effect.runPromise(program.pipe(Effect.provide(model), Effect.provide(store)))
  *
@@ -675,9 +675,9 @@ export const streamResume = <
  *     Stream.takeUntil((event) => event._tag === "ToolResultEncoded"),
  *     Stream.runDrain
  *   )
- *   const cut = (yield* Session.load("s1"))!
- *   return yield* Session.resume(cut, { tools: [charge], takeOver: true })
- * })
+ *   const cut = yield* Session.claim("s1")
+ *   return yield* Session.resume(cut, { tools: [charge] })
+ * }).pipe(Effect.scoped)
  * const store = Session.Store.layerMemory
  * const { value } = await Effect.runPromise(program.pipe(Effect.provide(model), Effect.provide(store)))
  *
