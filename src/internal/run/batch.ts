@@ -166,8 +166,8 @@ export class Batch<E> implements Host<E> {
 
   /** Answers a call that was answered before its run was taken up, and whether it was. */
   private isReplayed({ call, index, isExclusive }: Plan.Run): boolean {
-    const { replay, settings: { requestId }, stepIndex } = this.environment
-    const answer = replay?.find(call, { requestId, stepIndex })?.answer
+    const { replay, settings: { approved, requestId }, stepIndex } = this.environment
+    const answer = replay?.find(call, { requestId, stepIndex, isApproved: approved?.has(call.id) === true })?.answer
     if (answer === undefined) return false
     const { arguments: args, id, name } = call
     this.events.started(index, { _tag: "ToolExecutionStarted", id, name, arguments: args ?? {}, replayed: true })

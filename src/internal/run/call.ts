@@ -140,7 +140,8 @@ export class Call<E> implements Task, Handler {
       (value) => this.progress(value),
       (values) => this.update(values)
     )
-    this.replayed = replay?.find(job.call, { requestId: settings.requestId, stepIndex })
+    const { approved, requestId } = settings
+    this.replayed = replay?.find(job.call, { requestId, stepIndex, isApproved: approved?.has(job.call.id) === true })
     this.context = this.replayed === undefined ? context : { ...context, ...Replay.recalled(this.replayed) }
     const { args, tool: { limits } } = job
     const keyed = limits === undefined
@@ -506,12 +507,13 @@ interface Known {
   readonly context: Json.JsonObject
   readonly requestId: string
   readonly sessionId: string | null
+  readonly approved?: ReadonlySet<string>
 }
 
 /** What a handler is given about its call. */
 const callContext = (
   { call, index }: Plan.Run,
-  { context, requestId, sessionId }: Known,
+  { approved, context, requestId, sessionId }: Known,
   stepIndex: number,
   progress: (value: unknown) => void,
   updateContext: (values: Json.JsonObject) => void
@@ -521,7 +523,10 @@ const callContext = (
   index,
   stepIndex,
   attempt: 1,
-  idempotencyKey: `${requestId}:${stepIndex}:${index}:${call.id}`,
+  // The first turn of a run may have a call with the id of one that was approved before it.
+  idempotencyKey: approved?.has(call.id) === true
+    ? `${requestId}:approved:${call.id}`
+    : `${requestId}:${stepIndex}:${index}:${call.id}`,
   requestId,
   sessionId,
   context,
@@ -613,7 +618,7 @@ const retrying = (
   Effect.flatMap(Schedule.toStepWithMetadata(schedule), (step) => {
     const from = (number: number, metadata: Schedule.Metadata): Effect.Effect<unknown, never, any> =>
       Effect.flatMap(Effect.provideService(attempt(number), Schedule.CurrentMetadata, metadata), (outcome) => {
-        if (!isFailure(outcome)) return Effect.succeed(outcome)
+        if (!isFailure(outcome) || isUnknown(outcome.error)) return Effect.succeed(outcome)
         const granted = Pull.catchDone(step(outcome.error), () => Effect.succeed(undefined))
         return Effect.flatMap(
           Cancellation.orElse(granted, inner, () => undefined),
@@ -630,6 +635,9 @@ const crashed = (call: Message.ToolCall, cause: Cause.Cause<unknown>): Tool.Outc
     cause: Cause.squash(cause)
   })
 })
+
+/** Whether a call may have had its effect before its process ended. It is not tried again as if it had failed. */
+const isUnknown = (error: unknown): boolean => error instanceof ToolError && error.reason === "unknown_effect"
 
 const isFailure = (outcome: unknown): outcome is Tool.Error =>
   Json.isObject(outcome) && outcome["_tag"] === "Error" && "error" in outcome

@@ -37,9 +37,15 @@ export interface Replayed {
 
 /** Knows the calls of a turn that is taken up. A call of which it knows nothing runs like any other. */
 export interface Service {
-  readonly find: (call: Message.ToolCall, place: { readonly requestId: string; readonly stepIndex: number }) =>
-    | Replayed
-    | undefined
+  readonly find: (call: Message.ToolCall, place: Place) => Replayed | undefined
+}
+
+/** Where a call stands: a model may use an id in one turn after the other. */
+export interface Place {
+  readonly requestId: string
+  readonly stepIndex: number
+  /** Whether it is one of the calls that were approved before, with which a run begins. */
+  readonly isApproved: boolean
 }
 
 /** What is known of the calls of the run. The runs that handlers start have none of it. */

@@ -68,6 +68,8 @@ export class ResumeError extends Schema.TaggedError<ResumeError>("heddle/Session
 /** What is known of a call that had started when the run was cut. */
 export interface Known {
   readonly toolCall: Message.ToolCall
+  /** Whether it is one of the calls that were approved before the run. */
+  readonly isApproved: boolean
   readonly attempt: number
   readonly idempotencyKey: string
   readonly contextUpdate: Json.JsonObject | undefined
@@ -108,9 +110,10 @@ export class Ledger {
   }
 
   /** What is known of a call, until its recorded outcome has been given. */
-  take(toolCall: Message.ToolCall): Known | undefined {
+  take({ idempotencyKey, toolCall }: Tool.CallContext): Known | undefined {
     const known = this.of(toolCall)
-    if (known === undefined || this.given.has(toolCall.id)) return undefined
+    // A call of another turn has another key.
+    if (known?.idempotencyKey !== idempotencyKey || this.given.has(toolCall.id)) return undefined
     this.given.add(toolCall.id)
     return known
   }
@@ -123,10 +126,9 @@ export class Ledger {
   /** How the calls of the cut step are replayed: they have passed their gates, and those that were answered have answers. */
   readonly replay: Replay.Service = {
     find: (toolCall, place) => {
-      const known = place.requestId === this.requestId && place.stepIndex === this.stepIndex
-        ? this.of(toolCall)
-        : undefined
-      if (known === undefined) return undefined
+      const isHere = place.requestId === this.requestId && place.stepIndex === this.stepIndex
+      const known = isHere ? this.of(toolCall) : undefined
+      if (known === undefined || known.isApproved !== place.isApproved) return undefined
       const { answer, attempt, idempotencyKey, outcome } = known
       const replayed = { hasStarted: true, hasEnded: outcome !== undefined, idempotencyKey, attempt }
       if (answer === undefined || outcome === undefined) return replayed
@@ -141,8 +143,18 @@ export class Ledger {
 
 type Refused = (reason: ResumeError["reason"], detail: string, toolCall: Message.ToolCall) => ResumeError
 
+/** Whether a call is one of those that were approved before the run. In journals of 0.1 its key does not say so. */
+const isOfApproved = (
+  { approved, reply, requestId, steps }: Records.Interrupted,
+  { idempotencyKey, toolCall }: Records.InterruptedCall
+): boolean =>
+  idempotencyKey === `${requestId}:approved:${toolCall.id}` ||
+  (steps.length === 0 && reply === undefined && idempotencyKey.startsWith(`${requestId}:0:`) &&
+    approved.some(({ id }) => id === toolCall.id))
+
 /** What a journal has of a call, as its tool reads it now. */
 const read = (
+  interrupted: Records.Interrupted,
   call: Records.InterruptedCall,
   tools: ToolOptions.Toolbox,
   refused: Refused
@@ -157,7 +169,8 @@ const read = (
       return yield* refused("tool_missing", detail, toolCall)
     }
     const suspended = ToolOutcomes.readSuspended(call.outcome)
-    const known = { toolCall, attempt, idempotencyKey, contextUpdate, expiresAt, answer }
+    const isApproved = isOfApproved(interrupted, call)
+    const known = { toolCall, isApproved, attempt, idempotencyKey, contextUpdate, expiresAt, answer }
     if (suspended !== undefined) return { ...known, outcome: suspended as unknown as Tool.Outcome }
     if (answer !== undefined) return { ...known, outcome: OutcomeJson.readOlder(call.outcome) }
     yield* Effect.mapError(
@@ -196,7 +209,7 @@ export const make = (
   const refused: Refused = (reason, detail, { id: toolCallId, name: toolName }) =>
     new ResumeError({ reason, id, detail, toolName, toolCallId })
   return Effect.map(
-    Effect.forEach(interrupted.calls, (call) => read(call, tools, refused)),
+    Effect.forEach(interrupted.calls, (call) => read(interrupted, call, tools, refused)),
     (known) => new Ledger(interrupted, known, isClosing, unknown)
   )
 }
@@ -290,11 +303,13 @@ export const execute = <T extends Tool.Any>(
   call: Tool.CallContext
 ): Effect.Effect<Tool.Outcome<T>, never, Tool.Services<T>> =>
   Effect.suspend((): Effect.Effect<any, never, Tool.Services<T>> => {
-    const known = ledger.take(call.toolCall)
+    const known = ledger.take(call)
     if (known === undefined) {
       return ledger.isClosing ? Effect.succeed(notRun(call)) : executor.execute(tool, args, call)
     }
     const { contextUpdate, expiresAt, outcome } = known
+    // A run that is stopped withdraws its questions.
+    if (ledger.isClosing && outcome?._tag === "AskUser") return Effect.succeed(withdrawn(call))
     if (outcome !== undefined) {
       const updated = contextUpdate === undefined ? Effect.void : call.updateContext(contextUpdate)
       return Effect.andThen(updated, stillWaiting(outcome, expiresAt))
@@ -309,6 +324,11 @@ const stillWaiting = (outcome: Tool.Outcome, expiresAt: number | undefined): Eff
   outcome._tag !== "AskUser" || expiresAt === undefined
     ? Effect.succeed(outcome)
     : Effect.map(Clock.currentTimeMillis, (now) => ({ ...outcome, withinMillis: expiresAt - now }))
+
+const withdrawn = (call: Tool.CallContext): Tool.Outcome => ({
+  _tag: "Error",
+  error: toolError("cancelled", call, { detail: "withdrawn: the run was stopped" })
+})
 
 const notRun = (call: Tool.CallContext): Tool.Outcome => ({
   _tag: "Error",

@@ -24,6 +24,16 @@ const hash = (text: string): string => {
   return [high, low].map((half) => (half >>> 0).toString(16).padStart(8, "0")).join("")
 }
 
+/** A message that was read again may have its members in another order. */
+const canonical = (json: unknown): string =>
+  JSON.stringify(json, (_, member: unknown) =>
+    Json.isObject(member) && !Array.isArray(member)
+      ? Object.fromEntries(Object.entries(member).sort(([left], [right]) => left < right ? -1 : 1))
+      : member)
+
+/** JSON escapes a lone surrogate, which an id of a model may have and a URI may not. */
+const escaped = (id: string): string => JSON.stringify(id).slice(1, -1)
+
 /**
  * The ids of the runs that one call starts, or one program: by what they are given, and by how many of the same are under
  * way or have ended. A run that failed leaves its id to the next one that is given the same.
@@ -33,12 +43,12 @@ export class Ids {
   private readonly taken = new Map<string, Set<number>>()
 
   constructor(id: string, toolCallId: string | undefined) {
-    this.prefix = `${id}/${toolCallId === undefined ? "" : encodeURIComponent(toolCallId)}`
+    this.prefix = `${id}/${toolCallId === undefined ? "" : encodeURIComponent(escaped(toolCallId))}`
   }
 
   /** The id of a run that is given this thread, and what returns it. */
   take({ messages }: Thread.Thread): { readonly id: string; readonly giveBack: () => void } {
-    const input = hash(JSON.stringify(Json.toJson(messages)))
+    const input = hash(canonical(Json.toJson(messages)))
     const taken = this.taken.get(input) ?? new Set()
     this.taken.set(input, taken)
     let number = 1

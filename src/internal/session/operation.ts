@@ -206,6 +206,10 @@ export class OperationRun<M extends Reducer.Mode> {
   /** A record without what the records before it contain. */
   private shortened(record: Records.Record): Records.Record {
     if (record._tag === "ReplyReceived") this.replied = record.response
+    // A call of the turn that follows may have the id of one that was approved.
+    if (record._tag === "ApprovedAnswered") {
+      for (const { toolCallId = "" } of record.messages) this.calls.delete(toolCallId)
+    }
     return record._tag === "StepCompleted" ? this.shortenedStep(record) : record
   }
 
@@ -291,7 +295,7 @@ export type NestedAnswers = SessionState.NestedAnswers["answers"]
  */
 export type NestingOf = (
   around: Recorders.Around,
-  call: Pick<Tool.CallContext, "id"> | undefined,
+  call: Pick<Tool.CallContext, "id" | "idempotencyKey"> | undefined,
   answers: NestedAnswers | undefined
 ) => SubAgent.Nesting
 

@@ -122,7 +122,9 @@ export class Parent extends Schema.Opaque<Parent>()(Schema.Struct({
   /** The id of the session, or of the `Durable.layer`, that it was started in. */
   id: Schema.String,
   /** The id of the call whose handler started it. Left out where no handler did. */
-  toolCallId: Schema.optionalKey(Schema.String)
+  toolCallId: Schema.optionalKey(Schema.String),
+  /** The key of that call, which tells it from one with the same id in another turn. */
+  idempotencyKey: Schema.optionalKey(Schema.String)
 })) {}
 
 /**
@@ -449,6 +451,8 @@ export interface Ended {
   readonly steps: ReadonlyArray<WholeStep>
   /** Its result, without its thread and its steps. */
   readonly result: Event.ReceivedResult
+  /** What it was a part of. */
+  readonly parent: Parent
 }
 
 /**

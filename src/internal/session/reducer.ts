@@ -181,7 +181,7 @@ const endedOf = (
   { parent, requestId, steps }: Interrupted,
   { result }: RecordOf<"RunEnded">
 ): Pick<JournalState, "ended"> =>
-  parent === undefined || result === undefined ? {} : { ended: { requestId, steps, result } }
+  parent === undefined || result === undefined ? {} : { ended: { requestId, steps, result, parent } }
 
 /** The state after a run, with what was submitted meanwhile. */
 const over = ({ submitted }: JournalState, session: Session): JournalState =>

@@ -310,7 +310,8 @@ const resuming = (
     const { session: _, stop: __, ...rest } = kept
     const state = { ...rest, session, interrupted }
     return {
-      mode: "chat",
+      // A step goes on as a step, whose result is made one of a run behind it.
+      mode: (interrupted.operation === "step" ? "step" : "chat") as "chat",
       name: interrupted.operation,
       session,
       messages: [],
@@ -557,7 +558,8 @@ const replayOf = (
   const begun = { hasStarted: true } as const
   return {
     find: (call, place) =>
-      ledger?.replay.find(call, place) ?? (place.requestId === requestId && ids.has(call.id) ? begun : undefined)
+      ledger?.replay.find(call, place)
+        ?? (place.isApproved && place.requestId === requestId && ids.has(call.id) ? begun : undefined)
   }
 }
 
@@ -614,7 +616,6 @@ const open = <M extends Reducer.Mode, F, RF, T extends Tools, E, R, RHalt, REven
       context: options.context ?? (isEmpty(session.context) ? null : session.context),
       sessionId: options.sessionId ?? session.id ?? null,
       cacheKey: options.cacheKey ?? session.id,
-      ...(resumed?.interrupted.operation === "step" ? { maxTurns: 1 } : {}),
       ...(stops === unstopped ? {} : { cancel: null })
     } as Chat.Options<T, E, R, RHalt, REvent>
     const observed = <A extends ReadonlyArray<Event.Event>>(events: A) =>
@@ -694,6 +695,9 @@ const goneOn = (
   options: Chat.Options
 ): Stream.Stream<Event.Event, any, any> | undefined => {
   const { ended, interrupted, session } = kept
+  // A model may make the same call under the same id in another turn: its run is another one.
+  const last = interrupted?.parent ?? ended?.parent
+  if (answers.length === 0 && last !== undefined && last.idempotencyKey !== parent.idempotencyKey) return undefined
   if (interrupted !== undefined) {
     const cut = atCut(kept)
     return Recorders.keepWithin(cut, around, stream(resuming(cut, { ...options, ...unbounded }), options))
@@ -748,7 +752,9 @@ const begun = (
  */
 export const nesting: NestingOf = (around, call, answers) => {
   const toolCallId = call?.id
-  const parent: Records.Parent = { id: around.id, ...(toolCallId === undefined ? {} : { toolCallId }) }
+  const parent: Records.Parent = call === undefined
+    ? { id: around.id }
+    : { id: around.id, toolCallId: call.id, idempotencyKey: call.idempotencyKey }
   const ids = new Nested.Ids(around.id, toolCallId)
   const waiting = new WeakSet<Event.ChatResult>()
   const noted = (event: Event.Event): Event.Event => {
@@ -815,7 +821,18 @@ export const resumed = <T extends Tools, E, R, RHalt, REvent>(
   Records.Outcome<Reducer.Done>,
   ResumeFailure | E | Tool.Fatal<T[number]>,
   Stores.Store | Services<T, R | RHalt | REvent>
-> => Recorders.keep(atCut(kept), () => awaited(resuming(kept, options), options))
+> => Recorders.keep(atCut(kept), () => Effect.map(awaited(resuming(kept, options), options), asRun))
+
+/** The result of a step that was taken up, as that of a run of one step. */
+const asRun = ({ result, session }: Reducer.Done | Reducer.Done<"step">): Reducer.Done => {
+  if ("steps" in result) return { session, result }
+  const { response, thread } = result
+  const end: Event.Outcome = response.toolCalls.length > 0
+    ? { _tag: "MaxTurns", maxTurns: 1 }
+    : { _tag: "Completed", finishReason: response.finishReason }
+  const outcome = Outcomes.ofStep(result, 0) ?? end
+  return { session, result: Collector.chatResult({ thread, steps: [result], outcome }) }
+}
 
 const done = <M extends Reducer.Mode>(
   reducer: Reducer.Progress<M>
