@@ -542,6 +542,12 @@ const withdrawn = (reducer: Progress, event: Event.Event): NewRecords => {
     : []
 }
 
+/** How a run ended. A step that was whole when its run was cut leaves the session as a step does. */
+const outcomeOf = ({ state: { interrupted } }: Progress, result: Event.ChatResult): Event.Outcome | undefined => {
+  const last = result.steps.at(-1)
+  return interrupted?.operation === "step" && last !== undefined ? Outcomes.ofStep(last, 0) : result.outcome
+}
+
 /** The records of an event that the reducer has folded. */
 const recordsOf = (reducer: Progress, event: Event.Event): NewRecords => {
   switch (event._tag) {
@@ -555,7 +561,7 @@ const recordsOf = (reducer: Progress, event: Event.Event): NewRecords => {
       const { result } = event
       const { suspensions } = reducer.state.session
       const { abandoned = [] } = result
-      const ended = endedAs(reducer, suspensions, result, result.outcome, news(reducer, result.thread))
+      const ended = endedAs(reducer, suspensions, result, outcomeOf(reducer, result), news(reducer, result.thread))
       const named = abandoned.length === 0 ? ended : { ...ended, abandoned }
       return [reducer.state.interrupted?.parent === undefined ? named : { ...named, result: Nested.received(result) }]
     }

@@ -310,8 +310,8 @@ const resuming = (
     const { session: _, stop: __, ...rest } = kept
     const state = { ...rest, session, interrupted }
     return {
-      // A step goes on as a step, whose result is made one of a run behind it.
-      mode: (interrupted.operation === "step" ? "step" : "chat") as "chat",
+      // A step goes on as a step, whose result is made one of a run behind it. Once it is whole, only its end is written.
+      mode: (interrupted.operation === "step" && interrupted.steps.length === 0 ? "step" : "chat") as "chat",
       name: interrupted.operation,
       session,
       messages: [],
@@ -616,6 +616,7 @@ const open = <M extends Reducer.Mode, F, RF, T extends Tools, E, R, RHalt, REven
       context: options.context ?? (isEmpty(session.context) ? null : session.context),
       sessionId: options.sessionId ?? session.id ?? null,
       cacheKey: options.cacheKey ?? session.id,
+      ...(resumed?.interrupted.operation === "step" ? { maxTurns: 1 } : {}),
       ...(stops === unstopped ? {} : { cancel: null })
     } as Chat.Options<T, E, R, RHalt, REvent>
     const observed = <A extends ReadonlyArray<Event.Event>>(events: A) =>
