@@ -41,7 +41,7 @@ export interface Service {
 }
 
 /** Where a call stands: a model may use an id in one turn after the other. */
-export interface Place {
+interface Place {
   readonly requestId: string
   readonly stepIndex: number
   /** Whether it is one of the calls that were approved before, with which a run begins. */
