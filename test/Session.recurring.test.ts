@@ -3,6 +3,7 @@ import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import * as Schedule from "effect/Schedule"
+import * as Stream from "effect/Stream"
 import { TestClock } from "effect/testing"
 import { type Adapter, Chat, Message, Session, Tool } from "heddle"
 import { Durable } from "heddle/durable"
@@ -71,11 +72,12 @@ const replied = (options: Options, text = "go") =>
   )
 
 /** The run that was cut, taken up: it has an end, and what was kept is what is loaded. */
-const resumed = ({ tools }: Options) =>
+const resumed = ({ tools }: Options, given: { readonly maxAge?: "1 minute" } = {}) =>
   Effect.gen(function*() {
-    const kept = yield* overTime(Session.resume((yield* Session.load("s"))!, { takeOver: true, tools }))
+    const kept = yield* overTime(Session.resume((yield* Session.load("s"))!, { takeOver: true, tools, ...given }))
     const loaded = yield* Session.load("s")
-    assert.deepStrictEqual(loaded?.session, kept.session)
+    // An error is read as plain data.
+    assert.deepStrictEqual({ ...loaded?.session, metadata: {} }, { ...kept.session, metadata: {} })
     assert.isUndefined(loaded?.interrupted, "the run has no end")
     return kept
   })
@@ -104,10 +106,11 @@ const waitingIn = ({ session }: { readonly session: Session.Session }) =>
 const tagged = (written: ReadonlyArray<Written>, tag: Session.Record["_tag"]) =>
   written.filter(({ record }) => record._tag === tag).length
 
-/** The places behind a record of the last run of the session, up to that of its end. */
+/** The places in the last run of the session. Its last step may be written with its end, at once. */
 const placesIn = (written: ReadonlyArray<Written>) => {
-  const first = written.findLastIndex(({ id, record }) => id === "s" && record._tag === "RunStarted")
-  return written.flatMap((_, length) => length > first ? [length] : [])
+  const places = (tag: "RunStarted" | "RunEnded") =>
+    written.findLastIndex(({ id, record }) => id === "s" && record._tag === tag)
+  return written.flatMap((_, length) => length > places("RunStarted") && length < places("RunEnded") ? [length] : [])
 }
 
 const keysOf = (world: ReadonlyArray<Deed>) => world.map(({ key }) => key)
@@ -365,6 +368,57 @@ describe("a step of a session that was cut", () => {
         assert.deepStrictEqual(value.session, uncut.value.session, where)
       }
     }))
+
+  const approvedFirst = (options: Options) => Effect.andThen(approved(options, "c1"), stepped(options))
+  const askedFirst = (options: Options) =>
+    Effect.gen(function*() {
+      yield* Session.keep(yield* Session.open("s"), (session) => Session.appendUser(session, "go"))
+      return yield* stepped(options)
+    })
+  for (const [name, program] of [["approved calls", approvedFirst], ["the model", askedFirst]] as const) {
+    const turns = [[call("c1", "mail")], [call("c1", "mail")], "done"]
+    const options = (world: Array<Deed>) => ({
+      tools: toolsOf(acting(world, "mail", { approval: program === approvedFirst, idempotent: true }))
+    })
+    const cut = Effect.gen(function*() {
+      const { written } = yield* behind([], turns, program(options([])))
+      return written.slice(0, placesIn(written)[0])
+    })
+
+    it.effect(`D-12: of ${name}: a stop that was requested meanwhile ends it`, () =>
+      Effect.gen(function*() {
+        const world: Array<Deed> = []
+        const stopped = Effect.andThen(Session.stop("s"), resumed(options(world)))
+        const { asked, value } = yield* behind(yield* cut, turns, stopped)
+        assert.deepInclude(value.value.result.outcome, { _tag: "Cancelled", reason: "stop" })
+        assert.strictEqual(value.session.status, "stopped")
+        assert.isEmpty(asked)
+        assert.isEmpty(world)
+      }))
+
+    it.effect(`D-24: of ${name}: one that is too old ends truthfully and starts nothing`, () =>
+      Effect.gen(function*() {
+        const world: Array<Deed> = []
+        const before = yield* cut
+        yield* TestClock.adjust("2 minutes")
+        const { asked, value } = yield* behind(before, turns, resumed(options(world), { maxAge: "1 minute" }))
+        assert.strictEqual(value.value.result.outcome._tag, "Failed")
+        assert.strictEqual(value.session.status, "error")
+        assert.isEmpty(asked)
+        assert.isEmpty(world)
+      }))
+
+    it.effect(`of ${name}: its stream ends as that of a run`, () =>
+      Effect.gen(function*() {
+        const { tools } = options([])
+        const events = Effect.flatMap(
+          Session.load("s"),
+          (loaded) => Stream.runCollect(Session.streamResume(loaded!, { takeOver: true, tools }))
+        )
+        const { value } = yield* behind(yield* cut, turns, events)
+        assert.strictEqual(value.at(-1)?._tag, "ChatCompleted")
+      }))
+  }
 })
 
 describe("what a cut run had of its calls", () => {

@@ -542,10 +542,12 @@ const withdrawn = (reducer: Progress, event: Event.Event): NewRecords => {
     : []
 }
 
-/** How a run ended. A step that was whole when its run was cut leaves the session as a step does. */
+/** How a run ended. A step that was taken up leaves the session as a step does, unless it was stopped or given up. */
 const outcomeOf = ({ state: { interrupted } }: Progress, result: Event.ChatResult): Event.Outcome | undefined => {
-  const last = result.steps.at(-1)
-  return interrupted?.operation === "step" && last !== undefined ? Outcomes.ofStep(last, 0) : result.outcome
+  const { outcome, steps } = result
+  if (interrupted?.operation !== "step" || outcome._tag === "Cancelled" || outcome._tag === "Failed") return outcome
+  const last = steps.at(-1)
+  return last === undefined ? undefined : Outcomes.ofStep(last, 0)
 }
 
 /** The records of an event that the reducer has folded. */

@@ -310,8 +310,7 @@ const resuming = (
     const { session: _, stop: __, ...rest } = kept
     const state = { ...rest, session, interrupted }
     return {
-      // A step goes on as a step, whose result is made one of a run behind it. Once it is whole, only its end is written.
-      mode: (interrupted.operation === "step" && interrupted.steps.length === 0 ? "step" : "chat") as "chat",
+      mode: "chat",
       name: interrupted.operation,
       session,
       messages: [],
@@ -602,6 +601,8 @@ const open = <M extends Reducer.Mode, F, RF, T extends Tools, E, R, RHalt, REven
       answered === undefined ? session : SessionState.settle(session, answered.id, answered.answer)
     )
     const hasApproved = reducer.approvedCalls.length > 0 && steps.length === 0
+    // A step that was cut goes on as a run of one step.
+    const isStep = mode === "step" || resumed?.interrupted.operation === "step"
     const isOwn = hasApproved || settled.length > 0 || recorder !== undefined
     const stops = isOwn ? yield* stopsOf(run, options.cancel ?? undefined, deadline, resumed) : unstopped
     for (const nestedUsage of [steps.at(-1)?.nestedUsage, resumed?.interrupted.nestedUsage]) {
@@ -616,7 +617,7 @@ const open = <M extends Reducer.Mode, F, RF, T extends Tools, E, R, RHalt, REven
       context: options.context ?? (isEmpty(session.context) ? null : session.context),
       sessionId: options.sessionId ?? session.id ?? null,
       cacheKey: options.cacheKey ?? session.id,
-      ...(resumed?.interrupted.operation === "step" ? { maxTurns: 1 } : {}),
+      ...(isStep ? { maxTurns: 1 } : {}),
       ...(stops === unstopped ? {} : { cancel: null })
     } as Chat.Options<T, E, R, RHalt, REvent>
     const observed = <A extends ReadonlyArray<Event.Event>>(events: A) =>
@@ -636,7 +637,7 @@ const open = <M extends Reducer.Mode, F, RF, T extends Tools, E, R, RHalt, REven
         stops.cancellation?.request("stop", Cancellation.stopCause)
       }
       const end = endOf(reducer, stops, policy)
-      if (hasApproved && (mode === "step" || isOver(end))) {
+      if (hasApproved && (isStep || isOver(end))) {
         const last = Stream.suspend(() => Stream.make(endOfApproved(run.reducer, end, spending.total)))
         return Stream.concat(Stream.fromIterable(withdrawals(reducer, end)), last).pipe(Stream.mapArrayEffect(observed))
       }
@@ -822,18 +823,7 @@ export const resumed = <T extends Tools, E, R, RHalt, REvent>(
   Records.Outcome<Reducer.Done>,
   ResumeFailure | E | Tool.Fatal<T[number]>,
   Stores.Store | Services<T, R | RHalt | REvent>
-> => Recorders.keep(atCut(kept), () => Effect.map(awaited(resuming(kept, options), options), asRun))
-
-/** The result of a step that was taken up, as that of a run of one step. */
-const asRun = ({ result, session }: Reducer.Done | Reducer.Done<"step">): Reducer.Done => {
-  if ("steps" in result) return { session, result }
-  const { response, thread } = result
-  const end: Event.Outcome = response.toolCalls.length > 0
-    ? { _tag: "MaxTurns", maxTurns: 1 }
-    : { _tag: "Completed", finishReason: response.finishReason }
-  const outcome = Outcomes.ofStep(result, 0) ?? end
-  return { session, result: Collector.chatResult({ thread, steps: [result], outcome }) }
-}
+> => Recorders.keep(atCut(kept), () => awaited(resuming(kept, options), options))
 
 const done = <M extends Reducer.Mode>(
   reducer: Reducer.Progress<M>
