@@ -1,8 +1,8 @@
 /**
  * What a journal knows of the step in which a run was cut, and how that step is run again: the reply is emitted as it was
  * recorded, a call that ended has its recorded outcome, a call that was answered has its recorded answer, and of a call
- * that only started its tool decides. Everything behind that step is new. A call is known by its id, its name and its
- * arguments: a model that was asked again may use an id twice.
+ * that only started its tool decides. Everything behind that step is new. A call is known by its id, its name, its
+ * arguments and its key, which has its place: a model may use an id in every turn.
  *
  * @since 0.2.0
  */
