@@ -5,24 +5,27 @@
  * **Details**
  *
  * Three tables, created by migrations when the layer is built: the version of each journal, its records, and the claims. An
- * append is one transaction that moves the version on from the expected one, which only one writer can, and inserts the
- * records. It reads the version by its key and no record, so that its cost does not depend on the length of the journal.
+ * append moves the version on from the expected one, which only one writer can, and inserts the records, at once: in one
+ * transaction, which is a single statement in Postgres. A process that is frozen in the middle of an append, or cut off from
+ * the network, holds no row there that the next owner needs. An append reads the version by its key and no record, so that
+ * its cost does not depend on the length of the journal.
  *
  * A claim ends by the clock of the database, so that the clocks of the processes do not matter. A database of release 0.1
  * is brought up to date when the layer is built; processes of 0.1 must not write to it any more.
  *
- * The SQL is common to SQLite and Postgres (`RETURNING`, `ON CONFLICT`): for Postgres, provide `PgClient.layer` of
- * `@effect/sql-pg` where the examples have `SqliteClient.layer`. The tests run on both: on files of SQLite, and on a
- * Postgres 18 server through `@effect/sql-pg` 4.0.5, with several connections that write at once.
+ * SQLite and Postgres are the databases that it knows: for Postgres, provide `PgClient.layer` of `@effect/sql-pg` where the
+ * examples have `SqliteClient.layer`. The tests run on both: on files of SQLite, and on a Postgres 18 server through
+ * `@effect/sql-pg` 4.0.5, with several connections that write at once.
  *
  * **Gotchas**
  *
- * An append inside a transaction of yours is committed with it. Until then other connections do not see the records, and
- * a crash loses them.
+ * - An append inside a transaction of yours is committed with it. Until then other connections do not see the records, and
+ *   a crash loses them.
+ * - A file of SQLite has one lock. A process that is frozen while it commits holds it until it goes on, or is killed: other
+ *   writers fail with `unavailable` until then.
  *
  * @since 0.1.0
  */
-import * as Arr from "effect/Array"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
@@ -33,6 +36,7 @@ import type * as Statement from "effect/sql/Statement"
 import * as Stream from "effect/Stream"
 import type * as Records from "../internal/session/records.ts"
 import * as Stores from "../internal/session/store.ts"
+import * as Changes from "./internal/changes.ts"
 import * as Claims from "./internal/claims.ts"
 import * as Keys from "./internal/keys.ts"
 import * as Migrations from "./internal/migrations.ts"
@@ -54,9 +58,6 @@ const migrate = Effect.gen(function*() {
     })
   }
 }).pipe(Effect.provideServiceEffect(SqlClient.SqlClient, client))
-
-/** Three parameters a row, far below the number that a statement may have. */
-const rowsPerInsert = 500
 
 /** How many sessions a list reads at a time. */
 const pageSize = 256
@@ -96,55 +97,6 @@ const flagOf = (records: Records.Records): 0 | 1 | undefined => {
   return after === otherwise ? Number(after) as 0 | 1 : undefined
 }
 
-/** Under a stricter isolation of Postgres the writer that loses would fail with a database error, not with a conflict. */
-const isolation = (sql: SqlClient.SqlClient): string | undefined =>
-  sql.onDialectOrElse({ pg: () => "BEGIN ISOLATION LEVEL READ COMMITTED", orElse: () => undefined })
-
-const appending =
-  (sql: SqlClient.SqlClient) => (id: string, expected: number, texts: ReadonlyArray<string>, flag: 0 | 1 | undefined) =>
-    Effect.gen(function*() {
-      const key = Keys.keyOf(id)
-      const version = expected + texts.length
-      const unfinished = flag === undefined ? sql.literal("unfinished") : sql`${flag}`
-      const moved = yield* expected === 0
-        ? sql`INSERT INTO heddle_journals ${
-          sql.insert({ id: key, version, unfinished: flag ?? 0 })
-        } ON CONFLICT (id) DO NOTHING RETURNING version`
-        : sql`UPDATE heddle_journals SET version = ${version}, unfinished = ${unfinished}
-        WHERE id = ${key} AND version = ${expected} RETURNING version`
-      if (moved.length === 0) {
-        const [row] = yield* sql<Journal>`SELECT version FROM heddle_journals WHERE id = ${key}`
-        return yield* new Stores.SessionConflict({ id, expected, actual: row?.version ?? 0 })
-      }
-      const rows = texts.map((record, index) => ({ id: key, version: expected + index + 1, record }))
-      yield* Effect.forEach(
-        Arr.chunksOf(rows, rowsPerInsert),
-        (chunk) => sql`INSERT INTO heddle_records ${sql.insert(chunk)}`,
-        { discard: true }
-      )
-      return version
-    })
-
-const truncating = (sql: SqlClient.SqlClient) => (id: string, before: number) =>
-  Effect.gen(function*() {
-    const key = Keys.keyOf(id)
-    // The row of the journal is taken first, as in an append, so that the two never wait for each other.
-    const moved = yield* sql`UPDATE heddle_journals SET oldest = ${before}
-      WHERE id = ${key} AND oldest < ${before} RETURNING id`
-    if (moved.length === 0) return
-    const [row] = yield* sql<Row>`SELECT record FROM heddle_records WHERE id = ${key} AND version = ${before}`
-    yield* Stores.checkSnapshot(id, before, row === undefined ? row : yield* Stores.fromText(id, row.record, before))
-    yield* sql`DELETE FROM heddle_records WHERE id = ${key} AND version < ${before}`
-  })
-
-const deleting = (sql: SqlClient.SqlClient) => (id: string) =>
-  Effect.gen(function*() {
-    const key = Keys.keyOf(id)
-    yield* sql`DELETE FROM heddle_journals WHERE id = ${key}`
-    yield* sql`DELETE FROM heddle_records WHERE id = ${key}`
-    yield* sql`DELETE FROM heddle_claims WHERE id = ${key}`
-  })
-
 /** The journals whose keys do not stand before `from`, in the order of the keys, a page at a time. */
 const journalsIn = (
   sql: SqlClient.SqlClient,
@@ -181,13 +133,8 @@ const journalsIn = (
  */
 export const make: Effect.Effect<Stores.Service, never, SqlClient.SqlClient> = Effect.gen(function*() {
   const sql = yield* client
-  const begin = isolation(sql)
-  const atOnce = <A, E>(effect: Effect.Effect<A, E>) =>
-    effect.pipe(sql.withTransaction, Effect.provideService(SqlClient.BeginTransaction, begin))
-  const append = appending(sql)
-  const truncate = truncating(sql)
-  const remove = deleting(sql)
-  const claims = Claims.make(sql)
+  const changes = Changes.make(sql)
+  const claims = Claims.make(sql, changes.atOnce)
   const journal = (id: string) =>
     Effect.map(
       sql<Journal>`SELECT version, oldest FROM heddle_journals WHERE id = ${Keys.keyOf(id)}`,
@@ -197,7 +144,7 @@ export const make: Effect.Effect<Stores.Service, never, SqlClient.SqlClient> = E
     append: (id, expected, records) =>
       Effect.flatMap(Stores.toTexts(id, expected, records), (texts) =>
         Effect.catchTag(
-          atOnce(append(id, expected, texts, flagOf(records))),
+          changes.append(id, expected, texts, flagOf(records)),
           "SqlError",
           (error) => Effect.fail(failed("append", id)(error))
         )),
@@ -227,16 +174,12 @@ export const make: Effect.Effect<Stores.Service, never, SqlClient.SqlClient> = E
       )
     },
     truncate: (id, before) =>
-      Effect.catchTag(
-        atOnce(truncate(id, before)),
-        "SqlError",
-        (error) => Effect.fail(failed("truncate", id)(error))
-      ),
-    delete: (id) => Effect.mapError(atOnce(remove(id)), failed("delete", id)),
-    claim: (id, owner, termMillis) => Effect.mapError(atOnce(claims.claim(id, owner, termMillis)), failed("claim", id)),
+      Effect.catchTag(changes.truncate(id, before), "SqlError", (error) => Effect.fail(failed("truncate", id)(error))),
+    delete: (id) => Effect.mapError(changes.delete(id), failed("delete", id)),
+    claim: (id, owner, termMillis) => Effect.mapError(claims.claim(id, owner, termMillis), failed("claim", id)),
     release: (id, owner) => Effect.mapError(claims.release(id, owner), failed("release", id)),
     claimUnfinished: (owner, termMillis, limit) =>
-      Effect.mapError(atOnce(claims.claimUnfinished(owner, termMillis, limit)), failed("claimUnfinished"))
+      Effect.mapError(claims.claimUnfinished(owner, termMillis, limit), failed("claimUnfinished"))
   }
 })
 

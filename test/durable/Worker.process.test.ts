@@ -5,10 +5,12 @@
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
+import * as Reactivity from "effect/reactivity/Reactivity"
 import * as Schedule from "effect/Schedule"
 import type * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import { Session } from "heddle"
+import { SqliteClient } from "heddle/sql"
 import * as path from "node:path"
 import * as Postgres from "../support/postgres.ts"
 import * as Processes from "./support/processes.ts"
@@ -22,6 +24,26 @@ const files: Effect.Effect<string, never, Scope.Scope> = Effect.map(
 )
 
 const stores = { SQLite: files, Postgres: Postgres.database } as const
+
+/** Whether no process holds the lock of a SQLite file. Postgres has no lock that outlasts a statement. */
+const isFree = (store: string): Effect.Effect<boolean> =>
+  store.startsWith("postgres:") ? Effect.succeed(true) : SqliteClient.make({ filename: store, busyTimeout: 50 }).pipe(
+    Effect.flatMap((sql) => sql.withTransaction(Effect.void)),
+    Effect.scoped,
+    Effect.isSuccess,
+    Effect.provide(Reactivity.layer)
+  )
+
+/**
+ * Freezes a process where it holds no lock: the lock of a SQLite file belongs to a process until it goes on, or is killed.
+ */
+const freeze = ({ store }: Place, { signal }: Processes.Worker): Effect.Effect<void> =>
+  Effect.gen(function*() {
+    signal("SIGSTOP")
+    if (yield* isFree(store)) return true
+    signal("SIGCONT")
+    return false
+  }).pipe(Effect.repeat({ schedule: often, until: (isFrozen) => isFrozen }))
 
 /** A test with a place of its own, and the store of it. */
 const test = (
@@ -155,7 +177,7 @@ for (const [name, makeStore] of Object.entries(stores)) {
           const frozen = yield* Processes.start(place)
           yield* Session.submit("s", "charge 1, wait 300 then charge 2, wait 3000 then charge 3")
           yield* untilActed(place, "s", ({ what }) => what === "wait 300")
-          frozen.signal("SIGSTOP")
+          yield* freeze(place, frozen)
           const next = yield* Processes.start(place)
           yield* untilActed(place, "s", ({ pid, what }) => pid === next.pid && what === "wait 3000")
           yield* until(journal("s"), (records) => records.some((record) => isEndOf(record, "charge-1-0")))

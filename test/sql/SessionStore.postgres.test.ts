@@ -22,6 +22,7 @@ import { fileURLToPath } from "node:url"
 import * as Postgres from "../support/postgres.ts"
 import { reap } from "../support/postgresServer.ts"
 import * as Contract from "./support/contract.ts"
+import * as Proxies from "./support/proxy.ts"
 
 const said = (text: string): Session.Record => ({ _tag: "MessagesAppended", messages: [Message.user(text)] })
 
@@ -46,6 +47,45 @@ describe("the suite for stores", () => {
 })
 
 describe("on Postgres", () => Contract.register(connect))
+
+describe("a process that is frozen, or cut off from the network, in the middle of a change", () => {
+  it.live("D-11: holds nothing that the next owner needs", () =>
+    Effect.gen(function*() {
+      const url = yield* Postgres.database
+      const layer = (url: string) => Layer.fresh(Layer.provide(SessionStore.layer, Postgres.client(url)))
+      const next = Context.get(yield* Layer.build(layer(url)), Session.Store)
+      const changes: Record<string, (store: Session.StoreService, id: string) => Effect.Effect<unknown, unknown>> = {
+        append: (store, id) => store.append(id, 2, [said("c"), said("d")]),
+        truncate: (store, id) => store.truncate(id, 2),
+        claim: (store, id) => store.claim(id, "frozen", 60_000),
+        claimUnfinished: (store) => store.claimUnfinished("frozen", 60_000, 10)
+      }
+      for (const [name, change] of Object.entries(changes)) {
+        // A change has fewer messages than this.
+        for (let messages = 0; messages < 5; messages++) {
+          const id = `${name} ${messages}`
+          yield* next.append(id, 0, [said("a"), { _tag: "Opened", session: Session.make({ id }) }])
+          yield* Effect.gen(function*() {
+            const proxy = yield* Proxies.make(url)
+            const cut = Context.get(yield* Layer.build(layer(proxy.url)), Session.Store)
+            // Its statements are prepared, its connection is open.
+            yield* next.append(`${id} before`, 0, [said("a"), { _tag: "Opened", session: Session.make({ id }) }])
+            yield* change(cut, `${id} before`)
+            proxy.cutAfter(messages)
+            yield* Effect.forkScoped(Effect.ignore(change(cut, id)))
+            yield* proxy.isCut
+            const version = yield* next.version(id)
+            const appended = next.append(id, version, [said("e")]).pipe(
+              Effect.catchTag("SessionConflict", Effect.succeed)
+            )
+            yield* Effect.timeout(appended, "5 seconds")
+            yield* Effect.timeout(next.claim(id, "next", 60_000), "5 seconds")
+            yield* proxy.hangUp
+          }).pipe(Effect.scoped)
+        }
+      }
+    }).pipe(Effect.scoped))
+})
 
 describe("a server that takes no records", () => {
   it.live("says whether it is full, or may only be read", () =>

@@ -71,7 +71,7 @@ describe("the cost of an append", () => {
       for (const [text, parameters] of long) {
         const plan = yield* sql.unsafe<{ detail: string }>(`EXPLAIN QUERY PLAN ${text}`, parameters)
         const reads = plan.map(({ detail }) => detail).filter((detail) =>
-          !/^SCAN \d+-ROW VALUES|CONSTANT ROW/.test(detail)
+          !/^SCAN (json_each|CONSTANT ROW)/.test(detail)
         )
         assert.deepStrictEqual(
           reads,

@@ -10,8 +10,11 @@ import type * as SqlError from "effect/sql/SqlError"
 import type * as Stores from "../../internal/session/store.ts"
 import * as Keys from "./keys.ts"
 
-/** The claims over a client. The first and the last operation run in a transaction of their own. */
-export const make = (sql: SqlClient.SqlClient) => {
+/** The claims over a client. `atOnce` runs a change by itself. */
+export const make = (
+  sql: SqlClient.SqlClient,
+  atOnce: <A>(change: Effect.Effect<A, SqlError.SqlError>) => Effect.Effect<A, SqlError.SqlError>
+) => {
   /** In milliseconds since 1970. In Postgres `now()` would be the time at which the transaction began. */
   const now = sql.onDialectOrElse({
     pg: () => sql.literal("FLOOR(EXTRACT(EPOCH FROM clock_timestamp()) * 1000)"),
@@ -35,7 +38,7 @@ export const make = (sql: SqlClient.SqlClient) => {
         VALUES (${key}, ${Keys.keyOf(owner)}, ${until(termMillis)})
         ON CONFLICT (id) DO UPDATE SET owner = excluded.owner, until = excluded.until
         WHERE heddle_claims.owner = excluded.owner OR heddle_claims.until <= ${now}
-        RETURNING owner, until`
+        RETURNING owner, until`.pipe(atOnce)
       if (taken !== undefined) return { owner, until: taken.until }
       const [held] = yield* sql<Stores.Claim>`SELECT owner, until FROM heddle_claims WHERE id = ${key}`
       // It was released in between: it is free.
@@ -61,7 +64,7 @@ export const make = (sql: SqlClient.SqlClient) => {
           ORDER BY COALESCE(claims.until, 0) LIMIT ${limit} ${others}
           ON CONFLICT (id) DO UPDATE SET owner = excluded.owner, until = excluded.until
           WHERE heddle_claims.until <= ${now}
-          RETURNING id`,
+          RETURNING id`.pipe(atOnce),
         (rows) => rows.map(({ id }) => Keys.idOf(id))
       )
   }
