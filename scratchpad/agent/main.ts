@@ -229,7 +229,7 @@ const command = (onExit: (code: number) => void) =>
         const answered = yield* Effect.gen(function*() {
           const { root } = yield* Workspace.Workspace
           const kept = yield* Conversation.open(place)
-          const turn = yield* turnFrom(giveUp ? Conversation.givenUp(kept) : kept, words)
+          const turn = yield* turnFrom(giveUp ? yield* Conversation.givenUp(kept) : kept, words)
           return yield* answer({ turn, place, folder: root, model }).pipe(Effect.provide(Adapter.layer(model)))
         }).pipe(
           Effect.scoped,

@@ -60,15 +60,21 @@ export const open = (place: Settings.Place | undefined) => {
       : Effect.fail(held))
 }
 
-/** The conversation without the run that was cut: its whole turns stay, and what its last turn had begun is forgotten. */
-export const givenUp = (kept: Session.Kept): Session.Kept => {
-  const { cut: _, interrupted: __, ...rest } = kept
-  return rest
-}
+/**
+ * The conversation without the run that was cut, whose last turn is closed with what is known of its calls. One that has
+ * asked the user in that turn still waits for the answer.
+ */
+export const givenUp = (kept: Session.Kept) =>
+  Effect.map(
+    Session.keep(kept, (session) =>
+      session.suspensions.length > 0 ? Effect.succeed(session) : Session.append(session, [])),
+    (outcome): Session.Kept =>
+      outcome
+  )
 
 /** The conversation after a run, under the same claim. */
 export const reopen = (kept: Session.Kept) => {
-  const claimed = givenUp(kept)
+  const { cut: _, interrupted: __, ...claimed } = kept
   return Effect.map(Session.open(kept.id), (opened): Session.Kept => ({ ...claimed, ...opened }))
 }
 

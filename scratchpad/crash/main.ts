@@ -10,8 +10,8 @@
  *   scratchpad/crash/langgraph` installs.
  * - `npm run crash -- --kills N --seed S` kills at N times one to three random boundaries.
  *
- * The exit code is 1 if a law was broken. What `continue` does is not held to the laws: it goes on without what the journal
- * knows of the cut run, as a contrast.
+ * The exit code is 1 if a law was broken. What `continue` does is not held to the laws: it leaves the run that was cut, and
+ * comes to another result.
  */
 import * as Effect from "effect/Effect"
 import { everyKill } from "heddle/testing"

@@ -11,8 +11,8 @@ import { KillPoint } from "heddle/testing"
 import { appendFileSync, existsSync, readFileSync } from "node:fs"
 
 /**
- * What becomes of a payment that was cut between its start and its end. `continue` is none: the program goes on without
- * what the journal knows.
+ * What becomes of a payment that was cut between its start and its end. `continue` is none: the program leaves the run that
+ * was cut, with its turn closed.
  */
 export const policies = ["report", "lookUp", "ask", "retry", "fail", "continue"] as const
 

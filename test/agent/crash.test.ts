@@ -237,7 +237,7 @@ describe("kill -9", { concurrent: true }, () => {
       60_000
     )
 
-    it.effect("a run that was cut is forgotten where that is wanted", () =>
+    it.effect("a run that was cut is left where that is wanted", () =>
       Effect.gen(function*() {
         const plan = [0, open(text("I read.\n")), { pieces: [text("Hello.\n"), frame({}, "stop")] }]
         const { requests, start } = yield* setting(plan)

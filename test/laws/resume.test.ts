@@ -13,6 +13,7 @@ import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import * as TestClock from "effect/testing/TestClock"
 import { Adapter, type Event, Message, Policy, Session, Tool } from "heddle"
+import { Laws } from "heddle/testing"
 import { property } from "../support/property.ts"
 import { journalOf, prefixed } from "../support/survivor.ts"
 import { anything } from "../support/tools.ts"
@@ -142,60 +143,103 @@ const optionsOf = ([, policy, onToolError, maxTurns, maxConcurrency, special]: K
 const untimed = (value: unknown): unknown =>
   JSON.parse(JSON.stringify(value, (key, member) => key === "expiresAt" ? undefined : member))
 
-describe("laws of a run that is cut and taken up", () => {
+/** What is different, or nothing. */
+const difference = (what: string, actual: unknown, expected: unknown): ReadonlyArray<string> => {
+  try {
+    assert.deepStrictEqual(untimed(actual), untimed(expected))
+    return []
+  } catch (error) {
+    const [left, right] = [JSON.stringify(untimed(actual)), JSON.stringify(untimed(expected))]
+    return [`${what}: ${(error as Error).message}\n${left}\n${right}`]
+  }
+}
+
+/** The uncut run: its journal and what it came to. */
+const uncut = (knobs: Knobs) =>
+  inTime(
+    Effect.gen(function*() {
+      const opened = yield* Session.open("s")
+      const kept = yield* Session.keep(opened, (session) =>
+        Session.reply(session, "go", { ...optionsOf(knobs, []), requestId: "run" }))
+      return { kept, records: yield* journalOf("s") }
+    }).pipe(Effect.provide(Layer.merge(modelOf(knobs[0]), Session.Store.layerMemory)), Effect.orDie)
+  )
+
+/** The records that the journal has where the run is cut, or nothing for a place behind its end. */
+const cutAt = (records: ReadonlyArray<Session.Record>, percent: number) => {
+  const length = 2 + Math.floor((records.length - 2) * percent / 100)
+  const before = records.slice(0, length)
+  return length >= records.length ? undefined : { before, where: `cut behind record ${length}, ${before.at(-1)?._tag}` }
+}
+
+/** An operation on the session that was cut, and how it loads after it. */
+const onCut = <A extends Session.Kept, E>(
+  knobs: Knobs,
+  before: ReadonlyArray<Session.Record>,
+  operation: (cut: Session.Kept) => Effect.Effect<A, E, Adapter.Adapter | Session.Store>
+) =>
+  inTime(
+    Effect.gen(function*() {
+      const kept = yield* operation((yield* Session.load("s"))!)
+      return { kept, loaded: yield* Session.load("s") }
+    }).pipe(Effect.provide(Layer.merge(modelOf(knobs[0]), prefixed("s", before))), Effect.orDie)
+  )
+
+describe("laws of a run that is cut", () => {
   property(
     "D-03: cut behind any record, a generated run comes to the result of the uncut one, and no finished call is repeated",
     knobs,
     (knobs) =>
       Effect.gen(function*() {
-        const [turns, , , , , , percent] = knobs
-        const model = modelOf(turns)
-        const whole = yield* inTime(
-          Effect.gen(function*() {
-            const opened = yield* Session.open("s")
-            const kept = yield* Session.keep(opened, (session) =>
-              Session.reply(session, "go", { ...optionsOf(knobs, []), requestId: "run" }))
-            return { kept, records: yield* journalOf("s") }
-          }).pipe(Effect.provide(Layer.merge(model, Session.Store.layerMemory)), Effect.orDie)
-        )
-        const { records } = whole
-        const length = 2 + Math.floor((records.length - 2) * percent / 100)
-        if (length >= records.length) {
-          return []
-        }
-        const before = records.slice(0, length)
+        const whole = yield* uncut(knobs)
+        const cut = cutAt(whole.records, knobs[6])
+        if (cut === undefined) return []
+        const { before, where } = cut
         const ran: Array<string> = []
-        const again = yield* inTime(
-          Effect.gen(function*() {
-            const cut = (yield* Session.load("s"))!
-            const kept = yield* Session.resume(cut, { ...optionsOf(knobs, ran), takeOver: true })
-            return { kept, loaded: yield* Session.load("s") }
-          }).pipe(Effect.provide(Layer.merge(model, prefixed("s", before))), Effect.orDie)
+        const again = yield* onCut(
+          knobs,
+          before,
+          (cut) => Session.resume(cut, { ...optionsOf(knobs, ran), takeOver: true })
         )
-        const where = `cut behind record ${length}, ${before.at(-1)?._tag}`
-        const problems: Array<string> = []
-        const compare = (what: string, actual: unknown, expected: unknown) => {
-          try {
-            assert.deepStrictEqual(untimed(actual), untimed(expected))
-          } catch (error) {
-            problems.push(
-              `${where}: ${what}: ${String((error as Error).message)}\n${JSON.stringify(untimed(actual))}\n${
-                JSON.stringify(untimed(expected))
-              }`
-            )
-          }
-        }
-        for (const record of before) {
-          if (record._tag === "CallEnded" && ran.includes(record.toolCallId)) {
-            problems.push(`${where}: repeated ${record.toolCallId}`)
-          }
-        }
         const { abandoned: _, ...result } = again.kept.value.result
         const { abandoned: __, ...expected } = whole.kept.value.result
-        compare("result", result, expected)
-        compare("session", again.kept.session, whole.kept.session)
-        compare("loaded", again.loaded?.session, again.kept.session)
-        return problems
+        const ended = before.flatMap((record) => record._tag === "CallEnded" ? [record.toolCallId] : [])
+        return [
+          ...ended.filter((id) => ran.includes(id)).map((id) => `${where}: repeated ${id}`),
+          ...difference(`${where}: result`, result, expected),
+          ...difference(`${where}: session`, again.kept.session, whole.kept.session),
+          ...difference(`${where}: loaded`, again.loaded?.session, again.kept.session)
+        ]
+      }),
+    2000
+  )
+
+  property(
+    "D-01: cut behind any record and not taken up, a generated run has each of its calls answered once, and repeats none",
+    knobs,
+    (knobs) =>
+      Effect.gen(function*() {
+        const { records } = yield* uncut(knobs)
+        const cut = cutAt(records, knobs[6])
+        if (cut === undefined) return []
+        const { before, where } = cut
+        const last = before.findLastIndex(({ _tag }) => _tag === "StepCompleted" || _tag === "ReplyReceived")
+        // A reply that is not recorded is asked for again, with the calls that only read.
+        const started = before[last]?._tag === "ReplyReceived"
+          ? before.slice(last).flatMap((record) => record._tag === "CallStarted" ? [record.toolCall.id] : [])
+          : []
+        const ran: Array<string> = []
+        const { kept, loaded } = yield* onCut(knobs, before, (cut) =>
+          Session.keep(cut, (session) =>
+            Session.reply(session, "go on", { ...optionsOf(knobs, ran), pending: "deny" })))
+        const pending = kept.session.suspensions.map(({ id }) =>
+          id
+        )
+        return [
+          ...Laws.history(kept.session.thread, { pending }).map((problem) => `${where}: ${JSON.stringify(problem)}`),
+          ...started.filter((id) => ran.includes(id)).map((id) => `${where}: repeated ${id}`),
+          ...difference(`${where}: loaded`, loaded?.session, kept.session)
+        ]
       }),
     2000
   )

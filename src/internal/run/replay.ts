@@ -66,7 +66,7 @@ export const recalled = ({ attempt = 0, hasEnded, idempotencyKey }: Replayed) =>
 
 // Calls of which it is not known whether they had their effect.
 
-export const unknownEffect = (call: Tool.CallContext): Tool.Error<Tool.ToolError> => ({
+export const unknownEffect = (call: Pick<Message.ToolCall, "id" | "name">): Tool.Error<Tool.ToolError> => ({
   _tag: "Error",
   error: toolError("unknown_effect", call, {
     detail: "the process that ran the call ended before its result was known: it may have had its effect, or not"

@@ -129,6 +129,10 @@ export class Recorder {
   private readonly own: Running
   /** An append was abandoned: whether it has been written is unknown, and nothing may be written after it. */
   private isClosed = false
+  /** What has to be recorded before the operation. */
+  private closing: ReadonlyArray<Records.Record> = []
+  /** Whether the operation has recorded anything. */
+  hasRecorded = false
 
   constructor(
     kept: Records.Kept,
@@ -164,6 +168,21 @@ export class Recorder {
       if (records.every(isReply)) return Effect.void
       return Effect.onInterrupt(Deferred.await(writing.written), () => this.withdraw(writing))
     })
+  }
+
+  /** Begins with the turn closed that a run was cut in, which the operation does not take up. */
+  close({ cut, ...kept }: Records.Kept): void {
+    const closing = Reducer.closing(kept)
+    if (cut === undefined || closing.length === 0) return
+    this.closing = closing
+    this.session = SessionState.plain(Reducer.atRest(closing.reduce(Reducer.apply, { ...kept, session: cut })))
+  }
+
+  /** What has to be recorded before the first records of the operation. */
+  takeClosing(): ReadonlyArray<Records.Record> {
+    const { closing } = this
+    this.closing = []
+    return closing
   }
 
   private withdraw(writing: Writing): Effect.Effect<void> {
@@ -203,7 +222,7 @@ export class Recorder {
       onSoftStop: "grace",
       once: true,
       isUninterruptible: true,
-      onAbandoned: () => this.close()
+      onAbandoned: () => this.abandon()
     })
     const append = Effect.suspend(() => this.appendGroup())
     const joined = this.isJoined(records) ? Effect.andThen(this.joining, append) : append
@@ -231,7 +250,7 @@ export class Recorder {
   )
 
   /** An append was abandoned: no writer waits for it any longer. */
-  private close(): void {
+  private abandon(): void {
     this.isClosed = true
     this.refuse([...this.taken, ...this.waiting.splice(0)])
   }
@@ -289,6 +308,7 @@ export class Recorder {
       Effect.map((version) => {
         if (this.isClosed) return
         this.version = version
+        this.hasRecorded = true
         this.session = this.commands.appended(records, after)
       }),
       Effect.catchTag("SessionConflict", (conflict) => {
@@ -385,7 +405,9 @@ export const recorded = (
   const { session } = state
   const isWaiting = recorder.commands.submitted.length > 0
   const opened: Records.Record = isWaiting ? { _tag: "Opened", session, unfinished: true } : { _tag: "Opened", session }
-  const whole: Records.Records = recorder.session === session ? records : [opened, ...records]
+  const whole: Records.Records = recorder.session === session
+    ? Arr.appendAll(recorder.takeClosing(), records)
+    : [opened, ...records]
   return Effect.as(recorder.append(whole, after.session, running), after)
 }
 
@@ -410,9 +432,13 @@ export const settled = (
 const claimOf = (kept: Partial<Claimed>): Claims.HeldClaim | undefined => kept.claim
 
 /** The recorder of an operation, which is watched over until the scope closes. */
-const recorderOf = (kept: Records.Kept): Effect.Effect<Recorder, never, Stores.Store | Scope.Scope> =>
+const recorderOf = (
+  kept: Records.Kept,
+  isResumed: boolean
+): Effect.Effect<Recorder, never, Stores.Store | Scope.Scope> =>
   Effect.gen(function*() {
     const recorder = new Recorder(kept, yield* Stores.Store, yield* Effect.context<never>())
+    if (!isResumed) recorder.close(kept)
     const claim = claimOf(kept)
     if (claim !== undefined) {
       yield* Effect.forkScoped(recorder.watch(claim))
@@ -423,22 +449,31 @@ const recorderOf = (kept: Records.Kept): Effect.Effect<Recorder, never, Stores.S
     return recorder
   })
 
-/** What the operation has left behind: the session as the journal has it, under the same claim. */
-const keptBy = ({ commands: { submitted }, session, version }: Recorder, kept: Records.Kept): Records.Kept => {
+/**
+ * What the operation has left behind: the session as the journal has it, under the same claim. One that has recorded nothing
+ * has not left a run that was cut.
+ */
+const keptBy = (recorder: Recorder, kept: Records.Kept): Records.Kept => {
+  const { commands: { submitted }, hasRecorded, session, version } = recorder
   const { cut: _, ended: __, interrupted: ___, stop: ____, submitted: _____, ...same } = kept
-  return { ...same, session, version, ...(submitted.length === 0 ? {} : { submitted }) }
+  const left = kept.interrupted !== undefined && !hasRecorded ? kept : { ...same, session }
+  return { ...left, version, ...(submitted.length === 0 ? {} : { submitted }) }
 }
 
-/** Runs an operation on a session and appends its records as it runs. */
+/**
+ * Runs an operation on a session and appends its records as it runs. A run that was cut is taken up by the operation, or
+ * its turn is closed.
+ */
 export const keep = <A, E, R>(
   kept: Records.Kept,
-  operation: (session: SessionState.Session) => Effect.Effect<A, E, R>
+  operation: (session: SessionState.Session) => Effect.Effect<A, E, R>,
+  isResumed = false
 ): Effect.Effect<Records.Outcome<A>, E | Failure, R | Stores.Store> =>
   // The scope is the recorder's own: the operation runs in the caller's.
   Effect.scopedWith((scope) =>
-    Effect.flatMap(Scope.provide(recorderOf(kept), scope), (recorder) =>
+    Effect.flatMap(Scope.provide(recorderOf(kept, isResumed), scope), (recorder) =>
       Effect.raceFirst(
-        Effect.provideService(Effect.suspend(() => operation(kept.session)), CurrentRecorder, recorder),
+        Effect.provideService(Effect.suspend(() => operation(recorder.session)), CurrentRecorder, recorder),
         Deferred.await(recorder.failed)
       ).pipe(
         Effect.ensuring(recorder.leave),
@@ -449,14 +484,17 @@ export const keep = <A, E, R>(
 /** The same for the events of an operation. */
 export const keepStream = <A, E, R>(
   kept: Records.Kept,
-  operation: (session: SessionState.Session) => Stream.Stream<A, E, R>
+  operation: (session: SessionState.Session) => Stream.Stream<A, E, R>,
+  isResumed = false
 ): Stream.Stream<A, E | Failure, R | Stores.Store> =>
-  Stream.unwrap(Effect.map(recorderOf(kept), (recorder) =>
-    Stream.suspend(() => operation(kept.session)).pipe(
-      Stream.provideService(CurrentRecorder, recorder),
-      Stream.interruptWhen(Deferred.await(recorder.failed)),
-      Stream.ensuring(recorder.leave)
-    )))
+  Stream.unwrap(
+    Effect.map(recorderOf(kept, isResumed), (recorder) =>
+      Stream.suspend(() => operation(recorder.session)).pipe(
+        Stream.provideService(CurrentRecorder, recorder),
+        Stream.interruptWhen(Deferred.await(recorder.failed)),
+        Stream.ensuring(recorder.leave)
+      ))
+  )
 
 /** What the records of a journal come to. */
 interface Journal {

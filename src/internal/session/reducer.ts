@@ -15,9 +15,12 @@ import * as Response from "../../Response.ts"
 import type * as Thread from "../../Thread.ts"
 import * as Answers from "../answer/answer.ts"
 import * as OpenCalls from "../answer/openCalls.ts"
+import * as ToolOutcomes from "../declare/outcome.ts"
+import * as EventJson from "../fold/eventJson.ts"
 import * as Outcomes from "../fold/outcome.ts"
 import * as SharedMessages from "../fold/sharedMessages.ts"
 import * as Fold from "../fold/state.ts"
+import * as Replay from "../run/replay.ts"
 import * as Nested from "./nested.ts"
 import type * as Records from "./records.ts"
 import * as SessionState from "./state.ts"
@@ -48,6 +51,48 @@ export const atRest = ({ interrupted, session }: JournalState): Session => {
   const rested = settledBy(interrupted.answers, SessionState.brokenOff(session, interrupted.calls, unknownEffect))
   const context = contextOf(interrupted)
   return Object.keys(context).length === 0 ? rested : { ...rested, context: { ...rested.context, ...context } }
+}
+
+/** The limits of the answers that a turn has which is closed for a run that is not taken up. */
+const { resultCut, resultLimit } = Policy.standard
+
+const notRun = (toolCall: Message.ToolCall): Message.Message =>
+  Answers.refused("cancelled", toolCall, "not run: the run was cut and not taken up again")
+
+/**
+ * What is recorded before an operation that does not take up the run which was cut: its turn is closed. A call that ended
+ * has its answer, one that only started is answered as unknown, and one that did not start as not run; what asks a person
+ * stays open. A turn whose reply is not recorded has nothing to keep.
+ */
+export const closing = ({ interrupted }: JournalState): NewRecords => {
+  const toolCalls = interrupted?.reply?.toolCalls ?? []
+  if (interrupted === undefined || toolCalls.length === 0) return []
+  const { calls, requestId, steps } = interrupted
+  const ofStep = { requestId, stepIndex: steps.length }
+  const begun = begunOf(interrupted)
+  const unknown = calls.filter((call) => !("outcome" in call)).map(({ toolCall }): Records.Record => ({
+    _tag: "CallEnded",
+    ...ofStep,
+    toolCallId: toolCall.id,
+    outcome: EventJson.toJson(Replay.unknownEffect(toolCall)),
+    encoded: false
+  }))
+  const answers = toolCalls.flatMap((toolCall): RecordOf<"StepCompleted">["messages"] => {
+    const call = begun.get(toolCall.id)
+    if (call === undefined) return [notRun(toolCall)]
+    const isOpen = ToolOutcomes.readSuspended(call.outcome) !== undefined
+    return isOpen ? [] : [{ _tag: "Reference", toolCallId: toolCall.id, resultLimit, resultCut }]
+  })
+  const suspensions = SessionState.questionsOf(calls)
+  const contextUpdate = Fold.mergeUpdates(calls.map((call) => call.contextUpdate))
+  return [...unknown, {
+    _tag: "StepCompleted",
+    ...ofStep,
+    messages: [{ _tag: "Reference" }, ...answers],
+    done: false,
+    ...(suspensions.length === 0 ? {} : { suspensions }),
+    ...(contextUpdate === undefined ? {} : { contextUpdate })
+  }]
 }
 
 /** Journals of 0.1.0 have the questions of approved calls among their outcomes only. */

@@ -1,0 +1,218 @@
+/**
+ * Runs that were cut and are not taken up: the next operation closes the turn that was cut, so that the model is not asked
+ * for its calls again, and what is known of each is in the thread.
+ */
+import { assert, describe, it } from "@effect/vitest"
+import * as Effect from "effect/Effect"
+import * as Schema from "effect/Schema"
+import * as Stream from "effect/Stream"
+import { Message, Session, Tool } from "heddle"
+import { Laws, Script } from "heddle/testing"
+import { acting, agent, casting } from "./support/nests.ts"
+import { type Deed, journalOf, modelOf, prefixed, toolsOf } from "./support/survivor.ts"
+
+type Records = ReadonlyArray<Session.Record>
+
+const whole = Effect.gen(function*() {
+  const opened = yield* Session.open("s")
+  yield* Session.keep(opened, (session) => Session.reply(session, "go", { tools: toolsOf([]), requestId: "run" }))
+  return yield* journalOf("s")
+}).pipe(Effect.provide([modelOf([]), Session.Store.layerMemory]))
+
+const idsOf = (records: Records, tag: "CallStarted" | "CallEnded") =>
+  records.flatMap((record) =>
+    record._tag !== tag ? [] : record._tag === "CallStarted" ? [record.toolCall.id] : [record.toolCallId]
+  )
+
+const answersTo = ({ thread }: Session.Session, id: string) =>
+  thread.messages.filter(({ toolCallId }) => toolCallId === id).map(({ content }) => String(content))
+
+const isWhole = (session: Session.Session) =>
+  assert.isEmpty(Laws.history(session.thread, { pending: session.suspensions.map(({ id }) => id) }))
+
+/** Two calls, of which `start` tells the tools to wait for ever. */
+const calling = (...names: ReadonlyArray<string>) => [
+  ...names.map((name) => Script.toolCall(name, name)),
+  Script.finish("tool_calls")
+]
+
+const said = [Script.text("Understood."), Script.finish("stop")]
+
+/** A session whose process ended in the middle of a turn of these tools. */
+const cut = (tools: ReadonlyArray<Tool.Any>, records: number) =>
+  Effect.gen(function*() {
+    const opened = yield* Session.open("s")
+    const names = tools.map(({ name }) => name)
+    yield* Session.keep(opened, (session) => Session.reply(session, "go", { tools: tools as [] })).pipe(
+      Effect.provide(Script.layer([calling(...names), said]))
+    )
+    return (yield* journalOf("s")).slice(0, records)
+  }).pipe(Effect.provide(Session.Store.layerMemory))
+
+describe("a run that was cut and is not taken up", () => {
+  it.effect("D-01: no call is repeated, and each has one answer that says what is known of it, at every record", () =>
+    Effect.gen(function*() {
+      const records = yield* whole
+      for (let length = 2; length < records.length; length++) {
+        const before = records.slice(0, length)
+        const where = `cut behind record ${length}, ${before.at(-1)?._tag}`
+        const world: Array<Deed> = []
+        const { kept, loaded } = yield* Effect.gen(function*() {
+          const cut = (yield* Session.load("s"))!
+          const kept = yield* Session.keep(cut, (session) => Session.continue(session, null, { tools: toolsOf(world) }))
+          return { kept, loaded: yield* Session.load("s") }
+        }).pipe(Effect.provide([modelOf([]), prefixed("s", before)]))
+        const [started, ended] = [idsOf(before, "CallStarted"), idsOf(before, "CallEnded")]
+        const isReplied = before.findLastIndex(({ _tag }) => _tag === "ReplyReceived") >
+          before.findLastIndex(({ _tag }) => _tag === "StepCompleted")
+        for (const id of started) {
+          const again = world.filter(({ key }) => key.endsWith(`:${id}`))
+          // A reply that is not recorded is asked for again, with the calls that only read.
+          if (isReplied || !id.startsWith("l")) assert.isEmpty(again, `${where}: ${id} again`)
+        }
+        isWhole(kept.session)
+        assert.deepStrictEqual(loaded?.session, kept.session, where)
+        assert.isUndefined(loaded?.interrupted, where)
+        for (const id of isReplied ? started : []) {
+          const [answer = "", ...others] = answersTo(kept.session, id)
+          assert.isEmpty(others, where)
+          if (ended.includes(id)) assert.notInclude(answer, "error", where)
+          else assert.include(answer, "unknown_effect", `${where}: ${id}`)
+        }
+        if (ended.includes("c0")) assert.propertyVal(kept.session.context, "paid1", true, where)
+      }
+    }))
+
+  it.effect("a call that had not started is answered as not run, and a message follows the answers", () =>
+    Effect.gen(function*() {
+      const first = Tool.make("first", { parameters: {}, concurrency: "exclusive", handler: () => Effect.succeed("1") })
+      const second = Tool.make("second", { parameters: {}, handler: () => Effect.succeed("2") })
+      // Opened, RunStarted, ReplyReceived, CallStarted, CallEnded.
+      const before = yield* cut([first, second], 5)
+      assert.deepStrictEqual([idsOf(before, "CallStarted"), idsOf(before, "CallEnded")], [["first"], ["first"]])
+      const kept = yield* Effect.gen(function*() {
+        const cut = (yield* Session.load("s"))!
+        return yield* Session.keep(cut, (session) => Session.reply(session, "And now?"))
+      }).pipe(Effect.provide([Script.layer([said]), prefixed("s", before)]))
+      assert.deepStrictEqual(
+        kept.session.thread.messages.map(({ content, role }) => `${role} ${String(content)}`),
+        [
+          "user go",
+          "assistant ",
+          "tool 1",
+          `tool ${answersTo(kept.session, "second")[0]}`,
+          "user And now?",
+          "assistant Understood."
+        ]
+      )
+      assert.include(answersTo(kept.session, "second")[0], "not run")
+    }))
+
+  it.effect("a question that was asked in the turn is open, and a reply answers it", () =>
+    Effect.gen(function*() {
+      const ask = Tool.make("ask", { parameters: {}, handler: () => Effect.succeed(Tool.askUser("Which?")) })
+      const wait = Tool.make("wait", { parameters: {}, handler: () => Effect.succeed("waited") })
+      const before = (yield* cut([ask, wait], 99)).filter((record) =>
+        record._tag !== "StepCompleted" && record._tag !== "RunEnded" &&
+        !(record._tag === "CallEnded" && record.toolCallId === "wait")
+      )
+      const { kept, loaded } = yield* Effect.gen(function*() {
+        const cut = (yield* Session.load("s"))!
+        const kept = yield* Session.keep(cut, (session) => Session.answer(session, "ask", "this one"))
+        return { kept, loaded: yield* Session.load("s") }
+      }).pipe(Effect.provide(prefixed("s", before)))
+      assert.deepStrictEqual(answersTo(kept.value, "ask"), ["this one"])
+      assert.include(answersTo(kept.value, "wait")[0], "unknown_effect")
+      isWhole(kept.value)
+      assert.deepStrictEqual(loaded?.session, kept.value)
+    }))
+
+  it.effect("a stop of it reports what is unknown, once another operation has closed its turn", () =>
+    Effect.gen(function*() {
+      const [first, second] = ["first", "second"].map((name) =>
+        Tool.make(name, { parameters: {}, handler: () => Effect.succeed(name) })
+      )
+      const before = (yield* cut([first!, second!], 99)).filter((record) =>
+        record._tag !== "StepCompleted" && record._tag !== "RunEnded" &&
+        !(record._tag === "CallEnded" && record.toolCallId === "second")
+      )
+      yield* Effect.gen(function*() {
+        const { ended } = yield* Session.stop("s")
+        const cut = (yield* Session.load("s"))!
+        yield* Session.keep(cut, (session) => Session.append(session, [Message.user("Later")]))
+        assert.deepStrictEqual(yield* ended, { stopped: [], ended: ["first"], refused: [], unknown: ["second"] })
+      }).pipe(Effect.provide(prefixed("s", before)))
+    }))
+
+  it.effect("what is long is within the limit of a result, and a typed result is as its schema writes it", () =>
+    Effect.gen(function*() {
+      const long = Tool.make("long", { parameters: {}, handler: () => Effect.succeed("x".repeat(100_000)) })
+      const dated = Tool.make("dated", {
+        parameters: {},
+        success: Schema.Struct({ at: Schema.Date }),
+        handler: () => Effect.succeed({ at: new Date(0) })
+      })
+      const before = (yield* cut([long, dated], 99)).filter(({ _tag }) =>
+        _tag !== "StepCompleted" && _tag !== "RunEnded"
+      )
+      const kept = yield* Effect.gen(function*() {
+        const cut = (yield* Session.load("s"))!
+        return yield* Session.keep(cut, (session) => Session.append(session, [Message.user("Later")]))
+      }).pipe(Effect.provide(prefixed("s", before)))
+      assert.isBelow(answersTo(kept.value, "long")[0]!.length, 40_000)
+      assert.deepStrictEqual(answersTo(kept.value, "dated"), [JSON.stringify({ at: new Date(0) })])
+    }))
+
+  it.effect("what a run inside a call of the turn waits for is open, and goes on once it is answered", () =>
+    Effect.gen(function*() {
+      const world: Array<Deed> = []
+      const ask = Tool.make("ask", { parameters: {}, handler: () => Effect.succeed(Tool.askUser("Which city?")) })
+      const tools = () => [agent("inner", [ask, acting(world, "pay")]), acting(world, "pay")]
+      const kept = yield* Effect.gen(function*() {
+        const opened = yield* Session.open("s")
+        yield* Session.keep(opened, (session) => Session.reply(session, "go", { tools: tools() }))
+        // The process ended before the turn was whole.
+        const records = (yield* journalOf("s")).filter(({ _tag }) => _tag !== "StepCompleted" && _tag !== "RunEnded")
+        const store = yield* Session.Store
+        yield* store.delete("s")
+        yield* store.append("s", 0, records as [Session.Record])
+        const cut = (yield* Session.load("s"))!
+        assert.deepStrictEqual(cut.interrupted?.calls.map(({ toolCall }) => toolCall.id), ["a", "c"])
+        const answered = yield* Session.keep(cut, (session) => Session.answer(session, "a/q", "Oslo"))
+        assert.deepStrictEqual(answersTo(answered.value, "c"), ["pay done"])
+        const loaded = (yield* Session.load("s"))!
+        assert.deepStrictEqual(loaded.session, answered.value)
+        return yield* Session.keep(loaded, (session) => Session.continue(session, null, { tools: tools() }))
+      }).pipe(Effect.provide([
+        casting({
+          go: [[["a", "inner", {}], ["c", "pay", {}]], "done"],
+          inner: [[["q", "ask", {}]], [["p", "pay", {}]], "inner is done"]
+        }),
+        Session.Store.layerMemory
+      ]))
+      assert.strictEqual(kept.session.status, "completed")
+      assert.deepStrictEqual(answersTo(kept.session, "a"), ["inner is done"])
+      assert.strictEqual(world.filter(({ key }) => key.endsWith(":c")).length, 1)
+      isWhole(kept.session)
+    }))
+
+  it.effect("an operation that records nothing, or fails before it does, leaves everything as it was", () =>
+    Effect.gen(function*() {
+      const work = Tool.make("work", { parameters: {}, handler: () => Effect.succeed("worked") })
+      const before = yield* cut([work], 4)
+      yield* Effect.gen(function*() {
+        const cut = (yield* Session.load("s"))!
+        yield* Effect.flip(Session.keep(cut, () => Effect.fail("not now")))
+        yield* Effect.flip(Stream.runDrain(Session.keepStream(cut, () => Stream.fail("not now"))))
+        assert.deepStrictEqual(yield* Session.load("s"), cut)
+        yield* Stream.runDrain(Session.keepStream(cut, () => Stream.empty))
+        const { value, ...same } = yield* Session.keep(cut, Effect.succeed)
+        assert.include(answersTo(value, "work")[0], "unknown_effect")
+        assert.deepStrictEqual(same, cut)
+        assert.deepStrictEqual(yield* Session.load("s"), cut)
+        const later = yield* Session.keep(same, (session) => Session.append(session, [Message.user("Later")]))
+        assert.include(answersTo(later.session, "work")[0], "unknown_effect")
+        assert.deepStrictEqual((yield* Session.load("s"))?.session, later.session)
+      }).pipe(Effect.provide(prefixed("s", before)))
+    }))
+})
