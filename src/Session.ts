@@ -272,8 +272,8 @@ export const open: (
  * The session with this id as the store has it, or `undefined` if there is none. Fails with a `StoreError`.
  *
  * `interrupted` is set if the last run has no end: it is under way elsewhere, was interrupted, or its process was killed.
- * Its `calls` have started and may have had their effect. {@link resume} takes the run up. Any other operation closes its
- * turn first, as {@link keep} says.
+ * Its `calls` have started and may have had their effect. {@link resume} takes the run up. Another run closes its turn first,
+ * as {@link keep} says.
  *
  * **Example** (A session that does not exist)
  *
@@ -302,9 +302,9 @@ export const load: (id: string) => Effect.Effect<Records.Kept | undefined, Store
  * anything has run, and so does every operation but one of those that begin at one version. It fails with a `StoreError`
  * where something cannot be written, and stops the operation.
  *
- * After a run that was cut (`interrupted`) the operation gets the session with the turn of that run closed: calls that ended
- * have their results, those that had only started are answered as `unknown_effect`, the others as not run, and questions are
- * open. What closes it is recorded before the first record of the operation. {@link resume} takes the run up instead.
+ * Of a run that was cut (`interrupted`) an operation that begins another run, or adds messages, closes the turn first: calls
+ * that ended have their results, those that had only started are answered as `unknown_effect`, the others as not run, and
+ * questions are withdrawn. {@link resume} takes the run up instead.
  *
  * Where the first model call fails before its first event, the operation fails (`AdapterError`), what was said counts as
  * not said, and the session is not in error. From the first event on it succeeds, with the outcome `Failed`, and the

@@ -108,7 +108,7 @@ describe("a run that was cut and is not taken up", () => {
       assert.include(answersTo(kept.session, "second")[0], "not run")
     }))
 
-  it.effect("a question that was asked in the turn is open, and a reply answers it", () =>
+  it.effect("a question that was asked in the turn is withdrawn, and what is said follows it", () =>
     Effect.gen(function*() {
       const ask = Tool.make("ask", { parameters: {}, handler: () => Effect.succeed(Tool.askUser("Which?")) })
       const wait = Tool.make("wait", { parameters: {}, handler: () => Effect.succeed("waited") })
@@ -116,15 +116,19 @@ describe("a run that was cut and is not taken up", () => {
         record._tag !== "StepCompleted" && record._tag !== "RunEnded" &&
         !(record._tag === "CallEnded" && record.toolCallId === "wait")
       )
-      const { kept, loaded } = yield* Effect.gen(function*() {
+      yield* Effect.gen(function*() {
         const cut = (yield* Session.load("s"))!
-        const kept = yield* Session.keep(cut, (session) => Session.answer(session, "ask", "this one"))
-        return { kept, loaded: yield* Session.load("s") }
-      }).pipe(Effect.provide(prefixed("s", before)))
-      assert.deepStrictEqual(answersTo(kept.value, "ask"), ["this one"])
-      assert.include(answersTo(kept.value, "wait")[0], "unknown_effect")
-      isWhole(kept.value)
-      assert.deepStrictEqual(loaded?.session, kept.value)
+        // The run may be under way elsewhere: an answer that comes too early does not end it.
+        const early = yield* Effect.flip(Session.keep(cut, (session) => Session.answer(session, "ask", "this one")))
+        assert.deepInclude(early, { _tag: "SessionError", reason: "unknown_tool_call_id" })
+        assert.deepStrictEqual(yield* Session.load("s"), cut)
+        const kept = yield* Session.keep(cut, (session) => Session.reply(session, "this one"))
+        assert.include(answersTo(kept.session, "ask")[0], "withdrawn")
+        assert.include(answersTo(kept.session, "wait")[0], "unknown_effect")
+        assert.strictEqual(kept.session.status, "completed")
+        isWhole(kept.session)
+        assert.deepStrictEqual((yield* Session.load("s"))?.session, kept.session)
+      }).pipe(Effect.provide([Script.layer([said]), prefixed("s", before)]))
     }))
 
   it.effect("a stop of it reports what is unknown, once another operation has closed its turn", () =>
@@ -163,7 +167,7 @@ describe("a run that was cut and is not taken up", () => {
       assert.deepStrictEqual(answersTo(kept.value, "dated"), [JSON.stringify({ at: new Date(0) })])
     }))
 
-  it.effect("what a run inside a call of the turn waits for is open, and goes on once it is answered", () =>
+  it.effect("what a run inside a call of the turn waits for is withdrawn with it", () =>
     Effect.gen(function*() {
       const world: Array<Deed> = []
       const ask = Tool.make("ask", { parameters: {}, handler: () => Effect.succeed(Tool.askUser("Which city?")) })
@@ -178,11 +182,7 @@ describe("a run that was cut and is not taken up", () => {
         yield* store.append("s", 0, records as [Session.Record])
         const cut = (yield* Session.load("s"))!
         assert.deepStrictEqual(cut.interrupted?.calls.map(({ toolCall }) => toolCall.id), ["a", "c"])
-        const answered = yield* Session.keep(cut, (session) => Session.answer(session, "a/q", "Oslo"))
-        assert.deepStrictEqual(answersTo(answered.value, "c"), ["pay done"])
-        const loaded = (yield* Session.load("s"))!
-        assert.deepStrictEqual(loaded.session, answered.value)
-        return yield* Session.keep(loaded, (session) => Session.continue(session, null, { tools: tools() }))
+        return yield* Session.keep(cut, (session) => Session.continue(session, null, { tools: tools() }))
       }).pipe(Effect.provide([
         casting({
           go: [[["a", "inner", {}], ["c", "pay", {}]], "done"],
@@ -191,7 +191,8 @@ describe("a run that was cut and is not taken up", () => {
         Session.Store.layerMemory
       ]))
       assert.strictEqual(kept.session.status, "completed")
-      assert.deepStrictEqual(answersTo(kept.session, "a"), ["inner is done"])
+      assert.include(answersTo(kept.session, "a")[0], "withdrawn")
+      assert.deepStrictEqual(answersTo(kept.session, "c"), ["pay done"])
       assert.strictEqual(world.filter(({ key }) => key.endsWith(":c")).length, 1)
       isWhole(kept.session)
     }))
@@ -207,7 +208,7 @@ describe("a run that was cut and is not taken up", () => {
         assert.deepStrictEqual(yield* Session.load("s"), cut)
         yield* Stream.runDrain(Session.keepStream(cut, () => Stream.empty))
         const { value, ...same } = yield* Session.keep(cut, Effect.succeed)
-        assert.include(answersTo(value, "work")[0], "unknown_effect")
+        assert.deepStrictEqual(value, cut.session)
         assert.deepStrictEqual(same, cut)
         assert.deepStrictEqual(yield* Session.load("s"), cut)
         const later = yield* Session.keep(same, (session) => Session.append(session, [Message.user("Later")]))

@@ -61,16 +61,14 @@ export const open = (place: Settings.Place | undefined) => {
 }
 
 /**
- * The conversation without the run that was cut, whose last turn is closed with what is known of its calls. One that has
- * asked the user in that turn still waits for the answer.
+ * The conversation without the run that was cut, whose last turn is closed with what is known of its calls. One that had
+ * ended with a question to the user has nothing left to do.
  */
-export const givenUp = (kept: Session.Kept) =>
-  Effect.map(
-    Session.keep(kept, (session) =>
-      session.suspensions.length > 0 ? Effect.succeed(session) : Session.append(session, [])),
-    (outcome): Session.Kept =>
-      outcome
-  )
+export const givenUp = (kept: Session.Kept): ReturnType<typeof closed> =>
+  isCut(kept) && kept.session.suspensions.length === 0 ? closed(kept) : Effect.succeed(kept)
+
+const closed = (kept: Session.Kept) =>
+  Effect.map(Session.keep(kept, (session) => Session.append(session, [])), (outcome): Session.Kept => outcome)
 
 /** The conversation after a run, under the same claim. */
 export const reopen = (kept: Session.Kept) => {

@@ -76,6 +76,19 @@ interface Writing {
 const groupRecords = 256
 const groupCharacters = 1 << 20
 
+/** A session whose run was cut and is not taken up. */
+interface Left {
+  readonly session: SessionState.Session
+  readonly closing: ReadonlyArray<Records.Record>
+}
+
+const leftOf = ({ cut, ...kept }: Records.Kept): Left | undefined => {
+  const state = cut === undefined ? kept : { ...kept, session: cut }
+  const closing = Reducer.closing(state)
+  if (closing.length === 0) return undefined
+  return { session: SessionState.plain(Reducer.atRest(closing.reduce(Reducer.apply, state))), closing }
+}
+
 /** About how many characters a value is as JSON. Counts no further than `limit`. */
 const charactersOf = (value: unknown, limit: number): number => {
   const left = [value]
@@ -129,8 +142,8 @@ export class Recorder {
   private readonly own: Running
   /** An append was abandoned: whether it has been written is unknown, and nothing may be written after it. */
   private isClosed = false
-  /** What has to be recorded before the operation. */
-  private closing: ReadonlyArray<Records.Record> = []
+  /** The session for an operation that leaves the run which was cut, and what has to be recorded before it. */
+  private readonly left: Left | undefined
   /** Whether the operation has recorded anything. */
   hasRecorded = false
 
@@ -138,7 +151,8 @@ export class Recorder {
     kept: Records.Kept,
     store: Stores.Service,
     context: Context.Context<never>,
-    around?: Around
+    around?: Around,
+    isResumed = false
   ) {
     this.own = new Running(Duration.toMillis(Settings.defaultGrace), context)
     this.failed = around?.failed ?? Deferred.makeUnsafe<never, Failure>()
@@ -146,6 +160,7 @@ export class Recorder {
     this.isAnswerable = around?.isAnswerable ?? true
     this.id = kept.id
     this.session = kept.session
+    this.left = isResumed ? undefined : leftOf(kept)
     this.version = kept.version
     this.store = store
     this.owner = kept.owner
@@ -170,19 +185,17 @@ export class Recorder {
     })
   }
 
-  /** Begins with the turn closed that a run was cut in, which the operation does not take up. */
-  close({ cut, ...kept }: Records.Kept): void {
-    const closing = Reducer.closing(kept)
-    if (cut === undefined || closing.length === 0) return
-    this.closing = closing
-    this.session = SessionState.plain(Reducer.atRest(closing.reduce(Reducer.apply, { ...kept, session: cut })))
+  /** The session as an operation begins with it that leaves the run which was cut, if one was. */
+  leaving(session: SessionState.Session): SessionState.Session {
+    return session === this.session ? this.left?.session ?? session : session
   }
 
-  /** What has to be recorded before the first records of the operation. */
-  takeClosing(): ReadonlyArray<Records.Record> {
-    const { closing } = this
-    this.closing = []
-    return closing
+  /** What has to be recorded before records that follow on the session. */
+  before(session: SessionState.Session): ReadonlyArray<Records.Record> {
+    if (session === this.session) return []
+    if (session === this.left?.session) return this.left.closing
+    const opened = { _tag: "Opened", session } as const
+    return this.commands.submitted.length > 0 ? [{ ...opened, unfinished: true }] : [opened]
   }
 
   private withdraw(writing: Writing): Effect.Effect<void> {
@@ -403,13 +416,13 @@ export const recorded = (
   const after = { ...read, session: SessionState.plain(read.session) }
   if (recorder === undefined) return Effect.succeed(after)
   const { session } = state
-  const isWaiting = recorder.commands.submitted.length > 0
-  const opened: Records.Record = isWaiting ? { _tag: "Opened", session, unfinished: true } : { _tag: "Opened", session }
-  const whole: Records.Records = recorder.session === session
-    ? Arr.appendAll(recorder.takeClosing(), records)
-    : [opened, ...records]
+  const whole = Arr.appendAll(recorder.before(session), records)
   return Effect.as(recorder.append(whole, after.session, running), after)
 }
+
+/** The session for an operation that leaves the run which was cut, if one was: with the turn of it closed. */
+export const leaving = (session: SessionState.Session): Effect.Effect<SessionState.Session> =>
+  Effect.map(CurrentRecorder, (recorder) => recorder?.leaving(session) ?? session)
 
 /** The session after something happened to it between runs. */
 export const happened = (session: SessionState.Session, record: Records.Record): Effect.Effect<SessionState.Session> =>
@@ -437,8 +450,7 @@ const recorderOf = (
   isResumed: boolean
 ): Effect.Effect<Recorder, never, Stores.Store | Scope.Scope> =>
   Effect.gen(function*() {
-    const recorder = new Recorder(kept, yield* Stores.Store, yield* Effect.context<never>())
-    if (!isResumed) recorder.close(kept)
+    const recorder = new Recorder(kept, yield* Stores.Store, yield* Effect.context<never>(), undefined, isResumed)
     const claim = claimOf(kept)
     if (claim !== undefined) {
       yield* Effect.forkScoped(recorder.watch(claim))
@@ -473,7 +485,7 @@ export const keep = <A, E, R>(
   Effect.scopedWith((scope) =>
     Effect.flatMap(Scope.provide(recorderOf(kept, isResumed), scope), (recorder) =>
       Effect.raceFirst(
-        Effect.provideService(Effect.suspend(() => operation(recorder.session)), CurrentRecorder, recorder),
+        Effect.provideService(Effect.suspend(() => operation(kept.session)), CurrentRecorder, recorder),
         Deferred.await(recorder.failed)
       ).pipe(
         Effect.ensuring(recorder.leave),
@@ -489,7 +501,7 @@ export const keepStream = <A, E, R>(
 ): Stream.Stream<A, E | Failure, R | Stores.Store> =>
   Stream.unwrap(
     Effect.map(recorderOf(kept, isResumed), (recorder) =>
-      Stream.suspend(() => operation(recorder.session)).pipe(
+      Stream.suspend(() => operation(kept.session)).pipe(
         Stream.provideService(CurrentRecorder, recorder),
         Stream.interruptWhen(Deferred.await(recorder.failed)),
         Stream.ensuring(recorder.leave)
@@ -526,7 +538,7 @@ export const keepWithin = <A, E, R>(
   events: Stream.Stream<A, E, R>
 ): Stream.Stream<A, E, R> =>
   Stream.unwrap(Effect.contextWith((context: Context.Context<never>) => {
-    const recorder = new Recorder(kept, around.store, context, around)
+    const recorder = new Recorder(kept, around.store, context, around, true)
     return Effect.succeed(
       events.pipe(Stream.provideService(CurrentRecorder, recorder), Stream.ensuring(recorder.leave))
     )

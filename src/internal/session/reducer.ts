@@ -15,7 +15,6 @@ import * as Response from "../../Response.ts"
 import type * as Thread from "../../Thread.ts"
 import * as Answers from "../answer/answer.ts"
 import * as OpenCalls from "../answer/openCalls.ts"
-import * as ToolOutcomes from "../declare/outcome.ts"
 import * as EventJson from "../fold/eventJson.ts"
 import * as Outcomes from "../fold/outcome.ts"
 import * as SharedMessages from "../fold/sharedMessages.ts"
@@ -53,18 +52,24 @@ export const atRest = ({ interrupted, session }: JournalState): Session => {
   return Object.keys(context).length === 0 ? rested : { ...rested, context: { ...rested.context, ...context } }
 }
 
-/** The limits of the answers that a turn has which is closed for a run that is not taken up. */
-const { resultCut, resultLimit } = Policy.standard
+/** What a call is answered with in a turn that is closed, since its run was cut and is not taken up. */
+const closed = (toolCall: Message.ToolCall, call: Records.InterruptedCall | undefined): ClosedAnswer => {
+  const withdrawn = (detail: string) =>
+    Answers.refused("cancelled", toolCall, `${detail}: the run was cut and not taken up again`)
+  if (call === undefined) return withdrawn("not run")
+  const isWaiting = SessionState.questionsOf([call]).length > 0
+  const { resultCut, resultLimit } = Policy.standard
+  return isWaiting ? withdrawn("withdrawn") : { _tag: "Reference", toolCallId: toolCall.id, resultLimit, resultCut }
+}
 
-const notRun = (toolCall: Message.ToolCall): Message.Message =>
-  Answers.refused("cancelled", toolCall, "not run: the run was cut and not taken up again")
+type ClosedAnswer = RecordOf<"StepCompleted">["messages"][number]
 
 /**
  * What is recorded before an operation that does not take up the run which was cut: its turn is closed. A call that ended
- * has its answer, one that only started is answered as unknown, and one that did not start as not run; what asks a person
- * stays open. A turn whose reply is not recorded has nothing to keep.
+ * has its answer, one that only started is answered as unknown, one that did not start as not run, and one that waits for a
+ * person as withdrawn. A turn whose reply is not recorded has nothing to keep.
  */
-export const closing = ({ interrupted }: JournalState): NewRecords => {
+export const closing = ({ interrupted, session }: JournalState): NewRecords => {
   const toolCalls = interrupted?.reply?.toolCalls ?? []
   if (interrupted === undefined || toolCalls.length === 0) return []
   const { calls, requestId, steps } = interrupted
@@ -77,20 +82,13 @@ export const closing = ({ interrupted }: JournalState): NewRecords => {
     outcome: EventJson.toJson(Replay.unknownEffect(toolCall)),
     encoded: false
   }))
-  const answers = toolCalls.flatMap((toolCall): RecordOf<"StepCompleted">["messages"] => {
-    const call = begun.get(toolCall.id)
-    if (call === undefined) return [notRun(toolCall)]
-    const isOpen = ToolOutcomes.readSuspended(call.outcome) !== undefined
-    return isOpen ? [] : [{ _tag: "Reference", toolCallId: toolCall.id, resultLimit, resultCut }]
-  })
-  const suspensions = SessionState.questionsOf(calls)
   const contextUpdate = Fold.mergeUpdates(calls.map((call) => call.contextUpdate))
   return [...unknown, {
     _tag: "StepCompleted",
     ...ofStep,
-    messages: [{ _tag: "Reference" }, ...answers],
+    messages: [{ _tag: "Reference" }, ...toolCalls.map((toolCall) => closed(toolCall, begun.get(toolCall.id)))],
+    suspensions: session.suspensions,
     done: false,
-    ...(suspensions.length === 0 ? {} : { suspensions }),
     ...(contextUpdate === undefined ? {} : { contextUpdate })
   }]
 }

@@ -205,19 +205,20 @@ const opened = (input: unknown): Effect.Effect<Session, Thread.ValidationError> 
 /** Starting a session, or what one can be made of. */
 export const starting = (input: unknown): Effect.Effect<Operation<"chat">, Failure> =>
   Effect.gen(function*() {
-    const session = yield* opened(input)
+    const session = yield* Recorders.leaving(yield* opened(input))
     yield* free("start", session)
     return { mode: "chat", name: "start", session, messages: [] }
   })
 
 /** Saying something as the user. What is open is denied first, if that is wanted. */
 export const replying = (
-  session: Session,
+  given: Session,
   content: Message.Content,
   pending: "deny" | undefined
 ): Effect.Effect<Operation<"chat">, Failure> =>
   Effect.gen(function*() {
     const message = Message.user(content)
+    const session = yield* Recorders.leaving(given)
     if (pending !== undefined && pending !== "deny") {
       return yield* Effect.die(new TypeError(`Session.reply: pending must be "deny"; got: ${Json.render(pending)}`))
     }
@@ -235,10 +236,10 @@ export const replying = (
 
 /** Going on, with a message or without. */
 export const continuing = (
-  session: Session,
+  given: Session,
   message: Message.Input | null
 ): Effect.Effect<Operation<"chat">, Failure> =>
-  Effect.suspend(() => {
+  Effect.flatMap(Recorders.leaving(given), (session) => {
     const messages = message === null ? [] : Thread.fromMessages([message]).messages
     const [said] = messages
     const checked: Effect.Effect<Said, SessionState.SessionError> = said === undefined
@@ -248,8 +249,11 @@ export const continuing = (
   })
 
 /** One turn. */
-export const stepping = (session: Session): Effect.Effect<Operation<"step">, Failure> =>
-  Effect.as(free("step", session), { mode: "step", name: "step", session, messages: [] })
+export const stepping = (given: Session): Effect.Effect<Operation<"step">, Failure> =>
+  Effect.flatMap(
+    Recorders.leaving(given),
+    (session) => Effect.as(free("step", session), { mode: "step", name: "step", session, messages: [] })
+  )
 
 /** How a run is taken up that was cut. */
 export interface ResumeOptions {
@@ -321,10 +325,11 @@ const resuming = (
 
 /** The session with messages at its end. Nothing may come between a call and its answer. */
 export const append = (
-  session: Session,
+  given: Session,
   messages: ReadonlyArray<Message.Input>
 ): Effect.Effect<Session, SessionState.SessionError> =>
   Effect.gen(function*() {
+    const session = yield* Recorders.leaving(given)
     yield* free("append", session)
     if (session.approved.length > 0) return yield* wrong("append", session, "Session.continue")
     const added = Thread.fromMessages(messages).messages
