@@ -216,4 +216,43 @@ describe("a run that was cut and is not taken up", () => {
         assert.deepStrictEqual((yield* Session.load("s"))?.session, later.session)
       }).pipe(Effect.provide(prefixed("s", before)))
     }))
+
+  it.effect("one operation after the other closes the turn once, also behind an answer", () =>
+    Effect.gen(function*() {
+      const work = Tool.make("work", { parameters: {}, handler: () => Effect.succeed("worked") })
+      const before = yield* cut([work], 5)
+      yield* Effect.gen(function*() {
+        const cut = (yield* Session.load("s"))!
+        const kept = yield* Session.keep(cut, (session) =>
+          Effect.gen(function*() {
+            const first = yield* Session.append(session, [Message.user("One")])
+            const second = yield* Session.append(first, [Message.user("Two")])
+            return yield* Session.reply(second, "Three")
+          }))
+        assert.deepStrictEqual(
+          kept.session.thread.messages.map(({ content, role }) => `${role} ${String(content)}`),
+          ["user go", "assistant ", "tool worked", "user One", "user Two", "user Three", "assistant Understood."]
+        )
+        assert.deepStrictEqual((yield* Session.load("s"))?.session, kept.session)
+      }).pipe(Effect.provide([Script.layer([said]), prefixed("s", before)]))
+    }))
+
+  it.effect("a call that is settled leaves the run cut, as the journal has it, until another operation follows", () =>
+    Effect.gen(function*() {
+      const manual = Tool.make("manual", { parameters: {}, manual: true })
+      const before = (yield* cut([manual], 99)).filter(({ _tag }) => _tag !== "RunEnded")
+      yield* Effect.gen(function*() {
+        const cut = (yield* Session.load("s"))!
+        const { value, ...settled } = yield* Session.keep(
+          cut,
+          (session) => Session.submitToolResult(session, "manual", "done")
+        )
+        assert.deepStrictEqual(settled, yield* Session.load("s"))
+        assert.isDefined(settled.interrupted)
+        const kept = yield* Session.keep(settled, (session) => Session.continue(session, null, { tools: [manual] }))
+        assert.deepStrictEqual(answersTo(kept.session, "manual"), ["done"])
+        assert.deepStrictEqual([value.status, kept.session.status, kept.interrupted], ["idle", "completed", undefined])
+        assert.deepStrictEqual((yield* Session.load("s"))?.session, kept.session)
+      }).pipe(Effect.provide([Script.layer([said]), prefixed("s", before)]))
+    }))
 })

@@ -27,6 +27,8 @@ import * as Stores from "./store.ts"
 
 const isReply = (record: Records.Record): boolean => record._tag === "ReplyReceived"
 
+const isAnswer = (record: Records.Record): boolean => record._tag === "Answered"
+
 /** Whether a record belongs to a run that has started. */
 const isOfRun = (record: Records.Record): boolean => "requestId" in record && record._tag !== "RunStarted"
 
@@ -76,18 +78,22 @@ interface Writing {
 const groupRecords = 256
 const groupCharacters = 1 << 20
 
-/** A session whose run was cut and is not taken up. */
+/** A session whose run was cut, for an operation that does not take the run up. */
 interface Left {
   readonly session: SessionState.Session
+  /** What has to be recorded before it. */
   readonly closing: ReadonlyArray<Records.Record>
 }
 
-const leftOf = ({ cut, ...kept }: Records.Kept): Left | undefined => {
-  const state = cut === undefined ? kept : { ...kept, session: cut }
+const leftOf = (state: Records.JournalState): Left | undefined => {
   const closing = Reducer.closing(state)
   if (closing.length === 0) return undefined
   return { session: SessionState.plain(Reducer.atRest(closing.reduce(Reducer.apply, state))), closing }
 }
+
+/** The journal with the run that was cut. */
+const cutIn = ({ cut, ...kept }: Records.Kept): Records.JournalState | undefined =>
+  cut === undefined || kept.interrupted === undefined ? undefined : { ...kept, session: cut }
 
 /** About how many characters a value is as JSON. Counts no further than `limit`. */
 const charactersOf = (value: unknown, limit: number): number => {
@@ -142,10 +148,9 @@ export class Recorder {
   private readonly own: Running
   /** An append was abandoned: whether it has been written is unknown, and nothing may be written after it. */
   private isClosed = false
-  /** The session for an operation that leaves the run which was cut, and what has to be recorded before it. */
-  private readonly left: Left | undefined
-  /** Whether the operation has recorded anything. */
-  hasRecorded = false
+  /** The journal with the run that was cut, until the operation has left it. */
+  cut: Records.JournalState | undefined
+  private left: Left | undefined
 
   constructor(
     kept: Records.Kept,
@@ -160,7 +165,7 @@ export class Recorder {
     this.isAnswerable = around?.isAnswerable ?? true
     this.id = kept.id
     this.session = kept.session
-    this.left = isResumed ? undefined : leftOf(kept)
+    this.follow(isResumed ? undefined : cutIn(kept))
     this.version = kept.version
     this.store = store
     this.owner = kept.owner
@@ -183,6 +188,11 @@ export class Recorder {
       if (records.every(isReply)) return Effect.void
       return Effect.onInterrupt(Deferred.await(writing.written), () => this.withdraw(writing))
     })
+  }
+
+  private follow(cut: Records.JournalState | undefined): void {
+    this.cut = cut
+    this.left = cut === undefined ? undefined : leftOf(cut)
   }
 
   /** The session as an operation begins with it that leaves the run which was cut, if one was. */
@@ -321,8 +331,11 @@ export class Recorder {
       Effect.map((version) => {
         if (this.isClosed) return
         this.version = version
-        this.hasRecorded = true
         this.session = this.commands.appended(records, after)
+        // To settle a call is not to leave the run.
+        if (this.cut !== undefined) {
+          this.follow(records.every(isAnswer) ? records.reduce(Reducer.apply, this.cut) : undefined)
+        }
       }),
       Effect.catchTag("SessionConflict", (conflict) => {
         const again = Effect.andThen(Effect.suspend(() => this.appendNow(records, after)), this.notifyLater)
@@ -361,6 +374,7 @@ export class Recorder {
     for (const { record, version } of entries) {
       this.version = version
       this.commands.take(record)
+      if (this.cut !== undefined) this.follow(Reducer.apply(this.cut, record))
     }
   }
 
@@ -462,14 +476,14 @@ const recorderOf = (
   })
 
 /**
- * What the operation has left behind: the session as the journal has it, under the same claim. One that has recorded nothing
- * has not left a run that was cut.
+ * What the operation has left behind: the session as the journal has it, under the same claim. One that has begun nothing has
+ * not left the run that was cut.
  */
-const keptBy = (recorder: Recorder, kept: Records.Kept): Records.Kept => {
-  const { commands: { submitted }, hasRecorded, session, version } = recorder
+const keptBy = ({ commands, cut: state, session, version }: Recorder, kept: Records.Kept): Records.Kept => {
   const { cut: _, ended: __, interrupted: ___, stop: ____, submitted: _____, ...same } = kept
-  const left = kept.interrupted !== undefined && !hasRecorded ? kept : { ...same, session }
-  return { ...left, version, ...(submitted.length === 0 ? {} : { submitted }) }
+  const { submitted } = commands
+  const cut = state === undefined ? {} : { ...state, cut: SessionState.plain(state.session) }
+  return { ...same, ...cut, session, version, ...(submitted.length === 0 ? {} : { submitted }) }
 }
 
 /**
