@@ -7,10 +7,12 @@ import { assert, describe, it } from "@effect/vitest"
 import * as Context from "effect/Context"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
+import * as Fiber from "effect/Fiber"
 import * as Layer from "effect/Layer"
 import * as Schedule from "effect/Schedule"
 import * as Schema from "effect/Schema"
 import * as SqlClient from "effect/sql/SqlClient"
+import type * as SqlError from "effect/sql/SqlError"
 import * as Stream from "effect/Stream"
 import { Message, Session, Tool } from "heddle"
 import { SessionStore } from "heddle/sql"
@@ -84,6 +86,44 @@ describe("a process that is frozen, or cut off from the network, in the middle o
           }).pipe(Effect.scoped)
         }
       }
+    }).pipe(Effect.scoped))
+})
+
+describe("a transaction of the application", () => {
+  it.live("is not broken by an append that fails in it, and learns why", () =>
+    Effect.gen(function*() {
+      const client = yield* connect
+      yield* Effect.gen(function*() {
+        const store = yield* Session.Store
+        const sql = yield* SqlClient.SqlClient
+        yield* store.append("s", 0, [said("a")])
+        yield* sql`CREATE TABLE mine (a INTEGER)`
+        yield* sql`CREATE FUNCTION no_room() RETURNS trigger LANGUAGE plpgsql AS
+          'BEGIN IF NEW.id = ''full'' THEN RAISE EXCEPTION ''full'' USING ERRCODE = ''53100''; END IF; RETURN NEW; END'`
+        yield* sql`CREATE TRIGGER no_room BEFORE INSERT ON heddle_records FOR EACH ROW EXECUTE FUNCTION no_room()`
+        yield* sql.withTransaction(Effect.gen(function*() {
+          yield* sql`INSERT INTO mine VALUES (1)`
+          const full = yield* Effect.flip(store.append("full", 0, [said("b")]))
+          assert.deepInclude(full, { _tag: "StoreError", reason: "full" })
+          assert.strictEqual(yield* store.append("s", 1, [said("b")]), 2)
+        }))
+        assert.deepStrictEqual(yield* sql`SELECT a FROM mine`, [{ a: 1 }])
+        // Another writer is faster.
+        const began = yield* Deferred.make<void>()
+        const written = yield* Deferred.make<void>()
+        const slow = sql.withTransaction(Effect.gen(function*() {
+          yield* sql`SELECT a FROM mine`
+          yield* Deferred.succeed(began, undefined)
+          yield* Deferred.await(written)
+          return yield* Effect.flip(store.append("s", 2, [said("c")]))
+        })).pipe(Effect.provideService(SqlClient.BeginTransaction, "BEGIN ISOLATION LEVEL REPEATABLE READ"))
+        const fiber = yield* Effect.forkChild(slow)
+        yield* Deferred.await(began)
+        yield* store.append("s", 2, [said("d")])
+        yield* Deferred.succeed(written, undefined)
+        const { cause } = (yield* Fiber.join(fiber)) as Session.StoreError
+        assert.strictEqual((cause as SqlError.SqlError).reason._tag, "SerializationError")
+      }).pipe(Effect.provide(Layer.provideMerge(SessionStore.layer, client), { local: true }))
     }).pipe(Effect.scoped))
 })
 

@@ -30,9 +30,17 @@ export const make = (sql: SqlClient.SqlClient) => {
   const inTransaction = <A, E>(change: Effect.Effect<A, E>): Effect.Effect<A, E | SqlError.SqlError> =>
     change.pipe(sql.withTransaction, Effect.provideService(SqlClient.BeginTransaction, begin))
 
-  /** Makes a change that is one statement. SQLite takes its lock before it begins, so that it does not fail halfway. */
+  /**
+   * Makes a change that is one statement. SQLite takes its lock before it begins, so that it does not fail halfway. In a
+   * transaction of the application a savepoint keeps what fails from breaking the transaction, which alone can be tried again.
+   */
   const atOnce = <A>(statement: Effect.Effect<A, SqlError.SqlError>): Effect.Effect<A, SqlError.SqlError> =>
-    isPostgres ? Effect.retry(statement, again) : inTransaction(statement)
+    isPostgres
+      ? Effect.flatMap(
+        Effect.serviceOption(sql.transactionService),
+        (around) => around._tag === "Some" ? inTransaction(statement) : Effect.retry(statement, again)
+      )
+      : inTransaction(statement)
 
   /** Whether the row of the journal was changed, as a condition of what follows from it. */
   const isMoved = sql.literal(isPostgres ? "EXISTS (SELECT 1 FROM moved)" : "1 = 1")
@@ -89,15 +97,12 @@ export const make = (sql: SqlClient.SqlClient) => {
     truncate: (id: string, before: number): Done<Stores.StoreError> =>
       Effect.gen(function*() {
         const key = Keys.keyOf(id)
-        const [journal] = yield* sql`SELECT id FROM heddle_journals WHERE id = ${key} AND oldest < ${before}`
-        if (journal === undefined) return
-        const [row] = yield* sql<{ readonly record: string }>`SELECT record FROM heddle_records
-          WHERE id = ${key} AND version = ${before}`
-        yield* Stores.checkSnapshot(
-          id,
-          before,
-          row === undefined ? row : yield* Stores.fromText(id, row.record, before)
-        )
+        const [row] = yield* sql<{ readonly record: string | null }>`SELECT records.record FROM heddle_journals journals
+          LEFT JOIN heddle_records records ON records.id = journals.id AND records.version = ${before}
+          WHERE journals.id = ${key} AND journals.oldest < ${before}`
+        if (row === undefined) return
+        const record = row.record === null ? undefined : yield* Stores.fromText(id, row.record, before)
+        yield* Stores.checkSnapshot(id, before, record)
         yield* both(
           sql`UPDATE heddle_journals SET oldest = ${before}
             WHERE id = ${key} AND oldest < ${before} AND version >= ${before} RETURNING id`,
@@ -105,13 +110,16 @@ export const make = (sql: SqlClient.SqlClient) => {
         )
       }),
 
-    // Three statements: each has to see what was appended before the journal was gone.
+    // Several statements: each has to see what was appended before the row of the journal was taken. Where there is no such
+    // row it is made, so that a session which begins meanwhile waits.
     delete: (id: string): Done =>
       inTransaction(Effect.gen(function*() {
         const key = Keys.keyOf(id)
-        yield* sql`DELETE FROM heddle_journals WHERE id = ${key}`
+        yield* sql`INSERT INTO heddle_journals ${sql.insert({ id: key, version: 0 })}
+          ON CONFLICT (id) DO UPDATE SET version = heddle_journals.version`
         yield* sql`DELETE FROM heddle_records WHERE id = ${key}`
         yield* sql`DELETE FROM heddle_claims WHERE id = ${key}`
+        yield* sql`DELETE FROM heddle_journals WHERE id = ${key}`
       }))
   }
 }

@@ -144,4 +144,32 @@ export const register = (
         for (const id of ids) assert.strictEqual((yield* stores[0]!.claim(id, "other", 1000)).owner, `${owner}`)
       }
     }).pipe(Effect.scoped))
+
+  it.live(
+    "a session that begins or is written as a snapshot while it is deleted is whole, or gone",
+    () =>
+      Effect.gen(function*() {
+        const client = yield* connect
+        const layer = Layer.provide(SessionStore.layer, client)
+        const contexts = yield* Effect.all([Layer.build(Layer.fresh(layer)), Layer.build(Layer.fresh(layer))])
+        const [first, second] = yield* Effect.forEach(
+          contexts,
+          (context) => Effect.provideContext(Session.Store, context)
+        )
+        const within = Effect.provideService(Session.Store, first!)
+        for (let round = 0; round < 100; round++) {
+          const id = `s${round}`
+          yield* Effect.all([second!.delete(id), within(Session.open(id))], { concurrency: "unbounded" })
+          const opened = yield* within(Session.open(id))
+          assert.strictEqual(opened.version, 1)
+          yield* Effect.all([second!.delete(id), Effect.exit(within(Session.snapshot(opened)))], {
+            concurrency: "unbounded"
+          }).pipe(Effect.map(([, exit]) => {
+            if (Exit.isFailure(exit)) assert.strictEqual(exit.cause.reasons[0]?._tag, "Fail", String(exit.cause))
+          }))
+          yield* within(Session.open(id))
+        }
+      }).pipe(Effect.scoped),
+    60_000
+  )
 }
