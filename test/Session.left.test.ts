@@ -6,7 +6,7 @@ import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
-import { Message, Session, Tool } from "heddle"
+import { Adapter, Message, Session, Tool } from "heddle"
 import { Laws, Script } from "heddle/testing"
 import { acting, agent, casting } from "./support/nests.ts"
 import { type Deed, journalOf, modelOf, prefixed, toolsOf } from "./support/survivor.ts"
@@ -37,6 +37,14 @@ const calling = (...names: ReadonlyArray<string>) => [
 ]
 
 const said = [Script.text("Understood."), Script.finish("stop")]
+
+const following: Record<string, (session: Session.Session) => Effect.Effect<unknown, unknown, Adapter.Adapter>> = {
+  "a message": (session: Session.Session) => Session.append(session, [Message.user("Later")]),
+  "another run": (session: Session.Session) =>
+    Session.reply(session, "Later", {
+      tools: [Tool.make("first", { parameters: {}, handler: () => Effect.succeed("again") })]
+    })
+}
 
 /** A session whose process ended in the middle of a turn of these tools. */
 const cut = (tools: ReadonlyArray<Tool.Any>, records: number) =>
@@ -131,22 +139,24 @@ describe("a run that was cut and is not taken up", () => {
       }).pipe(Effect.provide([Script.layer([said]), prefixed("s", before)]))
     }))
 
-  it.effect("a stop of it reports what is unknown, once another operation has closed its turn", () =>
-    Effect.gen(function*() {
-      const [first, second] = ["first", "second"].map((name) =>
-        Tool.make(name, { parameters: {}, handler: () => Effect.succeed(name) })
-      )
-      const before = (yield* cut([first!, second!], 99)).filter((record) =>
-        record._tag !== "StepCompleted" && record._tag !== "RunEnded" &&
-        !(record._tag === "CallEnded" && record.toolCallId === "second")
-      )
-      yield* Effect.gen(function*() {
-        const { ended } = yield* Session.stop("s")
-        const cut = (yield* Session.load("s"))!
-        yield* Session.keep(cut, (session) => Session.append(session, [Message.user("Later")]))
-        assert.deepStrictEqual(yield* ended, { stopped: [], ended: ["first"], refused: [], unknown: ["second"] })
-      }).pipe(Effect.provide(prefixed("s", before)))
-    }))
+  for (const [name, operation] of Object.entries(following)) {
+    it.effect(`a stop of it reports what is unknown, once ${name} has closed its turn`, () =>
+      Effect.gen(function*() {
+        const [first, second] = ["first", "second"].map((name) =>
+          Tool.make(name, { parameters: {}, handler: () => Effect.succeed(name) })
+        )
+        const before = (yield* cut([first!, second!], 99)).filter((record) =>
+          record._tag !== "StepCompleted" && record._tag !== "RunEnded" &&
+          !(record._tag === "CallEnded" && record.toolCallId === "second")
+        )
+        yield* Effect.gen(function*() {
+          const { ended } = yield* Session.stop("s")
+          const cut = (yield* Session.load("s"))!
+          yield* Session.keep(cut, operation)
+          assert.deepStrictEqual(yield* ended, { stopped: [], ended: ["first"], refused: [], unknown: ["second"] })
+        }).pipe(Effect.provide([Script.layer([calling("first"), said]), prefixed("s", before)]))
+      }))
+  }
 
   it.effect("what is long is within the limit of a result, and a typed result is as its schema writes it", () =>
     Effect.gen(function*() {
@@ -254,5 +264,114 @@ describe("a run that was cut and is not taken up", () => {
         assert.deepStrictEqual([value.status, kept.session.status, kept.interrupted], ["idle", "completed", undefined])
         assert.deepStrictEqual((yield* Session.load("s"))?.session, kept.session)
       }).pipe(Effect.provide([Script.layer([said]), prefixed("s", before)]))
+    }))
+
+  it.effect("an operation that is tried again in one keep, and a changed copy of the session, have the turn closed", () =>
+    Effect.gen(function*() {
+      const worked: Array<string> = []
+      const work = Tool.make("work", {
+        parameters: {},
+        handler: (_, call) => Effect.sync(() => (worked.push(call.idempotencyKey), "worked"))
+      })
+      const before = yield* cut([work], 4)
+      // The model makes its call where the thread has none.
+      const model = (fails: number) => {
+        let left = fails
+        return Adapter.layer({
+          stream: ({ messages }) =>
+            Stream.unwrap(Effect.gen(function*() {
+              if (left-- > 0) {
+                return Stream.fail(
+                  new Adapter.AdapterError({ reason: "network_error", detail: "gone" })
+                )
+              }
+              const isCalled = messages.some(({ role }) => role === "tool")
+              const { stream } = yield* Script.make([isCalled ? said : calling("work")])
+              return stream({ messages, tools: [] } as never)
+            }))
+        })
+      }
+      const tools = [work]
+      const again = (session: Session.Session) => Effect.retry(Session.reply(session, "x", { tools }), { times: 1 })
+      const operations: Record<string, (session: Session.Session) => Effect.Effect<unknown, unknown, Adapter.Adapter>> =
+        {
+          again,
+          twice: (session) =>
+            Effect.andThen(Session.reply(session, "x", { tools }), Session.reply(session, "y", { tools })),
+          copy: (session) => Session.reply({ ...session, context: { user: "ann" } }, "x", { tools }),
+          "copy again": (session) => again({ ...session, metadata: { from: "test" } }),
+          step: (session) => Session.step(session, { tools })
+        }
+      for (const [name, operation] of Object.entries(operations)) {
+        yield* Effect.gen(function*() {
+          const cut = (yield* Session.load("s"))!
+          const kept = yield* Session.keep(cut, operation)
+          const loaded = yield* Session.load("s")
+          assert.deepStrictEqual(loaded?.session, kept.session, name)
+          assert.deepStrictEqual(answersTo(kept.session, "work").length, 1, name)
+          assert.include(answersTo(kept.session, "work")[0], "unknown_effect", name)
+          isWhole(kept.session)
+        }).pipe(Effect.provide([model(name.includes("again") ? 1 : 0), prefixed("s", before)]))
+      }
+      assert.deepStrictEqual(worked.length, 1, "the first run alone")
+    }))
+
+  it.effect("after messages that follow it, nothing of the session is unfinished, and it can be written as a snapshot", () =>
+    Effect.gen(function*() {
+      const work = Tool.make("work", { parameters: {}, handler: () => Effect.succeed("worked") })
+      const before = yield* cut([work], 4)
+      yield* Effect.gen(function*() {
+        const cut = (yield* Session.load("s"))!
+        const kept = yield* Session.keep(cut, (session) => Session.append(session, [Message.user("Later")]))
+        assert.deepStrictEqual(yield* Stream.runCollect(Session.unfinished), [])
+        assert.deepStrictEqual((yield* Session.snapshot(kept)).session, kept.session)
+      }).pipe(Effect.provide(prefixed("s", before)))
+      yield* Effect.gen(function*() {
+        yield* Session.submit("s", "Next")
+        const cut = (yield* Session.load("s"))!
+        yield* Session.keep(cut, (session) => Session.append(session, [Message.user("Later")]))
+        assert.deepStrictEqual(yield* Stream.runCollect(Session.unfinished), ["s"])
+      }).pipe(Effect.provide(prefixed("s", before)))
+    }))
+
+  it.effect("a call that is settled beside another one that waits leaves the session with work left", () =>
+    Effect.gen(function*() {
+      const [one, two] = ["one", "two"].map((name) => Tool.make(name, { parameters: {}, manual: true }))
+      const before = (yield* cut([one!, two!], 99)).filter(({ _tag }) => _tag !== "RunEnded")
+      yield* Effect.gen(function*() {
+        const cut = (yield* Session.load("s"))!
+        yield* Session.keep(cut, (session) => Session.submitToolResult(session, "one", "done"))
+        assert.deepStrictEqual(yield* Stream.runCollect(Session.unfinished), ["s"])
+      }).pipe(Effect.provide(prefixed("s", before)))
+    }))
+
+  it.effect("a result is within the limit of its tool, and an error that onToolError decides about is not shown", () =>
+    Effect.gen(function*() {
+      const long = Tool.make("long", {
+        parameters: {},
+        maxResultChars: 60,
+        handler: () => Effect.succeed("x".repeat(999))
+      })
+      const decided = Tool.make("decided", {
+        parameters: {},
+        failure: Schema.String,
+        onToolError: () => Effect.succeed(Tool.ErrorDecision.continue("please try less")),
+        handler: () => Effect.fail("a secret")
+      })
+      const failing = Tool.make("failing", {
+        parameters: {},
+        failure: Schema.String,
+        handler: () => Effect.fail("no money")
+      })
+      const before = (yield* cut([long, decided, failing], 99)).filter(({ _tag }) =>
+        _tag !== "StepCompleted" && _tag !== "RunEnded"
+      )
+      const { value } = yield* Effect.gen(function*() {
+        const cut = (yield* Session.load("s"))!
+        return yield* Session.keep(cut, (session) => Session.append(session, [Message.user("Later")]))
+      }).pipe(Effect.provide(prefixed("s", before)))
+      assert.isBelow(answersTo(value, "long")[0]!.length, 200)
+      assert.deepStrictEqual(answersTo(value, "decided"), [JSON.stringify({ error: "the call failed" })])
+      assert.include(answersTo(value, "failing")[0], "no money")
     }))
 })

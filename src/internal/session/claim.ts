@@ -325,6 +325,10 @@ class Reading {
   version = 0
   private readonly journal: Reducer.Reading
   private requestId: string | undefined
+  /** The run that is asked to stop. */
+  watched: string | undefined
+  /** What became of its calls, once another run has begun, which may be where it has ended. */
+  private ended: StopReport | undefined
   /** By the step and the id of the call: a later step may use an id again. */
   private readonly calls = new Map<string, { readonly id: string; came: Came }>()
   private readonly id: string
@@ -333,7 +337,7 @@ class Reading {
   constructor(id: string, store: Stores.Service) {
     this.id = id
     this.store = store
-    this.journal = new Reducer.Reading(SessionState.make({ id }))
+    this.journal = new Reducer.Reading({ session: SessionState.make({ id }) })
   }
 
   get state(): Records.JournalState {
@@ -349,6 +353,7 @@ class Reading {
     this.version = version
     this.journal.take(record)
     if (record._tag === "RunStarted" && record.requestId !== this.requestId) {
+      if (this.watched !== undefined && this.requestId === this.watched) this.ended ??= this.report
       this.requestId = record.requestId
       this.calls.clear()
     }
@@ -373,6 +378,7 @@ class Reading {
   }
 
   get report(): StopReport {
+    if (this.ended !== undefined) return this.ended
     const calls = Array.from(this.calls.values())
     const of = (...came: ReadonlyArray<Came>) => calls.filter((call) => came.includes(call.came)).map(({ id }) => id)
     return { stopped: of("stopped"), ended: of("ended"), refused: of("refused"), unknown: of("open", "unknown") }
@@ -403,6 +409,7 @@ export const stop = (id: string): Effect.Effect<StopReceipt, Stores.StoreError, 
       const { interrupted, stop } = reading.state
       if (interrupted === undefined) return { accepted: reading.version, ended: Effect.succeed(nothing) }
       const { requestId } = interrupted
+      reading.watched = requestId
       const ended = Effect.suspend(() => untilEnded(reading, requestId))
       if (stop !== undefined) return { accepted: reading.version, ended }
       const request: Records.Record = { _tag: "StopRequested", id: globalThis.crypto.randomUUID(), requestId }

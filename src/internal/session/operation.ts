@@ -10,10 +10,11 @@ import type * as Types from "effect/Types"
 import type * as Event from "../../Event.ts"
 import type * as Executor from "../../Executor.ts"
 import type * as Message from "../../Message.ts"
-import type * as Policy from "../../Policy.ts"
+import * as Policy from "../../Policy.ts"
 import type * as Response from "../../Response.ts"
 import type * as Tool from "../../Tool.ts"
 import * as Answers from "../answer/answer.ts"
+import * as Contents from "../answer/content.ts"
 import * as OpenCalls from "../answer/openCalls.ts"
 import * as OutcomeJson from "../answer/outcomeJson.ts"
 import * as SubAgent from "../answer/subAgent.ts"
@@ -59,6 +60,8 @@ export class OperationRun<M extends Reducer.Mode> {
   /** Handlers of approved calls that did not stop. */
   readonly abandoned: Array<Event.Abandoned> = []
   private readonly limits: Pick<Policy.Policy, "resultLimit" | "resultCut">
+  /** Whether an `onToolError` of the run decides what the model reads of a failure. */
+  private readonly decidesErrors: boolean
   private readonly spending: Inherited.Spending
   /** The calls of the turn that have started, by their ids. */
   private calls = new Map<string, Recorded>()
@@ -74,6 +77,7 @@ export class OperationRun<M extends Reducer.Mode> {
     running: Running,
     stopping: Running,
     limits: Pick<Policy.Policy, "resultLimit" | "resultCut">,
+    decidesErrors: boolean,
     spending: Inherited.Spending
   ) {
     this.reducer = reducer
@@ -82,6 +86,7 @@ export class OperationRun<M extends Reducer.Mode> {
     this.running = running
     this.stopping = stopping
     this.limits = limits
+    this.decidesErrors = decidesErrors
     this.spending = spending
   }
 
@@ -133,6 +138,7 @@ export class OperationRun<M extends Reducer.Mode> {
         toolCallId: id,
         outcome: json,
         encoded: true,
+        ...this.answeredBy(tool, counted),
         ...OpenCalls.expiry(outcome, yield* Clock.currentTimeMillis),
         ...usedBy(spending)
       }
@@ -141,6 +147,18 @@ export class OperationRun<M extends Reducer.Mode> {
       yield* this.record(ended)
       return counted as Tool.Outcome<T>
     })
+  }
+
+  /** How the model would read the outcome, where it is not as by default. Who has the journal alone does not know the tool. */
+  private answeredBy(tool: Tool.Any, outcome: Tool.Outcome): AnsweredBy {
+    const isDecided = outcome._tag === "Error" && (this.decidesErrors || typeof tool.onToolError === "function")
+    const { standard } = Policy
+    const { resultCut = standard.resultCut, resultLimit = 0 } = Contents.limitOf(tool.maxResultChars, this.limits)
+    return {
+      ...(resultLimit === standard.resultLimit ? {} : { resultLimit }),
+      ...(resultCut === standard.resultCut ? {} : { resultCut }),
+      ...(isDecided ? { isErrorDecided: true } : {})
+    }
   }
 
   /** Appends a record that the reducer does not need: those of a call, which stand between the events. */
@@ -270,6 +288,8 @@ export class OperationRun<M extends Reducer.Mode> {
     })
   }
 }
+
+type AnsweredBy = Pick<RecordOf<"CallEnded">, "resultLimit" | "resultCut" | "isErrorDecided">
 
 const usedBy = (spending: Inherited.Spending | undefined): Pick<RecordOf<"CallEnded">, "nestedUsage"> => {
   const nestedUsage = spending?.total ?? null

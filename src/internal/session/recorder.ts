@@ -27,7 +27,7 @@ import * as Stores from "./store.ts"
 
 const isReply = (record: Records.Record): boolean => record._tag === "ReplyReceived"
 
-const isAnswer = (record: Records.Record): boolean => record._tag === "Answered"
+const isAnswer = (record: Records.Record): record is Records.Answered => record._tag === "Answered"
 
 /** Whether a record belongs to a run that has started. */
 const isOfRun = (record: Records.Record): boolean => "requestId" in record && record._tag !== "RunStarted"
@@ -77,19 +77,6 @@ interface Writing {
 /** An append has at most so many records, and about so many characters, unless one writer has more. */
 const groupRecords = 256
 const groupCharacters = 1 << 20
-
-/** A session whose run was cut, for an operation that does not take the run up. */
-interface Left {
-  readonly session: SessionState.Session
-  /** What has to be recorded before it. */
-  readonly closing: ReadonlyArray<Records.Record>
-}
-
-const leftOf = (state: Records.JournalState): Left | undefined => {
-  const closing = Reducer.closing(state)
-  if (closing.length === 0) return undefined
-  return { session: SessionState.plain(Reducer.atRest(closing.reduce(Reducer.apply, state))), closing }
-}
 
 /** The journal with the run that was cut. */
 const cutIn = ({ cut, ...kept }: Records.Kept): Records.JournalState | undefined =>
@@ -150,7 +137,8 @@ export class Recorder {
   private isClosed = false
   /** The journal with the run that was cut, until the operation has left it. */
   cut: Records.JournalState | undefined
-  private left: Left | undefined
+  /** What an operation is given of that, and, once it asks, the session that it begins with when it leaves the run. */
+  private given: { readonly session: SessionState.Session; left?: Reducer.Left | undefined } | undefined
 
   constructor(
     kept: Records.Kept,
@@ -165,7 +153,8 @@ export class Recorder {
     this.isAnswerable = around?.isAnswerable ?? true
     this.id = kept.id
     this.session = kept.session
-    this.follow(isResumed ? undefined : cutIn(kept))
+    this.cut = isResumed ? undefined : cutIn(kept)
+    if (this.cut !== undefined) this.given = { session: kept.session }
     this.version = kept.version
     this.store = store
     this.owner = kept.owner
@@ -190,22 +179,51 @@ export class Recorder {
     })
   }
 
-  private follow(cut: Records.JournalState | undefined): void {
-    this.cut = cut
-    this.left = cut === undefined ? undefined : leftOf(cut)
+  private leftOf(given: NonNullable<Recorder["given"]>): Reducer.Left | undefined {
+    if (this.cut !== undefined) given.left ??= Reducer.leave(this.cut)
+    return given.left
   }
 
-  /** The session as an operation begins with it that leaves the run which was cut, if one was. */
+  /**
+   * The session as an operation begins with it that leaves the run which was cut, if one was. A session that has the thread
+   * of the given one is the given one, with changes.
+   */
   leaving(session: SessionState.Session): SessionState.Session {
-    return session === this.session ? this.left?.session ?? session : session
+    const { given } = this
+    if (given === undefined || session.thread !== given.session.thread) return session
+    const left = this.leftOf(given)
+    if (left === undefined) return session
+    return session === given.session
+      ? left.session
+      : { ...session, thread: left.session.thread, context: { ...session.context, ...left.contextUpdate } }
   }
 
   /** What has to be recorded before records that follow on the session. */
   before(session: SessionState.Session): ReadonlyArray<Records.Record> {
     if (session === this.session) return []
-    if (session === this.left?.session) return this.left.closing
+    const left = this.given?.left
+    if (this.cut !== undefined && session === left?.session) return left.closing
     const opened = { _tag: "Opened", session } as const
     return this.commands.submitted.length > 0 ? [{ ...opened, unfinished: true }] : [opened]
+  }
+
+  /** The run that was cut, behind records of the operation. To settle a call is not to leave it. */
+  private follow(records: Records.Records): void {
+    if (this.cut === undefined) return
+    if (!records.every(isAnswer)) this.cut = undefined
+    else {
+      this.cut = records.reduce(Reducer.apply, this.cut)
+      this.given = { session: this.session }
+    }
+  }
+
+  /** A record as it is appended: it says whether the session has work left after it. */
+  private marked(record: Records.Record, after: SessionState.Session): Records.Record {
+    if (this.cut === undefined) return this.commands.marked(record, after)
+    if (isAnswer(record)) return { ...record, unfinished: true }
+    return record._tag === "MessagesAppended"
+      ? { ...record, unfinished: this.commands.submitted.length > 0 }
+      : this.commands.marked(record, after)
   }
 
   private withdraw(writing: Writing): Effect.Effect<void> {
@@ -325,17 +343,14 @@ export class Recorder {
 
   private appendNow(records: Records.Records, after: SessionState.Session): Effect.Effect<void, Failure> {
     return Effect.suspend(() => {
-      const marked = Arr.map(records, (record) => this.commands.marked(record, after))
+      const marked = Arr.map(records, (record) => this.marked(record, after))
       return this.store.append(this.id, this.version, marked)
     }).pipe(
       Effect.map((version) => {
         if (this.isClosed) return
         this.version = version
         this.session = this.commands.appended(records, after)
-        // To settle a call is not to leave the run.
-        if (this.cut !== undefined) {
-          this.follow(records.every(isAnswer) ? records.reduce(Reducer.apply, this.cut) : undefined)
-        }
+        this.follow(records)
       }),
       Effect.catchTag("SessionConflict", (conflict) => {
         const again = Effect.andThen(Effect.suspend(() => this.appendNow(records, after)), this.notifyLater)
@@ -374,7 +389,7 @@ export class Recorder {
     for (const { record, version } of entries) {
       this.version = version
       this.commands.take(record)
-      if (this.cut !== undefined) this.follow(Reducer.apply(this.cut, record))
+      if (this.cut !== undefined) this.cut = Reducer.apply(this.cut, record)
     }
   }
 
@@ -533,7 +548,7 @@ interface Journal {
 
 const read = (id: string): Effect.Effect<Journal, Stores.StoreError, Stores.Store> =>
   Effect.flatMap(Stores.Store, (store) => {
-    const reading = new Reducer.Reading(SessionState.make({ id }))
+    const reading = new Reducer.Reading({ session: SessionState.make({ id }) })
     const first = { version: 0, isUnfinished: false }
     const entries = Stream.runFold(store.read(id), () => first, ({ isUnfinished }, { record, version }) => {
       reading.take(record)

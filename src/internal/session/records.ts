@@ -67,7 +67,9 @@ export class Opened extends Schema.Opaque<Opened>()(Schema.TaggedStruct("Opened"
  */
 export class MessagesAppended extends Schema.Opaque<MessagesAppended>()(Schema.TaggedStruct("MessagesAppended", {
   /** The messages, in order. */
-  messages: Schema.Array(Message.Message)
+  messages: Schema.Array(Message.Message),
+  /** Behind a run that was cut, whether a message was submitted that no run has taken up. Left out behind any other. */
+  unfinished: Schema.optionalKey(Schema.Boolean)
 })) {}
 
 /**
@@ -239,6 +241,12 @@ export class CallEnded extends Schema.Opaque<CallEnded>()(Schema.TaggedStruct("C
   encoded: Schema.optionalKey(Schema.Boolean),
   /** What the handler added to the context. Left out when it added nothing. */
   contextUpdate: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque)),
+  /** How many characters of the outcome the model reads, 0 for all. Left out where it is the standard number. */
+  resultLimit: Schema.optionalKey(Schema.Finite),
+  /** Which part of a longer outcome is left out. Left out where it is the standard one. */
+  resultCut: Schema.optionalKey(Schema.Literals(["headAndTail", "head"])),
+  /** Whether an `onToolError` decides what the model reads of a failure, which is not known then. */
+  isErrorDecided: Schema.optionalKey(Schema.Boolean),
   /** What runs inside the handler have used. Left out when they have used nothing. */
   nestedUsage: Schema.optionalKey(Response.Usage),
   /** The answer of a call that its handler did not answer: a timeout or a cancellation came first. */
@@ -489,6 +497,12 @@ export interface InterruptedCall {
   readonly encoded?: boolean
   /** What the handler added to the context. */
   readonly contextUpdate?: Json.JsonObject
+  /** How many characters of the outcome the model reads, 0 for all. Absent where it is the standard number. */
+  readonly resultLimit?: number
+  /** Which part of a longer outcome is left out. Absent where it is the standard one. */
+  readonly resultCut?: "headAndTail" | "head"
+  /** Whether an `onToolError` decides what the model reads of a failure. */
+  readonly isErrorDecided?: boolean
   /** The answer, where a timeout or a cancellation answered the call. */
   readonly answer?: Event.Of<"ToolResultEncoded"> | Event.Of<"ToolHalt">
   /** Of a call whose outcome is a question: when it is settled without an answer, in milliseconds since 1970. */

@@ -57,9 +57,12 @@ const closed = (toolCall: Message.ToolCall, call: Records.InterruptedCall | unde
   const withdrawn = (detail: string) =>
     Answers.refused("cancelled", toolCall, `${detail}: the run was cut and not taken up again`)
   if (call === undefined) return withdrawn("not run")
-  const isWaiting = SessionState.questionsOf([call]).length > 0
-  const { resultCut, resultLimit } = Policy.standard
-  return isWaiting ? withdrawn("withdrawn") : { _tag: "Reference", toolCallId: toolCall.id, resultLimit, resultCut }
+  if (SessionState.questionsOf([call]).length > 0) return withdrawn("withdrawn")
+  if (call.isErrorDecided === true) {
+    return { ...Message.answer(toolCall.id, { error: "the call failed" }), isError: true }
+  }
+  const { resultCut, resultLimit } = { ...Policy.standard, ...call }
+  return { _tag: "Reference", toolCallId: toolCall.id, resultLimit, resultCut }
 }
 
 type ClosedAnswer = RecordOf<"StepCompleted">["messages"][number]
@@ -69,7 +72,7 @@ type ClosedAnswer = RecordOf<"StepCompleted">["messages"][number]
  * has its answer, one that only started is answered as unknown, one that did not start as not run, and one that waits for a
  * person as withdrawn. A turn whose reply is not recorded has nothing to keep.
  */
-export const closing = ({ interrupted, session }: JournalState): NewRecords => {
+const closing = ({ interrupted, session }: JournalState): NewRecords => {
   const toolCalls = interrupted?.reply?.toolCalls ?? []
   if (interrupted === undefined || toolCalls.length === 0) return []
   const { calls, requestId, steps } = interrupted
@@ -91,6 +94,26 @@ export const closing = ({ interrupted, session }: JournalState): NewRecords => {
     done: false,
     ...(contextUpdate === undefined ? {} : { contextUpdate })
   }]
+}
+
+/** A session for an operation that does not take up the run which was cut. */
+export interface Left {
+  readonly session: Session
+  /** What has to be recorded before it. */
+  readonly closing: NewRecords
+  /** What its closed turn has added to the context. */
+  readonly contextUpdate: Session["context"]
+}
+
+/** The session with the turn closed that its run was cut in, or nothing where there is nothing to close. */
+export const leave = (cut: JournalState): Left | undefined => {
+  const records = closing(cut)
+  if (records.length === 0) return undefined
+  const reading = new Reading(cut)
+  for (const record of records) reading.take(record)
+  const calls = cut.interrupted?.calls ?? []
+  const contextUpdate = Fold.mergeUpdates(calls.map((call) => call.contextUpdate)) ?? {}
+  return { session: SessionState.plain(atRest(reading.state)), closing: records, contextUpdate }
 }
 
 /** Journals of 0.1.0 have the questions of approved calls among their outcomes only. */
@@ -309,8 +332,8 @@ export class Reading {
   private read: JournalState
   private begun: Begun | undefined
 
-  constructor(session: Session) {
-    this.read = { session }
+  constructor(state: JournalState) {
+    this.read = state
   }
 
   take(record: Records.Record): void {

@@ -599,7 +599,8 @@ const open = <M extends Reducer.Mode, F, RF, T extends Tools, E, R, RHalt, REven
     const spending = new Inherited.Spending(yield* Inherited.CurrentSpending, true)
     const state = resumed?.state ?? { session }
     const reducer = Reducer.started(session, mode, state)
-    const run = new OperationRun(reducer, requestId, recorder, running, stopping, policy, spending)
+    const decides = typeof options.onToolError === "function"
+    const run = new OperationRun(reducer, requestId, recorder, running, stopping, policy, decides, spending)
 
     const steps = resumed?.interrupted.steps ?? []
     const settled = steps.length > 0 ? [] : settledBefore(

@@ -259,6 +259,7 @@ export const isUnfinishedAfter = (records: ReadonlyArray<Records.Record>, before
         isUnfinished = unfinished === true
         break
       case "Answered":
+      case "MessagesAppended":
         isUnfinished = unfinished ?? isUnfinished
     }
   }
