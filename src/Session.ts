@@ -312,7 +312,8 @@ export const load: (id: string) => Effect.Effect<Records.Kept | undefined, Store
  *
  * **Gotchas**
  *
- * After an operation that failed or was interrupted the session has been written to: load it again before the next.
+ * After an operation that failed or was interrupted the session has been written to: load it again before the next. A
+ * timeout belongs around `keep`, and not around an operation within it, whose turn would be left open.
  *
  * **Example** (Two operations, one after the other)
  *

@@ -3,7 +3,9 @@
  * for its calls again, and what is known of each is in the thread.
  */
 import { assert, describe, it } from "@effect/vitest"
+import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
+import * as Fiber from "effect/Fiber"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import { Adapter, Message, Session, Tool } from "heddle"
@@ -373,5 +375,120 @@ describe("a run that was cut and is not taken up", () => {
       assert.isBelow(answersTo(value, "long")[0]!.length, 200)
       assert.deepStrictEqual(answersTo(value, "decided"), [JSON.stringify({ error: "the call failed" })])
       assert.include(answersTo(value, "failing")[0], "no money")
+    }))
+
+  it.effect("an answer beside a run that is alive counts once, and the run goes on, as the journal has it", () =>
+    Effect.gen(function*() {
+      const gate = yield* Deferred.make<void>()
+      const paid: Array<string> = []
+      const tools = [
+        Tool.make("ask", { parameters: {}, approval: true, handler: () => Effect.succeed(Tool.askUser("Which?")) }),
+        Tool.make("slow", {
+          parameters: {},
+          approval: true,
+          handler: () => Effect.as(Deferred.await(gate), "slow done")
+        }),
+        Tool.make("pay", {
+          parameters: {},
+          approval: true,
+          concurrency: "exclusive",
+          handler: (_, call) => Effect.sync(() => (paid.push(call.idempotencyKey), "paid"))
+        })
+      ] as const
+      yield* Effect.gen(function*() {
+        const opened = yield* Session.open("s")
+        const asked = yield* Session.keep(opened, (session) => Session.reply(session, "go", { tools }))
+        const approved = yield* Session.keep(
+          asked,
+          (session) =>
+            Effect.reduce(["ask", "slow", "pay"], () => session, (session, id) => Session.approve(session, id))
+        )
+        const live = yield* Effect.forkChild(
+          Session.keep(approved, (session) => Session.continue(session, null, { tools }))
+        )
+        const waits = Effect.map(
+          Session.load("s"),
+          (kept) => kept?.session.suspensions.some(({ id }) => id === "ask") === true
+        )
+        while (!(yield* waits)) yield* Effect.yieldNow
+        yield* Session.keep((yield* Session.load("s"))!, (session) => Session.answer(session, "ask", "this one"))
+        assert.deepStrictEqual(yield* Stream.runCollect(Session.unfinished), ["s"])
+        yield* Deferred.succeed(gate, undefined)
+        const kept = yield* Fiber.join(live)
+        assert.deepStrictEqual((yield* Session.load("s"))?.session, kept.session)
+        assert.deepStrictEqual(
+          ["ask", "slow", "pay"].flatMap((id) => answersTo(kept.session, id)),
+          ["this one", "slow done", "paid"]
+        )
+        yield* Session.keep(kept, (session) => Session.continue(session, null, { tools }))
+        assert.strictEqual(paid.length, 1)
+      }).pipe(Effect.provide([Script.layer([calling("ask", "slow", "pay"), said]), Session.Store.layerMemory]))
+    }))
+
+  it.effect("what approved calls added to the context stays", () =>
+    Effect.gen(function*() {
+      const pay = Tool.make("pay", {
+        parameters: {},
+        approval: true,
+        handler: (_, call) => Effect.as(call.updateContext({ paid: true }), "paid")
+      })
+      const records = yield* Effect.gen(function*() {
+        const opened = yield* Session.open("s")
+        const asked = yield* Session.keep(opened, (session) => Session.reply(session, "go", { tools: [pay] }))
+        const approved = yield* Session.keep(asked, (session) => Session.approve(session, "pay"))
+        const { value: _, ...kept } = approved
+        yield* Session.keep(kept, (session) => Session.continue(session, null, { tools: [pay] }))
+        return yield* journalOf("s")
+      }).pipe(Effect.provide([Script.layer([calling("pay"), said]), Session.Store.layerMemory]))
+      const first = records.findIndex(({ _tag }) => _tag === "CallEnded")
+      for (let length = first + 1; length <= records.length; length++) {
+        yield* Effect.gen(function*() {
+          const cut = (yield* Session.load("s"))!
+          const kept = yield* Session.keep(cut, (session) => Session.append(session, [Message.user("Later")]))
+          assert.deepStrictEqual(kept.session.context, { paid: true }, `cut behind record ${length}`)
+          assert.deepStrictEqual((yield* Session.load("s"))?.session, kept.session)
+        }).pipe(Effect.provide(prefixed("s", records.slice(0, length))))
+      }
+    }))
+
+  it.effect("a message that was submitted stays work to do, whatever is recorded behind it", () =>
+    Effect.gen(function*() {
+      const opened = yield* Session.open("s")
+      yield* Session.submit("s", "hello")
+      // The session is another one, and the operation does not know of the message when it begins.
+      yield* Session.keep(
+        opened,
+        (session) => Session.append({ ...session, context: { user: "ann" } }, [Message.user("m")])
+      )
+      assert.deepStrictEqual(yield* Stream.runCollect(Session.unfinished), ["s"])
+      const tools = ["one", "two"].map((name) => Tool.make(name, { parameters: {}, manual: true }))
+      const begun = yield* Session.open("t")
+      yield* Session.keep(begun, (session) => Session.reply(session, "go", { tools: tools as [] })).pipe(
+        Effect.provide(Script.layer([calling("one", "two")]))
+      )
+      yield* Session.submit("t", "and then this")
+      yield* Session.keep((yield* Session.load("t"))!, (session) => Session.submitToolResult(session, "one", "done"))
+      assert.deepStrictEqual((yield* Stream.runCollect(Session.unfinished)).toSorted(), ["s", "t"])
+      const refused = yield* Effect.flip(Session.snapshot((yield* Session.load("t"))!))
+      assert.deepInclude(refused, { _tag: "SessionError", reason: "unfinished" })
+    }).pipe(Effect.provide(Session.Store.layerMemory)))
+
+  it.effect("a stop of a session that is deleted meanwhile ends", () =>
+    Effect.gen(function*() {
+      const work = Tool.make("work", { parameters: {}, handler: () => Effect.succeed("worked") })
+      const before = yield* cut([work], 4)
+      yield* Effect.gen(function*() {
+        const store = yield* Session.Store
+        const { ended } = yield* Session.stop("s")
+        yield* Session.delete("s")
+        assert.deepStrictEqual(yield* ended, { stopped: [], ended: [], refused: [], unknown: ["work"] })
+        yield* store.append("s", 0, before as [Session.Record])
+        const deleting: Session.StoreService = {
+          ...store,
+          append: (id, expected, records) => Effect.andThen(store.delete(id), store.append(id, expected, records))
+        }
+        const stopped = yield* Effect.provideService(Session.stop("s"), Session.Store, deleting)
+        assert.deepStrictEqual(yield* stopped.ended, { stopped: [], ended: [], refused: [], unknown: [] })
+      }).pipe(Effect.provide(prefixed("s", before)))
     }))
 })

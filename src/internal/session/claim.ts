@@ -325,6 +325,8 @@ class Reading {
   version = 0
   private readonly journal: Reducer.Reading
   private requestId: string | undefined
+  /** Whether the journal was removed after it was read: nothing of it runs on. */
+  isDeleted = false
   /** The run that is asked to stop. */
   watched: string | undefined
   /** What became of its calls, once another run has begun, which may be where it has ended. */
@@ -346,7 +348,12 @@ class Reading {
 
   /** Reads what it has not read yet. */
   readonly on: Effect.Effect<void, Stores.StoreError> = Effect.suspend(() =>
-    Stream.runForEach(this.store.read(this.id, this.version), (entry) => Effect.sync(() => this.take(entry)))
+    Effect.flatMap(this.store.version(this.id), (version) => {
+      this.isDeleted = version < this.version
+      return version <= this.version
+        ? Effect.void
+        : Stream.runForEach(this.store.read(this.id, this.version), (entry) => Effect.sync(() => this.take(entry)))
+    })
   )
 
   private take({ record, version }: Records.Entry): void {
@@ -407,7 +414,9 @@ export const stop = (id: string): Effect.Effect<StopReceipt, Stores.StoreError, 
     while (true) {
       yield* reading.on
       const { interrupted, stop } = reading.state
-      if (interrupted === undefined) return { accepted: reading.version, ended: Effect.succeed(nothing) }
+      if (interrupted === undefined || reading.isDeleted) {
+        return { accepted: reading.version, ended: Effect.succeed(nothing) }
+      }
       const { requestId } = interrupted
       reading.watched = requestId
       const ended = Effect.suspend(() => untilEnded(reading, requestId))
@@ -422,7 +431,7 @@ const untilEnded = (reading: Reading, requestId: string): Effect.Effect<StopRepo
   Effect.andThen(
     reading.on,
     Effect.suspend(() =>
-      reading.state.interrupted?.requestId === requestId
+      reading.state.interrupted?.requestId === requestId && !reading.isDeleted
         ? Effect.delay(Effect.suspend(() => untilEnded(reading, requestId)), endPoll)
         : Effect.succeed(reading.report)
     )

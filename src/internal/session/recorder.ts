@@ -203,8 +203,7 @@ export class Recorder {
     if (session === this.session) return []
     const left = this.given?.left
     if (this.cut !== undefined && session === left?.session) return left.closing
-    const opened = { _tag: "Opened", session } as const
-    return this.commands.submitted.length > 0 ? [{ ...opened, unfinished: true }] : [opened]
+    return [{ _tag: "Opened", session }]
   }
 
   /** The run that was cut, behind records of the operation. To settle a call is not to leave it. */
@@ -219,11 +218,15 @@ export class Recorder {
 
   /** A record as it is appended: it says whether the session has work left after it. */
   private marked(record: Records.Record, after: SessionState.Session): Records.Record {
-    if (this.cut === undefined) return this.commands.marked(record, after)
-    if (isAnswer(record)) return { ...record, unfinished: true }
-    return record._tag === "MessagesAppended"
-      ? { ...record, unfinished: this.commands.submitted.length > 0 }
-      : this.commands.marked(record, after)
+    const isSubmitted = this.commands.submitted.length > 0
+    if (isAnswer(record)) {
+      return isSubmitted || this.cut !== undefined ? { ...record, unfinished: true } : record
+    }
+    if (record._tag === "MessagesAppended") {
+      return this.cut === undefined ? record : { ...record, unfinished: isSubmitted || Claims.isReady(after) }
+    }
+    if (record._tag === "Opened") return isSubmitted ? { ...record, unfinished: true } : record
+    return this.commands.marked(record, after)
   }
 
   private withdraw(writing: Writing): Effect.Effect<void> {
@@ -614,8 +617,8 @@ export const snapshot = ({ id, version }: Records.Kept): Effect.Effect<
     if (journal.version !== version) {
       return yield* new Stores.SessionConflict({ id, expected: version, actual: journal.version })
     }
-    const { isUnfinished, state: { interrupted } } = journal
-    if (isUnfinished || interrupted !== undefined) {
+    const { isUnfinished, state: { interrupted, submitted } } = journal
+    if (isUnfinished || interrupted !== undefined || submitted !== undefined) {
       const left = interrupted === undefined
         ? "a message or an answer waits for a run: a worker takes up a message, Session.continue goes on after an answer"
         : "a run has no end: Session.resume takes it up"

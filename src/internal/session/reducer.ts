@@ -40,9 +40,16 @@ const unknownEffect = ({ id }: Message.ToolCall): Message.Message => ({
   isError: true
 })
 
-/** What handlers of whole steps added to the context. The end of a run adds it to the session. */
-const contextOf = ({ steps }: Interrupted): Session["context"] =>
-  Fold.mergeUpdates(steps.map(({ result }) => result.contextUpdate)) ?? {}
+/**
+ * What handlers of whole steps, and of approved calls, added to the context. The end of a run adds it to the session. Of the
+ * calls without an answer those count that are answered at rest.
+ */
+const contextOf = ({ approved, approvedAnswers, calls, steps }: Interrupted): Session["context"] => {
+  const ids = new Set(approved.map(({ id }) => id))
+  const begun = steps.length > 0 ? [] : calls.filter(({ toolCall }) => ids.has(toolCall.id))
+  const updates = [...approvedAnswers, ...begun, ...steps.map(({ result }) => result)]
+  return Fold.mergeUpdates(updates.map(({ contextUpdate }) => contextUpdate)) ?? {}
+}
 
 /** The session between runs: of a run that has no end, what is whole has happened, and nothing else has. */
 export const atRest = ({ interrupted, session }: JournalState): Session => {
@@ -360,15 +367,14 @@ export class Reading {
 }
 
 /**
- * An answer that comes while a run has no end is for a call that one of its whole steps has left open. It is settled behind
+ * An answer that comes while a run has no end is for a call that one of its whole steps, or an approved call, has left open. It is settled behind
  * the end of the run, which may have been written without knowing of it.
  */
 const answered = (state: JournalState, record: RecordOf<"Answered">): JournalState => {
   const { interrupted, session } = state
-  if (interrupted === undefined || interrupted.before !== undefined) {
-    return over(state, settledBy([record], atRest(state)))
-  }
-  if (!session.suspensions.some(({ id }) => id === record.id)) return state
+  if (interrupted === undefined) return over(state, settledBy([record], session))
+  // The question of an approved call may not be in the session yet.
+  if (!atRest(state).suspensions.some(({ id }) => id === record.id)) return state
   return { ...state, interrupted: { ...interrupted, answers: [...interrupted.answers ?? [], record] } }
 }
 
