@@ -312,8 +312,7 @@ export const load: (id: string) => Effect.Effect<Records.Kept | undefined, Store
  *
  * **Gotchas**
  *
- * After an operation that failed or was interrupted the session has been written to: load it again before the next. A
- * timeout belongs around `keep`, and not around an operation within it, whose turn would be left open.
+ * After a `keep` that failed or was interrupted the session has been written to: load it again before the next.
  *
  * **Example** (Two operations, one after the other)
  *

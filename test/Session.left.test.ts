@@ -491,4 +491,49 @@ describe("a run that was cut and is not taken up", () => {
         assert.deepStrictEqual(yield* stopped.ended, { stopped: [], ended: [], refused: [], unknown: [] })
       }).pipe(Effect.provide(prefixed("s", before)))
     }))
+
+  it.effect("a run that is left in the middle of a keep is cut there: what follows closes its turn", () =>
+    Effect.gen(function*() {
+      const charged: Array<string> = []
+      const charge = Tool.make("charge", {
+        parameters: {},
+        handler: (_, call) => Effect.sync(() => (charged.push(call.idempotencyKey), "charged"))
+      })
+      const wait = Tool.make("wait", { parameters: {}, handler: () => Effect.never })
+      const tools = [charge, wait]
+      // The model makes its calls where the thread has none.
+      const model = Adapter.layer({
+        stream: (request) =>
+          Stream.unwrap(Effect.map(
+            Script.make([request.messages.some(({ role }) => role === "tool") ? said : calling("charge", "wait")]),
+            ({ stream }) => stream(request)
+          ))
+      })
+      const leaving = (session: Session.Session) =>
+        Session.streamReply(session, "one", { tools }).pipe(
+          Stream.takeUntil(({ _tag }) => _tag === "ToolResultEncoded"),
+          Stream.runDrain
+        )
+      const check = (kept: Session.Kept, where: string) =>
+        Effect.gen(function*() {
+          assert.deepStrictEqual(answersTo(kept.session, "charge"), ["charged"], where)
+          assert.include(answersTo(kept.session, "wait")[0], "unknown_effect", where)
+          assert.deepStrictEqual((yield* Session.load("s"))?.session, kept.session, where)
+          assert.strictEqual(charged.splice(0).length, 1, where)
+        })
+      const fresh = Effect.provide([model, Session.Store.layerMemory], { local: true })
+      yield* fresh(Effect.gen(function*() {
+        const { value: _, ...left } = yield* Session.keep(yield* Session.open("s"), leaving)
+        assert.isDefined(left.interrupted)
+        assert.deepStrictEqual(left, yield* Session.load("s"))
+        yield* check(yield* Session.keep(left, (session) => Session.reply(session, "two", { tools })), "the next keep")
+      }))
+      yield* fresh(Effect.gen(function*() {
+        const kept = yield* Session.keep(
+          yield* Session.open("s"),
+          (session) => Effect.andThen(leaving(session), Session.reply(session, "two", { tools }))
+        )
+        yield* check(kept, "the same keep")
+      }))
+    }))
 })

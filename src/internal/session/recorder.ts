@@ -137,8 +137,10 @@ export class Recorder {
   private isClosed = false
   /** The journal with the run that was cut, until the operation has left it. */
   cut: Records.JournalState | undefined
-  /** What an operation is given of that, and, once it asks, the session that it begins with when it leaves the run. */
-  private given: { readonly session: SessionState.Session; left?: Reducer.Left | undefined } | undefined
+  /** What an operation is given, and, once it asks, the session that it begins with when it leaves the run. */
+  private given: { readonly session: SessionState.Session; left?: Reducer.Left | undefined }
+  /** Whether a run of this operation has begun and not ended. */
+  private isRunning = false
 
   constructor(
     kept: Records.Kept,
@@ -154,7 +156,7 @@ export class Recorder {
     this.id = kept.id
     this.session = kept.session
     this.cut = isResumed ? undefined : cutIn(kept)
-    if (this.cut !== undefined) this.given = { session: kept.session }
+    this.given = { session: kept.session }
     this.version = kept.version
     this.store = store
     this.owner = kept.owner
@@ -179,9 +181,23 @@ export class Recorder {
     })
   }
 
-  private leftOf(given: NonNullable<Recorder["given"]>): Reducer.Left | undefined {
-    if (this.cut !== undefined) given.left ??= Reducer.leave(this.cut)
-    return given.left
+  private get left(): Reducer.Left | undefined {
+    if (this.cut !== undefined) this.given.left ??= Reducer.leave(this.cut)
+    return this.given.left
+  }
+
+  /** Whether a run of this operation was left in the middle, by a timeout of the program, say. */
+  get hasLeft(): boolean {
+    return this.isRunning && !this.isClosed && !this.isAppending && this.waiting.length === 0
+  }
+
+  /** Takes in what the journal has of a run that was left in the middle. */
+  reload(kept: Records.Kept): void {
+    this.isRunning = false
+    this.cut = cutIn(kept)
+    this.session = kept.session
+    this.version = kept.version
+    this.given = { session: this.given.session }
   }
 
   /**
@@ -189,10 +205,8 @@ export class Recorder {
    * of the given one is the given one, with changes.
    */
   leaving(session: SessionState.Session): SessionState.Session {
-    const { given } = this
-    if (given === undefined || session.thread !== given.session.thread) return session
-    const left = this.leftOf(given)
-    if (left === undefined) return session
+    const { given, left } = this
+    if (left === undefined || session.thread !== given.session.thread) return session
     return session === given.session
       ? left.session
       : { ...session, thread: left.session.thread, context: { ...session.context, ...left.contextUpdate } }
@@ -201,13 +215,17 @@ export class Recorder {
   /** What has to be recorded before records that follow on the session. */
   before(session: SessionState.Session): ReadonlyArray<Records.Record> {
     if (session === this.session) return []
-    const left = this.given?.left
+    const { left } = this.given
     if (this.cut !== undefined && session === left?.session) return left.closing
     return [{ _tag: "Opened", session }]
   }
 
   /** The run that was cut, behind records of the operation. To settle a call is not to leave it. */
   private follow(records: Records.Records): void {
+    for (const { _tag } of records) {
+      if (_tag === "RunStarted") this.isRunning = true
+      else if (_tag === "RunEnded" || _tag === "RunFailed") this.isRunning = false
+    }
     if (this.cut === undefined) return
     if (!records.every(isAnswer)) this.cut = undefined
     else {
@@ -454,7 +472,14 @@ export const recorded = (
 
 /** The session for an operation that leaves the run which was cut, if one was: with the turn of it closed. */
 export const leaving = (session: SessionState.Session): Effect.Effect<SessionState.Session> =>
-  Effect.map(CurrentRecorder, (recorder) => recorder?.leaving(session) ?? session)
+  Effect.flatMap(CurrentRecorder, (recorder) => {
+    if (recorder === undefined) return Effect.succeed(session)
+    const read = recorder.hasLeft ? stored(recorder, load(recorder.id)) : Effect.succeed(undefined)
+    return Effect.map(read, (kept) => {
+      if (kept !== undefined) recorder.reload(kept)
+      return recorder.leaving(session)
+    })
+  })
 
 /** The session after something happened to it between runs. */
 export const happened = (session: SessionState.Session, record: Records.Record): Effect.Effect<SessionState.Session> =>
@@ -497,11 +522,15 @@ const recorderOf = (
  * What the operation has left behind: the session as the journal has it, under the same claim. One that has begun nothing has
  * not left the run that was cut.
  */
-const keptBy = ({ commands, cut: state, session, version }: Recorder, kept: Records.Kept): Records.Kept => {
+const keptBy = (
+  recorder: Recorder,
+  kept: Records.Kept
+): Effect.Effect<Records.Kept, Stores.StoreError, Stores.Store> => {
   const { cut: _, ended: __, interrupted: ___, stop: ____, submitted: _____, ...same } = kept
-  const { submitted } = commands
+  const { commands: { submitted }, cut: state, hasLeft, session, version } = recorder
+  if (hasLeft) return Effect.map(load(kept.id), (loaded) => ({ ...same, session, version, ...loaded }))
   const cut = state === undefined ? {} : { ...state, cut: SessionState.plain(state.session) }
-  return { ...same, ...cut, session, version, ...(submitted.length === 0 ? {} : { submitted }) }
+  return Effect.succeed({ ...same, ...cut, session, version, ...(submitted.length === 0 ? {} : { submitted }) })
 }
 
 /**
@@ -521,7 +550,7 @@ export const keep = <A, E, R>(
         Deferred.await(recorder.failed)
       ).pipe(
         Effect.ensuring(recorder.leave),
-        Effect.map((value) => ({ ...keptBy(recorder, kept), value }))
+        Effect.flatMap((value) => Effect.map(keptBy(recorder, kept), (kept) => ({ ...kept, value })))
       ))
   )
 
