@@ -59,6 +59,17 @@ const cut = (tools: ReadonlyArray<Tool.Any>, records: number) =>
     return (yield* journalOf("s")).slice(0, records)
   }).pipe(Effect.provide(Session.Store.layerMemory))
 
+/** The journal of such a session with everything that happened before its turn was whole, but for the end of these calls. */
+const cutBeforeEnd = (tools: ReadonlyArray<Tool.Any>, ...open: ReadonlyArray<string>) =>
+  Effect.map(
+    cut(tools, Infinity),
+    (records) =>
+      records.filter((record) =>
+        record._tag !== "StepCompleted" && record._tag !== "RunEnded" &&
+        !(record._tag === "CallEnded" && open.includes(record.toolCallId))
+      )
+  )
+
 describe("a run that was cut and is not taken up", () => {
   it.effect("D-01: no call is repeated, and each has one answer that says what is known of it, at every record", () =>
     Effect.gen(function*() {
@@ -122,10 +133,7 @@ describe("a run that was cut and is not taken up", () => {
     Effect.gen(function*() {
       const ask = Tool.make("ask", { parameters: {}, handler: () => Effect.succeed(Tool.askUser("Which?")) })
       const wait = Tool.make("wait", { parameters: {}, handler: () => Effect.succeed("waited") })
-      const before = (yield* cut([ask, wait], 99)).filter((record) =>
-        record._tag !== "StepCompleted" && record._tag !== "RunEnded" &&
-        !(record._tag === "CallEnded" && record.toolCallId === "wait")
-      )
+      const before = yield* cutBeforeEnd([ask, wait], "wait")
       yield* Effect.gen(function*() {
         const cut = (yield* Session.load("s"))!
         // The run may be under way elsewhere: an answer that comes too early does not end it.
@@ -147,10 +155,7 @@ describe("a run that was cut and is not taken up", () => {
         const [first, second] = ["first", "second"].map((name) =>
           Tool.make(name, { parameters: {}, handler: () => Effect.succeed(name) })
         )
-        const before = (yield* cut([first!, second!], 99)).filter((record) =>
-          record._tag !== "StepCompleted" && record._tag !== "RunEnded" &&
-          !(record._tag === "CallEnded" && record.toolCallId === "second")
-        )
+        const before = yield* cutBeforeEnd([first!, second!], "second")
         yield* Effect.gen(function*() {
           const { ended } = yield* Session.stop("s")
           const cut = (yield* Session.load("s"))!
@@ -168,9 +173,7 @@ describe("a run that was cut and is not taken up", () => {
         success: Schema.Struct({ at: Schema.Date }),
         handler: () => Effect.succeed({ at: new Date(0) })
       })
-      const before = (yield* cut([long, dated], 99)).filter(({ _tag }) =>
-        _tag !== "StepCompleted" && _tag !== "RunEnded"
-      )
+      const before = yield* cutBeforeEnd([long, dated])
       const kept = yield* Effect.gen(function*() {
         const cut = (yield* Session.load("s"))!
         return yield* Session.keep(cut, (session) => Session.append(session, [Message.user("Later")]))
@@ -365,9 +368,7 @@ describe("a run that was cut and is not taken up", () => {
         failure: Schema.String,
         handler: () => Effect.fail("no money")
       })
-      const before = (yield* cut([long, decided, failing], 99)).filter(({ _tag }) =>
-        _tag !== "StepCompleted" && _tag !== "RunEnded"
-      )
+      const before = yield* cutBeforeEnd([long, decided, failing])
       const { value } = yield* Effect.gen(function*() {
         const cut = (yield* Session.load("s"))!
         return yield* Session.keep(cut, (session) => Session.append(session, [Message.user("Later")]))
@@ -535,5 +536,45 @@ describe("a run that was cut and is not taken up", () => {
         )
         yield* check(kept, "the same keep")
       }))
+    }))
+
+  it.effect("a stop that another run was faster than reports the run that it stops", () =>
+    Effect.gen(function*() {
+      const work = Tool.make("work", { parameters: {}, handler: () => Effect.succeed("worked") })
+      const before = yield* cut([work], 4)
+      yield* Effect.gen(function*() {
+        const store = yield* Session.Store
+        const [, , , started] = before
+        if (started?._tag !== "CallStarted") return assert.fail("a call has started")
+        const over = (requestId: string): Session.Record => ({
+          _tag: "RunEnded",
+          requestId,
+          haltedReason: "completed",
+          messages: [],
+          status: "completed",
+          suspensions: [],
+          context: {},
+          metadata: {}
+        })
+        let isFirst = true
+        const busy: Session.StoreService = {
+          ...store,
+          append: (id, expected, records) =>
+            Effect.gen(function*() {
+              if (isFirst) {
+                yield* store.append(id, expected, [
+                  over(started.requestId),
+                  { _tag: "RunStarted", requestId: "next", operation: "continue", messages: [] },
+                  { ...started, requestId: "next", toolCall: Message.toolCall("other", "work", {}) }
+                ])
+              }
+              isFirst = false
+              return yield* store.append(id, expected, records)
+            })
+        }
+        const { ended } = yield* Effect.provideService(Session.stop("s"), Session.Store, busy)
+        yield* store.append("s", yield* store.version("s"), [over("next")])
+        assert.deepStrictEqual(yield* ended, { stopped: [], ended: [], refused: [], unknown: ["other"] })
+      }).pipe(Effect.provide(prefixed("s", before)))
     }))
 })

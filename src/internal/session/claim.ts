@@ -249,12 +249,28 @@ export class Commands {
     for (const requestId of this.stops) this.listeners.get(requestId)?.()
   }
 
-  /** A record of the operation as it is appended: the end of a run says whether there is more to do. */
-  marked(record: Records.Record, after: SessionState.Session): Records.Record {
-    const isFailed = record._tag === "RunFailed"
-    if (this.isPart || !isFailed && record._tag !== "RunEnded") return record
-    const isLeft = this.submitted.length > 0 || isFailed && this.taken !== undefined || isReady(this.settled(after))
-    return isLeft ? { ...record, unfinished: true } : record
+  /**
+   * A record of the operation as it is appended. One that may be the last for a while says whether there is more to do: a
+   * message was submitted, calls that were settled wait for a run, or a run that was cut has no end yet.
+   */
+  marked(record: Records.Record, after: SessionState.Session, isCut: boolean): Records.Record {
+    const isSubmitted = this.submitted.length > 0
+    switch (record._tag) {
+      case "Opened":
+        return isSubmitted ? { ...record, unfinished: true } : record
+      case "Answered":
+        return isSubmitted || isCut ? { ...record, unfinished: true } : record
+      case "MessagesAppended":
+        return isCut ? { ...record, unfinished: isSubmitted || isReady(after) } : record
+      case "RunFailed":
+      case "RunEnded": {
+        if (this.isPart) return record
+        const isTaken = record._tag === "RunFailed" && this.taken !== undefined
+        return isSubmitted || isTaken || isReady(this.settled(after)) ? { ...record, unfinished: true } : record
+      }
+      default:
+        return record
+    }
   }
 
   /** The operation has appended records. Returns the session after them: behind a run with the answers that came meanwhile. */
@@ -328,7 +344,7 @@ class Reading {
   /** Whether the journal was removed after it was read: nothing of it runs on. */
   isDeleted = false
   /** The run that is asked to stop. */
-  watched: string | undefined
+  private watched: string | undefined
   /** What became of its calls, once another run has begun, which may be where it has ended. */
   private ended: StopReport | undefined
   /** By the step and the id of the call: a later step may use an id again. */
@@ -355,6 +371,12 @@ class Reading {
         : Stream.runForEach(this.store.read(this.id, this.version), (entry) => Effect.sync(() => this.take(entry)))
     })
   )
+
+  /** Reports what becomes of this run, whatever runs follow it. */
+  watch(requestId: string): void {
+    this.watched = requestId
+    this.ended = undefined
+  }
 
   private take({ record, version }: Records.Entry): void {
     this.version = version
@@ -418,7 +440,7 @@ export const stop = (id: string): Effect.Effect<StopReceipt, Stores.StoreError, 
         return { accepted: reading.version, ended: Effect.succeed(nothing) }
       }
       const { requestId } = interrupted
-      reading.watched = requestId
+      reading.watch(requestId)
       const ended = Effect.suspend(() => untilEnded(reading, requestId))
       if (stop !== undefined) return { accepted: reading.version, ended }
       const request: Records.Record = { _tag: "StopRequested", id: globalThis.crypto.randomUUID(), requestId }

@@ -149,7 +149,7 @@ export class OperationRun<M extends Reducer.Mode> {
     })
   }
 
-  /** How the model would read the outcome, where it is not as by default. Who has the journal alone does not know the tool. */
+  /** How the model would read the outcome, where it is not as by default: a reader of the journal does not know the tool. */
   private answeredBy(tool: Tool.Any, outcome: Tool.Outcome): AnsweredBy {
     const isDecided = outcome._tag === "Error" && (this.decidesErrors || typeof tool.onToolError === "function")
     const { standard } = Policy

@@ -27,7 +27,7 @@ import * as Stores from "./store.ts"
 
 const isReply = (record: Records.Record): boolean => record._tag === "ReplyReceived"
 
-const isAnswer = (record: Records.Record): record is Records.Answered => record._tag === "Answered"
+const isAnswer = (record: Records.Record): boolean => record._tag === "Answered"
 
 /** Whether a record belongs to a run that has started. */
 const isOfRun = (record: Records.Record): boolean => "requestId" in record && record._tag !== "RunStarted"
@@ -146,8 +146,7 @@ export class Recorder {
     kept: Records.Kept,
     store: Stores.Service,
     context: Context.Context<never>,
-    around?: Around,
-    isResumed = false
+    around?: Around
   ) {
     this.own = new Running(Duration.toMillis(Settings.defaultGrace), context)
     this.failed = around?.failed ?? Deferred.makeUnsafe<never, Failure>()
@@ -155,7 +154,7 @@ export class Recorder {
     this.isAnswerable = around?.isAnswerable ?? true
     this.id = kept.id
     this.session = kept.session
-    this.cut = isResumed ? undefined : cutIn(kept)
+    this.cut = cutIn(kept)
     this.given = { session: kept.session }
     this.version = kept.version
     this.store = store
@@ -232,19 +231,6 @@ export class Recorder {
       this.cut = records.reduce(Reducer.apply, this.cut)
       this.given = { session: this.session }
     }
-  }
-
-  /** A record as it is appended: it says whether the session has work left after it. */
-  private marked(record: Records.Record, after: SessionState.Session): Records.Record {
-    const isSubmitted = this.commands.submitted.length > 0
-    if (isAnswer(record)) {
-      return isSubmitted || this.cut !== undefined ? { ...record, unfinished: true } : record
-    }
-    if (record._tag === "MessagesAppended") {
-      return this.cut === undefined ? record : { ...record, unfinished: isSubmitted || Claims.isReady(after) }
-    }
-    if (record._tag === "Opened") return isSubmitted ? { ...record, unfinished: true } : record
-    return this.commands.marked(record, after)
   }
 
   private withdraw(writing: Writing): Effect.Effect<void> {
@@ -364,7 +350,7 @@ export class Recorder {
 
   private appendNow(records: Records.Records, after: SessionState.Session): Effect.Effect<void, Failure> {
     return Effect.suspend(() => {
-      const marked = Arr.map(records, (record) => this.marked(record, after))
+      const marked = Arr.map(records, (record) => this.commands.marked(record, after, this.cut !== undefined))
       return this.store.append(this.id, this.version, marked)
     }).pipe(
       Effect.map((version) => {
@@ -502,12 +488,9 @@ export const settled = (
 const claimOf = (kept: Partial<Claimed>): Claims.HeldClaim | undefined => kept.claim
 
 /** The recorder of an operation, which is watched over until the scope closes. */
-const recorderOf = (
-  kept: Records.Kept,
-  isResumed: boolean
-): Effect.Effect<Recorder, never, Stores.Store | Scope.Scope> =>
+const recorderOf = (kept: Records.Kept): Effect.Effect<Recorder, never, Stores.Store | Scope.Scope> =>
   Effect.gen(function*() {
-    const recorder = new Recorder(kept, yield* Stores.Store, yield* Effect.context<never>(), undefined, isResumed)
+    const recorder = new Recorder(kept, yield* Stores.Store, yield* Effect.context<never>())
     const claim = claimOf(kept)
     if (claim !== undefined) {
       yield* Effect.forkScoped(recorder.watch(claim))
@@ -533,18 +516,14 @@ const keptBy = (
   return Effect.succeed({ ...same, ...cut, session, version, ...(submitted.length === 0 ? {} : { submitted }) })
 }
 
-/**
- * Runs an operation on a session and appends its records as it runs. A run that was cut is taken up by the operation, or
- * its turn is closed.
- */
+/** Runs an operation on a session and appends its records as it runs. */
 export const keep = <A, E, R>(
   kept: Records.Kept,
-  operation: (session: SessionState.Session) => Effect.Effect<A, E, R>,
-  isResumed = false
+  operation: (session: SessionState.Session) => Effect.Effect<A, E, R>
 ): Effect.Effect<Records.Outcome<A>, E | Failure, R | Stores.Store> =>
   // The scope is the recorder's own: the operation runs in the caller's.
   Effect.scopedWith((scope) =>
-    Effect.flatMap(Scope.provide(recorderOf(kept, isResumed), scope), (recorder) =>
+    Effect.flatMap(Scope.provide(recorderOf(kept), scope), (recorder) =>
       Effect.raceFirst(
         Effect.provideService(Effect.suspend(() => operation(kept.session)), CurrentRecorder, recorder),
         Deferred.await(recorder.failed)
@@ -557,11 +536,10 @@ export const keep = <A, E, R>(
 /** The same for the events of an operation. */
 export const keepStream = <A, E, R>(
   kept: Records.Kept,
-  operation: (session: SessionState.Session) => Stream.Stream<A, E, R>,
-  isResumed = false
+  operation: (session: SessionState.Session) => Stream.Stream<A, E, R>
 ): Stream.Stream<A, E | Failure, R | Stores.Store> =>
   Stream.unwrap(
-    Effect.map(recorderOf(kept, isResumed), (recorder) =>
+    Effect.map(recorderOf(kept), (recorder) =>
       Stream.suspend(() => operation(kept.session)).pipe(
         Stream.provideService(CurrentRecorder, recorder),
         Stream.interruptWhen(Deferred.await(recorder.failed)),
@@ -599,7 +577,7 @@ export const keepWithin = <A, E, R>(
   events: Stream.Stream<A, E, R>
 ): Stream.Stream<A, E, R> =>
   Stream.unwrap(Effect.contextWith((context: Context.Context<never>) => {
-    const recorder = new Recorder(kept, around.store, context, around, true)
+    const recorder = new Recorder(kept, around.store, context, around)
     return Effect.succeed(
       events.pipe(Stream.provideService(CurrentRecorder, recorder), Stream.ensuring(recorder.leave))
     )

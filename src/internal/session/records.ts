@@ -68,7 +68,10 @@ export class Opened extends Schema.Opaque<Opened>()(Schema.TaggedStruct("Opened"
 export class MessagesAppended extends Schema.Opaque<MessagesAppended>()(Schema.TaggedStruct("MessagesAppended", {
   /** The messages, in order. */
   messages: Schema.Array(Message.Message),
-  /** Behind a run that was cut, whether a message was submitted that no run has taken up. Left out behind any other. */
+  /**
+   * Behind a run that was cut, whether a message was submitted that no run has taken up, or calls that were settled wait for
+   * a run. Left out behind any other.
+   */
   unfinished: Schema.optionalKey(Schema.Boolean)
 })) {}
 

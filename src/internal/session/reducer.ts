@@ -74,14 +74,24 @@ const closed = (toolCall: Message.ToolCall, call: Records.InterruptedCall | unde
 
 type ClosedAnswer = RecordOf<"StepCompleted">["messages"][number]
 
+/** A session for an operation that does not take up the run which was cut. */
+export interface Left {
+  readonly session: Session
+  /** What has to be recorded before it. */
+  readonly closing: NewRecords
+  /** What its closed turn has added to the context. */
+  readonly contextUpdate: Session["context"]
+}
+
 /**
- * What is recorded before an operation that does not take up the run which was cut: its turn is closed. A call that ended
- * has its answer, one that only started is answered as unknown, one that did not start as not run, and one that waits for a
- * person as withdrawn. A turn whose reply is not recorded has nothing to keep.
+ * The session with the turn closed that its run was cut in. A call that ended has its answer, one that only started is
+ * answered as unknown, one that did not start as not run, and one that waits for a person as withdrawn. Nothing where the
+ * reply of the turn is not recorded: there is nothing to keep.
  */
-const closing = ({ interrupted, session }: JournalState): NewRecords => {
+export const leave = (cut: JournalState): Left | undefined => {
+  const { interrupted, session } = cut
   const toolCalls = interrupted?.reply?.toolCalls ?? []
-  if (interrupted === undefined || toolCalls.length === 0) return []
+  if (interrupted === undefined || toolCalls.length === 0) return undefined
   const { calls, requestId, steps } = interrupted
   const ofStep = { requestId, stepIndex: steps.length }
   const begun = begunOf(interrupted)
@@ -93,7 +103,7 @@ const closing = ({ interrupted, session }: JournalState): NewRecords => {
     encoded: false
   }))
   const contextUpdate = Fold.mergeUpdates(calls.map((call) => call.contextUpdate))
-  return [...unknown, {
+  const closing: NewRecords = [...unknown, {
     _tag: "StepCompleted",
     ...ofStep,
     messages: [{ _tag: "Reference" }, ...toolCalls.map((toolCall) => closed(toolCall, begun.get(toolCall.id)))],
@@ -101,26 +111,9 @@ const closing = ({ interrupted, session }: JournalState): NewRecords => {
     done: false,
     ...(contextUpdate === undefined ? {} : { contextUpdate })
   }]
-}
-
-/** A session for an operation that does not take up the run which was cut. */
-export interface Left {
-  readonly session: Session
-  /** What has to be recorded before it. */
-  readonly closing: NewRecords
-  /** What its closed turn has added to the context. */
-  readonly contextUpdate: Session["context"]
-}
-
-/** The session with the turn closed that its run was cut in, or nothing where there is nothing to close. */
-export const leave = (cut: JournalState): Left | undefined => {
-  const records = closing(cut)
-  if (records.length === 0) return undefined
   const reading = new Reading(cut)
-  for (const record of records) reading.take(record)
-  const calls = cut.interrupted?.calls ?? []
-  const contextUpdate = Fold.mergeUpdates(calls.map((call) => call.contextUpdate)) ?? {}
-  return { session: SessionState.plain(atRest(reading.state)), closing: records, contextUpdate }
+  for (const record of closing) reading.take(record)
+  return { session: SessionState.plain(atRest(reading.state)), closing, contextUpdate: contextUpdate ?? {} }
 }
 
 /** Journals of 0.1.0 have the questions of approved calls among their outcomes only. */

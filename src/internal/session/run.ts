@@ -819,7 +819,7 @@ export const streamResumed = <T extends Tools, E, R, RHalt, REvent>(
   Event.Event,
   ResumeFailure | E | Tool.Fatal<T[number]>,
   Stores.Store | Services<T, R | RHalt | REvent>
-> => Recorders.keepStream(atCut(kept), () => stream(resuming(kept, options), options), true)
+> => Recorders.keepStream(atCut(kept), () => stream(resuming(kept, options), options))
 
 /** The result of a run that was cut and is taken up. */
 export const resumed = <T extends Tools, E, R, RHalt, REvent>(
@@ -829,7 +829,7 @@ export const resumed = <T extends Tools, E, R, RHalt, REvent>(
   Records.Outcome<Reducer.Done>,
   ResumeFailure | E | Tool.Fatal<T[number]>,
   Stores.Store | Services<T, R | RHalt | REvent>
-> => Recorders.keep(atCut(kept), () => awaited(resuming(kept, options), options), true)
+> => Recorders.keep(atCut(kept), () => awaited(resuming(kept, options), options))
 
 const done = <M extends Reducer.Mode>(
   reducer: Reducer.Progress<M>
