@@ -28,6 +28,31 @@ const hanging = (tag: string, pace: "never ends" | "refuses interruption") =>
     return { seen, layer: Layer.succeed(Session.Store, slow) }
   })
 
+/** The turn in which a stop has to answer calls that did not end in time. */
+for (const calls of [1, 2, 3]) {
+  it.effect(`N-45: a stop ends a kept run in which ${calls} blocking calls of one turn outlive the grace period`, () =>
+    Effect.gen(function*() {
+      const kept = yield* Session.open("s")
+      const slow = Tool.make("slow", { parameters: {}, interrupt: "block", handler: () => Effect.sleep(2 * grace) })
+      const ids = Array.from({ length: calls }, (_, index) => `c${index}`)
+      const model = Script.layer([[...ids.map((id) => Script.toolCall(id, "slow")), Script.finish("tool_calls")]])
+      const fiber = yield* Effect.forkDetach(
+        Session.keep(
+          kept,
+          (session) => Session.reply(session, "go", { tools: [slow], grace, cancel: Effect.sleep(10) })
+        ).pipe(Effect.provide(model)),
+        { startImmediately: true }
+      )
+      yield* TestClock.adjust(10)
+      yield* TestClock.adjust(grace)
+      const exit = fiber.pollUnsafe()
+      if (exit === undefined || !Exit.isSuccess(exit)) return assert.fail("the run is not over")
+      const { outcome, thread } = exit.value.value.result
+      assert.strictEqual(outcome._tag, "Cancelled")
+      assert.deepStrictEqual(thread.messages.flatMap(({ toolCallId }) => toolCallId ?? []), ids)
+    }).pipe(Effect.provide(Session.Store.layerMemory)))
+}
+
 describe("a store that does not answer", () => {
   for (const tag of ["RunStarted", "StepCompleted", "CallStarted", "CallEnded", "RunEnded"]) {
     for (const how of ["cancel", "deadline", "interrupt"] as const) {

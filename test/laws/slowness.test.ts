@@ -88,7 +88,12 @@ describe("laws of a run that waits for others than its tools", () => {
         play(played, how, stop, undefined, { slow }),
         (trace) => Lawful.bounded(trace, stop, played, slow)
       ),
-    10_000
+    10_000,
+    [
+      { id: "N-45", seed: "105373320", at: 570, size: 6 },
+      { id: "N-45", seed: "1716606889", at: 595, size: 6 },
+      { id: "N-45", seed: "1728083628", at: 308, size: 3 }
+    ]
   )
 })
 

@@ -77,17 +77,34 @@ export const check = <A>(
     })
   })
 
-/** A test that holds generated values to a law. */
-export const property = <A>(name: string, values: Arbitrary.Arbitrary<A>, law: Law<A>, runs: number): void => {
+/** A generated value that once falsified a law, by its place among the values of a seed: the replay of its failure has it. */
+export interface Fallen {
+  readonly id: string
+  readonly seed: string
+  readonly at: number
+  readonly size: number
+}
+
+/** A test that holds generated values to a law. Each value that has `fallen` is a test of its own from then on. */
+export const property = <A>(
+  name: string,
+  values: Arbitrary.Arbitrary<A>,
+  law: Law<A>,
+  runs: number,
+  fallen: ReadonlyArray<Fallen> = []
+): void => {
+  for (const { at, id, seed, size } of fallen) {
+    const replay = JSON.stringify([1, `${seed} ${name}`, at, size, [], "PropertyError"])
+    it.live(`${id}: ${name} (value ${at} of the seed ${seed})`, () =>
+      holds(
+        Effect.map(check(name, values, law, { seed, runs: 1, replay }), (failure) =>
+          failure?.includes("PropertyPassed") === true ? undefined : failure)
+      ))
+  }
   const replay = process.env["HEDDLE_REPLAY"]
   const options = { seed: seedOfAll, runs: shareOf(runs), ...(replay === undefined ? {} : { replay }) }
-  it.live(
-    name,
-    () =>
-      Effect.flatMap(
-        check(name, values, law, options),
-        (failure) => failure === undefined ? Effect.void : Effect.die(new Error(failure))
-      ),
-    1_260_000
-  )
+  it.live(name, () => holds(check(name, values, law, options)), 1_260_000)
 }
+
+const holds = (checked: Effect.Effect<string | undefined>): Effect.Effect<void> =>
+  Effect.flatMap(checked, (failure) => failure === undefined ? Effect.void : Effect.die(new Error(failure)))

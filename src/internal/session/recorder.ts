@@ -297,9 +297,10 @@ export class Recorder {
     })
   )
 
-  /** An append was abandoned: no writer waits for it any longer. */
+  /** An append was abandoned: no writer waits for it any longer. One that has not begun ends, and takes no writer that comes. */
   private abandon(): void {
     this.isClosed = true
+    this.begin?.()
     this.refuse([...this.taken, ...this.waiting.splice(0)])
   }
 
@@ -341,6 +342,7 @@ export class Recorder {
   }
 
   private appendGroup(): Effect.Effect<void, Failure> {
+    if (this.isClosed) return Effect.void
     this.takeGroup()
     const [first, ...rest] = this.taken.flatMap(({ records }) => records)
     const last = this.taken[this.taken.length - 1]
