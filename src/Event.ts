@@ -915,7 +915,7 @@ export class ToolApprovalRequested extends Schema.Opaque<ToolApprovalRequested>(
  * is started again, and the inner run goes on where it was.
  *
  * @category schemas
- * @since 0.2.0
+ * @since 0.1.0
  */
 export class ToolSuspended extends Schema.Opaque<ToolSuspended>()(Schema.TaggedStruct("ToolSuspended", {
   /** The id of the call. */

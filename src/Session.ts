@@ -89,7 +89,7 @@ export {
    * `StoreError` `too_large`, and the operation ends with it.
    *
    * @category services
-   * @since 0.2.0
+   * @since 0.1.0
    */
   MaxRecordBytes,
   /**
@@ -153,7 +153,7 @@ export {
    * of it may go on here.
    *
    * @category errors
-   * @since 0.2.0
+   * @since 0.1.0
    */
   SessionClaimed
 } from "./internal/session/claim.ts"
@@ -171,7 +171,7 @@ export {
    * Why a run that was cut cannot be taken up, or was ended in place of being taken up.
    *
    * @category errors
-   * @since 0.2.0
+   * @since 0.1.0
    */
   ResumeError
 } from "./internal/session/ledger.ts"
@@ -404,7 +404,7 @@ export const keepStream: <A, E, R>(
  * ```
  *
  * @category keeping
- * @since 0.2.0
+ * @since 0.1.0
  */
 export const claim: (
   id: string,
@@ -435,7 +435,7 @@ export const claim: (
  * ```
  *
  * @category commands
- * @since 0.2.0
+ * @since 0.1.0
  */
 export const stop: (id: string) => Effect.Effect<Claims.StopReceipt, Stores.StoreError, Stores.Store> = Claims.stop
 
@@ -459,7 +459,7 @@ export const stop: (id: string) => Effect.Effect<Claims.StopReceipt, Stores.Stor
  * ```
  *
  * @category commands
- * @since 0.2.0
+ * @since 0.1.0
  */
 export const submit: (
   id: string,
@@ -493,7 +493,7 @@ export const submit: (
  * ```
  *
  * @category keeping
- * @since 0.2.0
+ * @since 0.1.0
  */
 export const snapshot: (
   kept: Records.Kept
@@ -525,7 +525,7 @@ export const snapshot: (
  * ```
  *
  * @category keeping
- * @since 0.2.0
+ * @since 0.1.0
  */
 export const unfinished: Stream.Stream<string, Stores.StoreError, Stores.Store> = Recorders.unfinished
 
@@ -549,7 +549,7 @@ export const unfinished: Stream.Stream<string, Stores.StoreError, Stores.Store> 
  * ```
  *
  * @category keeping
- * @since 0.2.0
+ * @since 0.1.0
  */
 export const list: (
   options?: Stores.ListOptions
@@ -578,7 +578,7 @@ export {
    * ```
    *
    * @category keeping
-   * @since 0.2.0
+   * @since 0.1.0
    */
   remove as delete
 }
@@ -587,7 +587,7 @@ export {
  * The options of taking up a run: those of the run, how old it may be, and how often it may be taken up.
  *
  * @category options
- * @since 0.2.0
+ * @since 0.1.0
  */
 export interface ResumeOptions<
   T extends ReadonlyArray<Tool.Any> = ReadonlyArray<Tool.Any>,
@@ -633,7 +633,7 @@ export interface ResumeOptions<
  * ```
  *
  * @category streams
- * @since 0.2.0
+ * @since 0.1.0
  */
 export const streamResume = <
   const T extends ReadonlyArray<Tool.Any> = [],
@@ -691,7 +691,7 @@ export const streamResume = <
  * ```
  *
  * @category running
- * @since 0.2.0
+ * @since 0.1.0
  */
 export const resume = <
   const T extends ReadonlyArray<Tool.Any> = [],

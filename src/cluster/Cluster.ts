@@ -13,7 +13,7 @@
  * The parts of Effect that this module stands on are marked unstable, and may change in a minor version of Effect. Nothing
  * in `heddle` itself imports them.
  *
- * @since 0.2.0
+ * @since 0.1.0
  */
 import * as RunnerAddress from "effect/cluster/RunnerAddress"
 import type * as Sharding from "effect/cluster/Sharding"
@@ -34,7 +34,7 @@ import * as Protocol from "./internal/protocol.ts"
  * How a runner drives the sessions that it owns.
  *
  * @category options
- * @since 0.2.0
+ * @since 0.1.0
  */
 export interface Options<
   T extends ReadonlyArray<Tool.Any> = ReadonlyArray<Tool.Any>,
@@ -87,7 +87,7 @@ export interface Options<
  * ```
  *
  * @category layers
- * @since 0.2.0
+ * @since 0.1.0
  */
 export const layer = <
   const T extends ReadonlyArray<Tool.Any> = [],
@@ -113,7 +113,7 @@ export const layer = <
  * Where a runner listens.
  *
  * @category options
- * @since 0.2.0
+ * @since 0.1.0
  */
 export interface Address {
   /** The host name or address by which the other processes reach it. The ports have no authentication: keep them private. */
@@ -126,7 +126,7 @@ export interface Address {
  * How the processes of a cluster reach each other and how soon one takes over, for {@link transport}.
  *
  * @category models
- * @since 0.2.0
+ * @since 0.1.0
  */
 export interface Transport {
   /** Frames go out at once. Over a plain socket, which waits to fill its packets, live events are 65 to 104 ms late. */
@@ -163,7 +163,7 @@ export interface Transport {
  * ```
  *
  * @category transport
- * @since 0.2.0
+ * @since 0.1.0
  */
 export const transport = (address?: Address): Transport => ({
   transport: "websocket",

@@ -2,7 +2,7 @@
  * A client of sessions on a cluster: it sends commands to the owner of a session, wherever that is, and reads what happens
  * there. A command waits for an owner, and what it has begun goes on without the process that sent it.
  *
- * @since 0.2.0
+ * @since 0.1.0
  */
 import * as Cause from "effect/Cause"
 import type * as ClusterError from "effect/cluster/ClusterError"
@@ -32,7 +32,7 @@ export {
    * A command was refused, or its run could not begin. Sent again under the same id it fails the same way.
    *
    * @category errors
-   * @since 0.2.0
+   * @since 0.1.0
    */
   CommandError,
   /**
@@ -40,14 +40,14 @@ export {
    * missed, because the session has another owner now or the reader fell behind.
    *
    * @category models
-   * @since 0.2.0
+   * @since 0.1.0
    */
   Connected,
   /**
    * Where a session stands once a command has been carried out: its run has ended, or waits for an answer.
    *
    * @category models
-   * @since 0.2.0
+   * @since 0.1.0
    */
   Report
 } from "./internal/protocol.ts"
@@ -57,7 +57,7 @@ export {
  * says that the command could not be stored, and it may be sent again under its id.
  *
  * @category errors
- * @since 0.2.0
+ * @since 0.1.0
  */
 export type Failure =
   | Protocol.CommandError
@@ -70,7 +70,7 @@ export type Failure =
  * How a command is sent.
  *
  * @category options
- * @since 0.2.0
+ * @since 0.1.0
  */
 export interface CommandOptions {
   /**
@@ -84,7 +84,7 @@ export interface CommandOptions {
  * How something is said.
  *
  * @category options
- * @since 0.2.0
+ * @since 0.1.0
  */
 export interface ReplyOptions extends CommandOptions {
   /**
@@ -98,7 +98,7 @@ export interface ReplyOptions extends CommandOptions {
  * How a call is approved.
  *
  * @category options
- * @since 0.2.0
+ * @since 0.1.0
  */
 export interface ApproveOptions extends CommandOptions, SessionRun.ApproveOptions {}
 
@@ -106,7 +106,7 @@ export interface ApproveOptions extends CommandOptions, SessionRun.ApproveOption
  * How a call is denied.
  *
  * @category options
- * @since 0.2.0
+ * @since 0.1.0
  */
 export interface DenyOptions extends CommandOptions {
   /** Why, as the model reads it. */
@@ -117,7 +117,7 @@ export interface DenyOptions extends CommandOptions {
  * The receipt of a stop.
  *
  * @category models
- * @since 0.2.0
+ * @since 0.1.0
  */
 export interface StopReceipt {
   /** The version of the journal with the request: from here on it is honoured, whatever becomes of the owner. */
@@ -131,7 +131,7 @@ export interface StopReceipt {
  * where the caller is interrupted before that.
  *
  * @category models
- * @since 0.2.0
+ * @since 0.1.0
  */
 export interface Service {
   /** Says something as the user. A session that does not exist is begun, and one whose last run broke goes on with it. */
@@ -308,7 +308,7 @@ const make = Effect.gen(function*() {
  * ```
  *
  * @category services
- * @since 0.2.0
+ * @since 0.1.0
  */
 export class SessionClient extends Context.Service<SessionClient, Service>()("heddle/cluster/SessionClient") {}
 
@@ -350,7 +350,7 @@ export class SessionClient extends Context.Service<SessionClient, Service>()("he
  * ```
  *
  * @category layers
- * @since 0.2.0
+ * @since 0.1.0
  */
 export const layer: Layer.Layer<
   SessionClient,

@@ -9,7 +9,7 @@
  * for again, and a call that has ended does not run again. One that has ended gives its recorded result. Runs that their
  * handlers start are kept in the same way, at any depth.
  *
- * @since 0.2.0
+ * @since 0.1.0
  */
 import * as Deferred from "effect/Deferred"
 import type * as Duration from "effect/Duration"
@@ -27,7 +27,7 @@ import type * as Tool from "../Tool.ts"
  * How the runs of a program are kept.
  *
  * @category options
- * @since 0.2.0
+ * @since 0.1.0
  */
 export interface Options {
   /**
@@ -84,7 +84,7 @@ export interface Options {
  * ```
  *
  * @category layers
- * @since 0.2.0
+ * @since 0.1.0
  */
 export const layer = (
   { id, owner, term, unknown }: Options

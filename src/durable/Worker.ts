@@ -9,7 +9,7 @@
  * behind the start of the next owner is refused, and the run of the old one is stopped there. An effect that was under way in
  * the frozen process may still happen, hence `idempotencyKey` and the tool option `lookUp`.
  *
- * @since 0.2.0
+ * @since 0.1.0
  */
 import * as Cause from "effect/Cause"
 import * as Clock from "effect/Clock"
@@ -33,7 +33,7 @@ import * as Drives from "./internal/drive.ts"
  * How a worker drives sessions.
  *
  * @category options
- * @since 0.2.0
+ * @since 0.1.0
  */
 export interface Options<
   T extends ReadonlyArray<Tool.Any> = ReadonlyArray<Tool.Any>,
@@ -113,7 +113,7 @@ const overtaken = (id: string): string => `another owner goes on with session ${
  * ```
  *
  * @category layers
- * @since 0.2.0
+ * @since 0.1.0
  */
 export const layer = <
   const T extends ReadonlyArray<Tool.Any> = [],

@@ -17,7 +17,7 @@
  *   their process ids, take the locks of each other for those of dead processes.
  * - Listing reads the end of each file. Where there are many thousand sessions, use `heddle/sql`.
  *
- * @since 0.2.0
+ * @since 0.1.0
  */
 import * as Effect from "effect/Effect"
 import * as FileSystem from "effect/FileSystem"
@@ -39,7 +39,7 @@ import * as Names from "./internal/names.ts"
  * Where sessions are kept.
  *
  * @category options
- * @since 0.2.0
+ * @since 0.1.0
  */
 export interface Options {
   /** The path of the folder, which is created if it does not exist. */
@@ -91,7 +91,7 @@ const damaged = (id: string, version: number, cause: string) =>
  * ```
  *
  * @category constructors
- * @since 0.2.0
+ * @since 0.1.0
  */
 export const make = (
   options: Options
@@ -366,7 +366,7 @@ const newline = new Uint8Array([10])
  * ```
  *
  * @category layers
- * @since 0.2.0
+ * @since 0.1.0
  */
 export const layer = (
   options: Options

@@ -3,7 +3,7 @@
  * The program is run once to its end, and then once for each of its boundaries: killed there, and started again until it
  * has its result.
  *
- * @since 0.2.0
+ * @since 0.1.0
  */
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -18,7 +18,7 @@ export type { Kill, Law, Repeat, Unknown, Violation } from "./internal/killLaws.
  * What a program is killed at.
  *
  * @category options
- * @since 0.2.0
+ * @since 0.1.0
  */
 export interface RandomKills {
   /** How many times the program is run. */
@@ -33,7 +33,7 @@ export interface RandomKills {
  * How a program is run and killed.
  *
  * @category options
- * @since 0.2.0
+ * @since 0.1.0
  */
 export interface Options {
   /** The arguments of the program. None by default. */
@@ -74,7 +74,7 @@ export interface Options {
  * One run of the program, with its kills.
  *
  * @category models
- * @since 0.2.0
+ * @since 0.1.0
  */
 export interface Attempt {
   /** At which boundary each process that was to die was to die. */
@@ -107,7 +107,7 @@ export interface Attempt {
  * What was found in an attempt.
  *
  * @category models
- * @since 0.2.0
+ * @since 0.1.0
  */
 export interface Found extends KillLaws.Violation {
   /** At which boundaries its processes were to die. Empty for the uncut run. */
@@ -118,7 +118,7 @@ export interface Found extends KillLaws.Violation {
  * What came of it.
  *
  * @category models
- * @since 0.2.0
+ * @since 0.1.0
  */
 export interface Report {
   /** The names of the boundaries of the uncut run, in order. */
@@ -335,7 +335,7 @@ const secondPlans = ({ lastPoints, plan }: Attempt, again: "random" | "every") =
  * ```
  *
  * @category running
- * @since 0.2.0
+ * @since 0.1.0
  */
 export const everyKill = (program: string, options: Options = {}): Effect.Effect<Report> =>
   Effect.gen(function*() {

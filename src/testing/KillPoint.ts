@@ -2,7 +2,7 @@
  * The boundaries at which `everyKill` kills a program. The program marks them; run by itself it is never killed and
  * writes nothing.
  *
- * @since 0.2.0
+ * @since 0.1.0
  */
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
@@ -20,7 +20,7 @@ import * as WorldLog from "./internal/worldLog.ts"
  * What of a call identifies its effect.
  *
  * @category models
- * @since 0.2.0
+ * @since 0.1.0
  */
 export interface Call extends Pick<Tool.CallContext, "attempt" | "idempotencyKey"> {
   /** The call as the model made it. Its name and its arguments are what it does. */
@@ -98,7 +98,7 @@ const current = (): Process | undefined => {
  * ```
  *
  * @category constructors
- * @since 0.2.0
+ * @since 0.1.0
  */
 export const folder = (): string => variable("folder") ?? "."
 
@@ -115,7 +115,7 @@ export const folder = (): string => variable("folder") ?? "."
  * ```
  *
  * @category marks
- * @since 0.2.0
+ * @since 0.1.0
  */
 export const at = (name: string): Effect.Effect<void> => Effect.sync(() => current()?.reached(name))
 
@@ -140,7 +140,7 @@ export const at = (name: string): Effect.Effect<void> => Effect.sync(() => curre
  * ```
  *
  * @category marks
- * @since 0.2.0
+ * @since 0.1.0
  */
 export const act = <A = void, E = never, R = never>(
   { attempt, idempotencyKey, toolCall: { arguments: args, name } }: Call,
@@ -171,7 +171,7 @@ const write = (happened: WorldLog.Happened): Effect.Effect<void> => Effect.sync(
  * ```
  *
  * @category marks
- * @since 0.2.0
+ * @since 0.1.0
  */
 export const returned = ({ toolCall: { arguments: args, name } }: Call): Effect.Effect<void> =>
   Effect.andThen(write({ _tag: "Returned", what: WorldLog.whatOf(name, args) }), at(`the end of ${name}`))
@@ -189,7 +189,7 @@ export const returned = ({ toolCall: { arguments: args, name } }: Call): Effect.
  * ```
  *
  * @category marks
- * @since 0.2.0
+ * @since 0.1.0
  */
 export const asked: Effect.Effect<void> = write({ _tag: "Asked" })
 
@@ -207,7 +207,7 @@ export const asked: Effect.Effect<void> = write({ _tag: "Asked" })
  * ```
  *
  * @category marks
- * @since 0.2.0
+ * @since 0.1.0
  */
 export const done = (value: unknown): Effect.Effect<void> => write({ _tag: "Done", value })
 
@@ -281,7 +281,7 @@ const services = <A>(context: Context.Context<A>): Context.Context<A> => {
  * ```
  *
  * @category constructors
- * @since 0.2.0
+ * @since 0.1.0
  */
 export const watch = <A, E, R>(layer: Layer.Layer<A, E, R>): Layer.Layer<A, E, R> =>
   Layer.flatMap(layer, (context) => Layer.succeedContext(services(context)))

@@ -2,7 +2,7 @@
  * How the owner of a session carries out its commands. The session is run under a claim: first what an owner before this one
  * left unfinished, then the command, unless the journal has it already, and then what follows from it.
  *
- * @since 0.2.0
+ * @since 0.1.0
  */
 import * as Deferred from "effect/Deferred"
 import type * as Duration from "effect/Duration"

@@ -2,7 +2,7 @@
  * The live events of a session, for any number of readers on any process. None of them holds up the run: a reader that falls
  * behind loses what it did not read, and learns that from the feed.
  *
- * @since 0.2.0
+ * @since 0.1.0
  */
 import * as Effect from "effect/Effect"
 import * as PubSub from "effect/PubSub"

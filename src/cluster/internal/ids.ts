@@ -2,7 +2,7 @@
  * The id of a session as the id of an entity. A database refuses a text with a zero or a lone surrogate, which JSON
  * escapes, and the tables of a cluster have room for 255 characters.
  *
- * @since 0.2.0
+ * @since 0.1.0
  */
 import * as Effect from "effect/Effect"
 import * as Protocol from "./protocol.ts"

@@ -3,7 +3,7 @@
  * the other; the feed and a stop do not wait for them. What happens is in the journal, so that the next owner needs nothing
  * of this one.
  *
- * @since 0.2.0
+ * @since 0.1.0
  */
 import * as Entity from "effect/cluster/Entity"
 import * as Effect from "effect/Effect"

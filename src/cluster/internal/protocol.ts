@@ -4,7 +4,7 @@
  * A command is persisted: it waits for an owner, is handled at least once and answered once, since its id is its primary
  * key. A stop and the feed are for the owner of the moment, and are not: what must outlive the owner is in the journal.
  *
- * @since 0.2.0
+ * @since 0.1.0
  */
 import * as ClusterSchema from "effect/cluster/ClusterSchema"
 import * as Entity from "effect/cluster/Entity"
@@ -19,7 +19,7 @@ import * as Message from "../../Message.ts"
  * Where a session stands once a command has been carried out: its run has ended, or waits for an answer.
  *
  * @category models
- * @since 0.2.0
+ * @since 0.1.0
  */
 export class Report extends Schema.Opaque<Report>()(Schema.Struct({
   /** The version of the journal that this was read at. */
@@ -36,7 +36,7 @@ export class Report extends Schema.Opaque<Report>()(Schema.Struct({
  * A command was refused, or its run could not begin. Sent again under the same id it fails the same way.
  *
  * @category errors
- * @since 0.2.0
+ * @since 0.1.0
  */
 export class CommandError extends Schema.TaggedError<CommandError>("heddle/cluster/CommandError")("CommandError", {
   /** The id of the session. */
@@ -102,7 +102,7 @@ const Stop = Rpc.make("Stop")
  * because the session has another owner now or the reader fell behind.
  *
  * @category models
- * @since 0.2.0
+ * @since 0.1.0
  */
 export class Connected extends Schema.Opaque<Connected>()(Schema.TaggedStruct("Connected", {
   /** The version of the journal at that time. */

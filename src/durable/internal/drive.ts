@@ -2,7 +2,7 @@
  * What is left to do in a session, and doing it: a run that was cut is taken up, a message that was submitted is answered,
  * and a session whose calls have all been settled goes on, until nothing is left or a call waits.
  *
- * @since 0.2.0
+ * @since 0.1.0
  */
 import * as Effect from "effect/Effect"
 import * as Stream from "effect/Stream"

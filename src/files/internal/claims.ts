@@ -2,7 +2,7 @@
  * The claims of a store in files: one file for each session that has been claimed, with the owner, the end by the clock of
  * the machine, and the process of the owner, whose death ends the claim at once. The caller holds the lock of the session.
  *
- * @since 0.2.0
+ * @since 0.1.0
  */
 import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"

@@ -2,7 +2,7 @@
  * A journal in a file, to which appends are added at the end: where the last whole append ends, the records behind a version,
  * and what a writer adds. Only the end of the file is read to append to it.
  *
- * @since 0.2.0
+ * @since 0.1.0
  */
 import * as Effect from "effect/Effect"
 import type * as FileSystem from "effect/FileSystem"

@@ -3,7 +3,7 @@
  * checksum before it. The last record of an append says that the append is whole, and whether the session has work left; what
  * stands behind the last such line is of an append that was torn by a kill or a power failure.
  *
- * @since 0.2.0
+ * @since 0.1.0
  */
 import * as Result from "effect/Result"
 import * as Json from "../../internal/json.ts"

@@ -2,7 +2,7 @@
  * Locks between the processes of one machine: a file that one process at a time can make, with the process that has made it.
  * A lock whose process is dead is taken over.
  *
- * @since 0.2.0
+ * @since 0.1.0
  */
 import * as Effect from "effect/Effect"
 import type * as FileSystem from "effect/FileSystem"

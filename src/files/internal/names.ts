@@ -1,7 +1,7 @@
 /**
  * Session ids as names of files: every id has a name of its own, on file systems that ignore case as well.
  *
- * @since 0.2.0
+ * @since 0.1.0
  */
 import * as Effect from "effect/Effect"
 

@@ -11,7 +11,7 @@
  * them, or when its own append finds them. They survive it, and are the next owner's then. Public as `Session.claim`,
  * `Session.stop` and `Session.submit`.
  *
- * @since 0.2.0
+ * @since 0.1.0
  */
 import * as Clock from "effect/Clock"
 import * as DateTime from "effect/DateTime"
@@ -32,7 +32,7 @@ import * as Stores from "./store.ts"
  * The session belongs to another owner, or the claim of this one has ended: nothing of it may go on here.
  *
  * @category errors
- * @since 0.2.0
+ * @since 0.1.0
  */
 export class SessionClaimed extends Schema.TaggedError<SessionClaimed>("heddle/Session/SessionClaimed")(
   "SessionClaimed",
@@ -60,7 +60,7 @@ export class SessionClaimed extends Schema.TaggedError<SessionClaimed>("heddle/S
  * How a session is claimed.
  *
  * @category options
- * @since 0.2.0
+ * @since 0.1.0
  */
 export interface Options {
   /**
@@ -96,7 +96,7 @@ export const make = (
  * A claim that is held, until its scope closes or it is lost.
  *
  * @category models
- * @since 0.2.0
+ * @since 0.1.0
  */
 export class HeldClaim {
   /** The id of the session. */
@@ -307,7 +307,7 @@ export class Commands {
  * What became of the calls of a run that was stopped, by their ids.
  *
  * @category models
- * @since 0.2.0
+ * @since 0.1.0
  */
 export interface StopReport {
   /** Calls that the stop ended, before or while their handlers ran. */
@@ -324,7 +324,7 @@ export interface StopReport {
  * The receipt of a stop.
  *
  * @category models
- * @since 0.2.0
+ * @since 0.1.0
  */
 export interface StopReceipt {
   /** The version of the journal with the request: from here on it is honoured, whatever becomes of the process. */
@@ -472,7 +472,7 @@ const appended = (
  * The receipt of a message.
  *
  * @category models
- * @since 0.2.0
+ * @since 0.1.0
  */
 export interface SubmitReceipt {
   /** The id of the submission, as the run that takes it up records it. */

@@ -4,7 +4,7 @@
  * that only started its tool decides. Everything behind that step is new. A call is known by its id, its name, its
  * arguments and its key, which has its place: a model may use an id in every turn.
  *
- * @since 0.2.0
+ * @since 0.1.0
  */
 import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
@@ -39,7 +39,7 @@ import type * as Records from "./records.ts"
  * - `too_many_attempts`: it was taken up as often as `maxAttempts` allows
  *
  * @category errors
- * @since 0.2.0
+ * @since 0.1.0
  */
 export class ResumeError extends Schema.TaggedError<ResumeError>("heddle/Session/ResumeError")("ResumeError", {
   /** What is wrong. */

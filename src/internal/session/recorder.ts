@@ -707,7 +707,7 @@ const begunElsewhere = (
  * A session that is claimed: what {@link open} gives, and its claim.
  *
  * @category models
- * @since 0.2.0
+ * @since 0.1.0
  */
 export interface Claimed extends Records.Kept {
   /** Who has claimed it. */

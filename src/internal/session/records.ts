@@ -94,7 +94,7 @@ export class Answered extends Schema.Opaque<Answered>()(Schema.TaggedStruct("Ans
  * A program asks the run of the session to stop. Any process may append it, also while another one runs the session.
  *
  * @category schemas
- * @since 0.2.0
+ * @since 0.1.0
  */
 export class StopRequested extends Schema.Opaque<StopRequested>()(Schema.TaggedStruct("StopRequested", {
   /** The id of the request. */
@@ -108,7 +108,7 @@ export class StopRequested extends Schema.Opaque<StopRequested>()(Schema.TaggedS
  * session.
  *
  * @category schemas
- * @since 0.2.0
+ * @since 0.1.0
  */
 export class MessageSubmitted extends Schema.Opaque<MessageSubmitted>()(Schema.TaggedStruct("MessageSubmitted", {
   /** The id of the submission. */
@@ -121,7 +121,7 @@ export class MessageSubmitted extends Schema.Opaque<MessageSubmitted>()(Schema.T
  * What a run is a part of: it is kept in a journal of its own, and is taken up by what started it alone.
  *
  * @category schemas
- * @since 0.2.0
+ * @since 0.1.0
  */
 export class Parent extends Schema.Opaque<Parent>()(Schema.Struct({
   /** The id of the session, or of the `Durable.layer`, that it was started in. */
@@ -263,7 +263,7 @@ export class CallEnded extends Schema.Opaque<CallEnded>()(Schema.TaggedStruct("C
  * outcome.
  *
  * @category schemas
- * @since 0.2.0
+ * @since 0.1.0
  */
 export class Reference extends Schema.Opaque<Reference>()(Schema.TaggedStruct("Reference", {
   /** The call that the message answers. Left out for the reply. */
@@ -453,7 +453,7 @@ export interface Interrupted {
  * A run that is a part of another one, and has ended.
  *
  * @category models
- * @since 0.2.0
+ * @since 0.1.0
  */
 export interface Ended {
   /** The id of the run. */
@@ -470,7 +470,7 @@ export interface Ended {
  * A whole step of a run that was interrupted.
  *
  * @category models
- * @since 0.2.0
+ * @since 0.1.0
  */
 export interface WholeStep {
   /** The result of the step. */

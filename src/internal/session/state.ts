@@ -112,7 +112,7 @@ export type Answer = ValueAnswer | ApprovedAnswer | DeniedAnswer | ExpiredAnswer
  * Answers for the run inside a call.
  *
  * @category schemas
- * @since 0.2.0
+ * @since 0.1.0
  */
 export class NestedAnswers extends Schema.Opaque<NestedAnswers>()(Schema.Struct({
   /** The id of the call. */

@@ -144,7 +144,7 @@ export interface Listed {
  * Which sessions of a store are listed.
  *
  * @category options
- * @since 0.2.0
+ * @since 0.1.0
  */
 export interface ListOptions {
   /** What the ids begin with. Empty by default: all sessions. */
@@ -241,7 +241,7 @@ export interface Service {
  * ```
  *
  * @category keeping
- * @since 0.2.0
+ * @since 0.1.0
  */
 export const isUnfinishedAfter = (records: ReadonlyArray<Records.Record>, before: boolean): boolean => {
   let isUnfinished = before
@@ -351,7 +351,7 @@ export const fromText = (id: string, text: string, version?: number): Effect.Eff
  * ```
  *
  * @category services
- * @since 0.2.0
+ * @since 0.1.0
  */
 export const MaxRecordBytes: Context.Reference<number> = Context.Reference("heddle/Session/MaxRecordBytes", {
   defaultValue: () => 8 * 1024 * 1024

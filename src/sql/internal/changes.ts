@@ -5,7 +5,7 @@
  * off from the network, would hold the row of the journal in an open transaction, and no other owner could go on. In SQLite
  * no statement can change two tables, and a lock is held by a process that commits, whatever the number of statements.
  *
- * @since 0.2.0
+ * @since 0.1.0
  */
 import * as Effect from "effect/Effect"
 import * as Schedule from "effect/Schedule"

@@ -23,7 +23,7 @@ import * as WorldLog from "./worldLog.ts"
  * - `"repeatable"`: the uncut program does the same each time. Where it does not, nothing is killed.
  *
  * @category models
- * @since 0.2.0
+ * @since 0.1.0
  */
 export type Law = "end" | "finished" | "silent" | "untold" | "lost" | "asked" | "answer" | "result" | "repeatable"
 
@@ -31,7 +31,7 @@ export type Law = "end" | "finished" | "silent" | "untold" | "lost" | "asked" | 
  * A law that was broken, and how.
  *
  * @category models
- * @since 0.2.0
+ * @since 0.1.0
  */
 export interface Violation {
   /** The law. */
@@ -44,7 +44,7 @@ export interface Violation {
  * A kill.
  *
  * @category models
- * @since 0.2.0
+ * @since 0.1.0
  */
 export interface Kill {
   /** The number of the boundary in its process, from 1. */
@@ -59,7 +59,7 @@ export interface Kill {
  * An effect that happened once more than in the uncut run.
  *
  * @category models
- * @since 0.2.0
+ * @since 0.1.0
  */
 export interface Repeat {
   /** The name of the tool. */
@@ -79,7 +79,7 @@ export interface Repeat {
  * have had its effect.
  *
  * @category models
- * @since 0.2.0
+ * @since 0.1.0
  */
 export interface Unknown {
   /** The name of the tool. */
