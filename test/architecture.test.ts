@@ -107,10 +107,6 @@ const faults: Record<Rule, ReadonlyArray<readonly [source: SourceText, message: 
       "imports src/sql/SessionStore.ts"
     ],
     [
-      plant("src/sql/SessionStore.ts", "import * as FileStore from \"../files/FileStore.ts\""),
-      "imports src/files/FileStore.ts"
-    ],
-    [
       plant("src/internal/pipeline.ts", "import type * as NodeSqlite from \"../sql/internal/nodeSqlite.ts\""),
       "imports src/sql/internal/nodeSqlite.ts"
     ],
@@ -153,7 +149,6 @@ const faults: Record<Rule, ReadonlyArray<readonly [source: SourceText, message: 
     [plant("src/adapters/OpenAiChat.ts", "import * as http from \"node:http\""), "imports node:http"],
     [plant("src/Session.ts", "import * as sqlite from \"node:sqlite\""), "imports node:sqlite"],
     [plant("src/sql/SqliteClient.ts", "import * as fs from \"node:fs\""), "imports node:fs"],
-    [plant("src/files/FileStore.ts", "import * as fs from \"node:fs\""), "imports node:fs"],
     [
       plant("src/sql/SessionStore.ts", "import * as Pg from \"@effect/sql-pg/PgClient\""),
       "imports @effect/sql-pg/PgClient"

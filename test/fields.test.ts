@@ -11,7 +11,6 @@ const entries = [
   "src/bridges/index.ts",
   "src/cluster/index.ts",
   "src/durable/index.ts",
-  "src/files/index.ts",
   "src/sql/index.ts",
   "src/testing/index.ts"
 ]

@@ -22,7 +22,6 @@ const shared = ["report", "lookUp", "retry", "fail"]
 /** The stores, and how many processes share each. */
 const stores: Readonly<Record<string, Store>> = {
   "sqlite": { program: "program.ts", policies: [...all, "continue"], isServed: false, options: {} },
-  "files": { program: "files.ts", policies: all, isServed: false, options: {} },
   "postgres": { program: "postgres.ts", policies: all, isServed: true, options: {} },
   "sqlite-workers": {
     program: "workers.ts",

@@ -43,8 +43,8 @@ export interface Options {
   /** Who claims the id: two programs with one id at once would do everything twice. A random one by default. */
   readonly owner?: string
   /**
-   * How long the claim lasts where it is not renewed: so long the id of a process that is gone stays taken, but over
-   * `heddle/files` on the same machine. A number is milliseconds. `"30 seconds"` by default.
+   * How long the claim lasts where it is not renewed: so long the id of a process that is gone stays taken. A number
+   * is milliseconds. `"30 seconds"` by default.
    */
   readonly term?: Duration.Input
 }
@@ -53,8 +53,8 @@ export interface Options {
  * Keeps the runs of the program that it is provided to.
  *
  * Fails with a `SessionClaimed` where another program has the id. After a kill that is so until the `term` of the dead
- * process is over, but over `heddle/files` on the same machine. A run that cannot be recorded any more, because the store
- * fails or the claim is lost, dies with that error.
+ * process is over. A run that cannot be recorded any more, because the store fails or the claim is lost, dies with that
+ * error.
  *
  * What a run waits for is in its result, as without the layer. A manual call goes on with a run on the thread and
  * `Message.answer(id, value)`, a question with `Message.user(answer)` behind it. An approval needs a session.

@@ -1,12 +1,13 @@
 /**
- * One store, in a file of SQLite or in plain files, and several processes, real ones: two that append at the same version,
- * and one that is killed at any moment. `CI=true` kills as often as was promised; a process takes half a second to start, so
- * fewer times elsewhere.
+ * One store, in a file of SQLite, and several processes, real ones: two that append at the same version, and one that is
+ * killed at any moment. `CI=true` kills as often as was promised; a process takes half a second to start, so fewer times
+ * elsewhere.
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Stream from "effect/Stream"
 import { Message, Session } from "heddle"
+import { SessionStore } from "heddle/sql"
 import { type ChildProcess, fork } from "node:child_process"
 import { once } from "node:events"
 import * as os from "node:os"
@@ -14,7 +15,6 @@ import * as path from "node:path"
 import { DatabaseSync } from "node:sqlite"
 import { fileURLToPath } from "node:url"
 import { temporaryFile } from "./support/files.ts"
-import { storeAt } from "./support/places.ts"
 import { id, type Order, type Report, textAt } from "./support/writing.ts"
 
 const program = fileURLToPath(new URL("./support/writer.ts", import.meta.url))
@@ -68,24 +68,17 @@ const writer = (filename: string) =>
 const textOf = ({ record }: Session.Entry): string =>
   record._tag === "MessagesAppended" ? record.messages.map(Message.text).join() : record._tag
 
-/** Where a store is: in a file, and in a folder. */
-const places = {
-  "a file of SQLite": temporaryFile,
-  "a folder of files": Effect.map(temporaryFile, (file) => file.replace(/\.db$/, ""))
-}
-
 /** What a process that has just opened the store finds behind a version. */
 const contents = (filename: string, after: number) =>
   Effect.flatMap(Session.Store, (store) =>
     Effect.all({
       version: store.version(id),
       entries: Stream.runCollect(store.read(id, after))
-    })).pipe(Effect.provide(storeAt(filename), { local: true }))
+    })).pipe(Effect.provide(SessionStore.layerSqlite({ filename }), { local: true }))
 
-/** Whether the file is sound. A folder has nothing more than what was read of it. */
+/** Whether the file is sound. */
 const integrityOf = (filename: string) =>
   Effect.sync(() => {
-    if (!filename.endsWith(".db")) return "ok"
     const database = new DatabaseSync(filename)
     const result = database.prepare("PRAGMA integrity_check").get()
     database.close()
@@ -94,12 +87,12 @@ const integrityOf = (filename: string) =>
 
 const rounds = 1000
 
-describe.each(Object.entries(places))("two processes and %s", (_name, place) => {
+describe("two processes and a file of SQLite", () => {
   it.live(
     `append at one version, ${rounds} times: one wins, the other gets SessionConflict, nothing is lost`,
     () =>
       Effect.gen(function*() {
-        const filename = yield* place
+        const filename = yield* temporaryFile
         const writers = yield* Effect.all([writer(filename), writer(filename)])
         yield* Effect.promise(() => Promise.all(writers.map((writer) => writer.ready)))
         const expected: Array<string> = []
@@ -126,8 +119,8 @@ describe.each(Object.entries(places))("two processes and %s", (_name, place) => 
   )
 })
 
-/** How often a process is killed: the promise was made for SQLite. */
-const killsOf = (name: string): number => process.env["CI"] !== "true" ? 12 : name.includes("SQLite") ? 60 : 30
+/** How often a process is killed. */
+const kills = process.env["CI"] === "true" ? 60 : 12
 
 /** Between 1 and 40 records, so that an append takes from under a millisecond to several. */
 const sizes = Array.from({ length: 17 }, (_, index) => 1 + (index * 7) % 40)
@@ -175,14 +168,12 @@ const assertWhole = (entries: ReadonlyArray<Session.Entry>, from: number, to: nu
   }
 }
 
-describe.each(Object.entries(places))("a killed process and %s", (name, place) => {
-  const kills = killsOf(name)
-
+describe("a killed process and a file of SQLite", () => {
   it.live(
     `killed in the middle of an append, ${kills} times: the store opens, with every record acknowledged`,
     () =>
       Effect.gen(function*() {
-        const filename = yield* place
+        const filename = yield* temporaryFile
         let version = 0
         let inTheMiddle = 0
         let next = yield* writer(filename)

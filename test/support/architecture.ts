@@ -118,7 +118,7 @@ interface Names {
 /** The circle that a file stands in: the paths of all files that it imports, directly or not, and that import it. */
 type Circles = ReadonlyMap<string, ReadonlySet<string>>
 
-type Area = "index" | "core" | "internal" | "adapters" | "bridges" | "cluster" | "durable" | "files" | "sql" | "testing"
+type Area = "index" | "core" | "internal" | "adapters" | "bridges" | "cluster" | "durable" | "sql" | "testing"
 
 const forbiddenGlobals = new Set(["Date", "setTimeout", "setInterval", "setImmediate", "performance"])
 /** The one module that sets timers: where the clock is the live one, they need no fiber. */
@@ -140,15 +140,13 @@ const ordered = (file: File): ReadonlyArray<Fault> =>
     )
 
 const outward = (file: File): ReadonlyArray<Fault> =>
-  (["adapters", "bridges", "cluster", "durable", "files", "sql", "testing"] as const).filter((area) =>
-    area !== file.area
-  ).flatMap(
-    (area) =>
+  (["adapters", "bridges", "cluster", "durable", "sql", "testing"] as const).filter((area) => area !== file.area)
+    .flatMap((area) =>
       importsIn(file, area).filter(({ target }) => !isShared(file, target)).map(({ offset, target }) => ({
         offset,
         message: `imports ${target}`
       }))
-  )
+    )
 
 /**
  * A bridge is an adapter whose wire is another library, and an owner on a cluster drives sessions as a worker does: what
@@ -211,7 +209,7 @@ const runtime = (file: File): ReadonlyArray<Fault> => {
 }
 
 const nodeless = (file: File): ReadonlyArray<Fault> => {
-  if (["files", "sql", "testing"].includes(file.area)) return []
+  if (["sql", "testing"].includes(file.area)) return []
   const faults: Array<Fault> = []
   walk(file.body, (node, parent) => {
     const name = globalName(node, parent, nodeGlobals)
@@ -277,7 +275,7 @@ export const rules = {
   order: { demand: "a public module imports only internal ones and those that stand before it", faults: ordered },
   outward: {
     demand:
-      "adapters, bridges, cluster, durable, files, sql and testing are imported by nothing outside themselves, but bridges share what adapters do, and cluster what durable does",
+      "adapters, bridges, cluster, durable, sql and testing are imported by nothing outside themselves, but bridges share what adapters do, and cluster what durable does",
     faults: outward
   },
   circles: { demand: "no file imports itself by way of others, not even for a type", faults: circular },
@@ -301,7 +299,7 @@ export const rules = {
     faults: runtime
   },
   nodeless: {
-    demand: "no process, require or Buffer but in files, sql and testing: the rest runs anywhere",
+    demand: "no process, require or Buffer but in sql and testing: the rest runs anywhere",
     faults: nodeless
   },
   header: { demand: "a file opens with a comment that says what it is for", faults: header }
@@ -415,7 +413,7 @@ const importsOf = (
 }
 
 const areaOf = (path: string): Area => {
-  const folder = /^src\/(adapters|bridges|cluster|durable|files|sql|testing|internal)\//.exec(path)?.[1]
+  const folder = /^src\/(adapters|bridges|cluster|durable|sql|testing|internal)\//.exec(path)?.[1]
   if (folder !== undefined) return folder as Area
   return isIndex(path) ? "index" : "core"
 }

@@ -2,14 +2,12 @@
  * The stores that kept runs are measured on, each with what it takes on the disk. Postgres is on the loopback interface, at
  * the address that the environment has.
  */
-import * as NodeServices from "@effect/platform-node/NodeServices"
 import * as PgClient from "@effect/sql-pg/PgClient"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Redacted from "effect/Redacted"
 import * as SqlClient from "effect/sql/SqlClient"
 import { Session } from "heddle"
-import { FileStore } from "heddle/files"
 import { SessionStore } from "heddle/sql"
 import { readdirSync, statSync } from "node:fs"
 import { basename, join } from "node:path"
@@ -33,12 +31,6 @@ const sizeOf = (folder: string): number =>
 const sqlite = (synchronous: "normal" | "full") => (folder: string): Measured => ({
   name: `SQLite, ${synchronous}`,
   layer: SessionStore.layerSqlite({ filename: join(folder, "sessions.db"), synchronous }),
-  bytes: Effect.sync(() => sizeOf(folder))
-})
-
-const files = (folder: string): Measured => ({
-  name: "files",
-  layer: FileStore.layer({ folder }).pipe(Layer.provide(NodeServices.layer)),
   bytes: Effect.sync(() => sizeOf(folder))
 })
 
@@ -74,7 +66,6 @@ export const stores: Readonly<Record<string, (folder: string) => Measured>> = {
   memory,
   sqliteNormal: sqlite("normal"),
   sqliteFull: sqlite("full"),
-  files,
   postgres
 }
 

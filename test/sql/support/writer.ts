@@ -5,8 +5,8 @@
 import * as Effect from "effect/Effect"
 import * as ManagedRuntime from "effect/ManagedRuntime"
 import { Message, Session } from "heddle"
+import { SessionStore } from "heddle/sql"
 import * as module from "node:module"
-import { storeAt } from "./places.ts"
 import { id, type Order, type Report, textAt } from "./writing.ts"
 
 const said = (text: string): Session.Record => ({ _tag: "MessagesAppended", messages: [Message.user(text)] })
@@ -27,7 +27,7 @@ const append = (version: number, [first, ...rest]: ReadonlyArray<string>) =>
 
 const say = (report: Report) => process.send?.(report)
 
-const runtime = ManagedRuntime.make(storeAt(process.argv[2]!))
+const runtime = ManagedRuntime.make(SessionStore.layerSqlite({ filename: process.argv[2]! }))
 
 const goOn = (sizes: ReadonlyArray<number>) =>
   Effect.gen(function*() {
