@@ -207,7 +207,7 @@ export const layer: Layer.Layer<Stores.Store, Migrator.MigrationError | SqlError
   .effect(Stores.Store, Effect.andThen(migrate, make))
 
 /**
- * The store in a SQLite file, over the SQLite of Node 22.13 or later. Fails where the file cannot be opened.
+ * The store in a SQLite file, over the SQLite that is part of Node. Fails where the file cannot be opened.
  *
  * **Example** (A session that the next process resumes)
  *

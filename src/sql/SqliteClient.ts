@@ -1,5 +1,5 @@
 /**
- * A `SqlClient` over the SQLite that is part of Node, 22.13 or later: no package, no server, one file. A committed
+ * A `SqlClient` over the SQLite that is part of Node: no package, no server, one file. A committed
  * transaction survives a killed process and a power failure. Any number of processes may use the file; one of them writes
  * at a time.
  *

@@ -212,7 +212,7 @@ describe("a file", () => {
     }))
 })
 
-describe("a Node that is too old", () => {
+describe("a runtime without node:sqlite", () => {
   const as = <A, E>(process: object | undefined, body: Effect.Effect<A, E>) =>
     Effect.acquireUseRelease(
       Effect.sync(() => {
@@ -227,16 +227,19 @@ describe("a Node that is too old", () => {
         )
     )
 
-  it.effect("fails with an error that names the one it takes", () =>
+  it.effect("fails with an error that names the Node it takes, and what runs", () =>
     Effect.gen(function*() {
       const building: Effect.Effect<unknown, SqlError> = Effect.scoped(
         Layer.build(SqliteClient.layer({ filename: ":memory:" }))
       )
-      const message = (here: string) => `heddle/sql: node:sqlite is part of Node 22.13 and later, and this is ${here}`
+      const message = (here: string) =>
+        `heddle/sql: node:sqlite is part of Node 22.13 and later, and this is ${here}, which has none`
       for (
         const [process, here] of [
-          [{ version: "v20.20.2", getBuiltinModule: () => undefined }, "Node v20.20.2"],
-          [{ version: "v18.0.0" }, "Node v18.0.0"],
+          [{ versions: { node: "22.12.0" }, getBuiltinModule: () => undefined }, "Node 22.12.0"],
+          [{ versions: { node: "24.3.0", bun: "1.2.19" }, getBuiltinModule: () => undefined }, "Bun 1.2.19"],
+          [{ versions: { node: "22.5.1", deno: "2.1.0" } }, "Deno 2.1.0"],
+          [{}, "another runtime"],
           [undefined, "another runtime"]
         ] as const
       ) {

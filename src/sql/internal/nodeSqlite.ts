@@ -1,6 +1,6 @@
 /**
- * The part of `node:sqlite` that the client uses. It is looked up at run time, so that on a Node without it connecting
- * fails with an error that says this, and a program that only imports the module still starts.
+ * The part of `node:sqlite` that the client uses. It is looked up at run time: in a runtime without it a program that only
+ * imports the module still starts, and connecting fails with an error that says what is missing.
  */
 import * as Effect from "effect/Effect"
 import { ConnectionError, SqlError } from "effect/sql/SqlError"
@@ -28,19 +28,26 @@ interface NodeSqlite {
 }
 
 interface Process {
-  readonly version?: string
+  /** Runtimes that are like Node have its version as well as their own. */
+  readonly versions?: { readonly bun?: string; readonly deno?: string; readonly node?: string }
   readonly getBuiltinModule?: (name: string) => unknown
+}
+
+const nameOf = ({ bun, deno, node }: NonNullable<Process["versions"]>): string => {
+  if (bun !== undefined) return `Bun ${bun}`
+  if (deno !== undefined) return `Deno ${deno}`
+  return node === undefined ? "another runtime" : `Node ${node}`
 }
 
 const find = (process: Process | undefined): Effect.Effect<NodeSqlite, SqlError> => {
   const found = process?.getBuiltinModule?.("node:sqlite") as NodeSqlite | undefined
   if (found !== undefined) return Effect.succeed(found)
-  const here = process?.version === undefined ? "another runtime" : `Node ${process.version}`
-  const message = `heddle/sql: node:sqlite is part of Node 22.13 and later, and this is ${here}`
+  const here = nameOf(process?.versions ?? {})
+  const message = `heddle/sql: node:sqlite is part of Node 22.13 and later, and this is ${here}, which has none`
   return Effect.fail(new SqlError({ reason: new ConnectionError({ cause: undefined, message, operation: "connect" }) }))
 }
 
-/** `node:sqlite`, or an error that names the Node that has it. */
+/** `node:sqlite`, or an error that names what has it, and what this is. */
 export const load: Effect.Effect<NodeSqlite, SqlError> = Effect.suspend(() =>
   find((globalThis as { readonly process?: Process }).process)
 )

@@ -44,7 +44,7 @@ interface Process {
 export const process: Process | undefined = (globalThis as { readonly process?: Process }).process
 
 const here = (): Process => {
-  if (process?.getBuiltinModule === undefined) throw new Error("everyKill: processes need Node 20.16 or later")
+  if (process?.getBuiltinModule === undefined) throw new Error("everyKill: processes need Node 22.13 or later")
   return process
 }
 
