@@ -6,7 +6,6 @@
  */
 import * as Context from "effect/Context"
 import type * as Duration from "effect/Duration"
-import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Schema from "effect/Schema"
 import type * as Tool from "./Tool.ts"
@@ -91,33 +90,25 @@ export class Policy extends Schema.Opaque<Policy>()(Schema.Struct({
    * is no JSON any more. A result that is submitted to a session for a manual call is cut by the policy of the run that
    * made the call.
    */
-  resultLimit: Schema.Number.pipe(
-    Schema.withDecodingDefaultKey(Effect.succeed(32_768), { encodingStrategy: "passthrough" })
-  ),
+  resultLimit: Schema.Number,
   /**
    * What the model reads of a longer result. `"headAndTail"` keeps both, at line ends where the lines are short enough
    * for that, with a notice between them that counts as well; an error has 8,192 characters at most, or `resultLimit`
    * where that is less. `"head"` keeps the first characters and puts the notice behind them, and leaves errors whole.
    */
-  resultCut: Schema.Literals(["headAndTail", "head"]).pipe(
-    Schema.withDecodingDefaultKey(Effect.succeed("headAndTail" as const), { encodingStrategy: "passthrough" })
-  ),
+  resultCut: Schema.Literals(["headAndTail", "head"]),
   /**
    * How long a run's `toolChoice` of `"required"` or of a named tool holds: for its first turn, after which the model
    * chooses (`"auto"`) and can answer, or for every turn, which then ends only by a limit or a halt. An operation of a
    * session that continues after calls of an earlier run were settled has no first turn.
    */
-  toolChoice: Schema.Literals(["first", "every"]).pipe(
-    Schema.withDecodingDefaultKey(Effect.succeed("first" as const), { encodingStrategy: "passthrough" })
-  ),
+  toolChoice: Schema.Literals(["first", "every"]),
   /**
    * What the model reads of a handler that died: that it did and no more, or also the message and the plain fields of
    * what it died with. What a handler reports, a rejected promise of `call.promise` included, the model always reads.
    * `Encoder.allm` writes all of an error under either.
    */
-  crashes: Schema.Literals(["hidden", "told"]).pipe(
-    Schema.withDecodingDefaultKey(Effect.succeed("hidden" as const), { encodingStrategy: "passthrough" })
-  ),
+  crashes: Schema.Literals(["hidden", "told"]),
   /**
    * Whether a run that used up its turns ends as it is, or makes one more model call without tools, so that it ends in
    * an answer.

@@ -178,9 +178,4 @@ describe("toolChoice", () => {
       yield* Effect.provide(Session.continue(approved, null, options), Script.layer([done]))
       assert.deepStrictEqual(choices(yield* inner.requests), ["required", "auto"])
     }))
-
-  it("M-16: a policy that 0.1 stored decodes", () => {
-    const { toolChoice: _, ...stored } = Policy.standard
-    assert.strictEqual(Schema.decodeUnknownSync(Policy.Policy)(stored).toolChoice, "first")
-  })
 })

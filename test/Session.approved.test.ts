@@ -387,7 +387,7 @@ describe("M-44: an approved call that ended in a run which was cut", () => {
           assert.notInclude(JSON.stringify(left), secret)
         }
 
-        // A process that is killed before the answer is written, and 0.1, have only what the handler came to.
+        // A process that is killed before the answer is written has only what the handler came to.
         const records = (yield* Stream.runCollect(store.read("awaited"))).map(({ record }) => record)
         const ended = records.findIndex((record) => record._tag === "CallEnded" && record.toolCallId === "c0")
         assert.include(records.slice(ended + 1).map(({ _tag }) => _tag), "ApprovedAnswered")

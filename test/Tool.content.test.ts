@@ -371,7 +371,7 @@ describe("Tool.content", () => {
       assert.deepStrictEqual(folded.thread.messages[2]?.content, [text, image, paper])
     }))
 
-  it("M-19: events round-trip through JSON, and those of 0.1 decode", () => {
+  it("M-19: events round-trip through JSON", () => {
     const codec = Schema.toCodecJson(Event.Event)
     const events: ReadonlyArray<Event.Event> = [
       { _tag: "ToolResultEncoded", id: "c0", content: [text, image, paper] },

@@ -10,8 +10,7 @@
  * the network, holds no row there that the next owner needs. An append reads the version by its key and no record, so that
  * its cost does not depend on the length of the journal.
  *
- * A claim ends by the clock of the database, so that the clocks of the processes do not matter. A database of release 0.1
- * is brought up to date when the layer is built; processes of 0.1 must not write to it any more.
+ * A claim ends by the clock of the database, so that the clocks of the processes do not matter.
  *
  * SQLite and Postgres are the databases that it knows: for Postgres, provide `PgClient.layer` of `@effect/sql-pg` where the
  * examples have `SqliteClient.layer`. The tests run on both: on files of SQLite, and on a Postgres 18 server through

@@ -363,10 +363,10 @@ const errorAsRecorded = (error: unknown): Json.JsonObject => {
   return details === undefined ? { error: text } : { error: text, details }
 }
 
-/** The outcome of a call in a journal. */
+/** The outcome of a call in a journal, or of an event. */
 interface Kept {
   readonly outcome?: unknown
-  /** Whether it is in the form that `Tool.encodeOutcome` writes. Journals of 0.1 have another. */
+  /** Whether it is in the form that `Tool.encodeOutcome` writes. The outcome of an event is plain JSON. */
   readonly encoded?: boolean
 }
 

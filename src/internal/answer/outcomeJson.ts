@@ -532,7 +532,7 @@ const reportedFromJson = (tool: Declared.Any, fields: Json.JsonObject): Effect.E
   return Effect.map(decoded(decoding, "failure", plain), (error) => ErrorFields.withReport(error, report))
 }
 
-// Outcomes where the tool is not at hand, or is older than this form.
+// Outcomes where the tool is not at hand, or in the form of an event.
 
 /** What a recorded outcome says by itself: a value or a failure as its schema wrote it. Nothing of what is damaged. */
 export const readAlone = (json: unknown): ToolOutcomes.Outcome | undefined =>
@@ -560,7 +560,7 @@ const aloneFromJson = (json: unknown): ToolOutcomes.Outcome | undefined => {
   }
 }
 
-/** An outcome that was recorded by 0.1, as plain JSON from before its tool's schema. It is not written by that schema. */
+/** An outcome as an event has it: plain JSON from before its tool's schema. It is not written by that schema. */
 export const readOlder = (json: unknown): Outcome => {
   if (!ToolOutcomes.isWellFormed(json)) return json as Outcome
   switch (json._tag) {
