@@ -5,32 +5,13 @@
  *
  * @since 0.1.0
  */
-import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
-import * as SchemaGetter from "effect/SchemaGetter"
 import * as EventJson from "./internal/fold/eventJson.ts"
 import * as Json from "./internal/json.ts"
 import * as Message from "./Message.ts"
 import * as Response from "./Response.ts"
 import * as Thread from "./Thread.ts"
-
-/** An outcome that 0.1 stored with the index of its step under an older name alone. */
-const indexed = <S extends Schema.Codec<{ readonly stepIndex: number }, any>>(
-  struct: S & { readonly fields: Schema.Struct.Fields },
-  older: Exclude<keyof S["Type"] & string, "stepIndex">
-): Schema.Codec<S["Type"], S["Encoded"]> => {
-  const stored = Schema.Struct({ ...struct.fields, stepIndex: Schema.optionalKey(Schema.Int) })
-  return stored.pipe(
-    Schema.decodeTo(Schema.toType(struct), {
-      decode: SchemaGetter.transform((outcome: any) => ({
-        ...outcome,
-        stepIndex: outcome.stepIndex ?? outcome[older]
-      })),
-      encode: SchemaGetter.passthrough({ strict: false })
-    })
-  ) as any
-}
 
 /**
  * A tool asked the user.
@@ -162,50 +143,8 @@ export class StepResult extends Schema.Opaque<StepResult>()(Schema.Struct({
   mode: Schema.optionalKey(Schema.Literal("manual")),
   /** The calls of manual tools, which the caller has to answer. Left out when there are none. */
   manualToolCalls: Schema.optionalKey(Schema.Array(Message.ToolCall)),
-  /** How a tool ended the run. Left out when none did, and in steps stored by 0.1. */
+  /** How a tool ended the run. Left out when none did. */
   halt: Schema.optionalKey(Halt),
-  /**
-   * The `haltedReason` of `halt`, or `"cancelled"` for a step of a session whose stream was cut.
-   *
-   * @deprecated Use `halt`.
-   */
-  haltedReason: Schema.optionalKey(Schema.String),
-  /**
-   * The `pendingQuestion` of `halt`.
-   *
-   * @deprecated Use `halt`.
-   */
-  pendingQuestion: Schema.optionalKey(Schema.String),
-  /**
-   * The `pendingToolCallId` of `halt`.
-   *
-   * @deprecated Use `halt`.
-   */
-  pendingToolCallId: Schema.optionalKey(Schema.String),
-  /**
-   * The `askUserOpts` of `halt`.
-   *
-   * @deprecated Use `halt`.
-   */
-  askUserOpts: Schema.optionalKey(Schema.Array(Json.Opaque)),
-  /**
-   * The `haltToolCallId` of `halt`.
-   *
-   * @deprecated Use `halt`.
-   */
-  haltToolCallId: Schema.optionalKey(Schema.String),
-  /**
-   * The `haltResult` of `halt`.
-   *
-   * @deprecated Use `halt`.
-   */
-  haltResult: Schema.optionalKey(Json.Opaque),
-  /**
-   * The `onToolErrorException` of `halt`.
-   *
-   * @deprecated Use `halt`.
-   */
-  onToolErrorException: Schema.optionalKey(Json.Opaque),
   /** All calls that wait for an answer, in call order. Left out when none does. */
   suspensions: Schema.optionalKey(Schema.Array(Suspension)),
   /** What handlers added to the context of the next step, merged in call order. Left out when none did. */
@@ -217,7 +156,7 @@ export class StepResult extends Schema.Opaque<StepResult>()(Schema.Struct({
 /**
  * What cancelled a run: `"cancel"` is its `cancel` option, or that of the run around it; `"deadline"` is a deadline that
  * passed; `"interrupt"` is a reader that left the stream, as a fold of the events up to there finds it, or a handler
- * around the run that was given up. Results stored by 0.1 do not record it, and decode as `"cancel"`.
+ * around the run that was given up.
  *
  * @category schemas
  * @since 0.1.0
@@ -241,11 +180,9 @@ export type CancelReason = (typeof CancelReason)["Type"]
 export class CompletedOutcome extends Schema.Opaque<CompletedOutcome>()(Schema.TaggedStruct("Completed", {
   /**
    * How the last reply ended: `"length"` was cut off by the token limit, `"content_filter"` was filtered. `null` for a
-   * reply without a finish reason, and in results stored by 0.1.
+   * reply without a finish reason.
    */
-  finishReason: Schema.NullOr(Response.FinishReason).pipe(
-    Schema.withDecodingDefaultKey(Effect.succeed(null), { encodingStrategy: "passthrough" })
-  )
+  finishReason: Schema.NullOr(Response.FinishReason)
 })) {}
 
 /**
@@ -265,21 +202,10 @@ export class MaxTurnsOutcome extends Schema.Opaque<MaxTurnsOutcome>()(Schema.Tag
  * @category schemas
  * @since 0.1.0
  */
-export class HaltWhenOutcome extends Schema.Opaque<HaltWhenOutcome>()(
-  indexed(
-    Schema.TaggedStruct("HaltWhen", {
-      /** The index of the step for which it did, from 0. */
-      stepIndex: Schema.Int,
-      /**
-       * The same.
-       *
-       * @deprecated Use `stepIndex`.
-       */
-      haltWhenStepIndex: Schema.Int
-    }),
-    "haltWhenStepIndex"
-  )
-) {}
+export class HaltWhenOutcome extends Schema.Opaque<HaltWhenOutcome>()(Schema.TaggedStruct("HaltWhen", {
+  /** The index of the step for which it did, from 0. */
+  stepIndex: Schema.Int
+})) {}
 
 /**
  * A tool asked the user. Where several calls wait, a question stands before manual calls, and these before approvals; the
@@ -332,21 +258,12 @@ export class HaltedOutcome extends Schema.Opaque<HaltedOutcome>()(Schema.TaggedS
  * @since 0.1.0
  */
 export class ManualToolCallsOutcome extends Schema.Opaque<ManualToolCallsOutcome>()(
-  indexed(
-    Schema.TaggedStruct("ManualToolCalls", {
-      /** The index of the step that made them, from 0. */
-      stepIndex: Schema.Int,
-      /**
-       * The same.
-       *
-       * @deprecated Use `stepIndex`.
-       */
-      manualTurnIndex: Schema.Int,
-      /** The calls of `manual` tools. Left out under `mode: "manual"`, where all calls of `finalResponse` are meant. */
-      manualToolCalls: Schema.optionalKey(Schema.Array(Message.ToolCall))
-    }),
-    "manualTurnIndex"
-  )
+  Schema.TaggedStruct("ManualToolCalls", {
+    /** The index of the step that made them, from 0. */
+    stepIndex: Schema.Int,
+    /** The calls of `manual` tools. Left out under `mode: "manual"`, where all calls of `finalResponse` are meant. */
+    manualToolCalls: Schema.optionalKey(Schema.Array(Message.ToolCall))
+  })
 ) {}
 
 /**
@@ -356,21 +273,12 @@ export class ManualToolCallsOutcome extends Schema.Opaque<ManualToolCallsOutcome
  * @since 0.1.0
  */
 export class ApprovalRequestedOutcome extends Schema.Opaque<ApprovalRequestedOutcome>()(
-  indexed(
-    Schema.TaggedStruct("ApprovalRequested", {
-      /** The index of the step that made them, from 0. */
-      stepIndex: Schema.Int,
-      /**
-       * The same.
-       *
-       * @deprecated Use `stepIndex`.
-       */
-      approvalTurnIndex: Schema.Int,
-      /** The calls that wait, in call order. */
-      approvalToolCalls: Schema.Array(Message.ToolCall)
-    }),
-    "approvalTurnIndex"
-  )
+  Schema.TaggedStruct("ApprovalRequested", {
+    /** The index of the step that made them, from 0. */
+    stepIndex: Schema.Int,
+    /** The calls that wait, in call order. */
+    approvalToolCalls: Schema.Array(Message.ToolCall)
+  })
 ) {}
 
 /**
@@ -380,10 +288,8 @@ export class ApprovalRequestedOutcome extends Schema.Opaque<ApprovalRequestedOut
  * @since 0.1.0
  */
 export class CancelledOutcome extends Schema.Opaque<CancelledOutcome>()(Schema.TaggedStruct("Cancelled", {
-  /** What stopped it. `"cancel"` in results stored by 0.1. */
-  reason: CancelReason.pipe(
-    Schema.withDecodingDefaultKey(Effect.succeed("cancel" as const), { encodingStrategy: "passthrough" })
-  )
+  /** What stopped it. */
+  reason: CancelReason
 })) {}
 
 /**
@@ -445,9 +351,7 @@ export class Abandoned extends Schema.Opaque<Abandoned>()(Schema.Struct({
    * What it is: a tool's handler; another function of the caller's, a `"hook"` (`onEvent`, `haltWhen`, `onToolError`, a
    * decoder, an encoder); a store's `append`; the adapter; or the effect given as `cancel`.
    */
-  kind: Schema.Literals(["handler", "hook", "store", "adapter", "cancel"]).pipe(
-    Schema.withDecodingDefaultKey(Effect.succeed("handler" as const), { encodingStrategy: "passthrough" })
-  ),
+  kind: Schema.Literals(["handler", "hook", "store", "adapter", "cancel"]),
   /** The id of the call, or of the run, or, for a store, of the session. */
   id: Schema.String,
   /** The name of the tool, or of the option. */
@@ -487,11 +391,9 @@ const chatEnd = {
   usage: Schema.NullOr(Response.Usage),
   /**
    * What the run used together with the runs that its handlers started, at any depth and however they ended, and, in a
-   * session, those of calls that were approved. `null` when nothing was reported, and in results stored by 0.1.
+   * session, those of calls that were approved. `null` when nothing was reported.
    */
-  totalUsage: Schema.NullOr(Response.Usage).pipe(
-    Schema.withDecodingDefaultKey(Effect.succeed(null), { encodingStrategy: "passthrough" })
-  ),
+  totalUsage: Schema.NullOr(Response.Usage),
   /** How the tool loop ended under `structuredFinalize`. Left out without it. */
   structuredFinalize: Schema.optionalKey(StructuredFinalize),
   /** Why the tool loop was closed by an answer without tools. Left out when it was not. */

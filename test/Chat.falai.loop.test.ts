@@ -277,7 +277,7 @@ describe("Chat under Policy.falai: the closing answer", () => {
   it.effect("CF-12: a halt, a condition and a structured answer end it as they always do", () =>
     Effect.gen(function*() {
       const halted = yield* chatOf(turns(2, closing), { tools: [again()], policy, maxTurns: 1, haltWhen: () => true })
-      assert.deepStrictEqual(halted.result.outcome, { _tag: "HaltWhen", stepIndex: 0, haltWhenStepIndex: 0 })
+      assert.deepStrictEqual(halted.result.outcome, { _tag: "HaltWhen", stepIndex: 0 })
       const structured = yield* chatOf(turns(1, [text("{}"), finish("stop")]), {
         tools: [again()],
         policy,

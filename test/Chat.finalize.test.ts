@@ -156,7 +156,7 @@ describe("Chat: structured finalize", () => {
   it.effect("R-172, R-198: calls that the second pass leaves to the caller carry the index of their step", () =>
     Effect.gen(function*() {
       const { result } = yield* chatOf([answer, callEcho], { ...options, mode: "manual" })
-      assert.deepStrictEqual(result.outcome, { _tag: "ManualToolCalls", stepIndex: 1, manualTurnIndex: 1 })
+      assert.deepStrictEqual(result.outcome, { _tag: "ManualToolCalls", stepIndex: 1 })
     }))
 
   it.effect("R-199, R-205: the second call is made when the reader goes past the last step of the first pass", () =>

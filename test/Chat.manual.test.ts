@@ -24,7 +24,7 @@ describe("Chat: the whole loop by hand", () => {
   it.effect("C-15, R-172, R-181: manual mode surfaces the calls and runs nothing", () =>
     Effect.gen(function*() {
       const { events, model, result } = yield* chatOf([callEcho, done], { tools: [echo], mode: "manual" })
-      assert.deepStrictEqual(result.outcome, { _tag: "ManualToolCalls", stepIndex: 0, manualTurnIndex: 0 })
+      assert.deepStrictEqual(result.outcome, { _tag: "ManualToolCalls", stepIndex: 0 })
       assert.strictEqual(result.haltedReason, "manual_tool_calls")
       assert.deepStrictEqual(result.finalResponse?.toolCalls.map((call) => call.id), ["c0"])
       assert.isEmpty(executions(events))
@@ -46,7 +46,7 @@ describe("Chat: the whole loop by hand", () => {
   it.effect("C-19, R-181: manual mode overrides the flags of the tools", () =>
     Effect.gen(function*() {
       const { events, result } = yield* chatOf([mixed], { tools: [echo, appr], mode: "manual" })
-      assert.deepStrictEqual(result.outcome, { _tag: "ManualToolCalls", stepIndex: 0, manualTurnIndex: 0 })
+      assert.deepStrictEqual(result.outcome, { _tag: "ManualToolCalls", stepIndex: 0 })
       assert.deepStrictEqual(result.finalResponse?.toolCalls.map((call) => call.id), ["a", "m"])
       assert.notProperty(result.steps[0], "manualToolCalls")
       assert.isEmpty(executions(events))
@@ -59,7 +59,7 @@ describe("Chat: single tools by hand", () => {
       const { events, result } = yield* chatOf([mixed], { tools: [echo, appr] })
       assert.deepStrictEqual(transcript(result.thread), ["user(go)", "assistant()", "TM(a,{\"x\":1})"])
       assert.strictEqual(result.outcome._tag, "ManualToolCalls")
-      assert.deepInclude(result.outcome, { stepIndex: 0, manualTurnIndex: 0 })
+      assert.deepInclude(result.outcome, { stepIndex: 0 })
       const { manualToolCalls } = result.outcome as Extract<Event.Outcome, { _tag: "ManualToolCalls" }>
       assert.deepStrictEqual(manualToolCalls?.map((call) => [call.id, call.arguments]), [["m", { y: 2 }]])
       assert.deepStrictEqual(executions(events), ["a", "a"])
@@ -91,7 +91,7 @@ describe("Chat: single tools by hand", () => {
   it.effect("R-172: manual calls of a later turn carry its index", () =>
     Effect.gen(function*() {
       const { result } = yield* chatOf([callEcho, mixed], { tools: [echo, appr] })
-      assert.deepInclude(result.outcome, { stepIndex: 1, manualTurnIndex: 1 })
+      assert.deepInclude(result.outcome, { stepIndex: 1 })
     }))
 
   it.effect("C-20, R-172, R-184: a question wins, and the manual call waits beside it", () =>

@@ -163,13 +163,13 @@ describe("Chat: halt_when", () => {
     Effect.gen(function*() {
       const options = { tools: [echo], haltWhen: () => true }
       const first = yield* chatOf([callEcho, done], { ...options, maxTurns: 1 })
-      assert.deepStrictEqual(first.result.outcome, { _tag: "HaltWhen", stepIndex: 0, haltWhenStepIndex: 0 })
+      assert.deepStrictEqual(first.result.outcome, { _tag: "HaltWhen", stepIndex: 0 })
       assert.strictEqual(first.result.haltedReason, "halt_when")
       const second = yield* chatOf([callEcho, callEcho, done], {
         tools: [echo],
         haltWhen: (step) => step.thread.messages.length > 3
       })
-      assert.deepStrictEqual(second.result.outcome, { _tag: "HaltWhen", stepIndex: 1, haltWhenStepIndex: 1 })
+      assert.deepStrictEqual(second.result.outcome, { _tag: "HaltWhen", stepIndex: 1 })
     }))
 
   it.effect("R-173: it sees the step with the answers of its tools, once per step", () =>

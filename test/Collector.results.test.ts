@@ -157,13 +157,11 @@ describe("Collector: step results", () => {
     const step = fold([stepEnd(response, { manualToolCalls: calls, done: true, halt })]).steps[0]
     assert.notProperty(step, "manualToolCalls")
     assert.deepInclude(step, { halt, done: true })
-    // The fields of the halt, under the names that 0.1 gave them in a step.
-    assert.deepInclude(step, { haltedReason: "r", haltToolCallId: "a", haltResult: 1 })
   })
 
   it("R-307, R-310: without a verdict of the loop a step is done when it halted or has nothing to run", () => {
     assert.isTrue(fold([...twoCalls, halted("a", "r"), stepEnd(response)]).steps[0]?.done)
-    assert.strictEqual(fold([...twoCalls, halted("a", "r"), stepEnd(response)]).steps[0]?.haltedReason, "r")
+    assert.strictEqual(fold([...twoCalls, halted("a", "r"), stepEnd(response)]).steps[0]?.halt?.haltedReason, "r")
     assert.isFalse(fold([stepEnd(response)]).steps[0]?.done)
     assert.isTrue(fold([stepEnd(respond([delta("a"), finished("stop")]))]).steps[0]?.done)
     assert.isTrue(fold([stepEnd(response, { done: true })]).steps[0]?.done)
@@ -244,11 +242,11 @@ describe("Collector: chat results", () => {
       [
         word({ _tag: "Completed", finishReason: "stop" }),
         word({ _tag: "MaxTurns", maxTurns: 1 }),
-        word({ _tag: "HaltWhen", stepIndex: 0, haltWhenStepIndex: 0 }),
+        word({ _tag: "HaltWhen", stepIndex: 0 }),
         word({ _tag: "AskUser", pendingQuestion: "?", pendingToolCallId: "a", askUserOpts: [] }),
         word({ _tag: "ToolFailed", haltToolCallId: "a" }),
         word({ _tag: "Halted", reason: "done_early", ...halt }),
-        word({ _tag: "ManualToolCalls", stepIndex: 0, manualTurnIndex: 0 }),
+        word({ _tag: "ManualToolCalls", stepIndex: 0 }),
         word({ _tag: "Cancelled", reason: "interrupt" }),
         word({ _tag: "Failed", error: 1 })
       ],

@@ -40,13 +40,13 @@ const halts: ReadonlyArray<Event.Halt> = [
 const outcomes: ReadonlyArray<Event.Outcome> = [
   { _tag: "Completed", finishReason: "stop" },
   { _tag: "MaxTurns", maxTurns: 8 },
-  { _tag: "HaltWhen", stepIndex: 0, haltWhenStepIndex: 0 },
+  { _tag: "HaltWhen", stepIndex: 0 },
   { _tag: "AskUser", pendingQuestion: "?", pendingToolCallId: "c0", askUserOpts: [] },
   { _tag: "ToolFailed", haltToolCallId: "c0" },
   { _tag: "ToolFailed", haltToolCallId: "c0", onToolErrorException: "X" },
   { _tag: "Halted", reason: "done_early", haltToolCallId: "c0", haltResult: { v: 1 } },
-  { _tag: "ManualToolCalls", stepIndex: 1, manualTurnIndex: 1 },
-  { _tag: "ManualToolCalls", stepIndex: 1, manualTurnIndex: 1, manualToolCalls: [call] },
+  { _tag: "ManualToolCalls", stepIndex: 1 },
+  { _tag: "ManualToolCalls", stepIndex: 1, manualToolCalls: [call] },
   { _tag: "Cancelled", reason: "cancel" },
   { _tag: "Failed", error: "lost" }
 ]
@@ -55,7 +55,7 @@ const stepResults: ReadonlyArray<Event.StepResult> = [
   { thread, response, toolResults: [Message.tool("c0", "1")], done: false, metadata: {} },
   { thread, response, toolResults: [], done: false, mode: "manual", metadata: { mine: 1 } },
   { thread, response, toolResults: [], done: false, manualToolCalls: [call], metadata: {} },
-  ...halts.map((halt) => ({ thread, response, toolResults: [], done: true, ...halt, metadata: {} }))
+  ...halts.map((halt) => ({ thread, response, toolResults: [], done: true, halt, metadata: {} }))
 ]
 
 const chatResults: ReadonlyArray<Event.ChatResult> = outcomes.map((outcome) => ({
@@ -323,26 +323,4 @@ describe("Event: results", () => {
       assert.deepStrictEqual(Schema.decodeUnknownSync(Event.ChatResult)(json), result)
     })
   }
-
-  it("outcomes that have the index of their step under an older name are read with both", () => {
-    const decode = Schema.decodeUnknownSync(Event.Outcome)
-    const read = (outcome: object) => decode(outcome)
-    assert.deepStrictEqual(read({ _tag: "HaltWhen", haltWhenStepIndex: 2 }), {
-      _tag: "HaltWhen",
-      stepIndex: 2,
-      haltWhenStepIndex: 2
-    })
-    assert.deepStrictEqual(read({ _tag: "ManualToolCalls", manualTurnIndex: 1 }), {
-      _tag: "ManualToolCalls",
-      stepIndex: 1,
-      manualTurnIndex: 1
-    })
-    assert.deepStrictEqual(read({ _tag: "ApprovalRequested", approvalTurnIndex: 0, approvalToolCalls: [] }), {
-      _tag: "ApprovalRequested",
-      stepIndex: 0,
-      approvalTurnIndex: 0,
-      approvalToolCalls: []
-    })
-    assert.throws(() => read({ _tag: "HaltWhen" }), "haltWhenStepIndex")
-  })
 })

@@ -24,14 +24,12 @@ export const ofStep = (step: Event.StepResult, stepIndex: number): Event.Outcome
   }
   const handedOver = nested.flatMap(({ kind, toolCall }) => kind === "manual" ? [toolCall] : [])
   const manualToolCalls = [...step.manualToolCalls ?? [], ...handedOver]
-  if (manualToolCalls.length > 0) {
-    return { _tag: "ManualToolCalls", stepIndex, manualTurnIndex: stepIndex, manualToolCalls }
-  }
-  if (step.mode === "manual") return { _tag: "ManualToolCalls", stepIndex, manualTurnIndex: stepIndex }
+  if (manualToolCalls.length > 0) return { _tag: "ManualToolCalls", stepIndex, manualToolCalls }
+  if (step.mode === "manual") return { _tag: "ManualToolCalls", stepIndex }
   const approvals = suspensions.filter((suspension) => suspension.kind === "approval")
   if (approvals.length > 0) {
     const approvalToolCalls = approvals.map((suspension) => suspension.toolCall)
-    return { _tag: "ApprovalRequested", stepIndex, approvalTurnIndex: stepIndex, approvalToolCalls }
+    return { _tag: "ApprovalRequested", stepIndex, approvalToolCalls }
   }
   if (!step.done) return undefined
   return step.response.finishReason === "error"

@@ -311,7 +311,7 @@ export const stepResultOf = (
   const { contextUpdate, done, halt, manualToolCalls, mode, response, suspensions, thread, toolResults } = step
   const result: Types.Mutable<Event.StepResult> = { thread, response, toolResults, done, metadata: Json.none }
   if (mode === "manual") result.mode = "manual"
-  if (halt !== undefined) Object.assign(result, halt, { halt })
+  if (halt !== undefined) result.halt = halt
   else if (manualToolCalls.length > 0) result.manualToolCalls = manualToolCalls
   if (suspensions !== undefined) result.suspensions = suspensions
   if (contextUpdate !== undefined) result.contextUpdate = contextUpdate

@@ -265,7 +265,7 @@ class Loop<E, R> implements Driver {
     const { maxTurns = Infinity } = this.bounds ?? {}
     const index = steps.length - 1
     const bound: Event.Outcome = steps.length < maxTurns
-      ? { _tag: "HaltWhen", stepIndex: index, haltWhenStepIndex: index }
+      ? { _tag: "HaltWhen", stepIndex: index }
       : { _tag: "MaxTurns", maxTurns }
     return Collector.chatResult({ thread: last.thread, steps, outcome: Outcomes.ofStep(last, index) ?? bound })
   }
@@ -685,7 +685,7 @@ class Loop<E, R> implements Driver {
     const condition = ToolOptions.toEffect(haltWhen(step), "haltWhen", "return a boolean or an Effect")
     return Effect.mapEager(evaluate(this.parts.running, this.id, condition), (isHalted): Event.Outcome | undefined => {
       if (isHalted === undefined) return this.cancelled
-      return isHalted ? { _tag: "HaltWhen", stepIndex, haltWhenStepIndex: stepIndex } : this.bounded()
+      return isHalted ? { _tag: "HaltWhen", stepIndex } : this.bounded()
     })
   }
 
