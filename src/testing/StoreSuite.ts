@@ -17,6 +17,7 @@ import type * as Records from "../internal/session/records.ts"
 import * as SessionState from "../internal/session/state.ts"
 import * as Stores from "../internal/session/store.ts"
 import * as Message from "../Message.ts"
+import type * as Response from "../Response.ts"
 import * as Conformance from "./Conformance.ts"
 
 type Appended = Arr.NonEmptyReadonlyArray<Records.Record>
@@ -144,6 +145,20 @@ const session = SessionState.make({
   metadata: { "a.b": true }
 })
 
+const response: Response.Response = {
+  id: "m",
+  requestId: "r",
+  model: null,
+  outputText: null,
+  reasoning: "",
+  toolCalls: [toolCall],
+  message: Message.assistant("", [toolCall]),
+  finishReason: "tool_calls",
+  rawFinishReason: null,
+  usage: null,
+  metadata: {}
+}
+
 /** One record of each kind, with what is hard to keep: empty lists, Unicode, nulls, and values nested in values. */
 const everyKind: Appended = [
   { _tag: "Opened", session },
@@ -153,7 +168,7 @@ const everyKind: Appended = [
     operation: "start",
     messages: [Message.user("hi \u0000 \ud83d\ude00 \"'\\\n")]
   },
-  { _tag: "ReplyReceived", requestId: "r", stepIndex: 0, message: Message.assistant("", [toolCall]) },
+  { _tag: "ReplyReceived", requestId: "r", stepIndex: 0, response },
   { _tag: "CallStarted", requestId: "r", stepIndex: 0, toolCall, attempt: 1, idempotencyKey: "r:0:0:c0" },
   {
     _tag: "CallEnded",

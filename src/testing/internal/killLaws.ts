@@ -158,12 +158,8 @@ type Replied = StepCompleted | Extract<Records.Record, { readonly _tag: "ReplyRe
 const messagesOf = ({ messages }: StepCompleted): ReadonlyArray<Message.Message> =>
   messages.filter((message): message is Message.Message => "role" in message)
 
-/** The calls of the reply that a record has. */
-const callsOf = (record: Replied): ReadonlyArray<Message.ToolCall> => {
-  if (record.response !== undefined) return record.response.toolCalls
-  if (record._tag === "ReplyReceived") return record.message?.toolCalls ?? []
-  return messagesOf(record).flatMap(({ toolCalls = [] }) => toolCalls)
-}
+/** The calls of the reply that a record has. A step does not repeat the reply of a record before it. */
+const callsOf = ({ response }: Replied): ReadonlyArray<Message.ToolCall> => response?.toolCalls ?? []
 
 /** How many turns without a call the journals have. The calls of a turn stand in a record before it, or in it. */
 const answersIn = (lines: ReadonlyArray<Line>): number => {
