@@ -100,12 +100,13 @@ export class Suspension extends Schema.Opaque<Suspension>()(Schema.Struct({
   path: Schema.optionalKey(Schema.Array(Schema.String)),
   /**
    * What it waits for: `"question"` for the user's answer, `"approval"` for permission to run, `"manual"` for a result of
-   * yours.
+   * yours, `"unknown"` for a verdict about a call that had started when its process ended: `Session.answer` with its
+   * result, `Session.approve` to try it again, `Session.deny` to answer it as failed.
    */
-  kind: Schema.Literals(["question", "approval", "manual"]),
+  kind: Schema.Literals(["question", "approval", "manual", "unknown"]),
   /** The call. */
   toolCall: Message.ToolCall,
-  /** Of a question: its text. */
+  /** Of a question, and of a call whose effect is not known: the text to show. */
   question: Schema.optionalKey(Schema.String),
   /** Of a question: what the user may choose from, or whatever the handler gave a user interface. */
   opts: Schema.optionalKey(Schema.Array(Json.Opaque)),
@@ -267,7 +268,7 @@ export class ManualToolCallsOutcome extends Schema.Opaque<ManualToolCallsOutcome
 ) {}
 
 /**
- * Calls wait to be allowed.
+ * Calls wait to be allowed: they need an approval, or had started when their process ended (`unknown: "ask"`).
  *
  * @category schemas
  * @since 0.1.0
@@ -496,8 +497,7 @@ export type CallOutcome = CallSucceeded | CallFailed | CallAsked | CallHalted
 
 const replay = {
   /**
-   * `true` for what had happened before the run was taken up after its process ended, and is emitted again. Left out
-   * otherwise.
+   * `true` for what had happened before the run was resumed, and is emitted again. Left out otherwise.
    */
   replayed: Schema.optionalKey(Schema.Boolean)
 } as const
@@ -808,13 +808,15 @@ export class ToolApprovalRequested extends Schema.Opaque<ToolApprovalRequested>(
     /** The arguments of the call, as the model sent them. */
     arguments: Schema.Record(Schema.String, Json.Opaque),
     /** When the request expires, in milliseconds since 1970: the call then counts as denied. Left out without a limit. */
-    expiresAt: Schema.optionalKey(Schema.Finite)
+    expiresAt: Schema.optionalKey(Schema.Finite),
+    ...replay
   })
 ) {}
 
 /**
- * A run inside the handler of a call waits for answers from outside, so that the call does. When they are there, the handler
- * is started again, and the inner run goes on where it was.
+ * A call waits for answers from outside: its nested run does, or the call had started when its process ended and waits for a
+ * verdict (`unknown: "ask"`). When the answers for a nested run are there, the handler is started again, and that run continues
+ * where it was.
  *
  * @category schemas
  * @since 0.1.0
@@ -824,8 +826,9 @@ export class ToolSuspended extends Schema.Opaque<ToolSuspended>()(Schema.TaggedS
   toolCallId: Schema.String,
   /** The name of the tool. */
   toolName: Schema.String,
-  /** What the inner run waits for, each under the path of ids that leads to it. */
-  suspensions: Schema.Array(Suspension)
+  /** What is open: the call itself, or the calls of its nested run, each under the path of ids that leads to it. */
+  suspensions: Schema.Array(Suspension),
+  ...replay
 })) {}
 
 /**
@@ -963,7 +966,7 @@ export class ReceivedChat extends Schema.Opaque<ReceivedChat>()(Schema.TaggedStr
  * Every event. Per tool call: `ToolExecutionStarted` when its handler starts, `ToolProgress` while it runs,
  * `ToolExecutionCompleted` with the raw outcome, and last one of `ToolResultEncoded`, `AskUserRequested` or `ToolHalt`. A
  * call that cannot be run is answered without a start. A call that waits for an approval has `ToolApprovalRequested` and
- * nothing else; one whose inner run waits has `ToolSuspended` in place of the last two.
+ * nothing else; one whose nested run waits, or whose effect is unknown, has `ToolSuspended` in place of the last two.
  *
  * **Example** (Matching on events)
  *
@@ -1103,8 +1106,9 @@ export class WireError extends Schema.TaggedError<WireError>("heddle/Event/WireE
  *   or a request. Of a cause there are its reasons.
  * - A BigInt is a decimal text, `NaN` and the infinities are their names, bytes are base64, a map is a list of its entries
  *   and a set of its values; what has a `toJSON` is what that gives, a date its ISO text. Functions, cycles, what throws
- *   when it is read and what is deeper than 256 levels in a value of the caller's own are short texts such as `"[circular]"`. Members named `__proto__`
- *   are left out. What one value has more than a million values or 64 Mi characters is left out.
+ *   when it is read and what is deeper than 512 levels are short texts such as `"[circular]"`. Members named `__proto__`
+ *   are left out, and so is what a value of the caller's own has beyond 64 Mi characters, where each value in it counts
+ *   as 64.
  *
  * **Example** (Sending events to a page)
  *

@@ -23,7 +23,8 @@ export class Policy extends Schema.Opaque<Policy>()(Schema.Struct({
    * When a tool may start. `"afterTurn"` waits until the reply has ended. `"readOnly"` starts tools that are declared
    * `readOnly` as soon as their arguments are final, `"onCallReady"` starts all of them; if the reply is then filtered
    * or breaks, those that run are stopped and answered as cancelled. A reply that is cut off by the token limit keeps
-   * the calls whose arguments were final.
+   * the calls whose arguments were final. In a session `"onCallReady"` acts as `"readOnly"`: a reply that is lost in a crash
+   * would take calls with it that had their effect.
    */
   start: Schema.Literals(["afterTurn", "readOnly", "onCallReady"]),
   /**

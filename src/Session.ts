@@ -1,14 +1,15 @@
 /**
- * A conversation that is kept: it stops to ask, waits for a person or for another system, and goes on, in this process or
- * the next. A session is plain data, and every operation gives the next one; a store keeps what happened, so that two
- * writers cannot fork it. Every provider accepts the thread of a session as it is, except for the calls that it waits for.
+ * A conversation as plain data. It waits for a person or for another system, and continues in this process or the
+ * next. Every operation takes a session and returns the next one. A store records what happens as it happens, so that
+ * two writers cannot fork a session and a crash loses nothing. Every provider accepts the thread of a session
+ * unchanged, except for its suspended calls.
  *
  * **Details**
  *
- * An operation that the status of the session does not allow is a defect that names the right call; data that does not
- * fit is a typed error. Options are those of one run and are never kept. `context` and `sessionId` are the caller's, else
- * the session's, else the application's. The functions of data (`answer`, `approve`, `deny`, `append`, ...) also take the
- * session last.
+ * An operation that the status of the session does not allow is a defect that names the right call; data that does
+ * not fit is a typed error. Options belong to one run and are never recorded. `context` and `sessionId` come from the
+ * caller, else from the session, else from the application. The functions of data (`answer`, `approve`, `deny`,
+ * `append`, ...) also take the session last.
  *
  * @since 0.1.0
  */
@@ -19,49 +20,51 @@ import type * as Stream from "effect/Stream"
 import type * as Adapter from "./Adapter.ts"
 import type * as Chat from "./Chat.ts"
 import type * as Event from "./Event.ts"
-import * as Claims from "./internal/session/claim.ts"
-import type * as Ledgers from "./internal/session/ledger.ts"
-import * as Recorders from "./internal/session/recorder.ts"
+import type * as Claims from "./internal/session/claim.ts"
+import * as SessionData from "./internal/session/data.ts"
+import * as SessionEvents from "./internal/session/events.ts"
+import type * as Journals from "./internal/session/journal.ts"
+import * as Keeping from "./internal/session/kept.ts"
+import * as Operations from "./internal/session/operations.ts"
 import type * as Records from "./internal/session/records.ts"
-import * as Reducer from "./internal/session/reducer.ts"
 import * as SessionRun from "./internal/session/run.ts"
-import * as SessionState from "./internal/session/state.ts"
-import type * as Stores from "./internal/session/store.ts"
+import type * as States from "./internal/session/state.ts"
+import type * as Writers from "./internal/session/writer.ts"
 import type * as Message from "./Message.ts"
 import type * as Thread from "./Thread.ts"
 import type * as Tool from "./Tool.ts"
 
 export {
   /**
-   * How a suspension was settled.
+   * The answer that settles a suspension.
    *
    * @category schemas
    * @since 0.1.0
    */
   Answer,
   /**
-   * A session: serialisable data and nothing else.
+   * A session: serialisable data only.
    *
    * @category schemas
    * @since 0.1.0
    */
   Session,
   /**
-   * What a caller got wrong about a session's data. `reason` says what, and `detail` names the call that
-   * goes on from there. A wrong status is a defect instead.
+   * A caller's mistake in the data of a session. `reason` is its kind, and `detail` names the call that resolves it.
+   * A wrong status is a defect instead.
    *
    * @category errors
    * @since 0.1.0
    */
   SessionError,
   /**
-   * Where a session stands.
+   * The status of a session.
    *
    * @category schemas
    * @since 0.1.0
    */
   Status
-} from "./internal/session/state.ts"
+} from "./internal/session/data.ts"
 
 export type {
   ApprovedAnswer,
@@ -70,122 +73,52 @@ export type {
   NestedAnswers,
   Options,
   ValueAnswer
-} from "./internal/session/state.ts"
+} from "./internal/session/data.ts"
 
 export {
   /**
-   * One thing that happened in a session, as a store keeps it.
-   *
-   * @category schemas
-   * @since 0.1.0
-   */
-  Record
-} from "./internal/session/records.ts"
-
-export {
-  isUnfinishedAfter,
-  /**
-   * How many bytes of JSON a record may have, 8 MiB by default. A larger one is refused when it is written, with the
-   * `StoreError` `too_large`, and the operation ends with it.
+   * The store of sessions. `Session.Store.layerMemory` keeps them in memory, `SessionStore.layerSqlite({ filename })`
+   * of `heddle/sql` in a file.
    *
    * @category services
    * @since 0.1.0
    */
-  MaxRecordBytes,
-  /**
-   * The session has been written to since it was read, by another program or by this one. Nothing was appended: load it
-   * again, and decide anew.
-   *
-   * @category errors
-   * @since 0.1.0
-   */
-  SessionConflict,
-  /**
-   * The store of sessions. `Session.Store.layerMemory` keeps them in memory, `SessionStore.layerSqlite({ filename })` of
-   * `heddle/sql` in a file.
-   *
-   * @category services
-   * @since 0.1.0
-   */
-  Store,
-  /**
-   * A store could not do what it was asked: it was `unavailable`, `full` or `read_only`, a record was `too_large`, or it holds
-   * what is no journal (`unreadable`) or is of a later release (`newer_version`). After an append that was `unavailable`,
-   * reading shows whether the records are there.
-   *
-   * @category errors
-   * @since 0.1.0
-   */
-  StoreError
-} from "./internal/session/store.ts"
+  Store
+} from "./internal/session/journal.ts"
 
 export type {
-  Answered,
-  ApprovedAnswered,
-  CallEnded,
-  CallStarted,
-  Ended,
-  Entry,
+  Claimed,
+  Inspected,
   Interrupted,
   InterruptedCall,
   Kept,
-  MessagesAppended,
-  MessageSubmitted,
-  Opened,
   Outcome,
-  Parent,
-  QuestionWithdrawn,
-  Reference,
-  ReplyReceived,
-  RunEnded,
-  RunFailed,
-  RunStarted,
-  StepCompleted,
-  StopRequested,
-  WholeStep
-} from "./internal/session/records.ts"
-
-export type { Claim, Listed, ListOptions, Service as StoreService } from "./internal/session/store.ts"
-
-export {
-  /**
-   * The session belongs to another owner (`held`), or the claim of this one could not be renewed in time (`lost`): nothing
-   * of it may go on here.
-   *
-   * @category errors
-   * @since 0.1.0
-   */
-  SessionClaimed
-} from "./internal/session/claim.ts"
-
-export type {
-  HeldClaim,
-  Options as ClaimOptions,
+  StopOptions,
   StopReceipt,
-  StopReport,
+  SubmitOptions,
   SubmitReceipt
-} from "./internal/session/claim.ts"
+} from "./internal/session/kept.ts"
+
+export type { StopReport, WholeStep } from "./internal/session/state.ts"
 
 export {
   /**
-   * Why a run that was cut cannot be taken up, or was ended in place of being taken up.
+   * A run cannot be resumed, or settled calls cannot run.
    *
    * @category errors
    * @since 0.1.0
    */
   ResumeError
-} from "./internal/session/ledger.ts"
+} from "./internal/session/replay.ts"
 
-export type { Claimed, Failure as KeepError } from "./internal/session/recorder.ts"
+export type { Failure as KeepError } from "./internal/session/writer.ts"
 
-export type { ApproveOptions, ToolResult } from "./internal/session/run.ts"
+export type { ApproveOptions, Failure, SettleOptions, ToolResult } from "./internal/session/operations.ts"
 
-export type { Done, Mode, StreamReducer } from "./internal/session/reducer.ts"
-
-export type { Failure } from "./internal/session/run.ts"
+export type { Done, Mode, StreamReducer } from "./internal/session/events.ts"
 
 /**
- * A session at rest, of an id, a thread, a context and metadata, all of which may be left out.
+ * Makes an idle session from an id, a thread, a context and metadata, each of them optional.
  *
  * **Example** (A new session)
  *
@@ -200,18 +133,19 @@ export type { Failure } from "./internal/session/run.ts"
  * @category constructors
  * @since 0.1.0
  */
-export const make: (options?: SessionState.Options) => SessionState.Session = SessionState.make
+export const make: (options?: SessionData.Options) => SessionData.Session = SessionData.make
 
 /**
- * Leads a session out of status `error`: idle, with its whole thread and without `metadata.error`. Returns any other
- * session as it is.
+ * Returns a session in status `error` as idle, with its whole thread and without `metadata.error`. Returns any other
+ * session unchanged.
  *
  * **Gotchas**
  *
- * It is a function of data, and is not written by itself: within {@link keep} recover in the operation that goes on,
- * `(session) => Session.reply(Session.recover(session), …)`. An operation that only recovers keeps nothing.
+ * `recover` is a function of data, and is not recorded by itself. Inside {@link keep}, recover in the operation that
+ * continues: `(session) => Session.reply(Session.recover(session), …)`. An operation that only recovers records
+ * nothing.
  *
- * **Example** (Going on after a reply that broke)
+ * **Example** (Continuing after a reply that broke)
  *
  * ```ts import.meta.vitest
  * import * as Effect from "effect/Effect"
@@ -234,11 +168,11 @@ export const make: (options?: SessionState.Options) => SessionState.Session = Se
  * @category transitions
  * @since 0.1.0
  */
-export const recover: (session: SessionState.Session) => SessionState.Session = SessionState.recover
+export const recover: (session: SessionData.Session) => SessionData.Session = SessionData.recover
 
 /**
- * The session with this id, begun with the options if there is none. Two programs that open it at once get the same one.
- * `interrupted` is set as by {@link load}.
+ * Reads the session with this id, and creates it from the options if it does not exist. Concurrent callers get the
+ * same session. `interrupted` is set as by {@link load}.
  *
  * **Example** (A session that is kept)
  *
@@ -265,15 +199,16 @@ export const recover: (session: SessionState.Session) => SessionState.Session = 
  */
 export const open: (
   id: string,
-  options?: Omit<SessionState.Options, "id">
-) => Effect.Effect<Records.Kept, Stores.StoreError, Stores.Store> = Recorders.open
+  options?: Omit<SessionData.Options, "id">
+) => Effect.Effect<Keeping.Kept, Journals.StoreError, Journals.Store> = Keeping.open
 
 /**
- * The session with this id as the store has it, or `undefined` if there is none. Fails with a `StoreError`.
+ * Reads the session with this id from the store. Returns `undefined` if it does not exist. Fails with a `StoreError`.
  *
- * `interrupted` is set if the last run has no end: it is under way elsewhere, was interrupted, or its process was killed.
- * Its `calls` have started and may have had their effect. {@link resume} takes the run up. Another run closes its turn first,
- * as {@link keep} says.
+ * `interrupted` is set if the last run has no recorded end: it is under way elsewhere, was interrupted, or its
+ * process was killed. Of its `calls`, those in state `Started` may have had their effect. {@link resume} resumes the
+ * run, {@link abandon} closes it, and any other operation that runs abandons it first. {@link next} names the
+ * operation to call.
  *
  * **Example** (A session that does not exist)
  *
@@ -289,30 +224,31 @@ export const open: (
  * @category keeping
  * @since 0.1.0
  */
-export const load: (id: string) => Effect.Effect<Records.Kept | undefined, Stores.StoreError, Stores.Store> =
-  Recorders.load
+export const load: (id: string) => Effect.Effect<Keeping.Kept | undefined, Journals.StoreError, Journals.Store> =
+  Keeping.load
 
 /**
- * Runs an operation on a session and records what happens as it does.
+ * Runs an operation on a session and records what happens as it happens.
  *
  * **Details**
  *
- * What an operation says and answers is written before anything follows from it, and a call before its handler starts. The
- * first append decides: if the session has been written to since it was read, it fails with `SessionConflict` before
- * anything has run, and so does every operation but one of those that begin at one version. It fails with a `StoreError`
- * where something cannot be written, and stops the operation.
+ * An operation records its messages and answers before anything follows from them, and each call before its handler
+ * starts. The first append decides: if the journal has changed since the session was read, the operation fails with
+ * `SessionConflict` before anything has run. Of several operations that begin at the same version, one runs. If
+ * something cannot be recorded, the operation is stopped and fails with a `StoreError`.
  *
- * Of a run that was cut (`interrupted`) an operation that begins another run, or adds messages, closes the turn first: calls
- * that ended have their results, those that had only started are answered as `unknown_effect`, the others as not run, and
- * questions are withdrawn. {@link resume} takes the run up instead.
+ * An operation that runs or adds messages first abandons an interrupted run: calls with an answer keep it, started
+ * calls are answered as `unknown_effect`, the others as not run, and the questions of the turn are withdrawn.
+ * {@link resume} resumes the run instead.
  *
- * Where the first model call fails before its first event, the operation fails (`AdapterError`), what was said counts as
- * not said, and the session is not in error. From the first event on it succeeds, with the outcome `Failed`, and the
+ * If the first model call fails before its first event, the operation fails (`AdapterError`), its messages are not
+ * added, and the session is not in error. From the first event on it succeeds with the outcome `Failed`, and the
  * session is in status `error`.
  *
  * **Gotchas**
  *
- * After a `keep` that failed or was interrupted the session has been written to: load it again before the next.
+ * After a `keep` that failed or was interrupted the journal has changed: load the session again before the next
+ * operation.
  *
  * **Example** (Two operations, one after the other)
  *
@@ -338,13 +274,14 @@ export const load: (id: string) => Effect.Effect<Records.Kept | undefined, Store
  * @category keeping
  * @since 0.1.0
  */
-export const keep: <A, E, R>(
-  kept: Records.Kept,
-  operation: (session: SessionState.Session) => Effect.Effect<A, E, R>
-) => Effect.Effect<Records.Outcome<A>, E | Recorders.Failure, R | Stores.Store> = Recorders.keep
+export const keep: <K extends Keeping.Kept, A, E, R>(
+  kept: K,
+  operation: (session: SessionData.Session) => Effect.Effect<A, E, R>
+) => Effect.Effect<Keeping.Outcome<A, K>, E | Writers.Failure, R | Journals.Store> = Keeping.keep
 
 /**
- * The same for the events of an operation. Load the session again when the stream has ended.
+ * Returns the events of an operation and records it as {@link keep} does. Load the session again when the stream has
+ * ended.
  *
  * **Example** (The events of a kept operation)
  *
@@ -369,20 +306,19 @@ export const keep: <A, E, R>(
  * @since 0.1.0
  */
 export const keepStream: <A, E, R>(
-  kept: Records.Kept,
-  operation: (session: SessionState.Session) => Stream.Stream<A, E, R>
-) => Stream.Stream<A, E | Recorders.Failure, R | Stores.Store> = Recorders.keepStream
+  kept: Keeping.Kept,
+  operation: (session: SessionData.Session) => Stream.Stream<A, E, R>
+) => Stream.Stream<A, E | Writers.Failure, R | Journals.Store> = Keeping.keepStream
 
 /**
- * The session with this id under a claim, begun if there is none: no other owner can claim it until the scope closes. Fails
- * with a `SessionClaimed` if another owner has it.
+ * Claims the session with this id, and creates it if it does not exist: no other owner can claim it until the scope
+ * closes. Fails with a `SessionClaimed` if another owner holds the claim.
  *
  * **Details**
  *
- * The claim is renewed in the background, and ends by the clock of the store where it is not, so that the sessions of a
- * process that is gone are free after their term. While an operation of {@link keep} runs under it, commands of other
- * processes are taken in: {@link stop}, {@link submit}. An operation whose claim is lost is stopped, and fails with
- * `SessionClaimed`.
+ * The claim is renewed in the background. Without renewal it ends after its term, by the clock of the store. While an
+ * operation of {@link keep} runs under the claim, it applies commands of other processes: {@link stop},
+ * {@link submit}, and verdicts. An operation whose claim is lost is stopped, and fails with `SessionClaimed`.
  *
  * **Example** (One owner at a time)
  *
@@ -409,15 +345,16 @@ export const keepStream: <A, E, R>(
 export const claim: (
   id: string,
   options?: Claims.Options
-) => Effect.Effect<Recorders.Claimed, Claims.SessionClaimed | Stores.StoreError, Stores.Store | Scope.Scope> =
-  Recorders.claim
+) => Effect.Effect<Keeping.Claimed, Claims.SessionClaimed | Journals.StoreError, Journals.Store | Scope.Scope> =
+  Keeping.claim
 
 /**
- * Asks the run of a session to stop, from any process. The request is a record: the owner takes it in, or the next one does
- * if there is none. The run ends softly, with outcome `Cancelled` and reason `"stop"`, and leaves the session in status
- * `stopped`. A session without a run is left as it is.
+ * Asks the run of a session to stop, from any process. The request is a record, honoured by the owner of the session
+ * or by the next one. The run ends softly, with outcome `Cancelled` and reason `"stop"`, and the session is then in
+ * status `stopped`. A session without a run does not change.
  *
- * Succeeds as soon as the request is durable. `ended` of its receipt waits for the end, and names the calls.
+ * Succeeds as soon as the request is durable. `ended` of its receipt waits for the end of the run, and names its
+ * calls.
  *
  * **Example** (A session that does not run)
  *
@@ -437,11 +374,16 @@ export const claim: (
  * @category commands
  * @since 0.1.0
  */
-export const stop: (id: string) => Effect.Effect<Claims.StopReceipt, Stores.StoreError, Stores.Store> = Claims.stop
+export const stop: (
+  id: string,
+  options?: Keeping.StopOptions
+) => Effect.Effect<Keeping.StopReceipt, Journals.StoreError, Journals.Store> = Keeping.stop
 
 /**
- * Leaves a message for a session, from any process, which a worker of `heddle/durable` takes up as soon as the session is
- * free. Begins the session if there is none. Succeeds when the message is durable.
+ * Submits a message to a session, from any process, and creates the session if it does not exist. Succeeds when the
+ * message is durable. A worker of `heddle/durable` replies to it as soon as the session is free; a program does so
+ * with {@link reply} and `takes`. The message waits while a call waits: a submitted message never answers a question.
+ * {@link receipt} returns its outcome.
  *
  * **Example** (A message that waits)
  *
@@ -463,15 +405,129 @@ export const stop: (id: string) => Effect.Effect<Claims.StopReceipt, Stores.Stor
  */
 export const submit: (
   id: string,
-  content: Message.Content
-) => Effect.Effect<Claims.SubmitReceipt, Stores.StoreError, Stores.Store> = Claims.submit
+  content: Message.Content,
+  options?: Keeping.SubmitOptions
+) => Effect.Effect<Keeping.SubmitReceipt, SessionData.SessionError | Journals.StoreError, Journals.Store> =
+  Keeping.submit
 
 /**
- * Writes a session that is at rest as one record and removes the records before it, and the journals of the runs inside it,
- * so that loading it no longer depends on its history. Succeeds with the session behind that record.
+ * Returns the work that is left in a session, which names the operation to call. Workers, clusters and stores use the
+ * same answer. If several apply, the first counts.
  *
- * Fails with the `SessionError` `unfinished` where a run has no end, or where a message or an answer waits for a run: they
- * need the records. Fails with a `SessionConflict` where the session has been written to since it was read.
+ * - `"resume"`: a run was interrupted. Call {@link resume}, or {@link abandon}.
+ * - `"wait"`: a call waits for an answer from outside. Call {@link answer}, {@link approve}, {@link deny},
+ *   {@link submitToolResult} or {@link expire}.
+ * - `"reply"`: a message was submitted. Call {@link reply} with it and `takes`, after {@link recover} in status
+ *   `error`.
+ * - `"continue"`: calls were settled. Call `Session.continue`.
+ * - `"nothing"`: the session waits for its next message, or is a nested one, which its parent continues.
+ *
+ * **Example** (A session with a message)
+ *
+ * ```ts import.meta.vitest
+ * import { Session } from "heddle"
+ * import * as Effect from "effect/Effect"
+ *
+ * const program = Effect.gen(function*() {
+ *   const opened = yield* Session.open("s1")
+ *   yield* Session.submit("s1", "Hi")
+ *   return [Session.next(opened), Session.next(yield* Session.open("s1"))]
+ * })
+ *
+ * await Effect.runPromise(Effect.provide(program, Session.Store.layerMemory)) // => ["nothing", "reply"]
+ * ```
+ *
+ * @category keeping
+ * @since 0.1.0
+ */
+export const next: (kept: Keeping.Kept) => States.Next = Keeping.next
+
+/**
+ * Returns the outcome of a message, a verdict or a stop by its id, among the last 1,000. Returns `undefined` for an
+ * unknown id.
+ *
+ * **Example** (A message that waits for a run)
+ *
+ * ```ts import.meta.vitest
+ * import { Session } from "heddle"
+ * import * as Effect from "effect/Effect"
+ *
+ * const program = Effect.gen(function*() {
+ *   yield* Session.submit("s1", "Hi", { id: "m1" })
+ *   return Session.receipt(yield* Session.open("s1"), "m1")?.became
+ * })
+ *
+ * await Effect.runPromise(Effect.provide(program, Session.Store.layerMemory)) // => "queued"
+ * ```
+ *
+ * @category commands
+ * @since 0.1.0
+ */
+export const receipt: (kept: Keeping.Kept, id: string) => Records.Receipt | undefined = Keeping.receipt
+
+/**
+ * Reads the current activity of a session, and changes nothing: the work that is left, its open calls, and how often
+ * its run was resumed. Returns `undefined` for a session that does not exist.
+ *
+ * **Example** (A session at rest)
+ *
+ * ```ts import.meta.vitest
+ * import { Session } from "heddle"
+ * import * as Effect from "effect/Effect"
+ *
+ * const program = Effect.andThen(Session.open("s1"), Session.inspect("s1"))
+ *
+ * await Effect.runPromise(Effect.provide(program, Session.Store.layerMemory))
+ * // => { id: "s1", version: 1, next: "nothing", calls: [], resumptions: 0 }
+ * ```
+ *
+ * @category keeping
+ * @since 0.1.0
+ */
+export const inspect: (
+  id: string
+) => Effect.Effect<Keeping.Inspected | undefined, Journals.StoreError, Journals.Store> = Keeping.inspect
+
+/**
+ * Abandons an interrupted run without starting another operation. The run is closed, its calls without an answer are
+ * answered as not run, as unknown or as withdrawn, and its messages stay. Dies if no run was interrupted.
+ *
+ * **Example** (A run that is not resumed)
+ *
+ * ```ts import.meta.vitest
+ * import { Session } from "heddle"
+ * import { Script } from "heddle/testing"
+ * import * as Effect from "effect/Effect"
+ * import * as Stream from "effect/Stream"
+ *
+ * const model = Script.layer([[Script.text("Hello"), Script.finish("stop")]])
+ * const program = Effect.gen(function*() {
+ *   const opened = yield* Session.open("s1")
+ *   const events = Session.keepStream(opened, (session) => Session.streamReply(session, "Hi"))
+ *   yield* Stream.runDrain(Stream.take(events, 1))
+ *   const interrupted = yield* Session.open("s1")
+ *   const { session } = yield* Session.abandon(interrupted)
+ *   return [Session.next(interrupted), session.thread.messages.length]
+ * })
+ *
+ * await Effect.runPromise(program.pipe(Effect.provide(model), Effect.provide(Session.Store.layerMemory)))
+ * // => ["resume", 1]
+ * ```
+ *
+ * @category keeping
+ * @since 0.1.0
+ */
+export const abandon: <K extends Keeping.Kept>(
+  kept: K
+) => Effect.Effect<Keeping.Outcome<SessionData.Session, K>, Writers.Failure, Journals.Store> = SessionRun.abandoned
+
+/**
+ * Writes a session without work left as one record and removes the earlier records and the journals of its nested
+ * runs, so that loading it no longer depends on its history. The receipts of the last 1,000 commands stay. Succeeds
+ * with the session after that record.
+ *
+ * Fails with the `SessionError` `unfinished` if work is left ({@link next}), which needs the records. Fails with a
+ * `SessionConflict` if the journal has changed since the session was read.
  *
  * **Example** (A journal of one record)
  *
@@ -496,16 +552,16 @@ export const submit: (
  * @since 0.1.0
  */
 export const snapshot: (
-  kept: Records.Kept
+  kept: Keeping.Kept
 ) => Effect.Effect<
-  Records.Kept,
-  SessionState.SessionError | Stores.SessionConflict | Stores.StoreError,
-  Stores.Store
-> = Recorders.snapshot
+  Keeping.Kept,
+  SessionData.SessionError | Journals.SessionConflict | Journals.StoreError,
+  Journals.Store
+> = Keeping.snapshot
 
 /**
- * The ids of the sessions of the store that have work left: a run without an end, or a message or an answer that no run has
- * taken up. A run without an end may be under way in another process.
+ * Lists the ids of the sessions in the store that a program can continue: {@link next} is `"resume"`, `"reply"` or
+ * `"continue"`. A run without a recorded end may be under way in another process.
  *
  * **Example** (What a process finds when it starts)
  *
@@ -515,8 +571,7 @@ export const snapshot: (
  * import * as Stream from "effect/Stream"
  *
  * const program = Effect.gen(function*() {
- *   const store = yield* Session.Store
- *   yield* store.append("s1", 0, [{ _tag: "RunStarted", requestId: "r1", operation: "start", messages: [] }])
+ *   yield* Session.submit("s1", "Hi")
  *   yield* Session.open("s2")
  *   return yield* Stream.runCollect(Session.unfinished)
  * })
@@ -527,10 +582,11 @@ export const snapshot: (
  * @category keeping
  * @since 0.1.0
  */
-export const unfinished: Stream.Stream<string, Stores.StoreError, Stores.Store> = Recorders.unfinished
+export const unfinished: Stream.Stream<string, Journals.StoreError, Journals.Store> = Keeping.unfinished
 
 /**
- * The sessions of the store whose ids begin with a prefix, or all of them, in no particular order.
+ * Lists the sessions of the store whose ids begin with a prefix, or all of them, in no particular order, each with
+ * the work that is left, and since when.
  *
  * **Example** (The sessions of one user)
  *
@@ -541,26 +597,26 @@ export const unfinished: Stream.Stream<string, Stores.StoreError, Stores.Store> 
  *
  * const program = Effect.gen(function*() {
  *   for (const id of ["ada/1", "bob/1"]) yield* Session.open(id)
- *   return yield* Stream.runCollect(Session.list({ prefix: "ada/" }))
+ *   const listed = yield* Stream.runCollect(Session.list({ prefix: "ada/" }))
+ *   return listed.map(({ id, next }) => `${id}: ${next}`)
  * })
  *
- * await Effect.runPromise(program.pipe(Effect.provide(Session.Store.layerMemory)))
- * // => [{ id: "ada/1", version: 1, isUnfinished: false }]
+ * await Effect.runPromise(program.pipe(Effect.provide(Session.Store.layerMemory))) // => ["ada/1: nothing"]
  * ```
  *
  * @category keeping
  * @since 0.1.0
  */
 export const list: (
-  options?: Stores.ListOptions
-) => Stream.Stream<Stores.Listed, Stores.StoreError, Stores.Store> = Recorders.list
+  options?: Journals.ListOptions
+) => Stream.Stream<Journals.Listed, Journals.StoreError, Journals.Store> = Keeping.list
 
-const remove: (id: string) => Effect.Effect<void, Stores.StoreError, Stores.Store> = Recorders.remove
+const remove: (id: string) => Effect.Effect<void, Journals.StoreError, Journals.Store> = Keeping.remove
 
 export {
   /**
-   * Removes a session from the store: its journal, its claim, and those of the runs inside it. A process that runs it meanwhile has a
-   * `SessionConflict` at its next record.
+   * Removes a session from the store: its journal, its claim, and those of its nested runs. A process that runs the
+   * session fails with a `SessionConflict` at its next record.
    *
    * **Example** (A session that is gone)
    *
@@ -584,7 +640,7 @@ export {
 }
 
 /**
- * The options of taking up a run: those of the run, how old it may be, and how often it may be taken up.
+ * Options of a resumed run: those of a run, with limits of its age and of its resumptions.
  *
  * @category options
  * @since 0.1.0
@@ -595,13 +651,13 @@ export interface ResumeOptions<
   R = never,
   RHalt = R,
   REvent = R
-> extends Chat.Options<T, E, R, RHalt, REvent>, SessionRun.ResumeOptions {}
+> extends Chat.Options<T, E, R, RHalt, REvent>, Operations.ResumeOptions {}
 
 /**
- * The events of {@link resume}. Those that repeat what was recorded have `replayed: true`. Load the session again when the
- * stream has ended.
+ * Returns the events of {@link resume}. Events that repeat recorded ones have `replayed: true`, and `replays: false`
+ * leaves them out. Load the session again when the stream has ended.
  *
- * **Example** (The events of a run that was cut)
+ * **Example** (The events of a run that was interrupted)
  *
  * ```ts import.meta.vitest
  * import { Session, Tool } from "heddle"
@@ -621,8 +677,8 @@ export interface ResumeOptions<
  *     Stream.takeUntil((event) => event._tag === "MessageCompleted"),
  *     Stream.runDrain
  *   )
- *   const cut = yield* Session.claim("s1")
- *   return yield* Stream.runCollect(Session.streamResume(cut, { tools: [ping] }))
+ *   const kept = yield* Session.claim("s1")
+ *   return yield* Stream.runCollect(Session.streamResume(kept, { tools: [ping] }))
  * }).pipe(Effect.scoped)
  * const store = Session.Store.layerMemory
  * const events = await Effect.runPromise(program.pipe(Effect.provide(model), Effect.provide(store)))
@@ -642,22 +698,23 @@ export const streamResume = <
   RHalt = never,
   REvent = never
 >(
-  kept: Records.Kept,
+  kept: Keeping.Kept,
   options: ResumeOptions<T, E, R, RHalt, REvent> = {}
 ): Stream.Stream<
   Event.Event,
-  Ledgers.ResumeError | SessionRun.Failure | Recorders.Failure | E | Tool.Fatal<T[number]>,
-  Adapter.Adapter | Stores.Store | Tool.Services<T[number]> | R | RHalt | REvent
+  Operations.Failure | Writers.Failure | E | Tool.Fatal<T[number]>,
+  Adapter.Adapter | Journals.Store | Tool.Services<T[number]> | R | RHalt | REvent
 > => SessionRun.streamResumed(kept, options)
 
 /**
- * Takes up the run of a session that was cut: its process was killed, or its reader left. The run keeps its id and goes on
- * where the journal ends. Whole steps are not repeated. Of the cut step the recorded reply is read again, a call that ended
- * has its recorded result, and a call that had not started runs. A call that had started and not ended may have had its
- * effect: its tool decides, by `lookUp` or `unknown`. A reply that was cut is asked for again.
+ * Resumes the interrupted run of a session, whose process was killed or whose reader left. The run keeps its id and
+ * continues where the journal ends. Whole steps are not repeated. In the interrupted step, the recorded reply is
+ * emitted again, a call with an answer keeps it, a call that had not started runs, and a suspended call keeps
+ * waiting. A call that had started and has no answer may have had its effect: its tool decides, by `lookUp`, by
+ * `unknown` or by its flags. An incomplete reply is asked for again.
  *
- * Fails with a {@link ResumeError}, before anything was written, where the session was loaded without a claim, or where the
- * tools no longer fit what was recorded. Dies where no run was cut.
+ * Fails with a {@link ResumeError}, before anything is written, if the session was loaded without a claim, or if the
+ * tools no longer fit the records. Dies if no run was interrupted.
  *
  * **Example** (After a restart)
  *
@@ -680,8 +737,8 @@ export const streamResume = <
  *     Stream.takeUntil((event) => event._tag === "ToolResultEncoded"),
  *     Stream.runDrain
  *   )
- *   const cut = yield* Session.claim("s1")
- *   return yield* Session.resume(cut, { tools: [charge] })
+ *   const kept = yield* Session.claim("s1")
+ *   return yield* Session.resume(kept, { tools: [charge] })
  * }).pipe(Effect.scoped)
  * const store = Session.Store.layerMemory
  * const { value } = await Effect.runPromise(program.pipe(Effect.provide(model), Effect.provide(store)))
@@ -694,22 +751,23 @@ export const streamResume = <
  * @since 0.1.0
  */
 export const resume = <
+  K extends Keeping.Kept,
   const T extends ReadonlyArray<Tool.Any> = [],
   E = never,
   R = never,
   RHalt = never,
   REvent = never
 >(
-  kept: Records.Kept,
+  kept: K,
   options: ResumeOptions<T, E, R, RHalt, REvent> = {}
 ): Effect.Effect<
-  Records.Outcome<Reducer.Done>,
-  Ledgers.ResumeError | SessionRun.Failure | Recorders.Failure | E | Tool.Fatal<T[number]>,
-  Adapter.Adapter | Stores.Store | Tool.Services<T[number]> | R | RHalt | REvent
+  Keeping.Outcome<SessionEvents.Done, K>,
+  Operations.Failure | Writers.Failure | E | Tool.Fatal<T[number]>,
+  Adapter.Adapter | Journals.Store | Tool.Services<T[number]> | R | RHalt | REvent
 > => SessionRun.resumed(kept, options)
 
 /**
- * The events of {@link start}.
+ * Returns the events of {@link start}.
  *
  * **Example** (The events of a run)
  *
@@ -737,13 +795,13 @@ export const streamStart = <
   RHalt = never,
   REvent = never
 >(
-  input: SessionState.Session | Thread.Input,
+  input: SessionData.Session | Thread.Input,
   options: Chat.Options<T, E, R, RHalt, REvent> = {}
 ): Stream.Stream<
   Event.Event,
-  SessionRun.Failure | E | Tool.Fatal<T[number]>,
+  Operations.Failure | E | Tool.Fatal<T[number]>,
   Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent
-> => SessionRun.stream(SessionRun.starting(input), options)
+> => SessionRun.stream(Operations.starting(input), options)
 
 /**
  * Runs a session, a thread or messages. A session keeps its id, context and metadata.
@@ -772,16 +830,16 @@ export const start = <
   RHalt = never,
   REvent = never
 >(
-  input: SessionState.Session | Thread.Input,
+  input: SessionData.Session | Thread.Input,
   options: Chat.Options<T, E, R, RHalt, REvent> = {}
 ): Effect.Effect<
-  Reducer.Done,
-  SessionRun.Failure | E | Tool.Fatal<T[number]>,
+  SessionEvents.Done,
+  Operations.Failure | E | Tool.Fatal<T[number]>,
   Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent
-> => SessionRun.awaited(SessionRun.starting(input), options)
+> => SessionRun.awaited(Operations.starting(input), options)
 
 /**
- * The options of a reply: those of its run, and what becomes of the calls that wait.
+ * Options of a reply: those of its run, and the treatment of calls that wait.
  *
  * @category options
  * @since 0.1.0
@@ -794,15 +852,20 @@ export interface ReplyOptions<
   REvent = R
 > extends Chat.Options<T, E, R, RHalt, REvent> {
   /**
-   * What becomes of calls that still wait for an answer when the user speaks. By default a reply while an approval is
-   * pending fails with the `SessionError` `approval_pending`. `"deny"` answers every call that waits as denied, and goes
-   * on; a single open question is not denied, since the reply is its answer.
+   * Decides about calls that still wait for an answer when the user replies. By default, a reply while an approval is
+   * pending fails with the `SessionError` `approval_pending`. `"deny"` answers every waiting call as denied, and
+   * continues; a single open question is not denied, since the reply is its answer.
    */
   readonly pending?: "deny"
+  /**
+   * The id of the message: that of a submission (`Session.submit`), or of a command that the program received in
+   * another way. Its receipt (`Session.receipt`) tells its outcome, and an id is taken once. None by default.
+   */
+  readonly takes?: string
 }
 
 /**
- * The events of {@link reply}.
+ * Returns the events of {@link reply}.
  *
  * **Example** (The events of a reply)
  *
@@ -834,20 +897,20 @@ export const streamReply = <
   RHalt = never,
   REvent = never
 >(
-  session: SessionState.Session,
+  session: SessionData.Session,
   content: Message.Content,
-  { pending, ...options }: ReplyOptions<T, E, R, RHalt, REvent> = {}
+  { pending, takes, ...options }: ReplyOptions<T, E, R, RHalt, REvent> = {}
 ): Stream.Stream<
   Event.Event,
-  SessionRun.Failure | E | Tool.Fatal<T[number]>,
+  Operations.Failure | E | Tool.Fatal<T[number]>,
   Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent
-> => SessionRun.stream(SessionRun.replying(session, content, pending), options)
+> => SessionRun.stream(Operations.replying(session, content, { pending, takes }), options)
 
 /**
- * Goes on with a message of the user: the answer to the question that waits, or something new. The answer to a question
- * that the thread ends with is a message of the user. The answer to a question that is not in the thread, because other calls
- * waited beside it or an approved call asked it, stands in the place of the call, as `Session.answer` puts it. While an
- * approval is pending, fails with the `SessionError` `approval_pending`, unless `pending` says what becomes of the call.
+ * Continues with a user message: the answer to the waiting question, or something new. The answer to the question
+ * that ends the thread is added as a user message. A question is not in the thread if other calls waited beside it or
+ * an approved call asked it; its answer fills the place of the call, as with {@link answer}. While an approval is
+ * pending, fails with the `SessionError` `approval_pending`, unless `pending` decides about the call.
  *
  * **Example** (A conversation)
  *
@@ -879,17 +942,17 @@ export const reply = <
   RHalt = never,
   REvent = never
 >(
-  session: SessionState.Session,
+  session: SessionData.Session,
   content: Message.Content,
-  { pending, ...options }: ReplyOptions<T, E, R, RHalt, REvent> = {}
+  { pending, takes, ...options }: ReplyOptions<T, E, R, RHalt, REvent> = {}
 ): Effect.Effect<
-  Reducer.Done,
-  SessionRun.Failure | E | Tool.Fatal<T[number]>,
+  SessionEvents.Done,
+  Operations.Failure | E | Tool.Fatal<T[number]>,
   Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent
-> => SessionRun.awaited(SessionRun.replying(session, content, pending), options)
+> => SessionRun.awaited(Operations.replying(session, content, { pending, takes }), options)
 
 /**
- * The events of `Session.continue`.
+ * Returns the events of `Session.continue`.
  *
  * **Example** (The events after an answer)
  *
@@ -924,17 +987,18 @@ export const streamContinue = <
   RHalt = never,
   REvent = never
 >(
-  session: SessionState.Session,
+  session: SessionData.Session,
   message: Message.Input | null = null,
   options: Chat.Options<T, E, R, RHalt, REvent> = {}
 ): Stream.Stream<
   Event.Event,
-  SessionRun.Failure | E | Tool.Fatal<T[number]>,
+  Operations.Failure | E | Tool.Fatal<T[number]>,
   Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent
-> => SessionRun.stream(SessionRun.continuing(session, message), options)
+> => SessionRun.stream(Operations.continuing(session, message), options)
 
 /**
- * Goes on with a message, or without one: after the last answer, with the calls that were approved. Public as
+ * Continues with a message, or without one: after the last verdict, with the approved calls. Fails with the
+ * {@link ResumeError} `tool_missing` if the tool of an approved call is not given; the call stays approved. Public as
  * `Session.continue`.
  *
  * **Example** (After an answer)
@@ -963,19 +1027,19 @@ export const streamContinue = <
  * @since 0.1.0
  */
 const continue_ = <const T extends ReadonlyArray<Tool.Any> = [], E = never, R = never, RHalt = never, REvent = never>(
-  session: SessionState.Session,
+  session: SessionData.Session,
   message: Message.Input | null = null,
   options: Chat.Options<T, E, R, RHalt, REvent> = {}
 ): Effect.Effect<
-  Reducer.Done,
-  SessionRun.Failure | E | Tool.Fatal<T[number]>,
+  SessionEvents.Done,
+  Operations.Failure | E | Tool.Fatal<T[number]>,
   Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent
-> => SessionRun.awaited(SessionRun.continuing(session, message), options)
+> => SessionRun.awaited(Operations.continuing(session, message), options)
 
 export { continue_ as continue }
 
 /**
- * The events of {@link step}.
+ * Returns the events of {@link step}.
  *
  * **Example** (The events of one turn)
  *
@@ -1004,16 +1068,16 @@ export const streamStep = <
   RHalt = never,
   REvent = never
 >(
-  session: SessionState.Session,
+  session: SessionData.Session,
   options: Chat.Options<T, E, R, RHalt, REvent> = {}
 ): Stream.Stream<
   Event.Event,
-  SessionRun.Failure | E | Tool.Fatal<T[number]>,
+  Operations.Failure | E | Tool.Fatal<T[number]>,
   Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent
-> => SessionRun.stream(SessionRun.stepping(session), options)
+> => SessionRun.stream(Operations.stepping(session), options)
 
 /**
- * One turn of the model and its tools. Where calls were approved, they are the step.
+ * Runs one turn of the model and its tools. If calls were approved, they are the step.
  *
  * **Example** (One turn)
  *
@@ -1033,19 +1097,19 @@ export const streamStep = <
  * @since 0.1.0
  */
 export const step = <const T extends ReadonlyArray<Tool.Any> = [], E = never, R = never, RHalt = never, REvent = never>(
-  session: SessionState.Session,
+  session: SessionData.Session,
   options: Chat.Options<T, E, R, RHalt, REvent> = {}
 ): Effect.Effect<
-  Reducer.Done<"step">,
-  SessionRun.Failure | E | Tool.Fatal<T[number]>,
+  SessionEvents.Done<"step">,
+  Operations.Failure | E | Tool.Fatal<T[number]>,
   Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent
-> => SessionRun.awaited(SessionRun.stepping(session), options)
+> => SessionRun.awaited(Operations.stepping(session), options)
 
-/** Whether the session stands first among the arguments of a function that takes an id behind it. */
+/** Tells whether the session comes first among the arguments of a function that takes an id after it. */
 const hasSession = ({ 0: first }: IArguments): boolean => typeof first !== "string"
 
 /**
- * Answers a question, or gives the result of a manual call, by its id.
+ * Answers a question, or gives the result of a manual call or of a call whose effect is unknown, by its id.
  *
  * **Example** (The answer to a question)
  *
@@ -1074,27 +1138,34 @@ const hasSession = ({ 0: first }: IArguments): boolean => typeof first !== "stri
  */
 export const answer: {
   /**
-   * Answers a question, or gives the result of a manual call, by its id. Changes data and runs nothing; the other calls go
-   * on waiting, and after the last answer `Session.continue` goes on. Fails with a `SessionError`, and leaves the session as
-   * it was: `unknown_tool_call_id`, `already_answered`, `expired`, `session_in_error_state`, or `invalid_answer` for a value
-   * that does not fit the question or a call that waits for an approval.
+   * Answers a question, or gives the result of a manual call or of a call whose effect is unknown, by its id. The
+   * answer to the question that ends the thread is added as a user message, and the call keeps its placeholder; any
+   * other answer fills the place of the call.
+   *
+   * Changes data and runs nothing. The other calls keep waiting; after the last verdict, call `Session.continue`.
+   * Fails with a `SessionError` and leaves the session unchanged: `unknown_tool_call_id`, `already_answered`,
+   * `expired`, `session_in_error_state`, `id_taken` for a `command` that was given before with different content, or
+   * `invalid_answer` for a value that does not fit the question or a call that waits for an approval.
    */
   (
-    session: SessionState.Session,
+    session: SessionData.Session,
     id: string,
-    value: unknown
-  ): Effect.Effect<SessionState.Session, SessionState.SessionError>
+    value: unknown,
+    options?: Operations.SettleOptions
+  ): Effect.Effect<SessionData.Session, SessionData.SessionError>
   /**
    * The same, for a session that comes last.
    */
   (
     id: string,
-    value: unknown
-  ): (session: SessionState.Session) => Effect.Effect<SessionState.Session, SessionState.SessionError>
-} = dual(hasSession, SessionRun.answer)
+    value: unknown,
+    options?: Operations.SettleOptions
+  ): (session: SessionData.Session) => Effect.Effect<SessionData.Session, SessionData.SessionError>
+} = dual(hasSession, Operations.answer)
 
 /**
- * Allows a call, with its own arguments or with others.
+ * Approves a call that waits for an approval, or tries a call whose effect is unknown again, with its own arguments
+ * or with others.
  *
  * **Example** (A payment that waits for a person)
  *
@@ -1123,30 +1194,31 @@ export const answer: {
  */
 export const approve: {
   /**
-   * Allows a call, with its own arguments or with others. It runs when the session goes on, once, through its gates again;
-   * where the user speaks then, the message comes behind its answer. Fails like {@link answer}.
+   * Approves a call that waits for an approval, or tries a call whose effect is unknown again, with its own arguments
+   * or with others. The call runs once, when the session continues; a call that waited for an approval passes its
+   * gates again. A message of the user comes after its answer. Fails like {@link answer}.
    *
    * **Gotchas**
    *
-   * `arguments` that nest deeper than 256 levels are an `invalid_answer`. Else they are not checked here but when the call
-   * runs: those that do not fit are answered as `invalid_arguments`, to the model, and the handler is not called.
+   * `arguments` that nest deeper than 256 levels are an `invalid_answer`. Otherwise they are checked when the call
+   * runs: arguments that do not fit are answered to the model as `invalid_arguments`, and the handler is not called.
    */
   (
-    session: SessionState.Session,
+    session: SessionData.Session,
     id: string,
-    options?: SessionRun.ApproveOptions
-  ): Effect.Effect<SessionState.Session, SessionState.SessionError>
+    options?: Operations.ApproveOptions
+  ): Effect.Effect<SessionData.Session, SessionData.SessionError>
   /**
    * The same, for a session that comes last.
    */
   (
     id: string,
-    options?: SessionRun.ApproveOptions
-  ): (session: SessionState.Session) => Effect.Effect<SessionState.Session, SessionState.SessionError>
-} = dual(hasSession, SessionRun.approve)
+    options?: Operations.ApproveOptions
+  ): (session: SessionData.Session) => Effect.Effect<SessionData.Session, SessionData.SessionError>
+} = dual(hasSession, Operations.approve)
 
 /**
- * Refuses a call, which is answered as `denied`, with the reason if one is given, and never runs.
+ * Denies a call, which is answered as `denied`, with the reason if one is given, and never runs.
  *
  * **Example** (A payment that is refused)
  *
@@ -1175,22 +1247,24 @@ export const approve: {
  */
 export const deny: {
   /**
-   * Refuses a call, which is answered as `denied`, with the reason if one is given, and never runs. Fails like
+   * Denies a call, which is answered as `denied`, with the reason if one is given, and never runs. Fails like
    * {@link answer}.
    */
   (
-    session: SessionState.Session,
+    session: SessionData.Session,
     id: string,
-    reason?: string
-  ): Effect.Effect<SessionState.Session, SessionState.SessionError>
+    reason?: string,
+    options?: Operations.SettleOptions
+  ): Effect.Effect<SessionData.Session, SessionData.SessionError>
   /**
    * The same, for a session that comes last.
    */
   (
     id: string,
-    reason?: string
-  ): (session: SessionState.Session) => Effect.Effect<SessionState.Session, SessionState.SessionError>
-} = dual(hasSession, SessionRun.deny)
+    reason?: string,
+    options?: Operations.SettleOptions
+  ): (session: SessionData.Session) => Effect.Effect<SessionData.Session, SessionData.SessionError>
+} = dual(hasSession, Operations.deny)
 
 /**
  * Gives the result of a manual call.
@@ -1222,26 +1296,29 @@ export const deny: {
  */
 export const submitToolResult: {
   /**
-   * Gives the result of a manual call. What is longer than the tool's `maxResultChars`, or the `resultLimit` of the policy of
-   * the run that made the call, is cut, for the model and in the thread. Fails like {@link answer}, and as `invalid_answer`
-   * for a call of another kind. Dies where no call waits for a result or has waited for one.
+   * Gives the result of a manual call. A result longer than the tool's `maxResultChars`, or than the `resultLimit` of
+   * the policy of the run that made the call, is truncated, for the model and in the thread. Fails like
+   * {@link answer}, and as `invalid_answer` for a call of another kind. Dies if no call waits for a result or has
+   * waited for one.
    */
   (
-    session: SessionState.Session,
+    session: SessionData.Session,
     id: string,
-    content: unknown
-  ): Effect.Effect<SessionState.Session, SessionState.SessionError>
+    content: unknown,
+    options?: Operations.SettleOptions
+  ): Effect.Effect<SessionData.Session, SessionData.SessionError>
   /**
    * The same, for a session that comes last.
    */
   (
     id: string,
-    content: unknown
-  ): (session: SessionState.Session) => Effect.Effect<SessionState.Session, SessionState.SessionError>
-} = dual(hasSession, SessionRun.submitToolResult)
+    content: unknown,
+    options?: Operations.SettleOptions
+  ): (session: SessionData.Session) => Effect.Effect<SessionData.Session, SessionData.SessionError>
+} = dual(hasSession, Operations.submitToolResult)
 
 /**
- * Gives several results, up to the first that is refused, with which it fails.
+ * Gives several results in order, and fails with the first that is refused.
  *
  * **Example** (Several results)
  *
@@ -1268,24 +1345,23 @@ export const submitToolResult: {
  * @since 0.1.0
  */
 export const submitToolResults: {
-  /**
-   * Gives several results, up to the first that is refused, with which it fails. In the thread they stand in call order.
-   */
+  /** Gives several results in order, and fails with the first that is refused. The thread has them in call order. */
   (
-    session: SessionState.Session,
-    results: ReadonlyArray<SessionRun.ToolResult>
-  ): Effect.Effect<SessionState.Session, SessionState.SessionError>
+    session: SessionData.Session,
+    results: ReadonlyArray<Operations.ToolResult>
+  ): Effect.Effect<SessionData.Session, SessionData.SessionError>
   /**
    * The same, for a session that comes last.
    */
   (
-    results: ReadonlyArray<SessionRun.ToolResult>
-  ): (session: SessionState.Session) => Effect.Effect<SessionState.Session, SessionState.SessionError>
-} = dual(2, SessionRun.submitToolResults)
+    results: ReadonlyArray<Operations.ToolResult>
+  ): (session: SessionData.Session) => Effect.Effect<SessionData.Session, SessionData.SessionError>
+} = dual(2, Operations.submitToolResults)
 
 /**
- * Settles every call whose time is up: questions and manual calls by their default, approvals as denied. A session in
- * which nothing is due is returned as it is. Calls do not expire by themselves, and a late answer fails as `expired`.
+ * Settles every call whose time is over: questions and manual calls by their default, approvals as denied. A session
+ * in which nothing is due is returned unchanged. Calls do not expire by themselves, and a late answer fails as
+ * `expired`.
  *
  * **Example** (Nothing is due)
  *
@@ -1301,11 +1377,11 @@ export const submitToolResults: {
  * @category answering
  * @since 0.1.0
  */
-export const expire: (session: SessionState.Session) => Effect.Effect<SessionState.Session, SessionState.SessionError> =
-  SessionRun.expire
+export const expire: (session: SessionData.Session) => Effect.Effect<SessionData.Session, SessionData.SessionError> =
+  Operations.expire
 
 /**
- * The session with messages at its end.
+ * Returns the session with messages added at its end.
  *
  * **Example** (Messages from elsewhere)
  *
@@ -1323,22 +1399,22 @@ export const expire: (session: SessionState.Session) => Effect.Effect<SessionSta
  */
 export const append: {
   /**
-   * The session with messages at its end. Dies where calls wait or are approved: their answers come first.
+   * Returns the session with messages added at its end. Dies if calls wait or are approved: their answers come first.
    */
   (
-    session: SessionState.Session,
+    session: SessionData.Session,
     messages: ReadonlyArray<Message.Input>
-  ): Effect.Effect<SessionState.Session, SessionState.SessionError>
+  ): Effect.Effect<SessionData.Session, SessionData.SessionError>
   /**
    * The same, for a session that comes last.
    */
   (
     messages: ReadonlyArray<Message.Input>
-  ): (session: SessionState.Session) => Effect.Effect<SessionState.Session, SessionState.SessionError>
-} = dual(2, SessionRun.append)
+  ): (session: SessionData.Session) => Effect.Effect<SessionData.Session, SessionData.SessionError>
+} = dual(2, Operations.append)
 
 /**
- * The session with a user message at its end.
+ * Returns the session with a user message added at its end.
  *
  * **Example** (A message of the user)
  *
@@ -1355,23 +1431,21 @@ export const append: {
  * @since 0.1.0
  */
 export const appendUser: {
-  /**
-   * The session with a user message at its end. Dies like {@link append}.
-   */
+  /** Returns the session with a user message added at its end. Dies like {@link append}. */
   (
-    session: SessionState.Session,
+    session: SessionData.Session,
     content: Message.Content
-  ): Effect.Effect<SessionState.Session, SessionState.SessionError>
+  ): Effect.Effect<SessionData.Session, SessionData.SessionError>
   /**
    * The same, for a session that comes last.
    */
   (
     content: Message.Content
-  ): (session: SessionState.Session) => Effect.Effect<SessionState.Session, SessionState.SessionError>
-} = dual(2, SessionRun.appendUser)
+  ): (session: SessionData.Session) => Effect.Effect<SessionData.Session, SessionData.SessionError>
+} = dual(2, Operations.appendUser)
 
 /**
- * The messages of a session.
+ * Returns the messages of a session.
  *
  * **Example** (What was said)
  *
@@ -1386,10 +1460,10 @@ export const appendUser: {
  * @category getters
  * @since 0.1.0
  */
-export const messages = (session: SessionState.Session): ReadonlyArray<Message.Message> => session.thread.messages
+export const messages = (session: SessionData.Session): ReadonlyArray<Message.Message> => session.thread.messages
 
 /**
- * The calls that the caller has to run or to allow.
+ * Returns the calls that the caller has to run or to approve.
  *
  * **Example** (What waits for permission)
  *
@@ -1411,11 +1485,12 @@ export const messages = (session: SessionState.Session): ReadonlyArray<Message.M
  * @category getters
  * @since 0.1.0
  */
-export const pendingToolCalls = (session: SessionState.Session): ReadonlyArray<Message.ToolCall> =>
+export const pendingToolCalls = (session: SessionData.Session): ReadonlyArray<Message.ToolCall> =>
   session.pendingToolCalls
 
 /**
- * The fold from the events of an operation to the session after it. Dies for a mode other than `"chat"` and `"step"`.
+ * Returns the fold from the events of an operation to the session after it. Dies for a mode other than `"chat"` and
+ * `"step"`.
  *
  * **Example** (Before the first event)
  *
@@ -1428,13 +1503,13 @@ export const pendingToolCalls = (session: SessionState.Session): ReadonlyArray<M
  * @category folding
  * @since 0.1.0
  */
-export const reducer: <const M extends Reducer.Mode>(
-  session: SessionState.Session,
+export const reducer: <const M extends SessionEvents.Mode>(
+  session: SessionData.Session,
   mode: M
-) => Reducer.StreamReducer<M> = Reducer.make
+) => SessionEvents.StreamReducer<M> = SessionEvents.make
 
 /**
- * The reducer after an event.
+ * Returns the reducer after an event.
  *
  * **Example** (The session after a stream)
  *
@@ -1461,20 +1536,23 @@ export const reducer: <const M extends Reducer.Mode>(
  * @since 0.1.0
  */
 export const applyEvent: {
-  /**
-   * The reducer after an event. The given one is not changed.
-   */
-  <M extends Reducer.Mode>(reducer: Reducer.StreamReducer<M>, event: Event.Event): Reducer.StreamReducer<M>
+  /** Returns the reducer after an event. The given reducer is not changed. */
+  <M extends SessionEvents.Mode>(
+    reducer: SessionEvents.StreamReducer<M>,
+    event: Event.Event
+  ): SessionEvents.StreamReducer<M>
   /**
    * The same, for a reducer that comes last.
    */
-  (event: Event.Event): <M extends Reducer.Mode>(reducer: Reducer.StreamReducer<M>) => Reducer.StreamReducer<M>
-} = dual(2, Reducer.applyEvent)
+  (
+    event: Event.Event
+  ): <M extends SessionEvents.Mode>(reducer: SessionEvents.StreamReducer<M>) => SessionEvents.StreamReducer<M>
+} = dual(2, SessionEvents.applyEvent)
 
 /**
- * The session after a stream, and its result. A whole run gives the session that the operation gives. A run that was cut
- * is cancelled and leaves what was whole of it; a step that was cut leaves the session as it was, except for approved
- * calls that had begun. Asking twice gives the same.
+ * Returns the session after a stream, and its result. A whole run gives the session that the operation gives. An
+ * interrupted run is cancelled and keeps its whole steps; an interrupted step leaves the session unchanged, except
+ * for approved calls that had begun. Repeated calls give the same result.
  *
  * **Example** (The session after a stream)
  *
@@ -1500,4 +1578,6 @@ export const applyEvent: {
  * @category folding
  * @since 0.1.0
  */
-export const finalize: <M extends Reducer.Mode>(reducer: Reducer.StreamReducer<M>) => Reducer.Done<M> = Reducer.finalize
+export const finalize: <M extends SessionEvents.Mode>(
+  reducer: SessionEvents.StreamReducer<M>
+) => SessionEvents.Done<M> = SessionEvents.finalize

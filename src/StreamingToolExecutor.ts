@@ -325,7 +325,7 @@ export const make = <R = never>(
       { ...rest, ...given, policy: { ...policy, resultOrder: "request", toolEvents: "live" } },
       yield* Policy.Defaults,
       Policy.falai,
-      Settings.mintRequestId(yield* Effect.context<never>())
+      yield* Effect.context<never>()
     )
     const { ambient, batch } = yield* Batches.scoped<never, R>(Infinity, settings, { cancel: signal }, scope)
     batch.begin()

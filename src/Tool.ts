@@ -4,11 +4,10 @@
  *
  * @since 0.1.0
  */
-import * as Effect from "effect/Effect"
+import type * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import type * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
-import * as OutcomeJson from "./internal/answer/outcomeJson.ts"
 import * as SubAgent from "./internal/answer/subAgent.ts"
 import * as ToolOutcomes from "./internal/declare/outcome.ts"
 import * as Schemas from "./internal/declare/schema.ts"
@@ -269,14 +268,8 @@ export const make = <
     ...declared,
     name,
     parameters: Result.isSuccess(made) ? made.success : ToolOptions.refuse(name, made.failure),
-    ...(success === undefined ? {} : {
-      encodeSuccess: Schemas.encoder(success),
-      decodeSuccess: Schemas.decoder(success)
-    }),
-    ...(failure === undefined ? {} : {
-      encodeFailure: Schemas.encoder(failure),
-      decodeFailure: Schemas.decoder(failure)
-    }),
+    ...(success === undefined ? {} : { encodeSuccess: Schemas.encoder(success) }),
+    ...(failure === undefined ? {} : { encodeFailure: Schemas.encoder(failure) }),
     ...(timeout === undefined ? {} : { timeout: ToolOptions.duration(name, "timeout", timeout) }),
     ...(answerWithin === undefined ? {} : { answerWithin: ToolOptions.duration(name, "answerWithin", answerWithin) })
   } as any
@@ -551,80 +544,3 @@ export const definition = (tool: Declared.Any): Declared.Definition => ({
   description: tool.description,
   parameters: tool.parameters.jsonSchema
 })
-
-export {
-  /**
-   * A recorded outcome that cannot be read.
-   *
-   * @category errors
-   * @since 0.1.0
-   */
-  OutcomeError
-} from "./internal/answer/outcomeJson.ts"
-
-/**
- * The outcome of a call as JSON, to be kept and read again by {@link decodeOutcome}.
- *
- * **Details**
- *
- * A result is written by the tool's `success` schema, what a handler reported by its `failure` schema. Without a schema a
- * value keeps what JSON does not have: dates, bigints, maps, sets, bytes, `undefined`; an instance of a class becomes its
- * plain members, or what its `toJSON` gives. Of an error there is what may be shown of it: never its cause, its stack, a
- * request or a secret. A result that its schema cannot write is recorded with the reason. It never fails.
- *
- * **Example** (A result with a date)
- *
- * ```ts import.meta.vitest
- * import { Tool } from "heddle"
- * import * as Effect from "effect/Effect"
- * import * as Schema from "effect/Schema"
- *
- * const book = Tool.make("book", {
- *   parameters: {},
- *   success: Schema.Struct({ at: Schema.Date }),
- *   handler: () => Effect.succeed({ at: new Date(0) })
- * })
- * const json = await Effect.runPromise(Tool.encodeOutcome(book, Tool.ok({ at: new Date(0) })))
- *
- * json // => { _tag: "Ok", encoded: { at: "1970-01-01T00:00:00.000Z" } }
- * const again = await Effect.runPromise(Tool.decodeOutcome(book, json))
- * again._tag === "Ok" && again.value.at.getTime() // => 0
- * ```
- *
- * @category recording
- * @since 0.1.0
- */
-export const encodeOutcome = <T extends Declared.Any>(
-  tool: T,
-  outcome: Declared.Outcome<T>
-): Effect.Effect<Schema.Json, never, Declared.Services<T>> =>
-  Effect.map(OutcomeJson.record(tool, outcome), ({ json }) => json)
-
-/**
- * The outcome that {@link encodeOutcome} has written. A call that comes to it is answered with the text that it had, or would
- * have had, the first time: by the same encoder and the same limits. Results and failures have the types of the tool's
- * schemas; without a schema an error is an object that shows the same.
- *
- * Fails with an {@link OutcomeError} for JSON that is damaged, or no longer fits a schema of the tool.
- *
- * **Example** (A schema that has changed)
- *
- * ```ts import.meta.vitest
- * import { Tool } from "heddle"
- * import * as Effect from "effect/Effect"
- * import * as Schema from "effect/Schema"
- *
- * const count = Tool.make("count", { parameters: {}, success: Schema.Int, handler: () => Effect.succeed(7) })
- * const error = await Effect.runPromise(Effect.flip(Tool.decodeOutcome(count, { _tag: "Ok", encoded: "seven" })))
- *
- * error.message.startsWith('the recorded outcome of a call of "count" cannot be read: its success') // => true
- * ```
- *
- * @category recording
- * @since 0.1.0
- */
-export const decodeOutcome = <T extends Declared.Any>(
-  tool: T,
-  json: unknown
-): Effect.Effect<Declared.Outcome<T>, OutcomeJson.OutcomeError, Declared.Services<T>> =>
-  OutcomeJson.decode(tool, json) as Effect.Effect<Declared.Outcome<T>, OutcomeJson.OutcomeError, Declared.Services<T>>

@@ -109,8 +109,7 @@ const begin = <E, R>(
 ): Effect.Effect<Begun<E>, never, R> =>
   Effect.gen(function*() {
     const defaults = yield* Policy.Defaults
-    const requestId = Settings.mintRequestId(yield* Effect.context<never>())
-    const resolved = Settings.resolve(options, defaults, Policy.standard, requestId)
+    const resolved = Settings.resolve(options, defaults, Policy.standard, yield* Effect.context<never>())
     const policy = { ...resolved.policy, ...order }
     const settings = { ...resolved, policy, approved: new Set(options.approved) }
     const byName = ToolOptions.toolbox(defaults.tools ?? [], tools)

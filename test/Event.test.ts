@@ -298,6 +298,15 @@ describe("Event: values without a JSON form", () => {
     })
   })
 
+  it("a value that refers to one value from many places, or that is deep, has an end", () => {
+    let wide: unknown = "x"
+    let deep: unknown = "x"
+    for (let level = 0; level < 60; level++) wide = [wide, wide]
+    for (let level = 0; level < 100_000; level++) deep = { deep }
+    assert.include(JSON.stringify(encodedChunk(wide)), "[Truncated]")
+    assert.include(JSON.stringify(encodedChunk(deep)), "[Too deep]")
+  })
+
   it("__proto__ in arguments is a member like any other and changes no prototype", () => {
     const args = JSON.parse("{\"__proto__\":{\"admin\":true},\"x\":{\"__proto__\":{\"admin\":true}}}")
     const event: Event.Event = { _tag: "ToolExecutionStarted", id: "c0", name: "echo", arguments: args }

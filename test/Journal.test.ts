@@ -8,12 +8,13 @@ import * as Layer from "effect/Layer"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import * as TestClock from "effect/testing/TestClock"
-import { Message, Session, Tool } from "heddle"
+import { Journal, Message, Session, Tool } from "heddle"
 import { Conformance, Script, StoreSuite } from "heddle/testing"
-import * as Stores from "../src/internal/session/store.ts"
+import * as Journals from "../src/internal/session/journal.ts"
 import { untouched } from "./support/stores.ts"
+import { approvedTurn, deniedTurn, turn } from "./support/turns.ts"
 
-const said = (text: string): Session.Record => ({ _tag: "MessagesAppended", messages: [Message.user(text)] })
+const said = (text: string): Journal.Record => ({ _tag: "MessagesAppended", messages: [Message.user(text)] })
 
 describe("Session.Store: memory", () => {
   Conformance.register(StoreSuite.all, Session.Store.layerMemory, it)
@@ -40,9 +41,9 @@ describe("a store that has a session's version and not its records", () => {
   it.live("M-25: opening reads it once more, and reports that the journal is damaged", () =>
     Effect.gen(function*() {
       let reads = 0
-      const store: Session.StoreService = {
+      const store: Journal.Service = {
         ...untouched,
-        append: (id, expected) => Effect.fail(new Session.SessionConflict({ id, expected, actual: 7 })),
+        append: (id, expected) => Effect.fail(new Journal.SessionConflict({ id, expected, actual: 7 })),
         version: () => Effect.succeed(7),
         read: () => Stream.fromIterableEffect(Effect.sync(() => (reads++, [])))
       }
@@ -56,7 +57,7 @@ describe("a store that has a session's version and not its records", () => {
 })
 
 describe("the text of a record", () => {
-  const { fromText, toText } = Stores
+  const { fromText, toText } = Journals
 
   it.effect("M-26: names its version, and is refused at another; a record without a version is read at every one", () =>
     Effect.gen(function*() {
@@ -73,75 +74,39 @@ describe("the text of a record", () => {
     }))
 })
 
-describe("a long journal", () => {
-  const { fromText, toText } = Stores
+describe("the text of a call", () => {
+  const { fromText, toText } = Journals
 
-  /** One turn with a tool call, as a run writes it. */
-  const turn = (n: number): ReadonlyArray<Session.Record> => {
-    const [id, requestId, toolCall] = [`c${n}`, `r${n}`, Message.toolCall(`c${n}`, "read", { path: "a.ts" })]
-    const ofStep = { requestId, stepIndex: 0 }
-    const asking = Message.assistant("", [toolCall])
-    return [
-      { _tag: "RunStarted", requestId, operation: "reply", messages: [Message.user(`question ${n}`)] },
-      { _tag: "ReplyReceived", ...ofStep, message: asking },
-      { _tag: "CallStarted", ...ofStep, toolCall, attempt: 1, idempotencyKey: `r${n}:0:0:${id}` },
-      { _tag: "CallEnded", ...ofStep, toolCallId: id, outcome: { _tag: "Ok", value: "text" } },
-      { _tag: "StepCompleted", ...ofStep, messages: [asking, Message.tool(id, "text")] },
-      { _tag: "StepCompleted", requestId, stepIndex: 1, messages: [Message.assistant(`answer ${n}`)] },
-      {
-        _tag: "RunEnded",
-        requestId,
-        haltedReason: "completed",
-        messages: [],
-        status: "completed",
-        suspensions: [],
-        context: {},
-        metadata: {}
+  it.effect("has its arguments once, unless the text that the model wrote says something else", () =>
+    Effect.gen(function*() {
+      for (const rawArguments of ["{ \"line\": 7 }", "{\"line\": 8}", "{\"line\":"]) {
+        const toolCall = { ...Message.toolCall("c0", "read", { line: 7 }), rawArguments }
+        const record: Journal.Record = {
+          _tag: "CallStarted",
+          requestId: "r",
+          toolCallId: "c0",
+          toolCall,
+          attempt: 1,
+          idempotencyKey: "k"
+        }
+        const text = yield* toText("s", record)
+        assert.strictEqual("arguments" in JSON.parse(text).toolCall, rawArguments !== "{ \"line\": 7 }")
+        assert.deepStrictEqual(yield* fromText("s", text), record)
       }
-    ]
-  }
+    }))
+})
 
-  /** One turn whose call was denied before the session went on. */
-  const deniedTurn = (n: number): ReadonlyArray<Session.Record> => {
-    const [requestId, toolCall] = [`r${n}`, Message.toolCall(`c${n}`, "pay", { amount: 5 })]
-    const [suspensions, context, metadata] = [[{ id: `c${n}`, kind: "approval" as const, toolCall }], {}, {}]
-    const ofStep = { requestId, stepIndex: 0 }
-    const asking = Message.assistant("", [toolCall])
-    const ended = { requestId, messages: [], status: "completed" as const, context, metadata }
-    return [
-      { _tag: "RunStarted", requestId, operation: "reply", messages: [Message.user(`question ${n}`)] },
-      { _tag: "StepCompleted", ...ofStep, messages: [asking], suspensions },
-      { _tag: "RunEnded", ...ended, haltedReason: "approval_requested", suspensions },
-      { _tag: "Answered", id: `c${n}`, answer: { _tag: "Denied" } },
-      { _tag: "RunStarted", requestId, operation: "continue", messages: [] },
-      { _tag: "StepCompleted", ...ofStep, messages: [Message.assistant(`answer ${n}`)] },
-      { _tag: "RunEnded", ...ended, haltedReason: "completed", suspensions: [] }
-    ]
-  }
-
-  /** One turn whose call was approved, and ran when the session went on. */
-  const approvedTurn = (n: number): ReadonlyArray<Session.Record> => {
-    const [id, requestId, toolCall] = [`c${n}`, `r${n}`, Message.toolCall(`c${n}`, "pay", { amount: 5 })]
-    const ofStep = { requestId, stepIndex: 0 }
-    const turn = deniedTurn(n)
-    return [
-      ...turn.slice(0, 3),
-      { _tag: "Answered", id, answer: { _tag: "Approved" } },
-      { _tag: "RunStarted", requestId, operation: "continue", messages: [] },
-      { _tag: "CallStarted", ...ofStep, toolCall, attempt: 1, idempotencyKey: `r${n}:0:0:${id}` },
-      { _tag: "CallEnded", ...ofStep, toolCallId: id, outcome: { _tag: "Ok", value: "paid" } },
-      { _tag: "ApprovedAnswered", requestId, messages: [Message.tool(id, "paid")] },
-      ...turn.slice(5)
-    ]
-  }
+describe("a long journal", () => {
+  const { fromText, toText } = Journals
 
   /** The texts of a journal of so many turns, written once. */
-  const written = (turns: number, turn: (n: number) => ReadonlyArray<Session.Record>) =>
+  const written = (turns: number, turn: (n: number) => ReadonlyArray<Journal.Record>) =>
     Effect.gen(function*() {
-      const opened: Session.Record = { _tag: "Opened", session: Session.make({ id: "s" }) }
+      const opened: Journal.Record = { _tag: "Opened", format: 1, session: Session.make({ id: "s" }) }
       const records = [opened, ...Array.from({ length: turns }, (_, n) => turn(n)).flat()]
+      assert.deepStrictEqual(Journal.check(records.slice(0, 40)), [])
       const texts = yield* Effect.forEach(records, (record, index) => toText("s", record, index + 1))
-      const store: Session.StoreService = {
+      const store: Journal.Service = {
         ...untouched,
         version: () => Effect.succeed(texts.length),
         read: (id, after = 0) =>
@@ -154,7 +119,7 @@ describe("a long journal", () => {
     })
 
   /** The shortest of three loads, in milliseconds of the processor. */
-  const millis = (turns: number, turn: (n: number) => ReadonlyArray<Session.Record>) =>
+  const millis = (turns: number, turn: (n: number) => ReadonlyArray<Journal.Record>) =>
     Effect.gen(function*() {
       const store = yield* written(turns, turn)
       let shortest = Infinity
@@ -171,7 +136,7 @@ describe("a long journal", () => {
   const turns = { "with a call": turn, "with a denied call": deniedTurn, "with an approved call": approvedTurn }
   for (const [kind, record] of Object.entries(turns)) {
     it.live(
-      `M-27: four times the turns ${kind} take four times as long to load, not sixteen times`,
+      `Q-09, M-27: four times the turns ${kind} take four times as long to load, not sixteen times`,
       () =>
         Effect.gen(function*() {
           const short = yield* millis(2500, record)
@@ -195,6 +160,7 @@ describe("a record that is too large", () => {
     Effect.gen(function*() {
       const dump = Tool.make("dump", {
         parameters: { megabytes: Schema.Finite },
+        maxResultChars: 0,
         handler: ({ megabytes }) => Effect.succeed("x".repeat(megabytes * 1_000_000))
       })
       const asking = (megabytes: number) =>
@@ -205,12 +171,12 @@ describe("a record that is too large", () => {
           [Script.toolCall("c0", "dump", { megabytes }), Script.finish("tool_calls")],
           [Script.text("Done."), Script.finish("stop")]
         ])))
-      const small = Effect.provideService(asking(1), Session.MaxRecordBytes, 100_000)
+      const small = Effect.provideService(asking(1), Journal.MaxRecordBytes, 100_000)
       assert.deepInclude(yield* Effect.flip(small), { reason: "too_large", maxBytes: 100_000 })
       yield* Session.delete("1 MB")
       assert.strictEqual((yield* asking(1)).session.status, "completed")
       const error = yield* Effect.flip(asking(9))
-      assert.instanceOf(error, Session.StoreError)
+      assert.instanceOf(error, Journal.StoreError)
       assert.deepInclude(error, {
         reason: "too_large",
         record: "CallEnded",
@@ -219,15 +185,42 @@ describe("a record that is too large", () => {
       })
       assert.match(
         error.message,
-        /^the record CallEnded of call "c0" of session "9 MB" has 90\d{5} bytes, more than the 8388608 of Session.MaxR/
+        /^the record CallEnded of call "c0" of session "9 MB" has 90\d{5} bytes, more than the 8388608 of Journal.MaxR/
       )
       const loaded = yield* Session.load("9 MB")
       assert.strictEqual(loaded?.interrupted?.calls.length, 1)
-      assert.notProperty(loaded?.interrupted?.calls[0], "outcome")
+      assert.notProperty(loaded?.interrupted?.calls[0], "message")
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 })
 
-const broken = (change: (store: Session.StoreService) => Partial<Session.StoreService>) =>
+describe("a reply that is too large", () => {
+  it.effect("D-26: ends the operation with its arguments, and none of its calls starts", () =>
+    Effect.gen(function*() {
+      let runs = 0
+      const take = Tool.make("take", {
+        parameters: { text: Schema.String },
+        handler: () => Effect.sync(() => ++runs)
+      })
+      const opened = yield* Session.open("s")
+      const error = yield* Effect.flip(
+        Session.keep(opened, (session) => Session.reply(session, "Take it", { tools: [take] }))
+      )
+      assert.instanceOf(error, Journal.StoreError)
+      assert.deepInclude(error, { reason: "too_large", record: "ReplyReceived", maxBytes: 100_000 })
+      assert.strictEqual(runs, 0)
+      const loaded = yield* Session.load("s")
+      assert.deepStrictEqual(loaded?.interrupted?.calls, [])
+    }).pipe(
+      Effect.provide(Script.layer([
+        [Script.toolCall("c0", "take", { text: "x".repeat(200_000) }), Script.finish("tool_calls")],
+        [Script.text("Done."), Script.finish("stop")]
+      ])),
+      Effect.provideService(Journal.MaxRecordBytes, 100_000),
+      Effect.provide(Session.Store.layerMemory)
+    ))
+})
+
+const broken = (change: (store: Journal.Service) => Partial<Journal.Service>) =>
   Layer.effect(
     Session.Store,
     Effect.map(Session.Store, (store) => ({ ...store, ...change(store) }))
@@ -237,18 +230,18 @@ describe("the suite", () => {
   const faults: Record<string, readonly [layer: Layer.Layer<Session.Store>, expected: string]> = {
     "last writer wins": [
       broken((store) => ({
-        append: (id, _expected, records) =>
-          Effect.flatMap(store.version(id), (version) => store.append(id, version, records))
+        append: (id, _expected, records, options) =>
+          Effect.flatMap(store.version(id), (version) => store.append(id, version, records, options))
       })),
       "SessionConflict"
     ],
     "a batch torn in two": [
       broken((store) => ({
-        append: (id, expected, records) =>
+        append: (id, expected, records, options) =>
           Effect.gen(function*() {
             let version = expected
             for (const record of records) {
-              version = yield* store.append(id, version, [record])
+              version = yield* store.append(id, version, [record], options)
               yield* Effect.yieldNow
             }
             return version
@@ -258,7 +251,7 @@ describe("the suite", () => {
     ],
     "one journal for all": [
       broken((store) => ({
-        append: (_id, expected, records) => store.append("all", expected, records),
+        append: (_id, expected, records, options) => store.append("all", expected, records, options),
         read: (_id, after) => store.read("all", after)
       })),
       "sessions do not see each other"
@@ -270,7 +263,41 @@ describe("the suite", () => {
     "reading from the start": [broken((store) => ({ read: (id) => store.read(id) })), "behind the version"],
     "work that is never done": [
       broken((store) => ({ unfinished: Stream.map(store.list(), (listed) => listed.id) })),
-      "from the start of a run to its end"
+      "where the summary of its last append says so"
+    ],
+    "appends without their names": [
+      broken((store) => ({
+        append: (id, expected, records, { summary } = {}) =>
+          store.append(id, expected, records, summary === undefined ? {} : { summary })
+      })),
+      "an append that is repeated under its name adds nothing"
+    ],
+    "names that are forgotten behind a command": [
+      broken((store) => ({
+        append: (id, expected, records, options) =>
+          store.append(id, expected, records, { name: `${id} ${expected}`, ...options })
+      })),
+      "an append that is repeated under its name adds nothing"
+    ],
+    "summaries that are lost": [
+      broken((store) => ({
+        append: (id, expected, records, { name } = {}) =>
+          store.append(id, expected, records, name === undefined ? {} : { name })
+      })),
+      "where the summary of its last append says so"
+    ],
+    "a message that is not found": [
+      broken((store) => ({
+        append: (id, expected, records, options = {}) =>
+          store.append(id, expected, records, { summary: { next: "nothing" }, ...options })
+      })),
+      "a new session may begin with work left"
+    ],
+    "a time that begins anew with each append": [
+      broken((store) => ({
+        list: (options) => Stream.map(store.list(options), (listed) => ({ ...listed, since: listed.version }))
+      })),
+      "with since when that is left to do"
     ],
     "a list of everything": [broken((store) => ({ list: () => store.list() })), "only those whose ids begin"],
     "nothing removed": [broken(() => ({ truncate: () => Effect.void })), "begins with the snapshot"],

@@ -8,9 +8,11 @@ import * as Layer from "effect/Layer"
 import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import * as TestClock from "effect/testing/TestClock"
-import { Message, Session, Tool } from "heddle"
+import { Journal, Message, Session, Tool } from "heddle"
 import { Script } from "heddle/testing"
+import { hashOf } from "../src/internal/session/records.ts"
 import { calling, done, payer, throughJson, tools } from "./support/sessions.ts"
+import { appendAll } from "./support/stores.ts"
 
 const memory = Effect.provide(Session.Store.layerMemory)
 
@@ -45,7 +47,7 @@ const leaving = Effect.map(Session.Store, (store) => {
       if (!state.isAway) return store.claim(id, owner, term)
       return state.hangs
         ? Effect.never
-        : new Session.StoreError({ reason: "unavailable", operation: "claim", id })
+        : new Journal.StoreError({ reason: "unavailable", operation: "claim", id })
     })
   return { state, layer: Layer.succeed(Session.Store, { ...store, claim }) }
 })
@@ -266,7 +268,7 @@ describe("commands", () => {
           const version = yield* store.version("s")
           yield* store.append("s", version, [
             { _tag: "MessageSubmitted", id: "m", message: Message.user("x") },
-            { _tag: "RunStarted", requestId: "r", resumes: "r", operation: "reply", messages: [] }
+            { _tag: "RunStarted", requestId: "r", operation: "reply", startedAt: 0, messages: [] }
           ])
         })
         const { fiber } = yield* during(other, { claimed: true })
@@ -287,7 +289,7 @@ describe("commands", () => {
           version: (id: string) =>
             Effect.suspend(() =>
               ++looks < 4
-                ? new Session.StoreError({ reason: "unavailable", operation: "version", id })
+                ? new Journal.StoreError({ reason: "unavailable", operation: "version", id })
                 : store.version(id)
             )
         })
@@ -327,14 +329,14 @@ describe("commands", () => {
       const answering = Layer.succeed(Session.Store, {
         ...store,
         // Another process answers as soon as it reads the question, before the run has ended.
-        append: (id: string, expected: number, records: Parameters<typeof store.append>[2]) =>
+        append: (...[id, expected, records, options]: Parameters<typeof store.append>) =>
           Effect.gen(function*() {
             if (!hasAnswered && records.some(({ _tag }) => _tag === "RunEnded")) {
               hasAnswered = true
               const kept = (yield* Session.load(id))!
-              yield* Session.keep({ ...kept, session: kept.cut! }, (session) => Session.answer(session, "q", "Oslo"))
+              yield* Session.keep(kept, (session) => Session.answer(session, "q", "Oslo"))
             }
-            return yield* store.append(id, expected, records)
+            return yield* store.append(id, expected, records, options)
           }).pipe(
             Effect.provideService(Session.Store, store),
             Effect.catchTag("SessionError", Effect.die),
@@ -375,7 +377,7 @@ describe("commands", () => {
       assert.strictEqual(exits.filter(Exit.isSuccess).length, 1)
       const lost = yield* Effect.flip(exits.find(Exit.isFailure)!)
       assert.strictEqual(lost._tag, "SessionConflict")
-      assert.strictEqual((yield* tagsOf("s")).filter((tag) => tag === "Answered").length, 1)
+      assert.strictEqual((yield* tagsOf("s")).filter((tag) => tag === "CallSettled").length, 1)
       // The process that lost loads it again, and finds the question answered.
       const again = Effect.flatMap(
         Session.load("s"),
@@ -411,16 +413,22 @@ describe("commands", () => {
       assert.lengthOf((yield* Session.load("s"))?.submitted ?? [], 1)
     })))
 
-  it.effect("a message that no run could take up waits for the next", () =>
+  it.effect("a message that no run could take waits for the next", () =>
     memory(Effect.gen(function*() {
       const { id } = yield* Session.submit("s", "Hi")
       assert.deepStrictEqual(yield* tagsOf("s"), ["Opened", "MessageSubmitted"])
       const store = yield* Session.Store
-      const started = { _tag: "RunStarted", requestId: "r", operation: "reply", submitted: id } as const
-      yield* store.append("s", 2, [{ ...started, messages: [Message.user("Hi")] }])
-      assert.notProperty(yield* Session.load("s"), "submitted")
-      yield* store.append("s", 3, [{ _tag: "RunFailed", requestId: "r", unfinished: true }])
+      const takes = { id, hash: hashOf("Hi") }
+      const messages = [Message.user("Hi")]
+      yield* appendAll(store, "s", [
+        { _tag: "RunStarted", requestId: "r", operation: "reply", startedAt: 0, takes, messages }
+      ])
+      const taken = (yield* Session.load("s"))!
+      assert.notProperty(taken, "submitted")
+      assert.deepInclude(Session.receipt(taken, id), { became: "taken", requestId: "r" })
+      yield* appendAll(store, "s", [{ _tag: "RunEnded", requestId: "r" }])
       const kept = (yield* Session.load("s"))!
+      assert.deepInclude(Session.receipt(kept, id), { became: "queued" })
       assert.deepStrictEqual(kept.submitted?.map((submitted) => submitted.id), [id])
       assert.deepStrictEqual(kept.session.thread.messages, [])
       assert.isTrue(yield* isUnfinished("s"))

@@ -6,7 +6,7 @@ import * as Fiber from "effect/Fiber"
 import * as Layer from "effect/Layer"
 import * as Stream from "effect/Stream"
 import * as TestClock from "effect/testing/TestClock"
-import { Session, Tool } from "heddle"
+import { Journal, Session, Tool } from "heddle"
 import { SessionStore } from "heddle/sql"
 import { Script } from "heddle/testing"
 import { temporaryFile } from "./sql/support/files.ts"
@@ -19,18 +19,18 @@ const turn = (calls: number, prefix: string, tool = "work") => [
   Script.finish("tool_calls")
 ]
 
-type Append = Session.StoreService["append"]
+type Append = Journal.Service["append"]
 
 /** The store with another `append`, which has the one of the store to go on with. */
 const appending = (change: (append: Append) => Append) =>
   Layer.effect(Session.Store, Effect.map(Session.Store, (store) => ({ ...store, append: change(store.append) })))
 
 /** Counts what is appended, append by append, and goes on. */
-const counting = (appends: Array<ReadonlyArray<Session.Record>>) =>
-  appending((append) => (id, expected, records) =>
+const counting = (appends: Array<ReadonlyArray<Journal.Record>>) =>
+  appending((append) => (id, expected, records, options) =>
     Effect.suspend(() => {
       appends.push([...records])
-      return append(id, expected, records)
+      return append(id, expected, records, options)
     })
   )
 
@@ -41,9 +41,9 @@ const journal = (id: string) =>
   })
 
 /** What a record is of, for a call with its id. */
-const named = (record: Session.Record): string => {
-  if (record._tag === "CallStarted") return `started ${record.toolCall.id}`
-  return record._tag === "CallEnded" ? `ended ${record.toolCallId}` : record._tag
+const named = (record: Journal.Record): string => {
+  if (record._tag === "CallStarted") return `started ${record.toolCallId}`
+  return record._tag === "CallEnded" ? `ended ${record.message.toolCallId}` : record._tag
 }
 
 const work = Tool.make("work", { parameters: {}, handler: () => Effect.yieldNow })
@@ -61,7 +61,7 @@ describe("D-19: group commit", () => {
     for (const calls of [1, 8, 64]) {
       it.live(`${name}: a run of five turns with ${calls} calls each takes 2 + 3 commits a turn at most`, () =>
         Effect.gen(function*() {
-          const appends: Array<ReadonlyArray<Session.Record>> = []
+          const appends: Array<ReadonlyArray<Journal.Record>> = []
           const kept = yield* Session.open("s")
           const script = [...["a", "b", "c", "d", "e"].map((prefix) => turn(calls, prefix)), done]
           yield* Effect.provide(Session.keep(kept, replied([work], script)), counting(appends))
@@ -87,7 +87,7 @@ describe("D-19: group commit", () => {
 
   it.effect("what is written while an append is under way is appended together after it", () =>
     Effect.gen(function*() {
-      const appends: Array<ReadonlyArray<Session.Record>> = []
+      const appends: Array<ReadonlyArray<Journal.Record>> = []
       const slow = appending((append) => (...args) => Effect.delay(append(...args), 100))
       const kept = yield* Session.open("s")
       // They end one by one, the last of them while the end of the first is being written.
@@ -103,11 +103,11 @@ describe("D-19: group commit", () => {
 
   it.effect("an append has a bounded number of records, and of characters", () =>
     Effect.gen(function*() {
-      const appends: Array<ReadonlyArray<Session.Record>> = []
+      const appends: Array<ReadonlyArray<Journal.Record>> = []
       const big = Tool.make("big", {
         parameters: {},
         handler: () => Effect.succeed({ text: "x".repeat(300_000), bytes: new Uint8Array(1000) }),
-        maxResultChars: 10
+        maxResultChars: 0
       })
       const kept = yield* Session.open("s")
       const script = [turn(700, "a"), turn(10, "b", "big"), done]
@@ -146,8 +146,8 @@ describe("D-19: group commit", () => {
 })
 
 describe("D-17: a store that fails", () => {
-  /** How many appends of the run are tried when this one fails, what the run comes to, and what has run by then. */
-  const failingAt = (at: number, millis: number) =>
+  /** How many appends of the run are tried when this one fails so often, what the run comes to, and what has run by then. */
+  const failingAt = (at: number, millis: number, times: 1 | 2 = 2, isWritten = false) =>
     Effect.gen(function*() {
       const ran: Array<string> = []
       let appends = 0
@@ -156,12 +156,14 @@ describe("D-17: a store that fails", () => {
         // While the end of the first call is written the others wait to be.
         handler: (_, { id }) => Effect.andThen(Effect.sync(() => ran.push(id)), Effect.sleep(Number(id.slice(1)) * 3))
       })
-      const failing = appending((append) => (id, expected, records) =>
-        Effect.suspend(() =>
-          appends++ === at
-            ? new Session.StoreError({ reason: "unavailable", operation: "append", id })
-            : append(id, expected, records)
-        ).pipe((appended) => millis === 0 ? appended : Effect.delay(appended, millis))
+      const failing = appending((append) => (id, expected, records, options) =>
+        Effect.suspend(() => {
+          const isFailing = appends === at || appends === at + 1 && times > 1
+          appends++
+          const failure = new Journal.StoreError({ reason: "unavailable", operation: "append", id })
+          const appended = append(id, expected, records, options)
+          return isFailing ? isWritten ? Effect.andThen(appended, failure) : failure : appended
+        }).pipe((appended) => millis === 0 ? appended : Effect.delay(appended, millis))
       )
       const kept = yield* Session.open("s")
       const run = Session.keep(kept, replied([tool], [turn(3, "a"), turn(3, "b"), done]))
@@ -181,11 +183,26 @@ describe("D-17: a store that fails", () => {
           const { appends, exit, ran, records } = yield* failingAt(at, millis)
           const error = yield* Effect.flip(exit)
           assert.strictEqual(error._tag, "StoreError", `append ${at}`)
-          assert.strictEqual(appends, at + 1, `nothing is appended after append ${at}`)
+          assert.strictEqual(appends, at + 2, `nothing but append ${at} is repeated, once`)
           assert.deepStrictEqual(records, whole.records.slice(0, records.length))
           const intended = records.filter((name) => name.startsWith("started")).map((name) => name.slice(8))
           assert.deepStrictEqual(ran, intended, `no call of append ${at} runs`)
         }
       }))
+
+    for (const isWritten of [false, true]) {
+      const what = isWritten ? "fails after it has written" : "fails before it writes"
+      it.effect(`one that ${what}, after ${millis} ms, is repeated, and the run goes on as if it had not failed`, () =>
+        Effect.gen(function*() {
+          const whole = yield* failingAt(Infinity, millis)
+          for (let at = 0; at < whole.appends; at++) {
+            const { appends, exit, ran, records } = yield* failingAt(at, millis, 1, isWritten)
+            assert.isTrue(Exit.isSuccess(exit), `append ${at}`)
+            assert.isAtLeast(appends, at + 2)
+            assert.sameMembers(records, whole.records)
+            assert.sameMembers(ran, whole.ran)
+          }
+        }))
+    }
   }
 })

@@ -38,28 +38,28 @@ const whole = Effect.gen(function*() {
   return { asked, kept, world, written }
 })
 
-const takenUp = (before: ReadonlyArray<Written>) => {
+const resumed = (before: ReadonlyArray<Written>) => {
   const world: Array<Deed> = []
   const asked: Array<string> = []
   return Effect.gen(function*() {
     const store = yield* Session.Store
     const unfinished = yield* Stream.runCollect(store.unfinished)
-    const cut = (yield* Session.load("s"))!
-    const kept = yield* Session.resume(cut, { tools: toolsOf(world), takeOver: true })
+    const interrupted = (yield* Session.load("s"))!
+    const kept = yield* Session.resume(interrupted, { tools: toolsOf(world), takeOver: true })
     return { asked, kept, unfinished, world }
   }).pipe(Effect.provide([casting(parts, asked), holding(before)]))
 }
 
 const called = (written: ReadonlyArray<Written>, tag: "CallStarted" | "CallEnded"): ReadonlySet<string> =>
   new Set(written.flatMap(({ record }) => {
-    if (record._tag === "CallStarted" && tag === "CallStarted") return [record.toolCall.id]
-    return record._tag === "CallEnded" && tag === "CallEnded" ? [record.toolCallId] : []
+    if (record._tag === "CallStarted" && tag === "CallStarted") return [record.toolCallId]
+    return record._tag === "CallEnded" && tag === "CallEnded" ? [record.message.toolCallId ?? ""] : []
   }))
 
 const idOf = ({ key }: Deed): string => key.split(":").at(-1) ?? ""
 
 describe("runs inside a run", () => {
-  it.effect("D-20: a nested run that was cut goes on where it was, at every record of all journals", () =>
+  it.effect("D-20: a nested run that was interrupted goes on where it was, at every record of all journals", () =>
     Effect.gen(function*() {
       const uncut = yield* whole
       assert.strictEqual(uncut.kept.value.result.outcome._tag, "Completed")
@@ -68,7 +68,7 @@ describe("runs inside a run", () => {
         const before = uncut.written.slice(0, length)
         const last = before.at(-1)
         const where = `cut behind record ${length}, ${last?.record._tag} of ${last?.id}`
-        const { asked, kept, unfinished, world } = yield* takenUp(before)
+        const { asked, kept, unfinished, world } = yield* resumed(before)
         assert.deepStrictEqual(unfinished, ["s"], `${where}: a nested run is no work of its own`)
         const ended = called(before, "CallEnded")
         const unknown = Array.from(called(before, "CallStarted")).filter((id) =>

@@ -371,7 +371,7 @@ describe("M-44: a question that was asked is open wherever its run or its journa
     Effect.gen(function*() {
       const store = yield* Session.Store
       const session = { ...yield* approved(1, 3), id: "s" }
-      yield* store.append("s", 0, [{ _tag: "Opened", session }])
+      yield* store.append("s", 0, [{ _tag: "Opened", format: 1, session }])
       const going = (kept: Session.Kept) =>
         Session.keep(kept, (session) =>
           Effect.provide(Session.reply(session, "go on", { tools: [asking] }), Script.layer([done])))
@@ -381,9 +381,10 @@ describe("M-44: a question that was asked is open wherever its run or its journa
         record
       )
       const tags = records.map(({ _tag }) => _tag)
-      const ended = records.findIndex((record) => record._tag === "CallEnded" && record.toolCallId === "p1")
-      assert.isAbove(tags.indexOf("ApprovedAnswered"), ended)
-      for (let length = ended + 1; length <= records.length; length++) {
+      const asked = records.findIndex((record) => record._tag === "CallWaits" && record.toolCallId === "p1")
+      assert.isAbove(tags.indexOf("RunEnded"), asked)
+      assert.isAtLeast(asked, 0)
+      for (let length = asked + 1; length <= records.length; length++) {
         const id = `cut${length}`
         const [first, ...rest] = records.slice(0, length)
         yield* store.append(id, 0, [first!, ...rest])
@@ -402,7 +403,7 @@ describe("M-44: a question that was asked is open wherever its run or its journa
     Effect.gen(function*() {
       const store = yield* Session.Store
       const session = { ...yield* approved(1, 4), id: "s" }
-      yield* store.append("s", 0, [{ _tag: "Opened", session }])
+      yield* store.append("s", 0, [{ _tag: "Opened", format: 1, session }])
       const kept = (yield* Session.load("s"))!
       const going = Session.keep(kept, (session) =>
         Session.continue(session, null, {
@@ -411,7 +412,7 @@ describe("M-44: a question that was asked is open wherever its run or its journa
           onToolError: (_call: Message.ToolCall, _error: unknown) => Effect.succeed(Tool.ErrorDecision.fail("given up"))
         }).pipe(Effect.provide(Script.layer([done]))))
       assert.strictEqual(yield* Effect.flip(going), "given up")
-      isOpen((yield* Session.load("s"))!.session, "after RunFailed")
+      isOpen((yield* Session.load("s"))!.session, "after its end")
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 
   it.effect("the first halt to complete decides, where the policy says so", () =>
@@ -521,7 +522,7 @@ describe("M-44: a question that was asked is open wherever its run or its journa
       Effect.gen(function*() {
         const store = yield* Session.Store
         const session = { ...yield* approved(...amounts), id: "s" }
-        yield* store.append("s", 0, [{ _tag: "Opened", session }])
+        yield* store.append("s", 0, [{ _tag: "Opened", format: 1, session }])
         const kept = (yield* Session.load("s"))!
         const run = Session.keep(kept, (session) =>
           Effect.provide(Session.reply(session, "on", options()), Script.layer([done])))
@@ -531,8 +532,9 @@ describe("M-44: a question that was asked is open wherever its run or its journa
         const records = (yield* Stream.runCollect(store.read("s"))).map(({ record }) =>
           record
         )
-        const asked = records.findIndex((record) => record._tag === "CallEnded" && record.toolCallId === question)
-        const end = records.findIndex((record) => record._tag === "QuestionWithdrawn")
+        const asked = records.findIndex((record) => record._tag === "CallWaits" && record.toolCallId === question)
+        const end = records.findIndex((record) => record._tag === "CallEnded" && record.message.toolCallId === question)
+        assert.isAtLeast(asked, 0)
         assert.isAbove(end, asked)
         for (let length = asked + 1; length <= records.length; length++) {
           const id = `cut${length}`

@@ -111,7 +111,7 @@ describe("the outcomes of a run that was cut", () => {
         yield* Session.keep(yield* Session.open("s"), (session) => Session.reply(session, "go", { tools: [asks] }))
         return yield* journalOf("s")
       }).pipe(Effect.provide([asking, Session.Store.layerMemory]))
-      const ended = records.findIndex(({ _tag }) => _tag === "CallEnded") + 1
+      const ended = records.findIndex(({ _tag }) => _tag === "CallWaits") + 1
       yield* TestClock.adjust("20 minutes")
       const { session } = yield* Effect.gen(function*() {
         return yield* Session.resume((yield* Session.load("s"))!, { tools: [asks], takeOver: true })

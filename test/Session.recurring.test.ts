@@ -5,7 +5,7 @@ import * as Fiber from "effect/Fiber"
 import * as Schedule from "effect/Schedule"
 import * as Stream from "effect/Stream"
 import { TestClock } from "effect/testing"
-import { type Adapter, Chat, Message, Session, Tool } from "heddle"
+import { type Adapter, Chat, type Journal, Message, Session, Tool } from "heddle"
 import { Durable } from "heddle/durable"
 import { Laws } from "heddle/testing"
 import { agent, casting, holding, type Turn, type Written } from "./support/nests.ts"
@@ -103,7 +103,7 @@ const answersOf = ({ session }: { readonly session: Session.Session }) =>
 const waitingIn = ({ session }: { readonly session: Session.Session }) =>
   session.suspensions.map(({ id, kind }) => `${kind} ${id}`)
 
-const tagged = (written: ReadonlyArray<Written>, tag: Session.Record["_tag"]) =>
+const tagged = (written: ReadonlyArray<Written>, tag: Journal.Record["_tag"]) =>
   written.filter(({ record }) => record._tag === tag).length
 
 /** The places in the last run of the session. Its last step may be written with its end, at once. */

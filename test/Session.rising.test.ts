@@ -157,7 +157,9 @@ describe("what a nested run waits for", () => {
         const again: Array<Deed> = []
         const askedAgain: Array<string> = []
         const session = yield* Effect.provide(driven(deepTools(again)), [casting(deep, askedAgain), holding(before)])
-        const ended = new Set(before.flatMap(({ record }) => record._tag === "CallEnded" ? [record.toolCallId] : []))
+        const ended = new Set(
+          before.flatMap(({ record }) => record._tag === "CallEnded" ? [record.message.toolCallId] : [])
+        )
         for (const { key } of again) assert.isFalse(ended.has(key.split(":").at(-1) ?? ""), `${where}: ${key} again`)
         const replies = before.filter(({ record }) => record._tag === "ReplyReceived").length
         assert.isAtMost(askedAgain.length, asked.length - replies, `${where}: a model was asked again`)

@@ -5,40 +5,17 @@ import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Stream from "effect/Stream"
-import { Message, Session } from "heddle"
+import { Journal, Message, Session } from "heddle"
 import { SessionStore } from "heddle/sql"
 import { Script } from "heddle/testing"
 import { temporaryFile } from "./sql/support/files.ts"
 import { calling, done, payer, tools } from "./support/sessions.ts"
+import { appendAll } from "./support/stores.ts"
+import { deniedTurn, turn } from "./support/turns.ts"
 
-const opened = (id: string): Session.Record => ({ _tag: "Opened", session: Session.make({ id }) })
+const opened = (id: string): Journal.Record => ({ _tag: "Opened", format: 1, session: Session.make({ id }) })
 
-const started: Session.Record = { _tag: "RunStarted", requestId: "r", operation: "reply", messages: [] }
-
-/** One turn with a tool call, as a run writes it: seven records, four messages. */
-const turn = (n: number): ReadonlyArray<Session.Record> => {
-  const [id, requestId, toolCall] = [`c${n}`, `r${n}`, Message.toolCall(`c${n}`, "read", { path: "a.ts" })]
-  const ofStep = { requestId, stepIndex: 0 }
-  const asking = Message.assistant("", [toolCall])
-  return [
-    { _tag: "RunStarted", requestId, operation: "reply", messages: [Message.user(`question ${n}`)] },
-    { _tag: "ReplyReceived", ...ofStep, message: asking },
-    { _tag: "CallStarted", ...ofStep, toolCall, attempt: 1, idempotencyKey: `r${n}:0:0:${id}` },
-    { _tag: "CallEnded", ...ofStep, toolCallId: id, outcome: { _tag: "Ok", value: "text" } },
-    { _tag: "StepCompleted", ...ofStep, messages: [asking, Message.tool(id, "text")] },
-    { _tag: "StepCompleted", requestId, stepIndex: 1, messages: [Message.assistant(`answer ${n}`)] },
-    {
-      _tag: "RunEnded",
-      requestId,
-      haltedReason: "completed",
-      messages: [],
-      status: "completed",
-      suspensions: [],
-      context: {},
-      metadata: {}
-    }
-  ]
-}
+const started: Journal.Record = { _tag: "RunStarted", requestId: "r", operation: "reply", startedAt: 0, messages: [] }
 
 const memory = Effect.provide(Session.Store.layerMemory, { local: true })
 
@@ -63,15 +40,15 @@ describe("Session.snapshot", () => {
       assert.deepStrictEqual([ended.session.status, runs], ["completed", [{ amount: 5 }]])
     }).pipe(memory))
 
-  const left: Record<string, readonly [records: ReadonlyArray<Session.Record>, detail: string]> = {
-    "a run has no end": [[started], "a run has no end: Session.resume takes it up"],
+  const left: Record<string, readonly [records: ReadonlyArray<Journal.Record>, detail: string]> = {
+    "a run has no end": [[started], "a run is unfinished: call Session.resume, or Session.abandon"],
     "a message was submitted": [
       [{ _tag: "MessageSubmitted", id: "m", message: Message.user("hi") }],
-      "a message or an answer waits for a run: a worker takes up a message, Session.continue goes on after an answer"
+      "a message waits for a run: a worker takes it, or Session.reply with { takes }"
     ],
     "an answer was given that lets it go on": [
-      [{ _tag: "Answered", id: "c", answer: { _tag: "Denied" }, unfinished: true }],
-      "a message or an answer waits for a run: a worker takes up a message, Session.continue goes on after an answer"
+      deniedTurn(0).slice(0, 6),
+      "calls were settled: call Session.continue"
     ]
   }
 
@@ -79,10 +56,10 @@ describe("Session.snapshot", () => {
     it.effect(`is refused where ${what}, and removes nothing`, () =>
       Effect.gen(function*() {
         const store = yield* Session.Store
-        yield* store.append("s", 0, [opened("s"), ...records])
+        yield* appendAll(store, "s", [opened("s"), ...records])
         const error = yield* Effect.flip(Session.snapshot((yield* Session.load("s"))!))
         assert.deepInclude(error, { _tag: "SessionError", reason: "unfinished", detail })
-        assert.strictEqual((yield* Stream.runCollect(store.read("s"))).length, 2)
+        assert.strictEqual((yield* Stream.runCollect(store.read("s"))).length, 1 + records.length)
       }).pipe(memory))
   }
 
@@ -91,17 +68,17 @@ describe("Session.snapshot", () => {
       const begun = yield* Session.open("s")
       yield* Session.keep(begun, (session) => Session.append(session, [Message.user("Hi")]))
       const late = yield* Effect.flip(Session.snapshot(begun))
-      assert.deepStrictEqual(late, new Session.SessionConflict({ id: "s", expected: 1, actual: 2 }))
+      assert.deepStrictEqual(late, new Journal.SessionConflict({ id: "s", expected: 1, actual: 2 }))
       yield* Session.delete("s")
       const gone = yield* Effect.flip(Session.snapshot(begun))
-      assert.deepStrictEqual(gone, new Session.SessionConflict({ id: "s", expected: 1, actual: 0 }))
+      assert.deepStrictEqual(gone, new Journal.SessionConflict({ id: "s", expected: 1, actual: 0 }))
     }).pipe(memory))
 
   it.live("D-18: a session of 10,000 records loads from its snapshot in 50 ms", () =>
     Effect.gen(function*() {
       const store = yield* Session.Store
       const records = Array.from({ length: 1429 }, (_, n) => turn(n)).flat()
-      yield* store.append("s", 0, [opened("s"), ...records])
+      yield* appendAll(store, "s", [opened("s"), ...records])
       const before = (yield* Session.load("s"))!
       assert.isAtLeast(before.version, 10_000)
       yield* Session.snapshot(before)
@@ -124,10 +101,10 @@ describe("the sessions of a store", () => {
     Effect.gen(function*() {
       const store = yield* Session.Store
       for (const id of ["ada/1", "ada/2", "bob/1"]) yield* Session.open(id)
-      yield* store.append("ada/2", 1, [started])
+      yield* appendAll(store, "ada/2", [started])
       assert.deepStrictEqual(yield* Stream.runCollect(Session.list({ prefix: "ada/" })), [
-        { id: "ada/1", version: 1, isUnfinished: false },
-        { id: "ada/2", version: 2, isUnfinished: true }
+        { id: "ada/1", version: 1, since: 0, next: "nothing" },
+        { id: "ada/2", version: 2, since: 0, next: "resume", resumptions: 0 }
       ])
       assert.deepStrictEqual(yield* Stream.runCollect(Session.unfinished), ["ada/2"])
       const running = (yield* Session.load("bob/1"))!

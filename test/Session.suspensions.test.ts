@@ -270,7 +270,7 @@ const played = (start: Session.Session, pattern: ReadonlyArray<Kind>, order: Rea
 const adopt = (kept: Session.Kept, session: Session.Session) =>
   Effect.gen(function*() {
     const store = yield* Session.Store
-    const version = yield* store.append(kept.id, kept.version, [{ _tag: "Opened", session }])
+    const version = yield* store.append(kept.id, kept.version, [{ _tag: "Opened", format: 1, session }])
     return { ...kept, session, version }
   })
 

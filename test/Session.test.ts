@@ -408,7 +408,7 @@ describe("Session: errors", () => {
         for (const id of ["p1", "m1", "p2"]) {
           const message = answers.find(({ toolCallId }) => toolCallId === id)
           assert.isTrue(message?.isError)
-          assert.include(Message.text(message!), "the user went on")
+          assert.include(Message.text(message!), "the user continued")
         }
         assert.isEmpty(Laws.history(session.thread, { pending: [] }))
       }
@@ -469,7 +469,7 @@ describe("Session: errors", () => {
       const tags = (yield* Stream.runCollect(store.read("s", waiting.version))).map(({ record }) =>
         record._tag
       )
-      assert.deepStrictEqual(tags, ["Answered", "Answered", "RunStarted", "StepCompleted", "RunEnded"])
+      assert.deepStrictEqual(tags, ["CallSettled", "CallSettled", "RunStarted", "StepCompleted", "RunEnded"])
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 
   it.effect("R-454: a tool failure that halts is an error with its exception, or with the call", () =>

@@ -23,7 +23,6 @@ import {
 } from "heddle"
 import * as AiSdk from "heddle/bridges/ai-sdk"
 import { Laws, Script } from "heddle/testing"
-import * as Answers from "../src/internal/answer/answer.ts"
 import * as Models from "./support/aiSdk.ts"
 import * as Anthropic from "./support/anthropic.ts"
 import * as EffectAi from "./support/effectAi.ts"
@@ -190,10 +189,6 @@ describe("Tool.content", () => {
         assert.doesNotThrow(() => JSON.stringify(written))
         assert.doesNotThrow(() => JSON.stringify(thread))
       }
-      const held = Tool.content([image])
-      Object.assign((held.parts as Array<object>)[0]!, { data: "changed" })
-      const recalled = Answers.recalled(call, { outcome: Tool.ok(held) }, Policy.standard)
-      assert.deepStrictEqual(recalled, Message.tool("c0", [image]))
       const submitted = [{ ...image, metadata: { own: { page: 1n } } }]
       const answer = Message.answer("c0", submitted)
       Object.assign(submitted[0]!, { data: "changed" })

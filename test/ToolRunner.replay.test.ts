@@ -1,5 +1,5 @@
 /**
- * Calls of a run that is taken up after its process ended: one that had started has passed its gates, one that was answered
+ * Calls of a run that is resumed after its process ended: one that had started has passed its gates, one that was answered
  * keeps its answer, one that is tried again keeps its key, and one that may have had its effect goes by
  * the policy of its tool.
  */
@@ -15,23 +15,27 @@ import * as Stream from "effect/Stream"
 import * as TestClock from "effect/testing/TestClock"
 import { Chat, Collector, Event, Executor, Message, Policy, Tool, ToolRunner } from "heddle"
 import { Script } from "heddle/testing"
-import { toolError } from "../src/internal/declare/outcome.ts"
+import * as Answers from "../src/internal/answer/answer.ts"
 import * as Replay from "../src/internal/run/replay.ts"
 
 interface Known extends Replay.Replayed {
-  /** What its last attempt came to, if that is known. */
-  readonly outcome?: Tool.Outcome
+  /** Whether its last attempt failed, so that the next one is granted. */
+  readonly isGranted?: boolean
 }
 
-/** The services of a run that is taken up, of which this is known, by the ids of its calls. */
-const takenUp = (ledger: Readonly<Record<string, Known>>) =>
+/** The services of a run that is resumed, of which this is known, by the ids of its calls. */
+const resumed = (calls: Readonly<Record<string, Known>>, records: Array<string> = []) =>
   Layer.mergeAll(
-    Layer.succeed(Replay.CurrentReplay, { find: ({ id }) => ledger[id] }),
+    Layer.succeed(Replay.CurrentCalls, {
+      find: ({ id }) => calls[id],
+      answered: ({ id }) => Effect.sync(() => void records.push(`answered ${id}`)),
+      waits: ({ id }) => Effect.sync(() => void records.push(`waits ${id}`)),
+      attemptFailed: ({ id }) => Effect.sync(() => void records.push(`failed ${id}`))
+    }),
     Executor.layer({
       execute: (tool, args, call) => {
-        const { attempt = 1, hasStarted = false, outcome } = ledger[call.id] ?? {}
-        if (outcome !== undefined && call.attempt === attempt) return Effect.succeed(outcome as any)
-        return hasStarted && outcome === undefined && call.attempt === attempt + 1
+        const { attempt = 0, hasStarted = false, isGranted = false } = calls[call.id] ?? {}
+        return hasStarted && !isGranted && call.attempt === attempt + 1
           ? Replay.resolveUnknown(tool, args, call, Executor.direct) as any
           : Executor.direct.execute(tool, args, call)
       }
@@ -39,6 +43,8 @@ const takenUp = (ledger: Readonly<Record<string, Known>>) =>
   )
 
 const started: Known = { hasStarted: true, idempotencyKey: "r0:3:0:a", attempt: 1 }
+
+const fresh: Known = { hasStarted: false, attempt: 0 }
 
 /** A tool that keeps what its handler was called with. */
 const charging = (options: object = {}) => {
@@ -59,13 +65,13 @@ const calling = (...ids: ReadonlyArray<string>) => ids.map((id) => Message.toolC
 
 const eventsOf = (
   tools: ReadonlyArray<Tool.Any>,
-  ledger: Readonly<Record<string, Known>>,
+  known: Readonly<Record<string, Known>>,
   options: ToolRunner.Options = {},
   calls = calling("a")
 ) =>
   ToolRunner.stream(calls, tools, options).pipe(
     Stream.runCollect,
-    Effect.provide(takenUp(ledger)),
+    Effect.provide(resumed(known)),
     Effect.provide(Logger.layer([]))
   )
 
@@ -128,7 +134,7 @@ describe("calls of which it is not known whether they had their effect", () => {
         siblings: { onHalt: "abortAll", onToolError: "abortAll", queued: "skip", trigger: "crashedOrReported" }
       }
       const { messages } = yield* ToolRunner.run(calling("a", "b"), [charge], { policy, maxConcurrency: 1 }).pipe(
-        Effect.provide(takenUp({ a: started }))
+        Effect.provide(resumed({ a: started }))
       )
       assert.deepStrictEqual(messages.map(({ content }) => content), [unknownText, "{\"charged\":5}"])
       assert.strictEqual(calls.length, 1)
@@ -138,13 +144,13 @@ describe("calls of which it is not known whether they had their effect", () => {
     Effect.gen(function*() {
       const { calls, charge } = charging({ unknown: "ask" })
       const result = yield* Chat.run("go", { tools: [charge] }).pipe(
-        Effect.provide(takenUp({ a: started })),
+        Effect.provide(resumed({ a: started })),
         Effect.provide(Script.layer([[Script.toolCall("a", "charge", { amount: "5" }), Script.finish("tool_calls")]]))
       )
-      assert.strictEqual(result.outcome._tag, "AskUser")
+      assert.strictEqual(result.outcome._tag, "ApprovalRequested")
       assert.deepInclude(result.suspensions?.[0], {
         id: "a",
-        kind: "question",
+        kind: "unknown",
         question: "The process ended while the call charge({\"amount\":\"5\"}) ran. Did the call have its effect?",
         opts: ["It had its effect", "It had no effect"]
       })
@@ -156,7 +162,8 @@ describe("calls of which it is not known whether they had their effect", () => {
       const { charge } = charging({ unknown: "ask" })
       const calls = [Message.toolCall("a", "charge", { amount: `${"0".repeat(2_000)}5` })]
       const tail = last(yield* eventsOf([charge], { a: started }, {}, calls))
-      assert.isTrue(tail._tag === "AskUserRequested" && tail.question.length < 1_200, JSON.stringify(tail))
+      const question = tail._tag === "ToolSuspended" ? tail.suspensions[0]?.question : undefined
+      assert.isBelow(question?.length ?? Infinity, 1_200, JSON.stringify(tail))
     }))
 
   it.effect("D-01: a tool that says fail ends the run, whatever the error policy says", () =>
@@ -164,7 +171,7 @@ describe("calls of which it is not known whether they had their effect", () => {
       const { calls, charge } = charging({ unknown: "fail" })
       for (const onToolError of ["continue", () => Effect.die("is not asked")] as const) {
         const result = yield* Chat.run("go", { tools: [charge], onToolError }).pipe(
-          Effect.provide(takenUp({ a: started })),
+          Effect.provide(resumed({ a: started })),
           Effect.provide(
             Script.layer([[Script.toolCall("a", "charge", { amount: "5" }), Script.finish("tool_calls")]])
           )
@@ -179,7 +186,7 @@ describe("calls of which it is not known whether they had their effect", () => {
     Effect.gen(function*() {
       for (const unknown of ["retry", "report", "ask", "fail"] as const) {
         const { calls, charge } = charging({ unknown })
-        const events = yield* eventsOf([charge], { a: { hasStarted: false } }, { requestId: "r1" })
+        const events = yield* eventsOf([charge], { a: fresh }, { requestId: "r1" })
         assert.strictEqual(contentOf(events), "{\"charged\":5}")
         assert.deepStrictEqual(calls, [{ idempotencyKey: "r1:0:0:a", attempt: 1 }])
         assert.isFalse(events.some((event) => "replayed" in event))
@@ -284,6 +291,14 @@ describe("calls of which it is not known whether they had their effect", () => {
 })
 
 describe("calls that are replayed", () => {
+  const question = {
+    _tag: "AskUserRequested",
+    toolCallId: "a",
+    toolName: "charge",
+    question: "Which?",
+    opts: []
+  } as const
+
   it.effect("one that had started is not asked about again, one that had not is", () =>
     Effect.gen(function*() {
       const asked: Array<string> = []
@@ -293,7 +308,7 @@ describe("calls that are replayed", () => {
         validate: (_: unknown, { id }: Tool.CallContext) => asked.push(`validate ${id}`) > 0,
         authorize: (_: unknown, { id }: Tool.CallContext) => asked.push(`authorize ${id}`) > 0
       })
-      const events = yield* eventsOf([charge], { a: started, b: { hasStarted: false } }, {}, calling("a", "b"))
+      const events = yield* eventsOf([charge], { a: started, b: fresh }, {}, calling("a", "b"))
       assert.deepStrictEqual(asked, ["validate b", "authorize b"])
       assert.deepStrictEqual(
         events.filter(({ _tag }) => _tag === "ToolApprovalRequested" || _tag === "ToolResultEncoded").map((event) =>
@@ -306,8 +321,12 @@ describe("calls that are replayed", () => {
   it.effect("a recorded outcome is the outcome, and its events are marked", () =>
     Effect.gen(function*() {
       const { calls, charge } = charging()
-      const known: Known = { ...started, hasEnded: true, outcome: Tool.ok({ charged: 9 }) }
-      assert.deepStrictEqual(yield* eventsOf([charge], { a: known }), [
+      const message = Message.tool("a", "{\"charged\":9}")
+      const answered = (recorded: object = {}): Known => ({
+        ...started,
+        answer: Answers.replayed("a", { message, ...recorded })
+      })
+      assert.deepStrictEqual(yield* eventsOf([charge], { a: answered() }), [
         {
           _tag: "ToolExecutionStarted",
           id: "a",
@@ -324,20 +343,30 @@ describe("calls that are replayed", () => {
         },
         { _tag: "ToolResultEncoded", id: "a", content: "{\"charged\":9}", replayed: true }
       ])
-      const asking = { ...known, outcome: Tool.askUser("Which?") }
+      const asking = { ...started, waits: question }
       assert.deepInclude(last(yield* eventsOf([charge], { a: asking })), { _tag: "AskUserRequested", replayed: true })
-      const halting = { ...known, outcome: Tool.halt("enough", 1) }
+      const halting = answered({ halt: { haltedReason: "enough", haltToolCallId: "a", haltResult: 1 } })
       assert.deepInclude(last(yield* eventsOf([charge], { a: halting })), { _tag: "ToolHalt", replayed: true })
       assert.deepStrictEqual(calls, [])
+    }))
+
+  it.effect("what is known already is not recorded again", () =>
+    Effect.gen(function*() {
+      const { charge } = charging()
+      const records: Array<string> = []
+      const answer = Answers.replayed("a", { message: Message.tool("a", "paid") })
+      const known = { a: { ...started, answer }, b: { ...started, waits: { ...question, toolCallId: "b" } } }
+      yield* ToolRunner.run(calling("a", "b", "c"), [charge]).pipe(Effect.provide(resumed(known, records)))
+      assert.deepStrictEqual(records, ["answered c"])
     }))
 
   it.effect("the mark of a question does not reach the suspension", () =>
     Effect.gen(function*() {
       const { charge } = charging()
-      const known: Known = { ...started, hasEnded: true, outcome: Tool.askUser("Which?") }
+      const known: Known = { ...started, waits: question }
       const model = Script.layer([[Script.toolCall("a", "charge", { amount: "5" }), Script.finish("tool_calls")]])
       const { suspensions = [] } = yield* Chat.run("go", { tools: [charge] }).pipe(
-        Effect.provide(takenUp({ a: known })),
+        Effect.provide(resumed({ a: known })),
         Effect.provide(model)
       )
       assert.deepStrictEqual(suspensions.map((one) => Object.keys(one).toSorted()), [
@@ -348,28 +377,27 @@ describe("calls that are replayed", () => {
   it.effect("a failed attempt that was recorded is followed by the next, with the attempts counted on", () =>
     Effect.gen(function*() {
       const { calls, charge } = charging({ retry: Schedule.recurs(1) })
-      const known: Known = { ...started, attempt: 3, hasEnded: true, outcome: Tool.error("busy") }
+      const known: Known = { ...started, attempt: 3, isGranted: true }
       const events = yield* eventsOf([charge], { a: known })
       assert.deepStrictEqual(calls, [{ idempotencyKey: "r0:3:0:a", attempt: 4 }])
       assert.deepStrictEqual(last(events), { _tag: "ToolResultEncoded", id: "a", content: "{\"charged\":5}" })
     }))
 
+  it.effect("an attempt that fails is recorded where another one is granted, and the answer of the last one", () =>
+    Effect.gen(function*() {
+      const records: Array<string> = []
+      const busy = Tool.make("charge", {
+        parameters: {},
+        retry: Schedule.recurs(1),
+        handler: () => Effect.fail("busy")
+      })
+      yield* ToolRunner.run(calling("a"), [busy]).pipe(Effect.provide(resumed({}, records)))
+      assert.deepStrictEqual(records, ["failed a", "answered a"])
+    }))
+
   const timedOut: Known = {
     ...started,
-    answer: {
-      completed: Event.fromWire({
-        _tag: "ToolExecutionCompleted",
-        id: "a",
-        name: "charge",
-        result: JSON.parse(JSON.stringify(Event.toWire({
-          _tag: "ToolExecutionCompleted",
-          id: "a",
-          name: "charge",
-          result: { _tag: "Error", error: toolError("timeout", { id: "a", name: "charge" }, { detail: "timed out" }) }
-        })))["result"]
-      }) as Event.Of<"ToolExecutionCompleted">,
-      tail: { _tag: "ToolResultEncoded", id: "a", content: "it took too long", isError: true }
-    }
+    answer: Answers.replayed("a", { message: { ...Message.tool("a", "it took too long"), isError: true } })
   }
 
   it.effect("D-05: a call that a timeout had answered keeps that answer, and does not run", () =>
@@ -383,32 +411,26 @@ describe("calls that are replayed", () => {
         ["ToolResultEncoded", true]
       ])
       assert.deepInclude(last(events), { content: "it took too long", isError: true })
-      const completed = events[1]!
-      const error = completed._tag === "ToolExecutionCompleted" && completed.result._tag === "Error"
-        ? completed.result.error
-        : undefined
-      assert.instanceOf(error, Tool.ToolError)
-      assert.strictEqual((error as Tool.ToolError).reason, "timeout")
+      assert.deepInclude(events[1], { result: { _tag: "Error", error: "it took too long" } })
       assert.deepStrictEqual(calls, [])
     }))
 
   it.effect("D-05: such an answer in a run that it had ended ends it again, and stops what waits", () =>
     Effect.gen(function*() {
       const { calls, charge } = charging()
-      const { completed } = timedOut.answer!
       const halted: Known = {
         ...started,
-        answer: {
-          completed,
-          tail: { _tag: "ToolHalt", toolCallId: "a", reason: "tool_error", result: null, content: "it took too long" }
-        }
+        answer: Answers.replayed("a", {
+          message: { ...Message.tool("a", "it took too long"), isError: true },
+          halt: { haltedReason: "tool_error", haltToolCallId: "a" }
+        })
       }
       const policy: Policy.Policy = {
         ...Policy.standard,
         siblings: { ...Policy.standard.siblings, onHalt: "abortAll", queued: "skip" }
       }
       const result = yield* ToolRunner.run(calling("a", "b"), [charge], { policy }).pipe(
-        Effect.provide(takenUp({ a: halted }))
+        Effect.provide(resumed({ a: halted }))
       )
       assert.deepStrictEqual(result.halt, { haltedReason: "tool_error", haltToolCallId: "a" })
       assert.strictEqual(result.messages[0]?.content, "it took too long")
@@ -426,7 +448,7 @@ describe("calls that are replayed", () => {
       })
       const events = yield* ToolRunner.stream([Message.toolCall("n", "nested")], [nested]).pipe(
         Stream.runCollect,
-        Effect.provide(Layer.succeed(Replay.CurrentReplay, { find: ({ id }) => id === "a" ? started : undefined }))
+        Effect.provide(resumed({ a: started }))
       )
       assert.strictEqual(contentOf(events), "{\"charged\":5}")
       assert.deepInclude(calls[0], { attempt: 1 })

@@ -3,7 +3,15 @@
  * module planted to break it is found.
  */
 import { assert, describe, it } from "@effect/vitest"
-import { order, type Rule, ruleNames, rules, stableModules, violations } from "./support/architecture.ts"
+import {
+  order,
+  type Rule,
+  ruleNames,
+  rules,
+  sessionModules,
+  stableModules,
+  violations
+} from "./support/architecture.ts"
 import { exceptions, readTexts, vagueIn } from "./support/language.ts"
 import { readSource, readSources, type SourceText } from "./support/source.ts"
 
@@ -78,6 +86,13 @@ const faults: Record<Rule, ReadonlyArray<readonly [source: SourceText, message: 
     [
       plant("src/internal/json.ts", "export type Tool = import(\"./declare/tool.ts\").Any"),
       "imports src/internal/declare/tool.ts, which does not stand before it"
+    ]
+  ],
+  sessions: [
+    [plant("src/internal/session/ledger.ts"), "ledger has no place in the room"],
+    [
+      plant("src/internal/session/state.ts", "import type * as Journals from \"./journal.ts\""),
+      "imports src/internal/session/journal.ts, which does not stand before it"
     ]
   ],
   outward: [
@@ -185,7 +200,7 @@ const faults: Record<Rule, ReadonlyArray<readonly [source: SourceText, message: 
 
 /** The modules that the rows of a table name and link to. */
 const modulesIn = (page: string): ReadonlyArray<string> =>
-  [...page.matchAll(/^\| \[`(\w+)`\]\(src\/\1\.ts\)/gm)].map(([, name]) => name!)
+  [...page.matchAll(/^\| \[`(\w+)`\]\(\.\.\/src\/\1\.ts\)/gm)].map(([, name]) => name!)
 
 describe("architecture", () => {
   const found = violations(readSources("src"), stable)
@@ -272,8 +287,8 @@ describe("architecture", () => {
     ])
   })
 
-  it("the rooms are few enough to be known: 44 files at most", () => {
-    assert.isAtMost(readSources("src/internal").length, 44)
+  it("the rooms are few enough to be known: 45 files at most", () => {
+    assert.isAtMost(readSources("src/internal").length, 45)
   })
 
   it("a violation names its line", () => {
@@ -291,18 +306,19 @@ describe("architecture", () => {
     assert.isAbove(stable.size, 100)
   })
 
-  it("README lists every module of src, in the order, and no other", () => {
+  it("docs/README lists every module of src, in the order, and no other", () => {
     const modules = readSources("src").map(({ path }) => /^src\/(\w+)\.ts$/.exec(path)?.[1])
       .filter((name) => name !== undefined && name !== "index")
-    const listed = modulesIn(readSource("README.md").text)
+    const listed = modulesIn(readSource("docs/README.md").text)
     assert.deepStrictEqual(listed.toSorted(), modules.toSorted())
     assert.deepStrictEqual(listed, order.filter((name) => listed.includes(name)))
   })
 
-  it("a module that README does not list, or lists in its place no more, is found", () => {
-    const list = "| [`Message`](src/Message.ts) | messages |\n| [`Adapter`](src/Adapter.ts) (service) | requests |"
-    assert.deepStrictEqual(modulesIn(`${list}\n[\`Tool\`](src/Tool.ts) in words`), ["Message", "Adapter"])
-    assert.deepStrictEqual(modulesIn("| [`Message`](src/Response.ts) | messages |"), [])
+  it("a module that docs/README does not list, or lists in its place no more, is found", () => {
+    const list =
+      "| [`Message`](../src/Message.ts) | messages |\n| [`Adapter`](../src/Adapter.ts) (service) | requests |"
+    assert.deepStrictEqual(modulesIn(`${list}\n[\`Tool\`](../src/Tool.ts) in words`), ["Message", "Adapter"])
+    assert.deepStrictEqual(modulesIn("| [`Message`](../src/Response.ts) | messages |"), [])
   })
 
   it("language: comments, titles and pages name their subject, and say what is emitted, returned or reported", () => {
@@ -333,8 +349,36 @@ describe("architecture", () => {
     assert.deepStrictEqual(missing, [])
   })
 
+  it("every part that architecture.md names in Where to look is there", () => {
+    const { text } = readSource("docs/architecture.md")
+    const rows = text.slice(text.indexOf("## Where to look"), text.indexOf("## Words")).split("\n").filter((line) =>
+      line.startsWith("| ")
+    )
+    const named = rows.flatMap((row) =>
+      Array.from(row.split(" | ")[1]!.matchAll(/`(\w+\/[\w/]+)`(?: \(([^)]*)\))?/g), ([, file, parts = ""]) => ({
+        file: file!,
+        parts: Array.from(parts.matchAll(/`(?:\w+\.)?(\w+)`/g), ([, part]) => part!)
+      }))
+    )
+    assert.isAbove(named.length, 20)
+    const sources = new Map(readSources("src").map(({ path, text }) => [path, text]))
+    const missing = named.flatMap(({ file, parts }) => {
+      const found = sources.get(`src/internal/${file}.ts`) ?? sources.get(`src/${file}.ts`)
+      if (found === undefined) return file === "src/adapters/internal" ? [] : [file]
+      return parts.filter((part) => !new RegExp(`\\b${part}\\b`).test(found)).map((part) => `${file} ${part}`)
+    })
+    assert.deepStrictEqual(missing, [])
+  })
+
+  it("architecture.md has each module of the room session, in its order", () => {
+    const rows = readSource("docs/architecture.md").text.matchAll(/^\| `(\w+)` +\|/gm)
+    const listed = Array.from(rows, ([, name]) => name!)
+    const start = listed.indexOf("data")
+    assert.deepStrictEqual(listed.slice(start, start + sessionModules.length), [...sessionModules])
+  })
+
   it("the order holds every module once", () => {
     assert.strictEqual(new Set(order).size, order.length)
-    assert.strictEqual(order.length, 16)
+    assert.strictEqual(order.length, 17)
   })
 })

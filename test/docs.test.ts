@@ -1,14 +1,15 @@
 /**
  * The tables of the guides against the source: every outcome, every event and every reason of an error stands in its
- * table, with what it really leads to, and nothing else does; and README lists every public module.
+ * table, with what it really leads to, and nothing else does; and docs/README lists every public module.
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Logger from "effect/Logger"
+import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
-import { Adapter, Chat, Event, Executor, Policy, Session, Tool } from "heddle"
+import { Adapter, Chat, Event, Executor, Journal, Policy, Session, Tool } from "heddle"
 import { Script } from "heddle/testing"
 import * as fs from "node:fs"
 import * as path from "node:path"
@@ -213,7 +214,7 @@ describe("the tables of the guides", () => {
     const rows = table("docs/sessions.md", "`StoreError`", "Meaning, and what to do")
     assert.deepStrictEqual(
       [...names(rows.map(([reason = ""]) => reason))].sort(),
-      reasonsOf(Session.StoreError as never)
+      reasonsOf(Journal.StoreError as never)
     )
   })
 
@@ -223,16 +224,66 @@ describe("the tables of the guides", () => {
     assert.deepStrictEqual(reasons.sort(), reasonsOf(Session.ResumeError as never))
   })
 
-  it("crashes.md has every record that is written while a run runs", () => {
-    const rows = table("docs/crashes.md", "Record", "Is written").map(names)
-    // What is written between runs, or only where calls were approved, is in sessions.md.
-    const others = ["Opened", "MessagesAppended", "ApprovedAnswered", "QuestionWithdrawn", "RunFailed"]
+  it("promises.md has every record that is written for a run", () => {
+    const rows = table("docs/promises.md", "Record", "Is written").map(names)
+    // What begins a session, and what is added between runs.
+    const others = ["Opened", "MessagesAppended"]
     const listed = rows.map(([record = ""]) => record)
-    assert.deepStrictEqual(
-      [...listed, ...others].sort(),
-      Session.Record.members.map(({ fields }) => fields._tag.schema.literal as string).sort()
-    )
+    assert.deepStrictEqual([...listed, ...others].sort(), Object.keys(Journal.Record.cases).sort())
   })
+
+  /** A tool that waits for an approval, and the model that calls it and then speaks. */
+  const pay = { tools: [Tool.make("pay", { parameters: {}, approval: true, handler: done })] }
+  const payer = Script.layer([
+    [Script.toolCall("c0", "pay"), Script.finish("tool_calls")],
+    [Script.text("Paid."), Script.finish("stop")]
+  ])
+  const asked = Effect.gen(function*() {
+    const opened = yield* Session.open("s")
+    return yield* Session.keep(opened, (session) => Session.reply(session, "Pay", pay))
+  })
+  const reopened = Effect.asVoid(Session.open("s"))
+  /** For each answer of `Session.next` a session that gives it. */
+  const lefts: Readonly<Record<Journal.Next, Effect.Effect<void, unknown, Session.Store | Adapter.Adapter>>> = {
+    resume: Effect.flatMap(
+      Session.open("s"),
+      (opened) =>
+        Session.keepStream(opened, (session) => Session.streamReply(session, "Pay", pay)).pipe(
+          Stream.takeUntil(({ _tag }) => _tag === "MessageStarted"),
+          Stream.runDrain
+        )
+    ),
+    wait: asked,
+    reply: Session.submit("s", "Hello"),
+    continue: Effect.flatMap(asked, (kept) => Session.keep(kept, (session) => Session.approve(session, "c0"))),
+    nothing: reopened
+  }
+  const nexts = table("docs/sessions.md", "`Session.next`", "The session", "Call")
+
+  it("sessions.md has everything that a session can have left to do", () => {
+    const words = names(nexts.map(([word = ""]) => word)).map((word): unknown => JSON.parse(word))
+    assert.deepStrictEqual(words.toSorted(), Object.keys(lefts).toSorted())
+  })
+
+  for (const [cell = "", , calls = ""] of nexts) {
+    const word = JSON.parse(names([cell])[0]!) as Journal.Next
+    it.effect(`sessions.md says what to call where ${word} is left, and so do the errors`, () =>
+      Effect.gen(function*() {
+        yield* lefts[word]
+        const kept = yield* Session.open("s")
+        assert.strictEqual(Session.next(kept), word)
+        assert.strictEqual((yield* Session.inspect("s"))?.next, word)
+        const named = Array.from(calls.matchAll(/`(Session\.\w+)`/g), ([, name]) => name!)
+        assert.isNotEmpty(named)
+        for (const name of named) assert.property(Session, name.slice("Session.".length))
+        const refused = yield* Effect.result(Session.snapshot(kept))
+        const isLeft = word !== "wait" && word !== "nothing"
+        assert.strictEqual(Result.isFailure(refused), isLeft)
+        if (!Result.isFailure(refused)) return
+        const wanted = named.filter((name) => name !== "Session.recover")
+        for (const name of wanted) assert.include(refused.failure.message, name)
+      }).pipe(Effect.provide(payer), Effect.provide(Session.Store.layerMemory)))
+  }
 
   it("policies.md has every decision, with its standard setting", () => {
     const rows = table("docs/policies.md", "Decision", "`Policy.standard`")
@@ -247,8 +298,8 @@ describe("the tables of the guides", () => {
     assert.isAtMost(readSource("README.md").text.split("\n").length, 170)
   })
 
-  it("README lists every public module, in the order in which they import each other", () => {
-    assert.deepStrictEqual(names(table("README.md", "Module", "What it is for").map(([name = ""]) => name)), order)
+  it("docs/README lists every public module, in the order in which they import each other", () => {
+    assert.deepStrictEqual(names(table("docs/README.md", "Module", "What it is for").map(([name = ""]) => name)), order)
     const modules = fs.readdirSync(path.join(root, "src")).filter((name) => name.endsWith(".ts") && name !== "index.ts")
     assert.deepStrictEqual(modules.sort(), order.map((name) => `${name}.ts`).sort())
   })

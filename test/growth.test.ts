@@ -12,6 +12,7 @@ import * as Layer from "effect/Layer"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import { Adapter, Chat, type Event, Message, Policy, Session, Tool } from "heddle"
+import { unobserved } from "./support/observed.ts"
 import { counted, held, perUnit, type Work } from "./support/work.ts"
 
 type Reads = Arr.NonEmptyReadonlyArray<Arr.NonEmptyReadonlyArray<Event.AdapterEvent>>
@@ -240,14 +241,16 @@ describe("growth", () => {
     answer
   ]
 
-  it.effect("a call of a turn that is kept takes as much as the one before, and so does reading it", () =>
+  it.effect("Q-09: a call of a turn that is kept takes as much as the one before, and so does reading it", () =>
     Effect.gen(function*() {
+      unobserved()
       isLinear(yield* growth([100, 200, 1000], (count) => Effect.map(kept([batch(count), answer]), ({ run }) => run)))
       isSteady(yield* growth([100, 200, 1000], (count) => Effect.map(kept([batch(count), answer]), ({ load }) => load)))
     }))
 
-  it.effect("a turn that is kept takes as much as the one before, and so does reading it", () =>
+  it.effect("Q-09: a turn that is kept takes as much as the one before, and so does reading it", () =>
     Effect.gen(function*() {
+      unobserved()
       isLinear(yield* growth([50, 100, 300], (count) => Effect.map(kept(turns(count)), ({ run }) => run)))
       isSteady(yield* growth([50, 100, 300], (count) => Effect.map(kept(turns(count)), ({ load }) => load)))
     }))

@@ -6,7 +6,7 @@ import * as Formatter from "effect/Formatter"
 import * as Option from "effect/Option"
 import { isPlatformError } from "effect/PlatformError"
 import * as Schema from "effect/Schema"
-import { Adapter, type Event, Message, Session } from "heddle"
+import { Adapter, type Event, Journal, Message, Session } from "heddle"
 import * as Provider from "./provider.ts"
 import * as Settings from "./settings.ts"
 import type * as Tools from "./tools.ts"
@@ -69,23 +69,23 @@ const ofAdapter = (error: Adapter.AdapterError, model: Settings.Model): string =
 }
 
 /** Two starts at once cannot both go on with a session; the later one gets this. */
-const ofConflict = ({ id }: Session.SessionConflict): string =>
+const ofConflict = ({ id }: Journal.SessionConflict): string =>
   `session ${id}: another start has gone on with it meanwhile, so this one stopped; start again to go on from there`
 
 /** A start that goes on with a session while another one does gets this, and so does one whose claim ended. */
-const ofClaim = ({ id, owner, reason }: Session.SessionClaimed): string =>
+const ofClaim = ({ id, owner, reason }: Journal.SessionClaimed): string =>
   reason === "held"
     ? `session ${id}: ${owner} goes on with it now; wait until that start has ended, or stop it`
     : `session ${id}: the claim on it could not be renewed, so this start stopped; start again to go on from there`
 
 /** One line for whatever ended the agent. */
 export const line = (error: unknown, model: Settings.Model): string => {
-  if (error instanceof Session.SessionConflict) return oneLine(ofConflict(error))
-  if (error instanceof Session.SessionClaimed) return oneLine(ofClaim(error))
+  if (error instanceof Journal.SessionConflict) return oneLine(ofConflict(error))
+  if (error instanceof Journal.SessionClaimed) return oneLine(ofClaim(error))
   if (error instanceof Session.ResumeError) {
     return oneLine(`${error.message}; or start with --give-up to go on without it`)
   }
-  if (error instanceof Session.StoreError) return oneLine(`session ${error.id}: it cannot be kept: ${messageOf(error)}`)
+  if (error instanceof Journal.StoreError) return oneLine(`session ${error.id}: it cannot be kept: ${messageOf(error)}`)
   if (error instanceof Adapter.AdapterError) return oneLine(ofAdapter(error, model))
   if (CliError.isCliError(error) && error._tag === "ShowHelp") {
     return oneLine(`${error.errors.map(messageOf).join("; ")} (see --help)`)

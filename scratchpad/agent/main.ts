@@ -17,13 +17,13 @@ import * as Logger from "effect/Logger"
 import * as Stdio from "effect/Stdio"
 import * as Stream from "effect/Stream"
 import { isQuitError } from "effect/Terminal"
-import { type Event, Response, Session } from "heddle"
+import { type Event, Journal, Response, type Session } from "heddle"
 import { createRequire } from "node:module"
 import { homedir } from "node:os"
 import { resolve } from "node:path"
 import * as Adapter from "./adapter.ts"
-import * as Cut from "./cut.ts"
 import * as Failure from "./failure.ts"
+import * as Interrupted from "./interrupted.ts"
 import * as Conversation from "./session.ts"
 import * as Settings from "./settings.ts"
 import { runMain, Stop } from "./stop.ts"
@@ -79,7 +79,7 @@ const converse = (request: Request, view: Terminal.View) =>
     let result: Event.ChatResult | undefined
     while (true) {
       const isAsked = Conversation.questions(turn.kept).length > 0
-      if (Conversation.isCut(turn.kept) || !isAsked || turn.words !== undefined) {
+      if (Conversation.isInterrupted(turn.kept) || !isAsked || turn.words !== undefined) {
         result = yield* show(turn, view)
         usages.push(result.usage)
         turn = { kept: yield* Conversation.reopen(turn.kept), words: undefined }
@@ -106,7 +106,7 @@ const shownWhatever = <A, E, R>(run: Effect.Effect<A, E, R>, view: Terminal.View
     Fiber.join(fiber).pipe(
       Effect.onInterrupt(() => Effect.ignore(view.interrupted(unit))),
       Effect.tapError((error) => {
-        const isTaken = error instanceof Session.SessionConflict || error instanceof Session.SessionClaimed
+        const isTaken = error instanceof Journal.SessionConflict || error instanceof Journal.SessionClaimed
         if (isTaken) return Effect.ignore(view.interrupted(unit))
         return isQuitError(error) ? Effect.ignore(view.finish(null, unit)) : Effect.void
       })
@@ -125,12 +125,12 @@ interface Answered {
   readonly problem: string | undefined
 }
 
-/** What is about to be done: where, by whom, what there is of a run that was cut, and what the user said last. */
+/** What is about to be done: where, by whom, what there is of a run that was interrupted, and what the user said last. */
 const headline = ({ folder, model, place, turn }: Request, now: number): string => {
   const { interrupted } = turn.kept
   const session = place === undefined ? "" : ` · ${Conversation.standing(place, turn.kept)}`
   const asked = Conversation.questions(turn.kept).map(({ question }) => `\n? ${Run.harmless(question ?? "")}`).join("")
-  const found = interrupted === undefined ? "" : `\n${Cut.lines(interrupted, now).join("\n")}`
+  const found = interrupted === undefined ? "" : `\n${Interrupted.lines(interrupted, now).join("\n")}`
   const said = turn.words === undefined ? "" : `\n> ${turn.words}`
   return `${folder} · ${titleOf(model)}${session}${found}${interrupted === undefined ? asked : ""}${said}`
 }
@@ -161,13 +161,13 @@ const askForQuestion = Effect.gen(function*() {
 
 /**
  * What to begin with. Without words it is what the last start left open, and a question only if it left nothing. A run that
- * was cut comes first.
+ * was interrupted comes first.
  */
-const turnFrom = (kept: Session.Kept, words: ReadonlyArray<string>) =>
+const turnFrom = (kept: Session.Claimed, words: ReadonlyArray<string>) =>
   Effect.gen(function*() {
     const said = words.join(" ").trim()
     if (said !== "") return yield* Conversation.take(kept, said)
-    const isOpen = Conversation.isCut(kept) || Conversation.questions(kept).length > 0 ||
+    const isOpen = Conversation.isInterrupted(kept) || Conversation.questions(kept).length > 0 ||
       Conversation.isUnfinished(kept)
     return { kept, words: isOpen ? undefined : yield* askForQuestion } satisfies Conversation.Turn
   })
@@ -205,7 +205,7 @@ const parameters = {
     Flag.optional
   ),
   giveUp: Flag.Boolean("give-up").pipe(
-    Flag.withDescription("Forgets what the last turn of a run that was cut had begun, instead of taking the run up"),
+    Flag.withDescription("Abandons a run that was interrupted, instead of resuming it"),
     Flag.withDefault(false)
   ),
   sessions: Flag.String("sessions").pipe(

@@ -1,6 +1,6 @@
 /**
  * The conversation of this start. With a name it is kept in a file and the next start goes on with it; what happens is
- * written down as it happens, so that the next start takes up the run of one that was killed. Without a name it is a
+ * written down as it happens, so that the next start resumes the run of one that was killed. Without a name it is a
  * conversation in memory, which ends with the process.
  */
 import * as Effect from "effect/Effect"
@@ -30,14 +30,14 @@ const inFolder = (folder: string) =>
     return Layer.catch(store, (error) => Layer.effect(Session.Store, Effect.fail(unusable(folder, error.message))))
   }))
 
-/** Where the conversation is kept, if it is. */
+/** The store of the conversation, which is in memory where it is not kept. */
 export const layer = (place: Settings.Place | undefined) =>
   place === undefined ? Session.Store.layerMemory : inFolder(place.folder)
 
 /** Says which process has a conversation. */
 const owner = `process ${process.pid} on ${hostname()}`
 
-/** Whether an owner is a process of this machine that is not there any more. It cannot give its claim back itself. */
+/** Returns whether an owner is a process of this machine that is not there any more. It cannot give its claim back itself. */
 const isGone = (owner: string): boolean => {
   const [, id, host] = /^process (\d+) on (.*)$/.exec(owner) ?? []
   if (id === undefined || host !== hostname()) return false
@@ -61,53 +61,50 @@ export const open = (place: Settings.Place | undefined) => {
 }
 
 /**
- * The conversation without the run that was cut, whose last turn is closed with what is known of its calls. One that had
- * ended with a question to the user has nothing left to do.
+ * The conversation without the run that was interrupted, whose last turn is closed with what is known of its calls. One that
+ * had ended with a question to the user has nothing left to do.
  */
-export const givenUp = (kept: Session.Kept): ReturnType<typeof closed> =>
-  isCut(kept) && kept.session.suspensions.length === 0 ? closed(kept) : Effect.succeed(kept)
+export const givenUp = (kept: Session.Claimed): ReturnType<typeof closed> =>
+  isInterrupted(kept) && kept.session.suspensions.length === 0 ? closed(kept) : Effect.succeed(kept)
 
-const closed = (kept: Session.Kept) =>
-  Effect.map(Session.keep(kept, (session) => Session.append(session, [])), (outcome): Session.Kept => outcome)
+const closed = (kept: Session.Claimed) => Effect.map(Session.abandon(kept), (outcome): Session.Claimed => outcome)
 
 /** The conversation after a run, under the same claim. */
-export const reopen = (kept: Session.Kept) => {
-  const { cut: _, interrupted: __, ...claimed } = kept
-  return Effect.map(Session.open(kept.id), (opened): Session.Kept => ({ ...claimed, ...opened }))
-}
+export const reopen = ({ claim, id, owner }: Session.Claimed) =>
+  Effect.map(Session.open(id), (opened): Session.Claimed => ({ ...opened, claim, owner }))
 
 /** The questions that wait for the user, in the order in which they were asked. */
 export const questions = ({ session }: Session.Kept) =>
   session.suspensions.filter((suspension) => suspension.kind === "question")
 
-/** Whether the process of the last start ended before its run did. */
-export const isCut = ({ interrupted }: Session.Kept): boolean => interrupted !== undefined
+/** Returns whether the process of the last start ended before its run did. */
+export const isInterrupted = ({ interrupted }: Session.Kept): boolean => interrupted !== undefined
 
-/** Whether the last start was stopped before the model had said its last word. */
+/** Returns whether the last start was stopped before the model had said its last word. */
 export const isUnfinished = ({ session }: Session.Kept): boolean => {
   const last = session.thread.messages.at(-1)
   return session.suspensions.length === 0 && last !== undefined && last.role !== "assistant"
 }
 
-/** How far the conversation is, as it is shown. */
+/** Returns how far the conversation is, as it is shown. */
 export const standing = ({ name }: Settings.Place, { session }: Session.Kept): string => {
   const { length } = Session.messages(session)
   return length === 0 ? `session ${name} begins` : `session ${name} goes on after ${length} messages`
 }
 
 /** Answers one of several questions that wait. The model is asked when all of them have their answer. */
-const answered = (kept: Session.Kept, id: string, text: string) =>
+const answered = (kept: Session.Claimed, id: string, text: string) =>
   Effect.map(
     Session.keep(kept, (session) => Session.answer(session, id, text)),
-    (outcome): Session.Kept => outcome
+    (outcome): Session.Claimed => outcome
   )
 
 /**
- * What the next run says, and the conversation that it says it in. Without words it goes on where it was. A run that was
- * cut is finished first; `later` is said after it.
+ * The words of the next run, and the conversation that it says it in. Without words it goes on where it was. A run that was
+ * interrupted is finished first; `later` is said after it.
  */
 export interface Turn {
-  readonly kept: Session.Kept
+  readonly kept: Session.Claimed
   readonly words: string | undefined
   readonly later?: string
 }
@@ -116,9 +113,9 @@ export interface Turn {
  * Takes what the user said. Where several questions wait it answers the first of them, and there is something to run only
  * after the last one.
  */
-export const take = (kept: Session.Kept, words: string) =>
+export const take = (kept: Session.Claimed, words: string) =>
   Effect.gen(function*() {
-    if (isCut(kept)) return { kept, words: undefined, later: words } satisfies Turn
+    if (isInterrupted(kept)) return { kept, words: undefined, later: words } satisfies Turn
     const [question, ...others] = questions(kept)
     if (question === undefined || (others.length === 0 && kept.session.answered.length === 0)) {
       return { kept, words } satisfies Turn
@@ -132,9 +129,9 @@ const mended = (session: Session.Session): Session.Session => {
   return status === "error" ? Session.make({ ...id === undefined ? {} : { id }, thread, context }) : session
 }
 
-/** The events of a run, which is written down while it runs. One that was cut is taken up where it was. */
+/** The events of a run, which is written down while it runs. One that was interrupted is resumed. */
 export const run = <const T extends ReadonlyArray<Tool.Any>>({ kept, words }: Turn, options: Chat.Options<T>) => {
-  if (isCut(kept)) return Session.streamResume(kept, options)
+  if (isInterrupted(kept)) return Session.streamResume(kept, options)
   return Session.keepStream(kept, (session) =>
     words === undefined
       ? Session.streamContinue(mended(session), null, options)

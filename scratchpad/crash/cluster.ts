@@ -18,7 +18,7 @@ import { existsSync, readdirSync, readFileSync, writeFileSync } from "node:fs"
 import { createServer } from "node:net"
 import * as Database from "./database.ts"
 import { resultOf } from "./result.ts"
-import { services, settings, tools } from "./session.ts"
+import { options, services, settings } from "./session.ts"
 
 const freePort = Effect.callback<number>((resume) => {
   const server = createServer().listen(0, "127.0.0.1", () => {
@@ -60,7 +60,7 @@ const program = Effect.gen(function*() {
 const cluster = (port: number) => {
   const database = Database.client(settings.server)
   const runner = NodeClusterHttp.layer(Cluster.transport({ host: "127.0.0.1", port }))
-  return Layer.merge(SessionClient.layer, Cluster.layer({ run: () => ({ tools }) })).pipe(
+  return Layer.merge(SessionClient.layer, Cluster.layer({ run: () => options })).pipe(
     Layer.provideMerge(services(Layer.provide(SessionStore.layer, database))),
     Layer.provideMerge(Layer.provide(runner, database)),
     Layer.provide(Logger.layer([]))

@@ -7,7 +7,7 @@ import { join } from "node:path"
 import type { Row } from "./settings.ts"
 import type { Column } from "./table.ts"
 
-/** Where its packages are. */
+/** The folder of its packages. */
 export const folder = join(import.meta.dirname, "langgraph")
 
 const ways = [
@@ -38,7 +38,7 @@ const runs = (name: string, has: (attempt: EveryKill.Attempt) => boolean): Colum
   ({ attempts }) => attempts.filter(has).length
 ]
 
-/** What both can be asked for: LangGraph keeps no record of a call that starts. */
+/** The columns that both have: LangGraph keeps no record of a call that starts. */
 export const columns: ReadonlyArray<Column> = [
   ["kills", ({ kills }) => kills],
   runs("finished", ({ isDone }) => isDone),

@@ -1,7 +1,8 @@
-/** What the program reports, and how that of a killed run compares with that of the uncut one. */
+/** The result that the program reports, and the comparison of that of a killed run with that of the uninterrupted one. */
 import { Message, type Session } from "heddle"
 import type { EveryKill } from "heddle/testing"
 import { isDeepStrictEqual } from "node:util"
+import { answers } from "./model.ts"
 
 /** The ids of calls and of runs are left out: they may be new ones each time. */
 export const resultOf = ({ context, status, thread }: Session.Session, run?: Session.Done["result"]) => ({
@@ -12,8 +13,8 @@ export const resultOf = ({ context, status, thread }: Session.Session, run?: Ses
     text: Message.text(message),
     calls: (message.toolCalls ?? []).map(({ arguments: args, name }) => ({ name, args }))
   })),
-  /** By the process that ended the run. One that finds it ended does not know. */
-  run: run && { usage: run.totalUsage, outcome: run.outcome, steps: run.steps.length }
+  /** Known to the process that ended the run. One that finds it ended does not know. */
+  run: run && { usage: run.totalUsage, outcome: run.outcome, finalized: run.finalized, steps: run.steps.length }
 })
 
 type Result = ReturnType<typeof resultOf>
@@ -33,12 +34,13 @@ const reportedIn = (messages: Messages): Messages[number]["calls"] =>
   })
 
 /**
- * What differs, as `everyKill` asks for it. What a policy does about an unknown call may differ, and nothing else: a call
- * that is reported has another answer and nothing added to the context, a call that a person was asked about ends the run
- * there, and so does one that fails it.
+ * Returns what differs, as `everyKill` asks for it. The effect of a policy on an unknown call may differ, and nothing else: a call
+ * that is reported has another answer and nothing added to the context, and one that fails its run ends it there. A call that
+ * a person is asked about has the answer of the uninterrupted run, and so has every other. If the person gives that answer,
+ * nothing is added to the context. The run that follows begins its turns anew, so that it may end without being closed.
  */
-export const difference: NonNullable<EveryKill.Options["difference"]> = (uncut, value, { unknown }) => {
-  const [expected, actual] = [uncut as Result, value as Result]
+export const difference: NonNullable<EveryKill.Options["difference"]> = (uninterrupted, value, { unknown }) => {
+  const [expected, actual] = [uninterrupted as Result, value as Result]
   const are = (settled: Settled) => unknown.filter((call) => call.settled === settled).length
   if (are("failed") > 0) {
     return actual.status === "error" ? undefined : `the session is ${actual.status} after a call that fails its run`
@@ -49,14 +51,20 @@ export const difference: NonNullable<EveryKill.Options["difference"]> = (uncut, 
   }
   const asked = are("asked") > 0
   const isOut = ([name]: readonly [string, unknown]) =>
-    (asked && actual.context[name] === undefined) || reported.some(({ args }) => name === `order ${args?.["order"]}`)
+    (asked && name.startsWith("order ") && actual.context[name] === undefined)
+    || reported.some(({ args }) => name === `order ${args?.["order"]}`)
+  const isAnswer = ({ text }: Messages[number]) => asked && answers.some((answer) => answer === text)
   const parts: ReadonlyArray<readonly [name: string, expected: unknown, actual: unknown]> = [
     ["status", expected.status, actual.status],
     ["context", Object.fromEntries(Object.entries(expected.context).filter((entry) => !isOut(entry))), actual.context],
     ["run", expected.run, asked || actual.run === undefined ? expected.run : actual.run],
-    ["messages", expected.messages.length + (asked ? 2 * are("asked") : 0), actual.messages.length],
-    ...withoutQuestions(actual.messages).map((message, index) =>
-      [`message ${index}`, isReported(message) ? message : expected.messages[index], message] as const
+    ["messages", expected.messages.length, actual.messages.length],
+    ...actual.messages.map((message, index) =>
+      [
+        `message ${index}`,
+        isReported(message) || isAnswer(message) ? message : expected.messages[index],
+        message
+      ] as const
     )
   ]
   const different = parts.find(([, expected, actual]) => !isDeepStrictEqual(expected, actual))
@@ -64,18 +72,3 @@ export const difference: NonNullable<EveryKill.Options["difference"]> = (uncut, 
   const [name, before, after] = different
   return `${name} is ${JSON.stringify(after)}, not ${JSON.stringify(before)}`
 }
-
-/**
- * The messages as they are where no call had been asked about: the answer of a call that asked stands behind its turn, as
- * the message of a user, after the question.
- */
-const withoutQuestions = (messages: Messages): Messages =>
-  messages.flatMap((message, index) => {
-    if (message.text === "<awaiting user response>") {
-      const answer = messages.slice(index).find(({ role }) => role === "user")
-      return answer === undefined ? message : { ...message, text: answer.text }
-    }
-    const isQuestion = message.role === "assistant" && messages[index + 1]?.role === "user"
-    const isAnswer = message.role === "user" && messages[index - 1]?.role === "assistant"
-    return isQuestion || isAnswer ? [] : message
-  })

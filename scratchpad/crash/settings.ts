@@ -3,20 +3,21 @@ import type { EveryKill } from "heddle/testing"
 import { join } from "node:path"
 import { parseArgs } from "node:util"
 import * as Comparison from "./comparison.ts"
+import { payments } from "./turns.ts"
 
 /** A kind of store, with the program that is killed over it. */
 interface Store {
   readonly program: string
   /** The policies that it is run with. */
   readonly policies: ReadonlyArray<string>
-  /** Whether it needs a Postgres server. */
+  /** `true` where it needs a Postgres server. */
   readonly isServed: boolean
   readonly options: EveryKill.Options
 }
 
 const all = ["report", "lookUp", "ask", "retry", "fail"]
 
-/** Where several processes share a session, none of them is the person who is asked. */
+/** The policies where several processes share a session: none of them is the person who is asked. */
 const shared = ["report", "lookUp", "retry", "fail"]
 
 /** The stores, and how many processes share each. */
@@ -48,19 +49,41 @@ export interface Row {
   readonly store: string
   readonly policy: string
   readonly program: string
-  /** Whether it needs a Postgres server. */
+  /** `true` where it needs a Postgres server. */
   readonly isServed: boolean
-  /** Whether a law that it breaks is a failure. */
+  /** `true` where a law that it breaks is a failure. */
   readonly isHeld: boolean
   readonly options: EveryKill.Options
 }
 
-/** What the command line says. */
+/** The text of `--help`. */
+export const usage = `npm run crash -- [options]
+
+Kills a program at each of its boundaries, once in each run, for each store and each policy for calls whose effect is not
+known, and prints a row for each. The exit code is 1 if a law was broken. The policy "continue" is not held to the laws: the
+program abandons the run that was interrupted, and comes to another result.
+
+  --store NAMES         of ${Object.keys(stores).join(", ")}; all by default
+  --policy NAMES        of ${[...all, "continue"].join(", ")}; all by default
+  --limit N             tries N boundaries, spread evenly
+  --again random|every  kills the recovery as well, at one of its boundaries or at each
+  --kills N             kills in N runs at one to three random boundaries, in place of each boundary
+  --seed TEXT           of these boundaries; "heddle" by default
+  --ids same|new        gives calls new ids each time that the model is asked; "same" by default
+  --concurrency N       makes N runs at once; 2 by default
+  --stops               measures how long a stop from another process takes, and kills nothing
+  --langgraph           compares with LangGraph JS, which npm ci --prefix scratchpad/crash/langgraph installs
+  --node PATH           the Node that its SQLite is built for
+  --help                prints this`
+
+/** The command line. */
 export interface Settings {
+  /** `true` where only the options are printed. */
+  readonly isHelp: boolean
   readonly rows: ReadonlyArray<Row>
-  /** Whether LangGraph is compared: what is asked for is what both know. */
+  /** `true` where LangGraph is compared: what is asked for is what both know. */
   readonly isComparison: boolean
-  /** Whether stops are measured, and nothing is killed. */
+  /** `true` where stops are measured, and nothing is killed. */
   readonly isOfStops: boolean
 }
 
@@ -93,7 +116,8 @@ export const settings = (args: ReadonlyArray<string>): Settings => {
       concurrency: { type: "string" },
       stops: { type: "boolean", default: false },
       node: { type: "string" },
-      langgraph: { type: "boolean", default: false }
+      langgraph: { type: "boolean", default: false },
+      help: { type: "boolean", default: false }
     }
   })
   const [ids] = chosen("ids", values.ids, ["same", "new"])
@@ -107,6 +131,8 @@ export const settings = (args: ReadonlyArray<string>): Settings => {
     ...(values.limit === undefined ? {} : { limit: number("limit", values.limit) }),
     ...(values.kills === undefined ? {} : { random: { attempts: number("kills", values.kills), seed: values.seed } })
   }
+  const isComparison = values.langgraph
+  const turns = isComparison ? ["--turns", String(payments.length)] : []
   const rows = names.flatMap((store) => {
     const { isServed, options, policies, program } = stores[store] as Store
     return policies.filter((policy) => wanted.includes(policy)).map((policy) => ({
@@ -115,12 +141,12 @@ export const settings = (args: ReadonlyArray<string>): Settings => {
       program: join(import.meta.dirname, program),
       isHeld: policy !== "continue",
       isServed,
-      options: { ...options, ...common, args: ["--ids", String(ids), "--policy", policy] }
+      options: { ...options, ...common, args: ["--ids", String(ids), "--policy", policy, ...turns] }
     }))
   })
-  const isComparison = values.langgraph
   return {
     rows: isComparison ? [...rows, ...Comparison.rows(common, values.node)] : rows,
+    isHelp: values.help,
     isComparison,
     isOfStops: values.stops
   }

@@ -1,5 +1,5 @@
 /**
- * How long a stop from another process takes: `npm run crash -- --stops`. A worker in a process of its own runs a tool that
+ * Measures how long a stop from another process takes: `npm run crash -- --stops`. A worker in a process of its own runs a tool that
  * takes long, and this process asks its session to stop, again and again.
  */
 import * as Effect from "effect/Effect"

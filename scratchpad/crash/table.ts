@@ -1,4 +1,4 @@
-/** What came of the attempts of one program, as a row of the table. */
+/** The attempts of one program as a row of the table. */
 import type { EveryKill } from "heddle/testing"
 import type { Row } from "./settings.ts"
 
@@ -44,7 +44,7 @@ export const columns: ReadonlyArray<Column> = [
   callsWith("silent repeats", repeats("silent")),
   attemptsWith("`charge` twice", isTwice((name) => name === "charge")),
   attemptsWith("`charge` never", ({ missing }) => missing.includes("charge")),
-  attemptsWith("`lookup`, `mail` twice", isTwice((name) => name !== "charge")),
+  attemptsWith("`lookup`, `mail`, `book` twice", isTwice((name) => name !== "charge")),
   callsWith("unknown calls", ({ unknown }) => unknown.length),
   callsWith("of these settled", ({ unknown }) => unknown.filter(({ settled }) => settled !== "none").length),
   attemptsWith("asked again", ({ extraAsked }) => extraAsked > 0),

@@ -13,7 +13,7 @@ import { KillPoint } from "heddle/testing"
 import { readFileSync, writeFileSync } from "node:fs"
 import * as Database from "./database.ts"
 import { resultOf } from "./result.ts"
-import { services, settings, tools } from "./session.ts"
+import { options, services, settings } from "./session.ts"
 
 const store = settings.server === ""
   ? SessionStore.layerSqlite({ filename: `${KillPoint.folder()}/sessions.db` })
@@ -55,7 +55,7 @@ const session = Effect.gen(function*() {
 })
 
 const program = Effect.gen(function*() {
-  yield* Layer.build(Worker.layer({ run: () => ({ tools }), term: "3 seconds", poll: "100 millis" }))
+  yield* Layer.build(Worker.layer({ run: () => options, term: "3 seconds", poll: "100 millis" }))
   const over = yield* Effect.repeat(session, {
     schedule: Schedule.spaced("50 millis"),
     until: (session) => session !== undefined

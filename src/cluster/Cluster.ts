@@ -1,17 +1,18 @@
 /**
- * Sessions on a cluster of processes, over the cluster of Effect. Each session has one owner at a time, the process whose
- * runner has its shard. Any process sends it commands through a `SessionClient`: they wait for an owner, and are carried out
- * by the next one where the owner is killed. The journal in the store says what has happened; the cluster says only who goes
- * on with it.
+ * Sessions on a cluster of processes, over the cluster of Effect. Each session has one owner at a time: the process
+ * whose runner has its shard. Any process sends it commands through a `SessionClient`. Commands wait for an owner,
+ * and are carried out by the next one if the owner is killed. The journal in the store records what has happened; the
+ * cluster only decides who continues it.
  *
  * **Details**
  *
- * Where two processes believe that they own a session, as when one was frozen and wakes up, the journal decides: the first
- * record of the new owner moves its version, every later append of the old one is refused, and its run is stopped there. What
- * neither prevents is the effect that is already under way in the frozen process, hence `idempotencyKey` and `lookUp`.
+ * Two processes may believe that they own a session, for example when a frozen one wakes up. The journal decides: the
+ * first record of the new owner changes its version, every later append of the old one is refused, and its run is
+ * stopped there. An effect under way in the frozen process may still happen; `idempotencyKey` and `lookUp` exist for
+ * this.
  *
- * The parts of Effect that this module stands on are marked unstable, and may change in a minor version of Effect. Nothing
- * in `heddle` itself imports them.
+ * The modules of Effect that this module uses are marked unstable, and may change in a minor version of Effect.
+ * Nothing in `heddle` itself imports them.
  *
  * @since 0.1.0
  */
@@ -22,8 +23,8 @@ import type * as Duration from "effect/Duration"
 import type * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
 import type * as Adapter from "../Adapter.ts"
-import type * as Records from "../internal/session/records.ts"
-import type * as Stores from "../internal/session/store.ts"
+import type * as Journals from "../internal/session/journal.ts"
+import type * as Keeping from "../internal/session/kept.ts"
 import type * as Session from "../Session.ts"
 import type * as Tool from "../Tool.ts"
 import * as Drives from "./internal/drive.ts"
@@ -31,7 +32,7 @@ import * as Owner from "./internal/owner.ts"
 import * as Protocol from "./internal/protocol.ts"
 
 /**
- * How a runner drives the sessions that it owns.
+ * Options of a runner.
  *
  * @category options
  * @since 0.1.0
@@ -44,21 +45,23 @@ export interface Options<
   REvent = R
 > {
   /**
-   * The options of the next run of a session: its tools, its system prompt, its limits, and how often a run is taken up.
-   * Every runner of a cluster has to give the same. It is called before each run, with the session as it is then.
+   * Returns the options of the next run of a session: its tools, its system prompt, its limits, and the limit of its
+   * resumptions. Every runner of a cluster has to return the same. It is called before each run, with the current
+   * session.
    */
-  readonly run: (kept: Records.Kept) => Session.ResumeOptions<T, E, R, RHalt, REvent>
+  readonly run: (kept: Keeping.Kept) => Session.ResumeOptions<T, E, R, RHalt, REvent>
   /**
-   * How long a session belongs to an owner that does not say that it is alive, besides the lock on its shard. `"5 seconds"`
-   * by default, which is the time of the locks in {@link transport}. At least three times the longest pause of a process.
+   * Duration of an owner's claim unless it is renewed, in addition to the lock on its shard. `"5 seconds"` by
+   * default, which is the duration of the locks in {@link transport}. At least three times the longest pause of a
+   * process.
    */
   readonly term?: Duration.Input
 }
 
 /**
- * Makes this process an owner of sessions: it runs those whose shards its runner has. Provide it with a cluster
- * (`NodeClusterHttp.layer` of `@effect/platform-node`, with {@link transport}), a store that every process reaches, and an
- * adapter.
+ * Makes this process an owner of sessions: it runs the sessions whose shards its runner has. Provide it with a
+ * cluster (`NodeClusterHttp.layer` of `@effect/platform-node`, with {@link transport}), a store that every process
+ * reaches, and an adapter.
  *
  * **Example** (A cluster of one process, in memory)
  *
@@ -100,55 +103,63 @@ export const layer = <
 ): Layer.Layer<
   never,
   never,
-  Sharding.Sharding | Stores.Store | Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent
+  Sharding.Sharding | Journals.Store | Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent
 > =>
   Protocol.SessionEntity.toLayer(Owner.make(Drives.make({ run, term })), {
     // The feed and a stop do not wait for the commands before them.
     concurrency: "unbounded",
-    // A defect of a run answers its command. Otherwise the entity would start the run again and again.
+    // A defect of a run answers its command. Otherwise the entity would start the run again forever.
     disableFatalDefects: true
   })
 
 /**
- * Where a runner listens.
+ * The address of a runner.
  *
  * @category options
  * @since 0.1.0
  */
 export interface Address {
-  /** The host name or address by which the other processes reach it. The ports have no authentication: keep them private. */
+  /**
+   * Host name or address by which the other processes reach the runner. The ports have no authentication: keep them
+   * private.
+   */
   readonly host: string
-  /** The port that it listens on. */
+  /** Port of the runner. */
   readonly port: number
 }
 
 /**
- * How the processes of a cluster reach each other and how soon one takes over, for {@link transport}.
+ * Settings of the connections in a cluster and of the time until another runner takes over, for {@link transport}.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Transport {
-  /** Frames go out at once. Over a plain socket, which waits to fill its packets, live events are 65 to 104 ms late. */
+  /**
+   * Sends frames immediately. Over a plain socket, which waits to fill its packets, live events are 65 to 104 ms
+   * late.
+   */
   readonly transport: "websocket"
-  /** The settings of `ShardingConfig` that decide how soon another runner takes over. */
+  /** The settings of `ShardingConfig` that determine the time until another runner takes over. */
   readonly shardingConfig: Partial<ShardingConfig.ShardingConfig["Service"]>
 }
 
 /**
- * The options of `NodeClusterHttp.layer` with the settings that were measured: another runner takes over 3 to 6 seconds after
- * a kill. Pass the address of this runner, or nothing and `clientOnly: true` for a process that only sends commands. All
- * processes need the same settings: a client with others sends to a runner that is gone until its own time is over.
+ * Returns the options of `NodeClusterHttp.layer` with measured settings: another runner takes over 3 to 6 seconds
+ * after a kill. Pass the address of this runner, or nothing and `clientOnly: true` for a process that only sends
+ * commands. All processes need the same settings: a client with other settings keeps sending to a dead runner until
+ * its own timeout is over.
  *
  * **Details**
  *
- * A lock on a shard expires after 5 seconds and is renewed every 1.5; assignments are read every second, messages that wait
- * are found within one; an owner that hands a session over has 2 seconds for it, so that a frozen one that wakes up stops
- * soon.
+ * The lock on a shard expires after 5 seconds and is renewed every 1.5 seconds. Assignments are read every second,
+ * and waiting messages are found within a second. An owner has 2 seconds to hand a session over, so that a frozen one
+ * that wakes up stops soon.
  *
  * **Gotchas**
  *
- * `NodeClusterHttp.layer` also reads environment variables without a prefix, such as `PORT`, and fails where they do not fit.
+ * `NodeClusterHttp.layer` also reads environment variables without a prefix, such as `PORT`, and fails where they do
+ * not fit.
  *
  * **Example** (A runner and a client)
  *

@@ -1,6 +1,7 @@
 /**
- * A client of sessions on a cluster: it sends commands to the owner of a session, wherever that is, and reads what happens
- * there. A command waits for an owner, and what it has begun goes on without the process that sent it.
+ * A client of sessions on a cluster: it sends commands to the owner of a session, in whichever process that is, and
+ * reads the events of the session. A command waits for an owner, and its run continues without the process that sent
+ * it.
  *
  * @since 0.1.0
  */
@@ -20,31 +21,32 @@ import * as Stream from "effect/Stream"
 import * as Event from "../Event.ts"
 import * as Settings from "../internal/ask/options.ts"
 import * as ToolOutcomes from "../internal/declare/outcome.ts"
-import * as Claims from "../internal/session/claim.ts"
-import type * as SessionRun from "../internal/session/run.ts"
-import * as Stores from "../internal/session/store.ts"
+import * as Journals from "../internal/session/journal.ts"
+import * as Keeping from "../internal/session/kept.ts"
+import type * as Operations from "../internal/session/operations.ts"
+import type * as States from "../internal/session/state.ts"
 import * as Message from "../Message.ts"
 import * as Ids from "./internal/ids.ts"
 import * as Protocol from "./internal/protocol.ts"
 
 export {
   /**
-   * A command was refused, or its run could not begin. Sent again under the same id it fails the same way.
+   * A command was refused, or its run could not begin. A repeat under the same id fails the same way.
    *
    * @category errors
    * @since 0.1.0
    */
   CommandError,
   /**
-   * The feed begins here: the journal has what led to this, and live events follow. It comes again where events were
-   * missed, because the session has another owner now or the reader fell behind.
+   * The start of the feed: the journal contains everything before it, and live events follow. It is emitted again
+   * after missed events, because the session has another owner or the reader was too slow.
    *
    * @category models
    * @since 0.1.0
    */
   Connected,
   /**
-   * Where a session stands once a command has been carried out: its run has ended, or waits for an answer.
+   * The session after a command has been carried out: its run has ended, or waits for an answer.
    *
    * @category models
    * @since 0.1.0
@@ -53,8 +55,8 @@ export {
 } from "./internal/protocol.ts"
 
 /**
- * Why a command could not be sent, or was refused: a {@link CommandError}, or an error of the cluster. `PersistenceError`
- * says that the command could not be stored, and it may be sent again under its id.
+ * Errors of a command: a {@link CommandError} for a refused command, or an error of the cluster. After a
+ * `PersistenceError` the command was not stored, and may be sent again under its id.
  *
  * @category errors
  * @since 0.1.0
@@ -67,49 +69,55 @@ export type Failure =
   | ClusterError.PersistenceError
 
 /**
- * How a command is sent.
+ * Options of a command.
  *
  * @category options
  * @since 0.1.0
  */
 export interface CommandOptions {
   /**
-   * The id of the command. A command that is sent again under its id, by any process, is carried out once, and has the same
-   * answer. A new id by default.
+   * The id of the command. A command that is sent again under its id, by any process, is carried out once and returns
+   * the same answer. A new id by default.
    */
   readonly command?: string
 }
 
 /**
- * How something is said.
+ * Options of a reply.
  *
  * @category options
  * @since 0.1.0
  */
 export interface ReplyOptions extends CommandOptions {
   /**
-   * What becomes of calls that still wait for an answer: `"deny"` answers them as denied, as with `Session.reply`. By default
-   * the command is refused while an approval is pending.
+   * Treatment of calls that still wait for an answer: `"deny"` answers them as denied, as with `Session.reply`. By
+   * default the command is refused while an approval is pending.
    */
   readonly pending?: "deny"
+  /**
+   * The version of the journal that the user has seen, from a {@link Report} or from {@link Connected}. The message
+   * answers the one open question if that version contains the question. Otherwise, and by default, it waits until
+   * the question is answered.
+   */
+  readonly after?: number
 }
 
 /**
- * How a call is approved.
+ * Options of an approval.
  *
  * @category options
  * @since 0.1.0
  */
-export interface ApproveOptions extends CommandOptions, SessionRun.ApproveOptions {}
+export interface ApproveOptions extends CommandOptions, Pick<Operations.ApproveOptions, "arguments"> {}
 
 /**
- * How a call is denied.
+ * Options of a denial.
  *
  * @category options
  * @since 0.1.0
  */
 export interface DenyOptions extends CommandOptions {
-  /** Why, as the model reads it. */
+  /** The reason, as the model reads it. */
   readonly reason?: string
 }
 
@@ -120,57 +128,68 @@ export interface DenyOptions extends CommandOptions {
  * @since 0.1.0
  */
 export interface StopReceipt {
-  /** The version of the journal with the request: from here on it is honoured, whatever becomes of the owner. */
+  /** The id of the request, for `Session.receipt`. Left out where no run was open. */
+  readonly id?: string
+  /**
+   * The version of the journal that contains the request. From here on the stop is honoured, even if the owner dies.
+   */
   readonly accepted: number
-  /** Waits until the run has ended, and says what became of its calls. */
-  readonly ended: Effect.Effect<Claims.StopReport, Stores.StoreError>
+  /** Waits until the run has ended, and reports what became of its calls. */
+  readonly ended: Effect.Effect<States.StopReport, Journals.StoreError>
 }
 
 /**
- * What a client can do. Every command succeeds once the run that it leads to has ended or waits for an answer, and goes on
- * where the caller is interrupted before that.
+ * Commands of a client. Each succeeds once the run that it leads to has ended or waits for an answer. The run
+ * continues if the caller is interrupted before that.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Service {
-  /** Says something as the user. A session that does not exist is begun, and one whose last run broke goes on with it. */
+  /**
+   * Adds a message of the user. Creates the session if it does not exist, and continues a session whose last run
+   * failed.
+   */
   readonly reply: (
     id: string,
     content: Message.Content,
     options?: ReplyOptions
   ) => Effect.Effect<Protocol.Report, Failure>
-  /** Answers a question by the id of its call, or gives the result of a manual call. The answer is sent as plain JSON. */
+  /**
+   * Answers a question by the id of its call, or gives the result of a manual call. The answer is sent as plain JSON.
+   */
   readonly answer: (
     id: string,
     toolCallId: string,
     value: unknown,
     options?: CommandOptions
   ) => Effect.Effect<Protocol.Report, Failure>
-  /** Allows a call that waits for an approval. */
+  /** Approves a call that waits for an approval. */
   readonly approve: (
     id: string,
     toolCallId: string,
     options?: ApproveOptions
   ) => Effect.Effect<Protocol.Report, Failure>
-  /** Refuses a call that waits for an approval. */
+  /** Denies a call that waits for an approval. */
   readonly deny: (id: string, toolCallId: string, options?: DenyOptions) => Effect.Effect<Protocol.Report, Failure>
-  /** Has the session driven where something of it is unfinished that no command on the cluster waits for. */
+  /** Makes the owner do the work that is left in a session and that no command on the cluster waits for. */
   readonly resume: (id: string, options?: CommandOptions) => Effect.Effect<Protocol.Report, Failure>
   /**
-   * Asks the run of a session to stop. The request is in the journal when this succeeds, and the owner, or the next one,
-   * honours it. `ended` of the receipt waits for the end of the run, and names its calls. Without a run nothing is stopped.
+   * Asks the run of a session to stop. Succeeds when the request is in the journal; the owner, or the next one,
+   * honours it. `ended` of the receipt waits for the end of the run, and names its calls. Without a run nothing is
+   * stopped.
    */
-  readonly stop: (id: string) => Effect.Effect<StopReceipt, Protocol.CommandError | Stores.StoreError>
+  readonly stop: (id: string) => Effect.Effect<StopReceipt, Protocol.CommandError | Journals.StoreError>
   /**
-   * The live events of a session, from its owner and from each owner after that. It does not end by itself. The first
-   * element is `Connected`, and so is the first after a gap: what the gap had is in the journal. A slow reader does not hold
-   * up the run.
+   * Returns the live events of a session, from its owner and from each later owner. The stream does not end by
+   * itself. Its first element is `Connected`, and so is the first element after a gap: the journal contains the
+   * missed part. A slow reader does not block the run.
    */
   readonly events: (id: string) => Stream.Stream<Event.Received | Protocol.Connected, Failure>
   /**
-   * Removes the commands of a session, with what was said in them, from the tables of the cluster, which keeps them for
-   * ever otherwise. Their ids are forgotten: a command that is sent again is carried out again. The journal stays.
+   * Removes the commands of a session, including their messages, from the tables of the cluster, which otherwise keep
+   * them forever. Their ids are forgotten: a command that is sent again is carried out again. The journal does not
+   * change.
    */
   readonly forget: (id: string) => Effect.Effect<void, Failure>
 }
@@ -179,7 +198,10 @@ const InputJson = Schema.toCodecJson(Protocol.Input)
 
 const utf8 = new TextEncoder()
 
-/** The input as plain JSON, as the owner reads it. A larger one would keep the cluster from reading anything else. */
+/**
+ * Returns the input as plain JSON, as the owner reads it. Refuses an oversized input, which would keep the cluster
+ * from reading anything else.
+ */
 const checked = (
   session: string,
   command: string,
@@ -190,7 +212,7 @@ const checked = (
     const json = yield* Schema.encodeEffect(InputJson)(input).pipe(
       Effect.mapError(({ message }) => refused("invalid_input", message))
     )
-    const maxBytes = yield* Stores.MaxRecordBytes
+    const maxBytes = yield* Journals.MaxRecordBytes
     const bytes = utf8.encode(JSON.stringify(json)).length
     if (bytes > maxBytes) {
       return yield* refused("too_large", `the command has ${bytes} bytes, more than the ${maxBytes} of MaxRecordBytes`)
@@ -202,7 +224,7 @@ const make = Effect.gen(function*() {
   const entity = yield* Protocol.SessionEntity.client
   const sharding = yield* Sharding.Sharding
   const storage = yield* MessageStorage.MessageStorage
-  const store = yield* Stores.Store
+  const store = yield* Journals.Store
   const scope = yield* Effect.scope
   const context = yield* Effect.context<never>()
 
@@ -214,21 +236,30 @@ const make = Effect.gen(function*() {
       return yield* entity(address).Drive({ command, input })
     })
 
-  /** The feed of the owner of the moment. Where that one hands the session over, its feed ends, and the next one's begins. */
+  /**
+   * Returns the feed of the current owner. If that owner hands the session over, its feed ends and the next one
+   * begins.
+   */
   const feed = (address: string): Stream.Stream<Protocol.Fed, Failure> =>
     entity(address).Feed().pipe(
       Stream.catchCause((cause) => Cause.hasInterruptsOnly(cause) ? Stream.empty : Stream.failCause(cause)),
       Stream.repeat(Schedule.spaced("100 millis"))
     )
 
-  /** The owner looks at once for the stop that the journal has. Where it does not answer, the journal says when the run ended. */
-  const stop = (id: string): Effect.Effect<StopReceipt, Protocol.CommandError | Stores.StoreError> =>
+  /**
+   * Asks for a stop through the journal, and makes the owner look for it at once. If the owner does not answer, the
+   * journal tells when the run has ended.
+   */
+  const stop = (id: string): Effect.Effect<StopReceipt, Protocol.CommandError | Journals.StoreError> =>
     Effect.gen(function*() {
       const address = yield* Ids.entityOf(id, "stop")
-      const { accepted, ended } = yield* Effect.provideService(Claims.stop(id), Stores.Store, store)
+      const { ended, ...receipt } = yield* Effect.provideService(Keeping.stop(id), Journals.Store, store)
       const answer = entity(address).Stop().pipe(Effect.timeout("10 seconds"), Effect.ignore)
       const asked = yield* Effect.forkIn(answer, scope, { startImmediately: true })
-      return { accepted, ended: Effect.andThen(Fiber.await(asked), Effect.provideService(ended, Stores.Store, store)) }
+      return {
+        ...receipt,
+        ended: Effect.andThen(Fiber.await(asked), Effect.provideService(ended, Journals.Store, store))
+      }
     })
 
   const service: Service = {
@@ -236,7 +267,8 @@ const make = Effect.gen(function*() {
       drive(id, {
         _tag: "Say",
         message: Message.user(content),
-        ...(options.pending === undefined ? {} : { pending: options.pending })
+        ...(options.pending === undefined ? {} : { pending: options.pending }),
+        ...(options.after === undefined ? {} : { after: options.after })
       }, options),
     answer: (id, toolCallId, value, options) =>
       drive(id, { _tag: "Answer", id: toolCallId, value: ToolOutcomes.partsOf(value) ?? value }, options),
@@ -313,7 +345,7 @@ const make = Effect.gen(function*() {
 export class SessionClient extends Context.Service<SessionClient, Service>()("heddle/cluster/SessionClient") {}
 
 /**
- * The client, over the cluster that this process is part of, as a runner or with `clientOnly: true`.
+ * Provides the client over the cluster that this process is part of, as a runner or with `clientOnly: true`.
  *
  * **Example** (The live events of a session)
  *
@@ -355,5 +387,5 @@ export class SessionClient extends Context.Service<SessionClient, Service>()("he
 export const layer: Layer.Layer<
   SessionClient,
   never,
-  Sharding.Sharding | MessageStorage.MessageStorage | Stores.Store
+  Sharding.Sharding | MessageStorage.MessageStorage | Journals.Store
 > = Layer.effect(SessionClient, make)

@@ -1,13 +1,13 @@
 /**
- * Runs that survive without a session: for programs that call `Chat.run` and `Chat.stream` themselves. Each of their runs is
- * kept in a journal, and where the program is started again after a crash, with the same id, its runs go on where they were.
+ * Runs that survive a crash without a session, for programs that call `Chat.run` and `Chat.stream` themselves. Each
+ * run is recorded in a journal, and is resumed when the program is started again with the same id.
  *
  * **Details**
  *
- * A run is known by what it is given: its input, and how many runs with the same input came before it. The program has to
- * come to the same runs when it is started again. One that was cut goes on with its ledger: a reply that was read is not asked
- * for again, and a call that has ended does not run again. One that has ended gives its recorded result. Runs that their
- * handlers start are kept in the same way, at any depth.
+ * A run is identified by its input, and by the number of earlier runs with the same input. A restarted program has to
+ * start the same runs again. An interrupted run is resumed from its journal: a recorded reply is not asked for again,
+ * and a call that has ended does not run again. A finished run returns its recorded result. Nested runs of handlers
+ * are recorded in the same way, at any depth.
  *
  * @since 0.1.0
  */
@@ -18,46 +18,50 @@ import * as Layer from "effect/Layer"
 import * as Stream from "effect/Stream"
 import * as SubAgent from "../internal/answer/subAgent.ts"
 import type * as Claims from "../internal/session/claim.ts"
-import * as Recorders from "../internal/session/recorder.ts"
+import type * as Journals from "../internal/session/journal.ts"
+import * as Keeping from "../internal/session/kept.ts"
 import * as SessionRun from "../internal/session/run.ts"
-import type * as Stores from "../internal/session/store.ts"
 import type * as Tool from "../Tool.ts"
 
 /**
- * How the runs of a program are kept.
+ * Options of recording the runs of a program.
  *
  * @category options
  * @since 0.1.0
  */
 export interface Options {
   /**
-   * The id of this execution of the program: the same when it is started again after a crash, and another one for work that
-   * is new. The ids of its journals begin with it, so that `Session.delete` of the id removes them.
+   * The id of this execution of the program: the same when it is started again after a crash, and another one for new
+   * work. The ids of its journals begin with it, so `Session.delete` of the id removes them.
    */
   readonly id: string
   /**
-   * What becomes of a call that had started when the process ended, where the tool says nothing: neither `unknown` nor
-   * `lookUp`, nor that it is `readOnly` or `idempotent`. `"report"` by default.
+   * Policy for a call that had started when the process died, where its tool does not decide: it has neither
+   * `unknown` nor `lookUp`, and is neither `readOnly` nor `idempotent`. `"report"` by default.
    */
   readonly unknown?: Tool.Unknown
-  /** Who claims the id: two programs with one id at once would do everything twice. A random one by default. */
+  /**
+   * Name of the owner that claims the id: two concurrent programs with one id would do everything twice. A random
+   * name by default.
+   */
   readonly owner?: string
   /**
-   * How long the claim lasts where it is not renewed: so long the id of a process that is gone stays taken. A number
-   * is milliseconds. `"30 seconds"` by default.
+   * Duration of the claim unless it is renewed: the id of a dead process stays claimed for this time. A number is
+   * milliseconds. `"30 seconds"` by default.
    */
   readonly term?: Duration.Input
 }
 
 /**
- * Keeps the runs of the program that it is provided to.
+ * Records the runs of the program that the layer is provided to.
  *
- * Fails with a `SessionClaimed` where another program has the id. After a kill that is so until the `term` of the dead
- * process is over. A run that cannot be recorded any more, because the store fails or the claim is lost, dies with that
- * error.
+ * Fails with a `SessionClaimed` if another program holds the id. After a kill, the id stays claimed until the `term`
+ * of the dead process is over. A run that can no longer be recorded, because the store fails or the claim is lost,
+ * dies with that error.
  *
- * What a run waits for is in its result, as without the layer. A manual call goes on with a run on the thread and
- * `Message.answer(id, value)`, a question with `Message.user(answer)` behind it. An approval needs a session.
+ * The suspensions of a run are in its result, as without the layer. A manual call continues in a run on the thread
+ * and `Message.answer(id, value)`, a question in a run on the thread and `Message.user(answer)`. An approval needs a
+ * session.
  *
  * **Example** (A program that is started twice)
  *
@@ -88,14 +92,14 @@ export interface Options {
  */
 export const layer = (
   { id, owner, term, unknown }: Options
-): Layer.Layer<never, Claims.SessionClaimed | Stores.StoreError, Stores.Store> =>
+): Layer.Layer<never, Claims.SessionClaimed | Journals.StoreError, Journals.Store> =>
   Layer.effect(
     SubAgent.CurrentNesting,
     Effect.gen(function*() {
       const options = { ...(owner === undefined ? {} : { owner }), ...(term === undefined ? {} : { term }) }
-      const around = yield* Recorders.around(id, options, unknown)
-      const { canGoOn, stream } = SessionRun.nesting(around, undefined, [])
-      const broken = Effect.orDie(Deferred.await(around.failed))
+      const program = yield* Keeping.program(id, options, unknown)
+      const { canGoOn, stream } = SessionRun.nesting(program, undefined, [])
+      const broken = Effect.orDie(Deferred.await(program.failed))
       return {
         canGoOn,
         stream: (input: unknown, options: unknown) => Stream.interruptWhen(stream(input, options), broken)

@@ -1,13 +1,13 @@
 /**
- * A pool of processes over one store, and nothing else: each worker claims sessions that have something left to do and drives
- * them. A session whose process was killed is taken over as soon as its claim has ended, its run taken up where the journal
- * ends; a message that `Session.submit` has left is answered; a session whose calls have been settled goes on.
+ * A pool of processes over one store, without any other server: each worker claims sessions with work left and does
+ * that work. It takes over a session whose process was killed once its claim has ended, and resumes its run; it
+ * replies to a message of `Session.submit`; and it continues a session whose calls have been settled.
  *
  * **Details**
  *
- * Where two processes believe that they own a session, as when one was frozen and wakes up, the journal decides: every append
- * behind the start of the next owner is refused, and the run of the old one is stopped there. An effect that was under way in
- * the frozen process may still happen, hence `idempotencyKey` and the tool option `lookUp`.
+ * Two processes may believe that they own a session, for example when a frozen one wakes up. The journal decides:
+ * appends that follow an outdated version are refused, and the old owner's run is stopped there. An effect under way
+ * in the frozen process may still happen; `idempotencyKey` and the tool option `lookUp` exist for this.
  *
  * @since 0.1.0
  */
@@ -22,15 +22,14 @@ import * as Option from "effect/Option"
 import type * as Adapter from "../Adapter.ts"
 import type * as Event from "../Event.ts"
 import * as Claims from "../internal/session/claim.ts"
-import * as Recorders from "../internal/session/recorder.ts"
-import type * as Records from "../internal/session/records.ts"
-import * as Stores from "../internal/session/store.ts"
+import * as Journals from "../internal/session/journal.ts"
+import * as Keeping from "../internal/session/kept.ts"
 import type * as Session from "../Session.ts"
 import type * as Tool from "../Tool.ts"
 import * as Drives from "./internal/drive.ts"
 
 /**
- * How a worker drives sessions.
+ * Options of a worker.
  *
  * @category options
  * @since 0.1.0
@@ -44,44 +43,52 @@ export interface Options<
   RPublish = never
 > {
   /**
-   * The options of the next run of a session: its tools, its system prompt, its limits, and how often a run is taken up.
-   * Every worker over one store has to give the same. It is called before each run, with the session as it is then.
+   * Returns the options of the next run of a session: its tools, its system prompt, its limits, and the limit of its
+   * resumptions. Every worker over one store has to return the same. It is called before each run, with the current
+   * session.
    */
-  readonly run: (kept: Records.Kept) => Session.ResumeOptions<T, E, R, RHalt, REvent>
-  /** How many sessions it drives at once. 10 by default. */
+  readonly run: (kept: Keeping.Kept) => Session.ResumeOptions<T, E, R, RHalt, REvent>
+  /** Number of sessions that the worker drives concurrently. 10 by default. */
   readonly concurrency?: number
   /**
-   * How often it looks for sessions, and for commands to those that it drives. A number is milliseconds. `"200 millis"` by
-   * default.
+   * Interval at which the worker looks for sessions, and for commands to those that it drives. A number is
+   * milliseconds. `"200 millis"` by default.
    */
   readonly poll?: Duration.Input
   /**
-   * How long a claim lasts where it is not renewed: so soon are the sessions of a process that is gone taken over. At least
+   * Duration of a claim unless it is renewed: the sessions of a dead process are taken over after this time. At least
    * three times the longest pause of a process. A number is milliseconds. `"30 seconds"` by default.
    */
   readonly term?: Duration.Input
-  /** Called with each event of each run, which waits for it. Events that repeat what was recorded have `replayed: true`. */
+  /**
+   * Called with each event of each run, which waits for it. Events that repeat recorded ones have `replayed: true`.
+   */
   readonly onEvent?: (id: string, event: Event.Event) => Effect.Effect<void, never, RPublish>
 }
 
-/** A session that cannot be driven on now is left alone for this long after so many attempts, and for the longest in the end. */
+/**
+ * Returns the pause before the next attempt to drive a session that failed, longer with each attempt up to a maximum.
+ */
 const pauses = (pollMillis: number, termMillis: number) => (attempt: number): number =>
   Math.min(pollMillis * 2 ** Math.min(attempt, 30), Math.max(pollMillis, termMillis))
 
-/** Whether another owner has the session now, or has written to it. What is left to do is found anew. */
+/**
+ * Tells whether another owner has claimed the session or written to it. The work that is left is then determined
+ * again.
+ */
 const isOvertaken = (cause: Cause.Cause<unknown>): boolean => {
   const error = Option.getOrUndefined(Cause.findErrorOption(cause))
-  return error instanceof Claims.SessionClaimed || error instanceof Stores.SessionConflict
+  return error instanceof Claims.SessionClaimed || error instanceof Journals.SessionConflict
 }
 
-const overtaken = (id: string): string => `another owner goes on with session ${JSON.stringify(id)}`
+const overtaken = (id: string): string => `session ${JSON.stringify(id)} has another owner now`
 
 /**
- * A worker of this process, until the layer is released. It stops claiming then, interrupts the runs that it drives and
- * releases their claims, so that other workers take them up at once.
+ * Runs a worker in this process until the layer is released. It then stops claiming, interrupts the runs that it
+ * drives and releases their claims, so that other workers resume them at once.
  *
- * What a session fails with stops no worker: it is logged, and the session is tried again, later each time. Attempts to take
- * up one run are limited by `maxAttempts` and `maxAge` of its options.
+ * The failure of a session does not stop the worker: it is logged, and the session is tried again, later each time.
+ * `maxAttempts` and `maxAge` of the run's options limit the attempts to resume a run.
  *
  * **Example** (A message that a worker answers)
  *
@@ -134,7 +141,7 @@ export const layer = <
 ): Layer.Layer<
   never,
   never,
-  Stores.Store | Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent | RPublish
+  Journals.Store | Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent | RPublish
 > =>
   Layer.effectDiscard(Effect.gen(function*() {
     if (!Number.isInteger(concurrency) || concurrency < 1) {
@@ -142,17 +149,17 @@ export const layer = <
         new TypeError(`Worker.layer: concurrency must be a whole number from 1; got: ${concurrency}`)
       )
     }
-    const store = yield* Stores.Store
+    const store = yield* Journals.Store
     const owner = globalThis.crypto.randomUUID()
     const pollMillis = Claims.millisOf("Worker.layer: poll", poll)
     const termMillis = Claims.millisOf("Worker.layer: term", term)
     const pauseOf = pauses(pollMillis, termMillis)
     const ended = yield* Latch.make(false)
     const driven = new Set<string>()
-    /** How often in a row a session could not be driven on. */
+    /** Number of consecutive failures by session. */
     const attempts = new Map<string, number>()
 
-    /** Leaves a session to itself for a while, longer each time. */
+    /** Pauses a session, longer each time. */
     const pause = (claim: Claims.HeldClaim) =>
       Effect.suspend(() => {
         const attempt = attempts.get(claim.id) ?? 0
@@ -162,16 +169,16 @@ export const layer = <
 
     const failed = (claim: Claims.HeldClaim) => (cause: Cause.Cause<unknown>) =>
       isOvertaken(cause) ? Effect.logDebug(overtaken(claim.id), cause) : Effect.andThen(
-        Effect.logWarning(`session ${JSON.stringify(claim.id)} could not be driven on and is tried again`, cause),
+        Effect.logWarning(`session ${JSON.stringify(claim.id)} failed and is tried again`, cause),
         pause(claim)
       )
 
     const drive = (claim: Claims.HeldClaim) =>
       Effect.gen(function*() {
         yield* Effect.addFinalizer(() => claim.release)
-        const { version } = yield* Recorders.claimed(claim)
-        const kept = yield* Drives.drive(Recorders.reloaded(claim), run, (event) => onEvent(claim.id, event))
-        const isDone = kept.version > version && !Drives.hasWork(kept) && kept.submitted === undefined
+        const { version } = yield* Keeping.claimed(claim)
+        const kept = yield* Drives.drive(Keeping.reloaded(claim), run, (event) => onEvent(claim.id, event))
+        const isDone = kept.version > version && !Journals.isUnfinished(Keeping.next(kept))
         // A message may have to wait until other calls are settled.
         if (isDone) attempts.delete(claim.id)
         else yield* pause(claim)
@@ -188,7 +195,7 @@ export const layer = <
       const began = yield* Clock.currentTimeMillis
       const ids = yield* store.claimUnfinished(owner, termMillis, concurrency - driven.size)
       for (const id of ids) {
-        // A claim that this worker has lost and has not left yet is left as it is.
+        // A claim that this worker has lost and not yet given up is not touched.
         if (driven.has(id)) continue
         driven.add(id)
         const claim = Claims.make(id, { owner, poll: pollMillis, term: termMillis }, store).taken(began)
@@ -200,7 +207,7 @@ export const layer = <
       }
     })
     const look = Effect.catchCause(claimSome, (cause) =>
-      Effect.logWarning("the store could not be asked for sessions", cause))
+      Effect.logWarning("the store could not list sessions with work left", cause))
     const looking = Effect.andThen(look, Effect.raceFirst(Effect.sleep(pollMillis), ended.await))
     yield* Effect.forkScoped(Effect.forever(looking))
   }))

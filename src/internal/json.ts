@@ -65,11 +65,11 @@ const parseUnsafe = (text: string, levels: number): unknown => {
 
 export const parse = (text: string): Result.Result<unknown, unknown> => Result.try(() => parseUnsafe(text, Infinity))
 
-/** The deepest that data of a provider are kept, around and beside the arguments of calls. */
-const kept = 512
+/** The deepest that values are kept and written. `JSON.stringify` and `JSON.parse` take some thousand levels. */
+const deepest = 512
 
 /** What a provider sent. What nests deeper in it than anything means is cut off. */
-export const parseWire = (text: string): Result.Result<unknown, unknown> => Result.try(() => parseUnsafe(text, kept))
+export const parseWire = (text: string): Result.Result<unknown, unknown> => Result.try(() => parseUnsafe(text, deepest))
 
 export const isObject = (value: unknown): value is JsonObject =>
   typeof value === "object" && value !== null && !Array.isArray(value)
@@ -174,32 +174,157 @@ const errorFields = (error: Error): Record<string, unknown> => ({
   ...(error.cause === undefined ? {} : { cause: error.cause })
 })
 
-const toJsonValue = (value: unknown, seen: ReadonlyArray<unknown>): Schema.Json => {
-  if (value === null || typeof value === "string" || typeof value === "boolean") return value
-  if (typeof value === "number") return Number.isFinite(value) ? value : String(value)
-  if (value === undefined) return null
-  if (typeof value !== "object") return String(value)
-  if (seen.includes(value)) return "[Circular]"
-  if (seen.length === kept) return "[Too deep]"
-  return Result.getOrElse(Result.try(() => membersToJson(value, [...seen, value])), () => "[Unreadable]")
+// Values as JSON. One walker writes them all: events, failures and values that are kept differ in how they view an object.
+
+/**
+ * The room that a value is written into, in characters. A value that stands in many places is written in each of them,
+ * and a text has to fit into one string with all of its escapes. Each value costs some characters beside those of its
+ * text, so that the number of values is bounded, too.
+ */
+export class Room {
+  protected left: number
+  private readonly price: number
+
+  constructor(left = 64 * 1_048_576, price = 64) {
+    this.left = left
+    this.price = price
+  }
+
+  get isSpent(): boolean {
+    return this.left <= 0
+  }
+
+  /** Takes what a value costs without its texts and members. Returns whether there was room for it. */
+  enter(_value: unknown): boolean {
+    const hasRoom = !this.isSpent
+    this.left -= this.price
+    return hasRoom
+  }
+
+  /** Takes the room of a text. Returns as much of it as may be written. */
+  text(text: string): string | undefined {
+    if (text.length > this.left) return undefined
+    this.left -= text.length
+    return text
+  }
+
+  /** Takes the room of the name of a member. */
+  name(name: string): string | undefined {
+    return this.text(name)
+  }
 }
 
-/** May throw: a getter or a `toJSON` is foreign code. */
-const membersToJson = (value: object, path: ReadonlyArray<unknown>): Schema.Json => {
-  // Not by its own `map`, which leaves holes as they are: JSON has none.
-  if (Array.isArray(value)) return Array.from(value, (item) => toJsonValue(item, path))
-  if ("toJSON" in value && typeof value.toJSON === "function" && !(value instanceof Error)) {
-    return toJsonValue(value.toJSON(), path)
-  }
-  const entries = Object.entries(value instanceof Error ? errorFields(value) : value)
-  return Object.fromEntries(
-    entries.filter(([, member]) => member !== undefined).map(([key, member]) => [key, toJsonValue(member, path)])
-  )
+/** Texts for what cannot be written. */
+type Marks = Readonly<Record<"circular" | "tooDeep" | "truncated" | "unreadable", string>>
+
+/** The form in which an object is written: another value, or members. Those that are `undefined` are left out. */
+export type View = { readonly instead: unknown } | {
+  readonly members: Iterable<readonly [name: string, value: unknown]>
 }
+
+/** The rules by which values are written. */
+export interface Writing {
+  /** Looks at an object that is no list. It may throw: a getter, a `toJSON` and a proxy are foreign code. */
+  readonly view: (value: object) => View
+  /** Stand for what cannot be written. Without them it is left out, and so are symbols and functions. */
+  readonly marks?: Marks
+  /** Gives the room of a member of an object that is written without one. */
+  readonly roomOf?: (name: string, depth: number) => Room | undefined
+}
+
+class Walker {
+  private readonly path = new Set<object>()
+  private readonly writing: Writing
+
+  constructor(writing: Writing) {
+    this.writing = writing
+  }
+
+  write(value: unknown, room: Room | undefined): Schema.Json | undefined {
+    const { marks } = this.writing
+    if (room?.enter(value) === false) return marks?.truncated
+    switch (typeof value) {
+      case "boolean":
+        return value
+      case "number":
+        // JSON has no negative zero.
+        return Number.isFinite(value) ? value + 0 : String(value)
+      case "string":
+        return this.text(value, room)
+      case "bigint":
+        return this.text(String(value), room)
+      case "symbol":
+        return marks && this.text(String(value), room)
+      case "function":
+        return marks && "[function]"
+      case "undefined":
+        return undefined
+      case "object":
+        return value === null ? null : this.object(value, room)
+    }
+  }
+
+  private text(text: string, room: Room | undefined): string | undefined {
+    return room === undefined ? text : room.text(text) ?? this.writing.marks?.truncated
+  }
+
+  private object(value: object, room: Room | undefined): Schema.Json | undefined {
+    const { marks } = this.writing
+    if (this.path.has(value)) return marks?.circular
+    if (this.path.size === deepest) return marks?.tooDeep
+    this.path.add(value)
+    const json = Result.try(() => Array.isArray(value) ? this.list(value, room) : this.inside(value, room))
+    this.path.delete(value)
+    return Result.getOrElse(json, () => marks?.unreadable)
+  }
+
+  /** Goes by the indices: an iterator may have no end, and a hole is `null`. */
+  private list(items: ReadonlyArray<unknown>, room: Room | undefined): Schema.Json {
+    const { marks } = this.writing
+    const json: Array<Schema.Json> = []
+    for (let index = 0; index < items.length; index++) {
+      if (room?.isSpent === true) return marks === undefined ? json : [...json, marks.truncated]
+      const item = Result.getOrElse(Result.try(() => items[index]), () => marks?.unreadable)
+      json.push(this.write(item, room) ?? null)
+    }
+    return json
+  }
+
+  private inside(value: object, room: Room | undefined): Schema.Json | undefined {
+    const view = this.writing.view(value)
+    if ("instead" in view) return this.write(view.instead, room)
+    const json: Record<string, Schema.Json> = {}
+    for (const [key, member] of view.members) {
+      if (room?.isSpent === true) break
+      if (member === undefined) continue
+      const name = room === undefined ? key : room.name(key)
+      if (name === undefined) break
+      const written = this.write(member, room ?? this.writing.roomOf?.(key, this.path.size))
+      if (written !== undefined) setOwn(json, name, written)
+    }
+    return json
+  }
+}
+
+/** A value as JSON, or nothing where none of it may be written. Total: what throws when it is read is not written. */
+export const write = (value: unknown, writing: Writing, room?: Room): Schema.Json | undefined =>
+  new Walker(writing).write(value, room)
+
+const keeping: Writing = {
+  view: (value) => {
+    if (value instanceof Error) return { members: Object.entries(errorFields(value)) }
+    if ("toJSON" in value && typeof value.toJSON === "function") return { instead: value.toJSON() ?? null }
+    return { members: Object.entries(value) }
+  },
+  marks: { circular: "[Circular]", tooDeep: "[Too deep]", truncated: "[Truncated]", unreadable: "[Unreadable]" }
+}
+
+/** Any value as JSON. Total: cycles, functions, errors and what throws when it is read are rendered. */
+export const toJson = (value: unknown): Schema.Json => write(value, keeping, new Room()) ?? null
 
 const hasSameMembers = (one: unknown, other: unknown, depth: number): boolean => {
   if (Object.is(one, other)) return true
-  if (depth === kept || !isPlain(one) || !isPlain(other) || Array.isArray(one) !== Array.isArray(other)) return false
+  if (depth === deepest || !isPlain(one) || !isPlain(other) || Array.isArray(one) !== Array.isArray(other)) return false
   const members = Object.entries(one).filter(([, member]) => member !== undefined)
   const others = new Map(Object.entries(other).filter(([, member]) => member !== undefined))
   return members.length === others.size &&
@@ -212,9 +337,6 @@ const hasSameMembers = (one: unknown, other: unknown, depth: number): boolean =>
  */
 export const isSame = (one: unknown, other: unknown): boolean =>
   Result.getOrElse(Result.try(() => hasSameMembers(one, other, 0)), () => false)
-
-/** Any value as JSON. Total: cycles, functions, errors and what throws when it is read are rendered. */
-export const toJson = (value: unknown): Schema.Json => toJsonValue(value, [])
 
 /**
  * A value that the caller or a provider chose. It is kept as it is in memory, becomes JSON when it is encoded and

@@ -1,27 +1,27 @@
 /**
- * `Session.Store` in a SQL database, over any `SqlClient` of Effect. The journals outlive the process, and any number of
- * processes may write to one database.
+ * `Session.Store` in a SQL database, over any `SqlClient` of Effect. The journals outlive the process, and any number
+ * of processes may write to one database.
  *
  * **Details**
  *
- * Three tables, created by migrations when the layer is built: the version of each journal, its records, and the claims. An
- * append moves the version on from the expected one, which only one writer can, and inserts the records, at once: in one
- * transaction, which is a single statement in Postgres. A process that is frozen in the middle of an append, or cut off from
- * the network, holds no row there that the next owner needs. An append reads the version by its key and no record, so that
- * its cost does not depend on the length of the journal.
+ * Three tables, created by migrations when the layer is built: the version of each journal, its records, and the
+ * claims. An append changes the version from the expected one to the next, which only one writer can do, and inserts
+ * the records, in one transaction. In Postgres the transaction is a single statement, so a process that is frozen in
+ * the middle of an append, or disconnected, holds no row that the next owner needs. An append reads the version by
+ * its key and no record, so its cost does not depend on the length of the journal.
  *
- * A claim ends by the clock of the database, so that the clocks of the processes do not matter.
+ * A claim ends by the clock of the database, so the clocks of the processes do not matter.
  *
- * SQLite and Postgres are the databases that it knows: for Postgres, provide `PgClient.layer` of `@effect/sql-pg` where the
- * examples have `SqliteClient.layer`. The tests run on both: on files of SQLite, and on a Postgres 18 server through
- * `@effect/sql-pg` 4.0.5, with several connections that write at once.
+ * SQLite and Postgres are supported: for Postgres, provide `PgClient.layer` of `@effect/sql-pg` where the examples
+ * have `SqliteClient.layer`. The tests run on both: on SQLite files, and on a Postgres 18 server through
+ * `@effect/sql-pg` 4.0.5, with several connections that write concurrently.
  *
  * **Gotchas**
  *
- * - An append inside a transaction of yours is committed with it. Until then other connections do not see the records, and
- *   a crash loses them.
- * - A file of SQLite has one lock. A process that is frozen while it commits holds it until it goes on, or is killed: other
- *   writers fail with `unavailable` until then.
+ * - An append inside a transaction of yours is committed with it. Until then other connections do not see the
+ *   records, and a crash loses them.
+ * - A SQLite file has one lock. A process that is frozen during a commit holds it until it wakes up or is killed:
+ *   other writers fail with `unavailable` until then.
  *
  * @since 0.1.0
  */
@@ -33,15 +33,15 @@ import * as SqlClient from "effect/sql/SqlClient"
 import type * as SqlError from "effect/sql/SqlError"
 import type * as Statement from "effect/sql/Statement"
 import * as Stream from "effect/Stream"
-import type * as Records from "../internal/session/records.ts"
-import * as Stores from "../internal/session/store.ts"
+import * as Journals from "../internal/session/journal.ts"
+import type * as States from "../internal/session/state.ts"
 import * as Changes from "./internal/changes.ts"
 import * as Claims from "./internal/claims.ts"
 import * as Keys from "./internal/keys.ts"
 import * as Migrations from "./internal/migrations.ts"
 import * as SqliteClient from "./SqliteClient.ts"
 
-/** The client without the transformations of names that the application may have set. */
+/** The client without the name transformations that the application may have set. */
 const client = Effect.map(SqlClient.SqlClient, (sql) => sql.withoutTransforms())
 
 const newest = Object.keys(Migrations.all).length
@@ -58,24 +58,36 @@ const migrate = Effect.gen(function*() {
   }
 }).pipe(Effect.provideServiceEffect(SqlClient.SqlClient, client))
 
-/** How many sessions a list reads at a time. */
+/** Number of sessions that a list reads at a time. */
 const pageSize = 256
 
 interface Journal {
   readonly id: string
   readonly version: number
   readonly oldest: number
-  readonly unfinished: number
+  readonly next: States.Next
+  readonly since: number
+  readonly resumptions: number | null
+  readonly expires_at: number | null
 }
+
+const listedOf = ({ expires_at: expiresAt, id, next, resumptions, since, version }: Journal): Journals.Listed => ({
+  id: Keys.idOf(id),
+  version,
+  next,
+  since,
+  ...(resumptions === null ? {} : { resumptions }),
+  ...(expiresAt === null ? {} : { expiresAt })
+})
 
 type Row = Pick<Journal, "version"> & { readonly record: string }
 
-type Operation = Stores.StoreError["operation"]
+type Operation = Journals.StoreError["operation"]
 
 const failed = (operation: Operation, id?: string) => (cause: SqlError.SqlError) =>
-  new Stores.StoreError({ reason: reasonOf(cause), operation, ...(id === undefined ? {} : { id }), cause })
+  new Journals.StoreError({ reason: reasonOf(cause), operation, ...(id === undefined ? {} : { id }), cause })
 
-/** The codes of SQLite, and the states of Postgres, for a database that is full and for one that may only be read. */
+/** SQLite codes and Postgres states of a full database, and of one that is read-only. */
 const reasons = new Map<unknown, "full" | "read_only">([
   [8, "read_only"],
   [13, "full"],
@@ -83,20 +95,14 @@ const reasons = new Map<unknown, "full" | "read_only">([
   ["53100", "full"]
 ])
 
-const reasonOf = ({ reason }: SqlError.SqlError): Stores.StoreError["reason"] => {
+const reasonOf = ({ reason }: SqlError.SqlError): Journals.StoreError["reason"] => {
   const { code, errcode, errno } = reason.cause as { code?: unknown; errcode?: unknown; errno?: unknown } ?? {}
   const number = errcode ?? errno
-  // The upper bits of a code of SQLite say more than its kind.
+  // The upper bits of a SQLite code refine its kind.
   return reasons.get(typeof number === "number" ? number & 0xff : code) ?? "unavailable"
 }
 
-/** What the records say about the flag, whatever it was: 1, 0, or that it stays as it is. */
-const flagOf = (records: Records.Records): 0 | 1 | undefined => {
-  const [after, otherwise] = [Stores.isUnfinishedAfter(records, true), Stores.isUnfinishedAfter(records, false)]
-  return after === otherwise ? Number(after) as 0 | 1 : undefined
-}
-
-/** The journals whose keys do not stand before `from`, in the order of the keys, a page at a time. */
+/** Returns the journals whose keys are `from` or later, in the order of the keys, a page at a time. */
 const journalsIn = (
   sql: SqlClient.SqlClient,
   isAny: Statement.Fragment,
@@ -106,7 +112,7 @@ const journalsIn = (
   const first: Statement.Fragment = sql`${id} >= ${from}`
   return Stream.paginate(first, (after) =>
     Effect.map(
-      sql<Journal>`SELECT id, version, unfinished FROM heddle_journals
+      sql<Journal>`SELECT id, version, next, since, resumptions, expires_at FROM heddle_journals
         WHERE ${isAny} AND ${after} ORDER BY ${id} LIMIT ${pageSize}`,
       (rows) => {
         const last = rows.length < pageSize ? undefined : rows.at(-1)
@@ -116,7 +122,7 @@ const journalsIn = (
 }
 
 /**
- * The store over the client in the context. The tables must exist: {@link layer} creates them.
+ * Creates the store over the client in the context. The tables must exist: {@link layer} creates them.
  *
  * **Example** (A store without the migration)
  *
@@ -130,32 +136,32 @@ const journalsIn = (
  * @category constructors
  * @since 0.1.0
  */
-export const make: Effect.Effect<Stores.Service, never, SqlClient.SqlClient> = Effect.gen(function*() {
+export const make: Effect.Effect<Journals.Service, never, SqlClient.SqlClient> = Effect.gen(function*() {
   const sql = yield* client
   const changes = Changes.make(sql)
   const claims = Claims.make(sql, changes.atOnce)
   const journal = (id: string) =>
     Effect.map(
       sql<Journal>`SELECT version, oldest FROM heddle_journals WHERE id = ${Keys.keyOf(id)}`,
-      ([row]): Stores.Extent => ({ version: row?.version ?? 0, first: row?.oldest ?? 1 })
+      ([row]): Journals.Extent => ({ version: row?.version ?? 0, first: row?.oldest ?? 1 })
     )
   return {
-    append: (id, expected, records) =>
-      Effect.flatMap(Stores.toTexts(id, expected, records), (texts) =>
+    append: (id, expected, records, options = {}) =>
+      Effect.flatMap(Journals.toTexts(id, expected, records), (texts) =>
         Effect.catchTag(
-          changes.append(id, expected, texts, flagOf(records)),
+          changes.append(id, expected, texts, records, options),
           "SqlError",
           (error) => Effect.fail(failed("append", id)(error))
         )),
     version: (id) => journal(id).pipe(Effect.map(({ version }) => version), Effect.mapError(failed("version", id))),
     read: (id, from = 0) =>
-      Stores.pages(id, from, (after, limit) =>
+      Journals.pages(id, from, (after, limit) =>
         sql<Row>`SELECT version, record FROM heddle_records
           WHERE id = ${Keys.keyOf(id)} AND version > ${after} ORDER BY version LIMIT ${limit}`.pipe(
-          Effect.map((rows) => rows.map(({ record, version }): Stores.Line => ({ version, text: record }))),
+          Effect.map((rows) => rows.map(({ record, version }): Journals.Line => ({ version, text: record }))),
           Effect.mapError(failed("read", id))
         ), Effect.mapError(journal(id), failed("read", id))),
-    unfinished: journalsIn(sql, sql.literal("unfinished = 1"), "").pipe(
+    unfinished: journalsIn(sql, sql.literal("next IN ('resume', 'reply', 'continue')"), "").pipe(
       Stream.map((row) => Keys.idOf(row.id)),
       Stream.mapError(failed("unfinished"))
     ),
@@ -163,11 +169,7 @@ export const make: Effect.Effect<Stores.Service, never, SqlClient.SqlClient> = E
       const key = Keys.prefixOf(prefix)
       return journalsIn(sql, sql.literal("1 = 1"), key).pipe(
         Stream.takeWhile((row) => row.id.startsWith(key)),
-        Stream.map((row): Stores.Listed => ({
-          id: Keys.idOf(row.id),
-          version: row.version,
-          isUnfinished: row.unfinished === 1
-        })),
+        Stream.map(listedOf),
         Stream.filter((listed) => listed.id.startsWith(prefix)),
         Stream.mapError(failed("list"))
       )
@@ -183,7 +185,7 @@ export const make: Effect.Effect<Stores.Service, never, SqlClient.SqlClient> = E
 })
 
 /**
- * The store over any client, with its tables. Fails where they cannot be created.
+ * Provides the store over any client, and creates its tables. Fails if they cannot be created.
  *
  * **Example** (A store on a client of your own)
  *
@@ -202,11 +204,12 @@ export const make: Effect.Effect<Stores.Service, never, SqlClient.SqlClient> = E
  * @category layers
  * @since 0.1.0
  */
-export const layer: Layer.Layer<Stores.Store, Migrator.MigrationError | SqlError.SqlError, SqlClient.SqlClient> = Layer
-  .effect(Stores.Store, Effect.andThen(migrate, make))
+export const layer: Layer.Layer<Journals.Store, Migrator.MigrationError | SqlError.SqlError, SqlClient.SqlClient> =
+  Layer
+    .effect(Journals.Store, Effect.andThen(migrate, make))
 
 /**
- * The store in a SQLite file, over the SQLite that is part of Node. Fails where the file cannot be opened.
+ * Provides the store in a SQLite file, over the SQLite that is part of Node. Fails if the file cannot be opened.
  *
  * **Example** (A session that the next process resumes)
  *
@@ -230,5 +233,5 @@ export const layer: Layer.Layer<Stores.Store, Migrator.MigrationError | SqlError
  */
 export const layerSqlite = (
   options: SqliteClient.Options
-): Layer.Layer<Stores.Store, Migrator.MigrationError | SqlError.SqlError> =>
+): Layer.Layer<Journals.Store, Migrator.MigrationError | SqlError.SqlError> =>
   Layer.provide(layer, SqliteClient.layer(options))

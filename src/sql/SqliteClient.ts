@@ -1,14 +1,14 @@
 /**
- * A `SqlClient` over the SQLite that is part of Node: no package, no server, one file. A committed
- * transaction survives a killed process and a power failure. Any number of processes may use the file; one of them writes
- * at a time.
+ * A `SqlClient` over the SQLite that is part of Node: no package, no server, one file. A committed transaction
+ * survives a killed process and a power failure. Any number of processes may use the file; one of them writes at a
+ * time.
  *
  * **Details**
  *
  * - The file is in write-ahead mode: readers and the writer do not wait for each other. Keep the file on a local disk.
- * - A transaction takes the write lock when it begins, so that it does not fail halfway because of another one.
- * - Statements run on the calling thread and block it. Waiting for a lock that another connection holds does not block the
- *   thread, so that one process may have two clients of one file.
+ * - A transaction takes the write lock when it begins, so another transaction cannot make it fail halfway.
+ * - Statements run on the calling thread and block it. Waiting for a lock that another connection holds does not
+ *   block the thread, so one process may have two clients of one file.
  *
  * **Gotchas**
  *
@@ -34,26 +34,26 @@ import * as Stream from "effect/Stream"
 import * as NodeSqlite from "./internal/nodeSqlite.ts"
 
 /**
- * How a database is opened.
+ * Options of a client.
  *
  * @category options
  * @since 0.1.0
  */
 export interface Options {
-  /** The path of the database file, which is created if it does not exist, in a folder that does; or `:memory:`. */
+  /** Path of the database file, which is created if it does not exist, in an existing folder; or `:memory:`. */
   readonly filename: string
   /**
-   * When a commit is on the disk. `"full"`, the default: before it succeeds. `"normal"`: a power failure may undo the last
-   * commits, a killed process cannot; commits are several times faster.
+   * Durability of a commit. `"full"`, the default: a commit is on the disk before it succeeds. `"normal"`: a power
+   * failure may undo the last commits, a killed process cannot; commits are several times faster.
    */
   readonly synchronous?: "full" | "normal"
-  /** How long a statement waits for a lock that another connection holds before it fails. 5 seconds by default. */
+  /** Longest time that a statement waits for a lock of another connection before it fails. 5 seconds by default. */
   readonly busyTimeout?: Duration.Input
-  /** How many prepared statements are kept, those that were used last. 200 by default. */
+  /** Number of cached prepared statements, those that were used last. 200 by default. */
   readonly preparedStatements?: number
 }
 
-/** The options with their defaults. Throws for a value that cannot be used. */
+/** Returns the options with their defaults. Throws for an invalid value. */
 const checked = ({ busyTimeout = "5 seconds", preparedStatements = 200, synchronous = "full" }: Options) => {
   if (synchronous !== "full" && synchronous !== "normal") {
     throw new TypeError(`SqliteClient: synchronous must be "full" or "normal"; got: ${String(synchronous)}`)
@@ -86,7 +86,7 @@ const codeOf = (cause: unknown): number | undefined => {
 
 const failed = (operation: string) => (cause: unknown): SqlError => {
   const errno = codeOf(cause)
-  // Effect reads SQLite's code from `errno`, as other drivers call it.
+  // Effect reads SQLite's code from `errno`, the name that other drivers use.
   const known = errno === undefined ? cause : Object.assign(cause as Error, { errno })
   const message = cause instanceof Error ? cause.message : "the statement failed"
   return new SqlError({ reason: classifySqliteError(known, { message, operation }) })
@@ -94,7 +94,7 @@ const failed = (operation: string) => (cause: unknown): SqlError => {
 
 const isPassing = (error: SqlError): boolean => passing.has(codeOf(error.reason.cause) ?? 0)
 
-/** The prepared statements that were used last. */
+/** Caches the prepared statements that were used last. */
 const preparing = (database: NodeSqlite.Database, capacity: number) => {
   const kept = new Map<string, NodeSqlite.Statement>()
   return (sql: string): NodeSqlite.Statement => {
@@ -112,7 +112,8 @@ const preparing = (database: NodeSqlite.Database, capacity: number) => {
 const rowsOf = (statement: NodeSqlite.Statement, parameters: Values, bigInts: boolean): Rows => {
   statement.setReadBigInts(bigInts)
   statement.setReturnArrays?.(false)
-  // `all` also runs statements without rows. `run` would return the id of the last row, which may be too big for a number.
+  // `all` also runs statements without rows. `run` would return the id of the last row, which may not fit in a
+  // number.
   return statement.all(...parameters)
 }
 
@@ -141,7 +142,10 @@ const takeFrom = (rows: Iterator<object>): Rows => {
   return batch
 }
 
-/** Rows as they are pulled. The statement is prepared for this stream alone, since others may run while it is halfway. */
+/**
+ * Streams rows as they are pulled. The statement is prepared for this stream alone, since others may run in the
+ * meantime.
+ */
 const streamOf = (database: NodeSqlite.Database, sql: string, parameters: Values, transform: Transform) =>
   Stream.unwrap(Effect.gen(function*() {
     const bigInts = yield* SqlClient.SafeIntegers
@@ -214,7 +218,7 @@ const open = (filename: string) =>
       Effect.sync(() => database.close())
   )
 
-/** Whether a transaction is open. Node before 22.16 does not report it; a second `BEGIN` fails then. */
+/** Tells whether a transaction is open. Node before 22.16 does not report it; a second `BEGIN` fails then. */
 const isTransaction = (database: NodeSqlite.Database): boolean => {
   if (database.isTransaction !== undefined) return database.isTransaction
   try {
@@ -227,8 +231,8 @@ const isTransaction = (database: NodeSqlite.Database): boolean => {
 }
 
 /**
- * The client of a database, which is closed with the scope. Fails with a `ConnectionError` where there is no
- * `node:sqlite`, or the file cannot be opened. Dies for options that cannot be used.
+ * Opens a database, which is closed with the scope. Fails with a `ConnectionError` if `node:sqlite` is missing, or
+ * the file cannot be opened. Dies for invalid options.
  *
  * **Example** (A statement in a database in memory)
  *
@@ -274,7 +278,7 @@ export const make = (
   })
 
 /**
- * The client as a layer. Fails like {@link make}.
+ * Provides the client as a layer. Fails like {@link make}.
  *
  * **Example** (Asking for a sum)
  *

@@ -1,7 +1,6 @@
 /**
- * Kills a program at every boundary it has, in real processes, and holds what the next processes make of it to the laws.
- * The program is run once to its end, and then once for each of its boundaries: killed there, and started again until it
- * has its result.
+ * Kills a program at each of its boundaries, in real processes, and checks the recovery against the laws. The program
+ * is run once to its end, and then once for each boundary: killed there, and started again until it has its result.
  *
  * @since 0.1.0
  */
@@ -15,22 +14,22 @@ import * as WorldLog from "./internal/worldLog.ts"
 export type { Kill, Law, Repeat, Unknown, Violation } from "./internal/killLaws.ts"
 
 /**
- * What a program is killed at.
+ * Random boundaries at which a program is killed.
  *
  * @category options
  * @since 0.1.0
  */
 export interface RandomKills {
-  /** How many times the program is run. */
+  /** The number of times that the program is run. */
   readonly attempts: number
-  /** How often it is killed at most in each of them. 3 by default. */
+  /** The most kills in each of them. 3 by default. */
   readonly most?: number
-  /** The same seed kills at the same boundaries. `"heddle"` by default. */
+  /** Seed of the choice: the same seed kills at the same boundaries. `"heddle"` by default. */
   readonly seed?: string
 }
 
 /**
- * How a program is run and killed.
+ * Options of running and killing a program.
  *
  * @category options
  * @since 0.1.0
@@ -40,34 +39,36 @@ export interface Options {
   readonly args?: ReadonlyArray<string>
   /** The arguments of Node before the program, such as `--conditions=source`. None by default. */
   readonly nodeArgs?: ReadonlyArray<string>
-  /** The Node that runs it, as a path. The one that runs this process by default. */
+  /** Path of the Node that runs the program. The one that runs this process by default. */
   readonly node?: string
-  /** What the environment of its processes has besides that of this one. Nothing by default. */
+  /** Environment variables of its processes, added to those of this one. None by default. */
   readonly environment?: Readonly<Record<string, string>>
   /**
-   * How many processes run the program at once, for one that several processes share. Each of them has to end. 1 by default.
+   * The number of processes that run the program concurrently, for one that several processes share. Each of them has
+   * to end. 1 by default.
    */
   readonly processes?: number
-  /** How many boundaries are tried at most; beyond it that many, spread evenly. All by default. */
+  /** The most boundaries that are tried, spread evenly over all. All by default. */
   readonly limit?: number
   /**
-   * Whether the recovery is killed as well: `"random"` at one of its boundaries for each boundary of the run, `"every"` at
+   * Kills the recovery as well: `"random"` at one of its boundaries for each boundary of the run, `"every"` at
    * each of them. `"none"` by default.
    */
   readonly again?: "none" | "random" | "every"
   /** Kills at random boundaries, in place of every one. */
   readonly random?: RandomKills
-  /** How often the program is started again at most before it is a hang. 5 by default. */
+  /** The most times that the program is started again before it counts as a hang. 5 by default. */
   readonly recoveries?: number
-  /** How long a process may live. Beyond it, it is a hang. A number is milliseconds. 30 seconds by default. */
+  /** The longest life of a process before it counts as a hang. A number is milliseconds. 30 seconds by default. */
   readonly timeout?: Duration.Input
-  /** How many attempts are made at once. 2 by default. */
+  /** The number of concurrent attempts. 2 by default. */
   readonly concurrency?: number
   /**
-   * Compares the result of a killed run with that of the uncut one: what differs, or `undefined`. By default they are to be
-   * the same as JSON. A program that reports unknown calls to its model has to allow for their answers.
+   * Compares the result of a killed run with that of the uninterrupted one: returns the difference, or `undefined`.
+   * By default both have to be the same JSON. A program that reports unknown calls to its model has to allow for
+   * their answers.
    */
-  readonly difference?: (uncut: unknown, value: unknown, attempt: Attempt) => string | undefined
+  readonly difference?: (uninterrupted: unknown, value: unknown, attempt: Attempt) => string | undefined
 }
 
 /**
@@ -77,61 +78,63 @@ export interface Options {
  * @since 0.1.0
  */
 export interface Attempt {
-  /** At which boundary each process that was to die was to die. */
+  /** The boundary at which each process was planned to die. */
   readonly plan: ReadonlyArray<number>
-  /** The kills that came about. A boundary that is not reached kills nothing. */
+  /** The kills that happened. A boundary that is not reached kills nothing. */
   readonly kills: ReadonlyArray<KillLaws.Kill>
-  /** How many processes ran. */
+  /** The number of processes that ran. */
   readonly processes: number
-  /** How many boundaries the last of them had. */
+  /** The number of boundaries in the last process. */
   readonly lastPoints: number
-  /** Whether the program came to a result. */
+  /** `true` where the program came to a result. */
   readonly isDone: boolean
   /** The result. */
   readonly value: unknown
-  /** The effects that happened more often than in the uncut run. */
+  /** The effects that happened more often than in the uninterrupted run. */
   readonly repeats: ReadonlyArray<KillLaws.Repeat>
-  /** The calls that a kill cut between their start and their end. */
+  /** The calls that a kill interrupted between their start and their end. */
   readonly unknown: ReadonlyArray<KillLaws.Unknown>
   /** The names of the calls whose effect is missing. */
   readonly missing: ReadonlyArray<string>
-  /** How many more requests there were than in the uncut run. */
+  /** The number of requests beyond those of the uninterrupted run. */
   readonly extraAsked: number
-  /** How many more final answers the journals have than those of the uncut run. */
+  /** The number of final answers in the journals beyond those of the uninterrupted run. */
   readonly extraAnswers: number
-  /** What was found. */
+  /** The laws that were broken. */
   readonly violations: ReadonlyArray<KillLaws.Violation>
 }
 
 /**
- * What was found in an attempt.
+ * A law that an attempt broke.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Found extends KillLaws.Violation {
-  /** At which boundaries its processes were to die. Empty for the uncut run. */
+  /** The boundaries at which its processes were planned to die. Empty for the uninterrupted run. */
   readonly plan: ReadonlyArray<number>
 }
 
 /**
- * What came of it.
+ * The result of all kills.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Report {
-  /** The names of the boundaries of the uncut run, in order. */
+  /** The names of the boundaries of the uninterrupted run, in order. */
   readonly points: ReadonlyArray<string>
   /** The runs with kills. */
   readonly attempts: ReadonlyArray<Attempt>
-  /** How many processes were killed. */
+  /** The number of processes that were killed. */
   readonly kills: number
-  /** What was found in all of them, each with the plan of its attempt. Empty for a program that survives. */
+  /**
+   * The laws that were broken in all attempts, each with the plan of its attempt. Empty for a program that survives.
+   */
   readonly violations: ReadonlyArray<Found>
 }
 
-/** How a process ended, and whether it was to end like that: by itself, or by its kill. */
+/** The end of a process. A process ends well by itself without a failure, or by its kill. */
 interface Ended {
   readonly isWell: boolean
   readonly end: string
@@ -140,7 +143,7 @@ interface Ended {
 
 const stderrLimit = 2000
 
-/** One process of the program, which is killed where it is not awaited any more. */
+/** Runs one process of the program, which is killed when it is no longer awaited. */
 const processOf = (
   program: string,
   { args = [], environment = {}, node, nodeArgs = [] }: Options,
@@ -150,7 +153,7 @@ const processOf = (
   Effect.callback((resume) => {
     const child = Node.spawn(node, [...nodeArgs, program, ...args], {
       env: {
-        // A process spends most of its time on compiling what the last one has compiled.
+        // A process spends most of its time on compiling: the cache has the code of earlier processes.
         NODE_COMPILE_CACHE: `${Node.temporaryFolder()}/node-compile-cache`,
         ...Node.process?.env,
         ...environment,
@@ -193,7 +196,9 @@ const ending = ({ end, isWell, stderr }: Ended): ReadonlyArray<KillLaws.Violatio
 
 const isDone = (lines: ReadonlyArray<WorldLog.Line>): boolean => lines.some(({ _tag }) => _tag === "Done")
 
-/** Runs the program, killed as planned, and starts it again while none of its processes is alive and it has no result. */
+/**
+ * Runs the program, killed as planned, and starts it again while none of its processes is alive and it has no result.
+ */
 const run = (program: string, options: Options, plan: ReadonlyArray<number>): Effect.Effect<Run> =>
   Effect.scoped(Effect.gen(function*() {
     const { processes = 1, recoveries = 5, timeout = "30 seconds" } = options
@@ -218,7 +223,10 @@ const run = (program: string, options: Options, plan: ReadonlyArray<number>): Ef
 const pointsOf = (lines: ReadonlyArray<WorldLog.Line>, pid?: number): ReadonlyArray<string> =>
   lines.flatMap((line) => line._tag === "Reached" && (pid === undefined || line.pid === pid) ? line.name : [])
 
-/** The boundaries of the process that has the most of them: of several that share a program, the one that did the work. */
+/**
+ * Returns the boundaries of the process with the most of them: among several that share a program, the one that did
+ * the work.
+ */
 const longest = (lines: ReadonlyArray<WorldLog.Line>): ReadonlyArray<string> =>
   [...new Set(lines.map(({ pid }) => pid))].map((pid) => pointsOf(lines, pid))
     .reduce((most, points) => points.length > most.length ? points : most, [])
@@ -226,12 +234,12 @@ const longest = (lines: ReadonlyArray<WorldLog.Line>): ReadonlyArray<string> =>
 const valuesOf = (lines: ReadonlyArray<WorldLog.Line>): ReadonlyArray<unknown> =>
   lines.flatMap((line) => line._tag === "Done" ? [line.value] : [])
 
-const attemptOf = (uncut: Run, plan: ReadonlyArray<number>, { lines, processes, violations }: Run, {
+const attemptOf = (uninterrupted: Run, plan: ReadonlyArray<number>, { lines, processes, violations }: Run, {
   difference = (expected, actual) => KillLaws.difference(expected, actual)
 }: Options): Attempt => {
   const values = valuesOf(lines)
   const [value] = values
-  const found = KillLaws.findings(uncut.lines, lines)
+  const found = KillLaws.findings(uninterrupted.lines, lines)
   const last = lines.at(-1)?.pid
   const attempt: Attempt = {
     ...found,
@@ -242,13 +250,13 @@ const attemptOf = (uncut: Run, plan: ReadonlyArray<number>, { lines, processes, 
     value,
     violations: [...violations, ...found.violations]
   }
-  const [expected] = valuesOf(uncut.lines)
+  const [expected] = valuesOf(uninterrupted.lines)
   const different = values.flatMap((value) => difference(expected, value, attempt) ?? [])
   const results = different.map((message) => ({ law: "result" as const, message }))
   return { ...attempt, violations: [...attempt.violations, ...results] }
 }
 
-/** The numbers to be tried: all from 1, or as many as are wanted, spread evenly from the first to the last. */
+/** Returns the numbers to try: all from 1, or up to `limit` of them, spread evenly from the first to the last. */
 const spread = (count: number, limit: number): ReadonlyArray<number> =>
   Array.from(
     { length: Math.min(count, limit) },
@@ -262,7 +270,7 @@ const randomPlans = (points: number, { attempts, most = 3, seed = "heddle" }: Ra
       return yield* Effect.forEach(Array.from({ length: kills }), () => Random.nextIntBetween(1, points))
     })).pipe(Random.withSeed(seed))
 
-/** The plans that kill a recovery, one after the other, or one of them. */
+/** Returns the plans that kill a recovery, one after the other, or one of them. */
 const secondPlans = ({ lastPoints, plan }: Attempt, again: "random" | "every") =>
   lastPoints === 0
     ? Effect.succeed([])
@@ -275,18 +283,18 @@ const secondPlans = ({ lastPoints, plan }: Attempt, again: "random" | "every") =
  *
  * **Details**
  *
- * The program is a file that Node runs. It marks its boundaries by `KillPoint`, has its database in `KillPoint.folder()`,
- * goes on from there when it is started again, and reports its result by `KillPoint.done`. A process kills itself at its
- * boundary by SIGKILL: nothing of it is closed, flushed or released, as after a crash.
+ * The program is a file that Node runs. It marks its boundaries by `KillPoint`, has its database in
+ * `KillPoint.folder()`, resumes from there when it is started again, and reports its result by `KillPoint.done`. A
+ * process kills itself at its boundary by SIGKILL: nothing of it is closed, flushed or released, as after a crash.
  *
- * The laws are those of the type `Law`. They read what the calls did to the world (`KillPoint.act`) and what is in the
- * journals (`KillPoint.watch`), and compare it with the uncut run; a call is the same if its name and its arguments are. A
- * program that says the same things in each run, by a scripted model, can be held to all of them.
+ * The type `Law` lists the laws. They compare the effects of calls (`KillPoint.act`) and the journals
+ * (`KillPoint.watch`) with those of the uninterrupted run; two calls are the same if their names and arguments are. A
+ * program that behaves the same in each run, by a scripted model, can be checked against all of them.
  *
  * **Gotchas**
  *
- * Every attempt starts processes of Node, at a fifth of a second each: `limit` has fewer of them. A `Script` starts over in
- * each process, so that it cannot be the model of a run with calls: choose each reply by the messages.
+ * Every attempt starts processes of Node, at a fifth of a second each: `limit` reduces their number. A `Script`
+ * starts over in each process, so it cannot be the model of a run with calls: choose each reply by the messages.
  *
  * **Example** (A program that is killed everywhere)
  *
@@ -340,11 +348,11 @@ const secondPlans = ({ lastPoints, plan }: Attempt, again: "random" | "every") =
 export const everyKill = (program: string, options: Options = {}): Effect.Effect<Report> =>
   Effect.gen(function*() {
     const { again = "none", concurrency = 2, limit = Infinity, random } = options
-    const uncut = yield* run(program, options, [])
-    const points = longest(uncut.lines)
-    const broken = uncut.violations.length > 0
-      ? uncut.violations
-      : attemptOf(uncut, [], yield* run(program, options, []), options).violations.map(({ law, message }) => ({
+    const uninterrupted = yield* run(program, options, [])
+    const points = longest(uninterrupted.lines)
+    const broken = uninterrupted.violations.length > 0
+      ? uninterrupted.violations
+      : attemptOf(uninterrupted, [], yield* run(program, options, []), options).violations.map(({ law, message }) => ({
         law: "repeatable" as const,
         message: `${law}: ${message}`
       }))
@@ -352,7 +360,7 @@ export const everyKill = (program: string, options: Options = {}): Effect.Effect
     const attemptAll = (plans: ReadonlyArray<ReadonlyArray<number>>) =>
       Effect.forEach(plans, (plan) =>
         Effect.map(run(program, options, plan), (after) => {
-          const attempt = attemptOf(uncut, plan, after, options)
+          const attempt = attemptOf(uninterrupted, plan, after, options)
           attempts.push(attempt)
           return attempt
         }), { concurrency })

@@ -1,5 +1,5 @@
 /**
- * The boundaries at which `everyKill` kills a program. The program marks them; run by itself it is never killed and
+ * The boundaries at which `everyKill` kills a program. The program marks them. Run by itself, it is never killed and
  * writes nothing.
  *
  * @since 0.1.0
@@ -11,31 +11,31 @@ import * as Option from "effect/Option"
 import * as Stream from "effect/Stream"
 import * as Adapter from "../Adapter.ts"
 import * as Executor from "../Executor.ts"
-import * as Stores from "../internal/session/store.ts"
+import * as Journals from "../internal/session/journal.ts"
 import type * as Tool from "../Tool.ts"
 import * as Node from "./internal/node.ts"
 import * as WorldLog from "./internal/worldLog.ts"
 
 /**
- * What of a call identifies its effect.
+ * The parts of a call that identify its effect.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Call extends Pick<Tool.CallContext, "attempt" | "idempotencyKey"> {
-  /** The call as the model made it. Its name and its arguments are what it does. */
+  /** The call as the model made it. Its name and its arguments identify it. */
   readonly toolCall: Pick<Tool.CallContext["toolCall"], "name" | "arguments">
 }
 
-/** A process of an attempt: what it writes, and the boundary at which it dies. */
+/** A process of an attempt: its log, and the boundary at which it dies. */
 class Process {
   readonly write: (happened: WorldLog.Happened) => void
   private readonly folder: string
   private readonly plan: ReadonlyArray<number>
-  /** The kill of the plan that is next. */
+  /** Index of the next kill in the plan. */
   private kill = 0
   private count = 0
-  /** The last version of each journal that is in the log. */
+  /** The last logged version of each journal. */
   private readonly versions = new Map<string, number>()
 
   constructor(folder: string, plan: string) {
@@ -58,7 +58,7 @@ class Process {
     isOwn: boolean
   ) {
     const last = this.versions.get(session) ?? 0
-    // Another part of the process may have read it before the one that appends it comes to write it down.
+    // Another part of the process may have read the record before its writer logs it.
     if (!isOwn && version <= last) return
     this.versions.set(session, Math.max(last, version))
     this.write({ _tag: "Recorded", session, version, isOwn, record })
@@ -67,7 +67,7 @@ class Process {
   private die(name: string): void {
     this.write({ _tag: "Killed", kill: this.kill, at: this.count, name })
     Node.process?.kill(Node.process.pid, "SIGKILL")
-    // Nothing may happen between the signal and its effect.
+    // Blocks, so that nothing happens between the signal and its effect.
     Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0)
   }
 }
@@ -77,7 +77,7 @@ let known: Process | undefined
 const variable = (name: keyof typeof WorldLog.variables): string | undefined =>
   Node.process?.env[WorldLog.variables[name]]
 
-/** The process that this code runs in, if `everyKill` runs it. */
+/** Returns the process that this code runs in, if `everyKill` runs it. */
 const current = (): Process | undefined => {
   const folder = variable("folder")
   if (folder === undefined) return undefined
@@ -86,8 +86,8 @@ const current = (): Process | undefined => {
 }
 
 /**
- * The folder of the attempt, which all of its processes share and no other attempt does: the place for a database. The
- * working directory if `everyKill` does not run the program.
+ * Returns the folder of the attempt, shared by all of its processes and by no other attempt: the place for a
+ * database. Returns the working directory if `everyKill` does not run the program.
  *
  * **Example** (The place of a database)
  *
@@ -103,7 +103,7 @@ const current = (): Process | undefined => {
 export const folder = (): string => variable("folder") ?? "."
 
 /**
- * A boundary: the process may die here.
+ * Marks a boundary: the process may die here.
  *
  * **Example** (A boundary of your own)
  *
@@ -120,8 +120,8 @@ export const folder = (): string => variable("folder") ?? "."
 export const at = (name: string): Effect.Effect<void> => Effect.sync(() => current()?.reached(name))
 
 /**
- * What a call does to the world, with a boundary before and after it. Use it in a handler, in the place of what cannot
- * be taken back, or around it.
+ * Marks the effect of a call on the world, with a boundary before and after it. Use it in a handler, in place of an
+ * irreversible effect or around it.
  *
  * **Example** (A payment)
  *
@@ -157,7 +157,7 @@ export const act = <A = void, E = never, R = never>(
 const write = (happened: WorldLog.Happened): Effect.Effect<void> => Effect.sync(() => current()?.write(happened))
 
 /**
- * The handler of a call has returned, in something else than an `Executor` that {@link watch} watches. A boundary.
+ * Marks that the handler of a call has returned, outside of an `Executor` that {@link watch} watches. A boundary.
  *
  * **Example** (A handler of another library)
  *
@@ -177,7 +177,7 @@ export const returned = ({ toolCall: { arguments: args, name } }: Call): Effect.
   Effect.andThen(write({ _tag: "Returned", what: WorldLog.whatOf(name, args) }), at(`the end of ${name}`))
 
 /**
- * A model is asked, by something else than an `Adapter` that {@link watch} watches.
+ * Marks that a model is asked, outside of an `Adapter` that {@link watch} watches.
  *
  * **Example** (A model of another library)
  *
@@ -194,8 +194,8 @@ export const returned = ({ toolCall: { arguments: args, name } }: Call): Effect.
 export const asked: Effect.Effect<void> = write({ _tag: "Asked" })
 
 /**
- * The program has its result: any JSON. It is compared with that of the uncut run, so leave out what is new each time,
- * such as the id of a run. The process ends by itself after it.
+ * Reports the result of the program, any JSON. It is compared with that of the uninterrupted run, so leave out values
+ * that are new each time, such as the id of a run. The process ends by itself afterwards.
  *
  * **Example** (The end of a program)
  *
@@ -211,13 +211,13 @@ export const asked: Effect.Effect<void> = write({ _tag: "Asked" })
  */
 export const done = (value: unknown): Effect.Effect<void> => write({ _tag: "Done", value })
 
-const store = (inner: Stores.Service): Stores.Service => ({
+const store = (inner: Journals.Service): Journals.Service => ({
   ...inner,
-  append: (id, expected, records) =>
+  append: (id, expected, records, options) =>
     Effect.gen(function*() {
       const tags = records.map(({ _tag }) => _tag).join(" ")
       yield* at(`before ${tags}`)
-      const version = yield* inner.append(id, expected, records)
+      const version = yield* inner.append(id, expected, records, options)
       const first = version - records.length + 1
       records.forEach((record, index) => current()?.recorded(id, first + index, record, true))
       yield* at(`after ${tags}`)
@@ -250,15 +250,15 @@ const services = <A>(context: Context.Context<A>): Context.Context<A> => {
     onNone: () => withExecutor,
     onSome: (service) => Context.add(withExecutor, Adapter.Adapter, adapter(service))
   })
-  return Option.match(Context.getOption(withAdapter, Stores.Store), {
+  return Option.match(Context.getOption(withAdapter, Journals.Store), {
     onNone: () => withAdapter,
-    onSome: (service) => Context.add(withAdapter, Stores.Store, store(service))
+    onSome: (service) => Context.add(withAdapter, Journals.Store, store(service))
   })
 }
 
 /**
- * The same services with boundaries in them: before and after each append of the store, at each event of the adapter,
- * and at the end of each handler that the executor runs. What is appended and what is asked is written down.
+ * Returns the same services with boundaries: before and after each append of the store, at each event of the adapter,
+ * and at the end of each handler that the executor runs. Appends and requests are logged.
  *
  * **Example** (The services of a program)
  *

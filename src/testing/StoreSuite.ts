@@ -1,7 +1,7 @@
 /**
- * The contract of session stores as runnable cases: versions without gaps, appending by compare-and-set, all or nothing,
- * records that come back as they went in, what is removed of a journal, and claims. Every case takes a session id of its
- * own, so that a store can be kept from case to case.
+ * The contract of session stores as runnable cases: versions without gaps, appending by compare-and-set, all or
+ * nothing, records that are read as they were written, the removal of records, and claims. Every case takes a session
+ * id of its own, so one store can serve all cases.
  *
  * @since 0.1.0
  */
@@ -13,9 +13,10 @@ import * as Exit from "effect/Exit"
 import * as Option from "effect/Option"
 import * as Random from "effect/Random"
 import * as Stream from "effect/Stream"
+import * as SessionData from "../internal/session/data.ts"
+import * as Journals from "../internal/session/journal.ts"
 import type * as Records from "../internal/session/records.ts"
-import * as SessionState from "../internal/session/state.ts"
-import * as Stores from "../internal/session/store.ts"
+import type * as States from "../internal/session/state.ts"
 import * as Message from "../Message.ts"
 import type * as Response from "../Response.ts"
 import * as Conformance from "./Conformance.ts"
@@ -31,26 +32,26 @@ const texts = (entries: ReadonlyArray<Records.Entry>): ReadonlyArray<string> =>
 
 const mint = Effect.map(Random.Random, (random) => `session-${random.nextDoubleUnsafe().toString(36).slice(2)}`)
 
-const conflict = <A, E>(exit: Exit.Exit<A, E>): Stores.SessionConflict | undefined => {
+const conflict = <A, E>(exit: Exit.Exit<A, E>): Journals.SessionConflict | undefined => {
   const error = Option.getOrUndefined(Exit.findErrorOption(exit))
-  return error instanceof Stores.SessionConflict ? error : undefined
+  return error instanceof Journals.SessionConflict ? error : undefined
 }
 
-/** A case with a store and a session that has not been written. */
+/** Returns a case with a store and a session that has not been written. */
 const of = (
   name: string,
-  body: (store: Stores.Service, id: string) => Effect.Effect<unknown, unknown>
-): Conformance.Case<Stores.Store> =>
+  body: (store: Journals.Service, id: string) => Effect.Effect<unknown, unknown>
+): Conformance.Case<Journals.Store> =>
   Conformance.make(
     name,
     Effect.gen(function*() {
-      return yield* body(yield* Stores.Store, yield* mint)
+      return yield* body(yield* Journals.Store, yield* mint)
     })
   )
 
-const read = (store: Stores.Service, id: string, after?: number) => Stream.runCollect(store.read(id, after))
+const read = (store: Journals.Service, id: string, after?: number) => Stream.runCollect(store.read(id, after))
 
-const versions: Conformance.Suite<Stores.Store> = [
+const versions: Conformance.Suite<Journals.Store> = [
   of("a session that was never written is at version 0 and has no records", (store, id) =>
     Effect.gen(function*() {
       yield* Conformance.equals("version", yield* store.version(id), 0)
@@ -82,7 +83,7 @@ const versions: Conformance.Suite<Stores.Store> = [
     }))
 ]
 
-const conflicts: Conformance.Suite<Stores.Store> = [
+const conflicts: Conformance.Suite<Journals.Store> = [
   of(
     "append at another version is a SessionConflict that names both, and appends nothing",
     (store, id) =>
@@ -139,7 +140,7 @@ const conflicts: Conformance.Suite<Stores.Store> = [
 
 const toolCall = { ...Message.toolCall("c0", "pay", { amount: 12.5, to: { name: "Åsa" } }), rawArguments: "{}" }
 
-const session = SessionState.make({
+const session = SessionData.make({
   id: "kept",
   context: { nested: { list: [1, null, "two"] } },
   metadata: { "a.b": true }
@@ -159,71 +160,39 @@ const response: Response.Response = {
   metadata: {}
 }
 
-/** One record of each kind, with what is hard to keep: empty lists, Unicode, nulls, and values nested in values. */
+/** A record of each kind, with values that are hard to store: empty lists, Unicode, nulls, and nested values. */
 const everyKind: Appended = [
-  { _tag: "Opened", session },
+  { _tag: "Opened", format: 1, session, receipts: [{ id: "m", hash: "0", became: "queued" }], keys: { c0: "k" } },
   {
     _tag: "RunStarted",
     requestId: "r",
     operation: "start",
+    startedAt: 1_700_000_000_000,
     messages: [Message.user("hi \u0000 \ud83d\ude00 \"'\\\n")]
   },
   { _tag: "ReplyReceived", requestId: "r", stepIndex: 0, response },
-  { _tag: "CallStarted", requestId: "r", stepIndex: 0, toolCall, attempt: 1, idempotencyKey: "r:0:0:c0" },
+  { _tag: "CallStarted", requestId: "r", toolCallId: "c0", toolCall, attempt: 1, idempotencyKey: "r:0:0:c0" },
+  { _tag: "AttemptFailed", requestId: "r", toolCallId: "c0" },
+  { _tag: "CallEnded", requestId: "r", message: Message.tool("c0", "[null,{\"a\":1}]"), contextUpdate: { a: [null] } },
   {
-    _tag: "CallEnded",
+    _tag: "CallWaits",
     requestId: "r",
-    stepIndex: 0,
-    toolCallId: "c0",
-    outcome: { _tag: "Ok", value: [null, { a: 1 }] }
-  },
-  {
-    _tag: "CallEnded",
-    requestId: "r",
-    stepIndex: 0,
     toolCallId: "c1",
-    outcome: { _tag: "AskUser", question: "Which?", opts: [], withinMillis: 60_000 },
-    expiresAt: 1_700_000_000_000
+    suspensions: [{ id: "c1", kind: "question", question: "Which?", opts: [], expiresAt: 1_700_000_000_000 }]
   },
-  { _tag: "StepCompleted", requestId: "r", stepIndex: 0, messages: [Message.tool("c0", "ok")] },
-  {
-    _tag: "RunEnded",
-    requestId: "r",
-    haltedReason: "ask_user",
-    messages: [],
-    status: "awaiting_user",
-    suspensions: [{ id: "c0", kind: "question", toolCall, question: "Which?", opts: [], expiresAt: 1_700_000_000_000 }],
-    context: {},
-    metadata: {}
-  },
-  { _tag: "Answered", id: "c0", answer: { _tag: "Value", value: { city: "Oslo" } } },
-  { _tag: "Answered", id: "c1", answer: { _tag: "Approved", arguments: { amount: 1 } } },
-  { _tag: "Answered", id: "c2", answer: { _tag: "Denied" } },
-  { _tag: "Answered", id: "c3", answer: { _tag: "Expired" } },
-  { _tag: "RunStarted", requestId: "r2", operation: "continue", messages: [] },
-  { _tag: "ApprovedAnswered", requestId: "r2", messages: [Message.tool("c1", "paid")] },
-  {
-    _tag: "ApprovedAnswered",
-    requestId: "r2",
-    messages: [Message.tool("c0", "<awaiting user response>")],
-    suspensions: [{ id: "c0", kind: "question", toolCall, question: "Which?", opts: [], expiresAt: 1_700_000_000_000 }]
-  },
-  { _tag: "QuestionWithdrawn", requestId: "r2", message: Message.tool("c0", "cancelled") },
-  { _tag: "RunFailed", requestId: "r2" },
-  {
-    _tag: "StepCompleted",
-    requestId: "r2",
-    stepIndex: 1,
-    messages: [],
-    suspensions: [{ id: "c4", kind: "manual", toolCall }]
-  },
+  { _tag: "StepCompleted", requestId: "r", stepIndex: 0, messages: [Message.tool("c0", "ok")], done: false },
+  { _tag: "RunEnded", requestId: "r", haltedReason: "ask_user", messages: [], metadata: { "a.b": null } },
+  { _tag: "CallSettled", id: "c0", answer: { _tag: "Value", value: { city: "Oslo" } }, by: "Åsa" },
+  { _tag: "CallSettled", id: "c1", answer: { _tag: "Approved", arguments: { amount: 1 } } },
+  { _tag: "CallSettled", id: "c2", answer: { _tag: "Denied" }, command: { id: "k", hash: "0" } },
+  { _tag: "CallSettled", id: "c3", answer: { _tag: "Expired" } },
+  { _tag: "RunEnded", requestId: "r2" },
   { _tag: "MessagesAppended", messages: [] },
   { _tag: "StopRequested", id: "s0", requestId: "r2" },
-  { _tag: "MessageSubmitted", id: "m0", message: Message.user("\ud83d\ude00") },
-  { _tag: "Answered", id: "c4", answer: { _tag: "Value", value: null }, unfinished: true }
+  { _tag: "MessageSubmitted", id: "m0", message: Message.user("\ud83d\ude00") }
 ]
 
-const contents: Conformance.Suite<Stores.Store> = [
+const contents: Conformance.Suite<Journals.Store> = [
   of("every kind of record comes back as it went in", (store, id) =>
     Effect.gen(function*() {
       yield* store.append(id, 0, everyKind)
@@ -234,21 +203,19 @@ const contents: Conformance.Suite<Stores.Store> = [
     })),
   of("what was never meant to be JSON is kept as readable data", (store, id) =>
     Effect.gen(function*() {
-      const outcome = { _tag: "Error", error: new Error("kaboom") }
-      yield* store.append(id, 0, [{ _tag: "CallEnded", requestId: "r", stepIndex: 0, toolCallId: "c0", outcome }])
+      yield* store.append(id, 0, [{ _tag: "RunEnded", requestId: "r", metadata: { error: new Error("kaboom") } }])
       const [entry] = yield* read(store, id)
-      const kept = entry?.record._tag === "CallEnded" ? entry.record.outcome : undefined
-      yield* Conformance.equals("the outcome", kept, { _tag: "Error", error: { name: "Error", message: "kaboom" } })
+      const kept = entry?.record._tag === "RunEnded" ? entry.record.metadata : undefined
+      yield* Conformance.equals("the metadata", kept, { error: { name: "Error", message: "kaboom" } })
     })),
   of("a list with holes is kept as JSON has it, with nulls", (store, id) =>
     Effect.gen(function*() {
       const value: Array<number> = []
       value[2] = 1
-      const outcome = { _tag: "Ok", value }
-      yield* store.append(id, 0, [{ _tag: "CallEnded", requestId: "r", stepIndex: 0, toolCallId: "c0", outcome }])
+      yield* store.append(id, 0, [{ _tag: "CallSettled", id: "c0", answer: { _tag: "Value", value } }])
       const [entry] = yield* read(store, id)
-      const kept = entry?.record._tag === "CallEnded" ? entry.record.outcome : undefined
-      yield* Conformance.equals("the outcome", kept, { _tag: "Ok", value: [null, null, 1] })
+      const kept = entry?.record._tag === "CallSettled" ? entry.record.answer : undefined
+      yield* Conformance.equals("the answer", kept, { _tag: "Value", value: [null, null, 1] })
     })),
   of("a long text is kept whole", (store, id) =>
     Effect.gen(function*() {
@@ -263,15 +230,15 @@ const contents: Conformance.Suite<Stores.Store> = [
         const ended: Records.Record = {
           _tag: "CallEnded",
           requestId: "r",
-          stepIndex: 0,
-          toolCallId: "c0",
-          outcome: { _tag: "Ok", value: "ä".repeat(1000) }
+          message: Message.tool("c0", "ä".repeat(1000))
         }
         yield* store.append(id, 0, [said("a")])
-        const append = store.append(id, 1, [said("b"), ended]).pipe(Effect.provideService(Stores.MaxRecordBytes, 2000))
+        const append = store.append(id, 1, [said("b"), ended]).pipe(
+          Effect.provideService(Journals.MaxRecordBytes, 2000)
+        )
         const error = yield* Effect.flip(append)
-        yield* Conformance.holds("a StoreError", error instanceof Stores.StoreError)
-        if (!(error instanceof Stores.StoreError)) return
+        yield* Conformance.holds("a StoreError", error instanceof Journals.StoreError)
+        if (!(error instanceof Journals.StoreError)) return
         yield* Conformance.equals(
           "what it names",
           [error.reason, error.id, error.record, error.toolCallId, error.maxBytes],
@@ -297,8 +264,8 @@ const contents: Conformance.Suite<Stores.Store> = [
 ]
 
 /**
- * How the cases about claims let time pass by the clock of the store: by default they wait. Where the store goes by a
- * virtual clock, set this one forward.
+ * Lets time pass by the clock of the store, in the cases about claims: by default they wait. If the store uses a
+ * virtual clock, advance that clock.
  *
  * **Example** (A store in virtual time)
  *
@@ -330,6 +297,7 @@ const runStarted = (requestId: string): Records.Record => ({
   _tag: "RunStarted",
   requestId,
   operation: "start",
+  startedAt: 0,
   messages: []
 })
 
@@ -337,53 +305,88 @@ const runEnded = (requestId: string): Records.RunEnded => ({
   _tag: "RunEnded",
   requestId,
   haltedReason: "completed",
-  messages: [],
-  status: "completed",
-  suspensions: [],
-  context: {},
-  metadata: {}
+  status: "completed"
 })
 
-/** A snapshot of the session with this id. */
-const opened = (id: string): Records.Record => ({ _tag: "Opened", session: SessionState.make({ id }) })
+/** Returns a snapshot of the session with this id. */
+const opened = (id: string): Records.Record => ({ _tag: "Opened", format: 1, session: SessionData.make({ id }) })
 
-const isUnfinished = (store: Stores.Service, id: string) =>
+const submitted: Records.Record = { _tag: "MessageSubmitted", id: "m", message: Message.user("hi") }
+
+const isUnfinished = (store: Journals.Service, id: string) =>
   Effect.map(Stream.runCollect(store.unfinished), (ids) => ids.includes(id))
 
-const listed = (store: Stores.Service, prefix: string) =>
+const listed = (store: Journals.Service, prefix: string) =>
   Effect.map(
     Stream.runCollect(store.list({ prefix })),
     (found) => found.toSorted((left, right) => left.id < right.id ? -1 : 1)
   )
 
-const lists: Conformance.Suite<Stores.Store> = [
+/** Returns the options of an append that leaves this work. */
+const leaving = (next: States.Next): Journals.AppendOptions => ({ summary: { next } })
+
+const lists: Conformance.Suite<Journals.Store> = [
   of(
-    "a session has work left from the start of a run to its end, as an append leaves it",
+    "a session has work left where the summary of its last append says so",
     (store, id) =>
       Effect.gen(function*() {
-        const after = (expected: number, records: Appended, left: boolean) =>
+        const after = (expected: number, records: Appended, options: Journals.AppendOptions, left: boolean) =>
           Effect.gen(function*() {
-            yield* store.append(id, expected, records)
+            yield* store.append(id, expected, records, options)
             const what = `work left after ${records.map(({ _tag }) => _tag).join(", ")}`
             yield* Conformance.equals(what, yield* isUnfinished(store, id), left)
           })
         yield* Conformance.equals("work left before anything", yield* isUnfinished(store, id), false)
-        yield* after(0, [opened(id), said("a")], false)
-        yield* after(2, [said("b"), runStarted("r1")], true)
-        yield* after(4, [said("c")], true)
-        yield* after(5, [runEnded("r1")], false)
-        yield* after(6, [said("d")], false)
-        yield* after(7, [runStarted("r2"), runEnded("r2"), runStarted("r3")], true)
-        yield* after(10, [{ _tag: "RunFailed", requestId: "r3" }], false)
-        yield* after(11, [runStarted("r4")], true)
-        yield* after(12, [opened(id)], false)
+        yield* after(0, [opened(id), said("a")], {}, false)
+        yield* after(2, [said("b"), runStarted("r1")], leaving("resume"), true)
+        yield* after(4, [said("c")], {}, true)
+        yield* after(5, [runEnded("r1")], leaving("wait"), false)
+        yield* after(6, [submitted], {}, false)
+        yield* after(7, [said("d")], leaving("continue"), true)
+        yield* after(8, [said("e")], leaving("nothing"), false)
+        yield* after(9, [submitted], {}, true)
+        yield* after(10, [opened(id)], leaving("nothing"), false)
       })
   ),
   of("a new session may begin with work left", (store, id) =>
     Effect.gen(function*() {
-      yield* store.append(id, 0, [opened(id), runStarted("r1")])
+      yield* store.append(id, 0, [opened(id), submitted])
       yield* Conformance.equals("work left", yield* isUnfinished(store, id), true)
     })),
+  of("the summary of a session is listed, with since when that is left to do", (store, id) =>
+    Effect.gen(function*() {
+      const resuming = (resumptions: number) => ({ summary: { next: "resume", resumptions } as const })
+      yield* store.append(id, 0, [opened(id)], resuming(0))
+      const [first] = yield* listed(store, id)
+      yield* pass(3)
+      yield* store.append(id, 1, [said("a")], resuming(1))
+      const [second] = yield* listed(store, id)
+      yield* Conformance.equals("the resumptions", second?.resumptions, 1)
+      yield* Conformance.equals("since when", second?.since, first?.since)
+      yield* pass(3)
+      yield* store.append(id, 2, [said("b")], { summary: { next: "wait", expiresAt: 7 } })
+      const [third] = yield* listed(store, id)
+      yield* Conformance.equals("the expiry", [third?.next, third?.expiresAt, third?.resumptions], [
+        "wait",
+        7,
+        undefined
+      ])
+      yield* Conformance.holds("since when", (third?.since ?? 0) > (first?.since ?? 0))
+    })),
+  of(
+    "an append that is repeated under its name adds nothing, also behind a command",
+    (store, id) =>
+      Effect.gen(function*() {
+        const once = store.append(id, 0, [opened(id), said("a")], { name: "n1" })
+        yield* Conformance.equals("the version", [yield* once, yield* once], [2, 2])
+        yield* store.append(id, 2, [submitted])
+        yield* Conformance.equals("the version behind a command", yield* once, 2)
+        yield* Conformance.equals("the version of the journal", yield* store.version(id), 3)
+        yield* store.append(id, 3, [said("b")], { name: "n2" })
+        const found = conflict(yield* Effect.exit(once))
+        yield* Conformance.equals("the conflict of an earlier name", found?.actual, 4)
+      })
+  ),
   of(
     "list has each session once, and only those whose ids begin with the prefix",
     (store, id) =>
@@ -391,12 +394,13 @@ const lists: Conformance.Suite<Stores.Store> = [
         const ids = [`${id}/1`, `${id}/2`, `${id}/ä😀`, `${id}/`]
         yield* Effect.forEach(ids, (id) => store.append(id, 0, [opened(id), said("a")]))
         yield* store.append(`${id}x`, 0, [said("a")])
-        yield* store.append(`${id}/2`, 2, [runStarted("r")])
-        yield* Conformance.equals("the sessions", yield* listed(store, `${id}/`), [
-          { id: `${id}/`, version: 2, isUnfinished: false },
-          { id: `${id}/1`, version: 2, isUnfinished: false },
-          { id: `${id}/2`, version: 3, isUnfinished: true },
-          { id: `${id}/ä😀`, version: 2, isUnfinished: false }
+        yield* store.append(`${id}/2`, 2, [submitted])
+        const found = yield* listed(store, `${id}/`)
+        yield* Conformance.equals("the sessions", found.map(({ id, next, version }) => ({ id, version, next })), [
+          { id: `${id}/`, version: 2, next: "nothing" },
+          { id: `${id}/1`, version: 2, next: "nothing" },
+          { id: `${id}/2`, version: 3, next: "reply" },
+          { id: `${id}/ä😀`, version: 2, next: "nothing" }
         ])
         yield* Conformance.equals("those with an odd prefix", (yield* listed(store, `${id}/%`)).length, 0)
         const all = yield* Stream.runCollect(store.list())
@@ -405,7 +409,7 @@ const lists: Conformance.Suite<Stores.Store> = [
   )
 ]
 
-const removals: Conformance.Suite<Stores.Store> = [
+const removals: Conformance.Suite<Journals.Store> = [
   of(
     "truncate removes what stands before a snapshot, and reading begins with the snapshot",
     (store, id) =>
@@ -460,7 +464,7 @@ const removals: Conformance.Suite<Stores.Store> = [
         const jump = entries.findIndex(({ version }, index) => version !== index + 1)
         const next = jump < 0 ? undefined : entries[jump]
         yield* Conformance.holds(
-          `${removal}: it goes on with the snapshot, or reads what there was`,
+          `${removal}: it continues with the snapshot, or reads the old records`,
           next === undefined || (removal === "truncated" && next.record._tag === "Opened")
         )
         const isWhole = (entries.at(-1)?.version ?? 0) >= count
@@ -470,7 +474,7 @@ const removals: Conformance.Suite<Stores.Store> = [
   of("delete leaves nothing of a session, which can begin anew", (store, id) =>
     Effect.gen(function*() {
       const other = `${id}-other`
-      yield* store.append(id, 0, [opened(id), said("a"), runStarted("r")])
+      yield* store.append(id, 0, [opened(id), said("a"), submitted])
       yield* store.append(other, 0, [said("b")])
       yield* store.claim(id, "first", 60_000)
       yield* store.delete(id)
@@ -486,11 +490,11 @@ const removals: Conformance.Suite<Stores.Store> = [
     }))
 ]
 
-/** Longer than any case takes. */
+/** A duration longer than any case takes, in milliseconds. */
 const long = 600_000
 
 /** Claims unfinished sessions two at a time until there are none. */
-const claimAll = (store: Stores.Service, owner: string) =>
+const claimAll = (store: Journals.Service, owner: string) =>
   Effect.gen(function*() {
     const count = (yield* Stream.runCollect(store.unfinished)).length
     const found: Array<string> = []
@@ -504,7 +508,7 @@ const claimAll = (store: Stores.Service, owner: string) =>
     return found
   })
 
-const claims: Conformance.Suite<Stores.Store> = [
+const claims: Conformance.Suite<Journals.Store> = [
   of("a claim is its owner's until it is released, and others see whose it is", (store, id) =>
     Effect.gen(function*() {
       const claim = yield* store.claim(id, "first", long)
@@ -543,8 +547,8 @@ const claims: Conformance.Suite<Stores.Store> = [
       const name = (what: string) => `${id}-${what}`
       const free = [name("ended"), name("free"), name("new")]
       const others = [name("claimed"), name("done")]
-      yield* Effect.forEach([...free, ...others], (id) => store.append(id, 0, [runStarted("r")]))
-      yield* store.append(name("done"), 1, [runEnded("r")])
+      yield* Effect.forEach([...free, ...others], (id) => store.append(id, 0, [opened(id), submitted]))
+      yield* store.append(name("done"), 2, [said("on")], leaving("nothing"))
       yield* store.claim(name("claimed"), "other", long)
       yield* store.claim(name("ended"), "other", 20)
       yield* pass(40)
@@ -557,11 +561,11 @@ const claims: Conformance.Suite<Stores.Store> = [
   of("owners that call claimUnfinished at once get each session once", (store, id) =>
     Effect.gen(function*() {
       const ids = Array.from({ length: 12 }, (_, index) => `${id}-${String(index).padStart(2, "0")}`)
-      yield* Effect.forEach(ids, (id) => store.append(id, 0, [runStarted("r")]))
+      yield* Effect.forEach(ids, (id) => store.append(id, 0, [opened(id), submitted]))
       const found = yield* Effect.forEach(["a", "b", "c", "d"], (owner) => claimAll(store, owner), {
         concurrency: "unbounded"
       })
-      // One that came away empty while others were at it asks once more.
+      // A concurrent owner may have returned with nothing: it asks again.
       const rest = yield* claimAll(store, "e")
       const mine = [...found.flat(), ...rest].filter((one) => ids.includes(one))
       yield* Conformance.equals("the sessions", mine.toSorted(), ids)
@@ -571,7 +575,7 @@ const claims: Conformance.Suite<Stores.Store> = [
     (store, id) =>
       Effect.gen(function*() {
         const ids = ["a", "b", "c"].map((name) => `${id}-${name}`)
-        yield* Effect.forEach(ids, (id) => store.append(id, 0, [runStarted("r")]))
+        yield* Effect.forEach(ids, (id) => store.append(id, 0, [opened(id), submitted]))
         const count = (yield* Stream.runCollect(store.unfinished)).length
         const found = new Set<string>()
         for (let round = 0; round < count; round++) {
@@ -584,7 +588,7 @@ const claims: Conformance.Suite<Stores.Store> = [
 ]
 
 /**
- * Every store passes these.
+ * The cases that every store passes.
  *
  * **Example** (In a test file)
  *
@@ -604,7 +608,7 @@ const claims: Conformance.Suite<Stores.Store> = [
  * @category suites
  * @since 0.1.0
  */
-export const all: Conformance.Suite<Stores.Store> = [
+export const all: Conformance.Suite<Journals.Store> = [
   ...versions,
   ...conflicts,
   ...contents,

@@ -77,10 +77,10 @@ const killedAt = (request: number | undefined) => (index: number, kill: () => vo
 const isKilled = ({ code, signal }: { readonly code: number | null; readonly signal: string | null }) =>
   assert.deepStrictEqual([code, signal], [null, "SIGKILL"])
 
-/** What is said in the run that is not cut. */
-class Uncut extends Context.Service<Uncut, string>()("test/Uncut") {
+/** What is said in the run that is not interrupted. */
+class Uninterrupted extends Context.Service<Uninterrupted, string>()("test/Uninterrupted") {
   static readonly layer = Layer.effect(
-    Uncut,
+    Uninterrupted,
     Effect.gen(function*() {
       const { requests, root, said, start } = yield* setting([0, 1, 2])
       const ended = yield* start([question])
@@ -107,7 +107,7 @@ const cases: Readonly<Record<string, Case>> = {
     plan: [open(text("I look.\n")), 0, 1, 2],
     options: { killAt: /I look/ },
     found: [
-      /^The last run, which began \d+ s ago, was cut in turn 1, before the model had replied\.$/m,
+      /^The last run, which began \d+ s ago, was interrupted in turn 1, before the model had replied\.$/m,
       /^ 0 turns before it are whole$/m
     ]
   },
@@ -120,7 +120,7 @@ const cases: Readonly<Record<string, Case>> = {
     ],
     options: { killAt: /✓ read_file/ },
     found: [
-      /was cut in turn 2, while the model spoke/,
+      /was interrupted in turn 2, while the model spoke/,
       /^ 1 turn before it is whole$/m,
       /read_file src\/stock\.ts - it had started early/
     ]
@@ -150,15 +150,15 @@ const cases: Readonly<Record<string, Case>> = {
   "between two turns": {
     plan: [0, 1, open(), 2],
     killedAtRequest: 2,
-    found: [/was cut in turn 3, before the model had replied\.$/m, /^ 2 turns before it are whole$/m]
+    found: [/was interrupted in turn 3, before the model had replied\.$/m, /^ 2 turns before it are whole$/m]
   }
 }
 
 describe("kill -9", { concurrent: true }, () => {
-  layer(Layer.provideMerge(Uncut.layer, Agent.services), { excludeTestServices: true })((it) => {
+  layer(Layer.provideMerge(Uninterrupted.layer, Agent.services), { excludeTestServices: true })((it) => {
     for (const [where, { found, killedAtRequest, options, plan }] of Object.entries(cases)) {
       it.effect(
-        `D-03: killed ${where}, the next start says what it finds and ends as the uncut one`,
+        `D-03: killed ${where}, the next start says what it finds and ends as the uninterrupted one`,
         () =>
           Effect.gen(function*() {
             const { requests, root, said, start } = yield* setting(plan, killedAt(killedAtRequest))
@@ -167,7 +167,7 @@ describe("kill -9", { concurrent: true }, () => {
             assert.deepStrictEqual([next.code, next.stderr], [0, ""], next.stdout)
             for (const line of found) assert.match(next.stdout, line)
             assert.include(next.stdout, "It is 0.2.")
-            assert.strictEqual(yield* said, yield* Uncut)
+            assert.strictEqual(yield* said, yield* Uninterrupted)
             const fs = yield* FileSystem.FileSystem
             assert.strictEqual(yield* fs.readFileString(`${root}/kept/notes.md`), note)
             assert.strictEqual(requests.length, plan.length)
@@ -203,7 +203,7 @@ describe("kill -9", { concurrent: true }, () => {
       60_000
     )
 
-    it.effect("D-03: what is said to a run that was cut is said after it", () =>
+    it.effect("D-03: what is said to a run that was interrupted is said after it", () =>
       Effect.gen(function*() {
         const plan = [0, 1, open(), 2, { pieces: [text("You are welcome.\n"), frame({}, "stop")] }]
         const { requests, start } = yield* setting(plan, killedAt(2))
@@ -231,13 +231,13 @@ describe("kill -9", { concurrent: true }, () => {
           isKilled(yield* Fiber.join(first))
           const next = yield* start([])
           assert.deepStrictEqual([next.code, next.stderr], [0, ""], next.stdout)
-          assert.strictEqual(yield* said, yield* Uncut)
+          assert.strictEqual(yield* said, yield* Uninterrupted)
           assert.strictEqual(requests.length, 4)
         }),
       60_000
     )
 
-    it.effect("a run that was cut is left where that is wanted", () =>
+    it.effect("a run that was interrupted is abandoned where that is wanted", () =>
       Effect.gen(function*() {
         const plan = [0, open(text("I read.\n")), { pieces: [text("Hello.\n"), frame({}, "stop")] }]
         const { requests, start } = yield* setting(plan)

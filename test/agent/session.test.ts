@@ -1,7 +1,7 @@
 import { assert, describe, it, layer } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
-import { Session } from "heddle"
+import { Journal, Session } from "heddle"
 import * as Failure from "../../scratchpad/agent/failure.ts"
 import * as Settings from "../../scratchpad/agent/settings.ts"
 import * as Agent from "../support/agent.ts"
@@ -84,7 +84,7 @@ describe("Sessions of the agent", () => {
   })
 
   it("a start that came too late reports the conflict in one line", () => {
-    const line = Failure.line(new Session.SessionConflict({ id: "s", expected: 1, actual: 2 }), { _tag: "Embedded" })
+    const line = Failure.line(new Journal.SessionConflict({ id: "s", expected: 1, actual: 2 }), { _tag: "Embedded" })
     assert.match(line, /^session s: another start has gone on with it meanwhile.*start again/)
   })
 })

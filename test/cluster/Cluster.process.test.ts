@@ -11,7 +11,7 @@ import * as Layer from "effect/Layer"
 import * as Schedule from "effect/Schedule"
 import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
-import { Message, Session } from "heddle"
+import { type Journal, Message, Session } from "heddle"
 import { SessionClient } from "heddle/cluster"
 import * as Postgres from "../support/postgres.ts"
 import * as Processes from "./support/processes.ts"
@@ -53,7 +53,7 @@ const until = (session: string, isSo: (act: Act) => boolean) =>
   )
 
 /** Waits until the journal of a session has a record of a kind since its last run began. */
-const untilRecorded = (id: string, tag: Session.Record["_tag"]) =>
+const untilRecorded = (id: string, tag: Journal.Record["_tag"]) =>
   Session.Store.pipe(
     Effect.flatMap((store) => Stream.runCollect(store.read(id))),
     Effect.map((entries) => entries.map(({ record }) => record._tag)),

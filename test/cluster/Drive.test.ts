@@ -10,7 +10,7 @@ import * as Latch from "effect/Latch"
 import * as Layer from "effect/Layer"
 import * as Schema from "effect/Schema"
 import * as TestClock from "effect/testing/TestClock"
-import { Message, Session, Tool } from "heddle"
+import { Journal, Message, Session, Tool } from "heddle"
 import { Script } from "heddle/testing"
 import * as Drives from "../../src/cluster/internal/drive.ts"
 import type * as Protocol from "../../src/cluster/internal/protocol.ts"
@@ -67,7 +67,7 @@ describe("a command that the next owner carries out again", () => {
       assert.deepStrictEqual(yield* texts, ["Hi", "Hello", "Hi", "Hello again"])
     }).pipe(Effect.provide(services([said("Hello"), said("Hello again")]))))
 
-  it.effect("goes on with the run where it was cut, and repeats nothing that had ended", () =>
+  it.effect("goes on with the run where it was interrupted, and repeats nothing that had ended", () =>
     Effect.gen(function*() {
       const { gate, owner, starts } = work()
       yield* started.close
@@ -145,7 +145,7 @@ describe("a claim", () => {
       const { owner } = work()
       const store = yield* Session.Store
       let isAway = true
-      const away = new Session.StoreError({ reason: "unavailable", operation: "append", id: "ann" })
+      const away = new Journal.StoreError({ reason: "unavailable", operation: "append", id: "ann" })
       const flaky = Context.make(Session.Store, {
         ...store,
         append: (id, expected, records) => isAway ? Effect.fail(away) : store.append(id, expected, records)

@@ -13,7 +13,7 @@ import * as Latch from "effect/Latch"
 import * as Layer from "effect/Layer"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
-import { type Chat, Message, Session, Tool } from "heddle"
+import { type Chat, Journal, Message, Session, Tool } from "heddle"
 import { Cluster, SessionClient } from "heddle/cluster"
 import { Script } from "heddle/testing"
 
@@ -226,7 +226,7 @@ describe("commands", () => {
     Effect.gen(function*() {
       const { answer, reply } = yield* client
       const driver = yield* MessageStorage.MemoryDriver
-      const large = Effect.provideService(reply("ann", "é".repeat(600)), Session.MaxRecordBytes, 1200)
+      const large = Effect.provideService(reply("ann", "é".repeat(600)), Journal.MaxRecordBytes, 1200)
       assert.deepInclude(yield* Effect.flip(large), { _tag: "CommandError", reason: "too_large" })
       const none = reply("ann", 5 as unknown as string)
       assert.deepInclude(yield* Effect.flip(none), { _tag: "CommandError", reason: "invalid_input" })
@@ -351,6 +351,6 @@ describe("feeds", () => {
       ])
     }).pipe(
       Effect.provide(cluster([said("x".repeat(2000))])),
-      Effect.provideService(Session.MaxRecordBytes, 5000)
+      Effect.provideService(Journal.MaxRecordBytes, 5000)
     ))
 })

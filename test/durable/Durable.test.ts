@@ -4,7 +4,7 @@ import * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Stream from "effect/Stream"
-import { Chat, Session, Tool } from "heddle"
+import { Chat, Journal, Session, Tool } from "heddle"
 import { Durable } from "heddle/durable"
 import { acting, agent, casting, holding, listing, refusing, type Turn, type Written } from "../support/nests.ts"
 import type { Deed } from "../support/survivor.ts"
@@ -29,8 +29,8 @@ const idOf = ({ key }: Deed): string => key.split(":").at(-1) ?? ""
 
 const recorded = (written: ReadonlyArray<Written>, tag: "CallStarted" | "CallEnded"): ReadonlySet<string> =>
   new Set(written.flatMap(({ record }) => {
-    if (record._tag === "CallStarted") return tag === "CallStarted" ? [record.toolCall.id] : []
-    return record._tag === "CallEnded" && tag === "CallEnded" ? [record.toolCallId] : []
+    if (record._tag === "CallStarted") return tag === "CallStarted" ? [record.toolCallId] : []
+    return record._tag === "CallEnded" && tag === "CallEnded" ? [record.message.toolCallId ?? ""] : []
   }))
 
 const uncut = Effect.gen(function*() {
@@ -72,7 +72,7 @@ describe("Durable.layer", () => {
   it.effect("unknown decides about calls of tools that say nothing", () =>
     Effect.gen(function*() {
       const { written } = yield* uncut
-      const cut = written.findIndex(({ record }) => record._tag === "CallStarted" && record.toolCall.id === "q") + 1
+      const cut = written.findIndex(({ record }) => record._tag === "CallStarted" && record.toolCallId === "q") + 1
       for (const unknown of ["report", "retry", undefined] as const) {
         const world: Array<Deed> = []
         const options = unknown === undefined ? {} : { unknown }
@@ -99,7 +99,7 @@ describe("Durable.layer", () => {
         const [world, after]: [Array<Deed>, Array<Written>] = [[], []]
         const exit = yield* Effect.exit(Effect.provide(program(world), [casting(parts), refusing(limit, after)]))
         const died = Exit.isFailure(exit) ? Cause.squash(exit.cause) : undefined
-        assert.instanceOf(died, Session.StoreError, `limit ${limit}`)
+        assert.instanceOf(died, Journal.StoreError, `limit ${limit}`)
         const started = recorded(after, "CallStarted")
         for (const deed of world) assert.isTrue(started.has(idOf(deed)), `limit ${limit}: an effect without a record`)
       }

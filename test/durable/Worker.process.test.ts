@@ -9,7 +9,7 @@ import * as Reactivity from "effect/reactivity/Reactivity"
 import * as Schedule from "effect/Schedule"
 import type * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
-import { Session } from "heddle"
+import { type Journal, Session } from "heddle"
 import { SqliteClient } from "heddle/sql"
 import * as path from "node:path"
 import * as Postgres from "../support/postgres.ts"
@@ -75,7 +75,7 @@ const untilActed = ({ world }: Place, session: string, isSo: (act: Act) => boole
 const untilStatus = (id: string, status: Session.Status) =>
   until(Session.load(id), (kept) => kept?.session.status === status && kept.submitted === undefined)
 
-const isEndOf = (record: Session.Record, id: string) => record._tag === "CallEnded" && record.toolCallId === id
+const isEndOf = (record: Journal.Record, id: string) => record._tag === "CallEnded" && record.message.toolCallId === id
 
 const median = (values: ReadonlyArray<number>): number =>
   values.toSorted((left, right) => left - right)[Math.floor(values.length / 2)]!

@@ -1,4 +1,4 @@
-/** A worker: what it takes up, in which order, how it fails, and how it ends. */
+/** A worker: what it runs, in which order, how it fails, and how it ends. */
 import { assert, describe, it } from "@effect/vitest"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
@@ -9,7 +9,7 @@ import * as Logger from "effect/Logger"
 import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import * as TestClock from "effect/testing/TestClock"
-import { Adapter, type Event, Message, Session, Tool } from "heddle"
+import { Adapter, type Event, Journal, Message, Session, Tool } from "heddle"
 import { Worker } from "heddle/durable"
 import { Script } from "heddle/testing"
 import { transcript } from "../support/scenarios.ts"
@@ -84,7 +84,7 @@ describe("a worker", () => {
       assert.notProperty(kept, "submitted")
       assert.deepStrictEqual(seen, ["s", "s", "t"])
       const started = (yield* journal("s")).filter((record) => record._tag === "RunStarted")
-      assert.strictEqual(started[1]?.submitted, id)
+      assert.strictEqual(started[1]?.takes?.id, id)
       assert.isString(started[0]?.owner)
       assert.isTrue(yield* isFree("s"))
     })))
@@ -106,7 +106,7 @@ describe("a worker", () => {
       assert.deepStrictEqual(transcript(session.thread).at(-1), "assistant(done)")
     })))
 
-  it.effect("takes up a run that was cut, and says what it repeats", () =>
+  it.effect("resumes a run that was interrupted, and says what it repeats", () =>
     memory(Effect.gen(function*() {
       let ran = 0
       const count = Tool.make("count", { parameters: {}, handler: () => Effect.sync(() => ++ran) })
@@ -184,7 +184,7 @@ describe("a worker", () => {
       yield* until(Effect.sync(() => tries.length >= 5))
       const pauses = tries.slice(1).map((at, index) => at - tries[index]!)
       for (const [index, pause] of pauses.entries()) assert.isAtLeast(pause, 200 * 2 ** index)
-      assert.include(lines.join("\n"), "session \"s\" could not be driven on and is tried again")
+      assert.include(lines.join("\n"), "session \"s\" failed and is tried again")
       yield* Session.submit("t", "works")
       yield* until(Effect.map(statusOf("t"), (status) => status === "completed"))
       assert.deepStrictEqual((yield* Session.open("s")).submitted?.map(({ message }) => Message.text(message)), [
@@ -291,7 +291,7 @@ describe("a worker", () => {
         claimUnfinished: (...args: Parameters<typeof store.claimUnfinished>) =>
           Effect.suspend(() =>
             isAway
-              ? new Session.StoreError({ reason: "unavailable", operation: "claimUnfinished" })
+              ? new Journal.StoreError({ reason: "unavailable", operation: "claimUnfinished" })
               : store.claimUnfinished(...args)
           )
       })

@@ -12,7 +12,7 @@ import * as References from "effect/References"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import * as TestClock from "effect/testing/TestClock"
-import { Adapter, type Event, Message, Policy, Session, Tool } from "heddle"
+import { Adapter, type Event, type Journal, Message, Policy, Session, Tool } from "heddle"
 import { Laws } from "heddle/testing"
 import { property } from "../support/property.ts"
 import { journalOf, prefixed } from "../support/survivor.ts"
@@ -166,7 +166,7 @@ const uncut = (knobs: Knobs) =>
   )
 
 /** The records that the journal has where the run is cut, or nothing for a place behind its end. */
-const cutAt = (records: ReadonlyArray<Session.Record>, percent: number) => {
+const cutAt = (records: ReadonlyArray<Journal.Record>, percent: number) => {
   const length = 2 + Math.floor((records.length - 2) * percent / 100)
   const before = records.slice(0, length)
   return length >= records.length ? undefined : { before, where: `cut behind record ${length}, ${before.at(-1)?._tag}` }
@@ -175,7 +175,7 @@ const cutAt = (records: ReadonlyArray<Session.Record>, percent: number) => {
 /** An operation on the session that was cut, and how it loads after it. */
 const onCut = <A extends Session.Kept, E>(
   knobs: Knobs,
-  before: ReadonlyArray<Session.Record>,
+  before: ReadonlyArray<Journal.Record>,
   operation: (cut: Session.Kept) => Effect.Effect<A, E, Adapter.Adapter | Session.Store>
 ) =>
   inTime(
@@ -203,7 +203,7 @@ describe("laws of a run that is cut", () => {
         )
         const { abandoned: _, ...result } = again.kept.value.result
         const { abandoned: __, ...expected } = whole.kept.value.result
-        const ended = before.flatMap((record) => record._tag === "CallEnded" ? [record.toolCallId] : [])
+        const ended = before.flatMap((record) => record._tag === "CallEnded" ? [record.message.toolCallId ?? ""] : [])
         return [
           ...ended.filter((id) => ran.includes(id)).map((id) => `${where}: repeated ${id}`),
           ...difference(`${where}: result`, result, expected),
@@ -226,7 +226,7 @@ describe("laws of a run that is cut", () => {
         const last = before.findLastIndex(({ _tag }) => _tag === "StepCompleted" || _tag === "ReplyReceived")
         // A reply that is not recorded is asked for again, with the calls that only read.
         const started = before[last]?._tag === "ReplyReceived"
-          ? before.slice(last).flatMap((record) => record._tag === "CallStarted" ? [record.toolCall.id] : [])
+          ? before.slice(last).flatMap((record) => record._tag === "CallStarted" ? [record.toolCallId] : [])
           : []
         const ran: Array<string> = []
         const { kept, loaded } = yield* onCut(knobs, before, (cut) =>

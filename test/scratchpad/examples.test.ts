@@ -119,7 +119,7 @@ describe("scratchpad/examples", () => {
       assert.include(await output("two-processes"), "usage:")
     }))
 
-  it("crash: one is killed while it pays, another finds that it has paid and goes on", () =>
+  it("N-18: crash: one is killed while it pays, another finds that it has paid and shows what is replayed as past", () =>
     inFolder(async (made) => {
       const file = path.join(made, "sessions.db")
       const killed = start("crash", "start", file)
@@ -130,9 +130,9 @@ describe("scratchpad/examples", () => {
       const resumed = await output("crash", "resume", file)
       assert.match(
         resumed,
-        /^reserve: finished\ncharge: unknown\n[^]*\ntool: charged\nassistant: It is paid\.\neffects: 2\n$/
+        /^reserve: Answered\ncharge: Started\nc0: null, before the crash\nc1: charged\n[^]*\ntool: charged\nassistant: It is paid\.\neffects: 2\n$/
       )
-      assert.include(await output("crash", "resume", file), "no run was cut")
+      assert.include(await output("crash", "resume", file), "no run was interrupted")
       assert.include(await output("crash"), "usage:")
     }))
 

@@ -1,7 +1,7 @@
 /**
  * The SQL layer of the session store on a real Postgres server, whose database orders words as a dictionary does: the suite
- * for stores, also where the database demands a stricter isolation, writers and owners on several connections, and a
- * database of release 0.1. And that a server which a killed run left is stopped.
+ * for stores, also where the database demands a stricter isolation, and writers and owners on several connections. And that
+ * a server which a killed run left is stopped.
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Context from "effect/Context"
@@ -14,7 +14,7 @@ import * as Schema from "effect/Schema"
 import * as SqlClient from "effect/sql/SqlClient"
 import type * as SqlError from "effect/sql/SqlError"
 import * as Stream from "effect/Stream"
-import { Message, Session, Tool } from "heddle"
+import { Journal, Message, Session, Tool } from "heddle"
 import { SessionStore } from "heddle/sql"
 import { Conformance, Script, StoreSuite } from "heddle/testing"
 import { fork } from "node:child_process"
@@ -26,7 +26,7 @@ import { reap } from "../support/postgresServer.ts"
 import * as Contract from "./support/contract.ts"
 import * as Proxies from "./support/proxy.ts"
 
-const said = (text: string): Session.Record => ({ _tag: "MessagesAppended", messages: [Message.user(text)] })
+const said = (text: string): Journal.Record => ({ _tag: "MessagesAppended", messages: [Message.user(text)] })
 
 const connect = Effect.map(Postgres.database, (url) => Postgres.client(url))
 
@@ -56,7 +56,7 @@ describe("a process that is frozen, or cut off from the network, in the middle o
       const url = yield* Postgres.database
       const layer = (url: string) => Layer.fresh(Layer.provide(SessionStore.layer, Postgres.client(url)))
       const next = Context.get(yield* Layer.build(layer(url)), Session.Store)
-      const changes: Record<string, (store: Session.StoreService, id: string) => Effect.Effect<unknown, unknown>> = {
+      const changes: Record<string, (store: Journal.Service, id: string) => Effect.Effect<unknown, unknown>> = {
         append: (store, id) => store.append(id, 2, [said("c"), said("d")]),
         truncate: (store, id) => store.truncate(id, 2),
         claim: (store, id) => store.claim(id, "frozen", 60_000),
@@ -66,12 +66,16 @@ describe("a process that is frozen, or cut off from the network, in the middle o
         // A change has fewer messages than this.
         for (let messages = 0; messages < 5; messages++) {
           const id = `${name} ${messages}`
-          yield* next.append(id, 0, [said("a"), { _tag: "Opened", session: Session.make({ id }) }])
+          yield* next.append(id, 0, [said("a"), { _tag: "Opened", format: 1, session: Session.make({ id }) }])
           yield* Effect.gen(function*() {
             const proxy = yield* Proxies.make(url)
             const cut = Context.get(yield* Layer.build(layer(proxy.url)), Session.Store)
             // Its statements are prepared, its connection is open.
-            yield* next.append(`${id} before`, 0, [said("a"), { _tag: "Opened", session: Session.make({ id }) }])
+            yield* next.append(`${id} before`, 0, [said("a"), {
+              _tag: "Opened",
+              format: 1,
+              session: Session.make({ id })
+            }])
             yield* change(cut, `${id} before`)
             proxy.cutAfter(messages)
             yield* Effect.forkScoped(Effect.ignore(change(cut, id)))
@@ -121,7 +125,7 @@ describe("a transaction of the application", () => {
         yield* Deferred.await(began)
         yield* store.append("s", 2, [said("d")])
         yield* Deferred.succeed(written, undefined)
-        const { cause } = (yield* Fiber.join(fiber)) as Session.StoreError
+        const { cause } = (yield* Fiber.join(fiber)) as Journal.StoreError
         assert.strictEqual((cause as SqlError.SqlError).reason._tag, "SerializationError")
       }).pipe(Effect.provide(Layer.provideMerge(SessionStore.layer, client), { local: true }))
     }).pipe(Effect.scoped))
@@ -161,7 +165,7 @@ describe("a server that goes away", () => {
       const store = Context.get(context, Session.Store)
       yield* store.append("s", 0, [said("a")])
       yield* server.stop
-      const operations: Record<Session.StoreError["operation"], Effect.Effect<unknown, unknown>> = {
+      const operations: Record<Journal.StoreError["operation"], Effect.Effect<unknown, unknown>> = {
         append: store.append("s", 1, [said("b")]),
         version: store.version("s"),
         read: Stream.runDrain(store.read("s")),
@@ -175,7 +179,7 @@ describe("a server that goes away", () => {
       }
       for (const [operation, effect] of Object.entries(operations)) {
         const error = yield* Effect.flip(effect).pipe(Effect.timeout("10 seconds"))
-        assert.instanceOf(error, Session.StoreError, operation)
+        assert.instanceOf(error, Journal.StoreError, operation)
         assert.deepStrictEqual([error.reason, error.operation], ["unavailable", operation])
       }
       yield* server.start
@@ -223,7 +227,7 @@ describe("a run whose server goes away", () => {
           yield* server.start
           const cut = yield* Session.load("s").pipe(Effect.retry({ times: 50, schedule: Schedule.spaced(100) }))
           assert.deepStrictEqual(
-            cut?.interrupted?.calls.map((call) => [call.toolCall.id, call.outcome !== undefined]),
+            cut?.interrupted?.calls.map((call) => [call.toolCall.id, call.message !== undefined]),
             [["c0", true], ["u0", false]]
           )
           if (cut === undefined) return

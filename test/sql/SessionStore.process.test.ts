@@ -6,7 +6,7 @@
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Stream from "effect/Stream"
-import { Message, Session } from "heddle"
+import { type Journal, Message, Session } from "heddle"
 import { SessionStore } from "heddle/sql"
 import { type ChildProcess, fork } from "node:child_process"
 import { once } from "node:events"
@@ -65,7 +65,7 @@ class Writer {
 const writer = (filename: string) =>
   Effect.acquireRelease(Effect.sync(() => new Writer(filename)), (writer) => Effect.promise(() => writer.kill()))
 
-const textOf = ({ record }: Session.Entry): string =>
+const textOf = ({ record }: Journal.Entry): string =>
   record._tag === "MessagesAppended" ? record.messages.map(Message.text).join() : record._tag
 
 /** What a process that has just opened the store finds behind a version. */
@@ -154,7 +154,7 @@ const killed = (writer: Writer, version: number, round: number) =>
   })
 
 /** The texts of whole batches, in order, from one version to another. */
-const assertWhole = (entries: ReadonlyArray<Session.Entry>, from: number, to: number) => {
+const assertWhole = (entries: ReadonlyArray<Journal.Entry>, from: number, to: number) => {
   assert.deepStrictEqual(
     entries.map(({ version }) => version),
     Array.from({ length: to - from }, (_, at) => from + at + 1)

@@ -11,14 +11,14 @@ import * as Reactivity from "effect/reactivity/Reactivity"
 import * as SqlClient from "effect/sql/SqlClient"
 import * as Statement from "effect/sql/Statement"
 import * as Stream from "effect/Stream"
-import { Message, Session, Thread } from "heddle"
+import { Journal, Message, Session, Thread } from "heddle"
 import { SessionStore, SqliteClient } from "heddle/sql"
 import { Conformance, Script, StoreSuite } from "heddle/testing"
 import { calling, done, payer, throughJson } from "../support/sessions.ts"
 import * as Contract from "./support/contract.ts"
 import { temporaryFile } from "./support/files.ts"
 
-const said = (text: string): Session.Record => ({ _tag: "MessagesAppended", messages: [Message.user(text)] })
+const said = (text: string): Journal.Record => ({ _tag: "MessagesAppended", messages: [Message.user(text)] })
 
 const memory = SqliteClient.layer({ filename: ":memory:" })
 
@@ -239,9 +239,9 @@ describe("a database that is no longer a store", () => {
       ])
     }).pipe(Effect.provide(both, { local: true }))
 
-  const errorOf = (exit: Exit.Exit<unknown, unknown>): Session.StoreError => {
+  const errorOf = (exit: Exit.Exit<unknown, unknown>): Journal.StoreError => {
     const error = Option.getOrUndefined(Exit.findErrorOption(exit))
-    assert.instanceOf(error, Session.StoreError)
+    assert.instanceOf(error, Journal.StoreError)
     return error
   }
 
@@ -265,7 +265,7 @@ describe("a database that is no longer a store", () => {
       ), 2],
     "a record is no record": [(sql) => sql`UPDATE heddle_records SET record = '{"_tag":7}' WHERE version = 2`, 2],
     "a record lacks what it needs": [
-      (sql) => sql`UPDATE heddle_records SET record = '{"_tag":"Answered"}' WHERE version = 2`,
+      (sql) => sql`UPDATE heddle_records SET record = '{"_tag":"CallSettled"}' WHERE version = 2`,
       2
     ],
     "a record is cut off": [
@@ -282,7 +282,7 @@ describe("a database that is no longer a store", () => {
         const store = yield* Session.Store
         yield* store.append("s", 0, [said("a"), said("b"), said("c")])
         yield* inflict(yield* SqlClient.SqlClient)
-        const reads: ReadonlyArray<Effect.Effect<unknown, Session.StoreError, Session.Store>> = [
+        const reads: ReadonlyArray<Effect.Effect<unknown, Journal.StoreError, Session.Store>> = [
           Stream.runDrain(store.read("s")),
           Session.load("s"),
           Session.open("s")
@@ -354,7 +354,7 @@ describe("a database that is no longer a store", () => {
       for (const [operation, write] of Object.entries(writes)) {
         const error = errorOf(yield* Effect.exit(write))
         assert.deepStrictEqual([error.reason, error.operation], ["read_only", operation])
-        assert.match(error.message, /^the store is read-only .*: nothing was written; open it with the right to write$/)
+        assert.match(error.message, /^the store is read-only .*: nothing was written; open it for writing$/)
       }
       assert.strictEqual((yield* Stream.runCollect(store.read("s"))).length, 1)
     }).pipe(Effect.provide(both, { local: true })))

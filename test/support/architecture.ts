@@ -22,6 +22,7 @@ export const order: ReadonlyArray<string> = [
   "ToolRunner",
   "Step",
   "Chat",
+  "Journal",
   "Session",
   "StreamingToolExecutor"
 ]
@@ -44,6 +45,25 @@ export const rooms: ReadonlyArray<string> = [
   "run",
   "loop",
   "session"
+]
+
+/**
+ * The modules of the room `session` in the order in which they are built on one another: each may import only those of the
+ * room that stand before it.
+ */
+export const sessionModules: ReadonlyArray<string> = [
+  "data",
+  "records",
+  "state",
+  "journal",
+  "claim",
+  "writer",
+  "nested",
+  "events",
+  "kept",
+  "replay",
+  "operations",
+  "run"
 ]
 
 export interface Violation {
@@ -266,6 +286,19 @@ const housed = (file: File): ReadonlyArray<Fault> => {
   })
 }
 
+const isOfSessions = (path: string | undefined): path is string =>
+  path !== undefined && path.startsWith("src/internal/session/")
+
+const built = (file: File): ReadonlyArray<Fault> => {
+  if (!isOfSessions(file.path)) return []
+  const place = sessionModules.indexOf(moduleName(file.path))
+  if (place < 0) return [{ offset: 0, message: `${moduleName(file.path)} has no place in the room` }]
+  return file.imports.flatMap(({ offset, target }) => {
+    if (!isOfSessions(target) || sessionModules.slice(0, place).includes(moduleName(target))) return []
+    return [{ offset, message: `imports ${target}, which does not stand before it` }]
+  })
+}
+
 const header = (file: File): ReadonlyArray<Fault> =>
   file.opensWithComment ? [] : [{ offset: 0, message: "does not open with a comment" }]
 
@@ -283,6 +316,7 @@ export const rules = {
     demand: "an internal module stands in a room, and imports only from its own room and those before it",
     faults: housed
   },
+  sessions: { demand: "a module of the room session imports only those of it that stand before it", faults: built },
   names: { demand: "an internal module has the same name wherever it is imported as a whole", faults: named },
   barrel: { demand: "nothing imports an index file", faults: barrels },
   index: {

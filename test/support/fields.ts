@@ -90,23 +90,25 @@ export const undocumentedFields = (files: { readonly [file: string]: string }): 
   return [...found.values()].toSorted()
 }
 
+/** A type of options, as `Chat.Options`, and the place where a caller writes them: that of `Chat` unless it is given. */
+export type OptionsType = string | readonly [type: string, place: string]
+
 /**
- * The options of some types that a module exports, by the name that the module has: `Chat.maxTurns` of `Chat.Options`. An
- * option that several of the types have is the first one's; `siblings: { queued }` is `siblings` and `siblings.queued`.
+ * The options of some types that the modules of a file export, each in its place: `Chat.maxTurns` of `Chat.Options`. An option
+ * that several of the types have is the first one's; `siblings: { queued }` is `siblings` and `siblings.queued`.
  */
-export const optionsOf = (types: ReadonlyArray<string>): ReadonlyArray<string> => {
-  const file = "src/index.ts"
+export const optionsOf = (types: ReadonlyArray<OptionsType>, file = "src/index.ts"): ReadonlyArray<string> => {
   const program = serviceOf({ [file]: readSource(file).text }).getProgram()
   const checker = program!.getTypeChecker()
   const exported = new Map(
     exportedTypes(checker, checker.getSymbolAtLocation(program!.getSourceFile(path.join(root, file))!)!)
   )
   const seen = new Set<ts.Declaration>()
-  return types.flatMap((type) => {
+  return types.flatMap((given) => {
+    const [type, place] = typeof given === "string" ? [given, given.slice(0, given.indexOf("."))] : given
     const symbol = exported.get(type)
     if (symbol === undefined) throw new Error(`there is no type ${type}`)
-    const module = type.slice(0, type.indexOf("."))
-    return fieldsOf(checker, checker.getDeclaredTypeOfSymbol(symbol), module, isNameless).flatMap(([name, field]) => {
+    return fieldsOf(checker, checker.getDeclaredTypeOfSymbol(symbol), place, isNameless).flatMap(([name, field]) => {
       const declaration = field.declarations?.find(isOwn)
       if (declaration === undefined || seen.has(declaration) || isPlain(checker, field, declaration)) return []
       seen.add(declaration)

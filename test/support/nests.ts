@@ -2,13 +2,14 @@
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Stream from "effect/Stream"
-import { Adapter, Chat, type Event, Message, Session, Tool } from "heddle"
+import { Adapter, Chat, type Event, Journal, Message, Session, Tool } from "heddle"
+import * as States from "../../src/internal/session/state.ts"
 import type { Deed } from "./survivor.ts"
 
 /** A record, and the session that it is of. */
 export interface Written {
   readonly id: string
-  readonly record: Session.Record
+  readonly record: Journal.Record
 }
 
 /** A store in memory that lists what it is given, in the order in which it was given. */
@@ -18,8 +19,8 @@ export const listing = (written: Array<Written>): Layer.Layer<Session.Store> =>
     Effect.map(Session.Store, (store) =>
       Session.Store.of({
         ...store,
-        append: (id, expected, records) =>
-          Effect.tap(store.append(id, expected, records), () =>
+        append: (id, expected, records, options) =>
+          Effect.tap(store.append(id, expected, records, options), () =>
             Effect.sync(() => {
               for (const record of records) written.push({ id, record })
             }))
@@ -34,11 +35,11 @@ export const refusing = (limit: number, written: Array<Written>): Layer.Layer<Se
       let count = 0
       return Session.Store.of({
         ...store,
-        append: (id, expected, records) => {
+        append: (id, expected, records, options) => {
           if (id.includes("@")) count += records.length
           return count > limit && id.includes("@")
-            ? new Session.StoreError({ reason: "unavailable", operation: "append", id })
-            : store.append(id, expected, records)
+            ? new Journal.StoreError({ reason: "unavailable", operation: "append", id })
+            : store.append(id, expected, records, options)
         }
       })
     })
@@ -48,7 +49,13 @@ export const refusing = (limit: number, written: Array<Written>): Layer.Layer<Se
 export const holding = (before: ReadonlyArray<Written>, after: Array<Written> = []): Layer.Layer<Session.Store> =>
   Layer.effectDiscard(Effect.gen(function*() {
     const store = yield* Session.Store
-    for (const { id, record } of before) yield* store.append(id, yield* store.version(id), [record])
+    const states = new Map<string, States.State>()
+    for (const { id, record } of before) {
+      const state = states.get(id) ?? States.initial(id)
+      states.set(id, state)
+      States.apply(state, record)
+      yield* store.append(id, yield* store.version(id), [record], { summary: States.summaryOf(state) })
+    }
     after.length = 0
   })).pipe(Layer.provideMerge(listing(after)), Layer.orDie)
 

@@ -122,10 +122,10 @@ export class Slowness {
       Session.Store,
       Session.Store.useSync((store) => ({
         ...store,
-        append: (...[id, expected, records]: Parameters<typeof store.append>) =>
+        append: (...[id, expected, records, options]: Parameters<typeof store.append>) =>
           Effect.andThen(
             records.some(({ _tag }) => _tag === "Opened") ? Effect.void : this.wait("append", records.at(-1)?._tag),
-            store.append(id, expected, records)
+            store.append(id, expected, records, options)
           )
       }))
     ).pipe(Layer.provide(Session.Store.layerMemory))

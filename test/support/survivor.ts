@@ -1,9 +1,10 @@
-/** A program whose runs are cut: three turns, a tool of each kind, and a model that answers by the conversation alone. */
+/** A program whose runs are interrupted: three turns, a tool of each kind, and a model that answers by the conversation alone. */
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
-import { Adapter, type Event, Message, Session, Tool } from "heddle"
+import { Adapter, type Event, type Journal, Message, Session, Tool } from "heddle"
+import * as States from "../../src/internal/session/state.ts"
 
 /** An effect on the world, with the key that the call had. */
 export interface Deed {
@@ -90,9 +91,11 @@ export const journalOf = (id: string) =>
   })
 
 /** A store that has the first records of a journal. */
-export const prefixed = (id: string, records: ReadonlyArray<Session.Record>): Layer.Layer<Session.Store> =>
+export const prefixed = (id: string, records: ReadonlyArray<Journal.Record>): Layer.Layer<Session.Store> =>
   Layer.effectDiscard(Effect.gen(function*() {
     const store = yield* Session.Store
     const [first, ...rest] = records
-    if (first !== undefined) yield* store.append(id, 0, [first, ...rest])
+    const state = States.initial(id)
+    for (const record of records) States.apply(state, record)
+    if (first !== undefined) yield* store.append(id, 0, [first, ...rest], { summary: States.summaryOf(state) })
   })).pipe(Layer.provideMerge(Session.Store.layerMemory), Layer.orDie)

@@ -1,5 +1,5 @@
 /**
- * What `everyKill` does to a program, and what it finds: programs with one fault each, killed in processes of their own.
+ * Tests what `everyKill` does to a program, and what it finds: programs with one fault each, killed in processes of their own.
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
@@ -30,8 +30,8 @@ describe("everyKill: attempts", () => {
       Effect.gen(function*() {
         const report = yield* killing("retries")
         assert.deepStrictEqual(report.points, [
-          "before ReplyReceived",
-          "after ReplyReceived",
+          "before Opened RunStarted ReplyReceived",
+          "after Opened RunStarted ReplyReceived",
           "before CallStarted",
           "after CallStarted",
           "before the effect of pay",
@@ -144,15 +144,31 @@ describe("everyKill: what it finds", () => {
       }), 60_000)
 
   finds("none", {})
-  finds("finished", { finished: ["pay ran again after its end was recorded"] })
+  finds("finished", {
+    finished: ["pay ran again after its end was recorded"],
+    journal: ["session s: record 6, CallStarted, has call \"c0\", which has its answer"]
+  })
   finds("silent", { silent: ["pay was repeated, and nothing recorded says why"] })
+  finds("doubled", { silent: ["pay was repeated, and nothing recorded says why"] })
+  finds("retried", {
+    finished: ["pay ran again after its end was recorded"],
+    journal: ["session s: record 8, CallStarted, has call \"c0\", which has its answer"]
+  })
+  finds("asked", {
+    finished: ["pay ran again after its end was recorded"],
+    journal: [
+      "session s: record 6, CallWaits, has call \"c0\", which has its answer",
+      "session s: record 8, CallStarted, has call \"c0\", which has its answer"
+    ]
+  })
   finds("lost", { lost: ["pay never ran, and was not unknown"] })
   finds("untold", {
     lost: ["pay never ran, and was not unknown"],
-    untold: ["pay was cut between its start and its end, and was passed over"]
+    untold: ["pay was interrupted between its start and its end, and was passed over"]
   })
   finds("asks", { asked: ["1 more requests, and 0 replies lost"] })
   finds("answers", { answer: ["1 more final answers"] })
+  finds("journal", { journal: ["session s: record 4, RunStarted, stands within run r"] })
   finds("result", { result: ["result.context.paid is undefined, not 1"] })
   finds("hangs", { end: ["a process did not end within 2s"] }, { timeout: "2 seconds" })
   finds("ends", { end: ["no result after 4 processes"] }, { recoveries: 2 })
@@ -202,13 +218,13 @@ describe("everyKill: what it finds", () => {
     Effect.gen(function*() {
       const seen: Array<unknown> = []
       const report = yield* killing("result", {
-        difference: (uncut, value) => {
-          seen.push([uncut, value])
+        difference: (uninterrupted, value) => {
+          seen.push([uninterrupted, value])
           return undefined
         }
       })
       assert.deepStrictEqual(report.violations, [])
-      const uncut = { context: { paid: 1 } }
-      assert.deepStrictEqual(seen, [[uncut, uncut], [uncut, { context: {} }]])
+      const uninterrupted = { context: { paid: 1 } }
+      assert.deepStrictEqual(seen, [[uninterrupted, uninterrupted], [uninterrupted, { context: {} }]])
     }), 60_000)
 })

@@ -6,7 +6,7 @@ import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
-import { Session, Tool } from "heddle"
+import { type Journal, Session, Tool } from "heddle"
 import { Script } from "heddle/testing"
 import { randomBytes } from "node:crypto"
 import { median } from "../statistics.ts"
@@ -91,7 +91,7 @@ const commitsOf = (calls: number) =>
     let commits = 0
     const counting = Layer.effect(
       Session.Store,
-      Effect.map(Session.Store, (store): Session.StoreService => ({
+      Effect.map(Session.Store, (store): Journal.Service => ({
         ...store,
         append: (id, expected, records) => {
           commits++

@@ -10,7 +10,7 @@ import { createReactAgent } from "@langchain/langgraph/prebuilt"
 import * as Effect from "effect/Effect"
 import { parseArgs } from "node:util"
 import * as KillPoint from "../../../src/testing/KillPoint.ts"
-import { turns } from "../turns.ts"
+import { payments as turns } from "../turns.ts"
 
 const { values } = parseArgs({
   options: {

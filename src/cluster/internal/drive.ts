@@ -1,26 +1,26 @@
 /**
- * How the owner of a session carries out its commands. The session is run under a claim: first what an owner before this one
- * left unfinished, then the command, unless the journal has it already, and then what follows from it.
+ * Carries out the commands of a session in its owner. The session is run under a claim: first the work that an
+ * earlier owner left unfinished, then the command, unless the journal already contains it, and then the work that
+ * follows from it.
  *
  * @since 0.1.0
  */
 import * as Deferred from "effect/Deferred"
 import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
-import * as Result from "effect/Result"
 import * as Schedule from "effect/Schedule"
 import * as Semaphore from "effect/Semaphore"
 import * as Stream from "effect/Stream"
 import type * as Adapter from "../../Adapter.ts"
 import * as Durable from "../../durable/internal/drive.ts"
 import type * as Event from "../../Event.ts"
-import * as Json from "../../internal/json.ts"
 import type * as Claims from "../../internal/session/claim.ts"
-import * as Recorders from "../../internal/session/recorder.ts"
-import type * as Records from "../../internal/session/records.ts"
+import * as SessionData from "../../internal/session/data.ts"
+import * as Journals from "../../internal/session/journal.ts"
+import * as Keeping from "../../internal/session/kept.ts"
+import * as Operations from "../../internal/session/operations.ts"
+import * as Records from "../../internal/session/records.ts"
 import * as SessionRun from "../../internal/session/run.ts"
-import * as SessionState from "../../internal/session/state.ts"
-import * as Stores from "../../internal/session/store.ts"
 import type * as Tool from "../../Tool.ts"
 import type * as Protocol from "./protocol.ts"
 
@@ -30,78 +30,70 @@ type Settling = Extract<Protocol.Input, { readonly _tag: "Answer" | "Approve" | 
 
 type Saying = Extract<Protocol.Input, { readonly _tag: "Say" }>
 
-/** How sessions are driven. */
+/** Settings of the runs of sessions. */
 export interface Settings<T extends Tools, E, R, RHalt, REvent> {
-  /** The options of the next run of a session. */
-  readonly run: (kept: Records.Kept) => Durable.RunOptions<T, E, R, RHalt, REvent>
-  /** How long a claim lasts that is not renewed. */
+  /** Returns the options of the next run of a session. */
+  readonly run: (kept: Keeping.Kept) => Durable.RunOptions<T, E, R, RHalt, REvent>
+  /** Duration of a claim unless it is renewed. */
   readonly term: Duration.Input
 }
 
-/** What one owner does for one session. */
+/** The driver of one session in one owner. */
 interface Driver<R> {
-  /** Carries a command out, once. Those of a session wait for one another. */
-  readonly carryOut: (command: Protocol.Command) => Effect.Effect<Records.Kept, unknown, R>
-  /** Has the run that is under way look for its stop, and waits for its end. */
-  readonly stopped: Effect.Effect<void, Stores.StoreError, Stores.Store>
+  /** Carries a command out, once. The commands of a session wait for each other. */
+  readonly carryOut: (command: Protocol.Command) => Effect.Effect<Keeping.Kept, unknown, R>
+  /** Makes the current run look for its stop, and waits for its end. */
+  readonly stopped: Effect.Effect<void, Journals.StoreError, Journals.Store>
 }
 
-/** How an owner drives one session. It shows the events of its runs. */
+/** Creates the driver of one session, which publishes the events of its runs. */
 export type Make<R> = (
   id: string,
   owner: string,
   publish: (event: Event.Event) => Effect.Effect<void>
-) => Driver<R | Stores.Store>
+) => Driver<R | Journals.Store>
 
-/** The session after a call has its answer. */
-const settled = (session: SessionState.Session, input: Settling) => {
+/** Returns the session after a call has its answer. The same command counts once. */
+const settled = (session: SessionData.Session, command: string, input: Settling) => {
   switch (input._tag) {
     case "Answer":
-      return SessionRun.answer(session, input.id, input.value)
+      return Operations.answer(session, input.id, input.value, { command })
     case "Approve":
-      return SessionRun.approve(session, input.id, input)
+      return Operations.approve(session, input.id, { ...input, command })
     case "Deny":
-      return SessionRun.deny(session, input.id, input.reason)
+      return Operations.deny(session, input.id, input.reason, { command })
   }
 }
 
-const isSame = (left: unknown, right: unknown): boolean => JSON.stringify(left) === JSON.stringify(right)
-
-/** Whether an answer of the journal is the one that a command gives. A text may have been read as the JSON that it is. */
-const isAnswerOf = (answer: SessionState.Answer, input: Settling): boolean => {
-  switch (answer._tag) {
-    case "Value":
-      return input._tag === "Answer" && (isSame(answer.value, input.value)
-        || typeof input.value === "string" && isSame(answer.value, Result.getOrUndefined(Json.parse(input.value))))
-    case "Approved":
-      return input._tag === "Approve" && isSame(answer.arguments, input.arguments)
-    case "Denied":
-      return input._tag === "Deny" && answer.reason === input.reason
-    case "Expired":
-      return false
-  }
-}
-
-/** Whether a record of the journal is so. A command that has come twice is rare, and a journal is read in pages. */
-const has = (id: string, isSo: (record: Records.Record) => boolean) =>
-  Effect.flatMap(Stores.Store, (store) =>
-    Effect.map(
-      Stream.runHead(Stream.filter(store.read(id), ({ record }) => isSo(record))),
-      (found) => found._tag === "Some"
+/**
+ * Returns the version of the journal from which on a suspension is open. Reads the journal, since a message rarely
+ * meets one.
+ */
+const openSince = (id: string, { path: [outer] = [], id: own }: Event.Suspension) =>
+  Effect.flatMap(Journals.Store, (store) =>
+    Stream.runFold(
+      store.read(id),
+      () => 0,
+      (since, { record, version }) =>
+        record._tag === "CallWaits" && record.toolCallId === (outer ?? own)
+          || record._tag === "Opened" && record.session.suspensions.some((open) => open.id === own)
+          ? version
+          : since
     ))
 
 const isFailure = (error: unknown): error is { readonly _tag: string; readonly reason?: unknown } =>
   typeof error === "object" && error !== null && "_tag" in error
 
 /**
- * What passes by itself: the store is away, another owner still has the claim, or another writer was faster. The session is
- * claimed and read again then, and the command is carried out if it was not.
+ * Tells whether an error is transient: the store is unavailable, another owner still holds the claim, or another
+ * writer was faster. The session is then claimed and read again, and the command is carried out unless it already
+ * was.
  */
 const isPassing = (error: unknown): boolean =>
   isFailure(error) && (error._tag === "SessionClaimed" || error._tag === "SessionConflict"
     || error._tag === "StoreError" && error.reason === "unavailable")
 
-/** A claim that commands are carried out under, and the end of the run that is under way, or of the command. */
+/** The claim that commands are carried out under, and the end of the current run or command. */
 class Turn {
   readonly claim: Claims.HeldClaim
   private end = Deferred.makeUnsafe<void>()
@@ -120,7 +112,7 @@ class Turn {
   })
 }
 
-/** How an owner drives a session with these settings. */
+/** Creates the drivers of sessions with these settings. */
 export const make = <const T extends Tools = [], E = never, R = never, RHalt = never, REvent = never>(
   { run, term }: Settings<T, E, R, RHalt, REvent>
 ): Make<Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent> =>
@@ -135,47 +127,58 @@ export const make = <const T extends Tools = [], E = never, R = never, RHalt = n
         : publish(event)
     )
 
-  const driven = (claim: Claims.HeldClaim) => Durable.drive(Recorders.reloaded(claim), run, published)
+  const driven = (claim: Claims.HeldClaim) => Durable.drive(Keeping.reloaded(claim), run, published)
 
-  /** Settles a call. A command that was carried out before its owner was killed finds its own answer. */
-  const settling = (kept: Records.Kept, input: Settling) =>
-    Recorders.keep(kept, (session) => settled(session, input)).pipe(
-      Effect.catchTag("SessionError", (error) => {
-        const isOwn = (record: Records.Record) =>
-          record._tag === "Answered" && record.id === input.id && isAnswerOf(record.answer, input)
-        return Effect.flatMap(has(id, isOwn), (isKnown) => isKnown ? Effect.void : Effect.fail(error))
-      })
-    )
+  const settling = (kept: Keeping.Kept, command: string, input: Settling) =>
+    Keeping.keep(kept, (session) => settled(session, command, input))
 
-  /** Says something. The run is recorded under the id of the command. */
-  const saying = (kept: Records.Kept, command: string, { message: { content }, pending }: Saying) =>
+  /**
+   * Tells whether a message waits: a call is open that no message answers, or a question that its sender has not
+   * seen.
+   */
+  const mustWait = (kept: Keeping.Kept, { after = 0, pending }: Saying) => {
+    const { suspensions } = kept.session
+    if (suspensions.length === 0 || pending === "deny") return Effect.succeed(false)
+    const question = suspensions.find(({ kind }) => kind === "question")
+    return question === undefined
+      ? Effect.succeed(true)
+      : Effect.map(openSince(id, question), (since) => after < since)
+  }
+
+  /** Adds a message, recorded under the id of the command, which is taken once. */
+  const saying = (kept: Keeping.Kept, command: string, input: Saying) =>
     Effect.gen(function*() {
-      if (yield* has(id, (record) => record._tag === "RunStarted" && record.submitted === command)) return
-      const operation = (session: SessionState.Session) =>
+      const { message: { content }, pending } = input
+      const known = Keeping.receipt(kept, command)
+      if (known?.hash === Records.hashOf(content)) return
+      const session = SessionData.recover(kept.session)
+      const isApproving = session.suspensions.some(({ kind }) => kind === "approval")
+      if (!isApproving && (yield* mustWait(kept, input))) {
+        yield* Keeping.submit(id, content, { id: command })
+        return
+      }
+      const operation = (session: SessionData.Session) =>
         SessionRun.stream(
-          Effect.map(
-            SessionRun.replying(SessionState.recover(session), content, pending),
-            (reply) => ({ ...reply, submitted: command })
-          ),
+          Operations.replying(SessionData.recover(session), content, { pending, takes: command }),
           run(kept)
         )
-      yield* Stream.runForEach(Recorders.keepStream(kept, operation), published)
+      yield* Stream.runForEach(Keeping.keepStream(kept, operation), published)
     })
 
-  const taken = (kept: Records.Kept, { command, input }: Protocol.Command) => {
+  const taken = (kept: Keeping.Kept, { command, input }: Protocol.Command) => {
     switch (input._tag) {
       case "Say":
         return saying(kept, command, input)
       case "Resume":
         return Effect.void
       default:
-        return settling(kept, input)
+        return settling(kept, command, input)
     }
   }
 
   const once = (command: Protocol.Command) =>
     Effect.gen(function*() {
-      const { claim } = yield* Recorders.claim(id, { owner, term })
+      const { claim } = yield* Keeping.claim(id, { owner, term })
       const own = new Turn(claim)
       turn = own
       yield* Effect.addFinalizer(() =>
@@ -196,7 +199,7 @@ export const make = <const T extends Tools = [], E = never, R = never, RHalt = n
       const { claim, ended } = turn
       return Effect.gen(function*() {
         yield* claim.look
-        const kept = yield* Recorders.load(id)
+        const kept = yield* Keeping.load(id)
         if (kept?.interrupted !== undefined) yield* ended
       })
     })

@@ -1,6 +1,6 @@
 /**
- * The live events of a session, for any number of readers on any process. None of them holds up the run: a reader that falls
- * behind loses what it did not read, and learns that from the feed.
+ * The live events of a session, for any number of readers in any process. Readers do not block the run: one that
+ * falls behind misses events, and the feed tells it so.
  *
  * @since 0.1.0
  */
@@ -8,13 +8,13 @@ import * as Effect from "effect/Effect"
 import * as PubSub from "effect/PubSub"
 import * as Stream from "effect/Stream"
 import * as Event from "../../Event.ts"
-import * as Stores from "../../internal/session/store.ts"
+import * as Journals from "../../internal/session/journal.ts"
 import type * as Protocol from "./protocol.ts"
 
-/** How many events a reader may be behind. */
+/** Number of events that a reader may be behind. */
 const capacity = 4096
 
-/** An event as it is sent, or nothing for one that is too large to be. */
+/** An event as it is sent, or nothing for one that is too large. */
 interface Numbered {
   readonly number: number
   readonly event: Event.Wire | undefined
@@ -22,22 +22,22 @@ interface Numbered {
 
 /** The feed of one session. */
 export interface Feed {
-  /** Shows an event to the readers that there are. */
+  /** Publishes an event to the current readers. */
   readonly publish: (event: Event.Event) => Effect.Effect<void>
-  /** What happens from the first pull on. */
+  /** Live events from the first pull on. */
   readonly events: Stream.Stream<Protocol.Fed>
 }
 
-/** A feed without readers. */
-export const make = (id: string): Effect.Effect<Feed, never, Stores.Store> =>
+/** Creates a feed without readers. */
+export const make = (id: string): Effect.Effect<Feed, never, Journals.Store> =>
   Effect.gen(function*() {
-    const store = yield* Stores.Store
-    // What the journal takes in one piece, a connection does as well.
-    const maxBytes = yield* Stores.MaxRecordBytes
+    const store = yield* Journals.Store
+    // A connection has the size limit of a record.
+    const maxBytes = yield* Journals.MaxRecordBytes
     const hub = yield* PubSub.sliding<Numbered>(capacity)
     let last = 0
     let readers = 0
-    // A store that is away says nothing of the version: 0 has its reader read everything that there is.
+    // Without the store the version is unknown: 0 makes the reader read the whole journal.
     const connected = Effect.map(
       Effect.orElseSucceed(store.version(id), () => 0),
       (version): Protocol.Fed => ({ _tag: "Connected", version })
@@ -48,7 +48,7 @@ export const make = (id: string): Effect.Effect<Feed, never, Stores.Store> =>
     }
     const events = Effect.gen(function*() {
       yield* Effect.acquireRelease(Effect.sync(() => readers++), () => Effect.sync(() => readers--))
-      // Before the version is read: what happens in between is in both, and nothing is in neither.
+      // Subscribes before the version is read, so that an event in between is in both and never in neither.
       const subscription = yield* PubSub.subscribe(hub)
       let next = last + 1
       const fed = Stream.fromSubscription(subscription).pipe(

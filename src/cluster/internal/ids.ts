@@ -1,5 +1,5 @@
 /**
- * The id of a session as the id of an entity. A database refuses a text with a zero or a lone surrogate, which JSON
+ * Converts ids of sessions to ids of entities. A database refuses text with a zero or a lone surrogate, which JSON
  * escapes, and the tables of a cluster have room for 255 characters.
  *
  * @since 0.1.0
@@ -7,10 +7,10 @@
 import * as Effect from "effect/Effect"
 import * as Protocol from "./protocol.ts"
 
-/** The longest id that the tables of a cluster have room for. */
+/** Longest id that fits in the tables of a cluster. */
 const longest = 255
 
-/** The id of the entity of a session, if it can have one. */
+/** Returns the id of a session's entity, if it can have one. */
 export const entityOf = (session: string, command: string): Effect.Effect<string, Protocol.CommandError> => {
   const id = JSON.stringify(session).slice(1, -1)
   return id.length > 0 && id.length <= longest ? Effect.succeed(id) : Effect.fail(
@@ -24,5 +24,5 @@ export const entityOf = (session: string, command: string): Effect.Effect<string
   )
 }
 
-/** The id of the session of an entity. */
+/** Returns the id of an entity's session. */
 export const sessionOf = (entity: string): string => JSON.parse(`"${entity}"`) as string

@@ -1,34 +1,34 @@
 /**
- * The owner of a session: the one entity that runs it, on the runner that has its shard. Commands are carried out one after
- * the other; the feed and a stop do not wait for them. What happens is in the journal, so that the next owner needs nothing
- * of this one.
+ * The owner of a session: the one entity that runs it, on the runner that has its shard. Commands are carried out in
+ * order; the feed and a stop do not wait for them. Everything that happens is in the journal, so the next owner needs
+ * nothing from this one.
  *
  * @since 0.1.0
  */
 import * as Entity from "effect/cluster/Entity"
 import * as Effect from "effect/Effect"
 import * as Json from "../../internal/json.ts"
-import type * as Records from "../../internal/session/records.ts"
-import type * as Stores from "../../internal/session/store.ts"
+import type * as Journals from "../../internal/session/journal.ts"
+import type * as Keeping from "../../internal/session/kept.ts"
 import * as Message from "../../Message.ts"
 import type * as Drives from "./drive.ts"
 import * as Feeds from "./feed.ts"
 import * as Ids from "./ids.ts"
 import * as Protocol from "./protocol.ts"
 
-const outputText = ({ thread }: Records.Kept["session"]): string => {
+const outputText = ({ thread }: Keeping.Kept["session"]): string => {
   const said = thread.messages.findLast(({ role }) => role === "assistant")
   return said === undefined ? "" : Message.text(said)
 }
 
-const reportOf = ({ session, version }: Records.Kept): Protocol.Report => ({
+const reportOf = ({ session, version }: Keeping.Kept): Protocol.Report => ({
   version,
   status: session.status,
   suspensions: session.suspensions,
   outputText: outputText(session)
 })
 
-/** The word for an error, and its message. */
+/** Returns the reason and the message of an error. */
 const refusalOf = (error: unknown): Pick<Protocol.CommandError, "reason" | "detail"> => {
   const { _tag, message, reason } = (typeof error === "object" && error !== null ? error : {}) as Json.JsonObject
   return {
@@ -37,12 +37,12 @@ const refusalOf = (error: unknown): Pick<Protocol.CommandError, "reason" | "deta
   }
 }
 
-/** The handlers of one session. */
+/** Creates the handlers of one session. */
 export const make = <R>(drive: Drives.Make<R>) =>
   Effect.gen(function*() {
     const { entityId } = yield* Entity.CurrentAddress
     const { host, port } = yield* Entity.CurrentRunnerAddress
-    const services = yield* Effect.context<R | Stores.Store>()
+    const services = yield* Effect.context<R | Journals.Store>()
     const id = Ids.sessionOf(entityId)
     const feed = yield* Feeds.make(id)
     const driver = drive(id, `${host}:${port}`, feed.publish)
@@ -55,7 +55,7 @@ export const make = <R>(drive: Drives.Make<R>) =>
           ),
           Effect.provideContext(services)
         ),
-      // The journal has the stop in any case, and its reader finds the end of the run there.
+      // The stop is already in the journal, where its reader finds the end of the run.
       Stop: () => Effect.provideContext(Effect.ignore(driver.stopped), services),
       Feed: () => feed.events
     })

@@ -1,8 +1,9 @@
 /**
- * What a client and the owner of a session say to each other: the type of the entity, its requests, and what they come to.
+ * The protocol between clients and owners of sessions: the type of the entity, its requests, and their results.
  *
- * A command is persisted: it waits for an owner, is handled at least once and answered once, since its id is its primary
- * key. A stop and the feed are for the owner of the moment, and are not: what must outlive the owner is in the journal.
+ * A command is persisted: it waits for an owner, is handled at least once and answered once, since its id is its
+ * primary key. A stop and the feed concern the current owner and are not persisted: anything that must outlive the
+ * owner is in the journal.
  *
  * @since 0.1.0
  */
@@ -12,20 +13,20 @@ import * as Rpc from "effect/rpc/Rpc"
 import * as Schema from "effect/Schema"
 import * as Event from "../../Event.ts"
 import * as Json from "../../internal/json.ts"
-import * as SessionState from "../../internal/session/state.ts"
+import * as SessionData from "../../internal/session/data.ts"
 import * as Message from "../../Message.ts"
 
 /**
- * Where a session stands once a command has been carried out: its run has ended, or waits for an answer.
+ * The session after a command has been carried out: its run has ended, or waits for an answer.
  *
  * @category models
  * @since 0.1.0
  */
 export class Report extends Schema.Opaque<Report>()(Schema.Struct({
-  /** The version of the journal that this was read at. */
+  /** The version of the journal at which the report was made. */
   version: Schema.Int,
-  /** Where the session stands. */
-  status: SessionState.Status,
+  /** Status of the session. */
+  status: SessionData.Status,
   /** The calls that wait for an answer from outside, in call order. */
   suspensions: Schema.Array(Event.Suspension),
   /** The text of the model's last message, `""` if there is none. The thread is in the store. */
@@ -33,7 +34,7 @@ export class Report extends Schema.Opaque<Report>()(Schema.Struct({
 })) {}
 
 /**
- * A command was refused, or its run could not begin. Sent again under the same id it fails the same way.
+ * A command was refused, or its run could not begin. A repeat under the same id fails the same way.
  *
  * @category errors
  * @since 0.1.0
@@ -44,9 +45,9 @@ export class CommandError extends Schema.TaggedError<CommandError>("heddle/clust
   /** The id of the command. */
   command: Schema.String,
   /**
-   * What went wrong: the `reason` of a `SessionError`, such as `already_answered`; the name of another error, such as
-   * `AdapterError`; or why the command was not sent: `invalid_id` for a session whose id the tables of a cluster have no room
-   * for, `invalid_input` for a content that is none, `too_large` for more than `Session.MaxRecordBytes`.
+   * The reason: that of a `SessionError`, such as `already_answered`; the name of another error, such as
+   * `AdapterError`; or, for a command that was not sent, `invalid_id` for a session whose id does not fit in the
+   * tables of a cluster, `invalid_input` for invalid content, and `too_large` for more than `Journal.MaxRecordBytes`.
    */
   reason: Schema.String,
   /** The message of that error. */
@@ -61,21 +62,26 @@ const ofCall = { id: Schema.String }
 
 const Arguments = Schema.Record(Schema.String, Json.Opaque)
 
-/** What a command asks for. */
+/** The request of a command. */
 export const Input = Schema.Union([
-  /** The user says something. */
-  Schema.TaggedStruct("Say", { message: Message.Message, pending: Schema.optionalKey(Schema.Literal("deny")) }),
-  /** A question has its answer, or a manual call its result. */
+  /** Adds a message of the user. */
+  Schema.TaggedStruct("Say", {
+    message: Message.Message,
+    pending: Schema.optionalKey(Schema.Literal("deny")),
+    /** The version of the journal that the sender has seen. */
+    after: Schema.optionalKey(Schema.Int)
+  }),
+  /** Answers a question, or gives the result of a manual call. */
   Schema.TaggedStruct("Answer", { ...ofCall, value: Json.Opaque }),
-  /** A call may run, with its own arguments or with others. */
+  /** Approves a call, with its own arguments or with others. */
   Schema.TaggedStruct("Approve", { ...ofCall, arguments: Schema.optionalKey(Arguments) }),
-  /** A call must not run. */
+  /** Denies a call. */
   Schema.TaggedStruct("Deny", { ...ofCall, reason: Schema.optionalKey(Schema.String) }),
-  /** Nothing new: what is unfinished is finished. */
+  /** Does the work that is left, and adds nothing. */
   Schema.TaggedStruct("Resume", {})
 ])
 
-/** What a command asks for. */
+/** The request of a command. */
 export type Input = (typeof Input)["Type"]
 
 const Command = Schema.Struct({ command: Schema.String, input: Input })
@@ -83,7 +89,7 @@ const Command = Schema.Struct({ command: Schema.String, input: Input })
 /** A command, with its id. */
 export type Command = (typeof Command)["Type"]
 
-/** Takes the command in, and drives the session until nothing is left to do. */
+/** Accepts a command, and drives the session until no work is left. */
 const Drive = Rpc.make("Drive", {
   payload: Command.fields,
   success: Report,
@@ -91,15 +97,15 @@ const Drive = Rpc.make("Drive", {
   primaryKey: ({ command }) => command
 })
   .annotate(ClusterSchema.Persisted, true)
-  // A command outlives its sender: leaving it does not stop the run.
+  // A command outlives its sender: interrupting the sender does not stop the run.
   .annotate(ClusterSchema.Uninterruptible, "client")
 
-/** Has the owner look for the stop that the journal has for it. */
+/** Makes the owner look for a stop in the journal. */
 const Stop = Rpc.make("Stop")
 
 /**
- * The feed begins here: the journal has what led to this, and live events follow. It comes again where events were missed,
- * because the session has another owner now or the reader fell behind.
+ * The start of the feed: the journal contains everything before it, and live events follow. It is emitted again after
+ * missed events, because the session has another owner or the reader was too slow.
  *
  * @category models
  * @since 0.1.0
@@ -109,14 +115,14 @@ export class Connected extends Schema.Opaque<Connected>()(Schema.TaggedStruct("C
   version: Schema.Int
 })) {}
 
-/** What a feed has: where it begins, and events in their wire form. */
+/** An element of a feed: its start, or an event in its wire form. */
 export const Fed = Schema.Union([Connected, Schema.TaggedStruct("Fed", { event: Schema.Json })])
 
-/** What a feed has: where it begins, and events in their wire form. */
+/** An element of a feed: its start, or an event in its wire form. */
 export type Fed = (typeof Fed)["Type"]
 
 const Feed = Rpc.make("Feed", { success: Fed, stream: true })
-  // It never ends by itself, and must not keep the owner from handing the session over.
+  // The feed never ends by itself, and must not keep the owner from handing the session over.
   .annotate(ClusterSchema.InterruptOnTermination, true)
 
 /** An entity for each session. */

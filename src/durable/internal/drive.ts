@@ -1,6 +1,6 @@
 /**
- * What is left to do in a session, and doing it: a run that was cut is taken up, a message that was submitted is answered,
- * and a session whose calls have all been settled goes on, until nothing is left or a call waits.
+ * Does the work that is left in a session: resumes an interrupted run, replies to a submitted message, and continues
+ * once all calls are settled, until no work is left or a call waits.
  *
  * @since 0.1.0
  */
@@ -9,84 +9,74 @@ import * as Stream from "effect/Stream"
 import type * as Adapter from "../../Adapter.ts"
 import type * as Chat from "../../Chat.ts"
 import type * as Event from "../../Event.ts"
-import * as Claims from "../../internal/session/claim.ts"
-import type * as Ledgers from "../../internal/session/ledger.ts"
-import * as Recorders from "../../internal/session/recorder.ts"
-import type * as Records from "../../internal/session/records.ts"
+import * as SessionData from "../../internal/session/data.ts"
+import type * as Journals from "../../internal/session/journal.ts"
+import * as Keeping from "../../internal/session/kept.ts"
+import * as Operations from "../../internal/session/operations.ts"
 import * as SessionRun from "../../internal/session/run.ts"
-import * as SessionState from "../../internal/session/state.ts"
-import type * as Stores from "../../internal/session/store.ts"
+import type * as Writers from "../../internal/session/writer.ts"
 import type * as Tool from "../../Tool.ts"
 
 type Tools = ReadonlyArray<Tool.Any>
 
-/** The options of the runs of a session. */
+/** Options of the runs of a session. */
 export type RunOptions<T extends Tools, E, R, RHalt, REvent> =
   & Chat.Options<T, E, R, RHalt, REvent>
-  & SessionRun.ResumeOptions
+  & Operations.ResumeOptions
 
-/** Why a session could not be driven on. */
-export type Failure<T extends Tools, E> =
-  | Ledgers.ResumeError
-  | SessionRun.Failure
-  | Recorders.Failure
-  | Tool.Fatal<T[number]>
-  | E
-
-/** A message can be said when nothing waits, or one question that it answers. */
-const isSpeakable = ({ suspensions }: SessionState.Session): boolean =>
-  suspensions.length === 0 || suspensions.length === 1 && suspensions[0]?.kind === "question"
-
-type Operation = Effect.Effect<SessionRun.Operation<"chat">, SessionRun.Failure>
-
-/** The next operation of a session in which no run was cut. A session whose last run broke goes on with a new message. */
-const operationOf = (
-  { session, submitted: [next] = [] }: Records.Kept
-): ((session: SessionState.Session) => Operation) | undefined => {
-  if (next !== undefined && isSpeakable(session)) {
-    return (session) =>
-      Effect.map(
-        SessionRun.replying(SessionState.recover(session), next.message.content, undefined),
-        (operation) => ({ ...operation, submitted: next.id })
-      )
-  }
-  return Claims.isReady(session) ? (session) => SessionRun.continuing(session, null) : undefined
-}
-
-/** Whether a session has something that an owner can do now. */
-export const hasWork = (kept: Records.Kept): boolean =>
-  kept.interrupted !== undefined || operationOf(kept) !== undefined
+/** Errors of driving a session. */
+export type Failure<T extends Tools, E> = Operations.Failure | Writers.Failure | Tool.Fatal<T[number]> | E
 
 /**
- * Drives a session until nothing is left to do, and returns it as it is then. `load` reads it as the store has it, under the
- * claim of the owner.
+ * Returns the events of the work that is left, if an owner can do it. A new message continues a session whose last
+ * run failed.
+ */
+const eventsOf = <T extends Tools, E, R, RHalt, REvent>(
+  kept: Keeping.Kept,
+  options: RunOptions<T, E, R, RHalt, REvent>
+) => {
+  const operation = (checked: (session: SessionData.Session) => ReturnType<typeof Operations.continuing>) =>
+    Keeping.keepStream(kept, (session) => SessionRun.stream(checked(session), options))
+  switch (Keeping.next(kept)) {
+    case "resume":
+      return SessionRun.streamResumed(kept, options)
+    case "reply": {
+      const [next] = kept.submitted ?? []
+      return next &&
+        operation((session) =>
+          Operations.replying(SessionData.recover(session), next.message.content, { takes: next.id })
+        )
+    }
+    case "continue":
+      return operation((session) => Operations.continuing(session, null))
+    default:
+      return undefined
+  }
+}
+
+/**
+ * Drives a session until no work is left, and returns it. `load` reads it from the store, under the claim of the
+ * owner.
  */
 export const drive = <T extends Tools, E, R, RHalt, REvent, ELoad, RLoad, RPublish>(
-  load: Effect.Effect<Records.Kept, ELoad, RLoad>,
-  run: (kept: Records.Kept) => RunOptions<T, E, R, RHalt, REvent>,
+  load: Effect.Effect<Keeping.Kept, ELoad, RLoad>,
+  run: (kept: Keeping.Kept) => RunOptions<T, E, R, RHalt, REvent>,
   publish: (event: Event.Event) => Effect.Effect<void, never, RPublish>
 ): Effect.Effect<
-  Records.Kept,
+  Keeping.Kept,
   ELoad | Failure<T, E>,
-  RLoad | RPublish | Stores.Store | Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent
+  RLoad | RPublish | Journals.Store | Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent
 > =>
   Effect.gen(function*() {
     let kept = yield* load
     while (true) {
       const { version } = kept
-      const options = run(kept)
-      const operation = operationOf(kept)
-      if (kept.interrupted !== undefined) {
-        yield* Stream.runForEach(SessionRun.streamResumed(kept, options), publish)
-      } else if (operation !== undefined) {
-        yield* Stream.runForEach(
-          Recorders.keepStream(kept, (session) => SessionRun.stream(operation(session), options)),
-          publish
-        )
-      } else return kept
-      const isRepeated = Claims.isReady(kept.session)
+      const events = eventsOf(kept, run(kept))
+      if (events === undefined) return kept
+      yield* Stream.runForEach(events, publish)
+      const isRepeated = Keeping.next(kept) === "continue"
       kept = yield* load
-      // Calls that were settled and could not run, as where the time is up at once, are no reason to try at once again.
-      if (kept.version === version || isRepeated && Claims.isReady(kept.session)) return kept
+      // Settled calls that could not run, for example because their time was over, are not tried again at once.
+      if (kept.version === version || isRepeated && Keeping.next(kept) === "continue") return kept
     }
   })

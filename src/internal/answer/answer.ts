@@ -7,6 +7,7 @@ import * as Cause from "effect/Cause"
 import type * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
+import * as Result from "effect/Result"
 import type * as Types from "effect/Types"
 import type * as Event from "../../Event.ts"
 import * as Message from "../../Message.ts"
@@ -20,7 +21,6 @@ import * as Contents from "./content.ts"
 import type { Subject } from "./content.ts"
 import * as ErrorFields from "./errorFields.ts"
 import * as OpenCalls from "./openCalls.ts"
-import * as OutcomeJson from "./outcomeJson.ts"
 
 /** What the calls of a batch are answered with. */
 export interface Answering<E, R> extends Contents.Writing {
@@ -40,7 +40,7 @@ export interface Answer {
   readonly cause?: Json.JsonObject
   /** What a handler that succeeded adds to the context. */
   readonly contextUpdate?: Json.JsonObject
-  /** Whether the call had ended before the run was taken up. */
+  /** Whether the call had its answer before the run was resumed. */
   readonly isReplayed?: boolean
 }
 
@@ -262,8 +262,7 @@ export const answerTo = <E, R>(
   raw: unknown
 ): Effect.Effect<Answer, E, R> => {
   if (!ToolOutcomes.isWellFormed(raw)) {
-    const cause = raw instanceof ToolOutcomes.Invalid ? raw.given : raw
-    return failed(answering, subject, toolError("invalid_return", subject.call, { cause }))
+    return failed(answering, subject, toolError("invalid_return", subject.call, { cause: raw }))
   }
   switch (raw._tag) {
     case "Ok":
@@ -290,12 +289,13 @@ export const denied = <E, R>(
 export const updating = (answer: Answer, contextUpdate: Json.JsonObject | undefined): Answer =>
   contextUpdate === undefined || answer.raw._tag === "Error" ? answer : { ...answer, contextUpdate }
 
-/** The answer to a call that was not run to its end. It tells so, and is no failure that a policy is asked about. */
+/** The answer to a call that was not run to its end. It says so, and is no failure that a policy is asked about. */
 export const cancelled = <E, R>(
   answering: Answering<E, R>,
   subject: Subject,
-  detail: string
-): Effect.Effect<Answer, never, any> => continued(answering, subject, toolError("cancelled", subject.call, { detail }))
+  detail: string,
+  error: Tool.ToolError = toolError("cancelled", subject.call, { detail })
+): Effect.Effect<Answer, never, any> => continued(answering, subject, error)
 
 /** The answer to a call whose grace period is over. It is written at once, without code of the caller's. */
 export const unfinished = (subject: Subject, detail: string): Answer => {
@@ -318,17 +318,46 @@ export const lost = <E, R>(answering: Answering<E, R>, subject: Subject, cause: 
     : toldHalt(subject, error, text.content, {})
 }
 
-/** The answer that a call had before its run was taken up, by the events that it was emitted as. */
-export const replayed = (completed: Event.Of<"ToolExecutionCompleted">, tail: OpenCalls.Tail): Answer => {
-  const { cause, result } = completed
-  const error = result._tag === "Error" ? ToolOutcomes.readToolError(result.error) : undefined
-  const raw = error === undefined ? result : { _tag: "Error", error } as const
+/** What is recorded of an answer, beside its message. */
+interface Recorded {
+  readonly message: Message.Message
+  readonly halt?: Event.Halt | undefined
+  readonly failure?: Answer["failure"] | undefined
+  readonly contextUpdate?: Json.JsonObject | undefined
+  readonly originalLength?: number | undefined
+}
+
+/** The content of a message as a value: the JSON that it is, or its text. */
+const valueOf = (content: Message.Content): unknown =>
+  typeof content === "string" ? Result.getOrElse(Json.parse(content), () => content) : content
+
+/** The answer that a call had before its run was resumed. Its result is what the model read. */
+export const replayed = (id: string, recorded: Recorded): Answer => {
+  const { contextUpdate, failure, halt, message: { content, isError }, originalLength } = recorded
+  const value = valueOf(content)
+  const raw: Tool.Outcome = isError === true ? { _tag: "Error", error: value } : { _tag: "Ok", value }
+  const tail = halt === undefined
+    ? encoded(id, { content, ...(originalLength === undefined ? {} : { originalLength }) }, isError === true)
+    : OpenCalls.haltedAgain(id, content, halt)
   return {
-    ...ended(raw as Tool.Outcome, tail),
-    ...(raw._tag === "Error" ? failure(raw.error) : {}),
-    ...(cause === undefined ? {} : { cause }),
+    ...ended(raw, tail),
+    ...(failure === undefined ? {} : { failure }),
+    ...(contextUpdate === undefined ? {} : { contextUpdate }),
     isReplayed: true
   }
+}
+
+/** The question that a call still waits with. */
+export const replayedQuestion = (event: Event.Of<"AskUserRequested">): Answer => {
+  const { answerSchema, defaultAnswer, opts, question } = event
+  const raw: Tool.AskUser = {
+    _tag: "AskUser",
+    question,
+    opts: opts ?? [],
+    ...(answerSchema === undefined ? {} : { answerSchema }),
+    ...(defaultAnswer === undefined ? {} : { defaultAnswer })
+  }
+  return { ...ended(raw, event), isReplayed: true }
 }
 
 // Answers without a run: of calls whose tool and encoder are not at hand.
@@ -341,64 +370,6 @@ export const refused = (
 ): Message.Message => {
   const error = toolError(reason, call, { detail })
   return { ...Message.answer(call.id, { error: error.message, code: error.reason }), isError: true }
-}
-
-/** What the model reads of an error. The error of a crash shows its reason, and never what the handler died with. */
-const errorAgain = (error: unknown): Json.JsonObject => {
-  const { message, reason } = Json.isObject(error) && error["_tag"] === "ToolError" ? error : {}
-  if (typeof message === "string" && typeof reason === "string") {
-    return { error: ErrorFields.shownText(message), code: reason }
-  }
-  const { details, text } = ErrorFields.describedAgain(error)
-  return details === undefined ? { error: text } : { error: text, details }
-}
-
-/** What the model reads of an error that was recorded: what the run would have written, unless a policy reveals more. */
-const errorAsRecorded = (error: unknown): Json.JsonObject => {
-  if (error instanceof ToolError && error.reason !== "encoding_failed") {
-    return { error: ErrorFields.shownText(error.message), code: error.reason }
-  }
-  if (error instanceof ToolError) return { error: ErrorFields.described(error.cause).text }
-  const { details, text } = ErrorFields.described(ErrorFields.unschemed(error))
-  return details === undefined ? { error: text } : { error: text, details }
-}
-
-/** The outcome of a call in a journal, or of an event. */
-interface Kept {
-  readonly outcome?: unknown
-  /** Whether it is in the form that `Tool.encodeOutcome` writes. The outcome of an event is plain JSON. */
-  readonly encoded?: boolean
-}
-
-/**
- * The answer to a call of which only the outcome of its handler is known, from a journal or an event. It is what the run
- * would have answered, except that it shows no more of an error, and no longer text, than the limits allow.
- */
-export const recalled = (
-  call: Message.ToolCall,
-  { encoded, outcome: kept }: Kept,
-  limits: Contents.Knobs
-): Message.Message => {
-  const outcome = encoded === true ? OutcomeJson.readAlone(kept) : kept
-  const answered = (value: unknown): Message.Message => {
-    const text = () => typeof value === "string" ? value : JSON.stringify(Json.toJson(value))
-    return Message.tool(call.id, Contents.cutResult(ToolOutcomes.partsIn(value) ?? text(), undefined, limits).content)
-  }
-  const failed = (error: unknown): Message.Message => {
-    const fields = encoded === true ? errorAsRecorded(error) : errorAgain(error)
-    return { ...Message.tool(call.id, Contents.cutError(JSON.stringify(fields), limits).content), isError: true }
-  }
-  if (!ToolOutcomes.isWellFormed(outcome)) return failed(toolError("invalid_return", call))
-  switch (outcome._tag) {
-    case "Ok":
-      return answered(outcome.value)
-    case "Error":
-      return failed(outcome.error)
-    case "Halt":
-      return answered(outcome.result)
-    case "AskUser":
-      return OpenCalls.unanswered(call.id)
-  }
 }
 
 // Results in the form `{ success, data, error, contextUpdate }`, for tools that were written for it. An object with one of
@@ -422,8 +393,6 @@ export const readResultObject = (outcome: unknown): Reading => {
   const hasError = value["error"] !== undefined && value["error"] !== null
   if (value["success"] === false || (hasError && value["success"] !== true)) return { outcome: reportedFailure(value) }
   const { contextUpdate } = value
-  const data = ToolOutcomes.writtenOf(outcome)?.data
-  const plain = { _tag: "Ok", value: value["data"] } as const
-  const ok = data === undefined ? plain : ToolOutcomes.withWritten(plain, { whole: data })
+  const ok = { _tag: "Ok", value: value["data"] } as const
   return Json.isObject(contextUpdate) ? { outcome: ok, contextUpdate } : { outcome: ok }
 }

@@ -16,7 +16,7 @@ import type * as Declared from "../declare/tool.ts"
 import * as ToolOptions from "../declare/toolOptions.ts"
 import * as Json from "../json.ts"
 import type { HookFibers } from "../stop/ownedFibers.ts"
-import { described, reportOf, shownText, thrown, toldBefore, unschemed } from "./errorFields.ts"
+import { described, reportOf, shownText, thrown, unschemed } from "./errorFields.ts"
 
 /** What outcomes are written with. */
 export interface Writing {
@@ -84,8 +84,6 @@ export const encode = (
   const { value } = outcome
   const parts = ToolOutcomes.partsOf(value)
   if (parts !== undefined) return Exit.succeed(parts)
-  const written = ToolOutcomes.writtenOf(outcome)?.whole
-  if (written !== undefined) return Effect.flatMapEager(written, (plain) => writeResult(writing, subject, plain))
   const encodeSuccess = subject.tool?.encodeSuccess
   return encodeSuccess === undefined
     ? write(writing, subject, value)
@@ -120,8 +118,6 @@ const revealed = (error: ToolError): ToolError => {
 /** What a handler reported, as its tool's schema writes it. What does not fit the schema is described like any other reason. */
 const reported = (writing: Writing, subject: Subject, reason: unknown): Effect.Effect<unknown, never, any> => {
   if (reason instanceof ToolError) return Effect.succeed(writing.policy.crashes === "told" ? revealed(reason) : reason)
-  const report = toldBefore(reason)
-  if (report !== undefined) return Effect.succeed(report.told)
   const encodeFailure = subject.tool?.encodeFailure
   if (encodeFailure === undefined) return Effect.succeed(unschemed(reason))
   return inTime(writing, subject, ToolOptions.attempt(() => encodeFailure(reason))).pipe(

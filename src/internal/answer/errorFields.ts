@@ -21,6 +21,8 @@ const envelope = 192
 
 const never: ReadonlySet<string> = new Set(["cause", "stack", "__proto__"])
 
+const isObject = (value: unknown): value is object => typeof value === "object" && value !== null
+
 const attempt = <A>(read: () => A): A | undefined => Result.getOrUndefined(Result.try(read))
 
 /** A member that may be a getter of foreign code. */
@@ -42,75 +44,53 @@ const cut = (text: string, most: number): string => {
 export const shownText = (text: string, isAll = false, most = Infinity): string =>
   cut(Json.withoutSecrets(text.slice(0, most + 512), isAll), most)
 
-/** Copies JSON until there is no room for more. */
-class Copy {
-  private left: number
-
-  constructor(room: number) {
-    this.left = room
+/** Room for so many characters of JSON. A text that does not fit is cut, and what comes after it is left out. */
+class JsonRoom extends Json.Room {
+  override get isSpent(): boolean {
+    return this.left <= 2
   }
 
-  /** `undefined` where there is no room for any of it. */
-  of(value: unknown): unknown {
-    if (this.left <= 2) return undefined
-    if (typeof value === "string") return this.text(value)
-    if (typeof value !== "object" || value === null) return this.spend(value, String(value).length + 1)
-    this.left -= 3
-    return Array.isArray(value) ? this.items(value) : this.members(Object.entries(value))
+  override enter(value: unknown): boolean {
+    if (this.isSpent) return false
+    // A text takes its own.
+    const size = isObject(value) ? 3 : typeof value === "string" ? 0 : String(value).length + 1
+    const hasRoom = isObject(value) || size <= this.left
+    this.left = hasRoom ? this.left - size : 0
+    return hasRoom
   }
 
-  private spend<A>(value: A, size: number): A | undefined {
-    if (size > this.left) return undefined
-    this.left -= size
-    return value
-  }
-
-  private text(value: string): string {
+  override text(text: string): string {
     // A character may take six in JSON.
-    const whole = value.length <= this.left ? JSON.stringify(value).length + 1 : Infinity
+    const whole = text.length <= this.left ? JSON.stringify(text).length + 1 : Infinity
     if (whole <= this.left) {
       this.left -= whole
-      return value
+      return text
     }
     let size = 4
     let end = 0
-    while (end < value.length) {
-      const character = String.fromCodePoint(value.codePointAt(end) ?? 0)
+    while (end < text.length) {
+      const character = String.fromCodePoint(text.codePointAt(end) ?? 0)
       size += JSON.stringify(character).length - 2
       if (size > this.left) break
       end += character.length
     }
     this.left = 0
-    return cut(value, end)
+    return cut(text, end)
   }
 
-  private items(values: ReadonlyArray<unknown>): ReadonlyArray<unknown> {
-    const copied: Array<unknown> = []
-    for (const value of values) {
-      const copy = this.of(value)
-      if (copy === undefined) break
-      copied.push(copy)
-    }
-    return copied
-  }
-
-  members(entries: ReadonlyArray<readonly [string, unknown]>): Json.JsonObject {
-    const copied: Array<readonly [string, unknown]> = []
-    for (const [key, value] of entries) {
-      const size = JSON.stringify(key).length + 2
-      if (size + 2 > this.left) break
-      this.left -= size
-      const copy = this.of(value)
-      if (copy === undefined) break
-      copied.push([key, copy])
-    }
-    return Object.fromEntries(copied)
+  override name(name: string): string | undefined {
+    const size = JSON.stringify(name).length + 2
+    if (size + 2 > this.left) return undefined
+    this.left -= size
+    return name
   }
 }
 
-/** JSON of at most so many characters: long texts are cut, and what comes after the end of the room is left out. */
-const bounded = (fields: Json.JsonObject): Json.JsonObject =>
-  new Copy(longest - envelope).members(Object.entries(fields))
+/** JSON of at most so many characters. */
+const fitted = (json: unknown, room = longest - envelope): unknown =>
+  Json.write(json, { view: (value) => ({ members: Object.entries(value) }) }, new JsonRoom(room))
+
+const bounded = (fields: Json.JsonObject): Json.JsonObject => fitted(fields, longest - envelope + 3) as Json.JsonObject
 
 /** What a failure carries along, at any depth. */
 interface Load {
@@ -129,8 +109,6 @@ const valuesOf = (value: object): ReadonlyArray<unknown> =>
     member(value, "cause")
   ]) ?? []
 
-const isObject = (value: unknown): value is object => typeof value === "object" && value !== null
-
 const loadOf = (value: unknown): Load => {
   const seen = new Set<object>(isObject(value) ? [value] : [])
   let hasSecrets = false
@@ -144,9 +122,6 @@ const loadOf = (value: unknown): Load => {
   }
   return { hasSecrets, hasExchange }
 }
-
-/** How deep the data of a failure are shown. */
-const deepestTold = 64
 
 /** Values of Effect that stand for another value, as data. */
 const contents = (value: object): unknown => {
@@ -177,132 +152,67 @@ export const reasonOf = (reason: Cause.Reason<unknown>): Json.JsonObject => {
   }
 }
 
-/**
- * Tells what a failure holds as JSON: errors at any depth by their fields, data without what an error only carries along.
- * It reads no more than there is room for.
- */
-class Telling {
-  private room = 2 * longest
-  private readonly path = new Set<object>()
-  private readonly errors = new Map<object, Json.JsonObject>()
+/** Room for what a failure holds. A text is shown without its secrets, and cut. */
+class ShownRoom extends Json.Room {
   private readonly isAll: boolean
 
   constructor(isAll: boolean) {
+    super(2 * longest, 1)
     this.isAll = isAll
   }
 
-  /** `undefined` where nothing may be shown. */
-  of(value: unknown): unknown {
-    if (this.room-- <= 0) return undefined
-    if (typeof value === "string") return this.text(value)
-    if (typeof value === "bigint" || typeof value === "number") return Json.toJson(value)
-    if (value === null || typeof value === "boolean") return value
-    if (typeof value !== "object" || this.path.has(value) || this.path.size >= deepestTold) return undefined
-    this.path.add(value)
-    const told = attempt(() => this.object(value))
-    this.path.delete(value)
-    return told
-  }
-
-  private text(value: string): string {
-    const text = shownText(value, this.isAll, Math.min(longest, this.room))
-    this.room -= text.length
-    return text
-  }
-
-  /** May throw: what is read is foreign code. */
-  private object(value: object): unknown {
-    if (Array.isArray(value)) return this.items(value)
-    const instead = contents(value)
-    if (instead !== undefined) return this.of(instead)
-    if (isError(value)) return this.error(value)
-    if (Json.isExchange(value)) return this.members(Json.exchangeMembers, (key) => scalarOf(value, key))
-    const toJson = member(value, "toJSON")
-    if (typeof toJson === "function") return this.of(Reflect.apply(toJson, value, []))
-    return this.members(Object.keys(value), (key) => member(value, key))
-  }
-
-  /** One that stands in many places is looked at once. */
-  private error(value: object): unknown {
-    const known = this.errors.get(value) ?? errorFields(value)
-    this.errors.set(value, known)
-    return this.members(Object.keys(known), (key) => known[key])
-  }
-
-  private items(values: ReadonlyArray<unknown>): ReadonlyArray<unknown> {
-    const told: Array<unknown> = []
-    for (let index = 0; index < values.length && this.room > 0; index++) told.push(this.of(values[index]) ?? null)
-    return told
-  }
-
-  private members(keys: ReadonlyArray<string>, read: (key: string) => unknown): Json.JsonObject {
-    const told: Array<readonly [string, unknown]> = []
-    for (const key of keys) {
-      if (this.room <= 0) break
-      if (never.has(key)) continue
-      const value = read(key)
-      if (Json.exchanges.has(key) && isObject(value)) continue
-      const inner = Json.isCredential(key) ? "<redacted>" : this.of(value)
-      if (inner !== undefined) told.push([this.text(key), inner])
-    }
-    return Object.fromEntries(told)
+  override text(text: string): string {
+    const shown = shownText(text, this.isAll, Math.min(longest, this.left))
+    this.left -= shown.length
+    return shown
   }
 }
 
-/** What is shown of any value that a failure holds. */
-export const toldOf = (value: unknown, isAll = loadOf(value).hasExchange): unknown => new Telling(isAll).of(value)
+/** The members that may be shown. Each is read only when it is asked for, so that none is read without room. */
+function* shownMembers(
+  keys: ReadonlyArray<string>,
+  read: (key: string) => unknown
+): Iterable<readonly [string, unknown]> {
+  for (const key of keys) {
+    if (never.has(key)) continue
+    const value = read(key)
+    if (!(Json.exchanges.has(key) && isObject(value))) yield [key, Json.isCredential(key) ? "<redacted>" : value]
+  }
+}
 
 const scalarOf = (value: object, key: string): unknown => {
   const scalar = member(value, key)
-  return isObject(scalar) || typeof scalar === "function" ? undefined : scalar
+  return isObject(scalar) ? undefined : scalar
 }
 
-// Errors that were written as JSON and read again. They are shown by the fields that were written.
-
-const recalledMark = Symbol.for("heddle/Tool/Recalled")
-
-/** What an error is read from. */
-export interface ErrorJson {
-  /** What `errorFields` gave of it. */
-  readonly fields: Json.JsonObject
-  /** Whether it was an `Error`, and no other object that is shown by its fields. */
-  readonly isError: boolean
-  /** Its message, where the fields have a shorter one. */
-  readonly message?: string
-  /** Whether it carried a request or a response. */
-  readonly hasExchange?: boolean
-}
-
-/** An error that is shown as the one that was written. */
-export const errorFrom = ({ fields, hasExchange, isError, message }: ErrorJson): object => {
-  const { message: shown, name = "", ...own } = fields
-  const error: object = isError ? new Error() : {}
-  const hidden = (key: PropertyKey, value: unknown) =>
-    Object.defineProperty(error, key, { value, configurable: true, writable: true })
-  const text = message ?? shown
-  if (isError || text !== undefined) hidden("message", text)
-  if (isError || name !== "") hidden("name", name)
-  for (const [key, value] of Object.entries(own)) {
-    if (key !== "stack") {
-      Object.defineProperty(error, key, { value, configurable: true, enumerable: true, writable: true })
+/** Rules for what a failure holds: errors are written by their fields, data without what an error only carries along. */
+const telling = (): Json.Writing => {
+  const errors = new Map<object, Json.JsonObject>()
+  /** Looks once at an error that stands in many places. */
+  const fieldsOf = (error: object): Json.JsonObject => {
+    const fields = errors.get(error) ?? errorFields(error)
+    errors.set(error, fields)
+    return fields
+  }
+  const view = (value: object): Json.View => {
+    const instead = contents(value)
+    if (instead !== undefined) return { instead }
+    if (isError(value)) {
+      const fields = fieldsOf(value)
+      return { members: shownMembers(Object.keys(fields), (key) => fields[key]) }
     }
+    if (Json.isExchange(value)) return { members: shownMembers(Json.exchangeMembers, (key) => scalarOf(value, key)) }
+    const toJson = member(value, "toJSON")
+    return typeof toJson === "function"
+      ? { instead: Reflect.apply(toJson, value, []) }
+      : { members: shownMembers(Object.keys(value), (key) => member(value, key)) }
   }
-  if (hasExchange === true) hidden("request", undefined)
-  return hidden(recalledMark, own)
+  return { view }
 }
 
-/** An error, or an object that is shown like one, as what it can be read from. */
-export const errorToJson = (error: object): ErrorJson | undefined => {
-  if (isContainer(error) || !isError(error)) return undefined
-  const fields = errorFields(error)
-  const message = error instanceof Error ? shownText(String(member(error, "message"))) : undefined
-  return {
-    fields,
-    isError: error instanceof Error,
-    ...(message === undefined || message === fields["message"] ? {} : { message }),
-    ...(loadOf(error).hasExchange ? { hasExchange: true } : {})
-  }
-}
+/** What is shown of any value that a failure holds. There is nothing where none of it may be shown. */
+const toldOf = (value: unknown, isAll = loadOf(value).hasExchange): unknown =>
+  Json.write(value, telling(), new ShownRoom(isAll))
 
 type Encoder = (value: unknown) => unknown
 
@@ -310,7 +220,6 @@ const encoders = new WeakMap<object, Encoder>()
 
 /** The class of a value that was made from a schema is that schema. One that needs services writes nothing here. */
 const encoderOf = (value: object): Encoder | undefined => {
-  if (recalledMark in value) return () => Reflect.get(value, recalledMark)
   const schema = member(value, "constructor")
   if (typeof schema !== "function" || !Schema.isSchema(schema)) return undefined
   const known = encoders.get(schema)
@@ -358,7 +267,7 @@ const deepest = 8
 const isUnknown = (error: unknown): error is Cause.UnknownError => attempt(() => Cause.isUnknownError(error)) ?? false
 
 /** An exception of unknown type stands for what was thrown. */
-export const unwrapped = (error: unknown): unknown => {
+const unwrapped = (error: unknown): unknown => {
   let inner = error
   for (let depth = 0; depth < deepest && isUnknown(inner); depth++) {
     const cause = member(inner, "cause")
@@ -427,19 +336,12 @@ const byData = (value: unknown): Described => {
   const key = textOf(Object(told), "message") === undefined ? "_tag" : "message"
   const text = textOf(Object(told), key)
   if (text === undefined || !Json.isObject(told)) {
-    const json = typeof told === "string" ? told : JSON.stringify(new Copy(longest - envelope).of(told) ?? null)
-    return { text: String(new Copy(longest - envelope).of(json)) }
+    const json = typeof told === "string" ? told : JSON.stringify(fitted(told) ?? null)
+    return { text: String(fitted(json)) }
   }
   const { [key]: _, ...rest } = told
   return Object.keys(rest).length === 0 ? { text } : { text, details: bounded(rest) }
 }
-
-/**
- * The same of a reason that was written as JSON and read again. An error can no longer be distinguished from data then,
- * so that of both only texts, numbers and booleans are shown.
- */
-export const describedAgain = (reason: unknown): Described =>
-  typeof reason === "object" && reason !== null ? byFields(reason) : described(reason)
 
 /**
  * A reason for a failure, in words and fields that may be shown. A text is itself without the keys of its URLs, other data
@@ -474,18 +376,6 @@ const withMessage = (reason: unknown, fields: unknown): unknown =>
   reason instanceof Error && reason.message !== "" && Json.isObject(fields)
     ? { message: shownText(reason.message), ...fields }
     : fields
-
-/** What a model was to read of failures that were recorded. */
-const reports = new WeakMap<object, { readonly told: unknown }>()
-
-/** A failure with what a model reads of it, whatever the schema of its tool writes now. */
-export const withReport = (error: unknown, told: unknown): unknown => {
-  if (typeof error === "object" && error !== null) reports.set(error, { told })
-  return error
-}
-
-/** What a model was to read of a failure when that was recorded, if it was. */
-export const toldBefore = (reason: unknown): { readonly told: unknown } | undefined => reports.get(reason as object)
 
 /** What a model reads of a failure without a schema. */
 export const unschemed = (reason: unknown): unknown => {

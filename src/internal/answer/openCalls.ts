@@ -10,7 +10,7 @@ import * as Duration from "effect/Duration"
 import type * as Types from "effect/Types"
 import type * as Event from "../../Event.ts"
 import type * as Message from "../../Message.ts"
-import * as ToolOutcomes from "../declare/outcome.ts"
+import type * as ToolOutcomes from "../declare/outcome.ts"
 import type * as Declared from "../declare/tool.ts"
 import * as Json from "../json.ts"
 
@@ -119,25 +119,6 @@ export const haltedAgain = (
   return { _tag: "ToolHalt", toolCallId, reason, result, content, ...exception }
 }
 
-/** When the question of a call is settled without an answer, if that is what it came to. */
-export const expiry = (outcome: unknown, now: number): { readonly expiresAt?: number } =>
-  ToolOutcomes.isWellFormed(outcome) && outcome._tag === "AskUser" && outcome.withinMillis !== undefined
-    ? { expiresAt: now + outcome.withinMillis }
-    : {}
-
-/** What a call waits for, by what it came to. */
-export const remembered = (
-  toolCall: Message.ToolCall,
-  { expiresAt, outcome }: { readonly outcome?: unknown; readonly expiresAt?: number }
-): ReadonlyArray<Event.Suspension> => {
-  const nested = ToolOutcomes.readSuspended(outcome)
-  if (nested !== undefined) return nested.suspensions as ReadonlyArray<Event.Suspension>
-  if (!ToolOutcomes.isWellFormed(outcome) || outcome._tag !== "AskUser") return []
-  const { withinMillis: _, ...raw } = outcome
-  const event = asked(toolCall, raw, 0)
-  return [question(toolCall, expiresAt === undefined ? event : { ...event, expiresAt })]
-}
-
 /** The message that answers a call. */
 const message = (toolCallId: string, content: Message.Content, isError: boolean): Message.Message =>
   isError
@@ -166,10 +147,6 @@ export const messageOf = (event: Tail): Message.Message => {
       return message(event.toolCallId, event.content ?? Json.render(event.result), event.reason === "tool_error")
   }
 }
-
-/** Whether a message is what stands in the place of the answer to an open question. */
-export const isUnanswered = ({ content, isError }: Message.Message): boolean =>
-  content === awaitingAnswer && isError !== true
 
 /** The event of a call that was open and has its answer. */
 export const settlement = ({ content, isError, toolCallId = "" }: Message.Message): Event.Of<"ToolResultEncoded"> => ({

@@ -132,11 +132,8 @@ const awaited = <E, R>(
  * The options of the tool. A run is bounded by its turns and its deadline, so that by itself it has no timeout. Where it was
  * cut with its process, it is kept in a journal of its own and goes on: the call is tried again.
  */
-export const options = <P, A, E, R, Fatal>({ chat, result, ...declared }: ChatOptions<P, A, E, R, Fatal>) => ({
-  timeout: Duration.infinity,
-  ...(declared.lookUp === undefined ? { unknown: "retry" as const } : {}),
-  ...declared,
-  handler: (args: Parameters<typeof chat>[0], call: Declared.CallContext) =>
+export const options = <P, A, E, R, Fatal>({ chat, result, ...declared }: ChatOptions<P, A, E, R, Fatal>) => {
+  const handler = (args: Parameters<typeof chat>[0], call: Declared.CallContext) =>
     Effect.flatMap(
       awaited(chat(args, call), call),
       (ended): Effect.Effect<unknown, E | ChatFailed, R> =>
@@ -144,4 +141,18 @@ export const options = <P, A, E, R, Fatal>({ chat, result, ...declared }: ChatOp
           ? Effect.flatMap(CurrentNesting, (nesting) => answer(ended, call.id, nesting))
           : toEffect(result(ended), "result")
     )
-})
+  handlers.add(handler)
+  return {
+    timeout: Duration.infinity,
+    ...(declared.lookUp === undefined ? { unknown: "retry" as const } : {}),
+    ...declared,
+    handler
+  }
+}
+
+/** The handlers that have no effect but that of their run. */
+const handlers = new WeakSet<object>()
+
+/** Tells whether a tool is a sub-agent. */
+export const isSubAgent = ({ handler }: Pick<Declared.Any, "handler">): boolean =>
+  handler !== undefined && handlers.has(handler)

@@ -83,7 +83,7 @@ export interface RunnerOptions<E, R, Failure = unknown> {
   readonly context?: Readonly<Record<string, unknown>> | null
   /** The id by which handlers, responses and spans name the run. One is made by default. */
   readonly requestId?: string | null
-  /** What handlers read as `call.sessionId`. A session gives its id. `null` by default. */
+  /** What handlers read as `call.sessionId`. A session gives its id, and a nested run has its parent's. `null` by default. */
   readonly sessionId?: string | null
   /** How the run decides. The application's by default, else `Policy.standard`. */
   readonly policy?: Policy.Policy | null
@@ -216,12 +216,18 @@ const time = (at: unknown): number => {
   throw new RangeError(`deadline.at must be a time in milliseconds since 1970; got: ${show(at)}`)
 }
 
+/** The id of the session, or the `sessionId` of the options, of the run whose handler this code runs in. */
+export const CurrentSessionId: Context.Reference<string | null> = Context.Reference<string | null>(
+  "heddle/internal/SessionId",
+  { defaultValue: () => null }
+)
+
 /** Throws for an option that cannot be used. */
 export const resolve = <E, R>(
   options: RunnerOptions<E, R, any>,
   defaults: Policy.Defaults,
   standard: Policy.Policy,
-  requestId: string
+  context: Context.Context<any> | Context.Context<never>
 ): Settings<E, R> => {
   checkCancel(options.cancel)
   const given = options.policy ?? defaults.policy
@@ -235,8 +241,8 @@ export const resolve = <E, R>(
     maxConcurrency: maxConcurrency === undefined ? undefined : positiveInteger("maxConcurrency", maxConcurrency),
     deadline: wish(options.deadline),
     context: options.context ?? defaults.context ?? {},
-    requestId: options.requestId ?? requestId,
-    sessionId: options.sessionId ?? null
+    requestId: options.requestId ?? mintRequestId(context as Context.Context<never>),
+    sessionId: options.sessionId ?? Context.get(context as Context.Context<never>, CurrentSessionId)
   }
 }
 

@@ -64,6 +64,8 @@ interface Cancel {
   readonly detail: string
   /** Whether it has been answered by a question, which is withdrawn. */
   readonly isSettlement?: boolean
+  /** Whether it had started when its process ended, so that it may have had its effect. */
+  readonly isUnknown?: boolean
 }
 
 /** A call as a turn is opened with it. */
@@ -369,12 +371,15 @@ const withdrawn = (
   const position = positions(toolCalls)
   const nested = new Set(suspensions.flatMap(({ path }) => path?.[0] ?? []))
   const outer = toolCalls.filter(({ id }) => nested.has(id))
+  const unknown = new Set(suspensions.flatMap((open) => open.kind === "unknown" ? [OpenCalls.outerOf(open)] : []))
   const own = suspensions.filter(({ path }) => path === undefined)
-  const waited = outer.map((call) => ({ ...cancel(position(call), call, `withdrawn: ${detail}`), isSettlement: true }))
+  const settled = (call: Message.ToolCall): Cancel => {
+    const closed = { ...cancel(position(call), call, `withdrawn: ${detail}`), isSettlement: true }
+    return unknown.has(call.id) ? { ...closed, isUnknown: true } : closed
+  }
+  const waited = outer.map(settled)
   const closed = own.map(({ kind, toolCall: call }) =>
-    kind === "question"
-      ? { ...cancel(position(call), call, `withdrawn: ${detail}`), isSettlement: true }
-      : cancel(position(call), call, `not run: ${detail}`)
+    kind === "question" || kind === "unknown" ? settled(call) : cancel(position(call), call, `not run: ${detail}`)
   )
   return [...waited, ...closed]
 }

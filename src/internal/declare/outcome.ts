@@ -5,9 +5,7 @@
  */
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
-import type * as Exit from "effect/Exit"
 import type * as JsonSchema from "effect/JsonSchema"
-import * as Option from "effect/Option"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import * as SchemaRepresentation from "effect/SchemaRepresentation"
@@ -177,12 +175,6 @@ export class ToolError extends Schema.TaggedError<ToolError>("heddle/Tool/ToolEr
   }
 }
 
-const decodeToolError = Schema.decodeUnknownOption(ToolError)
-
-/** An error of the runtime, also one that was written as JSON and read again. */
-export const readToolError = (error: unknown): ToolError | undefined =>
-  error instanceof ToolError ? error : Option.getOrUndefined(decodeToolError(error))
-
 /** The call that an error is about. */
 interface Subject {
   readonly id: string
@@ -225,34 +217,6 @@ export const brand = <O extends object>(outcome: O): O => Object.defineProperty(
 export const isBranded = (value: unknown): value is Outcome =>
   typeof value === "object" && value !== null && outcomeMark in value
 
-const writtenMark = Symbol.for("heddle/Tool/Written")
-
-/** What the schema of a tool wrote of a result, or why it did not, and of the `data` in it, where that is the result. */
-export interface Written {
-  readonly whole: Exit.Exit<unknown, unknown>
-  readonly data?: Exit.Exit<unknown, unknown>
-}
-
-/** A result with what its schema wrote of it. The schema is not asked again. */
-export const withWritten = <O extends Ok>(outcome: O, written: Written): O =>
-  Object.defineProperty(outcome, writtenMark, { value: written })
-
-export const writtenOf = (outcome: Ok): Written | undefined =>
-  writtenMark in outcome ? outcome[writtenMark] as Written : undefined
-
-/** Whether a value may be a result in the form `{ success, data, error }`. */
-export const hasData = (value: unknown): value is Json.JsonObject =>
-  Json.isObject(value) && Object.hasOwn(value, "data")
-
-/** What an executor gave that was no outcome, once it was recorded and read again. */
-export class Invalid {
-  readonly given: unknown
-
-  constructor(given: unknown) {
-    this.given = given
-  }
-}
-
 const endMark = Symbol.for("heddle/Tool/EndsRun")
 
 /** Marks a failure that ends the run, whatever the error policy says. */
@@ -274,12 +238,6 @@ export const suspended = (suspensions: Suspended["suspensions"]): Suspended =>
 
 export const isSuspended = (value: unknown): value is Suspended =>
   typeof value === "object" && value !== null && suspendedMark in value
-
-/** What a journal has of such an outcome. */
-export const readSuspended = (json: unknown): Suspended | undefined =>
-  Json.isObject(json) && json["_tag"] === "Suspended" && Array.isArray(json["suspensions"])
-    ? suspended(json["suspensions"])
-    : undefined
 
 /** Whether a value has one of the four legal shapes, with the fields a consumer relies on. */
 export const isWellFormed = (value: unknown): value is Outcome => {
@@ -355,22 +313,13 @@ export const content = (parts: ReadonlyArray<unknown>): Content => {
   return Object.defineProperty(made, contentMark, { value: own })
 }
 
-export const isContent = (value: unknown): value is { readonly [contentMark]: ReadonlyArray<Part> } =>
+const isContent = (value: unknown): value is { readonly [contentMark]: ReadonlyArray<Part> } =>
   typeof value === "object" && value !== null && contentMark in value
 
 /** The parts of a result that is made of them, also of one that a handler returned as `Ok`. */
 export const partsOf = (value: unknown): ReadonlyArray<Part> | undefined => {
   if (isContent(value)) return value[contentMark]
   return isBranded(value) && value._tag === "Ok" ? partsOf(value.value) : undefined
-}
-
-/** The parts of a result, also of one that was written as JSON and read again. */
-export const partsIn = (value: unknown): ReadonlyArray<Part> | undefined => {
-  if (isContent(value)) return value[contentMark]
-  const { _tag: tag, parts } = Json.isObject(value) ? value : {}
-  if (tag !== "Content" || !Array.isArray(parts)) return undefined
-  const own = Array.from(parts as ReadonlyArray<unknown>, copied)
-  return own.every((part) => problem(part) === undefined) ? own as ReadonlyArray<Part> : undefined
 }
 
 // A question with the type of its answer. The type travels as a JSON Schema, since the answer may be taken by another process

@@ -468,24 +468,6 @@ export const encoder = (schema: Schema.Constraint): (value: unknown) => Effect.E
   return (value) => encode()(value)
 }
 
-/** Reads what `encoder` has written. */
-export const decoder = (
-  schema: Schema.Constraint
-): (json: unknown) => Effect.Effect<unknown, Schema.SchemaError, any> => {
-  const decode = once(() => Schema.decodeUnknownEffect(Schema.toCodecJson(schema as Schema.Top)))
-  return (json) => decode()(json)
-}
-
-/** Whether a schema refused to read since it only writes. */
-export const isOneWay = ({ issue }: Schema.SchemaError): boolean => {
-  const isForbidden = (inner: SchemaIssue.Issue): boolean => {
-    if (inner._tag === "Forbidden") return true
-    if ("issues" in inner) return inner.issues.some(isForbidden)
-    return "issue" in inner && inner.issue !== undefined && isForbidden(inner.issue)
-  }
-  return isForbidden(issue)
-}
-
 // Durations, as options give them.
 
 /**

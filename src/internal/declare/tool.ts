@@ -94,10 +94,6 @@ export interface Tool<Name extends string, Params, Success, Failure, R, Fatal = 
   readonly encodeSuccess?: (value: unknown) => Effect.Effect<unknown, unknown, R>
   /** Encodes what the handler reports, where the tool has a `failure` schema. */
   readonly encodeFailure?: (error: unknown) => Effect.Effect<unknown, unknown, R>
-  /** Reads a result that `encodeSuccess` has written. */
-  readonly decodeSuccess?: (json: unknown) => Effect.Effect<unknown, Schema.SchemaError, R>
-  /** Reads what `encodeFailure` has written. */
-  readonly decodeFailure?: (json: unknown) => Effect.Effect<unknown, Schema.SchemaError, R>
   /** What runs. Left out of a manual tool. */
   readonly handler?: (
     args: Params,

@@ -9,7 +9,6 @@ import * as Cause from "effect/Cause"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import { errorFields, reasonOf } from "../answer/errorFields.ts"
-import * as ToolCalls from "../hear/toolCalls.ts"
 import * as Json from "../json.ts"
 import * as SharedMessages from "./sharedMessages.ts"
 
@@ -77,28 +76,6 @@ export const isUsage = (event: { readonly chunk: unknown }): boolean => hasUsage
 
 // What is written of an event.
 
-/**
- * How deep a value of foreign code is written, and so are the arguments of a call, wherever they stand: those that run
- * are whole.
- */
-const deepest = ToolCalls.deepest
-
-/** How deep anything is written. `JSON.stringify` and `JSON.parse` take some thousand levels. */
-const deepestOfAll = 4 * deepest
-
-/**
- * How much of one value of foreign code is written: what refers to one value from many places is written there each time,
- * and a text has to fit into one string with all of its escapes.
- */
-class Room {
-  values = 1_000_000
-  characters = 64 * 1_048_576
-
-  get isSpent(): boolean {
-    return this.values <= 0 || this.characters <= 0
-  }
-}
-
 /** Members that the runtime makes itself, and how deep they stand at most: there is room for them in any case. */
 const frame: ReadonlySet<string> = new Set([
   "abandoned",
@@ -120,28 +97,28 @@ const frame: ReadonlySet<string> = new Set([
 ])
 const deepestFrame = 4
 
-const circular = "[circular]"
-const truncated = "[truncated]"
-const tooDeep = "[too deep]"
-const unreadable = "[unreadable]"
-
-const attempt = <A>(read: () => A, otherwise: A): A => Result.getOrElse(Result.try(read), () => otherwise)
+const marks = {
+  circular: "[circular]",
+  tooDeep: "[too deep]",
+  truncated: "[truncated]",
+  unreadable: "[unreadable]"
+}
 
 const base64 = Schema.encodeSync(Schema.Uint8ArrayFromBase64)
 
 const bytes = (view: ArrayBufferView): string => base64(new Uint8Array(view.buffer, view.byteOffset, view.byteLength))
 
-/** What a value is written as, if that is not its own members: an error by the fields that may be shown of it. */
-const standIn = (value: object): { readonly value: unknown } | undefined => {
-  if (value instanceof Error) return { value: errorFields(value) }
-  if (Cause.isCause(value)) return { value: { _tag: "Cause", reasons: value.reasons.map(reasonOf) } }
-  if (ArrayBuffer.isView(value)) return { value: bytes(value) }
-  if (value instanceof ArrayBuffer) return { value: bytes(new Uint8Array(value)) }
+/** What an object is written as: an error by the fields that may be shown of it. */
+const view = (value: object): Json.View => {
+  if (value instanceof Error) return { instead: errorFields(value) }
+  if (Cause.isCause(value)) return { instead: { _tag: "Cause", reasons: value.reasons.map(reasonOf) } }
+  if (ArrayBuffer.isView(value)) return { instead: bytes(value) }
+  if (value instanceof ArrayBuffer) return { instead: bytes(new Uint8Array(value)) }
   // Not by their own iterators, which may have no end.
-  if (value instanceof Map) return { value: Array.from(Map.prototype.entries.call(value)) }
-  if (value instanceof Set) return { value: Array.from(Set.prototype.values.call(value)) }
-  if ("toJSON" in value && typeof value.toJSON === "function") return { value: value.toJSON() }
-  return undefined
+  if (value instanceof Map) return { instead: Array.from(Map.prototype.entries.call(value)) }
+  if (value instanceof Set) return { instead: Array.from(Set.prototype.values.call(value)) }
+  if ("toJSON" in value && typeof value.toJSON === "function") return { instead: value.toJSON() ?? null }
+  return { members: written(value as Json.JsonObject) }
 }
 
 /** Members that a schema wants, whatever their value: JSON has no `undefined`. */
@@ -159,8 +136,8 @@ type Members = ReadonlyArray<readonly [key: string, value: unknown]>
 const membersOf = (value: object, without: ReadonlyArray<string> = []): Members =>
   Object.keys(value).flatMap((key) => {
     if (without.includes(key)) return []
-    const member = attempt((): unknown => Reflect.get(value, key), unreadable)
-    return isLeftOut(key, member) ? [] : [[key, member] as const]
+    const member = Result.getOrElse(Result.try((): unknown => Reflect.get(value, key)), () => marks.unreadable)
+    return isLeftOut(key, member) ? [] : [[key, member ?? null] as const]
   })
 
 /** What is read of a result (`Event.ChatResult`). */
@@ -220,76 +197,11 @@ const written = (value: Json.JsonObject): Members => {
   return isResult(value) ? whole(value) : membersOf(value)
 }
 
-class Writer {
-  private readonly path = new Set<object>()
-
-  /** `above`: how many of the levels that are open do not count. */
-  write(value: unknown, room?: Room, above = 0): Schema.Json {
-    if (room !== undefined && room.values-- <= 0) return truncated
-    switch (typeof value) {
-      case "string":
-        return text(value, room)
-      case "boolean":
-        return value
-      case "number":
-        // JSON has no negative zero.
-        return Number.isFinite(value) ? value + 0 : String(value)
-      case "bigint":
-      case "symbol":
-        return text(String(value), room)
-      case "function":
-        return "[function]"
-      case "undefined":
-        return null
-      case "object":
-        return value === null ? null : this.object(value, room, above)
-    }
-  }
-
-  private object(value: object, room: Room | undefined, above: number): Schema.Json {
-    if (this.path.has(value)) return circular
-    if (this.path.size - above >= deepest || this.path.size >= deepestOfAll) return tooDeep
-    this.path.add(value)
-    const json = attempt(() => this.inner(value, room, above), unreadable)
-    this.path.delete(value)
-    return json
-  }
-
-  /** May throw: a getter, a `toJSON` and a proxy are foreign code. */
-  private inner(value: object, room: Room | undefined, above: number): Schema.Json {
-    if (Array.isArray(value)) return this.list(value, room, above)
-    const instead = standIn(value)
-    if (instead !== undefined) return this.write(instead.value, room, above)
-    const json: Record<string, Schema.Json> = {}
-    for (const [key, member] of written(value as Json.JsonObject)) {
-      if (room !== undefined) room.characters -= key.length
-      const own = room ?? this.roomFor(key)
-      const isOwn = own !== room || key === "arguments"
-      json[key] = this.write(member, own, isOwn ? this.path.size : above)
-      if (room?.isSpent === true) break
-    }
-    return json
-  }
-
-  private roomFor(key: string): Room | undefined {
-    return frame.has(key) && this.path.size <= deepestFrame ? undefined : new Room()
-  }
-
-  private list(values: ReadonlyArray<unknown>, room: Room | undefined, above: number): Schema.Json {
-    const json: Array<Schema.Json> = []
-    for (let index = 0; index < values.length; index++) {
-      if (room?.isSpent === true) return [...json, truncated]
-      json.push(this.write(attempt(() => values[index], unreadable), room, above))
-    }
-    return json
-  }
-}
-
-const text = (value: string, room: Room | undefined): string => {
-  if (room === undefined) return value
-  room.characters -= value.length
-  return room.characters < 0 ? truncated : value
+const writing: Json.Writing = {
+  view,
+  marks,
+  roomOf: (name, depth) => frame.has(name) && depth <= deepestFrame ? undefined : new Json.Room()
 }
 
 /** Any value as JSON. */
-export const toJson = (value: unknown): Schema.Json => new Writer().write(value)
+export const toJson = (value: unknown): Schema.Json => Json.write(value, writing) ?? null

@@ -26,7 +26,8 @@ export const ofStep = (step: Event.StepResult, stepIndex: number): Event.Outcome
   const manualToolCalls = [...step.manualToolCalls ?? [], ...handedOver]
   if (manualToolCalls.length > 0) return { _tag: "ManualToolCalls", stepIndex, manualToolCalls }
   if (step.mode === "manual") return { _tag: "ManualToolCalls", stepIndex }
-  const approvals = suspensions.filter((suspension) => suspension.kind === "approval")
+  // A call whose effect is not known waits for permission to run again, or for its result.
+  const approvals = suspensions.filter(({ kind }) => kind === "approval" || kind === "unknown")
   if (approvals.length > 0) {
     const approvalToolCalls = approvals.map((suspension) => suspension.toolCall)
     return { _tag: "ApprovalRequested", stepIndex, approvalToolCalls }

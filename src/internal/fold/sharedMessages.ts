@@ -137,12 +137,6 @@ const turnOf = (thread: Thread, id: string | undefined): number =>
     ({ role, toolCalls }) => role === "assistant" && toolCalls?.some((call) => call.id === id) === true
   )
 
-/** The latest call with this id. */
-export const callOf = (thread: Thread, id: string): Message.ToolCall | undefined => {
-  const turn = turnOf(thread, id)
-  return turn < 0 ? undefined : since(thread, turn)[0]?.toolCalls?.find((call) => call.id === id)
-}
-
 /** The position of each call in its turn. */
 const positionsIn = (turn: Message.Message | undefined): ReadonlyMap<string | undefined, number> =>
   new Map(turn?.toolCalls?.map((call, index) => [call.id, index]))
@@ -199,19 +193,6 @@ export const placed = (thread: Thread, answers: Messages): Thread => {
 export const withAnswerToCall = (thread: Thread, answer: Message.Message): Thread =>
   turnOf(thread, answer.toolCallId) < 0 ? thread : placed(thread, [answer])
 
-/** Calls of a turn in the order in which it made them. */
-export const inCallOrder = <A extends { readonly id: string }>(
-  thread: Thread,
-  calls: ReadonlyArray<A>
-): ReadonlyArray<A> => {
-  const [first] = calls
-  if (first === undefined || calls.length === 1) return calls
-  const turn = turnOf(thread, first.id)
-  const positions = positionsIn(turn < 0 ? undefined : since(thread, turn)[0])
-  const position = ({ id }: A): number => positions.get(id) ?? positions.size
-  return calls.toSorted((left, right) => position(left) - position(right))
-}
-
 /** Whether the last message is the question of a call: the next user message is its answer. */
 export const endsWithQuestion = (thread: Thread, id: string | undefined): boolean => {
   const [last] = since(thread, length(thread) - 1)
@@ -222,7 +203,7 @@ export const endsWithQuestion = (thread: Thread, id: string | undefined): boolea
  * The thread with the answer to a question: in the place where the question waits, or, behind a question that was asked
  * in words, as what the user said.
  */
-export const withAnswer = (thread: Thread, answer: Message.Message): Thread =>
+const withAnswer = (thread: Thread, answer: Message.Message): Thread =>
   endsWithQuestion(thread, answer.toolCallId)
     ? appendedShared(thread, [{ role: "user", content: answer.content, metadata: Json.none }])
     : placed(thread, [answer])

@@ -92,6 +92,14 @@ export const applied = (state: State, events: ReadonlyArray<Event.Event>): State
   return apply(next, events) ? next : state
 }
 
+/** Returns a copy: what is folded into one of the two does not show in the other. */
+export const copy = (state: State): State => ({
+  ...state,
+  steps: state.steps.slice(),
+  calls: state.calls.copy(),
+  tools: state.tools.copy()
+})
+
 /** Folds events into a state in place, for its one owner. Returns whether anything changed. */
 export const apply = (state: State, events: ReadonlyArray<Event.Event>): boolean => {
   let hasChanged = false

@@ -879,7 +879,7 @@ const check = <E, R>(
   defaults: Policy.Defaults,
   context: Context.Context<R>
 ): Result.Result<Checked<E, R>, StartError> => {
-  const settings = Settings.resolve<E, R>(options, defaults, Policy.standard, Settings.mintRequestId(context))
+  const settings = Settings.resolve<E, R>(options, defaults, Policy.standard, context)
   const given = options.tools ?? []
   const tools = ToolOptions.toolbox(defaults.tools ?? [], given)
   const adapter = Context.getOrUndefined(context as Context.Context<any>, Adapter.Adapter)

@@ -7,6 +7,7 @@ import * as Arr from "effect/Array"
 import * as Cause from "effect/Cause"
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
+import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import type * as Pull from "effect/Pull"
@@ -15,6 +16,7 @@ import type * as Types from "effect/Types"
 import * as Encoder from "../../Encoder.ts"
 import type * as Event from "../../Event.ts"
 import * as Executor from "../../Executor.ts"
+import type * as Message from "../../Message.ts"
 import type * as Policy from "../../Policy.ts"
 import * as Answers from "../answer/answer.ts"
 import * as Settings from "../ask/options.ts"
@@ -52,7 +54,8 @@ export class Batch<E> implements Host<E> {
 
   /** The answers, by the position of the call. */
   private readonly answered: Array<Answers.Answer | undefined> = []
-  private completed = 0
+  /** How many calls have been reported: with their answers, or as waiting. */
+  private reported = 0
   private firstHalt: Event.Halt | undefined
   /** The positions of the calls that wait for an answer from outside. Created with the first of them: most batches have none. */
   private waiting: Set<number> | undefined
@@ -154,25 +157,54 @@ export class Batch<E> implements Host<E> {
   private decided(decided: ReadonlyArray<Plan.Decided>): void {
     const runs: Array<Plan.Run> = []
     for (const job of decided) {
-      if (this.isAnswered(job)) continue
-      if (job._tag === "Run" && !this.isReplayed(job)) runs.push(job)
-      if (job._tag === "Refuse") this.respond(job, Answers.fromOutcome(this.answering, job, job.outcome))
-      if (job._tag === "Cancel") this.respond(job, Answers.cancelled(this.answering, job, job.detail))
+      if (this.isAnswered(job) || this.isReplayed(job)) continue
+      if (job._tag === "Run") runs.push(job)
+      if (job._tag === "Refuse") {
+        const isUnknown = this.known(job.call)?.isUnknown === true
+        this.respond(job, isUnknown ? this.unknown(job) : Answers.fromOutcome(this.answering, job, job.outcome))
+      }
+      if (job._tag === "Cancel") {
+        const error = job.isUnknown === true ? Replay.unknownEffect(job.call).error : undefined
+        this.respond(job, Answers.cancelled(this.answering, job, job.detail, error))
+      }
     }
     const { ban } = this
     if (ban !== undefined) return runs.forEach((run) => this.abort(run, `not run: ${ban}`))
     this.queue.add(runs)
   }
 
-  /** Answers a call that was answered before its run was taken up, and whether it was. */
-  private isReplayed({ call, index, isExclusive }: Plan.Run): boolean {
-    const { replay, settings: { approved, requestId }, stepIndex } = this.environment
-    const answer = replay?.find(call, { requestId, stepIndex, isApproved: approved?.has(call.id) === true })?.answer
-    if (answer === undefined) return false
-    const { arguments: args, id, name } = call
-    this.events.started(index, { _tag: "ToolExecutionStarted", id, name, arguments: args ?? {}, replayed: true })
-    this.settle({ call, index, isExclusive, tool: undefined }, Answers.replayed(answer.completed, answer.tail))
+  /** Reports a call that was answered before its run was resumed, or that goes on waiting, and returns whether it is one. */
+  private isReplayed(job: Plan.Job | Plan.Run): boolean {
+    const { call, index } = job
+    const known = this.known(call)
+    if (known?.answer === undefined && known?.waits === undefined) return false
+    const { answer, waits } = known
+    // A call that the end of the run cancels waits no longer.
+    if (job._tag === "Cancel" && answer === undefined) return false
+    if (waits?._tag !== "ToolApprovalRequested") {
+      const { arguments: args, id, name } = call
+      this.events.started(index, { _tag: "ToolExecutionStarted", id, name, arguments: args ?? {}, replayed: true })
+    }
+    if (waits !== undefined && waits._tag !== "AskUserRequested") {
+      this.waiting ??= new Set()
+      this.waiting.add(index)
+      this.reported++
+      this.events.settled(index, [{ ...waits, replayed: true }])
+    } else {
+      const replayed = waits === undefined ? answer : Answers.replayedQuestion(waits)
+      if (replayed !== undefined) this.settle({ ...job, isExclusive: job._tag === "Run" && job.isExclusive }, replayed)
+    }
     return true
+  }
+
+  private known(call: Message.ToolCall): Replay.Replayed | undefined {
+    const { calls, settings: { approved, requestId }, stepIndex } = this.environment
+    return calls?.find(call, { requestId, stepIndex, isApproved: approved?.has(call.id) === true })
+  }
+
+  /** The answer to a call that had started in another process and cannot run in this one. */
+  private unknown(job: Answers.Numbered): Effect.Effect<Answers.Answer, E, any> {
+    return Answers.cancelled(this.answering, job, "", Replay.unknownEffect(job.call).error)
   }
 
   /** Why nothing may start any more, if so. */
@@ -182,7 +214,8 @@ export class Batch<E> implements Host<E> {
 
   private abort(job: Plan.Run, detail: string): void {
     if (this.since !== undefined) this.unrun[job.index] = detail
-    this.respond(job, Answers.cancelled(this.answering, job, detail))
+    const isUnknown = this.known(job.call)?.isUnknown === true
+    this.respond(job, isUnknown ? this.unknown(job) : Answers.cancelled(this.answering, job, detail))
   }
 
   // The queue starts calls, and they leave their places.
@@ -233,7 +266,7 @@ export class Batch<E> implements Host<E> {
     const fiber = Effect.runForkWith(this.services)(
       Effect.withFiber((fiber) => {
         this.answering.fibers.own(job.call, fiber)
-        return Effect.map(answer, (value) => this.settle(job, value))
+        return Effect.map(answer, (value) => void this.settle(job, value))
       })
     )
     fiber.addObserver((exit) => this.answerEnded(job, exit))
@@ -242,7 +275,7 @@ export class Batch<E> implements Host<E> {
   /** What the caller's policy failed with is the run's failure. Any other end without an answer costs this one call. */
   answerEnded(job: Answers.Numbered, exit: Exit.Exit<unknown, E>): void {
     if (Exit.isSuccess(exit) || this.isOver || this.isAnswered(job)) return
-    if (!Cause.hasFails(exit.cause)) return this.settle(job, Answers.lost(this.answering, job, exit.cause))
+    if (!Cause.hasFails(exit.cause)) return void this.settle(job, Answers.lost(this.answering, job, exit.cause))
     this.isOver = true
     this.events.fail(exit.cause)
   }
@@ -252,13 +285,40 @@ export class Batch<E> implements Host<E> {
     if (this.isSpokenFor(job)) return
     this.waiting ??= new Set()
     this.waiting.add(job.index)
-    this.events.settled(job.index, [event])
+    void this.recorded(this.environment.calls?.waits(job.call, event), () => {
+      this.reported++
+      this.events.settled(job.index, [event])
+    })
   }
 
-  settle(job: Answers.Numbered, answer: Answers.Answer): void {
-    if (this.isSpokenFor(job)) return
+  /**
+   * Takes in the answer of a call. It is recorded first, where the run is: only then it is reported, and reaches the calls
+   * beside it. What is returned waits for that, and may be dropped.
+   */
+  settle(job: Answers.Numbered, answer: Answers.Answer): Effect.Effect<void> {
+    if (this.isSpokenFor(job)) return Effect.void
     this.answered[job.index] = answer
-    this.completed++
+    const record = answer.isReplayed === true ? undefined : this.environment.calls?.answered(job.call, answer)
+    return this.recorded(record, () => this.report(job, answer))
+  }
+
+  /** Continues once the record is written, in a fiber that no stop of a call can interrupt. */
+  private recorded(record: Effect.Effect<void> | undefined, then: () => void): Effect.Effect<void> {
+    if (record === undefined) {
+      then()
+      return Effect.void
+    }
+    const fiber = Effect.runForkWith(this.services)(record)
+    const done = Deferred.makeUnsafe<void>()
+    fiber.addObserver((exit) => {
+      if (Exit.isSuccess(exit) && !this.isOver) then()
+      Deferred.doneUnsafe(done, Exit.void)
+    })
+    return Deferred.await(done)
+  }
+
+  private report(job: Answers.Numbered, answer: Answers.Answer): void {
+    this.reported++
     this.firstHalt ??= answer.halt
     const { id, name } = job.call
     const { cause, contextUpdate, raw: result, tail } = answer
@@ -276,6 +336,7 @@ export class Batch<E> implements Host<E> {
       : [completed, answer.isReplayed === true ? { ...tail, replayed: true } : tail]
     this.events.settled(job.index, events)
     this.reachSiblings(job, answer)
+    if (this.isSettled) this.events.wake()
   }
 
   private isSpokenFor(job: Answers.Numbered): boolean {
@@ -360,7 +421,7 @@ export class Batch<E> implements Host<E> {
     const calls = this.company.all
     for (const call of calls) call.cancel(detail, since)
     for (const job of jobs) {
-      if (!this.isSpokenFor(job)) this.settle(job, Answers.unfinished(job, this.unrun[job.index] ?? detail))
+      if (!this.isSpokenFor(job)) void this.settle(job, Answers.unfinished(job, this.unrun[job.index] ?? detail))
     }
     for (const call of calls) call.giveUp(since)
     this.answering.fibers.interrupt(since)
@@ -422,7 +483,7 @@ export class Batch<E> implements Host<E> {
 
   /** Whether a call is neither answered nor waits for an approval. */
   get isBusy(): boolean {
-    return this.completed + (this.waiting?.size ?? 0) < this.jobs.length
+    return this.reported < this.jobs.length
   }
 
   /** The answers so far, in call order. */
@@ -568,7 +629,7 @@ export const open = <E, R>(
     stepIndex,
     running,
     ambient,
-    replay: Context.get(context, Replay.CurrentReplay)
+    calls: Context.get(context, Replay.CurrentCalls)
   })
 
 /** What a batch needs of the services of a step. It is looked up once for all steps that have the same. */
@@ -578,7 +639,7 @@ const find = <R>(context: Context.Context<R>, ambient: Inherited.Ambient): Inher
     context,
     executor: Context.get(context, Executor.Executor),
     encoder: Context.get(context, Encoder.Encoder),
-    services: Replay.withoutReplay(Inherited.forHandlers(context, ambient)),
+    services: Replay.withoutCalls(Inherited.forHandlers(context, ambient)),
     clock: Context.get(context, Clock.Clock),
     isTraced: Telemetry.isTraced(context)
   }

@@ -57,8 +57,8 @@ export interface Environment<E> {
   readonly stepIndex: number
   readonly running: Running
   readonly ambient: Inherited.Ambient
-  /** What is known of the calls from before the run was taken up. */
-  readonly replay: Replay.Service | undefined
+  /** The journal of the calls of the run, where it has one. */
+  readonly calls: Replay.Service | undefined
 }
 
 /**
@@ -71,8 +71,8 @@ export interface Host<E> {
   readonly events: EventOrder<E>
   readonly timers: Deadline.Timers
   readonly isOver: boolean
-  /** Takes in the answer of a call. */
-  readonly settle: (job: Answers.Numbered, answer: Answers.Answer) => void
+  /** Takes in the answer of a call. What is returned waits until it is recorded, and may be dropped. */
+  readonly settle: (job: Answers.Numbered, answer: Answers.Answer) => Effect.Effect<void>
   /** Writes the answer of a call in a fiber of its own. */
   readonly respond: (job: Answers.Numbered, answer: Effect.Effect<Answers.Answer, E, any>) => void
   /** The fiber that was to write an answer has ended. */
@@ -106,7 +106,6 @@ export class Call<E> implements Task, Handler {
   private span: Tracer.Span | undefined
   /** What the handler has added to the context of the run so far. */
   private updates: Json.JsonObject | undefined
-  private isTriedAgain = false
   /** Stops passing the soft stop of the run on to `inner`. */
   private unfollow: (() => void) | undefined
 
@@ -126,7 +125,7 @@ export class Call<E> implements Task, Handler {
   inner: Cancellation.Cancellation | undefined
 
   constructor(job: Plan.Run, host: Host<E>) {
-    const { ambient, found: { services }, replay, running, settings, stepIndex } = host.environment
+    const { ambient, calls, found: { services }, running, settings, stepIndex } = host.environment
     this.job = job
     this.host = host
     this.id = job.call.id
@@ -141,7 +140,7 @@ export class Call<E> implements Task, Handler {
       (values) => this.update(values)
     )
     const { approved, requestId } = settings
-    this.replayed = replay?.find(job.call, { requestId, stepIndex, isApproved: approved?.has(job.call.id) === true })
+    this.replayed = calls?.find(job.call, { requestId, stepIndex, isApproved: approved?.has(job.call.id) === true })
     this.context = this.replayed === undefined ? context : { ...context, ...Replay.recalled(this.replayed) }
     const { args, tool: { limits } } = job
     const keyed = limits === undefined
@@ -251,9 +250,10 @@ export class Call<E> implements Task, Handler {
 
   /** What the executor makes of the handler, under a span of its own if the run is traced. */
   private get execution(): Effect.Effect<unknown, never, any> {
-    const { found: { executor, isTraced }, settings: { requestId }, stepIndex } = this.host.environment
+    const { calls, found: { executor, isTraced }, settings: { requestId }, stepIndex } = this.host.environment
     const { call } = this.job
-    const execution = execute(this.job, this.context, executor, this.inner, () => this.mayTryAgain())
+    const failed = calls === undefined ? undefined : () => calls.attemptFailed(call)
+    const execution = execute(this.job, this.context, executor, this.inner, () => this.mayTryAgain(), failed)
     return isTraced
       ? Telemetry.underSpan(execution, `execute_tool ${call.name}`, {
         "gen_ai.operation.name": "execute_tool",
@@ -271,7 +271,6 @@ export class Call<E> implements Task, Handler {
   private mayTryAgain(): boolean {
     if (this.phase !== "running" || this.host.isOver || this.isLate || this.inner?.isRequested === true) return false
     this.updates = undefined
-    this.isTriedAgain = true
     return true
   }
 
@@ -285,15 +284,9 @@ export class Call<E> implements Task, Handler {
     }
     const updates = isFailure(counted) ? undefined : this.updates
     const answer = Answers.answerTo(this.host.answering, this.job, counted)
-    const updated = updates === undefined
+    return updates === undefined
       ? answer
       : Effect.mapEager(answer, (value) => Answers.updating(value, updates))
-    return this.isRecalled ? Effect.mapEager(updated, (value) => ({ ...value, isReplayed: true })) : updated
-  }
-
-  /** Whether its outcome is that of the attempt that had ended before the run was taken up. */
-  private get isRecalled(): boolean {
-    return this.replayed?.hasEnded === true && !this.isTriedAgain
   }
 
   /** What an outcome counts as under the policy. An outcome that throws when it is read is a failure of the handler. */
@@ -313,9 +306,13 @@ export class Call<E> implements Task, Handler {
     this.toAnswering()
     return Effect.matchCauseEffectEager(write(), {
       onSuccess: (answer) => {
-        this.host.settle(this.job, answer)
-        this.beginEnding()
-        return Effect.void
+        const recorded = this.host.settle(this.job, answer)
+        if (recorded === Effect.void) {
+          this.beginEnding()
+          return Effect.void
+        }
+        // It keeps its place until the answer is recorded: what may follow from it is not overtaken by another call.
+        return Effect.map(recorded, () => this.beginEnding())
       },
       // An error policy that fails the run does so now: the fiber ends only when all that it forked have ended.
       onFailure: (cause) => {
@@ -391,8 +388,18 @@ export class Call<E> implements Task, Handler {
 
   /** The call is answered as cancelled now, and its handler interrupted, unless its answer is already being written. */
   cancel(detail: string, graceSince?: number): void {
-    const answer = () => Answers.cancelled(this.host.answering, this.job, detail)
-    this.overrule(toolError("cancelled", this.job.call), answer, graceSince)
+    const error = this.isInDoubt ? Replay.unknownEffect(this.job.call).error : undefined
+    const answer = () => Answers.cancelled(this.host.answering, this.job, detail, error)
+    this.overrule(error ?? toolError("cancelled", this.job.call), answer, graceSince)
+  }
+
+  /** Tells whether an earlier process has started the call, and this one has not: its effect is not known. */
+  private get isInDoubt(): boolean {
+    const { replayed } = this
+    if (replayed?.isUnknown !== true) return false
+    const { calls, settings: { approved, requestId }, stepIndex } = this.host.environment
+    const isApproved = approved?.has(this.id) === true
+    return calls?.find(this.job.call, { requestId, stepIndex, isApproved })?.attempt === replayed.attempt
   }
 
   /** Answers the call in place of its own fiber. The grace period of that begins now, or began at `graceSince`. */
@@ -578,9 +585,12 @@ const execute = (
   context: Tool.CallContext,
   executor: Executor.Service,
   inner: Cancellation.Cancellation | undefined,
-  again: () => boolean
+  again: () => boolean,
+  failed: (() => Effect.Effect<void>) | undefined
 ): Effect.Effect<unknown, never, any> => {
-  const { retry } = job.tool
+  const { retry: schedule } = job.tool
+  // A further attempt is recorded as soon as it is granted, before the wait for it.
+  const retry = schedule === undefined || failed === undefined ? schedule : Schedule.tap(schedule, failed)
   if (retry === undefined) return ToolOptions.attempt(() => once(job, context, executor))
   const attempt = (number: number) =>
     Effect.suspend(() =>
@@ -618,7 +628,7 @@ const retrying = (
   Effect.flatMap(Schedule.toStepWithMetadata(schedule), (step) => {
     const from = (number: number, metadata: Schedule.Metadata): Effect.Effect<unknown, never, any> =>
       Effect.flatMap(Effect.provideService(attempt(number), Schedule.CurrentMetadata, metadata), (outcome) => {
-        if (!isFailure(outcome) || isUnknown(outcome.error)) return Effect.succeed(outcome)
+        if (!isFailure(outcome) || isFinal(outcome.error)) return Effect.succeed(outcome)
         const granted = Pull.catchDone(step(outcome.error), () => Effect.succeed(undefined))
         return Effect.flatMap(
           Cancellation.orElse(granted, inner, () => undefined),
@@ -636,8 +646,12 @@ const crashed = (call: Message.ToolCall, cause: Cause.Cause<unknown>): Tool.Outc
   })
 })
 
-/** Whether a call may have had its effect before its process ended. It is not tried again as if it had failed. */
-const isUnknown = (error: unknown): boolean => error instanceof ToolError && error.reason === "unknown_effect"
+/**
+ * Whether an error is no failed attempt, so that none follows it: a call that may have had its effect before its process
+ * ended, or that is not run because its run is stopped.
+ */
+const isFinal = (error: unknown): boolean =>
+  error instanceof ToolError && (error.reason === "unknown_effect" || error.reason === "cancelled")
 
 const isFailure = (outcome: unknown): outcome is Tool.Error =>
   Json.isObject(outcome) && outcome["_tag"] === "Error" && "error" in outcome

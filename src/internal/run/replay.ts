@@ -1,8 +1,8 @@
 /**
- * The calls of a turn that is taken up after its process ended. What is known of them travels as a Context reference: a
- * call that had started has passed its gates, one that was answered has that answer, and one that is tried again keeps its
- * key and counts on. An executor gives the outcomes that were recorded; for a call whose handler had started, and of which
- * nothing tells whether it had its effect, it asks `resolveUnknown`, which acts by the policy of the call's tool.
+ * The journal of the calls of a run, as the calls see it, in a Context reference. It knows the calls of a resumed
+ * turn, and records the outcome of each call before anything follows from it. For a call that had started when its
+ * process died, and whose effect is unknown, an executor calls `resolveUnknown`, which follows the policy of the
+ * call's tool.
  */
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
@@ -11,60 +11,75 @@ import type * as Event from "../../Event.ts"
 import type * as Executor from "../../Executor.ts"
 import type * as Message from "../../Message.ts"
 import type * as Tool from "../../Tool.ts"
+import type * as Answers from "../answer/answer.ts"
 import * as ErrorFields from "../answer/errorFields.ts"
-import type { Tail } from "../answer/openCalls.ts"
 import * as ToolOutcomes from "../declare/outcome.ts"
 import { toolError } from "../declare/outcome.ts"
 import type * as Declared from "../declare/tool.ts"
 import * as ToolOptions from "../declare/toolOptions.ts"
 
-/** What is known of a call from before. */
+/** The recorded part of a call. */
 export interface Replayed {
-  /** Whether its handler had started. Its gates and its approval were passed then, and are not asked again. */
+  /**
+   * True where the handler had started. The gates and the approval of the call were passed then, and are not asked
+   * again.
+   */
   readonly hasStarted: boolean
-  /** Whether its handler had ended. The executor then gives the recorded outcome. */
-  readonly hasEnded?: boolean
-  /** The events with which a timeout or a cancellation had answered it. It has that answer again, and does not run. */
-  readonly answer?: {
-    readonly completed: Event.Of<"ToolExecutionCompleted">
-    readonly tail: Tail
-  }
-  /** The key that its handler was given. */
-  readonly idempotencyKey?: string
-  /** The last attempt that had started. A call that had not ended goes on with the next one. */
-  readonly attempt?: number
+  /** True where the call may have had its effect without an answer: it is not reported as a call that did not run. */
+  readonly isUnknown?: boolean
+  /** The answer. A call with an answer does not run again. */
+  readonly answer?: Answers.Answer
+  /** The suspension. A suspended call keeps waiting. */
+  readonly waits?: Event.Of<"AskUserRequested" | "ToolApprovalRequested" | "ToolSuspended">
+  /** The key of the call. */
+  readonly idempotencyKey?: string | undefined
+  /** Number of started attempts. */
+  readonly attempt: number
 }
 
-/** Knows the calls of a turn that is taken up. A call of which it knows nothing runs like any other. */
+/** The journal of the calls of a run. */
 export interface Service {
+  /** Returns the recorded part of a call, if there is one. Any other call runs as usual. */
   readonly find: (call: Message.ToolCall, place: Place) => Replayed | undefined
+  /** Records the answer of a call. Nothing follows from the answer before this is done. */
+  readonly answered: (call: Message.ToolCall, answer: Answers.Answer) => Effect.Effect<void>
+  /** Records a suspension of a call. */
+  readonly waits: (
+    call: Message.ToolCall,
+    event: Event.Of<"ToolApprovalRequested" | "ToolSuspended">
+  ) => Effect.Effect<void>
+  /** Records that an attempt of a call failed and that another one is granted. */
+  readonly attemptFailed: (call: Message.ToolCall) => Effect.Effect<void>
 }
 
-/** Where a call stands: a model may use an id in one turn after the other. */
+/** The position of a call: a model may use the same id in several turns. */
 interface Place {
   readonly requestId: string
   readonly stepIndex: number
-  /** Whether it is one of the calls that were approved before, with which a run begins. */
+  /** True for a call that was approved earlier and with which a run begins. */
   readonly isApproved: boolean
 }
 
-/** What is known of the calls of the run. The runs that handlers start have none of it. */
-export const CurrentReplay: Context.Reference<Service | undefined> = Context.Reference<Service | undefined>(
-  "heddle/internal/Replay",
+/** The journal of the calls of the run. Runs that handlers start have journals of their own. */
+export const CurrentCalls: Context.Reference<Service | undefined> = Context.Reference<Service | undefined>(
+  "heddle/internal/Calls",
   { defaultValue: () => undefined }
 )
 
-/** The services of handlers, in whose runs no call is replayed. */
-export const withoutReplay = <R>(services: Context.Context<R>): Context.Context<R> =>
-  Context.get(services, CurrentReplay) === undefined ? services : Context.add(services, CurrentReplay, undefined)
+/** Returns the services without the journal of calls, for handlers. */
+export const withoutCalls = <R>(services: Context.Context<R>): Context.Context<R> =>
+  Context.get(services, CurrentCalls) === undefined ? services : Context.add(services, CurrentCalls, undefined)
 
-/** What a handler is given about its call in place of the usual: the recorded key, and the attempt that comes next. */
-export const recalled = ({ attempt = 0, hasEnded, idempotencyKey }: Replayed) => ({
+/**
+ * Returns the fields of a resumed call that its handler receives: the recorded key, and the number of the next
+ * attempt.
+ */
+export const recalled = ({ attempt, idempotencyKey }: Replayed) => ({
   ...(idempotencyKey === undefined ? {} : { idempotencyKey }),
-  ...(attempt === 0 ? {} : { attempt: hasEnded === true ? attempt : attempt + 1 })
+  attempt: attempt + 1
 })
 
-// Calls of which it is not known whether they had their effect.
+// Calls whose effect is unknown.
 
 export const unknownEffect = (call: Pick<Message.ToolCall, "id" | "name">): Tool.Error<Tool.ToolError> => ({
   _tag: "Error",
@@ -73,22 +88,23 @@ export const unknownEffect = (call: Pick<Message.ToolCall, "id" | "name">): Tool
   })
 })
 
-/** The most characters of its arguments that the question about a call shows. */
+/** Limit of the characters of the arguments in the question about a call. */
 const longestArguments = 1_000
 
 const answers = ["It had its effect", "It had no effect"]
 
-/** The question about a call. What the person answers is the result of the call. */
-const asked = ({ name, toolCall }: Tool.CallContext): Tool.AskUser => {
+/** Returns the question about a call, which waits for the verdict of a person. */
+const asked = ({ id, name, toolCall }: Tool.CallContext): ToolOutcomes.Suspended => {
   const json = JSON.stringify(toolCall.arguments)
   const shown = json.length > longestArguments ? `${json.slice(0, longestArguments)}…` : json
   const question = `The process ended while the call ${name}(${shown}) ran. Did the call have its effect?`
-  return ToolOutcomes.brand(ToolOutcomes.question(question, answers))
+  const suspension: Event.Suspension = { id, kind: "unknown", toolCall, question, opts: answers }
+  return ToolOutcomes.suspended([suspension])
 }
 
-type Resolved = Effect.Effect<Tool.Outcome, never, any>
+type Resolved = Effect.Effect<Tool.Outcome | ToolOutcomes.Suspended, never, any>
 
-/** What a tool finds of the call. A search that fails finds out nothing. */
+/** Returns the outcome that `lookUp` of the tool finds. If it fails, nothing is found. */
 const lookedUp = (
   lookUp: NonNullable<Declared.Any["lookUp"]>,
   args: unknown,
@@ -108,13 +124,13 @@ const found = (
       ? Effect.succeed(option)
       : Effect.die(new TypeError("lookUp must return an Effect of an Option: Option.some(result) or Option.none()")))
 
-/** As of a handler: a value is a result, and a question or a halt is that. */
+/** Returns the outcome of a handler's value: a plain value is a result, and a question or a halt keeps its kind. */
 const outcomeOf = (value: unknown): Tool.Outcome => ToolOutcomes.isBranded(value) ? value : { _tag: "Ok", value }
 
 /**
- * What a call comes to of which it is not known whether it had its effect: by `lookUp` of its tool, by `unknown`, by the
- * flags, or else by `otherwise`. It is what the executor gives for the first attempt of such a call; `executor` runs the handler where that is the
- * answer.
+ * Resolves a call whose effect is unknown: by `lookUp` of its tool, by `unknown`, by the flags, or else by
+ * `otherwise`. The executor returns this outcome for the first attempt of such a call; `executor` runs the handler
+ * where the call is tried again.
  */
 export const resolveUnknown = (
   tool: Tool.Any,

@@ -1,42 +1,18 @@
 /**
- * A run that is a part of another one, and is kept in a journal of its own: the id of that journal, which is the same
- * whenever the same run is started again, and what becomes of the run by what the journal has of it. A run that was cut
- * goes on, and one that has ended has its recorded result.
+ * Ids of nested runs. A nested run is started by the handler of a call, or by a program, and is recorded in a journal
+ * of its own. Starting the same run again gives the same id.
  */
 import type * as Event from "../../Event.ts"
 import type * as Thread from "../../Thread.ts"
-import * as Json from "../json.ts"
-import type * as Records from "./records.ts"
+import * as Records from "./records.ts"
+import type * as States from "./state.ts"
 
-// The id of a journal.
-
-/** Two multiplications a character, over two halves: 64 bits. It tells the runs of one call apart, and guards nothing. */
-const hash = (text: string): string => {
-  let high = 0xdeadbeef
-  let low = 0x41c6ce57
-  for (let index = 0; index < text.length; index++) {
-    const unit = text.charCodeAt(index)
-    high = Math.imul(high ^ unit, 2654435761)
-    low = Math.imul(low ^ unit, 1597334677)
-  }
-  high = Math.imul(high ^ (high >>> 16), 2246822507) ^ Math.imul(low ^ (low >>> 13), 3266489909)
-  low = Math.imul(low ^ (low >>> 16), 2246822507) ^ Math.imul(high ^ (high >>> 13), 3266489909)
-  return [high, low].map((half) => (half >>> 0).toString(16).padStart(8, "0")).join("")
-}
-
-/** A message that was read again may have its members in another order. */
-const canonical = (json: unknown): string =>
-  JSON.stringify(json, (_, member: unknown) =>
-    Json.isObject(member) && !Array.isArray(member)
-      ? Object.fromEntries(Object.entries(member).sort(([left], [right]) => left < right ? -1 : 1))
-      : member)
-
-/** JSON escapes a lone surrogate, which an id of a model may have and a URI may not. */
+/** JSON escapes a lone surrogate, which the id of a model may contain and a URI may not. */
 const escaped = (id: string): string => JSON.stringify(id).slice(1, -1)
 
 /**
- * The ids of the runs that one call starts, or one program: by what they are given, and by how many of the same are under
- * way or have ended. A run that failed leaves its id to the next one that is given the same.
+ * Assigns the ids of the runs that one call or one program starts: by their input, and by the number of runs with the
+ * same input that are under way or have ended. A failed run frees its id for the next run with the same input.
  */
 export class Ids {
   private readonly prefix: string
@@ -46,9 +22,9 @@ export class Ids {
     this.prefix = `${id}/${toolCallId === undefined ? "" : encodeURIComponent(escaped(toolCallId))}`
   }
 
-  /** The id of a run that is given this thread, and what returns it. */
+  /** Returns the id of a run with this input, and a function that frees it. */
   take({ messages }: Thread.Thread): { readonly id: string; readonly giveBack: () => void } {
-    const input = hash(canonical(Json.toJson(messages)))
+    const input = Records.hashOf(messages)
     const taken = this.taken.get(input) ?? new Set()
     this.taken.set(input, taken)
     let number = 1
@@ -59,20 +35,24 @@ export class Ids {
   }
 }
 
-/** Whether an id is that of a run inside the session, at any depth. */
+/** Tells whether an id belongs to a nested run of the session, at any depth. */
 export const isWithin = (id: string, other: string): boolean =>
   other.startsWith(`${id}/`) && /^(\/[^/@]*@[0-9a-f]{16}(\.\d+)?)+$/.test(other.slice(id.length))
 
-// The result of a run that has ended.
+// The result of a finished run.
 
-/** A result without its thread and its steps, which the records before it contain. */
+/** Returns a result without its thread and its steps, which the earlier records contain. */
 export const received = (result: Event.ChatResult): Event.ReceivedResult => {
   const { finalResponse, steps, thread: _, ...end } = result
   return finalResponse === (steps.at(-1)?.response ?? null) ? end : { ...end, finalResponse }
 }
 
-/** The last event of a run that has ended, as it was. */
-export const completed = ({ result, steps }: Records.Ended, thread: Thread.Thread): Event.Of<"ChatCompleted"> => ({
+/** Returns the last event of a finished run. */
+export const completed = (
+  result: Event.ReceivedResult,
+  steps: ReadonlyArray<States.WholeStep>,
+  thread: Thread.Thread
+): Event.Of<"ChatCompleted"> => ({
   _tag: "ChatCompleted",
   result: {
     finalResponse: steps.at(-1)?.result.response ?? null,

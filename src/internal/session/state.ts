@@ -1,485 +1,1213 @@
 /**
- * The data of a session and its transitions: the thread, the calls that wait, and what each thing that happens changes.
- * Every function is pure, so that the same history gives the same session in every process. Public as `Session`.
+ * The state of a journal, the one fold of its records, and the questions about it.
  *
- * **Details**
- *
- * A *suspension* is a call that waits for an answer from outside: a question to the user, an approval, or a manual call.
- * Every comment and name here uses that word for all three, and "question" only for the first kind. `suspensions` is the
- * one list of them. The fold of a run knows what is open in it
- * (`tools.open` of `fold/state`), the reducer hands that on, and the list is changed here alone:
- *
- * - `stepped` opens the calls that a turn leaves open; `withApproved` and `brokenOff` open the questions of approved calls
- * - `settle` closes a call with its answer, and `withdrawn` a question that its run withdraws
- * - `running` and `spokenTo` close what a message of the user answers
- * - `ended` sets what is open behind a run, which is what was open at its end
+ * A turn is a table of calls; waiting and interruption are states of a call. `apply` is the only fold: of a journal
+ * that is read, of one that an operation writes, and of a session that is not recorded. It changes the given state,
+ * so that a call costs the same in a long turn as in a short one; `copyOf` makes a branch. No other part duplicates
+ * this state.
  *
  * @since 0.1.0
  */
-import * as Schema from "effect/Schema"
-import * as Event from "../../Event.ts"
+import type * as Event from "../../Event.ts"
 import * as Message from "../../Message.ts"
-import * as Policy from "../../Policy.ts"
-import * as Thread from "../../Thread.ts"
+import type * as Policy from "../../Policy.ts"
+import * as Response from "../../Response.ts"
+import type * as Thread from "../../Thread.ts"
 import * as Answers from "../answer/answer.ts"
 import * as Contents from "../answer/content.ts"
 import * as OpenCalls from "../answer/openCalls.ts"
-import * as ToolOutcomes from "../declare/outcome.ts"
+import * as Outcomes from "../fold/outcome.ts"
 import * as SharedMessages from "../fold/sharedMessages.ts"
-import * as Json from "../json.ts"
+import * as Fold from "../fold/state.ts"
+import type * as Json from "../json.ts"
+import * as Replay from "../run/replay.ts"
+import * as SessionData from "./data.ts"
+import * as Records from "./records.ts"
 
-/**
- * Where a session stands:
- *
- * - `idle`: nothing waits, and the next operation may begin
- * - `awaiting_user`: a question is open
- * - `awaiting_tools`: approvals or manual calls are open, and no question
- * - `completed`: the last run ended
- * - `stopped`: the last run was stopped by request (`Session.stop`)
- * - `error`: the last run broke
- *
- * @category schemas
- * @since 0.1.0
- */
-export const Status = Schema.Literals(["idle", "awaiting_user", "awaiting_tools", "completed", "stopped", "error"])
+type Session = SessionData.Session
 
-/**
- * @see {@link Status}
- *
- * @category models
- * @since 0.1.0
- */
-export type Status = (typeof Status)["Type"]
+type Answers_ = SessionData.NestedAnswers["answers"]
 
-/**
- * The answer to a question, or the result of a manual call.
- *
- * @category schemas
- * @since 0.1.0
- */
-export class ValueAnswer extends Schema.Opaque<ValueAnswer>()(Schema.TaggedStruct("Value", {
-  /** The value, as plain JSON. */
-  value: Json.Opaque
-})) {}
+// The table of calls.
 
-/**
- * The call may run.
- *
- * @category schemas
- * @since 0.1.0
- */
-export class ApprovedAnswer extends Schema.Opaque<ApprovedAnswer>()(Schema.TaggedStruct("Approved", {
-  /** The arguments that the call runs with in place of its own. */
-  arguments: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))
-})) {}
-
-/**
- * The call may not run.
- *
- * @category schemas
- * @since 0.1.0
- */
-export class DeniedAnswer extends Schema.Opaque<DeniedAnswer>()(Schema.TaggedStruct("Denied", {
-  /** Why, as the model reads it. */
-  reason: Schema.optionalKey(Schema.String)
-})) {}
-
-/**
- * The time for an answer was up: the default of the question counts, and an approval counts as denied.
- *
- * @category schemas
- * @since 0.1.0
- */
-export class ExpiredAnswer extends Schema.Opaque<ExpiredAnswer>()(Schema.TaggedStruct("Expired", {})) {}
-
-/**
- * How a suspension was settled.
- *
- * @category schemas
- * @since 0.1.0
- */
-export const Answer = Schema.Opaque<Answer>()(Schema.Union([ValueAnswer, ApprovedAnswer, DeniedAnswer, ExpiredAnswer]))
-
-/**
- * @see {@link Answer}
- *
- * @category models
- * @since 0.1.0
- */
-export type Answer = ValueAnswer | ApprovedAnswer | DeniedAnswer | ExpiredAnswer
-
-/**
- * Answers for the run inside a call.
- *
- * @category schemas
- * @since 0.1.0
- */
-export class NestedAnswers extends Schema.Opaque<NestedAnswers>()(Schema.Struct({
-  /** The id of the call. */
-  id: Schema.String,
-  /** The answers, each to a call that the inner run waits for. */
-  answers: Schema.Array(Schema.Struct({
-    /** The id under which the inner run waits for it. */
-    id: Schema.String,
-    /** How it was settled. */
-    answer: Answer
-  }))
-})) {}
-
-const Data = Schema.Struct({
-  /** The id in a store, which is also the default of `cacheKey`. Absent if the session was made without one. */
-  id: Schema.optionalKey(Schema.String),
-  /** The conversation. Every provider accepts it as it is, except for the calls in `suspensions`. */
-  thread: Thread.Thread,
-  /** Where the session stands. */
-  status: Status,
-  /** The calls that wait for an answer from outside, each under its own id, in call order. */
-  suspensions: Schema.Array(Event.Suspension),
-  /** The calls that were approved and have not run yet, in call order. The next run begins with them. */
-  approved: Schema.Array(Message.ToolCall),
-  /** The ids that were answered since the last run. The next run reports each of them that it does not run as an event. */
-  answered: Schema.Array(Schema.String),
-  /**
-   * Answers for runs inside calls, until those calls run again, each under the id of its call. Left out when there are none.
-   */
-  nested: Schema.optionalKey(Schema.Array(NestedAnswers)),
-  /** The calls of `suspensions` that wait for an approval or for a result, without the questions. */
-  pendingToolCalls: Schema.Array(Message.ToolCall),
-  /** The text of the first question that is open. */
-  pendingQuestion: Schema.optionalKey(Schema.String),
-  /** The id of the call that asked it. */
-  pendingToolCallId: Schema.optionalKey(Schema.String),
-  /** What handlers read as `call.context`, with the updates that they returned. Empty by default. */
-  context: Schema.Record(Schema.String, Json.Opaque),
-  /** The caller's own data, and in status `error` the error of the last run under `error`. Empty by default. */
-  metadata: Json.Metadata
-})
-
-/** What a status promises; data that was written by hand may break it. */
-const broken = (session: (typeof Data)["Type"]): string | undefined => {
-  switch (session.status) {
-    case "awaiting_user":
-      return typeof session.pendingQuestion === "string" ? undefined : "awaiting_user needs a pending question"
-    case "awaiting_tools":
-      return session.pendingToolCalls.length > 0 ? undefined : "awaiting_tools needs pending tool calls"
-    case "error":
-      return "error" in session.metadata ? undefined : "error needs metadata.error"
-    default:
-      return undefined
-  }
-}
-
-/**
- * A session: serialisable data and nothing else.
- *
- * @category schemas
- * @since 0.1.0
- */
-export class Session
-  extends Schema.Opaque<Session>()(Data.check(Schema.makeFilter((session) => broken(session) ?? true)))
-{}
-
-/** Whether a value is a session, and no thread. */
-export const isSession = Schema.is(Session)
-
-/**
- * What a session is made of.
- *
- * @category options
- * @since 0.1.0
- */
-export interface Options {
-  /** The id of the session, for the caller's own use. A session of a store has the id that it is opened with. */
-  readonly id?: string
-  /** The conversation so far. Empty by default. */
-  readonly thread?: Thread.Thread
-  /** What handlers read as `call.context`. Empty by default. */
-  readonly context?: Session["context"]
-  /** The caller's own data. Empty by default. */
-  readonly metadata?: Session["metadata"]
-}
-
-/** A session at rest. */
-export const make = (options: Options = {}): Session => ({
-  ...(options.id === undefined ? {} : { id: options.id }),
-  thread: options.thread ?? Thread.empty,
-  status: "idle",
-  suspensions: [],
-  approved: [],
-  answered: [],
-  pendingToolCalls: [],
-  context: options.context ?? {},
-  metadata: options.metadata ?? {}
-})
-
-/**
- * What a caller got wrong about a session's data. A wrong status is a defect instead, and names the right call.
- *
- * - `session_in_error_state`: the last run broke; `Session.recover` leads out
- * - `approval_pending`: the user spoke while calls wait for an approval: settle them with `Session.approve` or
- *   `Session.deny` first (`Session.expire` where their time is up), or reply with `pending: "deny"`. A question beside an
- *   approval is answered with `Session.answer`
- * - `unknown_tool_call_id`: no such call waits; `already_answered`: it has had its answer
- * - `invalid_answer`: the answer does not fit the question, or the kind of the call
- * - `expired`: the time for an answer is up: `Session.expire` settles the call
- * - `several_pending`: a reply cannot choose between several open calls: `Session.answer` can
- *
- * @category errors
- * @since 0.1.0
- */
-export class SessionError extends Schema.TaggedError<SessionError>("heddle/Session/SessionError")("SessionError", {
-  /** What is wrong. */
-  reason: Schema.Literals([
-    "session_in_error_state",
-    "approval_pending",
-    "unknown_tool_call_id",
-    "already_answered",
-    "invalid_answer",
-    "expired",
-    "several_pending",
-    "unfinished"
-  ]),
-  /** The problem as text, with the call that resolves it. */
-  detail: Schema.optionalKey(Schema.String),
-  /** `toolCallId` where the error is about one call. */
-  metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))
-}) {
-  override get message(): string {
-    return this.detail === undefined ? this.reason : `${this.reason}: ${this.detail}`
-  }
-}
-
-/** The session with these suspensions, and in status `rest` without any. The summaries of the suspensions are made here. */
-const waitingFor = (session: Session, suspensions: Session["suspensions"], rest: Status): Session => {
-  const { pendingQuestion: _, pendingToolCallId: __, ...cleared } = session
-  const question = suspensions.find((suspension) => suspension.kind === "question")
-  const calls = suspensions.filter((suspension) => suspension.kind !== "question")
-  return {
-    ...cleared,
-    status: question !== undefined ? "awaiting_user" : calls.length > 0 ? "awaiting_tools" : rest,
-    suspensions,
-    pendingToolCalls: calls.map((suspension) => suspension.toolCall),
-    ...(question === undefined
-      ? {}
-      : { pendingQuestion: question.question ?? "", pendingToolCallId: question.id })
-  }
-}
-
-/**
- * The session with messages at the end of its thread. A thread that grows message by message shares what it has with the
- * threads before it, so that the cost of reading a journal is linear: see {@link plain}.
- */
-export const saying = (session: Session, messages: ReadonlyArray<Message.Message>): Session =>
-  messages.length === 0 ? session : { ...session, thread: SharedMessages.appendedShared(session.thread, messages) }
-
-/** The session with its thread as plain data, as a caller gets it. */
-export const plain = (session: Session): Session => {
-  const thread = SharedMessages.plain(session.thread)
-  return thread === session.thread ? session : { ...session, thread }
-}
-
-/** The session with answers to its calls, each in the place of its call. */
-const answering = (session: Session, answers: ReadonlyArray<Message.Message>): Session => ({
-  ...session,
-  thread: SharedMessages.placed(session.thread, answers)
-})
-
-/** The session led out of status `error`: idle, with its whole thread and without `metadata.error`. */
-export const recover = (session: Session): Session => {
-  if (session.status !== "error") return session
-  const { error: _, ...metadata } = session.metadata
-  return { ...session, status: "idle", metadata }
-}
-
-/** The session as the model is asked: nothing is open any more, since the messages of the run answer it. */
-export const running = (session: Session): Session => waitingFor(session, [], "idle")
-
-/**
- * The session as the user's message takes its place behind the answers of approved calls. It answers what was open before
- * the run; a question that one of those calls asked stays open.
- */
-export const spokenTo = (session: Session): Session =>
-  waitingFor(session, session.suspensions.filter(({ id }) => session.answered.includes(id)), "idle")
-
-/** The suspensions of the session with more of them, in the order of the calls of the turn. */
-const opened = ({ suspensions, thread }: Session, more: Session["suspensions"]): Session["suspensions"] => {
-  const waiting = [...suspensions, ...more].map((suspension) => ({ id: OpenCalls.outerOf(suspension), suspension }))
-  return SharedMessages.inCallOrder(thread, waiting).map(({ suspension }) => suspension)
-}
-
-/** The session without the answers for what runs inside some calls. */
-const withoutNested = (session: Session, ids: ReadonlySet<string | undefined>): Session => {
-  if (session.nested === undefined) return session
-  const { nested, ...rest } = session
-  const left = nested.filter(({ id }) => !ids.has(id))
-  return left.length === 0 ? rest : { ...rest, nested: left }
-}
-
-/** The session after calls that were approved have been answered. Those that asked a question are open again. */
-export const withApproved = (
-  session: Session,
-  answers: ReadonlyArray<Message.Message>,
-  questions: ReadonlyArray<Event.Suspension>
-): Session => {
-  const ids = new Set([...answers.map((message) => message.toolCallId), ...questions.map(OpenCalls.outerOf)])
-  const approved = session.approved.filter((call) => !ids.has(call.id))
-  const answered = answering(withoutNested({ ...session, approved }, ids), answers)
-  if (questions.length === 0) return answered
-  const suspensions = opened(session, questions)
-  return waitingFor(answered, suspensions, session.status)
-}
-
-/** A call whose handler has started, and its outcome once it has ended. */
-export interface Begun {
+/** Fields of a call in any state. */
+interface Known {
+  /** The call, with the arguments that its handler gets. */
   readonly toolCall: Message.ToolCall
-  readonly outcome?: unknown
-  /** Whether the outcome is in the form that `Tool.encodeOutcome` writes. */
-  readonly encoded?: boolean
-  /** Of a call whose outcome is a question: when it is settled without an answer. */
-  readonly expiresAt?: number
+  /**
+   * The key of the call, from the turn that asked for it. `undefined` where a program handed over the session as
+   * data.
+   */
+  readonly idempotencyKey: string | undefined
+  /** Number of started attempts. */
+  readonly attempt: number
 }
-
-/** The questions that calls ended with. */
-export const questionsOf = (calls: ReadonlyArray<Begun>): ReadonlyArray<Event.Suspension> =>
-  calls.flatMap((call) => OpenCalls.remembered(call.toolCall, call))
 
 /**
- * The session after a run that broke off between the start of approved calls and their answers. None of the calls that
- * have begun runs again: each has its outcome as its answer, or is open if that is a question, or `unfinished` answers it.
+ * A call that the model asked for. Nothing has begun, or each attempt so far has failed and another one is granted.
  */
-export const brokenOff = (
-  session: Session,
-  begun: ReadonlyArray<Begun>,
-  unfinished: (toolCall: Message.ToolCall) => Message.Message
-): Session => {
-  const left = begun.filter(({ toolCall }) => session.approved.some((call) => call.id === toolCall.id))
-  if (left.length === 0) return session
-  const answers = left.flatMap((call) => {
-    if (!("outcome" in call)) return [unfinished(call.toolCall)]
-    const isOpen = ToolOutcomes.readSuspended(call.outcome) !== undefined
-    return isOpen ? [] : [Answers.recalled(call.toolCall, call, Policy.standard)]
-  })
-  return withApproved(session, answers, questionsOf(left))
+interface Asked extends Known {
+  readonly _tag: "Asked"
 }
 
-/** The session after a question was withdrawn: `answer` is what the call has instead. */
-export const withdrawn = (session: Session, answer: Message.Message): Session => {
-  const suspensions = session.suspensions.filter((suspension) => OpenCalls.outerOf(suspension) !== answer.toolCallId)
-  return waitingFor(answering(session, [answer]), suspensions, "idle")
+/** A call that waited and may run now. */
+interface Granted extends Known {
+  readonly _tag: "Granted"
+  /** True where the handler had started before the call waited: its gates are not asked again. */
+  readonly hasStarted: boolean
+  /** Answers for the nested run. */
+  readonly answers: Answers_
 }
 
-/** The session after a whole step: its messages, and the calls of it that are open. */
-export const stepped = (
-  session: Session,
-  messages: ReadonlyArray<Message.Message>,
-  suspensions: Session["suspensions"]
-): Session => waitingFor(saying(session, messages), suspensions, "idle")
-
-/** What a run leaves behind, besides its messages. */
-export interface Ended {
-  readonly status: Status
-  readonly suspensions: Session["suspensions"]
-  readonly context: Session["context"]
-  readonly metadata: Session["metadata"]
+/** A call that may have had its effect. */
+interface Started extends Known {
+  readonly _tag: "Started"
+  readonly hasStarted: boolean
+  readonly answers: Answers_
 }
 
-/** The session at the end of a run. */
-export const ended = (session: Session, { context, metadata, status, suspensions }: Ended): Session => ({
-  ...waitingFor({ ...session, answered: [] }, suspensions, status),
-  context: { ...session.context, ...context },
-  metadata: { ...session.metadata, ...metadata }
+/** A call that waits for answers from outside. */
+interface Waiting extends Known {
+  readonly _tag: "Waiting"
+  /** The open suspensions. */
+  readonly suspensions: ReadonlyArray<Event.Suspension>
+  /** Answers for the nested run so far. */
+  readonly answers: Answers_
+  readonly contextUpdate?: Json.JsonObject | undefined
+}
+
+/** A call with an answer. The fields below `message` are kept until its run has ended. */
+interface Answered extends Known {
+  readonly _tag: "Answered"
+  readonly message: Message.Message
+  readonly failure?: "reported" | "crashed" | undefined
+  readonly halt?: Event.Halt | undefined
+  readonly contextUpdate?: Json.JsonObject | undefined
+  readonly originalLength?: number | undefined
+}
+
+/** A call of the turn. */
+export type Call = Asked | Granted | Started | Waiting | Answered
+
+/** The unfinished turn: some of its calls have no answer, or it is not recorded as whole. */
+export interface Turn {
+  /** True where a run that has ended asked for it. */
+  readonly isEarlier: boolean
+  /** True where its `StepCompleted` is recorded: the turn waits. */
+  readonly isStepped?: boolean
+  /** The reply. `undefined` outside of the run that received it. */
+  readonly response: Response.Response | undefined
+  /** The message of the reply. `undefined` while calls start before the reply is whole. */
+  readonly message: Message.Message | undefined
+  /** The calls by their ids, in call order. */
+  readonly calls: Map<string, Call>
+  /** Messages after the answers: the text of a question, and what the user said. */
+  readonly behind: Array<Message.Message>
+  /** Number of calls without an answer. */
+  open: number
+}
+
+/** The values from before a run, for the fields that it changes before one of its calls starts. */
+interface Before {
+  /** The conversation. */
+  readonly thread: Thread.Thread
+  /** The unfinished turn. */
+  readonly turn: Turn | undefined
+  /** The status of the session. */
+  readonly status: Session["status"]
+  /** The ids that were settled since the last run. */
+  readonly answered: ReadonlyArray<string>
+}
+
+/** The outcome of a call of a run. */
+type Came = "asked" | "open" | "ended" | "stopped" | "unknown"
+
+/** A run without a recorded end. */
+export interface Run {
+  /** The id of the run. */
+  readonly requestId: string
+  /** The operation of `Session` that started it. */
+  readonly operation: Records.RunStarted["operation"]
+  /** Time of the first start, in milliseconds since 1970. */
+  readonly startedAt: number
+  /** End of the deadline, in milliseconds since 1970. */
+  readonly deadlineAt: number | undefined
+  /** The parent of a nested run. */
+  readonly parent: Records.Parent | undefined
+  /** The whole steps, in order. */
+  readonly steps: Array<WholeStep>
+  /** Usage of nested runs that ended since the last whole step. */
+  nestedUsage: Response.Usage | null
+  /** Updates of the context by handlers of whole turns. */
+  context: Json.JsonObject | undefined
+  /** Number of times that the run was resumed. */
+  resumptions: number
+  /** The command that the run has taken, and its message if that was submitted. */
+  readonly taken: {
+    /** The id of the command. */
+    readonly id: string
+    /** The message. `undefined` where it was not submitted. */
+    readonly message: Records.MessageSubmitted | undefined
+  } | undefined
+  /** True where one of the calls has started. */
+  hasStarted: boolean
+  /** The values that are restored if the run fails before that. */
+  readonly before: Before
+  /** Verdicts that arrived during the run. They count at its end. */
+  readonly settlements: Array<Records.CallSettled>
+  /** Outcomes of the calls, by turn and id. */
+  readonly came: Map<string, Came>
+  /** Halts by calls of an earlier turn, with their places among the calls, in the order of arrival. */
+  halts: ReadonlyArray<{
+    /** The id of the call. */
+    readonly id: string
+    /** Its place among the calls, from 0. */
+    readonly place: number
+    /** The halt. */
+    readonly halt: Event.Halt
+  }>
+}
+
+/** A run that has ended. */
+interface Ended {
+  /** The id of the run. */
+  readonly requestId: string
+  /** Outcomes of the calls. */
+  readonly report: StopReport
+  /** The parent of a nested run. */
+  readonly parent: Records.Parent | undefined
+  /** The whole steps of a nested run. */
+  readonly steps: ReadonlyArray<WholeStep>
+  /** The result of a nested run. */
+  readonly result: Event.ReceivedResult | undefined
+}
+
+/** The state of a journal. Its fields are internal. */
+export interface State {
+  /** The id of the session. `undefined` where a program made it without one. */
+  readonly id: string | undefined
+  /** The context of the session. */
+  context: Session["context"]
+  /** The metadata of the session. */
+  metadata: Session["metadata"]
+  /** The status while nothing waits. */
+  status: Session["status"]
+  /** The conversation before the unfinished turn. */
+  thread: Thread.Thread
+  /** The unfinished turn. */
+  turn: Turn | undefined
+  /** The ids that were settled since the last run. */
+  answered: ReadonlyArray<string>
+  /** The run without a recorded end. */
+  run: Run | undefined
+  /** The last run that has ended. */
+  ended: Ended | undefined
+  /** The parent of a nested run. */
+  parent: Records.Parent | undefined
+  /** Submitted messages that no run has taken, oldest first. */
+  inbox: ReadonlyArray<Records.MessageSubmitted>
+  /** The request to stop the run. */
+  stop: Records.StopRequested | undefined
+  /** Receipts of the last commands, by their ids. */
+  readonly receipts: Map<string, Records.Receipt>
+}
+
+/**
+ * A whole step of an interrupted run.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface WholeStep {
+  /** The result of the step. */
+  readonly result: Event.StepResult
+  /** Usage of nested runs up to this step. Left out where they used nothing. */
+  readonly nestedUsage?: Response.Usage
+  /** The reason for the last step, in which the model had no tools. Left out for any other step. */
+  readonly closing?: "max_turns" | "deadline" | "structured"
+}
+
+/**
+ * Outcomes of the calls of a stopped run, by their ids.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface StopReport {
+  /** Calls that the stop ended, before or while their handlers ran. */
+  readonly stopped: ReadonlyArray<string>
+  /** Calls that had ended by themselves. */
+  readonly ended: ReadonlyArray<string>
+  /** Calls whose handlers refused to stop and were abandoned. They may still have an effect. */
+  readonly refused: ReadonlyArray<string>
+  /** Calls that had started when their process died. Their effect is unknown. */
+  readonly unknown: ReadonlyArray<string>
+}
+
+// Conversion between states and data.
+
+const copyTurn = (turn: Turn): Turn => ({ ...turn, calls: new Map(turn.calls), behind: turn.behind.slice() })
+
+/** Returns a branch: changes of one of the two do not show in the other. */
+export const copyOf = (state: State): State => ({
+  ...state,
+  turn: state.turn && copyTurn(state.turn),
+  run: state.run && {
+    ...state.run,
+    steps: state.run.steps.slice(),
+    settlements: state.run.settlements.slice(),
+    came: new Map(state.run.came)
+  },
+  receipts: new Map(state.receipts)
 })
 
-const statusOf = (outcome: Event.Outcome | undefined): Status => {
-  if (outcome === undefined) return "idle"
-  if (outcome._tag === "Cancelled" && outcome.reason === "stop") return "stopped"
-  return outcome._tag === "ToolFailed" || outcome._tag === "Failed" ? "error" : "completed"
+/** Returns a call of a session that a program handed over as data. */
+const callOf = (
+  toolCall: Message.ToolCall,
+  session: Session,
+  suspensions: ReadonlyArray<Event.Suspension>,
+  approved: Message.ToolCall | undefined,
+  message: Message.Message | undefined
+): Call | undefined => {
+  const answers = session.nested?.find(({ id }) => id === toolCall.id)?.answers ?? []
+  const known = { toolCall, idempotencyKey: undefined, attempt: 0 }
+  if (suspensions.length > 0) return { _tag: "Waiting", ...known, suspensions, answers }
+  if (approved !== undefined) {
+    return { _tag: "Granted", ...known, toolCall: approved, hasStarted: answers.length > 0, answers }
+  }
+  return message && { _tag: "Answered", ...known, message }
 }
 
-const errorOf = (outcome: Event.Outcome | undefined): Session["metadata"] => {
-  if (outcome?._tag === "Failed") return { error: outcome.error }
-  if (outcome?._tag !== "ToolFailed") return {}
-  const { haltToolCallId, onToolErrorException } = outcome
-  return { error: onToolErrorException ?? { haltToolCallId } }
+/** Finds the open turn of a session: the latest turn that made one of the open calls. */
+const turnOf = (session: Session): Pick<State, "thread" | "turn"> => {
+  const { approved, suspensions, thread } = session
+  const waiting = new Map<string, Array<Event.Suspension>>()
+  for (const suspension of suspensions) {
+    const id = OpenCalls.outerOf(suspension)
+    waiting.set(id, [...waiting.get(id) ?? [], suspension])
+  }
+  const granted = new Map(approved.map((call) => [call.id, call]))
+  const open = [...waiting.keys(), ...granted.keys()]
+  if (open.length === 0) return { thread, turn: undefined }
+  const position = SharedMessages.findLastIndex(
+    thread,
+    ({ role, toolCalls }) => role === "assistant" && toolCalls?.some(({ id }) => id === open[0]) === true
+  )
+  const [message, ...rest] = position < 0 ? [] : SharedMessages.since(thread, position)
+  const end = rest.findIndex(({ role }) => role !== "tool")
+  const answers = new Map((end < 0 ? rest : rest.slice(0, end)).map((answer) => [answer.toolCallId, answer]))
+  const calls = new Map<string, Call>()
+  const toolCalls = new Map(message?.toolCalls?.map((call) => [call.id, call]))
+  for (const [id, [suspension]] of waiting) {
+    // The call of a suspension is as the model made it. The call of a nested suspension belongs to the nested run.
+    const known = toolCalls.get(id)
+    if (suspension?.path === undefined && suspension !== undefined) toolCalls.set(id, suspension.toolCall)
+    else if (known === undefined) toolCalls.set(id, Message.toolCall(id, id))
+  }
+  for (const call of approved) toolCalls.set(call.id, toolCalls.get(call.id) ?? call)
+  for (const [id, toolCall] of toolCalls) {
+    const call = callOf(toolCall, session, waiting.get(id) ?? [], granted.get(id), answers.get(id))
+    if (call !== undefined) calls.set(id, call)
+  }
+  return {
+    thread: position < 0 ? thread : SharedMessages.replacedFrom(thread, position, []),
+    turn: {
+      isEarlier: true,
+      response: undefined,
+      message,
+      calls,
+      behind: end < 0 ? [] : rest.slice(end),
+      open: open.length
+    }
+  }
 }
 
-/** What a result leaves behind. A step that only ran tools has no outcome, and leaves the session idle. */
-export const leaving = (
-  result: Pick<Event.ChatResult, "contextUpdate" | "metadata">,
-  outcome: Event.Outcome | undefined
-): Omit<Ended, "suspensions"> => ({
-  status: statusOf(outcome),
-  context: result.contextUpdate ?? {},
-  metadata: { ...result.metadata, ...errorOf(outcome) }
-})
+/** Returns the state of a session without an open run. */
+export const stateOf = (session: Session): State => {
+  const isWaiting = session.status === "awaiting_user" || session.status === "awaiting_tools"
+  return {
+    id: session.id,
+    context: session.context,
+    metadata: session.metadata,
+    status: isWaiting ? "idle" : session.status,
+    ...turnOf(session),
+    answered: session.answered,
+    run: undefined,
+    ended: undefined,
+    parent: undefined,
+    inbox: [],
+    stop: undefined,
+    receipts: new Map()
+  }
+}
+
+const isOwnQuestion = ({ kind, path }: Event.Suspension): boolean => kind === "question" && path === undefined
+
+/**
+ * Returns the message of a call in the thread, if it has one. The message of an open question takes the place of the
+ * answer.
+ */
+const messageIn = (id: string, call: Call): Message.Message | undefined => {
+  if (call._tag === "Answered") return call.message
+  return call._tag === "Waiting" && call.suspensions.some(isOwnQuestion) ? OpenCalls.unanswered(id) : undefined
+}
+
+/** Returns the messages that answer the calls of a turn, in call order. */
+const answersIn = ({ calls }: Turn): ReadonlyArray<Message.Message> =>
+  Array.from(calls, ([id, call]) => messageIn(id, call)).filter((message) => message !== undefined)
+
+/** Returns the messages of a turn. */
+export const messagesIn = (turn: Turn): ReadonlyArray<Message.Message> => [
+  ...turn.message === undefined ? [] : [turn.message],
+  ...answersIn(turn),
+  ...turn.behind
+]
+
+/**
+ * Returns the conversation with the unfinished turn. It is a branch: the conversation of the state grows without it.
+ */
+export const threadOf = ({ thread, turn }: State): Thread.Thread =>
+  turn === undefined ? thread : SharedMessages.replacedFrom(thread, SharedMessages.length(thread), messagesIn(turn))
+
+const callsOf = ({ turn }: State): ReadonlyArray<Call> => turn === undefined ? [] : Array.from(turn.calls.values())
+
+/** Returns the open suspensions, in call order. */
+export const suspensionsOf = (state: State): ReadonlyArray<Event.Suspension> =>
+  callsOf(state).flatMap((call) => call._tag === "Waiting" ? call.suspensions : [])
+
+/** Returns the calls that may run now, in call order. */
+export const approvedIn = (state: State): ReadonlyArray<Message.ToolCall> =>
+  callsOf(state).flatMap((call) => call._tag === "Granted" ? [call.toolCall] : [])
+
+/** Returns the session of a state without an open run, as programs see it. */
+const sessionAtRest = (state: State): Session => {
+  const suspensions = suspensionsOf(state)
+  const question = suspensions.find(({ kind }) => kind === "question")
+  const calls = suspensions.filter(({ kind }) => kind !== "question")
+  const nested = callsOf(state).flatMap((call) =>
+    (call._tag === "Waiting" || call._tag === "Granted") && call.answers.length > 0
+      ? [{ id: call.toolCall.id, answers: call.answers }]
+      : []
+  )
+  return {
+    ...(state.id === undefined ? {} : { id: state.id }),
+    thread: SharedMessages.plain(threadOf(state)),
+    status: question !== undefined ? "awaiting_user" : calls.length > 0 ? "awaiting_tools" : state.status,
+    suspensions,
+    approved: approvedIn(state),
+    answered: state.answered,
+    ...(nested.length === 0 ? {} : { nested }),
+    pendingToolCalls: calls.map(({ toolCall }) => toolCall),
+    ...(question === undefined ? {} : { pendingQuestion: question.question ?? "", pendingToolCallId: question.id }),
+    context: state.context,
+    metadata: state.metadata
+  }
+}
+
+/** Sessions by state, until the state changes. */
+const sessions = new WeakMap<State, Session>()
+
+/**
+ * Returns the session as programs see it, the same object until the state changes. Of an open run it contains the
+ * whole steps and, where a call of its turn waits, that turn without the calls that have not ended.
+ */
+export const sessionOf = (state: State): Session => {
+  const session = sessions.get(state) ?? sessionNow(state)
+  sessions.set(state, session)
+  return session
+}
+
+/** Returns the open turn with the calls that are answered or wait, if one waits. Nothing is known of its other calls yet. */
+const knownOf = (turn: Turn): Turn | undefined => {
+  const { calls, message } = turn
+  const known = new Map(Array.from(calls).filter(([, { _tag }]) => _tag === "Answered" || _tag === "Waiting"))
+  const open = Array.from(known.values()).filter(({ _tag }) => _tag === "Waiting").length
+  if (message === undefined || open === 0) return undefined
+  const toolCalls = message.toolCalls?.filter(({ id }) => known.has(id) || !calls.has(id)) ?? []
+  return { ...turn, message: { ...message, toolCalls }, calls: known, open }
+}
+
+const sessionNow = (state: State): Session => {
+  if (state.run === undefined) return sessionAtRest(state)
+  const rested = copyOf(state)
+  const { turn } = rested
+  if (turn?.isEarlier === false) rested.turn = knownOf(turn)
+  // The messages that start the run follow the answers of approved calls. Until those exist, the session does not
+  // contain them.
+  const isOpen = callsOf(rested).some(({ _tag }) => _tag === "Granted" || _tag === "Waiting")
+  if (turn?.isEarlier === true && isOpen) {
+    turn.behind.length = state.run.before.turn?.behind.length ?? turn.behind.length
+  }
+  endRun(rested, state.run, "idle")
+  return sessionAtRest(rested)
+}
+
+// The fold.
+
+const setCall = (turn: Turn, id: string, call: Call): void => {
+  const before = turn.calls.get(id)
+  const wasOpen = before !== undefined && before._tag !== "Answered"
+  turn.open += Number(call._tag !== "Answered") - Number(wasOpen)
+  turn.calls.set(id, call)
+}
+
+const known = ({ attempt, idempotencyKey, toolCall }: Known): Known => ({ attempt, idempotencyKey, toolCall })
+
+/** Adds messages to the conversation: after the unfinished turn, if there is one. */
+const say = (state: State, messages: ReadonlyArray<Message.Message>): void => {
+  if (state.turn === undefined) state.thread = SharedMessages.appendedShared(state.thread, messages)
+  else state.turn.behind.push(...messages)
+}
+
+/** Returns the updates of the context by the calls of a turn in its run, in call order. */
+const updateIn = (turn: Turn | undefined): Json.JsonObject | undefined =>
+  turn && Fold.mergeUpdates(
+    Array.from(
+      turn.calls.values(),
+      (call) => call._tag === "Answered" || call._tag === "Waiting" ? call.contextUpdate : undefined
+    )
+  )
+
+const gather = (state: State, turn: Turn): void => {
+  if (state.run !== undefined) state.run.context = Fold.mergeUpdates([state.run.context, updateIn(turn)])
+}
+
+/** Moves a turn to the conversation. */
+const complete = (state: State, turn: Turn): void => {
+  state.turn = undefined
+  say(state, messagesIn(turn))
+}
+
+/**
+ * Moves a turn of an earlier run to the conversation once it is whole. The turn of the current run waits for its
+ * `StepCompleted`.
+ */
+const completeEarlier = (state: State): void => {
+  const { turn } = state
+  if (turn === undefined || !turn.isEarlier || turn.open > 0) return
+  gather(state, turn)
+  complete(state, turn)
+}
+
+/** Answers the open questions of an earlier turn with the messages that follow it. */
+const answerBehind = (state: State): void => {
+  const { turn } = state
+  if (turn?.isEarlier !== true) return
+  for (const [id, call] of turn.calls) {
+    if (call._tag === "Waiting" && call.suspensions.every(isOwnQuestion)) {
+      setCall(turn, id, { ...known(call), _tag: "Answered", message: OpenCalls.unanswered(id) })
+    }
+  }
+  completeEarlier(state)
+}
+
+const mostReceipts = 1_000
+
+const receive = (state: State, receipt: Records.Receipt): void => {
+  state.receipts.delete(receipt.id)
+  state.receipts.set(receipt.id, receipt)
+  if (state.receipts.size <= mostReceipts) return
+  for (const { became, id } of state.receipts.values()) {
+    if (became === "queued" || became === "taken") continue
+    state.receipts.delete(id)
+    return
+  }
+}
+
+/** Returns the call and the suspension with this id. */
+const findWaiting = (
+  { turn }: State,
+  id: string
+): { readonly call: Waiting; readonly suspension: Event.Suspension } | undefined => {
+  if (turn === undefined) return undefined
+  const own = turn.calls.get(id)
+  for (const call of own?._tag === "Waiting" ? [own, ...turn.calls.values()] : turn.calls.values()) {
+    const suspension = call._tag === "Waiting" ? call.suspensions.find((other) => other.id === id) : undefined
+    if (call._tag === "Waiting" && suspension !== undefined) return { call, suspension }
+  }
+  return undefined
+}
 
 // The model reads this text, and stored threads have it.
 const late = "nobody answered within the time there was"
 
-const settled = (session: Session, suspension: Event.Suspension, answer: Answer): Session => {
-  const { defaultAnswer, id, kind, resultCut = "headAndTail", resultLimit = 0, toolCall } = suspension
-  const given = (value: unknown): Session => {
-    const answered = Message.answer(id, value)
-    const { content } = Contents.cutResult(answered.content, resultLimit, { resultLimit, resultCut })
-    const message = { ...answered, content }
-    return kind === "question"
-      ? { ...session, thread: SharedMessages.withAnswer(session.thread, message) }
-      : answering(session, [message])
-  }
-  switch (answer._tag) {
-    case "Value":
-      return given(answer.value)
-    case "Approved": {
-      const call = answer.arguments === undefined ? toolCall : edited(toolCall, answer.arguments)
-      return { ...session, approved: SharedMessages.inCallOrder(session.thread, [...session.approved, call]) }
-    }
-    case "Denied":
-      return answering(session, [Answers.refused("denied", toolCall, answer.reason ?? "the call was not approved")])
-    case "Expired":
-      if (kind === "question") return given(defaultAnswer ?? late)
-      return defaultAnswer === undefined
-        ? answering(session, [Answers.refused("denied", toolCall, late)])
-        : given(defaultAnswer)
-  }
-}
-
-/** The call with other arguments. What the model wrote is not what runs. */
-const edited = (toolCall: Message.ToolCall, args: Message.ToolCall["arguments"]): Message.ToolCall => {
+/** Returns the call with other arguments, and without the text that the model wrote for its own. */
+const edited = (toolCall: Message.ToolCall, args: Message.ToolCall["arguments"] | undefined): Message.ToolCall => {
+  if (args === undefined) return toolCall
   const { rawArguments: _, ...call } = toolCall
   return { ...call, arguments: args }
 }
 
 /**
- * The session after a call of a nested run was answered. When that run waits for nothing any more, the call that has started
- * it may run, and hands the answers on.
+ * Returns the call after its own suspension was settled. A question whose text ends the thread is answered by a
+ * message after that text.
  */
-const settledWithin = (
-  session: Session,
-  suspension: Event.Suspension,
-  answer: Answer,
-  rest: Session["suspensions"]
-): Session => {
-  const outer = OpenCalls.outerOf(suspension)
-  const given = { id: OpenCalls.innerOf(suspension), answer }
-  const { nested = [] } = session
-  const before = nested.find(({ id }) => id === outer)?.answers ?? []
-  const others = nested.filter(({ id }) => id !== outer)
-  const after = { ...session, nested: [...others, { id: outer, answers: [...before, given] }] }
-  const toolCall = SharedMessages.callOf(session.thread, outer)
-  if (toolCall === undefined || rest.some((other) => OpenCalls.outerOf(other) === outer)) return after
-  return { ...after, approved: SharedMessages.inCallOrder(session.thread, [...session.approved, toolCall]) }
+const settledOwn = (turn: Turn, call: Waiting, suspension: Event.Suspension, answer: SessionData.Answer): Call => {
+  const { defaultAnswer, id, kind, resultCut = "headAndTail", resultLimit = 0 } = suspension
+  const answered = (message: Message.Message): Call => ({ ...known(call), _tag: "Answered", message })
+  const denied = (reason: string) => answered(Answers.refused("denied", call.toolCall, reason))
+  const given = (value: unknown): Call => {
+    const message = Message.answer(id, value)
+    const { content } = Contents.cutResult(message.content, resultLimit, { resultLimit, resultCut })
+    const last = turn.behind.at(-1)
+    if (kind !== "question" || last?.askUser !== true || last.toolCallId !== id) {
+      return answered({ ...message, content })
+    }
+    turn.behind.push({ role: "user", content, metadata: message.metadata })
+    return answered(OpenCalls.unanswered(id))
+  }
+  switch (answer._tag) {
+    case "Value":
+      return given(answer.value)
+    case "Approved": {
+      const toolCall = edited(call.toolCall, answer.arguments)
+      return { ...known(call), _tag: "Granted", toolCall, hasStarted: kind === "unknown", answers: [] }
+    }
+    case "Denied":
+      return denied(answer.reason ?? "the call was not approved")
+    case "Expired":
+      return defaultAnswer !== undefined || kind === "question" ? given(defaultAnswer ?? late) : denied(late)
+  }
+}
+
+/** Settles a suspension. An id that is not open changes nothing: an answer counts once. */
+const settle = (state: State, id: string, answer: SessionData.Answer): void => {
+  const { turn } = state
+  const found = findWaiting(state, id)
+  if (turn === undefined || found === undefined) return
+  const { call, suspension } = found
+  if (suspension.path === undefined) setCall(turn, id, settledOwn(turn, call, suspension, answer))
+  else {
+    const suspensions = call.suspensions.filter((other) => other !== suspension)
+    const answers = [...call.answers, { id: OpenCalls.innerOf(suspension), answer }]
+    setCall(
+      turn,
+      call.toolCall.id,
+      suspensions.length > 0
+        ? { ...call, suspensions, answers }
+        : { ...known(call), _tag: "Granted", hasStarted: true, answers }
+    )
+  }
+  state.answered = [...state.answered, id]
+  state.status = "idle"
+  completeEarlier(state)
+}
+
+/** Returns the answer of a call that had started when its run was interrupted: its effect is unknown. */
+const unknownEffect = (call: Message.ToolCall): Message.Message => {
+  const { error } = Replay.unknownEffect(call)
+  return { ...Message.answer(call.id, { error: error.message, code: error.reason }), isError: true }
 }
 
 /**
- * The session after a suspension was answered. The others stay open, and the last one leaves it idle. An id that is not
- * open changes nothing: an answer counts once.
+ * Answers the calls without an answer after their run failed or was interrupted. Suspended and approved calls are
+ * unchanged.
  */
-export const settle = (session: Session, id: string, answer: Answer): Session => {
-  const suspension = session.suspensions.find((suspension) => suspension.id === id)
-  if (suspension === undefined) return session
-  const rest = session.suspensions.filter((other) => other !== suspension)
-  const after = suspension.path === undefined
-    ? settled(session, suspension, answer)
-    : settledWithin(session, suspension, answer, rest)
-  return { ...waitingFor(after, rest, "idle"), answered: [...session.answered, id] }
+const closeTurn = (turn: Turn, detail: string): void => {
+  for (const [id, call] of turn.calls) {
+    if (call._tag === "Started") {
+      setCall(turn, id, { ...known(call), _tag: "Answered", message: unknownEffect(call.toolCall) })
+    } else if (call._tag === "Asked") {
+      setCall(turn, id, {
+        ...known(call),
+        _tag: "Answered",
+        message: Answers.refused("cancelled", call.toolCall, detail)
+      })
+    }
+  }
 }
+
+/**
+ * Closes a run that failed or was interrupted: its whole steps are kept, and calls of an earlier turn that have
+ * started are cancelled.
+ */
+export const leave = (state: State, detail: string): void => {
+  sessions.delete(state)
+  const { turn } = state
+  if (turn?.isEarlier === false && turn.isStepped !== true) state.turn = undefined
+  else {for (const [id, call] of turn?.calls ?? []) {
+      if (turn === undefined || call._tag !== "Started") continue
+      setCall(turn, id, {
+        ...known(call),
+        _tag: "Answered",
+        message: Answers.refused("cancelled", call.toolCall, detail)
+      })
+    }}
+}
+
+/** Ends the run: its turn becomes an earlier one, and its context and the verdicts that arrived during it count. */
+const endRun = (state: State, run: Run, status: Session["status"]): void => {
+  const { turn } = state
+  if (turn !== undefined) {
+    closeTurn(turn, "not run: the run was interrupted and not resumed")
+    gather(state, turn)
+    const calls = new Map<string, Call>()
+    for (const [id, call] of turn.calls) calls.set(id, resting(call))
+    const { behind, message, open } = state.turn ?? turn
+    state.turn = message && { isEarlier: true, response: undefined, message, calls, behind, open }
+  }
+  const context = state.run?.context
+  if (context !== undefined) state.context = { ...state.context, ...context }
+  state.status = status
+  state.run = undefined
+  state.stop = undefined
+  completeEarlier(state)
+  for (const { answer, id } of run.settlements) settle(state, id, answer)
+}
+
+/** Returns a call of a run that has ended. */
+const resting = (call: Call): Call => {
+  switch (call._tag) {
+    case "Answered":
+      return { ...known(call), _tag: "Answered", message: call.message }
+    case "Waiting":
+      return { ...known(call), _tag: "Waiting", suspensions: call.suspensions, answers: call.answers }
+    default:
+      return call
+  }
+}
+
+const opened = (state: State, { keys = {}, receipts, session }: Records.Opened): void => {
+  const { inbox, receipts: known } = state
+  Object.assign(state, stateOf(session), { inbox })
+  for (const receipt of receipts ?? known.values()) state.receipts.set(receipt.id, receipt)
+  for (const [id, call] of state.turn?.calls ?? []) {
+    const key = Object.hasOwn(keys, id) ? keys[id] : undefined
+    if (key !== undefined) state.turn?.calls.set(id, { ...call, idempotencyKey: key })
+  }
+}
+
+const runStarted = (state: State, record: Records.RunStarted): void => {
+  const { answered, deadlineAt, messages, operation, parent, requestId, startedAt, takes } = record
+  if (record.resumes === true && state.run?.requestId === requestId) {
+    state.run.resumptions++
+    // Calls that started before their reply was whole do not belong to the reply that is asked for again.
+    if (state.turn !== undefined && state.turn.message === undefined) state.turn = undefined
+    return
+  }
+  if (state.run !== undefined) endRun(state, state.run, "idle")
+  const { status, thread, turn } = state
+  const before: Before = { thread, turn: turn && copyTurn(turn), status, answered: state.answered }
+  if (answered !== undefined) settle(state, answered.id, answered.answer)
+  if (messages.length > 0) {
+    say(state, messages)
+    answerBehind(state)
+  }
+  const message = state.inbox.find(({ id }) => id === takes?.id)
+  if (message !== undefined) state.inbox = state.inbox.filter((other) => other !== message)
+  if (takes !== undefined) receive(state, { ...takes, became: "taken", requestId })
+  state.parent = parent
+  state.ended = undefined
+  state.run = {
+    requestId,
+    operation,
+    startedAt,
+    deadlineAt,
+    parent,
+    steps: [],
+    nestedUsage: null,
+    context: undefined,
+    resumptions: 0,
+    taken: takes && { id: takes.id, message },
+    hasStarted: false,
+    before,
+    settlements: [],
+    came: new Map(),
+    halts: []
+  }
+}
+
+/** Returns the message of a reply in the thread. */
+export const messageOf = (response: Response.Response): Message.Message =>
+  Outcomes.assistantMessage(response, Response.actionableCalls(response), response.message?.reasoning)
+
+/** Adds a reply. Calls that started before it was whole become its calls. */
+const replyReceived = (state: State, run: Run, { requestId, response, stepIndex }: Records.ReplyReceived): void => {
+  answerBehind(state)
+  const early = state.turn?.message === undefined ? state.turn?.calls : undefined
+  const turn: Turn = {
+    isEarlier: false,
+    response,
+    message: messageOf(response),
+    calls: new Map(),
+    behind: [],
+    open: 0
+  }
+  response.toolCalls.forEach((toolCall, index) => {
+    if (!Response.isActionable(toolCall)) return
+    const { id, name } = toolCall
+    const started = early?.get(id)
+    const idempotencyKey = `${requestId}:${stepIndex}:${index}:${id}`
+    const asked: Call = { _tag: "Asked", toolCall, idempotencyKey, attempt: 0 }
+    setCall(turn, id, started?.toolCall.name === name ? { ...started, toolCall } : asked)
+    if (started === undefined) run.came.set(cameKey(run, turn, id), "asked")
+  })
+  state.turn = turn
+}
+
+const cameKey = (run: Run, { isEarlier }: Turn, id: string): string =>
+  `${isEarlier ? "earlier" : run.steps.length} ${id}`
+
+/**
+ * Returns the turn that a record about a call belongs to. A call that belongs to no turn starts before its reply is
+ * whole.
+ */
+const turnWith = (state: State, id: string): Turn => {
+  if (state.turn?.calls.has(id) === true || state.turn?.isEarlier === false) return state.turn
+  answerBehind(state)
+  return state.turn = {
+    isEarlier: false,
+    response: undefined,
+    message: undefined,
+    calls: new Map(),
+    behind: [],
+    open: 0
+  }
+}
+
+const callStarted = (state: State, run: Run, record: Records.CallStarted): void => {
+  const { attempt, idempotencyKey, toolCallId } = record
+  const turn = turnWith(state, toolCallId)
+  const call = turn.calls.get(toolCallId)
+  const toolCall = record.toolCall ?? call?.toolCall
+  if (toolCall === undefined) return
+  const answers = call?._tag === "Granted" ? call.answers : []
+  setCall(turn, toolCallId, {
+    _tag: "Started",
+    toolCall,
+    idempotencyKey,
+    attempt,
+    hasStarted: true,
+    answers
+  })
+  run.hasStarted = true
+  run.came.set(cameKey(run, turn, toolCallId), "open")
+}
+
+const attemptFailed = ({ turn }: State, { toolCallId }: Records.AttemptFailed): void => {
+  const call = turn?.calls.get(toolCallId)
+  if (turn === undefined || call?._tag !== "Started") return
+  const { answers, hasStarted } = call
+  setCall(
+    turn,
+    toolCallId,
+    turn.isEarlier ? { ...known(call), _tag: "Granted", hasStarted, answers } : { ...known(call), _tag: "Asked" }
+  )
+}
+
+const use = (run: Run, nestedUsage: Response.Usage | undefined): void => {
+  if (nestedUsage !== undefined) run.nestedUsage = Response.sumUsage([run.nestedUsage, nestedUsage])
+}
+
+const cameOf: ReadonlyMap<unknown, Came> = new Map([["cancelled", "stopped"], ["unknown_effect", "unknown"]])
+
+const callEnded = (state: State, run: Run, record: Records.CallEnded): void => {
+  const { contextUpdate, failure, halt, message, nestedUsage, originalLength, reason } = record
+  const { toolCallId = "" } = message
+  const { turn } = state
+  const call = turn?.calls.get(toolCallId)
+  if (turn === undefined || call === undefined || call._tag === "Answered") return
+  const answered = { ...known(call), _tag: "Answered", message, failure, halt, contextUpdate, originalLength } as const
+  setCall(turn, toolCallId, answered)
+  use(run, nestedUsage)
+  noteHalt(run, turn, answered)
+  run.came.set(cameKey(run, turn, toolCallId), cameOf.get(reason) ?? "ended")
+  completeEarlier(state)
+}
+
+/** Notes how a call of an earlier turn ends the run, since no later step contains it. */
+const noteHalt = (run: Run, turn: Turn, call: Call): void => {
+  if (!turn.isEarlier) return
+  const { id } = call.toolCall
+  const halt = haltOf(call)
+  run.halts = run.halts.filter((other) => other.id !== id)
+  if (halt === undefined) return
+  run.halts = [...run.halts, { id, place: Array.from(turn.calls.keys()).indexOf(id), halt }]
+}
+
+const callWaits = ({ turn }: State, run: Run, record: Records.CallWaits): void => {
+  const { contextUpdate, nestedUsage, toolCallId } = record
+  const call = turn?.calls.get(toolCallId)
+  if (turn === undefined || call === undefined || call._tag === "Answered") return
+  const suspensions = record.suspensions.map((open) => ({ ...open, toolCall: open.toolCall ?? call.toolCall }))
+  const waiting = { ...known(call), _tag: "Waiting", suspensions, answers: [], contextUpdate } as const
+  setCall(turn, toolCallId, waiting)
+  use(run, nestedUsage)
+  noteHalt(run, turn, waiting)
+  if (call._tag === "Started") run.came.set(cameKey(run, turn, toolCallId), "ended")
+}
+
+const callSettled = (state: State, record: Records.CallSettled): void => {
+  const { answer, command, id } = record
+  if (command !== undefined) receive(state, { ...command, became: "completed" })
+  if (state.run === undefined) settle(state, id, answer)
+  else if (findWaiting(state, id) !== undefined) state.run.settlements.push(record)
+}
+
+/** Returns the halt of a call, or the question that it waits with. */
+const haltOf = (call: Call | undefined): Event.Halt | undefined => {
+  if (call?._tag === "Answered") return call.halt
+  const question = call?._tag === "Waiting" ? call.suspensions.find(isOwnQuestion) : undefined
+  return question && OpenCalls.haltOf(OpenCalls.askedAgain(question))
+}
+
+const stepCompleted = (state: State, run: Run, record: Records.StepCompleted): void => {
+  answerBehind(state)
+  const { closing, done, introduced = [], mode = "auto", nestedUsage } = record
+  const own = state.turn
+  const response = record.response ?? own?.response
+  if (response === undefined) return
+  const toolResults = record.messages?.filter(({ role }) => role === "tool") ??
+    (own === undefined ? [] : answersIn(own))
+  const suspensions = record.messages === undefined ? suspensionsOf(state) : []
+  const halt = record.haltedBy === undefined ? undefined : haltOf(own?.calls.get(record.haltedBy))
+  const contextUpdate = updateIn(own)
+  if (introduced.length > 0) state.thread = SharedMessages.appendedShared(state.thread, introduced)
+  if (own === undefined || record.messages !== undefined) {
+    state.turn = undefined
+    say(state, record.messages ?? [messageOf(response)])
+  } else if (suspensions.length === 0) complete(state, own)
+  else state.turn = { ...own, isStepped: true }
+  const manual = suspensions.flatMap(({ kind, path, toolCall }) =>
+    kind === "manual" && path === undefined ? [toolCall] : []
+  )
+  run.context = Fold.mergeUpdates([run.context, contextUpdate])
+  run.nestedUsage = null
+  run.steps.push({
+    result: Fold.stepResultOf({
+      thread: threadOf(state),
+      response,
+      toolResults,
+      done,
+      mode,
+      manualToolCalls: mode === "manual" ? [] : manual,
+      halt,
+      suspensions: suspensions.length === 0 ? undefined : suspensions,
+      contextUpdate
+    }),
+    ...(closing === undefined ? {} : { closing }),
+    ...(nestedUsage === undefined ? {} : { nestedUsage })
+  })
+}
+
+/** Returns the outcomes of the calls of the run so far. */
+export const reportSoFar = (state: State): StopReport =>
+  state.run === undefined ? { stopped: [], ended: [], refused: [], unknown: [] } : reportOf(state.run, state, [])
+
+const reportOf = (run: Run, state: State, abandoned: ReadonlyArray<Event.Abandoned>): StopReport => {
+  const refused = new Set(abandoned.flatMap(({ id, kind, path = [] }) => kind === "handler" ? [path[0] ?? id] : []))
+  const calls = Array.from(run.came, ([key, came]) => ({ came, id: key.slice(key.indexOf(" ") + 1) }))
+  const isWaiting = (id: string) => state.turn?.calls.get(id)?._tag === "Waiting"
+  const left = calls.filter(({ came, id }) => !refused.has(id) && !(came === "asked" && isWaiting(id)))
+  const of = (...wanted: ReadonlyArray<Came>) => left.filter(({ came }) => wanted.includes(came)).map(({ id }) => id)
+  return {
+    stopped: of("stopped", "asked"),
+    ended: of("ended"),
+    refused: calls.filter(({ id }) => refused.has(id)).map(({ id }) => id),
+    unknown: of("open", "unknown")
+  }
+}
+
+/** Restores the values from before a run of which no call has started. */
+const giveBack = (state: State, run: Run): void => {
+  const { before, settlements, taken } = run
+  Object.assign(state, before, { run: undefined, stop: undefined })
+  if (taken !== undefined) {
+    const receipt = state.receipts.get(taken.id)
+    if (taken.message === undefined) state.receipts.delete(taken.id)
+    else {
+      state.inbox = [taken.message, ...state.inbox]
+      if (receipt !== undefined) receive(state, { id: receipt.id, hash: receipt.hash, became: "queued" })
+    }
+  }
+  for (const { answer, id } of settlements) settle(state, id, answer)
+}
+
+const becameOf = ({ haltedReason, status }: Records.RunEnded): Records.Receipt["became"] => {
+  if (haltedReason === "abandoned") return "withdrawn"
+  if (haltedReason === undefined || status === "error") return "failed"
+  return status === "stopped" ? "stopped" : "completed"
+}
+
+const runEnded = (state: State, run: Run, record: Records.RunEnded): void => {
+  const { abandoned = [], haltedReason, messages = [], metadata, requestId, result, status = "idle" } = record
+  const { parent, steps, taken } = run
+  const stop = state.stop
+  const isGivenBack = haltedReason === undefined && !run.hasStarted && steps.length === 0
+  state.ended = {
+    requestId,
+    report: reportOf(run, state, abandoned),
+    parent,
+    steps: result === undefined ? [] : steps,
+    result
+  }
+  if (isGivenBack) giveBack(state, run)
+  else {
+    if (haltedReason === undefined && state.turn !== undefined && !state.turn.isEarlier) {
+      closeTurn(state.turn, "not run: the run failed")
+    }
+    say(state, messages)
+    state.answered = []
+    endRun(state, run, status)
+    if (metadata !== undefined) state.metadata = { ...state.metadata, ...metadata }
+    const receipt = taken && state.receipts.get(taken.id)
+    if (receipt !== undefined) receive(state, { ...receipt, became: becameOf(record) })
+  }
+  const stopped = stop && state.receipts.get(stop.id)
+  if (stopped !== undefined) receive(state, { ...stopped, became: "completed" })
+}
+
+const inRun = (state: State, run: Run, record: Records.Record): void => {
+  switch (record._tag) {
+    case "ReplyReceived":
+      return replyReceived(state, run, record)
+    case "CallStarted":
+      return callStarted(state, run, record)
+    case "AttemptFailed":
+      return attemptFailed(state, record)
+    case "CallEnded":
+      return callEnded(state, run, record)
+    case "CallWaits":
+      return callWaits(state, run, record)
+    case "StepCompleted":
+      return stepCompleted(state, run, record)
+    case "RunEnded":
+      return runEnded(state, run, record)
+    default:
+  }
+}
+
+/**
+ * Applies a record. The same records give the same state in every process. A record that does not fit its position
+ * changes nothing.
+ */
+export const apply = (state: State, record: Records.Record): void => {
+  sessions.delete(state)
+  switch (record._tag) {
+    case "Opened":
+      return opened(state, record)
+    case "MessagesAppended":
+      return say(state, record.messages)
+    case "MessageSubmitted":
+      state.inbox = [...state.inbox, record]
+      return receive(state, { id: record.id, hash: Records.hashOf(record.message.content), became: "queued" })
+    case "StopRequested":
+      if (state.run?.requestId !== record.requestId) return
+      state.stop = record
+      return receive(state, {
+        id: record.id,
+        hash: Records.hashOf(record.requestId),
+        became: "taken",
+        requestId: record.requestId
+      })
+    case "CallSettled":
+      return callSettled(state, record)
+    case "RunStarted":
+      return runStarted(state, record)
+    default:
+      if (state.run !== undefined && state.run.requestId === record.requestId) inRun(state, state.run, record)
+  }
+}
+
+/** Returns the state before the first record. */
+export const initial = (id?: string): State => stateOf(SessionData.make(id === undefined ? {} : { id }))
+
+// Questions about the state.
+
+/**
+ * The work that is left in a session, which names the operation to call:
+ *
+ * - `"resume"`: a run was interrupted: `Session.resume`
+ * - `"reply"`: a message was submitted: `Session.reply` with the message, after `Session.recover` in status `error`
+ * - `"continue"`: calls were settled: `Session.continue`
+ * - `"wait"`: a call waits for an answer from outside
+ * - `"nothing"`: the session waits for its next message, or is nested and waits for its parent
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type Next = "resume" | "reply" | "continue" | "wait" | "nothing"
+
+/** Returns the work that is left. */
+export const next = (state: State): Next => {
+  const { answered, inbox, parent, run, status, turn } = state
+  if (parent !== undefined) return "nothing"
+  if (run !== undefined) return "resume"
+  if (status === "error") return inbox.length > 0 ? "reply" : "nothing"
+  const calls = turn === undefined ? [] : Array.from(turn.calls.values())
+  if (calls.some(({ _tag }) => _tag === "Waiting")) return "wait"
+  if (inbox.length > 0) return "reply"
+  return answered.length > 0 || calls.some(({ _tag }) => _tag === "Granted") ? "continue" : "nothing"
+}
+
+/**
+ * Data that a store keeps with the version of a session, so that sessions with work left are found without reading
+ * journals.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Summary {
+  /** The work that is left. */
+  readonly next: Next
+  /** Number of times that the open run was resumed. Left out where there is none. */
+  readonly resumptions?: number
+  /** Time at which the first suspension expires, in milliseconds since 1970. Left out where none does. */
+  readonly expiresAt?: number
+}
+
+/** Returns the summary that a store keeps of the session. */
+export const summaryOf = (state: State): Summary => {
+  const left = next(state)
+  const expiry = left === "wait"
+    ? suspensionsOf(state).reduce((first, { expiresAt = Infinity }) => Math.min(first, expiresAt), Infinity)
+    : Infinity
+  return {
+    next: left,
+    ...(state.run === undefined ? {} : { resumptions: state.run.resumptions }),
+    ...(expiry === Infinity ? {} : { expiresAt: expiry })
+  }
+}
+
+/** The reason to close an interrupted run: another operation, which keeps settled calls, or `Session.abandon`. */
+type Leaving = "operation" | "abandon"
+
+/** Returns the records that close an open run and its turn. An incomplete reply is dropped. */
+export const closing = (state: State, leaving: Leaving): ReadonlyArray<Records.Record> => {
+  const { run } = state
+  if (run === undefined) return []
+  const settled = copyOf(state)
+  for (const { answer, id } of run.settlements) settle(settled, id, answer)
+  const { requestId } = run
+  const turn = settled.turn ?? { calls: new Map<string, Call>(), message: undefined, isEarlier: true }
+  const records: Array<Records.Record> = []
+  for (const call of turn.message === undefined ? [] : turn.calls.values()) {
+    const message = closingAnswer(call, leaving, turn.isEarlier)
+    if (message !== undefined) {
+      const reason = isInDoubt(call) ? "unknown_effect" : "cancelled"
+      records.push({ _tag: "CallEnded", requestId, message, reason })
+    }
+  }
+  return [...records, { _tag: "RunEnded", requestId, haltedReason: "abandoned" }]
+}
+
+/**
+ * Tells whether a call may have had its effect: it has started, and has no answer or waits for a verdict about that.
+ */
+export const isInDoubt = (call: Call): boolean =>
+  call._tag === "Started" || call._tag === "Granted" && call.hasStarted
+  || call._tag === "Waiting" && call.suspensions.some(({ kind }) => kind === "unknown")
+
+const closingAnswer = (call: Call, leaving: Leaving, isEarlier: boolean): Message.Message | undefined => {
+  const left = "the run was interrupted and not resumed"
+  const refused = (detail: string) => Answers.refused("cancelled", call.toolCall, `${detail}: ${left}`)
+  switch (call._tag) {
+    case "Answered":
+      return undefined
+    case "Started":
+      return unknownEffect(call.toolCall)
+    case "Asked":
+      return refused("not run")
+    case "Granted":
+      if (leaving === "operation") return undefined
+      return isInDoubt(call) ? unknownEffect(call.toolCall) : refused("not run")
+    case "Waiting":
+      if (leaving === "operation" && isEarlier) return undefined
+      return isInDoubt(call) ? unknownEffect(call.toolCall) : refused("withdrawn")
+  }
+}
+
+/** Returns the keys of the open calls, by their ids. */
+export const keysOf = (state: State): Readonly<Record<string, string>> =>
+  Object.fromEntries(
+    callsOf(state).flatMap(({ _tag, idempotencyKey, toolCall }) =>
+      _tag === "Answered" || idempotencyKey === undefined ? [] : [[toolCall.id, idempotencyKey] as const]
+    )
+  )
+
+/** Tells whether the run still works the calls of an earlier turn. */
+export const isOpening = ({ run, turn }: State): boolean =>
+  run !== undefined && run.steps.length === 0 && turn?.isEarlier !== false &&
+  Array.from(run.before.turn?.calls.values() ?? []).some(({ _tag }) => _tag === "Granted")
+
+/** Returns the updates of the context by handlers of the run so far. */
+export const contextUpdateOf = ({ run, turn }: State): Json.JsonObject | undefined =>
+  Fold.mergeUpdates([run?.context, turn?.isEarlier === true ? updateIn(turn) : undefined])
+
+/** Returns the halt that decides among the calls of an earlier turn, by the rule of a turn. */
+export const decidingHalt = (
+  { run }: State,
+  { haltPrecedence }: Pick<Policy.Policy, "haltPrecedence">
+): Event.Halt | undefined => {
+  const halts = run?.halts ?? []
+  return (haltPrecedence === "request" ? halts.toSorted((left, right) => left.place - right.place) : halts)[0]?.halt
+}
+
+/** Describes a problem with a record at its position. */
+const problemOf = ({ run, stop, turn }: State, record: Records.Record, isFirst: boolean): string | undefined => {
+  if (isFirst && record._tag !== "Opened") return "stands before Opened"
+  const call = (id: string) => `has call ${JSON.stringify(id)}`
+  switch (record._tag) {
+    case "Opened":
+    case "MessagesAppended":
+      return run === undefined ? undefined : `stands within run ${run.requestId}`
+    case "MessageSubmitted":
+    case "StopRequested":
+    case "CallSettled":
+      return undefined
+    case "RunStarted":
+      if (record.resumes === true) {
+        return run?.requestId === record.requestId ? undefined : `resumes run ${record.requestId}, which is not open`
+      }
+      return run === undefined ? undefined : `stands within run ${run.requestId}`
+    default:
+  }
+  if (run?.requestId !== record.requestId) return `belongs to run ${record.requestId}, which is not open`
+  switch (record._tag) {
+    case "CallStarted":
+      if (record.toolCall === undefined && turn?.calls.has(record.toolCallId) !== true) {
+        return `${call(record.toolCallId)}, which the turn does not have`
+      }
+      return turn?.calls.get(record.toolCallId)?._tag === "Answered"
+        ? `${call(record.toolCallId)}, which has its answer`
+        : undefined
+    case "CallEnded":
+    case "CallWaits": {
+      const id = record._tag === "CallWaits" ? record.toolCallId : record.message.toolCallId ?? ""
+      const known = turn?.calls.get(id)
+      if (known === undefined) return `${call(id)}, which the turn does not have`
+      return known._tag === "Answered" ? `${call(id)}, which has its answer` : undefined
+    }
+    case "RunEnded":
+      return record.status === "stopped" && stop === undefined ? "is stopped without a request" : undefined
+    case "StepCompleted": {
+      if (record.messages !== undefined || turn === undefined || turn.isEarlier) return undefined
+      const left = Array.from(turn.calls).find(([, { _tag }]) => _tag !== "Answered" && _tag !== "Waiting")
+      return left && `leaves call ${JSON.stringify(left[0])} without an answer`
+    }
+    default:
+      return undefined
+  }
+}
+
+/** Describes the problems of a journal's records, in their order. */
+export const problemsOf = (records: ReadonlyArray<Records.Record>): ReadonlyArray<string> => {
+  const state = initial()
+  return records.flatMap((record, index) => {
+    const problem = problemOf(state, record, index === 0)
+    apply(state, record)
+    return problem === undefined ? [] : [`record ${index + 1}, ${record._tag}, ${problem}`]
+  })
+}
+
+/** Returns the state as plain data, for comparison. */
+export const dataOf = (state: State): unknown => ({
+  ...state,
+  turn: state.turn && { ...state.turn, calls: Array.from(state.turn.calls) },
+  run: state.run && {
+    ...state.run,
+    came: Array.from(state.run.came),
+    before: { ...state.run.before, turn: state.run.before.turn && Array.from(state.run.before.turn.calls) }
+  },
+  receipts: Array.from(state.receipts.values())
+})

@@ -53,6 +53,7 @@ export interface Ambient {
   /** There is one where anything can request it. */
   readonly cancellation: Cancellation.Cancellation | undefined
   readonly spending: Spending
+  readonly sessionId: string | null
   /** What was found last: the services of one step are mostly those of the next. */
   found: Found | undefined
 }
@@ -95,7 +96,14 @@ export const enter = <E, R>(
     const watched = cancellation === undefined
       ? lent
       : Effect.andThen(lent, Cancellation.watch(cancellation, { parent, deadline, cancel: cancel ?? undefined }, scope))
-    return Effect.as(watched, { permits, deadline, cancellation, spending, found: undefined })
+    return Effect.as(watched, {
+      permits,
+      deadline,
+      cancellation,
+      spending,
+      sessionId: settings.sessionId,
+      found: undefined
+    })
   })
 
 /**
@@ -117,8 +125,9 @@ export const listen = <R>(
 
 /** The services of handlers. They have until a last answer of the model has to begin. */
 export const forHandlers = <R>(services: Context.Context<R>, ambient: Ambient): Context.Context<R> => {
-  const { cancellation, deadline, permits, spending } = ambient
+  const { cancellation, deadline, permits, sessionId, spending } = ambient
   let context = Context.add(Context.add(services, Permits, permits), CurrentSpending, spending)
+  if (sessionId !== null) context = Context.add(context, Settings.CurrentSessionId, sessionId)
   if (deadline !== undefined) context = Context.add(context, CurrentDeadline, deadline.toolsUntil)
   if (cancellation !== undefined) context = Context.add(context, ParentCancellation, cancellation)
   return context as Context.Context<R>

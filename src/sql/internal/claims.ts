@@ -1,26 +1,22 @@
 /**
- * The claims of a SQL store: one row for each session that has been claimed, taken by one statement that looks at the
- * clock of the database. Two processes need not agree about the time.
+ * The claims of a SQL store: one row for each claimed session, taken by one statement that reads the clock of the
+ * database. The clocks of the processes do not matter.
  *
  * @since 0.1.0
  */
 import * as Effect from "effect/Effect"
 import type * as SqlClient from "effect/sql/SqlClient"
 import type * as SqlError from "effect/sql/SqlError"
-import type * as Stores from "../../internal/session/store.ts"
+import type * as Journals from "../../internal/session/journal.ts"
 import * as Keys from "./keys.ts"
 
-/** The claims over a client. `atOnce` runs a change by itself. */
+/** Returns the claims over a client. `atOnce` runs a change by itself. */
 export const make = (
   sql: SqlClient.SqlClient,
   atOnce: <A>(change: Effect.Effect<A, SqlError.SqlError>) => Effect.Effect<A, SqlError.SqlError>
 ) => {
-  /** In milliseconds since 1970. In Postgres `now()` would be the time at which the transaction began. */
-  const now = sql.onDialectOrElse({
-    pg: () => sql.literal("FLOOR(EXTRACT(EPOCH FROM clock_timestamp()) * 1000)"),
-    orElse: () => sql.literal("CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)")
-  })
-  /** Two owners that ask at once do not wait for each other: each is given what the other does not look at. */
+  const now = Keys.now(sql)
+  /** Concurrent owners do not wait for each other: each skips the rows that the other has locked. */
   const others = sql.onDialectOrElse({
     pg: () => sql.literal("FOR UPDATE OF journals SKIP LOCKED"),
     orElse: () => sql.literal("")
@@ -31,17 +27,17 @@ export const make = (
     id: string,
     owner: string,
     termMillis: number
-  ): Effect.Effect<Stores.Claim, SqlError.SqlError> =>
+  ): Effect.Effect<Journals.Claim, SqlError.SqlError> =>
     Effect.gen(function*() {
       const key = Keys.keyOf(id)
-      const [taken] = yield* sql<Stores.Claim>`INSERT INTO heddle_claims (id, owner, until)
+      const [taken] = yield* sql<Journals.Claim>`INSERT INTO heddle_claims (id, owner, until)
         VALUES (${key}, ${Keys.keyOf(owner)}, ${until(termMillis)})
         ON CONFLICT (id) DO UPDATE SET owner = excluded.owner, until = excluded.until
         WHERE heddle_claims.owner = excluded.owner OR heddle_claims.until <= ${now}
         RETURNING owner, until`.pipe(atOnce)
       if (taken !== undefined) return { owner, until: taken.until }
-      const [held] = yield* sql<Stores.Claim>`SELECT owner, until FROM heddle_claims WHERE id = ${key}`
-      // It was released in between: it is free.
+      const [held] = yield* sql<Journals.Claim>`SELECT owner, until FROM heddle_claims WHERE id = ${key}`
+      // A claim that was released in between is free.
       return held === undefined
         ? yield* claim(id, owner, termMillis)
         : { owner: Keys.idOf(held.owner), until: held.until }
@@ -60,7 +56,7 @@ export const make = (
         sql<{ readonly id: string }>`INSERT INTO heddle_claims (id, owner, until)
           SELECT journals.id, ${Keys.keyOf(owner)}, ${until(termMillis)} FROM heddle_journals journals
           LEFT JOIN heddle_claims claims ON claims.id = journals.id
-          WHERE journals.unfinished = 1 AND (claims.id IS NULL OR claims.until <= ${now})
+          WHERE journals.next IN ('resume', 'reply', 'continue') AND (claims.id IS NULL OR claims.until <= ${now})
           ORDER BY COALESCE(claims.until, 0) LIMIT ${limit} ${others}
           ON CONFLICT (id) DO UPDATE SET owner = excluded.owner, until = excluded.until
           WHERE heddle_claims.until <= ${now}

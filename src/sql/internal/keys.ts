@@ -1,23 +1,36 @@
 /**
- * Ids as keys of a table: what a database may not hold of an id is escaped, and keys have one order in every database.
+ * Converts ids to keys of a table. Characters that a database may refuse are escaped, and keys have the same order in
+ * every database.
  *
  * @since 0.1.0
  */
 import type * as SqlClient from "effect/sql/SqlClient"
 import type * as Statement from "effect/sql/Statement"
 
-/** The id as a key. Databases refuse text with a zero or a lone surrogate; JSON escapes both. */
+/** Returns the key of an id. Databases refuse text with a zero or a lone surrogate; JSON escapes both. */
 export const keyOf = (id: string): string => JSON.stringify(id).slice(1, -1)
 
-/** The id that a key stands for. */
+/** Returns the id of a key. */
 export const idOf = (key: string): string => String(JSON.parse(`"${key}"`))
 
-/** What the keys of all ids with this prefix begin with. One that ends within a pair of surrogates is cut before it. */
+/**
+ * Returns the prefix of the keys of all ids with this prefix. A prefix that ends inside a surrogate pair is shortened
+ * to the character before it.
+ */
 export const prefixOf = (prefix: string): string => keyOf(prefix.replace(/[\ud800-\udbff]$/, ""))
 
 /**
- * The column of ids in the order of their bytes, as SQLite compares them. The order of a Postgres database may be that of
- * a language, in which ids with one prefix do not stand together.
+ * The column of ids in byte order, as SQLite compares them. A Postgres database may order by a language, which
+ * separates ids with the same prefix.
  */
 export const ordered = (sql: SqlClient.SqlClient): Statement.Fragment =>
   sql.onDialectOrElse({ pg: () => sql.literal("id COLLATE \"C\""), orElse: () => sql.literal("id") })
+
+/**
+ * The time of the database, in milliseconds since 1970. In Postgres `now()` would be the start of the transaction.
+ */
+export const now = (sql: SqlClient.SqlClient): Statement.Fragment =>
+  sql.onDialectOrElse({
+    pg: () => sql.literal("FLOOR(EXTRACT(EPOCH FROM clock_timestamp()) * 1000)"),
+    orElse: () => sql.literal("CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)")
+  })

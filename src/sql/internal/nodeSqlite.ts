@@ -1,6 +1,6 @@
 /**
- * The part of `node:sqlite` that the client uses. It is looked up at run time: in a runtime without it a program that only
- * imports the module still starts, and connecting fails with an error that says what is missing.
+ * The part of `node:sqlite` that the client uses. The module is loaded at run time: in a runtime without it, a
+ * program that only imports this package still starts, and connecting fails with an error that names the requirement.
  */
 import * as Effect from "effect/Effect"
 import { ConnectionError, SqlError } from "effect/sql/SqlError"
@@ -28,7 +28,7 @@ interface NodeSqlite {
 }
 
 interface Process {
-  /** Runtimes that are like Node have its version as well as their own. */
+  /** Runtimes similar to Node report its version and their own. */
   readonly versions?: { readonly bun?: string; readonly deno?: string; readonly node?: string }
   readonly getBuiltinModule?: (name: string) => unknown
 }
@@ -47,7 +47,7 @@ const find = (process: Process | undefined): Effect.Effect<NodeSqlite, SqlError>
   return Effect.fail(new SqlError({ reason: new ConnectionError({ cause: undefined, message, operation: "connect" }) }))
 }
 
-/** `node:sqlite`, or an error that names what has it, and what this is. */
+/** Loads `node:sqlite`, or fails with an error that names the runtimes which have it, and this one. */
 export const load: Effect.Effect<NodeSqlite, SqlError> = Effect.suspend(() =>
   find((globalThis as { readonly process?: Process }).process)
 )

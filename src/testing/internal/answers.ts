@@ -49,9 +49,7 @@ export const pendingOf = (step: Event.Of<"StepCompleted">): ReadonlyArray<string
   const waiting = own.filter((suspension) => suspension.kind !== "question")
   const within = waitingWithin(step)
   if (step.halt !== undefined) return [...waiting.map((suspension) => suspension.id), ...within]
-  const approvals = waiting.flatMap((suspension) => suspension.kind === "approval" ? [suspension.id] : []).concat(
-    within
-  )
+  const approvals = waiting.flatMap(({ id, kind }) => kind === "manual" ? [] : [id]).concat(within)
   const last = step.thread.messages.at(-1)
   return step.mode === "manual" && last?.role === "assistant"
     ? actionable(last.toolCalls)

@@ -1,31 +1,45 @@
 /**
- * What the log of an attempt shows: what was repeated, what was unknown and how it was settled, and which laws were broken.
- * A call is what it does, its name and its arguments: a recovery that forgot the run gives the same call other ids.
+ * Judges the log of an attempt: which effects were repeated, which calls were unknown and how they were settled, and
+ * which laws were broken. A call is identified by its name and its arguments, since a recovery that forgot the run
+ * gives the same call another id.
  */
 import type * as Records from "../../internal/session/records.ts"
 import type * as Message from "../../Message.ts"
+import * as KillTurns from "./killTurns.ts"
 import type { Line } from "./worldLog.ts"
 import * as WorldLog from "./worldLog.ts"
 
 /**
  * A law that an attempt can break.
  *
- * - `"end"`: every process ends by itself, unless it is killed, and the program comes to a result.
+ * - `"end"`: every process ends by itself, unless it is killed, and the program has a result.
  * - `"finished"`: a call whose end was recorded does not run again.
- * - `"silent"`: an effect is repeated only where its call is recorded as started, without an end, and as started again under
- *   the same key with the next attempt; or where the reply that made the call was lost with the process.
- * - `"untold"`: a call that was cut between its start and its end is tried again under its key, looked up, reported, asked
- *   about, or ends the run. It is never passed over.
- * - `"lost"`: every effect of the uncut run happens, unless its call was unknown, or an unknown call ended the run.
+ * - `"silent"`: an effect is repeated only if its call is recorded as started, without an end, and as started again
+ *   under the same key with the next attempt; or if the reply that made the call was lost with the process.
+ * - `"untold"`: a call that was interrupted between its start and its end is tried again under its key, looked up,
+ *   reported, asked about, or ends the run. It is never ignored.
+ * - `"lost"`: every effect of the uninterrupted run happens, unless its call was unknown, or an unknown call ended
+ *   the run.
  * - `"asked"`: a model is asked again only for a reply that was lost with the process.
- * - `"answer"`: the journal has no more final answers than that of the uncut run.
- * - `"result"`: the result is that of the uncut run.
- * - `"repeatable"`: the uncut program does the same each time. Where it does not, nothing is killed.
+ * - `"answer"`: the journal has no more final answers than that of the uninterrupted run.
+ * - `"journal"`: `Journal.check` finds nothing wrong with any journal.
+ * - `"result"`: the result is that of the uninterrupted run.
+ * - `"repeatable"`: the uninterrupted program does the same each time. If it does not, nothing is killed.
  *
  * @category models
  * @since 0.1.0
  */
-export type Law = "end" | "finished" | "silent" | "untold" | "lost" | "asked" | "answer" | "result" | "repeatable"
+export type Law =
+  | "end"
+  | "finished"
+  | "silent"
+  | "untold"
+  | "lost"
+  | "asked"
+  | "answer"
+  | "journal"
+  | "result"
+  | "repeatable"
 
 /**
  * A law that was broken, and how.
@@ -36,7 +50,7 @@ export type Law = "end" | "finished" | "silent" | "untold" | "lost" | "asked" | 
 export interface Violation {
   /** The law. */
   readonly law: Law
-  /** What was seen. */
+  /** The finding. */
   readonly message: string
 }
 
@@ -51,12 +65,12 @@ export interface Kill {
   readonly at: number
   /** The name of the boundary. */
   readonly name: string
-  /** How long it took until another process reached a boundary, in milliseconds. Left out if none did. */
+  /** The time until another process reached a boundary, in milliseconds. Left out if none did. */
   readonly takeoverMillis?: number
 }
 
 /**
- * An effect that happened once more than in the uncut run.
+ * An effect that happened once more than in the uninterrupted run.
  *
  * @category models
  * @since 0.1.0
@@ -65,18 +79,18 @@ export interface Repeat {
   /** The name of the tool. */
   readonly name: string
   /**
-   * Why: its end was recorded and it ran all the same (`"finished"`); it was recorded as started, and tried again under its
-   * key (`"unknown"`); the reply that made the call was lost with the process (`"lostReply"`); or nothing says why
-   * (`"silent"`).
+   * The reason: its end was recorded and it ran nevertheless (`"finished"`); it was recorded as started, and tried
+   * again under its key (`"unknown"`); the reply that made the call was lost with the process (`"lostReply"`); or
+   * nothing explains it (`"silent"`).
    */
   readonly why: "finished" | "unknown" | "lostReply" | "silent"
-  /** Whether its handler had returned before. */
+  /** `true` if its handler had returned before. */
   readonly hadReturned: boolean
 }
 
 /**
- * A call that was cut between its recorded start and its recorded end, by a kill or as its process lost the session: it may
- * have had its effect.
+ * A call that was interrupted between its recorded start and its recorded end, by a kill or because its process lost
+ * the session. It may have had its effect.
  *
  * @category models
  * @since 0.1.0
@@ -87,13 +101,13 @@ export interface Unknown {
   /** The id of the call. */
   readonly id: string
   /**
-   * How it was settled: it was tried again under its key, its outcome was found, the model was told that it is unknown, a
-   * person was asked, the run ended as failed, its reply was lost as well and with it the call, or it was passed over.
+   * The way it was settled: it was tried again under its key, its outcome was found, the model was told that it is
+   * unknown, a person was asked, the run ended as failed, its reply was lost and with it the call, or it was ignored.
    */
   readonly settled: "retried" | "found" | "reported" | "asked" | "failed" | "lostReply" | "none"
 }
 
-/** What a log shows. */
+/** The findings in a log. */
 export interface Findings {
   readonly kills: ReadonlyArray<Kill>
   readonly repeats: ReadonlyArray<Repeat>
@@ -107,7 +121,7 @@ export interface Findings {
 
 type Recorded = Extract<Line, { readonly _tag: "Recorded" }>
 
-/** A start of a call that is in a journal. */
+/** A recorded start of a call. */
 interface Start {
   readonly name: string
   readonly what: string
@@ -116,13 +130,21 @@ interface Start {
   readonly attempt: number
   /** The process that appended it. */
   readonly pid: number
+  readonly session: string
+  readonly requestId: string
   /** The turn that it belongs to. */
   readonly turn: string
   readonly index: number
-  isEnded: boolean
+  /**
+   * The end of the attempt: its call is answered, waits, or waits for a verdict about its effect, or it failed and
+   * another attempt is granted. Left out if no record tells how it ended.
+   */
+  end?: "answered" | "waits" | "inDoubt" | "failed"
+  /** The number of its effects. */
+  effects: number
 }
 
-/** Each record once, where it is first known to be in its journal, as that of the process that appended it. */
+/** Returns each record once, at its first occurrence in its journal, as that of the process that appended it. */
 const once = (lines: ReadonlyArray<Line>): ReadonlyArray<Line> => {
   const keyOf = ({ session, version }: Recorded): string => `${version} ${session}`
   const own = new Map(
@@ -139,7 +161,7 @@ const once = (lines: ReadonlyArray<Line>): ReadonlyArray<Line> => {
   })
 }
 
-const turnOf = (session: string, record: { readonly requestId: string; readonly stepIndex: number }): string =>
+const stepOf = (session: string, record: { readonly requestId: string; readonly stepIndex: number }): string =>
   `${session} ${record.requestId} ${record.stepIndex}`
 
 const counted = (names: Iterable<string>): ReadonlyMap<string, number> => {
@@ -151,17 +173,12 @@ const counted = (names: Iterable<string>): ReadonlyMap<string, number> => {
 const effectsIn = (lines: ReadonlyArray<Line>): ReadonlyMap<string, number> =>
   counted(lines.flatMap((line) => line._tag === "Acted" ? line.what : []))
 
-type StepCompleted = Extract<Records.Record, { readonly _tag: "StepCompleted" }>
+type Replied = Records.StepCompleted | Records.ReplyReceived
 
-type Replied = StepCompleted | Extract<Records.Record, { readonly _tag: "ReplyReceived" }>
-
-const messagesOf = ({ messages }: StepCompleted): ReadonlyArray<Message.Message> =>
-  messages.filter((message): message is Message.Message => "role" in message)
-
-/** The calls of the reply that a record has. A step does not repeat the reply of a record before it. */
+/** Returns the calls of the reply in a record. A step does not repeat the reply of an earlier record. */
 const callsOf = ({ response }: Replied): ReadonlyArray<Message.ToolCall> => response?.toolCalls ?? []
 
-/** How many turns without a call the journals have. The calls of a turn stand in a record before it, or in it. */
+/** Counts the turns without a call in the journals. The calls of a turn are in an earlier record, or in its step. */
 const answersIn = (lines: ReadonlyArray<Line>): number => {
   const withCalls = new Set<string>()
   let count = 0
@@ -169,8 +186,8 @@ const answersIn = (lines: ReadonlyArray<Line>): number => {
     if (line._tag !== "Recorded") continue
     const { record, session } = line
     if (record._tag !== "ReplyReceived" && record._tag !== "StepCompleted") continue
-    if (callsOf(record).length > 0) withCalls.add(turnOf(session, record))
-    if (record._tag === "StepCompleted" && !withCalls.has(turnOf(session, record))) count++
+    if (callsOf(record).length > 0) withCalls.add(stepOf(session, record))
+    if (record._tag === "StepCompleted" && !withCalls.has(stepOf(session, record))) count++
   }
   return count
 }
@@ -178,12 +195,12 @@ const answersIn = (lines: ReadonlyArray<Line>): number => {
 const isReply = (line: Line): line is Recorded =>
   line._tag === "Recorded" && (line.record._tag === "ReplyReceived" || line.record._tag === "StepCompleted")
 
-/** Whether a record says that a run was taken up again: also the process that lost it may be the one that has it now. */
-const isRestart = ({ record }: Recorded): boolean => record._tag === "RunStarted" && record.resumes !== undefined
+/** Tells whether a record resumes a run. The process that lost the run may be the one that resumes it. */
+const isRestart = ({ record }: Recorded): boolean => record._tag === "RunStarted" && record.resumes === true
 
 /**
- * How many replies were lost: the process that asked did not record the reply, and died, or another process went on in its
- * place.
+ * Counts the replies that were lost: the process that asked died before it recorded the reply, or another process
+ * replaced it.
  */
 const lostReplies = (lines: ReadonlyArray<Line>): number =>
   lines.filter(({ _tag, pid }, index) => {
@@ -203,18 +220,45 @@ const takeoverOf = (lines: ReadonlyArray<Line>, killed: Line): number | undefine
   return next === undefined ? undefined : next.millis - killed.millis
 }
 
-/** The starts and the replies that a log has, in one pass, with the repeats that they explain. */
+const isOfRun = (
+  { requestId, session }: Start,
+  line: Recorded,
+  record: { readonly requestId: string }
+): boolean => session === line.session && requestId === record.requestId
+
+/** Tells whether a call waits for a verdict about an unknown effect. It may be tried again. */
+const isInDoubt = ({ suspensions }: Records.CallWaits): boolean => suspensions.some(({ kind }) => kind === "unknown")
+
+/** Tells whether no record tells how an attempt has ended. */
+const isOpen = ({ end }: Start): boolean => end === undefined || end === "inDoubt"
+
+/** Returns the id of the call whose attempt a record ends, if it ends one. */
+const endedIn = (record: Records.Record): string | undefined => {
+  switch (record._tag) {
+    case "AttemptFailed":
+    case "CallWaits":
+      return record.toolCallId
+    case "CallEnded":
+      return record.message.toolCallId
+    default:
+      return undefined
+  }
+}
+
+/** Collects the starts and the replies of a log, in one pass, with the repeats that they explain. */
 class Ledger {
   readonly starts: Array<Start> = []
   readonly repeats: Array<Repeat> = []
-  /** The calls of replies that are in a journal, by turn and id. */
+  /** The calls of recorded replies, by turn and id. */
   private readonly replied = new Set<string>()
   private readonly returned = new Set<string>()
   private readonly effects = new Map<string, number>()
-  private readonly uncut: ReadonlyMap<string, number>
+  private readonly uninterrupted: ReadonlyMap<string, number>
+  private readonly places: ReadonlyMap<Line, KillTurns.Placed>
 
-  constructor(uncut: ReadonlyMap<string, number>) {
-    this.uncut = uncut
+  constructor(uninterrupted: ReadonlyMap<string, number>, places: ReadonlyMap<Line, KillTurns.Placed>) {
+    this.uninterrupted = uninterrupted
+    this.places = places
   }
 
   read(line: Line, index: number): void {
@@ -227,118 +271,127 @@ class Ledger {
     return this.replied.has(`${turn} ${id}`)
   }
 
-  private recorded({ pid, record, session }: Recorded, index: number): void {
+  turnOf(line: Line): string | undefined {
+    return this.places.get(line)?.turn
+  }
+
+  private recorded(line: Recorded, index: number): void {
+    const { pid, record, session } = line
+    const { toolCall, turn = "" } = this.places.get(line) ?? {}
     if (record._tag === "ReplyReceived" || record._tag === "StepCompleted") {
-      for (const { id } of callsOf(record)) this.replied.add(`${turnOf(session, record)} ${id}`)
+      for (const { id } of callsOf(record)) this.replied.add(`${turn} ${id}`)
     } else if (record._tag === "CallStarted") {
-      const { attempt, idempotencyKey: key, toolCall: { arguments: args, id, name } } = record
-      const what = WorldLog.whatOf(name, args)
-      this.starts.push({ name, what, id, key, attempt, pid, turn: turnOf(session, record), index, isEnded: false })
-    } else if (record._tag === "CallEnded") {
-      const turn = turnOf(session, record)
-      const start = this.starts.findLast((start) => start.turn === turn && start.id === record.toolCallId)
-      if (start !== undefined) start.isEnded = true
+      const { attempt, idempotencyKey: key, requestId, toolCallId: id } = record
+      const name = toolCall?.name ?? ""
+      const what = WorldLog.whatOf(name, toolCall?.arguments)
+      this.starts.push({ name, what, id, key, attempt, pid, session, requestId, turn, index, effects: 0 })
+    } else {
+      const id = endedIn(record)
+      const start = this.starts.findLast((start) => start.turn === turn && start.id === id)
+      // A call with an answer keeps it.
+      if (start === undefined || start.end === "answered") return
+      if (record._tag === "CallEnded") start.end = "answered"
+      else if (record._tag === "CallWaits") start.end = isInDoubt(record) ? "inDoubt" : "waits"
+      else start.end = "failed"
     }
   }
 
   private acted(line: Extract<Line, { readonly _tag: "Acted" }>): void {
-    const count = (this.effects.get(line.what) ?? 0) + 1
-    this.effects.set(line.what, count)
-    if (count > (this.uncut.get(line.what) ?? 0)) {
-      this.repeats.push({ name: line.name, why: this.why(line), hadReturned: this.returned.has(line.what) })
+    const { attempt, key, name, what } = line
+    const own = this.starts.findLast((start) => start.what === what && start.key === key && start.attempt === attempt)
+    const count = (this.effects.get(what) ?? 0) + 1
+    this.effects.set(what, count)
+    if (count > (this.uninterrupted.get(what) ?? 0)) {
+      this.repeats.push({ name, why: this.why(line, own), hadReturned: this.returned.has(what) })
     }
+    if (own !== undefined) own.effects++
   }
 
-  private why({ attempt, key, what }: Extract<Line, { readonly _tag: "Acted" }>): Repeat["why"] {
+  private why(
+    { attempt, key, what }: Extract<Line, { readonly _tag: "Acted" }>,
+    own: Start | undefined
+  ): Repeat["why"] {
+    const most = this.uninterrupted.get(what) ?? 0
     const starts = this.starts.filter((start) => start.what === what)
-    const finished = starts.filter((start) => start.isEnded && this.isReplied(start))
-    if (finished.length >= (this.uncut.get(what) ?? 0) && finished.length > 0) return "finished"
-    const again = starts.some((start) => start.key === key && start.attempt === attempt)
-    const before = starts.some((start) => start.key === key && start.attempt < attempt && !start.isEnded)
-    if (again && before) return "unknown"
-    const others = starts.filter((start) => start.key !== key || start.attempt !== attempt)
+    const finished = starts.filter((start) =>
+      (start.end === "answered" || start.end === "waits") && this.isReplied(start)
+    )
+    if (finished.length >= most && finished.length > 0) return "finished"
+    if (finished.some((start) => start.end === "answered" && start.key === key)) return "finished"
+    // An attempt has its effects once.
+    if (own !== undefined && own.effects >= Math.max(1, most)) return "silent"
+    const before = starts.some((start) => start.key === key && start.attempt < attempt && isOpen(start))
+    if (own !== undefined && before) return "unknown"
+    const others = starts.filter((start) => start !== own)
     return others.length > 0 && others.every((start) => !this.isReplied(start)) ? "lostReply" : "silent"
   }
 }
 
-/** The code of an answer that says of a call that its effect is not known. */
+/** The code of an answer whose call has an unknown effect. */
 const unknownCode = "unknown_effect"
 
-/** Whether the run of a call ends in an error. */
+/** Tells whether the run of a call ends in an error. */
 const hasFailed = (start: Start, after: ReadonlyArray<Line>): boolean =>
   after.some((line) =>
-    line._tag === "Recorded" && line.record._tag === "RunEnded" && line.record.status === "error"
-    && isOfRun(start, line.session, line.record)
+    line._tag === "Recorded" && line.record._tag === "RunEnded" && isOfRun(start, line, line.record)
+    && (line.record.status === "error" || line.record.haltedReason === undefined)
   )
 
-const isOfRun = ({ turn }: Start, session: string, record: { readonly requestId: string }): boolean =>
-  turn.startsWith(`${session} ${record.requestId} `)
-
-const isUnknown = (answer: unknown): boolean => JSON.stringify(answer).includes(unknownCode)
+const isUnknown = ({ message, reason }: Records.CallEnded): boolean =>
+  reason === unknownCode || JSON.stringify(message).includes(unknownCode)
 
 const settledOf = (start: Start, after: ReadonlyArray<Line>, ledger: Ledger): Unknown["settled"] => {
-  const answered = (answer: unknown) => !isUnknown(answer) ? "found" : hasFailed(start, after) ? "failed" : "reported"
   for (const line of after) {
     if (line._tag !== "Recorded") continue
-    const { record, session } = line
-    if (!("requestId" in record) || !isOfRun(start, session, record)) continue
-    switch (record._tag) {
-      case "CallStarted":
-        if (record.idempotencyKey === start.key && record.attempt > start.attempt) return "retried"
-        break
-      case "CallEnded": {
-        if (turnOf(session, record) !== start.turn || record.toolCallId !== start.id) break
-        return isQuestion(record.outcome) ? "asked" : answered([record.outcome, record.answer])
-      }
-      case "StepCompleted": {
-        if (turnOf(session, record) !== start.turn) break
-        if (record.suspensions?.some(({ id }) => id === start.id) === true) return "asked"
-        const answer = messagesOf(record).find(({ toolCallId }) => toolCallId === start.id)
-        if (answer !== undefined) return answered(answer)
-        break
-      }
-      default:
+    const { record } = line
+    if (record._tag === "CallStarted") {
+      const isAgain = record.idempotencyKey === start.key && record.attempt > start.attempt
+      if (isAgain && line.session === start.session) return "retried"
+      continue
     }
+    if (endedIn(record) !== start.id || ledger.turnOf(line) !== start.turn) continue
+    // A call whose nested runs wait was tried again before.
+    if (record._tag === "CallWaits" && record.suspensions.some(({ path }) => path === undefined)) return "asked"
+    if (record._tag !== "CallEnded") continue
+    return !isUnknown(record) ? "found" : hasFailed(start, after) ? "failed" : "reported"
   }
   return ledger.isReplied(start) ? "none" : "lostReply"
 }
 
-const isQuestion = (outcome: unknown): boolean =>
-  typeof outcome === "object" && outcome !== null && "_tag" in outcome && outcome._tag === "AskUser"
+/** Tells whether a line resumes a run. */
+const isTakeover = (line: Line, start: Start): boolean =>
+  line._tag === "Recorded" && line.record._tag === "RunStarted" && isRestart(line) && isOfRun(start, line, line.record)
 
-/** Whether a line shows that a run was taken up again. */
-const isTakeover = (line: Line, { turn }: Pick<Start, "turn">): boolean =>
-  line._tag === "Recorded" && line.record._tag === "RunStarted" && isRestart(line)
-  && turn.startsWith(`${line.session} ${line.record.requestId} `)
-
-/** Calls without an end in a process that died, or in a run that was then taken up: its owner may have lost it alive. */
+/**
+ * Returns the calls without an end in a process that died, or in a run that was then resumed: its owner may have lost
+ * it alive.
+ */
 const unknownIn = (lines: ReadonlyArray<Line>, ledger: Ledger): ReadonlyArray<Unknown> =>
   ledger.starts.flatMap((start) => {
     const cut = lines.findIndex((line, index) =>
       index > start.index && ((line._tag === "Killed" && line.pid === start.pid) || isTakeover(line, start))
     )
-    return cut < 0 || endedBy(lines, start, cut)
+    return cut < 0 || endedBy(lines, start, cut, ledger)
       ? []
       : [{ name: start.name, id: start.id, settled: settledOf(start, lines.slice(cut), ledger) }]
   })
 
-/** Whether the end of a start is in the journal, or its turn is whole, before a line. */
-const endedBy = (lines: ReadonlyArray<Line>, start: Start, before: number): boolean =>
+/** Tells whether, before a line, the journal contains the end of a start, or its whole turn. */
+const endedBy = (lines: ReadonlyArray<Line>, start: Start, before: number, ledger: Ledger): boolean =>
   lines.slice(start.index + 1, before).some((line) =>
     line._tag === "Recorded"
-    && ((line.record._tag === "CallEnded" && line.record.toolCallId === start.id)
-      || line.record._tag === "StepCompleted")
-    && turnOf(line.session, line.record) === start.turn
+    && (endedIn(line.record) === start.id || line.record._tag === "StepCompleted")
+    && ledger.turnOf(line) === start.turn
   )
 
 const broken = (law: Law, names: ReadonlyArray<string>, what: string): ReadonlyArray<Violation> =>
   names.map((name) => ({ law, message: `${name} ${what}` }))
 
-/** What the log of an attempt shows, beside that of the uncut run. */
-export const findings = (uncutLog: ReadonlyArray<Line>, log: ReadonlyArray<Line>): Findings => {
+/** Compares the log of an attempt with that of the uninterrupted run. */
+export const findings = (uninterruptedLog: ReadonlyArray<Line>, log: ReadonlyArray<Line>): Findings => {
   const lines = once(log)
-  const uncut = effectsIn(uncutLog)
-  const ledger = new Ledger(uncut)
+  const uninterrupted = effectsIn(uninterruptedLog)
+  const ledger = new Ledger(uninterrupted, KillTurns.placesOf(lines))
   lines.forEach((line, index) => ledger.read(line, index))
 
   const kills = lines.flatMap((line): ReadonlyArray<Kill> => {
@@ -348,13 +401,13 @@ export const findings = (uncutLog: ReadonlyArray<Line>, log: ReadonlyArray<Line>
   })
   const unknown = unknownIn(lines, ledger)
   const effects = effectsIn(lines)
-  const missing = [...uncut].flatMap(([what, count]) =>
+  const missing = [...uninterrupted].flatMap(([what, count]) =>
     Array<string>(Math.max(0, count - (effects.get(what) ?? 0))).fill(what.slice(0, what.indexOf(" ")))
   )
   const asked = (lines: ReadonlyArray<Line>) => lines.filter(({ _tag }) => _tag === "Asked").length
-  const extraAsked = asked(lines) - asked(uncutLog)
+  const extraAsked = asked(lines) - asked(uninterruptedLog)
   const lost = lostReplies(lines)
-  const extraAnswers = answersIn(lines) - answersIn(once(uncutLog))
+  const extraAnswers = answersIn(lines) - answersIn(once(uninterruptedLog))
 
   const named = (why: Repeat["why"]) => ledger.repeats.flatMap((repeat) => repeat.why === why ? repeat.name : [])
   const told = counted(unknown.flatMap(({ name, settled }) => settled === "none" ? [] : name))
@@ -377,18 +430,19 @@ export const findings = (uncutLog: ReadonlyArray<Line>, log: ReadonlyArray<Line>
       ...broken(
         "untold",
         unknown.flatMap(({ name, settled }) => settled === "none" ? name : []),
-        "was cut between its start and its end, and was passed over"
+        "was interrupted between its start and its end, and was passed over"
       ),
       ...broken("lost", lostCalls, "never ran, and was not unknown"),
       ...(extraAsked > lost
         ? [{ law: "asked" as const, message: `${extraAsked} more requests, and ${lost} replies lost` }]
         : []),
-      ...(extraAnswers > 0 ? [{ law: "answer" as const, message: `${extraAnswers} more final answers` }] : [])
+      ...(extraAnswers > 0 ? [{ law: "answer" as const, message: `${extraAnswers} more final answers` }] : []),
+      ...KillTurns.problemsOf(lines).map((message) => ({ law: "journal" as const, message }))
     ]
   }
 }
 
-/** Where two values differ first, as JSON. */
+/** Returns the first difference of two values, as JSON. */
 export const difference = (expected: unknown, actual: unknown, path = "result"): string | undefined => {
   const isParent = (value: unknown): value is object => typeof value === "object" && value !== null
   if (!isParent(expected) || !isParent(actual) || Array.isArray(expected) !== Array.isArray(actual)) {

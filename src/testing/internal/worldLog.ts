@@ -77,7 +77,7 @@ export const claimKill = (folder: string, kill: number): boolean => {
   }
 }
 
-/** Whether a process has died by the kill of this number. */
+/** Returns whether a process has died by the kill of this number. */
 export const isKilled = (folder: string, kill: number): boolean => Node.fileSystem().existsSync(killFile(folder, kill))
 
 const killFile = (folder: string, kill: number): string => `${folder}/kill.${kill}`

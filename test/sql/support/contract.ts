@@ -10,28 +10,12 @@ import * as Layer from "effect/Layer"
 import type * as Scope from "effect/Scope"
 import * as SqlClient from "effect/sql/SqlClient"
 import * as Stream from "effect/Stream"
-import { Message, Session } from "heddle"
+import { Journal, Message, Session } from "heddle"
 import { SessionStore } from "heddle/sql"
-import * as Release01 from "./release01.ts"
 
-const said = (text: string): Session.Record => ({ _tag: "MessagesAppended", messages: [Message.user(text)] })
+const said = (text: string): Journal.Record => ({ _tag: "MessagesAppended", messages: [Message.user(text)] })
 
-const text = (record: object, index: number) => JSON.stringify({ version: index + 1, ...record })
-
-const started = { _tag: "RunStarted", requestId: "r", operation: "start", messages: [] }
-
-const ended = {
-  _tag: "RunEnded",
-  requestId: "r",
-  haltedReason: "completed",
-  messages: [],
-  status: "completed",
-  suspensions: [],
-  context: {},
-  metadata: {}
-}
-
-const words = (count: number) => Array.from({ length: count }, () => said("x"))
+const started: Journal.Record = { _tag: "RunStarted", requestId: "r", operation: "start", startedAt: 0, messages: [] }
 
 /**
  * Registers the tests. `connect` makes a client of a database that is new in each scope: two clients of one scope share
@@ -40,31 +24,6 @@ const words = (count: number) => Array.from({ length: count }, () => said("x"))
 export const register = (
   connect: Effect.Effect<Layer.Layer<SqlClient.SqlClient, unknown>, unknown, Scope.Scope>
 ): void => {
-  it.live("a database of 0.1 is brought up to date, and what has work left is found by its records", () =>
-    Effect.gen(function*() {
-      const client = yield* connect
-      const journals = {
-        ended: [started, ended],
-        cut: [started, ...words(200)],
-        failed: [started, { _tag: "RunFailed", requestId: "r" }],
-        "cut again": [started, ended, started],
-        "long ended": [started, ended, ...words(300)],
-        "without a run": words(3),
-        damaged: [started, { _tag: "Bogus" }],
-        "": [started]
-      }
-      const texts = Object.fromEntries(Object.entries(journals).map(([id, records]) => [id, records.map(text)]))
-      yield* Effect.provide(Release01.make(texts), client, { local: true })
-      yield* Effect.gen(function*() {
-        const store = yield* Session.Store
-        const left = yield* Stream.runCollect(store.unfinished)
-        assert.deepStrictEqual(left.toSorted(), ["", "cut", "cut again", "damaged"])
-        assert.strictEqual((yield* Stream.runCollect(store.read("cut"))).length, 201)
-        assert.strictEqual(yield* store.append("cut", 201, [said("on")]), 202)
-        assert.deepStrictEqual((yield* store.claimUnfinished("me", 60_000, 10)).length, 4)
-      }).pipe(Effect.provide(Layer.provide(SessionStore.layer, client), { local: true }))
-    }).pipe(Effect.scoped))
-
   it.live("a list of more sessions than a page, in whatever order the database has words", () =>
     Effect.gen(function*() {
       const client = yield* connect
@@ -74,7 +33,7 @@ export const register = (
         const rows = Array.from({ length: 600 }, (_, index) => ({
           id: `${"aB_bAä"[index % 6]}${index}`,
           version: 1,
-          unfinished: 1
+          next: "resume"
         }))
         const ids = rows.map(({ id }) => id)
         yield* sql`INSERT INTO heddle_journals ${sql.insert(rows as Arr.NonEmptyArray<typeof rows[number]>)}`
@@ -112,7 +71,7 @@ export const register = (
         const loser = exits[1 - winner]
         assert.deepStrictEqual(
           loser,
-          Exit.fail(new Session.SessionConflict({ id: "s", expected: 2 * round, actual: 2 * round + 2 }))
+          Exit.fail(new Journal.SessionConflict({ id: "s", expected: 2 * round, actual: 2 * round + 2 }))
         )
         wins[winner === 0 ? 0 : 1]!++
       }
@@ -126,7 +85,9 @@ export const register = (
       const contexts = yield* Effect.all(Array.from({ length: 3 }, () => Layer.build(Layer.fresh(layer))))
       const stores = yield* Effect.forEach(contexts, (context) => Effect.provideContext(Session.Store, context))
       const ids = Array.from({ length: 60 }, (_, index) => `s${index}`)
-      yield* Effect.forEach(ids, (id) => stores[0]!.append(id, 0, [started as Session.Record]), { concurrency: 8 })
+      yield* Effect.forEach(ids, (id) => stores[0]!.append(id, 0, [started], { summary: { next: "resume" } }), {
+        concurrency: 8
+      })
       const take = (owner: number) =>
         Effect.gen(function*() {
           const found: Array<string> = []

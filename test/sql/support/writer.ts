@@ -4,12 +4,12 @@
  */
 import * as Effect from "effect/Effect"
 import * as ManagedRuntime from "effect/ManagedRuntime"
-import { Message, Session } from "heddle"
+import { type Journal, Message, Session } from "heddle"
 import { SessionStore } from "heddle/sql"
 import * as module from "node:module"
 import { id, type Order, type Report, textAt } from "./writing.ts"
 
-const said = (text: string): Session.Record => ({ _tag: "MessagesAppended", messages: [Message.user(text)] })
+const said = (text: string): Journal.Record => ({ _tag: "MessagesAppended", messages: [Message.user(text)] })
 
 const append = (version: number, [first, ...rest]: ReadonlyArray<string>) =>
   Effect.flatMap(Session.Store, (store) => store.append(id, version, [said(first!), ...rest.map(said)])).pipe(

@@ -1,43 +1,46 @@
 /**
- * What a start finds of a run whose process ended before it did: what had happened by then, and what becomes of it now.
+ * Reports what a start finds of a run whose process ended before it did: what had happened by then, and what becomes of it now.
  * It is shown before the run goes on.
  */
 import type { Message, Session } from "heddle"
 import * as Tools from "./tools.ts"
 import * as Run from "./view/run.ts"
 
-/** How far a call was when its process ended. */
-export type Standing = "finished" | "unknown" | "untouched"
+/** The state of a call when its process ended. */
+export type Standing = "finished" | "unknown" | "waiting" | "untouched"
 
-/** A call of the turn that was cut. */
+/** A call of the turn that was interrupted. */
 export interface Found {
   readonly toolCall: Message.ToolCall
   readonly standing: Standing
 }
 
-/**
- * The calls of the turn that was cut, in the order of the reply. Where the reply itself was lost they are the read-only
- * ones that had started early, which the model may ask for again.
- */
-export const calls = ({ calls, reply }: Session.Interrupted): ReadonlyArray<Found> => {
-  const begun = new Map(calls.map((call) => [call.toolCall.id, call]))
-  const asked = reply?.toolCalls ?? calls.map(({ toolCall }) => toolCall)
-  return asked.map((toolCall) => {
-    const call = begun.get(toolCall.id)
-    if (call === undefined) return { toolCall, standing: "untouched" }
-    return { toolCall, standing: "outcome" in call ? "finished" : "unknown" }
-  })
+const standings: Readonly<Record<Session.Interrupted["calls"][number]["state"], Standing>> = {
+  Asked: "untouched",
+  Granted: "untouched",
+  Started: "unknown",
+  Waiting: "waiting",
+  Answered: "finished"
 }
 
-const marks: Readonly<Record<Standing, string>> = { finished: "✓", unknown: "?", untouched: "·" }
+/**
+ * The calls of the turn that was interrupted, in the order of the reply. Where the reply itself was lost they are the
+ * read-only ones that had started early, which the model may ask for again.
+ */
+export const calls = ({ calls }: Session.Interrupted): ReadonlyArray<Found> =>
+  calls.map(({ state, toolCall }) => ({ toolCall, standing: standings[state] }))
 
-/** What becomes of a call when the run goes on. */
+const marks: Readonly<Record<Standing, string>> = { finished: "✓", unknown: "?", waiting: "?", untouched: "·" }
+
+/** Returns what becomes of a call when the run goes on. */
 const next = ({ standing, toolCall }: Found): string => {
   switch (standing) {
     case "finished":
       return "finished; it is not run again"
     case "untouched":
       return "untouched; it runs now"
+    case "waiting":
+      return "it waits for an answer"
     case "unknown":
       return `unknown; ${Tools.afterCrash(toolCall.name)}`
   }
@@ -45,7 +48,7 @@ const next = ({ standing, toolCall }: Found): string => {
 
 const count = (amount: number, noun: string): string => `${amount} ${noun}${amount === 1 ? "" : "s"}`
 
-/** The place in which the run was cut. */
+/** The place in which the run was interrupted. */
 const where = ({ calls, reply, steps }: Session.Interrupted): string => {
   const turn = `turn ${steps.length + 1}`
   if (reply !== undefined) return `in ${turn}, while its tools ran`
@@ -54,7 +57,7 @@ const where = ({ calls, reply, steps }: Session.Interrupted): string => {
     : `in ${turn}, before the model had replied`
 }
 
-/** How long ago something was, in the largest unit that says enough. */
+/** Returns how long ago something was, in the largest unit that says enough. */
 export const ago = (millis: number): string => {
   const seconds = Math.max(0, Math.floor(millis / 1000))
   if (seconds < 60) return `${seconds} s ago`
@@ -64,16 +67,16 @@ export const ago = (millis: number): string => {
   return hours < 48 ? `${hours} h ago` : `${Math.floor(hours / 24)} days ago`
 }
 
-/** What is said of a run that was cut, at a time. */
-export const lines = (cut: Session.Interrupted, now: number): ReadonlyArray<string> => {
-  const { reply, resumptions, startedAt, steps } = cut
-  const begun = startedAt === undefined ? "" : `, which began ${ago(now - startedAt)},`
+/** Returns what is said of a run that was interrupted, at a time. */
+export const lines = (interrupted: Session.Interrupted, now: number): ReadonlyArray<string> => {
+  const { reply, resumptions, startedAt, steps } = interrupted
+  const begun = `, which began ${ago(now - startedAt)},`
   const again = resumptions === 0
     ? ""
-    : `; it was taken up ${resumptions === 1 ? "once" : `${resumptions} times`} before`
-  const found = calls(cut)
+    : `; it was resumed ${resumptions === 1 ? "once" : `${resumptions} times`} before`
+  const found = calls(interrupted)
   return [
-    `The last run${begun} was cut ${where(cut)}${again}.`,
+    `The last run${begun} was interrupted ${where(interrupted)}${again}.`,
     ` ${count(steps.length, "turn")} before it ${steps.length === 1 ? "is" : "are"} whole`,
     reply === undefined
       ? " the reply was not whole; the model is asked again"

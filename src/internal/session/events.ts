@@ -1,0 +1,415 @@
+/**
+ * Converts the events of an operation to records. Operations use it after they have recorded the calls of a turn, and
+ * `Session.reducer` uses it with the events alone: a record that the state already contains is not made again.
+ *
+ * @since 0.1.0
+ */
+import type * as Types from "effect/Types"
+import * as Collector from "../../Collector.ts"
+import type * as Event from "../../Event.ts"
+import type * as Message from "../../Message.ts"
+import * as Policy from "../../Policy.ts"
+import * as Response from "../../Response.ts"
+import type * as Answers from "../answer/answer.ts"
+import * as OpenCalls from "../answer/openCalls.ts"
+import { isCrash, ToolError } from "../declare/outcome.ts"
+import * as Outcomes from "../fold/outcome.ts"
+import * as SharedMessages from "../fold/sharedMessages.ts"
+import * as Fold from "../fold/state.ts"
+import * as Json from "../json.ts"
+import type * as SessionData from "./data.ts"
+import * as Nested from "./nested.ts"
+import type * as Records from "./records.ts"
+import * as States from "./state.ts"
+
+type NewRecords = ReadonlyArray<Records.Record>
+
+// Calls.
+
+/** The answer of a call, apart from the message in its last event. */
+export interface Answer {
+  readonly failure?: Answers.Answer["failure"] | undefined
+  readonly contextUpdate?: Json.JsonObject | undefined
+  readonly nestedUsage?: Response.Usage | undefined
+}
+
+/** Returns the record of the event that ends a call. A question becomes a record of the suspension. */
+export const endOf = (
+  requestId: string,
+  toolCall: Message.ToolCall,
+  tail: OpenCalls.Tail,
+  raw: unknown,
+  { contextUpdate, failure, nestedUsage }: Answer
+): Records.Record => {
+  const used = {
+    ...(contextUpdate === undefined ? {} : { contextUpdate }),
+    ...(nestedUsage === undefined ? {} : { nestedUsage })
+  }
+  if (tail._tag === "AskUserRequested") {
+    const { toolCall: _, ...suspension } = OpenCalls.question(toolCall, tail)
+    return { _tag: "CallWaits", requestId, toolCallId: toolCall.id, suspensions: [suspension], ...used }
+  }
+  const error = Json.isObject(raw) && raw["_tag"] === "Error" ? raw["error"] : undefined
+  const halt = OpenCalls.haltOf(tail)
+  const ended: Types.Mutable<Records.CallEnded> = {
+    _tag: "CallEnded",
+    requestId,
+    message: OpenCalls.messageOf(tail),
+    ...used
+  }
+  if (failure !== undefined) ended.failure = failure
+  if (error instanceof ToolError) ended.reason = error.reason
+  // JSON has no `undefined`.
+  if (halt !== undefined) ended.halt = "haltResult" in halt ? { ...halt, haltResult: halt.haltResult ?? null } : halt
+  if (tail._tag === "ToolResultEncoded" && tail.originalLength !== undefined) ended.originalLength = tail.originalLength
+  return ended
+}
+
+/** Returns the record of a suspended call. */
+export const waitOf = (
+  requestId: string,
+  toolCall: Message.ToolCall,
+  event: Event.Of<"ToolApprovalRequested" | "ToolSuspended">,
+  used: Pick<Records.CallWaits, "nestedUsage"> = {}
+): Records.Record => {
+  const suspensions = event._tag === "ToolSuspended"
+    ? event.suspensions
+    : [OpenCalls.waiting("approval", toolCall, event.expiresAt)]
+  return {
+    _tag: "CallWaits",
+    requestId,
+    toolCallId: toolCall.id,
+    suspensions: suspensions.map(({ toolCall, ...open }) => open.path === undefined ? open : { ...open, toolCall }),
+    ...used
+  }
+}
+
+// A fold in progress.
+
+/**
+ * The scope of the events: a whole run, or one step.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type Mode = "chat" | "step"
+
+/**
+ * A fold in progress, from the events of an operation to the session after it. Read its result with
+ * `Session.finalize`.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface StreamReducer<out M extends Mode = Mode> {
+  /** The session that the fold started from, which it never changes. */
+  readonly session: SessionData.Session
+  /** The scope of the events. */
+  readonly mode: M
+  /** True where the run has ended. Further events change nothing. */
+  readonly isEnded: boolean
+}
+
+/** The fold of the events, apart from the state. */
+export interface Folded {
+  readonly mode: Mode
+  /** The fold of the events of the model's turns. */
+  collector: Fold.State
+  /** The latest call with an outcome, whose answer follows. */
+  completed: Event.Of<"ToolExecutionCompleted"> | undefined
+}
+
+interface Progress<out M extends Mode = Mode> extends StreamReducer<M>, Omit<Folded, "mode"> {
+  readonly state: States.State
+}
+
+/**
+ * The result of an operation.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Done<out M extends Mode = "chat"> {
+  /** The session after the operation. */
+  readonly session: SessionData.Session
+  /** The result of the run: a `StepResult` for `Session.step`, and a `ChatResult` for every other operation. */
+  readonly result: M extends "chat" ? Event.ChatResult : Event.StepResult
+}
+
+/** Returns the fold before the first event of an operation that begins in a state. */
+export const folding = (mode: Mode, state: States.State): Folded => {
+  const collector = Fold.initial(Policy.standard, { thread: SharedMessages.plain(States.threadOf(state)) })
+  if (state.run !== undefined) Fold.takeUp(collector, state.run.steps.map(({ result }) => result))
+  return { mode, collector, completed: undefined }
+}
+
+/** Tells whether calls of an earlier turn still have to run. They run before the model is asked. */
+export const isOpening = ({ turn }: States.State): boolean =>
+  turn?.isEarlier === true && turn.open > 0 &&
+  Array.from(turn.calls.values()).some(({ _tag }) => _tag === "Granted" || _tag === "Started")
+
+/** Folds an event into the one owner of the fold. A step folds the calls of an earlier turn together with its own. */
+export const take = (folded: Folded, state: States.State, event: Event.Event): void => {
+  if (event._tag === "ToolExecutionCompleted") folded.completed = event
+  if (folded.mode === "step" || !isOpening(state)) Fold.apply(folded.collector, [event])
+}
+
+const requestIdOf = ({ run }: States.State): string => run?.requestId ?? ""
+
+/** Returns the messages of a thread that the state does not contain. */
+const news = ({ thread }: States.State, longer: Thread): ReadonlyArray<Message.Message> =>
+  SharedMessages.since(longer, SharedMessages.length(thread))
+
+type Thread = SessionData.Session["thread"]
+
+const received = (state: States.State, { collector }: Folded): NewRecords => {
+  const requestId = requestIdOf(state)
+  const response = { ...Collector.toResponse(collector), requestId }
+  if (Response.actionableCalls(response).length === 0) return []
+  return [{ _tag: "ReplyReceived", requestId, stepIndex: collector.steps.length, response }]
+}
+
+const started = (state: States.State, { id, name, arguments: args }: Event.Of<"ToolExecutionStarted">): NewRecords => {
+  const call = state.turn?.calls.get(id)
+  if (call !== undefined && call._tag !== "Asked" && call._tag !== "Granted") return []
+  const toolCall = call === undefined ? { toolCall: { id, name, arguments: args, metadata: {} } } : {}
+  const requestId = requestIdOf(state)
+  const attempt = (call?.attempt ?? 0) + 1
+  return [{
+    _tag: "CallStarted",
+    requestId,
+    toolCallId: id,
+    ...toolCall,
+    attempt,
+    idempotencyKey: call?.idempotencyKey ?? ""
+  }]
+}
+
+const failureOf = (result: Event.CallOutcome | undefined): Answer["failure"] => {
+  if (result?._tag !== "Error") return undefined
+  if (!(result.error instanceof ToolError)) return "reported"
+  return isCrash(result.error) ? "crashed" : undefined
+}
+
+const ended = (state: States.State, { completed }: Folded, tail: OpenCalls.Tail): NewRecords => {
+  const id = OpenCalls.callOf(tail)
+  const call = state.turn?.calls.get(id)
+  if (call === undefined || call._tag === "Answered") return []
+  // An open question is settled, or asked again.
+  const isSettlement = tail._tag === "ToolResultEncoded" && tail.settled === true
+  if (call._tag === "Waiting" && !isSettlement) return []
+  if (isSettlement && call._tag !== "Waiting") return []
+  const own = completed?.id === id && !isSettlement ? completed : undefined
+  const answer = { failure: failureOf(own?.result), contextUpdate: own?.contextUpdate }
+  return [endOf(requestIdOf(state), call.toolCall, tail, own?.result ?? withdrawn(isSettlement, call), answer)]
+}
+
+/** A question that its run withdraws has no answer. */
+const withdrawn = (isSettlement: boolean, { toolCall }: States.Call): unknown =>
+  isSettlement ? { _tag: "Error", error: new ToolError({ reason: "cancelled", toolCallId: toolCall.id }) } : undefined
+
+const waits = (state: States.State, event: Event.Of<"ToolApprovalRequested" | "ToolSuspended">): NewRecords => {
+  const call = state.turn?.calls.get(event.toolCallId)
+  return call === undefined || call._tag === "Answered" || call._tag === "Waiting"
+    ? []
+    : [waitOf(requestIdOf(state), call.toolCall, event)]
+}
+
+// Steps and runs.
+
+/** Returns the records of the calls that a step hands over to the caller, which no call of a batch has reported. */
+const handedOver = (state: States.State, { suspensions = [] }: Event.Of<"StepCompleted">): NewRecords => {
+  const requestId = requestIdOf(state)
+  return suspensions.flatMap(({ toolCall, ...open }): NewRecords => {
+    const call = state.turn?.calls.get(open.id)
+    return open.path !== undefined || call === undefined || call._tag === "Waiting"
+      ? []
+      : [{ _tag: "CallWaits", requestId, toolCallId: toolCall.id, suspensions: [open] }]
+  })
+}
+
+const stepped = (
+  state: States.State,
+  { collector, mode: operation }: Folded,
+  event: Event.Of<"StepCompleted">,
+  nestedUsage: Response.Usage | undefined
+): NewRecords => {
+  const step = Collector.toStepResult(collector)
+  const { closing, halt, mode, response } = event
+  const requestId = requestIdOf(state)
+  const own = state.turn?.isEarlier === false ? state.turn : undefined
+  const reply = own?.response !== undefined && Json.isSame(own.response, response) ? undefined : response
+  const waiting = handedOver(state, event)
+  const whole: Types.Mutable<Records.StepCompleted> = {
+    _tag: "StepCompleted",
+    requestId,
+    stepIndex: collector.steps.length - 1,
+    done: step.done,
+    ...messagesOf(state, event, response)
+  }
+  if (reply !== undefined) whole.response = reply
+  if (step.mode === "manual") whole.mode = mode
+  if (halt !== undefined) whole.haltedBy = "haltToolCallId" in halt ? halt.haltToolCallId : halt.pendingToolCallId
+  if (closing !== undefined) whole.closing = closing
+  if (nestedUsage !== undefined) whole.nestedUsage = nestedUsage
+  if (operation === "chat") return [...waiting, whole]
+  const ended = runEnded(state, step, Outcomes.ofStep(step, 0))
+  // A step that ended with the calls of an earlier turn has no turn of its own.
+  return whole.messages?.length === 0 ? [ended] : [...waiting, whole, ended]
+}
+
+/** Returns the messages of a step that earlier records do not contain. */
+const messagesOf = (
+  state: States.State,
+  { thread }: Event.Of<"StepCompleted">,
+  response: Response.Response
+): Pick<Records.StepCompleted, "introduced" | "messages"> => {
+  const { turn } = state
+  const own = turn?.isEarlier === false ? States.messagesIn(turn) : [States.messageOf(response)]
+  const earlier = turn?.isEarlier === true ? States.messagesIn(turn).length : 0
+  const all = news(state, thread).slice(earlier)
+  const introduced = all.slice(0, Math.max(0, all.length - own.length))
+  if (!Json.isSame(all.slice(introduced.length), own)) return { messages: all }
+  return introduced.length === 0 ? {} : { introduced }
+}
+
+/** Returns the record that ends a run. */
+const runEnded = (
+  state: States.State,
+  result: Pick<Event.ChatResult, "metadata">,
+  outcome: Event.Outcome | undefined,
+  messages: ReadonlyArray<Message.Message> = []
+): Records.RunEnded => {
+  const metadata = { ...result.metadata, ...errorOf(outcome) }
+  const status = statusOf(outcome)
+  return {
+    _tag: "RunEnded",
+    requestId: requestIdOf(state),
+    haltedReason: outcome === undefined ? "" : Outcomes.haltedReason(outcome),
+    ...(messages.length === 0 ? {} : { messages }),
+    ...(status === "idle" ? {} : { status }),
+    ...(Object.keys(metadata).length === 0 ? {} : { metadata })
+  }
+}
+
+const statusOf = (outcome: Event.Outcome | undefined): SessionData.Status => {
+  if (outcome === undefined) return "idle"
+  if (outcome._tag === "Cancelled" && outcome.reason === "stop") return "stopped"
+  return outcome._tag === "ToolFailed" || outcome._tag === "Failed" ? "error" : "completed"
+}
+
+const errorOf = (outcome: Event.Outcome | undefined): SessionData.Session["metadata"] => {
+  if (outcome?._tag === "Failed") return { error: outcome.error }
+  if (outcome?._tag !== "ToolFailed") return {}
+  const { haltToolCallId, onToolErrorException } = outcome
+  return { error: onToolErrorException ?? { haltToolCallId } }
+}
+
+/**
+ * Returns the outcome of a run. A resumed step leaves the session as a step does, unless it was stopped or given up.
+ */
+const outcomeOf = ({ run }: States.State, { outcome, steps }: Event.ChatResult): Event.Outcome | undefined => {
+  if (run?.operation !== "step" || outcome._tag === "Cancelled" || outcome._tag === "Failed") return outcome
+  const last = steps.at(-1)
+  return last === undefined ? undefined : Outcomes.ofStep(last, 0)
+}
+
+const completed = (state: States.State, { result }: Event.Of<"ChatCompleted">): NewRecords => {
+  const { turn } = state
+  const known = turn === undefined ? 0 : States.messagesIn(turn).length
+  const messages = news(state, result.thread).slice(known)
+  const { abandoned = [] } = result
+  return [{
+    ...runEnded(state, result, outcomeOf(state, result), messages),
+    ...(abandoned.length === 0 ? {} : { abandoned }),
+    ...(state.run?.parent === undefined ? {} : { result: Nested.received(result) })
+  }]
+}
+
+/** Returns the records of a folded event that the state does not contain. */
+export const recordsOf = (
+  state: States.State,
+  folded: Folded,
+  event: Event.Event,
+  nestedUsage?: Response.Usage
+): NewRecords => {
+  switch (event._tag) {
+    case "MessageCompleted":
+      return isOpening(state) || event.replayed === true ? [] : received(state, folded)
+    case "ToolExecutionStarted":
+      return started(state, event)
+    case "ToolResultEncoded":
+    case "AskUserRequested":
+    case "ToolHalt":
+      return ended(state, folded, event)
+    case "ToolApprovalRequested":
+    case "ToolSuspended":
+      return waits(state, event)
+    case "StepCompleted":
+      return stepped(state, folded, event, nestedUsage)
+    case "ChatCompleted":
+      return completed(state, event)
+    default:
+      return []
+  }
+}
+
+// The reducer for callers that have only the events.
+
+/** Returns the reducer before the first event. Dies for an unknown mode. */
+export const make = <const M extends Mode>(session: SessionData.Session, mode: M): StreamReducer<M> => {
+  if (mode !== "chat" && mode !== "step") {
+    throw new TypeError(`Session.reducer: the mode must be "chat" or "step"; got: ${JSON.stringify(mode)}`)
+  }
+  const state = States.stateOf(session)
+  // The events do not contain the messages that start the run. An open question stays open until they show its
+  // answer.
+  States.apply(state, {
+    _tag: "RunStarted",
+    requestId: "",
+    operation: mode === "step" ? "step" : "continue",
+    startedAt: 0,
+    messages: []
+  })
+  return progressOf({ ...folding(mode, state), session, mode, isEnded: false, state })
+}
+
+const progressOf = <M extends Mode>(progress: Progress<M>): StreamReducer<M> => progress
+
+/** Returns the reducer after an event. The given reducer is not changed. */
+export const applyEvent = <M extends Mode>(reducer: StreamReducer<M>, event: Event.Event): StreamReducer<M> => {
+  const before = reducer as Progress<M>
+  if (before.isEnded) return before
+  const after = { ...before, collector: Fold.copy(before.collector) }
+  take(after, before.state, event)
+  const records = recordsOf(before.state, after, event)
+  if (records.length === 0) return after
+  const state = States.copyOf(before.state)
+  for (const record of records) States.apply(state, record)
+  return progressOf({ ...after, state, isEnded: state.run === undefined })
+}
+
+/**
+ * Returns the session after the stream, and its result. An interrupted stream counts as cancelled, and its whole
+ * steps are kept.
+ */
+export const finalize = <M extends Mode>(reducer: StreamReducer<M>): Done<M> => {
+  const { collector, isEnded, mode, session, state: given } = reducer as Progress<M>
+  const done = (session: SessionData.Session, result: Event.ChatResult | Event.StepResult) =>
+    ({ session, result }) as Done<M>
+  if (isEnded) {
+    const result = mode === "chat" ? Collector.toChatResult(collector) : Collector.toStepResult(collector)
+    return done(States.sessionOf(given), result)
+  }
+  const state = States.copyOf(given)
+  States.leave(state, "the run was interrupted")
+  if (mode === "step") {
+    const result = { ...Collector.toStepResult(collector), haltedReason: "cancelled" }
+    return done(session.approved.length === 0 ? session : States.sessionOf(state), result)
+  }
+  const result = Collector.toChatResult(collector)
+  States.apply(state, runEnded(state, result, result.outcome))
+  const left = States.sessionOf(state)
+  const isReady = left.approved.length > 0 && left.suspensions.length === 0
+  return done(isReady ? { ...left, status: "idle" } : left, result)
+}

@@ -1,0 +1,655 @@
+/**
+ * The store of journals: its operations, its errors, the text form of a record, and the paged reading of a journal.
+ * The store in this file keeps journals in memory. Public as `Journal`.
+ *
+ * **Details**
+ *
+ * A store keeps three things beside the records of a session, so that any process can find and continue it:
+ *
+ * - The summary of the session: the work that is left, and since when. The writer passes it with each append.
+ * - The name of the last append, which identifies an append that is repeated after an uncertain failure.
+ * - The claim of the session: its owner, and its end. A claim says which owner should act. The journal enforces it:
+ *   an append that follows an outdated version is refused.
+ *
+ * @since 0.1.0
+ */
+import * as Clock from "effect/Clock"
+import * as Context from "effect/Context"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Option from "effect/Option"
+import * as Result from "effect/Result"
+import * as Schema from "effect/Schema"
+import * as Stream from "effect/Stream"
+import * as Json from "../json.ts"
+import * as Records from "./records.ts"
+import type * as States from "./state.ts"
+
+/**
+ * The journal has changed since it was read: by another program, or by this one, including an operation that failed
+ * or was interrupted. Nothing was appended. Load the session again and decide again.
+ *
+ * @category errors
+ * @since 0.1.0
+ */
+export class SessionConflict extends Schema.TaggedError<SessionConflict>("heddle/Journal/SessionConflict")(
+  "SessionConflict",
+  {
+    /** The id of the session. */
+    id: Schema.String,
+    /** The version that the append was to follow. */
+    expected: Schema.Int,
+    /** The current version of the journal. */
+    actual: Schema.Int
+  }
+) {
+  override get message(): string {
+    const session = JSON.stringify(this.id)
+    return `session ${session} is at version ${this.actual}, not ${this.expected}: it has been written to since it was `
+      + "read, by another program or by this one; load it again"
+  }
+}
+
+/**
+ * A store operation failed. After a failed append the journal contains all of its records or none; reading it shows
+ * which.
+ *
+ * @category errors
+ * @since 0.1.0
+ */
+export class StoreError extends Schema.TaggedError<StoreError>("heddle/Journal/StoreError")("StoreError", {
+  /**
+   * `unavailable`: the store did not do it. `full`: no space is left. `read_only`: the store cannot be written to.
+   * `too_large`: a record exceeds the limit of the store. `unreadable`: the stored data is not a journal.
+   * `newer_version`: the data was written by a later release.
+   */
+  reason: Schema.Literals(["unavailable", "full", "read_only", "too_large", "unreadable", "newer_version"]),
+  /** The operation that failed: the name of a member of `Journal.Service`. */
+  operation: Schema.Literals([
+    "append",
+    "version",
+    "read",
+    "unfinished",
+    "list",
+    "truncate",
+    "delete",
+    "claim",
+    "release",
+    "claimUnfinished"
+  ]),
+  /** The id of the session. Absent where the operation is about all sessions. */
+  id: Schema.optionalKey(Schema.String),
+  /**
+   * The first damaged version of a journal: its record is missing, is not a record, or belongs to another place. The
+   * records before it are intact.
+   */
+  version: Schema.optionalKey(Schema.Int),
+  /** The kind of the record that is too large. */
+  record: Schema.optionalKey(Schema.String),
+  /** The call that this record is about, if it is about one call. */
+  toolCallId: Schema.optionalKey(Schema.String),
+  /** Size of the record in bytes. */
+  bytes: Schema.optionalKey(Schema.Int),
+  /** Largest allowed size in bytes. */
+  maxBytes: Schema.optionalKey(Schema.Finite),
+  /** The error of the database, or a description of the damage. */
+  cause: Schema.optionalKey(Json.Opaque)
+}) {
+  override get message(): string {
+    const session = this.id === undefined ? "all sessions" : `session ${JSON.stringify(this.id)}`
+    const asked = `(${this.operation} of ${session})`
+    switch (this.reason) {
+      case "unavailable":
+        return `the store is unavailable ${asked}; try again, and load a session again before the next operation`
+      case "full":
+        return `the store is full ${asked}: nothing was written; make room, and load the session again`
+      case "read_only":
+        return `the store is read-only ${asked}: nothing was written; open it for writing`
+      case "too_large": {
+        const call = this.toolCallId === undefined ? "" : ` of call ${JSON.stringify(this.toolCallId)}`
+        return `the record ${this.record}${call} of ${session} has ${this.bytes} bytes, more than the ${this.maxBytes} `
+          + "of Journal.MaxRecordBytes: store large data elsewhere and return a reference, or raise the limit"
+      }
+      case "newer_version":
+        return `a newer release of Heddle has written the journal of ${session}${
+          this.version === undefined ? "" : ` at version ${this.version}`
+        }: upgrade to read it`
+      case "unreadable":
+        return this.version === undefined
+          ? `the store is unreadable ${asked}`
+          : `the journal of ${session} is damaged at version ${this.version}`
+    }
+  }
+}
+
+/** Returns the error for a journal that is damaged from a version on. */
+const damaged = (id: string, version: number, cause: unknown): StoreError =>
+  new StoreError({ reason: "unreadable", operation: "read", id, version, cause })
+
+/**
+ * A session as a store lists it.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Listed extends States.Summary {
+  /** The id of the session. */
+  readonly id: string
+  /** The version of its journal. */
+  readonly version: number
+  /** Time since which `next` holds, in milliseconds since 1970 by the clock of the store. */
+  readonly since: number
+}
+
+/**
+ * Data that a store keeps with an append.
+ *
+ * @category options
+ * @since 0.1.0
+ */
+export interface AppendOptions {
+  /**
+   * A name for this append that no other append has. A repeat of the last named append adds nothing and succeeds with
+   * the version that the first one led to. Appends without a name do not change the last named append.
+   */
+  readonly name?: string
+  /**
+   * The summary of the session after the records. Without it the summary is unchanged, except that a
+   * `MessageSubmitted` turns `"nothing"` into `"reply"`.
+   */
+  readonly summary?: States.Summary
+}
+
+/**
+ * Options of a list of sessions.
+ *
+ * @category options
+ * @since 0.1.0
+ */
+export interface ListOptions {
+  /** Prefix of the ids. Empty by default: all sessions. */
+  readonly prefix?: string
+}
+
+/**
+ * Owner and end of a claim.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Claim {
+  /** The name of the owner. */
+  readonly owner: string
+  /** End of the claim unless it is renewed, in milliseconds since 1970 by the clock of the store. */
+  readonly until: number
+}
+
+/**
+ * A store of journals, one journal per session id. `StoreSuite` of `heddle/testing` checks the contract.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Service {
+  /**
+   * Adds records after version `expected`, which is 0 for a session without records, and succeeds with the new
+   * version. Adds all of them or none: it fails with {@link SessionConflict} if the journal is at any other version.
+   * An append that succeeded is durable. Its cost depends on the appended records, not on the length of the journal.
+   */
+  readonly append: (
+    id: string,
+    expected: number,
+    records: Records.Records,
+    options?: AppendOptions
+  ) => Effect.Effect<number, SessionConflict | StoreError>
+  /** Returns the number of records ever appended, 0 for a session without any. */
+  readonly version: (id: string) => Effect.Effect<number, StoreError>
+  /**
+   * Reads the records after version `after`, which is 0 by default, oldest first and without gaps, at least up to the
+   * last one that existed when the reading began. Holds a bounded part of the journal in memory. A truncated journal
+   * begins with its snapshot; if it is truncated during the reading, the reading continues with the snapshot.
+   */
+  readonly read: (id: string, after?: number) => Stream.Stream<Records.Entry, StoreError>
+  /**
+   * Lists the ids of the sessions that an owner can continue: `next` is `"resume"`, `"reply"` or `"continue"`. Its
+   * cost depends on their number, not on the number of all sessions.
+   */
+  readonly unfinished: Stream.Stream<string, StoreError>
+  /** Lists the sessions whose ids begin with `prefix`, or all of them, in no particular order. */
+  readonly list: (options?: ListOptions) => Stream.Stream<Listed, StoreError>
+  /**
+   * Removes the records below version `before`, whose record must be an `Opened`, the snapshot; dies otherwise. The
+   * version of the journal does not change. Does nothing if the records or the session do not exist.
+   */
+  readonly truncate: (id: string, before: number) => Effect.Effect<void, StoreError>
+  /** Removes the journal and the claim of a session, whose version is then 0. */
+  readonly delete: (id: string) => Effect.Effect<void, StoreError>
+  /**
+   * Claims a session for `termMillis` milliseconds if its claim is free, has ended by the clock of the store, or
+   * belongs to the owner, which renews it. Succeeds with the claim that is now in force: compare its owner with
+   * yours. The session need not exist.
+   */
+  readonly claim: (id: string, owner: string, termMillis: number) => Effect.Effect<Claim, StoreError>
+  /** Ends the claim of a session if it belongs to the owner. */
+  readonly release: (id: string, owner: string) => Effect.Effect<void, StoreError>
+  /**
+   * Claims up to `limit` sessions of `unfinished` whose claim is free or has ended, longest ended first, and succeeds
+   * with their ids. Concurrent owners get different sessions.
+   */
+  readonly claimUnfinished: (
+    owner: string,
+    termMillis: number,
+    limit: number
+  ) => Effect.Effect<ReadonlyArray<string>, StoreError>
+}
+
+const unfinished: ReadonlySet<States.Next> = new Set<States.Next>(["resume", "reply", "continue"])
+
+/** Tells whether an owner can do the work that is left. */
+export const isUnfinished = (next: States.Next): boolean => unfinished.has(next)
+
+/**
+ * Returns the summary of a session after an append to it. Every store uses this function, so that all stores agree.
+ *
+ * **Example** (A message for a session that has nothing left to do)
+ *
+ * ```ts import.meta.vitest
+ * import { Journal, Message } from "heddle"
+ *
+ * const submitted: Journal.Record = { _tag: "MessageSubmitted", id: "m1", message: Message.user("Hi") }
+ *
+ * Journal.summaryAfter({ next: "nothing" }, [submitted]) // => { next: "reply" }
+ * Journal.summaryAfter({ next: "wait" }, [submitted]) // => { next: "wait" }
+ * ```
+ *
+ * @category stores
+ * @since 0.1.0
+ */
+export const summaryAfter = (
+  before: States.Summary,
+  records: ReadonlyArray<Records.Record>,
+  { summary }: AppendOptions = {}
+): States.Summary => {
+  if (summary !== undefined) return summary
+  const isSubmitted = before.next === "nothing" && records.some(({ _tag }) => _tag === "MessageSubmitted")
+  return isSubmitted ? { ...before, next: "reply" } : before
+}
+
+const RecordText = Schema.toCodecJson(Records.Record)
+
+const encode = Schema.encodeEffect(RecordText)
+const decode = Schema.decodeUnknownEffect(RecordText)
+
+// A reply contains its content twice: in its fields, and in its message. The arguments of a call are in it both
+// parsed and as text. A journal stores each of them once.
+
+type Mutable = Record<string, unknown>
+
+/** Marks calls of the message that equal those of the reply, or those without the text of their arguments. */
+const same = "same"
+const parsed = "parsed"
+
+/** Marks content that equals the text of the reply. */
+const text = true
+
+const withoutText = (call: unknown): unknown => {
+  if (!Json.isObject(call)) return call
+  const { rawArguments: _, ...parsed } = call
+  return parsed
+}
+
+const parsedCalls = (calls: unknown): unknown => Array.isArray(calls) ? calls.map(withoutText) : calls
+
+/** Tells whether a text parses to these arguments. It usually equals their JSON and need not be parsed. */
+const isTextOf = (text: string, args: unknown): boolean => {
+  if (text === JSON.stringify(args)) return true
+  const parsed = Json.parse(text)
+  return Result.isSuccess(parsed) && Json.isSame(parsed.success, args)
+}
+
+const shortCall = (call: unknown): unknown => {
+  if (!Json.isObject(call)) return call
+  const { arguments: args, ...short } = call
+  return typeof short["rawArguments"] === "string" && isTextOf(short["rawArguments"], args) ? short : call
+}
+
+const wholeCall = (call: unknown): unknown =>
+  Json.isObject(call) && !("arguments" in call) && typeof call["rawArguments"] === "string"
+    ? { ...call, arguments: Result.getOrUndefined(Json.parse(call["rawArguments"])) }
+    : call
+
+const shortReply = (response: Json.JsonObject): Json.JsonObject => {
+  const { message, outputText, toolCalls } = response
+  const calls = Array.isArray(toolCalls) ? toolCalls.map(shortCall) : toolCalls
+  if (!Json.isObject(message)) return { ...response, toolCalls: calls }
+  const short: Mutable = { ...message }
+  if (Json.isSame(message["toolCalls"], toolCalls)) short["toolCalls"] = same
+  else if (Json.isSame(message["toolCalls"], parsedCalls(toolCalls))) short["toolCalls"] = parsed
+  if (message["content"] === (outputText ?? "")) short["content"] = text
+  return { ...response, message: short, toolCalls: calls }
+}
+
+const wholeReply = (response: Json.JsonObject): Json.JsonObject => {
+  const { message, outputText, toolCalls } = response
+  const calls = Array.isArray(toolCalls) ? toolCalls.map(wholeCall) : toolCalls
+  if (!Json.isObject(message)) return { ...response, toolCalls: calls }
+  const whole: Mutable = { ...message }
+  if (message["toolCalls"] === same) whole["toolCalls"] = calls
+  else if (message["toolCalls"] === parsed) whole["toolCalls"] = parsedCalls(calls)
+  if (message["content"] === text) whole["content"] = outputText ?? ""
+  return { ...response, message: whole, toolCalls: calls }
+}
+
+/** The difference between a record and its text. */
+interface Change {
+  readonly reply: (response: Json.JsonObject) => Json.JsonObject
+  readonly call: (call: unknown) => unknown
+}
+
+const short: Change = { reply: shortReply, call: shortCall }
+const whole: Change = { reply: wholeReply, call: wholeCall }
+
+/** Changes the reply in the JSON of a record, or the call that starts before its reply. */
+const changed = (json: unknown, { call, reply }: Change): unknown => {
+  if (!Json.isObject(json)) return json
+  if (Json.isObject(json["response"])) return { ...json, response: reply(json["response"]) }
+  return Json.isObject(json["toolCall"]) ? { ...json, toolCall: call(json["toolCall"]) } : json
+}
+
+/**
+ * Returns a record as the one line of JSON that a store keeps. Values that are not JSON are rendered. `version` adds
+ * the position of the record to the text, so that reading detects a record in the wrong place.
+ */
+export const toText = (id: string, record: Records.Record, version?: number): Effect.Effect<string, StoreError> =>
+  encode(record).pipe(
+    Effect.map((json) => changed(json, short) as Json.JsonObject),
+    Effect.map((json) => JSON.stringify(version === undefined ? json : { version, ...json })),
+    Effect.mapError((cause) => new StoreError({ reason: "unreadable", operation: "append", id, cause: cause.message }))
+  )
+
+/** Returns the version that a text contains for its record. */
+const versionOf = (json: unknown): number | undefined => {
+  const version = Json.isObject(json) ? json["version"] : undefined
+  return typeof version === "number" ? version : undefined
+}
+
+/** Record kinds that this release knows. */
+const kinds: ReadonlySet<string> = new Set(Object.keys(Records.Record.cases))
+
+/** Returns the part of a text that this release does not know: another kind of record, or a later format. */
+const newer = (json: unknown): string | undefined => {
+  const { _tag: kind, format } = Json.isObject(json) ? json : {}
+  if (typeof kind === "string" && !kinds.has(kind)) return `this release does not know the record ${kind}`
+  return typeof format === "number" && format > 1 ? `this release does not know format ${format}` : undefined
+}
+
+/**
+ * Parses a text of {@link toText}. Any other text is `unreadable`, and so is a text whose `version` differs from the
+ * given one. A record of an unknown kind is of a `newer_version`.
+ */
+export const fromText = (id: string, text: string, version?: number): Effect.Effect<Records.Record, StoreError> => {
+  const failed = (reason: "unreadable" | "newer_version", cause: string) =>
+    new StoreError({ reason, operation: "read", id, ...(version === undefined ? {} : { version }), cause })
+  return Effect.fromResult(Json.parse(text)).pipe(
+    Effect.mapError((cause) => failed("unreadable", Json.render(cause))),
+    Effect.flatMap((json) => {
+      const written = versionOf(json)
+      if (written !== undefined && version !== undefined && written !== version) {
+        return failed("unreadable", `the record of version ${written} stands in its place`)
+      }
+      const unknown = newer(json)
+      return unknown === undefined
+        ? Effect.mapError(decode(changed(json, whole)), (cause) => failed("unreadable", Json.render(cause)))
+        : failed("newer_version", unknown)
+    })
+  )
+}
+
+/**
+ * Largest size of a record in bytes of JSON, 8 MiB by default. A larger record is refused when it is written, with
+ * the `StoreError` `too_large`, and the operation ends with it. The limit bounds the memory of a read: the Postgres
+ * client of Effect reads rows of up to 16 MiB.
+ *
+ * **Example** (A store for small records)
+ *
+ * ```ts import.meta.vitest
+ * import { Journal, Message, Session } from "heddle"
+ * import * as Effect from "effect/Effect"
+ *
+ * const program = Effect.gen(function*() {
+ *   const store = yield* Session.Store
+ *   const long = Message.user("x".repeat(2000))
+ *   return yield* Effect.flip(store.append("s", 0, [{ _tag: "MessagesAppended", messages: [long] }]))
+ * })
+ * const error = await Effect.runPromise(program.pipe(
+ *   Effect.provideService(Journal.MaxRecordBytes, 1024),
+ *   Effect.provide(Session.Store.layerMemory)
+ * ))
+ *
+ * error._tag === "StoreError" && error.reason // => "too_large"
+ * ```
+ *
+ * @category services
+ * @since 0.1.0
+ */
+export const MaxRecordBytes: Context.Reference<number> = Context.Reference("heddle/Journal/MaxRecordBytes", {
+  defaultValue: () => 8 * 1024 * 1024
+})
+
+const utf8 = new TextEncoder()
+
+/** Returns the call that a record is about, if there is one. */
+const callOf = (record: Records.Record): string | undefined =>
+  record._tag === "CallEnded" ? record.message.toolCallId : "toolCallId" in record ? record.toolCallId : undefined
+
+const bounded = (id: string, record: Records.Record, text: string): Effect.Effect<string, StoreError> =>
+  Effect.flatMap(MaxRecordBytes, (maxBytes) => {
+    // A character has at most three bytes, so most texts need not be measured.
+    if (text.length * 3 <= maxBytes) return Effect.succeed(text)
+    const bytes = utf8.encode(text).length
+    if (bytes <= maxBytes) return Effect.succeed(text)
+    const toolCallId = callOf(record)
+    return new StoreError({
+      reason: "too_large",
+      operation: "append",
+      id,
+      record: record._tag,
+      ...(toolCallId === undefined ? {} : { toolCallId }),
+      bytes,
+      maxBytes
+    })
+  })
+
+/** Returns the texts of an append, each with its version. Refuses a text larger than {@link MaxRecordBytes}. */
+export const toTexts = (
+  id: string,
+  expected: number,
+  records: ReadonlyArray<Records.Record>
+): Effect.Effect<ReadonlyArray<string>, StoreError> =>
+  Effect.forEach(
+    records,
+    (record, index) => Effect.flatMap(toText(id, record, expected + index + 1), (text) => bounded(id, record, text))
+  )
+
+const pageSize = 128
+
+/** The text of a record, with its version. */
+export interface Line {
+  readonly version: number
+  readonly text: string
+}
+
+/** The range of existing records, by the store's own count. A journal without records is at version 0. */
+export interface Extent {
+  readonly version: number
+  /** Version of the first record that has not been removed: 1 if none was removed. */
+  readonly first: number
+}
+
+/**
+ * Reads a journal page by page, for the stores: `page` returns up to `limit` texts of {@link toText} after a version,
+ * oldest first. The reading ends with a page that is not full.
+ *
+ * Reports damage where the pages do not match the count. Records that a writer adds during the reading are not
+ * damage, and neither is a concurrent truncation or deletion.
+ */
+export const pages = (
+  id: string,
+  after: number,
+  page: (after: number, limit: number) => Effect.Effect<ReadonlyArray<Line>, StoreError>,
+  extent: Effect.Effect<Extent, StoreError>
+): Stream.Stream<Records.Entry, StoreError> =>
+  Stream.unwrap(
+    Effect.map(extent, (begun) =>
+      Stream.paginate(Math.max(after, begun.first - 1), (at) =>
+        Effect.gen(function*() {
+          const lines = yield* page(at, pageSize)
+          const end = at + lines.length
+          const gap = lines.findIndex(({ version }, index) => version !== at + index + 1)
+          const isLast = lines.length < pageSize
+          const isOther = isLast && (end < begun.version || end > Math.max(after, begun.version))
+          if (gap >= 0 || isOther) {
+            const now = yield* extent
+            if (now.first > at + 1) return [[], Option.some(now.first - 1)] as const
+            if (now.version < begun.version) return [[], Option.none()] as const
+            if (gap >= 0) return yield* damaged(id, at + gap + 1, "the record is missing")
+            if (end < begun.version) return yield* damaged(id, end + 1, "the record is missing")
+            if (end > now.version) return yield* damaged(id, now.version + 1, "the store does not count this record")
+          }
+          const entries = yield* Effect.forEach(lines, ({ text, version }) =>
+            Effect.map(fromText(id, text, version), (record): Records.Entry => ({ version, record })))
+          return [entries, isLast ? Option.none() : Option.some(end)] as const
+        })))
+  )
+
+/** Dies unless the record at which a journal is truncated is a snapshot, which the caller appends first. */
+export const checkSnapshot = (id: string, before: number, record: Records.Record | undefined): Effect.Effect<void> =>
+  record?._tag === "Opened" ? Effect.void : Effect.die(
+    new TypeError(
+      `Session.Store.truncate: session ${JSON.stringify(id)} has ${
+        record === undefined ? "no record" : `the record ${record._tag}`
+      } at version ${before}, not an Opened; append one first, as Session.snapshot does`
+    )
+  )
+
+/** A journal in memory. */
+interface Kept {
+  /** Number of removed records. */
+  readonly removed: number
+  readonly texts: Array<string>
+  readonly summary: States.Summary
+  readonly since: number
+  /** The last named append, and the version that it led to. */
+  readonly named: { readonly name: string; readonly version: number } | undefined
+}
+
+const empty = (): Kept => ({ removed: 0, texts: [], summary: { next: "nothing" }, since: 0, named: undefined })
+
+const versionIn = ({ removed, texts }: Kept): number => removed + texts.length
+
+/** Stores texts instead of values, so that a read returns the same as from any other store. */
+const memory = (): Service => {
+  const journals = new Map<string, Kept>()
+  const claims = new Map<string, Claim>()
+  const journalOf = (id: string): Kept => journals.get(id) ?? empty()
+  const commit = (
+    id: string,
+    expected: number,
+    lines: ReadonlyArray<string>,
+    records: Records.Records,
+    options: AppendOptions
+  ) =>
+    Effect.flatMap(Clock.currentTimeMillis, (now): Effect.Effect<number, SessionConflict> => {
+      const journal = journalOf(id)
+      const { named, since, summary, texts } = journal
+      const { name } = options
+      const actual = versionIn(journal)
+      const version = expected + lines.length
+      if (name !== undefined && named?.name === name) return Effect.succeed(named.version)
+      if (actual !== expected) return Effect.fail(new SessionConflict({ id, expected, actual }))
+      for (const line of lines) texts.push(line)
+      const after = summaryAfter(summary, records, options)
+      journals.set(id, {
+        ...journal,
+        summary: after,
+        since: after.next === summary.next && actual > 0 ? since : now,
+        named: name === undefined ? named : { name, version }
+      })
+      return Effect.succeed(version)
+    })
+  const take = (id: string, owner: string, now: number, termMillis: number): Claim => {
+    const held = claims.get(id)
+    if (held !== undefined && held.owner !== owner && held.until > now) return held
+    const claim = { owner, until: now + termMillis }
+    claims.set(id, claim)
+    return claim
+  }
+  const lines = (id: string, after: number, limit: number): ReadonlyArray<Line> => {
+    const { removed, texts } = journalOf(id)
+    const from = Math.max(after - removed, 0)
+    return texts.slice(from, from + limit).map((text, index) => ({ version: removed + from + index + 1, text }))
+  }
+  const entriesOf = Stream.suspend(() => Stream.fromIterable(Array.from(journals)))
+  return {
+    append: (id, expected, records, options = {}) =>
+      Effect.flatMap(toTexts(id, expected, records), (lines) => commit(id, expected, lines, records, options)),
+    version: (id) => Effect.sync(() => versionIn(journalOf(id))),
+    read: (id, after = 0) =>
+      pages(
+        id,
+        after,
+        (version, limit) => Effect.sync(() => lines(id, version, limit)),
+        Effect.sync(() => {
+          const journal = journalOf(id)
+          return { version: versionIn(journal), first: journal.removed + 1 }
+        })
+      ),
+    unfinished: entriesOf.pipe(
+      Stream.filter(([, { summary }]) => isUnfinished(summary.next)),
+      Stream.map(([id]) => id)
+    ),
+    list: ({ prefix = "" } = {}) =>
+      entriesOf.pipe(
+        Stream.filter(([id]) => id.startsWith(prefix)),
+        Stream.map(([id, journal]) => ({ id, version: versionIn(journal), since: journal.since, ...journal.summary }))
+      ),
+    truncate: (id, before) =>
+      Effect.gen(function*() {
+        const { removed, texts } = journalOf(id)
+        if (texts.length === 0 || before <= removed + 1) return
+        const text = texts[before - removed - 1]
+        yield* checkSnapshot(id, before, text === undefined ? undefined : yield* fromText(id, text, before))
+        const journal = journalOf(id)
+        const kept = journal.texts.slice(Math.max(before - journal.removed - 1, 0))
+        if (kept.length > 0) journals.set(id, { ...journal, removed: versionIn(journal) - kept.length, texts: kept })
+      }),
+    delete: (id) =>
+      Effect.sync(() => {
+        journals.delete(id)
+        claims.delete(id)
+      }),
+    claim: (id, owner, termMillis) => Effect.map(Clock.currentTimeMillis, (now) => take(id, owner, now, termMillis)),
+    release: (id, owner) => Effect.sync(() => void (claims.get(id)?.owner === owner && claims.delete(id))),
+    claimUnfinished: (owner, termMillis, limit) =>
+      Effect.map(Clock.currentTimeMillis, (now) => {
+        const endOf = (id: string) => claims.get(id)?.until ?? -Infinity
+        const ids = Array.from(journals).flatMap(([id, { summary }]) =>
+          isUnfinished(summary.next) && endOf(id) <= now ? [id] : []
+        )
+        const taken = ids.toSorted((a, b) => endOf(a) === endOf(b) ? 0 : endOf(a) - endOf(b)).slice(0, limit)
+        for (const id of taken) take(id, owner, now, termMillis)
+        return taken
+      })
+  }
+}
+
+/**
+ * The store of sessions.
+ *
+ * @category services
+ * @since 0.1.0
+ */
+export class Store extends Context.Service<Store, Service>()("heddle/Session/Store") {
+  /** Keeps journals in memory. They are lost when the layer is released. Claims use the clock of Effect. */
+  static readonly layerMemory: Layer.Layer<Store> = Layer.sync(Store, memory)
+}

@@ -1,0 +1,663 @@
+/**
+ * Sessions of a store: opened, loaded, claimed, and recorded while an operation runs, and the commands of other
+ * processes. Each of them reads the journal once and folds it. Public as `Session`.
+ *
+ * @since 0.1.0
+ */
+import type * as Context from "effect/Context"
+import * as Deferred from "effect/Deferred"
+import type * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Option from "effect/Option"
+import * as Scope from "effect/Scope"
+import * as Stream from "effect/Stream"
+import * as Message from "../../Message.ts"
+import type * as Tool from "../../Tool.ts"
+import * as Claims from "./claim.ts"
+import * as SessionData from "./data.ts"
+import * as Journals from "./journal.ts"
+import * as Nested from "./nested.ts"
+import * as Records from "./records.ts"
+import * as States from "./state.ts"
+import * as Writers from "./writer.ts"
+
+/**
+ * A call of the turn in which a run was interrupted.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface InterruptedCall {
+  /** The call, with the arguments that its handler gets. */
+  readonly toolCall: Message.ToolCall
+  /**
+   * State of the call. `Asked`: nothing has begun. `Granted`: it was approved, or has the answers that it waited for.
+   * `Started`: an effect may have happened. `Waiting`: it waits for an answer from outside. `Answered`: `message` has
+   * its answer.
+   */
+  readonly state: States.Call["_tag"]
+  /** Number of started attempts. */
+  readonly attempt: number
+  /** The key that identifies the call to an idempotent tool. Left out where no run has asked for the call. */
+  readonly idempotencyKey?: string
+  /** The answer. Left out until the call has one. */
+  readonly message?: Message.Message
+}
+
+/**
+ * A run that has a recorded start and no recorded end: it is under way elsewhere, was interrupted, or its process was
+ * killed.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Interrupted {
+  /** The id of the run. */
+  readonly requestId: string
+  /** The operation of `Session` that started the run. */
+  readonly operation: Records.RunStarted["operation"]
+  /** Time of the first start, in milliseconds since 1970. */
+  readonly startedAt: number
+  /** End of the deadline, in milliseconds since 1970. Left out where the run has none. */
+  readonly deadlineAt?: number
+  /** Number of times that the run was resumed. */
+  readonly resumptions: number
+  /** The whole steps, in order. */
+  readonly steps: ReadonlyArray<States.WholeStep>
+  /** The message of the reply in the unfinished turn. Left out where there is none. */
+  readonly reply?: Message.Message
+  /** The calls of the unfinished turn, in call order. */
+  readonly calls: ReadonlyArray<InterruptedCall>
+}
+
+/**
+ * A session as a store has it.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Kept {
+  /** The id of the session. */
+  readonly id: string
+  /**
+   * The version of the journal at which the session was read. The next operation is appended after it, or conflicts.
+   */
+  readonly version: number
+  /** The session. It contains the whole steps of an interrupted run. */
+  readonly session: SessionData.Session
+  /** The run without a recorded end. Left out where there is none. */
+  readonly interrupted?: Interrupted
+  /** The request to stop this run. Left out where there is none. */
+  readonly stop?: Records.StopRequested
+  /** Submitted messages that no run has taken, oldest first. Left out where there are none. */
+  readonly submitted?: ReadonlyArray<Records.MessageSubmitted>
+  /** The owner of the claim under which it was loaded (`Session.claim`). Left out where there is none. */
+  readonly owner?: string
+  /** The state that the records fold to. Its fields are internal. */
+  readonly state: States.State
+}
+
+/**
+ * A claimed session: the result of `Session.open`, with its claim.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Claimed extends Kept {
+  /** The owner of the claim. */
+  readonly owner: string
+  /** The claim that the operations of the session run under. */
+  readonly claim: Claims.HeldClaim
+}
+
+/**
+ * The result of a recorded operation: the session as the store now has it, under the same claim, and the value of the
+ * operation.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export type Outcome<A, K extends Kept = Kept> =
+  & (K extends Claimed ? Claimed : Kept)
+  & {
+    /** The value that the operation succeeded with. */
+    readonly value: A
+  }
+
+/** Returns the session of a state as programs see it. */
+export const keptOf = (id: string, state: States.State, version: number): Kept => {
+  const { inbox, run, stop, turn } = state
+  return {
+    id,
+    version,
+    session: States.sessionOf(state),
+    ...(run === undefined ? {} : { interrupted: interruptedOf(run, turn) }),
+    ...(stop === undefined ? {} : { stop }),
+    ...(inbox.length === 0 ? {} : { submitted: inbox }),
+    state
+  }
+}
+
+const interruptedOf = (
+  { deadlineAt, operation, requestId, resumptions, startedAt, steps }: States.Run,
+  turn: States.Turn | undefined
+): Interrupted => ({
+  requestId,
+  operation,
+  startedAt,
+  ...(deadlineAt === undefined ? {} : { deadlineAt }),
+  resumptions,
+  steps,
+  ...(turn?.message === undefined ? {} : { reply: turn.message }),
+  calls: Array.from(turn?.calls.values() ?? [], (call) => {
+    const { _tag: state, attempt, idempotencyKey, toolCall } = call
+    return {
+      toolCall,
+      state,
+      attempt,
+      ...(idempotencyKey === undefined ? {} : { idempotencyKey }),
+      ...(call._tag === "Answered" ? { message: call.message } : {})
+    }
+  })
+})
+
+// Recorded operations.
+
+/** Returns the claim of a session that was loaded under one. */
+const claimOf = (kept: Partial<Claimed>): Claims.HeldClaim | undefined => kept.claim
+
+/** Returns the writer of an operation, which looks for commands until the scope closes. */
+const writerOf = (kept: Kept): Effect.Effect<Writers.Writer, never, Journals.Store | Scope.Scope> =>
+  Effect.gen(function*() {
+    const store = yield* Journals.Store
+    const context = yield* Effect.context<never>()
+    const writer = new Writers.Writer({ ...kept, state: States.copyOf(kept.state) }, store, context)
+    const claim = claimOf(kept)
+    if (claim !== undefined) {
+      yield* Effect.forkScoped(writer.watch(claim, store))
+      const lost = Effect.catch(Deferred.await(claim.lost), (lost) => Effect.sync(() => writer.fail(lost)))
+      // A lost claim stops the operation before it does anything.
+      yield* Effect.forkScoped(lost, { startImmediately: true })
+    }
+    return writer
+  })
+
+/** Returns the session after the operation, under the same claim. */
+const keptBy = <K extends Kept>(
+  writer: Writers.Writer,
+  kept: K
+): Effect.Effect<Kept, Journals.StoreError, Journals.Store> => {
+  const { claim, id, owner } = kept as Partial<Claimed> & Kept
+  const held = { ...(owner === undefined ? {} : { owner }), ...(claim === undefined ? {} : { claim }) }
+  if (!writer.isUncertain) return Effect.succeed({ ...keptOf(id, writer.state, writer.version), ...held })
+  return Effect.map(load(id), (loaded = kept) => ({ ...loaded, ...held }))
+}
+
+/** Runs an operation on a session and appends its records as it runs. */
+export const keep = <K extends Kept, A, E, R>(
+  kept: K,
+  operation: (session: SessionData.Session) => Effect.Effect<A, E, R>
+): Effect.Effect<Outcome<A, K>, E | Writers.Failure, R | Journals.Store> =>
+  // The scope belongs to the writer: the operation runs in the caller's scope.
+  Effect.scopedWith((scope) =>
+    Effect.flatMap(Scope.provide(writerOf(kept), scope), (writer) =>
+      Effect.raceFirst(
+        Effect.provideService(Effect.suspend(() => operation(kept.session)), Writers.CurrentWriter, writer),
+        Deferred.await(writer.failed)
+      ).pipe(
+        Effect.ensuring(writer.leave),
+        Effect.flatMap((value) =>
+          Effect.map(keptBy(writer, kept), (kept) => ({ ...kept, value }) as unknown as Outcome<A, K>)
+        )
+      ))
+  )
+
+/** Returns the events of an operation and appends its records as it runs. */
+export const keepStream = <A, E, R>(
+  kept: Kept,
+  operation: (session: SessionData.Session) => Stream.Stream<A, E, R>
+): Stream.Stream<A, E | Writers.Failure, R | Journals.Store> =>
+  Stream.unwrap(
+    Effect.map(writerOf(kept), (writer) =>
+      Stream.suspend(() => operation(kept.session)).pipe(
+        Stream.provideService(Writers.CurrentWriter, writer),
+        Stream.interruptWhen(Deferred.await(writer.failed)),
+        Stream.ensuring(writer.leave)
+      ))
+  )
+
+/**
+ * Returns the events of a nested run, recorded in a journal of its own. If it cannot be recorded, its parent is
+ * stopped, and the run waits for that.
+ */
+export const keepWithin = <A, E, R>(
+  kept: Kept,
+  parent: Writers.Parent,
+  events: Stream.Stream<A, E, R>
+): Stream.Stream<A, E, R> =>
+  Stream.unwrap(Effect.contextWith((context: Context.Context<never>) => {
+    const writer = new Writers.Writer({ ...kept, state: States.copyOf(kept.state) }, parent.store, context, parent)
+    return Effect.succeed(
+      events.pipe(Stream.provideService(Writers.CurrentWriter, writer), Stream.ensuring(writer.leave))
+    )
+  }))
+
+/** Runs a store operation that a parent needs. If it fails, the parent is stopped. */
+export const stored = <A>(
+  parent: Pick<Writers.Parent, "store" | "failed">,
+  read: Effect.Effect<A, Journals.StoreError, Journals.Store>
+): Effect.Effect<A> =>
+  read.pipe(
+    Effect.provideService(Journals.Store, parent.store),
+    Effect.catch((failure) => {
+      Deferred.doneUnsafe(parent.failed, Exit.fail(failure))
+      return Effect.never
+    })
+  )
+
+// Sessions of the store.
+
+/** The state that the records of a journal fold to, and the version of the last record: 0 where there is none. */
+interface Read {
+  readonly state: States.State
+  readonly version: number
+}
+
+const damaged = (id: string, version: number, cause: string): Journals.StoreError =>
+  new Journals.StoreError({ reason: "unreadable", operation: "read", id, version, cause })
+
+/** Folds the records after the version of a state into it. */
+const readOn = (id: string, state: States.State, version: number): Effect.Effect<
+  Read,
+  Journals.StoreError,
+  Journals.Store
+> =>
+  Effect.flatMap(
+    Journals.Store,
+    (store) =>
+      Stream.runFoldEffect(store.read(id, version), () => ({ state, version }), (before, entry) => {
+        const { record, version } = entry
+        if (before.version === 0 && record._tag !== "Opened") {
+          return Effect.fail(damaged(id, version, `the journal begins with ${record._tag}, not with Opened`))
+        }
+        States.apply(state, record)
+        return Effect.succeed({ state, version })
+      })
+  )
+
+const read = (id: string) => Effect.suspend(() => readOn(id, States.initial(id), 0))
+
+/** Returns the session with this id as the store has it, if it exists. */
+export const load = (id: string): Effect.Effect<Kept | undefined, Journals.StoreError, Journals.Store> =>
+  Effect.map(read(id), ({ state, version }) => version === 0 ? undefined : keptOf(id, state, version))
+
+/** Returns the version of a journal. */
+export const versionOf = (id: string): Effect.Effect<number, Journals.StoreError, Journals.Store> =>
+  Effect.flatMap(Journals.Store, (store) => store.version(id))
+
+const left: Record<Exclude<States.Next, "wait" | "nothing">, string> = {
+  resume: "a run is unfinished: call Session.resume, or Session.abandon",
+  reply: "a message waits for a run: a worker takes it, or Session.reply with { takes }",
+  continue: "calls were settled: call Session.continue"
+}
+
+/**
+ * Writes the session as one record, and removes the earlier records and the journals of its nested runs. Refuses a
+ * session that has work left, which needs those records.
+ */
+export const snapshot = ({ id, version }: Kept): Effect.Effect<
+  Kept,
+  SessionData.SessionError | Journals.SessionConflict | Journals.StoreError,
+  Journals.Store
+> =>
+  Effect.gen(function*() {
+    const store = yield* Journals.Store
+    const { state, version: actual } = yield* read(id)
+    if (actual !== version) return yield* new Journals.SessionConflict({ id, expected: version, actual })
+    const next = state.run !== undefined ? "resume" : state.inbox.length > 0 ? "reply" : States.next(state)
+    if (next !== "wait" && next !== "nothing") {
+      return yield* new SessionData.SessionError({ reason: "unfinished", detail: left[next] })
+    }
+    const session = States.sessionOf(state)
+    const keys = States.keysOf(state)
+    const record: Records.Record = {
+      _tag: "Opened",
+      format: 1,
+      session,
+      ...(state.receipts.size === 0 ? {} : { receipts: Array.from(state.receipts.values()) }),
+      ...(Object.keys(keys).length === 0 ? {} : { keys })
+    }
+    States.apply(state, record)
+    const snapshotVersion = yield* store.append(id, version, [record], { summary: States.summaryOf(state) })
+    yield* store.truncate(id, snapshotVersion)
+    const isWaiting = session.nested !== undefined || session.suspensions.some(({ path }) => path !== undefined)
+    if (!isWaiting) yield* removeWithin(id)
+    return keptOf(id, state, snapshotVersion)
+  })
+
+/** Lists the ids of the sessions that have work left. */
+export const unfinished: Stream.Stream<string, Journals.StoreError, Journals.Store> = Stream.unwrap(
+  Effect.map(Journals.Store, (store) => store.unfinished)
+)
+
+/** Lists the sessions of the store. */
+export const list = (
+  options?: Journals.ListOptions
+): Stream.Stream<Journals.Listed, Journals.StoreError, Journals.Store> =>
+  Stream.unwrap(Effect.map(Journals.Store, (store) => store.list(options)))
+
+/** Removes a session. The nested runs go first, so that a failed removal can be repeated. */
+export const remove = (id: string): Effect.Effect<void, Journals.StoreError, Journals.Store> =>
+  Effect.gen(function*() {
+    const store = yield* Journals.Store
+    yield* removeWithin(id)
+    yield* store.delete(id)
+  })
+
+/** Removes the journals of nested runs. */
+const removeWithin = (id: string): Effect.Effect<void, Journals.StoreError, Journals.Store> =>
+  Effect.gen(function*() {
+    const store = yield* Journals.Store
+    const listed = yield* Stream.runCollect(store.list({ prefix: `${id}/` }))
+    yield* Effect.forEach(
+      listed.filter((other) => Nested.isWithin(id, other.id)),
+      (other) => store.delete(other.id),
+      { discard: true }
+    )
+  })
+
+const openedWith = (session: SessionData.Session): Records.Opened => ({ _tag: "Opened", format: 1, session })
+
+/**
+ * Returns the session with this id, and creates it from the options if it does not exist. Concurrent callers get the
+ * same session.
+ */
+export const open = (
+  id: string,
+  options: Omit<SessionData.Options, "id"> = {}
+): Effect.Effect<Kept, Journals.StoreError, Journals.Store> =>
+  Effect.gen(function*() {
+    const store = yield* Journals.Store
+    const known = yield* load(id)
+    if (known !== undefined) return known
+    const state = States.initial(id)
+    const record = openedWith(SessionData.make({ ...options, id }))
+    States.apply(state, record)
+    return yield* store.append(id, 0, [record], { summary: States.summaryOf(state) }).pipe(
+      Effect.map((version) => keptOf(id, state, version)),
+      Effect.catchTag("SessionConflict", begunElsewhere)
+    )
+  })
+
+/**
+ * Returns the session that another writer created at the same time. A journal with a version and no records is
+ * damaged.
+ */
+const begunElsewhere = (
+  { actual, id }: Journals.SessionConflict
+): Effect.Effect<Kept, Journals.StoreError, Journals.Store> =>
+  Effect.flatMap(load(id), (kept) =>
+    kept === undefined
+      ? damaged(id, 1, `the store is at version ${actual} and has no record`)
+      : Effect.succeed(kept))
+
+/** Returns the session as the store now has it, under the same claim. */
+export const reloaded = (
+  claim: Claims.HeldClaim
+): Effect.Effect<Claimed, Claims.SessionClaimed | Journals.StoreError, Journals.Store> =>
+  Effect.map(
+    Effect.raceFirst(open(claim.id), Deferred.await(claim.lost)),
+    (kept) => ({ ...kept, owner: claim.owner, claim })
+  )
+
+/** Returns the session under a claim that was taken, which is renewed until the scope closes. */
+export const claimed = (
+  claim: Claims.HeldClaim
+): Effect.Effect<Claimed, Claims.SessionClaimed | Journals.StoreError, Journals.Store | Scope.Scope> =>
+  Effect.gen(function*() {
+    yield* Effect.forkScoped(claim.renew)
+    yield* Effect.forkScoped(claim.expire)
+    return yield* reloaded(claim)
+  })
+
+/** Takes a claim, which is released when the scope closes. */
+const taking = (id: string, options: Claims.Options) =>
+  Effect.gen(function*() {
+    const claim = Claims.make(id, options, yield* Journals.Store)
+    // The claim may have been taken when this is interrupted.
+    yield* Effect.addFinalizer(() => claim.release)
+    yield* claim.take
+    return claim
+  })
+
+/** Claims the session with this id and returns it. The claim is renewed until the scope closes. */
+export const claim = (
+  id: string,
+  options: Claims.Options = {}
+): Effect.Effect<Claimed, Claims.SessionClaimed | Journals.StoreError, Journals.Store | Scope.Scope> =>
+  Effect.flatMap(taking(id, options), claimed)
+
+/** Returns the parent of the runs of a program, under a claim that is renewed until the scope closes. */
+export const program = (
+  id: string,
+  options: Claims.Options,
+  unknown: Tool.Unknown | undefined
+): Effect.Effect<Writers.Parent, Claims.SessionClaimed | Journals.StoreError, Journals.Store | Scope.Scope> =>
+  Effect.gen(function*() {
+    const store = yield* Journals.Store
+    const claim = yield* taking(id, options)
+    const failed = yield* Deferred.make<never, Writers.Failure>()
+    yield* Effect.forkScoped(claim.renew)
+    yield* Effect.forkScoped(claim.expire)
+    yield* Effect.forkScoped(Effect.catch(Deferred.await(claim.lost), (lost) => Deferred.fail(failed, lost)))
+    return { id, store, failed, unknown, isAnswerable: false }
+  })
+
+/**
+ * The current activity of a session.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Inspected {
+  /** The id of the session. */
+  readonly id: string
+  /** The version of its journal. */
+  readonly version: number
+  /** The work that is left, which names the operation to call. */
+  readonly next: States.Next
+  /** The calls of the unfinished turn, in call order. */
+  readonly calls: ReadonlyArray<InterruptedCall>
+  /** Number of times that the interrupted run was resumed. 0 where there is none. */
+  readonly resumptions: number
+}
+
+/** Reads the current activity of a session, and changes nothing. */
+export const inspect = (id: string): Effect.Effect<Inspected | undefined, Journals.StoreError, Journals.Store> =>
+  Effect.map(read(id), ({ state, version }) =>
+    version === 0 ? undefined : {
+      id,
+      version,
+      next: States.next(state),
+      calls: interruptedOf({ ...noRun, ...state.run }, state.turn).calls,
+      resumptions: state.run?.resumptions ?? 0
+    })
+
+const noRun = { requestId: "", operation: "start", startedAt: 0, steps: [] } as unknown as States.Run
+
+// Commands.
+
+/** Returns the version after an append, or nothing if another writer was faster. */
+const appended = (
+  id: string,
+  expected: number,
+  records: Records.Records,
+  options?: Journals.AppendOptions
+): Effect.Effect<Option.Option<number>, Journals.StoreError, Journals.Store> =>
+  Effect.flatMap(Journals.Store, (store) =>
+    store.append(id, expected, records, options).pipe(
+      Effect.map(Option.some),
+      Effect.catchTag("SessionConflict", () => Effect.succeed(Option.none()))
+    ))
+
+/**
+ * The receipt of a stop.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface StopReceipt {
+  /** The id of the request, for `Session.receipt`. Left out where no run was open. */
+  readonly id?: string
+  /**
+   * The version of the journal that contains the request. From here on the stop is honoured, even if the process
+   * dies.
+   */
+  readonly accepted: number
+  /** Waits until the run has ended, and reports what became of its calls. */
+  readonly ended: Effect.Effect<States.StopReport, Journals.StoreError, Journals.Store>
+}
+
+/**
+ * Options of a stop.
+ *
+ * @category options
+ * @since 0.1.0
+ */
+export interface StopOptions {
+  /** The sender of the request, as recorded in the journal. Left out by default. */
+  readonly by?: string
+}
+
+const nothing: States.StopReport = { stopped: [], ended: [], refused: [], unknown: [] }
+
+/** Interval at which the end of a run is looked for. */
+const endPoll: Duration.Input = "25 millis"
+
+const byOf = ({ by }: StopOptions): { readonly by?: string } => by === undefined ? {} : { by }
+
+/**
+ * Asks the run of a session to stop, in whichever process it runs. If the owner is gone, the next owner honours the
+ * request.
+ */
+export const stop = (
+  id: string,
+  options: StopOptions = {}
+): Effect.Effect<StopReceipt, Journals.StoreError, Journals.Store> =>
+  Effect.gen(function*() {
+    let journal = yield* read(id)
+    while (true) {
+      const { state, version } = journal
+      if (state.run === undefined) return { accepted: version, ended: Effect.succeed(nothing) }
+      const { requestId } = state.run
+      const ended = Effect.suspend(() => untilEnded(id, requestId, state, version))
+      if (state.stop !== undefined) return { id: state.stop.id, accepted: version, ended }
+      const stopId = globalThis.crypto.randomUUID()
+      const request: Records.Record = { _tag: "StopRequested", id: stopId, requestId, ...byOf(options) }
+      const accepted = yield* appended(id, version, [request])
+      if (Option.isSome(accepted)) return { id: stopId, accepted: accepted.value, ended }
+      journal = yield* readOn(id, state, version)
+      if ((yield* versionOf(id)) < version) return { accepted: version, ended: Effect.succeed(nothing) }
+    }
+  })
+
+/** Reads on, record by record, until the run has ended or its journal is removed. */
+const untilEnded = (
+  id: string,
+  requestId: string,
+  state: States.State,
+  version: number
+): Effect.Effect<States.StopReport, Journals.StoreError, Journals.Store> =>
+  Effect.gen(function*() {
+    const store = yield* Journals.Store
+    let at = version
+    let report: States.StopReport | undefined
+    while (true) {
+      const now = yield* store.version(id)
+      if (now < at) return States.reportSoFar(state)
+      yield* Stream.runForEach(store.read(id, at), ({ record, version }) =>
+        Effect.sync(() => {
+          States.apply(state, record)
+          at = version
+          if (state.ended?.requestId === requestId) report ??= state.ended.report
+        }))
+      if (report !== undefined) return report
+      if (state.run?.requestId !== requestId) return nothing
+      yield* Effect.sleep(endPoll)
+    }
+  })
+
+/**
+ * The receipt of a message.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface SubmitReceipt {
+  /** The id of the submission, which the run that takes the message records. */
+  readonly id: string
+  /** The version of the journal that contains the message. */
+  readonly accepted: number
+}
+
+/**
+ * Options of a submission.
+ *
+ * @category options
+ * @since 0.1.0
+ */
+export interface SubmitOptions {
+  /**
+   * The id of the submission. The same message under the same id is accepted once, among the last 1,000 commands of the
+   * session. A new id by default.
+   */
+  readonly id?: string
+  /** The sender of the message, as recorded in the journal. Left out by default. */
+  readonly by?: string
+}
+
+export const idTaken = (id: string): SessionData.SessionError =>
+  new SessionData.SessionError({
+    reason: "id_taken",
+    detail: `${JSON.stringify(id)} was used before; use another id`
+  })
+
+/** Appends a message to a session, for the next run to take. Creates the session if it does not exist. */
+export const submit = (
+  id: string,
+  content: Message.Content,
+  options: SubmitOptions = {}
+): Effect.Effect<SubmitReceipt, SessionData.SessionError | Journals.StoreError, Journals.Store> =>
+  Effect.gen(function*() {
+    const submission = options.id ?? globalThis.crypto.randomUUID()
+    const message = Message.user(content)
+    const submitted: Records.Record = { _tag: "MessageSubmitted", id: submission, message, ...byOf(options) }
+    while (true) {
+      let summary: States.Summary | undefined
+      let version = yield* versionOf(id)
+      // A new id cannot have been used before.
+      if (options.id !== undefined && version > 0) {
+        const journal = yield* read(id)
+        const known = journal.state.receipts.get(submission)
+        version = journal.version
+        if (known !== undefined) {
+          if (known.hash !== Records.hashOf(message.content)) return yield* idTaken(submission)
+          return { id: submission, accepted: version }
+        }
+        States.apply(journal.state, submitted)
+        summary = States.summaryOf(journal.state)
+      }
+      const records: Records.Records = version === 0
+        ? [openedWith(SessionData.make({ id })), submitted]
+        : [submitted]
+      const accepted = yield* appended(id, version, records, summary === undefined ? {} : { summary })
+      if (Option.isSome(accepted)) return { id: submission, accepted: accepted.value }
+    }
+  })
+
+/** Returns the receipt of a message, a verdict or a stop by its id. */
+export const receipt = ({ state }: Kept, id: string): Records.Receipt | undefined => state.receipts.get(id)
+
+/** Returns the work that is left in a session. */
+export const next = ({ state }: Kept): States.Next => States.next(state)

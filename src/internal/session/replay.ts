@@ -1,0 +1,349 @@
+/**
+ * Resumes a run by working its open turn. The recorded reply is emitted again. A call with an answer keeps it, a
+ * waiting call keeps waiting, and a call that was asked for or approved runs. For a call that had only started, its
+ * tool decides. The same code records the outcome of each call, resumed or not.
+ *
+ * @since 0.1.0
+ */
+import * as Effect from "effect/Effect"
+import * as Schema from "effect/Schema"
+import * as Stream from "effect/Stream"
+import type * as Types from "effect/Types"
+import type * as Adapter from "../../Adapter.ts"
+import type * as Event from "../../Event.ts"
+import type * as Executor from "../../Executor.ts"
+import * as Message from "../../Message.ts"
+import type * as Response from "../../Response.ts"
+import type * as Tool from "../../Tool.ts"
+import * as Answers from "../answer/answer.ts"
+import * as OpenCalls from "../answer/openCalls.ts"
+import * as SubAgent from "../answer/subAgent.ts"
+import { toolError } from "../declare/outcome.ts"
+import type * as ToolOptions from "../declare/toolOptions.ts"
+import * as Replay from "../run/replay.ts"
+import * as Inherited from "../stop/inherited.ts"
+import { CurrentOperation, type Running } from "../stop/ownedFibers.ts"
+import type * as SessionData from "./data.ts"
+import * as SessionEvents from "./events.ts"
+import * as States from "./state.ts"
+import * as Writers from "./writer.ts"
+
+/**
+ * A run cannot be resumed, or settled calls cannot run. Nothing was written, and no handler has started.
+ *
+ * - `unclaimed`: the session was loaded without a claim; another process may be running it
+ * - `tool_missing`: a call has started, or was approved, and its tool is not among the given tools
+ * - `arguments_changed`: the arguments of such a call no longer fit the parameters of its tool
+ *
+ * Two reasons belong to a run that is ended instead of being resumed: they are the error of its outcome `Failed`.
+ *
+ * - `too_old`: the run started longer ago than `maxAge`
+ * - `too_many_attempts`: it was resumed as often as `maxAttempts` allows
+ *
+ * @category errors
+ * @since 0.1.0
+ */
+export class ResumeError extends Schema.TaggedError<ResumeError>("heddle/Session/ResumeError")("ResumeError", {
+  /** The kind of the problem. */
+  reason: Schema.Literals(["unclaimed", "tool_missing", "arguments_changed", "too_old", "too_many_attempts"]),
+  /** The id of the session. */
+  id: Schema.String,
+  /** A description of the problem, with its resolution. */
+  detail: Schema.String,
+  /** The name of the tool, where the error is about a call. */
+  toolName: Schema.optionalKey(Schema.String),
+  /** The id of the call, where the error is about one. */
+  toolCallId: Schema.optionalKey(Schema.String)
+}) {
+  override get message(): string {
+    return `session ${JSON.stringify(this.id)} cannot be resumed: ${this.reason}: ${this.detail}`
+  }
+}
+
+/** Refuses tools that cannot run a call which has started or was approved. */
+export const check = (
+  state: States.State,
+  id: string,
+  tools: ToolOptions.Toolbox
+): Effect.Effect<void, ResumeError, any> =>
+  Effect.forEach(state.turn?.calls.values() ?? [], (call) => {
+    const isToRun = call._tag === "Started" || call._tag === "Granted" || call._tag === "Asked" && call.attempt > 0
+    return isToRun ? checkCall(call, id, tools) : Effect.void
+  }, { discard: true })
+
+const checkCall = (
+  { _tag, toolCall }: States.Call,
+  id: string,
+  tools: ToolOptions.Toolbox
+): Effect.Effect<void, ResumeError, any> => {
+  const { id: toolCallId, name: toolName } = toolCall
+  const refused = (reason: "tool_missing" | "arguments_changed", detail: string) =>
+    new ResumeError({ reason, id, detail, toolName, toolCallId })
+  const call = `call ${JSON.stringify(toolCallId)} of the tool "${toolName}"`
+  const tool = tools.get(toolName)
+  if (tool === undefined) {
+    const had = _tag === "Granted" ? "was approved" : "has started"
+    return refused("tool_missing", `${call} ${had}, and there is no tool of that name; give the tools of the run`)
+  }
+  // The handler decides about arguments that a person has edited.
+  if (_tag === "Granted") return Effect.void
+  return Effect.mapError(
+    Effect.asVoid(Effect.sandbox(tool.parameters.decode(toolCall.arguments))),
+    () =>
+      refused("arguments_changed", `the arguments of ${call} no longer fit its parameters; give the tool of the run`)
+  )
+}
+
+// Replies.
+
+const replayed = { replayed: true } as const
+
+/** Returns the events that fold to a reply. */
+const eventsOf = (response: Response.Response): ReadonlyArray<Event.AdapterEvent> => {
+  const { finishReason, id, message, metadata, model, outputText, rawFinishReason, reasoning, toolCalls, usage } =
+    response
+  const facts: Record<string, unknown> = { ...metadata }
+  if (usage !== null) facts["usage"] = usage
+  if (id !== null) facts["responseId"] = id
+  if (model !== null) facts["model"] = model
+  const completed: Types.Mutable<Event.Of<"MessageCompleted">> = {
+    _tag: "MessageCompleted",
+    message: message ?? Message.assistant(outputText ?? "", toolCalls),
+    finishReason,
+    metadata: facts,
+    ...replayed
+  }
+  if (rawFinishReason !== null) completed.rawFinishReason = rawFinishReason
+  return [
+    { _tag: "MessageStarted", message: Message.assistant(""), ...replayed },
+    ...(reasoning === "" ? [] : [{ _tag: "ReasoningDelta", id: null, delta: reasoning, ...replayed } as const]),
+    ...(outputText === null ? [] : [{ _tag: "TextCompleted", id: null, text: outputText, ...replayed } as const]),
+    ...toolCalls.flatMap(({ metadata, rawArguments, ...call }): ReadonlyArray<Event.AdapterEvent> => [
+      { _tag: "ToolCallStarted", id: call.id, name: call.name, ...replayed },
+      {
+        _tag: "ToolCallCompleted",
+        ...call,
+        rawArguments: rawArguments ?? JSON.stringify(call.arguments),
+        metadata,
+        ...replayed
+      }
+    ]),
+    completed
+  ]
+}
+
+/**
+ * Returns the adapter that emits the recorded reply when its step asks for it, and asks the model for everything
+ * else.
+ */
+export const replaying = (
+  adapter: Adapter.Service,
+  requestId: string,
+  stepIndex: number,
+  response: Response.Response
+): Adapter.Service => {
+  let isReplayed = false
+  return {
+    ...adapter,
+    stream: (request) => {
+      const { run } = request
+      if (isReplayed || run?.requestId !== requestId || run.stepIndex !== stepIndex) return adapter.stream(request)
+      return Stream.suspend(() => {
+        isReplayed = true
+        return Stream.fromIterable(eventsOf(response))
+      })
+    }
+  }
+}
+
+// Calls.
+
+/** The answers for the nested run of a call. */
+export type NestedAnswers = SessionData.NestedAnswers["answers"]
+
+/**
+ * Records the runs that a call or a program starts. With answers, the call was interrupted or suspended, and its runs
+ * continue; without answers, they are new.
+ */
+export type NestingOf = (
+  parent: Omit<Writers.Parent, "store"> & { readonly store: Writers.Parent["store"] },
+  call: Pick<Tool.CallContext, "id" | "idempotencyKey"> | undefined,
+  answers: NestedAnswers | undefined
+) => SubAgent.Nesting
+
+/** The recorder of an operation's calls. */
+export interface Recording {
+  readonly writer: Writers.Writer
+  readonly requestId: string
+  readonly running: Running
+  /** The reason to end the run instead of resuming it: recorded effects are answered, and nothing new starts. */
+  readonly ending: "Stop" | "Deadline" | "Failure" | undefined
+  readonly nestingOf: NestingOf
+}
+
+/** Services of the calls of an operation: their journal, and the executor that records their starts. */
+export interface Recorded {
+  readonly calls: Replay.Service
+  readonly executor: Executor.Service
+}
+
+/** Returns the services that record the calls of an operation, around its executor. */
+export const recorded = (recording: Recording, executor: Executor.Service): Recorded => {
+  const { ending, nestingOf, requestId, running, writer } = recording
+  const { state } = writer
+  const isEnding = ending !== undefined
+  /** Usage of nested runs of the calls that are running. */
+  const spent = new Map<string, Inherited.Spending>()
+  const usedBy = (id: string): { readonly nestedUsage?: Response.Usage } => {
+    const nestedUsage = spent.get(id)?.total ?? null
+    return nestedUsage === null ? {} : { nestedUsage }
+  }
+
+  const calls: Replay.Service = {
+    find: ({ id }, { isApproved, requestId: place, stepIndex }) => {
+      const { run, turn } = state
+      if (turn === undefined || run === undefined || place !== requestId || turn.isEarlier !== isApproved) {
+        return undefined
+      }
+      if (!isApproved && stepIndex !== run.steps.length) return undefined
+      const call = turn.calls.get(id)
+      return call && foundOf(id, call, isEnding)
+    },
+    answered: (call, answer) => {
+      if (!isOfTurn(call, state, writer)) return Effect.void
+      const { contextUpdate, failure, raw, tail } = answer
+      const used = usedBy(call.id)
+      return writer.append(
+        [SessionEvents.endOf(requestId, call, tail, raw, { failure, contextUpdate, ...used })],
+        running
+      )
+    },
+    waits: (call, event) =>
+      isOfTurn(call, state, writer)
+        ? writer.append([SessionEvents.waitOf(requestId, call, event, usedBy(call.id))], running)
+        : Effect.void,
+    attemptFailed: ({ id }) => writer.append([{ _tag: "AttemptFailed", requestId, toolCallId: id }], running)
+  }
+
+  const plain = <T extends Tool.Any>(tool: T, args: unknown, call: Tool.CallContext) =>
+    executor.execute(tool, args, call).pipe(
+      Effect.provideService(Writers.CurrentWriter, undefined),
+      Effect.provideService(CurrentOperation, undefined)
+    )
+
+  /** Runs a handler after its start has been recorded. */
+  const started = <T extends Tool.Any>(tool: T, args: unknown, call: Tool.CallContext, isAgain: boolean) =>
+    Effect.gen(function*() {
+      const { attempt, id, idempotencyKey, toolCall } = call
+      const known = state.turn?.calls.get(id)
+      const spending = new Inherited.Spending(yield* Inherited.CurrentSpending)
+      spent.set(id, spending)
+      const early = known === undefined && !isReplied(state, writer) ? { toolCall } : {}
+      yield* writer.append(
+        [{ _tag: "CallStarted", requestId, toolCallId: id, ...early, attempt, idempotencyKey }],
+        running
+      )
+      // The stop was requested before the handler starts.
+      if (state.stop?.requestId === requestId) return cancelled(call, "not run: the run was stopped")
+      const given = known?._tag === "Granted" && known.answers.length > 0 ? known.answers : isAgain ? [] : undefined
+      const executed = writer.store === undefined
+        ? plain(tool, args, call)
+        : Effect.provideService(
+          plain(tool, args, call),
+          SubAgent.CurrentNesting,
+          nestingOf({ ...parentOf(writer), store: writer.store }, call, given)
+        )
+      return yield* Effect.scopedWith((scope) =>
+        Effect.andThen(spending.enter(scope), Effect.provideService(executed, Inherited.CurrentSpending, spending))
+      )
+    })
+
+  const execute = <T extends Tool.Any>(
+    tool: T,
+    args: unknown,
+    call: Tool.CallContext
+  ): Effect.Effect<any, never, Tool.Services<T>> =>
+    Effect.suspend((): Effect.Effect<any, never, Tool.Services<T>> => {
+      if (call.requestId !== requestId) return plain(tool, args, call)
+      const known = state.turn?.calls.get(call.id)
+      // A call that is already started was started by another process.
+      const isUnknown = known?._tag === "Started"
+      if (isEnding) {
+        // The nested run of a sub-agent ends at the deadline, unless it has ended before.
+        if (isUnknown && ending === "Deadline" && SubAgent.isSubAgent(tool)) {
+          return Effect.provideService(
+            started(tool, args, call, true),
+            Inherited.CurrentDeadline,
+            state.run?.deadlineAt
+          )
+        }
+        const stopped = ending === "Deadline" ? "the deadline of the run has passed" : "the run was stopped"
+        const detail = known?._tag === "Waiting" ? `withdrawn: ${stopped}` : `not run: ${stopped} before it was resumed`
+        const isInDoubt = known !== undefined && States.isInDoubt(known)
+        return Effect.succeed(isInDoubt ? Replay.unknownEffect(call) : cancelled(call, detail))
+      }
+      if (!isUnknown) return started(tool, args, call, known?._tag === "Granted" && known.hasStarted)
+      const again: Executor.Service = { execute: (tool, args, call) => started(tool, args, call, true) }
+      return Replay.resolveUnknown(tool, args, call, again, writer.unknown) as Effect.Effect<any>
+    })
+
+  return { calls, executor: { execute } }
+}
+
+/** Tells whether the reply of these calls is recorded, or is about to be written before them. */
+const isReplied = ({ turn }: States.State, { hasReplied }: Writers.Writer): boolean =>
+  hasReplied || turn?.isEarlier === false && turn.message !== undefined
+
+/**
+ * Tells whether the journal contains a call: its handler has started, or its reply is recorded. The outcome of any
+ * other call is recorded with the step, if the reply completes.
+ */
+const isOfTurn = ({ id }: Message.ToolCall, state: States.State, writer: Writers.Writer): boolean =>
+  state.turn?.calls.has(id) === true || isReplied(state, writer)
+
+const parentOf = ({ failed, id, isAnswerable, unknown }: Writers.Writer): Omit<Writers.Parent, "store"> => ({
+  id,
+  failed,
+  isAnswerable,
+  unknown
+})
+
+/** Returns the recorded outcome of a call, from before its run was resumed or from the turn that left it open. */
+const foundOf = (id: string, call: States.Call, isEnding: boolean): Replay.Replayed | undefined => {
+  const { attempt, idempotencyKey } = call
+  const known = { attempt, ...(idempotencyKey === undefined ? {} : { idempotencyKey }) }
+  switch (call._tag) {
+    case "Answered":
+      return { ...known, hasStarted: true, answer: Answers.replayed(id, call) }
+    case "Waiting":
+      return isEnding
+        ? { ...known, hasStarted: true }
+        : { ...known, hasStarted: true, waits: waitingEvent(call.toolCall, call.suspensions) }
+    case "Started":
+      return { ...known, hasStarted: true, isUnknown: true }
+    case "Granted":
+      return { ...known, hasStarted: call.hasStarted }
+    case "Asked":
+      return attempt > 0 || isEnding ? { ...known, hasStarted: true } : undefined
+  }
+}
+
+const waitingEvent = (
+  toolCall: Message.ToolCall,
+  suspensions: ReadonlyArray<Event.Suspension>
+): NonNullable<Replay.Replayed["waits"]> => {
+  const [first] = suspensions
+  const { arguments: args, id: toolCallId, name: toolName } = toolCall
+  if (first?.path === undefined && first?.kind === "question") return OpenCalls.askedAgain(first)
+  if (first?.path !== undefined || first?.kind !== "approval") {
+    return { _tag: "ToolSuspended", toolCallId, toolName, suspensions }
+  }
+  const { expiresAt } = first
+  const event = { _tag: "ToolApprovalRequested", toolCallId, toolName, arguments: args ?? {} } as const
+  return expiresAt === undefined ? event : { ...event, expiresAt }
+}
+
+const cancelled = (call: Tool.CallContext, detail: string): Tool.Outcome => ({
+  _tag: "Error",
+  error: toolError("cancelled", call, { detail })
+})

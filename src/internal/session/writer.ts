@@ -1,0 +1,485 @@
+/**
+ * The writer holds a session while an operation runs: its state, and the version of the journal that the state
+ * belongs to. It appends first and applies afterwards, so only durable records change the state. A session that is
+ * not recorded has a writer without a store, whose records are applied at once.
+ *
+ * @since 0.1.0
+ */
+import type * as Arr from "effect/Array"
+import * as Context from "effect/Context"
+import * as Deferred from "effect/Deferred"
+import * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Option from "effect/Option"
+import * as Stream from "effect/Stream"
+import type * as Tool from "../../Tool.ts"
+import * as Settings from "../ask/options.ts"
+import { Running, Worker } from "../stop/ownedFibers.ts"
+import type * as Claims from "./claim.ts"
+import type * as SessionData from "./data.ts"
+import * as Journals from "./journal.ts"
+import type * as Records from "./records.ts"
+import * as States from "./state.ts"
+
+/**
+ * Errors that stop a recorded operation: it cannot write, or may not continue.
+ *
+ * @category errors
+ * @since 0.1.0
+ */
+export type Failure = Journals.SessionConflict | Claims.SessionClaimed | Journals.StoreError
+
+/** The recorder of nested runs: an operation, or a program. */
+export interface Parent {
+  /** Prefix of the ids of its nested runs. */
+  readonly id: string
+  readonly store: Journals.Service
+  /** Fails when something cannot be recorded. The parent and all of its nested runs are then stopped. */
+  readonly failed: Deferred.Deferred<never, Failure>
+  /** Policy for a call whose effect is unknown, where its tool does not set one. */
+  readonly unknown: Tool.Unknown | undefined
+  /** True where the suspensions of its nested runs can be settled. */
+  readonly isAnswerable: boolean
+}
+
+/** The records of one append, in the order of their writers. */
+interface Writing {
+  readonly records: ReadonlyArray<Records.Record>
+  /** Owns the append of these records, if they are its first ones. */
+  readonly running: Running
+  /**
+   * Succeeds when the records are in the journal. If they cannot be written, their writer waits until the operation
+   * is stopped.
+   */
+  readonly written: Deferred.Deferred<void>
+  /** True where its writer was interrupted: an intent that no append contains yet is not written. */
+  isWithdrawn: boolean
+}
+
+const isReply = (record: Records.Record): boolean => record._tag === "ReplyReceived"
+
+/** Tells whether a record belongs to a run that has started. */
+const isOfRun = (record: Records.Record): boolean => "requestId" in record && record._tag !== "RunStarted"
+
+/** Tells whether a record announces what is about to begin, and reports nothing that has happened. */
+const isIntent = ({ _tag }: Records.Record): boolean => _tag === "CallStarted" || _tag === "RunStarted"
+
+/**
+ * Tells whether a record closes the interrupted run of another owner. It is made from the known verdicts, and a later
+ * one would be lost.
+ */
+const isAbandonment = (record: Records.Record): boolean =>
+  record._tag === "RunEnded" && record.haltedReason === "abandoned"
+
+/** Tells whether a record is a command, which any process may append. */
+const isCommand = ({ _tag }: Records.Record): boolean =>
+  _tag === "StopRequested" || _tag === "MessageSubmitted" || _tag === "CallSettled"
+
+/**
+ * Tells whether records may follow a command that their writer did not know of. A verdict changes the session that an
+ * operation begins with, and a stop changes what becomes of a resumed run.
+ */
+const mayFollow = (records: Records.Records, command: Records.Record): boolean => {
+  if (command._tag === "CallSettled") return records.every((record) => isOfRun(record) && !isAbandonment(record))
+  if (command._tag === "MessageSubmitted") return true
+  return command._tag === "StopRequested" &&
+    !records.some((record) => record._tag === "RunStarted" && record.resumes === true)
+}
+
+/** Tells whether records change the summary of the session. Records inside a run do not. */
+const changesSummary = (records: Records.Records): boolean =>
+  records.some((record) => !isOfRun(record) || record._tag === "RunEnded")
+
+/** Limits of one append, in records and approximate characters, unless a single writer exceeds them. */
+const groupRecords = 256
+const groupCharacters = 1 << 20
+
+/** Returns the approximate length of a value as JSON. Stops counting at `limit`. */
+const charactersOf = (value: unknown, limit: number): number => {
+  const left = [value]
+  let count = 0
+  while (left.length > 0 && count < limit) {
+    const next = left.pop()
+    if (typeof next === "string") count += next.length
+    else if (ArrayBuffer.isView(next)) count += next.byteLength
+    else if (typeof next === "object" && next !== null) { for (const member of Object.values(next)) left.push(member) }
+    count += 8
+  }
+  return count
+}
+
+/** Test hook, called each time the state has changed, to compare the state with the journal. */
+export const observed: { by: ((writer: Writer) => void) | undefined } = { by: undefined }
+
+/**
+ * Appends the records of one operation, one append at a time, from all of its fibers.
+ *
+ * **Details**
+ *
+ * Records written during an append are appended together after it (group commit). So are the records that several
+ * calls of a turn write in the same turn of the event loop, together with their reply. The order is that of writing,
+ * and the records of one `append` call are written all together or not at all.
+ *
+ * Other processes may append commands in between. If an append is preceded by nothing but commands, the writer
+ * applies them and appends after them. Any other record comes from another owner, and the operation is stopped.
+ */
+export class Writer implements Omit<Parent, "store"> {
+  /** The state that the records fold to. Only durable records change it. */
+  readonly state: States.State
+  /** The version of the journal that the state belongs to. */
+  version: number
+  readonly id: string
+  readonly store: Journals.Service | undefined
+  /** The owner of the claim that the operation runs under. */
+  readonly owner: string | undefined
+  /** Fails when an append does, or when the claim is lost. The operation and its parent are then stopped. */
+  readonly failed: Deferred.Deferred<never, Failure>
+  readonly unknown: Parent["unknown"]
+  readonly isAnswerable: boolean
+  /** The session that the program was given, and the session after closing an interrupted run. */
+  readonly given: { readonly session: SessionData.Session; closed: SessionData.Session | undefined }
+  /** Records that no append contains yet, in order. */
+  private waiting: Array<Writing> = []
+  /** Records of the append that is under way. */
+  private taken: ReadonlyArray<Writing> = []
+  private isAppending = false
+  /** Starts the append that others may join at once. */
+  private begin: (() => void) | undefined
+  /** Number of replies that are not written yet. */
+  private replies = 0
+  /** Number of calls that may start or end at the same time. */
+  private calls = 0
+  /** Owns the appends that belong to no run. */
+  private readonly own: Running
+  /** True after an append was abandoned: it may have been written, so nothing may be written after it. */
+  private isClosed = false
+  /** Distinguishes the appends of this writer from those of others. */
+  private readonly name = globalThis.crypto.randomUUID()
+  private appends = 0
+  /** Listeners for a stop, by the ids of the runs. */
+  private readonly listeners = new Map<string, () => void>()
+
+  constructor(
+    kept: {
+      readonly id: string
+      readonly state: States.State
+      readonly version: number
+      readonly session?: SessionData.Session
+      readonly owner?: string
+    },
+    store: Journals.Service | undefined,
+    context: Context.Context<never>,
+    parent?: Parent
+  ) {
+    this.own = new Running(Duration.toMillis(Settings.defaultGrace), context)
+    this.failed = parent?.failed ?? Deferred.makeUnsafe<never, Failure>()
+    this.unknown = parent?.unknown
+    this.isAnswerable = parent?.isAnswerable ?? true
+    this.id = kept.id
+    this.state = kept.state
+    this.given = { session: kept.session ?? States.sessionOf(kept.state), closed: undefined }
+    this.version = kept.version
+    this.store = store
+    this.owner = kept.owner
+  }
+
+  /**
+   * Appends records as a part of the run that owns `running`, which abandons the append if it does not end within the
+   * grace period of a stop. If the append fails, the caller waits here until the operation is stopped, so that
+   * nothing unrecorded continues. Only a reply is not awaited: its calls start after it. If the caller is
+   * interrupted, records of what has happened are appended nevertheless, and an intent is withdrawn unless an append
+   * contains it.
+   */
+  append(records: Records.Records, running = this.own): Effect.Effect<void> {
+    if (this.store === undefined) return Effect.sync(() => this.apply(records))
+    return Effect.contextWith((context: Context.Context<never>) => {
+      const writing = { records, running, written: Deferred.makeUnsafe<void>(), isWithdrawn: false }
+      this.waiting.push(writing)
+      this.count(records)
+      if (!this.isJoined(records)) this.begin?.()
+      this.appendWaiting(context)
+      if (records.every(isReply)) return Effect.void
+      return Effect.onInterrupt(Deferred.await(writing.written), () => this.withdraw(writing))
+    })
+  }
+
+  /** Waits until every appended record is in the state. */
+  flush(running = this.own): Effect.Effect<void> {
+    return Effect.contextWith((context: Context.Context<never>) => {
+      if (this.waiting.length === 0 && !this.isAppending) return Effect.void
+      const writing: Writing = { records: [], running, written: Deferred.makeUnsafe<void>(), isWithdrawn: false }
+      this.waiting.push(writing)
+      this.begin?.()
+      this.appendWaiting(context)
+      return Deferred.await(writing.written)
+    })
+  }
+
+  /**
+   * Calls `listener` when the run has to stop, immediately if it already has to. The returned function removes the
+   * listener.
+   */
+  onStop(requestId: string, listener: () => void): () => void {
+    this.listeners.set(requestId, listener)
+    this.notify()
+    return () => void this.listeners.delete(requestId)
+  }
+
+  /** True where a reply waits to be written. Calls that start meanwhile are its calls. */
+  get hasReplied(): boolean {
+    return this.replies > 0
+  }
+
+  /** True where the journal may contain more than the state: an append was abandoned. */
+  get isUncertain(): boolean {
+    return this.isClosed
+  }
+
+  /** Stops all writing after a failure. */
+  fail(failure: Failure): void {
+    Deferred.doneUnsafe(this.failed, Exit.fail(failure))
+  }
+
+  private apply(records: ReadonlyArray<Records.Record>): void {
+    for (const record of records) States.apply(this.state, record)
+    if (observed.by !== undefined) observed.by(this)
+  }
+
+  private notify(): void {
+    const { stop } = this.state
+    if (stop !== undefined) this.listeners.get(stop.requestId)?.()
+  }
+
+  private withdraw(writing: Writing): Effect.Effect<void> {
+    return Effect.sync(() => {
+      if (!writing.records.some(isIntent)) return
+      writing.isWithdrawn = true
+      this.waiting = this.waiting.filter((other) => other !== writing)
+    })
+  }
+
+  private count(records: Records.Records): void {
+    for (const record of records) {
+      if (record._tag === "ReplyReceived") {
+        this.calls = record.response.toolCalls.length
+        this.replies++
+      } else if (record._tag === "RunStarted") this.calls = this.state.turn?.open ?? 0
+    }
+  }
+
+  /** Tells whether other writers may write in the same turn of the event loop. */
+  private isJoined(records: ReadonlyArray<Records.Record>): boolean {
+    return records.every((record) =>
+      isReply(record) || this.calls > 1 && (record._tag === "CallStarted" || record._tag === "CallEnded")
+    )
+  }
+
+  private appendWaiting(context: Context.Context<never>): void {
+    for (let [next] = this.waiting; next !== undefined && !this.isAppending; [next] = this.waiting) {
+      if (this.isClosed || this.hasFailed) this.refuse(this.waiting.splice(0))
+      else this.appendNext(next, context)
+    }
+  }
+
+  /** Appends a group of the waiting records, in a fiber of the run that the first of them belongs to. */
+  private appendNext({ records, running }: Writing, context: Context.Context<never>): void {
+    this.isAppending = true
+    const worker = new Worker(running, {
+      kind: "store",
+      id: this.id,
+      name: "append",
+      onSoftStop: "grace",
+      once: true,
+      isUninterruptible: true,
+      onAbandoned: () => this.abandon()
+    })
+    const append = Effect.suspend(() => this.appendGroup())
+    const joined = this.isJoined(records) ? Effect.andThen(this.joining, append) : append
+    worker.start(joined, context as Context.Context<any>, (exit: Exit.Exit<void, Failure>) => {
+      const { taken } = this
+      this.taken = []
+      this.isAppending = false
+      const failure = Exit.findErrorOption(exit)
+      if (Option.isSome(failure)) this.fail(failure.value)
+      else for (const { written } of taken) Deferred.doneUnsafe(written, exit as Exit.Exit<void>)
+      this.appendWaiting(context)
+    })
+  }
+
+  /** Waits until the writers of the same turn of the event loop have joined, or one that does not wait for others. */
+  private readonly joining: Effect.Effect<void> = Effect.withFiber((fiber) =>
+    Effect.callback<void>((resume) => {
+      const begin = () => {
+        this.begin = undefined
+        resume(Effect.void)
+      }
+      this.begin = begin
+      fiber.currentDispatcher.scheduleTask(begin, 0)
+    })
+  )
+
+  /**
+   * Abandons an append: no writer waits for it any longer. An append that has not begun ends, and accepts no further
+   * writers.
+   */
+  private abandon(): void {
+    this.isClosed = true
+    this.begin?.()
+    this.refuse([...this.taken, ...this.waiting.splice(0)])
+  }
+
+  /** Refuses records that can no longer be written. A run that is being stopped may end; nothing else may begin. */
+  private refuse(writings: ReadonlyArray<Writing>): void {
+    if (this.hasFailed) return
+    const ending = writings.filter(({ records }) => records.every(isOfRun))
+    for (const { written } of ending) Deferred.doneUnsafe(written, Exit.void)
+    if (ending.length === writings.length) return
+    this.fail(
+      new Journals.StoreError({
+        reason: "unavailable",
+        operation: "append",
+        id: this.id,
+        cause: "an append before it did not end within the grace period; open the session again"
+      })
+    )
+  }
+
+  private get hasFailed(): boolean {
+    return Deferred.isDoneUnsafe(this.failed)
+  }
+
+  private takeGroup(): void {
+    let records = 0
+    let characters = 0
+    const exceeds = (writing: Writing, index: number): boolean => {
+      records += writing.records.length
+      characters += charactersOf(writing.records, groupCharacters)
+      return index > 0 && (records > groupRecords || characters > groupCharacters)
+    }
+    const end = this.waiting.length === 1 ? -1 : this.waiting.findIndex(exceeds)
+    this.taken = this.waiting.splice(0, end === -1 ? this.waiting.length : end)
+  }
+
+  private appendGroup(): Effect.Effect<void, Failure> {
+    if (this.isClosed || this.store === undefined) return Effect.void
+    this.takeGroup()
+    return this.appendTaken(this.store)
+  }
+
+  private appendTaken(store: Journals.Service): Effect.Effect<void, Failure> {
+    const written = this.taken.filter(({ isWithdrawn }) => !isWithdrawn)
+    const [first, ...rest] = written.flatMap(({ records }) => records)
+    // All waiting records may have been withdrawn.
+    return first === undefined ? Effect.void : this.appendNow([first, ...rest], store)
+  }
+
+  private appendNow(records: Records.Records, store: Journals.Service): Effect.Effect<void, Failure> {
+    return Effect.suspend(() => {
+      const name = `${this.name}:${++this.appends}`
+      const options = changesSummary(records) ? { name, summary: this.summaryAfter(records) } : { name }
+      const once = store.append(this.id, this.version, records, options)
+      // The name of the append shows whether it was written, so one retry decides.
+      return Effect.catchIf(
+        once,
+        (error) => error._tag === "StoreError" && error.reason === "unavailable",
+        () => once
+      )
+    }).pipe(
+      Effect.map((version) => {
+        if (this.isClosed) return
+        this.version = version
+        this.apply(records)
+        this.replies -= records.filter(isReply).length
+      }),
+      Effect.catchTag("SessionConflict", (conflict) =>
+        Effect.flatMap(
+          this.commandsBehind(conflict, store, (command) => mayFollow(records, command)),
+          (commands) => {
+            this.take(commands)
+            // A stop reaches the calls of the group first: those that it interrupts do not start.
+            this.notify()
+            return this.appendTaken(store)
+          }
+        ))
+    )
+  }
+
+  private summaryAfter(records: Records.Records): States.Summary {
+    const after = States.copyOf(this.state)
+    for (const record of records) States.apply(after, record)
+    return States.summaryOf(after)
+  }
+
+  /** Reads the records after the version of the state. Fails unless they are commands that may stand there. */
+  private commandsBehind(
+    conflict: Journals.SessionConflict,
+    store: Journals.Service,
+    isTaken: (record: Records.Record) => boolean
+  ): Effect.Effect<ReadonlyArray<Records.Entry>, Failure> {
+    // The journal was deleted: it has no records after that version.
+    if (conflict.actual < conflict.expected) return Effect.fail(conflict)
+    return Stream.runCollect(Stream.mapEffect(
+      store.read(this.id, conflict.expected),
+      (entry) => isTaken(entry.record) ? Effect.succeed(entry) : Effect.fail(conflict)
+    ))
+  }
+
+  private take(entries: ReadonlyArray<Records.Entry>): void {
+    for (const { record, version } of entries) {
+      this.version = version
+      this.apply([record])
+    }
+  }
+
+  /**
+   * Looks for commands at the interval of the claim, so that they are applied while the operation writes nothing. A
+   * failed look is repeated. An append that is under way, or happened in between, applies them itself.
+   */
+  watch({ looks }: Claims.HeldClaim, store: Journals.Service): Effect.Effect<void> {
+    const look = Effect.suspend(() => {
+      const { id, version: expected } = this
+      return Effect.flatMap(store.version(id), (actual) => {
+        if (actual <= expected || this.isBusySince(expected)) return Effect.void
+        const conflict = new Journals.SessionConflict({ id, expected, actual })
+        const mayTake = (record: Records.Record) =>
+          isCommand(record) && (record._tag !== "CallSettled" || this.state.run !== undefined)
+        return Effect.map(this.commandsBehind(conflict, store, mayTake), (commands) => {
+          if (this.isBusySince(expected)) return
+          this.take(commands)
+          this.notify()
+        })
+      })
+    })
+    const looked = Effect.catch(look, (error) =>
+      Effect.sync(() => {
+        if (error._tag === "SessionConflict" && !this.isBusySince(error.expected)) this.fail(error)
+      }))
+    return Effect.forever(Effect.andThen(looks, looked))
+  }
+
+  private isBusySince(version: number): boolean {
+    return this.isAppending || this.version !== version
+  }
+
+  /** Gives an append that is under way at the end of its operation the grace period to finish. */
+  readonly leave: Effect.Effect<void> = Effect.suspend(() => Effect.asVoid(this.own.end(Exit.void)))
+}
+
+/** The writer of the operation that this code runs in, if the operation is recorded. */
+export const CurrentWriter: Context.Reference<Writer | undefined> = Context.Reference<Writer | undefined>(
+  "heddle/internal/Writer",
+  { defaultValue: () => undefined }
+)
+
+/** Returns the writer of a session that is not recorded. */
+export const unkept = (state: States.State): Effect.Effect<Writer> =>
+  Effect.contextWith((context: Context.Context<never>) =>
+    Effect.sync(() => new Writer({ id: state.id ?? "", state, version: 0 }, undefined, context))
+  )
+
+/** Returns records if there are any. */
+export const nonEmpty = (
+  records: ReadonlyArray<Records.Record>
+): Arr.NonEmptyReadonlyArray<Records.Record> | undefined =>
+  records.length === 0 ? undefined : records as Arr.NonEmptyReadonlyArray<Records.Record>

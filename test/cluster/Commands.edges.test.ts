@@ -1,0 +1,134 @@
+/**
+ * Commands on a cluster at their edges: what is said while a question is open, and what comes again when the cluster has
+ * forgotten it. On the live clock, since the loops of the cluster sleep between their looks.
+ */
+import { assert, describe, it } from "@effect/vitest"
+import * as TestRunner from "effect/cluster/TestRunner"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Schema from "effect/Schema"
+import { Session, Tool } from "heddle"
+import { Cluster, SessionClient } from "heddle/cluster"
+import { driven, errands, holding, linesOf, placesOf } from "../support/edges.ts"
+import { casting } from "../support/nests.ts"
+import type { Deed } from "../support/survivor.ts"
+
+const client = SessionClient.SessionClient
+
+const ask = Tool.make("ask", { parameters: {}, handler: () => Effect.succeed(Tool.askUser("Wipe the disk?")) })
+const typed = Tool.make("ask", {
+  parameters: {},
+  handler: () => Effect.succeed(Tool.askUser("How many?", { answer: Schema.Int }))
+})
+
+const services = (tool: Tool.Any) =>
+  Layer.mergeAll(Cluster.layer({ run: () => ({ tools: [tool] as unknown as [] }) }), SessionClient.layer).pipe(
+    Layer.provide(casting({ go: [[["ask", "ask", {}]], "Done", "Later"] })),
+    Layer.provideMerge(Session.Store.layerMemory),
+    Layer.provideMerge(TestRunner.layer)
+  )
+
+const loaded = Effect.map(Session.load("ann"), (kept) => kept!)
+
+describe("a reply on a cluster", () => {
+  for (const [what, tool] of Object.entries({ plain: ask, typed })) {
+    it.live(`N-38: whose sender has not seen the question waits for its answer, a ${what} one`, () =>
+      Effect.gen(function*() {
+        const { answer, reply } = yield* client
+        const asked = yield* reply("ann", "go", { command: "m1" })
+        assert.deepStrictEqual(asked.suspensions.map(({ id }) => id), ["ask"])
+        const said = yield* reply("ann", "order pizza", { command: "m2" })
+        assert.deepStrictEqual(said.suspensions.map(({ id }) => id), ["ask"])
+        const waiting = yield* loaded
+        assert.strictEqual(Session.next(waiting), "wait")
+        assert.strictEqual(Session.receipt(waiting, "m2")?.became, "queued")
+        const done = yield* answer("ann", "ask", 2, { command: "v1" })
+        assert.deepStrictEqual([done.status, done.outputText], ["completed", "Done"])
+        const kept = yield* loaded
+        assert.strictEqual(linesOf(kept.session).filter((line) => line === "user: order pizza").length, 1)
+        assert.strictEqual(Session.receipt(kept, "m2")?.became, "completed")
+      }).pipe(Effect.provide(services(tool))))
+  }
+
+  it.live("N-38: waits while a call waits that no message answers", () =>
+    Effect.gen(function*() {
+      const { answer, reply } = yield* client
+      const asked = yield* reply("ann", "go", { command: "m1" })
+      assert.deepStrictEqual(asked.suspensions.map(({ kind }) => kind), ["manual"])
+      yield* reply("ann", "order pizza", { command: "m2", after: asked.version })
+      assert.strictEqual(Session.receipt(yield* loaded, "m2")?.became, "queued")
+      yield* answer("ann", "ask", 2, { command: "v1" })
+      const kept = yield* loaded
+      assert.strictEqual(linesOf(kept.session).filter((line) => line === "user: order pizza").length, 1)
+      assert.strictEqual(Session.receipt(kept, "m2")?.became, "completed")
+    }).pipe(Effect.provide(services(Tool.make("ask", { parameters: {}, manual: true })))))
+
+  it.live("N-38: whose sender has seen the question answers it", () =>
+    Effect.gen(function*() {
+      const { reply } = yield* client
+      const asked = yield* reply("ann", "go", { command: "m1" })
+      const done = yield* reply("ann", "no", { command: "m2", after: asked.version })
+      assert.deepStrictEqual([done.status, done.outputText], ["completed", "Done"])
+      assert.deepStrictEqual(linesOf((yield* loaded).session).slice(-3), [
+        "assistant ask: Wipe the disk?",
+        "user: no",
+        "assistant: Done"
+      ])
+    }).pipe(Effect.provide(services(ask))))
+})
+
+describe("a command that is delivered again", () => {
+  it.live("N-13: after a snapshot, when the cluster has forgotten it, does nothing, and another content is refused", () =>
+    Effect.gen(function*() {
+      const { answer, forget, reply } = yield* client
+      const asked = yield* reply("ann", "go", { command: "m1" })
+      yield* Session.snapshot(yield* loaded)
+      yield* forget("ann")
+      const again = yield* reply("ann", "go", { command: "m1", after: asked.version })
+      assert.deepStrictEqual(again.suspensions.map(({ id }) => id), ["ask"])
+      yield* answer("ann", "ask", "yes", { command: "v1" })
+      const kept = yield* Session.snapshot(yield* loaded)
+      yield* forget("ann")
+      const reports = [
+        yield* reply("ann", "go", { command: "m1" }),
+        yield* answer("ann", "ask", "yes", { command: "v1" })
+      ]
+      for (const { outputText, version } of reports) {
+        assert.deepStrictEqual([version, outputText], [kept.version, "Done"])
+      }
+      yield* forget("ann")
+      const refused = yield* Effect.flip(reply("ann", "something else", { command: "m1" }))
+      assert.deepInclude(refused, { _tag: "CommandError", reason: "id_taken" })
+      assert.strictEqual((yield* loaded).version, kept.version)
+    }).pipe(Effect.provide(services(ask))))
+})
+
+describe("what is left to do", () => {
+  it.live("Q-07: is done the same by the cluster and by a program of ten lines, from each append of all journals", () =>
+    Effect.gen(function*() {
+      const { model, toolsOf } = errands
+      const appends = yield* errands.appends
+      for (const length of placesOf(1, appends.length)) {
+        const where = `behind append ${length}, ${appends[length - 1]?.records.map(({ _tag }) => _tag).join(" ")}`
+        const before = appends.slice(0, length)
+        const [world, other]: [Array<Deed>, Array<Deed>] = [[], []]
+        const own = yield* driven("s", toolsOf(world)).pipe(Effect.provide([model, holding(before)]))
+        const services = Layer.mergeAll(
+          Cluster.layer({ run: () => ({ tools: toolsOf(other) }) }),
+          SessionClient.layer
+        ).pipe(
+          Layer.provide(model),
+          Layer.provideMerge(holding(before)),
+          Layer.provideMerge(TestRunner.layer)
+        )
+        yield* Effect.gen(function*() {
+          const { resume } = yield* client
+          const report = yield* resume("s")
+          const kept = (yield* Session.load("s"))!
+          assert.deepStrictEqual(kept.session, own.session, where)
+          assert.deepStrictEqual([report.version, Session.next(kept)], [kept.version, Session.next(own)], where)
+          assert.deepStrictEqual(other.map(({ tool }) => tool), world.map(({ tool }) => tool), where)
+        }).pipe(Effect.provide(services))
+      }
+    }))
+})

@@ -1,0 +1,289 @@
+/**
+ * Laws of sessions: whatever processes do to one, and wherever they end, the library and the model of sessions agree, each
+ * call is answered once, nothing repeats in silence and no message is lost.
+ */
+import { assert, describe, it } from "@effect/vitest"
+import * as Arbitrary from "effect/Arbitrary"
+import * as Effect from "effect/Effect"
+import * as Schema from "effect/Schema"
+import * as TestClock from "effect/testing/TestClock"
+import type { Session } from "heddle"
+import { property } from "../support/property.ts"
+import * as Programs from "../support/sessionPrograms.ts"
+
+const plain = [
+  "report",
+  "ask",
+  "fail",
+  "retry",
+  "lookUp",
+  "readOnly",
+  "idempotent",
+  "flaky",
+  "question",
+  "approval",
+  "manual"
+] as const
+
+const turnsOf = <const Names extends ReadonlyArray<string>>(names: Names, most: number) =>
+  Schema.Array(
+    Schema.Struct({
+      calls: Schema.Array(Schema.Literals(names)).check(Schema.isMinLength(1), Schema.isMaxLength(3)),
+      isFollowed: Schema.Boolean
+    })
+  ).check(Schema.isMinLength(1), Schema.isMaxLength(most))
+
+const operations = [
+  "due",
+  "due",
+  "due",
+  "reply",
+  "continue",
+  "resume",
+  "abandon",
+  "settle",
+  "settle",
+  "worker",
+  "submit",
+  "stop"
+] as const
+
+const faults = [
+  "none",
+  "before",
+  "after",
+  "before",
+  "after",
+  "interrupt",
+  "stop",
+  "submit",
+  "settle",
+  "lostStop",
+  "within",
+  "hang"
+] as const
+
+const upTo = (count: number) => Schema.Literals(Array.from({ length: count }, (_, index) => index))
+
+const steps = Schema.Array(Schema.Struct({
+  operation: upTo(operations.length),
+  fault: upTo(faults.length),
+  at: upTo(14),
+  pick: upTo(6),
+  isStale: upTo(4)
+})).check(Schema.isMinLength(1), Schema.isMaxLength(8))
+
+const programs = Arbitrary.schema(Schema.Struct({
+  turns: turnsOf([...plain, "agentA", "agentB"], 3),
+  agents: Schema.Struct({ agentA: turnsOf([...plain, "agentB"], 2), agentB: turnsOf(plain, 2) }),
+  isFinalizing: Schema.Boolean,
+  steps
+}))
+
+type Program = typeof programs extends Arbitrary.Arbitrary<infer A> ? A : never
+
+type Step = Program["steps"][number]
+
+const operationOf = ({ operation, pick }: Step, kept: Session.Kept): Programs.Operation | "stop" | "submit" => {
+  const name = operations[operation] ?? "due"
+  const open = kept.session.suspensions[pick % 3] ?? kept.session.suspensions[0]
+  const settled = (): Programs.Operation => {
+    const id = open?.id ?? "nothing"
+    return ["settle", id, pick % 2 === 0 ? ["value", `answer to ${id}`] : pick === 3 ? ["no"] : ["again"]]
+  }
+  const due = (): Programs.Operation => {
+    if (kept.interrupted !== undefined) return ["resume"]
+    if (open !== undefined) return settled()
+    return kept.session.approved.length > 0 ? ["continue"] : ["reply", `hello ${kept.version}`]
+  }
+  switch (name) {
+    case "due":
+      return due()
+    case "continue":
+      // A session in which nothing was said has nothing to continue with.
+      return kept.session.thread.messages.length > 0 ? ["continue"] : due()
+    case "reply":
+      return ["reply", `hello ${kept.version}`]
+    case "settle":
+      return settled()
+    case "stop":
+    case "submit":
+      return name
+    default:
+      return [name]
+  }
+}
+
+const played = (program: Program) =>
+  Effect.gen(function*() {
+    const shared = yield* Programs.opened(program)
+    let stale = yield* Programs.loaded(shared)
+    for (const step of program.steps) {
+      const fresh = yield* Programs.loaded(shared)
+      const kept = step.isStale === 0 ? stale : fresh
+      const operation = operationOf(step, kept)
+      const how = faults[step.fault] ?? "none"
+      if (operation === "stop" || operation === "submit") yield* Programs.command(shared, operation)
+      else yield* Programs.run(shared, operation, how === "none" ? undefined : { at: step.at + 1, how }, kept)
+      stale = fresh
+      if (shared.problems.length > 0) break
+    }
+    return shared.problems.length > 0 ? shared.problems : yield* Programs.finish(shared)
+  }).pipe(Effect.provide(TestClock.layer()))
+
+// Interrupted at any record, and continued in every way.
+
+const turn = (isFollowed: boolean, ...calls: Programs.Turn["calls"]): Programs.Turn => ({ calls, isFollowed })
+
+const alone = (...turns: ReadonlyArray<Programs.Turn>): Programs.Program => ({ turns, agents: {}, isFinalizing: false })
+
+const interrupted: ReadonlyArray<Programs.Program> = [
+  alone(turn(true, "report", "readOnly", "flaky"), turn(false, "ask", "idempotent")),
+  alone(turn(false, "approval", "retry"), turn(true, "question", "lookUp"), turn(false, "report")),
+  alone(turn(false, "manual", "fail"), turn(false, "approval", "approval", "report")),
+  { ...alone(turn(true, "report"), turn(true, "readOnly"), turn(false, "report", "flaky")), isFinalizing: true },
+  {
+    turns: [turn(true, "agentA", "report"), turn(false, "ask", "agentB")],
+    agents: {
+      agentA: [turn(true, "agentB", "approval"), turn(false, "flaky")],
+      agentB: [turn(false, "question", "retry")]
+    },
+    isFinalizing: false
+  },
+  {
+    turns: [turn(true, "agentA", "agentB"), turn(false, "approval")],
+    agents: {
+      agentA: [turn(true, "ask", "agentB"), turn(false, "report")],
+      agentB: [turn(false, "manual", "readOnly")]
+    },
+    isFinalizing: false
+  },
+  {
+    turns: [turn(true, "agentA", "agentA", "question")],
+    agents: {
+      agentA: [turn(true, "agentB", "agentB"), turn(false, "ask")],
+      agentB: [turn(false, "approval", "lookUp")]
+    },
+    isFinalizing: false
+  }
+]
+
+/** The two calls of the turn whose states are all searched: each kind is in one of them. */
+const pairs = [["report", "approval"], ["question", "lookUp"], ["ask", "manual"], ["readOnly", "flaky"], [
+  "fail",
+  "retry"
+]]
+
+const continuations = ["resume", "continue", "reply", "answer", "approve", "deny", "worker", "abandon", "stop"] as const
+
+const interruptions = ["before", "after", "interrupt", "within", "hang"] as const
+
+const continuation = Schema.Struct({
+  operation: upTo(continuations.length),
+  how: upTo(interruptions.length),
+  at: upTo(16),
+  pick: upTo(3)
+})
+
+/** A program, how many operations come before the interruption, and what follows each. */
+const interruptionsOf = (count: number) =>
+  Arbitrary.schema(Schema.Struct({
+    program: upTo(interrupted.length),
+    rounds: upTo(5),
+    continuations: Schema.Array(continuation).check(Schema.isMinLength(count), Schema.isMaxLength(count))
+  }))
+
+type Interruption = ReturnType<typeof interruptionsOf> extends Arbitrary.Arbitrary<infer A> ? A : never
+
+const dueIn = ({ interrupted, session, version }: Session.Kept, pick: number): Programs.Operation => {
+  const open = session.suspensions[pick] ?? session.suspensions[0]
+  if (interrupted !== undefined) return ["resume"]
+  if (open === undefined) return session.approved.length > 0 ? ["continue"] : ["reply", `hello ${version}`]
+  return ["settle", open.id, open.kind === "approval" ? ["again"] : ["value", `answer to ${open.id}`]]
+}
+
+const continuing = (
+  kept: Session.Kept,
+  operation: (typeof continuations)[number],
+  pick: number
+): Programs.Operation | "stop" => {
+  const { session, version } = kept
+  const id = (session.suspensions[pick] ?? session.suspensions[0])?.id ?? "nothing"
+  switch (operation) {
+    case "answer":
+      return ["settle", id, ["value", `answer to ${id}`]]
+    case "approve":
+      return ["settle", id, ["again"]]
+    case "deny":
+      return ["settle", id, ["no"]]
+    case "continue":
+      return session.thread.messages.length > 0 ? ["continue"] : dueIn(kept, pick)
+    case "reply":
+      return ["reply", `hello ${version}`]
+    default:
+      return operation === "stop" ? operation : [operation]
+  }
+}
+
+/** Interrupts what is due at a record, continues in some way, and so on, and then does what is left to do. */
+const interrupting = ({ continuations: wanted, program, rounds }: Interruption) =>
+  Effect.gen(function*() {
+    const shared = yield* Programs.opened(interrupted[program] ?? alone())
+    for (let round = 0; round < rounds; round++) {
+      yield* Programs.run(shared, dueIn(yield* Programs.loaded(shared), 0))
+    }
+    for (const { at, how, operation, pick } of wanted) {
+      const kept = yield* Programs.loaded(shared)
+      yield* Programs.run(shared, dueIn(kept, pick), { at: at + 1, how: interruptions[how] ?? "before" })
+      const next = continuing(yield* Programs.loaded(shared), continuations[operation] ?? "resume", pick)
+      if (next === "stop") yield* Programs.command(shared, next)
+      else yield* Programs.run(shared, next)
+      if (shared.problems.length > 0) break
+    }
+    return shared.problems.length > 0 ? shared.problems : yield* Programs.finish(shared)
+  }).pipe(Effect.provide(TestClock.layer()))
+
+/** Every state of a session with one turn of two calls. */
+const all = (calls: Programs.Turn["calls"], limits: Programs.Limits) =>
+  it.live(`Q-02: all states of ${calls.join(" and ")}, ${JSON.stringify(limits)}`, () =>
+    Effect.gen(function*() {
+      const { edges, problems, states } = yield* Programs.search(alone(turn(false, ...calls)), limits)
+      assert.deepStrictEqual(problems, [])
+      if (process.env["HEDDLE_RUNS"] !== undefined) console.log(`${calls.join()}: ${states} states, ${edges} edges`)
+      assert.isAbove(states, 100)
+    }), 1_260_000)
+
+describe("laws of sessions", () => {
+  all(["report", "approval"], { messages: 2, faults: 1, stops: 0, owners: 2 })
+  // They take five minutes.
+  const isWhole = process.env["HEDDLE_RUNS"] === "1"
+  for (const calls of isWhole ? pairs : []) all(calls, { messages: 2, faults: 2, stops: 1, owners: 2 })
+
+  interrupted.forEach((program, index) =>
+    it.live(
+      `Q-03: program ${index} is killed at each append of its first run, and resumed`,
+      () =>
+        Effect.forEach(["within", "hang"] as const, (how) =>
+          Effect.gen(function*() {
+            for (let at = 1, isReached = true; isReached; at++) {
+              const shared = yield* Programs.opened(program)
+              isReached = (yield* Programs.run(shared, ["reply", "hello"], { at, how })) >= at
+              if (isReached && at > 1) yield* Programs.run(shared, ["resume"])
+              assert.deepStrictEqual(yield* Programs.finish(shared), [])
+            }
+          })).pipe(Effect.provide(TestClock.layer())),
+      120_000
+    )
+  )
+
+  property("Q-03: interrupted at any record, and continued in any way", interruptionsOf(1), interrupting, 2000)
+
+  property("Q-04: interrupted twice, with agents two deep", interruptionsOf(2), interrupting, 2000)
+
+  property(
+    "Q-02: random programs, killed, interrupted, stopped and told anything at any record",
+    programs,
+    played,
+    3000
+  )
+})

@@ -1,0 +1,53 @@
+/**
+ * What the compiler knows of a session that is kept: an operation under a claim leaves the session under that claim.
+ */
+import type * as Effect from "effect/Effect"
+import { type Adapter, type Journal, Session } from "heddle"
+import { describe, expect, test } from "tstyche"
+
+declare const claimed: Session.Claimed
+declare const kept: Session.Kept
+
+describe("N-11: what an operation leaves behind", () => {
+  test("has the claim that the session was loaded under", () => {
+    expect(Session.keep(claimed, (session) => Session.appendUser(session, "Hi"))).type.toBe<
+      Effect.Effect<
+        Session.Outcome<Session.Session, Session.Claimed>,
+        Session.SessionError | Session.KeepError,
+        Session.Store
+      >
+    >()
+    expect<Session.Outcome<number, Session.Claimed>>().type.toBeAssignableTo<Session.Claimed>()
+    expect(Session.resume(claimed)).type.toBe<
+      Effect.Effect<
+        Session.Outcome<Session.Done, Session.Claimed>,
+        Session.Failure | Session.KeepError,
+        Adapter.Adapter | Session.Store
+      >
+    >()
+    expect(Session.abandon(claimed)).type.toBe<
+      Effect.Effect<Session.Outcome<Session.Session, Session.Claimed>, Session.KeepError, Session.Store>
+    >()
+  })
+
+  test("can be assigned to the variable that the claim was read into", () => {
+    const program = function*() {
+      let current = yield* Session.claim("s")
+      current = yield* Session.keep(current, (session) => Session.reply(session, "Hi"))
+      current = yield* Session.resume(current)
+      current = yield* Session.abandon(current)
+      return current.claim
+    }
+    expect(program).type.toBeCallableWith()
+    expect<ReturnType<typeof program> extends Generator<any, infer A, any> ? A : never>().type.toBe<
+      Journal.HeldClaim
+    >()
+  })
+
+  test("has no claim where there was none", () => {
+    expect(Session.keep(kept, (session) => Session.appendUser(session, "Hi"))).type.toBe<
+      Effect.Effect<Session.Outcome<Session.Session>, Session.SessionError | Session.KeepError, Session.Store>
+    >()
+    expect<Session.Outcome<number>>().type.not.toBeAssignableTo<Session.Claimed>()
+  })
+})
