@@ -97,6 +97,7 @@ export const lifetime = (trace: Trace, played: Case): Problems => {
     ...when(trace.left.timers > timers, `${trace.left.timers} timers are set after the run`),
     ...when(!left.some(isStubborn) && trace.leftLater.fibers > 0, `${trace.leftLater.fibers} fibers never end`),
     ...when(trace.leftLater.timers > 0, `${trace.leftLater.timers} timers are set in the end`),
+    ...when(trace.keysLater > 0, `${trace.keysLater} names of permits are in use in the end`),
     ...when(trace.openRequests !== 0, `${trace.openRequests} model requests were not closed`),
     ...of(Laws.handlers(trace.log, { abandoned: left }), "lifetime")
   ]

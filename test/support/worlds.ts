@@ -12,6 +12,8 @@ import * as Metric from "effect/Metric"
 import * as Stream from "effect/Stream"
 import { Adapter, Chat, type Event, Executor, Session, Step } from "heddle"
 import { Recorder, Script, Simulation } from "heddle/testing"
+import { KeyedPermits } from "../../src/internal/permits/permits.ts"
+import { Keyed } from "../../src/internal/stop/inherited.ts"
 import type { Case, Stop, Turn } from "./cases.ts"
 import { deliveries } from "./dimensions/deliveries.ts"
 import { around, optionsOf } from "./dimensions/driving.ts"
@@ -43,6 +45,8 @@ export interface Trace {
   readonly endedAt: number
   readonly left: Left | undefined
   readonly leftLater: Left
+  /** How many names of keyed permits are in use an hour later. */
+  readonly keysLater: number
   readonly abandoned: ReadonlyArray<Event.Abandoned>
   /** Of a run that has something slow: its connections, its stop, and what was slow and alive when it had ended. */
   readonly slow?: SlowTrace
@@ -205,6 +209,8 @@ export const play = (
     const reader = yield* Recorder.make
     const messages: Array<unknown> = []
     const counted = counting(yield* Clock.Clock)
+    // A run that never ends keeps its permits from the runs of no other world.
+    const keyed = new KeyedPermits()
     const slowness = slow === undefined ? undefined : new Slowness(slow, recorder)
     const subject = driven(played, how, stop, reader, slowness)
     const run = Effect.runForkWith(yield* Effect.context<never>())(
@@ -213,6 +219,7 @@ export const play = (
         slowness === undefined ? (run) => run : Effect.updateService(Adapter.Adapter, (own) => slowness.adapter(own)),
         Effect.provide(model.layer),
         Effect.provideService(World, world),
+        Effect.provideService(Keyed, keyed),
         Effect.provideService(Executor.Executor, executor),
         Effect.provideService(Clock.Clock, counted.clock),
         Effect.provideService(Logger.CurrentLoggers, noting(messages)),
@@ -224,6 +231,7 @@ export const play = (
     const end = yield* watched(run, yield* Clock.Clock, counted.count, stop)
     return {
       ...end,
+      keysLater: keyed.size,
       exit: run.pollUnsafe(),
       events: yield* reader.events,
       emitted: yield* reader.log,
@@ -261,6 +269,7 @@ export const simulate = (played: Case, interruptAt = Infinity): Effect.Effect<Re
         around(played.driving),
         Effect.provide(model.layer),
         Effect.provideService(World, worldOf(played, recorder)),
+        Effect.provideService(Keyed, new KeyedPermits()),
         Effect.provideService(Logger.CurrentLoggers, noting(messages))
       ),
       { interruptAt }
