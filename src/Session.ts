@@ -23,7 +23,7 @@ import type * as Event from "./Event.ts"
 import type * as Claims from "./internal/session/claim.ts"
 import * as SessionData from "./internal/session/data.ts"
 import * as SessionEvents from "./internal/session/events.ts"
-import type * as Journals from "./internal/session/journal.ts"
+import * as Journals from "./internal/session/journal.ts"
 import * as Keeping from "./internal/session/kept.ts"
 import * as Operations from "./internal/session/operations.ts"
 import type * as Records from "./internal/session/records.ts"
@@ -347,6 +347,35 @@ export const claim: (
   options?: Claims.Options
 ) => Effect.Effect<Keeping.Claimed, Claims.SessionClaimed | Journals.StoreError, Journals.Store | Scope.Scope> =
   Keeping.claim
+
+/**
+ * Takes the claim of a session away, whoever its owner is, and succeeds with `true` if there was one. The owner learns
+ * it with its next renewal or poll, and stops; another owner can claim the session at once.
+ *
+ * For an operator who knows that the owner does nothing any more: a call that is under way there may still have its
+ * effect, while the next owner starts it again or asks for it. {@link list} has the claims.
+ *
+ * **Example** (A claim of a machine that is gone)
+ *
+ * ```ts import.meta.vitest
+ * import { Session } from "heddle"
+ * import * as Effect from "effect/Effect"
+ *
+ * const program = Effect.gen(function*() {
+ *   const store = yield* Session.Store
+ *   yield* store.claim("s1", "gone", 60_000)
+ *   const revoked = [yield* Session.revoke("s1"), yield* Session.revoke("s1")]
+ *   const { owner } = yield* store.claim("s1", "next", 60_000)
+ *   return [...revoked, owner]
+ * })
+ *
+ * await Effect.runPromise(Effect.provide(program, Session.Store.layerMemory)) // => [true, false, "next"]
+ * ```
+ *
+ * @category keeping
+ * @since 0.1.0
+ */
+export const revoke: (id: string) => Effect.Effect<boolean, Journals.StoreError, Journals.Store> = Journals.revoke
 
 /**
  * Asks the run of a session to stop, from any process. The request is a record, honoured by the owner of the session

@@ -3,10 +3,12 @@
  * break it.
  */
 import { assert, describe, it } from "@effect/vitest"
+import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
+import * as Struct from "effect/Struct"
 import * as TestClock from "effect/testing/TestClock"
 import { Journal, Message, Session, Tool } from "heddle"
 import { Conformance, Script, StoreSuite } from "heddle/testing"
@@ -327,6 +329,53 @@ describe("the suite", () => {
         release: (id) => Effect.flatMap(store.claim(id, "", 0), ({ owner }) => store.release(id, owner))
       })),
       "others see whose it is"
+    ],
+    "renewals that take a free claim": [
+      broken((store) => ({
+        renew: (id, owner, term) => Effect.map(store.claim(id, owner, term), (claim) => claim.owner === owner)
+      })),
+      "never takes one"
+    ],
+    "renewals that do nothing": [
+      broken((store) => ({ renew: (id, owner) => Effect.map(store.claimOf(id), (claim) => claim?.owner === owner) })),
+      "moves the end"
+    ],
+    "renewals that end with the claim": [
+      broken((store) => ({
+        renew: (id, owner, term) =>
+          Effect.gen(function*() {
+            const claim = yield* store.claimOf(id)
+            const now = yield* Clock.currentTimeMillis
+            return claim !== undefined && claim.until > now && (yield* store.renew(id, owner, term))
+          })
+      })),
+      "also after its end"
+    ],
+    "claims that cannot be seen after their end": [
+      broken((store) => ({
+        claimOf: (id) =>
+          Effect.zipWith(
+            store.claimOf(id),
+            Clock.currentTimeMillis,
+            (claim, now) => claim !== undefined && claim.until > now ? claim : undefined
+          )
+      })),
+      "ended or not"
+    ],
+    "a list without claims": [
+      broken((store) => ({ list: (options) => Stream.map(store.list(options), Struct.omit(["claim"])) })),
+      "list has the claim"
+    ],
+    "a list with claims that have ended": [
+      broken((store) => ({
+        list: (options) =>
+          Stream.mapEffect(
+            store.list(options),
+            (listed) =>
+              Effect.map(store.claimOf(listed.id), (claim) => claim === undefined ? listed : { ...listed, claim })
+          )
+      })),
+      "list has the claim"
     ],
     "unfinished sessions for every owner": [
       broken((store) => ({

@@ -71,13 +71,19 @@ interface Journal {
   readonly expires_at: number | null
 }
 
-const listedOf = ({ expires_at: expiresAt, id, next, resumptions, since, version }: Journal): Journals.Listed => ({
+/** The row of a journal, with the claim that has not ended. */
+type Claimed = Journal & { readonly owner: string | null; readonly until: number }
+
+const listedOf = (
+  { expires_at: expiresAt, id, next, owner, resumptions, since, until, version }: Claimed
+): Journals.Listed => ({
   id: Keys.idOf(id),
   version,
   next,
   since,
   ...(resumptions === null ? {} : { resumptions }),
-  ...(expiresAt === null ? {} : { expiresAt })
+  ...(expiresAt === null ? {} : { expiresAt }),
+  ...(owner === null ? {} : { claim: { owner: Keys.idOf(owner), until } })
 })
 
 type Row = Pick<Journal, "version"> & { readonly record: string }
@@ -102,23 +108,26 @@ const reasonOf = ({ reason }: SqlError.SqlError): Journals.StoreError["reason"] 
   return reasons.get(typeof number === "number" ? number & 0xff : code) ?? "unavailable"
 }
 
-/** Returns the journals whose keys are `from` or later, in the order of the keys, a page at a time. */
-const journalsIn = (
+/**
+ * Reads rows in the order of their ids, a page at a time. `page` selects those whose ids come after the place, which
+ * is given as a condition, and ends with the given order and limit.
+ */
+const inPages = <Row extends { readonly id: string }>(
   sql: SqlClient.SqlClient,
-  isAny: Statement.Fragment,
-  from: string
-): Stream.Stream<Journal, SqlError.SqlError> => {
-  const id = Keys.ordered(sql)
-  const first: Statement.Fragment = sql`${id} >= ${from}`
-  return Stream.paginate(first, (after) =>
-    Effect.map(
-      sql<Journal>`SELECT id, version, next, since, resumptions, expires_at FROM heddle_journals
-        WHERE ${isAny} AND ${after} ORDER BY ${id} LIMIT ${pageSize}`,
-      (rows) => {
+  column: string,
+  from: string,
+  page: (after: Statement.Fragment, order: Statement.Fragment) => Statement.Statement<Row>
+): Stream.Stream<Row, SqlError.SqlError> => {
+  const id = Keys.ordered(sql, column)
+  const order: Statement.Fragment = sql`ORDER BY ${id} LIMIT ${pageSize}`
+  return Stream.paginate<Statement.Fragment, Row, SqlError.SqlError>(
+    sql`${id} >= ${from}`,
+    (after) =>
+      Effect.map(page(after, order), (rows) => {
         const last = rows.length < pageSize ? undefined : rows.at(-1)
         return [rows, last === undefined ? Option.none() : Option.some(sql`${id} > ${last.id}`)] as const
-      }
-    ))
+      })
+  )
 }
 
 /**
@@ -161,13 +170,24 @@ export const make: Effect.Effect<Journals.Service, never, SqlClient.SqlClient> =
           Effect.map((rows) => rows.map(({ record, version }): Journals.Line => ({ version, text: record }))),
           Effect.mapError(failed("read", id))
         ), Effect.mapError(journal(id), failed("read", id))),
-    unfinished: journalsIn(sql, sql.literal("next IN ('resume', 'reply', 'continue')"), "").pipe(
-      Stream.map((row) => Keys.idOf(row.id)),
-      Stream.mapError(failed("unfinished"))
-    ),
+    unfinished: inPages(sql, "id", "", (after, order) =>
+      sql<Pick<Journal, "id">>`SELECT id FROM heddle_journals
+        WHERE next IN ('resume', 'reply', 'continue') AND ${after} ${order}`).pipe(
+        Stream.map((row) => Keys.idOf(row.id)),
+        Stream.mapError(failed("unfinished"))
+      ),
     list: ({ prefix = "" } = {}) => {
       const key = Keys.prefixOf(prefix)
-      return journalsIn(sql, sql.literal("1 = 1"), key).pipe(
+      return inPages(
+        sql,
+        "journals.id",
+        key,
+        (after, order) =>
+          sql<Claimed>`SELECT journals.id, version, next, since, resumptions, expires_at, owner, until
+          FROM heddle_journals journals
+          LEFT JOIN heddle_claims claims ON claims.id = journals.id AND claims.until > ${Keys.now(sql)}
+          WHERE ${after} ${order}`
+      ).pipe(
         Stream.takeWhile((row) => row.id.startsWith(key)),
         Stream.map(listedOf),
         Stream.filter((listed) => listed.id.startsWith(prefix)),
@@ -178,6 +198,8 @@ export const make: Effect.Effect<Journals.Service, never, SqlClient.SqlClient> =
       Effect.catchTag(changes.truncate(id, before), "SqlError", (error) => Effect.fail(failed("truncate", id)(error))),
     delete: (id) => Effect.mapError(changes.delete(id), failed("delete", id)),
     claim: (id, owner, termMillis) => Effect.mapError(claims.claim(id, owner, termMillis), failed("claim", id)),
+    renew: (id, owner, termMillis) => Effect.mapError(claims.renew(id, owner, termMillis), failed("renew", id)),
+    claimOf: (id) => Effect.mapError(claims.claimOf(id), failed("claimOf", id)),
     release: (id, owner) => Effect.mapError(claims.release(id, owner), failed("release", id)),
     claimUnfinished: (owner, termMillis, limit) =>
       Effect.mapError(claims.claimUnfinished(owner, termMillis, limit), failed("claimUnfinished"))

@@ -542,6 +542,60 @@ const claims: Conformance.Suite<Journals.Store> = [
       const later = yield* store.claim(id, "second", 2 * long)
       yield* Conformance.holds("a renewal moves the end", later.until > renewed.until)
     })),
+  of(
+    "renew moves the end of the owner's claim, also after its end, and never takes one",
+    (store, id) =>
+      Effect.gen(function*() {
+        const untilOf = Effect.map(store.claimOf(id), (claim) => claim?.until ?? 0)
+        yield* Conformance.equals("without a claim", yield* store.renew(id, "first", long), false)
+        yield* Conformance.equals("the claim it does not take", yield* store.claimOf(id), undefined)
+        const { until } = yield* store.claim(id, "first", long)
+        yield* Conformance.equals("its own claim", yield* store.renew(id, "first", 2 * long), true)
+        const later = yield* untilOf
+        yield* Conformance.holds("a later end", later > until)
+        yield* Conformance.equals("a claim of another owner", yield* store.renew(id, "second", 9 * long), false)
+        const claim = { owner: "first", until: later }
+        yield* Conformance.equals("the claim", yield* store.claimOf(id), claim)
+        yield* Conformance.equals("a shorter term", yield* store.renew(id, "first", 20), true)
+        yield* pass(40)
+        yield* Conformance.equals("after its end", yield* store.renew(id, "first", long), true)
+        yield* Conformance.equals("the owner", (yield* store.claim(id, "second", long)).owner, "first")
+        yield* Conformance.equals("to its end", yield* store.renew(id, "first", 20), true)
+        yield* pass(40)
+        yield* store.claim(id, "second", long)
+        yield* Conformance.equals("a claim that was taken", yield* store.renew(id, "first", long), false)
+        yield* store.release(id, "second")
+        yield* Conformance.equals("a claim that was released", yield* store.renew(id, "second", long), false)
+      })
+  ),
+  of("claimOf gives the claim of a session, ended or not, and changes nothing", (store, id) =>
+    Effect.gen(function*() {
+      yield* Conformance.equals("without a claim", yield* store.claimOf(id), undefined)
+      const claim = yield* store.claim(id, "first", 20)
+      yield* Conformance.equals("the claim", yield* store.claimOf(id), claim)
+      yield* Conformance.equals("of another session", yield* store.claimOf(`${id}-2`), undefined)
+      yield* pass(40)
+      yield* Conformance.equals("after its end", yield* store.claimOf(id), claim)
+      const next = yield* store.claim(id, "second", long)
+      yield* Conformance.equals("the next claim", yield* store.claimOf(id), next)
+      yield* store.release(id, "second")
+      yield* Conformance.equals("after the release", yield* store.claimOf(id), undefined)
+    })),
+  of("list has the claim of each session that has not ended", (store, id) =>
+    Effect.gen(function*() {
+      const [claimed, ended, free] = [`${id}-claimed`, `${id}-ended`, `${id}-free`]
+      yield* Effect.forEach([claimed, ended, free], (id) => store.append(id, 0, [opened(id)]))
+      yield* store.claim(`${id}-new`, "first", long)
+      yield* store.claim(ended, "first", 20)
+      const claim = yield* store.claim(claimed, "first", long)
+      yield* pass(40)
+      const found = yield* listed(store, id)
+      yield* Conformance.equals("the claims", found.map(({ claim, id }) => ({ id, claim })), [
+        { id: claimed, claim },
+        { id: ended, claim: undefined },
+        { id: free, claim: undefined }
+      ])
+    })),
   of("claimUnfinished gives what has work left and no owner, up to a limit", (store, id) =>
     Effect.gen(function*() {
       const name = (what: string) => `${id}-${what}`

@@ -60,6 +60,7 @@ describe("a process that is frozen, or cut off from the network, in the middle o
         append: (store, id) => store.append(id, 2, [said("c"), said("d")]),
         truncate: (store, id) => store.truncate(id, 2),
         claim: (store, id) => store.claim(id, "frozen", 60_000),
+        renew: (store, id) => store.renew(id, "frozen", 60_000),
         claimUnfinished: (store) => store.claimUnfinished("frozen", 60_000, 10)
       }
       for (const [name, change] of Object.entries(changes)) {
@@ -174,6 +175,8 @@ describe("a server that goes away", () => {
         truncate: store.truncate("s", 2),
         delete: store.delete("s"),
         claim: store.claim("s", "me", 1000),
+        renew: store.renew("s", "me", 1000),
+        claimOf: store.claimOf("s"),
         release: store.release("s", "me"),
         claimUnfinished: store.claimUnfinished("me", 1000, 1)
       }

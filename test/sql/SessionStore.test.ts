@@ -349,6 +349,7 @@ describe("a database that is no longer a store", () => {
         append: store.append("s", 1, [said("b")]),
         delete: store.delete("s"),
         claim: store.claim("s", "me", 1000),
+        renew: store.renew("s", "me", 1000),
         claimUnfinished: store.claimUnfinished("me", 1000, 1)
       }
       for (const [operation, write] of Object.entries(writes)) {

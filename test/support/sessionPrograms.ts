@@ -453,6 +453,8 @@ const storeOf = (shared: Shared, process: Process, fault: Fault | undefined): Jo
     version: (id) => alive(store.version(id)),
     read: (id, after) => Stream.unwrap(alive(Effect.sync(() => store.read(id, after)))),
     claim: (...args) => alive(store.claim(...args)),
+    renew: (...args) => alive(store.renew(...args)),
+    claimOf: (id) => alive(store.claimOf(id)),
     release: (...args) => alive(store.release(...args)),
     claimUnfinished: (...args) => alive(store.claimUnfinished(...args))
   }

@@ -18,6 +18,8 @@ export const untouched: Journal.Service = {
   truncate: () => never("truncate"),
   delete: () => never("delete"),
   claim: () => never("claim"),
+  renew: () => never("renew"),
+  claimOf: () => never("claimOf"),
   release: () => never("release"),
   claimUnfinished: () => never("claimUnfinished")
 }

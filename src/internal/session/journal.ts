@@ -74,6 +74,8 @@ export class StoreError extends Schema.TaggedError<StoreError>("heddle/Journal/S
     "truncate",
     "delete",
     "claim",
+    "renew",
+    "claimOf",
     "release",
     "claimUnfinished"
   ]),
@@ -139,6 +141,8 @@ export interface Listed extends States.Summary {
   readonly version: number
   /** Time since which `next` holds, in milliseconds since 1970 by the clock of the store. */
   readonly since: number
+  /** The claim of the session. Absent where it has none, or where its claim has ended by the clock of the store. */
+  readonly claim?: Claim
 }
 
 /**
@@ -230,6 +234,14 @@ export interface Service {
    * yours. The session need not exist.
    */
   readonly claim: (id: string, owner: string, termMillis: number) => Effect.Effect<Claim, StoreError>
+  /**
+   * Moves the end of a claim to `termMillis` milliseconds from now by the clock of the store, if the claim belongs to
+   * the owner, and succeeds with `true`: also after its end, as long as no other owner has taken it. Succeeds with
+   * `false` if the claim has been taken by another owner, released or revoked. Never takes a claim.
+   */
+  readonly renew: (id: string, owner: string, termMillis: number) => Effect.Effect<boolean, StoreError>
+  /** Returns the claim of a session, ended or not, or `undefined` if it has none. Changes nothing. */
+  readonly claimOf: (id: string) => Effect.Effect<Claim | undefined, StoreError>
   /** Ends the claim of a session if it belongs to the owner. */
   readonly release: (id: string, owner: string) => Effect.Effect<void, StoreError>
   /**
@@ -611,7 +623,13 @@ const memory = (): Service => {
     list: ({ prefix = "" } = {}) =>
       entriesOf.pipe(
         Stream.filter(([id]) => id.startsWith(prefix)),
-        Stream.map(([id, journal]) => ({ id, version: versionIn(journal), since: journal.since, ...journal.summary }))
+        Stream.mapEffect(([id, journal]) =>
+          Effect.map(Clock.currentTimeMillis, (now): Listed => {
+            const claim = claims.get(id)
+            const listed = { id, version: versionIn(journal), since: journal.since, ...journal.summary }
+            return claim === undefined || claim.until <= now ? listed : { ...listed, claim }
+          })
+        )
       ),
     truncate: (id, before) =>
       Effect.gen(function*() {
@@ -629,6 +647,13 @@ const memory = (): Service => {
         claims.delete(id)
       }),
     claim: (id, owner, termMillis) => Effect.map(Clock.currentTimeMillis, (now) => take(id, owner, now, termMillis)),
+    renew: (id, owner, termMillis) =>
+      Effect.map(Clock.currentTimeMillis, (now) => {
+        if (claims.get(id)?.owner !== owner) return false
+        claims.set(id, { owner, until: now + termMillis })
+        return true
+      }),
+    claimOf: (id) => Effect.sync(() => claims.get(id)),
     release: (id, owner) => Effect.sync(() => void (claims.get(id)?.owner === owner && claims.delete(id))),
     claimUnfinished: (owner, termMillis, limit) =>
       Effect.map(Clock.currentTimeMillis, (now) => {
@@ -653,3 +678,13 @@ export class Store extends Context.Service<Store, Service>()("heddle/Session/Sto
   /** Keeps journals in memory. They are lost when the layer is released. Claims use the clock of Effect. */
   static readonly layerMemory: Layer.Layer<Store> = Layer.sync(Store, memory)
 }
+
+/** Ends the claim of a session, whoever its owner is. Public as `Session.revoke`. */
+export const revoke = (id: string): Effect.Effect<boolean, StoreError, Store> =>
+  Effect.gen(function*() {
+    const store = yield* Store
+    const claim = yield* store.claimOf(id)
+    if (claim === undefined) return false
+    yield* store.release(id, claim.owner)
+    return true
+  })

@@ -23,6 +23,12 @@ export const make = (
   })
   const until = (termMillis: number) => sql`${now} + CAST(${termMillis} AS DOUBLE PRECISION)`
 
+  const claimOf = (id: string): Effect.Effect<Journals.Claim | undefined, SqlError.SqlError> =>
+    Effect.map(
+      sql<Journals.Claim>`SELECT owner, until FROM heddle_claims WHERE id = ${Keys.keyOf(id)}`,
+      ([held]) => held === undefined ? undefined : { owner: Keys.idOf(held.owner), until: held.until }
+    )
+
   const claim = (
     id: string,
     owner: string,
@@ -36,15 +42,19 @@ export const make = (
         WHERE heddle_claims.owner = excluded.owner OR heddle_claims.until <= ${now}
         RETURNING owner, until`.pipe(atOnce)
       if (taken !== undefined) return { owner, until: taken.until }
-      const [held] = yield* sql<Journals.Claim>`SELECT owner, until FROM heddle_claims WHERE id = ${key}`
       // A claim that was released in between is free.
-      return held === undefined
-        ? yield* claim(id, owner, termMillis)
-        : { owner: Keys.idOf(held.owner), until: held.until }
+      return (yield* claimOf(id)) ?? (yield* claim(id, owner, termMillis))
     })
 
   return {
     claim,
+    renew: (id: string, owner: string, termMillis: number): Effect.Effect<boolean, SqlError.SqlError> =>
+      Effect.map(
+        sql`UPDATE heddle_claims SET until = ${until(termMillis)}
+          WHERE id = ${Keys.keyOf(id)} AND owner = ${Keys.keyOf(owner)} RETURNING id`.pipe(atOnce),
+        (rows) => rows.length > 0
+      ),
+    claimOf,
     release: (id: string, owner: string): Effect.Effect<void, SqlError.SqlError> =>
       sql`DELETE FROM heddle_claims WHERE id = ${Keys.keyOf(id)} AND owner = ${Keys.keyOf(owner)}`,
     claimUnfinished: (

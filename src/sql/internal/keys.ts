@@ -20,11 +20,11 @@ export const idOf = (key: string): string => String(JSON.parse(`"${key}"`))
 export const prefixOf = (prefix: string): string => keyOf(prefix.replace(/[\ud800-\udbff]$/, ""))
 
 /**
- * The column of ids in byte order, as SQLite compares them. A Postgres database may order by a language, which
+ * A column of ids in byte order, as SQLite compares them. A Postgres database may order by a language, which
  * separates ids with the same prefix.
  */
-export const ordered = (sql: SqlClient.SqlClient): Statement.Fragment =>
-  sql.onDialectOrElse({ pg: () => sql.literal("id COLLATE \"C\""), orElse: () => sql.literal("id") })
+export const ordered = (sql: SqlClient.SqlClient, column: string): Statement.Fragment =>
+  sql.onDialectOrElse({ pg: () => sql.literal(`${column} COLLATE "C"`), orElse: () => sql.literal(column) })
 
 /**
  * The time of the database, in milliseconds since 1970. In Postgres `now()` would be the start of the transaction.

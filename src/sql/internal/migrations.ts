@@ -9,7 +9,7 @@ import * as Keys from "./keys.ts"
 
 const tables = Effect.gen(function*() {
   const sql = yield* SqlClient.SqlClient
-  const id = Keys.ordered(sql)
+  const id = Keys.ordered(sql, "id")
   // Stores the fields of a summary that are searched: the work that is left, and since when. `name` is that of the
   // last named append.
   yield* sql`CREATE TABLE heddle_journals (
