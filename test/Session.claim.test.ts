@@ -40,16 +40,16 @@ const isUnfinished = (id: string) =>
 
 /** A store whose claims fail while `isAway`. */
 const leaving = Effect.map(Session.Store, (store) => {
-  const state = { isAway: false, hangs: false, claims: 0 }
-  const claim: typeof store.claim = (id, owner, term) =>
+  const state = { isAway: false, hangs: false, renewals: 0 }
+  const renew: typeof store.renew = (id, owner, term) =>
     Effect.suspend(() => {
-      state.claims++
-      if (!state.isAway) return store.claim(id, owner, term)
+      state.renewals++
+      if (!state.isAway) return store.renew(id, owner, term)
       return state.hangs
         ? Effect.never
-        : new Journal.StoreError({ reason: "unavailable", operation: "claim", id })
+        : new Journal.StoreError({ reason: "unavailable", operation: "renew", id })
     })
-  return { state, layer: Layer.succeed(Session.Store, { ...store, claim }) }
+  return { state, layer: Layer.succeed(Session.Store, { ...store, renew }) }
 })
 
 describe("a claim", () => {
@@ -107,7 +107,7 @@ describe("a claim", () => {
         )
         yield* until(Effect.map(tagsOf("s"), (tags) => tags.includes("CallStarted")))
         yield* TestClock.adjust("1 second")
-        assert.strictEqual(state.claims, 2)
+        assert.strictEqual(state.renewals, 1)
         Object.assign(state, { isAway: true, hangs })
         yield* TestClock.adjust("2900 millis")
         assert.isUndefined(fiber.pollUnsafe())

@@ -13,8 +13,10 @@
  */
 import * as Cause from "effect/Cause"
 import * as Clock from "effect/Clock"
-import type * as Duration from "effect/Duration"
+import * as Context from "effect/Context"
+import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
+import * as Fiber from "effect/Fiber"
 import * as FiberSet from "effect/FiberSet"
 import * as Latch from "effect/Latch"
 import * as Layer from "effect/Layer"
@@ -24,6 +26,7 @@ import type * as Event from "../Event.ts"
 import * as Claims from "../internal/session/claim.ts"
 import * as Journals from "../internal/session/journal.ts"
 import * as Keeping from "../internal/session/kept.ts"
+import * as Owners from "../internal/session/owners.ts"
 import type * as Session from "../Session.ts"
 import type * as Tool from "../Tool.ts"
 import * as Drives from "./internal/drive.ts"
@@ -57,38 +60,97 @@ export interface Options<
   readonly poll?: Duration.Input
   /**
    * Duration of a claim unless it is renewed: the sessions of a dead process are taken over after this time. At least
-   * three times the longest pause of a process. A number is milliseconds. `"30 seconds"` by default.
+   * three times the longest pause of a process, and one and a half times the longest time in which the effect of a
+   * call can be under way: `lookUp` is asked after it. A number is milliseconds. `"30 seconds"` by default.
    */
   readonly term?: Duration.Input
+  /**
+   * Longest time that calls under way have to end when the layer is released. A call that is still under way then is
+   * interrupted, and the next owner treats it as a call whose effect is unknown. A number is milliseconds.
+   * `"20 seconds"` by default.
+   */
+  readonly drain?: Duration.Input
+  /**
+   * Number of failures in a row after which a run is ended that cannot start or continue, over all workers: its
+   * outcome is `Failed`, and the session is in status `error`. Requests that the model refuses each time
+   * (`invalid_request`, `unsupported_feature`, `context_length_exceeded`) end it at once. A missing tool, the store
+   * and a claim never do. The pause between two attempts begins with five times `poll`, and is four times longer each
+   * time, up to a minute: with the defaults a run is ended 81 seconds after its first failure. 5 by default.
+   */
+  readonly maxFailures?: number
   /**
    * Called with each event of each run, which waits for it. Events that repeat recorded ones have `replayed: true`.
    */
   readonly onEvent?: (id: string, event: Event.Event) => Effect.Effect<void, never, RPublish>
+  /** Called with the result of each run that has ended, or waits for an answer. The worker waits for it. */
+  readonly onEnd?: (id: string, result: Event.ChatResult) => Effect.Effect<void, never, RPublish>
+  /**
+   * Called when a run is ended because it cannot succeed, with the error: the one that it failed with, or the
+   * `ResumeError` `too_old` or `too_many_attempts`. The worker waits for it.
+   */
+  readonly onGiveUp?: (id: string, error: unknown) => Effect.Effect<void, never, RPublish>
 }
 
+const longestPause = 60_000
+
+/** Returns the pause before the next attempt, four times longer with each attempt up to a maximum. */
+const pauses = (pollMillis: number) => (attempt: number): number =>
+  Math.min(5 * pollMillis * 4 ** Math.min(attempt, 15), Math.max(pollMillis, longestPause))
+
+/** Tells whether the session has another owner, who does the work that is left. */
+const isTaken = (cause: Cause.Cause<unknown>): boolean =>
+  Option.getOrUndefined(Cause.findErrorOption(cause)) instanceof Claims.SessionClaimed
+
+/** Tells whether another program has written to the session. The work that is left is then determined again. */
+const isOvertaken = (cause: Cause.Cause<unknown>): boolean =>
+  Option.getOrUndefined(Cause.findErrorOption(cause)) instanceof Journals.SessionConflict
+
+const sessionOf = (id: string): string => `session ${JSON.stringify(id)}`
+
 /**
- * Returns the pause before the next attempt to drive a session that failed, longer with each attempt up to a maximum.
+ * The worker of this process, for a health check.
+ *
+ * @category services
+ * @since 0.1.0
  */
-const pauses = (pollMillis: number, termMillis: number) => (attempt: number): number =>
-  Math.min(pollMillis * 2 ** Math.min(attempt, 30), Math.max(pollMillis, termMillis))
+export class Worker extends Context.Service<Worker, Owners.Owner>()("heddle/durable/Worker") {}
 
 /**
- * Tells whether another owner has claimed the session or written to it. The work that is left is then determined
- * again.
+ * The health of the worker: how many sessions it drives, whether it lost claims lately, and whether it is leaving.
+ *
+ * **Example** (A worker that has nothing to do)
+ *
+ * ```ts import.meta.vitest
+ * import * as Effect from "effect/Effect"
+ * import { Session } from "heddle"
+ * import { Worker } from "heddle/durable"
+ * import { Script } from "heddle/testing"
+ *
+ * const worker = Worker.layer({ run: () => ({}) })
+ * const health = await Effect.runPromise(
+ *   Worker.ready.pipe(
+ *     Effect.provide(worker),
+ *     Effect.provide([Script.layer([]), Session.Store.layerMemory])
+ *   )
+ * )
+ *
+ * health // => { isReady: true, isLeaving: false, driven: 0, lostClaims: 0, latestMillis: 0 }
+ * ```
+ *
+ * @category getters
+ * @since 0.1.0
  */
-const isOvertaken = (cause: Cause.Cause<unknown>): boolean => {
-  const error = Option.getOrUndefined(Cause.findErrorOption(cause))
-  return error instanceof Claims.SessionClaimed || error instanceof Journals.SessionConflict
-}
-
-const overtaken = (id: string): string => `session ${JSON.stringify(id)} has another owner now`
+export const ready: Effect.Effect<Owners.Health, never, Worker> = Effect.flatMap(Worker, ({ health }) => health)
 
 /**
- * Runs a worker in this process until the layer is released. It then stops claiming, interrupts the runs that it
- * drives and releases their claims, so that other workers resume them at once.
+ * Runs a worker in this process until the layer is released. It then claims nothing new, starts no further call and
+ * asks no model. Calls under way have the time of `drain` to end, and their answers are recorded. The worker then
+ * releases its claims, so that other workers resume the runs at once. A call that has not ended keeps its claim until
+ * the end of the term.
  *
  * The failure of a session does not stop the worker: it is logged, and the session is tried again, later each time.
- * `maxAttempts` and `maxAge` of the run's options limit the attempts to resume a run.
+ * `maxFailures` limits the failures in a row, and `maxAttempts` and `maxAge` of the run's options limit the attempts
+ * to resume a run. The worker also settles questions and approvals whose time is over.
  *
  * **Example** (A message that a worker answers)
  *
@@ -130,84 +192,137 @@ export const layer = <
   REvent = never,
   RPublish = never
 >(
-  { concurrency = 10, onEvent = () => Effect.void, poll = "200 millis", run, term = "30 seconds" }: Options<
-    T,
-    E,
-    R,
-    RHalt,
-    REvent,
-    RPublish
-  >
+  {
+    concurrency = 10,
+    drain = "20 seconds",
+    maxFailures = Drives.maxFailures,
+    onEnd = () => Effect.void,
+    onEvent = () => Effect.void,
+    onGiveUp = () => Effect.void,
+    poll = "200 millis",
+    run,
+    term = "30 seconds"
+  }: Options<T, E, R, RHalt, REvent, RPublish>
 ): Layer.Layer<
-  never,
+  Worker,
   never,
   Journals.Store | Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent | RPublish
 > =>
-  Layer.effectDiscard(Effect.gen(function*() {
-    if (!Number.isInteger(concurrency) || concurrency < 1) {
-      return yield* Effect.die(
-        new TypeError(`Worker.layer: concurrency must be a whole number from 1; got: ${concurrency}`)
+  Layer.effect(Worker, Effect.gen(function*() {
+    const checkCount = (name: string, count: number) =>
+      Number.isInteger(count) && count >= 1 ? Effect.void : Effect.die(
+        new TypeError(`Worker.layer: ${name} must be a whole number from 1; got: ${count}`)
       )
-    }
+    yield* checkCount("concurrency", concurrency)
+    yield* checkCount("maxFailures", maxFailures)
     const store = yield* Journals.Store
-    const owner = globalThis.crypto.randomUUID()
+    const context = yield* Effect.context<never>()
+    const clock = yield* Clock.Clock
+    const name = globalThis.crypto.randomUUID()
     const pollMillis = Claims.millisOf("Worker.layer: poll", poll)
     const termMillis = Claims.millisOf("Worker.layer: term", term)
-    const pauseOf = pauses(pollMillis, termMillis)
+    const drainMillis = Duration.toMillis(Duration.fromInputUnsafe(drain))
+    const pauseOf = pauses(pollMillis)
+    const owner = new Owners.Owner()
     const ended = yield* Latch.make(false)
-    const driven = new Set<string>()
     /** Number of consecutive failures by session. */
     const attempts = new Map<string, number>()
 
-    /** Pauses a session, longer each time. */
-    const pause = (claim: Claims.HeldClaim) =>
+    /** Pauses a session, longer each time, over all workers. */
+    const pause = (claim: Claims.HeldClaim, failures: number) =>
       Effect.suspend(() => {
         const attempt = attempts.get(claim.id) ?? 0
         attempts.set(claim.id, attempt + 1)
-        return claim.rest(pauseOf(attempt))
+        return claim.rest(pauseOf(Math.max(attempt, failures - 1)))
       })
 
-    const failed = (claim: Claims.HeldClaim) => (cause: Cause.Cause<unknown>) =>
-      isOvertaken(cause) ? Effect.logDebug(overtaken(claim.id), cause) : Effect.andThen(
-        Effect.logWarning(`session ${JSON.stringify(claim.id)} failed and is tried again`, cause),
-        pause(claim)
-      )
+    const failed = (claim: Claims.HeldClaim, kept: Keeping.Kept) => (cause: Cause.Cause<unknown>) => {
+      // Its loss is logged with its figures.
+      if (isTaken(cause)) return Effect.void
+      const log = isOvertaken(cause)
+        ? Effect.logDebug(`${sessionOf(claim.id)} was written to by another program`, cause)
+        : Effect.logWarning(`${sessionOf(claim.id)} failed and is tried again`, cause)
+      return Effect.andThen(log, pause(claim, kept.state.failures))
+    }
 
     const drive = (claim: Claims.HeldClaim) =>
       Effect.gen(function*() {
         yield* Effect.addFinalizer(() => claim.release)
-        const { version } = yield* Keeping.claimed(claim)
-        const kept = yield* Drives.drive(Keeping.reloaded(claim), run, (event) => onEvent(claim.id, event))
-        const isDone = kept.version > version && !Journals.isUnfinished(Keeping.next(kept))
+        const before = yield* Keeping.claimed(claim)
+        const kept = yield* Drives.drive(Keeping.reloaded(claim), run, {
+          maxFailures,
+          publish: (event) =>
+            event._tag === "ChatCompleted"
+              ? Effect.andThen(onEvent(claim.id, event), onEnd(claim.id, event.result))
+              : onEvent(claim.id, event),
+          onGiveUp: (error) =>
+            Effect.andThen(
+              Effect.logWarning(`${sessionOf(claim.id)}: its run cannot succeed and is given up`, error),
+              onGiveUp(claim.id, error)
+            )
+        }).pipe(Effect.tapCauseIf((cause) => !Cause.hasInterruptsOnly(cause), failed(claim, before)))
+        const isDone = kept.version > before.version && !Journals.isUnfinished(Keeping.next(kept))
         // A message may have to wait until other calls are settled.
         if (isDone) attempts.delete(claim.id)
-        else yield* pause(claim)
-      }).pipe(
-        Effect.catchCauseIf((cause) => !Cause.hasInterruptsOnly(cause), failed(claim)),
-        Effect.ignore,
-        Effect.scoped
-      )
+        else if (!claim.isLeaving) yield* pause(claim, kept.state.failures)
+      }).pipe(Effect.ignoreCause, Effect.scoped)
 
     const fibers = yield* FiberSet.make<void>()
+    const claims = new Map<Claims.HeldClaim, Fiber.Fiber<void>>()
+    const begin = (claim: Claims.HeldClaim) => {
+      owner.begin(claim.id)
+      const left = Effect.sync(() => {
+        owner.end(claim.id)
+        claims.delete(claim)
+        ended.openUnsafe()
+      })
+      return Effect.map(FiberSet.run(fibers, Effect.ensuring(drive(claim), left)), (fiber) => claims.set(claim, fiber))
+    }
+
     const claimSome = Effect.gen(function*() {
       yield* ended.close
-      if (driven.size >= concurrency) return
-      const began = yield* Clock.currentTimeMillis
-      const ids = yield* store.claimUnfinished(owner, termMillis, concurrency - driven.size)
+      if (owner.size >= concurrency) return
+      const began = Claims.momentOf(clock)
+      const ids = yield* store.claimUnfinished(name, termMillis, concurrency - owner.size)
+      owner.answered(true)
       for (const id of ids) {
         // A claim that this worker has lost and not yet given up is not touched.
-        if (driven.has(id)) continue
-        driven.add(id)
-        const claim = Claims.make(id, { owner, poll: pollMillis, term: termMillis }, store).taken(began)
-        const left = Effect.sync(() => {
-          driven.delete(id)
-          ended.openUnsafe()
-        })
-        yield* FiberSet.run(fibers, Effect.ensuring(drive(claim), left))
+        if (owner.drives(id)) continue
+        const terms = {
+          owner: name,
+          termMillis,
+          pollMillis,
+          onLost: (at: number, lateMillis: number) => owner.lose(at, lateMillis)
+        }
+        yield* begin(new Claims.HeldClaim(id, terms, store, context).takenAt(began))
       }
     })
-    const look = Effect.catchCause(claimSome, (cause) =>
-      Effect.logWarning("the store could not list sessions with work left", cause))
-    const looking = Effect.andThen(look, Effect.raceFirst(Effect.sleep(pollMillis), ended.await))
-    yield* Effect.forkScoped(Effect.forever(looking))
+    /** Number of requests in a row that the store has not answered. */
+    let unanswered = 0
+    const look = Effect.matchCauseEffect(claimSome, {
+      onSuccess: () => {
+        unanswered = 0
+        return Effect.raceFirst(Effect.sleep(pollMillis), ended.await)
+      },
+      onFailure: (cause) => {
+        owner.answered(false)
+        return Effect.andThen(
+          Effect.logWarning("the store could not list sessions with work left", cause),
+          Effect.suspend(() => Effect.sleep(pauseOf(unanswered++)))
+        )
+      }
+    })
+
+    yield* Effect.addFinalizer(() =>
+      Effect.suspend(() => {
+        owner.leave()
+        return Effect.forEach(
+          claims,
+          ([claim, fiber]) => Effect.andThen(claim.leave(drainMillis), Fiber.interrupt(fiber)),
+          { concurrency: "unbounded", discard: true }
+        )
+      })
+    )
+    yield* Effect.forkScoped(Effect.forever(look))
+    return owner
   }))

@@ -127,7 +127,8 @@ export const make = <const T extends Tools = [], E = never, R = never, RHalt = n
         : publish(event)
     )
 
-  const driven = (claim: Claims.HeldClaim) => Durable.drive(Keeping.reloaded(claim), run, published)
+  const driven = (claim: Claims.HeldClaim) =>
+    Durable.drive(Keeping.reloaded(claim), run, { maxFailures: Durable.maxFailures, publish: published })
 
   const settling = (kept: Keeping.Kept, command: string, input: Settling) =>
     Keeping.keep(kept, (session) => settled(session, command, input))

@@ -1,18 +1,22 @@
 /**
  * Does the work that is left in a session: resumes an interrupted run, replies to a submitted message, and continues
- * once all calls are settled, until no work is left or a call waits.
+ * once all calls are settled, until no work is left or a call waits. It expires what waits too long, and ends a run
+ * that cannot succeed.
  *
  * @since 0.1.0
  */
+import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
 import * as Stream from "effect/Stream"
-import type * as Adapter from "../../Adapter.ts"
+import * as Adapter from "../../Adapter.ts"
 import type * as Chat from "../../Chat.ts"
 import type * as Event from "../../Event.ts"
+import * as Claims from "../../internal/session/claim.ts"
 import * as SessionData from "../../internal/session/data.ts"
-import type * as Journals from "../../internal/session/journal.ts"
+import * as Journals from "../../internal/session/journal.ts"
 import * as Keeping from "../../internal/session/kept.ts"
 import * as Operations from "../../internal/session/operations.ts"
+import * as Replays from "../../internal/session/replay.ts"
 import * as SessionRun from "../../internal/session/run.ts"
 import type * as Writers from "../../internal/session/writer.ts"
 import type * as Tool from "../../Tool.ts"
@@ -27,19 +31,49 @@ export type RunOptions<T extends Tools, E, R, RHalt, REvent> =
 /** Errors of driving a session. */
 export type Failure<T extends Tools, E> = Operations.Failure | Writers.Failure | Tool.Fatal<T[number]> | E
 
+/** Settings of the driving of a session. */
+export interface Settings<RPublish> {
+  /** Called with each event, which waits for it. */
+  readonly publish: (event: Event.Event) => Effect.Effect<void, never, RPublish>
+  /** Number of failures in a row after which a run that cannot start or continue is ended. */
+  readonly maxFailures: number
+  /** Called when a run is ended because it cannot succeed, with the error. */
+  readonly onGiveUp?: (error: unknown) => Effect.Effect<void, never, RPublish>
+}
+
+/** Default of `maxFailures`. */
+export const maxFailures = 5
+
+/** Reasons for which a model refuses the same request each time. */
+const hopeless: ReadonlySet<unknown> = new Set(["invalid_request", "unsupported_feature", "context_length_exceeded"])
+
+const isHopeless = (error: unknown): boolean => error instanceof Adapter.AdapterError && hopeless.has(error.reason)
+
+/** Tells whether an error passes, or belongs to this owner: another one may have the tool that is missing here. */
+const isPassing = (error: unknown): boolean =>
+  error instanceof Replays.ResumeError || error instanceof Journals.StoreError || error instanceof Claims.SessionClaimed
+
+/** Returns the error with which a run was ended instead of being resumed. */
+const endedBy = (event: Event.Event): Replays.ResumeError | undefined => {
+  const outcome = event._tag === "ChatCompleted" ? event.result.outcome : undefined
+  return outcome?._tag === "Failed" && outcome.error instanceof Replays.ResumeError ? outcome.error : undefined
+}
+
 /**
  * Returns the events of the work that is left, if an owner can do it. A new message continues a session whose last
  * run failed.
  */
 const eventsOf = <T extends Tools, E, R, RHalt, REvent>(
   kept: Keeping.Kept,
-  options: RunOptions<T, E, R, RHalt, REvent>
+  options: RunOptions<T, E, R, RHalt, REvent>,
+  maxFailures: number,
+  isFinal: SessionRun.IsFinal
 ) => {
   const operation = (checked: (session: SessionData.Session) => ReturnType<typeof Operations.continuing>) =>
-    Keeping.keepStream(kept, (session) => SessionRun.stream(checked(session), options))
+    Keeping.keepStream(kept, (session) => SessionRun.stream(checked(session), options, isFinal))
   switch (Keeping.next(kept)) {
     case "resume":
-      return SessionRun.streamResumed(kept, options)
+      return SessionRun.streamResumed(kept, options, { isFinal, maxFailures })
     case "reply": {
       const [next] = kept.submitted ?? []
       return next &&
@@ -54,29 +88,59 @@ const eventsOf = <T extends Tools, E, R, RHalt, REvent>(
   }
 }
 
+/** Logs that a run of another process is resumed. */
+const takingOver = ({ id, interrupted, state }: Keeping.Kept, process: string): Effect.Effect<void> =>
+  interrupted === undefined || state.run?.process === process ? Effect.void : Effect.logWarning(
+    `session ${JSON.stringify(id)} is taken over: its run ${interrupted.requestId} was left by another process, and was `
+      + `resumed ${interrupted.resumptions} times before`
+  )
+
+/** Tells whether a call of the session waits and its time is over. */
+const isDue = ({ session: { suspensions } }: Keeping.Kept, now: number): boolean =>
+  suspensions.some(({ expiresAt = Infinity }) => expiresAt <= now)
+
 /**
- * Drives a session until no work is left, and returns it. `load` reads it from the store, under the claim of the
- * owner.
+ * Drives a session until no work is left or its owner is leaving, and returns it. `load` reads it from the store,
+ * under the claim of the owner.
  */
 export const drive = <T extends Tools, E, R, RHalt, REvent, ELoad, RLoad, RPublish>(
-  load: Effect.Effect<Keeping.Kept, ELoad, RLoad>,
+  load: Effect.Effect<Keeping.Claimed, ELoad, RLoad>,
   run: (kept: Keeping.Kept) => RunOptions<T, E, R, RHalt, REvent>,
-  publish: (event: Event.Event) => Effect.Effect<void, never, RPublish>
+  { maxFailures, onGiveUp = () => Effect.void, publish }: Settings<RPublish>
 ): Effect.Effect<
-  Keeping.Kept,
+  Keeping.Claimed,
   ELoad | Failure<T, E>,
   RLoad | RPublish | Journals.Store | Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent
 > =>
   Effect.gen(function*() {
+    const process = yield* Claims.CurrentProcess
+    /** The error that ends the current run. */
+    let final: unknown
+    const isFinal: SessionRun.IsFinal = (error, failures) => {
+      if (isPassing(error) || failures < maxFailures && !isHopeless(error)) return false
+      final = error
+      return true
+    }
+    const published = (event: Event.Event) => {
+      const error = event._tag === "ChatCompleted" ? endedBy(event) ?? final : undefined
+      return error === undefined ? publish(event) : Effect.andThen(publish(event), onGiveUp(error))
+    }
     let kept = yield* load
-    while (true) {
+    while (!kept.claim.isLeaving) {
       const { version } = kept
-      const events = eventsOf(kept, run(kept))
+      if (Keeping.next(kept) === "wait" && isDue(kept, yield* Clock.currentTimeMillis)) {
+        yield* Keeping.keep(kept, Operations.expire)
+        kept = yield* load
+      }
+      final = undefined
+      const events = eventsOf(kept, run(kept), maxFailures, isFinal)
       if (events === undefined) return kept
-      yield* Stream.runForEach(events, publish)
+      yield* takingOver(kept, process)
+      yield* Stream.runForEach(events, published)
       const isRepeated = Keeping.next(kept) === "continue"
       kept = yield* load
       // Settled calls that could not run, for example because their time was over, are not tried again at once.
       if (kept.version === version || isRepeated && Keeping.next(kept) === "continue") return kept
     }
+    return kept
   })

@@ -46,7 +46,8 @@ const inTime = <S>(
     subject.call,
     work,
     timeoutOf(subject.tool, writing.timeoutMillis),
-    late
+    late,
+    true
   )
 }
 

@@ -85,7 +85,7 @@ export class Batch<E> implements Host<E> {
       policy: settings.policy,
       timeoutMillis: settings.timeoutMillis,
       clock: found.clock,
-      fibers: new HookFibers(running, found.clock)
+      fibers: new HookFibers(running, found.clock, environment.calls !== undefined)
     }
     this.queue = new Queue(bound, running, this.timers, this)
     this.unsubscribe = cancellation?.onRequest(() => this.cancel(cancellation.cause))

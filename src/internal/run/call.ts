@@ -96,6 +96,8 @@ export class Call<E> implements Task, Handler {
   /** What is known of it from before the run was taken up. */
   private readonly replayed: Replay.Replayed | undefined
   private phase: Phase = "waiting"
+  /** Whether its answer is being written. */
+  private isWriting = false
   /** Whether it counts for admission and as a sibling, and may hold permits. */
   private hasPlace = true
   /** Whether its fiber was forked, and has run as far as it could without waiting. Until then no timer is set. */
@@ -219,7 +221,7 @@ export class Call<E> implements Task, Handler {
   }
 
   private came(outcome: unknown): Effect.Effect<void, E, any> {
-    if (!this.goesOn("running")) return Effect.void
+    if (!this.goesOn("running") && !this.isToRecord) return Effect.void
     if (!ToolOutcomes.isSuspended(outcome)) return this.answer(() => this.answerTo(outcome))
     this.endSpan(Exit.void, "suspended")
     this.suspend(OpenCalls.suspended(this.job.call, outcome))
@@ -239,6 +241,11 @@ export class Call<E> implements Task, Handler {
     if (!this.isLate) return true
     this.timeUp()
     return false
+  }
+
+  /** Whether its run is left, and records what the handler still comes to: the next owner of the run asks for that. */
+  private get isToRecord(): boolean {
+    return this.phase === "running" && this.host.isOver && this.host.environment.calls !== undefined
   }
 
   /** It waits for an answer from outside, without its place. */
@@ -304,8 +311,10 @@ export class Call<E> implements Task, Handler {
   /** Its own fiber answers it, and has nothing more to do. */
   private answer(write: () => Effect.Effect<Answers.Answer, E, any>): Effect.Effect<void, E, any> {
     this.toAnswering()
+    this.isWriting = true
     return Effect.matchCauseEffectEager(write(), {
       onSuccess: (answer) => {
+        this.isWriting = false
         const recorded = this.host.settle(this.job, answer)
         if (recorded === Effect.void) {
           this.beginEnding()
@@ -421,9 +430,12 @@ export class Call<E> implements Task, Handler {
     return this.phase === "waiting"
   }
 
-  /** Whether it is left to its end when the run stops. What blocks is the handler, not what comes before it or after it. */
+  /**
+   * Whether it is left to its end when the run stops. What blocks is the handler, not what comes before it or after it. An
+   * answer that is to be recorded is written.
+   */
   get mayFinish(): boolean {
-    return this.job.isBlocking && this.phase === "running"
+    return this.phase === "running" ? this.job.isBlocking : this.isWriting && this.host.environment.calls !== undefined
   }
 
   /** It may finish, in the grace period that began at `graceSince`. The runs that it waits for are asked to stop. */

@@ -4,20 +4,25 @@
  * **Details**
  *
  * A claim says which owner may run the session, and until when. It ends by the store's own clock unless it is
- * renewed, so a process that dies loses its sessions. A claim is advice that keeps two processes from starting the
- * same handler. The journal itself is protected by its versions: an append that follows an outdated version is
- * refused. Public as `Session.claim`.
+ * renewed, so a process that dies loses its sessions. A claim keeps two processes from starting the same handler. The
+ * journal itself is protected by its versions: an append that follows an outdated version is refused. Public as
+ * `Session.claim`.
  *
  * @since 0.1.0
  */
 import * as Clock from "effect/Clock"
+import * as Context from "effect/Context"
 import * as DateTime from "effect/DateTime"
 import * as Deferred from "effect/Deferred"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
 import * as Latch from "effect/Latch"
+import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
+import * as Settings from "../ask/options.ts"
 import * as Json from "../json.ts"
+import { Running, Worker } from "../stop/ownedFibers.ts"
 import type * as Journals from "./journal.ts"
 
 /**
@@ -29,7 +34,10 @@ import type * as Journals from "./journal.ts"
 export class SessionClaimed extends Schema.TaggedError<SessionClaimed>("heddle/Journal/SessionClaimed")(
   "SessionClaimed",
   {
-    /** `held`: another owner has claimed the session. `lost`: the claim could not be renewed in time. */
+    /**
+     * `held`: another owner has claimed the session. `lost`: the claim was not renewed in time, another owner has taken
+     * it, or it was revoked.
+     */
     reason: Schema.Literals(["held", "lost"]),
     /** The id of the session. */
     id: Schema.String,
@@ -44,7 +52,7 @@ export class SessionClaimed extends Schema.TaggedError<SessionClaimed>("heddle/J
     const until = DateTime.formatIso(DateTime.makeUnsafe(this.until))
     return this.reason === "held"
       ? `session ${session} is claimed by ${owner} until ${until}; try again then`
-      : `the claim of ${owner} on session ${session} could not be renewed and ended at ${until}; claim it again`
+      : `the claim of ${owner} on session ${session} is lost: it was to be renewed by ${until}; claim the session again`
   }
 }
 
@@ -70,6 +78,14 @@ export interface Options {
   readonly owner?: string
 }
 
+/**
+ * The name of this process in journals, which each start of a process has anew. A run that its own process takes up
+ * again was not left by a dead one.
+ */
+export const CurrentProcess: Context.Reference<string> = Context.Reference<string>("heddle/internal/Process", {
+  defaultValue: () => globalThis.crypto.randomUUID()
+})
+
 /** Converts a duration to milliseconds. Throws for an invalid one. */
 export const millisOf = (name: string, input: Duration.Input): number => {
   const millis = Duration.toMillis(Duration.fromInputUnsafe(input))
@@ -77,16 +93,58 @@ export const millisOf = (name: string, input: Duration.Input): number => {
   throw new TypeError(`${name} must be longer than 0 and finite; got: ${Json.render(input)}`)
 }
 
-/** Creates the claim that the options ask for. Dies for invalid options. */
+/** Returns the claim that the options ask for, before it is taken. Dies for invalid options. */
 export const make = (
   id: string,
   { owner = globalThis.crypto.randomUUID(), poll = "200 millis", term = "30 seconds" }: Options,
-  store: Journals.Service
-): HeldClaim =>
-  new HeldClaim(id, owner, millisOf("Session.claim: term", term), millisOf("Session.claim: poll", poll), store)
+  store: Journals.Service,
+  onLost: Terms["onLost"] = undefined
+): Effect.Effect<HeldClaim> =>
+  Effect.contextWith((context: Context.Context<never>) => {
+    const settings = {
+      owner,
+      termMillis: millisOf("Session.claim: term", term),
+      pollMillis: millisOf("Session.claim: poll", poll),
+      ...(onLost === undefined ? {} : { onLost })
+    }
+    return Effect.succeed(new HeldClaim(id, settings, store, context))
+  })
+
+/** The settings of a claim. */
+export interface Terms {
+  readonly owner: string
+  /** Duration of the claim unless it is renewed. */
+  readonly termMillis: number
+  /** Interval at which a running operation looks for commands. */
+  readonly pollMillis: number
+  /** Called when the claim is lost, with the current time and that since its last confirmation. */
+  readonly onLost?: (at: number, lateMillis: number) => void
+}
+
+/** A moment by the two clocks of the process: the one that can be set, and the one that only goes forward. */
+export interface Moment {
+  readonly wallMillis: number
+  readonly monotonicMillis: number
+}
+
+/** Returns the current moment. */
+export const momentOf = (clock: Clock.Clock): Moment => ({
+  wallMillis: clock.currentTimeMillisUnsafe(),
+  monotonicMillis: Number(clock.monotonicTimeNanosUnsafe()) / 1_000_000
+})
 
 /**
  * A claim that is held until its scope closes or it is lost.
+ *
+ * **Details**
+ *
+ * Only the store ends a claim. If the wall clock or the monotonic clock of the process says that the store confirmed
+ * the claim longer than a third of the term ago, the process may have been frozen, or its clock set: the store is then
+ * asked before a handler starts. A claim that the store has not confirmed for a whole term, although it was asked, is
+ * lost.
+ *
+ * A claim that is left while a call is started is not released: the effect of the call may still be under way, and
+ * the next owner asks for it when the term is over.
  *
  * @category models
  * @since 0.1.0
@@ -98,25 +156,45 @@ export class HeldClaim {
   readonly owner: string
   /** Interval at which a running operation looks for commands, in milliseconds. */
   readonly pollMillis: number
-  /** Fails when the claim is lost. */
+  /** Fails when the claim is lost, or its scope closes. */
   readonly lost = Deferred.makeUnsafe<never, SessionClaimed>()
-  /** The store that holds the claim. */
-  private readonly store: Journals.Service
   /** Duration of the claim unless it is renewed. */
   private readonly termMillis: number
-  /** End of the claim by the clock of this process, which starts counting before the store does. */
-  private until = 0
+  /** The store that holds the claim. */
+  private readonly store: Journals.Service
+  /** Owns the requests to the store, which have the grace period to end when the claim is left. */
+  private readonly requests: Running
+  private readonly clock: Clock.Clock
+  private readonly onLost: NonNullable<Terms["onLost"]>
+  /** The beginning of the last request that the store confirmed. */
+  private confirmed: Moment
+  /** Open while a renewal is needed before its time. */
+  private readonly due = Latch.makeUnsafe()
+  /** Completed by the next confirmation. */
+  private next = Deferred.makeUnsafe<void>()
   /** Open while a running operation has to look for commands. */
   private readonly asked = Latch.makeUnsafe()
   /** True where the claim is no longer renewed and ends by itself. */
   private isResting = false
+  /** Open from the moment at which the owner wants to leave. */
+  private readonly leaving = Latch.makeUnsafe()
+  /** The calls whose handlers are under way. */
+  private readonly underWay = new Set<string>()
+  /** Open while no call is under way. */
+  private readonly idle = Latch.makeUnsafe(true)
+  /** The journals in which an operation has left a call without an end. */
+  private readonly started = new Set<string>()
 
-  constructor(id: string, owner: string, termMillis: number, pollMillis: number, store: Journals.Service) {
+  constructor(id: string, terms: Terms, store: Journals.Service, context: Context.Context<never>) {
     this.id = id
-    this.owner = owner
-    this.termMillis = termMillis
-    this.pollMillis = pollMillis
+    this.owner = terms.owner
+    this.termMillis = terms.termMillis
+    this.pollMillis = terms.pollMillis
+    this.onLost = terms.onLost ?? (() => {})
     this.store = store
+    this.requests = new Running(Settings.defaultGrace, context)
+    this.clock = Context.get(context, Clock.Clock)
+    this.confirmed = momentOf(this.clock)
   }
 
   /** Makes the operation that runs under the claim look for commands now. */
@@ -127,65 +205,175 @@ export class HeldClaim {
     Effect.andThen(Effect.raceFirst(Effect.sleep(this.pollMillis), this.asked.await), this.asked.close)
   )
 
-  /** Marks the claim as taken elsewhere, at `began` or later by the clock of this process. */
-  taken(began: number): this {
-    this.until = began + this.termMillis
+  /** Asks the store in a fiber that the caller can leave, whatever the store does. */
+  private request<A>(name: string, request: Effect.Effect<A, Journals.StoreError>): Effect.Effect<A, Journals.StoreError> {
+    const worker = new Worker(this.requests, { kind: "store", id: this.id, name, onSoftStop: "unaffected", once: true })
+    return worker.do(request, Exit.interrupt())
+  }
+
+  private confirm(began: Moment): void {
+    this.confirmed = began
+    Deferred.doneUnsafe(this.next, Exit.void)
+    this.next = Deferred.makeUnsafe()
+  }
+
+  /** Marks the claim as taken by a request that began at this moment. */
+  takenAt(began: Moment): this {
+    this.confirm(began)
     return this
   }
 
-  /** Claims the session for another term. */
-  readonly take: Effect.Effect<void, SessionClaimed | Journals.StoreError> = Effect.suspend(() =>
-    Effect.flatMap(
-      Clock.currentTimeMillis,
-      (began) =>
-        Effect.flatMap(this.store.claim(this.id, this.owner, this.termMillis), ({ owner, until }) => {
-          if (owner !== this.owner) return new SessionClaimed({ reason: "held", id: this.id, owner, until })
-          this.until = began + this.termMillis
-          return Effect.void
-        })
-    )
-  )
+  /** Claims the session for a term. */
+  readonly take: Effect.Effect<void, SessionClaimed | Journals.StoreError> = Effect.suspend(() => {
+    const began = momentOf(this.clock)
+    const claim = this.store.claim(this.id, this.owner, this.termMillis)
+    return Effect.flatMap(this.request("claim", claim), ({ owner, until }) => {
+      if (owner !== this.owner) return new SessionClaimed({ reason: "held", id: this.id, owner, until })
+      this.confirm(began)
+      return Effect.void
+    })
+  })
 
   /**
-   * Renews the claim every third of its term, and more often while the store does not answer. Ends when another owner
-   * takes it.
+   * Renews the claim every third of its term, more often while the store does not answer, and at once where a call
+   * waits for it. Ends when the claim is lost.
    */
   readonly renew: Effect.Effect<void> = Effect.suspend(() => {
     const pause = this.termMillis / 3
-    const once = Effect.matchEffect(this.take, {
-      onSuccess: () => Effect.succeed(pause),
-      onFailure: (error) =>
-        error._tag === "SessionClaimed"
-          ? Effect.as(Deferred.fail(this.lost, error), Infinity)
-          : Effect.succeed(pause / 4)
-    })
     const from = (wait: number): Effect.Effect<void> =>
-      Number.isFinite(wait) ? Effect.flatMap(Effect.delay(once, wait), from) : Effect.void
+      Effect.raceFirst(Effect.sleep(wait), this.due.await).pipe(
+        Effect.andThen(Effect.suspend(() => {
+          const left = this.termMillis - this.elapsed.monotonicMillis
+          // A process that stood still for longer than the term asks once.
+          return Effect.timeoutOption(this.renewal, left > 0 ? Math.min(pause, left) : pause)
+        })),
+        Effect.flatMap((answer) => {
+          if (Option.isSome(answer) && answer.value === "renewed") return from(pause)
+          if (Option.isSome(answer) && answer.value === "taken") return this.taken
+          return this.elapsed.monotonicMillis >= this.termMillis ? this.lose() : from(pause / 4)
+        })
+      )
     return from(pause)
   })
 
-  /** Waits until the term is over: the store stopped answering, or the process stood still. */
-  readonly expire: Effect.Effect<void> = Effect.suspend(() =>
-    Effect.flatMap(Clock.currentTimeMillis, (now) =>
-      now < this.until
-        ? Effect.andThen(Effect.sleep(this.until - now), this.expire)
-        : Deferred.fail(
-          this.lost,
-          new SessionClaimed({ reason: "lost", id: this.id, owner: this.owner, until: this.until })
-        ))
+  /** The store has given the claim to another owner, or to none. */
+  private readonly taken: Effect.Effect<void> = Effect.suspend(() =>
+    Effect.flatMap(Effect.orElseSucceed(this.store.claimOf(this.id), () => undefined), (claim) => this.lose(claim))
   )
 
-  /** Stops renewing the claim, which then ends after the given time and is not released earlier. */
-  rest(millis: number): Effect.Effect<void, Journals.StoreError> {
-    this.isResting = true
-    return Effect.asVoid(this.store.claim(this.id, this.owner, millis))
+  private readonly renewal: Effect.Effect<"renewed" | "taken" | "unanswered"> = Effect.suspend(() => {
+    const began = momentOf(this.clock)
+    const renewal = this.store.renew(this.id, this.owner, this.termMillis)
+    return Effect.match(this.request("renew", renewal), {
+      onSuccess: (isHeld) => {
+        if (!isHeld) return "taken"
+        this.due.closeUnsafe()
+        this.confirm(began)
+        return "renewed"
+      },
+      onFailure: () => "unanswered"
+    })
+  })
+
+  /** The time since the last confirmation, by each clock. */
+  private get elapsed(): Moment {
+    const now = momentOf(this.clock)
+    return {
+      // A clock that was set back says nothing either.
+      wallMillis: Math.abs(now.wallMillis - this.confirmed.wallMillis),
+      monotonicMillis: now.monotonicMillis - this.confirmed.monotonicMillis
+    }
   }
 
-  /** Ends the claim, so that another owner need not wait for the end of its term. */
-  readonly release: Effect.Effect<void> = Effect.suspend(() =>
-    this.isResting ? Effect.void : this.store.release(this.id, this.owner).pipe(
-      Effect.timeoutOption(this.termMillis),
-      Effect.ignore
-    )
+  /** True where the store has confirmed the claim within a third of the term, by both clocks. */
+  get isFresh(): boolean {
+    const { monotonicMillis, wallMillis } = this.elapsed
+    return Math.max(monotonicMillis, wallMillis) <= this.termMillis / 3
+  }
+
+  /** Waits until the store has confirmed the claim after this moment. Waits for ever where the claim is lost. */
+  readonly confirmation: Effect.Effect<void> = Effect.suspend(() => {
+    this.due.openUnsafe()
+    return Deferred.await(this.next)
+  })
+
+  /** Loses the claim if the store has given it to another owner, or to none. */
+  readonly check: Effect.Effect<void, Journals.StoreError> = Effect.suspend(() =>
+    Effect.flatMap(this.store.claimOf(this.id), (claim) => claim?.owner === this.owner ? Effect.void : this.lose(claim))
   )
+
+  private get loss(): SessionClaimed {
+    const until = this.confirmed.wallMillis + this.termMillis
+    return new SessionClaimed({ reason: "lost", id: this.id, owner: this.owner, until })
+  }
+
+  /** The claim is lost, and has another owner where there is another claim: what runs under it stops. */
+  private lose(other?: Journals.Claim): Effect.Effect<void> {
+    if (Deferred.isDoneUnsafe(this.lost)) return Effect.void
+    const { monotonicMillis, wallMillis } = this.elapsed
+    const lateMillis = Math.round(Math.max(monotonicMillis, wallMillis))
+    const lost = other === undefined ? this.loss : new SessionClaimed({ reason: "held", id: this.id, ...other })
+    Deferred.doneUnsafe(this.lost, Exit.fail(lost))
+    this.onLost(this.clock.currentTimeMillisUnsafe(), lateMillis)
+    return Effect.logWarning(
+      `the claim on session ${JSON.stringify(this.id)} is lost: the store confirmed it ${lateMillis} ms ago, and its `
+        + `term is ${this.termMillis} ms`
+    )
+  }
+
+  // Leaving.
+
+  /** True where the owner wants to leave: no further call starts, and no model is asked. */
+  get isLeaving(): boolean {
+    return this.leaving.isOpen()
+  }
+
+  /** A handler begins. */
+  begin(call: string): void {
+    this.underWay.add(call)
+    this.idle.closeUnsafe()
+  }
+
+  /** The end of a handler is recorded, or will never be. */
+  end(call: string): void {
+    if (this.underWay.delete(call) && this.underWay.size === 0) this.idle.openUnsafe()
+  }
+
+  /** An operation is over. `hasStarted` tells whether it leaves a call without an end in that journal. */
+  left(journal: string, hasStarted: boolean): void {
+    if (hasStarted) this.started.add(journal)
+    else this.started.delete(journal)
+  }
+
+  /** Asks what runs under the claim to leave, and waits until no call is under way, at most for the given time. */
+  leave(drainMillis: number): Effect.Effect<void> {
+    return Effect.suspend(() => {
+      this.leaving.openUnsafe()
+      return Effect.raceFirst(this.idle.await, Effect.sleep(drainMillis))
+    })
+  }
+
+  /** Stops renewing the claim, which then ends after the given time, or after its term where a call is started. */
+  rest(millis: number): Effect.Effect<void, Journals.StoreError> {
+    this.isResting = true
+    const time = this.started.size > 0 ? Math.max(millis, this.termMillis) : millis
+    return Effect.asVoid(this.request("renew", this.store.renew(this.id, this.owner, time)))
+  }
+
+  /** Ends the claim, so that another owner need not wait for the end of its term, unless a call is started. */
+  readonly release: Effect.Effect<void> = Effect.suspend(() => {
+    if (this.isResting) return this.ended
+    const release = this.started.size > 0
+      ? this.store.renew(this.id, this.owner, this.termMillis)
+      : this.store.release(this.id, this.owner)
+    return Effect.ensuring(
+      Effect.ignore(Effect.timeoutOption(this.request("release", release), Settings.defaultGrace)),
+      this.ended
+    )
+  })
+
+  private readonly ended: Effect.Effect<void> = Effect.suspend(() => {
+    Deferred.doneUnsafe(this.lost, Exit.fail(this.loss))
+    return Effect.asVoid(this.requests.end(Exit.void))
+  })
 }

@@ -172,8 +172,9 @@ const writerOf = (kept: Kept): Effect.Effect<Writers.Writer, never, Journals.Sto
   Effect.gen(function*() {
     const store = yield* Journals.Store
     const context = yield* Effect.context<never>()
-    const writer = new Writers.Writer({ ...kept, state: States.copyOf(kept.state) }, store, context)
     const claim = claimOf(kept)
+    const held = claim === undefined ? {} : { claim }
+    const writer = new Writers.Writer({ ...kept, ...held, state: States.copyOf(kept.state) }, store, context)
     if (claim !== undefined) {
       yield* Effect.forkScoped(writer.watch(claim, store))
       const lost = Effect.catch(Deferred.await(claim.lost), (lost) => Effect.sync(() => writer.fail(lost)))
@@ -417,14 +418,13 @@ export const claimed = (
 ): Effect.Effect<Claimed, Claims.SessionClaimed | Journals.StoreError, Journals.Store | Scope.Scope> =>
   Effect.gen(function*() {
     yield* Effect.forkScoped(claim.renew)
-    yield* Effect.forkScoped(claim.expire)
     return yield* reloaded(claim)
   })
 
 /** Takes a claim, which is released when the scope closes. */
-const taking = (id: string, options: Claims.Options) =>
+const taking = (id: string, options: Claims.Options, onLost?: Claims.Terms["onLost"]) =>
   Effect.gen(function*() {
-    const claim = Claims.make(id, options, yield* Journals.Store)
+    const claim = yield* Claims.make(id, options, yield* Journals.Store, onLost)
     // The claim may have been taken when this is interrupted.
     yield* Effect.addFinalizer(() => claim.release)
     yield* claim.take
@@ -434,9 +434,10 @@ const taking = (id: string, options: Claims.Options) =>
 /** Claims the session with this id and returns it. The claim is renewed until the scope closes. */
 export const claim = (
   id: string,
-  options: Claims.Options = {}
+  options: Claims.Options = {},
+  onLost?: Claims.Terms["onLost"]
 ): Effect.Effect<Claimed, Claims.SessionClaimed | Journals.StoreError, Journals.Store | Scope.Scope> =>
-  Effect.flatMap(taking(id, options), claimed)
+  Effect.flatMap(taking(id, options, onLost), claimed)
 
 /** Returns the parent of the runs of a program, under a claim that is renewed until the scope closes. */
 export const program = (
@@ -449,9 +450,8 @@ export const program = (
     const claim = yield* taking(id, options)
     const failed = yield* Deferred.make<never, Writers.Failure>()
     yield* Effect.forkScoped(claim.renew)
-    yield* Effect.forkScoped(claim.expire)
     yield* Effect.forkScoped(Effect.catch(Deferred.await(claim.lost), (lost) => Deferred.fail(failed, lost)))
-    return { id, store, failed, unknown, isAnswerable: false }
+    return { id, store, failed, unknown, isAnswerable: false, claim, isLeft: true }
   })
 
 /**

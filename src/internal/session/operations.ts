@@ -349,8 +349,8 @@ export interface ResumeOptions {
    */
   readonly maxAge?: Duration.Input
   /**
-   * Number of times that a run may be resumed. After that it is ended like one that is too old, with
-   * `too_many_attempts`. 10 by default.
+   * Number of times that a run may be resumed by another process than the one before. After that it is ended like one
+   * that is too old, with `too_many_attempts`. 10 by default.
    */
   readonly maxAttempts?: number
   /**
@@ -370,11 +370,12 @@ const defaultMaxAttempts = 10
 
 /** Checks `Session.resume`. */
 export const resuming = (
-  { maxAge = defaultMaxAge, maxAttempts = defaultMaxAttempts, takeOver = false }: ResumeOptions
+  { maxAge = defaultMaxAge, maxAttempts = defaultMaxAttempts, takeOver = false }: ResumeOptions,
+  maxFailures = Infinity
 ): Effect.Effect<Operation<"chat">, Replays.ResumeError> =>
   Effect.gen(function*() {
     const writer = yield* Writers.CurrentWriter
-    const { run, stop } = writer?.state ?? {}
+    const { failures = 0, run, stop } = writer?.state ?? {}
     if (writer === undefined || run === undefined) {
       return yield* Effect.die(
         new Error("Session.resume: no run of the session was interrupted; call Session.reply or Session.continue")
@@ -397,6 +398,8 @@ export const resuming = (
       ? { _tag: "Failure", error: refused("too_old", "the run started longer ago than maxAge allows") }
       : resumptions >= Settings.positiveInteger("maxAttempts", maxAttempts)
       ? { _tag: "Failure", error: refused("too_many_attempts", `the run was resumed ${resumptions} times already`) }
+      : failures >= maxFailures
+      ? { _tag: "Failure", error: refused("too_many_attempts", `the run failed ${failures} times in a row`) }
       : deadlineAt <= now
       ? { _tag: "Deadline" }
       : undefined

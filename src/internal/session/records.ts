@@ -171,6 +171,8 @@ export class RunStarted extends Schema.Opaque<RunStarted>()(Schema.TaggedStruct(
   deadlineAt: Schema.optionalKey(Schema.Finite),
   /** The owner of the claim under which the run started. Left out where it runs without a claim. */
   owner: Schema.optionalKey(Schema.String),
+  /** The process that started or resumed the run: a name that each start of a process has anew. */
+  process: Schema.optionalKey(Schema.String),
   /** The parent of a nested run. Left out for any other run. */
   parent: Schema.optionalKey(Parent),
   /** The message that the run takes, which was submitted or came with a command. Left out where there is none. */
@@ -212,12 +214,16 @@ export class CallStarted extends Schema.Opaque<CallStarted>()(Schema.TaggedStruc
 })) {}
 
 /**
- * A failed attempt of a call, for which `retry` of its tool grants another one.
+ * A failed attempt: of a call, for which `retry` of its tool grants another one, or of the run, which can be resumed.
  *
  * @category schemas
  * @since 0.1.0
  */
-export class AttemptFailed extends Schema.Opaque<AttemptFailed>()(Schema.TaggedStruct("AttemptFailed", ofCall)) {}
+export class AttemptFailed extends Schema.Opaque<AttemptFailed>()(Schema.TaggedStruct("AttemptFailed", {
+  ...ofRun,
+  /** The id of the call. Left out where the run failed. */
+  toolCallId: Schema.optionalKey(Schema.String)
+})) {}
 
 /**
  * The answer of a call: of its handler, of its gates, of a timeout, or of a stop.

@@ -25,6 +25,7 @@ import * as Inherited from "../stop/inherited.ts"
 import { CurrentOperation, type Running } from "../stop/ownedFibers.ts"
 import type * as SessionData from "./data.ts"
 import * as SessionEvents from "./events.ts"
+import type * as Records from "./records.ts"
 import * as States from "./state.ts"
 import * as Writers from "./writer.ts"
 
@@ -156,6 +157,15 @@ export const replaying = (
   }
 }
 
+/** Returns the adapter that asks no model where the owner of the session is leaving. */
+export const staying = (adapter: Adapter.Service, requestId: string, writer: Writers.Writer): Adapter.Service => ({
+  ...adapter,
+  stream: (request) =>
+    request.run?.requestId === requestId
+      ? Stream.unwrap(Effect.map(writer.admission, () => adapter.stream(request)))
+      : adapter.stream(request)
+})
+
 // Calls.
 
 /** The answers for the nested run of a call. */
@@ -199,6 +209,11 @@ export const recorded = (recording: Recording, executor: Executor.Service): Reco
     return nestedUsage === null ? {} : { nestedUsage }
   }
 
+  /** The calls that do not start, since the owner is leaving. */
+  const parked = new Set<string>()
+  const ended = ({ id }: Message.ToolCall, record: Records.Record) =>
+    Effect.map(writer.append([record], running), () => writer.handlerEnded(id))
+
   const calls: Replay.Service = {
     find: ({ id }, { isApproved, requestId: place, stepIndex }) => {
       const { run, turn } = state
@@ -210,17 +225,16 @@ export const recorded = (recording: Recording, executor: Executor.Service): Reco
       return call && foundOf(id, call, isEnding)
     },
     answered: (call, answer) => {
-      if (!isOfTurn(call, state, writer)) return Effect.void
+      // The next owner starts it. What answers it here, such as its timeout, does not count.
+      if (parked.has(call.id)) return Effect.interrupt
+      if (!isOfTurn(call, state, writer)) return Effect.sync(() => writer.handlerEnded(call.id))
       const { contextUpdate, failure, raw, tail } = answer
       const used = usedBy(call.id)
-      return writer.append(
-        [SessionEvents.endOf(requestId, call, tail, raw, { failure, contextUpdate, ...used })],
-        running
-      )
+      return ended(call, SessionEvents.endOf(requestId, call, tail, raw, { failure, contextUpdate, ...used }))
     },
     waits: (call, event) =>
       isOfTurn(call, state, writer)
-        ? writer.append([SessionEvents.waitOf(requestId, call, event, usedBy(call.id))], running)
+        ? ended(call, SessionEvents.waitOf(requestId, call, event, usedBy(call.id)))
         : Effect.void,
     attemptFailed: ({ id }) => writer.append([{ _tag: "AttemptFailed", requestId, toolCallId: id }], running)
   }
@@ -243,6 +257,7 @@ export const recorded = (recording: Recording, executor: Executor.Service): Reco
         [{ _tag: "CallStarted", requestId, toolCallId: id, ...early, attempt, idempotencyKey }],
         running
       )
+      yield* writer.confirmation
       // The stop was requested before the handler starts.
       if (state.stop?.requestId === requestId) return cancelled(call, "not run: the run was stopped")
       const given = known?._tag === "Granted" && known.answers.length > 0 ? known.answers : isAgain ? [] : undefined
@@ -251,7 +266,7 @@ export const recorded = (recording: Recording, executor: Executor.Service): Reco
         : Effect.provideService(
           plain(tool, args, call),
           SubAgent.CurrentNesting,
-          nestingOf({ ...parentOf(writer), store: writer.store }, call, given)
+          nestingOf({ ...parentOf(writer, tool), store: writer.store }, call, given)
         )
       return yield* Effect.scopedWith((scope) =>
         Effect.andThen(spending.enter(scope), Effect.provideService(executed, Inherited.CurrentSpending, spending))
@@ -268,6 +283,11 @@ export const recorded = (recording: Recording, executor: Executor.Service): Reco
       const known = state.turn?.calls.get(call.id)
       // A call that is already started was started by another process.
       const isUnknown = known?._tag === "Started"
+      if (writer.isParked) {
+        parked.add(call.id)
+        return Effect.never
+      }
+      if (!SubAgent.isSubAgent(tool) && writer.isLeft) writer.handlerBegins(call.id)
       if (isEnding) {
         // The nested run of a sub-agent ends at the deadline, unless it has ended before.
         if (isUnknown && ending === "Deadline" && SubAgent.isSubAgent(tool)) {
@@ -284,7 +304,10 @@ export const recorded = (recording: Recording, executor: Executor.Service): Reco
       }
       if (!isUnknown) return started(tool, args, call, known?._tag === "Granted" && known.hasStarted)
       const again: Executor.Service = { execute: (tool, args, call) => started(tool, args, call, true) }
-      return Replay.resolveUnknown(tool, args, call, again, writer.unknown) as Effect.Effect<any>
+      return Effect.andThen(
+        writer.confirmation,
+        Replay.resolveUnknown(tool, args, call, again, writer.unknown)
+      ) as Effect.Effect<any>
     })
 
   return { calls, executor: { execute } }
@@ -301,11 +324,17 @@ const isReplied = ({ turn }: States.State, { hasReplied }: Writers.Writer): bool
 const isOfTurn = ({ id }: Message.ToolCall, state: States.State, writer: Writers.Writer): boolean =>
   state.turn?.calls.has(id) === true || isReplied(state, writer)
 
-const parentOf = ({ failed, id, isAnswerable, unknown }: Writers.Writer): Omit<Writers.Parent, "store"> => ({
+/** Returns the parent of a call's nested runs. A leave does not wait for a sub-agent, whose runs are resumed. */
+const parentOf = (
+  { claim, failed, id, isAnswerable, isLeft, unknown }: Writers.Writer,
+  tool: Tool.Any
+): Omit<Writers.Parent, "store"> => ({
   id,
   failed,
   isAnswerable,
-  unknown
+  unknown,
+  claim,
+  isLeft: isLeft && SubAgent.isSubAgent(tool)
 })
 
 /** Returns the recorded outcome of a call, from before its run was resumed or from the turn that left it open. */

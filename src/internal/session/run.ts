@@ -6,6 +6,7 @@
  * @since 0.1.0
  */
 import type * as Arr from "effect/Array"
+import * as Cause from "effect/Cause"
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
@@ -36,6 +37,7 @@ import * as Cancellation from "../stop/cancellation.ts"
 import * as Deadline from "../stop/deadline.ts"
 import * as Inherited from "../stop/inherited.ts"
 import { CurrentOperation, Running } from "../stop/ownedFibers.ts"
+import * as Claims from "./claim.ts"
 import * as SessionData from "./data.ts"
 import * as SessionEvents from "./events.ts"
 import type * as Journals from "./journal.ts"
@@ -112,13 +114,14 @@ class OperationRun<M extends SessionEvents.Mode> {
   /** Records the start, and the records that lead to it. */
   begin(deadlineAt: number | undefined): Effect.Effect<void> {
     const { answered, base, messages, name, parent, resumed, takes } = this.operation
-    return Effect.flatMap(Clock.currentTimeMillis, (startedAt) => {
+    return Effect.flatMap(Effect.all([Clock.currentTimeMillis, Claims.CurrentProcess]), ([startedAt, process]) => {
       const started: Records.RunStarted = {
         _tag: "RunStarted",
         requestId: this.requestId,
         operation: name,
         messages,
         startedAt,
+        process,
         ...(answered === undefined ? {} : { answered }),
         ...(parent === undefined ? {} : { parent }),
         ...(resumed === undefined ? {} : { resumes: true }),
@@ -130,6 +133,17 @@ class OperationRun<M extends SessionEvents.Mode> {
         this.folded = SessionEvents.folding(this.operation.mode, this.state)
       })
     })
+  }
+
+  /**
+   * Records that the run failed. A run that could not start ends, and its messages are given back. One that broke off
+   * can be resumed, and so can one whose resumption failed.
+   */
+  fail(cause: Cause.Cause<unknown>): Effect.Effect<void> {
+    if (Cause.hasInterruptsOnly(cause)) return Effect.void
+    const { requestId } = this
+    const isOver = this.operation.resumed === undefined && Cause.hasFails(cause)
+    return this.append([{ _tag: isOver ? "RunEnded" : "AttemptFailed", requestId }])
   }
 
   /** Folds events of the operation. Their records are written before the events are seen. */
@@ -308,7 +322,7 @@ const endOfUnasked = (
  */
 const orElseUnasked = <E, R, R2>(
   events: Stream.Stream<Event.Event, E, R>,
-  end: (error: E) => Stream.Stream<Event.Event, never, R2>
+  end: (error: E) => Stream.Stream<Event.Event, E, R2>
 ): Stream.Stream<Event.Event, E, R | R2> => {
   let hasBegun = false
   return events.pipe(
@@ -391,9 +405,13 @@ const isEmpty = (context: SessionData.Session["context"]): boolean => Object.key
 const carefully = (policy: Policy.Policy): Policy.Policy =>
   policy.start === "onCallReady" ? { ...policy, start: "readOnly" } : policy
 
+/** Tells whether the failure of a run that could not start ends it. `failures` counts those in a row. */
+export type IsFinal = (error: unknown, failures: number) => boolean
+
 const open = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt, REvent>(
   checked: Effect.Effect<Operations.Operation<M>, F, RF>,
-  options: Chat.Options<T, E, R, RHalt, REvent>
+  options: Chat.Options<T, E, R, RHalt, REvent>,
+  isFinal?: IsFinal
 ): Effect.Effect<
   Opened<M, Errors<T, E>, Services<T, R | RHalt | REvent>>,
   F | Replays.ResumeError,
@@ -472,14 +490,17 @@ const open = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt,
       const contextUpdate = steps.length > 0 ? undefined : States.contextUpdateOf(state)
       const context = contextUpdate === undefined ? given.context ?? null : { ...given.context, ...contextUpdate }
       const turns = Chat.stream(thread, { ...given, context })
-      if (!hasOpening) return turns
+      if (!hasOpening && isFinal === undefined) return turns
       // A failure must not lose the calls that ran, since the caller would run them twice by trying again.
       return orElseUnasked(turns, (error) =>
-        Stream.fromIterable(endOfUnasked(run, error)).pipe(Stream.mapArrayEffect(observed)))
+        hasOpening || isFinal?.(error, state.failures + 1) === true
+          ? Stream.fromIterable(endOfUnasked(run, error)).pipe(Stream.mapArrayEffect(observed))
+          : Stream.fail(error))
     })
     const hasReply = isOpen(state)
     const past = steps.length === 0 ? {} : { past: { steps, hasReply } }
-    const adapter = Context.getOrUndefined(context, Adapter.Adapter)
+    const own = Context.getOrUndefined(context, Adapter.Adapter)
+    const adapter = own && writer.claim ? Replays.staying(own, requestId, writer) : own
     const recorded = Replays.recorded(
       { writer, requestId, running, ending: resumed?.ending?._tag, nestingOf: nesting },
       executor
@@ -488,11 +509,9 @@ const open = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt,
       first,
       resumed === undefined ? turns : resumedTurns(turns, run, adapter, stops)
     ).pipe(
+      (events) => adapter === undefined ? events : Stream.provideService(events, Adapter.Adapter, adapter),
       Stream.mapArrayEffect(run.takeAll),
-      // A run whose resumption failed can be resumed again.
-      Stream.tapError(() =>
-        resumed === undefined ? run.append([{ _tag: "RunEnded", requestId }]) : Effect.void
-      ),
+      Stream.tapCause((cause) => run.fail(cause)),
       Stream.provideService(Executor.Executor, recorded.executor),
       Stream.provideService(Replay.CurrentCalls, recorded.calls),
       Stream.provideService(SubAgent.CurrentNesting, undefined),
@@ -535,9 +554,10 @@ const openingCalls = <T extends Tools, E, R>(
 /** Returns the events of an operation, which is checked when it begins. */
 export const stream = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt, REvent>(
   operation: Effect.Effect<Operations.Operation<M>, F, RF>,
-  options: Chat.Options<T, E, R, RHalt, REvent>
+  options: Chat.Options<T, E, R, RHalt, REvent>,
+  isFinal?: IsFinal
 ): Stream.Stream<Event.Event, F | Errors<T, E>, RF | Services<T, R | RHalt | REvent>> =>
-  Stream.unwrap(Effect.map(open(operation, options), ({ events }) => events))
+  Stream.unwrap(Effect.map(open(operation, options, isFinal), ({ events }) => events))
 
 /** Returns the result of an operation: the fold of its events. */
 export const awaited = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt, REvent>(
@@ -580,13 +600,17 @@ const observedBy = <T extends Tools, E, R, RHalt, REvent>(
 /** Returns the events of an interrupted run that is resumed. */
 export const streamResumed = <T extends Tools, E, R, RHalt, REvent>(
   kept: Keeping.Kept,
-  options: ResumeOptions<T, E, R, RHalt, REvent>
+  options: ResumeOptions<T, E, R, RHalt, REvent>,
+  { isFinal, maxFailures }: { readonly isFinal?: IsFinal; readonly maxFailures?: number } = {}
 ): Stream.Stream<
   Event.Event,
   ResumeFailure | E | Tool.Fatal<T[number]>,
   Journals.Store | Services<T, R | RHalt | REvent>
 > => {
-  const events = Keeping.keepStream(kept, () => stream(Operations.resuming(options), observedBy(options)))
+  const events = Keeping.keepStream(
+    kept,
+    () => stream(Operations.resuming(options, maxFailures), observedBy(options), isFinal)
+  )
   return options.replays === false ? Stream.filter(events, (event) => !isReplayed(event)) : events
 }
 

@@ -140,8 +140,10 @@ export interface Run {
   nestedUsage: Response.Usage | null
   /** Updates of the context by handlers of whole turns. */
   context: Json.JsonObject | undefined
-  /** Number of times that the run was resumed. */
+  /** Number of times that another process resumed the run. */
   resumptions: number
+  /** The process that started or resumed it last. */
+  process: string | undefined
   /** The command that the run has taken, and its message if that was submitted. */
   readonly taken: {
     /** The id of the command. */
@@ -208,6 +210,8 @@ export interface State {
   inbox: ReadonlyArray<Records.MessageSubmitted>
   /** The request to stop the run. */
   stop: Records.StopRequested | undefined
+  /** Number of runs in a row that could not start or go on, since the last reply. */
+  failures: number
   /** Receipts of the last commands, by their ids. */
   readonly receipts: Map<string, Records.Receipt>
 }
@@ -337,6 +341,7 @@ export const stateOf = (session: Session): State => {
     parent: undefined,
     inbox: [],
     stop: undefined,
+    failures: 0,
     receipts: new Map()
   }
 }
@@ -678,9 +683,11 @@ const opened = (state: State, { keys = {}, receipts, session }: Records.Opened):
 }
 
 const runStarted = (state: State, record: Records.RunStarted): void => {
-  const { answered, deadlineAt, messages, operation, parent, requestId, startedAt, takes } = record
+  const { answered, deadlineAt, messages, operation, parent, process, requestId, startedAt, takes } = record
   if (record.resumes === true && state.run?.requestId === requestId) {
-    state.run.resumptions++
+    // The owners of one process are one: it may lose its claim while it is busy, and take its own run up again.
+    if (process === undefined || process !== state.run.process) state.run.resumptions++
+    state.run.process = process
     // Calls that started before their reply was whole do not belong to the reply that is asked for again.
     if (state.turn !== undefined && state.turn.message === undefined) state.turn = undefined
     return
@@ -708,6 +715,7 @@ const runStarted = (state: State, record: Records.RunStarted): void => {
     nestedUsage: null,
     context: undefined,
     resumptions: 0,
+    process,
     taken: takes && { id: takes.id, message },
     hasStarted: false,
     before,
@@ -723,6 +731,7 @@ export const messageOf = (response: Response.Response): Message.Message =>
 
 /** Adds a reply. Calls that started before it was whole become its calls. */
 const replyReceived = (state: State, run: Run, { requestId, response, stepIndex }: Records.ReplyReceived): void => {
+  state.failures = 0
   answerBehind(state)
   const early = state.turn?.message === undefined ? state.turn?.calls : undefined
   const turn: Turn = {
@@ -784,7 +793,12 @@ const callStarted = (state: State, run: Run, record: Records.CallStarted): void 
   run.came.set(cameKey(run, turn, toolCallId), "open")
 }
 
-const attemptFailed = ({ turn }: State, { toolCallId }: Records.AttemptFailed): void => {
+const attemptFailed = (state: State, { toolCallId }: Records.AttemptFailed): void => {
+  if (toolCallId === undefined) {
+    state.failures++
+    return
+  }
+  const { turn } = state
   const call = turn?.calls.get(toolCallId)
   if (turn === undefined || call?._tag !== "Started") return
   const { answers, hasStarted } = call
@@ -852,6 +866,7 @@ const haltOf = (call: Call | undefined): Event.Halt | undefined => {
 }
 
 const stepCompleted = (state: State, run: Run, record: Records.StepCompleted): void => {
+  state.failures = 0
   answerBehind(state)
   const { closing, done, introduced = [], mode = "auto", nestedUsage } = record
   const own = state.turn
@@ -933,6 +948,7 @@ const runEnded = (state: State, run: Run, record: Records.RunEnded): void => {
   const { abandoned = [], haltedReason, messages = [], metadata, requestId, result, status = "idle" } = record
   const { parent, steps, taken } = run
   const stop = state.stop
+  state.failures = haltedReason === undefined ? state.failures + 1 : 0
   const isGivenBack = haltedReason === undefined && !run.hasStarted && steps.length === 0
   state.ended = {
     requestId,

@@ -41,6 +41,10 @@ export interface Parent {
   readonly unknown: Tool.Unknown | undefined
   /** True where the suspensions of its nested runs can be settled. */
   readonly isAnswerable: boolean
+  /** The claim that its nested runs are under. */
+  readonly claim: Claims.HeldClaim | undefined
+  /** True where its nested runs stop when the owner leaves. Those of a call that is under way continue. */
+  readonly isLeft: boolean
 }
 
 /** The records of one append, in the order of their writers. */
@@ -137,6 +141,8 @@ export class Writer implements Omit<Parent, "store"> {
   readonly failed: Deferred.Deferred<never, Failure>
   readonly unknown: Parent["unknown"]
   readonly isAnswerable: boolean
+  readonly claim: Claims.HeldClaim | undefined
+  readonly isLeft: boolean
   /** The session that the program was given, and the session after closing an interrupted run. */
   readonly given: { readonly session: SessionData.Session; closed: SessionData.Session | undefined }
   /** Records that no append contains yet, in order. */
@@ -167,6 +173,7 @@ export class Writer implements Omit<Parent, "store"> {
       readonly version: number
       readonly session?: SessionData.Session
       readonly owner?: string
+      readonly claim?: Claims.HeldClaim
     },
     store: Journals.Service | undefined,
     context: Context.Context<never>,
@@ -176,6 +183,8 @@ export class Writer implements Omit<Parent, "store"> {
     this.failed = parent?.failed ?? Deferred.makeUnsafe<never, Failure>()
     this.unknown = parent?.unknown
     this.isAnswerable = parent?.isAnswerable ?? true
+    this.claim = kept.claim ?? parent?.claim
+    this.isLeft = parent?.isLeft ?? true
     this.id = kept.id
     this.state = kept.state
     this.given = { session: kept.session ?? States.sessionOf(kept.state), closed: undefined }
@@ -436,7 +445,13 @@ export class Writer implements Omit<Parent, "store"> {
    * Looks for commands at the interval of the claim, so that they are applied while the operation writes nothing. A
    * failed look is repeated. An append that is under way, or happened in between, applies them itself.
    */
-  watch({ looks }: Claims.HeldClaim, store: Journals.Service): Effect.Effect<void> {
+  watch(claim: Claims.HeldClaim, store: Journals.Service): Effect.Effect<void> {
+    const look = Effect.ignore(Effect.andThen(claim.check, this.look(store)))
+    return Effect.forever(Effect.andThen(claim.looks, look))
+  }
+
+  /** Applies the commands of others. Stops the operation where another owner has written. */
+  private look(store: Journals.Service): Effect.Effect<void, Journals.StoreError> {
     const look = Effect.suspend(() => {
       const { id, version: expected } = this
       return Effect.flatMap(store.version(id), (actual) => {
@@ -451,19 +466,68 @@ export class Writer implements Omit<Parent, "store"> {
         })
       })
     })
-    const looked = Effect.catch(look, (error) =>
-      Effect.sync(() => {
-        if (error._tag === "SessionConflict" && !this.isBusySince(error.expected)) this.fail(error)
-      }))
-    return Effect.forever(Effect.andThen(looks, looked))
+    return Effect.catch(look, (error) => {
+      if (error._tag === "StoreError") return Effect.fail(error)
+      return Effect.sync(() => {
+        if (error._tag !== "SessionConflict" || !this.isBusySince(error.expected)) this.fail(error)
+      })
+    })
   }
 
   private isBusySince(version: number): boolean {
     return this.isAppending || this.version !== version
   }
 
-  /** Gives an append that is under way at the end of its operation the grace period to finish. */
-  readonly leave: Effect.Effect<void> = Effect.suspend(() => Effect.asVoid(this.own.end(Exit.void)))
+  // The claim that the operation runs under.
+
+  /** Waits for ever where the owner is leaving: no further call starts, and no model is asked. */
+  readonly admission: Effect.Effect<void> = Effect.suspend(() => this.isParked ? Effect.never : Effect.void)
+
+  /** True where the owner is leaving and the operation leaves with it. */
+  get isParked(): boolean {
+    return this.isLeft && this.claim?.isLeaving === true
+  }
+
+  /**
+   * Waits until the store has confirmed the claim and the journal is unchanged, where the process may have stood still.
+   * Waits for ever where the claim is lost.
+   */
+  readonly confirmation: Effect.Effect<void> = Effect.suspend(() => {
+    const { claim, store } = this
+    if (claim === undefined || store === undefined || claim.isFresh) return Effect.void
+    return claim.confirmation.pipe(
+      Effect.andThen(this.look(store)),
+      Effect.catch(() => this.confirmation),
+      Effect.andThen(Effect.suspend(() => this.hasFailed ? Effect.never : Effect.void))
+    )
+  })
+
+  /** A handler begins, which a leave waits for. */
+  handlerBegins(call: string): void {
+    this.claim?.begin(this.nameOf(call))
+  }
+
+  /** The end of a handler is recorded. */
+  handlerEnded(call: string): void {
+    this.claim?.end(this.nameOf(call))
+  }
+
+  private nameOf(call: string): string {
+    return JSON.stringify([this.id, call])
+  }
+
+  /**
+   * Gives an append that is under way at the end of its operation the grace period to finish. A call that is started
+   * then keeps the claim.
+   */
+  readonly leave: Effect.Effect<void> = Effect.suspend(() =>
+    Effect.map(this.own.end(Exit.void), () => {
+      const { claim, id, state: { turn } } = this
+      const calls = Array.from(turn?.calls ?? [])
+      for (const [call] of calls) this.handlerEnded(call)
+      claim?.left(id, calls.some(([, { _tag }]) => _tag === "Started"))
+    })
+  )
 }
 
 /** The writer of the operation that this code runs in, if the operation is recorded. */

@@ -724,20 +724,27 @@ export class Worker implements Task {
 export class HookFibers {
   private readonly running: Running
   private readonly clock: Clock.Clock
+  /** Tells whether answers are recorded. Their writing may finish when the run stops. */
+  private readonly isRecorded: boolean
   private readonly tasks = new Set<Task>()
   /** When the grace period of all its fibers began, once the batch is cancelled. */
   private graceSince: number | undefined
 
-  constructor(running: Running, clock: Clock.Clock) {
+  constructor(running: Running, clock: Clock.Clock, isRecorded: boolean) {
     this.running = running
     this.clock = clock
+    this.isRecorded = isRecorded
   }
 
   /** Adds a fiber to the run, before it runs code of the caller's. Returns what stops it. */
-  own({ id, name }: { readonly id: string; readonly name: string }, fiber: Fiber.Fiber<unknown, unknown>): () => void {
+  own(
+    { id, name }: { readonly id: string; readonly name: string },
+    fiber: Fiber.Fiber<unknown, unknown>,
+    mayFinish = false
+  ): () => void {
     const { clock, running } = this
     const startedAt = clock.currentTimeMillisUnsafe()
-    const task: Task = { kind: "hook", id, name, startedAt, isHandler: false, isExclusive: false, fiber }
+    const task: Task = { kind: "hook", id, name, startedAt, isHandler: false, isExclusive: false, fiber, mayFinish }
     running.add(task)
     this.tasks.add(task)
     if (this.graceSince !== undefined) running.beginGrace(task, this.graceSince)
@@ -757,7 +764,8 @@ export class HookFibers {
     call: { readonly id: string; readonly name: string },
     work: Effect.Effect<A, E, R>,
     millis: number,
-    late: (millis: number) => E
+    late: (millis: number) => E,
+    isAnswer = false
   ): Effect.Effect<A, E, R> {
     return Effect.contextWith((context: Context.Context<R>) => {
       const ended = Deferred.makeUnsafe<A, E>()
@@ -771,7 +779,7 @@ export class HookFibers {
       if (exit !== undefined) return exit
       // Work that is no Effect ends the fiber without running `onExit`.
       fiber.addObserver((exit) => Deferred.doneUnsafe(ended, exit))
-      const stop = this.own(call, fiber)
+      const stop = this.own(call, fiber, isAnswer && this.isRecorded)
       if (Deferred.isDoneUnsafe(ended)) return Deferred.await(ended)
       const end = Effect.onInterrupt(Deferred.await(ended), () => Effect.sync(stop))
       if (!Number.isFinite(millis)) return end

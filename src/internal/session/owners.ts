@@ -1,0 +1,86 @@
+/**
+ * The health of an owner of sessions: a worker, or a runner of a cluster. Public as `Worker.ready` and `Cluster.ready`.
+ *
+ * @since 0.1.0
+ */
+import * as Clock from "effect/Clock"
+import * as Effect from "effect/Effect"
+
+/**
+ * The health of an owner of sessions.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Health {
+  /** True where the owner takes sessions: it is not leaving, and the store answered its last request for work. */
+  readonly isReady: boolean
+  /** True where the owner was asked to leave, and ends what is under way. */
+  readonly isLeaving: boolean
+  /** Number of sessions that the owner drives. */
+  readonly driven: number
+  /**
+   * Number of claims that the owner lost in the last five minutes. A process that loses claims is too busy to renew
+   * them in time, stood still, or does not reach its store.
+   */
+  readonly lostClaims: number
+  /** Longest time that one of these claims had not been confirmed by the store, in milliseconds. 0 without any. */
+  readonly latestMillis: number
+}
+
+const windowMillis = 5 * 60_000
+
+/** Collects the health of an owner. */
+export class Owner {
+  private readonly driven = new Set<string>()
+  private lost: ReadonlyArray<{ readonly at: number; readonly lateMillis: number }> = []
+  private isLeaving = false
+  private isAnswered = true
+
+  /** Tells whether the owner drives a session. */
+  drives(id: string): boolean {
+    return this.driven.has(id)
+  }
+
+  /** Number of sessions that the owner drives. */
+  get size(): number {
+    return this.driven.size
+  }
+
+  begin(id: string): void {
+    this.driven.add(id)
+  }
+
+  end(id: string): void {
+    this.driven.delete(id)
+  }
+
+  leave(): void {
+    this.isLeaving = true
+  }
+
+  /** The store has answered a request for work, or has not. */
+  answered(isAnswered: boolean): void {
+    this.isAnswered = isAnswered
+  }
+
+  /** A claim was lost at this time, so long after its last confirmation. */
+  lose(at: number, lateMillis: number): void {
+    this.lost = [...this.lostSince(at - windowMillis), { at, lateMillis }]
+  }
+
+  private lostSince(time: number) {
+    return this.lost.filter(({ at }) => at >= time)
+  }
+
+  readonly health: Effect.Effect<Health> = Effect.map(Clock.currentTimeMillis, (now) => {
+    const lost = this.lostSince(now - windowMillis)
+    return {
+      isReady: !this.isLeaving && this.isAnswered,
+      isLeaving: this.isLeaving,
+      driven: this.driven.size,
+      lostClaims: lost.length,
+      latestMillis: lost.reduce((latest, { lateMillis }) => Math.max(latest, lateMillis), 0)
+    }
+  })
+}
