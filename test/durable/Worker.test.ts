@@ -26,7 +26,7 @@ const tagsOf = (id: string) => Effect.map(journal(id), (records) => records.map(
 /** Lets time pass until a condition holds. */
 const until = <E, R>(condition: Effect.Effect<boolean, E, R>) =>
   Effect.gen(function*() {
-    for (let turn = 0; turn < 200; turn++) {
+    for (let turn = 0; turn < 1000; turn++) {
       if (yield* condition) return
       yield* TestClock.adjust("200 millis")
       for (let step = 0; step < 10; step++) yield* Effect.yieldNow

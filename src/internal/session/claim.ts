@@ -362,7 +362,7 @@ export class HeldClaim {
 
   /** Ends the claim, so that another owner need not wait for the end of its term, unless a call is started. */
   readonly release: Effect.Effect<void> = Effect.suspend(() => {
-    if (this.isResting) return this.ended
+    if (this.isResting || Deferred.isDoneUnsafe(this.lost)) return this.ended
     const release = this.started.size > 0
       ? this.store.renew(this.id, this.owner, this.termMillis)
       : this.store.release(this.id, this.owner)
