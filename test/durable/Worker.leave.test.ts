@@ -1,0 +1,294 @@
+/** Owners that leave: a worker whose layer is released, a closed scope around a claim, and what the next owner finds. */
+import { assert, describe, it } from "@effect/vitest"
+import * as Clock from "effect/Clock"
+import * as Deferred from "effect/Deferred"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Fiber from "effect/Fiber"
+import * as Layer from "effect/Layer"
+import * as Logger from "effect/Logger"
+import * as Option from "effect/Option"
+import * as Scope from "effect/Scope"
+import * as Stream from "effect/Stream"
+import * as TestClock from "effect/testing/TestClock"
+import { Adapter, Chat, Encoder, Journal, Session, Tool } from "heddle"
+import { Durable, Worker } from "heddle/durable"
+import { Script } from "heddle/testing"
+import { recordsOf, stores, until } from "../support/edges.ts"
+import { agent, casting } from "../support/nests.ts"
+
+const quiet = Logger.layer([])
+
+const tagsOf = (id: string) => Effect.map(recordsOf(id), (records) => records.map(({ _tag }) => _tag))
+
+const hasStarted = (id: string, count = 1) =>
+  Effect.map(tagsOf(id), (tags) => tags.filter((tag) => tag === "CallStarted").length >= count)
+
+const endsOf = (records: ReadonlyArray<Journal.Record>) =>
+  records.flatMap((record) => record._tag === "CallEnded" ? [record.message.toolCallId] : [])
+
+const isDone = (id: string) => Effect.map(Session.load(id), (kept) => kept !== undefined && Session.next(kept) === "nothing")
+
+/** A worker that can be asked to leave. */
+const working = (
+  tools: ReadonlyArray<Tool.Any>,
+  model: Layer.Layer<Adapter.Adapter>,
+  options: Partial<Worker.Options> = {},
+  maxConcurrency = 1
+) =>
+  Effect.gen(function*() {
+    const scope = yield* Scope.make()
+    const worker = Worker.layer({ term: "30 seconds", ...options, run: () => ({ tools: tools as [], maxConcurrency }) })
+    yield* Layer.build(worker.pipe(Layer.provide([model, quiet]))).pipe(Scope.provide(scope))
+    const leave = Effect.forkChild(Scope.close(scope, Exit.void), { startImmediately: true })
+    return { leave }
+  })
+
+/** What a bank knows: a charge takes two seconds, and is found after it only. */
+const bankOf = () => {
+  const bank = { charged: [] as Array<string>, begun: 0, lookUps: 0 }
+  const charge = (options: Partial<Tool.Any> = {}) =>
+    Tool.make("charge", {
+      parameters: {},
+      handler: (_, { id }) =>
+        Effect.gen(function*() {
+          bank.begun++
+          yield* Effect.sleep("2 seconds")
+          bank.charged.push(id)
+          return "charged"
+        }),
+      lookUp: (_, { id }) =>
+        Effect.sync(() => {
+          bank.lookUps++
+          return bank.charged.includes(id) ? Option.some("charged") : Option.none()
+        }),
+      ...options as object
+    })
+  return { bank, charge }
+}
+
+const go = casting({ go: [[["a", "charge", {}], ["b", "charge", {}]], "Done"] })
+
+describe("a worker that is asked to leave", () => {
+  for (const [where, store] of Object.entries(stores)) {
+    it.effect(`N-05: lets the call under way end, starts no other, and hands over, ${where}`, () =>
+      Effect.gen(function*() {
+        const { bank, charge } = bankOf()
+        yield* Session.submit("s", "go")
+        const first = yield* working([charge()], go)
+        yield* until(hasStarted("s"))
+        yield* TestClock.adjust("500 millis")
+        const leaving = yield* first.leave
+        yield* TestClock.adjust("1 second")
+        assert.isUndefined(leaving.pollUnsafe(), "the charge is under way")
+        yield* TestClock.adjust("500 millis")
+        yield* Fiber.await(leaving)
+        assert.deepStrictEqual(bank, { charged: ["a"], begun: 1, lookUps: 0 })
+        assert.deepStrictEqual(endsOf(yield* recordsOf("s")), ["a"])
+        const [listed] = yield* Stream.runCollect(Session.list())
+        assert.deepStrictEqual([listed?.next, listed?.claim], ["resume", undefined])
+        yield* working([charge()], go)
+        yield* until(isDone("s"))
+        assert.deepStrictEqual(bank, { charged: ["a", "b"], begun: 2, lookUps: 0 })
+      }).pipe(Effect.scoped, Effect.provide(store)))
+  }
+
+  it.effect("N-05: hands over at once where no call is under way, and asks no model again", () =>
+    Effect.gen(function*() {
+      let asked = 0
+      const silent = Adapter.layer({
+        stream: () => Stream.suspend(() => {
+          asked++
+          return Stream.never
+        })
+      })
+      yield* Session.submit("s", "go")
+      const { leave } = yield* working([], silent)
+      yield* until(Effect.sync(() => asked === 1))
+      const before = yield* Clock.currentTimeMillis
+      yield* Fiber.await(yield* leave)
+      assert.strictEqual(yield* Clock.currentTimeMillis, before)
+      assert.isUndefined((yield* Stream.runCollect(Session.list()))[0]?.claim)
+      yield* working([], casting({ go: ["Done"] }))
+      yield* until(isDone("s"))
+      assert.strictEqual(asked, 1)
+    }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
+
+  it.effect("N-05: interrupts a call that outlives the drain, and leaves the claim to its term", () =>
+    Effect.gen(function*() {
+      const { bank, charge } = bankOf()
+      yield* Session.submit("s", "go")
+      const first = yield* working([charge()], go, { drain: "1 second" })
+      yield* until(hasStarted("s"))
+      const leaving = yield* first.leave
+      yield* TestClock.adjust("1 second")
+      yield* Fiber.await(leaving)
+      const left = yield* Clock.currentTimeMillis
+      assert.isEmpty(endsOf(yield* recordsOf("s")), "nobody knows what became of it")
+      const [listed] = yield* Stream.runCollect(Session.list())
+      assert.strictEqual(listed?.claim?.until, left + 30_000)
+      yield* working([charge()], go)
+      yield* TestClock.adjust("29 seconds")
+      assert.strictEqual(bank.lookUps, 0)
+      yield* until(isDone("s"))
+      assert.strictEqual(bank.lookUps, 1)
+      assert.deepStrictEqual(bank.charged, ["a", "b"])
+    }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
+
+  it.effect("N-05: does not answer a call that it holds back, also where its timeout is shorter than the drain", () =>
+    Effect.gen(function*() {
+      const { bank, charge } = bankOf()
+      const nap = Tool.make("nap", { parameters: {}, handler: () => Effect.as(Effect.sleep("500 millis"), "slept") })
+      let briefs = 0
+      const brief = Tool.make("brief", { parameters: {}, timeout: 100, handler: () => Effect.sync(() => ++briefs) })
+      const model = casting({ go: [[["a", "charge", {}], ["b", "nap", {}], ["c", "brief", {}]], "Done"] })
+      const tools = [charge(), nap, brief]
+      yield* Session.submit("s", "go")
+      const { leave } = yield* working(tools, model, {}, 2)
+      yield* until(hasStarted("s", 2))
+      const leaving = yield* leave
+      yield* TestClock.adjust("2 seconds")
+      yield* Fiber.await(leaving)
+      assert.sameMembers(endsOf(yield* recordsOf("s")), ["a", "b"])
+      assert.strictEqual(briefs, 0)
+      yield* working(tools, model)
+      yield* until(isDone("s"))
+      assert.sameMembers(endsOf(yield* recordsOf("s")), ["a", "b", "c"])
+      assert.strictEqual(briefs, 1)
+    }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
+
+  it.effect("N-05: waits for the calls of a sub-agent, and not for the sub-agent", () =>
+    Effect.gen(function*() {
+      const { bank, charge } = bankOf()
+      const model = casting({
+        go: [[["sub", "sub", {}]], "Done"],
+        sub: [[["a", "charge", {}]], [["b", "charge", {}]], "Sub"]
+      })
+      const tools = [agent("sub", [charge()])]
+      yield* Session.submit("s", "go")
+      const first = yield* working(tools, model)
+      yield* until(Effect.sync(() => bank.begun === 1))
+      const leaving = yield* first.leave
+      yield* TestClock.adjust("2 seconds")
+      yield* Fiber.await(leaving)
+      assert.deepStrictEqual([bank.charged, bank.begun], [["a"], 1])
+      yield* working(tools, model)
+      yield* until(isDone("s"))
+      assert.deepStrictEqual(bank, { charged: ["a", "b"], begun: 2, lookUps: 0 })
+    }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
+
+  it.effect("N-05: lets the runs within a call that is under way go on with it", () =>
+    Effect.gen(function*() {
+      const began = yield* Deferred.make<void>()
+      const model = casting({ go: [[["t", "think", {}]], "Done"], deep: [[["n", "nap", {}]], "Deep"] })
+      const nap = Tool.make("nap", {
+        parameters: {},
+        handler: () => Effect.andThen(Deferred.succeed(began, undefined), Effect.as(Effect.sleep("1 second"), "slept"))
+      })
+      const think = Tool.make("think", {
+        parameters: {},
+        handler: () =>
+          Effect.map(Chat.run("deep", { tools: [nap] }), ({ finalResponse }) => finalResponse?.outputText ?? "")
+      })
+      yield* Session.submit("s", "go")
+      const first = yield* working([think], model)
+      yield* Deferred.await(began)
+      const leaving = yield* first.leave
+      yield* TestClock.adjust("1 second")
+      yield* Fiber.await(leaving)
+      assert.deepStrictEqual(endsOf(yield* recordsOf("s")), ["t"])
+    }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
+})
+
+describe("a closed scope around a claim", () => {
+  /** Begins a run under a claim, and closes its scope so many milliseconds after its call has started. */
+  const closing = (tool: Tool.Any, after: number, encoder: Layer.Layer<never> = Layer.empty) =>
+    Effect.gen(function*() {
+      const run = Session.claim("s", { owner: "one", term: "30 seconds" }).pipe(
+        Effect.flatMap((kept) => Session.keep(kept, (session) => Session.reply(session, "go", { tools: [tool] as [] }))),
+        Effect.scoped,
+        Effect.provide([go, encoder])
+      )
+      const fiber = yield* Effect.forkChild(run)
+      yield* until(hasStarted("s", 2))
+      yield* TestClock.adjust(after)
+      const stopped = yield* Effect.forkChild(Fiber.interrupt(fiber), { startImmediately: true })
+      yield* until(Effect.sync(() => stopped.pollUnsafe() !== undefined))
+      return (yield* Stream.runCollect(Session.list()))[0]!
+    })
+
+  it.effect("N-05: records what a handler comes to in the grace period, and gives the claim back", () =>
+    Effect.gen(function*() {
+      const { bank, charge } = bankOf()
+      const { claim } = yield* closing(charge({ interrupt: "block" }), 500)
+      assert.sameMembers(bank.charged, ["a", "b"])
+      assert.sameMembers(endsOf(yield* recordsOf("s")), ["a", "b"])
+      assert.isUndefined(claim)
+    }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
+
+  it.effect("N-05: records nothing of a handler that was only interrupted, and leaves the claim to its term", () =>
+    Effect.gen(function*() {
+      const { bank, charge } = bankOf()
+      const { claim } = yield* closing(charge(), 500)
+      assert.isEmpty(bank.charged)
+      assert.isEmpty(endsOf(yield* recordsOf("s")))
+      assert.strictEqual(claim?.until, (yield* Clock.currentTimeMillis) + 30_000)
+      const kept = (yield* Session.load("s"))!
+      assert.deepStrictEqual(kept.interrupted?.calls.map(({ state }) => state), ["Started", "Started"])
+    }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
+
+  it.effect("N-05: records an answer whose writing was under way", () =>
+    Effect.gen(function*() {
+      const { bank, charge } = bankOf()
+      const slow = Layer.succeed(Encoder.Encoder, {
+        encode: (value) => Effect.as(Effect.sleep("1 second"), JSON.stringify(value))
+      })
+      const { claim } = yield* closing(charge(), 2500, slow)
+      assert.sameMembers(bank.charged, ["a", "b"])
+      assert.sameMembers(endsOf(yield* recordsOf("s")), ["a", "b"])
+      assert.isUndefined(claim)
+    }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
+
+  it.effect("N-05: of a program with `Durable.layer` leaves the claim to its term where a call is started", () =>
+    Effect.gen(function*() {
+      const { bank, charge } = bankOf()
+      const program = Chat.run("go", { tools: [charge()] }).pipe(
+        Effect.provide(Durable.layer({ id: "p", term: "30 seconds" })),
+        Effect.provide(go)
+      )
+      const store = yield* Session.Store
+      const fiber = yield* Effect.forkChild(program)
+      yield* until(Effect.sync(() => bank.begun === 2))
+      yield* TestClock.adjust("500 millis")
+      yield* Fiber.interrupt(fiber)
+      assert.strictEqual((yield* store.claimOf("p"))?.until, (yield* Clock.currentTimeMillis) + 30_000)
+      assert.strictEqual((yield* Effect.flip(program))._tag, "SessionClaimed")
+    }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
+
+  it.effect("N-05: an operation that the store stops in the middle of a call keeps its claim", () =>
+    Effect.gen(function*() {
+      const store = yield* Session.Store
+      const { bank, charge } = bankOf()
+      let isAway = false
+      const failing = Layer.succeed(Session.Store, {
+        ...store,
+        append: (...[id, ...rest]: Parameters<typeof store.append>) =>
+          Effect.suspend(() =>
+            isAway && rest[1].some(({ _tag }) => _tag === "CallEnded")
+              ? Effect.fail(new Journal.StoreError({ reason: "full", operation: "append", id }))
+              : store.append(id, ...rest)
+          )
+      })
+      yield* Session.submit("s", "go")
+      const { leave } = yield* Effect.provide(working([charge()], go), failing)
+      yield* until(hasStarted("s"))
+      isAway = true
+      yield* TestClock.adjust("2 seconds")
+      const [listed] = yield* Stream.runCollect(Session.list())
+      assert.strictEqual(listed?.claim?.until, (yield* Clock.currentTimeMillis) + 30_000)
+      isAway = false
+      yield* until(isDone("s"))
+      assert.deepStrictEqual([bank.charged, bank.lookUps], [["a", "b"], 1])
+      yield* leave
+    }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
+})
