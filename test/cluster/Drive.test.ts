@@ -75,11 +75,55 @@ describe("a command that the next owner carries out again", () => {
       yield* started.await
       yield* Fiber.interrupt(left)
       yield* gate.open
-      const { session } = yield* owner("b").carryOut(say("m1", "Go"))
+      const next = yield* Effect.forkChild(owner("b").carryOut(say("m1", "Go")), { startImmediately: true })
+      // A call is started: the claim of its owner ends with its term.
+      yield* TestClock.adjust("4900 millis")
+      assert.isUndefined(next.pollUnsafe())
+      yield* TestClock.adjust("500 millis")
+      const { session } = yield* Fiber.join(next)
       assert.strictEqual(session.status, "completed")
       assert.deepStrictEqual(starts, { charge: 1, wait: 2 })
       assert.deepStrictEqual(yield* texts, ["Go", "", "1", "waited", "Done"])
     }).pipe(Effect.provide(services([called("charge", "wait"), said("Done")]))))
+
+  it.effect("N-12: fails again where its run could not start", () =>
+    Effect.gen(function*() {
+      const { owner } = work()
+      const first = yield* Effect.flip(owner("a").carryOut(say("m1", "Go")))
+      assert.deepInclude(first, { _tag: "AdapterError", reason: "provider_unavailable" })
+      const again = yield* Effect.flip(owner("b").carryOut(say("m1", "Go")))
+      assert.deepStrictEqual(again, first)
+      assert.deepStrictEqual(yield* texts, [])
+    }).pipe(
+      Effect.provide(services([0, 1].map(() => [Script.preflightError("provider_unavailable")])))
+    ))
+
+  it.effect("N-12: fails again where an error of a tool ended its run", () => {
+    let starts = 0
+    const pay = Tool.make("pay", {
+      parameters: {},
+      handler: () => Effect.failSync(() => `no funds, ${++starts}`),
+      onToolError: () => Effect.succeed(Tool.ErrorDecision.fail(new Error("the payment failed")))
+    })
+    const make = Drives.make({ run: () => ({ tools: [pay] }), term: "5 seconds" })
+    const owner = (name: string) => make("ann", name, () => Effect.void)
+    return Effect.gen(function*() {
+      assert.include(yield* Effect.flip(owner("a").carryOut(say("m1", "Go"))), { message: "the payment failed" })
+      const { version } = (yield* Session.load("ann"))!
+      const again = yield* Effect.flip(owner("b").carryOut(say("m1", "Go")))
+      assert.deepInclude(again, { _tag: "RunFailed" })
+      assert.deepStrictEqual([(yield* Session.load("ann"))!.version, starts], [version, 1])
+    }).pipe(Effect.provide(services([called("pay"), said("Done")])))
+  })
+
+  it.effect("N-12: reports a failed result again", () =>
+    Effect.gen(function*() {
+      const { owner } = work()
+      const first = yield* owner("a").carryOut(say("m1", "Go"))
+      assert.strictEqual(first.session.status, "error")
+      const again = yield* owner("b").carryOut(say("m1", "Go"))
+      assert.deepStrictEqual([again.version, again.session.status], [first.version, "error"])
+    }).pipe(Effect.provide(services([[text("Half"), Script.streamError("network_error")]]))))
 
   const commands: Readonly<Record<string, readonly [tool: string, input: Protocol.Input, other: Protocol.Input]>> = {
     "answers nothing twice, also a text that is read as JSON": [
