@@ -91,9 +91,7 @@ describe("a process that stands still", () => {
           yield* store.claim("s", "two", hour)
         }).pipe(Effect.orDie)
         const error = yield* Session.claim("s", { owner: "one", term: "30 seconds" }).pipe(
-          Effect.flatMap((kept) =>
-            Session.keep(kept, (session) => Session.reply(session, "go", { tools: [charge] }))
-          ),
+          Effect.flatMap((kept) => Session.keep(kept, (session) => Session.reply(session, "go", { tools: [charge] }))),
           Effect.scoped,
           Effect.flip,
           Effect.provide(Layer.provideMerge(behindStart(frozen), layer)),
@@ -121,10 +119,11 @@ describe("a process that stands still", () => {
       let charged = 0
       const charge = Tool.make("charge", {
         parameters: {},
-        handler: () => Effect.sync(() => {
-          assert.strictEqual(renewals, 1)
-          charged++
-        })
+        handler: () =>
+          Effect.sync(() => {
+            assert.strictEqual(renewals, 1)
+            charged++
+          })
       })
       const frozen = Effect.sync(() => void Object.assign(ahead, { wall: 60_000 }))
       const done = yield* Session.claim("s", { owner: "one", term: "30 seconds" }).pipe(
@@ -146,10 +145,11 @@ describe("a process that stands still", () => {
       const charge = Tool.make("charge", {
         parameters: {},
         handler: () => Effect.never,
-        lookUp: () => Effect.sync(() => {
-          asked++
-          return Option.none()
-        })
+        lookUp: () =>
+          Effect.sync(() => {
+            asked++
+            return Option.none()
+          })
       })
       yield* Session.open("s")
       const cut = yield* Session.claim("s", { owner: "zero" }).pipe(
@@ -273,7 +273,9 @@ describe("an owner that loses its claim", () => {
         Effect.provideService(CurrentProcess, process),
         Effect.forkChild
       )
-      yield* until(Effect.map(recordsOf("s"), (records) => records.slice(before).some(({ _tag }) => _tag === "CallStarted")))
+      yield* until(
+        Effect.map(recordsOf("s"), (records) => records.slice(before).some(({ _tag }) => _tag === "CallStarted"))
+      )
       yield* Fiber.interrupt(fiber)
       return (yield* Session.inspect("s"))?.resumptions
     })
@@ -324,7 +326,11 @@ describe("an owner that loses its claim", () => {
       yield* until(Effect.map(tagsOf("s"), (tags) => tags.includes("CallStarted")))
       assert.isTrue(yield* Session.revoke("s"))
       yield* TestClock.adjust("200 millis")
-      assert.deepInclude(yield* Effect.flip(Fiber.join(fiber)), { _tag: "SessionClaimed", reason: "lost", owner: "one" })
+      assert.deepInclude(yield* Effect.flip(Fiber.join(fiber)), {
+        _tag: "SessionClaimed",
+        reason: "lost",
+        owner: "one"
+      })
       assert.isTrue(isInterrupted)
       assert.strictEqual((yield* Effect.scoped(Session.claim("s", { owner: "two" }))).owner, "two")
       assert.isFalse(yield* Session.revoke("s"))

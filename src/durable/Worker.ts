@@ -208,121 +208,127 @@ export const layer = <
   never,
   Journals.Store | Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent | RPublish
 > =>
-  Layer.effect(Worker, Effect.gen(function*() {
-    const checkCount = (name: string, count: number) =>
-      Number.isInteger(count) && count >= 1 ? Effect.void : Effect.die(
-        new TypeError(`Worker.layer: ${name} must be a whole number from 1; got: ${count}`)
-      )
-    yield* checkCount("concurrency", concurrency)
-    yield* checkCount("maxFailures", maxFailures)
-    const store = yield* Journals.Store
-    const context = yield* Effect.context<never>()
-    const clock = yield* Clock.Clock
-    const name = globalThis.crypto.randomUUID()
-    const pollMillis = Claims.millisOf("Worker.layer: poll", poll)
-    const termMillis = Claims.millisOf("Worker.layer: term", term)
-    const drainMillis = Duration.toMillis(Duration.fromInputUnsafe(drain))
-    const pauseOf = pauses(pollMillis)
-    const owner = new Owners.Owner()
-    const ended = yield* Latch.make(false)
-    /** Number of consecutive failures by session. */
-    const attempts = new Map<string, number>()
+  Layer.effect(
+    Worker,
+    Effect.gen(function*() {
+      const checkCount = (name: string, count: number) =>
+        Number.isInteger(count) && count >= 1 ? Effect.void : Effect.die(
+          new TypeError(`Worker.layer: ${name} must be a whole number from 1; got: ${count}`)
+        )
+      yield* checkCount("concurrency", concurrency)
+      yield* checkCount("maxFailures", maxFailures)
+      const store = yield* Journals.Store
+      const context = yield* Effect.context<never>()
+      const clock = yield* Clock.Clock
+      const name = globalThis.crypto.randomUUID()
+      const pollMillis = Claims.millisOf("Worker.layer: poll", poll)
+      const termMillis = Claims.millisOf("Worker.layer: term", term)
+      const drainMillis = Duration.toMillis(Duration.fromInputUnsafe(drain))
+      const pauseOf = pauses(pollMillis)
+      const owner = new Owners.Owner()
+      const ended = yield* Latch.make(false)
+      /** Number of consecutive failures by session. */
+      const attempts = new Map<string, number>()
 
-    /** Pauses a session, longer each time, over all workers. */
-    const pause = (claim: Claims.HeldClaim, failures: number) =>
-      Effect.suspend(() => {
-        const attempt = attempts.get(claim.id) ?? 0
-        attempts.set(claim.id, attempt + 1)
-        return claim.rest(pauseOf(Math.max(attempt, failures - 1)))
-      })
+      /** Pauses a session, longer each time. `failures` counts those before in its journal, over all workers. */
+      const pause = (claim: Claims.HeldClaim, failures: number) =>
+        Effect.suspend(() => {
+          const attempt = attempts.get(claim.id) ?? 0
+          attempts.set(claim.id, attempt + 1)
+          return claim.rest(pauseOf(Math.max(attempt, failures)))
+        })
 
-    const failed = (claim: Claims.HeldClaim, kept: Keeping.Kept) => (cause: Cause.Cause<unknown>) => {
-      // Its loss is logged with its figures.
-      if (isTaken(cause)) return Effect.void
-      const log = isOvertaken(cause)
-        ? Effect.logDebug(`${sessionOf(claim.id)} was written to by another program`, cause)
-        : Effect.logWarning(`${sessionOf(claim.id)} failed and is tried again`, cause)
-      return Effect.andThen(log, pause(claim, kept.state.failures))
-    }
+      const failed = (claim: Claims.HeldClaim, kept: Keeping.Kept) => (cause: Cause.Cause<unknown>) => {
+        // Its loss is logged with its figures.
+        if (isTaken(cause)) return Effect.void
+        const log = isOvertaken(cause)
+          ? Effect.logDebug(`${sessionOf(claim.id)} was written to by another program`, cause)
+          : Effect.logWarning(`${sessionOf(claim.id)} failed and is tried again`, cause)
+        return Effect.andThen(log, pause(claim, kept.state.failures))
+      }
 
-    const drive = (claim: Claims.HeldClaim) =>
-      Effect.gen(function*() {
-        yield* Effect.addFinalizer(() => claim.release)
-        const before = yield* Keeping.claimed(claim)
-        const kept = yield* Drives.drive(Keeping.reloaded(claim), run, {
-          maxFailures,
-          publish: (event) =>
-            event._tag === "ChatCompleted"
-              ? Effect.andThen(onEvent(claim.id, event), onEnd(claim.id, event.result))
-              : onEvent(claim.id, event),
-          onGiveUp: (error) =>
-            Effect.andThen(
-              Effect.logWarning(`${sessionOf(claim.id)}: its run cannot succeed and is given up`, error),
-              onGiveUp(claim.id, error)
-            )
-        }).pipe(Effect.tapCauseIf((cause) => !Cause.hasInterruptsOnly(cause), failed(claim, before)))
-        const isDone = kept.version > before.version && !Journals.isUnfinished(Keeping.next(kept))
-        // A message may have to wait until other calls are settled.
-        if (isDone) attempts.delete(claim.id)
-        else if (!claim.isLeaving) yield* pause(claim, kept.state.failures)
-      }).pipe(Effect.ignoreCause, Effect.scoped)
+      const drive = (claim: Claims.HeldClaim) =>
+        Effect.gen(function*() {
+          yield* Effect.addFinalizer(() => claim.release)
+          const before = yield* Keeping.claimed(claim)
+          const kept = yield* Drives.drive(Keeping.reloaded(claim), run, {
+            maxFailures,
+            publish: (event) =>
+              event._tag === "ChatCompleted"
+                ? Effect.andThen(onEvent(claim.id, event), onEnd(claim.id, event.result))
+                : onEvent(claim.id, event),
+            onGiveUp: (error) =>
+              Effect.andThen(
+                Effect.logWarning(`${sessionOf(claim.id)}: its run cannot succeed and is given up`, error),
+                onGiveUp(claim.id, error)
+              )
+          }).pipe(Effect.tapCauseIf((cause) => !Cause.hasInterruptsOnly(cause), failed(claim, before)))
+          const isDone = kept.version > before.version && !Journals.isUnfinished(Keeping.next(kept))
+          // A message may have to wait until other calls are settled.
+          if (isDone) attempts.delete(claim.id)
+          else if (!claim.isLeaving) yield* pause(claim, kept.state.failures)
+        }).pipe(Effect.ignoreCause, Effect.scoped)
 
-    const fibers = yield* FiberSet.make<void>()
-    const claims = new Map<Claims.HeldClaim, Fiber.Fiber<void>>()
-    const begin = (claim: Claims.HeldClaim) => {
-      owner.begin(claim.id)
-      const left = Effect.sync(() => {
-        owner.end(claim.id)
-        claims.delete(claim)
-        ended.openUnsafe()
-      })
-      return Effect.map(FiberSet.run(fibers, Effect.ensuring(drive(claim), left)), (fiber) => claims.set(claim, fiber))
-    }
+      const fibers = yield* FiberSet.make<void>()
+      const claims = new Map<Claims.HeldClaim, Fiber.Fiber<void>>()
+      const begin = (claim: Claims.HeldClaim) => {
+        owner.begin(claim.id)
+        const left = Effect.sync(() => {
+          owner.end(claim.id)
+          claims.delete(claim)
+          ended.openUnsafe()
+        })
+        return Effect.map(
+          FiberSet.run(fibers, Effect.ensuring(drive(claim), left)),
+          (fiber) => claims.set(claim, fiber)
+        )
+      }
 
-    const claimSome = Effect.gen(function*() {
-      yield* ended.close
-      if (owner.size >= concurrency) return
-      const began = Claims.momentOf(clock)
-      const ids = yield* store.claimUnfinished(name, termMillis, concurrency - owner.size)
-      owner.answered(true)
-      for (const id of ids) {
-        // A claim that this worker has lost and not yet given up is not touched.
-        if (owner.drives(id)) continue
-        const terms = {
-          owner: name,
-          termMillis,
-          pollMillis,
-          onLost: (at: number, lateMillis: number) => owner.lose(at, lateMillis)
+      const claimSome = Effect.gen(function*() {
+        yield* ended.close
+        if (owner.size >= concurrency) return
+        const began = Claims.momentOf(clock)
+        const ids = yield* store.claimUnfinished(name, termMillis, concurrency - owner.size)
+        owner.answered(true)
+        for (const id of ids) {
+          // A claim that this worker has lost and not yet given up is not touched.
+          if (owner.drives(id)) continue
+          const terms = {
+            owner: name,
+            termMillis,
+            pollMillis,
+            onLost: (at: number, lateMillis: number) => owner.lose(at, lateMillis)
+          }
+          yield* begin(new Claims.HeldClaim(id, terms, store, context).takenAt(began))
         }
-        yield* begin(new Claims.HeldClaim(id, terms, store, context).takenAt(began))
-      }
-    })
-    /** Number of requests in a row that the store has not answered. */
-    let unanswered = 0
-    const look = Effect.matchCauseEffect(claimSome, {
-      onSuccess: () => {
-        unanswered = 0
-        return Effect.raceFirst(Effect.sleep(pollMillis), ended.await)
-      },
-      onFailure: (cause) => {
-        owner.answered(false)
-        return Effect.andThen(
-          Effect.logWarning("the store could not list sessions with work left", cause),
-          Effect.suspend(() => Effect.sleep(pauseOf(unanswered++)))
-        )
-      }
-    })
-
-    yield* Effect.addFinalizer(() =>
-      Effect.suspend(() => {
-        owner.leave()
-        return Effect.forEach(
-          claims,
-          ([claim, fiber]) => Effect.andThen(claim.leave(drainMillis), Fiber.interrupt(fiber)),
-          { concurrency: "unbounded", discard: true }
-        )
       })
-    )
-    yield* Effect.forkScoped(Effect.forever(look))
-    return owner
-  }))
+      /** Number of requests in a row that the store has not answered. */
+      let unanswered = 0
+      const look = Effect.matchCauseEffect(claimSome, {
+        onSuccess: () => {
+          unanswered = 0
+          return Effect.raceFirst(Effect.sleep(pollMillis), ended.await)
+        },
+        onFailure: (cause) => {
+          owner.answered(false)
+          return Effect.andThen(
+            Effect.logWarning("the store could not list sessions with work left", cause),
+            Effect.suspend(() => Effect.sleep(pauseOf(unanswered++)))
+          )
+        }
+      })
+
+      yield* Effect.addFinalizer(() =>
+        Effect.suspend(() => {
+          owner.leave()
+          return Effect.forEach(
+            claims,
+            ([claim, fiber]) => Effect.andThen(claim.leave(drainMillis), Fiber.interrupt(fiber)),
+            { concurrency: "unbounded", discard: true }
+          )
+        })
+      )
+      yield* Effect.forkScoped(Effect.forever(look))
+      return owner
+    })
+  )

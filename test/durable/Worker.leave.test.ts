@@ -27,7 +27,8 @@ const hasStarted = (id: string, count = 1) =>
 const endsOf = (records: ReadonlyArray<Journal.Record>) =>
   records.flatMap((record) => record._tag === "CallEnded" ? [record.message.toolCallId] : [])
 
-const isDone = (id: string) => Effect.map(Session.load(id), (kept) => kept !== undefined && Session.next(kept) === "nothing")
+const isDone = (id: string) =>
+  Effect.map(Session.load(id), (kept) => kept !== undefined && Session.next(kept) === "nothing")
 
 /** A worker that can be asked to leave. */
 const working = (
@@ -97,10 +98,11 @@ describe("a worker that is asked to leave", () => {
     Effect.gen(function*() {
       let asked = 0
       const silent = Adapter.layer({
-        stream: () => Stream.suspend(() => {
-          asked++
-          return Stream.never
-        })
+        stream: () =>
+          Stream.suspend(() => {
+            asked++
+            return Stream.never
+          })
       })
       yield* Session.submit("s", "go")
       const { leave } = yield* working([], silent)
@@ -205,7 +207,9 @@ describe("a closed scope around a claim", () => {
   const closing = (tool: Tool.Any, after: number, encoder: Layer.Layer<never> = Layer.empty) =>
     Effect.gen(function*() {
       const run = Session.claim("s", { owner: "one", term: "30 seconds" }).pipe(
-        Effect.flatMap((kept) => Session.keep(kept, (session) => Session.reply(session, "go", { tools: [tool] as [] }))),
+        Effect.flatMap((kept) =>
+          Session.keep(kept, (session) => Session.reply(session, "go", { tools: [tool] as [] }))
+        ),
         Effect.scoped,
         Effect.provide([go, encoder])
       )

@@ -91,7 +91,9 @@ const eventsOf = <T extends Tools, E, R, RHalt, REvent>(
 /** Logs that a run of another process is resumed. */
 const takingOver = ({ id, interrupted, state }: Keeping.Kept, process: string): Effect.Effect<void> =>
   interrupted === undefined || state.run?.process === process ? Effect.void : Effect.logWarning(
-    `session ${JSON.stringify(id)} is taken over: its run ${interrupted.requestId} was left by another process, and was `
+    `session ${
+      JSON.stringify(id)
+    } is taken over: its run ${interrupted.requestId} was left by another process, and was `
       + `resumed ${interrupted.resumptions} times before`
   )
 

@@ -206,7 +206,10 @@ export class HeldClaim {
   )
 
   /** Asks the store in a fiber that the caller can leave, whatever the store does. */
-  private request<A>(name: string, request: Effect.Effect<A, Journals.StoreError>): Effect.Effect<A, Journals.StoreError> {
+  private request<A>(
+    name: string,
+    request: Effect.Effect<A, Journals.StoreError>
+  ): Effect.Effect<A, Journals.StoreError> {
     const worker = new Worker(this.requests, { kind: "store", id: this.id, name, onSoftStop: "unaffected", once: true })
     return worker.do(request, Exit.interrupt())
   }

@@ -1,0 +1,227 @@
+/** A worker and what cannot succeed, what has to wait, and what is due. */
+import { assert, describe, it } from "@effect/vitest"
+import * as Clock from "effect/Clock"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Logger from "effect/Logger"
+import * as Stream from "effect/Stream"
+import * as TestClock from "effect/testing/TestClock"
+import { Adapter, type Event, Message, Session, Tool } from "heddle"
+import { Worker } from "heddle/durable"
+import { recordsOf, stores, until } from "../support/edges.ts"
+import { casting } from "../support/nests.ts"
+
+const statusOf = (id: string) => Effect.map(Session.open(id), ({ session }) => session.status)
+
+const hasStatus = (id: string, wanted: Session.Status) => Effect.map(statusOf(id), (status) => status === wanted)
+
+/** A model that refuses messages which name a reason, and answers others. Each request is noted with its time. */
+const refusing = (asked: Array<number>) =>
+  Adapter.layer({
+    stream: ({ messages }) =>
+      Stream.unwrap(Effect.map(Clock.currentTimeMillis, (now) => {
+        const said = Message.text(messages.findLast(({ role }) => role === "user")!)
+        if (!said.startsWith("fail ")) return Stream.fromIterable(answer)
+        asked.push(now)
+        const reason = said.slice(5) as Adapter.AdapterError["reason"]
+        return Stream.fail(new Adapter.AdapterError({ reason, detail: "refused" }))
+      }))
+  })
+
+const answer: ReadonlyArray<Event.AdapterEvent> = [
+  { _tag: "MessageStarted", message: Message.assistant("") },
+  { _tag: "TextCompleted", id: null, text: "fine" },
+  { _tag: "MessageCompleted", message: Message.assistant("fine"), finishReason: "stop", metadata: {} }
+]
+
+/** What workers said of their sessions. */
+const makeSeen = () => {
+  const seen = {
+    ends: [] as Array<readonly [string, string]>,
+    givenUp: [] as Array<readonly [string, unknown]>,
+    lines: [] as Array<string>
+  }
+  const options = {
+    term: "30 seconds",
+    onEnd: (id: string, { haltedReason }: Event.ChatResult) =>
+      Effect.sync(() => void seen.ends.push([id, haltedReason])),
+    onGiveUp: (id: string, error: unknown) => Effect.sync(() => void seen.givenUp.push([id, error]))
+  } as const
+  const logger = Logger.layer([
+    Logger.make(({ logLevel, message }) => {
+      if (logLevel === "Warn") seen.lines.push(String(Array.isArray(message) ? message[0] : message))
+    })
+  ])
+  return { logger, options, seen }
+}
+
+const reasonOf = (error: unknown) => (error as { readonly reason?: unknown }).reason
+
+describe("a run that cannot succeed", () => {
+  for (const [where, store] of Object.entries(stores)) {
+    for (const reason of ["invalid_request", "unsupported_feature", "context_length_exceeded"] as const) {
+      it.effect(`N-10: is given up at once for ${reason}, and the worker goes on with others, ${where}`, () =>
+        Effect.gen(function*() {
+          const asked: Array<number> = []
+          const { logger, options, seen } = makeSeen()
+          yield* Session.submit("s", `fail ${reason}`, { id: "m" })
+          yield* Session.submit("t", "work")
+          yield* Layer.build(
+            Worker.layer({ ...options, run: () => ({}) }).pipe(Layer.provide([refusing(asked), logger]))
+          )
+          yield* until(Effect.sync(() => seen.ends.length === 2))
+          yield* TestClock.adjust("10 minutes")
+          assert.lengthOf(asked, 1)
+          assert.sameDeepMembers(seen.ends, [["s", "error"], ["t", "completed"]])
+          assert.deepStrictEqual(seen.givenUp.map(([id, error]) => [id, reasonOf(error)]), [["s", reason]])
+          assert.lengthOf(seen.lines, 1)
+          const kept = yield* Session.open("s")
+          assert.deepStrictEqual([kept.session.status, Session.next(kept)], ["error", "nothing"])
+          assert.strictEqual(reasonOf(kept.session.metadata["error"]), reason)
+          assert.strictEqual(Session.receipt(kept, "m")?.became, "failed")
+          assert.strictEqual(kept.session.thread.messages.length, 1, "the message is not lost")
+          yield* Session.submit("s", "work")
+          yield* until(hasStatus("s", "completed"))
+        }).pipe(Effect.scoped, Effect.provide(store)))
+    }
+  }
+
+  it.effect("N-10: is given up after five failures in a row over all workers, later each time", () =>
+    Effect.gen(function*() {
+      const asked: Array<number> = []
+      const { logger, options, seen } = makeSeen()
+      yield* Session.submit("s", "fail provider_unavailable")
+      const worker = Worker.layer({ ...options, run: () => ({}) }).pipe(Layer.provide([refusing(asked), logger]))
+      yield* Layer.build(Layer.fresh(worker))
+      yield* Layer.build(Layer.fresh(worker))
+      yield* until(hasStatus("s", "error"), 100)
+      assert.lengthOf(asked, 5)
+      const pauses = asked.slice(1).map((at, index) => at - asked[index]!)
+      for (const [index, pause] of pauses.entries()) assert.isAtLeast(pause, Math.min(1000 * 4 ** index, 60_000))
+      assert.deepStrictEqual(seen.givenUp.map(([id, error]) => [id, reasonOf(error)]), [["s", "provider_unavailable"]])
+      const failed = (yield* recordsOf("s")).filter((record) =>
+        record._tag === "RunEnded" && record.haltedReason === undefined
+      )
+      assert.lengthOf(failed, 4)
+    }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
+
+  it.effect("N-10: counts from the last reply", () =>
+    Effect.gen(function*() {
+      const asked: Array<number> = []
+      const { logger, options, seen } = makeSeen()
+      yield* Session.submit("s", "fail provider_unavailable")
+      yield* Layer.build(
+        Worker.layer({ ...options, maxFailures: 2, run: () => ({}) }).pipe(Layer.provide([refusing(asked), logger]))
+      )
+      yield* until(hasStatus("s", "error"), 100)
+      yield* Session.submit("s", "work")
+      yield* until(hasStatus("s", "completed"), 100)
+      yield* Session.submit("s", "fail provider_unavailable")
+      yield* until(hasStatus("s", "error"), 100)
+      assert.lengthOf(asked, 4)
+      assert.lengthOf(seen.givenUp, 2)
+    }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
+
+  for (
+    const [what, model] of [
+      ["the model refuses it", refusing([])],
+      ["its adapter is broken", Adapter.layer({ stream: () => Stream.die(new Error("broken")) })]
+    ] as const
+  ) {
+    it.effect(`N-10, N-39: is given up where another process began it, and ${what}`, () =>
+      Effect.gen(function*() {
+        const { logger, options, seen } = makeSeen()
+        const store = yield* Session.Store
+        // The process died while it asked the model.
+        const { version } = yield* Session.open("s")
+        yield* store.append("s", version, [{
+          _tag: "RunStarted",
+          requestId: "r",
+          operation: "reply",
+          messages: [Message.user("fail invalid_request")],
+          startedAt: 0
+        }], { summary: { next: "resume" } })
+        yield* Layer.build(Worker.layer({ ...options, run: () => ({}) }).pipe(Layer.provide([model, logger])))
+        yield* until(hasStatus("s", "error"), 100)
+        yield* TestClock.adjust("10 minutes")
+        assert.lengthOf(seen.givenUp, 1)
+        const { session } = yield* Session.open("s")
+        assert.deepStrictEqual(session.thread.messages.map(({ role }) => role), ["user"])
+        assert.isAtMost((yield* recordsOf("s")).length, 2 + 2 * 6)
+      }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
+  }
+
+  it.effect("N-39: that breaks each time is tried later each time, and not for ever", () =>
+    Effect.gen(function*() {
+      const { logger, options, seen } = makeSeen()
+      yield* Session.submit("s", "go")
+      let began = 0
+      const broken = Adapter.layer({
+        stream: () =>
+          Stream.suspend(() => {
+            began++
+            return Stream.die(new Error("broken"))
+          })
+      })
+      yield* Layer.build(Worker.layer({ ...options, run: () => ({}) }).pipe(Layer.provide([broken, logger])))
+      yield* TestClock.adjust("1 second")
+      assert.isAtMost(began, 2)
+      yield* until(hasStatus("s", "error"), 100)
+      yield* TestClock.adjust("10 minutes")
+      assert.isAtMost(began, 5)
+      assert.lengthOf(seen.givenUp, 1)
+      assert.isAtMost((yield* recordsOf("s")).length, 2 + 2 * 6)
+    }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
+})
+
+describe("a run that only waits", () => {
+  it.effect("N-10: for a tool that this worker does not have is not given up, and another one has it", () =>
+    Effect.gen(function*() {
+      const { logger, options, seen } = makeSeen()
+      const model = casting({ go: [[["a", "pay", {}]], "Done"] })
+      const pay = Tool.make("pay", { parameters: {}, approval: true, handler: () => Effect.succeed("paid") })
+      const opened = yield* Session.open("s")
+      const asking = yield* Session.keep(opened, (session) => Session.reply(session, "go", { tools: [pay] })).pipe(
+        Effect.provide(model)
+      )
+      yield* Session.keep(asking, (session) => Session.approve(session, "a"))
+      yield* Layer.build(
+        Layer.fresh(Worker.layer({ ...options, run: () => ({}) }).pipe(Layer.provide([model, logger])))
+      )
+      yield* TestClock.adjust("10 minutes")
+      assert.strictEqual(Session.next(yield* Session.open("s")), "continue")
+      assert.isEmpty(seen.givenUp)
+      assert.isAtMost(seen.lines.length, 70, "it waits longer each time")
+      yield* Layer.build(
+        Worker.layer({ ...options, run: () => ({ tools: [pay] }) }).pipe(Layer.provide([model, logger]))
+      )
+      yield* until(hasStatus("s", "completed"), 100)
+    }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
+})
+
+describe("what is due", () => {
+  for (const [where, store] of Object.entries(stores)) {
+    it.effect(`a worker expires an approval whose time is over, and continues, ${where}`, () =>
+      Effect.gen(function*() {
+        const { logger, options, seen } = makeSeen()
+        const model = casting({ go: [[["a", "pay", {}]], "Done"] })
+        const pay = Tool.make("pay", {
+          parameters: {},
+          approval: true,
+          answerWithin: "1 minute",
+          handler: () => Effect.succeed("paid")
+        })
+        // The clock of a database is the real one.
+        yield* TestClock.setTime(where === "in memory" ? 0 : Date.now() - 120_000)
+        yield* Session.submit("s", "go")
+        yield* Layer.build(
+          Worker.layer({ ...options, run: () => ({ tools: [pay] }) }).pipe(Layer.provide([model, logger]))
+        )
+        yield* until(Effect.map(Session.open("s"), (kept) => Session.next(kept) === "wait"), 100)
+        yield* until(hasStatus("s", "completed"), 1000)
+        assert.deepStrictEqual(seen.ends.map(([, reason]) => reason).at(-1), "completed")
+        const { session } = yield* Session.open("s")
+        assert.include(JSON.stringify(session.thread.messages), "expired")
+      }).pipe(Effect.scoped, Effect.provide(store)))
+  }
+})
