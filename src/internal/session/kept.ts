@@ -61,7 +61,7 @@ export interface Interrupted {
   readonly startedAt: number
   /** End of the deadline, in milliseconds since 1970. Left out where the run has none. */
   readonly deadlineAt?: number
-  /** Number of times that the run was resumed. */
+  /** Number of times that the run was resumed by another process than the one before. */
   readonly resumptions: number
   /** The whole steps, in order. */
   readonly steps: ReadonlyArray<States.WholeStep>
@@ -469,20 +469,27 @@ export interface Inspected {
   readonly next: States.Next
   /** The calls of the unfinished turn, in call order. */
   readonly calls: ReadonlyArray<InterruptedCall>
-  /** Number of times that the interrupted run was resumed. 0 where there is none. */
+  /** Number of times that the interrupted run was resumed by another process. 0 where there is none. */
   readonly resumptions: number
+  /** The claim of the session, which may have ended. Left out where there is none. */
+  readonly claim?: Journals.Claim
 }
 
 /** Reads the current activity of a session, and changes nothing. */
 export const inspect = (id: string): Effect.Effect<Inspected | undefined, Journals.StoreError, Journals.Store> =>
-  Effect.map(read(id), ({ state, version }) =>
-    version === 0 ? undefined : {
+  Effect.gen(function*() {
+    const { state, version } = yield* read(id)
+    if (version === 0) return undefined
+    const claim = yield* (yield* Journals.Store).claimOf(id)
+    return {
       id,
       version,
       next: States.next(state),
       calls: interruptedOf({ ...noRun, ...state.run }, state.turn).calls,
-      resumptions: state.run?.resumptions ?? 0
-    })
+      resumptions: state.run?.resumptions ?? 0,
+      ...(claim === undefined ? {} : { claim })
+    }
+  })
 
 const noRun = { requestId: "", operation: "start", startedAt: 0, steps: [] } as unknown as States.Run
 
