@@ -349,7 +349,7 @@ export const claim: (
   Keeping.claim
 
 /**
- * Takes the claim of a session away, whoever its owner is, and succeeds with `true` if there was one. The owner learns
+ * Takes the claim of a session away from its owner, and succeeds with `true` if there was one. The owner learns
  * it with its next renewal or poll, and stops; another owner can claim the session at once.
  *
  * For an operator who knows that the owner does nothing any more: a call that is under way there may still have its

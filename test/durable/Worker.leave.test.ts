@@ -126,7 +126,7 @@ describe("a worker that is asked to leave", () => {
       yield* TestClock.adjust("1 second")
       yield* Fiber.await(leaving)
       const left = yield* Clock.currentTimeMillis
-      assert.isEmpty(endsOf(yield* recordsOf("s")), "nobody knows what became of it")
+      assert.isEmpty(endsOf(yield* recordsOf("s")), "its end is unknown")
       const [listed] = yield* Stream.runCollect(Session.list())
       assert.strictEqual(listed?.claim?.until, left + 30_000)
       yield* working([charge()], go)

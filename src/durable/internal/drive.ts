@@ -89,8 +89,8 @@ const eventsOf = <T extends Tools, E, R, RHalt, REvent>(
 }
 
 /** Logs that a run of another process is resumed. */
-const takingOver = ({ id, interrupted, state }: Keeping.Kept, process: string): Effect.Effect<void> =>
-  interrupted === undefined || state.run?.process === process ? Effect.void : Effect.logWarning(
+const takingOver = ({ id, interrupted, state }: Keeping.Kept, processName: string): Effect.Effect<void> =>
+  interrupted === undefined || state.run?.processName === processName ? Effect.void : Effect.logWarning(
     `session ${
       JSON.stringify(id)
     } is taken over: its run ${interrupted.requestId} was left by another process, and was `
@@ -115,7 +115,7 @@ export const drive = <T extends Tools, E, R, RHalt, REvent, ELoad, RLoad, RPubli
   RLoad | RPublish | Journals.Store | Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent
 > =>
   Effect.gen(function*() {
-    const process = yield* Claims.CurrentProcess
+    const processName = yield* Claims.CurrentProcess
     /** The error that ends the current run. */
     let final: unknown
     const isFinal: SessionRun.IsFinal = (error, failures) => {
@@ -137,7 +137,7 @@ export const drive = <T extends Tools, E, R, RHalt, REvent, ELoad, RLoad, RPubli
       final = undefined
       const events = eventsOf(kept, run(kept), maxFailures, isFinal)
       if (events === undefined) return kept
-      yield* takingOver(kept, process)
+      yield* takingOver(kept, processName)
       yield* Stream.runForEach(events, published)
       const isRepeated = Keeping.next(kept) === "continue"
       kept = yield* load

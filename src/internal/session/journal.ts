@@ -679,7 +679,7 @@ export class Store extends Context.Service<Store, Service>()("heddle/Session/Sto
   static readonly layerMemory: Layer.Layer<Store> = Layer.sync(Store, memory)
 }
 
-/** Ends the claim of a session, whoever its owner is. Public as `Session.revoke`. */
+/** Takes the claim of a session away from its owner. Public as `Session.revoke`. */
 export const revoke = (id: string): Effect.Effect<boolean, StoreError, Store> =>
   Effect.gen(function*() {
     const store = yield* Store

@@ -172,7 +172,7 @@ export class RunStarted extends Schema.Opaque<RunStarted>()(Schema.TaggedStruct(
   /** The owner of the claim under which the run started. Left out where it runs without a claim. */
   owner: Schema.optionalKey(Schema.String),
   /** The process that started or resumed the run: a name that each start of a process has anew. */
-  process: Schema.optionalKey(Schema.String),
+  processName: Schema.optionalKey(Schema.String),
   /** The parent of a nested run. Left out for any other run. */
   parent: Schema.optionalKey(Parent),
   /** The message that the run takes, which was submitted or came with a command. Left out where there is none. */

@@ -114,14 +114,14 @@ class OperationRun<M extends SessionEvents.Mode> {
   /** Records the start, and the records that lead to it. */
   begin(deadlineAt: number | undefined): Effect.Effect<void> {
     const { answered, base, messages, name, parent, resumed, takes } = this.operation
-    return Effect.flatMap(Effect.all([Clock.currentTimeMillis, Claims.CurrentProcess]), ([startedAt, process]) => {
+    return Effect.flatMap(Effect.all([Clock.currentTimeMillis, Claims.CurrentProcess]), ([startedAt, processName]) => {
       const started: Records.RunStarted = {
         _tag: "RunStarted",
         requestId: this.requestId,
         operation: name,
         messages,
         startedAt,
-        process,
+        processName,
         ...(answered === undefined ? {} : { answered }),
         ...(parent === undefined ? {} : { parent }),
         ...(resumed === undefined ? {} : { resumes: true }),

@@ -143,7 +143,7 @@ export interface Run {
   /** Number of times that another process resumed the run. */
   resumptions: number
   /** The process that started or resumed it last. */
-  process: string | undefined
+  processName: string | undefined
   /** The command that the run has taken, and its message if that was submitted. */
   readonly taken: {
     /** The id of the command. */
@@ -683,11 +683,11 @@ const opened = (state: State, { keys = {}, receipts, session }: Records.Opened):
 }
 
 const runStarted = (state: State, record: Records.RunStarted): void => {
-  const { answered, deadlineAt, messages, operation, parent, process, requestId, startedAt, takes } = record
+  const { answered, deadlineAt, messages, operation, parent, processName, requestId, startedAt, takes } = record
   if (record.resumes === true && state.run?.requestId === requestId) {
     // The owners of one process are one: it may lose its claim while it is busy, and take its own run up again.
-    if (process === undefined || process !== state.run.process) state.run.resumptions++
-    state.run.process = process
+    if (processName === undefined || processName !== state.run.processName) state.run.resumptions++
+    state.run.processName = processName
     // Calls that started before their reply was whole do not belong to the reply that is asked for again.
     if (state.turn !== undefined && state.turn.message === undefined) state.turn = undefined
     return
@@ -715,7 +715,7 @@ const runStarted = (state: State, record: Records.RunStarted): void => {
     nestedUsage: null,
     context: undefined,
     resumptions: 0,
-    process,
+    processName,
     taken: takes && { id: takes.id, message },
     hasStarted: false,
     before,
