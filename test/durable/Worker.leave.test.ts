@@ -94,6 +94,21 @@ describe("a worker that is asked to leave", () => {
       }).pipe(Effect.scoped, Effect.provide(store)))
   }
 
+  it.effect("N-05: waits for no blocking call that it holds back", () =>
+    Effect.gen(function*() {
+      const { bank, charge } = bankOf()
+      const nap = Tool.make("nap", { parameters: {}, handler: () => Effect.as(Effect.sleep("500 millis"), "slept") })
+      const model = casting({ go: [[["a", "charge", {}], ["b", "nap", {}], ["c", "charge", {}]], "Done"] })
+      yield* Session.submit("s", "go")
+      const { leave } = yield* working([charge({ interrupt: "block" }), nap], model, {}, 2)
+      yield* until(hasStarted("s", 2))
+      const leaving = yield* leave
+      yield* TestClock.adjust("2 seconds")
+      yield* Fiber.await(leaving)
+      assert.deepStrictEqual(bank.charged, ["a"])
+      assert.sameMembers(endsOf(yield* recordsOf("s")), ["a", "b"])
+    }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
+
   it.effect("N-05: hands over at once where no call is under way, and asks no model again", () =>
     Effect.gen(function*() {
       let asked = 0

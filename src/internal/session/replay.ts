@@ -21,6 +21,7 @@ import * as SubAgent from "../answer/subAgent.ts"
 import { toolError } from "../declare/outcome.ts"
 import type * as ToolOptions from "../declare/toolOptions.ts"
 import * as Replay from "../run/replay.ts"
+import * as Cancellation from "../stop/cancellation.ts"
 import * as Inherited from "../stop/inherited.ts"
 import { CurrentOperation, type Running } from "../stop/ownedFibers.ts"
 import type * as SessionData from "./data.ts"
@@ -285,7 +286,11 @@ export const recorded = (recording: Recording, executor: Executor.Service): Reco
       const isUnknown = known?._tag === "Started"
       if (writer.isParked) {
         parked.add(call.id)
-        return Effect.never
+        // A blocking call that has not begun has nothing to finish when its run is left.
+        return Effect.flatMap(
+          Inherited.ParentCancellation,
+          (cancellation) => Cancellation.orElse(Effect.never, cancellation, () => cancelled(call, "not run"))
+        )
       }
       if (!SubAgent.isSubAgent(tool) && writer.isLeft) writer.handlerBegins(call.id)
       if (isEnding) {
