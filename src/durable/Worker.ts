@@ -23,6 +23,7 @@ import * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
 import type * as Adapter from "../Adapter.ts"
 import type * as Event from "../Event.ts"
+import * as Settings from "../internal/ask/options.ts"
 import * as Claims from "../internal/session/claim.ts"
 import * as Journals from "../internal/session/journal.ts"
 import * as Keeping from "../internal/session/kept.ts"
@@ -290,6 +291,7 @@ export const layer = <
         const began = Claims.momentOf(clock)
         const ids = yield* store.claimUnfinished(name, termMillis, concurrency - owner.size)
         owner.answered(true)
+        if (owner.isLeaving) return yield* Effect.forEach(ids, (id) => store.release(id, name), { discard: true })
         for (const id of ids) {
           // A claim that this worker has lost and not yet given up is not touched.
           if (owner.drives(id)) continue
@@ -318,17 +320,22 @@ export const layer = <
         }
       })
 
-      yield* Effect.addFinalizer(() =>
-        Effect.suspend(() => {
-          owner.leave()
-          return Effect.forEach(
-            claims,
-            ([claim, fiber]) => Effect.andThen(claim.leave(drainMillis), Fiber.interrupt(fiber)),
-            { concurrency: "unbounded", discard: true }
-          )
-        })
+      // A request that is under way at the leave is waited for: what it claims is released.
+      const looking = yield* Effect.forkDetach(
+        Effect.whileLoop({ while: () => !owner.isLeaving, body: () => look, step: () => {} })
       )
-      yield* Effect.forkScoped(Effect.forever(look))
+      const leave = Effect.gen(function*() {
+        owner.leave()
+        yield* ended.open
+        yield* Effect.raceFirst(Fiber.await(looking), Effect.sleep(Settings.defaultGrace))
+        looking.interruptUnsafe()
+        yield* Effect.forEach(
+          claims,
+          ([claim, fiber]) => Effect.andThen(claim.leave(drainMillis), Fiber.interrupt(fiber)),
+          { concurrency: "unbounded", discard: true }
+        )
+      })
+      yield* Effect.addFinalizer(() => leave)
       return owner
     })
   )

@@ -217,6 +217,44 @@ describe("a worker that is asked to leave", () => {
     }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
 })
 
+describe("a worker that asks the store for work", () => {
+  /** A store whose answer to a request for work takes its time. */
+  const asking = (pause: Effect.Effect<void>) =>
+    Effect.map(Session.Store, (store) => {
+      const state = { isAsked: false }
+      const claimUnfinished: typeof store.claimUnfinished = (...args) =>
+        Effect.tap(store.claimUnfinished(...args), () => {
+          state.isAsked = true
+          return pause
+        })
+      return { state, layer: Layer.succeed(Session.Store, { ...store, claimUnfinished }) }
+    })
+
+  it.effect("N-05: releases what it claims while it leaves", () =>
+    Effect.gen(function*() {
+      const { layer, state } = yield* asking(Effect.sleep("1 second"))
+      yield* Session.submit("s", "go")
+      const { leave } = yield* Effect.provide(working([], go), layer)
+      yield* until(Effect.sync(() => state.isAsked))
+      const leaving = yield* leave
+      yield* TestClock.adjust("1 second")
+      yield* Fiber.await(leaving)
+      const [listed] = yield* Stream.runCollect(Session.list())
+      assert.deepStrictEqual([listed?.next, listed?.claim], ["reply", undefined])
+    }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
+
+  it.effect("N-42: waits no longer than the grace period for a store that hangs", () =>
+    Effect.gen(function*() {
+      const { layer, state } = yield* asking(Effect.uninterruptible(Effect.never))
+      yield* Session.submit("s", "go")
+      const { leave } = yield* Effect.provide(working([], go), layer)
+      yield* until(Effect.sync(() => state.isAsked))
+      const leaving = yield* leave
+      yield* TestClock.adjust("5 seconds")
+      yield* Fiber.await(leaving)
+    }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
+})
+
 describe("a closed scope around a claim", () => {
   /** Begins a run under a claim, and closes its scope so many milliseconds after its call has started. */
   const closing = (tool: Tool.Any, after: number, encoder: Layer.Layer<never> = Layer.empty) =>

@@ -34,7 +34,8 @@ const windowMillis = 5 * 60_000
 export class Owner {
   private readonly driven = new Set<string>()
   private lost: ReadonlyArray<{ readonly at: number; readonly lateMillis: number }> = []
-  private isLeaving = false
+  /** True where the owner was asked to leave. */
+  isLeaving = false
   private isAnswered = true
 
   /** Tells whether the owner drives a session. */
