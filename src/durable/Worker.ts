@@ -27,10 +27,10 @@ import * as Settings from "../internal/ask/options.ts"
 import * as Claims from "../internal/session/claim.ts"
 import * as Journals from "../internal/session/journal.ts"
 import * as Keeping from "../internal/session/kept.ts"
-import * as Owners from "./internal/owner.ts"
 import type * as Session from "../Session.ts"
 import type * as Tool from "../Tool.ts"
 import * as Drives from "./internal/drive.ts"
+import * as Owners from "./internal/owner.ts"
 
 /**
  * Options of a worker.

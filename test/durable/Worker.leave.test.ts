@@ -13,7 +13,6 @@ import * as Stream from "effect/Stream"
 import * as TestClock from "effect/testing/TestClock"
 import { Adapter, Chat, Encoder, Journal, Session, Tool } from "heddle"
 import { Durable, Worker } from "heddle/durable"
-import { Script } from "heddle/testing"
 import { recordsOf, stores, until } from "../support/edges.ts"
 import { agent, casting } from "../support/nests.ts"
 
@@ -154,7 +153,7 @@ describe("a worker that is asked to leave", () => {
 
   it.effect("N-05: does not answer a call that it holds back, also where its timeout is shorter than the drain", () =>
     Effect.gen(function*() {
-      const { bank, charge } = bankOf()
+      const { charge } = bankOf()
       const nap = Tool.make("nap", { parameters: {}, handler: () => Effect.as(Effect.sleep("500 millis"), "slept") })
       let briefs = 0
       const brief = Tool.make("brief", { parameters: {}, timeout: 100, handler: () => Effect.sync(() => ++briefs) })
@@ -261,7 +260,7 @@ describe("a closed scope around a claim", () => {
     Effect.gen(function*() {
       const run = Session.claim("s", { owner: "one", term: "30 seconds" }).pipe(
         Effect.flatMap((kept) =>
-          Session.keep(kept, (session) => Session.reply(session, "go", { tools: [tool] as [] }))
+          Session.keep(kept, (session) => Session.reply(session, "go", { tools: [tool] as ReadonlyArray<Tool.Any> as [] }))
         ),
         Effect.scoped,
         Effect.provide([go, encoder])

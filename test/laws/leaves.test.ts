@@ -46,6 +46,12 @@ const cases = Arbitrary.all({
 
 type Case = typeof cases extends Arbitrary.Arbitrary<infer A> ? A : never
 
+interface Owner {
+  readonly after: number
+  readonly how: "worker" | "scope"
+  readonly drain: number
+}
+
 /** A bank whose charges go on without the one that asked for them. */
 class Bank {
   readonly charges = new Map<string, number>()
@@ -109,7 +115,7 @@ const modelOf = ({ turns }: Case) => {
 const driving = (
   played: Case,
   bank: Bank,
-  { after, drain, how }: Case["owners"][number]
+  { after, drain, how }: Owner
 ): Effect.Effect<number, never, Session.Store> =>
   Effect.gen(function*() {
     const scope = yield* Scope.make()
@@ -157,8 +163,7 @@ const played = (given: Case): Effect.Effect<ReadonlyArray<string>, unknown> =>
       if (isClaimed && !isStarted) problems.push("the claim is kept, and no call is started")
       yield* Effect.sleep(owner.pause)
     }
-    const last = driving(given, bank, { how: "worker", after: 120_000, drain: 1, pause: 0 })
-    yield* last
+    yield* driving(given, bank, { how: "worker", after: 120_000, drain: 1 })
     const { session } = yield* Session.open("s")
     if (!(yield* isOver) || session.status !== "completed") problems.push(`the session is ${session.status}`)
     const wanted = given.turns.flat().length

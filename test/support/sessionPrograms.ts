@@ -110,7 +110,7 @@ const happeningOf = (
       return { by, what: "start", id: record.toolCallId, attempt: record.attempt, early }
     }
     case "AttemptFailed":
-      return { by, what: "again", id: record.toolCallId }
+      return { by, what: "again", id: record.toolCallId ?? "" }
     case "CallEnded":
       return { by, what: "end", id: record.message.toolCallId ?? "", content: contentOf(record.message.content) }
     case "CallWaits":
