@@ -258,11 +258,7 @@ export const layer = <
               event._tag === "ChatCompleted"
                 ? Effect.andThen(onEvent(claim.id, event), onEnd(claim.id, event.result))
                 : onEvent(claim.id, event),
-            onGiveUp: (error) =>
-              Effect.andThen(
-                Effect.logWarning(`${sessionOf(claim.id)}: its run cannot succeed and is given up`, error),
-                onGiveUp(claim.id, error)
-              )
+            onGiveUp: (error) => onGiveUp(claim.id, error)
           }).pipe(Effect.tapCauseIf((cause) => !Cause.hasInterruptsOnly(cause), failed(claim, before)))
           const isDone = kept.version > before.version && !Journals.isUnfinished(Keeping.next(kept))
           // A message may have to wait until other calls are settled.

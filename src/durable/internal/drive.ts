@@ -88,14 +88,16 @@ const eventsOf = <T extends Tools, E, R, RHalt, REvent>(
   }
 }
 
+const named = ({ id }: Keeping.Kept): string => `session ${JSON.stringify(id)}`
+
 /** Logs that a run of another process is resumed. */
-const takingOver = ({ id, interrupted, state }: Keeping.Kept, processName: string): Effect.Effect<void> =>
-  interrupted === undefined || state.run?.processName === processName ? Effect.void : Effect.logWarning(
-    `session ${
-      JSON.stringify(id)
-    } is taken over: its run ${interrupted.requestId} was left by another process, and was `
-      + `resumed ${interrupted.resumptions} times before`
+const takingOver = (kept: Keeping.Kept, processName: string): Effect.Effect<void> => {
+  const { interrupted, state } = kept
+  return interrupted === undefined || state.run?.processName === processName ? Effect.void : Effect.logWarning(
+    `${named(kept)} is taken over: its run ${interrupted.requestId} was left by another process, and was resumed `
+      + `${interrupted.resumptions} times before`
   )
+}
 
 /** Tells whether a call of the session waits and its time is over. */
 const isDue = ({ session: { suspensions } }: Keeping.Kept, now: number): boolean =>
@@ -116,18 +118,22 @@ export const drive = <T extends Tools, E, R, RHalt, REvent, ELoad, RLoad, RPubli
 > =>
   Effect.gen(function*() {
     const processName = yield* Claims.CurrentProcess
-    /** The error that ends the current run. */
-    let final: unknown
+    let kept = yield* load
+    /** The error that ends the current run, which it could not start with. */
+    let final: { readonly error: unknown; readonly failures: number } | undefined
     const isFinal: SessionRun.IsFinal = (error, failures) => {
       if (isPassing(error) || failures < maxFailures && !isHopeless(error)) return false
-      final = error
+      final = { error, failures }
       return true
     }
     const published = (event: Event.Event) => {
-      const error = event._tag === "ChatCompleted" ? endedBy(event) ?? final : undefined
-      return error === undefined ? publish(event) : Effect.andThen(publish(event), onGiveUp(error))
+      const ending = endedBy(event)
+      const { error, failures } = (ending && { error: ending, failures: kept.state.failures }) ?? final ?? {}
+      return event._tag !== "ChatCompleted" || error === undefined ? publish(event) : publish(event).pipe(
+        Effect.andThen(Effect.logWarning(`${named(kept)} is given up after ${failures} failures in a row`, error)),
+        Effect.andThen(onGiveUp(error))
+      )
     }
-    let kept = yield* load
     while (!kept.claim.isLeaving) {
       const { version } = kept
       if (Keeping.next(kept) === "wait" && isDue(kept, yield* Clock.currentTimeMillis)) {
