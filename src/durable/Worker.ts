@@ -94,6 +94,9 @@ export interface Options<
 
 const longestPause = 60_000
 
+/** Number of sessions whose failures a worker remembers. */
+const mostAttempts = 10_000
+
 /** Returns the pause before the next attempt, four times longer with each attempt up to a maximum. */
 const pauses = (pollMillis: number) => (attempt: number): number =>
   Math.min(5 * pollMillis * 4 ** Math.min(attempt, 15), Math.max(pollMillis, longestPause))
@@ -235,7 +238,11 @@ export const layer = <
       const pause = (claim: Claims.HeldClaim, failures: number) =>
         Effect.suspend(() => {
           const attempt = attempts.get(claim.id) ?? 0
+          attempts.delete(claim.id)
           attempts.set(claim.id, attempt + 1)
+          // Another worker may have succeeded with the oldest.
+          const [oldest] = attempts.keys()
+          if (attempts.size > mostAttempts && oldest !== undefined) attempts.delete(oldest)
           return claim.rest(pauseOf(Math.max(attempt, failures)))
         })
 
