@@ -24,7 +24,7 @@ const program = (server: string) =>
     const world = yield* Processes.world
     const runners = yield* Effect.forEach([1, 2, 3], () => Processes.start({ database, world }), { concurrency: 3 })
     yield* Processes.settled(runners)
-    const besieged = siege({ database, world, runs, kills, every }, runners)
+    const besieged = siege({ database, world, runs, kills, every, wait: every / 2 }, runners)
     return yield* Effect.provide(besieged, Processes.client(database))
   }).pipe(Effect.scoped)
 

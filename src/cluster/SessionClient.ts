@@ -12,6 +12,7 @@ import * as EntityId from "effect/cluster/EntityId"
 import * as MessageStorage from "effect/cluster/MessageStorage"
 import * as Sharding from "effect/cluster/Sharding"
 import * as Context from "effect/Context"
+import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import * as Layer from "effect/Layer"
@@ -38,8 +39,10 @@ export {
    */
   CommandError,
   /**
-   * The start of the feed: the journal contains everything before it, and live events follow. It is emitted again
-   * after missed events, because the session has another owner or the reader was too slow.
+   * A point in the feed: the journal contains everything before it, and live events follow. It comes first, after
+   * missed events (the session has another owner, or the reader was too slow), and after each command.
+   *
+   * Where it has no `requestId`, no run is under way: the journal has the end of each.
    *
    * @category models
    * @since 0.1.0
@@ -139,6 +142,18 @@ export interface StopReceipt {
 }
 
 /**
+ * The last element of {@link Service.follow}: the command has been carried out.
+ *
+ * @category models
+ * @since 0.1.0
+ */
+export interface Reported {
+  readonly _tag: "Reported"
+  /** The session after the command. */
+  readonly report: Protocol.Report
+}
+
+/**
  * Commands of a client. Each succeeds once the run that it leads to has ended or waits for an answer. The run
  * continues if the caller is interrupted before that.
  *
@@ -181,9 +196,18 @@ export interface Service {
    */
   readonly stop: (id: string) => Effect.Effect<StopReceipt, Protocol.CommandError | Journals.StoreError>
   /**
+   * Sends a command of the session once its feed is connected, and returns the live events until the command has been
+   * carried out: `Reported` is the last element. Fails as the command fails. The end comes in any case, also where
+   * events are missed because the owner was killed.
+   */
+  readonly follow: (
+    id: string,
+    command: Effect.Effect<Protocol.Report, Failure>
+  ) => Stream.Stream<Event.Received | Protocol.Connected | Reported, Failure>
+  /**
    * Returns the live events of a session, from its owner and from each later owner. The stream does not end by
-   * itself. Its first element is `Connected`, and so is the first element after a gap: the journal contains the
-   * missed part. A slow reader does not block the run.
+   * itself. `Connected` comes first, after missed events, which the journal contains, and after each command: without
+   * a `requestId` no run is under way. A slow reader does not block the run.
    */
   readonly events: (id: string) => Stream.Stream<Event.Received | Protocol.Connected, Failure>
   /**
@@ -246,6 +270,41 @@ const make = Effect.gen(function*() {
       Stream.repeat(Schedule.spaced("100 millis"))
     )
 
+  /** Returns an element of the feed as its reader sees it. */
+  const read = (fed: Protocol.Fed): Event.Received | Protocol.Connected =>
+    fed._tag === "Fed" ? Event.fromWire(fed.event) : { ...fed, _tag: "Connected" }
+
+  const follow: Service["follow"] = (id, command) =>
+    Stream.unwrap(Effect.gen(function*() {
+      const address = yield* Ids.entityOf(id, "follow")
+      const scope = yield* Effect.scope
+      const answer = yield* Deferred.make<Protocol.Report, Failure>()
+      let isSent = false
+      const send = Effect.suspend(() => {
+        if (isSent) return Effect.void
+        isSent = true
+        return Effect.forkIn(Deferred.into(command, answer), scope)
+      })
+      let report: Protocol.Report | undefined
+      /** The version up to which all events have been read. */
+      let version = -1
+      const elementsOf = (element: Protocol.Fed | Protocol.Report) => {
+        if (!("_tag" in element)) report = element
+        // The events behind a gap are still to come.
+        else if (element._tag === "Connected" || element._tag === "Settled") version = element.version
+        const events = "_tag" in element && element._tag !== "Settled" ? [read(element)] : []
+        const isOver = report !== undefined && version >= report.version
+        return isOver ? [...events, { _tag: "Reported", report } as Reported] : events
+      }
+      return feed(address).pipe(
+        Stream.tap(({ _tag }) => _tag === "Connected" ? send : Effect.void),
+        Stream.merge(Stream.fromEffect(Deferred.await(answer))),
+        Stream.map(elementsOf),
+        Stream.flattenIterable,
+        Stream.takeUntil(({ _tag }) => _tag === "Reported")
+      )
+    }))
+
   /**
    * Asks for a stop through the journal, and makes the owner look for it at once. If the owner does not answer, the
    * journal tells when the run has ended.
@@ -286,10 +345,8 @@ const make = Effect.gen(function*() {
       }, options),
     resume: (id, options) => drive(id, { _tag: "Resume" }, options),
     stop,
-    events: (id) =>
-      Stream.unwrap(Effect.map(Ids.entityOf(id, "events"), feed)).pipe(
-        Stream.map((fed) => fed._tag === "Connected" ? fed : Event.fromWire(fed.event))
-      ),
+    follow,
+    events: (id) => Stream.map(Stream.unwrap(Effect.map(Ids.entityOf(id, "events"), feed)), read),
     forget: (id) =>
       Effect.flatMap(Ids.entityOf(id, "forget"), (address) => {
         const entityId = EntityId.make(address)
@@ -347,7 +404,7 @@ export class SessionClient extends Context.Service<SessionClient, Service>()("he
 /**
  * Provides the client over the cluster that this process is part of, as a runner or with `clientOnly: true`.
  *
- * **Example** (The live events of a session)
+ * **Example** (The live events of a command)
  *
  * ```ts import.meta.vitest
  * import * as TestRunner from "effect/cluster/TestRunner"
@@ -366,19 +423,14 @@ export class SessionClient extends Context.Service<SessionClient, Service>()("he
  *
  * const program = Effect.gen(function*() {
  *   const client = yield* SessionClient.SessionClient
- *   return yield* client.events("ann").pipe(
- *     // What is said before the feed begins is not in it.
- *     Stream.tap((event) =>
- *       event._tag === "Connected" ? Effect.forkChild(client.reply("ann", "Hi"), { startImmediately: true }) : Effect.void
- *     ),
- *     Stream.map(({ _tag }) => _tag),
- *     Stream.takeUntil((tag) => tag === "ChatCompleted"),
+ *   return yield* client.follow("ann", client.reply("ann", "Hi")).pipe(
+ *     Stream.map((event) => event._tag === "Reported" ? event.report.outputText : event._tag),
  *     Stream.runCollect
  *   )
  * })
- * const tags = await Effect.runPromise(program.pipe(Effect.provide(cluster)))
+ * const seen = await Effect.runPromise(program.pipe(Effect.provide(cluster)))
  *
- * tags.filter((tag) => tag === "Connected" || tag === "ChatCompleted") // => ["Connected", "ChatCompleted"]
+ * seen.slice(-2) // => ["ChatCompleted", "Hello"]
  * ```
  *
  * @category layers

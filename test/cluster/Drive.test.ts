@@ -20,6 +20,9 @@ const { finish, text, toolCall } = Script
 const said = (words: string) => [text(words), finish("stop")]
 const called = (...names: ReadonlyArray<string>) => [...names.map((name) => toolCall(name, name)), finish("tool_calls")]
 
+/** A feed without readers. */
+const quiet = { publish: () => Effect.void, settle: () => Effect.void }
+
 const started = Latch.makeUnsafe()
 
 const work = () => {
@@ -43,7 +46,7 @@ const work = () => {
     })
   ]
   const make = Drives.make({ run: () => ({ tools }), term: "5 seconds" })
-  return { starts, gate, owner: (name: string) => make("ann", name, () => Effect.void) }
+  return { starts, gate, owner: (name: string) => make("ann", name, quiet) }
 }
 
 const say = (command: string, words: string): Protocol.Command => ({
@@ -106,7 +109,7 @@ describe("a command that the next owner carries out again", () => {
       onToolError: () => Effect.succeed(Tool.ErrorDecision.fail(new Error("the payment failed")))
     })
     const make = Drives.make({ run: () => ({ tools: [pay] }), term: "5 seconds" })
-    const owner = (name: string) => make("ann", name, () => Effect.void)
+    const owner = (name: string) => make("ann", name, quiet)
     return Effect.gen(function*() {
       assert.include(yield* Effect.flip(owner("a").carryOut(say("m1", "Go"))), { message: "the payment failed" })
       const { version } = (yield* Session.load("ann"))!

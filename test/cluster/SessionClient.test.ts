@@ -299,6 +299,98 @@ describe("feeds", () => {
       }
     }).pipe(Effect.provide(cluster([said("Earlier"), said("Hello")]))))
 
+  it.live("N-06: a reader learns which run is under way, and that none is any more where it comes too late", () => {
+    const { gate, started, tool } = gated()
+    return Effect.gen(function*() {
+      const { events, reply } = yield* client
+      const work = yield* Effect.forkChild(reply("ann", "Work"))
+      yield* started.await
+      const { interrupted } = (yield* Session.load("ann"))!
+      const connected = yield* Latch.make()
+      const reader = yield* events("ann").pipe(
+        Stream.tap(({ _tag }) => _tag === "Connected" ? connected.open : Effect.void),
+        Stream.takeUntil((event) => event._tag === "Connected" && event.requestId === undefined),
+        Stream.runCollect,
+        Effect.forkChild
+      )
+      yield* connected.await
+      yield* gate.open
+      const { version } = yield* Fiber.join(work)
+      const seen = yield* Fiber.join(reader)
+      assert.deepInclude(seen[0], { _tag: "Connected", requestId: interrupted!.requestId })
+      assert.deepStrictEqual(seen.slice(-2).map(({ _tag }) => _tag), ["ChatCompleted", "Connected"])
+      assert.deepStrictEqual(seen.at(-1), { _tag: "Connected", version })
+      const late = yield* Stream.runCollect(Stream.take(events("ann"), 1))
+      assert.deepStrictEqual(late, [{ _tag: "Connected", version }])
+    }).pipe(Effect.provide(cluster([called("work"), said("Done")], { tools: [tool] })))
+  })
+
+  it.live("N-06: a reader learns that a run could not start", () =>
+    Effect.gen(function*() {
+      const { events, reply } = yield* client
+      const seen = yield* events("ann").pipe(
+        Stream.tap((event) =>
+          event._tag === "Connected" && event.version === 0 ? Effect.forkChild(reply("ann", "Hi")) : Effect.void
+        ),
+        Stream.takeUntil((event) => event._tag === "Connected" && event.version > 0),
+        Stream.runCollect
+      )
+      const { version } = (yield* Session.load("ann"))!
+      assert.deepStrictEqual(seen, [{ _tag: "Connected", version: 0 }, { _tag: "Connected", version }])
+    }).pipe(Effect.provide(cluster([[Script.preflightError("provider_unavailable")]]))))
+
+  it.live("N-06: the events of a command end with its report, also where it was carried out before", () =>
+    Effect.gen(function*() {
+      const { follow, reply } = yield* client
+      const said = follow("ann", reply("ann", "Hi", { command: "m1" }))
+      const [first, again] = [yield* Stream.runCollect(said), yield* Stream.runCollect(said)]
+      assert.deepStrictEqual(first.map(({ _tag }) => _tag), [
+        "Connected",
+        "MessageStarted",
+        "TextDelta",
+        "TextCompleted",
+        "MessageCompleted",
+        "StepCompleted",
+        "ChatCompleted",
+        "Reported"
+      ])
+      const { version } = (yield* Session.load("ann"))!
+      const report: SessionClient.Report = { version, status: "completed", suspensions: [], outputText: "Hello" }
+      assert.deepStrictEqual(first.at(-1), { _tag: "Reported", report })
+      assert.deepStrictEqual(again, [{ _tag: "Connected", version }, { _tag: "Reported", report }])
+    }).pipe(Effect.provide(cluster([said("Hello")]))))
+
+  it.live("N-06: the events of a command that fails end as it fails", () =>
+    Effect.gen(function*() {
+      const { follow, reply } = yield* client
+      const error = yield* Effect.flip(Stream.runDrain(follow("ann", reply("ann", "Hi"))))
+      assert.deepInclude(error, { _tag: "CommandError", reason: "AdapterError" })
+      const refused = yield* Effect.flip(Stream.runDrain(follow("", reply("", "Hi"))))
+      assert.deepInclude(refused, { _tag: "CommandError", reason: "invalid_id" })
+    }).pipe(Effect.provide(cluster([[Script.preflightError("provider_unavailable")]]))))
+
+  it.live("N-06: the events of a command are all from its connection to its report", () => {
+    const { gate, started, tool } = gated()
+    return Effect.gen(function*() {
+      const { follow, reply } = yield* client
+      const work = yield* Effect.forkChild(reply("ann", "Work"))
+      yield* started.await
+      const connected = yield* Latch.make()
+      const reader = yield* follow("ann", reply("ann", "And then")).pipe(
+        Stream.tap(({ _tag }) => _tag === "Connected" ? connected.open : Effect.void),
+        Stream.runCollect,
+        Effect.forkChild
+      )
+      yield* connected.await
+      yield* gate.open
+      assert.strictEqual((yield* Fiber.join(work)).outputText, "First")
+      const seen = yield* Fiber.join(reader)
+      const texts = seen.flatMap((event) => event._tag === "TextDelta" ? [event.delta] : [])
+      assert.deepStrictEqual(texts, ["First", "Second"])
+      assert.deepInclude(seen.at(-1), { _tag: "Reported" })
+    }).pipe(Effect.provide(cluster([called("work"), said("First"), said("Second")], { tools: [tool] })))
+  })
+
   it.live("a reader that falls behind holds nothing up, and learns that it missed events", () => {
     const pieces = Array.from({ length: 20_000 }, (_, index) => text(`${index} `))
     return Effect.gen(function*() {

@@ -9,6 +9,7 @@ import * as Data from "effect/Data"
 import * as Deferred from "effect/Deferred"
 import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
 import * as Schedule from "effect/Schedule"
 import * as Semaphore from "effect/Semaphore"
 import * as Stream from "effect/Stream"
@@ -23,6 +24,7 @@ import * as Operations from "../../internal/session/operations.ts"
 import * as Records from "../../internal/session/records.ts"
 import * as SessionRun from "../../internal/session/run.ts"
 import type * as Tool from "../../Tool.ts"
+import type * as Feeds from "./feed.ts"
 import type * as Protocol from "./protocol.ts"
 
 type Tools = ReadonlyArray<Tool.Any>
@@ -47,11 +49,11 @@ interface Driver<R> {
   readonly stopped: Effect.Effect<void, Journals.StoreError, Journals.Store>
 }
 
-/** Creates the driver of one session, which publishes the events of its runs. */
+/** Creates the driver of one session, which publishes what it does to a feed. */
 export type Make<R> = (
   id: string,
   owner: string,
-  publish: (event: Event.Event) => Effect.Effect<void>
+  feed: Pick<Feeds.Feed, "publish" | "settle">
 ) => Driver<R | Journals.Store>
 
 /** Returns the session after a call has its answer. The same command counts once. */
@@ -135,7 +137,7 @@ class Turn {
 export const make = <const T extends Tools = [], E = never, R = never, RHalt = never, REvent = never>(
   { run, term }: Settings<T, E, R, RHalt, REvent>
 ): Make<Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent> =>
-(id, owner, publish) => {
+(id, owner, { publish, settle }) => {
   const turns = Semaphore.makeUnsafe(1)
   let turn: Turn | undefined
 
@@ -213,7 +215,10 @@ export const make = <const T extends Tools = [], E = never, R = never, RHalt = n
 
   return {
     carryOut: (command) =>
-      turns.withPermit(Effect.retry(once(command), { while: isPassing, schedule: Schedule.spaced("250 millis") })),
+      Effect.retry(once(command), { while: isPassing, schedule: Schedule.spaced("250 millis") }).pipe(
+        Effect.onExit((exit) => settle(Exit.isSuccess(exit) ? exit.value : undefined)),
+        turns.withPermit
+      ),
     stopped: Effect.suspend(() => {
       if (turn === undefined) return Effect.void
       const { claim, ended } = turn

@@ -45,7 +45,7 @@ export const make = <R>(drive: Drives.Make<R>) =>
     const services = yield* Effect.context<R | Journals.Store>()
     const id = Ids.sessionOf(entityId)
     const feed = yield* Feeds.make(id)
-    const driver = drive(id, `${host}:${port}`, feed.publish)
+    const driver = drive(id, `${host}:${port}`, feed)
     return Protocol.SessionEntity.of({
       Drive: ({ payload }) =>
         driver.carryOut(payload).pipe(

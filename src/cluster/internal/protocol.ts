@@ -104,22 +104,36 @@ const Drive = Rpc.make("Drive", {
 /** Makes the owner look for a stop in the journal. */
 const Stop = Rpc.make("Stop")
 
+const pointFields = {
+  /** The version of the journal at that time. */
+  version: Schema.Int,
+  /** The run that the journal has begun and not ended at that version. Left out where no run is under way. */
+  requestId: Schema.optionalKey(Schema.String)
+}
+
 /**
- * The start of the feed: the journal contains everything before it, and live events follow. It is emitted again after
- * missed events, because the session has another owner or the reader was too slow.
+ * A point in the feed: the journal contains everything before it, and live events follow. It comes first, after missed
+ * events (the session has another owner, or the reader was too slow), and after each command.
+ *
+ * Where it has no `requestId`, no run is under way: the journal has the end of each.
  *
  * @category models
  * @since 0.1.0
  */
-export class Connected extends Schema.Opaque<Connected>()(Schema.TaggedStruct("Connected", {
-  /** The version of the journal at that time. */
-  version: Schema.Int
-})) {}
+export class Connected extends Schema.Opaque<Connected>()(Schema.TaggedStruct("Connected", pointFields)) {}
 
-/** An element of a feed: its start, or an event in its wire form. */
-export const Fed = Schema.Union([Connected, Schema.TaggedStruct("Fed", { event: Schema.Json })])
+/** A point in a feed. */
+export type Point = Omit<Connected, "_tag">
 
-/** An element of a feed: its start, or an event in its wire form. */
+/** An element of a feed: its start, a gap, the end of a command, or an event in its wire form. */
+export const Fed = Schema.Union([
+  Connected,
+  Schema.TaggedStruct("Missed", pointFields),
+  Schema.TaggedStruct("Settled", pointFields),
+  Schema.TaggedStruct("Fed", { event: Schema.Json })
+])
+
+/** An element of a feed. */
 export type Fed = (typeof Fed)["Type"]
 
 const Feed = Rpc.make("Feed", { success: Fed, stream: true })

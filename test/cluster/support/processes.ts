@@ -4,6 +4,7 @@
  */
 import * as NodeClusterHttp from "@effect/platform-node/NodeClusterHttp"
 import * as Effect from "effect/Effect"
+import * as Latch from "effect/Latch"
 import * as Layer from "effect/Layer"
 import * as Logger from "effect/Logger"
 import * as Schedule from "effect/Schedule"
@@ -17,7 +18,8 @@ import * as path from "node:path"
 import { fileURLToPath } from "node:url"
 import { type Place, stored } from "./work.ts"
 
-const program = fileURLToPath(new URL("./runner.ts", import.meta.url))
+const runner = new URL("./runner.ts", import.meta.url)
+const reader = new URL("./reader.ts", import.meta.url)
 const cache = path.resolve("node_modules/.cache/heddle-cluster")
 
 const freePort: Effect.Effect<number> = Effect.callback((resume) => {
@@ -56,20 +58,52 @@ export const settled = (runners: ReadonlyArray<Runner>): Effect.Effect<void> =>
     Effect.asVoid
   )
 
-/** Starts a runner, which is killed with the scope. */
+/** Starts a program as a process, which is killed with the scope. */
+const spawned = (program: URL, given: object): Effect.Effect<ChildProcess, never, Scope.Scope> =>
+  Effect.acquireRelease(
+    Effect.sync(() =>
+      spawn(process.execPath, ["--conditions=source", fileURLToPath(program), JSON.stringify(given)], {
+        stdio: ["ignore", "inherit", "inherit", "ipc"],
+        env: { ...process.env, NODE_COMPILE_CACHE: cache }
+      })
+    ),
+    (child) => Effect.sync(() => child.kill("SIGKILL"))
+  )
+
+/** Starts a runner. */
 export const start = (place: Omit<Place, "port">): Effect.Effect<Runner, never, Scope.Scope> =>
-  Effect.gen(function*() {
-    const port = yield* freePort
-    const child = yield* Effect.acquireRelease(
-      Effect.sync(() =>
-        spawn(process.execPath, ["--conditions=source", program, JSON.stringify({ ...place, port })], {
-          stdio: ["ignore", "inherit", "inherit", "ipc"],
-          env: { ...process.env, NODE_COMPILE_CACHE: cache }
-        })
-      ),
-      (child) => Effect.sync(() => child.kill("SIGKILL"))
-    )
-    return runnerOf(child)
+  Effect.flatMap(freePort, (port) => Effect.map(spawned(runner, { ...place, port }), runnerOf))
+
+/** A reader of the events of a session. */
+export interface Reader {
+  readonly signal: (signal: NodeJS.Signals) => void
+  /** What it has read so far: the points in the feed, and the kinds of the events. */
+  readonly read: ReadonlyArray<{ readonly _tag: string; readonly version?: number; readonly requestId?: string }>
+  /** Waits until it has read an element of a kind, or has exited. */
+  readonly until: (tag: string) => Effect.Effect<void>
+  /** Waits until it exits. */
+  readonly ended: Effect.Effect<void>
+}
+
+/** Starts a reader of the events of a session. */
+export const read = (database: string, id: string): Effect.Effect<Reader, never, Scope.Scope> =>
+  Effect.map(spawned(reader, { database, id }), (child) => {
+    const read: Array<Reader["read"][number]> = []
+    const ended = Latch.makeUnsafe()
+    child.on("message", (element) => void read.push(element as Reader["read"][number]))
+    // Its messages come before this.
+    child.once("close", () => ended.openUnsafe())
+    return {
+      signal: (signal) => void child.kill(signal),
+      read,
+      until: (tag) =>
+        Effect.sync(() => read.some(({ _tag }) => _tag === tag)).pipe(
+          Effect.repeat({ schedule: Schedule.spaced("10 millis"), until: (isRead) => isRead }),
+          Effect.asVoid,
+          Effect.raceFirst(ended.await)
+        ),
+      ended: ended.await
+    }
   })
 
 /** A world without acts. */

@@ -1,11 +1,14 @@
 /**
  * A cluster under siege: while runs go on, a runner that is chosen at random is killed again and again, and another one is
- * started in its place. Every run has to end, with its effect once.
+ * started in its place. Every run has to end, with its effect once, and so have the events of each.
  */
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
+import * as Option from "effect/Option"
 import * as Random from "effect/Random"
+import * as Schedule from "effect/Schedule"
 import type * as Scope from "effect/Scope"
+import * as Stream from "effect/Stream"
 import { Message, Session } from "heddle"
 import { SessionClient } from "heddle/cluster"
 import * as Processes from "./processes.ts"
@@ -19,8 +22,10 @@ export interface Options {
   readonly runs: number
   /** How many runners are killed, one after the other. */
   readonly kills: number
-  /** Milliseconds between two kills. */
+  /** Milliseconds between two kills. A runner is killed only after it has worked. */
   readonly every: number
+  /** Milliseconds that each run waits. */
+  readonly wait: number
 }
 
 /** What came of it. */
@@ -42,27 +47,38 @@ const texts = (kept: Session.Kept | undefined) => kept?.session.thread.messages.
 
 /** Lays siege to a cluster of these runners. */
 export const siege = (
-  { database, every, kills, runs, world }: Options,
+  { database, every, kills, runs, wait, world }: Options,
   first: ReadonlyArray<Processes.Runner>
 ): Effect.Effect<Report, never, SessionClient.SessionClient | Session.Store | Scope.Scope> =>
   Effect.gen(function*() {
-    const { reply } = yield* SessionClient.SessionClient
-    const duration = kills * every
+    const { follow, reply } = yield* SessionClient.SessionClient
     const prefix = `siege-${process.pid}-${Date.now()}`
     const ids = Array.from({ length: runs }, (_, index) => `${prefix}-${index}`)
     const run = (id: string, index: number) =>
       Effect.delay(
-        Effect.match(reply(id, `charge ${index + 1}, wait ${Math.round(every / 2)}`), {
-          onSuccess: ({ status }) => status === "completed" ? undefined : `${id} is ${status}`,
+        Effect.match(Stream.runLast(follow(id, reply(id, `charge ${index + 1}, wait ${wait}`))), {
+          onSuccess: (last) => {
+            const end = Option.getOrUndefined(last)
+            const status = end?._tag === "Reported" ? end.report.status : "without an end"
+            return status === "completed" ? undefined : `${id} is ${status}`
+          },
           onFailure: ({ message }) => `${id}: ${message}`
         }),
-        index * duration / runs
+        index * kills * Math.max(every, wait) / runs
       )
     const working = yield* Effect.forkChild(Effect.forEach(ids, run, { concurrency: "unbounded" }))
     let alive = [...first]
     for (let kill = 0; kill < kills; kill++) {
       yield* Effect.sleep(every)
-      const victim = alive[yield* Random.nextIntBetween(0, alive.length - 1)]!
+      const worked = () => {
+        const pids = new Set(ids.flatMap((id) => acts(world, id).map(({ pid }) => pid)))
+        return working.pollUnsafe() === undefined ? alive.filter(({ pid }) => pids.has(pid)) : alive
+      }
+      const victims = yield* Effect.repeat(Effect.sync(worked), {
+        schedule: Schedule.spaced("20 millis"),
+        until: ({ length }) => length > 0
+      })
+      const victim = victims[yield* Random.nextIntBetween(0, victims.length - 1)]!
       victim.signal("SIGKILL")
       alive = alive.filter((runner) => runner !== victim)
       alive.push(yield* Processes.start({ database, world }))
