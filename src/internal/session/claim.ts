@@ -123,7 +123,9 @@ export interface Terms {
 
 /** A moment by the two clocks of the process: the one that can be set, and the one that only goes forward. */
 export interface Moment {
+  /** Milliseconds since 1970, by the clock that can be set. */
   readonly wallMillis: number
+  /** Milliseconds of the clock that only goes forward. */
   readonly monotonicMillis: number
 }
 
@@ -162,9 +164,16 @@ export class HeldClaim {
   private readonly termMillis: number
   /** The store that holds the claim. */
   private readonly store: Journals.Service
-  /** Owns the requests to the store, which have the grace period to end when the claim is left. */
-  private readonly requests: Running
+  /** Asks the store in a fiber that the caller can leave, whatever the store does. */
+  private readonly request: <A>(
+    name: string,
+    request: Effect.Effect<A, Journals.StoreError>
+  ) => Effect.Effect<A, Journals.StoreError>
+  /** Gives requests that are under way the grace period to end. */
+  private readonly close: Effect.Effect<unknown>
+  /** The clocks of the process. */
   private readonly clock: Clock.Clock
+  /** Called when the claim is lost. */
   private readonly onLost: NonNullable<Terms["onLost"]>
   /** The beginning of the last request that the store confirmed. */
   private confirmed: Moment
@@ -192,7 +201,11 @@ export class HeldClaim {
     this.pollMillis = terms.pollMillis
     this.onLost = terms.onLost ?? (() => {})
     this.store = store
-    this.requests = new Running(Settings.defaultGrace, context)
+    const requests = new Running(Settings.defaultGrace, context)
+    this.request = (name, request) =>
+      new Worker(requests, { kind: "store", id, name, onSoftStop: "unaffected", once: true })
+        .do(request, Exit.interrupt())
+    this.close = Effect.suspend(() => requests.end(Exit.void))
     this.clock = Context.get(context, Clock.Clock)
     this.confirmed = momentOf(this.clock)
   }
@@ -205,15 +218,7 @@ export class HeldClaim {
     Effect.andThen(Effect.raceFirst(Effect.sleep(this.pollMillis), this.asked.await), this.asked.close)
   )
 
-  /** Asks the store in a fiber that the caller can leave, whatever the store does. */
-  private request<A>(
-    name: string,
-    request: Effect.Effect<A, Journals.StoreError>
-  ): Effect.Effect<A, Journals.StoreError> {
-    const worker = new Worker(this.requests, { kind: "store", id: this.id, name, onSoftStop: "unaffected", once: true })
-    return worker.do(request, Exit.interrupt())
-  }
-
+  /** The store has confirmed the claim, by a request that began at this moment. */
   private confirm(began: Moment): void {
     this.confirmed = began
     Deferred.doneUnsafe(this.next, Exit.void)
@@ -264,6 +269,7 @@ export class HeldClaim {
     Effect.flatMap(Effect.orElseSucceed(this.store.claimOf(this.id), () => undefined), (claim) => this.lose(claim))
   )
 
+  /** Asks the store to renew the claim. */
   private readonly renewal: Effect.Effect<"renewed" | "taken" | "unanswered"> = Effect.suspend(() => {
     const began = momentOf(this.clock)
     const renewal = this.store.renew(this.id, this.owner, this.termMillis)
@@ -305,6 +311,7 @@ export class HeldClaim {
     Effect.flatMap(this.store.claimOf(this.id), (claim) => claim?.owner === this.owner ? Effect.void : this.lose(claim))
   )
 
+  /** The error of a claim that has no other owner. */
   private get loss(): SessionClaimed {
     const until = this.confirmed.wallMillis + this.termMillis
     return new SessionClaimed({ reason: "lost", id: this.id, owner: this.owner, until })
@@ -375,8 +382,9 @@ export class HeldClaim {
     )
   })
 
+  /** The claim is over: what still runs under it stops. */
   private readonly ended: Effect.Effect<void> = Effect.suspend(() => {
     Deferred.doneUnsafe(this.lost, Exit.fail(this.loss))
-    return Effect.asVoid(this.requests.end(Exit.void))
+    return Effect.asVoid(this.close)
   })
 }
