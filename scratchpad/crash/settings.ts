@@ -58,6 +58,9 @@ export interface Row {
 
 /** The text of `--help`. */
 export const usage = `npm run crash -- [options]
+npm run crash -- leave [options]
+
+With "leave": see npm run crash -- leave --help. Without:
 
 Kills a program at each of its boundaries, once in each run, for each store and each policy for calls whose effect is not
 known, and prints a row for each. The exit code is 1 if a law was broken. The policy "continue" is not held to the laws: the

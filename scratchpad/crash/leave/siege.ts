@@ -1,0 +1,353 @@
+/**
+ * Owners of sessions under siege: while sessions go on, one process at a time is asked to leave, killed, frozen, or told another
+ * time, at a random moment, and another one is started in its place. Every charge has to happen once.
+ */
+import * as Effect from "effect/Effect"
+import * as Fiber from "effect/Fiber"
+import * as Option from "effect/Option"
+import * as Random from "effect/Random"
+import * as Schedule from "effect/Schedule"
+import type * as Scope from "effect/Scope"
+import { Message, Session } from "heddle"
+import * as fs from "node:fs"
+import { createServer } from "node:net"
+import * as path from "node:path"
+import type { Ledger } from "./bank.ts"
+import * as Processes from "./processes.ts"
+import * as Work from "./work.ts"
+
+/** What is done to a process. `close` closes the scopes of its claims, and `clock` sets its clock by an hour. */
+export const means = ["SIGTERM", "SIGKILL", "SIGSTOP", "close", "clock"] as const
+
+/** One of them. */
+export type Means = typeof means[number]
+
+/** How long a siege is, and what it is of. */
+export interface Options {
+  readonly program: string
+  readonly kind: Work.Kind
+  /** The file of SQLite, or the URL of the database. */
+  readonly store: string
+  /** Asks for the turns of a session, of a worker or a runner. */
+  readonly begin: (id: string, text: string) => Effect.Effect<unknown, unknown, Session.Store | Scope.Scope>
+  readonly means: Means
+  /** How often it is done. */
+  readonly times: number
+  /** Sessions that are under way at a time. */
+  readonly width: number
+  readonly bankMillis: number
+  readonly termMillis: number
+  /** The environment of each process, by its number. */
+  readonly environment?: (index: number) => Readonly<Record<string, string>>
+}
+
+/** What came of it. */
+export interface Report {
+  /** How often a process was asked to leave, killed, and so on. */
+  readonly times: number
+  readonly sessions: number
+  /** Sessions that did not end, or not as they should, with what was seen. */
+  readonly broken: ReadonlyArray<string>
+  /** Charges that the users asked for. */
+  readonly charges: number
+  /** Charges that happened more than once. */
+  readonly twice: ReadonlyArray<string>
+  /** Charges that never happened, and whose effect was not reported as unknown. */
+  readonly never: ReadonlyArray<string>
+  /** Calls that were under way when their process was asked to leave, killed, and so on. */
+  readonly underWay: number
+  /** Calls that were reported as unknown. */
+  readonly unknown: number
+  /** Those of them whose end their process knew, and had the time to record. */
+  readonly knew: ReadonlyArray<string>
+  /** Milliseconds until another process went on with a session in which nothing was under way. */
+  readonly takeovers: ReadonlyArray<number>
+  /** Milliseconds until a process that was asked to leave had ended. */
+  readonly leaves: ReadonlyArray<number>
+}
+
+/** What was done to which process. */
+interface Deed {
+  readonly pid: number
+  readonly at: number
+  /** Until when it stood still. */
+  readonly until: number
+}
+
+/** A session with what its user asks for. */
+interface Order {
+  readonly id: string
+  readonly turns: ReadonlyArray<ReadonlyArray<Work.Call>>
+}
+
+const freePort: Effect.Effect<number> = Effect.callback((resume) => {
+  const server = createServer().listen(0, "127.0.0.1", () => {
+    const address = server.address()
+    server.close(() => resume(Effect.succeed(typeof address === "object" && address !== null ? address.port : 0)))
+  })
+})
+
+const charging = ["charge", "charge", "transfer", "wire"] as const
+
+/** Draws the turns of a session. Every charge has a value of its own. */
+const order = (index: number): Effect.Effect<Order> =>
+  Effect.gen(function*() {
+    const turns: Array<ReadonlyArray<Work.Call>> = []
+    let value = index * 100
+    for (let turn = yield* Random.nextIntBetween(1, 3); turn > 0; turn--) {
+      const calls: Array<Work.Call> = []
+      for (let call = yield* Random.nextIntBetween(1, 3); call > 0; call--) {
+        calls.push([charging[yield* Random.nextIntBetween(0, charging.length - 1)]!, ++value])
+      }
+      if (yield* Random.nextBoolean) calls.push(["balance", yield* Random.nextIntBetween(0, 500)])
+      turns.push(calls)
+    }
+    return { id: `s${index}`, turns }
+  })
+
+const often = Schedule.spaced("50 millis")
+
+/** A bound for what has to happen, which a busy machine does not reach. */
+const bound = "5 minutes"
+
+/** Waits until a process that freezes itself has done so. */
+const frozen = (log: string, pid: number, since: number) =>
+  Effect.sync(() => Work.lines(log).some((line) => line.pid === pid && line.what === "is frozen" && line.at > since))
+    .pipe(
+      Effect.repeat({ schedule: often, until: (isFrozen) => isFrozen }),
+      Effect.timeoutOption("15 seconds"),
+      Effect.map(Option.isSome)
+    )
+
+/** Lays siege. */
+export const siege = (options: Options): Effect.Effect<Report, unknown, Session.Store | Scope.Scope> =>
+  Effect.gen(function*() {
+    const { bankMillis, begin, kind, means, program, store, termMillis, times, width } = options
+    const folder = yield* Processes.folder
+    const log = path.join(folder, "log.jsonl")
+    fs.writeFileSync(log, "")
+    const bank = yield* Processes.bank(bankMillis)
+    let started = 0
+    const start = Effect.gen(function*() {
+      const port = kind === "runner" ? { port: yield* freePort } : {}
+      const place = { kind, store, bank: bank.address, log, term: termMillis, think: 600, ...port }
+      return yield* Processes.start(program, place, options.environment?.(started++) ?? {})
+    })
+    const count = kind === "runner" ? 3 : 2
+    let owners = yield* Effect.all(Array.from({ length: count }, () => start), { concurrency: count })
+    if (kind === "runner") {
+      yield* Effect.sync(() => owners.map(({ shards }) => shards())).pipe(Effect.repeat({
+        schedule: often,
+        until: (shards) => !shards.includes(0) && shards.reduce((sum, count) => sum + count) === 300
+      }))
+    }
+    const orders: Array<Order> = []
+    const deeds: Array<Deed> = []
+    const leaves: Array<number> = []
+    const given = new Map(owners.map((owner) => [owner, new Set<Order>()]))
+    let isOver = false
+
+    const text = ({ id, turns }: Order) => Work.message(id, turns)
+    /** Gives all open sessions to the programs that claim them. */
+    const giveAll = Effect.suspend(() =>
+      Effect.forEach(owners, (owner) => {
+        const known = given.get(owner) ?? new Set()
+        given.set(owner, known)
+        return Effect.forEach(orders.filter((order) => !known.has(order)), (order) => {
+          known.add(order)
+          return owner.order({ _tag: "Drive", id: order.id, text: text(order) })
+        })
+      })
+    )
+    const ended = ({ id }: Order) =>
+      Session.load(id).pipe(
+        Effect.map((kept) => kept !== undefined && kept.session.status === "completed" && kept.submitted === undefined),
+        Effect.orElseSucceed(() => false),
+        Effect.repeat({ schedule: Schedule.spaced("300 millis"), until: (isEnded) => isEnded })
+      )
+    const session = Effect.gen(function*() {
+      const next = yield* order(orders.length + 1)
+      orders.push(next)
+      if (kind === "claims") yield* giveAll
+      else yield* begin(next.id, text(next))
+      yield* ended(next)
+    })
+    const feeding = yield* Effect.suspend(() => isOver ? Effect.void : session).pipe(
+      Effect.repeat({ until: () => isOver }),
+      (feeder) => Effect.all(Array.from({ length: width }, () => feeder), { concurrency: "unbounded", discard: true }),
+      Effect.forkChild
+    )
+
+    const replaced = (victim: Processes.Owner) =>
+      Effect.gen(function*() {
+        owners = [...owners.filter((owner) => owner !== victim), yield* start]
+        if (kind === "claims") yield* giveAll
+      })
+    const done = (victim: Processes.Owner, at: number, until = at) =>
+      Effect.sync(() => deeds.push({ pid: victim.pid, at, until }))
+
+    const doIt = (victim: Processes.Owner) =>
+      Effect.gen(function*() {
+        const at = Work.now()
+        switch (means) {
+          case "SIGTERM":
+            victim.signal("SIGTERM")
+            yield* done(victim, at)
+            // Another process is started while this one leaves, as a deployment does.
+            yield* replaced(victim)
+            yield* victim.ended
+            return void leaves.push(Work.now() - at)
+          case "SIGKILL":
+            victim.signal("SIGKILL")
+            yield* done(victim, at, Infinity)
+            return yield* replaced(victim)
+          case "SIGSTOP": {
+            const way = yield* Random.nextIntBetween(0, 2)
+            if (way < 2) {
+              yield* victim.order({ _tag: "Freeze", at: way === 0 ? "before" : "after" })
+              if (!(yield* frozen(log, victim.pid, at))) return yield* Effect.die(new Error("no charge began in 15 s"))
+            } else {
+              // From outside, as soon as the log of the process says that a handler has begun.
+              const count = Work.lines(log).length
+              yield* Effect.sync(() =>
+                Work.lines(log).slice(count).find(({ pid, what }) => pid === victim.pid && what === "hears")
+              )
+                .pipe(
+                  Effect.repeat({ schedule: Schedule.spaced("1 millis"), until: (line) => line !== undefined }),
+                  Effect.timeoutOption("15 seconds")
+                )
+              victim.signal("SIGSTOP")
+            }
+            const from = Work.now()
+            yield* Effect.sleep(termMillis * (1.2 + (yield* Random.next)))
+            yield* done(victim, from, Work.now())
+            return victim.signal("SIGCONT")
+          }
+          case "close":
+            yield* done(victim, at)
+            return yield* victim.order({ _tag: "Close", by: (yield* Random.nextBoolean) ? "scope" : "interruption" })
+          case "clock": {
+            const hours = (yield* Random.nextIntBetween(0, 2)) - 1
+            yield* done(victim, at)
+            return yield* victim.order({ _tag: "Set", aheadMillis: hours * 3_600_000 })
+          }
+        }
+      })
+
+    for (let time = 0; time < times; time++) {
+      yield* Effect.sleep(500 + 2500 * (yield* Random.next))
+      // A process that does something: each session has one owner, and few owners may have all sessions.
+      const active = new Set(Work.lines(log).slice(-8).map(({ pid }) => pid))
+      const busy = owners.filter(({ pid }) => active.has(pid))
+      const candidates = busy.length > 0 ? busy : owners
+      yield* doIt(candidates[yield* Random.nextIntBetween(0, candidates.length - 1)]!)
+    }
+    isOver = true
+    yield* Effect.timeoutOption(Fiber.await(feeding), bound)
+    const ledger = yield* bank.ledger
+    const kept = yield* Effect.forEach(orders, ({ id }) => Effect.map(Session.load(id), (kept) => kept?.session))
+    return reported({ deeds, kept, ledger, leaves, lines: Work.lines(log), means, orders })
+  })
+
+interface Seen {
+  readonly means: Means
+  readonly deeds: ReadonlyArray<Deed>
+  readonly orders: ReadonlyArray<Order>
+  readonly kept: ReadonlyArray<Session.Session | undefined>
+  readonly ledger: Ledger
+  readonly lines: ReadonlyArray<Work.Line>
+  readonly leaves: ReadonlyArray<number>
+}
+
+/** The answers of the calls of a session, by their values. */
+const answersOf = (session: Session.Session | undefined): ReadonlyMap<unknown, string> => {
+  const messages = session?.thread.messages ?? []
+  const calls = messages.flatMap(({ toolCalls = [] }) => toolCalls)
+  return new Map(messages.flatMap((message) => {
+    const call = calls.find(({ id }) => id === message.toolCallId)
+    return call === undefined ? [] : [[call.arguments?.["value"], Message.text(message)] as const]
+  }))
+}
+
+const reported = ({ deeds, kept, leaves, ledger, lines, means, orders }: Seen): Report => {
+  const from = Math.min(...lines.map(({ at }) => at))
+  const time = (at: number | undefined) => at === undefined ? "never" : `${((at - from) / 1000).toFixed(2)} s`
+  const story = (value: number) =>
+    [
+      ...lines.filter((line) => line.value === value).map(({ at, pid, what }) => [at, `${pid} ${what}`] as const),
+      ...ledger.charges.filter(({ amount }) => amount === value).flatMap(({ begun, done, pid }) => [
+        [begun, `the bank begins for ${pid}`] as const,
+        ...done === undefined ? [] : [[done, `the bank ends for ${pid}`] as const]
+      ]),
+      ...deeds.filter(({ pid }) => lines.some((line) => line.value === value && line.pid === pid))
+        .flatMap(({ at, pid, until }) => [
+          [at, `${means} of ${pid}`] as const,
+          ...until > at && until < Infinity ? [[until, `end of ${means} of ${pid}`] as const] : []
+        ])
+    ].toSorted(([a], [b]) => a - b).map(([at, what]) => `${time(at)} ${what}`).join("; ")
+
+  const broken: Array<string> = []
+  const twice: Array<string> = []
+  const never: Array<string> = []
+  const knew: Array<string> = []
+  let [charges, unknown] = [0, 0]
+  orders.forEach(({ id, turns }, index) => {
+    const session = kept[index]
+    const messages = session?.thread.messages ?? []
+    const expected = 2 + turns.reduce((sum, calls) => sum + 1 + calls.length, 0)
+    if (session?.status !== "completed" || messages.length !== expected) {
+      broken.push(`${id} is ${session?.status} with ${messages.length} messages, not ${expected}`)
+    }
+    const answers = answersOf(session)
+    for (const [tool, value] of turns.flat()) {
+      if (tool === "balance") continue
+      charges++
+      const count = ledger.charges.filter(({ amount }) => amount === value).length
+      const answer = answers.get(value) ?? ""
+      const isUnknown = answer.includes("unknown_effect")
+      if (count > 1) twice.push(`${tool} ${value}: ${story(value)}`)
+      if (count === 0 && !isUnknown) never.push(`${tool} ${value}, answered ${answer}: ${story(value)}`)
+      if (!isUnknown && !answer.includes(`charged ${value}`)) {
+        broken.push(`${tool} ${value} is answered ${JSON.stringify(answer)}: ${story(value)}`)
+      }
+      if (!isUnknown) continue
+      unknown++
+      const end = lines.find((line) => line.value === value && line.what === "ends")
+      // A process that was killed or stood still soon after could not record it.
+      const isLost = deeds.some(({ at, pid, until }) => pid === end?.pid && until > at && at - end.at < 500)
+      if (end !== undefined && !isLost) knew.push(`${tool} ${value}: ${story(value)}`)
+    }
+  })
+
+  const underWay = (pid: number, at: number) => {
+    const begun = lines.filter((line) => line.pid === pid && line.what === "begins" && line.at < at)
+    return begun.filter(({ value }) =>
+      !lines.some((line) => line.value === value && line.what === "ends" && line.at < at)
+    )
+  }
+  const takeovers = deeds.flatMap(({ at, pid }) =>
+    orders.flatMap(({ id }) => {
+      const own = lines.filter(({ session }) => session === id)
+      const last = own.findLast((line) => line.at < at)
+      if (last?.pid !== pid || last.what !== "asks" || underWay(pid, at).some(({ session }) => session === id)) {
+        return []
+      }
+      const next = own.find((line) => line.at > at && line.pid !== pid)
+      const isLeft = !own.some((line) => line.at > at && line.pid === pid)
+      return next === undefined || !isLeft ? [] : [next.at - at]
+    })
+  )
+  return {
+    times: deeds.length,
+    sessions: orders.length,
+    broken,
+    charges,
+    twice,
+    never,
+    underWay: deeds.reduce((sum, { at, pid }) => sum + underWay(pid, at).length, 0),
+    unknown,
+    knew,
+    takeovers,
+    leaves
+  }
+}
