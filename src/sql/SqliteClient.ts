@@ -31,6 +31,7 @@ import type * as SqlConnection from "effect/sql/SqlConnection"
 import { classifySqliteError, SqlError } from "effect/sql/SqlError"
 import * as Statement from "effect/sql/Statement"
 import * as Stream from "effect/Stream"
+import * as Locks from "./internal/locks.ts"
 import * as NodeSqlite from "./internal/nodeSqlite.ts"
 
 /**
@@ -40,7 +41,10 @@ import * as NodeSqlite from "./internal/nodeSqlite.ts"
  * @since 0.1.0
  */
 export interface Options {
-  /** Path of the database file, which is created if it does not exist, in an existing folder; or `:memory:`. */
+  /**
+   * Path of the database file, in an existing folder, or `:memory:`. A file that does not exist is created for its owner
+   * alone (mode 0600), and so are the files that SQLite keeps beside it. An existing file stays as it is.
+   */
   readonly filename: string
   /**
    * Durability of a commit. `"full"`, the default: a commit is on the disk before it succeeds. `"normal"`: a power
@@ -171,11 +175,19 @@ const streamOf = (database: NodeSqlite.Database, sql: string, parameters: Values
     )
   }))
 
-/** Retries a statement while another connection holds the lock. */
+/** Retries a statement while another connection holds the lock, unless its caller does not wait for it. */
 const waiting = (busyTimeout: Duration.Duration) => {
   const schedule = Schedule.spaced("2 millis").pipe(Schedule.jittered, Schedule.upTo({ duration: busyTimeout }))
   return <A>(attempt: Effect.Effect<A, SqlError>): Effect.Effect<A, SqlError> =>
-    Effect.catchIf(attempt, isPassing, () => Effect.retry(attempt, { schedule, while: isPassing }))
+    Effect.catchIf(
+      attempt,
+      isPassing,
+      (error) =>
+        Effect.flatMap(
+          Locks.IsWaiting,
+          (isWaiting) => isWaiting ? Effect.retry(attempt, { schedule, while: isPassing }) : Effect.fail(error)
+        )
+    )
 }
 
 const connect = (
@@ -213,9 +225,14 @@ const connect = (
 const open = (filename: string) =>
   Effect.acquireRelease(
     Effect.flatMap(NodeSqlite.load, ({ DatabaseSync }) =>
-      Effect.try({ try: () => new DatabaseSync(filename), catch: failed("connect") })),
-    (database) =>
-      Effect.sync(() => database.close())
+      Effect.try({
+        try: () => {
+          NodeSqlite.create(filename)
+          return new DatabaseSync(filename)
+        },
+        catch: failed("connect")
+      })),
+    (database) => Effect.sync(() => database.close())
   )
 
 /** Tells whether a transaction is open. Node before 22.16 does not report it; a second `BEGIN` fails then. */

@@ -11,6 +11,7 @@ import * as SqlClient from "effect/sql/SqlClient"
 import type { SqlError } from "effect/sql/SqlError"
 import * as Stream from "effect/Stream"
 import { SqliteClient } from "heddle/sql"
+import * as fs from "node:fs"
 import * as path from "node:path"
 import { DatabaseSync } from "node:sqlite"
 import { temporaryFile } from "./support/files.ts"
@@ -210,6 +211,33 @@ describe("a file", () => {
         "unable to open database file"
       ])
     }))
+})
+
+describe("the file", () => {
+  const modesOf = (filename: string) =>
+    [filename, `${filename}-wal`, `${filename}-shm`].map((file) => (fs.statSync(file).mode & 0o777).toString(8))
+
+  it.effect("N-40: is created for its owner alone, with those beside it", () =>
+    Effect.gen(function*() {
+      const filename = yield* temporaryFile
+      yield* open({ filename })(() =>
+        Effect.andThen(
+          things,
+          Effect.sync(() => {
+            assert.deepStrictEqual(modesOf(filename), ["600", "600", "600"])
+          })
+        ).pipe(Effect.provide(SqliteClient.layer({ filename }), { local: true }))
+      )
+    }).pipe(Effect.scoped))
+
+  it.effect("N-40: stays as it is where it exists", () =>
+    Effect.gen(function*() {
+      const filename = yield* temporaryFile
+      fs.writeFileSync(filename, "")
+      fs.chmodSync(filename, 0o644)
+      yield* open({ filename })(() => Effect.void)
+      assert.strictEqual((fs.statSync(filename).mode & 0o777).toString(8), "644")
+    }).pipe(Effect.scoped))
 })
 
 describe("a runtime without node:sqlite", () => {

@@ -27,6 +27,12 @@ interface NodeSqlite {
   readonly DatabaseSync: new(filename: string) => Database
 }
 
+/** The part of `node:fs` that creates a file. */
+interface NodeFiles {
+  readonly closeSync: (file: number) => void
+  readonly openSync: (filename: string, flags: "wx", mode: number) => number
+}
+
 interface Process {
   /** Runtimes similar to Node report its version and their own. */
   readonly versions?: { readonly bun?: string; readonly deno?: string; readonly node?: string }
@@ -45,6 +51,21 @@ const find = (process: Process | undefined): Effect.Effect<NodeSqlite, SqlError>
   const here = nameOf(process?.versions ?? {})
   const message = `heddle/sql: node:sqlite is part of Node 22.13 and later, and this is ${here}, which has none`
   return Effect.fail(new SqlError({ reason: new ConnectionError({ cause: undefined, message, operation: "connect" }) }))
+}
+
+/**
+ * Creates a file that only its owner can read and write, unless it exists. SQLite gives the files beside it the same
+ * mode. Databases in memory and URIs are left to SQLite.
+ */
+export const create = (filename: string): void => {
+  const { process } = globalThis as { readonly process?: Process }
+  const files = process?.getBuiltinModule?.("node:fs") as NodeFiles | undefined
+  if (files === undefined || filename === "" || filename.startsWith(":memory:") || filename.startsWith("file:")) return
+  try {
+    files.closeSync(files.openSync(filename, "wx", 0o600))
+  } catch {
+    // It exists, or SQLite reports what is wrong with it.
+  }
 }
 
 /** Loads `node:sqlite`, or fails with an error that names the runtimes which have it, and this one. */
