@@ -383,6 +383,25 @@ describe("the suite", () => {
       })),
       "get each session once"
     ],
+    "ids that ignore case (N-41)": [
+      broken((store) => ({
+        append: (id, expected, records, options) => store.append(id.toLowerCase(), expected, records, options),
+        read: (id, after) => store.read(id.toLowerCase(), after),
+        version: (id) => store.version(id.toLowerCase())
+      })),
+      "differ only in case"
+    ],
+    "prefixes that ignore case (N-41)": [
+      broken((store) => ({
+        list: ({ prefix = "" } = {}) =>
+          Stream.filter(store.list(), ({ id }) => id.toLowerCase().startsWith(prefix.toLowerCase()))
+      })),
+      "differ only in case"
+    ],
+    "claims that ignore case (N-41)": [
+      broken((store) => ({ claim: (id, owner, term) => store.claim(id.toLowerCase(), owner, term) })),
+      "differ only in case"
+    ],
     "the same unfinished sessions first": [
       broken((store) => ({
         claimUnfinished: (owner, term, limit) =>

@@ -406,6 +406,25 @@ const lists: Conformance.Suite<Journals.Store> = [
         const all = yield* Stream.runCollect(store.list())
         yield* Conformance.equals("how many of all", all.filter((one) => one.id.startsWith(id)).length, 5)
       })
+  ),
+  of(
+    "ids that differ only in case are different sessions, with claims of their own",
+    (store, id) =>
+      Effect.gen(function*() {
+        const [lower, upper] = [`${id}/case`, `${id}/CASE`]
+        yield* Conformance.equals("the first version of one", yield* store.append(lower, 0, [said("a")]), 1)
+        yield* Conformance.equals("that of the other", yield* store.append(upper, 0, [said("b")]), 1)
+        yield* Conformance.equals("the records of one", texts(yield* read(store, lower)), ["a"])
+        yield* Conformance.equals("those of the other", texts(yield* read(store, upper)), ["b"])
+        const found = yield* listed(store, `${id}/c`)
+        yield* Conformance.equals("those that begin with the prefix", found.map((one) => one.id), [lower])
+        yield* store.claim(lower, "first", 60_000)
+        yield* Conformance.equals(
+          "the owner of the other",
+          (yield* store.claim(upper, "second", 60_000)).owner,
+          "second"
+        )
+      })
   )
 ]
 
