@@ -27,6 +27,7 @@ import type * as Journals from "../internal/session/journal.ts"
 import type * as Keeping from "../internal/session/kept.ts"
 import type * as Session from "../Session.ts"
 import type * as Tool from "../Tool.ts"
+import * as Drain from "./internal/drain.ts"
 import * as Drives from "./internal/drive.ts"
 import * as Owner from "./internal/owner.ts"
 import * as Protocol from "./internal/protocol.ts"
@@ -129,6 +130,21 @@ export interface Address {
 }
 
 /**
+ * Options of {@link transport}.
+ *
+ * @category options
+ * @since 0.1.0
+ */
+export interface TransportOptions {
+  /**
+   * Longest time that calls under way have to end when an owner is asked to leave (`SIGTERM`, or its shard moves). A
+   * call that is still under way then is interrupted, and the next owner treats it as a call whose effect is unknown.
+   * The process takes at most 10 seconds more to leave. A number is milliseconds. `"20 seconds"` by default.
+   */
+  readonly drain?: Duration.Input
+}
+
+/**
  * Settings of the connections in a cluster and of the time until another runner takes over, for {@link transport}.
  *
  * @category models
@@ -146,15 +162,15 @@ export interface Transport {
 
 /**
  * Returns the options of `NodeClusterHttp.layer` with measured settings: another runner takes over 3 to 6 seconds
- * after a kill. Pass the address of this runner, or nothing and `clientOnly: true` for a process that only sends
+ * after a kill. Pass the address of this runner, or no address and `clientOnly: true` for a process that only sends
  * commands. All processes need the same settings: a client with other settings keeps sending to a dead runner until
  * its own timeout is over.
  *
  * **Details**
  *
- * The lock on a shard expires after 5 seconds and is renewed every 1.5 seconds. Assignments are read every second,
- * and waiting messages are found within a second. An owner has 2 seconds to hand a session over, so that a frozen one
- * that wakes up stops soon.
+ * The lock on a shard expires after 5 seconds and is renewed every 1.5 seconds. Assignments are read every 300 ms,
+ * and waiting messages are found within a second. An owner that is asked to leave starts no further call and asks no
+ * model. It hands its sessions over as soon as no call of theirs is under way, at the end of `drain` at the latest.
  *
  * **Gotchas**
  *
@@ -167,7 +183,7 @@ export interface Transport {
  * import * as NodeClusterHttp from "@effect/platform-node/NodeClusterHttp"
  * import { Cluster } from "heddle/cluster"
  *
- * const runner = NodeClusterHttp.layer(Cluster.transport({ host: "10.0.0.7", port: 34431 }))
+ * const runner = NodeClusterHttp.layer(Cluster.transport({ host: "10.0.0.7", port: 34431, drain: "1 minute" }))
  * const client = NodeClusterHttp.layer({ ...Cluster.transport(), clientOnly: true })
  *
  * Cluster.transport().shardingConfig.shardLockExpiration // => "5 seconds"
@@ -176,14 +192,18 @@ export interface Transport {
  * @category transport
  * @since 0.1.0
  */
-export const transport = (address?: Address): Transport => ({
+export const transport = (
+  { drain = Drain.standard, ...address }: TransportOptions & (Address | { host?: undefined; port?: undefined }) = {}
+): Transport => ({
   transport: "websocket",
   shardingConfig: {
-    ...(address === undefined ? {} : { runnerAddress: Option.some(RunnerAddress.make(address.host, address.port)) }),
+    ...(address.host === undefined
+      ? {}
+      : { runnerAddress: Option.some(RunnerAddress.make(address.host, address.port)) }),
     shardLockExpiration: "5 seconds",
     shardLockRefreshInterval: "1500 millis",
-    refreshAssignmentsInterval: "1 second",
+    refreshAssignmentsInterval: "300 millis",
     entityMessagePollInterval: "1 second",
-    entityTerminationTimeout: "2 seconds"
+    entityTerminationTimeout: Drain.termination(drain)
   }
 })

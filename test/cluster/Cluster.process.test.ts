@@ -16,7 +16,7 @@ import { SessionClient } from "heddle/cluster"
 import * as Postgres from "../support/postgres.ts"
 import * as Processes from "./support/processes.ts"
 import { siege } from "./support/siege.ts"
-import { type Act, acts as actsIn } from "./support/work.ts"
+import { type Act, acts as actsIn, openGate } from "./support/work.ts"
 
 type Services = SessionClient.SessionClient | Session.Store
 
@@ -152,7 +152,7 @@ describe("an owner that is killed", () => {
       assert.strictEqual((yield* reply(asking!, "book 4")).status, "awaiting_user")
       const store = yield* Session.Store
       const offset = yield* store.version(running!)
-      const work = reply(running!, "charge 1, wait 700", { command: "work" })
+      const work = reply(running!, "charge 1, gate 1", { command: "work" })
 
       const read: Array<number> = []
       const readOn = Effect.suspend(() =>
@@ -169,7 +169,7 @@ describe("an owner that is killed", () => {
       const late = yield* Effect.provideService(Processes.read(database, running!), Scope.Scope, scope)
       yield* late.until("Connected")
       const stopped = yield* Effect.forkChild(reply(stopping!, `wait ${forever}`))
-      const { pid } = yield* until(running!, ({ what }) => what === "wait 700")
+      const { pid } = yield* until(running!, ({ what }) => what === "gate 1")
       assert.strictEqual(pid, owner.pid)
       yield* until(stopping!, ({ what }) => what === `wait ${forever}`)
       yield* untilRecorded(running!, "CallEnded")
@@ -184,18 +184,19 @@ describe("an owner that is killed", () => {
         (seats) => answer(asking!, "book-0", seats, { command: `${seats} seats` }).pipe(Effect.exit, Effect.forkChild)
       )
 
-      yield* until(running!, (act) => act.what === "wait 700" && act.pid !== owner.pid)
+      yield* until(running!, (act) => act.what === "gate 1" && act.pid !== owner.pid)
       yield* took("taken over", killedAt)
+      yield* openGate(world, 1)
       yield* untilRecorded(running!, "RunEnded")
       const again = yield* work
-      assert.strictEqual(again.outputText, "charged 1, waited 700")
+      assert.strictEqual(again.outputText, "charged 1, passed 1")
       late.signal("SIGCONT")
       // What had ended is not repeated, and what had not is tried again under its key.
       const [charge, ...charges] = acts(running!).filter(({ what }) => what === "charge 1")
       assert.deepStrictEqual([charge?.pid, charges], [owner.pid, []])
-      const waits = acts(running!).filter(({ what }) => what === "wait 700")
-      assert.isAbove(waits.length, 1)
-      assert.strictEqual(new Set(waits.map(({ key }) => key)).size, 1)
+      const gates = acts(running!).filter(({ what }) => what === "gate 1")
+      assert.isAbove(gates.length, 1)
+      assert.strictEqual(new Set(gates.map(({ key }) => key)).size, 1)
 
       assert.strictEqual((yield* Fiber.join(stopped)).status, "stopped")
       assert.deepStrictEqual(yield* ended, { stopped: [], ended: [], refused: [], unknown: ["wait-0"] })
@@ -229,12 +230,13 @@ describe("an owner that is frozen", () => {
     Effect.gen(function*() {
       const { reply } = yield* client
       const { ids: [id], owner } = yield* together(1)
-      const report = yield* Effect.forkChild(reply(id!, "wait 1000"))
-      yield* until(id!, ({ what }) => what === "wait 1000")
+      const report = yield* Effect.forkChild(reply(id!, "gate 2"))
+      yield* until(id!, ({ what }) => what === "gate 2")
       owner.signal("SIGSTOP")
-      yield* until(id!, ({ pid, what }) => what === "wait 1000" && pid !== owner.pid)
+      yield* until(id!, ({ pid, what }) => what === "gate 2" && pid !== owner.pid)
+      yield* openGate(world, 2)
       const { outputText, version } = yield* Fiber.join(report)
-      assert.strictEqual(outputText, "waited 1000")
+      assert.strictEqual(outputText, "passed 2")
       owner.signal("SIGCONT")
       // It is back once it has shards again.
       yield* Processes.settled(runners)
@@ -256,20 +258,22 @@ describe("owners that are killed at random", () => {
 })
 
 describe("an owner that is asked to leave", () => {
-  test("ends what it can in its time, and hands over what it cannot", () =>
+  test("N-05: ends the calls under way, and hands over what has none at once", () =>
     Effect.gen(function*() {
       const { reply } = yield* client
-      const { ids: [short, long], owner } = yield* together(2)
-      const reports = yield* Effect.forEach([[short!, "wait 600"], [long!, "wait 2600"]] as const, ([id, text]) =>
-        Effect.forkChild(reply(id, text)))
-      yield* until(short!, ({ what }) =>
-        what === "wait 600")
-      yield* until(long!, ({ what }) => what === "wait 2600")
+      const { ids: [working, resting], owner } = yield* together(2)
+      const report = yield* Effect.forkChild(reply(working!, "gate 3"))
+      yield* until(working!, ({ what }) => what === "gate 3")
       const leftAt = yield* end(owner, "SIGTERM")
-      assert.strictEqual((yield* Fiber.join(reports[0]!)).outputText, "waited 600")
-      assert.strictEqual(acts(short!).filter(({ what }) => what === "wait 600").length, 1)
-      yield* until(long!, ({ pid, what }) => what === "wait 2600" && pid !== owner.pid)
-      yield* took("handed over", leftAt)
-      assert.strictEqual((yield* Fiber.join(reports[1]!)).outputText, "waited 2600")
+      assert.strictEqual((yield* reply(resting!, "charge 2")).outputText, "charged 2")
+      yield* took("handed over without a call", leftAt)
+      assert.notStrictEqual(acts(resting!).at(-1)!.pid, owner.pid)
+      const openedAt = Date.now()
+      yield* openGate(world, 3)
+      assert.strictEqual((yield* Fiber.join(report)).outputText, "passed 3")
+      yield* took("handed over after its call", openedAt)
+      assert.deepStrictEqual(acts(working!).slice(1).map(({ pid, what }) => [pid, what]), [[owner.pid, "gate 3"]])
+      yield* owner.ended
+      yield* took("gone", openedAt)
     }))
 })

@@ -3,14 +3,17 @@
  * store in memory.
  */
 import { assert, describe, it } from "@effect/vitest"
+import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
 import * as Latch from "effect/Latch"
 import * as Layer from "effect/Layer"
 import * as Schema from "effect/Schema"
+import * as Stream from "effect/Stream"
 import * as TestClock from "effect/testing/TestClock"
-import { Journal, Message, Session, Tool } from "heddle"
+import { Adapter, type Chat, Journal, Message, Session, Tool } from "heddle"
 import { Script } from "heddle/testing"
 import * as Drives from "../../src/cluster/internal/drive.ts"
 import type * as Protocol from "../../src/cluster/internal/protocol.ts"
@@ -25,7 +28,7 @@ const quiet = { publish: () => Effect.void, settle: () => Effect.void }
 
 const started = Latch.makeUnsafe()
 
-const work = () => {
+const work = (options: Chat.Options = {}) => {
   const starts = { charge: 0, wait: 0 }
   const gate = Latch.makeUnsafe()
   const tools = [
@@ -45,8 +48,9 @@ const work = () => {
         })
     })
   ]
-  const make = Drives.make({ run: () => ({ tools }), term: "5 seconds" })
-  return { starts, gate, owner: (name: string) => make("ann", name, quiet) }
+  const make = Drives.make({ run: () => ({ ...options, tools }), term: "5 seconds" })
+  const owner = (name: string, drainMillis = 20_000) => make({ id: "ann", owner: name, drainMillis }, quiet)
+  return { starts, gate, owner }
 }
 
 const say = (command: string, words: string): Protocol.Command => ({
@@ -74,7 +78,7 @@ describe("a command that the next owner carries out again", () => {
     Effect.gen(function*() {
       const { gate, owner, starts } = work()
       yield* started.close
-      const left = yield* Effect.forkChild(owner("a").carryOut(say("m1", "Go")))
+      const left = yield* Effect.forkChild(owner("a", 0).carryOut(say("m1", "Go")))
       yield* started.await
       yield* Fiber.interrupt(left)
       yield* gate.open
@@ -109,7 +113,7 @@ describe("a command that the next owner carries out again", () => {
       onToolError: () => Effect.succeed(Tool.ErrorDecision.fail(new Error("the payment failed")))
     })
     const make = Drives.make({ run: () => ({ tools: [pay] }), term: "5 seconds" })
-    const owner = (name: string) => make("ann", name, quiet)
+    const owner = (name: string) => make({ id: "ann", owner: name, drainMillis: 0 }, quiet)
     return Effect.gen(function*() {
       assert.include(yield* Effect.flip(owner("a").carryOut(say("m1", "Go"))), { message: "the payment failed" })
       const { version } = (yield* Session.load("ann"))!
@@ -170,6 +174,85 @@ describe("a stop", () => {
       yield* driver.stopped
       assert.strictEqual((yield* Session.load("ann"))?.session.status, "stopped")
       assert.strictEqual((yield* Fiber.join(running)).session.status, "stopped")
+    }).pipe(Effect.provide(services([called("wait")]))))
+})
+
+describe("an owner that is asked to leave", () => {
+  const claimed = Effect.flatMap(Session.Store, (store) => store.claimOf("ann"))
+  const answered = Effect.map(
+    Session.load("ann"),
+    (kept) => kept?.interrupted?.calls.flatMap(({ state, toolCall }) => state === "Answered" ? [toolCall.id] : [])
+  )
+
+  it.effect("N-05: ends and records the call under way, starts no other, asks no model, and gives its claim back", () =>
+    Effect.gen(function*() {
+      const { gate, owner, starts } = work({ maxConcurrency: 1 })
+      yield* started.close
+      const left = yield* Effect.forkChild(owner("a").carryOut(say("m1", "Go")))
+      yield* started.await
+      left.interruptUnsafe()
+      yield* TestClock.adjust("19 seconds")
+      assert.isUndefined(left.pollUnsafe())
+      yield* gate.open
+      assert.isTrue(Exit.hasInterrupts(yield* Fiber.await(left)))
+      assert.isUndefined(yield* claimed)
+      assert.deepStrictEqual([starts, yield* answered], [{ charge: 0, wait: 1 }, ["wait"]])
+      yield* owner("b").carryOut(say("m1", "Go"))
+      assert.deepStrictEqual([starts, yield* texts], [{ charge: 1, wait: 1 }, ["Go", "", "waited", "1", "Done"]])
+    }).pipe(Effect.provide(services([called("wait", "charge"), said("Done")]))))
+
+  it.effect("N-05: hands over at once where no call is under way", () =>
+    Effect.gen(function*() {
+      const { owner } = work()
+      const asked = Latch.makeUnsafe()
+      const silent = Effect.provideService(
+        Adapter.Adapter,
+        Adapter.Adapter.of({
+          stream: () => Stream.fromEffect(Effect.andThen(asked.open, Effect.never))
+        })
+      )
+      const left = yield* Effect.forkChild(silent(owner("a").carryOut(say("m1", "Go"))))
+      yield* asked.await
+      // The clock stands still.
+      yield* Fiber.interrupt(left)
+      assert.isUndefined(yield* claimed)
+      yield* owner("b").carryOut(say("m1", "Go"))
+      assert.deepStrictEqual(yield* texts, ["Go", "Done"])
+    }).pipe(Effect.provide(services([said("Done")]))))
+
+  it.effect("N-05: interrupts a call at the end of the drain, and leaves the claim to its term", () =>
+    Effect.gen(function*() {
+      const { gate, owner, starts } = work()
+      yield* started.close
+      const left = yield* Effect.forkChild(owner("a").carryOut(say("m1", "Go")))
+      yield* started.await
+      left.interruptUnsafe()
+      yield* TestClock.adjust("20 seconds")
+      yield* Fiber.await(left)
+      const until = (yield* claimed)!.until - (yield* Clock.currentTimeMillis)
+      assert.strictEqual(until, 5000)
+      yield* gate.open
+      const next = yield* Effect.forkChild(owner("b").carryOut(say("m1", "Go")), { startImmediately: true })
+      yield* TestClock.adjust("4900 millis")
+      assert.strictEqual(starts.wait, 1)
+      yield* TestClock.adjust("500 millis")
+      yield* Fiber.join(next)
+      assert.deepStrictEqual([starts.wait, yield* texts], [2, ["Go", "", "waited", "Done"]])
+    }).pipe(Effect.provide(services([called("wait"), said("Done")]))))
+
+  it.effect("N-05: begins nothing that waits for another command", () =>
+    Effect.gen(function*() {
+      const { gate, owner } = work()
+      yield* started.close
+      const driver = owner("a")
+      const left = yield* Effect.forkChild(driver.carryOut(say("m1", "Go")))
+      yield* started.await
+      const waiting = yield* Effect.forkChild(driver.carryOut(say("m2", "And then")), { startImmediately: true })
+      yield* Fiber.interrupt(waiting)
+      left.interruptUnsafe()
+      yield* gate.open
+      yield* Fiber.await(left)
+      assert.deepStrictEqual(yield* answered, ["wait"])
     }).pipe(Effect.provide(services([called("wait")]))))
 })
 

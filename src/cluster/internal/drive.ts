@@ -1,7 +1,8 @@
 /**
  * Carries out the commands of a session in its owner. The session is run under a claim: first the work that an
  * earlier owner left unfinished, then the command, unless the journal already contains it, and then the work that
- * follows from it.
+ * follows from it. An owner that is asked to leave is interrupted: it starts nothing more, and first lets the calls
+ * under way end.
  *
  * @since 0.1.0
  */
@@ -10,6 +11,7 @@ import * as Deferred from "effect/Deferred"
 import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
+import * as Fiber from "effect/Fiber"
 import * as Schedule from "effect/Schedule"
 import * as Semaphore from "effect/Semaphore"
 import * as Stream from "effect/Stream"
@@ -49,12 +51,18 @@ interface Driver<R> {
   readonly stopped: Effect.Effect<void, Journals.StoreError, Journals.Store>
 }
 
+/** A session in one owner. */
+export interface Owned {
+  /** The id of the session. */
+  readonly id: string
+  /** The name of the owner. */
+  readonly owner: string
+  /** Longest time that calls under way have to end when the owner is asked to leave, in milliseconds. */
+  readonly drainMillis: number
+}
+
 /** Creates the driver of one session, which publishes what it does to a feed. */
-export type Make<R> = (
-  id: string,
-  owner: string,
-  feed: Pick<Feeds.Feed, "publish" | "settle">
-) => Driver<R | Journals.Store>
+export type Make<R> = (session: Owned, feed: Pick<Feeds.Feed, "publish" | "settle">) => Driver<R | Journals.Store>
 
 /** Returns the session after a call has its answer. The same command counts once. */
 const settled = (session: SessionData.Session, command: string, input: Settling) => {
@@ -137,7 +145,7 @@ class Turn {
 export const make = <const T extends Tools = [], E = never, R = never, RHalt = never, REvent = never>(
   { run, term }: Settings<T, E, R, RHalt, REvent>
 ): Make<Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent> =>
-(id, owner, { publish, settle }) => {
+({ drainMillis, id, owner }, { publish, settle }) => {
   const turns = Semaphore.makeUnsafe(1)
   let turn: Turn | undefined
 
@@ -148,8 +156,21 @@ export const make = <const T extends Tools = [], E = never, R = never, RHalt = n
         : publish(event)
     )
 
+  /** Does the work that is left. What is left by an owner that is leaving is not done: it waits to be interrupted. */
   const driven = (claim: Claims.HeldClaim) =>
-    Durable.drive(Keeping.reloaded(claim), run, { maxFailures: Durable.maxFailures, publish: published })
+    Durable.drive(Keeping.reloaded(claim), run, { maxFailures: Durable.maxFailures, publish: published }).pipe(
+      Effect.flatMap((kept) => claim.isLeaving ? Effect.never : Effect.succeed(kept))
+    )
+
+  /** Runs work under a claim. Before it is interrupted, the calls under way have the time of the drain to end. */
+  const leaving = <A, E, R>(claim: Claims.HeldClaim, work: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
+    Effect.uninterruptibleMask((restore) =>
+      Effect.flatMap(Effect.forkChild(restore(work)), (fiber) =>
+        Effect.onInterrupt(
+          restore(Fiber.join(fiber)),
+          () => Effect.andThen(claim.leave(drainMillis), Fiber.interrupt(fiber))
+        ))
+    )
 
   const settling = (kept: Keeping.Kept, command: string, input: Settling) =>
     Keeping.keep(kept, (session) => settled(session, command, input))
@@ -209,8 +230,8 @@ export const make = <const T extends Tools = [], E = never, R = never, RHalt = n
           return own.completeRun
         })
       )
-      yield* taken(yield* driven(claim), command)
-      return yield* driven(claim)
+      const carriedOut = Effect.flatMap(driven(claim), (kept) => taken(kept, command))
+      return yield* leaving(claim, Effect.andThen(carriedOut, driven(claim)))
     }).pipe(Effect.scoped)
 
   return {

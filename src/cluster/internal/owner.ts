@@ -6,11 +6,14 @@
  * @since 0.1.0
  */
 import * as Entity from "effect/cluster/Entity"
+import * as ShardingConfig from "effect/cluster/ShardingConfig"
 import * as Effect from "effect/Effect"
+import * as Option from "effect/Option"
 import * as Json from "../../internal/json.ts"
 import type * as Journals from "../../internal/session/journal.ts"
 import type * as Keeping from "../../internal/session/kept.ts"
 import * as Message from "../../Message.ts"
+import * as Drain from "./drain.ts"
 import type * as Drives from "./drive.ts"
 import * as Feeds from "./feed.ts"
 import * as Ids from "./ids.ts"
@@ -42,10 +45,12 @@ export const make = <R>(drive: Drives.Make<R>) =>
   Effect.gen(function*() {
     const { entityId } = yield* Entity.CurrentAddress
     const { host, port } = yield* Entity.CurrentRunnerAddress
+    const config = yield* Effect.serviceOption(ShardingConfig.ShardingConfig)
+    const drainMillis = Drain.within(Option.map(config, ({ entityTerminationTimeout }) => entityTerminationTimeout))
     const services = yield* Effect.context<R | Journals.Store>()
     const id = Ids.sessionOf(entityId)
     const feed = yield* Feeds.make(id)
-    const driver = drive(id, `${host}:${port}`, feed)
+    const driver = drive({ id, owner: `${host}:${port}`, drainMillis }, feed)
     return Protocol.SessionEntity.of({
       Drive: ({ payload }) =>
         driver.carryOut(payload).pipe(

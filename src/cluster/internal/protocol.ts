@@ -100,6 +100,8 @@ const Drive = Rpc.make("Drive", {
   .annotate(ClusterSchema.Persisted, true)
   // A command outlives its sender: interrupting the sender does not stop the run.
   .annotate(ClusterSchema.Uninterruptible, "client")
+  // An owner that is asked to leave hands the command over: the next one carries it out.
+  .annotate(ClusterSchema.InterruptOnTermination, true)
 
 /** Makes the owner look for a stop in the journal. */
 const Stop = Rpc.make("Stop")

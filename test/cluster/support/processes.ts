@@ -35,6 +35,8 @@ export interface Runner {
   readonly signal: (signal: NodeJS.Signals) => void
   /** How many shards it has, as it said last. */
   readonly shards: () => number
+  /** Waits until it exits. */
+  readonly ended: Effect.Effect<void>
 }
 
 const runnerOf = (child: ChildProcess): Runner => {
@@ -42,10 +44,12 @@ const runnerOf = (child: ChildProcess): Runner => {
   child.on("message", (count) => {
     shards = Number(count)
   })
+  const ended = Latch.makeUnsafe()
   child.once("exit", () => {
     shards = 0
+    ended.openUnsafe()
   })
-  return { pid: child.pid!, signal: (signal) => void child.kill(signal), shards: () => shards }
+  return { pid: child.pid!, signal: (signal) => void child.kill(signal), shards: () => shards, ended: ended.await }
 }
 
 /** Waits until each runner has shards, and all shards are somewhere: from then on they do not move by themselves. */

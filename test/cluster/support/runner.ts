@@ -15,7 +15,7 @@ import { model, type Place, stored, tools } from "./work.ts"
 
 const { database, port, world } = JSON.parse(process.argv[2]!) as Place
 
-const cluster = NodeClusterHttp.layer(Cluster.transport({ host: "127.0.0.1", port }))
+const cluster = NodeClusterHttp.layer(Cluster.transport({ host: "127.0.0.1", port, drain: "4 minutes" }))
 const owner = Cluster.layer({ run: () => ({ tools: tools(world) }) })
 
 /** Says how many shards this runner has. Those of a cluster are settled when all of them are somewhere. */

@@ -7,6 +7,7 @@ import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
 import * as Redacted from "effect/Redacted"
+import * as Schedule from "effect/Schedule"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import { Adapter, Message, Tool } from "heddle"
@@ -39,6 +40,12 @@ export const acts = (world: string, session: string): ReadonlyArray<Act> =>
   fs.readFileSync(world, "utf8").split("\n").filter((line) => line !== "")
     .map((line) => JSON.parse(line) as Act).filter((act) => act.session === session)
 
+const gateOf = (world: string, value: number): string => `${world}.gate-${value}`
+
+/** Lets the calls of the tool `gate` with this value end. */
+export const openGate = (world: string, value: number): Effect.Effect<void> =>
+  Effect.sync(() => fs.writeFileSync(gateOf(world, value), ""))
+
 /** The services that every process has: the database, and the store in it. */
 export const stored = (database: string) =>
   SessionStore.layer.pipe(
@@ -58,7 +65,7 @@ const reply = (messages: ReadonlyArray<Message.Message>) => {
   const asked = messages.findLastIndex(({ role }) => role === "user")
   const text = Message.text(messages[asked]!)
   const answers = messages.slice(asked + 1).filter(({ role }) => role === "tool").map(Message.text)
-  if (!/^(charge|wait|book) /.test(text)) return [Script.text(`You said ${text}`), Script.finish("stop")]
+  if (!/^(charge|wait|book|gate) /.test(text)) return [Script.text(`You said ${text}`), Script.finish("stop")]
   return answers.length > 0
     ? [Script.text(answers.join(", ")), Script.finish("stop")]
     : [...calls(text), Script.finish("tool_calls")]
@@ -94,6 +101,18 @@ export const tools = (world: string) => {
       readOnly: true,
       handler: ({ value }, call) =>
         act(`wait ${value}`, call).pipe(Effect.andThen(Effect.sleep(value)), Effect.as(`waited ${value}`))
+    }),
+    Tool.make("gate", {
+      parameters,
+      readOnly: true,
+      handler: ({ value }, call) =>
+        act(`gate ${value}`, call).pipe(
+          Effect.andThen(Effect.repeat(Effect.sync(() => fs.existsSync(gateOf(world, value))), {
+            schedule: Schedule.spaced("10 millis"),
+            until: (isOpen) => isOpen
+          })),
+          Effect.as(`passed ${value}`)
+        )
     }),
     Tool.make("book", {
       parameters,
