@@ -130,6 +130,24 @@ const inPages = <Row extends { readonly id: string }>(
   )
 }
 
+/** A journal with work left, and the time from which on it is one. */
+interface Due {
+  readonly id: string
+  readonly due: number
+}
+
+/** Reads the journals with work left, those that were due first, a page at a time. */
+const unfinishedIn = (sql: SqlClient.SqlClient): Stream.Stream<Due, SqlError.SqlError> => {
+  const id = Keys.ordered(sql, "id")
+  return Stream.paginate<Due, Due, SqlError.SqlError>({ due: -1, id: "" }, (after) =>
+    Effect.map(
+      sql<Due>`SELECT id, due FROM heddle_journals
+        WHERE due <= ${Keys.now(sql)} AND (due, ${id}) > (${after.due}, ${after.id})
+        ORDER BY due, ${id} LIMIT ${pageSize}`,
+      (rows) => [rows, rows.length < pageSize ? Option.none() : Option.fromNullishOr(rows.at(-1))] as const
+    ))
+}
+
 /**
  * Creates the store over the client in the context. The tables must exist: {@link layer} creates them.
  *
@@ -170,12 +188,7 @@ export const make: Effect.Effect<Journals.Service, never, SqlClient.SqlClient> =
           Effect.map((rows) => rows.map(({ record, version }): Journals.Line => ({ version, text: record }))),
           Effect.mapError(failed("read", id))
         ), Effect.mapError(journal(id), failed("read", id))),
-    unfinished: inPages(sql, "id", "", (after, order) =>
-      sql<Pick<Journal, "id">>`SELECT id FROM heddle_journals
-        WHERE next IN ('resume', 'reply', 'continue') AND ${after} ${order}`).pipe(
-        Stream.map((row) => Keys.idOf(row.id)),
-        Stream.mapError(failed("unfinished"))
-      ),
+    unfinished: unfinishedIn(sql).pipe(Stream.map((row) => Keys.idOf(row.id)), Stream.mapError(failed("unfinished"))),
     list: ({ prefix = "" } = {}) => {
       const key = Keys.prefixOf(prefix)
       return inPages(

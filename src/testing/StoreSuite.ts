@@ -631,6 +631,24 @@ const claims: Conformance.Suite<Journals.Store> = [
         yield* Conformance.equals("the owner", (yield* store.claim(one, "second", long)).owner, "first")
       }
     })),
+  of(
+    "a session that waits is unfinished once its first suspension has expired by the clock of the store",
+    (store, id) =>
+      Effect.gen(function*() {
+        const [early, late, open] = [`${id}-early`, `${id}-late`, `${id}-open`]
+        const { until } = yield* store.claim(id, "first", 40)
+        const waiting = (expiresAt?: number) => ({
+          summary: { next: "wait", ...(expiresAt === undefined ? {} : { expiresAt }) } as const
+        })
+        yield* store.append(early, 0, [opened(early)], waiting(until))
+        yield* store.append(late, 0, [opened(late)], waiting(until + long))
+        yield* store.append(open, 0, [opened(open)], waiting())
+        const own = (found: ReadonlyArray<string>) => found.filter((one) => one.startsWith(`${id}-`))
+        yield* pass(80)
+        yield* Conformance.equals("unfinished", own(yield* Stream.runCollect(store.unfinished)), [early])
+        yield* Conformance.equals("claimed", own(yield* claimAll(store, "second")), [early])
+      })
+  ),
   of("owners that call claimUnfinished at once get each session once", (store, id) =>
     Effect.gen(function*() {
       const ids = Array.from({ length: 12 }, (_, index) => `${id}-${String(index).padStart(2, "0")}`)

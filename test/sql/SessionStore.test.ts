@@ -3,8 +3,11 @@
  * may do to names and transactions, and what a damaged database gives.
  */
 import { assert, describe, it } from "@effect/vitest"
+import * as Context from "effect/Context"
+import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
+import * as Fiber from "effect/Fiber"
 import * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
 import * as Reactivity from "effect/reactivity/Reactivity"
@@ -165,6 +168,80 @@ describe("a session in a file", () => {
       assert.strictEqual(runs.length, 1)
       assert.deepStrictEqual((yield* opened(Session.load("s")))?.session, throughJson(ended.session))
     }))
+})
+
+describe("a file that another connection writes to", () => {
+  /** Two stores over clients of their own on one file. The second waits for the lock as long as a test may take. */
+  const two = Effect.gen(function*() {
+    const filename = yield* temporaryFile
+    const build = (options: SqliteClient.Options) =>
+      Effect.map(
+        Layer.build(Layer.fresh(Layer.provideMerge(SessionStore.layer, SqliteClient.layer(options)))),
+        (context) => ({ store: Context.get(context, Session.Store), sql: Context.get(context, SqlClient.SqlClient) })
+      )
+    return [yield* build({ filename }), yield* build({ filename, busyTimeout: "10 minutes" })] as const
+  })
+
+  /** A lock that is held from now on until the scope closes. */
+  const held = (sql: SqlClient.SqlClient) =>
+    Effect.gen(function*() {
+      const isHeld = yield* Deferred.make<void>()
+      yield* Effect.forkScoped(sql.withTransaction(Effect.andThen(Deferred.succeed(isHeld, undefined), Effect.never)))
+      yield* Deferred.await(isHeld)
+    })
+
+  it.live("N-16: an idle poll does not wait for it", () =>
+    Effect.gen(function*() {
+      const [other, mine] = yield* two
+      yield* mine.store.append("s", 0, [said("a")])
+      yield* held(other.sql)
+      assert.deepStrictEqual(yield* mine.store.claimUnfinished("me", 60_000, 10), [])
+    }).pipe(Effect.scoped))
+
+  it.live("N-16: an owner that waits for its lock does not hold up its own client", () =>
+    Effect.gen(function*() {
+      const [other, mine] = yield* two
+      yield* mine.store.append("s", 0, [said("a")], { summary: { next: "reply" } })
+      const claimed = yield* Effect.scoped(Effect.gen(function*() {
+        yield* held(other.sql)
+        const looked = yield* Deferred.make<void>()
+        const fiber = yield* Effect.forkDetach(
+          Effect.provideService(
+            mine.store.claimUnfinished("me", 60_000, 10),
+            Statement.CurrentTransformer,
+            (statement) => Effect.as(Deferred.succeed(looked, undefined), statement)
+          )
+        )
+        yield* Deferred.await(looked)
+        for (let turn = 0; turn < 100; turn++) {
+          yield* Effect.yieldNow
+          assert.strictEqual(yield* mine.store.version("s"), 1)
+        }
+        return fiber
+      }))
+      assert.deepStrictEqual(yield* Fiber.join(claimed), ["s"])
+    }).pipe(Effect.scoped))
+
+  it.live("N-16: an owner whose session another one takes leaves without the lock", () =>
+    Effect.gen(function*() {
+      const [other, mine] = yield* two
+      yield* mine.store.append("s", 0, [said("a")], { summary: { next: "reply" } })
+      const looked = yield* Deferred.make<void>()
+      const fiber = yield* other.sql.withTransaction(Effect.gen(function*() {
+        assert.deepStrictEqual(yield* other.store.claimUnfinished("other", 600_000, 10), ["s"])
+        const fiber = yield* Effect.forkChild(
+          Effect.provideService(
+            mine.store.claimUnfinished("me", 60_000, 10),
+            Statement.CurrentTransformer,
+            (statement) => Effect.as(Deferred.succeed(looked, undefined), statement)
+          )
+        )
+        yield* Deferred.await(looked)
+        return fiber
+      }))
+      yield* held(other.sql)
+      assert.deepStrictEqual(yield* Fiber.join(fiber), [])
+    }).pipe(Effect.scoped))
 })
 
 describe("a client of the user's", () => {
@@ -343,7 +420,7 @@ describe("a database that is no longer a store", () => {
     Effect.gen(function*() {
       const store = yield* Session.Store
       const sql = yield* SqlClient.SqlClient
-      yield* store.append("s", 0, [said("a")])
+      yield* store.append("s", 0, [said("a")], { summary: { next: "reply" } })
       yield* sql`PRAGMA query_only = 1`
       const writes = {
         append: store.append("s", 1, [said("b")]),

@@ -215,8 +215,9 @@ export interface Service {
    */
   readonly read: (id: string, after?: number) => Stream.Stream<Records.Entry, StoreError>
   /**
-   * Lists the ids of the sessions that an owner can continue: `next` is `"resume"`, `"reply"` or `"continue"`. Its
-   * cost depends on their number, not on the number of all sessions.
+   * Lists the ids of the sessions that an owner can continue: `next` is `"resume"`, `"reply"` or `"continue"`, or it is
+   * `"wait"` and `expiresAt` has passed by the clock of the store. Its cost depends on their number, not on the number
+   * of all sessions.
    */
   readonly unfinished: Stream.Stream<string, StoreError>
   /** Lists the sessions whose ids begin with `prefix`, or all of them, in no particular order. */
@@ -259,6 +260,15 @@ const unfinished: ReadonlySet<States.Next> = new Set<States.Next>(["resume", "re
 
 /** Tells whether an owner can do the work that is left. */
 export const isUnfinished = (next: States.Next): boolean => unfinished.has(next)
+
+/**
+ * Returns the time from which on a session is unfinished: 0 where work is left, the first expiry where it waits, and
+ * `null` where it never is.
+ */
+export const dueOf = ({ expiresAt, next }: States.Summary): number | null => {
+  if (isUnfinished(next)) return 0
+  return next === "wait" ? expiresAt ?? null : null
+}
 
 /**
  * Returns the summary of a session after an append to it. Every store uses this function, so that all stores agree.
@@ -616,9 +626,12 @@ const memory = (): Service => {
           return { version: versionIn(journal), first: journal.removed + 1 }
         })
       ),
-    unfinished: entriesOf.pipe(
-      Stream.filter(([, { summary }]) => isUnfinished(summary.next)),
-      Stream.map(([id]) => id)
+    unfinished: Stream.unwrap(
+      Effect.map(Clock.currentTimeMillis, (now) =>
+        entriesOf.pipe(
+          Stream.filter(([, { summary }]) => (dueOf(summary) ?? Infinity) <= now),
+          Stream.map(([id]) => id)
+        ))
     ),
     list: ({ prefix = "" } = {}) =>
       entriesOf.pipe(
@@ -659,7 +672,7 @@ const memory = (): Service => {
       Effect.map(Clock.currentTimeMillis, (now) => {
         const endOf = (id: string) => claims.get(id)?.until ?? -Infinity
         const ids = Array.from(journals).flatMap(([id, { summary }]) =>
-          isUnfinished(summary.next) && endOf(id) <= now ? [id] : []
+          (dueOf(summary) ?? Infinity) <= now && endOf(id) <= now ? [id] : []
         )
         const taken = ids.toSorted((a, b) => endOf(a) === endOf(b) ? 0 : endOf(a) - endOf(b)).slice(0, limit)
         for (const id of taken) take(id, owner, now, termMillis)

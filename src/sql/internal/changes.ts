@@ -34,9 +34,8 @@ export const make = (sql: SqlClient.SqlClient) => {
     change.pipe(sql.withTransaction, Effect.provideService(SqlClient.BeginTransaction, begin))
 
   /**
-   * Makes a change of one statement. SQLite takes its lock before the statement begins, so that it does not fail
-   * halfway. In a transaction of the application, a savepoint keeps a failure from breaking the transaction, and only
-   * the application can try again.
+   * Makes a change of one statement. In a transaction of the application, Postgres needs a savepoint to keep a failure
+   * from breaking the transaction, and only the application can try again.
    */
   const atOnce = <A>(statement: Effect.Effect<A, SqlError.SqlError>): Effect.Effect<A, SqlError.SqlError> =>
     isPostgres
@@ -44,7 +43,7 @@ export const make = (sql: SqlClient.SqlClient) => {
         Effect.serviceOption(sql.transactionService),
         (around) => around._tag === "Some" ? inTransaction(statement) : Effect.retry(statement, again)
       )
-      : inTransaction(statement)
+      : statement
 
   const now = Keys.now(sql)
 
@@ -80,12 +79,13 @@ export const make = (sql: SqlClient.SqlClient) => {
     if (summary !== undefined) {
       const { expiresAt = null, next, resumptions = null } = summary
       return sql`, since = CASE WHEN next = ${next} THEN since ELSE ${now} END, next = ${next},
-        resumptions = ${resumptions}, expires_at = ${expiresAt}`
+        resumptions = ${resumptions}, expires_at = ${expiresAt}, due = ${Journals.dueOf(summary)}`
     }
     const { next } = Journals.summaryAfter({ next: "nothing" }, records)
     return next === "nothing"
       ? sql.literal("")
       : sql`, since = CASE WHEN next = 'nothing' THEN ${now} ELSE since END,
+        due = CASE WHEN next = 'nothing' THEN 0 ELSE due END,
         next = CASE WHEN next = 'nothing' THEN ${next} ELSE next END`
   }
 
@@ -105,9 +105,10 @@ export const make = (sql: SqlClient.SqlClient) => {
         const first = Journals.summaryAfter({ next: "nothing" }, added, summary === undefined ? {} : { summary })
         const named = name === null ? sql.literal("") : sql`, name = ${name}, named_version = ${version}`
         const journal = expected === 0
-          ? sql`INSERT INTO heddle_journals (id, version, next, since, resumptions, expires_at, name, named_version)
+          ? sql`INSERT INTO heddle_journals
+              (id, version, next, since, resumptions, expires_at, due, name, named_version)
             VALUES (${key}, ${version}, ${first.next}, ${now}, ${first.resumptions ?? null}, ${first.expiresAt ?? null},
-              ${name}, ${name === null ? null : version})
+              ${Journals.dueOf(first)}, ${name}, ${name === null ? null : version})
             ON CONFLICT (id) DO NOTHING RETURNING id`
           : sql`UPDATE heddle_journals SET version = ${version}${summarised(added, summary)}${named}
             WHERE id = ${key} AND version = ${expected} RETURNING id`

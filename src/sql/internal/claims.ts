@@ -5,10 +5,18 @@
  * @since 0.1.0
  */
 import * as Effect from "effect/Effect"
+import * as Schedule from "effect/Schedule"
 import type * as SqlClient from "effect/sql/SqlClient"
 import type * as SqlError from "effect/sql/SqlError"
 import type * as Journals from "../../internal/session/journal.ts"
 import * as Keys from "./keys.ts"
+import * as Locks from "./locks.ts"
+
+/** Looks again while another connection holds the lock of a SQLite file. */
+const untilUnlocked = {
+  while: ({ reason }: SqlError.SqlError) => reason._tag === "LockTimeoutError",
+  schedule: Schedule.spaced("10 millis").pipe(Schedule.jittered, Schedule.upTo({ duration: "5 seconds" }))
+}
 
 /** Returns the claims over a client. `atOnce` runs a change by itself. */
 export const make = (
@@ -57,21 +65,28 @@ export const make = (
     claimOf,
     release: (id: string, owner: string): Effect.Effect<void, SqlError.SqlError> =>
       sql`DELETE FROM heddle_claims WHERE id = ${Keys.keyOf(id)} AND owner = ${Keys.keyOf(owner)}`,
+    /**
+     * Reads first: a poll that finds nothing writes nothing. In SQLite, an owner that does not get the lock leaves the
+     * client to others and looks again, since the one that has the lock may take the session.
+     */
     claimUnfinished: (
       owner: string,
       termMillis: number,
       limit: number
-    ): Effect.Effect<ReadonlyArray<string>, SqlError.SqlError> =>
-      Effect.map(
-        sql<{ readonly id: string }>`INSERT INTO heddle_claims (id, owner, until)
-          SELECT journals.id, ${Keys.keyOf(owner)}, ${until(termMillis)} FROM heddle_journals journals
-          LEFT JOIN heddle_claims claims ON claims.id = journals.id
-          WHERE journals.next IN ('resume', 'reply', 'continue') AND (claims.id IS NULL OR claims.until <= ${now})
-          ORDER BY COALESCE(claims.until, 0) LIMIT ${limit} ${others}
-          ON CONFLICT (id) DO UPDATE SET owner = excluded.owner, until = excluded.until
-          WHERE heddle_claims.until <= ${now}
-          RETURNING id`.pipe(atOnce),
-        (rows) => rows.map(({ id }) => Keys.idOf(id))
+    ): Effect.Effect<ReadonlyArray<string>, SqlError.SqlError> => {
+      const free = sql`heddle_journals journals LEFT JOIN heddle_claims claims ON claims.id = journals.id
+        WHERE journals.due <= ${now} AND (claims.id IS NULL OR claims.until <= ${now})`
+      const take = sql<{ readonly id: string }>`INSERT INTO heddle_claims (id, owner, until)
+        SELECT journals.id, ${Keys.keyOf(owner)}, ${until(termMillis)} FROM ${free}
+        ORDER BY COALESCE(claims.until, 0) LIMIT ${limit} ${others}
+        ON CONFLICT (id) DO UPDATE SET owner = excluded.owner, until = excluded.until
+        WHERE heddle_claims.until <= ${now}
+        RETURNING id`.pipe(atOnce, Effect.provideService(Locks.IsWaiting, false))
+      return sql`SELECT journals.id FROM ${free} LIMIT 1`.pipe(
+        Effect.flatMap((found) => found.length === 0 ? Effect.succeed([]) : take),
+        Effect.retry(untilUnlocked),
+        Effect.map((rows) => rows.map(({ id }) => Keys.idOf(id)))
       )
+    }
   }
 }

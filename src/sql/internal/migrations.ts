@@ -10,8 +10,8 @@ import * as Keys from "./keys.ts"
 const tables = Effect.gen(function*() {
   const sql = yield* SqlClient.SqlClient
   const id = Keys.ordered(sql, "id")
-  // Stores the fields of a summary that are searched: the work that is left, and since when. `name` is that of the
-  // last named append.
+  // Stores the fields of a summary: the work that is left, and since when. `due` is the time from which on the session
+  // is unfinished: 0 where work is left, and the first expiry where it waits. `name` is that of the last named append.
   yield* sql`CREATE TABLE heddle_journals (
     id TEXT NOT NULL PRIMARY KEY,
     version INTEGER NOT NULL,
@@ -20,6 +20,7 @@ const tables = Effect.gen(function*() {
     since DOUBLE PRECISION NOT NULL DEFAULT 0,
     resumptions INTEGER,
     expires_at DOUBLE PRECISION,
+    due DOUBLE PRECISION,
     name TEXT,
     named_version INTEGER
   )`
@@ -39,8 +40,7 @@ const tables = Effect.gen(function*() {
     pg: () => sql`CREATE INDEX heddle_journals_by_id ON heddle_journals (${id})`,
     orElse: () => Effect.void
   })
-  yield* sql`CREATE INDEX heddle_journals_unfinished ON heddle_journals (${id})
-    WHERE next IN ('resume', 'reply', 'continue')`
+  yield* sql`CREATE INDEX heddle_journals_unfinished ON heddle_journals (due, ${id}) WHERE due IS NOT NULL`
 })
 
 /** The migrations by their names, which begin with their numbers. */

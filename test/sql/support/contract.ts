@@ -10,12 +10,28 @@ import * as Layer from "effect/Layer"
 import type * as Scope from "effect/Scope"
 import * as SqlClient from "effect/sql/SqlClient"
 import * as Stream from "effect/Stream"
+import * as Tracer from "effect/Tracer"
 import { Journal, Message, Session } from "heddle"
 import { SessionStore } from "heddle/sql"
 
 const said = (text: string): Journal.Record => ({ _tag: "MessagesAppended", messages: [Message.user(text)] })
 
 const started: Journal.Record = { _tag: "RunStarted", requestId: "r", operation: "start", startedAt: 0, messages: [] }
+
+/** Runs an effect, and returns the statements that it sends, with those that begin and end transactions. */
+const statementsOf = <A, E, R>(effect: Effect.Effect<A, E, R>) =>
+  Effect.gen(function*() {
+    const spans: Array<Tracer.NativeSpan> = []
+    const tracer = Tracer.make({
+      span: (options) => {
+        const span = new Tracer.NativeSpan(options)
+        spans.push(span)
+        return span
+      }
+    })
+    yield* Effect.provideService(effect, Tracer.Tracer, tracer)
+    return spans.map((span) => String(span.attributes.get("db.query.text") ?? span.name))
+  })
 
 /**
  * Registers the tests. `connect` makes a client of a database that is new in each scope: two clients of one scope share
@@ -33,7 +49,8 @@ export const register = (
         const rows = Array.from({ length: 600 }, (_, index) => ({
           id: `${"aB_bAä"[index % 6]}${index}`,
           version: 1,
-          next: "resume"
+          next: "resume",
+          due: 0
         }))
         const ids = rows.map(({ id }) => id)
         yield* sql`INSERT INTO heddle_journals ${sql.insert(rows as Arr.NonEmptyArray<typeof rows[number]>)}`
@@ -104,6 +121,27 @@ export const register = (
       for (const [owner, ids] of found.entries()) {
         for (const id of ids) assert.strictEqual((yield* stores[0]!.claim(id, "other", 1000)).owner, `${owner}`)
       }
+    }).pipe(Effect.scoped))
+
+  it.live("N-16: an idle poll is one statement, which reads", () =>
+    Effect.gen(function*() {
+      const client = yield* connect
+      const store = yield* Effect.provideContext(
+        Session.Store,
+        yield* Layer.build(Layer.provide(SessionStore.layer, client))
+      )
+      const poll = store.claimUnfinished("me", 60_000, 10)
+      const isOneRead = (sent: ReadonlyArray<string>) => sent.length === 1 && sent[0]!.startsWith("SELECT")
+      const empty = yield* statementsOf(poll)
+      assert.isTrue(isOneRead(empty), empty.join(";\n"))
+      yield* store.append("done", 0, [started], { summary: { next: "nothing" } })
+      yield* store.append("waits", 0, [started], { summary: { next: "wait" } })
+      yield* store.append("claimed", 0, [started], { summary: { next: "resume" } })
+      yield* store.claim("claimed", "other", 600_000)
+      const idle = yield* statementsOf(poll)
+      assert.isTrue(isOneRead(idle), idle.join(";\n"))
+      yield* store.release("claimed", "other")
+      assert.deepStrictEqual(yield* poll, ["claimed"])
     }).pipe(Effect.scoped))
 
   it.live(
