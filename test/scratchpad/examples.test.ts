@@ -91,7 +91,7 @@ const lines: Readonly<Record<string, ReadonlyArray<string>>> = {
 }
 
 /** Those that are started with arguments, or do not end by themselves. */
-const others = ["crash", "page", "session", "two-processes", "workers"]
+const others = ["crash", "page", "serve", "session", "two-processes", "workers"]
 
 describe("scratchpad/examples", () => {
   for (const [name, expected] of Object.entries(lines)) {

@@ -1,0 +1,81 @@
+/** The worker process of the guide "Running it": its health, a SIGTERM in the middle of a call, and its successor. */
+import { assert, describe, it } from "@effect/vitest"
+import * as Effect from "effect/Effect"
+import * as Schedule from "effect/Schedule"
+import type * as Scope from "effect/Scope"
+import { spawn } from "node:child_process"
+import { once } from "node:events"
+import * as path from "node:path"
+import { root } from "../support/source.ts"
+import * as Processes from "./support/processes.ts"
+
+const program = path.join(root, "scratchpad/examples/serve.ts")
+
+/** A process that is killed with the scope. `said` waits until its output contains the words. */
+const start = (...args: ReadonlyArray<string>) =>
+  Effect.gen(function*() {
+    const child = yield* Effect.acquireRelease(
+      Effect.sync(() => spawn(process.execPath, ["--conditions=source", program, ...args])),
+      (child) => Effect.sync(() => child.kill("SIGKILL"))
+    )
+    const printed = { text: "" }
+    for (const output of [child.stdout, child.stderr]) {
+      output.setEncoding("utf8").on("data", (text: string) => void (printed.text += text))
+    }
+    const ended = once(child, "close")
+    const said = (words: RegExp) => until(Effect.sync(() => words.exec(printed.text)), (found) => found !== null)
+    return { child, printed, said, ended: Effect.promise(() => ended) }
+  })
+
+const until = <A, E, R>(effect: Effect.Effect<A, E, R>, isSo: (value: A) => boolean) =>
+  Effect.repeat(effect, { schedule: Schedule.spaced("10 millis"), until: isSo })
+
+const work = (filename: string) =>
+  Effect.gen(function*() {
+    const worker = yield* start("work", filename)
+    const [, port] = (yield* worker.said(/port: (\d+)/))!
+    const health = Effect.promise(async () => {
+      const response = await fetch(`http://127.0.0.1:${port}`)
+      return { status: response.status, ...await response.json() as Record<string, unknown> }
+    })
+    return { ...worker, health }
+  })
+
+const test = (title: string, program: Effect.Effect<void, never, Scope.Scope>) =>
+  it.live(title, () => Effect.scoped(program), 120_000)
+
+describe("the worker process of the guide", () => {
+  test(
+    "N-05: ends its call after a SIGTERM, and hands the run over",
+    Effect.gen(function*() {
+      const filename = path.join(yield* Processes.folder, "sessions.db")
+      const first = yield* work(filename)
+      assert.deepStrictEqual(yield* first.health, {
+        status: 200,
+        isReady: true,
+        isLeaving: false,
+        driven: 0,
+        lostClaims: 0,
+        latestMillis: 0
+      })
+      const submit = yield* start("submit", filename)
+      assert.deepStrictEqual(yield* submit.ended, [0, null])
+      yield* first.said(/pack order-7, and press Enter/)
+      const second = yield* work(filename)
+
+      first.child.kill("SIGTERM")
+      const leaving = yield* until(first.health, ({ isLeaving }) => isLeaving === true)
+      assert.include(leaving, { status: 503, isReady: false, driven: 1 })
+      first.child.kill("SIGTERM")
+      first.child.stdin.write("\n")
+      assert.deepStrictEqual(yield* first.ended, [130, null])
+
+      yield* second.said(/order-7: It is packed\./)
+      assert.notInclude(first.printed.text, "It is packed.")
+      assert.notInclude(second.printed.text, "pack order-7")
+      assert.include(second.printed.text, "session \"order-7\" is taken over")
+      second.child.kill("SIGINT")
+      assert.deepStrictEqual(yield* second.ended, [130, null])
+    })
+  )
+})
