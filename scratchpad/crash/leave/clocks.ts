@@ -2,7 +2,7 @@
  * The clock of a process, which can be set while the process runs: `Date`, and the clock of Effect. Timers and the clock that
  * only goes forward are not affected, as on a machine whose clock is set.
  */
-import * as Clock from "effect/Clock"
+import type * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
 
 const System = Date

@@ -31,7 +31,7 @@ type Store = keyof typeof stores
 const isMeant = (store: Store, means: Means): boolean =>
   store === "cluster"
     ? means === "SIGTERM" || means === "SIGKILL"
-    : (stores[store].kind === "claims") === (means === "close")
+    : (stores[store].kind === "claims") === (means === "close" || means === "interrupt")
 
 const usage = `npm run crash -- leave [options]
 
@@ -46,7 +46,8 @@ did not end, or a call was reported as unknown whose end its process knew.
   --bank N        milliseconds that a charge takes; 2000 by default
   --term N        milliseconds that a claim lasts; 4000 by default
   --seed TEXT     of the moments and the sessions; "heddle" by default
-  --faketime FILE libfaketime.so.1: the clock of one process, and of its SQLite, is two hours ahead from its start
+  --faketime FILE libfaketime.so.1: "clock" sets the clock of a process by it, with that of its SQLite
+  --shared        with --faketime: "clock" sets the clock of all processes
   --help          prints this`
 
 const chosen = <A extends string>(
@@ -98,6 +99,7 @@ export const leave = async (args: ReadonlyArray<string>): Promise<number> => {
       term: { type: "string", default: "4000" },
       seed: { type: "string", default: "heddle" },
       faketime: { type: "string" },
+      shared: { type: "boolean", default: false },
       help: { type: "boolean", default: false }
     }
   })
@@ -111,13 +113,6 @@ export const leave = async (args: ReadonlyArray<string>): Promise<number> => {
     wanted.filter((means) => isMeant(store, means)).map((means) => ({ store, means }))
   )
   const program = await bundle(join(import.meta.dirname, "program.ts"))
-  const environment = (index: number): Readonly<Record<string, string>> =>
-    values.faketime === undefined || index !== 0 ? {} : {
-      LD_PRELOAD: values.faketime,
-      FAKETIME: "+2h",
-      FAKETIME_DONT_FAKE_MONOTONIC: "1"
-    }
-
   const one = ({ means, store }: typeof rows[number], database: string) => {
     const { kind } = stores[store]
     return Effect.gen(function*() {
@@ -133,7 +128,8 @@ export const leave = async (args: ReadonlyArray<string>): Promise<number> => {
         width: Number(values.width),
         bankMillis: Number(values.bank),
         termMillis: Number(values.term),
-        environment
+        isShared: values.shared,
+        ...values.faketime === undefined ? {} : { faketime: values.faketime }
       }
       if (kind !== "runner") {
         return yield* Effect.provide(siege({ ...options, begin: (id, text) => Session.submit(id, text) }), kept)

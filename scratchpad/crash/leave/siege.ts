@@ -16,8 +16,11 @@ import type { Ledger } from "./bank.ts"
 import * as Processes from "./processes.ts"
 import * as Work from "./work.ts"
 
-/** What is done to a process. `close` closes the scopes of its claims, and `clock` sets its clock by an hour. */
-export const means = ["SIGTERM", "SIGKILL", "SIGSTOP", "close", "clock"] as const
+/**
+ * What is done to a process. `interrupt` interrupts what runs under its claims, `close` closes the scopes of its claims and
+ * nothing else, and `clock` sets its clock by an hour or two.
+ */
+export const means = ["SIGTERM", "SIGKILL", "SIGSTOP", "interrupt", "close", "clock"] as const
 
 /** One of them. */
 export type Means = typeof means[number]
@@ -37,8 +40,13 @@ export interface Options {
   readonly width: number
   readonly bankMillis: number
   readonly termMillis: number
-  /** The environment of each process, by its number. */
-  readonly environment?: (index: number) => Readonly<Record<string, string>>
+  /**
+   * The library libfaketime, which sets the clock of a process with that of its SQLite. `clock` sets that of `Date` and of
+   * Effect where it is left out.
+   */
+  readonly faketime?: string
+  /** `true` where all processes have the clock that libfaketime sets. */
+  readonly isShared?: boolean
 }
 
 /** What came of it. */
@@ -110,6 +118,9 @@ const often = Schedule.spaced("50 millis")
 /** A bound for what has to happen, which a busy machine does not reach. */
 const bound = "5 minutes"
 
+/** The text of a file that sets the clock of a process. */
+const hoursAhead = (hours: number): string => `${hours < 0 ? "" : "+"}${hours}h`
+
 /** Waits until a process that freezes itself has done so. */
 const frozen = (log: string, pid: number, since: number) =>
   Effect.sync(() => Work.lines(log).some((line) => line.pid === pid && line.what === "is frozen" && line.at > since))
@@ -122,16 +133,28 @@ const frozen = (log: string, pid: number, since: number) =>
 /** Lays siege. */
 export const siege = (options: Options): Effect.Effect<Report, unknown, Session.Store | Scope.Scope> =>
   Effect.gen(function*() {
-    const { bankMillis, begin, kind, means, program, store, termMillis, times, width } = options
+    const { bankMillis, begin, kind, means, program, store, termMillis, width } = options
     const folder = yield* Processes.folder
     const log = path.join(folder, "log.jsonl")
     fs.writeFileSync(log, "")
     const bank = yield* Processes.bank(bankMillis)
+    /** The files that set the clocks of processes. */
+    const times = new Map<Processes.Owner, string>()
     let started = 0
     const start = Effect.gen(function*() {
       const port = kind === "runner" ? { port: yield* freePort } : {}
       const place = { kind, store, bank: bank.address, log, term: termMillis, think: 600, ...port }
-      return yield* Processes.start(program, place, options.environment?.(started++) ?? {})
+      const file = path.join(folder, options.isShared === true ? "time" : `time-${++started}`)
+      fs.writeFileSync(file, hoursAhead(0))
+      const environment = options.faketime === undefined ? {} : {
+        LD_PRELOAD: options.faketime,
+        FAKETIME_TIMESTAMP_FILE: file,
+        FAKETIME_NO_CACHE: "1",
+        FAKETIME_DONT_FAKE_MONOTONIC: "1"
+      }
+      const owner = yield* Processes.start(program, place, environment)
+      times.set(owner, file)
+      return owner
     })
     const count = kind === "runner" ? 3 : 2
     let owners = yield* Effect.all(Array.from({ length: count }, () => start), { concurrency: count })
@@ -145,6 +168,8 @@ export const siege = (options: Options): Effect.Effect<Report, unknown, Session.
     const deeds: Array<Deed> = []
     const leaves: Array<number> = []
     const given = new Map(owners.map((owner) => [owner, new Set<Order>()]))
+    /** Hours that the clocks of processes are ahead. */
+    const ahead = new Map<Processes.Owner | undefined, number>()
     let isOver = false
 
     const text = ({ id, turns }: Order) => Work.message(id, turns)
@@ -223,18 +248,23 @@ export const siege = (options: Options): Effect.Effect<Report, unknown, Session.
             yield* done(victim, from, Work.now())
             return victim.signal("SIGCONT")
           }
+          case "interrupt":
           case "close":
             yield* done(victim, at)
-            return yield* victim.order({ _tag: "Close", by: (yield* Random.nextBoolean) ? "scope" : "interruption" })
+            return yield* victim.order({ _tag: "Close", by: means === "close" ? "scope" : "interruption" })
           case "clock": {
-            const hours = (yield* Random.nextIntBetween(0, 2)) - 1
+            const key = options.isShared === true ? undefined : victim
+            const others = [-1, 0, 1].filter((hours) => hours !== (ahead.get(key) ?? 0))
+            const hours = others[yield* Random.nextIntBetween(0, 1)]!
+            ahead.set(key, hours)
             yield* done(victim, at)
+            if (options.faketime !== undefined) return fs.writeFileSync(times.get(victim)!, hoursAhead(hours))
             return yield* victim.order({ _tag: "Set", aheadMillis: hours * 3_600_000 })
           }
         }
       })
 
-    for (let time = 0; time < times; time++) {
+    for (let time = 0; time < options.times; time++) {
       yield* Effect.sleep(500 + 2500 * (yield* Random.next))
       // A process that does something: each session has one owner, and few owners may have all sessions.
       const active = new Set(Work.lines(log).slice(-8).map(({ pid }) => pid))
@@ -272,19 +302,22 @@ const answersOf = (session: Session.Session | undefined): ReadonlyMap<unknown, s
 const reported = ({ deeds, kept, leaves, ledger, lines, means, orders }: Seen): Report => {
   const from = Math.min(...lines.map(({ at }) => at))
   const time = (at: number | undefined) => at === undefined ? "never" : `${((at - from) / 1000).toFixed(2)} s`
-  const story = (value: number) =>
-    [
-      ...lines.filter((line) => line.value === value).map(({ at, pid, what }) => [at, `${pid} ${what}`] as const),
+  const story = (value: number) => {
+    const own = lines.filter((line) => line.value === value)
+    const [first = 0, last = 0] = [own[0]?.at, own.at(-1)?.at]
+    return [
+      ...own.map(({ at, pid, what }) => [at, `${pid} ${what}`] as const),
       ...ledger.charges.filter(({ amount }) => amount === value).flatMap(({ begun, done, pid }) => [
         [begun, `the bank begins for ${pid}`] as const,
         ...done === undefined ? [] : [[done, `the bank ends for ${pid}`] as const]
       ]),
-      ...deeds.filter(({ pid }) => lines.some((line) => line.value === value && line.pid === pid))
+      ...deeds.filter(({ at, pid, until }) => own.some((line) => line.pid === pid) && until >= first && at <= last)
         .flatMap(({ at, pid, until }) => [
           [at, `${means} of ${pid}`] as const,
           ...until > at && until < Infinity ? [[until, `end of ${means} of ${pid}`] as const] : []
         ])
     ].toSorted(([a], [b]) => a - b).map(([at, what]) => `${time(at)} ${what}`).join("; ")
+  }
 
   const broken: Array<string> = []
   const twice: Array<string> = []

@@ -112,8 +112,8 @@ export const model = ({ log, think }: Pick<Place, "log" | "think">) =>
  * The tools of a process. Each charges a value, but `balance`, which only takes that many milliseconds.
  *
  * - `charge` stops waiting for the bank where it is interrupted, and can be looked up.
- * - `transfer` waits for the bank whatever happens, and can be looked up.
- * - `wire` waits for the bank whatever happens, and cannot be looked up: it is reported where its effect is not known.
+ * - `transfer` is not interrupted while it waits for the bank, and can be looked up.
+ * - `wire` may finish where its run is stopped, and cannot be looked up: it is reported where its effect is not known.
  */
 export const tools = ({ bank, log }: Pick<Place, "bank" | "log">) => {
   const parameters = { value: Schema.Finite }
@@ -143,7 +143,7 @@ export const tools = ({ bank, log }: Pick<Place, "bank" | "log">) => {
       lookUp,
       handler: (args, call) => Effect.uninterruptible(charge(args, call))
     }),
-    Tool.make("wire", { parameters, handler: (args, call) => Effect.uninterruptible(charge(args, call)) }),
+    Tool.make("wire", { parameters, interrupt: "block", handler: charge }),
     Tool.make("balance", {
       parameters,
       readOnly: true,
