@@ -19,10 +19,13 @@
 import * as RunnerAddress from "effect/cluster/RunnerAddress"
 import type * as Sharding from "effect/cluster/Sharding"
 import type * as ShardingConfig from "effect/cluster/ShardingConfig"
+import * as Context from "effect/Context"
 import type * as Duration from "effect/Duration"
-import type * as Layer from "effect/Layer"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
 import type * as Adapter from "../Adapter.ts"
+import * as Owners from "../durable/internal/owner.ts"
 import type * as Journals from "../internal/session/journal.ts"
 import type * as Keeping from "../internal/session/kept.ts"
 import type * as Session from "../Session.ts"
@@ -58,6 +61,41 @@ export interface Options<
    */
   readonly term?: Duration.Input
 }
+
+/**
+ * The runner of this process, for a health check.
+ *
+ * @category services
+ * @since 0.1.0
+ */
+export class Runner extends Context.Service<Runner, Owners.Owner>()("heddle/cluster/Runner") {}
+
+/**
+ * The health of the runner: how many sessions it drives, whether it lost claims lately, and whether it is leaving. It
+ * is ready unless it is leaving or the store did not answer its last command.
+ *
+ * **Example** (A runner that has nothing to do)
+ *
+ * ```ts import.meta.vitest
+ * import * as TestRunner from "effect/cluster/TestRunner"
+ * import * as Effect from "effect/Effect"
+ * import * as Layer from "effect/Layer"
+ * import { Session } from "heddle"
+ * import { Cluster } from "heddle/cluster"
+ * import { Script } from "heddle/testing"
+ *
+ * const owner = Cluster.layer({ run: () => ({}) }).pipe(
+ *   Layer.provide([Script.layer([]), Session.Store.layerMemory, TestRunner.layer])
+ * )
+ * const health = await Effect.runPromise(Effect.provide(Cluster.ready, owner))
+ *
+ * health // => { isReady: true, isLeaving: false, driven: 0, lostClaims: 0, latestMillis: 0 }
+ * ```
+ *
+ * @category getters
+ * @since 0.1.0
+ */
+export const ready: Effect.Effect<Owners.Health, never, Runner> = Effect.flatMap(Runner, ({ health }) => health)
 
 /**
  * Makes this process an owner of sessions: it runs the sessions whose shards its runner has. Provide it with a
@@ -102,16 +140,26 @@ export const layer = <
 >(
   { run, term = "5 seconds" }: Options<T, E, R, RHalt, REvent>
 ): Layer.Layer<
-  never,
+  Runner,
   never,
   Sharding.Sharding | Journals.Store | Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent
 > =>
-  Protocol.SessionEntity.toLayer(Owner.make(Drives.make({ run, term })), {
-    // The feed and a stop do not wait for the commands before them.
-    concurrency: "unbounded",
-    // A defect of a run answers its command. Otherwise the entity would start the run again forever.
-    disableFatalDefects: true
-  })
+  Layer.effect(
+    Runner,
+    Effect.gen(function*() {
+      const runner = new Owners.Owner()
+      yield* Layer.build(
+        Protocol.SessionEntity.toLayer(Owner.make(Drives.make({ run, term, runner })), {
+          // The feed and a stop do not wait for the commands before them.
+          concurrency: "unbounded",
+          // A defect of a run answers its command. Otherwise the entity would start the run again forever.
+          disableFatalDefects: true
+        })
+      )
+      yield* Effect.addFinalizer(() => Effect.sync(() => runner.leave()))
+      return runner
+    })
+  )
 
 /**
  * The address of a runner.

@@ -58,6 +58,7 @@ const runner = (tool: Tool.Any, drain: Duration.Input) =>
         Effect.flatMap(SessionClient.SessionClient, ({ reply }) => reply("ann", "go", { command: "m1" })),
         services
       ),
+      ready: Effect.provideContext(Cluster.ready, services),
       leave: Effect.forkChild(Scope.close(scope, Exit.void), { startImmediately: true })
     }
   })
@@ -117,6 +118,25 @@ describe("a runner that leaves", () => {
       yield* runner({ ...tool, idempotent: true } as Tool.Any, 0)
       const { session } = yield* done
       assert.deepStrictEqual([starts, linesOf(session)], [["a", "a", "b"], lines])
+    }).pipe(Effect.scoped, Effect.provide(shared))
+  })
+})
+
+describe("the health of a runner", () => {
+  it.live("has the sessions that it drives, and says that it leaves", () => {
+    const { gate, started, tool } = worked()
+    const fresh = { isReady: true, isLeaving: false, driven: 0, lostClaims: 0, latestMillis: 0 }
+    return Effect.gen(function*() {
+      const { leave, ready, reply } = yield* runner(tool, "1 hour")
+      assert.deepStrictEqual(yield* ready, fresh)
+      yield* Effect.forkChild(reply)
+      yield* started.await
+      assert.deepStrictEqual(yield* ready, { ...fresh, driven: 1 })
+      const leaving = yield* leave
+      assert.deepStrictEqual(yield* ready, { ...fresh, driven: 1, isReady: false, isLeaving: true })
+      yield* gate.open
+      yield* Fiber.await(leaving)
+      assert.deepStrictEqual(yield* ready, { ...fresh, isReady: false, isLeaving: true })
     }).pipe(Effect.scoped, Effect.provide(shared))
   })
 })

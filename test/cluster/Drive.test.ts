@@ -17,6 +17,7 @@ import { Adapter, type Chat, Journal, Message, Session, Tool } from "heddle"
 import { Script } from "heddle/testing"
 import * as Drives from "../../src/cluster/internal/drive.ts"
 import type * as Protocol from "../../src/cluster/internal/protocol.ts"
+import * as Owners from "../../src/durable/internal/owner.ts"
 
 const { finish, text, toolCall } = Script
 
@@ -48,9 +49,10 @@ const work = (options: Chat.Options = {}) => {
         })
     })
   ]
-  const make = Drives.make({ run: () => ({ ...options, tools }), term: "5 seconds" })
+  const runner = new Owners.Owner()
+  const make = Drives.make({ run: () => ({ ...options, tools }), term: "5 seconds", runner })
   const owner = (name: string, drainMillis = 20_000) => make({ id: "ann", owner: name, drainMillis }, quiet)
-  return { starts, gate, owner }
+  return { starts, gate, owner, runner }
 }
 
 const say = (command: string, words: string): Protocol.Command => ({
@@ -112,7 +114,7 @@ describe("a command that the next owner carries out again", () => {
       handler: () => Effect.failSync(() => `no funds, ${++starts}`),
       onToolError: () => Effect.succeed(Tool.ErrorDecision.fail(new Error("the payment failed")))
     })
-    const make = Drives.make({ run: () => ({ tools: [pay] }), term: "5 seconds" })
+    const make = Drives.make({ run: () => ({ tools: [pay] }), term: "5 seconds", runner: new Owners.Owner() })
     const owner = (name: string) => make({ id: "ann", owner: name, drainMillis: 0 }, quiet)
     return Effect.gen(function*() {
       assert.include(yield* Effect.flip(owner("a").carryOut(say("m1", "Go"))), { message: "the payment failed" })
@@ -270,9 +272,27 @@ describe("a claim", () => {
       assert.deepStrictEqual(yield* texts, ["Hi", "Hello"])
     }).pipe(Effect.provide(services([said("Hello")]))))
 
+  it.effect("N-07: a claim that is lost is in the health of its runner, with the time since it was confirmed", () =>
+    Effect.gen(function*() {
+      const { gate, owner, runner } = work()
+      yield* started.close
+      const store = yield* Session.Store
+      const running = yield* Effect.forkChild(owner("a").carryOut(say("m1", "Go")))
+      yield* started.await
+      assert.deepInclude(yield* runner.health, { driven: 1, lostClaims: 0 })
+      yield* Session.revoke("ann")
+      yield* store.claim("ann", "elsewhere", 1000)
+      // It learns it with its next poll.
+      yield* TestClock.adjust("2 seconds")
+      yield* gate.open
+      yield* TestClock.adjust("1 second")
+      assert.strictEqual((yield* Fiber.join(running)).session.status, "completed")
+      assert.deepInclude(yield* runner.health, { driven: 0, lostClaims: 1, latestMillis: 200 })
+    }).pipe(Effect.provide(services([called("wait"), said("Done")]))))
+
   it.effect("D-15: a command waits while the store is away", () =>
     Effect.gen(function*() {
-      const { owner } = work()
+      const { owner, runner } = work()
       const store = yield* Session.Store
       let isAway = true
       const away = new Journal.StoreError({ reason: "unavailable", operation: "append", id: "ann" })
@@ -286,9 +306,11 @@ describe("a claim", () => {
       )
       yield* TestClock.adjust("10 seconds")
       assert.isUndefined(waiting.pollUnsafe())
+      assert.isFalse((yield* runner.health).isReady)
       isAway = false
       yield* TestClock.adjust("1 second")
       yield* Fiber.join(waiting)
+      assert.isTrue((yield* runner.health).isReady)
       assert.deepStrictEqual(yield* texts, ["Hi", "Hello"])
     }).pipe(Effect.provide(services([said("Hello")]))))
 })

@@ -17,6 +17,7 @@ import * as Semaphore from "effect/Semaphore"
 import * as Stream from "effect/Stream"
 import type * as Adapter from "../../Adapter.ts"
 import * as Durable from "../../durable/internal/drive.ts"
+import type * as Owners from "../../durable/internal/owner.ts"
 import type * as Event from "../../Event.ts"
 import type * as Claims from "../../internal/session/claim.ts"
 import * as SessionData from "../../internal/session/data.ts"
@@ -41,6 +42,8 @@ export interface Settings<T extends Tools, E, R, RHalt, REvent> {
   readonly run: (kept: Keeping.Kept) => Durable.RunOptions<T, E, R, RHalt, REvent>
   /** Duration of a claim unless it is renewed. */
   readonly term: Duration.Input
+  /** Collects the health of the runner. */
+  readonly runner: Owners.Owner
 }
 
 /** The driver of one session in one owner. */
@@ -113,14 +116,17 @@ const repeated = (id: string, { became, requestId }: Records.Receipt) =>
 const isFailure = (error: unknown): error is { readonly _tag: string; readonly reason?: unknown } =>
   typeof error === "object" && error !== null && "_tag" in error
 
+/** Tells whether the store is unavailable. */
+const isAway = (error: unknown): boolean =>
+  isFailure(error) && error._tag === "StoreError" && error.reason === "unavailable"
+
 /**
  * Tells whether an error is transient: the store is unavailable, another owner still holds the claim, or another
  * writer was faster. The session is then claimed and read again, and the command is carried out unless it already
  * was.
  */
 const isPassing = (error: unknown): boolean =>
-  isFailure(error) && (error._tag === "SessionClaimed" || error._tag === "SessionConflict"
-    || error._tag === "StoreError" && error.reason === "unavailable")
+  isAway(error) || isFailure(error) && (error._tag === "SessionClaimed" || error._tag === "SessionConflict")
 
 /** The claim that commands are carried out under, and the end of the current run or command. */
 class Turn {
@@ -143,7 +149,7 @@ class Turn {
 
 /** Creates the drivers of sessions with these settings. */
 export const make = <const T extends Tools = [], E = never, R = never, RHalt = never, REvent = never>(
-  { run, term }: Settings<T, E, R, RHalt, REvent>
+  { run, runner, term }: Settings<T, E, R, RHalt, REvent>
 ): Make<Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent> =>
 ({ drainMillis, id, owner }, { publish, settle }) => {
   const turns = Semaphore.makeUnsafe(1)
@@ -221,18 +227,28 @@ export const make = <const T extends Tools = [], E = never, R = never, RHalt = n
 
   const once = (command: Protocol.Command) =>
     Effect.gen(function*() {
-      const { claim } = yield* Keeping.claim(id, { owner, term })
+      const { claim } = yield* Keeping.claim(id, { owner, term }, (at, lateMillis) => runner.lose(at, lateMillis))
+      runner.answered(true)
+      runner.begin(id)
       const own = new Turn(claim)
       turn = own
       yield* Effect.addFinalizer(() =>
         Effect.suspend(() => {
+          runner.end(id)
           turn = undefined
           return own.completeRun
         })
       )
       const carriedOut = Effect.flatMap(driven(claim), (kept) => taken(kept, command))
       return yield* leaving(claim, Effect.andThen(carriedOut, driven(claim)))
-    }).pipe(Effect.scoped)
+    }).pipe(
+      Effect.scoped,
+      Effect.tapError((error) =>
+        Effect.sync(() => {
+          if (isAway(error)) runner.answered(false)
+        })
+      )
+    )
 
   return {
     carryOut: (command) =>
