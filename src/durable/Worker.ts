@@ -246,19 +246,20 @@ export const layer = <
           return claim.rest(pauseOf(Math.max(attempt, failures)))
         })
 
-      const failed = (claim: Claims.HeldClaim, kept: Keeping.Kept) => (cause: Cause.Cause<unknown>) => {
+      const failed = (claim: Claims.HeldClaim, failures: number, cause: Cause.Cause<unknown>) => {
         // Its loss is logged with its figures.
         if (isTaken(cause)) return Effect.void
         const log = isOvertaken(cause)
           ? Effect.logDebug(`${sessionOf(claim.id)} was written to by another program`, cause)
           : Effect.logWarning(`${sessionOf(claim.id)} failed and is tried again`, cause)
-        return Effect.andThen(log, pause(claim, kept.state.failures))
+        return Effect.andThen(log, pause(claim, failures))
       }
 
-      const drive = (claim: Claims.HeldClaim) =>
-        Effect.gen(function*() {
-          yield* Effect.addFinalizer(() => claim.release)
-          const before = yield* Keeping.claimed(claim)
+      const drive = (claim: Claims.HeldClaim) => {
+        let failures = 0
+        const driving = Effect.gen(function*() {
+          const { state, version } = yield* Keeping.claimed(claim)
+          failures = state.failures
           const kept = yield* Drives.drive(Keeping.reloaded(claim), run, {
             maxFailures,
             publish: (event) =>
@@ -266,12 +267,22 @@ export const layer = <
                 ? Effect.andThen(onEvent(claim.id, event), onEnd(claim.id, event.result))
                 : onEvent(claim.id, event),
             onGiveUp: (error) => onGiveUp(claim.id, error)
-          }).pipe(Effect.tapCauseIf((cause) => !Cause.hasInterruptsOnly(cause), failed(claim, before)))
-          const isDone = kept.version > before.version && !Journals.isUnfinished(Keeping.next(kept))
+          })
+          const isDone = kept.version > version && !Journals.isUnfinished(Keeping.next(kept))
           // A message may have to wait until other calls are settled.
           if (isDone) attempts.delete(claim.id)
           else if (!claim.isLeaving) yield* pause(claim, kept.state.failures)
-        }).pipe(Effect.ignoreCause, Effect.scoped)
+        })
+        return Effect.addFinalizer(() => claim.release).pipe(
+          Effect.andThen(driving),
+          Effect.tapCauseIf(
+            (cause) => !Cause.hasInterruptsOnly(cause),
+            (cause) => failed(claim, failures, cause)
+          ),
+          Effect.ignoreCause,
+          Effect.scoped
+        )
+      }
 
       const fibers = yield* FiberSet.make<void>()
       const claims = new Map<Claims.HeldClaim, Fiber.Fiber<void>>()

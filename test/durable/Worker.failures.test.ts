@@ -8,7 +8,7 @@ import * as Logger from "effect/Logger"
 import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import * as TestClock from "effect/testing/TestClock"
-import { Adapter, type Event, Message, Session, Tool } from "heddle"
+import { Adapter, type Event, Journal, Message, Session, Tool } from "heddle"
 import { Worker } from "heddle/durable"
 import { recordsOf, stores, until } from "../support/edges.ts"
 import { casting } from "../support/nests.ts"
@@ -204,6 +204,32 @@ describe("a run that only waits", () => {
         Worker.layer({ ...options, run: () => ({ tools: [pay] }) }).pipe(Layer.provide([model, logger]))
       )
       yield* until(hasStatus("s", "completed"), 100)
+    }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
+})
+
+describe("a session that cannot be read", () => {
+  it.effect("N-39: is tried later each time, with a warning, and other sessions go on", () =>
+    Effect.gen(function*() {
+      const { logger, options, seen } = makeSeen()
+      const store = yield* Session.Store
+      let reads = 0
+      const damaged = Layer.succeed(Session.Store, {
+        ...store,
+        read: (id: string, after?: number) => {
+          if (id !== "s") return store.read(id, after)
+          reads++
+          return Stream.fail(new Journal.StoreError({ reason: "newer_version", operation: "read", id, version: 3 }))
+        }
+      })
+      yield* Session.submit("s", "go")
+      yield* Session.submit("t", "go")
+      const model = Layer.provide(Worker.layer({ ...options, run: () => ({}) }), [refusing([]), logger, damaged])
+      yield* Layer.build(model)
+      yield* until(hasStatus("t", "completed"))
+      yield* TestClock.adjust("10 minutes")
+      assert.isAtMost(reads, 15)
+      assert.strictEqual(seen.lines.length, reads)
+      assert.deepStrictEqual(Session.next(yield* Session.open("s")), "reply")
     }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
 })
 
