@@ -142,7 +142,7 @@ const unfinishedIn = (sql: SqlClient.SqlClient): Stream.Stream<Due, SqlError.Sql
   return Stream.paginate<Due, Due, SqlError.SqlError>({ due: -1, id: "" }, (after) =>
     Effect.map(
       sql<Due>`SELECT id, due FROM heddle_journals
-        WHERE due <= ${Keys.now(sql)} AND (due, ${id}) > (${after.due}, ${after.id})
+        WHERE ${Keys.isDue(sql)} AND (due, ${id}) > (${after.due}, ${after.id})
         ORDER BY due, ${id} LIMIT ${pageSize}`,
       (rows) => [rows, rows.length < pageSize ? Option.none() : Option.fromNullishOr(rows.at(-1))] as const
     ))

@@ -13,6 +13,7 @@ import * as Schedule from "effect/Schedule"
 import * as Schema from "effect/Schema"
 import * as SqlClient from "effect/sql/SqlClient"
 import type * as SqlError from "effect/sql/SqlError"
+import * as Statement from "effect/sql/Statement"
 import * as Stream from "effect/Stream"
 import { Journal, Message, Session, Tool } from "heddle"
 import { SessionStore } from "heddle/sql"
@@ -91,6 +92,41 @@ describe("a process that is frozen, or cut off from the network, in the middle o
           }).pipe(Effect.scoped)
         }
       }
+    }).pipe(Effect.scoped))
+})
+
+describe("what an idle poll costs", () => {
+  it.live("N-16: it reads none of the sessions that have ended, or that wait", () =>
+    Effect.gen(function*() {
+      const client = yield* connect
+      yield* Effect.gen(function*() {
+        const store = yield* Session.Store
+        const sql = yield* SqlClient.SqlClient
+        yield* sql`INSERT INTO heddle_journals (id, version, next, expires_at, due)
+          SELECT 's' || n, 1, CASE WHEN n % 2 = 0 THEN 'wait' ELSE 'nothing' END, 1e15,
+            CASE WHEN n % 2 = 0 THEN 1e15 END FROM generate_series(1, 20000) n`
+        yield* store.append("free", 0, [said("a")], { summary: { next: "reply" } })
+        yield* sql`ANALYZE`
+        const sent: Array<Statement.Statement<unknown>> = []
+        yield* Effect.andThen(Stream.runDrain(store.unfinished), store.claimUnfinished("me", 60_000, 5)).pipe(
+          Effect.provideService(
+            Statement.CurrentTransformer,
+            (statement) => Effect.sync(() => (sent.push(statement), statement))
+          )
+        )
+        assert.strictEqual(sent.length, 3)
+        for (const statement of sent) {
+          const [text, parameters] = statement.compile()
+          const rows = yield* sql.unsafe<Record<"QUERY PLAN", string>>(
+            `EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF) ${text}`,
+            parameters
+          )
+          const plan = rows.map((row) => row["QUERY PLAN"]).join("\n")
+          assert.include(plan, "heddle_journals_unfinished", plan)
+          const removed = Array.from(plan.matchAll(/Rows Removed by .*: (\d+)/g), ([, count]) => Number(count))
+          assert.isTrue(removed.every((count) => count < 10), plan)
+        }
+      }).pipe(Effect.provide(Layer.provideMerge(SessionStore.layer, client), { local: true }))
     }).pipe(Effect.scoped))
 })
 

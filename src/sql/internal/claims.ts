@@ -75,7 +75,7 @@ export const make = (
       limit: number
     ): Effect.Effect<ReadonlyArray<string>, SqlError.SqlError> => {
       const free = sql`heddle_journals journals LEFT JOIN heddle_claims claims ON claims.id = journals.id
-        WHERE journals.due <= ${now} AND (claims.id IS NULL OR claims.until <= ${now})`
+        WHERE ${Keys.isDue(sql)} AND (claims.id IS NULL OR claims.until <= ${now})`
       const take = sql<{ readonly id: string }>`INSERT INTO heddle_claims (id, owner, until)
         SELECT journals.id, ${Keys.keyOf(owner)}, ${until(termMillis)} FROM ${free}
         ORDER BY COALESCE(claims.until, 0) LIMIT ${limit} ${others}

@@ -1,6 +1,6 @@
 /**
- * Converts ids to keys of a table. Characters that a database may refuse are escaped, and keys have the same order in
- * every database.
+ * Converts ids to keys of a table, and has the expressions that differ between databases. Characters that a database
+ * may refuse are escaped, and keys have the same order in every database.
  *
  * @since 0.1.0
  */
@@ -34,3 +34,9 @@ export const now = (sql: SqlClient.SqlClient): Statement.Fragment =>
     pg: () => sql.literal("FLOOR(EXTRACT(EPOCH FROM clock_timestamp()) * 1000)"),
     orElse: () => sql.literal("CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)")
   })
+
+/**
+ * The condition of the journals with work left. It makes Postgres search the index: it does so only by a value that it
+ * computes once, which a subquery is, and it expects few rows between two values.
+ */
+export const isDue = (sql: SqlClient.SqlClient): Statement.Fragment => sql`due BETWEEN 0 AND (SELECT ${now(sql)})`
