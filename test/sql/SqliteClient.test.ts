@@ -214,8 +214,8 @@ describe("a file", () => {
 })
 
 describe("the file", () => {
-  const modesOf = (filename: string) =>
-    [filename, `${filename}-wal`, `${filename}-shm`].map((file) => (fs.statSync(file).mode & 0o777).toString(8))
+  const modeOf = (file: string) => (fs.statSync(file).mode & 0o777).toString(8)
+  const modesOf = (filename: string) => [filename, `${filename}-wal`, `${filename}-shm`].map(modeOf)
 
   it.effect("N-40: is created for its owner alone, with those beside it", () =>
     Effect.gen(function*() {
@@ -230,13 +230,26 @@ describe("the file", () => {
       )
     }).pipe(Effect.scoped))
 
+  it.effect("N-40: is created for its owner alone by the URI of a file, and not by that of another database", () =>
+    Effect.gen(function*() {
+      const folder = path.dirname(yield* temporaryFile)
+      const create = (sql: SqlClient.SqlClient) => sql`CREATE TABLE things (id INTEGER)`
+      const uris = [`file:${folder}/a%20b.db?cache=private`, `file://localhost${folder}/c.db#part`]
+      yield* Effect.forEach(uris, (filename) => open({ filename })(create))
+      assert.deepStrictEqual(["a b.db", "c.db"].map((name) => modeOf(path.join(folder, name))), ["600", "600"])
+      const others = [`file:${folder}/d.db?mode=memory`, `file:${folder}/e.db?vfs=memdb`]
+      yield* Effect.forEach(others, (filename) => Effect.exit(open({ filename })(create)))
+      yield* Effect.exit(open({ filename: `file:${folder}/f.db?mode=rw` })(create))
+      assert.deepStrictEqual(fs.readdirSync(folder).toSorted(), ["a b.db", "c.db"])
+    }).pipe(Effect.scoped))
+
   it.effect("N-40: stays as it is where it exists", () =>
     Effect.gen(function*() {
       const filename = yield* temporaryFile
       fs.writeFileSync(filename, "")
       fs.chmodSync(filename, 0o644)
       yield* open({ filename })(() => Effect.void)
-      assert.strictEqual((fs.statSync(filename).mode & 0o777).toString(8), "644")
+      assert.strictEqual(modeOf(filename), "644")
     }).pipe(Effect.scoped))
 })
 

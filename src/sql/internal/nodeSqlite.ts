@@ -53,18 +53,29 @@ const find = (process: Process | undefined): Effect.Effect<NodeSqlite, SqlError>
   return Effect.fail(new SqlError({ reason: new ConnectionError({ cause: undefined, message, operation: "connect" }) }))
 }
 
+/** Returns the path of the file that SQLite creates for this name, if it creates one. */
+const pathOf = (filename: string): string | undefined => {
+  if (filename === "" || filename === ":memory:") return undefined
+  const uri = /^file:(?:\/\/[^/]*)?([^?#]*)(?:\?([^#]*))?/.exec(filename)
+  if (uri === null) return filename
+  const [, path = "", query] = uri
+  const parameters = new URLSearchParams(query)
+  const creates = !parameters.has("vfs") && (parameters.get("mode") ?? "rwc") === "rwc"
+  return creates ? pathOf(decodeURIComponent(path)) : undefined
+}
+
 /**
- * Creates a file that only its owner can read and write, unless it exists. SQLite gives the files beside it the same
- * mode. Databases in memory and URIs are left to SQLite.
+ * Creates the file of a database for its owner alone, unless it exists. SQLite gives the files beside it the same mode.
+ * An existing file is not opened: to close it would release the locks that another connection of this process has.
  */
 export const create = (filename: string): void => {
   const { process } = globalThis as { readonly process?: Process }
   const files = process?.getBuiltinModule?.("node:fs") as NodeFiles | undefined
-  if (files === undefined || filename === "" || filename.startsWith(":memory:") || filename.startsWith("file:")) return
   try {
-    files.closeSync(files.openSync(filename, "wx", 0o600))
+    const path = pathOf(filename)
+    if (files !== undefined && path !== undefined) files.closeSync(files.openSync(path, "wx", 0o600))
   } catch {
-    // It exists, or SQLite reports what is wrong with it.
+    // It exists, or SQLite reports the reason.
   }
 }
 
