@@ -1,8 +1,10 @@
 import { assert, describe, it, layer } from "@effect/vitest"
 import * as Effect from "effect/Effect"
+import * as FileSystem from "effect/FileSystem"
 import * as Option from "effect/Option"
 import { Journal, Session } from "heddle"
 import * as Failure from "../../scratchpad/agent/failure.ts"
+import * as Sessions from "../../scratchpad/agent/session.ts"
 import * as Settings from "../../scratchpad/agent/settings.ts"
 import * as Agent from "../support/agent.ts"
 import { agent } from "../support/process.ts"
@@ -10,6 +12,22 @@ import * as Server from "../support/server.ts"
 
 describe("Sessions of the agent", () => {
   layer(Agent.services, { excludeTestServices: true })((it) => {
+    it.effect("N-40: their folder is created for its owner alone; an existing one stays as it is", () =>
+      Effect.gen(function*() {
+        const fs = yield* FileSystem.FileSystem
+        const existing = yield* Agent.folder({})
+        yield* fs.chmod(existing, 0o755)
+        const open = (folder: string) =>
+          Effect.flatMap(Session.Store, (store) => store.version("s")).pipe(
+            Effect.provide(Sessions.layer({ name: "s", folder }), { local: true })
+          )
+        const modeOf = (path: string) => Effect.map(fs.stat(path), ({ mode }) => (mode & 0o777).toString(8))
+        yield* open(`${existing}/new/deep`)
+        yield* open(existing)
+        const paths = ["new", "new/deep", "new/deep/sessions.db", "."].map((path) => `${existing}/${path}`)
+        assert.deepStrictEqual(yield* Effect.forEach(paths, modeOf), ["700", "700", "600", "755"])
+      }))
+
     it.effect(
       "L-scenarios: a question of the first start is answered in the second, and the history continues",
       () =>
