@@ -383,6 +383,39 @@ describe("the suite", () => {
       })),
       "get each session once"
     ],
+    "waits that never expire": [
+      broken((store) => ({
+        append: (id, expected, records, { summary, ...options } = {}) =>
+          store.append(
+            id,
+            expected,
+            records,
+            summary === undefined ? options : { ...options, summary: { next: summary.next } }
+          )
+      })),
+      "once its first suspension has expired"
+    ],
+    "waits that have expired from the beginning": [
+      broken((store) => ({
+        unfinished: Stream.map(
+          Stream.filter(store.list(), ({ next }) => next !== "nothing"),
+          ({ id }) => id
+        )
+      })),
+      "once its first suspension has expired"
+    ],
+    "expired waits that no owner gets": [
+      broken((store) => ({
+        claimUnfinished: (owner, term, limit) =>
+          Effect.gen(function*() {
+            const ids = yield* store.claimUnfinished(owner, term, limit)
+            const waiting = Stream.filter(store.list(), ({ id, next }) => next === "wait" && ids.includes(id))
+            const rest = yield* Stream.runCollect(Stream.map(waiting, ({ id }) => id))
+            return ids.filter((id) => !rest.includes(id))
+          })
+      })),
+      "once its first suspension has expired"
+    ],
     "ids that ignore case (N-41)": [
       broken((store) => ({
         append: (id, expected, records, options) => store.append(id.toLowerCase(), expected, records, options),
