@@ -249,11 +249,11 @@ describe("an owner that is frozen", () => {
 describe("owners that are killed at random", () => {
   test("D-14: every run ends, and is charged once", () =>
     Effect.gen(function*() {
-      const report = yield* siege({ database, world, runs: 8, kills: 1, every: 0, wait: 1250 }, runners).pipe(
-        Effect.provideService(Scope.Scope, scope)
-      )
+      const besieged = siege({ database, world, runs: 8, kills: 1, every: 0, over: 1250, wait: 1250 }, runners)
+      const { resumptions, ...report } = yield* Effect.provideService(besieged, Scope.Scope, scope)
       runners = report.runners
       assert.deepStrictEqual(report, { kills: 1, completed: 8, broken: [], charges: 8, twice: 0, runners })
+      assert.isAbove(resumptions.all, 0)
     }))
 })
 

@@ -35,21 +35,30 @@ export interface Runner {
   readonly signal: (signal: NodeJS.Signals) => void
   /** How many shards it has, as it said last. */
   readonly shards: () => number
+  /** How many claims it lost in the last five minutes, as it said last. */
+  readonly lostClaims: () => number
   /** Waits until it exits. */
   readonly ended: Effect.Effect<void>
 }
 
 const runnerOf = (child: ChildProcess): Runner => {
   let shards = 0
-  child.on("message", (count) => {
-    shards = Number(count)
+  let lostClaims = 0
+  child.on("message", (said) => {
+    ;({ lostClaims, shards } = said as { readonly lostClaims: number; readonly shards: number })
   })
   const ended = Latch.makeUnsafe()
   child.once("exit", () => {
     shards = 0
     ended.openUnsafe()
   })
-  return { pid: child.pid!, signal: (signal) => void child.kill(signal), shards: () => shards, ended: ended.await }
+  return {
+    pid: child.pid!,
+    signal: (signal) => void child.kill(signal),
+    shards: () => shards,
+    lostClaims: () => lostClaims,
+    ended: ended.await
+  }
 }
 
 /** Waits until each runner has shards, and all shards are somewhere: from then on they do not move by themselves. */

@@ -18,12 +18,17 @@ const { database, port, world } = JSON.parse(process.argv[2]!) as Place
 const cluster = NodeClusterHttp.layer(Cluster.transport({ host: "127.0.0.1", port, drain: "4 minutes" }))
 const owner = Cluster.layer({ run: () => ({ tools: tools(world) }) })
 
-/** Says how many shards this runner has. Those of a cluster are settled when all of them are somewhere. */
+/**
+ * Says how many shards this runner has, and how many claims it lost. The shards of a cluster are settled when all of them
+ * are somewhere.
+ */
 const report = Effect.gen(function*() {
   const sharding = yield* Sharding.Sharding
   const shards = Array.from({ length: 300 }, (_, index) => ShardId.make("default", index + 1))
-  const held = Effect.sync(() => void process.send?.(shards.filter((shard) => sharding.hasShardId(shard)).length))
-  yield* Effect.repeat(held, Schedule.spaced("50 millis"))
+  const said = Effect.map(Cluster.ready, ({ lostClaims }) => {
+    process.send?.({ shards: shards.filter((shard) => sharding.hasShardId(shard)).length, lostClaims })
+  })
+  yield* Effect.repeat(said, Schedule.spaced("50 millis"))
 })
 
 const runner = Effect.gen(function*() {

@@ -24,6 +24,8 @@ export interface Options {
   readonly kills: number
   /** Milliseconds between two kills. A runner is killed only after it has worked. */
   readonly every: number
+  /** Milliseconds in which the runs begin, one after the other. */
+  readonly over: number
   /** Milliseconds that each run waits. */
   readonly wait: number
 }
@@ -39,6 +41,8 @@ export interface Report {
   readonly charges: number
   /** Runs that were charged more than once. */
   readonly twice: number
+  /** How often a run was resumed, all together and at most. */
+  readonly resumptions: { readonly all: number; readonly most: number }
   /** The runners that are left. */
   readonly runners: ReadonlyArray<Processes.Runner>
 }
@@ -47,7 +51,7 @@ const texts = (kept: Session.Kept | undefined) => kept?.session.thread.messages.
 
 /** Lays siege to a cluster of these runners. */
 export const siege = (
-  { database, every, kills, runs, wait, world }: Options,
+  { database, every, kills, over, runs, wait, world }: Options,
   first: ReadonlyArray<Processes.Runner>
 ): Effect.Effect<Report, never, SessionClient.SessionClient | Session.Store | Scope.Scope> =>
   Effect.gen(function*() {
@@ -64,7 +68,7 @@ export const siege = (
           },
           onFailure: ({ message }) => `${id}: ${message}`
         }),
-        index * kills * Math.max(every, wait) / runs
+        index * over / runs
       )
     const working = yield* Effect.forkChild(Effect.forEach(ids, run, { concurrency: "unbounded" }))
     let alive = [...first]
@@ -86,6 +90,12 @@ export const siege = (
     const broken = (yield* Fiber.join(working)).flatMap((message) => message ?? [])
     const threads = yield* Effect.orDie(Effect.forEach(ids, (id) => Effect.map(Session.load(id), texts)))
     const charges = ids.map((id) => acts(world, id).filter(({ what }) => what.startsWith("charge")).length)
+    const store = yield* Session.Store
+    const resumptions = yield* Effect.orDie(Effect.forEach(ids, (id) =>
+      Effect.map(
+        Stream.runCollect(store.read(id)),
+        (entries) => entries.filter(({ record }) => record._tag === "RunStarted" && record.resumes === true).length
+      )))
     return {
       kills,
       completed: runs - broken.length,
@@ -93,6 +103,10 @@ export const siege = (
       broken: [...broken, ...threads.flatMap((thread) => thread.length === 5 ? [] : [`a thread of ${thread.length}`])],
       charges: charges.reduce((sum, count) => sum + count, 0),
       twice: charges.filter((count) => count > 1).length,
+      resumptions: {
+        all: resumptions.reduce((sum, count) => sum + count, 0),
+        most: Math.max(...resumptions)
+      },
       runners: alive
     }
   })
