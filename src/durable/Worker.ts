@@ -16,6 +16,7 @@ import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
 import * as FiberSet from "effect/FiberSet"
 import * as Latch from "effect/Latch"
@@ -27,6 +28,7 @@ import * as Settings from "../internal/ask/options.ts"
 import * as Claims from "../internal/session/claim.ts"
 import * as Journals from "../internal/session/journal.ts"
 import * as Keeping from "../internal/session/kept.ts"
+import { Running, Worker as Hooks } from "../internal/stop/ownedFibers.ts"
 import type * as Session from "../Session.ts"
 import type * as Tool from "../Tool.ts"
 import * as Drives from "./internal/drive.ts"
@@ -76,7 +78,8 @@ export interface Options<
    * outcome is `Failed`, and the session is in status `error`. Requests that the model refuses each time
    * (`invalid_request`, `unsupported_feature`, `context_length_exceeded`) end it at once. A missing tool, the store
    * and a claim never do. The pause between two attempts begins with five times `poll`, and is four times longer each
-   * time, up to a minute: with the defaults a run is ended 81 seconds after its first failure. 5 by default.
+   * time, up to a minute: with the defaults a run is ended 81 seconds after its first failure. A run whose model fails
+   * behind the first reply ends as `Failed` by itself, as `Chat.run` does. 5 by default.
    */
   readonly maxFailures?: number
   /**
@@ -200,9 +203,9 @@ export const layer = <
     concurrency = 10,
     drain = "20 seconds",
     maxFailures = Drives.maxFailures,
-    onEnd = () => Effect.void,
-    onEvent = () => Effect.void,
-    onGiveUp = () => Effect.void,
+    onEnd,
+    onEvent,
+    onGiveUp,
     poll = "200 millis",
     run,
     term = "30 seconds"
@@ -257,16 +260,27 @@ export const layer = <
 
       const drive = (claim: Claims.HeldClaim) => {
         let failures = 0
+        // A leave waits for hooks no longer than the grace period.
+        const running = new Running(Settings.defaultGrace, context)
+        const hooks = new Hooks(running, { kind: "hook", id: claim.id, name: "onEvent", onSoftStop: "unaffected" })
+        const hooked = <R>(name: string, hook: Effect.Effect<void, never, R>) =>
+          hooks.do(hook, Exit.void, { name, onSoftStop: "unaffected" })
+        const shown = (event: Event.Event) =>
+          onEvent === undefined ? Effect.void : hooked("onEvent", onEvent(claim.id, event))
+        const closed = Effect.suspend(() => {
+          hooks.close()
+          return running.end(Exit.void)
+        })
         const driving = Effect.gen(function*() {
           const { state, version } = yield* Keeping.claimed(claim)
           failures = state.failures
           const kept = yield* Drives.drive(Keeping.reloaded(claim), run, {
             maxFailures,
             publish: (event) =>
-              event._tag === "ChatCompleted"
-                ? Effect.andThen(onEvent(claim.id, event), onEnd(claim.id, event.result))
-                : onEvent(claim.id, event),
-            onGiveUp: (error) => onGiveUp(claim.id, error)
+              event._tag === "ChatCompleted" && onEnd !== undefined
+                ? Effect.andThen(shown(event), hooked("onEnd", onEnd(claim.id, event.result)))
+                : shown(event),
+            onGiveUp: (error) => onGiveUp === undefined ? Effect.void : hooked("onGiveUp", onGiveUp(claim.id, error))
           })
           const isDone = kept.version > version && !Journals.isUnfinished(Keeping.next(kept))
           // A message may have to wait until other calls are settled.
@@ -274,7 +288,7 @@ export const layer = <
           else if (!claim.isLeaving) yield* pause(claim, kept.state.failures)
         })
         return Effect.addFinalizer(() => claim.release).pipe(
-          Effect.andThen(driving),
+          Effect.andThen(Effect.ensuring(driving, closed)),
           Effect.tapCauseIf(
             (cause) => !Cause.hasInterruptsOnly(cause),
             (cause) => failed(claim, failures, cause)

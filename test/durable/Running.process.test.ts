@@ -36,7 +36,8 @@ const work = (filename: string) =>
     const [, port] = (yield* worker.said(/port: (\d+)/))!
     const health = Effect.promise(async () => {
       const response = await fetch(`http://127.0.0.1:${port}`)
-      return { status: response.status, ...await response.json() as Record<string, unknown> }
+      const body = await response.json() as Readonly<Record<"isReady" | "isLeaving" | "driven", unknown>>
+      return { status: response.status, ...body }
     })
     return { ...worker, health }
   })
@@ -50,14 +51,7 @@ describe("the worker process of the guide", () => {
     Effect.gen(function*() {
       const filename = path.join(yield* Processes.folder, "sessions.db")
       const first = yield* work(filename)
-      assert.deepStrictEqual(yield* first.health, {
-        status: 200,
-        isReady: true,
-        isLeaving: false,
-        driven: 0,
-        lostClaims: 0,
-        latestMillis: 0
-      })
+      assert.include(yield* first.health, { status: 200, isReady: true, isLeaving: false, driven: 0 })
       const submit = yield* start("submit", filename)
       assert.deepStrictEqual(yield* submit.ended, [0, null])
       yield* first.said(/pack order-7, and press Enter/)

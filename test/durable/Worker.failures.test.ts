@@ -233,6 +233,43 @@ describe("a session that cannot be read", () => {
     }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
 })
 
+describe("a settled call", () => {
+  it.effect("that is ready when its run ends begins at once, whatever was settled before", () =>
+    Effect.gen(function*() {
+      const { logger, options } = makeSeen()
+      const begun: Array<number> = []
+      const slow = Tool.make("slow", { parameters: {}, handler: () => Effect.as(Effect.sleep("3 seconds"), "slept") })
+      const gate = Tool.make("gate", {
+        parameters: {},
+        approval: true,
+        handler: () => Effect.map(Clock.currentTimeMillis, (now) => String(begun.push(now)))
+      })
+      const turn = (number: number) => [[`slow${number}`, "slow", {}], [`gate${number}`, "gate", {}]] as const
+      const model = casting({ go: [[["first", "gate", {}]], turn(0), turn(1), "Done"] })
+      yield* Session.submit("s", "go")
+      yield* Layer.build(
+        Worker.layer({ ...options, run: () => ({ tools: [slow, gate] as ReadonlyArray<Tool.Any> as [] }) }).pipe(
+          Layer.provide([model, logger])
+        )
+      )
+      const approve = (id: string) =>
+        Effect.gen(function*() {
+          const isOpen = (kept: Session.Kept) => kept.session.suspensions.some((open) => open.id === id)
+          yield* until(Effect.map(Session.open("s"), isOpen))
+          yield* Effect.retry(
+            Effect.flatMap(Session.open("s"), (kept) => Session.keep(kept, (session) => Session.approve(session, id))),
+            { times: 10 }
+          )
+        })
+      yield* approve("first")
+      yield* approve("gate0")
+      yield* approve("gate1")
+      yield* until(hasStatus("s", "completed"))
+      const [, second = 0, third = 0] = begun
+      assert.isBelow(third - second, 4000)
+    }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
+})
+
 describe("what is due", () => {
   for (const [where, store] of Object.entries(stores)) {
     it.effect(`a worker expires an approval whose time is over, and continues, ${where}`, () =>

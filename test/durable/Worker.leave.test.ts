@@ -13,6 +13,7 @@ import * as Stream from "effect/Stream"
 import * as TestClock from "effect/testing/TestClock"
 import { Adapter, Chat, Encoder, Journal, Session, Tool } from "heddle"
 import { Durable, Worker } from "heddle/durable"
+import { Simulation } from "heddle/testing"
 import { recordsOf, stores, until } from "../support/edges.ts"
 import { agent, casting } from "../support/nests.ts"
 
@@ -254,13 +255,91 @@ describe("a worker that asks the store for work", () => {
     }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
 })
 
+describe("a worker whose hooks or store hang", () => {
+  const hang = Effect.uninterruptible(Effect.never)
+
+  /** Whether a worker has left after its drain and the grace period. */
+  const leaves = (options: Partial<Worker.Options>, tools: ReadonlyArray<Tool.Any>, hanging: Array<string> = []) =>
+    Effect.gen(function*() {
+      const store = yield* Session.Store
+      const state = { isHanging: false }
+      const changed = hanging.map((name) => {
+        const operation = store[name as "version"] as (...args: ReadonlyArray<unknown>) => Effect.Effect<unknown>
+        return [
+          name,
+          (...args: ReadonlyArray<unknown>) => {
+            const done = operation(...args)
+            if (!state.isHanging) return done
+            return Effect.isEffect(done) ? hang : Stream.fromEffect(hang)
+          }
+        ]
+      })
+      const layer = Layer.succeed(Session.Store, { ...store, ...Object.fromEntries(changed) as object })
+      yield* Session.submit("s", "go")
+      const { leave } = yield* Effect.provide(working(tools, go, { drain: "2 seconds", ...options }), layer)
+      yield* until(hasStarted("s"))
+      state.isHanging = true
+      yield* TestClock.adjust("300 millis")
+      const leaving = yield* leave
+      yield* TestClock.adjust("10 seconds")
+      assert.isDefined(leaving.pollUnsafe(), "it has left")
+      yield* TestClock.adjust("1 minute")
+      const claim = yield* store.claimOf("s")
+      assert.isBelow(claim?.until ?? 0, yield* Clock.currentTimeMillis, "the claim is not renewed any more")
+    }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory))
+
+  const failing = Tool.make("charge", { parameters: {}, handler: () => Effect.succeed("charged") })
+
+  it.effect("N-42: leaves within the grace period of a hung onEvent", () =>
+    leaves(
+      { onEvent: (_, { _tag }) => _tag === "ToolExecutionStarted" ? Effect.ensuring(Effect.never, hang) : Effect.void },
+      [bankOf().charge()]
+    ))
+
+  it.effect("N-42: leaves within the grace period of a hung onEnd", () => leaves({ onEnd: () => hang }, [failing]))
+
+  for (const operation of ["read", "version", "claimOf", "release", "renew"]) {
+    it.effect(`N-42: leaves within the grace period of a store that hangs in ${operation}`, () =>
+      leaves({}, [bankOf().charge()], [operation]))
+  }
+
+  it.effect("leaves no fiber behind where the store refuses an answer", () =>
+    Effect.gen(function*() {
+      const program = Effect.gen(function*() {
+        const store = yield* Session.Store
+        const { charge } = bankOf()
+        let refused = 0
+        const refusing = Layer.succeed(Session.Store, {
+          ...store,
+          append: (...[id, expected, records, options]: Parameters<typeof store.append>) =>
+            records.some(({ _tag }) => _tag === "CallEnded") && refused++ < 2
+              ? Effect.fail(new Journal.StoreError({ reason: "unavailable", operation: "append", id }))
+              : store.append(id, expected, records, options)
+        })
+        yield* Session.submit("s", "go")
+        const scope = yield* Scope.make()
+        yield* Layer.build(
+          Worker.layer({ run: () => ({ tools: [charge()] as ReadonlyArray<Tool.Any> as [] }) }).pipe(
+            Layer.provide([go, quiet, refusing])
+          )
+        ).pipe(Scope.provide(scope))
+        yield* Effect.sleep("2 minutes")
+        yield* Scope.close(scope, Exit.void)
+        return Session.next((yield* Session.load("s"))!)
+      }).pipe(Effect.provide(Session.Store.layerMemory))
+      const { exit, fibers } = yield* Simulation.run(program)
+      assert.deepStrictEqual([exit, fibers], [Exit.succeed("nothing" as const), 0])
+    }))
+})
+
 describe("a closed scope around a claim", () => {
   /** Begins a run under a claim, and closes its scope so many milliseconds after its call has started. */
   const closing = (tool: Tool.Any, after: number, encoder: Layer.Layer<never> = Layer.empty) =>
     Effect.gen(function*() {
       const run = Session.claim("s", { owner: "one", term: "30 seconds" }).pipe(
         Effect.flatMap((kept) =>
-          Session.keep(kept, (session) => Session.reply(session, "go", { tools: [tool] as ReadonlyArray<Tool.Any> as [] }))
+          Session.keep(kept, (session) =>
+            Session.reply(session, "go", { tools: [tool] as ReadonlyArray<Tool.Any> as [] }))
         ),
         Effect.scoped,
         Effect.provide([go, encoder])
@@ -269,7 +348,9 @@ describe("a closed scope around a claim", () => {
       yield* until(hasStarted("s", 2))
       yield* TestClock.adjust(after)
       const stopped = yield* Effect.forkChild(Fiber.interrupt(fiber), { startImmediately: true })
-      yield* until(Effect.sync(() => stopped.pollUnsafe() !== undefined))
+      yield* until(Effect.sync(() =>
+        stopped.pollUnsafe() !== undefined
+      ))
       return (yield* Stream.runCollect(Session.list()))[0]!
     })
 

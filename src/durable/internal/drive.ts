@@ -99,6 +99,12 @@ const takingOver = (kept: Keeping.Kept, processName: string): Effect.Effect<void
   )
 }
 
+/** Names the settled calls that a session continues with. */
+const settledIn = (kept: Keeping.Kept): string | undefined => {
+  const { answered, approved } = kept.session
+  return Keeping.next(kept) === "continue" ? JSON.stringify([answered, approved.map(({ id }) => id)]) : undefined
+}
+
 /** Tells whether a call of the session waits and its time is over. */
 const isDue = ({ session: { suspensions } }: Keeping.Kept, now: number): boolean =>
   suspensions.some(({ expiresAt = Infinity }) => expiresAt <= now)
@@ -145,10 +151,10 @@ export const drive = <T extends Tools, E, R, RHalt, REvent, ELoad, RLoad, RPubli
       if (events === undefined) return kept
       yield* takingOver(kept, processName)
       yield* Stream.runForEach(events, published)
-      const isRepeated = Keeping.next(kept) === "continue"
+      const before = settledIn(kept)
       kept = yield* load
       // Settled calls that could not run, for example because their time was over, are not tried again at once.
-      if (kept.version === version || isRepeated && Keeping.next(kept) === "continue") return kept
+      if (kept.version === version || before !== undefined && settledIn(kept) === before) return kept
     }
     return kept
   })

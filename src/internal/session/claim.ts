@@ -165,10 +165,10 @@ export class HeldClaim {
   /** The store that holds the claim. */
   private readonly store: Journals.Service
   /** Asks the store in a fiber that the caller can leave, whatever the store does. */
-  private readonly request: <A>(
+  readonly request: <A, R>(
     name: string,
-    request: Effect.Effect<A, Journals.StoreError>
-  ) => Effect.Effect<A, Journals.StoreError>
+    request: Effect.Effect<A, Journals.StoreError, R>
+  ) => Effect.Effect<A, Journals.StoreError, R>
   /** Gives requests that are under way the grace period to end. */
   private readonly close: Effect.Effect<unknown>
   /** The clocks of the process. */
@@ -266,8 +266,13 @@ export class HeldClaim {
 
   /** The store has given the claim to another owner, or to none. */
   private readonly taken: Effect.Effect<void> = Effect.suspend(() =>
-    Effect.flatMap(Effect.orElseSucceed(this.store.claimOf(this.id), () => undefined), (claim) => this.lose(claim))
+    Effect.flatMap(Effect.orElseSucceed(this.current, () => undefined), (claim) => this.lose(claim))
   )
+
+  /** The claim that the store has. */
+  private get current(): Effect.Effect<Journals.Claim | undefined, Journals.StoreError> {
+    return this.request("claimOf", this.store.claimOf(this.id))
+  }
 
   /** Asks the store to renew the claim. */
   private readonly renewal: Effect.Effect<"renewed" | "taken" | "unanswered"> = Effect.suspend(() => {
@@ -308,7 +313,7 @@ export class HeldClaim {
 
   /** Loses the claim if the store has given it to another owner, or to none. */
   readonly check: Effect.Effect<void, Journals.StoreError> = Effect.suspend(() =>
-    Effect.flatMap(this.store.claimOf(this.id), (claim) => claim?.owner === this.owner ? Effect.void : this.lose(claim))
+    Effect.flatMap(this.current, (claim) => claim?.owner === this.owner ? Effect.void : this.lose(claim))
   )
 
   /** The error of a claim that has no other owner. */
@@ -376,9 +381,10 @@ export class HeldClaim {
     const release = this.started.size > 0
       ? this.store.renew(this.id, this.owner, this.termMillis)
       : this.store.release(this.id, this.owner)
-    return Effect.ensuring(
-      Effect.ignore(Effect.timeoutOption(this.request("release", release), Settings.defaultGrace)),
-      this.ended
+    return Effect.flatMap(
+      Effect.timeoutOption(Effect.exit(this.request("release", release)), Settings.defaultGrace),
+      // A request that has had its grace period is not waited for again.
+      (answer) => Option.isSome(answer) ? this.ended : Effect.asVoid(Effect.forkDetach(this.ended))
     )
   })
 

@@ -408,7 +408,7 @@ export const reloaded = (
   claim: Claims.HeldClaim
 ): Effect.Effect<Claimed, Claims.SessionClaimed | Journals.StoreError, Journals.Store> =>
   Effect.map(
-    Effect.raceFirst(open(claim.id), Deferred.await(claim.lost)),
+    Effect.raceFirst(claim.request("read", open(claim.id)), Deferred.await(claim.lost)),
     (kept) => ({ ...kept, owner: claim.owner, claim })
   )
 

@@ -149,6 +149,8 @@ export class Writer implements Omit<Parent, "store"> {
   private waiting: Array<Writing> = []
   /** Records of the append that is under way. */
   private taken: ReadonlyArray<Writing> = []
+  /** Records that are not written, whose writers wait until the operation is stopped. */
+  private readonly unwritten: Array<Writing> = []
   private isAppending = false
   /** Starts the append that others may join at once. */
   private begin: (() => void) | undefined
@@ -310,8 +312,10 @@ export class Writer implements Omit<Parent, "store"> {
       this.taken = []
       this.isAppending = false
       const failure = Exit.findErrorOption(exit)
-      if (Option.isSome(failure)) this.fail(failure.value)
-      else for (const { written } of taken) Deferred.doneUnsafe(written, exit as Exit.Exit<void>)
+      if (Option.isSome(failure)) {
+        this.unwritten.push(...taken)
+        this.fail(failure.value)
+      } else for (const { written } of taken) Deferred.doneUnsafe(written, exit as Exit.Exit<void>)
       this.appendWaiting(context)
     })
   }
@@ -340,6 +344,7 @@ export class Writer implements Omit<Parent, "store"> {
 
   /** Refuses records that can no longer be written. A run that is being stopped may end; nothing else may begin. */
   private refuse(writings: ReadonlyArray<Writing>): void {
+    this.unwritten.push(...writings)
     if (this.hasFailed) return
     const ending = writings.filter(({ records }) => records.every(isOfRun))
     for (const { written } of ending) Deferred.doneUnsafe(written, Exit.void)
@@ -446,7 +451,7 @@ export class Writer implements Omit<Parent, "store"> {
    * failed look is repeated. An append that is under way, or happened in between, applies them itself.
    */
   watch(claim: Claims.HeldClaim, store: Journals.Service): Effect.Effect<void> {
-    const look = Effect.ignore(Effect.andThen(claim.check, this.look(store)))
+    const look = Effect.ignore(Effect.andThen(claim.check, claim.request("read", this.look(store))))
     return Effect.forever(Effect.andThen(claim.looks, look))
   }
 
@@ -496,7 +501,7 @@ export class Writer implements Omit<Parent, "store"> {
     const { claim, store } = this
     if (claim === undefined || store === undefined || claim.isFresh) return Effect.void
     return claim.confirmation.pipe(
-      Effect.andThen(this.look(store)),
+      Effect.andThen(claim.request("read", this.look(store))),
       Effect.catch(() => this.confirmation),
       Effect.andThen(Effect.suspend(() => this.hasFailed ? Effect.never : Effect.void))
     )
@@ -525,6 +530,7 @@ export class Writer implements Omit<Parent, "store"> {
       const { claim, id, state: { turn } } = this
       const calls = Array.from(turn?.calls ?? [])
       for (const [call] of calls) this.handlerEnded(call)
+      for (const { written } of this.unwritten.splice(0)) Deferred.doneUnsafe(written, Exit.interrupt())
       claim?.left(id, calls.some(([, { _tag }]) => _tag === "Started"))
     })
   )
