@@ -25,8 +25,8 @@ import * as Work from "./work.ts"
 export type Order =
   /** Sets the clock, so many milliseconds ahead of that of the machine. */
   | { readonly _tag: "Set"; readonly aheadMillis: number }
-  /** Freezes the process where the start of a charge is recorded next: before it is, or after. */
-  | { readonly _tag: "Freeze"; readonly at: "before" | "after" }
+  /** Freezes the process where the start of a charge is recorded next: before it is, or after. Not, where `at` is left out. */
+  | { readonly _tag: "Freeze"; readonly at?: "before" | "after" }
   /** Drives a session, in a program that claims it. */
   | { readonly _tag: "Drive"; readonly id: string; readonly text: string }
   /** Ends all claims of such a program: interrupts what runs under them, or closes their scopes alone. */

@@ -4,7 +4,6 @@
  */
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
-import * as Option from "effect/Option"
 import * as Random from "effect/Random"
 import * as Schedule from "effect/Schedule"
 import type * as Scope from "effect/Scope"
@@ -121,15 +120,6 @@ const bound = "5 minutes"
 /** The text of a file that sets the clock of a process. */
 const hoursAhead = (hours: number): string => `${hours < 0 ? "" : "+"}${hours}h`
 
-/** Waits until a process that freezes itself has done so. */
-const frozen = (log: string, pid: number, since: number) =>
-  Effect.sync(() => Work.lines(log).some((line) => line.pid === pid && line.what === "is frozen" && line.at > since))
-    .pipe(
-      Effect.repeat({ schedule: often, until: (isFrozen) => isFrozen }),
-      Effect.timeoutOption("15 seconds"),
-      Effect.map(Option.isSome)
-    )
-
 /** Lays siege. */
 export const siege = (options: Options): Effect.Effect<Report, unknown, Session.Store | Scope.Scope> =>
   Effect.gen(function*() {
@@ -227,26 +217,29 @@ export const siege = (options: Options): Effect.Effect<Report, unknown, Session.
             yield* done(victim, at, Infinity)
             return yield* replaced(victim)
           case "SIGSTOP": {
-            const way = yield* Random.nextIntBetween(0, 2)
-            if (way < 2) {
-              yield* victim.order({ _tag: "Freeze", at: way === 0 ? "before" : "after" })
-              if (!(yield* frozen(log, victim.pid, at))) return yield* Effect.die(new Error("no charge began in 15 s"))
-            } else {
-              // From outside, as soon as the log of the process says that a handler has begun.
-              const count = Work.lines(log).length
-              yield* Effect.sync(() =>
-                Work.lines(log).slice(count).find(({ pid, what }) => pid === victim.pid && what === "hears")
-              )
-                .pipe(
-                  Effect.repeat({ schedule: Schedule.spaced("1 millis"), until: (line) => line !== undefined }),
-                  Effect.timeoutOption("15 seconds")
-                )
-              victim.signal("SIGSTOP")
-            }
+            // Most often between the record and the handler.
+            const way = [0, 1, 1, 1, 2][yield* Random.nextIntBetween(0, 4)]!
+            const before = Work.lines(log).length
+            const isSo = ({ what }: Work.Line) => what === (way === 2 ? "hears" : "is frozen")
+            // The process that records the start of a charge next freezes itself.
+            const freezes = { _tag: "Freeze", at: way === 0 ? "before" : "after" } as const
+            if (way < 2) yield* Effect.forEach(owners, (owner) => owner.order(freezes))
+            const first = yield* Effect.sync(() => Work.lines(log).slice(before).find(isSo)).pipe(
+              Effect.repeat({ schedule: Schedule.spaced("2 millis"), until: (line) => line !== undefined })
+            )
+            // Or it is frozen from outside, as soon as it has heard what to charge.
+            if (way === 2) owners.find(({ pid }) => pid === first?.pid)?.signal("SIGSTOP")
+            else {yield* Effect.forkScoped(
+                Effect.forEach(owners, (owner) => owner.order({ _tag: "Freeze" }), { concurrency: 2 })
+              )}
             const from = Work.now()
             yield* Effect.sleep(termMillis * (1.2 + (yield* Random.next)))
-            yield* done(victim, from, Work.now())
-            return victim.signal("SIGCONT")
+            const frozen = new Set(Work.lines(log).slice(before).filter(isSo).map(({ pid }) => pid))
+            for (const owner of owners) {
+              if (way === 2 ? owner.pid === first?.pid : frozen.has(owner.pid)) yield* done(owner, from, Work.now())
+              owner.signal("SIGCONT")
+            }
+            return
           }
           case "interrupt":
           case "close":
