@@ -35,6 +35,8 @@ import * as Drives from "./internal/drive.ts"
 import * as Owner from "./internal/owner.ts"
 import * as Protocol from "./internal/protocol.ts"
 
+export type { Health } from "../durable/internal/owner.ts"
+
 /**
  * Options of a runner.
  *

@@ -34,6 +34,8 @@ import type * as Tool from "../Tool.ts"
 import * as Drives from "./internal/drive.ts"
 import * as Owners from "./internal/owner.ts"
 
+export type { Health } from "./internal/owner.ts"
+
 /**
  * Options of a worker.
  *
@@ -327,9 +329,10 @@ export const layer = <
             owner: name,
             termMillis,
             pollMillis,
-            onLost: (at: number, lateMillis: number) => owner.lose(at, lateMillis)
+            onLost: (at: number, lateMillis: number) => owner.lose(at, lateMillis),
+            began
           }
-          yield* begin(new Claims.HeldClaim(id, terms, store, context).takenAt(began))
+          yield* begin(new Claims.HeldClaim(id, terms, store, context))
         }
       })
       /** Number of requests in a row that the store has not answered. */

@@ -110,17 +110,6 @@ export const make = (
     return Effect.succeed(new HeldClaim(id, settings, store, context))
   })
 
-/** The settings of a claim. */
-export interface Terms {
-  readonly owner: string
-  /** Duration of the claim unless it is renewed. */
-  readonly termMillis: number
-  /** Interval at which a running operation looks for commands. */
-  readonly pollMillis: number
-  /** Called when the claim is lost, with the current time and that since its last confirmation. */
-  readonly onLost?: (at: number, lateMillis: number) => void
-}
-
 /** A moment by the two clocks of the process: the one that can be set, and the one that only goes forward. */
 export interface Moment {
   /** Milliseconds since 1970, by the clock that can be set. */
@@ -134,6 +123,19 @@ export const momentOf = (clock: Clock.Clock): Moment => ({
   wallMillis: clock.currentTimeMillisUnsafe(),
   monotonicMillis: Number(clock.monotonicTimeNanosUnsafe()) / 1_000_000
 })
+
+/** The settings of a claim. */
+export interface Terms {
+  readonly owner: string
+  /** Duration of the claim unless it is renewed. */
+  readonly termMillis: number
+  /** Interval at which a running operation looks for commands. */
+  readonly pollMillis: number
+  /** Moment of the request that took the claim, where that is done. */
+  readonly began?: Moment
+  /** Called when the claim is lost, with the current time and that since its last confirmation. */
+  readonly onLost?: (at: number, lateMillis: number) => void
+}
 
 /**
  * A claim that is held until its scope closes or it is lost.
@@ -207,7 +209,7 @@ export class HeldClaim {
         .do(request, Exit.interrupt())
     this.close = Effect.suspend(() => requests.end(Exit.void))
     this.clock = Context.get(context, Clock.Clock)
-    this.confirmed = momentOf(this.clock)
+    this.confirmed = terms.began ?? momentOf(this.clock)
   }
 
   /** Makes the operation that runs under the claim look for commands now. */
@@ -223,12 +225,6 @@ export class HeldClaim {
     this.confirmed = began
     Deferred.doneUnsafe(this.next, Exit.void)
     this.next = Deferred.makeUnsafe()
-  }
-
-  /** Marks the claim as taken by a request that began at this moment. */
-  takenAt(began: Moment): this {
-    this.confirm(began)
-    return this
   }
 
   /** Claims the session for a term. */
