@@ -9,19 +9,20 @@ import { join } from "node:path"
 import { bundle } from "../scratchpad/crash/bundle.ts"
 import { difference } from "../scratchpad/crash/result.ts"
 import type { Policy } from "../scratchpad/crash/tools.ts"
+import { limit } from "./support/until.ts"
 
 let program: string
 
 beforeAll(async () => {
   program = await bundle(join(import.meta.dirname, "../scratchpad/crash/program.ts"))
-})
+}, limit)
 
 const killing = (policy: Policy, { args = [], ...options }: EveryKill.Options = {}) =>
   Effect.suspend(() => everyKill(program, { difference, ...options, args: ["--policy", policy, ...args] }))
 
 const names = (calls: ReadonlyArray<{ readonly name: string }>) => new Set(calls.map(({ name }) => name))
 
-describe("a program that is killed", () => {
+describe("a program that is killed", { timeout: limit }, () => {
   it.live(
     "D-01, D-03, Q-15: at each boundary: no finished call is repeated, no repeat is silent, the result is the same",
     () =>
@@ -48,8 +49,7 @@ describe("a program that is killed", () => {
         const repeats = attempts.flatMap(({ repeats }) => repeats)
         assert.deepStrictEqual([...names(repeats)].sort(), ["book", "lookup", "mail"])
         assert.deepStrictEqual(attempts.flatMap(({ missing }) => missing), [])
-      }),
-    300_000
+      })
   )
 
   it.live(
@@ -63,8 +63,7 @@ describe("a program that is killed", () => {
         const repeats = attempts.flatMap(({ repeats }) => repeats)
         assert.notInclude([...names(repeats)], "charge")
         assert.deepStrictEqual(attempts.flatMap(({ missing }) => missing), [])
-      }),
-    180_000
+      })
   )
 
   it.live("D-02: in the recovery as well", () =>
@@ -74,7 +73,7 @@ describe("a program that is killed", () => {
       assert.isAtLeast(kills, 30)
       const repeats = attempts.flatMap(({ repeats }) => repeats)
       assert.notInclude([...names(repeats)], "charge")
-    }), 180_000)
+    }))
 
   it.live(
     "D-02: by a model that gives its calls new ids at each asking, up to three times at random",
@@ -85,7 +84,6 @@ describe("a program that is killed", () => {
         assert.deepStrictEqual(violations, [])
         const repeats = attempts.flatMap(({ repeats }) => repeats)
         assert.notInclude([...names(repeats)], "charge")
-      }),
-    180_000
+      })
   )
 })

@@ -15,6 +15,7 @@ import { SessionStore } from "heddle/sql"
 import * as Agent from "../support/agent.ts"
 import { agent, type Options } from "../support/process.ts"
 import * as Server from "../support/server.ts"
+import { limit } from "../support/until.ts"
 
 const frame = (delta: object, finish: string | null = null) =>
   `data: ${JSON.stringify({ id: "x", choices: [{ index: 0, delta, finish_reason: finish }] })}\n\n`
@@ -154,7 +155,7 @@ const cases: Readonly<Record<string, Case>> = {
   }
 }
 
-describe("kill -9", { concurrent: true }, () => {
+describe("kill -9", { concurrent: true, timeout: limit }, () => {
   layer(Layer.provideMerge(Uninterrupted.layer, Agent.services), { excludeTestServices: true })((it) => {
     for (const [where, { found, killedAtRequest, options, plan }] of Object.entries(cases)) {
       it.effect(
@@ -171,8 +172,7 @@ describe("kill -9", { concurrent: true }, () => {
             const fs = yield* FileSystem.FileSystem
             assert.strictEqual(yield* fs.readFileString(`${root}/kept/notes.md`), note)
             assert.strictEqual(requests.length, plan.length)
-          }),
-        60_000
+          })
       )
     }
 
@@ -199,8 +199,7 @@ describe("kill -9", { concurrent: true }, () => {
           assert.strictEqual(requests.length, 3)
           assert.include(yield* said, "It was not written")
           assert.strictEqual(yield* fs.readFileString(`${root}/kept/notes.md`), before)
-        }),
-      60_000
+        })
     )
 
     it.effect("D-03: what is said to a run that was interrupted is said after it", () =>
@@ -212,7 +211,7 @@ describe("kill -9", { concurrent: true }, () => {
         assert.deepStrictEqual([next.code, next.stderr], [0, ""], next.stdout)
         assert.match(next.stdout, /The last run[^]*It is 0\.2\.[^]*You are welcome\./)
         assert.strictEqual(requests.at(-1)?.body.messages.at(-1).content, "Thank you")
-      }), 60_000)
+      }))
 
     it.effect(
       "D-10: while a start goes on with a session another one is refused, and after its kill is not",
@@ -233,8 +232,7 @@ describe("kill -9", { concurrent: true }, () => {
           assert.deepStrictEqual([next.code, next.stderr], [0, ""], next.stdout)
           assert.strictEqual(yield* said, yield* Uninterrupted)
           assert.strictEqual(requests.length, 4)
-        }),
-      60_000
+        })
     )
 
     it.effect("a run that was interrupted is abandoned where that is wanted", () =>
@@ -246,6 +244,6 @@ describe("kill -9", { concurrent: true }, () => {
         assert.deepStrictEqual([next.code, next.stderr], [0, ""], next.stdout)
         assert.notInclude(next.stdout, "The last run")
         assert.strictEqual(requests.at(-1)?.body.messages.at(-1).content, "Never mind")
-      }), 60_000)
+      }))
   })
 })

@@ -5,6 +5,7 @@ import { resolve } from "node:path"
 import * as Agent from "../support/agent.ts"
 import { agent, type Ended } from "../support/process.ts"
 import * as Server from "../support/server.ts"
+import { limit } from "../support/until.ts"
 
 /** One line on stderr, and a code that says that it did not work. */
 const assertRefused = (ended: Ended, line: RegExp) => {
@@ -13,7 +14,7 @@ const assertRefused = (ended: Ended, line: RegExp) => {
   assert.match(ended.stderr, /^agent: [^\n]+\n$/)
 }
 
-describe("Main job", { concurrent: true }, () => {
+describe("Main job", { concurrent: true, timeout: limit }, () => {
   layer(Agent.services, { excludeTestServices: true })((it) => {
     it.effect("main job: a question about a folder is answered with a correct path:line", () =>
       Effect.gen(function*() {

@@ -15,6 +15,7 @@ import * as OpenAiChat from "../support/openAiChat.ts"
 import * as OpenAiResponses from "../support/openAiResponses.ts"
 import { agent } from "../support/process.ts"
 import * as Server from "../support/server.ts"
+import { limit } from "../support/until.ts"
 
 const key = "sk-must-stay-secret"
 const said = "It says alpha, see a.txt:1."
@@ -163,7 +164,7 @@ const assertAsked = (protocol: Protocol, { requests }: Server.Server) => {
   assert.deepStrictEqual(protocol.answer(requests[1]?.body), protocol.answered)
 }
 
-describe("Providers", { concurrent: true }, () => {
+describe("Providers", { concurrent: true, timeout: limit }, () => {
   layer(Agent.services, { excludeTestServices: true })((it) => {
     for (const protocol of named) {
       const { provider } = protocol

@@ -9,8 +9,9 @@ import * as Settings from "../../scratchpad/agent/settings.ts"
 import * as Agent from "../support/agent.ts"
 import { agent } from "../support/process.ts"
 import * as Server from "../support/server.ts"
+import { limit } from "../support/until.ts"
 
-describe("Sessions of the agent", () => {
+describe("Sessions of the agent", { timeout: limit }, () => {
   layer(Agent.services, { excludeTestServices: true })((it) => {
     it.effect("N-40: their folder is created for its owner alone; an existing one stays as it is", () =>
       Effect.gen(function*() {
@@ -44,8 +45,7 @@ describe("Sessions of the agent", () => {
           assert.match(second.stdout, /The best match is src\/billing\.ts:3/)
           const third = yield* agent(["How many lines does src/stock.ts have?", ...kept])
           assert.match(third.stdout, /session lamps goes on after 1\d messages/)
-        }),
-      60_000
+        })
     )
 
     it.effect(
@@ -66,8 +66,7 @@ describe("Sessions of the agent", () => {
           const next = yield* agent(["second words", ...kept], { environment })
           assert.match(next.stdout, /session s goes on after \d messages/)
           assert.match(bodies.at(-1) ?? "", /first words.*second words/)
-        }),
-      60_000
+        })
     )
   })
 

@@ -12,6 +12,7 @@ import type { Implementation, Run } from "../../scratchpad/bench/loop.ts"
 import { implementation as heddle } from "../../scratchpad/bench/loops/heddle.ts"
 import { implementation as plain } from "../../scratchpad/bench/loops/plain.ts"
 import { workloads } from "../../scratchpad/bench/workloads/index.ts"
+import { limit } from "../support/until.ts"
 
 const bench = (...args: ReadonlyArray<string>) =>
   promisify(execFile)(process.execPath, ["--conditions=source", "scratchpad/bench/main.ts", ...args])
@@ -39,7 +40,7 @@ describe("the benchmark", () => {
     assert.deepStrictEqual(lines.filter((line) => !line.startsWith("right: ")), [])
     const loops = Object.keys(workloads).length * Implementations.own.length
     assert.strictEqual(lines.length, loops + Object.keys(kept).length * Stores.alone.length)
-  }, 90_000)
+  }, limit)
 
   it("fails a loop that answers something else", async () => {
     const wrong = altered(plain, (run) => ({ ...run, onResult: ({ value }) => run.onResult({ value: value + 1 }) }))

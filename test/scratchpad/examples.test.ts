@@ -8,6 +8,7 @@ import * as fs from "node:fs"
 import * as os from "node:os"
 import * as path from "node:path"
 import { readSources, root } from "../support/source.ts"
+import { limit } from "../support/until.ts"
 
 const folder = "scratchpad/examples"
 
@@ -25,7 +26,7 @@ const output = (name: string, ...args: ReadonlyArray<string>): Promise<string> =
     execFile(
       process.execPath,
       ["--conditions=source", path.join(root, folder, `${name}.ts`), ...args],
-      { env: environment, timeout: 20_000 },
+      { env: environment, timeout: limit },
       (error, stdout, stderr) => error === null ? resolve(stdout) : reject(new Error(`${error.message}\n${stderr}`))
     )
   )
@@ -93,7 +94,7 @@ const lines: Readonly<Record<string, ReadonlyArray<string>>> = {
 /** Those that are started with arguments, or do not end by themselves. */
 const others = ["crash", "page", "serve", "session", "two-processes", "workers"]
 
-describe("scratchpad/examples", () => {
+describe("scratchpad/examples", { timeout: limit }, () => {
   for (const [name, expected] of Object.entries(lines)) {
     it(name, async () => {
       const printed = (await output(name)).split("\n")

@@ -17,8 +17,6 @@ export interface Ended {
   readonly signal: string | null
   readonly stdout: string
   readonly stderr: string
-  /** Milliseconds from the last signal to the end. */
-  readonly stoppedIn: number
   /** Whether a process of its group is still there. */
   readonly isAnythingLeft: boolean
 }
@@ -61,24 +59,20 @@ export const agent = (
     onStart?.(() => child.kill("SIGKILL"))
     let [stdout, stderr] = ["", ""]
     let signals = 0
-    let signalledAt = NaN
     child.stdout.setEncoding("utf8").on("data", (text: string) => {
       stdout += text
       if (killAt?.test(stdout) === true) child.kill("SIGKILL")
       if (interruptAt[signals]?.test(stdout) !== true) return
       signals++
-      signalledAt = performance.now()
       child.kill("SIGINT")
     })
     child.stderr.setEncoding("utf8").on("data", (text: string) => void (stderr += text))
     child.on("close", (code, signal) => {
-      const stoppedIn = performance.now() - signalledAt
       resume(Effect.sync(() => ({
         code,
         signal,
         stdout,
         stderr,
-        stoppedIn,
         isAnythingLeft: isGroupAlive(child.pid as number)
       })))
     })

@@ -7,6 +7,7 @@ import { type EveryKill, everyKill, KillPoint } from "heddle/testing"
 import * as fs from "node:fs"
 import { join } from "node:path"
 import { bundle } from "../../scratchpad/crash/bundle.ts"
+import { limit } from "../support/until.ts"
 
 const program = bundle(join(import.meta.dirname, "../fixtures/killed.ts"))
 
@@ -23,7 +24,7 @@ const told = ({ violations }: EveryKill.Report): Record<string, ReadonlyArray<st
   return byLaw
 }
 
-describe("everyKill: attempts", () => {
+describe("everyKill: attempts", { timeout: limit }, () => {
   it.live(
     "a program is killed once at each of its boundaries, and started again until it has its result",
     () =>
@@ -55,8 +56,7 @@ describe("everyKill: attempts", () => {
           const isRepeated = [6, 7].includes(plan[0] ?? 0)
           assert.deepStrictEqual(repeats, isRepeated ? [{ name: "pay", why: "unknown", hadReturned: false }] : [])
         }
-      }),
-    60_000
+      })
   )
 
   it.live("the recovery is killed as well: at one of its boundaries, or at each", () =>
@@ -71,7 +71,7 @@ describe("everyKill: attempts", () => {
       assert.sameDeepMembers(every.attempts.map(({ plan }) => [...plan]), [[1], [1, 1], [1, 2], [1, 3]])
       assert.strictEqual(every.kills, 7)
       assert.isTrue(every.attempts.every(({ isDone, kills, processes }) => isDone && processes === kills.length + 1))
-    }), 60_000)
+    }))
 
   it.live("random kills are the same for the same seed, and others for another", () =>
     Effect.gen(function*() {
@@ -84,7 +84,7 @@ describe("everyKill: attempts", () => {
       assert.lengthOf(first, 4)
       assert.deepStrictEqual(yield* plans("a"), first)
       assert.notDeepEqual(yield* plans("b"), first)
-    }), 60_000)
+    }))
 
   it.live(
     "several processes share a program: one of them is killed, and another one takes over",
@@ -96,8 +96,7 @@ describe("everyKill: attempts", () => {
           assert.deepStrictEqual([isDone, kills.length, processes], [true, 1, 2])
           assert.isAbove(kills[0]?.takeoverMillis ?? 0, 0)
         }
-      }),
-    60_000
+      })
   )
 
   it.live("what an attempt leaves on the disk is removed", () =>
@@ -114,7 +113,7 @@ describe("everyKill: attempts", () => {
         assert.match(folder, /heddle-kill-/)
         assert.isFalse(fs.existsSync(folder))
       }
-    }), 60_000)
+    }))
 
   it.live("another Node runs the program, and the report says where there is none", () =>
     Effect.gen(function*() {
@@ -124,7 +123,7 @@ describe("everyKill: attempts", () => {
       assert.match(violations[0]?.message ?? "", /^a process could not be started: spawn .*no-node ENOENT$/)
       const other = yield* killing("node", { node: process.execPath, nodeArgs: ["--title=everyKill"], limit: 1 })
       assert.deepStrictEqual(other.attempts.map(({ value }) => value), ["everyKill"])
-    }), 60_000)
+    }))
 
   it.live("a program run by itself is not killed, and writes nothing", () =>
     Effect.gen(function*() {
@@ -135,13 +134,13 @@ describe("everyKill: attempts", () => {
     }))
 })
 
-describe("everyKill: what it finds", () => {
+describe("everyKill: what it finds", { timeout: limit }, () => {
   const finds = (fault: string, expected: Record<string, ReadonlyArray<string>>, options?: EveryKill.Options) =>
     it.live(`${fault}: ${Object.keys(expected).join(", ") || "nothing"}`, () =>
       Effect.gen(function*() {
         const report = yield* killing(fault, options)
         assert.deepStrictEqual(told(report), expected)
-      }), 60_000)
+      }))
 
   finds("none", {})
   finds("finished", {
@@ -170,7 +169,8 @@ describe("everyKill: what it finds", () => {
   finds("answers", { answer: ["1 more final answers"] })
   finds("journal", { journal: ["session s: record 4, RunStarted, stands within run r"] })
   finds("result", { result: ["result.context.paid is undefined, not 1"] })
-  finds("hangs", { end: ["a process did not end within 2s"] }, { timeout: "2 seconds" })
+  // The processes before it have to end within this time.
+  finds("hangs", { end: ["a process did not end within 10s"] }, { timeout: "10 seconds" })
   finds("ends", { end: ["no result after 4 processes"] }, { recoveries: 2 })
 
   it.live("a process that fails is shown with what it wrote to standard error", () =>
@@ -179,14 +179,14 @@ describe("everyKill: what it finds", () => {
       const [violation] = report.violations
       assert.deepInclude(violation, { law: "end", plan: [1] })
       assert.match(violation?.message ?? "", /^a process ended with code 1: [^]*no such order/)
-    }), 60_000)
+    }))
 
   it.live("a program that does not run at all is not killed, and the report says why", () =>
     Effect.gen(function*() {
       const report = yield* killing("no such fault")
       assert.deepStrictEqual(report.attempts, [])
       assert.match(report.violations[0]?.message ?? "", /code 1: [^]*no such fault/)
-    }), 60_000)
+    }))
 
   it.live(
     "a program that forgets what its journal knows repeats finished calls and unknown ones",
@@ -198,8 +198,7 @@ describe("everyKill: what it finds", () => {
         const laws = told(report)
         assert.containsAllKeys(laws, ["asked", "finished", "untold"])
         assert.include([...laws["finished"] ?? []], "lookup ran again after its end was recorded")
-      }),
-    120_000
+      })
   )
 
   it.live(
@@ -210,8 +209,7 @@ describe("everyKill: what it finds", () => {
         assert.deepStrictEqual(report.attempts, [])
         assert.deepInclude(report.violations[0], { law: "repeatable", plan: [] })
         assert.match(report.violations[0]?.message ?? "", /^result: result\.paid is \d+, not \d+$/)
-      }),
-    60_000
+      })
   )
 
   it.live("what a comparison of the caller's own allows is no violation", () =>
@@ -226,5 +224,5 @@ describe("everyKill: what it finds", () => {
       assert.deepStrictEqual(report.violations, [])
       const uninterrupted = { context: { paid: 1 } }
       assert.deepStrictEqual(seen, [[uninterrupted, uninterrupted], [uninterrupted, { context: {} }]])
-    }), 60_000)
+    }))
 })

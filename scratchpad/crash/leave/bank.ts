@@ -31,7 +31,7 @@ export interface Ledger {
   readonly lookUps: ReadonlyArray<LookUp>
 }
 
-/** Milliseconds that a charge takes, or `"held"`: until the bank is told to end it. */
+/** Milliseconds that a charge takes, or `"held"`: until a request ends it. */
 const time = process.argv[2] ?? "2000"
 
 const charges: Array<Charge> = []

@@ -2,11 +2,12 @@
 import * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"
 import { type ChildProcess, spawn } from "node:child_process"
+import { once } from "node:events"
 import * as fs from "node:fs"
 import * as os from "node:os"
 import * as path from "node:path"
 import { fileURLToPath } from "node:url"
-import type { Place } from "./work.ts"
+import { logOf, type Place } from "./work.ts"
 
 const program = fileURLToPath(new URL("./worker.ts", import.meta.url))
 const cache = path.resolve("node_modules/.cache/heddle-durable")
@@ -19,10 +20,13 @@ export interface Worker {
   readonly tell: () => void
   /** What it says next. */
   readonly said: Effect.Effect<string>
+  /** Waits for its end. */
+  readonly ended: Effect.Effect<unknown>
 }
 
 const workerOf = (child: ChildProcess): Worker => {
   const words: Array<string> = []
+  const ended = once(child, "exit")
   let onWord: ((word: string) => void) | undefined
   child.on("message", (word) => {
     const listener = onWord
@@ -32,6 +36,7 @@ const workerOf = (child: ChildProcess): Worker => {
   })
   return {
     pid: child.pid!,
+    ended: Effect.promise(() => ended),
     signal: (signal) => void child.kill(signal),
     tell: () => void child.send("go"),
     said: Effect.callback((resume) => {
@@ -69,5 +74,6 @@ export const folder: Effect.Effect<string, never, Scope.Scope> = Effect.acquireR
 export const world: Effect.Effect<string, never, Scope.Scope> = Effect.map(folder, (folder) => {
   const file = path.join(folder, "world.jsonl")
   fs.writeFileSync(file, "")
+  fs.writeFileSync(logOf(file), "")
   return file
 })

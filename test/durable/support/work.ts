@@ -7,6 +7,7 @@ import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
 import * as Redacted from "effect/Redacted"
+import * as Schedule from "effect/Schedule"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import { Adapter, Message, type Session, Tool } from "heddle"
@@ -40,6 +41,15 @@ export interface Act {
 export const acts = (world: string, session?: string): ReadonlyArray<Act> =>
   fs.readFileSync(world, "utf8").split("\n").filter((line) => line !== "")
     .map((line) => JSON.parse(line) as Act).filter((act) => session === undefined || act.session === session)
+
+/** Lets the calls of `hold` with this value end, in all processes. */
+export const letGo = (world: string, value: number): void => {
+  const act: Act = { pid: process.pid, at: Date.now(), what: `let go ${value}`, session: "", key: "" }
+  fs.appendFileSync(world, `${JSON.stringify(act)}\n`)
+}
+
+/** The file of what the processes log. */
+export const logOf = (world: string): string => `${world}.log`
 
 /** The store that every process has. */
 export const stored = (store: string): Layer.Layer<Session.Store> =>
@@ -99,6 +109,19 @@ export const tools = (world: string) => {
           Effect.andThen(Effect.sleep(value)),
           Effect.andThen(act(`waited ${value}`, call)),
           Effect.as(`waited ${value}`)
+        )
+    }),
+    // Goes on until the test lets it go.
+    Tool.make("hold", {
+      parameters,
+      readOnly: true,
+      handler: ({ value }, call) =>
+        act(`hold ${value}`, call).pipe(
+          Effect.andThen(Effect.repeat(Effect.sync(() => acts(world).some(({ what }) => what === `let go ${value}`)), {
+            schedule: Schedule.spaced("20 millis"),
+            until: (isLetGo) => isLetGo
+          })),
+          Effect.as(`held ${value}`)
         )
     })
   ] as const

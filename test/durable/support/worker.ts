@@ -8,8 +8,9 @@ import * as Layer from "effect/Layer"
 import * as Logger from "effect/Logger"
 import { Session } from "heddle"
 import { Worker } from "heddle/durable"
+import * as fs from "node:fs"
 import * as module from "node:module"
-import { model, type Place, stored, tools } from "./work.ts"
+import { logOf, model, type Place, stored, tools } from "./work.ts"
 
 const { resumes, store, term, world } = JSON.parse(process.argv[2]!) as Place
 
@@ -35,6 +36,8 @@ const resuming = (id: string) =>
     yield* say(word)
   })
 
+const logger = Logger.make(({ message }) => fs.appendFileSync(logOf(world), `${process.pid} ${String(message)}\n`))
+
 const program = resumes === undefined
   ? Layer.launch(Layer.merge(worker, Layer.effectDiscard(started)))
   : resuming(resumes)
@@ -44,6 +47,6 @@ NodeRuntime.runMain(
   program.pipe(
     Effect.provide(model),
     Effect.provide(stored(store)),
-    Effect.provide(Logger.layer([]))
+    Effect.provide(Logger.layer([logger]))
   )
 )
