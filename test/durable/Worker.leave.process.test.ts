@@ -1,6 +1,6 @@
 /**
  * Real processes that leave, stand still, or have a clock that is set, while a bank charges for them. The bank recognises no
- * charge: whoever asks it again charges again. `npm run crash -- leave` does this at random moments.
+ * charge: a second request charges again. `npm run crash -- leave` does this at random moments.
  */
 import { assert, beforeAll, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
@@ -13,7 +13,7 @@ import * as Processes from "../../scratchpad/crash/leave/processes.ts"
 import { lines, type Place, stored } from "../../scratchpad/crash/leave/work.ts"
 import * as Postgres from "../support/postgres.ts"
 import { root } from "../support/source.ts"
-import { find, limit, until } from "./support/until.ts"
+import { find, limit, until } from "../support/until.ts"
 
 let program: string
 
@@ -41,7 +41,7 @@ interface World {
   readonly said: (what: string, pid: number) => Effect.Effect<unknown>
 }
 
-/** A test with a world of its own, whose charges take so many milliseconds, or until the bank is told to end them. */
+/** A test with a world of its own, whose charges take so many milliseconds, or until the test ends them. */
 const test = (
   title: string,
   store: (folder: string) => Effect.Effect<string>,
