@@ -24,6 +24,7 @@ import * as fs from "node:fs"
 import { fileURLToPath } from "node:url"
 import * as Postgres from "../support/postgres.ts"
 import { reap } from "../support/postgresServer.ts"
+import { bound, limit } from "../support/until.ts"
 import * as Contract from "./support/contract.ts"
 import * as Proxies from "./support/proxy.ts"
 
@@ -51,7 +52,7 @@ describe("the suite for stores", () => {
 
 describe("on Postgres", () => Contract.register(connect))
 
-describe("a process that is frozen, or cut off from the network, in the middle of a change", () => {
+describe("a process that is frozen, or cut off from the network, in the middle of a change", { timeout: limit }, () => {
   it.live("D-11: holds nothing that the next owner needs", () =>
     Effect.gen(function*() {
       const url = yield* Postgres.database
@@ -86,8 +87,8 @@ describe("a process that is frozen, or cut off from the network, in the middle o
             const appended = next.append(id, version, [said("e")]).pipe(
               Effect.catchTag("SessionConflict", Effect.succeed)
             )
-            yield* Effect.timeout(appended, "5 seconds")
-            yield* Effect.timeout(next.claim(id, "next", 60_000), "5 seconds")
+            yield* Effect.timeout(appended, bound)
+            yield* Effect.timeout(next.claim(id, "next", 60_000), bound)
             yield* proxy.hangUp
           }).pipe(Effect.scoped)
         }
@@ -194,7 +195,7 @@ describe("a server that takes no records", () => {
     }))
 })
 
-describe("a server that goes away", () => {
+describe("a server that goes away", { timeout: limit }, () => {
   it.live("D-15: every operation is unavailable until it is back, and nothing that was appended is lost", () =>
     Effect.gen(function*() {
       const server = yield* Postgres.server
@@ -217,12 +218,12 @@ describe("a server that goes away", () => {
         claimUnfinished: store.claimUnfinished("me", 1000, 1)
       }
       for (const [operation, effect] of Object.entries(operations)) {
-        const error = yield* Effect.flip(effect).pipe(Effect.timeout("10 seconds"))
+        const error = yield* Effect.flip(effect).pipe(Effect.timeout(bound))
         assert.instanceOf(error, Journal.StoreError, operation)
         assert.deepStrictEqual([error.reason, error.operation], ["unavailable", operation])
       }
       yield* server.start
-      const back = store.append("s", 1, [said("b")]).pipe(Effect.retry({ times: 20, schedule: Schedule.spaced(50) }))
+      const back = store.append("s", 1, [said("b")]).pipe(Effect.retry(Schedule.spaced(50)))
       assert.strictEqual(yield* back, 2)
       assert.strictEqual((yield* Stream.runCollect(store.read("s"))).length, 2)
     }).pipe(Effect.scoped))
@@ -260,11 +261,11 @@ describe("a run whose server goes away", () => {
         yield* Effect.gen(function*() {
           const opened = yield* Session.open("s")
           const run = Session.keep(opened, (session) => Session.reply(session, "Charge", { tools }))
-          const error = yield* Effect.flip(Effect.provide(run, first)).pipe(Effect.timeout("20 seconds"))
+          const error = yield* Effect.flip(Effect.provide(run, first)).pipe(Effect.timeout(bound))
           assert.deepInclude(error, { _tag: "StoreError", reason: "unavailable", operation: "append", id: "s" })
           assert.deepStrictEqual(charged, [1])
           yield* server.start
-          const cut = yield* Session.load("s").pipe(Effect.retry({ times: 50, schedule: Schedule.spaced(100) }))
+          const cut = yield* Session.load("s").pipe(Effect.retry(Schedule.spaced(100)))
           assert.deepStrictEqual(
             cut?.interrupted?.calls.map((call) => [call.toolCall.id, call.message !== undefined]),
             [["c0", true], ["u0", false]]
@@ -283,11 +284,11 @@ describe("a run whose server goes away", () => {
           Effect.provide(Layer.provide(SessionStore.layer, Postgres.client(server.url)), { local: true })
         )
       }).pipe(Effect.scoped),
-    60_000
+    limit
   )
 })
 
-describe("a server that a killed run left", () => {
+describe("a server that a killed run left", { timeout: limit }, () => {
   it.live("is stopped by the next run, and its folder is removed", () =>
     Effect.gen(function*() {
       const program = fileURLToPath(new URL("./support/leaver.ts", import.meta.url))

@@ -1,7 +1,6 @@
 /**
  * One store, in a file of SQLite, and several processes, real ones: two that append at the same version, and one that is
- * killed at any moment. `CI=true` kills as often as was promised; a process takes half a second to start, so fewer times
- * elsewhere.
+ * killed at any moment. `CI=true` kills more often.
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
@@ -14,6 +13,7 @@ import * as os from "node:os"
 import * as path from "node:path"
 import { DatabaseSync } from "node:sqlite"
 import { fileURLToPath } from "node:url"
+import { limit } from "../support/until.ts"
 import { temporaryFile } from "./support/files.ts"
 import { id, type Order, type Report, textAt } from "./support/writing.ts"
 
@@ -36,6 +36,8 @@ class Writer {
       this.reports.push(report)
       this.onReport(report)
     })
+    // The last one is killed, whether it is ready or not.
+    this.ready.catch(() => {})
   }
 
   /** The first report from now on of which the function says yes. */
@@ -85,7 +87,8 @@ const integrityOf = (filename: string) =>
     return result?.["integrity_check"]
   })
 
-const rounds = 1000
+/** At least so many, until each of the two has won. */
+const rounds = 50
 
 describe("two processes and a file of SQLite", () => {
   it.live(
@@ -97,7 +100,7 @@ describe("two processes and a file of SQLite", () => {
         yield* Effect.promise(() => Promise.all(writers.map((writer) => writer.ready)))
         const expected: Array<string> = []
         const wins = [0, 0]
-        for (let round = 0; round < rounds; round++) {
+        for (let round = 0; round < rounds || wins.includes(0); round++) {
           const answers = writers.map((writer) => writer.until(() => true))
           // Each starts first as often as the other.
           for (const index of round % 2 === 0 ? [0, 1] : [1, 0]) {
@@ -111,16 +114,15 @@ describe("two processes and a file of SQLite", () => {
           wins[winner]!++
         }
         const { entries, version } = yield* contents(filename, 0)
-        assert.strictEqual(version, rounds)
+        assert.strictEqual(version, expected.length)
         assert.deepStrictEqual(entries.map(textOf), expected)
-        assert.isAbove(Math.min(...wins), 0, `both can win: ${wins.join()}`)
       }),
-    60_000
+    limit
   )
 })
 
-/** How often a process is killed. */
-const kills = process.env["CI"] === "true" ? 60 : 12
+/** How often a process is killed at least, until half of so many were killed in the middle of an append. */
+const kills = process.env["CI"] === "true" ? 60 : 8
 
 /** Between 1 and 40 records, so that an append takes from under a millisecond to several. */
 const sizes = Array.from({ length: 17 }, (_, index) => 1 + (index * 7) % 40)
@@ -177,9 +179,9 @@ describe("a killed process and a file of SQLite", () => {
         let version = 0
         let inTheMiddle = 0
         let next = yield* writer(filename)
-        for (let round = 0; round < kills; round++) {
+        for (let round = 0; round < kills || inTheMiddle < kills / 2; round++) {
           const current = next
-          if (round + 1 < kills) next = yield* writer(filename)
+          next = yield* writer(filename)
           const { acknowledged, begun } = yield* killed(current, version, round)
           const found = yield* contents(filename, version)
           const possible = begun === undefined ? [acknowledged] : [acknowledged, begun.from + begun.size]
@@ -188,9 +190,8 @@ describe("a killed process and a file of SQLite", () => {
           version = found.version
           if (begun !== undefined) inTheMiddle++
         }
-        assert.isAtLeast(inTheMiddle, kills / 2, "most were killed in the middle of an append")
         assert.strictEqual(yield* integrityOf(filename), "ok")
       }),
-    200 * 2000
+    limit
   )
 })

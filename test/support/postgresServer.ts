@@ -132,7 +132,7 @@ const control = async (folder: string, args: ReadonlyArray<string>) => {
   const { bin, user } = await programs()
   const data = path.join(folder, "data")
   const log = path.join(data, "log")
-  await run(path.join(bin, "pg_ctl"), ["--pgdata", data, "--log", log, "--wait", "--timeout=60", ...args], {
+  await run(path.join(bin, "pg_ctl"), ["--pgdata", data, "--log", log, "--wait", "--timeout=300", ...args], {
     ...user,
     cwd: folder,
     env: { ...process.env, LC_ALL: "C" }
@@ -230,12 +230,12 @@ export const sharedPort = (): Promise<number> =>
       fs.mkdirSync(path.join(folder, "starting"))
     } catch {
       // Another process starts it.
-      for (let waited = 0; waited < 60_000; waited += 20) {
+      for (let waited = 0; waited < 300_000; waited += 20) {
         if (fs.existsSync(ready)) return Number(fs.readFileSync(ready, "utf8"))
         if (fs.existsSync(failed)) throw new Error(fs.readFileSync(failed, "utf8"))
         await setTimeout(20)
       }
-      throw new Error("Postgres has not started within a minute")
+      throw new Error("Postgres has not started within five minutes")
     }
     try {
       await reap()
