@@ -247,6 +247,7 @@ export class HeldClaim {
     const from = (wait: number): Effect.Effect<void> =>
       Effect.raceFirst(Effect.sleep(wait), this.due.await).pipe(
         Effect.andThen(Effect.suspend(() => {
+          this.due.closeUnsafe()
           const left = this.termMillis - this.elapsed.monotonicMillis
           // A process that stood still for longer than the term asks once.
           return Effect.timeoutOption(this.renewal, left > 0 ? Math.min(pause, left) : pause)
@@ -277,7 +278,6 @@ export class HeldClaim {
     return Effect.match(this.request("renew", renewal), {
       onSuccess: (isHeld) => {
         if (!isHeld) return "taken"
-        this.due.closeUnsafe()
         this.confirm(began)
         return "renewed"
       },

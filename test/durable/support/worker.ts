@@ -3,6 +3,7 @@
  * came of it.
  */
 import * as NodeRuntime from "@effect/platform-node/NodeRuntime"
+import * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Logger from "effect/Logger"
@@ -31,7 +32,13 @@ const resuming = (id: string) =>
     const word = yield* Session.claim(id, { term }).pipe(
       Effect.flatMap((kept) => Session.resume(kept, { tools: tools(world) })),
       Effect.scoped,
-      Effect.match({ onSuccess: ({ session }) => session.status, onFailure: ({ _tag }) => _tag })
+      Effect.matchCause({
+        onSuccess: ({ session }) => session.status,
+        onFailure: (cause) => {
+          const error = Cause.squash(cause)
+          return typeof error === "object" && error !== null && "_tag" in error ? String(error._tag) : String(error)
+        }
+      })
     )
     yield* say(word)
   })
