@@ -278,7 +278,9 @@ describe("laws of sessions", () => {
 
   property("Q-03: interrupted at any record, and continued in any way", interruptionsOf(1), interrupting, 2000)
 
-  property("Q-04: interrupted twice, with agents two deep", interruptionsOf(2), interrupting, 2000)
+  property("Q-04: interrupted twice, with agents two deep", interruptionsOf(2), interrupting, 2000, [
+    { id: "Q-04", seed: "258203055", at: 454, size: 8 }
+  ])
 
   property(
     "Q-02: random programs, killed, interrupted, stopped and told anything at any record",

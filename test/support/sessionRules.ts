@@ -67,7 +67,10 @@ const problemOfCall = (state: State, run: Run, happening: Extract<Happening, { i
       if (content === "cancelled") return isStarted && !isOwn ? `cancelled is ${detail}` : undefined
       const isAsked = known.state === "waiting" && known.open.some(({ waits }) => waits === "unknown")
         || known.state === "granted" && known.attempt > 0
-      if (content === "unknown") return isAsked || isStarted && !isOwn ? undefined : `unknown is ${detail}`
+      // A verdict that came during the run counts at its end: a call that had started could go on.
+      const isGranted = known.state === "waiting" && known.attempt > 0
+        && run.settlements.some(([id]) => known.open.some((open) => open.id === id))
+      if (content === "unknown") return isAsked || isGranted || isStarted && !isOwn ? undefined : `unknown is ${detail}`
       if (isAsked && isLeft) return `${content} is the answer to ${detail}, whose effect is unknown`
       if (content === "unknown_tool") return known.kind === "none" ? undefined : `unknown_tool is ${detail}`
       if (isLeft) return `an owner that leaves a run answers ${detail}`
