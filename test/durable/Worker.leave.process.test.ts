@@ -175,8 +175,8 @@ for (const [name, store] of Object.entries(stores)) {
         })
     )
 
-    for (const by of ["interruption"] as const) {
-      const title = "an interrupted fiber in the scope of a claim"
+    for (const by of ["interruption", "scope"] as const) {
+      const title = by === "scope" ? "a closed scope of a claim" : "an interrupted fiber in the scope of a claim"
       test(
         `N-05: ${title} leaves the claim to its term where a charge is started`,
         store,

@@ -367,14 +367,14 @@ export class HeldClaim {
   /** Stops renewing the claim, which then ends after the given time, or after its term where a call is started. */
   rest(millis: number): Effect.Effect<void, Journals.StoreError> {
     this.isResting = true
-    const time = this.started.size > 0 ? Math.max(millis, this.termMillis) : millis
+    const time = this.started.size + this.underWay.size > 0 ? Math.max(millis, this.termMillis) : millis
     return Effect.asVoid(this.request("renew", this.store.renew(this.id, this.owner, time)))
   }
 
   /** Ends the claim, so that another owner need not wait for the end of its term, unless a call is started. */
   readonly release: Effect.Effect<void> = Effect.suspend(() => {
     if (this.isResting || Deferred.isDoneUnsafe(this.lost)) return this.ended
-    const release = this.started.size > 0
+    const release = this.started.size + this.underWay.size > 0
       ? this.store.renew(this.id, this.owner, this.termMillis)
       : this.store.release(this.id, this.owner)
     return Effect.flatMap(
