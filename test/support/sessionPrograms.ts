@@ -522,7 +522,7 @@ const driven = <A, E>(process: Process, effect: Effect.Effect<A, E>) =>
   Effect.gen(function*() {
     const fiber = yield* Effect.forkDetach(effect)
     let isLeaving = false
-    for (let step = 0; step < 3000; step++) {
+    for (let step = 0; step < 30_000; step++) {
       const exit = fiber.pollUnsafe()
       if (exit !== undefined) return exit
       if (!process.isAlive) return undefined
