@@ -13,6 +13,7 @@ import { createServer } from "node:net"
 import * as path from "node:path"
 import type { Ledger } from "./bank.ts"
 import * as Processes from "./processes.ts"
+import type { Order } from "./program.ts"
 import * as Work from "./work.ts"
 
 /**
@@ -82,7 +83,7 @@ interface Deed {
 }
 
 /** A session with what its user asks for. */
-interface Order {
+interface Asked {
   readonly id: string
   readonly turns: ReadonlyArray<ReadonlyArray<Work.Call>>
 }
@@ -97,7 +98,7 @@ const freePort: Effect.Effect<number> = Effect.callback((resume) => {
 const charging = ["charge", "charge", "transfer", "wire"] as const
 
 /** Draws the turns of a session. Every charge has a value of its own. */
-const order = (index: number): Effect.Effect<Order> =>
+const draw = (index: number): Effect.Effect<Asked> =>
   Effect.gen(function*() {
     const turns: Array<ReadonlyArray<Work.Call>> = []
     let value = index * 100
@@ -154,15 +155,15 @@ export const siege = (options: Options): Effect.Effect<Report, unknown, Session.
         until: (shards) => !shards.includes(0) && shards.reduce((sum, count) => sum + count) === 300
       }))
     }
-    const orders: Array<Order> = []
+    const orders: Array<Asked> = []
     const deeds: Array<Deed> = []
     const leaves: Array<number> = []
-    const given = new Map(owners.map((owner) => [owner, new Set<Order>()]))
+    const given = new Map(owners.map((owner) => [owner, new Set<Asked>()]))
     /** Hours that the clocks of processes are ahead. */
     const ahead = new Map<Processes.Owner | undefined, number>()
     let isOver = false
 
-    const text = ({ id, turns }: Order) => Work.message(id, turns)
+    const text = ({ id, turns }: Asked) => Work.message(id, turns)
     /** Gives all open sessions to the programs that claim them. */
     const giveAll = Effect.suspend(() =>
       Effect.forEach(owners, (owner) => {
@@ -174,14 +175,14 @@ export const siege = (options: Options): Effect.Effect<Report, unknown, Session.
         })
       })
     )
-    const ended = ({ id }: Order) =>
+    const ended = ({ id }: Asked) =>
       Session.load(id).pipe(
         Effect.map((kept) => kept !== undefined && kept.session.status === "completed" && kept.submitted === undefined),
         Effect.orElseSucceed(() => false),
         Effect.repeat({ schedule: Schedule.spaced("300 millis"), until: (isEnded) => isEnded })
       )
     const session = Effect.gen(function*() {
-      const next = yield* order(orders.length + 1)
+      const next = yield* draw(orders.length + 1)
       orders.push(next)
       if (kind === "claims") yield* giveAll
       else yield* begin(next.id, text(next))
@@ -221,17 +222,16 @@ export const siege = (options: Options): Effect.Effect<Report, unknown, Session.
             const way = [0, 1, 1, 1, 2][yield* Random.nextIntBetween(0, 4)]!
             const before = Work.lines(log).length
             const isSo = ({ what }: Work.Line) => what === (way === 2 ? "hears" : "is frozen")
-            // The process that records the start of a charge next freezes itself.
-            const freezes = { _tag: "Freeze", at: way === 0 ? "before" : "after" } as const
-            if (way < 2) yield* Effect.forEach(owners, (owner) => owner.order(freezes))
+            // The process that records the start of a charge next freezes itself, and answers no order until it wakes.
+            const tell = (order: Order) =>
+              Effect.forkScoped(Effect.forEach(owners, (owner) => owner.order(order), { concurrency: "unbounded" }))
+            if (way < 2) yield* tell({ _tag: "Freeze", at: way === 0 ? "before" : "after" })
             const first = yield* Effect.sync(() => Work.lines(log).slice(before).find(isSo)).pipe(
               Effect.repeat({ schedule: Schedule.spaced("2 millis"), until: (line) => line !== undefined })
             )
             // Or it is frozen from outside, as soon as it has heard what to charge.
             if (way === 2) owners.find(({ pid }) => pid === first?.pid)?.signal("SIGSTOP")
-            else {yield* Effect.forkScoped(
-                Effect.forEach(owners, (owner) => owner.order({ _tag: "Freeze" }), { concurrency: 2 })
-              )}
+            else yield* tell({ _tag: "Freeze" })
             const from = Work.now()
             yield* Effect.sleep(termMillis * (1.2 + (yield* Random.next)))
             const frozen = new Set(Work.lines(log).slice(before).filter(isSo).map(({ pid }) => pid))
@@ -275,7 +275,7 @@ export const siege = (options: Options): Effect.Effect<Report, unknown, Session.
 interface Seen {
   readonly means: Means
   readonly deeds: ReadonlyArray<Deed>
-  readonly orders: ReadonlyArray<Order>
+  readonly orders: ReadonlyArray<Asked>
   readonly kept: ReadonlyArray<Session.Session | undefined>
   readonly ledger: Ledger
   readonly lines: ReadonlyArray<Work.Line>
