@@ -70,7 +70,10 @@ const problemOfCall = (state: State, run: Run, happening: Extract<Happening, { i
       // A verdict that came during the run counts at its end: a call that had started could go on.
       const isGranted = known.state === "waiting" && known.attempt > 0
         && run.settlements.some(([id]) => known.open.some((open) => open.id === id))
-      if (content === "unknown") return isAsked || isGranted || isStarted && !isOwn ? undefined : `unknown is ${detail}`
+      // A stop that was known before a repeated start was recorded leaves the effect of the earlier process unknown.
+      const isStopped = isStarted && isOwn && known.attempt > 1 && run.stop !== undefined && known.kind !== "flaky"
+      const isUnknown = isAsked || isGranted || isStopped || isStarted && !isOwn
+      if (content === "unknown") return isUnknown ? undefined : `unknown is ${detail}`
       if (isAsked && isLeft) return `${content} is the answer to ${detail}, whose effect is unknown`
       if (content === "unknown_tool") return known.kind === "none" ? undefined : `unknown_tool is ${detail}`
       if (isLeft) return `an owner that leaves a run answers ${detail}`

@@ -260,7 +260,7 @@ export const recorded = (recording: Recording, executor: Executor.Service): Reco
       )
       yield* writer.confirmation
       // The stop was requested before the handler starts.
-      if (state.stop?.requestId === requestId) return cancelled(call, "not run: the run was stopped")
+      if (state.stop?.requestId === requestId) return notRun(call, known, "not run: the run was stopped")
       const given = known?._tag === "Granted" && known.answers.length > 0 ? known.answers : isAgain ? [] : undefined
       const executed = writer.store === undefined
         ? plain(tool, args, call)
@@ -304,8 +304,7 @@ export const recorded = (recording: Recording, executor: Executor.Service): Reco
         }
         const stopped = ending === "Deadline" ? "the deadline of the run has passed" : "the run was stopped"
         const detail = known?._tag === "Waiting" ? `withdrawn: ${stopped}` : `not run: ${stopped} before it was resumed`
-        const isInDoubt = known !== undefined && States.isInDoubt(known)
-        return Effect.succeed(isInDoubt ? Replay.unknownEffect(call) : cancelled(call, detail))
+        return Effect.succeed(notRun(call, known, detail))
       }
       if (!isUnknown) return started(tool, args, call, known?._tag === "Granted" && known.hasStarted)
       const again: Executor.Service = { execute: (tool, args, call) => started(tool, args, call, true) }
@@ -381,3 +380,7 @@ const cancelled = (call: Tool.CallContext, detail: string): Tool.Outcome => ({
   _tag: "Error",
   error: toolError("cancelled", call, { detail })
 })
+
+/** Returns the answer of a call that does not start: unknown where an earlier process may have run it. */
+const notRun = (call: Tool.CallContext, known: States.Call | undefined, detail: string): Tool.Outcome =>
+  known !== undefined && States.isInDoubt(known) ? Replay.unknownEffect(call) : cancelled(call, detail)
