@@ -189,8 +189,8 @@ export class HeldClaim {
   private isResting = false
   /** Open from the moment at which the owner wants to leave. */
   private readonly leaving = Latch.makeUnsafe()
-  /** The calls whose handlers are under way. */
-  private readonly underWay = new Set<string>()
+  /** The calls whose handlers are under way, by their journals. */
+  private readonly underWay = new Map<string, Set<string>>()
   /** Open while no call is under way. */
   private readonly idle = Latch.makeUnsafe(true)
   /** The journals in which an operation has left a call without an end. */
@@ -340,18 +340,27 @@ export class HeldClaim {
   }
 
   /** A handler begins. */
-  begin(call: string): void {
-    this.underWay.add(call)
+  begin(journal: string, call: string): void {
+    this.underWay.set(journal, (this.underWay.get(journal) ?? new Set()).add(call))
     this.idle.closeUnsafe()
   }
 
-  /** The end of a handler is recorded, or will never be. */
-  end(call: string): void {
-    if (this.underWay.delete(call) && this.underWay.size === 0) this.idle.openUnsafe()
+  /** The end of a handler is recorded. */
+  end(journal: string, call: string): void {
+    const calls = this.underWay.get(journal)
+    if (calls?.delete(call) === true && calls.size === 0) this.noneUnderWay(journal)
   }
 
-  /** An operation is over. `hasStarted` tells whether it leaves a call without an end in that journal. */
+  private noneUnderWay(journal: string): void {
+    if (this.underWay.delete(journal) && this.underWay.size === 0) this.idle.openUnsafe()
+  }
+
+  /**
+   * An operation is over, and no handler of it is under way. `hasStarted` tells whether it leaves a call without an end
+   * in that journal.
+   */
   left(journal: string, hasStarted: boolean): void {
+    this.noneUnderWay(journal)
     if (hasStarted) this.started.add(journal)
     else this.started.delete(journal)
   }

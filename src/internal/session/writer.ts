@@ -509,16 +509,12 @@ export class Writer implements Omit<Parent, "store"> {
 
   /** A handler begins, which a leave waits for. */
   handlerBegins(call: string): void {
-    this.claim?.begin(this.nameOf(call))
+    this.claim?.begin(this.id, call)
   }
 
   /** The end of a handler is recorded. */
   handlerEnded(call: string): void {
-    this.claim?.end(this.nameOf(call))
-  }
-
-  private nameOf(call: string): string {
-    return JSON.stringify([this.id, call])
+    this.claim?.end(this.id, call)
   }
 
   /**
@@ -528,10 +524,9 @@ export class Writer implements Omit<Parent, "store"> {
   readonly leave: Effect.Effect<void> = Effect.suspend(() =>
     Effect.map(this.own.end(Exit.void), () => {
       const { claim, id, state: { turn } } = this
-      const calls = Array.from(turn?.calls ?? [])
-      for (const [call] of calls) this.handlerEnded(call)
+      const calls = Array.from(turn?.calls.values() ?? [])
       for (const { written } of this.unwritten.splice(0)) Deferred.doneUnsafe(written, Exit.interrupt())
-      claim?.left(id, calls.some(([, { _tag }]) => _tag === "Started"))
+      claim?.left(id, calls.some(({ _tag }) => _tag === "Started"))
     })
   )
 }
