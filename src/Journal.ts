@@ -9,6 +9,15 @@ import * as States from "./internal/session/state.ts"
 
 export {
   /**
+   * The error of a run that failed without a result.
+   *
+   * @see {@link Receipt}
+   *
+   * @category schemas
+   * @since 0.1.0
+   */
+  RunError,
+  /**
    * A receipt of a command.
    *
    * @see {@link Record}

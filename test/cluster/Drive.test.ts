@@ -118,10 +118,14 @@ describe("a command that the next owner carries out again", () => {
     const owner = (name: string) => make({ id: "ann", owner: name, drainMillis: 0 }, quiet)
     return Effect.gen(function*() {
       assert.include(yield* Effect.flip(owner("a").carryOut(say("m1", "Go"))), { message: "the payment failed" })
-      const { version } = (yield* Session.load("ann"))!
+      const kept = (yield* Session.load("ann"))!
+      const error = { reason: "unknown", detail: "the payment failed" }
+      assert.deepInclude(Session.receipt(kept, "m1"), { became: "failed", error })
       const again = yield* Effect.flip(owner("b").carryOut(say("m1", "Go")))
-      assert.deepInclude(again, { _tag: "RunFailed" })
-      assert.deepStrictEqual([(yield* Session.load("ann"))!.version, starts], [version, 1])
+      assert.deepInclude(again, { _tag: "RepeatedFailure", error })
+      const snapshot = yield* Session.snapshot((yield* Session.load("ann"))!)
+      assert.deepInclude(yield* Effect.flip(owner("c").carryOut(say("m1", "Go"))), { _tag: "RepeatedFailure", error })
+      assert.deepStrictEqual([(yield* Session.load("ann"))!.version, starts], [snapshot.version, 1])
     }).pipe(Effect.provide(services([called("pay"), said("Done")])))
   })
 

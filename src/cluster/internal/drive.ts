@@ -95,23 +95,8 @@ const openSince = (id: string, { path: [outer] = [], id: own }: Event.Suspension
           : since
     ))
 
-/** The run of a command failed, and its first owner reported the error. */
-class RunFailed extends Data.TaggedError("RunFailed")<{ readonly message: string }> {}
-
-/**
- * Fails for a command whose run ended with an error, as the command did before: the journal has no result of that run.
- * A run with a failed result is reported like any other. Reads the journal, since such a command is rarely repeated.
- */
-const repeated = (id: string, { became, requestId }: Records.Receipt) =>
-  became !== "failed" ? Effect.void : Effect.flatMap(Journals.Store, (store) =>
-    store.read(id).pipe(
-      Stream.filter(({ record }) =>
-        record._tag === "RunEnded" && record.requestId === requestId && record.haltedReason === undefined
-      ),
-      Stream.runForEach(() =>
-        Effect.fail(new RunFailed({ message: `the run ${requestId} of the command failed, and has no result` }))
-      )
-    ))
+/** A command whose run failed is sent again: it fails with the error of that run, which the journal has. */
+export class RepeatedFailure extends Data.TaggedError("RepeatedFailure")<{ readonly error: Records.RunError }> {}
 
 const isFailure = (error: unknown): error is { readonly _tag: string; readonly reason?: unknown } =>
   typeof error === "object" && error !== null && "_tag" in error
@@ -199,7 +184,11 @@ export const make = <const T extends Tools = [], E = never, R = never, RHalt = n
     Effect.gen(function*() {
       const { message: { content }, pending } = input
       const known = Keeping.receipt(kept, command)
-      if (known?.hash === Records.hashOf(content)) return yield* repeated(id, known)
+      if (known?.hash === Records.hashOf(content)) {
+        // A run that failed with a result is reported like any other.
+        if (known.error !== undefined) yield* Effect.fail(new RepeatedFailure({ error: known.error }))
+        return
+      }
       const session = SessionData.recover(kept.session)
       const isApproving = session.suspensions.some(({ kind }) => kind === "approval")
       if (!isApproving && (yield* mustWait(kept, input))) {

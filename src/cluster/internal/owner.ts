@@ -9,12 +9,12 @@ import * as Entity from "effect/cluster/Entity"
 import * as ShardingConfig from "effect/cluster/ShardingConfig"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
-import * as Json from "../../internal/json.ts"
 import type * as Journals from "../../internal/session/journal.ts"
 import type * as Keeping from "../../internal/session/kept.ts"
+import * as Records from "../../internal/session/records.ts"
 import * as Message from "../../Message.ts"
 import * as Drain from "./drain.ts"
-import type * as Drives from "./drive.ts"
+import * as Drives from "./drive.ts"
 import * as Feeds from "./feed.ts"
 import * as Ids from "./ids.ts"
 import * as Protocol from "./protocol.ts"
@@ -31,14 +31,8 @@ const reportOf = ({ session, version }: Keeping.Kept): Protocol.Report => ({
   outputText: outputText(session)
 })
 
-/** Returns the reason and the message of an error. */
-const refusalOf = (error: unknown): Pick<Protocol.CommandError, "reason" | "detail"> => {
-  const { _tag, message, reason } = (typeof error === "object" && error !== null ? error : {}) as Json.JsonObject
-  return {
-    reason: String(_tag === "SessionError" ? reason : _tag ?? "unknown"),
-    detail: typeof message === "string" ? message : Json.render(error)
-  }
-}
+const refusalOf = (error: unknown): Pick<Protocol.CommandError, "reason" | "detail"> =>
+  error instanceof Drives.RepeatedFailure ? error.error : Records.runErrorOf(error)
 
 /** Creates the handlers of one session. */
 export const make = <R>(drive: Drives.Make<R>) =>

@@ -46,8 +46,7 @@ export class CommandError extends Schema.TaggedError<CommandError>("heddle/clust
   command: Schema.String,
   /**
    * The reason: that of a `SessionError`, such as `already_answered`; the name of another error, such as
-   * `AdapterError`; `RunFailed` for a run that failed with an error which its owner could not report before it died;
-   * or, for a command that was not sent, `invalid_id` for a session whose id does not fit in the tables of a cluster,
+   * `AdapterError`; `unknown` for an error without a name; or, for a command that was not sent, `invalid_id` for a session whose id does not fit in the tables of a cluster,
    * `invalid_input` for invalid content, and `too_large` for more than `Journal.MaxRecordBytes`.
    */
   reason: Schema.String,

@@ -45,6 +45,32 @@ const by = {
 }
 
 /**
+ * The error of a run that failed without a result.
+ *
+ * @category schemas
+ * @since 0.1.0
+ */
+export class RunError extends Schema.Opaque<RunError>()(Schema.Struct({
+  /** The reason of a `SessionError`, the `_tag` of another error, or `"unknown"` where it has none. */
+  reason: Schema.String,
+  /** The message of the error, without the keys in its URLs, at most 10,000 characters. */
+  detail: Schema.String
+})) {}
+
+/** Longest message of an error, in characters. */
+const longestDetail = 10_000
+
+/** Returns an error as the journal and the clients of a cluster have it. */
+export const runErrorOf = (error: unknown): RunError => {
+  const { _tag, message, reason } = Json.isObject(error) ? error : {}
+  const text = typeof message === "string" ? message : Json.render(error)
+  return {
+    reason: String(_tag === "SessionError" ? reason : _tag ?? "unknown"),
+    detail: Json.withoutSecrets(text, false).slice(0, longestDetail)
+  }
+}
+
+/**
  * Outcome of a command: a message, a verdict or a stop that was given under an id.
  *
  * @category schemas
@@ -62,7 +88,9 @@ export class Receipt extends Schema.Opaque<Receipt>()(Schema.Struct({
    */
   became: Schema.Literals(["queued", "taken", "completed", "failed", "stopped", "withdrawn"]),
   /** The run that has taken the command. Left out until then. */
-  requestId: Schema.optionalKey(Schema.String)
+  requestId: Schema.optionalKey(Schema.String),
+  /** The error of that run. Left out unless it failed without a result. */
+  error: Schema.optionalKey(RunError)
 })) {}
 
 /**
@@ -334,6 +362,8 @@ export class RunEnded extends Schema.Opaque<RunEnded>()(Schema.TaggedStruct("Run
   status: Schema.optionalKey(SessionData.Status),
   /** Additions to the metadata of the session. Left out where there are none. */
   metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque)),
+  /** The error of a failed run. Left out for any other run. */
+  error: Schema.optionalKey(RunError),
   /** Handlers and other parts that refused to stop. Left out where there are none. */
   abandoned: Schema.optionalKey(Schema.Array(Event.Abandoned)),
   /** The result of a nested run, without its thread and its steps. Left out for any other run. */

@@ -11,6 +11,7 @@ import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
+import * as Option from "effect/Option"
 import * as Result from "effect/Result"
 import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
@@ -44,7 +45,7 @@ import type * as Journals from "./journal.ts"
 import * as Keeping from "./kept.ts"
 import * as Nested from "./nested.ts"
 import * as Operations from "./operations.ts"
-import type * as Records from "./records.ts"
+import * as Records from "./records.ts"
 import * as Replays from "./replay.ts"
 import * as States from "./state.ts"
 import * as Writers from "./writer.ts"
@@ -142,8 +143,12 @@ class OperationRun<M extends SessionEvents.Mode> {
   fail(cause: Cause.Cause<unknown>): Effect.Effect<void> {
     if (Cause.hasInterruptsOnly(cause)) return Effect.void
     const { requestId } = this
-    const isOver = this.operation.resumed === undefined && Cause.hasFails(cause)
-    return this.append([{ _tag: isOver ? "RunEnded" : "AttemptFailed", requestId }])
+    const error = this.operation.resumed === undefined ? Cause.findErrorOption(cause) : Option.none()
+    return this.append([
+      Option.isNone(error)
+        ? { _tag: "AttemptFailed", requestId }
+        : { _tag: "RunEnded", requestId, error: Records.runErrorOf(error.value) }
+    ])
   }
 
   /** Folds events of the operation. Their records are written before the events are seen. */

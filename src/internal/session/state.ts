@@ -945,7 +945,7 @@ const becameOf = ({ haltedReason, status }: Records.RunEnded): Records.Receipt["
 }
 
 const runEnded = (state: State, run: Run, record: Records.RunEnded): void => {
-  const { abandoned = [], haltedReason, messages = [], metadata, requestId, result, status = "idle" } = record
+  const { abandoned = [], error, haltedReason, messages = [], metadata, requestId, result, status = "idle" } = record
   const { parent, steps, taken } = run
   const stop = state.stop
   state.failures = haltedReason === undefined ? state.failures + 1 : 0
@@ -967,7 +967,9 @@ const runEnded = (state: State, run: Run, record: Records.RunEnded): void => {
     endRun(state, run, status)
     if (metadata !== undefined) state.metadata = { ...state.metadata, ...metadata }
     const receipt = taken && state.receipts.get(taken.id)
-    if (receipt !== undefined) receive(state, { ...receipt, became: becameOf(record) })
+    if (receipt !== undefined) {
+      receive(state, { ...receipt, became: becameOf(record), ...(error === undefined ? {} : { error }) })
+    }
   }
   const stopped = stop && state.receipts.get(stop.id)
   if (stopped !== undefined) receive(state, { ...stopped, became: "completed" })
