@@ -9,15 +9,6 @@ import * as States from "./internal/session/state.ts"
 
 export {
   /**
-   * The error of a run that failed without a result.
-   *
-   * @see {@link Receipt}
-   *
-   * @category schemas
-   * @since 0.1.0
-   */
-  RunError,
-  /**
    * A receipt of a command.
    *
    * @see {@link Record}
@@ -45,7 +36,16 @@ export {
    * @category schemas
    * @since 0.1.0
    */
-  Record
+  Record,
+  /**
+   * The error of a run that failed without a result.
+   *
+   * @see {@link Receipt}
+   *
+   * @category schemas
+   * @since 0.1.0
+   */
+  RunError
 } from "./internal/session/records.ts"
 
 export type {
