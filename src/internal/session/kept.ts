@@ -150,7 +150,11 @@ const interruptedOf = (
   resumptions,
   steps,
   ...(turn?.message === undefined ? {} : { reply: turn.message }),
-  calls: Array.from(turn?.calls.values() ?? [], (call) => {
+  calls: callsIn(turn)
+})
+
+const callsIn = (turn: States.Turn | undefined): ReadonlyArray<InterruptedCall> =>
+  Array.from(turn?.calls.values() ?? [], (call) => {
     const { _tag: state, attempt, idempotencyKey, toolCall } = call
     return {
       toolCall,
@@ -160,7 +164,6 @@ const interruptedOf = (
       ...(call._tag === "Answered" ? { message: call.message } : {})
     }
   })
-})
 
 // Recorded operations.
 
@@ -485,13 +488,11 @@ export const inspect = (id: string): Effect.Effect<Inspected | undefined, Journa
       id,
       version,
       next: States.next(state),
-      calls: interruptedOf({ ...noRun, ...state.run }, state.turn).calls,
+      calls: callsIn(state.turn),
       resumptions: state.run?.resumptions ?? 0,
       ...(claim === undefined ? {} : { claim })
     }
   })
-
-const noRun = { requestId: "", operation: "start", startedAt: 0, steps: [] } as unknown as States.Run
 
 // Commands.
 
