@@ -417,6 +417,34 @@ describe("the report of a stop", () => {
       Session.Store.layerMemory
     ])))
 
+  it.effect("N-09: names no call as stopped that a sibling had ended before, each time that it is waited for", () =>
+    passing(
+      Effect.scoped(Effect.gen(function*() {
+        const failing = Tool.make("failing", { parameters: {}, handler: () => Effect.fail("broken") })
+        const tools = [failing, wait("sibling"), wait("wait")] as const
+        const policy: Policy.Policy = {
+          ...Policy.falai,
+          siblings: { ...Policy.falai.siblings, onToolError: "abortAll" }
+        }
+        const claimed = yield* Session.claim("s")
+        const run = yield* Effect.forkChild(
+          Session.keep(claimed, (session) => Session.reply(session, "go", { tools, policy }))
+        )
+        yield* until(Effect.map(recordsOf("s"), (records) => starts(records, "wait") > 0))
+        const { ended } = yield* Session.stop("s")
+        const report = { stopped: ["wait"], ended: ["failing", "sibling"], refused: [], unknown: [] }
+        assert.deepStrictEqual(yield* Effect.all([ended, ended], { concurrency: "unbounded" }), [report, report])
+        const kept = yield* Fiber.join(run)
+        yield* Session.keep(kept, (session) => Session.reply(session, "Go on"))
+        assert.deepStrictEqual(yield* ended, report, "after another run")
+      })).pipe(
+        Effect.provide([
+          Script.layer([called("failing", "sibling"), called("wait"), said("Done")]),
+          Session.Store.layerMemory
+        ])
+      )
+    ))
+
   it.effect("N-09: and calls that an exclusive one holds up", () =>
     Effect.gen(function*() {
       const report = yield* reported({ tools: [wait("wait", "exclusive"), wait("later"), quick] })

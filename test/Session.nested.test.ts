@@ -6,7 +6,7 @@ import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Schedule from "effect/Schedule"
 import * as Stream from "effect/Stream"
-import { Chat, Session, Tool } from "heddle"
+import { Chat, Journal, Session, Tool } from "heddle"
 import { acting, agent, casting, holding, listing, refusing, type Turn, type Written } from "./support/nests.ts"
 import type { Deed } from "./support/survivor.ts"
 
@@ -86,6 +86,34 @@ describe("runs inside a run", () => {
           assert.deepStrictEqual(kept.session, uncut.kept.session, where)
         }
       }
+    }))
+
+  it.effect("D-20: a nested run without a conversation has a journal that can be read again", () =>
+    Effect.gen(function*() {
+      const written: Array<Written> = []
+      const only = Tool.make("only", {
+        parameters: {},
+        idempotent: true,
+        handler: () => Effect.match(Chat.run([]), { onFailure: String, onSuccess: ({ outcome }) => outcome._tag })
+      })
+      const model = casting({ go: [[["a", "only", {}]], "done"] })
+      const options = { tools: [only] }
+      const uncut = yield* Effect.provide(
+        Effect.flatMap(
+          Session.open("s"),
+          (kept) => Session.keep(kept, (session) => Session.reply(session, "go", options))
+        ),
+        [model, listing(written)]
+      )
+      const nested = written.filter(({ id }) => id !== "s").map(({ record }) => record)
+      assert.deepStrictEqual(nested.length === 0 ? [] : Journal.check(nested), [])
+      const at = written.findIndex(({ id, record }) => id === "s" && record._tag === "CallEnded")
+      const resumed = Effect.gen(function*() {
+        const kept = (yield* Session.load("s"))!
+        return yield* Session.resume(kept, { ...options, takeOver: true })
+      })
+      const again = yield* Effect.provide(resumed, [model, holding(written.slice(0, at))])
+      assert.deepStrictEqual(again.session.thread, uncut.session.thread)
     }))
 
   it.effect("where a nested run cannot be written, the whole run stops", () =>

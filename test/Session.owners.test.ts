@@ -310,6 +310,45 @@ describe("an owner that loses its claim", () => {
       ])
     }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
 
+  it.effect("N-42: is not lost where the store takes longer than a third of the term for each renewal", () =>
+    Effect.gen(function*() {
+      const store = yield* Session.Store
+      const slow = Session.Store.of({
+        ...store,
+        renew: (...args) => Effect.andThen(Effect.sleep("2 seconds"), store.renew(...args))
+      })
+      const claiming = Effect.gen(function*() {
+        const kept = yield* Session.claim("s", { owner: "one", term: "4500 millis" })
+        yield* Effect.sleep("1 minute")
+        yield* Session.keep(kept, (session) => Session.appendUser(session, "Hi"))
+      })
+      const fiber = yield* Effect.forkChild(
+        claiming.pipe(Effect.scoped, Effect.provideService(Session.Store, slow), Effect.provide(Logger.layer([])))
+      )
+      for (let second = 0; second < 70; second++) yield* TestClock.adjust("1 second")
+      yield* Fiber.join(fiber)
+    }).pipe(Effect.provide(Session.Store.layerMemory)))
+
+  it.effect("Q-13: starts a call at once where the store confirms the claim as soon as it is asked", () =>
+    Effect.gen(function*() {
+      const { ahead, layer, process } = yield* makeClocks
+      const charge = Tool.make("charge", { parameters: {}, handler: () => Effect.succeed("charged") })
+      const charging = Effect.gen(function*() {
+        const kept = yield* Session.claim("s")
+        yield* Effect.sleep("5 seconds")
+        ahead.wall = 11_000
+        yield* Session.keep(kept, (session) => Session.reply(session, "go", { tools: [charge] }))
+      })
+      const fiber = yield* charging.pipe(
+        Effect.scoped,
+        process,
+        Effect.provide(Layer.merge(model, layer)),
+        Effect.forkChild
+      )
+      for (let second = 0; second < 8; second++) yield* TestClock.adjust("1 second")
+      assert.isDefined(fiber.pollUnsafe(), "the call has started and the run has ended")
+    }).pipe(Effect.provide(Session.Store.layerMemory)))
+
   it.effect("stops with the next poll where an operator has revoked it, and another one can claim at once", () =>
     Effect.gen(function*() {
       let isInterrupted = false

@@ -89,6 +89,9 @@ const driven = (tools: Tools): Effect.Effect<Session.Session, any, any> =>
     return yield* driven(tools)
   })
 
+const settledIn = (written: ReadonlyArray<Written>): ReadonlyArray<string> =>
+  written.flatMap(({ id, record }) => id === "s" && record._tag === "CallSettled" ? [record.id] : [])
+
 /** With a model for one sub-agent that asks once. */
 const provided = Effect.provide([
   casting({ go: [[["a", "only", {}]], "done"], only: [[["q", "ask", {}]], "only is done"] }),
@@ -156,7 +159,13 @@ describe("what a nested run waits for", () => {
         const where = `cut behind record ${length}, ${last?.record._tag} of ${last?.id}`
         const again: Array<Deed> = []
         const askedAgain: Array<string> = []
-        const session = yield* Effect.provide(driven(deepTools(again)), [casting(deep, askedAgain), holding(before)])
+        const after: Array<Written> = []
+        const session = yield* Effect.provide(
+          driven(deepTools(again)),
+          [casting(deep, askedAgain), holding(before, after)]
+        )
+        const settled = settledIn(before)
+        assert.deepStrictEqual(settledIn(after).filter((id) => settled.includes(id)), [], `${where}: settled again`)
         const ended = new Set(
           before.flatMap(({ record }) => record._tag === "CallEnded" ? [record.message.toolCallId] : [])
         )
@@ -166,6 +175,30 @@ describe("what a nested run waits for", () => {
         assert.deepStrictEqual(contents(session), contents(uncut), where)
         assert.strictEqual(session.status, "completed", where)
       }
+    }))
+
+  it.effect("Q-14: counts once where the process ends after the call was started with it, and so does the usage", () =>
+    Effect.gen(function*() {
+      const only: Readonly<Record<string, ReadonlyArray<Turn>>> = {
+        go: [[["a", "only", {}]], "done"],
+        only: [[["q", "ask", {}]], "only is done"]
+      }
+      const tools = [agent("only", [ask])]
+      const written: Array<Written> = []
+      const program = Effect.gen(function*() {
+        yield* begin(tools)
+        yield* settle("a/q")
+        return yield* goOn(tools)
+      })
+      const uncut = yield* Effect.provide(program, [casting(only), listing(written)])
+      const at = written.findLastIndex(({ id, record }) => id === "s" && record._tag === "CallStarted")
+      const resumed = Effect.gen(function*() {
+        const kept = (yield* Session.load("s"))!
+        return yield* Session.resume(kept, { tools, takeOver: true })
+      })
+      const { session, value } = yield* Effect.provide(resumed, [casting(only), holding(written.slice(0, at + 1))])
+      assert.deepStrictEqual([session.status, contents(session)], ["completed", [["a", "only is done"]]])
+      assert.deepStrictEqual(value.result.totalUsage, uncut.value.result.totalUsage)
     }))
 
   it.effect("a reply answers the one question that a nested run asks", () =>

@@ -75,6 +75,32 @@ describe("a call that waits for a verdict about its effect", () => {
       assert.deepStrictEqual(yield* problems, [])
     }).pipe(Effect.provide([later, Session.Store.layerMemory]), Effect.scoped))
 
+  for (const changed of ["waits", "was approved"] as const) {
+    it.effect(`D-02: keeps its key and the number of its attempts where the program changes the session while it ${changed}`, () =>
+      Effect.gen(function*() {
+        const attempts: Array<readonly [key: string, attempt: number]> = []
+        const again = Tool.make("pay", {
+          parameters: {},
+          unknown: "ask",
+          handler: (_, { attempt, idempotencyKey }) => Effect.sync(() => attempts.push([idempotencyKey, attempt]))
+        })
+        const kept = yield* interrupted(wait)
+        const key = kept.interrupted?.calls[0]?.idempotencyKey ?? ""
+        const wait_ = Tool.make("wait", { parameters: {}, readOnly: true, handler: () => Effect.succeed("waited") })
+        const tools = [again, wait_]
+        const resumed = yield* Session.resume(kept, { tools })
+        const note = (session: Session.Session) => ({ ...session, metadata: { note: 1 } })
+        const approve = (session: Session.Session) => Session.approve(session, "c0")
+        const [first, second] = changed === "waits"
+          ? [note, (session: Session.Session) => session]
+          : [(session: Session.Session) => session, note]
+        const approved = yield* Session.keep(resumed, (session) => approve(first(session)))
+        yield* Session.keep(approved, (session) => Session.continue(second(session), null, { tools }))
+        assert.deepStrictEqual(attempts, [[key, 2]])
+        assert.deepStrictEqual(yield* problems, [])
+      }).pipe(Effect.provide([later, Session.Store.layerMemory]), Effect.scoped))
+  }
+
   for (const way of ["abandon", "reply", "stop"] as const) {
     it.effect(`D-01: is answered as unknown after ${way}, where its run is interrupted again`, () =>
       Effect.gen(function*() {

@@ -236,6 +236,8 @@ export const layer = <
       const pauseOf = pauses(pollMillis)
       const owner = new Owners.Owner()
       const ended = yield* Latch.make(false)
+      /** Number of searches for sessions with work left. */
+      let polls = 0
       /** Number of consecutive failures by session. */
       const attempts = new Map<string, number>()
 
@@ -319,14 +321,18 @@ export const layer = <
         yield* ended.close
         if (owner.size >= concurrency) return
         const began = Claims.momentOf(clock)
-        const ids = yield* store.claimUnfinished(name, termMillis, concurrency - owner.size)
+        // A session whose claim was revoked is claimed under another name, so that the one who drives it learns it.
+        const claimant = `${name}:${++polls}`
+        const ids = yield* store.claimUnfinished(claimant, termMillis, concurrency - owner.size)
         owner.answered(true)
-        if (owner.isLeaving) return yield* Effect.forEach(ids, (id) => store.release(id, name), { discard: true })
         for (const id of ids) {
-          // A claim that this worker has lost and not yet given up is not touched.
-          if (owner.drives(id)) continue
+          // The claim of a session that this worker has lost and not yet given up waits until then.
+          if (owner.isLeaving || owner.drives(id)) {
+            yield* store.release(id, claimant)
+            continue
+          }
           const terms = {
-            owner: name,
+            owner: claimant,
             termMillis,
             pollMillis,
             onLost: (at: number, lateMillis: number) => owner.lose(at, lateMillis),

@@ -162,7 +162,13 @@ const response: Response.Response = {
 
 /** A record of each kind, with values that are hard to store: empty lists, Unicode, nulls, and nested values. */
 const everyKind: Appended = [
-  { _tag: "Opened", format: 1, session, receipts: [{ id: "m", hash: "0", became: "queued" }], keys: { c0: "k" } },
+  {
+    _tag: "Opened",
+    format: 1,
+    session,
+    receipts: [{ id: "m", hash: "0", became: "queued" }],
+    calls: { c0: { idempotencyKey: "k", attempt: 1 } }
+  },
   {
     _tag: "RunStarted",
     requestId: "r",

@@ -76,7 +76,7 @@ describe("a run that cannot succeed", () => {
           assert.lengthOf(asked, 1)
           assert.sameDeepMembers(seen.ends, [["s", "error"], ["t", "completed"]])
           assert.deepStrictEqual(seen.givenUp.map(([id, error]) => [id, reasonOf(error)]), [["s", reason]])
-          assert.deepStrictEqual(seen.lines, ["session \"s\" is given up after 1 failures in a row"])
+          assert.deepStrictEqual(seen.lines, ["session \"s\" is given up: it failed once"])
           const kept = yield* Session.open("s")
           assert.deepStrictEqual([kept.session.status, Session.next(kept)], ["error", "nothing"])
           assert.strictEqual(reasonOf(kept.session.metadata["error"]), reason)

@@ -121,7 +121,9 @@ export const tools = ({ bank, log }: Pick<Place, "bank" | "log">) => {
     Effect.sync(() => note(log, { what, session: call.sessionId ?? "", tool: call.name, value, call: call.id }))
   const ask = (path: string, body: object) =>
     Effect.tryPromise(async (signal) => {
-      const response = await fetch(`${bank}${path}`, { method: "POST", signal, body: JSON.stringify(body) })
+      // A connection that was idle while the process was frozen may be closed on the other side.
+      const headers = { connection: "close" }
+      const response = await fetch(`${bank}${path}`, { method: "POST", signal, headers, body: JSON.stringify(body) })
       return await response.json() as any
     })
   const charge = (args: { readonly value: number }, call: Tool.CallContext) =>

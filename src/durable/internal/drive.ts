@@ -88,6 +88,8 @@ const eventsOf = <T extends Tools, E, R, RHalt, REvent>(
   }
 }
 
+const times = (count: number): string => count === 1 ? "once" : `${count} times`
+
 const named = ({ id }: Keeping.Kept): string => `session ${JSON.stringify(id)}`
 
 /** Logs that a run of another process is resumed. */
@@ -95,7 +97,7 @@ const takingOver = (kept: Keeping.Kept, processName: string): Effect.Effect<void
   const { interrupted, state } = kept
   return interrupted === undefined || state.run?.processName === processName ? Effect.void : Effect.logWarning(
     `${named(kept)} is taken over: its run ${interrupted.requestId} was left by another process, and was resumed `
-      + `${interrupted.resumptions} times before`
+      + `${times(interrupted.resumptions)} before`
   )
 }
 
@@ -135,10 +137,12 @@ export const drive = <T extends Tools, E, R, RHalt, REvent, ELoad, RLoad, RPubli
     const published = (event: Event.Event) => {
       const ending = endedBy(event)
       const { error, failures } = (ending && { error: ending, failures: kept.state.failures }) ?? final ?? {}
-      return event._tag !== "ChatCompleted" || error === undefined ? publish(event) : publish(event).pipe(
-        Effect.andThen(Effect.logWarning(`${named(kept)} is given up after ${failures} failures in a row`, error)),
-        Effect.andThen(onGiveUp(error))
-      )
+      if (event._tag !== "ChatCompleted" || error === undefined) return kept.claim.during(publish(event))
+      return kept.claim.during(Effect.gen(function*() {
+        yield* publish(event)
+        yield* Effect.logWarning(`${named(kept)} is given up: it failed ${times(failures ?? 0)}`, error)
+        yield* onGiveUp(error)
+      }))
     }
     while (!kept.claim.isLeaving) {
       const { version } = kept

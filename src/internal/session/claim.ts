@@ -189,9 +189,9 @@ export class HeldClaim {
   private isResting = false
   /** Open from the moment at which the owner wants to leave. */
   private readonly leaving = Latch.makeUnsafe()
-  /** The calls whose handlers are under way, by their journals. */
-  private readonly underWay = new Map<string, Set<string>>()
-  /** Open while no call is under way. */
+  /** The calls whose handlers are under way, and other work that a leave waits for, by their journals. */
+  private readonly underWay = new Map<string, Set<string | symbol>>()
+  /** Open while nothing is under way. */
   private readonly idle = Latch.makeUnsafe(true)
   /** The journals in which an operation has left a call without an end. */
   private readonly started = new Set<string>()
@@ -220,9 +220,9 @@ export class HeldClaim {
     Effect.andThen(Effect.raceFirst(Effect.sleep(this.pollMillis), this.asked.await), this.asked.close)
   )
 
-  /** The store has confirmed the claim, by a request that began at this moment. */
+  /** The store has confirmed the claim, by a request that began at this moment. A later request may have ended before. */
   private confirm(began: Moment): void {
-    this.confirmed = began
+    if (began.monotonicMillis >= this.confirmed.monotonicMillis) this.confirmed = began
     Deferred.doneUnsafe(this.next, Exit.void)
     this.next = Deferred.makeUnsafe()
   }
@@ -240,23 +240,25 @@ export class HeldClaim {
 
   /**
    * Renews the claim every third of its term, more often while the store does not answer, and at once where a call
-   * waits for it. Ends when the claim is lost.
+   * waits for it. Ends when the claim is lost, or no longer to be renewed.
    */
   readonly renew: Effect.Effect<void> = Effect.suspend(() => {
     const pause = this.termMillis / 3
+    const asked = Effect.suspend(() => {
+      this.due.closeUnsafe()
+      const left = this.termMillis - this.elapsed.monotonicMillis
+      // A process that stood still for longer than the term asks once.
+      return Effect.timeoutOption(this.renewal, left > 0 ? Math.min(pause, left) : pause)
+    })
     const from = (wait: number): Effect.Effect<void> =>
-      Effect.raceFirst(Effect.sleep(wait), this.due.await).pipe(
-        Effect.andThen(Effect.suspend(() => {
-          this.due.closeUnsafe()
-          const left = this.termMillis - this.elapsed.monotonicMillis
-          // A process that stood still for longer than the term asks once.
-          return Effect.timeoutOption(this.renewal, left > 0 ? Math.min(pause, left) : pause)
-        })),
-        Effect.flatMap((answer) => {
-          if (Option.isSome(answer) && answer.value === "renewed") return from(pause)
-          if (Option.isSome(answer) && answer.value === "taken") return this.taken
-          return this.elapsed.monotonicMillis >= this.termMillis ? this.lose() : from(pause / 4)
-        })
+      Effect.flatMap(
+        Effect.raceFirst(Effect.sleep(wait), this.due.await),
+        () =>
+          this.isResting ? Effect.void : Effect.flatMap(asked, (answer) => {
+            if (Option.isSome(answer) && answer.value === "renewed") return from(pause)
+            if (Option.isSome(answer) && answer.value === "taken") return this.taken
+            return this.elapsed.monotonicMillis >= this.termMillis ? this.lose() : from(pause / 4)
+          })
       )
     return from(pause)
   })
@@ -274,13 +276,13 @@ export class HeldClaim {
   /** Asks the store to renew the claim. */
   private readonly renewal: Effect.Effect<"renewed" | "taken" | "unanswered"> = Effect.suspend(() => {
     const began = momentOf(this.clock)
-    const renewal = this.store.renew(this.id, this.owner, this.termMillis)
+    // An answer counts also where nothing waits for it any more.
+    const renewal = Effect.map(this.store.renew(this.id, this.owner, this.termMillis), (isHeld) => {
+      if (isHeld) this.confirm(began)
+      return isHeld
+    })
     return Effect.match(this.request("renew", renewal), {
-      onSuccess: (isHeld) => {
-        if (!isHeld) return "taken"
-        this.confirm(began)
-        return "renewed"
-      },
+      onSuccess: (isHeld) => isHeld ? "renewed" : "taken",
       onFailure: () => "unanswered"
     })
   })
@@ -301,10 +303,12 @@ export class HeldClaim {
     return Math.max(monotonicMillis, wallMillis) <= this.termMillis / 3
   }
 
-  /** Waits until the store has confirmed the claim after this moment. Waits for ever where the claim is lost. */
+  /** Waits for the next confirmation by the store, which is asked at once. Waits for ever where the claim is lost. */
   readonly confirmation: Effect.Effect<void> = Effect.suspend(() => {
+    // A store may answer before `openUnsafe` returns.
+    const { next } = this
     this.due.openUnsafe()
-    return Deferred.await(this.next)
+    return Deferred.await(next)
   })
 
   /** Loses the claim if the store has given it to another owner, or to none. */
@@ -340,15 +344,24 @@ export class HeldClaim {
   }
 
   /** A handler begins. */
-  begin(journal: string, call: string): void {
+  begin(journal: string, call: string | symbol): void {
     this.underWay.set(journal, (this.underWay.get(journal) ?? new Set()).add(call))
     this.idle.closeUnsafe()
   }
 
   /** The end of a handler is recorded. */
-  end(journal: string, call: string): void {
+  end(journal: string, call: string | symbol): void {
     const calls = this.underWay.get(journal)
     if (calls?.delete(call) === true && calls.size === 0) this.noneUnderWay(journal)
+  }
+
+  /** Does work that a leave waits for. */
+  during<A, E, R>(work: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> {
+    return Effect.suspend(() => {
+      const name = Symbol()
+      this.begin(this.id, name)
+      return Effect.ensuring(work, Effect.sync(() => this.end(this.id, name)))
+    })
   }
 
   private noneUnderWay(journal: string): void {
@@ -365,7 +378,7 @@ export class HeldClaim {
     else this.started.delete(journal)
   }
 
-  /** Asks what runs under the claim to leave, and waits until no call is under way, at most for the given time. */
+  /** Asks what runs under the claim to leave, and waits until nothing is under way, at most for the given time. */
   leave(drainMillis: number): Effect.Effect<void> {
     return Effect.suspend(() => {
       this.leaving.openUnsafe()

@@ -210,6 +210,7 @@ export const make = (options: Options = {}): Session => ({
  * - `several_pending`: several calls are open, so a reply cannot answer one; use `Session.answer`
  * - `unfinished`: the session has work left, which a snapshot would lose
  * - `id_taken`: the id was used before, for a message or a verdict with different content
+ * - `nested`: the session is a nested run, which only its parent continues; submit to the session of its parent
  *
  * @category errors
  * @since 0.1.0
@@ -225,7 +226,8 @@ export class SessionError extends Schema.TaggedError<SessionError>("heddle/Sessi
     "expired",
     "several_pending",
     "unfinished",
-    "id_taken"
+    "id_taken",
+    "nested"
   ]),
   /** A description of the problem, with the call that resolves it. */
   detail: Schema.optionalKey(Schema.String),

@@ -324,13 +324,9 @@ export const snapshot = ({ id, version }: Kept): Effect.Effect<
       return yield* new SessionData.SessionError({ reason: "unfinished", detail: left[next] })
     }
     const session = States.sessionOf(state)
-    const keys = States.keysOf(state)
     const record: Records.Record = {
-      _tag: "Opened",
-      format: 1,
-      session,
-      ...(state.receipts.size === 0 ? {} : { receipts: Array.from(state.receipts.values()) }),
-      ...(Object.keys(keys).length === 0 ? {} : { keys })
+      ...States.openedBy(state, session),
+      ...(state.receipts.size === 0 ? {} : { receipts: Array.from(state.receipts.values()) })
     }
     States.apply(state, record)
     const snapshotVersion = yield* store.append(id, version, [record], { summary: States.summaryOf(state) })
@@ -574,11 +570,12 @@ export const stop = (
 const untilEnded = (
   id: string,
   requestId: string,
-  state: States.State,
+  known: States.State,
   version: number
 ): Effect.Effect<States.StopReport, Journals.StoreError, Journals.Store> =>
   Effect.gen(function*() {
     const store = yield* Journals.Store
+    const state = States.copyOf(known)
     let at = version
     let report: States.StopReport | undefined
     while (true) {
@@ -645,8 +642,13 @@ export const submit = (
       let summary: States.Summary | undefined
       let version = yield* versionOf(id)
       // A new id cannot have been used before.
-      if (options.id !== undefined && version > 0) {
+      if ((options.id !== undefined || Nested.mayBeNested(id)) && version > 0) {
         const journal = yield* read(id)
+        const { parent } = journal.state
+        if (parent !== undefined) {
+          const detail = `the session is a run inside ${JSON.stringify(parent.id)}: submit the message to that session`
+          return yield* new SessionData.SessionError({ reason: "nested", detail })
+        }
         const known = journal.state.receipts.get(submission)
         version = journal.version
         if (known !== undefined) {

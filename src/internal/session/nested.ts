@@ -39,6 +39,9 @@ export class Ids {
 export const isWithin = (id: string, other: string): boolean =>
   other.startsWith(`${id}/`) && /^(\/[^/@]*@[0-9a-f]{16}(\.\d+)?)+$/.test(other.slice(id.length))
 
+/** Tells whether an id may belong to a nested run. */
+export const mayBeNested = (id: string): boolean => /\/[^/@]*@[0-9a-f]{16}(\.\d+)?$/.test(id)
+
 // The result of a finished run.
 
 /** Returns a result without its thread and its steps, which the earlier records contain. */

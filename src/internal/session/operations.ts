@@ -119,7 +119,7 @@ const baseOf = (session: Session, leaves: boolean): Effect.Effect<Base> =>
     if (Json.isSame(replaced, States.sessionOf(closed.state))) return Effect.succeed(closed)
     // It stays the session of its journal.
     const own = known.id === undefined ? replaced : { ...replaced, id: known.id }
-    return Effect.succeed(then(closed, [{ _tag: "Opened", format: 1, session: own }]))
+    return Effect.succeed(then(closed, [States.openedBy(closed.state, own)]))
   })
 
 /** Appends the record of an operation that starts no run. */
@@ -330,8 +330,13 @@ export const continuingNested = (
   })
 
 /** Checks the start of a nested run that is recorded for the first time, or again. */
-export const beginningNested = (session: Session, parent: Records.Parent): Effect.Effect<Operation<"chat">, Failure> =>
-  Effect.map(baseOf(session, true), (base) => ({ mode: "chat", name: "start", base, messages: [], parent }))
+export const beginningNested = (session: Session, parent: Records.Parent): Effect.Effect<Operation<"chat">> =>
+  Effect.map(baseOf(session, true), ({ writer }) => {
+    const closed = then({ writer, state: writer.state, before: [] }, States.closing(writer.state, "operation"))
+    // An earlier run in the journal has nothing in common with this one.
+    const base = then(closed, [{ _tag: "Opened", format: 1, session }])
+    return { mode: "chat", name: "start", base, messages: [], parent }
+  })
 
 /** Checks `Session.step`. */
 export const stepping = (given: Session): Effect.Effect<Operation<"step">, Failure> =>

@@ -107,8 +107,11 @@ export class Opened extends Schema.Opaque<Opened>()(Schema.TaggedStruct("Opened"
   session: SessionData.Session,
   /** Receipts of the last commands, in a snapshot. */
   receipts: Schema.optionalKey(Schema.Array(Receipt)),
-  /** Idempotency keys of the open calls by their ids, in a snapshot. */
-  keys: Schema.optionalKey(Schema.Record(Schema.String, Schema.String))
+  /** The key of each open call and the number of its attempts, by ids. Left out where no call is open. */
+  calls: Schema.optionalKey(Schema.Record(
+    Schema.String,
+    Schema.Struct({ idempotencyKey: Schema.String, attempt: Schema.Int })
+  ))
 })) {}
 
 /**

@@ -236,7 +236,7 @@ export const recorded = (recording: Recording, executor: Executor.Service): Reco
     waits: (call, event) =>
       isOfTurn(call, state, writer)
         ? ended(call, SessionEvents.waitOf(requestId, call, event, usedBy(call.id)))
-        : Effect.void,
+        : Effect.sync(() => writer.handlerEnded(call.id)),
     attemptFailed: ({ id }) => writer.append([{ _tag: "AttemptFailed", requestId, toolCallId: id }], running)
   }
 
@@ -251,7 +251,8 @@ export const recorded = (recording: Recording, executor: Executor.Service): Reco
     Effect.gen(function*() {
       const { attempt, id, idempotencyKey, toolCall } = call
       const known = state.turn?.calls.get(id)
-      const spending = new Inherited.Spending(yield* Inherited.CurrentSpending)
+      // The attempts of a call share one.
+      const spending = spent.get(id) ?? new Inherited.Spending(yield* Inherited.CurrentSpending)
       spent.set(id, spending)
       const early = known === undefined && !isReplied(state, writer) ? { toolCall } : {}
       yield* writer.append(
@@ -261,7 +262,8 @@ export const recorded = (recording: Recording, executor: Executor.Service): Reco
       yield* writer.confirmation
       // The stop was requested before the handler starts.
       if (state.stop?.requestId === requestId) return notRun(call, known, "not run: the run was stopped")
-      const given = known?._tag === "Granted" && known.answers.length > 0 ? known.answers : isAgain ? [] : undefined
+      const answers = known !== undefined && "answers" in known ? known.answers : []
+      const given = answers.length > 0 || isAgain ? answers : undefined
       const executed = writer.store === undefined
         ? plain(tool, args, call)
         : Effect.provideService(
@@ -306,7 +308,7 @@ export const recorded = (recording: Recording, executor: Executor.Service): Reco
         const detail = known?._tag === "Waiting" ? `withdrawn: ${stopped}` : `not run: ${stopped} before it was resumed`
         return Effect.succeed(notRun(call, known, detail))
       }
-      if (!isUnknown) return started(tool, args, call, known?._tag === "Granted" && known.hasStarted)
+      if (!isUnknown) return started(tool, args, call, known?._tag === "Granted" && States.hasStarted(known))
       const again: Executor.Service = { execute: (tool, args, call) => started(tool, args, call, true) }
       return Effect.andThen(
         writer.confirmation,
@@ -355,7 +357,7 @@ const foundOf = (id: string, call: States.Call, isEnding: boolean): Replay.Repla
     case "Started":
       return { ...known, hasStarted: true, isUnknown: true }
     case "Granted":
-      return { ...known, hasStarted: call.hasStarted }
+      return { ...known, hasStarted: States.hasStarted(call) }
     case "Asked":
       return attempt > 0 || isEnding ? { ...known, hasStarted: true } : undefined
   }

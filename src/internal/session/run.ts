@@ -680,9 +680,8 @@ const begun = (
   around: Writers.Parent,
   options: Chat.Options
 ): Stream.Stream<Event.Event, any, any> =>
-  Stream.unwrap(Effect.map(Keeping.stored(around, Keeping.versionOf(id)), (version) => {
-    const state = States.stateOf(SessionData.make())
-    const kept = Keeping.keptOf(id, state, version)
+  Stream.unwrap(Effect.map(Keeping.stored(around, Keeping.load(id)), (known) => {
+    const kept = known ?? Keeping.keptOf(id, States.initial(id), 0)
     const operation = Operations.beginningNested(SessionData.make({ thread }), parent)
     return Keeping.keepWithin(kept, around, stream(operation, options))
   }))

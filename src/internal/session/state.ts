@@ -53,8 +53,6 @@ interface Asked extends Known {
 /** A call that waited and may run now. */
 interface Granted extends Known {
   readonly _tag: "Granted"
-  /** True where the handler had started before the call waited: its gates are not asked again. */
-  readonly hasStarted: boolean
   /** Answers for the nested run. */
   readonly answers: Answers_
 }
@@ -62,7 +60,6 @@ interface Granted extends Known {
 /** A call that may have had its effect. */
 interface Started extends Known {
   readonly _tag: "Started"
-  readonly hasStarted: boolean
   readonly answers: Answers_
 }
 
@@ -277,7 +274,7 @@ const callOf = (
   const known = { toolCall, idempotencyKey: undefined, attempt: 0 }
   if (suspensions.length > 0) return { _tag: "Waiting", ...known, suspensions, answers }
   if (approved !== undefined) {
-    return { _tag: "Granted", ...known, toolCall: approved, hasStarted: answers.length > 0, answers }
+    return { _tag: "Granted", ...known, toolCall: approved, answers }
   }
   return message && { _tag: "Answered", ...known, message }
 }
@@ -566,7 +563,7 @@ const settledOwn = (turn: Turn, call: Waiting, suspension: Event.Suspension, ans
       return given(answer.value)
     case "Approved": {
       const toolCall = edited(call.toolCall, answer.arguments)
-      return { ...known(call), _tag: "Granted", toolCall, hasStarted: kind === "unknown", answers: [] }
+      return { ...known(call), _tag: "Granted", toolCall, answers: [] }
     }
     case "Denied":
       return denied(answer.reason ?? "the call was not approved")
@@ -590,7 +587,7 @@ const settle = (state: State, id: string, answer: SessionData.Answer): void => {
       call.toolCall.id,
       suspensions.length > 0
         ? { ...call, suspensions, answers }
-        : { ...known(call), _tag: "Granted", hasStarted: true, answers }
+        : { ...known(call), _tag: "Granted", answers }
     )
   }
   state.answered = [...state.answered, id]
@@ -648,8 +645,10 @@ const endRun = (state: State, run: Run, status: Session["status"]): void => {
     gather(state, turn)
     const calls = new Map<string, Call>()
     for (const [id, call] of turn.calls) calls.set(id, resting(call))
-    const { behind, message, open } = state.turn ?? turn
-    state.turn = message && { isEarlier: true, response: undefined, message, calls, behind, open }
+    const { behind, isEarlier, message, open } = state.turn ?? turn
+    // A reply that never became whole is dropped.
+    const isWhole = message !== undefined || isEarlier
+    state.turn = isWhole ? { isEarlier: true, response: undefined, message, calls, behind, open } : undefined
   }
   const context = state.run?.context
   if (context !== undefined) state.context = { ...state.context, ...context }
@@ -672,13 +671,12 @@ const resting = (call: Call): Call => {
   }
 }
 
-const opened = (state: State, { keys = {}, receipts, session }: Records.Opened): void => {
+const opened = (state: State, { calls = {}, receipts, session }: Records.Opened): void => {
   const { inbox, receipts: known } = state
   Object.assign(state, stateOf(session), { inbox })
   for (const receipt of receipts ?? known.values()) state.receipts.set(receipt.id, receipt)
   for (const [id, call] of state.turn?.calls ?? []) {
-    const key = Object.hasOwn(keys, id) ? keys[id] : undefined
-    if (key !== undefined) state.turn?.calls.set(id, { ...call, idempotencyKey: key })
+    if (Object.hasOwn(calls, id)) state.turn?.calls.set(id, { ...call, ...calls[id] })
   }
 }
 
@@ -689,7 +687,7 @@ const runStarted = (state: State, record: Records.RunStarted): void => {
     if (processName === undefined || processName !== state.run.processName) state.run.resumptions++
     state.run.processName = processName
     // Calls that started before their reply was whole do not belong to the reply that is asked for again.
-    if (state.turn !== undefined && state.turn.message === undefined) state.turn = undefined
+    if (state.turn?.isEarlier === false && state.turn.message === undefined) state.turn = undefined
     return
   }
   if (state.run !== undefined) endRun(state, state.run, "idle")
@@ -780,15 +778,8 @@ const callStarted = (state: State, run: Run, record: Records.CallStarted): void 
   const call = turn.calls.get(toolCallId)
   const toolCall = record.toolCall ?? call?.toolCall
   if (toolCall === undefined) return
-  const answers = call?._tag === "Granted" ? call.answers : []
-  setCall(turn, toolCallId, {
-    _tag: "Started",
-    toolCall,
-    idempotencyKey,
-    attempt,
-    hasStarted: true,
-    answers
-  })
+  const answers = call !== undefined && "answers" in call ? call.answers : []
+  setCall(turn, toolCallId, { _tag: "Started", toolCall, idempotencyKey, attempt, answers })
   run.hasStarted = true
   run.came.set(cameKey(run, turn, toolCallId), "open")
 }
@@ -801,19 +792,19 @@ const attemptFailed = (state: State, { toolCallId }: Records.AttemptFailed): voi
   const { turn } = state
   const call = turn?.calls.get(toolCallId)
   if (turn === undefined || call?._tag !== "Started") return
-  const { answers, hasStarted } = call
-  setCall(
-    turn,
-    toolCallId,
-    turn.isEarlier ? { ...known(call), _tag: "Granted", hasStarted, answers } : { ...known(call), _tag: "Asked" }
-  )
+  const { answers } = call
+  setCall(turn, toolCallId, { ...known(call), ...(turn.isEarlier ? { _tag: "Granted", answers } : { _tag: "Asked" }) })
 }
 
 const use = (run: Run, nestedUsage: Response.Usage | undefined): void => {
   if (nestedUsage !== undefined) run.nestedUsage = Response.sumUsage([run.nestedUsage, nestedUsage])
 }
 
-const cameOf: ReadonlyMap<unknown, Came> = new Map([["cancelled", "stopped"], ["unknown_effect", "unknown"]])
+/** Returns the outcome of an answered call. A call that a sibling ended before a stop was requested had ended. */
+const cameOf = ({ stop }: State, reason: Records.CallEnded["reason"]): Came => {
+  if (reason === "unknown_effect") return "unknown"
+  return reason === "cancelled" && stop !== undefined ? "stopped" : "ended"
+}
 
 const callEnded = (state: State, run: Run, record: Records.CallEnded): void => {
   const { contextUpdate, failure, halt, message, nestedUsage, originalLength, reason } = record
@@ -825,7 +816,7 @@ const callEnded = (state: State, run: Run, record: Records.CallEnded): void => {
   setCall(turn, toolCallId, answered)
   use(run, nestedUsage)
   noteHalt(run, turn, answered)
-  run.came.set(cameKey(run, turn, toolCallId), cameOf.get(reason) ?? "ended")
+  run.came.set(cameKey(run, turn, toolCallId), cameOf(state, reason))
   completeEarlier(state)
 }
 
@@ -926,7 +917,7 @@ const reportOf = (run: Run, state: State, abandoned: ReadonlyArray<Event.Abandon
 /** Restores the values from before a run of which no call has started. */
 const giveBack = (state: State, run: Run): void => {
   const { before, settlements, taken } = run
-  Object.assign(state, before, { run: undefined, stop: undefined })
+  Object.assign(state, before, { turn: before.turn && copyTurn(before.turn), run: undefined, stop: undefined })
   if (taken !== undefined) {
     const receipt = state.receipts.get(taken.id)
     if (taken.message === undefined) state.receipts.delete(taken.id)
@@ -1109,11 +1100,14 @@ export const closing = (state: State, leaving: Leaving): ReadonlyArray<Records.R
   return [...records, { _tag: "RunEnded", requestId, haltedReason: "abandoned" }]
 }
 
+/** Tells whether the handler of a call had started before the call waited: its gates are not asked again. */
+export const hasStarted = ({ answers, attempt }: Granted): boolean => attempt > 0 || answers.length > 0
+
 /**
  * Tells whether a call may have had its effect: it has started, and has no answer or waits for a verdict about that.
  */
 export const isInDoubt = (call: Call): boolean =>
-  call._tag === "Started" || call._tag === "Granted" && call.hasStarted
+  call._tag === "Started" || call._tag === "Granted" && hasStarted(call)
   || call._tag === "Waiting" && call.suspensions.some(({ kind }) => kind === "unknown")
 
 const closingAnswer = (call: Call, leaving: Leaving, isEarlier: boolean): Message.Message | undefined => {
@@ -1135,13 +1129,14 @@ const closingAnswer = (call: Call, leaving: Leaving, isEarlier: boolean): Messag
   }
 }
 
-/** Returns the keys of the open calls, by their ids. */
-export const keysOf = (state: State): Readonly<Record<string, string>> =>
-  Object.fromEntries(
-    callsOf(state).flatMap(({ _tag, idempotencyKey, toolCall }) =>
-      _tag === "Answered" || idempotencyKey === undefined ? [] : [[toolCall.id, idempotencyKey] as const]
-    )
+/** Returns the record that a journal continues with, in place of its earlier records or of a session that changed. */
+export const openedBy = (state: State, session: Session): Records.Opened => {
+  const calls = callsOf(state).flatMap(({ _tag, attempt, idempotencyKey, toolCall }) =>
+    _tag === "Answered" || idempotencyKey === undefined ? [] : [[toolCall.id, { idempotencyKey, attempt }] as const]
   )
+  const opened: Records.Opened = { _tag: "Opened", format: 1, session }
+  return calls.length === 0 ? opened : { ...opened, calls: Object.fromEntries(calls) }
+}
 
 /** Tells whether the run still works the calls of an earlier turn. */
 export const isOpening = ({ run, turn }: State): boolean =>

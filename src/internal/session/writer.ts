@@ -502,8 +502,9 @@ export class Writer implements Omit<Parent, "store"> {
     if (claim === undefined || store === undefined || claim.isFresh) return Effect.void
     return claim.confirmation.pipe(
       Effect.andThen(claim.request("read", this.look(store))),
-      Effect.catch(() => this.confirmation),
-      Effect.andThen(Effect.suspend(() => this.hasFailed ? Effect.never : Effect.void))
+      // The confirmation may be the answer to a request from before the process stood still.
+      Effect.andThen(Effect.suspend(() => this.hasFailed ? Effect.never : this.confirmation)),
+      Effect.catch(() => this.confirmation)
     )
   })
 
