@@ -9,6 +9,7 @@ import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import { type Adapter, Chat, type Event, type Journal, Message, Policy, Session, Tool } from "heddle"
 import { Script } from "heddle/testing"
+import * as States from "../src/internal/session/state.ts"
 import {
   type Append,
   holding,
@@ -381,6 +382,60 @@ describe("an approval whose tool is not there", () => {
         }).pipe(Effect.provide([script(), holding(appends.slice(0, length))]))
       }
     }))
+})
+
+describe("a message for a nested run", () => {
+  it.effect("Q-14: is refused, since only its parent continues it", () =>
+    Effect.gen(function*() {
+      const ask = Tool.make("ask", { parameters: {}, handler: () => Effect.succeed(Tool.askUser("Which?")) })
+      const tools = [agent("inner", [ask])]
+      const opened = yield* Session.open("s")
+      yield* Session.keep(opened, (session) => Session.reply(session, "go", { tools }))
+      const listed = yield* Stream.runCollect(Session.list({ prefix: "s/" }))
+      for (const { id } of listed) {
+        const refused = yield* Effect.flip(Session.submit(id, "Hello"))
+        assert.deepInclude(refused, {
+          reason: "nested",
+          detail: "the session is a run inside \"s\": submit the message to that session"
+        })
+      }
+      assert.lengthOf(listed, 1)
+      assert.deepStrictEqual(yield* Stream.runCollect(Session.unfinished), [])
+      yield* Session.submit("s/a@1", "A session of its own")
+    }).pipe(Effect.provide([
+      casting({ go: [[["a", "inner", {}]], "done"], inner: [[["q", "ask", {}]], "inner is done"] }),
+      Session.Store.layerMemory
+    ])))
+})
+
+describe("a call whose message is not in the thread", () => {
+  it("Q-03: is kept where its run is interrupted and resumed", () => {
+    const toolCall = Message.toolCall("c", "pay", {})
+    const session = { ...Session.make({}), approved: [toolCall], answered: ["c"] }
+    const state = States.stateOf(session)
+    const started: Journal.Record = {
+      _tag: "RunStarted",
+      requestId: "r",
+      operation: "continue",
+      startedAt: 0,
+      messages: []
+    }
+    States.apply(state, started)
+    States.apply(state, {
+      _tag: "CallStarted",
+      requestId: "r",
+      toolCallId: "c",
+      attempt: 1,
+      idempotencyKey: "k"
+    })
+    for (const resumed of [true, false]) {
+      const next = States.copyOf(state)
+      States.apply(next, { ...started, ...(resumed ? { resumes: true } : { requestId: "r2" }) })
+      assert.deepStrictEqual(Array.from(next.turn?.calls.keys() ?? []), resumed ? ["c"] : [])
+      const messages = States.sessionOf(next).thread.messages
+      if (!resumed) assert.include(String(messages.at(-1)?.content), "unknown_effect")
+    }
+  })
 })
 
 describe("the report of a stop", () => {

@@ -11,7 +11,6 @@
  *
  * @since 0.1.0
  */
-import * as Deferred from "effect/Deferred"
 import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
@@ -99,7 +98,7 @@ export const layer = (
       const options = { ...(owner === undefined ? {} : { owner }), ...(term === undefined ? {} : { term }) }
       const program = yield* Keeping.program(id, options, unknown)
       const { canGoOn, stream } = SessionRun.nesting(program, undefined, [])
-      const broken = Effect.orDie(Deferred.await(program.failed))
+      const broken = Effect.orDie(Keeping.overOf(program))
       return {
         canGoOn,
         stream: (input: unknown, options: unknown) => Stream.interruptWhen(stream(input, options), broken)

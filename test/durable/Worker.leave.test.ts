@@ -30,6 +30,9 @@ const endsOf = (records: ReadonlyArray<Journal.Record>) =>
 const isDone = (id: string) =>
   Effect.map(Session.load(id), (kept) => kept !== undefined && Session.next(kept) === "nothing")
 
+/** Whether the run of a session has ended, whatever is done with its result. */
+const isEnded = (id: string) => Effect.map(tagsOf(id), (tags) => tags.includes("RunEnded"))
+
 /** A worker that can be asked to leave. */
 const working = (
   tools: ReadonlyArray<Tool.Any>,
@@ -253,6 +256,57 @@ describe("a worker that asks the store for work", () => {
       yield* TestClock.adjust("5 seconds")
       yield* Fiber.await(leaving)
     }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
+})
+
+describe("a worker whose hooks are under way", () => {
+  for (const hook of ["onEvent", "onEnd", "onGiveUp"] as const) {
+    it.effect(`N-05: lets ${hook} end within the drain`, () =>
+      Effect.gen(function*() {
+        const told: Array<string> = []
+        const tell = (name: string) => Effect.andThen(Effect.sleep("2 seconds"), Effect.sync(() => told.push(name)))
+        const options: Partial<Worker.Options> = {
+          maxFailures: 1,
+          onEvent: (_, { _tag }) => hook === "onEvent" && _tag === "ChatCompleted" ? tell(hook) : Effect.void,
+          onEnd: () => tell("onEnd"),
+          onGiveUp: () => tell("onGiveUp")
+        }
+        const refusing = Adapter.layer({
+          stream: () => Stream.fail(new Adapter.AdapterError({ reason: "invalid_request" }))
+        })
+        yield* Session.submit("s", "go")
+        const { leave } = yield* working([], hook === "onGiveUp" ? refusing : casting({ go: ["Done"] }), options)
+        yield* until(isEnded("s"))
+        const leaving = yield* leave
+        yield* TestClock.adjust("1 second")
+        assert.isUndefined(leaving.pollUnsafe(), "it waits")
+        yield* TestClock.adjust("9 seconds")
+        assert.isDefined(leaving.pollUnsafe(), "it has left")
+        const all = { onEvent: ["onEvent", "onEnd"], onEnd: ["onEnd"], onGiveUp: ["onEnd", "onGiveUp"] }
+        assert.deepStrictEqual(told, all[hook])
+        assert.isUndefined(yield* Effect.flatMap(Session.Store, (store) => store.claimOf("s")), "the claim is released")
+      }).pipe(Effect.scoped, Effect.provide([Session.Store.layerMemory, quiet])))
+  }
+})
+
+describe("a worker whose claim is revoked", () => {
+  it.effect("stops what it runs with the next poll, and a worker takes the session up again", () =>
+    Effect.gen(function*() {
+      const calls: Array<string> = []
+      const charge = Tool.make("charge", {
+        parameters: {},
+        idempotent: true,
+        handler: (_, { attempt }) =>
+          attempt === 1
+            ? Effect.onInterrupt(Effect.never, () => Effect.sync(() => calls.push("interrupted")))
+            : Effect.sync(() => calls.push("charged"))
+      })
+      yield* Session.submit("s", "go")
+      yield* working([charge], casting({ go: [[["c", "charge", {}]], "Done"] }))
+      yield* until(hasStarted("s"))
+      assert.isTrue(yield* Session.revoke("s"))
+      yield* until(isDone("s"))
+      assert.deepStrictEqual(calls, ["interrupted", "charged"])
+    }).pipe(Effect.scoped, Effect.provide([Session.Store.layerMemory, quiet])))
 })
 
 describe("a worker whose hooks or store hang", () => {

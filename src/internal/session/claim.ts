@@ -20,6 +20,7 @@ import * as Exit from "effect/Exit"
 import * as Latch from "effect/Latch"
 import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
+import type * as Scope from "effect/Scope"
 import * as Settings from "../ask/options.ts"
 import * as Json from "../json.ts"
 import { Running, Worker } from "../stop/ownedFibers.ts"
@@ -189,6 +190,12 @@ export class HeldClaim {
   private isResting = false
   /** Open from the moment at which the owner wants to leave. */
   private readonly leaving = Latch.makeUnsafe()
+  /** Fails when the scope of the claim closes: what runs under it is interrupted, and may record what it comes to. */
+  readonly closing = Deferred.makeUnsafe<never, SessionClaimed>()
+  /** Number of operations that run under the claim. */
+  private operations = 0
+  /** Open while no operation runs. */
+  private readonly unused = Latch.makeUnsafe(true)
   /** The calls whose handlers are under way, and other work that a leave waits for, by their journals. */
   private readonly underWay = new Map<string, Set<string | symbol>>()
   /** Open while nothing is under way. */
@@ -242,7 +249,7 @@ export class HeldClaim {
    * Renews the claim every third of its term, more often while the store does not answer, and at once where a call
    * waits for it. Ends when the claim is lost, or no longer to be renewed.
    */
-  readonly renew: Effect.Effect<void> = Effect.suspend(() => {
+  private readonly renew: Effect.Effect<void> = Effect.suspend(() => {
     const pause = this.termMillis / 3
     const asked = Effect.suspend(() => {
       this.due.closeUnsafe()
@@ -378,6 +385,18 @@ export class HeldClaim {
     else this.started.delete(journal)
   }
 
+  /** An operation begins, and ends with the scope. */
+  readonly enter: Effect.Effect<void, never, Scope.Scope> = Effect.acquireRelease(
+    Effect.sync(() => {
+      this.operations++
+      this.unused.closeUnsafe()
+    }),
+    () =>
+      Effect.sync(() => {
+        if (--this.operations === 0) this.unused.openUnsafe()
+      })
+  )
+
   /** Asks what runs under the claim to leave, and waits until nothing is under way, at most for the given time. */
   leave(drainMillis: number): Effect.Effect<void> {
     return Effect.suspend(() => {
@@ -392,6 +411,20 @@ export class HeldClaim {
     const time = this.started.size + this.underWay.size > 0 ? Math.max(millis, this.termMillis) : millis
     return Effect.asVoid(this.request("renew", this.store.renew(this.id, this.owner, time)))
   }
+
+  /**
+   * Renews the claim until the scope closes. Operations that run under it in other fibers are then interrupted, and have
+   * the grace period to record what they come to.
+   */
+  readonly hold: Effect.Effect<void, never, Scope.Scope> = Effect.suspend(() =>
+    Effect.andThen(
+      Effect.forkScoped(this.renew),
+      Effect.addFinalizer(() => {
+        Deferred.doneUnsafe(this.closing, Exit.fail(this.loss))
+        return Effect.raceFirst(this.unused.await, Effect.sleep(Settings.defaultGrace))
+      })
+    )
+  )
 
   /** Ends the claim, so that another owner need not wait for the end of its term, unless a call is started. */
   readonly release: Effect.Effect<void> = Effect.suspend(() => {

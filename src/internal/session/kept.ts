@@ -179,6 +179,7 @@ const writerOf = (kept: Kept): Effect.Effect<Writers.Writer, never, Journals.Sto
     const held = claim === undefined ? {} : { claim }
     const writer = new Writers.Writer({ ...kept, ...held, state: States.copyOf(kept.state) }, store, context)
     if (claim !== undefined) {
+      yield* claim.enter
       yield* Effect.forkScoped(writer.watch(claim, store))
       const lost = Effect.catch(Deferred.await(claim.lost), (lost) => Effect.sync(() => writer.fail(lost)))
       // A lost claim stops the operation before it does anything.
@@ -198,6 +199,12 @@ const keptBy = <K extends Kept>(
   return Effect.map(load(id), (loaded = kept) => ({ ...loaded, ...held }))
 }
 
+/** Fails where an operation must end: it cannot write, or its claim is lost or given back. */
+export const overOf = (
+  { claim, failed }: Pick<Writers.Parent, "claim" | "failed">
+): Effect.Effect<never, Writers.Failure> =>
+  claim === undefined ? Deferred.await(failed) : Effect.raceFirst(Deferred.await(failed), Deferred.await(claim.closing))
+
 /** Runs an operation on a session and appends its records as it runs. */
 export const keep = <K extends Kept, A, E, R>(
   kept: K,
@@ -208,7 +215,7 @@ export const keep = <K extends Kept, A, E, R>(
     Effect.flatMap(Scope.provide(writerOf(kept), scope), (writer) =>
       Effect.raceFirst(
         Effect.provideService(Effect.suspend(() => operation(kept.session)), Writers.CurrentWriter, writer),
-        Deferred.await(writer.failed)
+        overOf(writer)
       ).pipe(
         Effect.ensuring(writer.leave),
         Effect.flatMap((value) =>
@@ -226,7 +233,7 @@ export const keepStream = <A, E, R>(
     Effect.map(writerOf(kept), (writer) =>
       Stream.suspend(() => operation(kept.session)).pipe(
         Stream.provideService(Writers.CurrentWriter, writer),
-        Stream.interruptWhen(Deferred.await(writer.failed)),
+        Stream.interruptWhen(overOf(writer)),
         Stream.ensuring(writer.leave)
       ))
   )
@@ -242,7 +249,8 @@ export const keepWithin = <A, E, R>(
 ): Stream.Stream<A, E, R> =>
   Stream.unwrap(Effect.contextWith((context: Context.Context<never>) => {
     const writer = new Writers.Writer({ ...kept, state: States.copyOf(kept.state) }, parent.store, context, parent)
-    return Effect.succeed(
+    return Effect.as(
+      parent.claim?.enter ?? Effect.void,
       events.pipe(Stream.provideService(Writers.CurrentWriter, writer), Stream.ensuring(writer.leave))
     )
   }))
@@ -416,7 +424,7 @@ export const claimed = (
   claim: Claims.HeldClaim
 ): Effect.Effect<Claimed, Claims.SessionClaimed | Journals.StoreError, Journals.Store | Scope.Scope> =>
   Effect.gen(function*() {
-    yield* Effect.forkScoped(claim.renew)
+    yield* claim.hold
     return yield* reloaded(claim)
   })
 
@@ -448,7 +456,7 @@ export const program = (
     const store = yield* Journals.Store
     const claim = yield* taking(id, options)
     const failed = yield* Deferred.make<never, Writers.Failure>()
-    yield* Effect.forkScoped(claim.renew)
+    yield* claim.hold
     yield* Effect.forkScoped(Effect.catch(Deferred.await(claim.lost), (lost) => Deferred.fail(failed, lost)))
     return { id, store, failed, unknown, isAnswerable: false, claim, isLeft: true }
   })
